@@ -24,9 +24,7 @@ fn file() -> Vec<u8> {
 fn encoders(c: &mut Criterion) {
     let model = anamnesis::parse_bytes(file()).unwrap();
     // Those that take an importance matrix are left out.
-    let blocks = [
-        "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "q2_k_s",
-    ];
+    let blocks = ["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "q2_k_s"];
     let ggml = ForgetScheme::all_gguf()
         .map(str::to_lowercase)
         .filter(|name| !blocks.contains(&name.as_str()));

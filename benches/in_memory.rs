@@ -32,25 +32,11 @@ fn in_memory(criterion: &mut Criterion) {
         .collect();
     let scale = 0.03f32.to_le_bytes();
     let scales = scale.repeat(SIDE);
-    let nf4 = BnbWriteInput {
-        name: "layer.weight",
-        shape: &[SIDE, SIDE],
-        bf16_data: &noise,
-    };
+    let nf4 = BnbWriteInput { name: "layer.weight", shape: &[SIDE, SIDE], bf16_data: &noise };
     let files = [
         ("copy", file(Dtype::BF16, &noise, None)),
-        (
-            "fp8 tensor",
-            file(
-                Dtype::F8_E4M3,
-                &noise[..n],
-                Some(("layer.weight_scale", &scale)),
-            ),
-        ),
-        (
-            "int8",
-            file(Dtype::I8, &noise[..n], Some(("layer.SCB", &scales))),
-        ),
+        ("fp8 tensor", file(Dtype::F8_E4M3, &noise[..n], Some(("layer.weight_scale", &scale)))),
+        ("int8", file(Dtype::I8, &noise[..n], Some(("layer.SCB", &scales)))),
         ("nf4", write_bnb_nf4_safetensors_bytes(&[nf4]).unwrap()),
     ];
     let mut group = criterion.benchmark_group("remember_to_bytes");

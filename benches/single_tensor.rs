@@ -55,26 +55,11 @@ fn single_tensor(criterion: &mut Criterion) {
                 group.bench_function($name, |b| b.iter(|| black_box($call.unwrap())));
             };
         }
-        bench!(
-            "fp8 blocks",
-            dequantize_fp8_to_bf16(&bytes, &blocks, rows, cols, f32)
-        );
-        bench!(
-            "fp8 tensor",
-            dequantize_per_tensor_fp8_to_bf16(&bytes, 0.03)
-        );
-        bench!(
-            "fp8 rows",
-            dequantize_per_channel_fp8_to_bf16(&bytes, &by_row, rows, cols, f32)
-        );
-        bench!(
-            "int8",
-            dequantize_bnb_int8_to_bf16(&bytes, &by_row, rows, cols)
-        );
-        bench!(
-            "nf4",
-            dequantize_bnb4_to_bf16(&halves, &absmax, &map, n, 64)
-        );
+        bench!("fp8 blocks", dequantize_fp8_to_bf16(&bytes, &blocks, rows, cols, f32));
+        bench!("fp8 tensor", dequantize_per_tensor_fp8_to_bf16(&bytes, 0.03));
+        bench!("fp8 rows", dequantize_per_channel_fp8_to_bf16(&bytes, &by_row, rows, cols, f32));
+        bench!("int8", dequantize_bnb_int8_to_bf16(&bytes, &by_row, rows, cols));
+        bench!("nf4", dequantize_bnb4_to_bf16(&halves, &absmax, &map, n, 64));
         let f16 = Dtype::F16;
         bench!(
             "gptq4",
@@ -89,18 +74,9 @@ fn single_tensor(criterion: &mut Criterion) {
         let q8_0 = noise(n / 32 * 34);
         bench!("q8_0", dequantize_gguf_to_bf16(&q8_0, Dtype::Q8_0, n));
         bench!("encode nf4", encode_bnb4_compute_absmax(&bf16, &map, n, 64));
-        bench!(
-            "encode nf4, given scales",
-            encode_bnb4(&bf16, &absmax, &map, n, 64)
-        );
-        bench!(
-            "encode int8",
-            encode_bnb_int8_compute_scb(&bf16, rows, cols)
-        );
-        bench!(
-            "encode int8, given scales",
-            encode_bnb_int8(&bf16, &by_row, rows, cols)
-        );
+        bench!("encode nf4, given scales", encode_bnb4(&bf16, &absmax, &map, n, 64));
+        bench!("encode int8", encode_bnb_int8_compute_scb(&bf16, rows, cols));
+        bench!("encode int8, given scales", encode_bnb_int8(&bf16, &by_row, rows, cols));
         group.finish();
     }
 }

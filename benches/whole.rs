@@ -231,10 +231,7 @@ fn main() {
     let shape = arguments.next().unwrap_or_else(|| "8192x4096".to_owned());
     let (rows, cols) = shape.split_once('x').unwrap();
     SHAPE.set([rows, cols].map(|n| n.parse().unwrap())).unwrap();
-    println!(
-        "{:28} {:>6} {:>6} {:>8} {:>8}",
-        "", "/ cp", "/ limit", "GB/s in", "GB/s out"
-    );
+    println!("{:28} {:>6} {:>6} {:>8} {:>8}", "", "/ cp", "/ limit", "GB/s in", "GB/s out");
     for model in schemes::files() {
         measure_all(&scratch, model, None, &filter);
     }

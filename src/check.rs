@@ -109,12 +109,7 @@ fn path_as_text<S: Serializer>(
 
 impl Finding {
     fn new(severity: Severity, message: impl Into<String>) -> Self {
-        Self {
-            severity,
-            file: None,
-            tensor: None,
-            message: message.into(),
-        }
+        Self { severity, file: None, tensor: None, message: message.into() }
     }
 
     /// A finding about a tensor.
@@ -128,10 +123,7 @@ impl Finding {
 
     /// A finding about a file.
     fn of_file(severity: Severity, file: &Path, message: impl Into<String>) -> Self {
-        Self {
-            file: Some(file.to_path_buf()),
-            ..Self::new(severity, message)
-        }
+        Self { file: Some(file.to_path_buf()), ..Self::new(severity, message) }
     }
 
     /// An error of this crate, which says itself which tensor it is about.
@@ -160,10 +152,7 @@ impl CheckReport {
             tensors: 0,
             bytes: 0,
             hashed_files: 0,
-            findings: vec![Finding {
-                file: Some(path.to_path_buf()),
-                ..Finding::of_error(error)
-            }],
+            findings: vec![Finding { file: Some(path.to_path_buf()), ..Finding::of_error(error) }],
         }
     }
 }

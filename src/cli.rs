@@ -64,10 +64,11 @@ pub fn run() -> ExitCode {
     match result.and_then(|code| Ok(out.flush().map(|()| code)?)) {
         Ok(code) => ExitCode::from(code),
         // The reader of a pipe, such as `head`, has closed it. That is no failure.
-        Err(CommandError {
-            error: AnamnesisError::Io(e),
-            ..
-        }) if e.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(CommandError { error: AnamnesisError::Io(e), .. })
+            if e.kind() == ErrorKind::BrokenPipe =>
+        {
+            ExitCode::SUCCESS
+        }
         Err(failed) => {
             let mut stderr = std::io::stderr();
             let _ = match json_input {
@@ -111,19 +112,12 @@ type CommandResult<T = ()> = Result<T, CommandError>;
 impl CommandError {
     /// An error about the model at `path`, which is one of several.
     fn of_model(path: &Path, error: AnamnesisError) -> Self {
-        Self {
-            error,
-            model: Some(path.to_path_buf()),
-            advice: None,
-        }
+        Self { error, model: Some(path.to_path_buf()), advice: None }
     }
 
     /// The same error, about the model at `path`, which is one of several.
     fn about_model(self, path: &Path) -> Self {
-        Self {
-            model: Some(path.to_path_buf()),
-            ..self
-        }
+        Self { model: Some(path.to_path_buf()), ..self }
     }
 }
 
@@ -138,11 +132,7 @@ impl std::fmt::Display for CommandError {
 
 impl<E: Into<AnamnesisError>> From<E> for CommandError {
     fn from(error: E) -> Self {
-        Self {
-            error: error.into(),
-            model: None,
-            advice: None,
-        }
+        Self { error: error.into(), model: None, advice: None }
     }
 }
 
@@ -181,11 +171,7 @@ fn print_error(
     );
     let model = failed.model.as_deref().or(input.filter(|_| is_about_input));
     match model.filter(|_| failed.error.file().is_none()) {
-        Some(model) => writeln!(
-            out,
-            "error: {}: {failed}",
-            printable(&model.to_string_lossy())
-        )?,
+        Some(model) => writeln!(out, "error: {}: {failed}", printable(&model.to_string_lossy()))?,
         None => writeln!(out, "error: {failed}")?,
     }
     Ok(())

@@ -225,10 +225,8 @@ impl QuantConfig {
                         sizes = sizes::LayerSizes::new(&parsed.value);
                         let root = &parsed.value;
                         hadamard = HadamardPack::new(root);
-                        let found = [
-                            root.get("model_type"),
-                            root.pointer("/text_config/model_type"),
-                        ];
+                        let found =
+                            [root.get("model_type"), root.pointer("/text_config/model_type")];
                         let found = found.into_iter().flatten().filter_map(Value::as_str);
                         model_types = found.map(str::to_owned).collect();
                     }
@@ -249,11 +247,7 @@ impl QuantConfig {
                 };
                 // Taken out of the file's values, for a copy would double the memory.
                 if let Value::Object(values) = section.take() {
-                    places.push(ConfigPlace {
-                        name,
-                        order: order(text, keys, &values),
-                        values,
-                    });
+                    places.push(ConfigPlace { name, order: order(text, keys, &values), values });
                 }
             }
         }
@@ -266,11 +260,7 @@ impl QuantConfig {
                 return Err(repeated(&file, path));
             }
             if let Value::Object(values) = parsed.value {
-                places.push(ConfigPlace {
-                    name: file,
-                    values,
-                    ..ConfigPlace::default()
-                });
+                places.push(ConfigPlace { name: file, values, ..ConfigPlace::default() });
             }
         }
         place::leave_only_mlx(&mut places);
@@ -307,11 +297,7 @@ impl QuantConfig {
         let config = text.and_then(|text| {
             unique_json::parse(text.as_bytes(), &mut FREE_JSON_BYTES.clone()).ok()
         });
-        if let Some(UniqueJson {
-            value: Value::Object(values),
-            repeated: paths,
-        }) = config
-        {
+        if let Some(UniqueJson { value: Value::Object(values), repeated: paths }) = config {
             let name = format!("__metadata__: {IN_METADATA}");
             if let Some(path) = paths.first() {
                 return Err(repeated(&name, path));
@@ -323,10 +309,7 @@ impl QuantConfig {
             });
         }
         let text = |(key, value): (&String, &String)| {
-            Some((
-                key.strip_prefix("gptq_")?.to_owned(),
-                Value::String(value.clone()),
-            ))
+            Some((key.strip_prefix("gptq_")?.to_owned(), Value::String(value.clone())))
         };
         let mut values: Map<String, Value> = metadata.iter().filter_map(text).collect();
         if values.contains_key("bits") || values.contains_key("group_size") {

@@ -167,10 +167,7 @@ fn compare_values(
         pairs.push((results.len(), tensors, kind));
         results.push(Compared::Sums(Sums::default(), kind));
     }
-    let rule = CompareRule {
-        tolerance: options.tolerance,
-        level: options.run.level,
-    };
+    let rule = CompareRule { tolerance: options.tolerance, level: options.run.level };
     let mut jobs_left: Vec<usize> = pairs.iter().map(|(_, pair, _)| pair.jobs()).collect();
     let schedule = Schedule::new(pairs.iter().map(|(_, pair, _)| pair.jobs()));
     schedule.run(
@@ -189,11 +186,7 @@ fn compare_values(
                 total.add(&sums);
             }
             jobs_left[pair] -= 1;
-            done.add(
-                tensors.bytes_of_job(jobs_left[pair]),
-                usize::from(jobs_left[pair] == 0),
-                0,
-            );
+            done.add(tensors.bytes_of_job(jobs_left[pair]), usize::from(jobs_left[pair] == 0), 0);
         },
     )?;
     Ok(results)

@@ -207,10 +207,7 @@ impl Dtype {
     /// bytes, or their size overflows.
     pub fn byte_size_for_n_elements(self, n: u64) -> Result<u64> {
         if self.row().kind == DtypeKind::Unknown {
-            return Err(AnamnesisError::unsupported(
-                format!("GGUF {self}"),
-                "its size is unknown",
-            ));
+            return Err(AnamnesisError::unsupported(format!("GGUF {self}"), "its size is unknown"));
         }
         let bytes = usize::try_from(n).ok().and_then(|n| self.byte_len(&[n]));
         bytes
@@ -312,13 +309,7 @@ impl Dtype {
     /// byte, if the last dimension is not whole blocks, or if the dimensions that are not zero
     /// multiply to more than any memory has.
     pub(crate) fn byte_len(self, shape: &[usize]) -> Option<usize> {
-        let DtypeRow {
-            block,
-            header,
-            bits,
-            kind,
-            ..
-        } = *self.row();
+        let DtypeRow { block, header, bits, kind, .. } = *self.row();
         if block > 1 && !shape.last().unwrap_or(&1).is_multiple_of(block)
             || kind == DtypeKind::Unknown
         {

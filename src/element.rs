@@ -245,14 +245,8 @@ mod tests {
                 0xffff,
             ] {
                 let x = f32::from_bits(u32::from(high) << 16 | low);
-                let (b, h) = (
-                    <bf16 as Element>::from_f32(x),
-                    <f16 as Element>::from_f32(x),
-                );
-                assert_eq!(
-                    <bf16 as Element>::rounded(x).to_bits(),
-                    Element::to_f32(b).to_bits()
-                );
+                let (b, h) = (<bf16 as Element>::from_f32(x), <f16 as Element>::from_f32(x));
+                assert_eq!(<bf16 as Element>::rounded(x).to_bits(), Element::to_f32(b).to_bits());
                 assert_eq!(
                     <f16 as Element>::rounded(x).to_bits(),
                     Element::to_f32(h).to_bits(),
@@ -263,18 +257,8 @@ mod tests {
                     assert!(b.is_nan() && h.is_nan(), "{:08x}", x.to_bits());
                     continue;
                 }
-                assert_eq!(
-                    b.to_bits(),
-                    bf16::from_f32(x).to_bits(),
-                    "{:08x}",
-                    x.to_bits()
-                );
-                assert_eq!(
-                    h.to_bits(),
-                    f16::from_f32_const(x).to_bits(),
-                    "{:08x}",
-                    x.to_bits()
-                );
+                assert_eq!(b.to_bits(), bf16::from_f32(x).to_bits(), "{:08x}", x.to_bits());
+                assert_eq!(h.to_bits(), f16::from_f32_const(x).to_bits(), "{:08x}", x.to_bits());
             }
         }
     }

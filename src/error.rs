@@ -131,24 +131,17 @@ impl AnamnesisError {
 
     /// A [`Parse`](Self::Parse) error.
     pub(crate) fn parse(reason: impl Into<String>) -> Self {
-        Self::Parse {
-            reason: reason.into(),
-        }
+        Self::Parse { reason: reason.into() }
     }
 
     /// An [`Unsupported`](Self::Unsupported) error.
     pub(crate) fn unsupported(format: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::Unsupported {
-            format: format.into(),
-            detail: detail.into(),
-        }
+        Self::Unsupported { format: format.into(), detail: detail.into() }
     }
 
     /// A [`Usage`](Self::Usage) error.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self::Usage {
-            message: message.into(),
-        }
+        Self::Usage { message: message.into() }
     }
 
     /// The [`Unsupported`](Self::Unsupported) error for `what`, which needs a feature that this
@@ -165,10 +158,9 @@ impl AnamnesisError {
     pub(crate) fn about(self, what: impl Display) -> Self {
         match self {
             Self::Parse { reason } => Self::parse(format!("{what}: {reason}")),
-            Self::LimitExceeded { limit, message } => Self::LimitExceeded {
-                limit,
-                message: format!("{what}: {message}"),
-            },
+            Self::LimitExceeded { limit, message } => {
+                Self::LimitExceeded { limit, message: format!("{what}: {message}") }
+            }
             Self::Usage { message } => Self::usage(format!("{what}: {message}")),
             other => other,
         }
@@ -194,22 +186,14 @@ impl AnamnesisError {
 
     /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with the file's path.
     pub(crate) fn io_at(path: &Path, error: &std::io::Error) -> Self {
-        Self::io_with(
-            printable(&path.to_string_lossy()),
-            Some(path.to_path_buf()),
-            error,
-        )
+        Self::io_with(printable(&path.to_string_lossy()), Some(path.to_path_buf()), error)
     }
 
     /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with `what` and a
     /// colon.
     pub(crate) fn io_in(what: impl Display, error: &std::io::Error) -> Self {
         let context = error.get_ref().and_then(|e| e.downcast_ref::<IoContext>());
-        Self::io_with(
-            what,
-            context.and_then(|context| context.path.clone()),
-            error,
-        )
+        Self::io_with(what, context.and_then(|context| context.path.clone()), error)
     }
 
     fn io_with(what: impl Display, path: Option<PathBuf>, error: &std::io::Error) -> Self {
@@ -320,10 +304,7 @@ mod tests {
     #[test]
     fn messages_are_safe_for_a_terminal() {
         let error = AnamnesisError::parse("tensor `a\u{1b}[31m\u{202e}b\n`");
-        assert_eq!(
-            error.to_string(),
-            "parse error: tensor `a\\u{1b}[31m\\u{202e}b\\u{a}`"
-        );
+        assert_eq!(error.to_string(), "parse error: tensor `a\\u{1b}[31m\\u{202e}b\\u{a}`");
         let long = AnamnesisError::parse("x".repeat(5000)).to_string();
         assert!(long.ends_with("… (2952 more characters)"), "{long}");
     }
@@ -389,11 +370,7 @@ mod tests {
                 ErrorKind::Unsupported,
                 "unsupported format `HDF5`: convert it",
             ),
-            (
-                AnamnesisError::Cancelled,
-                ErrorKind::Cancelled,
-                "operation cancelled by the caller",
-            ),
+            (AnamnesisError::Cancelled, ErrorKind::Cancelled, "operation cancelled by the caller"),
         ] {
             let error = error.about("`a`");
             assert_eq!((error.kind(), &*error.to_string()), (kind, text));

@@ -135,10 +135,8 @@ impl ParsedModel {
         };
         let count = |role| with_role(role).count();
         let schemes = schemes(&resolution);
-        let (stored, recovered) = (
-            dtypes::stored(self),
-            dtypes::recovered(&resolution, output_dtype),
-        );
+        let (stored, recovered) =
+            (dtypes::stored(self), dtypes::recovered(&resolution, output_dtype));
         // `max_by_key` returns the last of several maxima. Reversed, that is the scheme that
         // appears first in the file.
         let most_used = schemes.iter().rev().max_by_key(|s| s.tensors);

@@ -222,10 +222,7 @@ pub(crate) fn cap(limit: &'static str, n: u64, max: u64, what: impl Display) -> 
     if n <= max {
         return Ok(());
     }
-    Err(AnamnesisError::LimitExceeded {
-        limit,
-        message: format!("{n} {what}; at most {max}"),
-    })
+    Err(AnamnesisError::LimitExceeded { limit, message: format!("{n} {what}; at most {max}") })
 }
 /// Joins the first `most` of `names` for a message, and says how many more there are.
 pub(crate) fn join_first<S: AsRef<str>>(names: &[S], most: usize) -> String {

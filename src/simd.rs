@@ -291,9 +291,8 @@ mod tests {
     /// Every F32 whose low half is one of the values that decide a rounding, at every level.
     #[test]
     fn halves_are_the_same_at_every_level() {
-        let lows = [
-            0, 1, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff,
-        ];
+        let lows =
+            [0, 1, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff];
         let highs = (0..=u16::MAX).step_by(miri_or(509, 1));
         let all = highs.flat_map(|high| lows.map(|low: u32| u32::from(high) << 16 | low));
         let all: Vec<f32> = all.map(f32::from_bits).collect();

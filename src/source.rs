@@ -59,10 +59,7 @@ pub(crate) enum Source {
     /// The whole container in memory.
     Bytes(Arc<Vec<u8>>),
     /// A stream of the caller's, whose threads take turns.
-    Stream {
-        stream: Arc<Mutex<Seeking<Box<dyn ReadSeek>>>>,
-        len: u64,
-    },
+    Stream { stream: Arc<Mutex<Seeking<Box<dyn ReadSeek>>>>, len: u64 },
     /// A compressed part of another source.
     #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
     Deflated(Box<Deflated>),
@@ -115,10 +112,7 @@ impl Source {
     /// Wraps a stream, which is read from its own positions on demand.
     pub(crate) fn from_stream(stream: Box<dyn ReadSeek>) -> Result<Self> {
         let stream = Seeking::new(stream)?;
-        Ok(Self::Stream {
-            len: stream.len(),
-            stream: Arc::new(Mutex::new(stream)),
-        })
+        Ok(Self::Stream { len: stream.len(), stream: Arc::new(Mutex::new(stream)) })
     }
 
     /// Whether [`view`](Self::view) copies the bytes of a stream, or of several pieces, into
@@ -138,19 +132,14 @@ impl Source {
     #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
     pub(crate) fn share(&self) -> Self {
         match self {
-            Self::File {
-                file, path, state, ..
-            } => Self::File {
+            Self::File { file, path, state, .. } => Self::File {
                 file: file.clone(),
                 path: path.clone(),
                 state: *state,
                 map: OnceLock::new(),
             },
             Self::Bytes(bytes) => Self::Bytes(bytes.clone()),
-            Self::Stream { stream, len } => Self::Stream {
-                stream: stream.clone(),
-                len: *len,
-            },
+            Self::Stream { stream, len } => Self::Stream { stream: stream.clone(), len: *len },
             Self::Deflated(_) | Self::Pieced(_) | Self::HeaderOnly => Self::HeaderOnly,
         }
     }
@@ -190,9 +179,7 @@ impl Source {
     /// `Io` that names the file and what differs.
     pub(crate) fn require_unchanged(&self) -> Result<()> {
         let (file, path, state) = match self {
-            Self::File {
-                file, path, state, ..
-            } => (file, path.as_deref(), state),
+            Self::File { file, path, state, .. } => (file, path.as_deref(), state),
             Self::Deflated(member) => return member.require_unchanged(),
             Self::Pieced(tensor) => return tensor.require_unchanged(),
             _ => return Ok(()),
@@ -209,10 +196,7 @@ impl Source {
         // time, so that only length and modification time are left to compare.
         let now = FileState::of(&file.get()?.metadata()?);
         let now = match path {
-            Some(_) => FileState {
-                changed: state.changed,
-                ..now
-            },
+            Some(_) => FileState { changed: state.changed, ..now },
             None => now,
         };
         let shown = path.unwrap_or(Path::new("the input"));
@@ -307,10 +291,7 @@ impl Source {
         };
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(usize::try_from(len).ok()?)?;
-        (end <= all.len()).then(|| SharedBytes {
-            all: all.clone(),
-            range: start..end,
-        })
+        (end <= all.len()).then(|| SharedBytes { all: all.clone(), range: start..end })
     }
 
     /// Returns the bytes of `range`: borrowed from a mapping or from memory, and copied of a

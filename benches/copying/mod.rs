@@ -99,16 +99,10 @@ fn write_at(file: &File, at: u64, bytes: &[u8]) {
 
 #[cfg(windows)]
 fn read_at(file: &File, at: u64, bytes: &mut [u8]) {
-    assert_eq!(
-        std::os::windows::fs::FileExt::seek_read(file, bytes, at).unwrap(),
-        bytes.len()
-    );
+    assert_eq!(std::os::windows::fs::FileExt::seek_read(file, bytes, at).unwrap(), bytes.len());
 }
 
 #[cfg(windows)]
 fn write_at(file: &File, at: u64, bytes: &[u8]) {
-    assert_eq!(
-        std::os::windows::fs::FileExt::seek_write(file, bytes, at).unwrap(),
-        bytes.len()
-    );
+    assert_eq!(std::os::windows::fs::FileExt::seek_write(file, bytes, at).unwrap(), bytes.len());
 }

@@ -6,18 +6,8 @@ use super::{Part, PartsOf, bf16s, codes, cols, f32s, rows};
 fn model(text: &str, per_byte: usize, companions: Vec<Part>) -> Vec<Part> {
     let n = rows() * cols();
     let mut parts = vec![
-        Part(
-            "w.weight",
-            "I8",
-            vec![rows(), cols() / per_byte],
-            codes(n / per_byte),
-        ),
-        Part(
-            "w.comfy_quant",
-            "U8",
-            vec![text.len()],
-            text.as_bytes().to_vec(),
-        ),
+        Part("w.weight", "I8", vec![rows(), cols() / per_byte], codes(n / per_byte)),
+        Part("w.comfy_quant", "U8", vec![text.len()], text.as_bytes().to_vec()),
     ];
     parts.extend(companions);
     parts
@@ -66,14 +56,10 @@ pub const SCHEMES: &[PartsOf] = &[
         let text = r#"{"format":"convrot_w4a4"}"#;
         model(text, 2, vec![of_rows("w.weight_scale")])
     }),
-    ("comfy-w4a8", || {
-        model(r#"{"format":"asym_w4a8_int8"}"#, 2, relative())
-    }),
+    ("comfy-w4a8", || model(r#"{"format":"asym_w4a8_int8"}"#, 2, relative())),
     ("comfy-awq", || {
         let companions = ["w.weight_scale", "w.weight_zeros"].map(of_groups);
         model(r#"{"format":"awq_w4a16"}"#, 2, companions.into())
     }),
-    ("comfy-svdquant", || {
-        model(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant())
-    }),
+    ("comfy-svdquant", || model(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant())),
 ];

@@ -28,26 +28,11 @@ fn exl2() -> Vec<Part> {
     let order = (0..cols()).flat_map(|k| ((k * 1021 % cols()) as u32).to_le_bytes());
     let words = word(groups);
     vec![
-        Part(
-            "w.q_weight",
-            "I32",
-            vec![words, rows()],
-            codes(words * rows() * 4),
-        ),
+        Part("w.q_weight", "I32", vec![words, rows()], codes(words * rows() * 4)),
         Part("w.q_invperm", "I32", vec![cols()], order.collect()),
-        Part(
-            "w.q_scale",
-            "I32",
-            vec![groups, rows() / 8],
-            codes(groups * rows() / 2),
-        ),
+        Part("w.q_scale", "I32", vec![groups, rows() / 8], codes(groups * rows() / 2)),
         Part("w.q_scale_max", "F16", vec![groups], f16s(groups)),
-        Part(
-            "w.q_groups",
-            "I16",
-            vec![groups * 2],
-            table.flat_map(i16::to_le_bytes).collect(),
-        ),
+        Part("w.q_groups", "I16", vec![groups * 2], table.flat_map(i16::to_le_bytes).collect()),
     ]
 }
 

@@ -6,12 +6,7 @@ use super::{Part, PartsOf, codes, cols, f32s, rows};
 fn fp8(dtype: &'static str, shape: Vec<usize>) -> Vec<Part> {
     let scales = f32s(shape.iter().product());
     vec![
-        Part(
-            "w.weight",
-            dtype,
-            vec![rows(), cols()],
-            codes(rows() * cols()),
-        ),
+        Part("w.weight", dtype, vec![rows(), cols()], codes(rows() * cols())),
         Part("w.weight_scale", "F32", shape, scales),
     ]
 }
@@ -31,12 +26,7 @@ fn nf4() -> Vec<Part> {
         Part("w.weight", "U8", vec![n / 2, 1], codes(n / 2)),
         Part("w.weight.absmax", "F32", vec![n / 64], f32s(n / 64)),
         Part("w.weight.quant_map", "F32", vec![16], f32s(16)),
-        Part(
-            "w.weight.quant_state.bitsandbytes__nf4",
-            "U8",
-            vec![state.len()],
-            state,
-        ),
+        Part("w.weight.quant_state.bitsandbytes__nf4", "U8", vec![state.len()], state),
     ]
 }
 
@@ -44,12 +34,7 @@ fn nvfp4() -> Vec<Part> {
     let n = rows() * cols();
     vec![
         Part("w.weight", "U8", vec![rows(), cols() / 2], codes(n / 2)),
-        Part(
-            "w.weight_scale",
-            "F8_E4M3",
-            vec![rows(), cols() / 16],
-            codes(n / 16),
-        ),
+        Part("w.weight_scale", "F8_E4M3", vec![rows(), cols() / 16], codes(n / 16)),
         Part("w.weight_scale_2", "F32", vec![], f32s(1)),
     ]
 }
@@ -69,12 +54,7 @@ fn fp_quant(block: usize) -> Vec<Part> {
             vec![if block == 32 { 0x78 } else { 0x48 }; n / block],
         ),
         Part("w.weight_global_scale", "F32", vec![1], f32s(1)),
-        Part(
-            "w.forward_hadamard_matrix",
-            "BF16",
-            vec![128, 128],
-            matrix.collect(),
-        ),
+        Part("w.forward_hadamard_matrix", "BF16", vec![128, 128], matrix.collect()),
     ]
 }
 
@@ -83,12 +63,7 @@ fn mxfp8() -> Vec<Part> {
     let n = rows() * cols();
     vec![
         Part("w.weight", "F8_E4M3", vec![rows(), cols()], codes(n)),
-        Part(
-            "w.weight_scale",
-            "U8",
-            vec![rows(), cols() / 32],
-            exponents(n / 32),
-        ),
+        Part("w.weight_scale", "U8", vec![rows(), cols() / 32], exponents(n / 32)),
     ]
 }
 
@@ -97,12 +72,7 @@ fn mlx_mxfp8() -> Vec<Part> {
     let n = rows() * cols();
     vec![
         Part("w.weight", "U32", vec![rows(), cols() / 4], codes(n)),
-        Part(
-            "w.scales",
-            "U8",
-            vec![rows(), cols() / 32],
-            exponents(n / 32),
-        ),
+        Part("w.scales", "U8", vec![rows(), cols() / 32], exponents(n / 32)),
     ]
 }
 
@@ -110,18 +80,8 @@ fn mlx_mxfp8() -> Vec<Part> {
 fn mxfp4() -> Vec<Part> {
     let n = rows() * cols();
     vec![
-        Part(
-            "w.weight_packed",
-            "U8",
-            vec![rows(), cols() / 2],
-            codes(n / 2),
-        ),
-        Part(
-            "w.weight_scale",
-            "U8",
-            vec![rows(), cols() / 32],
-            exponents(n / 32),
-        ),
+        Part("w.weight_packed", "U8", vec![rows(), cols() / 2], codes(n / 2)),
+        Part("w.weight_scale", "U8", vec![rows(), cols() / 32], exponents(n / 32)),
     ]
 }
 
@@ -129,26 +89,14 @@ fn mxfp4() -> Vec<Part> {
 fn gpt_oss() -> Vec<Part> {
     let n = rows() * cols();
     vec![
-        Part(
-            "w.down_proj_blocks",
-            "U8",
-            vec![1, rows(), cols() / 32, 16],
-            codes(n / 2),
-        ),
-        Part(
-            "w.down_proj_scales",
-            "U8",
-            vec![1, rows(), cols() / 32],
-            exponents(n / 32),
-        ),
+        Part("w.down_proj_blocks", "U8", vec![1, rows(), cols() / 32, 16], codes(n / 2)),
+        Part("w.down_proj_scales", "U8", vec![1, rows(), cols() / 32], exponents(n / 32)),
     ]
 }
 
 pub const SCHEMES: &[PartsOf] = &[
     ("fp8-tensor", || fp8("F8_E4M3", vec![])),
-    ("fp8-block", || {
-        fp8("F8_E4M3", vec![rows() / 128, cols() / 128])
-    }),
+    ("fp8-block", || fp8("F8_E4M3", vec![rows() / 128, cols() / 128])),
     ("fp8-channel", || fp8("F8_E4M3", vec![rows(), 1])),
     ("fp8-e5m2", || fp8("F8_E5M2", vec![])),
     ("fp8-fnuz", || fp8("F8_E4M3FNUZ", vec![])),

@@ -19,26 +19,11 @@ fn w4a16(asymmetric: bool) -> Vec<Part> {
         .map(i64::to_le_bytes)
         .concat();
     let mut parts = vec![
-        Part(
-            "w.weight_packed",
-            "I32",
-            vec![rows(), cols() / 8],
-            codes(n / 2),
-        ),
-        Part(
-            "w.weight_scale",
-            "BF16",
-            vec![rows(), cols() / 128],
-            bf16s(n / 128),
-        ),
+        Part("w.weight_packed", "I32", vec![rows(), cols() / 8], codes(n / 2)),
+        Part("w.weight_scale", "BF16", vec![rows(), cols() / 128], bf16s(n / 128)),
         Part("w.weight_shape", "I64", vec![2], dims),
     ];
-    let zeros = Part(
-        "w.weight_zero_point",
-        "I32",
-        vec![rows() / 8, cols() / 128],
-        codes(n / 256),
-    );
+    let zeros = Part("w.weight_zero_point", "I32", vec![rows() / 8, cols() / 128], codes(n / 256));
     parts.extend(asymmetric.then_some(zeros));
     parts
 }
@@ -46,12 +31,7 @@ fn w4a16(asymmetric: bool) -> Vec<Part> {
 fn mlx(bits: usize) -> Vec<Part> {
     let n = rows() * cols();
     vec![
-        Part(
-            "w.weight",
-            "U32",
-            vec![rows(), cols() * bits / 32],
-            codes(n * bits / 8),
-        ),
+        Part("w.weight", "U32", vec![rows(), cols() * bits / 32], codes(n * bits / 8)),
         Part("w.scales", "BF16", vec![rows(), cols() / 64], bf16s(n / 64)),
         Part("w.biases", "BF16", vec![rows(), cols() / 64], bf16s(n / 64)),
     ]
@@ -61,28 +41,13 @@ fn hqq(packing: &str, bits: usize) -> Vec<Part> {
     let n = rows() * cols();
     let word = |x: usize| (x as i64).to_le_bytes().to_vec();
     vec![
-        Part(
-            "w.W_q",
-            "U8",
-            vec![n / 64 * bits / 8, 64],
-            codes(n * bits / 8),
-        ),
+        Part("w.W_q", "U8", vec![n / 64 * bits / 8, 64], codes(n * bits / 8)),
         Part("w.scale", "F16", vec![n / 64, 1], f16s(n / 64)),
         Part("w.zero", "F16", vec![n / 64, 1], f16s(n / 64)),
-        Part(
-            "w.packing",
-            "U8",
-            vec![packing.len()],
-            packing.as_bytes().to_vec(),
-        ),
+        Part("w.packing", "U8", vec![packing.len()], packing.as_bytes().to_vec()),
         Part("w.axis", "I64", vec![], word(1)),
         Part("w.group_size", "I64", vec![], word(64)),
-        Part(
-            "w.shape",
-            "I64",
-            vec![2],
-            [word(rows()), word(cols())].concat(),
-        ),
+        Part("w.shape", "I64", vec![2], [word(rows()), word(cols())].concat()),
     ]
 }
 
@@ -90,25 +55,10 @@ fn hqq(packing: &str, bits: usize) -> Vec<Part> {
 fn sinq4() -> Vec<Part> {
     let groups = rows() * cols() / 64;
     vec![
-        Part(
-            "w.W_q",
-            "U8",
-            vec![groups / 2, 64],
-            codes(rows() * cols() / 2),
-        ),
+        Part("w.W_q", "U8", vec![groups / 2, 64], codes(rows() * cols() / 2)),
         Part("w.meta.scale.x", "U8", vec![32, groups / 32], codes(groups)),
-        Part(
-            "w.meta.scale.s",
-            "F16",
-            vec![1, groups / 32],
-            f16s(groups / 32),
-        ),
-        Part(
-            "w.meta.scale.m",
-            "F16",
-            vec![1, groups / 32],
-            f16s(groups / 32),
-        ),
+        Part("w.meta.scale.s", "F16", vec![1, groups / 32], f16s(groups / 32)),
+        Part("w.meta.scale.m", "F16", vec![1, groups / 32], f16s(groups / 32)),
         Part("w.meta.zero.x", "U8", vec![groups, 1], codes(groups)),
         Part("w.meta.zero.s", "F16", vec![1, 1], f16s(1)),
         Part("w.meta.zero.m", "F16", vec![1, 1], f16s(1)),
@@ -134,12 +84,7 @@ fn uqff() -> Vec<Part> {
         Part("w.weight", "U8", vec![n / 32 * 33], codes(n / 32 * 33)),
         Part("w.weight.format", "U8", vec![], vec![5]),
         Part("w.weight.num_blocks", "U32", vec![], number(n / 32)),
-        Part(
-            "w.weight.shape",
-            "U32",
-            vec![2],
-            [number(rows()), number(cols())].concat(),
-        ),
+        Part("w.weight.shape", "U32", vec![2], [number(rows()), number(cols())].concat()),
     ]
 }
 
@@ -165,12 +110,7 @@ fn sglang_w4() -> Vec<Part> {
     let n = rows() * cols();
     vec![
         Part("w.weight", "I8", vec![rows(), cols() / 2], codes(n / 2)),
-        Part(
-            "w.weight_scale_inv",
-            "F32",
-            vec![rows(), cols() / 128],
-            f32s(n / 128),
-        ),
+        Part("w.weight_scale_inv", "F32", vec![rows(), cols() / 128], f32s(n / 128)),
     ]
 }
 
@@ -178,24 +118,15 @@ fn sglang_int8() -> Vec<Part> {
     let n = rows() * cols();
     vec![
         Part("w.weight", "I8", vec![rows(), cols()], codes(n)),
-        Part(
-            "w.weight_scale_inv",
-            "F32",
-            vec![rows() / 128, cols() / 128],
-            f32s(n >> 14),
-        ),
+        Part("w.weight_scale_inv", "F32", vec![rows() / 128, cols() / 128], f32s(n >> 14)),
     ]
 }
 
 pub const SCHEMES: &[PartsOf] = &[
     ("int8", int8),
     ("ct-int8", || per_row("w.weight", "w.weight_scale", None)),
-    ("ct-int8-asym", || {
-        per_row("w.weight", "w.weight_scale", Some("w.weight_zero_point"))
-    }),
-    ("quanto8", || {
-        per_row("w.weight._data", "w.weight._scale", None)
-    }),
+    ("ct-int8-asym", || per_row("w.weight", "w.weight_scale", Some("w.weight_zero_point"))),
+    ("quanto8", || per_row("w.weight._data", "w.weight._scale", None)),
     ("w4a16", || w4a16(false)),
     ("w4a16-asym", || w4a16(true)),
     ("mlx3", || mlx(3)),

@@ -91,13 +91,7 @@ pub fn files() -> impl Iterator<Item = (&'static str, MakeFile)> {
         let make: MakeFile = Box::new(move || file_with(&parts(), serde_json::Map::new()));
         (name, make)
     });
-    let of_bytes = [
-        nunchaku::FILES,
-        sdnq::FILES,
-        transforms::FILES,
-        ollama::FILES,
-        vectors::FILES,
-    ];
+    let of_bytes = [nunchaku::FILES, sdnq::FILES, transforms::FILES, ollama::FILES, vectors::FILES];
     let of_bytes = of_bytes.into_iter().flatten().map(|&(name, file)| {
         let make: MakeFile = Box::new(file);
         (name, make)
@@ -112,16 +106,12 @@ pub fn files() -> impl Iterator<Item = (&'static str, MakeFile)> {
 /// The name and the text of the file that has to lie beside the model of a scheme, if there is one.
 pub fn config(name: &str) -> Option<(&'static str, String)> {
     Some(match name {
-        "sinq4" => (
-            "model.safetensors.index.json.meta.json",
-            integers::sinq_meta(),
-        ),
+        "sinq4" => ("model.safetensors.index.json.meta.json", integers::sinq_meta()),
         "dfloat11" => ("config.json", dfloat11::config()),
         ollama::NAME => (ollama::MANIFEST, ollama::manifest()),
-        "sglang-w4" => (
-            "config.json",
-            r#"{"quantization_config": {"quant_method": "w4afp8"}}"#.to_owned(),
-        ),
+        "sglang-w4" => {
+            ("config.json", r#"{"quantization_config": {"quant_method": "w4afp8"}}"#.to_owned())
+        }
         "modelslim-w4a8" => {
             let kind = "W4A8_DYNAMIC";
             let parts = serde_json::json!({"w.weight": kind, "w.weight_scale": kind, "w.weight_offset": kind});

@@ -17,25 +17,10 @@ fn model(dtype: &str, group: usize, parts: &[Part]) -> Vec<u8> {
 fn layer() -> Vec<Part> {
     let n = rows() * cols();
     vec![
-        Part(
-            "mlp_fc1.qweight",
-            "I8",
-            vec![rows(), cols() / 2],
-            codes(n / 2),
-        ),
+        Part("mlp_fc1.qweight", "I8", vec![rows(), cols() / 2], codes(n / 2)),
         Part("mlp_fc1.smooth", "BF16", vec![cols()], bf16s(cols())),
-        Part(
-            "mlp_fc1.lora_down",
-            "BF16",
-            vec![cols(), 32],
-            bf16s(cols() * 32),
-        ),
-        Part(
-            "mlp_fc1.lora_up",
-            "BF16",
-            vec![rows(), 32],
-            bf16s(rows() * 32),
-        ),
+        Part("mlp_fc1.lora_down", "BF16", vec![cols(), 32], bf16s(cols() * 32)),
+        Part("mlp_fc1.lora_up", "BF16", vec![rows(), 32], bf16s(rows() * 32)),
     ]
 }
 
@@ -67,12 +52,7 @@ fn modulation() -> Vec<u8> {
     // As many rows as are six vectors.
     let rows = rows() / 12 * 12;
     let parts = [
-        Part(
-            "norm1.linear.qweight",
-            "I32",
-            vec![rows / 4, cols() / 2],
-            codes(rows * cols() / 2),
-        ),
+        Part("norm1.linear.qweight", "I32", vec![rows / 4, cols() / 2], codes(rows * cols() / 2)),
         scales("norm1.linear.wscales", rows),
         scales("norm1.linear.wzeros", rows),
         Part("norm1.linear.bias", "BF16", vec![rows], bf16s(rows)),
@@ -80,8 +60,5 @@ fn modulation() -> Vec<u8> {
     model("int4", 64, &parts)
 }
 
-pub const FILES: &[FileOf] = &[
-    ("nunchaku-int4", int4),
-    ("nunchaku-nvfp4", nvfp4),
-    ("nunchaku-modulation", modulation),
-];
+pub const FILES: &[FileOf] =
+    &[("nunchaku-int4", int4), ("nunchaku-nvfp4", nvfp4), ("nunchaku-modulation", modulation)];

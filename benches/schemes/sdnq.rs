@@ -66,13 +66,7 @@ pub const FILES: &[FileOf] = &[
     ("sdnq-uint10", || model("uint10", 1024, "", vec![])),
     ("sdnq-int16", || model("int16", 1024, "", vec![])),
     ("sdnq-float16", || model("float16", 1024, "", vec![])),
-    ("sdnq-codebook", || {
-        model("uint4", 512, r#","use_codebook":true"#, vec![])
-    }),
-    ("sdnq-hadamard", || {
-        model("uint4", 64, r#","hadamard_group_size":256"#, vec![])
-    }),
-    ("sdnq-svd", || {
-        model("uint4", 128, r#","use_svd":true"#, factors())
-    }),
+    ("sdnq-codebook", || model("uint4", 512, r#","use_codebook":true"#, vec![])),
+    ("sdnq-hadamard", || model("uint4", 64, r#","hadamard_group_size":256"#, vec![])),
+    ("sdnq-svd", || model("uint4", 128, r#","use_svd":true"#, factors())),
 ];

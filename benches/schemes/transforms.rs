@@ -28,12 +28,7 @@ fn model(kind: &str, location: &str, matrix: Option<Vec<u8>>) -> Vec<u8> {
     let metadata = serde_json::json!({ "quantization_config": config });
     let header = serde_json::Map::from_iter([("__metadata__".to_owned(), metadata)]);
     let mut parts = vec![
-        Part(
-            "w.weight",
-            "I8",
-            vec![rows(), cols()],
-            signed_codes(rows() * cols()),
-        ),
+        Part("w.weight", "I8", vec![rows(), cols()], signed_codes(rows() * cols())),
         Part("w.weight_scale", "BF16", vec![rows(), 1], bf16s(rows())),
     ];
     parts.extend(matrix.map(|bytes| Part("w.v_input.weight", "F32", vec![SIZE, SIZE], bytes)));
@@ -43,7 +38,5 @@ fn model(kind: &str, location: &str, matrix: Option<Vec<u8>>) -> Vec<u8> {
 pub const FILES: &[FileOf] = &[
     ("transform-input", || model("hadamard", "input", None)),
     ("transform-output", || model("hadamard", "output", None)),
-    ("transform-dense", || {
-        model("random-matrix", "input", Some(signed_f32s(SIZE * SIZE)))
-    }),
+    ("transform-dense", || model("random-matrix", "input", Some(signed_f32s(SIZE * SIZE)))),
 ];

@@ -16,12 +16,7 @@ fn aqlm(books: usize, bits: usize, width: usize) -> Vec<u8> {
     let (n, values) = (shape.iter().product::<usize>(), (books << bits) * width);
     let parts = [
         Part("w.codes", dtype, shape, random(n * bytes)),
-        Part(
-            "w.codebooks",
-            "F16",
-            vec![books, 1 << bits, 1, width],
-            f16s(values),
-        ),
+        Part("w.codebooks", "F16", vec![books, 1 << bits, 1, width], f16s(values)),
         Part("w.scales", "F16", vec![rows(), 1, 1, 1], f16s(rows())),
     ];
     model(r#"{"quant_method":"aqlm"}"#, &parts)
@@ -35,30 +30,15 @@ fn vptq(vector: usize, entries: usize, residual: i64) -> Vec<u8> {
     let blocks = rows() / vector;
     let order = (0..cols()).flat_map(|i| ((i * 31 % cols()) as u16).to_le_bytes());
     let mut parts = vec![
-        Part(
-            "w.indices",
-            "I32",
-            vec![1, blocks, words],
-            random(blocks * words * 4),
-        ),
-        Part(
-            "w.centroids.weight",
-            "F16",
-            vec![1, entries * vector],
-            f16s(entries * vector),
-        ),
+        Part("w.indices", "I32", vec![1, blocks, words], random(blocks * words * 4)),
+        Part("w.centroids.weight", "F16", vec![1, entries * vector], f16s(entries * vector)),
         Part("w.perm", "I16", vec![cols()], order.collect()),
         Part("w.weight_scale", "F16", vec![cols()], f16s(cols())),
         Part("w.weight_bias", "F16", vec![cols()], f16s(cols())),
     ];
     if second > 0 {
         let values = second * vector;
-        parts.push(Part(
-            "w.res_centroids.weight",
-            "F16",
-            vec![1, values],
-            f16s(values),
-        ));
+        parts.push(Part("w.res_centroids.weight", "F16", vec![1, values], f16s(values)));
     }
     let config = format!(
         r#"{{"quant_method":"vptq","vector_lens":[-1,{vector}],"num_centroids":[-1,{entries}],"num_res_centroids":[-1,{residual}],"enable_perm":true,"enable_norm":true}}"#
@@ -76,25 +56,10 @@ fn higgs(bits: usize) -> Vec<u8> {
         "quant_method": "higgs", "bits": bits, "hadamard_size": 512, "group_size": 256, "tune_metadata": tuned,
     });
     let parts = [
-        Part(
-            "w.weight",
-            "I16",
-            vec![words, cols()],
-            random(words * cols() * 2),
-        ),
+        Part("w.weight", "I16", vec![words, cols()], random(words * cols() * 2)),
         Part("w.tables", "F16", vec![entries], f16s(entries)),
-        Part(
-            "w.tables2",
-            "F16",
-            vec![entries, entries, 2],
-            f16s(entries * entries * 2),
-        ),
-        Part(
-            "w.scales",
-            "F16",
-            vec![rows(), cols() / 256],
-            f16s(rows() * cols() / 256),
-        ),
+        Part("w.tables2", "F16", vec![entries, entries, 2], f16s(entries * entries * 2)),
+        Part("w.scales", "F16", vec![rows(), cols() / 256], f16s(rows() * cols() / 256)),
     ];
     model(&config.to_string(), &parts)
 }
@@ -112,12 +77,7 @@ fn spqr() -> Vec<u8> {
         (0..rows() * 40).flat_map(|i| ((i * 97 % cols()) as u32 | 0x3000_0000).to_le_bytes());
     let order = (0..cols()).flat_map(|i| ((i * 31 % cols()) as u16).to_le_bytes());
     let parts = [
-        Part(
-            "w.dense_weights",
-            "I64",
-            vec![rows() * cols() / 16],
-            words.collect(),
-        ),
+        Part("w.dense_weights", "I64", vec![rows() * cols() / 16], words.collect()),
         Part("w.row_offsets", "I32", vec![rows() + 1], starts.collect()),
         Part("w.col_vals", "I32", vec![rows() * 40], singles.collect()),
         Part("w.in_perm", "I32", vec![cols() / 2], order.collect()),

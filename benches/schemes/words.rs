@@ -18,12 +18,7 @@ fn gptq(bits: usize, act_order: bool) -> Vec<Part> {
             vec![groups, rows() * bits / 32],
             codes(groups * rows() * bits / 8),
         ),
-        Part(
-            "w.scales",
-            "F16",
-            vec![groups, rows()],
-            f16s(groups * rows()),
-        ),
+        Part("w.scales", "F16", vec![groups, rows()], f16s(groups * rows())),
         Part(
             "w.g_idx",
             "I32",
@@ -38,12 +33,7 @@ fn awq() -> Vec<Part> {
     let n = rows() * cols();
     vec![
         Part("w.qweight", "I32", vec![cols(), rows() / 8], codes(n / 2)),
-        Part(
-            "w.qzeros",
-            "I32",
-            vec![cols() / 128, rows() / 8],
-            codes(n / 256),
-        ),
+        Part("w.qzeros", "I32", vec![cols() / 128, rows() / 8], codes(n / 256)),
         Part("w.scales", "F16", vec![cols() / 128, rows()], f16s(n / 128)),
     ]
 }
@@ -66,24 +56,9 @@ fn paroquant() -> Vec<Part> {
 fn marlin24() -> Vec<Part> {
     let n = rows() * cols();
     vec![
-        Part(
-            "w.weight_packed",
-            "I32",
-            vec![cols() / 32, rows() * 2],
-            codes(n / 4),
-        ),
-        Part(
-            "w.meta",
-            "I16",
-            vec![cols() / 32, rows() * 2],
-            vec![0x44; n / 8],
-        ),
-        Part(
-            "w.scale_packed",
-            "F16",
-            vec![cols() / 128, rows()],
-            f16s(n / 128),
-        ),
+        Part("w.weight_packed", "I32", vec![cols() / 32, rows() * 2], codes(n / 4)),
+        Part("w.meta", "I16", vec![cols() / 32, rows() * 2], vec![0x44; n / 8]),
+        Part("w.scale_packed", "F16", vec![cols() / 128, rows()], f16s(n / 128)),
     ]
 }
 
@@ -100,12 +75,7 @@ fn qqq() -> Vec<Part> {
     vec![
         Part("w.B", "I32", vec![cols() / 16, rows() * 2], codes(n / 2)),
         Part("w.s_channel", "F32", vec![1, rows()], f32s(rows())),
-        Part(
-            "w.s_group",
-            "F16",
-            vec![cols() / 128, rows()],
-            f16s(n / 128),
-        ),
+        Part("w.s_group", "F16", vec![cols() / 128, rows()], f16s(n / 128)),
     ]
 }
 

@@ -26,10 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with_cancel(cancel)
         // Called after every job, from any of the worker threads.
         .with_progress(|progress| {
-            eprint!(
-                "\r{} of {} bytes",
-                progress.done_bytes, progress.total_bytes
-            );
+            eprint!("\r{} of {} bytes", progress.done_bytes, progress.total_bytes);
         });
 
     let dir = tempfile::tempdir()?;

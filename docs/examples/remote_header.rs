@@ -30,18 +30,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .nth(1)
         .unwrap_or_else(|| "tests/data/demo/model-fp8.safetensors".to_owned());
     let (requests, bytes) = (Cell::new(0), Cell::new(0));
-    let remote = Remote {
-        file: File::open(&path)?,
-        requests: &requests,
-        bytes: &bytes,
-    };
+    let remote = Remote { file: File::open(&path)?, requests: &requests, bytes: &bytes };
     let header = anamnesis::parse_safetensors_header_from_reader(remote)?;
     println!("{}", header.scheme);
     for tensor in &header.tensors {
-        println!(
-            "{} {} {:?} {:?}",
-            tensor.name, tensor.dtype, tensor.shape, tensor.role
-        );
+        println!("{} {} {:?} {:?}", tensor.name, tensor.dtype, tensor.shape, tensor.role);
     }
     println!("{} bytes read in {} requests", bytes.get(), requests.get());
     Ok(())

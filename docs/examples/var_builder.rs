@@ -34,9 +34,7 @@ impl SimpleBackend for Recovered<'_> {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         let Some(output) = self.0.output(name) else {
-            return Err(Error::CannotFindTensor {
-                path: name.to_owned(),
-            });
+            return Err(Error::CannotFindTensor { path: name.to_owned() });
         };
         let stored = match output.dtype {
             anamnesis::Dtype::BF16 => DType::BF16,

@@ -37,14 +37,8 @@ pub(crate) fn stack_experts(items: &mut Vec<ResolvedItem<'_>>, config: &Value) -
 /// Stacks of experts in GGUF, and what the tensor of each is called in early files of llama.cpp, which
 /// it no longer loads.
 const EARLY_STACKS: &[(&str, &[&str])] = &[
-    (
-        "blk.{i}.ffn_gate_exps.weight",
-        &["blk.{i}.ffn_gate.{e}.weight"],
-    ),
-    (
-        "blk.{i}.ffn_down_exps.weight",
-        &["blk.{i}.ffn_down.{e}.weight"],
-    ),
+    ("blk.{i}.ffn_gate_exps.weight", &["blk.{i}.ffn_gate.{e}.weight"]),
+    ("blk.{i}.ffn_down_exps.weight", &["blk.{i}.ffn_down.{e}.weight"]),
     ("blk.{i}.ffn_up_exps.weight", &["blk.{i}.ffn_up.{e}.weight"]),
 ];
 
@@ -117,9 +111,8 @@ fn stacked<'m>(
     experts: Option<u64>,
 ) -> Result<ResolvedItem<'m>> {
     let found = sources.len().div_ceil(parts.len());
-    let experts = experts.map_or(found, |experts| {
-        found.max(usize::try_from(experts).unwrap_or(found))
-    });
+    let experts =
+        experts.map_or(found, |experts| found.max(usize::try_from(experts).unwrap_or(found)));
     let expected = (0..experts).flat_map(|e| (0..parts.len()).map(move |part| (Some(e), part)));
     let missing = expected.clone().find(|key| !sources.contains_key(key));
     if let Some((expert, part)) = missing {
@@ -134,12 +127,7 @@ fn stacked<'m>(
         let what = format!("its shape is not that of the other experts, [{rows}, {cols}]");
         return Err(refused(&other.name, what));
     }
-    let piece = |source| SourceRows {
-        source,
-        order: RowOrder::From(0),
-        rows,
-        turn: 1,
-    };
+    let piece = |source| SourceRows { source, order: RowOrder::From(0), rows, turn: 1 };
     let moved = Rearrangement {
         pieces: (0..sources.len()).map(piece).collect(),
         cols,
@@ -148,13 +136,7 @@ fn stacked<'m>(
         columns: None,
     };
     // A model for images has something in front of the layers.
-    let name = fill(
-        name,
-        Place {
-            layer,
-            expert: None,
-        },
-    );
+    let name = fill(name, Place { layer, expert: None });
     let own = &sources[0].name;
     let inner = name.split_once("layers.").map_or("", |(_, inner)| inner);
     let name = match own.split_once("layers.") {

@@ -25,9 +25,7 @@ impl Mapping<'_> {
             if found != 0 && found != rules.len() {
                 let all = rules.join(", ");
                 let name = class.classes[0];
-                return refuse(format!(
-                    "of {all}, only some have a bias, which {name} has not"
-                ));
+                return refuse(format!("of {all}, only some have a bias, which {name} has not"));
             }
             if found > 0 {
                 require_biases(tensors, rules, "others of its kind have one")?;
@@ -40,10 +38,7 @@ impl Mapping<'_> {
         match biases().find(|tensor| !known.contains(&tensor.rule.gguf)) {
             Some(other) => {
                 let name = &other.sources[0].1.name;
-                refuse(format!(
-                    "tensor `{name}`: {} has no such bias",
-                    class.classes[0]
-                ))
+                refuse(format!("tensor `{name}`: {} has no such bias", class.classes[0]))
             }
             None => Ok(fields),
         }

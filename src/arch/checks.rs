@@ -204,22 +204,16 @@ pub(super) fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
         true => 1.0,
         false => yarn_attention_factor(factor, 1.0),
     };
-    for (field, expected) in [
-        ("attention_factor", attention),
-        ("attn_factor", attention),
-        BOUNDS[0],
-        BOUNDS[1],
-    ] {
+    for (field, expected) in
+        [("attention_factor", attention), ("attn_factor", attention), BOUNDS[0], BOUNDS[1]]
+    {
         if field.starts_with("beta") && class.traits.has_lost_bounds {
             continue;
         }
         // Configs state the factor of attention with some digits.
         let found = rope.scaling.number(&[field])?;
         if let Some(found) = found.filter(|found| (found - expected).abs() > 1e-4) {
-            let what = format!(
-                "it is {found}, and llama.cpp's {} has {expected}",
-                class.gguf
-            );
+            let what = format!("it is {found}, and llama.cpp's {} has {expected}", class.gguf);
             return Err(wrong(field, what));
         }
     }
@@ -282,10 +276,7 @@ pub(super) fn notes(
 ) -> Result<Vec<String>> {
     let mut notes = lost_bounds(class, rope)?;
     notes.extend(lost_window(class, (config, fields), dims)?);
-    notes.extend(latent_norms(
-        fields,
-        &format!("llama.cpp's {}", class.gguf),
-    )?);
+    notes.extend(latent_norms(fields, &format!("llama.cpp's {}", class.gguf))?);
     if let Some([field, other]) = class.traits.lost_epsilon
         && let (Some(own), Some(taken)) = (fields.number(&[field])?, fields.number(&[other])?)
         && own != taken

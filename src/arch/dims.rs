@@ -89,28 +89,15 @@ pub(super) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", 
 /// Fields of the number of heads of keys and values.
 pub(super) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads", "num_kv_heads"];
 /// Fields of the number of experts.
-pub(super) const EXPERTS: &[&str] = &[
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
-    "moe_num_experts",
-];
+pub(super) const EXPERTS: &[&str] =
+    &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
 /// Fields of the number of experts that a token gets.
-pub(super) const EXPERTS_USED: &[&str] = &[
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "top_k_experts",
-    "moe_k",
-    "moe_topk",
-];
+pub(super) const EXPERTS_USED: &[&str] =
+    &["num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k", "moe_topk"];
 /// Fields of the width of a feed-forward layer.
 pub(super) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim", "d_ff"];
 /// Fields of the number of layers in front of the first one with experts.
-const DENSE: &[&str] = &[
-    "first_k_dense_replace",
-    "num_dense_layers",
-    "moe_layer_start_index",
-];
+const DENSE: &[&str] = &["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"];
 
 /// Field of the number of layers that predict further tokens.
 pub(super) const PREDICTION: &str = "num_nextn_predict_layers";
@@ -167,10 +154,9 @@ impl Dims {
         if let Some(experts) = experts {
             check_experts(fields, experts)?;
         }
-        if let (Some(head), Some(rotary)) = (
-            fields.count(&["head_dim"])?,
-            fields.count(&["qk_rope_head_dim"])?,
-        ) && head != rotary
+        if let (Some(head), Some(rotary)) =
+            (fields.count(&["head_dim"])?, fields.count(&["qk_rope_head_dim"])?)
+            && head != rotary
         {
             let what =
                 format!("it is {head}, and qk_rope_head_dim, the part that rotates, {rotary}");

@@ -208,27 +208,15 @@ const CAUSAL: (&str, Default) = ("is_causal", Default::Bool(true));
 
 /// Embedding, last norm and output.
 const ENDS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "model.embed_tokens",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
+    same("token_embd", "model.embed_tokens", &[Dim::Vocab, Dim::Hidden]),
     same("output_norm", "model.norm", &[Dim::Hidden]),
     optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
 ];
 
 /// Norms in front of attention and of the feed-forward layer.
 const NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_norm",
-        "model.layers.{i}.input_layernorm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_norm",
-        "model.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.post_attention_layernorm", &[Dim::Hidden]),
 ];
 
 /// As [`NORMS`], of which GGUF names the second by what it follows.
@@ -244,30 +232,14 @@ const POST_NORMS: &[TensorRule] = &[
 /// Norms behind attention and the feed-forward layer.
 const LATER_NORMS: &[TensorRule] = &[
     POST_NORMS[1],
-    same(
-        "blk.{i}.post_ffw_norm",
-        "model.layers.{i}.post_feedforward_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_feedforward_layernorm", &[Dim::Hidden]),
 ];
 
 /// The feed-forward layer with a gate.
 const MLP: &[TensorRule] = &[
-    same(
-        "blk.{i}.ffn_gate",
-        "model.layers.{i}.mlp.gate_proj",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.mlp.up_proj",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "model.layers.{i}.mlp.down_proj",
-        &[Dim::Hidden, Dim::Inner],
-    ),
+    same("blk.{i}.ffn_gate", "model.layers.{i}.mlp.gate_proj", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.down_proj", &[Dim::Hidden, Dim::Inner]),
 ];
 
 /// The feed-forward layer without a gate.
@@ -275,11 +247,7 @@ const UNGATED_MLP: &[TensorRule] = &[MLP[1], MLP[2]];
 
 /// The feed-forward layer whose gate and projection are one matrix.
 const FUSED_MLP: &[TensorRule] = &[
-    same(
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.mlp.gate_up_proj",
-        &[Dim::TwoInner, Dim::Hidden],
-    ),
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.gate_up_proj", &[Dim::TwoInner, Dim::Hidden]),
     MLP[2],
 ];
 
@@ -288,52 +256,24 @@ const MLP_BIASES: &[&str] = &["blk.{i}.ffn_gate", "blk.{i}.ffn_up", "blk.{i}.ffn
 
 /// Queries and keys whose heads rotate halves.
 const QUERIES: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_q",
-        "model.layers.{i}.self_attn.q_proj",
-        &[Dim::Queries, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_k",
-        "model.layers.{i}.self_attn.k_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
+    same("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[Dim::Queries, Dim::Hidden]),
+    same("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Dim::Keys, Dim::Hidden]),
 ];
 
 /// Values, and what follows them.
 const VALUES: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_v",
-        "model.layers.{i}.self_attn.v_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_output",
-        "model.layers.{i}.self_attn.o_proj",
-        &[Dim::Hidden, Dim::Queries],
-    ),
+    same("blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[Dim::Keys, Dim::Hidden]),
+    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Dim::Hidden, Dim::Queries]),
 ];
 
 /// Projections of attention that all have a bias or all have none.
-const ATTENTION_BIASES: &[&str] = &[
-    "blk.{i}.attn_q",
-    "blk.{i}.attn_k",
-    "blk.{i}.attn_v",
-    "blk.{i}.attn_output",
-];
+const ATTENTION_BIASES: &[&str] =
+    &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v", "blk.{i}.attn_output"];
 
 /// Norms of queries and keys.
 const HEAD_NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_q_norm",
-        "model.layers.{i}.self_attn.q_norm",
-        &[Dim::Head],
-    ),
-    same(
-        "blk.{i}.attn_k_norm",
-        "model.layers.{i}.self_attn.k_norm",
-        &[Dim::Head],
-    ),
+    same("blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_norm", &[Dim::Head]),
+    same("blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_norm", &[Dim::Head]),
 ];
 
 /// The feed-forward layer of layers without experts.
@@ -344,12 +284,7 @@ const DENSE_MLP: &[TensorRule] = &[
         "model.layers.{i}.mlp.gate_proj",
         &[Dim::Inner, Dim::Hidden],
     ),
-    only(
-        Need::Dense,
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.mlp.up_proj",
-        &[Dim::Inner, Dim::Hidden],
-    ),
+    only(Need::Dense, "blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj", &[Dim::Inner, Dim::Hidden]),
     only(
         Need::Dense,
         "blk.{i}.ffn_down",
@@ -413,10 +348,7 @@ const CHOICE_BIAS: &[TensorRule] = &[sparse(parameter(
 ))];
 
 /// As [`CHOICE_BIAS`], of a class that has it in F32.
-const F32_CHOICE_BIAS: &[TensorRule] = &[TensorRule {
-    keeps_f32: true,
-    ..CHOICE_BIAS[0]
-}];
+const F32_CHOICE_BIAS: &[TensorRule] = &[TensorRule { keeps_f32: true, ..CHOICE_BIAS[0] }];
 
 /// The rule for layers with experts alone.
 const fn sparse(rule: TensorRule) -> TensorRule {

@@ -48,10 +48,7 @@ impl Fields {
     /// Fails if the config says something else than what llama.cpp takes for granted of `class`.
     pub(super) fn check_implied(&self, class: &ModelClass, dims: &Dims) -> Result<()> {
         let refuse = |field: &str, found: &Value, expected: &Value| {
-            let what = format!(
-                "it is {found}, and llama.cpp's {} has {expected}",
-                class.gguf
-            );
+            let what = format!("it is {found}, and llama.cpp's {} has {expected}", class.gguf);
             Err(wrong(field, what))
         };
         self.check_values(class.implied, &format!("llama.cpp's {}", class.gguf))?;

@@ -27,10 +27,7 @@ pub(super) fn identity(
         let value = GgufMetadataValue::String(value.to_owned());
         (key.to_owned(), value)
     };
-    let mut keys = vec![
-        text("general.architecture", architecture),
-        text("general.type", kind),
-    ];
+    let mut keys = vec![text("general.architecture", architecture), text("general.type", kind)];
     if let Some(config) = texts.json("generation_config.json")? {
         keys.extend(sampling(&config));
     }

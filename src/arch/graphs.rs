@@ -101,13 +101,7 @@ use {graphs, rows};
 
 /// The table of the architecture `name`.
 fn graph_of(name: &str) -> Option<&'static Graph> {
-    let all = [
-        dense::GRAPHS,
-        experts::GRAPHS,
-        latent::GRAPHS,
-        hybrid::GRAPHS,
-        encoders::GRAPHS,
-    ];
+    let all = [dense::GRAPHS, experts::GRAPHS, latent::GRAPHS, hybrid::GRAPHS, encoders::GRAPHS];
     all.into_iter()
         .flatten()
         .find(|graph| graph.names.contains(&name))

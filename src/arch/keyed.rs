@@ -66,10 +66,7 @@ pub(super) fn tensors_of_keys<'m>(
             return Err(wrong_key(key, "it is no list of a number for each layer"));
         };
         for (layer, value) in values.iter().enumerate() {
-            let place = Place {
-                layer: Some(layer),
-                expert: None,
-            };
+            let place = Place { layer: Some(layer), expert: None };
             let group = computed((&fill(rule.gguf, place), vec![*value]));
             tensors.push(SourceTensor::new(ResolvedItem::from(group))?);
         }

@@ -21,10 +21,7 @@ pub(super) fn check_kinds(class: &ModelClass, fields: &Fields) -> Result<()> {
     match kinds.into_iter().flatten().find(|kind| !is_known(kind)) {
         None => Ok(()),
         Some(kind) => {
-            let what = format!(
-                "{kind} is no kind of layers that llama.cpp's {} has",
-                class.gguf
-            );
+            let what = format!("{kind} is no kind of layers that llama.cpp's {} has", class.gguf);
             Err(wrong(LAYER_KINDS, what))
         }
     }

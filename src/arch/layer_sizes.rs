@@ -108,10 +108,7 @@ impl SizesByLayer {
         }
         let tokens = [INPUT_TOKENS, "vocab_size"].map(|field| fields.0.get(field));
         if fields.count(&[INPUT])? > Some(0) && tokens[0] != tokens[1] {
-            return Err(wrong(
-                INPUT_TOKENS,
-                "it is not vocab_size, as llama.cpp has it",
-            ));
+            return Err(wrong(INPUT_TOKENS, "it is not vocab_size, as llama.cpp has it"));
         }
         Ok(Self {
             is_full,
@@ -200,10 +197,9 @@ pub(super) fn complete(fields: &mut Fields) -> Result<()> {
 /// them.
 fn by_kind(fields: &mut Fields, sizes: &Value) -> Result<()> {
     let refuse = |what: String| Err(wrong(BY_LAYER, what));
-    let (Some(sizes), Some(kinds)) = (
-        sizes.as_object(),
-        fields.0.get(LAYER_KINDS).and_then(Value::as_array),
-    ) else {
+    let (Some(sizes), Some(kinds)) =
+        (sizes.as_object(), fields.0.get(LAYER_KINDS).and_then(Value::as_array))
+    else {
         return refuse("it is no object with the sizes of layers".to_owned());
     };
     let is_full = |layer: &str| {

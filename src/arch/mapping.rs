@@ -43,10 +43,7 @@ impl<'m> Mapped<'m> {
     /// Adds an expert to the stack.
     fn push(&mut self, expert: usize, source: SourceTensor<'m>) -> Result<()> {
         if source.shape != self.shape() {
-            let what = format!(
-                "its shape is not that of the other experts, {:?}",
-                self.shape()
-            );
+            let what = format!("its shape is not that of the other experts, {:?}", self.shape());
             return Err(refused(&source.name, what));
         }
         self.sources.push((expert, source));
@@ -136,13 +133,7 @@ impl Mapping<'_> {
                 if rule.transform.is_stack() {
                     stacks.insert(name.clone(), tensors.len());
                 }
-                tensors.push(Mapped {
-                    name,
-                    rule,
-                    place,
-                    suffix,
-                    sources: vec![(expert, source)],
-                });
+                tensors.push(Mapped { name, rule, place, suffix, sources: vec![(expert, source)] });
             }
         }
         for tensor in &mut tensors {
@@ -164,10 +155,7 @@ impl Mapping<'_> {
         ];
         let reasons = reasons.into_iter().filter(|(count, _)| *count > 0);
         let notes = reasons.map(|(count, which)| format!("{count} tensors left out that {which}"));
-        Ok(MappedModel {
-            notes: notes.collect(),
-            tensors,
-        })
+        Ok(MappedModel { notes: notes.collect(), tensors })
     }
 
     /// The tensors `sources` of a GGUF model, as they are called there.
@@ -246,10 +234,7 @@ impl Mapping<'_> {
             [(rule, place, suffix)] if rule.transform == Transform::Experts => Some(Mapped {
                 name: format!("{stem}_exps{suffix}"),
                 rule,
-                place: Place {
-                    expert: Some(expert),
-                    ..place
-                },
+                place: Place { expert: Some(expert), ..place },
                 suffix,
                 sources: vec![],
             }),
@@ -319,10 +304,7 @@ impl Mapping<'_> {
             _ => dims,
         };
         if shape.len() != dims.len() {
-            let what = format!(
-                "its shape is {shape:?}, and it has {} dimensions",
-                dims.len()
-            );
+            let what = format!("its shape is {shape:?}, and it has {} dimensions", dims.len());
             return Err(refused(name, what));
         }
         let found = shape.iter().copied().zip(dims.iter().copied());
@@ -369,10 +351,7 @@ impl Mapping<'_> {
             let numbers = if rule.gguf.contains("{i}") { layers } else { 1 };
             for layer in (0..numbers).filter(|layer| self.dims.has(rule.need, *layer) == Some(true))
             {
-                let place = Place {
-                    layer: Some(layer),
-                    expert: Some(0),
-                };
+                let place = Place { layer: Some(layer), expert: Some(0) };
                 let suffix = if rule.is_whole_name { "" } else { ".weight" };
                 if !names.contains(format!("{}{suffix}", fill(rule.gguf, place)).as_str()) {
                     let missing = [rule.hf, rule.gguf]
@@ -405,10 +384,8 @@ impl Mapping<'_> {
         if found.eq(0..experts) {
             return Ok(());
         }
-        let (last, count) = (
-            stack.sources[stack.sources.len() - 1].1.name.as_str(),
-            stack.sources.len(),
-        );
+        let (last, count) =
+            (stack.sources[stack.sources.len() - 1].1.name.as_str(), stack.sources.len());
         let what = format!("there are {count} such experts, and config.json says {experts}");
         Err(refused(last, what))
     }

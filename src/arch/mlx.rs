@@ -156,12 +156,7 @@ impl<'a> NamedClass<'a> {
         };
         let mlx = known.find(is_class)?;
         let is_nested = config.get("text_config").is_some();
-        (!is_nested || mlx.prefix != Prefix::None).then_some(Self {
-            name,
-            class,
-            mlx,
-            is_nested,
-        })
+        (!is_nested || mlx.prefix != Prefix::None).then_some(Self { name, class, mlx, is_nested })
     }
 
     /// What all names begin with.
@@ -199,8 +194,5 @@ impl<'a> NamedClass<'a> {
 
 /// Whether a tensor is a stack of filters, which mlx-lm has as `[n, k, 1]`.
 fn is_filters(transform: Transform) -> bool {
-    matches!(
-        transform,
-        Transform::Filters | Transform::ValueHeads(ValuePart::Filters)
-    )
+    matches!(transform, Transform::Filters | Transform::ValueHeads(ValuePart::Filters))
 }

@@ -27,10 +27,8 @@ const TEXTS: &[(&str, &str)] = &[
 ];
 
 /// Fields of lists, or of one text, that are put together to one array, with its key.
-const LISTS: &[([&str; 2], &str)] = &[
-    (["tags", "pipeline_tag"], "general.tags"),
-    (["languages", "language"], "general.languages"),
-];
+const LISTS: &[([&str; 2], &str)] =
+    &[(["tags", "pipeline_tag"], "general.tags"), (["languages", "language"], "general.languages")];
 
 /// What a field is.
 #[derive(Debug, PartialEq)]

@@ -31,13 +31,7 @@ pub(super) fn fill(pattern: &str, place: Place) -> String {
             name.push('.');
         }
         match (part, place) {
-            ("{i}", Place { layer: Some(n), .. })
-            | (
-                "{e}",
-                Place {
-                    expert: Some(n), ..
-                },
-            ) => {
+            ("{i}", Place { layer: Some(n), .. }) | ("{e}", Place { expert: Some(n), .. }) => {
                 name.push_str(&n.to_string());
             }
             _ => name.push_str(part),

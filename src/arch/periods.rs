@@ -19,10 +19,7 @@ pub(super) fn period_of(fields: &Fields, [period, first]: [&str; 2]) -> Result<(
     let (every, at) = (fields.need(&[period])?, fields.need(&[first])?);
     match at < every {
         true => Ok((every as usize, at as usize)),
-        false => Err(wrong(
-            first,
-            format_args!("it is {at}, and {period} is {every}"),
-        )),
+        false => Err(wrong(first, format_args!("it is {at}, and {period} is {every}"))),
     }
 }
 
@@ -43,10 +40,7 @@ pub(super) fn complete(fields: &mut Fields, periods: &Periods) -> Result<()> {
     let layers = fields.need(LAYERS)? as usize;
     let kinds: Value = (0..layers.min(MOST_LAYERS as usize)).map(kind).collect();
     if let Some(stated) = fields.0.get(LAYER_KINDS).filter(|stated| **stated != kinds) {
-        let what = format!(
-            "it is {stated}, and {} says otherwise",
-            periods.attention[0]
-        );
+        let what = format!("it is {stated}, and {} says otherwise", periods.attention[0]);
         return Err(wrong(LAYER_KINDS, what));
     }
     fields.0.insert(LAYER_KINDS.to_owned(), kinds);

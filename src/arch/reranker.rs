@@ -136,12 +136,7 @@ pub(super) fn add_classifier(
     let head = sources.iter().find(|source| is_output(source, name));
     let rows = [yes, no];
     let fits = |head: &&SourceTensor<'_>| matches!(head.shape[..], [vocab, _] if rows.iter().all(|row| *row < vocab));
-    let missing = || {
-        refused(
-            name,
-            "there is none with the rows of the reranker's answers",
-        )
-    };
+    let missing = || refused(name, "there is none with the rows of the reranker's answers");
     let score = head
         .filter(fits)
         .ok_or_else(missing)?

@@ -44,12 +44,7 @@ const BASES: &[&str] = &[
 ];
 
 /// Fields of the part of each head that rotates.
-const PARTIAL: &[&str] = &[
-    "partial_rotary_factor",
-    "rotary_pct",
-    "rope_pct",
-    "rope_percent",
-];
+const PARTIAL: &[&str] = &["partial_rotary_factor", "rotary_pct", "rope_pct", "rope_percent"];
 
 /// The base of classes whose GGUF files state none.
 const FIXED_BASE: f64 = 10_000.0;
@@ -290,10 +285,7 @@ impl Rope {
                 return Err(wrong("truncate", "GGUF cannot say that it is false"));
             }
             let length = self.scaling.need(&["original_max_position_embeddings"])?;
-            add(
-                "scaling.original_context_length",
-                GgufMetadataValue::U32(length),
-            );
+            add("scaling.original_context_length", GgufMetadataValue::U32(length));
             for (key, fields) in YARN {
                 if let Some(x) = self.scaling.number(fields)? {
                     add(key, float(x));
@@ -427,10 +419,7 @@ pub(super) fn is_factors(name: &str) -> bool {
 /// Keys of YaRN that a config may have, with their fields.
 const YARN: &[(&str, &[&str])] = &[
     ("scaling.yarn_ext_factor", &["extrapolation_factor"]),
-    (
-        "scaling.yarn_attn_factor",
-        &["attention_factor", "attn_factor"],
-    ),
+    ("scaling.yarn_attn_factor", &["attention_factor", "attn_factor"]),
     ("scaling.yarn_beta_fast", &["beta_fast"]),
     ("scaling.yarn_beta_slow", &["beta_slow"]),
 ];

@@ -51,10 +51,7 @@ pub(super) const CONTEXT: &[&str] = &[
 
 /// Norms and experts.
 pub(super) const NORMS_AND_EXPERTS: &[Setting] = &[
-    number(
-        "attention.layer_norm_rms_epsilon",
-        &["rms_norm_eps", "norm_eps"],
-    ),
+    number("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"]),
     number(
         "attention.layer_norm_epsilon",
         &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"],
@@ -66,17 +63,11 @@ pub(super) const NORMS_AND_EXPERTS: &[Setting] = &[
 ];
 
 /// The sizes of a head.
-pub(super) const HEAD_SIZES: &[Setting] = &[
-    count("attention.key_length", &["head_dim"]),
-    count("attention.value_length", &["head_dim"]),
-];
+pub(super) const HEAD_SIZES: &[Setting] =
+    &[count("attention.key_length", &["head_dim"]), count("attention.value_length", &["head_dim"])];
 
 const fn required(key: &'static str, fields: &'static [&'static str]) -> Setting {
-    Setting {
-        key,
-        fields,
-        kind: Kind::Required,
-    }
+    Setting { key, fields, kind: Kind::Required }
 }
 
 /// All settings of a model of `class`, with the architecture's name in front of their keys.
@@ -177,9 +168,9 @@ fn value(
         Kind::Sections(default) => Some(array(GgufMetadataArray::I32(
             rope.sections(Some(default), rope.rotating(class, dims))?,
         ))),
-        Kind::TextSections => Some(array(GgufMetadataArray::I32(
-            rope.sections(None, rope.rotating(class, dims))?,
-        ))),
+        Kind::TextSections => {
+            Some(array(GgufMetadataArray::I32(rope.sections(None, rope.rotating(class, dims))?)))
+        }
         Kind::Length => Some(count(list_len(setting, fields))?),
         // The scaling has the key if there is one.
         Kind::LinearOrNone => {
@@ -365,10 +356,7 @@ fn gating(class: &ModelClass, fields: &Fields) -> Result<Option<KeyValue>> {
     };
     let known = GATING_FUNCTIONS.iter().find(|(name, _)| value == name);
     let Some((_, number)) = known else {
-        return Err(wrong(
-            field,
-            format_args!("{value} is no function that GGUF has"),
-        ));
+        return Err(wrong(field, format_args!("{value} is no function that GGUF has")));
     };
     let is_own = class.settings().any(|own| own.key == "expert_gating_func");
     if !is_own && unread::gating_of(class) != *number {

@@ -66,11 +66,7 @@ impl<'m> SourceTensor<'m> {
     /// The tensor itself under another name, in the type `dtype`.
     pub(super) fn renamed(self, name: String, dtype: TargetDtype) -> Group<'m> {
         let rows = self.decoder.grid().rows;
-        let decoder = Window {
-            inner: self.decoder.clone(),
-            first: 0,
-            rows,
-        };
+        let decoder = Window { inner: self.decoder.clone(), first: 0, rows };
         let is_copied = self.is_plain && self.stored == Some(dtype);
         let shape = self.shape.clone();
         let mut group = made_of([self], (name, shape), dtype, Box::new(decoder));
@@ -83,11 +79,7 @@ impl<'m> SourceTensor<'m> {
         let group = self.renamed(name, dtype);
         // What is copied has the shape that is stored.
         let is_copied = false;
-        Group {
-            shape: shape.into(),
-            is_copied,
-            ..group
-        }
+        Group { shape: shape.into(), is_copied, ..group }
     }
 
     /// `rows` rows from `first` on, of the tensor or of each matrix of a stack, as a tensor called
@@ -122,12 +114,8 @@ impl<'m> SourceTensor<'m> {
 
     /// The rows `rows` of a matrix, one behind the other, as a tensor called `name`.
     pub(super) fn picked(&self, name: String, rows: &[usize]) -> Self {
-        let piece = |row: &usize| SourceRows {
-            source: 0,
-            order: RowOrder::From(*row),
-            rows: 1,
-            turn: 1,
-        };
+        let piece =
+            |row: &usize| SourceRows { source: 0, order: RowOrder::From(*row), rows: 1, turn: 1 };
         let cols = self.shape[1..].iter().product();
         let moved = Rearrangement {
             pieces: rows.iter().map(piece).collect(),
@@ -160,29 +148,13 @@ impl<'m> SourceTensor<'m> {
     /// `dtype`.
     pub(super) fn transposed(self, dtype: TargetDtype) -> Self {
         if let Some((shape, decoder)) = self.transposed {
-            return Self {
-                shape,
-                decoder,
-                transposed: None,
-                is_plain: false,
-                ..self
-            };
+            return Self { shape, decoder, transposed: None, is_plain: false, ..self };
         }
         let [stack, rows, cols] = self.shape[..] else {
             return self;
         };
-        let decoder = TransposedStack {
-            inner: self.decoder,
-            rows: cols,
-            cols: rows,
-            dtype,
-        };
-        Self {
-            shape: vec![stack, cols, rows],
-            decoder: Arc::new(decoder),
-            is_plain: false,
-            ..self
-        }
+        let decoder = TransposedStack { inner: self.decoder, rows: cols, cols: rows, dtype };
+        Self { shape: vec![stack, cols, rows], decoder: Arc::new(decoder), is_plain: false, ..self }
     }
 }
 
@@ -221,12 +193,7 @@ pub(super) struct Rearrangement {
 impl Rearrangement {
     /// `rows` rows of each of `sources` sources in the order `order`, one source after another.
     pub(super) fn of_each(sources: usize, order: RowOrder, (rows, cols): (usize, usize)) -> Self {
-        let piece = |source| SourceRows {
-            source,
-            order,
-            rows,
-            turn: 1,
-        };
+        let piece = |source| SourceRows { source, order, rows, turn: 1 };
         Self {
             pieces: (0..sources).map(piece).collect(),
             cols,
@@ -239,10 +206,7 @@ impl Rearrangement {
     /// All rows of a tensor of `shape` in their order, with `change` made to each value.
     pub(super) fn changed(shape: &[usize], change: Change) -> Self {
         let size = (shape[0], shape[1..].iter().product());
-        Self {
-            change,
-            ..Self::of_each(1, RowOrder::From(0), size)
-        }
+        Self { change, ..Self::of_each(1, RowOrder::From(0), size) }
     }
 }
 

@@ -43,10 +43,7 @@ pub(super) struct ModelClass {
 impl ModelClass {
     /// The class with an output that is no embedding, although all published models tie the two.
     pub(super) fn untied(&self) -> Self {
-        let traits = Traits {
-            ties_output: false,
-            ..self.traits
-        };
+        let traits = Traits { ties_output: false, ..self.traits };
         Self { traits, ..*self }
     }
 

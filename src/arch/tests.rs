@@ -65,10 +65,7 @@ fn titles_and_sizes() {
         (1_000_000, "1000K"),
     ];
     for (parameters, expected) in sizes {
-        assert_eq!(
-            size_label([("a.weight", &[parameters][..])].into_iter()),
-            expected
-        );
+        assert_eq!(size_label([("a.weight", &[parameters][..])].into_iter()), expected);
     }
     let mixtral = [
         ("a.weight", &[1_605_644_288][..]),
@@ -80,13 +77,8 @@ fn titles_and_sizes() {
 /// The factors of Llama 3.1 8B and of Llama 3.2 3B between the two limits, which begin at the 29th.
 #[test]
 fn factors_of_llama3() {
-    let scaling = |factor| Llama3 {
-        base: 500_000.0,
-        factor,
-        low: 1.0,
-        high: 4.0,
-        original: 8192.0,
-    };
+    let scaling =
+        |factor| Llama3 { base: 500_000.0, factor, low: 1.0, high: 4.0, original: 8192.0 };
     let rows: [(f64, [u32; 7]); 2] = [
         (
             8.0,
@@ -128,9 +120,6 @@ fn factors_of_llama3() {
     }
     // Only the last factor is stretched: the length is unknown, but the factors come back.
     let found = scaling(8.0).factors(8);
-    assert_eq!(
-        Llama3::of(&found, 500_000.0, 8).map(|found| found.factors(8)),
-        Some(found)
-    );
+    assert_eq!(Llama3::of(&found, 500_000.0, 8).map(|found| found.factors(8)), Some(found));
     assert_eq!(Llama3::of(&[1.0, 3.0, 2.0, 8.0], 500_000.0, 8), None);
 }

@@ -130,10 +130,7 @@ pub(crate) fn to_gguf<'m>(
     }
     let cuts = class.traits.cuts_embedding && tokenizer.tokens < dims.vocab;
     if tokenizer.tokens != dims.vocab && !cuts {
-        let what = format!(
-            "{} tokens, and {} rows of the embedding",
-            tokenizer.tokens, dims.vocab
-        );
+        let what = format!("{} tokens, and {} rows of the embedding", tokenizer.tokens, dims.vocab);
         return Err(wrong("vocab_size", what));
     }
     let mut sources = sources_of(std::mem::take(items).into_iter())?;
@@ -164,12 +161,7 @@ pub(crate) fn to_gguf<'m>(
     if let Some(kept) = &kept {
         kept.restore_general(&mut metadata);
     }
-    metadata.extend(settings::to_gguf(
-        class,
-        &fields,
-        (&dims, &rope),
-        file_type,
-    )?);
+    metadata.extend(settings::to_gguf(class, &fields, (&dims, &rope), file_type)?);
     metadata.extend(keyed);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     metadata.extend(tokenizer.keys);
@@ -254,11 +246,7 @@ fn require_loadable(
 
 /// The first `rows` rows of the matrix `group`.
 fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
-    let window = Window {
-        inner: Arc::from(group.decoder),
-        first: 0,
-        rows,
-    };
+    let window = Window { inner: Arc::from(group.decoder), first: 0, rows };
     Group {
         shape: [rows, group.shape[1]].into(),
         is_copied: false,

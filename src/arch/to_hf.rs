@@ -59,9 +59,7 @@ pub(crate) fn to_hf<'m>(
     metadata: &GgufMetadata,
     (to, decoded): (TargetDtype, TargetDtype),
 ) -> Result<DirectoryModel<'m>> {
-    let class = class_of(metadata, |name| {
-        items.iter().any(|item| item.name() == name)
-    })?;
+    let class = class_of(metadata, |name| items.iter().any(|item| item.name() == name))?;
     if items.is_empty() {
         let what = "the file has no tensors, as `--vocab-only` of llama.cpp's converter writes it";
         return Err(AnamnesisError::unsupported("a whole model", what));
@@ -215,10 +213,7 @@ fn files_of(
 ) -> Vec<(String, String)> {
     let mut files = vec![("config.json".to_owned(), pretty(&Value::Object(config)))];
     if !ids.is_empty() {
-        files.push((
-            "generation_config.json".to_owned(),
-            pretty(&Value::Object(ids)),
-        ));
+        files.push(("generation_config.json".to_owned(), pretty(&Value::Object(ids))));
     }
     let of_tokenizer = of_tokenizer.into_iter();
     files.extend(of_tokenizer.map(|(name, text)| (name.to_owned(), text)));
@@ -271,10 +266,7 @@ fn flags_of(
     has: impl Fn(&str) -> bool,
 ) -> impl Iterator<Item = (String, Value)> {
     let rules = class.tensors.iter().flat_map(|rules| rules.iter());
-    let first = Place {
-        layer: Some(0),
-        expert: None,
-    };
+    let first = Place { layer: Some(0), expert: None };
     rules.filter_map(move |rule| match rule.need {
         Need::If(field) => {
             let name = format!("{}.weight", fill(rule.gguf, first));
@@ -322,13 +314,7 @@ struct Maker<'a, 'm> {
 impl<'m> Maker<'_, 'm> {
     /// Makes what `tensor` becomes.
     fn add(&mut self, tensor: Mapped<'m>) -> Result<()> {
-        let Mapped {
-            name,
-            rule,
-            place,
-            suffix,
-            sources,
-        } = tensor;
+        let Mapped { name, rule, place, suffix, sources } = tensor;
         let hf_name = |expert| {
             let name = format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
             let is_base = self.class.classes[0].ends_with(BASE_MODEL);
@@ -392,11 +378,7 @@ impl<'m> Maker<'_, 'm> {
 
 /// The ids of special tokens, as configs have them.
 fn token_ids(metadata: &GgufMetadata) -> Map<String, Value> {
-    let keys = [
-        ("bos", "bos_token_id"),
-        ("eos", "eos_token_id"),
-        ("padding", "pad_token_id"),
-    ];
+    let keys = [("bos", "bos_token_id"), ("eos", "eos_token_id"), ("padding", "pad_token_id")];
     let id = |(key, field): (&str, &str)| {
         let id = metadata.get(&format!("tokenizer.ggml.{key}_token_id"))?;
         Some((field.to_owned(), json!(id.as_unsigned()?)))

@@ -48,10 +48,7 @@ pub(crate) fn to_mmproj<'m>(
     };
     let (tower, class_name) = tower_of(config)?;
     let processor = processor(&texts)?;
-    let config = TowerConfig {
-        root,
-        processor: &processor,
-    };
+    let config = TowerConfig { root, processor: &processor };
     let fields = fields_of(tower, &config)?;
     let dims = Dims::of_class(&fields, &tower.class)?;
     let sources = sources_of(std::mem::take(items).into_iter())?;
@@ -59,10 +56,7 @@ pub(crate) fn to_mmproj<'m>(
         Some(token) => Some(token_row(token, &sources, (&texts, &fields))?),
         None => None,
     };
-    let mapping = Mapping {
-        class: &tower.class,
-        dims: &dims,
-    };
+    let mapping = Mapping { class: &tower.class, dims: &dims };
     let table_name = |name: &str| (tower.table_name)(name, &fields);
     let mapped = mapping.to_gguf(sources, class_name, &table_name)?;
     mapping.check_biases(&mapped.tensors, &fields)?;
@@ -76,12 +70,8 @@ pub(crate) fn to_mmproj<'m>(
     let file_type = GgufMetadataValue::U32(main.gguf_file_type());
     metadata.push((FILE_TYPE.to_owned(), file_type));
     let rope = Rope::new(&fields)?;
-    let mut keys = settings::keys_of(
-        tower.class.settings(),
-        &tower.class,
-        &fields,
-        (&dims, &rope),
-    )?;
+    let mut keys =
+        settings::keys_of(tower.class.settings(), &tower.class, &fields, (&dims, &rope))?;
     let own = keys.split_off(towers::SETTINGS.len());
     metadata.extend(keys);
     for field in ["image_mean", "image_std"] {
@@ -193,15 +183,10 @@ fn colours(processor: &Map<String, Value>, name: &str) -> Result<KeyValue> {
     let all = all.and_then(|all| all.iter().map(number).collect::<Option<Vec<f32>>>());
     let all = all.filter(|all| all.len() == 3).ok_or_else(|| {
         let files = PROCESSORS.join(" and ");
-        AnamnesisError::parse(format!(
-            "{files}: `{name}` has no number for each of 3 colours"
-        ))
+        AnamnesisError::parse(format!("{files}: `{name}` has no number for each of 3 colours"))
     })?;
     let all = GgufMetadataArray::F32(all);
-    Ok((
-        format!("clip.vision.{name}"),
-        GgufMetadataValue::Array(Box::new(all)),
-    ))
+    Ok((format!("clip.vision.{name}"), GgufMetadataValue::Array(Box::new(all))))
 }
 
 /// The tensor of GGUF that is made of `tensor`.
@@ -252,10 +237,7 @@ fn token_row<'m>(
     };
     let wanted = fields.need(&[TEXT_HIDDEN])? as usize;
     if cols != wanted {
-        let what = format!(
-            "`{}` has {cols} columns, and hidden_size is {wanted}",
-            embedding.name
-        );
+        let what = format!("`{}` has {cols} columns, and hidden_size is {wanted}", embedding.name);
         return Err(missing(what));
     }
     if id >= rows {

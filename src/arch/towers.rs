@@ -138,11 +138,8 @@ pub(super) const SETTINGS: &[Setting] = &[
 ];
 
 /// The setting of how many patches become one token, in most towers.
-const SCALE_FACTOR: Setting = setting(
-    Kind::Required,
-    "vision.projector.scale_factor",
-    &[MERGE_SIZE],
-);
+const SCALE_FACTOR: Setting =
+    setting(Kind::Required, "vision.projector.scale_factor", &[MERGE_SIZE]);
 const NORM_EPSILON: Setting = number("vision.attention.layer_norm_epsilon", &[EPSILON]);
 const GELU: Setting = setting(Kind::FixedFlag(true), "use_gelu", &[]);
 const SILU: Setting = setting(Kind::FixedFlag(true), "use_silu", &[]);
@@ -190,23 +187,15 @@ const CHANNELS: &str = "num_channels";
 const COLOURS: Default = Default::Int(3);
 
 /// Filters of patches `[hidden, colours, height, width]`.
-const FILTERS: &[Dim] = &[
-    Dim::Hidden,
-    Dim::Field(CHANNELS),
-    Dim::Field(PATCH_SIZE),
-    Dim::Field(PATCH_SIZE),
-];
+const FILTERS: &[Dim] =
+    &[Dim::Hidden, Dim::Field(CHANNELS), Dim::Field(PATCH_SIZE), Dim::Field(PATCH_SIZE)];
 
 /// Filters of patches that are the matrix `hf` in transformers, whose columns are pixels, each with
 /// its colours.
 const fn pixels(hf: &'static str) -> TensorRule {
     const SIDE: Dim = Dim::Field(PATCH_SIZE);
     const VALUES: Dim = Dim::Product(&[SIDE, SIDE, Dim::Field(CHANNELS)]);
-    parameter(
-        "v.patch_embd.weight",
-        hf,
-        (Transform::Pixels, &[Dim::Hidden, VALUES], FILTERS),
-    )
+    parameter("v.patch_embd.weight", hf, (Transform::Pixels, &[Dim::Hidden, VALUES], FILTERS))
 }
 
 /// A tensor whose names are whole, and which is the same on both sides.
@@ -230,17 +219,11 @@ const fn square(gguf: &'static str, hf: &'static str) -> TensorRule {
 }
 
 /// Rows of queries, keys and values.
-const FUSED: &[Dim] = &[
-    Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]),
-    Dim::Hidden,
-];
+const FUSED: &[Dim] = &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden];
 
 /// Queries, keys or values (0, 1, 2) of a projection that has all of them.
 const fn third(part: usize, gguf: &'static str, hf: &'static str) -> TensorRule {
-    TensorRule {
-        transform: Transform::Thirds(part),
-        ..same(gguf, hf, FUSED)
-    }
+    TensorRule { transform: Transform::Thirds(part), ..same(gguf, hf, FUSED) }
 }
 
 /// A norm of the hidden state.
@@ -281,10 +264,7 @@ fn add_patches(fields: &mut Fields) -> Result<()> {
 fn patches_of_side(fields: &Fields) -> Result<u32> {
     let (image, patch) = (fields.need(&[IMAGE_SIZE])?, fields.need(&[PATCH_SIZE])?);
     image.checked_div(patch).filter(|n| *n > 0).ok_or_else(|| {
-        wrong(
-            PATCH_SIZE,
-            format_args!("no patch of {patch} is in an image of {image}"),
-        )
+        wrong(PATCH_SIZE, format_args!("no patch of {patch} is in an image of {image}"))
     })
 }
 

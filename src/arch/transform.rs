@@ -34,12 +34,7 @@ pub(super) fn to_gguf<'m>(
     dims: &Dims,
 ) -> Result<Group<'m>> {
     let shape = tensor.shape().to_vec();
-    let Mapped {
-        name,
-        rule,
-        sources,
-        ..
-    } = tensor;
+    let Mapped { name, rule, sources, .. } = tensor;
     let mut sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
     let width = |shape: &[usize]| shape[1..].iter().product::<usize>();
     let (moved, made) = match rule.transform {
@@ -76,10 +71,7 @@ pub(super) fn to_gguf<'m>(
         }
         Transform::Neighbours => {
             let of = head_rows(&name, &shape, dims)?;
-            let order = RowOrder::Split {
-                len: rotating(&name, of, dims)?,
-                of,
-            };
+            let order = RowOrder::Split { len: rotating(&name, of, dims)?, of };
             let moved = Rearrangement::of_each(1, order, (shape[0], width(&shape)));
             (moved, shape)
         }
@@ -111,11 +103,7 @@ pub(super) fn to_gguf<'m>(
         }
         Transform::Pixels => {
             let made = reshaped(&name, rule, &shape, dims)?;
-            let pixels = Tiles {
-                groups: made[2..].iter().product(),
-                parts: made[1],
-                len: 1,
-            };
+            let pixels = Tiles { groups: made[2..].iter().product(), parts: made[1], len: 1 };
             let all = Rearrangement::of_each(1, RowOrder::From(0), (shape[0], shape[1]));
             let columns = Some(pixels);
             (Rearrangement { columns, ..all }, made)
@@ -147,10 +135,7 @@ pub(super) fn to_gguf<'m>(
                 ValuePart::Filters => vec![shape[0], shape[2]],
                 _ => shape,
             };
-            (
-                value_heads((part, Change::NegExp), tiles, &made, dims)?,
-                made,
-            )
+            (value_heads((part, Change::NegExp), tiles, &made, dims)?, made)
         }
         Transform::Linear(part) => linear(part, &shape, dims)?,
     };
@@ -247,11 +232,7 @@ fn require_even(name: &str, rows: usize) -> Result<()> {
 
 /// Queries, keys and values of each head, as tiles.
 fn fused_tiles(dims: &Dims) -> Tiles {
-    Tiles {
-        groups: dims.heads,
-        parts: 3,
-        len: dims.head,
-    }
+    Tiles { groups: dims.heads, parts: 3, len: dims.head }
 }
 
 /// A tensor of `shape` whose rows are in the order `tiles`.
@@ -291,11 +272,7 @@ fn value_heads(
 
 /// Every second row of one source, from row `first` on: `rows` rows of `cols` columns.
 fn every_second(first: usize, size: (usize, usize)) -> Rearrangement {
-    let order = RowOrder::Slice {
-        first,
-        len: 1,
-        of: 2,
-    };
+    let order = RowOrder::Slice { first, len: 1, of: 2 };
     Rearrangement::of_each(1, order, size)
 }
 
@@ -363,10 +340,7 @@ pub(super) fn to_hf<'m>(
         }
         Transform::Neighbours => {
             let of = head_rows(&name, &shape, dims)?;
-            let order = RowOrder::Interleaved {
-                len: rotating(&name, of, dims)?,
-                of,
-            };
+            let order = RowOrder::Interleaved { len: rotating(&name, of, dims)?, of };
             let width = shape[1..].iter().product();
             Rearrangement::of_each(1, order, (shape[0], width))
         }

@@ -131,11 +131,7 @@ fn from_manifest(
         });
         if weight.is_some() || is_beside {
             let origin = "the manifest";
-            expected.push(Expected {
-                file,
-                sha256,
-                origin,
-            });
+            expected.push(Expected { file, sha256, origin });
         }
     }
     for (file, _) in weights.iter().zip(is_listed).filter(|(_, listed)| !listed) {

@@ -35,11 +35,7 @@ impl Tally {
     pub(super) fn add_bytes(&mut self, dtype: Dtype, bytes: &[u8], level: Level) {
         if let Some(format) = FloatFormat::of(dtype) {
             let tally = self;
-            let mut routine = TallyBytes {
-                format,
-                bytes,
-                tally,
-            };
+            let mut routine = TallyBytes { format, bytes, tally };
             perform(level, &mut routine);
         }
     }
@@ -73,12 +69,7 @@ impl FloatFormat {
             Dtype::BF16 => ieee(16, 7),
             Dtype::F8E5M2 => ieee(8, 2),
             // OCP: no infinity, and one NaN for each sign.
-            Dtype::F8E4M3 => Self {
-                bits: 8,
-                infinity: u64::MAX,
-                largest: 0x7e,
-                normal: 8,
-            },
+            Dtype::F8E4M3 => Self { bits: 8, infinity: u64::MAX, largest: 0x7e, normal: 8 },
             _ => return None,
         })
     }
@@ -102,12 +93,9 @@ impl Routine for TallyBytes<'_> {
                 let sign: $type = 1 << (<$type>::BITS - 1);
                 // A bound that this type does not hold, such as the infinity of a format without
                 // one, is cut to all ones. No value without its sign has them.
-                let [infinity, largest, normal] = [
-                    self.format.infinity,
-                    self.format.largest,
-                    self.format.normal,
-                ]
-                .map(|bits| bits as $type);
+                let [infinity, largest, normal] =
+                    [self.format.infinity, self.format.largest, self.format.normal]
+                        .map(|bits| bits as $type);
                 let (values, _) = self.bytes.as_chunks::<{ size_of::<$type>() }>();
                 for chunk in values.chunks(CHUNK) {
                     let [mut above, mut infinite, mut zero, mut negative, mut small]: [$type; 5] =
@@ -180,14 +168,7 @@ mod tests {
         let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         let mut tally = Tally::default();
         tally.add_bytes(Dtype::F32, &bytes, Level::Baseline);
-        let expected = Tally {
-            values: 6,
-            nan: 1,
-            infinite: 1,
-            zero: 1,
-            negative: 1,
-            subnormal: 1,
-        };
+        let expected = Tally { values: 6, nan: 1, infinite: 1, zero: 1, negative: 1, subnormal: 1 };
         assert_eq!(tally, expected);
         let doubles: Vec<u8> = values
             .iter()
@@ -195,19 +176,9 @@ mod tests {
             .collect();
         let mut tally = Tally::default();
         tally.add_bytes(Dtype::F64, &doubles, Level::Baseline);
-        assert_eq!(
-            (tally.nan, tally.infinite, tally.zero, tally.subnormal),
-            (1, 1, 1, 0)
-        );
+        assert_eq!((tally.nan, tally.infinite, tally.zero, tally.subnormal), (1, 1, 1, 0));
         let mut tally = Tally::default();
-        tally.add_bytes(
-            Dtype::F8E4M3,
-            &[0x7f, 0xff, 0x7e, 0, 0x80, 7, 8],
-            Level::Baseline,
-        );
-        assert_eq!(
-            (tally.nan, tally.infinite, tally.zero, tally.subnormal),
-            (2, 0, 2, 1)
-        );
+        tally.add_bytes(Dtype::F8E4M3, &[0x7f, 0xff, 0x7e, 0, 0x80, 7, 8], Level::Baseline);
+        assert_eq!((tally.nan, tally.infinite, tally.zero, tally.subnormal), (2, 0, 2, 1));
     }
 }

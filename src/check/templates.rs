@@ -71,10 +71,7 @@ pub(super) fn check(model: &ParsedModel, findings: &mut Vec<Finding>) {
         for (file, text) in templates_of(&Texts::new(&directory.path, &model.limits)) {
             let found = finding(&text, "the chat template");
             let path = directory.path.join(Path::new(&file));
-            findings.extend(found.map(|found| Finding {
-                file: Some(path),
-                ..found
-            }));
+            findings.extend(found.map(|found| Finding { file: Some(path), ..found }));
         }
     }
 }
@@ -83,11 +80,7 @@ pub(super) fn check(model: &ParsedModel, findings: &mut Vec<Finding>) {
 fn templates_of(texts: &Texts) -> Vec<(String, String)> {
     const MORE: &str = "additional_chat_templates";
     let mut all = Vec::new();
-    for file in [
-        "tokenizer_config.json",
-        "chat_template.json",
-        "processor_config.json",
-    ] {
+    for file in ["tokenizer_config.json", "chat_template.json", "processor_config.json"] {
         let json = texts.json(file).ok().flatten();
         let value = json.as_ref().and_then(|json| json.get("chat_template"));
         let mut add = |text: &str| all.push((file.to_owned(), text.to_owned()));

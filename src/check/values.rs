@@ -185,10 +185,8 @@ fn add(total: &mut Outcome, later: Outcome) {
 /// Adds what is wrong with values: NaN, infinities, and a matrix of zeros. Vectors of zeros are
 /// usual: biases begin as such.
 fn judge(t: &Tensor<'_>, what: &str, tally: &Tally, findings: &mut Vec<Finding>) {
-    let counts = [
-        (Severity::Error, tally.nan, "NaN"),
-        (Severity::Warning, tally.infinite, "infinite"),
-    ];
+    let counts =
+        [(Severity::Error, tally.nan, "NaN"), (Severity::Warning, tally.infinite, "infinite")];
     let all = tally.values;
     add_counts(t, &format!("{all} {what}"), &counts, findings);
     if all > 0 && tally.zero == all && t.shape().len() > 1 {

@@ -112,10 +112,8 @@ impl Command {
             Self::Completions(_) | Self::Man(_) => return None,
         };
         // These read several, whatever is given first, and their errors say which one is at fault.
-        let names_its_own = matches!(
-            self,
-            Self::Scan(_) | Self::Merge(_) | Self::Diff(_) | Self::Check(_)
-        );
+        let names_its_own =
+            matches!(self, Self::Scan(_) | Self::Merge(_) | Self::Diff(_) | Self::Check(_));
         Some(CommandInput {
             path: files.first()?,
             is_only: files.len() == 1 && !names_its_own,
@@ -233,21 +231,13 @@ impl LimitArgs {
             (self.max_single_alloc, ParseLimits::with_max_single_alloc),
             (self.max_total_bytes, ParseLimits::with_max_total_bytes),
             (self.max_item_count, ParseLimits::with_max_item_count),
-            (
-                self.max_decompression_ratio,
-                ParseLimits::with_max_decompression_ratio,
-            ),
-            (
-                self.max_decompressed_bytes,
-                ParseLimits::with_max_decompressed_bytes,
-            ),
+            (self.max_decompression_ratio, ParseLimits::with_max_decompression_ratio),
+            (self.max_decompressed_bytes, ParseLimits::with_max_decompressed_bytes),
         ];
         let limits = set
             .into_iter()
             .filter_map(|(value, with)| Some((value?, with)))
-            .fold(ParseLimits::default(), |limits, (value, with)| {
-                with(limits, value)
-            });
+            .fold(ParseLimits::default(), |limits, (value, with)| with(limits, value));
         let opaque = self.allow_opaque.iter();
         opaque.fold(limits, ParseLimits::with_opaque_global)
     }

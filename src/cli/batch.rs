@@ -75,12 +75,7 @@ pub(super) fn write_all(
         files => OutputChoice::of_several(given, files.len())?,
     };
     let open = |file: &Path| input::open_below(file, inputs.root.as_deref(), &args.limits);
-    let request = WriteRequest {
-        options,
-        args,
-        place,
-        style,
-    };
+    let request = WriteRequest { options, args, place, style };
     if let [file] = inputs.files.as_slice() {
         return write(&request, &open(file)?, out);
     }
@@ -118,9 +113,7 @@ fn require_own<'a>(
     if let Some(other) = outputs.insert(full_path(output), file) {
         let (output, other) = (output.display(), other.display());
         let what = format!("its output is `{output}`, and so is that of `{other}`");
-        return Err(AnamnesisError::usage(format!(
-            "one name for two outputs: {what}"
-        )));
+        return Err(AnamnesisError::usage(format!("one name for two outputs: {what}")));
     }
     let may_be_there = args.output.force || args.resume || args.dry_run;
     if !may_be_there && output.exists() {

@@ -17,17 +17,8 @@ use crate::{
 };
 
 /// Endings of files that are models by themselves.
-const MODEL_FILES: [&str; 9] = [
-    "safetensors",
-    "gguf",
-    "npz",
-    "pth",
-    "pt",
-    "ckpt",
-    "qnat",
-    "distcp",
-    "uqff",
-];
+const MODEL_FILES: [&str; 9] =
+    ["safetensors", "gguf", "npz", "pth", "pt", "ckpt", "qnat", "distcp", "uqff"];
 
 /// The reports on all models.
 #[derive(Serialize)]
@@ -177,10 +168,8 @@ fn find_models(directory: &Path, models: &mut Vec<PathBuf>) -> crate::Result<()>
     };
     let is_index = |path: &PathBuf| {
         let name = name(path);
-        matches!(
-            name.as_str(),
-            "config.json" | ".metadata" | "residual.safetensors"
-        ) || name.ends_with(".safetensors.index.json")
+        matches!(name.as_str(), "config.json" | ".metadata" | "residual.safetensors")
+            || name.ends_with(".safetensors.index.json")
     };
     let weights: Vec<&PathBuf> = files.iter().filter(is_weights).collect();
     if !weights.is_empty() && files.iter().any(is_index) {

@@ -127,11 +127,7 @@ fn print_change(tensor: &TensorDiff, out: &mut impl Write) -> crate::Result<()> 
     match &tensor.values {
         Some(values) => print_values(values, out),
         None if a.shape == b.shape => {
-            writeln!(
-                out,
-                "    values: {} and {} cannot be compared",
-                a.dtype, b.dtype
-            )?;
+            writeln!(out, "    values: {} and {} cannot be compared", a.dtype, b.dtype)?;
             Ok(())
         }
         None => Ok(()),
@@ -151,11 +147,7 @@ fn print_values(values: &ValueDiff, out: &mut impl Write) -> crate::Result<()> {
         write!(out, ", {beyond} by more than the tolerance")?;
     }
     if values.not_finite > 0 {
-        write!(
-            out,
-            ", {} where a side is NaN or infinite",
-            values.not_finite
-        )?;
+        write!(out, ", {} where a side is NaN or infinite", values.not_finite)?;
     }
     writeln!(out)?;
     if let (Some(max), Some(mean), Some(rmse)) = (values.max_abs, values.mean_abs, values.rmse) {

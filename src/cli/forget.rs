@@ -36,10 +36,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
         inputs,
         &options,
         &args.run,
-        &OutputStyle {
-            suffix: Some(&suffix),
-            asks_dtype: false,
-        },
+        &OutputStyle { suffix: Some(&suffix), asks_dtype: false },
         out,
     )
 }
@@ -56,11 +53,6 @@ fn list(out: &mut impl Write) -> Result<()> {
         writeln!(out, "{name:<18} {about}{also}")?;
     }
     let names: Vec<String> = ForgetScheme::all_gguf().map(str::to_lowercase).collect();
-    writeln!(
-        out,
-        "{:<18} GGUF, a file type of llama.cpp's: {}",
-        "gguf:TYPE",
-        names.join(" ")
-    )?;
+    writeln!(out, "{:<18} GGUF, a file type of llama.cpp's: {}", "gguf:TYPE", names.join(" "))?;
     Ok(())
 }

@@ -83,10 +83,8 @@ fn open_file(path: &Path, limits: &ParseLimits) -> Result<NamedModel> {
         });
     }
     let (file, notes) = crate::containers::parse::ollama::resolve_with_notes(&text)?;
-    let named = PathBuf::from(format!(
-        "{}.gguf",
-        crate::containers::parse::ollama::file_stem(&text)
-    ));
+    let named =
+        PathBuf::from(format!("{}.gguf", crate::containers::parse::ollama::file_stem(&text)));
     let mut model = crate::parse_with_limits(file, limits)?;
     model.notes.extend(notes);
     Ok(NamedModel { model, named })
@@ -133,10 +131,7 @@ fn canonical_name(input: &Path) -> Option<CanonicalName> {
         None if input.file_name().is_some() => input.to_path_buf(),
         None => full,
     };
-    Some(CanonicalName {
-        path,
-        is_of_directory,
-    })
+    Some(CanonicalName { path, is_of_directory })
 }
 
 /// Endings of file names that name a precision, besides the names of schemes.
@@ -212,31 +207,16 @@ mod tests {
                 .to_string_lossy()
                 .into_owned()
         };
-        assert_eq!(
-            derive("a/model-fp8.safetensors"),
-            "a/model-bf16.safetensors"
-        );
-        assert_eq!(
-            derive("Llama-3-GPTQ-Int4.safetensors"),
-            "Llama-3-bf16.safetensors"
-        );
+        assert_eq!(derive("a/model-fp8.safetensors"), "a/model-bf16.safetensors");
+        assert_eq!(derive("Llama-3-GPTQ-Int4.safetensors"), "Llama-3-bf16.safetensors");
         assert_eq!(derive("model.safetensors"), "model-bf16.safetensors");
         assert_eq!(derive("fp8.safetensors"), "fp8-bf16.safetensors");
         assert_eq!(derive("model-bf16.safetensors"), "model-bf16.safetensors");
         assert_eq!(derive("m_fp8_block.safetensors"), "m-bf16.safetensors");
-        assert_eq!(
-            derive("m-FP8-Fine-Grained.safetensors"),
-            "m-bf16.safetensors"
-        );
+        assert_eq!(derive("m-FP8-Fine-Grained.safetensors"), "m-bf16.safetensors");
         assert_eq!(derive("m-mlx-4bit.safetensors"), "m-bf16.safetensors");
-        assert_eq!(
-            derive("gemma-3-4b-it.safetensors"),
-            "gemma-3-4b-it-bf16.safetensors"
-        );
+        assert_eq!(derive("gemma-3-4b-it.safetensors"), "gemma-3-4b-it-bf16.safetensors");
         assert_eq!(derive("Qwen3-8B-Q4_K_M.gguf"), "Qwen3-8B-bf16.safetensors");
-        assert_eq!(
-            derive("big-IQ2_XXS-00001-of-00003.gguf"),
-            "big-bf16.safetensors"
-        );
+        assert_eq!(derive("big-IQ2_XXS-00001-of-00003.gguf"), "big-bf16.safetensors");
     }
 }

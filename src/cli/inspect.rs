@@ -95,22 +95,10 @@ fn remarks(
         of(info.scales, TensorRole::Scale, ""),
         of(info.zeropoints, TensorRole::ZeroPoint, packed),
         of(info.offsets, TensorRole::Offset, ""),
-        of(
-            info.group_indices,
-            TensorRole::GroupIndex,
-            info.order_of_columns(),
-        ),
+        of(info.group_indices, TensorRole::GroupIndex, info.order_of_columns()),
         of(info.quant_maps, TensorRole::QuantMap, " (lookup tables)"),
-        of(
-            info.nested_scales,
-            TensorRole::NestedScale,
-            " (double-quant absmax)",
-        ),
-        fixed(
-            info.quant_states,
-            TensorRole::QuantState,
-            "(descriptions of the quantization)",
-        ),
+        of(info.nested_scales, TensorRole::NestedScale, " (double-quant absmax)"),
+        fixed(info.quant_states, TensorRole::QuantState, "(descriptions of the quantization)"),
         fixed(
             info.activations,
             TensorRole::Activation,
@@ -205,12 +193,7 @@ fn print_globals(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
     }
     for global in globals {
         let verdict = if global.allowed { "allowed" } else { "refused" };
-        writeln!(
-            out,
-            "{verdict}  {}.{}",
-            printable(&global.module),
-            printable(&global.name)
-        )?;
+        writeln!(out, "{verdict}  {}.{}", printable(&global.module), printable(&global.name))?;
     }
     Ok(())
 }
@@ -226,12 +209,7 @@ fn print_gguf(
         .file_name()
         .unwrap_or(path.as_os_str())
         .to_string_lossy();
-    writeln!(
-        out,
-        "Parsed {} (GGUF v{})",
-        printable(&name),
-        summary.version
-    )?;
+    writeln!(out, "Parsed {} (GGUF v{})", printable(&name), summary.version)?;
     if let Some(architecture) = &summary.architecture {
         writeln!(out, "  Arch:       {}", printable(architecture))?;
     }

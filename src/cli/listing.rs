@@ -8,18 +8,9 @@ use crate::inspect::format_bytes;
 use crate::{Container, Dtype, ParsedModel, Result};
 
 const COLUMNS: [Column; 4] = [
-    Column {
-        least: 40,
-        ..Column::text("")
-    },
-    Column {
-        least: 8,
-        ..Column::text("")
-    },
-    Column {
-        least: 15,
-        ..Column::text("")
-    },
+    Column { least: 40, ..Column::text("") },
+    Column { least: 8, ..Column::text("") },
+    Column { least: 15, ..Column::text("") },
     Column::text(""),
 ];
 

@@ -132,9 +132,6 @@ fn print_total(tensors: &[ListedTensor<'_>], out: &mut impl Write) -> Result<()>
     writeln!(out, "{total}, {} parameters", parameters(tensors))?;
     match tensors.iter().filter(|t| t.parameters.is_none()).count() {
         0 => Ok(()),
-        n => Ok(writeln!(
-            out,
-            "{n} tensors cannot be decoded; `amn inspect` says why"
-        )?),
+        n => Ok(writeln!(out, "{n} tensors cannot be decoded; `amn inspect` says why")?),
     }
 }

@@ -35,18 +35,12 @@ pub(super) fn merge(args: &MergeArgs, out: &mut impl Write) -> CommandResult {
     let to: TargetDtype = to.unwrap_or(options.run.to);
     options.run = run_options(to, &args.run)?.with_cast(args.cast.cast());
     let options = options.with_adapters(adapters);
-    let inputs = InputsArgs {
-        files: vec![PathBuf::clone(&args.base)],
-        root: None,
-    };
+    let inputs = InputsArgs { files: vec![PathBuf::clone(&args.base)], root: None };
     write_all(
         &inputs,
         &options,
         &args.run,
-        &OutputStyle {
-            suffix: Some("merged"),
-            asks_dtype: false,
-        },
+        &OutputStyle { suffix: Some("merged"), asks_dtype: false },
         out,
     )
 }

@@ -182,13 +182,7 @@ impl<'a> Request<'a> {
                     Ok(target) => target,
                     Err(what) => return Some(Err(what)),
                 };
-                (
-                    WritingCommand::Remember,
-                    &args.run,
-                    target,
-                    None,
-                    args.input.files.len(),
-                )
+                (WritingCommand::Remember, &args.run, target, None, args.input.files.len())
             }
             Command::Forget(args) => {
                 let scheme = args.to.as_ref()?;
@@ -206,13 +200,7 @@ impl<'a> Request<'a> {
                     ConvertTo::Container(target) => (*target, None),
                     ConvertTo::Scheme(scheme) => (scheme.container(), Some(scheme)),
                 };
-                (
-                    WritingCommand::Convert(args),
-                    &args.run,
-                    target,
-                    scheme,
-                    args.input.files.len(),
-                )
+                (WritingCommand::Convert(args), &args.run, target, scheme, args.input.files.len())
             }
             Command::Merge(args) => {
                 let (target, scheme) = match &args.to {
@@ -227,13 +215,7 @@ impl<'a> Request<'a> {
             }
             _ => return None,
         };
-        Some(Ok(Self {
-            command,
-            run,
-            target,
-            scheme,
-            inputs,
-        }))
+        Some(Ok(Self { command, run, target, scheme, inputs }))
     }
 
     fn forget(&self) -> Option<&'a ForgetArgs> {
@@ -343,10 +325,7 @@ fn require_same_container(request: &Request<'_>) -> std::result::Result<(), Stri
     match stated_container(output)? {
         Some(stated) if stated != request.target => {
             let (title, other) = (request.target.container().title, stated.container().title);
-            Err(format!(
-                "-o {} is the name of {other}, and --to says {title}",
-                output.display()
-            ))
+            Err(format!("-o {} is the name of {other}, and --to says {title}", output.display()))
         }
         _ => Ok(()),
     }
@@ -382,10 +361,7 @@ pub(super) fn require_regular(option: &str, path: &Path) -> Result<()> {
 }
 
 fn not_regular(option: &str, path: &Path) -> AnamnesisError {
-    AnamnesisError::usage(format!(
-        "{option}: {} is not a regular file",
-        path.display()
-    ))
+    AnamnesisError::usage(format!("{option}: {} is not a regular file", path.display()))
 }
 
 /// Text of the file `path` that `option` names.

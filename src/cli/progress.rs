@@ -75,11 +75,7 @@ impl Meter {
     /// A meter that shows nothing before it is [started](Self::start).
     pub(super) fn new(args: &MessageArgs, mode: ProgressMode) -> Self {
         let stderr = || Box::new(std::io::stderr()) as Box<dyn Write + Send>;
-        let lines = |is_eager| Display::Lines {
-            out: stderr(),
-            every: LINE_EVERY,
-            is_eager,
-        };
+        let lines = |is_eager| Display::Lines { out: stderr(), every: LINE_EVERY, is_eager };
         Self::of_display(match (mode, std::io::stderr().is_terminal()) {
             (ProgressMode::Json, _) => Display::Json(stderr()),
             (ProgressMode::Never, _) => Display::Silent,
@@ -294,11 +290,8 @@ mod tests {
     }
 
     fn meter(lines: &Lines, every: Duration, is_eager: bool) -> Meter {
-        let meter = Meter::of_display(Display::Lines {
-            out: Box::new(lines.clone()),
-            every,
-            is_eager,
-        });
+        let meter =
+            Meter::of_display(Display::Lines { out: Box::new(lines.clone()), every, is_eager });
         meter.start(Work {
             verb: "Copying...  ",
             total_bytes: 2048,

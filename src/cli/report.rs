@@ -125,10 +125,7 @@ pub(super) fn print_kept(report: &Report, verbose: bool, out: &mut impl Write) {
     if report.kept.is_empty() {
         return;
     }
-    print_line(
-        out,
-        format_args!("As they are: {} tensors", report.kept.len()),
-    );
+    print_line(out, format_args!("As they are: {} tensors", report.kept.len()));
     for (reason, names) in by_reason(report) {
         let (n, reason) = (names.len(), printable(reason));
         print_line(out, format_args!("{n:>7} {reason}"));
@@ -155,20 +152,11 @@ pub(super) fn print_distance(report: &Report, out: &mut impl Write) {
     let Some(distance) = &report.distance else {
         return;
     };
-    let Errors {
-        mean_absolute,
-        rmse,
-        maximum,
-        relative,
-        ..
-    } = distance.all;
+    let Errors { mean_absolute, rmse, maximum, relative, .. } = distance.all;
     let percent = relative * 100.0;
     print_line(
         out,
-        format_args!(
-            "Lethe distance: {} mean absolute error",
-            format_error(mean_absolute)
-        ),
+        format_args!("Lethe distance: {} mean absolute error", format_error(mean_absolute)),
     );
     print_line(
         out,
@@ -179,13 +167,7 @@ pub(super) fn print_distance(report: &Report, out: &mut impl Write) {
         ),
     );
     for worst in &distance.worst {
-        let Errors {
-            mean_absolute,
-            rmse,
-            maximum,
-            relative,
-            ..
-        } = worst.errors;
+        let Errors { mean_absolute, rmse, maximum, relative, .. } = worst.errors;
         let (mean, rmse, maximum, percent) = (
             format_error(mean_absolute),
             format_error(rmse),

@@ -53,10 +53,7 @@ struct ShownSlice {
 /// Shows one tensor in full, or several as a table.
 pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(&args.input, &args.limits)?.model;
-    let (cancel, meter) = (
-        CancelToken::new(),
-        Meter::new(&args.messages, args.progress.progress),
-    );
+    let (cancel, meter) = (CancelToken::new(), Meter::new(&args.messages, args.progress.progress));
     // Only a file is to be removed; whatever is printed may end anywhere.
     if args.npy.is_some() {
         signals::cancel_at_termination(&cancel)?;
@@ -157,10 +154,7 @@ fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<
         }
         let selection = Selection::of(&[name.to_owned()])?;
         let named = recovery.outputs().filter(|t| selection.has(t.name));
-        found.extend(named.map(|tensor| Wanted {
-            tensor,
-            slice: slice.clone(),
-        }));
+        found.extend(named.map(|tensor| Wanted { tensor, slice: slice.clone() }));
         selection.check()?;
         if found.len() == before {
             let names = recovery.outputs().map(|t| t.name);
@@ -283,10 +277,7 @@ fn values(
             Ok(())
         })
     })?;
-    Ok(ShownSlice {
-        shape: slice.shape,
-        values,
-    })
+    Ok(ShownSlice { shape: slice.shape, values })
 }
 
 /// Writes a tensor or its slice as CSV: a line for each row of the last dimension.
@@ -312,10 +303,7 @@ fn write_npy(recovery: &Recovery<'_>, wanted: &Wanted<'_>, path: &Path, force: b
     let slice = wanted.slice.clone().unwrap_or_default();
     let slice = slice.of(tensor.name, tensor.shape)?;
     let Some(descr) = descr(in_numpy(tensor.dtype)) else {
-        let what = format!(
-            "tensor `{}`: NumPy has no type {}",
-            tensor.name, tensor.dtype
-        );
+        let what = format!("tensor `{}`: NumPy has no type {}", tensor.name, tensor.dtype);
         return Err(AnamnesisError::unsupported("writing NPY", what));
     };
     let header = npy_header(descr, &slice.shape);
@@ -323,12 +311,7 @@ fn write_npy(recovery: &Recovery<'_>, wanted: &Wanted<'_>, path: &Path, force: b
     let data = values.checked_mul(in_numpy(tensor.dtype).bits() as u64 / 8);
     let len = data.and_then(|data| data.checked_add(header.len() as u64));
     let len = len.ok_or_else(|| AnamnesisError::parse("the array is too large"))?;
-    let place = OutputPlace {
-        force,
-        inputs: &recovery.inputs(),
-        space: len,
-        is_uncached: false,
-    };
+    let place = OutputPlace { force, inputs: &recovery.inputs(), space: len, is_uncached: false };
     let file = OutputFile::create(path, len, &place)?;
     let mut writer = BufWriter::new(file.file());
     let failed = |e: &std::io::Error| AnamnesisError::io_at(path, e);

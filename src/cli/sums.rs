@@ -39,19 +39,11 @@ pub(super) fn check_place(
     if outputs.any(|output| output == itself || Some(output) == target) {
         return refuse(ErrorKind::InvalidInput, IS_THE_OUTPUT);
     }
-    let place = OutputPlace {
-        force,
-        inputs,
-        space: 0,
-        is_uncached: false,
-    };
+    let place = OutputPlace { force, inputs, space: 0, is_uncached: false };
     place.check_name(manifest)?;
     // The output may become the manifest's directory.
     if !manifest.starts_with(output) && !directory_of(manifest).is_dir() {
-        return refuse(
-            ErrorKind::NotFound,
-            "the manifest's directory does not exist",
-        );
+        return refuse(ErrorKind::NotFound, "the manifest's directory does not exist");
     }
     Ok(())
 }
@@ -88,12 +80,7 @@ pub(super) fn write(
         };
         text += &line(sha256, name);
     }
-    let place = OutputPlace {
-        force,
-        inputs,
-        space: text.len() as u64,
-        is_uncached: false,
-    };
+    let place = OutputPlace { force, inputs, space: text.len() as u64, is_uncached: false };
     let file = OutputFile::create(manifest, text.len() as u64, &place)?;
     file.write_at(0, text.as_bytes())?;
     file.commit()

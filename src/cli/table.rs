@@ -26,19 +26,12 @@ pub(super) struct Column {
 impl Column {
     /// A column of texts.
     pub(super) const fn text(title: &'static str) -> Self {
-        Self {
-            title,
-            least: 0,
-            is_right: false,
-        }
+        Self { title, least: 0, is_right: false }
     }
 
     /// A column of numbers.
     pub(super) const fn number(title: &'static str) -> Self {
-        Self {
-            is_right: true,
-            ..Self::text(title)
-        }
+        Self { is_right: true, ..Self::text(title) }
     }
 }
 
@@ -118,11 +111,7 @@ mod tests {
     use super::*;
 
     fn lines(line_width: Option<usize>, rows: &[[String; 3]]) -> Vec<String> {
-        let columns = [
-            Column::text("NAME"),
-            Column::text("DTYPE"),
-            Column::number("SIZE"),
-        ];
+        let columns = [Column::text("NAME"), Column::text("DTYPE"), Column::number("SIZE")];
         let mut table = Table::new(columns, rows.iter().cloned());
         table.line_width = line_width;
         let mut out = Vec::new();

@@ -58,11 +58,7 @@ fn carry_out(
     let meter = Meter::new(&args.messages, args.progress.progress);
     let mut options = request.options.clone();
     options.run = options.run.with_progress(meter.listener());
-    let plan = WriteRequest {
-        options: &options,
-        ..*request
-    }
-    .plan(input)?;
+    let plan = WriteRequest { options: &options, ..*request }.plan(input)?;
     let planned = plan.with_note(plan.recovery.report());
     if says(args) && request.place.is_of_several() {
         print_input(input, out);

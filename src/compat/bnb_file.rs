@@ -69,10 +69,7 @@ pub fn classify_inputs(inputs: &[BnbWriteInput<'_>]) -> BnbNf4WriteStats {
         .iter()
         .filter(|input| is_eligible_for_nf4(input.shape))
         .count();
-    BnbNf4WriteStats {
-        quantized,
-        passthrough: inputs.len() - quantized,
-    }
+    BnbNf4WriteStats { quantized, passthrough: inputs.len() - quantized }
 }
 
 /// Writes a safetensors file in which matrices are NF4 as bitsandbytes stores it, and other tensors
@@ -138,16 +135,9 @@ fn wrong(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
 
 /// Checks that the data have the length that the shape asks for, and that there are any.
 fn check(input: &BnbWriteInput<'_>) -> Result<()> {
-    let &BnbWriteInput {
-        name,
-        shape,
-        bf16_data,
-    } = input;
+    let &BnbWriteInput { name, shape, bf16_data } = input;
     if shape.contains(&0) {
-        return Err(wrong(
-            name,
-            format!("its shape {shape:?} has a zero dimension"),
-        ));
+        return Err(wrong(name, format!("its shape {shape:?} has a zero dimension")));
     }
     let len = bf16_data.len();
     match Dtype::BF16.byte_len(shape) {
@@ -173,16 +163,9 @@ fn weight_name(name: &str) -> Cow<'_, str> {
 
 /// The stored tensors of a weight: codes, scales, codebook and `quant_state`.
 fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<StoredPart>> {
-    let &BnbWriteInput {
-        name,
-        shape,
-        bf16_data,
-    } = input;
+    let &BnbWriteInput { name, shape, bf16_data } = input;
     if let Some((_, x)) = first_not_finite(bf16_data) {
-        return Err(wrong(
-            name,
-            format!("it has a value {x}, which has no code"),
-        ));
+        return Err(wrong(name, format!("it has a value {x}, which has no code")));
     }
     let map = NF4_CODEBOOK.as_bytes();
     let n = bf16_data.len() / 2;

@@ -65,10 +65,7 @@ fn widened(bytes: &[u8]) -> Vec<f32> {
 /// The F32 values of the tensor `what`, which must be `n`.
 fn floats(what: &str, bytes: &[u8], n: usize) -> Result<Vec<f32>> {
     if bytes.len() / 4 != n || !bytes.len().is_multiple_of(4) {
-        return Err(wrong(format!(
-            "{what} is F32 [{n}], and has {} bytes",
-            bytes.len()
-        )));
+        return Err(wrong(format!("{what} is F32 [{n}], and has {} bytes", bytes.len())));
     }
     let dtype = Dtype::F32;
     Ok(Widen { dtype, bytes }.to_f32(Level::detect()))
@@ -157,10 +154,7 @@ fn sign_zeros(
 ) {
     for (i, x) in values.iter().enumerate().filter(|(_, x)| **x == 0.0) {
         let negative = x.is_sign_negative() != absmax[i / block].is_sign_negative();
-        let (code, shift) = (
-            if negative { minus } else { plus },
-            if i % 2 == 0 { 4 } else { 0 },
-        );
+        let (code, shift) = (if negative { minus } else { plus }, if i % 2 == 0 { 4 } else { 0 });
         codes[i / 2] = codes[i / 2] & !(15 << shift) | code << shift;
     }
 }
@@ -253,11 +247,7 @@ pub fn encode_bnb4_double_quant(
         return Err(wrong(what));
     }
     let map = floats("nested_quant_map", nested_quant_map_data, 256)?;
-    let scales = floats(
-        "nested_absmax",
-        nested_absmax_data,
-        blocks.div_ceil(nested_block_size),
-    )?;
+    let scales = floats("nested_absmax", nested_absmax_data, blocks.div_ceil(nested_block_size))?;
     let mut absmax = Vec::with_capacity(blocks);
     nested_absmax(
         absmax_data,
@@ -331,13 +321,7 @@ pub fn encode_bnb_int8_compute_scb(
     let slabs = slabs.zip(all_scales.chunks_mut(rows * 4));
     for_each_slab(bf16_data.len() / 2, slabs, |((bf16, codes), scales)| {
         let mut scb = vec![0.0; scales.len() / 4];
-        int8::encode(
-            &widened(bf16),
-            in_features,
-            Level::detect(),
-            codes,
-            &mut scb,
-        );
+        int8::encode(&widened(bf16), in_features, Level::detect(), codes, &mut scb);
         scales.copy_from_slice(scb.as_bytes());
     });
     let scales = all_scales.as_chunks().0;
@@ -345,9 +329,7 @@ pub fn encode_bnb_int8_compute_scb(
         .iter()
         .position(|&scale| !f32::from_le_bytes(scale).is_finite())
     {
-        Some(row) => Err(wrong(format!(
-            "row {row} has values that F16 does not reach"
-        ))),
+        Some(row) => Err(wrong(format!("row {row} has values that F16 does not reach"))),
         None => Ok((all_codes, all_scales)),
     }
 }

@@ -99,20 +99,14 @@ impl ParsedGguf {
     fn read(source: Source, path: Option<&Path>, limits: &ParseLimits) -> Result<Self> {
         let budget = Budget::new(limits);
         let contents = read_file(source, &budget)?;
-        Self::new(
-            contents.complete(QuantConfig::default(), path, limits),
-            &budget,
-        )
+        Self::new(contents.complete(QuantConfig::default(), path, limits), &budget)
     }
 
     fn new(model: ParsedModel, budget: &Budget) -> Result<Self> {
         let info = |t: crate::Tensor<'_>| {
             let (info, dtype) = (t.info(), t.dtype());
             if info.has_unknown_order() {
-                let what = format!(
-                    "tensor `{}`: no byte order is defined for {dtype}",
-                    info.name
-                );
+                let what = format!("tensor `{}`: no byte order is defined for {dtype}", info.name);
                 return Err(AnamnesisError::unsupported("big-endian GGUF", what));
             }
             Ok(GgufTensorInfo::of(info))
@@ -121,10 +115,8 @@ impl ParsedGguf {
         let metadata = model
             .gguf()
             .map(crate::containers::model::gguf::Gguf::metadata);
-        budget.grow(
-            metadata.map_or(0, |m| m.size()).saturating_mul(VALUE_BYTES),
-            "its metadata",
-        )?;
+        budget
+            .grow(metadata.map_or(0, |m| m.size()).saturating_mul(VALUE_BYTES), "its metadata")?;
         let metadata = metadata
             .into_iter()
             .flat_map(|m| m.iter())
@@ -135,11 +127,7 @@ impl ParsedGguf {
             .sources
             .iter()
             .try_for_each(|source| source.view(0..0).map(drop))?;
-        Ok(Self {
-            model,
-            metadata,
-            tensors,
-        })
+        Ok(Self { model, metadata, tensors })
     }
 
     /// Version of the format, 1 to 3.
@@ -195,12 +183,7 @@ impl ParsedGguf {
                 if info.big_endian {
                     t.dtype.swap_bytes(data.to_mut());
                 }
-                GgufTensor {
-                    name: &t.name,
-                    shape: &t.shape,
-                    dtype: t.dtype,
-                    data,
-                }
+                GgufTensor { name: &t.name, shape: &t.shape, dtype: t.dtype, data }
             })
     }
 

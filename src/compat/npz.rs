@@ -36,12 +36,7 @@ impl NpzTensor {
     /// Makes an array, to be written with [`npz_to_safetensors`].
     #[must_use]
     pub const fn new(name: String, shape: Vec<usize>, dtype: NpzDtype, data: Vec<u8>) -> Self {
-        Self {
-            name,
-            shape,
-            dtype,
-            data,
-        }
+        Self { name, shape, dtype, data }
     }
 }
 
@@ -115,12 +110,7 @@ fn arrays(model: &ParsedModel) -> Result<HashMap<String, NpzTensor>> {
         let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
         Ok((
             name.clone(),
-            NpzTensor {
-                name,
-                shape,
-                dtype: t.dtype(),
-                data: t.bytes()?.into_owned(),
-            },
+            NpzTensor { name, shape, dtype: t.dtype(), data: t.bytes()?.into_owned() },
         ))
     };
     model.tensors().map(array).collect()
@@ -162,12 +152,7 @@ pub fn npz_to_safetensors_bytes<S: BuildHasher>(
 fn tensors<S: BuildHasher>(arrays: &HashMap<String, NpzTensor, S>) -> Vec<WholeTensor<'_>> {
     let mut all: Vec<_> = arrays
         .iter()
-        .map(|(name, t)| WholeTensor {
-            name,
-            shape: &t.shape,
-            dtype: t.dtype,
-            data: &t.data,
-        })
+        .map(|(name, t)| WholeTensor { name, shape: &t.shape, dtype: t.dtype, data: &t.data })
         .collect();
     all.sort_by_key(|t| t.name);
     all

@@ -42,12 +42,7 @@ impl<'a> PthTensor<'a> {
         dtype: PthDtype,
         data: Cow<'a, [u8]>,
     ) -> Self {
-        Self {
-            name,
-            shape,
-            dtype,
-            data,
-        }
+        Self { name, shape, dtype, data }
     }
 }
 
@@ -158,12 +153,7 @@ impl ParsedPth {
     pub fn tensors(&self) -> Result<Vec<PthTensor<'_>>> {
         fn tensor(t: crate::Tensor<'_>) -> Result<PthTensor<'_>> {
             let (name, shape, dtype) = (t.name().to_owned(), t.shape().to_vec(), t.dtype());
-            Ok(PthTensor {
-                name,
-                shape,
-                dtype,
-                data: t.bytes()?,
-            })
+            Ok(PthTensor { name, shape, dtype, data: t.bytes()? })
         }
         Budget::new(&self.model.limits).grow(self.model.tensor_bytes(), "the tensors")?;
         self.model.tensors().map(tensor).collect()

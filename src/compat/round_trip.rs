@@ -28,10 +28,8 @@ where
     E: Fn(&[u8], &[u8], &[u8], usize, usize) -> Result<Vec<u8>>,
 {
     if scales.is_empty() || block_size == 0 || !block_size.is_multiple_of(32) {
-        let what = format!(
-            "{} scales for blocks of {block_size} values: a multiple of 32",
-            scales.len()
-        );
+        let what =
+            format!("{} scales for blocks of {block_size} values: a multiple of 32", scales.len());
         return Err(AnamnesisError::parse(what));
     }
     // Both halves of byte i hold code i % 16, so that a block has every code.
@@ -41,10 +39,7 @@ where
         let absmax = scale.to_le_bytes();
         let values = decode(&codes, &absmax, map, block_size, block_size)?;
         let again = encode(&values, &absmax, map, block_size, block_size)?;
-        assert_eq!(
-            codes, again,
-            "the codes under scale {scale}, before and after"
-        );
+        assert_eq!(codes, again, "the codes under scale {scale}, before and after");
     }
     Ok(())
 }
@@ -66,12 +61,7 @@ where
 {
     let codes: Vec<u8> = (0..=255).collect();
     let scale = 127f32.to_le_bytes();
-    let again = encode(
-        &decode(&codes, &scale, 1, codes.len())?,
-        &scale,
-        1,
-        codes.len(),
-    )?;
+    let again = encode(&decode(&codes, &scale, 1, codes.len())?, &scale, 1, codes.len())?;
     assert_eq!(codes, again, "the codes before and after");
     Ok(())
 }

@@ -124,18 +124,10 @@ fn header(contents: ParsedModel) -> Result<SafetensorsHeader> {
     config.add_metadata(&contents.metadata)?;
     let model = contents.complete(config, None, &ParseLimits::default());
     let (info, roles) = model.inspect_roles();
-    let ParsedModel {
-        tensors,
-        metadata,
-        header_size,
-        ..
-    } = model;
+    let ParsedModel { tensors, metadata, header_size, .. } = model;
     let base = 8 + header_size as u64;
     let entry = |(t, role): (crate::containers::model::TensorInfo, TensorRole)| TensorEntry {
-        data_offsets: (
-            (t.offset - base) as usize,
-            (t.offset - base + t.len) as usize,
-        ),
+        data_offsets: ((t.offset - base) as usize, (t.offset - base + t.len) as usize),
         name: t.name.into(),
         dtype: t.dtype,
         shape: t.shape.into(),

@@ -61,10 +61,7 @@ mod tests {
         for n in [0, 1, 2, 63, 64, 1 << 20] {
             for unit in [1, 2, 48, 64, 100_000, usize::MAX - 1] {
                 let slab = slab_of(unit, n);
-                assert!(
-                    slab > 0 && (slab >= n || slab.is_multiple_of(unit)),
-                    "{unit} of {n}"
-                );
+                assert!(slab > 0 && (slab >= n || slab.is_multiple_of(unit)), "{unit} of {n}");
             }
         }
     }

@@ -39,12 +39,8 @@ const FORMAT: (&str, &str) = ("format", "pt");
 fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<OutputLayout> {
     let mut names = HashSet::new();
     for t in tensors {
-        let wrong = |what: String| {
-            Err(AnamnesisError::parse(format!(
-                "tensor `{}`: {what}",
-                t.name
-            )))
-        };
+        let wrong =
+            |what: String| Err(AnamnesisError::parse(format!("tensor `{}`: {what}", t.name)));
         if t.dtype.byte_len(t.shape) != Some(t.data.len()) || !t.dtype.in_safetensors() {
             let (len, dtype, shape) = (t.data.len(), t.dtype, t.shape);
             return wrong(format!("{len} bytes are not {dtype} {shape:?}"));

@@ -59,10 +59,7 @@ impl QuantConfig {
             let found = [
                 ("bits", place.int(&["bits", "w_bit"]).map(|v| v.to_string())),
                 ("symmetry", place.flag("sym").map(|v| v.to_string())),
-                (
-                    "zero points",
-                    place.flag("zero_point").map(|v| v.to_string()),
-                ),
+                ("zero points", place.flag("zero_point").map(|v| v.to_string())),
                 ("checkpoint format", format("checkpoint_format")),
                 ("checkpoint format", format("format")),
                 (

@@ -71,14 +71,10 @@ impl DFloat11Config {
                 format!("`threads_per_block` of its config is not one number up to {MAX_THREADS}")
             })?;
         if bytes.and_then(Value::as_u64) != Some(RUN_BYTES as u64) {
-            return Err(format!(
-                "`bytes_per_thread` of its config is not {RUN_BYTES}"
-            ));
+            return Err(format!("`bytes_per_thread` of its config is not {RUN_BYTES}"));
         }
         if patterns.len() > MAX_PATTERNS {
-            return Err(format!(
-                "`pattern_dict` has more than {MAX_PATTERNS} entries"
-            ));
+            return Err(format!("`pattern_dict` has more than {MAX_PATTERNS} entries"));
         }
         let mut weights = PatternList::default();
         for (pattern, paths) in patterns {
@@ -94,10 +90,7 @@ impl DFloat11Config {
                 return Err(wrong("it takes too much memory"));
             }
         }
-        Ok(Self {
-            chunk_bytes: threads as usize * RUN_BYTES,
-            weights,
-        })
+        Ok(Self { chunk_bytes: threads as usize * RUN_BYTES, weights })
     }
 
     /// Paths below `module` of the modules whose weights its codes hold, in their order. None if

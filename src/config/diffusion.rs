@@ -105,57 +105,29 @@ static UNQUANTIZED: &[(&[&str], &[&str])] = &[
         &["time_embedder"],
     ),
     // Linear layers of a class of its own.
-    (
-        &["WanAnimateTransformer3DModel"],
-        &["time_embedder", "motion_network"],
-    ),
-    (
-        &["WanAnimate2Transformer3DModel"],
-        &["time_embedding", "time_projection", "modulation"],
-    ),
+    (&["WanAnimateTransformer3DModel"], &["time_embedder", "motion_network"]),
+    (&["WanAnimate2Transformer3DModel"], &["time_embedding", "time_projection", "modulation"]),
     (
         &[
             "Kandinsky5Transformer3DModel",
             "Kandinsky6Transformer3DModel",
             "Kandinsky6SRTransformer3DModel",
         ],
-        &[
-            "time_embeddings",
-            "modulation",
-            "visual_modulation",
-            "text_modulation",
-            "pooled_bias",
-        ],
+        &["time_embeddings", "modulation", "visual_modulation", "text_modulation", "pooled_bias"],
     ),
     (
         &["MiniMaxH3Transformer3DModel"],
-        &[
-            "proj_in",
-            "audio_proj_in",
-            "time_embedder",
-            "proj_out",
-            "audio_proj_out",
-        ],
+        &["proj_in", "audio_proj_in", "time_embedder", "proj_out", "audio_proj_out"],
     ),
     (
         &["AutoencoderKLMiniMaxH3Audio"],
-        &[
-            "encoder",
-            "decoder",
-            "pre_block",
-            "dec_in_proj",
-            "mean_proj",
-            "logs_proj",
-        ],
+        &["encoder", "decoder", "pre_block", "dec_in_proj", "mean_proj", "logs_proj"],
     ),
     (&["AutoencoderKLMiniMaxH3"], &["encoder"]),
     (&["RFD4ProteinaTransformer"], &["cond_factory"]),
     // A table of embeddings, and frequencies.
     (&["HunyuanDiT2DModel"], &["style_embedder"]),
-    (
-        &["ConsistencyDecoderVAE", "MiniMaxMusic3Transformer1DModel"],
-        &["time_proj"],
-    ),
+    (&["ConsistencyDecoderVAE", "MiniMaxMusic3Transformer1DModel"], &["time_proj"]),
 ];
 
 /// The modules of which the class that the config `root` names makes no quantized layers, as parts

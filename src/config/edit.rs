@@ -61,13 +61,7 @@ pub(crate) fn dequantized(json: &str, stored: StoredDtypes<'_>) -> Option<String
         } else {
             ", "
         };
-        edits.insert(
-            0,
-            (
-                before..before,
-                format!("\"torch_dtype\": \"{dtype}\"{comma}"),
-            ),
-        );
+        edits.insert(0, (before..before, format!("\"torch_dtype\": \"{dtype}\"{comma}")));
     }
     // Removals come before the edits of nested objects in the list, whatever their order in the
     // text.
@@ -292,10 +286,7 @@ impl JsonObject {
             }
             let value = skip_whitespace(bytes, colon + 1);
             let end = value_end(bytes, value)?;
-            members.push(JsonMember {
-                key: at + 1..key_end - 1,
-                value: value..end,
-            });
+            members.push(JsonMember { key: at + 1..key_end - 1, value: value..end });
             at = skip_whitespace(bytes, end);
             match bytes.get(at)? {
                 b',' => at = skip_whitespace(bytes, at + 1),
@@ -303,10 +294,7 @@ impl JsonObject {
                 _ => return None,
             }
         }
-        Some(Self {
-            members,
-            span: start..at + 1,
-        })
+        Some(Self { members, span: start..at + 1 })
     }
 }
 
@@ -375,14 +363,8 @@ fn trim_end(bytes: &[u8], start: usize, mut end: usize) -> usize {
 mod tests {
     use super::{StoredDtypes, dequantized, keys, replaced, requantized};
 
-    const UNCHANGED: StoredDtypes<'_> = StoredDtypes {
-        dtype: None,
-        experts: None,
-    };
-    const BF16: StoredDtypes<'_> = StoredDtypes {
-        dtype: Some("bfloat16"),
-        experts: None,
-    };
+    const UNCHANGED: StoredDtypes<'_> = StoredDtypes { dtype: None, experts: None };
+    const BF16: StoredDtypes<'_> = StoredDtypes { dtype: Some("bfloat16"), experts: None };
 
     fn same(json: &str, expected: &str) {
         let edited = dequantized(json, BF16).unwrap();
@@ -395,10 +377,7 @@ mod tests {
     fn members_are_replaced() {
         let (old, new) = (128.into(), 132.into());
         for (json, expected) in [
-            (
-                r#"{"vocab_size": 128, "a": 128}"#,
-                r#"{"vocab_size": 132, "a": 128}"#,
-            ),
+            (r#"{"vocab_size": 128, "a": 128}"#, r#"{"vocab_size": 132, "a": 128}"#),
             (r#"{"vocab_size": 64}"#, r#"{"vocab_size": 64}"#),
             (
                 r#"{"text_config": {"vocab_size": 128}, "vision": {"vocab_size": 5}}"#,
@@ -409,12 +388,7 @@ mod tests {
             let out = replaced(json, "vocab_size", Some(&old), &new).unwrap();
             assert_eq!(out, expected, "{json}");
         }
-        let tied = replaced(
-            r#"{"tie": true, "b": {"tie": null}}"#,
-            "tie",
-            None,
-            &false.into(),
-        );
+        let tied = replaced(r#"{"tie": true, "b": {"tie": null}}"#, "tie", None, &false.into());
         assert_eq!(tied.unwrap(), r#"{"tie": false, "b": {"tie": false}}"#);
         assert!(replaced("[]", "a", None, &new).is_none());
     }
@@ -433,10 +407,7 @@ mod tests {
             "{\"dtype\":null, \"text_config\": {\"quantization_config\": {}, \"x\": NaN, \"dtype\": \"float32\"}}",
             "{\"dtype\":\"bfloat16\", \"text_config\": {\"x\": NaN, \"dtype\": \"bfloat16\"}}",
         );
-        same(
-            "{\"quantization_config\": {}}",
-            "{\"torch_dtype\": \"bfloat16\"}",
-        );
+        same("{\"quantization_config\": {}}", "{\"torch_dtype\": \"bfloat16\"}");
         same("{}", "{\"torch_dtype\": \"bfloat16\"}");
         same(
             "{\"a\": \"}\\\"\", \"b\": [ ]}",
@@ -484,14 +455,8 @@ mod tests {
     #[test]
     fn nothing_says_how_weights_were_stored() {
         let stated = r#"{"expert_dtype": "fp4", "quantize": "w8a8", "text_config": {"expert_dtype": "fp4"}}"#;
-        assert_eq!(
-            dequantized(stated, UNCHANGED).unwrap(),
-            r#"{"text_config": {}}"#
-        );
-        let fp8 = StoredDtypes {
-            dtype: None,
-            experts: Some("fp8"),
-        };
+        assert_eq!(dequantized(stated, UNCHANGED).unwrap(), r#"{"text_config": {}}"#);
+        let fp8 = StoredDtypes { dtype: None, experts: Some("fp8") };
         assert_eq!(
             dequantized(stated, fp8).unwrap(),
             r#"{"expert_dtype": "fp8", "text_config": {"expert_dtype": "fp8"}}"#

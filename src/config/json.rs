@@ -76,10 +76,7 @@ pub(crate) fn read_small(path: &Path, budget: &Budget) -> Result<Option<Vec<u8>>
         .map_err(|e| AnamnesisError::io_at(path, &e))?;
     if bytes.len() as u64 > MAX_CONFIG_BYTES {
         let message = format!("{} is larger than {MAX_CONFIG_BYTES} bytes", path.display());
-        return Err(AnamnesisError::LimitExceeded {
-            limit: "MAX_CONFIG_BYTES",
-            message,
-        });
+        return Err(AnamnesisError::LimitExceeded { limit: "MAX_CONFIG_BYTES", message });
     }
     Ok(Some(bytes))
 }

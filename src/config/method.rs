@@ -141,13 +141,7 @@ mod tests {
         assert_eq!(QuantMethod::parse("GPTQ"), QuantMethod::Gptq);
         assert_eq!(QuantMethod::parse("modelopt"), QuantMethod::ModelOpt);
         assert_eq!(QuantMethod::parse("modelopt_fp4"), QuantMethod::ModelOpt);
-        assert_eq!(
-            QuantMethod::parse("Intel/auto-round"),
-            QuantMethod::AutoRound
-        );
-        assert_eq!(
-            QuantMethod::parse("QuIP"),
-            QuantMethod::Other("quip".into())
-        );
+        assert_eq!(QuantMethod::parse("Intel/auto-round"), QuantMethod::AutoRound);
+        assert_eq!(QuantMethod::parse("QuIP"), QuantMethod::Other("quip".into()));
     }
 }

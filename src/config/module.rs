@@ -252,12 +252,7 @@ impl QuantConfig {
         let entry = found.and_then(Option::as_ref).map(|entry| &**entry);
         // An entry of `None` is a rule as well: it says that the module is not quantized.
         let skipped = self.skips(module) || matches!(found, Some(None));
-        Module {
-            config: self,
-            entry,
-            uncertain: rules.has_unread,
-            skipped,
-        }
+        Module { config: self, entry, uncertain: rules.has_unread, skipped }
     }
 }
 
@@ -377,12 +372,7 @@ const BLOCK_ALGORITHMS: &[&str] = &["FP8_PB_WO", "FP8_PB_REAL", "FP8_BLOCK_SCALE
 
 /// Keys of the size of blocks: of transformers, compressed-tensors, Quark, and of AutoRound, whose
 /// `group_size` is a number where it has groups.
-const BLOCK_KEYS: &[&str] = &[
-    "weight_block_size",
-    "block_structure",
-    "block_size",
-    "group_size",
-];
+const BLOCK_KEYS: &[&str] = &["weight_block_size", "block_structure", "block_size", "group_size"];
 
 /// Side of their blocks.
 const BLOCK_SIDE: usize = 128;

@@ -39,20 +39,14 @@ impl OrderedPatterns {
         // A list or a string there would leave every module at the default width, and decode it
         // wrongly.
         if place.get(KEY).is_none_or(|value| !value.is_object()) {
-            return Err(AnamnesisError::parse(format!(
-                "{}: {KEY} is no object",
-                place.name
-            )));
+            return Err(AnamnesisError::parse(format!("{}: {KEY} is no object", place.name)));
         }
         let written = place
             .entries(KEY)
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.clone()))
             .collect();
-        Ok(Self {
-            written,
-            compiled: OnceLock::new(),
-        })
+        Ok(Self { written, compiled: OnceLock::new() })
     }
 
     /// The entry of the expression that wins for `module`.

@@ -342,8 +342,5 @@ impl<T> PatternList<T> {
 
 /// The error that a match was given up.
 pub(super) fn exceeded(reason: String) -> AnamnesisError {
-    AnamnesisError::LimitExceeded {
-        limit: "steps of a pattern",
-        message: reason,
-    }
+    AnamnesisError::LimitExceeded { limit: "steps of a pattern", message: reason }
 }

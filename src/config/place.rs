@@ -69,10 +69,7 @@ impl ConfigPlace {
 /// no other place. What they have kept there is of the model that was converted: nested configs,
 /// and files that mlx-vlm copies.
 pub(super) fn leave_only_mlx(places: &mut Vec<ConfigPlace>) {
-    const MLX: [&str; 2] = [
-        "config.json: quantization",
-        "config.json: quantization_config",
-    ];
+    const MLX: [&str; 2] = ["config.json: quantization", "config.json: quantization_config"];
     let of = |name| places.iter().find(|place| place.name == name);
     let is_mlx = |place: &&ConfigPlace| {
         let has = |key: &&str| place.int(&[*key]).is_some();

@@ -232,9 +232,7 @@ impl SdnqConfig {
         let mut modules = NameRules::new();
         for (key, value) in place.entries("modules_quant_config") {
             let Value::Object(values) = value else {
-                return Err(format!(
-                    "`modules_quant_config` has no settings for `{key}`"
-                ));
+                return Err(format!("`modules_quant_config` has no settings for `{key}`"));
             };
             let of_module = read_settings(values, settings.clone())?;
             modules.push(std::iter::once(key), of_module)?;
@@ -242,9 +240,7 @@ impl SdnqConfig {
         let mut dtypes = NameRules::new();
         let rules = place.entries("modules_dtype_dict");
         if rules.len() > MAX_DTYPE_RULES {
-            return Err(format!(
-                "`modules_dtype_dict` has more than {MAX_DTYPE_RULES} keys"
-            ));
+            return Err(format!("`modules_dtype_dict` has more than {MAX_DTYPE_RULES} keys"));
         }
         for (name, value) in rules {
             dtypes.push(texts(value), dtype_rule(name)?)?;
@@ -252,13 +248,7 @@ impl SdnqConfig {
         let mut no_matmul = NameRules::new();
         let list = place.get("modules_to_not_use_matmul");
         no_matmul.push(list.into_iter().flat_map(texts), ())?;
-        Ok(Self {
-            settings,
-            version,
-            modules,
-            dtypes,
-            no_matmul,
-        })
+        Ok(Self { settings, version, modules, dtypes, no_matmul })
     }
 
     /// What the config says of the parameter `name`.

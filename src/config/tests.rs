@@ -12,26 +12,15 @@ fn skip_patterns() {
             .as_object()
             .unwrap()
             .clone();
-        let place = ConfigPlace {
-            name: "test".into(),
-            values,
-            ..ConfigPlace::default()
-        };
-        QuantConfig {
-            places: vec![place],
-            ..QuantConfig::default()
-        }
-        .skips(module)
+        let place = ConfigPlace { name: "test".into(), values, ..ConfigPlace::default() };
+        QuantConfig { places: vec![place], ..QuantConfig::default() }.skips(module)
     };
     assert!(skips("lm_head", "lm_head"));
     assert!(skips("lm_head", "model.lm_head"));
     assert!(skips("mlp.gate", "model.layers.0.mlp.gate"));
     assert!(!skips("mlp.gate", "model.layers.0.mlp.gate_proj"));
     assert!(skips("re:.*lm_head", "model.lm_head"));
-    assert_eq!(
-        skips("re:(?=look)look", "lookahead"),
-        cfg!(feature = "patterns")
-    );
+    assert_eq!(skips("re:(?=look)look", "lookahead"), cfg!(feature = "patterns"));
     assert!(skips("model.layers.0*", "model.layers.0.mlp"));
     assert!(!skips("model.layers.1*", "model.layers.0.mlp"));
     assert!(!skips("*.gate", "mlp.gate_proj"));
@@ -42,15 +31,8 @@ fn config_of(json: &[u8]) -> QuantConfig {
     let Value::Object(values) = serde_json::from_slice(json).unwrap() else {
         panic!("no object");
     };
-    let place = ConfigPlace {
-        name: "test".into(),
-        order: order(json, &[], &values),
-        values,
-    };
-    QuantConfig {
-        places: vec![place],
-        ..QuantConfig::default()
-    }
+    let place = ConfigPlace { name: "test".into(), order: order(json, &[], &values), values };
+    QuantConfig { places: vec![place], ..QuantConfig::default() }
 }
 
 #[test]
@@ -90,10 +72,7 @@ fn rules_for_modules() {
             && !config.at("a.q_proj").skipped
     );
     // The first that fits, matched from the name's beginning; what it does not say is said of all.
-    assert_eq!(
-        (bits("a.o_proj"), bits("a.q_proj"), bits("a.norm")),
-        (Some(4), Some(8), Some(4))
-    );
+    assert_eq!((bits("a.o_proj"), bits("a.q_proj"), bits("a.norm")), (Some(4), Some(8), Some(4)));
     // A name before an expression, which is searched.
     assert_eq!((bits("a.up"), bits("b.a.up.c")), (Some(2), Some(3)));
     assert_eq!(
@@ -112,10 +91,7 @@ fn metadata_of_autogptq() {
         ]))
         .unwrap();
     assert_eq!(config.at("x").int(&["bits"]), Some((8, "__metadata__")));
-    assert_eq!(
-        config.at("x").int(&["group_size"]),
-        Some((-1, "__metadata__"))
-    );
+    assert_eq!(config.at("x").int(&["group_size"]), Some((-1, "__metadata__")));
     assert_eq!(config.method().as_deref(), Some("gptq"));
 }
 
@@ -191,19 +167,10 @@ fn layers_of_diffusion_models() {
     let image =
         serde_json::json!({"_class_name": "ZImageTransformer2DModel", "dim": 3840, "n_heads": 30});
     assert_eq!(layer(&image, "layers.0.attention.to_q"), [None, Some(3840)]);
-    assert_eq!(
-        layer(&image, "layers.0.feed_forward.w2"),
-        [Some(3840), None]
-    );
+    assert_eq!(layer(&image, "layers.0.feed_forward.w2"), [Some(3840), None]);
     assert_eq!(layer(&image, "layers.0.adaLN_modulation.0"), [None; 2]);
     let flux = serde_json::json!({"_class_name": "Flux2Transformer2DModel", "num_attention_heads": 48, "attention_head_dim": 128});
-    assert_eq!(
-        layer(&flux, "single_transformer_blocks.0.attn.to_out"),
-        [Some(6144), None]
-    );
-    assert_eq!(
-        layer(&flux, "transformer_blocks.0.ff.linear_in"),
-        [None, Some(6144)]
-    );
+    assert_eq!(layer(&flux, "single_transformer_blocks.0.attn.to_out"), [Some(6144), None]);
+    assert_eq!(layer(&flux, "transformer_blocks.0.ff.linear_in"), [None, Some(6144)]);
     assert_eq!(layer(&flux, "proj_out"), [None, Some(6144)]);
 }

@@ -16,12 +16,8 @@ use crate::{AnamnesisError, ParseLimits, Result};
 /// Files that only add to what is made of a model, and the directory of such files. One that is a
 /// link out of the model's directory is left out; any other is an error, because without it something
 /// else would be made.
-const ADDITIONS: &[&str] = &[
-    "README.md",
-    "chat_template.jinja",
-    "chat_template.json",
-    "additional_chat_templates",
-];
+const ADDITIONS: &[&str] =
+    &["README.md", "chat_template.jinja", "chat_template.json", "additional_chat_templates"];
 
 /// Most files of one suffix that [`Texts::list`] returns. Models have a handful.
 const MAX_LISTED: usize = 256;
@@ -50,10 +46,7 @@ pub(crate) struct Texts {
 impl Texts {
     /// The files in `directory`, of which none is read yet.
     pub(crate) fn new(directory: &Path, limits: &ParseLimits) -> Self {
-        Self {
-            confined: Some(Confined::new(directory)),
-            ..Self::following(directory, limits)
-        }
+        Self { confined: Some(Confined::new(directory)), ..Self::following(directory, limits) }
     }
 
     /// The files in `directory`, also those that are elsewhere and to which links lead. For what is
@@ -309,10 +302,7 @@ mod tests {
         let error = texts.text("latin.jinja").unwrap_err().to_string();
         assert!(error.contains("latin.jinja: no UTF-8"), "{error}");
         assert_eq!(texts.text("dos.jinja").unwrap().unwrap(), "a\nb\nc\n");
-        assert_eq!(
-            texts.list("", ".jinja").unwrap(),
-            ["dos.jinja", "latin.jinja"]
-        );
+        assert_eq!(texts.list("", ".jinja").unwrap(), ["dos.jinja", "latin.jinja"]);
         assert!(texts.list("none", ".jinja").unwrap().is_empty());
     }
 

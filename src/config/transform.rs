@@ -191,9 +191,7 @@ impl QuantConfig {
             let targets: usize = uses.map(|u| u.targets.len() + u.ignored.len()).sum();
             match targets + schemes.len() <= MAX_TARGETS {
                 true => Ok(TransformConfig { schemes }),
-                false => Err(format!(
-                    "it has more than {MAX_TARGETS} schemes and targets"
-                )),
+                false => Err(format!("it has more than {MAX_TARGETS} schemes and targets")),
             }
         };
         read().map_err(|what: String| format!("`{KEY}`: {what}"))
@@ -254,24 +252,14 @@ impl TransformScheme {
     /// Whether `module` has a matrix of the scheme at a location. Attention may be targeted by its
     /// class, which files do not tell.
     pub(crate) fn has_matrix(&self, location: TransformLocation, module: &str) -> bool {
-        let is_side = matches!(
-            location,
-            TransformLocation::Input | TransformLocation::Output
-        );
+        let is_side = matches!(location, TransformLocation::Input | TransformLocation::Output);
         let mut uses = self.uses.iter().filter(|u| u.location == location);
         // An expression that cannot be tried is an error of `targets`.
         uses.any(|u| !is_side || u.targets(module).map_or(true, |by| by.is_some()))
     }
 
     fn read(name: &str, scheme: &Map<String, Value>) -> Result<Self, String> {
-        let known = [
-            "type",
-            "apply",
-            "randomize",
-            "requires_grad",
-            "head_dim",
-            "precision",
-        ];
+        let known = ["type", "apply", "randomize", "requires_grad", "head_dim", "precision"];
         check_keys(scheme, &known)?;
         let kind = match scheme.get("type").and_then(Value::as_str) {
             Some("hadamard") => TransformKind::Hadamard,

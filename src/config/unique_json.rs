@@ -66,10 +66,7 @@ pub(crate) fn parse(json: &[u8], free: &mut usize) -> Result<UniqueJson, JsonErr
     match value {
         Ok(value) => {
             *free = state.left.min(*free);
-            Ok(UniqueJson {
-                value,
-                repeated: state.repeated,
-            })
+            Ok(UniqueJson { value, repeated: state.repeated })
         }
         Err(_) if state.is_too_large => Err(JsonError::TooLarge),
         Err(error) => Err(JsonError::Syntax(error)),

@@ -64,14 +64,8 @@ const OBEYED_FILES: &[&str] = &["head", "commondir"];
 const OBEYED_ENDINGS: &[&str] = &[".lnk", ".scf", ".url", ".library-ms", ".search-ms"];
 
 /// Hidden names that are usual beside a model, and that nobody misses in an output.
-const USUAL: &[&str] = &[
-    ".git",
-    ".gitattributes",
-    ".gitignore",
-    ".cache",
-    ".ds_store",
-    "__pycache__",
-];
+const USUAL: &[&str] =
+    &[".git", ".gitattributes", ".gitignore", ".cache", ".ds_store", "__pycache__"];
 
 /// Why the file or directory `path`, a path below a model's directory, is in no output; `None` if it
 /// is. Parts of the path are directories, and `is_directory` says whether the last one is, too.

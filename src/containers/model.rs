@@ -203,13 +203,7 @@ impl ParsedModel {
     ) -> Self {
         let mut notes = self.notes;
         notes.extend(config.note_on_links());
-        Self {
-            config,
-            path: path.map(Path::to_path_buf),
-            limits: limits.clone(),
-            notes,
-            ..self
-        }
+        Self { config, path: path.map(Path::to_path_buf), limits: limits.clone(), notes, ..self }
     }
 
     /// The file format that the model was read from. Of a directory, that of its first weight file.

@@ -97,10 +97,7 @@ fn read_path(path: &Path, expected: Option<Container>, budget: &Budget) -> Resul
     // directory.
     if path.extension().is_some_and(|ending| ending == "distcp") {
         let what = "a file of a distributed checkpoint";
-        return Err(AnamnesisError::unsupported(
-            what,
-            "give the directory that it is in",
-        ));
+        return Err(AnamnesisError::unsupported(what, "give the directory that it is in"));
     }
     let source = Source::open(path)?;
     let config = QuantConfig::read_beside(path, budget)?;

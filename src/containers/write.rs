@@ -96,12 +96,7 @@ impl OutputLayout {
     /// The layout of a file that consists of a header and the data, without checksums.
     #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
     pub(crate) fn of_header(header: Vec<u8>, offsets: Vec<u64>, file_len: u64) -> Self {
-        Self {
-            framing: Framing::Pieces(vec![(0, header)]),
-            offsets,
-            file_len,
-            patches: Vec::new(),
-        }
+        Self { framing: Framing::Pieces(vec![(0, header)]), offsets, file_len, patches: Vec::new() }
     }
 }
 

@@ -43,10 +43,8 @@ const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Files of adapters of other programs, which have other names of tensors.
-const OTHER_WEIGHTS: &[(&str, &str)] = &[
-    ("adapters.safetensors", "mlx-lm"),
-    ("pytorch_lora_weights.safetensors", "diffusers"),
-];
+const OTHER_WEIGHTS: &[(&str, &str)] =
+    &[("adapters.safetensors", "mlx-lm"), ("pytorch_lora_weights.safetensors", "diffusers")];
 
 /// A LoRA adapter as PEFT saves it, a directory with `adapter_config.json` and
 /// `adapter_model.safetensors`, or as llama.cpp has it, a GGUF file.
@@ -139,10 +137,7 @@ impl Adapter {
     }
 
     fn new(files: AdapterFiles) -> Self {
-        Self {
-            files: Arc::new(files),
-            weight: 1.0,
-        }
+        Self { files: Arc::new(files), weight: 1.0 }
     }
 
     /// Sets the factor by which what the adapter adds is multiplied; 1 by default.

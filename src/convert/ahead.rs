@@ -43,10 +43,7 @@ impl Shared {
     /// With no rectangle.
     fn new(pool: &Arc<BlockPool>) -> RwLock<Self> {
         let ahead = ReadAhead::new(Arc::clone(pool));
-        RwLock::new(Self {
-            begun: None,
-            ahead: Arc::new(ahead),
-        })
+        RwLock::new(Self { begun: None, ahead: Arc::new(ahead) })
     }
 
     /// Begins the rectangle of `together`, unless it or a later one is begun.
@@ -94,12 +91,7 @@ impl AheadSlot {
     /// `first_job` of the plan on.
     pub(super) fn new(threads: usize, files: usize, first_job: usize) -> Self {
         let pool = Arc::default();
-        Self {
-            threads,
-            files,
-            first_job,
-            shared: [Shared::new(&pool), Shared::new(&pool)],
-        }
+        Self { threads, files, first_job, shared: [Shared::new(&pool), Shared::new(&pool)] }
     }
 
     /// Loads `tile`, which is that of `job`, into `buffers`. What other jobs take of the same
@@ -131,10 +123,7 @@ impl AheadSlot {
         drop(shared);
         loaded?;
         let next = self.next(job, &together);
-        Ok(next.map(|rectangle| NextRectangle {
-            rectangle,
-            tile: (no, together.tiles.len()),
-        }))
+        Ok(next.map(|rectangle| NextRectangle { rectangle, tile: (no, together.tiles.len()) }))
     }
 
     /// Reads all of a rectangle that other threads do not read. `None` if its tiles have to read
@@ -253,13 +242,7 @@ impl AheadSlot {
         let rows = cut.tile(tiles.start).rows.start..cut.tile(tiles.end - 1).rows.end;
         let wanted = decoder.stored_codes(&rows)?;
         let is_shared = tiles.len() > 1 && !wanted.codes.part.is_in_memory();
-        is_shared.then(|| Together {
-            id: first + tiles.start,
-            tiles,
-            wanted,
-            decoder,
-            cut,
-        })
+        is_shared.then(|| Together { id: first + tiles.start, tiles, wanted, decoder, cut })
     }
 }
 

@@ -27,12 +27,7 @@ impl Asked {
     /// # Errors
     /// `Usage` if a pattern does not compile.
     pub(crate) fn new(options: &ConvertOptions) -> Result<Self> {
-        Self::of(
-            &options.include,
-            &options.exclude,
-            &options.names,
-            options.skip_unsupported,
-        )
+        Self::of(&options.include, &options.exclude, &options.names, options.skip_unsupported)
     }
 
     /// The tensors whose names have one of the patterns `include`, if there are any, and none of
@@ -170,10 +165,7 @@ mod tests {
                 .map(|text| (*text).to_owned())
                 .collect::<Vec<_>>()
         };
-        let names = NameChanges {
-            drop: texts(drop),
-            ..NameChanges::default()
-        };
+        let names = NameChanges { drop: texts(drop), ..NameChanges::default() };
         let asked = Asked::of(&texts(include), &texts(exclude), &names, false).unwrap();
         asked.has(name)
     }

@@ -118,12 +118,7 @@ pub(super) struct CastBody<'m> {
 impl<'m> Body<'m> for CastBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
         let tile = &job.output().cut.tile(job.no);
-        let Worker {
-            input,
-            output,
-            values,
-            ..
-        } = worker;
+        let Worker { input, output, values, .. } = worker;
         self.decoder.load(tile, input)?;
         let (width, level) = (tile.cols.len(), job.options.level);
         let slab_rows = (SLAB_VALUES / width.max(1)).max(1);

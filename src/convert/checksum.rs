@@ -62,9 +62,7 @@ impl ChecksumAccumulator {
         let pieces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pieces
             .values()
-            .fold(before, |all, &piece| {
-                (all.0 + piece.0, combine_crc32(all, piece))
-            })
+            .fold(before, |all, &piece| (all.0 + piece.0, combine_crc32(all, piece)))
             .1
     }
 }
@@ -78,10 +76,7 @@ pub(super) fn checksum_of_pieces(mut pieces: Vec<(u64, (u64, u32))>, len: u64) -
     for (at, piece) in pieces {
         let gap = at.saturating_sub(all.0);
         if gap > 0 {
-            all = (
-                all.0 + gap,
-                combine_crc32(all, (gap, checksum_of_zeros(gap))),
-            );
+            all = (all.0 + gap, combine_crc32(all, (gap, checksum_of_zeros(gap))));
         }
         all = (all.0 + piece.0, combine_crc32(all, piece));
     }
@@ -210,10 +205,7 @@ mod tests {
             {
                 sum.add(pieces[i].0 as u64 * 33, pieces[i].1);
             }
-            assert_eq!(
-                sum.total((10, crc32fast::hash(&bytes[..10]))),
-                crc32fast::hash(&bytes)
-            );
+            assert_eq!(sum.total((10, crc32fast::hash(&bytes[..10]))), crc32fast::hash(&bytes));
             assert_eq!(sum.0.lock().unwrap().len(), 1);
         }
     }

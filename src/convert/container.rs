@@ -262,12 +262,7 @@ pub(super) fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLa
 
 /// An output tensor as the layouts of most containers take it.
 pub(super) fn entry<'a>(d: &'a BoxedOutput<'_>) -> OutputEntry<'a> {
-    OutputEntry {
-        name: &d.name,
-        dtype: d.dtype,
-        shape: &d.shape,
-        len: d.len,
-    }
+    OutputEntry { name: &d.name, dtype: d.dtype, shape: &d.shape, len: d.len }
 }
 
 /// Checks what the pipeline takes for granted of layouts, and says what is wrong. Each of these

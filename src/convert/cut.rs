@@ -70,23 +70,12 @@ pub(super) struct Cut {
 impl Cut {
     /// No tiles, for an output that is written with another one.
     #[cfg(feature = "lethe")]
-    pub(super) const EMPTY: Self = Self {
-        rows: 0,
-        cols: 0,
-        tile_rows: 1,
-        tile_cols: 1,
-        shared_bytes: 0,
-    };
+    pub(super) const EMPTY: Self =
+        Self { rows: 0, cols: 0, tile_rows: 1, tile_cols: 1, shared_bytes: 0 };
 
     /// One tile of `len` bytes.
     pub(super) fn single(len: usize) -> Self {
-        Self {
-            rows: 1,
-            cols: len,
-            tile_rows: 1,
-            tile_cols: len.max(1),
-            shared_bytes: 0,
-        }
+        Self { rows: 1, cols: len, tile_rows: 1, tile_cols: len.max(1), shared_bytes: 0 }
     }
 
     /// Tiles of whole rows for a strided tensor, whose columns are its last `inner` dimensions.
@@ -136,12 +125,7 @@ impl Cut {
             LONG_PIECE.. => 0,
             _ => first.block_bytes(),
         };
-        Self {
-            tile_rows: rows.max(1),
-            tile_cols: grid.cols.max(1),
-            shared_bytes,
-            ..cut
-        }
+        Self { tile_rows: rows.max(1), tile_cols: grid.cols.max(1), shared_bytes, ..cut }
     }
 
     /// Tiles of a decoder's grid that load at most [`LOAD_BYTES`] and whose rows fit a slab.
@@ -254,14 +238,9 @@ impl Cut {
     pub(super) fn tile(&self, i: usize) -> Tile {
         let across = self.across();
         let (row, col) = (i / across * self.tile_rows, i % across * self.tile_cols);
-        let (end_row, end_col) = (
-            (row + self.tile_rows).min(self.rows),
-            (col + self.tile_cols).min(self.cols),
-        );
-        Tile {
-            rows: row..end_row,
-            cols: col..end_col,
-        }
+        let (end_row, end_col) =
+            ((row + self.tile_rows).min(self.rows), (col + self.tile_cols).min(self.cols));
+        Tile { rows: row..end_row, cols: col..end_col }
     }
 }
 

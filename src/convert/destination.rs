@@ -32,10 +32,7 @@ pub(crate) fn partial_path(output: &Path) -> Result<PathBuf> {
 /// directory that is not empty, and `force` is not set.
 pub(super) fn check_destination(output: &Path, force: bool) -> Result<()> {
     let refuse = |what: &str| {
-        Err(AnamnesisError::io_at(
-            output,
-            &Error::new(ErrorKind::AlreadyExists, what),
-        ))
+        Err(AnamnesisError::io_at(output, &Error::new(ErrorKind::AlreadyExists, what)))
     };
     let parent = directory_of(output);
     if !parent.is_dir() {

@@ -110,12 +110,7 @@ impl PartWriter<'_, '_> {
             self.check_space(&partial, &mine, &manifest, sidecar_bytes)?;
         }
         let directory = Arc::new(directory);
-        let work = PartWork {
-            writer: self,
-            output,
-            directory: &directory,
-            record: &record,
-        };
+        let work = PartWork { writer: self, output, directory: &directory, record: &record };
         let made = work.make(&mine, &sidecars, &mut manifest);
         if made.is_err() && manifest.finished.is_empty() {
             // There is nothing to resume, and the record of it would be in the way of the next run.
@@ -126,10 +121,7 @@ impl PartWriter<'_, '_> {
             };
         }
         let mut notes: Vec<String> = settled.into_iter().map(|settled| settled.note).collect();
-        let MadePart {
-            notes: more,
-            sha256,
-        } = made?;
+        let MadePart { notes: more, sha256 } = made?;
         notes.extend(more);
         notes.extend(directory.lock_note());
         if part == 1 {
@@ -205,10 +197,7 @@ impl PartWriter<'_, '_> {
         let (part, parts) = self.options.part.unwrap_or((1, 1));
         let partial = directory.path().to_path_buf();
         let refuse = |what: String| {
-            Err(AnamnesisError::io_at(
-                &partial,
-                &Error::new(ErrorKind::AlreadyExists, what),
-            ))
+            Err(AnamnesisError::io_at(&partial, &Error::new(ErrorKind::AlreadyExists, what)))
         };
         // With several parts, none may remove the directory: other processes may be writing to it.
         let anew = if parts == 1 {
@@ -238,9 +227,9 @@ impl PartWriter<'_, '_> {
             directory.claim_part((part, parts))?;
         }
         match Manifest::read(directory, record)? {
-            Some(_) if !self.options.resume => refuse(format!(
-                "an unfinished conversion is there; --resume continues it, {anew}"
-            )),
+            Some(_) if !self.options.resume => {
+                refuse(format!("an unfinished conversion is there; --resume continues it, {anew}"))
+            }
             there => Ok(there),
         }
     }
@@ -306,10 +295,7 @@ impl PartWriter<'_, '_> {
         let free = available_space(parent).map_err(|e| AnamnesisError::io_at(parent, &e))?;
         if free < needed {
             let what = format!("the output takes {needed} bytes, and {free} are free");
-            return Err(AnamnesisError::io_at(
-                partial,
-                &Error::new(ErrorKind::StorageFull, what),
-            ));
+            return Err(AnamnesisError::io_at(partial, &Error::new(ErrorKind::StorageFull, what)));
         }
         Ok(())
     }

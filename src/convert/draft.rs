@@ -20,10 +20,7 @@ impl<'m> Output<'m> {
     pub(super) fn copy(t: &Tensor<'m>) -> Result<Self> {
         let (dtype, len) = (t.dtype(), t.info().len);
         if t.info().has_unknown_order() {
-            let what = format!(
-                "tensor `{}`: no byte order is defined for {dtype}",
-                t.name()
-            );
+            let what = format!("tensor `{}`: no byte order is defined for {dtype}", t.name());
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
         let (part, shape) = (t.part(), t.shape());
@@ -79,10 +76,7 @@ impl<'m> Output<'m> {
         }
         let stored = group.parts.first().map_or("", |(_, t)| t.name());
         let module = |name: &str| name.rsplit_once('.').map_or(0, |(module, _)| module.len());
-        let (old, new) = (
-            &stored[..module(stored)],
-            &group.name[..module(&group.name)],
-        );
+        let (old, new) = (&stored[..module(stored)], &group.name[..module(&group.name)]);
         let copy = |(_, t): &(_, Tensor<'m>)| {
             let mut draft = Self::copy(t)?;
             if draft.name == stored {
@@ -159,20 +153,9 @@ impl<'m> Output<'m> {
         target: TargetDtype,
         saturates: bool,
     ) -> Result<Self> {
-        Self::of_group(group, target, |decoder| {
-            match can_overflow(stored, target) {
-                true => Box::new(CastBody {
-                    decoder,
-                    is_f64: stored == Dtype::F64,
-                    target,
-                    saturates,
-                }),
-                false => Box::new(DecodeBody {
-                    decoder,
-                    target,
-                    overflow: Overflow::default(),
-                }),
-            }
+        Self::of_group(group, target, |decoder| match can_overflow(stored, target) {
+            true => Box::new(CastBody { decoder, is_f64: stored == Dtype::F64, target, saturates }),
+            false => Box::new(DecodeBody { decoder, target, overflow: Overflow::default() }),
         })
     }
 
@@ -184,11 +167,7 @@ impl<'m> Output<'m> {
     pub(super) fn decode(group: Group<'m>, target: TargetDtype, cast: FloatCast) -> Result<Self> {
         let target = group.keeps.unwrap_or(target);
         Self::of_group(group, target, |decoder| {
-            Box::new(DecodeBody {
-                decoder,
-                target,
-                overflow: Overflow::new(cast),
-            })
+            Box::new(DecodeBody { decoder, target, overflow: Overflow::new(cast) })
         })
     }
 
@@ -198,13 +177,7 @@ impl<'m> Output<'m> {
         target: TargetDtype,
         body: impl FnOnce(Box<dyn Decode + 'm>) -> Box<dyn Body<'m> + 'm>,
     ) -> Result<Self> {
-        let Group {
-            name,
-            shape,
-            decoder,
-            parts,
-            ..
-        } = group;
+        let Group { name, shape, decoder, parts, .. } = group;
         let dtype = target.dtype();
         Ok(Self {
             len: byte_len(&name, dtype, &shape)?,

@@ -57,12 +57,8 @@ pub(super) fn draft_outputs<'m>(
     let merges_first = adapters::fit_stored_names(model, options)?;
     let mut config_fields = vec![];
     if merges_first {
-        config_fields = adapters::merge(
-            (model, None),
-            &mut resolution.items,
-            &options.adapters,
-            &mut merged,
-        )?;
+        config_fields =
+            adapters::merge((model, None), &mut resolution.items, &options.adapters, &mut merged)?;
     }
     let left_out = options.names.apply(&mut resolution, &undecoded)?;
     let unmatched = select(&mut resolution, model, options)?;
@@ -111,10 +107,7 @@ pub(super) fn draft_outputs<'m>(
         }
         count_unencoded(&item, cast.is_some(), &mut report);
         let draft = draft_unencoded(item, cast, model, options)?;
-        debug!(
-            "tensor `{}`: written as {} {:?}",
-            draft.name, draft.dtype, draft.shape
-        );
+        debug!("tensor `{}`: written as {} {:?}", draft.name, draft.dtype, draft.shape);
         drafts.push(Box::new(draft));
     }
     report.passthrough = report.passthrough.saturating_sub(report.cast);
@@ -235,10 +228,7 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
     let (mut resolution, undecoded) = match is_copy {
         true => {
             let items = model.tensors().map(|t| ResolvedItem::Plain(t.into()));
-            let copies = Resolution {
-                items: items.collect(),
-                ..Resolution::default()
-            };
+            let copies = Resolution { items: items.collect(), ..Resolution::default() };
             (copies, vec![])
         }
         false => model.resolve().of_asked(|name| asked.has(name))?,

@@ -319,21 +319,9 @@ impl<'m> Encoding<'m> {
         put: &mut Put<'_>,
         distance: &mut Comparison,
     ) -> Result<()> {
-        let Scratch {
-            values,
-            maxima,
-            back,
-            encoder: buffers,
-            ..
-        } = scratch;
+        let Scratch { values, maxima, back, encoder: buffers, .. } = scratch;
         back.resize(values.len(), 0.0);
-        let input = TileValues {
-            tile: part,
-            values,
-            survey,
-            maxima,
-            level,
-        };
+        let input = TileValues { tile: part, values, survey, maxima, level };
         self.encoder.encode(&input, buffers, back, put)?;
         distance.add(values, back, level);
         // A finite value can be too large for the scheme. Its library would store the infinity

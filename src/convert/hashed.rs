@@ -77,12 +77,7 @@ impl<'a> HashingSink<'a> {
         cancel: &'a CancelToken,
     ) -> Result<Self> {
         let files = (first..first + count).map(|file| FileDigest::new(plan, file));
-        Ok(Self {
-            sink,
-            first,
-            files: files.collect::<Result<_>>()?,
-            cancel,
-        })
+        Ok(Self { sink, first, files: files.collect::<Result<_>>()?, cancel })
     }
 
     /// The sums of the files in hexadecimal digits, once everything is written.
@@ -142,10 +137,7 @@ impl Sink for HashingSink<'_> {
 impl FileDigest {
     fn new(plan: &Plan<'_>, file: usize) -> Result<Self> {
         let (planned, outputs) = (&plan.files[file], &plan.outputs[plan.outputs_of(file)]);
-        let mut written = Written {
-            end: 0,
-            behind: BTreeMap::new(),
-        };
+        let mut written = Written { end: 0, behind: BTreeMap::new() };
         // A header that is patched at the end is hashed at the end, and with it all that lies
         // behind.
         if outputs.iter().all(|output| output.place.patch.is_none()) {
@@ -164,11 +156,7 @@ impl FileDigest {
         Ok(Self {
             len: planned.len,
             written: Mutex::new(written),
-            hashed: Mutex::new(Hashed {
-                at: 0,
-                hasher: FileHasher::new()?,
-                buffer: Vec::new(),
-            }),
+            hashed: Mutex::new(Hashed { at: 0, hasher: FileHasher::new()?, buffer: Vec::new() }),
         })
     }
 }
@@ -263,10 +251,7 @@ mod tests {
     #[test]
     fn pieces_in_any_order() {
         let pieces = [(3, 2), (7, 1), (0, 3), (5, 2), (9, 1), (8, 1)];
-        let mut written = Written {
-            end: 0,
-            behind: BTreeMap::new(),
-        };
+        let mut written = Written { end: 0, behind: BTreeMap::new() };
         for (at, len) in pieces {
             written.add(at, len).unwrap();
             for again in [(at, 1), (at + len - 1, 4)] {

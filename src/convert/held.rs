@@ -106,12 +106,9 @@ impl Pieces {
             .find(|piece| piece.output == output);
         match last {
             Some(last) if last.at + last.len as u64 == at => last.len += bytes.len(),
-            _ => self.pieces.push(Piece {
-                output,
-                at,
-                start: all.len(),
-                len: bytes.len(),
-            }),
+            _ => self
+                .pieces
+                .push(Piece { output, at, start: all.len(), len: bytes.len() }),
         }
         all.extend_from_slice(bytes);
     }

@@ -47,12 +47,7 @@ impl InputRecord {
     /// Whether the file that `now` is of is this one, wherever it lies: it has the same times to the
     /// nanosecond, which only the system sets. Where it sets none, nothing can tell.
     pub(super) fn is_file_of(&self, now: &FileState) -> bool {
-        let FileState {
-            len,
-            modified,
-            changed,
-            ..
-        } = self.state;
+        let FileState { len, modified, changed, .. } = self.state;
         changed != 0 && (len, modified, changed) == (now.len, now.modified, now.changed)
     }
 }
@@ -102,10 +97,7 @@ impl ConversionParameters {
     /// The shards are compared last. They differ whenever another parameter changes the plan, and
     /// that parameter is what the user can act on.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
-        let (ours, theirs) = (
-            serde_json::to_value(self).ok()?,
-            serde_json::to_value(other).ok()?,
-        );
+        let (ours, theirs) = (serde_json::to_value(self).ok()?, serde_json::to_value(other).ok()?);
         let fields = ours.as_object()?.iter();
         let differ = |(key, value): (&String, &serde_json::Value)| {
             let other = theirs.get(key).filter(|other| *other != value)?;

@@ -108,19 +108,13 @@ impl ConvertOptions {
     /// Returns default options with the container `target`.
     #[must_use]
     pub fn new(target: ConvertTarget) -> Self {
-        Self {
-            target,
-            ..Self::default()
-        }
+        Self { target, ..Self::default() }
     }
 
     /// Options that copy every tensor to the container `target` as it is stored.
     #[cfg_attr(not(feature = "pth"), allow(dead_code))]
     pub(crate) fn copying(target: ConvertTarget) -> Self {
-        Self {
-            copies_all: true,
-            ..Self::new(target)
-        }
+        Self { copies_all: true, ..Self::new(target) }
     }
 
     /// Sets the element type, threads, replacement, cancellation and progress.

@@ -249,10 +249,7 @@ pub(super) struct Job<'a, 'm> {
     /// Number of the job among all jobs of the plan.
     pub number: usize,
     /// Lets a job wait for lower-numbered jobs of its tensor.
-    #[cfg_attr(
-        not(feature = "lethe"),
-        expect(dead_code, reason = "only encoders wait")
-    )]
+    #[cfg_attr(not(feature = "lethe"), expect(dead_code, reason = "only encoders wait"))]
     pub outcome: &'a Outcome,
 }
 

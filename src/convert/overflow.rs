@@ -30,10 +30,7 @@ pub(super) struct Overflow {
 
 impl Overflow {
     pub(super) fn new(cast: FloatCast) -> Self {
-        Self {
-            saturates: cast == FloatCast::Saturating,
-            largest: AtomicU32::new(0),
-        }
+        Self { saturates: cast == FloatCast::Saturating, largest: AtomicU32::new(0) }
     }
 
     /// Checks rows `rows` of `tile`, which `decoder` has decoded to F16 into `worker`. A slab with
@@ -83,9 +80,7 @@ pub(super) fn notes(plan: &Plan<'_>) -> Vec<String> {
     let more = notes.len().saturating_sub(NAMED);
     if more > 0 {
         notes.truncate(NAMED);
-        notes.push(format!(
-            "{more} more tensors have values beyond the range of F16"
-        ));
+        notes.push(format!("{more} more tensors have values beyond the range of F16"));
     }
     notes
 }

@@ -58,19 +58,13 @@ enum Walk {
 impl Walk {
     /// Over `values` values of at most `step` bytes, which nothing decodes.
     fn pieces(values: usize, step: usize) -> Self {
-        let cut = Cut {
-            tile_cols: JOB_BYTES / step,
-            ..Cut::single(values)
-        };
+        let cut = Cut { tile_cols: JOB_BYTES / step, ..Cut::single(values) };
         Self::Pieces(cut, PIECE_BYTES / step)
     }
 
     /// Over `values` values, of which the jobs of a plan make `granule` together.
     fn rows(values: usize, granule: usize) -> Self {
-        Self::Rows(Cut {
-            tile_cols: granule,
-            ..Cut::single(values)
-        })
+        Self::Rows(Cut { tile_cols: granule, ..Cut::single(values) })
     }
 }
 
@@ -101,11 +95,7 @@ impl<'a, 'm> PairSide<'a, 'm> {
             0 => dtype.type_size().unwrap_or(1),
             _ => 1,
         };
-        Self {
-            recovery,
-            index,
-            step,
-        }
+        Self { recovery, index, step }
     }
 
     fn output(&self) -> &'a Output<'m> {
@@ -161,10 +151,7 @@ impl<'a, 'm> PairSide<'a, 'm> {
                 Ok(())
             }
             ValueSource::Stored(part) => {
-                let slab = Tile {
-                    rows: rows.clone(),
-                    cols: tile.cols.clone(),
-                };
+                let slab = Tile { rows: rows.clone(), cols: tile.cols.clone() };
                 let bytes = out.as_mut_bytes();
                 slab.runs(cols).try_for_each(|(first, run)| {
                     let run = run.start * self.step..run.end * self.step;
@@ -215,18 +202,11 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
                 None => Walk::rows(values, a.granule().max(b.granule())),
             },
         };
-        Some(Self {
-            a,
-            b: Some(b),
-            walk,
-        })
+        Some(Self { a, b: Some(b), walk })
     }
 
     /// Output tensor `index` of `recovery` alone: there are no bytes of a second side.
-    #[cfg_attr(
-        not(feature = "check"),
-        expect(dead_code, reason = "only a check reads one model")
-    )]
+    #[cfg_attr(not(feature = "check"), expect(dead_code, reason = "only a check reads one model"))]
     pub(crate) fn single(recovery: &'a Recovery<'m>, index: usize) -> Self {
         let a = PairSide::new(recovery, index);
         let values = a.values();
@@ -311,11 +291,8 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
             a.recovery.verify_inputs(a.index)?;
             b.map_or(Ok(()), |b| b.recovery.verify_inputs(b.index))?;
         }
-        let PairScratch {
-            loaded: [loaded_a, loaded_b],
-            values: [values_a, values_b],
-            worker,
-        } = scratch;
+        let PairScratch { loaded: [loaded_a, loaded_b], values: [values_a, values_b], worker } =
+            scratch;
         let step_b = b.map_or(0, |b| b.step);
         run.cancel.check()?;
         let tile = self.cut().tile(job);
@@ -332,10 +309,7 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
                     b.map_or(Ok(()), |b| {
                         b.slab(&tile, &rows, cut.cols, (loaded_b, run.level), values_b)
                     })?;
-                    let slab = Tile {
-                        rows,
-                        cols: tile.cols.clone(),
-                    };
+                    let slab = Tile { rows, cols: tile.cols.clone() };
                     for (index, values) in slab.runs(cut.cols) {
                         let range = |step: usize| values.start * step..values.end * step;
                         let a = &values_a.as_bytes()[range(a.step)];
@@ -350,11 +324,7 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
             a.read(&values, worker, values_a)?;
             b.map_or(Ok(()), |b| b.read(&values, worker, values_b))?;
             let a = &values_a.as_bytes()[..values.len() * a.step];
-            take(
-                start as u64,
-                a,
-                &values_b.as_bytes()[..values.len() * step_b],
-            );
+            take(start as u64, a, &values_b.as_bytes()[..values.len() * step_b]);
         }
         Ok(())
     }
@@ -365,10 +335,7 @@ impl ConvertOptions {
     /// the names that they have, without arrays that no tensor can hold. Whoever reads the values
     /// reports the progress.
     pub(crate) fn for_values(run: &RememberOptions) -> Self {
-        let mut options = Self::from(RememberOptions {
-            progress: None,
-            ..run.clone()
-        });
+        let mut options = Self::from(RememberOptions { progress: None, ..run.clone() });
         options.single_file = true;
         options.skip_unsupported = true;
         options.scope = ModelScope::Tensors;

@@ -96,18 +96,11 @@ impl<'m> Plan<'m> {
         let data_len = drafts.iter().map(|d| d.len).sum();
         for (draft, (file, offset)) in drafts.iter_mut().zip(places) {
             first_job.push(first_job[first_job.len() - 1] + draft.body.jobs(&draft.cut));
-            draft.place = PlannedPlace {
-                file,
-                offset,
-                patch: patches.next().map(Box::new),
-            };
+            draft.place = PlannedPlace { file, offset, patch: patches.next().map(Box::new) };
         }
         let files: Vec<_> = layouts
             .into_iter()
-            .map(|l| PlannedFile {
-                framing: l.framing,
-                len: l.file_len,
-            })
+            .map(|l| PlannedFile { framing: l.framing, len: l.file_len })
             .collect();
         let mut plan = Self {
             files,
@@ -223,10 +216,7 @@ fn require_unique_names(drafts: &[BoxedOutput<'_>]) -> Result<()> {
             "the output would have it twice, as {} {:?} and as {} {:?}",
             other.dtype, other.shape, d.dtype, d.shape
         );
-        return Err(AnamnesisError::parse(format!(
-            "tensor `{}`: {what}",
-            d.name
-        )));
+        return Err(AnamnesisError::parse(format!("tensor `{}`: {what}", d.name)));
     }
     Ok(())
 }

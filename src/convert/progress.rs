@@ -16,20 +16,13 @@ impl ProgressSum {
     pub(crate) fn new(options: &RememberOptions, total_bytes: u64, total_tensors: usize) -> Self {
         Self {
             callback: options.progress.clone(),
-            done: Mutex::new(Progress {
-                total_bytes,
-                total_tensors,
-                ..Progress::default()
-            }),
+            done: Mutex::new(Progress { total_bytes, total_tensors, ..Progress::default() }),
         }
     }
 
     /// A sum that nobody is told of.
     pub(crate) fn silent() -> Self {
-        Self {
-            callback: None,
-            done: Mutex::default(),
-        }
+        Self { callback: None, done: Mutex::default() }
     }
 
     /// Whether somebody is told.

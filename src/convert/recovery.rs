@@ -119,12 +119,8 @@ impl<'m> Recovery<'m> {
     }
 
     fn write_directory(&self, output: &Path, names: &[String]) -> Result<Report> {
-        let writer = PartWriter {
-            plan: &self.plan,
-            model: self.model,
-            options: &self.options,
-            names,
-        };
+        let writer =
+            PartWriter { plan: &self.plan, model: self.model, options: &self.options, names };
         let made = writer.write(output)?;
         let mut report = self.final_report();
         report.notes.extend(made.notes);
@@ -254,18 +250,9 @@ impl Recovery<'_> {
                 Ok(())
             }
         }
-        let options = super::RememberOptions {
-            level,
-            threads: Some(1),
-            ..self.options.run.clone()
-        };
-        Run::new(
-            &self.plan,
-            self.plan.all(),
-            &options,
-            &ProgressSum::silent(),
-        )
-        .run(&Nowhere)
+        let options =
+            super::RememberOptions { level, threads: Some(1), ..self.options.run.clone() };
+        Run::new(&self.plan, self.plan.all(), &options, &ProgressSum::silent()).run(&Nowhere)
     }
 
     /// Sets the instruction set that the plan's jobs use.
@@ -291,10 +278,7 @@ pub(super) fn inputs<'m>(
     paths.extend(model.beside.iter().map(|file| file.path.clone()));
     let companions = model.companions().chain(plan.companions());
     paths.extend(companions.map(|companion| companion.path.clone()));
-    Inputs {
-        sources: &model.sources,
-        paths,
-    }
+    Inputs { sources: &model.sources, paths }
 }
 
 /// Reads the header of a written file back and compares it with the plan.

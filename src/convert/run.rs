@@ -267,10 +267,7 @@ pub(super) fn files_side_by_side(options: &RememberOptions) -> usize {
 pub(super) fn run_lanes(lanes: &[Lane<'_, '_>], options: &RememberOptions) -> Result<()> {
     let jobs: usize = lanes.iter().map(Lane::len).sum();
     let threads = threads(options).clamp(1, jobs.max(1));
-    let queue = JobQueue {
-        lanes,
-        outcome: Outcome::new(),
-    };
+    let queue = JobQueue { lanes, outcome: Outcome::new() };
     on_threads(threads, |worker| queue.work(worker));
     // Files that are whole are kept even if jobs of others have failed.
     let finished = lanes.iter().filter(|lane| lane.is_done());

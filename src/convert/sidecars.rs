@@ -63,10 +63,7 @@ impl Sidecars {
             outputs: outputs.iter().map(|path| resolve_links(path)).collect(),
             places: outputs.iter().filter_map(|path| place_at(path)).collect(),
             is_part,
-            found: Self {
-                files: vec![],
-                notes: vec![],
-            },
+            found: Self { files: vec![], notes: vec![] },
         };
         search.directory(from, Path::new(""), 0)?;
         Ok(search.found)
@@ -178,11 +175,7 @@ fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<S
 /// `Io` if the file cannot be written.
 pub(super) fn write_config(to: &UnfinishedDirectory, edits: &ConfigEdits<'_>) -> Result<()> {
     let name = "config.json";
-    let added = ConfigEdits {
-        dtype: None,
-        fields: &[],
-        ..*edits
-    };
+    let added = ConfigEdits { dtype: None, fields: &[], ..*edits };
     match edit_config("{}", &added) {
         Some(mut text) if edits.quantization.is_some() && to.open_file(name)?.is_none() => {
             text.push('\n');
@@ -202,10 +195,7 @@ pub(super) fn write_made(
     edits: &ConfigEdits<'_>,
 ) -> Result<()> {
     // What was made has the type already.
-    let edits = ConfigEdits {
-        dtype: None,
-        ..*edits
-    };
+    let edits = ConfigEdits { dtype: None, ..*edits };
     let edited = match name {
         "config.json" => edit_config(text, &edits),
         _ => None,

@@ -175,11 +175,7 @@ impl ParsedModel {
     /// `Unsupported` if the options ask for encoding: encoders write several tensors at once.
     /// Otherwise those of [`recovery`](Self::recovery).
     fn plan_stream(&self, options: ConvertOptions) -> Result<Recovery<'_>> {
-        let options = ConvertOptions {
-            single_file: true,
-            max_shard_size: None,
-            ..options
-        };
+        let options = ConvertOptions { single_file: true, max_shard_size: None, ..options };
         let recovery = self.recovery(options)?;
         recovery.require_unencoded()?;
         Ok(recovery)
@@ -231,11 +227,7 @@ impl<'a, 'm> OutputStream<'a, 'm> {
         max_bytes: u64,
         mut take: impl FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let Self {
-            recovery,
-            done,
-            bytes,
-        } = self;
+        let Self { recovery, done, bytes } = self;
         let Recovery { plan, options, .. } = recovery;
         let output = &plan.outputs[i];
         let (tiles, threads) = (output.cut.tiles(), run::threads(&options.run));
@@ -275,10 +267,7 @@ impl Recovery<'_> {
         let plan = &self.plan;
         let [_] = plan.files.as_slice() else {
             let what = "only one file can be written in order";
-            return Err(AnamnesisError::unsupported(
-                "an output in several files",
-                what,
-            ));
+            return Err(AnamnesisError::unsupported("an output in several files", what));
         };
         if plan
             .outputs
@@ -326,10 +315,7 @@ impl Recovery<'_> {
         if self.options.encodes() {
             let what =
                 "tensors are encoded only for a whole output; write it to a file or to bytes";
-            return Err(AnamnesisError::unsupported(
-                "encoding tensor by tensor",
-                what,
-            ));
+            return Err(AnamnesisError::unsupported("encoding tensor by tensor", what));
         }
         Ok(())
     }

@@ -85,7 +85,5 @@ fn note_on_files(model: &ParsedModel, options: &ConvertOptions) -> Option<String
     let files = model.beside.iter();
     let files = files.map(|file| format!("`{}` is {}", file.name, file.path.display()));
     let files = join_first(&files.collect::<Vec<_>>(), MAX_NAMED);
-    Some(format!(
-        "files of the model are left out, for which the output has no place: {files}"
-    ))
+    Some(format!("files of the model are left out, for which the output has no place: {files}"))
 }

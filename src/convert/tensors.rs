@@ -62,12 +62,7 @@ impl VerifiedInputs {
 
 impl<'a> From<&'a Output<'_>> for OutputTensor<'a> {
     fn from(output: &'a Output<'_>) -> Self {
-        Self {
-            name: &output.name,
-            shape: &output.shape,
-            dtype: output.dtype,
-            byte_len: output.len,
-        }
+        Self { name: &output.name, shape: &output.shape, dtype: output.dtype, byte_len: output.len }
     }
 }
 
@@ -210,13 +205,7 @@ impl Recovery<'_> {
         let mut inputs = output.checks.before().iter();
         inputs.try_for_each(|part| self.verified.verify(part))?;
         OutputStream::new(self).for_each_piece(i, BYTES_PER_THREAD, |at, bytes| {
-            take(Panel {
-                name: &output.name,
-                shape: &output.shape,
-                dtype: output.dtype,
-                at,
-                bytes,
-            })
+            take(Panel { name: &output.name, shape: &output.shape, dtype: output.dtype, at, bytes })
         })?;
         let mut sources = output.sources.iter().map(|&i| &self.model.sources[i]);
         sources.try_for_each(Source::require_unchanged)

@@ -325,10 +325,7 @@ fn gguf_to_mlx<'m>(
         *text = format!("{config:#}\n");
     }
     let made = take(found, vec![], true, resolution, report);
-    Ok(WholeModel {
-        is_mlx: made.is_mlx,
-        ..whole
-    })
+    Ok(WholeModel { is_mlx: made.is_mlx, ..whole })
 }
 
 /// A Hugging Face model as GGUF.
@@ -420,8 +417,5 @@ fn from_gguf<'m>(
     }
     resolution.items = found.items;
     report.notes.extend(found.notes);
-    Ok(WholeModel {
-        files: found.files,
-        ..WholeModel::default()
-    })
+    Ok(WholeModel { files: found.files, ..WholeModel::default() })
 }

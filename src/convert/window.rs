@@ -16,10 +16,7 @@ pub(super) struct OutputWindow<'a> {
 impl<'a> OutputWindow<'a> {
     /// The bytes of a file from offset `start` on, as many as `bytes` has.
     pub(super) fn new(start: u64, bytes: &'a mut [u8]) -> Self {
-        Self {
-            start,
-            bytes: Mutex::new(bytes),
-        }
+        Self { start, bytes: Mutex::new(bytes) }
     }
 }
 

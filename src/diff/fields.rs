@@ -76,11 +76,9 @@ pub(super) fn configs(a: &ParsedModel, b: &ParsedModel) -> Result<Vec<FieldDiff>
 fn compare(path: &str, a: Option<Value>, b: Option<Value>, out: &mut Vec<FieldDiff>) {
     match (a, b) {
         (Some(a), Some(b)) => compare_json(path, ".", a, b, out),
-        (a, b) if a != b => out.push(FieldDiff {
-            path: path.to_owned(),
-            a: a.map(brief),
-            b: b.map(brief),
-        }),
+        (a, b) if a != b => {
+            out.push(FieldDiff { path: path.to_owned(), a: a.map(brief), b: b.map(brief) })
+        }
         _ => {}
     }
 }
@@ -114,11 +112,9 @@ fn compare_json(path: &str, separator: &str, a: Value, b: Value, out: &mut Vec<F
                 b: Some(b.get(at).map_or_else(|| length(&b), Value::clone)),
             });
         }
-        (a, b) => out.push(FieldDiff {
-            path: path.to_owned(),
-            a: Some(brief(a)),
-            b: Some(brief(b)),
-        }),
+        (a, b) => {
+            out.push(FieldDiff { path: path.to_owned(), a: Some(brief(a)), b: Some(brief(b)) })
+        }
     }
 }
 
@@ -177,11 +173,7 @@ mod tests {
         assert_eq!(
             found,
             [
-                (
-                    "t[1000]".to_owned(),
-                    Some(json!("end of 1000 elements")),
-                    Some(json!(7))
-                ),
+                ("t[1000]".to_owned(), Some(json!("end of 1000 elements")), Some(json!(7))),
                 ("t[3]".to_owned(), Some(json!(7)), Some(json!(8))),
                 ("t".to_owned(), None, Some(json!("array of 1001 elements"))),
             ]

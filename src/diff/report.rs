@@ -217,12 +217,7 @@ impl DiffReport {
                 Compared::Incomparable => None,
                 Compared::Sums(sums, kind) => Some(sums.into_diff(&a.shape, kind)),
             };
-            let changed = TensorDiff {
-                name: a.name.clone(),
-                a,
-                b,
-                values,
-            };
+            let changed = TensorDiff { name: a.name.clone(), a, b, values };
             let has_equal_values = changed.values.as_ref().is_some_and(|v| v.unequal == 0);
             if has_equal_values && !changed.is_stored_differently() {
                 self.equal += 1;

@@ -83,12 +83,8 @@ impl Schedule {
             .threads
             .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
         let next = AtomicUsize::new(0);
-        let folded = Mutex::new(InOrder {
-            next: 0,
-            pending: BTreeMap::new(),
-            fold,
-            outcome: Ok(()),
-        });
+        let folded =
+            Mutex::new(InOrder { next: 0, pending: BTreeMap::new(), fold, outcome: Ok(()) });
         let worker = |_| {
             let mut scratch = S::default();
             loop {
@@ -149,17 +145,7 @@ mod tests {
                 |item, value| seen.push((item, value)),
             );
             run.unwrap();
-            let expected = [
-                (1, 0),
-                (1, 1),
-                (1, 2),
-                (4, 0),
-                (4, 1),
-                (4, 2),
-                (4, 3),
-                (4, 4),
-                (5, 0),
-            ];
+            let expected = [(1, 0), (1, 1), (1, 2), (4, 0), (4, 1), (4, 2), (4, 3), (4, 4), (5, 0)];
             assert_eq!(seen, expected.map(|(item, no)| (item, (item, no))));
         }
     }

@@ -41,10 +41,7 @@ fn sub_byte_lengths() {
 
 #[test]
 fn rows_with_a_header() {
-    assert_eq!(
-        Dtype::IQ4_KS.byte_len(&[2, 3, 512]),
-        Some(6 * (4 + 2 * 136))
-    );
+    assert_eq!(Dtype::IQ4_KS.byte_len(&[2, 3, 512]), Some(6 * (4 + 2 * 136)));
     assert_eq!(Dtype::IQ4_KS.byte_len(&[256]), Some(4 + 136));
     assert_eq!(Dtype::Q8_KV.byte_len(&[5, 32]), Some(5 * (8 + 32)));
     for empty in [&[0, 256][..], &[3, 0], &[0]] {

@@ -56,13 +56,7 @@ impl Method for Awq {
             dtype,
             shape: shape.to_vec(),
         };
-        let matrix = |part, form, cols| StoredMatrix {
-            part,
-            form,
-            bits,
-            rows,
-            cols,
-        };
+        let matrix = |part, form, cols| StoredMatrix { part, form, bits, rows, cols };
         // The word order and the transposition are one form, because a word spans eight rows of the
         // weight and one of its columns.
         let interleaved = MatrixForm::Packed(WordPacking::AwqInterleaved);
@@ -83,10 +77,7 @@ impl Method for Awq {
             offsets: Some(matrix(1, interleaved, groups)),
             scales: matrix(
                 2,
-                MatrixForm::Floats {
-                    dtype: TargetDtype::F16,
-                    is_transposed: true,
-                },
+                MatrixForm::Floats { dtype: TargetDtype::F16, is_transposed: true },
                 groups,
             ),
             // Eight rows fill a word, so that no two tiles write the same one.

@@ -28,10 +28,9 @@ fn linear_layer_objection(weight: &WeightInfo<'_>) -> Option<String> {
     match weight.shape {
         [rows, cols] if rows * cols > 0 => None,
         [_, _] => Some("it has no values".to_owned()),
-        shape => Some(format!(
-            "it has {} dimensions, and weights of linear layers have 2",
-            shape.len()
-        )),
+        shape => {
+            Some(format!("it has {} dimensions, and weights of linear layers have 2", shape.len()))
+        }
     }
 }
 

@@ -68,10 +68,7 @@ impl Method for ComfyConvRot {
         let is_too_long = weight.cols() > MAX_ROW_LEN;
         linear_weight_objection(weight, unit).or_else(|| {
             is_too_long.then(|| {
-                format!(
-                    "its rows of {} values are longer than {MAX_ROW_LEN}",
-                    weight.cols()
-                )
+                format!("its rows of {} values are longer than {MAX_ROW_LEN}", weight.cols())
             })
         })
     }
@@ -194,10 +191,7 @@ impl ComfyConvRotEncoder {
             return;
         };
         let kernel = RotatedRows {
-            codes: ByteCodes {
-                bytes: codes,
-                row_bytes: self.cols,
-            },
+            codes: ByteCodes { bytes: codes, row_bytes: self.cols },
             width: self.cols,
             group,
             scales,

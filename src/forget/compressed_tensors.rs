@@ -37,31 +37,15 @@ pub(crate) struct CompressedTensors {
 
 impl CompressedTensors {
     /// Weights of four bits, activations in the type of the model.
-    pub(crate) const W4A16: Self = Self {
-        bits: 4,
-        group: Some(128),
-        symmetric: true,
-        activations: false,
-    };
-    pub(crate) const W4A16_ASYM: Self = Self {
-        symmetric: false,
-        ..Self::W4A16
-    };
+    pub(crate) const W4A16: Self =
+        Self { bits: 4, group: Some(128), symmetric: true, activations: false };
+    pub(crate) const W4A16_ASYM: Self = Self { symmetric: false, ..Self::W4A16 };
     /// Weights of eight bits, activations in the type of the model.
-    pub(crate) const W8A16: Self = Self {
-        bits: 8,
-        ..Self::W4A16
-    };
+    pub(crate) const W8A16: Self = Self { bits: 8, ..Self::W4A16 };
     /// [`W8A16`](Self::W8A16) with a scale for each row, as the preset `W8A16` was up to
     /// compressed-tensors 0.15.
-    pub(crate) const W8A16_CHANNEL: Self = Self {
-        group: None,
-        ..Self::W8A16
-    };
-    pub(crate) const W8A8: Self = Self {
-        activations: true,
-        ..Self::W8A16_CHANNEL
-    };
+    pub(crate) const W8A16_CHANNEL: Self = Self { group: None, ..Self::W8A16 };
+    pub(crate) const W8A8: Self = Self { activations: true, ..Self::W8A16_CHANNEL };
 
     fn group_of(&self, weight: &WeightInfo<'_>) -> usize {
         self.group.unwrap_or_else(|| weight.cols())
@@ -82,45 +66,23 @@ impl Method for CompressedTensors {
     }
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
-        let (rows, cols, bits, group) = (
-            weight.rows(),
-            weight.cols(),
-            self.bits,
-            self.group_of(weight),
-        );
-        let rule = IntegerRule::CompressedTensors {
-            symmetric: self.symmetric,
-        };
-        let matrix = |part, form, cols| StoredMatrix {
-            part,
-            form,
-            bits,
-            rows,
-            cols,
-        };
+        let (rows, cols, bits, group) =
+            (weight.rows(), weight.cols(), self.bits, self.group_of(weight));
+        let rule = IntegerRule::CompressedTensors { symmetric: self.symmetric };
+        let matrix = |part, form, cols| StoredMatrix { part, form, bits, rows, cols };
         let stored = |end: &str, dtype, shape: &[usize]| StoredTensor {
             name: format!("{}{end}", weight.name),
             dtype,
             shape: shape.to_vec(),
         };
-        let (groups, floats) = (
-            cols / group,
-            MatrixForm::Floats {
-                dtype: weight.dtype,
-                is_transposed: false,
-            },
-        );
+        let (groups, floats) =
+            (cols / group, MatrixForm::Floats { dtype: weight.dtype, is_transposed: false });
         let scale = stored("_scale", weight.dtype.dtype(), &[rows, groups]);
         // Index of the zero points: behind `_shape`, which only packed weights have.
         let zero = (!self.symmetric).then_some(2 + usize::from(!self.activations));
         let mut out = Grouped {
             name: weight.name.to_owned(),
-            quantizer: IntegerQuantizer {
-                rule,
-                bits,
-                group,
-                dtype: weight.dtype,
-            },
+            quantizer: IntegerQuantizer { rule, bits, group, dtype: weight.dtype },
             stored: vec![stored("", Dtype::I8, &[rows, cols]), scale.clone()],
             // The quantizer's codes are unsigned; flipping the highest bit subtracts 128 and makes
             // them signed bytes.
@@ -157,11 +119,8 @@ impl Method for CompressedTensors {
                 // 32 rows fill whole words at any number of bits, so that tiles share no word.
                 place.form = MatrixForm::Packed(WordPacking::DownColumnsTransposed);
                 out.row_align = 32;
-                out.stored.push(stored(
-                    name,
-                    Dtype::I32,
-                    &[(rows * bits).div_ceil(32), groups],
-                ));
+                out.stored
+                    .push(stored(name, Dtype::I32, &[(rows * bits).div_ceil(32), groups]));
             }
         }
         Ok(Box::new(out))

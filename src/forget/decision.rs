@@ -135,11 +135,7 @@ fn decide_by(
             }
             let mut notes = loaders::notes(model, candidates, &all, &*method, &label);
             notes.extend(of_comfy.and_then(|model| model.note(candidates, &all)));
-            Ok(Decisions {
-                all,
-                notes,
-                gguf_keys: vec![],
-            })
+            Ok(Decisions { all, notes, gguf_keys: vec![] })
         }
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and
         // layer.
@@ -185,10 +181,7 @@ pub(crate) fn encode(method: &Arc<dyn Method>, label: &str, candidate: &Candidat
     let empty = is_refused.then(|| "it is empty".to_owned());
     match empty.or_else(|| method.objection(&candidate.weight)) {
         Some(reason) => Decision::Keep(reason),
-        None => Decision::Encode {
-            method: method.clone(),
-            label: label.to_owned(),
-        },
+        None => Decision::Encode { method: method.clone(), label: label.to_owned() },
     }
 }
 
@@ -201,13 +194,7 @@ fn encode_as_class(method: &Arc<dyn Method>, label: &str, candidate: &Candidate<
             if let keep @ Decision::Keep(_) = encode(method, label, candidate) {
                 return keep;
             }
-            (
-                Mlx::Affine {
-                    bits: bits.into(),
-                    group,
-                },
-                format!("mlx-{bits}bit"),
-            )
+            (Mlx::Affine { bits: bits.into(), group }, format!("mlx-{bits}bit"))
         }
         Some(EncodedAs::Mxfp4) => {
             let mode = Mlx::Floating(MlxFloatMode::Mxfp4);
@@ -241,11 +228,7 @@ impl TensorFilter {
         let selection = Selection::new(&forget.include, &forget.exclude)?;
         let like = forget.like.as_deref();
         let like = like.map(|path| quantized_names(path, limits)).transpose()?;
-        Ok(Self {
-            selection,
-            has_include_patterns: !forget.include.is_empty(),
-            like,
-        })
+        Ok(Self { selection, has_include_patterns: !forget.include.is_empty(), like })
     }
 
     /// Whether the user asked for `candidate`, which overrides the defaults for its name.

@@ -111,10 +111,9 @@ impl Method for DFloat11 {
         }
         let [rows, cols] = [weight.rows(), weight.cols()];
         match () {
-            () if weight.dtype != TargetDtype::BF16 => Some(format!(
-                "it is {}, and DFloat11 holds BF16 alone",
-                weight.dtype
-            )),
+            () if weight.dtype != TargetDtype::BF16 => {
+                Some(format!("it is {}, and DFloat11 holds BF16 alone", weight.dtype))
+            }
             () if rows
                 .checked_mul(cols)
                 .is_none_or(|n| u32::try_from(n).is_err()) =>
@@ -137,9 +136,7 @@ impl Method for DFloat11 {
         tiles: &[ExponentTile],
     ) -> Option<std::result::Result<Arc<dyn Method>, String>> {
         let method = |stream| {
-            let method: Arc<dyn Method> = Arc::new(Self {
-                stream: Some(Arc::new(stream)),
-            });
+            let method: Arc<dyn Method> = Arc::new(Self { stream: Some(Arc::new(stream)) });
             method
         };
         Some(CountedStream::new(tiles).map(method))
@@ -244,11 +241,7 @@ impl Encode for DFloat11Encoder {
     ) -> Result<()> {
         let [_, cols] = self.shape;
         let first = (values.tile.rows.start * cols) as u64;
-        let EncodeBuffers {
-            codes: rest,
-            stream: out,
-            ..
-        } = buffers;
+        let EncodeBuffers { codes: rest, stream: out, .. } = buffers;
         let start = self.encode_tile(first, values.values, out)?;
         let codes = (Stored::Codes as usize, start.bit);
         self.partial.put(codes, &out.bytes, out.end, put)?;

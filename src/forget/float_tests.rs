@@ -24,10 +24,7 @@ fn granularity(text: &str) -> Granularity {
         "channel" => Granularity::Channel,
         block => {
             let (rows, cols) = block.split_once('x').unwrap();
-            Granularity::Block {
-                rows: rows.parse().unwrap(),
-                cols: cols.parse().unwrap(),
-            }
+            Granularity::Block { rows: rows.parse().unwrap(), cols: cols.parse().unwrap() }
         }
     }
 }
@@ -35,27 +32,17 @@ fn granularity(text: &str) -> Granularity {
 /// The method of a case. None if its feature is not in this build.
 fn method_of(text: &str) -> Option<Box<dyn Method>> {
     let words: Vec<&str> = text.split(' ').collect();
-    let transformers = |is_ue8m0, allows_edge_blocks| Fp8Layout::Transformers {
-        is_ue8m0,
-        allows_edge_blocks,
-    };
+    let transformers =
+        |is_ue8m0, allows_edge_blocks| Fp8Layout::Transformers { is_ue8m0, allows_edge_blocks };
     let fp8 = |layout, text| {
-        Some(Box::new(Fp8 {
-            layout,
-            granularity: granularity(text),
-        }) as Box<dyn Method>)
+        Some(Box::new(Fp8 { layout, granularity: granularity(text) }) as Box<dyn Method>)
     };
     match words[..] {
         ["fp8", "transformers", "float", block] => fp8(transformers(false, false), block),
         ["fp8", "transformers", "ue8m0", block] => fp8(transformers(true, false), block),
         ["fp8", "transformers", "ragged", block] => fp8(transformers(false, true), block),
         ["fp8", "compressed_tensors", of] => fp8(Fp8Layout::CompressedTensors, of),
-        ["fp8", "comfy", format] => fp8(
-            Fp8Layout::ComfyUi {
-                is_e5m2: format == "e5m2",
-            },
-            "tensor",
-        ),
+        ["fp8", "comfy", format] => fp8(Fp8Layout::ComfyUi { is_e5m2: format == "e5m2" }, "tensor"),
         ["comfy", format] => Some(Box::new(if format == "int8" {
             ComfyConvRot::Int8
         } else {
@@ -80,11 +67,7 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
                 "ggml" => ScaleRule::Ggml,
                 _ => ScaleRule::LayoutDefault,
             };
-            Some(Box::new(Mx {
-                layout,
-                rule,
-                is_mxfp8: words[0] == "mxfp8",
-            }))
+            Some(Box::new(Mx { layout, rule, is_mxfp8: words[0] == "mxfp8" }))
         }
         _ => None,
     }
@@ -106,29 +89,15 @@ fn check(file: &Path) -> (usize, usize) {
     };
     let input = tensors.tensor("weights").unwrap();
     let (dtype, values) = widened(&input);
-    let weight = WeightInfo {
-        name: &metadata["name"],
-        shape: input.shape(),
-        dtype,
-    };
+    let weight = WeightInfo { name: &metadata["name"], shape: input.shape(), dtype };
     assert_eq!(method.objection(&weight), None);
     let encoder = method.encoder(&weight).unwrap();
-    let whole = encode(
-        &*encoder,
-        &values,
-        Level::detect(),
-        [usize::MAX, usize::MAX],
-    );
+    let whole = encode(&*encoder, &values, Level::detect(), [usize::MAX, usize::MAX]);
     assert_eq!(whole.stored.len(), tensors.len() - 1);
     let mut different = 0;
     for (stored, bytes) in &whole.stored {
         let expected = tensors.tensor(&stored.name).unwrap();
-        assert_eq!(
-            Dtype::try_from(expected.dtype()).unwrap(),
-            stored.dtype,
-            "{}",
-            stored.name
-        );
+        assert_eq!(Dtype::try_from(expected.dtype()).unwrap(), stored.dtype, "{}", stored.name);
         assert_eq!(expected.shape(), stored.shape, "{}", stored.name);
         let differ = bytes
             .iter()
@@ -165,19 +134,10 @@ fn check(file: &Path) -> (usize, usize) {
         whole.back[first.unwrap()]
     );
     for level in Level::available() {
-        for cut in [
-            [usize::MAX, usize::MAX],
-            [1, 1],
-            [3, 2],
-            [1, usize::MAX],
-            [2, 3],
-        ] {
+        for cut in [[usize::MAX, usize::MAX], [1, 1], [3, 2], [1, usize::MAX], [2, 3]] {
             let other = encode(&*encoder, &values, level, cut);
             assert!(other.stored == whole.stored, "{level:?} {cut:?}");
-            assert!(
-                other.back.iter().zip(&whole.back).all(same),
-                "{level:?} {cut:?}"
-            );
+            assert!(other.back.iter().zip(&whole.back).all(same), "{level:?} {cut:?}");
         }
         if values.len() > 100_000 {
             break;
@@ -198,12 +158,7 @@ fn check_all(dir: &Path) -> usize {
         .iter()
         .map(|file| check(file))
         .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    println!(
-        "{} files, {} values, {} bytes differ",
-        files.len(),
-        sums.0,
-        sums.1
-    );
+    println!("{} files, {} values, {} bytes differ", files.len(), sums.0, sums.1);
     assert_eq!(sums.1, 0);
     files.len()
 }
@@ -214,31 +169,15 @@ fn objections_to_shapes() {
         let method = method_of(method);
         method.is_some_and(|method| {
             method
-                .objection(&WeightInfo {
-                    name,
-                    shape,
-                    dtype: TargetDtype::BF16,
-                })
+                .objection(&WeightInfo { name, shape, dtype: TargetDtype::BF16 })
                 .is_some()
         })
     };
     for (method, name, shape) in [
-        (
-            "fp8 transformers float 128x128",
-            "a.weight",
-            &[100, 128][..],
-        ),
+        ("fp8 transformers float 128x128", "a.weight", &[100, 128][..]),
         ("fp8 transformers float 128x128", "a.weight", &[128]),
-        (
-            "fp8 transformers ragged 128x128",
-            "a.experts.up",
-            &[2, 100, 128],
-        ),
-        (
-            "fp8 transformers float tensor",
-            "a.experts.up",
-            &[2, 128, 128],
-        ),
+        ("fp8 transformers ragged 128x128", "a.experts.up", &[2, 100, 128]),
+        ("fp8 transformers float tensor", "a.experts.up", &[2, 128, 128]),
         ("fp8 transformers float channel", "a.weight", &[128, 128]),
         ("fp8 compressed_tensors channel", "a.weight", &[2, 1 << 20]),
         ("fp8 compressed_tensors 1x1", "a.weight", &[2, 32]),
@@ -260,16 +199,8 @@ fn objections_to_shapes() {
         assert!(objects(method, name, shape), "{method} {name} {shape:?}");
     }
     for (method, name, shape) in [
-        (
-            "fp8 transformers ragged 128x128",
-            "a.weight",
-            &[100, 130][..],
-        ),
-        (
-            "fp8 transformers float 128x128",
-            "a.experts.up",
-            &[2, 128, 256],
-        ),
+        ("fp8 transformers ragged 128x128", "a.weight", &[100, 130][..]),
+        ("fp8 transformers float 128x128", "a.experts.up", &[2, 128, 256]),
         ("fp8 compressed_tensors 128x128", "a.weight", &[1, 1]),
         ("mxfp4 gpt_oss own", "a.experts.up", &[2, 32, 7]),
         ("mxfp4 gpt_oss own", "a.weight", &[2, 7, 32]),

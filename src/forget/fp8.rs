@@ -69,12 +69,7 @@ impl Fp8 {
     fn runner(&self, dtype: TargetDtype) -> Fp8Runner {
         use half::{bf16, f16};
         match (self.layout, dtype) {
-            (
-                Fp8Layout::Transformers {
-                    is_ue8m0: false, ..
-                },
-                _,
-            ) => run::<TransformersFp8<false>>,
+            (Fp8Layout::Transformers { is_ue8m0: false, .. }, _) => run::<TransformersFp8<false>>,
             (Fp8Layout::Transformers { is_ue8m0: true, .. }, _) => run::<TransformersFp8<true>>,
             (Fp8Layout::CompressedTensors, TargetDtype::F32) => run::<CompressedTensorsFp8<f32>>,
             (Fp8Layout::CompressedTensors, TargetDtype::F16) => run::<CompressedTensorsFp8<f16>>,
@@ -156,9 +151,7 @@ impl Fp8 {
             _ if (is_stack || !allows_edge_blocks)
                 && (!height.is_multiple_of(rows) || !width.is_multiple_of(cols)) =>
             {
-                Some(format!(
-                    "its {height} × {width} are no whole blocks of {rows} × {cols}"
-                ))
+                Some(format!("its {height} × {width} are no whole blocks of {rows} × {cols}"))
             }
             _ => None,
         }
@@ -168,20 +161,16 @@ impl Fp8 {
 impl Method for Fp8 {
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let shape = match self.layout {
-            Fp8Layout::Transformers {
-                allows_edge_blocks, ..
-            } => self.transformers_objection(weight, allows_edge_blocks),
+            Fp8Layout::Transformers { allows_edge_blocks, .. } => {
+                self.transformers_objection(weight, allows_edge_blocks)
+            }
             Fp8Layout::CompressedTensors => linear_weight_objection(weight, 1),
             Fp8Layout::ComfyUi { .. } if !self.has_one_scale() => {
                 Some("ComfyUI has one scale for a tensor".to_owned())
             }
             Fp8Layout::ComfyUi { .. } => linear_weight_objection(weight, 1),
         };
-        if let Granularity::Block {
-            rows: 0..=1,
-            cols: 0..=1,
-        } = self.granularity
-        {
+        if let Granularity::Block { rows: 0..=1, cols: 0..=1 } = self.granularity {
             // As many scales as values: readers cannot tell this from a scale of another weight.
             return Some("blocks of one value have nothing to share a scale".to_owned());
         }
@@ -246,10 +235,7 @@ impl Method for Fp8 {
                     (Granularity::Tensor, _) => {
                         (ct::float_args(8, "tensor", false, None, Value::Null), token)
                     }
-                    (_, None) => (
-                        ct::float_args(8, "channel", false, None, Value::Null),
-                        token,
-                    ),
+                    (_, None) => (ct::float_args(8, "channel", false, None, Value::Null), token),
                     // Activations are quantized in groups of the block's width, so that both have a
                     // scale for the same inputs.
                     (_, Some(block)) => (
@@ -257,12 +243,7 @@ impl Method for Fp8 {
                         ct::float_args(8, "group", true, Some(block[1]), Value::Null),
                     ),
                 };
-                Some(ct::model_config(
-                    "float-quantized",
-                    &weights,
-                    &activations,
-                    skipped,
-                ))
+                Some(ct::model_config("float-quantized", &weights, &activations, skipped))
             }
             Fp8Layout::ComfyUi { .. } => None,
         }

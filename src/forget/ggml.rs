@@ -58,18 +58,11 @@ impl Method for Ggml {
         let (rows, cols) = (weight.rows(), weight.cols());
         // F32, F16 and BF16 have no blocks, and need a rounding and no search.
         if let Some(to) = TargetDtype::of(self.dtype) {
-            return Ok(Box::new(GgmlFloatEncoder {
-                stored,
-                to,
-                rows,
-                cols,
-            }));
+            return Ok(Box::new(GgmlFloatEncoder { stored, to, rows, cols }));
         }
-        let (Some(encoder), Some(decoder), Some(bytes)) = (
-            encoder(self.dtype),
-            decoder(self.dtype),
-            self.dtype.type_size(),
-        ) else {
+        let (Some(encoder), Some(decoder), Some(bytes)) =
+            (encoder(self.dtype), decoder(self.dtype), self.dtype.type_size())
+        else {
             return Err(AnamnesisError::unsupported(
                 self.dtype.to_string(),
                 "nothing is encoded to it",
@@ -172,10 +165,8 @@ impl Encode for GgmlBlockEncoder {
         put: &mut Put<'_>,
     ) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
-        self.corrupted_blocks.fetch_add(
-            corrupted_iq3_s_blocks(self.stored.dtype, values.values),
-            Ordering::Relaxed,
-        );
+        self.corrupted_blocks
+            .fetch_add(corrupted_iq3_s_blocks(self.stored.dtype, values.values), Ordering::Relaxed);
         // Every byte is written below, so that old content of the buffer does not matter.
         let bytes = &mut buffers.codes;
         bytes.resize(tile.rows.len() * self.row_bytes, 0);
@@ -209,9 +200,7 @@ impl Encode for GgmlBlockEncoder {
     fn relay(&self) -> Option<RelayTarget<'_>> {
         (self.stored.dtype == Dtype::MXFP4).then_some(RelayTarget {
             // ggml reads exponent 255 as 2^128, so codes with OCP's NaN do not fit without a check.
-            family: CodeFamily::Mxfp4 {
-                top: TopExponent::Power,
-            },
+            family: CodeFamily::Mxfp4 { top: TopExponent::Power },
             codes: self,
         })
     }
@@ -253,14 +242,7 @@ impl Encode for GgmlFloatEncoder {
 
     fn grid(&self) -> Grid {
         let Self { rows, cols, .. } = *self;
-        Grid {
-            rows,
-            cols,
-            row_align: 1,
-            col_align: cols,
-            load_bits: 4.0 * 8.0,
-            transposed: None,
-        }
+        Grid { rows, cols, row_align: 1, col_align: cols, load_bits: 4.0 * 8.0, transposed: None }
     }
 
     fn encode(
@@ -281,16 +263,12 @@ impl Encode for GgmlFloatEncoder {
         }
         match self.to {
             TargetDtype::F32 => put(0, first as u64, cast::<f32>(values.values, back).as_bytes()),
-            TargetDtype::F16 => put(
-                0,
-                first as u64,
-                cast::<half::f16>(values.values, back).as_bytes(),
-            ),
-            TargetDtype::BF16 => put(
-                0,
-                first as u64,
-                cast::<half::bf16>(values.values, back).as_bytes(),
-            ),
+            TargetDtype::F16 => {
+                put(0, first as u64, cast::<half::f16>(values.values, back).as_bytes())
+            }
+            TargetDtype::BF16 => {
+                put(0, first as u64, cast::<half::bf16>(values.values, back).as_bytes())
+            }
         }
     }
 }

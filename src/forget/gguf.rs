@@ -37,11 +37,7 @@ pub(crate) fn decide(
 ) -> Result<Decisions> {
     // `decide` calls this for schemes without a single method, which are all GGUF file types.
     let Some((file_type, pure)) = forget.scheme.file_type() else {
-        return Ok(Decisions {
-            all: vec![],
-            notes: vec![],
-            gguf_keys: vec![],
-        });
+        return Ok(Decisions { all: vec![], notes: vec![], gguf_keys: vec![] });
     };
     let imatrix = forget
         .imatrix
@@ -50,12 +46,8 @@ pub(crate) fn decide(
         .transpose()?
         .map(Arc::new);
     let overrides = TypeOverrides::new(&forget.types)?;
-    let mixture = Mixture {
-        file_type,
-        overrides: overrides.as_ref(),
-        pure,
-        has_imatrix: imatrix.is_some(),
-    };
+    let mixture =
+        Mixture { file_type, overrides: overrides.as_ref(), pure, has_imatrix: imatrix.is_some() };
     let tensors = candidates.iter().map(|candidate| MixtureTensor {
         name: candidate.weight.name,
         dims: candidate.weight.shape,
@@ -65,10 +57,7 @@ pub(crate) fn decide(
     // Types are chosen for all tensors, also for those that the user excludes: the rules count
     // tensors.
     let choices = mixture.choose(&read_facts(model), &tensors)?;
-    let mut methods = Methods {
-        imatrix: imatrix.clone(),
-        all: HashMap::new(),
-    };
+    let mut methods = Methods { imatrix: imatrix.clone(), all: HashMap::new() };
     let mut notes = FallbackNotes::default();
     // Choices come in the order of the candidates, whatever the order in which llama.cpp visits
     // them.
@@ -93,11 +82,7 @@ pub(crate) fn decide(
         notes.extend(imatrix.note_of_fit(path, candidates, &all)?);
         gguf_keys = imatrix.gguf_keys(path);
     }
-    Ok(Decisions {
-        all,
-        notes,
-        gguf_keys,
-    })
+    Ok(Decisions { all, notes, gguf_keys })
 }
 
 /// Why tensors have other types than the rules give: of each reason one tensor and the number of
@@ -230,12 +215,7 @@ impl Methods {
 
     fn of(&mut self, dtype: Dtype) -> Arc<dyn Method> {
         let imatrix = &self.imatrix;
-        let make = || {
-            Arc::new(Ggml {
-                dtype,
-                imatrix: imatrix.clone(),
-            }) as Arc<dyn Method>
-        };
+        let make = || Arc::new(Ggml { dtype, imatrix: imatrix.clone() }) as Arc<dyn Method>;
         self.all.entry(dtype).or_insert_with(make).clone()
     }
 }

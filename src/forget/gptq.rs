@@ -35,16 +35,9 @@ pub(crate) struct Gptq {
 }
 
 impl Gptq {
-    pub(crate) const INT4: Self = Self {
-        bits: 4,
-        group: Some(128),
-        symmetric: true,
-        version_2: false,
-    };
-    pub(crate) const INT8: Self = Self {
-        bits: 8,
-        ..Self::INT4
-    };
+    pub(crate) const INT4: Self =
+        Self { bits: 4, group: Some(128), symmetric: true, version_2: false };
+    pub(crate) const INT8: Self = Self { bits: 8, ..Self::INT4 };
 
     fn group_of(&self, weight: &WeightInfo<'_>) -> usize {
         self.group.unwrap_or_else(|| weight.cols())
@@ -83,12 +76,8 @@ impl Method for Gptq {
     }
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
-        let (rows, cols, bits, group) = (
-            weight.rows(),
-            weight.cols(),
-            self.bits,
-            self.group_of(weight),
-        );
+        let (rows, cols, bits, group) =
+            (weight.rows(), weight.cols(), self.bits, self.group_of(weight));
         let groups = cols / group;
         let stored = |end: &str, dtype, shape: &[usize]| StoredTensor {
             name: format!("{}.{end}", weight.base()),
@@ -100,19 +89,11 @@ impl Method for Gptq {
         } else {
             MatrixForm::PackedMinusOne(WordPacking::DownColumns)
         };
-        let matrix = |part, form, cols| StoredMatrix {
-            part,
-            form,
-            bits,
-            rows,
-            cols,
-        };
+        let matrix = |part, form, cols| StoredMatrix { part, form, bits, rows, cols };
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
             quantizer: IntegerQuantizer {
-                rule: IntegerRule::Gptq {
-                    symmetric: self.symmetric,
-                },
+                rule: IntegerRule::Gptq { symmetric: self.symmetric },
                 bits,
                 group,
                 dtype: weight.dtype,
@@ -123,18 +104,11 @@ impl Method for Gptq {
                 stored("scales", Dtype::F16, &[groups, rows]),
                 stored("g_idx", Dtype::I32, &[cols]),
             ],
-            codes: matrix(
-                0,
-                MatrixForm::Packed(WordPacking::AlongRowsTransposed),
-                cols,
-            ),
+            codes: matrix(0, MatrixForm::Packed(WordPacking::AlongRowsTransposed), cols),
             offsets: Some(matrix(1, zeros, groups)),
             scales: matrix(
                 2,
-                MatrixForm::Floats {
-                    dtype: TargetDtype::F16,
-                    is_transposed: true,
-                },
+                MatrixForm::Floats { dtype: TargetDtype::F16, is_transposed: true },
                 groups,
             ),
             row_align: self.codes_in_whole_words(),

@@ -13,14 +13,8 @@ use crate::ParsedModel;
 use crate::scheme::image_models::ImageModel;
 
 /// Values of `quant_method` of which programs for images have no loader.
-const OF_LANGUAGE_MODELS: &[&str] = &[
-    "awq",
-    "compressed-tensors",
-    "fp8",
-    "gptq",
-    "modelopt",
-    "mxfp4",
-];
+const OF_LANGUAGE_MODELS: &[&str] =
+    &["awq", "compressed-tensors", "fp8", "gptq", "modelopt", "mxfp4"];
 
 /// What the user should know of programs that load what `method` writes, which is called `label`.
 pub(super) fn notes(

@@ -85,20 +85,10 @@ impl Method for Mlx {
                 .next_back()
                 .into_iter()
                 .for_each(|last| *last = width);
-            StoredTensor {
-                name: format!("{}.{end}", weight.base()),
-                dtype,
-                shape,
-            }
+            StoredTensor { name: format!("{}.{end}", weight.base()), dtype, shape }
         };
         let groups = cols / group;
-        let matrix = |part, form, cols| StoredMatrix {
-            part,
-            form,
-            bits,
-            rows,
-            cols,
-        };
+        let matrix = |part, form, cols| StoredMatrix { part, form, bits, rows, cols };
         let words = stored("weight", Dtype::U32, cols * bits / 32);
         let codes = matrix(0, MatrixForm::Packed(WordPacking::AlongRows), cols);
         if let Self::Floating(mode) = *self {
@@ -113,10 +103,7 @@ impl Method for Mlx {
             }));
         }
         let dtype = weight.dtype.dtype();
-        let floats = MatrixForm::Floats {
-            dtype: weight.dtype,
-            is_transposed: false,
-        };
+        let floats = MatrixForm::Floats { dtype: weight.dtype, is_transposed: false };
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
             quantizer: IntegerQuantizer {
@@ -125,11 +112,7 @@ impl Method for Mlx {
                 group,
                 dtype: weight.dtype,
             },
-            stored: vec![
-                words,
-                stored("scales", dtype, groups),
-                stored("biases", dtype, groups),
-            ],
+            stored: vec![words, stored("scales", dtype, groups), stored("biases", dtype, groups)],
             codes,
             scales: matrix(1, floats, groups),
             // The bias of a group is an offset of the decoded value, not a zero point of the code,
@@ -191,19 +174,10 @@ impl Encode for MlxFloatEncoder {
     }
 
     fn grid(&self) -> Grid {
-        let StoredMatrix {
-            rows, cols, bits, ..
-        } = self.codes;
+        let StoredMatrix { rows, cols, bits, .. } = self.codes;
         // A byte for each code and its packed bits, and a byte for the scale of each group.
         let load_bits = (8 + bits) as f64 + 8.0 / self.mode.group() as f64;
-        Grid {
-            rows,
-            cols,
-            row_align: 1,
-            col_align: self.mode.group(),
-            load_bits,
-            transposed: None,
-        }
+        Grid { rows, cols, row_align: 1, col_align: self.mode.group(), load_bits, transposed: None }
     }
 
     fn encode(
@@ -213,21 +187,10 @@ impl Encode for MlxFloatEncoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues {
-            tile,
-            values,
-            level,
-            ..
-        } = *values;
+        let TileValues { tile, values, level, .. } = *values;
         let (unit, group) = (8 / self.mode.bits(), self.mode.group());
         let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [unit, group]);
-        let groups = GroupBuffers {
-            values,
-            codes,
-            scale_bytes,
-            back,
-            level,
-        };
+        let groups = GroupBuffers { values, codes, scale_bytes, back, level };
         mlx::encode(self.mode, self.dtype, groups);
         // Words are little-endian and their first code is the lowest, so that they are bytes of two
         // codes, or of one.
@@ -238,9 +201,7 @@ impl Encode for MlxFloatEncoder {
     fn relay(&self) -> Option<RelayTarget<'_>> {
         // Only MXFP4 is stored by other layouts with the same codes and exponents.
         (self.mode == MlxFloatMode::Mxfp4).then_some(RelayTarget {
-            family: CodeFamily::Mxfp4 {
-                top: TopExponent::Infinity,
-            },
+            family: CodeFamily::Mxfp4 { top: TopExponent::Infinity },
             codes: self,
         })
     }
@@ -254,15 +215,11 @@ impl StoreCodes for MlxFloatEncoder {
         level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let (mut codes, mut exponents) = (
-            std::mem::take(&mut codes.codes),
-            std::mem::take(&mut codes.exponents),
-        );
+        let (mut codes, mut exponents) =
+            (std::mem::take(&mut codes.codes), std::mem::take(&mut codes.exponents));
         let group = self.mode.group();
-        let groups = Tile {
-            rows: tile.rows.clone(),
-            cols: tile.cols.start / group..tile.cols.end / group,
-        };
+        let groups =
+            Tile { rows: tile.rows.clone(), cols: tile.cols.start / group..tile.cols.end / group };
         let words = &mut WordBuffers::default();
         self.codes.put_codes(tile, &mut codes, level, words, put)?;
         self.scales

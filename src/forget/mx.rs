@@ -170,27 +170,12 @@ impl Method for Mx {
             let stored = [blocks, part("_scales", &[experts, outputs, inputs / BLOCK])];
             return Ok(match in_rows {
                 true => {
-                    let family = Some(CodeFamily::Mxfp4 {
-                        top: TopExponent::Power,
-                    });
-                    Box::new(MxMatrixEncoder {
-                        stored,
-                        run,
-                        rows,
-                        cols,
-                        unit: 2,
-                        family,
-                    })
+                    let family = Some(CodeFamily::Mxfp4 { top: TopExponent::Power });
+                    Box::new(MxMatrixEncoder { stored, run, rows, cols, unit: 2, family })
                 }
                 // Blocks of a bare parameter run down its columns, and no other layout stores them
                 // so: its codes are never relayed.
-                false => Box::new(ExpertStackEncoder {
-                    stored,
-                    run,
-                    rows,
-                    inputs,
-                    outputs,
-                }),
+                false => Box::new(ExpertStackEncoder { stored, run, rows, inputs, outputs }),
             });
         }
         let name = |end: &str| format!("{}{end}", weight.name);
@@ -201,17 +186,8 @@ impl Method for Mx {
         };
         let codes = stored_tensor(name(end), dtype, &packed_shape(weight, unit));
         let scales = stored_tensor(name("_scale"), Dtype::U8, &packed_shape(weight, BLOCK));
-        let family = (unit == 2).then_some(CodeFamily::Mxfp4 {
-            top: TopExponent::Infinity,
-        });
-        Ok(Box::new(MxMatrixEncoder {
-            stored: [codes, scales],
-            run,
-            rows,
-            cols,
-            unit,
-            family,
-        }))
+        let family = (unit == 2).then_some(CodeFamily::Mxfp4 { top: TopExponent::Infinity });
+        Ok(Box::new(MxMatrixEncoder { stored: [codes, scales], run, rows, cols, unit, family }))
     }
 
     fn config(&self, skipped: &[String]) -> Option<Value> {
@@ -275,20 +251,9 @@ impl Encode for MxMatrixEncoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues {
-            tile,
-            values,
-            level,
-            ..
-        } = *values;
+        let TileValues { tile, values, level, .. } = *values;
         let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [self.unit, BLOCK]);
-        (self.run)(GroupBuffers {
-            values,
-            codes,
-            scale_bytes,
-            back,
-            level,
-        });
+        (self.run)(GroupBuffers { values, codes, scale_bytes, back, level });
         self.store(tile, codes, scale_bytes, put)
     }
 

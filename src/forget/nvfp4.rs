@@ -170,31 +170,16 @@ impl Encode for Nvfp4Encoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues {
-            tile,
-            values,
-            survey,
-            level,
-            ..
-        } = *values;
+        let TileValues { tile, values, survey, level, .. } = *values;
         let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [2, BLOCK]);
-        let job = GroupBuffers {
-            values,
-            codes,
-            scale_bytes,
-            back,
-            level,
-        };
+        let job = GroupBuffers { values, codes, scale_bytes, back, level };
         // Every tile computes the global scale from the same survey; the first one writes it.
         let global = (self.run)(survey as f32, job);
         self.store(tile, (codes, scale_bytes), global, put)
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {
-        Some(RelayTarget {
-            family: CodeFamily::Nvfp4,
-            codes: self,
-        })
+        Some(RelayTarget { family: CodeFamily::Nvfp4, codes: self })
     }
 }
 

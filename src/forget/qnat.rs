@@ -82,20 +82,11 @@ impl QnatEncoder {
 impl Encode for QnatEncoder {
     fn stored(&self) -> Vec<StoredTensor> {
         let len = data_len(self.block, self.block_count(), self.double_quant);
-        vec![StoredTensor {
-            name: self.name.clone(),
-            dtype: Dtype::U8,
-            shape: vec![len as usize],
-        }]
+        vec![StoredTensor { name: self.name.clone(), dtype: Dtype::U8, shape: vec![len as usize] }]
     }
 
     fn grid(&self) -> Grid {
-        flat_block_grid(
-            self.rows,
-            self.cols,
-            self.block,
-            4.0 + 64.0 / self.block as f64,
-        )
+        flat_block_grid(self.rows, self.cols, self.block, 4.0 + 64.0 / self.block as f64)
     }
 
     fn survey(&self) -> Option<Survey> {
@@ -109,11 +100,7 @@ impl Encode for QnatEncoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let &Self {
-            block,
-            double_quant,
-            ..
-        } = self;
+        let &Self { block, double_quant, .. } = self;
         let scales_at = (self.block_count() * self.block_bytes()) as u64;
         // The library gives a block of zeros the scale 1, which is the largest scale if all values
         // are zeros.
@@ -128,13 +115,7 @@ impl Encode for QnatEncoder {
         for (start, run) in values.tile.runs(self.cols) {
             codes.clear();
             scales.clear();
-            encode(
-                values.level,
-                &values.values[run.clone()],
-                block,
-                &mut codes,
-                &mut scales,
-            );
+            encode(values.level, &values.values[run.clone()], block, &mut codes, &mut scales);
             let first = start / block;
             put(0, (first * self.block_bytes()) as u64, &codes)?;
             if double_quant {
@@ -153,21 +134,12 @@ impl Encode for QnatEncoder {
             }
             // The plain format has no zero points, and the decoder adds them.
             let zeros = vec![0.0; scales.len()];
-            let decoded = QnatRows {
-                codes: &codes,
-                cols: block,
-                scales: &scales,
-                zeros: &zeros,
-            };
+            let decoded = QnatRows { codes: &codes, cols: block, scales: &scales, zeros: &zeros };
             dispatch(values.level, &decoded, Out::F32(&mut back[run]));
         }
         // The step is behind the bytes of all scales, so it belongs to no tile.
         if double_quant && values.tile.is_first() {
-            put(
-                0,
-                scales_at + self.block_count() as u64,
-                &step.to_le_bytes(),
-            )?;
+            put(0, scales_at + self.block_count() as u64, &step.to_le_bytes())?;
         }
         Ok(())
     }
@@ -193,10 +165,9 @@ mod tests {
         let index: serde_json::Value = serde_json::from_slice(&text).unwrap();
         let mut seen = [0, 0];
         for case in index["cases"].as_array().unwrap() {
-            let ([t], Some(input)) = (
-                &case["tensors"].as_array().unwrap()[..],
-                case["input"].as_str(),
-            ) else {
+            let ([t], Some(input)) =
+                (&case["tensors"].as_array().unwrap()[..], case["input"].as_str())
+            else {
                 continue;
             };
             let is = |key: &str| t[key].as_bool().unwrap();
@@ -217,17 +188,10 @@ mod tests {
             let weight = input.tensors().next().unwrap();
             let (shape, values) = (weight.shape(), values_of(&weight));
             let block = t["block_size"].as_u64().unwrap() as usize;
-            let (rows, cols) = (
-                shape.iter().rev().skip(1).product(),
-                shape.last().copied().unwrap_or(1),
-            );
-            let encoder = QnatEncoder {
-                name: weight.name().to_owned(),
-                rows,
-                cols,
-                block,
-                double_quant,
-            };
+            let (rows, cols) =
+                (shape.iter().rev().skip(1).product(), shape.last().copied().unwrap_or(1));
+            let encoder =
+                QnatEncoder { name: weight.name().to_owned(), rows, cols, block, double_quant };
             let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
             let encoded = encode(&encoder, &values, f64::from(max));
             let model = crate::parse(&file).unwrap();
@@ -237,10 +201,7 @@ mod tests {
                 .chunks(block)
                 .any(|values| values.iter().all(|&x| x == 0.0));
             if double_quant && zero_block && max > 0.0 && max < 1.0 {
-                assert_ne!(
-                    *stored, want,
-                    "{name}: qlora-rs takes 1 for the largest scale"
-                );
+                assert_ne!(*stored, want, "{name}: qlora-rs takes 1 for the largest scale");
                 continue;
             }
             assert_eq!(*stored, want, "{name}");
@@ -276,10 +237,7 @@ mod tests {
     #[test]
     fn objections_say_why() {
         let objection = |shape: &[usize]| {
-            Qnat {
-                double_quant: false,
-            }
-            .objection(&WeightInfo {
+            Qnat { double_quant: false }.objection(&WeightInfo {
                 name: "a",
                 shape,
                 dtype: TargetDtype::F32,

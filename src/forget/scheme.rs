@@ -241,13 +241,9 @@ impl ForgetScheme {
     pub(crate) fn method(&self, dtype: TargetDtype) -> Option<(Arc<dyn Method>, Scope)> {
         match self.kind {
             SchemeKind::Gguf(_) => None,
-            SchemeKind::Table(row) => Some((
-                (row.make)(&SchemeParameters {
-                    dtype,
-                    ..self.parameters
-                }),
-                row.scope,
-            )),
+            SchemeKind::Table(row) => {
+                Some(((row.make)(&SchemeParameters { dtype, ..self.parameters }), row.scope))
+            }
         }
     }
 

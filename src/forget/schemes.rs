@@ -109,10 +109,7 @@ const fn mlx(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
 
 /// A scheme of ComfyUI, which describes it beside each weight.
 const fn comfy(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
-    SchemeRow {
-        is_comfy: true,
-        ..linear(make)
-    }
+    SchemeRow { is_comfy: true, ..linear(make) }
 }
 
 /// A scheme in the container of qlora-rs, which has no other kind of tensor.
@@ -128,10 +125,7 @@ const fn qnat(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
 
 /// `row`, whose scales are quantized as well.
 const fn with_quantized_scales(row: SchemeRow) -> SchemeRow {
-    SchemeRow {
-        quantizes_scales: true,
-        ..row
-    }
+    SchemeRow { quantizes_scales: true, ..row }
 }
 
 /// `row`, some of whose tensors other schemes take.
@@ -141,18 +135,12 @@ const fn or(instead: &'static [&'static str], row: SchemeRow) -> SchemeRow {
 
 /// `row`, which leaves a choice of the group or the block.
 const fn in_groups(row: SchemeRow) -> SchemeRow {
-    SchemeRow {
-        has_group_sizes: true,
-        ..row
-    }
+    SchemeRow { has_group_sizes: true, ..row }
 }
 
 /// `row`, whose scales are powers of two that a rule chooses.
 const fn with_scale_rule(row: SchemeRow) -> SchemeRow {
-    SchemeRow {
-        has_scale_rules: true,
-        ..row
-    }
+    SchemeRow { has_scale_rules: true, ..row }
 }
 
 /// Makes the table, and of each row a constant of [`ForgetScheme`].
@@ -329,69 +317,37 @@ fn bnb4(p: &SchemeParameters, quant_type: Bnb4QuantType, double_quant: bool) -> 
 /// size.
 fn square_blocks(p: &SchemeParameters) -> Granularity {
     let side = p.group.unwrap_or(128);
-    Granularity::Block {
-        rows: side,
-        cols: side,
-    }
+    Granularity::Block { rows: side, cols: side }
 }
 
 fn ct_fp8(granularity: Granularity) -> Arc<dyn Method> {
-    Arc::new(Fp8 {
-        layout: Fp8Layout::CompressedTensors,
-        granularity,
-    })
+    Arc::new(Fp8 { layout: Fp8Layout::CompressedTensors, granularity })
 }
 
 fn tf_fp8(granularity: Granularity, is_ue8m0: bool, allows_edge_blocks: bool) -> Arc<dyn Method> {
-    Arc::new(Fp8 {
-        layout: Fp8Layout::Transformers {
-            is_ue8m0,
-            allows_edge_blocks,
-        },
-        granularity,
-    })
+    Arc::new(Fp8 { layout: Fp8Layout::Transformers { is_ue8m0, allows_edge_blocks }, granularity })
 }
 
 fn comfy_fp8(is_e5m2: bool) -> Arc<dyn Method> {
-    Arc::new(Fp8 {
-        layout: Fp8Layout::ComfyUi { is_e5m2 },
-        granularity: Granularity::Tensor,
-    })
+    Arc::new(Fp8 { layout: Fp8Layout::ComfyUi { is_e5m2 }, granularity: Granularity::Tensor })
 }
 
 fn mx(p: &SchemeParameters, layout: MxLayout, is_mxfp8: bool) -> Arc<dyn Method> {
-    Arc::new(Mx {
-        layout,
-        rule: p.rule,
-        is_mxfp8,
-    })
+    Arc::new(Mx { layout, rule: p.rule, is_mxfp8 })
 }
 
 fn ct(p: &SchemeParameters, scheme: CompressedTensors) -> Arc<dyn Method> {
-    Arc::new(CompressedTensors {
-        group: p.group.or(scheme.group),
-        ..scheme
-    })
+    Arc::new(CompressedTensors { group: p.group.or(scheme.group), ..scheme })
 }
 
-const GPTQ_ASYM: Gptq = Gptq {
-    symmetric: false,
-    version_2: true,
-    ..Gptq::INT4
-};
+const GPTQ_ASYM: Gptq = Gptq { symmetric: false, version_2: true, ..Gptq::INT4 };
 
 fn gptq(p: &SchemeParameters, scheme: Gptq) -> Arc<dyn Method> {
-    Arc::new(Gptq {
-        group: p.group.or(scheme.group),
-        ..scheme
-    })
+    Arc::new(Gptq { group: p.group.or(scheme.group), ..scheme })
 }
 
 fn affine(p: &SchemeParameters, bits: usize) -> Arc<dyn Method> {
-    Arc::new(Mlx::Affine {
-        bits,
-        group: p.group.unwrap_or(64),
-    })
+    Arc::new(Mlx::Affine { bits, group: p.group.unwrap_or(64) })
 }
 
 #[cfg(test)]
@@ -425,9 +381,6 @@ mod tests {
         assert_eq!(file_type, "gguf:q4_k_m".parse().unwrap());
         // Alone, the name of a float type is no scheme.
         assert!("bf16".parse::<ForgetScheme>().is_err());
-        assert_eq!(
-            "gguf:bf16".parse::<ForgetScheme>().unwrap(),
-            ForgetScheme::BF16
-        );
+        assert_eq!("gguf:bf16".parse::<ForgetScheme>().unwrap(), ForgetScheme::BF16);
     }
 }

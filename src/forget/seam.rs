@@ -145,10 +145,7 @@ impl ExponentTile {
                 *sum += n;
             }
         }
-        Self {
-            counts: Box::new(sum),
-            last: values.last().map_or(0, exponent),
-        }
+        Self { counts: Box::new(sum), last: values.last().map_or(0, exponent) }
     }
 }
 

@@ -19,10 +19,7 @@ pub(super) fn bytes_of(t: &Tensor<'_>) -> Vec<u8> {
 
 /// The values of a tensor that is not quantized.
 pub(super) fn values_of(t: &Tensor<'_>) -> Vec<f32> {
-    let widen = Widen {
-        dtype: t.dtype(),
-        bytes: &bytes_of(t),
-    };
+    let widen = Widen { dtype: t.dtype(), bytes: &bytes_of(t) };
     widen.to_f32(Level::detect())
 }
 
@@ -38,16 +35,8 @@ pub(super) struct EncodedTensor {
 /// from the last tile to the first. The result must be the same each time.
 pub(super) fn encode(encoder: &dyn Encode, values: &[f32], survey: f64) -> EncodedTensor {
     let grid = encoder.grid();
-    let heights = [
-        grid.row_align,
-        grid.row_align * 3,
-        grid.rows.next_multiple_of(grid.row_align),
-    ];
-    let widths = [
-        grid.col_align,
-        grid.col_align * 2,
-        grid.cols.next_multiple_of(grid.col_align),
-    ];
+    let heights = [grid.row_align, grid.row_align * 3, grid.rows.next_multiple_of(grid.row_align)];
+    let widths = [grid.col_align, grid.col_align * 2, grid.cols.next_multiple_of(grid.col_align)];
     let mut first = None;
     for level in Level::available() {
         for (height, width) in heights.into_iter().zip(widths) {
@@ -96,28 +85,17 @@ fn encode_cut(
             .collect();
         let values: Vec<f32> = places.iter().map(|&at| values[at]).collect();
         let mut back = vec![f32::NAN; values.len()];
-        let values = TileValues {
-            tile,
-            values: &values,
-            survey,
-            maxima: &[],
-            level,
-        };
+        let values = TileValues { tile, values: &values, survey, maxima: &[], level };
         encoder
-            .encode(
-                &values,
-                &mut EncodeBuffers::default(),
-                &mut back,
-                &mut |i, at, bytes| {
-                    for (place, &byte) in stored[i].1[at as usize..][..bytes.len()]
-                        .iter_mut()
-                        .zip(bytes)
-                    {
-                        assert!(place.replace(byte).is_none(), "a byte is written twice");
-                    }
-                    Ok(())
-                },
-            )
+            .encode(&values, &mut EncodeBuffers::default(), &mut back, &mut |i, at, bytes| {
+                for (place, &byte) in stored[i].1[at as usize..][..bytes.len()]
+                    .iter_mut()
+                    .zip(bytes)
+                {
+                    assert!(place.replace(byte).is_none(), "a byte is written twice");
+                }
+                Ok(())
+            })
             .unwrap();
         places
             .iter()
@@ -147,14 +125,12 @@ pub(super) fn file(all: &[(StoredTensor, Vec<u8>)]) -> Vec<u8> {
     let all: Vec<_> = all.iter().map(whole).collect();
     let tensors: Vec<_> = all
         .iter()
-        .map(
-            |(name, shape, dtype, data)| crate::compat::whole::WholeTensor {
-                name,
-                shape,
-                dtype: *dtype,
-                data,
-            },
-        )
+        .map(|(name, shape, dtype, data)| crate::compat::whole::WholeTensor {
+            name,
+            shape,
+            dtype: *dtype,
+            data,
+        })
         .collect();
     crate::compat::whole::to_bytes(&tensors).unwrap()
 }

@@ -23,12 +23,8 @@ const CONTEXT: &[&str] = &[
 ];
 
 /// Fields with the number of experts of a layer.
-const EXPERTS: &[&str] = &[
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
-    "moe_num_experts",
-];
+const EXPERTS: &[&str] =
+    &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
 
 /// Fields with the number of experts that compute a token.
 const EXPERTS_USED: &[&str] = &[
@@ -54,12 +50,8 @@ const VOCABULARIES: &[(&str, &str)] = &[
 /// Values of `tokenizer.ggml.model`, and the kind of tokenizer that each names. Source: llama.cpp
 /// `llama-vocab.cpp`.
 #[cfg(feature = "gguf")]
-const GGUF_VOCABULARIES: &[(&str, &str)] = &[
-    ("gpt2", "BPE"),
-    ("llama", "SentencePiece"),
-    ("bert", "WordPiece"),
-    ("t5", "Unigram"),
-];
+const GGUF_VOCABULARIES: &[(&str, &str)] =
+    &[("gpt2", "BPE"), ("llama", "SentencePiece"), ("bert", "WordPiece"), ("t5", "Unigram")];
 
 /// What a model is: architecture, number of values, context, tokenizer. What no file says is
 /// `None`.
@@ -321,10 +313,7 @@ impl fmt::Display for ModelDescription {
                 true => "with a chat template",
                 false => "no chat template",
             };
-            line(
-                "Tokenizer:",
-                format!("{}, {template}", printable(tokenizer)),
-            );
+            line("Tokenizer:", format!("{}, {template}", printable(tokenizer)));
         }
         if let Some(ShardNumber { number, of }) = self.shard {
             line(

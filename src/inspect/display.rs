@@ -27,12 +27,7 @@ impl fmt::Display for InspectInfo {
         self.write_schemes(f)?;
         write!(f, "Quantized:   {} tensors (weights)", self.quantized)?;
         if self.scales > 0 {
-            write!(
-                f,
-                " + {} scale tensors ({})",
-                self.scales,
-                join_dtypes(&self.scale_dtypes)
-            )?;
+            write!(f, " + {} scale tensors ({})", self.scales, join_dtypes(&self.scale_dtypes))?;
         }
         writeln!(f)?;
         write!(f, "Passthrough: {} tensors", self.passthrough)?;
@@ -45,42 +40,22 @@ impl fmt::Display for InspectInfo {
             ("Offsets:     ", self.offsets, ""),
             ("Group index: ", self.group_indices, self.order_of_columns()),
             ("Quant maps:  ", self.quant_maps, " (lookup tables)"),
-            (
-                "Nested:      ",
-                self.nested_scales,
-                " (double-quant absmax)",
-            ),
+            ("Nested:      ", self.nested_scales, " (double-quant absmax)"),
         ];
         for (label, n, what) in optional.into_iter().filter(|(_, n, _)| *n > 0) {
             writeln!(f, "{label}{n} tensors{what}")?;
         }
         if self.optimizer > 0 {
             let size = format_bytes(self.optimizer_size);
-            writeln!(
-                f,
-                "Optimizer:   {} of these tensors are its state ({size})",
-                self.optimizer
-            )?;
+            writeln!(f, "Optimizer:   {} of these tensors are its state ({size})", self.optimizer)?;
         }
-        let (now, then) = (
-            format_bytes(self.current_size),
-            format_bytes(self.dequantized_size),
-        );
-        write!(
-            f,
-            "Size:        {now} ({}) -> {then} ({})",
-            self.family(),
-            self.recovered_to()
-        )?;
+        let (now, then) = (format_bytes(self.current_size), format_bytes(self.dequantized_size));
+        write!(f, "Size:        {now} ({}) -> {then} ({})", self.family(), self.recovered_to())?;
         // DFloat11 is smaller without having lost anything.
         let has_lost =
             |m: &ModuleClass| !matches!(m.scheme, QuantScheme::Unquantized | QuantScheme::DFloat11);
         if self.quantized > 0 && self.problems.is_empty() && self.modules.iter().any(has_lost) {
-            write!(
-                f,
-                "\nLethe took:  ~{} of precision",
-                format_bytes(self.lethe_took())
-            )?;
+            write!(f, "\nLethe took:  ~{} of precision", format_bytes(self.lethe_took()))?;
         }
         for note in self.notes.iter().take(MAX_PROBLEMS) {
             write!(f, "\nNote:        {}", printable(note))?;

@@ -59,11 +59,9 @@ fn stored_size(t: &Tensor<'_>) -> (Dtype, u64) {
 fn count(tensors: impl Iterator<Item = (Dtype, u64)>) -> Vec<DtypeCount> {
     let mut counts: BTreeMap<Dtype, DtypeCount> = BTreeMap::new();
     for (dtype, len) in tensors {
-        let entry = counts.entry(dtype).or_insert(DtypeCount {
-            dtype,
-            tensors: 0,
-            bytes: 0,
-        });
+        let entry = counts
+            .entry(dtype)
+            .or_insert(DtypeCount { dtype, tensors: 0, bytes: 0 });
         entry.tensors += 1;
         entry.bytes = entry.bytes.saturating_add(len);
     }

@@ -45,10 +45,7 @@ pub(crate) fn for_each_value(
         Dtype::F8E8M0 => all!(1, |[b]: [u8; 1]| f64::from(f32_from_e8m0(b))),
         other => {
             let what = format!("tensor `{name}`: its elements are no single numbers");
-            return Err(AnamnesisError::unsupported(
-                format!("values of {other}"),
-                what,
-            ));
+            return Err(AnamnesisError::unsupported(format!("values of {other}"), what));
         }
     }
     Ok(())

@@ -88,13 +88,7 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
         };
         let class = class_name(name);
         let row = *at.entry((class.clone(), scheme)).or_insert_with(|| {
-            rows.push(ModuleClass {
-                class,
-                scheme,
-                tensors: 0,
-                parameters: 0,
-                stored: 0,
-            });
+            rows.push(ModuleClass { class, scheme, tensors: 0, parameters: 0, stored: 0 });
             rows.len() - 1
         });
         let row = &mut rows[row];

@@ -97,11 +97,7 @@ impl Recovery<'_> {
             histogram: None,
         };
         if let (Some(from), Some(to), true) = (found.min, found.max, bins > 0) {
-            let mut histogram = Histogram {
-                from,
-                to,
-                counts: vec![0; bins],
-            };
+            let mut histogram = Histogram { from, to, counts: vec![0; bins] };
             self.for_each_panel(name, |panel| {
                 for_each_value(name, panel.dtype, panel.bytes, |x| histogram.add(x))
             })?;

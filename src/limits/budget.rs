@@ -79,12 +79,7 @@ impl Budget {
     /// Checks the final size of a buffer without charging it: for a buffer that grows in steps,
     /// each of which is charged with [`grow`](Self::grow).
     pub(crate) fn single(&self, bytes: u64, what: impl Display) -> Result<()> {
-        cap_set_by(
-            SINGLE,
-            bytes,
-            self.limits.single_alloc,
-            format_args!("bytes for {what}"),
-        )
+        cap_set_by(SINGLE, bytes, self.limits.single_alloc, format_args!("bytes for {what}"))
     }
 
     /// Charges `bytes` to the total alone: for a step of a growing buffer, or for many small
@@ -104,12 +99,7 @@ impl Budget {
     /// Counts `n` declared items.
     pub(crate) fn items(&self, n: u64, of: impl Display) -> Result<()> {
         self.items.set(self.items.get().saturating_add(n));
-        cap_set_by(
-            ITEMS,
-            self.items.get(),
-            self.limits.items,
-            format_args!("items, with {n} {of}"),
-        )
+        cap_set_by(ITEMS, self.items.get(), self.limits.items, format_args!("items, with {n} {of}"))
     }
 
     /// Counts the tensors and metadata keys of a file of `len` bytes, which take memory whatever
@@ -138,12 +128,7 @@ impl Budget {
     pub(crate) fn decompress(&self, stored: u64, len: u64, what: impl Display) -> Result<()> {
         // Rounded up, so that a ratio slightly above the limit is over it.
         let times = len.div_ceil(stored.max(1));
-        cap_set_by(
-            RATIO,
-            times,
-            self.limits.ratio,
-            format_args!("times its stored size: {what}"),
-        )?;
+        cap_set_by(RATIO, times, self.limits.ratio, format_args!("times its stored size: {what}"))?;
         if times <= ORDINARY_RATIO {
             return Ok(());
         }
@@ -163,29 +148,16 @@ impl Budget {
 /// Name of a limit in errors, the method of [`ParseLimits`] that sets it, and the program's option.
 type LimitNames = (&'static str, &'static str, &'static str);
 
-const SINGLE: LimitNames = (
-    "max_single_alloc_bytes",
-    "with_max_single_alloc",
-    "--max-single-alloc",
-);
-const TOTAL: LimitNames = (
-    "max_total_bytes",
-    "with_max_total_bytes",
-    "--max-total-bytes",
-);
+const SINGLE: LimitNames =
+    ("max_single_alloc_bytes", "with_max_single_alloc", "--max-single-alloc");
+const TOTAL: LimitNames = ("max_total_bytes", "with_max_total_bytes", "--max-total-bytes");
 const ITEMS: LimitNames = ("max_item_count", "with_max_item_count", "--max-item-count");
 #[cfg(any(feature = "npz", feature = "pth"))]
-const RATIO: LimitNames = (
-    "max_decompression_ratio",
-    "with_max_decompression_ratio",
-    "--max-decompression-ratio",
-);
+const RATIO: LimitNames =
+    ("max_decompression_ratio", "with_max_decompression_ratio", "--max-decompression-ratio");
 #[cfg(any(feature = "npz", feature = "pth"))]
-const DECOMPRESSED: LimitNames = (
-    "max_decompressed_bytes",
-    "with_max_decompressed_bytes",
-    "--max-decompressed-bytes",
-);
+const DECOMPRESSED: LimitNames =
+    ("max_decompressed_bytes", "with_max_decompressed_bytes", "--max-decompressed-bytes");
 
 /// [`cap`] for a bound that the caller sets; the message says with what.
 fn cap_set_by(

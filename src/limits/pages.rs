@@ -28,13 +28,7 @@ pub(super) fn use_large_pages<T>(buffer: &mut [T]) {
     let len = bytes.saturating_sub(skipped) / LARGE_PAGE * LARGE_PAGE;
     // SAFETY: the range lies within `buffer`, which nobody else uses meanwhile, and this advice
     // changes no byte of it. An error means that the system has no such pages.
-    let _ = unsafe {
-        madvise(
-            start.wrapping_add(skipped).cast(),
-            len,
-            Advice::LinuxHugepage,
-        )
-    };
+    let _ = unsafe { madvise(start.wrapping_add(skipped).cast(), len, Advice::LinuxHugepage) };
 }
 
 /// Does nothing: other systems have no such advice.
@@ -74,10 +68,7 @@ mod tests {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
             return;
         }
-        for make in [
-            |len| zeroed_on_write(len, "a test"),
-            |len| zeroed(len, "a test"),
-        ] {
+        for make in [|len| zeroed_on_write(len, "a test"), |len| zeroed(len, "a test")] {
             let buffer = make(64 << 20).unwrap();
             let flags = flags(buffer.as_ptr() as usize + buffer.len() / 2);
             assert!(flags.split(' ').any(|flag| flag == "hg"), "{flags}");

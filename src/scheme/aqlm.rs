@@ -28,12 +28,7 @@ pub(super) struct Aqlm;
 const FAMILY: &str = "AQLM";
 
 /// Keys of the config, each with the number that the shapes tell.
-const SIZES: [&str; 4] = [
-    "num_codebooks",
-    "nbits_per_codebook",
-    "out_group_size",
-    "in_group_size",
-];
+const SIZES: [&str; 4] = ["num_codebooks", "nbits_per_codebook", "out_group_size", "in_group_size"];
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
@@ -109,11 +104,7 @@ impl Scheme for Aqlm {
             has_whole_rows: false,
             row_align: 1,
         };
-        let scheme = QuantScheme::Vectors {
-            family: FAMILY,
-            bits: books * bits,
-            values: vector,
-        };
+        let scheme = QuantScheme::Vectors { family: FAMILY, bits: books * bits, values: vector };
         let parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::QuantMap, codebooks),
@@ -121,13 +112,7 @@ impl Scheme for Aqlm {
         ];
         let name = format!("{base}weight");
         let shape = vec![rows, cols];
-        Ok(Some(Group::new(
-            name,
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }
 

@@ -46,10 +46,7 @@ pub(super) static IDENTITY: Identity = Identity {
         (Ends(".qzeros"), TensorRole::ZeroPoint),
         (Ends(".scaled_zeros"), TensorRole::ZeroPoint),
     ],
-    optional: &[
-        Sibling::OfModule("qzeros"),
-        Sibling::OfModule("scaled_zeros"),
-    ],
+    optional: &[Sibling::OfModule("qzeros"), Sibling::OfModule("scaled_zeros")],
     activations: &[],
     markers: &[],
     sidecars: &[Is("quant_config.json")],
@@ -87,10 +84,7 @@ impl Scheme for Awq {
 ///
 /// # Errors
 /// The tensors do not fit each other or the config.
-#[expect(
-    clippy::type_complexity,
-    reason = "a pair of what two callers name differently"
-)]
+#[expect(clippy::type_complexity, reason = "a pair of what two callers name differently")]
 pub(super) fn gemm_layer<'m>(
     packed: &PackedLayer<'m>,
     all: &Index<'m>,
@@ -116,10 +110,7 @@ pub(super) fn gemm_layer<'m>(
         );
         return Err(wrong(t, what));
     }
-    let mut parts = vec![
-        (TensorRole::Quantized, *t),
-        (TensorRole::Scale, packed.scales),
-    ];
+    let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales)];
     parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
     let decoder = AwqWeight {
         qweight: t.part(),
@@ -143,10 +134,7 @@ pub(super) fn packed_zeros<'m>(packed: &PackedLayer<'m>) -> Result<Option<Tensor
     match &packed.qzeros {
         Some(zeros) if zeros.shape() != [groups, words] => Err(wrong(
             zeros,
-            format!(
-                "scales {:?} want [{groups}, {words}]",
-                packed.scales.shape()
-            ),
+            format!("scales {:?} want [{groups}, {words}]", packed.scales.shape()),
         )),
         zeros => Ok(*zeros),
     }
@@ -179,25 +167,10 @@ impl AwqWeight<'_> {
 
     /// Brings the scales and zero points of `tile` into `buffers`, a row for each row of the tile.
     pub(super) fn load_numbers(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            staging,
-            row,
-            scales,
-            zeros,
-            zero_words,
-            ..
-        } = buffers;
+        let Buffers { staging, row, scales, zeros, zero_words, .. } = buffers;
         let groups: Vec<usize> =
             (tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size)).collect();
-        load_scales(
-            &self.scales,
-            self.n,
-            &groups,
-            tile.rows.clone(),
-            staging,
-            row,
-            scales,
-        )?;
+        load_scales(&self.scales, self.n, &groups, tile.rows.clone(), staging, row, scales)?;
         let count = groups.len();
         // Filled with the middle first: layers without zero points are done then, the others
         // overwrite all of it.
@@ -243,19 +216,10 @@ impl Decode for AwqWeight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            staging,
-            words,
-            ahead,
-            ..
-        } = &mut *buffers;
+        let Buffers { staging, words, ahead, .. } = &mut *buffers;
         words.resize(tile.rows.len() * transposed_code_words(tile.cols.len()), 0);
         read_transposed_codes(
-            StoredWords {
-                part: &self.qweight,
-                stride: self.row_words(),
-                ahead: ahead.as_deref(),
-            },
+            StoredWords { part: &self.qweight, stride: self.row_words(), ahead: ahead.as_deref() },
             OUTPUTS,
             [tile.cols.clone(), Self::words(&tile.rows)],
             staging,

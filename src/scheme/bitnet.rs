@@ -60,17 +60,10 @@ impl Scheme for BitNet {
         if scale.elements() != 1 {
             return Err(wrong(
                 t,
-                format!(
-                    "its scale `{}` {:?} is not one number",
-                    scale.name(),
-                    scale.shape()
-                ),
+                format!("its scale `{}` {:?} is not one number", scale.name(), scale.shape()),
             ));
         }
-        let scales = Box::new(Matrix {
-            floats: Floats::ieee(&scale)?,
-            cols: 1,
-        });
+        let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: 1 });
         let (shape, decoder) = match t.dtype() {
             Dtype::U8 => packed(t, scales, formula)?,
             // `AutoBitLinear` multiplies an unpacked weight by its scale, too.
@@ -85,13 +78,7 @@ impl Scheme for BitNet {
             scales: Granularity::Tensor,
         };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
-        Ok(Some(Group::new(
-            t.name(),
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(t.name(), shape, scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -121,11 +108,9 @@ fn formula<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<GroupFormula<'m>> {
             t,
             "it has a scale, and the config says that its layer is quantized while it runs",
         )),
-        (class, mode) => Err(refused(
-            t,
-            FAMILY,
-            format!("linear_class {class:?}, quantization_mode {mode:?}"),
-        )),
+        (class, mode) => {
+            Err(refused(t, FAMILY, format!("linear_class {class:?}, quantization_mode {mode:?}")))
+        }
     }
 }
 
@@ -164,18 +149,9 @@ fn packed<'m>(
     let codes = Codes::Unpacked(Box::new(StridedRows::low_first(t.part(), bytes, cols, 2)));
     // The stored code is the ternary value plus 1. Code 3, which no packer writes, becomes 2 as in
     // `unpack_weights`.
-    let code_format = CodeFormat::Int(Int {
-        flip: 0,
-        offset: 1.0,
-    });
-    let mut decoder = Grouped::scaled(
-        codes,
-        2,
-        code_format,
-        [rows, cols],
-        per_tensor(&shape),
-        scales,
-    );
+    let code_format = CodeFormat::Int(Int { flip: 0, offset: 1.0 });
+    let mut decoder =
+        Grouped::scaled(codes, 2, code_format, [rows, cols], per_tensor(&shape), scales);
     decoder.formula = formula;
     Ok((shape, decoder))
 }
@@ -184,21 +160,12 @@ fn packed<'m>(
 /// the floats become the scales of codes that are all 1.
 fn float_weight<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<'m>)> {
     let (rows, cols) = rows_and_cols(t.shape());
-    let inner = Box::new(Matrix {
-        floats: Floats::ieee(t)?,
-        cols,
-    });
+    let inner = Box::new(Matrix { floats: Floats::ieee(t)?, cols });
     // Only one scale is left of two levels: each value is a group of its own, and `1 * (value *
     // scale)` is the product.
     let outer = Floats::ieee(scale)?;
-    let scaled = NestedScales {
-        inner,
-        outer,
-        count: 1,
-        rows_each: rows,
-        op: NestedOp::Multiply,
-        unit: 1.0,
-    };
+    let scaled =
+        NestedScales { inner, outer, count: 1, rows_each: rows, op: NestedOp::Multiply, unit: 1.0 };
     let code_format = CodeFormat::Int(Int::UNSIGNED);
     let decoder = Grouped::scaled(
         Codes::Unpacked(Box::new(AllOnes)),

@@ -88,10 +88,7 @@ static IDENTITY: Identity = Identity {
         (Ends(".nested_quant_map"), TensorRole::QuantMap),
         (Ends(".weight_nested_quant_map"), TensorRole::QuantMap),
         (Ends(".weight_quant_state"), TensorRole::QuantState),
-        (
-            Contains(".quant_state.bitsandbytes__"),
-            TensorRole::QuantState,
-        ),
+        (Contains(".quant_state.bitsandbytes__"), TensorRole::QuantState),
     ],
     optional: &[],
     activations: &[],
@@ -147,18 +144,12 @@ impl Scheme for Bnb4 {
         // and then the others must exist.
         let (absmax, map) = match (all.at(name, names.absmax), all.at(name, names.map)) {
             (None, None) if state.is_none() => return Ok(None),
-            _ => (
-                all.need(t, name, names.absmax)?,
-                all.need(t, name, names.map)?,
-            ),
+            _ => (all.need(t, name, names.absmax)?, all.need(t, name, names.map)?),
         };
         let Some(state_tensor) = state else {
             return Err(wrong(
                 t,
-                format!(
-                    "its `{name}{}` is missing, which has its shape",
-                    names.state
-                ),
+                format!("its `{name}{}` is missing, which has its shape", names.state),
             ));
         };
         if map.dtype() != Dtype::F32 || map.elements() != 16 {
@@ -204,13 +195,7 @@ impl Scheme for Bnb4 {
             block: state.block,
             fp4: is_fp4,
         });
-        Ok(Some(Group::new(
-            name.to_owned(),
-            state.shape,
-            QuantScheme::Bnb4,
-            parts,
-            decoder,
-        )))
+        Ok(Some(Group::new(name.to_owned(), state.shape, QuantScheme::Bnb4, parts, decoder)))
     }
 }
 
@@ -269,23 +254,15 @@ fn find_absmax<'m>(
     if absmax.elements() != blocks && readable {
         return Err(wrong(
             absmax,
-            format!(
-                "{total} values in blocks of {} want {blocks} scales",
-                state.block
-            ),
+            format!("{total} values in blocks of {} want {blocks} scales", state.block),
         ));
     }
     if absmax.dtype() != Dtype::U8 {
         return Ok(Absmax::Plain(Floats::ieee(absmax)?));
     }
-    let (map, scales) = (
-        all.need(t, t.name(), names.nested_map)?,
-        all.need(t, t.name(), names.nested_absmax)?,
-    );
-    parts.extend([
-        (TensorRole::NestedScale, scales),
-        (TensorRole::QuantMap, map),
-    ]);
+    let (map, scales) =
+        (all.need(t, t.name(), names.nested_map)?, all.need(t, t.name(), names.nested_absmax)?);
+    parts.extend([(TensorRole::NestedScale, scales), (TensorRole::QuantMap, map)]);
     let (Some(block), Some(offset)) = (state.nested_blocksize, state.nested_offset) else {
         return Err(wrong(
             t,
@@ -302,10 +279,7 @@ fn find_absmax<'m>(
     if scales.elements() != blocks.div_ceil(block) && readable {
         return Err(wrong(
             &scales,
-            format!(
-                "{blocks} scales in blocks of {block} want {} scales",
-                blocks.div_ceil(block)
-            ),
+            format!("{blocks} scales in blocks of {block} want {} scales", blocks.div_ceil(block)),
         ));
     }
     Ok(Absmax::Nested {
@@ -364,26 +338,14 @@ impl Decode for Bnb4Weight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            bytes,
-            scales,
-            staging,
-            row,
-            ..
-        } = buffers;
+        let Buffers { bytes, scales, staging, row, .. } = buffers;
         let cols = tile.cols.start / 2..tile.cols.end.div_ceil(2);
         bytes.load(&self.codes, self.total.div_ceil(2), 0..1, cols)?;
         let (blocks, count) = (self.blocks(tile), self.total.div_ceil(self.block));
         scales.clear();
         match &self.absmax {
             Absmax::Plain(absmax) => absmax.extend(count, 0..1, blocks, staging, scales)?,
-            Absmax::Nested {
-                codes,
-                map,
-                scales: outer,
-                block,
-                offset,
-            } => {
+            Absmax::Nested { codes, map, scales: outer, block, offset } => {
                 // The outer scales pass through `row`, which afterwards has the codebook of the
                 // codes.
                 row.clear();

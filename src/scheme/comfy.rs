@@ -67,10 +67,7 @@ static IDENTITY: Identity = Identity {
         (Ends(".weight_proj_down"), TensorRole::LowRank),
         (Ends(".weight_proj_up"), TensorRole::LowRank),
     ],
-    optional: &[
-        Sibling::OfWeight("_codebook"),
-        Sibling::OfWeight("_correction"),
-    ],
+    optional: &[Sibling::OfWeight("_codebook"), Sibling::OfWeight("_correction")],
     activations: &[],
     markers: &[],
     sidecars: &[],
@@ -115,10 +112,8 @@ impl Scheme for ComfyUi {
         // `float8_e4m3fn`.
         let Some(mut group) = claim_format(t, &description, all)? else {
             let scale = all.need(t, t.name(), "_scale")?;
-            let what = format!(
-                "its `{}` is no scale of a weight of format `{format}`",
-                scale.name()
-            );
+            let what =
+                format!("its `{}` is no scale of a weight of format `{format}`", scale.name());
             return Err(wrong(t, what));
         };
         // The FP8 schemes have a name of their own without a producer.

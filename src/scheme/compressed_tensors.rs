@@ -49,10 +49,7 @@ static IDENTITY: Identity = Identity {
         (Ends(".weight_shape"), TensorRole::QuantState),
         (Ends(".weight_g_idx"), TensorRole::GroupIndex),
     ],
-    optional: &[
-        Sibling::OfWeight("_zero_point"),
-        Sibling::OfWeight("_g_idx"),
-    ],
+    optional: &[Sibling::OfWeight("_zero_point"), Sibling::OfWeight("_g_idx")],
     activations: &[],
     markers: &[],
     sidecars: &[],
@@ -105,11 +102,7 @@ impl Scheme for CompressedTensors {
     fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {
         let is_mxfp4 = matches!(
             group.scheme,
-            QuantScheme::Grouped {
-                codes: CodeType::Fp4,
-                scales: Granularity::Group(_),
-                ..
-            }
+            QuantScheme::Grouped { codes: CodeType::Fp4, scales: Granularity::Group(_), .. }
         );
         let is_open = is_mxfp4 && !all.config.is_quantized();
         is_open.then_some("nothing says whose four bits with exponents these are: read as MXFP4, while AutoRound's MXINT4 has the same names and shapes")
@@ -128,13 +121,7 @@ fn mx_codes<'m>(
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
     let group = mx_rows(t, name, scale, family)?;
-    let is_fp6 = matches!(
-        group.scheme,
-        QuantScheme::Grouped {
-            codes: CodeType::Fp6,
-            ..
-        }
-    );
+    let is_fp6 = matches!(group.scheme, QuantScheme::Grouped { codes: CodeType::Fp6, .. });
     let stated = all.config.at(module_of(name)).int(&["bits", "num_bits"]);
     if let Some((bits, place)) = stated.filter(|&(bits, _)| is_fp6 && bits != 6) {
         let what = format!(
@@ -194,11 +181,8 @@ fn packed_ints<'m>(
         .at(name, "_shape")
         .map(|shape| read_shape(&shape).map(|dims| (shape, dims)))
         .transpose()?;
-    let PackQuantized {
-        bits,
-        per_word,
-        shape,
-    } = packing(t, declared.as_ref().map(|(_, dims)| dims.as_slice()), bits)?;
+    let PackQuantized { bits, per_word, shape } =
+        packing(t, declared.as_ref().map(|(_, dims)| dims.as_slice()), bits)?;
     let (rows, cols) = rows_and_cols(&shape);
     if declared.is_none() {
         check_full_words(t, name, scale, cols, module)?;
@@ -230,22 +214,14 @@ fn packed_ints<'m>(
         grid.cols
     };
     let indexed = |numbers: Box<dyn ScaleMatrix + 'm>| match index {
-        Some(index) => Box::new(GroupIndexed {
-            inner: numbers,
-            groups,
-            index,
-        }) as Box<dyn ScaleMatrix + 'm>,
+        Some(index) => {
+            Box::new(GroupIndexed { inner: numbers, groups, index }) as Box<dyn ScaleMatrix + 'm>
+        }
         None => numbers,
     };
-    let scales = indexed(Box::new(Matrix {
-        floats: Floats::ieee(scale)?,
-        cols: groups,
-    }));
+    let scales = indexed(Box::new(Matrix { floats: Floats::ieee(scale)?, cols: groups }));
     let codes = match per_word {
-        None => Codes::Rows {
-            part: t.part(),
-            row_bytes: row_words(t) * 4,
-        },
+        None => Codes::Rows { part: t.part(), row_bytes: row_words(t) * 4 },
         Some(per_word) => Codes::Unpacked(Box::new(WordAlignedCodes {
             part: t.part(),
             row_words: row_words(t),
@@ -277,18 +253,8 @@ fn packed_ints<'m>(
     } else {
         granularity(&grid, cols)
     };
-    let scheme = QuantScheme::Grouped {
-        family: FAMILY,
-        codes: CodeType::Int(bits as u8),
-        scales,
-    };
-    Ok(Group::new(
-        logical_name(name, &shape),
-        shape,
-        scheme,
-        parts,
-        Box::new(decoder),
-    ))
+    let scheme = QuantScheme::Grouped { family: FAMILY, codes: CodeType::Int(bits as u8), scales };
+    Ok(Group::new(logical_name(name, &shape), shape, scheme, parts, Box::new(decoder)))
 }
 
 /// Checks that the config does not ask for a tensor that is missing, without which all of the
@@ -432,11 +398,7 @@ fn by_index(t: &Tensor<'_>, scale: &Tensor<'_>, rows: usize, cols: usize) -> Res
     if rows == 0 || !scale.elements().is_multiple_of(rows) || scale.elements() / rows > cols {
         return Err(wrong(
             t,
-            format!(
-                "its scale `{}` {:?} does not fit its rows",
-                scale.name(),
-                scale.shape()
-            ),
+            format!("its scale `{}` {:?} does not fit its rows", scale.name(), scale.shape()),
         ));
     }
     Ok(row_groups(cols, 1))

@@ -107,11 +107,7 @@ impl Scheme for DFloat11 {
             let (first, len) = (bounds[0], bounds[1] - bounds[0]);
             let stored = (count == 1).then(|| stream.stored.rest.shape());
             let shape = find_shape(t, (&name, len), stored, all)?;
-            let decoder = DFloat11Weight {
-                stream: stream.clone(),
-                first,
-                shape,
-            };
+            let decoder = DFloat11Weight { stream: stream.clone(), first, shape };
             groups.push(Group::new(
                 name,
                 shape.to_vec(),
@@ -246,9 +242,7 @@ impl Decode for DFloat11Weight<'_> {
         let range = first..first + tile.values();
         let rest = self.stream.stored.rest.part();
         buffers.bytes.load_at(&rest, first as u64, range.len())?;
-        let Buffers {
-            staging, symbols, ..
-        } = buffers;
+        let Buffers { staging, symbols, .. } = buffers;
         self.stream.exponents(range, staging, symbols)
     }
 

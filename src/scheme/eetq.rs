@@ -87,13 +87,7 @@ impl Scheme for Eetq {
         };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scales)];
         let (name, shape) = (format!("{base}weight"), vec![n, k]);
-        Ok(Some(Group::new(
-            name,
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -113,11 +107,7 @@ fn check_config(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     }
     let bits = module.int(&["bits", "w_bit"]);
     if let Some((bits, place)) = bits.filter(|(bits, _)| *bits != 8) {
-        return Err(refused(
-            t,
-            FAMILY,
-            format!("{place} says {bits} bits; 8 are decoded"),
-        ));
+        return Err(refused(t, FAMILY, format!("{place} says {bits} bits; 8 are decoded")));
     }
     if module.flag("zero_point") == Some(true) {
         let what = "the config says `zero_point: true`, and EETQ has none";

@@ -187,13 +187,7 @@ impl<'m> Exl2Weight<'m> {
     /// They are not one behind the other, or not in the order and the lengths that the library's
     /// kernels take.
     fn load_runs(&self, staging: &mut Vec<u8>, runs: &mut Vec<CodeRun>) -> Result<()> {
-        read(
-            &self.groups.part(),
-            self.count * 4,
-            0..1,
-            0..self.count * 4,
-            staging,
-        )?;
+        read(&self.groups.part(), self.count * 4, 0..1, 0..self.count * 4, staging)?;
         let pairs = staging.as_chunks::<4>().0;
         let number = |bytes: [u8; 2]| usize::from(u16::from_le_bytes(bytes));
         let first_word = |&[_, _, low, high]: &[u8; 4]| number([low, high]);
@@ -223,10 +217,8 @@ impl<'m> Exl2Weight<'m> {
             (left, widest) = (left - len, bits);
         }
         if left > 0 {
-            let what = format!(
-                "its groups leave {left} of {} inputs without a code",
-                self.shape[1]
-            );
+            let what =
+                format!("its groups leave {left} of {} inputs without a code", self.shape[1]);
             return Err(wrong(&self.groups, what));
         }
         Ok(())
@@ -271,13 +263,7 @@ impl<'m> Exl2Weight<'m> {
         let words = rows.start / PER_WORD..rows.end.div_ceil(PER_WORD);
         let width = words.len();
         let stride = self.stored[1] / PER_WORD * 4;
-        read(
-            &self.scales.part(),
-            stride,
-            0..self.count,
-            words.start * 4..words.end * 4,
-            staging,
-        )?;
+        read(&self.scales.part(), stride, 0..self.count, words.start * 4..words.end * 4, staging)?;
         out.clear();
         out.resize(rows.len() * self.count, 0.0);
         let half = <half::f16 as Element>::rounded;
@@ -313,23 +299,12 @@ impl Decode for Exl2Weight<'_> {
             // The codes of a column lie anywhere in a row.
             col_align: cols.max(1),
             load_bits: row_bits / cols.max(1) as f64 + 64.0 / PER_WORD as f64,
-            transposed: Some(StoredRows::of_one(
-                WORD,
-                (cols / self.stored[0].max(1)).max(1),
-            )),
+            transposed: Some(StoredRows::of_one(WORD, (cols / self.stored[0].max(1)).max(1))),
         }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            words,
-            staging,
-            row,
-            scales,
-            index,
-            runs,
-            ..
-        } = buffers;
+        let Buffers { words, staging, row, scales, index, runs, .. } = buffers;
         self.load_runs(staging, runs)?;
         self.load_order(staging, index)?;
         self.load_scales(&tile.rows, staging, row, scales)?;
@@ -337,11 +312,7 @@ impl Decode for Exl2Weight<'_> {
         let column = load::transposed_words::<4>(rows);
         words.resize(tile.rows.len() * column, 0);
         load::read_transposed::<4>(
-            load::StoredWords {
-                part: &self.words.part(),
-                stride: outputs,
-                ahead: None,
-            },
+            load::StoredWords { part: &self.words.part(), stride: outputs, ahead: None },
             [0..rows, tile.rows.clone()],
             staging,
             column,

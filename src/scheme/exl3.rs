@@ -109,11 +109,8 @@ impl Scheme for Exl3 {
             stored_outputs: outputs,
             shape,
         };
-        let mut parts = vec![
-            (TensorRole::Quantized, *t),
-            (TensorRole::Scale, suh),
-            (TensorRole::Scale, svh),
-        ];
+        let mut parts =
+            vec![(TensorRole::Quantized, *t), (TensorRole::Scale, suh), (TensorRole::Scale, svh)];
         parts.extend(mark.map(|mark| (TensorRole::QuantState, mark)));
         let others = take_padded_bias(bias, [outputs, shape[0]], &mut parts)?;
         let name = format!("{base}weight");
@@ -185,10 +182,8 @@ fn find_codebook<'m>(
     if let Some((stated, place)) = all.config.text(&["codebook"])
         && stated != codebook.name()
     {
-        let what = format!(
-            "{place} says the codebook `{stated}`, and its tensors `{}`",
-            codebook.name()
-        );
+        let what =
+            format!("{place} says the codebook `{stated}`, and its tensors `{}`", codebook.name());
         return Err(wrong(t, what));
     }
     Ok((codebook, mark))
@@ -310,14 +305,7 @@ impl Decode for Exl3Weight<'_> {
         // Tiles end at the end of a block or of the weight, whose last blocks are stored whole.
         let whole = |range: &Range<usize>| range.start..range.end.next_multiple_of(BLOCK);
         let (rows, cols) = (whole(&tile.rows), whole(&tile.cols));
-        let Buffers {
-            bytes,
-            words,
-            staging,
-            row,
-            factors: inputs,
-            ..
-        } = buffers;
+        let Buffers { bytes, words, staging, row, factors: inputs, .. } = buffers;
         let tile_bytes = self.rate.tile_bytes();
         bytes.load(
             &self.trellis.part(),

@@ -28,13 +28,7 @@ pub(super) const fn signature(
     dtypes: &'static [Dtype],
     companions: &'static [&'static str],
 ) -> Signature {
-    Signature {
-        scheme,
-        suffix,
-        dtypes,
-        companions,
-        remedy: NOT_YET,
-    }
+    Signature { scheme, suffix, dtypes, companions, remedy: NOT_YET }
 }
 
 pub(super) const BYTES: &[Dtype] = &[Dtype::U8];
@@ -61,33 +55,13 @@ const SIGNATURES: &[Signature] = &[
         remedy: "recognised, not decoded by this version; modelopt's `export_hf_checkpoint` writes the model in a form that is",
     },
     // Stacks as vLLM has loaded them (`save_sharded_state`): `moe_wna16`, and its own INT8.
-    signature(
-        "integers of vLLM's experts",
-        ".w13_qweight",
-        BYTES,
-        &[".w13_scales"],
-    ),
-    signature(
-        "integers of vLLM's experts",
-        ".w2_qweight",
-        BYTES,
-        &[".w2_scales"],
-    ),
-    signature(
-        "INT8 of vLLM's experts",
-        ".w13_weight",
-        INT8,
-        &[".w13_scale"],
-    ),
+    signature("integers of vLLM's experts", ".w13_qweight", BYTES, &[".w13_scales"]),
+    signature("integers of vLLM's experts", ".w2_qweight", BYTES, &[".w2_scales"]),
+    signature("INT8 of vLLM's experts", ".w13_weight", INT8, &[".w13_scale"]),
     signature("INT8 of vLLM's experts", ".w2_weight", INT8, &[".w2_scale"]),
     // transformers' own NVFP4 layers, whose scales are stored twice: as a GPU takes them, and in
     // rows.
-    signature(
-        "NVFP4 of transformers",
-        ".weight",
-        &[],
-        &[".weight_sf_rowmajor"],
-    ),
+    signature("NVFP4 of transformers", ".weight", &[], &[".weight_sf_rowmajor"]),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature(
@@ -111,12 +85,7 @@ const SIGNATURES: &[Signature] = &[
         remedy: "only its config (quant_method `eetq`) tells it from plain INT8, and there is none",
     },
     // Ollama repacks matrices to U32, and leaves stacks as they are.
-    signature(
-        "NVFP4 of Ollama in bytes",
-        ".weight",
-        BYTES,
-        &[".weight.scale"],
-    ),
+    signature("NVFP4 of Ollama in bytes", ".weight", BYTES, &[".weight.scale"]),
     // Names that no other library uses need no companion.
     signature("Four Over Six", ".quantized_weight_values", &[], &[]),
     signature("QuIP#", ".Qidxs", &[], &[]),
@@ -162,11 +131,7 @@ pub(super) fn refuse<'m>(
     let method = method
         .map(|(method, place)| format!("; {place} says quant_method `{method}`"))
         .unwrap_or_default();
-    Err(refused(
-        t,
-        signature.scheme,
-        format!("{}{method}", signature.remedy),
-    ))
+    Err(refused(t, signature.scheme, format!("{}{method}", signature.remedy)))
 }
 
 const NNCF: &str = "NNCF";

@@ -147,10 +147,9 @@ impl HasScales {
             .filter(about)
             .max_by_key(|(prefix, _)| prefix.len())
         {
-            Some((prefix, dtype)) if *dtype != t.dtype() => Err(wrong(
-                t,
-                format!("`{prefix}scaled_fp8` says that weights are {dtype}"),
-            )),
+            Some((prefix, dtype)) if *dtype != t.dtype() => {
+                Err(wrong(t, format!("`{prefix}scaled_fp8` says that weights are {dtype}")))
+            }
             _ => Ok(()),
         }
     }
@@ -193,9 +192,7 @@ impl Scheme for Fp8 {
     }
 
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::CastFp8 {
-            format: Fp8Format::of(t.dtype()).unwrap_or(Fp8Format::E4M3),
-        }
+        QuantScheme::CastFp8 { format: Fp8Format::of(t.dtype()).unwrap_or(Fp8Format::E4M3) }
     }
 
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
@@ -229,10 +226,7 @@ impl Scheme for Fp8 {
             (".scale", ".scale2"),
             (".zero_point", ".zero_point_scale"),
             (".wscales", ".qweight"),
-            (
-                ".quantized_weight_scale_factors",
-                ".quantized_weight_values",
-            ),
+            (".quantized_weight_scale_factors", ".quantized_weight_values"),
         ]
         .into_iter()
         .filter_map(|(part, other)| all.at(t.name().strip_suffix(part)?, other))
@@ -271,16 +265,10 @@ impl Scheme for Fp8 {
         let owned = scales.iter().filter(|scale| is_owned(scale));
         parts.extend(owned.map(|&s| (TensorRole::Scale, s)));
         let (rows, cols) = rows_and_cols(t.shape());
-        let codes = Codes::Rows {
-            part: t.part(),
-            row_bytes: cols,
-        };
+        let codes = Codes::Rows { part: t.part(), row_bytes: cols };
         let is_scaled = scale.is_some();
         let matrix: Box<dyn ScaleMatrix + 'm> = match scale {
-            Some(floats) => Box::new(Matrix {
-                floats,
-                cols: grid.cols,
-            }),
+            Some(floats) => Box::new(Matrix { floats, cols: grid.cols }),
             // A weight that was cast to FP8 has no scale: a product with 1 is exact.
             None => Box::new(Ones),
         };
@@ -301,13 +289,7 @@ impl Scheme for Fp8 {
             decoder.columns = Some(Matrix::of_columns(&columns)?);
             parts.push((TensorRole::Scale, columns));
         }
-        Ok(Some(Group::new(
-            t.name(),
-            t.shape(),
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(t.name(), t.shape(), scheme, parts, Box::new(decoder))))
     }
 
     fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {
@@ -318,13 +300,13 @@ impl Scheme for Fp8 {
         };
         match group.scheme {
             _ if all.config.is_quantized() => None,
-            QuantScheme::FineGrainedFp8 {
-                rows: 1,
-                cols: MX_BLOCK,
-                ..
-            } if scale.name().ends_with(".weight_scale") && !is_in_rows() => Some(
-                "nothing says whose MXFP8 it is: read as ModelOpt's, while ComfyUI's without its description `comfy_quant` has the same names and shapes, and exponents in another order",
-            ),
+            QuantScheme::FineGrainedFp8 { rows: 1, cols: MX_BLOCK, .. }
+                if scale.name().ends_with(".weight_scale") && !is_in_rows() =>
+            {
+                Some(
+                    "nothing says whose MXFP8 it is: read as ModelOpt's, while ComfyUI's without its description `comfy_quant` has the same names and shapes, and exponents in another order",
+                )
+            }
             _ if scale.name().ends_with("weight_scale_inv") => Some(
                 "nothing says whose FP8 it is: read as DeepSeek's, which `weight_scale_inv` multiplies, while it divides GPTQModel's",
             ),
@@ -421,11 +403,7 @@ fn fit(
         _ if scale.elements() == 1 => QuantScheme::PerTensorFp8 { format },
         Granularity::Tensor => QuantScheme::PerTensorFp8 { format },
         Granularity::Channel => QuantScheme::PerChannelFp8 { format },
-        Granularity::Group(cols) => QuantScheme::FineGrainedFp8 {
-            format,
-            rows: 1,
-            cols,
-        },
+        Granularity::Group(cols) => QuantScheme::FineGrainedFp8 { format, rows: 1, cols },
         Granularity::Block { rows, cols } => QuantScheme::FineGrainedFp8 { format, rows, cols },
     };
     Ok((scheme, grid))

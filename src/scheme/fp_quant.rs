@@ -154,21 +154,12 @@ impl<'m> FpQuantLayer<'_, 'm> {
         let scales = self.all.need(t, self.base, "scales")?;
         let (block, floats) = self.scales(&scales, rows, cols)?;
         let decoder = Grouped::scaled(
-            Codes::Rows {
-                part: t.part(),
-                row_bytes: bytes,
-            },
+            Codes::Rows { part: t.part(), row_bytes: bytes },
             4,
-            CodeFormat::E2M1(E2M1 {
-                factor: UNIT,
-                plain_zero: false,
-            }),
+            CodeFormat::E2M1(E2M1 { factor: UNIT, plain_zero: false }),
             [rows, cols],
             row_groups(cols, block),
-            Box::new(Matrix {
-                floats,
-                cols: cols / block,
-            }),
+            Box::new(Matrix { floats, cols: cols / block }),
         );
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scales)];
         parts.extend(self.parts());
@@ -280,17 +271,13 @@ impl<'m> FpQuantLayer<'_, 'm> {
         let Some(&(block, name)) = found else {
             // The library's kernel writes rows of `in / 32` or `in / 16` scales to such a matrix,
             // and its products read others.
-            return Err(misfit(format!(
-                "are not one for each 32 or 16 of {cols} inputs"
-            )));
+            return Err(misfit(format!("are not one for each 32 or 16 of {cols} inputs")));
         };
         if height != rows && Some(height) != rows.checked_next_multiple_of(SCALE_ROWS) {
             return Err(misfit(format!("are not those of {rows} rows")));
         }
         if let Some(said) = self.forward_dtype().filter(|&said| said != name) {
-            return Err(misfit(format!(
-                "are those of {name}, and the config says `{said}`"
-            )));
+            return Err(misfit(format!("are those of {name}, and the config says `{said}`")));
         }
         let floats = if block == BLOCK {
             Floats::fp8(scales)?
@@ -327,11 +314,7 @@ impl<'m> FpQuantLayer<'_, 'm> {
             let what = "it is neither a Hadamard matrix, nor one with other columns first, nor the identity";
             return Err(refused(matrix, FAMILY, what));
         };
-        let matrix = StoredHadamard {
-            columns,
-            entry: f64::from(entry),
-            divisor,
-        };
+        let matrix = StoredHadamard { columns, entry: f64::from(entry), divisor };
         Ok(Rotation { matrix, group })
     }
 
@@ -351,11 +334,8 @@ impl<'m> FpQuantLayer<'_, 'm> {
             },
             scales: Granularity::Group(block),
         };
-        let decoder = HadamardRotated {
-            rotated,
-            group: rotation.group,
-            stored: Some(rotation.matrix),
-        };
+        let decoder =
+            HadamardRotated { rotated, group: rotation.group, stored: Some(rotation.matrix) };
         let name = format!("{}weight", self.base);
         Group::new(name, vec![rows, cols], scheme, parts, Box::new(decoder))
     }

@@ -55,10 +55,7 @@ impl Scheme for GemmaQat {
             base.is_some_and(|base| all.at(base, "weight_scale").is_some())
         };
         if is_gemma && !ours && (t.dtype().is_quantized() || t.dtype().is_integer()) && scaled() {
-            return Err(wrong(
-                t,
-                "the config's method is gemma, whose codes are U8 or I8",
-            ));
+            return Err(wrong(t, "the config's method is gemma, whose codes are U8 or I8"));
         }
         let embedding = base_of(t.name(), "embedding_quantized");
         // Embeddings have a name of their own, and so are recognised without a config; but only the
@@ -85,13 +82,7 @@ impl Scheme for GemmaQat {
         };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         let name = format!("{base}weight");
-        Ok(Some(Group::new(
-            name,
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -159,11 +150,7 @@ fn decoder<'m>(
         _ => {
             return Err(wrong(
                 t,
-                format!(
-                    "its scale `{}` {:?} does not fit",
-                    scale.name(),
-                    scale.shape()
-                ),
+                format!("its scale `{}` {:?} does not fit", scale.name(), scale.shape()),
             ));
         }
     };
@@ -172,14 +159,8 @@ fn decoder<'m>(
     } else {
         Int::offset_binary(bits)
     });
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: bytes,
-    };
-    let scales = Box::new(Matrix {
-        floats: Floats::ieee(scale)?,
-        cols: blocks,
-    });
+    let codes = Codes::Rows { part: t.part(), row_bytes: bytes };
+    let scales = Box::new(Matrix { floats: Floats::ieee(scale)?, cols: blocks });
     let mut grid = row_groups(cols, cols / blocks);
     grid.cols = blocks;
     Ok((

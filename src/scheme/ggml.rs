@@ -103,13 +103,7 @@ impl Scheme for Ggml {
             .chain(scale.map(|s| (TensorRole::Scale, s)))
             .collect();
         let scheme = self.kind(t, all);
-        Ok(Some(Group::new(
-            t.name(),
-            t.shape(),
-            scheme,
-            parts,
-            decoder,
-        )))
+        Ok(Some(Group::new(t.name(), t.shape(), scheme, parts, decoder)))
     }
 }
 
@@ -258,12 +252,8 @@ impl Decode for GgmlWeight<'_> {
 
     fn find_relay(&self) -> Result<Option<RelaySource>> {
         // ggml's exponent 255 is 2^128, and not the NaN of OCP.
-        let (family, block_bytes) = (
-            CodeFamily::Mxfp4 {
-                top: TopExponent::Power,
-            },
-            self.block_bytes,
-        );
+        let (family, block_bytes) =
+            (CodeFamily::Mxfp4 { top: TopExponent::Power }, self.block_bytes);
         // A factor beside the tensor is in no exponent.
         let is_mxfp4 = self.dtype == Dtype::MXFP4 && self.scales.is_none();
         Ok(is_mxfp4.then(|| RelaySource::new(family, Mxfp4Codes { block_bytes })))

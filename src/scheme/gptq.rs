@@ -92,19 +92,13 @@ impl Scheme for Gptq {
         if g_idx.is_none() && packed.groups > 1 && module.flag("desc_act") == Some(true) {
             return Err(wrong(
                 t,
-                format!(
-                    "the config says desc_act, and its `{}g_idx` is missing",
-                    packed.base
-                ),
+                format!("the config says desc_act, and its `{}g_idx` is missing", packed.base),
             ));
         }
         let packing = packing(&packed, word_bits, bits, k, &module, all)?;
         check_last_words(&packed, packing, k)?;
         let zeros = zeros(&packed, packing, &module, all)?;
-        let mut parts = vec![
-            (TensorRole::Quantized, *t),
-            (TensorRole::Scale, packed.scales),
-        ];
+        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales)];
         parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
         parts.extend(
             // An empty index belongs to the layer, too, or it would be left over.
@@ -123,13 +117,7 @@ impl Scheme for Gptq {
             groups: packed.groups,
             group_size,
         });
-        Ok(Some(Group::new(
-            packed.weight(),
-            vec![packed.n, k],
-            QuantScheme::Gptq,
-            parts,
-            decoder,
-        )))
+        Ok(Some(Group::new(packed.weight(), vec![packed.n, k], QuantScheme::Gptq, parts, decoder)))
     }
 
     fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {
@@ -164,10 +152,7 @@ fn zeros<'m>(
             Some(true) => Ok(Zeros::Symmetric),
             _ => Err(wrong(
                 t,
-                format!(
-                    "its `{}qzeros` is missing, and no config says `sym: true`",
-                    packed.base
-                ),
+                format!("its `{}qzeros` is missing, and no config says `sym: true`", packed.base),
             )),
         };
     };
@@ -184,11 +169,7 @@ fn zeros<'m>(
             !packing.has_planes
         }
         Some((other, place)) => {
-            return Err(refused(
-                t,
-                "GPTQ",
-                format!("{place} says its format is `{other}`"),
-            ));
+            return Err(refused(t, "GPTQ", format!("{place} says its format is `{other}`")));
         }
     };
     // The middle of the range, stored as it is: nonsense in version 1, where it would read as one

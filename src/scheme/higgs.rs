@@ -106,12 +106,7 @@ impl<'m> HiggsLayer<'_, 'm> {
         self.check_values_of_a_code()?;
         let bits = self.bits()?;
         let (rows, cols, group) = self.sizes(bits)?;
-        for (key, found) in [
-            ("num_bits", bits),
-            ("group_size", group),
-            ("N", rows),
-            ("K", cols),
-        ] {
+        for (key, found) in [("num_bits", bits), ("group_size", group), ("N", rows), ("K", cols)] {
             self.check_tuned(tuned, key, found)?;
         }
         let tiles = self.tiles(tuned, bits, rows)?;
@@ -121,16 +116,8 @@ impl<'m> HiggsLayer<'_, 'm> {
         let Some(codebooks) = Codebooks::new(vec![values], 2, false) else {
             return Err(wrong(&self.pairs, "more pairs than are decoded"));
         };
-        let codes = FluteCodes {
-            part: t.part(),
-            tiles,
-            rows,
-            cols,
-        };
-        let scales = Matrix {
-            floats: Floats::ieee(&self.scales)?,
-            cols: cols / group,
-        };
+        let codes = FluteCodes { part: t.part(), tiles, rows, cols };
+        let scales = Matrix { floats: Floats::ieee(&self.scales)?, cols: cols / group };
         let rotated = VectorWeight {
             rows,
             cols,
@@ -138,10 +125,7 @@ impl<'m> HiggsLayer<'_, 'm> {
             terms: 1,
             codebooks,
             codes: Box::new(codes),
-            norm: WeightNorm::Groups {
-                factors: Box::new(scales),
-                size: group,
-            },
+            norm: WeightNorm::Groups { factors: Box::new(scales), size: group },
             has_whole_rows: false,
             row_align: tiles.rows(),
         };
@@ -149,26 +133,11 @@ impl<'m> HiggsLayer<'_, 'm> {
         let general = HadamardRotated {
             rotated: Box::new(rotated),
             group: rotation,
-            stored: Some(StoredHadamard {
-                columns: HadamardColumns::InOrder,
-                entry,
-                divisor: 1.0,
-            }),
+            stored: Some(StoredHadamard { columns: HadamardColumns::InOrder, entry, divisor: 1.0 }),
         };
-        let decoder = HiggsWeight {
-            general,
-            codes,
-            values,
-            scales,
-            group,
-            entry,
-            table: OnceLock::new(),
-        };
-        let scheme = QuantScheme::Vectors {
-            family: FAMILY,
-            bits: 2 * bits,
-            values: 2,
-        };
+        let decoder =
+            HiggsWeight { general, codes, values, scales, group, entry, table: OnceLock::new() };
+        let scheme = QuantScheme::Vectors { family: FAMILY, bits: 2 * bits, values: 2 };
         let parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::QuantMap, self.pairs),

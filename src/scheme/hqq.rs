@@ -80,12 +80,7 @@ impl Scheme for Hqq {
             }),
             dtype => dtype.map(ComputeDtype::new),
         };
-        let HqqWeight {
-            shape,
-            packed_codes,
-            rows,
-            ..
-        } = weight;
+        let HqqWeight { shape, packed_codes, rows, .. } = weight;
         let (cols, bits) = (packed_codes.cols, packed_codes.bits);
         let stored = Codes::Unpacked(Box::new(packed_codes));
         let mut decoder = Grouped::scaled(
@@ -97,20 +92,11 @@ impl Scheme for Hqq {
             scales,
         );
         decoder.formula = GroupFormula::ShiftScale(zero_points);
-        let scheme = QuantScheme::Grouped {
-            family: FAMILY,
-            codes,
-            scales: granularity(&grid, cols),
-        };
+        let scheme =
+            QuantScheme::Grouped { family: FAMILY, codes, scales: granularity(&grid, cols) };
         let parts = meta.into_parts(*t);
         let name = format!("{base}weight");
-        Ok(Some(Group::new(
-            name,
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -145,18 +131,10 @@ impl<'m> HqqWeight<'m> {
         let named = meta.read_text("packing")?.unwrap_or_default();
         // Without a description the codes of all widths look alike: bytes.
         if named.is_empty() {
-            return Err(refused(
-                t,
-                FAMILY,
-                "nothing beside it says how it is packed",
-            ));
+            return Err(refused(t, FAMILY, "nothing beside it says how it is packed"));
         }
         let Some((word_bytes, bits, first_shift)) = packing(&named) else {
-            return Err(refused(
-                t,
-                FAMILY,
-                format!("the packing {named} is not known"),
-            ));
+            return Err(refused(t, FAMILY, format!("the packing {named} is not known")));
         };
         meta.check_bits(bits)?;
         let shape = meta.read_shape()?;
@@ -203,14 +181,7 @@ impl<'m> HqqWeight<'m> {
                 format!("it does not hold {rows} rows of {cols} codes, packed as {named}"),
             ));
         }
-        let mut weight = Self {
-            t: *t,
-            shape,
-            packed_codes,
-            rows,
-            group,
-            is_by_column,
-        };
+        let mut weight = Self { t: *t, shape, packed_codes, rows, group, is_by_column };
         // Groups that are parts of a row of the weight: its own rows make better tiles than rows of
         // one group.
         if !is_by_column && inputs.is_multiple_of(group) && weight.packed_codes.reshape(inputs) {
@@ -270,10 +241,7 @@ impl<'m> HqqWeight<'m> {
             );
             return Err(wrong(&self.t, what));
         }
-        Ok(Box::new(Matrix {
-            floats: Floats::ieee(&t)?,
-            cols: grid.cols,
-        }))
+        Ok(Box::new(Matrix { floats: Floats::ieee(&t)?, cols: grid.cols }))
     }
 }
 

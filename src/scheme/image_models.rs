@@ -28,14 +28,8 @@ pub(crate) struct ImageModel {
 }
 
 /// Parts of the names of layers into and out of the blocks of Flux and HunyuanVideo.
-const FLUX_ENDS: &[&str] = &[
-    "txt_in.",
-    "img_in.",
-    "time_in.",
-    "vector_in.",
-    "guidance_in.",
-    "final_layer.",
-];
+const FLUX_ENDS: &[&str] =
+    &["txt_in.", "img_in.", "time_in.", "vector_in.", "guidance_in.", "final_layer."];
 
 const UNET_ENDS: &[&str] = &[
     "class_embedding.",
@@ -76,11 +70,7 @@ static MODELS: &[ImageModel] = &[
         architecture: "aura",
         marks: &[&["double_layers.3.modX.1.weight"]],
         kept: &["t_embedder.", "init_x_linear."],
-        kept_names: &[
-            "modF.1.weight",
-            "cond_seq_linear.weight",
-            "final_linear.weight",
-        ],
+        kept_names: &["modF.1.weight", "cond_seq_linear.weight", "final_linear.weight"],
         parameters: &[],
     },
     ImageModel {
@@ -89,22 +79,13 @@ static MODELS: &[ImageModel] = &[
             "caption_projection.0.linear.weight",
             "double_stream_blocks.0.block.ff_i.shared_experts.w3.weight",
         ]],
-        kept: &[
-            "p_embedder.",
-            "t_embedder.",
-            "x_embedder.",
-            "final_layer.",
-            "caption_projection.",
-        ],
+        kept: &["p_embedder.", "t_embedder.", "x_embedder.", "final_layer.", "caption_projection."],
         kept_names: &[],
         parameters: &[".ff_i.gate.weight"],
     },
     ImageModel {
         architecture: "cosmos",
-        marks: &[&[
-            "blocks.0.mlp.layer1.weight",
-            "blocks.0.adaln_modulation_cross_attn.1.weight",
-        ]],
+        marks: &[&["blocks.0.mlp.layer1.weight", "blocks.0.adaln_modulation_cross_attn.1.weight"]],
         kept: &[
             "p_embedder.",
             "t_embedder.",
@@ -123,12 +104,7 @@ static MODELS: &[ImageModel] = &[
             "transformer_blocks.27.scale_shift_table",
             "caption_projection.linear_2.weight",
         ]],
-        kept: &[
-            "adaln_single.",
-            "caption_projection.",
-            "patchify_proj.",
-            "proj_out.",
-        ],
+        kept: &["adaln_single.", "caption_projection.", "patchify_proj.", "proj_out."],
         kept_names: &[],
         parameters: &[],
     },
@@ -164,10 +140,7 @@ static MODELS: &[ImageModel] = &[
     ImageModel {
         architecture: "sdxl",
         marks: &[
-            &[
-                "down_blocks.0.downsamplers.0.conv.weight",
-                "add_embedding.linear_1.weight",
-            ],
+            &["down_blocks.0.downsamplers.0.conv.weight", "add_embedding.linear_1.weight"],
             &[
                 "input_blocks.3.0.op.weight",
                 "input_blocks.6.0.op.weight",
@@ -199,10 +172,7 @@ static MODELS: &[ImageModel] = &[
     },
     ImageModel {
         architecture: "lumina2",
-        marks: &[&[
-            "cap_embedder.1.weight",
-            "context_refiner.0.attention.qkv.weight",
-        ]],
+        marks: &[&["cap_embedder.1.weight", "context_refiner.0.attention.qkv.weight"]],
         kept: &[
             "t_embedder.",
             "x_embedder.",
@@ -272,9 +242,6 @@ mod tests {
         let below = names.map(|name| format!("model.diffusion_model.{name}"));
         assert_eq!(ImageModel::of(below.iter().map(|n| &**n)), Some(flux));
         assert_eq!(flux.weight(&below[1], 2), ImageWeight::Kept);
-        assert_eq!(
-            ImageModel::of(["model.embed_tokens.weight"].into_iter()),
-            None
-        );
+        assert_eq!(ImageModel::of(["model.embed_tokens.weight"].into_iter()), None);
     }
 }

@@ -35,10 +35,7 @@ static IDENTITY: Identity = Identity {
         (Ends(".weight_zero_point"), TensorRole::ZeroPoint),
         (Ends("pre_quant_scale"), TensorRole::Scale),
     ],
-    optional: &[
-        Sibling::OfWeight("_zero_point"),
-        Sibling::OfModule("pre_quant_scale"),
-    ],
+    optional: &[Sibling::OfWeight("_zero_point"), Sibling::OfModule("pre_quant_scale")],
     activations: &[],
     markers: &[],
     sidecars: &[],
@@ -82,24 +79,15 @@ impl Scheme for Int8 {
                 ),
             ));
         }
-        let codes = Codes::Rows {
-            part: t.part(),
-            row_bytes: cols,
-        };
-        let scales = Box::new(Matrix {
-            floats: Floats::ieee(&scale)?,
-            cols: grid.cols,
-        });
+        let codes = Codes::Rows { part: t.part(), row_bytes: cols };
+        let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: grid.cols });
         let code_format = CodeFormat::Int(Int::signed(8));
         let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         if let Some(zero) = all.at(t.name(), "_zero_point") {
             // Zero points of other shapes would be read at the wrong places without a complaint.
             if zero.elements() != scale.elements() || zero.dtype() != Dtype::I8 {
-                return Err(wrong(
-                    &zero,
-                    format!("it is no I8 for each scale of `{}`", t.name()),
-                ));
+                return Err(wrong(&zero, format!("it is no I8 for each scale of `{}`", t.name())));
             }
             let zero_points = Box::new(Integers::new(&zero, grid.cols, 0.0)?);
             decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
@@ -128,13 +116,7 @@ impl Scheme for Int8 {
             scales: granularity(&grid, cols),
         };
         let (name, shape) = (t.name(), t.shape());
-        Ok(Some(Group::new(
-            name,
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 
     fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {

@@ -73,10 +73,7 @@ fn gptq<'m>(
         .int(&["bits"])
         .filter(|(bits, _)| *bits != 4 && !module.uncertain)
     {
-        return Err(wrong(
-            t,
-            format!("{place} says {bits} bits, and Marlin has 4"),
-        ));
+        return Err(wrong(t, format!("{place} says {bits} bits, and Marlin has 4")));
     }
     // With one group the order of the inputs has no effect on the scales, so `desc_act` is
     // harmless.
@@ -107,13 +104,7 @@ fn awq<'m>(packed: &PackedLayer<'m>, all: &Index<'m>) -> Result<Group<'m>> {
             "the config says `zero_point: true`, and Marlin has none",
         ));
     }
-    weight(
-        &packed.qweight,
-        &packed.scales,
-        packed.weight(),
-        "AWQ Marlin",
-        &module,
-    )
+    weight(&packed.qweight, &packed.scales, packed.weight(), "AWQ Marlin", &module)
 }
 
 fn weight<'m>(
@@ -143,11 +134,8 @@ fn weight<'m>(
         return Err(misfit());
     };
     let group = group_size(t, groups, k, ShortGroup::Never, module)?;
-    let codes = Codes::Unpacked(Box::new(MarlinCodes {
-        part: t.part(),
-        n,
-        order: TileOrder::Halves,
-    }));
+    let codes =
+        Codes::Unpacked(Box::new(MarlinCodes { part: t.part(), n, order: TileOrder::Halves }));
     let scale = Box::new(PermutedScales {
         floats: Floats::ieee(scales)?,
         n,
@@ -161,16 +149,6 @@ fn weight<'m>(
     } else {
         Granularity::Group(group)
     };
-    let scheme = QuantScheme::Grouped {
-        family,
-        codes: CodeType::Int(4),
-        scales: granularity,
-    };
-    Ok(Group::new(
-        name,
-        vec![n, k],
-        scheme,
-        parts,
-        Box::new(decoder),
-    ))
+    let scheme = QuantScheme::Grouped { family, codes: CodeType::Int(4), scales: granularity };
+    Ok(Group::new(name, vec![n, k], scheme, parts, Box::new(decoder)))
 }

@@ -86,13 +86,7 @@ impl Scheme for Marlin24 {
         ];
         let decoder = weight.decoder(&scales)?;
         let name = format!("{base}weight");
-        Ok(Some(Group::new(
-            name,
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -147,17 +141,8 @@ impl<'m> Marlin24Weight<'m> {
             return Err(wrong(meta, "places of codes are I16"));
         }
         require_shape(t, meta, &[depth, 2 * outputs])?;
-        let codes = Marlin24Codes {
-            codes: t.part(),
-            meta: *meta,
-            outputs,
-            bits,
-        };
-        Ok(Self {
-            codes,
-            inputs,
-            group,
-        })
+        let codes = Marlin24Codes { codes: t.part(), meta: *meta, outputs, bits };
+        Ok(Self { codes, inputs, group })
     }
 
     /// Checks that the config states no other width than the shapes have.
@@ -185,20 +170,12 @@ impl<'m> Marlin24Weight<'m> {
     }
 
     fn decoder(self, scales: &Tensor<'m>) -> Result<Grouped<'m>> {
-        let Self {
-            codes,
-            inputs,
-            group,
-        } = self;
+        let Self { codes, inputs, group } = self;
         let (outputs, bits) = (codes.outputs, codes.bits);
         let floats = Floats::ieee(scales)?;
         // The library takes the stored inputs for all of them (`pack_scales_24`).
         let stored: Box<dyn ScaleMatrix + 'm> = if group < inputs / 2 {
-            Box::new(PermutedScales {
-                floats,
-                n: outputs,
-                order: ScaleOrder::SparseGroups,
-            })
+            Box::new(PermutedScales { floats, n: outputs, order: ScaleOrder::SparseGroups })
         } else {
             Box::new(Transposed::of_floats(floats, outputs, inputs / group))
         };

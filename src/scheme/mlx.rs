@@ -107,11 +107,8 @@ impl Scheme for Mlx {
             .copied()
             .chain([decoder.cols])
             .collect();
-        let scheme = QuantScheme::Grouped {
-            family: "MLX",
-            codes,
-            scales: Granularity::Group(group),
-        };
+        let scheme =
+            QuantScheme::Grouped { family: "MLX", codes, scales: Granularity::Group(group) };
         let names = match shape.len() {
             3 => expert_names(t, &shape, all)?,
             _ => Vec::new(),
@@ -125,16 +122,8 @@ impl Scheme for Mlx {
 /// Bits of all codes that share a scale. The shapes prove this product of bits and group size, but
 /// neither of the two.
 fn bits_per_group(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<usize> {
-    let misfit = || {
-        wrong(
-            t,
-            format!(
-                "its scales `{}` {:?} do not fit",
-                scales.name(),
-                scales.shape()
-            ),
-        )
-    };
+    let misfit =
+        || wrong(t, format!("its scales `{}` {:?} do not fit", scales.name(), scales.shape()));
     let (Some((&words, rows)), Some((&groups, scale_rows))) =
         (t.shape().split_last(), scales.shape().split_last())
     else {
@@ -197,13 +186,7 @@ impl<'m> MlxLayer<'m, 'm> {
             let scales = all.at(base, OF_MODULE.scales)?;
             Some((base, OF_MODULE, scales))
         });
-        let of_weight = || {
-            Some((
-                t.name(),
-                ollama::NAMES,
-                all.at(t.name(), ollama::NAMES.scales)?,
-            ))
-        };
+        let of_weight = || Some((t.name(), ollama::NAMES, all.at(t.name(), ollama::NAMES.scales)?));
         let stated = OllamaQuant::of(t, all)?;
         let Some((base, names, scales)) = of_module.or_else(of_weight) else {
             return match stated {
@@ -246,10 +229,7 @@ impl<'m> MlxLayer<'_, 'm> {
     ) -> Grouped<'m> {
         let cols = self.cols(bits);
         let (rows, _) = rows_and_cols(self.t.shape());
-        let codes = Codes::Rows {
-            part: self.t.part(),
-            row_bytes: self.row_words() * 4,
-        };
+        let codes = Codes::Rows { part: self.t.part(), row_bytes: self.row_words() * 4 };
         Grouped::scaled(
             codes,
             bits,
@@ -261,10 +241,7 @@ impl<'m> MlxLayer<'_, 'm> {
     }
 
     fn matrix(&self, floats: Floats<'m>) -> Box<dyn ScaleMatrix + 'm> {
-        Box::new(Matrix {
-            floats,
-            cols: rows_and_cols(self.scales.shape()).1,
-        })
+        Box::new(Matrix { floats, cols: rows_and_cols(self.scales.shape()).1 })
     }
 
     fn affine_decoder(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
@@ -272,10 +249,7 @@ impl<'m> MlxLayer<'_, 'm> {
         let end = if metal { "qbiases" } else { self.names.biases };
         let biases = all.need(&self.t, self.base, end)?;
         if biases.shape() != self.scales.shape() {
-            return Err(wrong(
-                &biases,
-                format!("its scales are {:?}", self.scales.shape()),
-            ));
+            return Err(wrong(&biases, format!("its scales are {:?}", self.scales.shape())));
         }
         let bits = self.bits(all)?;
         let scales = self.matrix(Floats::ieee(&self.scales)?);
@@ -286,30 +260,18 @@ impl<'m> MlxLayer<'_, 'm> {
         let offsets = self.matrix(Floats::ieee(&biases)?);
         decoder.formula =
             GroupFormula::ScaleShift(GroupOffsets::new(offsets).computed_in(compute_dtype));
-        Ok((
-            bits,
-            CodeType::Int(bits as u8),
-            decoder,
-            vec![(TensorRole::Offset, biases)],
-        ))
+        Ok((bits, CodeType::Int(bits as u8), decoder, vec![(TensorRole::Offset, biases)]))
     }
 
     /// Decoder of MXFP4, MXFP8 or NVFP4. Bits and group size are fixed in each (4 × 32, 8 × 32, 4 ×
     /// 16), and the products differ.
     fn float_decoder(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
         let global = all.at(self.base, self.names.global);
-        let fp4 = CodeFormat::E2M1(E2M1 {
-            factor: 1.0,
-            plain_zero: false,
-        });
+        let fp4 = CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: false });
         let exponents = || Floats::new(&self.scales).map(|floats| self.matrix(floats));
         let (bits, codes, mut decoder) = match self.bits_per_group {
             128 => (4, CodeType::Mxfp4, self.decoder(4, fp4, exponents()?)),
-            256 => (
-                8,
-                CodeType::Mxfp8,
-                self.decoder(8, CodeFormat::E4M3, exponents()?),
-            ),
+            256 => (8, CodeType::Mxfp8, self.decoder(8, CodeFormat::E4M3, exponents()?)),
             64 => {
                 let inner = self.matrix(Floats::fp8(&self.scales)?);
                 let decoder = match &global {
@@ -342,9 +304,8 @@ impl<'m> MlxLayer<'_, 'm> {
             let what = format!("the config says that it has `{}global_scale`", self.base);
             return Err(wrong(&self.t, what));
         }
-        decoder.family = (codes == CodeType::Mxfp4).then_some(CodeFamily::Mxfp4 {
-            top: TopExponent::Infinity,
-        });
+        decoder.family =
+            (codes == CodeType::Mxfp4).then_some(CodeFamily::Mxfp4 { top: TopExponent::Infinity });
         match global {
             Some(global) if codes != CodeType::Nvfp4 => {
                 Err(wrong(&global, format!("a layer of {codes} has none")))
@@ -378,10 +339,7 @@ impl<'m> MlxLayer<'_, 'm> {
         // A stack has one for each matrix; a number without dimensions is for all.
         let count = global.elements();
         if count == 0 || count != stack && !global.shape().is_empty() {
-            return Err(wrong(
-                global,
-                format!("`{}` has {stack} matrices", self.t.name()),
-            ));
+            return Err(wrong(global, format!("`{}` has {stack} matrices", self.t.name())));
         }
         let outer = Floats::ieee(global)?;
         let rows_each = rows.div_ceil(count).max(1);

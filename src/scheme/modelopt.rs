@@ -108,22 +108,13 @@ fn awq<'m>(
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
     let misfit = |what: &str| {
-        wrong(
-            t,
-            format!(
-                "its scale `{}` {:?} does not fit: {what}",
-                scale.name(),
-                scale.shape()
-            ),
-        )
+        wrong(t, format!("its scale `{}` {:?} does not fit: {what}", scale.name(), scale.shape()))
     };
     let (&[bytes, cols], &[rows, groups]) = (t.shape(), scale.shape()) else {
         return Err(misfit("both have two dimensions"));
     };
     if bytes.checked_mul(2) != Some(rows) || groups == 0 {
-        return Err(misfit(
-            "it has a row for each row of the weight, of which two lie in a byte",
-        ));
+        return Err(misfit("it has a row for each row of the weight, of which two lie in a byte"));
     }
     if module.flag("has_zero_point") == Some(true) {
         return Err(refused(
@@ -149,23 +140,11 @@ fn awq<'m>(
         None if cols.is_multiple_of(groups) => (cols / groups).max(1),
         None => return Err(misfit("its groups are not whole ones")),
     };
-    let codes = Codes::Unpacked(Box::new(RowPairs {
-        part: t.part(),
-        cols,
-    }));
-    let scales = Box::new(Matrix {
-        floats: Floats::ieee(scale)?,
-        cols: groups,
-    });
+    let codes = Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols }));
+    let scales = Box::new(Matrix { floats: Floats::ieee(scale)?, cols: groups });
     let code_format = CodeFormat::Int(Int::signed(4));
-    let mut decoder = Grouped::scaled(
-        codes,
-        4,
-        code_format,
-        [rows, cols],
-        row_groups(cols, width),
-        scales,
-    );
+    let mut decoder =
+        Grouped::scaled(codes, 4, code_format, [rows, cols], row_groups(cols, width), scales);
     let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     if let Some(columns) = pre_quant_scale(t, cols, all)? {
         decoder.columns = Some(Matrix::of_columns(&columns)?);
@@ -181,13 +160,7 @@ fn awq<'m>(
         codes: CodeType::Int(4),
         scales: Granularity::Group(width),
     };
-    Ok(Group::new(
-        t.name(),
-        vec![rows, cols],
-        scheme,
-        parts,
-        Box::new(decoder),
-    ))
+    Ok(Group::new(t.name(), vec![rows, cols], scheme, parts, Box::new(decoder)))
 }
 
 /// The factors of the columns of weight `t`, which are applied last, if there are any.
@@ -206,10 +179,7 @@ pub(super) fn pre_quant_scale<'m>(
     match scale {
         Some(scale) if scale.elements() != cols => Err(wrong(
             &scale,
-            format!(
-                "it has not one factor for each of the {cols} columns of `{}`",
-                t.name()
-            ),
+            format!("it has not one factor for each of the {cols} columns of `{}`", t.name()),
         )),
         None => check_layers_of_one_input(t, all).map(|()| None),
         scale => Ok(scale),
@@ -218,11 +188,8 @@ pub(super) fn pre_quant_scale<'m>(
 
 /// Layers that have one input. ModelOpt gives them the same factors
 /// (`export/unified_export_hf.py`, `requantize_resmooth_fused_llm_layers`).
-const LAYERS_OF_ONE_INPUT: &[&[&str]] = &[
-    &["q_proj", "k_proj", "v_proj"],
-    &["gate_proj", "up_proj"],
-    &["w1", "w3"],
-];
+const LAYERS_OF_ONE_INPUT: &[&[&str]] =
+    &[&["q_proj", "k_proj", "v_proj"], &["gate_proj", "up_proj"], &["w1", "w3"]];
 
 /// Checks that no other layer of the same input has factors, if `t` has none.
 ///

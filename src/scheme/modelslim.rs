@@ -97,21 +97,11 @@ const UNUSED: &[&str] = &["deq_scale", "quant_bias", "scale_bias", "input_offset
 
 /// Last parts of the names of a layer's tensors that are claimed with its weight, or dropped, or
 /// floats.
-const KNOWN: &[&str] = &[
-    "weight_scale",
-    "weight_offset",
-    "input_scale",
-    "kv_cache_scale",
-    "kv_cache_offset",
-    "bias",
-];
+const KNOWN: &[&str] =
+    &["weight_scale", "weight_offset", "input_scale", "kv_cache_scale", "kv_cache_offset", "bias"];
 
 /// Rotations of a layer's input, which the description does not list.
-const ROTATIONS: &[&str] = &[
-    ".heads_rotation",
-    ".kronecker_rotation_m",
-    ".kronecker_rotation_n",
-];
+const ROTATIONS: &[&str] = &[".heads_rotation", ".kronecker_rotation_m", ".kronecker_rotation_n"];
 
 impl Scheme for ModelSlim {
     fn identity(&self) -> &'static Identity {
@@ -144,12 +134,7 @@ impl Scheme for ModelSlim {
             return Ok(None);
         }
         check_layer(t, base, all)?;
-        let layer = ModelSlimLayer {
-            t: *t,
-            base,
-            kind,
-            all,
-        };
+        let layer = ModelSlimLayer { t: *t, base, kind, all };
         // Older versions store the scales of `W8A8`, too.
         if kind == STATIC && all.at(base, "weight_scale").is_none() {
             return layer.static_rows().map(Some);
@@ -216,10 +201,7 @@ impl<'m> ModelSlimLayer<'_, 'm> {
         };
         let [lines, cols] = self.matrix(dtype)?;
         let scale = self.all.need(t, self.base, "weight_scale")?;
-        let rows = Codes::Rows {
-            part: t.part(),
-            row_bytes: cols,
-        };
+        let rows = Codes::Rows { part: t.part(), row_bytes: cols };
         let size = [lines, cols];
         if self.kind == STATIC {
             self.check_bias(size)?;
@@ -235,10 +217,7 @@ impl<'m> ModelSlimLayer<'_, 'm> {
             Stored::RowPairs => {
                 let height = lines.checked_mul(2);
                 let height = height.ok_or_else(|| wrong(t, "it has more rows than any memory"))?;
-                let codes = Codes::Unpacked(Box::new(RowPairs {
-                    part: t.part(),
-                    cols,
-                }));
+                let codes = Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols }));
                 let format = CodeFormat::Int(Int::signed(4));
                 self.of_rows(codes, 4, (format, CodeType::Int(4)), [height, cols], &scale)?
             }
@@ -264,10 +243,7 @@ impl<'m> ModelSlimLayer<'_, 'm> {
         let (products, input) = (need("deq_scale")?, need("input_scale")?);
         self.check_bias([rows, cols])?;
         let scales = StaticScales::new(t, &products, &input, rows)?;
-        let codes = Codes::Rows {
-            part: t.part(),
-            row_bytes: cols,
-        };
+        let codes = Codes::Rows { part: t.part(), row_bytes: cols };
         let format = CodeFormat::Int(Int::signed(8));
         let grid = row_groups(cols, cols);
         let decoder = Grouped::scaled(codes, 8, format, [rows, cols], grid, Box::new(scales));
@@ -346,20 +322,11 @@ impl<'m> ModelSlimLayer<'_, 'm> {
             return Err(refused(t, FAMILY, what));
         }
         require_shape(t, scale, &[height, cols / BLOCK])?;
-        let scales = Box::new(Matrix {
-            floats: Floats::new(scale)?,
-            cols: cols / BLOCK,
-        });
+        let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: cols / BLOCK });
         let grid = row_groups(cols, BLOCK);
         let decoder = Grouped::scaled(rows, 8, CodeFormat::E4M3, size, grid, scales);
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-        Ok(self.group(
-            CodeType::Mxfp8,
-            Granularity::Group(BLOCK),
-            size,
-            parts,
-            decoder,
-        ))
+        Ok(self.group(CodeType::Mxfp8, Granularity::Group(BLOCK), size, parts, decoder))
     }
 
     fn group(
@@ -370,11 +337,7 @@ impl<'m> ModelSlimLayer<'_, 'm> {
         parts: Vec<(TensorRole, Tensor<'m>)>,
         decoder: Grouped<'m>,
     ) -> Group<'m> {
-        let scheme = QuantScheme::Grouped {
-            family: FAMILY,
-            codes,
-            scales,
-        };
+        let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales };
         let name = self.t.name();
         Group::new(name, size.to_vec(), scheme, parts, Box::new(decoder))
     }

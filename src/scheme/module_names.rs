@@ -15,15 +15,8 @@ pub(crate) fn is_embedding(last: &str) -> bool {
 /// Last parts of the names of output layers, which compute logits. Small errors there change the
 /// choice of tokens, so libraries leave them out; inside a layer (`layers.3.output`) the same words
 /// name ordinary projections.
-pub(crate) const HEADS: &[&str] = &[
-    "lm_head",
-    "embed_out",
-    "output",
-    "output_layer",
-    "score",
-    "classifier",
-    "head",
-];
+pub(crate) const HEADS: &[&str] =
+    &["lm_head", "embed_out", "output", "output_layer", "score", "classifier", "head"];
 
 /// Last parts of the names of routers, which choose the experts of a token. They count only inside
 /// a numbered layer.
@@ -43,15 +36,8 @@ pub(crate) const SENSITIVE: &[(&str, &str, &str)] = &[
 ];
 
 /// The words of [`kind_of`], in the order of listings.
-pub(crate) const KINDS: &[&str] = &[
-    "norms",
-    "embeddings",
-    "lm_head",
-    "last layer",
-    "routers",
-    "convolutions",
-    "biases",
-];
+pub(crate) const KINDS: &[&str] =
+    &["norms", "embeddings", "lm_head", "last layer", "routers", "convolutions", "biases"];
 
 /// What the tensor called `name` is, as one of the words of [`KINDS`]; `None` if its name does not
 /// tell.

@@ -115,23 +115,14 @@ fn exponents<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Option<Tensor<'m>> {
 }
 
 fn scheme(family: &'static str, codes: CodeType) -> QuantScheme {
-    QuantScheme::Grouped {
-        family,
-        codes,
-        scales: Granularity::Group(BLOCK),
-    }
+    QuantScheme::Grouped { family, codes, scales: Granularity::Group(BLOCK) }
 }
 
 /// Format of four-bit codes, and how listings show it.
 type NibbleFormat = (CodeFormat, CodeType);
 
-const FP4: NibbleFormat = (
-    CodeFormat::E2M1(E2M1 {
-        factor: 1.0,
-        plain_zero: false,
-    }),
-    CodeType::Fp4,
-);
+const FP4: NibbleFormat =
+    (CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: false }), CodeType::Fp4);
 
 /// MXINT4: sign and magnitude.
 pub(super) const INT4: NibbleFormat = (CodeFormat::SignMagnitude, CodeType::Int(4));
@@ -193,22 +184,10 @@ pub(super) fn mx_rows_of<'m>(
         .chain([cols])
         .collect();
     let size = rows_and_cols(&shape);
-    let stored = Codes::Rows {
-        part: t.part(),
-        row_bytes: cols * bits / 8,
-    };
-    let scales = Box::new(Matrix {
-        floats: Floats::new(scale)?,
-        cols: cols / BLOCK,
-    });
-    let mut decoder = Grouped::scaled(
-        stored,
-        bits,
-        code_format,
-        size.into(),
-        row_groups(cols, BLOCK),
-        scales,
-    );
+    let stored = Codes::Rows { part: t.part(), row_bytes: cols * bits / 8 };
+    let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: cols / BLOCK });
+    let mut decoder =
+        Grouped::scaled(stored, bits, code_format, size.into(), row_groups(cols, BLOCK), scales);
     // FP6 and MXINT4 have no encoder that takes their codes.
     let top = match scale.dtype() {
         Dtype::F8E8M0 => Some(TopExponent::Nan),
@@ -218,13 +197,7 @@ pub(super) fn mx_rows_of<'m>(
     let top = top.filter(|_| matches!(code_format, CodeFormat::E2M1(_)));
     decoder.family = top.map(|top| CodeFamily::Mxfp4 { top });
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    Ok(Group::new(
-        name.to_owned(),
-        shape,
-        scheme(family, codes),
-        parts,
-        Box::new(decoder),
-    ))
+    Ok(Group::new(name.to_owned(), shape, scheme(family, codes), parts, Box::new(decoder)))
 }
 
 /// Bytes of the last dimension of packed codes, of which a tensor of F4 counts the codes. `None` if
@@ -239,69 +212,33 @@ pub(super) fn bytes_of_row(t: &Tensor<'_>) -> Option<usize> {
 
 fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'m>> {
     let (&[experts, outputs, blocks, 16], true) = (t.shape(), scale.dtype() == Dtype::U8) else {
-        return Err(wrong(
-            t,
-            "blocks are [experts, out, in / 32, 16], and their scales U8",
-        ));
+        return Err(wrong(t, "blocks are [experts, out, in / 32, 16], and their scales U8"));
     };
     if scale.shape() != [experts, outputs, blocks] {
         return Err(wrong(
             t,
-            format!(
-                "its scales `{}` {:?} are not one for each block",
-                scale.name(),
-                scale.shape()
-            ),
+            format!("its scales `{}` {:?} are not one for each block", scale.name(), scale.shape()),
         ));
     }
     let Some(inputs) = blocks.checked_mul(BLOCK) else {
         return Err(wrong(t, "a row has more blocks than any memory"));
     };
-    let transposed = ExpertStack {
-        codes: t.part(),
-        exponents: scale.part(),
-        experts,
-        inputs,
-        outputs,
-    };
+    let transposed =
+        ExpertStack { codes: t.part(), exponents: scale.part(), experts, inputs, outputs };
     // Doubled values and halved scales, as in `fp4_pairs`: exponent 255 is finite in the library.
-    let code_format = CodeFormat::E2M1(E2M1 {
-        factor: 2.0,
-        plain_zero: false,
-    });
+    let code_format = CodeFormat::E2M1(E2M1 { factor: 2.0, plain_zero: false });
     // The same parts for both views: only one of them is ever written.
     let group = |name: String, shape: [usize; 3], decoder: Box<dyn Decode + 'm>| {
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-        Group::new(
-            name,
-            shape.to_vec(),
-            scheme("MXFP4", CodeType::Fp4),
-            parts,
-            decoder,
-        )
+        Group::new(name, shape.to_vec(), scheme("MXFP4", CodeType::Fp4), parts, decoder)
     };
     // The weight of a linear module, `[experts, out, in]`, is what is stored. Encoders take groups
     // along `in`.
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: inputs / 2,
-    };
-    let scales = Box::new(Matrix {
-        floats: Floats::half_exponents(scale),
-        cols: blocks,
-    });
+    let codes = Codes::Rows { part: t.part(), row_bytes: inputs / 2 };
+    let scales = Box::new(Matrix { floats: Floats::half_exponents(scale), cols: blocks });
     let size = [experts.saturating_mul(outputs), inputs];
-    let mut plain = Grouped::scaled(
-        codes,
-        4,
-        code_format,
-        size,
-        row_groups(inputs, BLOCK),
-        scales,
-    );
-    plain.family = Some(CodeFamily::Mxfp4 {
-        top: TopExponent::Power,
-    });
+    let mut plain = Grouped::scaled(codes, 4, code_format, size, row_groups(inputs, BLOCK), scales);
+    plain.family = Some(CodeFamily::Mxfp4 { top: TopExponent::Power });
     let shape = [experts, inputs, outputs];
     let mut stack = group(name.to_owned(), shape, Box::new(transposed));
     stack.module = Some(Box::new(group(

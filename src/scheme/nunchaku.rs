@@ -114,12 +114,7 @@ impl Scheme for Nunchaku {
         let Some(base) = base_of(t.name(), "qweight") else {
             return check_part(t, all).map(|()| None);
         };
-        let mut layer = NunchakuLayer {
-            t: *t,
-            base,
-            all,
-            own: None,
-        };
+        let mut layer = NunchakuLayer { t: *t, base, all, own: None };
         if let Some(model) = all.prepared::<NunchakuModel>().filter(|_| is_own) {
             layer.own = Some(model.kind(t, base.trim_end_matches('.'))?);
         }
@@ -213,10 +208,7 @@ impl<'m> NunchakuLayer<'_, 'm> {
                 None => stored,
             })
         };
-        let stored = Quads {
-            part: t.part(),
-            k: cols,
-        };
+        let stored = Quads { part: t.part(), k: cols };
         let codes: Box<dyn Unpack + 'm> = match order {
             Some(order) => Box::new(ModulationCodes { stored, order }),
             None => Box::new(stored),
@@ -250,11 +242,8 @@ impl<'m> NunchakuLayer<'_, 'm> {
         parts: Vec<(TensorRole, Tensor<'m>)>,
         decoder: Box<dyn crate::scheme::seam::Decode + 'm>,
     ) -> Group<'m> {
-        let scheme = QuantScheme::Grouped {
-            family: FAMILY,
-            codes,
-            scales: Granularity::Group(group),
-        };
+        let scheme =
+            QuantScheme::Grouped { family: FAMILY, codes, scales: Granularity::Group(group) };
         let name = format!("{}weight", self.base);
         Group::new(name, shape.to_vec(), scheme, parts, decoder)
     }

@@ -82,9 +82,7 @@ impl Scheme for Nvfp4 {
     }
 
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Nvfp4 {
-            divides: t.name().ends_with("_packed"),
-        }
+        QuantScheme::Nvfp4 { divides: t.name().ends_with("_packed") }
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -145,13 +143,7 @@ impl Scheme for Nvfp4 {
             },
         };
         let decoder = layout.decoder(t, [&scales, &global], divides, all, &mut parts)?;
-        Ok(Some(Group::new(
-            name.to_owned(),
-            layout.shape,
-            scheme,
-            parts,
-            decoder,
-        )))
+        Ok(Some(Group::new(name.to_owned(), layout.shape, scheme, parts, decoder)))
     }
 
     fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {
@@ -215,10 +207,8 @@ impl Nvfp4Layout {
                 return Ok(Self { shape, block, down });
             }
         }
-        let what = format!(
-            "its scales `{}` {s:?} are not one for 16 values of a row",
-            scales.name()
-        );
+        let what =
+            format!("its scales `{}` {s:?} are not one for 16 values of a row", scales.name());
         Err(wrong(t, what))
     }
 
@@ -235,10 +225,7 @@ impl Nvfp4Layout {
         let stack: usize = self.shape.iter().rev().skip(2).product();
         let globals = global.elements();
         if globals == 0 || globals != 1 && globals != stack {
-            return Err(wrong(
-                global,
-                format!("`{}` has {stack} matrices", t.name()),
-            ));
+            return Err(wrong(global, format!("`{}` has {stack} matrices", t.name())));
         }
         // AutoRound's tensors have compressed-tensors' names. Only the config tells that the global
         // scale is applied to the codes.
@@ -303,30 +290,17 @@ impl Nvfp4Layout {
                 rows_per_matrix: height / self.block,
                 cols,
             };
-            (
-                Codes::Unpacked(Box::new(RowPairs {
-                    part: t.part(),
-                    cols,
-                })),
-                grid,
-                rows / self.block,
-            )
+            (Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols })), grid, rows / self.block)
         } else {
             (
-                Codes::Rows {
-                    part: t.part(),
-                    row_bytes: cols / 2,
-                },
+                Codes::Rows { part: t.part(), row_bytes: cols / 2 },
                 row_groups(cols, self.block),
                 rows,
             )
         };
         let count = global.elements();
         let scales = Box::new(NestedScales {
-            inner: Box::new(Matrix {
-                floats: Floats::fp8(scales)?,
-                cols: grid.cols,
-            }),
+            inner: Box::new(Matrix { floats: Floats::fp8(scales)?, cols: grid.cols }),
             outer: Floats::ieee(global)?,
             count,
             // Whole matrices share a global scale, so the quotient is exact.
@@ -338,17 +312,7 @@ impl Nvfp4Layout {
             },
             unit: 1.0,
         });
-        let code_format = CodeFormat::E2M1(E2M1 {
-            factor: 1.0,
-            plain_zero: !has_signed_zero,
-        });
-        Ok(Grouped::scaled(
-            codes,
-            4,
-            code_format,
-            [rows, cols],
-            grid,
-            scales,
-        ))
+        let code_format = CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: !has_signed_zero });
+        Ok(Grouped::scaled(codes, 4, code_format, [rows, cols], grid, scales))
     }
 }

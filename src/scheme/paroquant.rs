@@ -90,10 +90,7 @@ impl Scheme for ParoQuant {
         let packed = PackedLayer::find(t, all)?;
         let layer = packed.map(|packed| gemm_layer(&packed, all)).transpose()?;
         let Some((inner, mut parts)) = layer.flatten() else {
-            return Err(wrong(
-                t,
-                "ParoQuant has AWQ's layout GEMM of 4 bits, and it is another",
-            ));
+            return Err(wrong(t, "ParoQuant has AWQ's layout GEMM of 4 bits, and it is another"));
         };
         let [rows, cols] = [inner.n, inner.k];
         let rotations = rotations(t, [&theta, &pairs, &factors], cols)?;
@@ -131,13 +128,7 @@ impl Scheme for ParoQuant {
             scales: Granularity::Group(size),
         };
         let name = format!("{base}weight");
-        Ok(Some(Group::new(
-            name,
-            vec![rows, cols],
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(name, vec![rows, cols], scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -167,10 +158,7 @@ fn rotations(
         return Err(wrong(t, what));
     }
     if factors.shape() != [1, cols] && factors.shape() != [cols] {
-        return Err(wrong(
-            factors,
-            format!("it is not one for each of {cols} inputs"),
-        ));
+        return Err(wrong(factors, format!("it is not one for each of {cols} inputs")));
     }
     if !(1..=MAX_ROTATIONS).contains(&rotations) {
         let what = format!("it has {rotations} rotations; up to {MAX_ROTATIONS} are decoded");
@@ -200,13 +188,7 @@ impl ParoWeight<'_> {
     ) -> Result<()> {
         let size = self.inner.group_size;
         let bytes = cols.start * 2..cols.end * 2;
-        read(
-            &self.pairs.part(),
-            self.inner.k * 2,
-            rotation..rotation + 1,
-            bytes,
-            staging,
-        )?;
+        read(&self.pairs.part(), self.inner.k * 2, rotation..rotation + 1, bytes, staging)?;
         let places = staging.as_chunks::<2>().0.chunks_exact(size);
         for (g, (places, out)) in places
             .zip(out.chunks_exact_mut(self.rotations * size))
@@ -248,23 +230,12 @@ impl Decode for ParoWeight<'_> {
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.inner.load_numbers(tile, buffers)?;
-        let Buffers {
-            words,
-            bytes,
-            staging,
-            row,
-            factors,
-            ..
-        } = buffers;
+        let Buffers { words, bytes, staging, row, factors, .. } = buffers;
         // The kernel takes words, whose eight rows it rotates together.
         let runs = AwqWeight::words(&tile.rows);
         words.resize(tile.cols.len() * runs.len(), 0);
         read_transposed::<4>(
-            StoredWords {
-                part: &self.inner.qweight,
-                stride: self.inner.row_words(),
-                ahead: None,
-            },
+            StoredWords { part: &self.inner.qweight, stride: self.inner.row_words(), ahead: None },
             [tile.cols.clone(), runs],
             staging,
             tile.cols.len(),
@@ -280,13 +251,8 @@ impl Decode for ParoWeight<'_> {
             self.load_pairs(rotation, cols, staging, pairs)?;
             row.clear();
             let halves = cols.start / 2..cols.end / 2;
-            self.theta.extend(
-                self.inner.k / 2,
-                rotation..rotation + 1,
-                halves,
-                staging,
-                row,
-            )?;
+            self.theta
+                .extend(self.inner.k / 2, rotation..rotation + 1, halves, staging, row)?;
             let at = (self.rotations - 1 - rotation) * size;
             let groups = factors.chunks_exact_mut(self.rotations * size);
             for (angles, out) in row.chunks_exact(size / 2).zip(groups) {

@@ -39,19 +39,10 @@ impl Scheme for Qnat {
         let Some(layout) = t.model.qnat.get(t.index) else {
             return Ok(None);
         };
-        let decoder = Box::new(QnatWeight {
-            part: t.part(),
-            layout,
-        });
+        let decoder = Box::new(QnatWeight { part: t.part(), layout });
         let parts = vec![(TensorRole::Quantized, *t)];
         let (name, shape) = (t.name(), layout.shape.clone());
-        Ok(Some(Group::new(
-            name,
-            shape,
-            QuantScheme::Qnat,
-            parts,
-            decoder,
-        )))
+        Ok(Some(Group::new(name, shape, QuantScheme::Qnat, parts, decoder)))
     }
 }
 
@@ -95,13 +86,7 @@ impl Decode for QnatWeight<'_> {
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let (layout, rows) = (self.layout, &tile.rows);
-        let Buffers {
-            bytes,
-            scales,
-            zeros,
-            staging,
-            ..
-        } = buffers;
+        let Buffers { bytes, scales, zeros, staging, .. } = buffers;
         let cols = tile.cols.start / 2..tile.cols.end.div_ceil(2);
         bytes.load(&self.part, layout.block.div_ceil(2), rows.clone(), cols)?;
         scales.clear();

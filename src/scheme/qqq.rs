@@ -37,10 +37,7 @@ static IDENTITY: Identity = Identity {
     name: FAMILY,
     methods: &[QuantMethod::Qqq],
     codes: &[".B"],
-    companions: &[
-        (Ends(".s_channel"), TensorRole::Scale),
-        (Ends(".s_group"), TensorRole::Scale),
-    ],
+    companions: &[(Ends(".s_channel"), TensorRole::Scale), (Ends(".s_group"), TensorRole::Scale)],
     optional: &[],
     activations: &[],
     markers: &[],
@@ -95,19 +92,9 @@ impl Scheme for Qqq {
                 (decoder, Granularity::Channel)
             }
         };
-        let scheme = QuantScheme::Grouped {
-            family: FAMILY,
-            codes: CodeType::Int(4),
-            scales,
-        };
+        let scheme = QuantScheme::Grouped { family: FAMILY, codes: CodeType::Int(4), scales };
         let (name, shape) = (format!("{base}weight"), vec![n, k]);
-        Ok(Some(Group::new(
-            name,
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -196,11 +183,7 @@ fn permuted<'m>(
     if t.dtype() != dtype {
         return Err(wrong(t, format!("these scales of QQQ are {dtype}")));
     }
-    Ok(Box::new(PermutedScales {
-        floats: Floats::ieee(t)?,
-        n,
-        order,
-    }))
+    Ok(Box::new(PermutedScales { floats: Floats::ieee(t)?, n, order }))
 }
 
 /// The one number of each row, for all groups of it.

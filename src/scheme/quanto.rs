@@ -62,12 +62,7 @@ impl Scheme for Quanto {
             None if name.ends_with("weight") => all.need(t, name, "._scale")?,
             None => return Ok(None),
         };
-        let layer = QuantoLayer {
-            t: *t,
-            name,
-            scale,
-            all,
-        };
+        let layer = QuantoLayer { t: *t, name, scale, all };
         let (codes, scales, shape, decoder, shift) = if is_packed {
             layer.packed_decoder()?
         } else {
@@ -75,18 +70,8 @@ impl Scheme for Quanto {
         };
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         parts.extend(shift.map(|shift| (TensorRole::ZeroPoint, shift)));
-        let scheme = QuantScheme::Grouped {
-            family: FAMILY,
-            codes,
-            scales,
-        };
-        Ok(Some(Group::new(
-            name.to_owned(),
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales };
+        Ok(Some(Group::new(name.to_owned(), shape, scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -99,13 +84,7 @@ struct QuantoLayer<'a, 'm> {
 }
 
 /// Kind of the codes, granularity of the scales, logical shape, decoder, and shift.
-type QuantoDecoder<'m> = (
-    CodeType,
-    Granularity,
-    Vec<usize>,
-    Grouped<'m>,
-    Option<Tensor<'m>>,
-);
+type QuantoDecoder<'m> = (CodeType, Granularity, Vec<usize>, Grouped<'m>, Option<Tensor<'m>>);
 
 impl<'m> QuantoLayer<'_, 'm> {
     /// The type of the weight (`qint4`, …) in `quantization_map.json`, which quanto stores beside
@@ -116,10 +95,7 @@ impl<'m> QuantoLayer<'_, 'm> {
     }
 
     fn misfit(&self, part: &Tensor<'_>) -> crate::AnamnesisError {
-        wrong(
-            &self.t,
-            format!("its `{}` {:?} does not fit", part.name(), part.shape()),
-        )
+        wrong(&self.t, format!("its `{}` {:?} does not fit", part.name(), part.shape()))
     }
 
     fn byte_decoder(&self) -> Result<QuantoDecoder<'m>> {
@@ -131,10 +107,7 @@ impl<'m> QuantoLayer<'_, 'm> {
             _ => (CodeType::Fp8, &[]),
         };
         let Some(code_format) = CodeFormat::of_bytes(self.t.dtype()) else {
-            return Err(wrong(
-                &self.t,
-                "its codes are neither I8 nor eight-bit floats",
-            ));
+            return Err(wrong(&self.t, "its codes are neither I8 nor eight-bit floats"));
         };
         // The dtype proves the type: the map is only checked.
         if let Some(mapped_type) = self
@@ -161,22 +134,10 @@ impl<'m> QuantoLayer<'_, 'm> {
         };
         let grid = grid.ok_or_else(|| self.misfit(&self.scale))?;
         let (rows, cols) = rows_and_cols(shape);
-        let stored = Codes::Rows {
-            part: self.t.part(),
-            row_bytes: cols,
-        };
-        let scales = Box::new(Matrix {
-            floats: Floats::ieee(&self.scale)?,
-            cols: grid.cols,
-        });
+        let stored = Codes::Rows { part: self.t.part(), row_bytes: cols };
+        let scales = Box::new(Matrix { floats: Floats::ieee(&self.scale)?, cols: grid.cols });
         let decoder = Grouped::scaled(stored, 8, code_format, [rows, cols], grid, scales);
-        Ok((
-            codes,
-            granularity(&grid, cols),
-            shape.to_vec(),
-            decoder,
-            None,
-        ))
+        Ok((codes, granularity(&grid, cols), shape.to_vec(), decoder, None))
     }
 
     fn packed_decoder(&self) -> Result<QuantoDecoder<'m>> {
@@ -185,10 +146,7 @@ impl<'m> QuantoLayer<'_, 'm> {
         let (Some((&packed, dims @ [_, ..])), Dtype::U8) =
             (self.t.shape().split_first(), self.t.dtype())
         else {
-            return Err(wrong(
-                &self.t,
-                "packed codes are U8 and have two dimensions or more",
-            ));
+            return Err(wrong(&self.t, "packed codes are U8 and have two dimensions or more"));
         };
         if self.scale.elements() != rows || shift.elements() != rows {
             return Err(self.misfit(if self.scale.elements() == rows {
@@ -209,12 +167,8 @@ impl<'m> QuantoLayer<'_, 'm> {
         } else {
             whole
         };
-        let codes = Codes::Unpacked(Box::new(StridedRows::low_first(
-            self.t.part(),
-            packed,
-            cols,
-            bits,
-        )));
+        let codes =
+            Codes::Unpacked(Box::new(StridedRows::low_first(self.t.part(), packed, cols, bits)));
         let column = |t| Floats::ieee(t).map(|floats| Box::new(Matrix { floats, cols: 1 }));
         let code_format = CodeFormat::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(
@@ -245,13 +199,7 @@ impl<'m> QuantoLayer<'_, 'm> {
         } else {
             Granularity::Group(width)
         };
-        Ok((
-            CodeType::Int(bits as u8),
-            scales,
-            shape,
-            decoder,
-            Some(shift),
-        ))
+        Ok((CodeType::Int(bits as u8), scales, shape, decoder, Some(shift)))
     }
 
     /// Bits of a code: the one of 4 and 2 with which `rows` rows take `packed` rows of bytes, and

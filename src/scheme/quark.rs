@@ -134,14 +134,7 @@ impl Scheme for Quark {
 }
 
 fn misfit(t: &Tensor<'_>, companion: &Tensor<'_>, what: &str) -> crate::AnamnesisError {
-    wrong(
-        t,
-        format!(
-            "its `{}` {:?} does not fit: {what}",
-            companion.name(),
-            companion.shape()
-        ),
-    )
+    wrong(t, format!("its `{}` {:?} does not fit: {what}", companion.name(), companion.shape()))
 }
 
 /// Claims fp4 or fp6 codes, whose rows are bit streams.
@@ -163,12 +156,8 @@ fn float<'m>(
         .checked_mul(8)
         .filter(|n| n.is_multiple_of(spec.bits))
         .map(|n| n / spec.bits);
-    let cols = cols.ok_or_else(|| {
-        wrong(
-            t,
-            format!("its rows are not whole codes of {} bits", spec.bits),
-        )
-    })?;
+    let cols = cols
+        .ok_or_else(|| wrong(t, format!("its rows are not whole codes of {} bits", spec.bits)))?;
     let shape: Vec<usize> = leading.iter().copied().chain([cols]).collect();
     let (rows, _) = rows_and_cols(&shape);
     let grid = match spec.scales {
@@ -179,36 +168,20 @@ fn float<'m>(
                 .chain([cols.div_ceil(size)])
                 .collect();
             if scale.shape() != wanted || !cols.is_multiple_of(size) && cols > size {
-                return Err(misfit(
-                    t,
-                    scale,
-                    &format!("groups of {size} want {wanted:?}"),
-                ));
+                return Err(misfit(t, scale, &format!("groups of {size} want {wanted:?}")));
             }
             row_groups(cols, size)
         }
         // One scale for the tensor or for a row has several shapes, which `fit` knows.
         _ => fit(t, &shape, scale, all)?,
     };
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes,
-    };
+    let codes = Codes::Rows { part: t.part(), row_bytes };
     let scales: Box<dyn ScaleMatrix + 'm> = match spec.has_e5m3_scales {
         true => Box::new(E5M3Scales::new(scale, grid.cols)?),
-        false => Box::new(Matrix {
-            floats: Floats::new(scale)?,
-            cols: grid.cols,
-        }),
+        false => Box::new(Matrix { floats: Floats::new(scale)?, cols: grid.cols }),
     };
-    let decoder = Box::new(Grouped::scaled(
-        codes,
-        spec.bits,
-        code_format,
-        [rows, cols],
-        grid,
-        scales,
-    ));
+    let decoder =
+        Box::new(Grouped::scaled(codes, spec.bits, code_format, [rows, cols], grid, scales));
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     let scheme = spec.scheme(granularity(&grid, cols));
     Ok(Group::new(t.name(), shape, scheme, parts, decoder))

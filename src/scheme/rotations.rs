@@ -69,11 +69,7 @@ pub(super) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resolution<'m>) 
         Ok(of_all) => of_all,
         Err(error) => return push_problem(resolution, first, error),
     };
-    let rotations = InputRotations {
-        of_all,
-        stored,
-        settings,
-    };
+    let rotations = InputRotations { of_all, stored, settings };
     if rotations.stored.is_empty() && !rotations.settings.has_any() {
         return;
     }
@@ -193,11 +189,7 @@ impl<'m> InputRotations<'m> {
             return Ok(None);
         };
         if group.is_copied || group.shape.len() != 2 {
-            return Err(refused(
-                t,
-                FEATURE,
-                "it is rotated, and is no matrix that is decoded",
-            ));
+            return Err(refused(t, FEATURE, "it is rotated, and is no matrix that is decoded"));
         }
         if columns.size == 0 || !cols.is_multiple_of(columns.size) {
             let what = format!("blocks of {} inputs do not divide {cols}", columns.size);
@@ -222,11 +214,7 @@ impl<'m> InputRotations<'m> {
         let stored = self.stored.get(module).copied().unwrap_or_default();
         let [rotation, prescale, hadamard, spins @ ..] = stored;
         if prescale.is_some() {
-            return Err(refused(
-                t,
-                FEATURE,
-                "its inputs are also scaled (`input_prescale`)",
-            ));
+            return Err(refused(t, FEATURE, "its inputs are also scaled (`input_prescale`)"));
         }
         let mut all = Vec::new();
         if let Some(matrix) = rotation {
@@ -306,10 +294,7 @@ fn spin_quant<'m>(
     let is_stored = matrix.is_some();
     if size.is_some_and(|size| size != rotation.size) || kind.is_some_and(|n| is_stored != (n > 0))
     {
-        return Err(wrong(
-            t,
-            "its rotation is not of the type or size that is stored",
-        ));
+        return Err(wrong(t, "its rotation is not of the type or size that is stored"));
     }
     Ok(Some(rotation))
 }

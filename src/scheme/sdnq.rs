@@ -142,14 +142,7 @@ impl Scheme for Sdnq {
         let understood = |e: &str| refused(t, FAMILY, e);
         let config = all.config.sdnq().map_err(understood)?;
         let settings = config.of(t.name()).map_err(|e| understood(&e))?;
-        let weight = SdnqWeight {
-            t: *t,
-            base,
-            scale,
-            config,
-            settings,
-            all,
-        };
+        let weight = SdnqWeight { t: *t, base, scale, config, settings, all };
         weight.claimed().map(Some)
     }
 }
@@ -216,11 +209,7 @@ impl<'m> SdnqWeight<'_, 'm> {
             let what = format!("beside it is `{part}`, which is no part of it that is known");
             return Err(refused(t, FAMILY, what));
         }
-        let dtypes = [
-            Some(settings.weights),
-            settings.scales,
-            settings.zero_points,
-        ];
+        let dtypes = [Some(settings.weights), settings.scales, settings.zero_points];
         let is_packed_float = |dtype| matches!(dtype, Some(SdnqDtype::Packed(_)));
         if self.config.version < HAS_SUBNORMALS && dtypes.into_iter().any(is_packed_float) {
             return Err(self.refused_version("floats had other values", HAS_SUBNORMALS));
@@ -233,12 +222,7 @@ impl<'m> SdnqWeight<'_, 'm> {
             return Err(refused(t, FAMILY, what));
         }
         let codes = StoredCodes::new(t, settings.weights)?;
-        let shape = SdnqShape::new(
-            &codes,
-            &self.scale_dims(&codes)?,
-            settings,
-            self.rows_hint(),
-        )?;
+        let shape = SdnqShape::new(&codes, &self.scale_dims(&codes)?, settings, self.rows_hint())?;
         let (scales, scale_parts) = self.scales(&shape)?;
         let (zeros, zero_parts) = self.zero_points(&shape)?;
         let mut parts = vec![(TensorRole::Quantized, *t)];
@@ -254,11 +238,7 @@ impl<'m> SdnqWeight<'_, 'm> {
             decoder = Box::new(LowRankSum::new(decoder, factors, None));
         }
         if let Some(group) = self.rotation(&shape)? {
-            decoder = Box::new(HadamardRotated {
-                rotated: decoder,
-                group,
-                stored: None,
-            });
+            decoder = Box::new(HadamardRotated { rotated: decoder, group, stored: None });
         }
         let scheme = QuantScheme::Grouped {
             family: FAMILY,

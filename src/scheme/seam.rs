@@ -191,11 +191,7 @@ impl<'m> Group<'m> {
         let decoder: Arc<dyn Decode + 'm> = Arc::from(self.decoder);
         let rows = decoder.grid().rows / names.len();
         let matrix = |(i, name): (usize, String)| {
-            let window = Window {
-                inner: decoder.clone(),
-                first: i * rows,
-                rows,
-            };
+            let window = Window { inner: decoder.clone(), first: i * rows, rows };
             let (shape, parts) = (&self.shape[1..], self.parts.clone());
             Self {
                 keeps: self.keeps,
@@ -278,12 +274,8 @@ pub(crate) struct Index<'m> {
 impl<'m> Index<'m> {
     /// The index of `model`, with what `schemes` prepare, in their order.
     fn new(model: &'m ParsedModel, schemes: &[&dyn Scheme]) -> Self {
-        let mut index = Self {
-            model,
-            config: &model.config,
-            prepared: Vec::new(),
-            elsewhere: OnceLock::new(),
-        };
+        let mut index =
+            Self { model, config: &model.config, prepared: Vec::new(), elsewhere: OnceLock::new() };
         // One after another, because a scheme may read what an earlier one prepared.
         for scheme in schemes {
             let prepared = scheme.prepare(&index);
@@ -357,12 +349,7 @@ impl<'m> Index<'m> {
 
 /// A `Parse` error about `t`, with its dtype and shape.
 pub(crate) fn wrong(t: &Tensor<'_>, what: impl std::fmt::Display) -> AnamnesisError {
-    AnamnesisError::parse(format!(
-        "tensor `{}` ({} {:?}): {what}",
-        t.name(),
-        t.dtype(),
-        t.shape()
-    ))
+    AnamnesisError::parse(format!("tensor `{}` ({} {:?}): {what}", t.name(), t.dtype(), t.shape()))
 }
 
 /// Checks the shape of `part`, a companion of `t`.
@@ -385,12 +372,7 @@ pub(crate) fn refused(
 ) -> AnamnesisError {
     AnamnesisError::unsupported(
         scheme,
-        format!(
-            "tensor `{}` ({} {:?}): {what}",
-            t.name(),
-            t.dtype(),
-            t.shape()
-        ),
+        format!("tensor `{}` ({} {:?}): {what}", t.name(), t.dtype(), t.shape()),
     )
 }
 

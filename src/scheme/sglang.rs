@@ -45,31 +45,21 @@ const W4A8: Nibbles = Nibbles {
     family: FAMILY,
     codes: CodeType::Int(4),
     // Two's complement: half of the range is added to the codes, and subtracted again.
-    format: CodeFormat::Int(Int {
-        flip: 8,
-        offset: 8.0,
-    }),
+    format: CodeFormat::Int(Int { flip: 8, offset: 8.0 }),
     group: 128,
 };
 
 const FP4: Nibbles = Nibbles {
     family: "transformers",
     codes: CodeType::Fp4,
-    format: CodeFormat::E2M1(E2M1 {
-        factor: 1.0,
-        plain_zero: false,
-    }),
+    format: CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: false }),
     group: 32,
 };
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
     // Models of FP8 may have experts of four bits.
-    methods: &[
-        QuantMethod::BlockwiseInt8,
-        QuantMethod::W4aFp8,
-        QuantMethod::Fp8,
-    ],
+    methods: &[QuantMethod::BlockwiseInt8, QuantMethod::W4aFp8, QuantMethod::Fp8],
     codes: &[],
     companions: &[(Ends("_scale_inv"), TensorRole::Scale)],
     optional: &[],
@@ -90,10 +80,7 @@ impl Scheme for Sglang {
             return Ok(None);
         }
         let method = all.config.quant_method();
-        let is_its = matches!(
-            method,
-            Some(QuantMethod::BlockwiseInt8 | QuantMethod::W4aFp8)
-        );
+        let is_its = matches!(method, Some(QuantMethod::BlockwiseInt8 | QuantMethod::W4aFp8));
         let scale = all.at(t.name(), "_scale_inv");
         // Exponents are MXFP4's.
         if scale.is_some_and(|scale| matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0)) {
@@ -145,13 +132,7 @@ impl Scheme for Sglang {
         };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         let name = t.name();
-        Ok(Some(Group::new(
-            name,
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -170,14 +151,8 @@ type SglangWeight<'m> = (Vec<usize>, QuantScheme, Grouped<'m>);
 fn bytes<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<SglangWeight<'m>> {
     let grid = fit(t, t.shape(), scale, all)?;
     let (rows, cols) = rows_and_cols(t.shape());
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: cols,
-    };
-    let scales = Box::new(Matrix {
-        floats: Floats::ieee(scale)?,
-        cols: grid.cols,
-    });
+    let codes = Codes::Rows { part: t.part(), row_bytes: cols };
+    let scales = Box::new(Matrix { floats: Floats::ieee(scale)?, cols: grid.cols });
     let code_format = CodeFormat::Int(Int::signed(8));
     let decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
     let scheme = QuantScheme::Grouped {
@@ -210,14 +185,8 @@ fn nibbles<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, of: &Nibbles) -> Result<Sglan
     let elements = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
     elements.ok_or_else(|| wrong(t, "its size overflows"))?;
     let (rows, _) = rows_and_cols(t.shape());
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: *row_bytes,
-    };
-    let scales = Box::new(Matrix {
-        floats: Floats::ieee(scale)?,
-        cols: *groups,
-    });
+    let codes = Codes::Rows { part: t.part(), row_bytes: *row_bytes };
+    let scales = Box::new(Matrix { floats: Floats::ieee(scale)?, cols: *groups });
     let grid = row_groups(cols, group);
     let decoder = Grouped::scaled(codes, 4, of.format, [rows, cols], grid, scales);
     let scheme = QuantScheme::Grouped {

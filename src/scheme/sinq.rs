@@ -76,12 +76,7 @@ impl Scheme for Sinq {
         if !is_its {
             return Ok(None);
         }
-        let layer = SinqLayer {
-            t: *t,
-            base,
-            module: base.trim_end_matches('.'),
-            all,
-        };
+        let layer = SinqLayer { t: *t, base, module: base.trim_end_matches('.'), all };
         layer.claimed().map(Some)
     }
 }
@@ -232,10 +227,7 @@ impl<'m> SinqLayer<'_, 'm> {
         }
         let layout: Box<dyn Unpack + 'm> = match stored.reshape(cols) {
             true => Box::new(stored),
-            false => Box::new(RegroupedRows {
-                groups: stored,
-                cols,
-            }),
+            false => Box::new(RegroupedRows { groups: stored, cols }),
         };
         Ok((Codes::Unpacked(layout), bits, group))
     }
@@ -277,10 +269,7 @@ impl<'m> SinqLayer<'_, 'm> {
     /// Checks that no other width is stated than `bits`, which the packing `named` has.
     fn check_bits(&self, bits: usize, named: &str) -> Result<()> {
         let config = self.all.config.at(self.module).int(&["nbits"]);
-        let stated = [
-            self.find("nbits"),
-            config.map(|(nbits, _)| nbits.to_string()),
-        ];
+        let stated = [self.find("nbits"), config.map(|(nbits, _)| nbits.to_string())];
         let is_other = |n: &&String| **n != bits.to_string() && (n.as_str(), bits) != ("1.58", 2);
         match stated.iter().flatten().find(is_other) {
             Some(other) => {
@@ -337,10 +326,7 @@ impl<'m> SinqLayer<'_, 'm> {
         require_shape(t, &scale, &[1, lanes])?;
         require_shape(t, &zero, &[1, lanes])?;
         if zero.dtype() != scale.dtype() {
-            return Err(wrong(
-                &zero,
-                "it has another dtype than the scales beside it",
-            ));
+            return Err(wrong(&zero, "it has another dtype than the scales beside it"));
         }
         parts.extend([
             (role, codes),

@@ -96,11 +96,7 @@ impl Scheme for Sparse {
         // the weights.
         let (keeps, decoder) = match (TargetDtype::of(t.dtype()), code_format, scale) {
             (Some(dtype), None, None) => {
-                let floats = SparseFloats {
-                    dtype: t.dtype(),
-                    rows: size[0],
-                    scattered,
-                };
+                let floats = SparseFloats { dtype: t.dtype(), rows: size[0], scattered };
                 (Some(dtype), Box::new(floats) as Box<dyn Decode + 'm>)
             }
             (None, Some(code_format), Some(scale)) => {
@@ -112,10 +108,7 @@ impl Scheme for Sparse {
                 return Err(refused(t, "sparse", what));
             }
         };
-        Ok(Some(Group {
-            keeps,
-            ..Group::new(name, dims, QuantScheme::Sparse, parts, decoder)
-        }))
+        Ok(Some(Group { keeps, ..Group::new(name, dims, QuantScheme::Sparse, parts, decoder) }))
     }
 }
 
@@ -157,17 +150,11 @@ fn scaled<'m>(
     all: &Index<'m>,
 ) -> Result<Grouped<'m>> {
     let grid = fit(t, &[rows, cols], scale, all)?;
-    if matches!(
-        granularity(&grid, cols),
-        Granularity::Group(_) | Granularity::Block { .. }
-    ) {
+    if matches!(granularity(&grid, cols), Granularity::Group(_) | Granularity::Block { .. }) {
         let what = format!("it is [{rows}, {cols}], with one scale or one a row");
         return Err(wrong(scale, what));
     }
-    let scales = Box::new(Matrix {
-        floats: Floats::ieee(scale)?,
-        cols: grid.cols,
-    });
+    let scales = Box::new(Matrix { floats: Floats::ieee(scale)?, cols: grid.cols });
     let codes = Codes::Unpacked(Box::new(scattered));
     let size = [rows, cols];
     Ok(Grouped::scaled(codes, 8, code_format, size, grid, scales))
@@ -270,25 +257,13 @@ impl Unpack for BitmaskValues<'_> {
         out.resize(tile.rows.len() * self.cols * size, 0);
         let starts = self.row_starts(&tile.rows, staging)?;
         let mut mask = Vec::new();
-        read(
-            &self.bitmask,
-            mask_width,
-            tile.rows.clone(),
-            0..mask_width,
-            &mut mask,
-        )?;
+        read(&self.bitmask, mask_width, tile.rows.clone(), 0..mask_width, &mut mask)?;
         let range = starts[0]..starts[tile.rows.len()];
         // Checked before the read: wrong offsets must not make it arbitrarily large.
         if range.len() > tile.rows.len() * self.cols {
             return Err(self.contradiction(tile.rows.start));
         }
-        read(
-            &self.values,
-            self.count * size,
-            0..1,
-            range.start * size..range.end * size,
-            staging,
-        )?;
+        read(&self.values, self.count * size, 0..1, range.start * size..range.end * size, staging)?;
         let mut values = staging.chunks_exact(size);
         let row_bytes = (self.cols * size).max(1);
         let rows = mask
@@ -356,13 +331,6 @@ impl Decode for SparseFloats<'_> {
         let width = self.scattered.cols * self.scattered.size;
         let bytes = &buffers.bytes
             [(rows.start - tile.rows.start) * width..(rows.end - tile.rows.start) * width];
-        dispatch(
-            level,
-            &Widen {
-                dtype: self.dtype,
-                bytes,
-            },
-            out,
-        );
+        dispatch(level, &Widen { dtype: self.dtype, bytes }, out);
     }
 }

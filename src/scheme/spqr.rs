@@ -85,26 +85,14 @@ impl Scheme for Spqr {
             (TensorRole::GroupIndex, order),
         ];
         let dims = vec![shape.rows, shape.cols];
-        let decoder = SpqrWeight {
-            words: *t,
-            offsets,
-            singles,
-            order,
-            shape,
-        };
+        let decoder = SpqrWeight { words: *t, offsets, singles, order, shape };
         let scheme = QuantScheme::Grouped {
             family: FAMILY,
             codes: CodeType::Uint(3),
             scales: Granularity::Group(TILE),
         };
         let name = format!("{base}weight");
-        Ok(Some(Group::new(
-            name,
-            dims,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(name, dims, scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -204,13 +192,7 @@ impl SpqrWeight<'_> {
             let what = format!("{count} single values in {most} places");
             return Err(wrong(&self.offsets, what));
         }
-        read(
-            &self.singles.part(),
-            total * 4,
-            0..1,
-            first * 4..last * 4,
-            staging,
-        )?;
+        read(&self.singles.part(), total * 4, 0..1, first * 4..last * 4, staging)?;
         let stored: Vec<u32> = words(staging).collect();
         let beyond = |single: &&u32| (**single & 0xffff) as usize >= self.shape.cols;
         if let Some(single) = stored.iter().find(beyond) {
@@ -253,14 +235,7 @@ impl Decode for SpqrWeight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            bytes,
-            staging,
-            index,
-            words,
-            scale_words,
-            ..
-        } = buffers;
+        let Buffers { bytes, staging, index, words, scale_words, .. } = buffers;
         let stride = self.shape.cols.div_ceil(TILE) * TILE * 8;
         let groups = tile.rows.start / TILE..tile.rows.end.div_ceil(TILE);
         bytes.load(&self.words.part(), stride, groups, 0..stride)?;

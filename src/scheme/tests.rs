@@ -83,10 +83,7 @@ fn models(dir: &Path, found: &mut Vec<PathBuf>) {
 /// Claims over the models of `tests/data`: a claimed part has the role that its name has where
 /// nobody claims it, and a container's scheme is alone.
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "hundreds of models, each of which takes Miri half a minute"
-)]
+#[cfg_attr(miri, ignore = "hundreds of models, each of which takes Miri half a minute")]
 fn claims_agree_with_identities() {
     let mut paths = Vec::new();
     let Some(data) = crate::test_utils::test_data() else {
@@ -115,11 +112,7 @@ fn claims_agree_with_identities() {
             }
         }
     }
-    let some = [
-        TensorRole::Quantized,
-        TensorRole::Scale,
-        TensorRole::ZeroPoint,
-    ];
+    let some = [TensorRole::Quantized, TensorRole::Scale, TensorRole::ZeroPoint];
     assert!(some.iter().all(|role| parts.contains_key(role)));
 }
 

@@ -41,11 +41,8 @@ pub(super) struct Torchao;
 const FAMILY: &str = "torchao";
 
 /// Parts that torchao uses to quantize activations at run time. They do not change the weight.
-const ACTIVATION_PARTS: &[&str] = &[
-    "act_quant_scale",
-    "act_quant_zero_point",
-    "act_per_tensor_scale",
-];
+const ACTIVATION_PARTS: &[&str] =
+    &["act_quant_scale", "act_quant_zero_point", "act_per_tensor_scale"];
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
@@ -91,11 +88,7 @@ impl Scheme for Torchao {
             // The naming is torchao's alone. Without a description the dtype says neither the class
             // nor the group.
             if t.name().ends_with("_qdata") && t.name().contains("._") {
-                return Err(refused(
-                    t,
-                    FAMILY,
-                    "the metadata of its file do not say what it is",
-                ));
+                return Err(refused(t, FAMILY, "the metadata of its file do not say what it is"));
             }
             return Ok(None);
         };
@@ -121,26 +114,11 @@ impl Scheme for Torchao {
             all,
             parts: vec![(TensorRole::Quantized, *t)],
         };
-        let TorchaoDecoder {
-            codes,
-            scales,
-            shape,
-            mut decoder,
-        } = layer.decoder()?;
+        let TorchaoDecoder { codes, scales, shape, mut decoder } = layer.decoder()?;
         decoder.columns = layer.column_factors(decoder.cols)?;
         layer.check_unused_parts()?;
-        let scheme = QuantScheme::Grouped {
-            family: FAMILY,
-            codes,
-            scales,
-        };
-        Ok(Some(Group::new(
-            name.clone(),
-            shape,
-            scheme,
-            layer.parts,
-            Box::new(decoder),
-        )))
+        let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales };
+        Ok(Some(Group::new(name.clone(), shape, scheme, layer.parts, Box::new(decoder))))
     }
 }
 
@@ -220,11 +198,9 @@ impl<'m> TorchaoLayer<'_, 'm> {
             .iter()
             .find(|part| !used(part) && !ACTIVATION_PARTS.contains(&part.as_str()))
         {
-            Some(part) => Err(refused(
-                &self.t,
-                FAMILY,
-                format!("its part `{part}` is not understood"),
-            )),
+            Some(part) => {
+                Err(refused(&self.t, FAMILY, format!("its part `{part}` is not understood")))
+            }
             None => Ok(()),
         }
     }
@@ -236,10 +212,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
             return Ok(None);
         };
         if scale.elements() != cols {
-            return Err(wrong(
-                &scale,
-                format!("`{}` has {cols} columns", self.t.name()),
-            ));
+            return Err(wrong(&scale, format!("`{}` has {cols} columns", self.t.name())));
         }
         Matrix::of_columns(&scale).map(Some)
     }
@@ -257,10 +230,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
     fn group_size(&self) -> Result<usize> {
         // A list such as `[1, 128]` has the group last; a block of several rows would be another
         // grid.
-        let (size, list) = (
-            self.description.data.get("block_size"),
-            self.dims("block_size"),
-        );
+        let (size, list) = (self.description.data.get("block_size"), self.dims("block_size"));
         let size = size
             .and_then(Value::as_u64)
             .and_then(|size| usize::try_from(size).ok());
@@ -285,10 +255,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
     }
 
     fn misfit(&self, part: &Tensor<'_>) -> crate::AnamnesisError {
-        wrong(
-            &self.t,
-            format!("its `{}` {:?} does not fit", part.name(), part.shape()),
-        )
+        wrong(&self.t, format!("its `{}` {:?} does not fit", part.name(), part.shape()))
     }
 
     /// Decoder of one-byte codes.
@@ -304,14 +271,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
         };
         let grid = grid.ok_or_else(|| self.misfit(&scale))?;
         self.check_block_size(&scale)?;
-        let stored = Codes::Rows {
-            part: self.t.part(),
-            row_bytes: cols,
-        };
-        let scales = Box::new(Matrix {
-            floats: Floats::ieee(&scale)?,
-            cols: grid.cols,
-        });
+        let stored = Codes::Rows { part: self.t.part(), row_bytes: cols };
+        let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: grid.cols });
         let mut decoder = Grouped::scaled(stored, 8, code_format, [rows, cols], grid, scales);
         // Float8Tensor has no zero points.
         let zero = if codes == CodeType::Fp8 {
@@ -324,10 +285,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
                 return Err(self.misfit(&zero));
             }
             let zero_points = if zero.dtype().is_floating_point() {
-                let matrix = Box::new(Matrix {
-                    floats: Floats::ieee(&zero)?,
-                    cols: grid.cols,
-                });
+                let matrix = Box::new(Matrix { floats: Floats::ieee(&zero)?, cols: grid.cols });
                 // The difference of a code and a float is rounded to the compute dtype; that of two
                 // integers is exact.
                 GroupOffsets::new(matrix).computed_in(self.compute_dtype(&scale))

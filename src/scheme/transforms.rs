@@ -73,12 +73,7 @@ pub(super) fn push_problem<'m>(
 
 /// A use of the matrices of a scheme: the numbers of the scheme and of the use, both, and how a
 /// module is meant.
-type Found<'c> = (
-    [usize; 2],
-    &'c TransformScheme,
-    &'c TransformUse,
-    TargetedBy,
-);
+type Found<'c> = ([usize; 2], &'c TransformScheme, &'c TransformUse, TargetedBy);
 
 /// The transforms of inputs and outputs.
 struct OnlineTransforms<'c, 'm> {
@@ -215,11 +210,7 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
         let is_by_class = found().all(|(.., by)| by == TargetedBy::Class);
         let (shape, aligned, is_plain) = match item {
             ResolvedItem::Group(group) if group.is_copied => {
-                return Err(refused(
-                    t,
-                    FEATURE,
-                    "it is transformed, and copied as it is",
-                ));
+                return Err(refused(t, FEATURE, "it is transformed, and copied as it is"));
             }
             ResolvedItem::Group(group) => {
                 let grid = group.decoder.grid();
@@ -344,13 +335,7 @@ pub(super) fn transform<'m>(
     t: Tensor<'m>,
     [columns, rows]: Sides<'m>,
 ) {
-    change_decoder(item, t, |stored| {
-        Box::new(Transformed {
-            stored,
-            columns,
-            rows,
-        })
-    });
+    change_decoder(item, t, |stored| Box::new(Transformed { stored, columns, rows }));
 }
 
 /// Makes a group of the item whose decoder is what `change` makes of its own.
@@ -362,10 +347,7 @@ pub(super) fn change_decoder<'m>(
     let name = item.name().to_owned();
     let old = std::mem::replace(item, ResolvedItem::Plain(t.into()));
     let group = match old {
-        ResolvedItem::Group(group) => Group {
-            decoder: change(group.decoder),
-            ..*group
-        },
+        ResolvedItem::Group(group) => Group { decoder: change(group.decoder), ..*group },
         ResolvedItem::Plain(_) => {
             let Some(floats) = PlainFloats::of(&t) else {
                 return;

@@ -67,11 +67,7 @@ static IDENTITY: Identity = Identity {
     ],
     optional: &[],
     activations: &[],
-    markers: &[
-        Is("uqff.version.major"),
-        Is("uqff.version.minor"),
-        Is("uqff.version.patch"),
-    ],
+    markers: &[Is("uqff.version.major"), Is("uqff.version.minor"), Is("uqff.version.patch")],
     sidecars: &[Is("uqff_report.json")],
     container: None,
 };
@@ -99,10 +95,7 @@ impl UqffModel {
                 unknown.insert(format!("{module}.weight"), t.name().to_owned());
             }
         }
-        has_formats.then(|| Self {
-            refusal: Self::refusal_of_version(model),
-            unknown,
-        })
+        has_formats.then(|| Self { refusal: Self::refusal_of_version(model), unknown })
     }
 
     fn refusal_of_version(model: &ParsedModel) -> Option<String> {
@@ -150,11 +143,7 @@ impl Scheme for Uqff {
                 return Err(refused(t, FAMILY, refusal));
             }
             if let Some(name) = unknown.get(t.name()) {
-                return Err(refused(
-                    t,
-                    FAMILY,
-                    format_args!("`{name}` beside it is not known"),
-                ));
+                return Err(refused(t, FAMILY, format_args!("`{name}` beside it is not known")));
             }
         }
         UqffLayer::new(t, &format, all).claim().map(Some)

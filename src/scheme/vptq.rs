@@ -78,10 +78,7 @@ fn claim<'m>(
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
     if let Some(separate) = all.at(base, "res_indices") {
-        let what = format!(
-            "`{}` beside it: only packed codes are decoded",
-            separate.name()
-        );
+        let what = format!("`{}` beside it: only packed codes are decoded", separate.name());
         return Err(refused(t, FAMILY, what));
     }
     let layer = VptqLayer::new(t, base, all)?;
@@ -107,10 +104,7 @@ fn claim<'m>(
     }
     let has_zero = has_outliers && has_residual;
     let Some(codebooks) = Codebooks::new(tables, layer.vector, has_zero) else {
-        let what = format!(
-            "vectors of {} values, or so many, are not decoded",
-            layer.vector
-        );
+        let what = format!("vectors of {} values, or so many, are not decoded", layer.vector);
         return Err(refused(&centroids, FAMILY, what));
     };
     parts.extend(
@@ -142,11 +136,8 @@ fn claim<'m>(
         has_whole_rows: true,
         row_align: 1,
     };
-    let scheme = QuantScheme::Vectors {
-        family: FAMILY,
-        bits: packing.bits(),
-        values: layer.vector,
-    };
+    let scheme =
+        QuantScheme::Vectors { family: FAMILY, bits: packing.bits(), values: layer.vector };
     let (name, shape) = (format!("{base}weight"), vec![rows, cols]);
     Ok(Group::new(name, shape, scheme, parts, Box::new(decoder)))
 }

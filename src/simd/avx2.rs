@@ -161,10 +161,8 @@ impl Ranks for Avx2 {
                 let ranks = transmute::<[u32; LANES], __m256i>(ranks);
                 // The instruction heeds the lowest three bits; the fourth, shifted to the sign,
                 // chooses the half.
-                let (low, high) = (
-                    _mm256_permutevar8x32_ps(low, ranks),
-                    _mm256_permutevar8x32_ps(high, ranks),
-                );
+                let (low, high) =
+                    (_mm256_permutevar8x32_ps(low, ranks), _mm256_permutevar8x32_ps(high, ranks));
                 let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(ranks));
                 *entries = transmute::<__m256, [f32; LANES]>(_mm256_blendv_ps(low, high, is_high));
             }
@@ -270,10 +268,7 @@ impl NibbleTable {
             let codes = _mm256_permute4x64_epi64::<0b11_01_10_00>(codes);
             let low = _mm256_shuffle_epi8(self.low, codes);
             let high = _mm256_shuffle_epi8(self.high, codes);
-            let entries = [
-                _mm256_unpacklo_epi8(low, high),
-                _mm256_unpackhi_epi8(low, high),
-            ];
+            let entries = [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
             transmute::<[__m256i; 2], [u16; 32]>(entries)
         }
     }
@@ -299,10 +294,7 @@ impl NibbleTable {
             let entries = |codes| {
                 let low = _mm256_shuffle_epi8(self.low, codes);
                 let high = _mm256_shuffle_epi8(self.high, codes);
-                [
-                    _mm256_unpacklo_epi8(low, high),
-                    _mm256_unpackhi_epi8(low, high),
-                ]
+                [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)]
             };
             let entries = [
                 entries(_mm256_unpacklo_epi8(first, second)),

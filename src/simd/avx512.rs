@@ -42,10 +42,8 @@ impl Ranks for Avx512 {
                 _mm512_set1_ps(-1.0),
             );
             let x = _mm512_min_ps(x, _mm512_set1_ps(1.0));
-            let sum = _mm512_add_ps(
-                _mm512_mul_ps(x, _mm512_set1_ps(BUCKET.0)),
-                _mm512_set1_ps(BUCKET.1),
-            );
+            let sum =
+                _mm512_add_ps(_mm512_mul_ps(x, _mm512_set1_ps(BUCKET.0)), _mm512_set1_ps(BUCKET.1));
             // The look-up heeds the lowest five bits alone.
             let bucket = _mm512_castps_si512(sum);
             let bound = _mm512_permutex2var_ps(low, bucket, high);

@@ -85,14 +85,9 @@ impl Avx2 {
                 _mm256_shuffle_ps::<0b11_01_11_01>(a, b),
             );
             // Halves.
-            let [a, b] = combine(
-                _mm256_permute2f128_ps::<0x20>(a, b),
-                _mm256_permute2f128_ps::<0x31>(a, b),
-            );
-            combine(
-                _mm256_permute2f128_ps::<0x20>(a, b),
-                _mm256_permute2f128_ps::<0x31>(a, b),
-            )
+            let [a, b] =
+                combine(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
+            combine(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
         }
     }
 }

@@ -137,10 +137,8 @@ impl PairSums for Avx2 {
             let [least, most] = transmute::<[[f32; PAIR_COLUMNS]; 2], [[__m256; 2]; 2]>(bounds)
                 .map(|both| both.map(|x| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x)));
             *out = transmute::<[__m128i; 2], [u8; 2 * PAIR_COLUMNS]>(most);
-            let differ = _mm_or_si128(
-                _mm_xor_si128(least[0], most[0]),
-                _mm_xor_si128(least[1], most[1]),
-            );
+            let differ =
+                _mm_or_si128(_mm_xor_si128(least[0], most[0]), _mm_xor_si128(least[1], most[1]));
             _mm_testz_si128(differ, differ) == 1
         }
     }
@@ -257,22 +255,14 @@ mod tests {
         let right: Vec<[[i16; 2]; PAIR_COLUMNS]> = (0..9).map(row).collect();
         let product = |a: i16, b: i16| i64::from(a) * i64::from(b);
         for level in Level::available() {
-            let mut routine = Add {
-                left: &left,
-                right: &right,
-                sums: [-7; PAIR_COLUMNS],
-            };
+            let mut routine = Add { left: &left, right: &right, sums: [-7; PAIR_COLUMNS] };
             perform(level, &mut routine);
             for (j, &sum) in routine.sums.iter().enumerate() {
                 let pairs = left.iter().zip(&right);
                 let both = |(left, right): (&[i16; 2], &[[i16; 2]; PAIR_COLUMNS])| {
                     product(left[0], right[j][0]) + product(left[1], right[j][1])
                 };
-                assert_eq!(
-                    i64::from(sum),
-                    pairs.map(both).sum::<i64>() - 7,
-                    "{level:?}"
-                );
+                assert_eq!(i64::from(sum), pairs.map(both).sum::<i64>() - 7, "{level:?}");
             }
         }
     }

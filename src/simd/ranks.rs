@@ -79,11 +79,7 @@ impl Bounds {
         let step = |first: usize, distance: usize| {
             std::array::from_fn(|i| all[(first + i * distance) % 16])
         };
-        Self {
-            all,
-            steps: [step(3, 8), step(1, 4), step(0, 2)],
-            buckets: Buckets::new(&all),
-        }
+        Self { all, steps: [step(3, 8), step(1, 4), step(0, 2)], buckets: Buckets::new(&all) }
     }
 }
 
@@ -147,9 +143,8 @@ mod tests {
         }
     }
 
-    const TABLE: [f32; 16] = [
-        3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0, 5.0, 3.5, 5.5, 8.0, 9.5, 7.0, -1.0, -2.0, -3.0,
-    ];
+    const TABLE: [f32; 16] =
+        [3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0, 5.0, 3.5, 5.5, 8.0, 9.5, 7.0, -1.0, -2.0, -3.0];
 
     #[test]
     fn ranks_count_bounds() {
@@ -161,16 +156,8 @@ mod tests {
         assert!(Bounds::new(close).buckets.is_none() && Bounds::new(wide).buckets.is_none());
         for all in [even, close, wide] {
             let bounds = Bounds::new(all);
-            let mut values = vec![
-                0.0,
-                -0.0,
-                1.0,
-                -1.0,
-                2.5,
-                -7.0,
-                f32::INFINITY,
-                f32::NEG_INFINITY,
-            ];
+            let mut values =
+                vec![0.0, -0.0, 1.0, -1.0, 2.5, -7.0, f32::INFINITY, f32::NEG_INFINITY];
             values.extend([f32::NAN, -f32::NAN, f32::MAX, f32::MIN_POSITIVE]);
             for bound in all {
                 let bits = bound.to_bits();

@@ -60,10 +60,7 @@ pub(super) struct LeastOfLanes {
 
 impl Default for LeastOfLanes {
     fn default() -> Self {
-        Self {
-            least: [f32::MAX; LANES],
-            at: [0; LANES],
-        }
+        Self { least: [f32::MAX; LANES], at: [0; LANES] }
     }
 }
 
@@ -129,11 +126,8 @@ impl Transpose for InMemory {
             for (number, line) in columns.iter_mut().zip(lines) {
                 *number = u64::from_le_bytes(line.as_chunks().0[left]);
             }
-            for (distance, mask) in [
-                (4, !0 >> 32),
-                (2, 0xffff_0000_ffff),
-                (1, 0xff_00ff_00ff_00ff),
-            ] {
+            for (distance, mask) in [(4, !0 >> 32), (2, 0xffff_0000_ffff), (1, 0xff_00ff_00ff_00ff)]
+            {
                 for r in (0..8).filter(|r| r & distance == 0) {
                     let (upper, lower) = (columns[r], columns[r + distance]);
                     let swapped = (upper >> (distance * 8) ^ lower) & mask;

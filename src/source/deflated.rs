@@ -52,11 +52,8 @@ impl Deflated {
     /// Returns the decompressed bytes as a stream. It ends in an `InvalidData` error unless length
     /// and CRC-32 are those of the archive's directory.
     pub(crate) fn stream(&self) -> impl Read {
-        let compressed = CompressedReader {
-            source: &self.base,
-            at: self.start,
-            left: self.stored_len,
-        };
+        let compressed =
+            CompressedReader { source: &self.base, at: self.start, left: self.stored_len };
         CheckedReader {
             decoder: DeflateDecoder::new(BufReader::with_capacity(BUFFER, compressed)),
             crc: crc32fast::Hasher::new(),
@@ -119,10 +116,7 @@ struct CheckedReader<R> {
 impl<R: Read> Read for CheckedReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let wrong = |what: &str| {
-            Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("a compressed member {what}"),
-            ))
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("a compressed member {what}")))
         };
         if out.is_empty() {
             return Ok(0);

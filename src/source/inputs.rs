@@ -161,10 +161,7 @@ fn overlap_of_paths(there: &Path, inputs: &[PathBuf]) -> Option<String> {
         return Some("the output is the input".to_owned());
     }
     let within = inputs.iter().find(|input| input.starts_with(&there))?;
-    Some(format!(
-        "the output is to be replaced, and the input is in it: `{}`",
-        within.display()
-    ))
+    Some(format!("the output is to be replaced, and the input is in it: `{}`", within.display()))
 }
 
 /// Describes which of `places` is the directory `there` or is below it.
@@ -173,9 +170,7 @@ fn overlap_of_places(there: &Path, places: &HashMap<FilePlace, (&Path, bool)>) -
     match place_at(&top).and_then(|place| places.get(&place)) {
         Some((input, true)) => {
             let input = input.display();
-            return Some(format!(
-                "the output is the input, `{input}`, under another name"
-            ));
+            return Some(format!("the output is the input, `{input}`, under another name"));
         }
         Some((input, false)) => {
             let input = input.display();

@@ -30,11 +30,7 @@ impl LockFile {
         let is_locked = try_lock(&file, is_shared)?;
         // Whoever had it locked before may have removed it: then others lock another file.
         match directory.is_file_at(&file, name)? {
-            true => Ok(Self {
-                file,
-                is_new,
-                is_locked,
-            }),
+            true => Ok(Self { file, is_new, is_locked }),
             false => Err(ErrorKind::NotFound.into()),
         }
     }
@@ -55,10 +51,9 @@ pub(crate) fn try_lock(file: &File, is_shared: bool) -> Result<bool> {
     };
     match locked {
         Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Err(Error::new(
-            ErrorKind::ResourceBusy,
-            "another process has locked it",
-        )),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::new(ErrorKind::ResourceBusy, "another process has locked it"))
+        }
         // Whatever the reason is, the file system does not lock.
         Err(TryLockError::Error(_)) => Ok(false),
     }

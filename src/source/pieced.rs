@@ -68,14 +68,7 @@ impl Pieced {
         let mut used: Vec<usize> = pieces.iter().map(|piece| piece.source).collect();
         used.sort_unstable();
         used.dedup();
-        Ok(Self {
-            sources,
-            used,
-            shape,
-            pieces,
-            cuts,
-            len,
-        })
+        Ok(Self { sources, used, shape, pieces, cuts, len })
     }
 
     /// Bytes of the tensor.
@@ -209,14 +202,8 @@ mod tests {
     fn every_range_of_every_split() {
         let splits: [(&[u64], Vec<_>); 6] = [
             (&[7], rectangles(&[(&[0], &[3]), (&[3], &[4])])),
-            (
-                &[4, 5],
-                rectangles(&[(&[3, 0], &[1, 5]), (&[0, 0], &[3, 5])]),
-            ),
-            (
-                &[4, 5],
-                rectangles(&[(&[0, 0], &[4, 2]), (&[0, 2], &[4, 3])]),
-            ),
+            (&[4, 5], rectangles(&[(&[3, 0], &[1, 5]), (&[0, 0], &[3, 5])])),
+            (&[4, 5], rectangles(&[(&[0, 0], &[4, 2]), (&[0, 2], &[4, 3])])),
             // Each band of rows is cut at another column.
             (
                 &[5, 6],
@@ -236,10 +223,7 @@ mod tests {
                     (&[1, 1, 2], &[2, 3, 3]),
                 ]),
             ),
-            (
-                &[2, 3, 4],
-                rectangles(&[(&[1, 0, 0], &[1, 3, 4]), (&[0, 0, 0], &[1, 3, 4])]),
-            ),
+            (&[2, 3, 4], rectangles(&[(&[1, 0, 0], &[1, 3, 4]), (&[0, 0, 0], &[1, 3, 4])])),
         ];
         for (shape, rectangles) in splits {
             let tensor = pieced(shape, &rectangles).unwrap();
@@ -269,10 +253,7 @@ mod tests {
 
     #[test]
     fn a_wrong_byte_in_a_piece() {
-        let mut tensor = pieced(
-            &[4, 5],
-            &rectangles(&[(&[0, 0], &[4, 2]), (&[0, 2], &[4, 3])]),
-        );
+        let mut tensor = pieced(&[4, 5], &rectangles(&[(&[0, 0], &[4, 2]), (&[0, 2], &[4, 3])]));
         let pieces = &mut tensor.as_mut().unwrap().pieces;
         pieces[1].check.as_mut().unwrap().crc ^= 1;
         assert!(!tensor.unwrap().checksums_agree().unwrap());

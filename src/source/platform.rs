@@ -317,13 +317,9 @@ mod tests {
         write_all_at(&from, 0, &bytes).unwrap();
         // From block to block, at one distance to a block or at several, within a block, and
         // nothing.
-        for (at, to_at, len) in [
-            (0, 4096, 30_000),
-            (100, 4196, 30_000),
-            (100, 77, 30_000),
-            (4000, 4000, 90),
-            (5, 0, 0),
-        ] {
+        for (at, to_at, len) in
+            [(0, 4096, 30_000), (100, 4196, 30_000), (100, 77, 30_000), (4000, 4000, 90), (5, 0, 0)]
+        {
             let to = tempfile::tempfile().unwrap();
             assert!(copy_range((&from, at), (&to, to_at), len), "{at}, {to_at}");
             let mut copied = vec![0; len as usize];

@@ -19,11 +19,7 @@ pub(crate) struct Seeking<R> {
 impl<R: Read + Seek> Seeking<R> {
     pub(crate) fn new(mut reader: R) -> io::Result<Self> {
         let len = reader.seek(SeekFrom::End(0))?;
-        Ok(Self {
-            reader,
-            len,
-            at: Some(len),
-        })
+        Ok(Self { reader, len, at: Some(len) })
     }
 
     /// Number of bytes.

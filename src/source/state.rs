@@ -73,9 +73,7 @@ impl FileState {
 /// The error for the file at `path`, which `what` says has changed.
 fn changed(path: &Path, what: &str) -> Error {
     let path = printable(&path.to_string_lossy());
-    Error::other(format!(
-        "{path}: the file has changed since it was parsed: {what}"
-    ))
+    Error::other(format!("{path}: the file has changed since it was parsed: {what}"))
 }
 
 /// A file beside the weights that shapes what is made of them: a config or an index. It need not
@@ -90,10 +88,7 @@ pub(crate) struct CompanionFile {
 impl CompanionFile {
     /// Takes the state of the file at `path`, which is read after that.
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self {
-            state: state_at(&path),
-            path,
-        }
+        Self { state: state_at(&path), path }
     }
 
     /// Whether the file was there.
@@ -105,10 +100,7 @@ impl CompanionFile {
     pub(crate) fn require_absent(&self) -> crate::Result<()> {
         match self.state {
             None => Ok(()),
-            Some(_) => Err(AnamnesisError::Io(changed(
-                &self.path,
-                "it is no longer there",
-            ))),
+            Some(_) => Err(AnamnesisError::Io(changed(&self.path, "it is no longer there"))),
         }
     }
 

@@ -21,17 +21,11 @@ pub(crate) const GGUF_METADATA: &str = "gguf_metadata.json";
 
 /// Files of a tokenizer: that of the vocabulary, and those of all else.
 const VOCABULARY_FILE: &str = "tokenizer.json";
-const TOKENIZER_FILES: [&str; 3] = [
-    VOCABULARY_FILE,
-    "tokenizer_config.json",
-    "chat_template.jinja",
-];
+const TOKENIZER_FILES: [&str; 3] =
+    [VOCABULARY_FILE, "tokenizer_config.json", "chat_template.jinja"];
 
 /// Keys of arrays that tokenizer.json has as well.
-const DERIVED: [&str; 2] = [
-    "tokenizer.ggml.merges",
-    "tokenizer.ggml.precompiled_charsmap",
-];
+const DERIVED: [&str; 2] = ["tokenizer.ggml.merges", "tokenizer.ggml.precompiled_charsmap"];
 
 /// Keys that follow from the tensors of the file they stand in, or from the class.
 const OF_THE_FILE: [&str; 5] = [
@@ -153,11 +147,7 @@ impl KeptMetadata {
         let mut entries =
             parse_gguf_metadata_json(stored.metadata.get()).map_err(|error| malformed(&error))?;
         entries.retain(|(key, _)| is_general(key) || is_tokenizer(key));
-        Ok(Some(Self {
-            files: stored.files,
-            derived: stored.derived,
-            entries,
-        }))
+        Ok(Some(Self { files: stored.files, derived: stored.derived, entries }))
     }
 
     /// Puts what the GGUF file said of itself into `keys`.

@@ -124,10 +124,7 @@ pub(crate) fn choose(facts: &PreTokenizerFacts<'_>) -> Result<&'static str> {
     match names().find(fits).or_else(|| names().next()) {
         Some(row) => Ok(row.name),
         None => Err(AnamnesisError::unsupported(
-            format!(
-                "pre-tokenizer {}",
-                class.names.first().map_or("", |row| row.name)
-            ),
+            format!("pre-tokenizer {}", class.names.first().map_or("", |row| row.name)),
             format!(
                 "tokenizer.json: `model.ignore_merges` is {}, and llama.cpp has the steps {} only with the other value; \
                  `--tokenizer-pre NAME` chooses a name in spite of that",
@@ -238,13 +235,13 @@ fn flatten<'a>(step: &'a Value, out: &mut Vec<Flat<'a>>) {
             ("Removed", true) => Flat::Inverted(regex),
             _ => Flat::Step(PreStep::Other("Split(another behavior)")),
         },
-        ("Digits", _) => Flat::Step(PreStep::Digits {
-            individual: flag("individual_digits", false),
-        }),
+        ("Digits", _) => {
+            Flat::Step(PreStep::Digits { individual: flag("individual_digits", false) })
+        }
         ("Punctuation", _) if behavior == "Contiguous" => Flat::Step(PreStep::Punctuation),
-        ("ByteLevel", _) if !flag("add_prefix_space", true) => Flat::Step(PreStep::ByteLevel {
-            use_regex: flag("use_regex", true),
-        }),
+        ("ByteLevel", _) if !flag("add_prefix_space", true) => {
+            Flat::Step(PreStep::ByteLevel { use_regex: flag("use_regex", true) })
+        }
         ("ByteLevel", _) => Flat::Step(PreStep::Other("ByteLevel(add_prefix_space true)")),
         (other, _) => Flat::Step(PreStep::Other(other)),
     });

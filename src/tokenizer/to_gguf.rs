@@ -86,9 +86,7 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
         Some(Value::Object(config)) => config,
         None => Map::new(),
         Some(_) => {
-            return Err(AnamnesisError::parse(format!(
-                "{TOKENIZER_CONFIG} is no object"
-            )));
+            return Err(AnamnesisError::parse(format!("{TOKENIZER_CONFIG} is no object")));
         }
     };
     let vocab_size = rules::padded(request);
@@ -98,12 +96,8 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
     request
         .texts
         .charge(vocab_size as u64 * 64, "the tokens of the tokenizer")?;
-    let mut files = TokenizerFiles {
-        json: HfTokenizerFile::read(request.texts)?,
-        request,
-        config,
-        vocab_size,
-    };
+    let mut files =
+        TokenizerFiles { json: HfTokenizerFile::read(request.texts)?, request, config, vocab_size };
     let mut keys = KeyList::default();
     rules::before(&files, &mut keys);
     let tokens = files.write(&mut keys)?;
@@ -117,11 +111,7 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
         )));
     }
     rules::after(&files, &mut keys)?;
-    Ok(TokenizerKeys {
-        keys: keys.entries,
-        tokens,
-        notes: keys.notes,
-    })
+    Ok(TokenizerKeys { keys: keys.entries, tokens, notes: keys.notes })
 }
 
 impl TokenizerFiles<'_> {

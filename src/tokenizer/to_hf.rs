@@ -61,13 +61,7 @@ pub(crate) fn from_gguf(
             return Err(AnamnesisError::unsupported(other, detail));
         }
     };
-    let TokenizerParts {
-        json,
-        vocabulary,
-        special,
-        clean_up,
-        notes,
-    } = parts;
+    let TokenizerParts { json, vocabulary, special, clean_up, notes } = parts;
     let mut files = vec![("tokenizer.json", json)];
     let mut config = config::basics(&vocabulary, &special, context_length);
     config.insert("clean_up_tokenization_spaces".to_owned(), clean_up.into());

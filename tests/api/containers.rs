@@ -32,30 +32,11 @@ fn gguf() {
             .any(|value| matches!(value, GgufMetadataValue::String(_)))
     );
     let infos: &[GgufTensorInfo] = gguf.tensor_info();
-    assert_eq!(
-        (infos.len(), infos.is_empty()),
-        (gguf.len(), gguf.is_empty())
-    );
+    assert_eq!((infos.len(), infos.is_empty()), (gguf.len(), gguf.is_empty()));
     let file = std::fs::read(FILE).unwrap();
-    for (
-        info,
-        GgufTensor {
-            name,
-            shape,
-            dtype,
-            data,
-            ..
-        },
-    ) in infos.iter().zip(gguf.tensors())
-    {
-        assert_eq!(
-            (&*info.name, &*info.shape, info.dtype),
-            (name, shape, dtype)
-        );
-        assert_eq!(
-            data,
-            &file[info.data_offset as usize..][..info.byte_len.unwrap() as usize]
-        );
+    for (info, GgufTensor { name, shape, dtype, data, .. }) in infos.iter().zip(gguf.tensors()) {
+        assert_eq!((&*info.name, &*info.shape, info.dtype), (name, shape, dtype));
+        assert_eq!(data, &file[info.data_offset as usize..][..info.byte_len.unwrap() as usize]);
     }
     let mut cursor = std::io::Cursor::new(file);
     let front = parse_gguf_front_matter_from_reader(&mut cursor).unwrap();
@@ -63,10 +44,7 @@ fn gguf() {
     assert_eq!((&*front.tensor_infos, &front.metadata), (infos, metadata));
     cursor.set_position(0);
     let inspected: GgufInspectInfo = inspect_gguf_from_reader(cursor).unwrap();
-    assert_eq!(
-        (&inspected, &inspected),
-        (&gguf.inspect(), &front.inspect())
-    );
+    assert_eq!((&inspected, &inspected), (&gguf.inspect(), &front.inspect()));
     let block = infos.iter().find(|info| info.dtype.is_quantized()).unwrap();
     assert_eq!(
         block.dtype.byte_size_for_n_elements(256).unwrap(),
@@ -84,12 +62,8 @@ fn gguf() {
         unknown_size_tensors,
         ..
     } = inspected;
-    let _: (Option<String>, usize, u64, usize) = (
-        architecture,
-        tensor_count,
-        total_bytes,
-        unknown_size_tensors,
-    );
+    let _: (Option<String>, usize, u64, usize) =
+        (architecture, tensor_count, total_bytes, unknown_size_tensors);
     // Each path names the same type.
     let value: anamnesis::parse::gguf::GgufMetadataValue =
         GgufMetadataValue::Array(Box::new(array()));
@@ -115,32 +89,18 @@ fn gguf() {
     };
     assert_eq!(shown(&GgufMetadataValue::U32(7)), "7");
     let data = 1f32.to_le_bytes();
-    let tensor = GgufWriteTensor {
-        name: "x",
-        shape: &[1],
-        dtype: GgufType::F32,
-        data: &data,
-    };
+    let tensor = GgufWriteTensor { name: "x", shape: &[1], dtype: GgufType::F32, data: &data };
     let mut written = std::io::Cursor::new(Vec::new());
     write_gguf_to_writer(&mut written, &[tensor], metadata).unwrap();
     let dir = tempfile::tempdir().unwrap();
     write_gguf(dir.path().join("x.gguf"), &[tensor], metadata).unwrap();
-    assert_eq!(
-        std::fs::read(dir.path().join("x.gguf")).unwrap(),
-        written.into_inner()
-    );
+    assert_eq!(std::fs::read(dir.path().join("x.gguf")).unwrap(), written.into_inner());
     let bytes = gguf
         .remember_to_bytes(anamnesis::TargetDtype::BF16)
         .unwrap();
-    gguf.remember(
-        dir.path().join("x.safetensors"),
-        anamnesis::TargetDtype::BF16,
-    )
-    .unwrap();
-    assert_eq!(
-        std::fs::read(dir.path().join("x.safetensors")).unwrap(),
-        bytes
-    );
+    gguf.remember(dir.path().join("x.safetensors"), anamnesis::TargetDtype::BF16)
+        .unwrap();
+    assert_eq!(std::fs::read(dir.path().join("x.safetensors")).unwrap(), bytes);
 }
 
 #[cfg(feature = "npz")]
@@ -157,27 +117,12 @@ fn npz() {
     travels::<Result<NpzInspectInfo>>();
     is_copy::<NpzDtype>();
     let arrays: HashMap<String, NpzTensor> = parse_npz(Path::new(FILE)).unwrap();
-    assert_eq!(
-        parse_npz_with_limits(FILE, &ParseLimits::default()).unwrap(),
-        arrays
-    );
+    assert_eq!(parse_npz_with_limits(FILE, &ParseLimits::default()).unwrap(), arrays);
     let info: NpzInspectInfo = inspect_npz(Path::new(FILE)).unwrap();
     let mut file = std::fs::File::open(FILE).unwrap();
     assert_eq!(inspect_npz_from_reader(&mut file).unwrap(), info);
-    for NpzTensorInfo {
-        name,
-        dtype,
-        shape,
-        byte_len,
-        ..
-    } in &info.tensors
-    {
-        let NpzTensor {
-            dtype: theirs,
-            shape: dims,
-            data,
-            ..
-        } = &arrays[name];
+    for NpzTensorInfo { name, dtype, shape, byte_len, .. } in &info.tensors {
+        let NpzTensor { dtype: theirs, shape: dims, data, .. } = &arrays[name];
         assert_eq!((*dtype, shape, *byte_len), (*theirs, dims, data.len()));
     }
     let (_, _): (u64, Vec<NpzDtype>) = (info.total_bytes, info.dtypes);
@@ -232,17 +177,7 @@ fn pth() {
     assert_eq!((inspected.tensor_count, pth.is_empty()), (pth.len(), false));
     let _: (u64, Vec<PthDtype>) = (inspected.total_bytes, inspected.dtypes);
     let tensors: Vec<PthTensor<'_>> = pth.tensors().unwrap();
-    for (
-        PthTensorInfo {
-            name,
-            shape,
-            dtype,
-            byte_len,
-            ..
-        },
-        tensor,
-    ) in infos.iter().zip(&tensors)
-    {
+    for (PthTensorInfo { name, shape, dtype, byte_len, .. }, tensor) in infos.iter().zip(&tensors) {
         assert_eq!(
             (name, shape, *dtype, *byte_len),
             (&tensor.name, &tensor.shape, tensor.dtype, tensor.data.len())
@@ -255,10 +190,7 @@ fn pth() {
         pth_to_safetensors_bytes(&tensors).unwrap()
     );
     pth.to_safetensors(dir.path().join("y")).unwrap();
-    assert_eq!(
-        std::fs::read(dir.path().join("y")).unwrap(),
-        pth.to_safetensors_bytes().unwrap()
-    );
+    assert_eq!(std::fs::read(dir.path().join("y")).unwrap(), pth.to_safetensors_bytes().unwrap());
     let made = PthTensor::new("x".to_owned(), vec![1], PthDtype::U8, vec![1].into());
     pth_to_safetensors_bytes(&[made]).unwrap();
     let _: fn(std::path::PathBuf) -> Result<anamnesis::parse::pth::ParsedPth> =

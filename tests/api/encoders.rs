@@ -54,16 +54,8 @@ fn bitsandbytes_encoders() {
     lethe::round_trip::assert_bnb_int8_decode_encode_round_trip(decode, encode_bnb_int8).unwrap();
 
     let inputs = [
-        BnbWriteInput {
-            name: "a.weight",
-            shape: &[1, 64],
-            bf16_data: &row,
-        },
-        BnbWriteInput {
-            name: "a.bias",
-            shape: &[64],
-            bf16_data: &row,
-        },
+        BnbWriteInput { name: "a.weight", shape: &[1, 64], bf16_data: &row },
+        BnbWriteInput { name: "a.bias", shape: &[64], bf16_data: &row },
     ];
     let stats = classify_inputs(&inputs);
     assert_eq!((stats.quantized, stats.passthrough), (1, 1));

@@ -8,34 +8,18 @@ use super::{SAFETENSORS, is_copy, is_shared, is_value, travels};
 
 #[test]
 fn errors() {
-    let parse = AnamnesisError::Parse {
-        reason: "x".to_owned(),
-    };
-    let unsupported = AnamnesisError::Unsupported {
-        format: "x".to_owned(),
-        detail: "y".to_owned(),
-    };
-    let limit = AnamnesisError::LimitExceeded {
-        limit: "x",
-        message: "y".to_owned(),
-    };
-    let global = AnamnesisError::DisallowedGlobal {
-        module: "x".to_owned(),
-        name: "y".to_owned(),
-    };
+    let parse = AnamnesisError::Parse { reason: "x".to_owned() };
+    let unsupported =
+        AnamnesisError::Unsupported { format: "x".to_owned(), detail: "y".to_owned() };
+    let limit = AnamnesisError::LimitExceeded { limit: "x", message: "y".to_owned() };
+    let global = AnamnesisError::DisallowedGlobal { module: "x".to_owned(), name: "y".to_owned() };
     let io: AnamnesisError = std::io::Error::other("x").into();
     let texts = [
         (&parse, "parse error: x"),
         (&unsupported, "unsupported format `x`: y"),
         (&limit, "limit exceeded (x): y"),
-        (
-            &global,
-            "disallowed pickle global `x.y` (potential code execution)",
-        ),
-        (
-            &AnamnesisError::Cancelled,
-            "operation cancelled by the caller",
-        ),
+        (&global, "disallowed pickle global `x.y` (potential code execution)"),
+        (&AnamnesisError::Cancelled, "operation cancelled by the caller"),
         (&io, "x"),
     ];
     for (error, text) in texts {
@@ -78,18 +62,9 @@ fn models() {
     model
         .remember(dir.path().join("out.safetensors"), TargetDtype::BF16)
         .unwrap();
-    assert_eq!(
-        std::fs::read(dir.path().join("out.safetensors")).unwrap(),
-        bytes
-    );
-    let InspectInfo {
-        format,
-        tensor_count,
-        current_size,
-        dequantized_size,
-        output_dtype,
-        ..
-    } = model.inspect();
+    assert_eq!(std::fs::read(dir.path().join("out.safetensors")).unwrap(), bytes);
+    let InspectInfo { format, tensor_count, current_size, dequantized_size, output_dtype, .. } =
+        model.inspect();
     assert_eq!(
         (tensor_count, output_dtype.to_string()),
         (model.tensors().len(), "BF16".to_owned())
@@ -107,14 +82,7 @@ fn models() {
             quant_maps,
             ..
         } = model.inspect();
-        [
-            quantized,
-            scales,
-            passthrough,
-            zeropoints,
-            group_indices,
-            quant_maps,
-        ]
+        [quantized, scales, passthrough, zeropoints, group_indices, quant_maps]
     };
     let (_, _): (Vec<anamnesis::Dtype>, usize) =
         (model.inspect().scale_dtypes, model.inspect().nested_scales);
@@ -122,10 +90,7 @@ fn models() {
     assert_eq!("f16".parse::<TargetDtype>().unwrap(), TargetDtype::F16);
     let _: [TargetDtype; 3] = [TargetDtype::BF16, TargetDtype::F32, TargetDtype::F16];
     assert_eq!(anamnesis::format_bytes(1536), "1.5 KB");
-    assert!(matches!(
-        parse("tests/data/no such file"),
-        Err(AnamnesisError::Io(_))
-    ));
+    assert!(matches!(parse("tests/data/no such file"), Err(AnamnesisError::Io(_))));
     #[cfg(feature = "ollama")]
     let _: fn(&str) -> Result<PathBuf> = anamnesis::resolve_ollama_model;
 }
@@ -158,11 +123,7 @@ fn limits() {
     assert_eq!(LIMITS.max_decompressed_bytes(), 5);
     assert_eq!(ParseLimits::default(), ParseLimits::unbounded());
     let _: anamnesis::limits::ParseLimits = ParseLimits::default();
-    let axes = [
-        LIMITS.max_single_alloc_bytes(),
-        LIMITS.max_total_bytes(),
-        LIMITS.max_item_count(),
-    ];
+    let axes = [LIMITS.max_single_alloc_bytes(), LIMITS.max_total_bytes(), LIMITS.max_item_count()];
     assert_eq!((axes, LIMITS.max_decompression_ratio()), ([1, 2, 3], 4));
     assert_eq!(ParseLimits::default().max_total_bytes(), u64::MAX);
 }
@@ -181,17 +142,8 @@ fn single_tensors() {
     is_value::<OutputTensor<'static>>();
     let bytes: u64 = recovery.outputs().map(|tensor| tensor.byte_len).sum();
     assert_eq!(recovery.outputs().len(), 1);
-    assert_eq!(
-        bytes,
-        recovery.report().output_bytes - header_len(&recovery.to_bytes().unwrap())
-    );
-    let OutputTensor {
-        name,
-        shape,
-        dtype,
-        byte_len,
-        ..
-    } = recovery.outputs().next().unwrap();
+    assert_eq!(bytes, recovery.report().output_bytes - header_len(&recovery.to_bytes().unwrap()));
+    let OutputTensor { name, shape, dtype, byte_len, .. } = recovery.outputs().next().unwrap();
     let (_, _, _): (&str, &[usize], anamnesis::Dtype) = (name, shape, dtype);
     let whole: Vec<u8> = recovery.tensor(name).unwrap();
     let mut again = vec![0; usize::try_from(byte_len).unwrap()];
@@ -258,10 +210,7 @@ fn places_of_tensors() {
         assert_eq!(file.parent(), Some(path));
         let stored = std::fs::read(file).unwrap();
         let bytes = tensor.bytes().unwrap();
-        assert_eq!(
-            stored[usize::try_from(at).unwrap()..][..bytes.len()],
-            *bytes
-        );
+        assert_eq!(stored[usize::try_from(at).unwrap()..][..bytes.len()], *bytes);
         files.insert(file.to_owned());
     }
     assert!(files.len() > 1, "{files:?}");
@@ -277,10 +226,7 @@ fn places_of_tensors() {
                 None => compressed += 1,
                 Some(at) => {
                     let bytes = tensor.bytes().unwrap();
-                    assert_eq!(
-                        stored[usize::try_from(at).unwrap()..][..bytes.len()],
-                        *bytes
-                    );
+                    assert_eq!(stored[usize::try_from(at).unwrap()..][..bytes.len()], *bytes);
                 }
             }
         }

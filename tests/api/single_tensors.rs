@@ -23,10 +23,7 @@ fn modules_of_readers_and_kernels() {
     functions_are!(anamnesis::lethe::bnb: encode_bnb4 encode_bnb4_compute_absmax encode_bnb4_double_quant encode_bnb_int8);
     #[cfg(feature = "gguf")]
     {
-        let (tensors, none) = (
-            <&[parse::GgufWriteTensor<'_>]>::default(),
-            Default::default(),
-        );
+        let (tensors, none) = (<&[parse::GgufWriteTensor<'_>]>::default(), Default::default());
         let nowhere = "no such directory/model.gguf";
         parse::write_gguf::<std::hash::RandomState>(nowhere, tensors, &none).unwrap_err();
         parse::gguf_write::write_gguf::<std::hash::RandomState>(nowhere, tensors, &none)
@@ -40,10 +37,7 @@ fn modules_of_readers_and_kernels() {
     functions_are!(remember::pth: pth_to_safetensors_bytes);
     #[cfg(feature = "ollama")]
     functions_are!(parse::ollama: resolve_ollama_model);
-    assert_eq!(
-        parse::QuantScheme::Unquantized,
-        anamnesis::QuantScheme::Unquantized
-    );
+    assert_eq!(parse::QuantScheme::Unquantized, anamnesis::QuantScheme::Unquantized);
     assert_eq!(parse::TensorRole::Scale, anamnesis::TensorRole::Scale);
 }
 
@@ -54,10 +48,7 @@ fn dtypes_of_the_safetensors_crate() {
     use anamnesis::Dtype;
     let theirs = safetensors::Dtype::try_from(Dtype::BF16).unwrap();
     assert_eq!(theirs, safetensors::Dtype::BF16);
-    assert_eq!(
-        Dtype::F8E4M3.to_safetensors_dtype().unwrap(),
-        safetensors::Dtype::F8_E4M3
-    );
+    assert_eq!(Dtype::F8E4M3.to_safetensors_dtype().unwrap(), safetensors::Dtype::F8_E4M3);
     let error = safetensors::Dtype::try_from(Dtype::Q4_K).unwrap_err();
     assert!(
         matches!(error, AnamnesisError::Unsupported { .. }) && error.to_string().contains("Q4_K"),
@@ -127,10 +118,7 @@ fn single_tensors() {
         #[cfg(feature = "gguf")]
         anamnesis::dequantize_gguf_to_bf16(&[0; 33], Dtype::Q8_0, 32),
     ] {
-        assert!(
-            matches!(result, Err(AnamnesisError::Parse { .. })),
-            "{result:?}"
-        );
+        assert!(matches!(result, Err(AnamnesisError::Parse { .. })), "{result:?}");
     }
 }
 

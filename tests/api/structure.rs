@@ -10,14 +10,8 @@ const WINGS: [&str; 2] = ["containers", "kernels"];
 
 /// Left out: the root re-exports everything, and a stand-in repeats the names of what it stands in
 /// for.
-const LEFT_OUT: [&str; 6] = [
-    "lib.rs",
-    "no_encode.rs",
-    "no_extended.rs",
-    "no_deflated.rs",
-    "no_sha256.rs",
-    "no_whole.rs",
-];
+const LEFT_OUT: [&str; 6] =
+    ["lib.rs", "no_encode.rs", "no_extended.rs", "no_deflated.rs", "no_sha256.rs", "no_whole.rs"];
 
 /// A source file without its comments, strings and tests.
 struct Source {
@@ -161,10 +155,7 @@ fn graph(sources: &[Source]) -> BTreeMap<String, BTreeMap<String, String>> {
 fn imports_go_one_way() {
     let sources = sources();
     let graph = graph(&sources);
-    assert!(
-        graph["scheme"].contains_key("kernels::remember"),
-        "imports are found: {graph:?}"
-    );
+    assert!(graph["scheme"].contains_key("kernels::remember"), "imports are found: {graph:?}");
     // Rooms without imports are taken away until none is left, or a circle is.
     let mut left = graph;
     loop {
@@ -185,10 +176,8 @@ fn imports_go_one_way() {
 fn a_type_has_one_name() {
     const KINDS: [&str; 4] = ["struct ", "enum ", "trait ", "union "];
     // A decoder and its encoder share a name; nothing else does.
-    const MIRRORS: [(&str, &str); 2] = [
-        ("scheme", "forget"),
-        ("kernels::remember", "kernels::lethe"),
-    ];
+    const MIRRORS: [(&str, &str); 2] =
+        [("scheme", "forget"), ("kernels::remember", "kernels::lethe")];
     let sources = sources();
     let mut all: BTreeMap<(bool, &str), Vec<&str>> = BTreeMap::new();
     for source in &sources {

@@ -57,22 +57,12 @@ fn views(path: &Path, model: &ParsedModel) -> Vec<View> {
         let file = std::fs::File::open(path).unwrap();
         let read = anamnesis::inspect_gguf_from_reader(file).unwrap();
         for info in [read, anamnesis::parse_gguf(path).unwrap().inspect()] {
-            views.push((
-                info.total_bytes,
-                info.dequantized_size,
-                info.dtypes,
-                info.output_dtypes,
-            ));
+            views.push((info.total_bytes, info.dequantized_size, info.dtypes, info.output_dtypes));
         }
     }
     if model.container() == Container::Npz && !is_part {
         let info = anamnesis::inspect_npz(path).unwrap();
-        views.push((
-            info.total_bytes,
-            info.dequantized_size,
-            info.dtypes,
-            info.output_dtypes,
-        ));
+        views.push((info.total_bytes, info.dequantized_size, info.dtypes, info.output_dtypes));
     }
     if model.container() == Container::Pth {
         let file = std::fs::File::open(path).unwrap();
@@ -82,12 +72,7 @@ fn views(path: &Path, model: &ParsedModel) -> Vec<View> {
             .into_iter()
             .chain([anamnesis::parse_pth(path).unwrap().inspect()])
         {
-            views.push((
-                info.total_bytes,
-                info.dequantized_size,
-                info.dtypes,
-                info.output_dtypes,
-            ));
+            views.push((info.total_bytes, info.dequantized_size, info.dtypes, info.output_dtypes));
         }
     }
     views
@@ -96,27 +81,16 @@ fn views(path: &Path, model: &ParsedModel) -> Vec<View> {
 #[test]
 fn sizes_and_dtypes_are_those_of_the_output() {
     let (mut seen, mut all) = (BTreeMap::new(), Vec::new());
-    for family in [
-        "demo",
-        "npz",
-        "pth",
-        "gguf",
-        "gguf-files",
-        "fp8",
-        "hqq",
-        "nvfp4",
-        "compressed_tensors",
-    ] {
+    for family in
+        ["demo", "npz", "pth", "gguf", "gguf-files", "fp8", "hqq", "nvfp4", "compressed_tensors"]
+    {
         files(&Path::new("tests/data").join(family), &mut all);
     }
     for path in all {
         let Ok(model) = parse(&path) else { continue };
         let info = model.inspect();
         let name = path.display();
-        assert_eq!(
-            info.dtypes.iter().map(|c| c.tensors).sum::<usize>(),
-            info.tensor_count
-        );
+        assert_eq!(info.dtypes.iter().map(|c| c.tensors).sum::<usize>(), info.tensor_count);
         assert_eq!(info.current_size, model.tensor_bytes(), "{name}");
         if !info.problems.is_empty() {
             continue;
@@ -199,10 +173,7 @@ fn texts_of_roles_and_containers() {
     ] {
         assert_eq!(format!("{role:<12}|"), format!("{text:<12}|"));
     }
-    assert_eq!(
-        parse(SAFETENSORS).unwrap().container(),
-        Container::Safetensors
-    );
+    assert_eq!(parse(SAFETENSORS).unwrap().container(), Container::Safetensors);
     assert_eq!(Container::Npz.to_string(), "NPZ archive");
 }
 
@@ -228,10 +199,7 @@ fn text_of_a_summary() {
             "lm_head.weight F32 2; model.embed_tokens.weight F32 2; model.norm.weight F32 2",
             "3 tensors (norms, embeddings, lm_head)",
         ),
-        (
-            "model.norm.weight F32 2; x F32 2",
-            "2 tensors (norms, others)",
-        ),
+        ("model.norm.weight F32 2; x F32 2", "2 tensors (norms, others)"),
         ("a.q_proj.weight F32 2,2", "1 tensors"),
     ] {
         assert_eq!(passthrough(list), format!("Passthrough: {expected}"));
@@ -251,16 +219,10 @@ fn text_of_a_summary() {
         ),
     ] {
         let text = text(list);
-        assert_eq!(
-            text.lines().next().unwrap(),
-            format!("Format:      {expected}")
-        );
+        assert_eq!(text.lines().next().unwrap(), format!("Format:      {expected}"));
     }
     let mixed = text("a.weight F8_E4M3 4,2; a.weight_scale F32 1; a.norm.weight F32 2");
-    assert!(
-        mixed.contains("Size:        20 B (FP8) -> 24 B (BF16, F32)"),
-        "{mixed}"
-    );
+    assert!(mixed.contains("Size:        20 B (FP8) -> 24 B (BF16, F32)"), "{mixed}");
 }
 
 fn json(value: &impl serde::Serialize) -> Value {
@@ -304,10 +266,7 @@ fn json_of_a_gguf_header() {
     let file = std::fs::File::open(path).unwrap();
     let front = anamnesis::parse_gguf_front_matter_from_reader(file).unwrap();
     let header = json(&front);
-    assert_eq!(
-        (&header["version"], &header["alignment"]),
-        (&json!(3), &json!(32))
-    );
+    assert_eq!((&header["version"], &header["alignment"]), (&json!(3), &json!(32)));
     assert_eq!(header["metadata"]["general.architecture"], "llama");
     let tensor = json!([{
         "name": "blk.0.ffn_up.weight", "dtype": "Q4_K", "shape": [256, 32],
@@ -340,12 +299,8 @@ fn json_of_an_archive() {
     let info = json(&anamnesis::inspect_npz("tests/data/demo/arrays.npz").unwrap());
     let first = json!({"name": "W_dec", "shape": [8], "dtype": "F32", "byte_len": 32});
     assert_eq!(info["tensors"][0], first);
-    let rest = json!([
-        info["skipped"],
-        info["total_bytes"],
-        info["dtypes"],
-        info["dequantized_size"]
-    ]);
+    let rest =
+        json!([info["skipped"], info["total_bytes"], info["dtypes"], info["dequantized_size"]]);
     assert_eq!(rest, json!([[], 160, ["F32"], 160]));
     assert_eq!(info["output_dtypes"], json!(["F32"]));
 }
@@ -356,10 +311,7 @@ fn json_of_a_checkpoint() {
     let front = anamnesis::parse_pth_front_matter_from_reader(file).unwrap();
     let first = json!({"name": "rnn.weight_ih_l0", "shape": [2, 1], "dtype": "F32", "byte_len": 8});
     let header = json(&front);
-    assert_eq!(
-        (&header["tensors"][0], &header["big_endian"]),
-        (&first, &json!(false))
-    );
+    assert_eq!((&header["tensors"][0], &header["big_endian"]), (&first, &json!(false)));
     let info = json!({
         "tensor_count": 3, "total_bytes": 40, "dtypes": ["F32"], "big_endian": false, "dequantized_size": 40,
         "output_dtype": "BF16", "output_dtypes": ["F32"]

@@ -41,11 +41,7 @@ fn save(path: PathBuf, bytes: &[u8]) -> PathBuf {
 
 #[test]
 fn clean_models() {
-    for model in [
-        "demo/model-fp8.safetensors",
-        "demo/model-q4_k.gguf",
-        "demo/checkpoint.pth",
-    ] {
+    for model in ["demo/model-fp8.safetensors", "demo/model-q4_k.gguf", "demo/checkpoint.pth"] {
         let path = data().join(model);
         assert_eq!(check(&path, &["--data"]), (0, vec![]), "{model}");
         let run = amn(&["check", path.to_str().unwrap()]);
@@ -58,21 +54,11 @@ fn clean_models() {
 fn values() {
     let directory = tempfile::tempdir().unwrap();
     let tensors = [
-        raw(
-            "bad",
-            "F32",
-            &[4],
-            f32s(&[1.0, f32::NAN, f32::INFINITY, f32::NAN]),
-        ),
+        raw("bad", "F32", &[4], f32s(&[1.0, f32::NAN, f32::INFINITY, f32::NAN])),
         raw("bias", "F32", &[2], f32s(&[0.0, 0.0])),
         raw("dead", "BF16", &[2, 2], vec![0, 0, 0, 0x80, 0, 0, 0, 0]),
         raw("w.weight", "F8_E4M3", &[128, 512], vec![0x38; 128 * 512]),
-        raw(
-            "w.weight_scale",
-            "F32",
-            &[1, 4],
-            f32s(&[-1.0, 0.0, 1e-40, 1.0]),
-        ),
+        raw("w.weight_scale", "F32", &[1, 4], f32s(&[-1.0, 0.0, 1e-40, 1.0])),
     ];
     let model = save(directory.path().join("m.safetensors"), &file(&tensors, &[]));
     assert_eq!(check(&model, &[]), (0, vec![]));
@@ -97,12 +83,7 @@ fn scales_of_activations() {
     let expert = |i: usize, scale: Option<f32>| {
         let name = format!("layers.0.experts.{i}.up_proj");
         let mut tensors = vec![
-            raw(
-                &format!("{name}.weight"),
-                "F8_E4M3",
-                &[4, 8],
-                vec![0x38; 32],
-            ),
+            raw(&format!("{name}.weight"), "F8_E4M3", &[4, 8], vec![0x38; 32]),
             raw(&format!("{name}.weight_scale"), "F32", &[], f32s(&[1.0])),
         ];
         let scale = scale.map(|x| raw(&format!("{name}.input_scale"), "F32", &[], f32s(&[x])));
@@ -114,11 +95,7 @@ fn scales_of_activations() {
         raw("head.weight_scale", "F32", &[], f32s(&[1.0])),
     ];
     let checked = |second: Option<f32>| {
-        let experts = [
-            expert(0, Some(0.5)),
-            expert(1, second),
-            expert(2, Some(0.5)),
-        ];
+        let experts = [expert(0, Some(0.5)), expert(1, second), expert(2, Some(0.5))];
         let tensors = [experts.concat(), other.to_vec()].concat();
         let model = save(directory.path().join("m.safetensors"), &file(&tensors, &[]));
         check(&model, &["--data"])
@@ -155,12 +132,7 @@ fn decoded_values() {
             .collect::<Vec<_>>()
     };
     let tensors = [
-        raw(
-            "w.g_idx",
-            "I32",
-            &[k],
-            words(&[&[0; 31][..], &[9]].concat()),
-        ),
+        raw("w.g_idx", "I32", &[k], words(&[&[0; 31][..], &[9]].concat())),
         raw("w.qweight", "I32", &[k / 8, n], vec![0x11; k * n / 2]),
         raw("w.qzeros", "I32", &[1, n / 8], vec![0x11; n / 2]),
         raw("w.scales", "F16", &[1, n], [0, 0x3c].repeat(n)),
@@ -174,10 +146,7 @@ fn decoded_values() {
     findings.remove(0);
     assert_eq!((code, findings.len()), (1, 2), "{findings:?}");
     assert_eq!(findings[0], "error x: 1 of 1 values are NaN");
-    assert!(
-        findings[1].contains("g_idx") || findings[1].contains("group"),
-        "{findings:?}"
-    );
+    assert!(findings[1].contains("g_idx") || findings[1].contains("group"), "{findings:?}");
 }
 
 /// Companions without a weight, bytes behind the last tensor, and checksums of archives.
@@ -190,10 +159,7 @@ fn structure() {
         raw("w.scales", "F16", &[1, 8], [0, 0x3c].repeat(8)),
     ];
     let (code, findings) = check(&save(at("o.safetensors"), &file(&orphan, &[])), &[]);
-    assert!(
-        code == 1 && findings[0].starts_with("error w.qzeros: "),
-        "{findings:?}"
-    );
+    assert!(code == 1 && findings[0].starts_with("error w.qzeros: "), "{findings:?}");
 
     // Of a block type that no other tensor has, parsing refuses bytes behind the last tensor.
     let demo = data().join("demo/model-fp8.safetensors");
@@ -207,10 +173,7 @@ fn structure() {
     let mut gguf = std::fs::read(plain).unwrap();
     gguf.extend([7; 100]);
     let expected = "warning -: 100 bytes lie behind the last tensor";
-    assert_eq!(
-        check(&save(at("t.gguf"), &gguf), &[]),
-        (1, vec![expected.to_owned()])
-    );
+    assert_eq!(check(&save(at("t.gguf"), &gguf), &[]), (1, vec![expected.to_owned()]));
 
     let mut archive = std::fs::read(data().join("demo/checkpoint.pth")).unwrap();
     let model = anamnesis::parse(data().join("demo/checkpoint.pth")).unwrap();
@@ -218,10 +181,7 @@ fn structure() {
     archive[t.offset().unwrap() as usize] ^= 1;
     let (code, findings) = check(&save(at("c.pth"), &archive), &[]);
     assert!(code == 1 && findings.len() == 1, "{findings:?}");
-    assert!(
-        findings[0].ends_with("its data has the wrong checksum"),
-        "{findings:?}"
-    );
+    assert!(findings[0].ends_with("its data has the wrong checksum"), "{findings:?}");
 }
 
 /// SHA-256 of files is compared with names in the hub's cache and with manifests of `sha256sum`.
@@ -245,9 +205,7 @@ fn sums() {
             .unwrap()
             .to_owned()
     };
-    let good = manifest(&format!(
-        "{sum}  models--a--b/blobs/{sum}\n{sum} *elsewhere/x\n"
-    ));
+    let good = manifest(&format!("{sum}  models--a--b/blobs/{sum}\n{sum} *elsewhere/x\n"));
     assert_eq!(check(&blob, &["--data", "--manifest", &good]), (0, vec![]));
     let bad = manifest(&format!("{}  models--a--b/blobs/{sum}\n", "0".repeat(64)));
     let (code, findings) = check(&blob, &["--manifest", &bad]);
@@ -257,10 +215,7 @@ fn sums() {
     );
     let empty = manifest("\n");
     let expected = "warning -: the manifest has no sum of it";
-    assert_eq!(
-        check(&blob, &["--manifest", &empty]),
-        (1, vec![expected.to_owned()])
-    );
+    assert_eq!(check(&blob, &["--manifest", &empty]), (1, vec![expected.to_owned()]));
     // A snapshot has links to the blobs.
     let snapshot = at("models--a--b/snapshots/main");
     std::fs::create_dir_all(&snapshot).unwrap();
@@ -271,16 +226,10 @@ fn sums() {
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&blob, bytes).unwrap();
     let (code, findings) = check(&blob, &["--data"]);
-    assert!(
-        code == 1 && findings[0].contains("its name in the cache has"),
-        "{findings:?}"
-    );
+    assert!(code == 1 && findings[0].contains("its name in the cache has"), "{findings:?}");
     if cfg!(unix) {
         let (code, findings) = check(&snapshot, &["--data"]);
-        assert!(
-            code == 1 && findings[0].contains("its name in the cache has"),
-            "{findings:?}"
-        );
+        assert!(code == 1 && findings[0].contains("its name in the cache has"), "{findings:?}");
     }
     let malformed = manifest("no sum\n");
     assert_eq!(check(&blob, &["--manifest", &malformed]).0, 3);
@@ -299,19 +248,13 @@ fn several_models() {
         let file = data().join("uqff/random").join(name);
         std::fs::copy(file, at("uqff").join(name)).unwrap();
     }
-    save(
-        at("one.uqff"),
-        &std::fs::read(data().join("uqff/random/m-0.uqff")).unwrap(),
-    );
+    save(at("one.uqff"), &std::fs::read(data().join("uqff/random/m-0.uqff")).unwrap());
     let demo = std::fs::read(data().join("demo/model-fp8.safetensors")).unwrap();
     save(at("a/model/model.safetensors"), &demo);
     save(at("a/model/config.json"), b"{}");
     let cut = save(at("cut.safetensors"), &demo[..demo.len() - 1]);
     save(at("notes.txt"), b"no model");
-    save(
-        at("z.gguf"),
-        &std::fs::read(data().join("demo/model-q4_k.gguf")).unwrap(),
-    );
+    save(at("z.gguf"), &std::fs::read(data().join("demo/model-q4_k.gguf")).unwrap());
     let root = directory.path().to_str().unwrap();
     let run = amn(&["check", "-r", "--json", root]);
     assert_eq!(run.status.code(), Some(3));
@@ -320,21 +263,13 @@ fn several_models() {
         let path = model["path"].as_str().unwrap().strip_prefix(root).unwrap();
         (path, model["findings"].as_array().unwrap().len())
     });
-    let expected = [
-        ("/cut.safetensors", 1),
-        ("/one.uqff", 0),
-        ("/z.gguf", 0),
-        ("/a/model", 0),
-        ("/uqff", 0),
-    ];
+    let expected =
+        [("/cut.safetensors", 1), ("/one.uqff", 0), ("/z.gguf", 0), ("/a/model", 0), ("/uqff", 0)];
     assert_eq!(rows.collect::<Vec<_>>(), expected);
     std::fs::remove_file(cut).unwrap();
     assert_eq!(amn(&["check", "-r", root]).status.code(), Some(0));
     let empty = at("empty");
-    assert_eq!(
-        amn(&["check", "-r", empty.to_str().unwrap()]).status.code(),
-        Some(3)
-    );
+    assert_eq!(amn(&["check", "-r", empty.to_str().unwrap()]).status.code(), Some(3));
     assert_eq!(amn(&["check"]).status.code(), Some(2));
     assert_eq!(amn(&["check", "no such file"]).status.code(), Some(7));
 }

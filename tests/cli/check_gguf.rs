@@ -39,33 +39,13 @@ fn models_of_all_architectures_are_clean() {
 fn keys_and_tensors() {
     let directory = tempfile::tempdir().unwrap();
     for (key, number, expected) in [
-        (
-            "llama.block_count",
-            3,
-            "tensor `blk.2.attn_norm.weight` is missing",
-        ),
-        (
-            "llama.block_count",
-            1,
-            "no place for the tensor `blk.1.attn_k.weight`",
-        ),
-        (
-            "llama.vocab_size",
-            300,
-            "it is 300, and there are 288 tokens",
-        ),
-        (
-            "llama.feed_forward_length",
-            64,
-            "`blk.0.ffn_gate.weight` has the shape [48, 32]",
-        ),
+        ("llama.block_count", 3, "tensor `blk.2.attn_norm.weight` is missing"),
+        ("llama.block_count", 1, "no place for the tensor `blk.1.attn_k.weight`"),
+        ("llama.vocab_size", 300, "it is 300, and there are 288 tokens"),
+        ("llama.feed_forward_length", 64, "`blk.0.ffn_gate.weight` has the shape [48, 32]"),
         ("llama.expert_used_count", 2, "a token gets 2 of 0 experts"),
     ] {
-        let path = edited(
-            "llama",
-            vec![(key, GgufMetadataValue::U32(number))],
-            directory.path(),
-        );
+        let path = edited("llama", vec![(key, GgufMetadataValue::U32(number))], directory.path());
         let (code, text) = said(&path);
         assert!(code == 1 && text.contains(expected), "{text}");
     }
@@ -84,10 +64,9 @@ fn keys_and_tensors() {
 #[test]
 fn keys_of_shared_experts() {
     let directory = tempfile::tempdir().unwrap();
-    for (model, architecture) in [
-        ("ernie4_5_moe", "ernie4_5-moe"),
-        ("granite_hybrid_moe", "granitehybrid"),
-    ] {
+    for (model, architecture) in
+        [("ernie4_5_moe", "ernie4_5-moe"), ("granite_hybrid_moe", "granitehybrid")]
+    {
         let key = format!("{architecture}.expert_shared_feed_forward_length");
         let mut bytes =
             std::fs::read(data().join("whole").join(model).join("canonical.gguf")).unwrap();
@@ -122,11 +101,7 @@ fn templates() {
         for file in ["config.json", "model.safetensors"] {
             std::fs::copy(data().join("whole/llama/hf").join(file), hf.join(file)).unwrap();
         }
-        for file in [
-            "chat_template.jinja",
-            "chat_template.json",
-            "tokenizer_config.json",
-        ] {
+        for file in ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"] {
             let json = serde_json::json!({"chat_template": template}).to_string();
             let text = if file.ends_with("jinja") {
                 template.to_owned()

@@ -25,21 +25,12 @@ fn demo() -> String {
 fn version_and_help() {
     for program in [env!("CARGO_BIN_EXE_amn"), env!("CARGO_BIN_EXE_anamnesis")] {
         let output = Command::new(program).arg("--version").output().unwrap();
-        assert_eq!(
-            stdout(&output),
-            concat!("anamnesis ", env!("CARGO_PKG_VERSION"), "\n")
-        );
+        assert_eq!(stdout(&output), concat!("anamnesis ", env!("CARGO_PKG_VERSION"), "\n"));
     }
     assert_eq!(amn(&[]).status.code(), Some(2));
     assert_eq!(amn(&["remember"]).status.code(), Some(2));
-    assert_eq!(
-        amn(&["remember", &demo(), "--to", "f8"]).status.code(),
-        Some(2)
-    );
-    assert_eq!(
-        amn(&["remember", &demo(), "--threads", "0"]).status.code(),
-        Some(2)
-    );
+    assert_eq!(amn(&["remember", &demo(), "--to", "f8"]).status.code(), Some(2));
+    assert_eq!(amn(&["remember", &demo(), "--threads", "0"]).status.code(), Some(2));
 }
 
 /// A scheme that no tensor can have is an error, and nothing is written.
@@ -47,20 +38,10 @@ fn version_and_help() {
 fn nothing_to_encode() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("out.safetensors");
-    let run = amn(&[
-        "forget",
-        &demo(),
-        "--to",
-        "mxfp4-gpt-oss",
-        "-o",
-        &output.to_string_lossy(),
-    ]);
+    let run = amn(&["forget", &demo(), "--to", "mxfp4-gpt-oss", "-o", &output.to_string_lossy()]);
     assert_eq!(run.status.code(), Some(6));
     let text = stderr(&run);
-    assert!(
-        text.contains("no tensor can be encoded to it (1: "),
-        "{text}"
-    );
+    assert!(text.contains("no tensor can be encoded to it (1: "), "{text}");
     assert!(!output.exists());
 }
 
@@ -70,41 +51,19 @@ fn habits() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("out.safetensors");
     let output = output.to_string_lossy();
-    for dtype in [
-        "bfloat16", "fp16", "half", "float32", "FP32", "float16", "float",
-    ] {
-        let run = amn(&[
-            "remember",
-            &demo(),
-            "--to",
-            dtype,
-            "-f",
-            "-j",
-            "1",
-            "-o",
-            &output,
-        ]);
+    for dtype in ["bfloat16", "fp16", "half", "float32", "FP32", "float16", "float"] {
+        let run = amn(&["remember", &demo(), "--to", dtype, "-f", "-j", "1", "-o", &output]);
         assert_eq!(run.status.code(), Some(0), "{dtype}: {}", stderr(&run));
     }
     let sharded = directory.path().join("sharded");
     let sharded = sharded.to_string_lossy();
-    let run = amn(&[
-        "remember",
-        &demo(),
-        "--max-shard-size",
-        "5G",
-        "-o",
-        &sharded,
-    ]);
+    let run = amn(&["remember", &demo(), "--max-shard-size", "5G", "-o", &sharded]);
     assert_eq!(run.status.code(), Some(0), "{}", stderr(&run));
     for command in ["forget", "convert"] {
         let run = amn(&[command, &demo(), "--to", "q4k_m"]);
         assert_eq!(run.status.code(), Some(2));
         let text = stderr(&run);
-        assert!(
-            text.contains("near are Q4_K_M, ") && text.len() < 400,
-            "{text}"
-        );
+        assert!(text.contains("near are Q4_K_M, ") && text.len() < 400, "{text}");
     }
 }
 
@@ -142,14 +101,8 @@ fn remember_writes_beside_the_input() {
         let text = stdout(&output);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "Parsing...   2 tensors, per-tensor FP8 (E4M3)");
-        assert!(
-            lines[1].starts_with("Recalling... 1 tensors [====================] "),
-            "{text}"
-        );
-        assert!(
-            lines[2].starts_with(&format!("Output: {} (", path.display())),
-            "{text}"
-        );
+        assert!(lines[1].starts_with("Recalling... 1 tensors [====================] "), "{text}");
+        assert!(lines[2].starts_with(&format!("Output: {} (", path.display())), "{text}");
         assert_eq!(stderr(&output), "", "progress is for terminals");
         let expected =
             std::fs::read(data().join(format!("demo/expected-{lower}.safetensors"))).unwrap();
@@ -252,11 +205,7 @@ fn code_of(content: &[u8], name: &str, directory: &Path) -> Option<i32> {
     let path = directory.join(name);
     std::fs::write(&path, content).unwrap();
     let output = amn(&["remember", &path.to_string_lossy()]);
-    assert!(
-        stderr(&output).starts_with("error: "),
-        "{name}: {}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).starts_with("error: "), "{name}: {}", stderr(&output));
     output.status.code()
 }
 
@@ -273,19 +222,11 @@ fn exit_codes_by_kind_of_error() {
     assert_eq!(code_of(&foreign, "quip", at), Some(6));
     let missing = amn(&["inspect", &at.join("missing").to_string_lossy()]);
     assert_eq!(missing.status.code(), Some(7));
-    assert!(
-        stderr(&missing).contains("No such file or directory"),
-        "{}",
-        stderr(&missing)
-    );
+    assert!(stderr(&missing).contains("No such file or directory"), "{}", stderr(&missing));
     let empty = tempfile::tempdir().unwrap();
     let empty = amn(&["inspect", &empty.path().to_string_lossy()]);
     assert_eq!(empty.status.code(), Some(3));
-    assert!(
-        stderr(&empty).contains("no weights in this directory"),
-        "{}",
-        stderr(&empty)
-    );
+    assert!(stderr(&empty).contains("no weights in this directory"), "{}", stderr(&empty));
 }
 
 #[cfg(unix)]
@@ -299,10 +240,7 @@ fn a_closed_pipe_ends_quietly() {
         .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!(
-        (output.status.code(), stderr(&output).as_str()),
-        (Some(0), "")
-    );
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
 }
 
 #[cfg(unix)]
@@ -318,14 +256,7 @@ fn signals_leave_no_temporary_file() {
     std::fs::write(&input, file(&tensors, &[])).unwrap();
     for signal in ["INT", "TERM"] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_amn"))
-            .args([
-                "remember",
-                &input.to_string_lossy(),
-                "--to",
-                "f32",
-                "--threads",
-                "1",
-            ])
+            .args(["remember", &input.to_string_lossy(), "--to", "f32", "--threads", "1"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()

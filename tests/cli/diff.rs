@@ -36,11 +36,7 @@ fn save(path: PathBuf, tensors: &[Raw], metadata: &[(&str, &str)]) -> PathBuf {
 #[test]
 fn a_model_and_its_decoded_output() {
     let directory = tempfile::tempdir().unwrap();
-    for model in [
-        "demo/model-fp8.safetensors",
-        "demo/model-q4_k.gguf",
-        "gptq/b2_v1_act_order",
-    ] {
+    for model in ["demo/model-fp8.safetensors", "demo/model-q4_k.gguf", "gptq/b2_v1_act_order"] {
         let input = data().join(model);
         let (code, text) = diff(&input, &input, &[]);
         assert_eq!(code, 0, "{model}: {text}");
@@ -111,10 +107,7 @@ fn every_kind_of_difference() {
     // numpy: a·b / (|a| |b|) of these four values.
     let cosine = values["cosine"].as_f64().unwrap();
     assert!((cosine - 0.999_156_130_271_2).abs() < 1e-9, "{cosine}");
-    assert_eq!(
-        values["first"],
-        json!({"index": [1, 0], "a": 3.0, "b": 3.25})
-    );
+    assert_eq!(values["first"], json!({"index": [1, 0], "a": 3.0, "b": 3.25}));
 
     let (_, text) = diff(&a, &b, &["--include", "value"]);
     assert_eq!(
@@ -140,12 +133,7 @@ fn threads_change_nothing() {
         let (rows, cols) = (640, 4096);
         let scale = random.floats(1);
         let tensors = [
-            raw(
-                "w.weight",
-                "F8_E4M3",
-                &[rows, cols],
-                random.bytes(rows * cols),
-            ),
+            raw("w.weight", "F8_E4M3", &[rows, cols], random.bytes(rows * cols)),
             raw("w.weight_scale", "F32", &[], f32s(&scale)),
             raw("x", "BF16", &[rows, cols], random.bytes(rows * cols * 2)),
         ];
@@ -160,10 +148,7 @@ fn threads_change_nothing() {
     assert_eq!(changed.len(), 2, "{found}");
     for tensor in changed {
         assert_eq!(tensor["values"]["values"], 640 * 4096);
-        assert!(
-            tensor["values"]["not_finite"].as_u64().unwrap() > 0,
-            "random bits have NaN"
-        );
+        assert!(tensor["values"]["not_finite"].as_u64().unwrap() > 0, "random bits have NaN");
         assert!(tensor["values"]["rmse"].as_f64().unwrap() > 0.0);
     }
 }
@@ -198,10 +183,7 @@ fn quantized_bytes_and_their_config() {
     let b = save("b", &codes, &config(r#", "vocab_size": 7"#));
     let (code, found) = report(&a, &b, &[]);
     let expected = json!([{"path": "config.json: vocab_size", "a": null, "b": 7}]);
-    assert_eq!(
-        (code, &found["config"], &found["equal"]),
-        (1, &expected, &json!(1))
-    );
+    assert_eq!((code, &found["config"], &found["equal"]), (1, &expected, &json!(1)));
     assert_eq!(diff(&a, &b, &["--values-only"]).0, 0);
     let mut other = codes.clone();
     other[300 * 100] ^= 1;
@@ -209,10 +191,7 @@ fn quantized_bytes_and_their_config() {
     let (code, found) = report(&a, &c, &[]);
     let values = &found["changed"][0]["values"];
     assert_eq!((code, &values["unequal"]), (1, &json!(1)));
-    assert_eq!(
-        values["first"]["index"],
-        json!([300 * 100 / cols, 300 * 100 % cols])
-    );
+    assert_eq!(values["first"]["index"], json!([300 * 100 / cols, 300 * 100 % cols]));
 }
 
 /// Typed metadata of GGUF, and different containers.
@@ -241,10 +220,7 @@ fn metadata_of_gguf() {
         .find(|row| row["path"] == "general.name")
         .unwrap();
     assert_eq!(row["b"], "other");
-    assert_eq!(
-        (&found["equal"], &found["changed"]),
-        (&json!(1), &json!([]))
-    );
+    assert_eq!((&found["equal"], &found["changed"]), (&json!(1), &json!([])));
 }
 
 #[test]
@@ -260,8 +236,5 @@ fn errors() {
     );
     assert_eq!(amn(&["diff", demo, "no such file"]).status.code(), Some(7));
     let text = data().join("README.md");
-    assert_eq!(
-        amn(&["diff", demo, text.to_str().unwrap()]).status.code(),
-        Some(6)
-    );
+    assert_eq!(amn(&["diff", demo, text.to_str().unwrap()]).status.code(), Some(6));
 }

@@ -4,9 +4,7 @@ use std::process::Command;
 
 use crate::amn;
 
-const COMMANDS: [&str; 7] = [
-    "parse", "ls", "show", "inspect", "remember", "forget", "convert",
-];
+const COMMANDS: [&str; 7] = ["parse", "ls", "show", "inspect", "remember", "forget", "convert"];
 
 fn printed(arguments: &[&str]) -> String {
     let output = amn(arguments);
@@ -38,12 +36,7 @@ fn bash_completes() {
         return;
     };
     let reply = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(
-        reply.trim(),
-        "inspect",
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert_eq!(reply.trim(), "inspect", "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

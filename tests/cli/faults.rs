@@ -66,14 +66,7 @@ impl Scene {
         let output = root
             .path()
             .join(["out.safetensors", "out"][usize::from(is_directory)]);
-        let mut scene = Self {
-            root,
-            input,
-            output,
-            want: Content::new(),
-            old: None,
-            threads: 1,
-        };
+        let mut scene = Self { root, input, output, want: Content::new(), old: None, threads: 1 };
         let end = scene.run(&[]);
         assert!(end.status.success(), "{end:?}");
         scene.want = content(&scene.output).unwrap();
@@ -208,26 +201,16 @@ impl Scene {
             false => self.run(&[]),
         };
         let stderr = String::from_utf8(again.stderr).unwrap();
-        assert!(
-            !stderr.contains('\u{1b}') && !again.stdout.contains(&0x1b),
-            "{stderr}"
-        );
+        assert!(!stderr.contains('\u{1b}') && !again.stdout.contains(&0x1b), "{stderr}");
         if was_made && self.old.is_none() {
             assert_eq!(again.status.code(), Some(7), "{stderr}, {context}");
             assert!(stderr.contains("the output exists"), "{stderr}, {context}");
         } else {
             assert!(again.status.success(), "{stderr}, {context}");
         }
-        assert!(
-            content(&self.output).as_ref() == Some(&self.want),
-            "{stderr}, {context}"
-        );
+        assert!(content(&self.output).as_ref() == Some(&self.want), "{stderr}, {context}");
         let note = stderr.lines().find(|line| line.starts_with("note: "));
-        assert_eq!(
-            note.is_some(),
-            has_moved || has_records,
-            "{stderr}, {context}"
-        );
+        assert_eq!(note.is_some(), has_moved || has_records, "{stderr}, {context}");
         let mut names = names_in(self.root.path(), "");
         if plan.fault == Fault::Kill {
             names.retain(|name| !(name.starts_with(".anamnesis-") && name.ends_with(".tmp")));
@@ -256,11 +239,7 @@ impl Scene {
         println!("{rows} rows: {fault:?} at {kinds:?}");
         assert!(rows >= least, "only {rows} rows of {fault:?} at {kinds:?}");
         let wrong = failures.len();
-        assert!(
-            failures.is_empty(),
-            "{wrong} rows:\n{}",
-            failures.join("\n")
-        );
+        assert!(failures.is_empty(), "{wrong} rows:\n{}", failures.join("\n"));
     }
 }
 
@@ -315,11 +294,7 @@ fn threads_that_cannot_be_started() {
         let mut scene = Scene::new(is_directory);
         scene.threads = 4;
         scene.rows(&[Kind::Thread], Fault::Error(Errno::EAGAIN), 3);
-        let none = Plan {
-            kinds: &[Kind::Thread],
-            fault: Fault::Error(Errno::EAGAIN),
-            at: None,
-        };
+        let none = Plan { kinds: &[Kind::Thread], fault: Fault::Error(Errno::EAGAIN), at: None };
         assert!(scene.row(none));
     }
 }
@@ -335,16 +310,8 @@ fn threads_of_checksums_that_cannot_be_started() {
         let arguments: Vec<_> = arguments.iter().map(OsString::as_os_str).collect();
         tracer::run(scene.root.path(), &arguments, plan)
     };
-    let kill = |at| Plan {
-        kinds: &[Kind::Name],
-        fault: Fault::Kill,
-        at: Some(at),
-    };
-    let none = Plan {
-        kinds: &[Kind::Thread],
-        fault: Fault::Error(Errno::EAGAIN),
-        at: None,
-    };
+    let kill = |at| Plan { kinds: &[Kind::Name], fault: Fault::Kill, at: Some(at) };
+    let none = Plan { kinds: &[Kind::Thread], fault: Fault::Error(Errno::EAGAIN), at: None };
     let mut resumed = 0;
     for at in 1.. {
         if run(&[], kill(at)).code == Some(0) {
@@ -368,11 +335,7 @@ fn threads_of_checksums_that_cannot_be_started() {
 fn space_for_the_files_beside_the_weights() {
     let scene = Scene::new(true);
     let end = |bytes| {
-        let plan = Plan {
-            kinds: &[Kind::Space],
-            fault: Fault::Free(bytes),
-            at: None,
-        };
+        let plan = Plan { kinds: &[Kind::Space], fault: Fault::Free(bytes), at: None };
         let arguments = scene.arguments(&[]);
         let arguments: Vec<_> = arguments.iter().map(OsString::as_os_str).collect();
         let end = tracer::run(scene.root.path(), &arguments, plan);
@@ -405,17 +368,8 @@ fn space_for_the_files_beside_the_weights() {
 #[test]
 fn file_systems_without_locks() {
     let scene = Scene::replacing(true);
-    for error in [
-        Errno::ENOLCK,
-        Errno::EOPNOTSUPP,
-        Errno::ENOSYS,
-        Errno::EBADF,
-    ] {
-        let none = Plan {
-            kinds: &[Kind::Lock],
-            fault: Fault::Error(error),
-            at: None,
-        };
+    for error in [Errno::ENOLCK, Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::EBADF] {
+        let none = Plan { kinds: &[Kind::Lock], fault: Fault::Error(error), at: None };
         assert!(scene.row(none), "{error}");
     }
 }
@@ -439,11 +393,7 @@ fn errors_while_an_array_is_written() {
         let mut syncs = 0;
         for at in 1.. {
             std::fs::write(&output, "older").unwrap();
-            let plan = Plan {
-                kinds: DATA,
-                fault,
-                at: Some(at),
-            };
+            let plan = Plan { kinds: DATA, fault, at: Some(at) };
             let end = tracer::run(scene.root.path(), &arguments, plan);
             let found = std::fs::read(&output).unwrap();
             match end.code {
@@ -454,11 +404,7 @@ fn errors_while_an_array_is_written() {
             }
             syncs += usize::from(end.changed.iter().any(|call| call.contains("call 74 ")));
             if fault != Fault::Kill {
-                assert_eq!(
-                    names_in(scene.root.path(), ""),
-                    ["a.npy", "model"],
-                    "{plan:?}"
-                );
+                assert_eq!(names_in(scene.root.path(), ""), ["a.npy", "model"], "{plan:?}");
             }
             if end.changed.is_empty() {
                 assert!(at > 10, "only {at} rows");

@@ -21,25 +21,15 @@ fn stdout_of(arguments: &[&str]) -> String {
         "{arguments:?}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(
-        output.stderr.is_empty(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// The standard error and the exit code of `amn` with these arguments, which must fail.
 fn stderr_and_code_of(arguments: &[&str]) -> (String, i32) {
     let output = amn(arguments);
-    assert!(
-        output.stdout.is_empty() || !output.status.success(),
-        "{arguments:?}"
-    );
-    (
-        String::from_utf8(output.stderr).unwrap(),
-        output.status.code().unwrap(),
-    )
+    assert!(output.stdout.is_empty() || !output.status.success(), "{arguments:?}");
+    (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
 }
 
 /// Writes a small model into `directory`, and returns its path.
@@ -54,20 +44,10 @@ fn the_distance_is_printed() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     let output = root.path().join("out.safetensors");
-    let text = stdout_of(&[
-        "forget",
-        &input,
-        "--to",
-        "nf4",
-        "-o",
-        output.to_str().unwrap(),
-    ]);
+    let text = stdout_of(&["forget", &input, "--to", "nf4", "-o", output.to_str().unwrap()]);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "Parsing...   9 tensors, unquantized", "{text}");
-    assert!(
-        lines[1].starts_with("Forgetting... 3 tensors [====================] "),
-        "{text}"
-    );
+    assert!(lines[1].starts_with("Forgetting... 3 tensors [====================] "), "{text}");
     let at = lines
         .iter()
         .position(|line| line.starts_with("Lethe distance: "))
@@ -84,10 +64,7 @@ fn the_distance_is_printed() {
             .all(|line| line.contains(" %  mean ") && line.ends_with("_proj.weight")),
         "{text}"
     );
-    assert!(
-        lines[at + 5].starts_with(&format!("Output: {} (", output.display())),
-        "{text}"
-    );
+    assert!(lines[at + 5].starts_with(&format!("Output: {} (", output.display())), "{text}");
     let want = root.path().join("want.safetensors");
     parse(&input)
         .unwrap()
@@ -123,19 +100,13 @@ fn tensors_that_stay_are_reported_after_a_run() {
         counted += usize::from(same.into_iter().next() == Some(kept));
         assert!(!text.contains(&format!("  {}\n", kept.name)), "{text}");
     }
-    assert!(
-        counted > 1 && lines[3 + counted].starts_with("Lethe distance"),
-        "{text}"
-    );
+    assert!(counted > 1 && lines[3 + counted].starts_with("Lethe distance"), "{text}");
     let output = output.to_str().unwrap();
     let verbose = amn(&[&arguments[..], &[output, "--force", "-v"]].concat());
     let text = String::from_utf8(verbose.stdout).unwrap();
     for kept in &report.kept {
         let reason = text.find(&format!(" {}\n", kept.reason)).unwrap();
-        assert!(
-            text[reason..].contains(&format!("          {}\n", kept.name)),
-            "{text}"
-        );
+        assert!(text[reason..].contains(&format!("          {}\n", kept.name)), "{text}");
     }
 }
 
@@ -144,15 +115,7 @@ fn json_output_is_all_that_is_printed() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     let output = root.path().join("out.safetensors");
-    let arguments = [
-        "forget",
-        &input,
-        "--to",
-        "w4a16",
-        "--json",
-        "-o",
-        output.to_str().unwrap(),
-    ];
+    let arguments = ["forget", &input, "--to", "w4a16", "--json", "-o", output.to_str().unwrap()];
     let planned: Value =
         serde_json::from_str(&stdout_of(&[&arguments[..], &["--dry-run"]].concat())).unwrap();
     assert!(!output.exists() && planned["distance"].is_null());
@@ -202,15 +165,8 @@ fn a_dry_run_lists_tensors_that_stay() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     let before = names_in(root.path(), "");
-    let text = stdout_of(&[
-        "forget",
-        &input,
-        "--to",
-        "w4a16",
-        "--exclude",
-        "*mlp.up_proj*",
-        "--dry-run",
-    ]);
+    let text =
+        stdout_of(&["forget", &input, "--to", "w4a16", "--exclude", "*mlp.up_proj*", "--dry-run"]);
     for line in [
         "Encoded:     2 tensors",
         "  model.layers.0.self_attn.q_proj.weight  w4a16",
@@ -225,10 +181,7 @@ fn a_dry_run_lists_tensors_that_stay() {
     }
     let experts = text.lines().find(|line| line.contains("experts")).unwrap();
     assert!(experts.contains("3 dimensions"), "{experts}");
-    let place = format!(
-        "Output:      {}",
-        root.path().join("model-w4a16.safetensors").display()
-    );
+    let place = format!("Output:      {}", root.path().join("model-w4a16.safetensors").display());
     assert!(text.contains(&place), "{text}");
     assert_eq!(names_in(root.path(), ""), before);
 }
@@ -257,11 +210,7 @@ fn outputs_are_named_after_the_scheme() {
     write_shards(&directory, &shards(2, 128, 128));
     write_files(&directory, &[("config.json", PLAIN)]);
     let text = stdout_of(&["forget", directory.to_str().unwrap(), "--to", "w4a16"]);
-    assert!(
-        root.path().join("tiny-W4A16").is_dir(),
-        "{text} {:?}",
-        names_in(root.path(), "")
-    );
+    assert!(root.path().join("tiny-W4A16").is_dir(), "{text} {:?}", names_in(root.path(), ""));
 }
 
 #[test]
@@ -275,14 +224,8 @@ fn every_scheme_is_listed() {
     let gguf = text.lines().last().unwrap();
     assert!(gguf.starts_with("gguf:TYPE "), "{gguf}");
     for name in ForgetScheme::all_gguf() {
-        assert!(
-            gguf.split(' ').any(|word| word == name.to_lowercase()),
-            "{name}"
-        );
-        assert!(
-            format!("gguf:{name}").parse::<ForgetScheme>().is_ok(),
-            "{name}"
-        );
+        assert!(gguf.split(' ').any(|word| word == name.to_lowercase()), "{name}");
+        assert!(format!("gguf:{name}").parse::<ForgetScheme>().is_ok(), "{name}");
     }
 }
 
@@ -290,18 +233,8 @@ fn every_scheme_is_listed() {
 fn quantize_is_an_alias_of_forget() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
-    let (one, other) = (
-        root.path().join("one.safetensors"),
-        root.path().join("other.safetensors"),
-    );
+    let (one, other) = (root.path().join("one.safetensors"), root.path().join("other.safetensors"));
     stdout_of(&["forget", &input, "--to", "nf4", "-o", one.to_str().unwrap()]);
-    stdout_of(&[
-        "quantize",
-        &input,
-        "--to",
-        "BNB-NF4",
-        "-o",
-        other.to_str().unwrap(),
-    ]);
+    stdout_of(&["quantize", &input, "--to", "BNB-NF4", "-o", other.to_str().unwrap()]);
     assert!(std::fs::read(one).unwrap() == std::fs::read(other).unwrap());
 }

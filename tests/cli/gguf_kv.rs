@@ -32,11 +32,7 @@ fn commands() -> Vec<Vec<String>> {
 fn keys_keep_their_types() {
     let root = tempfile::tempdir().unwrap();
     let json = root.path().join("kv.json");
-    std::fs::write(
-        &json,
-        r#"{"llama.rope.freq_base": 1000000, "general.url": "7"}"#,
-    )
-    .unwrap();
+    std::fs::write(&json, r#"{"llama.rope.freq_base": 1000000, "general.url": "7"}"#).unwrap();
     let json = json.to_string_lossy().into_owned();
     for (i, mut arguments) in commands().into_iter().enumerate() {
         let output = root.path().join(format!("{i}.gguf"));
@@ -57,11 +53,7 @@ fn keys_keep_their_types() {
         arguments.push(output.to_string_lossy().into_owned());
         let texts: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let done = amn(&texts);
-        assert!(
-            done.status.success(),
-            "{}",
-            String::from_utf8_lossy(&done.stderr)
-        );
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         for (key, expected) in [
             ("llama.rope.freq_base", V::F32(1e6)),
             ("general.url", V::String("7".into())),
@@ -93,16 +85,8 @@ fn keys_are_removed() {
         arguments.push(output.to_string_lossy().into_owned());
         let texts: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let done = amn(&texts);
-        assert!(
-            done.status.success(),
-            "{}",
-            String::from_utf8_lossy(&done.stderr)
-        );
-        assert_eq!(
-            value(&output, "llama.rope.freq_base"),
-            None,
-            "{arguments:?}"
-        );
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        assert_eq!(value(&output, "llama.rope.freq_base"), None, "{arguments:?}");
         assert_eq!(value(&output, "a.b"), None);
         assert!(value(&output, "general.architecture").is_some());
     }
@@ -127,10 +111,7 @@ fn what_makes_a_model_unloadable_is_refused() {
         all.push(words.chain([directory.clone()]).collect());
     }
     for arguments in all {
-        for option in [
-            ["--gguf-kv", "llama.block_count=7"],
-            ["--gguf-metadata", &json],
-        ] {
+        for option in [["--gguf-kv", "llama.block_count=7"], ["--gguf-metadata", &json]] {
             let mut texts: Vec<&str> = arguments.iter().map(String::as_str).collect();
             texts.extend(option);
             texts.extend(["-o", &output]);

@@ -42,29 +42,9 @@ fn options_are_in_groups() {
     let position =
         |text: &str, what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
     for (command, groups) in [
-        (
-            "remember",
-            &[
-                "Input",
-                "Output",
-                "How it runs",
-                "Limits of what a file may claim",
-            ][..],
-        ),
-        (
-            "convert",
-            &["Input", "Output", "Which tensors", "How it runs"],
-        ),
-        (
-            "forget",
-            &[
-                "Input",
-                "Encoding",
-                "Which tensors",
-                "Output",
-                "How it runs",
-            ],
-        ),
+        ("remember", &["Input", "Output", "How it runs", "Limits of what a file may claim"][..]),
+        ("convert", &["Input", "Output", "Which tensors", "How it runs"]),
+        ("forget", &["Input", "Encoding", "Which tensors", "Output", "How it runs"]),
         ("ls", &["Input", "Which tensors", "Output", "How it runs"]),
         ("show", &["Input", "Output", "How it runs"]),
         ("diff", &["Which tensors", "How it runs"]),
@@ -78,14 +58,8 @@ fn options_are_in_groups() {
     }
     let text = help("forget");
     let (quiet, run) = (position(&text, "--quiet"), position(&text, "How it runs:"));
-    let (group_size, encoding) = (
-        position(&text, "--group-size"),
-        position(&text, "Encoding:"),
-    );
-    assert!(
-        encoding < group_size && group_size < run && run < quiet,
-        "{text}"
-    );
+    let (group_size, encoding) = (position(&text, "--group-size"), position(&text, "Encoding:"));
+    assert!(encoding < group_size && group_size < run && run < quiet, "{text}");
 }
 
 /// Every example is understood: run without its files, it fails for another reason than its
@@ -109,10 +83,7 @@ fn examples_parse() {
             shell.args(["-c", &script]).current_dir(directory.path());
             let output = shell.output().unwrap();
             let error = String::from_utf8_lossy(&output.stderr);
-            assert!(
-                !matches!(output.status.code(), None | Some(2 | 101)),
-                "{line}: {error}"
-            );
+            assert!(!matches!(output.status.code(), None | Some(2 | 101)), "{line}: {error}");
         }
     }
 }

@@ -31,12 +31,7 @@ fn amn_in(directory: &Path, arguments: &[&str], variables: &[(&str, &Path)]) -> 
         .current_dir(directory)
         .args(arguments)
         .env("HOME", directory);
-    for name in [
-        "HF_HUB_CACHE",
-        "HUGGINGFACE_HUB_CACHE",
-        "HF_HOME",
-        "XDG_CACHE_HOME",
-    ] {
+    for name in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"] {
         command.env_remove(name);
     }
     command.envs(variables.iter().map(|(name, value)| (name, value)));
@@ -47,11 +42,7 @@ fn amn_in(directory: &Path, arguments: &[&str], variables: &[(&str, &Path)]) -> 
 fn each_of_several_inputs_has_an_output() {
     let dir = two_models();
     let inputs = ["a.safetensors", "b-fp8.safetensors"];
-    let run = amn_in(
-        dir.path(),
-        &["remember", inputs[0], inputs[1], "-o", "out/"],
-        &[],
-    );
+    let run = amn_in(dir.path(), &["remember", inputs[0], inputs[1], "-o", "out/"], &[]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     let shown = text(&run.stdout);
     assert!(
@@ -59,23 +50,14 @@ fn each_of_several_inputs_has_an_output() {
         "{shown}"
     );
     let expected = fs::read(dir.path().join("out/a-bf16.safetensors")).unwrap();
-    assert_eq!(
-        fs::read(dir.path().join("out/b-bf16.safetensors")).unwrap(),
-        expected
-    );
+    assert_eq!(fs::read(dir.path().join("out/b-bf16.safetensors")).unwrap(), expected);
     // Beside the inputs, and of the other commands.
-    let run = amn_in(
-        dir.path(),
-        &["forget", inputs[0], inputs[1], "--to", "q8_0"],
-        &[],
-    );
+    let run = amn_in(dir.path(), &["forget", inputs[0], inputs[1], "--to", "q8_0"], &[]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     assert!(dir.path().join("a-q8_0.gguf").is_file() && dir.path().join("b-q8_0.gguf").is_file());
     let run = amn_in(
         dir.path(),
-        &[
-            "convert", inputs[0], inputs[1], "--to", "npz", "-o", "out", "--json",
-        ],
+        &["convert", inputs[0], inputs[1], "--to", "npz", "-o", "out", "--json"],
         &[],
     );
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
@@ -98,60 +80,27 @@ fn several_inputs_that_cannot_be() {
     fs::copy(demo(), dir.path().join("a-fp8.safetensors")).unwrap();
     fs::write(dir.path().join("c.safetensors"), b"no model").unwrap();
     let rows: [(&[&str], i32, &str); 3] = [
-        (
-            &[
-                "a.safetensors",
-                "b-fp8.safetensors",
-                "-o",
-                "out.safetensors",
-            ],
-            2,
-            "directory",
-        ),
+        (&["a.safetensors", "b-fp8.safetensors", "-o", "out.safetensors"], 2, "directory"),
         (
             &["a.safetensors", "b-fp8.safetensors", "a-fp8.safetensors"],
             2,
             "so is that of `a.safetensors`",
         ),
-        (
-            &["a.safetensors", "c.safetensors", "-o", "out/"],
-            6,
-            "c.safetensors",
-        ),
+        (&["a.safetensors", "c.safetensors", "-o", "out/"], 6, "c.safetensors"),
     ];
     for (arguments, code, part) in rows {
         let all: Vec<&str> = ["remember"].iter().chain(arguments).copied().collect();
         let run = amn_in(dir.path(), &all, &[]);
         assert_eq!(run.status.code(), Some(code), "{}", text(&run.stderr));
         assert!(text(&run.stderr).contains(part), "{}", text(&run.stderr));
-        assert_eq!(
-            fs::read_dir(dir.path()).unwrap().count(),
-            4,
-            "something was written"
-        );
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "something was written");
     }
     // What is wrong with data shows at work: the first stays.
-    let nan = file(
-        &[raw(
-            "layers.0.q_proj.weight",
-            "F32",
-            &[4, 64],
-            f32s(&[f32::NAN; 256]),
-        )],
-        &[],
-    );
+    let nan = file(&[raw("layers.0.q_proj.weight", "F32", &[4, 64], f32s(&[f32::NAN; 256]))], &[]);
     fs::write(dir.path().join("d.safetensors"), nan).unwrap();
     let run = amn_in(
         dir.path(),
-        &[
-            "forget",
-            "a.safetensors",
-            "d.safetensors",
-            "--to",
-            "q8_0",
-            "-o",
-            "out/",
-        ],
+        &["forget", "a.safetensors", "d.safetensors", "--to", "q8_0", "-o", "out/"],
         &[],
     );
     assert_eq!(run.status.code(), Some(6));
@@ -190,11 +139,7 @@ fn models_in_the_cache_of_hugging_face() {
     // Without a branch it is unclear which one is meant.
     let which = run(&["parse", "org/tiny"]);
     assert_eq!(which.status.code(), Some(3));
-    assert!(
-        text(&which.stderr).contains("aaaa, bbbb"),
-        "{}",
-        text(&which.stderr)
-    );
+    assert!(text(&which.stderr).contains("aaaa, bbbb"), "{}", text(&which.stderr));
     fs::write(folder.join("refs/main"), "bbbb").unwrap();
     for arguments in [
         &["parse", "org/tiny"][..],
@@ -208,12 +153,7 @@ fn models_in_the_cache_of_hugging_face() {
         &["remember", "org/tiny", "--dry-run"],
     ] {
         let found = run(arguments);
-        assert_eq!(
-            found.status.code(),
-            Some(0),
-            "{arguments:?} {}",
-            text(&found.stderr)
-        );
+        assert_eq!(found.status.code(), Some(0), "{arguments:?} {}", text(&found.stderr));
     }
     // The output is in the current directory, under the model's name.
     let found = run(&["remember", "org/tiny"]);
@@ -225,19 +165,10 @@ fn models_in_the_cache_of_hugging_face() {
     assert!(dir.path().join("model-bf16.npz").is_file());
     // And never in the cache.
     let output = folder.join("snapshots/bbbb/out.safetensors");
-    let refused = run(&[
-        "remember",
-        file.to_str().unwrap(),
-        "--force",
-        "-o",
-        output.to_str().unwrap(),
-    ]);
+    let refused =
+        run(&["remember", file.to_str().unwrap(), "--force", "-o", output.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(7));
-    assert!(
-        text(&refused.stderr).contains("cache of Hugging Face"),
-        "{}",
-        text(&refused.stderr)
-    );
+    assert!(text(&refused.stderr).contains("cache of Hugging Face"), "{}", text(&refused.stderr));
     // A path of that name comes first.
     fs::create_dir(dir.path().join("org")).unwrap();
     fs::write(dir.path().join("org/tiny"), b"no model").unwrap();
@@ -247,24 +178,13 @@ fn models_in_the_cache_of_hugging_face() {
     fs::write(folder.join("blobs/4567.incomplete"), b"").unwrap();
     let unfinished = run(&["parse", "org/tiny"]);
     assert_eq!(unfinished.status.code(), Some(3));
-    assert!(
-        text(&unfinished.stderr).contains("incomplete"),
-        "{}",
-        text(&unfinished.stderr)
-    );
+    assert!(text(&unfinished.stderr).contains("incomplete"), "{}", text(&unfinished.stderr));
     fs::remove_file(folder.join("blobs/4567.incomplete")).unwrap();
-    std::os::unix::fs::symlink(
-        "../../blobs/89",
-        folder.join("snapshots/bbbb/tokenizer.json"),
-    )
-    .unwrap();
+    std::os::unix::fs::symlink("../../blobs/89", folder.join("snapshots/bbbb/tokenizer.json"))
+        .unwrap();
     let dangling = run(&["parse", "org/tiny"]);
     assert_eq!(dangling.status.code(), Some(3));
-    assert!(
-        text(&dangling.stderr).contains("tokenizer.json"),
-        "{}",
-        text(&dangling.stderr)
-    );
+    assert!(text(&dangling.stderr).contains("tokenizer.json"), "{}", text(&dangling.stderr));
     // A pipeline has models in folders.
     let snapshot = folder.join("snapshots/bbbb");
     fs::remove_file(snapshot.join("tokenizer.json")).unwrap();
@@ -273,18 +193,10 @@ fn models_in_the_cache_of_hugging_face() {
     std::os::unix::fs::symlink("../../89", snapshot.join("text_encoder/config.json")).unwrap();
     let dangling = run(&["parse", "org/tiny"]);
     assert_eq!(dangling.status.code(), Some(3));
-    assert!(
-        text(&dangling.stderr).contains("text_encoder"),
-        "{}",
-        text(&dangling.stderr)
-    );
+    assert!(text(&dangling.stderr).contains("text_encoder"), "{}", text(&dangling.stderr));
     let missing = run(&["parse", "org/other"]);
     assert_eq!(missing.status.code(), Some(7));
-    assert!(
-        text(&missing.stderr).contains("hf download org/other"),
-        "{}",
-        text(&missing.stderr)
-    );
+    assert!(text(&missing.stderr).contains("hf download org/other"), "{}", text(&missing.stderr));
 }
 
 /// The caches of the other variables are found, too.
@@ -309,10 +221,9 @@ fn places_of_the_cache() {
             .code(),
         Some(0)
     );
-    for (below, variables) in [
-        (".cache/huggingface", &[][..]),
-        ("x/huggingface", &[("XDG_CACHE_HOME", "x")]),
-    ] {
+    for (below, variables) in
+        [(".cache/huggingface", &[][..]), ("x/huggingface", &[("XDG_CACHE_HOME", "x")])]
+    {
         let cache = dir.path().join(below);
         fs::create_dir_all(&cache).unwrap();
         fs::rename(&hub, cache.join("hub")).unwrap();
@@ -348,12 +259,7 @@ fn bytes_of_names_stay() {
     };
     run(&["remember".as_ref(), input.as_os_str()]);
     assert!(name(b"m\xff-bf16.safetensors").is_file());
-    run(&[
-        "remember".as_ref(),
-        input.as_os_str(),
-        "--max-shard-size".as_ref(),
-        "1KB".as_ref(),
-    ]);
+    run(&["remember".as_ref(), input.as_os_str(), "--max-shard-size".as_ref(), "1KB".as_ref()]);
     assert!(name(b"m\xff-BF16").is_dir());
     // The files of a split output, too.
     let output: OsString = name(b"s\xff.gguf").into();
@@ -376,22 +282,14 @@ fn bytes_of_names_stay() {
 fn other_models_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let rows: [(&str, &[u8], &str); 4] = [
-        (
-            "model.mlmodel",
-            b"\x08\x04\x12\x1b\x0a\x15\x0a\x05input\x1a\x0c",
-            "Core ML",
-        ),
+        ("model.mlmodel", b"\x08\x04\x12\x1b\x0a\x15\x0a\x05input\x1a\x0c", "Core ML"),
         ("flax_model.msgpack", b"\x81\xa6params\x82\xa5Dense", "Flax"),
         (
             "saved_model.pb",
             b"\x08\x01\x12\xa3\xe9\x02\x0a\xb4\x3c\x12\x90\x3c\x0a\x3c",
             "TensorFlow",
         ),
-        (
-            "model.safetensors.index.json",
-            b"{\"weight_map\": {}}",
-            "give the directory",
-        ),
+        ("model.safetensors.index.json", b"{\"weight_map\": {}}", "give the directory"),
     ];
     for (name, bytes, part) in rows {
         let below = dir.path().join(name.replace('.', "_"));

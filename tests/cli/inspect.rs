@@ -69,13 +69,8 @@ fn active_parameters_of_a_mixture() {
     let active = all - of_experts / experts * (experts - used);
     assert_eq!(found["active_parameters"], active);
     let text = run("inspect", &path, &[]);
-    assert!(
-        text.contains(&format!("\nParameters:  {all}, {active} active (")),
-        "{text}"
-    );
-    assert!(text.contains(&format!(
-        "\nExperts:     {used} of {experts} for each token\n"
-    )));
+    assert!(text.contains(&format!("\nParameters:  {all}, {active} active (")), "{text}");
+    assert!(text.contains(&format!("\nExperts:     {used} of {experts} for each token\n")));
     // The shared experts of GGUF's stacks are no choice.
     let gguf = model_of(&data().join("whole/qwen2_moe/canonical.gguf"));
     let hf = model_of(&data().join("whole/qwen2_moe/hf"));
@@ -91,10 +86,7 @@ fn single_files_and_shards() {
     let tensors = [raw("a.weight", "F32", &[2, 2], f32s(&[1.0; 4]))];
     write("m.safetensors", &file(&tensors, &[]));
     write("model-00002-of-00003.safetensors", &file(&tensors, &[]));
-    write(
-        "config.json",
-        br#"{"model_type": "x", "text_config": {"max_position_embeddings": 77}}"#,
-    );
+    write("config.json", br#"{"model_type": "x", "text_config": {"max_position_embeddings": 77}}"#);
     write("tokenizer.model", b"");
     write(
         "tokenizer_config.json",
@@ -123,10 +115,7 @@ fn single_files_and_shards() {
     assert_eq!(found["shard"], serde_json::json!({"number": 2, "of": 3}));
     let mixed = data().join("compressed_tensors/tiny_mixed/model/model-00001-of-00003.safetensors");
     let text = run("inspect", &mixed, &[]);
-    assert!(
-        text.contains("(without 2 tensors that cannot be decoded)\n"),
-        "{text}"
-    );
+    assert!(text.contains("(without 2 tensors that cannot be decoded)\n"), "{text}");
 }
 
 /// A GGUF file that is not the first of a split model is refused as what it is.
@@ -150,24 +139,15 @@ fn labels_are_true() {
     // MLX adds its biases to scaled codes: they are no zero points.
     let mlx = data().join("mlx/tiny_qwen3_moe/model");
     let text = run("parse", &mlx, &[]);
-    assert!(
-        text.contains("   10 offset      BF16\n") && !text.contains("zero-point"),
-        "{text}"
-    );
+    assert!(text.contains("   10 offset      BF16\n") && !text.contains("zero-point"), "{text}");
     assert!(run("inspect", &mlx, &[]).contains("\nOffsets:     10 tensors\n"));
     // The groups of sorted maps are those of the columns.
     let gptq = |name: &str| data().join("gptq").join(name).join("model.safetensors");
     let text = run("parse", &gptq("b4_v1_act_order"), &[]);
     assert!(text.contains("1 zero-point  I32 (packed)\n"), "{text}");
-    assert!(
-        text.contains("1 g_idx       I32 (activation-order)\n"),
-        "{text}"
-    );
+    assert!(text.contains("1 g_idx       I32 (activation-order)\n"), "{text}");
     let text = run("inspect", &gptq("b4_v1_g32"), &[]);
-    assert!(
-        text.contains("Group index: 1 tensors (groups in the order of columns)\n"),
-        "{text}"
-    );
+    assert!(text.contains("Group index: 1 tensors (groups in the order of columns)\n"), "{text}");
     // Arrays called like norms are no norms of a language model.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.npz");

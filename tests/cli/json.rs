@@ -121,18 +121,7 @@ fn what_models_hold() {
         valid("inspect", &["inspect", &path]);
         let mut parsed = valid_without_tensors(&path);
         assert_eq!(parsed["file"].take(), path);
-        valid(
-            "show",
-            &[
-                "show",
-                &path,
-                "--bins",
-                "3",
-                "--slice",
-                "[:1]",
-                "re:.*[a-z].*",
-            ],
-        );
+        valid("show", &["show", &path, "--bins", "3", "--slice", "[:1]", "re:.*[a-z].*"]);
         valid("scan", &["scan", &path]);
     }
     let globals = amn(&["inspect", &at("demo/checkpoint.pth"), "--globals", "--json"]);
@@ -181,14 +170,7 @@ fn what_conversions_did() {
         &["remember", &input, "-o", &out("a.safetensors")][..],
         &["convert", &input, "--to", "gguf", "-o", &out("b.gguf")],
         &["forget", &input, "--to", "nf4", "-o", &out("c.safetensors")],
-        &[
-            "convert",
-            &input,
-            "--to",
-            "bnb-nf4",
-            "-o",
-            &out("d.safetensors"),
-        ],
+        &["convert", &input, "--to", "bnb-nf4", "-o", &out("d.safetensors")],
     ] {
         let plan = valid("conversion", &[arguments, &["--dry-run"]].concat());
         assert!(plan["seconds"].is_null());
@@ -275,19 +257,13 @@ fn what_is_wrong_with_models() {
     let hostile = at("gptq/b4_v1_hostile_f16/model.safetensors");
     let found = valid_with_code(1, "check", &["check", "--data", &hostile]);
     let finding = &found["models"][0]["findings"][0];
-    assert_eq!(
-        (&finding["severity"], &finding["file"]),
-        (&json!("error"), &json!(hostile))
-    );
+    assert_eq!((&finding["severity"], &finding["file"]), (&json!("error"), &json!(hostile)));
     assert!(finding["tensor"].is_string(), "{finding}");
     // A model that cannot be parsed has an object as well.
     let text = at("README.md");
     let found = valid_with_code(6, "check", &["check", &at(MODELS[0]), &text]);
     let unreadable = &found["models"][1];
-    assert_eq!(
-        (&unreadable["path"], &unreadable["container"]),
-        (&json!(text), &Value::Null)
-    );
+    assert_eq!((&unreadable["path"], &unreadable["container"]), (&json!(text), &Value::Null));
 }
 
 /// A path that is not UTF-8 has `U+FFFD` in place of what is not.
@@ -308,10 +284,7 @@ fn paths_that_are_not_utf8() {
     let found = assert_valid(&output.stdout, "check", "a path that is not UTF-8");
     let expected = json!(path.to_string_lossy());
     assert_eq!(
-        (
-            &found["models"][0]["path"],
-            &found["models"][0]["findings"][0]["file"]
-        ),
+        (&found["models"][0]["path"], &found["models"][0]["findings"][0]["file"]),
         (&expected, &expected)
     );
 }
@@ -350,11 +323,7 @@ fn errors_of_several_models() {
 fn errors() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
-    std::fs::write(
-        &path,
-        file(&[raw("x.weight_scale", "F32", &[], f32s(&[1.0]))], &[]),
-    )
-    .unwrap();
+    std::fs::write(&path, file(&[raw("x.weight_scale", "F32", &[], f32s(&[1.0]))], &[])).unwrap();
     let input = path.to_str().unwrap();
     let failed = |arguments: &[&str], code| {
         let output = amn(&[arguments, &["--json"]].concat());
@@ -375,10 +344,7 @@ fn errors() {
         .into_owned();
     for command in ["parse", "ls", "show", "inspect", "scan", "remember"] {
         let error = failed(&[command, &missing], 7);
-        assert_eq!(
-            (&error["kind"], &error["file"]),
-            (&"io".into(), &missing.as_str().into())
-        );
+        assert_eq!((&error["kind"], &error["file"]), (&"io".into(), &missing.as_str().into()));
         assert!(error["message"].as_str().unwrap().contains("No such file"));
     }
     // The file that the system refused is the output.
@@ -387,10 +353,7 @@ fn errors() {
         .join("none/out.safetensors")
         .to_string_lossy()
         .into_owned();
-    let error = failed(
-        &["remember", &at("demo/model-fp8.safetensors"), "-o", &out],
-        7,
-    );
+    let error = failed(&["remember", &at("demo/model-fp8.safetensors"), "-o", &out], 7);
     assert!(error["file"].as_str().unwrap().contains("none"), "{error}");
     let error = failed(&["inspect", &at("pth/attack_eval.pt")], 5);
     assert_eq!(error["kind"], "disallowed_global");

@@ -33,11 +33,7 @@ fn every_limit_is_an_option() {
             assert_eq!(refused.status.code(), Some(4), "{command} {option}: {said}");
             assert!(said.contains(option), "{command}: {said}");
             let said = String::from_utf8(accepted.stderr).unwrap();
-            assert_eq!(
-                accepted.status.code(),
-                Some(0),
-                "{command} {option}: {said}"
-            );
+            assert_eq!(accepted.status.code(), Some(0), "{command} {option}: {said}");
         }
     }
 }
@@ -57,11 +53,7 @@ fn a_bomb_ends() {
     });
     std::fs::write(&bomb, Zip::of(&[member]).file()).unwrap();
     let (bomb, out) = (bomb.to_str().unwrap(), out.to_str().unwrap());
-    for arguments in [
-        &["inspect", bomb][..],
-        &["parse", bomb],
-        &["remember", bomb, "-o", out],
-    ] {
+    for arguments in [&["inspect", bomb][..], &["parse", bomb], &["remember", bomb, "-o", out]] {
         let output = amn(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(4), "{said}");
@@ -90,21 +82,9 @@ fn help() {
 fn defaults_are_documented() {
     type Limit = (&'static str, &'static str, fn(&ParseLimits) -> u64);
     const LIMITS: [Limit; 5] = [
-        (
-            "max_single_alloc_bytes",
-            "--max-single-alloc SIZE",
-            ParseLimits::max_single_alloc_bytes,
-        ),
-        (
-            "max_total_bytes",
-            "--max-total-bytes SIZE",
-            ParseLimits::max_total_bytes,
-        ),
-        (
-            "max_item_count",
-            "--max-item-count N",
-            ParseLimits::max_item_count,
-        ),
+        ("max_single_alloc_bytes", "--max-single-alloc SIZE", ParseLimits::max_single_alloc_bytes),
+        ("max_total_bytes", "--max-total-bytes SIZE", ParseLimits::max_total_bytes),
+        ("max_item_count", "--max-item-count N", ParseLimits::max_item_count),
         (
             "max_decompression_ratio",
             "--max-decompression-ratio N",

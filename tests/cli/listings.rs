@@ -135,10 +135,7 @@ fn archives_name_their_container_and_keep_their_dtype() {
     assert_eq!(lines("inspect", &mixed)[4], size);
     let checkpoint = lines("inspect", &data().join("demo/checkpoint.pth"));
     assert_eq!(checkpoint[0], "Format:      PyTorch checkpoint");
-    assert_eq!(
-        checkpoint[4],
-        "Size:        40 B (unquantized) -> 40 B (F32)"
-    );
+    assert_eq!(checkpoint[4], "Size:        40 B (unquantized) -> 40 B (F32)");
     let array = lines("inspect", &data().join("npz/bf16_little.npy"));
     assert_eq!(array[0], "Format:      NumPy array (.npy)");
     assert_eq!(array[4], "Size:        12 B (unquantized) -> 12 B (BF16)");
@@ -148,10 +145,7 @@ fn archives_name_their_container_and_keep_their_dtype() {
 fn passthrough_tensors_are_called_what_they_are() {
     let directory = tempfile::tempdir().unwrap();
     for (names, expected) in [
-        (
-            &["model.norm.weight", "lm_head.weight"][..],
-            " (norms, lm_head)",
-        ),
+        (&["model.norm.weight", "lm_head.weight"][..], " (norms, lm_head)"),
         (&["W_enc", "b_enc"], ""),
         (&["a.q_proj.bias", "x"], " (biases, others)"),
     ] {

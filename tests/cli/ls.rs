@@ -40,10 +40,7 @@ layers.0.attention.wq.weight        F8_E4M3  [256, 256]       65536  64.0 KB  FP
     let last = text.lines().last().unwrap();
     let model = anamnesis::parse(at("gptq/b4_v1_act_order/model.safetensors")).unwrap();
     let parameters = model.inspect().parameters();
-    assert!(
-        last.ends_with(&format!(", {parameters} parameters")),
-        "{last}"
-    );
+    assert!(last.ends_with(&format!(", {parameters} parameters")), "{last}");
 }
 
 /// Every container; the values of the tensors are those of the model, stacks of experts and shared
@@ -78,17 +75,11 @@ fn parameters_add_up_in_every_container() {
 #[test]
 fn order_and_selection() {
     let model = at("mlx/tiny_qwen3_moe/model");
-    let sorted = ls(
-        &model,
-        &["*.self_attn.*", "--exclude", "*norm*", "--sort", "name"],
-    );
+    let sorted = ls(&model, &["*.self_attn.*", "--exclude", "*norm*", "--sort", "name"]);
     let found = names(&sorted);
     assert!(found.len() == 12 && found.is_sorted(), "{sorted}");
     let text = ls(&model, &["--sort", "size", "--include", "lm_head*"]);
-    assert_eq!(
-        names(&text),
-        ["lm_head.weight", "lm_head.biases", "lm_head.scales"]
-    );
+    assert_eq!(names(&text), ["lm_head.weight", "lm_head.biases", "lm_head.scales"]);
     let text = ls(&model, &["--sort", "dtype", "lm_head*"]);
     assert_eq!(names(&text)[2], "lm_head.weight", "BF16 is before U32");
     let none = amn(&["ls", &model, "nothing"]);
@@ -110,10 +101,7 @@ fn trees_have_totals() {
     assert!(text.lines().nth(2).unwrap().starts_with("  layers.0 "));
     let norm = ["norm.weight", "1", "64", "128", "B", "BF16", "[64]"];
     assert!(rows.iter().any(|row| *row == norm), "{text}");
-    assert_eq!(
-        text.lines().last(),
-        Some("35 tensors, 18568 bytes (18.1 KB), 29056 parameters")
-    );
+    assert_eq!(text.lines().last(), Some("35 tensors, 18568 bytes (18.1 KB), 29056 parameters"));
     // Names may have any number of parts, and hide nothing in a terminal.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("deep.safetensors");
@@ -128,10 +116,7 @@ fn trees_have_totals() {
 #[test]
 fn metadata_and_config() {
     let text = ls(&at("gguf-files/whole.gguf"), &["--meta"]);
-    assert!(
-        text.starts_with("Metadata:\n  general.architecture = llama\n"),
-        "{text}"
-    );
+    assert!(text.starts_with("Metadata:\n  general.architecture = llama\n"), "{text}");
     let text = ls(&at("mlx/tiny_qwen3_moe/model"), &["--meta"]);
     assert!(text.contains("config.json:\n  {\n"), "{text}");
     assert!(text.contains("    \"model_type\": \"qwen3_moe\""), "{text}");
@@ -148,10 +133,8 @@ fn metadata_and_config() {
 fn what_cannot_be_decoded_is_listed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
-    let tensors = [
-        raw("a.weight_scale", "F32", &[], f32s(&[1.0])),
-        raw("b", "F32", &[2], f32s(&[1.0, 2.0])),
-    ];
+    let tensors =
+        [raw("a.weight_scale", "F32", &[], f32s(&[1.0])), raw("b", "F32", &[2], f32s(&[1.0, 2.0]))];
     std::fs::write(&path, file(&tensors, &[])).unwrap();
     let text = ls(&path.to_string_lossy(), &[]);
     let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();

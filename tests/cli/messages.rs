@@ -30,10 +30,7 @@ fn run(arguments: &[&str]) -> (String, String) {
 fn quiet_commands_print_results_alone() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out").to_string_lossy().into_owned();
-    let (demo, fp8) = (
-        at("demo/model-fp8.safetensors"),
-        at("fp8/cast/model.safetensors"),
-    );
+    let (demo, fp8) = (at("demo/model-fp8.safetensors"), at("fp8/cast/model.safetensors"));
     let nothing = (String::new(), String::new());
     for command in [
         &["remember", &fp8][..],
@@ -42,11 +39,7 @@ fn quiet_commands_print_results_alone() {
     ] {
         let command = [command, &["-f", "-o", &out]].concat();
         assert!(!run(&command).0.is_empty());
-        assert_eq!(
-            run(&[&command[..], &["-q"]].concat()),
-            nothing,
-            "{command:?}"
-        );
+        assert_eq!(run(&[&command[..], &["-q"]].concat()), nothing, "{command:?}");
         assert!(std::fs::metadata(&out).unwrap().len() > 0);
         // What the command is asked to print stays.
         let (json, _) = run(&[&command[..], &["--quiet", "--json"]].concat());
@@ -57,10 +50,7 @@ fn quiet_commands_print_results_alone() {
             let lines = out.lines().filter(|line| !line.starts_with("Free space:"));
             (lines.collect::<Vec<_>>().join("\n"), err)
         };
-        assert_eq!(
-            without_space(run(&plan)),
-            without_space(run(&[&plan[..], &["-q"]].concat()))
-        );
+        assert_eq!(without_space(run(&plan)), without_space(run(&[&plan[..], &["-q"]].concat())));
     }
     assert_eq!(run(&["check", "-q", &demo]), nothing);
     for command in [
@@ -70,11 +60,7 @@ fn quiet_commands_print_results_alone() {
         &["show", &demo],
         &["diff", &demo, &demo],
     ] {
-        assert_eq!(
-            run(command),
-            run(&[command, &["-q"]].concat()),
-            "{command:?}"
-        );
+        assert_eq!(run(command), run(&[command, &["-q"]].concat()), "{command:?}");
     }
     let failed = amn(&["remember", "-q", "missing"]);
     assert!(texts(&failed).1.starts_with("error: "), "{failed:?}");
@@ -111,22 +97,9 @@ fn verbose_commands_say_what_they_decide() {
         assert!(err.lines().any(|found| found == line), "{line}: {err}");
     }
     let moe = at("mlx/tiny_qwen3_moe/model");
-    let (_, err) = run(&[
-        "forget",
-        &moe,
-        "--to",
-        "nf4",
-        "-o",
-        &out,
-        "-f",
-        "-v",
-        "--dry-run",
-    ]);
+    let (_, err) = run(&["forget", &moe, "--to", "nf4", "-o", &out, "-f", "-v", "--dry-run"]);
     let kept = "tensor `model.norm.weight`: not encoded: ";
-    assert!(
-        err.contains(kept) && err.contains(": encoded to nf4"),
-        "{err}"
-    );
+    assert!(err.contains(kept) && err.contains(": encoded to nf4"), "{err}");
     // A command that only reads.
     assert_eq!(run(&["ls", &demo, "-v"]).1, format!("opened {demo}\n"));
     let (_, err) = run(&["show", &demo, "-v"]);
@@ -159,11 +132,7 @@ fn verbose_resume() {
     let (_, err) = run(&[&part[..], &["-v"]].concat());
     assert_eq!(err.matches(": made now").count(), 4, "{err}");
     let (_, err) = run(&[&part[..], &["-v", "--resume"]].concat());
-    assert_eq!(
-        err.matches(": finished by an earlier run").count(),
-        4,
-        "{err}"
-    );
+    assert_eq!(err.matches(": finished by an earlier run").count(), 4, "{err}");
 }
 
 /// The events on stderr of a command that must end with this exit code, and the lines behind them.
@@ -181,18 +150,11 @@ fn events(code: i32, arguments: &[&str]) -> Vec<Value> {
 fn progress_as_json() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out").to_string_lossy().into_owned();
-    let (demo, moe) = (
-        at("demo/model-fp8.safetensors"),
-        at("mlx/tiny_qwen3_moe/model"),
-    );
+    let (demo, moe) = (at("demo/model-fp8.safetensors"), at("mlx/tiny_qwen3_moe/model"));
     let gguf = at("demo/model-q4_k.gguf");
     for (command, file, tensors) in [
         (&["remember", &demo, "-o", &out, "-f"][..], &out, 1),
-        (
-            &["convert", &demo, "--to", "npz", "-o", &out, "-f"],
-            &out,
-            1,
-        ),
+        (&["convert", &demo, "--to", "npz", "-o", &out, "-f"], &out, 1),
         // The encoded tensor, its scales and its description.
         (&["forget", &demo, "--to", "nf4", "-o", &out, "-f"], &out, 4),
         (&["diff", &moe, &moe], &moe, 18),
@@ -204,20 +166,11 @@ fn progress_as_json() {
     ] {
         let events = events(0, command);
         let (first, last) = (&events[0], events.last().unwrap());
-        assert_eq!(
-            (&first["event"], &last["event"]),
-            (&"start".into(), &"end".into())
-        );
+        assert_eq!((&first["event"], &last["event"]), (&"start".into(), &"end".into()));
         assert_eq!(last["file"], file.as_str(), "{command:?}");
-        assert_eq!(
-            last["total_bytes"], last["done_bytes"],
-            "{command:?} {last}"
-        );
+        assert_eq!(last["total_bytes"], last["done_bytes"], "{command:?} {last}");
         assert!(last["done_bytes"].as_u64().unwrap() > 0, "{command:?}");
-        let counts = (
-            last["total_tensors"].as_u64(),
-            last["done_tensors"].as_u64(),
-        );
+        let counts = (last["total_tensors"].as_u64(), last["done_tensors"].as_u64());
         assert_eq!(counts, (Some(tensors), Some(tensors)), "{command:?} {last}");
     }
 }
@@ -226,19 +179,13 @@ fn progress_as_json() {
 fn progress_of_shards() {
     let root = tempfile::tempdir().unwrap();
     let (input, _) = seven_layers(root.path(), 256);
-    let (input, out) = (
-        input.to_string_lossy().into_owned(),
-        root.path().join("out"),
-    );
+    let (input, out) = (input.to_string_lossy().into_owned(), root.path().join("out"));
     let text = out.to_string_lossy().into_owned();
     let part = ["remember", &input, "-o", &text, "--part", "1/2"];
     for more in [&[][..], &["--resume"]] {
         let events = events(0, &[&part[..], more].concat());
         let last = events.last().unwrap();
-        assert_eq!(
-            last["total_bytes"], last["done_bytes"],
-            "of this part alone: {last}"
-        );
+        assert_eq!(last["total_bytes"], last["done_bytes"], "of this part alone: {last}");
         assert_eq!(last["total_tensors"], last["done_tensors"], "{last}");
         // Shards are written side by side, so any of the part's may be the last.
         let shards =
@@ -252,59 +199,28 @@ fn progress_of_shards() {
 fn progress_of_failures() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
-    std::fs::write(
-        &path,
-        file(
-            &[raw("x.weight", "F32", &[2, 32], f32s(&[f32::NAN; 64]))],
-            &[],
-        ),
-    )
-    .unwrap();
+    std::fs::write(&path, file(&[raw("x.weight", "F32", &[2, 32], f32s(&[f32::NAN; 64]))], &[]))
+        .unwrap();
     let path = path.to_string_lossy();
-    let output = amn(&[
-        "forget",
-        &path,
-        "--to",
-        "gguf:q8_0",
-        "--progress",
-        "json",
-        "--json",
-    ]);
+    let output = amn(&["forget", &path, "--to", "gguf:q8_0", "--progress", "json", "--json"]);
     let (_, err) = texts(&output);
     let lines: Vec<&str> = err.lines().collect();
     let [start, failed, error] = lines.as_slice() else {
         panic!("{err}");
     };
     for (line, event) in [(start, "start"), (failed, "failed")] {
-        assert_eq!(
-            assert_valid(line.as_bytes(), "progress", event)["event"],
-            event
-        );
+        assert_eq!(assert_valid(line.as_bytes(), "progress", event)["event"], event);
     }
-    assert_eq!(
-        assert_valid(error.as_bytes(), "error", "error")["tensor"],
-        "x.weight"
-    );
+    assert_eq!(assert_valid(error.as_bytes(), "error", "error")["tensor"], "x.weight");
 }
 
 #[test]
 fn progress_as_text() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out").to_string_lossy().into_owned();
-    let command = [
-        "remember",
-        &at("demo/model-fp8.safetensors"),
-        "-f",
-        "-o",
-        &out,
-    ];
+    let command = ["remember", &at("demo/model-fp8.safetensors"), "-f", "-o", &out];
     let stderr = |more: &[&str]| run(&[&command[..], more].concat()).1;
-    for silent in [
-        &[][..],
-        &["--progress", "auto"],
-        &["--progress=never"],
-        &["-q"],
-    ] {
+    for silent in [&[][..], &["--progress", "auto"], &["--progress=never"], &["-q"]] {
         assert_eq!(stderr(silent), "", "{silent:?}");
     }
     let lines = stderr(&["--progress", "always", "-q"]);
@@ -312,12 +228,6 @@ fn progress_as_text() {
     assert_eq!(lines[0], "Recalling... 0 of 1 tensors, 0 B of 128.0 KB");
     let done = "Recalling... 1 of 1 tensors, 128.0 KB of 128.0 KB (100 %), ";
     assert!(lines[1].starts_with(done), "{lines:?}");
-    assert_eq!(
-        amn(&["remember", "x", "--progress", "some"]).status.code(),
-        Some(2)
-    );
-    assert_eq!(
-        amn(&["ls", "x", "--progress", "json"]).status.code(),
-        Some(2)
-    );
+    assert_eq!(amn(&["remember", "x", "--progress", "some"]).status.code(), Some(2));
+    assert_eq!(amn(&["ls", "x", "--progress", "json"]).status.code(), Some(2));
 }

@@ -80,10 +80,7 @@ fn a_file_is_not_replaced_by_another_mount() {
         let Some(out) = with_mounts(&script, &[&a, &b]) else {
             return;
         };
-        assert_refused(
-            &out,
-            &["the output is", &format!("a/{name}"), &format!("b/{name}")],
-        );
+        assert_refused(&out, &["the output is", &format!("a/{name}"), &format!("b/{name}")]);
         assert_same_tree(&before, &tree(root.path()), "a refusal changes nothing");
     }
 }

@@ -35,24 +35,12 @@ fn tensors_get_other_names() {
     let json = dir.path().join("names.json");
     std::fs::write(&json, r#"{"re:layers\\.(\\d+)\\.attention": "blk.$1"}"#).unwrap();
     let rows: [(&[&str], &str); 6] = [
-        (
-            &["--rename", "layers.*=model.$1"],
-            "model.0.attention.wq.weight",
-        ),
-        (
-            &["--rename", "re:layers\\.(\\d+)\\.=x${1}$$"],
-            "x0$attention.wq.weight",
-        ),
+        (&["--rename", "layers.*=model.$1"], "model.0.attention.wq.weight"),
+        (&["--rename", "re:layers\\.(\\d+)\\.=x${1}$$"], "x0$attention.wq.weight"),
         (&["--rename", "re:layers\\.="], "0.attention.wq.weight"),
-        (
-            &["--rename", "{layers,blocks}.[0-3].*=$1"],
-            "attention.wq.weight",
-        ),
+        (&["--rename", "{layers,blocks}.[0-3].*=$1"], "attention.wq.weight"),
         (&["--rename-file", file.to_str().unwrap()], "0.attention.q"),
-        (
-            &["--rename-file", json.to_str().unwrap()],
-            "blk.0.wq.weight",
-        ),
+        (&["--rename-file", json.to_str().unwrap()], "blk.0.wq.weight"),
     ];
     let expected = dir.path().join("expected.safetensors");
     assert_eq!(run("remember", &demo(), &expected, &[]).0, Some(0));
@@ -66,10 +54,7 @@ fn tensors_get_other_names() {
         .into_owned();
     for (i, (options, name)) in rows.into_iter().enumerate() {
         let output = dir.path().join(format!("{i}.safetensors"));
-        assert_eq!(
-            run("remember", &demo(), &output, options),
-            (Some(0), String::new())
-        );
+        assert_eq!(run("remember", &demo(), &output, options), (Some(0), String::new()));
         assert_eq!(names(&output), [name]);
         let model = anamnesis::parse(&output).unwrap();
         assert_eq!(model.tensor(name).unwrap().bytes().unwrap(), expected);
@@ -78,10 +63,7 @@ fn tensors_get_other_names() {
     let output = dir.path().join("q.safetensors");
     let options = ["--to", "fp8", "--rename", "layers.*=m.$1"];
     assert_eq!(run("forget", &demo(), &output, &options).0, Some(0));
-    assert_eq!(
-        names(&output),
-        ["m.0.attention.wq.weight", "m.0.attention.wq.weight_scale"]
-    );
+    assert_eq!(names(&output), ["m.0.attention.wq.weight", "m.0.attention.wq.weight_scale"]);
     assert!(
         anamnesis::parse(&output)
             .unwrap()
@@ -96,27 +78,14 @@ fn names_of_gguf_tensors() {
     let input = data().join("demo/model-q4_k.gguf");
     let output = dir.path().join("out.gguf");
     let options = ["--to", "gguf", "--rename", "blk.0.*=blk.7.$1"];
-    assert_eq!(
-        run("convert", &input, &output, &options),
-        (Some(0), String::new())
-    );
-    let (from, to) = (
-        anamnesis::parse(&input).unwrap(),
-        anamnesis::parse(&output).unwrap(),
-    );
+    assert_eq!(run("convert", &input, &output, &options), (Some(0), String::new()));
+    let (from, to) = (anamnesis::parse(&input).unwrap(), anamnesis::parse(&output).unwrap());
     let (from, to) = (from.tensors().next().unwrap(), to.tensors().next().unwrap());
     assert_eq!(to.name(), "blk.7.ffn_up.weight");
-    assert_eq!(
-        (from.dtype(), from.bytes().unwrap()),
-        (to.dtype(), to.bytes().unwrap())
-    );
+    assert_eq!((from.dtype(), from.bytes().unwrap()), (to.dtype(), to.bytes().unwrap()));
     // Blocks that are copied are selected, too.
-    let none = run(
-        "convert",
-        &input,
-        &dir.path().join("no.gguf"),
-        &["--to", "gguf", "--exclude", "*"],
-    );
+    let none =
+        run("convert", &input, &dir.path().join("no.gguf"), &["--to", "gguf", "--exclude", "*"]);
     assert_eq!(none.0, Some(2), "{}", none.1);
 }
 
@@ -137,11 +106,7 @@ fn what_is_wrong_with_names() {
         (&["--rename", "model.*=$x"], 2, &["`$1`"]),
         (&["--rename", "re:.*="], 2, &["no name"]),
         (&["--drop", "nothing.*"], 2, &["`nothing.*`"]),
-        (
-            &["--drop", "*.weight_scale"],
-            2,
-            &["weight_scale", "is a part of"],
-        ),
+        (&["--drop", "*.weight_scale"], 2, &["weight_scale", "is a part of"]),
         (&["--drop", "*"], 2, &["all are dropped"]),
     ];
     for (options, code, parts) in rows {
@@ -192,10 +157,7 @@ fn dropped_weights_go_with_their_scales() {
     let options = ["--to", "fp8", "--rename", "lm_head.*=head.$1"];
     assert_eq!(run("forget", &tiny, &output, &options).0, Some(0));
     let config = std::fs::read_to_string(output.join("config.json")).unwrap();
-    assert!(
-        config.contains("\"head\"") && !config.contains("\"lm_head\""),
-        "{config}"
-    );
+    assert!(config.contains("\"head\"") && !config.contains("\"lm_head\""), "{config}");
 }
 
 /// A run is continued with the same names only.
@@ -234,26 +196,12 @@ fn expressions_of_python_in_configs() {
     let tiny = data().join("compressed_tensors/tiny_mixed/model");
     let expected = dir.path().join("expected.safetensors");
     assert_eq!(run("remember", &tiny, &expected, &[]).0, Some(0));
-    let model = with_targets(
-        dir.path(),
-        "re:(?!.*mlp).*_proj$",
-        "re:.*(?<=mlp\\\\.)(?!x).*_proj$",
-    );
+    let model = with_targets(dir.path(), "re:(?!.*mlp).*_proj$", "re:.*(?<=mlp\\\\.)(?!x).*_proj$");
     let output = dir.path().join("out.safetensors");
-    assert_eq!(
-        run("remember", &model, &output, &[]),
-        (Some(0), String::new())
-    );
-    assert_eq!(
-        std::fs::read(expected).unwrap(),
-        std::fs::read(output).unwrap()
-    );
+    assert_eq!(run("remember", &model, &output, &[]), (Some(0), String::new()));
+    assert_eq!(std::fs::read(expected).unwrap(), std::fs::read(output).unwrap());
     // What takes forever is refused.
-    let model = with_targets(
-        dir.path(),
-        "re:(?=x|m)(.|.)*(?!p)(.|.)*!",
-        "re:.*mlp.*_proj$",
-    );
+    let model = with_targets(dir.path(), "re:(?=x|m)(.|.)*(?!p)(.|.)*!", "re:.*mlp.*_proj$");
     let (code, text) = run("remember", &model, &dir.path().join("no.safetensors"), &[]);
     assert_eq!(code, Some(4), "{text}");
     assert!(text.contains("steps"), "{text}");

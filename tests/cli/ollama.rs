@@ -87,11 +87,7 @@ fn amn(spec: &str) -> Command {
 
 fn shows_demo(output: &Output, what: &str) {
     let expected = amn(&demo().to_string_lossy()).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{what}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
     assert!(!output.stdout.is_empty());
     assert_eq!(output.stdout, expected.stdout, "{what}");
 }
@@ -119,20 +115,13 @@ fn manifest(layers: &[Value]) -> Value {
 }
 
 fn model() -> Value {
-    layer(
-        MODEL,
-        &format!("sha256:{HEX}"),
-        std::fs::metadata(demo()).unwrap().len(),
-    )
+    layer(MODEL, &format!("sha256:{HEX}"), std::fs::metadata(demo()).unwrap().len())
 }
 
 /// A manifest as Ollama writes it, with the demo model's file for weights.
 fn good() -> Value {
-    let license = layer(
-        "application/vnd.ollama.image.license",
-        &format!("sha256:{}", "e".repeat(64)),
-        12,
-    );
+    let license =
+        layer("application/vnd.ollama.image.license", &format!("sha256:{}", "e".repeat(64)), 12);
     manifest(&[license, model()])
 }
 
@@ -178,36 +167,21 @@ fn a_missing_manifest_lists_the_other_tags() {
         7,
         &["no such manifest", &looked, "tags of this model: 70b, 8b\n"],
     );
-    store.fails(
-        "ollama:LLAMA3:9b",
-        7,
-        &["no such manifest", "tags of this model: 70b, 8b\n"],
-    );
-    store.fails(
-        "ollama:mistral",
-        7,
-        &["no such manifest", "mistral", "is the model pulled"],
-    );
+    store.fails("ollama:LLAMA3:9b", 7, &["no such manifest", "tags of this model: 70b, 8b\n"]);
+    store.fails("ollama:mistral", 7, &["no such manifest", "mistral", "is the model pulled"]);
     store.fails(
         "ollama:hf.co/llama3/llama3",
         7,
         &["no such manifest", "hf.co", "is the model pulled"],
     );
     for tag in 10..30 {
-        store.add(
-            &format!("registry.ollama.ai/library/llama3/t{tag}"),
-            &good(),
-        );
+        store.add(&format!("registry.ollama.ai/library/llama3/t{tag}"), &good());
     }
     let listed =
         "tags of this model: 70b, 8b, t10, t11, t12, t13, t14, t15, t16, t17 and 12 more\n";
     store.fails("ollama:llama3", 7, &[listed]);
     // A name longer than file systems allow is missing as well.
-    store.fails(
-        &format!("ollama:{}/n/m", "h".repeat(350)),
-        7,
-        &["no such manifest"],
-    );
+    store.fails(&format!("ollama:{}/n/m", "h".repeat(350)), 7, &["no such manifest"]);
 }
 
 #[test]
@@ -244,20 +218,12 @@ fn location_of_the_store() {
     };
     let root = store.root().to_string_lossy().into_owned();
     shows_demo(&run(Some(&root)), "the variable");
-    shows_demo(
-        &run(Some(&format!(" \"{root}\" "))),
-        "the variable in quotes",
-    );
+    shows_demo(&run(Some(&format!(" \"{root}\" "))), "the variable in quotes");
     std::fs::rename(store.root(), home.join(".ollama/models")).unwrap();
     for none in [None, Some(""), Some(" "), Some("\"\"")] {
         shows_demo(&run(none), "the store at home");
     }
-    fails(
-        &run(Some(&root)),
-        "the variable goes before the home",
-        7,
-        &["no such manifest"],
-    );
+    fails(&run(Some(&root)), "the variable goes before the home", 7, &["no such manifest"]);
 }
 
 /// What a user may miss in an output is noted with its place: adapters, projectors, drafts.
@@ -288,8 +254,5 @@ fn layers_beside_the_weights_are_noted() {
     store.add(LLAMA, &manifest(&[missing, model()]));
     let output = store.inspect("ollama:llama3");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        text.contains("settings and tokenizer") && text.contains("sha256:aaaa"),
-        "{text}"
-    );
+    assert!(text.contains("settings and tokenizer") && text.contains("sha256:aaaa"), "{text}");
 }

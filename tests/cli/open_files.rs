@@ -20,11 +20,7 @@ fn more_shards_than_open_files() {
             .arg(&dir)
             .output()
             .unwrap();
-        assert!(
-            out.status.success(),
-            "{}",
-            String::from_utf8_lossy(&out.stderr)
-        );
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap()
     };
     assert!(limited("inspect \"$1\"").contains("150 tensors"));
@@ -35,11 +31,7 @@ fn more_shards_than_open_files() {
         .unwrap()
         .remember_to_bytes(TargetDtype::BF16)
         .unwrap();
-    assert_same(
-        &expected,
-        &crate::common::directory::joined(&output),
-        "150 shards",
-    );
+    assert_same(&expected, &crate::common::directory::joined(&output), "150 shards");
     // Views map their files, and close them again.
     assert_eq!(
         parse(&dir)

@@ -48,11 +48,7 @@ impl Scene {
         let root = tempfile::tempdir().unwrap();
         let (input, _) = seven_layers(root.path(), 4096);
         let output = root.path().join("out");
-        Self {
-            root,
-            input,
-            output,
-        }
+        Self { root, input, output }
     }
 
     fn arguments<'a>(&'a self, verb: &[&'a str]) -> Vec<&'a str> {
@@ -106,18 +102,9 @@ fn a_run_that_is_stopped_owns_its_directory() {
         scene.remove();
 
         let first = scene.stopped(&arguments, &[]);
-        for more in [
-            &["--resume"][..],
-            &["--force"],
-            &[],
-            &["--force", "--resume"],
-        ] {
+        for more in [&["--resume"][..], &["--force"], &[], &["--force", "--resume"]] {
             let second = command(&arguments, more).output().unwrap();
-            assert_refused(
-                &second,
-                "working on this output",
-                &format!("{verb:?} {more:?}"),
-            );
+            assert_refused(&second, "working on this output", &format!("{verb:?} {more:?}"));
         }
         let finish = ["remember", scene.output.to_str().unwrap(), "--finish"];
         let finish = command(&finish, &[]).output().unwrap();
@@ -137,24 +124,10 @@ fn make_adapter(directory: &Path) {
     std::fs::write(directory.join("adapter_config.json"), config).unwrap();
     let prefix = "base_model.model.model.layers.0.proj";
     let tensors = [
-        raw(
-            &format!("{prefix}.lora_A.weight"),
-            "F32",
-            &[1, 384],
-            f32s(&[0.5; 384]),
-        ),
-        raw(
-            &format!("{prefix}.lora_B.weight"),
-            "F32",
-            &[4096, 1],
-            f32s(&[0.5; 4096]),
-        ),
+        raw(&format!("{prefix}.lora_A.weight"), "F32", &[1, 384], f32s(&[0.5; 384])),
+        raw(&format!("{prefix}.lora_B.weight"), "F32", &[4096, 1], f32s(&[0.5; 4096])),
     ];
-    std::fs::write(
-        directory.join("adapter_model.safetensors"),
-        file(&tensors, &[]),
-    )
-    .unwrap();
+    std::fs::write(directory.join("adapter_model.safetensors"), file(&tensors, &[])).unwrap();
 }
 
 /// A part that is stopped keeps out a second process for the same part, and what ends the whole
@@ -236,14 +209,7 @@ fn runs_that_replace_one_output_at_once() {
             "convert",
             &file,
             "out.gguf",
-            &[
-                "--to",
-                "gguf",
-                "--tensors-only",
-                "--max-shard-size",
-                "100KB",
-                "--out-dtype",
-            ],
+            &["--to", "gguf", "--tensors-only", "--max-shard-size", "100KB", "--out-dtype"],
         ),
     ] {
         let directory = root.path().join("outputs");

@@ -18,12 +18,7 @@ impl Parts {
         let root = tempfile::tempdir().unwrap();
         let (input, want) = seven_layers(root.path(), 256);
         let out = root.path().join("out");
-        Self {
-            root,
-            input,
-            out,
-            want,
-        }
+        Self { root, input, out, want }
     }
 
     /// Makes a part; the exit code, stdout and stderr.
@@ -36,11 +31,7 @@ impl Parts {
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = crate::amn(arguments);
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (
-        output.status.code(),
-        text(output.stdout),
-        text(output.stderr),
-    )
+    (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
 fn finish(path: &Path) -> (Option<i32>, String, String) {
@@ -90,14 +81,7 @@ fn the_input_is_not_replaced_at_the_end() {
             std::fs::write(parts.out.join("model.safetensors"), "weights").unwrap();
         }
         std::fs::rename(&parts.input, &place).unwrap();
-        let finish = || {
-            run(&[
-                "remember",
-                parts.out.to_str().unwrap(),
-                "--finish",
-                "--force",
-            ])
-        };
+        let finish = || run(&["remember", parts.out.to_str().unwrap(), "--finish", "--force"]);
         let (code, _, error) = finish();
         assert_eq!(code, Some(7), "{error}");
         assert!(error.contains("is a file of the input"), "{error}");
@@ -152,10 +136,7 @@ fn finishing_what_is_no_output() {
                 parts.out.display()
             ),
         ),
-        (
-            &partial,
-            "--finish takes the name that the output is to have: `out`".to_owned(),
-        ),
+        (&partial, "--finish takes the name that the output is to have: `out`".to_owned()),
         (
             &parts.root.path().join("none"),
             "there is nothing to finish: neither this nor its parts in `.none.partial`".to_owned(),
@@ -164,14 +145,8 @@ fn finishing_what_is_no_output() {
             &parts.input.join("config.json"),
             "there is nothing to finish, and it is no output of parts".to_owned(),
         ),
-        (
-            &parts.root.path().to_path_buf(),
-            "there is nothing to finish".to_owned(),
-        ),
-        (
-            &parts.out,
-            ".out.partial: part 2 of 2 was not begun".to_owned(),
-        ),
+        (&parts.root.path().to_path_buf(), "there is nothing to finish".to_owned()),
+        (&parts.out, ".out.partial: part 2 of 2 was not begun".to_owned()),
     ] {
         let (code, _, error) = finish(path);
         assert_eq!(code, Some(7), "{}: {error}", path.display());

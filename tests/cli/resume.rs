@@ -119,11 +119,7 @@ fn four_processes_at_once() {
     }
     assert!(!output.exists());
     let finished = finish(&output);
-    assert!(
-        finished.status.success(),
-        "{}",
-        String::from_utf8_lossy(&finished.stderr)
-    );
+    assert!(finished.status.success(), "{}", String::from_utf8_lossy(&finished.stderr));
     assert_same_tree(&want, &tree(&output), "four parts");
     // A second time is a success that says so.
     let again = finish(&output);
@@ -147,10 +143,7 @@ fn a_dry_run_does_nothing() {
         .iter()
         .filter(|(name, _)| name.ends_with(".safetensors"))
         .map(|(_, bytes)| bytes.len() as u64);
-    let line = format!(
-        "out ({}, files of weights: 7)",
-        anamnesis::format_bytes(bytes.sum())
-    );
+    let line = format!("out ({}, files of weights: 7)", anamnesis::format_bytes(bytes.sum()));
     assert!(text.contains(&line), "{text}");
     assert!(text.contains("Decoded:     7 tensors to BF16"), "{text}");
     assert!(
@@ -172,18 +165,11 @@ fn default_output_names() {
             .args(arguments)
             .output()
             .unwrap();
-        assert!(
-            command.status.success(),
-            "{}",
-            String::from_utf8_lossy(&command.stderr)
-        );
+        assert!(command.status.success(), "{}", String::from_utf8_lossy(&command.stderr));
         names_in(root.path(), "")
     };
     let path = dir.to_string_lossy().into_owned();
-    assert_eq!(
-        run(&["remember", &path]),
-        ["Name-1.5-8B", "Name-1.5-8B-BF16"]
-    );
+    assert_eq!(run(&["remember", &path]), ["Name-1.5-8B", "Name-1.5-8B-BF16"]);
     assert!(run(&["remember", ".", "--to", "f32"]).contains(&"Name-1.5-8B-F32".to_owned()));
     run(&["remember", ".", "-o", "../x.safetensors"]);
     assert!(root.path().join("x.safetensors").is_file());

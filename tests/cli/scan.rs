@@ -10,10 +10,7 @@ fn at(name: &str) -> String {
 
 fn scan(arguments: &[&str]) -> (Option<i32>, String) {
     let output = amn(&[&["scan"], arguments].concat());
-    (
-        output.status.code(),
-        String::from_utf8(output.stdout).unwrap(),
-    )
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
 #[test]
@@ -25,11 +22,7 @@ fn files_are_graded() {
         "demo/arrays.npz",
         "npz/bf16_little.npy",
     ] {
-        assert_eq!(
-            scan(&[&at(safe)]),
-            (Some(0), "1 files: safe\n".to_owned()),
-            "{safe}"
-        );
+        assert_eq!(scan(&[&at(safe)]), (Some(0), "1 files: safe\n".to_owned()), "{safe}");
     }
     let (code, text) = scan(&[&at("demo/checkpoint.pth"), &at("pth/attack_eval.pt")]);
     let path = at("pth/attack_eval.pt");
@@ -37,10 +30,7 @@ fn files_are_graded() {
     assert_eq!((code, text), (Some(8), expected));
     let (code, text) = scan(&["-v", &at("demo/checkpoint.pth")]);
     assert_eq!(code, Some(0));
-    assert!(
-        text.contains("  safe        collections.OrderedDict\n"),
-        "{text}"
-    );
+    assert!(text.contains("  safe        collections.OrderedDict\n"), "{text}");
 }
 
 /// No attack is safe, and what names a known function is dangerous.
@@ -84,11 +74,7 @@ fn directories_and_what_cannot_be_read() {
     let directory = tempfile::tempdir().unwrap();
     let below = directory.path().join("a/b");
     std::fs::create_dir_all(&below).unwrap();
-    std::fs::copy(
-        at("demo/model-fp8.safetensors"),
-        below.join("m.safetensors"),
-    )
-    .unwrap();
+    std::fs::copy(at("demo/model-fp8.safetensors"), below.join("m.safetensors")).unwrap();
     std::fs::write(below.join("README.md"), "hello").unwrap();
     let path = directory.path().to_str().unwrap();
     assert_eq!(scan(&[path]), (Some(0), "2 files: safe\n".to_owned()));
@@ -101,10 +87,7 @@ fn directories_and_what_cannot_be_read() {
     std::fs::write(below.join("old.pkl"), [0xfe; 9]).unwrap();
     let (code, text) = scan(&[path]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(
-        text.contains("a file of this name may be unpickled"),
-        "{text}"
-    );
+    assert!(text.contains("a file of this name may be unpickled"), "{text}");
     std::fs::copy(at("pth/attack_os.pt"), below.join("os.bin")).unwrap();
     assert_eq!(scan(&[path]).0, Some(8));
     // Objects of an array are unpickled, and these are numbers and text.
@@ -207,10 +190,7 @@ fn objects_may_be_opaque() {
     std::fs::write(&path, checkpoint("argparse", "Namespace")).unwrap();
     let (code, found) = scan(&[input]);
     assert_eq!(code, Some(1));
-    assert!(
-        found.contains("  suspicious  argparse.Namespace\n"),
-        "{found}"
-    );
+    assert!(found.contains("  suspicious  argparse.Namespace\n"), "{found}");
     let remember =
         |arguments: &[&str]| amn(&[&["remember", input, "-o", output], arguments].concat());
     assert_eq!(remember(&[]).status.code(), Some(5));
@@ -222,12 +202,7 @@ fn objects_may_be_opaque() {
     );
     let run = remember(&["--allow-opaque", "argparse.Namespace"]);
     let told = String::from_utf8_lossy(&run.stdout);
-    assert_eq!(
-        run.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&run.stderr)
-    );
+    assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
     assert!(
         told.contains(
             "Note: objects of argparse.Namespace are opaque: what they hold is not read\n"
@@ -235,10 +210,7 @@ fn objects_may_be_opaque() {
         "{told}"
     );
     let written = anamnesis::parse(&out).unwrap();
-    assert_eq!(
-        written.tensors().map(|t| t.name()).collect::<Vec<_>>(),
-        ["w"]
-    );
+    assert_eq!(written.tensors().map(|t| t.name()).collect::<Vec<_>>(), ["w"]);
     // What runs code is no opaque value, whatever the user says.
     std::fs::write(&path, checkpoint("os", "system")).unwrap();
     assert_eq!(scan(&[input]).0, Some(8));
@@ -275,16 +247,8 @@ fn classes_may_be_keys() {
     assert_eq!(remember(&opaque).status.code(), Some(6));
     let run = remember(&[opaque[0], opaque[1], "--skip-unsupported"]);
     let told = String::from_utf8_lossy(&run.stdout);
-    assert_eq!(
-        run.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&run.stderr)
-    );
+    assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
     assert!(told.contains("class"), "{told}");
     let written = anamnesis::parse(&out).unwrap();
-    assert_eq!(
-        written.tensors().map(|t| t.name()).collect::<Vec<_>>(),
-        ["w"]
-    );
+    assert_eq!(written.tensors().map(|t| t.name()).collect::<Vec<_>>(), ["w"]);
 }

@@ -17,53 +17,26 @@ const PAYLOADS: &[(&str, &[u8])] = &[
     ("INST", b"(S'true'\nios\nsystem\n."),
     ("OBJ", b"(cos\nsystem\nU\x04trueo."),
     ("protocol 2", b"\x80\x02cposix\nsystem\nU\x04true\x85R."),
-    (
-        "protocol 4",
-        b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.",
-    ),
+    ("protocol 4", b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R."),
     ("escapes", b"S'o\\x73'\nS'syst\\145m'\n\x93(S'true'\ntR."),
-    (
-        "escapes of Unicode",
-        b"V\\u006fs\nVsyste\\u006d\n\x93(Vtrue\ntR.",
-    ),
+    ("escapes of Unicode", b"V\\u006fs\nVsyste\\u006d\n\x93(Vtrue\ntR."),
     ("a number before", b"I0x10\n0cos\nsystem\n(S'true'\ntR."),
     ("a float before", b"F1_0.0\n0cos\nsystem\n(S'true'\ntR."),
     ("MZ before", b"MZ\x000cos\nsystem\n(S'true'\ntR."),
-    (
-        "GGUF before",
-        b"GGUF\x03\0\0\0\x000cos\nsystem\n(S'true'\ntR.",
-    ),
-    (
-        "U and bytes before",
-        b"U\x07QNAT\0\0\x000cos\nsystem\n(S'true'\ntR.",
-    ),
+    ("GGUF before", b"GGUF\x03\0\0\0\x000cos\nsystem\n(S'true'\ntR."),
+    ("U and bytes before", b"U\x07QNAT\0\0\x000cos\nsystem\n(S'true'\ntR."),
     (
         "an underscore in the memo",
         b"\x80\x02U\x02osU\x06systemU\x01aU\x01bp1_0\np1_0\n00\x93(U\x04truetR.",
     ),
-    (
-        "spaces in the memo",
-        b"cos\nsystem\np 7\n0g+0_7\n(S'true'\ntR.",
-    ),
-    (
-        "a large place in the memo",
-        b"cos\nsystem\np99999999999\n0g99999999999\n(S'true'\ntR.",
-    ),
+    ("spaces in the memo", b"cos\nsystem\np 7\n0g+0_7\n(S'true'\ntR."),
+    ("a large place in the memo", b"cos\nsystem\np99999999999\n0g99999999999\n(S'true'\ntR."),
     ("arguments in a list", b"cos\nsystem\n(lS'true'\naR."),
-    (
-        "a second pickle",
-        b"\x80\x02}.\x80\x02cos\nsystem\n(S'true'\ntR.",
-    ),
+    ("a second pickle", b"\x80\x02}.\x80\x02cos\nsystem\n(S'true'\ntR."),
     ("a third pickle", b"N.N.cos\nsystem\n(S'true'\ntR."),
-    (
-        "a harmless call before",
-        b"ccollections\nOrderedDict\n)R0cos\nsystem\n(S'true'\ntR.",
-    ),
+    ("a harmless call before", b"ccollections\nOrderedDict\n)R0cos\nsystem\n(S'true'\ntR."),
     ("protocol 2 of Python 2", b"c__builtin__\neval\n(S'1'\ntR."),
-    (
-        "a name with dots",
-        b"\x80\x04\x8c\x0btorch.serial\x8c\x08os.execv\x93)R.",
-    ),
+    ("a name with dots", b"\x80\x04\x8c\x0btorch.serial\x8c\x08os.execv\x93)R."),
 ];
 
 type Wrapper = (&'static str, fn(&[u8]) -> Vec<u8>);
@@ -116,9 +89,7 @@ const WRAPPERS: &[Wrapper] = &[
     ("gzip in gzip", |bytes| gzip(&gzip(bytes))),
     ("a member", |bytes| zip("model.pkl", bytes)),
     ("a member without ending", |bytes| zip("x", bytes)),
-    ("archives in archives", |bytes| {
-        zip("a.zip", &gzip(&tar(b'0', &zip("x", bytes))))
-    }),
+    ("archives in archives", |bytes| zip("a.zip", &gzip(&tar(b'0', &zip("x", bytes))))),
     ("a checkpoint", checkpoint),
     ("another member of a checkpoint", |bytes| {
         let main = Member::stored("a/data.pkl", b"\x80\x02}.");
@@ -129,19 +100,12 @@ const WRAPPERS: &[Wrapper] = &[
         Zip::of(&[main, Member::stored("a/data/0", bytes)]).file()
     }),
     ("a second archive", |bytes| {
-        [
-            checkpoint(b"\x80\x02}."),
-            checkpoint(bytes),
-            b"JUNK".to_vec(),
-        ]
-        .concat()
+        [checkpoint(b"\x80\x02}."), checkpoint(bytes), b"JUNK".to_vec()].concat()
     }),
     ("an archive behind other content", |bytes| {
         [b"GGUF\x03\0\0\0\0\0".to_vec(), checkpoint(bytes)].concat()
     }),
-    ("an archive with bytes behind", |bytes| {
-        [&checkpoint(bytes)[..], b"JUNK"].concat()
-    }),
+    ("an archive with bytes behind", |bytes| [&checkpoint(bytes)[..], b"JUNK"].concat()),
     ("an archive between other content", |bytes| {
         [&b"\x01\x02"[..], &checkpoint(bytes), &[0; 2000]].concat()
     }),
@@ -192,10 +156,7 @@ fn what_is_not_looked_into_is_suspicious() {
         ("elf", b"\x7fELF\x02\x01\x01"),
         ("a.ipynb", b"{\"cells\": [], \"nbformat\": 4}"),
         ("config.json", b"{\"auto_map\": {\"AutoModel\": \"x.Y\"}}"),
-        (
-            "escaped.json",
-            b"{\"auto\\u005fmap\": {\"AutoModel\": \"x.Y\"}}",
-        ),
+        ("escaped.json", b"{\"auto\\u005fmap\": {\"AutoModel\": \"x.Y\"}}"),
         ("args.pkl", b"cargparse\nNamespace\n)R."),
         ("text.pt", b"hello\n"),
         ("cut.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\x03k"),
@@ -214,29 +175,20 @@ fn what_is_not_looked_into_is_suspicious() {
 #[test]
 fn harmless_content_is_safe() {
     let directory = tempfile::tempdir().unwrap();
-    let long = format!(
-        "In all of this text there is nothing. {}",
-        "word ".repeat(40_000)
-    );
+    let long = format!("In all of this text there is nothing. {}", "word ".repeat(40_000));
     let files: &[(&str, &[u8])] = &[
         ("empty", b""),
         ("README", long.as_bytes()),
         ("labels.txt", b"cat\ndog\nfish\n"),
         ("imports.txt", b"import numpy\nimport torch\n"),
         ("classes.txt", b"class\n(x\n"),
-        (
-            "requirements.txt",
-            b"certifi==2024.1\ncharset-normalizer==3\n",
-        ),
+        ("requirements.txt", b"certifi==2024.1\ncharset-normalizer==3\n"),
         ("P.md", b"Please read\nthis.\n"),
         ("vocab.json", b"{\"a\": 1}"),
         ("list.json", b"[\"a\"]"),
         ("utf16.txt", b"\xff\xfea\0b\0"),
         ("image.png", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"),
-        (
-            "tokenizer.model",
-            b"\x0a\x0e\x0a\x05<unk>\x15\0\0\0\0\x18\x02",
-        ),
+        ("tokenizer.model", b"\x0a\x0e\x0a\x05<unk>\x15\0\0\0\0\x18\x02"),
         ("model.onnx", b"\x08\x08\x12\x07pytorch"),
         ("values.pkl", b"\x80\x02}X\x01\0\0\0aK\x01s."),
         ("old.pkl", b"(dp0\nS'a'\np1\nI1\ns."),
@@ -256,11 +208,7 @@ fn harmless_content_is_safe() {
             }
             let output = amn(&["scan", path.to_str().unwrap()]);
             let text = String::from_utf8_lossy(&output.stdout);
-            assert_eq!(
-                output.status.code(),
-                Some(0),
-                "{name}, packed: {packed}: {text}"
-            );
+            assert_eq!(output.status.code(), Some(0), "{name}, packed: {packed}: {text}");
         }
     }
 }

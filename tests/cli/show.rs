@@ -33,10 +33,7 @@ fn statistics_are_numpys() {
     let tensor = &json(&at("demo/model-fp8.safetensors"), &[WEIGHT, "--bins", "4"])["tensors"][0];
     let near = |field: &str, expected: f64| {
         let found = tensor[field].as_f64().unwrap();
-        assert!(
-            (found - expected).abs() <= expected.abs() * 1e-12,
-            "{field}: {found}"
-        );
+        assert!((found - expected).abs() <= expected.abs() * 1e-12, "{field}: {found}");
     };
     near("min", -0.199_157_714_843_75);
     near("max", 0.199_157_714_843_75);
@@ -45,17 +42,9 @@ fn statistics_are_numpys() {
     assert_eq!(tensor["zeros"], 2);
     assert_eq!(tensor["values"], 65536);
     assert_eq!(tensor["dtype"], "F32");
-    assert_eq!(
-        tensor["histogram"]["counts"],
-        serde_json::json!([15, 32755, 32754, 12])
-    );
+    assert_eq!(tensor["histogram"]["counts"], serde_json::json!([15, 32755, 32754, 12]));
     // The number of threads changes no bit.
-    let of = |threads| {
-        show(
-            &at("demo/model-fp8.safetensors"),
-            &[WEIGHT, "--json", "-j", threads],
-        )
-    };
+    let of = |threads| show(&at("demo/model-fp8.safetensors"), &[WEIGHT, "--json", "-j", threads]);
     assert_eq!(of("1"), of("5"));
 }
 
@@ -64,28 +53,13 @@ fn statistics_are_numpys() {
 fn values_that_are_not_finite() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
-    let values = [
-        1.0,
-        2.0,
-        4.0,
-        f32::NAN,
-        f32::INFINITY,
-        f32::NEG_INFINITY,
-        0.0,
-        -0.0,
-        -3.5,
-    ];
+    let values = [1.0, 2.0, 4.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, -3.5];
     let tensors = [
         raw("x", "F32", &[9], f32s(&values)),
         raw("nothing", "F32", &[0, 4], vec![]),
         raw("alike", "F32", &[3], f32s(&[2.0; 3])),
         raw("lost", "F32", &[], f32s(&[f32::NAN])),
-        raw(
-            "wide",
-            "F64",
-            &[2],
-            [f64::MIN, f64::MAX].map(f64::to_le_bytes).concat(),
-        ),
+        raw("wide", "F64", &[2], [f64::MIN, f64::MAX].map(f64::to_le_bytes).concat()),
     ];
     std::fs::write(&path, file(&tensors, &[])).unwrap();
     let path = path.to_str().unwrap();
@@ -126,13 +100,7 @@ fn values_and_slices() {
         .collect();
     let csv = show(&path, &["--csv", &format!("{WEIGHT}[3:5, -2:]")]);
     let at = |row: usize, col: usize| values[row * 256 + col];
-    let rows = format!(
-        "{},{}\n{},{}\n",
-        at(3, 254),
-        at(3, 255),
-        at(4, 254),
-        at(4, 255)
-    );
+    let rows = format!("{},{}\n{},{}\n", at(3, 254), at(3, 255), at(4, 254), at(4, 255));
     assert_eq!(csv, rows);
     assert_eq!(csv, show(&path, &["--csv", WEIGHT, "--slice", "3:5, -2:"]));
     let all = show(&path, &["--csv", WEIGHT]);
@@ -172,38 +140,20 @@ fn numpy_files() {
     let expected = safetensors::SafeTensors::deserialize(&expected).unwrap();
     let written = anamnesis::parse(&out).unwrap();
     let array = written.tensors().next().unwrap();
-    assert_eq!(
-        (array.dtype(), array.shape()),
-        (anamnesis::Dtype::F32, &[256, 256][..])
-    );
-    assert_eq!(
-        &*array.bytes().unwrap(),
-        expected.tensor(WEIGHT).unwrap().data()
-    );
+    assert_eq!((array.dtype(), array.shape()), (anamnesis::Dtype::F32, &[256, 256][..]));
+    assert_eq!(&*array.bytes().unwrap(), expected.tensor(WEIGHT).unwrap().data());
     // What is there stays, unless it may be replaced; a failure leaves nothing.
     assert_eq!(code(&path, &[WEIGHT, "--npy", &out]), Some(7));
-    assert_eq!(
-        code(&path, &[WEIGHT, "--npy", &out, "--slice", "[999]", "-f"]),
-        Some(2)
-    );
+    assert_eq!(code(&path, &[WEIGHT, "--npy", &out, "--slice", "[999]", "-f"]), Some(2));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     show(&path, &[WEIGHT, "--npy", &out, "--slice", "[0, :3]", "-f"]);
     let written = anamnesis::parse(&out).unwrap();
     assert_eq!(written.tensors().next().unwrap().shape(), [3]);
     // NumPy has no BF16: the values are widened. Integers are as they are.
-    show(
-        &at("demo/model-fp8.safetensors"),
-        &["--stored", "*_scale", "--npy", &out, "-f"],
-    );
+    show(&at("demo/model-fp8.safetensors"), &["--stored", "*_scale", "--npy", &out, "-f"]);
     let written = anamnesis::parse(&out).unwrap();
-    assert_eq!(
-        written.tensors().next().unwrap().dtype(),
-        anamnesis::Dtype::F32
-    );
-    assert_eq!(
-        code(&at("mlx/tiny_qwen3_moe/model"), &["*", "--npy", &out, "-f"]),
-        Some(2)
-    );
+    assert_eq!(written.tensors().next().unwrap().dtype(), anamnesis::Dtype::F32);
+    assert_eq!(code(&at("mlx/tiny_qwen3_moe/model"), &["*", "--npy", &out, "-f"]), Some(2));
 }
 
 #[test]
@@ -217,9 +167,7 @@ fn several_tensors_are_a_table() {
     assert_eq!(rows.len(), 3);
     assert_eq!(
         rows[0],
-        [
-            "NAME", "DTYPE", "SHAPE", "MIN", "MAX", "MEAN", "STD", "ZEROS", "NAN", "INF"
-        ]
+        ["NAME", "DTYPE", "SHAPE", "MIN", "MAX", "MEAN", "STD", "ZEROS", "NAN", "INF"]
     );
     assert_eq!(rows[2][..3], ["model.norm.weight", "BF16", "[64]"]);
     // Without a name all tensors of the model, decoded: each expert is one.
@@ -234,8 +182,5 @@ fn several_tensors_are_a_table() {
     let path = directory.path().join("m.safetensors");
     let long = raw("n", "I64", &[1], i64::MAX.to_le_bytes().to_vec());
     std::fs::write(&path, file(&[long], &[])).unwrap();
-    assert_eq!(
-        show(path.to_str().unwrap(), &["n", "--csv"]),
-        "9223372036854775807\n"
-    );
+    assert_eq!(show(path.to_str().unwrap(), &["n", "--csv"]), "9223372036854775807\n");
 }

@@ -107,9 +107,6 @@ fn a_directory_can_be_resumed() {
         partial.display()
     );
     assert_eq!(message, expected);
-    assert_eq!(
-        end(start(&input, &out, &["--resume"])),
-        (Some(0), String::new())
-    );
+    assert_eq!(end(start(&input, &out, &["--resume"])), (Some(0), String::new()));
     assert_same_tree(&want, &tree(&out), "resumed");
 }

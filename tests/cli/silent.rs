@@ -50,12 +50,7 @@ fn refused(arguments: &[&str], code: i32, words: &[&str], place: &Path) {
 fn plain_directory(root: &Path) -> PathBuf {
     let path = root.join("plain");
     let tensors = [
-        raw(
-            "model.layers.0.mlp.up_proj.weight",
-            "F32",
-            &[2, 64],
-            f32s(&[0.1; 128]),
-        ),
+        raw("model.layers.0.mlp.up_proj.weight", "F32", &[2, 64], f32s(&[0.1; 128])),
         raw("model.norm.weight", "F16", &[2], vec![0, 0x3c, 0, 0x3c]),
         raw("model.ids", "I64", &[1], vec![7, 0, 0, 0, 0, 0, 0, 0]),
     ];

@@ -19,12 +19,7 @@ fn succeeds(arguments: &[&str]) -> String {
 
 /// Confirms a manifest of `model` by reading the files again.
 fn confirm(model: &Path, manifest: &Path, files: usize, context: &str) {
-    let arguments = [
-        "check",
-        model.to_str().unwrap(),
-        "--manifest",
-        manifest.to_str().unwrap(),
-    ];
+    let arguments = ["check", model.to_str().unwrap(), "--manifest", manifest.to_str().unwrap()];
     let checked = succeeds(&[&arguments[..], &["--json"]].concat());
     let checked: Value = serde_json::from_str(&checked).unwrap();
     let found = &checked["models"][0];
@@ -48,25 +43,10 @@ fn model(directory: &Path) -> String {
         (0..n).map(value).flat_map(f32::to_le_bytes).collect()
     };
     let tensors = [
-        raw(
-            "model.layers.0.mlp.up_proj.weight",
-            "F32",
-            &[1024, 1024],
-            bytes(1 << 20),
-        ),
-        raw(
-            "model.layers.0.input_layernorm.weight",
-            "F32",
-            &[7],
-            bytes(7),
-        ),
+        raw("model.layers.0.mlp.up_proj.weight", "F32", &[1024, 1024], bytes(1 << 20)),
+        raw("model.layers.0.input_layernorm.weight", "F32", &[7], bytes(7)),
         raw("model.layers.0.odd", "U8", &[3], vec![1, 2, 3]),
-        raw(
-            "model.layers.0.mlp.down_proj.weight",
-            "F32",
-            &[512, 1024],
-            bytes(1 << 19),
-        ),
+        raw("model.layers.0.mlp.down_proj.weight", "F32", &[512, 1024], bytes(1 << 19)),
         raw("model.layers.0.none", "F32", &[0], vec![]),
     ];
     let path = directory.join("m.safetensors");
@@ -84,16 +64,7 @@ fn every_container_and_layout() {
     let (text, list) = (out.to_str().unwrap(), manifest.to_str().unwrap());
     for command in [
         &["remember", &input][..],
-        &[
-            "convert",
-            &input,
-            "--to",
-            "gguf",
-            "--exclude",
-            "*odd",
-            "--exclude",
-            "*none",
-        ],
+        &["convert", &input, "--to", "gguf", "--exclude", "*odd", "--exclude", "*none"],
         &["convert", &input, "--to", "npz"],
         &["forget", &input, "--to", "nf4"],
         &["forget", &input, "--to", "int8"],
@@ -131,19 +102,11 @@ fn sums_are_printed_and_in_json() {
     ];
     let lines = succeeds(&[&command[..], &["-q"]].concat());
     let said = succeeds(&command);
-    assert!(
-        said.contains("Output: ") && said.ends_with(&lines),
-        "{said}"
-    );
+    assert!(said.contains("Output: ") && said.ends_with(&lines), "{said}");
     assert_eq!(lines.lines().count(), 2);
     let manifest = directory.path().join("sums");
     std::fs::write(&manifest, &lines).unwrap();
-    confirm(
-        &directory.path().join("split-00001-of-00002.gguf"),
-        &manifest,
-        2,
-        "split",
-    );
+    confirm(&directory.path().join("split-00001-of-00002.gguf"), &manifest, 2, "split");
     let report: Value =
         serde_json::from_str(&succeeds(&[&command[..], &["--json"]].concat())).unwrap();
     let sums = report["sha256"].as_array().unwrap().iter();
@@ -164,14 +127,7 @@ fn directories_also_resumed() {
     let (input, want) = seven_layers(root.path(), 1024);
     let (out, partial) = (root.path().join("out"), root.path().join(".out.partial"));
     let manifest = out.join("SHA256SUMS");
-    let command = [
-        "remember",
-        input.to_str().unwrap(),
-        "-o",
-        out.to_str().unwrap(),
-        "-j",
-        "1",
-    ];
+    let command = ["remember", input.to_str().unwrap(), "-o", out.to_str().unwrap(), "-j", "1"];
     let mut child = Command::new(env!("CARGO_BIN_EXE_amn"));
     let mut child = child.args(command).stdout(Stdio::null()).spawn().unwrap();
     while names_in(&partial, ".safetensors").len() < 2 && child.try_wait().unwrap().is_none() {
@@ -191,12 +147,7 @@ fn directories_also_resumed() {
     );
     // A changed byte is found.
     std::fs::write(out.join("config.json"), "{} ").unwrap();
-    let checked = amn(&[
-        "check",
-        out.to_str().unwrap(),
-        "--manifest",
-        manifest.to_str().unwrap(),
-    ]);
+    let checked = amn(&["check", out.to_str().unwrap(), "--manifest", manifest.to_str().unwrap()]);
     assert_eq!(checked.status.code(), Some(1));
 }
 
@@ -237,14 +188,6 @@ fn places_and_names_of_manifests() {
     assert_eq!(std::fs::read(at("there")).unwrap(), b"x");
     succeeds(&[&command[..], &["--manifest", &at("there"), "-f"]].concat());
     let listed = std::fs::read_to_string(at("there")).unwrap();
-    assert!(
-        listed.starts_with('\\') && listed.ends_with("  a\\\\b\\nc.safetensors\n"),
-        "{listed}"
-    );
-    confirm(
-        Path::new(&out),
-        Path::new(&at("there")),
-        1,
-        "an escaped name",
-    );
+    assert!(listed.starts_with('\\') && listed.ends_with("  a\\\\b\\nc.safetensors\n"), "{listed}");
+    confirm(Path::new(&out), Path::new(&at("there")), 1, "an escaped name");
 }

@@ -10,12 +10,7 @@ use crate::common::{data, f32s, file, raw};
 
 /// What `amn` prints on a terminal of so many columns.
 fn printed(columns: u16, arguments: &[&str]) -> String {
-    let size = Winsize {
-        ws_row: 24,
-        ws_col: columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
+    let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let terminal = openpty(Some(&size), None).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_amn"));
     command.args(arguments).stdin(Stdio::null());
@@ -40,18 +35,12 @@ fn tables_end_at_the_edge() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
     let name = format!("model.{}.weight", "x".repeat(70));
-    let tensors = [
-        raw(&name, "F32", &[2], f32s(&[1.0, 2.0])),
-        raw("a", "F32", &[1], f32s(&[1.0])),
-    ];
+    let tensors = [raw(&name, "F32", &[2], f32s(&[1.0, 2.0])), raw("a", "F32", &[1], f32s(&[1.0]))];
     std::fs::write(&path, file(&tensors, &[])).unwrap();
     let path = path.to_str().unwrap();
     let whole = String::from_utf8(crate::amn(&["ls", path]).stdout).unwrap();
     assert!(whole.lines().next().unwrap().ends_with("  FILE"), "{whole}");
-    assert!(
-        whole.contains(&name) && !whole.contains('…'),
-        "pipes get whole lines: {whole}"
-    );
+    assert!(whole.contains(&name) && !whole.contains('…'), "pipes get whole lines: {whole}");
     let cut = printed(60, &["ls", path]);
     let lines: Vec<&str> = cut.lines().collect();
     for line in &lines[..3] {

@@ -27,10 +27,7 @@ impl Desk {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(root().join("tests"), directory.path().join("tests")).unwrap();
-        Self {
-            directory,
-            code: Cell::new(0),
-        }
+        Self { directory, code: Cell::new(0) }
     }
 
     /// Pulls the demo model into the store, as Ollama would.
@@ -59,10 +56,7 @@ impl Desk {
         if line == "echo $?" {
             return self.code.get().to_string();
         }
-        let script = format!(
-            "amn() {{ '{}' \"$@\"; }}\n{line}",
-            env!("CARGO_BIN_EXE_amn")
-        );
+        let script = format!("amn() {{ '{}' \"$@\"; }}\n{line}", env!("CARGO_BIN_EXE_amn"));
         let output = Command::new("sh")
             .args(["-c", &format!("exec 2>&1\n{script}")])
             .current_dir(self.directory.path())

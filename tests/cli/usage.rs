@@ -42,10 +42,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ("--scale-rule", &["x"]),
     ("--slice", &["x", "[x]", "[0"]),
     ("--sort", &["x"]),
-    (
-        "--tensor-type",
-        &["x", "=q8_0", "*=x", "nothing=q8_0", "re:[=q8_0"],
-    ),
+    ("--tensor-type", &["x", "=q8_0", "*=x", "nothing=q8_0", "re:[=q8_0"]),
     ("--threads", &["0", "x"]),
     ("--to", &["x"]),
     ("--token-embedding-type", &["x"]),
@@ -55,13 +52,7 @@ const WRONG: &[(&str, &[&str])] = &[
 
 /// Options that name files: those that are missing are errors of the system. `/dev/zero` is no file
 /// that can be read to its end.
-const FILES: &[&str] = &[
-    "--gguf-metadata",
-    "--imatrix",
-    "--like",
-    "--manifest",
-    "--rename-file",
-];
+const FILES: &[&str] = &["--gguf-metadata", "--imatrix", "--like", "--manifest", "--rename-file"];
 
 /// Options whose values are places of outputs.
 const OUTPUTS: &[&str] = &["--output", "--npy"];
@@ -122,10 +113,7 @@ fn wrong_values() {
                 Some((_, values)) => *values,
                 None if FILES.contains(&&*option) => &files,
                 None => {
-                    assert!(
-                        OUTPUTS.contains(&&*option),
-                        "{verb} {option} is in no table"
-                    );
+                    assert!(OUTPUTS.contains(&&*option), "{verb} {option} is in no table");
                     continue;
                 }
             };
@@ -181,10 +169,7 @@ fn names_that_no_tensor_has() {
     }
     let names = parse_names(&model);
     let slice = format!("{}[99999999]", names[0]);
-    assert_usage(
-        &["show".to_owned(), model.to_string(), slice.clone()],
-        &slice,
-    );
+    assert_usage(&["show".to_owned(), model.to_string(), slice.clone()], &slice);
 }
 
 fn parse_names(model: &str) -> Vec<String> {

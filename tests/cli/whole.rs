@@ -65,10 +65,7 @@ fn there_and_back() {
         .unwrap();
     assert_eq!(weight.dtype().name(), "F8_E4M3");
     let config = std::fs::read_to_string(directory.path().join("fp8/config.json")).unwrap();
-    assert!(
-        config.contains("quantization_config") && config.contains("hidden_size"),
-        "{config}"
-    );
+    assert!(config.contains("quantization_config") && config.contains("hidden_size"), "{config}");
 }
 
 /// A file has the tensors of a GGUF file under their own names, and so has a directory if it is
@@ -79,15 +76,7 @@ fn tensors_alone() {
     let from = path(&data().join("whole/llama/canonical.gguf"));
     let [file, sharded] = ["out.safetensors", "out"].map(|name| path(&directory.path().join(name)));
     run(&["remember", &from, "-o", &file]);
-    run(&[
-        "remember",
-        &from,
-        "-o",
-        &sharded,
-        "--tensors-only",
-        "--max-shard-size",
-        "20KB",
-    ]);
+    run(&["remember", &from, "-o", &sharded, "--tensors-only", "--max-shard-size", "20KB"]);
     for output in [file, sharded] {
         assert!(
             parse(output)
@@ -125,16 +114,7 @@ fn refusals() {
     assert!(error.contains("block_count"), "{error}");
     run(&["remember", &demo, "-o", &out, "--tensors-only"]);
     let from = path(&data().join("whole/qwen2/hf"));
-    let error = stderr(&[
-        "convert",
-        &from,
-        "--to",
-        "gguf",
-        "-o",
-        &out,
-        "--tokenizer-pre",
-        "morse",
-    ]);
+    let error = stderr(&["convert", &from, "--to", "gguf", "-o", &out, "--tokenizer-pre", "morse"]);
     assert!(error.contains("morse"), "{error}");
 }
 
@@ -145,46 +125,11 @@ fn a_file_type_that_a_model_has_already_makes_a_copy() {
     let at = |name: &str| path(&directory.path().join(name));
     let from = path(&data().join("whole/qwen2/hf"));
     let canonical = path(&data().join("whole/qwen2/canonical.gguf"));
-    run(&[
-        "convert",
-        &from,
-        "--to",
-        "gguf",
-        "-o",
-        &at("converted.gguf"),
-    ]);
-    run(&[
-        "forget",
-        &from,
-        "--to",
-        "gguf:bf16",
-        "-o",
-        &at("copied.gguf"),
-    ]);
-    run(&[
-        "forget",
-        &canonical,
-        "--to",
-        "gguf:bf16",
-        "-o",
-        &at("again.gguf"),
-    ]);
-    run(&[
-        "forget",
-        &canonical,
-        "--to",
-        "gguf:f32",
-        "-o",
-        &at("wide.gguf"),
-    ]);
-    run(&[
-        "forget",
-        &at("wide.gguf"),
-        "--to",
-        "gguf:f32",
-        "-o",
-        &at("wide-again.gguf"),
-    ]);
+    run(&["convert", &from, "--to", "gguf", "-o", &at("converted.gguf")]);
+    run(&["forget", &from, "--to", "gguf:bf16", "-o", &at("copied.gguf")]);
+    run(&["forget", &canonical, "--to", "gguf:bf16", "-o", &at("again.gguf")]);
+    run(&["forget", &canonical, "--to", "gguf:f32", "-o", &at("wide.gguf")]);
+    run(&["forget", &at("wide.gguf"), "--to", "gguf:f32", "-o", &at("wide-again.gguf")]);
     for (a, b) in [
         ("converted.gguf", "copied.gguf"),
         ("copied.gguf", "again.gguf"),

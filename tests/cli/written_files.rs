@@ -21,28 +21,12 @@ type Writer = (&'static str, &'static str, &'static str);
 const WRITERS: &[Writer] = &[
     ("remember", "remember IN -o OUT", "safetensors"),
     ("forget", "forget IN --to nf4 -o OUT", "safetensors"),
-    (
-        "forget to GGUF",
-        "forget IN --to gguf:q8_0 --tensors-only --pure -o OUT",
-        "gguf",
-    ),
-    (
-        "convert to GGUF",
-        "convert IN --to gguf --tensors-only -o OUT",
-        "gguf",
-    ),
+    ("forget to GGUF", "forget IN --to gguf:q8_0 --tensors-only --pure -o OUT", "gguf"),
+    ("convert to GGUF", "convert IN --to gguf --tensors-only -o OUT", "gguf"),
     ("convert to NPZ", "convert IN --to npz -o OUT", "npz"),
     ("merge", "merge IN adapter -o OUT", "safetensors"),
-    (
-        "a list of sums",
-        "remember IN -o ok.safetensors --force --manifest OUT",
-        "txt",
-    ),
-    (
-        "a list of sums of a directory",
-        "remember DIR -o ok --force --manifest OUT",
-        "txt",
-    ),
+    ("a list of sums", "remember IN -o ok.safetensors --force --manifest OUT", "txt"),
+    ("a list of sums of a directory", "remember DIR -o ok --force --manifest OUT", "txt"),
     ("an array", "show IN NAME --npy OUT", "npy"),
 ];
 
@@ -135,36 +119,18 @@ fn nothing_of_the_input_is_replaced() {
     let scene = Scene::new();
     let elsewhere = scene.at("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
-    for name in [
-        "card.txt",
-        "linked.safetensors",
-        "linked.gguf",
-        "linked.npz",
-        "linked.npy",
-    ] {
+    for name in ["card.txt", "linked.safetensors", "linked.gguf", "linked.npz", "linked.npy"] {
         std::fs::write(elsewhere.join(name), name).unwrap();
         symlink(elsewhere.join(name), scene.at("in").join(name)).unwrap();
     }
-    symlink(
-        scene.at("in/model.safetensors"),
-        scene.at("soft.safetensors"),
-    )
-    .unwrap();
-    std::fs::hard_link(
-        scene.at("in/model.safetensors"),
-        scene.at("hard.safetensors"),
-    )
-    .unwrap();
+    symlink(scene.at("in/model.safetensors"), scene.at("soft.safetensors")).unwrap();
+    std::fs::hard_link(scene.at("in/model.safetensors"), scene.at("hard.safetensors")).unwrap();
     std::fs::hard_link(scene.at("in/config.json"), scene.at("hard.json")).unwrap();
     let before = scene.content();
     for (writer, text, extension) in WRITERS {
         let mut refused = 0;
         // Of a single file what is read of its directory counts, and of a directory all of it.
-        let of_file = [
-            "in/model.safetensors",
-            "soft.safetensors",
-            "hard.safetensors",
-        ];
+        let of_file = ["in/model.safetensors", "soft.safetensors", "hard.safetensors"];
         let of_file = of_file.into_iter().chain(["in/config.json", "hard.json"]);
         let linked = format!("elsewhere/linked.{extension}");
         let link = format!("in/linked.{extension}");
@@ -215,29 +181,15 @@ fn files_that_options_name_are_not_replaced() {
     let list = "--manifest OUT";
     for (text, output) in [
         ("remember IN -o ok.safetensors --rename-file names", "names"),
-        (
-            "convert IN --to gguf --tensors-only -o ok --gguf-metadata kv",
-            "kv",
-        ),
-        (
-            "merge IN adapter -o ok.safetensors",
-            "adapter/adapter_config.json",
-        ),
-        (
-            "merge IN adapter -o ok.safetensors",
-            "adapter/adapter_model.safetensors",
-        ),
+        ("convert IN --to gguf --tensors-only -o ok --gguf-metadata kv", "kv"),
+        ("merge IN adapter -o ok.safetensors", "adapter/adapter_config.json"),
+        ("merge IN adapter -o ok.safetensors", "adapter/adapter_model.safetensors"),
     ] {
         let to_output = text
             .replace("ok.safetensors", "OUT")
             .replace("-o ok ", "-o OUT ");
         for text in [to_output, format!("{text} {list}")] {
-            let end = scene.run(
-                &text,
-                "in/model.safetensors",
-                &scene.at(output),
-                &["--force"],
-            );
+            let end = scene.run(&text, "in/model.safetensors", &scene.at(output), &["--force"]);
             assert_refused(&end, &text);
         }
     }
@@ -287,12 +239,7 @@ fn files_are_made_like_any_other() {
         let output = elsewhere.join(format!("out.{extension}"));
         for (umask, mode) in [("022", 0o644), ("027", 0o640), ("007", 0o660)] {
             let mut command = Command::new("sh");
-            command.args([
-                "-c",
-                "umask $0; exec \"$@\"",
-                umask,
-                env!("CARGO_BIN_EXE_amn"),
-            ]);
+            command.args(["-c", "umask $0; exec \"$@\"", umask, env!("CARGO_BIN_EXE_amn")]);
             command.args(scene.arguments(text, "in/model.safetensors", &output));
             let end = command.current_dir(scene.root.path()).output().unwrap();
             let error = String::from_utf8_lossy(&end.stderr);
@@ -331,11 +278,7 @@ fn files_are_made_like_any_other() {
 fn other_names_of_replaced_files_keep_their_content() {
     let scene = Scene::new();
     std::fs::create_dir(scene.at("elsewhere")).unwrap();
-    for text in [
-        "remember DIR -o OUT",
-        "forget DIR --to nf4 -o OUT",
-        "merge DIR adapter -o OUT",
-    ] {
+    for text in ["remember DIR -o OUT", "forget DIR --to nf4 -o OUT", "merge DIR adapter -o OUT"] {
         let output = scene.at("out");
         let run = |more: &[&str]| {
             let end = scene.run(text, "in", &output, more);
@@ -351,11 +294,7 @@ fn other_names_of_replaced_files_keep_their_content() {
         run(&["--force"]);
         for name in ["model.safetensors", "config.json"] {
             let other = scene.at("elsewhere").join(name);
-            assert_eq!(
-                std::fs::read(&other).unwrap(),
-                b"precious",
-                "{text}: {name}"
-            );
+            assert_eq!(std::fs::read(&other).unwrap(), b"precious", "{text}: {name}");
             assert_ne!(std::fs::read(output.join(name)).unwrap(), b"precious");
             std::fs::remove_file(other).unwrap();
         }
@@ -379,10 +318,7 @@ fn a_list_of_sums_is_no_file_of_the_output() {
         let text = format!("{text} --force --manifest OUT");
         let end = scene.run(&text, "in/model.safetensors", &scene.at(output), &[]);
         let error = assert_refused(&end, output);
-        assert!(
-            error.contains("the manifest is a file of the output"),
-            "{error}"
-        );
+        assert!(error.contains("the manifest is a file of the output"), "{error}");
         let config = scene.at("ok/config.json");
         assert!(!config.exists() || std::fs::read(config).unwrap().starts_with(b"{"));
     }
@@ -446,12 +382,7 @@ fn an_output_in_the_directory_of_the_input_is_replaced() {
         let error = String::from_utf8_lossy(&end.stderr);
         assert!(end.status.success(), "{error}");
         let output = scene.at("in/out.safetensors");
-        let end = scene.run(
-            "remember IN -o OUT",
-            "in/model.safetensors",
-            &output,
-            &["--force"],
-        );
+        let end = scene.run("remember IN -o OUT", "in/model.safetensors", &output, &["--force"]);
         let error = String::from_utf8_lossy(&end.stderr);
         assert!(end.status.success(), "{error}");
         std::fs::remove_file(output).unwrap();

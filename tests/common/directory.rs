@@ -59,10 +59,7 @@ pub const KEPT: &[(&str, &str)] = &[
 /// themselves.
 pub const LEFT_OUT: &[(&str, &str)] = &[
     ("extra/more.bin", "weights"),
-    (
-        "hf_quant_config.json",
-        "{\"producer\": {\"name\": \"test\"}}",
-    ),
+    ("hf_quant_config.json", "{\"producer\": {\"name\": \"test\"}}"),
     ("model_qmap.json", "{}"),
     ("quantize_config.json", "{\"quant_method\": \"fp8\"}"),
     ("training_args.bin", "weights"),
@@ -79,12 +76,7 @@ pub fn shard_name(no: usize, count: usize) -> String {
 pub fn shards(layers: usize, rows: usize) -> Vec<Vec<Raw>> {
     let mut random = Random(7 + rows as u64);
     let mut out = vec![Vec::new(); layers + 1];
-    out[0].push(raw(
-        "model.embed_tokens.weight",
-        "BF16",
-        &[8, 384],
-        random.bytes(8 * 384 * 2),
-    ));
+    out[0].push(raw("model.embed_tokens.weight", "BF16", &[8, 384], random.bytes(8 * 384 * 2)));
     for i in 0..layers {
         let (n, k) = if i == layers - 1 {
             (192, 192)
@@ -116,10 +108,7 @@ pub fn write_index(dir: &Path, name: &str, map: &[(&str, &str)]) {
         .iter()
         .map(|(tensor, file)| format!("{tensor:?}: {file:?}"))
         .collect();
-    let json = format!(
-        "{{\"metadata\": {{}}, \"weight_map\": {{{}}}}}",
-        entries.join(", ")
-    );
+    let json = format!("{{\"metadata\": {{}}, \"weight_map\": {{{}}}}}", entries.join(", "));
     std::fs::write(dir.join(name), json).unwrap();
 }
 
@@ -200,11 +189,7 @@ pub fn assert_same_tree(
     actual: &BTreeMap<String, Vec<u8>>,
     context: &str,
 ) {
-    assert_eq!(
-        expected.keys().collect::<Vec<_>>(),
-        actual.keys().collect::<Vec<_>>(),
-        "{context}"
-    );
+    assert_eq!(expected.keys().collect::<Vec<_>>(), actual.keys().collect::<Vec<_>>(), "{context}");
     for (name, bytes) in expected {
         assert!(*bytes == actual[name], "{context}: {name} differs");
     }
@@ -230,11 +215,7 @@ pub fn placement(dir: &Path) -> Vec<Vec<String>> {
     for name in &names {
         let bytes = std::fs::read(dir.join(name)).unwrap();
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
-        assert_eq!(
-            header.metadata().as_ref().unwrap()["format"],
-            "pt",
-            "{name}"
-        );
+        assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt", "{name}");
         for (tensor, view) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
             total += view.data().len();
             assert!(found.insert(tensor, name.clone()).is_none(), "twice");

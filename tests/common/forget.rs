@@ -12,9 +12,8 @@ use anamnesis::{
 use super::{Random, Raw, f32s, file, raw};
 
 /// GGUF file types whose encoders need an importance matrix.
-const NEED_IMPORTANCE: &[&str] = &[
-    "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s",
-];
+const NEED_IMPORTANCE: &[&str] =
+    &["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s"];
 
 /// Every scheme by name, those of GGUF last.
 pub fn every_scheme() -> Vec<String> {
@@ -80,10 +79,7 @@ pub fn encoded(
 ) -> Result<(ParsedModel, Report), AnamnesisError> {
     (options.single_file, options.scope) = (true, ModelScope::Tensors);
     let recovery = model.recovery(options)?;
-    Ok((
-        parse_bytes(recovery.to_bytes()?)?,
-        recovery.report().clone(),
-    ))
+    Ok((parse_bytes(recovery.to_bytes()?)?, recovery.report().clone()))
 }
 
 /// `model` decoded to F32.
@@ -125,11 +121,7 @@ pub type Stored = (String, Vec<usize>, Vec<u8>);
 
 /// A tensor as it is stored.
 pub fn stored(t: &Tensor<'_>) -> Stored {
-    (
-        t.dtype().to_string(),
-        t.shape().to_vec(),
-        t.bytes().unwrap().into_owned(),
-    )
+    (t.dtype().to_string(), t.shape().to_vec(), t.bytes().unwrap().into_owned())
 }
 
 /// Every tensor of `model` as it is stored, by name.
@@ -196,42 +188,12 @@ pub fn layer(random: &mut Random, no: usize, rows: usize, cols: usize) -> Vec<Ra
     let name = |end: &str| format!("model.layers.{no}.{end}");
     let mut floats = |n: usize| weights(random, n);
     vec![
-        raw(
-            &name("input_layernorm.weight"),
-            "BF16",
-            &[cols],
-            bf16s(&floats(cols)),
-        ),
-        raw(
-            &name("self_attn.q_proj.weight"),
-            "BF16",
-            &[rows, cols],
-            bf16s(&floats(rows * cols)),
-        ),
-        raw(
-            &name("self_attn.q_proj.bias"),
-            "BF16",
-            &[rows],
-            bf16s(&floats(rows)),
-        ),
-        raw(
-            &name("mlp.up_proj.weight"),
-            "F16",
-            &[rows, cols],
-            f16s(&floats(rows * cols)),
-        ),
-        raw(
-            &name("mlp.down_proj.weight"),
-            "F32",
-            &[cols, rows],
-            f32s(&floats(rows * cols)),
-        ),
-        raw(
-            &name("mlp.experts.gate_up_proj"),
-            "BF16",
-            &[2, 64, 96],
-            bf16s(&floats(2 * 64 * 96)),
-        ),
+        raw(&name("input_layernorm.weight"), "BF16", &[cols], bf16s(&floats(cols))),
+        raw(&name("self_attn.q_proj.weight"), "BF16", &[rows, cols], bf16s(&floats(rows * cols))),
+        raw(&name("self_attn.q_proj.bias"), "BF16", &[rows], bf16s(&floats(rows))),
+        raw(&name("mlp.up_proj.weight"), "F16", &[rows, cols], f16s(&floats(rows * cols))),
+        raw(&name("mlp.down_proj.weight"), "F32", &[cols, rows], f32s(&floats(rows * cols))),
+        raw(&name("mlp.experts.gate_up_proj"), "BF16", &[2, 64, 96], bf16s(&floats(2 * 64 * 96))),
     ]
 }
 
@@ -242,22 +204,11 @@ pub fn shards(layers: usize, rows: usize, cols: usize) -> Vec<Vec<Raw>> {
     let mut all: Vec<Vec<Raw>> = (0..layers)
         .map(|no| layer(&mut random, no, rows, cols))
         .collect();
-    let mut table = |name: &str| {
-        raw(
-            name,
-            "BF16",
-            &[64, cols],
-            bf16s(&weights(&mut random, 64 * cols)),
-        )
-    };
+    let mut table =
+        |name: &str| raw(name, "BF16", &[64, cols], bf16s(&weights(&mut random, 64 * cols)));
     let (embedding, head) = (table("model.embed_tokens.weight"), table("lm_head.weight"));
     all[0].insert(0, embedding);
-    all[layers - 1].push(raw(
-        "model.norm.weight",
-        "BF16",
-        &[cols],
-        vec![0x3f; 2 * cols],
-    ));
+    all[layers - 1].push(raw("model.norm.weight", "BF16", &[cols], vec![0x3f; 2 * cols]));
     all[layers - 1].push(head);
     all
 }

@@ -15,15 +15,7 @@ pub struct Gguf {
 impl Default for Gguf {
     fn default() -> Self {
         let (keys, infos, data) = Default::default();
-        Self {
-            version: 3,
-            alignment: 32,
-            tensor_count: 0,
-            kv_count: 0,
-            keys,
-            infos,
-            data,
-        }
+        Self { version: 3, alignment: 32, tensor_count: 0, kv_count: 0, keys, infos, data }
     }
 }
 

@@ -19,11 +19,8 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 /// The three output types with the names that golden files use.
-pub const TARGETS: [(TargetDtype, &str); 3] = [
-    (TargetDtype::F32, "f32"),
-    (TargetDtype::BF16, "bf16"),
-    (TargetDtype::F16, "f16"),
-];
+pub const TARGETS: [(TargetDtype, &str); 3] =
+    [(TargetDtype::F32, "f32"), (TargetDtype::BF16, "bf16"), (TargetDtype::F16, "f16")];
 
 /// Every dtype of the format, with its bits.
 pub const DTYPES: &[(&str, usize)] = &[
@@ -87,12 +84,7 @@ pub struct Raw {
 }
 
 pub fn raw(name: &str, dtype: &'static str, shape: &[usize], bytes: Vec<u8>) -> Raw {
-    Raw {
-        name: name.to_owned(),
-        dtype,
-        shape: shape.to_vec(),
-        bytes,
-    }
+    Raw { name: name.to_owned(), dtype, shape: shape.to_vec(), bytes }
 }
 
 pub fn f32s(values: &[f32]) -> Vec<u8> {
@@ -122,10 +114,8 @@ pub fn file(tensors: &[Raw], metadata: &[(&str, &str)]) -> Vec<u8> {
 
 /// Fails unless `actual` has exactly the tensors of `expected`, bit for bit; NaN equals NaN.
 pub fn assert_same(expected: &[u8], actual: &[u8], context: &str) {
-    let (expected, actual) = (
-        SafeTensors::deserialize(expected).unwrap(),
-        SafeTensors::deserialize(actual).unwrap(),
-    );
+    let (expected, actual) =
+        (SafeTensors::deserialize(expected).unwrap(), SafeTensors::deserialize(actual).unwrap());
     let names = |s: &SafeTensors<'_>| {
         let mut names: Vec<String> = s.names().iter().map(|n| n.to_string()).collect();
         names.sort();
@@ -134,11 +124,7 @@ pub fn assert_same(expected: &[u8], actual: &[u8], context: &str) {
     assert_eq!(names(&expected), names(&actual), "{context}: names");
     for (name, want) in expected.tensors() {
         let got = actual.tensor(&name).unwrap();
-        assert_eq!(
-            (want.dtype(), want.shape()),
-            (got.dtype(), got.shape()),
-            "{context}: {name}"
-        );
+        assert_eq!((want.dtype(), want.shape()), (got.dtype(), got.shape()), "{context}: {name}");
         let dtype = Dtype::try_from(want.dtype()).unwrap();
         if let Some(i) = first_difference(dtype, want.data(), got.data()) {
             let size = dtype.bits() / 8;
@@ -187,14 +173,8 @@ pub fn rounded(f32: &[u8], model: &ParsedModel, target: TargetDtype) -> Vec<u8> 
         _ => safetensors::Dtype::F16,
     };
     let views = out.iter().map(|(name, t, bytes)| match bytes.is_empty() {
-        true => (
-            name,
-            TensorView::new(t.dtype(), t.shape().to_vec(), t.data()).unwrap(),
-        ),
-        false => (
-            name,
-            TensorView::new(dtype, t.shape().to_vec(), bytes).unwrap(),
-        ),
+        true => (name, TensorView::new(t.dtype(), t.shape().to_vec(), t.data()).unwrap()),
+        false => (name, TensorView::new(dtype, t.shape().to_vec(), bytes).unwrap()),
     });
     safetensors::serialize(views, None).unwrap()
 }
@@ -256,10 +236,5 @@ pub fn each_case(
             failures.push(format!("{}: {text}", case.display()));
         }
     }
-    assert!(
-        failures.is_empty(),
-        "{} failures:\n{}",
-        failures.len(),
-        failures.join("\n")
-    );
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }

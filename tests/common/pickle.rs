@@ -11,12 +11,7 @@ pub fn archive(pickle: &[u8]) -> Vec<u8> {
 }
 
 pub fn text(text: &str) -> Vec<u8> {
-    [
-        &b"X"[..],
-        &(text.len() as u32).to_le_bytes(),
-        text.as_bytes(),
-    ]
-    .concat()
+    [&b"X"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
 }
 
 pub fn int(n: i64) -> Vec<u8> {
@@ -24,12 +19,7 @@ pub fn int(n: i64) -> Vec<u8> {
 }
 
 pub fn tuple(items: &[i64]) -> Vec<u8> {
-    [
-        b"(".to_vec(),
-        items.iter().flat_map(|&n| int(n)).collect(),
-        b"t".to_vec(),
-    ]
-    .concat()
+    [b"(".to_vec(), items.iter().flat_map(|&n| int(n)).collect(), b"t".to_vec()].concat()
 }
 
 /// A persistent id that names a storage.
@@ -61,27 +51,12 @@ pub fn call(
     more: &[u8],
 ) -> Vec<u8> {
     let function = format!("ctorch._utils\n{function}\n(");
-    [
-        function.as_bytes(),
-        storage,
-        &int(offset),
-        &tuple(shape),
-        &tuple(strides),
-        more,
-        b"tR",
-    ]
-    .concat()
+    [function.as_bytes(), storage, &int(offset), &tuple(shape), &tuple(strides), more, b"tR"]
+        .concat()
 }
 
 pub fn view(storage: &[u8], offset: i64, shape: &[i64], strides: &[i64]) -> Vec<u8> {
-    call(
-        "_rebuild_tensor_v2",
-        storage,
-        offset,
-        shape,
-        strides,
-        b"\x89}",
-    )
+    call("_rebuild_tensor_v2", storage, offset, shape, strides, b"\x89}")
 }
 
 pub fn good() -> Vec<u8> {
@@ -101,18 +76,7 @@ pub fn one(tensor: &[u8]) -> Vec<u8> {
 /// ended by `after`.
 pub fn calls(n: usize, before: &[u8], after: &[u8]) -> Vec<u8> {
     let items = b"K\0".repeat(200_000);
-    archive(
-        &[
-            before,
-            b"(",
-            &items,
-            after,
-            b"q\x020",
-            &b"h\0h\x02R0".repeat(n),
-            b"N.",
-        ]
-        .concat(),
-    )
+    archive(&[before, b"(", &items, after, b"q\x020", &b"h\0h\x02R0".repeat(n), b"N."].concat())
 }
 
 /// A checkpoint in the stream format: the pickled object `root`, the pickled `keys` of the
@@ -131,11 +95,7 @@ pub fn stream(root: &[u8], keys: &[u8], storages: &[(u64, usize)]) -> Vec<u8> {
 
 /// A checkpoint in the tar format, with a pickle of `{'x': tensor 2}`.
 pub fn tar(storages: &[u8], tensors: &[u8]) -> Vec<u8> {
-    let files = [
-        ("storages", storages),
-        ("tensors", tensors),
-        ("pickle", &dict(b"K\x02Q")),
-    ];
+    let files = [("storages", storages), ("tensors", tensors), ("pickle", &dict(b"K\x02Q"))];
     let files = files.map(|(name, content)| tarred(name, &format!("{:o}", content.len()), content));
     [files.concat(), vec![0; 512]].concat()
 }

@@ -59,17 +59,11 @@ pub fn recover(bytes: Vec<u8>, config: &str) -> Result<Vec<u8>> {
         "" => anamnesis::parse_bytes(bytes)?,
         _ => parse_beside(
             &bytes,
-            &[(
-                "config.json",
-                &format!(r#"{{"quantization_config":{config}}}"#),
-            )],
+            &[("config.json", &format!(r#"{{"quantization_config":{config}}}"#))],
         )?,
     };
     let result = model.remember_to_bytes(TargetDtype::F32);
-    let (info, said) = (
-        model.inspect(),
-        result.as_ref().err().map(ToString::to_string),
-    );
+    let (info, said) = (model.inspect(), result.as_ref().err().map(ToString::to_string));
     assert!(
         info.problems.is_empty() || said == Some(info.problems[0].clone()),
         "{said:?} {:?}",
@@ -121,10 +115,7 @@ pub fn verdict_of<T>(
     words: &[&str],
 ) -> Option<String> {
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(result));
-    caught.map_or_else(
-        |_| Some("panic".to_owned()),
-        |result| verdict(result, kind, words),
-    )
+    caught.map_or_else(|_| Some("panic".to_owned()), |result| verdict(result, kind, words))
 }
 
 /// As [`check`], of rows of a list of tensors, a config and what is expected.
@@ -156,11 +147,8 @@ pub fn check(table: &str) {
             .find(|k| format!("{k:?}") == kind)
             .unwrap();
         let bytes = file(&tensors(list), &[]);
-        let wrong = verdict_of(
-            || recover(bytes, config),
-            kind,
-            &words.split(" & ").collect::<Vec<_>>(),
-        );
+        let wrong =
+            verdict_of(|| recover(bytes, config), kind, &words.split(" & ").collect::<Vec<_>>());
         failures.extend(wrong.map(|w| format!("\n{list:.300} | {config}\n    {w}")));
     }
     assert!(failures.is_empty(), "{failures}");

@@ -70,31 +70,12 @@ pub struct Zip {
 
 impl Member {
     fn new(name: &str, method: u16, content: &[u8], data: Vec<u8>) -> Self {
-        let (crc, stored_len, len) = (
-            crc32fast::hash(content),
-            data.len() as u32,
-            content.len() as u32,
-        );
-        let head = Header {
-            signature: 0x0403_4b50,
-            method,
-            crc,
-            stored_len,
-            len,
-            ..Header::default()
-        };
-        let local = Header {
-            name: name.as_bytes().to_vec(),
-            ..head
-        };
-        Self {
-            central: Header {
-                signature: 0x0201_4b50,
-                ..local.clone()
-            },
-            local,
-            data,
-        }
+        let (crc, stored_len, len) =
+            (crc32fast::hash(content), data.len() as u32, content.len() as u32);
+        let head =
+            Header { signature: 0x0403_4b50, method, crc, stored_len, len, ..Header::default() };
+        let local = Header { name: name.as_bytes().to_vec(), ..head };
+        Self { central: Header { signature: 0x0201_4b50, ..local.clone() }, local, data }
     }
 
     pub fn stored(name: &str, content: &[u8]) -> Self {
@@ -164,10 +145,7 @@ impl Header {
 
 impl Zip {
     pub fn of(members: &[Member]) -> Self {
-        Self {
-            members: members.to_vec(),
-            ..Self::default()
-        }
+        Self { members: members.to_vec(), ..Self::default() }
     }
 
     /// The whole file.
@@ -184,12 +162,7 @@ impl Zip {
         self.end64
             .iter()
             .for_each(|end| end.write(&mut out, [n, len, offset]));
-        let End {
-            disks,
-            entries,
-            comment,
-            ..
-        } = &self.end;
+        let End { disks, entries, comment, .. } = &self.end;
         out.extend(b"PK\x05\x06");
         let entries = entries.map(|said| said.unwrap_or(n as u16));
         [disks[0], disks[1], entries[0], entries[1]]
@@ -246,13 +219,8 @@ pub fn tarred(name: &str, size: &str, content: &[u8]) -> Vec<u8> {
 
 /// An NPY array of version 1 with this header, without padding.
 pub fn npy(header: &str, data: &[u8]) -> Vec<u8> {
-    [
-        &b"\x93NUMPY\x01\0"[..],
-        &(header.len() as u16).to_le_bytes(),
-        header.as_bytes(),
-        data,
-    ]
-    .concat()
+    [&b"\x93NUMPY\x01\0"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes(), data]
+        .concat()
 }
 
 /// An NPY header with these three values.
@@ -266,10 +234,7 @@ pub fn zeros(n: usize) -> Vec<u8> {
 }
 
 pub fn two() -> Zip {
-    Zip::of(&[
-        Member::stored("a.npy", &zeros(9)),
-        Member::deflated("b.npy", &zeros(300)),
-    ])
+    Zip::of(&[Member::stored("a.npy", &zeros(9)), Member::deflated("b.npy", &zeros(300))])
 }
 
 /// An archive of two arrays, changed.

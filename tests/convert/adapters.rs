@@ -27,10 +27,7 @@ fn open(name: &str) -> Adapter {
 /// The adapters of a case, with their weights.
 fn case(name: &str) -> Vec<Adapter> {
     match name {
-        "two" => vec![
-            open("plain").with_weight(0.5),
-            open("patterns").with_weight(-1.25),
-        ],
+        "two" => vec![open("plain").with_weight(0.5), open("patterns").with_weight(-1.25)],
         name => vec![open(name)],
     }
 }
@@ -158,11 +155,7 @@ fn values_are_those_of_peft() {
             let (want, got) = (values(&want, t.name()), values(&got, &stored(t.name())));
             assert_eq!(want.len(), got.len(), "{context}: {}", t.name());
             for (want, got) in want.iter().zip(&got) {
-                assert!(
-                    ulps(*want, *got) <= 1,
-                    "{context}: {}: {want} {got}",
-                    t.name()
-                );
+                assert!(ulps(*want, *got) <= 1, "{context}: {}: {want} {got}", t.name());
                 differing += usize::from(want.to_bits() != got.to_bits());
                 all += 1;
             }
@@ -172,16 +165,8 @@ fn values_are_those_of_peft() {
             .filter(|t| !changed.iter().any(|name| name == t.name()))
         {
             let same = got.tensor(t.name()).unwrap();
-            assert_eq!(
-                (t.dtype(), t.shape()),
-                (same.dtype(), same.shape()),
-                "{context}"
-            );
-            assert!(
-                t.bytes().unwrap() == same.bytes().unwrap(),
-                "{context}: {}",
-                t.name()
-            );
+            assert_eq!((t.dtype(), t.shape()), (same.dtype(), same.shape()), "{context}");
+            assert!(t.bytes().unwrap() == same.bytes().unwrap(), "{context}: {}", t.name());
         }
     }
     // peft's sum of squares in F64 has another order, and so may the products.
@@ -193,12 +178,8 @@ fn values_are_those_of_peft() {
 fn narrower_types_are_rounded_once() {
     let root = tempfile::tempdir().unwrap();
     for name in ["base-nf4", "base-q8_0.gguf"] {
-        let wide = merged(
-            &base(name),
-            "plain",
-            TargetDtype::F32,
-            &root.path().join(format!("{name}-32")),
-        );
+        let wide =
+            merged(&base(name), "plain", TargetDtype::F32, &root.path().join(format!("{name}-32")));
         let narrow = merged(
             &base(name),
             "plain",

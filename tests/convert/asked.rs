@@ -56,10 +56,7 @@ fn tensors(path: &Path) -> Option<Vec<Raw>> {
 /// The model of the directory twice, below `a` and `b`, without its tensor `removed` below `b`.
 fn doubled(case: &Path, tensors: &[Raw], removed: Option<&str>) -> (tempfile::TempDir, PathBuf) {
     let root = tempfile::tempdir().unwrap();
-    let named = |prefix: &str, t: &Raw| Raw {
-        name: format!("{prefix}.{}", t.name),
-        ..t.clone()
-    };
+    let named = |prefix: &str, t: &Raw| Raw { name: format!("{prefix}.{}", t.name), ..t.clone() };
     let first = tensors.iter().map(|t| named("a", t));
     let second = tensors.iter().filter(|t| Some(&*t.name) != removed);
     let all: Vec<Raw> = first.chain(second.map(|t| named("b", t))).collect();
@@ -109,11 +106,9 @@ fn of_all_schemes() {
             }
             let context = format!("{}, {}: {error}", case.display(), removed.name);
             *tried.entry(family.clone()).or_default() += 1;
-            for asked in [
-                with(&["a.*"], &[], &[]),
-                with(&[], &["b.*"], &[]),
-                with(&[], &[], &["b.*"]),
-            ] {
+            for asked in
+                [with(&["a.*"], &[], &[]), with(&[], &["b.*"], &[]), with(&[], &[], &["b.*"])]
+            {
                 let found = outputs(&model, asked).unwrap_or_else(|e| panic!("{context}: {e}"));
                 assert!(found == of_a, "{context}");
             }
@@ -124,18 +119,9 @@ fn of_all_schemes() {
                     .all(|(name, bytes)| found.get(name) == Some(bytes)),
                 "{context}"
             );
-            assert!(
-                model.recovery(with(&["b.*"], &[], &[])).is_err(),
-                "{context}"
-            );
-            assert!(
-                model.recovery(with(&[], &["a.*"], &[])).is_err(),
-                "{context}"
-            );
-            assert!(
-                model.recovery(with(&[], &[], &["a.*"])).is_err(),
-                "{context}"
-            );
+            assert!(model.recovery(with(&["b.*"], &[], &[])).is_err(), "{context}");
+            assert!(model.recovery(with(&[], &["a.*"], &[])).is_err(), "{context}");
+            assert!(model.recovery(with(&[], &[], &["a.*"])).is_err(), "{context}");
         }
     }
     assert!(tried.len() >= 20, "{tried:?}");
@@ -190,17 +176,12 @@ fn scales_are_dropped() {
 /// What is left out is named.
 #[test]
 fn what_is_left_out_is_noted() {
-    let model = parse_bytes(file(
-        &[fp8("a.weight"), scale("a.weight_scale"), fp8("b.weight")],
-        &[],
-    ))
-    .unwrap();
+    let model =
+        parse_bytes(file(&[fp8("a.weight"), scale("a.weight_scale"), fp8("b.weight")], &[]))
+            .unwrap();
     let recovery = model.recovery(with(&["a.*"], &[], &[])).unwrap();
     let notes = recovery.report().notes.join("\n");
-    assert!(
-        notes.contains("cannot be decoded and are left out: b.weight"),
-        "{notes}"
-    );
+    assert!(notes.contains("cannot be decoded and are left out: b.weight"), "{notes}");
     // A pattern that may mean the tensor asks for it.
     assert!(model.recovery(with(&["*.weight"], &[], &[])).is_err());
     assert!(model.recovery(with(&["*"], &[], &[])).is_err());

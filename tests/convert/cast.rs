@@ -22,11 +22,7 @@ fn assert_like(want: &ParsedModel, got: &ParsedModel, context: &str) {
             "{context}: {name}"
         );
         let (want, got) = (tensor.bytes().unwrap(), found.bytes().unwrap());
-        assert_eq!(
-            first_difference(tensor.dtype(), &want, &got),
-            None,
-            "{context}: {name}"
-        );
+        assert_eq!(first_difference(tensor.dtype(), &want, &got), None, "{context}: {name}");
     }
 }
 
@@ -110,19 +106,13 @@ fn overflow_is_found_at_its_index() {
     let mut values = vec![0.5f32; rows * cols];
     values[401 * cols + 17] = -70000.0;
     values[599 * cols] = 70000.0;
-    let bytes = file(
-        &[raw("a.weight", "F32", &[2, 300, 1000], f32s(&values))],
-        &[],
-    );
+    let bytes = file(&[raw("a.weight", "F32", &[2, 300, 1000], f32s(&values))], &[]);
     let model = anamnesis::parse_bytes(bytes).unwrap();
     let error = model
         .remember_to_bytes(options(TargetDtype::F16, FloatCast::Checked))
         .unwrap_err();
     let text = error.to_string();
-    assert!(
-        text.contains("`a.weight`: -70000.0 at [1, 101, 17]"),
-        "{text}"
-    );
+    assert!(text.contains("`a.weight`: -70000.0 at [1, 101, 17]"), "{text}");
 }
 
 /// Values of quantized tensors become infinite in F16, as in their libraries, and the report says

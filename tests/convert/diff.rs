@@ -51,11 +51,7 @@ fn a_model_has_the_values_of_its_output() {
         if undecodable {
             continue;
         }
-        for report in [
-            diff(&model, &output),
-            diff(&output, &model),
-            diff(&model, &model),
-        ] {
+        for report in [diff(&model, &output), diff(&output, &model), diff(&model, &model)] {
             assert!(!report.is_different(), "{}: {report:#?}", path.display());
             let all = report
                 .changed
@@ -65,10 +61,7 @@ fn a_model_has_the_values_of_its_output() {
         }
         models += 1;
     }
-    assert!(
-        models > 250 && values > 1_000_000,
-        "{models} models, {values} values"
-    );
+    assert!(models > 250 && values > 1_000_000, "{models} models, {values} values");
 }
 
 /// Two encodings of one model differ as their decoded values do. The sums are in another order
@@ -81,12 +74,7 @@ fn two_encodings() {
     let (n, k) = (768, 2048);
     let tensors = ["q_proj", "up_proj"].map(|name| {
         let values = f32s(&Random(name.len() as u64).floats(n * k));
-        raw(
-            &format!("model.layers.0.{name}.weight"),
-            "F32",
-            &[n, k],
-            values,
-        )
+        raw(&format!("model.layers.0.{name}.weight"), "F32", &[n, k], values)
     });
     let model = parse_bytes(file(&tensors, &[])).unwrap();
     let encoded = ["nf4", "gptq", "awq", "fp8-block", "gguf:q4_0", "mlx-4bit"].map(|scheme| {
@@ -113,10 +101,8 @@ fn two_encodings() {
             }
             assert_eq!(stored.changed.len(), 2, "{context}");
             for (found, expected) in stored.changed.iter().zip(&plain.changed) {
-                let (found, expected) = (
-                    found.values.as_ref().unwrap(),
-                    expected.values.as_ref().unwrap(),
-                );
+                let (found, expected) =
+                    (found.values.as_ref().unwrap(), expected.values.as_ref().unwrap());
                 assert_eq!(found.values, (n * k) as u64, "{context}");
                 assert_eq!(found.unequal, expected.unequal, "{context}");
                 assert_eq!(found.max_abs, expected.max_abs, "{context}");

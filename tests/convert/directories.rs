@@ -28,11 +28,7 @@ fn tensor(name: &str) -> Raw {
 /// Writes two shards and an index with the entries of `map`: `a.safetensors` has `x` and `y`,
 /// `b.safetensors` has `z`.
 fn indexed(dir: &Path, map: &[(&str, &str)]) {
-    std::fs::write(
-        dir.join("a.safetensors"),
-        file(&[tensor("x"), tensor("y")], &[]),
-    )
-    .unwrap();
+    std::fs::write(dir.join("a.safetensors"), file(&[tensor("x"), tensor("y")], &[])).unwrap();
     std::fs::write(dir.join("b.safetensors"), file(&[tensor("z")], &[])).unwrap();
     write_index(dir, INDEX, map);
 }
@@ -43,10 +39,8 @@ fn refused(fill: impl FnOnce(&Path)) -> String {
     fill(dir.path());
     let error = parse(dir.path()).unwrap_err();
     // A shard that is a text is called so.
-    let is_named = matches!(
-        error,
-        AnamnesisError::Parse { .. } | AnamnesisError::Unsupported { .. }
-    );
+    let is_named =
+        matches!(error, AnamnesisError::Parse { .. } | AnamnesisError::Unsupported { .. });
     assert!(is_named, "{error}");
     error.to_string()
 }
@@ -82,21 +76,10 @@ fn shards_are_one_model() {
         model.file_size(),
         Some((0..5).map(|no| len(&dir.path().join("model"), no, 5)).sum())
     );
-    assert!(
-        model.inspect().problems.is_empty(),
-        "{:?}",
-        model.inspect().problems
-    );
-    assert_same(
-        &decoded(&one),
-        &model.remember_to_bytes(TargetDtype::BF16).unwrap(),
-        "joined",
-    );
+    assert!(model.inspect().problems.is_empty(), "{:?}", model.inspect().problems);
+    assert_same(&decoded(&one), &model.remember_to_bytes(TargetDtype::BF16).unwrap(), "joined");
     for (t, want) in model.tensors().zip(shards.concat()) {
-        assert_eq!(
-            (t.name(), &*t.bytes().unwrap()),
-            (want.name.as_str(), want.bytes.as_slice())
-        );
+        assert_eq!((t.name(), &*t.bytes().unwrap()), (want.name.as_str(), want.bytes.as_slice()));
     }
 }
 
@@ -110,10 +93,7 @@ fn the_index_must_match_the_shards() {
     let right = [("x", a), ("y", a), ("z", b)];
     let dir = tempfile::tempdir().unwrap();
     indexed(dir.path(), &right);
-    assert_eq!(
-        read(dir.path()),
-        (vec!["x".into(), "y".into(), "z".into()], vec![])
-    );
+    assert_eq!(read(dir.path()), (vec!["x".into(), "y".into(), "z".into()], vec![]));
 
     let missing = refused(|dir| indexed(dir, &[right.as_slice(), &[("gone", b)]].concat()));
     assert_names(&missing, &["`gone`", "`b.safetensors`"]);
@@ -177,11 +157,7 @@ fn malformed_indices_are_refused() {
 #[test]
 fn shards_stay_in_the_directory() {
     let outside = tempfile::tempdir().unwrap();
-    std::fs::write(
-        outside.path().join("x.safetensors"),
-        file(&[tensor("x")], &[]),
-    )
-    .unwrap();
+    std::fs::write(outside.path().join("x.safetensors"), file(&[tensor("x")], &[])).unwrap();
     let absolute = outside
         .path()
         .join("x.safetensors")
@@ -208,11 +184,7 @@ fn shards_stay_in_the_directory() {
         );
     }
     let dir = outside.path().join("model");
-    std::fs::copy(
-        outside.path().join("x.safetensors"),
-        dir.join("sub/x.safetensors"),
-    )
-    .unwrap();
+    std::fs::copy(outside.path().join("x.safetensors"), dir.join("sub/x.safetensors")).unwrap();
     write_index(&dir, INDEX, &[("x", "sub/x.safetensors")]);
     assert_eq!(read(&dir).0, ["x"]);
 }
@@ -220,20 +192,8 @@ fn shards_stay_in_the_directory() {
 #[test]
 fn stray_weights_are_noted() {
     let dir = tempfile::tempdir().unwrap();
-    indexed(
-        dir.path(),
-        &[
-            ("x", "a.safetensors"),
-            ("y", "a.safetensors"),
-            ("z", "b.safetensors"),
-        ],
-    );
-    for name in [
-        "c.safetensors",
-        "training_args.bin",
-        "tokenizer.json",
-        "flax_model.msgpack",
-    ] {
+    indexed(dir.path(), &[("x", "a.safetensors"), ("y", "a.safetensors"), ("z", "b.safetensors")]);
+    for name in ["c.safetensors", "training_args.bin", "tokenizer.json", "flax_model.msgpack"] {
         std::fs::write(dir.path().join(name), "{}").unwrap();
     }
     let (names, notes) = read(dir.path());

@@ -27,18 +27,9 @@ fn results(model: &ParsedModel, name: &str) -> Vec<(&'static str, Result<()>)> {
                 .and_then(|r| r.to_bytes())
                 .map(drop),
         ),
-        (
-            "to a writer",
-            model.remember_to_writer(Vec::new(), to).map(drop),
-        ),
-        (
-            "tensor by tensor",
-            model.for_each_tensor(to, |_, _, _, _| Ok(())).map(drop),
-        ),
-        (
-            "panel by panel",
-            model.for_each_panel(to, |_| Ok(())).map(drop),
-        ),
+        ("to a writer", model.remember_to_writer(Vec::new(), to).map(drop)),
+        ("tensor by tensor", model.for_each_tensor(to, |_, _, _, _| Ok(())).map(drop)),
+        ("panel by panel", model.for_each_panel(to, |_| Ok(())).map(drop)),
     ]
 }
 
@@ -52,10 +43,7 @@ fn check(context: &str, name: &str, sound: Vec<u8>, wrong: Vec<u8>) {
             panic!("{context}, {way}: no error");
         };
         let error = error.to_string();
-        assert!(
-            error.contains("wrong checksum"),
-            "{context}, {way}: {error}"
-        );
+        assert!(error.contains("wrong checksum"), "{context}, {way}: {error}");
         // Of two views of a compressed storage each is a stream, and the first that fails is named.
         let is_named = error.contains(&format!("`{name}`")) || error.contains("`some`");
         assert!(is_named, "{context}, {way}: {error}");
@@ -65,14 +53,8 @@ fn check(context: &str, name: &str, sound: Vec<u8>, wrong: Vec<u8>) {
 /// The header of an array is a part of its member, and has the shape.
 #[test]
 fn arrays() {
-    let array = npy(
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 7), }",
-        &[],
-    );
-    let other = npy(
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }",
-        &[0; 4],
-    );
+    let array = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 7), }", &[]);
+    let other = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", &[0; 4]);
     for (context, member) in [
         ("stored", Member::stored("a.npy", &array)),
         ("compressed", Member::deflated("a.npy", &array)),
@@ -95,17 +77,12 @@ fn views() {
     let rows: [(&str, Vec<Vec<u8>>); 3] = [
         ("alone", vec![entry("none", &[0, 3], &[3, 1])]),
         ("transposed", vec![entry("none", &[3, 0], &[1, 3])]),
-        (
-            "before another",
-            vec![entry("none", &[0], &[1]), entry("some", &[3], &[1])],
-        ),
+        ("before another", vec![entry("none", &[0], &[1]), entry("some", &[3], &[1])]),
     ];
     for (context, entries) in rows {
         let pickle = [b"\x80\x02}(".to_vec(), entries.concat(), b"u.".to_vec()].concat();
-        for storage in [
-            Member::stored("m/data/0", &values),
-            Member::deflated("m/data/0", &values),
-        ] {
+        for storage in [Member::stored("m/data/0", &values), Member::deflated("m/data/0", &values)]
+        {
             let archive = |flip: u32| {
                 let storage = storage.clone().both(|header| header.crc ^= flip);
                 Zip::of(&[Member::stored("m/data.pkl", &pickle), storage]).file()

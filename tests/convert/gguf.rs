@@ -31,11 +31,7 @@ fn assert_same_tensors(want: &ParsedModel, got: &ParsedModel) {
             (want.name(), want.dtype(), want.shape()),
             (got.name(), got.dtype(), got.shape())
         );
-        assert!(
-            want.bytes().unwrap() == got.bytes().unwrap(),
-            "{}",
-            want.name()
-        );
+        assert!(want.bytes().unwrap() == got.bytes().unwrap(), "{}", want.name());
     }
 }
 
@@ -87,18 +83,13 @@ fn gguf_goes_through_untouched() {
         assert_eq!(shown(&model), shown(&again), "{}", path.display());
         assert_eq!(again.gguf().unwrap().version(), 3);
         let same = to_bytes(&again, to_gguf());
-        assert!(
-            same == bytes,
-            "{}: a second pass changes something",
-            path.display()
-        );
+        assert!(same == bytes, "{}: a second pass changes something", path.display());
     }
 }
 
 /// Types that candle reads.
-const CANDLE: [&str; 10] = [
-    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
-];
+const CANDLE: [&str; 10] =
+    ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"];
 
 #[test]
 fn candle_reads_what_is_written() {
@@ -138,12 +129,7 @@ fn check_candle(model: &ParsedModel, bytes: &[u8]) {
 fn mixed() -> Vec<u8> {
     let mut random = Random(5);
     let tensors = [
-        raw(
-            "w.weight",
-            "F8_E4M3",
-            &[4, 64],
-            random.bytes(256).iter().map(|b| b & 0xf7).collect(),
-        ),
+        raw("w.weight", "F8_E4M3", &[4, 64], random.bytes(256).iter().map(|b| b & 0xf7).collect()),
         raw("w.weight_scale", "F32", &[], f32s(&[0.5])),
         raw("norm.weight", "F32", &[64], f32s(&random.floats(64))),
         raw("half", "F16", &[2, 3, 4], random.bytes(48)),
@@ -167,10 +153,8 @@ fn mixed() -> Vec<u8> {
 #[test]
 fn safetensors_into_gguf() {
     let model = parse_bytes(mixed()).unwrap();
-    let options = to_gguf().with_gguf_metadata(vec![(
-        "general.alignment".to_owned(),
-        GgufMetadataValue::U32(128),
-    )]);
+    let options = to_gguf()
+        .with_gguf_metadata(vec![("general.alignment".to_owned(), GgufMetadataValue::U32(128))]);
     let bytes = to_bytes(&model, options);
     let written = parse_bytes(bytes).unwrap();
     let listed: Vec<_> = written
@@ -213,25 +197,15 @@ fn safetensors_into_gguf() {
 
 #[test]
 fn what_ggml_cannot_hold_is_refused_by_name() {
-    for (dtype, shape, size) in [
-        ("U8", vec![4usize], 4),
-        ("U64", vec![1], 8),
-        ("C64", vec![1], 8),
-        ("F32", vec![1; 9], 4),
-    ] {
+    for (dtype, shape, size) in
+        [("U8", vec![4usize], 4), ("U64", vec![1], 8), ("C64", vec![1], 8), ("F32", vec![1; 9], 4)]
+    {
         let model = parse_bytes(file(
-            &[
-                raw("ok", "F32", &[1], vec![0; 4]),
-                raw("bad.one", dtype, &shape, vec![0; size]),
-            ],
+            &[raw("ok", "F32", &[1], vec![0; 4]), raw("bad.one", dtype, &shape, vec![0; size])],
             &[],
         ));
         let result = model.unwrap().recovery(to_gguf()).map(|_| ());
-        assert_eq!(
-            verdict(result, Unsupported, &["bad.one"]),
-            None,
-            "{dtype} {shape:?}"
-        );
+        assert_eq!(verdict(result, Unsupported, &["bad.one"]), None, "{dtype} {shape:?}");
     }
 }
 
@@ -271,12 +245,7 @@ fn metadata_survives_safetensors_and_back() {
 fn shapes_that_comfyui_changed_come_back() {
     let dims = |dims: &[i32]| {
         let bytes: Vec<u8> = dims.iter().flat_map(|d| d.to_le_bytes()).collect();
-        [
-            &5u32.to_le_bytes()[..],
-            &(dims.len() as u64).to_le_bytes(),
-            &bytes,
-        ]
-        .concat()
+        [&5u32.to_le_bytes()[..], &(dims.len() as u64).to_le_bytes(), &bytes].concat()
     };
     let file = |shape: &[i32]| {
         let file =
@@ -311,10 +280,7 @@ fn split_and_joined() {
     let directory = tempfile::tempdir().unwrap();
     let whole = parse(data().join("gguf/q4_0/model.gguf")).unwrap();
     let report = whole
-        .convert(
-            directory.path().join("m.gguf"),
-            to_gguf().with_max_shard_size(200),
-        )
+        .convert(directory.path().join("m.gguf"), to_gguf().with_max_shard_size(200))
         .unwrap();
     let names = |directory: &Path| {
         let mut names: Vec<_> = std::fs::read_dir(directory)

@@ -197,10 +197,7 @@ fn the_link_is_named() {
     };
     for optional in ["chat_template.jinja", "README.md"] {
         let note = linked(optional);
-        assert!(
-            note.contains("links out of the model's directory"),
-            "{note}"
-        );
+        assert!(note.contains("links out of the model's directory"), "{note}");
         assert!(note.contains(optional), "{note}");
     }
     for required in ["config.json", "tokenizer.json", "generation_config.json"] {
@@ -289,24 +286,14 @@ fn configs_that_are_links_are_told() {
         std::fs::remove_file(&output).ok();
         let options = ConvertOptions::from(TargetDtype::BF16);
         let notes = model.convert(&output, &options).unwrap().notes;
-        (
-            tensors.notes.join("\n"),
-            notes.join("\n"),
-            std::fs::read(&output).unwrap(),
-        )
+        (tensors.notes.join("\n"), notes.join("\n"), std::fs::read(&output).unwrap())
     };
     let words = "links out of the model's directory say how it is decoded: config.json";
     let file = "model.safetensors";
     let (shown, noted, bytes) = of(plain.join(file));
-    assert!(
-        !shown.contains(words) && !noted.contains(words),
-        "{shown}{noted}"
-    );
+    assert!(!shown.contains(words) && !noted.contains(words), "{shown}{noted}");
     let (shown, noted, same) = of(linked.join(file));
-    assert!(
-        shown.contains(words) && noted.contains(words),
-        "{shown}{noted}"
-    );
+    assert!(shown.contains(words) && noted.contains(words), "{shown}{noted}");
     assert_eq!(bytes, same);
     assert!(
         parse(&linked)

@@ -23,15 +23,8 @@ impl Store {
         std::fs::create_dir_all(root.path().join("models/blobs")).unwrap();
         let layers = vec![];
         let mut store = Self { root, layers };
-        let weight = file(
-            &[raw(
-                "a.weight",
-                "F16",
-                &[2, 2],
-                vec![0, 0x3c, 0, 0x40, 0, 0, 0, 0x44],
-            )],
-            &[],
-        );
+        let weight =
+            file(&[raw("a.weight", "F16", &[2, 2], vec![0, 0x3c, 0, 0x40, 0, 0, 0, 0x44])], &[]);
         store.add("application/vnd.ollama.image.tensor", "a.weight", &weight);
         store
     }
@@ -80,10 +73,7 @@ impl Store {
         match result {
             Ok(_) => String::new(),
             Err(error) => {
-                assert!(
-                    matches!(error.kind(), ErrorKind::Parse | ErrorKind::Io),
-                    "{error}"
-                );
+                assert!(matches!(error.kind(), ErrorKind::Parse | ErrorKind::Io), "{error}");
                 error.to_string()
             }
         }
@@ -98,18 +88,10 @@ fn files_come_along() {
     store.add(JSON, "tokenizer.json", tokenizer);
     store.add(JSON, "draft/config.json", b"{}");
     // The index of the files that the model had before.
-    store.add(
-        JSON,
-        "model.safetensors.index.json",
-        b"{\"weight_map\": {}}",
-    );
+    store.add(JSON, "model.safetensors.index.json", b"{\"weight_map\": {}}");
     store.add("application/vnd.ollama.image.license", "LICENSE", b"free");
     let model = parse(store.manifest()).unwrap();
-    assert!(
-        model.inspect().notes.is_empty(),
-        "{:?}",
-        model.inspect().notes
-    );
+    assert!(model.inspect().notes.is_empty(), "{:?}", model.inspect().notes);
     let out = store.root.path().join("out");
     let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
     options.run.to = TargetDtype::F32;
@@ -125,15 +107,7 @@ fn files_come_along() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(
-        names,
-        [
-            "config.json",
-            "draft",
-            "model.safetensors",
-            "tokenizer.json"
-        ]
-    );
+    assert_eq!(names, ["config.json", "draft", "model.safetensors", "tokenizer.json"]);
     let written = parse(&out).unwrap();
     let bytes = written
         .tensor("a.weight")
@@ -165,10 +139,7 @@ fn a_single_file_has_none() {
         let model = parse(store.manifest()).unwrap();
         let notes = model.convert(&out, &options).unwrap().notes.join("\n");
         assert!(out.is_file());
-        assert!(
-            notes.contains("files of the model are left out"),
-            "{notes:?}"
-        );
+        assert!(notes.contains("files of the model are left out"), "{notes:?}");
         assert!(notes.contains("`config.json` is "), "{notes:?}");
     }
 }
@@ -181,10 +152,7 @@ fn weights_among_the_files_are_named() {
     let model = parse(store.manifest()).unwrap();
     let out = store.root.path().join("out");
     let notes = model.convert(&out, &options).unwrap().notes.join("\n");
-    assert!(
-        notes.contains("`draft/model.safetensors` is not converted"),
-        "{notes:?}"
-    );
+    assert!(notes.contains("`draft/model.safetensors` is not converted"), "{notes:?}");
 }
 
 #[test]
@@ -208,10 +176,7 @@ fn names_that_lead_elsewhere_are_errors() {
         let mut store = Store::new();
         store.add(JSON, name, b"{}");
         let error = store.error();
-        assert!(
-            error.contains("outside of the model's directory"),
-            "{name}: `{error}`"
-        );
+        assert!(error.contains("outside of the model's directory"), "{name}: `{error}`");
     }
     let mut store = Store::new();
     store.add(JSON, "a/b/tokenizer.json", b"{}");
@@ -247,10 +212,7 @@ fn blobs_that_are_not_what_they_are_called_are_errors() {
         std::fs::write(store.blob(digest), bytes).unwrap();
     };
     let error = changed(&|store, digest| content(store, digest, b"[]"));
-    assert!(
-        error.contains("it is to be `config.json`, and its SHA-256 is"),
-        "{error}"
-    );
+    assert!(error.contains("it is to be `config.json`, and its SHA-256 is"), "{error}");
     let error = changed(&|store, digest| content(store, digest, b"{} "));
     assert!(error.contains("3 bytes of 2"), "{error}");
     let error = changed(&|store, digest| std::fs::remove_file(store.blob(digest)).unwrap());
@@ -291,16 +253,10 @@ fn names_that_no_file_can_have_are_errors() {
     let long = "x".repeat(300);
     for (name, words) in [
         (long.clone(), "longer than file systems allow"),
-        (
-            format!("{long}/config.json"),
-            "longer than file systems allow",
-        ),
+        (format!("{long}/config.json"), "longer than file systems allow"),
         (".anamnesis".to_owned(), "this program names"),
         ("sub/.ANAMNESIS".to_owned(), "this program names"),
-        (
-            "anamnesis-part-1-of-1.json".to_owned(),
-            "this program names",
-        ),
+        ("anamnesis-part-1-of-1.json".to_owned(), "this program names"),
         ("model.safetensors.partial".to_owned(), "this program names"),
     ] {
         let mut store = Store::new();

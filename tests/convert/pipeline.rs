@@ -20,24 +20,9 @@ fn codes(random: &mut Random, n: usize) -> Vec<u8> {
 fn mixed() -> Vec<Raw> {
     let mut random = Random(42);
     let mut tensors = vec![
-        raw(
-            "tall.weight",
-            "F8_E4M3",
-            &[5000, 130],
-            codes(&mut random, 5000 * 130),
-        ),
-        raw(
-            "tall.weight_scale_inv",
-            "F32",
-            &[40, 2],
-            f32s(&random.floats(80)),
-        ),
-        raw(
-            "wide.weight",
-            "F8_E4M3",
-            &[3, 300_001],
-            codes(&mut random, 900_003),
-        ),
+        raw("tall.weight", "F8_E4M3", &[5000, 130], codes(&mut random, 5000 * 130)),
+        raw("tall.weight_scale_inv", "F32", &[40, 2], f32s(&random.floats(80))),
+        raw("wide.weight", "F8_E4M3", &[3, 300_001], codes(&mut random, 900_003)),
         raw("wide.weight_scale", "F32", &[3, 1], f32s(&random.floats(3))),
         raw("norm.weight", "BF16", &[7], random.bytes(14)),
         raw("ids", "I64", &[100_000], random.bytes(800_000)),
@@ -45,52 +30,22 @@ fn mixed() -> Vec<Raw> {
     ];
     for (name, k, n, groups) in [("deep", 150_000, 40, 3000), ("square", 768, 800, 12)] {
         tensors.extend([
-            raw(
-                &format!("{name}.qweight"),
-                "I32",
-                &[k / 8, n],
-                random.bytes(k * n / 2),
-            ),
-            raw(
-                &format!("{name}.qzeros"),
-                "I32",
-                &[groups, n / 8],
-                random.bytes(groups * n / 2),
-            ),
-            raw(
-                &format!("{name}.scales"),
-                "F32",
-                &[groups, n],
-                f32s(&random.floats(groups * n)),
-            ),
+            raw(&format!("{name}.qweight"), "I32", &[k / 8, n], random.bytes(k * n / 2)),
+            raw(&format!("{name}.qzeros"), "I32", &[groups, n / 8], random.bytes(groups * n / 2)),
+            raw(&format!("{name}.scales"), "F32", &[groups, n], f32s(&random.floats(groups * n))),
         ]);
     }
     {
         let (k, n) = (140_000, 16);
         tensors.extend([
             raw("awq.qweight", "I32", &[k, n / 8], random.bytes(k * n / 2)),
-            raw(
-                "awq.qzeros",
-                "I32",
-                &[k / 80, n / 8],
-                random.bytes(k / 80 * n / 2),
-            ),
-            raw(
-                "awq.scales",
-                "F32",
-                &[k / 80, n],
-                f32s(&random.floats(k / 80 * n)),
-            ),
+            raw("awq.qzeros", "I32", &[k / 80, n / 8], random.bytes(k / 80 * n / 2)),
+            raw("awq.scales", "F32", &[k / 80, n], f32s(&random.floats(k / 80 * n))),
         ]);
     }
     tensors.extend([
         raw("fp4.weight", "U8", &[3, 150_000], random.bytes(450_000)),
-        raw(
-            "fp4.weight_scale",
-            "F8_E4M3",
-            &[3, 18_750],
-            codes(&mut random, 56_250),
-        ),
+        raw("fp4.weight_scale", "F8_E4M3", &[3, 18_750], codes(&mut random, 56_250)),
         raw("fp4.weight_scale_2", "F32", &[], f32s(&[0.25])),
     ]);
     {
@@ -98,30 +53,10 @@ fn mixed() -> Vec<Raw> {
             br#"{"quant_type":"nf4","blocksize":64,"dtype":"float32","shape":[701,1003]}"#.to_vec();
         let (total, blocks) = (701 * 1003usize, (701 * 1003usize).div_ceil(64));
         tensors.extend([
-            raw(
-                "nf4.weight",
-                "U8",
-                &[total.div_ceil(2), 1],
-                random.bytes(total.div_ceil(2)),
-            ),
-            raw(
-                "nf4.weight.absmax",
-                "F32",
-                &[blocks],
-                f32s(&random.floats(blocks)),
-            ),
-            raw(
-                "nf4.weight.quant_map",
-                "F32",
-                &[16],
-                f32s(&random.floats(16)),
-            ),
-            raw(
-                "nf4.weight.quant_state.bitsandbytes__nf4",
-                "U8",
-                &[state.len()],
-                state,
-            ),
+            raw("nf4.weight", "U8", &[total.div_ceil(2), 1], random.bytes(total.div_ceil(2))),
+            raw("nf4.weight.absmax", "F32", &[blocks], f32s(&random.floats(blocks))),
+            raw("nf4.weight.quant_map", "F32", &[16], f32s(&random.floats(16))),
+            raw("nf4.weight.quant_state.bitsandbytes__nf4", "U8", &[state.len()], state),
         ]);
     }
     tensors
@@ -166,10 +101,7 @@ fn tiles_within_rows_match_an_untiled_decoder() {
         f32::from_le_bytes(t.data()[i * 4..][..4].try_into().unwrap())
     };
 
-    let (wide, scale) = (
-        read.tensor("wide.weight").unwrap(),
-        floats("wide.weight_scale"),
-    );
+    let (wide, scale) = (read.tensor("wide.weight").unwrap(), floats("wide.weight_scale"));
     for (i, &code) in by_name("wide.weight").bytes.iter().enumerate() {
         let (e, m) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
         let magnitude = if e == 0 {
@@ -200,11 +132,7 @@ fn tiles_within_rows_match_an_untiled_decoder() {
             let q = nibble("deep.qweight", k / 8 * 40 + n, k % 8) as f32;
             let z =
                 (zeros[k / 50 * 5 + n / 8].wrapping_add(0x1111_1111) >> (n % 8 * 4) & 15) as f32;
-            assert_eq!(
-                value(&deep, i),
-                (q - z) * scale[k / 50 * 40 + n],
-                "deep[{n},{k}]"
-            );
+            assert_eq!(value(&deep, i), (q - z) * scale[k / 50 * 40 + n], "deep[{n},{k}]");
         }
     }
 }
@@ -215,25 +143,10 @@ fn the_first_error_wins_at_any_thread_count() {
     for i in 0..20 {
         let group = if i == 7 || i == 12 { 99i32 } else { 1 };
         tensors.extend([
-            raw(
-                &format!("{i:02}.qweight"),
-                "I32",
-                &[64, 64],
-                vec![3; 64 * 64 * 4],
-            ),
+            raw(&format!("{i:02}.qweight"), "I32", &[64, 64], vec![3; 64 * 64 * 4]),
             raw(&format!("{i:02}.qzeros"), "I32", &[8, 8], vec![0x77; 256]),
-            raw(
-                &format!("{i:02}.scales"),
-                "F32",
-                &[8, 64],
-                f32s(&[0.5; 512]),
-            ),
-            raw(
-                &format!("{i:02}.g_idx"),
-                "I32",
-                &[512],
-                group.to_le_bytes().repeat(512),
-            ),
+            raw(&format!("{i:02}.scales"), "F32", &[8, 64], f32s(&[0.5; 512])),
+            raw(&format!("{i:02}.g_idx"), "I32", &[512], group.to_le_bytes().repeat(512)),
         ]);
     }
     let model = parse_bytes(file(&tensors, &[])).unwrap();
@@ -258,27 +171,18 @@ fn metadata_and_order_are_kept() {
         raw("z.input_scale", "F32", &[], f32s(&[1.0])),
         raw("m", "F32", &[1], f32s(&[5.0])),
     ];
-    let model = parse_bytes(file(
-        &tensors,
-        &[("modelspec.title", "é\u{1b}"), ("format", "np")],
-    ))
-    .unwrap();
+    let model =
+        parse_bytes(file(&tensors, &[("modelspec.title", "é\u{1b}"), ("format", "np")])).unwrap();
     let recovery = model.recovery(TargetDtype::BF16).unwrap();
     assert_eq!(recovery.report().dropped, ["z.input_scale"]);
     let bytes = recovery.to_bytes().unwrap();
     let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
     assert_eq!(header.offset_keys(), ["z.weight", "a", "m"]);
     let metadata = header.metadata().clone().unwrap();
-    assert_eq!(
-        metadata.get("modelspec.title").map(String::as_str),
-        Some("é\u{1b}")
-    );
+    assert_eq!(metadata.get("modelspec.title").map(String::as_str), Some("é\u{1b}"));
     assert_eq!(metadata.get("format").map(String::as_str), Some("np"));
     let weight = SafeTensors::deserialize(&bytes).unwrap();
-    assert_eq!(
-        weight.tensor("z.weight").unwrap().data(),
-        0x4000u16.to_le_bytes().repeat(16)
-    );
+    assert_eq!(weight.tensor("z.weight").unwrap().data(), 0x4000u16.to_le_bytes().repeat(16));
 
     let plain = parse_bytes(file(&tensors[2..3], &[]))
         .unwrap()
@@ -300,20 +204,12 @@ fn metadata_and_order_are_kept() {
 fn every_dtype_passes_through() {
     // FP8 is left out: without a scale it would be decoded.
     let plain = crate::common::DTYPES.iter().filter(|(dtype, _)| {
-        !matches!(
-            *dtype,
-            "F8_E4M3" | "F8_E5M2" | "F8_E4M3FNUZ" | "F8_E5M2FNUZ"
-        )
+        !matches!(*dtype, "F8_E4M3" | "F8_E5M2" | "F8_E4M3FNUZ" | "F8_E5M2FNUZ")
     });
     let tensors: Vec<Raw> = plain
         .enumerate()
         .map(|(i, (dtype, bits))| {
-            raw(
-                &format!("{i:02}"),
-                dtype,
-                &[2, 4],
-                Random(i as u64 + 1).bytes(*bits),
-            )
+            raw(&format!("{i:02}"), dtype, &[2, 4], Random(i as u64 + 1).bytes(*bits))
         })
         .collect();
     let source = file(&tensors, &[]);
@@ -322,10 +218,7 @@ fn every_dtype_passes_through() {
     let out = model.remember_to_bytes(TargetDtype::F32).unwrap();
     assert_same(&source, &out, "dtypes");
     for (tensor, want) in model.tensors().zip(&tensors) {
-        assert_eq!(
-            (tensor.name(), tensor.dtype().name()),
-            (want.name.as_str(), want.dtype)
-        );
+        assert_eq!((tensor.name(), tensor.dtype().name()), (want.name.as_str(), want.dtype));
         assert_eq!(tensor.bytes().unwrap(), want.bytes);
     }
 }
@@ -348,10 +241,7 @@ impl std::io::Read for Counting<'_> {
 #[test]
 fn a_header_is_read_to_its_end_and_no_further() {
     let source = file(&mixed(), &[]);
-    let mut reader = Counting {
-        bytes: &source,
-        read: 0,
-    };
+    let mut reader = Counting { bytes: &source, read: 0 };
     let header = anamnesis::parse_safetensors_header_from_reader(&mut reader).unwrap();
     assert_eq!(reader.read, 8 + header.header_size);
     let info = anamnesis::InspectInfo::from(&header);

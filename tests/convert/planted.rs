@@ -103,16 +103,9 @@ fn a_hard_link_in_the_unfinished_directory() {
     somebodys(root);
     interrupt(root, &input);
     let name = "model-00005-of-00007.safetensors.partial";
-    std::fs::hard_link(
-        root.join("their-file"),
-        root.join(".out.partial").join(name),
-    )
-    .unwrap();
+    std::fs::hard_link(root.join("their-file"), root.join(".out.partial").join(name)).unwrap();
     let error = refused(root, resumed());
-    assert!(
-        error.contains(name) && error.contains("hard link"),
-        "{error}"
-    );
+    assert!(error.contains(name) && error.contains("hard link"), "{error}");
 }
 
 #[test]
@@ -132,10 +125,7 @@ fn what_another_user_has_made_is_refused() {
             return;
         }
         let error = refused(root, resumed());
-        assert!(
-            error.contains(name) && error.contains("another user"),
-            "{error}"
-        );
+        assert!(error.contains(name) && error.contains("another user"), "{error}");
     }
 }
 
@@ -159,10 +149,7 @@ fn a_directory_of_another_user_is_refused() {
     }
     let error = refused(root, resumed());
     // Before anything of ours is made in it.
-    assert!(
-        error.contains(".out.partial: it belongs to another user"),
-        "{error}"
-    );
+    assert!(error.contains(".out.partial: it belongs to another user"), "{error}");
 }
 
 #[test]
@@ -180,11 +167,7 @@ fn nobody_else_has_access_before_the_directory_has_its_name() {
     assert_eq!(mode(&output), mode(&root.join("ordinary")));
     std::fs::write(root.join("ordinary/file"), "").unwrap();
     for name in names_in(&output, "json") {
-        assert_eq!(
-            mode(&output.join(&name)),
-            mode(&root.join("ordinary/file")),
-            "{name}"
-        );
+        assert_eq!(mode(&output.join(&name)), mode(&root.join("ordinary/file")), "{name}");
     }
 
     // An unfinished directory that is open to others is closed to them.
@@ -216,8 +199,5 @@ fn a_directory_that_is_exchanged_meanwhile() {
     };
     let run = RememberOptions::new(TargetDtype::BF16).with_progress(exchange);
     let error = refused(root, run.into());
-    assert!(
-        error.contains("another directory is in its place"),
-        "{error}"
-    );
+    assert!(error.contains("another directory is in its place"), "{error}");
 }

@@ -25,24 +25,9 @@ fn scales(random: &mut Random, count: usize) -> Vec<u8> {
 fn awq(random: &mut Random) -> Vec<Raw> {
     let (groups, words) = (INPUTS / 128, OUTPUTS / 8);
     vec![
-        raw(
-            "a.qweight",
-            "I32",
-            &[INPUTS, words],
-            random.bytes(INPUTS * words * 4),
-        ),
-        raw(
-            "a.qzeros",
-            "I32",
-            &[groups, words],
-            random.bytes(groups * words * 4),
-        ),
-        raw(
-            "a.scales",
-            "F16",
-            &[groups, OUTPUTS],
-            scales(random, groups * OUTPUTS),
-        ),
+        raw("a.qweight", "I32", &[INPUTS, words], random.bytes(INPUTS * words * 4)),
+        raw("a.qzeros", "I32", &[groups, words], random.bytes(groups * words * 4)),
+        raw("a.scales", "F16", &[groups, OUTPUTS], scales(random, groups * OUTPUTS)),
     ]
 }
 
@@ -53,24 +38,9 @@ fn gptq(random: &mut Random) -> Vec<Raw> {
     let index: Vec<u8> = index.flat_map(|g| (g as i32).to_le_bytes()).collect();
     let words = [INPUTS / 8, groups * OUTPUTS / 8];
     vec![
-        raw(
-            "g.qweight",
-            "I32",
-            &[words[0], OUTPUTS],
-            random.bytes(words[0] * OUTPUTS * 4),
-        ),
-        raw(
-            "g.qzeros",
-            "I32",
-            &[groups, OUTPUTS / 8],
-            random.bytes(words[1] * 4),
-        ),
-        raw(
-            "g.scales",
-            "F16",
-            &[groups, OUTPUTS],
-            scales(random, groups * OUTPUTS),
-        ),
+        raw("g.qweight", "I32", &[words[0], OUTPUTS], random.bytes(words[0] * OUTPUTS * 4)),
+        raw("g.qzeros", "I32", &[groups, OUTPUTS / 8], random.bytes(words[1] * 4)),
+        raw("g.scales", "F16", &[groups, OUTPUTS], scales(random, groups * OUTPUTS)),
         raw("g.g_idx", "I32", &[INPUTS], index),
     ]
 }
@@ -82,18 +52,8 @@ fn experts(random: &mut Random) -> Vec<Raw> {
     let name = "model.layers.0.mlp.experts.down_proj";
     let shape = [2, INPUTS, OUTPUTS / 32, 16];
     vec![
-        raw(
-            &format!("{name}_blocks"),
-            "U8",
-            &shape,
-            random.bytes(blocks * 16),
-        ),
-        raw(
-            &format!("{name}_scales"),
-            "U8",
-            &shape[..3],
-            exponents.collect(),
-        ),
+        raw(&format!("{name}_blocks"), "U8", &shape, random.bytes(blocks * 16)),
+        raw(&format!("{name}_scales"), "U8", &shape[..3], exponents.collect()),
     ]
 }
 
@@ -115,10 +75,7 @@ fn rows_that_are_read_together_give_the_same_output() {
         let run = RememberOptions::new(target).with_threads(threads);
         let out = dir.path().join("out.safetensors");
         model.remember(&out, &run).unwrap();
-        assert!(
-            std::fs::read(&out).unwrap() == expected,
-            "{threads} threads"
-        );
+        assert!(std::fs::read(&out).unwrap() == expected, "{threads} threads");
         std::fs::remove_file(&out).unwrap();
     }
     // Files side by side have less memory each, and a stream has pieces of tensors.

@@ -15,10 +15,7 @@ const SIZE: [usize; 2] = [256, 1152];
 /// Bytes that a conversion of `tensors` reads for each byte of the first, after it was planned.
 fn reads(tensors: &[Raw], options: impl Into<ConvertOptions>) -> f64 {
     let bytes = Arc::new(AtomicU64::new(0));
-    let reader = Counted {
-        reader: Cursor::new(file(tensors, &[])),
-        bytes: bytes.clone(),
-    };
+    let reader = Counted { reader: Cursor::new(file(tensors, &[])), bytes: bytes.clone() };
     let model = parse_from_reader(reader).unwrap();
     let mut options: ConvertOptions = options.into();
     options.run = options.run.with_threads(2);
@@ -46,12 +43,7 @@ fn floats(dtype: &'static str) -> Vec<Raw> {
 fn decoding_reads_once() {
     let (rows, cols) = (1200, 2304);
     let fp8 = [
-        raw(
-            "a.weight",
-            "F8_E4M3",
-            &[rows, cols],
-            vec![0x38; rows * cols],
-        ),
+        raw("a.weight", "F8_E4M3", &[rows, cols], vec![0x38; rows * cols]),
         raw("a.weight_scale", "F32", &[], f32s(&[0.5])),
     ];
     let words = raw("g.qweight", "I32", &[128, 2304], vec![0x5a; 128 * 2304 * 4]);

@@ -92,19 +92,11 @@ fn shards_that_are_there_are_not_made_again() {
         let names = names_in(&partial, ".safetensors");
         names
             .iter()
-            .map(|name| {
-                (
-                    name.clone(),
-                    partial.join(name).metadata().unwrap().modified().unwrap(),
-                )
-            })
+            .map(|name| (name.clone(), partial.join(name).metadata().unwrap().modified().unwrap()))
             .collect()
     };
     let before = times();
-    let (most, first) = (
-        Arc::new(AtomicU64::new(0)),
-        Arc::new(AtomicU64::new(u64::MAX)),
-    );
+    let (most, first) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(u64::MAX)));
     let (seen, begun) = (most.clone(), first.clone());
     let total = Arc::new(AtomicU64::new(0));
     let all = total.clone();
@@ -117,16 +109,9 @@ fn shards_that_are_there_are_not_made_again() {
     let resumed = ConvertOptions::from(run).with_resume(true);
     parse(&input).unwrap().convert(&output, resumed).unwrap();
     assert_eq!(most.load(Ordering::Relaxed), total.load(Ordering::Relaxed));
-    assert!(
-        first.load(Ordering::Relaxed) > 196_608,
-        "what was there counts as done"
-    );
+    assert!(first.load(Ordering::Relaxed) > 196_608, "what was there counts as done");
     for (name, time) in before {
-        assert_eq!(
-            output.join(&name).metadata().unwrap().modified().unwrap(),
-            time,
-            "{name}"
-        );
+        assert_eq!(output.join(&name).metadata().unwrap().modified().unwrap(), time, "{name}");
     }
     assert_same_tree(&want, &tree(&output), "resumed");
 }
@@ -152,10 +137,7 @@ fn an_unfinished_directory_is_not_resumed_unasked() {
     let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let error = refused(&input, &output, bf16());
-    assert!(
-        error.contains("--resume") && error.contains("--force"),
-        "{error}"
-    );
+    assert!(error.contains("--resume") && error.contains("--force"), "{error}");
     let resumed = || bf16().with_resume(true);
     let other = |change: Change| {
         let mut options = resumed();
@@ -163,10 +145,7 @@ fn an_unfinished_directory_is_not_resumed_unasked() {
         refused(&input, &output, options)
     };
     let cases: [(Change, &str); 6] = [
-        (
-            |o| o.run.to = TargetDtype::F16,
-            "(to: \"F16\", and it was begun with \"BF16\")",
-        ),
+        (|o| o.run.to = TargetDtype::F16, "(to: \"F16\", and it was begun with \"BF16\")"),
         (|o| o.run.to = TargetDtype::F32, "(to: \"F32\""),
         (|o| o.max_shard_size = Some(5), "(max_shard_size: 5"),
         (|o| o.include = vec!["*".to_owned()], "(include: [\"*\"]"),
@@ -175,10 +154,7 @@ fn an_unfinished_directory_is_not_resumed_unasked() {
     ];
     for (change, what) in cases {
         let error = other(change);
-        assert!(
-            error.contains("other parameters") && error.contains(what),
-            "{error}"
-        );
+        assert!(error.contains("other parameters") && error.contains(what), "{error}");
     }
     let error = finish_parts(&output, false).unwrap_err().to_string();
     assert!(error.contains("part 1 of 1 is not done"), "{error}");
@@ -254,11 +230,7 @@ fn parts_one_after_another() {
     let unfinished = || finish_parts(&output, false).unwrap_err().to_string();
     for (no, next) in [(3, 1), (1, 2)] {
         let report = part(no, 3).unwrap();
-        assert!(
-            report.notes.iter().any(|note| note.contains("--finish")),
-            "{:?}",
-            report.notes
-        );
+        assert!(report.notes.iter().any(|note| note.contains("--finish")), "{:?}", report.notes);
         assert!(
             unfinished().contains(&format!("part {next} of 3 was not begun")),
             "{}",
@@ -274,20 +246,13 @@ fn parts_one_after_another() {
     let mut forced = bf16().with_part(1, 3);
     forced.run.force = true;
     let again = refused(&input, &output, forced);
-    assert!(
-        !again.contains("--force") && again.contains("delete"),
-        "{again}"
-    );
+    assert!(!again.contains("--force") && again.contains("delete"), "{again}");
 
     let error = model
         .convert(&output, cancelled_after(1).with_part(2, 3))
         .unwrap_err();
     assert!(matches!(error, AnamnesisError::Cancelled), "{error}");
-    assert!(
-        unfinished().contains("part 2 of 3 was not begun"),
-        "{}",
-        unfinished()
-    );
+    assert!(unfinished().contains("part 2 of 3 was not begun"), "{}", unfinished());
     model
         .convert(&output, bf16().with_part(2, 3).with_resume(true))
         .unwrap();

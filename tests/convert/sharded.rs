@@ -39,11 +39,7 @@ fn weights_are_those_of_the_model() {
     for (target, name) in TARGETS {
         let output = root.path().join(name);
         let report = parse(&input).unwrap().remember(&output, target).unwrap();
-        assert_same(
-            &one.remember_to_bytes(target).unwrap(),
-            &joined(&output),
-            name,
-        );
+        assert_same(&one.remember_to_bytes(target).unwrap(), &joined(&output), name);
         let weights = names_in(&output, ".safetensors");
         let bytes: u64 = weights
             .iter()
@@ -52,11 +48,7 @@ fn weights_are_those_of_the_model() {
         assert_eq!((report.recovered(), report.output_bytes), (4, bytes));
         let again = parse(&output).unwrap();
         assert!(!again.config().is_quantized());
-        assert_same(
-            &joined(&output),
-            &again.remember_to_bytes(target).unwrap(),
-            "read again",
-        );
+        assert_same(&joined(&output), &again.remember_to_bytes(target).unwrap(), "read again");
     }
 }
 
@@ -70,16 +62,9 @@ fn tensors_stay_in_the_shard_of_their_codes() {
         .remember(&output, TargetDtype::BF16)
         .unwrap();
     let layer = |i: usize| {
-        [
-            format!("model.layers.{i}.proj.weight"),
-            format!("model.layers.{i}.norm.weight"),
-        ]
+        [format!("model.layers.{i}.proj.weight"), format!("model.layers.{i}.norm.weight")]
     };
-    let first = [
-        vec!["model.embed_tokens.weight".to_owned()],
-        layer(0).to_vec(),
-    ]
-    .concat();
+    let first = [vec!["model.embed_tokens.weight".to_owned()], layer(0).to_vec()].concat();
     let last = [vec!["model.ids".to_owned()], layer(2).to_vec()].concat();
     // The second shard had nothing but scales. Within a shard, wider elements come first if
     // alignment needs it.
@@ -89,10 +74,7 @@ fn tensors_stay_in_the_shard_of_their_codes() {
         names.sort();
         names
     };
-    assert_eq!(
-        found,
-        [sorted(first), sorted(layer(1).to_vec()), sorted(last)]
-    );
+    assert_eq!(found, [sorted(first), sorted(layer(1).to_vec()), sorted(last)]);
 }
 
 #[test]
@@ -113,19 +95,10 @@ fn files_beside_the_weights() {
         assert!(!found.contains_key(*name), "{name}");
     }
     let weights = names_in(&output, ".safetensors").len();
-    assert_eq!(
-        (weights, found.len()),
-        (2, weights + KEPT.len() + 2),
-        "{:?}",
-        found.keys()
-    );
+    assert_eq!((weights, found.len()), (2, weights + KEPT.len() + 2), "{:?}", found.keys());
     assert_eq!(names_in(root.path(), ""), ["model", "one", "out"]);
     let plain = tree(&input);
-    assert_eq!(
-        String::from_utf8_lossy(&plain["config.json"]),
-        CONFIG,
-        "the input is as it was"
-    );
+    assert_eq!(String::from_utf8_lossy(&plain["config.json"]), CONFIG, "the input is as it was");
 }
 
 /// The output's config for an FP8 model with the config `config`.
@@ -133,12 +106,7 @@ fn edited(config: &str) -> String {
     let root = tempfile::tempdir().unwrap();
     let tensors = vec![
         raw("a.weight", "F8_E4M3", &[256, 256], vec![0x38; 256 * 256]),
-        raw(
-            "a.weight_scale_inv",
-            "F32",
-            &[2, 2],
-            crate::common::f32s(&[1.0; 4]),
-        ),
+        raw("a.weight_scale_inv", "F32", &[2, 2], crate::common::f32s(&[1.0; 4])),
     ];
     write_shards(&root.path().join("model"), &[tensors]);
     write_files(&root.path().join("model"), &[("config.json", config)]);
@@ -153,10 +121,7 @@ fn edited(config: &str) -> String {
 fn configs_of_every_kind() {
     let fp8 = r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#;
     let check = |config: &str, want: &str| assert_eq!(edited(&config.replace("FP8", fp8)), want);
-    check(
-        r#"{"dtype":"float8","quantization_config":FP8}"#,
-        r#"{"dtype":"float16"}"#,
-    );
+    check(r#"{"dtype":"float8","quantization_config":FP8}"#, r#"{"dtype":"float16"}"#);
     check(
         r#"{"quantization":{"mode":"x"}, "x": 1.50}"#,
         r#"{"torch_dtype": "float16", "x": 1.50}"#,
@@ -199,10 +164,7 @@ fn a_model_without_quantization_keeps_its_dtype() {
         .unwrap()
         .convert(root.path().join("out"), forced())
         .unwrap();
-    assert_eq!(
-        std::fs::read_to_string(root.path().join("out/config.json")).unwrap(),
-        "{\"x\": 1}"
-    );
+    assert_eq!(std::fs::read_to_string(root.path().join("out/config.json")).unwrap(), "{\"x\": 1}");
 }
 
 #[cfg(unix)]
@@ -211,15 +173,8 @@ fn links_out_of_the_directory() {
     use std::os::unix::fs::symlink;
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
-    write_files(
-        root.path(),
-        &[("secret.txt", "secret"), ("elsewhere/more.txt", "secret")],
-    );
-    symlink(
-        root.path().join("secret.txt"),
-        input.join("extra/file-link"),
-    )
-    .unwrap();
+    write_files(root.path(), &[("secret.txt", "secret"), ("elsewhere/more.txt", "secret")]);
+    symlink(root.path().join("secret.txt"), input.join("extra/file-link")).unwrap();
     symlink(root.path().join("elsewhere"), input.join("directory-link")).unwrap();
     symlink("nowhere", input.join("dangling-link")).unwrap();
     symlink("notes.txt", input.join("extra/inner-link")).unwrap();
@@ -232,11 +187,7 @@ fn links_out_of_the_directory() {
     assert_eq!(found["extra/inner-link"], found["extra/notes.txt"]);
     assert!(!output.join("extra/inner-link").is_symlink());
     for name in ["file-link", "directory-link", "dangling-link"] {
-        assert!(
-            report.notes.iter().any(|note| note.contains(name)),
-            "{name}: {:?}",
-            report.notes
-        );
+        assert!(report.notes.iter().any(|note| note.contains(name)), "{name}: {:?}", report.notes);
         assert!(found.keys().all(|key| !key.contains(name)), "{name}");
     }
     assert!(found.values().all(|bytes| bytes != b"secret"));
@@ -246,12 +197,7 @@ fn links_out_of_the_directory() {
 fn shards_of_a_size() {
     let root = tempfile::tempdir().unwrap();
     let (input, one) = model(root.path(), 4);
-    for (from, size) in [
-        (&input, 250_000),
-        (&input, 1),
-        (&one, 250_000),
-        (&input, 1 << 40),
-    ] {
+    for (from, size) in [(&input, 250_000), (&input, 1), (&one, 250_000), (&input, 1 << 40)] {
         let output = root.path().join("out");
         let model = parse(from).unwrap();
         model
@@ -324,17 +270,11 @@ fn selected_tensors() {
         })
     };
     let layer = |i: usize| {
-        [
-            format!("model.layers.{i}.norm.weight"),
-            format!("model.layers.{i}.proj.weight"),
-        ]
+        [format!("model.layers.{i}.norm.weight"), format!("model.layers.{i}.proj.weight")]
     };
     assert_eq!(made(&["*.layers.1.*"], &[]).unwrap(), layer(1));
     assert_eq!(made(&["*.layers.?.*"], &["re:.*[02].*"]).unwrap(), layer(1));
-    assert_eq!(
-        made(&[r"re:model\.(ids|embed)"], &["*.weight"]).unwrap(),
-        ["model.ids"]
-    );
+    assert_eq!(made(&[r"re:model\.(ids|embed)"], &["*.weight"]).unwrap(), ["model.ids"]);
     assert_eq!(
         made(&["*.layers.0.*", "model.layers.2.*"], &["*.norm.*"])
             .unwrap()
@@ -343,11 +283,9 @@ fn selected_tensors() {
     );
     assert_eq!(made(&[], &["*.proj.weight"]).unwrap().len(), 5);
     let before = tree(&root.path().join("out"));
-    for (include, exclude) in [
-        (&["layers"][..], &[][..]),
-        (&[], &["*"]),
-        (&["model.ids"], &["re:model"]),
-    ] {
+    for (include, exclude) in
+        [(&["layers"][..], &[][..]), (&[], &["*"]), (&["model.ids"], &["re:model"])]
+    {
         let error = made(include, exclude).unwrap_err().to_string();
         assert!(error.contains("no tensor is left"), "{error}");
     }
@@ -357,9 +295,5 @@ fn selected_tensors() {
             .to_string()
             .contains("re:(")
     );
-    assert_same_tree(
-        &before,
-        &tree(&root.path().join("out")),
-        "a refusal changes nothing",
-    );
+    assert_same_tree(&before, &tree(&root.path().join("out")), "a refusal changes nothing");
 }

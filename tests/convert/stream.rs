@@ -20,10 +20,7 @@ fn check(model: &ParsedModel, context: &str) {
             let options = RememberOptions::new(target).with_threads(threads);
             let mut written = Vec::new();
             let report = model.remember_to_writer(&mut written, &options).unwrap();
-            assert!(
-                written == expected,
-                "{context} {target}: the writer's bytes"
-            );
+            assert!(written == expected, "{context} {target}: the writer's bytes");
             assert_eq!(report.output_bytes, expected.len() as u64);
 
             let mut names = Vec::new();
@@ -62,26 +59,12 @@ fn check(model: &ParsedModel, context: &str) {
 
 #[test]
 fn every_scheme() {
-    let demo = [
-        "model-fp8.safetensors",
-        "model-q4_k.gguf",
-        "arrays.npz",
-        "checkpoint.pth",
-    ];
-    let features = [
-        true,
-        cfg!(feature = "gguf"),
-        cfg!(feature = "npz"),
-        cfg!(feature = "pth"),
-    ];
+    let demo = ["model-fp8.safetensors", "model-q4_k.gguf", "arrays.npz", "checkpoint.pth"];
+    let features = [true, cfg!(feature = "gguf"), cfg!(feature = "npz"), cfg!(feature = "pth")];
     for (name, _) in demo.iter().zip(features).filter(|(_, built)| *built) {
         check(&parse(data().join("demo").join(name)).unwrap(), name);
     }
-    let directories = [
-        "awq/n136_g32",
-        "awq/k72_g24",
-        "quark/tiny_llama_mixed/model",
-    ];
+    let directories = ["awq/n136_g32", "awq/k72_g24", "quark/tiny_llama_mixed/model"];
     for name in directories {
         let path = data().join(name);
         let single = path.join("model.safetensors");
@@ -105,36 +88,18 @@ fn many_tiles() {
     let blocks = [n.div_ceil(128), k.div_ceil(128)];
     let tensors = [
         raw("a.weight", "F8_E4M3", &[n, k], random.bytes(n * k)),
-        raw(
-            "a.weight_scale_inv",
-            "F32",
-            &blocks,
-            f32s(&random.floats(blocks[0] * blocks[1])),
-        ),
+        raw("a.weight_scale_inv", "F32", &blocks, f32s(&random.floats(blocks[0] * blocks[1]))),
         raw("b", "U8", &[3], vec![1, 2, 3]),
         raw("c.weight", "F8_E5M2", &[1, n * k], random.bytes(n * k)),
         raw("c.weight_scale", "F32", &[], f32s(&[0.5])),
         raw("empty", "F32", &[0, 7], vec![]),
         raw("plain", "F32", &[n, k], random.bytes(n * k * 4)),
     ];
-    check(
-        &parse_bytes(file(&tensors, &[("x", "y")])).unwrap(),
-        "many tiles",
-    );
+    check(&parse_bytes(file(&tensors, &[("x", "y")])).unwrap(), "many tiles");
     {
         let tensors = [
-            raw(
-                "X.qweight",
-                "I32",
-                &[k / 8, n / 32 * 32],
-                random.bytes(k * (n / 32 * 32) / 2),
-            ),
-            raw(
-                "X.qzeros",
-                "I32",
-                &[k / 64, n / 32 * 4],
-                random.bytes(k / 64 * (n / 32 * 4) * 4),
-            ),
+            raw("X.qweight", "I32", &[k / 8, n / 32 * 32], random.bytes(k * (n / 32 * 32) / 2)),
+            raw("X.qzeros", "I32", &[k / 64, n / 32 * 4], random.bytes(k / 64 * (n / 32 * 4) * 4)),
             raw(
                 "X.scales",
                 "F32",
@@ -142,10 +107,7 @@ fn many_tiles() {
                 f32s(&random.floats(k / 64 * (n / 32 * 32))),
             ),
         ];
-        check(
-            &parse_bytes(file(&tensors, &[("gptq_bits", "4")])).unwrap(),
-            "gptq",
-        );
+        check(&parse_bytes(file(&tensors, &[("gptq_bits", "4")])).unwrap(), "gptq");
     }
 }
 
@@ -158,10 +120,7 @@ fn callers_errors() {
         calls += 1;
         Err(std::io::Error::other("enough").into())
     });
-    assert_eq!(
-        (result.unwrap_err().to_string(), calls),
-        ("enough".to_owned(), 1)
-    );
+    assert_eq!((result.unwrap_err().to_string(), calls), ("enough".to_owned(), 1));
     let full = model.remember_to_writer(&mut [0; 100][..], TargetDtype::BF16);
     assert!(matches!(full, Err(AnamnesisError::Io(_))));
 }
@@ -249,10 +208,7 @@ fn other_containers() {
         let mut written = Vec::new();
         model.remember_to_writer(&mut written, &options).unwrap();
         let recovery = model.recovery(&options).unwrap();
-        assert!(
-            written == recovery.to_bytes().unwrap(),
-            "decoded: {decoded}"
-        );
+        assert!(written == recovery.to_bytes().unwrap(), "decoded: {decoded}");
         let mut blocks = 0;
         let count = |_: &str, _: &[usize], dtype: Dtype, _: &[u8]| {
             blocks += usize::from(dtype.is_ggml_block());
@@ -281,10 +237,7 @@ fn encoding_is_refused() {
         ];
         for result in calls {
             let error = result.unwrap_err();
-            assert!(
-                matches!(error, AnamnesisError::Unsupported { .. }),
-                "{error}"
-            );
+            assert!(matches!(error, AnamnesisError::Unsupported { .. }), "{error}");
         }
     }
 }

@@ -53,10 +53,7 @@ fn check(model: &ParsedModel, context: &str) {
                 );
                 check_rows(&recovery, name, want.shape(), want.data());
             }
-            assert!(
-                recovery.to_bytes().unwrap() == bytes,
-                "{context}: after single tensors"
-            );
+            assert!(recovery.to_bytes().unwrap() == bytes, "{context}: after single tensors");
         }
     }
 }
@@ -85,12 +82,7 @@ fn many_tiles() -> Vec<Raw> {
     let blocks = [n.div_ceil(128), k.div_ceil(128)];
     vec![
         raw("a.weight", "F8_E4M3", &[n, k], random.bytes(n * k)),
-        raw(
-            "a.weight_scale_inv",
-            "F32",
-            &blocks,
-            f32s(&random.floats(blocks[0] * blocks[1])),
-        ),
+        raw("a.weight_scale_inv", "F32", &blocks, f32s(&random.floats(blocks[0] * blocks[1]))),
         raw("c.weight", "F8_E5M2", &[3, 300_001], random.bytes(900_003)),
         raw("c.weight_scale", "F32", &[], f32s(&[0.5])),
         raw("bytes", "U8", &[3], vec![1, 2, 3]),
@@ -107,18 +99,8 @@ fn tensors_of_a_file() {
     let mut random = Random(5);
     let gptq = [
         raw("X.qweight", "I32", &[k / 8, n], random.bytes(k / 8 * n * 4)),
-        raw(
-            "X.qzeros",
-            "I32",
-            &[k / 64, n / 8],
-            random.bytes(k / 64 * n / 8 * 4),
-        ),
-        raw(
-            "X.scales",
-            "F32",
-            &[k / 64, n],
-            f32s(&random.floats(k / 64 * n)),
-        ),
+        raw("X.qzeros", "I32", &[k / 64, n / 8], random.bytes(k / 64 * n / 8 * 4)),
+        raw("X.scales", "F32", &[k / 64, n], f32s(&random.floats(k / 64 * n))),
     ];
     let gptq = file(&gptq, &[("gptq_bits", "4")]);
     check(&parse_bytes(gptq).unwrap(), "transposed");
@@ -135,10 +117,7 @@ fn tensors_of_every_container() {
     for (name, _) in demo.iter().filter(|(_, built)| *built) {
         check(&parse(data().join("demo").join(name)).unwrap(), name);
     }
-    check(
-        &parse(data().join("quark/tiny_llama_mixed/model")).unwrap(),
-        "quark",
-    );
+    check(&parse(data().join("quark/tiny_llama_mixed/model")).unwrap(), "quark");
     let root = tempfile::tempdir().unwrap();
     let (input, _) = seven_layers(root.path(), 256);
     let model = parse(&input).unwrap();
@@ -155,10 +134,7 @@ fn tensors_of_every_container() {
 /// Threads share one plan, and may ask for the same tensor.
 #[test]
 fn many_threads_at_once() {
-    let paths = [
-        ("demo/model-fp8.safetensors", true),
-        ("demo/arrays.npz", cfg!(feature = "npz")),
-    ];
+    let paths = [("demo/model-fp8.safetensors", true), ("demo/arrays.npz", cfg!(feature = "npz"))];
     for (path, _) in paths.iter().filter(|(_, built)| *built) {
         let model = parse(data().join(path)).unwrap();
         let recovery = &model.recovery(TargetDtype::F32).unwrap();
@@ -203,10 +179,7 @@ fn requests_that_make_no_sense() {
     let reversed = 2..1;
     let refused = [
         (recovery.decode_into("bytes", &mut out), "5 bytes"),
-        (
-            recovery.decode_rows_into("bytes", 0..2, &mut out),
-            "5 bytes",
-        ),
+        (recovery.decode_rows_into("bytes", 0..2, &mut out), "5 bytes"),
         (recovery.rows("bytes", 0..4).map(drop), "0..4 of 3"),
         (recovery.rows("bytes", 9..usize::MAX).map(drop), "of 3"),
         (recovery.rows("bytes", reversed).map(drop), "2..1"),
@@ -265,10 +238,7 @@ fn of_shared_storage(flip: bool) -> Vec<u8> {
     ];
     let pickle = [b"\x80\x02}(".to_vec(), views.concat(), b"u.".to_vec()].concat();
     let values = f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    let members = [
-        Member::stored("m/data.pkl", &pickle),
-        Member::stored("m/data/0", &values),
-    ];
+    let members = [Member::stored("m/data.pkl", &pickle), Member::stored("m/data/0", &values)];
     let mut bytes = Zip::of(&members).file();
     let at = bytes
         .windows(values.len())
@@ -301,10 +271,7 @@ fn a_wrong_checksum_is_an_error_for_its_tensor_alone() {
     let largest = |model: &ParsedModel| {
         let tensor = model.tensors().max_by_key(|t| t.bytes().unwrap().len());
         let tensor = tensor.unwrap();
-        (
-            tensor.name().to_owned(),
-            tensor.bytes().unwrap().into_owned(),
-        )
+        (tensor.name().to_owned(), tensor.bytes().unwrap().into_owned())
     };
     let (wrong, stored) = largest(&model);
     let mut bytes = std::fs::read(&path).unwrap();

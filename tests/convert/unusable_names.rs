@@ -6,11 +6,7 @@ use crate::common::{f32s, file, raw};
 
 /// Names that the container has no place for, with words of the reason.
 const REFUSED: &[(ConvertTarget, &[&str], &str)] = &[
-    (
-        ConvertTarget::Safetensors,
-        &["__metadata__"],
-        "metadata of the file",
-    ),
+    (ConvertTarget::Safetensors, &["__metadata__"], "metadata of the file"),
     (ConvertTarget::Gguf, &["a\0b"], "NUL"),
     (ConvertTarget::Npz, &["a\0b"], "NUL"),
     (ConvertTarget::Npz, &["a\\b"], "backslash"),
@@ -25,21 +21,10 @@ const REFUSED: &[(ConvertTarget, &[&str], &str)] = &[
 const WRITTEN: &[(ConvertTarget, &[&str])] = &[
     (
         ConvertTarget::Safetensors,
-        &[
-            "__metadata",
-            "__METADATA__",
-            "a.__metadata__",
-            "a\0b",
-            "../a",
-            "a.npy",
-            "",
-        ],
+        &["__metadata", "__METADATA__", "a.__metadata__", "a\0b", "../a", "a.npy", ""],
     ),
     (ConvertTarget::Gguf, &["../a", "a.npy"]),
-    (
-        ConvertTarget::Npz,
-        &["a.npy", "a..b", "..a/b", "a/b", "ab:c"],
-    ),
+    (ConvertTarget::Npz, &["a.npy", "a..b", "..a/b", "a/b", "ab:c"]),
 ];
 
 fn plan(names: &[&str], target: ConvertTarget, changes: NameChanges) -> anamnesis::Result<Vec<u8>> {

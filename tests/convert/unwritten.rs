@@ -90,26 +90,13 @@ fn assert_clean(output: &Path, notes: &[String], what: &str) {
     assert_eq!(files.iter().find(is_hidden), None, "{what}");
     let is_ours = |file: &&String| file.ends_with(".partial") || file.contains("-part-");
     assert_eq!(files.iter().find(is_ours), None, "{what}");
-    for name in [
-        ".envrc",
-        ".vscode",
-        "HEAD",
-        "GIT~1",
-        "sub/.envrc",
-        "x.partial",
-    ] {
+    for name in [".envrc", ".vscode", "HEAD", "GIT~1", "sub/.envrc", "x.partial"] {
         let name = name.replace("x.partial", "model-00009.safetensors.partial");
         let note = format!("`{name}` was left out: ");
-        assert!(
-            notes.iter().any(|n| n.starts_with(&note)),
-            "{what}: {name}: {notes:?}"
-        );
+        assert!(notes.iter().any(|n| n.starts_with(&note)), "{what}: {name}: {notes:?}");
     }
     // What is usual beside a model needs no word.
-    assert!(
-        !notes.iter().any(|note| note.contains("`.git`")),
-        "{notes:?}"
-    );
+    assert!(!notes.iter().any(|note| note.contains("`.git`")), "{notes:?}");
 }
 
 #[test]

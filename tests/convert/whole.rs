@@ -49,11 +49,7 @@ type Tensors = BTreeMap<String, Tensor>;
 fn tensors(path: &Path) -> Tensors {
     let model = parse(path).unwrap();
     let all = model.tensors().map(|t| {
-        let value = (
-            t.dtype().to_string(),
-            t.shape().to_vec(),
-            t.bytes().unwrap().to_vec(),
-        );
+        let value = (t.dtype().to_string(), t.shape().to_vec(), t.bytes().unwrap().to_vec());
         (t.name().to_owned(), value)
     });
     all.collect()
@@ -134,11 +130,7 @@ fn tensors_are_those_of_llama_cpp() {
         let names = |tensors: &Tensors| tensors.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&found), names(&expected), "{}", model.display());
         for (name, tensor) in &expected {
-            assert!(
-                is_same(name, &found[name], tensor),
-                "{} `{name}`",
-                model.display()
-            );
+            assert!(is_same(name, &found[name], tensor), "{} `{name}`", model.display());
         }
     }
 }
@@ -168,12 +160,8 @@ fn is_same(name: &str, a: &Tensor, b: &Tensor) -> bool {
 
 /// Keys that are written otherwise on purpose: names are made of the directory's alone, without
 /// guesses at version and finetune.
-const OTHERWISE: &[&str] = &[
-    "general.name",
-    "general.basename",
-    "general.finetune",
-    "general.version",
-];
+const OTHERWISE: &[&str] =
+    &["general.name", "general.basename", "general.finetune", "general.version"];
 
 #[test]
 fn metadata_is_that_of_llama_cpp() {
@@ -280,10 +268,8 @@ fn configs_come_back() {
     for model in models() {
         let directory = tempfile::tempdir().unwrap();
         let back = to_hf(&model.join("canonical.gguf"), directory.path());
-        let (found, expected) = (
-            json(&back.join("config.json")),
-            json(&model.join("hf/config.json")),
-        );
+        let (found, expected) =
+            (json(&back.join("config.json")), json(&model.join("hf/config.json")));
         let is_other = model.ends_with("mistral") || model.ends_with("kimi_k2");
         for (field, value) in found.as_object().unwrap() {
             // transformers writes neither a field that has its default, nor the old name of
@@ -314,23 +300,13 @@ fn configs_come_back() {
                 continue;
             }
             let is_same = is_near || is_other && is_class || is_rope(field, value, original);
-            assert!(
-                is_same || value == original,
-                "{} `{field}`: {value}",
-                model.display()
-            );
+            assert!(is_same || value == original, "{} `{field}`: {value}", model.display());
         }
         let needed: [&[&str]; 4] = [
             &["vocab_size"],
             &["hidden_size", "n_embd", "d_model", "dim"],
             &["num_hidden_layers", "n_layer", "num_layers", "n_layers"],
-            &[
-                "rms_norm_eps",
-                "layer_norm_eps",
-                "layer_norm_epsilon",
-                "norm_epsilon",
-                "norm_eps",
-            ],
+            &["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"],
         ];
         for names in needed {
             assert!(names.iter().any(|field| found.get(field).is_some()));
@@ -372,10 +348,7 @@ fn exaone_without_windows_has_kinds_of_layers() {
     let gguf = data().join("whole/exaone4/canonical.gguf");
     let config = json(&to_hf(&gguf, directory.path()).join("config.json"));
     let kinds = serde_json::json!(["full_attention", "full_attention"]);
-    assert_eq!(
-        (&config["layer_types"], &config["sliding_window"]),
-        (&kinds, &Value::Null)
-    );
+    assert_eq!((&config["layer_types"], &config["sliding_window"]), (&kinds, &Value::Null));
 }
 
 /// What `--fuse-qkv` and `--fuse-gate-up-exps` of llama.cpp's converter have made one tensor is
@@ -384,30 +357,15 @@ fn exaone_without_windows_has_kinds_of_layers() {
 fn fused_tensors() {
     for (name, fused) in [
         // Queries with their gates; the other layers have a tensor of the same name that is none.
-        (
-            "qwen3_5",
-            ["blk.1.attn_qkv.weight", "blk.2.attn_qkv.weight"],
-        ),
-        (
-            "llama_bias",
-            ["blk.0.attn_qkv.weight", "blk.1.attn_qkv.bias"],
-        ),
+        ("qwen3_5", ["blk.1.attn_qkv.weight", "blk.2.attn_qkv.weight"]),
+        ("llama_bias", ["blk.0.attn_qkv.weight", "blk.1.attn_qkv.bias"]),
         // Of layers of two sizes; only layers without a tensor of values have keys that are values.
         ("gemma4", ["blk.1.attn_qkv.weight", "blk.2.attn_qkv.weight"]),
-        (
-            "qwen3_5_moe",
-            [
-                "blk.0.ffn_gate_up_exps.weight",
-                "blk.3.ffn_gate_up_exps.weight",
-            ],
-        ),
+        ("qwen3_5_moe", ["blk.0.ffn_gate_up_exps.weight", "blk.3.ffn_gate_up_exps.weight"]),
     ] {
         let gguf = data().join(format!("whole_fused/{name}.gguf"));
         let names = tensors(&gguf);
-        assert!(
-            fused.iter().all(|fused| names.contains_key(*fused)),
-            "{name}"
-        );
+        assert!(fused.iter().all(|fused| names.contains_key(*fused)), "{name}");
         let directory = tempfile::tempdir().unwrap();
         let back = to_hf(&gguf, directory.path());
         let whole = if name == "qwen3_5" {

@@ -22,10 +22,9 @@ fn bf16(name: &str, shape: &[usize], bits: impl Fn(usize) -> u16) -> Raw {
 /// Streams of one weight in the golden models, byte for byte.
 #[test]
 fn bytes_of_the_library() {
-    for (case, modules) in [
-        ("llama", &["lm_head", "model.embed_tokens"][..]),
-        ("deep", &["lm_head"]),
-    ] {
+    for (case, modules) in
+        [("llama", &["lm_head", "model.embed_tokens"][..]), ("deep", &["lm_head"])]
+    {
         let golden = parse(data().join("dfloat11").join(case).join("model")).unwrap();
         let (out, report) = encoded(&decoded(&golden), ForgetScheme::DFLOAT11.into()).unwrap();
         assert!(report.encoded.len() >= modules.len());
@@ -45,10 +44,7 @@ fn bytes_of_the_library() {
             let [want, found] = tensors.each_ref().map(stored);
             assert_eq!(want.0, found.0, "{name}");
             // The shape of the weight is that of its signs.
-            assert!(
-                name.ends_with("sign_mantissa") || want.1 == found.1,
-                "{name}"
-            );
+            assert!(name.ends_with("sign_mantissa") || want.1 == found.1, "{name}");
             assert!(want.2 == found.2, "{name}");
         }
     }
@@ -61,18 +57,10 @@ fn every_bit_comes_back() {
     let finite = |i: usize| (i % (240 << 7)) as u16 | if i % 7 < 3 { 0x8000 } else { 0 };
     let tensors = [
         bf16("model.layers.0.a.weight", &[240, 300], finite),
-        bf16("model.layers.0.zeros.weight", &[77, 5], |i| {
-            (i as u16 & 1) << 15
-        }),
-        bf16("model.layers.0.nan.weight", &[4, 6], |i| {
-            if i == 7 { 0x7f81 } else { 0x3f80 }
-        }),
-        bf16("model.layers.0.inf.weight", &[4, 6], |i| {
-            if i == 7 { 0xff80 } else { 0x3f80 }
-        }),
-        bf16("model.layers.0.huge.weight", &[4, 6], |i| {
-            if i == 7 { 240 << 7 } else { 0x3f80 }
-        }),
+        bf16("model.layers.0.zeros.weight", &[77, 5], |i| (i as u16 & 1) << 15),
+        bf16("model.layers.0.nan.weight", &[4, 6], |i| if i == 7 { 0x7f81 } else { 0x3f80 }),
+        bf16("model.layers.0.inf.weight", &[4, 6], |i| if i == 7 { 0xff80 } else { 0x3f80 }),
+        bf16("model.layers.0.huge.weight", &[4, 6], |i| if i == 7 { 240 << 7 } else { 0x3f80 }),
         // Codes of a bit, of which the library's kernel holds only so many.
         bf16("model.layers.0.same.weight", &[300, 100], |_| 0x3f80),
         bf16("model.norm.weight", &[6], |_| 0x3f80),
@@ -81,10 +69,7 @@ fn every_bit_comes_back() {
     let model = parse_bytes(file(&tensors, &[])).unwrap();
     let (out, report) = encoded(&model, ForgetScheme::DFLOAT11.into()).unwrap();
     let names: Vec<&str> = report.encoded.iter().map(|e| e.name.as_str()).collect();
-    assert_eq!(
-        names,
-        ["model.layers.0.a.weight", "model.layers.0.zeros.weight"]
-    );
+    assert_eq!(names, ["model.layers.0.a.weight", "model.layers.0.zeros.weight"]);
     let reason = |name: &str| {
         let name = format!("model.layers.0.{name}.weight");
         report
@@ -113,14 +98,8 @@ fn every_bit_comes_back() {
 /// Embeddings are encoded in a model that has an output layer, too.
 #[test]
 fn tied_embeddings_are_kept() {
-    let matrix = |name: &str| {
-        raw(
-            name,
-            "BF16",
-            &[40, 64],
-            bf16s(&weights(&mut Random(3), 40 * 64)),
-        )
-    };
+    let matrix =
+        |name: &str| raw(name, "BF16", &[40, 64], bf16s(&weights(&mut Random(3), 40 * 64)));
     let [embedding, head] = ["model.embed_tokens.weight", "lm_head.weight"];
     for (names, count) in [(&[embedding, head][..], 2), (&[embedding], 0)] {
         let tensors: Vec<Raw> = names.iter().map(|name| matrix(name)).collect();
@@ -143,14 +122,8 @@ fn layers_of_unusual_sizes() {
         "model.layers.0.mlp.shared_expert.up_proj.weight",
     ];
     let mut random = Random(5);
-    let tensors = names.map(|name| {
-        raw(
-            name,
-            "BF16",
-            &[96, 64],
-            bf16s(&weights(&mut random, 96 * 64)),
-        )
-    });
+    let tensors =
+        names.map(|name| raw(name, "BF16", &[96, 64], bf16s(&weights(&mut random, 96 * 64))));
     let directory = tempfile::tempdir().unwrap();
     let [plain, made] = ["plain", "made"].map(|name| directory.path().join(name));
     std::fs::create_dir(&plain).unwrap();
@@ -188,11 +161,6 @@ fn directories() {
     let (was, is) = (decoded(&model), decoded(&parse(&made).unwrap()));
     assert_eq!(was.tensors().len(), is.tensors().len());
     for t in was.tensors() {
-        assert_eq!(
-            stored(&is.tensor(t.name()).unwrap()),
-            stored(&t),
-            "{}",
-            t.name()
-        );
+        assert_eq!(stored(&is.tensor(t.name()).unwrap()), stored(&t), "{}", t.name());
     }
 }

@@ -64,19 +64,11 @@ fn nothing_is_encoded_of_which_diffusers_makes_no_layer() {
 /// too.
 #[test]
 fn namesakes_of_a_module_at_the_top_stay_with_it() {
-    let names = [
-        "proj_out.weight",
-        "blocks.0.proj_out.weight",
-        "blocks.0.ff.weight",
-    ];
+    let names = ["proj_out.weight", "blocks.0.proj_out.weight", "blocks.0.ff.weight"];
     let tensors = || names.map(|name| bf16(name, &[8, 8])).to_vec();
     let (encoded, _) = nf4("FluxTransformer2DModel", tensors(), &["proj_out.weight"]);
     assert_eq!(encoded, ["blocks.0.ff.weight"]);
-    let (encoded, _) = nf4(
-        "FluxTransformer2DModel",
-        tensors(),
-        &["blocks.0.proj_out.weight"],
-    );
+    let (encoded, _) = nf4("FluxTransformer2DModel", tensors(), &["blocks.0.proj_out.weight"]);
     assert_eq!(encoded.len(), 2, "{encoded:?}");
 }
 
@@ -117,10 +109,7 @@ fn gguf_of_an_image_model_is_as_comfyui_loads_it() {
     }
     let bytes = std::fs::read(&output).unwrap();
     let text = String::from_utf8_lossy(&bytes[..200]);
-    assert!(
-        text.contains("general.architecture") && text.contains("wan"),
-        "{text}"
-    );
+    assert!(text.contains("general.architecture") && text.contains("wan"), "{text}");
 }
 
 /// ComfyUI takes FP8 of which it does not know the layout for weights without scales.
@@ -172,12 +161,7 @@ fn encoded_of(names: &[&str], scheme: &str, include: &[&str]) -> (Vec<String>, S
     (encoded.collect(), report.notes.join("\n"))
 }
 
-const COMFY: &[&str] = &[
-    "fp8-comfy",
-    "fp8-comfy-e5m2",
-    "comfy-int8-convrot",
-    "comfy-w4a4",
-];
+const COMFY: &[&str] = &["fp8-comfy", "fp8-comfy-e5m2", "comfy-int8-convrot", "comfy-w4a4"];
 
 /// ComfyUI makes quantized layers of the diffusion model of a checkpoint, and takes codes elsewhere
 /// for weights.
@@ -213,33 +197,17 @@ fn layers_stay_that_tools_of_comfyui_leave() {
     let models: &[(&str, &[&str], &[&str])] = &[
         (
             "flux",
-            &[
-                "img_in",
-                "txt_in",
-                "time_in.in_layer",
-                "guidance_in.in_layer",
-                "final_layer.linear",
-            ],
+            &["img_in", "txt_in", "time_in.in_layer", "guidance_in.in_layer", "final_layer.linear"],
             &["double_blocks.0.img_attn.proj", "single_blocks.0.linear1"],
         ),
         (
             "flux2",
-            &[
-                "img_in",
-                "txt_in",
-                "final_layer.linear",
-                "double_stream_modulation_img.lin",
-            ],
+            &["img_in", "txt_in", "final_layer.linear", "double_stream_modulation_img.lin"],
             &["double_blocks.0.img_attn.proj"],
         ),
         (
             "chroma",
-            &[
-                "img_in",
-                "txt_in",
-                "final_layer.linear",
-                "distilled_guidance_layer.in_proj",
-            ],
+            &["img_in", "txt_in", "final_layer.linear", "distilled_guidance_layer.in_proj"],
             &["double_blocks.0.img_attn.proj"],
         ),
         (
@@ -259,21 +227,12 @@ fn layers_stay_that_tools_of_comfyui_leave() {
         ),
         (
             "zimage",
-            &[
-                "cap_embedder.1",
-                "x_embedder",
-                "final_layer.linear",
-                "layers.0.adaLN_modulation.0",
-            ],
+            &["cap_embedder.1", "x_embedder", "final_layer.linear", "layers.0.adaLN_modulation.0"],
             &["context_refiner.0.attention.qkv", "layers.0.attention.qkv"],
         ),
         (
             "anima",
-            &[
-                "llm_adapter.embed",
-                "blocks.0.mlp.layer1",
-                "blocks.1.adaln_modulation_mlp.1",
-            ],
+            &["llm_adapter.embed", "blocks.0.mlp.layer1", "blocks.1.adaln_modulation_mlp.1"],
             &["blocks.1.mlp.layer1", "blocks.10.mlp.layer1"],
         ),
     ];
@@ -303,10 +262,7 @@ fn plain_gguf_of_an_image_model_has_parameters_in_f32() {
     let [input, output] = ["z.safetensors", "z.gguf"].map(|name| root.path().join(name));
     let (parameters, weights) = (
         ["x_pad_token", "cap_pad_token", "layers.0.modulation"],
-        [
-            "cap_embedder.1.weight",
-            "context_refiner.0.attention.qkv.weight",
-        ],
+        ["cap_embedder.1.weight", "context_refiner.0.attention.qkv.weight"],
     );
     let mut tensors: Vec<Raw> = parameters.iter().map(|name| bf16(name, &[1, 64])).collect();
     tensors.extend(weights.map(|name| bf16(name, &[64, 64])));

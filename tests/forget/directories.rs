@@ -100,16 +100,8 @@ fn a_directory_becomes_a_directory() {
                 .all(|(name, text)| found[*name] == text.as_bytes()),
             "{scheme}"
         );
-        assert!(
-            !LEFT_OUT.iter().any(|(name, _)| found.contains_key(*name)),
-            "{scheme}"
-        );
-        assert_eq!(
-            found.len(),
-            3 + 2 + KEPT.len(),
-            "{scheme}: {:?}",
-            found.keys()
-        );
+        assert!(!LEFT_OUT.iter().any(|(name, _)| found.contains_key(*name)), "{scheme}");
+        assert_eq!(found.len(), 3 + 2 + KEPT.len(), "{scheme}: {:?}", found.keys());
         let config = json_of(&output.join("config.json"));
         for (key, value) in serde_json::from_str::<Value>(PLAIN)
             .unwrap()
@@ -141,10 +133,7 @@ fn a_directory_becomes_a_directory() {
         }
         check_values(&input, &output, &report, scheme);
         let again = parse(&output).unwrap();
-        assert!(
-            again.config().is_quantized() && again.inspect().problems.is_empty(),
-            "{scheme}"
-        );
+        assert!(again.config().is_quantized() && again.inspect().problems.is_empty(), "{scheme}");
         std::fs::remove_dir_all(output).unwrap();
     }
     assert_same_tree(&before, &tree(&input), "the input is as it was");
@@ -153,10 +142,8 @@ fn a_directory_becomes_a_directory() {
 /// Fails unless tensors that are not encoded keep their bytes, and the others differ from the input
 /// by just what the report says.
 fn check_values(input: &Path, output: &Path, report: &anamnesis::Report, context: &str) {
-    let (was, is) = (
-        decoded(&parse(input).unwrap()).unwrap(),
-        decoded(&parse(output).unwrap()).unwrap(),
-    );
+    let (was, is) =
+        (decoded(&parse(input).unwrap()).unwrap(), decoded(&parse(output).unwrap()).unwrap());
     assert_eq!(was.tensors().len(), is.tensors().len(), "{context}");
     let mut largest = 0f32;
     for t in was.tensors() {
@@ -171,11 +158,7 @@ fn check_values(input: &Path, output: &Path, report: &anamnesis::Report, context
             largest = pairs.fold(largest, |max, (a, b)| max.max((a - b).abs()));
         } else {
             assert_eq!(t.dtype(), there.dtype(), "{context}: {}", t.name());
-            assert!(
-                t.bytes().unwrap() == there.bytes().unwrap(),
-                "{context}: {}",
-                t.name()
-            );
+            assert!(t.bytes().unwrap() == there.bytes().unwrap(), "{context}: {}", t.name());
         }
     }
     let said = report.distance.as_ref().unwrap().all.maximum;
@@ -232,11 +215,7 @@ fn a_single_file_describes_its_quantization() {
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
         let metadata = header.metadata().as_ref().unwrap();
         let said: Value = serde_json::from_str(&metadata["quantization_config"]).unwrap();
-        assert_eq!(
-            said,
-            json_of(&output.join("config.json"))["quantization_config"],
-            "{scheme}"
-        );
+        assert_eq!(said, json_of(&output.join("config.json"))["quantization_config"], "{scheme}");
         assert_eq!(stored_in(&bytes), stored_in(&joined(&output)), "{scheme}");
         let from_directory = decoded(&parse(&output).unwrap()).unwrap();
         for model in [parse(&alone).unwrap(), parse_bytes(bytes).unwrap()] {
@@ -249,11 +228,7 @@ fn a_single_file_describes_its_quantization() {
 }
 
 fn assert_same_values(expected: &ParsedModel, actual: &ParsedModel, context: &str) {
-    assert_eq!(
-        expected.tensors().len(),
-        actual.tensors().len(),
-        "{context}"
-    );
+    assert_eq!(expected.tensors().len(), actual.tensors().len(), "{context}");
     for t in expected.tensors() {
         let other = actual
             .tensor(t.name())
@@ -264,11 +239,7 @@ fn assert_same_values(expected: &ParsedModel, actual: &ParsedModel, context: &st
             "{context}: {}",
             t.name()
         );
-        assert!(
-            t.bytes().unwrap() == other.bytes().unwrap(),
-            "{context}: {}",
-            t.name()
-        );
+        assert!(t.bytes().unwrap() == other.bytes().unwrap(), "{context}: {}", t.name());
     }
 }
 
@@ -296,11 +267,7 @@ fn a_quantized_directory_is_encoded_again() {
             .unwrap()
             .forget(&twice, options(scheme))
             .unwrap();
-        assert_eq!(
-            stored_in(&joined(&direct)),
-            stored_in(&joined(&twice)),
-            "{scheme}"
-        );
+        assert_eq!(stored_in(&joined(&direct)), stored_in(&joined(&twice)), "{scheme}");
         let config = std::fs::read_to_string(direct.join("config.json")).unwrap();
         assert!(
             !config.contains("weight_block_size") && !config.contains("float8"),
@@ -326,17 +293,9 @@ fn a_shard_that_cannot_be_encoded() {
     let weight = |no: usize, last: f32| -> Vec<Raw> {
         let mut values = vec![0.25f32; 128 * 128];
         values[128 * 128 - 1] = last;
-        vec![raw(
-            &format!("model.layers.{no}.proj.weight"),
-            "F32",
-            &[128, 128],
-            f32s(&values),
-        )]
+        vec![raw(&format!("model.layers.{no}.proj.weight"), "F32", &[128, 128], f32s(&values))]
     };
-    write_shards(
-        &input,
-        &[weight(0, 0.5), weight(1, f32::NAN), weight(2, 0.5)],
-    );
+    write_shards(&input, &[weight(0, 0.5), weight(1, f32::NAN), weight(2, 0.5)]);
     for (scheme, _) in SCHEMES {
         let output = root.path().join("out");
         let error = parse(&input)
@@ -378,11 +337,7 @@ fn no_key_says_how_weights_were_stored() {
         let method = config
             .pointer("/quantization_config/quant_method")
             .and_then(Value::as_str);
-        assert_eq!(
-            experts,
-            method.filter(|method| *method == "fp8"),
-            "{scheme}"
-        );
+        assert_eq!(experts, method.filter(|method| *method == "fp8"), "{scheme}");
         assert_eq!(
             config.pointer("/text_config/expert_dtype"),
             config.get("expert_dtype"),

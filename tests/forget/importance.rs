@@ -54,19 +54,9 @@ fn metadata_names_the_matrix_as_llama_quantize_does() {
         let metadata = model.gguf().unwrap().metadata().clone();
         let key = |key: &str| metadata.get(&format!("quantize.imatrix.{key}"));
         let text = path.to_string_lossy().into_owned();
-        assert_eq!(
-            key("file"),
-            Some(GgufMetadataValue::String(text)),
-            "{scheme}"
-        );
-        assert_eq!(
-            key("dataset"),
-            Some(GgufMetadataValue::String(dataset[..127].into()))
-        );
-        assert_eq!(
-            key("entries_count"),
-            Some(GgufMetadataValue::U32(entries as u32))
-        );
+        assert_eq!(key("file"), Some(GgufMetadataValue::String(text)), "{scheme}");
+        assert_eq!(key("dataset"), Some(GgufMetadataValue::String(dataset[..127].into())));
+        assert_eq!(key("entries_count"), Some(GgufMetadataValue::U32(entries as u32)));
         assert_eq!(key("chunks_count"), Some(GgufMetadataValue::U32(7)));
     }
 }
@@ -94,23 +84,14 @@ fn a_matrix_that_fits_nothing_is_refused_and_one_that_fits_in_part_noted() {
     };
     assert_eq!(notes(run(&one, &one)).unwrap(), "");
     let more = notes(run(&one, &two)).unwrap();
-    assert!(
-        more.contains("entries fit no tensor") && more.contains("layers.1."),
-        "{more}"
-    );
+    assert!(more.contains("entries fit no tensor") && more.contains("layers.1."), "{more}");
     let less = notes(run(&two, &one)).unwrap();
-    assert!(
-        less.contains("encoded tensors have no entry") && less.contains("layers.1."),
-        "{less}"
-    );
+    assert!(less.contains("encoded tensors have no entry") && less.contains("layers.1."), "{less}");
     let other = root.path().join("other.safetensors");
     let tensor = raw("blk.77.attn_q.weight", "F32", &[2, 256], vec![0; 2048]);
     std::fs::write(&other, file(&[tensor], &[])).unwrap();
     let error = run(&one, &other).unwrap_err().to_string();
-    assert!(
-        error.contains("importance.dat") && error.contains("another model"),
-        "{error}"
-    );
+    assert!(error.contains("importance.dat") && error.contains("another model"), "{error}");
     // Files of no matrix are named, too.
     let error = forget(&one, "gguf:q4_0", &one, &output)
         .unwrap_err()

@@ -16,12 +16,7 @@ fn stored_as(model: &ParsedModel, name: &str) -> Stored {
 fn model(rows: usize, cols: usize) -> Vec<u8> {
     let mut random = Random(11);
     let mut matrix = |name: &str, rows: usize| {
-        raw(
-            name,
-            "F32",
-            &[rows, cols],
-            f32s(&random.floats(rows * cols)),
-        )
+        raw(name, "F32", &[rows, cols], f32s(&random.floats(rows * cols)))
     };
     let tensors = [
         matrix("model.embed_tokens.weight", 40),
@@ -29,12 +24,7 @@ fn model(rows: usize, cols: usize) -> Vec<u8> {
         matrix("model.layers.0.self_attn.q_proj.weight", 64),
         matrix("lm_head.weight", 40),
         raw("model.norm.weight", "BF16", &[cols], vec![0x3f; cols * 2]),
-        raw(
-            "model.layers.0.self_attn.q_proj.bias",
-            "F16",
-            &[64],
-            vec![0x33; 128],
-        ),
+        raw("model.layers.0.self_attn.q_proj.bias", "F16", &[64], vec![0x33; 128]),
     ];
     file(&tensors, &[])
 }
@@ -97,14 +87,7 @@ fn quantized_tensors_are_decoded_first() {
     for family in ["bnb", "fp8", "gptq", "awq", "nvfp4"] {
         on_the_way(family, "model.safetensors", "gguf:q8_0");
     }
-    for family in [
-        "compressed_tensors",
-        "mlx",
-        "gptq_more",
-        "awq_more",
-        "mxfp4",
-        "hqq",
-    ] {
+    for family in ["compressed_tensors", "mlx", "gptq_more", "awq_more", "mxfp4", "hqq"] {
         on_the_way(family, "model", "gguf:q8_0");
     }
 }
@@ -120,31 +103,19 @@ fn fused_weights_share_per_tensor_scales() {
             .map(|x| x * factor)
             .collect()
     };
-    let parts = [
-        ("q_proj", floats(1.0)),
-        ("k_proj", floats(7.0)),
-        ("v_proj", floats(0.3)),
-    ];
+    let parts = [("q_proj", floats(1.0)), ("k_proj", floats(7.0)), ("v_proj", floats(0.3))];
     let all: Vec<f32> = parts
         .iter()
         .flat_map(|(_, values)| values.clone())
         .collect();
     let matrix = |name: &str, values: &[f32]| {
-        raw(
-            &format!("layers.0.{name}.weight"),
-            "F32",
-            &[values.len() / 512, 512],
-            f32s(values),
-        )
+        raw(&format!("layers.0.{name}.weight"), "F32", &[values.len() / 512, 512], f32s(values))
     };
     let apart = parts
         .iter()
         .map(|(name, values)| matrix(&format!("self_attn.{name}"), values));
     // Projections that are not fused, and one of another layer, have their own scales.
-    let others = [
-        matrix("self_attn.o_proj", &parts[0].1),
-        matrix("self_attn.fused", &all),
-    ];
+    let others = [matrix("self_attn.o_proj", &parts[0].1), matrix("self_attn.fused", &all)];
     let model = parse_bytes(file(&apart.chain(others).collect::<Vec<_>>(), &[])).unwrap();
     for (scheme, ends) in [
         ("nvfp4", ["", "_scale", "_scale_2"]),
@@ -169,10 +140,7 @@ fn fused_weights_share_per_tensor_scales() {
                     .iter()
                     .flat_map(|(name, _)| bytes(name, end))
                     .collect();
-                assert!(
-                    apart == bytes("fused", end),
-                    "{scheme}{end}, {threads} threads"
-                );
+                assert!(apart == bytes("fused", end), "{scheme}{end}, {threads} threads");
             }
         }
     }
@@ -205,15 +173,9 @@ fn vectors_are_widened_for_gguf() {
     let (out, report) =
         encoded(&parse_bytes(model(64, 64)).unwrap(), options("gguf:q8_0")).unwrap();
     assert_eq!(stored_as(&out, "model.norm.weight").0, "F32");
-    assert_eq!(
-        stored_as(&out, "model.layers.0.self_attn.q_proj.bias").0,
-        "F32"
-    );
+    assert_eq!(stored_as(&out, "model.layers.0.self_attn.q_proj.bias").0, "F32");
     let kept: Vec<&str> = report.kept.iter().map(|kept| kept.name.as_str()).collect();
-    assert_eq!(
-        kept,
-        ["model.norm.weight", "model.layers.0.self_attn.q_proj.bias"]
-    );
+    assert_eq!(kept, ["model.norm.weight", "model.layers.0.self_attn.q_proj.bias"]);
 }
 
 #[test]
@@ -231,16 +193,10 @@ fn names_select_tensors() {
             .map(|e| e.name)
             .collect::<Vec<_>>()
     };
-    assert_eq!(
-        names(&["*up_proj*"], &[]),
-        ["model.layers.0.mlp.up_proj.weight"]
-    );
+    assert_eq!(names(&["*up_proj*"], &[]), ["model.layers.0.mlp.up_proj.weight"]);
     assert_eq!(
         names(&[], &["lm_head*", "re:.*embed.*"]),
-        [
-            "model.layers.0.mlp.up_proj.weight",
-            "model.layers.0.self_attn.q_proj.weight"
-        ]
+        ["model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight"]
     );
 }
 
@@ -250,24 +206,9 @@ fn like_another_model() {
     let other = directory.path().join("other.safetensors");
     let mut random = Random(3);
     let tensors = [
-        raw(
-            "model.layers.0.mlp.up_proj.weight",
-            "F8_E4M3",
-            &[64, 64],
-            vec![0x30; 4096],
-        ),
-        raw(
-            "model.layers.0.mlp.up_proj.weight_scale",
-            "F32",
-            &[],
-            f32s(&[1.0]),
-        ),
-        raw(
-            "lm_head.weight",
-            "F32",
-            &[40, 64],
-            f32s(&random.floats(2560)),
-        ),
+        raw("model.layers.0.mlp.up_proj.weight", "F8_E4M3", &[64, 64], vec![0x30; 4096]),
+        raw("model.layers.0.mlp.up_proj.weight_scale", "F32", &[], f32s(&[1.0])),
+        raw("lm_head.weight", "F32", &[40, 64], f32s(&random.floats(2560))),
     ];
     std::fs::write(&other, file(&tensors, &[])).unwrap();
     let mut forget = Forget::from("gguf:q8_0".parse::<ForgetScheme>().unwrap());
@@ -279,25 +220,15 @@ fn like_another_model() {
 
 #[test]
 fn non_finite_values_are_refused() {
-    for (value, word) in [
-        (f32::NAN, "NaN"),
-        (f32::INFINITY, "inf"),
-        (1e38, "would be"),
-    ] {
+    for (value, word) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (1e38, "would be")] {
         let mut values = vec![0.5f32; 64 * 96];
         values[64 * 70 + 5] = value;
-        let model = parse_bytes(file(
-            &[raw("x.weight", "F32", &[96, 64], f32s(&values))],
-            &[],
-        ))
-        .unwrap();
+        let model =
+            parse_bytes(file(&[raw("x.weight", "F32", &[96, 64], f32s(&values))], &[])).unwrap();
         let error = encoded(&model, options("gguf:q8_0"))
             .unwrap_err()
             .to_string();
-        assert!(
-            error.contains("`x.weight`, row 70, column") && error.contains(word),
-            "{error}"
-        );
+        assert!(error.contains("`x.weight`, row 70, column") && error.contains(word), "{error}");
     }
 }
 
@@ -322,8 +253,5 @@ fn gguf_metadata_names_the_file_type() {
             .as_u32(),
         Some(2)
     );
-    assert_eq!(
-        gguf.metadata().get("general.file_type").unwrap().as_u32(),
-        Some(7)
-    );
+    assert_eq!(gguf.metadata().get("general.file_type").unwrap().as_u32(), Some(7));
 }

@@ -20,10 +20,7 @@ fn weights_of_conv1d_are_encoded_as_their_libraries_store_them() {
         ("gptq", "gptq", Some(32), false),
     ] {
         let golden = data().join("conv1d").join(case).join("model");
-        let (plain, out) = (
-            root.path().join(case),
-            root.path().join(format!("{case}-out")),
-        );
+        let (plain, out) = (root.path().join(case), root.path().join(format!("{case}-out")));
         let model = parse(&golden).unwrap();
         model.remember(&plain, TargetDtype::F32).unwrap();
         let scheme: ForgetScheme = scheme.parse().unwrap();
@@ -45,10 +42,7 @@ fn weights_of_conv1d_are_encoded_as_their_libraries_store_them() {
                 };
                 let is_state = name.contains(".quant_state.");
                 assert_eq!((made_dtype, made_shape), (dtype, shape), "{case}: {name}");
-                assert!(
-                    !is_exact || is_state || made_bytes == bytes,
-                    "{case}: {name}"
-                );
+                assert!(!is_exact || is_state || made_bytes == bytes, "{case}: {name}");
             }
         }
     }
@@ -90,10 +84,8 @@ fn a_tied_head_is_named_among_what_is_not_encoded() {
     let skipped = |head: &str, scheme: &str, list: &str| {
         let (input, output) = (root.path().join("model"), root.path().join("out"));
         let matrix = |name: &str| raw(name, "F32", &[128, 128], f32s(&[0.5; 128 * 128]));
-        let mut tensors = vec![
-            matrix("model.embed_tokens.weight"),
-            matrix("model.layers.0.mlp.up_proj.weight"),
-        ];
+        let mut tensors =
+            vec![matrix("model.embed_tokens.weight"), matrix("model.layers.0.mlp.up_proj.weight")];
         if !head.is_empty() {
             tensors.push(matrix(&format!("{head}.weight")));
         }
@@ -121,10 +113,6 @@ fn a_tied_head_is_named_among_what_is_not_encoded() {
         // GPT-NeoX's in files; its class in transformers 5 calls it `lm_head`.
         assert_eq!(count("embed_out"), 3, "{scheme}");
         let of_roberta = json!(["model.embed_tokens", "lm_head.decoder"]);
-        assert_eq!(
-            skipped("lm_head.dense", scheme, list),
-            of_roberta,
-            "{scheme}"
-        );
+        assert_eq!(skipped("lm_head.dense", scheme, list), of_roberta, "{scheme}");
     }
 }

@@ -55,20 +55,12 @@ fn names_do_not_matter_to_what_is_asked_for() {
         let report = report(&model, options.clone());
         let stored = format!("{asked}.weight");
         let is_it = |name: &str| name == asked || name == stored;
-        assert!(
-            report.encoded.iter().any(|t| is_it(&t.name)),
-            "{:?}",
-            report.kept
-        );
+        assert!(report.encoded.iter().any(|t| is_it(&t.name)), "{:?}", report.kept);
         assert!(!report.encoded.iter().any(|t| t.name.starts_with("other")));
         let notes = report.notes.join("\n");
         // One that cannot be encoded is named.
         for kept in report.kept.iter().filter(|t| t.name == "b_enc") {
-            assert!(
-                notes.contains(&format!("`{}`", kept.name)),
-                "{}: {notes}",
-                kept.name
-            );
+            assert!(notes.contains(&format!("`{}`", kept.name)), "{}: {notes}", kept.name);
             assert!(notes.contains(&kept.reason), "{}: {notes}", kept.reason);
         }
         // Another name is noted.
@@ -100,10 +92,7 @@ fn nothing_is_asked_for_by_default() {
     for scheme in ["nf4", "w4a16", "fp8-block", "mlx-4bit"] {
         let report = report(&model, options(scheme));
         assert!(report.encoded.is_empty(), "{scheme}");
-        assert!(
-            !report.notes.iter().any(|note| note.contains("asked for")),
-            "{scheme}"
-        );
+        assert!(!report.notes.iter().any(|note| note.contains("asked for")), "{scheme}");
     }
 }
 
@@ -146,11 +135,7 @@ fn reasons_name_the_way_out() {
             assert!(!kept.reason.contains("fits"), "{scheme}: {}", kept.reason);
             continue;
         };
-        assert!(
-            kept.reason.contains(&format!("({expected} fits)")),
-            "{scheme}: {}",
-            kept.reason
-        );
+        assert!(kept.reason.contains(&format!("({expected} fits)")), "{scheme}: {}", kept.reason);
         let (option, value) = expected.split_once(' ').unwrap();
         let other = match option {
             "--to" => value.parse::<ForgetScheme>().unwrap(),
@@ -159,11 +144,7 @@ fn reasons_name_the_way_out() {
                 .unwrap()
                 .with_group_size(value.parse().unwrap()),
         };
-        assert_eq!(
-            report(&model, ConvertOptions::from(other)).encoded.len(),
-            1,
-            "{scheme}"
-        );
+        assert_eq!(report(&model, ConvertOptions::from(other)).encoded.len(), 1, "{scheme}");
         named += 1;
     }
     assert!(named > 15, "{named}");

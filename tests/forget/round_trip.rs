@@ -41,13 +41,7 @@ fn trip(path: &Path, scheme: &str, group: usize) -> Result<Trip, AnamnesisError>
     options.run.to = TargetDtype::F32;
     let (out, report) = encoded(&was, options)?;
     let is = decoded(&out)?;
-    Ok(Trip {
-        golden,
-        was,
-        out,
-        is,
-        report,
-    })
+    Ok(Trip { golden, was, out, is, report })
 }
 
 /// Whether two tensors have the same bytes, or the same values in different float types.
@@ -196,28 +190,20 @@ fn check_family(family: &str, least: usize) {
                 continue;
             }
             checked += 1;
-            let run = catch_unwind(AssertUnwindSafe(|| {
-                check(&path, scheme, group, share, verdict)
-            }));
+            let run =
+                catch_unwind(AssertUnwindSafe(|| check(&path, scheme, group, share, verdict)));
             let text = |e: Box<dyn std::any::Any + Send>| {
                 Err(e.downcast_ref::<String>().cloned().unwrap_or_default())
             };
             if let Err(what) = run.unwrap_or_else(text) {
-                failures.push(format!(
-                    "{family}/{name} as {scheme}: {verdict:?}: {what:.300}"
-                ));
+                failures.push(format!("{family}/{name} as {scheme}: {verdict:?}: {what:.300}"));
             }
         }
         if rows == 0 && !MIXED.contains(&family) {
             failures.push(format!("{family}/{name} is not in the table"));
         }
     }
-    assert!(
-        failures.is_empty(),
-        "{} failures:\n{}",
-        failures.len(),
-        failures.join("\n")
-    );
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
     assert!(checked >= least, "{family}: only {checked} checks");
 }
 
@@ -276,10 +262,7 @@ fn every_directory_of_cases_is_listed() {
         let family = entry.file_name().unwrap().to_string_lossy().into_owned();
         // The models of the guides, those beside adapters and what is only encoded are no cases of a
         // scheme.
-        let is_none = matches!(
-            &*family,
-            "guide" | "adapters" | "adapters_tied" | "mx_to_nvfp4"
-        );
+        let is_none = matches!(&*family, "guide" | "adapters" | "adapters_tied" | "mx_to_nvfp4");
         if !entry.is_dir() || is_none || cases(&family).is_empty() {
             continue;
         }

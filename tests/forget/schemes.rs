@@ -25,12 +25,7 @@ pub(super) fn each_scheme(check: impl Fn(&str)) {
             ));
         }
     }
-    assert!(
-        failures.is_empty(),
-        "{} failures:\n{}",
-        failures.len(),
-        failures.join("\n")
-    );
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
 fn bytes(model: &ParsedModel, mut options: ConvertOptions, threads: usize) -> Vec<u8> {
@@ -54,24 +49,9 @@ fn large(scheme: &str) -> ParsedModel {
         return parse_bytes(file(&[matrix], &[])).unwrap();
     }
     let tensors = [
-        raw(
-            "model.layers.0.mlp.up_proj.weight",
-            "BF16",
-            &[384, 768],
-            bf16s(&floats(384 * 768)),
-        ),
-        raw(
-            "model.layers.0.mlp.down_proj.weight",
-            "F32",
-            &[128, 256],
-            f32s(&floats(128 * 256)),
-        ),
-        raw(
-            "model.layers.0.self_attn.q_proj.weight",
-            "F16",
-            &[128, 256],
-            f16s(&floats(128 * 256)),
-        ),
+        raw("model.layers.0.mlp.up_proj.weight", "BF16", &[384, 768], bf16s(&floats(384 * 768))),
+        raw("model.layers.0.mlp.down_proj.weight", "F32", &[128, 256], f32s(&floats(128 * 256))),
+        raw("model.layers.0.self_attn.q_proj.weight", "F16", &[128, 256], f16s(&floats(128 * 256))),
         raw(
             "model.layers.0.mlp.experts.gate_up_proj",
             "BF16",
@@ -90,21 +70,14 @@ fn bytes_do_not_depend_on_threads() {
         let options = || options_for(scheme, &model, directory.path());
         let one = bytes(&model, options(), 1);
         for threads in [2, 3] {
-            assert!(
-                one == bytes(&model, options(), threads),
-                "{threads} threads"
-            );
+            assert!(one == bytes(&model, options(), threads), "{threads} threads");
         }
         if options().target == ConvertTarget::Safetensors {
             let read = SafeTensors::deserialize(&one).unwrap_or_else(|e| panic!("{e}"));
             assert!(read.len() >= model.tensors().len());
         }
         let out = parse_bytes(one).unwrap();
-        assert!(
-            out.inspect().problems.is_empty(),
-            "{:?}",
-            out.inspect().problems
-        );
+        assert!(out.inspect().problems.is_empty(), "{:?}", out.inspect().problems);
         let back = decoded(&out).unwrap();
         for t in model.tensors() {
             // MLX has a module for stacks, so the name differs.
@@ -162,18 +135,7 @@ fn hostile_values() {
             assert!(error.contains("tensor `x."), "{value}: {error}");
             assert!(error.contains(", row 2, column 99: "), "{value}: {error}");
         }
-        for value in [
-            f32::MAX,
-            f32::MIN,
-            1e38,
-            -3e37,
-            1e20,
-            1e6,
-            65520.0,
-            1e-30,
-            1e-45,
-            -0.0,
-        ] {
+        for value in [f32::MAX, f32::MIN, 1e38, -3e37, 1e20, 1e6, 65520.0, 1e-30, 1e-45, -0.0] {
             let model = parse_bytes(file(&[with(scheme, value)], &[])).unwrap();
             let (out, report) = match encoded(&model, options_for(scheme, &model, directory.path()))
             {
@@ -240,10 +202,7 @@ fn group_sizes_are_refused_where_there_is_no_choice() {
             panic!("it is planned");
         };
         let text = error.to_string();
-        assert!(
-            text.contains("groups of 32: ") && text.contains(" leaves no choice"),
-            "{text}"
-        );
+        assert!(text.contains("groups of 32: ") && text.contains(" leaves no choice"), "{text}");
     }
 }
 
@@ -280,14 +239,8 @@ fn constant_values() {
 /// Tensors that no scheme encodes, beside one matrix that every scheme encodes.
 fn odd(rows: usize) -> Vec<Raw> {
     let mut random = Random(31);
-    let mut matrix = |name: &str| {
-        raw(
-            name,
-            "F32",
-            &[rows, 256],
-            f32s(&weights(&mut random, rows * 256)),
-        )
-    };
+    let mut matrix =
+        |name: &str| raw(name, "F32", &[rows, 256], f32s(&weights(&mut random, rows * 256)));
     vec![
         matrix("model.layers.0.up_proj.weight"),
         matrix("a b/c\\d\"e\u{7f}.weight"),
@@ -303,18 +256,8 @@ fn odd(rows: usize) -> Vec<Raw> {
         raw("long.table", "I64", &[128, 256], vec![1; 8 * 128 * 256]),
         raw("byte.table", "I8", &[128, 256], vec![1; 128 * 256]),
         raw("flag.weight", "BOOL", &[2, 256], vec![1; 512]),
-        raw(
-            "cube.weight",
-            "F32",
-            &[2, 32, 256],
-            f32s(&vec![0.25; 2 * 32 * 256]),
-        ),
-        raw(
-            "narrow.weight",
-            "F32",
-            &[128, 33],
-            f32s(&vec![0.25; 128 * 33]),
-        ),
+        raw("cube.weight", "F32", &[2, 32, 256], f32s(&vec![0.25; 2 * 32 * 256])),
+        raw("narrow.weight", "F32", &[128, 33], f32s(&vec![0.25; 128 * 33])),
         raw("low.weight", "F32", &[3, 256], f32s(&vec![0.25; 3 * 256])),
     ]
 }
@@ -338,18 +281,10 @@ fn tensors_that_no_scheme_encodes_stay() {
         assert_eq!(report.encoded.len() + report.kept.len(), tensors.len());
         assert!(report.kept.iter().all(|kept| !kept.reason.is_empty()));
         for kept in &report.kept {
-            let (was, is) = (
-                model.tensor(&kept.name).unwrap(),
-                out.tensor(&kept.name).unwrap(),
-            );
+            let (was, is) = (model.tensor(&kept.name).unwrap(), out.tensor(&kept.name).unwrap());
             assert_eq!(was.shape(), is.shape(), "{}", kept.name);
             let flag = in_gguf && kept.name == "flag.weight"; // GGUF stores BOOL as I8
-            assert!(
-                flag || was.dtype() == is.dtype(),
-                "{}: {}",
-                kept.name,
-                is.dtype()
-            );
+            assert!(flag || was.dtype() == is.dtype(), "{}: {}", kept.name, is.dtype());
             assert!(was.bytes().unwrap() == is.bytes().unwrap(), "{}", kept.name);
         }
         for name in [
@@ -371,11 +306,7 @@ fn tensors_that_no_scheme_encodes_stay() {
             if transposed.is_some() {
                 shape.swap(1, 2);
             }
-            assert_eq!(
-                back.tensor(transposed.unwrap_or(name)).unwrap().shape(),
-                shape,
-                "{name}"
-            );
+            assert_eq!(back.tensor(transposed.unwrap_or(name)).unwrap().shape(), shape, "{name}");
         }
         let odd = ["a b/c\\d\"e\u{7f}.weight", "模型.層.weight"];
         let is_encoded = |name: &&str| report.encoded.iter().any(|e| e.name == **name);
@@ -426,13 +357,9 @@ fn embeddings_in_iq3_xxs_need_no_importance() {
 fn presets_of_compressed_tensors() {
     let weight = raw("x.weight", "BF16", &[4, 256], bf16s(&[0.5; 1024]));
     let model = parse_bytes(file(&[weight], &[])).unwrap();
-    for (scheme, groups) in [
-        ("w4a16", 2),
-        ("w4a16-asym", 2),
-        ("w8a16", 2),
-        ("w8a8", 1),
-        ("w8a16-channel", 1),
-    ] {
+    for (scheme, groups) in
+        [("w4a16", 2), ("w4a16-asym", 2), ("w8a16", 2), ("w8a8", 1), ("w8a16-channel", 1)]
+    {
         let (out, _) = encoded(&model, options(scheme)).unwrap();
         let scales = out.tensor("x.weight_scale").unwrap();
         assert_eq!(scales.shape(), [4, groups], "{scheme}");

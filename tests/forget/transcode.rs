@@ -90,11 +90,7 @@ fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
 /// A directory with one layer.
 fn directory(tensors: &[Raw], quantization: &Value) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(
-        directory.path().join("model.safetensors"),
-        file(tensors, &[]),
-    )
-    .unwrap();
+    std::fs::write(directory.path().join("model.safetensors"), file(tensors, &[])).unwrap();
     let config = json!({"model_type": "llama", "quantization_config": quantization});
     std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
     directory
@@ -135,19 +131,9 @@ fn gptq(bits: usize, group: usize, zeros: Option<u8>, version_2: bool) -> tempfi
     let words = ROWS * bits / 8 * groups;
     let zeros_bytes = zeros.map_or_else(|| random.bytes(words), |byte| vec![byte; words]);
     let tensors = [
-        named(
-            "qweight",
-            "I32",
-            &[COLS * bits / 32, ROWS],
-            random.bytes(COLS * bits / 8 * ROWS),
-        ),
+        named("qweight", "I32", &[COLS * bits / 32, ROWS], random.bytes(COLS * bits / 8 * ROWS)),
         named("qzeros", "I32", &[groups, ROWS * bits / 32], zeros_bytes),
-        named(
-            "scales",
-            "F16",
-            &[groups, ROWS],
-            halves(&mut random, groups * ROWS),
-        ),
+        named("scales", "F16", &[groups, ROWS], halves(&mut random, groups * ROWS)),
         named("g_idx", "I32", &[COLS], index),
     ];
     let format = if version_2 { "gptq_v2" } else { "gptq" };
@@ -171,28 +157,17 @@ fn integers_with_zero_points_round_trip() {
 
 #[test]
 fn symmetric_integers_round_trip() {
-    for (bits, byte, names) in [
-        (4, 0x77, ["w4a16", "gptq"]),
-        (8, 0x7f, ["w8a16", "gptq-int8"]),
-    ] {
+    for (bits, byte, names) in [(4, 0x77, ["w4a16", "gptq"]), (8, 0x7f, ["w8a16", "gptq-int8"])] {
         for group in [64, 1280] {
             let model = gptq(bits, group, Some(byte), false);
-            cycle(
-                model.path(),
-                TargetDtype::F16,
-                &names.map(|name| scheme(name, Some(group))),
-            );
+            cycle(model.path(), TargetDtype::F16, &names.map(|name| scheme(name, Some(group))));
         }
     }
     // `gptq-asym` writes version 2, so the zero points of a version 2 model stay as well.
     let (model, outputs) = (gptq(4, 64, Some(0x88), true), tempfile::tempdir().unwrap());
-    let (first, report) = forget(
-        model.path(),
-        outputs.path(),
-        scheme("gptq-asym", Some(64)),
-        TargetDtype::F16,
-    )
-    .unwrap();
+    let (first, report) =
+        forget(model.path(), outputs.path(), scheme("gptq-asym", Some(64)), TargetDtype::F16)
+            .unwrap();
     assert_eq!(codes_moved(&report).len(), 1);
     assert!(stored_at(&first) == stored_at(model.path()));
 }
@@ -235,25 +210,13 @@ fn mxfp4_round_trips() {
         "gguf:mxfp4",
         "mxfp4",
     ];
-    cycle(
-        mxfp4(false).path(),
-        TargetDtype::BF16,
-        &names.map(|name| scheme(name, None)),
-    );
+    cycle(mxfp4(false).path(), TargetDtype::BF16, &names.map(|name| scheme(name, None)));
     // NaN must stay NaN.
     let names = ["mlx-mxfp4", "mxfp4-modelopt", "mxfp4"];
-    cycle(
-        mxfp4(true).path(),
-        TargetDtype::BF16,
-        &names.map(|name| scheme(name, None)),
-    );
+    cycle(mxfp4(true).path(), TargetDtype::BF16, &names.map(|name| scheme(name, None)));
     let outputs = tempfile::tempdir().unwrap();
-    let result = forget(
-        mxfp4(true).path(),
-        outputs.path(),
-        scheme("gguf:mxfp4", None),
-        TargetDtype::BF16,
-    );
+    let result =
+        forget(mxfp4(true).path(), outputs.path(), scheme("gguf:mxfp4", None), TargetDtype::BF16);
     assert!(
         result
             .unwrap_err()
@@ -270,18 +233,8 @@ fn exponents_that_mean_another_value_do_not_move() {
     let (rows, cols) = (4, 64);
     let model = |last: u8| {
         let tensors = [
-            named(
-                "weight",
-                "I8",
-                &[rows, cols / 2],
-                random.bytes(rows * cols / 2),
-            ),
-            named(
-                "scale",
-                "F8_E8M0",
-                &[rows, cols / 32],
-                vec![120, 127, 3, 254, 1, 90, 127, last],
-            ),
+            named("weight", "I8", &[rows, cols / 2], random.bytes(rows * cols / 2)),
+            named("scale", "F8_E8M0", &[rows, cols / 32], vec![120, 127, 3, 254, 1, 90, 127, last]),
         ];
         directory(&tensors, &json!({}))
     };
@@ -305,11 +258,7 @@ fn codes_that_do_not_fit_are_encoded_again() {
         let (output, report) =
             forget(model, outputs.path(), scheme(name, Some(group)), to).unwrap();
         assert!(codes_moved(&report).is_empty() && report.encoded.len() == 1);
-        assert!(
-            report.notes.iter().any(|note| note.contains(reason)),
-            "{:?}",
-            report.notes
-        );
+        assert!(report.notes.iter().any(|note| note.contains(reason)), "{:?}", report.notes);
         assert!(report.distance.unwrap().all.relative < 0.2);
         output
     };
@@ -328,43 +277,14 @@ fn codes_that_do_not_fit_are_encoded_again() {
         output
     };
     let (awq, gptq) = (make("awq", half), make("gptq", half));
-    let brains = says(
-        &awq,
-        "w4a16-asym",
-        64,
-        brain,
-        "scales in F16 cannot all be had in BF16",
-    );
-    says(
-        &brains,
-        "gptq-asym",
-        64,
-        half,
-        "scales in BF16 cannot all be had in F16",
-    );
-    says(
-        &awq,
-        "w4a16-asym",
-        32,
-        half,
-        "groups of 64 are no groups of 32",
-    );
+    let brains = says(&awq, "w4a16-asym", 64, brain, "scales in F16 cannot all be had in BF16");
+    says(&brains, "gptq-asym", 64, half, "scales in BF16 cannot all be had in F16");
+    says(&awq, "w4a16-asym", 32, half, "groups of 64 are no groups of 32");
     says(&awq, "w4a16", 64, half, "zero points");
-    let singles = forget(
-        &gptq,
-        outputs.path(),
-        scheme("w4a16", Some(64)),
-        TargetDtype::F32,
-    )
-    .unwrap();
+    let singles =
+        forget(&gptq, outputs.path(), scheme("w4a16", Some(64)), TargetDtype::F32).unwrap();
     assert_eq!(codes_moved(&singles.1).len(), 1); // F32 holds every F16
-    says(
-        &singles.0,
-        "gptq",
-        64,
-        half,
-        "scales in F32 cannot all be had in F16",
-    );
+    says(&singles.0, "gptq", 64, half, "scales in F32 cannot all be had in F16");
     assert_eq!(values_at(&singles.0), values_at(&gptq));
 }
 
@@ -372,23 +292,11 @@ fn codes_that_do_not_fit_are_encoded_again() {
 fn a_config_that_is_wrong_about_symmetry_is_not_believed() {
     let model = gptq(4, 64, Some(0x76), true);
     let outputs = tempfile::tempdir().unwrap();
-    let result = forget(
-        model.path(),
-        outputs.path(),
-        scheme("w4a16-asym", Some(64)),
-        TargetDtype::F16,
-    )
-    .unwrap();
-    assert_eq!(
-        (codes_moved(&result.1).len(), values_at(&result.0)),
-        (1, values_at(model.path()))
-    );
-    match forget(
-        model.path(),
-        outputs.path(),
-        scheme("w4a16", Some(64)),
-        TargetDtype::F32,
-    ) {
+    let result =
+        forget(model.path(), outputs.path(), scheme("w4a16-asym", Some(64)), TargetDtype::F16)
+            .unwrap();
+    assert_eq!((codes_moved(&result.1).len(), values_at(&result.0)), (1, values_at(model.path())));
+    match forget(model.path(), outputs.path(), scheme("w4a16", Some(64)), TargetDtype::F32) {
         Ok((_, report)) => assert!(codes_moved(&report).is_empty()),
         Err(AnamnesisError::Unsupported { .. }) => {}
         Err(other) => panic!("{other}"),

@@ -55,14 +55,7 @@ const FP4: Verdict = Near(1.0 / 4.0);
 
 /// Directory, cases, scheme, group size (0 for the scheme's default), what shares a scale, verdict.
 /// A `*` at an end of a case's name stands for anything. Several rows may be about one case.
-pub type Case = (
-    &'static str,
-    &'static str,
-    &'static str,
-    usize,
-    Share,
-    Verdict,
-);
+pub type Case = (&'static str, &'static str, &'static str, usize, Share, Verdict);
 
 /// Every row.
 pub fn table() -> impl Iterator<Item = &'static Case> {

@@ -44,10 +44,9 @@ fn check(directory: &str, case: &Value) -> Option<String> {
     let name = case["file"].as_str().unwrap();
     let path = data().join(directory).join(name);
     let bytes = std::fs::read(&path).unwrap();
-    let results = [
-        parse(&path).and_then(|m| Ok((convert(&m, false), convert(&m, true)?))),
-        { parse_bytes(bytes).and_then(|m| Ok((convert(&m, false), convert(&m, true)?))) },
-    ];
+    let results = [parse(&path).and_then(|m| Ok((convert(&m, false), convert(&m, true)?))), {
+        parse_bytes(bytes).and_then(|m| Ok((convert(&m, false), convert(&m, true)?)))
+    }];
     let stem = name.rsplit_once('.').unwrap().0;
     let expected = std::fs::read(path.with_file_name(format!("{stem}.expected.safetensors")));
     for result in &results {
@@ -68,10 +67,7 @@ fn check(directory: &str, case: &Value) -> Option<String> {
             (_, Ok((Err(e), _)) | Err(e)) => Some(e.to_string()),
         };
         if let Some(wrong) = wrong {
-            return Some(format!(
-                "\n{directory}/{name}: {wrong}  [{}]",
-                case["detail"]
-            ));
+            return Some(format!("\n{directory}/{name}: {wrong}  [{}]", case["detail"]));
         }
     }
     None
@@ -109,13 +105,7 @@ fn check_all(directory: &str, least: usize) {
         .iter()
         .filter_map(|case| check(directory, case))
         .collect();
-    assert!(
-        failures.is_empty(),
-        "{} of {}: {}",
-        failures.len(),
-        cases.len(),
-        failures.join("")
-    );
+    assert!(failures.is_empty(), "{} of {}: {}", failures.len(), cases.len(), failures.join(""));
 }
 
 #[test]
@@ -180,10 +170,7 @@ fn npz_and_pth_functions_agree_with_the_model() {
     let listed = anamnesis::inspect_npz(&path).unwrap();
     for t in &listed.tensors {
         let (array, tensor) = (&arrays[&t.name], model.tensor(&t.name).unwrap());
-        assert_eq!(
-            (&t.shape, t.dtype, t.byte_len),
-            (&array.shape, array.dtype, array.data.len())
-        );
+        assert_eq!((&t.shape, t.dtype, t.byte_len), (&array.shape, array.dtype, array.data.len()));
         assert_eq!(tensor.bytes().unwrap(), array.data);
     }
     assert_same(
@@ -198,17 +185,9 @@ fn npz_and_pth_functions_agree_with_the_model() {
         anamnesis::parse_pth_front_matter_from_reader(std::fs::File::open(&path).unwrap()).unwrap();
     assert_eq!(front.tensors, checkpoint.tensor_info());
     let bytes = checkpoint.to_safetensors_bytes().unwrap();
-    assert_same(
-        &bytes,
-        &convert(&parse(&path).unwrap(), false).unwrap(),
-        "pth",
-    );
+    assert_same(&bytes, &convert(&parse(&path).unwrap(), false).unwrap(), "pth");
     let tensors = checkpoint.tensors().unwrap();
-    assert_same(
-        &bytes,
-        &anamnesis::pth_to_safetensors_bytes(&tensors).unwrap(),
-        "pth tensors",
-    );
+    assert_same(&bytes, &anamnesis::pth_to_safetensors_bytes(&tensors).unwrap(), "pth tensors");
     let directory = tempfile::tempdir().unwrap();
     checkpoint
         .to_safetensors(directory.path().join("a"))
@@ -237,12 +216,8 @@ impl<R: std::io::Seek> std::io::Seek for Counting<R> {
 #[test]
 fn headers_take_few_reads() {
     let reads = std::rc::Rc::new(std::cell::Cell::new(0));
-    let file = |name: &str| {
-        Counting(
-            std::fs::File::open(data().join(name)).unwrap(),
-            reads.clone(),
-        )
-    };
+    let file =
+        |name: &str| Counting(std::fs::File::open(data().join(name)).unwrap(), reads.clone());
     anamnesis::parse_pth_front_matter_from_reader(file("demo/checkpoint.pth")).unwrap();
     assert!(reads.get() <= 8, "{} reads", reads.get());
 }

@@ -23,12 +23,7 @@ fn pickle_of(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let entries = entries
         .iter()
         .map(|(name, value)| [text(name), value.clone(), b"s".to_vec()].concat());
-    [
-        b"\x80\x02}".to_vec(),
-        entries.collect::<Vec<_>>().concat(),
-        b".".to_vec(),
-    ]
-    .concat()
+    [b"\x80\x02}".to_vec(), entries.collect::<Vec<_>>().concat(), b".".to_vec()].concat()
 }
 
 /// A checkpoint of storages `0`, which the tensors `a`, `b` and `t` view, and `1`, which is `c`.
@@ -145,10 +140,7 @@ fn views_are_borrowed_and_not_checked() {
             let tensor = tensors.iter().find(|t| t.name == name).unwrap();
             matches!(tensor.data, Cow::Borrowed(_))
         };
-        assert_eq!(
-            ["a", "b", "t", "c"].map(borrowed),
-            [true, true, false, true]
-        );
+        assert_eq!(["a", "b", "t", "c"].map(borrowed), [true, true, false, true]);
         let verified = checkpoint.verify_checksums();
         assert_eq!(verified.is_err(), damage, "{verified:?}");
     }
@@ -158,10 +150,8 @@ fn views_are_borrowed_and_not_checked() {
 /// wrong.
 #[test]
 fn damaged_storages_are_not_converted() {
-    let (model, pth) = (
-        parse_bytes(checkpoint(true)).unwrap(),
-        parse_pth_bytes(checkpoint(true)).unwrap(),
-    );
+    let (model, pth) =
+        (parse_bytes(checkpoint(true)).unwrap(), parse_pth_bytes(checkpoint(true)).unwrap());
     let path = tempfile::tempdir().unwrap();
     let output = path.path().join("out");
     let convert = |target| {
@@ -171,10 +161,7 @@ fn damaged_storages_are_not_converted() {
     let results = [
         ("to safetensors", convert(ConvertTarget::Safetensors)),
         ("to NPZ", convert(ConvertTarget::Npz)),
-        (
-            "remember",
-            model.remember(&output, TargetDtype::BF16).map(drop),
-        ),
+        ("remember", model.remember(&output, TargetDtype::BF16).map(drop)),
         ("bytes", model.remember_to_bytes(TargetDtype::F32).map(drop)),
         ("a copy in memory", pth.to_safetensors_bytes().map(drop)),
         ("a copy", pth.to_safetensors(&output)),
@@ -184,11 +171,7 @@ fn damaged_storages_are_not_converted() {
     ];
     for (what, result) in results {
         let error = result.expect_err(what);
-        assert_eq!(
-            (error.kind(), error.tensor()),
-            (ErrorKind::Parse, Some("c")),
-            "{what}"
-        );
+        assert_eq!((error.kind(), error.tensor()), (ErrorKind::Parse, Some("c")), "{what}");
         assert!(error.to_string().contains("checksum"), "{what}: {error}");
     }
     assert!(!output.exists());
@@ -209,11 +192,7 @@ fn other_checksums() {
     let results = models.iter().map(ParsedModel::verify_checksums);
     for result in results.chain([parse_npz_bytes(npz).map(drop)]) {
         let error = result.unwrap_err();
-        assert_eq!(
-            (error.kind(), error.tensor()),
-            (ErrorKind::Parse, Some("x")),
-            "{error}"
-        );
+        assert_eq!((error.kind(), error.tensor()), (ErrorKind::Parse, Some("x")), "{error}");
     }
 }
 
@@ -313,10 +292,7 @@ fn archives_of_other_files_are_named() {
     use crate::common::zip::tarred;
     let error = |bytes: Vec<u8>| anamnesis::parse_bytes(bytes).unwrap_err().to_string();
     let nemo = error([tarred("model_weights.ckpt.gz", "1", b"x"), vec![0; 1024]].concat());
-    assert!(
-        nemo.contains("model_weights.ckpt.gz") && nemo.contains("tar -xf"),
-        "{nemo}"
-    );
+    assert!(nemo.contains("model_weights.ckpt.gz") && nemo.contains("tar -xf"), "{nemo}");
     let gzip = error(b"\x1f\x8b\x08\0aaaaaaaa".to_vec());
     assert!(gzip.contains("gzip") && gzip.contains(".nemo"), "{gzip}");
 }
@@ -348,14 +324,8 @@ fn what_is_no_entry_is_told() {
     let rows = [
         ("attributes of other values: `x.scale`", of_type),
         ("attributes of other values: `x.scale.0`", parameter),
-        (
-            "attributes of other values: `x.extra`",
-            ordered(&pair("extra", &whole)),
-        ),
-        (
-            "attributes of other values: `x.<entry 0>`",
-            ordered(&[b"}}", &whole[..], b"s"].concat()),
-        ),
+        ("attributes of other values: `x.extra`", ordered(&pair("extra", &whole))),
+        ("attributes of other values: `x.<entry 0>`", ordered(&[b"}}", &whole[..], b"s"].concat())),
         ("storages without a tensor: `x`", bare.clone()),
         // The state of a dict is the dict.
         ("storages without a tensor: `x.extra`", {
@@ -366,16 +336,10 @@ fn what_is_no_entry_is_told() {
     ];
     for (expected, value) in rows {
         let pickle = pickle_of(&[("kept", whole.clone()), ("x", value)]);
-        let members = [
-            Member::stored("m/data.pkl", &pickle),
-            Member::stored("m/data/0", &[0; 24]),
-        ];
+        let members = [Member::stored("m/data.pkl", &pickle), Member::stored("m/data/0", &[0; 24])];
         let model = parse_bytes(Zip::of(&members).file()).unwrap();
         let notes = model.inspect().notes;
-        assert!(
-            notes.iter().any(|note| note.contains(expected)),
-            "{expected}: {notes:?}"
-        );
+        assert!(notes.iter().any(|note| note.contains(expected)), "{expected}: {notes:?}");
         assert!(model.tensors().any(|tensor| tensor.name() == "kept"));
     }
 }

@@ -12,13 +12,8 @@ use crate::common::zip::{Member, Zip};
 use crate::common::{assert_same, data};
 
 /// The cases of `generate/dcp.py`, and the number of tensors that lie in several pieces.
-const CASES: [(&str, usize); 5] = [
-    ("one", 0),
-    ("two", 6),
-    ("four", 9),
-    ("ragged", 1),
-    ("files", 1),
-];
+const CASES: [(&str, usize); 5] =
+    [("one", 0), ("two", 6), ("four", 9), ("ragged", 1), ("files", 1)];
 
 #[test]
 fn tensors_of_torch() {
@@ -57,10 +52,7 @@ fn values_that_are_no_tensors_are_named() {
     let model = parse(data().join("dcp/one")).unwrap();
     let notes = model.inspect().notes;
     let expected = "3 values (optimizer.lr, optimizer.betas, step)";
-    assert!(
-        notes.iter().any(|note| note.contains(expected)),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.contains(expected)), "{notes:?}");
 }
 
 #[test]
@@ -85,26 +77,16 @@ fn safetensors_of_torch() {
     let directory = data().join("dcp/hugging_face");
     let model = parse(&directory).unwrap();
     let expected = std::fs::read(data().join("dcp/files.expected.safetensors")).unwrap();
-    assert_same(
-        &expected,
-        &model.remember_to_bytes(TargetDtype::BF16).unwrap(),
-        "joined",
-    );
+    assert_same(&expected, &model.remember_to_bytes(TargetDtype::BF16).unwrap(), "joined");
     let copy = tempfile::tempdir().unwrap();
     for rank in 1..=2 {
         let name = format!("shard-{rank:05}-model-00001-of-00001.safetensors");
         let error = parse(directory.join(&name)).unwrap_err();
-        assert!(
-            error.to_string().contains("its tensors are pieces"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("its tensors are pieces"), "{error}");
         std::fs::copy(directory.join(&name), copy.path().join(&name)).unwrap();
     }
     let error = parse(copy.path()).unwrap_err().to_string();
-    assert!(
-        error.contains("each process has written its pieces"),
-        "{error}"
-    );
+    assert!(error.contains("each process has written its pieces"), "{error}");
     // Under another name, and in memory, the offset of the second piece tells.
     let second = std::fs::read(directory.join("shard-00002-model-00001-of-00001.safetensors"));
     assert!(anamnesis::parse_bytes(second.unwrap()).is_err());
@@ -153,10 +135,7 @@ fn files_alone_are_refused() {
     std::fs::write(copy.path().join("__9_0.distcp"), b"").unwrap();
     let notes = parse(copy.path()).unwrap().inspect().notes;
     let expected = "left out: __9_0.distcp, other.safetensors";
-    assert!(
-        notes.iter().any(|note| note.contains(expected)),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.contains(expected)), "{notes:?}");
 }
 
 #[test]
@@ -166,10 +145,7 @@ fn pickles_are_graded() {
             let path = entry.unwrap().path();
             let scan = scan_pickles(&path, &Default::default()).unwrap();
             assert!(scan.remarks.is_empty(), "{path:?}: {:?}", scan.remarks);
-            assert!(
-                !scan.globals.is_empty() || name == "one" || name == "files",
-                "{path:?}"
-            );
+            assert!(!scan.globals.is_empty() || name == "one" || name == "files", "{path:?}");
             let safe = anamnesis::PickleRisk::Safe;
             let worse = scan.globals.iter().filter(|global| global.risk != safe);
             assert_eq!(worse.count(), 0, "{path:?}: {:?}", scan.globals);
@@ -185,10 +161,7 @@ fn pickles_are_graded() {
     assert_eq!(scan.risk, anamnesis::PickleRisk::Dangerous);
     std::fs::write(&path, [&b"x"[..], &mild].concat()).unwrap();
     let scan = scan_pickles(&path, &Default::default()).unwrap();
-    assert_eq!(
-        (scan.risk, scan.remarks.len()),
-        (anamnesis::PickleRisk::Suspicious, 1)
-    );
+    assert_eq!((scan.risk, scan.remarks.len()), (anamnesis::PickleRisk::Suspicious, 1));
 }
 
 /// Every byte of a file of pieces is changed: an error, or the same values.

@@ -9,12 +9,7 @@ use crate::common::{file, raw};
 fn with_header(header: &str) -> Vec<u8> {
     let entry = r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
     let header = header.replace("{}", entry);
-    [
-        &(header.len() as u64).to_le_bytes()[..],
-        header.as_bytes(),
-        &[0; 8],
-    ]
-    .concat()
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 8]].concat()
 }
 
 #[test]
@@ -22,22 +17,10 @@ fn safetensors_headers() {
     let rows = [
         (r#"{"__metadata__":{"a":"1","a":"2"},"X":{}}"#, "`a`"),
         (r#"{"__metadata__":{"a":"1","a":"1"},"X":{}}"#, "`a`"),
-        (
-            r#"{"__metadata__":{"a":"1"},"X":{},"__metadata__":{"b":"1"}}"#,
-            "__metadata__",
-        ),
-        (
-            r#"{"__metadata__":null,"X":{},"__metadata__":{"b":"1"}}"#,
-            "__metadata__",
-        ),
-        (
-            r#"{"X":{"dtype":"F32","shape":[2],"shape":[1],"data_offsets":[0,8]}}"#,
-            "shape",
-        ),
-        (
-            r#"{"X":{"dtype":"F32","dtype":"I32","shape":[2],"data_offsets":[0,8]}}"#,
-            "dtype",
-        ),
+        (r#"{"__metadata__":{"a":"1"},"X":{},"__metadata__":{"b":"1"}}"#, "__metadata__"),
+        (r#"{"__metadata__":null,"X":{},"__metadata__":{"b":"1"}}"#, "__metadata__"),
+        (r#"{"X":{"dtype":"F32","shape":[2],"shape":[1],"data_offsets":[0,8]}}"#, "shape"),
+        (r#"{"X":{"dtype":"F32","dtype":"I32","shape":[2],"data_offsets":[0,8]}}"#, "dtype"),
     ];
     for (header, word) in rows {
         let wrong = verdict(
@@ -47,10 +30,9 @@ fn safetensors_headers() {
         );
         assert_eq!(wrong, None, "{header}");
     }
-    for header in [
-        r#"{"__metadata__":{"a":"1","b":"1"},"X":{}}"#,
-        r#"{"__metadata__":null,"X":{}}"#,
-    ] {
+    for header in
+        [r#"{"__metadata__":{"a":"1","b":"1"},"X":{}}"#, r#"{"__metadata__":null,"X":{}}"#]
+    {
         anamnesis::parse_bytes(with_header(header)).unwrap();
     }
 }
@@ -97,11 +79,7 @@ fn configs() {
             r#"{"quantization":{"layers.0":{"bits":4},"layers.0":{"bits":8}}}"#,
             "`quantization.layers.0`",
         ),
-        (
-            "config.json",
-            r#"{"hidden_size":64,"hidden_size":32}"#,
-            "`hidden_size`",
-        ),
+        ("config.json", r#"{"hidden_size":64,"hidden_size":32}"#, "`hidden_size`"),
         (
             "config.json",
             r#"{"text_config":{"head_dim":64,"head_dim":32}}"#,
@@ -112,24 +90,12 @@ fn configs() {
             r#"{"quantization":{"quant_algo":"FP8","quant_algo":"NVFP4"}}"#,
             "`quantization.quant_algo`",
         ),
-        (
-            "quantize_config.json",
-            r#"{"sym":true,"bits":4,"sym":false}"#,
-            "`sym`",
-        ),
-        (
-            "quanto_qmap.json",
-            r#"{"a":{"weights":"qint8"},"a":{"weights":"qint4"}}"#,
-            "`a`",
-        ),
+        ("quantize_config.json", r#"{"sym":true,"bits":4,"sym":false}"#, "`sym`"),
+        ("quanto_qmap.json", r#"{"a":{"weights":"qint8"},"a":{"weights":"qint4"}}"#, "`a`"),
     ];
     for (name, text, path) in refused {
         let result = parse_beside(&bytes, &[(name, text)]);
-        assert_eq!(
-            verdict(result, Parse, &[name, path, "twice"]),
-            None,
-            "{text}"
-        );
+        assert_eq!(verdict(result, Parse, &[name, path, "twice"]), None, "{text}");
     }
     let fine = [
         // As people edit configs: keys that nothing here reads, and keys that say the same twice.
@@ -138,10 +104,7 @@ fn configs() {
             r#"{"use_cache":true,"use_cache":false,"quantization_config":{"bits":4,"bits":4}}"#,
         ),
         ("config.json", r#"{"rope":{"a":1,"a":2},"hidden_size":8}"#),
-        (
-            "hf_quant_config.json",
-            r#"{"producer":{"a":1,"a":2},"quantization":{}}"#,
-        ),
+        ("hf_quant_config.json", r#"{"producer":{"a":1,"a":2},"quantization":{}}"#),
     ];
     for (name, text) in fine {
         parse_beside(&bytes, &[(name, text)]).unwrap();
@@ -163,15 +126,7 @@ fn archives() {
     let result = anamnesis::parse_bytes(archive(&twice));
     assert_eq!(verdict(result, Parse, &["`x`", "twice"]), None);
     // A value that is no tensor is lost as well.
-    let twice = [
-        b"}(",
-        &x()[..],
-        &text("a"),
-        b"K\x01",
-        &text("a"),
-        b"K\x02u.",
-    ]
-    .concat();
+    let twice = [b"}(", &x()[..], &text("a"), b"K\x01", &text("a"), b"K\x02u."].concat();
     let result = anamnesis::parse_bytes(archive(&twice));
     assert_eq!(verdict(result, Parse, &["`a`", "twice"]), None);
 

@@ -46,16 +46,9 @@ struct DescribedTensor {
 fn case(name: &str) -> Case {
     let path = data().join("gguf-files").join(format!("{name}.gguf"));
     let described = std::fs::read(path.with_extension("json")).unwrap();
-    let (bytes, described) = (
-        std::fs::read(&path).unwrap(),
-        serde_json::from_slice(&described).unwrap(),
-    );
-    Case {
-        name: name.to_owned(),
-        path,
-        bytes,
-        described,
-    }
+    let (bytes, described) =
+        (std::fs::read(&path).unwrap(), serde_json::from_slice(&described).unwrap());
+    Case { name: name.to_owned(), path, bytes, described }
 }
 
 fn cases() -> Vec<Case> {
@@ -146,23 +139,13 @@ impl Case {
         let got = (gguf.version(), gguf.alignment(), order);
         assert_eq!(
             got,
-            (
-                described.version,
-                described.alignment,
-                &described.byte_order[..]
-            ),
+            (described.version, described.alignment, &described.byte_order[..]),
             "{name}"
         );
-        let (keys, metadata): (Vec<_>, _) = (
-            described.metadata.iter().map(|(key, ..)| key).collect(),
-            gguf.metadata(),
-        );
+        let (keys, metadata): (Vec<_>, _) =
+            (described.metadata.iter().map(|(key, ..)| key).collect(), gguf.metadata());
         assert_eq!(metadata.keys().collect::<Vec<_>>(), keys, "{name}");
-        let got = (
-            metadata.len(),
-            metadata.is_empty(),
-            metadata.get("no such key"),
-        );
+        let got = (metadata.len(), metadata.is_empty(), metadata.get("no such key"));
         assert_eq!(got, (keys.len(), keys.is_empty(), None), "{name}");
         for ((key, value), described) in metadata.iter().zip(keys) {
             self.check_value(described, &value);
@@ -174,21 +157,10 @@ impl Case {
             .collect();
         assert_eq!(model.tensors().len(), stored.len(), "{name}");
         for (t, (case, stored)) in model.tensors().zip(stored) {
-            let (got, bytes) = (
-                (t.name(), t.dtype().to_string(), t.shape()),
-                t.bytes().unwrap(),
-            );
-            assert_eq!(
-                got,
-                (&stored.name[..], stored.dtype.clone(), &stored.shape[..]),
-                "{name}"
-            );
+            let (got, bytes) = ((t.name(), t.dtype().to_string(), t.shape()), t.bytes().unwrap());
+            assert_eq!(got, (&stored.name[..], stored.dtype.clone(), &stored.shape[..]), "{name}");
             assert_eq!(bytes.len(), stored.len, "{name}: {}", stored.name);
-            assert!(
-                order == "big" || bytes == case.raw(stored),
-                "{name}: {}",
-                stored.name
-            );
+            assert!(order == "big" || bytes == case.raw(stored), "{name}: {}", stored.name);
         }
     }
 
@@ -232,12 +204,7 @@ fn equal_digests_are_equal_bytes() {
         let model = parse(&case.path).unwrap();
         for stored in &case.described.tensors {
             let bytes = model.tensor(&stored.name).unwrap().bytes().unwrap();
-            assert!(
-                bytes == known[&stored.sha256],
-                "{}: {}",
-                case.name,
-                stored.name
-            );
+            assert!(bytes == known[&stored.sha256], "{}: {}", case.name, stored.name);
             swapped += usize::from(bytes != case.raw(stored));
         }
     }
@@ -265,13 +232,8 @@ fn front_matter_of_every_file() {
         );
         for (info, stored) in front.tensor_infos.iter().zip(&described.tensors) {
             let shape: Vec<usize> = stored.shape.iter().rev().copied().collect();
-            let got = (
-                &info.name,
-                info.dtype.to_string(),
-                &info.shape,
-                info.data_offset,
-                info.byte_len,
-            );
+            let got =
+                (&info.name, info.dtype.to_string(), &info.shape, info.data_offset, info.byte_len);
             let want = (
                 &stored.name,
                 stored.dtype.clone(),
@@ -290,11 +252,7 @@ fn front_matter_of_every_file() {
             "{name}"
         );
         if !name.contains("-of-") {
-            assert_eq!(
-                Some(info),
-                GgufInspectInfo::of(&parse(&case.path).unwrap()),
-                "{name}"
-            );
+            assert_eq!(Some(info), GgufInspectInfo::of(&parse(&case.path).unwrap()), "{name}");
         }
     }
 }

@@ -14,53 +14,27 @@ fn configs() {
     let mut failures = Vec::new();
     let pairs = [
         (r#"{"quant_method":"gptq","bits":4}"#, r#"{"bits":8}"#),
-        (
-            r#"{"quant_method":"gptq","bits":4,"group_size":64}"#,
-            r#"{"bits":4,"group_size":128}"#,
-        ),
+        (r#"{"quant_method":"gptq","bits":4,"group_size":64}"#, r#"{"bits":4,"group_size":128}"#),
         (r#"{"quant_method":"gptq"}"#, r#"{"quant_method":"awq"}"#),
-        (
-            r#"{"bits":4,"checkpoint_format":"gptq"}"#,
-            r#"{"bits":4,"checkpoint_format":"gptq_v2"}"#,
-        ),
-        (
-            r#"{"bits":4,"checkpoint_format":"gptq"}"#,
-            r#"{"bits":4,"format":"gptq_v2"}"#,
-        ),
+        (r#"{"bits":4,"checkpoint_format":"gptq"}"#, r#"{"bits":4,"checkpoint_format":"gptq_v2"}"#),
+        (r#"{"bits":4,"checkpoint_format":"gptq"}"#, r#"{"bits":4,"format":"gptq_v2"}"#),
         (r#"{"bits":4,"sym":true}"#, r#"{"bits":4,"sym":false}"#),
-        (
-            r#"{"weight_block_size":[128,128]}"#,
-            r#"{"weight_block_size":[64,64]}"#,
-        ),
+        (r#"{"weight_block_size":[128,128]}"#, r#"{"weight_block_size":[64,64]}"#),
     ];
     for (ours, theirs) in pairs {
-        let result = parse_beside(
-            &q,
-            &[
-                ("config.json", &config(ours)),
-                ("quantize_config.json", theirs),
-            ],
-        );
+        let result =
+            parse_beside(&q, &[("config.json", &config(ours)), ("quantize_config.json", theirs)]);
         failures.extend(
-            verdict(
-                result,
-                Parse,
-                &["in config.json", "in quantize_config.json"],
-            )
-            .map(|w| w + theirs),
+            verdict(result, Parse, &["in config.json", "in quantize_config.json"])
+                .map(|w| w + theirs),
         );
     }
     let metadata = file(&tensors("X.weight BF16 4"), &[("gptq_bits", "8")]);
     let result = parse_beside(&metadata, &[("config.json", &config(r#"{"bits":4}"#))]);
     failures.extend(verdict(result, Parse, &["config.json", "__metadata__"]));
-    for broken in [
-        "",
-        "{",
-        "[1,2",
-        "{\"quantization_config\": {}} trailing",
-        "{'a':1}",
-        "{\"a\":\"\u{1}\"}",
-    ] {
+    for broken in
+        ["", "{", "[1,2", "{\"quantization_config\": {}} trailing", "{'a':1}", "{\"a\":\"\u{1}\"}"]
+    {
         let result = parse_beside(&q, &[("config.json", broken)]);
         failures.extend(verdict(result, Parse, &["config.json"]).map(|w| w + broken));
     }
@@ -93,22 +67,13 @@ fn entry(name: &str, dtype: &str, shape: &str, start: u64, end: u64) -> String {
 fn headers() {
     let good = file(&tensors("X F32 2; Y F32 2"), &[]);
     let one = |dtype: &str, shape: &str, start: u64, end: u64, data: usize| {
-        with_header(
-            &format!("{{{}}}", entry("X", dtype, shape, start, end)),
-            data,
-        )
+        with_header(&format!("{{{}}}", entry("X", dtype, shape, start, end)), data)
     };
     let two = |a: String, b: String| with_header(&format!("{{{a},{b}}}"), 16);
     let huge = |n: u64| [&n.to_le_bytes()[..], b"{}"].concat();
     let eighth = (1u64 << 61) - 1;
     let giant = |i: u64| {
-        entry(
-            &format!("X{i}"),
-            "U8",
-            &format!("[{eighth}]"),
-            i * eighth,
-            (i + 1) * eighth,
-        ) + ","
+        entry(&format!("X{i}"), "U8", &format!("[{eighth}]"), i * eighth, (i + 1) * eighth) + ","
     };
     let giants: String = (0..8)
         .map(giant)
@@ -117,71 +82,30 @@ fn headers() {
     let files: Vec<(&str, Vec<u8>, &[&str])> = vec![
         ("empty", vec![], &["0 bytes"]),
         ("7 bytes", vec![1; 7], &["7 bytes"]),
-        (
-            "data cut off",
-            good[..good.len() - 1].to_vec(),
-            &["truncated"],
-        ),
+        ("data cut off", good[..good.len() - 1].to_vec(), &["truncated"]),
         ("header cut off", good[..30].to_vec(), &["header"]),
-        (
-            "trailing byte",
-            [&good[..], &[0]].concat(),
-            &["no tensor owns"],
-        ),
+        ("trailing byte", [&good[..], &[0]].concat(), &["no tensor owns"]),
         ("longer than the file", huge(1000), &["1000"]),
         ("huge", huge(u64::MAX), &["header"]),
         ("nearly huge", huge(u64::MAX - 7), &["header"]),
         ("not JSON", with_header("hello", 0), &["header"]),
-        (
-            "not UTF-8",
-            [&4u64.to_le_bytes()[..], b"{\"\xff\""].concat(),
-            &["header"],
-        ),
+        ("not UTF-8", [&4u64.to_le_bytes()[..], b"{\"\xff\""].concat(), &["header"]),
         ("not a map", with_header("[]", 0), &["header"]),
         ("deep", with_header(&"[".repeat(100_000), 0), &["header"]),
         (
             "twice",
-            two(
-                entry("X", "F32", "[2]", 0, 8),
-                entry("X", "F32", "[2]", 8, 16),
-            ),
+            two(entry("X", "F32", "[2]", 0, 8), entry("X", "F32", "[2]", 8, 16)),
             &["`X`", "twice"],
         ),
-        (
-            "overlap",
-            two(
-                entry("X", "F32", "[2]", 0, 8),
-                entry("Y", "F32", "[3]", 4, 16),
-            ),
-            &["`Y`"],
-        ),
-        (
-            "hole",
-            two(
-                entry("X", "F32", "[1]", 0, 4),
-                entry("Y", "F32", "[2]", 8, 16),
-            ),
-            &["`Y`"],
-        ),
+        ("overlap", two(entry("X", "F32", "[2]", 0, 8), entry("Y", "F32", "[3]", 4, 16)), &["`Y`"]),
+        ("hole", two(entry("X", "F32", "[1]", 0, 4), entry("Y", "F32", "[2]", 8, 16)), &["`Y`"]),
         ("backwards", one("F32", "[2]", 8, 0, 8), &["`X`"]),
         ("shape and offsets", one("F32", "[3]", 0, 8, 8), &["`X`"]),
-        (
-            "shape that overflows",
-            one("F32", "[4294967296,4294967296]", 0, 8, 8),
-            &["`X`"],
-        ),
+        ("shape that overflows", one("F32", "[4294967296,4294967296]", 0, 8, 8), &["`X`"]),
         ("half a byte", one("F4", "[3]", 0, 1, 1), &["`X`"]),
-        (
-            "negative dimension",
-            one("F32", "[-2]", 0, 8, 8),
-            &["header"],
-        ),
+        ("negative dimension", one("F32", "[-2]", 0, 8, 8), &["header"]),
         ("unknown dtype", one("F7", "[1]", 0, 1, 1), &["F7"]),
-        (
-            "sizes that overflow together",
-            with_header(&format!("{{{giants}}}"), 8),
-            &[],
-        ),
+        ("sizes that overflow together", with_header(&format!("{{{giants}}}"), 8), &[]),
     ];
     let mut failures = String::new();
     for (what, bytes, words) in files {
@@ -203,10 +127,7 @@ fn header_limit() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), 150_000_000u64.to_le_bytes()).unwrap();
     file.as_file().set_len(200_000_000).unwrap();
-    assert_eq!(
-        verdict(anamnesis::parse(file.path()), Limit, &["150000000"]),
-        None
-    );
+    assert_eq!(verdict(anamnesis::parse(file.path()), Limit, &["150000000"]), None);
 }
 
 /// `null` metadata is the same as none.
@@ -245,16 +166,8 @@ fn other_containers() {
             cfg!(feature = "npz"),
             b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False}\n",
         ),
-        (
-            "pickle",
-            cfg!(feature = "pth"),
-            b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01K\x01s.",
-        ),
-        (
-            "pickle",
-            cfg!(feature = "pth"),
-            b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.",
-        ),
+        ("pickle", cfg!(feature = "pth"), b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01K\x01s."),
+        ("pickle", cfg!(feature = "pth"), b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."),
     ];
     for (format, built, bytes) in files {
         let result = anamnesis::parse_bytes(bytes.to_vec());

@@ -17,27 +17,20 @@ fn exceeded<T>(result: Result<T>) -> &'static str {
 /// A limit: its name in errors, and the function that sets it.
 type Axis = (&'static str, fn(u64) -> ParseLimits);
 
-const SINGLE: Axis = ("max_single_alloc_bytes", |n| {
-    ParseLimits::unbounded().with_max_single_alloc(n)
-});
+const SINGLE: Axis =
+    ("max_single_alloc_bytes", |n| ParseLimits::unbounded().with_max_single_alloc(n));
 
-const TOTAL: Axis = ("max_total_bytes", |n| {
-    ParseLimits::unbounded().with_max_total_bytes(n)
-});
+const TOTAL: Axis = ("max_total_bytes", |n| ParseLimits::unbounded().with_max_total_bytes(n));
 
-const ITEMS: Axis = ("max_item_count", |n| {
-    ParseLimits::unbounded().with_max_item_count(n)
-});
+const ITEMS: Axis = ("max_item_count", |n| ParseLimits::unbounded().with_max_item_count(n));
 
 #[cfg(all(feature = "npz", feature = "pth"))]
-const DECOMPRESSED: Axis = ("max_decompressed_bytes", |n| {
-    ParseLimits::unbounded().with_max_decompressed_bytes(n)
-});
+const DECOMPRESSED: Axis =
+    ("max_decompressed_bytes", |n| ParseLimits::unbounded().with_max_decompressed_bytes(n));
 
 #[cfg(all(feature = "npz", feature = "pth"))]
-const RATIO: Axis = ("max_decompression_ratio", |n| {
-    ParseLimits::unbounded().with_max_decompression_ratio(n)
-});
+const RATIO: Axis =
+    ("max_decompression_ratio", |n| ParseLimits::unbounded().with_max_decompression_ratio(n));
 
 /// The smallest limit under which `attempt` succeeds; one below it, the error must name the limit.
 fn least(context: &str, (name, with): Axis, attempt: impl Fn(&ParseLimits) -> Result<()>) -> u64 {
@@ -95,14 +88,8 @@ fn safetensors() {
     // So do its config and its index.
     let config = b"{\"quantization_config\": {}}";
     std::fs::write(dir.path().join("config.json"), config).unwrap();
-    assert_eq!(
-        least("a config", TOTAL, of_directory),
-        header + config.len() as u64
-    );
-    assert_eq!(
-        least("a config", TOTAL, of_file),
-        header + config.len() as u64
-    );
+    assert_eq!(least("a config", TOTAL, of_directory), header + config.len() as u64);
+    assert_eq!(least("a config", TOTAL, of_file), header + config.len() as u64);
     let map = ["a.weight", "a.weight_scale", "b"].map(|name| (name, "model.safetensors"));
     let index =
         serde_json::json!({ "weight_map": std::collections::BTreeMap::from(map) }).to_string();
@@ -111,10 +98,7 @@ fn safetensors() {
         least("an index", TOTAL, of_directory),
         header + (config.len() + index.len()) as u64
     );
-    assert_eq!(
-        least("an index", SINGLE, of_directory),
-        header.max(index.len() as u64)
-    );
+    assert_eq!(least("an index", SINGLE, of_directory), header.max(index.len() as u64));
 }
 
 /// Each call that decodes has the whole limit for itself, and is refused before it begins.
@@ -197,21 +181,14 @@ fn archives() {
     use crate::common::zip::{Member, Zip, dict, npy};
 
     let array = npy(&dict("'|u1'", "False", "(10000,)"), &[0; 10_000]);
-    let bytes = Zip::of(&[
-        Member::stored("a.npy", &array),
-        Member::deflated("b.npy", &array),
-    ])
-    .file();
+    let bytes =
+        Zip::of(&[Member::stored("a.npy", &array), Member::deflated("b.npy", &array)]).file();
     assert_eq!(least("npz", ITEMS, parsing(&bytes)), 2);
     assert!((100..400).contains(&least("npz", SINGLE, parsing(&bytes))));
     let ratio = least("npz", RATIO, parsing(&bytes));
     assert!((50..1032).contains(&ratio), "{ratio}");
     assert_eq!(
-        least(
-            "npz, stored",
-            RATIO,
-            parsing(&Zip::of(&[Member::stored("a.npy", &array)]).file())
-        ),
+        least("npz, stored", RATIO, parsing(&Zip::of(&[Member::stored("a.npy", &array)]).file())),
         0
     );
     let dir = tempfile::tempdir().unwrap();
@@ -234,10 +211,8 @@ fn archives() {
             .map(drop)
     };
     assert_eq!(least("pth", ITEMS, pth), 2);
-    let member = Member::deflated(
-        "m/data.pkl",
-        &[b"\x80\x02", &pickle::dict(&pickle::good())[..]].concat(),
-    );
+    let member =
+        Member::deflated("m/data.pkl", &[b"\x80\x02", &pickle::dict(&pickle::good())[..]].concat());
     let deflated = Zip::of(&[member, Member::stored("m/data/0", &[0; 24])]).file();
     assert!(least("pth, deflated", RATIO, parsing(&deflated)) >= 1);
 
@@ -299,32 +274,20 @@ fn decompression_bombs() {
     let exact = least("a bomb", DECOMPRESSED, parsing(&bomb));
     assert_eq!(exact, 2 * GIB + header(2 * GIB).len() as u64);
     // Many members count together.
-    assert_eq!(
-        by_default(&arrays(48, 64 << 10, GIB / 32)),
-        "max_decompressed_bytes"
-    );
+    assert_eq!(by_default(&arrays(48, 64 << 10, GIB / 32)), "max_decompressed_bytes");
     assert_eq!(by_default(&arrays(20, 64 << 10, GIB / 32)), "");
     // Masks and weights of any size: 4 GiB in 43 MiB.
     assert_eq!(by_default(&arrays(1, 43 << 20, 4 * GIB - 4096)), "");
-    assert_eq!(
-        least("masks", DECOMPRESSED, parsing(&arrays(2, 400, 30_000))),
-        0
-    );
+    assert_eq!(least("masks", DECOMPRESSED, parsing(&arrays(2, 400, 30_000))), 0);
 
     let checkpoint = |stored: usize, n: u64| {
         let class = pickle::storage("ByteStorage", &pickle::text("0"), n as i64);
         let view = pickle::view(&class, 0, &[n as i64], &[1]);
         let content = [&b"\x80\x02"[..], &pickle::dict(&view)].concat();
-        Zip::of(&[
-            Member::stored("m/data.pkl", &content),
-            member("m/data/0", vec![], stored, n),
-        ])
-        .file()
+        Zip::of(&[Member::stored("m/data.pkl", &content), member("m/data/0", vec![], stored, n)])
+            .file()
     };
-    assert_eq!(
-        by_default(&checkpoint(2 << 20, 2 * GIB)),
-        "max_decompressed_bytes"
-    );
+    assert_eq!(by_default(&checkpoint(2 << 20, 2 * GIB)), "max_decompressed_bytes");
     assert_eq!(by_default(&checkpoint(21 << 20, 2 * GIB)), "");
 }
 
@@ -339,16 +302,8 @@ fn real_headers_are_within_the_caps() {
     };
     for (tokens, merges) in [(201_088, 446_189), (800_000, 800_000)] {
         let gguf = crate::common::gguf::Gguf::default()
-            .key(
-                "tokenizer.ggml.tokens",
-                9,
-                &array(tokens, &|i| format!("token{i}")),
-            )
-            .key(
-                "tokenizer.ggml.merges",
-                9,
-                &array(merges, &|i| format!("m {i}")),
-            );
+            .key("tokenizer.ggml.tokens", 9, &array(tokens, &|i| format!("token{i}")))
+            .key("tokenizer.ggml.merges", 9, &array(merges, &|i| format!("m {i}")));
         let bytes = gguf.tensor("a", 0, &[4], &[0; 16]).file();
         let front =
             anamnesis::parse_gguf_front_matter_from_reader(std::io::Cursor::new(&bytes)).unwrap();

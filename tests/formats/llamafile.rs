@@ -61,15 +61,9 @@ fn stored(name: &str) -> Member {
 fn projectors_are_left_out() {
     let file = behind(&[stored("llava-mmproj-f16.gguf"), stored("llava.gguf")]);
     let model = parse_bytes(file).unwrap();
-    assert_eq!(
-        model.tensors().len(),
-        parse_bytes(gguf()).unwrap().tensors().len()
-    );
+    assert_eq!(model.tensors().len(), parse_bytes(gguf()).unwrap().tensors().len());
     let notes = model.inspect().notes;
-    assert!(
-        notes.iter().any(|note| note.contains("mmproj")),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.contains("mmproj")), "{notes:?}");
 }
 
 #[test]
@@ -85,22 +79,10 @@ fn archives_without_one_stored_model() {
     for (members, unsupported, expected) in [
         (vec![Member::stored("a", b"b")], true, "there is no model"),
         (vec![stored("mmproj.gguf")], true, "there is no model"),
-        (
-            vec![model(), stored("b.gguf")],
-            true,
-            "which of 2 models? a.gguf, b.gguf",
-        ),
-        (
-            vec![Member::deflated("a.gguf", &gguf())],
-            true,
-            "`a.gguf` in it is compressed",
-        ),
+        (vec![model(), stored("b.gguf")], true, "which of 2 models? a.gguf, b.gguf"),
+        (vec![Member::deflated("a.gguf", &gguf())], true, "`a.gguf` in it is compressed"),
         (vec![cut], false, "`a.gguf`: "),
-        (
-            vec![Member::stored("a.gguf", b"no model")],
-            false,
-            "`a.gguf`: ",
-        ),
+        (vec![Member::stored("a.gguf", b"no model")], false, "`a.gguf`: "),
         (vec![Member::stored("a.gguf", b"")], false, "`a.gguf`: "),
         // The member would reach into what follows it: another member, or the directory.
         (
@@ -108,26 +90,10 @@ fn archives_without_one_stored_model() {
             false,
             "overlaps what follows",
         ),
-        (
-            vec![model().central(longer(1))],
-            false,
-            "overlaps what follows",
-        ),
-        (
-            vec![model().central(longer(u32::MAX / 2))],
-            false,
-            "overlaps what follows",
-        ),
-        (
-            vec![model().local(|header| header.name = b"b.gguf".to_vec())],
-            false,
-            "local header",
-        ),
-        (
-            vec![model().local(|header| header.method = 8)],
-            false,
-            "local header",
-        ),
+        (vec![model().central(longer(1))], false, "overlaps what follows"),
+        (vec![model().central(longer(u32::MAX / 2))], false, "overlaps what follows"),
+        (vec![model().local(|header| header.name = b"b.gguf".to_vec())], false, "local header"),
+        (vec![model().local(|header| header.method = 8)], false, "local header"),
         (vec![model(), model()], false, "twice"),
     ] {
         let error = parse_bytes(behind(&members)).unwrap_err();

@@ -55,13 +55,7 @@ fn files_of_the_real_writer() {
     let cases = index();
     assert!(cases.len() >= 116);
     let failures: Vec<String> = cases.iter().filter_map(check).collect();
-    assert!(
-        failures.is_empty(),
-        "{} of {}: {}",
-        failures.len(),
-        cases.len(),
-        failures.concat()
-    );
+    assert!(failures.is_empty(), "{} of {}: {}", failures.len(), cases.len(), failures.concat());
 }
 
 /// A file of one tensor with these header fields and `data` bytes of zeros.
@@ -106,16 +100,8 @@ fn contradictions_are_errors() {
         ("no tensors, and data", edit(20, &[0]), Parse),
         ("a name without end", edit(28, &[0xff; 4]), Limit),
         ("an unknown compute dtype", edit(38, &[3]), Parse),
-        (
-            "blocks that are not the values",
-            file(1, &[2, 64], 64, 3, 72),
-            Parse,
-        ),
-        (
-            "a shape that overflows",
-            file(1, &[u64::MAX, 2], 64, 2, 72),
-            Parse,
-        ),
+        ("blocks that are not the values", file(1, &[2, 64], 64, 3, 72), Parse),
+        ("a shape that overflows", file(1, &[u64::MAX, 2], 64, 2, 72), Parse),
         ("too many dimensions", file(1, &[1; 65], 1, 1, 5), Limit),
         ("a byte too many", file(1, &[2, 64], 64, 2, 73), Parse),
         ("a byte too few", file(2, &[2, 64], 64, 2, 71), Parse),
@@ -131,12 +117,7 @@ fn contradictions_are_errors() {
 
 #[test]
 fn truncations_and_mutations() {
-    let names = [
-        "v1_both",
-        "v2_both",
-        "v1_channel_double_quant",
-        "v2_double_quant",
-    ];
+    let names = ["v1_both", "v2_both", "v1_channel_double_quant", "v2_double_quant"];
     let files = names.map(|name| std::fs::read(data().join(format!("qnat/{name}.qnat"))).unwrap());
     for (file, name) in files.iter().zip(names) {
         let read = (0..file.len())
@@ -144,10 +125,7 @@ fn truncations_and_mutations() {
             .count();
         // Version 1 has no lengths of its parts: a file cut between two parts looks like one
         // without the later parts.
-        assert!(
-            read <= if name.starts_with("v1") { 3 } else { 0 },
-            "{name}: {read} lengths"
-        );
+        assert!(read <= if name.starts_with("v1") { 3 } else { 0 }, "{name}: {read} lengths");
     }
     let mut random = Random(9);
     for i in 0..4000 {

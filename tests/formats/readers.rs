@@ -47,15 +47,9 @@ fn formats_are_told_by_content() {
     let unknown: [&[u8]; 3] = [b"", b"hello", b"\0\0\0\0\0\0\0\0[]"];
     for bytes in unknown {
         let result = detect_format_from_reader(Cursor::new(bytes));
-        assert!(
-            matches!(result, Err(AnamnesisError::Parse { .. })),
-            "{bytes:?}: {result:?}"
-        );
+        assert!(matches!(result, Err(AnamnesisError::Parse { .. })), "{bytes:?}: {result:?}");
     }
-    assert!(matches!(
-        detect_format(directory.path()),
-        Err(AnamnesisError::Io(_))
-    ));
+    assert!(matches!(detect_format(directory.path()), Err(AnamnesisError::Io(_))));
 }
 
 /// The kind of the error of a file in the wrong format names that format.
@@ -63,13 +57,9 @@ fn formats_are_told_by_content() {
 #[test]
 fn one_container_alone() {
     let refused = |result: anamnesis::Result<()>, format: Container, expected: &str| match result {
-        Err(AnamnesisError::Unsupported {
-            format: named,
-            detail,
-        }) => assert!(
-            named == format.to_string() && detail.contains(expected),
-            "{named} {detail}"
-        ),
+        Err(AnamnesisError::Unsupported { format: named, detail }) => {
+            assert!(named == format.to_string() && detail.contains(expected), "{named} {detail}")
+        }
         other => panic!("{format} as {expected}: {other:?}"),
     };
     let directory = tempfile::tempdir().unwrap();
@@ -101,11 +91,7 @@ fn one_container_alone() {
                 other => refused(result, other, "PyTorch checkpoint"),
             }
         }
-        assert_eq!(
-            anamnesis::inspect_npz(&npz).is_ok(),
-            format == Container::Npz,
-            "{format}"
-        );
+        assert_eq!(anamnesis::inspect_npz(&npz).is_ok(), format == Container::Npz, "{format}");
         assert_eq!(
             anamnesis::inspect_npz_from_reader(stream()).is_ok(),
             format == Container::Npz,
@@ -121,10 +107,7 @@ fn one_container_alone() {
         anamnesis::parse_npz_bytes(b"hello".to_vec()).map(drop),
         anamnesis::parse_pth_bytes(b"hello".to_vec()).map(drop),
     ] {
-        assert!(
-            matches!(result, Err(AnamnesisError::Parse { .. })),
-            "{result:?}"
-        );
+        assert!(matches!(result, Err(AnamnesisError::Parse { .. })), "{result:?}");
     }
 }
 
@@ -169,10 +152,7 @@ fn models_from_streams() {
         }
         let none = ParseLimits::default().with_max_item_count(0);
         let result = parse_from_reader_with_limits(Cursor::new(bytes), &none);
-        assert!(
-            matches!(result, Err(AnamnesisError::LimitExceeded { .. })),
-            "{format}"
-        );
+        assert!(matches!(result, Err(AnamnesisError::LimitExceeded { .. })), "{format}");
     }
 }
 
@@ -186,10 +166,7 @@ fn views_of_streams_are_within_the_limits() {
     let large = model.tensors().max_by_key(|t| t.elements()).unwrap();
     assert!(matches!(
         large.bytes(),
-        Err(AnamnesisError::LimitExceeded {
-            limit: "max_total_bytes",
-            ..
-        })
+        Err(AnamnesisError::LimitExceeded { limit: "max_total_bytes", .. })
     ));
 }
 
@@ -261,13 +238,7 @@ fn limits_of_readers() {
     ];
     for (i, result) in attempts.into_iter().enumerate() {
         assert!(
-            matches!(
-                result,
-                Err(AnamnesisError::LimitExceeded {
-                    limit: "max_item_count",
-                    ..
-                })
-            ),
+            matches!(result, Err(AnamnesisError::LimitExceeded { limit: "max_item_count", .. })),
             "{i}: {result:?}"
         );
     }

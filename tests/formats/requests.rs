@@ -1,9 +1,6 @@
 //! Requests that the header of a remote file takes: how many reads, how long they are, and that
 //! none reaches tensor data.
-#![cfg_attr(
-    not(all(feature = "gguf", feature = "npz", feature = "pth")),
-    allow(dead_code)
-)]
+#![cfg_attr(not(all(feature = "gguf", feature = "npz", feature = "pth")), allow(dead_code))]
 
 use std::cell::RefCell;
 use std::io::{Cursor, Read, Seek, SeekFrom};
@@ -72,12 +69,7 @@ struct Client {
 
 impl Client {
     fn new(file: Vec<u8>) -> Self {
-        Self {
-            file: Cursor::new(file),
-            fetched: 0..0,
-            requests: 0,
-            reads: Vec::new(),
-        }
+        Self { file: Cursor::new(file), fetched: 0..0, requests: 0, reads: Vec::new() }
     }
 
     /// Checks that none of `data` was read.
@@ -133,21 +125,9 @@ fn large_gguf_headers_take_few_requests() {
     let (tokens, merges) = (200_000, 400_000);
     let header = Gguf::default()
         .text("general.architecture", "llama")
-        .key(
-            "tokenizer.ggml.tokens",
-            9,
-            &texts(tokens, &|i| format!("{:x}", i * i)),
-        )
-        .key(
-            "tokenizer.ggml.scores",
-            9,
-            &array(6, tokens, vec![0; 4 * tokens as usize]),
-        )
-        .key(
-            "tokenizer.ggml.merges",
-            9,
-            &texts(merges, &|i| format!("{:x} {i:x}", i / 7)),
-        )
+        .key("tokenizer.ggml.tokens", 9, &texts(tokens, &|i| format!("{:x}", i * i)))
+        .key("tokenizer.ggml.scores", 9, &array(6, tokens, vec![0; 4 * tokens as usize]))
+        .key("tokenizer.ggml.merges", 9, &texts(merges, &|i| format!("{:x} {i:x}", i / 7)))
         .tensor("token_embd.weight", 0, &[1 << 18], &vec![7; 1 << 20]);
     let end = header.header().len();
     assert!(end > 10 << 20, "{end}");
@@ -197,26 +177,10 @@ fn large_pickles_take_few_requests() {
     use crate::common::zip::{Member, Zip};
     let mut pickle = b"\x80\x02}".to_vec();
     pickle.extend(
-        [
-            text("weight"),
-            view(
-                &storage("FloatStorage", &text("0"), 1 << 18),
-                0,
-                &[1 << 18],
-                &[1],
-            ),
-        ]
-        .concat(),
+        [text("weight"), view(&storage("FloatStorage", &text("0"), 1 << 18), 0, &[1 << 18], &[1])]
+            .concat(),
     );
-    pickle.extend(
-        [
-            b"s",
-            &text("notes")[..],
-            &text(&"x".repeat(10 << 20)),
-            b"s.",
-        ]
-        .concat(),
-    );
+    pickle.extend([b"s", &text("notes")[..], &text(&"x".repeat(10 << 20)), b"s."].concat());
     let file = Zip::of(&[
         Member::stored("m/data.pkl", &pickle),
         Member::stored("m/byteorder", b"little"),

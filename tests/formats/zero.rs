@@ -61,10 +61,7 @@ fn tensors_are_those_of_zero_to_fp32() {
 fn what_is_left_out_is_named() {
     let model = parse(data().join("deepspeed/stage3")).unwrap();
     let notes = model.inspect().notes.join("\n");
-    assert!(
-        notes.contains("(ZeRO stage 3, 2 processes); the state of the optimizer"),
-        "{notes}"
-    );
+    assert!(notes.contains("(ZeRO stage 3, 2 processes); the state of the optimizer"), "{notes}");
     let model = parse(data().join("deepspeed/stage1-frozen")).unwrap();
     let notes = model.inspect().notes.join("\n");
     assert!(
@@ -100,42 +97,14 @@ fn missing_files_are_errors() {
     };
     let optim = |rank: usize| format!("bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt");
     let model = |rank: usize| format!("zero_pp_rank_{rank}_mp_rank_00_model_states.pt");
-    without(
-        "stage1",
-        &optim(0),
-        "zero_pp_rank_0_mp_rank_00_optim_states.pt is missing",
-    );
-    without(
-        "stage1",
-        &optim(1),
-        "1 files *_optim_states.pt of 2 processes",
-    );
-    without(
-        "stage2",
-        &optim(1),
-        "zero_pp_rank_1_mp_rank_00_optim_states.pt is missing",
-    );
-    without(
-        "stage2",
-        "mp_rank_00_model_states.pt",
-        "which say what is in them",
-    );
-    without(
-        "stage3",
-        &optim(1),
-        "1 files *_optim_states.pt of 2 processes",
-    );
+    without("stage1", &optim(0), "zero_pp_rank_0_mp_rank_00_optim_states.pt is missing");
+    without("stage1", &optim(1), "1 files *_optim_states.pt of 2 processes");
+    without("stage2", &optim(1), "zero_pp_rank_1_mp_rank_00_optim_states.pt is missing");
+    without("stage2", "mp_rank_00_model_states.pt", "which say what is in them");
+    without("stage3", &optim(1), "1 files *_optim_states.pt of 2 processes");
     without("stage3", &model(0), "which say what is in them");
-    without(
-        "stage3",
-        &model(1),
-        "1 files *_model_states.pt of 2 processes",
-    );
-    without(
-        "stage3-frozen",
-        &model(1),
-        "zero_pp_rank_1_mp_rank_00_model_states.pt is missing",
-    );
+    without("stage3", &model(1), "1 files *_model_states.pt of 2 processes");
+    without("stage3-frozen", &model(1), "zero_pp_rank_1_mp_rank_00_model_states.pt is missing");
     // The module of stage 3 is empty, in the directory as in the file itself.
     let copy = copied("stage3", |dir| {
         std::fs::remove_file(dir.join(optim(0))).unwrap();
@@ -170,12 +139,7 @@ fn files_that_do_not_go_together_are_errors() {
         "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt",
         "3 files *_optim_states.pt of 2",
     );
-    add(
-        "stage1",
-        of_stage1,
-        "zero_pp_rank_1_mp_rank_00_optim_states.pt",
-        "are of one process",
-    );
+    add("stage1", of_stage1, "zero_pp_rank_1_mp_rank_00_optim_states.pt", "are of one process");
     add(
         "stage1",
         of_stage3,
@@ -195,43 +159,13 @@ fn files_that_do_not_go_together_are_errors() {
         "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt",
         "which are not joined",
     );
-    add(
-        "stage1",
-        model,
-        "mp_rank_01_model_states.pt",
-        "which are not joined",
-    );
-    add(
-        "stage1",
-        model,
-        "layer_0_expert_1_mp_rank_00_model_states.pt",
-        "which are not joined",
-    );
-    add(
-        "stage1",
-        model,
-        "layer_01-model_00-model_states.pt",
-        "which are not joined",
-    );
+    add("stage1", model, "mp_rank_01_model_states.pt", "which are not joined");
+    add("stage1", model, "layer_0_expert_1_mp_rank_00_model_states.pt", "which are not joined");
+    add("stage1", model, "layer_01-model_00-model_states.pt", "which are not joined");
     // Another checkpoint in the same directory.
-    add(
-        "stage1",
-        model,
-        "zero_pp_rank_0_mp_rank_00_model_states.pt",
-        "are of stage 3",
-    );
-    add(
-        "stage3",
-        model,
-        "mp_rank_00_model_states.pt",
-        "are of stage 3",
-    );
-    add(
-        "stage1",
-        "expected-stage1.safetensors",
-        "model.safetensors",
-        "which of two models?",
-    );
+    add("stage1", model, "zero_pp_rank_0_mp_rank_00_model_states.pt", "are of stage 3");
+    add("stage3", model, "mp_rank_00_model_states.pt", "are of stage 3");
+    add("stage1", "expected-stage1.safetensors", "model.safetensors", "which of two models?");
     // The state of another model, of other parameters.
     add(
         "stage1",

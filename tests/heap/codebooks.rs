@@ -28,12 +28,7 @@ fn aqlm() -> Vec<Raw> {
             let scales = f32s(&random.floats(n));
             [
                 raw(&format!("{i}.codes"), "I16", &[n, k / 8, BOOKS], codes),
-                raw(
-                    &format!("{i}.codebooks"),
-                    "F16",
-                    &[BOOKS, ENTRIES, 1, 8],
-                    books,
-                ),
+                raw(&format!("{i}.codebooks"), "F16", &[BOOKS, ENTRIES, 1, 8], books),
                 raw(&format!("{i}.scales"), "F32", &[n, 1, 1, 1], scales),
             ]
         })
@@ -53,12 +48,7 @@ fn vptq() -> Vec<Raw> {
             let books = || vec![[0, 0x3c]; groups * ENTRIES * 8].concat();
             let order = order.clone();
             [
-                raw(
-                    &format!("{i}.indices"),
-                    "I32",
-                    &[groups, n / 8, words],
-                    codes,
-                ),
+                raw(&format!("{i}.indices"), "I32", &[groups, n / 8, words], codes),
                 raw(&format!("{i}.centroids.weight"), "F16", &shape, books()),
                 raw(&format!("{i}.res_centroids.weight"), "F16", &shape, books()),
                 raw(&format!("{i}.perm"), "I16", &[k], order),

@@ -32,10 +32,7 @@ pub fn comparing(profiler: &Profiler, scheme: &str, input: &Path, decoded: &Path
                 .unwrap()
         });
         assert!(report.is_different(), "{scheme} and {what}");
-        assert!(
-            peak <= bound,
-            "{scheme} and {what}: {peak} bytes of heap, {bound} allowed"
-        );
+        assert!(peak <= bound, "{scheme} and {what}: {peak} bytes of heap, {bound} allowed");
     }
     #[cfg(feature = "check")]
     {
@@ -44,10 +41,7 @@ pub fn comparing(profiler: &Profiler, scheme: &str, input: &Path, decoded: &Path
             .with_data(true);
         let (peak, report) = profiler.peak(|| parse(input).unwrap().check(&check).unwrap());
         assert!(report.tensors > 0);
-        assert!(
-            peak <= bound,
-            "{scheme} checked: {peak} bytes of heap, {bound} allowed"
-        );
+        assert!(peak <= bound, "{scheme} checked: {peak} bytes of heap, {bound} allowed");
     }
     std::fs::remove_file(changed).unwrap();
 }

@@ -123,10 +123,7 @@ fn heap_is_bounded() {
                     "{scheme}: too small a model to prove anything"
                 );
             }
-            assert!(
-                peak <= bound,
-                "{scheme} {target}: {peak} bytes of heap, {bound} allowed"
-            );
+            assert!(peak <= bound, "{scheme} {target}: {peak} bytes of heap, {bound} allowed");
         }
         // A model in a stream, which has no config beside it.
         if matches!(scheme, "fp8" | "gguf") {
@@ -139,10 +136,7 @@ fn heap_is_bounded() {
                     .remember(directory.path().join("out"), options)
                     .unwrap()
             });
-            assert!(
-                peak <= bound,
-                "{scheme} from a stream: {peak} bytes of heap, {bound} allowed"
-            );
+            assert!(peak <= bound, "{scheme} from a stream: {peak} bytes of heap, {bound} allowed");
         }
         diff::comparing(&profiler, scheme, &input, &directory.path().join("out"));
         // Streaming also holds a piece of the output per thread. The piece is large if the stored
@@ -156,10 +150,7 @@ fn heap_is_bounded() {
                 .remember_to_writer(std::io::sink(), options)
                 .unwrap()
         });
-        assert!(
-            peak <= bound,
-            "{scheme} to a writer: {peak} bytes of heap, {bound} allowed"
-        );
+        assert!(peak <= bound, "{scheme} to a writer: {peak} bytes of heap, {bound} allowed");
     }
     #[cfg(all(feature = "models", feature = "lethe"))]
     whole::whole_models(&profiler, directory.path());
@@ -217,10 +208,7 @@ fn forgetting(profiler: &Profiler, directory: &std::path::Path) {
             "gguf:q4_k_s" => BOUND,
             _ => LEAST_OUTPUT,
         };
-        assert!(
-            values * 4 >= least,
-            "{scheme} {context}: too small a model to prove anything"
-        );
+        assert!(values * 4 >= least, "{scheme} {context}: too small a model to prove anything");
         // Codes that are stored across rows are collected until their runs are long, as decoders of
         // them read long ones.
         let bound = match scheme {
@@ -282,18 +270,8 @@ fn single_tensors_are_decoded_from_where_they_are() {
     let profiler = Profiler::new();
     let (rows, cols) = (1024, 4096);
     let tensors = [
-        (
-            "layer.weight",
-            "F8_E4M3",
-            vec![rows, cols],
-            vec![0x38; rows * cols],
-        ),
-        (
-            "layer.weight_scale",
-            "F32",
-            vec![rows, 1],
-            2f32.to_le_bytes().repeat(rows),
-        ),
+        ("layer.weight", "F8_E4M3", vec![rows, cols], vec![0x38; rows * cols]),
+        ("layer.weight_scale", "F32", vec![rows, 1], 2f32.to_le_bytes().repeat(rows)),
     ];
     let tensors =
         tensors.map(|(name, dtype, shape, bytes)| common::raw(name, dtype, &shape, bytes));

@@ -14,10 +14,7 @@ pub struct Monitor {
 
 impl Monitor {
     pub fn new() -> Self {
-        Self {
-            profiler: Profiler::new(),
-            peak: (0, String::new()),
-        }
+        Self { profiler: Profiler::new(), peak: (0, String::new()) }
     }
 
     /// Runs `f` once without a limit: time is measured in `hostile`.

@@ -63,11 +63,7 @@ fn gguf(keys: usize, tensors: usize) -> Vec<u8> {
 fn stacks(n: usize) -> Vec<u8> {
     let (mut at, mut header) = (0, Vec::new());
     for i in 0..n {
-        let parts = [
-            ("weight", "U32", 4, 16),
-            ("scales", "BF16", 1, 2),
-            ("biases", "BF16", 1, 2),
-        ];
+        let parts = [("weight", "U32", 4, 16), ("scales", "BF16", 1, 2), ("biases", "BF16", 1, 2)];
         for (part, dtype, cols, bytes) in parts {
             let (start, end) = (at, at + 4096 * bytes);
             header.push(format!(
@@ -90,13 +86,9 @@ fn rows() -> Vec<Row> {
         let header = format!(r#"{{"__metadata__":{{{text}}},{entry}}}"#);
         (WEIGHTS, safetensors(&header, 0))
     };
-    let tensors = items(200_000, |i| {
-        format!(r#""{i:x}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#)
-    });
-    let packed = (
-        WEIGHTS,
-        empty(&["a.weight_packed I32", "a.weight_scale F16"]),
-    );
+    let tensors =
+        items(200_000, |i| format!(r#""{i:x}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#));
+    let packed = (WEIGHTS, empty(&["a.weight_packed I32", "a.weight_scale F16"]));
     let mlx = (WEIGHTS, empty(&["a.weight U32", "a.scales F16"]));
     // A name of torchao's is that of the parameter and that of the part: long, times many.
     let parts = items(20_000, |i| format!(r#"\"{i:x}\""#));
@@ -105,14 +97,8 @@ fn rows() -> Vec<Row> {
         "a".repeat(50_000)
     );
     vec![
-        (
-            "tensors",
-            vec![(WEIGHTS, safetensors(&format!("{{{tensors}}}"), 0))],
-        ),
-        (
-            "metadata",
-            vec![metadata(items(1_000_000, |i| format!(r#""{i:x}":"""#)))],
-        ),
+        ("tensors", vec![(WEIGHTS, safetensors(&format!("{{{tensors}}}"), 0))]),
+        ("metadata", vec![metadata(items(1_000_000, |i| format!(r#""{i:x}":"""#)))]),
         ("names of torchao", vec![metadata(names)]),
         ("keys of GGUF", vec![("model.gguf", gguf(1_000_000, 0))]),
         ("tensors of GGUF", vec![("model.gguf", gguf(0, 300_000))]),
@@ -120,18 +106,12 @@ fn rows() -> Vec<Row> {
             "objects of a config",
             vec![
                 one(),
-                quantization(format!(
-                    r#""a":[{}]"#,
-                    items(300_000, |_| r#"{"a":0}"#.into())
-                )),
+                quantization(format!(r#""a":[{}]"#, items(300_000, |_| r#"{"a":0}"#.into()))),
             ],
         ),
         (
             "zeros of a config",
-            vec![
-                one(),
-                config(format!(r#"{{"a":[{}]}}"#, items(2_000_000, |_| "0".into()))),
-            ],
+            vec![one(), config(format!(r#"{{"a":[{}]}}"#, items(2_000_000, |_| "0".into())))],
         ),
         (
             "modules of ModelOpt",
@@ -213,11 +193,7 @@ fn many_small_items() {
         let (peak, ()) = profiler.peak(|| everything(&dir, &out));
         println!("{what}: {peak} bytes for {len}");
         if peak > MEMORY + 8 * len {
-            writeln!(
-                failures,
-                "{what}: {peak} bytes of memory for {len} of files"
-            )
-            .unwrap();
+            writeln!(failures, "{what}: {peak} bytes of memory for {len} of files").unwrap();
         }
     }
     assert!(failures.is_empty(), "{failures}");
@@ -246,10 +222,7 @@ fn extra_fields_of_archives() {
     assert_eq!(info.tensors.len(), 3000);
     println!("{ours} bytes, {of_the_crate} of the crate, for {directory}");
     assert!(ours < 2 * directory, "{ours} for {directory}");
-    assert!(
-        of_the_crate > 8 * directory,
-        "{of_the_crate} for {directory}"
-    );
+    assert!(of_the_crate > 8 * directory, "{of_the_crate} for {directory}");
 }
 
 /// What `inspect` and `remember` do. Whether the model is read or refused does not matter.

@@ -35,20 +35,12 @@ fn mixtral() -> Vec<Raw> {
     ];
     for layer in 0..LAYERS {
         let mut add = |name: &str, shape: &[usize]| {
-            all.push(tensor(
-                &format!("model.layers.{layer}.{name}.weight"),
-                shape,
-            ));
+            all.push(tensor(&format!("model.layers.{layer}.{name}.weight"), shape));
         };
         for norm in ["input_layernorm", "post_attention_layernorm"] {
             add(norm, &[HIDDEN]);
         }
-        for (name, rows) in [
-            ("q", HIDDEN),
-            ("k", HIDDEN / 4),
-            ("v", HIDDEN / 4),
-            ("o", HIDDEN),
-        ] {
+        for (name, rows) in [("q", HIDDEN), ("k", HIDDEN / 4), ("v", HIDDEN / 4), ("o", HIDDEN)] {
             add(&format!("self_attn.{name}_proj"), &[rows, HIDDEN]);
         }
         add("block_sparse_moe.gate", &[EXPERTS, HIDDEN]);
@@ -80,10 +72,7 @@ fn qwen3_5() -> Vec<Raw> {
         let rows: [(&str, &[usize]); 14] = [
             ("input_layernorm.weight", &[HIDDEN]),
             ("post_attention_layernorm.weight", &[HIDDEN]),
-            (
-                "linear_attn.in_proj_qkv.weight",
-                &[2 * keys + values, HIDDEN],
-            ),
+            ("linear_attn.in_proj_qkv.weight", &[2 * keys + values, HIDDEN]),
             ("linear_attn.in_proj_z.weight", &[values, HIDDEN]),
             ("linear_attn.in_proj_a.weight", &[LINEAR[1], HIDDEN]),
             ("linear_attn.in_proj_b.weight", &[LINEAR[1], HIDDEN]),
@@ -136,14 +125,8 @@ pub fn whole_models(profiler: &Profiler, directory: &Path) {
         let convert = || parse(from).unwrap().convert(to, options).unwrap();
         let (peak, report) = profiler.peak(convert);
         let name = to.display();
-        assert!(
-            report.output_bytes as usize >= LEAST_OUTPUT,
-            "{name} proves nothing"
-        );
-        assert!(
-            peak <= BOUND,
-            "{name}: {peak} bytes of heap, {BOUND} allowed"
-        );
+        assert!(report.output_bytes as usize >= LEAST_OUTPUT, "{name} proves nothing");
+        assert!(peak <= BOUND, "{name}: {peak} bytes of heap, {BOUND} allowed");
     };
     check(&hf, &gguf, ConvertTarget::Gguf.into());
     let options = ConvertOptions::from(TargetDtype::F32).with_scope(ModelScope::Model);

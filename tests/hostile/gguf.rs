@@ -109,16 +109,11 @@ fn truncations() {
         match inspect(std::io::Cursor::new(&whole[..end])) {
             // A stream may end before the padding.
             Ok(_) => assert!(end > header - 32, "{end}"),
-            Err(error) => assert!(
-                end < header && matches!(error, AnamnesisError::Io(_)),
-                "{end}: {error}"
-            ),
+            Err(error) => {
+                assert!(end < header && matches!(error, AnamnesisError::Io(_)), "{end}: {error}")
+            }
         }
-        assert_eq!(
-            verdict_of(|| parse_bytes(whole[..end].to_vec()), Parse, &[]),
-            None,
-            "{end}"
-        );
+        assert_eq!(verdict_of(|| parse_bytes(whole[..end].to_vec()), Parse, &[]), None, "{end}");
     }
 }
 
@@ -161,11 +156,7 @@ fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut Random) {
 fn mutations() {
     let [v1, big] = ["v1", "v3-big"]
         .map(|name| std::fs::read(data().join(format!("gguf-files/{name}.gguf"))).unwrap());
-    let files = [
-        (rich().file(), rich().header().len()),
-        (v1, 1050),
-        (big, 1270),
-    ];
+    let files = [(rich().file(), rich().header().len()), (v1, 1050), (big, 1270)];
     let (mut random, mut parsed, mut recovered) = (Random(22), 0, 0);
     for i in 0..20_000 {
         let (mut bytes, header) = files[i / 3 % 3].clone();
@@ -176,10 +167,7 @@ fn mutations() {
         };
         parsed += 1;
         let info = model.inspect();
-        let (_, _) = (
-            info.to_string(),
-            model.gguf().map(|gguf| gguf.metadata().iter().count()),
-        );
+        let (_, _) = (info.to_string(), model.gguf().map(|gguf| gguf.metadata().iter().count()));
         let result =
             model.remember_to_bytes(RememberOptions::new(TARGETS[i % 3].0).with_threads(1));
         assert!(
@@ -192,8 +180,5 @@ fn mutations() {
             SafeTensors::deserialize(&output).unwrap();
         }
     }
-    assert!(
-        parsed > 1000 && recovered > 500 && parsed < 19_000,
-        "{parsed} {recovered}"
-    );
+    assert!(parsed > 1000 && recovered > 500 && parsed < 19_000, "{parsed} {recovered}");
 }

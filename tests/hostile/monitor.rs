@@ -12,9 +12,7 @@ pub struct Monitor {
 
 impl Monitor {
     pub fn new() -> Self {
-        Self {
-            slowest: (Duration::ZERO, String::new()),
-        }
+        Self { slowest: (Duration::ZERO, String::new()) }
     }
 
     /// Runs `f`, and says what is wrong if it takes longer than `TIME`. A slow run is repeated up

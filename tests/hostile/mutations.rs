@@ -23,11 +23,7 @@ impl Model {
     fn read(path: PathBuf) -> Self {
         let bytes = std::fs::read(&path).unwrap();
         let end = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-        Self {
-            path,
-            json: bytes[8..end].to_vec(),
-            data: bytes[end..].to_vec(),
-        }
+        Self { path, json: bytes[8..end].to_vec(), data: bytes[end..].to_vec() }
     }
 
     fn header(&self) -> Map<String, Value> {
@@ -104,17 +100,7 @@ fn truncations() {
     for model in models() {
         let whole = assemble(&model.json, &model.data);
         let header = 8 + model.json.len();
-        let ends = [
-            0,
-            1,
-            7,
-            8,
-            9,
-            header - 1,
-            header,
-            header + 1,
-            whole.len() - 1,
-        ];
+        let ends = [0, 1, 7, 8, 9, header - 1, header, header + 1, whole.len() - 1];
         for end in ends
             .into_iter()
             .chain((0..20).map(|_| pick(&mut random, whole.len())))

@@ -99,10 +99,7 @@ fn blobs_that_lie() {
         ("offsets in the wrong order", entry("F16", "[2,2]", "[8,0]")),
         ("offsets that are negative", entry("F16", "[2,2]", "[-8,0]")),
         ("another shape than bytes", entry("F16", "[2,3]", "[0,8]")),
-        (
-            "a shape that overflows",
-            entry("F16", "[4294967296,4294967296]", "[0,8]"),
-        ),
+        ("a shape that overflows", entry("F16", "[4294967296,4294967296]", "[0,8]")),
         ("a dtype that is not known", entry("F17", "[2,2]", "[0,8]")),
         ("no JSON", with_header("{\"a\":", 8)),
         ("a pickle", b"\x80\x02}.".to_vec()),
@@ -128,18 +125,8 @@ fn manifests_that_lie() {
         ("size", json!(u64::MAX), Parse, "truncated"),
         ("size", json!(0), Parse, "bytes of 0"),
         ("size", json!(-1), Parse, "latest"),
-        (
-            "digest",
-            json!("sha256:../../../../etc/passwd"),
-            Parse,
-            "digest",
-        ),
-        (
-            "digest",
-            json!(format!("sha256:{}", "../".repeat(21) + "x")),
-            Parse,
-            "digest",
-        ),
+        ("digest", json!("sha256:../../../../etc/passwd"), Parse, "digest"),
+        ("digest", json!(format!("sha256:{}", "../".repeat(21) + "x")), Parse, "digest"),
         ("digest", json!(""), Parse, "digest"),
         ("digest", json!(7), Parse, "latest"),
     ];
@@ -267,15 +254,14 @@ fn many_layers() {
         let error = format!("{what}: {:?}", found.as_ref().err());
         assert_eq!(found.ok(), tensors, "{error}");
     }
-    let header = (0..50_000).fold(
-        r#"{"__metadata__":{"quant_type":"int4"}"#.to_owned(),
-        |text, i| text + &format!(r#","{i}":{{"dtype":"U32","shape":[0],"data_offsets":[0,0]}}"#),
-    );
+    let header = (0..50_000)
+        .fold(r#"{"__metadata__":{"quant_type":"int4"}"#.to_owned(), |text, i| {
+            text + &format!(r#","{i}":{{"dtype":"U32","shape":[0],"data_offsets":[0,0]}}"#)
+        });
     let store = Store::of(&[with_header(&(header + "}"), 0)]);
     let path = store.manifest();
-    let (found, slow) = monitor.time("weights of a layer", || {
-        parse(&path).map(|model| model.inspect().to_string())
-    });
+    let (found, slow) = monitor
+        .time("weights of a layer", || parse(&path).map(|model| model.inspect().to_string()));
     assert_eq!(found.err().map(|e| e.to_string()), None);
     assert_eq!(slow, None);
 }

@@ -12,11 +12,8 @@ use crate::common::verdict::tensors;
 use crate::common::{Raw, case_directories, file, find_dtype, raw};
 
 /// Notes on assumptions have one of these phrases.
-const PHRASES: &[&str] = &[
-    "nothing says",
-    "not recognised",
-    "says how long rows of an embedding are",
-];
+const PHRASES: &[&str] =
+    &["nothing says", "not recognised", "says how long rows of an embedding are"];
 
 /// Models that become others without their descriptions, and no note says so, with the reason.
 const SILENT: &[(&str, &str)] = &[
@@ -24,14 +21,8 @@ const SILENT: &[(&str, &str)] = &[
         "conv1d/",
         "the class of the model alone tells that weights are stored transposed; the values are the same",
     ),
-    (
-        "ar_nvfp4",
-        "AutoRound multiplies by the global scale first, which rounds the last bit",
-    ),
-    (
-        "fbgemm_llama4",
-        "a scale for each row or each column of a square stack has one shape",
-    ),
+    ("ar_nvfp4", "AutoRound multiplies by the global scale first, which rounds the last bit"),
+    ("fbgemm_llama4", "a scale for each row or each column of a square stack has one shape"),
     (
         "nvfp4_global_scale",
         "the number of experts tells that a stack is taken apart; the values are the same",
@@ -113,15 +104,9 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("a.weight I8 8,16", "a.weight"),
     ("a.weight U8 8,16; a.weight_step F32 8", "a.weight"),
     ("a.packed I32 8,16; a.steps F16 8,4", "a.packed"),
-    (
-        "a.codes.data U8 8,16; a.scales.data F16 8,2",
-        "a.codes.data",
-    ),
+    ("a.codes.data U8 8,16; a.scales.data F16 8,2", "a.codes.data"),
     ("a.w.q U8 128; a.w.absmax F32 4", "a.w.q"),
-    (
-        "experts.w1 U8 2,8,16; experts.w1_mult BF16 2,8",
-        "experts.w1",
-    ),
+    ("experts.w1 U8 2,8,16; experts.w1_mult BF16 2,8", "experts.w1"),
     ("m.experts.w1 I16 2,8,16", "m.experts.w1"),
     ("Wc I8 8,16; Wc_scales F32 8", "Wc"),
 ];
@@ -158,10 +143,7 @@ fn unknown_codes() {
         );
         let strict = options.with_strict(true);
         let error = model.recovery(strict.clone()).err().unwrap().to_string();
-        assert!(
-            error.contains(&name) && error.contains("--strict"),
-            "{error}"
-        );
+        assert!(error.contains(&name) && error.contains("--strict"), "{error}");
         // What is not asked for does not count.
         let mut others = strict;
         others.exclude = vec![codes.to_owned()];

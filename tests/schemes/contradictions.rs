@@ -23,10 +23,7 @@ fn scales_of_other_groups() {
         X_blocks U8 2,4,1,16 |  | Parse: `X_blocks` & missing
         X.experts.down_proj_scales U8 2,4,1 |  | Parse: `X.experts.down_proj_scales`
     "#;
-    check(&table.replace(
-        "{ct ",
-        r#"{"config_groups":{"g":{"targets":["Linear"],"weights":{"#,
-    ));
+    check(&table.replace("{ct ", r#"{"config_groups":{"g":{"targets":["Linear"],"weights":{"#));
 }
 
 /// Tensors as [`tensors`] makes them, with the content of some.
@@ -61,12 +58,7 @@ fn scales_of_packed_integers() {
     for (scale, rest, size, words) in [
         ("4,2", "", 33, ["`X.weight_packed`", "groups of 33"]),
         ("2,4", "", 32, ["`X.weight_packed`", "[2, 4]"]),
-        (
-            "4,2",
-            "; X.weight_g_idx I32 63",
-            32,
-            ["`X.weight_g_idx`", "64 columns"],
-        ),
+        ("4,2", "; X.weight_g_idx I32 63", 32, ["`X.weight_g_idx`", "64 columns"]),
     ] {
         let result = recover(weight(scale, rest), &config(size));
         assert_eq!(verdict(result, Parse, &words), None, "{scale} {rest}");
@@ -83,11 +75,7 @@ fn scales_of_packed_integers() {
         let config = config(32).replace(r#""num_bits""#, &ordered);
         let result = recover(weight("4,2", ""), &config);
         let words = ["`X.weight_packed`", "_g_idx"];
-        assert_eq!(
-            verdict(result, Parse, &words).is_none(),
-            is_refused,
-            "{order}"
-        );
+        assert_eq!(verdict(result, Parse, &words).is_none(), is_refused, "{order}");
     }
 }
 
@@ -114,21 +102,15 @@ fn shapes_that_are_swapped() {
         let list = format!("{name}.weight I8 {shape}; {name}.weight_scale F32 {rows},1{bias}");
         file(&tensors(&list), &[])
     };
-    let config = [(
-        "config.json",
-        r#"{"model_type":"llama","hidden_size":8,"intermediate_size":4}"#,
-    )];
+    let config =
+        [("config.json", r#"{"model_type":"llama","hidden_size":8,"intermediate_size":4}"#)];
     let bias = format!("; {name}.bias F32 4");
     for (bias, configs) in [(bias.as_str(), &[][..]), ("", &config[..])] {
         for (shape, is_right) in [("4,8", true), ("8,4", false)] {
             let model = parse_beside(&weight(shape, bias), configs).unwrap();
             let result = model.remember_to_bytes(anamnesis::TargetDtype::F32);
             let words = [name, "its shape is [8, 4]"];
-            assert_eq!(
-                verdict(result, Parse, &words).is_some(),
-                is_right,
-                "{shape} {bias}"
-            );
+            assert_eq!(verdict(result, Parse, &words).is_some(), is_right, "{shape} {bias}");
         }
     }
 }
@@ -163,10 +145,8 @@ fn sizes_of_another_model() {
         );
         file(&tensors(&list), &[])
     };
-    let config = [(
-        "config.json",
-        r#"{"model_type":"llama","hidden_size":8,"num_attention_heads":1}"#,
-    )];
+    let config =
+        [("config.json", r#"{"model_type":"llama","hidden_size":8,"num_attention_heads":1}"#)];
     for (width, is_right) in [(16, true), (8, false)] {
         let model = parse_beside(&weight(width), &config).unwrap();
         let result = model.remember_to_bytes(anamnesis::TargetDtype::F32);
@@ -387,11 +367,7 @@ fn companions_in_quantizers() {
         };
         // Two scales of one weight have no names in quantizers.
         let Ok(got) = recover_beside(&dir, &model, &others) else {
-            assert!(
-                dir.to_string_lossy().contains("fp8_scales"),
-                "{}",
-                dir.display()
-            );
+            assert!(dir.to_string_lossy().contains("fp8_scales"), "{}", dir.display());
             continue;
         };
         assert!(got == want, "{}", dir.display());

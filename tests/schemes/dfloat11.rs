@@ -15,118 +15,33 @@ fn decoded(all: &[Raw], config: &str) -> anamnesis::Result<Vec<u8>> {
 #[test]
 fn contradictions() {
     let rows = [
-        (
-            "{c}; {t}; {p}; {g}",
-            CONFIG,
-            Parse,
-            "sign_mantissa` is missing",
-        ),
+        ("{c}; {t}; {p}; {g}", CONFIG, Parse, "sign_mantissa` is missing"),
         ("{c}; {s}; {p}; {g}", CONFIG, Parse, "luts` is missing"),
-        (
-            "{c}; {s}; {t}; {g}",
-            CONFIG,
-            Parse,
-            "output_positions` is missing",
-        ),
+        ("{c}; {s}; {t}; {g}", CONFIG, Parse, "output_positions` is missing"),
         ("{c}; {s}; {t}; {p}", CONFIG, Parse, "gaps` is missing"),
         ("{s}; {t}; {p}; {g}", CONFIG, Parse, "lm_head.sign_mantissa"),
-        (
-            "lm_head.split_positions I64 0",
-            CONFIG,
-            Parse,
-            "split_positions",
-        ),
+        ("lm_head.split_positions I64 0", CONFIG, Parse, "split_positions"),
         (
             "{c}; {s}; {t}; lm_head.output_positions U8 12; {g}",
             CONFIG,
             Parse,
             "output_positions` [12]",
         ),
-        (
-            "{c}; {s}; {t}; {p}; lm_head.gaps U8 319",
-            CONFIG,
-            Parse,
-            "gaps` [319]",
-        ),
-        (
-            "{c}; {s}; lm_head.luts U8 1,256; {p}; {g}",
-            CONFIG,
-            Parse,
-            "`lm_head.luts`",
-        ),
-        (
-            "{c}; {s}; lm_head.luts U8 19,256; {p}; {g}",
-            CONFIG,
-            Parse,
-            "`lm_head.luts`",
-        ),
-        (
-            "{c}; {s}; lm_head.luts U8 512; {p}; {g}",
-            CONFIG,
-            Parse,
-            "`lm_head.luts`",
-        ),
-        (
-            "{c}; {s}; lm_head.luts I8 2,256; {p}; {g}",
-            CONFIG,
-            Parse,
-            "`lm_head.luts` (I8",
-        ),
-        (
-            "{c}; lm_head.sign_mantissa U8 0; {t}; {p}; {g}",
-            CONFIG,
-            Parse,
-            "nothing in it",
-        ),
+        ("{c}; {s}; {t}; {p}; lm_head.gaps U8 319", CONFIG, Parse, "gaps` [319]"),
+        ("{c}; {s}; lm_head.luts U8 1,256; {p}; {g}", CONFIG, Parse, "`lm_head.luts`"),
+        ("{c}; {s}; lm_head.luts U8 19,256; {p}; {g}", CONFIG, Parse, "`lm_head.luts`"),
+        ("{c}; {s}; lm_head.luts U8 512; {p}; {g}", CONFIG, Parse, "`lm_head.luts`"),
+        ("{c}; {s}; lm_head.luts I8 2,256; {p}; {g}", CONFIG, Parse, "`lm_head.luts` (I8"),
+        ("{c}; lm_head.sign_mantissa U8 0; {t}; {p}; {g}", CONFIG, Parse, "nothing in it"),
         // Places of zeros.
-        (
-            "{c}; {s}; {t}; {p}; {g}",
-            CONFIG,
-            Parse,
-            "from 0 to 0 of 240",
-        ),
-        (
-            "{c}; {s}; {t}; {p}; {g}; lm_head.split_positions I64 1",
-            CONFIG,
-            Parse,
-            "cuts it into 2",
-        ),
-        (
-            "{c}; {s}; {t}; {p}; {g}",
-            r#"{"hidden_size":20}"#,
-            Unsupported,
-            "pattern_dict",
-        ),
-        (
-            "{c}; {s}; {t}; {p}; {g}",
-            "{chunks}",
-            Unsupported,
-            "threads_per_block",
-        ),
-        (
-            "{c}; {s}; {t}; {p}; {g}",
-            "{runs}",
-            Unsupported,
-            "bytes_per_thread",
-        ),
-        (
-            "{c}; {s}; {t}; {p}; {g}",
-            "{names}",
-            Unsupported,
-            "no list of names",
-        ),
-        (
-            "{c}; {s}; {t}; {p}; {g}",
-            "{expression}",
-            Unsupported,
-            "`pattern_dict`",
-        ),
-        (
-            "{c}; {s}; {t}; {p}; {g}",
-            "{several}",
-            Unsupported,
-            "several patterns",
-        ),
+        ("{c}; {s}; {t}; {p}; {g}", CONFIG, Parse, "from 0 to 0 of 240"),
+        ("{c}; {s}; {t}; {p}; {g}; lm_head.split_positions I64 1", CONFIG, Parse, "cuts it into 2"),
+        ("{c}; {s}; {t}; {p}; {g}", r#"{"hidden_size":20}"#, Unsupported, "pattern_dict"),
+        ("{c}; {s}; {t}; {p}; {g}", "{chunks}", Unsupported, "threads_per_block"),
+        ("{c}; {s}; {t}; {p}; {g}", "{runs}", Unsupported, "bytes_per_thread"),
+        ("{c}; {s}; {t}; {p}; {g}", "{names}", Unsupported, "no list of names"),
+        ("{c}; {s}; {t}; {p}; {g}", "{expression}", Unsupported, "`pattern_dict`"),
+        ("{c}; {s}; {t}; {p}; {g}", "{several}", Unsupported, "several patterns"),
     ];
     let names = [
         ("{c}", "lm_head.encoded_exponent U8 99"),
@@ -138,17 +53,14 @@ fn contradictions() {
     let configs = [
         ("{chunks}", CONFIG.replace("[512]", "[0]")),
         ("{runs}", CONFIG.replace(":8,", ":16,")),
-        (
-            "{names}",
-            CONFIG.replace(r#""lm_head":[]"#, r#""lm_head":[1]"#),
-        ),
+        ("{names}", CONFIG.replace(r#""lm_head":[]"#, r#""lm_head":[1]"#)),
         ("{expression}", CONFIG.replace("lm_head", "lm_(head")),
         ("{several}", CONFIG.replace(r"l.\\d+", "lm_.*")),
     ];
     for (text, config, kind, words) in rows {
-        let text = names.iter().fold(text.to_owned(), |text, (short, long)| {
-            text.replace(short, long)
-        });
+        let text = names
+            .iter()
+            .fold(text.to_owned(), |text, (short, long)| text.replace(short, long));
         let config = configs
             .iter()
             .find(|(name, _)| *name == config)
@@ -185,13 +97,7 @@ fn case(name: &str) -> (Vec<Raw>, String) {
 fn every_byte_counts() {
     let (all, config) = case("short_chunks");
     let want = decoded(&all, &config).unwrap();
-    let tensors = [
-        "luts",
-        "output_positions",
-        "split_positions",
-        "gaps",
-        "encoded_exponent",
-    ];
+    let tensors = ["luts", "output_positions", "split_positions", "gaps", "encoded_exponent"];
     let mut refused = 0;
     for (i, t) in all.iter().enumerate() {
         let Some(kind) = tensors
@@ -290,18 +196,12 @@ fn listed() {
     let info = parsed("llama").inspect();
     assert!(info.problems.is_empty());
     let text = info.to_string();
-    assert!(
-        text.contains("DFloat11") && !text.contains("of precision"),
-        "{text}"
-    );
+    assert!(text.contains("DFloat11") && !text.contains("of precision"), "{text}");
     let mut weights = info
         .modules
         .iter()
         .filter(|m| m.scheme != anamnesis::QuantScheme::Unquantized);
-    assert!(
-        weights.all(|m| (10.0..13.0).contains(&m.bits_per_weight())),
-        "{text}"
-    );
+    assert!(weights.all(|m| (10.0..13.0).contains(&m.bits_per_weight())), "{text}");
 }
 
 /// The library writes a file for each module that it compresses, and one, or shards with an index,

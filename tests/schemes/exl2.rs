@@ -88,11 +88,7 @@ fn groups_and_orders() {
     for bad in [0, 96, -1, i32::MIN] {
         let order = |i: usize| if i == 90 { bad } else { in_order(i) };
         let result = recover(file(&layer([4, 0, 2, 8], order), &[]), "");
-        let wrong = verdict(
-            result,
-            Parse,
-            &["`X.q_invperm`", "input 90", &bad.to_string()],
-        );
+        let wrong = verdict(result, Parse, &["`X.q_invperm`", "input 90", &bad.to_string()]);
         assert_eq!(wrong, None);
     }
 }

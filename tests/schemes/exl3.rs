@@ -5,11 +5,8 @@ use anamnesis::{QuantScheme, TargetDtype};
 use crate::common::verdict::{Unsupported, check, parse_beside, tensors, verdict};
 use crate::common::{Raw, file};
 
-const LAYER: [(&str, &str); 3] = [
-    ("{t}", "X.trellis I16 16,8,32"),
-    ("{u}", "X.suh F16 256"),
-    ("{v}", "X.svh F16 128"),
-];
+const LAYER: [(&str, &str); 3] =
+    [("{t}", "X.trellis I16 16,8,32"), ("{u}", "X.suh F16 256"), ("{v}", "X.svh F16 128")];
 
 fn spelled_out(text: &str) -> String {
     let replace = |text: String, (short, long): &(&str, &str)| text.replace(short, long);
@@ -18,10 +15,7 @@ fn spelled_out(text: &str) -> String {
 
 /// The tensors in `text`, of the module `module`.
 fn layer(text: &str, module: &str) -> Vec<Raw> {
-    let rename = |t: Raw| Raw {
-        name: t.name.replacen('X', module, 1),
-        ..t
-    };
+    let rename = |t: Raw| Raw { name: t.name.replacen('X', module, 1), ..t };
     tensors(&spelled_out(text))
         .into_iter()
         .map(rename)
@@ -97,22 +91,10 @@ fn divided_experts() {
     for (module, config, is_refused) in [
         ("l.0.mlp.experts.3.up_proj", laguna, true),
         ("l.0.mlp.experts.3.up_proj", mistral, true),
-        (
-            "l.0.mlp.experts.3.up_proj",
-            r#"{"model_type":"qwen3_moe"}"#,
-            false,
-        ),
+        ("l.0.mlp.experts.3.up_proj", r#"{"model_type":"qwen3_moe"}"#, false),
         ("l.0.mlp.experts.3.gate_proj", laguna, false),
-        (
-            "model.layers.47.mlp.experts.3.up_proj",
-            r#"{"model_type":"mimo_v2"}"#,
-            true,
-        ),
-        (
-            "model.layers.46.mlp.experts.3.up_proj",
-            r#"{"model_type":"mimo_v2"}"#,
-            false,
-        ),
+        ("model.layers.47.mlp.experts.3.up_proj", r#"{"model_type":"mimo_v2"}"#, true),
+        ("model.layers.46.mlp.experts.3.up_proj", r#"{"model_type":"mimo_v2"}"#, false),
         ("l.0.mlp.shared_experts.up_proj", mistral, false),
     ] {
         let all = layer("{t}; {u}; {v}", module);
@@ -132,11 +114,7 @@ fn scaled_values() {
     let (o, v) = ("model.layers.0.self_attn.o_proj", "l.0.self_attn.v_proj");
     for (module, config, is_refused) in [
         (o, r#"{"attention_value_scale":0.707}"#, true),
-        (
-            o,
-            r#"{"dflash_config":{"attention_value_scale":0.5}}"#,
-            true,
-        ),
+        (o, r#"{"dflash_config":{"attention_value_scale":0.5}}"#, true),
         (o, r#"{"attention_value_scale":1.0}"#, false),
         (v, r#"{"attention_value_scale":0.707}"#, false),
     ] {
@@ -157,10 +135,7 @@ fn scaled_values() {
 fn padded_bias() {
     let config = r#"{"hidden_size":136,"num_attention_heads":2,"head_dim":20}"#;
     for (bias, is_whole) in [("F32", true), ("I32", false)] {
-        let all = layer(
-            &format!("{{t}}; {{u}}; {{v}}; X.bias {bias} 128"),
-            "l.q_proj",
-        );
+        let all = layer(&format!("{{t}}; {{u}}; {{v}}; X.bias {bias} 128"), "l.q_proj");
         let model = parse_beside(&file(&all, &[]), &[("config.json", config)]).unwrap();
         let Ok(bytes) = model.remember_to_bytes(TargetDtype::BF16) else {
             assert!(!is_whole);
@@ -169,10 +144,7 @@ fn padded_bias() {
         let out = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let [weight, bias] =
             ["weight", "bias"].map(|part| out.tensor(&format!("l.q_proj.{part}")).unwrap());
-        assert_eq!(
-            (weight.shape(), bias.shape()),
-            ([40, 136].as_slice(), [40].as_slice())
-        );
+        assert_eq!((weight.shape(), bias.shape()), ([40, 136].as_slice(), [40].as_slice()));
         assert_eq!(bias.dtype(), safetensors::Dtype::F32);
         assert_eq!(model.inspect().problems, Vec::<String>::new());
     }
@@ -189,10 +161,7 @@ fn mark_in_another_shard() {
     let result =
         anamnesis::parse(path).and_then(|model| model.remember_to_bytes(TargetDtype::BF16));
     let error = result.unwrap_err().to_string();
-    assert!(
-        error.contains("`X.trellis`") && error.contains("another shard"),
-        "{error}"
-    );
+    assert!(error.contains("`X.trellis`") && error.contains("another shard"), "{error}");
 }
 
 /// Every tile that a conversion cuts has the values that the whole weight has, whatever its place.
@@ -220,10 +189,7 @@ fn tiles_of_a_large_weight() {
     let model = anamnesis::parse_bytes(bytes).unwrap();
     assert_eq!(
         model.inspect().modules[0].scheme,
-        QuantScheme::Exl3 {
-            bits: 1,
-            has_half_bit: false
-        }
+        QuantScheme::Exl3 { bits: 1, has_half_bit: false }
     );
     let bytes = model.remember_to_bytes(TargetDtype::BF16).unwrap();
     let weight = safetensors::SafeTensors::deserialize(&bytes).unwrap();

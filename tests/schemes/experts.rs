@@ -8,9 +8,7 @@ use crate::common::{Raw, file, raw};
 
 /// A quantized stack of two experts, `[2, 4, 32]`.
 fn stack(base: &str) -> Vec<Raw> {
-    tensors(&format!(
-        "{base}.weight U32 2,4,4; {base}.scales BF16 2,4,1; {base}.biases BF16 2,4,1"
-    ))
+    tensors(&format!("{base}.weight U32 2,4,4; {base}.scales BF16 2,4,1; {base}.biases BF16 2,4,1"))
 }
 
 fn parsed(all: &[Raw], model_type: &str) -> ParsedModel {
@@ -38,42 +36,12 @@ fn names_by_architecture() {
         ("qwen3_moe", "mlp", "up_proj", "mlp.experts.1.up_proj"),
         ("deepseek_v3", "mlp", "gate_proj", "mlp.experts.1.gate_proj"),
         ("kimi_k2", "mlp", "down_proj", "mlp.experts.1.down_proj"),
-        (
-            "jamba",
-            "feed_forward",
-            "up_proj",
-            "feed_forward.experts.1.up_proj",
-        ),
-        (
-            "mixtral",
-            "block_sparse_moe",
-            "gate_proj",
-            "block_sparse_moe.experts.1.w1",
-        ),
-        (
-            "mixtral",
-            "block_sparse_moe",
-            "down_proj",
-            "block_sparse_moe.experts.1.w2",
-        ),
-        (
-            "minimax_m2",
-            "block_sparse_moe",
-            "up_proj",
-            "block_sparse_moe.experts.1.w3",
-        ),
-        (
-            "lfm2_moe",
-            "feed_forward",
-            "down_proj",
-            "feed_forward.experts.1.w2",
-        ),
-        (
-            "kimi_linear",
-            "mlp",
-            "gate_proj",
-            "block_sparse_moe.experts.1.w1",
-        ),
+        ("jamba", "feed_forward", "up_proj", "feed_forward.experts.1.up_proj"),
+        ("mixtral", "block_sparse_moe", "gate_proj", "block_sparse_moe.experts.1.w1"),
+        ("mixtral", "block_sparse_moe", "down_proj", "block_sparse_moe.experts.1.w2"),
+        ("minimax_m2", "block_sparse_moe", "up_proj", "block_sparse_moe.experts.1.w3"),
+        ("lfm2_moe", "feed_forward", "down_proj", "feed_forward.experts.1.w2"),
+        ("kimi_linear", "mlp", "gate_proj", "block_sparse_moe.experts.1.w1"),
         ("nemotron_h", "mixer", "fc1", "mixer.experts.1.up_proj"),
         ("nemotron_h", "mixer", "fc2", "mixer.experts.1.down_proj"),
         ("phixtral", "moe", "fc2", "moe.mlp.1.fc2"),
@@ -108,10 +76,7 @@ fn names_by_architecture() {
         format!("{base}.weight U32 2,4,3; {base}.scales BF16 2,4,1; {base}.biases BF16 2,4,1");
     let bytes = file(&tensors(&text), &[]);
     let got = recovered(&anamnesis::parse_bytes(bytes).unwrap());
-    assert_eq!(
-        names(&got),
-        ["model.layers.0.mlp.switch_mlp.up_proj.weight"]
-    );
+    assert_eq!(names(&got), ["model.layers.0.mlp.switch_mlp.up_proj.weight"]);
 }
 
 /// One projection of the experts stays in floats, with a bias; its bytes are those of the stack.
@@ -121,24 +86,11 @@ fn stacks_that_are_not_quantized() {
     let bytes: Vec<u8> = (0..2 * 3 * 5 * 4).map(|i| (i % 113) as u8).collect();
     let bias: Vec<u8> = (0..2 * 3 * 2).collect();
     let mut all = stack(&format!("{base}.up_proj"));
-    all.push(raw(
-        &format!("{base}.down_proj.weight"),
-        "F32",
-        &[2, 3, 5],
-        bytes.clone(),
-    ));
-    all.push(raw(
-        &format!("{base}.down_proj.bias"),
-        "F16",
-        &[2, 3],
-        bias.clone(),
-    ));
+    all.push(raw(&format!("{base}.down_proj.weight"), "F32", &[2, 3, 5], bytes.clone()));
+    all.push(raw(&format!("{base}.down_proj.bias"), "F16", &[2, 3], bias.clone()));
     let model = parsed(&all, "qwen3_moe");
     let info = model.inspect();
-    assert_eq!(
-        (info.quantized, info.passthrough, info.schemes.len()),
-        (1, 2, 1)
-    );
+    assert_eq!((info.quantized, info.passthrough, info.schemes.len()), (1, 2, 1));
     assert!(info.problems.is_empty());
     let got = recovered(&model);
     for e in 0..2 {

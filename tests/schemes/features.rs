@@ -49,20 +49,16 @@ fn packed_codes_alone() {
         let said = recover(file(&tensors(text), &[]), config)
             .err()
             .map(|e| e.to_string());
-        assert!(
-            said.as_ref().is_some_and(|s| s.contains(name)),
-            "{text}: {said:?}"
-        );
+        assert!(said.as_ref().is_some_and(|s| s.contains(name)), "{text}: {said:?}");
     }
 }
 
 /// Files without any scheme, and of the scheme that no other scheme's sign precedes, are read.
 #[test]
 fn plain_files() {
-    for plain in [
-        "a BF16 4; b.weight U8 4; c.scales F16 4",
-        "X.weight F8_E4M3 4,8; X.weight_scale F32 ()",
-    ] {
+    for plain in
+        ["a BF16 4; b.weight U8 4; c.scales F16 4", "X.weight F8_E4M3 4,8; X.weight_scale F32 ()"]
+    {
         recover(file(&tensors(plain), &[]), "").unwrap();
     }
 }

@@ -48,9 +48,9 @@ fn fp_quant() {
         ("{g}", "X.weight_global_scale F32 1"),
         ("{h}", "X.forward_hadamard_matrix F32 16,16"),
     ];
-    let table = names.iter().fold(table.to_owned(), |table, (short, long)| {
-        table.replace(short, long)
-    });
+    let table = names
+        .iter()
+        .fold(table.to_owned(), |table, (short, long)| table.replace(short, long));
     check(&table);
 }
 
@@ -95,11 +95,7 @@ fn matrices() {
     ];
     for change in odd {
         let result = recover(file(&layer(change), &[]), "");
-        let wrong = verdict(
-            result,
-            Unsupported,
-            &["`X.forward_hadamard_matrix`", "neither"],
-        );
+        let wrong = verdict(result, Unsupported, &["`X.forward_hadamard_matrix`", "neither"]);
         assert_eq!(wrong, None);
     }
 }
@@ -120,9 +116,7 @@ fn empty_tensors_of_other_forms() {
     all.retain(|t| !["X.qweight", "X.scales", "X.dqweight"].contains(&t.name.as_str()));
     let wrong = verdict(recover(file(&all, &[]), &pseudo), Parse, &["`X.weight`"]);
     assert_eq!(wrong, None, "an empty weight alone");
-    all.extend(tensors(
-        "X.dqweight BF16 8,64; X.qweight F32 0; X.scales F32 0",
-    ));
+    all.extend(tensors("X.dqweight BF16 8,64; X.qweight F32 0; X.scales F32 0"));
     recover(file(&all, &[]), &pseudo).unwrap();
 }
 

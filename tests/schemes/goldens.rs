@@ -48,10 +48,7 @@ fn check_case(case: &std::path::Path) {
         model
             .remember(&output, target)
             .unwrap_or_else(|e| panic!("{context}: {e}"));
-        assert!(
-            std::fs::read(&output).unwrap() == bytes,
-            "{context}: file and memory differ"
-        );
+        assert!(std::fs::read(&output).unwrap() == bytes, "{context}: file and memory differ");
         let expected = SafeTensors::deserialize(&expected).unwrap();
         if expected
             .tensors()
@@ -62,11 +59,7 @@ fn check_case(case: &std::path::Path) {
         }
         let loaded = candle_core::safetensors::load(&output, &candle_core::Device::Cpu).unwrap();
         for (name, tensor) in expected.tensors() {
-            assert_eq!(
-                loaded[&name].dims(),
-                tensor.shape(),
-                "{context}: {name} in candle"
-            );
+            assert_eq!(loaded[&name].dims(), tensor.shape(), "{context}: {name} in candle");
         }
     }
     assert!(model.inspect().problems.is_empty(), "{}", case.display());

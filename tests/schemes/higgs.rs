@@ -61,52 +61,28 @@ fn higgs() {
         ("{p}", "X.tables2 F16 16,16,2"),
         ("{t}", "X.tables F16 16"),
     ];
-    let table = names.iter().fold(table.to_owned(), |table, (short, long)| {
-        table.replace(short, long)
-    });
+    let table = names
+        .iter()
+        .fold(table.to_owned(), |table, (short, long)| table.replace(short, long));
     let configs = [
         ("{C}", CONFIG.to_owned()),
         ("{no hadamard}", with(r#""hadamard_size":64,"#, "")),
         ("{other layer}", with(r#""X":"#, r#""Y":"#)),
         ("{no template}", with(r#","template_id":16"#, "")),
-        (
-            "{template 144}",
-            with(r#""template_id":16"#, r#""template_id":144"#),
-        ),
-        (
-            "{template -1}",
-            with(r#""template_id":16"#, r#""template_id":-1"#),
-        ),
-        (
-            "{template 0}",
-            with(r#""template_id":16"#, r#""template_id":0"#),
-        ),
+        ("{template 144}", with(r#""template_id":16"#, r#""template_id":144"#)),
+        ("{template -1}", with(r#""template_id":16"#, r#""template_id":-1"#)),
+        ("{template 0}", with(r#""template_id":16"#, r#""template_id":0"#)),
         ("{N 256}", with(r#""N":128"#, r#""N":256"#)),
         ("{no K}", with(r#""K":64,"#, "")),
         ("{num_bits 3}", with(r#""num_bits":4"#, r#""num_bits":3"#)),
         ("{bits 3}", with(r#""bits":4,"p""#, r#""bits":3,"p""#)),
         ("{p 4}", with(r#""p":2"#, r#""p":4"#)),
         ("{p -1}", with(r#""p":2"#, r#""p":-1"#)),
-        (
-            "{group 128}",
-            with(r#""group_size":64,"had"#, r#""group_size":128,"had"#),
-        ),
-        (
-            "{hadamard 128}",
-            with(r#""hadamard_size":64"#, r#""hadamard_size":128"#),
-        ),
-        (
-            "{hadamard 32}",
-            with(r#""hadamard_size":64"#, r#""hadamard_size":32"#),
-        ),
-        (
-            "{hadamard -1}",
-            with(r#""hadamard_size":64"#, r#""hadamard_size":-1"#),
-        ),
-        (
-            "{hadamard 48}",
-            with(r#""hadamard_size":64"#, r#""hadamard_size":48"#),
-        ),
+        ("{group 128}", with(r#""group_size":64,"had"#, r#""group_size":128,"had"#)),
+        ("{hadamard 128}", with(r#""hadamard_size":64"#, r#""hadamard_size":128"#)),
+        ("{hadamard 32}", with(r#""hadamard_size":64"#, r#""hadamard_size":32"#)),
+        ("{hadamard -1}", with(r#""hadamard_size":64"#, r#""hadamard_size":-1"#)),
+        ("{hadamard 48}", with(r#""hadamard_size":64"#, r#""hadamard_size":48"#)),
         ("{bf16}", with("torch.float16", "torch.bfloat16")),
     ];
     let table = configs

@@ -157,13 +157,7 @@ fn interleaved(bytes: &[u8], rows: usize, cols: usize) -> Vec<u8> {
 /// Rows that are interleaved are decoded to what they were, also where a tensor is cut into tiles.
 #[test]
 fn interleaved_rows() {
-    for shape in [
-        &[8, 32][..],
-        &[40, 4096],
-        &[2, 16, 96],
-        &[8, 300 << 10],
-        &[0, 32],
-    ] {
+    for shape in [&[8, 32][..], &[40, 4096], &[2, 16, 96], &[8, 300 << 10], &[0, 32]] {
         let cols = shape[shape.len() - 1];
         let rows = shape[..shape.len() - 1].iter().product();
         let mut bytes = Random(9).bytes(rows * cols / 32 * 34);
@@ -177,10 +171,7 @@ fn interleaved_rows() {
             values(&model.remember_to_bytes(TargetDtype::BF16).unwrap())
         };
         let want = decoded(8, &bytes);
-        assert!(
-            decoded(208, &interleaved(&bytes, rows, cols)) == want,
-            "{shape:?}"
-        );
+        assert!(decoded(208, &interleaved(&bytes, rows, cols)) == want, "{shape:?}");
     }
     // Other numbers of rows, also of the matrices of a stack, and rows alone.
     for shape in [&[12, 32][..], &[4, 12, 32], &[32]] {
@@ -188,17 +179,10 @@ fn interleaved_rows() {
         let bytes = vec![0; shape.iter().product::<usize>() / 32 * 34];
         let file = Gguf::default().tensor("w", 208, &dims, &bytes).file();
         let result = parse_bytes(file).and_then(|model| model.remember_to_bytes(TargetDtype::F32));
-        assert_eq!(
-            verdict(result, Parse, &["`w`", "8 rows"]),
-            None,
-            "{shape:?}"
-        );
+        assert_eq!(verdict(result, Parse, &["`w`", "8 rows"]), None, "{shape:?}");
     }
     let result = dequantize_gguf_to_bf16(&[0; 8 * 34], Dtype::Q8_0_R8, 256);
-    assert_eq!(
-        verdict(result, Unsupported, &["Q8_0_R8", "interleaved"]),
-        None
-    );
+    assert_eq!(verdict(result, Unsupported, &["Q8_0_R8", "interleaved"]), None);
 }
 
 #[cfg(feature = "lethe")]
@@ -211,10 +195,7 @@ fn nothing_is_encoded_to_them() {
         assert_eq!(verdict(result, Unsupported, &["ik_llama.cpp"]), None);
     }
     let result = GgufTypes::parse_type("iq4_ks");
-    assert_eq!(
-        verdict(result, Unsupported, &["IQ4_KS", "ik_llama.cpp"]),
-        None
-    );
+    assert_eq!(verdict(result, Unsupported, &["IQ4_KS", "ik_llama.cpp"]), None);
     let result = GgufTypes::parse_type("iq9");
     let listed = result.unwrap_err().to_string();
     assert!(!listed.contains("IQ4_KS"), "{listed}");

@@ -55,10 +55,8 @@ fn sglang() {
         X.weight I8 0,4611686018427387904; X.weight_scale_inv F32 0,1 | {int4} | Parse: `X.weight`
         X.weight I8 2,9223372036854775808,0; X.weight_scale_inv F32 2,9223372036854775808,0 | {int4} | Parse: X.weight
     "#;
-    let table = table.replace(
-        "{int8}",
-        r#"{"quant_method":"blockwise_int8","weight_block_size":[128,128]}"#,
-    );
+    let table = table
+        .replace("{int8}", r#"{"quant_method":"blockwise_int8","weight_block_size":[128,128]}"#);
     check(&table.replace("{int4}", r#"{"quant_method":"w4afp8"}"#));
 }
 
@@ -99,10 +97,8 @@ fn vllm() {
         X.weight F8_E4M3 256,256; X.weight_scale F32 4,4 | {"quant_method":"modelopt","quant_algo":"FP8_BLOCK_SCALES"} | Parse: `X.weight` & FP8_BLOCK_SCALES & 64x64
         X.weight I8 256,64; X.weight_scale_inv F32 2,1 | {"quant_method":"modelopt","quant_algo":"MIXED_PRECISION"} | Parse: `X.weight` & [2, 1]
     "#;
-    let table = table.replace(
-        "{mxfp4}",
-        r#"{"quant_method":"fp8","routed_experts_quant_method":"mxfp4"}"#,
-    );
+    let table =
+        table.replace("{mxfp4}", r#"{"quant_method":"fp8","routed_experts_quant_method":"mxfp4"}"#);
     let start = r#"{"quant_method":"modelopt","quantized_layers":{"X":{"quant_algo":"Q8_0","#;
     let table = table.lines().map(|line| match line.split_once("{q8:") {
         Some((tensors, rest)) => format!("{tensors}{start}{}\n", rest.replacen('}', "}}}", 1)),
@@ -213,11 +209,7 @@ fn sparse_masks() {
         ([0b10_0001, 0b1_0110], [0, 2], 5, "row 0"),
         ([0b0_0011, 0b1001_0010], [0, 2], 5, "row 1"),
     ] {
-        let found = verdict(
-            decoded(mask, offsets, values),
-            Parse,
-            &["`X.compressed`", what],
-        );
+        let found = verdict(decoded(mask, offsets, values), Parse, &["`X.compressed`", what]);
         assert_eq!(found, None, "{mask:?} {offsets:?} {values}");
     }
 }
@@ -233,119 +225,21 @@ fn torchao_metadata() {
     let (int8, int4, fp4) = ("Int8Tensor", "Int4Tensor", "NVFP4Tensor");
     let packed = "Int4TilePackedTo4dTensor";
     for (text, class, data, parts, kind, named) in [
-        (
-            bytes,
-            "Other",
-            "",
-            r#""qdata","scale""#,
-            Unsupported,
-            "Other",
-        ),
-        (
-            bytes,
-            "Other",
-            "",
-            r#""scale""#,
-            Unsupported,
-            "_weight_qdata",
-        ),
-        (
-            bytes,
-            int8,
-            "",
-            r#""qdata","scale","extra""#,
-            Unsupported,
-            "extra",
-        ),
-        (
-            bytes,
-            int8,
-            "",
-            r#""qdata","scale","zero_point""#,
-            Parse,
-            "zero_point",
-        ),
-        (
-            bytes,
-            int8,
-            r#""block_size":[1,64]"#,
-            r#""qdata","scale""#,
-            Parse,
-            "scale",
-        ),
-        (
-            bytes,
-            int8,
-            r#""block_size":[0,0]"#,
-            r#""qdata","scale""#,
-            Parse,
-            "scale",
-        ),
-        (
-            bytes,
-            "Float8Tensor",
-            "",
-            r#""qdata","scale""#,
-            Unsupported,
-            "Float8Tensor",
-        ),
-        (
-            "X._weight_scale F32 4,2",
-            int8,
-            "",
-            r#""qdata","scale""#,
-            Parse,
-            "_weight_qdata",
-        ),
+        (bytes, "Other", "", r#""qdata","scale""#, Unsupported, "Other"),
+        (bytes, "Other", "", r#""scale""#, Unsupported, "_weight_qdata"),
+        (bytes, int8, "", r#""qdata","scale","extra""#, Unsupported, "extra"),
+        (bytes, int8, "", r#""qdata","scale","zero_point""#, Parse, "zero_point"),
+        (bytes, int8, r#""block_size":[1,64]"#, r#""qdata","scale""#, Parse, "scale"),
+        (bytes, int8, r#""block_size":[0,0]"#, r#""qdata","scale""#, Parse, "scale"),
+        (bytes, "Float8Tensor", "", r#""qdata","scale""#, Unsupported, "Float8Tensor"),
+        ("X._weight_scale F32 4,2", int8, "", r#""qdata","scale""#, Parse, "_weight_qdata"),
         (nibbles, int4, "", r#""qdata""#, Parse, "groups"),
-        (
-            nibbles,
-            int4,
-            r#""block_size":[1,0]"#,
-            r#""qdata""#,
-            Parse,
-            "groups",
-        ),
-        (
-            nibbles,
-            int4,
-            r#""block_size":[1,16]"#,
-            r#""qdata""#,
-            Parse,
-            "scale",
-        ),
-        (
-            nibbles,
-            int4,
-            r#""block_size":[1,32],"shape":[4,63]"#,
-            r#""qdata""#,
-            Parse,
-            "[4, 63]",
-        ),
-        (
-            nvfp4,
-            fp4,
-            r#""block_size":16,"is_swizzled_scales":true"#,
-            r#""qdata""#,
-            Parse,
-            "scale",
-        ),
-        (
-            nvfp4,
-            fp4,
-            r#""block_size":32"#,
-            r#""qdata""#,
-            Parse,
-            "blocks of 32",
-        ),
-        (
-            tiles,
-            packed,
-            r#""block_size":[1,32],"shape":[9,128]"#,
-            r#""qdata""#,
-            Parse,
-            "[9, 128]",
-        ),
+        (nibbles, int4, r#""block_size":[1,0]"#, r#""qdata""#, Parse, "groups"),
+        (nibbles, int4, r#""block_size":[1,16]"#, r#""qdata""#, Parse, "scale"),
+        (nibbles, int4, r#""block_size":[1,32],"shape":[4,63]"#, r#""qdata""#, Parse, "[4, 63]"),
+        (nvfp4, fp4, r#""block_size":16,"is_swizzled_scales":true"#, r#""qdata""#, Parse, "scale"),
+        (nvfp4, fp4, r#""block_size":32"#, r#""qdata""#, Parse, "blocks of 32"),
+        (tiles, packed, r#""block_size":[1,32],"shape":[9,128]"#, r#""qdata""#, Parse, "[9, 128]"),
         (
             tiles,
             packed,
@@ -354,14 +248,7 @@ fn torchao_metadata() {
             Parse,
             "scale_and_zero",
         ),
-        (
-            tiles,
-            packed,
-            r#""block_size":[1,32]"#,
-            r#""qdata""#,
-            Parse,
-            "shape",
-        ),
+        (tiles, packed, r#""block_size":[1,32]"#, r#""qdata""#, Parse, "shape"),
     ] {
         let json =
             format!(r#"{{"_type":"{class}","_data":{{{data}}},"_tensor_data_names":[{parts}]}}"#);

@@ -31,18 +31,14 @@ fn marlin24() {
         ("{s}", "X.scale_packed F16 1,64"),
         ("{m}", "X.meta I16 1,128"),
     ];
-    let table = names.iter().fold(table.to_owned(), |table, (short, long)| {
-        table.replace(short, long)
-    });
+    let table = names
+        .iter()
+        .fold(table.to_owned(), |table, (short, long)| table.replace(short, long));
     check(&table);
     let layer = names.map(|(_, long)| long).join("; ");
-    for (places, is_good) in [
-        (0x4444u16, true),
-        (0xe9c8, true),
-        (0x4144, false),
-        (0x4449, true),
-        (0x444b, false),
-    ] {
+    for (places, is_good) in
+        [(0x4444u16, true), (0xe9c8, true), (0x4144, false), (0x4449, true), (0x444b, false)]
+    {
         let mut all = tensors(&layer);
         let meta = all.iter_mut().find(|t| t.name == "X.meta").unwrap();
         meta.bytes = [places.to_le_bytes(); 128].concat();
@@ -50,11 +46,7 @@ fn marlin24() {
         if is_good {
             assert!(result.is_ok(), "{places:x}");
         } else {
-            assert_eq!(
-                verdict(result, Parse, &["`X.meta`", "places"]),
-                None,
-                "{places:x}"
-            );
+            assert_eq!(verdict(result, Parse, &["`X.meta`", "places"]), None, "{places:x}");
         }
     }
 }

@@ -69,34 +69,16 @@ const ALIASES: &[(&str, &[&str])] = &[
     ),
     (
         "integers of a byte with a scale have one layout",
-        &[
-            "auto-round",
-            "compressed-tensors",
-            "modelopt",
-            "quark",
-            "w8a8_int8",
-        ],
+        &["auto-round", "compressed-tensors", "modelopt", "quark", "w8a8_int8"],
     ),
-    (
-        "AutoRound writes the layouts of GPTQ and of AWQ",
-        &["auto-round", "gptq"],
-    ),
-    (
-        "AutoRound writes the layouts of GPTQ and of AWQ",
-        &["auto-round", "awq"],
-    ),
+    ("AutoRound writes the layouts of GPTQ and of AWQ", &["auto-round", "gptq"]),
+    ("AutoRound writes the layouts of GPTQ and of AWQ", &["auto-round", "awq"]),
 ];
 
 /// Models that are accepted under any method, with the reason.
 const UNTOUCHED: &[(&str, &str)] = &[
-    (
-        "ngram_modelopt",
-        "what a method leaves out may be quantized in another way",
-    ),
-    (
-        "bitnet/online",
-        "floats are not quantized yet: a program does it when it loads them",
-    ),
+    ("ngram_modelopt", "what a method leaves out may be quantized in another way"),
+    ("bitnet/online", "floats are not quantized yet: a program does it when it loads them"),
     (
         "sdnq/wide_matmul_float8",
         "codes of F16 without SDNQ's config are floats, beside a parameter `scale`",

@@ -35,73 +35,22 @@ fn rotations() {
     let signs = |count: usize| format!("{AFFINE}; m.X.signs F32 {count}");
     let one = |block: &str| pack(&format!(r#"[{{"path":"m.X","block":{block}}}]"#));
     let weight = "`m.X.weight`";
-    fails(
-        &signs(512),
-        &plain(2, 128),
-        &[],
-        Unsupported,
-        &[weight, "`m.X.signs`", "`modules`"],
-    );
-    for modules in [
-        "{}",
-        r#"[{"block":512}]"#,
-        r#"[{"path":"m.X"}]"#,
-        r#"[{"path":"m.X","block":-1}]"#,
-    ] {
-        fails(
-            &signs(512),
-            &pack(modules),
-            &[],
-            Unsupported,
-            &[weight, "`modules`"],
-        );
+    fails(&signs(512), &plain(2, 128), &[], Unsupported, &[weight, "`m.X.signs`", "`modules`"]);
+    for modules in
+        ["{}", r#"[{"block":512}]"#, r#"[{"path":"m.X"}]"#, r#"[{"path":"m.X","block":-1}]"#]
+    {
+        fails(&signs(512), &pack(modules), &[], Unsupported, &[weight, "`modules`"]);
     }
     let twice = r#"[{"path":"m.X","block":512},{"path":"m.X","block":0}]"#;
-    fails(
-        &signs(512),
-        &pack(twice),
-        &[],
-        Unsupported,
-        &["`m.X` is in `modules` twice"],
-    );
-    fails(
-        AFFINE,
-        &one("512"),
-        &[],
-        Parse,
-        &[weight, "`m.X.signs` is missing"],
-    );
-    fails(
-        &signs(512),
-        &one("0"),
-        &[],
-        Parse,
-        &["`m.X.signs`", "not rotated"],
-    );
-    fails(
-        &signs(512),
-        &pack("[]"),
-        &[],
-        Parse,
-        &["`m.X.signs`", "not rotated"],
-    );
+    fails(&signs(512), &pack(twice), &[], Unsupported, &["`m.X` is in `modules` twice"]);
+    fails(AFFINE, &one("512"), &[], Parse, &[weight, "`m.X.signs` is missing"]);
+    fails(&signs(512), &one("0"), &[], Parse, &["`m.X.signs`", "not rotated"]);
+    fails(&signs(512), &pack("[]"), &[], Parse, &["`m.X.signs`", "not rotated"]);
     fails(&signs(512), &one("384"), &[], Parse, &[weight, "384"]);
     fails(&signs(512), &one("1024"), &[], Parse, &[weight, "1024"]);
-    fails(
-        &signs(256),
-        &one("512"),
-        &[],
-        Parse,
-        &["`m.X.signs`", "512 inputs"],
-    );
+    fails(&signs(256), &one("512"), &[], Parse, &["`m.X.signs`", "512 inputs"]);
     // Tensors here are of zeros.
-    fails(
-        &signs(512),
-        &one("512"),
-        &[],
-        Parse,
-        &["`m.X.signs`", "neither 1 nor -1"],
-    );
+    fails(&signs(512), &one("512"), &[], Parse, &["`m.X.signs`", "neither 1 nor -1"]);
     let narrow = signs(512).replace("signs F32", "signs I8");
     fails(&narrow, &one("512"), &[], Parse, &["`m.X.signs`", "I8"]);
 }
@@ -112,31 +61,13 @@ fn second_scales() {
     for name in ["weight_scale_2", "weight_global_scale"] {
         let full = format!("`m.X.{name}`");
         let with = |list: &str, shape: &str| format!("{list}; m.X.{name} F32 {shape}");
-        fails(
-            &with(AFFINE, "()"),
-            &plain(2, 128),
-            &[],
-            Parse,
-            &[&full, "`m.X.weight`"],
-        );
-        fails(
-            &with(NVFP4, "2"),
-            &config,
-            &[],
-            Parse,
-            &[&full, "1 matrices"],
-        );
+        fails(&with(AFFINE, "()"), &plain(2, 128), &[], Parse, &[&full, "`m.X.weight`"]);
+        fails(&with(NVFP4, "2"), &config, &[], Parse, &[&full, "1 matrices"]);
         let global = format!("{NVFP4}; m.X.global_scale F32 ()");
         fails(&with(&global, "()"), &config, &[], Parse, &[&full]);
     }
     let both = format!("{NVFP4}; m.X.weight_scale_2 F32 (); m.X.weight_global_scale F32 ()");
-    fails(
-        &both,
-        &config,
-        &[],
-        Parse,
-        &["`m.X.weight_scale_2`", "another scale"],
-    );
+    fails(&both, &config, &[], Parse, &["`m.X.weight_scale_2`", "another scale"]);
 }
 
 /// mflux has 5 bits in groups of 64 or of 32, or 8 in groups of 64.
@@ -195,8 +126,5 @@ fn other_places_beside_a_config_of_mlx() {
     };
     parsed(quantization).unwrap();
     let other: Result<_, AnamnesisError> = parsed(r#"{"bits":4,"group_size":64,"mode":"affine"}"#);
-    assert_eq!(
-        verdict(other, Parse, &["quantize_config.json", "bits"]),
-        None
-    );
+    assert_eq!(verdict(other, Parse, &["quantize_config.json", "bits"]), None);
 }

@@ -80,10 +80,7 @@ fn check_refusal(model: &ParsedModel, refused: &Path) {
     let Some(AnamnesisError::Unsupported { detail, .. }) = &error else {
         panic!("not refused: {error:?}")
     };
-    assert!(
-        detail.contains(json["tensor"].as_str().unwrap()),
-        "{detail}"
-    );
+    assert!(detail.contains(json["tensor"].as_str().unwrap()), "{detail}");
 }
 
 #[test]

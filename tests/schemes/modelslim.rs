@@ -12,18 +12,8 @@ fn decoded(stored: &str, description: &str) -> anamnesis::Result<Vec<u8>> {
 
 /// Stored tensors, the type of `X.weight`, and what is said of them.
 const CASES: &[(&str, &str, Kind, &[&str])] = &[
-    (
-        "{w}; {s}",
-        "W8A8_DYNAMIC",
-        Parse,
-        &["`X.weight`", "X.weight_offset"],
-    ),
-    (
-        "{w}; {o}",
-        "W8A8_DYNAMIC",
-        Parse,
-        &["`X.weight`", "X.weight_scale"],
-    ),
+    ("{w}; {s}", "W8A8_DYNAMIC", Parse, &["`X.weight`", "X.weight_offset"]),
+    ("{w}; {o}", "W8A8_DYNAMIC", Parse, &["`X.weight`", "X.weight_scale"]),
     (
         "{w}; {s}; X.weight_offset F32 4",
         "W8A8_DYNAMIC",
@@ -36,30 +26,10 @@ const CASES: &[(&str, &str, Kind, &[&str])] = &[
         Parse,
         &["`X.weight`", "`X.weight_scale`"],
     ),
-    (
-        "{w}; X.weight_scale I32 4,1; {o}",
-        "W8A8_DYNAMIC",
-        Parse,
-        &["`X.weight_scale`", "I32"],
-    ),
-    (
-        "X.weight U8 4,64; {s}; {o}",
-        "W8A8_DYNAMIC",
-        Parse,
-        &["`X.weight`", "I8"],
-    ),
-    (
-        "X.weight I8 2,4,64; {s}; {o}",
-        "W8A16",
-        Parse,
-        &["`X.weight`", "W8A16"],
-    ),
-    (
-        "{w}; {s}; {o}",
-        "W4A8_DYNAMIC",
-        Parse,
-        &["`X.weight`", "[8, 1]"],
-    ),
+    ("{w}; X.weight_scale I32 4,1; {o}", "W8A8_DYNAMIC", Parse, &["`X.weight_scale`", "I32"]),
+    ("X.weight U8 4,64; {s}; {o}", "W8A8_DYNAMIC", Parse, &["`X.weight`", "I8"]),
+    ("X.weight I8 2,4,64; {s}; {o}", "W8A16", Parse, &["`X.weight`", "W8A16"]),
+    ("{w}; {s}; {o}", "W4A8_DYNAMIC", Parse, &["`X.weight`", "[8, 1]"]),
     (
         "{w}; {s}; {o}; X.weight_scale_second F32 4,2",
         "W4A8_DYNAMIC",
@@ -132,12 +102,7 @@ const CASES: &[(&str, &str, Kind, &[&str])] = &[
         Parse,
         &["`X.weight`", "`X.weight_scale`"],
     ),
-    (
-        "X.weight U8 4,32; X.weight_scale F32 4,2",
-        "W4A8_MXFP",
-        Parse,
-        &["`X.weight_scale`", "U8"],
-    ),
+    ("X.weight U8 4,32; X.weight_scale F32 4,2", "W4A8_MXFP", Parse, &["`X.weight_scale`", "U8"]),
     (
         "X.weight F8_E4M3 4,64; X.weight_scale U8 4,4",
         "W8A8_MXFP8",
@@ -174,12 +139,7 @@ const CASES: &[(&str, &str, Kind, &[&str])] = &[
         Unsupported,
         &["`X.weight`", "X.svd_lowrank_l1"],
     ),
-    (
-        "X.weight_offset F32 4,1",
-        "W8A8_DYNAMIC",
-        Parse,
-        &["`X.weight_offset`"],
-    ),
+    ("X.weight_offset F32 4,1", "W8A8_DYNAMIC", Parse, &["`X.weight_offset`"]),
 ];
 
 #[test]
@@ -209,42 +169,22 @@ fn modelslim() {
     let rotation = format!("{layer}; Y.kronecker_rotation_m F32 8,8");
     for (stored, rest, name) in [
         (rotation.as_str(), "", "`Y.kronecker_rotation_m`"),
-        (
-            rotation.as_str(),
-            r#", "Y.kronecker_rotation_m": "FLOAT""#,
-            "`Y.kronecker_rotation_m`",
-        ),
-        (
-            layer,
-            r#", "metadata": {"quarot": {"max_tp_size": 4}}"#,
-            "`X.weight`",
-        ),
+        (rotation.as_str(), r#", "Y.kronecker_rotation_m": "FLOAT""#, "`Y.kronecker_rotation_m`"),
+        (layer, r#", "metadata": {"quarot": {"max_tp_size": 4}}"#, "`X.weight`"),
         (
             layer,
             r#", "optional": {"quarot": {"rotation_map": {"global_rotation": "a", "heads_rotation": "b"}}}"#,
             "`X.weight`",
         ),
-        (
-            layer,
-            r#", "optional": {"quarot": {"rotation_map": ["heads_rotation"]}}"#,
-            "`X.weight`",
-        ),
+        (layer, r#", "optional": {"quarot": {"rotation_map": ["heads_rotation"]}}"#, "`X.weight`"),
     ] {
         let description = format!(r#"{{"X.weight": "W8A8_DYNAMIC"{rest}}}"#);
-        let wrong = verdict(
-            decoded(stored, &description),
-            Unsupported,
-            &[name, "rotated"],
-        );
+        let wrong = verdict(decoded(stored, &description), Unsupported, &[name, "rotated"]);
         assert_eq!(wrong, None, "{description}");
     }
     // A layer of type `W8A8`, whose description has another name or is gone.
     let static_layer = "X.weight I8 4,64; X.deq_scale I64 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1";
-    let wrong = verdict(
-        recover(file(&tensors(static_layer), &[]), ""),
-        Parse,
-        &["`X.deq_scale`"],
-    );
+    let wrong = verdict(recover(file(&tensors(static_layer), &[]), ""), Parse, &["`X.deq_scale`"]);
     assert_eq!(wrong, None);
     // A bias that is in no tensor of its own, with scales and without.
     for scales in ["", "; X.weight_scale F32 4,1; X.weight_offset F32 4,1"] {

@@ -61,14 +61,8 @@ fn parameters_with_names_of_scales() {
 fn a_shard_is_no_model() {
     let nvfp4 = "X.weight U32 8,8; X.scales U8 8,4";
     for (text, elsewhere) in [
-        (
-            "X.weight I8 4,8; X.weight_scale F32 4,1",
-            "X.weight_zero_point",
-        ),
-        (
-            "X.weight I8 4,8; X.weight_scale F32 4,1",
-            "X.pre_quant_scale",
-        ),
+        ("X.weight I8 4,8; X.weight_scale F32 4,1", "X.weight_zero_point"),
+        ("X.weight I8 4,8; X.weight_scale F32 4,1", "X.pre_quant_scale"),
         (nvfp4, "X.global_scale"),
     ] {
         let dir = tempfile::tempdir().unwrap();
@@ -81,10 +75,7 @@ fn a_shard_is_no_model() {
             .unwrap()
             .remember_to_bytes(anamnesis::TargetDtype::F32)
             .unwrap_err();
-        assert!(
-            error.to_string().contains("another shard"),
-            "{text}: {error}"
-        );
+        assert!(error.to_string().contains("another shard"), "{text}: {error}");
     }
 }
 
@@ -93,19 +84,10 @@ fn a_shard_is_no_model() {
 fn long_names_and_lists() {
     let started = std::time::Instant::now();
     let name = format!("{}weight", "a.".repeat(20_000));
-    let bytes = file(
-        &[crate::common::raw(&name, "F8_E4M3", &[1, 1], vec![0])],
-        &[],
-    );
+    let bytes = file(&[crate::common::raw(&name, "F8_E4M3", &[1, 1], vec![0])], &[]);
     assert!(recover(bytes, r#"{"quant_method":"fp8","ignore":["lm_head"]}"#).is_err());
     let rules = vec![format!("\"re:.{{{}}}\"", 9000); 2_000].join(",");
     let bytes = file(&tensors("X.weight F8_E4M3 4,8"), &[]);
-    assert!(
-        recover(
-            bytes,
-            &format!(r#"{{"quant_method":"fp8","ignore":[{rules}]}}"#)
-        )
-        .is_err()
-    );
+    assert!(recover(bytes, &format!(r#"{{"quant_method":"fp8","ignore":[{rules}]}}"#)).is_err());
     assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
 }

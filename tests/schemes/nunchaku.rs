@@ -14,11 +14,7 @@ fn files_of_the_older_format() {
         std::fs::write(directory.path().join(format!("{name}.safetensors")), &layer).unwrap();
     }
     let result = parse(directory.path());
-    let named = [
-        "Nunchaku",
-        "transformer_blocks.safetensors",
-        "merge_safetensors",
-    ];
+    let named = ["Nunchaku", "transformer_blocks.safetensors", "merge_safetensors"];
     assert_eq!(verdict(result, Unsupported, &named), None);
 }
 
@@ -98,11 +94,7 @@ fn refusal(list: &str, class: &str, config: &str, (kind, words): Expected<'_>) {
         &metadata
     };
     let result = recover(file(&tensors(list), metadata), "");
-    assert_eq!(
-        verdict(result, kind, words),
-        None,
-        "{list} {class} {config}"
-    );
+    assert_eq!(verdict(result, kind, words), None, "{list} {class} {config}");
 }
 
 #[test]
@@ -110,36 +102,16 @@ fn classes_and_modules_of_own_models() {
     let layer = |name: &str| format!("$.qweight I8 128,64; {PARTS}").replace('$', name);
     let awq = |name: &str| AWQ.replace('$', name);
     let cases: &[(String, &str, Expected<'_>)] = &[
-        (
-            layer("mlp_fc1"),
-            "",
-            (Unsupported, &["`mlp_fc1.qweight`", "model_class"]),
-        ),
+        (layer("mlp_fc1"), "", (Unsupported, &["`mlp_fc1.qweight`", "model_class"])),
         (
             layer("mlp_fc1"),
             "NunchakuSanaTransformer2DModel",
             (Unsupported, &["`mlp_fc1.qweight`", "NunchakuSana"]),
         ),
-        (
-            layer("a.mlp_fc3"),
-            FLUX,
-            (Unsupported, &["`a.mlp_fc3.qweight`", FLUX]),
-        ),
-        (
-            layer("a.amlp_fc1"),
-            FLUX,
-            (Unsupported, &["`a.amlp_fc1.qweight`"]),
-        ),
-        (
-            layer("a.norm.linear"),
-            FLUX,
-            (Unsupported, &["`a.norm.linear.qweight`", "modulation"]),
-        ),
-        (
-            awq("a.mlp_fc1"),
-            FLUX,
-            (Unsupported, &["`a.mlp_fc1.qweight`", "modulations"]),
-        ),
+        (layer("a.mlp_fc3"), FLUX, (Unsupported, &["`a.mlp_fc3.qweight`", FLUX])),
+        (layer("a.amlp_fc1"), FLUX, (Unsupported, &["`a.amlp_fc1.qweight`"])),
+        (layer("a.norm.linear"), FLUX, (Unsupported, &["`a.norm.linear.qweight`", "modulation"])),
+        (awq("a.mlp_fc1"), FLUX, (Unsupported, &["`a.mlp_fc1.qweight`", "modulations"])),
         (
             awq("a.norm1.linear"),
             FLUX,
@@ -150,10 +122,7 @@ fn classes_and_modules_of_own_models() {
                 .replace("24", "20")
                 .replace("I32 6", "I32 5"),
             FLUX,
-            (
-                Parse,
-                &["`a.norm1.linear.qweight`", "20 outputs", "6 vectors"],
-            ),
+            (Parse, &["`a.norm1.linear.qweight`", "20 outputs", "6 vectors"]),
         ),
         (
             awq("a.norm1.linear") + "; a.norm1.linear.bias I32 24",
@@ -167,11 +136,7 @@ fn classes_and_modules_of_own_models() {
             (Unsupported, &["`a.norm1.linear.qweight`", "lora_up"]),
         ),
         // Behind a GELU.
-        (
-            layer("a.mlp_fc2"),
-            FLUX,
-            (Unsupported, &["`a.mlp_fc2.qweight`", "GELU", "bias"]),
-        ),
+        (layer("a.mlp_fc2"), FLUX, (Unsupported, &["`a.mlp_fc2.qweight`", "GELU", "bias"])),
         (
             layer("a.mlp_fc2") + "; a.mlp_fc2.bias BF16 64",
             FLUX,
@@ -200,11 +165,7 @@ fn tensors_and_configs_of_own_models() {
             (Parse, &["`out_proj.smooth_orig`", "[64]"]),
         ),
         ("{p}", CONFIG.into(), (Parse, &["out_proj.qweight"])),
-        (
-            "$.smooth_orig BF16 64",
-            CONFIG.into(),
-            (Parse, &["`out_proj.smooth_orig`"]),
-        ),
+        ("$.smooth_orig BF16 64", CONFIG.into(), (Parse, &["`out_proj.smooth_orig`"])),
         (
             "$.qweight I8 128,64; {p}",
             with(",\"rank\":16", ",\"runtime_manifest\":{}"),
@@ -215,16 +176,8 @@ fn tensors_and_configs_of_own_models() {
             with("\"scale_dtype\"", "\"zero_point\""),
             (Unsupported, &[qweight, "zero_point"]),
         ),
-        (
-            "$.qweight I8 128,64; {p}",
-            with("int4\",\"s", "int8\",\"s"),
-            (Parse, &[qweight, "int8"]),
-        ),
-        (
-            "$.qweight I8 128,64; {p}",
-            with("64", "32"),
-            (Parse, &[qweight, "32"]),
-        ),
+        ("$.qweight I8 128,64; {p}", with("int4\",\"s", "int8\",\"s"), (Parse, &[qweight, "int8"])),
+        ("$.qweight I8 128,64; {p}", with("64", "32"), (Parse, &[qweight, "32"])),
         (
             "$.qweight I8 128,64; {p}",
             r#"{"method":"svdquant"}"#.into(),
@@ -255,10 +208,7 @@ fn metadata_of_decoded_models() {
     assert!(model.inspect().to_string().contains("Nunchaku"));
     let decoded = model.remember_to_bytes(TargetDtype::BF16).unwrap();
     let header = String::from_utf8_lossy(&decoded[..2048]).into_owned();
-    assert!(
-        !header.contains("model_class") && !header.contains("svdquant"),
-        "{header}"
-    );
+    assert!(!header.contains("model_class") && !header.contains("svdquant"), "{header}");
     parse_bytes(decoded)
         .unwrap()
         .remember_to_bytes(TargetDtype::F32)

@@ -109,58 +109,28 @@ fn contradictions() {
     let global = |name: &str, n: usize| raw(name, "F32", &[n], f32s(&vec![1.0; n]));
     let int4 = &[("quant_type", "int4"), ("group_size", "64")][..];
     for (blob, expected) in [
+        (file(&affine(4, 64), &[("quant_type", "int8")]), "int8 in groups of 64"),
+        (file(&affine(4, 64), &[("quant_type", "int5")]), "`int5`, which is not known"),
         (
-            file(&affine(4, 64), &[("quant_type", "int8")]),
-            "int8 in groups of 64",
-        ),
-        (
-            file(&affine(4, 64), &[("quant_type", "int5")]),
-            "`int5`, which is not known",
-        ),
-        (
-            file(
-                &affine(4, 64),
-                &[("quant_type", "int4"), ("group_size", "many")],
-            ),
+            file(&affine(4, 64), &[("quant_type", "int4"), ("group_size", "many")]),
             "`many`, which is no number",
         ),
         (
-            file(
-                &affine(4, 64),
-                &[
-                    ("quant_type", "int4"),
-                    ("group_size", "99999999999999999999"),
-                ],
-            ),
+            file(&affine(4, 64), &[("quant_type", "int4"), ("group_size", "99999999999999999999")]),
             "which is no number",
         ),
         (
-            file(
-                &affine(4, 64),
-                &[
-                    ("quant_type", "int4"),
-                    ("group_size", "9223372036854775807"),
-                ],
-            ),
+            file(&affine(4, 64), &[("quant_type", "int4"), ("group_size", "9223372036854775807")]),
             "a scale is for 256 bits",
         ),
         (
-            file(
-                &affine(4, 64),
-                &[("quant_type", "int4"), ("a.weight.quant_type", "int8")],
-            ),
+            file(&affine(4, 64), &[("quant_type", "int4"), ("a.weight.quant_type", "int8")]),
             "int8 in groups of 64",
         ),
         // Scales of floats under the name of a type with bytes, and the other way round.
+        (file(&affine(4, 32), &[("quant_type", "mxfp4")]), "by its scales it is"),
         (
-            file(&affine(4, 32), &[("quant_type", "mxfp4")]),
-            "by its scales it is",
-        ),
-        (
-            file(
-                &weight("a.weight", 4, 32, "U8"),
-                &[("quant_type", "int4"), ("group_size", "32")],
-            ),
+            file(&weight("a.weight", 4, 32, "U8"), &[("quant_type", "int4"), ("group_size", "32")]),
             "by its scales it is",
         ),
         (
@@ -170,29 +140,17 @@ fn contradictions() {
             ),
             "by its scales it is",
         ),
-        (
-            file(&affine(4, 64)[..2], int4),
-            "`a.weight.bias` is missing",
-        ),
-        (
-            file(&affine(4, 64)[..1], int4),
-            "`a.weight.scale` is missing",
-        ),
+        (file(&affine(4, 64)[..2], int4), "`a.weight.bias` is missing"),
+        (file(&affine(4, 64)[..1], int4), "`a.weight.scale` is missing"),
         (file(&affine(4, 64)[1..], int4), "none goes with it"),
         (
-            file(
-                &nvfp4(Some(global("a.weight.global_scale", 2))),
-                &[("quant_type", "nvfp4")],
-            ),
+            file(&nvfp4(Some(global("a.weight.global_scale", 2))), &[("quant_type", "nvfp4")]),
             "one global scale, not 2",
         ),
         (
             file(
-                &[
-                    weight("a.weight", 4, 32, "U8"),
-                    vec![global("a.weight.global_scale", 1)],
-                ]
-                .concat(),
+                &[weight("a.weight", 4, 32, "U8"), vec![global("a.weight.global_scale", 1)]]
+                    .concat(),
                 &[("quant_type", "mxfp4")],
             ),
             "has none",
@@ -223,21 +181,15 @@ fn one_layer_does_not_describe_another() {
 /// Ollama takes what metadata say of a weight from the weight's own blob alone.
 #[test]
 fn a_layer_that_names_a_weight_of_another() {
-    let lie = [
-        ("quant_type", "int4"),
-        ("b.weight.quant_type", "int4"),
-        ("b.weight.group_size", "64"),
-    ];
+    let lie =
+        [("quant_type", "int4"), ("b.weight.quant_type", "int4"), ("b.weight.group_size", "64")];
     let first = file(&affine(4, 64), &lie);
     let mut b = affine(8, 32);
     for t in &mut b {
         t.name = t.name.replace("a.weight", "b.weight");
     }
     let described = [("quant_type", "int8"), ("group_size", "32")];
-    let of_itself = [
-        ("b.weight.quant_type", "int8"),
-        ("b.weight.group_size", "32"),
-    ];
+    let of_itself = [("b.weight.quant_type", "int8"), ("b.weight.group_size", "32")];
     let honest = file(&affine(4, 64), &lie[..1]);
     for metadata in [described, of_itself] {
         let second = file(&b, &metadata);
@@ -250,12 +202,8 @@ fn a_layer_that_names_a_weight_of_another() {
         }
     }
     // A blank text says nothing, and what is said of all weights holds.
-    let blank = [
-        described[0],
-        described[1],
-        ("b.weight.quant_type", " "),
-        ("b.weight.group_size", ""),
-    ];
+    let blank =
+        [described[0], described[1], ("b.weight.quant_type", " "), ("b.weight.group_size", "")];
     let store = Store::new(&[file(&b, &blank)]);
     decode(&parse(store.manifest()).unwrap()).unwrap();
 }
@@ -264,11 +212,7 @@ fn a_layer_that_names_a_weight_of_another() {
 fn malformed_layers() {
     let one = file(&affine(4, 32), &[]);
     let twice = Store::new(&[one.clone(), one.clone()]);
-    assert!(
-        twice.error().contains("`a.weight` is in two layers"),
-        "{}",
-        twice.error()
-    );
+    assert!(twice.error().contains("`a.weight` is in two layers"), "{}", twice.error());
     let cut = Store::new(&[one[..one.len() - 1].to_vec()]);
     assert!(cut.error().contains("layer `layer 0`"), "{}", cut.error());
     let gguf = Store::new(&[b"GGUF\x03\0\0\0".to_vec()]);
@@ -276,11 +220,7 @@ fn malformed_layers() {
 
     let long = "x".repeat(65);
     let long = Store::new(&[file(&affine(4, 32), &[("group_size", &long)])]);
-    assert!(
-        long.error().contains("`group_size` has 65 bytes"),
-        "{}",
-        long.error()
-    );
+    assert!(long.error().contains("`group_size` has 65 bytes"), "{}", long.error());
 
     // A manifest that is in no store leads nowhere.
     let store = Store::new(&[one]);

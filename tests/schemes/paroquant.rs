@@ -40,17 +40,14 @@ fn paroquant() {
         {a}; {t}; {p}; {c} |  | Parse: `X.pairs` & twice
     "#;
     let names = [
-        (
-            "{a}",
-            "X.qweight I32 64,4; X.scales F16 2,32; X.qzeros I32 2,4",
-        ),
+        ("{a}", "X.qweight I32 64,4; X.scales F16 2,32; X.qzeros I32 2,4"),
         ("{t}", "X.theta F16 2,32"),
         ("{p}", "X.pairs I16 2,64"),
         ("{c}", "X.channel_scales F16 1,64"),
     ];
-    let table = names.iter().fold(table.to_owned(), |table, (short, long)| {
-        table.replace(short, long)
-    });
+    let table = names
+        .iter()
+        .fold(table.to_owned(), |table, (short, long)| table.replace(short, long));
     let expert =
         "E.0.up_proj.qweight I32 64,4; E.0.up_proj.scales F16 2,32; E.0.up_proj.qzeros I32 2,4";
     check(&table.replace("{e}", expert));

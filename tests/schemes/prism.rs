@@ -65,37 +65,15 @@ fn rotations_of_q4_0_that_are_not_understood() {
     };
     let rows: [(_, &str, u32, &[u8], &[&str]); 4] = [
         ("32", "blk.0.attn_q.weight", 5, &[32, 0, 0, 0], &[]),
-        (
-            "64",
-            "blk.0.attn_q.weight",
-            5,
-            &[64, 0, 0, 0],
-            &["`onebit.hadamard_q4_0`"],
-        ),
-        (
-            "no number",
-            "blk.0.attn_q.weight",
-            7,
-            &[1],
-            &["`onebit.hadamard_q4_0`"],
-        ),
-        (
-            "tied",
-            "token_embd.weight",
-            5,
-            &[32, 0, 0, 0],
-            &["`token_embd.weight`", "head"],
-        ),
+        ("64", "blk.0.attn_q.weight", 5, &[64, 0, 0, 0], &["`onebit.hadamard_q4_0`"]),
+        ("no number", "blk.0.attn_q.weight", 7, &[1], &["`onebit.hadamard_q4_0`"]),
+        ("tied", "token_embd.weight", 5, &[32, 0, 0, 0], &["`token_embd.weight`", "head"]),
     ];
     for (what, name, kind, value, words) in rows {
         let decoded = file(name, kind, value).remember_to_bytes(TargetDtype::F32);
         match words {
             [] => assert!(decoded.is_ok(), "{what}"),
-            _ => assert_eq!(
-                verdict(decoded.map(drop), Unsupported, words),
-                None,
-                "{what}"
-            ),
+            _ => assert_eq!(verdict(decoded.map(drop), Unsupported, words), None, "{what}"),
         }
     }
     let model = parse(data().join("prism/rotated_q4_0/model.gguf")).unwrap();
@@ -110,10 +88,7 @@ fn rotations_of_q4_0_that_are_not_understood() {
     let options = ConvertOptions::new(ConvertTarget::Safetensors);
     let file = model.recovery(options).unwrap().to_bytes().unwrap();
     let metadata = parse_bytes(file).unwrap().metadata().clone();
-    assert!(
-        metadata.keys().any(|key| key.starts_with("gguf.")),
-        "others stay"
-    );
+    assert!(metadata.keys().any(|key| key.starts_with("gguf.")), "others stay");
     assert_eq!(metadata.get("gguf.onebit.hadamard_q4_0"), None);
 }
 
@@ -129,11 +104,7 @@ fn file_with(keys: &[(&str, u32, Vec<u8>)], cols: u64) -> Vec<u8> {
     let all = [
         ("version", 4, number(1)),
         ("block_size", 4, number(64)),
-        (
-            "transform",
-            8,
-            string("normalized-sylvester-walsh-hadamard"),
-        ),
+        ("transform", 8, string("normalized-sylvester-walsh-hadamard")),
         ("axis", 8, string("input-last-dimension")),
         ("sign_mode", 8, string("identity")),
         ("weight_names", 9, list(8, 1, &string(W))),
@@ -154,102 +125,40 @@ fn file_with(keys: &[(&str, u32, Vec<u8>)], cols: u64) -> Vec<u8> {
 fn metadata_that_is_not_understood() {
     let ints = |items: &[i32]| {
         let bytes: Vec<u8> = items.iter().flat_map(|i| i.to_le_bytes()).collect();
-        [
-            &5u32.to_le_bytes()[..],
-            &(items.len() as u64).to_le_bytes(),
-            &bytes,
-        ]
-        .concat()
+        [&5u32.to_le_bytes()[..], &(items.len() as u64).to_le_bytes(), &bytes].concat()
     };
     let number = |n: u32| n.to_le_bytes().to_vec();
     let explicit = || ("sign_mode", 8, string("explicit"));
     let rows: Vec<(Vec<_>, u64, _, &[&str])> = vec![
-        (
-            vec![("version", 4, number(3))],
-            128,
-            Unsupported,
-            &["version"],
-        ),
-        (
-            vec![("version", 99, vec![])],
-            128,
-            Unsupported,
-            &["`version`"],
-        ),
-        (
-            vec![("block_size", 4, number(48))],
-            192,
-            Unsupported,
-            &["48"],
-        ),
-        (
-            vec![("block_size", 4, number(1 << 31))],
-            128,
-            Unsupported,
-            &["2147483648"],
-        ),
-        (
-            vec![("transform", 8, string("dct"))],
-            128,
-            Unsupported,
-            &["dct"],
-        ),
-        (
-            vec![("axis", 8, string("rows"))],
-            128,
-            Unsupported,
-            &["rows"],
-        ),
-        (
-            vec![("sign_mode", 8, string("random"))],
-            128,
-            Unsupported,
-            &["random"],
-        ),
-        (
-            vec![("weight_names", 99, vec![])],
-            128,
-            Unsupported,
-            &["`weight_names`"],
-        ),
+        (vec![("version", 4, number(3))], 128, Unsupported, &["version"]),
+        (vec![("version", 99, vec![])], 128, Unsupported, &["`version`"]),
+        (vec![("block_size", 4, number(48))], 192, Unsupported, &["48"]),
+        (vec![("block_size", 4, number(1 << 31))], 128, Unsupported, &["2147483648"]),
+        (vec![("transform", 8, string("dct"))], 128, Unsupported, &["dct"]),
+        (vec![("axis", 8, string("rows"))], 128, Unsupported, &["rows"]),
+        (vec![("sign_mode", 8, string("random"))], 128, Unsupported, &["random"]),
+        (vec![("weight_names", 99, vec![])], 128, Unsupported, &["`weight_names`"]),
         (vec![explicit()], 128, Unsupported, &["`sign_widths`"]),
         (
-            vec![
-                explicit(),
-                ("sign_widths", 9, ints(&[4])),
-                ("sign_values", 9, ints(&[1, 1])),
-            ],
+            vec![explicit(), ("sign_widths", 9, ints(&[4])), ("sign_values", 9, ints(&[1, 1]))],
             128,
             Unsupported,
             &["`sign_widths`"],
         ),
         (
-            vec![
-                explicit(),
-                ("sign_widths", 9, ints(&[2])),
-                ("sign_values", 9, ints(&[1, 0])),
-            ],
+            vec![explicit(), ("sign_widths", 9, ints(&[2])), ("sign_values", 9, ints(&[1, 0]))],
             128,
             Unsupported,
             &["`sign_values`"],
         ),
         (
-            vec![
-                explicit(),
-                ("sign_widths", 9, ints(&[2])),
-                ("sign_values", 9, ints(&[1, 1])),
-            ],
+            vec![explicit(), ("sign_widths", 9, ints(&[2])), ("sign_values", 9, ints(&[1, 1]))],
             128,
             Parse,
             &[W, "128"],
         ),
         (vec![], 96, Parse, &[W, "64"]),
-        (
-            vec![("gdn_v_grouped", 7, vec![1])],
-            128,
-            Unsupported,
-            &["group_count"],
-        ),
+        (vec![("gdn_v_grouped", 7, vec![1])], 128, Unsupported, &["group_count"]),
     ];
     for (keys, cols, kind, words) in rows {
         let model = parse_bytes(file_with(&keys, cols)).unwrap();

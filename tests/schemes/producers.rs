@@ -44,9 +44,9 @@ fn modelopt() {
         ("{awq}", r#"{"quant_method":"modelopt"}"#),
     ];
     check(
-        &names.iter().fold(table.to_owned(), |table, (short, long)| {
-            table.replace(short, long)
-        }),
+        &names
+            .iter()
+            .fold(table.to_owned(), |table, (short, long)| table.replace(short, long)),
     );
 }
 
@@ -68,10 +68,12 @@ fn modelopt_nvfp4() {
         X_packed U8 4,16; X_scale F8_E4M3 4,1; X_global_scale F32 1 |  | Parse: `X_packed` & [4, 1]
         X.weight U8 0,9223372036854775808; X.weight_scale F8_E4M3 0,1152921504606846976; X.weight_scale_2 F32 () |  | Parse: X.weight
     "#;
-    check(&table.replace(
-        "{w}",
-        "X.weight U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 ()",
-    ));
+    check(
+        &table.replace(
+            "{w}",
+            "X.weight U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 ()",
+        ),
+    );
     // An empty weight, and a low-rank product of rank zero.
     let nothing = "X.svdquant_lora_a BF16 0,32; X.svdquant_lora_b F32 4,0";
     for text in [
@@ -148,10 +150,7 @@ fn quark() {
         ("{G}", global(group, "")),
         ("{int3}", with("int4", "int3")),
         ("{no sign}", with("int4", "fp8_e5m3")),
-        (
-            "{plain}",
-            with(r#""int4""#, r#""int2","zero_point_type":"float32""#),
-        ),
+        ("{plain}", with(r#""int4""#, r#""int2","zero_point_type":"float32""#)),
         (
             "{fp8 scales}",
             global(
@@ -204,44 +203,17 @@ fn quark() {
         ("{per_block}", with("per_group", "per_block")),
         ("{axis}", with("-1", "0")),
         ("{no size}", with("16", "null")),
-        (
-            "{order}",
-            global(group, r#","export":{"pack_method":"magic"}"#),
-        ),
-        (
-            "{class}",
-            global(group, r#","layer_type_quant_config":{"Linear":{}}"#),
-        ),
+        ("{order}", global(group, r#","export":{"pack_method":"magic"}"#)),
+        ("{class}", global(group, r#","layer_type_quant_config":{"Linear":{}}"#)),
         ("{asymmetric}", with("true", "false")),
-        (
-            "{channel}",
-            global(
-                r#"{"dtype":"int4","qscheme":"per_channel","ch_axis":0}"#,
-                "",
-            ),
-        ),
-        (
-            "{tensor}",
-            global(r#"{"dtype":"int4","qscheme":"per_tensor"}"#, ""),
-        ),
-        (
-            "{fp4}",
-            global(
-                r#"{"dtype":"fp4","qscheme":"per_group","group_size":32}"#,
-                "",
-            ),
-        ),
-        (
-            "{fp6}",
-            global(
-                r#"{"dtype":"fp6_e2m3","qscheme":"per_group","group_size":32}"#,
-                "",
-            ),
-        ),
+        ("{channel}", global(r#"{"dtype":"int4","qscheme":"per_channel","ch_axis":0}"#, "")),
+        ("{tensor}", global(r#"{"dtype":"int4","qscheme":"per_tensor"}"#, "")),
+        ("{fp4}", global(r#"{"dtype":"fp4","qscheme":"per_group","group_size":32}"#, "")),
+        ("{fp6}", global(r#"{"dtype":"fp6_e2m3","qscheme":"per_group","group_size":32}"#, "")),
     ];
     check(
-        &names.iter().fold(table.to_owned(), |table, (short, long)| {
-            table.replace(short, long)
-        }),
+        &names
+            .iter()
+            .fold(table.to_owned(), |table, (short, long)| table.replace(short, long)),
     );
 }

@@ -36,10 +36,7 @@ fn recover_shard(
     let path = dir.path().join("model-00001-of-00002.safetensors");
     std::fs::write(&path, file(shard, &[])).unwrap();
     let is_here = |t: &Raw| shard.iter().any(|here| here.name == t.name);
-    let files = [
-        "model-00001-of-00002.safetensors",
-        "model-00002-of-00002.safetensors",
-    ];
+    let files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
     let map: serde_json::Map<_, _> = all
         .iter()
         .map(|t| (t.name.clone(), files[usize::from(!is_here(t))].into()))
@@ -122,11 +119,7 @@ fn names_of_indexes() {
             let all = tensors(list);
             let names: Vec<&Raw> = all.iter().collect();
             let result = recover_shard(&all[..1], &names, index, None);
-            assert_eq!(
-                verdict(result, Parse, &[WAY_OUT, "`X."]),
-                None,
-                "{index}: {list}"
-            );
+            assert_eq!(verdict(result, Parse, &[WAY_OUT, "`X."]), None, "{index}: {list}");
         }
     }
 }
@@ -139,18 +132,9 @@ fn shards_that_are_whole() {
             "X.weight F8_E4M3 4,8; X.weight_scale F32 4,1",
             "Y.weight F8_E4M3 4,8; Y.weight_scale F32 4,1",
         ),
-        (
-            "X.weight F8_E4M3 4,8; X.weight_scale F32 4,1",
-            "X.bias F32 4; X.input_scale F32 ()",
-        ),
-        (
-            "X.weight F8_E4M3 4,8",
-            "Y.weight F8_E4M3 4,8; Y.norm.scale F32 4",
-        ),
-        (
-            "X.weight I8 4,8; X.weight_scale F32 4,1",
-            "Y.position_ids I64 1,8",
-        ),
+        ("X.weight F8_E4M3 4,8; X.weight_scale F32 4,1", "X.bias F32 4; X.input_scale F32 ()"),
+        ("X.weight F8_E4M3 4,8", "Y.weight F8_E4M3 4,8; Y.norm.scale F32 4"),
+        ("X.weight I8 4,8; X.weight_scale F32 4,1", "Y.position_ids I64 1,8"),
         (
             "X.experts.down_proj F8_E4M3 2,4,8; X.experts.down_proj_scale F32 2,1,1",
             "X.experts.gate_up_proj F8_E4M3 2,8,4; X.experts.gate_up_proj_scale F32 2,1,1",

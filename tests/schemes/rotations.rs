@@ -210,10 +210,7 @@ fn nothing_to_undo() {
         recover(file(&tensors(&X.replace('X', "a.q_proj")), &[]), &config).unwrap();
     }
     // Versions of GPTQModel that fuse all of a rotation.
-    for writer in [
-        r#""gptqmodel:7.3.2""#,
-        r#"["other:9.0.0","gptqmodel:5.6.0+cu130"]"#,
-    ] {
+    for writer in [r#""gptqmodel:7.3.2""#, r#"["other:9.0.0","gptqmodel:5.6.0+cu130"]"#] {
         let layer = "mlp.down_proj.qweight I32 4,8; mlp.down_proj.qzeros I32 1,1; mlp.down_proj.scales F16 1,8";
         let config = r#"{"quant_method":"gptq","bits":4,"group_size":32,"sym":true,"rotation":"random","meta":{"quantizer":W}}"#;
         recover(file(&tensors(layer), &[]), &config.replace('W', writer)).unwrap();

@@ -13,14 +13,8 @@ fn table(text: &str, names: &[(&str, &str)]) -> String {
 
 /// The config of [`table`]: its version, and more keys behind it.
 const NAMES: &[(&str, &str)] = &[
-    (
-        "{u4",
-        r#"{"quant_method":"sdnq","sdnq_version":"0.1.8","weights_dtype":"uint4""#,
-    ),
-    (
-        "{i8",
-        r#"{"quant_method":"sdnq","sdnq_version":"0.1.8","weights_dtype":"int8""#,
-    ),
+    ("{u4", r#"{"quant_method":"sdnq","sdnq_version":"0.1.8","weights_dtype":"uint4""#),
+    ("{i8", r#"{"quant_method":"sdnq","sdnq_version":"0.1.8","weights_dtype":"int8""#),
     ("{w}", "X.weight U8 128"),
     ("{s}", "X.scale F32 4,2,1"),
     ("{z}", "X.zero_point F32 4,2,1"),
@@ -136,10 +130,7 @@ fn convolutions_without_groups() {
         ("8,8,1,1", "8,1,1,1", 4),
         ("8,4,2", "8,1,2", 4),
     ] {
-        let bytes = file(
-            &tensors(&format!("X.weight I8 {shape}; X.scale F32 {scale}")),
-            &[],
-        );
+        let bytes = file(&tensors(&format!("X.weight I8 {shape}; X.scale F32 {scale}")), &[]);
         let config = format!(r#"{{i8,"quant_conv":true,"group_size":{size}}}"#);
         recover(bytes, &table(&config, NAMES)).unwrap();
     }
@@ -158,33 +149,16 @@ fn two_configs() {
                 .to_owned(),
             true,
         ),
-        (
-            r#"{u4,"modules_dtype_dict":{"int8":["c"],"uint4":["a","b"]}}"#.to_owned(),
-            false,
-        ),
+        (r#"{u4,"modules_dtype_dict":{"int8":["c"],"uint4":["a","b"]}}"#.to_owned(), false),
         (format!(r#"{{u4{lists},"use_svd":true}}"#), false),
-        (
-            format!(r#"{{u4{lists},"modules_to_not_use_matmul":["X"]}}"#),
-            false,
-        ),
-        (
-            format!(r#"{{u4{lists},"modules_quant_config":{{"Y":{{}}}}}}"#),
-            false,
-        ),
-        (
-            table(&format!("{{u4{lists}}}"), NAMES).replace("0.1.8", "0.1.7"),
-            false,
-        ),
+        (format!(r#"{{u4{lists},"modules_to_not_use_matmul":["X"]}}"#), false),
+        (format!(r#"{{u4{lists},"modules_quant_config":{{"Y":{{}}}}}}"#), false),
+        (table(&format!("{{u4{lists}}}"), NAMES).replace("0.1.8", "0.1.7"), false),
     ] {
-        let first = table(
-            &format!(r#"{{"quantization_config":{{u4{lists}}}}}"#),
-            NAMES,
-        );
+        let first = table(&format!(r#"{{"quantization_config":{{u4{lists}}}}}"#), NAMES);
         let second = table(&second, NAMES);
-        let configs = [
-            ("config.json", first.as_str()),
-            ("quantization_config.json", second.as_str()),
-        ];
+        let configs =
+            [("config.json", first.as_str()), ("quantization_config.json", second.as_str())];
         let model = parse_beside(&bytes, &configs).unwrap();
         let result = model.remember_to_bytes(TargetDtype::F32);
         if is_same {

@@ -53,10 +53,9 @@ fn check(
 
 fn check_file(name: &str, file: Vec<u8>, shape: &[usize], bf16: &[u8], f32: &[u8]) {
     let model = anamnesis::parse_bytes(file).unwrap();
-    for (target, dtype, golden) in [
-        (TargetDtype::BF16, Dtype::BF16, bf16),
-        (TargetDtype::F32, Dtype::F32, f32),
-    ] {
+    for (target, dtype, golden) in
+        [(TargetDtype::BF16, Dtype::BF16, bf16), (TargetDtype::F32, Dtype::F32, f32)]
+    {
         let bytes = model
             .remember_to_bytes(target)
             .unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -64,11 +63,7 @@ fn check_file(name: &str, file: Vec<u8>, shape: &[usize], bf16: &[u8], f32: &[u8
         assert_eq!(read.names(), ["X.weight"], "{name}");
         let weight = read.tensor("X.weight").unwrap();
         assert_eq!(weight.shape(), shape, "{name}");
-        assert_eq!(
-            first_difference(dtype, golden, weight.data()),
-            None,
-            "{name} {target}"
-        );
+        assert_eq!(first_difference(dtype, golden, weight.data()), None, "{name} {target}");
     }
 }
 
@@ -78,11 +73,7 @@ const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::BF16, Dtype::F16];
 
 /// Compares the result of a function for single tensors.
 fn check_single(name: &str, golden: &[u8], made: anamnesis::Result<Vec<u8>>) {
-    assert_eq!(
-        first_difference(Dtype::BF16, golden, &made.unwrap()),
-        None,
-        "{name}, by itself"
-    );
+    assert_eq!(first_difference(Dtype::BF16, golden, &made.unwrap()), None, "{name}, by itself");
 }
 
 /// Transposes elements of `size` bytes from `[k, n]` to `[n, k]`.
@@ -103,19 +94,12 @@ fn widened(bytes: &[u8], dtype: Dtype) -> f32 {
 
 #[test]
 fn fp8() {
-    for name in [
-        "exaone_fine_grained",
-        "llama_dynamic_per_channel",
-        "ministral_per_tensor",
-    ] {
+    for name in ["exaone_fine_grained", "llama_dynamic_per_channel", "ministral_per_tensor"] {
         let mut s = Slice::open(&format!("fp8/{name}.bin"), b"AMNF");
         let [scheme, dtype, rows, cols, weight, scale, bf16, f32] = s.fields();
         let (weight, scale) = (s.blob(weight), s.blob(scale));
         let (scale_name, scale_shape) = match scheme {
-            0 => (
-                "X.weight_scale_inv",
-                vec![rows.div_ceil(128), cols.div_ceil(128)],
-            ),
+            0 => ("X.weight_scale_inv", vec![rows.div_ceil(128), cols.div_ceil(128)]),
             1 => ("X.weight_scale", vec![]),
             _ => ("X.weight_scale", vec![rows, 1]),
         };
@@ -147,20 +131,8 @@ fn fp8() {
 fn gptq() {
     for name in ["falcon3_1b_int4", "llama_3_2_1b_gptqmodel_int8"] {
         let mut s = Slice::open(&format!("gptq/{name}.bin"), b"AMNQ");
-        let [
-            bits,
-            group_size,
-            k,
-            n,
-            dtype,
-            has_g_idx,
-            qweight,
-            scales,
-            qzeros,
-            g_idx,
-            bf16,
-            f32,
-        ] = s.fields();
+        let [bits, group_size, k, n, dtype, has_g_idx, qweight, scales, qzeros, g_idx, bf16, f32] =
+            s.fields();
         let groups = k / group_size;
         let mut tensors = vec![
             raw("X.qweight", "I32", &[k * bits / 32, n], s.blob(qweight)),
@@ -194,27 +166,11 @@ fn gptq() {
 fn awq() {
     let name = "llama_3_2_1b_awq";
     let mut s = Slice::open(&format!("awq/{name}.bin"), b"AMNA");
-    let [
-        bits,
-        group_size,
-        k,
-        n,
-        dtype,
-        qweight,
-        scales,
-        qzeros,
-        bf16,
-        f32,
-    ] = s.fields();
+    let [bits, group_size, k, n, dtype, qweight, scales, qzeros, bf16, f32] = s.fields();
     assert_eq!(bits, 4);
     let tensors = [
         raw("X.qweight", "I32", &[k, n / 8], s.blob(qweight)),
-        raw(
-            "X.scales",
-            FLOATS[dtype],
-            &[k / group_size, n],
-            s.blob(scales),
-        ),
+        raw("X.scales", FLOATS[dtype], &[k / group_size, n], s.blob(scales)),
         raw("X.qzeros", "I32", &[k / group_size, n / 8], s.blob(qzeros)),
     ];
     let (bf16, f32) = (s.blob(bf16), s.blob(f32));
@@ -236,23 +192,9 @@ fn awq() {
 
 #[test]
 fn bnb_4bit() {
-    for (name, kind) in [
-        ("llama_1b_fp4", "fp4"),
-        ("llama_1b_nf4_double_quant", "nf4"),
-    ] {
+    for (name, kind) in [("llama_1b_fp4", "fp4"), ("llama_1b_nf4_double_quant", "nf4")] {
         let mut s = Slice::open(&format!("bnb/{name}.bin"), b"AMNB");
-        let [
-            format,
-            total,
-            block,
-            weight,
-            absmax,
-            map,
-            nested,
-            nested_map,
-            bf16,
-            f32,
-        ] = s.fields();
+        let [format, total, block, weight, absmax, map, nested, nested_map, bf16, f32] = s.fields();
         let offset = f32::from_le_bytes(s.blob(4).try_into().unwrap());
         let mut state = serde_json::json!({"quant_type": kind, "blocksize": block, "dtype": "bfloat16", "shape": [total]});
         let mut tensors = vec![
@@ -307,10 +249,8 @@ fn bnb_int8() {
     let mut s = Slice::open("bnb/llama_1b_int8.bin", b"AMNB");
     let [format, n, k, weight, scb, bf16, f32] = s.fields();
     assert_eq!(format, 1);
-    let tensors = [
-        raw("X.weight", "I8", &[n, k], s.blob(weight)),
-        raw("X.SCB", "F32", &[n], s.blob(scb)),
-    ];
+    let tensors =
+        [raw("X.weight", "I8", &[n, k], s.blob(weight)), raw("X.SCB", "F32", &[n], s.blob(scb))];
     let (bf16, f32) = (s.blob(bf16), s.blob(f32));
     let made = anamnesis::dequantize_bnb_int8_to_bf16(&tensors[0].bytes, &tensors[1].bytes, n, k);
     check_single("int8", &bf16, made);

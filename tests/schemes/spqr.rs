@@ -73,10 +73,7 @@ fn places_outside_of_the_weight() {
         assert!(decode(&[0, 4, 4], ones, &order).is_ok());
     }
     for (offsets, what) in [
-        (
-            rows(&|i| if i == 20 { 5 } else { (i / 8) as i32 }),
-            "ascend",
-        ),
+        (rows(&|i| if i == 20 { 5 } else { (i / 8) as i32 }), "ascend"),
         (rows(&|i| if i == 3 { -1 } else { 0 }), "ascend"),
         (rows(&|i| if i == 32 { 5 } else { 4 }), "ascend"),
         (rows(&|i| (i / 9) as i32), "ascend"),

@@ -29,36 +29,12 @@ fn refusals() {
     let twice = r#"{"transform_config":{"config_groups":{"u":{"type":"hadamard","apply":[{"targets":"X","location":"input"}]},"v":{"type":"hadamard","apply":[{"targets":"re:.*","location":"input"}]}}}}"#;
     let rows = [
         // What the library does not write.
-        (
-            X,
-            config("hadamard", r#","seed":1"#, &[]),
-            "Unsupported: transform_config & `seed`",
-        ),
-        (
-            X,
-            config("householder", "", &["input"]),
-            "Unsupported: transform_config & householder",
-        ),
-        (
-            X,
-            hadamard(&["middle"]),
-            "Unsupported: transform_config & middle",
-        ),
-        (
-            X,
-            hadamard(&[r#"input "scale":2"#]),
-            "Unsupported: transform_config & `scale`",
-        ),
-        (
-            X,
-            hadamard(&[r#"input "inverse":1"#]),
-            "Unsupported: transform_config & `inverse`",
-        ),
-        (
-            X,
-            hadamard(&[r#"input "ignore":3"#]),
-            "Unsupported: transform_config & `ignore`",
-        ),
+        (X, config("hadamard", r#","seed":1"#, &[]), "Unsupported: transform_config & `seed`"),
+        (X, config("householder", "", &["input"]), "Unsupported: transform_config & householder"),
+        (X, hadamard(&["middle"]), "Unsupported: transform_config & middle"),
+        (X, hadamard(&[r#"input "scale":2"#]), "Unsupported: transform_config & `scale`"),
+        (X, hadamard(&[r#"input "inverse":1"#]), "Unsupported: transform_config & `inverse`"),
+        (X, hadamard(&[r#"input "ignore":3"#]), "Unsupported: transform_config & `ignore`"),
         (
             X,
             config("hadamard", r#","head_dim":0"#, &["input"]),
@@ -69,11 +45,7 @@ fn refusals() {
             r#"{"transform_config":{"groups":{}}}"#.into(),
             "Unsupported: transform_config & `groups`",
         ),
-        (
-            X,
-            r#"{"transform_config":3}"#.into(),
-            "Unsupported: transform_config",
-        ),
+        (X, r#"{"transform_config":3}"#.into(), "Unsupported: transform_config"),
         // What weights cannot undo.
         (
             X,
@@ -82,37 +54,17 @@ fn refusals() {
         ),
         (X, hadamard(&["q_attn"]), "Unsupported: `q_attn`"),
         (X, hadamard(&["k_cache"]), "Unsupported: `k_cache`"),
-        (
-            X,
-            hadamard(&["k_cache", r#"q_attn "inverse":true"#]),
-            "Unsupported: `k_cache`",
-        ),
-        (
-            X,
-            config("random-matrix", "", &["k_cache", "q_attn"]),
-            "Unsupported: `k_cache`",
-        ),
-        (
-            X,
-            hadamard(&["input", "input"]),
-            "Unsupported: `X.weight` & twice & `input`",
-        ),
+        (X, hadamard(&["k_cache", r#"q_attn "inverse":true"#]), "Unsupported: `k_cache`"),
+        (X, config("random-matrix", "", &["k_cache", "q_attn"]), "Unsupported: `k_cache`"),
+        (X, hadamard(&["input", "input"]), "Unsupported: `X.weight` & twice & `input`"),
         (X, twice.into(), "Unsupported: `X.weight` & twice"),
-        (
-            X,
-            hadamard(&[r#"input "ignore":["re:X"]"#]),
-            "Unsupported: `input` & no weight",
-        ),
+        (X, hadamard(&[r#"input "ignore":["re:X"]"#]), "Unsupported: `input` & no weight"),
         (
             "wte.weight F8_E4M3 4,8; wte.weight_scale F32 ()",
             hadamard(&["output"]),
             "Unsupported: `output` & no weight",
         ),
-        (
-            "X.weight BF16 4,8",
-            hadamard(&["input"]),
-            "Unsupported: `X.weight` & Linear",
-        ),
+        ("X.weight BF16 4,8", hadamard(&["input"]), "Unsupported: `X.weight` & Linear"),
         (
             "X.weight BF16 2,4,8",
             hadamard(&["input"]).replace("Linear", "X"),
@@ -229,12 +181,7 @@ fn refusals() {
 #[test]
 fn nothing_to_undo() {
     let list = "X.weight F8_E4M3 4,8; X.weight_scale F32 (); a.v_q_attn.weight F32 2,2; a.v_k_cache.weight F32 2,2";
-    let uses = [
-        r#"weight_input "inverse":true"#,
-        "weight_output",
-        "q_attn",
-        "k_cache",
-    ];
+    let uses = [r#"weight_input "inverse":true"#, "weight_output", "q_attn", "k_cache"];
     for kind in ["hadamard", "random-hadamard"] {
         let bytes = file(&tensors(list), &[]);
         let decoded = recover(bytes, &config(kind, "", &uses)).unwrap();

@@ -38,11 +38,7 @@ fn layers_of_mistral_rs() {
             };
             let output = SafeTensors::deserialize(&outputs[output]).unwrap();
             let got = output.tensor(&name).unwrap();
-            assert_eq!(
-                (got.dtype(), got.shape()),
-                (want.dtype(), want.shape()),
-                "{name}"
-            );
+            assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()), "{name}");
             let difference = first_difference(dtype, want.data(), got.data());
             assert_eq!(difference, None, "{model}: {name}");
         }
@@ -52,11 +48,9 @@ fn layers_of_mistral_rs() {
         others.retain(|name| expected.tensor(name).is_err());
         others.sort();
         let expected: &[&str] = match model {
-            "random" => &[
-                "f8q8.bias",
-                "model.layers.0.mlp.experts.gate_proj.bias",
-                "model.norm.weight",
-            ],
+            "random" => {
+                &["f8q8.bias", "model.layers.0.mlp.experts.gate_proj.bias", "model.norm.weight"]
+            }
             _ => &["model.norm.weight"],
         };
         assert_eq!(others, expected, "{model}");
@@ -82,10 +76,7 @@ fn directories_of_files() {
     refused("`m-1.uqff` is missing");
     put("m-1.uqff", "m-1.uqff");
     std::fs::remove_file(copy.path().join("m-2.uqff")).unwrap();
-    assert_eq!(
-        parse(copy.path()).unwrap().inspect().problems,
-        Vec::<String>::new()
-    );
+    assert_eq!(parse(copy.path()).unwrap().inspect().problems, Vec::<String>::new());
     // A report lists the files, and they have the names that it says.
     let report = |outputs: &str| {
         let json = format!("{{\"outputs\": [{outputs}]}}");
@@ -111,10 +102,7 @@ fn directories_of_files() {
     };
     rename("m-1.uqff", "second.uqff");
     report(r#"{"quant": "q4k", "shards": ["m-0.uqff", "second.uqff"]}"#);
-    assert_eq!(
-        parse(copy.path()).unwrap().inspect().problems,
-        Vec::<String>::new()
-    );
+    assert_eq!(parse(copy.path()).unwrap().inspect().problems, Vec::<String>::new());
     rename("second.uqff", "m-1.uqff");
     std::fs::remove_file(copy.path().join("uqff_report.json")).unwrap();
     // Weights of another model beside it, and a file of UQFF beside another model.
@@ -123,10 +111,7 @@ fn directories_of_files() {
     rename("residual.safetensors", "aside");
     let notes = parse(copy.path()).unwrap().inspect().notes;
     let left_out = "left out: m-0.uqff, m-1.uqff";
-    assert!(
-        notes.iter().any(|note| note.contains(left_out)),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.contains(left_out)), "{notes:?}");
     rename("aside", "residual.safetensors");
     std::fs::remove_file(copy.path().join("model.safetensors")).unwrap();
     put("m-0.uqff", "n-0.uqff");
@@ -149,20 +134,15 @@ fn directories_of_files() {
         assert_eq!(names(&model), names(&whole));
         let bytes = model.remember_to_bytes(TargetDtype::F32).unwrap();
         let want = whole.remember_to_bytes(TargetDtype::F32).unwrap();
-        let (found, want) = (
-            SafeTensors::deserialize(&bytes).unwrap(),
-            SafeTensors::deserialize(&want).unwrap(),
-        );
+        let (found, want) =
+            (SafeTensors::deserialize(&bytes).unwrap(), SafeTensors::deserialize(&want).unwrap());
         assert_eq!(found.len(), want.len());
         for (name, t) in want.iter() {
             assert_eq!(found.tensor(name).unwrap().data(), t.data(), "{name}");
         }
         assert!(names(&read("n-0.uqff")).len() < names(&whole).len());
         let alone = read("m-1.uqff").inspect().notes;
-        assert!(
-            alone.iter().any(|note| note.contains("left out")),
-            "{alone:?}"
-        );
+        assert!(alone.iter().any(|note| note.contains("left out")), "{alone:?}");
     }
     std::fs::remove_file(copy.path().join("uqff_report.json")).unwrap();
     // The version is in the first file alone.
@@ -218,18 +198,8 @@ fn layers_that_do_not_fit() {
         vec![
             ("k.weight", "U32", vec![2, words], vec![0; 8 * words]),
             ("k.weight.format", "U8", vec![], vec![4]),
-            (
-                "k.weight.scales",
-                "F32",
-                vec![2, groups],
-                vec![0; 8 * groups],
-            ),
-            (
-                "k.weight.biases",
-                "F32",
-                vec![2, groups],
-                vec![0; 8 * groups],
-            ),
+            ("k.weight.scales", "F32", vec![2, groups], vec![0; 8 * groups]),
+            ("k.weight.biases", "F32", vec![2, groups], vec![0; 8 * groups]),
             ("k.weight.bits", "U8", vec![], vec![bits]),
             ("k.weight.group_size", "U8", vec![], vec![group]),
         ]
@@ -262,24 +232,14 @@ fn layers_that_do_not_fit() {
         vec![
             ("k.weight", "U8", vec![2, 32], vec![0; 64]),
             ("k.weight.format", "U8", vec![], vec![6]),
-            (
-                "k.weight.scales",
-                "U8",
-                scales.to_vec(),
-                vec![0; scales[0] * scales[1]],
-            ),
+            ("k.weight.scales", "U8", scales.to_vec(), vec![0; scales[0] * scales[1]]),
         ]
     };
     let fp8 = |dtype: u32, scales: usize| {
         vec![
             ("k.weight", "F8_E4M3", vec![2, 32], vec![0; 64]),
             ("k.weight.format", "U8", vec![], vec![3]),
-            (
-                "k.weight.dequant_w_scale",
-                "F32",
-                vec![scales],
-                vec![0; 4 * scales],
-            ),
+            ("k.weight.dequant_w_scale", "F32", vec![scales], vec![0; 4 * scales]),
             ("k.weight.dequant_x_scale", "F32", vec![], vec![0; 4]),
             ("k.weight.quant_scale", "F32", vec![], vec![0; 4]),
             ("k.weight.dtype", "U32", vec![], u32s(&[dtype])),
@@ -320,10 +280,7 @@ fn layers_that_do_not_fit() {
         borrowed(&layer, [1, 0]).unwrap();
         for version in [[0, 9], [1, 3], [2, 0]] {
             let error = borrowed(&layer, version).unwrap_err().to_string();
-            assert!(
-                error.contains("`k.weight`") && error.contains("its version is"),
-                "{error}"
-            );
+            assert!(error.contains("`k.weight`") && error.contains("its version is"), "{error}");
         }
         // Each tensor is needed.
         for i in 1..layer.len() {
@@ -340,15 +297,9 @@ fn layers_that_do_not_fit() {
         (blocks(8, &[2, 32], 67), "does not hold"),
         (blocks(8, &[2, 31], 68), "does not hold"),
         (blocks(8, &[u32::MAX, u32::MAX, u32::MAX], 68), "no sizes"),
-        (
-            blocks(16, &[2, 256], 132),
-            "mistral.rs does not read ggml type 16",
-        ),
+        (blocks(16, &[2, 256], 132), "mistral.rs does not read ggml type 16"),
         (blocks(0, &[2, 32], 68), "does not hold"),
-        (
-            more("k.weight.other"),
-            "`k.weight.other` beside it is not known",
-        ),
+        (more("k.weight.other"), "`k.weight.other` beside it is not known"),
         (more("k.weight.zeros"), "none goes with it"),
         (afq(5, 32, 5, 1), "do not go with"),
         (afq(4, 0, 4, 1), "do not go with"),
@@ -366,9 +317,6 @@ fn layers_that_do_not_fit() {
     ];
     for (layer, words) in rows {
         let error = borrowed(&layer, [1, 2]).unwrap_err().to_string();
-        assert!(
-            error.contains(words) && error.contains("k.weight"),
-            "{words}: {error}"
-        );
+        assert!(error.contains(words) && error.contains("k.weight"), "{words}: {error}");
     }
 }

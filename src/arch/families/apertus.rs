@@ -9,16 +9,8 @@ use crate::arch::dims::Dim;
 use crate::arch::table::{Default, ModelClass, TensorRule, Traits, Transform, parameter, same};
 
 const NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_norm",
-        "model.layers.{i}.attention_layernorm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_norm",
-        "model.layers.{i}.feedforward_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "model.layers.{i}.attention_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.feedforward_layernorm", &[Dim::Hidden]),
 ];
 
 /// The names in GGUF are none of tensors that are written.
@@ -62,20 +54,8 @@ pub(super) const APERTUS: ModelClass = ModelClass {
         ("post_norm", Default::Bool(false)),
     ],
     biases: &[("attention_bias", ATTENTION_BIASES)],
-    tensors: &[
-        ENDS,
-        NORMS,
-        QUERIES,
-        VALUES,
-        HEAD_NORMS,
-        UNGATED_MLP,
-        ACTIVATION,
-    ],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, UNGATED_MLP, ACTIVATION],
     settings: &[SETTINGS],
-    traits: Traits {
-        stores_rope_factors: true,
-        needs_output: true,
-        ..Traits::PLAIN
-    },
+    traits: Traits { stores_rope_factors: true, needs_output: true, ..Traits::PLAIN },
     ..LLAMA
 };

@@ -11,11 +11,7 @@ use crate::arch::table::{
 };
 
 const ENDS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "model.word_embeddings",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
+    same("token_embd", "model.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
     same("output_norm", "model.norm", &[Dim::Hidden]),
     optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
 ];
@@ -26,21 +22,9 @@ const ATTENTION: &[TensorRule] = &[
         "model.layers.{i}.attention.query_key_value",
         &[Dim::Sum(&[Dim::Queries, Dim::Keys, Dim::Keys]), Dim::Hidden],
     ),
-    same(
-        "blk.{i}.attn_output",
-        "model.layers.{i}.attention.dense",
-        &[Dim::Hidden, Dim::Queries],
-    ),
-    same(
-        "blk.{i}.attn_q_norm",
-        "model.layers.{i}.attention.query_layernorm",
-        &[Dim::Head],
-    ),
-    same(
-        "blk.{i}.attn_k_norm",
-        "model.layers.{i}.attention.key_layernorm",
-        &[Dim::Head],
-    ),
+    same("blk.{i}.attn_output", "model.layers.{i}.attention.dense", &[Dim::Hidden, Dim::Queries]),
+    same("blk.{i}.attn_q_norm", "model.layers.{i}.attention.query_layernorm", &[Dim::Head]),
+    same("blk.{i}.attn_k_norm", "model.layers.{i}.attention.key_layernorm", &[Dim::Head]),
 ];
 
 const CHOICE_BIAS: &[TensorRule] = &[sparse(parameter(
@@ -50,27 +34,16 @@ const CHOICE_BIAS: &[TensorRule] = &[sparse(parameter(
 ))];
 
 const SETTINGS: &[Setting] = &[
-    setting(
-        Kind::Rotating,
-        "rope.dimension_count",
-        &["partial_rotary_factor"],
-    ),
+    setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
     count("leading_dense_block_count", &["first_k_dense_replace"]),
     count("vocab_size", &["vocab_size"]),
     count("expert_feed_forward_length", &["moe_intermediate_size"]),
     count(
         "expert_shared_feed_forward_length",
-        &[
-            "moe_shared_expert_intermediate_size",
-            "moe_intermediate_size",
-        ],
+        &["moe_shared_expert_intermediate_size", "moe_intermediate_size"],
     ),
     number("expert_weights_scale", &["routed_scaling_factor"]),
-    setting(
-        Kind::Required,
-        "expert_shared_count",
-        &["num_shared_experts"],
-    ),
+    setting(Kind::Required, "expert_shared_count", &["num_shared_experts"]),
     setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
 ];
 
@@ -99,18 +72,11 @@ pub(super) const BAILING_MOE2: ModelClass = ModelClass {
         // Of several, llama.cpp and the class do not take the same widths.
         ("num_shared_experts", Default::Int(1)),
     ],
-    own_fields: &[
-        ("num_local_experts", "num_experts"),
-        ("n_shared_experts", "num_shared_experts"),
-    ],
+    own_fields: &[("num_local_experts", "num_experts"), ("n_shared_experts", "num_shared_experts")],
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
     other_tensors: &[],
     settings: &[SETTINGS],
-    traits: Traits {
-        partial_rotary: Some(0.5),
-        needs_output: true,
-        ..Traits::PLAIN
-    },
+    traits: Traits { partial_rotary: Some(0.5), needs_output: true, ..Traits::PLAIN },
 };

@@ -17,20 +17,13 @@ macro_rules! encoder {
                 concat!($prefix, "embeddings.word_embeddings"),
                 &[Dim::Vocab, Dim::Hidden],
             ),
-            TensorRule {
-                hf: concat!($prefix, "embeddings.position_embeddings"),
-                ..$positions
-            },
+            TensorRule { hf: concat!($prefix, "embeddings.position_embeddings"), ..$positions },
             same(
                 "token_types",
                 concat!($prefix, "embeddings.token_type_embeddings"),
                 &[Dim::Field("type_vocab_size"), Dim::Hidden],
             ),
-            same(
-                "token_embd_norm",
-                concat!($prefix, "embeddings.LayerNorm"),
-                &[Dim::Hidden],
-            ),
+            same("token_embd_norm", concat!($prefix, "embeddings.LayerNorm"), &[Dim::Hidden]),
             same(
                 "blk.{i}.attn_q",
                 concat!($prefix, "encoder.layer.{i}.attention.self.query"),
@@ -75,11 +68,8 @@ macro_rules! encoder {
     };
 }
 
-const POSITIONS: TensorRule = same(
-    "position_embd",
-    "",
-    &[Dim::Field("max_position_embeddings"), Dim::Hidden],
-);
+const POSITIONS: TensorRule =
+    same("position_embd", "", &[Dim::Field("max_position_embeddings"), Dim::Hidden]);
 
 /// As [`POSITIONS`], without the rows up to that of the padding token.
 const LATER_POSITIONS: TensorRule = TensorRule {
@@ -89,19 +79,12 @@ const LATER_POSITIONS: TensorRule = TensorRule {
 };
 
 /// A classifier of one layer.
-const SHORT_CLASSIFIER: &[TensorRule] = &[same(
-    "cls.output",
-    "classifier",
-    &[Dim::Labels, Dim::Hidden],
-)];
+const SHORT_CLASSIFIER: &[TensorRule] =
+    &[same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden])];
 
 const CLASSIFIER: &[TensorRule] = &[
     same("cls", "classifier.dense", &[Dim::Hidden, Dim::Hidden]),
-    same(
-        "cls.output",
-        "classifier.out_proj",
-        &[Dim::Labels, Dim::Hidden],
-    ),
+    same("cls.output", "classifier.out_proj", &[Dim::Labels, Dim::Hidden]),
 ];
 
 /// What all layers have a bias of.
@@ -121,11 +104,7 @@ const BIASES: &[&str] = &[
 pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::FixedFlag(false), "attention.causal", &[]),
     count("pooling_type", &["pooling_type"]),
-    setting(
-        Kind::Labels(false),
-        "classifier.output_labels",
-        &["id2label"],
-    ),
+    setting(Kind::Labels(false), "classifier.output_labels", &["id2label"]),
     // Heads of keys and values are those of queries.
     setting(Kind::Omitted, "attention.head_count_kv", &[]),
 ];
@@ -137,20 +116,13 @@ pub(super) const LABELS: usize = 2;
 pub(super) const RANK_SETTINGS: &[Setting] = &[
     SETTINGS[0],
     SETTINGS[1],
-    setting(
-        Kind::Labels(true),
-        "classifier.output_labels",
-        &["id2label"],
-    ),
+    setting(Kind::Labels(true), "classifier.output_labels", &["id2label"]),
     SETTINGS[3],
 ];
 
 /// The context without the positions up to that of the padding token.
-const LATER_CONTEXT: &[Setting] = &[setting(
-    Kind::Positions,
-    "context_length",
-    &["max_position_embeddings"],
-)];
+const LATER_CONTEXT: &[Setting] =
+    &[setting(Kind::Positions, "context_length", &["max_position_embeddings"])];
 
 const TRAITS: Traits = Traits {
     head_dim: HeadDim::Derived,
@@ -220,11 +192,7 @@ pub(super) const XLM_ROBERTA: ModelClass = ModelClass {
     ],
     tensors: &[encoder!("", LATER_POSITIONS)],
     settings: &[SETTINGS, LATER_CONTEXT],
-    traits: Traits {
-        prefix: Some("roberta."),
-        sign: Sign::Tokenizer("t5"),
-        ..TRAITS
-    },
+    traits: Traits { prefix: Some("roberta."), sign: Sign::Tokenizer("t5"), ..TRAITS },
     ..BERT
 };
 
@@ -244,10 +212,7 @@ pub(super) const XLM_ROBERTA_CLASSIFIER: ModelClass = ModelClass {
 pub(super) const ROBERTA: ModelClass = ModelClass {
     classes: &["RobertaModel"],
     model_type: "roberta",
-    traits: Traits {
-        sign: Sign::Tokenizer("gpt2"),
-        ..XLM_ROBERTA.traits
-    },
+    traits: Traits { sign: Sign::Tokenizer("gpt2"), ..XLM_ROBERTA.traits },
     ..XLM_ROBERTA
 };
 

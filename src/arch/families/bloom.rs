@@ -17,36 +17,16 @@ pub(super) const PROJECTIONS: &[TensorRule] = &[
         "transformer.h.{i}.self_attention.dense",
         &[Dim::Hidden, Dim::Hidden],
     ),
-    same(
-        "blk.{i}.ffn_up",
-        "transformer.h.{i}.mlp.dense_h_to_4h",
-        &[FOURFOLD, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "transformer.h.{i}.mlp.dense_4h_to_h",
-        &[Dim::Hidden, FOURFOLD],
-    ),
+    same("blk.{i}.ffn_up", "transformer.h.{i}.mlp.dense_h_to_4h", &[FOURFOLD, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "transformer.h.{i}.mlp.dense_4h_to_h", &[Dim::Hidden, FOURFOLD]),
 ];
 
 const TENSORS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "transformer.word_embeddings",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
-    same(
-        "token_embd_norm",
-        "transformer.word_embeddings_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("token_embd", "transformer.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
+    same("token_embd_norm", "transformer.word_embeddings_layernorm", &[Dim::Hidden]),
     same("output_norm", "transformer.ln_f", &[Dim::Hidden]),
     optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
-    same(
-        "blk.{i}.attn_norm",
-        "transformer.h.{i}.input_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "transformer.h.{i}.input_layernorm", &[Dim::Hidden]),
     TensorRule {
         transform: Transform::FusedHeads,
         ..same(
@@ -55,11 +35,7 @@ const TENSORS: &[TensorRule] = &[
             &[THREEFOLD, Dim::Hidden],
         )
     },
-    same(
-        "blk.{i}.ffn_norm",
-        "transformer.h.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.ffn_norm", "transformer.h.{i}.post_attention_layernorm", &[Dim::Hidden]),
 ];
 
 pub(super) const BLOOM: ModelClass = ModelClass {
@@ -70,10 +46,7 @@ pub(super) const BLOOM: ModelClass = ModelClass {
         ("layer_norm_epsilon", Default::Float(1e-5)),
         ("tie_word_embeddings", Default::Bool(true)),
     ],
-    implied: &[(
-        "apply_residual_connection_post_layernorm",
-        Default::Bool(false),
-    )],
+    implied: &[("apply_residual_connection_post_layernorm", Default::Bool(false))],
     own_fields: &[
         ("num_hidden_layers", "n_layer"),
         ("num_attention_heads", "n_head"),
@@ -88,10 +61,7 @@ pub(super) const BLOOM: ModelClass = ModelClass {
         // were.
         count("context_length", &["seq_length", "hidden_size", "n_embed"]),
         setting(Kind::TimesHidden(4), "feed_forward_length", &[]),
-        count(
-            "attention.head_count_kv",
-            &["n_head", "num_attention_heads"],
-        ),
+        count("attention.head_count_kv", &["n_head", "num_attention_heads"]),
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,

@@ -39,10 +39,7 @@ pub(super) const COHERE: ModelClass = ModelClass {
         ("rope_theta", Default::Float(10_000.0)),
         ("use_qk_norm", Default::Bool(false)),
     ],
-    implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("attention_bias", Default::Bool(false))],
     // The longest text that the model was trained on is longer than its positions.
     own_fields: &[("model_max_length", "max_position_embeddings")],
     equal_fields: &[],
@@ -50,18 +47,11 @@ pub(super) const COHERE: ModelClass = ModelClass {
     tensors: &[ENDS, ONE_NORM, QUERIES, VALUES, ALL_HEAD_NORMS, MLP],
     other_tensors: &[],
     settings: &[&[
-        count(
-            "context_length",
-            &["model_max_length", "max_position_embeddings"],
-        ),
+        count("context_length", &["model_max_length", "max_position_embeddings"]),
         number("logit_scale", &["logit_scale"]),
         setting(Kind::Text("none"), "rope.scaling.type", &[]),
     ]],
-    traits: Traits {
-        ties_output: true,
-        has_two_bases: true,
-        ..Traits::PLAIN
-    },
+    traits: Traits { ties_output: true, has_two_bases: true, ..Traits::PLAIN },
 };
 
 pub(super) const COHERE2: ModelClass = ModelClass {
@@ -109,20 +99,13 @@ pub(super) const NEMOTRON: ModelClass = ModelClass {
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
         ("mlp_bias", &["blk.{i}.ffn_up", "blk.{i}.ffn_down"]),
-        (
-            "",
-            &["blk.{i}.attn_norm", "blk.{i}.ffn_norm", "output_norm"],
-        ),
+        ("", &["blk.{i}.attn_norm", "blk.{i}.ffn_norm", "output_norm"]),
     ],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, UNGATED_MLP],
     settings: &[&[
         count("vocab_size", &["vocab_size"]),
         number("attention.layer_norm_epsilon", &["norm_eps"]),
-        setting(
-            Kind::Rotating,
-            "rope.dimension_count",
-            &["partial_rotary_factor"],
-        ),
+        setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
         setting(Kind::LinearOrNone, "rope.scaling.type", &[]),
     ]],
     traits: Traits {

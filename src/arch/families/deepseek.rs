@@ -52,21 +52,9 @@ pub(super) const ATTENTION: &[TensorRule] = &[
         "model.layers.{i}.self_attn.kv_a_proj_with_mqa",
         &[Dim::Sum(&[LATENT, ROPE]), Dim::Hidden],
     ),
-    same(
-        "blk.{i}.attn_kv_a_norm",
-        "model.layers.{i}.self_attn.kv_a_layernorm",
-        &[LATENT],
-    ),
-    latent(
-        LatentPart::Keys,
-        "blk.{i}.attn_k_b",
-        &[Dim::Heads, LATENT, NOPE],
-    ),
-    latent(
-        LatentPart::Values,
-        "blk.{i}.attn_v_b",
-        &[Dim::Heads, VALUE, LATENT],
-    ),
+    same("blk.{i}.attn_kv_a_norm", "model.layers.{i}.self_attn.kv_a_layernorm", &[LATENT]),
+    latent(LatentPart::Keys, "blk.{i}.attn_k_b", &[Dim::Heads, LATENT, NOPE]),
+    latent(LatentPart::Values, "blk.{i}.attn_v_b", &[Dim::Heads, VALUE, LATENT]),
     same(
         "blk.{i}.attn_output",
         "model.layers.{i}.self_attn.o_proj",
@@ -76,10 +64,7 @@ pub(super) const ATTENTION: &[TensorRule] = &[
 
 /// A part of the projection from the latent vector.
 const fn latent(part: LatentPart, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
-    const WHOLE: &[Dim] = &[
-        Dim::Product(&[Dim::Heads, Dim::Sum(&[NOPE, VALUE])]),
-        LATENT,
-    ];
+    const WHOLE: &[Dim] = &[Dim::Product(&[Dim::Heads, Dim::Sum(&[NOPE, VALUE])]), LATENT];
     TensorRule {
         transform: Transform::Latent(part),
         gguf_shape: Some(gguf_shape),
@@ -93,36 +78,16 @@ pub(super) const SETTINGS: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),
     setting(Kind::Nullable, "attention.q_lora_rank", &["q_lora_rank"]),
     setting(Kind::Required, "attention.kv_lora_rank", &["kv_lora_rank"]),
-    setting(
-        Kind::Required,
-        "rope.dimension_count",
-        &["qk_rope_head_dim"],
-    ),
-    setting(
-        Kind::Sum,
-        "attention.key_length",
-        &["kv_lora_rank", "qk_rope_head_dim"],
-    ),
+    setting(Kind::Required, "rope.dimension_count", &["qk_rope_head_dim"]),
+    setting(Kind::Sum, "attention.key_length", &["kv_lora_rank", "qk_rope_head_dim"]),
     setting(Kind::Required, "attention.value_length", &["kv_lora_rank"]),
-    setting(
-        Kind::Sum,
-        "attention.key_length_mla",
-        &["qk_nope_head_dim", "qk_rope_head_dim"],
-    ),
-    setting(
-        Kind::Required,
-        "attention.value_length_mla",
-        &["v_head_dim"],
-    ),
+    setting(Kind::Sum, "attention.key_length_mla", &["qk_nope_head_dim", "qk_rope_head_dim"]),
+    setting(Kind::Required, "attention.value_length_mla", &["v_head_dim"]),
     count("expert_feed_forward_length", &["moe_intermediate_size"]),
     setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
     number("expert_weights_scale", &["routed_scaling_factor"]),
     setting(Kind::FlagIfTrue, "expert_weights_norm", &["norm_topk_prob"]),
-    setting(
-        Kind::YarnLog,
-        "rope.scaling.yarn_log_multiplier",
-        &["mscale_all_dim"],
-    ),
+    setting(Kind::YarnLog, "rope.scaling.yarn_log_multiplier", &["mscale_all_dim"]),
 ];
 
 pub(super) const DEEPSEEK2: ModelClass = ModelClass {

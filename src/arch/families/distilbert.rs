@@ -20,11 +20,7 @@ macro_rules! encoder {
                 concat!($prefix, "embeddings.position_embeddings"),
                 &[Dim::Field("max_position_embeddings"), Dim::Hidden],
             ),
-            same(
-                "token_embd_norm",
-                concat!($prefix, "embeddings.LayerNorm"),
-                &[Dim::Hidden],
-            ),
+            same("token_embd_norm", concat!($prefix, "embeddings.LayerNorm"), &[Dim::Hidden]),
             same(
                 "blk.{i}.attn_q",
                 concat!($prefix, "transformer.layer.{i}.attention.q_lin"),
@@ -82,10 +78,7 @@ pub(super) const DISTILBERT: ModelClass = ModelClass {
         ("layer_norm_eps", EPSILON),
     ],
     // The class has no field for the epsilon, and this is its number.
-    implied: &[
-        ("activation", Default::Text("gelu")),
-        ("layer_norm_eps", EPSILON),
-    ],
+    implied: &[("activation", Default::Text("gelu")), ("layer_norm_eps", EPSILON)],
     own_fields: &[
         ("num_hidden_layers", "n_layers"),
         ("num_attention_heads", "n_heads"),

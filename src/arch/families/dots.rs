@@ -28,16 +28,7 @@ pub(super) const DOTS1: ModelClass = ModelClass {
     // llama.cpp has as many heads of keys as of queries in this class.
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     biases: &[],
-    tensors: &[
-        ENDS,
-        NORMS,
-        QUERIES,
-        VALUES,
-        HEAD_NORMS,
-        DENSE_MLP,
-        SPARSE_MLP,
-        CHOICE_BIAS,
-    ],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
     other_tensors: &[],
     settings: &[&[
         count("leading_dense_block_count", &["first_k_dense_replace"]),

@@ -15,10 +15,7 @@ const SHARED: Dim = Dim::Product(&[Dim::ExpertInner, Dim::Field("moe_num_shared_
 
 const EXPERTS: &[TensorRule] = &[
     // The router and its bias are F32 in models of every type.
-    TensorRule {
-        keeps_f32: true,
-        ..SPARSE_MLP[0]
-    },
+    TensorRule { keeps_f32: true, ..SPARSE_MLP[0] },
     SPARSE_MLP[1],
     SPARSE_MLP[2],
     SPARSE_MLP[3],
@@ -27,11 +24,7 @@ const EXPERTS: &[TensorRule] = &[
         ..sparse(parameter(
             "blk.{i}.exp_probs_b.bias",
             "model.layers.{i}.mlp.moe_statics.e_score_correction_bias",
-            (
-                Transform::None,
-                &[Dim::One, Dim::Experts],
-                &[Dim::One, Dim::Experts],
-            ),
+            (Transform::None, &[Dim::One, Dim::Experts], &[Dim::One, Dim::Experts]),
         ))
     },
     only(
@@ -62,17 +55,9 @@ const SETTINGS: &[Setting] = &[
     setting(
         Kind::SharedWidth,
         "expert_shared_feed_forward_length",
-        &[
-            "intermediate_size",
-            "moe_intermediate_size",
-            "moe_num_shared_experts",
-        ],
+        &["intermediate_size", "moe_intermediate_size", "moe_num_shared_experts"],
     ),
-    setting(
-        Kind::LastLayer,
-        "moe_layer_end_index",
-        &["moe_layer_end_index"],
-    ),
+    setting(Kind::LastLayer, "moe_layer_end_index", &["moe_layer_end_index"]),
 ];
 
 pub(super) const ERNIE4_5_MOE: ModelClass = ModelClass {
@@ -97,10 +82,7 @@ pub(super) const ERNIE4_5_MOE: ModelClass = ModelClass {
         ("use_bias", Default::Bool(false)),
         ("moe_layer_interval", Default::Int(1)),
     ],
-    own_fields: &[
-        ("num_local_experts", "moe_num_experts"),
-        ("num_experts_per_tok", "moe_k"),
-    ],
+    own_fields: &[("num_local_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_k")],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, DENSE_MLP, EXPERTS],
     settings: &[SETTINGS],
     traits: Traits {

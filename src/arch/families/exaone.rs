@@ -25,11 +25,7 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
     settings: &[&[
         count("vocab_size", &["vocab_size"]),
         // Without windows the field is null: transformers takes 4096 for one that is missing.
-        setting(
-            Kind::Nullable,
-            "attention.sliding_window",
-            &["sliding_window"],
-        ),
+        setting(Kind::Nullable, "attention.sliding_window", &["sliding_window"]),
         setting(
             Kind::Layers("sliding_attention"),
             "attention.sliding_window_pattern",
@@ -57,15 +53,9 @@ pub(super) const SEED_OSS: ModelClass = ModelClass {
         ("rms_norm_eps", Default::Float(1e-6)),
         ("rope_theta", Default::Float(10_000.0)),
     ],
-    implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("mlp_bias", Default::Bool(false)),
-    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("mlp_bias", Default::Bool(false))],
     biases: &[
-        (
-            "attention_bias",
-            &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"],
-        ),
+        ("attention_bias", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"]),
         ("attention_out_bias", &["blk.{i}.attn_output"]),
     ],
     tensors: &[ENDS, POST_NORMS, QUERIES, VALUES, MLP],
@@ -86,10 +76,7 @@ pub(super) const ERNIE4_5: ModelClass = ModelClass {
         ("rope_theta", Default::Float(500_000.0)),
         ("tie_word_embeddings", Default::Bool(true)),
     ],
-    implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("use_bias", Default::Bool(false)),
-    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("use_bias", Default::Bool(false))],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     settings: &[],
     traits: Traits::PLAIN,

@@ -11,11 +11,7 @@ use crate::arch::table::{
 };
 
 const TENSORS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "transformer.word_embeddings",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
+    same("token_embd", "transformer.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
     same("output_norm", "transformer.ln_f", &[Dim::Hidden]),
     optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
     TensorRule {
@@ -28,34 +24,19 @@ const TENSORS: &[TensorRule] = &[
     },
 ];
 
-const ONE_NORM: &[TensorRule] = &[same(
-    "blk.{i}.attn_norm",
-    "transformer.h.{i}.input_layernorm",
-    &[Dim::Hidden],
-)];
+const ONE_NORM: &[TensorRule] =
+    &[same("blk.{i}.attn_norm", "transformer.h.{i}.input_layernorm", &[Dim::Hidden])];
 
 /// Norms in front of the feed-forward layer and of attention.
 const TWO_NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_norm",
-        "transformer.h.{i}.ln_mlp",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_norm_2",
-        "transformer.h.{i}.ln_attn",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "transformer.h.{i}.ln_mlp", &[Dim::Hidden]),
+    same("blk.{i}.attn_norm_2", "transformer.h.{i}.ln_attn", &[Dim::Hidden]),
 ];
 
 const SETTINGS: &[Setting] = &[
     setting(Kind::Fixed(2048), "context_length", &[]),
     setting(Kind::Text("jploski"), "tensor_data_layout", &[]),
-    setting(
-        Kind::TimesHidden(4),
-        "feed_forward_length",
-        &["ffn_hidden_size"],
-    ),
+    setting(Kind::TimesHidden(4), "feed_forward_length", &["ffn_hidden_size"]),
 ];
 
 const TRAITS: Traits = Traits {
@@ -91,10 +72,7 @@ pub(super) const FALCON: ModelClass = ModelClass {
     tensors: &[TENSORS, PROJECTIONS, ONE_NORM],
     other_tensors: &[],
     settings: &[SETTINGS],
-    traits: Traits {
-        may_be_multi_query: true,
-        ..TRAITS
-    },
+    traits: Traits { may_be_multi_query: true, ..TRAITS },
 };
 
 pub(super) const FALCON_NEW: ModelClass = ModelClass {
@@ -110,10 +88,7 @@ pub(super) const FALCON_NEW: ModelClass = ModelClass {
         ("new_decoder_architecture", Default::Bool(true)),
         ("num_ln_in_parallel_attn", Default::Int(2)),
     ],
-    biases: &[(
-        "",
-        &["output_norm", "blk.{i}.attn_norm", "blk.{i}.attn_norm_2"],
-    )],
+    biases: &[("", &["output_norm", "blk.{i}.attn_norm", "blk.{i}.attn_norm_2"])],
     tensors: &[TENSORS, PROJECTIONS, TWO_NORMS],
     traits: Traits {
         config_sign: Some("new_decoder_architecture"),

@@ -9,26 +9,14 @@ use crate::arch::table::{Default, ModelClass, TensorRule, Traits, count, number,
 
 /// Norms before and behind both halves of a layer.
 pub(super) const FOUR_NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_norm",
-        "model.layers.{i}.input_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Dim::Hidden]),
     same(
         "blk.{i}.post_attention_norm",
         "model.layers.{i}.post_attention_layernorm",
         &[Dim::Hidden],
     ),
-    same(
-        "blk.{i}.ffn_norm",
-        "model.layers.{i}.pre_feedforward_layernorm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.post_ffw_norm",
-        "model.layers.{i}.post_feedforward_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.pre_feedforward_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_feedforward_layernorm", &[Dim::Hidden]),
 ];
 
 const TRAITS: Traits = Traits {
@@ -56,11 +44,7 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     other_tensors: &[],
     settings: &[],
-    traits: Traits {
-        has_fixed_rope: true,
-        approximates_gelu: true,
-        ..TRAITS
-    },
+    traits: Traits { has_fixed_rope: true, approximates_gelu: true, ..TRAITS },
 };
 
 pub(super) const GEMMA2: ModelClass = ModelClass {
@@ -145,10 +129,7 @@ pub(super) const GEMMA_EMBEDDING: ModelClass = ModelClass {
         count("attention.sliding_window", &["sliding_window"]),
         count(POOLING, &[POOLING]),
     ]],
-    traits: Traits {
-        also_implied: &[CAUSAL],
-        ..GEMMA3.traits
-    },
+    traits: Traits { also_implied: &[CAUSAL], ..GEMMA3.traits },
     ..GEMMA3
 };
 

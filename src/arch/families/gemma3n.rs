@@ -56,36 +56,16 @@ const COPIED: &[TensorRule] = &[
         "model.layers.{i}.altup.prediction_coefs",
         &[Dim::Product(&[COPIES, COPIES]), COPIES],
     ),
-    same(
-        "blk.{i}.altup_router",
-        "model.layers.{i}.altup.modality_router",
-        &[COPIES, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.altup_router_norm",
-        "model.layers.{i}.altup.router_norm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.altup_router", "model.layers.{i}.altup.modality_router", &[COPIES, Dim::Hidden]),
+    same("blk.{i}.altup_router_norm", "model.layers.{i}.altup.router_norm", &[Dim::Hidden]),
     parameter(
         "blk.{i}.altup_correct_scale.weight",
         "model.layers.{i}.altup.correct_output_scale",
         (Transform::None, &[Dim::Hidden], &[Dim::Hidden]),
     ),
-    same(
-        "blk.{i}.laurel_l",
-        "model.layers.{i}.laurel.linear_left",
-        &[RANK, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.laurel_r",
-        "model.layers.{i}.laurel.linear_right",
-        &[Dim::Hidden, RANK],
-    ),
-    same(
-        "blk.{i}.laurel_post_norm",
-        "model.layers.{i}.laurel.post_laurel_norm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.laurel_l", "model.layers.{i}.laurel.linear_left", &[RANK, Dim::Hidden]),
+    same("blk.{i}.laurel_r", "model.layers.{i}.laurel.linear_right", &[Dim::Hidden, RANK]),
+    same("blk.{i}.laurel_post_norm", "model.layers.{i}.laurel.post_laurel_norm", &[Dim::Hidden]),
 ];
 
 pub(super) const GEMMA3N: ModelClass = ModelClass {
@@ -137,34 +117,19 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
     ],
     other_tensors: &[],
     settings: &[&[
-        setting(
-            Kind::InnerOfEach,
-            "feed_forward_length",
-            &["intermediate_size"],
-        ),
+        setting(Kind::InnerOfEach, "feed_forward_length", &["intermediate_size"]),
         number("final_logit_softcapping", &["final_logit_softcapping"]),
         count("attention.sliding_window", &["sliding_window"]),
         count("altup.active_idx", &["altup_active_idx"]),
         count("altup.num_inputs", &["altup_num_inputs"]),
-        count(
-            "embedding_length_per_layer_input",
-            &["hidden_size_per_layer_input"],
-        ),
-        setting(
-            Kind::LayersBehind(20),
-            "attention.shared_kv_layers",
-            &[SHARED],
-        ),
+        count("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
+        setting(Kind::LayersBehind(20), "attention.shared_kv_layers", &[SHARED]),
         setting(
             Kind::SparseLayers(10),
             "activation_sparsity_scale",
             &["activation_sparsity_pattern"],
         ),
-        setting(
-            Kind::Layers("sliding_attention"),
-            "attention.sliding_window_pattern",
-            &[],
-        ),
+        setting(Kind::Layers("sliding_attention"), "attention.sliding_window_pattern", &[]),
     ]],
     traits: Traits {
         has_local_rope: true,

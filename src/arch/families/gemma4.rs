@@ -13,20 +13,11 @@ use crate::arch::table::{
 
 const ATTENTION: &[TensorRule] = &[
     QUERIES[0],
-    TensorRule {
-        need: Need::OwnKeys,
-        ..QUERIES[1]
-    },
-    TensorRule {
-        need: Need::OwnValues,
-        ..VALUES[0]
-    },
+    TensorRule { need: Need::OwnKeys, ..QUERIES[1] },
+    TensorRule { need: Need::OwnValues, ..VALUES[0] },
     VALUES[1],
     super::HEAD_NORMS[0],
-    TensorRule {
-        need: Need::OwnKeys,
-        ..super::HEAD_NORMS[1]
-    },
+    TensorRule { need: Need::OwnKeys, ..super::HEAD_NORMS[1] },
     parameter(
         "blk.{i}.layer_output_scale.weight",
         "model.layers.{i}.layer_scalar",
@@ -52,12 +43,7 @@ pub(super) const INPUTS: &[TensorRule] = &[
         "model.per_layer_model_projection",
         &[ALL_INPUTS, Dim::Hidden],
     ),
-    only(
-        WITH_INPUTS,
-        "per_layer_proj_norm",
-        "model.per_layer_projection_norm",
-        &[INPUT],
-    ),
+    only(WITH_INPUTS, "per_layer_proj_norm", "model.per_layer_projection_norm", &[INPUT]),
     only(
         WITH_INPUTS,
         "blk.{i}.inp_gate",
@@ -87,20 +73,14 @@ const EXPERTS_APART: &[(&str, &[&str])] = &[
             "model.layers.{i}.experts.{e}.up_proj.weight",
         ],
     ),
-    (
-        "model.layers.{i}.experts.down_proj",
-        &["model.layers.{i}.experts.{e}.down_proj.weight"],
-    ),
+    ("model.layers.{i}.experts.down_proj", &["model.layers.{i}.experts.{e}.down_proj.weight"]),
 ];
 
 const WITH_EXPERTS: Need = Need::If("enable_moe_block");
 
 /// A parameter of layers with experts.
 const fn of_experts(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> TensorRule {
-    TensorRule {
-        need: WITH_EXPERTS,
-        ..parameter(gguf, hf, (Transform::None, shape, shape))
-    }
+    TensorRule { need: WITH_EXPERTS, ..parameter(gguf, hf, (Transform::None, shape, shape)) }
 }
 
 /// Experts beside the feed-forward layer.
@@ -111,11 +91,7 @@ const EXPERTS: &[TensorRule] = &[
         "model.layers.{i}.router.proj",
         &[Dim::Experts, Dim::Hidden],
     ),
-    of_experts(
-        "blk.{i}.ffn_gate_inp.scale",
-        "model.layers.{i}.router.scale",
-        &[Dim::Hidden],
-    ),
+    of_experts("blk.{i}.ffn_gate_inp.scale", "model.layers.{i}.router.scale", &[Dim::Hidden]),
     of_experts(
         "blk.{i}.ffn_down_exps.scale",
         "model.layers.{i}.router.per_expert_scale",
@@ -124,11 +100,7 @@ const EXPERTS: &[TensorRule] = &[
     of_experts(
         "blk.{i}.ffn_gate_up_exps.weight",
         "model.layers.{i}.experts.gate_up_proj",
-        &[
-            Dim::Experts,
-            Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner]),
-            Dim::Hidden,
-        ],
+        &[Dim::Experts, Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner]), Dim::Hidden],
     ),
     of_experts(
         "blk.{i}.ffn_down_exps.weight",
@@ -173,32 +145,18 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
         ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
         ("attention_bias", Default::Bool(false)),
     ],
-    own_fields: &[
-        ("num_local_experts", "num_experts"),
-        ("num_experts_per_tok", "top_k_experts"),
-    ],
+    own_fields: &[("num_local_experts", "num_experts"), ("num_experts_per_tok", "top_k_experts")],
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, FOUR_NORMS, ATTENTION, MLP, INPUTS, EXPERTS],
     other_tensors: &[],
     settings: &[&[
         // llama.cpp caps at 30 without the key.
-        setting(
-            Kind::NumberOrZero,
-            "final_logit_softcapping",
-            &["final_logit_softcapping"],
-        ),
+        setting(Kind::NumberOrZero, "final_logit_softcapping", &["final_logit_softcapping"]),
         count("attention.sliding_window", &["sliding_window"]),
         count("attention.shared_kv_layers", &[SHARED]),
-        count(
-            "embedding_length_per_layer_input",
-            &["hidden_size_per_layer_input"],
-        ),
-        setting(
-            Kind::Layers("sliding_attention"),
-            "attention.sliding_window_pattern",
-            &[],
-        ),
+        count("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
+        setting(Kind::Layers("sliding_attention"), "attention.sliding_window_pattern", &[]),
         setting(Kind::Required, "attention.key_length", &[FULL_HEAD]),
         setting(Kind::Required, "attention.value_length", &[FULL_HEAD]),
         setting(Kind::Required, "attention.key_length_swa", &["head_dim"]),
@@ -206,11 +164,7 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
         // What follows is a list where it differs by layer.
         setting(Kind::Inner, "feed_forward_length", &["intermediate_size"]),
-        setting(
-            Kind::KvHeads,
-            "attention.head_count_kv",
-            &["num_key_value_heads"],
-        ),
+        setting(Kind::KvHeads, "attention.head_count_kv", &["num_key_value_heads"]),
         setting(Kind::Required, "rope.dimension_count", &[FULL_HEAD]),
         setting(Kind::Required, "rope.dimension_count_swa", &["head_dim"]),
     ]],

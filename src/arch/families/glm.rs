@@ -14,42 +14,20 @@ use crate::arch::table::{
 
 /// Norms before and behind both halves of a layer.
 pub(super) const FOUR_NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_norm",
-        "model.layers.{i}.input_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Dim::Hidden]),
     same(
         "blk.{i}.post_attention_norm",
         "model.layers.{i}.post_self_attn_layernorm",
         &[Dim::Hidden],
     ),
-    same(
-        "blk.{i}.ffn_norm",
-        "model.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.post_ffw_norm",
-        "model.layers.{i}.post_mlp_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.post_attention_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_mlp_layernorm", &[Dim::Hidden]),
 ];
 
 /// Norms of queries and keys, in models that have them.
 const SOME_HEAD_NORMS: &[TensorRule] = &[
-    only(
-        Need::If("use_qk_norm"),
-        HEAD_NORMS[0].gguf,
-        HEAD_NORMS[0].hf,
-        &[Dim::Head],
-    ),
-    only(
-        Need::If("use_qk_norm"),
-        HEAD_NORMS[1].gguf,
-        HEAD_NORMS[1].hf,
-        &[Dim::Head],
-    ),
+    only(Need::If("use_qk_norm"), HEAD_NORMS[0].gguf, HEAD_NORMS[0].hf, &[Dim::Head]),
+    only(Need::If("use_qk_norm"), HEAD_NORMS[1].gguf, HEAD_NORMS[1].hf, &[Dim::Head]),
 ];
 
 /// What a layer that predicts a further token has beside those of other layers.
@@ -60,18 +38,8 @@ pub(super) const PREDICTION: &[TensorRule] = &[
         "model.layers.{i}.eh_proj",
         &[Dim::Hidden, Dim::Sum(&[Dim::Hidden, Dim::Hidden])],
     ),
-    only(
-        Need::Prediction,
-        "blk.{i}.nextn.enorm",
-        "model.layers.{i}.enorm",
-        &[Dim::Hidden],
-    ),
-    only(
-        Need::Prediction,
-        "blk.{i}.nextn.hnorm",
-        "model.layers.{i}.hnorm",
-        &[Dim::Hidden],
-    ),
+    only(Need::Prediction, "blk.{i}.nextn.enorm", "model.layers.{i}.enorm", &[Dim::Hidden]),
+    only(Need::Prediction, "blk.{i}.nextn.hnorm", "model.layers.{i}.hnorm", &[Dim::Hidden]),
     only(
         Need::Prediction,
         "blk.{i}.nextn.shared_head_norm",
@@ -97,11 +65,7 @@ pub(super) const PREDICTION_ENDS: &[TensorRule] = &[
 /// How many layers predict a further token. They count as layers in GGUF.
 pub(super) const PREDICTION_SETTINGS: &[Setting] = &[
     count("nextn_predict_layers", &["num_nextn_predict_layers"]),
-    setting(
-        Kind::Sum,
-        "block_count",
-        &["num_hidden_layers", "num_nextn_predict_layers"],
-    ),
+    setting(Kind::Sum, "block_count", &["num_hidden_layers", "num_nextn_predict_layers"]),
 ];
 
 /// Projections that have a bias.
@@ -124,15 +88,8 @@ pub(super) const GLM4: ModelClass = ModelClass {
     biases: &[("attention_bias", BIASES)],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, FUSED_MLP],
     other_tensors: &[],
-    settings: &[&[setting(
-        Kind::Rotating,
-        "rope.dimension_count",
-        &["partial_rotary_factor"],
-    )]],
-    traits: Traits {
-        partial_rotary: Some(0.5),
-        ..Traits::PLAIN
-    },
+    settings: &[&[setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"])]],
+    traits: Traits { partial_rotary: Some(0.5), ..Traits::PLAIN },
 };
 
 /// GLM 4 of 2024 (glm-4-9b-chat-hf), whose architecture llama.cpp calls by the name of the models in
@@ -142,10 +99,7 @@ pub(super) const GLM: ModelClass = ModelClass {
     classes: &["GlmForCausalLM"],
     model_type: "glm",
     tensors: &[ENDS, NORMS, QUERIES, VALUES, FUSED_MLP],
-    traits: Traits {
-        head_dim: HeadDim::Derived,
-        ..GLM4.traits
-    },
+    traits: Traits { head_dim: HeadDim::Derived, ..GLM4.traits },
     ..GLM4
 };
 
@@ -184,11 +138,7 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
     ],
     settings: &[
         &[
-            setting(
-                Kind::Rotating,
-                "rope.dimension_count",
-                &["partial_rotary_factor"],
-            ),
+            setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
             count("expert_feed_forward_length", &["moe_intermediate_size"]),
             count("expert_shared_count", &["n_shared_experts"]),
             count("leading_dense_block_count", &["first_k_dense_replace"]),
@@ -198,9 +148,6 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
         ],
         PREDICTION_SETTINGS,
     ],
-    traits: Traits {
-        prediction: Prediction::Kept,
-        ..GLM4.traits
-    },
+    traits: Traits { prediction: Prediction::Kept, ..GLM4.traits },
     ..GLM4
 };

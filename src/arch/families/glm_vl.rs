@@ -19,23 +19,12 @@ const SECTIONS_KEY: &str = "rope.dimension_sections";
 /// Queries and keys of dense models, whose pairs that rotate are neighbours in transformers.
 /// llama.cpp has axes for halves alone.
 const NEIGHBOURS: &[TensorRule] = &[
-    neighbours(
-        "blk.{i}.attn_q",
-        "model.layers.{i}.self_attn.q_proj",
-        &[Dim::Queries, Dim::Hidden],
-    ),
-    neighbours(
-        "blk.{i}.attn_k",
-        "model.layers.{i}.self_attn.k_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
+    neighbours("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[Dim::Queries, Dim::Hidden]),
+    neighbours("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Dim::Keys, Dim::Hidden]),
 ];
 
 const fn neighbours(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> TensorRule {
-    TensorRule {
-        transform: Transform::Neighbours,
-        ..same(gguf, hf, shape)
-    }
+    TensorRule { transform: Transform::Neighbours, ..same(gguf, hf, shape) }
 }
 
 pub(super) const GLM4V: ModelClass = ModelClass {
@@ -49,10 +38,7 @@ pub(super) const GLM4V: ModelClass = ModelClass {
     ],
     tensors: &[ENDS, FOUR_NORMS, NEIGHBOURS, VALUES, FUSED_MLP],
     settings: &[GLM4.settings[0], SECTIONS],
-    traits: Traits {
-        sign: Sign::Has(SECTIONS_KEY),
-        ..GLM4.traits
-    },
+    traits: Traits { sign: Sign::Has(SECTIONS_KEY), ..GLM4.traits },
     ..GLM4
 };
 
@@ -64,15 +50,7 @@ pub(super) const GLM_OCR: ModelClass = ModelClass {
         ("rms_norm_eps", Default::Float(1e-5)),
         ("rope_theta", Default::Float(10_000.0)),
     ],
-    tensors: &[
-        ENDS,
-        FOUR_NORMS,
-        NEIGHBOURS,
-        VALUES,
-        FUSED_MLP,
-        PREDICTION,
-        PREDICTION_ENDS,
-    ],
+    tensors: &[ENDS, FOUR_NORMS, NEIGHBOURS, VALUES, FUSED_MLP, PREDICTION, PREDICTION_ENDS],
     settings: &[GLM4.settings[0], SECTIONS, PREDICTION_SETTINGS],
     traits: Traits {
         prediction: Prediction::KeptInGguf,
@@ -102,9 +80,6 @@ pub(super) const GLM4V_MOE: ModelClass = ModelClass {
         ("use_qk_norm", Default::Bool(false)),
     ],
     settings: &[GLM4_MOE.settings[0], PREDICTION_SETTINGS, SECTIONS],
-    traits: Traits {
-        sign: Sign::Has(SECTIONS_KEY),
-        ..GLM4_MOE.traits
-    },
+    traits: Traits { sign: Sign::Has(SECTIONS_KEY), ..GLM4_MOE.traits },
     ..GLM4_MOE
 };

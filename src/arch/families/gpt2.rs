@@ -27,18 +27,10 @@ const fn matrix(
 
 const TENSORS: &[TensorRule] = &[
     same("token_embd", "transformer.wte", &[Dim::Vocab, Dim::Hidden]),
-    same(
-        "position_embd",
-        "transformer.wpe",
-        &[Dim::Field("n_positions"), Dim::Hidden],
-    ),
+    same("position_embd", "transformer.wpe", &[Dim::Field("n_positions"), Dim::Hidden]),
     same("output_norm", "transformer.ln_f", &[Dim::Hidden]),
     optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
-    same(
-        "blk.{i}.attn_norm",
-        "transformer.h.{i}.ln_1",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "transformer.h.{i}.ln_1", &[Dim::Hidden]),
     matrix(
         "blk.{i}.attn_qkv",
         "transformer.h.{i}.attn.c_attn",

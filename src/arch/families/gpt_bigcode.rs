@@ -8,39 +8,19 @@ use crate::arch::table::{Default, Kind, ModelClass, TensorRule, Traits, optional
 
 const TENSORS: &[TensorRule] = &[
     same("token_embd", "transformer.wte", &[Dim::Vocab, Dim::Hidden]),
-    same(
-        "position_embd",
-        "transformer.wpe",
-        &[Dim::Field("n_positions"), Dim::Hidden],
-    ),
+    same("position_embd", "transformer.wpe", &[Dim::Field("n_positions"), Dim::Hidden]),
     same("output_norm", "transformer.ln_f", &[Dim::Hidden]),
     optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
-    same(
-        "blk.{i}.attn_norm",
-        "transformer.h.{i}.ln_1",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "transformer.h.{i}.ln_1", &[Dim::Hidden]),
     same(
         "blk.{i}.attn_qkv",
         "transformer.h.{i}.attn.c_attn",
         &[Dim::Sum(&[Dim::Hidden, Dim::Head, Dim::Head]), Dim::Hidden],
     ),
-    same(
-        "blk.{i}.attn_output",
-        "transformer.h.{i}.attn.c_proj",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
+    same("blk.{i}.attn_output", "transformer.h.{i}.attn.c_proj", &[Dim::Hidden, Dim::Hidden]),
     same("blk.{i}.ffn_norm", "transformer.h.{i}.ln_2", &[Dim::Hidden]),
-    same(
-        "blk.{i}.ffn_up",
-        "transformer.h.{i}.mlp.c_fc",
-        &[FOURFOLD, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "transformer.h.{i}.mlp.c_proj",
-        &[Dim::Hidden, FOURFOLD],
-    ),
+    same("blk.{i}.ffn_up", "transformer.h.{i}.mlp.c_fc", &[FOURFOLD, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "transformer.h.{i}.mlp.c_proj", &[Dim::Hidden, FOURFOLD]),
 ];
 
 pub(super) const GPT_BIGCODE: ModelClass = ModelClass {
@@ -64,9 +44,6 @@ pub(super) const GPT_BIGCODE: ModelClass = ModelClass {
         setting(Kind::TimesHidden(4), "feed_forward_length", &["n_inner"]),
         setting(Kind::Fixed(1), "attention.head_count_kv", &[]),
     ]],
-    traits: Traits {
-        approximates_gelu: true,
-        ..GPT2.traits
-    },
+    traits: Traits { approximates_gelu: true, ..GPT2.traits },
     ..GPT2
 };

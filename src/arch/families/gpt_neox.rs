@@ -8,52 +8,25 @@ use crate::arch::table::{
 };
 
 const ENDS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "gpt_neox.embed_in",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
+    same("token_embd", "gpt_neox.embed_in", &[Dim::Vocab, Dim::Hidden]),
     same("output_norm", "gpt_neox.final_layer_norm", &[Dim::Hidden]),
     same("output", "embed_out", &[Dim::Vocab, Dim::Hidden]),
 ];
 
 const LAYER: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_norm",
-        "gpt_neox.layers.{i}.input_layernorm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_norm",
-        "gpt_neox.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "gpt_neox.layers.{i}.input_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "gpt_neox.layers.{i}.post_attention_layernorm", &[Dim::Hidden]),
     TensorRule {
         transform: Transform::FusedHeads,
         ..same(
             "blk.{i}.attn_qkv",
             "gpt_neox.layers.{i}.attention.query_key_value",
-            &[
-                Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]),
-                Dim::Hidden,
-            ],
+            &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden],
         )
     },
-    same(
-        "blk.{i}.attn_output",
-        "gpt_neox.layers.{i}.attention.dense",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_up",
-        "gpt_neox.layers.{i}.mlp.dense_h_to_4h",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "gpt_neox.layers.{i}.mlp.dense_4h_to_h",
-        &[Dim::Hidden, Dim::Inner],
-    ),
+    same("blk.{i}.attn_output", "gpt_neox.layers.{i}.attention.dense", &[Dim::Hidden, Dim::Hidden]),
+    same("blk.{i}.ffn_up", "gpt_neox.layers.{i}.mlp.dense_h_to_4h", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "gpt_neox.layers.{i}.mlp.dense_4h_to_h", &[Dim::Hidden, Dim::Inner]),
 ];
 
 pub(super) const GPT_NEOX: ModelClass = ModelClass {
@@ -70,16 +43,10 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
         ("tie_word_embeddings", Default::Bool(false)),
     ],
     implied: &[("hidden_act", Default::Text("gelu"))],
-    own_fields: &[
-        ("partial_rotary_factor", "rotary_pct"),
-        ("rope_theta", "rotary_emb_base"),
-    ],
+    own_fields: &[("partial_rotary_factor", "rotary_pct"), ("rope_theta", "rotary_emb_base")],
     equal_fields: &[],
     biases: &[
-        (
-            "attention_bias",
-            &["blk.{i}.attn_qkv", "blk.{i}.attn_output"],
-        ),
+        ("attention_bias", &["blk.{i}.attn_qkv", "blk.{i}.attn_output"]),
         (
             "",
             &[
@@ -95,11 +62,7 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[&[
         setting(Kind::Rotating, "rope.dimension_count", &["rotary_pct"]),
-        setting(
-            Kind::Flag,
-            "use_parallel_residual",
-            &["use_parallel_residual"],
-        ),
+        setting(Kind::Flag, "use_parallel_residual", &["use_parallel_residual"]),
         // Heads of keys and values are those of queries.
         setting(Kind::Omitted, "attention.head_count_kv", &[]),
     ]],

@@ -21,11 +21,7 @@ const BIAS: &[Dim] = &[Dim::Experts, Dim::Inner];
 
 /// Rows of gate and up alternate in one matrix of each expert, which is stored as `[in, out]`.
 const EXPERTS: &[TensorRule] = &[
-    same(
-        "blk.{i}.ffn_gate_inp",
-        "model.layers.{i}.mlp.router",
-        &[Dim::Experts, Dim::Hidden],
-    ),
+    same("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.router", &[Dim::Experts, Dim::Hidden]),
     parameter(
         "blk.{i}.ffn_gate_exps.weight",
         "model.layers.{i}.mlp.experts.gate_up_proj",
@@ -49,20 +45,12 @@ const EXPERTS: &[TensorRule] = &[
     parameter(
         "blk.{i}.ffn_down_exps.weight",
         "model.layers.{i}.mlp.experts.down_proj",
-        (
-            Transform::Transposed,
-            PROJECTION,
-            &[Dim::Experts, Dim::Hidden, Dim::Inner],
-        ),
+        (Transform::Transposed, PROJECTION, &[Dim::Experts, Dim::Hidden, Dim::Inner]),
     ),
     parameter(
         "blk.{i}.ffn_down_exps.bias",
         "model.layers.{i}.mlp.experts.down_proj_bias",
-        (
-            Transform::None,
-            &[Dim::Experts, Dim::Hidden],
-            &[Dim::Experts, Dim::Hidden],
-        ),
+        (Transform::None, &[Dim::Experts, Dim::Hidden], &[Dim::Experts, Dim::Hidden]),
     ),
 ];
 
@@ -84,10 +72,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
     implied: &[("hidden_act", Default::Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
-    biases: &[
-        ("attention_bias", ATTENTION_BIASES),
-        ("", &["blk.{i}.ffn_gate_inp"]),
-    ],
+    biases: &[("attention_bias", ATTENTION_BIASES), ("", &["blk.{i}.ffn_gate_inp"])],
     tensors: &[ENDS, POST_NORMS, QUERIES, VALUES, SINKS, EXPERTS],
     other_tensors: &[],
     settings: &[&[

@@ -16,11 +16,7 @@ const fn half(half: usize, gguf: &'static str) -> TensorRule {
     TensorRule {
         transform: Transform::Halves(half),
         gguf_shape: Some(&[Dim::Experts, Dim::Inner, Dim::Hidden]),
-        ..same(
-            gguf,
-            "model.layers.{i}.block_sparse_moe.input_linear",
-            FUSED,
-        )
+        ..same(gguf, "model.layers.{i}.block_sparse_moe.input_linear", FUSED)
     }
 }
 
@@ -64,18 +60,11 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     implied: &[("hidden_act", Default::Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
-    biases: &[
-        ("attention_bias", ATTENTION_BIASES),
-        ("mlp_bias", MLP_BIASES),
-    ],
+    biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     other_tensors: &[],
     settings: &[SETTINGS],
-    traits: Traits {
-        head_dim: HeadDim::Derived,
-        stores_rope_factors: true,
-        ..Traits::PLAIN
-    },
+    traits: Traits { head_dim: HeadDim::Derived, stores_rope_factors: true, ..Traits::PLAIN },
 };
 
 pub(super) const GRANITE_MOE: ModelClass = ModelClass {

@@ -71,12 +71,8 @@ const SHARED_MLP: &[TensorRule] = &[
     ),
 ];
 
-const SPARSE_EXPERTS: &[TensorRule] = &[
-    sparse(EXPERTS[0]),
-    sparse(EXPERTS[1]),
-    sparse(EXPERTS[2]),
-    sparse(EXPERTS[3]),
-];
+const SPARSE_EXPERTS: &[TensorRule] =
+    &[sparse(EXPERTS[0]), sparse(EXPERTS[1]), sparse(EXPERTS[2]), sparse(EXPERTS[3])];
 
 const STATE_SETTINGS: &[Setting] = &[
     setting(
@@ -84,18 +80,11 @@ const STATE_SETTINGS: &[Setting] = &[
         "attention.head_count_kv",
         &["num_key_value_heads"],
     ),
-    count(
-        "expert_shared_feed_forward_length",
-        &["shared_intermediate_size"],
-    ),
+    count("expert_shared_feed_forward_length", &["shared_intermediate_size"]),
     count("ssm.conv_kernel", &["mamba_d_conv"]),
     count("ssm.state_size", &["mamba_d_state"]),
     count("ssm.group_count", &["mamba_n_groups"]),
-    setting(
-        Kind::Product,
-        "ssm.inner_size",
-        &["mamba_expand", "hidden_size"],
-    ),
+    setting(Kind::Product, "ssm.inner_size", &["mamba_expand", "hidden_size"]),
     setting(Kind::Required, "ssm.time_step_rank", &["mamba_n_heads"]),
 ];
 
@@ -140,10 +129,7 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
     settings: &[SETTINGS, STATE_SETTINGS, RECURRENT_SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        kind_names: &[
-            ("linear_attention", "mamba"),
-            ("full_attention", "attention"),
-        ],
+        kind_names: &[("linear_attention", "mamba"), ("full_attention", "attention")],
         needs_kind: Some("mamba"),
         ..Traits::PLAIN
     },
@@ -167,11 +153,7 @@ pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
     settings: &[
         SETTINGS,
         STATE_SETTINGS,
-        &[setting(
-            Kind::TrueOf("rope"),
-            "rope.scaling.finetuned",
-            &["position_embedding_type"],
-        )],
+        &[setting(Kind::TrueOf("rope"), "rope.scaling.finetuned", &["position_embedding_type"])],
     ],
     traits: Traits {
         lacks_kind: Some("mamba"),

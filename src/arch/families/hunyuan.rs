@@ -9,16 +9,8 @@ use crate::arch::table::{
 };
 
 const NORMS_OF_HEADS: &[TensorRule] = &[
-    same(
-        HEAD_NORMS[0].gguf,
-        "model.layers.{i}.self_attn.query_layernorm",
-        &[Dim::Head],
-    ),
-    same(
-        HEAD_NORMS[1].gguf,
-        "model.layers.{i}.self_attn.key_layernorm",
-        &[Dim::Head],
-    ),
+    same(HEAD_NORMS[0].gguf, "model.layers.{i}.self_attn.query_layernorm", &[Dim::Head]),
+    same(HEAD_NORMS[1].gguf, "model.layers.{i}.self_attn.key_layernorm", &[Dim::Head]),
 ];
 
 pub(super) const HUNYUAN: ModelClass = ModelClass {
@@ -31,20 +23,14 @@ pub(super) const HUNYUAN: ModelClass = ModelClass {
         ("rope_theta", Default::Float(10_000.0)),
         ("tie_word_embeddings", Default::Bool(false)),
     ],
-    implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("attention_bias", Default::Bool(false))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, NORMS_OF_HEADS, MLP],
     other_tensors: &[],
     settings: &[],
-    traits: Traits {
-        has_alpha_rope: true,
-        ..Traits::PLAIN
-    },
+    traits: Traits { has_alpha_rope: true, ..Traits::PLAIN },
 };
 
 /// Experts in every layer, and one as wide that every token sees.
@@ -52,11 +38,7 @@ const EXPERTS: &[TensorRule] = &[
     // The router is F32 in models of every type.
     TensorRule {
         keeps_f32: true,
-        ..same(
-            SPARSE_MLP[0].gguf,
-            "model.layers.{i}.mlp.gate.wg",
-            &[Dim::Experts, Dim::Hidden],
-        )
+        ..same(SPARSE_MLP[0].gguf, "model.layers.{i}.mlp.gate.wg", &[Dim::Experts, Dim::Hidden])
     },
     in_layers(Need::All, SPARSE_MLP[1]),
     in_layers(Need::All, SPARSE_MLP[2]),
@@ -66,11 +48,7 @@ const EXPERTS: &[TensorRule] = &[
         "model.layers.{i}.mlp.shared_mlp.gate_proj",
         &[Dim::Inner, Dim::Hidden],
     ),
-    same(
-        SPARSE_MLP[5].gguf,
-        "model.layers.{i}.mlp.shared_mlp.up_proj",
-        &[Dim::Inner, Dim::Hidden],
-    ),
+    same(SPARSE_MLP[5].gguf, "model.layers.{i}.mlp.shared_mlp.up_proj", &[Dim::Inner, Dim::Hidden]),
     same(
         SPARSE_MLP[6].gguf,
         "model.layers.{i}.mlp.shared_mlp.down_proj",
@@ -82,26 +60,15 @@ pub(super) const HUNYUAN_MOE: ModelClass = ModelClass {
     gguf: "hunyuan-moe",
     classes: &["HunYuanMoEV1ForCausalLM"],
     model_type: "hunyuan_v1_moe",
-    own_fields: &[
-        ("num_local_experts", "num_experts"),
-        ("num_experts_per_tok", "moe_topk"),
-    ],
+    own_fields: &[("num_local_experts", "num_experts"), ("num_experts_per_tok", "moe_topk")],
     // llama.cpp and transformers take the one for the other.
     equal_fields: &[("moe_intermediate_size", "intermediate_size")],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, NORMS_OF_HEADS, EXPERTS],
     settings: &[&[
         count("expert_shared_feed_forward_length", &["intermediate_size"]),
-        setting(
-            Kind::Required,
-            "expert_feed_forward_length",
-            &["moe_intermediate_size"],
-        ),
+        setting(Kind::Required, "expert_feed_forward_length", &["moe_intermediate_size"]),
         setting(Kind::Required, "expert_used_count", &["moe_topk"]),
-        setting(
-            Kind::Required,
-            "expert_shared_count",
-            &["num_shared_expert"],
-        ),
+        setting(Kind::Required, "expert_shared_count", &["num_shared_expert"]),
     ]],
     traits: Traits {
         has_alpha_rope: true,

@@ -20,31 +20,15 @@ const fn part(part: usize, gguf: &'static str, gguf_shape: &'static [Dim]) -> Te
 }
 
 const TENSORS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "model.tok_embeddings",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
+    same("token_embd", "model.tok_embeddings", &[Dim::Vocab, Dim::Hidden]),
     same("output_norm", "model.norm", &[Dim::Hidden]),
     optional("output", "output", &[Dim::Vocab, Dim::Hidden]),
-    same(
-        "blk.{i}.attn_norm",
-        "model.layers.{i}.attention_norm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_norm",
-        "model.layers.{i}.ffn_norm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "model.layers.{i}.attention_norm", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.ffn_norm", &[Dim::Hidden]),
     part(0, "blk.{i}.attn_q", &[Dim::Queries, Dim::Hidden]),
     part(1, "blk.{i}.attn_k", &[Dim::Keys, Dim::Hidden]),
     part(2, "blk.{i}.attn_v", &[Dim::Keys, Dim::Hidden]),
-    same(
-        "blk.{i}.attn_output",
-        "model.layers.{i}.attention.wo",
-        &[Dim::Hidden, Dim::Queries],
-    ),
+    same("blk.{i}.attn_output", "model.layers.{i}.attention.wo", &[Dim::Hidden, Dim::Queries]),
 ];
 
 pub(super) const INTERNLM2: ModelClass = ModelClass {
@@ -56,19 +40,12 @@ pub(super) const INTERNLM2: ModelClass = ModelClass {
         ("rms_norm_eps", Default::Float(1e-6)),
         ("rope_theta", Default::Float(10_000.0)),
     ],
-    implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("bias", Default::Bool(false)),
-    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("bias", Default::Bool(false))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[],
     tensors: &[TENSORS, INNER],
     other_tensors: &[],
     settings: &[],
-    traits: Traits {
-        head_dim: HeadDim::Derived,
-        needs_output: true,
-        ..Traits::PLAIN
-    },
+    traits: Traits { head_dim: HeadDim::Derived, needs_output: true, ..Traits::PLAIN },
 };

@@ -17,11 +17,7 @@ const ENDS: &[TensorRule] = &[
     same("output_norm", "model.final_layernorm", &[Dim::Hidden]),
     optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
     super::NORMS[0],
-    same(
-        "blk.{i}.ffn_norm",
-        "model.layers.{i}.pre_ff_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.pre_ff_layernorm", &[Dim::Hidden]),
 ];
 
 const ATTENDING: Need = Need::Kind("attention");
@@ -57,11 +53,7 @@ const MIXER: &[TensorRule] = &[
     ),
     in_layers(
         RECURRENT,
-        vector(
-            "blk.{i}.ssm_conv1d.bias",
-            "model.layers.{i}.mamba.conv1d.bias",
-            &[INNER],
-        ),
+        vector("blk.{i}.ssm_conv1d.bias", "model.layers.{i}.mamba.conv1d.bias", &[INNER]),
     ),
     only(
         RECURRENT,
@@ -71,38 +63,15 @@ const MIXER: &[TensorRule] = &[
     ),
     in_layers(
         RECURRENT,
-        vector(
-            "blk.{i}.ssm_dt.weight",
-            "model.layers.{i}.mamba.dt_proj.weight",
-            &[INNER, RANK],
-        ),
+        vector("blk.{i}.ssm_dt.weight", "model.layers.{i}.mamba.dt_proj.weight", &[INNER, RANK]),
     ),
     in_layers(
         RECURRENT,
-        vector(
-            "blk.{i}.ssm_dt.bias",
-            "model.layers.{i}.mamba.dt_proj.bias",
-            &[INNER],
-        ),
+        vector("blk.{i}.ssm_dt.bias", "model.layers.{i}.mamba.dt_proj.bias", &[INNER]),
     ),
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_dt_norm",
-        "model.layers.{i}.mamba.dt_layernorm",
-        &[RANK],
-    ),
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_b_norm",
-        "model.layers.{i}.mamba.b_layernorm",
-        &[STATE],
-    ),
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_c_norm",
-        "model.layers.{i}.mamba.c_layernorm",
-        &[STATE],
-    ),
+    only(RECURRENT, "blk.{i}.ssm_dt_norm", "model.layers.{i}.mamba.dt_layernorm", &[RANK]),
+    only(RECURRENT, "blk.{i}.ssm_b_norm", "model.layers.{i}.mamba.b_layernorm", &[STATE]),
+    only(RECURRENT, "blk.{i}.ssm_c_norm", "model.layers.{i}.mamba.c_layernorm", &[STATE]),
     in_layers(
         RECURRENT,
         parameter(
@@ -111,16 +80,8 @@ const MIXER: &[TensorRule] = &[
             (Transform::NegExp, &[INNER, STATE], &[INNER, STATE]),
         ),
     ),
-    in_layers(
-        RECURRENT,
-        vector("blk.{i}.ssm_d", "model.layers.{i}.mamba.D", &[INNER]),
-    ),
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_out",
-        "model.layers.{i}.mamba.out_proj",
-        &[Dim::Hidden, INNER],
-    ),
+    in_layers(RECURRENT, vector("blk.{i}.ssm_d", "model.layers.{i}.mamba.D", &[INNER])),
+    only(RECURRENT, "blk.{i}.ssm_out", "model.layers.{i}.mamba.out_proj", &[Dim::Hidden, INNER]),
 ];
 
 const MLP: &[TensorRule] = &[
@@ -173,11 +134,7 @@ const SETTINGS: &[Setting] = &[
     ),
     count("ssm.conv_kernel", &["mamba_d_conv"]),
     count("ssm.state_size", &["mamba_d_state"]),
-    setting(
-        Kind::Product,
-        "ssm.inner_size",
-        &["mamba_expand", "hidden_size"],
-    ),
+    setting(Kind::Product, "ssm.inner_size", &["mamba_expand", "hidden_size"]),
     setting(Kind::Required, "ssm.time_step_rank", &["mamba_dt_rank"]),
 ];
 

@@ -11,44 +11,20 @@ use crate::arch::table::{
 };
 
 const ENDS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "model.embed_tokens",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
+    same("token_embd", "model.embed_tokens", &[Dim::Vocab, Dim::Hidden]),
     same("token_embd_norm", "model.embedding_norm", &[Dim::Hidden]),
     optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
 ];
 
 const NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_norm",
-        "model.layers.{i}.operator_norm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_norm",
-        "model.layers.{i}.ffn_norm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "model.layers.{i}.operator_norm", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.ffn_norm", &[Dim::Hidden]),
 ];
 
 pub(super) const INNER: &[TensorRule] = &[
-    same(
-        "blk.{i}.ffn_gate",
-        "model.layers.{i}.feed_forward.w1",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "model.layers.{i}.feed_forward.w2",
-        &[Dim::Hidden, Dim::Inner],
-    ),
-    same(
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.feed_forward.w3",
-        &[Dim::Inner, Dim::Hidden],
-    ),
+    same("blk.{i}.ffn_gate", "model.layers.{i}.feed_forward.w1", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.feed_forward.w2", &[Dim::Hidden, Dim::Inner]),
+    same("blk.{i}.ffn_up", "model.layers.{i}.feed_forward.w3", &[Dim::Inner, Dim::Hidden]),
 ];
 
 const DENSE_INNER: &[TensorRule] = &[
@@ -120,10 +96,7 @@ const CONVOLUTIONS: &[TensorRule] = &[
         CONVOLUTION,
         "blk.{i}.shortconv.in_proj",
         "model.layers.{i}.conv.in_proj",
-        &[
-            Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]),
-            Dim::Hidden,
-        ],
+        &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden],
     ),
     only(
         CONVOLUTION,
@@ -158,18 +131,8 @@ const ATTENTION: &[TensorRule] = &[
         "model.layers.{i}.self_attn.out_proj",
         &[Dim::Hidden, Dim::Queries],
     ),
-    only(
-        ATTENDING,
-        "blk.{i}.attn_q_norm",
-        "model.layers.{i}.self_attn.q_layernorm",
-        &[Dim::Head],
-    ),
-    only(
-        ATTENDING,
-        "blk.{i}.attn_k_norm",
-        "model.layers.{i}.self_attn.k_layernorm",
-        &[Dim::Head],
-    ),
+    only(ATTENDING, "blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_layernorm", &[Dim::Head]),
+    only(ATTENDING, "blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_layernorm", &[Dim::Head]),
 ];
 
 const SETTINGS: &[Setting] = &[
@@ -214,11 +177,7 @@ pub(super) const LFM2: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, INNER, CONVOLUTIONS, ATTENTION],
     other_tensors: &[],
     settings: &[SETTINGS],
-    traits: Traits {
-        adjusts_inner: true,
-        also_implied: &[CAUSAL],
-        ..Traits::PLAIN
-    },
+    traits: Traits { adjusts_inner: true, also_implied: &[CAUSAL], ..Traits::PLAIN },
 };
 
 pub(super) const LFM2_MOE: ModelClass = ModelClass {
@@ -243,10 +202,7 @@ pub(super) const LFM2_MOE: ModelClass = ModelClass {
         ("use_expert_bias", Default::Bool(true)),
         ("routed_scaling_factor", Default::Float(1.0)),
     ],
-    own_fields: &[
-        ("rms_norm_eps", "norm_eps"),
-        ("num_local_experts", "num_experts"),
-    ],
+    own_fields: &[("rms_norm_eps", "norm_eps"), ("num_local_experts", "num_experts")],
     tensors: &[ENDS, NORMS, DENSE_INNER, CONVOLUTIONS, ATTENTION, EXPERTS],
     settings: &[SETTINGS, EXPERT_SETTINGS],
     traits: Traits::PLAIN,

@@ -13,16 +13,8 @@ use crate::arch::table::{
 
 /// Queries and keys: rope turns pairs of neighbours in llama.cpp's `llama`.
 pub(super) const ROTATED: &[TensorRule] = &[
-    heads(
-        "blk.{i}.attn_q",
-        "model.layers.{i}.self_attn.q_proj",
-        &[Dim::Queries, Dim::Hidden],
-    ),
-    heads(
-        "blk.{i}.attn_k",
-        "model.layers.{i}.self_attn.k_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
+    heads("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[Dim::Queries, Dim::Hidden]),
+    heads("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Dim::Keys, Dim::Hidden]),
 ];
 
 pub(super) const MIXTRAL_EXPERTS: &[TensorRule] = &[
@@ -50,17 +42,10 @@ pub(super) const MIXTRAL_EXPERTS: &[TensorRule] = &[
 
 pub(super) const SETTINGS: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),
-    Setting {
-        key: "rope.dimension_count",
-        fields: &["head_dim"],
-        kind: Kind::HeadSize,
-    },
+    Setting { key: "rope.dimension_count", fields: &["head_dim"], kind: Kind::HeadSize },
 ];
 
-const TRAITS: Traits = Traits {
-    stores_rope_factors: true,
-    ..Traits::PLAIN
-};
+const TRAITS: Traits = Traits { stores_rope_factors: true, ..Traits::PLAIN };
 
 pub(super) const LLAMA: ModelClass = ModelClass {
     gguf: "llama",
@@ -83,10 +68,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     implied: &[("hidden_act", Default::Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
-    biases: &[
-        ("attention_bias", ATTENTION_BIASES),
-        ("mlp_bias", MLP_BIASES),
-    ],
+    biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     other_tensors: &[],
     settings: &[SETTINGS],
@@ -130,11 +112,7 @@ pub(super) const MIXTRAL: ModelClass = ModelClass {
     ],
     biases: &[],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MIXTRAL_EXPERTS],
-    traits: Traits {
-        sign: Sign::Experts,
-        lost_windows: LostWindows::Everywhere,
-        ..TRAITS
-    },
+    traits: Traits { sign: Sign::Experts, lost_windows: LostWindows::Everywhere, ..TRAITS },
     ..LLAMA
 };
 
@@ -142,11 +120,7 @@ pub(super) const MIXTRAL: ModelClass = ModelClass {
 pub(super) const MISTRAL3: ModelClass = ModelClass {
     gguf: "mistral3",
     classes: &["MistralForCausalLM", "Mistral3ForConditionalGeneration"],
-    traits: Traits {
-        head_dim: HeadDim::Stated,
-        sign: Sign::Rest,
-        ..MISTRAL.traits
-    },
+    traits: Traits { head_dim: HeadDim::Stated, sign: Sign::Rest, ..MISTRAL.traits },
     ..MISTRAL
 };
 
@@ -166,16 +140,8 @@ pub(super) const MINISTRAL3: ModelClass = ModelClass {
     settings: &[
         SETTINGS,
         &[
-            setting(
-                Kind::Scaling,
-                "rope.scaling.yarn_log_multiplier",
-                &["mscale_all_dim"],
-            ),
-            setting(
-                Kind::Scaling,
-                "attention.temperature_scale",
-                &["llama_4_scaling_beta"],
-            ),
+            setting(Kind::Scaling, "rope.scaling.yarn_log_multiplier", &["mscale_all_dim"]),
+            setting(Kind::Scaling, "attention.temperature_scale", &["llama_4_scaling_beta"]),
         ],
     ],
     traits: Traits {

@@ -58,11 +58,7 @@ const SPARSE: &[TensorRule] = &[
     sparse(parameter(
         "blk.{i}.ffn_down_exps.weight",
         "model.layers.{i}.feed_forward.experts.down_proj",
-        (
-            Transform::Transposed,
-            PROJECTION,
-            &[Dim::Experts, Dim::Hidden, Dim::Inner],
-        ),
+        (Transform::Transposed, PROJECTION, &[Dim::Experts, Dim::Hidden, Dim::Inner]),
     )),
     only(
         Need::Sparse,
@@ -87,21 +83,9 @@ const SPARSE: &[TensorRule] = &[
 const SETTINGS: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),
     setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
-    setting(
-        Kind::Required,
-        "feed_forward_length",
-        &["intermediate_size_mlp"],
-    ),
-    setting(
-        Kind::Required,
-        "interleave_moe_layer_step",
-        &["interleave_moe_layer_step"],
-    ),
-    setting(
-        Kind::Required,
-        "expert_feed_forward_length",
-        &["intermediate_size"],
-    ),
+    setting(Kind::Required, "feed_forward_length", &["intermediate_size_mlp"]),
+    setting(Kind::Required, "interleave_moe_layer_step", &["interleave_moe_layer_step"]),
+    setting(Kind::Required, "expert_feed_forward_length", &["intermediate_size"]),
 ];
 
 pub(super) const LLAMA4: ModelClass = ModelClass {

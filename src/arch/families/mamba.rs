@@ -10,18 +10,10 @@ use crate::arch::table::{
 
 /// Embedding, last norm, output, and the norm in front of each layer.
 pub(super) const ENDS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "backbone.embeddings",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
+    same("token_embd", "backbone.embeddings", &[Dim::Vocab, Dim::Hidden]),
     same("output_norm", "backbone.norm_f", &[Dim::Hidden]),
     optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
-    same(
-        "blk.{i}.attn_norm",
-        "backbone.layers.{i}.norm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_norm", "backbone.layers.{i}.norm", &[Dim::Hidden]),
 ];
 
 /// A vector that GGUF has alike.
@@ -61,37 +53,21 @@ const MIXER: &[TensorRule] = &[
         &[INNER, Dim::One, FILTER],
         &[INNER, FILTER],
     ),
-    vector(
-        "blk.{i}.ssm_conv1d.bias",
-        "backbone.layers.{i}.mixer.conv1d.bias",
-        &[INNER],
-    ),
+    vector("blk.{i}.ssm_conv1d.bias", "backbone.layers.{i}.mixer.conv1d.bias", &[INNER]),
     same(
         "blk.{i}.ssm_x",
         "backbone.layers.{i}.mixer.x_proj",
         &[Dim::Sum(&[RANK, STATE, STATE]), INNER],
     ),
-    vector(
-        "blk.{i}.ssm_dt.weight",
-        "backbone.layers.{i}.mixer.dt_proj.weight",
-        &[INNER, RANK],
-    ),
-    vector(
-        "blk.{i}.ssm_dt.bias",
-        "backbone.layers.{i}.mixer.dt_proj.bias",
-        &[INNER],
-    ),
+    vector("blk.{i}.ssm_dt.weight", "backbone.layers.{i}.mixer.dt_proj.weight", &[INNER, RANK]),
+    vector("blk.{i}.ssm_dt.bias", "backbone.layers.{i}.mixer.dt_proj.bias", &[INNER]),
     parameter(
         "blk.{i}.ssm_a",
         "backbone.layers.{i}.mixer.A_log",
         (Transform::NegExp, &[INNER, STATE], &[INNER, STATE]),
     ),
     vector("blk.{i}.ssm_d", "backbone.layers.{i}.mixer.D", &[INNER]),
-    same(
-        "blk.{i}.ssm_out",
-        "backbone.layers.{i}.mixer.out_proj",
-        &[Dim::Hidden, Dim::Inner],
-    ),
+    same("blk.{i}.ssm_out", "backbone.layers.{i}.mixer.out_proj", &[Dim::Hidden, Dim::Inner]),
 ];
 
 /// Settings of models without attention. The fields have names that mean something else in other
@@ -134,16 +110,8 @@ pub(super) const MAMBA: ModelClass = ModelClass {
     biases: &[],
     tensors: &[ENDS, MIXER],
     other_tensors: &[],
-    settings: &[
-        SETTINGS,
-        RANKS,
-        &[setting(Kind::FixedFlag(false), "ssm.dt_b_c_rms", &[])],
-    ],
-    traits: Traits {
-        has_fixed_rope: true,
-        is_recurrent: true,
-        ..Traits::PLAIN
-    },
+    settings: &[SETTINGS, RANKS, &[setting(Kind::FixedFlag(false), "ssm.dt_b_c_rms", &[])]],
+    traits: Traits { has_fixed_rope: true, is_recurrent: true, ..Traits::PLAIN },
 };
 
 /// Falcon Mamba, in which steps, inputs and outputs of states are normed without weights.
@@ -157,11 +125,7 @@ pub(super) const FALCON_MAMBA: ModelClass = ModelClass {
         ("state_size", Default::Int(16)),
         ("tie_word_embeddings", Default::Bool(true)),
     ],
-    settings: &[
-        SETTINGS,
-        RANKS,
-        &[setting(Kind::FixedFlag(true), "ssm.dt_b_c_rms", &[])],
-    ],
+    settings: &[SETTINGS, RANKS, &[setting(Kind::FixedFlag(true), "ssm.dt_b_c_rms", &[])]],
     traits: Traits {
         lost_epsilon: Some(["mixer_rms_eps", "layer_norm_epsilon"]),
         sign: Sign::Key("ssm.dt_b_c_rms", 1),
@@ -211,20 +175,9 @@ macro_rules! mamba2_mixer {
             ),
             in_layers(
                 NEED,
-                vector(
-                    "blk.{i}.ssm_conv1d.bias",
-                    concat!($prefix, ".conv1d.bias"),
-                    &[FILTERED],
-                ),
+                vector("blk.{i}.ssm_conv1d.bias", concat!($prefix, ".conv1d.bias"), &[FILTERED]),
             ),
-            in_layers(
-                NEED,
-                vector(
-                    "blk.{i}.ssm_dt.bias",
-                    concat!($prefix, ".dt_bias"),
-                    &[HEADS],
-                ),
-            ),
+            in_layers(NEED, vector("blk.{i}.ssm_dt.bias", concat!($prefix, ".dt_bias"), &[HEADS])),
             in_layers(
                 NEED,
                 parameter(
@@ -246,19 +199,10 @@ macro_rules! mamba2_mixer {
                 parameter(
                     "blk.{i}.ssm_norm.weight",
                     concat!($prefix, ".norm.weight"),
-                    (
-                        Transform::Reshaped,
-                        &[INNER],
-                        &[GROUPS, Dim::Quotient(&[INNER, GROUPS])],
-                    ),
+                    (Transform::Reshaped, &[INNER], &[GROUPS, Dim::Quotient(&[INNER, GROUPS])]),
                 ),
             ),
-            only(
-                NEED,
-                "blk.{i}.ssm_out",
-                concat!($prefix, ".out_proj"),
-                &[Dim::Hidden, $output],
-            ),
+            only(NEED, "blk.{i}.ssm_out", concat!($prefix, ".out_proj"), &[Dim::Hidden, $output]),
         ]
     }};
 }
@@ -300,11 +244,7 @@ pub(super) const MAMBA2: ModelClass = ModelClass {
             setting(Kind::Required, "ssm.time_step_rank", &["num_heads"]),
             setting(Kind::Required, "ssm.group_count", &["n_groups"]),
             setting(Kind::Product, "ssm.inner_size", &["head_dim", "num_heads"]),
-            setting(
-                Kind::ProductToo,
-                "ssm.inner_size",
-                &["expand", "hidden_size"],
-            ),
+            setting(Kind::ProductToo, "ssm.inner_size", &["expand", "hidden_size"]),
         ],
     ],
     ..MAMBA

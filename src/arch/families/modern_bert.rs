@@ -18,16 +18,8 @@ macro_rules! encoder {
                 concat!($prefix, "embeddings.tok_embeddings"),
                 &[Dim::Vocab, Dim::Hidden],
             ),
-            same(
-                "token_embd_norm",
-                concat!($prefix, "embeddings.norm"),
-                &[Dim::Hidden],
-            ),
-            same(
-                "output_norm",
-                concat!($prefix, "final_norm"),
-                &[Dim::Hidden],
-            ),
+            same("token_embd_norm", concat!($prefix, "embeddings.norm"), &[Dim::Hidden]),
+            same("output_norm", concat!($prefix, "final_norm"), &[Dim::Hidden]),
             // The first layer follows the norm of the embedding.
             only(
                 Need::AllButFirst,
@@ -38,21 +30,14 @@ macro_rules! encoder {
             same(
                 "blk.{i}.attn_qkv",
                 concat!($prefix, "layers.{i}.attn.Wqkv"),
-                &[
-                    Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]),
-                    Dim::Hidden,
-                ],
+                &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden],
             ),
             same(
                 "blk.{i}.attn_output",
                 concat!($prefix, "layers.{i}.attn.Wo"),
                 &[Dim::Hidden, Dim::Hidden],
             ),
-            same(
-                "blk.{i}.ffn_norm",
-                concat!($prefix, "layers.{i}.mlp_norm"),
-                &[Dim::Hidden],
-            ),
+            same("blk.{i}.ffn_norm", concat!($prefix, "layers.{i}.mlp_norm"), &[Dim::Hidden]),
             same(
                 "blk.{i}.ffn_up",
                 concat!($prefix, "layers.{i}.mlp.Wi"),
@@ -79,15 +64,9 @@ const POOLING: &[Setting] = &[
 
 const SIZES: &[Setting] = &[
     // llama.cpp reads this one, and no RMS norm is in the model.
-    number(
-        "attention.layer_norm_epsilon",
-        &["layer_norm_eps", "norm_eps"],
-    ),
+    number("attention.layer_norm_epsilon", &["layer_norm_eps", "norm_eps"]),
     count("attention.sliding_window", &["local_attention"]),
-    count(
-        "attention.sliding_window_pattern",
-        &["global_attn_every_n_layers"],
-    ),
+    count("attention.sliding_window_pattern", &["global_attn_every_n_layers"]),
     setting(Kind::Text("none"), "rope.scaling.type", &[]),
     count("vocab_size", &["vocab_size"]),
     setting(Kind::Text("gelu"), "hidden_activation", &[]),
@@ -143,14 +122,8 @@ pub(super) const MODERN_BERT_CLASSIFIER: ModelClass = ModelClass {
     biases: &[("", &["cls.output"])],
     tensors: &[encoder!("model."), CLASSIFIER],
     settings: &[POOLING, &[RANK_SETTINGS[LABELS]], SIZES],
-    implied: &[
-        MODERN_BERT.implied[0],
-        ("classifier_activation", Default::Text("gelu")),
-    ],
-    traits: Traits {
-        sign: Sign::Tensor("cls.output.weight"),
-        ..MODERN_BERT.traits
-    },
+    implied: &[MODERN_BERT.implied[0], ("classifier_activation", Default::Text("gelu"))],
+    traits: Traits { sign: Sign::Tensor("cls.output.weight"), ..MODERN_BERT.traits },
     ..MODERN_BERT
 };
 

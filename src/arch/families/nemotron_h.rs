@@ -179,18 +179,8 @@ const PREDICTION: &[TensorRule] = &[
         "backbone.layers.{i}.eh_proj",
         &[Dim::Hidden, Dim::Sum(&[Dim::Hidden, Dim::Hidden])],
     ),
-    only(
-        Need::Prediction,
-        "blk.{i}.nextn.enorm",
-        "backbone.layers.{i}.enorm",
-        &[Dim::Hidden],
-    ),
-    only(
-        Need::Prediction,
-        "blk.{i}.nextn.hnorm",
-        "backbone.layers.{i}.hnorm",
-        &[Dim::Hidden],
-    ),
+    only(Need::Prediction, "blk.{i}.nextn.enorm", "backbone.layers.{i}.enorm", &[Dim::Hidden]),
+    only(Need::Prediction, "blk.{i}.nextn.hnorm", "backbone.layers.{i}.hnorm", &[Dim::Hidden]),
     only(
         Need::Prediction,
         "blk.{i}.post_attention_norm",
@@ -232,20 +222,12 @@ const SETTINGS: &[Setting] = &[
     count("ssm.state_size", &["ssm_state_size"]),
     count("ssm.group_count", &["n_groups"]),
     setting(Kind::Required, "ssm.time_step_rank", &["mamba_num_heads"]),
-    setting(
-        Kind::Product,
-        "ssm.inner_size",
-        &["mamba_head_dim", "mamba_num_heads"],
-    ),
+    setting(Kind::Product, "ssm.inner_size", &["mamba_head_dim", "mamba_num_heads"]),
 ];
 
 /// Settings of models with experts.
 const EXPERT_SETTINGS: &[Setting] = &[
-    setting(
-        Kind::InnerOf("moe"),
-        "feed_forward_length",
-        &["moe_intermediate_size"],
-    ),
+    setting(Kind::InnerOf("moe"), "feed_forward_length", &["moe_intermediate_size"]),
     count("expert_feed_forward_length", &["moe_intermediate_size"]),
     setting(
         Kind::Required,
@@ -306,18 +288,11 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
     tensors: &[ENDS, ATTENTION, MLP, MIXER],
     settings: &[
         SETTINGS,
-        &[setting(
-            Kind::InnerOf("mlp"),
-            "feed_forward_length",
-            &["intermediate_size"],
-        )],
+        &[setting(Kind::InnerOf("mlp"), "feed_forward_length", &["intermediate_size"])],
     ],
     traits: Traits {
         layer_letters: &[("mamba", 'M'), ("attention", '*'), ("mlp", '-')],
-        kind_names: &[
-            ("linear_attention", "mamba"),
-            ("full_attention", "attention"),
-        ],
+        kind_names: &[("linear_attention", "mamba"), ("full_attention", "attention")],
         needs_kind: Some("mamba"),
         ..Traits::PLAIN
     },
@@ -364,11 +339,7 @@ pub(super) const NEMOTRON_H_LATENT: ModelClass = ModelClass {
         SETTINGS,
         EXPERT_SETTINGS,
         PREDICTION_SETTINGS,
-        &[setting(
-            Kind::Required,
-            "moe_latent_size",
-            &["moe_latent_size"],
-        )],
+        &[setting(Kind::Required, "moe_latent_size", &["moe_latent_size"])],
     ],
     traits: Traits {
         config_sign: Some("moe_latent_size"),

@@ -9,52 +9,20 @@ use crate::arch::dims::Dim;
 use crate::arch::table::{Default, Kind, ModelClass, Sign, TensorRule, Traits, same, setting};
 
 const TENSORS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "embeddings.word_embeddings",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
+    same("token_embd", "embeddings.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
     same(
         "token_types",
         "embeddings.token_type_embeddings",
         &[Dim::Field("type_vocab_size"), Dim::Hidden],
     ),
     same("token_embd_norm", "emb_ln", &[Dim::Hidden]),
-    same(
-        "blk.{i}.attn_qkv",
-        "encoder.layers.{i}.attn.Wqkv",
-        &[THREEFOLD, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_output",
-        "encoder.layers.{i}.attn.out_proj",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_output_norm",
-        "encoder.layers.{i}.norm1",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_up",
-        "encoder.layers.{i}.mlp.fc11",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_gate",
-        "encoder.layers.{i}.mlp.fc12",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "encoder.layers.{i}.mlp.fc2",
-        &[Dim::Hidden, Dim::Inner],
-    ),
-    same(
-        "blk.{i}.layer_output_norm",
-        "encoder.layers.{i}.norm2",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.attn_qkv", "encoder.layers.{i}.attn.Wqkv", &[THREEFOLD, Dim::Hidden]),
+    same("blk.{i}.attn_output", "encoder.layers.{i}.attn.out_proj", &[Dim::Hidden, Dim::Hidden]),
+    same("blk.{i}.attn_output_norm", "encoder.layers.{i}.norm1", &[Dim::Hidden]),
+    same("blk.{i}.ffn_up", "encoder.layers.{i}.mlp.fc11", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_gate", "encoder.layers.{i}.mlp.fc12", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "encoder.layers.{i}.mlp.fc2", &[Dim::Hidden, Dim::Inner]),
+    same("blk.{i}.layer_output_norm", "encoder.layers.{i}.norm2", &[Dim::Hidden]),
 ];
 
 /// The field of the longest text, and the length of the texts of the training, which GGUF has.
@@ -97,26 +65,9 @@ pub(super) const NOMIC_BERT: ModelClass = ModelClass {
         ("layer_norm_eps", "layer_norm_epsilon"),
         ("rope_theta", "rotary_emb_base"),
     ],
-    biases: &[(
-        "",
-        &[
-            "token_embd_norm",
-            "blk.{i}.attn_output_norm",
-            "blk.{i}.layer_output_norm",
-        ],
-    )],
+    biases: &[("", &["token_embd_norm", "blk.{i}.attn_output_norm", "blk.{i}.layer_output_norm"])],
     tensors: &[TENSORS],
-    settings: &[
-        SETTINGS,
-        &[setting(
-            Kind::Trained(LENGTHS),
-            "context_length",
-            &["n_positions"],
-        )],
-    ],
-    traits: Traits {
-        sign: Sign::Rest,
-        ..BERT.traits
-    },
+    settings: &[SETTINGS, &[setting(Kind::Trained(LENGTHS), "context_length", &["n_positions"])]],
+    traits: Traits { sign: Sign::Rest, ..BERT.traits },
     ..BERT
 };

@@ -12,16 +12,8 @@ use crate::arch::table::{
 
 /// Norms of all queries and of all keys.
 pub(super) const WIDE_NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_q_norm",
-        "model.layers.{i}.self_attn.q_norm",
-        &[Dim::Queries],
-    ),
-    same(
-        "blk.{i}.attn_k_norm",
-        "model.layers.{i}.self_attn.k_norm",
-        &[Dim::Keys],
-    ),
+    same("blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_norm", &[Dim::Queries]),
+    same("blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_norm", &[Dim::Keys]),
 ];
 
 /// Norms have no weights.
@@ -43,10 +35,7 @@ pub(super) const OLMO: ModelClass = ModelClass {
     biases: &[],
     tensors: &[&[ENDS[0], ENDS[2]], ROTATED, VALUES, MLP],
     settings: &[&[number("attention.clamp_kqv", &["clip_qkv"])]],
-    traits: Traits {
-        head_dim: HeadDim::Derived,
-        ..Traits::PLAIN
-    },
+    traits: Traits { head_dim: HeadDim::Derived, ..Traits::PLAIN },
     ..OLMO2
 };
 
@@ -68,10 +57,7 @@ pub(super) const OLMO2: ModelClass = ModelClass {
     tensors: &[ENDS, LATER_NORMS, QUERIES, VALUES, WIDE_NORMS, MLP],
     other_tensors: &[],
     settings: &[],
-    traits: Traits {
-        needs_output: true,
-        ..Traits::PLAIN
-    },
+    traits: Traits { needs_output: true, ..Traits::PLAIN },
 };
 
 pub(super) const OLMO3: ModelClass = ModelClass {

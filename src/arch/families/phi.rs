@@ -15,11 +15,7 @@ const FUSED_ATTENTION: &[TensorRule] = &[
         "model.layers.{i}.self_attn.qkv_proj",
         &[Dim::Sum(&[Dim::Queries, Dim::Keys, Dim::Keys]), Dim::Hidden],
     ),
-    same(
-        "blk.{i}.attn_output",
-        "model.layers.{i}.self_attn.o_proj",
-        &[Dim::Hidden, Dim::Queries],
-    ),
+    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Dim::Hidden, Dim::Queries]),
 ];
 
 pub(super) const PHI3: ModelClass = ModelClass {
@@ -39,21 +35,10 @@ pub(super) const PHI3: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, FUSED_ATTENTION, FUSED_MLP],
     other_tensors: &[],
     settings: &[&[
-        count(
-            "rope.scaling.original_context_length",
-            &["original_max_position_embeddings"],
-        ),
-        setting(
-            Kind::Rotating,
-            "rope.dimension_count",
-            &["partial_rotary_factor"],
-        ),
+        count("rope.scaling.original_context_length", &["original_max_position_embeddings"]),
+        setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
         // 0 tells Phi 4 from Phi 3 in llama.cpp.
-        setting(
-            Kind::OrZero,
-            "attention.sliding_window",
-            &["sliding_window"],
-        ),
+        setting(Kind::OrZero, "attention.sliding_window", &["sliding_window"]),
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
@@ -70,21 +55,9 @@ const PHI2_TENSORS: &[TensorRule] = &[
     ENDS[2],
     NORMS[0],
     VALUES[0],
-    same(
-        "blk.{i}.attn_output",
-        "model.layers.{i}.self_attn.dense",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.mlp.fc1",
-        &[FOURFOLD, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "model.layers.{i}.mlp.fc2",
-        &[Dim::Hidden, FOURFOLD],
-    ),
+    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.dense", &[Dim::Hidden, Dim::Hidden]),
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.fc1", &[FOURFOLD, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.fc2", &[Dim::Hidden, FOURFOLD]),
 ];
 
 pub(super) const PHI2: ModelClass = ModelClass {
@@ -95,10 +68,7 @@ pub(super) const PHI2: ModelClass = ModelClass {
         ("max_position_embeddings", Default::Int(2048)),
         ("layer_norm_eps", Default::Float(1e-5)),
     ],
-    implied: &[
-        ("hidden_act", Default::Text("gelu_new")),
-        ("qk_layernorm", Default::Bool(false)),
-    ],
+    implied: &[("hidden_act", Default::Text("gelu_new")), ("qk_layernorm", Default::Bool(false))],
     own_fields: &[],
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     biases: &[(
@@ -118,17 +88,9 @@ pub(super) const PHI2: ModelClass = ModelClass {
     tensors: &[PHI2_TENSORS, QUERIES],
     other_tensors: &[],
     settings: &[&[
-        setting(
-            Kind::TimesHidden(4),
-            "feed_forward_length",
-            &["intermediate_size"],
-        ),
+        setting(Kind::TimesHidden(4), "feed_forward_length", &["intermediate_size"]),
         count("attention.head_count_kv", &["num_attention_heads"]),
-        setting(
-            Kind::Rotating,
-            "rope.dimension_count",
-            &["partial_rotary_factor"],
-        ),
+        setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,

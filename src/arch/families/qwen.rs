@@ -11,11 +11,7 @@ use crate::arch::table::{
 };
 
 pub(super) const EXPERTS: &[TensorRule] = &[
-    same(
-        "blk.{i}.ffn_gate_inp",
-        "model.layers.{i}.mlp.gate",
-        &[Dim::Experts, Dim::Hidden],
-    ),
+    same("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.gate", &[Dim::Experts, Dim::Hidden]),
     experts(
         "blk.{i}.ffn_gate_exps",
         "model.layers.{i}.mlp.experts.{e}.gate_proj",
@@ -54,11 +50,7 @@ const fn half(half: usize, gguf: &'static str) -> TensorRule {
         "model.layers.{i}.mlp.experts.gate_up_proj",
         (
             Transform::Halves(half),
-            &[
-                Dim::Experts,
-                Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner]),
-                Dim::Hidden,
-            ],
+            &[Dim::Experts, Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner]), Dim::Hidden],
             &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
         ),
     )
@@ -99,10 +91,7 @@ pub(super) const QWEN2: ModelClass = ModelClass {
         ("rms_norm_eps", Default::Float(1e-6)),
         ("rope_theta", Default::Float(10_000.0)),
     ],
-    implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("use_sliding_window", Default::Bool(false)),
-    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("use_sliding_window", Default::Bool(false))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
@@ -110,11 +99,7 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     other_tensors: &[],
     // Models that embed texts have one.
     settings: &[&[count(POOLING, &[POOLING])]],
-    traits: Traits {
-        reads_causal: true,
-        default_window: Some(4096),
-        ..Traits::PLAIN
-    },
+    traits: Traits { reads_causal: true, default_window: Some(4096), ..Traits::PLAIN },
 };
 
 pub(super) const QWEN3: ModelClass = ModelClass {
@@ -136,11 +121,7 @@ pub(super) const QWEN3: ModelClass = ModelClass {
 /// Settings of classifiers, which llama.cpp makes rerankers.
 const RANK_SETTINGS: &[Setting] = &[
     setting(Kind::Fixed(RANK), POOLING, &[]),
-    setting(
-        Kind::Labels(true),
-        "classifier.output_labels",
-        &["id2label"],
-    ),
+    setting(Kind::Labels(true), "classifier.output_labels", &["id2label"]),
 ];
 
 /// Qwen 3 whose output is a classifier: a reranker has two classes, "yes" and "no".
@@ -158,11 +139,8 @@ pub(super) const QWEN3_RERANKER: ModelClass = ModelClass {
 };
 
 /// Embedding, last norm and classifier.
-const CLASSIFIER_ENDS: &[TensorRule] = &[
-    ENDS[0],
-    ENDS[1],
-    same("cls.output", "score", &[Dim::Labels, Dim::Hidden]),
-];
+const CLASSIFIER_ENDS: &[TensorRule] =
+    &[ENDS[0], ENDS[1], same("cls.output", "score", &[Dim::Labels, Dim::Hidden])];
 
 pub(super) const QWEN2_MOE: ModelClass = ModelClass {
     gguf: "qwen2moe",
@@ -191,10 +169,7 @@ pub(super) const QWEN2_MOE: ModelClass = ModelClass {
     other_tensors: FUSED_EXPERTS,
     settings: &[&[
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
-        count(
-            "expert_shared_feed_forward_length",
-            &["shared_expert_intermediate_size"],
-        ),
+        count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
     ]],
     ..QWEN2
 };
@@ -224,10 +199,7 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, EXPERTS],
     other_tensors: FUSED_EXPERTS,
-    settings: &[&[count(
-        "expert_feed_forward_length",
-        &["moe_intermediate_size"],
-    )]],
+    settings: &[&[count("expert_feed_forward_length", &["moe_intermediate_size"])]],
     traits: Traits {
         lost_windows: LostWindows::Everywhere,
         default_window: Some(4096),

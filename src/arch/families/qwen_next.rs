@@ -31,18 +31,8 @@ const FULL_ATTENTION: &[TensorRule] = &[
         "model.layers.{i}.self_attn.q_proj",
         &[Dim::Sum(&[Dim::Queries, Dim::Queries]), Dim::Hidden],
     ),
-    only(
-        FULL,
-        "blk.{i}.attn_k",
-        "model.layers.{i}.self_attn.k_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
-    only(
-        FULL,
-        "blk.{i}.attn_v",
-        "model.layers.{i}.self_attn.v_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
+    only(FULL, "blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Dim::Keys, Dim::Hidden]),
+    only(FULL, "blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[Dim::Keys, Dim::Hidden]),
     only(
         FULL,
         "blk.{i}.attn_output",
@@ -68,16 +58,8 @@ const fn part(part: LinearPart, gguf: &'static str, gguf_shape: &'static [Dim]) 
 }
 
 const LINEAR_ATTENTION: &[TensorRule] = &[
-    part(
-        LinearPart::Projections,
-        "blk.{i}.attn_qkv",
-        &[PROJECTIONS, Dim::Hidden],
-    ),
-    part(
-        LinearPart::Gate,
-        "blk.{i}.attn_gate",
-        &[VALUES, Dim::Hidden],
-    ),
+    part(LinearPart::Projections, "blk.{i}.attn_qkv", &[PROJECTIONS, Dim::Hidden]),
+    part(LinearPart::Gate, "blk.{i}.attn_gate", &[VALUES, Dim::Hidden]),
     only(
         LINEAR,
         "blk.{i}.ssm_ba",
@@ -97,12 +79,7 @@ const LINEAR_ATTENTION: &[TensorRule] = &[
     TensorRule {
         transform: Transform::NegExp,
         is_whole_name: true,
-        ..only(
-            LINEAR,
-            "blk.{i}.ssm_a",
-            "model.layers.{i}.linear_attn.A_log",
-            &[VALUE_HEADS],
-        )
+        ..only(LINEAR, "blk.{i}.ssm_a", "model.layers.{i}.linear_attn.A_log", &[VALUE_HEADS])
     },
     TensorRule {
         is_whole_name: true,
@@ -113,12 +90,7 @@ const LINEAR_ATTENTION: &[TensorRule] = &[
             &[VALUE_HEADS],
         )
     },
-    only(
-        LINEAR,
-        "blk.{i}.ssm_norm",
-        "model.layers.{i}.linear_attn.norm",
-        &[VALUE],
-    ),
+    only(LINEAR, "blk.{i}.ssm_norm", "model.layers.{i}.linear_attn.norm", &[VALUE]),
     only(
         LINEAR,
         "blk.{i}.ssm_out",
@@ -134,10 +106,7 @@ const fn values(
     hf: &'static str,
     shape: &'static [Dim],
 ) -> TensorRule {
-    TensorRule {
-        transform: Transform::ValueHeads(part),
-        ..only(LINEAR, gguf, hf, shape)
-    }
+    TensorRule { transform: Transform::ValueHeads(part), ..only(LINEAR, gguf, hf, shape) }
 }
 
 /// As [`LINEAR_ATTENTION`], with a matrix for each part.
@@ -193,12 +162,7 @@ const SPLIT_ATTENTION: &[TensorRule] = &[
             &[VALUE_HEADS],
         )
     },
-    only(
-        LINEAR,
-        "blk.{i}.ssm_norm",
-        "model.layers.{i}.linear_attn.norm",
-        &[VALUE],
-    ),
+    only(LINEAR, "blk.{i}.ssm_norm", "model.layers.{i}.linear_attn.norm", &[VALUE]),
     values(
         ValuePart::Columns,
         "blk.{i}.ssm_out",
@@ -209,38 +173,20 @@ const SPLIT_ATTENTION: &[TensorRule] = &[
 
 const SETTINGS: &[Setting] = &[
     count("expert_feed_forward_length", &["moe_intermediate_size"]),
-    count(
-        "expert_shared_feed_forward_length",
-        &["shared_expert_intermediate_size"],
-    ),
+    count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
     count("ssm.conv_kernel", &["linear_conv_kernel_dim"]),
     count("ssm.state_size", &["linear_key_head_dim"]),
     count("ssm.group_count", &["linear_num_key_heads"]),
     count("ssm.time_step_rank", &["linear_num_value_heads"]),
-    setting(
-        Kind::Product,
-        "ssm.inner_size",
-        &["linear_value_head_dim", "linear_num_value_heads"],
-    ),
-    setting(
-        Kind::Layers("linear_attention"),
-        "attention.recurrent_layers",
-        &[],
-    ),
+    setting(Kind::Product, "ssm.inner_size", &["linear_value_head_dim", "linear_num_value_heads"]),
+    setting(Kind::Layers("linear_attention"), "attention.recurrent_layers", &[]),
     count("full_attention_interval", &["full_attention_interval"]),
-    setting(
-        Kind::Rotating,
-        "rope.dimension_count",
-        &["partial_rotary_factor"],
-    ),
+    setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
 ];
 
 /// How heads rotate by the axes of an image, which llama.cpp needs for text as well.
-const AXES: &[Setting] = &[setting(
-    Kind::Sections([11, 11, 10, 0]),
-    "rope.dimension_sections",
-    &[],
-)];
+const AXES: &[Setting] =
+    &[setting(Kind::Sections([11, 11, 10, 0]), "rope.dimension_sections", &[])];
 
 /// The layer that predicts a further token: full attention, and what makes its input.
 const PREDICTION_NAMES: PredictionNames = PredictionNames {
@@ -322,18 +268,8 @@ pub(super) const QWEN3_5: ModelClass = ModelClass {
         ("linear_num_value_heads", Default::Int(32)),
         ("full_attention_interval", Default::Int(4)),
     ],
-    implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-    ],
-    tensors: &[
-        ENDS,
-        POST_NORMS,
-        FULL_ATTENTION,
-        SPLIT_ATTENTION,
-        MLP,
-        PREDICTION,
-    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("attention_bias", Default::Bool(false))],
+    tensors: &[ENDS, POST_NORMS, FULL_ATTENTION, SPLIT_ATTENTION, MLP, PREDICTION],
     other_tensors: &[],
     settings: &[SETTINGS, PREDICTION_SETTINGS, AXES],
     ..QWEN3_NEXT
@@ -341,10 +277,7 @@ pub(super) const QWEN3_5: ModelClass = ModelClass {
 
 pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
     gguf: "qwen35moe",
-    classes: &[
-        "Qwen3_5MoeForCausalLM",
-        "Qwen3_5MoeForConditionalGeneration",
-    ],
+    classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
     model_type: "qwen3_5_moe_text",
     defaults: &[
         ("max_position_embeddings", Default::Int(32_768)),

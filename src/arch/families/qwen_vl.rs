@@ -14,11 +14,8 @@ use crate::arch::table::{
 const SECTIONS: &[Setting] = &[setting(Kind::TextSections, "rope.dimension_sections", &[])];
 
 /// Layers behind which features of an image are added.
-const IMAGE_LAYERS: &[Setting] = &[setting(
-    Kind::Length,
-    "n_deepstack_layers",
-    &["vision_config", "deepstack_visual_indexes"],
-)];
+const IMAGE_LAYERS: &[Setting] =
+    &[setting(Kind::Length, "n_deepstack_layers", &["vision_config", "deepstack_visual_indexes"])];
 
 /// All experts of a layer in one tensor, as published models have them: matrices are `[in, out]`.
 const FUSED_EXPERTS: &[TensorRule] = &[
@@ -42,11 +39,7 @@ const fn half(half: usize, gguf: &'static str) -> TensorRule {
         "model.layers.{i}.mlp.experts.gate_up_proj",
         (
             Transform::TransposedHalves(half),
-            &[
-                Dim::Experts,
-                Dim::Hidden,
-                Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner]),
-            ],
+            &[Dim::Experts, Dim::Hidden, Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner])],
             &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
         ),
     )
@@ -66,10 +59,7 @@ pub(super) const QWEN2_VL: ModelClass = ModelClass {
         ("rope_theta", Default::Float(1e6)),
     ],
     settings: &[SECTIONS],
-    traits: Traits {
-        reads_causal: false,
-        ..QWEN2.traits
-    },
+    traits: Traits { reads_causal: false, ..QWEN2.traits },
     ..QWEN2
 };
 
@@ -84,10 +74,7 @@ pub(super) const QWEN3_VL: ModelClass = ModelClass {
         ("rope_theta", Default::Float(500_000.0)),
     ],
     settings: &[QWEN3.settings[0], SECTIONS, IMAGE_LAYERS],
-    traits: Traits {
-        reads_causal: false,
-        ..QWEN3.traits
-    },
+    traits: Traits { reads_causal: false, ..QWEN3.traits },
     ..QWEN3
 };
 
@@ -96,10 +83,7 @@ pub(super) const QWEN3_VL_RERANKER: ModelClass = ModelClass {
     classes: QWEN3_RERANKER.classes,
     tensors: QWEN3_RERANKER.tensors,
     settings: &[QWEN3_RERANKER.settings[0], SECTIONS, IMAGE_LAYERS],
-    traits: Traits {
-        reads_causal: false,
-        ..QWEN3_RERANKER.traits
-    },
+    traits: Traits { reads_causal: false, ..QWEN3_RERANKER.traits },
     ..QWEN3_VL
 };
 

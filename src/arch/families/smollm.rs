@@ -24,16 +24,10 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
         ("rope_theta", Default::Float(2e6)),
         ("tie_word_embeddings", Default::Bool(true)),
     ],
-    implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("use_sliding_window", Default::Bool(false)),
-    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("use_sliding_window", Default::Bool(false))],
     own_fields: &[],
     equal_fields: &[],
-    biases: &[
-        ("attention_bias", ATTENTION_BIASES),
-        ("mlp_bias", MLP_BIASES),
-    ],
+    biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     other_tensors: &[],
     settings: &[SETTINGS],
@@ -61,10 +55,6 @@ pub(super) const ARCEE: ModelClass = ModelClass {
         ("mlp_bias", &["blk.{i}.ffn_up", "blk.{i}.ffn_down"]),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, UNGATED_MLP],
-    traits: Traits {
-        head_dim: HeadDim::Stated,
-        stores_rope_factors: true,
-        ..Traits::PLAIN
-    },
+    traits: Traits { head_dim: HeadDim::Stated, stores_rope_factors: true, ..Traits::PLAIN },
     ..SMOLLM3
 };

@@ -21,16 +21,8 @@ const INDEXER: &[TensorRule] = &[
         "model.layers.{i}.self_attn.indexer.wq_b",
         &[Dim::Product(&[HEADS, HEAD]), QUERY_RANK],
     ),
-    same(
-        "blk.{i}.indexer.attn_k",
-        "model.layers.{i}.self_attn.indexer.wk",
-        &[HEAD, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.indexer.k_norm",
-        "model.layers.{i}.self_attn.indexer.k_norm",
-        &[HEAD],
-    ),
+    same("blk.{i}.indexer.attn_k", "model.layers.{i}.self_attn.indexer.wk", &[HEAD, Dim::Hidden]),
+    same("blk.{i}.indexer.k_norm", "model.layers.{i}.self_attn.indexer.k_norm", &[HEAD]),
     same(
         "blk.{i}.indexer.proj",
         "model.layers.{i}.self_attn.indexer.weights_proj",
@@ -126,11 +118,7 @@ pub(super) const GLM5: ModelClass = ModelClass {
         SETTINGS,
         PREDICTION_SETTINGS,
         INDEXER_SETTINGS,
-        &[setting(
-            Kind::InEachLayer("full"),
-            "attention.indexer.types",
-            &["indexer_types"],
-        )],
+        &[setting(Kind::InEachLayer("full"), "attention.indexer.types", &["indexer_types"])],
     ],
     traits: Traits {
         also_implied: &[

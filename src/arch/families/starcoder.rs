@@ -10,28 +10,15 @@ use crate::arch::table::{
 
 /// The feed-forward layer without a gate.
 const PLAIN_MLP: &[TensorRule] = &[
-    same(
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.mlp.c_fc",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "model.layers.{i}.mlp.c_proj",
-        &[Dim::Hidden, Dim::Inner],
-    ),
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.c_fc", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.c_proj", &[Dim::Hidden, Dim::Inner]),
 ];
 
 /// Norms, of which models with a parallel residual have only the first.
 const STABLE_NORMS: &[TensorRule] = &[
     NORMS[0],
     // llama.cpp goes by this norm, and not by the flag.
-    only(
-        Need::Unless("use_parallel_residual"),
-        NORMS[1].gguf,
-        NORMS[1].hf,
-        &[Dim::Hidden],
-    ),
+    only(Need::Unless("use_parallel_residual"), NORMS[1].gguf, NORMS[1].hf, &[Dim::Hidden]),
 ];
 
 pub(super) const STARCODER2: ModelClass = ModelClass {
@@ -61,18 +48,12 @@ pub(super) const STARCODER2: ModelClass = ModelClass {
                 "blk.{i}.ffn_down",
             ],
         ),
-        (
-            "",
-            &["blk.{i}.attn_norm", "blk.{i}.ffn_norm", "output_norm"],
-        ),
+        ("", &["blk.{i}.attn_norm", "blk.{i}.ffn_norm", "output_norm"]),
     ],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, PLAIN_MLP],
     other_tensors: &[],
     settings: &[],
-    traits: Traits {
-        lost_windows: LostWindows::Everywhere,
-        ..Traits::PLAIN
-    },
+    traits: Traits { lost_windows: LostWindows::Everywhere, ..Traits::PLAIN },
 };
 
 /// Source: `conversion/stablelm.py` of llama.cpp.
@@ -87,31 +68,17 @@ pub(super) const STABLELM: ModelClass = ModelClass {
         ("rope_theta", Default::Float(10_000.0)),
         ("use_parallel_residual", Default::Bool(false)),
     ],
-    implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("qk_layernorm", Default::Bool(false)),
-    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("qk_layernorm", Default::Bool(false))],
     own_fields: &[],
     biases: &[
-        (
-            "use_qkv_bias",
-            &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"],
-        ),
+        ("use_qkv_bias", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"]),
         ("", &["blk.{i}.attn_norm", "output_norm"]),
         ("", &["blk.{i}.ffn_norm"]),
     ],
     tensors: &[ENDS, STABLE_NORMS, QUERIES, VALUES, MLP],
     settings: &[&[
-        setting(
-            Kind::Rotating,
-            "rope.dimension_count",
-            &["partial_rotary_factor"],
-        ),
-        setting(
-            Kind::Flag,
-            "use_parallel_residual",
-            &["use_parallel_residual"],
-        ),
+        setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
+        setting(Kind::Flag, "use_parallel_residual", &["use_parallel_residual"]),
     ]],
     traits: Traits {
         has_fixed_rope: true,

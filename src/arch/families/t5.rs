@@ -15,28 +15,16 @@ const BUCKETS: Dim = Dim::Field("relative_attention_num_buckets");
 
 const ENCODER_ENDS: &[TensorRule] = &[
     same("token_embd", "shared", &[Dim::Vocab, Dim::Hidden]),
-    same(
-        "enc.output_norm",
-        "encoder.final_layer_norm",
-        &[Dim::Hidden],
-    ),
+    same("enc.output_norm", "encoder.final_layer_norm", &[Dim::Hidden]),
 ];
 
 const DECODER_ENDS: &[TensorRule] = &[
-    same(
-        "dec.output_norm",
-        "decoder.final_layer_norm",
-        &[Dim::Hidden],
-    ),
+    same("dec.output_norm", "decoder.final_layer_norm", &[Dim::Hidden]),
     same("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
 ];
 
 const ENCODER: &[TensorRule] = &[
-    same(
-        "enc.blk.{i}.attn_norm",
-        "encoder.block.{i}.layer.0.layer_norm",
-        &[Dim::Hidden],
-    ),
+    same("enc.blk.{i}.attn_norm", "encoder.block.{i}.layer.0.layer_norm", &[Dim::Hidden]),
     same(
         "enc.blk.{i}.attn_q",
         "encoder.block.{i}.layer.0.SelfAttention.q",
@@ -57,11 +45,7 @@ const ENCODER: &[TensorRule] = &[
         "encoder.block.{i}.layer.0.SelfAttention.o",
         &[Dim::Hidden, Dim::Queries],
     ),
-    same(
-        "enc.blk.{i}.ffn_norm",
-        "encoder.block.{i}.layer.1.layer_norm",
-        &[Dim::Hidden],
-    ),
+    same("enc.blk.{i}.ffn_norm", "encoder.block.{i}.layer.1.layer_norm", &[Dim::Hidden]),
     same(
         "enc.blk.{i}.ffn_down",
         "encoder.block.{i}.layer.1.DenseReluDense.wo",
@@ -70,11 +54,7 @@ const ENCODER: &[TensorRule] = &[
 ];
 
 const DECODER: &[TensorRule] = &[
-    same(
-        "dec.blk.{i}.attn_norm",
-        "decoder.block.{i}.layer.0.layer_norm",
-        &[Dim::Hidden],
-    ),
+    same("dec.blk.{i}.attn_norm", "decoder.block.{i}.layer.0.layer_norm", &[Dim::Hidden]),
     same(
         "dec.blk.{i}.attn_q",
         "decoder.block.{i}.layer.0.SelfAttention.q",
@@ -95,11 +75,7 @@ const DECODER: &[TensorRule] = &[
         "decoder.block.{i}.layer.0.SelfAttention.o",
         &[Dim::Hidden, Dim::Queries],
     ),
-    same(
-        "dec.blk.{i}.cross_attn_norm",
-        "decoder.block.{i}.layer.1.layer_norm",
-        &[Dim::Hidden],
-    ),
+    same("dec.blk.{i}.cross_attn_norm", "decoder.block.{i}.layer.1.layer_norm", &[Dim::Hidden]),
     same(
         "dec.blk.{i}.cross_attn_q",
         "decoder.block.{i}.layer.1.EncDecAttention.q",
@@ -120,11 +96,7 @@ const DECODER: &[TensorRule] = &[
         "decoder.block.{i}.layer.1.EncDecAttention.o",
         &[Dim::Hidden, Dim::Queries],
     ),
-    same(
-        "dec.blk.{i}.ffn_norm",
-        "decoder.block.{i}.layer.2.layer_norm",
-        &[Dim::Hidden],
-    ),
+    same("dec.blk.{i}.ffn_norm", "decoder.block.{i}.layer.2.layer_norm", &[Dim::Hidden]),
     same(
         "dec.blk.{i}.ffn_down",
         "decoder.block.{i}.layer.2.DenseReluDense.wo",
@@ -206,16 +178,8 @@ const SETTINGS: &[Setting] = &[
 ];
 
 const DECODER_SETTINGS: &[Setting] = &[
-    setting(
-        Kind::Required,
-        "decoder_block_count",
-        &["num_decoder_layers"],
-    ),
-    setting(
-        Kind::Required,
-        "decoder_start_token_id",
-        &["decoder_start_token_id"],
-    ),
+    setting(Kind::Required, "decoder_block_count", &["num_decoder_layers"]),
+    setting(Kind::Required, "decoder_start_token_id", &["decoder_start_token_id"]),
 ];
 
 pub(super) const T5: ModelClass = ModelClass {
@@ -258,12 +222,7 @@ pub(super) const T5: ModelClass = ModelClass {
     ],
     other_tensors: &[],
     settings: &[DECODER_SETTINGS, SETTINGS],
-    traits: Traits {
-        config_text: GATED,
-        sign: HAS_GATES,
-        also_implied: WITH_GATES,
-        ..TRAITS
-    },
+    traits: Traits { config_text: GATED, sign: HAS_GATES, also_implied: WITH_GATES, ..TRAITS },
 };
 
 /// What `feed_forward_proj` says a second time, of layers with gates, and whether transformers
@@ -275,10 +234,8 @@ const WITH_GATES: &[(&str, Default)] = &[
 ];
 
 /// As [`WITH_GATES`], of layers without gates.
-const WITHOUT_GATES: &[(&str, Default)] = &[
-    ("dense_act_fn", Default::Text("relu")),
-    ("is_gated_act", Default::Bool(false)),
-];
+const WITHOUT_GATES: &[(&str, Default)] =
+    &[("dense_act_fn", Default::Text("relu")), ("is_gated_act", Default::Bool(false))];
 
 /// What configs say of gates.
 const GATED: Option<(&str, &str)> = Some(("feed_forward_proj", "gated-gelu"));
@@ -334,11 +291,7 @@ pub(super) const UMT5: ModelClass = ModelClass {
         DECODER_GATED,
         DECODER_BIASES,
     ],
-    traits: Traits {
-        sign: EVERY_LAYER,
-        also_implied: WITH_GATES,
-        ..TRAITS
-    },
+    traits: Traits { sign: EVERY_LAYER, also_implied: WITH_GATES, ..TRAITS },
     ..T5
 };
 
@@ -380,11 +333,7 @@ pub(super) const T5_UNGATED_ENCODER: ModelClass = ModelClass {
         ("relative_attention_max_distance", Default::Int(128)),
     ],
     tensors: &[ENCODER_ENDS, ENCODER, ENCODER_UNGATED, ENCODER_BIAS],
-    traits: Traits {
-        ties_output: true,
-        also_implied: WITHOUT_GATES,
-        ..TRAITS
-    },
+    traits: Traits { ties_output: true, also_implied: WITHOUT_GATES, ..TRAITS },
     ..T5_ENCODER
 };
 

@@ -104,10 +104,7 @@ impl Fields {
             .collect::<Option<Vec<_>>>()
             .map(Value::from);
         let Some(kinds) = kinds else {
-            let what = format!(
-                "{pattern} has layers that llama.cpp's {} has not",
-                class.gguf
-            );
+            let what = format!("{pattern} has layers that llama.cpp's {} has not", class.gguf);
             return Err(wrong(LETTERS, what));
         };
         self.0.insert(LAYER_KINDS.to_owned(), kinds);

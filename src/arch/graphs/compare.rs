@@ -25,10 +25,7 @@ pub(crate) enum GraphProblem {
     /// A key has a value that it cannot have beside others.
     Value { key: String, what: String },
     /// A tensor is missing.
-    Missing {
-        tensor: String,
-        architecture: String,
-    },
+    Missing { tensor: String, architecture: String },
     /// A tensor has another shape than the keys say.
     Shape {
         tensor: String,
@@ -38,10 +35,7 @@ pub(crate) enum GraphProblem {
         sizes: String,
     },
     /// A tensor is there for which llama.cpp has no place.
-    NoPlace {
-        tensor: String,
-        architecture: String,
-    },
+    NoPlace { tensor: String, architecture: String },
 }
 
 impl GraphProblem {
@@ -67,29 +61,14 @@ impl Display for GraphProblem {
         match self {
             Self::Key(key) => write!(f, "the key `{key}` is missing, which llama.cpp needs"),
             Self::Value { key, what } => write!(f, "the key `{key}`: {what}"),
-            Self::Missing {
-                tensor,
-                architecture,
-            } => {
-                write!(
-                    f,
-                    "tensor `{tensor}` is missing, which llama.cpp's {architecture} needs"
-                )
+            Self::Missing { tensor, architecture } => {
+                write!(f, "tensor `{tensor}` is missing, which llama.cpp's {architecture} needs")
             }
-            Self::Shape {
-                tensor,
-                architecture,
-                found,
-                expected,
-                sizes,
-            } => write!(
+            Self::Shape { tensor, architecture, found, expected, sizes } => write!(
                 f,
                 "tensor `{tensor}` has the shape {found:?}, and llama.cpp's {architecture} has room for {expected:?} ({sizes})"
             ),
-            Self::NoPlace {
-                tensor,
-                architecture,
-            } => write!(
+            Self::NoPlace { tensor, architecture } => write!(
                 f,
                 "llama.cpp's {architecture} has no place for the tensor `{tensor}`, and loads no file with more tensors than it knows"
             ),
@@ -131,12 +110,7 @@ fn of_facts<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a [usize])>,
     tokens: u64,
 ) -> Vec<GraphProblem> {
-    let facts = GgufFacts {
-        architecture,
-        tokens,
-        keys,
-        tensors: tensors.collect(),
-    };
+    let facts = GgufFacts { architecture, tokens, keys, tensors: tensors.collect() };
     if architecture == CLIP {
         return towers::problems(&facts);
     }
@@ -228,11 +202,7 @@ fn group_problem(facts: &GgufFacts<'_>) -> Option<GraphProblem> {
 }
 
 fn tensor_problems(graph: &Graph, facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
-    let mut comparison = Comparison {
-        facts,
-        known: HashSet::new(),
-        problems: Vec::new(),
-    };
+    let mut comparison = Comparison { facts, known: HashSet::new(), problems: Vec::new() };
     let layers = loaded_layers(graph, facts);
     for (when, rows) in graph.tensors {
         for row in rows.iter().flat_map(|rows| rows.iter()) {
@@ -296,10 +266,8 @@ impl Comparison<'_> {
         match self.facts.tensors.get(name.as_str()) {
             None if is_needed => {
                 let architecture = architecture();
-                self.problems.push(GraphProblem::Missing {
-                    tensor: name,
-                    architecture,
-                });
+                self.problems
+                    .push(GraphProblem::Missing { tensor: name, architecture });
             }
             Some(shape) if has_place => {
                 let sizes: Vec<_> = row

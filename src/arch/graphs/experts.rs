@@ -44,10 +44,8 @@ const SHARED_OR_WIDE: &[Row] = shared_experts!(Size::Or(&[FF_SHARED, FF]));
 const ONE_SHARED: &[Row] = shared_experts!(FF_EXPERT);
 const ALL_SHARED: &[Row] = shared_experts!(Size::Product(&[FF_EXPERT, SHARED_COUNT]));
 const ALL_SHARED_SHARE: &[Row] = shared_experts!(Size::Product(&[FF_SHARE, SHARED_COUNT]));
-const ALL_SHARED_OWN: &[Row] = shared_experts!(Size::Product(&[
-    Size::Or(&[FF_SHARED, FF_EXPERT]),
-    SHARED_COUNT
-]));
+const ALL_SHARED_OWN: &[Row] =
+    shared_experts!(Size::Product(&[Size::Or(&[FF_SHARED, FF_EXPERT]), SHARED_COUNT]));
 
 const SHARED_GATE: &[Row] = rows! {
     "blk.{i}.ffn_gate_inp_shexp.weight" [EMBD];
@@ -102,10 +100,8 @@ const GEMMA4_INPUTS: &[Row] = rows! {
     "blk.{i}.post_norm.weight" [EMBD];
 };
 
-const FULL_HEAD: Size = Size::Or(&[
-    Size::Key("attention.key_length"),
-    Size::Quotient(&[EMBD, HEADS]),
-]);
+const FULL_HEAD: Size =
+    Size::Or(&[Size::Key("attention.key_length"), Size::Quotient(&[EMBD, HEADS])]);
 
 const GEMMA4_ROPE: &[Row] = rows! {
     "rope_freqs.weight" [Size::Quotient(&[FULL_HEAD, Size::N(2)])];
@@ -120,10 +116,8 @@ const GEMMA4_LAYERS: &[Row] = rows! {
 };
 
 /// Layers behind these use the keys of earlier ones.
-const OWN_KEYS: When = Not(&From(Size::Minus(&[
-    Size::Key("block_count"),
-    Size::Key("attention.shared_kv_layers"),
-])));
+const OWN_KEYS: When =
+    Not(&From(Size::Minus(&[Size::Key("block_count"), Size::Key("attention.shared_kv_layers")])));
 
 const GEMMA4_KEYS: &[Row] = rows! {
     "blk.{i}.attn_k.weight" [EMBD, KEYS] unless "blk.{i}.attn_qkv.weight";

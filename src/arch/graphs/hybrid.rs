@@ -19,15 +19,8 @@ const RANK: Size = Size::Key("ssm.time_step_rank");
 const GROUPS: Size = Size::Key("ssm.group_count");
 const KERNEL: Size = Size::Key("ssm.conv_kernel");
 
-const SSM: (When, &[&str]) = (
-    Always,
-    &[
-        "ssm.conv_kernel",
-        "ssm.inner_size",
-        "ssm.state_size",
-        "ssm.time_step_rank",
-    ],
-);
+const SSM: (When, &[&str]) =
+    (Always, &["ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"]);
 const SSM_GROUPS: (When, &[&str]) = (Always, &["ssm.group_count"]);
 
 const TWICE_EMBD: Size = Size::Product(&[Size::N(2), EMBD]);
@@ -167,10 +160,7 @@ const SHORT_CONV: &[Row] = rows! {
 };
 
 const SHORT: (When, &[&str]) = (Always, &["shortconv.l_cache"]);
-const MOE: (When, &[&str]) = (
-    Always,
-    &["expert_feed_forward_length", "expert_gating_func"],
-);
+const MOE: (When, &[&str]) = (Always, &["expert_feed_forward_length", "expert_gating_func"]);
 
 graphs! {
     "qwen3next" [RMS, SSM, SSM_GROUPS] SAME_HEADS {

@@ -76,10 +76,8 @@ const STACKS: &[Row] = expert_stacks!(FF_EXPERT);
 const FUSED_STACKS: &[Row] = fused_expert_stacks!(FF_EXPERT);
 const SHARED: &[Row] = shared_experts!(Size::Product(&[FF_EXPERT, SHARED_COUNT]));
 
-const EXPERT_KEYS: (When, &[&str]) = (
-    Always,
-    &["expert_feed_forward_length", "expert_shared_count"],
-);
+const EXPERT_KEYS: (When, &[&str]) =
+    (Always, &["expert_feed_forward_length", "expert_shared_count"]);
 const KV_KEYS: (When, &[&str]) = (Always, &["attention.kv_lora_rank"]);
 const Q_KEYS: (When, &[&str]) = (Not(&LITE), &["attention.q_lora_rank"]);
 const INDEX_KEYS: (When, &[&str]) = (

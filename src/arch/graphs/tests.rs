@@ -44,11 +44,7 @@ fn variants(architecture: &str, keys: &Keys, tensors: &Shapes) -> Vec<(String, K
     for (key, _) in keys {
         if key.starts_with(&prefix) || key.starts_with("xielu.") {
             let rest = keys.iter().filter(|(other, _)| other != key).cloned();
-            all.push((
-                format!("without key {key}"),
-                rest.collect(),
-                tensors.clone(),
-            ));
+            all.push((format!("without key {key}"), rest.collect(), tensors.clone()));
         }
     }
     let mut add = |what: String, tensors: Shapes| all.push((what, keys.clone(), tensors));
@@ -83,10 +79,7 @@ fn variants(architecture: &str, keys: &Keys, tensors: &Shapes) -> Vec<(String, K
     add(format!("with {other}"), with(other, vec![8]));
     let embedding = tensors.iter().find(|(name, _)| name == "token_embd.weight");
     if let (false, Some((_, shape))) = (has("output.weight"), embedding) {
-        add(
-            "with output.weight".to_owned(),
-            with("output.weight", shape.clone()),
-        );
+        add("with output.weight".to_owned(), with("output.weight", shape.clone()));
     }
     all
 }

@@ -36,18 +36,12 @@ const KEYS: &[&str] = &[
 ];
 
 /// Tensors of all layers.
-const OF_LAYERS: &[&str] = &[
-    "v.blk.{i}.attn_out.weight",
-    "v.blk.{i}.ffn_down.weight",
-    "v.blk.{i}.ffn_up.weight",
-];
+const OF_LAYERS: &[&str] =
+    &["v.blk.{i}.attn_out.weight", "v.blk.{i}.ffn_down.weight", "v.blk.{i}.ffn_up.weight"];
 
 /// Queries, keys and values, which graphs read unless they are one tensor.
-const APART: &[&str] = &[
-    "v.blk.{i}.attn_k.weight",
-    "v.blk.{i}.attn_q.weight",
-    "v.blk.{i}.attn_v.weight",
-];
+const APART: &[&str] =
+    &["v.blk.{i}.attn_k.weight", "v.blk.{i}.attn_q.weight", "v.blk.{i}.attn_v.weight"];
 const TOGETHER: &str = "v.blk.{i}.attn_qkv.weight";
 
 /// What makes patches into vectors; all graphs read it.
@@ -59,10 +53,7 @@ const LIMITS: [&str; 4] = [".input_max", ".input_min", ".output_max", ".output_m
 const QWEN: &[&str] = &["mm.0.bias", "mm.0.weight", "mm.2.bias", "mm.2.weight"];
 
 const GRAPHS: &[TowerGraph] = &[
-    tower(
-        "gemma3",
-        &["mm.input_projection.weight", "mm.soft_emb_norm.weight"],
-    ),
+    tower("gemma3", &["mm.input_projection.weight", "mm.soft_emb_norm.weight"]),
     tower("gemma4v", &["mm.input_projection.weight"]),
     tower("idefics3", &["mm.model.fc.weight"]),
     tower(
@@ -76,27 +67,11 @@ const GRAPHS: &[TowerGraph] = &[
             "mm.model.mlp.3.weight",
         ],
     ),
-    tower(
-        "lfm2",
-        &["mm.1.bias", "mm.1.weight", "mm.2.bias", "mm.2.weight"],
-    ),
-    tower(
-        "llama4",
-        &[
-            "mm.model.fc.weight",
-            "mm.model.mlp.1.weight",
-            "mm.model.mlp.2.weight",
-        ],
-    ),
-    tower(
-        "pixtral",
-        &["mm.1.weight", "mm.2.weight", "v.token_embd.img_break"],
-    ),
+    tower("lfm2", &["mm.1.bias", "mm.1.weight", "mm.2.bias", "mm.2.weight"]),
+    tower("llama4", &["mm.model.fc.weight", "mm.model.mlp.1.weight", "mm.model.mlp.2.weight"]),
+    tower("pixtral", &["mm.1.weight", "mm.2.weight", "v.token_embd.img_break"]),
     tower("qwen2vl_merger", QWEN),
-    TowerGraph {
-        keys: &["vision.n_wa_pattern"],
-        ..tower("qwen2.5vl_merger", QWEN)
-    },
+    TowerGraph { keys: &["vision.n_wa_pattern"], ..tower("qwen2.5vl_merger", QWEN) },
     tower("qwen3vl_merger", QWEN),
     tower(
         "glm4v",
@@ -113,20 +88,12 @@ const GRAPHS: &[TowerGraph] = &[
 ];
 
 const fn tower(projector: &'static str, tensors: &'static [&'static str]) -> TowerGraph {
-    TowerGraph {
-        projector,
-        keys: &[],
-        tensors,
-    }
+    TowerGraph { projector, keys: &[], tensors }
 }
 
 /// Keys of the projectors of images, of sounds, and of both.
-const PROJECTORS: [&str; 4] = [
-    "projector_type",
-    "vision.projector_type",
-    "audio.projector_type",
-    "gen.audio.projector_type",
-];
+const PROJECTORS: [&str; 4] =
+    ["projector_type", "vision.projector_type", "audio.projector_type", "gen.audio.projector_type"];
 
 /// Why llama.cpp does not load the image tower `facts`. Empty if no table has its projector.
 pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {

@@ -20,11 +20,7 @@ pub(super) const NO_SCALING: (&str, Default) = ("rope_scaling", Default::Absent)
 /// GELU by the error function, where models of the class have the approximation by tanh in the
 /// field `field`.
 const fn exact_gelu(field: &'static str) -> Option<Activation> {
-    Some(Activation {
-        field,
-        computed: &["gelu"],
-        usual: "gelu_pytorch_tanh",
-    })
+    Some(Activation { field, computed: &["gelu"], usual: "gelu_pytorch_tanh" })
 }
 
 /// Heads have no size of their own.

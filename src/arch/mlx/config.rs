@@ -113,10 +113,8 @@ const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
 /// What mlx-lm takes for granted of a class, unless `implied` has another value. `rope_traditional`
 /// is a field of mlx-lm alone: transformers does not read it.
-const COMMON_VALUES: &[(&str, Default)] = &[
-    ("is_causal", Default::Bool(true)),
-    ("rope_traditional", Default::Bool(false)),
-];
+const COMMON_VALUES: &[(&str, Default)] =
+    &[("is_causal", Default::Bool(true)), ("rope_traditional", Default::Bool(false))];
 
 /// A note that mlx-lm computes another form of the activation than transformers.
 ///

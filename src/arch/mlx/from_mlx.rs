@@ -74,10 +74,7 @@ pub(crate) fn from_mlx<'m>(
         }
     }
     if let Some((name, half)) = maker.waiting.into_waiting() {
-        let what = format!(
-            "tensor `{}`: the other projection of `{name}` is missing",
-            half.name
-        );
+        let what = format!("tensor `{}`: the other projection of `{name}` is missing", half.name);
         return Err(AnamnesisError::parse(what));
     }
     Ok(Some(MlxModel {
@@ -104,12 +101,7 @@ fn is_language_model(items: &[ResolvedItem<'_>], config: &Value, found: &NamedCl
 fn config_of_text(config: &Value, found: &NamedClass<'_>) -> Value {
     let mut text = config["text_config"].clone();
     if let (Some(text), Some(outer)) = (text.as_object_mut(), config.as_object()) {
-        const TOKENS: &[&str] = &[
-            "bos_token_id",
-            "eos_token_id",
-            "pad_token_id",
-            "torch_dtype",
-        ];
+        const TOKENS: &[&str] = &["bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype"];
         let kept = outer
             .iter()
             .filter(|(key, _)| TOKENS.contains(&key.as_str()));
@@ -174,10 +166,8 @@ impl NamedClass<'_> {
             .filter(|rule| find(rule.hf, base).is_some())
             .peekable();
         let is_split = |rule: &TensorRule| {
-            let halves = matches!(
-                rule.transform,
-                Transform::TransposedHalf(_) | Transform::Halves(_)
-            );
+            let halves =
+                matches!(rule.transform, Transform::TransposedHalf(_) | Transform::Halves(_));
             halves && self.name_of(rule).is_some()
         };
         rules.peek().is_some() && rules.all(is_split)
@@ -341,10 +331,8 @@ impl<'m> Maker<'_, 'm> {
             && !is_latent
             && first.shape != second.shape
         {
-            let what = format!(
-                "tensor `{}`: its shape is not that of `{}`",
-                second.name, first.name
-            );
+            let what =
+                format!("tensor `{}`: its shape is not that of `{}`", second.name, first.name);
             return Err(AnamnesisError::parse(what));
         }
         let group = transform::fused(parts, (name, rule.transform), own, self.dims)?;

@@ -3,34 +3,16 @@
 
 /// Stacks of experts in place of single ones.
 pub(super) const STACKS: &[(&str, &str)] = &[
-    (
-        "blk.{i}.ffn_gate_exps",
-        "model.layers.{i}.mlp.switch_mlp.gate_proj",
-    ),
-    (
-        "blk.{i}.ffn_up_exps",
-        "model.layers.{i}.mlp.switch_mlp.up_proj",
-    ),
-    (
-        "blk.{i}.ffn_down_exps",
-        "model.layers.{i}.mlp.switch_mlp.down_proj",
-    ),
+    ("blk.{i}.ffn_gate_exps", "model.layers.{i}.mlp.switch_mlp.gate_proj"),
+    ("blk.{i}.ffn_up_exps", "model.layers.{i}.mlp.switch_mlp.up_proj"),
+    ("blk.{i}.ffn_down_exps", "model.layers.{i}.mlp.switch_mlp.down_proj"),
 ];
 
 /// As [`STACKS`], with the name that Mixtral gives the module.
 pub(super) const MIXTRAL_STACKS: &[(&str, &str)] = &[
-    (
-        "blk.{i}.ffn_gate_exps",
-        "model.layers.{i}.block_sparse_moe.switch_mlp.gate_proj",
-    ),
-    (
-        "blk.{i}.ffn_up_exps",
-        "model.layers.{i}.block_sparse_moe.switch_mlp.up_proj",
-    ),
-    (
-        "blk.{i}.ffn_down_exps",
-        "model.layers.{i}.block_sparse_moe.switch_mlp.down_proj",
-    ),
+    ("blk.{i}.ffn_gate_exps", "model.layers.{i}.block_sparse_moe.switch_mlp.gate_proj"),
+    ("blk.{i}.ffn_up_exps", "model.layers.{i}.block_sparse_moe.switch_mlp.up_proj"),
+    ("blk.{i}.ffn_down_exps", "model.layers.{i}.block_sparse_moe.switch_mlp.down_proj"),
 ];
 
 /// As [`STACKS`], and the two parts of the projection from the latent vector of keys and values.
@@ -71,83 +53,35 @@ pub(super) const GPT2_NAMES: &[(&str, &str)] = &[
 
 /// Stacks of Nemotron 3, whose experts have no gate.
 pub(super) const NEMOTRON_STACKS: &[(&str, &str)] = &[
-    (
-        "blk.{i}.ffn_up_exps",
-        "backbone.layers.{i}.mixer.switch_mlp.fc1",
-    ),
-    (
-        "blk.{i}.ffn_down_exps",
-        "backbone.layers.{i}.mixer.switch_mlp.fc2",
-    ),
+    ("blk.{i}.ffn_up_exps", "backbone.layers.{i}.mixer.switch_mlp.fc1"),
+    ("blk.{i}.ffn_down_exps", "backbone.layers.{i}.mixer.switch_mlp.fc2"),
 ];
 
 /// Stacks of gpt-oss, whose projections have biases.
 pub(super) const GPT_OSS_NAMES: &[(&str, &str)] = &[
-    (
-        "blk.{i}.ffn_gate_exps.weight",
-        "model.layers.{i}.mlp.experts.gate_proj.weight",
-    ),
-    (
-        "blk.{i}.ffn_up_exps.weight",
-        "model.layers.{i}.mlp.experts.up_proj.weight",
-    ),
-    (
-        "blk.{i}.ffn_gate_exps.bias",
-        "model.layers.{i}.mlp.experts.gate_proj.bias",
-    ),
-    (
-        "blk.{i}.ffn_up_exps.bias",
-        "model.layers.{i}.mlp.experts.up_proj.bias",
-    ),
-    (
-        "blk.{i}.ffn_down_exps.weight",
-        "model.layers.{i}.mlp.experts.down_proj.weight",
-    ),
-    (
-        "blk.{i}.ffn_down_exps.bias",
-        "model.layers.{i}.mlp.experts.down_proj.bias",
-    ),
+    ("blk.{i}.ffn_gate_exps.weight", "model.layers.{i}.mlp.experts.gate_proj.weight"),
+    ("blk.{i}.ffn_up_exps.weight", "model.layers.{i}.mlp.experts.up_proj.weight"),
+    ("blk.{i}.ffn_gate_exps.bias", "model.layers.{i}.mlp.experts.gate_proj.bias"),
+    ("blk.{i}.ffn_up_exps.bias", "model.layers.{i}.mlp.experts.up_proj.bias"),
+    ("blk.{i}.ffn_down_exps.weight", "model.layers.{i}.mlp.experts.down_proj.weight"),
+    ("blk.{i}.ffn_down_exps.bias", "model.layers.{i}.mlp.experts.down_proj.bias"),
 ];
 
 /// As [`STACKS`], of dots.llm1.
 pub(super) const DOTS_STACKS: &[(&str, &str)] = &[
-    (
-        "blk.{i}.ffn_gate_exps",
-        "model.layers.{i}.mlp.experts.gate_proj",
-    ),
-    (
-        "blk.{i}.ffn_up_exps",
-        "model.layers.{i}.mlp.experts.up_proj",
-    ),
-    (
-        "blk.{i}.ffn_down_exps",
-        "model.layers.{i}.mlp.experts.down_proj",
-    ),
+    ("blk.{i}.ffn_gate_exps", "model.layers.{i}.mlp.experts.gate_proj"),
+    ("blk.{i}.ffn_up_exps", "model.layers.{i}.mlp.experts.up_proj"),
+    ("blk.{i}.ffn_down_exps", "model.layers.{i}.mlp.experts.down_proj"),
 ];
 
 /// Names of LFM 2 with experts: projections are called by what they do, and experts are stacks.
 pub(super) const LFM2_MOE_NAMES: &[(&str, &str)] = &[
-    (
-        "blk.{i}.ffn_gate",
-        "model.layers.{i}.feed_forward.gate_proj",
-    ),
+    ("blk.{i}.ffn_gate", "model.layers.{i}.feed_forward.gate_proj"),
     ("blk.{i}.ffn_up", "model.layers.{i}.feed_forward.up_proj"),
-    (
-        "blk.{i}.ffn_down",
-        "model.layers.{i}.feed_forward.down_proj",
-    ),
-    (
-        "blk.{i}.ffn_gate_exps",
-        "model.layers.{i}.feed_forward.switch_mlp.gate_proj",
-    ),
-    (
-        "blk.{i}.ffn_up_exps",
-        "model.layers.{i}.feed_forward.switch_mlp.up_proj",
-    ),
-    (
-        "blk.{i}.ffn_down_exps",
-        "model.layers.{i}.feed_forward.switch_mlp.down_proj",
-    ),
+    ("blk.{i}.ffn_down", "model.layers.{i}.feed_forward.down_proj"),
+    ("blk.{i}.ffn_gate_exps", "model.layers.{i}.feed_forward.switch_mlp.gate_proj"),
+    ("blk.{i}.ffn_up_exps", "model.layers.{i}.feed_forward.switch_mlp.up_proj"),
+    ("blk.{i}.ffn_down_exps", "model.layers.{i}.feed_forward.switch_mlp.down_proj"),
 ];
 
 /// As [`MIXTRAL_STACKS`], and the feed-forward layer of models without experts. Beside experts its
@@ -163,16 +97,7 @@ pub(super) const GRANITE_HYBRID_NAMES: &[(&str, &str)] = &[
 
 /// Stacks of Gemma 4, whose experts are parameters of transformers.
 pub(super) const GEMMA4_STACKS: &[(&str, &str)] = &[
-    (
-        "blk.{i}.ffn_gate_exps.weight",
-        "model.layers.{i}.experts.switch_glu.gate_proj.weight",
-    ),
-    (
-        "blk.{i}.ffn_up_exps.weight",
-        "model.layers.{i}.experts.switch_glu.up_proj.weight",
-    ),
-    (
-        "blk.{i}.ffn_down_exps.weight",
-        "model.layers.{i}.experts.switch_glu.down_proj.weight",
-    ),
+    ("blk.{i}.ffn_gate_exps.weight", "model.layers.{i}.experts.switch_glu.gate_proj.weight"),
+    ("blk.{i}.ffn_up_exps.weight", "model.layers.{i}.experts.switch_glu.up_proj.weight"),
+    ("blk.{i}.ffn_down_exps.weight", "model.layers.{i}.experts.switch_glu.down_proj.weight"),
 ];

@@ -52,10 +52,7 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
         && kind.to_lowercase() != rope.kind
         && (kind, rope.kind.as_str()) != ("mrope", "default")
     {
-        let what = format!(
-            "its `type` is `{kind}`, and its `rope_type` is `{}`",
-            rope.kind
-        );
+        let what = format!("its `type` is `{kind}`, and its `rope_type` is `{}`", rope.kind);
         return Err(wrong(field, what));
     }
     let is_whole = rope.partial.is_none_or(|part| part == 1.0);
@@ -90,10 +87,7 @@ fn check_alpha(mlx: &MlxClass, fields: &Fields, rope: &Rope) -> Result<()> {
         let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
         return match fields.0.get(SCALING).is_none_or(is_empty) {
             true => Ok(()),
-            false => Err(wrong(
-                SCALING,
-                format_args!("mlx-lm's {owner} takes it for `dynamic`"),
-            )),
+            false => Err(wrong(SCALING, format_args!("mlx-lm's {owner} takes it for `dynamic`"))),
         };
     }
     for field in ["alpha", "factor"] {

@@ -32,9 +32,7 @@ pub(crate) fn to_mlx<'m>(
     let Some(found) = NamedClass::new(config) else {
         return Ok(None);
     };
-    let NamedClass {
-        name, class, mlx, ..
-    } = found;
+    let NamedClass { name, class, mlx, .. } = found;
     let mut fields = Fields::new(config)?;
     fields.complete(class)?;
     // mlx-lm has no layers that predict further tokens, which are layers of GGUF.

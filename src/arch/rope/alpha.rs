@@ -57,10 +57,7 @@ pub(super) fn keys(
     let context = || GgufMetadataValue::U32(CONTEXT);
     Ok(vec![
         key("rope.freq_base", GgufMetadataValue::F32(base)),
-        key(
-            "rope.scaling.type",
-            GgufMetadataValue::String("none".to_owned()),
-        ),
+        key("rope.scaling.type", GgufMetadataValue::String("none".to_owned())),
         key("rope.scaling.factor", GgufMetadataValue::F32(1.0)),
         key("rope.scaling.original_context_length", context()),
         key("context_length", context()),

@@ -34,10 +34,7 @@ pub(in crate::arch) fn check_attention_factor(
         GgufMetadataValue::F32(found) if (f64::from(found) - expected).abs() <= 1e-5 * expected => {
             Ok(())
         }
-        _ => Err(wrong_key(
-            &key,
-            format_args!("transformers has {expected} there"),
-        )),
+        _ => Err(wrong_key(&key, format_args!("transformers has {expected} there"))),
     }
 }
 
@@ -66,9 +63,7 @@ pub(in crate::arch) fn scaling_of(
             (field.to_owned(), factors.collect::<Value>())
         };
         let kind = ("type".to_owned(), "longrope".into());
-        return Ok(Some(Value::Object(
-            [kind, list(long), list(short)].into_iter().collect(),
-        )));
+        return Ok(Some(Value::Object([kind, list(long), list(short)].into_iter().collect())));
     }
     if let Some((_, factors)) = find(ROPE_FACTORS) {
         let found = Llama3::of(factors, base.unwrap_or(10_000.0), dims.head);

@@ -44,13 +44,7 @@ impl Llama3 {
             return None;
         }
         let factor = f64::from(factors.iter().copied().fold(1.0, f32::max));
-        let guess = Self {
-            base,
-            factor,
-            low: 1.0,
-            high: 4.0,
-            original: 8192.0,
-        };
+        let guess = Self { base, factor, low: 1.0, high: 4.0, original: 8192.0 };
         // A factor between the two limits tells the original length.
         let between = factors.iter().enumerate().find_map(|(i, &found)| {
             let found = f64::from(found);

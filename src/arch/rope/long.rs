@@ -5,10 +5,8 @@ use crate::arch::fields::Fields;
 use crate::arch::settings::CONTEXT;
 
 /// The tensors of factors for long and for short texts, with the fields that have them.
-pub(super) const LONG_FACTORS: [(&str, &str); 2] = [
-    ("rope_factors_long.weight", "long_factor"),
-    ("rope_factors_short.weight", "short_factor"),
-];
+pub(super) const LONG_FACTORS: [(&str, &str); 2] =
+    [("rope_factors_long.weight", "long_factor"), ("rope_factors_short.weight", "short_factor")];
 
 /// What scores are multiplied by in texts longer than those of the training.
 ///

@@ -79,9 +79,7 @@ pub(super) fn list(
         }
         Kind::KvHeads => {
             let heads = |layer| i32::try_from(dims.kv_heads_of(Some(layer))).unwrap_or(i32::MAX);
-            Some(GgufMetadataArray::I32(
-                (0..dims.layers).map(heads).collect(),
-            ))
+            Some(GgufMetadataArray::I32((0..dims.layers).map(heads).collect()))
         }
         _ => {
             let width = |layer| i32::try_from(dims.inner_of(Some(layer))?).ok();

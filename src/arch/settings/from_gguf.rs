@@ -45,10 +45,7 @@ pub(in crate::arch) fn config_of(
     // What is computed from other fields comes after them.
     let is_computed = |setting: &&Setting| {
         use Kind::{Product, ProductToo, Rotating, Sum, TimesHidden};
-        matches!(
-            setting.kind,
-            Sum | Product | ProductToo | Rotating | TimesHidden(_)
-        )
+        matches!(setting.kind, Sum | Product | ProductToo | Rotating | TimesHidden(_))
     };
     let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
     for setting in stated.into_iter().chain(computed) {
@@ -59,10 +56,7 @@ pub(in crate::arch) fn config_of(
         }
     }
     let mut config = config.fields;
-    for (key, field) in [
-        ("freq_base", "rope_theta"),
-        ("freq_base_swa", "rope_local_base_freq"),
-    ] {
+    for (key, field) in [("freq_base", "rope_theta"), ("freq_base_swa", "rope_local_base_freq")] {
         let is_local = key == "freq_base_swa";
         if is_local && !unread::says_local_base(class) {
             continue;

@@ -37,15 +37,8 @@ pub(in crate::arch) fn may_have_groups(class: &ModelClass) -> bool {
 }
 
 /// Architectures whose classes choose among groups of experts.
-const GROUPED: &[&str] = &[
-    "bailingmoe2",
-    "deepseek2",
-    "deepseek32",
-    "dots1",
-    "glm-dsa",
-    "glm4moe",
-    "nemotron_h_moe",
-];
+const GROUPED: &[&str] =
+    &["bailingmoe2", "deepseek2", "deepseek32", "dots1", "glm-dsa", "glm4moe", "nemotron_h_moe"];
 
 /// Key of what scores of attention are multiplied by.
 const SCALE: &str = "attention.scale";
@@ -75,10 +68,7 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
     let refused = |key: &str, value: &GgufMetadataValue| {
         let (key, name) = (format!("{}.{key}", class.gguf), class.classes[0]);
         let found = number(value).map_or_else(|| value.type_name().to_owned(), |n| n.to_string());
-        wrong_key(
-            &key,
-            format_args!("it is {found}, which {name} does not have"),
-        )
+        wrong_key(&key, format_args!("it is {found}, which {name} does not have"))
     };
     for (key, neutral) in KEYS {
         let is_read = class.settings().any(|setting| setting.key == *key)

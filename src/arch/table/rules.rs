@@ -27,10 +27,7 @@ pub(in crate::arch) const fn optional(
     hf: &'static str,
     shape: &'static [Dim],
 ) -> TensorRule {
-    TensorRule {
-        need: Need::Optional,
-        ..same(gguf, hf, shape)
-    }
+    TensorRule { need: Need::Optional, ..same(gguf, hf, shape) }
 }
 
 /// As [`same`], of the layers that `need` names.
@@ -40,10 +37,7 @@ pub(in crate::arch) const fn only(
     hf: &'static str,
     shape: &'static [Dim],
 ) -> TensorRule {
-    TensorRule {
-        need,
-        ..same(gguf, hf, shape)
-    }
+    TensorRule { need, ..same(gguf, hf, shape) }
 }
 
 /// The rule for the layers that `need` names alone.
@@ -57,10 +51,7 @@ pub(in crate::arch) const fn heads(
     hf: &'static str,
     shape: &'static [Dim],
 ) -> TensorRule {
-    TensorRule {
-        transform: Transform::Heads,
-        ..same(gguf, hf, shape)
-    }
+    TensorRule { transform: Transform::Heads, ..same(gguf, hf, shape) }
 }
 
 /// A projection of each expert.
@@ -69,10 +60,7 @@ pub(in crate::arch) const fn experts(
     hf: &'static str,
     shape: &'static [Dim],
 ) -> TensorRule {
-    TensorRule {
-        transform: Transform::Experts,
-        ..same(gguf, hf, shape)
-    }
+    TensorRule { transform: Transform::Experts, ..same(gguf, hf, shape) }
 }
 
 /// Tensors whose names are whole: a parameter of transformers that is called neither weight nor

@@ -123,18 +123,10 @@ pub(in crate::arch) const fn setting(
 
 /// A setting that only some models have.
 pub(in crate::arch) const fn count(key: &'static str, fields: &'static [&'static str]) -> Setting {
-    Setting {
-        key,
-        fields,
-        kind: Kind::Count,
-    }
+    Setting { key, fields, kind: Kind::Count }
 }
 
 /// A number of type FLOAT32 that only some models have.
 pub(in crate::arch) const fn number(key: &'static str, fields: &'static [&'static str]) -> Setting {
-    Setting {
-        key,
-        fields,
-        kind: Kind::Number,
-    }
+    Setting { key, fields, kind: Kind::Number }
 }

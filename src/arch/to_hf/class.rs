@@ -7,10 +7,7 @@ use crate::{AnamnesisError, Result};
 
 /// What `general.type` calls files that are no models, and what they are.
 const NO_MODELS: &[(&str, &str)] = &[
-    (
-        "adapter",
-        "an adapter, which `amn merge` merges into its model",
-    ),
+    ("adapter", "an adapter, which `amn merge` merges into its model"),
     ("mmproj", "the projector of a multimodal model"),
     ("imatrix", "an importance matrix"),
 ];

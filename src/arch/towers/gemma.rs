@@ -19,38 +19,14 @@ use crate::arch::table::{Default, ModelClass, Setting, TensorRule, Traits, count
 macro_rules! siglip {
     ($prefix:literal) => {
         &[
-            square(
-                "v.blk.{i}.attn_q",
-                concat!($prefix, "encoder.layers.{i}.self_attn.q_proj"),
-            ),
-            square(
-                "v.blk.{i}.attn_k",
-                concat!($prefix, "encoder.layers.{i}.self_attn.k_proj"),
-            ),
-            square(
-                "v.blk.{i}.attn_v",
-                concat!($prefix, "encoder.layers.{i}.self_attn.v_proj"),
-            ),
-            square(
-                "v.blk.{i}.attn_out",
-                concat!($prefix, "encoder.layers.{i}.self_attn.out_proj"),
-            ),
-            norm(
-                "v.blk.{i}.ln1",
-                concat!($prefix, "encoder.layers.{i}.layer_norm1"),
-            ),
-            norm(
-                "v.blk.{i}.ln2",
-                concat!($prefix, "encoder.layers.{i}.layer_norm2"),
-            ),
-            up(
-                "v.blk.{i}.ffn_up",
-                concat!($prefix, "encoder.layers.{i}.mlp.fc1"),
-            ),
-            down(
-                "v.blk.{i}.ffn_down",
-                concat!($prefix, "encoder.layers.{i}.mlp.fc2"),
-            ),
+            square("v.blk.{i}.attn_q", concat!($prefix, "encoder.layers.{i}.self_attn.q_proj")),
+            square("v.blk.{i}.attn_k", concat!($prefix, "encoder.layers.{i}.self_attn.k_proj")),
+            square("v.blk.{i}.attn_v", concat!($prefix, "encoder.layers.{i}.self_attn.v_proj")),
+            square("v.blk.{i}.attn_out", concat!($prefix, "encoder.layers.{i}.self_attn.out_proj")),
+            norm("v.blk.{i}.ln1", concat!($prefix, "encoder.layers.{i}.layer_norm1")),
+            norm("v.blk.{i}.ln2", concat!($prefix, "encoder.layers.{i}.layer_norm2")),
+            up("v.blk.{i}.ffn_up", concat!($prefix, "encoder.layers.{i}.mlp.fc1")),
+            down("v.blk.{i}.ffn_down", concat!($prefix, "encoder.layers.{i}.mlp.fc2")),
             norm("v.post_ln", concat!($prefix, "post_layernorm")),
         ]
     };
@@ -61,11 +37,7 @@ pub(super) use siglip;
 macro_rules! patches {
     ($prefix:literal) => {
         &[
-            same(
-                "v.patch_embd",
-                concat!($prefix, "embeddings.patch_embedding"),
-                FILTERS,
-            ),
+            same("v.patch_embd", concat!($prefix, "embeddings.patch_embedding"), FILTERS),
             same(
                 "v.position_embd",
                 concat!($prefix, "embeddings.position_embedding"),
@@ -96,10 +68,8 @@ pub(super) const FILTER_BIAS: &[&str] = &["v.patch_embd"];
 pub(super) const SIGLIP_F32: (&str, TowerType) = ("v.patch_embd.weight", TowerType::F32);
 
 /// What the graph of SigLIP takes for granted.
-pub(super) const SIGLIP_IMPLIED: &[(&str, Default)] = &[
-    ("hidden_act", Default::Text("gelu_pytorch_tanh")),
-    ("num_channels", COLOURS),
-];
+pub(super) const SIGLIP_IMPLIED: &[(&str, Default)] =
+    &[("hidden_act", Default::Text("gelu_pytorch_tanh")), ("num_channels", COLOURS)];
 
 const SIGLIP: &[TensorRule] = siglip!("vision_tower.vision_model.");
 const IN_FRONT: &[TensorRule] = patches!("vision_tower.vision_model.");
@@ -119,12 +89,8 @@ const USUAL_POOL: u32 = 4;
 /// Field of the same.
 const POOL: &str = "pool_size";
 
-const OWN: &[Setting] = &[
-    projector("gemma3"),
-    NORM_EPSILON,
-    GELU,
-    count("vision.projector.scale_factor", &[POOL]),
-];
+const OWN: &[Setting] =
+    &[projector("gemma3"), NORM_EPSILON, GELU, count("vision.projector.scale_factor", &[POOL])];
 
 pub(super) const GEMMA3: Tower = Tower {
     class: ModelClass {

@@ -50,26 +50,12 @@ const LAYERS: &[TensorRule] = &[
     square("v.blk.{i}.attn_k", layer!("self_attn.k_proj.linear")),
     square("v.blk.{i}.attn_v", layer!("self_attn.v_proj.linear")),
     square("v.blk.{i}.attn_out", layer!("self_attn.o_proj.linear")),
-    same(
-        "v.blk.{i}.attn_q_norm",
-        layer!("self_attn.q_norm"),
-        &[Dim::Head],
-    ),
-    same(
-        "v.blk.{i}.attn_k_norm",
-        layer!("self_attn.k_norm"),
-        &[Dim::Head],
-    ),
+    same("v.blk.{i}.attn_q_norm", layer!("self_attn.q_norm"), &[Dim::Head]),
+    same("v.blk.{i}.attn_k_norm", layer!("self_attn.k_norm"), &[Dim::Head]),
     norm("v.blk.{i}.ln1", layer!("input_layernorm")),
-    norm(
-        "v.blk.{i}.attn_post_norm",
-        layer!("post_attention_layernorm"),
-    ),
+    norm("v.blk.{i}.attn_post_norm", layer!("post_attention_layernorm")),
     norm("v.blk.{i}.ln2", layer!("pre_feedforward_layernorm")),
-    norm(
-        "v.blk.{i}.ffn_post_norm",
-        layer!("post_feedforward_layernorm"),
-    ),
+    norm("v.blk.{i}.ffn_post_norm", layer!("post_feedforward_layernorm")),
     up("v.blk.{i}.ffn_gate", layer!("mlp.gate_proj.linear")),
     up("v.blk.{i}.ffn_up", layer!("mlp.up_proj.linear")),
     down("v.blk.{i}.ffn_down", layer!("mlp.down_proj.linear")),
@@ -149,10 +135,7 @@ pub(super) const GEMMA4: Tower = Tower {
             BOUNDS[6],
         ],
         settings: &[SETTINGS, OWN],
-        traits: Traits {
-            left_out: &["model.audio_tower.", "model.embed_audio."],
-            ..PLAIN.traits
-        },
+        traits: Traits { left_out: &["model.audio_tower.", "model.embed_audio."], ..PLAIN.traits },
         ..PLAIN
     },
     complete,
@@ -188,10 +171,7 @@ fn check_text(fields: &Fields, config: &TowerConfig<'_>) -> Result<()> {
     let is_other = config.text(field).is_some_and(|id| *id != 0);
     let has_inputs = config.text(LAYER_INPUT).is_none_or(|size| *size != 0);
     match is_other && has_inputs {
-        true => Err(wrong(
-            field,
-            "llama.cpp gives images what token 0 adds to each layer",
-        )),
+        true => Err(wrong(field, "llama.cpp gives images what token 0 adds to each layer")),
         false => Ok(()),
     }
 }

@@ -26,21 +26,9 @@ const TOWER: &[TensorRule] = &[
         &[Dim::Field(PATCHES), Dim::Hidden],
     ),
     same("v.blk.{i}.attn_qkv", "visual.blocks.{i}.attn.qkv", FUSED),
-    same(
-        "v.blk.{i}.ffn_gate",
-        "visual.blocks.{i}.mlp.gate_proj",
-        &[TEXT, Dim::Hidden],
-    ),
-    same(
-        "v.blk.{i}.ffn_up",
-        "visual.blocks.{i}.mlp.up_proj",
-        &[TEXT, Dim::Hidden],
-    ),
-    same(
-        "v.blk.{i}.ffn_down",
-        "visual.blocks.{i}.mlp.down_proj",
-        &[Dim::Hidden, TEXT],
-    ),
+    same("v.blk.{i}.ffn_gate", "visual.blocks.{i}.mlp.gate_proj", &[TEXT, Dim::Hidden]),
+    same("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.up_proj", &[TEXT, Dim::Hidden]),
+    same("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.down_proj", &[Dim::Hidden, TEXT]),
     norm("v.post_ln", "visual.post_layernorm"),
 ];
 
@@ -48,37 +36,23 @@ const PROJECTOR: &[TensorRule] = &[
     same(
         "mm.patch_merger",
         "visual.downsample",
-        &[
-            TEXT,
-            Dim::Hidden,
-            Dim::Field(MERGE_SIZE),
-            Dim::Field(MERGE_SIZE),
-        ],
+        &[TEXT, Dim::Hidden, Dim::Field(MERGE_SIZE), Dim::Field(MERGE_SIZE)],
     ),
     same("mm.model.fc", "visual.merger.proj", &[TEXT, TEXT]),
-    same(
-        "mm.post_norm",
-        "visual.merger.post_projection_norm",
-        &[TEXT],
-    ),
+    same("mm.post_norm", "visual.merger.post_projection_norm", &[TEXT]),
     same("mm.gate", "visual.merger.gate_proj", &[Dim::Inner, TEXT]),
     same("mm.up", "visual.merger.up_proj", &[Dim::Inner, TEXT]),
     same("mm.down", "visual.merger.down_proj", &[TEXT, Dim::Inner]),
 ];
 
-const BIASES: &[(&str, &[&str])] = &[
-    ("", &["mm.patch_merger", "mm.post_norm"]),
-    ("attention_bias", &["v.blk.{i}.attn_qkv"]),
-];
+const BIASES: &[(&str, &[&str])] =
+    &[("", &["mm.patch_merger", "mm.post_norm"]), ("attention_bias", &["v.blk.{i}.attn_qkv"])];
 
 const OWN: &[Setting] = &[projector("glm4v"), SILU, NORM_EPSILON];
 
 pub(super) const GLM4V: Tower = Tower {
     class: ModelClass {
-        classes: &[
-            "Glm4vForConditionalGeneration",
-            "Glm4vMoeForConditionalGeneration",
-        ],
+        classes: &["Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration"],
         model_type: "glm4v",
         defaults: &[
             ("depth", Default::Int(24)),

@@ -25,10 +25,7 @@ const LONGEST: &str = "longest_edge";
 const PROJECTOR: &[TensorRule] = &[same(
     "mm.model.fc",
     "model.connector.modality_projection.proj",
-    &[
-        Dim::Field(TEXT_HIDDEN),
-        Dim::Product(&[Dim::Field(SCALE), Dim::Field(SCALE), Dim::Hidden]),
-    ],
+    &[Dim::Field(TEXT_HIDDEN), Dim::Product(&[Dim::Field(SCALE), Dim::Field(SCALE), Dim::Hidden])],
 )];
 
 const OWN: &[Setting] = &[
@@ -84,10 +81,7 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     // llama.cpp cuts images into tiles of the size that the tower sees.
     let tile = of_images("max_image_size");
     if tile.is_some() && tile.as_ref() != fields.0.get(IMAGE_SIZE) {
-        return Err(wrong(
-            IMAGE_SIZE,
-            "the processor's max_image_size is another",
-        ));
+        return Err(wrong(IMAGE_SIZE, "the processor's max_image_size is another"));
     }
     let longest = of_images("size");
     let longest = longest.or_else(|| fields.0.get(IMAGE_SIZE).cloned());

@@ -15,11 +15,7 @@ use crate::arch::fields::{Fields, wrong};
 use crate::arch::table::{Default, ModelClass, Need, Setting, TensorRule, count, only, same};
 
 const SIZES: &[Dim] = &[Dim::One, Dim::One, Dim::Hidden];
-const POSITIONS: &[Dim] = &[
-    Dim::One,
-    Dim::Sum(&[Dim::One, Dim::Field(PATCHES)]),
-    Dim::Hidden,
-];
+const POSITIONS: &[Dim] = &[Dim::One, Dim::Sum(&[Dim::One, Dim::Field(PATCHES)]), Dim::Hidden];
 
 const QKV: &str = "vision_model.encoder.layers.{i}.attn.qkv";
 
@@ -27,40 +23,17 @@ const QKV: &str = "vision_model.encoder.layers.{i}.attn.qkv";
 const NORMS: &str = "qk_normalization";
 
 const TOWER: &[TensorRule] = &[
-    whole(
-        "v.class_embd",
-        "vision_model.embeddings.class_embedding",
-        SIZES,
-    ),
-    same(
-        "v.patch_embd",
-        "vision_model.embeddings.patch_embedding",
-        FILTERS,
-    ),
-    whole(
-        "v.position_embd.weight",
-        "vision_model.embeddings.position_embedding",
-        POSITIONS,
-    ),
+    whole("v.class_embd", "vision_model.embeddings.class_embedding", SIZES),
+    same("v.patch_embd", "vision_model.embeddings.patch_embedding", FILTERS),
+    whole("v.position_embd.weight", "vision_model.embeddings.position_embedding", POSITIONS),
     third(0, "v.blk.{i}.attn_q", QKV),
     third(1, "v.blk.{i}.attn_k", QKV),
     third(2, "v.blk.{i}.attn_v", QKV),
-    square(
-        "v.blk.{i}.attn_out",
-        "vision_model.encoder.layers.{i}.attn.proj",
-    ),
+    square("v.blk.{i}.attn_out", "vision_model.encoder.layers.{i}.attn.proj"),
     norm("v.blk.{i}.ln1", "vision_model.encoder.layers.{i}.norm1"),
     norm("v.blk.{i}.ln2", "vision_model.encoder.layers.{i}.norm2"),
-    whole(
-        "v.blk.{i}.ls1.weight",
-        "vision_model.encoder.layers.{i}.ls1",
-        &[Dim::Hidden],
-    ),
-    whole(
-        "v.blk.{i}.ls2.weight",
-        "vision_model.encoder.layers.{i}.ls2",
-        &[Dim::Hidden],
-    ),
+    whole("v.blk.{i}.ls1.weight", "vision_model.encoder.layers.{i}.ls1", &[Dim::Hidden]),
+    whole("v.blk.{i}.ls2.weight", "vision_model.encoder.layers.{i}.ls2", &[Dim::Hidden]),
     only(
         Need::If(NORMS),
         "v.blk.{i}.attn_q_norm",
@@ -73,14 +46,8 @@ const TOWER: &[TensorRule] = &[
         "vision_model.encoder.layers.{i}.attn.k_norm",
         &[Dim::Hidden],
     ),
-    up(
-        "v.blk.{i}.ffn_up",
-        "vision_model.encoder.layers.{i}.mlp.fc1",
-    ),
-    down(
-        "v.blk.{i}.ffn_down",
-        "vision_model.encoder.layers.{i}.mlp.fc2",
-    ),
+    up("v.blk.{i}.ffn_up", "vision_model.encoder.layers.{i}.mlp.fc1"),
+    down("v.blk.{i}.ffn_down", "vision_model.encoder.layers.{i}.mlp.fc2"),
 ];
 
 const TEXT: Dim = Dim::Field(TEXT_HIDDEN);
@@ -104,10 +71,7 @@ const BIASES: &[(&str, &[&str])] = &[
             "mm.model.mlp.3",
         ],
     ),
-    (
-        "qkv_bias",
-        &["v.blk.{i}.attn_q", "v.blk.{i}.attn_k", "v.blk.{i}.attn_v"],
-    ),
+    ("qkv_bias", &["v.blk.{i}.attn_q", "v.blk.{i}.attn_k", "v.blk.{i}.attn_v"]),
     ("norms_have_bias", &["v.blk.{i}.ln1", "v.blk.{i}.ln2"]),
 ];
 
@@ -163,10 +127,7 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let image = fields.need(&[IMAGE_SIZE])?;
     expect(config, "force_image_size", image, image)?;
     add_patches(fields)?;
-    let sizes = [
-        fields.need(&["hidden_size"])?,
-        fields.need(&["num_hidden_layers"])?,
-    ];
+    let sizes = [fields.need(&["hidden_size"])?, fields.need(&["num_hidden_layers"])?];
     let (is_rms, field) = (sizes == RMS, "norm_type");
     let expected = if is_rms { "rms_norm" } else { "layer_norm" };
     if fields.0.get(field).is_none_or(|kind| kind != expected) {

@@ -37,17 +37,8 @@ const NORMS: &str = "projector_use_layernorm";
 const WIDTH: &str = "projector_hidden_size";
 
 const PROJECTOR: &[TensorRule] = &[
-    only(
-        Need::If(NORMS),
-        "mm.input_norm",
-        "model.multi_modal_projector.layer_norm",
-        &[MERGED],
-    ),
-    same(
-        "mm.1",
-        "model.multi_modal_projector.linear_1",
-        &[Dim::Field(WIDTH), MERGED],
-    ),
+    only(Need::If(NORMS), "mm.input_norm", "model.multi_modal_projector.layer_norm", &[MERGED]),
+    same("mm.1", "model.multi_modal_projector.linear_1", &[Dim::Field(WIDTH), MERGED]),
     same(
         "mm.2",
         "model.multi_modal_projector.linear_2",
@@ -73,17 +64,10 @@ pub(super) const LFM2_VL: Tower = Tower {
             (EPSILON, Default::Float(1e-6)),
         ],
         implied: &[(PATCH_SIZE, Default::Int(16))],
-        biases: &[
-            ("", SIGLIP_BIASES),
-            ("", PROJECTOR_BIASES),
-            (NORMS, NORM_BIASES),
-        ],
+        biases: &[("", SIGLIP_BIASES), ("", PROJECTOR_BIASES), (NORMS, NORM_BIASES)],
         tensors: &[IN_FRONT, SIGLIP, PROJECTOR],
         settings: &[SETTINGS, OWN],
-        traits: Traits {
-            also_implied: SIGLIP_IMPLIED,
-            ..PLAIN.traits
-        },
+        traits: Traits { also_implied: SIGLIP_IMPLIED, ..PLAIN.traits },
         ..PLAIN
     },
     complete,

@@ -20,54 +20,22 @@ const SIDE: Dim = Dim::Field(PATCH_SIZE);
 const POSITIONS: &[Dim] = &[Dim::Sum(&[Dim::One, Dim::Field(PATCHES)]), Dim::Hidden];
 
 const TOWER: &[TensorRule] = &[
-    whole(
-        "v.class_embd",
-        "vision_model.class_embedding",
-        &[Dim::Hidden],
-    ),
+    whole("v.class_embd", "vision_model.class_embedding", &[Dim::Hidden]),
     same(
         "v.patch_embd",
         "vision_model.patch_embedding.linear",
-        &[
-            Dim::Hidden,
-            Dim::Product(&[SIDE, SIDE, Dim::Field(CHANNELS)]),
-        ],
+        &[Dim::Hidden, Dim::Product(&[SIDE, SIDE, Dim::Field(CHANNELS)])],
     ),
-    whole(
-        "v.position_embd.weight",
-        "vision_model.positional_embedding_vlm",
-        POSITIONS,
-    ),
+    whole("v.position_embd.weight", "vision_model.positional_embedding_vlm", POSITIONS),
     norm("v.pre_ln", "vision_model.layernorm_pre"),
-    square(
-        "v.blk.{i}.attn_q",
-        "vision_model.model.layers.{i}.self_attn.q_proj",
-    ),
-    square(
-        "v.blk.{i}.attn_k",
-        "vision_model.model.layers.{i}.self_attn.k_proj",
-    ),
-    square(
-        "v.blk.{i}.attn_v",
-        "vision_model.model.layers.{i}.self_attn.v_proj",
-    ),
-    square(
-        "v.blk.{i}.attn_out",
-        "vision_model.model.layers.{i}.self_attn.o_proj",
-    ),
-    norm(
-        "v.blk.{i}.ln1",
-        "vision_model.model.layers.{i}.input_layernorm",
-    ),
-    norm(
-        "v.blk.{i}.ln2",
-        "vision_model.model.layers.{i}.post_attention_layernorm",
-    ),
+    square("v.blk.{i}.attn_q", "vision_model.model.layers.{i}.self_attn.q_proj"),
+    square("v.blk.{i}.attn_k", "vision_model.model.layers.{i}.self_attn.k_proj"),
+    square("v.blk.{i}.attn_v", "vision_model.model.layers.{i}.self_attn.v_proj"),
+    square("v.blk.{i}.attn_out", "vision_model.model.layers.{i}.self_attn.o_proj"),
+    norm("v.blk.{i}.ln1", "vision_model.model.layers.{i}.input_layernorm"),
+    norm("v.blk.{i}.ln2", "vision_model.model.layers.{i}.post_attention_layernorm"),
     up("v.blk.{i}.ffn_up", "vision_model.model.layers.{i}.mlp.fc1"),
-    down(
-        "v.blk.{i}.ffn_down",
-        "vision_model.model.layers.{i}.mlp.fc2",
-    ),
+    down("v.blk.{i}.ffn_down", "vision_model.model.layers.{i}.mlp.fc2"),
     norm("v.post_ln", "vision_model.layernorm_post"),
 ];
 
@@ -77,21 +45,9 @@ const ADAPTED: Dim = Dim::Field("projector_output_dim");
 const SEEN: Dim = Dim::Field("vision_output_dim");
 
 const PROJECTOR: &[TensorRule] = &[
-    same(
-        "mm.model.mlp.1",
-        "vision_model.vision_adapter.mlp.fc1",
-        &[ADAPTER, Dim::Inner],
-    ),
-    same(
-        "mm.model.mlp.2",
-        "vision_model.vision_adapter.mlp.fc2",
-        &[ADAPTED, ADAPTER],
-    ),
-    same(
-        "mm.model.fc",
-        "multi_modal_projector.linear_1",
-        &[Dim::Field(TEXT_HIDDEN), SEEN],
-    ),
+    same("mm.model.mlp.1", "vision_model.vision_adapter.mlp.fc1", &[ADAPTER, Dim::Inner]),
+    same("mm.model.mlp.2", "vision_model.vision_adapter.mlp.fc2", &[ADAPTED, ADAPTER]),
+    same("mm.model.fc", "multi_modal_projector.linear_1", &[Dim::Field(TEXT_HIDDEN), SEEN]),
 ];
 
 const BIASES: &[&str] = &[

@@ -22,54 +22,21 @@ const SQUARE: &[Dim] = &[Dim::Hidden, Dim::Hidden];
 const TOWER: &[TensorRule] = &[
     same("v.patch_embd", "vision_tower.patch_conv", FILTERS),
     norm("v.pre_ln", "vision_tower.ln_pre"),
-    heads(
-        "v.blk.{i}.attn_q",
-        "vision_tower.transformer.layers.{i}.attention.q_proj",
-        SQUARE,
-    ),
-    heads(
-        "v.blk.{i}.attn_k",
-        "vision_tower.transformer.layers.{i}.attention.k_proj",
-        SQUARE,
-    ),
-    square(
-        "v.blk.{i}.attn_v",
-        "vision_tower.transformer.layers.{i}.attention.v_proj",
-    ),
-    square(
-        "v.blk.{i}.attn_out",
-        "vision_tower.transformer.layers.{i}.attention.o_proj",
-    ),
-    norm(
-        "v.blk.{i}.ln1",
-        "vision_tower.transformer.layers.{i}.attention_norm",
-    ),
-    norm(
-        "v.blk.{i}.ln2",
-        "vision_tower.transformer.layers.{i}.ffn_norm",
-    ),
-    up(
-        "v.blk.{i}.ffn_gate",
-        "vision_tower.transformer.layers.{i}.feed_forward.gate_proj",
-    ),
-    up(
-        "v.blk.{i}.ffn_up",
-        "vision_tower.transformer.layers.{i}.feed_forward.up_proj",
-    ),
-    down(
-        "v.blk.{i}.ffn_down",
-        "vision_tower.transformer.layers.{i}.feed_forward.down_proj",
-    ),
+    heads("v.blk.{i}.attn_q", "vision_tower.transformer.layers.{i}.attention.q_proj", SQUARE),
+    heads("v.blk.{i}.attn_k", "vision_tower.transformer.layers.{i}.attention.k_proj", SQUARE),
+    square("v.blk.{i}.attn_v", "vision_tower.transformer.layers.{i}.attention.v_proj"),
+    square("v.blk.{i}.attn_out", "vision_tower.transformer.layers.{i}.attention.o_proj"),
+    norm("v.blk.{i}.ln1", "vision_tower.transformer.layers.{i}.attention_norm"),
+    norm("v.blk.{i}.ln2", "vision_tower.transformer.layers.{i}.ffn_norm"),
+    up("v.blk.{i}.ffn_gate", "vision_tower.transformer.layers.{i}.feed_forward.gate_proj"),
+    up("v.blk.{i}.ffn_up", "vision_tower.transformer.layers.{i}.feed_forward.up_proj"),
+    down("v.blk.{i}.ffn_down", "vision_tower.transformer.layers.{i}.feed_forward.down_proj"),
 ];
 
 const TEXT: Dim = Dim::Field(TEXT_HIDDEN);
 
 const PROJECTOR: &[TensorRule] = &[
-    same(
-        "mm.1",
-        "multi_modal_projector.linear_1",
-        &[TEXT, Dim::Hidden],
-    ),
+    same("mm.1", "multi_modal_projector.linear_1", &[TEXT, Dim::Hidden]),
     same("mm.2", "multi_modal_projector.linear_2", &[TEXT, TEXT]),
 ];
 

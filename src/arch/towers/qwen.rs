@@ -22,10 +22,8 @@ use crate::arch::table::{
 const FRAMES: &str = "temporal_patch_size";
 
 /// Filters over two frames, which llama.cpp has apart.
-pub(super) const FILTERS: &[TensorRule] = &[
-    frame(0, "v.patch_embd.weight"),
-    frame(1, "v.patch_embd.weight.1"),
-];
+pub(super) const FILTERS: &[TensorRule] =
+    &[frame(0, "v.patch_embd.weight"), frame(1, "v.patch_embd.weight.1")];
 
 const fn frame(number: usize, gguf: &'static str) -> TensorRule {
     const SIDE: Dim = Dim::Field(PATCH_SIZE);
@@ -42,11 +40,8 @@ const fn frame(number: usize, gguf: &'static str) -> TensorRule {
 }
 
 /// The bias of these filters.
-pub(super) const FILTER_BIAS: &[TensorRule] = &[whole(
-    "v.patch_embd.bias",
-    "visual.patch_embed.proj.bias",
-    &[Dim::Hidden],
-)];
+pub(super) const FILTER_BIAS: &[TensorRule] =
+    &[whole("v.patch_embd.bias", "visual.patch_embed.proj.bias", &[Dim::Hidden])];
 
 /// What all have in their layers.
 pub(super) const LAYERS: &[TensorRule] = &[
@@ -104,10 +99,7 @@ pub(super) const NORM_BIASES: &[&str] = &["v.blk.{i}.ln1", "v.blk.{i}.ln2", "v.p
 const GATE_BIASES: &[&str] = &["v.blk.{i}.ffn_gate"];
 
 /// What later towers have as well.
-pub(super) const TRAITS: Traits = Traits {
-    also_implied: IMPLIED,
-    ..PLAIN.traits
-};
+pub(super) const TRAITS: Traits = Traits { also_implied: IMPLIED, ..PLAIN.traits };
 
 /// Graphs merge two by two patches, and take two frames.
 const IMPLIED: &[(&str, Default)] = &[
@@ -184,10 +176,7 @@ pub(super) const QWEN2_5_VL: Tower = Tower {
             (IMAGE_SIZE, Default::Int(560)),
             (EPSILON, Default::Float(1e-6)),
         ],
-        implied: &[
-            ("hidden_act", Default::Text("silu")),
-            ("window_size", Default::Int(112)),
-        ],
+        implied: &[("hidden_act", Default::Text("silu")), ("window_size", Default::Int(112))],
         biases: &[("", ATTENTION_BIASES), ("", GATE_BIASES)],
         tensors: &[FILTERS, LAYERS, THIRDS, GATED_MLP, MERGER],
         settings: &[SETTINGS, QWEN2_5_OWN],

@@ -26,35 +26,21 @@ const DEEPSTACK: &str = "deepstack";
 const DEEP: Need = Need::Kind(DEEPSTACK);
 
 const TENSORS: &[TensorRule] = &[
-    same(
-        "v.position_embd",
-        "visual.pos_embed",
-        &[Dim::Field(POSITIONS), Dim::Hidden],
-    ),
+    same("v.position_embd", "visual.pos_embed", &[Dim::Field(POSITIONS), Dim::Hidden]),
     same("v.blk.{i}.attn_qkv", QKV, FUSED),
     up("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.linear_fc1"),
     down("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.linear_fc2"),
     norm("v.post_ln", "visual.merger.norm"),
     same("mm.0", "visual.merger.linear_fc1", &[MERGED, MERGED]),
     same("mm.2", "visual.merger.linear_fc2", TO_TEXT),
-    only(
-        DEEP,
-        "v.deepstack.{i}.norm",
-        "visual.deepstack_merger_list.{i}.norm",
-        &[MERGED],
-    ),
+    only(DEEP, "v.deepstack.{i}.norm", "visual.deepstack_merger_list.{i}.norm", &[MERGED]),
     only(
         DEEP,
         "v.deepstack.{i}.fc1",
         "visual.deepstack_merger_list.{i}.linear_fc1",
         &[MERGED, MERGED],
     ),
-    only(
-        DEEP,
-        "v.deepstack.{i}.fc2",
-        "visual.deepstack_merger_list.{i}.linear_fc2",
-        TO_TEXT,
-    ),
+    only(DEEP, "v.deepstack.{i}.fc2", "visual.deepstack_merger_list.{i}.linear_fc2", TO_TEXT),
 ];
 
 const BIASES: &[&str] = &[
@@ -65,11 +51,8 @@ const BIASES: &[&str] = &[
     "mm.0",
     "mm.2",
 ];
-const DEEP_BIASES: &[&str] = &[
-    "v.deepstack.{i}.norm",
-    "v.deepstack.{i}.fc1",
-    "v.deepstack.{i}.fc2",
-];
+const DEEP_BIASES: &[&str] =
+    &["v.deepstack.{i}.norm", "v.deepstack.{i}.fc1", "v.deepstack.{i}.fc2"];
 
 const OWN: &[Setting] = &[
     projector("qwen3vl_merger"),
@@ -132,10 +115,7 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let deep = deep.as_array().map(Vec::as_slice).unwrap_or_default();
     let outside = |layer: &&Value| layer.as_u64().is_none_or(|layer| layer >= layers as u64);
     if let Some(layer) = deep.iter().find(outside) {
-        return Err(wrong(
-            DEEP_LAYERS,
-            format_args!("{layer} is none of {layers} layers"),
-        ));
+        return Err(wrong(DEEP_LAYERS, format_args!("{layer} is none of {layers} layers")));
     }
     // llama.cpp has what they give in the order of layers.
     if !deep.is_sorted_by_key(Value::as_u64) {

@@ -113,13 +113,8 @@ fn fused_pair<'m>(
 ) -> Result<Group<'m>> {
     let shape = first.shape.clone();
     let whole = |pair, pieces, shape: Vec<usize>, cols| {
-        let moved = Rearrangement {
-            pieces,
-            cols,
-            takes_turns: true,
-            change: Change::None,
-            columns: None,
-        };
+        let moved =
+            Rearrangement { pieces, cols, takes_turns: true, change: Change::None, columns: None };
         assembled(pair, (name.clone(), shape), dtype, &moved)
     };
     match transform {
@@ -163,10 +158,5 @@ fn fused_pair<'m>(
 
 /// All `rows` rows of a source, `turn` at once.
 fn all_rows(source: usize, rows: usize, turn: usize) -> SourceRows {
-    SourceRows {
-        source,
-        order: RowOrder::From(0),
-        rows,
-        turn,
-    }
+    SourceRows { source, order: RowOrder::From(0), rows, turn }
 }

@@ -16,11 +16,7 @@ pub(super) fn to_gguf(shape: &[usize], dims: &Dims) -> Rearrangement {
     let of = parts.iter().sum();
     let slice = |at: usize| SourceRows {
         source: 0,
-        order: RowOrder::Slice {
-            first: parts[..at].iter().sum(),
-            len: parts[at],
-            of,
-        },
+        order: RowOrder::Slice { first: parts[..at].iter().sum(), len: parts[at], of },
         rows: dims.kv_heads * parts[at],
         turn: 1,
     };
@@ -34,12 +30,7 @@ pub(super) fn to_hf(shape: &[usize], dims: &Dims) -> Rearrangement {
         let rows = dims.kv_heads * turn;
         let order = RowOrder::From(first);
         first += rows;
-        SourceRows {
-            source: 0,
-            order,
-            rows,
-            turn,
-        }
+        SourceRows { source: 0, order, rows, turn }
     });
     made_of(turns.to_vec(), shape, true)
 }
@@ -70,14 +61,6 @@ pub(super) fn turns(sources: &[SourceTensor<'_>], cols: usize, dims: &Dims) -> R
 
 /// A tensor of `shape` that is made of `pieces`.
 fn made_of(pieces: Vec<SourceRows>, shape: &[usize], takes_turns: bool) -> Rearrangement {
-    let all = Rearrangement::of_each(
-        1,
-        RowOrder::From(0),
-        (shape[0], shape[1..].iter().product()),
-    );
-    Rearrangement {
-        pieces,
-        takes_turns,
-        ..all
-    }
+    let all = Rearrangement::of_each(1, RowOrder::From(0), (shape[0], shape[1..].iter().product()));
+    Rearrangement { pieces, takes_turns, ..all }
 }

@@ -56,11 +56,7 @@ impl LinearHeads {
         let key = dims.need("linear_key_head_dim")?;
         let value = dims.need("linear_value_head_dim")?;
         let value = value.saturating_mul(values / count);
-        Ok(Self {
-            count,
-            per_key: values / count,
-            parts: [key, key, value, value],
-        })
+        Ok(Self { count, per_key: values / count, parts: [key, key, value, value] })
     }
 
     /// The order of heads of values in the tensor `part`.
@@ -101,12 +97,7 @@ impl LinearHeads {
             let rows = self.count * turn;
             let (source, from) = if at == 3 { (1, 0) } else { (0, first) };
             first += rows;
-            SourceRows {
-                source,
-                order: RowOrder::From(from),
-                rows,
-                turn,
-            }
+            SourceRows { source, order: RowOrder::From(from), rows, turn }
         });
         pieces.collect()
     }
@@ -126,10 +117,7 @@ pub(super) fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usiz
     if shape[0].is_multiple_of(heads) && rows.is_multiple_of(2) && rows > 0 {
         return Ok(rows);
     }
-    let what = format!(
-        "tensor `{name}`: {} rows are no {heads} heads of two halves",
-        shape[0]
-    );
+    let what = format!("tensor `{name}`: {} rows are no {heads} heads of two halves", shape[0]);
     Err(AnamnesisError::parse(what))
 }
 

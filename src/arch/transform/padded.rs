@@ -16,17 +16,9 @@ pub(super) fn to_gguf(
     let missing = dims.vocab.saturating_sub(rows);
     let zeros = computed(("", vec![0.0; cols]));
     sources.push(SourceTensor::new(ResolvedItem::from(zeros))?);
-    let piece = |source, order, rows| SourceRows {
-        source,
-        order,
-        rows,
-        turn: 1,
-    };
+    let piece = |source, order, rows| SourceRows { source, order, rows, turn: 1 };
     let moved = Rearrangement {
-        pieces: vec![
-            piece(0, RowOrder::From(0), rows),
-            piece(1, RowOrder::Same(0), missing),
-        ],
+        pieces: vec![piece(0, RowOrder::From(0), rows), piece(1, RowOrder::Same(0), missing)],
         cols,
         takes_turns: false,
         change: Change::None,

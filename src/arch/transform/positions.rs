@@ -38,12 +38,7 @@ pub(super) fn to_hf<'m>(
         return Err(wrong(&name, rows, unused));
     }
     let zeros = computed(("", vec![0.0; unused * cols]));
-    let piece = |source, rows| SourceRows {
-        source,
-        order: RowOrder::From(0),
-        rows,
-        turn: 1,
-    };
+    let piece = |source, rows| SourceRows { source, order: RowOrder::From(0), rows, turn: 1 };
     let moved = Rearrangement {
         pieces: vec![piece(0, unused), piece(1, rows)],
         cols,

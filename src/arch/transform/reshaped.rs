@@ -28,10 +28,7 @@ pub(super) fn reshaped(
     };
     sizes.filter(fits).ok_or_else(|| {
         let all: Vec<_> = wanted.iter().map(|dim| dims.fields_of(*dim)).collect();
-        let what = format!(
-            "tensor `{name}`: {values} values are not [{}]",
-            all.join(", ")
-        );
+        let what = format!("tensor `{name}`: {values} values are not [{}]", all.join(", "));
         AnamnesisError::parse(what)
     })
 }

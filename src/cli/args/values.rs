@@ -173,16 +173,7 @@ mod tests {
         for bytes in [1, 1023, 1024, 1536, 3 << 20, 5 << 30, (5 << 30) + (1 << 29)] {
             assert_eq!(parse_size(&crate::format_bytes(bytes)), Ok(bytes));
         }
-        for text in [
-            "5G",
-            "5g",
-            "5GB",
-            "5 GB",
-            "5GiB",
-            "5.0gb",
-            "5368709120",
-            "5120M",
-        ] {
+        for text in ["5G", "5g", "5GB", "5 GB", "5GiB", "5.0gb", "5368709120", "5120M"] {
             assert_eq!(parse_size(text), Ok(5 << 30), "{text}");
         }
         for text in [

@@ -76,14 +76,7 @@ impl<'a> Tree<'a> {
 
 impl<'a> Branch<'a> {
     fn new(part: &'a str) -> Self {
-        Self {
-            part,
-            below: Vec::new(),
-            tensor: None,
-            tensors: 0,
-            parameters: 0,
-            bytes: 0,
-        }
+        Self { part, below: Vec::new(), tensor: None, tensors: 0, parameters: 0, bytes: 0 }
     }
 
     fn add(&mut self, tensor: &ListedTensor<'_>) {
@@ -109,10 +102,7 @@ pub(super) fn print(
         Column::number("SIZE"),
         Column::text("TENSOR"),
     ];
-    let (tree, depth) = (
-        Tree::new(tensors),
-        depth.map_or(MOST_LEVELS, |n| n as usize),
-    );
+    let (tree, depth) = (Tree::new(tensors), depth.map_or(MOST_LEVELS, |n| n as usize));
     let row = |label: &str, level: usize, branch: &Branch<'_>| {
         let tensor = branch.tensor.map(|t| {
             let shape = shape_text(model.container(), t.shape);

@@ -23,10 +23,7 @@ pub(super) fn print_tensor(
     out: &mut impl Write,
 ) -> Result<()> {
     let Some(tensor) = recovery.output(&found.name) else {
-        return Err(AnamnesisError::parse(format!(
-            "tensor `{}`: it is gone",
-            found.name
-        )));
+        return Err(AnamnesisError::parse(format!("tensor `{}`: it is gone", found.name)));
     };
     let number = |x: Option<f64>| x.map_or("-".to_owned(), short);
     writeln!(
@@ -45,11 +42,7 @@ pub(super) fn print_tensor(
         number(found.mean),
         number(found.std)
     )?;
-    writeln!(
-        out,
-        "zeros {}  NaN {}  infinite {}",
-        found.zeros, found.nan, found.infinite
-    )?;
+    writeln!(out, "zeros {}  NaN {}  infinite {}", found.zeros, found.nan, found.infinite)?;
     writeln!(out)?;
     let slice = slice.of(&found.name, &found.shape)?;
     let (cols, rows) = match slice.shape.as_slice() {
@@ -130,10 +123,7 @@ pub(super) fn write_csv_table<'a>(
     all: impl Iterator<Item = &'a TensorStatistics>,
     out: &mut impl Write,
 ) -> Result<()> {
-    writeln!(
-        out,
-        "name,dtype,shape,values,min,max,mean,std,zeros,nan,infinite"
-    )?;
+    writeln!(out, "name,dtype,shape,values,min,max,mean,std,zeros,nan,infinite")?;
     let number = |x: Option<f64>| x.map_or(String::new(), |x| format!("{x:e}"));
     for found in all {
         let name = found.name.replace('"', "\"\"");

@@ -111,13 +111,7 @@ impl SliceText {
             .count();
         let outer = shape.len().saturating_sub(whole + 1);
         let run = ranges[outer..].iter().map(Range::len).product();
-        Ok(Slice {
-            ranges,
-            shape: result,
-            strides,
-            run,
-            outer,
-        })
+        Ok(Slice { ranges, shape: result, strides, run, outer })
     }
 }
 
@@ -129,10 +123,7 @@ impl Slice {
 
     /// First elements of the runs, in ascending order.
     pub(super) fn runs(&self) -> impl Iterator<Item = usize> {
-        let (counts, strides) = (
-            self.ranges[..self.outer].iter().map(Range::len),
-            &self.strides,
-        );
+        let (counts, strides) = (self.ranges[..self.outer].iter().map(Range::len), &self.strides);
         let count: usize = match self.len() {
             0 => 0,
             _ => counts.product(),
@@ -165,19 +156,10 @@ mod tests {
     fn slices_are_numpys() {
         let shape = [2, 3, 4];
         assert_eq!(elements("[1]", &shape), (vec![3, 4], (12..24).collect()));
-        assert_eq!(
-            elements("[1, :2]", &shape),
-            (vec![2, 4], (12..20).collect())
-        );
-        assert_eq!(
-            elements("[:, 0, 1:3]", &shape),
-            (vec![2, 2], vec![1, 2, 13, 14])
-        );
+        assert_eq!(elements("[1, :2]", &shape), (vec![2, 4], (12..20).collect()));
+        assert_eq!(elements("[:, 0, 1:3]", &shape), (vec![2, 2], vec![1, 2, 13, 14]));
         assert_eq!(elements("-1, -1, -1", &shape), (vec![], vec![23]));
-        assert_eq!(
-            elements("[:, :, -2:]", &shape).1,
-            [2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23]
-        );
+        assert_eq!(elements("[:, :, -2:]", &shape).1, [2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23]);
         assert_eq!(elements("[0, 2:9, :1]", &shape), (vec![1, 1], vec![8]));
         assert_eq!(elements("[:, 2:1]", &shape), (vec![2, 0, 4], vec![]));
         assert_eq!(elements("[-9:1]", &shape).1, (0..12).collect::<Vec<_>>());

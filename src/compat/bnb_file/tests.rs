@@ -23,50 +23,27 @@ fn a_file_of_weights_and_others() {
     };
     let weight: Vec<u8> = (0..700 * 480).flat_map(value).collect();
     let inputs = [
-        BnbWriteInput {
-            name: "b.weight",
-            shape: &[700, 480],
-            bf16_data: &weight,
-        },
-        BnbWriteInput {
-            name: "a.bias",
-            shape: &[3],
-            bf16_data: &weight[..6],
-        },
+        BnbWriteInput { name: "b.weight", shape: &[700, 480], bf16_data: &weight },
+        BnbWriteInput { name: "a.bias", shape: &[3], bf16_data: &weight[..6] },
     ];
-    assert_eq!(
-        classify_inputs(&inputs),
-        BnbNf4WriteStats {
-            quantized: 1,
-            passthrough: 1
-        }
-    );
+    assert_eq!(classify_inputs(&inputs), BnbNf4WriteStats { quantized: 1, passthrough: 1 });
     let bytes = write_bnb_nf4_safetensors_bytes(&inputs).unwrap();
     let model = crate::parse_bytes(bytes.clone()).unwrap();
     let names: Vec<_> = model.tensors().map(|t| t.name().to_owned()).collect();
-    assert!(
-        names.contains(&"b.weight.quant_state.bitsandbytes__nf4".to_owned()),
-        "{names:?}"
-    );
+    assert!(names.contains(&"b.weight.quant_state.bitsandbytes__nf4".to_owned()), "{names:?}");
     let out = crate::parse_bytes(model.remember_to_bytes(TargetDtype::BF16).unwrap()).unwrap();
     let found: Vec<_> = out
         .tensors()
         .map(|t| (t.name().to_owned(), t.shape().to_vec()))
         .collect();
     assert_eq!(found.len(), 2);
-    assert!(
-        found.contains(&("b.weight".to_owned(), vec![700, 480])),
-        "{found:?}"
-    );
+    assert!(found.contains(&("b.weight".to_owned(), vec![700, 480])), "{found:?}");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     write_bnb_nf4_safetensors(&inputs, &path).unwrap();
     assert_eq!(std::fs::read(path).unwrap(), bytes);
     assert!(write_bnb_nf4_safetensors_bytes(&[inputs[1], inputs[1]]).is_err());
-    let short = BnbWriteInput {
-        bf16_data: &weight[2..],
-        ..inputs[0]
-    };
+    let short = BnbWriteInput { bf16_data: &weight[2..], ..inputs[0] };
     assert!(write_bnb_nf4_safetensors_bytes(&[short]).is_err());
 }
 
@@ -91,19 +68,12 @@ fn weights_as_the_pipeline_stores_them() {
         double_quant: false,
         compute_dtype: TargetDtype::BF16,
     };
-    let weight = WeightInfo {
-        name: input.name,
-        shape: &shape,
-        dtype: TargetDtype::BF16,
-    };
+    let weight = WeightInfo { name: input.name, shape: &shape, dtype: TargetDtype::BF16 };
     let encoder = method.encoder(&weight).unwrap();
     let len = |s: &crate::forget::StoredTensor| s.dtype.byte_len(&s.shape).unwrap();
     let stored = encoder.stored();
     let mut data: Vec<_> = stored.iter().map(|s| vec![0; len(s)]).collect();
-    let tile = crate::scheme::Tile {
-        rows: 0..96,
-        cols: 0..42,
-    };
+    let tile = crate::scheme::Tile { rows: 0..96, cols: 0..42 };
     let values = TileValues {
         tile: &tile,
         values: &floats,
@@ -133,11 +103,7 @@ fn weights_as_the_pipeline_stores_them() {
 #[test]
 fn names_of_layers() {
     let data = [0x3f; 128];
-    let input = |name, shape| BnbWriteInput {
-        name,
-        shape,
-        bf16_data: &data,
-    };
+    let input = |name, shape| BnbWriteInput { name, shape, bf16_data: &data };
     let names = |inputs: &[BnbWriteInput<'_>]| -> Vec<String> {
         let bytes = write_bnb_nf4_safetensors_bytes(inputs).unwrap();
         let model = crate::parse_bytes(bytes).unwrap();
@@ -146,13 +112,8 @@ fn names_of_layers() {
         names
     };
     let four = |base: &str| {
-        [
-            "",
-            ".absmax",
-            ".quant_map",
-            ".quant_state.bitsandbytes__nf4",
-        ]
-        .map(|end| format!("{base}weight{end}"))
+        ["", ".absmax", ".quant_map", ".quant_state.bitsandbytes__nf4"]
+            .map(|end| format!("{base}weight{end}"))
     };
     assert_eq!(names(&[input("linear", &[1, 64])]), four("linear."));
     assert_eq!(names(&[input("linear.weight", &[1, 64])]), four("linear."));
@@ -165,11 +126,7 @@ fn names_of_layers() {
 #[test]
 fn lengths_and_dimensions_that_are_refused() {
     let refusal = |shape: &[usize], bf16_data: &[u8]| {
-        let input = BnbWriteInput {
-            name: "w",
-            shape,
-            bf16_data,
-        };
+        let input = BnbWriteInput { name: "w", shape, bf16_data };
         write_bnb_nf4_safetensors_bytes(&[input])
             .unwrap_err()
             .to_string()

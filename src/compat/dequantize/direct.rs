@@ -91,13 +91,7 @@ pub(super) fn fp8_per_tensor(weight: &[u8], scale: f32) -> Result<Vec<u8>> {
             rows_per_matrix: 1,
             cols: 1,
         };
-        fp8_rows(
-            &weight[values],
-            0..1,
-            len,
-            grid,
-            std::slice::from_ref(&scale),
-        )
+        fp8_rows(&weight[values], 0..1, len, grid, std::slice::from_ref(&scale))
     })
 }
 
@@ -176,15 +170,7 @@ impl NestedAbsmax<'_> {
         let map = floats(self.quant_map, Dtype::F32, 256)?;
         let outer = floats(self.absmax, Dtype::F32, n.div_ceil(self.block))?;
         let mut scales = Vec::with_capacity(n);
-        nested_absmax(
-            codes,
-            0..n,
-            &map,
-            &outer,
-            self.block,
-            self.offset,
-            &mut scales,
-        );
+        nested_absmax(codes, 0..n, &map, &outer, self.block, self.offset, &mut scales);
         Some(scales)
     }
 }
@@ -205,14 +191,7 @@ pub(super) struct Bnb4Slices<'a> {
 
 /// bitsandbytes' codes of four bits.
 pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Option<Vec<u8>>> {
-    let Bnb4Slices {
-        codes,
-        absmax,
-        quant_map,
-        nested,
-        values: n,
-        block,
-    } = slices;
+    let Bnb4Slices { codes, absmax, quant_map, nested, values: n, block } = slices;
     if n == 0 || !is_block_size(block) || codes.len() != n.div_ceil(2) {
         return Ok(None);
     }
@@ -242,11 +221,7 @@ pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Option<Vec<u8>>> {
         return decode(n, block, blocks).map(Some);
     }
     let mut out = empty_with_room((n as u64).saturating_mul(2), VALUES)?;
-    let mut routine = AppendCodebookBlocks {
-        blocks: blocks(0..n),
-        values: n,
-        out: &mut out,
-    };
+    let mut routine = AppendCodebookBlocks { blocks: blocks(0..n), values: n, out: &mut out };
     perform(Level::detect(), &mut routine);
     Ok(Some(out))
 }
@@ -313,13 +288,7 @@ impl PackedSlices<'_> {
 
 /// GPTQ of version 1, `[in, out]`.
 pub(super) fn gptq(packed: PackedSlices<'_>, g_idx: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
-    let PackedSlices {
-        inputs,
-        outputs: cols,
-        group_size,
-        bits,
-        ..
-    } = packed;
+    let PackedSlices { inputs, outputs: cols, group_size, bits, .. } = packed;
     let Some((n, scales)) = packed.check() else {
         return Ok(None);
     };
@@ -334,11 +303,7 @@ pub(super) fn gptq(packed: PackedSlices<'_>, g_idx: Option<&[u8]>) -> Result<Opt
     {
         return Ok(None);
     }
-    let packing = GptqPacking {
-        bits,
-        word_bits: 32,
-        has_planes: false,
-    };
+    let packing = GptqPacking { bits, word_bits: 32, has_planes: false };
     let mut words = packed.zero_words();
     let mut zeros = vec![0.0; groups * cols];
     let rows = zeros.chunks_exact_mut(cols);

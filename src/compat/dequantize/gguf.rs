@@ -107,20 +107,10 @@ impl<'a> GgmlRows<'a> {
         let cols = n_elements / rows;
         let fits = cols * rows == n_elements && dtype.byte_len(&[rows, cols]) == Some(data.len());
         if !fits {
-            let what = format!(
-                "{} bytes are not {n_elements} values of {dtype}",
-                data.len()
-            );
+            let what = format!("{} bytes are not {n_elements} values of {dtype}", data.len());
             return Err(AnamnesisError::parse(what));
         }
-        Ok(Self {
-            data,
-            cols,
-            header,
-            block,
-            block_bytes,
-            decoder,
-        })
+        Ok(Self { data, cols, header, block, block_bytes, decoder })
     }
 
     /// Decodes `values`, which are whole blocks.

@@ -16,17 +16,10 @@ type StoredSlice<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
 fn decode(stored: &[StoredSlice<'_>], config: &Value) -> Result<Vec<u8>> {
     let tensors = stored
         .iter()
-        .map(|&(name, dtype, shape, data)| WholeTensor {
-            name,
-            shape,
-            dtype,
-            data,
-        });
+        .map(|&(name, dtype, shape, data)| WholeTensor { name, shape, dtype, data });
     let tensors: Vec<_> = tensors.collect();
-    let model = parse_bytes(to_bytes_with(
-        &tensors,
-        (crate::config::IN_METADATA, &config.to_string()),
-    )?)?;
+    let model =
+        parse_bytes(to_bytes_with(&tensors, (crate::config::IN_METADATA, &config.to_string()))?)?;
     let mut out = Vec::new();
     model.for_each_tensor(TargetDtype::BF16, |_, _, _, bytes| {
         out.extend_from_slice(bytes);
@@ -46,10 +39,7 @@ pub(super) fn fp8_blocks(
     let blocks = [rows.div_ceil(128), cols.div_ceil(128)];
     let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
     let config = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
-    decode(
-        &[weight, ("weight_scale_inv", scale_dtype, &blocks, scale)],
-        &config,
-    )
+    decode(&[weight, ("weight_scale_inv", scale_dtype, &blocks, scale)], &config)
 }
 
 /// FP8 of one scale, by which the kernel's values are tested. A slice fits at any length, so that
@@ -58,10 +48,7 @@ pub(super) fn fp8_blocks(
 pub(super) fn fp8_tensor(weight: &[u8], scale: f32) -> Result<Vec<u8>> {
     let weight = ("weight", Dtype::F8E4M3, &[weight.len()][..], weight);
     let scale = scale.to_le_bytes();
-    decode(
-        &[weight, ("weight_scale", Dtype::F32, &[], &scale)],
-        &Value::Null,
-    )
+    decode(&[weight, ("weight_scale", Dtype::F32, &[], &scale)], &Value::Null)
 }
 
 /// FP8 with a scale for each row.
@@ -73,21 +60,12 @@ pub(super) fn fp8_rows(
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
     let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
-    decode(
-        &[weight, ("weight_scale", scale_dtype, &[rows, 1], scale)],
-        &Value::Null,
-    )
+    decode(&[weight, ("weight_scale", scale_dtype, &[rows, 1], scale)], &Value::Null)
 }
 
 /// GPTQ of version 1, `[in, out]`.
 pub(super) fn gptq(packed: PackedSlices<'_>, g_idx: Option<&[u8]>) -> Result<Vec<u8>> {
-    let PackedSlices {
-        inputs,
-        outputs,
-        group_size,
-        bits,
-        ..
-    } = packed;
+    let PackedSlices { inputs, outputs, group_size, bits, .. } = packed;
     let words = |n: usize| n.saturating_mul(bits).div_ceil(32);
     let groups = inputs / group_size;
     let codes = [words(inputs), outputs];
@@ -107,23 +85,12 @@ pub(super) fn gptq(packed: PackedSlices<'_>, g_idx: Option<&[u8]>) -> Result<Vec
 
 /// AWQ in its GEMM layout, `[in, out]`.
 pub(super) fn awq(packed: PackedSlices<'_>) -> Result<Vec<u8>> {
-    let PackedSlices {
-        inputs,
-        outputs,
-        group_size,
-        bits,
-        ..
-    } = packed;
+    let PackedSlices { inputs, outputs, group_size, bits, .. } = packed;
     let words = outputs.saturating_mul(bits).div_ceil(32);
     let groups = inputs / group_size;
     let stored: [StoredSlice<'_>; 3] = [
         ("qweight", Dtype::I32, &[inputs, words], packed.codes),
-        (
-            "scales",
-            packed.scale_dtype,
-            &[groups, outputs],
-            packed.scales,
-        ),
+        ("scales", packed.scale_dtype, &[groups, outputs], packed.scales),
         ("qzeros", Dtype::I32, &[groups, words], packed.zeros),
     ];
     let config = json!({
@@ -143,14 +110,7 @@ fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
 
 /// bitsandbytes' codes of four bits.
 pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Vec<u8>> {
-    let Bnb4Slices {
-        codes,
-        absmax,
-        quant_map,
-        nested,
-        values,
-        block,
-    } = slices;
+    let Bnb4Slices { codes, absmax, quant_map, nested, values, block } = slices;
     // The name of `quant_state` tells the codebook. Code 8 is a zero in FP4 and a positive level in
     // NF4.
     let is_fp4 = quant_map
@@ -194,14 +154,6 @@ pub(super) fn bnb_int8(
     out_features: usize,
     in_features: usize,
 ) -> Result<Vec<u8>> {
-    let weight = (
-        "weight",
-        Dtype::I8,
-        &[out_features, in_features][..],
-        weight,
-    );
-    decode(
-        &[weight, ("SCB", Dtype::F32, &[out_features], scb)],
-        &Value::Null,
-    )
+    let weight = ("weight", Dtype::I8, &[out_features, in_features][..], weight);
+    decode(&[weight, ("SCB", Dtype::F32, &[out_features], scb)], &Value::Null)
 }

@@ -32,14 +32,7 @@ impl Noise {
         } else {
             0x7f80_0000
         };
-        let special = [
-            0,
-            1 << 31,
-            1 << (32 - 8 * size),
-            infinite,
-            infinite | 1 << 31,
-            !0,
-        ];
+        let special = [0, 1 << 31, 1 << (32 - 8 * size), infinite, infinite | 1 << 31, !0];
         let scale = |noise: &mut Self| match noise.below(4) {
             0 => special[noise.below(special.len())],
             1 => 0x3c00_0000 | (noise.next() as u32) >> 5,
@@ -176,20 +169,13 @@ fn kernels_equal_models_for_bnb4() {
             offset: f32::from_le_bytes(offset.as_chunks().0[0]),
             block: outer_block,
         });
-        let nested = Bnb4Slices {
-            absmax: &scales,
-            nested,
-            ..plain
-        };
+        let nested = Bnb4Slices { absmax: &scales, nested, ..plain };
         let (model, direct) = (model::bnb4(nested), direct::bnb4(nested));
         let what = format!("{what}, scales in blocks of {outer_block}");
         compare(&mut nested_counts, &what, direct, model);
     }
     assert!(counts[0] > 100 && counts[1] > 40, "{counts:?}");
-    assert!(
-        nested_counts[0] > 60 && nested_counts[1] > 80,
-        "{nested_counts:?}"
-    );
+    assert!(nested_counts[0] > 60 && nested_counts[1] > 80, "{nested_counts:?}");
 }
 
 /// As many values as two threads are started for: their output is in slabs, that of one thread is

@@ -46,15 +46,7 @@ fn every_code_returns() {
     }
     let decode = |codes: &[u8], scb: &[u8], rows: usize, cols: usize| {
         let (scb, mut out) = (floats("SCB", scb, rows)?, vec![0.0; rows * cols]);
-        dispatch(
-            Level::detect(),
-            &Int8Rows {
-                codes,
-                cols,
-                scb: &scb,
-            },
-            Out::F32(&mut out),
-        );
+        dispatch(Level::detect(), &Int8Rows { codes, cols, scb: &scb }, Out::F32(&mut out));
         Ok(bf16(&out))
     };
     assert_bnb_int8_decode_encode_round_trip(decode, encode_bnb_int8).unwrap();
@@ -65,10 +57,8 @@ fn every_code_returns() {
 fn nested_scales() {
     let (inner, outer, offset) = ([200u8, 128, 255], [0.02f32], 0.07f32);
     let scales = inner.map(|q| dynamic_map()[usize::from(q)] * outer[0] + offset);
-    let (map, codes) = (
-        bytes_of(&NF4_CODEBOOK),
-        (0..80u8).map(|i| i.wrapping_mul(37)).collect::<Vec<_>>(),
-    );
+    let (map, codes) =
+        (bytes_of(&NF4_CODEBOOK), (0..80u8).map(|i| i.wrapping_mul(37)).collect::<Vec<_>>());
     let values = decode(&codes, &bytes_of(&scales), &map, 160, 64).unwrap();
     let (outer, levels) = (bytes_of(&outer), bytes_of(dynamic_map()));
     let again =
@@ -121,15 +111,9 @@ fn nothing_to_encode() {
     let map = bytes_of(&NF4_CODEBOOK);
     assert_eq!(encode_bnb4(&[], &[], &map, 0, 64).unwrap(), [0; 0]);
     let nothing = (vec![], vec![]);
-    assert_eq!(
-        encode_bnb4_compute_absmax(&[], &map, 0, 64).unwrap(),
-        nothing
-    );
+    assert_eq!(encode_bnb4_compute_absmax(&[], &map, 0, 64).unwrap(), nothing);
     assert_eq!(encode_bnb_int8(&[], &[], 0, 1 << 20).unwrap(), [0; 0]);
-    assert_eq!(
-        encode_bnb_int8_compute_scb(&[], 0, 1 << 20).unwrap(),
-        nothing
-    );
+    assert_eq!(encode_bnb_int8_compute_scb(&[], 0, 1 << 20).unwrap(), nothing);
     assert_eq!(encode_bnb_int8_compute_scb(&[], 2, 0).unwrap().1, [0; 8]);
     assert!(encode_bnb_int8_compute_scb(&[], usize::MAX, 0).is_err());
 }

@@ -218,11 +218,7 @@ impl fmt::Display for GgufInspectInfo {
         writeln!(f, "Tensors:     {}", self.tensor_count)?;
         write!(f, "Total size:  {}", format_bytes(self.total_bytes))?;
         if self.unknown_size_tensors > 0 {
-            write!(
-                f,
-                " (+{} tensors with dtype of unknown size)",
-                self.unknown_size_tensors
-            )?;
+            write!(f, " (+{} tensors with dtype of unknown size)", self.unknown_size_tensors)?;
         }
         writeln!(f)?;
         let (total, size) = (self.total_bytes, self.dequantized_size);

@@ -105,12 +105,8 @@ fn plan<S: BuildHasher>(
     for t in tensors {
         let shape: Vec<usize> = t.shape.iter().rev().copied().collect();
         let dtype = stored_dtype(t.name, t.dtype, &shape)?;
-        let wrong = |what: String| {
-            Err(AnamnesisError::parse(format!(
-                "tensor `{}`: {what}",
-                t.name
-            )))
-        };
+        let wrong =
+            |what: String| Err(AnamnesisError::parse(format!("tensor `{}`: {what}", t.name)));
         if !names.insert(t.name) {
             return wrong("it is given twice".to_owned());
         }
@@ -157,10 +153,7 @@ fn write_all(
     for ((t, start), end) in tensors.iter().zip(&layout.offsets).zip(ends) {
         writer.write_all(t.data)?;
         let padding = end - start - t.data.len() as u64;
-        std::io::copy(
-            &mut std::io::Read::take(std::io::repeat(0), padding),
-            &mut writer,
-        )?;
+        std::io::copy(&mut std::io::Read::take(std::io::repeat(0), padding), &mut writer)?;
     }
     Ok(writer.flush()?)
 }

@@ -107,11 +107,7 @@ pub fn parse_pth_front_matter_from_reader_with_limits<R: Read + Seek>(
     let (contents, big_endian) = read_front(&mut Seeking::new(reader)?, &budget)?;
     let tensors = contents.tensors.iter().map(PthTensorInfo::of).collect();
     let info = PthInspectInfo::new(&contents.inspect(), big_endian);
-    Ok(PthFrontMatter {
-        tensors,
-        big_endian,
-        info,
-    })
+    Ok(PthFrontMatter { tensors, big_endian, info })
 }
 
 /// Summarises a PyTorch checkpoint by its pickle; see [`parse_pth_front_matter_from_reader`].

@@ -135,11 +135,7 @@ impl SafetensorsHeader {
     pub fn find_gptq_companions(&self, qweight: &str) -> Option<GptqCompanions<'_>> {
         let base = qweight.strip_suffix("qweight")?;
         let (scales, qzeros) = (self.at(base, "scales")?, self.at(base, "qzeros")?);
-        Some(GptqCompanions {
-            scales,
-            qzeros,
-            g_idx: self.at(base, "g_idx"),
-        })
+        Some(GptqCompanions { scales, qzeros, g_idx: self.at(base, "g_idx") })
     }
 
     /// Finds the companions of the AWQ weight `X.qweight`; `None` if one is missing.
@@ -210,29 +206,20 @@ impl SafetensorsHeader {
             .checked_mul(32)?
             .checked_div(outputs)
             .filter(|bits| (1..=8).contains(bits))?;
-        Some(AwqConfig {
-            bits: bits as u8,
-            group_size: inputs.checked_div(groups)?,
-        })
+        Some(AwqConfig { bits: bits as u8, group_size: inputs.checked_div(groups)? })
     }
 
     /// The parameters that the shapes of a BitsAndBytes weight imply. The last block can be
     /// shorter, and block sizes are powers of two, so the quotient is rounded up to the next one.
     fn bnb(&self, first: &TensorEntry) -> Option<BnbConfig> {
-        let Bnb4Companions {
-            absmax,
-            nested_absmax,
-            ..
-        } = self.find_bnb4_companions(&first.name)?;
+        let Bnb4Companions { absmax, nested_absmax, .. } =
+            self.find_bnb4_companions(&first.name)?;
         let (values, blocks) = (first.byte_len().checked_mul(2)?, absmax.num_elements());
         let block_size = if blocks == 0 {
             return None;
         } else {
             values.div_ceil(blocks).checked_next_power_of_two()?
         };
-        Some(BnbConfig {
-            block_size,
-            double_quant: nested_absmax.is_some(),
-        })
+        Some(BnbConfig { block_size, double_quant: nested_absmax.is_some() })
     }
 }

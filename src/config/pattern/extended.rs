@@ -24,10 +24,7 @@ impl Backtracking {
             return Err("it is too long".to_owned());
         }
         Expr::parse_tree(expression).map_err(|e| e.to_string())?;
-        Ok(Self {
-            expression: with_ascii_classes(expression),
-            compiled: OnceLock::new(),
-        })
+        Ok(Self { expression: with_ascii_classes(expression), compiled: OnceLock::new() })
     }
 
     /// The compiled expression.

@@ -91,10 +91,7 @@ mod tests {
     #[cfg(feature = "lethe")]
     fn three_names() {
         let names = ["nf4", "Q4_K_M", "Q4_K_S", "int8"];
-        assert_eq!(
-            nearest("q4k_m", names.into_iter()),
-            ["Q4_K_M", "Q4_K_S", "nf4"]
-        );
+        assert_eq!(nearest("q4k_m", names.into_iter()), ["Q4_K_M", "Q4_K_S", "nf4"]);
     }
 
     #[test]
@@ -103,10 +100,7 @@ mod tests {
         let rows = [
             ("q_proj", "`*q_proj*` matches 2"),
             ("a.norm.weigh", "near are a.norm.weight"),
-            (
-                "a.qproj.weight",
-                "near are a.q_proj.weight, b.q_proj.weight",
-            ),
+            ("a.qproj.weight", "near are a.q_proj.weight, b.q_proj.weight"),
             ("*.k_proj", "`amn ls` lists the names"),
             ("vision.tower", "`amn ls` lists the names"),
         ];

@@ -32,12 +32,7 @@ impl RenameRule {
         let new_name = pieces(new_name, pattern.group_count()).map_err(|reason| {
             AnamnesisError::usage(format!("the new name `{new_name}` of `{text}`: {reason}"))
         })?;
-        Ok(Self {
-            text: text.to_owned(),
-            keeps_rest: text.starts_with("re:"),
-            pattern,
-            new_name,
-        })
+        Ok(Self { text: text.to_owned(), keeps_rest: text.starts_with("re:"), pattern, new_name })
     }
 
     /// The new name of `name`; `None` if the pattern does not match.

@@ -28,10 +28,7 @@ impl Selection {
     /// # Errors
     /// As [`new`](Self::new).
     pub(crate) fn of(patterns: &[String]) -> Result<Self> {
-        Ok(Self {
-            include: compile(patterns)?,
-            exclude: PatternList::default(),
-        })
+        Ok(Self { include: compile(patterns)?, exclude: PatternList::default() })
     }
 
     /// Whether `name` is selected, as far as [`check`](Self::check) does not fail afterwards.

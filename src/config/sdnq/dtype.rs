@@ -147,11 +147,8 @@ impl PackedFloat {
             "fnu" => false,
             _ => return None,
         };
-        let float = Self {
-            exponent: exponent.parse().ok()?,
-            mantissa: mantissa.parse().ok()?,
-            is_signed,
-        };
+        let float =
+            Self { exponent: exponent.parse().ok()?, mantissa: mantissa.parse().ok()?, is_signed };
         let is_known = (1..=5).contains(&float.exponent) && float.mantissa <= 15;
         (is_known && bits.parse() == Ok(float.bits())).then_some(float)
     }
@@ -168,11 +165,7 @@ mod tests {
     #[test]
     fn names() {
         let float = |exponent, mantissa, is_signed| {
-            Some(SdnqDtype::Packed(PackedFloat {
-                exponent,
-                mantissa,
-                is_signed,
-            }))
+            Some(SdnqDtype::Packed(PackedFloat { exponent, mantissa, is_signed }))
         };
         for (name, dtype) in [
             ("uint4", Some(SdnqDtype::Uint(4))),

@@ -14,24 +14,15 @@ pub(crate) struct GgufKeyType {
 }
 
 const fn one(scalar: &'static str) -> GgufKeyType {
-    GgufKeyType {
-        scalar: Some(scalar),
-        items: None,
-    }
+    GgufKeyType { scalar: Some(scalar), items: None }
 }
 
 const fn list(items: &'static str) -> GgufKeyType {
-    GgufKeyType {
-        scalar: None,
-        items: Some(items),
-    }
+    GgufKeyType { scalar: None, items: Some(items) }
 }
 
 const fn either(scalar: &'static str, items: &'static str) -> GgufKeyType {
-    GgufKeyType {
-        scalar: Some(scalar),
-        items: Some(items),
-    }
+    GgufKeyType { scalar: Some(scalar), items: Some(items) }
 }
 
 /// What precedes the keys of the model's architecture, in place of its name.
@@ -170,11 +161,7 @@ const KEYS: &[(GgufKeyType, &[&str])] = &[
     ),
     (
         one("i32"),
-        &[
-            "general.sampling.mirostat",
-            "general.sampling.penalty_last_n",
-            "general.sampling.top_k",
-        ],
+        &["general.sampling.mirostat", "general.sampling.penalty_last_n", "general.sampling.top_k"],
     ),
     (
         one("u32"),
@@ -364,10 +351,7 @@ const KEYS: &[(GgufKeyType, &[&str])] = &[
             "*.feed_forward_length",
         ],
     ),
-    (
-        either("u32", "bool"),
-        &["*.attention.sliding_window_pattern"],
-    ),
+    (either("u32", "bool"), &["*.attention.sliding_window_pattern"]),
     (
         list("string"),
         &[
@@ -409,34 +393,16 @@ const KEYS: &[(GgufKeyType, &[&str])] = &[
             "*.target_layers",
         ],
     ),
-    (
-        list("bool"),
-        &[
-            "clip.vision.is_deepstack_layers",
-            "*.attention.recurrent_layers",
-        ],
-    ),
+    (list("bool"), &["clip.vision.is_deepstack_layers", "*.attention.recurrent_layers"]),
     (list("u8"), &["tokenizer.ggml.precompiled_charsmap"]),
 ];
 
 /// Keys that are repeated with a number or a name in them, by what precedes that. All are texts.
-const NUMBERED: &[&str] = &[
-    "general.base_model.",
-    "general.dataset.",
-    "tokenizer.chat_template.",
-];
+const NUMBERED: &[&str] = &["general.base_model.", "general.dataset.", "tokenizer.chat_template."];
 
 /// Namespaces that are no architecture.
-const NAMESPACES: &[&str] = &[
-    "adapter",
-    "clip",
-    "diffusion",
-    "general",
-    "imatrix",
-    "split",
-    "tokenizer",
-    "xielu",
-];
+const NAMESPACES: &[&str] =
+    &["adapter", "clip", "diffusion", "general", "imatrix", "split", "tokenizer", "xielu"];
 
 /// The type that llama.cpp reads the value of `key` as; `None` if it is not among the known keys.
 pub(crate) fn known_type(key: &str) -> Option<GgufKeyType> {
@@ -485,12 +451,7 @@ mod tests {
                 assert_eq!(scalar, Some(expected), "{key}");
             }
         }
-        for key in [
-            "my.key",
-            "general.unknown",
-            "general",
-            "tokenizer.ggml.unknown",
-        ] {
+        for key in ["my.key", "general.unknown", "general", "tokenizer.ggml.unknown"] {
             assert_eq!(known_type(key), None, "{key}");
         }
     }

@@ -257,10 +257,7 @@ impl<'m> Part<'m> {
 
     /// The error for a checksum that does not match.
     pub(crate) fn checksum_mismatch(&self) -> AnamnesisError {
-        AnamnesisError::parse(format!(
-            "tensor `{}`: its data has the wrong checksum",
-            self.name()
-        ))
+        AnamnesisError::parse(format!("tensor `{}`: its data has the wrong checksum", self.name()))
     }
 
     /// Fills `out` with elements of a strided tensor from byte `at` on, row by row of the last
@@ -275,10 +272,7 @@ impl<'m> Part<'m> {
             let (now, rest) = out.split_at_mut(n * size);
             let start = strided::offset(row * cols, &self.info.shape, strides)
                 + col * strides.last().unwrap_or(&1);
-            let dims = [StridedDim {
-                len: n,
-                stride: *strides.last().unwrap_or(&1),
-            }];
+            let dims = [StridedDim { len: n, stride: *strides.last().unwrap_or(&1) }];
             self.gather(start, &dims, now)?;
             (element, out) = (element + n, rest);
         }
@@ -306,10 +300,9 @@ impl<'m> Part<'m> {
         while row < rows.end {
             let n = (group - row % group).min(rows.end - row);
             let (now, rest) = std::mem::take(&mut left).split_at_mut(n * cols * size);
-            let row_dim = outer.checked_sub(1).map(|d| StridedDim {
-                len: n,
-                stride: strides[d],
-            });
+            let row_dim = outer
+                .checked_sub(1)
+                .map(|d| StridedDim { len: n, stride: strides[d] });
             let columns = shape[outer..]
                 .iter()
                 .zip(&strides[outer..])
@@ -378,8 +371,5 @@ impl<'m> Part<'m> {
 /// deflate data as `InvalidInput`, the checked stream reports a wrong length or checksum as
 /// `InvalidData`.
 fn is_malformed(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput
-    )
+    matches!(error.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput)
 }

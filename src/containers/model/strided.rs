@@ -44,9 +44,7 @@ pub(crate) fn span(shape: &[usize], strides: &[usize]) -> Option<usize> {
     shape
         .iter()
         .zip(strides)
-        .try_fold(1usize, |n, (&len, &stride)| {
-            n.checked_add((len - 1).checked_mul(stride)?)
-        })
+        .try_fold(1usize, |n, (&len, &stride)| n.checked_add((len - 1).checked_mul(stride)?))
 }
 
 /// Fills `out` with the elements, of `size` bytes each, of a view of dimensions `dims` whose first
@@ -108,10 +106,7 @@ pub(super) fn gather(
             index[d] += 1;
             // Wrapping: the step past the end of a dimension may leave the address space, and is
             // taken back below before anything is read there.
-            (from, to) = (
-                from.wrapping_add(dims[d].stride),
-                to.wrapping_add(out_strides[d]),
-            );
+            (from, to) = (from.wrapping_add(dims[d].stride), to.wrapping_add(out_strides[d]));
             if index[d] < dims[d].len {
                 break;
             }
@@ -174,10 +169,7 @@ mod tests {
             }
             let dims: Vec<StridedDim> = order
                 .iter()
-                .map(|&d| StridedDim {
-                    len: shape[d],
-                    stride: strides[d],
-                })
+                .map(|&d| StridedDim { len: shape[d], stride: strides[d] })
                 .collect();
             let (lens, steps): (Vec<_>, Vec<_>) = dims.iter().map(|d| (d.len, d.stride)).unzip();
             let mut out = vec![0; 240];
@@ -201,10 +193,7 @@ mod tests {
         gather(
             &read,
             7,
-            &[
-                StridedDim { len: 3, stride: 0 },
-                StridedDim { len: 2, stride: 0 },
-            ],
+            &[StridedDim { len: 3, stride: 0 }, StridedDim { len: 2, stride: 0 }],
             1,
             &mut out,
         )
@@ -213,10 +202,7 @@ mod tests {
         gather(
             &read,
             1,
-            &[
-                StridedDim { len: 2, stride: 0 },
-                StridedDim { len: 3, stride: 2 },
-            ],
+            &[StridedDim { len: 2, stride: 0 }, StridedDim { len: 3, stride: 2 }],
             1,
             &mut out,
         )

@@ -57,10 +57,8 @@ impl<'m> Tensor<'m> {
     pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
         let (info, part) = (self.info(), self.part());
         if info.has_unknown_order() {
-            let what = format!(
-                "tensor `{}`: no byte order is defined for {}",
-                info.name, info.dtype
-            );
+            let what =
+                format!("tensor `{}`: no byte order is defined for {}", info.name, info.dtype);
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
         // A storage may be far larger than a view of it, and shared by many. An NPZ member is one
@@ -111,10 +109,7 @@ impl<'m> Tensor<'m> {
 
     /// Where the bytes are, for positional reads.
     pub(crate) fn part(&self) -> Part<'m> {
-        Part {
-            source: self.source(),
-            info: self.info(),
-        }
+        Part { source: self.source(), info: self.info() }
     }
 
     fn source(&self) -> &'m Source {

@@ -72,9 +72,9 @@ impl ContainerFormat {
     fn check(&self, expected: Container) -> Result<()> {
         match self.beginning {
             Beginning::Of(found) if found != expected => Err(found.refused_as(expected)),
-            Beginning::Zip if !matches!(expected, Container::Npz | Container::Pth) => Err(
-                AnamnesisError::unsupported("ZIP archive", format!("this is no {expected}")),
-            ),
+            Beginning::Zip if !matches!(expected, Container::Npz | Container::Pth) => {
+                Err(AnamnesisError::unsupported("ZIP archive", format!("this is no {expected}")))
+            }
             Beginning::Unknown => Err(AnamnesisError::parse(format!("this is no {expected}"))),
             _ => Ok(()),
         }
@@ -105,10 +105,7 @@ const FORMATS: &[ContainerFormat] = &[
         beginning: Beginning::Zip,
         title: ZIP,
         matches: |head| {
-            matches!(
-                head,
-                [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 6, 6, ..]
-            )
+            matches!(head, [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 6, 6, ..])
         },
         reader: Gated::always(|source, _, budget| read_zip(source, None, budget)),
     },
@@ -164,11 +161,8 @@ const FORMATS: &[ContainerFormat] = &[
 
 /// Beginnings of the media types of manifests and layers, of which each manifest of Ollama has one
 /// near its beginning.
-const MANIFEST_KINDS: [&[u8]; 3] = [
-    b"application/vnd.docker.",
-    b"application/vnd.oci.",
-    b"application/vnd.ollama.",
-];
+const MANIFEST_KINDS: [&[u8]; 3] =
+    [b"application/vnd.docker.", b"application/vnd.oci.", b"application/vnd.ollama."];
 
 /// Whether a file with these first bytes is a manifest of Ollama.
 fn is_ollama_manifest(head: &[u8]) -> bool {
@@ -242,9 +236,9 @@ fn format_of(file: &mut dyn ReadAt) -> Result<Container> {
     match detect(file)?.beginning {
         Beginning::Of(format) => Ok(format),
         Beginning::Zip => zip_format(file),
-        Beginning::Unknown => Err(AnamnesisError::parse(
-            "not a model file: no known container begins like this",
-        )),
+        Beginning::Unknown => {
+            Err(AnamnesisError::parse("not a model file: no known container begins like this"))
+        }
     }
 }
 
@@ -255,21 +249,15 @@ type ArchiveReader = fn(Source, Option<Container>, &Budget) -> Result<ParsedMode
 
 /// Reads a ZIP archive, of the format `expected` alone if there is one.
 fn read_zip(source: Source, expected: Option<Container>, budget: &Budget) -> Result<ParsedModel> {
-    const READER: Gated<ArchiveReader> = gated!(
-        any(feature = "npz", feature = "pth"),
-        "npz` and `pth",
-        archive::read
-    );
+    const READER: Gated<ArchiveReader> =
+        gated!(any(feature = "npz", feature = "pth"), "npz` and `pth", archive::read);
     READER.require(ZIP)?(source, expected, budget)
 }
 
 /// Tells the format of a ZIP archive.
 fn zip_format(file: &mut dyn ReadAt) -> Result<Container> {
-    const DETECTOR: Gated<fn(&mut dyn ReadAt) -> Result<Container>> = gated!(
-        any(feature = "npz", feature = "pth"),
-        "npz` and `pth",
-        archive::format
-    );
+    const DETECTOR: Gated<fn(&mut dyn ReadAt) -> Result<Container>> =
+        gated!(any(feature = "npz", feature = "pth"), "npz` and `pth", archive::format);
     DETECTOR.require(ZIP)?(file)
 }
 

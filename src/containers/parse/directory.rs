@@ -39,25 +39,15 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     let dir = resolve_snapshot(path, budget)?;
     let names = list(&dir)?;
     let mut config = QuantConfig::read(&dir, budget)?;
-    let FoundShards {
-        files,
-        kind,
-        map,
-        index,
-        note,
-    } = find_shards(&dir, &names, &config, budget)?;
+    let FoundShards { files, kind, map, index, note } = find_shards(&dir, &names, &config, budget)?;
     let pool = Arc::new(FilePool::default());
     let mut contents = ParsedModel::new(Container::Safetensors, 0);
     contents.notes.extend(note);
     // The index is in memory with longer entries, so it cannot ask for more than that.
     let listed = map.as_ref().map_or(0, Vec::len);
     contents.tensors.reserve_exact(listed);
-    let mut directory = Directory {
-        path: dir.clone(),
-        files: Vec::new(),
-        file_of: Vec::new(),
-        index,
-    };
+    let mut directory =
+        Directory { path: dir.clone(), files: Vec::new(), file_of: Vec::new(), index };
     for (number, file) in files.iter().enumerate() {
         let source = open_shard(&pool, number, &dir, file)?;
         let shard = read_shard(source, kind, &dir.join(file), budget);
@@ -204,15 +194,7 @@ fn describes_itself(shard: &ParsedModel) -> bool {
 fn append(all: &mut ParsedModel, shard: ParsedModel) {
     let base = all.sources.len();
     let ParsedModel {
-        sources,
-        tensors,
-        metadata,
-        facts,
-        header_size,
-        skipped,
-        qnat,
-        notes,
-        ..
+        sources, tensors, metadata, facts, header_size, skipped, qnat, notes, ..
     } = shard;
     all.sources.extend(sources);
     all.tensors.extend(tensors.into_iter().map(|mut t| {
@@ -276,9 +258,6 @@ fn check(contents: &ParsedModel, directory: &Directory, map: Option<&WeightMap>)
     if wrong.is_empty() {
         Ok(())
     } else {
-        Err(AnamnesisError::parse(format!(
-            "tensor {}",
-            join_first(&wrong, MAX_NAMED)
-        )))
+        Err(AnamnesisError::parse(format!("tensor {}", join_first(&wrong, MAX_NAMED))))
     }
 }

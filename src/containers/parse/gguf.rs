@@ -215,13 +215,7 @@ fn check_extents(
         .chain([None])
         .collect();
     for (entry, next) in entries.into_iter().zip(next) {
-        let GgufTensorEntry {
-            name,
-            dtype,
-            shape,
-            offset,
-            len,
-        } = entry;
+        let GgufTensorEntry { name, dtype, shape, offset, len } = entry;
         let wrong = |what: String| {
             AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"))
         };
@@ -241,9 +235,9 @@ fn check_extents(
             .ok_or_else(|| past_the_end(&name))?;
         if len > room {
             return Err(match next {
-                Some(_) => wrong(format!(
-                    "it takes {len} bytes, and the next tensor begins after {room}"
-                )),
+                Some(_) => {
+                    wrong(format!("it takes {len} bytes, and the next tensor begins after {room}"))
+                }
                 None => past_the_end(&name),
             });
         }

@@ -74,11 +74,7 @@ impl<'a> HubName<'a> {
         let is_name = is_plain(organization) && is_plain(model) && has_plain_revision;
         // The cache writes `--` for the slash, and the hub allows it in no name.
         let is_clear = !organization.contains("--") && !model.contains("--");
-        (is_name && is_clear).then_some(Self {
-            organization,
-            model,
-            revision,
-        })
+        (is_name && is_clear).then_some(Self { organization, model, revision })
     }
 
     fn find_in(&self, cache: &Path) -> Result<PathBuf> {
@@ -189,10 +185,7 @@ impl<'a> HubName<'a> {
     }
 
     fn incomplete(&self, what: &str) -> AnamnesisError {
-        let advice = format!(
-            "`hf download {}/{}` completes it",
-            self.organization, self.model
-        );
+        let advice = format!("`hf download {}/{}` completes it", self.organization, self.model);
         AnamnesisError::parse(format!("{what}: the snapshot is incomplete; {advice}"))
     }
 }
@@ -205,12 +198,7 @@ fn entries(directory: &Path) -> Result<Vec<OsString>> {
         .map(|entry| Ok(entry?.file_name()));
     let names: Vec<_> = names.collect::<std::io::Result<_>>().map_err(failed)?;
     let what = format_args!("entries of `{}`", directory.display());
-    cap(
-        "HUB_MAX_ENTRIES",
-        names.len() as u64,
-        MAX_ENTRIES as u64,
-        what,
-    )?;
+    cap("HUB_MAX_ENTRIES", names.len() as u64, MAX_ENTRIES as u64, what)?;
     Ok(names)
 }
 
@@ -278,14 +266,8 @@ mod tests {
             (&[], "/home/me/.cache/huggingface/hub"),
             (&[("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
             (&[("HF_HOME", "/h"), ("XDG_CACHE_HOME", "/x")], "/h/hub"),
-            (
-                &[("HUGGINGFACE_HUB_CACHE", "/old"), ("HF_HOME", "/h")],
-                "/old",
-            ),
-            (
-                &[("HF_HUB_CACHE", "/new"), ("HUGGINGFACE_HUB_CACHE", "/old")],
-                "/new",
-            ),
+            (&[("HUGGINGFACE_HUB_CACHE", "/old"), ("HF_HOME", "/h")], "/old"),
+            (&[("HF_HUB_CACHE", "/new"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/new"),
             (&[("HF_HUB_CACHE", "~/c")], "/home/me/c"),
             (&[("HF_HUB_CACHE", "")], "/home/me/.cache/huggingface/hub"),
         ];

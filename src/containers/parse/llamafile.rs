@@ -48,10 +48,7 @@ fn find_model(archive: &ZipArchive) -> Result<(&ZipMember, Vec<&str>)> {
     let (projectors, models): (Vec<_>, Vec<_>) = models().partition(|m| m.name.contains(PROJECTOR));
     match models.as_slice() {
         [model] => Ok((model, projectors.iter().map(|m| m.name.as_str()).collect())),
-        [] => Err(AnamnesisError::unsupported(
-            WHAT,
-            "there is no model in its archive",
-        )),
+        [] => Err(AnamnesisError::unsupported(WHAT, "there is no model in its archive")),
         several => {
             let names: Vec<_> = several.iter().map(|m| m.name.as_str()).collect();
             let shown = join_first(&names, MAX_NAMED);

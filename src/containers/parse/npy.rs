@@ -40,13 +40,7 @@ impl NpyHeader {
     /// Whether the dtype is a guess: NumPy writes all one-byte types of ml_dtypes as `V1`, and E4M3
     /// is the usual one.
     pub(super) fn is_guess(&self) -> bool {
-        matches!(
-            self.kind,
-            Ok(NpyElements {
-                dtype: Dtype::F8E4M3,
-                ..
-            })
-        )
+        matches!(self.kind, Ok(NpyElements { dtype: Dtype::F8E4M3, .. }))
     }
 
     /// Bytes of the data; `None` if no tensor can hold the elements.
@@ -91,12 +85,7 @@ pub(super) fn header_len(first: &[u8]) -> Result<usize> {
         _ => return wrong("its magic is missing"),
     };
     let len = len as usize;
-    cap(
-        "NPY_MAX_HEADER_BYTES",
-        len as u64,
-        MAX_HEADER_BYTES as u64,
-        "bytes of an NPY header",
-    )?;
+    cap("NPY_MAX_HEADER_BYTES", len as u64, MAX_HEADER_BYTES as u64, "bytes of an NPY header")?;
     Ok(len + prefix)
 }
 
@@ -146,12 +135,7 @@ pub(super) fn parse(header: &[u8]) -> Result<NpyHeader> {
             "it wants a descr, a fortran_order of True or False, and a tuple as shape",
         ));
     };
-    cap(
-        "NPY_MAX_DIMS",
-        dims.len() as u64,
-        MAX_DIMS as u64,
-        "dimensions of an array",
-    )?;
+    cap("NPY_MAX_DIMS", dims.len() as u64, MAX_DIMS as u64, "dimensions of an array")?;
     let dim = |d: Literal| {
         if let Literal::Int(d) = d {
             usize::try_from(d).ok()
@@ -169,12 +153,7 @@ pub(super) fn parse(header: &[u8]) -> Result<NpyHeader> {
     {
         return Err(wrong(&format!("its shape {shape:?} overflows")));
     }
-    Ok(NpyHeader {
-        header_len: header.len(),
-        shape,
-        kind: elements(&descr)?,
-        fortran,
-    })
+    Ok(NpyHeader { header_len: header.len(), shape, kind: elements(&descr)?, fortran })
 }
 
 /// Element types by NumPy's three spellings: code, character, name.
@@ -214,10 +193,7 @@ fn elements(descr: &Literal) -> Result<std::result::Result<NpyElements, String>>
         _ => (false, text.as_str()),
     };
     if let Some(&(.., dtype)) = TYPES.iter().find(|(a, b, c, _)| [a, b, c].contains(&&code)) {
-        return Ok(Ok(NpyElements {
-            dtype,
-            big_endian: big_endian && dtype.bits() > 8,
-        }));
+        return Ok(Ok(NpyElements { dtype, big_endian: big_endian && dtype.bits() > 8 }));
     }
     let kind = match (code.chars().next(), code.get(1..).unwrap_or_default()) {
         (Some('O'), _) => "objects",
@@ -230,9 +206,7 @@ fn elements(descr: &Literal) -> Result<std::result::Result<NpyElements, String>>
             "elements whose type the file does not say"
         }
         _ => {
-            return Err(AnamnesisError::parse(format!(
-                "NPY header: there is no type `{text}`"
-            )));
+            return Err(AnamnesisError::parse(format!("NPY header: there is no type `{text}`")));
         }
     };
     Ok(Err(format!("{kind} ({text})")))

@@ -25,16 +25,8 @@ pub(super) fn read_npy(
     budget.items(1, "array")?;
     let npy = read_header(&mut file, 0, len, budget)?.0;
     let mut contents = ParsedModel::new(Container::Npy, npy.header_len);
-    add(
-        &mut contents,
-        "tensor".to_owned(),
-        &npy,
-        len,
-        0,
-        npy.header_len as u64,
-        None,
-    )
-    .map_err(|e| e.about("array `tensor`"))?;
+    add(&mut contents, "tensor".to_owned(), &npy, len, 0, npy.header_len as u64, None)
+        .map_err(|e| e.about("array `tensor`"))?;
     contents.sources.push(source);
     Ok(contents)
 }
@@ -77,9 +69,9 @@ pub(super) fn read_archive(
     }
     if let [first, ..] = others.as_slice() {
         let n = others.len();
-        contents.notes.push(format!(
-            "{n} members of the archive are no arrays, e.g. `{first}`"
-        ));
+        contents
+            .notes
+            .push(format!("{n} members of the archive are no arrays, e.g. `{first}`"));
     }
     Ok(contents)
 }
@@ -123,15 +115,7 @@ fn read_member(
             .sources
             .push(deflated_source(source, member, start));
         let (index, offset) = (contents.sources.len() - 1, npy.header_len as u64);
-        add(
-            contents,
-            name.to_owned(),
-            &npy,
-            member.len,
-            index,
-            offset,
-            None,
-        )?;
+        add(contents, name.to_owned(), &npy, member.len, index, offset, None)?;
     } else {
         let (npy, header) = read_header(file, start, member.len, budget)?;
         contents.header_size += npy.header_len;
@@ -144,12 +128,7 @@ fn read_member(
             member.len,
             0,
             start,
-            Some(Box::new(Check {
-                crc: member.crc,
-                start,
-                len,
-                before,
-            })),
+            Some(Box::new(Check { crc: member.crc, start, len, before })),
         )?;
     }
     Ok(true)
@@ -177,12 +156,7 @@ fn inflate_head(stored: &[u8]) -> Vec<u8> {
 
 /// The source of a compressed member's decompressed bytes.
 fn deflated_source(source: &Source, member: &ZipMember, start: u64) -> Source {
-    let ZipMember {
-        stored_len,
-        len,
-        crc,
-        ..
-    } = *member;
+    let ZipMember { stored_len, len, crc, .. } = *member;
     Source::Deflated(Box::new(Deflated {
         base: source.share(),
         start,
@@ -234,10 +208,7 @@ fn add(
     let elements = match &npy.kind {
         Ok(elements) => *elements,
         Err(what) => {
-            contents.skipped.push(Skipped {
-                name,
-                what: what.clone(),
-            });
+            contents.skipped.push(Skipped { name, what: what.clone() });
             return Ok(());
         }
     };

@@ -82,18 +82,13 @@ pub fn resolve_ollama_model(spec: &str) -> Result<PathBuf> {
 pub(crate) fn resolve_with_notes(spec: &str) -> Result<(PathBuf, Vec<String>)> {
     let name = OllamaName::parse(spec)?;
     let service = cfg!(target_os = "linux").then(|| PathBuf::from(SERVICE_ROOT));
-    let store = find_store(
-        std::env::var_os("OLLAMA_MODELS"),
-        std::env::home_dir(),
-        service,
-    )?;
+    let store = find_store(std::env::var_os("OLLAMA_MODELS"), std::env::home_dir(), service)?;
     let manifest = find_manifest(&store, &name)?;
     let Layers { weights, others } = read_layers_of(&manifest)?;
     match weights {
-        Weights::File(layer) => Ok((
-            find_blob(&store, &manifest, &layer)?,
-            notes_on(&others, &store, &manifest),
-        )),
+        Weights::File(layer) => {
+            Ok((find_blob(&store, &manifest, &layer)?, notes_on(&others, &store, &manifest)))
+        }
         Weights::Tensors(_) => Ok((manifest, vec![])),
     }
 }
@@ -154,11 +149,7 @@ fn find_manifest(root: &Path, name: &OllamaName<'_>) -> Result<PathBuf> {
     let mut budget = MAX_ENTRIES;
     let mut models = vec![top];
     for part in [name.host, name.namespace, name.model] {
-        models = list_matching(
-            &models,
-            |entry| entry.eq_ignore_ascii_case(part),
-            &mut budget,
-        )?;
+        models = list_matching(&models, |entry| entry.eq_ignore_ascii_case(part), &mut budget)?;
     }
     let tags = list_matching(&models, |entry| flaw("tag", entry).is_none(), &mut budget)?;
     let is_wanted = |path: &&PathBuf| {
@@ -194,14 +185,9 @@ fn list_matching(
         for entry in entries {
             let entry = entry.map_err(fail)?;
             *budget = budget.checked_sub(1).ok_or_else(|| {
-                let message = format!(
-                    "{}: more than {MAX_ENTRIES} entries to search",
-                    directory.display()
-                );
-                AnamnesisError::LimitExceeded {
-                    limit: "OLLAMA_MAX_ENTRIES",
-                    message,
-                }
+                let message =
+                    format!("{}: more than {MAX_ENTRIES} entries to search", directory.display());
+                AnamnesisError::LimitExceeded { limit: "OLLAMA_MAX_ENTRIES", message }
             })?;
             if entry.file_name().to_str().is_some_and(&wanted) {
                 found.push(entry.path());
@@ -320,14 +306,8 @@ fn read_manifest(path: &Path) -> Result<OllamaManifest> {
         .and_then(|file| file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut json))
         .map_err(fail)?;
     if json.len() as u64 > MAX_MANIFEST_BYTES {
-        let message = format!(
-            "{} is larger than {MAX_MANIFEST_BYTES} bytes",
-            path.display()
-        );
-        return Err(AnamnesisError::LimitExceeded {
-            limit: "OLLAMA_MAX_MANIFEST_BYTES",
-            message,
-        });
+        let message = format!("{} is larger than {MAX_MANIFEST_BYTES} bytes", path.display());
+        return Err(AnamnesisError::LimitExceeded { limit: "OLLAMA_MAX_MANIFEST_BYTES", message });
     }
     serde_json::from_slice(&json)
         .map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
@@ -352,14 +332,9 @@ fn find_blob(root: &Path, manifest: &Path, layer: &OllamaLayer) -> Result<PathBu
     let is_hex =
         |hex: &&str| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let Some(hex) = layer.digest.strip_prefix("sha256:").filter(is_hex) else {
-        let what = format!(
-            "the digest `{}` is not `sha256:` and 64 lowercase hex digits",
-            layer.digest
-        );
-        return Err(AnamnesisError::parse(format!(
-            "{}: {what}",
-            manifest.display()
-        )));
+        let what =
+            format!("the digest `{}` is not `sha256:` and 64 lowercase hex digits", layer.digest);
+        return Err(AnamnesisError::parse(format!("{}: {what}", manifest.display())));
     };
     let path = root.join("blobs").join(format!("sha256-{hex}"));
     let partial = path.with_file_name(format!("sha256-{hex}-partial"));

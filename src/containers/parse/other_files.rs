@@ -228,10 +228,8 @@ const OTHER_FILES: &[OtherFile] = &[
         // Some write no name: then the graph follows, which begins with a node, its name or a tensor.
         matches: |head| {
             let graph = message(head, [0x08, 0x3a]);
-            matches!(
-                head,
-                [0x08, 1..=20, 0x12, 1..=64, b'a'..=b'z' | b'A'..=b'Z', ..]
-            ) || graph.is_some_and(|graph| matches!(graph.first(), Some(&NAME | 0x12 | 0x2a)))
+            matches!(head, [0x08, 1..=20, 0x12, 1..=64, b'a'..=b'z' | b'A'..=b'Z', ..])
+                || graph.is_some_and(|graph| matches!(graph.first(), Some(&NAME | 0x12 | 0x2a)))
         },
         name: "ONNX",
         advice: MODELS_NOT_READ,
@@ -395,14 +393,8 @@ const OTHER_NAMES: &[OtherName] = &[
     },
     OtherName {
         matches: |name| {
-            let endings = [
-                ".incomplete",
-                ".crdownload",
-                ".aria2",
-                ".download",
-                ".partial",
-                ".part",
-            ];
+            let endings =
+                [".incomplete", ".crdownload", ".aria2", ".download", ".partial", ".part"];
             endings.iter().any(|ending| name.ends_with(ending))
         },
         name: "download that has not ended",
@@ -470,10 +462,7 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
         return Err(AnamnesisError::unsupported(file.name, file.advice));
     }
     if is_tensorflow_index(&source) {
-        return Err(AnamnesisError::unsupported(
-            "TensorFlow checkpoint",
-            MODELS_NOT_READ,
-        ));
+        return Err(AnamnesisError::unsupported("TensorFlow checkpoint", MODELS_NOT_READ));
     }
     let name = path
         .and_then(Path::file_name)
@@ -530,10 +519,7 @@ mod tests {
             (b"\x1c\0\0\0TFL3aaaa", "TensorFlow Lite"),
             (b"\x08\x08\x12\x07pytorchaaaa", "ONNX"),
             // As paddle2onnx writes it.
-            (
-                b"\x08\x08\x3a\xa0\xd2\xa1\x02\x0a\x86\x01\x12\x12batch_norm2d_0.b_0",
-                "ONNX",
-            ),
+            (b"\x08\x08\x3a\xa0\xd2\xa1\x02\x0a\x86\x01\x12\x12batch_norm2d_0.b_0", "ONNX"),
             (b"\xef\xbb\xbf <?xml version='1.0'?><Error>", "XML"),
             (b"\n {\"a\": 1}", "JSON text"),
             (b"tokens and more\n", "text"),
@@ -541,52 +527,30 @@ mod tests {
             (b"\x89PNG\r\n\x1a\n\0", "image"),
             // `Model.save` of ctranslate2's `specs/model_spec.py`, MILBlob of coremltools, and
             // `sentencepiece_model.proto`.
-            (
-                b"\x06\0\0\0\x10\0TransformerSpec\0\x07\0\0\0",
-                "CTranslate2",
-            ),
+            (b"\x06\0\0\0\x10\0TransformerSpec\0\x07\0\0\0", "CTranslate2"),
             (&CORE_ML_WEIGHTS, "Core ML"),
-            (
-                b"\x0a\x0e\x0a\x05<unk>\x15\0\0\0\0\x18\x02",
-                "SentencePiece",
-            ),
-            (
-                b"\x80\x81\x82\x83\x84\x85\x86\x87\x88",
-                "begins like no container",
-            ),
+            (b"\x0a\x0e\x0a\x05<unk>\x15\0\0\0\0\x18\x02", "SentencePiece"),
+            (b"\x80\x81\x82\x83\x84\x85\x86\x87\x88", "begins like no container"),
             (b"tjggaaaa", "before GGUF"),
             (b"lmgg\xa8\xca\0\0", "whisper.cpp"),
             (b"alggaaaa", "GGML"),
             // By the definitions of the formats: Model.proto of Core ML, saved_model.proto,
             // graph.proto and table/format.h of TensorFlow, and MessagePack.
             (b"\x08\x04\x12\x5b\x0a\x15\x0a\x05input\x1a\x0c", "Core ML"),
-            (
-                b"\x08\x09\x12\xe4\x01\x0a\x15\x0a\x05image\x1a\x0c",
-                "Core ML",
-            ),
+            (b"\x08\x09\x12\xe4\x01\x0a\x15\x0a\x05image\x1a\x0c", "Core ML"),
             (
                 b"\x08\x01\x12\xa3\xe9\x02\x0a\xb4\x3c\x12\x90\x3c\x0a\x3c\x0a\x03Add",
                 "TensorFlow SavedModel",
             ),
-            (
-                b"\x0a\x2a\x0a\x05input\x12\x0bPlaceholder",
-                "TensorFlow graph",
-            ),
+            (b"\x0a\x2a\x0a\x05input\x12\x0bPlaceholder", "TensorFlow graph"),
             (b"\x81\xa6params\x82\xa5Dense", "Flax"),
             // `MAGIC_NUMBER` of burn-pack 0.22, and `BurnRecord` of burn-core, up to 0.20.
             (b"NRUB\x01\0\x10\0\0\0\xa1gtensors", "SafetensorsStore"),
             (b"\x83\xa8metadata\x85\xa5float", "Burn's recorders"),
-            (
-                b"\0\0\0\0\x01\0\0\0\0\0\0\x57\xfb\x80\x8b\x24\x75\x47\xdb",
-                "TensorFlow checkpoint",
-            ),
+            (b"\0\0\0\0\x01\0\0\0\0\0\0\x57\xfb\x80\x8b\x24\x75\x47\xdb", "TensorFlow checkpoint"),
         ];
         for (bytes, expected) in rows {
-            assert!(
-                said(bytes).contains(expected),
-                "{expected}: {}",
-                said(bytes)
-            );
+            assert!(said(bytes).contains(expected), "{expected}: {}", said(bytes));
         }
         assert!(said(b"").contains("empty"));
         // What may be a broken safetensors file is called that.
@@ -618,13 +582,9 @@ mod tests {
         ] {
             assert!(super::is_part(part), "{part}");
         }
-        for whole in [
-            "m.safetensors",
-            "partial.bin",
-            "m.001",
-            "model-00001-of-00002.bin",
-            "m.apart",
-        ] {
+        for whole in
+            ["m.safetensors", "partial.bin", "m.001", "model-00001-of-00002.bin", "m.apart"]
+        {
             assert!(!super::is_part(whole), "{whole}");
         }
     }

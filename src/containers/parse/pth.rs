@@ -202,9 +202,7 @@ fn run_archive_allowing<'b>(
         match archive.member(&format!("{prefix}{name}")) {
             Some(member) => {
                 let content = archive.read_content(file, member, 64, budget)?;
-                Ok(Some(
-                    String::from_utf8_lossy(content.trim_ascii_end()).into_owned(),
-                ))
+                Ok(Some(String::from_utf8_lossy(content.trim_ascii_end()).into_owned()))
             }
             None => Ok(None),
         }
@@ -213,9 +211,7 @@ fn run_archive_allowing<'b>(
         None | Some("little") => false,
         Some("big") => true,
         _ => {
-            return Err(AnamnesisError::parse(
-                "the archive's byteorder is neither little nor big",
-            ));
+            return Err(AnamnesisError::parse("the archive's byteorder is neither little nor big"));
         }
     };
     if let Some(version) =
@@ -226,21 +222,12 @@ fn run_archive_allowing<'b>(
             "1 to 10 are read",
         ));
     }
-    Ok(OpenedArchive {
-        machine,
-        root,
-        big_endian,
-        prefix,
-    })
+    Ok(OpenedArchive { machine, root, big_endian, prefix })
 }
 
 fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Result<ParsedModel> {
-    let OpenedArchive {
-        machine,
-        root,
-        big_endian,
-        prefix,
-    } = run_archive(&mut &*source, archive, false, &mut Vec::new(), budget)?;
+    let OpenedArchive { machine, root, big_endian, prefix } =
+        run_archive(&mut &*source, archive, false, &mut Vec::new(), budget)?;
     let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
     let by_name: HashMap<&str, &ZipMember> = archive
         .members
@@ -260,12 +247,7 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
         } else {
             0
         };
-        let place = StoragePlace {
-            source,
-            offset,
-            len: member.len,
-            crc,
-        };
+        let place = StoragePlace { source, offset, len: member.len, crc };
         if member.deflated {
             contents.sources.push(data);
         }
@@ -273,14 +255,7 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
     };
     let found = tensors::walk_with_facts(root, &machine, &mut contents.facts)?;
     count_tensors(&found, archive, budget)?;
-    tensors::add(
-        found,
-        &machine,
-        &mut StorageKeys::default(),
-        big_endian,
-        place,
-        &mut contents,
-    )?;
+    tensors::add(found, &machine, &mut StorageKeys::default(), big_endian, place, &mut contents)?;
     zero::check_alone(root, &machine, &contents)?;
     not_empty(contents)
 }
@@ -307,12 +282,8 @@ pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(Pars
 fn read_archive_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
     let archive = ZipArchive::read(file, budget)?;
     archive.check_format(Container::Pth)?;
-    let OpenedArchive {
-        machine,
-        root,
-        big_endian,
-        prefix,
-    } = run_archive(file, &archive, false, &mut Vec::new(), budget)?;
+    let OpenedArchive { machine, root, big_endian, prefix } =
+        run_archive(file, &archive, false, &mut Vec::new(), budget)?;
     let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
     contents.sources.push(Source::HeaderOnly);
     let by_name: HashMap<&str, &ZipMember> = archive
@@ -324,22 +295,10 @@ fn read_archive_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedM
         let name = format!("{prefix}data/{}", storage.key.text);
         let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
         let member = by_name.get(name.as_str()).ok_or_else(what)?;
-        Ok(StoragePlace {
-            source: 0,
-            offset: 0,
-            len: storage.len_within(member.len)?,
-            crc: None,
-        })
+        Ok(StoragePlace { source: 0, offset: 0, len: storage.len_within(member.len)?, crc: None })
     };
     let found = tensors::walk_with_facts(root, &machine, &mut contents.facts)?;
-    tensors::add(
-        found,
-        &machine,
-        &mut StorageKeys::default(),
-        big_endian,
-        place,
-        &mut contents,
-    )?;
+    tensors::add(found, &machine, &mut StorageKeys::default(), big_endian, place, &mut contents)?;
     Ok((not_empty(contents)?, big_endian))
 }
 
@@ -350,10 +309,7 @@ fn count_tensors(
     archive: &ZipArchive,
     budget: &Budget,
 ) -> Result<()> {
-    budget.items(
-        (found.len() as u64).saturating_sub(archive.members.len() as u64),
-        "tensors",
-    )
+    budget.items((found.len() as u64).saturating_sub(archive.members.len() as u64), "tensors")
 }
 
 /// The source of a member's decompressed bytes, and their offset in it.
@@ -366,20 +322,9 @@ fn member_source(
     if !member.deflated {
         return Ok((source.share(), start));
     }
-    let ZipMember {
-        stored_len,
-        len,
-        crc,
-        ..
-    } = *member;
-    let deflated = Deflated {
-        base: source.share(),
-        start,
-        stored_len,
-        len,
-        crc,
-        spool: OnceLock::new(),
-    };
+    let ZipMember { stored_len, len, crc, .. } = *member;
+    let deflated =
+        Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() };
     Ok((Source::Deflated(Box::new(deflated)), 0))
 }
 
@@ -396,11 +341,7 @@ fn not_empty(contents: ParsedModel) -> Result<ParsedModel> {
 fn record_globals(machine: &PickleMachine<'_>, named: &mut Vec<PickleGlobal>) {
     for global in &machine.named {
         let (module, name, allowed) = (global.module.clone(), global.name.clone(), global.allowed);
-        let new = PickleGlobal {
-            module,
-            name,
-            allowed,
-        };
+        let new = PickleGlobal { module, name, allowed };
         if !named.contains(&new) {
             named.push(new);
         }

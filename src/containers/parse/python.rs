@@ -20,10 +20,7 @@ const MAX_DEPTH: usize = 16;
 /// `None` if it is not. Linear in the length of the text. With `has_longs`, integers may end in an
 /// `L`, as Python 2 writes them.
 pub(super) fn parse(text: &str, has_longs: bool) -> Option<Literal> {
-    let mut parser = LiteralParser {
-        rest: text,
-        has_longs,
-    };
+    let mut parser = LiteralParser { rest: text, has_longs };
     let literal = parser.literal(0)?;
     parser.skip_blanks();
     parser.rest.is_empty().then_some(literal)
@@ -245,10 +242,7 @@ mod tests {
         assert_eq!(parse("(3,)\n", true), Some(Literal::Tuple(vec![int(3)])));
         assert_eq!(parse("()", true), Some(Literal::Tuple(vec![])));
         assert_eq!(parse("(3)", true), Some(int(3)));
-        assert_eq!(
-            parse("(2L, -3)", true),
-            Some(Literal::Tuple(vec![int(2), int(-3)]))
-        );
+        assert_eq!(parse("(2L, -3)", true), Some(Literal::Tuple(vec![int(2), int(-3)])));
         assert_eq!(
             parse(r#"{"a": 'b', 'c\'': [True, None,]}"#, true).map(|l| format!("{l:?}")),
             Some(

@@ -58,12 +58,7 @@ impl QnatCursor<'_> {
 
     fn text(&mut self) -> Result<String> {
         let n = self.u32()?;
-        cap(
-            "MAX_TENSOR_NAME_LEN",
-            n.into(),
-            MAX_NAME_LEN.into(),
-            "bytes of a name",
-        )?;
+        cap("MAX_TENSOR_NAME_LEN", n.into(), MAX_NAME_LEN.into(), "bytes of a name")?;
         self.budget.alloc(n.into(), "a name")?;
         let mut text = vec![0; n as usize];
         self.file.read_at_checked(self.at, &mut text)?;
@@ -101,11 +96,7 @@ struct QnatEntry {
 /// `Parse` if the file is malformed; `Unsupported` for an unknown version; `LimitExceeded`; `Io`.
 pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let file_len = source.len().unwrap_or(0);
-    let mut cursor = QnatCursor {
-        file: &source,
-        budget,
-        at: 4,
-    };
+    let mut cursor = QnatCursor { file: &source, budget, at: 4 };
     let version = cursor.u32()?;
     if !(1..=2).contains(&version) {
         return Err(AnamnesisError::unsupported(
@@ -116,12 +107,7 @@ pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Res
     let (_flags, _metadata_len) = (cursor.u32()?, cursor.u64()?);
     let count = cursor.u32()?;
     let _reserved = cursor.u32()?;
-    cap(
-        "MAX_TENSOR_COUNT",
-        count.into(),
-        MAX_TENSORS.into(),
-        "tensors",
-    )?;
+    cap("MAX_TENSOR_COUNT", count.into(), MAX_TENSORS.into(), "tensors")?;
     budget.items(count.into(), "tensors")?;
     budget.tables(count.into(), 0, file_len)?;
     let (name, kind) = (cursor.text()?, cursor.text()?);
@@ -163,11 +149,7 @@ fn read_entry(cursor: &mut QnatCursor<'_>, version: u32) -> Result<QnatEntry> {
         .map(|_| cursor.u64())
         .collect::<Result<Vec<_>>>()?;
     let shape: Option<Vec<usize>> = dims.iter().map(|&d| usize::try_from(d).ok()).collect();
-    let (block, offset, blocks) = (
-        cursor.u32()? as usize,
-        cursor.u64()?,
-        cursor.u32()? as usize,
-    );
+    let (block, offset, blocks) = (cursor.u32()? as usize, cursor.u64()?, cursor.u32()? as usize);
     let flags = if version == 2 {
         Some(cursor.u32()?)
     } else {
@@ -180,14 +162,7 @@ fn read_entry(cursor: &mut QnatCursor<'_>, version: u32) -> Result<QnatEntry> {
     let fits =
         values.is_some_and(|n| n.checked_mul(4).is_some() && block.checked_mul(blocks) == Some(n));
     match shape.filter(|_| fits) {
-        Some(shape) => Ok(QnatEntry {
-            name,
-            shape,
-            block,
-            blocks,
-            offset,
-            flags,
-        }),
+        Some(shape) => Ok(QnatEntry { name, shape, block, blocks, offset, flags }),
         None => Err(wrong(format!(
             "tensor `{name}` {dims:?}: {blocks} blocks of {block} are not its values"
         ))),
@@ -222,10 +197,7 @@ fn add_tensors(
             )));
         };
         let what = |size: u64| {
-            wrong(format!(
-                "tensor `{}`: {size} bytes are no whole number of its parts",
-                entry.name
-            ))
+            wrong(format!("tensor `{}`: {size} bytes are no whole number of its parts", entry.name))
         };
         let parts = parts(&entry, size).ok_or_else(|| what(size))?;
         contents.tensors.push(TensorInfo {
@@ -239,10 +211,9 @@ fn add_tensors(
             big_endian: false,
             check: None,
         });
-        contents.qnat.push(QnatTensor {
-            shape: entry.shape,
-            ..parts
-        });
+        contents
+            .qnat
+            .push(QnatTensor { shape: entry.shape, ..parts });
     }
     if contents.tensors.is_empty() && data_len != Some(0) {
         return Err(wrong("there is data that no tensor owns"));
@@ -255,12 +226,7 @@ fn add_tensors(
 /// quantized ones, then zero points. Version 1 has F32 scales in any case, then zero points, then
 /// quantized scales.
 fn parts(entry: &QnatEntry, size: u64) -> Option<QnatTensor> {
-    let &QnatEntry {
-        block,
-        blocks,
-        flags,
-        ..
-    } = entry;
+    let &QnatEntry { block, blocks, flags, .. } = entry;
     let n = blocks as u64;
     // Two codes to a byte; a block begins at a whole byte.
     let codes = block.div_ceil(2) as u64 * n;
@@ -281,11 +247,9 @@ fn parts(entry: &QnatEntry, size: u64) -> Option<QnatTensor> {
     let (scales, zero_points, len) = match (flags.is_some(), double) {
         (true, true) => (codes, codes + n + 4 * one, n + 4 * one),
         (true, false) => (codes, codes + 4 * n, 4 * n),
-        (false, true) => (
-            codes + 4 * n + if zeros { 4 * n } else { 0 },
-            codes + 4 * n,
-            5 * n + 4 * one,
-        ),
+        (false, true) => {
+            (codes + 4 * n + if zeros { 4 * n } else { 0 }, codes + 4 * n, 5 * n + 4 * one)
+        }
         (false, false) => (codes, codes + 4 * n, 4 * n),
     };
     let zero_points = zeros.then_some(zero_points);

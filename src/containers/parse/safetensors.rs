@@ -161,10 +161,7 @@ fn checked_header_size(n: u64, budget: &Budget) -> Result<usize> {
 fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
     let header: SafetensorsJson = serde_json::from_slice(json)
         .map_err(|e| AnamnesisError::parse(format!("safetensors header: {e}")))?;
-    let SafetensorsJson {
-        mut entries,
-        metadata,
-    } = header;
+    let SafetensorsJson { mut entries, metadata } = header;
     budget.items(entries.len() as u64, "tensors")?;
     let keys = metadata.as_ref().map_or(0, HashMap::len) as u64;
     let data_len = entries.iter().map(|(_, info)| info.data_offsets.1).max();
@@ -202,11 +199,7 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
         })?;
     let metadata = metadata.unwrap_or_default();
     Ok((
-        ParsedModel {
-            tensors,
-            metadata,
-            ..ParsedModel::new(Container::Safetensors, json.len())
-        },
+        ParsedModel { tensors, metadata, ..ParsedModel::new(Container::Safetensors, json.len()) },
         validated.data_len() as u64,
     ))
 }

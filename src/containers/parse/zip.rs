@@ -122,12 +122,7 @@ impl ZipArchive {
             MAX_ENTRIES,
             format_args!("members in a ZIP directory of {} bytes", end.len),
         )?;
-        cap(
-            "ZIP_MAX_DIRECTORY_BYTES",
-            end.len,
-            MAX_DIRECTORY_BYTES,
-            "bytes of a ZIP directory",
-        )?;
+        cap("ZIP_MAX_DIRECTORY_BYTES", end.len, MAX_DIRECTORY_BYTES, "bytes of a ZIP directory")?;
         budget.items(end.entries, "members of the archive")?;
         budget.alloc(end.len, "the ZIP directory")?;
         let directory = if end.offset >= tail_start {
@@ -146,13 +141,7 @@ impl ZipArchive {
         check_overlap(&members, end.offset)?;
         let mut headers: Vec<u64> = members.iter().map(|m| m.header).collect();
         headers.sort_unstable();
-        Ok(Self {
-            members,
-            headers,
-            directory: end.offset,
-            tail,
-            tail_start,
-        })
+        Ok(Self { members, headers, directory: end.offset, tail, tail_start })
     }
 
     /// Fills `out` with the bytes of the file from `offset` on.
@@ -298,10 +287,9 @@ impl ZipArchive {
         let mut seen = std::collections::HashSet::new();
         let is_twice = |m: &&ZipMember| !seen.insert(m.name.to_ascii_lowercase());
         match self.members.iter().filter(is_data).find(is_twice) {
-            Some(twice) => Err(broken(format!(
-                "`{}` is in it twice, in upper and lower case",
-                twice.name
-            ))),
+            Some(twice) => {
+                Err(broken(format!("`{}` is in it twice, in upper and lower case", twice.name)))
+            }
             None => Ok(()),
         }
     }
@@ -336,15 +324,7 @@ fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
 }
 
 /// Endings of files that are a model, or a part of one, in an archive of these.
-const MODEL_FILES: &[&str] = &[
-    ".safetensors",
-    ".gguf",
-    ".pth",
-    ".pt",
-    ".ckpt",
-    ".bin",
-    ".npz",
-];
+const MODEL_FILES: &[&str] = &[".safetensors", ".gguf", ".pth", ".pt", ".ckpt", ".bin", ".npz"];
 
 impl ZipArchive {
     /// The error for an archive that is neither NPZ nor a checkpoint, with what it is as far as its
@@ -353,10 +333,9 @@ impl ZipArchive {
         let has = |name: &str| self.members.iter().any(|m| m.name.ends_with(name));
         let is_in = |directory: &str| self.members.iter().any(|m| m.name.contains(directory));
         let (what, advice) = match () {
-            () if MODEL_FILES.iter().any(|ending| has(ending)) => (
-                "ZIP archive of a model",
-                "unpack it first, and give the directory or the file",
-            ),
+            () if MODEL_FILES.iter().any(|ending| has(ending)) => {
+                ("ZIP archive of a model", "unpack it first, and give the directory or the file")
+            }
             () if is_in("com.apple.CoreML") => ("Core ML", "its models are not read"),
             () if has("saved_model.pb") => ("TensorFlow SavedModel", "its models are not read"),
             () if has("model.weights.h5") => ("Keras", "its models are not read"),

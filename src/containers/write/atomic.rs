@@ -239,11 +239,7 @@ impl NamesLock {
         loop {
             match LockFile::lock(&directory, name.as_ref(), false) {
                 Ok(lock) => {
-                    return Ok(Self {
-                        directory,
-                        lock,
-                        name,
-                    });
+                    return Ok(Self { directory, lock, name });
                 }
                 Err(e) if matches!(e.kind(), ErrorKind::ResourceBusy | ErrorKind::NotFound) => {}
                 Err(e) => return Err(failed(&e)),

@@ -51,10 +51,7 @@ pub(crate) fn npy_header(descr: &str, shape: &[usize]) -> Vec<u8> {
     } else {
         10
     };
-    text.resize(
-        (text.len() + 1 + prefix).next_multiple_of(64) - prefix - 1,
-        b' ',
-    );
+    text.resize((text.len() + 1 + prefix).next_multiple_of(64) - prefix - 1, b' ');
     text.push(b'\n');
     let mut header = b"\x93NUMPY".to_vec();
     if prefix == 10 {
@@ -144,9 +141,7 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
         let mut local = b"PK\x03\x04".to_vec();
         put(
             &mut local,
-            &[
-                VERSION, UTF8, 0, 0, DATE, 0, 0, 0xffff, 0xffff, 0xffff, 0xffff, name_len, 20,
-            ],
+            &[VERSION, UTF8, 0, 0, DATE, 0, 0, 0xffff, 0xffff, 0xffff, 0xffff, name_len, 20],
         );
         local.extend(name.as_bytes());
         put(&mut local, &[1, 16]);
@@ -156,9 +151,7 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
         crc_places.push(directory.len() as u64);
         put(
             &mut directory,
-            &[
-                0, 0, 0xffff, 0xffff, 0xffff, 0xffff, name_len, 28, 0, 0, 0, 0, 0, 0xffff, 0xffff,
-            ],
+            &[0, 0, 0xffff, 0xffff, 0xffff, 0xffff, name_len, 28, 0, 0, 0, 0, 0, 0xffff, 0xffff],
         );
         directory.extend(name.as_bytes());
         put(&mut directory, &[1, 24]);
@@ -182,12 +175,7 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
         .checked_add(directory.len() as u64)
         .ok_or_else(overflow)?;
     pieces.push((at, directory));
-    Ok(OutputLayout {
-        framing: Framing::Pieces(pieces),
-        offsets,
-        file_len,
-        patches,
-    })
+    Ok(OutputLayout { framing: Framing::Pieces(pieces), offsets, file_len, patches })
 }
 
 /// The end records: ZIP64, its locator, and the plain one, whose fields all point to the 64-bit
@@ -201,10 +189,7 @@ fn end_records(entries: u64, len: u64, at: u64) -> Vec<u8> {
     out.extend((at + len).to_le_bytes());
     out.extend(1u32.to_le_bytes());
     out.extend(b"PK\x05\x06");
-    put(
-        &mut out,
-        &[0, 0, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0],
-    );
+    put(&mut out, &[0, 0, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0]);
     out
 }
 

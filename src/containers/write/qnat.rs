@@ -69,10 +69,7 @@ pub(crate) fn layout(
 ) -> Result<OutputLayout> {
     let text =
         |key: &str, default: &str| metadata.get(key).map_or(default, String::as_str).to_owned();
-    let (name, kind) = (
-        text("qnat.model_name", "qlora-model"),
-        text("qnat.model_type", "qlora"),
-    );
+    let (name, kind) = (text("qnat.model_name", "qlora-model"), text("qnat.model_type", "qlora"));
     let dtype = ["F32", "F16", "BF16"]
         .iter()
         .position(|d| *d == text("qnat.compute_dtype", "F32"))

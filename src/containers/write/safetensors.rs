@@ -123,11 +123,7 @@ fn write_json(
     metadata: &HashMap<String, String>,
     offsets: &[u64],
 ) -> Result<()> {
-    let json = HeaderJson {
-        entries,
-        metadata,
-        offsets,
-    };
+    let json = HeaderJson { entries, metadata, offsets };
     serde_json::to_writer(writer, &json).map_err(|e| AnamnesisError::parse(e.to_string()))
 }
 
@@ -163,10 +159,7 @@ impl Serialize for HeaderJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         // Sorted, so that the same input gives the same bytes.
-        map.serialize_entry(
-            "__metadata__",
-            &self.metadata.iter().collect::<BTreeMap<_, _>>(),
-        )?;
+        map.serialize_entry("__metadata__", &self.metadata.iter().collect::<BTreeMap<_, _>>())?;
         for (e, &start) in self.entries.iter().zip(self.offsets) {
             map.serialize_entry(
                 e.name,
@@ -209,13 +202,7 @@ mod tests {
 
     #[test]
     fn order_is_kept_while_it_is_aligned() {
-        assert_eq!(
-            offsets(&[(Dtype::BF16, 2), (Dtype::F32, 1), (Dtype::U8, 3)]),
-            [0, 4, 8]
-        );
-        assert_eq!(
-            offsets(&[(Dtype::U8, 3), (Dtype::F32, 1), (Dtype::BF16, 1)]),
-            [6, 0, 4]
-        );
+        assert_eq!(offsets(&[(Dtype::BF16, 2), (Dtype::F32, 1), (Dtype::U8, 3)]), [0, 4, 8]);
+        assert_eq!(offsets(&[(Dtype::U8, 3), (Dtype::F32, 1), (Dtype::BF16, 1)]), [6, 0, 4]);
     }
 }

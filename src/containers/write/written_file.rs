@@ -44,10 +44,7 @@ enum LastSync {
 impl WrittenFile {
     /// `file` is empty. If `is_uncached`, nothing of it stays in the system's cache.
     pub(crate) fn new(file: File, is_uncached: bool) -> Self {
-        Self {
-            is_uncached,
-            ..Self::with_step(file, STEP)
-        }
+        Self { is_uncached, ..Self::with_step(file, STEP) }
     }
 
     fn with_step(file: File, step: u64) -> Self {

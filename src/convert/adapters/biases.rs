@@ -47,10 +47,7 @@ impl Collector<'_, '_> {
             return Err(wrong(&t, "it is no vector"));
         };
         if shape != [n] {
-            return Err(wrong(
-                &t,
-                format!("it has {n} values, and `{name}` is {shape:?}"),
-            ));
+            return Err(wrong(&t, format!("it has {n} values, and `{name}` is {shape:?}")));
         }
         let product = ScaledProduct {
             a: AdapterMatrix::boxed(tensor.clone(), [1, n], false)?,

@@ -175,11 +175,7 @@ impl Collector<'_, '_> {
             Some(assigned) => assigned.form,
             None => self.form((module, &shape), tensors, [&a.get(), &b.get()])?,
         };
-        let factors = Factors {
-            form,
-            a: a.clone(),
-            b,
-        };
+        let factors = Factors { form, a: a.clone(), b };
         let size = factors.fit((&weight, &shape))?;
         // Patterns of ranks and scales name a parameter by its own name.
         let pattern_name = assigned.map_or(module, |assigned| &assigned.weight);
@@ -207,11 +203,7 @@ impl Collector<'_, '_> {
     ) -> Result<()> {
         let t = a.get();
         let form = assigned.form;
-        let factors = Factors {
-            form,
-            a: a.clone(),
-            b: b.clone(),
-        };
+        let factors = Factors { form, a: a.clone(), b: b.clone() };
         let size = factors.fit((&assigned.weight, &experts.shape()))?;
         let scale = self.scale(&assigned.weight, &t, size.rank)? * self.adapter.weight;
         // A parameter has neither.
@@ -313,10 +305,7 @@ impl Collector<'_, '_> {
         let tensor = self.tensor(index);
         let t = tensor.get();
         if !is_dora {
-            return Err(wrong(
-                &t,
-                "the settings of the adapter do not say DoRA (`use_dora`)",
-            ));
+            return Err(wrong(&t, "the settings of the adapter do not say DoRA (`use_dora`)"));
         }
         let is_matrix = matches!(form, FactorForm::OutIn | FactorForm::InOut);
         if !is_matrix || self.adapter.weight != 1.0 {

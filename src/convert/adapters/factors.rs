@@ -82,14 +82,12 @@ impl Factors {
             _ => 1,
         };
         let (rows, cols, rank) = match self.form {
-            FactorForm::OutIn
-            | FactorForm::Stack {
-                is_transposed: false,
-            } => (b_rows, a_cols, a_rows),
-            FactorForm::InOut
-            | FactorForm::Stack {
-                is_transposed: true,
-            } => (a_cols, b_rows, a_rows),
+            FactorForm::OutIn | FactorForm::Stack { is_transposed: false } => {
+                (b_rows, a_cols, a_rows)
+            }
+            FactorForm::InOut | FactorForm::Stack { is_transposed: true } => {
+                (a_cols, b_rows, a_rows)
+            }
             #[cfg(feature = "gguf")]
             FactorForm::Rows => (a_rows, b_rows, a_cols),
         };
@@ -110,12 +108,7 @@ impl Factors {
                 format!("its {rank} rows are not of {matrices} matrices, which `{weight}` has");
             return Err(wrong(a, what));
         }
-        let size = ProductSize {
-            matrices,
-            rows,
-            cols,
-            rank: rank / matrices.max(1),
-        };
+        let size = ProductSize { matrices, rows, cols, rank: rank / matrices.max(1) };
         match size.is_countable() {
             true => Ok(size),
             false => Err(no_matrices(a, b)),
@@ -127,12 +120,7 @@ impl Factors {
     /// # Errors
     /// `Parse` if a factor is not F32, F16 or BF16.
     pub(super) fn scaled(self, size: ProductSize, scale: f64) -> Result<ScaledProduct> {
-        let ProductSize {
-            matrices,
-            rows,
-            cols,
-            rank,
-        } = size;
+        let ProductSize { matrices, rows, cols, rank } = size;
         let Self { form, a, b } = self;
         let (a, b) = match form {
             FactorForm::OutIn => (
@@ -149,26 +137,16 @@ impl Factors {
                 AdapterMatrix::boxed(b, [cols, rank], true)?,
                 AdapterMatrix::boxed(a, [rows, rank], false)?,
             ),
-            FactorForm::Stack {
-                is_transposed: false,
-            } => (
+            FactorForm::Stack { is_transposed: false } => (
                 AdapterMatrix::boxed(a, [matrices * rank, cols], false)?,
                 AdapterMatrix::interleaved(b, matrices, [rows, rank], false)?,
             ),
-            FactorForm::Stack {
-                is_transposed: true,
-            } => (
+            FactorForm::Stack { is_transposed: true } => (
                 AdapterMatrix::interleaved(b, matrices, [cols, rank], true)?,
                 AdapterMatrix::boxed(a, [rank, rows], true)?,
             ),
         };
-        Ok(ScaledProduct {
-            a,
-            b,
-            rank,
-            scale,
-            matrix_rows: rows,
-        })
+        Ok(ScaledProduct { a, b, rank, scale, matrix_rows: rows })
     }
 }
 

@@ -15,12 +15,8 @@ use crate::scheme::seam::wrong;
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// Keys that change nothing of what is merged.
-const IGNORED: &[&str] = &[
-    "adapter.type",
-    "adapter.lora.alpha",
-    "adapter.lora.task_name",
-    "adapter.lora.prompt_prefix",
-];
+const IGNORED: &[&str] =
+    &["adapter.type", "adapter.lora.alpha", "adapter.lora.task_name", "adapter.lora.prompt_prefix"];
 
 /// The settings of an adapter in a GGUF file.
 pub(super) struct GgufAdapter {
@@ -46,10 +42,7 @@ impl GgufAdapter {
                 let found =
                     value.map_or_else(|| "missing".to_owned(), |value| format!("`{value}`"));
                 let what = format!("its `{key}` is {found}; `{expected}` is merged");
-                return Err(AnamnesisError::unsupported(
-                    "a GGUF file as an adapter",
-                    what,
-                ));
+                return Err(AnamnesisError::unsupported("a GGUF file as an adapter", what));
             }
         }
         let mut keys = metadata.keys();
@@ -57,10 +50,7 @@ impl GgufAdapter {
             let what = format!("it has `{key}`, which is not merged");
             return Err(AnamnesisError::unsupported("an adapter", what));
         }
-        Ok(Self {
-            alpha: alpha(metadata)?,
-            architecture: gguf.architecture(),
-        })
+        Ok(Self { alpha: alpha(metadata)?, architecture: gguf.architecture() })
     }
 
     /// The factor of a product of rank `rank`.

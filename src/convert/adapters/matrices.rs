@@ -19,10 +19,7 @@ pub(super) struct AdapterTensor {
 
 impl AdapterTensor {
     pub(super) fn get(&self) -> Tensor<'_> {
-        Tensor {
-            model: &self.model,
-            index: self.index,
-        }
+        Tensor { model: &self.model, index: self.index }
     }
 }
 
@@ -75,20 +72,12 @@ impl AdapterMatrix {
         if let Some(blocks) = FactorBlocks::new(&tensor, size[1]) {
             let inner = Box::new(blocks);
             return Ok(match is_transposed {
-                true => Box::new(Transposed {
-                    inner,
-                    rows: size[1],
-                    cols: size[0],
-                }),
+                true => Box::new(Transposed { inner, rows: size[1], cols: size[0] }),
                 false => inner,
             });
         }
         require_ieee(&tensor.get())?;
-        Ok(Box::new(Self {
-            tensor,
-            size,
-            is_transposed,
-        }))
+        Ok(Box::new(Self { tensor, size, is_transposed }))
     }
 
     /// `matrices` matrices of `size`, one below the other, whose elements take turns in a row: the
@@ -103,18 +92,9 @@ impl AdapterMatrix {
         is_transposed: bool,
     ) -> Result<Box<dyn ScaleMatrix>> {
         require_ieee(&tensor.get())?;
-        let inner = Box::new(InterleavedMatrices {
-            tensor,
-            matrices,
-            rows,
-            cols,
-        });
+        let inner = Box::new(InterleavedMatrices { tensor, matrices, rows, cols });
         Ok(match is_transposed {
-            true => Box::new(Transposed {
-                inner,
-                rows: cols,
-                cols: rows,
-            }),
+            true => Box::new(Transposed { inner, rows: cols, cols: rows }),
             false => inner,
         })
     }
@@ -148,10 +128,7 @@ impl ScaleMatrix for RowsFrom {
 fn require_ieee(t: &Tensor<'_>) -> Result<()> {
     match Floats::ieee(t) {
         Ok(_) => Ok(()),
-        Err(_) => Err(wrong(
-            t,
-            "adapters are F32, F16 or BF16, or in blocks of ggml",
-        )),
+        Err(_) => Err(wrong(t, "adapters are F32, F16 or BF16, or in blocks of ggml")),
     }
 }
 
@@ -202,11 +179,7 @@ impl ScaleMatrix for AdapterMatrix {
         let (floats, [height, width]) = (Floats::ieee(&self.tensor.get())?, self.size);
         match self.is_transposed {
             true => Transposed::of_floats(floats, width, height).extend(rows, cols, staging, out),
-            false => Matrix {
-                floats,
-                cols: width,
-            }
-            .extend(rows, cols, staging, out),
+            false => Matrix { floats, cols: width }.extend(rows, cols, staging, out),
         }
     }
 }

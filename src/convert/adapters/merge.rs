@@ -75,11 +75,7 @@ pub(in crate::convert) fn merge<'m>(
     let of_ties = tied.check(items, &changes)?;
     let mut fields = vec![];
     if tied.is_untied {
-        fields.push(ConfigField {
-            key: "tie_word_embeddings",
-            old: None,
-            new: false.into(),
-        });
+        fields.push(ConfigField { key: "tie_word_embeddings", old: None, new: false.into() });
     }
     let of_vocabulary = vocabulary::resized(items, &changes)?.map(|(field, note)| {
         fields.push(field);

@@ -113,9 +113,7 @@ impl Assigner<'_> {
                 left.retain(|other| *other != weight);
                 let apart = joined.get(&weight).cloned();
                 if apart.is_some() {
-                    forms = vec![FactorForm::Stack {
-                        is_transposed: false,
-                    }];
+                    forms = vec![FactorForm::Stack { is_transposed: false }];
                 }
                 let &[form] = &*forms else {
                     squares.push(SquarePair { key, weight, a });
@@ -127,11 +125,7 @@ impl Assigner<'_> {
                         .or_default()
                         .insert(is_transposed);
                 }
-                let assignment = Assignment {
-                    weight,
-                    form,
-                    apart,
-                };
+                let assignment = Assignment { weight, form, apart };
                 assignments.insert(key.to_owned(), assignment);
             }
         }
@@ -145,11 +139,7 @@ impl Assigner<'_> {
                 return Err(wrong(&(self.tensor)(a).get(), what));
             };
             let form = FactorForm::Stack { is_transposed };
-            let assignment = Assignment {
-                weight,
-                form,
-                apart: None,
-            };
+            let assignment = Assignment { weight, form, apart: None };
             assignments.insert(key.to_owned(), assignment);
         }
         Ok(Parameters { assignments })

@@ -104,10 +104,7 @@ impl PeftConfig {
             Some("LORA") => {}
             Some(other) => {
                 let what = "adapters of this `peft_type` are not merged; LORA is";
-                return Err(AnamnesisError::unsupported(
-                    format!("{other} of PEFT"),
-                    what,
-                ));
+                return Err(AnamnesisError::unsupported(format!("{other} of PEFT"), what));
             }
             None => return Err(AnamnesisError::parse("it has no `peft_type`")),
         }
@@ -256,10 +253,7 @@ fn patterns(config: &Map<String, Value>, key: &str) -> Result<Vec<(Selection, f6
     if fields.len() > MAX_PATTERNS {
         return Err(AnamnesisError::LimitExceeded {
             limit: "patterns of an adapter",
-            message: format!(
-                "its `{key}` has {}, and {MAX_PATTERNS} are read",
-                fields.len()
-            ),
+            message: format!("its `{key}` has {}, and {MAX_PATTERNS} are read", fields.len()),
         });
     }
     let pattern = |(text, value): (&String, &Value)| {
@@ -331,11 +325,7 @@ mod tests {
             ("layers.1.v_proj", (16.0, 0.5)),
             ("layers.1.v_proj.x", (8.0, 12.0 / 8.0_f64.sqrt())),
         ] {
-            assert_eq!(
-                by_pattern.rank_and_scale(module).unwrap(),
-                expected,
-                "{module}"
-            );
+            assert_eq!(by_pattern.rank_and_scale(module).unwrap(), expected, "{module}");
         }
         let twice = json!({"rank_pattern": {"q_proj": 4, ".*_proj": 5}});
         assert!(config(&twice).unwrap().rank_and_scale("a.q_proj").is_err());

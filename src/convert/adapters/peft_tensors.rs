@@ -127,11 +127,7 @@ impl Replacement {
     pub(super) fn new(tensor: AdapterTensor) -> Result<Self> {
         let Some(grid) = PlainFloats::of(&tensor.get()).map(|plain| plain.grid()) else {
             let t = tensor.get();
-            let what = format!(
-                "tensor `{}`: it is {}, not F32, F16 or BF16",
-                t.name(),
-                t.dtype()
-            );
+            let what = format!("tensor `{}`: it is {}, not F32, F16 or BF16", t.name(), t.dtype());
             return Err(AnamnesisError::unsupported("an adapter", what));
         };
         Ok(Self { tensor, grid })

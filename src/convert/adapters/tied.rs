@@ -111,10 +111,9 @@ impl TiedHead {
                 return Ok(tied);
             }
         }
-        let (&[embedding], name) = (
-            &*find(items, is_embedding),
-            items[embedding].name().to_owned(),
-        ) else {
+        let (&[embedding], name) =
+            (&*find(items, is_embedding), items[embedding].name().to_owned())
+        else {
             return Ok(tied);
         };
         tied.embedding = Some(embedding);
@@ -173,9 +172,7 @@ impl TiedHead {
                 "and several products are added to it, as when PEFT merges: the model computes otherwise than in training, where the embedding and the head had one each"
             }
         };
-        Ok(Some(format!(
-            "tensor `{name}` is both the model's embedding and its head, {note}"
-        )))
+        Ok(Some(format!("tensor `{name}` is both the model's embedding and its head, {note}")))
     }
 }
 
@@ -209,10 +206,7 @@ fn own_head<'a>(
         return Ok(None);
     };
     let is_apart = !config.has_tied_head && (config.is_copied(embedding) || config.is_copied(head));
-    let tensor = |index| Tensor {
-        model: &adapter.files.tensors,
-        index,
-    };
+    let tensor = |index| Tensor { model: &adapter.files.tensors, index };
     let Some(&of_embedding) = sorted.replacements.get(embedding) else {
         return Ok(is_apart.then_some(head));
     };
@@ -330,10 +324,7 @@ mod tests {
                 json!({"tie_word_embeddings": false, "architectures": ["LlamaForCausalLM"]}),
                 Tie::Stated(false),
             ),
-            (
-                json!({"text_config": {"tie_word_embeddings": true}}),
-                Tie::Stated(true),
-            ),
+            (json!({"text_config": {"tie_word_embeddings": true}}), Tie::Stated(true)),
             (json!({"architectures": ["GemmaForCausalLM"]}), Tie::Default),
             (json!({"architectures": ["GPT2LMHeadModel"]}), Tie::Default),
             (json!({"architectures": ["BertModel"]}), Tie::Unknown),

@@ -124,16 +124,11 @@ impl Collector<'_, '_> {
         };
         let (item, shape) = self.item(weight, &t)?;
         let &[rows, cols] = &*shape else {
-            return Err(wrong(
-                &t,
-                format!("`{weight}` of the model is {shape:?}, no table"),
-            ));
+            return Err(wrong(&t, format!("`{weight}` of the model is {shape:?}, no table")));
         };
         if t.shape() != [tokens.len(), cols] {
-            let what = format!(
-                "the settings name {} tokens, and `{weight}` is {shape:?}",
-                tokens.len()
-            );
+            let what =
+                format!("the settings name {} tokens, and `{weight}` is {shape:?}", tokens.len());
             return Err(wrong(&t, what));
         }
         if let Some(token) = tokens.iter().find(|&&token| token >= rows) {
@@ -143,10 +138,7 @@ impl Collector<'_, '_> {
         self.require_whole_weight(&t)?;
         // Reads only what the constructor accepts.
         Replacement::new(tensor.clone())?;
-        let rows = TokenRows {
-            tokens: tokens.to_vec(),
-            tensor: tensor.clone(),
-        };
+        let rows = TokenRows { tokens: tokens.to_vec(), tensor: tensor.clone() };
         if !self.change(item).has_rows(&rows)? {
             let before = &mut self.change(item).rows;
             if !before.iter().all(|other| other.is_apart(&rows)) {
@@ -237,12 +229,7 @@ pub(super) fn rows_of<'m>(
     decoder: Arc<dyn Decode + 'm>,
     [rows, cols]: [usize; 2],
 ) -> Box<dyn Decode + 'm> {
-    let all = Piece {
-        decoder,
-        rows,
-        order: RowOrder::From(0),
-        turn: rows,
-    };
+    let all = Piece { decoder, rows, order: RowOrder::From(0), turn: rows };
     assembled(vec![all], cols)
 }
 
@@ -306,13 +293,7 @@ mod tests {
         ] {
             assert_eq!(of(value.clone(), weight), expected, "{value} {weight}");
         }
-        for wrong in [
-            json!([1, 1]),
-            json!([-1]),
-            json!([1.5]),
-            json!({"a": 1}),
-            json!("a"),
-        ] {
+        for wrong in [json!([1, 1]), json!([-1]), json!([1.5]), json!({"a": 1}), json!("a")] {
             assert!(TrainedTokens::new(Some(&wrong)).is_err(), "{wrong}");
         }
     }

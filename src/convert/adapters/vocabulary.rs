@@ -63,11 +63,7 @@ pub(super) fn resized(
     let note = format!(
         "the vocabulary has {rows} tokens, as the adapter has it, and BASE {old}: config.json gets `{KEY}` {rows}; a tokenizer with these tokens has to be copied"
     );
-    let field = ConfigField {
-        key: KEY,
-        old: Some(Value::from(old)),
-        new: Value::from(rows),
-    };
+    let field = ConfigField { key: KEY, old: Some(Value::from(old)), new: Value::from(rows) };
     Ok(Some((field, note)))
 }
 

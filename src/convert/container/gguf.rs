@@ -48,27 +48,14 @@ const LONGEST_NAME: usize = 63;
 /// # Errors
 /// `Unsupported` if GGUF cannot hold a tensor, or there would be more files than can be read back.
 fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
-    let LayoutRequest {
-        model,
-        drafts,
-        options,
-        report,
-        gguf_keys,
-        whole,
-        ..
-    } = request;
+    let LayoutRequest { model, drafts, options, report, gguf_keys, whole, .. } = request;
     let accepted = drafts
         .iter()
         .map(|d| stored_dtype(&d.name, d.dtype, &d.shape))
         .collect::<Result<Vec<_>>>()?;
     let entries = drafts.iter().zip(&accepted);
     let entries: Vec<_> = entries
-        .map(|(d, &dtype)| OutputEntry {
-            name: &d.name,
-            dtype,
-            shape: &d.shape,
-            len: d.len,
-        })
+        .map(|(d, &dtype)| OutputEntry { name: &d.name, dtype, shape: &d.shape, len: d.len })
         .collect();
     let long = entries
         .iter()
@@ -130,10 +117,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         };
         keys.add("split.no", &GgufMetadataValue::U16(no as u16))?;
         keys.add("split.count", &GgufMetadataValue::U16(shards.len() as u16))?;
-        keys.add(
-            "split.tensors.count",
-            &GgufMetadataValue::I32(entries.len() as i32),
-        )?;
+        keys.add("split.tensors.count", &GgufMetadataValue::I32(entries.len() as i32))?;
         lay_out(&entries[shard.clone()], &keys)
     };
     shards.iter().enumerate().map(part).collect()
@@ -158,10 +142,7 @@ fn keys<'a>(
     let mut all = Vec::new();
     if let Some(source) = model.gguf() {
         if quantized || source.metadata.get(FILE_TYPE).is_some() {
-            all.push((
-                FILE_TYPE.to_owned(),
-                GgufMetadataValue::U32(file_type(options)),
-            ));
+            all.push((FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type(options))));
         }
     } else {
         let kept = model
@@ -179,10 +160,7 @@ fn keys<'a>(
             all.insert(0, (ARCHITECTURE.to_owned(), value));
         }
         if quantized {
-            all.push((
-                FILE_TYPE.to_owned(),
-                GgufMetadataValue::U32(file_type(options)),
-            ));
+            all.push((FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type(options))));
         }
     }
     if quantized || options.encodes() {

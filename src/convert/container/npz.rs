@@ -22,14 +22,8 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 /// The note that NumPy has no type for some arrays; `None` if it has one for all.
 fn foreign_note(entries: &[OutputEntry<'_>]) -> Option<String> {
     let foreign = [
-        (
-            Dtype::BF16,
-            "read as `V2`, `.view(ml_dtypes.bfloat16)` gives the values",
-        ),
-        (
-            Dtype::F8E4M3,
-            "read as `V1`, `.view(ml_dtypes.float8_e4m3fn)` gives the values",
-        ),
+        (Dtype::BF16, "read as `V2`, `.view(ml_dtypes.bfloat16)` gives the values"),
+        (Dtype::F8E4M3, "read as `V1`, `.view(ml_dtypes.float8_e4m3fn)` gives the values"),
         (Dtype::F8E5M2, "`f1`, which it does not read"),
     ];
     let each = foreign.iter().filter_map(|&(dtype, how)| {

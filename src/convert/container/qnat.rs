@@ -18,13 +18,7 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
 /// One QNAT file. QNAT holds NF4 tensors and nothing else, so a tensor that is not encoded is an
 /// error; the report has the reason why it is not.
 fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
-    let LayoutRequest {
-        model,
-        drafts,
-        options,
-        report,
-        ..
-    } = request;
+    let LayoutRequest { model, drafts, options, report, .. } = request;
     let tensor = |d: &BoxedOutput<'_>| match d.body.encoding() {
         Some(encoding) => Ok(encoding.shape.clone()),
         None => {
@@ -43,12 +37,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     let tensors = drafts.iter().zip(&shapes).map(|(d, shape)| {
         let n = shape.iter().product();
         let block = block_for(n).unwrap_or(1);
-        QnatOutputTensor {
-            name: &d.name,
-            shape,
-            block,
-            blocks: n / block,
-        }
+        QnatOutputTensor { name: &d.name, shape, block, blocks: n / block }
     });
     let tensors: Vec<QnatOutputTensor<'_>> = tensors.collect();
     report.notes.push(format!(

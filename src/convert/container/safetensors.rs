@@ -58,14 +58,7 @@ fn index_name(names: &[String]) -> Option<String> {
 /// # Errors
 /// `Unsupported` if safetensors has not the dtype of a tensor.
 fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
-    let &mut LayoutRequest {
-        model,
-        drafts,
-        quantization,
-        options,
-        whole,
-        ..
-    } = request;
+    let &mut LayoutRequest { model, drafts, quantization, options, whole, .. } = request;
     if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
         let what = format!("tensor `{}`: safetensors has no type {}", d.name, d.dtype);
         return Err(AnamnesisError::unsupported("writing safetensors", what));

@@ -84,11 +84,7 @@ fn outputs() {
             true => (output.clone(), names_in(&output)),
             false => (place.path().to_owned(), names_in(place.path())),
         };
-        assert_eq!(
-            len_of(&written.0, &written.1),
-            report.unwrap().output_bytes,
-            "{target:?}"
-        );
+        assert_eq!(len_of(&written.0, &written.1), report.unwrap().output_bytes, "{target:?}");
     }
 }
 
@@ -150,10 +146,7 @@ fn output_directories() {
             assert!((directory.is_weights)(name), "{target:?}: {name}");
             let others = built_in().filter(|(other, _)| *other != target);
             let mut others = others.filter_map(|(_, c)| c.directory());
-            assert!(
-                others.all(|other| !(other.is_weights)(name)),
-                "`{name}` is of two containers"
-            );
+            assert!(others.all(|other| !(other.is_weights)(name)), "`{name}` is of two containers");
         }
         for other in ["config.json", "model.bin", "notes", ".git"] {
             assert!(!(directory.is_weights)(other), "{target:?}: {other}");
@@ -187,10 +180,7 @@ fn output_directories() {
 /// A layout that would lose bytes is refused before anything is written.
 #[test]
 fn layouts_are_checked() {
-    let one_file = ContainerWriter {
-        sharding: None,
-        ..safetensors::WRITER
-    };
+    let one_file = ContainerWriter { sharding: None, ..safetensors::WRITER };
     let file = |tensors: u64| OutputLayout::of_header(vec![], (0..tensors).collect(), tensors);
     let model = model();
     let tensors = model.tensors();
@@ -209,10 +199,7 @@ fn layouts_are_checked() {
     let mut patched = file(3);
     patched
         .patches
-        .push(crate::containers::write::ChecksumPatch {
-            places: [0, 0],
-            before: (0, 0),
-        });
+        .push(crate::containers::write::ChecksumPatch { places: [0, 0], before: (0, 0) });
     let said = check_layouts(&one_file, true, &drafts, std::slice::from_ref(&patched)).unwrap_err();
     assert_eq!(said, "checksums in the files of a directory");
     let said = check(&one_file, &[patched]).unwrap();
@@ -229,9 +216,7 @@ fn file_names_are_plain() {
     };
     assert_eq!(check(&["a.safetensors", "b.c.safetensors"]), Ok(()));
     let long = "x".repeat(256);
-    for name in [
-        "../a", "a/b", "a\\b", "c:a", ".git", "..", "", "a\0b", "a\nb", &long,
-    ] {
+    for name in ["../a", "a/b", "a\\b", "c:a", ".git", "..", "", "a\0b", "a\nb", &long] {
         let said = check(&["a.safetensors", name]).unwrap_err();
         let is_refused = ["cannot be the name of a file", "is no name of weights"];
         assert!(is_refused.iter().any(|what| said.contains(what)), "{said}");

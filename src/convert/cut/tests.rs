@@ -49,19 +49,12 @@ fn parts_of_stacked_matrices_are_equal() {
             row_align: 32,
             col_align: 1,
             load_bits: 4.25,
-            transposed: Some(StoredRows {
-                row_bits: 4,
-                cols: 1,
-                matrix_rows,
-            }),
+            transposed: Some(StoredRows { row_bits: 4, cols: 1, matrix_rows }),
         })
     };
     // The matrices of gpt-oss: one fits a tile, and of the other a half.
     assert_eq!(cut(2880, 2880).tile_rows, 2880);
-    assert_eq!(
-        (cut(2880, 5760).tile_rows, cut(2880, 5760).across()),
-        (1440, 1)
-    );
+    assert_eq!((cut(2880, 5760).tile_rows, cut(2880, 5760).across()), (1440, 1));
     // Several small matrices, and parts of which the last is smaller if there are none that are
     // equal.
     assert_eq!(cut(64, 128).tile_rows % 64, 0);
@@ -114,13 +107,7 @@ fn tiles_that_are_read_together_fit_the_memory() {
     let file = [&len.to_le_bytes(), header.as_slice(), b"!"].concat();
     let model = crate::parse_bytes(file).unwrap();
     for matrix_rows in [8, 64, 1000, 4096, 14_336, 151_936, usize::MAX] {
-        for (rows, cols) in [
-            (4096, 4096),
-            (14_336, 40),
-            (151_936, 1024),
-            (64, 1 << 20),
-            (8, 8),
-        ] {
+        for (rows, cols) in [(4096, 4096), (14_336, 40), (151_936, 1024), (64, 1 << 20), (8, 8)] {
             let decoder = Transposed {
                 grid: Grid {
                     rows,
@@ -128,11 +115,7 @@ fn tiles_that_are_read_together_fit_the_memory() {
                     row_align: 8,
                     col_align: 1,
                     load_bits: 4.5,
-                    transposed: Some(StoredRows {
-                        row_bits: 4,
-                        cols: 1,
-                        matrix_rows,
-                    }),
+                    transposed: Some(StoredRows { row_bits: 4, cols: 1, matrix_rows }),
                 },
                 part: model.tensors().next().unwrap().part(),
             };
@@ -143,10 +126,7 @@ fn tiles_that_are_read_together_fit_the_memory() {
                 let together = cut.together(threads);
                 assert!(together == 1 || cut.across() == 1, "{cut:?}");
                 let bytes = together * cut.tile_rows * cols / 2;
-                assert!(
-                    together == 1 || bytes <= threads * TOGETHER_BYTES,
-                    "{cut:?}"
-                );
+                assert!(together == 1 || bytes <= threads * TOGETHER_BYTES, "{cut:?}");
             }
         }
     }

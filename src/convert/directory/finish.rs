@@ -82,10 +82,7 @@ pub(super) fn finish_claimed(
     settle(output)?;
     check_destination(output, force)?;
     let refuse = |what: String| {
-        Err(AnamnesisError::io_at(
-            directory.path(),
-            &Error::new(ErrorKind::InvalidInput, what),
-        ))
+        Err(AnamnesisError::io_at(directory.path(), &Error::new(ErrorKind::InvalidInput, what)))
     };
     let found = directory.manifests()?;
     directory.require_own_files()?;

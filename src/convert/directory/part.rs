@@ -124,13 +124,7 @@ impl PartWork<'_, '_> {
             // failed, a later run can skip the ones before.
             self.wait(&mut pending, manifest)?;
             let (made, failure) = made?;
-            for MadeShard {
-                shard,
-                name,
-                crc,
-                sha256,
-            } in made
-            {
+            for MadeShard { shard, name, crc, sha256 } in made {
                 let file = self.output.join(name);
                 all.sha256
                     .extend(sha256.map(|sha256| FileSum { file, sha256 }));
@@ -187,12 +181,7 @@ impl PartWork<'_, '_> {
         files: &[usize],
         done: &ProgressSum,
     ) -> Result<(Vec<MadeShard<'_>>, Option<AnamnesisError>)> {
-        let PartWriter {
-            plan,
-            model,
-            options,
-            names,
-        } = self.writer;
+        let PartWriter { plan, model, options, names } = self.writer;
         let shards = files.iter().map(|&file| self.begin_shard(file));
         let shards: Vec<ShardFile> = shards.collect::<Result<_>>()?;
         let runs = files.iter().map(|&file| {
@@ -237,12 +226,7 @@ impl PartWork<'_, '_> {
         let made = files.iter().zip(shards).zip(runs.iter().zip(sums));
         let made = made.filter_map(|((&file, shard), (run, sum))| {
             let made = |sha256| {
-                Ok(MadeShard {
-                    crc: run.file_checksum(file)?,
-                    shard,
-                    name: &names[file],
-                    sha256,
-                })
+                Ok(MadeShard { crc: run.file_checksum(file)?, shard, name: &names[file], sha256 })
             };
             sum.map(made)
         });
@@ -263,12 +247,7 @@ impl PartWork<'_, '_> {
     /// Writes the files beside the shards: copies of the input's other files, the config and the
     /// index.
     fn write_companion_files(&self, sidecars: &Sidecars) -> Result<()> {
-        let PartWriter {
-            plan,
-            options,
-            names,
-            ..
-        } = self.writer;
+        let PartWriter { plan, options, names, .. } = self.writer;
         // The config's dtype is that of the weights. It changes only if weights were decoded or
         // cast.
         let is_made = plan.report.recovered() + plan.report.cast > 0;

@@ -147,10 +147,7 @@ pub(crate) fn settle(output: &Path) -> Result<Option<Settled>> {
             "`{}` was made by a run that was interrupted at its end; what it left is cleared away",
             output.display()
         );
-        return Ok(Some(Settled {
-            note: marker.clear(output).unwrap_or(note),
-            is_finished: true,
-        }));
+        return Ok(Some(Settled { note: marker.clear(output).unwrap_or(note), is_finished: true }));
     }
     let old = replaced_path(output);
     if output.symlink_metadata().is_ok() || old.symlink_metadata().is_err() {
@@ -164,10 +161,7 @@ pub(crate) fn settle(output: &Path) -> Result<Option<Settled>> {
                 "the replacement of `{}` was interrupted; the old directory is back under its name",
                 output.display()
             );
-            Ok(Some(Settled {
-                note,
-                is_finished: false,
-            }))
+            Ok(Some(Settled { note, is_finished: false }))
         }
         _ => Ok(None),
     }

@@ -106,10 +106,7 @@ impl ShardCommit {
         let theirs = shard.clone();
         let thread = thread::Builder::new().name("anamnesis-sync".to_owned());
         Self {
-            finished: FinishedShard {
-                name: shard.name.clone(),
-                crc,
-            },
+            finished: FinishedShard { name: shard.name.clone(), crc },
             thread: thread.spawn(move || theirs.commit()).ok(),
             shard,
         }

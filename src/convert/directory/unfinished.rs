@@ -61,11 +61,7 @@ impl UnfinishedDirectory {
             let error = Error::new(ErrorKind::PermissionDenied, "it belongs to another user");
             return Err(failed(error));
         }
-        Ok(Self {
-            handle,
-            path: path.to_path_buf(),
-            claim: Claim::default(),
-        })
+        Ok(Self { handle, path: path.to_path_buf(), claim: Claim::default() })
     }
 
     /// Fails with `Io` unless all that is in the directory belongs to the user: regular files of

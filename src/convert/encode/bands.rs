@@ -39,22 +39,12 @@ impl Bands {
         };
         let len =
             (slabs * SLAB_VALUES / (cut.tile_rows * cut.tile_cols).max(1)).clamp(1, end.max(1));
-        Self {
-            across,
-            down,
-            len,
-            is_transposed,
-        }
+        Self { across, down, len, is_transposed }
     }
 
     /// Number of bands. Each is one job.
     pub(super) fn jobs(&self) -> usize {
-        let &Self {
-            across,
-            down,
-            len,
-            is_transposed,
-        } = self;
+        let &Self { across, down, len, is_transposed } = self;
         if is_transposed {
             across * down.div_ceil(len)
         } else {
@@ -64,12 +54,7 @@ impl Bands {
 
     /// Numbers of the tiles in band `job`.
     pub(super) fn tiles(&self, job: usize) -> StepBy<Range<usize>> {
-        let &Self {
-            across,
-            down,
-            len,
-            is_transposed,
-        } = self;
+        let &Self { across, down, len, is_transposed } = self;
         if is_transposed {
             let (first, column) = (job / across * len, job % across);
             let end = (first + len).min(down);
@@ -87,24 +72,13 @@ mod tests {
 
     #[test]
     fn every_tile_is_in_one_band() {
-        for (rows, cols) in [
-            (1, 1),
-            (40, 70_000),
-            (5000, 5000),
-            (300, 900),
-            (128, 1 << 20),
-            (0, 64),
-        ] {
+        for (rows, cols) in
+            [(1, 1), (40, 70_000), (5000, 5000), (300, 900), (128, 1 << 20), (0, 64)]
+        {
             for (tile_rows, tile_cols) in [(128, 1024), (512, 256), (1, 131_072), (3, 700)] {
                 for is_transposed in [false, true] {
                     let bands = Bands::new(
-                        &Cut {
-                            rows,
-                            cols,
-                            tile_rows,
-                            tile_cols,
-                            shared_bytes: 0,
-                        },
+                        &Cut { rows, cols, tile_rows, tile_cols, shared_bytes: 0 },
                         is_transposed,
                     );
                     let mut tiles: Vec<usize> =

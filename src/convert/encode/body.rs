@@ -47,11 +47,9 @@ impl<'m> Body<'m> for EncodeBody<'m> {
         let tiles = encoding.bands.tiles(job.no - survey_jobs);
         // A lone tile needs no putting together: neighbours that its bytes could be merged with are
         // in other jobs.
-        if let (1, Some(tile), false) = (
-            tiles.len(),
-            tiles.clone().next(),
-            encoding.input.strips.is_some(),
-        ) {
+        if let (1, Some(tile), false) =
+            (tiles.len(), tiles.clone().next(), encoding.input.strips.is_some())
+        {
             encoding.encode_tile((tile, None), survey, input, scratch, level, &mut write)?;
             return Ok(written);
         }

@@ -44,11 +44,7 @@ pub(super) fn count_exponents(
                 }
             }
         };
-        let weight = WeightInfo {
-            name: item.name(),
-            shape,
-            dtype,
-        };
+        let weight = WeightInfo { name: item.name(), shape, dtype };
         let Some(grid) = method.counting_grid(&weight) else {
             continue;
         };
@@ -63,10 +59,7 @@ pub(super) fn count_exponents(
             relayed: None,
         };
         *choice = match method.with_exponents(&count(&input, options)?) {
-            Some(Ok(method)) => Decision::Encode {
-                method,
-                label: std::mem::take(label),
-            },
+            Some(Ok(method)) => Decision::Encode { method, label: std::mem::take(label) },
             Some(Err(reason)) => Decision::Keep(reason),
             None => continue,
         };

@@ -70,11 +70,7 @@ fn decide_in_layouts(
         .clone()
         .map(|(item, shape)| candidate(item, (item.module(), shape.as_ref()), to))
         .collect();
-    let Decisions {
-        all: mut choices,
-        notes,
-        gguf_keys,
-    } = decide(model, &modules, forget, to)?;
+    let Decisions { all: mut choices, notes, gguf_keys } = decide(model, &modules, forget, to)?;
     report.notes.extend(notes);
     let is_refused = |item: &ResolvedItem<'_>, choice: &Decision| {
         item.module().is_some() && matches!(choice, Decision::Keep(_))

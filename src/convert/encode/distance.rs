@@ -18,29 +18,19 @@ pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
             && let Some(sums) = encoding.distance.total_of(encoding.input.cut.tiles())
         {
             all += sums;
-            tensors.push(TensorErrors {
-                name: encoding.input.name.clone(),
-                errors: errors(&sums),
-            });
+            tensors.push(TensorErrors { name: encoding.input.name.clone(), errors: errors(&sums) });
         }
     }
     tensors.sort_by(|a, b| b.errors.relative.total_cmp(&a.errors.relative));
     tensors.truncate(WORST);
-    (all.count > 0).then(|| Distance {
-        all: errors(&all),
-        worst: tensors,
-    })
+    (all.count > 0).then(|| Distance { all: errors(&all), worst: tensors })
 }
 
 /// The warnings of the encoders of `plan`, with the names of their tensors.
 pub(in crate::convert) fn warnings(plan: &Plan<'_>) -> Vec<String> {
     let warning = |output: &BoxedOutput<'_>| {
         let encoding = output.body.encoding()?;
-        Some(format!(
-            "tensor `{}`: {}",
-            encoding.input.name,
-            encoding.encoder.warning()?
-        ))
+        Some(format!("tensor `{}`: {}", encoding.input.name, encoding.encoder.warning()?))
     };
     plan.outputs.iter().filter_map(warning).collect()
 }

@@ -161,12 +161,9 @@ fn encode<'m>(
 ) -> Result<Vec<BoxedOutput<'m>>> {
     let (weight_dtype, is_plain) = (dtype_of(&item, to), matches!(item, ResolvedItem::Plain(_)));
     let (name, shape, parts, decoder): (_, _, Vec<Tensor<'m>>, Box<dyn Decode + 'm>) = match item {
-        ResolvedItem::Group(g) => (
-            g.name,
-            g.shape,
-            g.parts.into_iter().map(|(_, t)| t).collect(),
-            g.decoder,
-        ),
+        ResolvedItem::Group(g) => {
+            (g.name, g.shape, g.parts.into_iter().map(|(_, t)| t).collect(), g.decoder)
+        }
         ResolvedItem::Plain(t) => match PlainFloats::of(&t.stored) {
             Some(plain) => (
                 t.name().to_owned().into(),
@@ -187,20 +184,10 @@ fn encode<'m>(
     } else {
         weight_dtype
     };
-    let encoder = method.encoder(&WeightInfo {
-        name: &name,
-        shape: &shape,
-        dtype: weight_dtype,
-    })?;
+    let encoder =
+        method.encoder(&WeightInfo { name: &name, shape: &shape, dtype: weight_dtype })?;
     let stored = encoder.stored();
-    let encoding = Encoding::new(
-        name.into(),
-        shape.into(),
-        label,
-        encoder,
-        decoder,
-        rounded_to,
-    )?;
+    let encoding = Encoding::new(name.into(), shape.into(), label, encoder, decoder, rounded_to)?;
     let mut checks = Checks::of(parts.iter());
     let sources = sources_of(parts.iter());
     let cut = encoding.input.cut;
@@ -208,10 +195,7 @@ fn encode<'m>(
     let draft = |StoredTensor { name, dtype, shape }| {
         let (cut, body) = match first.take() {
             Some(body) => (cut, body),
-            None => (
-                Cut::EMPTY,
-                Box::new(WrittenWithAnother) as Box<dyn Body<'m> + 'm>,
-            ),
+            None => (Cut::EMPTY, Box::new(WrittenWithAnother) as Box<dyn Body<'m> + 'm>),
         };
         Ok(Box::new(Output {
             len: byte_len(&name, dtype, &shape)?,
@@ -306,10 +290,7 @@ fn note_twice(names: &[String], drafts: &[BoxedOutput<'_>], report: &mut Report)
     let is_moved = |draft: &&BoxedOutput<'_>| {
         let encoding = draft.body.encoding();
         encoding.is_some_and(|encoding| {
-            matches!(
-                encoding.relay,
-                RelayDecision::Relay(_) | RelayDecision::AfterSurvey(_)
-            )
+            matches!(encoding.relay, RelayDecision::Relay(_) | RelayDecision::AfterSurvey(_))
         })
     };
     let moved = drafts.iter().filter(is_moved).count();

@@ -21,11 +21,7 @@ struct State<T, P> {
 impl<P, T: AddAssign<P> + Clone> InOrder<T, P> {
     /// A total that begins with `total`.
     pub(super) fn new(total: T) -> Self {
-        Self(Mutex::new(State {
-            done: 0,
-            total,
-            waiting: BTreeMap::new(),
-        }))
+        Self(Mutex::new(State { done: 0, total, waiting: BTreeMap::new() }))
     }
 
     /// Adds the part of tile `tile`, now or once all tiles before it have been added.

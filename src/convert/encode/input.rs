@@ -117,10 +117,8 @@ impl EncodeInput<'_> {
         source
             .codes
             .extract([tile.rows.len(), tile.cols.len()], buffers, codes);
-        Ok(ExponentRange::of(codes).map(|(range, max_abs)| TileSurvey {
-            maxima: vec![max_abs],
-            exponents: Some(range),
-        }))
+        Ok(ExponentRange::of(codes)
+            .map(|(range, max_abs)| TileSurvey { maxima: vec![max_abs], exponents: Some(range) }))
     }
 
     /// Reads `tile`, and returns the largest magnitude of each `run` of its values, or of runs of
@@ -152,18 +150,11 @@ impl EncodeInput<'_> {
         }
         let mut largest = Vec::new();
         let loaded = self.strips.is_some().then_some(tile);
-        self.for_each_part(
-            (tile, loaded),
-            scheme,
-            buffers,
-            scratch,
-            level,
-            |_, _, scratch| {
-                let run = run.unwrap_or(scratch.values.len());
-                largest.extend(largest_magnitudes(&scratch.values, run, level));
-                Ok(())
-            },
-        )?;
+        self.for_each_part((tile, loaded), scheme, buffers, scratch, level, |_, _, scratch| {
+            let run = run.unwrap_or(scratch.values.len());
+            largest.extend(largest_magnitudes(&scratch.values, run, level));
+            Ok(())
+        })?;
         Ok(largest)
     }
 
@@ -224,10 +215,7 @@ impl EncodeInput<'_> {
     }
 
     fn widening(&self, level: Level) -> Widening {
-        Widening {
-            dtype: self.dtype,
-            level,
-        }
+        Widening { dtype: self.dtype, level }
     }
 
     /// Decodes the values of `tile` into `scratch.values`, row by row.
@@ -241,12 +229,7 @@ impl EncodeInput<'_> {
         scratch: &mut Scratch,
         level: Level,
     ) -> Result<()> {
-        let Scratch {
-            values,
-            rounded,
-            surrounding,
-            ..
-        } = scratch;
+        let Scratch { values, rounded, surrounding, .. } = scratch;
         values.resize(tile.values(), 0.0);
         if self.decoder.grid().cols == self.cut.cols {
             self.decode(tile, buffers, rounded, level, values)?;
@@ -289,10 +272,8 @@ impl EncodeInput<'_> {
         scheme: &str,
         what: &str,
     ) -> AnamnesisError {
-        let (row, col) = (
-            tile.rows.start + i / tile.cols.len(),
-            tile.cols.start + i % tile.cols.len(),
-        );
+        let (row, col) =
+            (tile.rows.start + i / tile.cols.len(), tile.cols.start + i % tile.cols.len());
         AnamnesisError::unsupported(
             scheme,
             format!("tensor `{}`, row {row}, column {col}: {what}", self.name),
@@ -317,12 +298,6 @@ fn survey_blocks(
     let (pitch, width) = (loaded.cols.len(), strip.cols.len());
     let first = first_value(loaded, strip);
     let end = first + (strip.rows.len() - 1) * pitch + width;
-    let blocks = HalfBlocks {
-        dtype,
-        bytes: &bytes[first * 2..end * 2],
-        pitch,
-        width,
-        cols,
-    };
+    let blocks = HalfBlocks { dtype, bytes: &bytes[first * 2..end * 2], pitch, width, cols };
     largest_of_blocks(blocks, level, &mut scratch.maxima);
 }

@@ -21,15 +21,8 @@ pub(in crate::convert) fn with_scheme(
     scheme: &str,
 ) -> Result<ConvertOptions> {
     let scheme: ForgetScheme = scheme.parse()?;
-    let run = RememberOptions {
-        to: scheme.dtype(),
-        ..options.run
-    };
-    Ok(ConvertOptions {
-        run,
-        forget: Some(scheme.into()),
-        ..options
-    })
+    let run = RememberOptions { to: scheme.dtype(), ..options.run };
+    Ok(ConvertOptions { run, forget: Some(scheme.into()), ..options })
 }
 
 /// Whether the output is a model of MLX. One that is to be like another has the names of that.
@@ -72,12 +65,7 @@ pub(in crate::convert) fn files(options: &ConvertOptions) -> Vec<PathBuf> {
 impl From<Forget> for ConvertOptions {
     fn from(forget: Forget) -> Self {
         let run = RememberOptions::new(forget.scheme.dtype());
-        Self {
-            target: forget.scheme.container(),
-            run,
-            forget: Some(forget),
-            ..Self::default()
-        }
+        Self { target: forget.scheme.container(), run, forget: Some(forget), ..Self::default() }
     }
 }
 

@@ -69,19 +69,13 @@ pub(super) struct ExponentRange {
 
 impl Default for ExponentRange {
     fn default() -> Self {
-        Self {
-            top: 0,
-            least: u8::MAX,
-        }
+        Self { top: 0, least: u8::MAX }
     }
 }
 
 impl ExponentRange {
     /// That of a tensor whose codes cannot move.
-    pub(super) const NONE_FIT: Self = Self {
-        top: u8::MAX,
-        least: 0,
-    };
+    pub(super) const NONE_FIT: Self = Self { top: u8::MAX, least: 0 };
 
     /// The exponents in `codes`, and the largest magnitude of the values. `None` if one is not
     /// finite.
@@ -156,10 +150,7 @@ impl Encoding<'_> {
         // The codes of infinity and NaN are moved as well: both libraries decode them alike. But
         // one such value would make the norm of the model infinite, so the tile is only counted.
         if !sums.is_finite() {
-            sums = DistanceSums {
-                count: values.len() as u64,
-                ..DistanceSums::default()
-            };
+            sums = DistanceSums { count: values.len() as u64, ..DistanceSums::default() };
         }
         target.codes.store_codes(tile, codes, level, put)?;
         self.distance.add(no, sums);
@@ -180,9 +171,7 @@ mod tests {
     use crate::{Dtype, TargetDtype};
 
     const SIZE: usize = 1024;
-    const FAMILY: CodeFamily = CodeFamily::Mxfp4 {
-        top: TopExponent::Infinity,
-    };
+    const FAMILY: CodeFamily = CodeFamily::Mxfp4 { top: TopExponent::Infinity };
     const GRID: Grid = Grid {
         rows: SIZE,
         cols: SIZE,
@@ -230,10 +219,7 @@ mod tests {
             if !self.is_readable {
                 return Err(AnamnesisError::parse("tensor `g_idx`: cannot be read"));
             }
-            Ok(Some(RelaySource::new(
-                FAMILY,
-                Codes(self.extracted.clone()),
-            )))
+            Ok(Some(RelaySource::new(FAMILY, Codes(self.extracted.clone()))))
         }
     }
 
@@ -287,11 +273,7 @@ mod tests {
     ) -> (Result<Encoding<'static>>, [Arc<AtomicUsize>; 2]) {
         let counts = [Arc::default(), Arc::default()];
         let [asked, extracted] = counts.clone();
-        let decoder = Box::new(Source {
-            asked,
-            extracted,
-            is_readable,
-        });
+        let decoder = Box::new(Source { asked, extracted, is_readable });
         let encoder = Box::new(Target { family });
         let (name, shape, scheme) = ("a".to_owned(), vec![SIZE, SIZE], "x".to_owned());
         let dtype = TargetDtype::F32;

@@ -93,10 +93,7 @@ pub(super) fn note_left(
     }
     selection.check()?;
     let notes = reasons.iter().map(|(reason, names)| {
-        format!(
-            "asked for and not encoded: {} ({reason})",
-            join_first(names, NAMED)
-        )
+        format!("asked for and not encoded: {} ({reason})", join_first(names, NAMED))
     });
     report.notes.extend(notes);
     Ok(())

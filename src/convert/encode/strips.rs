@@ -34,10 +34,7 @@ impl Strips {
     pub(super) fn new(cut: &Cut, encoder: &dyn Encode, decoder: &dyn Decode) -> Option<Self> {
         let grid = encoder.grid();
         can_be_cut(encoder, decoder).then(|| {
-            Self::of_alignment(
-                [cut.tile_rows, cut.tile_cols],
-                [grid.row_align, grid.col_align],
-            )
+            Self::of_alignment([cut.tile_rows, cut.tile_cols], [grid.row_align, grid.col_align])
         })
     }
 
@@ -90,11 +87,7 @@ impl Strips {
         } else {
             [rows, width]
         };
-        Self {
-            rows,
-            surveyed_blocks: None,
-            part,
-        }
+        Self { rows, surveyed_blocks: None, part }
     }
 
     /// The strip of `tile` that begins with `part`, and the columns of its blocks, if these are to
@@ -112,11 +105,7 @@ impl Strips {
 
     /// The parts of `tile` in the order of their values, each with whether its strip ends with it.
     pub(super) fn parts(&self, tile: &Tile) -> impl Iterator<Item = (Tile, bool)> + use<> {
-        let &Self {
-            rows: strip_rows,
-            part: [part_rows, part_cols],
-            ..
-        } = self;
+        let &Self { rows: strip_rows, part: [part_rows, part_cols], .. } = self;
         let (rows, cols) = (tile.rows.clone(), tile.cols.clone());
         rows.clone()
             .step_by(strip_rows)
@@ -131,10 +120,8 @@ impl Strips {
                 let cols = cols.clone();
                 let rows = top..(top + part_rows).min(strip_end);
                 cols.clone().step_by(part_cols).map(move |left| {
-                    let part = Tile {
-                        rows: rows.clone(),
-                        cols: left..(left + part_cols).min(cols.end),
-                    };
+                    let part =
+                        Tile { rows: rows.clone(), cols: left..(left + part_cols).min(cols.end) };
                     let ends_strip = part.rows.end == strip_end && part.cols.end == cols.end;
                     (part, ends_strip)
                 })
@@ -176,10 +163,7 @@ mod tests {
         let (mut next, mut in_strip) = (0, 0);
         for (part, ends_strip) in strips.parts(tile) {
             // Parts are runs of the tile's values, one behind the other.
-            assert_eq!(
-                (part.rows.start - top) * width + part.cols.start - left,
-                next
-            );
+            assert_eq!((part.rows.start - top) * width + part.cols.start - left, next);
             assert!(part.rows.len() == 1 || part.cols.len() == width);
             assert!((part.rows.start - top).is_multiple_of(align[0]));
             assert!((part.cols.start - left).is_multiple_of(align[1]));
@@ -193,34 +177,19 @@ mod tests {
 
     #[test]
     fn every_value_is_in_one_part() {
-        for (height, width) in [
-            (1, 1),
-            (32, 4096),
-            (9, 14_336),
-            (131, 1000),
-            (128, 1024),
-            (1, 131_072),
-        ] {
+        for (height, width) in
+            [(1, 1), (32, 4096), (9, 14_336), (131, 1000), (128, 1024), (1, 131_072)]
+        {
             for align in [[1, 1], [1, 128], [1, width], [128, 128], [4, width]] {
                 let strips = Strips::of_alignment([height, width], align);
-                let tile = Tile {
-                    rows: 7..7 + height,
-                    cols: 5..5 + width,
-                };
+                let tile = Tile { rows: 7..7 + height, cols: 5..5 + width };
                 check_parts(strips, &tile, align);
             }
         }
     }
 
     fn grid([rows, cols]: [usize; 2], [row_align, col_align]: [usize; 2]) -> Grid {
-        Grid {
-            rows,
-            cols,
-            row_align,
-            col_align,
-            load_bits: 16.0,
-            transposed: None,
-        }
+        Grid { rows, cols, row_align, col_align, load_bits: 16.0, transposed: None }
     }
 
     /// Tiles at the right and lower edges of a cut are smaller than those that strips are made for.
@@ -252,13 +221,7 @@ mod tests {
         file.extend((0..rows * cols).flat_map(|n| (n as f32).to_le_bytes()));
         let model = crate::parse_bytes(file).unwrap();
         let decoder = PlainFloats::of(&model.tensors().next().unwrap()).unwrap();
-        let cut = Cut {
-            rows,
-            cols,
-            tile_rows: 2,
-            tile_cols: 4096,
-            shared_bytes: 0,
-        };
+        let cut = Cut { rows, cols, tile_rows: 2, tile_cols: 4096, shared_bytes: 0 };
         let input = EncodeInput {
             name: "x".to_owned(),
             decoder: Arc::new(decoder),
@@ -303,15 +266,8 @@ mod tests {
             ([4, 1000], [128, 128], 1000),
             ([1, 4096], [1, 14_336], 14_336),
         ] {
-            let strips = Strips {
-                rows,
-                surveyed_blocks: Some(cols),
-                part,
-            };
-            let tile = Tile {
-                rows: 128..128 + 300,
-                cols: 0..width,
-            };
+            let strips = Strips { rows, surveyed_blocks: Some(cols), part };
+            let tile = Tile { rows: 128..128 + 300, cols: 0..width };
             let (mut next, mut begun) = (0, 0);
             for (part, ends_strip) in strips.parts(&tile) {
                 let strip = strips.surveyed_strip(&tile, &part);

@@ -79,13 +79,7 @@ pub(super) fn cut(
         round_down(widest, col_align).min(cols)
     };
     let tile_rows = round_down(tile_values / tile_cols.max(1), row_align).min(rows.max(1));
-    Cut {
-        rows,
-        cols,
-        tile_rows,
-        tile_cols: tile_cols.max(1),
-        shared_bytes: 0,
-    }
+    Cut { rows, cols, tile_rows, tile_cols: tile_cols.max(1), shared_bytes: 0 }
 }
 
 #[cfg(test)]

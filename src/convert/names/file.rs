@@ -57,9 +57,7 @@ pub fn parse_renames(text: &str) -> Result<Vec<(String, String)>> {
     lines
         .map(|(number, line)| match line.rsplit_once('=') {
             Some((old, new)) if !old.is_empty() => Ok((old.to_owned(), new.to_owned())),
-            _ => Err(AnamnesisError::usage(format!(
-                "line {number}: it is not OLD=NEW"
-            ))),
+            _ => Err(AnamnesisError::usage(format!("line {number}: it is not OLD=NEW"))),
         })
         .collect()
 }

@@ -77,10 +77,7 @@ impl RememberOptions {
     /// Returns default options with the element type `to`.
     #[must_use]
     pub fn new(to: TargetDtype) -> Self {
-        Self {
-            to,
-            ..Self::default()
-        }
+        Self { to, ..Self::default() }
     }
 
     /// Sets whether tensors of plain floats are converted to the element type, too.
@@ -153,17 +150,7 @@ impl From<&RememberOptions> for RememberOptions {
 
 impl fmt::Debug for RememberOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            to,
-            cast,
-            threads,
-            force,
-            no_replace,
-            uncached,
-            cancel,
-            progress,
-            level,
-        } = self;
+        let Self { to, cast, threads, force, no_replace, uncached, cancel, progress, level } = self;
         f.debug_struct("RememberOptions")
             .field("to", to)
             .field("cast", cast)

@@ -51,14 +51,8 @@ fn block_sums<T: Widened, const HAS_TOLERANCE: bool>(
     b: &[T; BLOCK],
     tolerance: f64,
 ) -> PairSums {
-    let [
-        mut abs,
-        mut squares,
-        mut products,
-        mut squares_a,
-        mut squares_b,
-        mut max,
-    ] = [[0f64; LANES]; 6];
+    let [mut abs, mut squares, mut products, mut squares_a, mut squares_b, mut max] =
+        [[0f64; LANES]; 6];
     let [mut unequal, mut beyond] = [[0u64; LANES]; 2];
     for i in 0..BLOCK / LANES {
         for lane in 0..LANES {

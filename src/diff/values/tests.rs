@@ -91,16 +91,10 @@ fn special_values() {
     let a = [0.0, nan, inf, -inf, nan, inf, 1.0, 3.0];
     let b = [-0.0, -nan, inf, inf, 2.0, 5.0, nan, 3.5];
     for found in diff((Dtype::F32, Dtype::F32), bytes(&a), bytes(&b), 1.0) {
-        assert_eq!(
-            (found.unequal, found.not_finite, found.beyond_tolerance),
-            (5, 4, 4)
-        );
+        assert_eq!((found.unequal, found.not_finite, found.beyond_tolerance), (5, 4, 4));
         assert_eq!((found.max_abs, found.mean_abs), (Some(0.5), Some(0.25)));
         let first = found.first.unwrap();
-        assert_eq!(
-            (first.index, first.a),
-            (vec![3], ElementValue::Float(f64::NEG_INFINITY))
-        );
+        assert_eq!((first.index, first.a), (vec![3], ElementValue::Float(f64::NEG_INFINITY)));
     }
     let same = [nan, inf, 2.0];
     for found in diff((Dtype::F32, Dtype::F32), bytes(&same), bytes(&same), 0.0) {
@@ -132,9 +126,6 @@ fn types_without_numbers() {
     let rule = CompareRule { tolerance, level };
     kind.compare(3, (&[1, 2, 3], &[1, 2, 4]), &rule, &mut sums);
     let found = sums.into_diff(&[2, 4], kind);
-    assert_eq!(
-        (found.unequal, found.beyond_tolerance, found.max_abs),
-        (1, 1, None)
-    );
+    assert_eq!((found.unequal, found.beyond_tolerance, found.max_abs), (1, 1, None));
     assert_eq!(found.first.unwrap().index, [1, 2]);
 }

@@ -96,10 +96,7 @@ impl Method for Bnb4 {
 
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         if !BLOCKS.contains(&self.block) {
-            return Some(format!(
-                "bitsandbytes has no blocks of {} values",
-                self.block
-            ));
+            return Some(format!("bitsandbytes has no blocks of {} values", self.block));
         }
         linear_layer_objection(weight)
     }
@@ -169,10 +166,7 @@ impl Encode for Bnb4Encoder {
     fn stored(&self) -> Vec<StoredTensor> {
         let n = self.rows * self.cols;
         let blocks = n.div_ceil(self.method.block);
-        let state = format!(
-            ".quant_state.bitsandbytes__{}",
-            self.method.quant_type.name()
-        );
+        let state = format!(".quant_state.bitsandbytes__{}", self.method.quant_type.name());
         let stored = |suffix: &str, dtype, shape| StoredTensor {
             name: format!("{}{suffix}", self.name),
             dtype,
@@ -191,22 +185,14 @@ impl Encode for Bnb4Encoder {
             stored(&state, Dtype::U8, vec![self.state(None).len()]),
         ];
         if self.method.double_quant {
-            all.push(stored(
-                ".nested_absmax",
-                Dtype::F32,
-                vec![blocks.div_ceil(NESTED_BLOCK)],
-            ));
+            all.push(stored(".nested_absmax", Dtype::F32, vec![blocks.div_ceil(NESTED_BLOCK)]));
             all.push(stored(".nested_quant_map", Dtype::F32, vec![256]));
         }
         all
     }
 
     fn grid(&self) -> Grid {
-        let &Bnb4 {
-            block,
-            double_quant,
-            ..
-        } = &self.method;
+        let &Bnb4 { block, double_quant, .. } = &self.method;
         // A tile must hold whole blocks of scales, too, if those are quantized in blocks.
         let unit = if double_quant {
             // The inner codes of a block of 256 scales depend on the largest of them, so one tile
@@ -231,12 +217,7 @@ impl Encode for Bnb4Encoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let &Bnb4 {
-            quant_type: kind,
-            block,
-            double_quant,
-            ..
-        } = &self.method;
+        let &Bnb4 { quant_type: kind, block, double_quant, .. } = &self.method;
         let (tables, offset) = (kind.tables(), values.survey as f32);
         let (codes, mut scales) = (&mut buffers.codes, Vec::new());
         let (mut inner, mut outer) = (Vec::new(), Vec::new());

@@ -82,16 +82,8 @@ impl Encode for BnbInt8Encoder {
                 dtype: Dtype::I8,
                 shape: vec![self.rows, self.cols],
             },
-            StoredTensor {
-                name: format!("{base}SCB"),
-                dtype: Dtype::F32,
-                shape: vec![self.rows],
-            },
-            StoredTensor {
-                name: format!("{base}weight_format"),
-                dtype: Dtype::U8,
-                shape: vec![],
-            },
+            StoredTensor { name: format!("{base}SCB"), dtype: Dtype::F32, shape: vec![self.rows] },
+            StoredTensor { name: format!("{base}weight_format"), dtype: Dtype::U8, shape: vec![] },
         ]
     }
 
@@ -125,15 +117,7 @@ impl Encode for BnbInt8Encoder {
         self.check_scales(first, scales)?;
         put(0, (first * cols) as u64, codes)?;
         put(1, first as u64 * 4, scales.as_bytes())?;
-        dispatch(
-            values.level,
-            &Int8Rows {
-                codes,
-                cols,
-                scb: scales,
-            },
-            Out::F32(back),
-        );
+        dispatch(values.level, &Int8Rows { codes, cols, scb: scales }, Out::F32(back));
         if values.tile.is_first() {
             put(2, 0, &[0])
         } else {

@@ -43,14 +43,8 @@ fn what_bitsandbytes_saves() {
     let mut seen = 0;
     for t in input.tensors() {
         let dtype = TargetDtype::of(t.dtype()).unwrap();
-        let (weight, values) = (
-            WeightInfo {
-                name: t.name(),
-                shape: t.shape(),
-                dtype,
-            },
-            values_of(&t),
-        );
+        let (weight, values) =
+            (WeightInfo { name: t.name(), shape: t.shape(), dtype }, values_of(&t));
         let method = method_of(t.name());
         assert_eq!(method.objection(&weight), None, "{}", t.name());
         let encoder = method.encoder(&weight).unwrap();
@@ -69,12 +63,7 @@ fn what_bitsandbytes_saves() {
                 bytes.truncate(bytes.trim_ascii_end().len());
                 shape = vec![bytes.len()];
             }
-            assert_eq!(
-                (s.dtype, &shape[..]),
-                (want.dtype(), want.shape()),
-                "{}",
-                s.name
-            );
+            assert_eq!((s.dtype, &shape[..]), (want.dtype(), want.shape()), "{}", s.name);
             let differing = bytes.iter().zip(&wanted).filter(|(a, b)| a != b).count();
             assert_eq!(differing, 0, "{}: {:?} is not {:?}", s.name, bytes, wanted);
         }
@@ -131,11 +120,7 @@ fn decoded_weights_return() {
                     })
                 }
             };
-            let weight = WeightInfo {
-                name: t.name(),
-                shape: t.shape(),
-                dtype: TargetDtype::F32,
-            };
+            let weight = WeightInfo { name: t.name(), shape: t.shape(), dtype: TargetDtype::F32 };
             let encoded = encode(&*method.encoder(&weight).unwrap(), &values_of(&t), 0.0);
             let mut codes = bytes_of(&stored[t.name()]);
             if state.is_some_and(|(name, _)| name.ends_with("fp4")) {
@@ -183,11 +168,7 @@ fn objections_say_why() {
     };
     let objection = |method: &dyn Method, name, shape: &[usize]| {
         method
-            .objection(&WeightInfo {
-                name,
-                shape,
-                dtype: TargetDtype::BF16,
-            })
+            .objection(&WeightInfo { name, shape, dtype: TargetDtype::BF16 })
             .unwrap_or_default()
     };
     assert_eq!(objection(&method(64), "a.weight", &[3, 5]), "");
@@ -196,18 +177,8 @@ fn objections_say_why() {
     assert!(objection(&method(64), "a.weight", &[2, 3, 5]).contains("3 dimensions"));
     assert!(objection(&method(64), "a.bias", &[3, 5]).contains("weight"));
     assert!(objection(&BnbInt8, "a.weight", &[3, 0]).contains("no values"));
-    let weight = WeightInfo {
-        name: "a.weight",
-        shape: &[2, 2],
-        dtype: TargetDtype::F32,
-    };
-    let (tile, mut back) = (
-        crate::scheme::Tile {
-            rows: 0..2,
-            cols: 0..2,
-        },
-        [0.0; 4],
-    );
+    let weight = WeightInfo { name: "a.weight", shape: &[2, 2], dtype: TargetDtype::F32 };
+    let (tile, mut back) = (crate::scheme::Tile { rows: 0..2, cols: 0..2 }, [0.0; 4]);
     let values = TileValues {
         tile: &tile,
         values: &[1.0, 2.0, 3.0, 65520.0],
@@ -218,12 +189,9 @@ fn objections_say_why() {
     let error = BnbInt8
         .encoder(&weight)
         .unwrap()
-        .encode(
-            &values,
-            &mut crate::forget::EncodeBuffers::default(),
-            &mut back,
-            &mut |_, _, _| Ok(()),
-        )
+        .encode(&values, &mut crate::forget::EncodeBuffers::default(), &mut back, &mut |_, _, _| {
+            Ok(())
+        })
         .unwrap_err();
     assert!(error.to_string().contains("row 1"), "{error}");
 }

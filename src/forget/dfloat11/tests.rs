@@ -8,11 +8,7 @@ use crate::simd::Level;
 use crate::test_utils::test_data;
 
 fn weight(shape: &[usize]) -> WeightInfo<'_> {
-    WeightInfo {
-        name: "a.weight",
-        shape,
-        dtype: TargetDtype::BF16,
-    }
+    WeightInfo { name: "a.weight", shape, dtype: TargetDtype::BF16 }
 }
 
 /// Name of each stored tensor with its bytes, encoded in tiles of `tile_rows` rows in the order
@@ -43,10 +39,7 @@ fn encode(
     order(&mut numbers);
     for i in numbers {
         let first = i * tile_rows;
-        let tile = Tile {
-            rows: first..(first + tile_rows).min(rows),
-            cols: 0..cols,
-        };
+        let tile = Tile { rows: first..(first + tile_rows).min(rows), cols: 0..cols };
         let mut put = |part: usize, at: u64, bytes: &[u8]| {
             for (at, &byte) in (at as usize..).zip(bytes) {
                 assert!(found[part][at].replace(byte).is_none(), "written twice");
@@ -120,10 +113,7 @@ fn changed_values() {
     for other in [1.0, 1e30] {
         let mut changed = values.clone();
         changed[42] = other;
-        let tile = Tile {
-            rows: 0..10,
-            cols: 0..10,
-        };
+        let tile = Tile { rows: 0..10, cols: 0..10 };
         let values = TileValues {
             tile: &tile,
             values: &changed,
@@ -143,10 +133,7 @@ fn changed_values() {
 #[test]
 fn objections_say_why() {
     let objection = |shape: &[usize], dtype| {
-        let weight = WeightInfo {
-            dtype,
-            ..weight(shape)
-        };
+        let weight = WeightInfo { dtype, ..weight(shape) };
         DFloat11::default().objection(&weight)
     };
     assert_eq!(objection(&[3, 5], TargetDtype::BF16), None);

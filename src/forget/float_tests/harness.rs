@@ -68,10 +68,8 @@ pub(super) fn encode(
         back: vec![0.0; values.len()],
     };
     let step = |n: usize, align: usize, all: usize| n.saturating_mul(align).clamp(1, all);
-    let (height, width) = (
-        step(rows, grid.row_align, grid.rows),
-        step(cols, grid.col_align, grid.cols),
-    );
+    let (height, width) =
+        (step(rows, grid.row_align, grid.rows), step(cols, grid.col_align, grid.cols));
     let (mut put_bytes, mut buffers) = (0, EncodeBuffers::default());
     for top in (0..grid.rows).step_by(height) {
         for left in (0..grid.cols).step_by(width) {
@@ -95,13 +93,7 @@ pub(super) fn encode(
             };
             encoder
                 .encode(
-                    &TileValues {
-                        tile: &tile,
-                        values: &part,
-                        survey,
-                        maxima: &[],
-                        level,
-                    },
+                    &TileValues { tile: &tile, values: &part, survey, maxima: &[], level },
                     &mut buffers,
                     &mut back,
                     &mut put,
@@ -170,11 +162,7 @@ struct Owned {
 }
 
 fn owned(view: &safetensors::tensor::TensorView<'_>) -> Owned {
-    Owned {
-        dtype: view.dtype(),
-        shape: view.shape().to_vec(),
-        bytes: view.data().to_vec(),
-    }
+    Owned { dtype: view.dtype(), shape: view.shape().to_vec(), bytes: view.data().to_vec() }
 }
 
 impl safetensors::View for Owned {

@@ -32,16 +32,7 @@ pub(super) struct Fp8Job<'a> {
 pub(super) type Fp8Runner = fn(Fp8Job<'_>);
 
 pub(super) fn run<A: Fp8Arithmetic>(job: Fp8Job<'_>) {
-    let Fp8Job {
-        values,
-        width,
-        block: [rows, cols],
-        maxima,
-        level,
-        codes,
-        back,
-        scales,
-    } = job;
+    let Fp8Job { values, width, block: [rows, cols], maxima, level, codes, back, scales } = job;
     perform(
         level,
         &mut EncodeFp8Blocks {
@@ -106,13 +97,7 @@ impl Encode for Fp8Encoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues {
-            tile,
-            values,
-            survey,
-            maxima,
-            level,
-        } = *values;
+        let TileValues { tile, values, survey, maxima, level } = *values;
         let [rows, cols] = self.block;
         let width = tile.cols.len();
         let across = if self.has_one_scale {
@@ -122,12 +107,7 @@ impl Encode for Fp8Encoder {
         };
         // Every code and scale is written below, so that old content of the buffers does not
         // matter.
-        let EncodeBuffers {
-            codes,
-            scales,
-            scale_bytes,
-            ..
-        } = buffers;
+        let EncodeBuffers { codes, scales, scale_bytes, .. } = buffers;
         codes.resize(values.len(), 0);
         let blocks = match self.has_one_scale {
             true => 1,
@@ -151,11 +131,12 @@ impl Encode for Fp8Encoder {
             scales,
         };
         (self.run)(job);
-        ByteMatrix {
-            part: 0,
-            stride: self.cols,
-        }
-        .put(tile.rows.clone(), tile.cols.clone(), codes, put)?;
+        ByteMatrix { part: 0, stride: self.cols }.put(
+            tile.rows.clone(),
+            tile.cols.clone(),
+            codes,
+            put,
+        )?;
         // The first part of the tensor, or of a row of blocks, writes the scales.
         let is_first = match self.has_one_scale {
             true => tile.is_first(),

@@ -71,9 +71,7 @@ impl Imatrix {
     /// `Parse` if the entry has another size. That of a token embedding is ignored then, as
     /// llama.cpp does.
     pub(crate) fn of_tensor(&self, name: &str, dims: &[usize]) -> Result<Option<&[f32]>> {
-        let LlamaName {
-            name: ours, expert, ..
-        } = llama_name(name);
+        let LlamaName { name: ours, expert, .. } = llama_name(name);
         // The user's name first: an importance matrix of a model in Hugging Face's naming has
         // entries by it.
         let Some(values) = self.get(name).or_else(|| self.get(&ours)) else {
@@ -97,10 +95,8 @@ impl Imatrix {
                 .chunks_exact(cols.max(1))
                 .nth(expert)
                 .filter(|_| values.len().is_multiple_of(cols.max(1)));
-            return part.map_or_else(
-                || wrong(format!("{cols} for this expert")),
-                |part| Ok(Some(part)),
-            );
+            return part
+                .map_or_else(|| wrong(format!("{cols} for this expert")), |part| Ok(Some(part)));
         }
         // llama.cpp expects `ne[0] * ne[2]` values, and `ne[2]` is the third dimension from the
         // last.
@@ -147,11 +143,8 @@ fn read_gguf(model: &ParsedModel) -> Result<Imatrix> {
         .gguf()
         .ok_or_else(|| AnamnesisError::parse("no GGUF file"))?
         .metadata();
-    let mut matrix = Imatrix {
-        datasets: datasets(metadata)?,
-        chunks: chunks(metadata)?,
-        ..Imatrix::default()
-    };
+    let mut matrix =
+        Imatrix { datasets: datasets(metadata)?, chunks: chunks(metadata)?, ..Imatrix::default() };
     let mut entries: BTreeMap<&str, ImatrixEntry<'_>> = BTreeMap::new();
     for tensor in model.tensors() {
         let Some((name, what)) = tensor.name().rsplit_once('.') else {
@@ -165,9 +158,7 @@ fn read_gguf(model: &ParsedModel) -> Result<Imatrix> {
         }
     }
     if model.tensors().len() == 0 {
-        return Err(AnamnesisError::parse(
-            "an importance matrix without entries",
-        ));
+        return Err(AnamnesisError::parse("an importance matrix without entries"));
     }
     for (name, entry) in entries {
         if let Some(values) =
@@ -209,22 +200,16 @@ fn missing(key: &str) -> AnamnesisError {
 /// Reads an entry and divides its sums by its counts. None if the entry is empty.
 fn read_means(entry: &ImatrixEntry<'_>) -> Result<Option<Vec<f32>>> {
     let (Some(squares), Some(counts)) = (entry.squares, entry.counts) else {
-        return Err(AnamnesisError::parse(
-            "it has not both `in_sum2` and `counts`",
-        ));
+        return Err(AnamnesisError::parse("it has not both `in_sum2` and `counts`"));
     };
     if entry
         .sums
         .is_some_and(|sums| sums.elements() != squares.elements())
     {
-        return Err(AnamnesisError::parse(
-            "`in_sum` and `in_sum2` have not as many values",
-        ));
+        return Err(AnamnesisError::parse("`in_sum` and `in_sum2` have not as many values"));
     }
     if squares.dtype() != Dtype::F32 || counts.dtype() != Dtype::F32 {
-        return Err(AnamnesisError::parse(
-            "`in_sum2` and `counts` have to be F32",
-        ));
+        return Err(AnamnesisError::parse("`in_sum2` and `counts` have to be F32"));
     }
     let (mut values, counts) = (read_f32(&squares)?, read_f32(&counts)?);
     if values.is_empty() || counts.is_empty() {
@@ -241,9 +226,7 @@ fn read_means(entry: &ImatrixEntry<'_>) -> Result<Option<Vec<f32>>> {
         // Halves are rounded away from zero, as `lround` does.
         let count = count.round();
         if !count.is_finite() {
-            return Err(AnamnesisError::parse(format!(
-                "the count {count} is not finite"
-            )));
+            return Err(AnamnesisError::parse(format!("the count {count} is not finite")));
         }
         // An expert that no token was routed to has sums of 0. All its columns count the same then.
         values
@@ -290,11 +273,7 @@ struct LegacyReader<'a> {
 
 impl<'a> LegacyReader<'a> {
     fn read(source: &'a Source) -> Result<Imatrix> {
-        let mut file = Self {
-            source,
-            at: 0,
-            len: source.len().unwrap_or(0),
-        };
+        let mut file = Self { source, at: 0, len: source.len().unwrap_or(0) };
         let entries = file.read_i32()?;
         if entries < 1 {
             return Err(AnamnesisError::parse(format!(

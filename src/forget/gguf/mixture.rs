@@ -201,11 +201,7 @@ fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
     let mut stacked: Vec<LlamaTensor<'_>> = Vec::new();
     let mut experts: HashMap<String, usize> = HashMap::new();
     for (i, tensor) in tensors.iter().enumerate() {
-        let LlamaName {
-            name,
-            expert,
-            is_multimodal,
-        } = llama_name(tensor.name);
+        let LlamaName { name, expert, is_multimodal } = llama_name(tensor.name);
         if expert.is_some() {
             // The place of a stack is that of its first expert. Sorting puts it among the others by
             // name.
@@ -367,17 +363,12 @@ fn fallback(dtype: Dtype, cols: usize) -> TypeChoice {
     };
     let note =
         format!("its {cols} columns are no multiple of {block}: {instead} instead of {dtype}");
-    TypeChoice::Type {
-        dtype: instead,
-        note: Some(note),
-    }
+    TypeChoice::Type { dtype: instead, note: Some(note) }
 }
 
 /// The error for a feed-forward tensor of a model with experts that is in no layer.
 fn no_layer(tensor: &LlamaTensor<'_>, layers: i64) -> AnamnesisError {
-    let what = format!(
-        "tensor `{}` is in none of the {layers} layers that the model has",
-        tensor.shown
-    );
+    let what =
+        format!("tensor `{}` is in none of the {layers} layers that the model has", tensor.shown);
     AnamnesisError::unsupported("mixture", what)
 }

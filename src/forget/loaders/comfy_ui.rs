@@ -27,21 +27,12 @@ const LOADED_PLAIN: &[&str] = &[
 ];
 
 /// Tensors that tell an autoencoder in a file of its own.
-const OF_AUTOENCODER: &[&str] = &[
-    "decoder.conv_in.weight",
-    "decoder.conv1.weight",
-    "decoder.middle.0.residual.0.gamma",
-];
+const OF_AUTOENCODER: &[&str] =
+    &["decoder.conv_in.weight", "decoder.conv1.weight", "decoder.middle.0.residual.0.gamma"];
 
 /// Parts of the names of adapters, whose values ComfyUI takes as they are stored.
-const OF_ADAPTERS: &[&str] = &[
-    ".lora_up.",
-    ".lora_down.",
-    ".lora_A.",
-    ".lora_B.",
-    ".hada_",
-    ".lokr_",
-];
+const OF_ADAPTERS: &[&str] =
+    &[".lora_up.", ".lora_down.", ".lora_A.", ".lora_B.", ".hada_", ".lokr_"];
 
 /// Layers that ComfyUI's tools leave in the models of one kind.
 struct KeptLayers {
@@ -58,19 +49,8 @@ struct KeptLayers {
 static KEPT: &[KeptLayers] = &[
     // Flux, Flux.2, HunyuanVideo.
     KeptLayers {
-        marks: &[
-            "img_in.weight",
-            "txt_in.weight",
-            "final_layer.linear.weight",
-        ],
-        kept: &[
-            "img_in.",
-            "txt_in.",
-            "time_in.",
-            "vector_in.",
-            "guidance_in.",
-            "final_layer.",
-        ],
+        marks: &["img_in.weight", "txt_in.weight", "final_layer.linear.weight"],
+        kept: &["img_in.", "txt_in.", "time_in.", "vector_in.", "guidance_in.", "final_layer."],
     },
     KeptLayers {
         marks: &["double_stream_modulation_img.lin.weight"],
@@ -134,10 +114,7 @@ static KEPT: &[KeptLayers] = &[
     },
     // Lumina 2, Z-Image.
     KeptLayers {
-        marks: &[
-            "cap_embedder.1.weight",
-            "context_refiner.0.attention.qkv.weight",
-        ],
+        marks: &["cap_embedder.1.weight", "context_refiner.0.attention.qkv.weight"],
         kept: &[
             "x_embedder.",
             "t_embedder.",
@@ -150,10 +127,7 @@ static KEPT: &[KeptLayers] = &[
     },
     // Cosmos Predict 2, and Anima, which has an adapter for its text encoder.
     KeptLayers {
-        marks: &[
-            "x_embedder.proj.1.weight",
-            "blocks.0.adaln_modulation_self_attn.1.weight",
-        ],
+        marks: &["x_embedder.proj.1.weight", "blocks.0.adaln_modulation_self_attn.1.weight"],
         kept: &["x_embedder.", "t_embedder.", "final_layer."],
     },
     KeptLayers {
@@ -163,12 +137,7 @@ static KEPT: &[KeptLayers] = &[
     // LTX-Video, and LTX-2 with its sound.
     KeptLayers {
         marks: &["patchify_proj.weight", "adaln_single.linear.weight"],
-        kept: &[
-            "patchify_proj.",
-            "proj_out.",
-            "adaln_single.",
-            "caption_projection.",
-        ],
+        kept: &["patchify_proj.", "proj_out.", "adaln_single.", "caption_projection."],
     },
     KeptLayers {
         marks: &["audio_patchify_proj.weight"],
@@ -203,23 +172,11 @@ static KEPT: &[KeptLayers] = &[
     // Stable Diffusion 3, and Flux and Stable Diffusion 3 by the names of diffusers.
     KeptLayers {
         marks: &["joint_blocks.0.x_block.attn.qkv.weight"],
-        kept: &[
-            "x_embedder.",
-            "t_embedder.",
-            "y_embedder.",
-            "context_embedder.",
-            "final_layer.",
-        ],
+        kept: &["x_embedder.", "t_embedder.", "y_embedder.", "context_embedder.", "final_layer."],
     },
     KeptLayers {
         marks: &["context_embedder.weight", "x_embedder.weight"],
-        kept: &[
-            "x_embedder.",
-            "context_embedder.",
-            "time_text_embed.",
-            "norm_out.",
-            "proj_out.",
-        ],
+        kept: &["x_embedder.", "context_embedder.", "time_text_embed.", "norm_out.", "proj_out."],
     },
     // UNets of Stable Diffusion.
     KeptLayers {

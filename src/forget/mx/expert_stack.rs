@@ -48,12 +48,7 @@ impl Encode for ExpertStackEncoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues {
-            tile,
-            values,
-            level,
-            ..
-        } = *values;
+        let TileValues { tile, values, level, .. } = *values;
         let (height, width) = (tile.rows.len(), tile.cols.len());
         // The kernel takes blocks of consecutive values: columns become rows, and back.
         let columns = transposed(values, width);
@@ -76,16 +71,7 @@ impl ExpertStackEncoder {
     /// Passes the codes and exponents of a tile, which are in the order of its columns, to `put`.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
         for (part, unit, bytes) in [(0, 2, codes), (1, BLOCK, shared)] {
-            self.put(
-                tile,
-                &ByteMatrix {
-                    part,
-                    stride: self.inputs / unit,
-                },
-                unit,
-                bytes,
-                put,
-            )?;
+            self.put(tile, &ByteMatrix { part, stride: self.inputs / unit }, unit, bytes, put)?;
         }
         Ok(())
     }
@@ -116,12 +102,7 @@ impl ExpertStackEncoder {
                 matrix.put(lines, cols, bytes, put)?;
             } else {
                 for (line, bytes) in lines.zip(bytes.chunks_exact(pitch)) {
-                    matrix.put(
-                        line..line + 1,
-                        cols.clone(),
-                        &bytes[at..at + cols.len()],
-                        put,
-                    )?;
+                    matrix.put(line..line + 1, cols.clone(), &bytes[at..at + cols.len()], put)?;
                 }
             }
             row += n;

@@ -88,13 +88,7 @@ impl Encode for Grouped {
     }
 
     fn grid(&self) -> Grid {
-        let StoredMatrix {
-            rows,
-            cols,
-            bits,
-            form,
-            ..
-        } = self.codes;
+        let StoredMatrix { rows, cols, bits, form, .. } = self.codes;
         let group = self.quantizer.group;
         // A byte for each code, the packed words and their transpose; four 32-bit numbers for each
         // group: scale and offset, as floats and as they are stored.
@@ -123,9 +117,7 @@ impl Encode for Grouped {
         put: &mut Put<'_>,
     ) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
-        let EncodeBuffers {
-            groups: out, words, ..
-        } = buffers;
+        let EncodeBuffers { groups: out, words, .. } = buffers;
         self.quantizer.encode(values.values, level, back, out);
         // A scale can overflow its dtype although every value fits the model's, such as an F16
         // scale of a BF16 model.
@@ -152,9 +144,7 @@ impl Encode for Grouped {
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {
-        let IntegerQuantizer {
-            rule, bits, group, ..
-        } = self.quantizer;
+        let IntegerQuantizer { rule, bits, group, .. } = self.quantizer;
         let is_symmetric = match rule {
             IntegerRule::CompressedTensors { symmetric } => symmetric,
             IntegerRule::Gptq { symmetric } => symmetric,
@@ -190,17 +180,10 @@ impl StoreCodes for Grouped {
             .iter()
             .map(|&zero| f32::from(zero))
             .collect();
-        let (codes, scales) = (
-            std::mem::take(&mut codes.codes),
-            std::mem::take(&mut codes.scales),
-        );
+        let (codes, scales) = (std::mem::take(&mut codes.codes), std::mem::take(&mut codes.scales));
         self.store(
             tile,
-            &mut IntegerGroups {
-                codes,
-                scales,
-                offsets,
-            },
+            &mut IntegerGroups { codes, scales, offsets },
             level,
             &mut WordBuffers::default(),
             put,
@@ -220,10 +203,8 @@ impl Grouped {
     ) -> Result<()> {
         let group = self.quantizer.group;
         // Tiles begin and end with whole groups, so both divisions are exact.
-        let groups = Tile {
-            rows: tile.rows.clone(),
-            cols: tile.cols.start / group..tile.cols.end / group,
-        };
+        let groups =
+            Tile { rows: tile.rows.clone(), cols: tile.cols.start / group..tile.cols.end / group };
         self.codes
             .put_codes(tile, &mut out.codes, level, words, put)?;
         self.scales

@@ -144,11 +144,7 @@ mod tests {
         ] {
             assert!(objection(name, Scope::Linear).is_some(), "{name}");
         }
-        for name in [
-            "lm_head.weight",
-            "model.embed_tokens.weight",
-            "embed_out.weight",
-        ] {
+        for name in ["lm_head.weight", "model.embed_tokens.weight", "embed_out.weight"] {
             assert_eq!(objection(name, Scope::LinearAndEmbeddings), None, "{name}");
         }
         assert_eq!(objection("model.norm.weight", Scope::All), None);

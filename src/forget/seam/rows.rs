@@ -24,14 +24,7 @@ pub(crate) fn flat_block_grid(rows: usize, cols: usize, unit: usize, load_bits: 
         // `cols` is not 0 here: 0 is a multiple of every unit.
         (lcm(unit, cols) / cols, cols)
     };
-    Grid {
-        rows,
-        cols,
-        row_align,
-        col_align: col_align.max(1),
-        load_bits,
-        transposed: None,
-    }
+    Grid { rows, cols, row_align, col_align: col_align.max(1), load_bits, transposed: None }
 }
 
 /// A stored tensor as a matrix of bytes, in which a tile is a rectangle.
@@ -76,21 +69,13 @@ pub(crate) fn put_codes_and_scales(
         // Exact: tiles begin and end with whole groups, and a group has a whole number of code
         // bytes.
         let inside = tile.cols.start / unit..tile.cols.end / unit;
-        ByteMatrix {
-            part,
-            stride: cols / unit,
-        }
-        .put(tile.rows.clone(), inside, bytes, put)?;
+        ByteMatrix { part, stride: cols / unit }.put(tile.rows.clone(), inside, bytes, put)?;
     }
     Ok(())
 }
 
 pub(crate) fn stored_tensor(name: String, dtype: Dtype, shape: &[usize]) -> StoredTensor {
-    StoredTensor {
-        name,
-        dtype,
-        shape: shape.to_vec(),
-    }
+    StoredTensor { name, dtype, shape: shape.to_vec() }
 }
 
 /// The shape of `weight` with its last dimension divided by `unit`: `unit` values of a row become

@@ -42,12 +42,5 @@ pub(crate) fn codebook_encoder(codebook: &[f32; 16]) -> CodebookEncoder {
     let bounds: [f32; 15] = std::array::from_fn(|i| (level(codes[i]) + level(codes[i + 1])) / 2.0);
     // The rank of 0, with which bitsandbytes pads an odd number of values.
     let zero = bounds.iter().filter(|&&bound| bound < 0.0).count() as u8;
-    CodebookEncoder::new(
-        codebook,
-        bounds,
-        &codes,
-        true,
-        zero,
-        BlockNorm::BitsAndBytes,
-    )
+    CodebookEncoder::new(codebook, bounds, &codes, true, zero, BlockNorm::BitsAndBytes)
 }

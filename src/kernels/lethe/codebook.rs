@@ -216,9 +216,7 @@ impl EncodeCodebookBlocks<'_> {
                     // Stored as well: decoding a block of zeros multiplies by 1 then.
                     let divisor = if *scale == 0.0 { 1.0 } else { *scale };
                     *scale = divisor;
-                    encode_block(values, codes, self.encoder, ranks, *scale, back, |x| {
-                        x / divisor
-                    });
+                    encode_block(values, codes, self.encoder, ranks, *scale, back, |x| x / divisor);
                 }
             }
         }

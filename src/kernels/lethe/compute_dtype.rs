@@ -108,10 +108,9 @@ mod tests {
                         quotient.to_bits() == product.to_bits(),
                         "{x:e} / {divisor:e}: {quotient:e}, {product:e}"
                     );
-                    for short in [
-                        bf16::round_quotient(x / divisor),
-                        bf16::round_quotient(x * factor),
-                    ] {
+                    for short in
+                        [bf16::round_quotient(x / divisor), bf16::round_quotient(x * factor)]
+                    {
                         assert!(
                             quotient.to_bits() == short.to_bits()
                                 || quotient.abs() <= f32::MIN_POSITIVE

@@ -131,10 +131,7 @@ impl Tree {
             codes[node] = path;
             return;
         };
-        let child = |bit| ExponentBits {
-            len: path.len + 1,
-            bits: path.bits << 1 | bit,
-        };
+        let child = |bit| ExponentBits { len: path.len + 1, bits: path.bits << 1 | bit };
         self.assign(zero, child(0), codes);
         self.assign(one, child(1), codes);
     }
@@ -165,9 +162,7 @@ fn tables(codes: &[ExponentBits; END + 1]) -> Result<Vec<u8>, String> {
     prefixes.dedup();
     if prefixes.len() > MAX_TABLES {
         let n = prefixes.len();
-        return Err(format!(
-            "codes of its exponents take {n} tables, and there are {MAX_TABLES}"
-        ));
+        return Err(format!("codes of its exponents take {n} tables, and there are {MAX_TABLES}"));
     }
     let mut tables = vec![0; (prefixes.len() + 1) * TABLE];
     let (maps, lengths) = tables.split_at_mut(prefixes.len() * TABLE);

@@ -149,24 +149,14 @@ impl Comparison {
     /// Adds the distance of `back`, which decoding gives, from `values`.
     pub(crate) fn add(&mut self, values: &[f32], back: &[f32], level: Level) {
         let lanes = &mut self.lanes;
-        perform(
-            level,
-            &mut Compare {
-                values,
-                back,
-                lanes,
-            },
-        );
+        perform(level, &mut Compare { values, back, lanes });
         self.count += values.len() as u64;
     }
 
     /// The distance of all values that were added.
     pub(crate) fn sums(&self) -> DistanceSums {
         let (lanes, count) = (&self.lanes, self.count);
-        let mut sums = DistanceSums {
-            count,
-            ..DistanceSums::default()
-        };
+        let mut sums = DistanceSums { count, ..DistanceSums::default() };
         // Lane by lane in a fixed order, which makes the sum the same at every level.
         for i in 0..LANES {
             sums.absolute += lanes.absolute[i];

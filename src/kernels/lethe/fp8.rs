@@ -248,9 +248,9 @@ impl BlockScaling {
             None if self.is_in_range => encode_row(values, scale, codes, back, |x| {
                 narrow_in_range::<A::Code>(A::scaled(x, factor))
             }),
-            _ => encode_row(values, scale, codes, back, |x| {
-                narrow::<A::Code>(A::scaled(x, factor))
-            }),
+            _ => {
+                encode_row(values, scale, codes, back, |x| narrow::<A::Code>(A::scaled(x, factor)))
+            }
         }
         if !factor.is_finite() {
             // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the

@@ -108,10 +108,7 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
         out: &mut [[u8; BYTES]],
     ) {
         for ((values, weights), out) in values.iter().zip(importance.weights).zip(out) {
-            let importance = BlockImportance {
-                weights,
-                row_square: importance.row_square,
-            };
+            let importance = BlockImportance { weights, row_square: importance.row_square };
             Self::encode(values, Some(importance), look_up, out);
         }
     }
@@ -151,10 +148,8 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
                 .chunks_exact(self.cols)
                 .zip(out.chunks_exact_mut(row_bytes));
             for ((values, out), square) in rows.zip(squares) {
-                let (blocks, out) = (
-                    values.as_chunks::<VALUES>().0,
-                    out.as_chunks_mut::<BYTES>().0,
-                );
+                let (blocks, out) =
+                    (values.as_chunks::<VALUES>().0, out.as_chunks_mut::<BYTES>().0);
                 match self.importance {
                     None => P::encode_unweighted(blocks, look_up, out),
                     Some(weights) => {
@@ -229,16 +224,7 @@ fn encode<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize
     level: Level,
     out: &mut [u8],
 ) {
-    perform(
-        level,
-        &mut GgmlRows {
-            values,
-            cols,
-            importance,
-            out,
-            pack: PhantomData::<P>,
-        },
-    );
+    perform(level, &mut GgmlRows { values, cols, importance, out, pack: PhantomData::<P> });
 }
 
 macro_rules! encoder {

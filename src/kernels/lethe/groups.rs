@@ -114,23 +114,8 @@ pub(crate) struct GroupBuffers<'a> {
 impl GroupBuffers<'_> {
     /// Encodes the groups with `arithmetic`.
     pub(crate) fn encode_with<A: GroupArithmetic<GROUP>, const GROUP: usize>(self, arithmetic: &A) {
-        let Self {
-            values,
-            codes,
-            scale_bytes,
-            back,
-            level,
-        } = self;
-        perform(
-            level,
-            &mut EncodeGroups {
-                arithmetic,
-                values,
-                codes,
-                scale_bytes,
-                back,
-            },
-        );
+        let Self { values, codes, scale_bytes, back, level } = self;
+        perform(level, &mut EncodeGroups { arithmetic, values, codes, scale_bytes, back });
     }
 }
 
@@ -282,21 +267,14 @@ mod tests {
                 back: &mut vec![0.0; values.len()],
             };
             perform(level, &mut ours);
-            assert_eq!(
-                (&*ours.codes, &*ours.scale_bytes),
-                (&*codes, &*shared),
-                "{level:?}"
-            );
+            assert_eq!((&*ours.codes, &*ours.scale_bytes), (&*codes, &*shared), "{level:?}");
             for (i, (&x, &back)) in values.iter().zip(&*ours.back).enumerate() {
                 let (code, scale) = (
                     codes[i / 2] >> (i % 2 * 4) & 15,
                     2f64.powi(i32::from(shared[i / BLOCK]) - 127),
                 );
                 let expected = (f64::from(CODES[usize::from(code & 7)]) * scale) as f32;
-                assert_eq!(
-                    (back.abs(), back.is_sign_negative()),
-                    (expected, x.is_sign_negative())
-                );
+                assert_eq!((back.abs(), back.is_sign_negative()), (expected, x.is_sign_negative()));
             }
         }
     }

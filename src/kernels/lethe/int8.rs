@@ -16,16 +16,7 @@ pub(crate) fn encode(
     codes: &mut [u8],
     scales: &mut [f32],
 ) {
-    perform(
-        level,
-        &mut EncodeInt8Rows {
-            values,
-            cols,
-            codes,
-            scales,
-            has_scales: false,
-        },
-    );
+    perform(level, &mut EncodeInt8Rows { values, cols, codes, scales, has_scales: false });
 }
 
 /// The codes of rows of `cols` values under the given scales. Values are not rounded to F16.
@@ -38,13 +29,7 @@ pub(crate) fn encode_with(
     let mut codes = vec![0; values.len()];
     perform(
         level,
-        &mut EncodeInt8Rows {
-            values,
-            cols,
-            codes: &mut codes,
-            scales,
-            has_scales: true,
-        },
+        &mut EncodeInt8Rows { values, cols, codes: &mut codes, scales, has_scales: true },
     );
     codes
 }

@@ -230,9 +230,9 @@ impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
                     Some(factor) => {
                         encode_group(arithmetic, params, values, codes, back, |x| x * factor);
                     }
-                    None => encode_group(arithmetic, params, values, codes, back, |x| {
-                        x / params.scale
-                    }),
+                    None => {
+                        encode_group(arithmetic, params, values, codes, back, |x| x / params.scale)
+                    }
                 }
             }
         }

@@ -34,11 +34,7 @@ pub(crate) fn largest_magnitudes(values: &[f32], run: usize, level: Level) -> Ve
 
 /// Fills `largest` with the largest magnitude of each `run` of values.
 fn find_largest(values: &[f32], run: usize, level: Level, largest: &mut [f32]) {
-    let routine = &mut Largest {
-        values,
-        run,
-        largest,
-    };
+    let routine = &mut Largest { values, run, largest };
     perform(level, routine);
 }
 
@@ -106,12 +102,7 @@ fn find_largest_halves(
     level: Level,
     largest: &mut [f32],
 ) {
-    let routine = &mut LargestHalves {
-        dtype,
-        halves: bytes.as_chunks().0,
-        run,
-        largest,
-    };
+    let routine = &mut LargestHalves { dtype, halves: bytes.as_chunks().0, run, largest };
     perform(level, routine);
 }
 
@@ -140,13 +131,7 @@ impl Routine for LargestOfBlocks<'_> {
 
     #[inline(always)]
     fn run(&mut self) {
-        let HalfBlocks {
-            dtype,
-            bytes,
-            pitch,
-            width,
-            cols,
-        } = self.blocks;
+        let HalfBlocks { dtype, bytes, pitch, width, cols } = self.blocks;
         let halves: &[[u8; 2]] = bytes.as_chunks().0;
         for row in halves.chunks(pitch) {
             for (block, largest) in row[..width].chunks(cols).zip(&mut *self.largest) {
@@ -184,10 +169,7 @@ mod tests {
         for level in Level::available() {
             let mut values = vec![f32::MAX; 3000];
             assert!(are_finite(&values, level));
-            assert_eq!(
-                largest_magnitudes(&values, 1001, level),
-                [f32::MAX, f32::MAX, f32::MAX]
-            );
+            assert_eq!(largest_magnitudes(&values, 1001, level), [f32::MAX, f32::MAX, f32::MAX]);
             assert_eq!(largest_magnitudes(&[], 7, level), [0.0; 0]);
             values[1500..].fill(-3.5);
             assert_eq!(largest_magnitudes(&values, 1500, level), [f32::MAX, 3.5]);

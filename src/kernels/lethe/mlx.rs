@@ -77,11 +77,7 @@ fn power_of_two(exponent: i32) -> f32 {
 fn exponent_scale(scale: f32) -> GroupScale {
     let exponent = exponent_above(scale);
     let byte = (exponent + 127) as u8;
-    GroupScale {
-        byte,
-        factor: power_of_two(exponent),
-        scale: f32_from_exponent(byte),
-    }
+    GroupScale { byte, factor: power_of_two(exponent), scale: f32_from_exponent(byte) }
 }
 
 /// Groups of an MX mode with codes `N`, of a model in `E`.

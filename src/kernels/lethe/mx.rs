@@ -34,11 +34,7 @@ impl MxElement for E4M3 {}
 #[inline(always)]
 fn power_of_two_scale(exponent: i32, factor: f32) -> GroupScale {
     let byte = exponent as u8;
-    GroupScale {
-        byte,
-        factor,
-        scale: f32_from_exponent(byte),
-    }
+    GroupScale { byte, factor, scale: f32_from_exponent(byte) }
 }
 
 /// Biased exponent of the power of two at or below `x`, which is not negative; 0 for subnormals.
@@ -117,10 +113,7 @@ impl GroupArithmetic<BLOCK> for ModelOptMx<Fp4E2M1> {
         } else {
             -127
         };
-        power_of_two_scale(
-            exponent + 127,
-            1.0 / f32_from_exponent((exponent + 127) as u8),
-        )
+        power_of_two_scale(exponent + 127, 1.0 / f32_from_exponent((exponent + 127) as u8))
     }
 
     #[inline(always)]
@@ -180,9 +173,9 @@ impl<const MODE: u8, N: MxElement> GroupArithmetic<BLOCK> for TorchAoMx<MODE, N>
             // A value that is a power of two keeps its exponent; every mantissa above it rounds up.
             CEIL => biased_exponent(max_abs) + i32::from(max_abs.to_bits() & 0x7f_ffff > 0),
             // Half a step of the codes' mantissa.
-            EVEN => biased_exponent(f32::from_bits(
-                max_abs.to_bits() + (1 << (22 - N::MANTISSA_BITS)),
-            )),
+            EVEN => {
+                biased_exponent(f32::from_bits(max_abs.to_bits() + (1 << (22 - N::MANTISSA_BITS))))
+            }
             _ => biased_exponent(max_abs),
         };
         let exponent = (exponent - N::MAX_EXPONENT).max(0);

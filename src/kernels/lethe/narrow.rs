@@ -62,10 +62,7 @@ impl NarrowFloat for Fp4E2M1 {
 pub(crate) fn narrow<N: NarrowFloat>(x: f32) -> (u32, f32) {
     let sign = x.to_bits() & 0x8000_0000;
     let (code, value) = narrow_magnitude::<N>(f32::from_bits(x.to_bits() ^ sign));
-    (
-        code | sign >> (31 - N::SIGN_BIT.trailing_zeros()),
-        f32::from_bits(value.to_bits() | sign),
-    )
+    (code | sign >> (31 - N::SIGN_BIT.trailing_zeros()), f32::from_bits(value.to_bits() | sign))
 }
 
 /// [`narrow`] of a value whose sign bit is clear.
@@ -87,10 +84,7 @@ pub(crate) fn narrow_magnitude<N: NarrowFloat>(x: f32) -> (u32, f32) {
     // carries into the exponent by itself.
     let above = (exponent - (N::SMALLEST_EXPONENT << 23)) >> (23 - N::MANTISSA_BITS);
     // The difference is exact: both lie in one binade.
-    (
-        sum.to_bits() - aligned + above,
-        sum - f32::from_bits(aligned),
-    )
+    (sum.to_bits() - aligned + above, sum - f32::from_bits(aligned))
 }
 
 /// [`narrow`] of a number, which may be infinite but is not NaN.
@@ -133,9 +127,9 @@ pub(crate) fn narrow_in_range<N: NarrowFloat>(x: f32) -> (u32, f32) {
 pub(crate) fn max_abs(values: &[f32], so_far: f32) -> f32 {
     // Magnitudes are ordered as their bits are. The sign bit is clear, so that they can be compared
     // as signed integers, for which SSE2 has an instruction; it has none for unsigned ones.
-    let max = values.iter().fold(so_far.to_bits() as i32, |max, x| {
-        max.max((x.to_bits() & 0x7fff_ffff) as i32)
-    });
+    let max = values
+        .iter()
+        .fold(so_far.to_bits() as i32, |max, x| max.max((x.to_bits() & 0x7fff_ffff) as i32));
     f32::from_bits(max as u32)
 }
 
@@ -226,11 +220,7 @@ mod tests {
                 assert_eq!(code, u32::from(twin(x, codes, widen)) | sign, "{x:e}");
                 assert_eq!(value.abs(), widen((code ^ sign) as u8), "{x:e}");
                 assert_eq!(value.is_sign_negative(), x.is_sign_negative());
-                assert_eq!(
-                    with_bits(narrow_number::<N>(x)),
-                    with_bits((code, value)),
-                    "{x:e}"
-                );
+                assert_eq!(with_bits(narrow_number::<N>(x)), with_bits((code, value)), "{x:e}");
                 if is_in_range::<N>(x) {
                     let found = with_bits(narrow_in_range::<N>(x));
                     assert_eq!(found, with_bits((code, value)), "{x:e}");
@@ -263,10 +253,7 @@ mod tests {
         check::<E5M2>(0x7c, E5M2::widen);
         check::<Fp4E2M1>(8, crate::kernels::remember::fp8::finite::<1, 1>);
         assert_eq!(
-            (
-                narrow::<E4M3>(f32::NAN).0 & 0x7f,
-                narrow::<E5M2>(f32::NAN).0 & 0x7f
-            ),
+            (narrow::<E4M3>(f32::NAN).0 & 0x7f, narrow::<E5M2>(f32::NAN).0 & 0x7f),
             (0x7f, 0x7f)
         );
     }

@@ -50,11 +50,7 @@ impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
         let scale = block_scale(byte, self.0, false);
         // Under a global scale of 0 zeros are divided by 1 and not by 0, and so have the code of
         // zero.
-        GroupScale {
-            byte,
-            factor: if scale == 0.0 { 1.0 } else { scale },
-            scale,
-        }
+        GroupScale { byte, factor: if scale == 0.0 { 1.0 } else { scale }, scale }
     }
 
     #[inline(always)]
@@ -90,11 +86,7 @@ impl<E: ComputeDtype> GroupArithmetic<BLOCK> for CompressedTensorsNvfp4<E> {
             byte
         };
         let scale = block_scale(byte, self.0, true);
-        GroupScale {
-            byte,
-            factor: scale,
-            scale,
-        }
+        GroupScale { byte, factor: scale, scale }
     }
 
     #[inline(always)]
@@ -141,10 +133,7 @@ mod tests {
         assert_eq!(global_divisor::<f32>(2688.0), 1.0);
         // Too large for F16: the library then has one.
         assert_eq!(
-            (
-                global_divisor::<half::f16>(0.04),
-                global_divisor::<half::f16>(0.25)
-            ),
+            (global_divisor::<half::f16>(0.04), global_divisor::<half::f16>(0.25)),
             (1.0, 10752.0)
         );
         assert_eq!(global_divisor::<half::bf16>(0.0), 1.0);

@@ -90,15 +90,7 @@ pub(crate) fn pack_bit_streams(
     out.resize(codes.len() / cols.max(1) * row_bytes, 0);
     macro_rules! run {
         ($bits:literal) => {
-            perform(
-                level,
-                &mut PackBitStreams::<$bits> {
-                    codes,
-                    cols,
-                    row_bytes,
-                    out,
-                },
-            )
+            perform(level, &mut PackBitStreams::<$bits> { codes, cols, row_bytes, out })
         };
     }
     match bits {

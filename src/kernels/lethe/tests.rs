@@ -96,15 +96,8 @@ fn bitsandbytes_4_bit() {
                     let mut back = vec![f32::NAN; n];
                     let stored = (&mut codes, &mut found);
                     encoder.encode(&values, block, level, stored, &mut back);
-                    assert_eq!(
-                        codes, want,
-                        "{level:?} {n} in blocks of {block}: {values:?}"
-                    );
-                    assert_eq!(
-                        bits(&found),
-                        bits(&scales),
-                        "{level:?} {n} in blocks of {block}"
-                    );
+                    assert_eq!(codes, want, "{level:?} {n} in blocks of {block}: {values:?}");
+                    assert_eq!(bits(&found), bits(&scales), "{level:?} {n} in blocks of {block}");
                     for (i, &value) in back.iter().enumerate() {
                         let code = want[i / 2] >> if i % 2 == 0 { 4 } else { 0 } & 15;
                         assert_eq!(value, codebook[usize::from(code)] * scales[i / block]);
@@ -122,16 +115,9 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn bitsandbytes_8_bit() {
-    for (n, cols) in [
-        (1, 1),
-        (3, 3),
-        (66, 33),
-        (1024, 256),
-        (1200, 300),
-        (515, 515),
-    ]
-    .into_iter()
-    .filter(|&(n, _)| n <= miri_or(66, usize::MAX))
+    for (n, cols) in [(1, 1), (3, 3), (66, 33), (1024, 256), (1200, 300), (515, 515)]
+        .into_iter()
+        .filter(|&(n, _)| n <= miri_or(66, usize::MAX))
     {
         for values in hard_cases(n)
             .into_iter()
@@ -158,13 +144,7 @@ fn bitsandbytes_8_bit() {
         }
     }
     let (mut codes, mut scales) = ([0; 2], [0.0; 2]);
-    int8::encode(
-        &[65519.0, 65520.0],
-        1,
-        Level::Baseline,
-        &mut codes,
-        &mut scales,
-    );
+    int8::encode(&[65519.0, 65520.0], 1, Level::Baseline, &mut codes, &mut scales);
     assert_eq!(scales, [65504.0, f32::INFINITY]);
 }
 
@@ -182,17 +162,9 @@ fn qlora() {
     let edges: Vec<f32> = (0..15)
         .flat_map(|i| [1.0].into_iter().chain(around(middle(i))))
         .collect();
-    for (n, block) in [
-        (1, 1),
-        (2, 2),
-        (7, 7),
-        (64, 64),
-        (640, 64),
-        (75, 25),
-        (120, 8),
-    ]
-    .into_iter()
-    .filter(|&(n, _)| n <= miri_or(120, usize::MAX))
+    for (n, block) in [(1, 1), (2, 2), (7, 7), (64, 64), (640, 64), (75, 25), (120, 8)]
+        .into_iter()
+        .filter(|&(n, _)| n <= miri_or(120, usize::MAX))
     {
         for values in hard_cases(n)
             .into_iter()
@@ -214,15 +186,8 @@ fn qlora() {
             for level in Level::available() {
                 let (mut codes, mut found) = (Vec::new(), Vec::new());
                 qnat::encode(level, &values, block, &mut codes, &mut found);
-                assert_eq!(
-                    codes, want,
-                    "{level:?} {n} in blocks of {block}: {values:?}"
-                );
-                assert_eq!(
-                    bits(&found),
-                    bits(&scales),
-                    "{level:?} {n} in blocks of {block}"
-                );
+                assert_eq!(codes, want, "{level:?} {n} in blocks of {block}: {values:?}");
+                assert_eq!(bits(&found), bits(&scales), "{level:?} {n} in blocks of {block}");
             }
         }
     }
@@ -246,10 +211,7 @@ fn nested_scales_are_near() {
                 .iter()
                 .map(|level| (level - x).abs())
                 .fold(f32::MAX, f32::min);
-            assert!(
-                (map[usize::from(code)] - x).abs() <= best + 1.0 / 32768.0,
-                "{x}: code {code}"
-            );
+            assert!((map[usize::from(code)] - x).abs() <= best + 1.0 / 32768.0, "{x}: code {code}");
         }
     }
 }

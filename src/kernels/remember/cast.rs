@@ -32,11 +32,7 @@ impl<'a> Cast<'a> {
     /// Finite values beyond the range become the largest finite value if `saturates`, else
     /// infinity.
     pub(crate) fn new(values: CastValues<'a>, saturates: bool) -> Self {
-        Self {
-            values,
-            saturates,
-            has_overflow: Cell::new(false),
-        }
+        Self { values, saturates, has_overflow: Cell::new(false) }
     }
 
     /// Whether a finite value became infinite when the kernel ran.

@@ -28,11 +28,7 @@ impl PairTable {
             let (high, low) = (codebook[byte >> 4], codebook[byte & 15]);
             *pair = if high_first { [high, low] } else { [low, high] };
         }
-        Self {
-            pairs,
-            codebook: *codebook,
-            high_first,
-        }
+        Self { pairs, codebook: *codebook, high_first }
     }
 }
 

@@ -49,11 +49,7 @@ impl ExponentCode {
     /// The code whose tables, and lengths behind them, are `tables`: a multiple of [`TABLE`], two
     /// or more.
     pub(crate) fn new(tables: Vec<u8>) -> Self {
-        let mut code = Self {
-            is_sound: vec![false; tables.len()],
-            tables,
-            entries: Vec::new(),
-        };
+        let mut code = Self { is_sound: vec![false; tables.len()], tables, entries: Vec::new() };
         for at in 0..code.tables.len() - TABLE {
             code.is_sound[at] = code.is_same_for_all(at);
         }
@@ -296,20 +292,13 @@ mod tests {
         bytes.splice(0..0, [0xff; 4]);
         let mut out = [0; 8];
         assert_eq!(code.decode(&bytes, &mut 0, &mut out), 0);
-        assert_eq!(
-            code.decode(&[0x7f, 0xff, 0xff, 0xff, 0xff], &mut 0, &mut out),
-            1
-        );
+        assert_eq!(code.decode(&[0x7f, 0xff, 0xff, 0xff, 0xff], &mut 0, &mut out), 1);
         // Lengths of 0, links to tables that are none, and links in a circle.
         for (entry, length) in [(5, 0), (5, 9), (5, 33), (250, 1), (255, 1), (0, 255)] {
             let mut tables = vec![entry; 2 * TABLE];
             tables[TABLE..].fill(length);
             let code = ExponentCode::new(tables);
-            assert_eq!(
-                code.decode(&[0; 64], &mut 0, &mut out),
-                0,
-                "{entry} {length}"
-            );
+            assert_eq!(code.decode(&[0; 64], &mut 0, &mut out), 0, "{entry} {length}");
         }
         let mut circle = vec![255; 3 * TABLE];
         circle[2 * TABLE..].fill(32);
@@ -329,14 +318,8 @@ mod tests {
             .collect();
         let mut out = vec![bf16::ZERO; bits.len()];
         for level in crate::simd::Level::available() {
-            let floats = JoinedFloats {
-                exponents: &exponents,
-                rest: &rest,
-            };
-            let mut routine = JoinBf16 {
-                floats,
-                out: &mut out,
-            };
+            let floats = JoinedFloats { exponents: &exponents, rest: &rest };
+            let mut routine = JoinBf16 { floats, out: &mut out };
             crate::simd::perform(level, &mut routine);
             assert!(
                 out.iter()

@@ -301,12 +301,7 @@ fn products<E: Element>(
         let mut unsure = 0;
         for lane in 0..DECIDED {
             let [a, b, c, d] = [0, 1, 2, 3].map(|quarter| sums[quarter][lane]);
-            let sums = [
-                a + b + (c + d),
-                a - b + (c - d),
-                a + b - (c + d),
-                a - b - (c - d),
-            ];
+            let sums = [a + b + (c + d), a - b + (c - d), a + b - (c + d), a - b - (c - d)];
             for quarter in 0..4 {
                 // Three roundings, and one of what is wanted.
                 let product = sums[quarter] as f32 * inputs[quarter][lane] * output;
@@ -327,12 +322,7 @@ fn exact_products(sums: &Quarters<i32>, inputs: &Quarters<f32>, output: f32) -> 
     let mut products = [[0.0; DECIDED]; 4];
     for lane in 0..DECIDED {
         let [a, b, c, d] = [0, 1, 2, 3].map(|quarter| f64::from(sums[quarter][lane]));
-        let sums = [
-            a + b + (c + d),
-            a - b + (c - d),
-            a + b - (c + d),
-            a - b - (c - d),
-        ];
+        let sums = [a + b + (c + d), a - b + (c - d), a + b - (c + d), a - b - (c - d)];
         for quarter in 0..4 {
             // A sum has 31 bits, or 33 at most, and either factor 11: the product of all three is
             // exact, or nearly.

@@ -60,11 +60,7 @@ impl Kernel for Fp4Pairs<'_> {
             let (block, next) = rest.split_at_mut(n * cols);
             let exponents = &self.exponents[row / BLOCK * self.pitch..][..cols];
             for (left, exponents) in (0..).step_by(STRIP).zip(exponents.chunks(STRIP)) {
-                let strip = Strip {
-                    left,
-                    exponents,
-                    row,
-                };
+                let strip = Strip { left, exponents, row };
                 match halves::<E>(exponents) {
                     Some(halves) => self.shifted(&strip, &halves, block),
                     None => self.scaled(&strip, block),

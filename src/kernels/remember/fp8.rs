@@ -145,10 +145,8 @@ mod tests {
     #[test]
     fn formats_equal_their_definition() {
         let by_definition = |code: u8, mantissa: i32, bias: i32| {
-            let (e, m) = (
-                i32::from(code & 0x7f) >> mantissa,
-                f64::from(code & ((1 << mantissa) - 1)),
-            );
+            let (e, m) =
+                (i32::from(code & 0x7f) >> mantissa, f64::from(code & ((1 << mantissa) - 1)));
             let m = m / f64::from(1 << mantissa);
             let value = if e == 0 {
                 m * 2f64.powi(1 - bias)

@@ -174,15 +174,7 @@ fn decode<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize
     level: Level,
     out: Out<'_>,
 ) {
-    dispatch(
-        level,
-        &GgmlBlocks {
-            bytes,
-            scale,
-            block: PhantomData::<B>,
-        },
-        out,
-    );
+    dispatch(level, &GgmlBlocks { bytes, scale, block: PhantomData::<B> }, out);
 }
 
 fn decode_row<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
@@ -193,11 +185,7 @@ fn decode_row<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES
 ) {
     dispatch(
         level,
-        &GgmlRowBlocks {
-            bytes,
-            d: scale.unwrap_or(1.0),
-            block: PhantomData::<B>,
-        },
+        &GgmlRowBlocks { bytes, d: scale.unwrap_or(1.0), block: PhantomData::<B> },
         out,
     );
 }
@@ -229,10 +217,7 @@ pub(crate) fn scale_min(packed: &[u8], g: usize) -> (f32, f32) {
     let (scale, min) = if g < 4 {
         (packed[g] & 63, packed[g + 4] & 63)
     } else {
-        (
-            packed[g + 4] & 15 | packed[g - 4] >> 6 << 4,
-            packed[g + 4] >> 4 | packed[g] >> 6 << 4,
-        )
+        (packed[g + 4] & 15 | packed[g - 4] >> 6 << 4, packed[g + 4] >> 4 | packed[g] >> 6 << 4)
     };
     (f32::from(scale), f32::from(min))
 }

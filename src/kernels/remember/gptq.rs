@@ -102,11 +102,7 @@ impl Kernel for IndexedRows<'_> {
                 .step_by(BUFFER_VALUES)
                 .zip(out.chunks_mut(BUFFER_VALUES))
             {
-                unpack_bytes(
-                    self.bits,
-                    &bytes[at * self.bits / 8..],
-                    &mut codes[..out.len()],
-                );
+                unpack_bytes(self.bits, &bytes[at * self.bits / 8..], &mut codes[..out.len()]);
                 let index = &self.index[at..at + out.len()];
                 for ((value, &code), &group) in values.iter_mut().zip(&codes).zip(index) {
                     let group = group as usize;

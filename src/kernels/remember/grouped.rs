@@ -139,12 +139,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
             for (at, out) in (0..).step_by(tile).zip(out.chunks_mut(tile)) {
                 let bytes = &bytes[at * self.bits / 8..];
                 let codes = V::Code::first_of(self.bits, bytes, out.len(), &mut unpacked);
-                let tile = CodeTile {
-                    at,
-                    codes,
-                    scales,
-                    offsets,
-                };
+                let tile = CodeTile { at, codes, scales, offsets };
                 self.decode_tile::<E, L, F>(look_up, tile, out);
             }
         }
@@ -207,12 +202,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         tile: CodeTile<'_, V::Code>,
         mut out: &mut [E],
     ) {
-        let CodeTile {
-            at,
-            mut codes,
-            scales,
-            offsets,
-        } = tile;
+        let CodeTile { at, mut codes, scales, offsets } = tile;
         let mut columns = self.columns.get(at..).unwrap_or_default();
         let width = self.grid.block_cols;
         // A scale for each column is read along with its code.

@@ -23,14 +23,8 @@ pub(crate) fn add_product(
 ) {
     let mut left = Vec::new();
     pack_rows(b, scale, rank, &mut left);
-    let mut product = MatrixProduct {
-        left: &left,
-        right: a,
-        depth: rank,
-        width,
-        is_exact: scale == 1.0,
-        sums,
-    };
+    let mut product =
+        MatrixProduct { left: &left, right: a, depth: rank, width, is_exact: scale == 1.0, sums };
     // Where products are rounded, LLVM collects the numbers of AVX-512's registers one by one.
     perform(level.min(Level::Avx2), &mut product);
 }
@@ -176,11 +170,8 @@ mod tests {
                         .zip(&values)
                         .map(|(s, &v)| s + f64::from(v))
                         .collect();
-                    let mut added = AddedSums {
-                        values: &mut values,
-                        sums: &mut sums,
-                        are_finite: false,
-                    };
+                    let mut added =
+                        AddedSums { values: &mut values, sums: &mut sums, are_finite: false };
                     perform(level, &mut added);
                     assert_eq!(added.are_finite, sum == 0.5, "{level:?}, {sum} at {place}");
                     for ((sum, value), want) in sums.iter().zip(&values).zip(want) {

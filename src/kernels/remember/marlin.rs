@@ -115,18 +115,10 @@ pub(crate) struct OutputOrder {
 
 impl OutputOrder {
     /// Marlin's and QQQ's: word t belongs to the t-th 16 outputs.
-    pub(crate) const DENSE: Self = Self {
-        line: 1,
-        word: 16,
-        second: 8,
-    };
+    pub(crate) const DENSE: Self = Self { line: 1, word: 16, second: 8 };
 
     /// Of marlin-24: line l belongs to the l-th 8 outputs.
-    pub(crate) const SPARSE: Self = Self {
-        line: 8,
-        word: 1,
-        second: 4,
-    };
+    pub(crate) const SPARSE: Self = Self { line: 8, word: 1, second: 4 };
 }
 
 /// Tiles that are unpacked.

@@ -14,9 +14,7 @@ pub(crate) const BLOCK: usize = 16;
 /// compressed-tensors and in Quark.
 pub(crate) const fn e2m1(has_signed_zero: bool) -> [f32; 16] {
     let zero = if has_signed_zero { -0.0 } else { 0.0 };
-    [
-        0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, zero, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
-    ]
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, zero, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 }
 
 /// Twice the magnitude of an E2M1 code, whose sign does not matter: 0, 1, 2, 3, 4, 6, 8 or 12. In a

@@ -24,10 +24,7 @@ impl Routine for FindInfinite<'_> {
 
 /// Whether one of `halves` is infinite.
 pub(crate) fn has_infinite(halves: &[f16], level: Level) -> bool {
-    let mut find = FindInfinite {
-        halves,
-        found: false,
-    };
+    let mut find = FindInfinite { halves, found: false };
     perform(level, &mut find);
     find.found
 }
@@ -73,11 +70,7 @@ mod tests {
         let plain = values.map(f16::from_f32);
         let mut halves = plain;
         assert_eq!(limit_overflow(&values, &mut halves, false), 7e8);
-        assert_eq!(
-            halves[..5],
-            plain[..5],
-            "without saturation nothing is changed"
-        );
+        assert_eq!(halves[..5], plain[..5], "without saturation nothing is changed");
         assert_eq!(limit_overflow(&values, &mut halves, true), 7e8);
         let expected = [1.0, 65504.0, 65504.0, -65504.0, f32::INFINITY];
         assert_eq!(halves[..5], expected.map(f16::from_f32));

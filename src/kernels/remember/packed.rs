@@ -177,11 +177,7 @@ mod tests {
                 let mut codes = vec![0; n];
                 unpack_bytes(bits, &bytes[..(n * bits).div_ceil(8)], &mut codes);
                 for (i, &code) in codes.iter().enumerate() {
-                    assert_eq!(
-                        u32::from(code),
-                        twin(&words, bits, i),
-                        "{bits} bits, code {i}"
-                    );
+                    assert_eq!(u32::from(code), twin(&words, bits, i), "{bits} bits, code {i}");
                 }
             }
         }

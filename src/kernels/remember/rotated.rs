@@ -231,12 +231,7 @@ fn scaled(sum: f32, unit: f32, scale: f32) -> f32 {
 #[inline(always)]
 fn four<T: Copy + Add<Output = T> + Sub<Output = T>>([a, b, c, d]: [T; 4]) -> [T; 4] {
     let (sum_ab, sum_cd, diff_ab, diff_cd) = (a + b, c + d, a - b, c - d);
-    [
-        sum_ab + diff_cd,
-        sum_ab - diff_cd,
-        diff_ab + sum_cd,
-        sum_cd - diff_ab,
-    ]
+    [sum_ab + diff_cd, sum_ab - diff_cd, diff_ab + sum_cd, sum_cd - diff_ab]
 }
 
 /// Columns that one step of a pass with wide strides takes: a vector of AVX2.

@@ -124,10 +124,7 @@ impl RotatedPairs<'_> {
             let high: &[i32; LANES] = high;
             let mut values = [[0.0; LANES]; 2];
             for i in 0..LANES {
-                let (a, b) = (
-                    f64::from(low[i]) * scales[0],
-                    f64::from(high[i]) * scales[1],
-                );
+                let (a, b) = (f64::from(low[i]) * scales[0], f64::from(high[i]) * scales[1]);
                 values[0][i] = ((a + b) * factor) as f32 + 0.0;
                 values[1][i] = ((a - b) * factor) as f32 + 0.0;
             }

@@ -127,10 +127,7 @@ impl TileNumbers {
             codes[1][row] = (word as u32 >> BITS) & 7;
         }
         let number = |at: u32| f32_from_f16((bits >> at) as u16);
-        let mut numbers = Self {
-            scales: [0.0; TILE],
-            zeros: [0.0; TILE],
-        };
+        let mut numbers = Self { scales: [0.0; TILE], zeros: [0.0; TILE] };
         for (scale, &q) in numbers.scales.iter_mut().zip(&codes[0]) {
             *scale = dequantized(q, number(0), number(32));
         }
@@ -144,11 +141,8 @@ impl TileNumbers {
     /// up.
     #[inline(always)]
     fn row(&self, look_up: impl Ranks, tile: &[[u8; 8]; TILE], row: usize) -> [f32; TILE] {
-        let (word, scale, zero) = (
-            u64::from_le_bytes(tile[row]),
-            self.scales[row],
-            self.zeros[row],
-        );
+        let (word, scale, zero) =
+            (u64::from_le_bytes(tile[row]), self.scales[row], self.zeros[row]);
         let mut table = [0.0; TILE];
         for (q, value) in (0..VALUES).zip(&mut table) {
             *value = dequantized(q, scale, zero);

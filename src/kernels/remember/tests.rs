@@ -21,18 +21,8 @@ use crate::simd::{Kernel, Level, dispatch, perform};
 use crate::test_utils::miri_or;
 
 /// Scales that go wrong first.
-const HOSTILE: [f32; 10] = [
-    1e-3,
-    -0.37,
-    0.0,
-    -0.0,
-    f32::NAN,
-    f32::INFINITY,
-    f32::NEG_INFINITY,
-    1e-40,
-    3e38,
-    6e-8,
-];
+const HOSTILE: [f32; 10] =
+    [1e-3, -0.37, 0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, 3e38, 6e-8];
 
 fn scales(n: usize) -> Vec<f32> {
     (0..n).map(|i| HOSTILE[i % HOSTILE.len()]).collect()
@@ -82,11 +72,7 @@ fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32
                 );
                 continue;
             }
-            assert_eq!(
-                single[i].to_bits(),
-                want.to_bits(),
-                "{name} F32 {level:?} [{i}]"
-            );
+            assert_eq!(single[i].to_bits(), want.to_bits(), "{name} F32 {level:?} [{i}]");
             assert_eq!(
                 half[i].to_bits(),
                 f16::from_f32_const(want).to_bits(),
@@ -178,10 +164,9 @@ fn cast_kernel() {
     doubles.extend([1e39, -1e300, f64::MAX, f64::NAN, f64::INFINITY, 1e-320]);
     let bytes: Vec<u8> = doubles.iter().flat_map(|x| x.to_le_bytes()).collect();
     let wide: Vec<f64> = singles.iter().map(|&x| x.into()).collect();
-    for (values, doubles) in [
-        (CastValues::F32(&singles), &wide),
-        (CastValues::F64(&bytes), &doubles),
-    ] {
+    for (values, doubles) in
+        [(CastValues::F32(&singles), &wide), (CastValues::F64(&bytes), &doubles)]
+    {
         let checked = Cast::new(values, false);
         check("cast", &checked, doubles.len(), |i| doubles[i] as f32);
         assert!(checked.has_overflow());
@@ -197,10 +182,7 @@ fn cast_kernel() {
                     assert!(same, "{level:?} [{i}]: {x:e} gives {got:e}");
                 };
                 is(single[i], twin(F32));
-                is(
-                    half[i].to_f32_const(),
-                    f16::from_f32_const(twin(F16)).to_f32_const(),
-                );
+                is(half[i].to_f32_const(), f16::from_f32_const(twin(F16)).to_f32_const());
                 is(brain[i].to_f32(), bf16::from_f32(twin(BF16)).to_f32());
             }
         });
@@ -303,17 +285,10 @@ fn codebook_kernel() {
             .into_iter()
             .filter(|&(_, n, _)| n <= miri_or(300, usize::MAX));
         for (start, n, block) in cases.chain(rests) {
-            let (bytes, scales) = (
-                bytes(usize::div_ceil(n, 2)),
-                scales((start + n).div_ceil(block)),
-            );
-            let kernel = CodebookBlocks {
-                pairs: &pairs,
-                bytes: &bytes,
-                start,
-                block,
-                scales: &scales,
-            };
+            let (bytes, scales) =
+                (bytes(usize::div_ceil(n, 2)), scales((start + n).div_ceil(block)));
+            let kernel =
+                CodebookBlocks { pairs: &pairs, bytes: &bytes, start, block, scales: &scales };
             let twin = |i: usize| {
                 let high = i.is_multiple_of(2) == high_first;
                 let code = if high {
@@ -348,14 +323,7 @@ fn codebook_kernel() {
 fn int8_kernel() {
     use super::bnb::Int8Rows;
     let (codes, scb) = (bytes(10 * 37), scales(10));
-    check(
-        "INT8",
-        &Int8Rows {
-            codes: &codes,
-            cols: 37,
-            scb: &scb,
-        },
-        370,
-        |i| f32::from(codes[i] as i8) * scb[i / 37] * 7.874_016e-3,
-    );
+    check("INT8", &Int8Rows { codes: &codes, cols: 37, scb: &scb }, 370, |i| {
+        f32::from(codes[i] as i8) * scb[i / 37] * 7.874_016e-3
+    });
 }

@@ -45,11 +45,7 @@ pub(crate) fn transpose_codes(
     lines: &Lines<'_>,
     columns: &mut Columns<'_>,
 ) {
-    let mut routine = Codes {
-        order,
-        lines,
-        columns,
-    };
+    let mut routine = Codes { order, lines, columns };
     perform(level, &mut routine);
 }
 

@@ -26,15 +26,9 @@ pub(crate) enum VectorNorm<'a> {
     /// `v` itself.
     None,
     /// A factor for each row of the weight that the tile has; no offsets, or as many.
-    Rows {
-        factors: &'a [f32],
-        offsets: &'a [f32],
-    },
+    Rows { factors: &'a [f32], offsets: &'a [f32] },
     /// A factor and an offset for each column.
-    Columns {
-        factors: &'a [f32],
-        offsets: &'a [f32],
-    },
+    Columns { factors: &'a [f32], offsets: &'a [f32] },
     /// A factor for each `size` values of a row of the tile, row-major. `size` divides [`BUFFER`].
     Groups { factors: &'a [f32], size: usize },
 }

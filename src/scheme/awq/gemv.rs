@@ -29,10 +29,7 @@ use crate::{Dtype, Result};
 
 pub(in crate::scheme) struct Gemv;
 
-static IDENTITY: Identity = Identity {
-    name: "AWQ GEMV",
-    ..super::IDENTITY
-};
+static IDENTITY: Identity = Identity { name: "AWQ GEMV", ..super::IDENTITY };
 
 impl Scheme for Gemv {
     fn identity(&self) -> &'static Identity {
@@ -65,24 +62,14 @@ impl Scheme for Gemv {
         } else {
             "AWQ GEMV-fast"
         };
-        let scheme = QuantScheme::Grouped {
-            family,
-            codes: CodeType::Int(4),
-            scales,
-        };
+        let scheme = QuantScheme::Grouped { family, codes: CodeType::Int(4), scales };
         let shape = vec![decoder.rows, decoder.cols];
         let parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::Scale, packed.scales),
             (TensorRole::ZeroPoint, zeros),
         ];
-        Ok(Some(Group::new(
-            packed.weight(),
-            shape,
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(packed.weight(), shape, scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -114,10 +101,7 @@ fn gemv<'m>(
     });
     let int = CodeFormat::Int(Int::UNSIGNED);
     let mut decoder = Grouped::scaled(codes, 4, int, [n, k], row_groups(k, group), scales);
-    let zero_points = Box::new(Nibbles {
-        part: zeros.part(),
-        row_bytes: zw * 4,
-    });
+    let zero_points = Box::new(Nibbles { part: zeros.part(), row_bytes: zw * 4 });
     decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
     Ok(decoder)
 }
@@ -139,10 +123,7 @@ fn fast<'m>(
     }
     // The padded number of groups is a multiple of eight, for `zw` counts words of eight nibbles.
     if zeros.shape() != packed.scales.shape() || !padded.is_multiple_of(8) {
-        let what = format!(
-            "zeros and scales, {:?}, are [8 * n, {n}]",
-            packed.scales.shape()
-        );
+        let what = format!("zeros and scales, {:?}, are [8 * n, {n}]", packed.scales.shape());
         return Err(wrong(zeros, what));
     }
     let group = group_size(t, k, padded / 8, module)?;
@@ -151,14 +132,8 @@ fn fast<'m>(
         |t| Floats::ieee(t).map(|floats| Box::new(Transposed::of_floats(floats, n, padded)));
     let codes = Codes::Unpacked(Box::new(Quads { part: t.part(), k }));
     let int = CodeFormat::Int(Int::UNSIGNED);
-    let mut decoder = Grouped::scaled(
-        codes,
-        4,
-        int,
-        [n, k],
-        row_groups(k, group),
-        across(&packed.scales)?,
-    );
+    let mut decoder =
+        Grouped::scaled(codes, 4, int, [n, k], row_groups(k, group), across(&packed.scales)?);
     decoder.formula = GroupFormula::ScaleShift(GroupOffsets::new(across(zeros)?));
     Ok(decoder)
 }
@@ -207,11 +182,7 @@ fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Resul
         return match size {
             _ if fits(size) => Ok(size),
             // `calculate_zeros_width` raises for groups below 32, so no file can have them.
-            ..32 => Err(refused(
-                t,
-                "AWQ GEMV",
-                format!("{place} says groups of {size} inputs"),
-            )),
+            ..32 => Err(refused(t, "AWQ GEMV", format!("{place} says groups of {size} inputs"))),
             _ => Err(wrong(
                 t,
                 format!(

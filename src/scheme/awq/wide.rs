@@ -26,10 +26,7 @@ use crate::{Dtype, Result};
 
 pub(in crate::scheme) struct AwqWide;
 
-static IDENTITY: Identity = Identity {
-    name: "AWQ of five to seven bits",
-    ..super::IDENTITY
-};
+static IDENTITY: Identity = Identity { name: "AWQ of five to seven bits", ..super::IDENTITY };
 
 impl Scheme for AwqWide {
     fn identity(&self) -> &'static Identity {
@@ -55,10 +52,7 @@ impl Scheme for AwqWide {
         packed.check_words(&[Dtype::I32, Dtype::U32])?;
         let ([k, words], n, groups) = (packed.words, packed.n, packed.groups);
         if !n.is_multiple_of(PER_WORD) {
-            return Err(wrong(
-                t,
-                format!("{n} outputs are not interleaved by eight"),
-            ));
+            return Err(wrong(t, format!("{n} outputs are not interleaved by eight")));
         }
         let group = group_size(t, groups, k, ShortGroup::Never, &module)?;
         // At these widths AutoRound always writes zero points, so there is no symmetric case to
@@ -67,23 +61,11 @@ impl Scheme for AwqWide {
             return Err(wrong(t, format!("its `{}qzeros` is missing", packed.base)));
         };
         let row_bytes = words * 4;
-        let codes = Codes::Unpacked(Box::new(InterleavedBits {
-            part: t.part(),
-            row_bytes,
-            bits,
-        }));
-        let scales = Box::new(Transposed::of_floats(
-            Floats::ieee(&packed.scales)?,
-            n,
-            groups,
-        ));
+        let codes = Codes::Unpacked(Box::new(InterleavedBits { part: t.part(), row_bytes, bits }));
+        let scales = Box::new(Transposed::of_floats(Floats::ieee(&packed.scales)?, n, groups));
         let int = CodeFormat::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(codes, bits, int, [n, k], row_groups(k, group), scales);
-        let zero_points = Box::new(InterleavedBits {
-            part: zeros.part(),
-            row_bytes,
-            bits,
-        });
+        let zero_points = Box::new(InterleavedBits { part: zeros.part(), row_bytes, bits });
         decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
         let parts = vec![
             (TensorRole::Quantized, *t),
@@ -95,13 +77,7 @@ impl Scheme for AwqWide {
             codes: CodeType::Int(bits as u8),
             scales: Granularity::Group(group),
         };
-        Ok(Some(Group::new(
-            packed.weight(),
-            vec![n, k],
-            scheme,
-            parts,
-            Box::new(decoder),
-        )))
+        Ok(Some(Group::new(packed.weight(), vec![n, k], scheme, parts, Box::new(decoder))))
     }
 }
 
@@ -131,13 +107,7 @@ impl InterleavedBits<'_> {
         let mask = (1u64 << self.bits) - 1;
         for first in cols.clone().step_by(STRIP) {
             let strip = first..(first + STRIP).min(cols.end);
-            read(
-                &self.part,
-                self.row_bytes,
-                strip.clone(),
-                bytes.clone(),
-                staging,
-            )?;
+            read(&self.part, self.row_bytes, strip.clone(), bytes.clone(), staging)?;
             // Runs outside, lines inside: 32 columns of eight output rows are written before the
             // next eight rows are.
             for run in 0..bytes.len() / self.bits {
@@ -168,12 +138,9 @@ impl Unpack for InterleavedBits<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
-        self.each(
-            tile.rows.clone(),
-            tile.cols.clone(),
-            staging,
-            |r, c, code| out[r * width + c] = code,
-        )
+        self.each(tile.rows.clone(), tile.cols.clone(), staging, |r, c, code| {
+            out[r * width + c] = code
+        })
     }
 
     fn align(&self) -> (usize, usize) {

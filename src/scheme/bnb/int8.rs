@@ -65,10 +65,7 @@ impl Scheme for BnbInt8 {
             return Err(wrong(t, "an LLM.int8() weight has two dimensions"));
         };
         if scb.dtype() != Dtype::F32 || scb.elements() != n {
-            return Err(wrong(
-                &scb,
-                format!("the scales of `{}` are F32 [{n}]", t.name()),
-            ));
+            return Err(wrong(&scb, format!("the scales of `{}` are F32 [{n}]", t.name())));
         }
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scb)];
         // A format other than 0 (row-major) is a tiling for GPU kernels.
@@ -87,30 +84,16 @@ impl Scheme for BnbInt8 {
             Some(of_gptqmodel) if of_gptqmodel.name() == scb.name() => {
                 Box::new(divided_rows(t, floats, [n, k]))
             }
-            _ => Box::new(BnbInt8Weight {
-                codes: t.part(),
-                scb: floats,
-                n,
-                k,
-            }),
+            _ => Box::new(BnbInt8Weight { codes: t.part(), scb: floats, n, k }),
         };
         let (name, shape) = (t.name(), t.shape());
-        Ok(Some(Group::new(
-            name,
-            shape,
-            QuantScheme::BnbInt8,
-            parts,
-            decoder,
-        )))
+        Ok(Some(Group::new(name, shape, QuantScheme::BnbInt8, parts, decoder)))
     }
 }
 
 /// The decoder of GPTQModel: `q * (scb / 127)`.
 fn divided_rows<'m>(t: &Tensor<'m>, scb: Floats<'m>, [n, k]: [usize; 2]) -> Grouped<'m> {
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: k,
-    };
+    let codes = Codes::Rows { part: t.part(), row_bytes: k };
     let scales = Box::new(NestedScales {
         inner: Box::new(Ones),
         outer: scb,
@@ -135,14 +118,7 @@ struct BnbInt8Weight<'m> {
 impl Decode for BnbInt8Weight<'_> {
     fn grid(&self) -> Grid {
         let load_bits = 8.0 + 64.0 / self.k.max(1) as f64;
-        Grid {
-            rows: self.n,
-            cols: self.k,
-            row_align: 1,
-            col_align: 1,
-            load_bits,
-            transposed: None,
-        }
+        Grid { rows: self.n, cols: self.k, row_align: 1, col_align: 1, load_bits, transposed: None }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
@@ -150,13 +126,8 @@ impl Decode for BnbInt8Weight<'_> {
         buffers.bytes.load(&self.codes, self.k, rows, cols)?;
         // The scales are one row of `n` numbers, of which the tile's rows are columns.
         buffers.scales.clear();
-        self.scb.extend(
-            self.n,
-            0..1,
-            tile.rows.clone(),
-            &mut buffers.staging,
-            &mut buffers.scales,
-        )
+        self.scb
+            .extend(self.n, 0..1, tile.rows.clone(), &mut buffers.staging, &mut buffers.scales)
     }
 
     fn decode(
@@ -169,14 +140,6 @@ impl Decode for BnbInt8Weight<'_> {
     ) {
         let (cols, first, count) = (tile.cols.len(), rows.start - tile.rows.start, rows.len());
         let codes = &buffers.bytes[first * cols..(first + count) * cols];
-        dispatch(
-            level,
-            &Int8Rows {
-                codes,
-                cols,
-                scb: &buffers.scales[first..first + count],
-            },
-            out,
-        );
+        dispatch(level, &Int8Rows { codes, cols, scb: &buffers.scales[first..first + count] }, out);
     }
 }

@@ -38,10 +38,7 @@ impl TiledBank {
             [rows, cols] => (1, rows, cols),
             [matrices, rows, cols] => (matrices, rows, cols),
             _ => {
-                return Err(wrong(
-                    t,
-                    "its format has two dimensions, or three for experts",
-                ));
+                return Err(wrong(t, "its format has two dimensions, or three for experts"));
             }
         };
         let is_bank = t.shape().len() == 3;
@@ -51,12 +48,7 @@ impl TiledBank {
                 format!("experts of {height} rows, no multiple of {TILE_ROWS}, are not decoded");
             return Err(refused(t, "ComfyUI quantization", what));
         }
-        Ok(Self {
-            matrices,
-            height,
-            stored_cols,
-            is_bank,
-        })
+        Ok(Self { matrices, height, stored_cols, is_bank })
     }
 
     /// Rows of all matrices. A tensor has as many, so that their number does not overflow.
@@ -108,10 +100,7 @@ pub(super) fn mxfp8<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>>
     let (rows, cols) = (bank.rows(), bank.stored_cols);
     let exponents = Floats::flushed_exponents(scale)?;
     let scales = Box::new(bank.scales(t, scale, exponents, cols.div_ceil(MX_BLOCK))?);
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: cols,
-    };
+    let codes = Codes::Rows { part: t.part(), row_bytes: cols };
     let grid = row_groups(cols, MX_BLOCK);
     let decoder = Grouped::scaled(codes, 8, CodeFormat::E4M3, [rows, cols], grid, scales);
     let scheme = QuantScheme::Grouped {
@@ -147,15 +136,9 @@ pub(super) fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> 
         op: NestedOp::Multiply,
         unit: 1.0,
     });
-    let codes = Codes::Unpacked(Box::new(HighNibbleFirst {
-        part: t.part(),
-        row_bytes: bytes,
-    }));
+    let codes = Codes::Unpacked(Box::new(HighNibbleFirst { part: t.part(), row_bytes: bytes }));
     // comfy-kitchen's table has -0 at code 8, in contrast to ModelOpt's.
-    let code_format = CodeFormat::E2M1(E2M1 {
-        factor: 1.0,
-        plain_zero: false,
-    });
+    let code_format = CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: false });
     let grid = row_groups(cols, BLOCK);
     let mut decoder = Grouped::scaled(codes, 4, code_format, [rows, cols], grid, scales);
     let scheme = QuantScheme::Grouped {
@@ -163,11 +146,8 @@ pub(super) fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> 
         codes: CodeType::Nvfp4,
         scales: Granularity::Group(BLOCK),
     };
-    let mut parts = vec![
-        (TensorRole::Quantized, *t),
-        (TensorRole::Scale, *scale),
-        (TensorRole::Scale, global),
-    ];
+    let mut parts =
+        vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale), (TensorRole::Scale, global)];
     if let Some(columns) = pre_quant_scale(t, cols, all)? {
         decoder.columns = Some(Matrix::of_columns(&columns)?);
         parts.push((TensorRole::Scale, columns));
@@ -218,30 +198,18 @@ pub(super) fn squares<'m>(
             let scheme = QuantScheme::Grouped {
                 family: FAMILY,
                 codes: CodeType::Int(8),
-                scales: Granularity::Block {
-                    rows: side,
-                    cols: side,
-                },
+                scales: Granularity::Block { rows: side, cols: side },
             };
             (CodeFormat::Int(Int::signed(8)), scheme)
         }
         false => {
-            let scheme = QuantScheme::FineGrainedFp8 {
-                format: Fp8Format::E4M3,
-                rows: side,
-                cols: side,
-            };
+            let scheme =
+                QuantScheme::FineGrainedFp8 { format: Fp8Format::E4M3, rows: side, cols: side };
             (CodeFormat::E4M3, scheme)
         }
     };
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: cols,
-    };
-    let scales = Box::new(Matrix {
-        floats: Floats::ieee(scale)?,
-        cols: grid.cols,
-    });
+    let codes = Codes::Rows { part: t.part(), row_bytes: cols };
+    let scales = Box::new(Matrix { floats: Floats::ieee(scale)?, cols: grid.cols });
     let decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     let (name, shape) = (t.name(), t.shape());

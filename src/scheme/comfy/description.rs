@@ -32,9 +32,7 @@ impl ComfyLayers {
             let described = model
                 .tensors()
                 .any(|t| base_of(t.name(), "comfy_quant").is_some());
-            return described.then(|| Self {
-                by_name: Some(HashMap::new()),
-            });
+            return described.then(|| Self { by_name: Some(HashMap::new()) });
         };
         let json = unique_json::parse_embedded(text.as_bytes(), &mut FREE_JSON_BYTES.clone()).ok();
         let layers = json.and_then(|mut json| match json.get_mut("layers")?.take() {
@@ -130,11 +128,7 @@ impl<'m> ComfyDescription<'m> {
             None if t.dtype() == Dtype::I8 && json.contains_key("convrot") => "int8_tensorwise",
             None => return None,
         };
-        Some(Self {
-            format: format.to_owned(),
-            options: json.clone(),
-            marker,
-        })
+        Some(Self { format: format.to_owned(), options: json.clone(), marker })
     }
 
     /// Option `key`. Some writers put options into an object `params`; ComfyUI looks there last.

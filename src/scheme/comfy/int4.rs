@@ -63,10 +63,7 @@ pub(super) fn awq<'m>(
         let floats = Floats::ieee(part)?;
         Ok(Box::new(Transposed::of_floats(floats, rows, cols / group)))
     };
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: cols / 2,
-    };
+    let codes = Codes::Rows { part: t.part(), row_bytes: cols / 2 };
     let code_format = CodeFormat::Int(Int::offset_binary(4));
     let grid = row_groups(cols, group);
     let mut decoder = Grouped::scaled(codes, 4, code_format, [rows, cols], grid, of_groups(scale)?);
@@ -80,13 +77,7 @@ pub(super) fn awq<'m>(
         GroupFormula::ScaleShift(GroupOffsets::new(of_groups(&zeros)?).computed_in(dtype));
     let parts = vec![(TensorRole::Scale, *scale), (TensorRole::Offset, zeros)];
     let code = CodeType::Uint(4);
-    Ok(claimed(
-        t,
-        [rows, cols],
-        (code, group),
-        parts,
-        Box::new(decoder),
-    ))
+    Ok(claimed(t, [rows, cols], (code, group), parts, Box::new(decoder)))
 }
 
 /// `svdquant_w4a4`.
@@ -99,10 +90,7 @@ pub(super) fn svdquant<'m>(
     check_options(t, description)?;
     let layer = SvdQuantLayer::find(t, scale, description, all)?;
     let factors = layer.factors()?;
-    let roles = [
-        (TensorRole::Scale, *scale),
-        (TensorRole::Scale, layer.smooth),
-    ];
+    let roles = [(TensorRole::Scale, *scale), (TensorRole::Scale, layer.smooth)];
     let parts = roles.into_iter().chain(factors.parts()).collect();
     let columns = (ColumnStep::DivideValue, Matrix::of_columns(&layer.smooth)?);
     let decoder = LowRankSum::new(Box::new(layer.quantized()?), factors, Some(columns));
@@ -180,17 +168,7 @@ impl<'m> SvdQuantLayer<'m> {
             require_shape(t, scale, &[groups, rows])?;
             require_shape(t, &up, &[rows, rank])?;
         }
-        Ok(Self {
-            t: *t,
-            scale: *scale,
-            smooth,
-            down,
-            up,
-            rows,
-            cols,
-            rank,
-            is_tiled,
-        })
+        Ok(Self { t: *t, scale: *scale, smooth, down, up, rows, cols, rank, is_tiled })
     }
 
     /// The decoder of the quantized part.
@@ -199,10 +177,7 @@ impl<'m> SvdQuantLayer<'m> {
         let part = self.t.part();
         let codes = match self.is_tiled {
             true => Codes::Arranged(Box::new(OutputTiles { part, groups })),
-            false => Codes::Rows {
-                part,
-                row_bytes: self.cols / 2,
-            },
+            false => Codes::Rows { part, row_bytes: self.cols / 2 },
         };
         // Each tile has its scales, and its rows of the factor, transposed, so that they are a
         // stack.
@@ -271,10 +246,7 @@ fn natural(t: &Tensor<'_>, group: usize) -> Result<[usize; 2]> {
     let cols = bytes.checked_mul(2);
     match cols.filter(|cols| cols.is_multiple_of(group)) {
         Some(cols) => Ok([rows, cols]),
-        None => Err(wrong(
-            t,
-            format!("its rows are not whole groups of {group} codes"),
-        )),
+        None => Err(wrong(t, format!("its rows are not whole groups of {group} codes"))),
     }
 }
 
@@ -287,12 +259,9 @@ fn tile_packed(t: &Tensor<'_>) -> Result<[usize; 2]> {
         _ => None,
     };
     let sizes = sizes.filter(|(rows, cols)| rows.checked_mul(*cols).is_some());
-    sizes.map(|(rows, cols)| [rows, cols]).ok_or_else(|| {
-        wrong(
-            t,
-            "it is neither [out, in / 2] nor [out / 128, in / 64, 32, 128]",
-        )
-    })
+    sizes
+        .map(|(rows, cols)| [rows, cols])
+        .ok_or_else(|| wrong(t, "it is neither [out, in / 2] nor [out / 128, in / 64, 32, 128]"))
 }
 
 fn claimed<'m>(
@@ -302,11 +271,7 @@ fn claimed<'m>(
     companions: Vec<(TensorRole, Tensor<'m>)>,
     decoder: Box<dyn Decode + 'm>,
 ) -> Group<'m> {
-    let scheme = QuantScheme::Grouped {
-        family: FAMILY,
-        codes,
-        scales: Granularity::Group(group),
-    };
+    let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales: Granularity::Group(group) };
     let mut parts = vec![(TensorRole::Quantized, *t)];
     parts.extend(companions);
     Group::new(t.name(), shape.to_vec(), scheme, parts, decoder)
@@ -334,13 +299,7 @@ impl Unpack for OutputTiles<'_> {
             for group in 0..row_bytes / GROUP_BYTES {
                 // In lines of the bytes of a group, all tiles follow each other.
                 let line = (down * self.groups + first + group) * TILE_OUTPUTS + in_tile;
-                read(
-                    &self.part,
-                    GROUP_BYTES,
-                    line..line + n,
-                    0..GROUP_BYTES,
-                    staging,
-                )?;
+                read(&self.part, GROUP_BYTES, line..line + n, 0..GROUP_BYTES, staging)?;
                 for (r, bytes) in staging.as_chunks::<GROUP_BYTES>().0.iter().enumerate() {
                     let at = r * row_bytes + group * GROUP_BYTES;
                     target[at..at + GROUP_BYTES].copy_from_slice(bytes);

@@ -131,10 +131,7 @@ fn one_a_row(t: &Tensor<'_>, scale: &Tensor<'_>, rows: usize) -> Result<()> {
         return Ok(());
     }
     let (name, shape) = (scale.name(), scale.shape());
-    Err(wrong(
-        t,
-        format!("its `{name}` {shape:?} is not one for each row"),
-    ))
+    Err(wrong(t, format!("its `{name}` {shape:?} is not one for each row")))
 }
 
 impl<'m> RotatedWeight<'m> {

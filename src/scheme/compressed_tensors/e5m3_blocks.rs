@@ -44,14 +44,8 @@ pub(super) fn claim<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Resul
         return Err(misfit());
     }
     let shape: Vec<usize> = leading.iter().copied().chain([cols]).collect();
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: bytes,
-    };
-    let code_format = CodeFormat::E2M1(E2M1 {
-        factor: 1.0,
-        plain_zero: false,
-    });
+    let codes = Codes::Rows { part: t.part(), row_bytes: bytes };
+    let code_format = CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: false });
     let (grid, scales) = (row_groups(cols, BLOCK), E5M3Scales::new(scale, blocks)?);
     let size = rows_and_cols(&shape).into();
     let decoder = Grouped::scaled(codes, 4, code_format, size, grid, Box::new(scales));
@@ -61,11 +55,5 @@ pub(super) fn claim<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Resul
         codes: CodeType::Fp4,
         scales: Granularity::Group(BLOCK),
     };
-    Ok(Group::new(
-        name.to_owned(),
-        shape,
-        scheme,
-        parts,
-        Box::new(decoder),
-    ))
+    Ok(Group::new(name.to_owned(), shape, scheme, parts, Box::new(decoder)))
 }

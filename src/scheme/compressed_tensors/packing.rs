@@ -45,17 +45,10 @@ pub(super) fn packing(
         let bits = bits.filter(|bits| matches!(bits, 1 | 2 | 4 | 8));
         let Some((bits, cols)) = bits.and_then(|bits| Some((bits, words.checked_mul(32 / bits)?)))
         else {
-            return Err(wrong(
-                t,
-                "neither its shape nor the config tells how many columns it has",
-            ));
+            return Err(wrong(t, "neither its shape nor the config tells how many columns it has"));
         };
         let shape = leading.iter().copied().chain([cols]).collect();
-        return Ok(PackQuantized {
-            bits,
-            per_word: None,
-            shape,
-        });
+        return Ok(PackQuantized { bits, per_word: None, shape });
     };
     let Some((&cols, rows)) = shape.split_last() else {
         return Err(wrong(t, "its shape has no dimensions"));
@@ -65,10 +58,7 @@ pub(super) fn packing(
     let stack = &leading[..leading.len().saturating_sub(rows.len())];
     let is_stack = leading.len() == 2 && names_experts(t.name());
     if leading[stack.len()..] != *rows || !stack.is_empty() && !is_stack {
-        return Err(wrong(
-            t,
-            format!("its rows are not those of its shape, {shape:?}"),
-        ));
+        return Err(wrong(t, format!("its rows are not those of its shape, {shape:?}")));
     }
     let fits = |&bits: &usize| {
         let dense = cols
@@ -106,11 +96,7 @@ pub(super) fn packing(
     };
     check_unused_bits(t, cols, bits, per_word)?;
     let shape = stack.iter().chain(shape).copied().collect();
-    Ok(PackQuantized {
-        bits,
-        per_word,
-        shape,
-    })
+    Ok(PackQuantized { bits, per_word, shape })
 }
 
 /// Whether a tensor of this name may hold all experts of a layer: `experts.down_proj_packed`, and

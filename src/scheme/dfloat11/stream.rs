@@ -24,13 +24,7 @@ impl<'m> StoredStream<'m> {
     /// A tensor has another dtype or size than the others ask for.
     pub fn checked(self, chunk_bytes: usize) -> Result<Stream<'m>> {
         let t = &self.codes;
-        for part in [
-            &self.codes,
-            &self.rest,
-            &self.tables,
-            &self.positions,
-            &self.gaps,
-        ] {
+        for part in [&self.codes, &self.rest, &self.tables, &self.positions, &self.gaps] {
             if part.dtype() != Dtype::U8 {
                 return Err(wrong(part, "the parts of DFloat11 are U8"));
             }
@@ -40,10 +34,7 @@ impl<'m> StoredStream<'m> {
             return Err(wrong(t, "there is nothing in it"));
         }
         if u32::try_from(n).is_err() {
-            return Err(wrong(
-                &self.rest,
-                "places of so many values take more than 32 bits",
-            ));
+            return Err(wrong(&self.rest, "places of so many values take more than 32 bits"));
         }
         match self.tables.shape() {
             &[rows, TABLE] if (2..=MAX_TABLES + 1).contains(&rows) => {}
@@ -58,10 +49,7 @@ impl<'m> StoredStream<'m> {
             .checked_mul(chunk_bytes / 8 * 5)
             .map(|bits| bits.div_ceil(8));
         for (part, want) in [
-            (
-                &self.positions,
-                chunks.checked_add(1).and_then(|n| n.checked_mul(4)),
-            ),
+            (&self.positions, chunks.checked_add(1).and_then(|n| n.checked_mul(4))),
             (&self.gaps, gaps),
         ] {
             if Some(part.elements()) != want {
@@ -73,13 +61,7 @@ impl<'m> StoredStream<'m> {
                 return Err(wrong(t, what));
             }
         }
-        let stream = Stream {
-            len,
-            chunk_bytes,
-            chunks,
-            code: OnceLock::new(),
-            stored: self,
-        };
+        let stream = Stream { len, chunk_bytes, chunks, code: OnceLock::new(), stored: self };
         let ends = [stream.position(0)?, stream.position(chunks)?];
         if ends != [0, n] {
             let what = format!("its places go from {} to {} of {n}", ends[0], ends[1]);
@@ -163,10 +145,7 @@ impl Stream<'_> {
         let (first, last) = (self.chunk_of(range.start)?, self.chunk_of(range.end - 1)?);
         let chunk_bits = self.chunk_bytes * 8;
         let malformed = |chunk: usize, what: &str| {
-            wrong(
-                &self.stored.codes,
-                format!("the codes of chunk {chunk} {what}"),
-            )
+            wrong(&self.stored.codes, format!("the codes of chunk {chunk} {what}"))
         };
         let start = self.position(first)?;
         // A range within one chunk is decoded up to the chunk's end, where its place is checked;

@@ -52,13 +52,8 @@ pub(super) fn claim_table<'m>(
         let what = format!("its rows have {groups} rings of 256, and `hidden_size` is {cols}");
         return Err(wrong(t, what));
     }
-    let table = Exl3Table {
-        rings: *t,
-        bits,
-        signs: Floats::ieee(&signs)?,
-        padded,
-        shape: [rows, cols],
-    };
+    let table =
+        Exl3Table { rings: *t, bits, signs: Floats::ieee(&signs)?, padded, shape: [rows, cols] };
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, signs)];
     let scheme = QuantScheme::Exl3 {
         // At most 8.
@@ -101,19 +96,9 @@ impl Decode for Exl3Table<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            bytes,
-            staging,
-            factors,
-            ..
-        } = buffers;
+        let Buffers { bytes, staging, factors, .. } = buffers;
         let row_bytes = self.row_bytes();
-        bytes.load(
-            &self.rings.part(),
-            row_bytes,
-            tile.rows.clone(),
-            0..row_bytes,
-        )?;
+        bytes.load(&self.rings.part(), row_bytes, tile.rows.clone(), 0..row_bytes)?;
         factors.clear();
         // One row of all signs.
         self.signs

@@ -9,11 +9,8 @@ use crate::scheme::seam::{Index, refused, wrong};
 /// activations stay halves, and the layer if it is one alone. It multiplies their sums by 128
 /// instead (`interm_div` in `architecture/laguna.py`, `architecture/mistral4.py` and
 /// `architecture/mimo_v2.py`).
-const DIVIDED_EXPERTS: &[(&str, Option<&str>)] = &[
-    ("laguna", None),
-    ("mistral4", None),
-    ("mimo_v2", Some("layers.47.")),
-];
+const DIVIDED_EXPERTS: &[(&str, Option<&str>)] =
+    &[("laguna", None), ("mistral4", None), ("mimo_v2", Some("layers.47."))];
 
 /// Refuses what has the layout of EXL3 and is not a whole weight with its original values.
 ///
@@ -30,11 +27,7 @@ pub(super) fn refuse_variants(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Re
         return Err(refused(t, FAMILY, what));
     }
     if all.at(base, "SU").is_some() {
-        return Err(refused(
-            t,
-            "QTIP",
-            "recognised, not decoded by this version",
-        ));
+        return Err(refused(t, "QTIP", "recognised, not decoded by this version"));
     }
     if t.shape().len() == 2 && all.at(base, "suh").is_none() && all.at(base, "su").is_none() {
         let what = "it is a table of embeddings, of n-grams or without its signs, that exllamav3 has quantized row by row";

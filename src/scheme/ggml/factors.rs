@@ -53,10 +53,8 @@ const WHOLE_NAMES: &[&str] = &["output", "fc", "markov_w2"];
 
 /// Architectures with parameters of such names, which the models multiply by as well: they stay
 /// parameters.
-const PARAMETERS: &[(&str, &[&str])] = &[
-    ("gemma4", &["ffn_down_exps"]),
-    ("talkie", &["attn_output", "ffn_down"]),
-];
+const PARAMETERS: &[(&str, &[&str])] =
+    &[("gemma4", &["ffn_down_exps"]), ("talkie", &["attn_output", "ffn_down"])];
 
 /// Whether llama.cpp multiplies the product of the weight `base.weight` by `base.scale`, whatever
 /// its type.

@@ -112,9 +112,7 @@ impl Rotations {
         }
         let size = keys.number("block_size")?;
         if !size.is_power_of_two() || size > MAX_SIZE {
-            return Err(format!(
-                "`block_size` is {size}, no power of two up to {MAX_SIZE}"
-            ));
+            return Err(format!("`block_size` is {size}, no power of two up to {MAX_SIZE}"));
         }
         let mut names = keys.texts("weight_names")?;
         if names.is_empty() {
@@ -153,12 +151,7 @@ impl Rotations {
                 "`{EMBEDDINGS}` is Q4_0 and the head as well: as a head it is rotated, and as a table it is not"
             ));
         }
-        Ok(Some(Self {
-            size: Q4_0_SIZE,
-            names,
-            signs: None,
-            grouped: None,
-        }))
+        Ok(Some(Self { size: Q4_0_SIZE, names, signs: None, grouped: None }))
     }
 
     /// What is to be done to the columns of `item`, a rotated tensor.

@@ -28,10 +28,7 @@ pub(super) fn name_and_reason(id: u32) -> (Cow<'static, str>, &'static str) {
         found.map(|(_, name)| Cow::from(format!("GGUF type {id}, {name} of ik_llama.cpp")))
     };
     if let Some(name) = name_in(RUN_TIME) {
-        return (
-            name,
-            "it is for activations, and no weights are stored in it",
-        );
+        return (name, "it is for activations, and no weights are stored in it");
     }
     if let Some(name) = name_in(UNDECIDABLE) {
         let reason = "its codes are others on a CPU with AVX-512 than on one without, and nothing tells which these are; take the model in another type";

@@ -26,13 +26,7 @@ struct BlockType {
 }
 
 const fn block(bits: i64, is_k: bool, id: u32, [values, bytes]: [usize; 2]) -> BlockType {
-    BlockType {
-        bits,
-        is_k,
-        id,
-        values,
-        bytes,
-    }
+    BlockType { bits, is_k, id, values, bytes }
 }
 
 const TYPES: &[BlockType] = &[
@@ -86,19 +80,10 @@ pub(super) fn claim<'m>(t: &Tensor<'m>, base: &str, all: &Index<'m>) -> Result<O
     let cols = unpadded(stored, all.config.layer_sizes(path)[1], block.values);
     let decoder: Box<dyn Decode> = match cols == stored {
         true => decoder,
-        false => Box::new(FirstColumns {
-            stored: decoder,
-            cols,
-        }),
+        false => Box::new(FirstColumns { stored: decoder, cols }),
     };
     let parts = vec![(TensorRole::Quantized, *t)];
     let scheme = QuantScheme::Ggml { dtype };
     let name = format!("{base}weight");
-    Ok(Some(Group::new(
-        name,
-        vec![rows, cols],
-        scheme,
-        parts,
-        decoder,
-    )))
+    Ok(Some(Group::new(name, vec![rows, cols], scheme, parts, decoder)))
 }

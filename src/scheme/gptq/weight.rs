@@ -61,13 +61,7 @@ impl GptqWeight<'_> {
         let Some(g_idx) = &self.g_idx else {
             return Ok(even.collect());
         };
-        read(
-            g_idx,
-            self.k * 4,
-            0..1,
-            cols.start * 4..cols.end * 4,
-            staging,
-        )?;
+        read(g_idx, self.k * 4, 0..1, cols.start * 4..cols.end * 4, staging)?;
         index.extend(staging.as_chunks().0.iter().map(|&g| u32::from_le_bytes(g)));
         // As unsigned: a negative index becomes a large one and is refused here.
         if let Some(&group) = index.iter().find(|&&g| g as usize >= self.groups) {
@@ -104,12 +98,7 @@ impl GptqWeight<'_> {
 
     /// Brings the zero points of `groups` into `buffers`, a row for each row of the tile.
     fn load_zeros(&self, groups: &[usize], tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            zeros,
-            staging,
-            zero_words,
-            ..
-        } = buffers;
+        let Buffers { zeros, staging, zero_words, .. } = buffers;
         let (count, middle) = (groups.len(), (1u32 << (self.packing.bits - 1)) as f32);
         zeros.clear();
         // Filled with the middle for symmetric layers; for the others every field is overwritten.
@@ -149,16 +138,11 @@ impl GptqWeight<'_> {
         if !self.symmetric || matches!(self.zeros, Zeros::Symmetric) {
             return Ok(self.symmetric);
         }
-        let (groups, middle): (Vec<usize>, f32) = (
-            (0..self.groups).collect(),
-            (1u32 << (self.packing.bits - 1)) as f32,
-        );
+        let (groups, middle): (Vec<usize>, f32) =
+            ((0..self.groups).collect(), (1u32 << (self.packing.bits - 1)) as f32);
         let mut buffers = Buffers::default();
         for first in (0..self.n).step_by(STRIP) {
-            let tile = Tile {
-                rows: first..(first + STRIP).min(self.n),
-                cols: 0..self.k,
-            };
+            let tile = Tile { rows: first..(first + STRIP).min(self.n), cols: 0..self.k };
             self.load_zeros(&groups, &tile, &mut buffers)?;
             if buffers.zeros.iter().any(|&zero| zero != middle) {
                 return Ok(false);
@@ -206,23 +190,13 @@ impl Decode for GptqWeight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let GptqPacking {
-            bits, word_bits, ..
-        } = self.packing;
+        let GptqPacking { bits, word_bits, .. } = self.packing;
         // Tiles begin at multiples of 32 codes, so the first word begins with a code.
         let words = tile.cols.start * bits / word_bits..(tile.cols.end * bits).div_ceil(word_bits);
         let rows = tile.rows.clone();
-        let Buffers {
-            staging,
-            words: out,
-            ahead,
-            ..
-        } = &mut *buffers;
-        let matrix = load::StoredWords {
-            part: &self.qweight,
-            stride: self.n,
-            ahead: ahead.as_deref(),
-        };
+        let Buffers { staging, words: out, ahead, .. } = &mut *buffers;
+        let matrix =
+            load::StoredWords { part: &self.qweight, stride: self.n, ahead: ahead.as_deref() };
         macro_rules! read {
             ($size:literal) => {{
                 let column = load::transposed_words::<$size>(words.len());
@@ -248,21 +222,8 @@ impl Decode for GptqWeight<'_> {
             }
         }
         let groups = self.load_groups(&tile.cols, &mut buffers.index, &mut buffers.staging)?;
-        let Buffers {
-            staging,
-            row,
-            scales,
-            ..
-        } = buffers;
-        load_scales(
-            &self.scales,
-            self.n,
-            &groups,
-            tile.rows.clone(),
-            staging,
-            row,
-            scales,
-        )?;
+        let Buffers { staging, row, scales, .. } = buffers;
+        load_scales(&self.scales, self.n, &groups, tile.rows.clone(), staging, row, scales)?;
         self.load_zeros(&groups, tile, buffers)
     }
 
@@ -302,9 +263,7 @@ impl Decode for GptqWeight<'_> {
     }
 
     fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
-        let GptqPacking {
-            bits, word_bits, ..
-        } = self.packing;
+        let GptqPacking { bits, word_bits, .. } = self.packing;
         let size = word_bits / 8;
         Some(StoredRectangle {
             rows: 0..(self.k * bits).div_ceil(word_bits),

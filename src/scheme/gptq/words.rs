@@ -67,19 +67,13 @@ pub(super) fn bits_and_inputs(
             Some(found) => Ok(*found),
             None => Err(wrong(
                 t,
-                format!(
-                    "{place} says {bits} bits; {}",
-                    packed.shapes(g_idx, fitting)
-                ),
+                format!("{place} says {bits} bits; {}", packed.shapes(g_idx, fitting)),
             )),
         },
         (None, [only]) if proved => Ok(*only),
         (None, fitting) => Err(wrong(
             t,
-            format!(
-                "{}, and no config tells the bits",
-                packed.shapes(g_idx, fitting)
-            ),
+            format!("{}, and no config tells the bits", packed.shapes(g_idx, fitting)),
         )),
     }
 }
@@ -97,9 +91,7 @@ pub(super) fn check_last_words(
     k: usize,
 ) -> Result<()> {
     let t = &packed.qweight;
-    let GptqPacking {
-        bits, word_bits, ..
-    } = packing;
+    let GptqPacking { bits, word_bits, .. } = packing;
     let used = (k * bits) % word_bits;
     if used == 0 || !t.part().is_readable() {
         return Ok(());
@@ -162,9 +154,5 @@ pub(super) fn packing(
             ),
         ));
     }
-    Ok(GptqPacking {
-        bits,
-        word_bits,
-        has_planes,
-    })
+    Ok(GptqPacking { bits, word_bits, has_planes })
 }

@@ -51,13 +51,7 @@ impl Decode for HiggsWeight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            scales,
-            staging,
-            words,
-            bytes,
-            ..
-        } = buffers;
+        let Buffers { scales, staging, words, bytes, .. } = buffers;
         let groups = tile.cols.start / self.group..tile.cols.end / self.group;
         scales.clear();
         let rows = tile.rows.clone();

@@ -51,12 +51,7 @@ pub(super) struct HqqMeta<'a, 'm> {
 impl<'a, 'm> HqqMeta<'a, 'm> {
     /// The description of the weight with codes `t`, which are `X.W_q`. `base` is `X.`.
     pub(super) fn of_weight(t: &Tensor<'m>, base: &str, all: &'a Index<'m>) -> Self {
-        let mut meta = Self {
-            t: *t,
-            base: base.to_owned(),
-            all,
-            used: Vec::new(),
-        };
+        let mut meta = Self { t: *t, base: base.to_owned(), all, used: Vec::new() };
         let unused = COMPANIONS.iter().filter_map(|&(name, role)| match name {
             Ends(end) => Some((role, all.at(base, end.trim_start_matches('.'))?)),
             _ => None,
@@ -113,10 +108,7 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
                 i64::from_le_bytes(bytes.as_chunks().0[0]).to_string()
             }
             _ => {
-                return Err(wrong(
-                    &t,
-                    "it describes a weight, and is no value that is understood",
-                ));
+                return Err(wrong(&t, "it describes a weight, and is no value that is understood"));
             }
         };
         Ok(Some(text))

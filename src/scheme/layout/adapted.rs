@@ -80,12 +80,7 @@ impl<'m> AdaptedWeight<'m> {
                 columns: None,
             }),
         };
-        Self {
-            name,
-            base,
-            products: Products::new(products),
-            lengths,
-        }
+        Self { name, base, products: Products::new(products), lengths }
     }
 
     /// Whether workers keep the right factors, and compute the products of `tile`, which begins
@@ -104,11 +99,7 @@ impl<'m> AdaptedWeight<'m> {
         self.base
             .decode(tile, all, buffers, Level::default(), Out::F32(values));
         self.products.add(tile, buffers)?;
-        let mut added = AddedSums {
-            values,
-            sums: &mut buffers.sums,
-            are_finite: false,
-        };
+        let mut added = AddedSums { values, sums: &mut buffers.sums, are_finite: false };
         perform(Level::default(), &mut added);
         if !added.are_finite {
             return Err(self.infinite());
@@ -123,12 +114,7 @@ impl<'m> AdaptedWeight<'m> {
 
     /// Gives the rows or columns of a tile, which are whole and lie in the sums, their lengths.
     fn set_lengths(&self, lengths: &Lengths, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            sums,
-            factors,
-            staging,
-            ..
-        } = buffers;
+        let Buffers { sums, factors, staging, .. } = buffers;
         factors.clear();
         let rows = sums.chunks_exact_mut(tile.cols.len().max(1));
         match lengths {
@@ -221,9 +207,7 @@ impl Decode for AdaptedWeight<'_> {
             }
             return self.base.load(tile, buffers);
         }
-        load_values(tile, buffers, |values, buffers, _| {
-            self.fill(tile, buffers, values)
-        })
+        load_values(tile, buffers, |values, buffers, _| self.fill(tile, buffers, values))
     }
 
     fn decode(
@@ -237,12 +221,7 @@ impl Decode for AdaptedWeight<'_> {
         if !self.is_late(tile) {
             return decode_values(tile, rows, buffers, level, out);
         }
-        let loaded = LoadedRows {
-            tile,
-            rows,
-            buffers,
-            level,
-        };
+        let loaded = LoadedRows { tile, rows, buffers, level };
         self.products.decode(&*self.base, loaded, out);
     }
 }

@@ -22,10 +22,7 @@ fn pairs(rows: &Range<usize>) -> Range<usize> {
 }
 
 fn pairs_of_tile(tile: &Tile) -> Tile {
-    Tile {
-        rows: pairs(&tile.rows),
-        cols: tile.cols.clone(),
-    }
+    Tile { rows: pairs(&tile.rows), cols: tile.cols.clone() }
 }
 
 impl Decode for AlternateRows<'_> {
@@ -80,13 +77,7 @@ impl ExtractCodes for AlternateCodes {
     fn extract(&self, [rows, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
         self.codes.extract([rows * 2, cols], buffers, out);
         let pairs = rows.max(1);
-        let GroupCodes {
-            codes,
-            exponents,
-            scales,
-            zero_points,
-            top_exponent: _,
-        } = out;
+        let GroupCodes { codes, exponents, scales, zero_points, top_exponent: _ } = out;
         keep_every_second(codes, (pairs, self.first));
         keep_every_second(exponents, (pairs, self.first));
         keep_every_second(scales, (pairs, self.first));

@@ -73,10 +73,9 @@ impl Piece<'_> {
         }
         let width = cols.len();
         let source = |row| self.order.source(row);
-        let (Some(least), Some(most)) = (
-            rows.clone().map(source).min(),
-            rows.clone().map(source).max(),
-        ) else {
+        let (Some(least), Some(most)) =
+            (rows.clone().map(source).min(), rows.clone().map(source).max())
+        else {
             return Ok(());
         };
         if let RowOrder::From(_) = self.order {
@@ -104,16 +103,11 @@ impl Piece<'_> {
         out: &mut [f32],
     ) -> Result<()> {
         let grid = self.decoder.grid();
-        let widening = Widening {
-            dtype: whole.dtype,
-            level: Level::default(),
-        };
+        let widening = Widening { dtype: whole.dtype, level: Level::default() };
         let decoder = &*self.decoder;
         if grid.cols == whole.cols {
-            let tile = Tile {
-                rows: aligned(rows.clone(), grid.row_align, grid.rows),
-                cols: cols.clone(),
-            };
+            let tile =
+                Tile { rows: aligned(rows.clone(), grid.row_align, grid.rows), cols: cols.clone() };
             decoder.load(&tile, buffers)?;
             widening.decode(decoder, (&tile, rows), buffers, &mut scratch.rounded, out);
             return Ok(());

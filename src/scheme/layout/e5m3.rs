@@ -22,10 +22,7 @@ impl<'m> E5M3Scales<'m> {
     pub(crate) fn new(t: &Tensor<'m>, cols: usize) -> Result<Self> {
         match t.dtype() {
             Dtype::U8 => Ok(Self(Integers::new(t, cols, 0.0)?)),
-            _ => Err(wrong(
-                t,
-                "the config says that its scales are E5M3, and that is U8",
-            )),
+            _ => Err(wrong(t, "the config says that its scales are E5M3, and that is U8")),
         }
     }
 }

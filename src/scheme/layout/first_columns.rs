@@ -20,10 +20,7 @@ impl FirstColumns<'_> {
     fn stored_tile(&self, tile: &Tile) -> Tile {
         let grid = self.stored.grid();
         let end = tile.cols.end.next_multiple_of(grid.col_align.max(1));
-        Tile {
-            rows: tile.rows.clone(),
-            cols: tile.cols.start..end.min(grid.cols),
-        }
+        Tile { rows: tile.rows.clone(), cols: tile.cols.start..end.min(grid.cols) }
     }
 }
 

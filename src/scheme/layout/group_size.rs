@@ -68,10 +68,7 @@ pub(crate) fn group_size(
         {
             Ok(exact)
         }
-        _ => Err(wrong(
-            t,
-            format!("how {groups} groups divide {k} inputs, no config tells"),
-        )),
+        _ => Err(wrong(t, format!("how {groups} groups divide {k} inputs, no config tells"))),
     }
 }
 

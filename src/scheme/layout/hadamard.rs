@@ -21,10 +21,7 @@ pub(crate) struct HadamardRotated<'m> {
 impl Decode for HadamardRotated<'_> {
     fn grid(&self) -> Grid {
         let grid = self.rotated.grid();
-        Grid {
-            col_align: lcm(grid.col_align, self.group),
-            ..grid
-        }
+        Grid { col_align: lcm(grid.col_align, self.group), ..grid }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
@@ -40,18 +37,9 @@ impl Decode for HadamardRotated<'_> {
         out: Out<'_>,
     ) {
         let (group, stored) = (self.group, self.stored.as_ref());
-        let loaded = LoadedRows {
-            tile,
-            rows,
-            buffers,
-            level,
-        };
+        let loaded = LoadedRows { tile, rows, buffers, level };
         loaded.each_strip(&*self.rotated, STRIP, out, |values, _, out| {
-            let kernel = HadamardGroups {
-                values,
-                group,
-                stored,
-            };
+            let kernel = HadamardGroups { values, group, stored };
             dispatch(level, &kernel, out);
         });
     }

@@ -59,12 +59,7 @@ impl LinePacking {
             Self::Octets => (3, 3, 8, IN_ORDER),
             Self::Words => (4, 8, 1, IN_ORDER),
         };
-        Some(Unit {
-            bytes,
-            bits,
-            codes,
-            places,
-        })
+        Some(Unit { bytes, bits, codes, places })
     }
 
     /// Bytes and codes of the smallest piece of a line.
@@ -123,12 +118,7 @@ impl<'m> CodeLines<'m> {
             LinePacking::Bytes(n) => n,
             _ => 1,
         };
-        Self {
-            part: t.part(),
-            packing,
-            code_bytes,
-            width,
-        }
+        Self { part: t.part(), packing, code_bytes, width }
     }
 
     pub(crate) fn line_bytes(&self) -> usize {

@@ -58,12 +58,7 @@ pub(super) fn add_factors(
     tile: &Tile,
     buffers: &mut Buffers,
 ) -> Result<()> {
-    let Buffers {
-        sums,
-        factors,
-        staging,
-        ..
-    } = buffers;
+    let Buffers { sums, factors, staging, .. } = buffers;
     let (width, mut row) = (tile.cols.len(), tile.rows.start);
     while row < tile.rows.end {
         let matrix = row / matrix_rows.max(1);
@@ -104,12 +99,7 @@ impl<'m> LowRankSum<'m> {
         factors: LowRankFactors<'m>,
         columns: Option<ColumnNumbers<'m>>,
     ) -> Self {
-        Self {
-            quantized,
-            factors,
-            columns,
-            owner: TableOwner::default(),
-        }
+        Self { quantized, factors, columns, owner: TableOwner::default() }
     }
 
     /// Whether workers keep the right factor, in panels, and compute the product while decoding.
@@ -132,9 +122,7 @@ impl<'m> LowRankSum<'m> {
 
     /// Appends the numbers of the columns of `tile`.
     fn extend_columns(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            factors, staging, ..
-        } = buffers;
+        let Buffers { factors, staging, .. } = buffers;
         match &self.columns {
             Some((_, columns)) => columns.extend(0..1, tile.cols.clone(), staging, factors),
             None => Ok(()),
@@ -208,21 +196,14 @@ impl Decode for LowRankSum<'_> {
         self.quantized.load(tile, buffers)?;
         let LowRankFactors { a, b, rank, .. } = &self.factors;
         if self.is_late(tile) {
-            let Buffers {
-                panels,
-                factors,
-                staging,
-                ..
-            } = &mut *buffers;
+            let Buffers { panels, factors, staging, .. } = &mut *buffers;
             let sizes = (*rank, self.quantized.grid().cols);
             load_panels(sizes, (&self.owner, panels), factors, |cols, out| {
                 a.extend(0..*rank, cols, staging, out)
             })?;
             buffers.factors.clear();
             self.extend_columns(tile, buffers)?;
-            let Buffers {
-                factors, staging, ..
-            } = buffers;
+            let Buffers { factors, staging, .. } = buffers;
             return b.extend(tile.rows.clone(), 0..*rank, staging, factors);
         }
         buffers.sums.clear();
@@ -241,12 +222,7 @@ impl Decode for LowRankSum<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let loaded = LoadedRows {
-            tile,
-            rows,
-            buffers,
-            level,
-        };
+        let loaded = LoadedRows { tile, rows, buffers, level };
         let (rank, width, step) = (self.factors.rank, tile.cols.len(), self.step());
         // The quantized part is decoded to F32 and not to the output's type: it must be rounded
         // once, after the sum.
@@ -269,15 +245,8 @@ impl Decode for LowRankSum<'_> {
         loaded.each_strip(&*self.quantized, strip, out, |values, at, out| {
             let (first, count) = (at / width.max(1), values.len() / width.max(1));
             let left = &left[first * rank..][..count * rank];
-            let kernel = LowRankRows {
-                values,
-                width,
-                left,
-                rank,
-                right,
-                columns,
-                addition: ScaleSum,
-            };
+            let kernel =
+                LowRankRows { values, width, left, rank, right, columns, addition: ScaleSum };
             match step {
                 ColumnStep::ScaleSum => dispatch(level, &kernel, out),
                 ColumnStep::DivideValue => dispatch(level, &kernel.with(DivideValue), out),

@@ -62,10 +62,7 @@ impl Unpack for MarlinCodes<'_> {
     }
 
     fn transposed(&self) -> Option<StoredRows> {
-        Some(StoredRows::of_one(
-            TILE_BYTES * 8 / TILE_OUTPUTS,
-            TILE_INPUTS,
-        ))
+        Some(StoredRows::of_one(TILE_BYTES * 8 / TILE_OUTPUTS, TILE_INPUTS))
     }
 }
 

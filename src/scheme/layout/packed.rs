@@ -60,10 +60,7 @@ impl<'m> PackedLayer<'m> {
         } else {
             widths.join(" or ")
         };
-        let (zeros, index) = (
-            self.qzeros.as_ref().map(Tensor::shape),
-            g_idx.map(Tensor::shape),
-        );
+        let (zeros, index) = (self.qzeros.as_ref().map(Tensor::shape), g_idx.map(Tensor::shape));
         format!(
             "scales {:?}, qzeros {zeros:?} and g_idx {index:?} fit {widths}",
             self.scales.shape()
@@ -104,15 +101,7 @@ impl<'m> PackedLayer<'m> {
         let qzeros = all
             .at(base, "scaled_zeros")
             .or_else(|| all.at(base, "qzeros"));
-        Ok(Some(Self {
-            base,
-            qweight: *t,
-            scales,
-            qzeros,
-            words: [rows, cols],
-            groups,
-            n,
-        }))
+        Ok(Some(Self { base, qweight: *t, scales, qzeros, words: [rows, cols], groups, n }))
     }
 
     /// The name of the module.
@@ -163,19 +152,12 @@ impl<'m> PackedLayer<'m> {
                 (Some(_), _) | (_, Some(QuantMethod::Gptq)) => Ok(layout),
                 _ => Err(wrong(
                     t,
-                    format!(
-                        "it can be {} or {}, and no config tells",
-                        layout.name(),
-                        "AWQ GEMV"
-                    ),
+                    format!("it can be {} or {}, and no config tells", layout.name(), "AWQ GEMV"),
                 )),
             },
             (None, false) => {
                 let scales = self.scales.shape();
-                Err(wrong(
-                    t,
-                    format!("with scales {scales:?} it is neither GPTQ nor AWQ"),
-                ))
+                Err(wrong(t, format!("with scales {scales:?} it is neither GPTQ nor AWQ")))
             }
         }
     }
@@ -194,11 +176,7 @@ impl<'m> PackedLayer<'m> {
     pub(crate) fn check_words(&self, dtypes: &[Dtype]) -> Result<()> {
         for words in [Some(self.qweight), self.qzeros].into_iter().flatten() {
             if !dtypes.contains(&words.dtype()) {
-                return Err(refused(
-                    &words,
-                    "packed integers",
-                    format!("words are {}", dtypes[0]),
-                ));
+                return Err(refused(&words, "packed integers", format!("words are {}", dtypes[0])));
             }
         }
         Ok(())
@@ -224,10 +202,7 @@ impl<'m> PackedLayer<'m> {
             .text(&["packing_format"])
             .filter(|(f, _)| f.ends_with("gptq"))
         {
-            return Err(wrong(
-                t,
-                format!("{place} says `{format}`, and the shapes say AWQ"),
-            ));
+            return Err(wrong(t, format!("{place} says `{format}`, and the shapes say AWQ")));
         }
         let bits = if let PackedLayout::Gemm { bits } = layout {
             bits
@@ -266,10 +241,7 @@ impl<'m> PackedLayer<'m> {
         if says {
             Ok(())
         } else {
-            Err(wrong(
-                t,
-                format!("{place} says version `{version}`, and the shapes say {name}"),
-            ))
+            Err(wrong(t, format!("{place} says version `{version}`, and the shapes say {name}")))
         }
     }
 }

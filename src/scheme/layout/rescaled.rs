@@ -17,11 +17,7 @@ pub(crate) enum Rescale<'m> {
     /// 1 or -1 for each column.
     Signs(Tensor<'m>),
     /// A number for each matrix of so many rows.
-    Matrices {
-        numbers: Tensor<'m>,
-        rows: usize,
-        op: NestedOp,
-    },
+    Matrices { numbers: Tensor<'m>, rows: usize, op: NestedOp },
 }
 
 /// The decoder of such values. They are computed when a tile is loaded.
@@ -38,13 +34,7 @@ impl Rescale<'_> {
         match self {
             Self::Signs(signs) => {
                 let floats = Floats::ieee(signs)?;
-                floats.extend(
-                    signs.elements(),
-                    0..1,
-                    tile.cols.clone(),
-                    staging,
-                    &mut read,
-                )?;
+                floats.extend(signs.elements(), 0..1, tile.cols.clone(), staging, &mut read)?;
                 if read.iter().any(|sign| sign.abs() != 1.0) {
                     return Err(wrong(signs, "a sign is neither 1 nor -1"));
                 }
@@ -78,10 +68,7 @@ impl Rescale<'_> {
 impl Decode for Rescaled<'_> {
     fn grid(&self) -> Grid {
         let grid = self.values.grid();
-        Grid {
-            load_bits: grid.load_bits + 32.0,
-            ..grid
-        }
+        Grid { load_bits: grid.load_bits + 32.0, ..grid }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {

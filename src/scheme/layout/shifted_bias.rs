@@ -34,10 +34,7 @@ impl ShiftedBias<'_> {
             .extend(0..1, 0..cols, staging, &mut divisors)?;
         self.bias
             .extend(0..1, tile.rows.clone(), staging, &mut bias)?;
-        let weights = Tile {
-            rows: tile.rows.clone(),
-            cols: 0..cols,
-        };
+        let weights = Tile { rows: tile.rows.clone(), cols: 0..cols };
         self.quantized.load(&weights, buffers)?;
         let mut row = vec![0.0; cols];
         for ((n, value), bias) in tile.rows.clone().zip(values).zip(bias) {
@@ -67,9 +64,7 @@ impl Decode for ShiftedBias<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        load_values(tile, buffers, |values, buffers, _| {
-            self.fill(tile, values, buffers)
-        })
+        load_values(tile, buffers, |values, buffers, _| self.fill(tile, values, buffers))
     }
 
     fn decode(

@@ -52,12 +52,7 @@ impl Decode for Signed<'_> {
     ) {
         let signs = self.columns.signs.as_deref();
         let signs = signs.map(|signs| &signs[tile.cols.clone()]);
-        let loaded = LoadedRows {
-            tile,
-            rows,
-            buffers,
-            level,
-        };
+        let loaded = LoadedRows { tile, rows, buffers, level };
         loaded.each_strip(&*self.stored, STRIP, out, |values, _, out| {
             let kernel = SignedRows {
                 values,

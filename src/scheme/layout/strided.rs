@@ -27,15 +27,7 @@ pub(crate) struct StridedRows<'m> {
 impl<'m> StridedRows<'m> {
     /// One-byte words with the first `stride` rows in their lowest bits.
     pub(crate) fn low_first(part: Part<'m>, stride: usize, cols: usize, bits: usize) -> Self {
-        Self {
-            part,
-            stride,
-            cols,
-            word_bytes: 1,
-            bits,
-            first_shift: 0,
-            is_low_first: true,
-        }
+        Self { part, stride, cols, word_bytes: 1, bits, first_shift: 0, is_low_first: true }
     }
 
     pub(crate) fn codes_per_word(&self) -> usize {
@@ -77,13 +69,7 @@ impl Unpack for StridedRows<'_> {
             let (slot, first) = (row / self.stride.max(1), row % self.stride.max(1));
             let n = (self.stride - first).min(tile.rows.end - row);
             let cols = tile.cols.start * self.word_bytes..tile.cols.end * self.word_bytes;
-            read(
-                &self.part,
-                self.cols * self.word_bytes,
-                first..first + n,
-                cols,
-                staging,
-            )?;
+            read(&self.part, self.cols * self.word_bytes, first..first + n, cols, staging)?;
             let shift = if self.is_low_first {
                 self.first_shift + slot * self.bits
             } else {
@@ -118,20 +104,14 @@ impl Unpack for RegroupedRows<'_> {
         // Groups of whole rows are adjacent.
         if tile.cols == (0..self.cols) {
             let rows = tile.rows.start * per_row..tile.rows.end * per_row;
-            let groups = Tile {
-                rows,
-                cols: 0..width,
-            };
+            let groups = Tile { rows, cols: 0..width };
             return self.groups.unpack(&groups, staging, out);
         }
         let (first, end) = (tile.cols.start / width, tile.cols.end / width);
         let mut row_codes = Vec::with_capacity(tile.cols.len());
         let mut codes = Vec::with_capacity(tile.rows.len() * tile.cols.len());
         for row in tile.rows.clone() {
-            let groups = Tile {
-                rows: row * per_row + first..row * per_row + end,
-                cols: 0..width,
-            };
+            let groups = Tile { rows: row * per_row + first..row * per_row + end, cols: 0..width };
             self.groups.unpack(&groups, staging, &mut row_codes)?;
             codes.extend_from_slice(&row_codes);
         }

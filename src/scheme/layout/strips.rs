@@ -36,12 +36,7 @@ impl LoadedRows<'_> {
         mut out: Out<'_>,
         finish: impl Fn(&[f32], usize, Out<'_>),
     ) {
-        let Self {
-            tile,
-            rows,
-            buffers,
-            level,
-        } = self;
+        let Self { tile, rows, buffers, level } = self;
         let width = tile.cols.len();
         let height = (strip / width.max(1)).clamp(1, rows.len().max(1));
         // Taken, since `decoder` may have strips of its own.

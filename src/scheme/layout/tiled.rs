@@ -106,18 +106,11 @@ mod tests {
             .flat_map(|row| (0..4).map(move |col| offset_in_tile(row, col)))
             .collect();
         assert_eq!(
-            (
-                offset_in_tile(1, 0),
-                offset_in_tile(32, 0),
-                offset_in_tile(127, 3)
-            ),
+            (offset_in_tile(1, 0), offset_in_tile(32, 0), offset_in_tile(127, 3)),
             (16, 4, 511)
         );
         places.sort_unstable();
         assert!(places.into_iter().eq(0..512));
-        assert_eq!(
-            (stored_len(129, 5), stored_len(0, 4)),
-            (Some(2048), Some(0))
-        );
+        assert_eq!((stored_len(129, 5), stored_len(0, 4)), (Some(2048), Some(0)));
     }
 }

@@ -48,11 +48,7 @@ impl<'m> SharedMatrix<'m> {
         if !is_plain_float(tensor.dtype()) && tensor.dtype() != Dtype::I8 {
             return Err(wrong(&tensor, "a matrix is F64, F32, F16, BF16 or I8"));
         }
-        Ok(Self::Stored(Box::new(StoredMatrix {
-            tensor,
-            size,
-            read: Default::default(),
-        })))
+        Ok(Self::Stored(Box::new(StoredMatrix { tensor, size, read: Default::default() })))
     }
 
     /// # Errors
@@ -247,12 +243,7 @@ impl Decode for Transformed<'_> {
             return decode_values(tile, rows, buffers, level, out);
         };
         let columns = columns.product(matrix);
-        let loaded = LoadedRows {
-            tile,
-            rows,
-            buffers,
-            level,
-        };
+        let loaded = LoadedRows { tile, rows, buffers, level };
         loaded.each_strip(&*self.stored, STRIP, out, |values, _, out| {
             let product = columns.clone();
             dispatch(level, &TransformedColumns { values, product }, out);

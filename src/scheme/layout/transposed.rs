@@ -29,10 +29,7 @@ impl TransposedStack<'_> {
         (values, scratch): (&mut [f32], &mut Assembly),
     ) -> Result<()> {
         let (mut row, width) = (tile.rows.start, tile.cols.len());
-        let widening = Widening {
-            dtype: self.dtype,
-            level: Level::default(),
-        };
+        let widening = Widening { dtype: self.dtype, level: Level::default() };
         while row < tile.rows.end {
             // What the tile has of one matrix.
             let (matrix, first) = (row / self.rows, row % self.rows);

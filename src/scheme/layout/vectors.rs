@@ -46,11 +46,7 @@ impl<'m> Codebooks<'m> {
             .iter()
             .try_fold(0usize, |sum, (_, len)| sum.checked_add(*len))?;
         let fits = all <= MAX_TABLE && (1..=MAX_VECTOR).contains(&vector);
-        fits.then(|| Self {
-            parts,
-            has_zero,
-            owner: TableOwner::default(),
-        })
+        fits.then(|| Self { parts, has_zero, owner: TableOwner::default() })
     }
 
     fn read(&self, vector: usize, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
@@ -130,18 +126,9 @@ impl Decode for VectorWeight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            table,
-            words,
-            scales,
-            zeros,
-            staging,
-            ..
-        } = buffers;
+        let Buffers { table, words, scales, zeros, staging, .. } = buffers;
         let owner = &self.codebooks.owner;
-        table.load(owner, |out| {
-            self.codebooks.read(self.vector(), staging, out)
-        })?;
+        table.load(owner, |out| self.codebooks.read(self.vector(), staging, out))?;
         self.codes.load(tile, staging, words)?;
         scales.clear();
         zeros.clear();

@@ -30,11 +30,8 @@ struct ExpertNames {
     projections: &'static [(&'static str, &'static str)],
 }
 
-const SAME: &[(&str, &str)] = &[
-    ("gate_proj", "gate_proj"),
-    ("down_proj", "down_proj"),
-    ("up_proj", "up_proj"),
-];
+const SAME: &[(&str, &str)] =
+    &[("gate_proj", "gate_proj"), ("down_proj", "down_proj"), ("up_proj", "up_proj")];
 
 const NUMBERED: &[(&str, &str)] = &[("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")];
 
@@ -184,10 +181,7 @@ fn single_expert(name: &str, all: &Index<'_>) -> Option<(String, String)> {
     let (_, theirs) = names.projections.iter().find(|(ours, _)| *ours == module)?;
     let (replaced, experts) = names.parent;
     let parent = parent.strip_suffix(replaced)?;
-    Some((
-        format!("{parent}{experts}"),
-        format!("{theirs}.{parameter}"),
-    ))
+    Some((format!("{parent}{experts}"), format!("{theirs}.{parameter}")))
 }
 
 /// Claims a stack of experts that is not quantized, in a model in which others are: their names

@@ -24,10 +24,8 @@ use crate::scheme::seam::{CodeType, Decode, Floats, Index, TensorRole, refused, 
 use crate::scheme::transforms::check_block;
 
 /// Names of mlx-vlm's scale of a whole matrix, and what it does.
-pub(super) const MATRIX_SCALES: [(&str, NestedOp); 2] = [
-    ("weight_scale_2", NestedOp::Multiply),
-    ("weight_global_scale", NestedOp::Divide),
-];
+pub(super) const MATRIX_SCALES: [(&str, NestedOp); 2] =
+    [("weight_scale_2", NestedOp::Multiply), ("weight_global_scale", NestedOp::Divide)];
 
 /// What errors are about.
 const FEATURE: &str = "MLX with rotated inputs";
@@ -61,10 +59,8 @@ impl<'m> MlxLayer<'_, 'm> {
                     .iter()
                     .any(|(_, part)| part.name().ends_with(".global_scale"));
                 if codes != CodeType::Nvfp4 || has_other {
-                    let what = format!(
-                        "beside `{}`, a layer of {codes}, it means nothing",
-                        self.t.name()
-                    );
+                    let what =
+                        format!("beside `{}`, a layer of {codes}, it means nothing", self.t.name());
                     return Err(wrong(&numbers, what));
                 }
                 parts.push((TensorRole::Scale, numbers));
@@ -85,11 +81,7 @@ impl<'m> MlxLayer<'_, 'm> {
         let columns = Some(columns);
         check_block([&None, &columns], [grid.row_align, grid.col_align], &self.t)?;
         Ok(Box::new(Rescaled {
-            values: Box::new(Transformed {
-                stored: decoder,
-                columns,
-                rows: None,
-            }),
+            values: Box::new(Transformed { stored: decoder, columns, rows: None }),
             by: Rescale::Signs(signs),
         }))
     }
@@ -116,10 +108,7 @@ impl<'m> MlxLayer<'_, 'm> {
             }
         };
         let by = Rescale::Matrices { numbers, rows, op };
-        Ok(Box::new(Rescaled {
-            values: decoder,
-            by,
-        }))
+        Ok(Box::new(Rescaled { values: decoder, by }))
     }
 
     /// The signs of the inputs, and how many inputs are rotated together; `None` if they are not
@@ -158,10 +147,7 @@ impl<'m> MlxLayer<'_, 'm> {
         }
         Floats::ieee(&signs)?;
         if signs.elements() != cols {
-            return Err(wrong(
-                &signs,
-                format!("`{}` has {cols} inputs", self.t.name()),
-            ));
+            return Err(wrong(&signs, format!("`{}` has {cols} inputs", self.t.name())));
         }
         Ok(Some((signs, size)))
     }

@@ -44,35 +44,18 @@ pub(super) fn fp8<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m
     };
     let Some(scale) = scale else { return Ok(None) };
     let (&[rows, cols], Dtype::F32) = (t.shape(), scale.dtype()) else {
-        return Err(wrong(
-            t,
-            "weights of mflux in FP8 are [out, in], and their scales F32",
-        ));
+        return Err(wrong(t, "weights of mflux in FP8 are [out, in], and their scales F32"));
     };
     if scale.shape() != [rows] {
         let what = format!("`{}` has {rows} rows", t.name());
         return Err(wrong(&scale, what));
     }
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: cols,
-    };
-    let scales = Box::new(Matrix {
-        floats: Floats::ieee(&scale)?,
-        cols: 1,
-    });
+    let codes = Codes::Rows { part: t.part(), row_bytes: cols };
+    let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: 1 });
     let (format, grid) = (CodeFormat::E4M3, row_groups(cols, cols));
     let decoder = Grouped::scaled(codes, 8, format, [rows, cols], grid, scales);
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
-    let scheme = QuantScheme::PerChannelFp8 {
-        format: Fp8Format::E4M3,
-    };
+    let scheme = QuantScheme::PerChannelFp8 { format: Fp8Format::E4M3 };
     let (name, shape) = (t.name(), t.shape());
-    Ok(Some(Group::new(
-        name,
-        shape,
-        scheme,
-        parts,
-        Box::new(decoder),
-    )))
+    Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
 }

@@ -83,12 +83,7 @@ impl OllamaQuant {
                 }
             },
         };
-        Ok(Some(Self {
-            quant_type: quant_type.clone(),
-            codes,
-            bits,
-            group,
-        }))
+        Ok(Some(Self { quant_type: quant_type.clone(), codes, bits, group }))
     }
 
     /// Bits and group size.
@@ -104,9 +99,7 @@ impl OllamaQuant {
         if self.bits.checked_mul(self.group) == Some(bits_per_group) {
             return Ok(());
         }
-        let Self {
-            quant_type, group, ..
-        } = self;
+        let Self { quant_type, group, .. } = self;
         let what = format!(
             "the metadata say {quant_type} in groups of {group}, and by the shapes a scale is for {bits_per_group} bits of codes"
         );
@@ -122,10 +115,7 @@ impl OllamaQuant {
         if codes == self.codes {
             return Ok(());
         }
-        let what = format!(
-            "the metadata say {}, and by its scales it is {codes}",
-            self.quant_type
-        );
+        let what = format!("the metadata say {}, and by its scales it is {codes}", self.quant_type);
         Err(wrong(t, what))
     }
 }
@@ -137,10 +127,7 @@ impl OllamaQuant {
 pub(super) fn global_factor<'m>(global: &Tensor<'m>) -> Result<Box<dyn ScaleMatrix + 'm>> {
     match global.elements() {
         1 => Ok(Box::new(Repeated(Floats::ieee(global)?))),
-        n => Err(wrong(
-            global,
-            format!("a weight has one global scale, not {n}"),
-        )),
+        n => Err(wrong(global, format!("a weight has one global scale, not {n}"))),
     }
 }
 

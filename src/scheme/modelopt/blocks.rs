@@ -20,24 +20,9 @@ struct BlockCodec {
 }
 
 const CODECS: &[BlockCodec] = &[
-    BlockCodec {
-        name: "IQ2_XS",
-        id: 17,
-        values: 256,
-        bytes: 74,
-    },
-    BlockCodec {
-        name: "IQ2_XXS",
-        id: 16,
-        values: 256,
-        bytes: 66,
-    },
-    BlockCodec {
-        name: "Q8_0",
-        id: 8,
-        values: 32,
-        bytes: 34,
-    },
+    BlockCodec { name: "IQ2_XS", id: 17, values: 256, bytes: 74 },
+    BlockCodec { name: "IQ2_XXS", id: 16, values: 256, bytes: 66 },
+    BlockCodec { name: "Q8_0", id: 8, values: 32, bytes: 34 },
 ];
 
 /// Claims the blocks `t`, whose config is `module`. `None` if these are no blocks.
@@ -59,10 +44,7 @@ pub(super) fn claim<'m>(t: &Tensor<'m>, module: &Module<'_>) -> Result<Option<Gr
     if *bytes != codec.bytes {
         return Err(misfit(format!("whose blocks have {} bytes", codec.bytes)));
     }
-    let sizes = [
-        ("group_size", codec.values),
-        ("block_payload_bytes", codec.bytes),
-    ];
+    let sizes = [("group_size", codec.values), ("block_payload_bytes", codec.bytes)];
     for (key, size) in sizes {
         let found = module.own_int(key);
         if let Some(found) = found.filter(|&n| usize::try_from(n) != Ok(size)) {
@@ -73,11 +55,7 @@ pub(super) fn claim<'m>(t: &Tensor<'m>, module: &Module<'_>) -> Result<Option<Gr
         .text(&["packing"])
         .filter(|(name, _)| *name != "ggml")
     {
-        return Err(refused(
-            t,
-            codec.name,
-            format!("its packing is `{packing}`"),
-        ));
+        return Err(refused(t, codec.name, format!("its packing is `{packing}`")));
     }
     let cols = blocks.checked_mul(codec.values);
     let cols = cols.ok_or_else(|| wrong(t, "its size overflows"))?;

@@ -42,10 +42,7 @@ impl<'m> StaticScales<'m> {
             Dtype::I64 => Products::Bits(products.part()),
             _ => Products::Floats(Floats::ieee(products)?),
         };
-        Ok(Self {
-            products: stored,
-            input: read_one(input)?,
-        })
+        Ok(Self { products: stored, input: read_one(input)? })
     }
 }
 

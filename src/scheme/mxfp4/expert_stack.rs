@@ -52,11 +52,7 @@ impl ExpertStack<'_> {
             let bytes = first / rows_per_byte..end / rows_per_byte;
             let (matrix, next) = rest.split_at_mut(bytes.len() * line);
             read_transposed::<1>(
-                StoredWords {
-                    part,
-                    stride: self.inputs / rows_per_byte,
-                    ahead,
-                },
+                StoredWords { part, stride: self.inputs / rows_per_byte, ahead },
                 [lines, bytes],
                 staging,
                 line,
@@ -76,22 +72,12 @@ impl Decode for ExpertStack<'_> {
             row_align: BLOCK,
             col_align: 1,
             load_bits: 4.0 + 8.0 / BLOCK as f64,
-            transposed: Some(StoredRows {
-                row_bits: 4,
-                cols: 1,
-                matrix_rows: self.inputs,
-            }),
+            transposed: Some(StoredRows { row_bits: 4, cols: 1, matrix_rows: self.inputs }),
         }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            words,
-            scale_words,
-            staging,
-            ahead,
-            ..
-        } = buffers;
+        let Buffers { words, scale_words, staging, ahead, .. } = buffers;
         let ahead = ahead.as_deref();
         self.load_part((&self.codes, ahead), 2, tile, staging, words)?;
         self.load_part((&self.exponents, ahead), BLOCK, tile, staging, scale_words)

@@ -8,14 +8,8 @@ use crate::scheme::seam::{refused, wrong};
 
 /// Keys of nunchaku's own config. What it says of activations and of refiners says nothing of a
 /// weight, and tensors have their rank.
-const OWN_KEYS: [&str; 6] = [
-    "method",
-    "quant_method",
-    "weight",
-    "activation",
-    "rank",
-    "skip_refiners",
-];
+const OWN_KEYS: [&str; 6] =
+    ["method", "quant_method", "weight", "activation", "rank", "skip_refiners"];
 
 impl NunchakuLayer<'_, '_> {
     /// Checks what the config says of the layers of a kind, `key`, by the names of Nunchaku Lite.
@@ -27,11 +21,7 @@ impl NunchakuLayer<'_, '_> {
             return self.check_own_config(key, precision, group);
         }
         let section = self.section(key)?;
-        self.check_keys(
-            section,
-            key,
-            &["precision", "group_size", "rank", "targets"],
-        )?;
+        self.check_keys(section, key, &["precision", "group_size", "rank", "targets"])?;
         self.check_value(section, key, ("precision", precision.into()))?;
         self.check_value(section, key, ("group_size", group.into()))
     }

@@ -67,10 +67,7 @@ const CLASSES: &[(&[&str], Modules)] = &[
         ],
     ),
     (
-        &[
-            "NunchakuQwenImageTransformer2DModel",
-            "QwenImageTransformer2DModel",
-        ],
+        &["NunchakuQwenImageTransformer2DModel", "QwenImageTransformer2DModel"],
         &[
             ("attn.to_qkv", Linear),
             ("attn.add_qkv_proj", Linear),
@@ -85,10 +82,7 @@ const CLASSES: &[(&[&str], Modules)] = &[
         ],
     ),
     (
-        &[
-            "NunchakuZImageTransformer2DModel",
-            "ZImageTransformer2DModel",
-        ],
+        &["NunchakuZImageTransformer2DModel", "ZImageTransformer2DModel"],
         &[
             ("attention.to_qkv", Linear),
             ("attention.to_out.0", Linear),
@@ -129,10 +123,7 @@ impl NunchakuModel {
         });
         let is_of = |names: &[&str]| class.as_deref().is_some_and(|class| names.contains(&class));
         let known = CLASSES.iter().find(|(names, _)| is_of(names));
-        Self {
-            modules: known.map(|&(_, modules)| modules),
-            class,
-        }
+        Self { modules: known.map(|&(_, modules)| modules), class }
     }
 
     /// The kind of the module with the codes `t`; `name` is the module's.
@@ -148,9 +139,7 @@ impl NunchakuModel {
             ));
         };
         let Some(modules) = self.modules else {
-            return refusal(format!(
-                "the model's class is `{class}`, whose modules are not known"
-            ));
+            return refusal(format!("the model's class is `{class}`, whose modules are not known"));
         };
         let ends = |end: &str| {
             name.strip_suffix(end)

@@ -75,10 +75,7 @@ impl<'m> NunchakuLayer<'_, 'm> {
         let named = |name, other| self.all.one_of(t, &[(self.base, name), (self.base, other)]);
         let smooth = named("smooth_factor", "smooth")?;
         require_shape(t, &smooth, &[cols])?;
-        let (down, up) = (
-            named("proj_down", "lora_down")?,
-            named("proj_up", "lora_up")?,
-        );
+        let (down, up) = (named("proj_down", "lora_down")?, named("proj_up", "lora_up")?);
         let rank = down.shape().get(1).copied().unwrap_or(0);
         require_shape(t, &down, &[cols, rank])?;
         require_shape(t, &up, &[rows, rank])?;
@@ -91,18 +88,7 @@ impl<'m> NunchakuLayer<'_, 'm> {
         } else {
             [None; 2]
         };
-        Ok(SvdQuantLayer {
-            t: *t,
-            scale,
-            outer,
-            smooth,
-            down,
-            up,
-            rows,
-            cols,
-            rank,
-            is_float,
-        })
+        Ok(SvdQuantLayer { t: *t, scale, outer, smooth, down, up, rows, cols, rank, is_float })
     }
 
     fn tiled_shape(&self) -> Result<[usize; 2]> {
@@ -170,10 +156,7 @@ impl<'m> NunchakuLayer<'_, 'm> {
                 bias: matrix,
             })
         } else {
-            Box::new(VectorValues {
-                matrix,
-                len: layer.rows,
-            })
+            Box::new(VectorValues { matrix, len: layer.rows })
         };
         group.push_bias(stored, is_shifted, decoder);
         Ok(())
@@ -198,10 +181,7 @@ impl<'m> SvdQuantLayer<'m> {
                 outputs: outputs?,
                 all: all?,
             };
-            let format = E2M1 {
-                factor: 1.0,
-                plain_zero: false,
-            };
+            let format = E2M1 { factor: 1.0, plain_zero: false };
             (CodeFormat::E2M1(format), Box::new(scales))
         } else {
             let floats = Floats::ieee(&self.scale)?;
@@ -214,11 +194,7 @@ impl<'m> SvdQuantLayer<'m> {
 
     fn factors(&self) -> Result<LowRankFactors<'m>> {
         let packs = |t, has_rank_rows| -> Result<_> {
-            Ok(Box::new(FactorPacks {
-                floats: Floats::ieee(t)?,
-                rank: self.rank,
-                has_rank_rows,
-            }))
+            Ok(Box::new(FactorPacks { floats: Floats::ieee(t)?, rank: self.rank, has_rank_rows }))
         };
         Ok(LowRankFactors {
             tensors: [self.down, self.up],

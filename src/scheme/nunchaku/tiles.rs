@@ -114,10 +114,7 @@ impl ScaleMatrix for TileVector<'_> {
         staging: &mut Vec<u8>,
         out: &mut Vec<f32>,
     ) -> Result<()> {
-        let column = ScaleLines {
-            floats: self.0,
-            groups: 1,
-        };
+        let column = ScaleLines { floats: self.0, groups: 1 };
         column.extend(cols, 0..1, staging, out)
     }
 }
@@ -257,11 +254,7 @@ mod tests {
         let model = crate::parse_bytes(file).unwrap();
         let floats = Floats::ieee(&model.tensors().next().unwrap()).unwrap();
         for has_rank_rows in [false, true] {
-            let factor = FactorPacks {
-                floats,
-                rank,
-                has_rank_rows,
-            };
+            let factor = FactorPacks { floats, rank, has_rank_rows };
             let (height, width) = if has_rank_rows {
                 (rank, long)
             } else {

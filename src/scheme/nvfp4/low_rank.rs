@@ -36,10 +36,7 @@ pub(super) fn find_factors<'m>(
         return Ok(None);
     };
     let [Some(a), Some(b)] = found else {
-        return Err(wrong(
-            t,
-            "of its `svdquant_lora_a` and `svdquant_lora_b` one is missing",
-        ));
+        return Err(wrong(t, "of its `svdquant_lora_a` and `svdquant_lora_b` one is missing"));
     };
     match (a.shape(), b.shape()) {
         (&[rank, k], &[n, same]) if rank == same && [n, k] == [rows, cols] => {
@@ -51,17 +48,9 @@ pub(super) fn find_factors<'m>(
             }))
         }
         _ => {
-            let what = format!(
-                "its `{}` {:?} and `{}` {:?}",
-                a.name(),
-                a.shape(),
-                b.name(),
-                b.shape()
-            );
-            Err(wrong(
-                t,
-                format!("{what} are not [r, {cols}] and [{rows}, r]"),
-            ))
+            let what =
+                format!("its `{}` {:?} and `{}` {:?}", a.name(), a.shape(), b.name(), b.shape());
+            Err(wrong(t, format!("{what} are not [r, {cols}] and [{rows}, r]")))
         }
     }
 }

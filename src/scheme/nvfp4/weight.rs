@@ -42,13 +42,7 @@ impl Decode for Nvfp4Weight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            bytes,
-            scales,
-            staging,
-            row,
-            ..
-        } = buffers;
+        let Buffers { bytes, scales, staging, row, .. } = buffers;
         let cols = tile.cols.start / 2..tile.cols.end / 2;
         bytes.load(&self.codes, self.k / 2, tile.rows.clone(), cols)?;
         let globals =
@@ -58,13 +52,7 @@ impl Decode for Nvfp4Weight<'_> {
             .extend(self.globals, 0..1, globals.clone(), staging, row)?;
         // Tiles begin at whole blocks, and rows are whole blocks.
         let blocks = tile.cols.start / BLOCK..tile.cols.end / BLOCK;
-        read(
-            &self.scales,
-            self.k / BLOCK,
-            tile.rows.clone(),
-            blocks.clone(),
-            staging,
-        )?;
+        read(&self.scales, self.k / BLOCK, tile.rows.clone(), blocks.clone(), staging)?;
         scales.clear();
         for (r, codes) in tile
             .rows

@@ -31,10 +31,7 @@ impl Rotation {
     }
 
     pub(super) fn own(base: &str) -> Self {
-        Self {
-            prefix: base.to_owned(),
-            is_shared: false,
-        }
+        Self { prefix: base.to_owned(), is_shared: false }
     }
 
     /// The rotation of all experts beside the layer `base`, `E.0.gate_proj.`; `None` if the layer
@@ -48,10 +45,7 @@ impl Rotation {
             _ => return None,
         };
         let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| Self {
-            prefix: format!("{experts}.{kind}"),
-            is_shared: true,
-        })
+        is_number.then(|| Self { prefix: format!("{experts}.{kind}"), is_shared: true })
     }
 
     /// Angles, pairs and factors of the layer whose codes are `t`.

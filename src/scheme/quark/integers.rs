@@ -97,9 +97,7 @@ pub(super) fn integer<'m>(
     int: Int,
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
-    let QuarkParts {
-        scale, zero, outer, ..
-    } = parts;
+    let QuarkParts { scale, zero, outer, .. } = parts;
     if zero.is_none() && !spec.is_symmetric {
         return Err(wrong(
             t,
@@ -113,11 +111,9 @@ pub(super) fn integer<'m>(
     let (rows, cols) = rows_and_cols(&shape);
     let scales: Box<dyn ScaleMatrix + 'm> = match spec.scales {
         // Scales of groups are stored transposed.
-        ScaleSharing::Group(_) => Box::new(Transposed {
-            inner: parts.scales(rows)?,
-            rows,
-            cols: grid.cols,
-        }),
+        ScaleSharing::Group(_) => {
+            Box::new(Transposed { inner: parts.scales(rows)?, rows, cols: grid.cols })
+        }
         _ => parts.scales(grid.cols)?,
     };
     let code_format = CodeFormat::Int(int);
@@ -139,13 +135,7 @@ pub(super) fn integer<'m>(
         .chain(zero.map(|zero| (TensorRole::ZeroPoint, zero)))
         .collect();
     let (name, scheme) = (t.name(), spec.scheme(granularity(&grid, cols)));
-    Ok(Group::new(
-        name,
-        shape,
-        scheme,
-        all_parts,
-        Box::new(decoder),
-    ))
+    Ok(Group::new(name, shape, scheme, all_parts, Box::new(decoder)))
 }
 
 /// The shape of the weight whose codes are `t`, which of its values share a scale, and where the
@@ -200,12 +190,9 @@ fn line_codes<'m>(t: &Tensor<'m>, stored: CodeLines<'m>, packing: LinePacking) -
         // Ordinary bit streams, least significant bit first.
         LinePacking::Bytes(_)
         | LinePacking::Octets
-        | LinePacking::Nibbles {
-            is_reordered: false,
-        } => Codes::Rows {
-            part: t.part(),
-            row_bytes: stored.line_bytes(),
-        },
+        | LinePacking::Nibbles { is_reordered: false } => {
+            Codes::Rows { part: t.part(), row_bytes: stored.line_bytes() }
+        }
         _ => Codes::Unpacked(Box::new(CodeRows(stored))),
     }
 }
@@ -277,11 +264,9 @@ fn zero_points<'m>(
     let stored = CodeLines::new(zero, spec.packing, width);
     let zeros = LineZeroPoints { stored, int };
     Ok(match spec.scales {
-        ScaleSharing::Group(_) if !is_transposed => Box::new(Transposed {
-            inner: Box::new(zeros),
-            rows,
-            cols: groups,
-        }),
+        ScaleSharing::Group(_) if !is_transposed => {
+            Box::new(Transposed { inner: Box::new(zeros), rows, cols: groups })
+        }
         _ => Box::new(zeros),
     })
 }

@@ -95,11 +95,7 @@ impl QuarkSpec {
     }
 
     pub(super) fn scheme(&self, scales: Granularity) -> QuantScheme {
-        QuantScheme::Grouped {
-            family: FAMILY,
-            codes: self.codes,
-            scales,
-        }
+        QuantScheme::Grouped { family: FAMILY, codes: self.codes, scales }
     }
 }
 
@@ -113,10 +109,7 @@ impl CodeLayout {
         let float = QuarkCodeKind::Float;
         let signed = |bits| QuarkCodeKind::Int(Int::signed(bits));
         let unsigned = QuarkCodeKind::Int(Int::UNSIGNED);
-        let plain = E2M1 {
-            factor: 1.0,
-            plain_zero: false,
-        };
+        let plain = E2M1 { factor: 1.0, plain_zero: false };
         let fp4 = float(CodeFormat::E2M1(plain));
         let (e2m3, e3m2) = (float(CodeFormat::E2M3), float(CodeFormat::E3M2));
         let (byte, nibbles) = (LinePacking::Bytes(1), LinePacking::Nibbles { is_reordered });
@@ -179,11 +172,9 @@ impl ScaleSharing {
                 let size = size.filter(|&n| n > 0).map(Self::Group);
                 size.ok_or_else(|| wrong(t, "the config of Quark has no size of its groups"))
             }
-            _ => Err(refused(
-                t,
-                FAMILY,
-                format!("scales `{scheme}` along its axis are not decoded"),
-            )),
+            _ => {
+                Err(refused(t, FAMILY, format!("scales `{scheme}` along its axis are not decoded")))
+            }
         }
     }
 }

@@ -71,17 +71,12 @@ impl RotationSettings {
         }
         settings.read_quark(config);
         let method = config.quant_method();
-        if matches!(
-            method,
-            Some(QuantMethod::Gptq | QuantMethod::Awq | QuantMethod::Qqq)
-        ) {
+        if matches!(method, Some(QuantMethod::Gptq | QuantMethod::Awq | QuantMethod::Qqq)) {
             settings.is_gptqmodel = match config.text(&["rotation"]) {
                 None => false,
                 Some(("hadamard" | "random", _)) => is_online_of_gptqmodel(config)?,
                 Some((other, place)) => {
-                    return Err(format!(
-                        "{place} says rotation `{other}`, which is not known"
-                    ));
+                    return Err(format!("{place} says rotation `{other}`, which is not known"));
                 }
             };
         }
@@ -133,10 +128,8 @@ impl RotationSettings {
         let is_needed =
             self.needs[0] && R1_LAYERS.contains(&last) || self.needs[1] && last == R4_LAYER;
         if is_needed && !is_stored {
-            return Err(
-                "the config says that its inputs are rotated, and its rotation is missing"
-                    .to_owned(),
-            );
+            return Err("the config says that its inputs are rotated, and its rotation is missing"
+                .to_owned());
         }
         if self.is_gptqmodel && module.ends_with("mlp.down_proj") {
             return Ok(Some(AppliedToAll::Inputs));
@@ -201,9 +194,7 @@ fn auto_round(
     let is_by_layer = data_type.starts_with("mx_fp") || data_type.starts_with("nv_fp");
     let is_fused = rotation.get("fuse_online_to_weight") == Some(&Value::Bool(true));
     if !matches!(text("backend"), None | Some("auto" | "transform")) || is_fused || !is_by_layer {
-        return Err(format!(
-            "rotations of `{data_type}` beyond single layers are not known"
-        ));
+        return Err(format!("rotations of `{data_type}` beyond single layers are not known"));
     }
     let block = match rotation.get("block_size") {
         None | Some(Value::Null) => DEFAULT_BLOCK,
@@ -215,9 +206,6 @@ fn auto_round(
     match text("hadamard_type") {
         Some("hadamard") => Ok((block, false)),
         Some("random_hadamard") => Ok((block, true)),
-        other => Err(format!(
-            "the type `{}` is not known",
-            other.unwrap_or_default()
-        )),
+        other => Err(format!("the type `{}` is not known", other.unwrap_or_default())),
     }
 }

@@ -39,10 +39,7 @@ impl<'m> StoredCodes<'m> {
             return Err(refused(t, FAMILY, what));
         }
         let misfit = |as_what: &str| {
-            wrong(
-                t,
-                format!("the config says that its codes are {dtype:?}, which are {as_what}"),
-            )
+            wrong(t, format!("the config says that its codes are {dtype:?}, which are {as_what}"))
         };
         let (stored, as_what) = match dtype {
             SdnqDtype::Int(8) => (Dtype::I8, "I8"),
@@ -68,11 +65,7 @@ impl<'m> StoredCodes<'m> {
             _ => None,
         };
         let count = count.ok_or_else(|| misfit("packed into tensors of another shape"))?;
-        Ok(Self {
-            tensor: *t,
-            dtype,
-            count,
-        })
+        Ok(Self { tensor: *t, dtype, count })
     }
 
     /// Whether codes are stored one after another in bytes of their own, so that the tensor has
@@ -131,10 +124,9 @@ impl<'m> StoredCodes<'m> {
         let bits = usize::from(self.dtype.bits());
         // Codes of one bit have words of their own.
         match bits {
-            2 | 4 | 8 | 16 if (cols * bits).is_multiple_of(8) => Codes::Rows {
-                part: self.tensor.part(),
-                row_bytes: cols * bits / 8,
-            },
+            2 | 4 | 8 | 16 if (cols * bits).is_multiple_of(8) => {
+                Codes::Rows { part: self.tensor.part(), row_bytes: cols * bits / 8 }
+            }
             _ => Codes::Unpacked(self.unpacked(cols)),
         }
     }
@@ -234,26 +226,8 @@ mod tests {
     #[test]
     fn codes_that_fill_whole_words() {
         let together = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16].map(packed_together);
-        let narrow = [
-            (8, 1),
-            (4, 1),
-            (8, 3),
-            (2, 1),
-            (8, 5),
-            (4, 3),
-            (8, 7),
-            (1, 1),
-        ];
-        let wide = [
-            (16, 9),
-            (8, 5),
-            (16, 11),
-            (4, 3),
-            (16, 13),
-            (8, 7),
-            (16, 15),
-            (1, 1),
-        ];
+        let narrow = [(8, 1), (4, 1), (8, 3), (2, 1), (8, 5), (4, 3), (8, 7), (1, 1)];
+        let wide = [(16, 9), (8, 5), (16, 11), (4, 3), (16, 13), (8, 7), (16, 15), (1, 1)];
         assert_eq!(together, *[narrow, wide].as_flattened());
     }
 }

@@ -49,11 +49,7 @@ pub(super) fn of_groups<'m>(
         return grouped(stored, codes, size, grid, scales, zero_points);
     }
     let spread = |stored| -> Box<dyn ScaleMatrix + 'm> {
-        Box::new(KernelScales {
-            stored,
-            places: places.max(1),
-            channels: channels.max(1),
-        })
+        Box::new(KernelScales { stored, places: places.max(1), channels: channels.max(1) })
     };
     let grid = row_groups(shape.cols(), 1);
     let zero_points = zero_points.map(spread);

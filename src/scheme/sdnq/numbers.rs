@@ -33,10 +33,8 @@ impl<'m> SdnqWeight<'_, 'm> {
         match (self.all.at(self.base, part), is_there) {
             (None, true) => self.all.need(&self.t, self.base, part).map(Some),
             (Some(found), false) => {
-                let what = format!(
-                    "its `{}` is there, and by the config it has none",
-                    found.name()
-                );
+                let what =
+                    format!("its `{}` is there, and by the config it has none", found.name());
                 Err(wrong(&self.t, what))
             }
             (found, _) => Ok(found),
@@ -84,10 +82,8 @@ impl<'m> SdnqWeight<'_, 'm> {
                 _ => false,
             };
             if !dims.as_mut().is_none_or(of_entries) || !count.is_multiple_of(entries) {
-                let what = format!(
-                    "its `{}` has no codebooks of {entries} entries",
-                    self.scale.name()
-                );
+                let what =
+                    format!("its `{}` has no codebooks of {entries} entries", self.scale.name());
                 return Err(wrong(&self.t, what));
             }
             count /= entries;
@@ -217,11 +213,7 @@ impl<'m> SdnqWeight<'_, 'm> {
         };
         let mut stored = [scale].into_iter().chain(zero);
         if let Some(odd) = stored.find(|t| t.elements() != expected) {
-            let what = format!(
-                "its `{}` {:?} has not {expected} numbers",
-                odd.name(),
-                odd.shape()
-            );
+            let what = format!("its `{}` {:?} has not {expected} numbers", odd.name(), odd.shape());
             return Err(wrong(&self.t, what));
         }
         let scale = Matrix::of_columns(scale)?;
@@ -229,14 +221,7 @@ impl<'m> SdnqWeight<'_, 'm> {
             let zero = zero.map(Matrix::of_columns).transpose()?;
             let grid = per_tensor(&[rows, cols]);
             let codes_of_rows = codes.rows(cols);
-            return Ok(decoder::grouped(
-                codes_of_rows,
-                codes,
-                [rows, cols],
-                grid,
-                scale,
-                zero,
-            ));
+            return Ok(decoder::grouped(codes_of_rows, codes, [rows, cols], grid, scale, zero));
         }
         if !matches!(codes.dtype, SdnqDtype::Uint(..=8)) {
             let what = "`use_codebook_scale` is decoded only for unsigned integer dtypes of up to eight bits";

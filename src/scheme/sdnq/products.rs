@@ -28,10 +28,9 @@ impl<'m> SdnqWeight<'_, 'm> {
             return Ok(None);
         };
         let [(plain, rank), (transposed, other)] = match (up.shape(), down.shape()) {
-            (&[a, b], &[c, d]) => [
-                ([a, b, c, d] == [rows, b, b, cols], b),
-                ([a, b, c, d] == [a, rows, cols, a], a),
-            ],
+            (&[a, b], &[c, d]) => {
+                [([a, b, c, d] == [rows, b, b, cols], b), ([a, b, c, d] == [a, rows, cols, a], a)]
+            }
             _ => [(false, 0), (false, 0)],
         };
         let is_transposed = match (plain, transposed) {

@@ -22,10 +22,8 @@ impl ScaleMatrix for DecodedMatrix<'_> {
     ) -> Result<()> {
         let (grid, mut buffers) = (self.0.grid(), Buffers::default());
         // A tile may not begin at any column.
-        let tile = Tile {
-            rows: rows.clone(),
-            cols: aligned(cols.clone(), grid.col_align, grid.cols),
-        };
+        let tile =
+            Tile { rows: rows.clone(), cols: aligned(cols.clone(), grid.col_align, grid.cols) };
         self.0.load(&tile, &mut buffers)?;
         let mut values = vec![0.0; tile.values()];
         let into = Out::F32(&mut values);
@@ -108,11 +106,7 @@ mod tests {
             (13..18, 6..9, vec![7, 8, 6, 7, 8]),
         ] {
             let stored = Counted::default();
-            let scales = KernelScales {
-                stored: Box::new(&stored),
-                places: 3,
-                channels: 2,
-            };
+            let scales = KernelScales { stored: Box::new(&stored), places: 3, channels: 2 };
             let mut out = Vec::new();
             let read_all = scales.extend(1..3, cols, &mut Vec::new(), &mut out);
             read_all.unwrap();

@@ -40,21 +40,13 @@ pub(super) struct SdnqShape {
 enum ScaleLayout<'s> {
     One,
     Transposed(usize),
-    Rows {
-        rows: usize,
-        groups: usize,
-        kernel: &'s [usize],
-    },
+    Rows { rows: usize, groups: usize, kernel: &'s [usize] },
 }
 
 impl<'s> ScaleLayout<'s> {
     /// The layout that scales of `shape` have.
     fn of(shape: &'s [usize]) -> Option<Self> {
-        let rows_of = |rows, groups, kernel: &'s [usize]| Self::Rows {
-            rows,
-            groups,
-            kernel,
-        };
+        let rows_of = |rows, groups, kernel: &'s [usize]| Self::Rows { rows, groups, kernel };
         Some(match shape {
             [1] | [1, 1] => Self::One,
             [1, rows] => Self::Transposed(*rows),
@@ -83,10 +75,7 @@ impl SdnqShape {
     ) -> Result<Self> {
         let t = &codes.tensor;
         let misfit = || {
-            let what = format!(
-                "its {} codes do not fit scales of shape {scales:?}",
-                codes.count
-            );
+            let what = format!("its {} codes do not fit scales of shape {scales:?}", codes.count);
             wrong(t, what)
         };
         // Of a convolution whose codes are multiplied, the file has a matrix, and its kernel
@@ -97,18 +86,12 @@ impl SdnqShape {
         }
         let layout = ScaleLayout::of(scales).ok_or_else(misfit)?;
         let mut out = match layout {
-            ScaleLayout::Rows {
-                rows,
-                groups,
-                kernel,
-            } => Self {
-                kernel: kernel.to_vec(),
-                ..Self::of_rows(rows, groups)
-            },
-            ScaleLayout::Transposed(rows) if codes.has_shape() => Self {
-                is_transposed: true,
-                ..Self::of_rows(rows, 1)
-            },
+            ScaleLayout::Rows { rows, groups, kernel } => {
+                Self { kernel: kernel.to_vec(), ..Self::of_rows(rows, groups) }
+            }
+            ScaleLayout::Transposed(rows) if codes.has_shape() => {
+                Self { is_transposed: true, ..Self::of_rows(rows, 1) }
+            }
             ScaleLayout::Transposed(_) => return Err(misfit()),
             ScaleLayout::One if codes.has_shape() => {
                 let found = Self::with_one_scale(t, settings).ok_or_else(misfit)?;
@@ -130,13 +113,7 @@ impl SdnqShape {
 
     /// A matrix of `rows`, whose inputs are not known yet.
     fn of_rows(rows: usize, groups: usize) -> Self {
-        Self {
-            rows,
-            inputs: 0,
-            kernel: vec![],
-            groups,
-            is_transposed: false,
-        }
+        Self { rows, inputs: 0, kernel: vec![], groups, is_transposed: false }
     }
 
     /// The weight, if it has `rows` outputs as far as that is known. Outputs that are neither
@@ -212,13 +189,7 @@ impl SdnqShape {
             true => (second, first),
             false => (first, second),
         };
-        Some(Self {
-            rows,
-            inputs,
-            kernel: vec![],
-            groups: 0,
-            is_transposed,
-        })
+        Some(Self { rows, inputs, kernel: vec![], groups: 0, is_transposed })
     }
 
     /// Whether a transposed convolution `[n, n, k…]` in `g` groups has scales of the same shape,
@@ -280,13 +251,7 @@ mod tests {
 
     #[test]
     fn scales_tell_the_layout() {
-        let rows = |rows, groups, kernel| {
-            Some(ScaleLayout::Rows {
-                rows,
-                groups,
-                kernel,
-            })
-        };
+        let rows = |rows, groups, kernel| Some(ScaleLayout::Rows { rows, groups, kernel });
         for (shape, want) in [
             (&[1, 1][..], Some(ScaleLayout::One)),
             (&[1, 32], Some(ScaleLayout::Transposed(32))),

@@ -26,10 +26,7 @@ impl Assumption<'_> {
     /// The error of a run that takes nothing for granted.
     pub(crate) fn error(&self) -> Option<AnamnesisError> {
         let t = self.tensors.first()?;
-        Some(super::wrong(
-            t,
-            format!("{}; without --strict this is a note", self.what),
-        ))
+        Some(super::wrong(t, format!("{}; without --strict this is a note", self.what)))
     }
 }
 
@@ -38,10 +35,7 @@ pub(super) fn add<'m>(all: &mut Vec<Assumption<'m>>, what: &'static str, t: Tens
     // Few: there is one for a kind of weights.
     match all.iter_mut().find(|assumption| assumption.what == what) {
         Some(assumption) => assumption.tensors.push(t),
-        None => all.push(Assumption {
-            what,
-            tensors: vec![t],
-        }),
+        None => all.push(Assumption { what, tensors: vec![t] }),
     }
 }
 

@@ -75,12 +75,7 @@ mod tests {
     #[test]
     fn memory_is_shared() {
         let data: Vec<u8> = (0..32).collect();
-        let tensor = WholeTensor {
-            name: "x",
-            shape: &[4, 8],
-            dtype: Dtype::U8,
-            data: &data,
-        };
+        let tensor = WholeTensor { name: "x", shape: &[4, 8], dtype: Dtype::U8, data: &data };
         let model = crate::parse_bytes(to_bytes_with(&[tensor], ("format", "pt")).unwrap());
         let model = model.unwrap();
         let tensor = model.tensor("x").unwrap();

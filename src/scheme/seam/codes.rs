@@ -71,12 +71,7 @@ impl CodeFamily {
             // If the range of its exponents fits, which a survey finds.
             (Self::Mxfp4 { .. }, Self::Nvfp4) => Some(Ok(())),
             (
-                Self::Int {
-                    bits,
-                    group,
-                    scales,
-                    is_symmetric,
-                },
+                Self::Int { bits, group, scales, is_symmetric },
                 Self::Int {
                     bits: to_bits,
                     group: to_group,
@@ -131,10 +126,7 @@ pub(crate) struct RelaySource {
 
 impl RelaySource {
     pub(crate) fn new(family: CodeFamily, codes: impl ExtractCodes + 'static) -> Self {
-        Self {
-            family,
-            codes: Box::new(codes),
-        }
+        Self { family, codes: Box::new(codes) }
     }
 }
 
@@ -250,12 +242,8 @@ mod tests {
 
     #[test]
     fn families_that_fit() {
-        let int = |group, scales, is_symmetric| CodeFamily::Int {
-            bits: 4,
-            group,
-            scales,
-            is_symmetric,
-        };
+        let int =
+            |group, scales, is_symmetric| CodeFamily::Int { bits: 4, group, scales, is_symmetric };
         let (half, brain, single) = (TargetDtype::F16, TargetDtype::BF16, TargetDtype::F32);
         let fits = |from: CodeFamily, to| from.fits(to).map(|fit| fit.is_ok());
         assert_eq!(fits(int(32, half, true), int(32, half, false)), Some(true));
@@ -265,24 +253,10 @@ mod tests {
         for (from, to) in [(half, brain), (brain, half), (single, half)] {
             assert_eq!(fits(int(32, from, true), int(32, to, true)), Some(false));
         }
-        assert_eq!(
-            fits(
-                int(32, half, true),
-                CodeFamily::Mxfp4 {
-                    top: TopExponent::Power
-                }
-            ),
-            None
-        );
+        assert_eq!(fits(int(32, half, true), CodeFamily::Mxfp4 { top: TopExponent::Power }), None);
         let mxfp4 = |top| CodeFamily::Mxfp4 { top };
-        assert_eq!(
-            fits(mxfp4(TopExponent::Nan), mxfp4(TopExponent::Power)),
-            Some(true)
-        );
-        let codes = GroupCodes {
-            exponents: vec![254, 0, 255, 3],
-            ..GroupCodes::default()
-        };
+        assert_eq!(fits(mxfp4(TopExponent::Nan), mxfp4(TopExponent::Power)), Some(true));
+        let codes = GroupCodes { exponents: vec![254, 0, 255, 3], ..GroupCodes::default() };
         assert_eq!(
             mxfp4(TopExponent::Power)
                 .first_difference(mxfp4(TopExponent::Infinity), &codes)

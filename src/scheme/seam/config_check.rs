@@ -73,59 +73,22 @@ const E5M2: StatedCodes = StatedCodes::Float(8, Some(Fp8Format::E5M2));
 ///
 /// Source: modelopt `export/quant_utils.py` (`process_layer_quant_config`).
 const ALGORITHMS: &[Algorithm] = &[
-    (
-        "FP8_PER_CHANNEL_PER_TOKEN",
-        E4M3,
-        Some(Granularity::Channel),
-    ),
-    (
-        "FP8_PB_WO",
-        E4M3,
-        Some(Granularity::Block {
-            rows: 128,
-            cols: 128,
-        }),
-    ),
+    ("FP8_PER_CHANNEL_PER_TOKEN", E4M3, Some(Granularity::Channel)),
+    ("FP8_PB_WO", E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
     // TensorRT-LLM's name for `FP8_PB_WO`.
-    (
-        "FP8_BLOCK_SCALES",
-        E4M3,
-        Some(Granularity::Block {
-            rows: 128,
-            cols: 128,
-        }),
-    ),
-    (
-        "FP8_PB_REAL",
-        E4M3,
-        Some(Granularity::Block {
-            rows: 128,
-            cols: 128,
-        }),
-    ),
+    ("FP8_BLOCK_SCALES", E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
+    ("FP8_PB_REAL", E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
     ("FP8", E4M3, Some(Granularity::Tensor)),
     ("MXFP8", E4M3, Some(Granularity::Group(32))),
     ("NVFP4", StatedCodes::Float(4, None), None),
     ("W4A16_NVFP4", StatedCodes::Float(4, None), None),
     ("W4A8_NVFP4_FP8", StatedCodes::Float(4, None), None),
-    (
-        "W4A8_MXFP4_FP8",
-        StatedCodes::Float(4, None),
-        Some(Granularity::Group(32)),
-    ),
-    (
-        "MXFP4",
-        StatedCodes::Float(4, None),
-        Some(Granularity::Group(32)),
-    ),
+    ("W4A8_MXFP4_FP8", StatedCodes::Float(4, None), Some(Granularity::Group(32))),
+    ("MXFP4", StatedCodes::Float(4, None), Some(Granularity::Group(32))),
     ("W4A16_AWQ", StatedCodes::Int(4), None),
     ("W4A8_AWQ", StatedCodes::Int(4), None),
     ("W8A16", StatedCodes::Int(8), Some(Granularity::Channel)),
-    (
-        "W8A8_SQ_PER_CHANNEL",
-        StatedCodes::Int(8),
-        Some(Granularity::Channel),
-    ),
+    ("W8A8_SQ_PER_CHANNEL", StatedCodes::Int(8), Some(Granularity::Channel)),
 ];
 
 /// What the config says of a weight: a value, and how the config puts it.
@@ -171,14 +134,8 @@ const WORDS: &[(&str, StatedCodes)] = &[
     ("mx_fp4", StatedCodes::Float(4, None)),
     ("float8_e4m3fn", E4M3),
     ("float8_e5m2", E5M2),
-    (
-        "float8_e4m3fnuz",
-        StatedCodes::Float(8, Some(Fp8Format::E4M3Fnuz)),
-    ),
-    (
-        "float8_e5m2fnuz",
-        StatedCodes::Float(8, Some(Fp8Format::E5M2Fnuz)),
-    ),
+    ("float8_e4m3fnuz", StatedCodes::Float(8, Some(Fp8Format::E4M3Fnuz))),
+    ("float8_e5m2fnuz", StatedCodes::Float(8, Some(Fp8Format::E5M2Fnuz))),
 ];
 
 /// Methods that have one type of codes, unless a word says another: fbgemm `quantize_fp8_per_row`,
@@ -225,10 +182,7 @@ fn codes(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement<
 /// Which values share a scale.
 fn scales(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement<Granularity>> {
     if method == Some(&QuantMethod::FbgemmFp8) {
-        return state(
-            Granularity::Channel,
-            "the config says FBGEMM, which has one a row".into(),
-        );
+        return state(Granularity::Channel, "the config says FBGEMM, which has one a row".into());
     }
     let group = || {
         let (size, _) = module.int(&["group_size"])?;
@@ -238,10 +192,9 @@ fn scales(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement
             .map(Granularity::Group)
     };
     if let Some((row, name)) = algorithm(module) {
-        let of_blocks = module.block_side().map(|side| Granularity::Block {
-            rows: side,
-            cols: side,
-        });
+        let of_blocks = module
+            .block_side()
+            .map(|side| Granularity::Block { rows: side, cols: side });
         let value = of_blocks.or(row.2).or_else(group)?;
         return state(value, format!("the config says `{name}` with {value}"));
     }
@@ -383,14 +336,9 @@ fn check_entry(group: &Group<'_>, module: &Module<'_>, all: &Index<'_>) -> Resul
     };
     let differs = |stated: Granularity| extent(stated, [rows, cols]) != extent(found, [rows, cols]);
     if let Some(says) = denies_blocks(method, module)
-        && [
-            Granularity::Tensor,
-            Granularity::Channel,
-            by_column,
-            by_half,
-        ]
-        .into_iter()
-        .all(differs)
+        && [Granularity::Tensor, Granularity::Channel, by_column, by_half]
+            .into_iter()
+            .all(differs)
     {
         let what = format!("{says} without blocks, and its tensors have {found}");
         return Err(wrong(t, what));

@@ -43,11 +43,7 @@ pub(crate) struct StoredRows {
 impl StoredRows {
     /// Stored rows each of which has values of all rows of the grid.
     pub(crate) fn of_one(row_bits: usize, cols: usize) -> Self {
-        Self {
-            row_bits,
-            cols,
-            matrix_rows: usize::MAX,
-        }
+        Self { row_bits, cols, matrix_rows: usize::MAX }
     }
 }
 
@@ -288,10 +284,7 @@ impl Window<'_> {
     }
 
     fn inner_tile(&self, tile: &Tile) -> Tile {
-        Tile {
-            rows: self.inner_rows(&tile.rows),
-            cols: tile.cols.clone(),
-        }
+        Tile { rows: self.inner_rows(&tile.rows), cols: tile.cols.clone() }
     }
 }
 
@@ -299,10 +292,7 @@ impl Decode for Window<'_> {
     fn grid(&self) -> Grid {
         // Only the number of rows differs. The alignments stay the stack's, so `first` has to be a
         // multiple of `row_align`. It is 1 in MLX and ggml, whose stacks are taken apart.
-        Grid {
-            rows: self.rows,
-            ..self.inner.grid()
-        }
+        Grid { rows: self.rows, ..self.inner.grid() }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
@@ -317,13 +307,8 @@ impl Decode for Window<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        self.inner.decode(
-            &self.inner_tile(tile),
-            self.inner_rows(&rows),
-            buffers,
-            level,
-            out,
-        );
+        self.inner
+            .decode(&self.inner_tile(tile), self.inner_rows(&rows), buffers, level, out);
     }
 
     fn stored_dtype(&self) -> Option<TargetDtype> {

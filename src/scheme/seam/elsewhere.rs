@@ -130,8 +130,5 @@ impl Elsewhere {
 
 /// An error about `t`, whose `part` lies in another shard.
 pub(crate) fn in_other_shard(t: &Tensor<'_>, part: &str) -> AnamnesisError {
-    wrong(
-        t,
-        format!("the index has its `{part}` in another shard; give the directory instead"),
-    )
+    wrong(t, format!("the index has its `{part}` in another shard; give the directory instead"))
 }

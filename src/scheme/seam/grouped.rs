@@ -63,10 +63,7 @@ impl CodeFormat {
 
     /// Whether unpacked codes take two bytes.
     fn is_wide(self) -> bool {
-        matches!(
-            self,
-            Self::WideMinifloat(_) | Self::WideInt(_) | Self::F16 | Self::BF16
-        )
+        matches!(self, Self::WideMinifloat(_) | Self::WideInt(_) | Self::F16 | Self::BF16)
     }
 
     /// The format of FP8 codes.
@@ -251,25 +248,11 @@ impl Decode for Grouped<'_> {
                 (layout.align(), layout.transposed())
             }
         };
-        Grid {
-            rows: self.rows,
-            cols: self.cols,
-            row_align,
-            col_align,
-            load_bits,
-            transposed,
-        }
+        Grid { rows: self.rows, cols: self.cols, row_align, col_align, load_bits, transposed }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            bytes,
-            scales,
-            zeros,
-            staging,
-            row,
-            ..
-        } = buffers;
+        let Buffers { bytes, scales, zeros, staging, row, .. } = buffers;
         match &self.codes {
             Codes::Rows { part, row_bytes } => {
                 // A tile begins at a multiple of 32 codes, so the first bit is the first of a byte

@@ -65,12 +65,7 @@ impl<'m> Leftovers<'_, 'm> {
         match self.check_plain(&t) {
             Ok(()) => out.items.push(ResolvedItem::Plain(t.into())),
             Err((role, error)) => {
-                let problem = Problem {
-                    tensor: t,
-                    role,
-                    scheme: QuantScheme::Unquantized,
-                    error,
-                };
+                let problem = Problem { tensor: t, role, scheme: QuantScheme::Unquantized, error };
                 if self.blame || role == TensorRole::Quantized {
                     out.problems.push(problem);
                 } else {
@@ -145,10 +140,7 @@ impl<'m> Leftovers<'_, 'm> {
         if is_companion {
             Err((
                 TensorRole::Scale,
-                wrong(
-                    t,
-                    "the config says that the model is quantized, and no weight goes with it",
-                ),
+                wrong(t, "the config says that the model is quantized, and no weight goes with it"),
             ))
         } else {
             let method = config.method().unwrap_or_else(|| "quantized".to_owned());

@@ -66,25 +66,16 @@ impl<'m> Floats<'m> {
         // U8 is an exponent here. Formats that store E4M3 under U8 call `fp8` instead: nothing in
         // the bytes tells the two apart.
         match t.dtype() {
-            Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
-                part: t.part(),
-                dtype: t.dtype(),
-                exponents: ExponentForm::Plain,
-            }),
-            _ => Err(wrong(
-                t,
-                "scales are F32, F16, BF16, F8_E8M0 or U8 exponents",
-            )),
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => {
+                Ok(Self { part: t.part(), dtype: t.dtype(), exponents: ExponentForm::Plain })
+            }
+            _ => Err(wrong(t, "scales are F32, F16, BF16, F8_E8M0 or U8 exponents")),
         }
     }
 
     /// U8 exponents, each read as half of its power of two.
     pub(crate) fn half_exponents(t: &Tensor<'m>) -> Self {
-        Self {
-            part: t.part(),
-            dtype: Dtype::U8,
-            exponents: ExponentForm::Half,
-        }
+        Self { part: t.part(), dtype: Dtype::U8, exponents: ExponentForm::Half }
     }
 
     /// Exponents of which byte 0 is zero and byte 255 infinity, as in comfy-kitchen `e8m0_to_f32`.
@@ -104,11 +95,9 @@ impl<'m> Floats<'m> {
     /// E4M3, also under dtype U8.
     pub(crate) fn fp8(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
-            Dtype::F8E4M3 | Dtype::U8 => Ok(Self {
-                part: t.part(),
-                dtype: Dtype::F8E4M3,
-                exponents: ExponentForm::Plain,
-            }),
+            Dtype::F8E4M3 | Dtype::U8 => {
+                Ok(Self { part: t.part(), dtype: Dtype::F8E4M3, exponents: ExponentForm::Plain })
+            }
             _ => Err(wrong(t, "scales of these blocks are F8_E4M3")),
         }
     }
@@ -116,22 +105,16 @@ impl<'m> Floats<'m> {
     /// Accepts F32, F16 and BF16.
     pub(crate) fn ieee(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
-            Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(Self {
-                part: t.part(),
-                dtype: t.dtype(),
-                exponents: ExponentForm::Plain,
-            }),
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 => {
+                Ok(Self { part: t.part(), dtype: t.dtype(), exponents: ExponentForm::Plain })
+            }
             _ => Err(wrong(t, "scales are F32, F16 or BF16")),
         }
     }
 
     /// BF16 under dtype F16.
     pub(crate) fn bf16_as_f16(t: &Tensor<'m>) -> Self {
-        Self {
-            part: t.part(),
-            dtype: Dtype::BF16,
-            exponents: ExponentForm::Plain,
-        }
+        Self { part: t.part(), dtype: Dtype::BF16, exponents: ExponentForm::Plain }
     }
 
     /// Dtype that the values are stored in.
@@ -150,13 +133,7 @@ impl<'m> Floats<'m> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let size = self.dtype.bits() / 8;
-        read(
-            &self.part,
-            stride * size,
-            rows,
-            cols.start * size..cols.end * size,
-            staging,
-        )?;
+        read(&self.part, stride * size, rows, cols.start * size..cols.end * size, staging)?;
         // The staging buffer holds whole values, so `as_chunks` leaves no remainder.
         match self.dtype {
             Dtype::F32 => out.extend(staging.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),

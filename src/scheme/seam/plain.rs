@@ -39,12 +39,7 @@ impl<'m> PlainFloats<'m> {
         }
         // A scalar is a matrix of one value: its shape is empty, and an empty product is 1.
         let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));
-        Some(Self {
-            part: t.part(),
-            dtype: t.dtype(),
-            rows: outer.iter().product(),
-            cols,
-        })
+        Some(Self { part: t.part(), dtype: t.dtype(), rows: outer.iter().product(), cols })
     }
 
     /// The decoder of the first `n` values of the vector `t`; `None` if `t` has another dtype, or
@@ -59,12 +54,7 @@ impl<'m> PlainFloats<'m> {
     pub(crate) fn in_bytes(t: &Tensor<'m>, dtype: Dtype, shape: &[usize]) -> Option<Self> {
         TargetDtype::of(dtype)?;
         let (rows, cols) = rows_and_cols(shape);
-        Some(Self {
-            part: t.part(),
-            dtype,
-            rows,
-            cols,
-        })
+        Some(Self { part: t.part(), dtype, rows, cols })
     }
 
     /// Bytes of a value.
@@ -105,14 +95,7 @@ impl Decode for PlainFloats<'_> {
         let width = tile.cols.len() * self.size();
         let first = (rows.start - tile.rows.start) * width;
         let bytes = &buffers.bytes[first..first + rows.len() * width];
-        dispatch(
-            level,
-            &Widen {
-                dtype: self.dtype,
-                bytes,
-            },
-            out,
-        );
+        dispatch(level, &Widen { dtype: self.dtype, bytes }, out);
     }
 
     fn stored_dtype(&self) -> Option<TargetDtype> {

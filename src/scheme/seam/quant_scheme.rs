@@ -128,11 +128,7 @@ impl fmt::Display for CodeType {
             Self::Fp8 => f.write_str("FP8"),
             Self::Fp16 => f.write_str("FP16"),
             Self::Bf16 => f.write_str("BF16"),
-            Self::Minifloat {
-                exponent,
-                mantissa,
-                is_signed,
-            } => {
+            Self::Minifloat { exponent, mantissa, is_signed } => {
                 let (prefix, bits) = (if is_signed { "" } else { "U" }, u8::from(is_signed));
                 let bits = bits + exponent + mantissa;
                 write!(f, "{prefix}FP{bits} (E{exponent}M{mantissa})")
@@ -247,10 +243,7 @@ impl QuantScheme {
                 | Self::PerChannelFp8 { .. }
                 | Self::PerTensorFp8 { .. }
                 | Self::CastFp8 { .. }
-                | Self::Grouped {
-                    codes: CodeType::Int(8),
-                    ..
-                }
+                | Self::Grouped { codes: CodeType::Int(8), .. }
         )
     }
 
@@ -331,11 +324,7 @@ impl fmt::Display for QuantScheme {
                 f.write_str("NVIDIA NVFP4 (compressed-tensors), 16-value blocks")
             }
             Self::Qnat => f.write_str("QNAT NF4 (qlora-rs)"),
-            Self::Grouped {
-                family,
-                codes,
-                scales,
-            } => write!(f, "{family} {codes}, {scales}"),
+            Self::Grouped { family, codes, scales } => write!(f, "{family} {codes}, {scales}"),
             Self::Sparse => f.write_str("Sparse (compressed-tensors bitmask)"),
             Self::DFloat11 => f.write_str("DFloat11 (BF16, exponents Huffman-coded)"),
             Self::Exl2 => f.write_str("EXL2, groups of 2 to 8 bits"),
@@ -343,14 +332,10 @@ impl fmt::Display for QuantScheme {
                 let half = if *has_half_bit { ".5" } else { "" };
                 write!(f, "EXL3, {bits}{half}-bit trellis")
             }
-            Self::Vectors {
-                family,
-                bits,
-                values,
-            } => write!(f, "{family}, {bits} bits for {values} values"),
-            Self::Ggml {
-                dtype: dtype @ Dtype::UnknownGgml(_),
-            } => write!(f, "GGUF {dtype}"),
+            Self::Vectors { family, bits, values } => {
+                write!(f, "{family}, {bits} bits for {values} values")
+            }
+            Self::Ggml { dtype: dtype @ Dtype::UnknownGgml(_) } => write!(f, "GGUF {dtype}"),
             Self::Ggml { dtype } => write!(f, "GGUF {dtype}, {}-value blocks", dtype.block_size()),
             Self::Other(name) => f.write_str(name),
         }

@@ -122,10 +122,7 @@ struct Block {
 impl ReadAhead {
     /// Holds nothing yet. Takes memory from `pool`, and gives it back.
     pub(crate) fn new(pool: Arc<BlockPool>) -> Self {
-        Self {
-            pool,
-            ..Self::default()
-        }
+        Self { pool, ..Self::default() }
     }
 
     /// Takes the place of the rectangle before: holds what its tiles want of it, which are below
@@ -317,10 +314,7 @@ fn matrices_of(tiles: &[StoredRectangle<'_>]) -> Vec<Matrix> {
     let matrix = |(number, last): (usize, &StoredPiece<'_>)| {
         let pieces = tiles.iter().filter_map(|tile| tile.pieces().nth(number));
         let starts = pieces.map(|piece| piece.bytes.start);
-        Matrix {
-            tensor: last.part.identity(),
-            bounds: starts.chain([last.bytes.end]).collect(),
-        }
+        Matrix { tensor: last.part.identity(), bounds: starts.chain([last.bytes.end]).collect() }
     };
     last.pieces().enumerate().map(matrix).collect()
 }

@@ -135,10 +135,7 @@ impl Problem<'_> {
     fn is_of_model(&self) -> bool {
         let scheme = self.scheme;
         self.role == TensorRole::Passthrough
-            || matches!(
-                scheme,
-                QuantScheme::Other("unknown scheme" | "transformed weights")
-            )
+            || matches!(scheme, QuantScheme::Other("unknown scheme" | "transformed weights"))
     }
 }
 
@@ -176,11 +173,8 @@ impl<'m> Resolution<'m> {
         let schemes = registry.candidates(model);
         let all = Index::new(model, &schemes);
         let mut out = Self::default();
-        let Claims {
-            owner,
-            mut groups,
-            has_common_names,
-        } = out.claim_all(&all, &schemes, registry);
+        let Claims { owner, mut groups, has_common_names } =
+            out.claim_all(&all, &schemes, registry);
         // A failed claim leaves its companions without an owner. They would be reported as further
         // problems, which hide the first: after a failed claim, unclaimed companions are not
         // blamed.
@@ -249,19 +243,12 @@ impl<'m> Resolution<'m> {
         registry: &Registry,
     ) -> Claims<'m> {
         let count = all.model.tensors.len();
-        let mut claims = Claims {
-            owner: vec![None; count],
-            groups: Vec::new(),
-            has_common_names: false,
-        };
+        let mut claims =
+            Claims { owner: vec![None; count], groups: Vec::new(), has_common_names: false };
         claims.groups.resize_with(count, || None);
         for t in all.model.tensors() {
-            let problem = |scheme, error| Problem {
-                tensor: t,
-                role: TensorRole::Quantized,
-                scheme,
-                error,
-            };
+            let problem =
+                |scheme, error| Problem { tensor: t, role: TensorRole::Quantized, scheme, error };
             match claim(&t, all, schemes) {
                 Ok(Some((scheme, group))) => {
                     // Two weights that both name a tensor as theirs cannot both be right, and
@@ -356,12 +343,8 @@ impl<'m> Resolution<'m> {
         );
         let error = refused(&tensor, &scheme, what);
         let scheme = QuantScheme::Other("unknown scheme");
-        self.problems.push(Problem {
-            tensor,
-            role: TensorRole::Passthrough,
-            scheme,
-            error,
-        });
+        self.problems
+            .push(Problem { tensor, role: TensorRole::Passthrough, scheme, error });
     }
 
     /// The groups among the items, in order.

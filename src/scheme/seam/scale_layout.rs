@@ -43,14 +43,7 @@ pub(crate) fn fit(
     all: &Index<'_>,
 ) -> Result<ScaleGrid> {
     let misfit = |what: String| {
-        wrong(
-            t,
-            format!(
-                "its scale `{}` {:?} does not fit: {what}",
-                scale.name(),
-                scale.shape()
-            ),
-        )
+        wrong(t, format!("its scale `{}` {:?} does not fit: {what}", scale.name(), scale.shape()))
     };
     // A weight without values, such as the share of an expert that a rank does not hold, has no
     // scales or one that scales nothing.
@@ -195,10 +188,7 @@ pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
         .zip(scale_rows)
         .position(|(dim, n)| dim != n)
         .unwrap_or(rows.len());
-    let (dim, n) = (
-        rows.get(cut).copied().unwrap_or(1),
-        scale_rows.get(cut).copied().unwrap_or(1),
-    );
+    let (dim, n) = (rows.get(cut).copied().unwrap_or(1), scale_rows.get(cut).copied().unwrap_or(1));
     // Behind the cut dimension a scale for each index would need blocks of rows that are not
     // adjacent.
     if scale_rows.iter().skip(cut + 1).any(|&n| n != 1) {
@@ -262,11 +252,7 @@ fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
     }
     // The scales are as many as the leading dimensions have indices, so the quotient is exact.
     let block_rows = (whole.matrix_rows / scale.elements()).max(1);
-    Some(ScaleGrid {
-        matrix_rows: block_rows,
-        block_rows,
-        ..whole
-    })
+    Some(ScaleGrid { matrix_rows: block_rows, block_rows, ..whole })
 }
 
 /// Whether the rows of a stack of this name are those of two projections.
@@ -319,13 +305,7 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
         // with it in `fit`, whose message names both.
         None => infer([*n, *k], [*rows, *cols])?,
     };
-    Some(ScaleGrid {
-        matrix_rows: *n,
-        block_rows,
-        block_cols,
-        rows_per_matrix: *rows,
-        cols: *cols,
-    })
+    Some(ScaleGrid { matrix_rows: *n, block_rows, block_cols, rows_per_matrix: *rows, cols: *cols })
 }
 
 /// The grid of ModelOpt's 128 × 128 blocks, whose scales are `[rows, 1, cols, 1]`: a reduction that

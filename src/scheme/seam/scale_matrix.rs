@@ -104,11 +104,7 @@ pub(crate) struct Transposed<'m> {
 impl<'m> Transposed<'m> {
     /// Floats that are stored as `cols` rows of `rows` each, for every matrix of the stack.
     pub(crate) fn of_floats(floats: Floats<'m>, rows: usize, cols: usize) -> Self {
-        Self {
-            inner: Box::new(Matrix { floats, cols: rows }),
-            rows,
-            cols,
-        }
+        Self { inner: Box::new(Matrix { floats, cols: rows }), rows, cols }
     }
 }
 
@@ -159,13 +155,8 @@ impl ScaleMatrix for PairMember<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let mut both = Vec::new();
-        self.pairs.extend(
-            self.cols * 2,
-            rows,
-            cols.start * 2..cols.end * 2,
-            staging,
-            &mut both,
-        )?;
+        self.pairs
+            .extend(self.cols * 2, rows, cols.start * 2..cols.end * 2, staging, &mut both)?;
         out.extend(both.iter().skip(usize::from(self.is_second)).step_by(2));
         Ok(())
     }
@@ -259,13 +250,7 @@ impl ScaleMatrix for GroupIndexed<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         // One row, hence any stride of at least `cols.end` indices serves.
-        read(
-            &self.index,
-            cols.end * 4,
-            0..1,
-            cols.start * 4..cols.end * 4,
-            staging,
-        )?;
+        read(&self.index, cols.end * 4, 0..1, cols.start * 4..cols.end * 4, staging)?;
         let index: Vec<usize> = staging
             .as_chunks()
             .0

@@ -124,16 +124,8 @@ fn check_bias(group: &Group<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     // ComfyUI pads the rows of blocks to whole tiles of the product, and not the bias (comfy-kitchen
     // `nvfp4` and `mxfp8`).
     let tile = match group.scheme {
-        QuantScheme::Grouped {
-            family: "ComfyUI",
-            codes: CodeType::Nvfp4,
-            ..
-        } => 16,
-        QuantScheme::Grouped {
-            family: "ComfyUI",
-            codes: CodeType::Mxfp8,
-            ..
-        } => 32,
+        QuantScheme::Grouped { family: "ComfyUI", codes: CodeType::Nvfp4, .. } => 16,
+        QuantScheme::Grouped { family: "ComfyUI", codes: CodeType::Mxfp8, .. } => 32,
         _ => 1,
     };
     let is_padded = n.checked_next_multiple_of(tile) == Some(*outputs);
@@ -147,11 +139,8 @@ fn check_bias(group: &Group<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     if is_padded || n == *outputs || n == *inner && (!rest.is_empty() || is_conv_1d) {
         return Ok(());
     }
-    let what = format!(
-        "its shape is {:?}, and its bias `{}` has {n} values",
-        group.shape,
-        bias.name()
-    );
+    let what =
+        format!("its shape is {:?}, and its bias `{}` has {n} values", group.shape, bias.name());
     Err(wrong(&group.parts[0].1, what))
 }
 
@@ -172,9 +161,7 @@ fn check_sizes(group: &Group<'_>, module: &str, all: &Index<'_>) -> Result<()> {
     if all.is_of_other_model(module, [rows, cols]) {
         return Ok(());
     }
-    let what = format!(
-        "its shape is {:?}, and config.json says [{outputs}, {inputs}]",
-        group.shape
-    );
+    let what =
+        format!("its shape is {:?}, and config.json says [{outputs}, {inputs}]", group.shape);
     Err(wrong(&group.parts[0].1, what))
 }

@@ -48,10 +48,8 @@ mod tests {
 
     #[test]
     fn a_table_is_loaded_once_for_its_owner() {
-        let (mut table, [first, second]) = (
-            TileTable::default(),
-            [(); 2].map(|()| TableOwner::default()),
-        );
+        let (mut table, [first, second]) =
+            (TileTable::default(), [(); 2].map(|()| TableOwner::default()));
         let mut load = |owner: &TableOwner, value: Option<f32>| {
             let mut is_filled = false;
             let loaded = table.load(owner, |values| {

@@ -15,17 +15,11 @@ pub(crate) fn values_of_rows(
     rows: Range<usize>,
     dtype: TargetDtype,
 ) -> Result<Vec<f32>> {
-    let tile = Tile {
-        rows,
-        cols: 0..decoder.grid().cols,
-    };
+    let tile = Tile { rows, cols: 0..decoder.grid().cols };
     let (mut buffers, mut rounded) = (Buffers::default(), Vec::new());
     let mut values = vec![0.0; tile.values()];
     decoder.load(&tile, &mut buffers)?;
-    let widening = Widening {
-        dtype,
-        level: Level::default(),
-    };
+    let widening = Widening { dtype, level: Level::default() };
     let all = (&tile, tile.rows.clone());
     widening.decode(decoder, all, &buffers, &mut rounded, &mut values);
     Ok(values)

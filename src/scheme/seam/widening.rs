@@ -45,10 +45,7 @@ impl Widening {
         rounded: &mut Vec<u32>,
         out: &mut [f32],
     ) {
-        let widen = Widen {
-            dtype: stored.dtype(),
-            bytes,
-        };
+        let widen = Widen { dtype: stored.dtype(), bytes };
         self.fill(Some(stored), rounded, out, |out| {
             dispatch(self.level, &widen, out);
         });

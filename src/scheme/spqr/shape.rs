@@ -61,10 +61,6 @@ impl SpqrShape {
         if !is_known || !is_whole {
             return Err(misfit());
         }
-        Ok(Self {
-            rows,
-            cols,
-            rows_per_offset,
-        })
+        Ok(Self { rows, cols, rows_per_offset })
     }
 }

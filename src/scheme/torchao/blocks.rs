@@ -14,10 +14,7 @@ use crate::scheme::seam::scale_matrix::{Matrix, NestedOp, NestedScales, ScaleMat
 use crate::scheme::seam::{CodeType, Floats, Granularity, TensorRole, refused, wrong};
 use crate::{Dtype, Result};
 
-const FP4: CodeFormat = CodeFormat::E2M1(E2M1 {
-    factor: 1.0,
-    plain_zero: false,
-});
+const FP4: CodeFormat = CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: false });
 
 impl<'m> TorchaoLayer<'_, 'm> {
     pub(super) fn nvfp4(&mut self) -> Result<TorchaoDecoder<'m>> {
@@ -53,10 +50,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
                 unit: 1.0,
             });
         }
-        let stored = Codes::Rows {
-            part: self.t.part(),
-            row_bytes,
-        };
+        let stored = Codes::Rows { part: self.t.part(), row_bytes };
         let decoder = Grouped::scaled(stored, 4, FP4, [rows, cols], grid, scales);
         Ok(TorchaoDecoder {
             codes: CodeType::Nvfp4,
@@ -95,17 +89,9 @@ impl<'m> TorchaoLayer<'_, 'm> {
         let (rows, cols) = rows_and_cols(&shape);
         let group = self.block_of(32)?;
         let (scales, grid) = self.block_scales(&scale, Floats::new(&scale)?, &shape, group)?;
-        let stored = Codes::Rows {
-            part: self.t.part(),
-            row_bytes,
-        };
+        let stored = Codes::Rows { part: self.t.part(), row_bytes };
         let decoder = Grouped::scaled(stored, bits, code_format, [rows, cols], grid, scales);
-        Ok(TorchaoDecoder {
-            codes,
-            scales: Granularity::Group(group),
-            shape,
-            decoder,
-        })
+        Ok(TorchaoDecoder { codes, scales: Granularity::Group(group), shape, decoder })
     }
 
     /// The block size of the metadata, which is `size` in the format.
@@ -149,16 +135,9 @@ impl<'m> TorchaoLayer<'_, 'm> {
             return Err(self.misfit(scale));
         }
         let scales: Box<dyn ScaleMatrix + 'm> = if swizzled {
-            Box::new(TiledScales {
-                floats,
-                rows,
-                cols: blocks,
-            })
+            Box::new(TiledScales { floats, rows, cols: blocks })
         } else {
-            Box::new(Matrix {
-                floats,
-                cols: blocks,
-            })
+            Box::new(Matrix { floats, cols: blocks })
         };
         Ok((scales, row_groups(cols, group)))
     }

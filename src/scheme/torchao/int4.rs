@@ -25,15 +25,9 @@ impl<'m> TorchaoLayer<'_, 'm> {
         // The stored shape proves the width. A shape in the metadata is only checked.
         let declared = self.dims("shape");
         if !declared.is_empty() && declared != shape {
-            return Err(wrong(
-                &self.t,
-                format!("its metadata say that its shape is {declared:?}"),
-            ));
+            return Err(wrong(&self.t, format!("its metadata say that its shape is {declared:?}")));
         }
-        let (group, outputs) = (
-            self.group_size()?,
-            shape.iter().nth_back(1).copied().unwrap_or(1),
-        );
+        let (group, outputs) = (self.group_size()?, shape.iter().nth_back(1).copied().unwrap_or(1));
         let (scale, zero) = (
             self.need_part(TensorRole::Scale, "scale")?,
             self.need_part(TensorRole::ZeroPoint, "zero_point")?,
@@ -49,29 +43,17 @@ impl<'m> TorchaoLayer<'_, 'm> {
         }
         // Scales are stored as [groups, out]; the decoder takes [out, groups].
         let transposed = |inner| {
-            Box::new(Transposed {
-                inner,
-                rows: outputs,
-                cols: groups,
-            }) as Box<dyn ScaleMatrix + 'm>
+            Box::new(Transposed { inner, rows: outputs, cols: groups }) as Box<dyn ScaleMatrix + 'm>
         };
         let floats = |t: &Tensor<'m>| {
-            Floats::ieee(t).map(|floats| {
-                Box::new(Matrix {
-                    floats,
-                    cols: outputs,
-                })
-            })
+            Floats::ieee(t).map(|floats| Box::new(Matrix { floats, cols: outputs }))
         };
         let code_format = CodeFormat::Int(if is_signed {
             Int::signed(4)
         } else {
             Int::UNSIGNED
         });
-        let stored = Codes::Rows {
-            part: self.t.part(),
-            row_bytes,
-        };
+        let stored = Codes::Rows { part: self.t.part(), row_bytes };
         let grid = row_groups(cols, group);
         let mut decoder = Grouped::scaled(
             stored,

@@ -105,14 +105,8 @@ fn insert(
 }
 
 /// Ends of the names of parts. One that ends with another stands before it.
-const PARTS: [&str; 6] = [
-    "_qdata",
-    "_scale_and_zero",
-    "_per_tensor_scale",
-    "_act_pre_scale",
-    "_zero_point",
-    "_scale",
-];
+const PARTS: [&str; 6] =
+    ["_qdata", "_scale_and_zero", "_per_tensor_scale", "_act_pre_scale", "_zero_point", "_scale"];
 
 /// The parameter that has a part called `name`: `M.P` of `M._P_qdata`.
 fn parameter_of_part(name: &str) -> Option<String> {

@@ -89,10 +89,7 @@ mod tests {
     fn names_that_end_alike() {
         let lost = [
             parameter("model.language_model.layers.0.self_attn.q_proj.weight", "A"),
-            parameter(
-                "model.vision_tower.encoder.layers.0.self_attn.q_proj.weight",
-                "B",
-            ),
+            parameter("model.vision_tower.encoder.layers.0.self_attn.q_proj.weight", "B"),
             parameter("model.layers.1.mlp.experts.down_proj", "C"),
             parameter("model.a.layers.2.q_proj.weight", "D"),
             parameter("model.b.layers.2.q_proj.weight", "D"),
@@ -102,18 +99,9 @@ mod tests {
         let lost = LostParameters::new(lost.iter());
         let class = |name: &str| lost.find(name).map(|found| found.description.class.clone());
         for (name, want) in [
-            (
-                "language_model.model.layers.0.self_attn.q_proj.weight",
-                Some("A"),
-            ),
-            (
-                "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj.weight",
-                Some("B"),
-            ),
-            (
-                "model.layers.1.block_sparse_moe.experts.down_proj",
-                Some("C"),
-            ),
+            ("language_model.model.layers.0.self_attn.q_proj.weight", Some("A")),
+            ("vision_tower.vision_model.encoder.layers.0.self_attn.q_proj.weight", Some("B")),
+            ("model.layers.1.block_sparse_moe.experts.down_proj", Some("C")),
             ("layers.2.q_proj.weight", Some("D")),
             ("layers.3.q_proj.weight", None),
             ("model.layers.4.q_proj.weight", None),

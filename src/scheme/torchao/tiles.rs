@@ -63,21 +63,10 @@ pub(super) fn decoder<'m>(
     };
     let pairs = Floats::ieee(scales)?;
     let matrix_of_pairs = |is_second| {
-        let inner = Box::new(PairMember {
-            pairs,
-            cols: out,
-            is_second,
-        });
-        Box::new(Transposed {
-            inner,
-            rows: out,
-            cols: groups,
-        }) as Box<dyn ScaleMatrix + 'm>
+        let inner = Box::new(PairMember { pairs, cols: out, is_second });
+        Box::new(Transposed { inner, rows: out, cols: groups }) as Box<dyn ScaleMatrix + 'm>
     };
-    let codes = Codes::Unpacked(Box::new(TinygemmTiles {
-        part: t.part(),
-        across,
-    }));
+    let codes = Codes::Unpacked(Box::new(TinygemmTiles { part: t.part(), across }));
     // tinygemm subtracts 8 before it scales: `(q - 8) * s + z`.
     let code_format = CodeFormat::Int(Int::offset_binary(4));
     let mut decoder = Grouped::scaled(

@@ -51,11 +51,7 @@ pub(super) fn ggml<'m>(
         return Ok((dtype, Box::new(decoder.ok_or_else(misfit)?)));
     }
     if !matches!(id, 2 | 3 | 6..=8 | 10..=14) {
-        return Err(refused(
-            t,
-            FAMILY,
-            format_args!("mistral.rs does not read ggml type {id}"),
-        ));
+        return Err(refused(t, FAMILY, format_args!("mistral.rs does not read ggml type {id}")));
     }
     ggml_blocks(t, id, shape)
 }
@@ -69,13 +65,7 @@ pub(super) struct F8q8Codes<'m> {
 impl Unpack for F8q8Codes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let cols = tile.cols.start / QK * BYTES..tile.cols.end / QK * BYTES;
-        read(
-            &self.part,
-            self.per_row * BYTES,
-            tile.rows.clone(),
-            cols,
-            staging,
-        )?;
+        read(&self.part, self.per_row * BYTES, tile.rows.clone(), cols, staging)?;
         out.clear();
         for [_, q @ ..] in staging.as_chunks::<BYTES>().0 {
             out.extend_from_slice(q);

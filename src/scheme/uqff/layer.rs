@@ -37,10 +37,7 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
             t: *t,
             all,
             format: *format,
-            parts: vec![
-                (TensorRole::Quantized, *t),
-                (TensorRole::QuantState, *format),
-            ],
+            parts: vec![(TensorRole::Quantized, *t), (TensorRole::QuantState, *format)],
         }
     }
 
@@ -129,10 +126,8 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
     /// highest bits.
     fn hqq(&mut self) -> Result<Decoded<'m>> {
         self.require(Dtype::U8)?;
-        let (scales, zeros) = (
-            self.need("scales", TensorRole::Scale)?,
-            self.need("zeros", TensorRole::ZeroPoint)?,
-        );
+        let (scales, zeros) =
+            (self.need("scales", TensorRole::Scale)?, self.need("zeros", TensorRole::ZeroPoint)?);
         let shape = self.shape()?;
         let (bits, group) = self.hqq_packing()?;
         let (per_byte, product) = (8 / bits, shape.iter().product::<usize>());
@@ -143,9 +138,7 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
         let Some(rows) = rows
             .filter(|&rows| rows == group && rows > 0 && rows.checked_mul(cols) == Some(product))
         else {
-            return self.wrong(format_args!(
-                "it does not hold {shape:?} in groups of {group}"
-            ));
+            return self.wrong(format_args!("it does not hold {shape:?} in groups of {group}"));
         };
         if scales.elements() != cols || zeros.elements() != cols || zeros.dtype() != scales.dtype()
         {
@@ -229,36 +222,24 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
         self.need("quant_scale", TensorRole::QuantState)?;
         let dtype = self.number("dtype", Dtype::U32)?;
         if dtype != E4M3 || scale.elements() != 1 {
-            return self.wrong(format_args!(
-                "its type is {dtype}, with {} scales",
-                scale.elements()
-            ));
+            return self
+                .wrong(format_args!("its type is {dtype}, with {} scales", scale.elements()));
         }
         let shape = self.t.shape().to_vec();
         let (rows, cols) = rows_and_cols(&shape);
-        let codes = Codes::Rows {
-            part: self.t.part(),
-            row_bytes: cols,
-        };
-        let scales = Box::new(Matrix {
-            floats: Floats::ieee(&scale)?,
-            cols: 1,
-        });
+        let codes = Codes::Rows { part: self.t.part(), row_bytes: cols };
+        let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: 1 });
         let grid = per_tensor(&shape);
         let decoder = Grouped::scaled(codes, 8, CodeFormat::E4M3, [rows, cols], grid, scales);
-        let scheme = QuantScheme::PerTensorFp8 {
-            format: Fp8Format::E4M3,
-        };
+        let scheme = QuantScheme::PerTensorFp8 { format: Fp8Format::E4M3 };
         Ok((shape, scheme, Box::new(decoder)))
     }
 
     /// Rows of codes whose groups have a scale and an offset each.
     fn afq(&mut self) -> Result<Decoded<'m>> {
         self.require(Dtype::U32)?;
-        let (scales, biases) = (
-            self.need("scales", TensorRole::Scale)?,
-            self.need("biases", TensorRole::Offset)?,
-        );
+        let (scales, biases) =
+            (self.need("scales", TensorRole::Scale)?, self.need("biases", TensorRole::Offset)?);
         let bits = self.number("bits", Dtype::U8)?;
         let group = self.number("group_size", Dtype::U8)?;
         let Some((&words, rows)) = self.t.shape().split_last() else {
@@ -282,10 +263,7 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
         };
         let mut shape = rows.to_vec();
         shape.push(cols);
-        let codes = Codes::Rows {
-            part: self.t.part(),
-            row_bytes: words * 4,
-        };
+        let codes = Codes::Rows { part: self.t.part(), row_bytes: words * 4 };
         let mut decoder = Grouped::scaled(
             codes,
             bits,
@@ -296,11 +274,7 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
         );
         // mistral.rs computes in F32 and rounds once, where MLX rounds twice.
         decoder.formula = GroupFormula::ScaleShift(GroupOffsets::new(matrix(&biases, groups)?));
-        Ok((
-            shape,
-            grouped(CodeType::Int(bits as u8), group),
-            Box::new(decoder),
-        ))
+        Ok((shape, grouped(CodeType::Int(bits as u8), group), Box::new(decoder)))
     }
 
     fn f8q8(&mut self) -> Result<Decoded<'m>> {
@@ -343,19 +317,11 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
         };
         let mut shape = rows.to_vec();
         shape.push(cols);
-        let codes = Codes::Rows {
-            part: self.t.part(),
-            row_bytes: bytes,
-        };
+        let codes = Codes::Rows { part: self.t.part(), row_bytes: bytes };
         // mistral.rs shifts the byte to F32's exponent: 0 is zero, and 255 infinity.
-        let scales = Box::new(Matrix {
-            floats: Floats::flushed_exponents(&scales)?,
-            cols: cols / BLOCK,
-        });
-        let fp4 = CodeFormat::E2M1(E2M1 {
-            factor: 1.0,
-            plain_zero: false,
-        });
+        let scales =
+            Box::new(Matrix { floats: Floats::flushed_exponents(&scales)?, cols: cols / BLOCK });
+        let fp4 = CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: false });
         let size = rows_and_cols(&shape).into();
         let decoder = Grouped::scaled(codes, 4, fp4, size, row_groups(cols, BLOCK), scales);
         Ok((shape, grouped(CodeType::Mxfp4, BLOCK), Box::new(decoder)))
@@ -369,20 +335,13 @@ fn matrix<'m>(t: &Tensor<'m>, cols: usize) -> Result<Box<Matrix<'m>>> {
 }
 
 fn grouped(codes: CodeType, group: usize) -> QuantScheme {
-    QuantScheme::Grouped {
-        family: FAMILY,
-        codes,
-        scales: Granularity::Group(group),
-    }
+    QuantScheme::Grouped { family: FAMILY, codes, scales: Granularity::Group(group) }
 }
 
 /// The value of a tensor that is one number of `dtype`, U8 or U32.
 fn number(t: &Tensor<'_>, dtype: Dtype) -> Result<usize> {
     if t.dtype() != dtype || t.elements() != 1 {
-        return Err(wrong(
-            t,
-            format_args!("it describes a layer, and is no number of {dtype}"),
-        ));
+        return Err(wrong(t, format_args!("it describes a layer, and is no number of {dtype}")));
     }
     let bytes = t.part().read_small(4)?;
     let value = bytes

@@ -164,10 +164,8 @@ impl VptqCodes<'_> {
             match seen {
                 Some(seen) if !*seen => *seen = true,
                 _ => {
-                    let what = format!(
-                        "input {} of {}, or it is there twice",
-                        input as i64, self.cols
-                    );
+                    let what =
+                        format!("input {} of {}, or it is there twice", input as i64, self.cols);
                     return Err(wrong(tensor, what));
                 }
             }

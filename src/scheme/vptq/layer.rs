@@ -77,14 +77,7 @@ impl<'m> VptqLayer<'m> {
         if let Some(order) = &order {
             check_order(t, order, inputs)?;
         }
-        Ok(Self {
-            shape: [outputs, inputs],
-            vector,
-            packing,
-            outliers,
-            order,
-            norm,
-        })
+        Ok(Self { shape: [outputs, inputs], vector, packing, outliers, order, norm })
     }
 }
 
@@ -118,12 +111,7 @@ impl VptqBooks {
             );
             return Err(refused(t, FAMILY, what));
         }
-        Ok(Self {
-            vector,
-            entries,
-            residual,
-            outliers: [outlier_vector, outlier_entries],
-        })
+        Ok(Self { vector, entries, residual, outliers: [outlier_vector, outlier_entries] })
     }
 }
 
@@ -253,11 +241,7 @@ fn outliers<'m>(
             "its config has no vectors of outliers, or too many, and there are outliers",
         ));
     };
-    Ok(Some(VptqOutliers {
-        codes,
-        inputs,
-        entries,
-    }))
+    Ok(Some(VptqOutliers { codes, inputs, entries }))
 }
 
 /// Outliers of gptqmodel: a share of the inputs in percent, and what is left over by a number of
@@ -294,10 +278,7 @@ fn inputs(
             let what = format!("it has {n} inputs; 1 to {MAX_INPUTS} are decoded");
             Err(refused(t, FAMILY, what))
         }
-        None => Err(wrong(
-            t,
-            "neither tensors nor configs tell how many inputs it has",
-        )),
+        None => Err(wrong(t, "neither tensors nor configs tell how many inputs it has")),
     }
 }
 

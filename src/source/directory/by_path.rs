@@ -16,10 +16,7 @@ impl OpenDirectory {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         match path.symlink_metadata()?.is_dir() {
             true => Ok(Self(path.to_path_buf())),
-            false => Err(Error::new(
-                ErrorKind::NotADirectory,
-                "it is a link, or no directory",
-            )),
+            false => Err(Error::new(ErrorKind::NotADirectory, "it is a link, or no directory")),
         }
     }
 

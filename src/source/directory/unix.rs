@@ -34,10 +34,9 @@ impl OpenDirectory {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         match open(path, DIRECTORY, Mode::empty()) {
             Ok(handle) => Ok(Self(handle)),
-            Err(Errno::LOOP | Errno::NOTDIR | Errno::MLINK) => Err(Error::new(
-                ErrorKind::NotADirectory,
-                "it is a link, or no directory",
-            )),
+            Err(Errno::LOOP | Errno::NOTDIR | Errno::MLINK) => {
+                Err(Error::new(ErrorKind::NotADirectory, "it is a link, or no directory"))
+            }
             Err(e) => Err(e.into()),
         }
     }

@@ -46,9 +46,7 @@ impl Cuts {
             same && within.all(|is_within| is_within)
         };
         if !pieces.iter().all(is_inside) {
-            return Err(AnamnesisError::parse(
-                "a piece that is not within the tensor",
-            ));
+            return Err(AnamnesisError::parse("a piece that is not within the tensor"));
         }
         let whole: Vec<Range<u64>> = shape.iter().map(|&len| 0..len).collect();
         cut((0..pieces.len()).collect(), &whole, pieces, 0)
@@ -194,11 +192,7 @@ mod tests {
             (&[4], &[(&[0, 0], &[4, 1])], "not within"),
             (&[4], &[(&[0], &[1]), (&[2], &[2])], "a piece is missing"),
             (&[4], &[(&[0], &[3]), (&[2], &[2])], "overlap"),
-            (
-                &[2, 2],
-                &[(&[0, 0], &[2, 2]), (&[0, 0], &[2, 2])],
-                "overlap",
-            ),
+            (&[2, 2], &[(&[0, 0], &[2, 2]), (&[0, 0], &[2, 2])], "overlap"),
             // The arms of a pinwheel around one element.
             (
                 &[3, 3],

@@ -86,24 +86,15 @@ const fn name(name: &'static str) -> PreTokenizerName {
 
 impl PreTokenizerName {
     const fn of(self, architectures: &'static [&'static str]) -> Self {
-        Self {
-            architectures,
-            ..self
-        }
+        Self { architectures, ..self }
     }
 
     const fn ignoring_merges(self) -> Self {
-        Self {
-            ignore_merges: true,
-            ..self
-        }
+        Self { ignore_merges: true, ..self }
     }
 
     const fn with_bos(self) -> Self {
-        Self {
-            add_bos: true,
-            ..self
-        }
+        Self { add_bos: true, ..self }
     }
 
     const fn with_nfc(self) -> Self {
@@ -120,11 +111,7 @@ const fn class(
     forms: &'static [&'static [PreStep<'static>]],
     names: &'static [PreTokenizerName],
 ) -> PreTokenizerClass {
-    PreTokenizerClass {
-        forms,
-        merges_are_complete: false,
-        names,
-    }
+    PreTokenizerClass { forms, merges_are_complete: false, names }
 }
 
 /// A class of vocabularies that were made from tiktoken's ranks, with every pair that leads to a
@@ -133,11 +120,7 @@ const fn tiktoken(
     forms: &'static [&'static [PreStep<'static>]],
     names: &'static [PreTokenizerName],
 ) -> PreTokenizerClass {
-    PreTokenizerClass {
-        forms,
-        merges_are_complete: true,
-        names,
-    }
+    PreTokenizerClass { forms, merges_are_complete: true, names }
 }
 
 const GLM: &[&str] = &["glm4", "glm4moe", "glm-dsa", "chatglm"];
@@ -314,25 +297,11 @@ pub(crate) static CLASSES: &[PreTokenizerClass] = &[
         ],
     ),
     class(
-        &[&[
-            Punctuation,
-            BYTES_OF_GPT2,
-            Digits { individual: false },
-            Split("[0-9][0-9][0-9]"),
-        ]],
+        &[&[Punctuation, BYTES_OF_GPT2, Digits { individual: false }, Split("[0-9][0-9][0-9]")]],
         &[name("falcon")],
     ),
-    class(
-        &[&[BLOOM, BYTES]],
-        &[name("bloom"), name("poro-chat"), name("gpt3-finnish")],
-    ),
-    class(
-        &[
-            &[SINGLE_DIGITS, BLOOM, BYTES],
-            &[BLOOM, SINGLE_DIGITS, BYTES],
-        ],
-        &[name("viking")],
-    ),
+    class(&[&[BLOOM, BYTES]], &[name("bloom"), name("poro-chat"), name("gpt3-finnish")]),
+    class(&[&[SINGLE_DIGITS, BLOOM, BYTES], &[BLOOM, SINGLE_DIGITS, BYTES]], &[name("viking")]),
     class(
         &[&[
             Split(
@@ -356,10 +325,7 @@ pub(crate) static CLASSES: &[PreTokenizerClass] = &[
         ]],
         &[name("seed-coder")],
     ),
-    class(
-        &[&[Split(r"\p{N}+"), Split(r"(?=(\d{3})+(?!\d))"), BYTES]],
-        &[name("superbpe")],
-    ),
+    class(&[&[Split(r"\p{N}+"), Split(r"(?=(\d{3})+(?!\d))"), BYTES]], &[name("superbpe")]),
     class(
         &[&[
             Split(concat!(
@@ -374,10 +340,7 @@ pub(crate) static CLASSES: &[PreTokenizerClass] = &[
         ]],
         &[name("kimi-k2")],
     ),
-    class(
-        &[&[Split(r"[^\n]+|[\n]+"), QWEN2, BYTES]],
-        &[name("laguna")],
-    ),
+    class(&[&[Split(r"[^\n]+|[\n]+"), QWEN2, BYTES]], &[name("laguna")]),
     class(
         &[&[
             Split(concat!(

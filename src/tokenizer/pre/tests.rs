@@ -65,34 +65,13 @@ fn names_of_published_tokenizers() {
         (one(NEMO), true, "llama", "", "tekken"),
         (deepseek.clone(), false, "deepseek2", "", "deepseek-v3"),
         (deepseek, false, "hunyuan-dense", "", "hunyuan-dense"),
-        (
-            sequence(&[digits.clone(), byte_level(true)]),
-            false,
-            "command-r",
-            "",
-            "command-r",
-        ),
-        (
-            sequence(&[digits, byte_level(true)]),
-            false,
-            "starcoder2",
-            "",
-            "starcoder",
-        ),
+        (sequence(&[digits.clone(), byte_level(true)]), false, "command-r", "", "command-r"),
+        (sequence(&[digits, byte_level(true)]), false, "starcoder2", "", "starcoder"),
         (byte_level(true), false, "gpt2", "", "gpt-2"),
         // Files of before `use_regex` split.
-        (
-            json!({ "type": "ByteLevel", "add_prefix_space": false }),
-            false,
-            "mpt",
-            "",
-            "mpt",
-        ),
+        (json!({ "type": "ByteLevel", "add_prefix_space": false }), false, "mpt", "", "mpt"),
     ] {
-        assert_eq!(
-            name_of(&pre, ignore_merges, architecture, token).unwrap(),
-            name
-        );
+        assert_eq!(name_of(&pre, ignore_merges, architecture, token).unwrap(), name);
     }
 }
 
@@ -116,28 +95,12 @@ fn a_split_that_removes_the_rest_stands_alone() {
 fn other_steps_are_refused_with_what_they_are() {
     let almost = LLAMA3.replace("{1,3}", "{1,2}");
     for (pre, ignore_merges, part) in [
-        (
-            sequence(&[split(&almost), byte_level(false)]),
-            true,
-            "{1,2}",
-        ),
+        (sequence(&[split(&almost), byte_level(false)]), true, "{1,2}"),
         (sequence(&[split(LLAMA3)]), true, "[Split("),
-        (
-            sequence(&[split(QWEN2), byte_level(false)]),
-            true,
-            "`model.ignore_merges` is true",
-        ),
-        (
-            json!({ "type": "ByteLevel" }),
-            false,
-            "add_prefix_space true",
-        ),
+        (sequence(&[split(QWEN2), byte_level(false)]), true, "`model.ignore_merges` is true"),
+        (json!({ "type": "ByteLevel" }), false, "add_prefix_space true"),
         (json!({ "type": "Metaspace" }), false, "[Metaspace]"),
-        (
-            json!({ "type": "UnicodeScripts" }),
-            false,
-            "[UnicodeScripts]",
-        ),
+        (json!({ "type": "UnicodeScripts" }), false, "[UnicodeScripts]"),
         (Value::Null, false, "[]"),
         (json!(["a"]), false, "[without a type]"),
     ] {

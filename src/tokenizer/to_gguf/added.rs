@@ -13,65 +13,28 @@ use crate::{AnamnesisError, Result};
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// Names of special tokens in tokenizer_config.json, in the order in which transformers adds them.
-const SPECIAL_TOKENS: [&str; 7] = [
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-];
+const SPECIAL_TOKENS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// Special tokens of tokenizer classes where tokenizer_config.json has none, in the order of
 /// [`SPECIAL_TOKENS`]; empty if the class has none (transformers 4.57, `tokenization_*_fast.py`).
 const CLASS_DEFAULTS: &[(&[&str], [&str; 7])] = &[
-    (
-        &["LlamaTokenizer", "CodeLlamaTokenizer"],
-        ["<s>", "</s>", "<unk>", "", "", "", ""],
-    ),
-    (
-        &["GemmaTokenizer"],
-        ["<bos>", "<eos>", "<unk>", "", "<pad>", "", ""],
-    ),
-    (
-        &["CohereTokenizer"],
-        [
-            "<BOS_TOKEN>",
-            "<|END_OF_TURN_TOKEN|>",
-            "<UNK>",
-            "",
-            "",
-            "",
-            "",
-        ],
-    ),
+    (&["LlamaTokenizer", "CodeLlamaTokenizer"], ["<s>", "</s>", "<unk>", "", "", "", ""]),
+    (&["GemmaTokenizer"], ["<bos>", "<eos>", "<unk>", "", "<pad>", "", ""]),
+    (&["CohereTokenizer"], ["<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<UNK>", "", "", "", ""]),
     (
         &["GPT2Tokenizer", "GPTNeoXTokenizer", "CodeGenTokenizer"],
         [END_OF_TEXT, END_OF_TEXT, END_OF_TEXT, "", "", "", ""],
     ),
-    (
-        &["Qwen2Tokenizer"],
-        ["", END_OF_TEXT, END_OF_TEXT, "", END_OF_TEXT, "", ""],
-    ),
-    (
-        &["BloomTokenizer"],
-        ["<s>", "</s>", "<unk>", "", "<pad>", "", ""],
-    ),
+    (&["Qwen2Tokenizer"], ["", END_OF_TEXT, END_OF_TEXT, "", END_OF_TEXT, "", ""]),
+    (&["BloomTokenizer"], ["<s>", "</s>", "<unk>", "", "<pad>", "", ""]),
     (
         &["BertTokenizer", "DistilBertTokenizer"],
         ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
     ),
+    (&["MPNetTokenizer"], ["<s>", "</s>", "[UNK]", "</s>", "<pad>", "<s>", "<mask>"]),
     (
-        &["MPNetTokenizer"],
-        ["<s>", "</s>", "[UNK]", "</s>", "<pad>", "<s>", "<mask>"],
-    ),
-    (
-        &[
-            "RobertaTokenizer",
-            "XLMRobertaTokenizer",
-            "CamembertTokenizer",
-        ],
+        &["RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer"],
         ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"],
     ),
     (&["T5Tokenizer"], ["", "</s>", "<unk>", "", "<pad>", "", ""]),
@@ -262,13 +225,7 @@ fn special_tokens(config: &Map<String, Value>) -> Vec<(HfAddedToken, bool)> {
         if let Some(token) = token_of(entry).filter(|token| !token.content.is_empty())
             && known.insert(token.content.clone())
         {
-            out.push((
-                HfAddedToken {
-                    special: true,
-                    ..token
-                },
-                entry.is_object(),
-            ));
+            out.push((HfAddedToken { special: true, ..token }, entry.is_object()));
         }
     };
     for (i, key) in SPECIAL_TOKENS.iter().enumerate() {

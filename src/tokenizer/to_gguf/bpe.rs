@@ -27,10 +27,7 @@ pub(super) fn write(
         .continuing_subword_prefix
         .as_deref()
         .unwrap_or_default();
-    for (key, text) in [
-        ("end_of_word_suffix", suffix),
-        ("continuing_subword_prefix", prefix),
-    ] {
+    for (key, text) in [("end_of_word_suffix", suffix), ("continuing_subword_prefix", prefix)] {
         if !text.is_empty() {
             return Err(AnamnesisError::unsupported(
                 "tokenizer BPE",
@@ -186,11 +183,7 @@ pub(super) fn merges(
             )));
         }
         // The separator is a blank, so a blank in a token is written as the byte alphabet does.
-        out.push(format!(
-            "{} {}",
-            left.replace(' ', "Ġ"),
-            right.replace(' ', "Ġ")
-        ));
+        out.push(format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ")));
     }
     if out.is_empty() {
         return Err(AnamnesisError::parse(

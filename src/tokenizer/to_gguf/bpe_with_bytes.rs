@@ -44,13 +44,7 @@ pub(super) fn write(
     let added = AddedTokens::new(json, &files.config)?;
     let added = &added;
     let scores = MergeScores::new(json, &added.ids, |token| added.get(token).is_some())?;
-    let mut table = Table {
-        files,
-        json,
-        added,
-        scores: &scores,
-        left: LeftToMerges::Blanks,
-    };
+    let mut table = Table { files, json, added, scores: &scores, left: LeftToMerges::Blanks };
     match files.request.architecture {
         "modern-bert" => return write_merges(&table, OF_ENCODERS, keys),
         architecture if architecture.starts_with("gemma4") => {

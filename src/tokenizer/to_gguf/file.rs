@@ -126,9 +126,7 @@ impl HfTokenizerFile {
     pub(super) fn kind(&self) -> Result<&str> {
         let model = &self.model;
         if model.vocab.tokens.is_empty() {
-            return Err(AnamnesisError::parse(format!(
-                "{TOKENIZER_JSON}: `model.vocab` is empty"
-            )));
+            return Err(AnamnesisError::parse(format!("{TOKENIZER_JSON}: `model.vocab` is empty")));
         }
         Ok(match &model.kind {
             Some(kind) => kind,
@@ -185,10 +183,7 @@ impl<'de> Visitor<'de> for HfVocabularyVisitor {
             within(tokens.len(), MAX_TOKENS, "tokens")?;
             tokens.push(entry);
         }
-        Ok(HfVocabulary {
-            tokens,
-            scores: Vec::new(),
-        })
+        Ok(HfVocabulary { tokens, scores: Vec::new() })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(

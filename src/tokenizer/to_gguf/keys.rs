@@ -90,11 +90,9 @@ impl TokenTable {
 
     /// Sets the token of `id`, which must be in the table.
     pub(super) fn set(&mut self, id: usize, token: String, kind: TokenType, score: f32) {
-        if let (Some(t), Some(k), Some(s)) = (
-            self.tokens.get_mut(id),
-            self.types.get_mut(id),
-            self.scores.get_mut(id),
-        ) {
+        if let (Some(t), Some(k), Some(s)) =
+            (self.tokens.get_mut(id), self.types.get_mut(id), self.scores.get_mut(id))
+        {
             (*t, *k, *s) = (token, kind, score);
         }
     }

@@ -53,9 +53,7 @@ impl<'a> MergeScores<'a> {
             steps = steps.checked_sub(needed).ok_or_else(|| {
                 let length = token.len();
                 let what = "is too long to find how merges make it";
-                AnamnesisError::parse(format!(
-                    "{TOKENIZER_JSON}: a token of {length} bytes {what}"
-                ))
+                AnamnesisError::parse(format!("{TOKENIZER_JSON}: a token of {length} bytes {what}"))
             })?;
             let last = merges.join(token, ids, &mut symbols);
             match (symbols.as_slice(), last) {
@@ -144,11 +142,7 @@ impl Merges {
         symbols.extend(text.char_indices().map(|(at, c)| {
             let len = c.len_utf8();
             let id = text.get(at..at + len).and_then(|c| ids.get(c)).copied();
-            Symbol {
-                id,
-                len,
-                rank: None,
-            }
+            Symbol { id, len, rank: None }
         }));
         for i in 1..symbols.len() {
             self.rank(symbols, i - 1);

@@ -99,23 +99,13 @@ mod tests {
         };
         assert_eq!(
             read(b"\x0a\x02ab\x15\x00\x00\x80\x3f\x18\x96\x01").unwrap(),
-            [
-                "1 Bytes([97, 98])",
-                "2 Fixed32([0, 0, 128, 63])",
-                "3 Varint(150)"
-            ]
+            ["1 Bytes([97, 98])", "2 Fixed32([0, 0, 128, 63])", "3 Varint(150)"]
         );
         for (bytes, part) in [
             (&b"\x0a\x03ab"[..], "within a field"),
-            (
-                b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
-                "within a field",
-            ),
+            (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "within a field"),
             (b"\x18\x96", "within a number"),
-            (
-                b"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
-                "more than ten bytes",
-            ),
+            (b"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "more than ten bytes"),
             (b"\x15\x00", "within a field"),
             (b"\x0b", "a type"),
             (b"\x02\x00", "number 0"),

@@ -45,11 +45,7 @@ impl RankTable {
         most: usize,
         has_ranks: bool,
     ) -> Result<Self> {
-        let mut out = Self {
-            file,
-            bytes: Vec::new(),
-            ends: Vec::new(),
-        };
+        let mut out = Self { file, bytes: Vec::new(), ends: Vec::new() };
         let lines = content.strip_suffix(b"\n").unwrap_or(content);
         for (rank, line) in lines.split(|byte| *byte == b'\n').enumerate() {
             let number = rank + 1;
@@ -60,10 +56,9 @@ impl RankTable {
                 format_args!("bytes in line {number} of {file}"),
             )?;
             if rank >= most {
-                return Err(out.malformed(
-                    number,
-                    format_args!("`vocab_size` of config.json is {most}"),
-                ));
+                return Err(
+                    out.malformed(number, format_args!("`vocab_size` of config.json is {most}"))
+                );
             }
             let Some((token, found)) = token_of(line) else {
                 return Err(out.malformed(number, "it is no token in Base64 with its rank"));

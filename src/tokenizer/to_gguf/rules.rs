@@ -43,11 +43,8 @@ const GLM: &[(&str, &str)] = &[
 ];
 
 /// Those of ChatGLM.
-const CHATGLM: &[(&str, &str)] = &[
-    ("eos", "<|endoftext|>"),
-    ("eot", "<|user|>"),
-    ("unk", "<|endoftext|>"),
-];
+const CHATGLM: &[(&str, &str)] =
+    &[("eos", "<|endoftext|>"), ("eot", "<|user|>"), ("unk", "<|endoftext|>")];
 
 /// Tokens of Solar Open, which has GLM's architecture.
 const SOLAR_OPEN: &[(&str, &str)] = &[

@@ -104,10 +104,7 @@ impl SentencePieceModel {
         }
         let mut known = HashSet::with_capacity(out.pieces.len());
         if let Some(twice) = out.pieces.iter().find(|piece| !known.insert(&piece.text)) {
-            return Err(malformed(&format!(
-                "it has the piece `{}` twice",
-                twice.text
-            )));
+            return Err(malformed(&format!("it has the piece `{}` twice", twice.text)));
         }
         if out.pieces.is_empty() {
             return Err(malformed("it has no pieces; is it of SentencePiece?"));

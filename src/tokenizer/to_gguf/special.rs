@@ -31,11 +31,8 @@ const ID_KEYS: &[(&str, &str)] = &[
 ];
 
 /// Keys of what is added to a text.
-const ADD_KEYS: &[(&str, &str)] = &[
-    ("bos", "add_bos_token"),
-    ("eos", "add_eos_token"),
-    ("sep", "add_sep_token"),
-];
+const ADD_KEYS: &[(&str, &str)] =
+    &[("bos", "add_bos_token"), ("eos", "add_eos_token"), ("sep", "add_sep_token")];
 
 /// What the files say besides the vocabulary.
 #[derive(Debug, Default)]
@@ -74,11 +71,7 @@ impl SpecialVocab {
         n_tokens: Option<usize>,
         kinds: &[&'static str],
     ) -> Result<Self> {
-        let mut out = Self {
-            kinds: kinds.to_vec(),
-            n_tokens,
-            ..Self::default()
-        };
+        let mut out = Self { kinds: kinds.to_vec(), n_tokens, ..Self::default() };
         let config = match texts.json(TOKENIZER_CONFIG)? {
             Some(Value::Object(config)) => config,
             _ => Map::new(),

@@ -91,10 +91,7 @@ pub(super) fn write(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<Op
     // Tokens and the merges that lead to them.
     files.request.texts.charge(bytes.len() as u64 * 8, FILE)?;
     let file: TekkenFile = serde_json::from_slice(&bytes).map_err(malformed)?;
-    let (n, n_special) = (
-        file.config.default_vocab_size,
-        file.config.default_num_special_tokens,
-    );
+    let (n, n_special) = (file.config.default_vocab_size, file.config.default_num_special_tokens);
     crate::limits::cap(
         "MAX_TOKENS",
         n as u64,
@@ -173,9 +170,7 @@ fn special_tokens(file: &TekkenFile, n: usize) -> Result<Vec<String>> {
                 .enumerate()
                 .find(|(i, token)| token.rank != *i)
             {
-                return Err(malformed(format_args!(
-                    "`special_tokens[{i}]` is not of rank {i}"
-                )));
+                return Err(malformed(format_args!("`special_tokens[{i}]` is not of rank {i}")));
             }
             tokens.iter().map(|token| token.token_str.clone()).collect()
         }
@@ -197,10 +192,7 @@ fn special_tokens(file: &TekkenFile, n: usize) -> Result<Vec<String>> {
 /// Bytes of the first `n` tokens, by rank.
 fn tokens(file: &TekkenFile, n: usize) -> Result<Vec<Vec<u8>>> {
     let listed = file.vocab.get(..n).ok_or_else(|| {
-        malformed(format_args!(
-            "`vocab` has {} tokens, and `config` wants {n}",
-            file.vocab.len()
-        ))
+        malformed(format_args!("`vocab` has {} tokens, and `config` wants {n}", file.vocab.len()))
     })?;
     let mut out = Vec::with_capacity(n);
     for (i, token) in listed.iter().enumerate() {
@@ -209,9 +201,7 @@ fn tokens(file: &TekkenFile, n: usize) -> Result<Vec<Vec<u8>>> {
         match bytes.filter(|bytes| token.rank == i && is_byte(bytes)) {
             Some(bytes) => out.push(bytes),
             None => {
-                return Err(malformed(format_args!(
-                    "`vocab[{i}]` is no token of rank {i}"
-                )));
+                return Err(malformed(format_args!("`vocab[{i}]` is no token of rank {i}")));
             }
         }
     }
@@ -229,12 +219,7 @@ fn merges(tokens: &[Vec<u8>]) -> Result<Vec<(&[u8], &[u8])>> {
     let mut out = Vec::new();
     for (rank, token) in tokens.iter().enumerate().skip(256) {
         let what = format!("bytes of `vocab[{rank}]` in {FILE}");
-        crate::limits::cap(
-            "MAX_TOKEN_BYTES",
-            token.len() as u64,
-            MAX_TOKEN_BYTES as u64,
-            what,
-        )?;
+        crate::limits::cap("MAX_TOKEN_BYTES", token.len() as u64, MAX_TOKEN_BYTES as u64, what)?;
         let mut pairs: Vec<_> = (1..token.len())
             .filter_map(|at| {
                 let (left, right) = token.split_at_checked(at)?;
@@ -242,9 +227,7 @@ fn merges(tokens: &[Vec<u8>]) -> Result<Vec<(&[u8], &[u8])>> {
             })
             .collect();
         if pairs.is_empty() {
-            return Err(malformed(format_args!(
-                "`vocab[{rank}]` is not made of two tokens"
-            )));
+            return Err(malformed(format_args!("`vocab[{rank}]` is not made of two tokens")));
         }
         pairs.sort_unstable_by_key(|(left, right, ..)| (*left, *right));
         out.extend(pairs.into_iter().map(|(_, _, left, right)| (left, right)));
@@ -258,10 +241,7 @@ fn pre_name(files: &TokenizerFiles<'_>, config: &TekkenConfig) -> Result<&'stati
     match files.request.pre {
         Some(name) => pre::require(name),
         None => pre::choose(&PreTokenizerFacts {
-            steps: &[
-                PreStep::Split(&config.pattern),
-                PreStep::ByteLevel { use_regex: false },
-            ],
+            steps: &[PreStep::Split(&config.pattern), PreStep::ByteLevel { use_regex: false }],
             ignore_merges: true,
             architecture: files.request.architecture,
             has_token: &|_| false,

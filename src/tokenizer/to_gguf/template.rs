@@ -35,9 +35,8 @@ impl ChatTemplates {
         let Some(main) = texts.text("chat_template.jinja")? else {
             let json = texts.json("chat_template.json")?;
             let value = json.as_ref().and_then(|json| json.get("chat_template"));
-            return value.map_or(Ok(Self::default()), |value| {
-                Self::of(value, "chat_template.json")
-            });
+            return value
+                .map_or(Ok(Self::default()), |value| Self::of(value, "chat_template.json"));
         };
         let mut all = vec![("default".to_owned(), main)];
         for file in texts.list(MORE, ".jinja")? {
@@ -101,10 +100,7 @@ impl ChatTemplates {
             keys.set("tokenizer.chat_templates".to_owned(), value);
         }
         if let Some(text) = main {
-            keys.set(
-                "tokenizer.chat_template".to_owned(),
-                GgufMetadataValue::String(text),
-            );
+            keys.set("tokenizer.chat_template".to_owned(), GgufMetadataValue::String(text));
         }
     }
 }

@@ -123,12 +123,7 @@ fn every_tokenizer_of_full_size() {
         let start = std::time::Instant::now();
         let differences = differences(&dir);
         failed |= !differences.is_empty();
-        println!(
-            "{} {:?} {:.0?}",
-            dir.display(),
-            differences,
-            start.elapsed()
-        );
+        println!("{} {:?} {:.0?}", dir.display(), differences, start.elapsed());
     }
     assert!(!failed);
 }
@@ -157,12 +152,7 @@ fn keys_are_those_of_the_converter() {
         let known = OTHERWISE.iter().find(|(name, _)| dir.ends_with(name));
         let known = known.map_or(&[][..], |(_, keys)| keys);
         let differences = differences(&dir);
-        assert_eq!(
-            known.is_empty(),
-            differences.is_empty(),
-            "{}: {differences:?}",
-            dir.display()
-        );
+        assert_eq!(known.is_empty(), differences.is_empty(), "{}: {differences:?}", dir.display());
         for difference in differences {
             if known.iter().any(|key| difference.starts_with(key)) {
                 continue;
@@ -198,42 +188,21 @@ fn sizes_and_architectures_add_keys() {
         found.map(|(_, value)| value.clone())
     };
     let llama = convert("llama", 32016, json!({}));
-    assert_eq!(
-        value(&llama, "eot_token_id"),
-        Some(GgufMetadataValue::U32(32010))
-    );
+    assert_eq!(value(&llama, "eot_token_id"), Some(GgufMetadataValue::U32(32010)));
     assert_eq!(llama.keys.last().unwrap().0, "tokenizer.ggml.eot_token_id");
-    assert_eq!(
-        value(&llama, "add_bos_token"),
-        Some(GgufMetadataValue::Bool(true))
-    );
+    assert_eq!(value(&llama, "add_bos_token"), Some(GgufMetadataValue::Bool(true)));
     let granite = convert("granite", 49152, json!({}));
-    assert_eq!(
-        value(&granite, "add_bos_token"),
-        Some(GgufMetadataValue::Bool(false))
-    );
+    assert_eq!(value(&granite, "add_bos_token"), Some(GgufMetadataValue::Bool(false)));
     assert_eq!(value(&granite, "eot_token_id"), None);
     for (architecture, config, tokens) in [
         ("mamba", json!({}), 408),
         ("mamba2", json!({}), 416),
         ("mamba2", json!({ "pad_vocab_size_multiple": 1 }), 404),
         ("nemotron_h", json!({}), 408),
-        (
-            "granitehybrid",
-            json!({ "layer_types": ["attention"] }),
-            404,
-        ),
-        (
-            "granitehybrid",
-            json!({ "layer_types": ["mamba", "attention"] }),
-            408,
-        ),
+        ("granitehybrid", json!({ "layer_types": ["attention"] }), 404),
+        ("granitehybrid", json!({ "layer_types": ["mamba", "attention"] }), 408),
         ("qwen2", json!({}), 404),
     ] {
-        assert_eq!(
-            convert(architecture, 404, config).tokens,
-            tokens,
-            "{architecture}"
-        );
+        assert_eq!(convert(architecture, 404, config).tokens, tokens, "{architecture}");
     }
 }

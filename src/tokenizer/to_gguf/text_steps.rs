@@ -33,12 +33,8 @@ impl TextSteps {
                 ),
             ));
         }
-        let mut out = Self {
-            has_prefix: false,
-            has_blanks: false,
-            others: Vec::new(),
-            without_prefix: None,
-        };
+        let mut out =
+            Self { has_prefix: false, has_blanks: false, others: Vec::new(), without_prefix: None };
         for step in flat(&json.normalizer, "normalizers") {
             out.normalize(step);
         }

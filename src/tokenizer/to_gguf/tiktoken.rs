@@ -94,13 +94,7 @@ const CLASSES: &[TiktokenClass] = &[
             r"\s+(?!\S)|",
         ],
         special: SpecialRule::Fixed(
-            &[
-                "<|endoftext|>",
-                "<|startoftext|>",
-                BOS_OF_HUNYUAN,
-                "<|eos|>",
-                "<|pad|>",
-            ],
+            &["<|endoftext|>", "<|startoftext|>", BOS_OF_HUNYUAN, "<|eos|>", "<|pad|>"],
             205,
         ),
         has_ranks: false,
@@ -150,11 +144,7 @@ impl TiktokenVocabulary {
         texts.charge((content.len() as u64).saturating_mul(24), class.file)?;
         let table = RankTable::parse(class.file, &content, files.vocab_size, class.has_ranks)?;
         let special = class.special.tokens(files, &table)?;
-        let out = Self {
-            class,
-            table,
-            special,
-        };
+        let out = Self { class, table, special };
         if let Some(json) = &files.json {
             out.check(json)?;
         }
@@ -340,12 +330,7 @@ fn refuse_unknown(files: &TokenizerFiles<'_>, name: Option<&str>) -> Result<()> 
         return Ok(());
     };
     let known = CLASSES.iter().map(|class| {
-        let TiktokenClass {
-            name,
-            file,
-            architecture,
-            ..
-        } = class;
+        let TiktokenClass { name, file, architecture, .. } = class;
         format!("{name} of {architecture} with {file}")
     });
     Err(AnamnesisError::unsupported(

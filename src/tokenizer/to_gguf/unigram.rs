@@ -60,9 +60,7 @@ pub(super) fn write_model(
 fn realigned(old: TokenTable, architecture: &str) -> Result<TokenTable> {
     let n = old.len();
     if n < 5 {
-        return Err(AnamnesisError::parse(format!(
-            "{FAIRSEQ}: it has {n} pieces, and needs 5"
-        )));
+        return Err(AnamnesisError::parse(format!("{FAIRSEQ}: it has {n} pieces, and needs 5")));
     }
     let mut table = TokenTable::padding(n);
     for (id, token) in ["<s>", "<pad>", "</s>", "<unk>"].into_iter().enumerate() {
@@ -126,12 +124,7 @@ pub(super) fn write(
             None => TokenType::Normal,
         };
         // Files have what was an F32 once.
-        table.set(
-            usize::try_from(*id).unwrap_or(usize::MAX),
-            token.clone(),
-            kind,
-            *score as f32,
-        );
+        table.set(usize::try_from(*id).unwrap_or(usize::MAX), token.clone(), kind, *score as f32);
     }
     flags.write(files, table, keys)
 }
@@ -249,10 +242,7 @@ impl UnigramFlags {
             keys.ggml("token_type_count", count);
         }
         keys.ggml_flag("remove_extra_whitespaces", self.remove_extra_whitespaces);
-        keys.ggml_array(
-            "precompiled_charsmap",
-            GgufMetadataArray::U8(self.precompiled_charsmap),
-        );
+        keys.ggml_array("precompiled_charsmap", GgufMetadataArray::U8(self.precompiled_charsmap));
         let special = SpecialVocab::read(files.request.texts, files.json.as_ref(), Some(n))?;
         special.write(Vec::new(), keys)?;
         Ok(n)
@@ -265,12 +255,7 @@ mod tests {
 
     #[test]
     fn base64_of_rfc_4648() {
-        for (text, bytes) in [
-            ("", ""),
-            ("Zg==", "f"),
-            ("Zm8=", "fo"),
-            ("Zm9vYmFy", "foobar"),
-        ] {
+        for (text, bytes) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9vYmFy", "foobar")] {
             assert_eq!(base64(text).as_deref(), Some(bytes.as_bytes()));
         }
         for text in ["Z", "Zg=", "Z===", "Zm9v!mFy"] {

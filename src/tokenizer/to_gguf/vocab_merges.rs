@@ -47,12 +47,7 @@ const CLASSES: [BpeClass; 4] = [
         pre: "gpt-2",
         ends: Ends::AsFlagged,
     },
-    BpeClass {
-        name: "CodeGenTokenizer",
-        model_types: &[],
-        pre: "gpt-2",
-        ends: Ends::Nothing,
-    },
+    BpeClass { name: "CodeGenTokenizer", model_types: &[], pre: "gpt-2", ends: Ends::Nothing },
     BpeClass {
         name: "Qwen2Tokenizer",
         model_types: &[
@@ -99,9 +94,7 @@ pub(super) fn read(files: &mut TokenizerFiles<'_>) -> Result<Option<HfTokenizerF
     let vocab: HfVocabulary = serde_json::from_slice(&bytes)
         .map_err(|error| AnamnesisError::parse(format!("{VOCAB}: {error}")))?;
     if !vocab.scores.is_empty() || vocab.tokens.is_empty() {
-        return Err(AnamnesisError::parse(format!(
-            "{VOCAB}: it is no object of ids by token"
-        )));
+        return Err(AnamnesisError::parse(format!("{VOCAB}: it is no object of ids by token")));
     }
     let class = class_of(files)?;
     let is_listed = files.config.contains_key("added_tokens_decoder");

@@ -48,10 +48,7 @@ pub(super) fn write(
             };
         }
     }
-    keys.ggml(
-        "token_type_count",
-        GgufMetadataValue::U32(rules::type_vocab_size(files)),
-    );
+    keys.ggml("token_type_count", GgufMetadataValue::U32(rules::type_vocab_size(files)));
     keys.ggml_text("model", "bert");
     keys.ggml_text("pre", name(files.request)?);
     let n = table.write(keys, false)?;

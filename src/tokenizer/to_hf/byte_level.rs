@@ -27,10 +27,7 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
         return spm::convert(keys, MergeSource::Stored);
     }
     let Some((class, row)) = pre::find(&name) else {
-        return Err(unknown(
-            &name,
-            "llama.cpp has no pre-tokenizer of this name",
-        ));
+        return Err(unknown(&name, "llama.cpp has no pre-tokenizer of this name"));
     };
     let Some(steps) = class.forms.first() else {
         return Err(unknown(&name, "no `tokenizer.json` is known for it"));
@@ -61,11 +58,8 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
         vocab: vocabulary.model_vocab(merges.ids_end),
         merges: merges.pairs,
     };
-    let decoder = Decoder::ByteLevel {
-        add_prefix_space: true,
-        trim_offsets: true,
-        use_regex: true,
-    };
+    let decoder =
+        Decoder::ByteLevel { add_prefix_space: true, trim_offsets: true, use_regex: true };
     let mut json = TokenizerJson::new(model, decoder);
     json.added_tokens = vocabulary.added_tokens(&StripRules::read(keys)?);
     json.normalizer = row.nfc.then_some(Normalizer::Nfc);
@@ -91,9 +85,9 @@ fn pre_tokenizer(steps: &[PreStep<'static>]) -> PreTokenizer {
     let mut steps: Vec<_> = steps.iter().filter_map(|step| pre_step(*step)).collect();
     match (steps.pop(), steps.is_empty()) {
         (Some(only), true) => only,
-        (last, _) => PreTokenizer::Sequence {
-            pretokenizers: steps.into_iter().chain(last).collect(),
-        },
+        (last, _) => {
+            PreTokenizer::Sequence { pretokenizers: steps.into_iter().chain(last).collect() }
+        }
     }
 }
 
@@ -106,32 +100,21 @@ fn pre_step(step: PreStep<'static>) -> Option<PreTokenizer> {
             behavior: "Isolated",
             invert: false,
         },
-        PreStep::Digits { individual } => PreTokenizer::Digits {
-            individual_digits: individual,
-        },
-        PreStep::Punctuation => PreTokenizer::Punctuation {
-            behavior: "Contiguous",
-        },
-        PreStep::ByteLevel { use_regex } => PreTokenizer::ByteLevel {
-            add_prefix_space: false,
-            trim_offsets: true,
-            use_regex,
-        },
+        PreStep::Digits { individual } => PreTokenizer::Digits { individual_digits: individual },
+        PreStep::Punctuation => PreTokenizer::Punctuation { behavior: "Contiguous" },
+        PreStep::ByteLevel { use_regex } => {
+            PreTokenizer::ByteLevel { add_prefix_space: false, trim_offsets: true, use_regex }
+        }
         PreStep::Other(_) => return None,
     })
 }
 
 /// `ByteLevel`, which concerns offsets alone, and the template after it.
 fn post_processor(template: Option<PostProcessor>) -> PostProcessor {
-    let bytes = PostProcessor::ByteLevel {
-        add_prefix_space: true,
-        trim_offsets: false,
-        use_regex: true,
-    };
+    let bytes =
+        PostProcessor::ByteLevel { add_prefix_space: true, trim_offsets: false, use_regex: true };
     match template {
         None => bytes,
-        Some(template) => PostProcessor::Sequence {
-            processors: vec![bytes, template],
-        },
+        Some(template) => PostProcessor::Sequence { processors: vec![bytes, template] },
     }
 }

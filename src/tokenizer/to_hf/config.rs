@@ -71,10 +71,7 @@ fn named_templates(keys: GgufTokenizer<'_>) -> Result<Vec<(String, String)>> {
         let key = format!("{TEMPLATE}.{name}");
         match keys.text(&key)? {
             Some(template) => Ok((name, template)),
-            None => Err(malformed(
-                TEMPLATE_NAMES,
-                format_args!("there is no `{key}`"),
-            )),
+            None => Err(malformed(TEMPLATE_NAMES, format_args!("there is no `{key}`"))),
         }
     };
     names.into_iter().map(template).collect()

@@ -137,34 +137,14 @@ pub(super) struct TemplateToken {
 #[derive(Serialize)]
 #[serde(tag = "type")]
 pub(super) enum Decoder {
-    Sequence {
-        decoders: Vec<Decoder>,
-    },
+    Sequence { decoders: Vec<Decoder> },
     ByteFallback,
-    ByteLevel {
-        add_prefix_space: bool,
-        trim_offsets: bool,
-        use_regex: bool,
-    },
+    ByteLevel { add_prefix_space: bool, trim_offsets: bool, use_regex: bool },
     Fuse,
-    Metaspace {
-        replacement: char,
-        prepend_scheme: &'static str,
-        split: bool,
-    },
-    Replace {
-        pattern: SplitPattern,
-        content: &'static str,
-    },
-    Strip {
-        content: char,
-        start: usize,
-        stop: usize,
-    },
-    WordPiece {
-        prefix: &'static str,
-        cleanup: bool,
-    },
+    Metaspace { replacement: char, prepend_scheme: &'static str, split: bool },
+    Replace { pattern: SplitPattern, content: &'static str },
+    Strip { content: char, start: usize, stop: usize },
+    WordPiece { prefix: &'static str, cleanup: bool },
 }
 
 #[derive(Serialize)]

@@ -124,19 +124,11 @@ impl Template<'_> {
         let special_tokens: BTreeMap<_, _> = tokens
             .map(|id| {
                 let text = self.token(id);
-                let token = TemplateToken {
-                    id: text.clone(),
-                    ids: [id],
-                    tokens: [text.clone()],
-                };
+                let token = TemplateToken { id: text.clone(), ids: [id], tokens: [text.clone()] };
                 (text, token)
             })
             .collect();
-        Some(PostProcessor::TemplateProcessing {
-            single,
-            pair,
-            special_tokens,
-        })
+        Some(PostProcessor::TemplateProcessing { single, pair, special_tokens })
     }
 
     fn text(
@@ -146,10 +138,7 @@ impl Template<'_> {
         after: Option<u32>,
         type_id: u32,
     ) -> Vec<TemplatePiece> {
-        let special = |id: u32| TemplatePiece::SpecialToken {
-            id: self.token(id),
-            type_id,
-        };
+        let special = |id: u32| TemplatePiece::SpecialToken { id: self.token(id), type_id };
         let sequence = TemplatePiece::Sequence { id: text, type_id };
         let before = before.map(special).into_iter();
         let after = after.map(special);

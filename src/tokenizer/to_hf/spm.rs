@@ -90,13 +90,7 @@ pub(super) fn convert(keys: GgufTokenizer<'_>, source: MergeSource) -> Result<To
     });
     json.post_processor = special.template(&vocabulary)?;
     let json = json.text()?;
-    Ok(TokenizerParts {
-        json,
-        vocabulary,
-        special,
-        clean_up: false,
-        notes,
-    })
+    Ok(TokenizerParts { json, vocabulary, special, clean_up: false, notes })
 }
 
 /// Gives tokens of Gemma the texts that they have in `tokenizer.json`: llama.cpp's converter writes
@@ -128,10 +122,7 @@ fn respell_gemma(vocabulary: &mut Vocabulary, has_tab_as_byte: bool) {
 
 /// A blank as it is in tokens.
 fn blank() -> Normalizer {
-    Normalizer::Replace {
-        pattern: SplitPattern::String(" "),
-        content: "▁",
-    }
+    Normalizer::Replace { pattern: SplitPattern::String(" "), content: "▁" }
 }
 
 fn normalizer(is_gemma: bool, has_prefix: bool) -> Normalizer {
@@ -139,23 +130,12 @@ fn normalizer(is_gemma: bool, has_prefix: bool) -> Normalizer {
         return blank();
     }
     let prefix = has_prefix.then_some(Normalizer::Prepend { prepend: "▁" });
-    Normalizer::Sequence {
-        normalizers: prefix.into_iter().chain([blank()]).collect(),
-    }
+    Normalizer::Sequence { normalizers: prefix.into_iter().chain([blank()]).collect() }
 }
 
 fn decoder(has_prefix: bool) -> Decoder {
-    let blank = Decoder::Replace {
-        pattern: SplitPattern::String("▁"),
-        content: " ",
-    };
-    let strip = has_prefix.then_some(Decoder::Strip {
-        content: ' ',
-        start: 1,
-        stop: 0,
-    });
+    let blank = Decoder::Replace { pattern: SplitPattern::String("▁"), content: " " };
+    let strip = has_prefix.then_some(Decoder::Strip { content: ' ', start: 1, stop: 0 });
     let decoders = [blank, Decoder::ByteFallback, Decoder::Fuse];
-    Decoder::Sequence {
-        decoders: decoders.into_iter().chain(strip).collect(),
-    }
+    Decoder::Sequence { decoders: decoders.into_iter().chain(strip).collect() }
 }

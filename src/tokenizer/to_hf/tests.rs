@@ -175,10 +175,7 @@ fn equal_to_the_original() {
         let known = CASES.iter().find(|case| case.0 == name).unwrap().1;
         assert_eq!(found.len(), known.len(), "{name}: {found:#?}");
         for (found, (place, what)) in found.iter().zip(known) {
-            assert!(
-                found.starts_with(&format!("{place}{what}")),
-                "{name}: {found}"
-            );
+            assert!(found.starts_with(&format!("{place}{what}")), "{name}: {found}");
         }
         assert_eq!(ours.notes, Vec::<String>::new(), "{name}");
     });
@@ -194,11 +191,7 @@ fn configs_name_the_tokens() {
             if (name, key.as_str()) == ("command_r", "eos_token") {
                 continue;
             }
-            assert_eq!(
-                config.get(key).unwrap_or(&Value::Null),
-                value,
-                "{name}: {key}"
-            );
+            assert_eq!(config.get(key).unwrap_or(&Value::Null), value, "{name}: {key}");
         }
         let template = theirs["config"]["chat_template"].as_str();
         assert_eq!(file(&ours, "chat_template.jinja"), template, "{name}");

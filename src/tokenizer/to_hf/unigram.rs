@@ -56,28 +56,15 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
         vocab: scored_tokens(&vocabulary, &scores),
         byte_fallback: vocabulary.types.contains(&GgufTokenType::Byte),
     };
-    let decoder = Decoder::Metaspace {
-        replacement: '▁',
-        prepend_scheme,
-        split: true,
-    };
+    let decoder = Decoder::Metaspace { replacement: '▁', prepend_scheme, split: true };
     let mut json = TokenizerJson::new(model, decoder);
     json.added_tokens = vocabulary.added_tokens(&StripRules::read(keys)?);
     json.normalizer = normalizer(keys)?;
-    json.pre_tokenizer = Some(PreTokenizer::Metaspace {
-        replacement: '▁',
-        prepend_scheme,
-        split: true,
-    });
+    json.pre_tokenizer =
+        Some(PreTokenizer::Metaspace { replacement: '▁', prepend_scheme, split: true });
     json.post_processor = special.template(&vocabulary)?;
     let json = json.text()?;
-    Ok(TokenizerParts {
-        json,
-        vocabulary,
-        special,
-        clean_up: false,
-        notes: Vec::new(),
-    })
+    Ok(TokenizerParts { json, vocabulary, special, clean_up: false, notes: Vec::new() })
 }
 
 /// The model's `vocab`, whose index is the id: fillers can be left out at the end alone.
@@ -101,20 +88,13 @@ fn normalizer(keys: GgufTokenizer<'_>) -> Result<Option<Normalizer>> {
     let mut normalizers = Vec::new();
     let map = keys.bytes(CHARSMAP)?.unwrap_or_default();
     if !map.is_empty() {
-        normalizers.push(Normalizer::Precompiled {
-            precompiled_charsmap: base64(&map),
-        });
+        normalizers.push(Normalizer::Precompiled { precompiled_charsmap: base64(&map) });
     }
     let key = "tokenizer.ggml.remove_extra_whitespaces";
     if keys.flag(key)?.unwrap_or(false) {
-        normalizers.push(Normalizer::Strip {
-            strip_left: false,
-            strip_right: true,
-        });
-        normalizers.push(Normalizer::Replace {
-            pattern: SplitPattern::Regex(" {2,}"),
-            content: "▁",
-        });
+        normalizers.push(Normalizer::Strip { strip_left: false, strip_right: true });
+        normalizers
+            .push(Normalizer::Replace { pattern: SplitPattern::Regex(" {2,}"), content: "▁" });
     }
     let is_any = !normalizers.is_empty();
     Ok(is_any.then_some(Normalizer::Sequence { normalizers }))

@@ -74,11 +74,7 @@ impl Vocabulary {
                 each.collect::<Result<_>>()?
             }
         };
-        Ok(Self {
-            tokens,
-            types,
-            has_types: numbers.is_some(),
-        })
+        Ok(Self { tokens, types, has_types: numbers.is_some() })
     }
 
     /// The scores, one a token.

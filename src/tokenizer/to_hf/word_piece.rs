@@ -58,10 +58,7 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
         max_input_chars_per_word: 100,
         vocab: vocabulary.model_vocab(0),
     };
-    let decoder = Decoder::WordPiece {
-        prefix: "##",
-        cleanup: true,
-    };
+    let decoder = Decoder::WordPiece { prefix: "##", cleanup: true };
     let mut json = TokenizerJson::new(model, decoder);
     json.added_tokens = vocabulary.added_tokens(&StripRules::read(keys)?);
     json.normalizer = Some(Normalizer::Bert {
@@ -73,13 +70,7 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     json.pre_tokenizer = Some(PreTokenizer::Bert);
     json.post_processor = special.bert_template(&vocabulary);
     let json = json.text()?;
-    Ok(TokenizerParts {
-        json,
-        vocabulary,
-        special,
-        clean_up: true,
-        notes,
-    })
+    Ok(TokenizerParts { json, vocabulary, special, clean_up: true, notes })
 }
 
 /// Gives all tokens but control tokens the texts of `tokenizer.json`: the inverse of what

@@ -155,11 +155,7 @@ pub fn run(root: &Path, arguments: &[&OsStr], plan: Plan) -> End {
         pending: vec![],
     };
     let code = tracer.trace();
-    End {
-        code,
-        changed: tracer.changed,
-        stderr: std::fs::read_to_string(log.path()).unwrap(),
-    }
+    End { code, changed: tracer.changed, stderr: std::fs::read_to_string(log.path()).unwrap() }
 }
 
 struct Tracer {

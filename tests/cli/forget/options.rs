@@ -19,10 +19,7 @@ fn options_reach_the_encoder() {
     let scales = run("a.safetensors", &["--to", "w4a16", "--group-size", "32"]);
     let shape =
         |model: &anamnesis::ParsedModel, name: &str| model.tensor(name).unwrap().shape().to_vec();
-    assert_eq!(
-        shape(&scales, "model.layers.0.self_attn.q_proj.weight_scale"),
-        [128, 4]
-    );
+    assert_eq!(shape(&scales, "model.layers.0.self_attn.q_proj.weight_scale"), [128, 4]);
     let mut outputs = vec![];
     for rule in ["compressed-tensors", "floor", "rceil"] {
         run("b.safetensors", &["--to", "mxfp4", "--scale-rule", rule]);
@@ -39,20 +36,14 @@ fn options_reach_the_encoder() {
         types.dedup();
         types
     };
-    assert_eq!(
-        types(&run("c.gguf", &["--to", "gguf:q4_0", "--pure"])),
-        ["Q4_0"]
-    );
+    assert_eq!(types(&run("c.gguf", &["--to", "gguf:q4_0", "--pure"])), ["Q4_0"]);
     assert_ne!(types(&run("c.gguf", &["--to", "gguf:q4_0"])), ["Q4_0"]);
     for (more, word) in [
         (["--to", "mxfp4", "--scale-rule", "best"], "scale rules: "),
         (["--to", "w4a16", "--group-size", "0"], ""),
     ] {
         let (message, code) = stderr_and_code_of(&[&["forget", &input][..], &more].concat());
-        assert!(
-            message.contains(word) && (code == 6 || code == 2),
-            "{code}: {message}"
-        );
+        assert!(message.contains(word) && (code == 6 || code == 2), "{code}: {message}");
     }
 }
 
@@ -63,10 +54,7 @@ fn exit_codes() {
     for scheme in ["nf5", "", "gguf:", "gguf:q4_9", "w4a16 "] {
         let (message, code) = stderr_and_code_of(&["forget", &input, "--to", scheme]);
         assert_eq!(code, 2, "{scheme}: {message}");
-        assert!(
-            message.starts_with("error: ") && message.contains("near are "),
-            "{message}"
-        );
+        assert!(message.starts_with("error: ") && message.contains("near are "), "{message}");
     }
     assert_eq!(stderr_and_code_of(&["forget", &input]).1, 2);
     assert_eq!(
@@ -84,19 +72,10 @@ fn exit_codes() {
     let (message, code) = stderr_and_code_of(&["forget", &input, "--to", "nf4"]);
     assert!(code == 7 && message.contains("--force"), "{message}");
     let nan = root.path().join("nan.safetensors");
-    std::fs::write(
-        &nan,
-        file(
-            &[raw("a.weight", "F32", &[1, 64], f32s(&[f32::NAN; 64]))],
-            &[],
-        ),
-    )
-    .unwrap();
+    std::fs::write(&nan, file(&[raw("a.weight", "F32", &[1, 64], f32s(&[f32::NAN; 64]))], &[]))
+        .unwrap();
     let (message, code) = stderr_and_code_of(&["forget", nan.to_str().unwrap(), "--to", "nf4"]);
-    assert!(
-        code == 6 && message.contains("`a.weight`, row 0, column 0"),
-        "{code}: {message}"
-    );
+    assert!(code == 6 && message.contains("`a.weight`, row 0, column 0"), "{code}: {message}");
     assert_eq!(names_in(root.path(), "").len(), 3, "nothing is left behind");
 }
 
@@ -119,30 +98,15 @@ fn an_importance_matrix_is_asked_for() {
         .join("imatrix/matrix.gguf")
         .to_string_lossy()
         .into_owned();
-    let (message, code) = stderr_and_code_of(&[
-        "forget",
-        &input,
-        "--to",
-        "gguf:iq2_xxs",
-        "--imatrix",
-        &other,
-    ]);
+    let (message, code) =
+        stderr_and_code_of(&["forget", &input, "--to", "gguf:iq2_xxs", "--imatrix", &other]);
     assert!(
         code == 3 && message.contains("_proj.weight`: the importance matrix has 32 values"),
         "{code}: {message}"
     );
-    let (message, _) = stderr_and_code_of(&[
-        "forget",
-        &input,
-        "--to",
-        "gguf:iq2_xxs",
-        "--imatrix",
-        &input,
-    ]);
-    assert!(
-        message.contains("in.safetensors") || message.contains("importance"),
-        "{message}"
-    );
+    let (message, _) =
+        stderr_and_code_of(&["forget", &input, "--to", "gguf:iq2_xxs", "--imatrix", &input]);
+    assert!(message.contains("in.safetensors") || message.contains("importance"), "{message}");
 }
 
 #[test]
@@ -151,27 +115,15 @@ fn directories_in_parts() {
     let input = root.path().join("model");
     write_shards(&input, &shards(3, 128, 128));
     write_files(&input, &[("config.json", PLAIN)]);
-    let (input, path) = (input.to_string_lossy().into_owned(), |name: &str| {
-        root.path().join(name)
-    });
-    stdout_of(&[
-        "forget",
-        &input,
-        "--to",
-        "gptq",
-        "-o",
-        path("want").to_str().unwrap(),
-    ]);
+    let (input, path) = (input.to_string_lossy().into_owned(), |name: &str| root.path().join(name));
+    stdout_of(&["forget", &input, "--to", "gptq", "-o", path("want").to_str().unwrap()]);
     let out = path("out").to_string_lossy().into_owned();
     for part in ["1/2", "2/2"] {
         stdout_of(&["forget", &input, "--to", "gptq", "-o", &out, "--part", part]);
     }
     let (message, code) =
         stderr_and_code_of(&["forget", &input, "--to", "awq", "-o", &out, "--part", "1/2"]);
-    assert!(
-        code == 7 && message.contains("other parameters"),
-        "{message}"
-    );
+    assert!(code == 7 && message.contains("other parameters"), "{message}");
     stdout_of(&["remember", "--finish", &out]);
     assert_same_tree(&tree(&path("want")), &tree(&path("out")), "two parts");
 }

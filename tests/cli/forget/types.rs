@@ -75,10 +75,7 @@ fn types_of_single_tensors() {
         let uniform = at(&format!("{of}.gguf"));
         if !uniform.exists() {
             let scheme = format!("gguf:{of}");
-            assert_eq!(
-                forget(&input, &uniform, &["--to", &scheme, "--pure"]).0,
-                Some(0)
-            );
+            assert_eq!(forget(&input, &uniform, &["--to", &scheme, "--pure"]).0, Some(0));
         }
         assert_eq!(found[name], encoded(&uniform)[name], "{name}");
     }
@@ -92,44 +89,16 @@ fn types_that_cannot_be() {
     model(&input, 256);
     model(&short, 96);
     // Rows that are not whole blocks get the type that llama-quantize gives them.
-    let run = forget(
-        &short,
-        &at("short.gguf"),
-        &["--to", "q8_0", "--tensor-type", "*attn_q*=q4_k"],
-    );
+    let run =
+        forget(&short, &at("short.gguf"), &["--to", "q8_0", "--tensor-type", "*attn_q*=q4_k"]);
     assert_eq!(run.0, Some(0), "{}", run.1);
     assert_eq!(encoded(&at("short.gguf"))["blk.0.attn_q.weight"].0, "Q5_0");
     let rows: [(&Path, &[&str], i32, &str); 5] = [
-        (
-            &short,
-            &["--to", "q8_0", "--token-embedding-type", "q4_k"],
-            6,
-            "96 columns",
-        ),
-        (
-            &input,
-            &["--to", "q8_0", "--tensor-type", "nothing=q4_k"],
-            2,
-            "`nothing`",
-        ),
-        (
-            &input,
-            &["--to", "q8_0", "--tensor-type", "a=q9"],
-            2,
-            "Q4_K",
-        ),
-        (
-            &input,
-            &["--to", "q8_0", "--tensor-type", "q4_k"],
-            2,
-            "GLOB=TYPE",
-        ),
-        (
-            &input,
-            &["--to", "nf4", "--tensor-type", "*=q4_k"],
-            2,
-            "GGUF",
-        ),
+        (&short, &["--to", "q8_0", "--token-embedding-type", "q4_k"], 6, "96 columns"),
+        (&input, &["--to", "q8_0", "--tensor-type", "nothing=q4_k"], 2, "`nothing`"),
+        (&input, &["--to", "q8_0", "--tensor-type", "a=q9"], 2, "Q4_K"),
+        (&input, &["--to", "q8_0", "--tensor-type", "q4_k"], 2, "GLOB=TYPE"),
+        (&input, &["--to", "nf4", "--tensor-type", "*=q4_k"], 2, "GGUF"),
     ];
     for (input, options, code, part) in rows {
         let run = forget(input, &at("no"), options);
@@ -155,26 +124,12 @@ fn encoding_twice_is_asked_for() {
         ]);
         let text = String::from_utf8(run.stderr).unwrap();
         assert_eq!(run.status.code(), Some(6), "{text}");
-        assert!(
-            text.contains("1 tensors") && text.contains("--allow-requantize"),
-            "{text}"
-        );
+        assert!(text.contains("1 tensors") && text.contains("--allow-requantize"), "{text}");
         assert!(!output.exists());
     }
-    assert_eq!(
-        forget(
-            &input,
-            &at("a.gguf"),
-            &["--to", "q8_0", "--allow-requantize"]
-        )
-        .0,
-        Some(0)
-    );
+    assert_eq!(forget(&input, &at("a.gguf"), &["--to", "q8_0", "--allow-requantize"]).0, Some(0));
     // To floats nothing is lost twice.
-    assert_eq!(
-        forget(&input, &at("b.gguf"), &["--to", "gguf:f16"]).0,
-        Some(0)
-    );
+    assert_eq!(forget(&input, &at("b.gguf"), &["--to", "gguf:f16"]).0, Some(0));
     // Of other quantized models there is a note.
     let fp8 = data().join("demo/model-fp8.safetensors");
     let run = amn(&[

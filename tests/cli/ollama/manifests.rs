@@ -15,15 +15,9 @@ fn layers_that_are_not_one_model() {
     let two = "2 of `application/vnd.ollama.image.model`";
     for (layers, found) in [
         (vec![], "no layers"),
-        (
-            vec![license()],
-            "1 of `application/vnd.ollama.image.license`",
-        ),
+        (vec![license()], "1 of `application/vnd.ollama.image.license`"),
         (vec![model(), model(), license()], two),
-        (
-            vec![model(), tensor()],
-            "1 of `application/vnd.ollama.image.tensor`",
-        ),
+        (vec![model(), tensor()], "1 of `application/vnd.ollama.image.tensor`"),
         (vec![json!({})], "1 of ``"),
     ] {
         store.add(LLAMA, &manifest(&layers));
@@ -42,15 +36,7 @@ fn layers_that_are_not_one_model() {
 #[test]
 fn malformed_manifests() {
     let store = Store::new();
-    for text in [
-        "",
-        "[1",
-        "null",
-        "7",
-        r#"{"layers": 7}"#,
-        r#"{"layers": [7]}"#,
-        "\u{0}",
-    ] {
+    for text in ["", "[1", "null", "7", r#"{"layers": 7}"#, r#"{"layers": [7]}"#, "\u{0}"] {
         store.add_text(LLAMA, text);
         store.fails("ollama:llama3", 3, &["parse error", "llama3"]);
     }
@@ -113,21 +99,14 @@ fn missing_and_truncated_blobs_are_refused() {
     for wrong in [&bytes[..bytes.len() - 1], &[&bytes[..], &[0]].concat(), &[]] {
         std::fs::write(store.blob(), wrong).unwrap();
         let lengths = format!("{} bytes of {}", wrong.len(), bytes.len());
-        store.fails(
-            "ollama:llama3",
-            3,
-            &[HEX, &lengths, "truncated or still being downloaded\n"],
-        );
+        store.fails("ollama:llama3", 3, &[HEX, &lengths, "truncated or still being downloaded\n"]);
     }
     let partial = store.blob().with_file_name(format!("sha256-{HEX}-partial"));
     std::fs::write(&partial, "").unwrap();
     store.fails(
         "ollama:llama3",
         3,
-        &[
-            HEX,
-            "still being downloaded; the file with `-partial` beside it",
-        ],
+        &[HEX, "still being downloaded; the file with `-partial` beside it"],
     );
     std::fs::remove_file(store.blob()).unwrap();
     store.fails("ollama:llama3", 7, &[HEX, "unfinished download"]);
@@ -153,10 +132,7 @@ fn a_layer_without_a_size_is_taken_as_it_is() {
 #[test]
 fn links_are_followed_and_pipes_are_not_opened() {
     let store = Store::new();
-    let (elsewhere, blob) = (
-        store.0.path().join("elsewhere"),
-        store.0.path().join("weights"),
-    );
+    let (elsewhere, blob) = (store.0.path().join("elsewhere"), store.0.path().join("weights"));
     std::fs::write(&elsewhere, good().to_string()).unwrap();
     std::fs::rename(store.blob(), &blob).unwrap();
     std::os::unix::fs::symlink(&blob, store.blob()).unwrap();

@@ -16,51 +16,19 @@ fn options_that_do_not_apply_are_refused() {
     for (mut arguments, option, reason) in [
         (forget("awq"), vec!["--imatrix", &matrix], "GGUF types"),
         (forget("nf4"), vec!["--pure"], "GGUF types"),
-        (
-            forget("nvfp4"),
-            vec!["--group-size", "7"],
-            "no choice of the group size",
-        ),
+        (forget("nvfp4"), vec!["--group-size", "7"], "no choice of the group size"),
         (forget("gguf:q4_k"), vec!["--group-size", "64"], "no choice"),
-        (
-            forget("w8a16-channel"),
-            vec!["--group-size", "64"],
-            "no choice",
-        ),
+        (forget("w8a16-channel"), vec!["--group-size", "64"], "no choice"),
         (forget("mlx-mxfp4"), vec!["--group-size", "64"], "no choice"),
-        (
-            forget("nvfp4"),
-            vec!["--scale-rule", "floor"],
-            "MXFP4 and MXFP8",
-        ),
-        (
-            forget("nf4"),
-            vec!["--tokenizer-pre", "llama-bpe"],
-            "whole model",
-        ),
+        (forget("nvfp4"), vec!["--scale-rule", "floor"], "MXFP4 and MXFP8"),
+        (forget("nf4"), vec!["--tokenizer-pre", "llama-bpe"], "whole model"),
         (convert("npz"), vec!["--gguf-kv", "a=b"], "--to gguf"),
-        (
-            convert("nf4"),
-            vec!["--gguf-metadata", "missing.json"],
-            "--to gguf",
-        ),
+        (convert("nf4"), vec!["--gguf-metadata", "missing.json"], "--to gguf"),
         (convert("qnat"), vec!["--out-dtype", "f32"], "QNAT"),
-        (
-            convert("nf4"),
-            vec!["--cast", "--out-dtype", "f32"],
-            "encoded",
-        ),
+        (convert("nf4"), vec!["--cast", "--out-dtype", "f32"], "encoded"),
         (convert("npz"), vec!["--mmproj"], "--to gguf"),
-        (
-            convert("gguf:q8_0"),
-            vec!["--mmproj"],
-            "GGUF file of floats",
-        ),
-        (
-            convert("gguf"),
-            vec!["--tensors-only", "--tokenizer-pre", "x"],
-            "whole model",
-        ),
+        (convert("gguf:q8_0"), vec!["--mmproj"], "GGUF file of floats"),
+        (convert("gguf"), vec!["--tensors-only", "--tokenizer-pre", "x"], "whole model"),
     ] {
         let name = if option[0] == "--tensors-only" {
             option[1]
@@ -72,38 +40,16 @@ fn options_that_do_not_apply_are_refused() {
         refused(&arguments, 2, &[name, reason], root.path());
     }
     // What only the model tells.
-    let arguments = [
-        "convert",
-        &input,
-        "--to",
-        "gguf",
-        "--tokenizer-pre",
-        "llama-bpe",
-        "-o",
-        &output,
-    ];
-    refused(
-        &arguments,
-        2,
-        &["--tokenizer-pre", "no whole model"],
-        root.path(),
-    );
+    let arguments =
+        ["convert", &input, "--to", "gguf", "--tokenizer-pre", "llama-bpe", "-o", &output];
+    refused(&arguments, 2, &["--tokenizer-pre", "no whole model"], root.path());
     for option in ["--resume", "--part=1/2"] {
         let arguments = ["remember", &input, option, "-o", &output];
-        refused(
-            &arguments,
-            2,
-            &["only a directory of safetensors"],
-            root.path(),
-        );
+        refused(&arguments, 2, &["only a directory of safetensors"], root.path());
     }
-    for more in [
-        &["--to", "f32"][..],
-        &["--cast"],
-        &["--include", "a"],
-        &["--dry-run"],
-        &["--root", "a"],
-    ] {
+    for more in
+        [&["--to", "f32"][..], &["--cast"], &["--include", "a"], &["--dry-run"], &["--root", "a"]]
+    {
         let arguments = [&["remember", &input, "--finish"], more].concat();
         refused(&arguments, 2, &["--finish", more[0]], root.path());
     }
@@ -139,10 +85,7 @@ fn nothing_encoded_says_why() {
     let root = tempfile::tempdir().unwrap();
     let directory = plain_directory(root.path()).to_string_lossy().into_owned();
     for (more, words) in [
-        (
-            &["--to", "mxfp4-gpt-oss"][..],
-            ["no tensor can be encoded", "1: "],
-        ),
+        (&["--to", "mxfp4-gpt-oss"][..], ["no tensor can be encoded", "1: "]),
         (
             &["--to", "nf4", "--group-size", "48"],
             ["1: bitsandbytes has no blocks of 48 values", "1: a norm"],
@@ -159,52 +102,21 @@ fn nothing_encoded_says_why() {
 #[test]
 fn patterns_that_match_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let (model, out) = (
-        at("guide/TinyLlama/model.safetensors"),
-        dir.path().join("o"),
-    );
+    let (model, out) = (at("guide/TinyLlama/model.safetensors"), dir.path().join("o"));
     let (model, out) = (model.as_str(), out.to_str().unwrap());
     let norm = "model.norm.weigh";
     let errors: [(&[&str], &str); 9] = [
+        (&["ls", model, "q_proj"], "like `q_proj`; `*q_proj*` matches 1"),
+        (&["remember", model, "--include", norm], "near are model.norm.weight"),
+        (&["remember", model, "--include", "*.q_prj.*"], "like `*.q_prj.*`; `amn ls` lists"),
+        (&["remember", model, "--exclude", "*"], "all that are included are excluded"),
+        (&["remember", model, "--drop", norm], "would change; near are model.norm.weight"),
+        (&["remember", model, "--rename", "mlp=ffn"], "would change; `*mlp*` matches 3"),
         (
-            &["ls", model, "q_proj"],
-            "like `q_proj`; `*q_proj*` matches 1",
-        ),
-        (
-            &["remember", model, "--include", norm],
-            "near are model.norm.weight",
-        ),
-        (
-            &["remember", model, "--include", "*.q_prj.*"],
-            "like `*.q_prj.*`; `amn ls` lists",
-        ),
-        (
-            &["remember", model, "--exclude", "*"],
-            "all that are included are excluded",
-        ),
-        (
-            &["remember", model, "--drop", norm],
-            "would change; near are model.norm.weight",
-        ),
-        (
-            &["remember", model, "--rename", "mlp=ffn"],
-            "would change; `*mlp*` matches 3",
-        ),
-        (
-            &[
-                "forget",
-                model,
-                "--to",
-                "nf4",
-                "--include",
-                "lm_haed.weight",
-            ],
+            &["forget", model, "--to", "nf4", "--include", "lm_haed.weight"],
             "near are lm_head.weight",
         ),
-        (
-            &["diff", model, model, "--include", norm],
-            "near are model.norm.weight",
-        ),
+        (&["diff", model, model, "--include", norm], "near are model.norm.weight"),
         (&["show", model, norm], "near are model.norm.weight"),
     ];
     for (arguments, words) in errors {
@@ -233,28 +145,10 @@ fn patterns_apply_to_copied_blocks() {
     let all = parse(&input).unwrap();
     let name = all.tensors().next().unwrap().name().to_owned();
     let path = output.to_string_lossy();
-    succeed(&[
-        "convert",
-        &input,
-        "--to",
-        "gguf",
-        "--include",
-        &name,
-        "-o",
-        &path,
-    ]);
+    succeed(&["convert", &input, "--to", "gguf", "--include", &name, "-o", &path]);
     let some = parse(&output).unwrap();
     let names: Vec<_> = some.tensors().map(|t| t.name().to_owned()).collect();
     assert_eq!(names, [name]);
-    let arguments = [
-        "convert",
-        &input,
-        "--to",
-        "gguf",
-        "--include",
-        "nothing",
-        "-o",
-        "none.gguf",
-    ];
+    let arguments = ["convert", &input, "--to", "gguf", "--include", "nothing", "-o", "none.gguf"];
     refused(&arguments, 2, &["no tensor is left"], root.path());
 }

@@ -31,36 +31,12 @@ fn extensions_are_believed() {
     }
     let directory = plain_directory(root.path()).to_string_lossy().into_owned();
     for (arguments, output, words) in [
-        (
-            &["forget", &directory, "--to", "nf4"][..],
-            "x.gguf",
-            ["GGUF", "safetensors"],
-        ),
-        (
-            &["forget", &input, "--to", "gguf:q8_0"],
-            "x.safetensors",
-            ["safetensors", "GGUF"],
-        ),
-        (
-            &["convert", &input, "--to", "npz"],
-            "x.safetensors",
-            ["safetensors", "NPZ"],
-        ),
-        (
-            &["convert", &input, "--to", "gguf"],
-            "x.safetensors",
-            ["safetensors", "GGUF"],
-        ),
-        (
-            &["convert", &input, "--to", "safetensors"],
-            "x.qnat",
-            ["QNAT", "safetensors"],
-        ),
-        (
-            &["convert", &input, "--to", "nf4"],
-            "x.npz",
-            ["NPZ", "safetensors"],
-        ),
+        (&["forget", &directory, "--to", "nf4"][..], "x.gguf", ["GGUF", "safetensors"]),
+        (&["forget", &input, "--to", "gguf:q8_0"], "x.safetensors", ["safetensors", "GGUF"]),
+        (&["convert", &input, "--to", "npz"], "x.safetensors", ["safetensors", "NPZ"]),
+        (&["convert", &input, "--to", "gguf"], "x.safetensors", ["safetensors", "GGUF"]),
+        (&["convert", &input, "--to", "safetensors"], "x.qnat", ["QNAT", "safetensors"]),
+        (&["convert", &input, "--to", "nf4"], "x.npz", ["NPZ", "safetensors"]),
         (&["remember", &input], "x.qnat", ["QNAT", "codes"]),
         (&["remember", &input], "x.pth", ["x.pth", "not written"]),
         (
@@ -85,11 +61,7 @@ fn stdout_takes_what_can_be_streamed() {
     succeed(&["remember", &input, "-o", want.to_str().unwrap()]);
     let output = amn(&["remember", &input, "-o", "-"]);
     assert_eq!(output.status.code(), Some(0));
-    assert_same(
-        &std::fs::read(&want).unwrap(),
-        &output.stdout,
-        "safetensors",
-    );
+    assert_same(&std::fs::read(&want).unwrap(), &output.stdout, "safetensors");
     let texts = String::from_utf8(output.stderr).unwrap();
     assert!(
         texts.contains("Parsing...   2 tensors") && texts.contains("Output: stdout (128.1 KB)"),
@@ -111,35 +83,16 @@ fn stdout_takes_what_can_be_streamed() {
         3
     );
     for (arguments, code, word) in [
-        (
-            &["convert", &input, "--to", "npz"][..],
-            6,
-            "checksums before the data",
-        ),
-        (
-            &["forget", &input, "--to", "nf4"],
-            6,
-            "encoded only for a whole output",
-        ),
-        (
-            &["remember", &input, "--json"],
-            2,
-            "stdout is for the output",
-        ),
+        (&["convert", &input, "--to", "npz"][..], 6, "checksums before the data"),
+        (&["forget", &input, "--to", "nf4"], 6, "encoded only for a whole output"),
+        (&["remember", &input, "--json"], 2, "stdout is for the output"),
         (&["remember", &directory, "--part", "1/2"], 2, "--part"),
         (&["remember", &directory, "--resume"], 2, "--resume"),
-        (
-            &["remember", &directory, "--max-shard-size", "5KB"],
-            2,
-            "one file",
-        ),
+        (&["remember", &directory, "--max-shard-size", "5KB"], 2, "one file"),
     ] {
         let output = amn(&[arguments, &["-o", "-"]].concat());
         let (out, err, found) = told(&output);
-        assert!(
-            out.is_empty() && found == code && err.contains(word),
-            "{arguments:?}: {err}"
-        );
+        assert!(out.is_empty() && found == code && err.contains(word), "{arguments:?}: {err}");
     }
     assert!(!Path::new("-").exists());
 }
@@ -170,11 +123,7 @@ fn a_closed_pipe_is_an_error() {
 #[test]
 fn a_terminal_gets_no_weights() {
     // Without `script` there is no terminal to try.
-    let command = format!(
-        "'{}' remember '{}' -o -",
-        env!("CARGO_BIN_EXE_amn"),
-        at(DEMO)
-    );
+    let command = format!("'{}' remember '{}' -o -", env!("CARGO_BIN_EXE_amn"), at(DEMO));
     let Ok(output) = Command::new("script")
         .args(["-qec", &command, "/dev/null"])
         .output()
@@ -182,8 +131,5 @@ fn a_terminal_gets_no_weights() {
         return;
     };
     let (out, err, code) = told(&output);
-    assert!(
-        code == 2 && out.contains("stdout is a terminal"),
-        "{out}{err}"
-    );
+    assert!(code == 2 && out.contains("stdout is a terminal"), "{out}{err}");
 }

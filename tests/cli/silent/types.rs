@@ -15,56 +15,26 @@ fn names_have_the_types_that_are_there() {
     let root = tempfile::tempdir().unwrap();
     let input = plain_directory(root.path()).to_string_lossy().into_owned();
     let text = succeed(&["remember", &input, "--to", "bf16"]);
-    assert!(
-        root.path().join("plain-F32/model.safetensors").exists(),
-        "{text}"
-    );
+    assert!(root.path().join("plain-F32/model.safetensors").exists(), "{text}");
     assert!(!root.path().join("plain-BF16").exists());
     let note = "Note: 2 tensors are not quantized and keep their type (1 F32, 1 F16); --cast converts them";
     assert!(text.contains(note), "{text}");
     let text = succeed(&["remember", &input, "--to", "bf16", "--cast"]);
     let output = root.path().join("plain-BF16");
-    assert!(
-        text.contains("Casting...   2 tensors") && !text.contains("Note:"),
-        "{text}"
-    );
+    assert!(text.contains("Casting...   2 tensors") && !text.contains("Note:"), "{text}");
     assert_eq!(dtypes(&output), [Dtype::I64, Dtype::BF16, Dtype::BF16]);
     let config = std::fs::read_to_string(output.join("config.json")).unwrap();
     assert_eq!(config, r#"{"torch_dtype": "bfloat16"}"#);
-    let plan = succeed(&[
-        "remember",
-        &input,
-        "--to",
-        "bf16",
-        "--cast",
-        "--dry-run",
-        "--force",
-    ]);
-    assert!(
-        plan.contains("Cast:        2 tensors\nAs they are: 1 tensors"),
-        "{plan}"
-    );
-    let json = succeed(&[
-        "remember",
-        &input,
-        "--cast",
-        "--dry-run",
-        "--json",
-        "--force",
-    ]);
+    let plan = succeed(&["remember", &input, "--to", "bf16", "--cast", "--dry-run", "--force"]);
+    assert!(plan.contains("Cast:        2 tensors\nAs they are: 1 tensors"), "{plan}");
+    let json = succeed(&["remember", &input, "--cast", "--dry-run", "--json", "--force"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(
-        (&json["cast"], &json["passthrough"]),
-        (&2.into(), &1.into())
-    );
+    assert_eq!((&json["cast"], &json["passthrough"]), (&2.into(), &1.into()));
     let json = succeed(&["remember", &input, "--dry-run", "--json", "--force"]);
     assert!(json.contains("2 tensors are not quantized"), "{json}");
     // What is decoded has the type that was asked for.
     std::fs::copy(at(DEMO), root.path().join("m-fp8.safetensors")).unwrap();
-    succeed(&[
-        "remember",
-        root.path().join("m-fp8.safetensors").to_str().unwrap(),
-    ]);
+    succeed(&["remember", root.path().join("m-fp8.safetensors").to_str().unwrap()]);
     assert!(root.path().join("m-bf16.safetensors").exists());
 }
 
@@ -78,51 +48,22 @@ fn arrays_give_their_types_to_names_and_are_cast() {
     };
     let path = |name: &str| root.path().join(name).to_string_lossy().into_owned();
     std::fs::write(path("in.safetensors"), tensors(&[0.1, 1.0, 1e5, -2.0])).unwrap();
-    succeed(&[
-        "convert",
-        &path("in.safetensors"),
-        "--to",
-        "npz",
-        "-o",
-        &path("a.npz"),
-    ]);
+    succeed(&["convert", &path("in.safetensors"), "--to", "npz", "-o", &path("a.npz")]);
     succeed(&["convert", &path("a.npz"), "--to", "safetensors"]);
     assert_eq!(dtypes(Path::new(&path("a-f64.safetensors"))), [Dtype::F64]);
-    let cast = [
-        "convert",
-        &path("a.npz"),
-        "--to",
-        "safetensors",
-        "--cast",
-        "--out-dtype",
-    ];
+    let cast = ["convert", &path("a.npz"), "--to", "safetensors", "--cast", "--out-dtype"];
     succeed(&[&cast[..], &["f32"]].concat());
     assert_eq!(dtypes(Path::new(&path("a-f32.safetensors"))), [Dtype::F32]);
     // 1e5 is beyond F16.
     let f16 = [&cast[..], &["f16"]].concat();
-    refused(
-        &f16,
-        6,
-        &["tensor `a`: 100000.0 at [1, 0]", "65504"],
-        root.path(),
-    );
+    refused(&f16, 6, &["tensor `a`: 100000.0 at [1, 0]", "65504"], root.path());
     succeed(&[&f16[..], &["--saturate"]].concat());
     let model = parse(path("a-f16.safetensors")).unwrap();
     let bytes = model.tensor("a").unwrap().bytes().unwrap();
     assert_eq!(bytes[4..6], 0x7bffu16.to_le_bytes());
     // Casting needs a type, saturating a cast.
-    refused(
-        &cast[..cast.len() - 1],
-        2,
-        &["--cast", "--out-dtype"],
-        root.path(),
-    );
-    refused(
-        &["remember", &path("a.npz"), "--saturate"],
-        2,
-        &["--cast"],
-        root.path(),
-    );
+    refused(&cast[..cast.len() - 1], 2, &["--cast", "--out-dtype"], root.path());
+    refused(&["remember", &path("a.npz"), "--saturate"], 2, &["--cast"], root.path());
 }
 
 #[cfg(feature = "npz")]
@@ -131,15 +72,7 @@ fn arrays_that_numpy_does_not_know_are_noted() {
     let root = tempfile::tempdir().unwrap();
     let output = root.path().join("a.npz").to_string_lossy().into_owned();
     let run = |more: &[&str]| {
-        let arguments = [
-            "convert",
-            &at(DEMO),
-            "--to",
-            "npz",
-            "--force",
-            "-o",
-            &output,
-        ];
+        let arguments = ["convert", &at(DEMO), "--to", "npz", "--force", "-o", &output];
         succeed(&[&arguments[..], more].concat())
     };
     let text = run(&[]);
@@ -153,10 +86,7 @@ fn arrays_that_numpy_does_not_know_are_noted() {
 #[test]
 fn whole_models_do_not_overflow() {
     let directory = tempfile::tempdir().unwrap();
-    let (source, model) = (
-        data().join("whole/llama/hf"),
-        directory.path().join("model"),
-    );
+    let (source, model) = (data().join("whole/llama/hf"), directory.path().join("model"));
     std::fs::create_dir(&model).unwrap();
     for name in names_in(&source, "") {
         std::fs::copy(source.join(&name), model.join(&name)).unwrap();
@@ -169,17 +99,7 @@ fn whole_models_do_not_overflow() {
     let to_gguf = |to: &str| {
         let output = directory.path().join("out.gguf");
         let (model, output) = (model.to_str().unwrap(), output.to_str().unwrap());
-        told(&amn(&[
-            "convert",
-            model,
-            "--to",
-            "gguf",
-            "--out-dtype",
-            to,
-            "-o",
-            output,
-            "-f",
-        ]))
+        told(&amn(&["convert", model, "--to", "gguf", "--out-dtype", to, "-o", output, "-f"]))
     };
     assert_eq!(to_gguf("f16").2, 0);
     // A million.
@@ -187,10 +107,7 @@ fn whole_models_do_not_overflow() {
     std::fs::write(&weights, &bytes).unwrap();
     let (_, error, code) = to_gguf("f16");
     assert_eq!(code, 6, "{error}");
-    assert!(
-        error.contains("[3, 5]") && error.contains("ffn_up"),
-        "{error}"
-    );
+    assert!(error.contains("[3, 5]") && error.contains("ffn_up"), "{error}");
     assert_eq!(to_gguf("bf16").2, 0);
     // What is infinite already stays so.
     bytes[at..at + 2].copy_from_slice(&[0x80, 0x7f]);

@@ -90,10 +90,7 @@ fn gguf_refusal(adapter: &Gguf) -> String {
         Ok(_) => String::new(),
         Err(error) => {
             assert!(!out.exists());
-            assert!(matches!(
-                error.kind(),
-                ErrorKind::Parse | ErrorKind::Unsupported
-            ));
+            assert!(matches!(error.kind(), ErrorKind::Parse | ErrorKind::Unsupported));
             error.to_string()
         }
     }
@@ -138,31 +135,16 @@ fn gguf_adapters_that_do_not_fit_are_errors() {
         (adapter(Some(1.0)), "it has no tensors"),
         (adapter(Some(-1.0)), "adapter.lora.alpha"),
         (adapter(Some(f32::NAN)), "adapter.lora.alpha"),
-        (
-            adapter(None).text("adapter.lora.alpha", "8"),
-            "adapter.lora.alpha",
-        ),
+        (adapter(None).text("adapter.lora.alpha", "8"), "adapter.lora.alpha"),
         (typed("model", "lora", "llama"), "`general.type` is `model`"),
-        (
-            typed("adapter", "control_vector", "llama"),
-            "`adapter.type`",
-        ),
-        (
-            typed("adapter", "lora", "qwen2"),
-            "architecture is `llama`, and the adapter's `qwen2`",
-        ),
+        (typed("adapter", "control_vector", "llama"), "`adapter.type`"),
+        (typed("adapter", "lora", "qwen2"), "architecture is `llama`, and the adapter's `qwen2`"),
         (
             whole().key("adapter.alora.invocation_tokens", 4, &[0; 4]),
             "adapter.alora.invocation_tokens",
         ),
-        (
-            adapter(None).tensor("blk.0.attn_q.weight.lora_a", 0, &[2, 1], &a),
-            "is missing",
-        ),
-        (
-            whole().tensor("blk.0.attn_norm.weight", 0, &[2], &a),
-            "none of a LoRA",
-        ),
+        (adapter(None).tensor("blk.0.attn_q.weight.lora_a", 0, &[2, 1], &a), "is missing"),
+        (whole().tensor("blk.0.attn_norm.weight", 0, &[2], &a), "none of a LoRA"),
         (
             pair(adapter(None), "blk.0.attn_k.weight", [2, 4], [4, 3]),
             "the model has no `blk.0.attn_k.weight`",
@@ -208,20 +190,13 @@ fn gguf_adapters_of_another_architecture_are_refused() {
     let model = parse(base("base")).unwrap();
     let error = model.convert(root.path().join("out.gguf"), options);
     let error = error.unwrap_err().to_string();
-    assert!(
-        error.contains("architecture is `llama`, and the adapter's `qwen2`"),
-        "{error}"
-    );
+    assert!(error.contains("architecture is `llama`, and the adapter's `qwen2`"), "{error}");
 }
 
 /// A file beside the weights of an adapter is not taken for it.
 #[test]
 fn other_files_are_no_adapters() {
-    for file in [
-        "base/model.safetensors",
-        "expected-base-plain.safetensors",
-        "base/config.json",
-    ] {
+    for file in ["base/model.safetensors", "expected-base-plain.safetensors", "base/config.json"] {
         let error = Adapter::open(adapters().join(file))
             .unwrap_err()
             .to_string();

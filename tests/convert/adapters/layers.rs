@@ -13,10 +13,7 @@ fn base_of(tensors: &[(&str, &[usize])]) -> Vec<Raw> {
 }
 
 fn pair(module: &str, a: &[usize], b: &[usize]) -> Vec<Raw> {
-    vec![
-        named(&format!("{module}.lora_A.weight"), a),
-        named(&format!("{module}.lora_B.weight"), b),
-    ]
+    vec![named(&format!("{module}.lora_A.weight"), a), named(&format!("{module}.lora_B.weight"), b)]
 }
 
 #[test]
@@ -27,20 +24,10 @@ fn convolutions_that_do_not_fit_are_errors() {
     assert_eq!(refusal(&pair("l", &[2, 4, 5], &[6, 2, 1])), "");
     for (module, a, b, what) in [
         // Of the size of B there is no product.
-        (
-            "c",
-            &[2, 4, 3, 2][..],
-            &[6, 2, 3, 2][..],
-            "convolution of any size and one of size 1",
-        ),
+        ("c", &[2, 4, 3, 2][..], &[6, 2, 3, 2][..], "convolution of any size and one of size 1"),
         ("c", &[2, 4, 3, 2], &[6, 2], "convolution of any size"),
         ("c", &[2, 24], &[6, 2], "`c.weight` is [6, 4, 3, 2]"),
-        (
-            "c",
-            &[2, 4, 2, 3],
-            &[6, 2, 1, 1],
-            "`c.weight` is [6, 4, 3, 2]",
-        ),
+        ("c", &[2, 4, 2, 3], &[6, 2, 1, 1], "`c.weight` is [6, 4, 3, 2]"),
         ("c", &[3, 4, 3, 2], &[6, 3, 1, 1], "rank is 3, and 2"),
         ("c", &[2, 4, 3, 2], &[6, 3, 1, 1], "rank is 2, and that of"),
         // Two groups, for which PEFT does not merge: A has the channels of all groups, B the ranks
@@ -61,43 +48,13 @@ fn classes_of_square_weights() {
     let (in_out, out_in) = ([6.0, 8.0, 11.0, 15.0], [6.0, 11.0, 8.0, 15.0]);
     for (module, others, is_transposed, expected) in [
         // The module beside it is a `Conv1D`, whatever the settings say, or a linear layer.
-        (
-            "h.attn.c_proj",
-            Some(("h.attn.c_attn", [2, 6])),
-            false,
-            Ok(in_out),
-        ),
-        (
-            "h.attn.c_proj",
-            Some(("h.attn.c_attn", [2, 6])),
-            true,
-            Ok(in_out),
-        ),
-        (
-            "h.attn.c_proj",
-            Some(("h.attn.c_attn", [6, 2])),
-            true,
-            Ok(out_in),
-        ),
-        (
-            "h.attn.c_proj",
-            Some(("h.attn.c_attn", [6, 2])),
-            false,
-            Ok(out_in),
-        ),
+        ("h.attn.c_proj", Some(("h.attn.c_attn", [2, 6])), false, Ok(in_out)),
+        ("h.attn.c_proj", Some(("h.attn.c_attn", [2, 6])), true, Ok(in_out)),
+        ("h.attn.c_proj", Some(("h.attn.c_attn", [6, 2])), true, Ok(out_in)),
+        ("h.attn.c_proj", Some(("h.attn.c_attn", [6, 2])), false, Ok(out_in)),
         // A linear layer beside a `Conv1D`.
-        (
-            "h.attn.q_proj",
-            Some(("h.attn.c_attn", [2, 6])),
-            false,
-            Ok(out_in),
-        ),
-        (
-            "h.attn.q_proj",
-            Some(("h.attn.c_attn", [2, 6])),
-            true,
-            Err("`fan_in_fan_out`"),
-        ),
+        ("h.attn.q_proj", Some(("h.attn.c_attn", [2, 6])), false, Ok(out_in)),
+        ("h.attn.q_proj", Some(("h.attn.c_attn", [2, 6])), true, Err("`fan_in_fan_out`")),
         ("h.mlp.c_fc", None, true, Ok(in_out)),
         ("encoder.query", None, false, Ok(out_in)),
         ("encoder.query", None, true, Err("`fan_in_fan_out`")),
@@ -121,10 +78,7 @@ fn classes_of_square_weights() {
             let name = format!("base_model.model.{module}.lora_{end}.weight");
             raw(&name, "F32", shape, f32s(values))
         };
-        let factors = [
-            factor("A", &[1, 2], &[1.0, 2.0]),
-            factor("B", &[2, 1], &[5.0, 7.0]),
-        ];
+        let factors = [factor("A", &[1, 2], &[1.0, 2.0]), factor("B", &[2, 1], &[5.0, 7.0])];
         let adapter = root.path().join("adapter_model.safetensors");
         std::fs::write(adapter, file(&factors, &[])).unwrap();
         let adapter = Adapter::open(root.path()).unwrap();
@@ -147,12 +101,7 @@ fn classes_of_square_weights() {
 #[test]
 fn columns_of_zeros_get_no_length() {
     let zeros = |name: &str, shape: &[usize]| {
-        raw(
-            name,
-            "F32",
-            shape,
-            vec![0; 4 * shape.iter().product::<usize>()],
-        )
+        raw(name, "F32", shape, vec![0; 4 * shape.iter().product::<usize>()])
     };
     let tensors = [
         named("q.lora_A.weight", &[1, 3]),
@@ -162,23 +111,13 @@ fn columns_of_zeros_get_no_length() {
     let dora = json!({"use_dora": true});
     let base = [zeros("q.weight", &[3, 2])];
     let error = refusal_by(&base, &tensors, &dora);
-    assert!(
-        error.contains("`q.weight`: column 0 is to be 0.5"),
-        "{error}"
-    );
-    assert_eq!(
-        refusal_by(&base_of(&[("q.weight", &[3, 2])]), &tensors, &dora),
-        ""
-    );
+    assert!(error.contains("`q.weight`: column 0 is to be 0.5"), "{error}");
+    assert_eq!(refusal_by(&base_of(&[("q.weight", &[3, 2])]), &tensors, &dora), "");
 }
 
 #[test]
 fn biases_that_do_not_fit_are_errors() {
-    let base = base_of(&[
-        ("q.weight", &[3, 2]),
-        ("q.bias", &[3]),
-        ("k.weight", &[3, 2]),
-    ]);
+    let base = base_of(&[("q.weight", &[3, 2]), ("q.bias", &[3]), ("k.weight", &[3, 2])]);
     let of = |module: &str, bias: &[usize]| {
         let mut tensors = pair(module, &[1, 2], &[3, 1]);
         tensors.push(named(&format!("{module}.lora_B.bias"), bias));
@@ -203,11 +142,7 @@ fn biases_that_do_not_fit_are_errors() {
         (of("k", &[3]), &on, "no `k.bias`"),
         (plain(), &on, "no `lora_B.bias`"),
         (of("q", &[3]), &json!({}), "`lora_bias`"),
-        (
-            vec![named("q.lora_B.bias", &[3])],
-            &on,
-            "one of the two factors",
-        ),
+        (vec![named("q.lora_B.bias", &[3])], &on, "one of the two factors"),
         (plain(), &all, "no `q.bias`"),
         (plain(), &lora_only, "no `q.bias`"),
     ] {
@@ -236,22 +171,9 @@ fn stacks_that_do_not_fit_are_errors() {
     let down: [&[usize]; 2] = [&[6, 5], &[4, 6]];
     let square: [&[usize]; 2] = [&[6, 4], &[4, 6]];
     assert_eq!(refusal_by(&base, &up(), &named_in(&["e.up"])), "");
-    assert_eq!(
-        refusal_by(&base, &one(&[6, 6], &[4, 6]), &named_in(&["a.e.up"])),
-        ""
-    );
-    assert_eq!(
-        refusal_by(&base, &both(up(), down), &named_in(&["e.up", "e.down"])),
-        ""
-    );
-    assert_eq!(
-        refusal_by(
-            &base,
-            &both(up(), square),
-            &named_in(&["e.up", "a.e.square"])
-        ),
-        ""
-    );
+    assert_eq!(refusal_by(&base, &one(&[6, 6], &[4, 6]), &named_in(&["a.e.up"])), "");
+    assert_eq!(refusal_by(&base, &both(up(), down), &named_in(&["e.up", "e.down"])), "");
+    assert_eq!(refusal_by(&base, &both(up(), square), &named_in(&["e.up", "a.e.square"])), "");
     let cases = [
         // Nothing names the parameter, and the module has no weight of its own.
         (up(), named_in(&[]), "no `a.e.weight`"),
@@ -259,51 +181,15 @@ fn stacks_that_do_not_fit_are_errors() {
         (up(), named_in(&["p"]), "no `a.e.weight`"),
         (up(), named_in(&["e.up", "e.down"]), "1 pairs of factors"),
         (both(up(), down), named_in(&["e.up"]), "2 pairs of factors"),
-        (
-            one(&[6, 4], &[5, 6]),
-            named_in(&["e.up"]),
-            "none or several",
-        ),
-        (
-            both(one(down[0], down[1]), down),
-            named_in(&["e.down", "e.copy"]),
-            "none or several",
-        ),
-        (
-            one(square[0], square[1]),
-            named_in(&["a.e.square"]),
-            "as many rows as columns",
-        ),
-        (
-            one(&[4, 4], &[6, 4]),
-            named_in(&["e.up"]),
-            "4 rows are not of 3 matrices",
-        ),
-        (
-            one(&[9, 4], &[6, 9]),
-            named_in(&["e.up"]),
-            "rank is 3, and 2",
-        ),
-        (
-            one(&[6, 4], &[6, 3]),
-            named_in(&["e.up"]),
-            "rank is 6, and that of",
-        ),
-        (
-            pair("b.e", &[2, 2], &[2, 2]),
-            named_in(&["b.e.weight"]),
-            "none or several",
-        ),
-        (
-            one(&[6, 4, 1], &[6, 6, 1]),
-            named_in(&["e.up"]),
-            "are matrices",
-        ),
-        (
-            vec![named("a.e.lora_A.weight", &[6, 4])],
-            named_in(&["e.up"]),
-            "one of the two factors",
-        ),
+        (one(&[6, 4], &[5, 6]), named_in(&["e.up"]), "none or several"),
+        (both(one(down[0], down[1]), down), named_in(&["e.down", "e.copy"]), "none or several"),
+        (one(square[0], square[1]), named_in(&["a.e.square"]), "as many rows as columns"),
+        (one(&[4, 4], &[6, 4]), named_in(&["e.up"]), "4 rows are not of 3 matrices"),
+        (one(&[9, 4], &[6, 9]), named_in(&["e.up"]), "rank is 3, and 2"),
+        (one(&[6, 4], &[6, 3]), named_in(&["e.up"]), "rank is 6, and that of"),
+        (pair("b.e", &[2, 2], &[2, 2]), named_in(&["b.e.weight"]), "none or several"),
+        (one(&[6, 4, 1], &[6, 6, 1]), named_in(&["e.up"]), "are matrices"),
+        (vec![named("a.e.lora_A.weight", &[6, 4])], named_in(&["e.up"]), "one of the two factors"),
         (
             [up(), vec![named("a.e.lora_B.bias", &[6])]].concat(),
             json!({"r": 2, "lora_bias": true, "target_parameters": ["e.up"]}),
@@ -326,11 +212,8 @@ fn stacks_that_do_not_fit_are_errors() {
 #[test]
 fn experts_apart_that_do_not_fit_are_errors() {
     let names = |experts: usize| {
-        let parts: [(&str, &[usize]); 3] = [
-            ("gate_proj", &[3, 4]),
-            ("up_proj", &[3, 4]),
-            ("down_proj", &[4, 3]),
-        ];
+        let parts: [(&str, &[usize]); 3] =
+            [("gate_proj", &[3, 4]), ("up_proj", &[3, 4]), ("down_proj", &[4, 3])];
         let all = (0..experts).flat_map(move |e| {
             parts.map(|(part, shape)| (format!("a.e.{e}.{part}.weight"), shape))
         });
@@ -351,26 +234,11 @@ fn experts_apart_that_do_not_fit_are_errors() {
     let last = "a.e.1.up_proj.weight";
     for (base, tensors, settings, what) in [
         (base(2, ""), up(), all.clone(), "1 pairs of factors"),
-        (
-            base(2, ""),
-            both(),
-            named_in(&["e.gate_up_proj"]),
-            "2 pairs of factors",
-        ),
-        (
-            base(2, ""),
-            up(),
-            named_in(&["e.up_proj"]),
-            "no `a.e.weight`",
-        ),
+        (base(2, ""), both(), named_in(&["e.gate_up_proj"]), "2 pairs of factors"),
+        (base(2, ""), up(), named_in(&["e.up_proj"]), "no `a.e.weight`"),
         (base(2, ""), up(), named_in(&[]), "no `a.e.weight`"),
         // The adapter is one of more experts, or of fewer.
-        (
-            base(3, ""),
-            both(),
-            all.clone(),
-            "4 rows are not of 3 matrices",
-        ),
+        (base(3, ""), both(), all.clone(), "4 rows are not of 3 matrices"),
         (base(4, ""), both(), all.clone(), "rank is 1, and 2"),
         (base(2, last), both(), all.clone(), "rank is 4, and 2"),
         (base(0, ""), both(), all.clone(), "no `a.e"),
@@ -403,10 +271,9 @@ fn quantized_stacks_are_merged() {
     let decoded = parse(at("decoded")).unwrap();
     let module = "model.layers.0.mlp.experts";
     let mut factors = vec![];
-    for (key, weight) in [
-        (module.to_owned(), "down_proj"),
-        (format!("{module}.base_layer"), "gate_up_proj"),
-    ] {
+    for (key, weight) in
+        [(module.to_owned(), "down_proj"), (format!("{module}.base_layer"), "gate_up_proj")]
+    {
         let &[n, rows, cols] = decoded
             .tensor(&format!("{module}.{weight}"))
             .unwrap()
@@ -470,27 +337,18 @@ fn files_of_other_programs_are_refused() {
             &[2, 1],
             f32s(&[0.0; 2]),
         ),
-        raw(
-            "lora_unet_mid_block_attentions_0_proj_in.alpha",
-            "F32",
-            &[],
-            f32s(&[1.0]),
-        ),
+        raw("lora_unet_mid_block_attentions_0_proj_in.alpha", "F32", &[], f32s(&[1.0])),
     ];
     std::fs::write(&path, file(&tensors, &[])).unwrap();
     let error = Adapter::open(&path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("`lora_down`"), "{error}");
     let error = refusal_by(&base_of(&[("a.weight", &[2, 2])]), &tensors, &json!({}));
-    assert!(
-        error.contains("does not begin with `base_model.model.`"),
-        "{error}"
-    );
+    assert!(error.contains("does not begin with `base_model.model.`"), "{error}");
     // Directories of other programs are refused by the names of these.
-    for (weights, program) in [
-        ("adapters.safetensors", "mlx-lm"),
-        ("pytorch_lora_weights.safetensors", "diffusers"),
-    ] {
+    for (weights, program) in
+        [("adapters.safetensors", "mlx-lm"), ("pytorch_lora_weights.safetensors", "diffusers")]
+    {
         let directory = tempfile::tempdir().unwrap();
         let settings = r#"{"fine_tune_type":"lora","num_layers":2}"#;
         std::fs::write(directory.path().join("adapter_config.json"), settings).unwrap();

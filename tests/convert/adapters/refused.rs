@@ -5,10 +5,8 @@ use super::*;
 /// The error of merging an adapter of these tensors and settings into a base of one matrix; empty
 /// if there is none.
 fn refusal(tensors: &[Raw], settings: &serde_json::Value) -> String {
-    let base = [
-        raw("a.q.weight", "F32", &[3, 2], f32s(&[1.0; 6])),
-        raw("n", "I64", &[1], vec![0; 8]),
-    ];
+    let base =
+        [raw("a.q.weight", "F32", &[3, 2], f32s(&[1.0; 6])), raw("n", "I64", &[1], vec![0; 8])];
     refusal_by(&base, tensors, settings)
 }
 
@@ -24,11 +22,7 @@ pub(super) fn refusal_by(base: &[Raw], tensors: &[Raw], settings: &serde_json::V
         .unwrap()
         .extend(settings.as_object().unwrap().clone());
     std::fs::write(root.path().join("adapter_config.json"), config.to_string()).unwrap();
-    std::fs::write(
-        root.path().join("adapter_model.safetensors"),
-        file(tensors, &[]),
-    )
-    .unwrap();
+    std::fs::write(root.path().join("adapter_model.safetensors"), file(tensors, &[])).unwrap();
     let out = root.path().join("out.safetensors");
     let run = || {
         let adapter = Adapter::open(root.path())?;
@@ -46,33 +40,18 @@ pub(super) fn refusal_by(base: &[Raw], tensors: &[Raw], settings: &serde_json::V
 
 fn a(shape: &[usize]) -> Raw {
     let n = shape.iter().product();
-    raw(
-        "base_model.model.a.q.lora_A.weight",
-        "F32",
-        shape,
-        f32s(&vec![0.5; n]),
-    )
+    raw("base_model.model.a.q.lora_A.weight", "F32", shape, f32s(&vec![0.5; n]))
 }
 
 fn b(shape: &[usize]) -> Raw {
     let n = shape.iter().product();
-    raw(
-        "base_model.model.a.q.lora_B.weight",
-        "F32",
-        shape,
-        f32s(&vec![0.5; n]),
-    )
+    raw("base_model.model.a.q.lora_B.weight", "F32", shape, f32s(&vec![0.5; n]))
 }
 
 /// A tensor of an adapter.
 pub(super) fn named(name: &str, shape: &[usize]) -> Raw {
     let n = shape.iter().product();
-    raw(
-        &format!("base_model.model.{name}"),
-        "F32",
-        shape,
-        f32s(&vec![0.5; n]),
-    )
+    raw(&format!("base_model.model.{name}"), "F32", shape, f32s(&vec![0.5; n]))
 }
 
 #[test]
@@ -85,56 +64,24 @@ fn what_does_not_fit_is_an_error() {
     assert_eq!(refusal(&[a(&[1, 3]), b(&[2, 1])], &none()), "");
     let with = |more: Raw| [pair(), vec![more]].concat();
     let half = |t: Raw| vec![t];
-    let nan = raw(
-        "base_model.model.a.q.lora_B.weight",
-        "F32",
-        &[3, 1],
-        f32s(&[1.0, f32::NAN, 1.0]),
-    );
-    let integers = raw(
-        "base_model.model.a.q.lora_B.weight",
-        "I32",
-        &[3, 1],
-        vec![0; 12],
-    );
+    let nan =
+        raw("base_model.model.a.q.lora_B.weight", "F32", &[3, 1], f32s(&[1.0, f32::NAN, 1.0]));
+    let integers = raw("base_model.model.a.q.lora_B.weight", "I32", &[3, 1], vec![0; 12]);
     for (tensors, settings, what) in [
         (half(a(&[1, 2])), none(), "one of the two factors"),
         (half(b(&[3, 1])), none(), "one of the two factors"),
         (vec![], none(), "no tensors"),
         (vec![a(&[2, 2]), b(&[3, 2])], none(), "rank is 2, and 1"),
-        (
-            vec![a(&[1, 2]), b(&[3, 2])],
-            none(),
-            "rank is 1, and that of",
-        ),
-        (
-            vec![a(&[1, 4]), b(&[2, 1])],
-            none(),
-            "`a.q.weight` is [3, 2]",
-        ),
-        (
-            vec![a(&[1, 2, 1, 1]), b(&[3, 1, 1, 1])],
-            none(),
-            "`a.q.weight` is [3, 2]",
-        ),
-        (
-            vec![a(&[1, 2]), nan],
-            none(),
-            "`a.q.weight`: what an adapter adds",
-        ),
+        (vec![a(&[1, 2]), b(&[3, 2])], none(), "rank is 1, and that of"),
+        (vec![a(&[1, 4]), b(&[2, 1])], none(), "`a.q.weight` is [3, 2]"),
+        (vec![a(&[1, 2, 1, 1]), b(&[3, 1, 1, 1])], none(), "`a.q.weight` is [3, 2]"),
+        (vec![a(&[1, 2]), nan], none(), "`a.q.weight`: what an adapter adds"),
         (vec![a(&[1, 2]), integers], none(), "F32, F16 or BF16"),
-        (
-            with(named("a.k.lora_A.weight", &[1, 2])),
-            none(),
-            "one of the two factors",
-        ),
+        (with(named("a.k.lora_A.weight", &[1, 2])), none(), "one of the two factors"),
         (
             [
                 pair(),
-                vec![
-                    named("a.k.lora_A.weight", &[1, 2]),
-                    named("a.k.lora_B.weight", &[3, 1]),
-                ],
+                vec![named("a.k.lora_A.weight", &[1, 2]), named("a.k.lora_B.weight", &[3, 1])],
             ]
             .concat(),
             none(),
@@ -142,43 +89,19 @@ fn what_does_not_fit_is_an_error() {
         ),
         (with(named("a.q.bias", &[3])), none(), "no `a.q.bias`"),
         (with(named("a.q.lora_B.bias", &[3])), none(), "`lora_bias`"),
-        (
-            with(named("a.q.weight", &[2, 3])),
-            none(),
-            "of the model is [3, 2]",
-        ),
-        (
-            with(named("a.q.hada_w1_a", &[2, 3])),
-            none(),
-            "a.q.hada_w1_a",
-        ),
+        (with(named("a.q.weight", &[2, 3])), none(), "of the model is [3, 2]"),
+        (with(named("a.q.hada_w1_a", &[2, 3])), none(), "a.q.hada_w1_a"),
         (
             with(raw("a.q.lora_A.weight", "F32", &[1, 2], f32s(&[1.0; 2]))),
             none(),
             "does not begin with",
         ),
         (with(named("n", &[1])), none(), "tensor `n`: it is I64"),
+        (with(named("a.q.lora_magnitude_vector", &[3])), none(), "`use_dora`"),
+        (pair(), json!({"use_dora": true}), "no `lora_magnitude_vector`"),
+        (with(named("a.q.lora_magnitude_vector", &[2])), json!({"use_dora": true}), "has 3 rows"),
         (
-            with(named("a.q.lora_magnitude_vector", &[3])),
-            none(),
-            "`use_dora`",
-        ),
-        (
-            pair(),
-            json!({"use_dora": true}),
-            "no `lora_magnitude_vector`",
-        ),
-        (
-            with(named("a.q.lora_magnitude_vector", &[2])),
-            json!({"use_dora": true}),
-            "has 3 rows",
-        ),
-        (
-            vec![
-                a(&[1, 3]),
-                b(&[2, 1]),
-                named("a.q.lora_magnitude_vector", &[3]),
-            ],
+            vec![a(&[1, 3]), b(&[2, 1]), named("a.q.lora_magnitude_vector", &[3])],
             json!({"use_dora": true}),
             "has 2 columns",
         ),
@@ -222,10 +145,7 @@ fn tied_weights_are_refused() {
     }
     let path = root.path().join("config.json");
     let text = std::fs::read_to_string(&path).unwrap();
-    let tied = text.replace(
-        "\"tie_word_embeddings\": false",
-        "\"tie_word_embeddings\": true",
-    );
+    let tied = text.replace("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
     assert_ne!(text, tied);
     std::fs::write(&path, tied).unwrap();
     let model = parse(root.path()).unwrap();
@@ -297,10 +217,7 @@ fn replaced_embeddings_that_are_the_head_are_refused() {
     // too.
     set(json!(null));
     let whole = named("model.embed_tokens.base_layer.weight", &[3, 2]);
-    let notes = merged(
-        json!({"tie_word_embeddings": true}),
-        &[factors(), vec![whole]].concat(),
-    );
+    let notes = merged(json!({"tie_word_embeddings": true}), &[factors(), vec![whole]].concat());
     assert!(notes.unwrap().contains("head"));
     for config in [
         json!({"tie_word_embeddings": false, "architectures": ["LlamaForCausalLM"]}),
@@ -321,12 +238,7 @@ fn columns_that_take_much_memory_are_refused() {
     std::fs::write(root.path().join("adapter_config.json"), config.to_string()).unwrap();
     let error = |rows: usize| {
         let zeros = |name: &str, dtype, shape: &[usize], size: usize| {
-            raw(
-                name,
-                dtype,
-                shape,
-                vec![0; size * shape.iter().product::<usize>()],
-            )
+            raw(name, dtype, shape, vec![0; size * shape.iter().product::<usize>()])
         };
         let tensors = [
             zeros("base_model.model.a.q.lora_A.weight", "BF16", &[1, rows], 2),
@@ -349,8 +261,5 @@ fn columns_that_take_much_memory_are_refused() {
     let error = error(most + 1).unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let words = ["tensor `a.q.weight`", "DoRA", "16 Mi values"];
-    assert!(
-        words.iter().all(|word| error.to_string().contains(word)),
-        "{error}"
-    );
+    assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
 }

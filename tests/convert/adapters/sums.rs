@@ -102,13 +102,7 @@ impl Case {
         let want = self.expected();
         assert_eq!(got.len(), want.len());
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            let Self {
-                rows,
-                cols,
-                rank,
-                alpha,
-                ..
-            } = self;
+            let Self { rows, cols, rank, alpha, .. } = self;
             let name = format!("{rows} × {cols} of rank {rank}, {alpha}: value {i}");
             assert_eq!(got.to_bits(), want.to_bits(), "{name}: {got} {want}");
         }
@@ -164,16 +158,10 @@ fn what_is_not_finite_is_refused() {
             case.b.fill(2.0);
             case.check();
             case.a[place] = wrong;
-            assert!(
-                case.merged().unwrap_err().contains("is not finite"),
-                "{wrong} at {place}"
-            );
+            assert!(case.merged().unwrap_err().contains("is not finite"), "{wrong} at {place}");
             case.a[place] = 2.0;
             case.b[place] = wrong;
-            assert!(
-                case.merged().unwrap_err().contains("is not finite"),
-                "{wrong} at {place}"
-            );
+            assert!(case.merged().unwrap_err().contains("is not finite"), "{wrong} at {place}");
         }
     }
 }

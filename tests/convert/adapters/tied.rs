@@ -90,20 +90,12 @@ fn embeddings_and_heads_are_those_of_peft() {
             }
             let config = config(&out);
             for key in ["vocab_size", "tie_word_embeddings"] {
-                assert_eq!(
-                    config[key].to_string(),
-                    want.metadata()[key],
-                    "{context} {key}"
-                );
+                assert_eq!(config[key].to_string(), want.metadata()[key], "{context} {key}");
             }
             let notes = report.notes.join("\n");
             let is_noted = notes.contains("config.json");
             let before = self::config(&tied().join(format!("base-{base}")));
-            assert_eq!(
-                is_noted,
-                config != before || name == "score",
-                "{context}: {notes}"
-            );
+            assert_eq!(is_noted, config != before || name == "score", "{context}: {notes}");
         }
     }
 }
@@ -114,11 +106,7 @@ fn embeddings_and_heads_are_those_of_peft() {
 fn other_outputs() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
-    for (name, base) in [
-        ("grown", "tied"),
-        ("copy-head", "tied"),
-        ("score", "untied"),
-    ] {
+    for (name, base) in [("grown", "tied"), ("copy-head", "tied"), ("score", "untied")] {
         let bases = if name == "score" { UNTIED } else { BOTH };
         let (model, adapter) = open_case(name, base, bases);
         let merged = at(&format!("{name}-merged"));
@@ -136,16 +124,8 @@ fn other_outputs() {
         assert_eq!(one.tensors().len(), two.tensors().len(), "{name}");
         for t in one.tensors() {
             let same = two.tensor(t.name()).unwrap();
-            assert_eq!(
-                (t.dtype(), t.shape()),
-                (same.dtype(), same.shape()),
-                "{name}"
-            );
-            assert!(
-                t.bytes().unwrap() == same.bytes().unwrap(),
-                "{name} {}",
-                t.name()
-            );
+            assert_eq!((t.dtype(), t.shape()), (same.dtype(), same.shape()), "{name}");
+            assert!(t.bytes().unwrap() == same.bytes().unwrap(), "{name} {}", t.name());
         }
         if name == "score" {
             let mut without = plain;
@@ -228,11 +208,7 @@ fn refusal(head_rows: Option<usize>, settings: serde_json::Value, tensors: &[Raw
     let adapter = root.path().join("adapter");
     std::fs::create_dir(&adapter).unwrap();
     std::fs::write(adapter.join("adapter_config.json"), all.to_string()).unwrap();
-    std::fs::write(
-        adapter.join("adapter_model.safetensors"),
-        file(tensors, &[]),
-    )
-    .unwrap();
+    std::fs::write(adapter.join("adapter_model.safetensors"), file(tensors, &[])).unwrap();
     let adapter = match Adapter::open(&adapter) {
         Ok(adapter) => adapter,
         Err(error) => return error.to_string(),
@@ -252,54 +228,19 @@ fn what_does_not_fit_is_refused() {
     let tokens = |tokens: serde_json::Value| json!({"trainable_token_indices": tokens});
     let other = |name: &str, shape: &[usize]| {
         let n: usize = shape.iter().product();
-        raw(
-            &format!("base_model.model.{name}"),
-            "F32",
-            shape,
-            f32s(&vec![5.0; n]),
-        )
+        raw(&format!("base_model.model.{name}"), "F32", shape, f32s(&vec![5.0; n]))
     };
     for (head_rows, settings, tensors, what) in [
         // The embedding and the head would have different vocabularies.
-        (
-            Some(3),
-            json!({}),
-            vec![named(embedding, &[4, 2])],
-            "has 3 rows",
-        ),
+        (Some(3), json!({}), vec![named(embedding, &[4, 2])], "has 3 rows"),
         (Some(3), json!({}), vec![named(head, &[2, 2])], "has 3 rows"),
-        (
-            Some(3),
-            json!({}),
-            vec![named(embedding, &[4, 2]), named(head, &[5, 2])],
-            "rows",
-        ),
-        (
-            None,
-            json!({}),
-            vec![named(embedding, &[4, 3])],
-            "is [3, 2]",
-        ),
-        (
-            None,
-            json!({}),
-            vec![named(embedding, &[0, 2])],
-            "is [3, 2]",
-        ),
+        (Some(3), json!({}), vec![named(embedding, &[4, 2]), named(head, &[5, 2])], "rows"),
+        (None, json!({}), vec![named(embedding, &[4, 3])], "is [3, 2]"),
+        (None, json!({}), vec![named(embedding, &[0, 2])], "is [3, 2]"),
         // Other weights have no rows of tokens.
-        (
-            None,
-            json!({}),
-            vec![named("model.q.weight", &[3, 2])],
-            "is [2, 2]",
-        ),
+        (None, json!({}), vec![named("model.q.weight", &[3, 2])], "is [2, 2]"),
         // Two tensors for one, that are not copies.
-        (
-            None,
-            json!({}),
-            vec![named(embedding, &[3, 2]), other(head, &[3, 2])],
-            "other values",
-        ),
+        (None, json!({}), vec![named(embedding, &[3, 2]), other(head, &[3, 2])], "other values"),
         (
             None,
             json!({"modules_to_save": ["embed_tokens", "lm_head"], "ensure_weight_tying": true}),
@@ -307,48 +248,13 @@ fn what_does_not_fit_is_refused() {
             "other values",
         ),
         // A module that is not said to be trained is a mistake in a name.
-        (
-            None,
-            json!({}),
-            vec![named("score.weight", &[5, 2])],
-            "has no `score.weight`",
-        ),
-        (
-            None,
-            json!({}),
-            vec![named(rows, &[2, 2])],
-            "`trainable_token_indices`",
-        ),
-        (
-            None,
-            tokens(json!([0, 3])),
-            vec![named(rows, &[2, 2])],
-            "token 3",
-        ),
-        (
-            None,
-            tokens(json!([0])),
-            vec![named(rows, &[2, 2])],
-            "1 tokens",
-        ),
-        (
-            None,
-            tokens(json!([0, 1])),
-            vec![named(rows, &[2, 3])],
-            "is [3, 2]",
-        ),
-        (
-            None,
-            tokens(json!([0, 0])),
-            vec![named(rows, &[2, 2])],
-            "different numbers",
-        ),
-        (
-            None,
-            tokens(json!([-1, 0])),
-            vec![named(rows, &[2, 2])],
-            "different numbers",
-        ),
+        (None, json!({}), vec![named("score.weight", &[5, 2])], "has no `score.weight`"),
+        (None, json!({}), vec![named(rows, &[2, 2])], "`trainable_token_indices`"),
+        (None, tokens(json!([0, 3])), vec![named(rows, &[2, 2])], "token 3"),
+        (None, tokens(json!([0])), vec![named(rows, &[2, 2])], "1 tokens"),
+        (None, tokens(json!([0, 1])), vec![named(rows, &[2, 3])], "is [3, 2]"),
+        (None, tokens(json!([0, 0])), vec![named(rows, &[2, 2])], "different numbers"),
+        (None, tokens(json!([-1, 0])), vec![named(rows, &[2, 2])], "different numbers"),
         (
             Some(3),
             tokens(json!({"embed_tokens": [0], "lm_head": [1]})),

@@ -19,10 +19,8 @@ fn a_whole_file_beside_an_index_of_another_model() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), SINGLE);
     let single = decoded(dir.path());
-    let shards = [
-        ("x", "model-00001-of-00002.safetensors"),
-        ("y", "model-00002-of-00002.safetensors"),
-    ];
+    let shards =
+        [("x", "model-00001-of-00002.safetensors"), ("y", "model-00002-of-00002.safetensors")];
     write_index(dir.path(), INDEX, &shards);
     let other = tempfile::tempdir().unwrap();
     let to = other.path().join("out");
@@ -47,10 +45,7 @@ fn an_index_without_its_shards_and_without_a_whole_file() {
         write(dir, "other.safetensors");
         write_index(dir, INDEX, &[("x", "model-00001-of-00002.safetensors")]);
     });
-    assert!(
-        error.contains("model-00001-of-00002.safetensors"),
-        "{error}"
-    );
+    assert!(error.contains("model-00001-of-00002.safetensors"), "{error}");
 }
 
 #[test]
@@ -58,13 +53,9 @@ fn one_file_beside_those_of_formats_that_are_not_read() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "weights.safetensors");
     let alone = decoded(dir.path());
-    for name in [
-        "model.onnx",
-        "model.onnx_data",
-        "tf_model.h5",
-        "flax_model.msgpack",
-        "rust_model.ot",
-    ] {
+    for name in
+        ["model.onnx", "model.onnx_data", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"]
+    {
         std::fs::write(dir.path().join(name), b"x").unwrap();
     }
     assert_eq!(decoded(dir.path()), alone);

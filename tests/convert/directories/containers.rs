@@ -22,10 +22,7 @@ fn a_split_gguf_model_is_one_model() {
     let first = parse(dir.path().join(name(1))).unwrap();
     let (names, notes) = read(dir.path());
     assert_eq!(names, first.tensors().map(|t| t.name()).collect::<Vec<_>>());
-    assert!(
-        notes.iter().all(|note| !note.contains("left out")),
-        "{notes:?}"
-    );
+    assert!(notes.iter().all(|note| !note.contains("left out")), "{notes:?}");
 }
 
 /// A model in the layout of Hugging Face's cache: blobs without file extensions, and a snapshot of
@@ -71,11 +68,7 @@ fn hub_cache() {
             .unwrap()
             .remember(&output, TargetDtype::BF16)
             .unwrap();
-        assert!(
-            report.notes.iter().all(|note| !note.contains("link")),
-            "{:?}",
-            report.notes
-        );
+        assert!(report.notes.iter().all(|note| !note.contains("link")), "{:?}", report.notes);
         assert_same_tree(&want, &tree(&output), &input.display().to_string());
     }
     // Without a main branch, a single snapshot is used; of several, the caller must name one.
@@ -93,10 +86,7 @@ fn shards_of_pytorch() {
         crate::common::data().join("demo/checkpoint.pth"),
         crate::common::data().join("pth/layout_old.bin"),
     ];
-    let bins = [
-        "pytorch_model-00001-of-00002.bin",
-        "pytorch_model-00002-of-00002.bin",
-    ];
+    let bins = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"];
     let mut map = Vec::new();
     for (source, bin) in sources.iter().zip(bins) {
         std::fs::copy(source, dir.path().join(bin)).unwrap();
@@ -122,21 +112,15 @@ fn shards_of_pytorch() {
         let actual = std::fs::read(output.join(shard_name(no, 2))).unwrap();
         assert_same(&decoded(source), &actual, bins[no]);
     }
-    assert_eq!(
-        crate::common::directory::placement(&output).concat().len(),
-        map.len()
-    );
+    assert_eq!(crate::common::directory::placement(&output).concat().len(), map.len());
 }
 
 #[test]
 fn a_gguf_model_is_no_shard() {
     let error = refused(|dir| {
         std::fs::write(dir.join("a.safetensors"), file(&[tensor("x")], &[])).unwrap();
-        std::fs::copy(
-            crate::common::data().join("gguf-files/whole.gguf"),
-            dir.join("b.gguf"),
-        )
-        .unwrap();
+        std::fs::copy(crate::common::data().join("gguf-files/whole.gguf"), dir.join("b.gguf"))
+            .unwrap();
         write_index(dir, INDEX, &[("x", "a.safetensors"), ("y", "b.gguf")]);
     });
     assert_names(&error, &["`b.gguf`", "no shard"]);
@@ -149,10 +133,9 @@ fn other_containers_are_one_file() {
     make(&root.path().join("model"), &shards);
     let want = decoded(&in_one_file(&root.path().join("one"), &shards));
     let model = parse(root.path().join("model")).unwrap();
-    for (target, there) in [
-        (ConvertTarget::Npz, cfg!(feature = "npz")),
-        (ConvertTarget::Gguf, cfg!(feature = "gguf")),
-    ] {
+    for (target, there) in
+        [(ConvertTarget::Npz, cfg!(feature = "npz")), (ConvertTarget::Gguf, cfg!(feature = "gguf"))]
+    {
         if there {
             let path = root.path().join("out");
             let run = anamnesis::RememberOptions::new(TargetDtype::F32).with_force(true);
@@ -172,9 +155,5 @@ fn other_containers_are_one_file() {
     model
         .convert(root.path().join("x.safetensors"), options)
         .unwrap();
-    assert_same(
-        &want,
-        &std::fs::read(root.path().join("x.safetensors")).unwrap(),
-        "single file",
-    );
+    assert_same(&want, &std::fs::read(root.path().join("x.safetensors")).unwrap(), "single file");
 }

@@ -36,38 +36,17 @@ fn is_noted(report: &Report) -> bool {
 /// Copied, or encoded.
 fn ways() -> [ConvertOptions; 2] {
     let scheme: ForgetScheme = "gguf:q8_0".parse().unwrap();
-    [
-        ConvertOptions::new(ConvertTarget::Gguf),
-        ConvertOptions::from(scheme),
-    ]
+    [ConvertOptions::new(ConvertTarget::Gguf), ConvertOptions::from(scheme)]
 }
 
 /// Names of tensors by which programs save adapters, and models in the layout of their maker.
 const REFUSED: &[(&str, &str)] = &[
-    (
-        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
-        "adapter",
-    ),
-    (
-        "base_model.model.model.layers.0.self_attn.k_proj.ia3_l",
-        "adapter",
-    ),
-    (
-        "transformer.single_transformer_blocks.0.attn.to_q.lora_B.weight",
-        "adapter",
-    ),
-    (
-        "lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight",
-        "adapter",
-    ),
-    (
-        "lora_te_text_model_encoder_layers_0_mlp_fc1.lora_up.weight",
-        "adapter",
-    ),
-    (
-        "unet.down_blocks.0.attentions.0.processor.to_q_lora.up.lora.up.weight",
-        "adapter",
-    ),
+    ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", "adapter"),
+    ("base_model.model.model.layers.0.self_attn.k_proj.ia3_l", "adapter"),
+    ("transformer.single_transformer_blocks.0.attn.to_q.lora_B.weight", "adapter"),
+    ("lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight", "adapter"),
+    ("lora_te_text_model_encoder_layers_0_mlp_fc1.lora_up.weight", "adapter"),
+    ("unet.down_blocks.0.attentions.0.processor.to_q_lora.up.lora.up.weight", "adapter"),
     ("lora_unet_mid.hada_w1_a", "adapter"),
     ("lora_unet_mid.lokr_w1", "adapter"),
     ("model.layers.0.self_attn.q_proj.lora_a", "adapter"),
@@ -123,19 +102,14 @@ fn other_tensors_get_a_note() {
     ] {
         for options in ways() {
             let bytes = tensors(&[name, "b.weight"]);
-            assert!(
-                is_noted(&converted(&bytes, options.clone()).unwrap()),
-                "{name}"
-            );
+            assert!(is_noted(&converted(&bytes, options.clone()).unwrap()), "{name}");
             let alone = options.with_scope(ModelScope::Tensors);
             assert!(!is_noted(&converted(&bytes, alone).unwrap()), "{name}");
         }
     }
     // ComfyUI-GGUF knows the model.
     let bytes = tensors(&["double_blocks.0.img_attn.proj.weight", "b.weight"]);
-    assert!(!is_noted(
-        &converted(&bytes, ConvertTarget::Gguf.into()).unwrap()
-    ));
+    assert!(!is_noted(&converted(&bytes, ConvertTarget::Gguf.into()).unwrap()));
 }
 
 /// Adapters of every kind that `adapter_config.json` describes, whatever their tensors are called.
@@ -161,18 +135,9 @@ fn directories_of_adapters_are_refused() {
 #[test]
 fn layouts_of_makers_are_refused() {
     for (weights, names) in [
-        (
-            "consolidated.safetensors",
-            vec!["layers.0.attention.wq.weight"],
-        ),
-        (
-            "consolidated.safetensors",
-            vec!["norm.weight", "tok_embeddings.weight"],
-        ),
-        (
-            "consolidated-00001-of-00001.safetensors",
-            vec!["layers.0.attention.wq_a.weight"],
-        ),
+        ("consolidated.safetensors", vec!["layers.0.attention.wq.weight"]),
+        ("consolidated.safetensors", vec!["norm.weight", "tok_embeddings.weight"]),
+        ("consolidated-00001-of-00001.safetensors", vec!["layers.0.attention.wq_a.weight"]),
     ] {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join(weights);

@@ -61,10 +61,7 @@ fn progress_ends_at_the_total() {
 fn refused(output: &Path, force: bool) -> String {
     let model = parse(demo()).unwrap();
     let error = model
-        .remember(
-            output,
-            RememberOptions::new(TargetDtype::BF16).with_force(force),
-        )
+        .remember(output, RememberOptions::new(TargetDtype::BF16).with_force(force))
         .unwrap_err();
     assert!(matches!(error, AnamnesisError::Io(_)), "{error}");
     error.to_string()
@@ -98,16 +95,10 @@ fn the_input_is_never_the_output() {
     for name in ["model", "soft", "hard"] {
         for options in [bf16.clone(), bf16.clone().with_force(true)] {
             let error = model.remember(at(name), options).unwrap_err();
-            assert!(
-                error.to_string().contains("the output is the input"),
-                "{name}: {error}"
-            );
+            assert!(error.to_string().contains("the output is the input"), "{name}: {error}");
         }
     }
-    assert_eq!(
-        std::fs::read(at("model")).unwrap(),
-        std::fs::read(demo()).unwrap()
-    );
+    assert_eq!(std::fs::read(at("model")).unwrap(), std::fs::read(demo()).unwrap());
 }
 
 /// Programs run twice: without further options, every call replaces the file that the last run has
@@ -151,15 +142,9 @@ fn force_replaces_and_repeats() {
     std::fs::write(&output, b"old").unwrap();
     let model = parse(demo()).unwrap();
     let report = model
-        .remember(
-            &output,
-            RememberOptions::new(TargetDtype::BF16).with_force(true),
-        )
+        .remember(&output, RememberOptions::new(TargetDtype::BF16).with_force(true))
         .unwrap();
-    assert_eq!(
-        std::fs::metadata(&output).unwrap().len(),
-        report.output_bytes
-    );
+    assert_eq!(std::fs::metadata(&output).unwrap().len(), report.output_bytes);
     assert_same(
         &std::fs::read(data().join("demo/expected-bf16.safetensors")).unwrap(),
         &std::fs::read(&output).unwrap(),

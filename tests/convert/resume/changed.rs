@@ -21,11 +21,7 @@ fn each_file_of_the_input_counts() {
     };
     let cases: &[(&str, Change, &str)] = &[
         #[cfg(unix)]
-        (
-            "model-00004-of-00008.safetensors",
-            overwrite_and_set_time,
-            "change time",
-        ),
+        ("model-00004-of-00008.safetensors", overwrite_and_set_time, "change time"),
         #[cfg(unix)]
         ("tokenizer.json", overwrite_and_set_time, "change time"),
         ("config.json", touch, "modification time"),
@@ -44,10 +40,7 @@ fn each_file_of_the_input_counts() {
         change(&input.join(name));
         let error = refused(&input, &output, bf16().with_resume(true));
         assert!(error.contains("the input has changed"), "{name}: {error}");
-        assert!(
-            error.contains(name) && error.contains(what),
-            "{name}: {error}"
-        );
+        assert!(error.contains(name) && error.contains(what), "{name}: {error}");
     }
 }
 
@@ -67,10 +60,7 @@ fn the_content_of_small_files_counts() {
     *sum = (sum.as_u64().unwrap() ^ 1).into();
     std::fs::write(&record, manifest.to_string()).unwrap();
     let error = refused(&input, &output, bf16().with_resume(true));
-    assert!(
-        error.contains("config.json") && error.contains("its content differs"),
-        "{error}"
-    );
+    assert!(error.contains("config.json") && error.contains("its content differs"), "{error}");
 }
 
 /// A file that is copied and not read otherwise: the run must not mix two states of it with the
@@ -135,10 +125,7 @@ fn a_damaged_shard_of_a_part_is_not_finished() {
     let shard = names_in(&partial, ".safetensors")[3].clone();
     damage(&partial.join(&shard));
     let error = finish_parts(&output, false).unwrap_err().to_string();
-    assert!(
-        error.contains(&shard) && error.contains("--resume"),
-        "{error}"
-    );
+    assert!(error.contains(&shard) && error.contains("--resume"), "{error}");
     assert!(!output.exists());
     model
         .convert(&output, bf16().with_part(2, 2).with_resume(true))

@@ -14,12 +14,7 @@ fn layers() -> Vec<u8> {
             raw(&name("qweight"), "I32", &[64, 64], vec![3; 64 * 64 * 4]),
             raw(&name("qzeros"), "I32", &[8, 8], vec![0x77; 256]),
             raw(&name("scales"), "F32", &[8, 64], f32s(&[0.5; 512])),
-            raw(
-                &name("g_idx"),
-                "I32",
-                &[512],
-                group.to_le_bytes().repeat(512),
-            ),
+            raw(&name("g_idx"), "I32", &[512], group.to_le_bytes().repeat(512)),
         ]
     });
     file(&tensors.collect::<Vec<_>>(), &[])
@@ -44,10 +39,7 @@ fn the_lowest_failure_counts_and_whole_shards_stay() {
         let made = names_in(&root.path().join(".out.partial"), ".safetensors");
         assert_eq!(
             &made[..2],
-            [
-                "model-00001-of-00010.safetensors",
-                "model-00002-of-00010.safetensors"
-            ],
+            ["model-00001-of-00010.safetensors", "model-00002-of-00010.safetensors"],
             "{threads} threads"
         );
         // Nothing behind the shards that are written side by side with the failing one.

@@ -24,9 +24,7 @@ fn permissions_are_those_of_new_files() {
     let new = root.path().join("new");
     std::fs::write(&new, "").unwrap();
     let new = mode(&new);
-    let modes = [
-        0o4755, 0o2755, 0o6777, 0o1777, 0o777, 0o666, 0o600, 0o400, 0o111,
-    ];
+    let modes = [0o4755, 0o2755, 0o6777, 0o1777, 0o777, 0o666, 0o600, 0o400, 0o111];
     for given in modes {
         let path = input.join(format!("extra/{given:o}.sh"));
         std::fs::write(&path, "#!/bin/sh\n").unwrap();
@@ -83,11 +81,7 @@ fn holes_stay_holes() {
 fn names_that_are_no_text() {
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
-    let names: [&[u8]; 3] = [
-        b"token\xff.txt",
-        b"\xfe\xfd/inner\xc3.json",
-        b"\xf0/a\xff/b",
-    ];
+    let names: [&[u8]; 3] = [b"token\xff.txt", b"\xfe\xfd/inner\xc3.json", b"\xf0/a\xff/b"];
     for name in names {
         let path = input.join(OsStr::from_bytes(name));
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -110,29 +104,13 @@ fn blobs_of_others_are_not_copied() {
     // The snapshot, the blob, and whether it is copied.
     let cases = [
         ("models--org--Name/snapshots/main", HASH.to_owned(), true),
-        (
-            "models--org--Name/snapshots/main",
-            HASH.repeat(2)[..64].to_owned(),
-            true,
-        ),
+        ("models--org--Name/snapshots/main", HASH.repeat(2)[..64].to_owned(), true),
         ("work/snapshots/main", HASH.to_owned(), false),
         ("models--org--Name/versions/main", HASH.to_owned(), false),
-        (
-            "models--org--Name/snapshots/main",
-            "id_rsa".to_owned(),
-            false,
-        ),
-        (
-            "models--org--Name/snapshots/main",
-            HASH.replace('0', "g"),
-            false,
-        ),
+        ("models--org--Name/snapshots/main", "id_rsa".to_owned(), false),
+        ("models--org--Name/snapshots/main", HASH.replace('0', "g"), false),
         ("models--org--Name/snapshots/main", HASH.repeat(2), false),
-        (
-            "models--org--Name/snapshots/main",
-            format!("deeper/{HASH}"),
-            false,
-        ),
+        ("models--org--Name/snapshots/main", format!("deeper/{HASH}"), false),
     ];
     for (snapshot, blob, is_copied) in cases {
         let context = format!("{snapshot}, {blob}");

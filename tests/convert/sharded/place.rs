@@ -42,11 +42,7 @@ fn the_output_place_is_checked_first() {
 
     parsed.convert(at("empty"), bf16()).unwrap();
     parsed.convert(at("weights"), bf16()).unwrap();
-    assert_same_tree(
-        &tree(&at("empty")),
-        &tree(&at("weights")),
-        "what was there is gone",
-    );
+    assert_same_tree(&tree(&at("empty")), &tree(&at("weights")), "what was there is gone");
     assert_eq!(names_in(root.path(), ".old"), Vec::<String>::new());
     drop(one);
 }
@@ -131,11 +127,7 @@ fn an_output_within_the_input_is_not_copied_into_itself() {
         .unwrap();
     for _ in 0..2 {
         model.convert(input.join("out"), forced()).unwrap();
-        assert_same_tree(
-            &tree(&root.path().join("out")),
-            &tree(&input.join("out")),
-            "inside",
-        );
+        assert_same_tree(&tree(&root.path().join("out")), &tree(&input.join("out")), "inside");
     }
 }
 
@@ -183,9 +175,6 @@ fn an_output_with_the_inputs_files_is_not_replaced() {
         .convert(&output, forced())
         .unwrap_err();
     let error = error.to_string();
-    assert!(
-        error.contains("linked/model.safetensors") && error.contains(&ours),
-        "{error}"
-    );
+    assert!(error.contains("linked/model.safetensors") && error.contains(&ours), "{error}");
     assert_same_tree(&before, &tree(root.path()), "a refusal changes nothing");
 }

@@ -35,10 +35,7 @@ fn only_what_a_tensor_needs_is_read() {
     let mut written = tempfile::NamedTempFile::new().unwrap();
     std::io::Write::write_all(&mut written, &file(&many_tiles(), &[])).unwrap();
     let bytes = Arc::new(AtomicU64::new(0));
-    let reader = Counted {
-        reader: written.reopen().unwrap(),
-        bytes: bytes.clone(),
-    };
+    let reader = Counted { reader: written.reopen().unwrap(), bytes: bytes.clone() };
     let model = anamnesis::parse_from_reader(reader).unwrap();
     let run = RememberOptions::new(TargetDtype::F32).with_threads(2);
     let recovery = model.recovery(run).unwrap();
@@ -65,12 +62,7 @@ fn many() -> ParsedModel {
     for i in 0..MANY / 2 {
         let module = format!("model.layers.{}.mlp.experts.{}.proj", i / 256, i % 256);
         let scale = f32s(&[0.5]);
-        tensors.push(raw(
-            &format!("{module}.weight"),
-            "F8_E4M3",
-            &[4, 4],
-            vec![0x38; 16],
-        ));
+        tensors.push(raw(&format!("{module}.weight"), "F8_E4M3", &[4, 4], vec![0x38; 16]));
         tensors.push(raw(&format!("{module}.weight_scale"), "F32", &[], scale));
     }
     parse_bytes(file(&tensors, &[])).unwrap()

@@ -46,10 +46,7 @@ fn remembered(from: &Path, to: PathBuf) -> PathBuf {
 fn experts_of_gemma4_are_stacked() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    let (apart, whole) = (
-        gemma4_apart(directory.path()),
-        data().join("whole/gemma4_moe"),
-    );
+    let (apart, whole) = (gemma4_apart(directory.path()), data().join("whole/gemma4_moe"));
     assert!(tensors(&to_gguf(&apart, directory.path())) == tensors(&whole.join("canonical.gguf")));
     let stacked = remembered(&apart, path("stacked"));
     assert!(tensors(&stacked) == tensors(&whole.join("hf")));
@@ -84,10 +81,7 @@ fn experts_of_gemma4_in_nvfp4_are_stacked() {
         .unwrap();
     let single = tensors(&path("single"));
     let names = |all: &Tensors| all.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(
-        names(&stacked),
-        names(&tensors(&data().join("whole/gemma4_moe/hf")))
-    );
+    assert_eq!(names(&stacked), names(&tensors(&data().join("whole/gemma4_moe/hf"))));
     for layer in 0..3 {
         let prefix = format!("model.layers.{layer}.experts.");
         let one = |expert: usize, part: &str| {
@@ -107,12 +101,7 @@ fn experts_of_gemma4_in_nvfp4_are_stacked() {
         if name.ends_with("ffn_gate_inp.weight") {
             continue;
         }
-        assert!(
-            again[name] == *tensor,
-            "{name}: {:?} {:?}",
-            &tensor.0,
-            &again[name].0
-        );
+        assert!(again[name] == *tensor, "{name}: {:?} {:?}", &tensor.0, &again[name].0);
     }
 }
 
@@ -128,10 +117,7 @@ fn an_expert_that_is_missing_is_named() {
         .unwrap()
         .convert(directory.path().join("x"), TargetDtype::BF16);
     let error = converted.unwrap_err().to_string();
-    assert!(
-        error.contains("layers.1.experts.2.up_proj.weight"),
-        "{error}"
-    );
+    assert!(error.contains("layers.1.experts.2.up_proj.weight"), "{error}");
 }
 
 /// Writes Mixtral as early versions of llama.cpp do: a tensor for each expert.
@@ -170,10 +156,7 @@ fn experts_of_early_gguf_files() {
     assert!(tensors(&early).contains_key("blk.1.ffn_down.3.weight"));
     let back = to_hf(&early, directory.path());
     assert!(tensors(&back) == tensors(&data().join("whole/mixtral/hf")));
-    assert_eq!(
-        json(&back.join("config.json"))["architectures"][0],
-        "MixtralForCausalLM"
-    );
+    assert_eq!(json(&back.join("config.json"))["architectures"][0], "MixtralForCausalLM");
 }
 
 #[test]
@@ -187,10 +170,7 @@ fn early_files_without_an_expert_are_refused() {
         .unwrap()
         .convert(directory.path().join("back"), options);
     let error = converted.unwrap_err().to_string();
-    assert!(
-        error.contains("ffn_up") && error.contains("experts"),
-        "{error}"
-    );
+    assert!(error.contains("ffn_up") && error.contains("experts"), "{error}");
 }
 
 /// [`early_mixtral`] with another encoding.

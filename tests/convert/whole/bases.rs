@@ -16,12 +16,7 @@ const PREFIXES: &[&str] = &["model.", "transformer.", "gpt_neox.", "backbone."];
 const ENDS: &[&str] = &["ForCausalLM", "LMHeadModel"];
 
 /// Names of outputs.
-const OUTPUTS: &[&str] = &[
-    "lm_head.weight",
-    "lm_head.bias",
-    "embed_out.weight",
-    "output.weight",
-];
+const OUTPUTS: &[&str] = &["lm_head.weight", "lm_head.bias", "embed_out.weight", "output.weight"];
 
 /// A copy of `model` in `directory` with the config and the tensors that `change` makes.
 fn changed(
@@ -52,16 +47,9 @@ fn without_prefix(all: Tensors) -> Tensors {
 /// Whether two files have the same tensors, but for decays of Mamba, which are rounded otherwise.
 fn check(found: &Path, expected: &Tensors, what: &str) {
     let found = tensors(found);
-    assert_eq!(
-        found.keys().collect::<Vec<_>>(),
-        expected.keys().collect::<Vec<_>>(),
-        "{what}"
-    );
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{what}");
     for (name, tensor) in expected {
-        assert!(
-            super::is_same(name, &found[name], tensor),
-            "{what} `{name}`"
-        );
+        assert!(super::is_same(name, &found[name], tensor), "{what} `{name}`");
     }
 }
 
@@ -84,11 +72,7 @@ fn names_without_their_first_part() {
         let directory = tempfile::tempdir().unwrap();
         let bare = changed(&hf, directory.path(), |_, all| without_prefix(all));
         let found = to_gguf(&bare, directory.path());
-        check(
-            &found,
-            &tensors(&model.join("canonical.gguf")),
-            &model.display().to_string(),
-        );
+        check(&found, &tensors(&model.join("canonical.gguf")), &model.display().to_string());
     }
     assert!(count >= 75, "{count}");
 }

@@ -18,10 +18,7 @@ fn glm_keeps_the_numbers_of_its_config() {
     let found = metadata(&to_gguf(&from, directory.path()));
     for (key, expected) in [
         ("context_length", GgufMetadataValue::U32(131_072)),
-        (
-            "attention.layer_norm_rms_epsilon",
-            GgufMetadataValue::F32(1.5625e-7),
-        ),
+        ("attention.layer_norm_rms_epsilon", GgufMetadataValue::F32(1.5625e-7)),
         ("rope.freq_base", GgufMetadataValue::F32(1e6)),
         ("rope.dimension_count", GgufMetadataValue::U32(4)),
     ] {

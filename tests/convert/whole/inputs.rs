@@ -37,12 +37,7 @@ fn gemma4_with_towers() {
     };
     let mut all: Vec<_> = file.tensors().into_iter().map(renamed).collect();
     let view = || safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, vec![1], &[0, 0]);
-    for tower in [
-        "vision_tower.a",
-        "embed_vision.a",
-        "audio_tower.a",
-        "embed_audio.a",
-    ] {
+    for tower in ["vision_tower.a", "embed_vision.a", "audio_tower.a", "embed_audio.a"] {
         all.push((format!("model.{tower}.weight"), view().unwrap()));
     }
     std::fs::write(&path, safetensors::serialize(all, None).unwrap()).unwrap();
@@ -116,18 +111,11 @@ fn fused_experts() {
                 vec![count, 2 * shape[0], shape[1]],
                 rows,
             ));
-            made.push((
-                format!("{prefix}.down_proj"),
-                vec![count, shape[1], shape[0]],
-                down,
-            ));
+            made.push((format!("{prefix}.down_proj"), vec![count, shape[1], shape[0]], down));
         }
         let view = |(name, shape, bytes)| {
             let dtype = safetensors::Dtype::BF16;
-            (
-                name,
-                safetensors::tensor::TensorView::new(dtype, shape, bytes).unwrap(),
-            )
+            (name, safetensors::tensor::TensorView::new(dtype, shape, bytes).unwrap())
         };
         let fused = || {
             made.iter()
@@ -237,10 +225,7 @@ fn encoded_in_one_pass() {
             .forget(&twice, scheme)
             .unwrap();
         assert!(tensors(&once) == tensors(&twice), "{name}");
-        assert_eq!(
-            metadata(&once)["general.file_type"],
-            metadata(&twice)["general.file_type"]
-        );
+        assert_eq!(metadata(&once)["general.file_type"], metadata(&twice)["general.file_type"]);
     }
 }
 
@@ -290,12 +275,9 @@ fn unigram_without_its_model() {
     std::fs::remove_file(from.join("sentencepiece.bpe.model")).unwrap();
     let found = metadata(&to_gguf(&from, directory.path()));
     let expected = metadata(&model.join("canonical.gguf"));
-    for key in [
-        "add_space_prefix",
-        "remove_extra_whitespaces",
-        "precompiled_charsmap",
-        "unknown_token_id",
-    ] {
+    for key in
+        ["add_space_prefix", "remove_extra_whitespaces", "precompiled_charsmap", "unknown_token_id"]
+    {
         let key = format!("tokenizer.ggml.{key}");
         assert_eq!(found[&key], expected[&key], "{key}");
     }
@@ -423,10 +405,7 @@ fn encoders_as_they_are_published() {
     let output = directory.path().join("embedding.gguf");
     let report = parse(&from).unwrap().convert(&output, ConvertTarget::Gguf);
     let notes = report.unwrap().notes;
-    assert!(
-        notes.iter().any(|note| note.ends_with("2_Dense (Dense)")),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.ends_with("2_Dense (Dense)")), "{notes:?}");
 }
 
 /// Tokens of images have no input of each layer in transformers, and rows of zeros in GGUF.

@@ -10,14 +10,8 @@ use crate::common::data;
 
 /// Keys that are not compared, with the reason.
 const OTHERWISE: &[(&str, &str)] = &[
-    (
-        "general.file_type",
-        "it follows from the types of the tensors",
-    ),
-    (
-        "general.quantization_version",
-        "it is that of the program that writes",
-    ),
+    ("general.file_type", "it follows from the types of the tensors"),
+    ("general.quantization_version", "it is that of the program that writes"),
 ];
 
 /// What the GGUF file at `path` says of its model and its tokenizer.
@@ -71,19 +65,10 @@ fn unusual(directory: &Path) -> PathBuf {
     let array = |array| GgufMetadataValue::Array(Box::new(array));
     let tags = vec!["text-generation".to_owned(), "gemma".to_owned()];
     let metadata = [
-        (
-            "tokenizer.ggml.scores",
-            array(GgufMetadataArray::F32(scores)),
-        ),
-        (
-            "tokenizer.ggml.add_space_prefix",
-            GgufMetadataValue::Bool(true),
-        ),
+        ("tokenizer.ggml.scores", array(GgufMetadataArray::F32(scores))),
+        ("tokenizer.ggml.add_space_prefix", GgufMetadataValue::Bool(true)),
         ("tokenizer.ggml.fim_pre_token_id", GgufMetadataValue::U32(9)),
-        (
-            "tokenizer.ggml.suppress_tokens",
-            array(GgufMetadataArray::I32(vec![3, 5])),
-        ),
+        ("tokenizer.ggml.suppress_tokens", array(GgufMetadataArray::I32(vec![3, 5]))),
         ("tokenizer.chat_template", text("{{ messages }}")),
         ("general.name", text("A Name")),
         ("general.license", text("gemma")),
@@ -133,10 +118,7 @@ fn a_vocabulary_that_has_changed_is_converted_anew() {
         .convert(&output, ConvertTarget::Gguf)
         .unwrap();
     let notes = report.notes.join("\n");
-    assert!(
-        notes.contains("gguf_metadata.json: tokenizer.json has changed since"),
-        "{notes}"
-    );
+    assert!(notes.contains("gguf_metadata.json: tokenizer.json has changed since"), "{notes}");
     let (found, expected) = (said(&output), said(&first));
     assert!(found["tokenizer.ggml.scores"] != expected["tokenizer.ggml.scores"]);
     assert_eq!(found["general.license"], text("gemma"));
@@ -160,10 +142,7 @@ fn a_file_that_is_malformed_is_refused() {
             .unwrap()
             .convert(&output, ConvertTarget::Gguf)
             .unwrap_err();
-        assert!(
-            error.to_string().contains("gguf_metadata.json: "),
-            "{error}"
-        );
+        assert!(error.to_string().contains("gguf_metadata.json: "), "{error}");
         assert!(error.to_string().contains("delete it"), "{error}");
     }
     // Of another architecture it says nothing of this model.

@@ -156,10 +156,7 @@ fn towers() {
         let tower = entry.unwrap().path();
         let directory = tempfile::tempdir().unwrap();
         let output = directory.path().join("out.gguf");
-        let scopes = [
-            ("canonical.gguf", ModelScope::Auto),
-            ("hf", ModelScope::ImageTower),
-        ];
+        let scopes = [("canonical.gguf", ModelScope::Auto), ("hf", ModelScope::ImageTower)];
         for (from, scope) in scopes {
             let from = tower.join(from);
             for (key, text) in [
@@ -182,9 +179,6 @@ fn towers() {
         let drop = NameChanges::default().with_drop("v.blk.0.ffn_up.weight");
         let options = ConvertOptions::new(ConvertTarget::Gguf).with_names(drop);
         let found = notes(&tower.join("canonical.gguf"), &output, options);
-        assert!(
-            found.contains("`v.blk.0.ffn_up.weight` is missing"),
-            "{found}"
-        );
+        assert!(found.contains("`v.blk.0.ffn_up.weight` is missing"), "{found}");
     }
 }

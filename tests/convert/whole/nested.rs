@@ -15,49 +15,14 @@ use crate::common::data;
 /// `tests/data/whole`, what names of tensors begin with instead of what, and the class that comes
 /// back.
 const MODELS: [(&str, &str, [&str; 2], &str); 8] = [
-    (
-        "mistral3",
-        "mistral",
-        ["", "language_model."],
-        "MistralForCausalLM",
-    ),
+    ("mistral3", "mistral", ["", "language_model."], "MistralForCausalLM"),
     ("qwen2_vl", "qwen2", ["", ""], "Qwen2ForCausalLM"),
-    (
-        "qwen3_vl",
-        "qwen3",
-        ["model.", "model.language_model."],
-        "Qwen3ForCausalLM",
-    ),
-    (
-        "qwen3_vl_moe",
-        "qwen3_moe",
-        ["model.", "model.language_model."],
-        "Qwen3MoeForCausalLM",
-    ),
-    (
-        "glm4v",
-        "glm4",
-        ["model.", "model.language_model."],
-        "Glm4ForCausalLM",
-    ),
-    (
-        "glm_ocr",
-        "glm4",
-        ["model.", "model.language_model."],
-        "Glm4ForCausalLM",
-    ),
-    (
-        "glm4v_moe",
-        "glm4_moe_mtp",
-        ["model.", "model.language_model."],
-        "Glm4MoeForCausalLM",
-    ),
-    (
-        "smolvlm",
-        "llama_bias",
-        ["model.", "model.text_model."],
-        "LlamaForCausalLM",
-    ),
+    ("qwen3_vl", "qwen3", ["model.", "model.language_model."], "Qwen3ForCausalLM"),
+    ("qwen3_vl_moe", "qwen3_moe", ["model.", "model.language_model."], "Qwen3MoeForCausalLM"),
+    ("glm4v", "glm4", ["model.", "model.language_model."], "Glm4ForCausalLM"),
+    ("glm_ocr", "glm4", ["model.", "model.language_model."], "Glm4ForCausalLM"),
+    ("glm4v_moe", "glm4_moe_mtp", ["model.", "model.language_model."], "Glm4MoeForCausalLM"),
+    ("smolvlm", "llama_bias", ["model.", "model.text_model."], "LlamaForCausalLM"),
 ];
 
 /// Shape and bytes.
@@ -108,10 +73,7 @@ fn stack_experts(all: &mut Tensors) {
                 (name.to_owned(), outer)
             }
         };
-        all.insert(
-            name,
-            ("BF16".to_owned(), vec![stack.len(), inner, width], bytes),
-        );
+        all.insert(name, ("BF16".to_owned(), vec![stack.len(), inner, width], bytes));
     }
 }
 
@@ -244,17 +206,8 @@ fn language_models_come_back_without_images() {
         assert!(found == expected, "{name}");
         let [config, original] = [&back, &data().join("whole").join(like).join("hf")]
             .map(|directory| json(&directory.join("config.json")));
-        assert_eq!(
-            config["architectures"],
-            serde_json::json!([class]),
-            "{name}"
-        );
-        for field in [
-            "model_type",
-            "rope_theta",
-            "num_key_value_heads",
-            "tie_word_embeddings",
-        ] {
+        assert_eq!(config["architectures"], serde_json::json!([class]), "{name}");
+        for field in ["model_type", "rope_theta", "num_key_value_heads", "tie_word_embeddings"] {
             assert_eq!(config[field], original[field], "{name} {field}");
         }
         assert!(config.get("rope_scaling").is_none() && config.get("rope_parameters").is_none());
@@ -273,11 +226,7 @@ fn ministral_without_its_scaling_is_refused() {
     let from = named(&data().join("whole/ministral3"), directory.path());
     let config = json(&from.join("config.json"));
     for (field, value, expected) in [
-        (
-            "llama_4_scaling_beta",
-            None,
-            "`llama_4_scaling_beta`: it is missing",
-        ),
+        ("llama_4_scaling_beta", None, "`llama_4_scaling_beta`: it is missing"),
         ("rope_type", Some("linear"), "`rope_type`: it is `linear`"),
         ("mscale", None, "`mscale`: it is not `mscale_all_dim`"),
     ] {

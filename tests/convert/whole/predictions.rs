@@ -27,10 +27,7 @@ fn layers_of_predictions() {
     assert!(tensors(&to_gguf(&back, directory.path())) == tensors(&canonical));
     // llama.cpp has one such layer.
     let options = ConvertOptions::new(ConvertTarget::Gguf).with_scope(ModelScope::Tensors);
-    let all = (
-        "qwen35.nextn_predict_layers".to_owned(),
-        GgufMetadataValue::U32(5),
-    );
+    let all = ("qwen35.nextn_predict_layers".to_owned(), GgufMetadataValue::U32(5));
     let edited = directory.path().join("edited.gguf");
     let model = parse(canonical).unwrap();
     model
@@ -55,10 +52,8 @@ fn counted_layers_of_predictions() {
     };
     let without = named(&data().join("whole/qwen3_5"), directory.path());
     count(&without, 1);
-    let (found, want) = (
-        to_gguf(&without, directory.path()),
-        data().join("whole/qwen3_5/canonical.gguf"),
-    );
+    let (found, want) =
+        (to_gguf(&without, directory.path()), data().join("whole/qwen3_5/canonical.gguf"));
     let key = "qwen35.block_count";
     assert_eq!(metadata(&found)[key], metadata(&want)[key]);
     assert!(tensors(&found) == tensors(&want));
@@ -69,10 +64,7 @@ fn counted_layers_of_predictions() {
     let options = ConvertOptions::new(ConvertTarget::Gguf);
     let result = parse(&with).and_then(|model| model.recovery(options).map(drop));
     let error = result.unwrap_err().to_string();
-    assert!(
-        error.contains("`mtp_num_hidden_layers`: it is 2"),
-        "{error}"
-    );
+    assert!(error.contains("`mtp_num_hidden_layers`: it is 2"), "{error}");
 }
 
 /// `--mtp` of llama.cpp's converter writes the layer that predicts a further token alone, with what

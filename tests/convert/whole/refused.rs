@@ -50,10 +50,7 @@ fn files_that_are_no_models() {
     let directory = tempfile::tempdir().unwrap();
     let adapter = data().join("adapters/plain.gguf");
     let projector = directory.path().join("projector.gguf");
-    let kind = (
-        "general.type".to_owned(),
-        GgufMetadataValue::String("mmproj".to_owned()),
-    );
+    let kind = ("general.type".to_owned(), GgufMetadataValue::String("mmproj".to_owned()));
     let options = ConvertOptions::new(ConvertTarget::Gguf).with_gguf_metadata(vec![kind]);
     parse(&adapter)
         .unwrap()
@@ -63,10 +60,7 @@ fn files_that_are_no_models() {
     let architecture = Gguf::default().text("general.architecture", "llama");
     std::fs::write(&vocabulary, architecture.file()).unwrap();
     for (path, what) in [
-        (
-            &adapter,
-            "general.type: the file is an adapter, which `amn merge`",
-        ),
+        (&adapter, "general.type: the file is an adapter, which `amn merge`"),
         (&projector, "general.type: the file is the projector"),
         (&vocabulary, "--vocab-only"),
     ] {
@@ -96,146 +90,51 @@ fn caps_that_are_null() {
 #[test]
 fn configs_that_contradict() {
     let rows = [
-        (
-            "llama",
-            json!({"num_hidden_layers": null}),
-            "num_hidden_layers",
-        ),
+        ("llama", json!({"num_hidden_layers": null}), "num_hidden_layers"),
         ("llama", json!({"hidden_size": null}), "hidden_size"),
-        (
-            "llama",
-            json!({"num_attention_heads": null}),
-            "num_attention_heads",
-        ),
+        ("llama", json!({"num_attention_heads": null}), "num_attention_heads"),
         ("llama", json!({"vocab_size": null}), "vocab_size"),
         ("llama", json!({"num_hidden_layers": 3}), "model.layers.2"),
         ("llama", json!({"num_hidden_layers": 1}), "model.layers.1"),
-        (
-            "llama",
-            json!({"num_hidden_layers": "two"}),
-            "num_hidden_layers",
-        ),
-        (
-            "llama",
-            json!({"num_hidden_layers": 4_000_000_000u32}),
-            "num_hidden_layers",
-        ),
-        (
-            "llama",
-            json!({"num_attention_heads": 8}),
-            "num_attention_heads",
-        ),
-        (
-            "llama",
-            json!({"num_attention_heads": 0}),
-            "num_attention_heads",
-        ),
-        (
-            "llama",
-            json!({"num_key_value_heads": 4}),
-            "num_key_value_heads",
-        ),
-        (
-            "llama",
-            json!({"num_key_value_heads": 3}),
-            "num_key_value_heads",
-        ),
+        ("llama", json!({"num_hidden_layers": "two"}), "num_hidden_layers"),
+        ("llama", json!({"num_hidden_layers": 4_000_000_000u32}), "num_hidden_layers"),
+        ("llama", json!({"num_attention_heads": 8}), "num_attention_heads"),
+        ("llama", json!({"num_attention_heads": 0}), "num_attention_heads"),
+        ("llama", json!({"num_key_value_heads": 4}), "num_key_value_heads"),
+        ("llama", json!({"num_key_value_heads": 3}), "num_key_value_heads"),
         ("llama", json!({"hidden_size": 48}), "hidden_size"),
-        (
-            "llama",
-            json!({"intermediate_size": 64}),
-            "intermediate_size",
-        ),
+        ("llama", json!({"intermediate_size": 64}), "intermediate_size"),
         ("llama", json!({"vocab_size": 289}), "vocab_size"),
         ("llama", json!({"head_dim": 16}), "head_dim"),
         ("llama", json!({"rms_norm_eps": "small"}), "rms_norm_eps"),
         ("llama", json!({"rope_theta": [1]}), "rope_theta"),
         ("llama", json!({"hidden_act": "gelu"}), "hidden_act"),
-        (
-            "llama",
-            json!({"rope_scaling": {"rope_type": "spiral"}}),
-            "rope_type",
-        ),
-        (
-            "llama",
-            json!({"rope_scaling": {"rope_type": "linear"}}),
-            "factor",
-        ),
+        ("llama", json!({"rope_scaling": {"rope_type": "spiral"}}), "rope_type"),
+        ("llama", json!({"rope_scaling": {"rope_type": "linear"}}), "factor"),
         (
             "qwen2",
             json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
             "original_max_position_embeddings",
         ),
-        (
-            "qwen2",
-            json!({"use_sliding_window": true}),
-            "use_sliding_window",
-        ),
+        ("qwen2", json!({"use_sliding_window": true}), "use_sliding_window"),
         ("mixtral", json!({"num_local_experts": 5}), "experts"),
         ("mixtral", json!({"num_local_experts": 3}), "experts"),
-        (
-            "qwen3_moe",
-            json!({"norm_topk_prob": null}),
-            "norm_topk_prob",
-        ),
-        (
-            "qwen3_moe",
-            json!({"moe_intermediate_size": 24}),
-            "moe_intermediate_size",
-        ),
-        (
-            "gemma2",
-            json!({"query_pre_attn_scalar": 32}),
-            "query_pre_attn_scalar",
-        ),
-        (
-            "gemma3",
-            json!({"attn_logit_softcapping": 30.0}),
-            "attn_logit_softcapping",
-        ),
-        (
-            "gemma3",
-            json!({"sliding_window_pattern": 5}),
-            "sliding_window_pattern",
-        ),
-        (
-            "gemma2",
-            json!({"layer_types": ["full_attention", "full_attention"]}),
-            "layer_types",
-        ),
+        ("qwen3_moe", json!({"norm_topk_prob": null}), "norm_topk_prob"),
+        ("qwen3_moe", json!({"moe_intermediate_size": 24}), "moe_intermediate_size"),
+        ("gemma2", json!({"query_pre_attn_scalar": 32}), "query_pre_attn_scalar"),
+        ("gemma3", json!({"attn_logit_softcapping": 30.0}), "attn_logit_softcapping"),
+        ("gemma3", json!({"sliding_window_pattern": 5}), "sliding_window_pattern"),
+        ("gemma2", json!({"layer_types": ["full_attention", "full_attention"]}), "layer_types"),
         ("gemma", json!({"rope_theta": 20_000.0}), "rope_theta"),
-        (
-            "gemma2",
-            json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
-            "rope_type",
-        ),
-        (
-            "qwen2",
-            json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
-            "rope_type",
-        ),
-        (
-            "llama",
-            json!({"partial_rotary_factor": 0.5}),
-            "partial_rotary_factor",
-        ),
-        (
-            "llama_bias",
-            json!({"tie_word_embeddings": false}),
-            "lm_head",
-        ),
-        (
-            "gpt_oss",
-            json!({"layer_types": ["full_attention", "sliding_attention"]}),
-            "layer_types",
-        ),
+        ("gemma2", json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}), "rope_type"),
+        ("qwen2", json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}), "rope_type"),
+        ("llama", json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
+        ("llama_bias", json!({"tie_word_embeddings": false}), "lm_head"),
+        ("gpt_oss", json!({"layer_types": ["full_attention", "sliding_attention"]}), "layer_types"),
     ];
     for (model, fields, named) in rows {
         let error = refusal(model, set("config.json", fields.clone()));
-        assert!(
-            error.contains(named) && !error.contains("panic"),
-            "{fields}: {error}"
-        );
+        assert!(error.contains(named) && !error.contains("panic"), "{fields}: {error}");
     }
 }
 
@@ -243,10 +142,7 @@ fn configs_that_contradict() {
 fn unknown_classes() {
     let fields = json!({"architectures": ["StarshipForCausalLM"]});
     let error = refusal("llama", set("config.json", fields));
-    assert!(
-        error.contains("StarshipForCausalLM") && error.contains("tensors-only"),
-        "{error}"
-    );
+    assert!(error.contains("StarshipForCausalLM") && error.contains("tensors-only"), "{error}");
 }
 
 /// Of a model without a class, the tensors are written as before.
@@ -279,16 +175,8 @@ fn no_class() {
 #[test]
 fn tensors_that_contradict() {
     let rows = [
-        (
-            "model.layers.1.mlp.up_proj.weight",
-            None,
-            "model.layers.1.mlp.up_proj",
-        ),
-        (
-            "model.norm.weight",
-            Some("model.norm.wait"),
-            "model.norm.wait",
-        ),
+        ("model.layers.1.mlp.up_proj.weight", None, "model.layers.1.mlp.up_proj"),
+        ("model.norm.weight", Some("model.norm.wait"), "model.norm.wait"),
         (
             "model.layers.1.mlp.up_proj.weight",
             Some("model.layers.01.mlp.up_proj.weight"),
@@ -332,29 +220,13 @@ fn gguf_that_contradicts() {
         ("llama.block_count", U32(3), "blk.2"),
         ("llama.block_count", Text("two".into()), "llama.block_count"),
         ("llama.attention.head_count", U32(8), "head"),
-        (
-            "llama.attention.head_count_kv",
-            U32(3),
-            "num_key_value_heads",
-        ),
+        ("llama.attention.head_count_kv", U32(3), "num_key_value_heads"),
         ("llama.embedding_length", U32(16), "hidden_size"),
         ("llama.feed_forward_length", U32(16), "intermediate_size"),
-        (
-            "llama.attention.key_length",
-            U32(4),
-            "llama.attention.value_length",
-        ),
+        ("llama.attention.key_length", U32(4), "llama.attention.value_length"),
         ("llama.rope.freq_base", F32(3.0), "rope_freqs"),
-        (
-            "llama.rope.dimension_count",
-            Bool(true),
-            "llama.rope.dimension_count",
-        ),
-        (
-            "tokenizer.ggml.model",
-            Text("morse".into()),
-            "tokenizer.ggml.model",
-        ),
+        ("llama.rope.dimension_count", Bool(true), "llama.rope.dimension_count"),
+        ("tokenizer.ggml.model", Text("morse".into()), "tokenizer.ggml.model"),
     ];
     for (key, value, named) in rows {
         let error = gguf_refusal("llama", (key, value));

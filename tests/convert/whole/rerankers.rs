@@ -59,9 +59,7 @@ fn made(name: &str, directory: &Path) -> PathBuf {
         "base" => {
             let made = model("qwen3-reranker-base", directory);
             let short = |name: String| name.replacen("model.", "", 1);
-            with(&made, |all| {
-                all.into_iter().map(|(name, t)| (short(name), t)).collect()
-            });
+            with(&made, |all| all.into_iter().map(|(name, t)| (short(name), t)).collect());
             edit(&made, "config.json", |config| {
                 config["architectures"] = json!(["Qwen3Model"]);
             });
@@ -70,9 +68,7 @@ fn made(name: &str, directory: &Path) -> PathBuf {
         _ => {
             let made = model("Qwen3-VL-Reranker-tiny", directory);
             let long = |name: String| name.replacen("model.", "model.language_model.", 1);
-            with(&made, |all| {
-                all.into_iter().map(|(name, t)| (long(name), t)).collect()
-            });
+            with(&made, |all| all.into_iter().map(|(name, t)| (long(name), t)).collect());
             let config = data().join("whole_nested/qwen3_vl.json");
             std::fs::copy(config, made.join("config.json")).unwrap();
             made

@@ -131,22 +131,14 @@ fn files_of_llama_cpp_come_back() {
     files.push(data().join("whole_mtp/qwen3_5.gguf"));
     for file in files {
         let directory = tempfile::tempdir().unwrap();
-        check(
-            &file.display().to_string(),
-            &file,
-            directory.path(),
-            &mut wrong,
-        );
+        check(&file.display().to_string(), &file, directory.path(), &mut wrong);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// What models for images have and the classes without images, as which they come back, do not.
-const OF_IMAGES: [&str; 3] = [
-    "rope.dimension_sections",
-    "n_deepstack_layers",
-    "nextn_predict_layers",
-];
+const OF_IMAGES: [&str; 3] =
+    ["rope.dimension_sections", "n_deepstack_layers", "nextn_predict_layers"];
 
 /// The settings of the file at `path` that are not of images, with keys as of any architecture.
 fn settings_of_text(path: &Path) -> Settings {
@@ -160,10 +152,7 @@ fn settings_of_text(path: &Path) -> Settings {
     });
     let is_of_images = |key: &str| OF_IMAGES.iter().any(|of| key.ends_with(of));
     let mut settings: Settings = settings.filter(|(key, _)| !is_of_images(key)).collect();
-    settings.insert(
-        "text.block_count".to_owned(),
-        GgufMetadataValue::U32(layers),
-    );
+    settings.insert("text.block_count".to_owned(), GgufMetadataValue::U32(layers));
     settings
 }
 
@@ -301,12 +290,8 @@ fn ropes(pairs: usize) -> Vec<Value> {
 }
 
 /// Fields of rope that are none of a scaling.
-const KEPT: &[&str] = &[
-    "rope_theta",
-    "partial_rotary_factor",
-    "mrope_section",
-    "mrope_interleaved",
-];
+const KEPT: &[&str] =
+    &["rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved"];
 
 /// A copy of the directory `from` in `directory` whose config has the rope `rope`, where it has its
 /// rope.
@@ -371,11 +356,7 @@ fn all_kinds_of_rope_come_back() {
         .into_iter()
         .chain([("longrope", 1), ("proportional", 2)])
     {
-        assert!(
-            taken.get(kind) >= Some(&count),
-            "{kind}: {:?}",
-            taken.get(kind)
-        );
+        assert!(taken.get(kind) >= Some(&count), "{kind}: {:?}", taken.get(kind));
     }
 }
 

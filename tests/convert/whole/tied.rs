@@ -114,20 +114,12 @@ fn other_outputs_in_all_directions() {
     let path = |name: &str| directory.path().join(name);
     let make = |name: &str, differs| {
         std::fs::create_dir(path(name)).unwrap();
-        with_output(
-            &data().join("whole/qwen3/hf"),
-            "lm_head.weight",
-            differs,
-            &path(name),
-        )
+        with_output(&data().join("whole/qwen3/hf"), "lm_head.weight", differs, &path(name))
     };
     let (equal, other) = (make("equal", false), make("other", true));
     assert_eq!(converted(&equal, &path("mlx"), mlx()).unwrap(), "");
     let error = converted(&other, &path("mlx-other"), mlx()).unwrap_err();
-    assert!(
-        error.contains(DIFFERS) && error.contains("lm_head.weight"),
-        "{error}"
-    );
+    assert!(error.contains(DIFFERS) && error.contains("lm_head.weight"), "{error}");
     let error = converted(
         &other,
         &path("q8.gguf"),
@@ -136,20 +128,11 @@ fn other_outputs_in_all_directions() {
     assert!(error.unwrap_err().contains(DIFFERS));
     // Directories keep both.
     for (to, options) in [
-        (
-            "copy",
-            ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Auto),
-        ),
-        (
-            "fp8",
-            ConvertOptions::from("fp8".parse::<ForgetScheme>().unwrap()),
-        ),
+        ("copy", ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Auto)),
+        ("fp8", ConvertOptions::from("fp8".parse::<ForgetScheme>().unwrap())),
     ] {
         let notes = converted(&other, &path(to), options.clone()).unwrap();
-        assert!(
-            notes.contains(DIFFERS) && notes.contains("both are written"),
-            "{to}: {notes}"
-        );
+        assert!(notes.contains(DIFFERS) && notes.contains("both are written"), "{to}: {notes}");
         assert!(tensors(&path(to)).contains_key("lm_head.weight"));
         let equal = converted(&equal, &path(&format!("{to}-equal")), options).unwrap();
         assert!(!equal.contains(DIFFERS), "{equal}");
@@ -159,12 +142,8 @@ fn other_outputs_in_all_directions() {
 /// A config that is silent says what its class says.
 #[test]
 fn other_outputs_of_classes_that_are_tied() {
-    for (model, is_tied) in [
-        ("gemma", true),
-        ("cohere", true),
-        ("llama", false),
-        ("qwen3", false),
-    ] {
+    for (model, is_tied) in [("gemma", true), ("cohere", true), ("llama", false), ("qwen3", false)]
+    {
         let directory = tempfile::tempdir().unwrap();
         let made = with_output(
             &data().join("whole").join(model).join("hf"),
@@ -335,24 +314,10 @@ fn outputs_of_merged_models() {
     std::fs::write(path("adapter/adapter_config.json"), settings).unwrap();
     let module = "base_model.model.model.layers.0.self_attn.q_proj.lora";
     let factors = [
-        raw(
-            &format!("{module}_A.weight"),
-            "F32",
-            &[1, *cols],
-            f32s(&vec![0.5; *cols]),
-        ),
-        raw(
-            &format!("{module}_B.weight"),
-            "F32",
-            &[*rows, 1],
-            f32s(&vec![0.5; *rows]),
-        ),
+        raw(&format!("{module}_A.weight"), "F32", &[1, *cols], f32s(&vec![0.5; *cols])),
+        raw(&format!("{module}_B.weight"), "F32", &[*rows, 1], f32s(&vec![0.5; *rows])),
     ];
-    std::fs::write(
-        path("adapter/adapter_model.safetensors"),
-        file(&factors, &[]),
-    )
-    .unwrap();
+    std::fs::write(path("adapter/adapter_model.safetensors"), file(&factors, &[])).unwrap();
     let merge = |from: &Path, to: &str, options: ConvertOptions| {
         let adapter = Adapter::open(path("adapter")).unwrap();
         converted(from, &path(to), options.with_adapters(vec![adapter]))
@@ -361,10 +326,7 @@ fn outputs_of_merged_models() {
     let gguf = || ConvertOptions::new(ConvertTarget::Gguf);
     let q8 = || ConvertOptions::from("gguf:q8_0".parse::<ForgetScheme>().unwrap());
     let notes = merge(&other, "other-merged", directories()).unwrap();
-    assert!(
-        notes.contains(DIFFERS) && notes.contains("both are written"),
-        "{notes}"
-    );
+    assert!(notes.contains(DIFFERS) && notes.contains("both are written"), "{notes}");
     for (to, options) in [("a.gguf", gguf()), ("b.gguf", q8()), ("c", mlx())] {
         let error = merge(&other, to, options.clone()).unwrap_err();
         assert!(error.contains(DIFFERS), "{to}: {error}");
@@ -396,10 +358,8 @@ fn adapters_of_embeddings() {
             Some(scheme) => {
                 set_tied(&base, Some(false));
                 let mut forget = Forget::from(scheme.parse::<ForgetScheme>().unwrap());
-                forget.include = vec![
-                    "*embed_tokens.weight".to_owned(),
-                    "lm_head.weight".to_owned(),
-                ];
+                forget.include =
+                    vec!["*embed_tokens.weight".to_owned(), "lm_head.weight".to_owned()];
                 converted(&base, &path("coded"), forget.into()).unwrap();
                 base = path("coded");
                 assert!(tensors(&base).contains_key("lm_head.weight_scale"));
@@ -416,31 +376,14 @@ fn adapters_of_embeddings() {
         std::fs::write(path("adapter/adapter_config.json"), settings).unwrap();
         let module = "base_model.model.model.embed_tokens.lora_embedding";
         let factors = [
-            raw(
-                &format!("{module}_A"),
-                "F32",
-                &[1, *rows],
-                f32s(&vec![0.5; *rows]),
-            ),
-            raw(
-                &format!("{module}_B"),
-                "F32",
-                &[*cols, 1],
-                f32s(&vec![0.5; *cols]),
-            ),
+            raw(&format!("{module}_A"), "F32", &[1, *rows], f32s(&vec![0.5; *rows])),
+            raw(&format!("{module}_B"), "F32", &[*cols, 1], f32s(&vec![0.5; *cols])),
         ];
-        std::fs::write(
-            path("adapter/adapter_model.safetensors"),
-            file(&factors, &[]),
-        )
-        .unwrap();
+        std::fs::write(path("adapter/adapter_model.safetensors"), file(&factors, &[])).unwrap();
         let adapter = Adapter::open(path("adapter")).unwrap();
         let options = ConvertOptions::from(TargetDtype::BF16).with_adapters(vec![adapter]);
         let notes = converted(&base, &path("merged"), options).unwrap();
         assert!(notes.contains("`lm_head.weight`"), "{model}: {notes}");
-        assert!(
-            !tensors(&path("merged")).contains_key("lm_head.weight"),
-            "{model}"
-        );
+        assert!(!tensors(&path("merged")).contains_key("lm_head.weight"), "{model}");
     }
 }

@@ -29,11 +29,8 @@ fn to_mmproj(from: &Path, directory: &Path, options: ConvertOptions) -> PathBuf 
 
 #[test]
 fn towers_are_those_of_llama_cpp() {
-    let files = [
-        ("canonical", None),
-        ("f16", Some(TargetDtype::F16)),
-        ("f32", Some(TargetDtype::F32)),
-    ];
+    let files =
+        [("canonical", None), ("f16", Some(TargetDtype::F16)), ("f32", Some(TargetDtype::F32))];
     for (model, (file, dtype)) in towers().iter().flat_map(|m| files.map(|f| (m, f))) {
         let canonical = model.join(file).with_extension("gguf");
         if !canonical.exists() {
@@ -133,20 +130,12 @@ fn missing_and_unknown_tensors_are_refused() {
         for name in all.keys().filter(is_of_tower) {
             let mut some = all.clone();
             some.remove(name);
-            assert!(
-                try_with(&some).is_err(),
-                "{} without `{name}`",
-                model.display()
-            );
+            assert!(try_with(&some).is_err(), "{} without `{name}`", model.display());
         }
         let mut more = all.clone();
         let (name, tensor) = all.iter().find(|(name, _)| name.contains("0.")).unwrap();
         more.insert(name.replace("0.", "0.other."), tensor.clone());
-        assert!(
-            try_with(&more).is_err(),
-            "{} with one more",
-            model.display()
-        );
+        assert!(try_with(&more).is_err(), "{} with one more", model.display());
         try_with(&all).unwrap();
     }
 }

@@ -194,11 +194,9 @@ fn unquantized_stacks() {
     let mut stacked = found.clone();
     let all = stacked["hf"].as_object_mut().unwrap();
     all.retain(|name, _| !name.contains(".experts."));
-    for (module, size) in [
-        ("gate_proj", [128, 64]),
-        ("up_proj", [128, 64]),
-        ("down_proj", [64, 128]),
-    ] {
+    for (module, size) in
+        [("gate_proj", [128, 64]), ("up_proj", [128, 64]), ("down_proj", [64, 128])]
+    {
         let name = format!("model.layers.0.block_sparse_moe.switch_mlp.{module}.weight");
         all.insert(name, json!(["BF16", [2, size[0], size[1]]]));
     }
@@ -210,11 +208,8 @@ fn unquantized_stacks() {
     let made = tensors(&to);
     let names: Vec<_> = made.keys().cloned().collect();
     assert_eq!(names, wanted_back(&found).into_keys().collect::<Vec<_>>());
-    let stack = values(
-        "model.layers.0.block_sparse_moe.switch_mlp.up_proj.weight",
-        "BF16",
-        2 * 128 * 64,
-    );
+    let stack =
+        values("model.layers.0.block_sparse_moe.switch_mlp.up_proj.weight", "BF16", 2 * 128 * 64);
     let second = &made["model.layers.0.block_sparse_moe.experts.1.w3.weight"];
     assert!(second.1 == [128, 64] && second.2 == stack[stack.len() / 2..]);
 }

@@ -22,22 +22,13 @@ fn an_output_layer_without_a_field() {
 #[test]
 fn silent_configs() {
     for (name, fields) in [
-        (
-            "cohere",
-            json!({ "rope_theta": 10_000.0, "num_key_value_heads": 2 }),
-        ),
+        ("cohere", json!({ "rope_theta": 10_000.0, "num_key_value_heads": 2 })),
         ("cohere2", json!({ "rope_theta": 10_000.0, "head_dim": 16 })),
         ("ernie4_5", json!({ "tie_word_embeddings": true })),
         ("exaone4", json!({ "sliding_window_pattern": null })),
         ("glm4", json!({ "partial_rotary_factor": 0.5 })),
-        (
-            "lfm2",
-            json!({ "block_dim": 64, "block_auto_adjust_ff_dim": true }),
-        ),
-        (
-            "qwen2",
-            json!({ "rope_theta": 10_000.0, "rms_norm_eps": 1e-6 }),
-        ),
+        ("lfm2", json!({ "block_dim": 64, "block_auto_adjust_ff_dim": true })),
+        ("qwen2", json!({ "rope_theta": 10_000.0, "rms_norm_eps": 1e-6 })),
         ("qwen3", json!({ "rope_theta": 10_000.0 })),
         (
             "qwen3_moe",
@@ -52,18 +43,9 @@ fn silent_configs() {
             "glm4_moe",
             json!({ "rope_scaling": null, "n_shared_experts": 1, "partial_rotary_factor": 0.5 }),
         ),
-        (
-            "minimax_m2",
-            json!({ "shared_intermediate_size": 0, "rotary_dim": 8 }),
-        ),
-        (
-            "mamba",
-            json!({ "conv_kernel": 4, "use_bias": false, "use_conv_bias": true }),
-        ),
-        (
-            "nemotron_h",
-            json!({ "use_bias": false, "use_conv_bias": true, "mlp_bias": false }),
-        ),
+        ("minimax_m2", json!({ "shared_intermediate_size": 0, "rotary_dim": 8 })),
+        ("mamba", json!({ "conv_kernel": 4, "use_bias": false, "use_conv_bias": true })),
+        ("nemotron_h", json!({ "use_bias": false, "use_conv_bias": true, "mlp_bias": false })),
         (
             "granite_hybrid",
             json!({
@@ -73,15 +55,9 @@ fn silent_configs() {
         ),
         ("starcoder2", json!({ "rope_theta": 10_000.0 })),
         ("gpt2", json!({ "n_ctx": 128, "layer_norm_epsilon": 1e-5 })),
-        (
-            "phi",
-            json!({ "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5 }),
-        ),
+        ("phi", json!({ "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5 })),
         ("internlm2", json!({ "bias": false })),
-        (
-            "hunyuan_dense",
-            json!({ "attention_bias": false, "rope_theta": 10_000.0 }),
-        ),
+        ("hunyuan_dense", json!({ "attention_bias": false, "rope_theta": 10_000.0 })),
         (
             "nemotron_h_moe",
             json!({
@@ -141,32 +117,12 @@ fn rope_parameters() {
         "full_attention": { "rope_type": "linear", "factor": 4.0, "rope_theta": 50_000.0 },
     });
     for (name, parameters, wanted) in [
-        (
-            "llama",
-            &linear,
-            json!({ "rope_theta": 50_000.0, "rope_scaling": scaling }),
-        ),
-        (
-            "starcoder2",
-            &whole,
-            json!({ "rope_theta": 500.0, "rope_scaling": null }),
-        ),
-        (
-            "stablelm",
-            &part,
-            json!({ "rope_theta": 500.0, "partial_rotary_factor": 0.5 }),
-        ),
-        (
-            "gpt_neox",
-            &part,
-            json!({ "rotary_emb_base": 500.0, "rotary_pct": 0.5 }),
-        ),
+        ("llama", &linear, json!({ "rope_theta": 50_000.0, "rope_scaling": scaling })),
+        ("starcoder2", &whole, json!({ "rope_theta": 500.0, "rope_scaling": null })),
+        ("stablelm", &part, json!({ "rope_theta": 500.0, "partial_rotary_factor": 0.5 })),
+        ("gpt_neox", &part, json!({ "rotary_emb_base": 500.0, "rotary_pct": 0.5 })),
         // mlx-lm reads these where they are.
-        (
-            "qwen3",
-            &linear,
-            json!({ "rope_theta": null, "rope_scaling": null }),
-        ),
+        ("qwen3", &linear, json!({ "rope_theta": null, "rope_scaling": null })),
         (
             "gemma3",
             &gemma,
@@ -184,16 +140,8 @@ fn rope_parameters() {
         }
     }
     for (name, fields, what) in [
-        (
-            "starcoder2",
-            json!({ "rope_parameters": linear, "rope_theta": null }),
-            "has no scaling",
-        ),
-        (
-            "gemma2",
-            json!({ "rope_scaling": scaling }),
-            "`rope_scaling`",
-        ),
+        ("starcoder2", json!({ "rope_parameters": linear, "rope_theta": null }), "has no scaling"),
+        ("gemma2", json!({ "rope_scaling": scaling }), "`rope_scaling`"),
         (
             "llama",
             json!({ "rope_parameters": linear, "rope_theta": 10.0 }),
@@ -212,11 +160,7 @@ fn rope_parameters() {
 fn nested_fields() {
     let mut found = model("qwen3_5");
     let text = found["config"]["text_config"].as_object_mut().unwrap();
-    for field in [
-        "rope_parameters",
-        "tie_word_embeddings",
-        "linear_key_head_dim",
-    ] {
+    for field in ["rope_parameters", "tie_word_embeddings", "linear_key_head_dim"] {
         text.remove(field).unwrap();
     }
     text.insert("rope_theta".to_owned(), json!(5000.0));
@@ -260,10 +204,7 @@ fn ignored_windows() {
             .filter(|note| note.contains("`sliding_window`"))
             .collect();
         assert_eq!(notes.len(), usize::from(is_noted), "{name}: {notes:?}");
-        assert!(
-            notes.iter().all(|note| note.contains(" 128 tokens")),
-            "{notes:?}"
-        );
+        assert!(notes.iter().all(|note| note.contains(" 128 tokens")), "{notes:?}");
         assert_eq!(config["sliding_window"], fields["sliding_window"], "{name}");
     }
 }

@@ -59,14 +59,8 @@ fn from_gguf() {
 /// To GGUF, the model is the one that the directory of transformers gives.
 #[test]
 fn to_gguf() {
-    for name in [
-        "qwen3_moe",
-        "gpt_oss",
-        "qwen3_next",
-        "qwen3_5",
-        "lfm2_moe",
-        "granite_hybrid_moe",
-    ] {
+    for name in ["qwen3_moe", "gpt_oss", "qwen3_next", "qwen3_5", "lfm2_moe", "granite_hybrid_moe"]
+    {
         let directory = tempfile::tempdir().unwrap();
         let [mlx, hf, a, b] =
             ["mlx", "hf", "a.gguf", "b.gguf"].map(|name| directory.path().join(name));
@@ -94,14 +88,9 @@ fn to_gguf() {
 /// From one precision of MLX to another, tensors keep mlx-lm's names.
 #[test]
 fn from_mlx_to_mlx() {
-    for name in [
-        "qwen3_moe",
-        "gpt_oss",
-        "gemma3_vision",
-        "deepseek_v2",
-        "granite_hybrid",
-        "lfm2_moe",
-    ] {
+    for name in
+        ["qwen3_moe", "gpt_oss", "gemma3_vision", "deepseek_v2", "granite_hybrid", "lfm2_moe"]
+    {
         let directory = tempfile::tempdir().unwrap();
         let [from, first, again] = ["hf", "first", "again"].map(|name| directory.path().join(name));
         write_hf(&model(name), &from);
@@ -174,11 +163,7 @@ fn mxfp4_to_gguf() {
 #[test]
 fn classes_of_others_fields_keep_their_names() {
     for (model, class, kept) in [
-        (
-            "qwen2",
-            "Qwen2AudioForConditionalGeneration",
-            "lm_head.weight",
-        ),
+        ("qwen2", "Qwen2AudioForConditionalGeneration", "lm_head.weight"),
         ("gemma_embedding", "Gemma3TextModel", "norm.weight"),
     ] {
         let directory = tempfile::tempdir().unwrap();

@@ -69,12 +69,9 @@ fn filters() {
 /// What is quantized is decoded on the way, and experts that lie in several files become one stack.
 #[test]
 fn quantized_shards() {
-    for (name, scheme) in [
-        ("mixtral", "fp8-tensor"),
-        ("qwen3_moe", "nf4"),
-        ("llama", "int8"),
-        ("gpt_oss", "nf4"),
-    ] {
+    for (name, scheme) in
+        [("mixtral", "fp8-tensor"), ("qwen3_moe", "nf4"), ("llama", "int8"), ("gpt_oss", "nf4")]
+    {
         let directory = tempfile::tempdir().unwrap();
         let [from, quantized, decoded, a, b] =
             ["hf", "quantized", "decoded", "a", "b"].map(|name| directory.path().join(name));
@@ -99,15 +96,9 @@ fn quantized_shards() {
             names.filter(|name| name.ends_with(".safetensors")).count()
         };
         let counts = [shards(&quantized), shards(&a)];
-        assert!(
-            counts[0] > 1 && counts[1] > 1 && counts[1] <= counts[0],
-            "{name}: {counts:?}"
-        );
+        assert!(counts[0] > 1 && counts[1] > 1 && counts[1] <= counts[0], "{name}: {counts:?}");
         let index = json(&a.join("model.safetensors.index.json"));
-        assert_eq!(
-            index["weight_map"].as_object().unwrap().len(),
-            tensors(&a).len()
-        );
+        assert_eq!(index["weight_map"].as_object().unwrap().len(), tensors(&a).len());
     }
 }
 

@@ -51,34 +51,16 @@ fn tensors_that_contradict() {
             }),
             "`intermediate_size`: it is 128, and mlx-lm's gpt_neox has 256",
         ),
+        (Box::new(without("nemotron_h", "lm_head.weight")), "lm_head.weight"),
+        (Box::new(without("glm4", "lm_head.weight")), "lm_head.weight"),
+        (Box::new(without("llama", "lm_head.weight")), "lm_head.weight"),
+        (Box::new(without("qwen2_moe", "lm_head.weight")), "lm_head.weight"),
         (
-            Box::new(without("nemotron_h", "lm_head.weight")),
-            "lm_head.weight",
-        ),
-        (
-            Box::new(without("glm4", "lm_head.weight")),
-            "lm_head.weight",
-        ),
-        (
-            Box::new(without("llama", "lm_head.weight")),
-            "lm_head.weight",
-        ),
-        (
-            Box::new(without("qwen2_moe", "lm_head.weight")),
-            "lm_head.weight",
-        ),
-        (
-            Box::new(without(
-                "mixtral",
-                "model.layers.0.block_sparse_moe.experts.0.w2.weight",
-            )),
+            Box::new(without("mixtral", "model.layers.0.block_sparse_moe.experts.0.w2.weight")),
             "config.json says 2",
         ),
         (
-            Box::new(without(
-                "gpt_oss",
-                "model.layers.1.mlp.experts.down_proj_bias",
-            )),
+            Box::new(without("gpt_oss", "model.layers.1.mlp.experts.down_proj_bias")),
             "down_proj_bias",
         ),
         (
@@ -109,10 +91,8 @@ fn half_of_a_projection() {
     write_hf(&model("gpt_oss"), &from);
     forget(&from, &mlx, "mlx-4bit").unwrap();
     let text = std::fs::read(mlx.join("model.safetensors")).unwrap();
-    let (old, new) = (
-        b"layers.1.mlp.experts.up_proj.bias\"",
-        b"layers.1.mlp.experts.un_proj.bias\"",
-    );
+    let (old, new) =
+        (b"layers.1.mlp.experts.up_proj.bias\"", b"layers.1.mlp.experts.un_proj.bias\"");
     let at = text
         .windows(old.len())
         .position(|part| part == old)
@@ -179,12 +159,7 @@ fn stacks_that_ask_for_too_much() {
     let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
     let mut found = model("mixtral");
     found["hf"] = (0..20)
-        .map(|i| {
-            (
-                name.replace("layers.0", &format!("layers.{i}")),
-                json!(["BF16", [4096, 1, 1]]),
-            )
-        })
+        .map(|i| (name.replace("layers.0", &format!("layers.{i}")), json!(["BF16", [4096, 1, 1]])))
         .collect::<serde_json::Map<_, _>>()
         .into();
     write_hf(&found, &from);

@@ -47,43 +47,19 @@ fn the_same_values() {
         ("glm4", json!({ "tie_word_embeddings": false })),
         ("llama", yarn(json!({}))),
         // 0.1 ln 4 + 1
-        (
-            "llama",
-            yarn(json!({ "attention_factor": 1.138_629_436_111_989 })),
-        ),
-        (
-            "llama",
-            yarn(json!({ "beta_fast": 64.0, "beta_slow": 2.0 })),
-        ),
-        (
-            "llama",
-            yarn(json!({ "mscale": 0.7, "mscale_all_dim": 0.5 })),
-        ),
-        (
-            "llama",
-            yarn(json!({ "attention_factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0 })),
-        ),
+        ("llama", yarn(json!({ "attention_factor": 1.138_629_436_111_989 }))),
+        ("llama", yarn(json!({ "beta_fast": 64.0, "beta_slow": 2.0 }))),
+        ("llama", yarn(json!({ "mscale": 0.7, "mscale_all_dim": 0.5 }))),
+        ("llama", yarn(json!({ "attention_factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0 }))),
         // The root of 1 + ln 4 / ln 128
-        (
-            "phi3",
-            long(json!({ "attention_factor": 1.133_893_419_027_681_7 })),
-        ),
+        ("phi3", long(json!({ "attention_factor": 1.133_893_419_027_681_7 }))),
         ("nemotron", linear.clone()),
         ("gemma3", linear.clone()),
         ("gemma3", json!({ "use_bidirectional_attention": null })),
-        (
-            "gemma3",
-            json!({ "layer_types": ["full_attention"], "sliding_window_pattern": 1 }),
-        ),
+        ("gemma3", json!({ "layer_types": ["full_attention"], "sliding_window_pattern": 1 })),
         ("gemma4", json!({ "use_bidirectional_attention": "vision" })),
-        (
-            "gpt_oss",
-            json!({ "swiglu_limit": 7.0, "swiglu_alpha": 1.702 }),
-        ),
-        (
-            "llama",
-            json!({ "is_causal": true, "partial_rotary_factor": 1.0 }),
-        ),
+        ("gpt_oss", json!({ "swiglu_limit": 7.0, "swiglu_alpha": 1.702 })),
+        ("llama", json!({ "is_causal": true, "partial_rotary_factor": 1.0 })),
     ] {
         if let Err(error) = in_mlx(model(name), &fields) {
             panic!("{name} {fields}: {error}");
@@ -96,24 +72,12 @@ fn the_same_values() {
 fn what_all_models_of_a_class_lose() {
     for (name, fields, what) in [
         ("gemma", json!({}), Some("mlx-lm's gemma computes `gelu`")),
-        (
-            "gemma",
-            json!({ "hidden_act": null }),
-            Some("computes `gelu`"),
-        ),
+        ("gemma", json!({ "hidden_act": null }), Some("computes `gelu`")),
         ("gemma", json!({ "hidden_act": "gelu" }), None),
         ("gemma2", json!({ "layer_types": ["full_attention"] }), None),
-        (
-            "starcoder2",
-            json!({}),
-            Some("mlx-lm's starcoder2 computes `gelu`"),
-        ),
+        ("starcoder2", json!({}), Some("mlx-lm's starcoder2 computes `gelu`")),
         ("starcoder2", json!({ "hidden_act": "gelu" }), None),
-        (
-            "gpt_neox",
-            json!({}),
-            Some("mlx-lm's gpt_neox computes `gelu_fast`"),
-        ),
+        ("gpt_neox", json!({}), Some("mlx-lm's gpt_neox computes `gelu_fast`")),
         ("gpt_neox", json!({ "hidden_act": "gelu_fast" }), None),
         ("gpt_oss", json!({}), Some("rounds the bounds of YaRN")),
         ("phi3", long(json!({})), Some("`short_factor`")),
@@ -163,25 +127,17 @@ fn what_all_models_of_a_class_lose() {
             .iter()
             .filter(|note| note.contains("mlx-lm's"))
             .collect();
-        assert_eq!(
-            of_mlx.len(),
-            usize::from(what.is_some()),
-            "{name} {fields}: {notes:?}"
-        );
-        assert!(
-            of_mlx.iter().all(|note| note.contains(what.unwrap())),
-            "{name}: {notes:?}"
-        );
+        assert_eq!(of_mlx.len(), usize::from(what.is_some()), "{name} {fields}: {notes:?}");
+        assert!(of_mlx.iter().all(|note| note.contains(what.unwrap())), "{name}: {notes:?}");
     }
 }
 
 /// Defaults of transformers that are others in mlx-lm are written.
 #[test]
 fn other_defaults() {
-    for (name, field, default) in [
-        ("gemma2", "query_pre_attn_scalar", json!(256)),
-        ("gemma3", "sliding_window", json!(4096)),
-    ] {
+    for (name, field, default) in
+        [("gemma2", "query_pre_attn_scalar", json!(256)), ("gemma3", "sliding_window", json!(4096))]
+    {
         let (config, _) = in_mlx(model(name), &json!({ field: null })).unwrap();
         assert_eq!(config[field], default, "{name} `{field}`");
     }

@@ -42,10 +42,7 @@ fn an_interrupted_encoding_is_resumed() {
             let stopped = parse(&input)
                 .unwrap()
                 .forget(&output, cancelled_after(options(scheme), bytes));
-            assert!(
-                matches!(stopped, Err(AnamnesisError::Cancelled)),
-                "{scheme}: {stopped:?}"
-            );
+            assert!(matches!(stopped, Err(AnamnesisError::Cancelled)), "{scheme}: {stopped:?}");
             assert!(!output.exists(), "{scheme}");
             // A run that finished no shard leaves nothing to resume.
             let unfinished = root.path().join(".out.partial");
@@ -57,10 +54,7 @@ fn an_interrupted_encoding_is_resumed() {
                     .unwrap()
                     .forget(&output, options(other).with_resume(true))
                     .unwrap_err();
-                assert!(
-                    refused.to_string().contains("other parameters"),
-                    "{refused}"
-                );
+                assert!(refused.to_string().contains("other parameters"), "{refused}");
             }
             parse(&input)
                 .unwrap()

@@ -10,32 +10,21 @@ use crate::common::forget::{bf16s, decoded, values_of, weights};
 use crate::common::{Random, f32s, file, raw};
 
 /// Types that candle decodes. It reads Q8_K, but has no decoder for it.
-const CANDLE: [&str; 10] = [
-    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
-];
+const CANDLE: [&str; 10] =
+    ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"];
 
 #[test]
 fn candle_decodes_the_same() {
     let mut random = Random(37);
     let tensors = [
-        raw(
-            "blk.0.ffn_up.weight",
-            "F32",
-            &[48, 512],
-            f32s(&weights(&mut random, 48 * 512)),
-        ),
+        raw("blk.0.ffn_up.weight", "F32", &[48, 512], f32s(&weights(&mut random, 48 * 512))),
         raw(
             "blk.0.ffn_down_exps.weight",
             "BF16",
             &[3, 8, 256],
             bf16s(&weights(&mut random, 3 * 8 * 256)),
         ),
-        raw(
-            "output_norm.weight",
-            "BF16",
-            &[512],
-            bf16s(&weights(&mut random, 512)),
-        ),
+        raw("output_norm.weight", "BF16", &[512], bf16s(&weights(&mut random, 512))),
     ];
     let model = parse_bytes(file(&tensors, &[])).unwrap();
     for name in CANDLE {

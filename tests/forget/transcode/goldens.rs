@@ -73,21 +73,11 @@ fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
 
 #[test]
 fn goldens_of_mxfp4_keep_their_values() {
-    let schemes = [
-        "mxfp4",
-        "mxfp4-modelopt",
-        "mlx-mxfp4",
-        "mxfp4-gpt-oss",
-        "gguf:mxfp4",
-    ]
-    .map(|name| scheme(name, None));
-    for (family, least) in [
-        ("mxfp4", 10),
-        ("mlx", 10),
-        ("compressed_tensors", 10),
-        ("modelopt", 10),
-        ("gguf", 2),
-    ] {
+    let schemes = ["mxfp4", "mxfp4-modelopt", "mlx-mxfp4", "mxfp4-gpt-oss", "gguf:mxfp4"]
+        .map(|name| scheme(name, None));
+    for (family, least) in
+        [("mxfp4", 10), ("mlx", 10), ("compressed_tensors", 10), ("modelopt", 10), ("gguf", 2)]
+    {
         goldens(family, &schemes, least);
     }
 }
@@ -100,12 +90,8 @@ fn goldens_of_integers_keep_their_values() {
         .iter()
         .flat_map(|name| groups.map(|group| scheme(name, Some(group))))
         .collect();
-    for (family, least) in [
-        ("compressed_tensors", 10),
-        ("gptq", 10),
-        ("gptq_more", 5),
-        ("awq", 10),
-    ] {
+    for (family, least) in [("compressed_tensors", 10), ("gptq", 10), ("gptq_more", 5), ("awq", 10)]
+    {
         goldens(family, &schemes, least);
     }
 }
@@ -120,11 +106,7 @@ fn mxfp4_becomes_nvfp4_without_loss() {
     assert!(golden.tensors().len() >= 12);
     for expected in golden.tensors() {
         let name = expected.name();
-        assert_eq!(
-            stored(&made.tensor(name).unwrap()),
-            stored(&expected),
-            "{name}"
-        );
+        assert_eq!(stored(&made.tensor(name).unwrap()), stored(&expected), "{name}");
     }
     // Exponents that lie further apart than E4M3 reaches are encoded by the library's rounding.
     let values = decoded(&model).unwrap();
@@ -133,12 +115,7 @@ fn mxfp4_becomes_nvfp4_without_loss() {
         let made = decoded(&made).unwrap();
         for t in values.tensors() {
             let is_exact = values_of(&values, t.name()) == values_of(&made, t.name());
-            assert_eq!(
-                is_exact,
-                !t.name().contains("layers.1."),
-                "{scheme}: {}",
-                t.name()
-            );
+            assert_eq!(is_exact, !t.name().contains("layers.1."), "{scheme}: {}", t.name());
         }
     }
     assert_eq!(report.notes.join("\n"), "");

@@ -12,13 +12,8 @@ use crate::common::forget::{stored_at, values_at};
 fn stacks_of_gpt_oss_stay_as_they_are() {
     let input = data().join("mxfp4/gpt_oss_exponents/model");
     let outputs = tempfile::tempdir().unwrap();
-    let (output, report) = forget(
-        &input,
-        outputs.path(),
-        scheme("mxfp4-gpt-oss", None),
-        TargetDtype::BF16,
-    )
-    .unwrap();
+    let (output, report) =
+        forget(&input, outputs.path(), scheme("mxfp4-gpt-oss", None), TargetDtype::BF16).unwrap();
     assert_eq!(codes_moved(&report).len(), 2);
     let (before, after) = (stored_at(&input), stored_at(&output));
     assert!(before == after, "{:?} {:?}", before.keys(), after.keys());
@@ -63,23 +58,12 @@ fn transposed(stack: &[f32], rows: usize, columns: usize) -> Vec<f32> {
 
 #[test]
 fn stacks_of_gpt_oss_round_trip() {
-    let all = [
-        "mlx-mxfp4",
-        "gguf:mxfp4",
-        "mxfp4",
-        "mxfp4-modelopt",
-        "mxfp4-gpt-oss",
-    ];
+    let all = ["mlx-mxfp4", "gguf:mxfp4", "mxfp4", "mxfp4-modelopt", "mxfp4-gpt-oss"];
     // Only these decode exponent 255 as a number; for the others it is NaN.
     let with_exponent_255 = ["gguf:mxfp4", "mxfp4-gpt-oss"];
-    for (case, steps) in [
-        ("gpt_oss_exponents", &with_exponent_255[..]),
-        ("tiny_gpt_oss", &all),
-    ] {
-        let (input, outputs) = (
-            data().join("mxfp4").join(case).join("model"),
-            tempfile::tempdir().unwrap(),
-        );
+    for (case, steps) in [("gpt_oss_exponents", &with_exponent_255[..]), ("tiny_gpt_oss", &all)] {
+        let (input, outputs) =
+            (data().join("mxfp4").join(case).join("model"), tempfile::tempdir().unwrap());
         let (before, first) = (values_at(&input), stored_at(&input));
         let stacks: Vec<&str> = first
             .keys()
@@ -116,10 +100,8 @@ fn stacks_of_gpt_oss_round_trip() {
             assert!(first[name] == last[name], "{name}");
         }
     }
-    let (input, outputs) = (
-        data().join("mxfp4/gpt_oss_exponents/model"),
-        tempfile::tempdir().unwrap(),
-    );
+    let (input, outputs) =
+        (data().join("mxfp4/gpt_oss_exponents/model"), tempfile::tempdir().unwrap());
     let error = forget_experts(&input, outputs.path(), "mlx-mxfp4")
         .unwrap_err()
         .to_string();
@@ -131,10 +113,7 @@ fn stacks_of_gpt_oss_round_trip() {
 
 #[test]
 fn stacks_of_gpt_oss_become_weights_of_other_types() {
-    let (input, outputs) = (
-        data().join("mxfp4/tiny_gpt_oss/model"),
-        tempfile::tempdir().unwrap(),
-    );
+    let (input, outputs) = (data().join("mxfp4/tiny_gpt_oss/model"), tempfile::tempdir().unwrap());
     let before = values_at(&input);
     for (scheme, error) in [("gguf:q8_0", 0.01), ("mlx-mxfp8", 0.05), ("gguf:q4_0", 0.1)] {
         let (output, report) = forget_experts(&input, outputs.path(), scheme).unwrap();
@@ -152,11 +131,8 @@ fn stacks_of_gpt_oss_become_weights_of_other_types() {
             else {
                 panic!("{name}")
             };
-            let old = transposed(
-                &before[name.strip_suffix(".weight").unwrap()],
-                columns * 32,
-                rows,
-            );
+            let old =
+                transposed(&before[name.strip_suffix(".weight").unwrap()], columns * 32, rows);
             let off = old.iter().zip(new).map(|(a, b)| (a - b).abs()).sum::<f32>()
                 / old.iter().map(|a| a.abs()).sum::<f32>();
             assert!(off < error, "{scheme}: {name} is {off} off");

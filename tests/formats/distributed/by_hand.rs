@@ -31,24 +31,9 @@ fn wrong_metadata_are_errors() {
     type Row<'a> = (&'a str, &'a dyn Fn(&mut Checkpoint), Kind, &'a [&'a str]);
     const MAX: i64 = i64::MAX;
     let rows: &[Row<'_>] = &[
-        (
-            "a piece is not listed",
-            &|c| drop(c.chunks.pop()),
-            Parse,
-            &["`x`", "[2, 0]"],
-        ),
-        (
-            "a piece has no bytes",
-            &|c| drop(c.places.pop()),
-            Parse,
-            &["`x`", "[2, 0]", "missing"],
-        ),
-        (
-            "nothing is listed",
-            &|c| (c.chunks.clear(), c.places.clear()).0,
-            Parse,
-            &["`x`"],
-        ),
+        ("a piece is not listed", &|c| drop(c.chunks.pop()), Parse, &["`x`", "[2, 0]"]),
+        ("a piece has no bytes", &|c| drop(c.places.pop()), Parse, &["`x`", "[2, 0]", "missing"]),
+        ("nothing is listed", &|c| (c.chunks.clear(), c.places.clear()).0, Parse, &["`x`"]),
         (
             "empty, and there are no files",
             &|c| {
@@ -59,24 +44,9 @@ fn wrong_metadata_are_errors() {
             Parse,
             &["`x`", "no file has a piece"],
         ),
-        (
-            "rows are missing",
-            &|c| c.size[0] = 5,
-            Parse,
-            &["`x`", "a piece is missing"],
-        ),
-        (
-            "rows are too many",
-            &|c| c.size[0] = 3,
-            Parse,
-            &["`x`", "not within"],
-        ),
-        (
-            "huge",
-            &|c| c.size = vec![MAX, MAX],
-            Parse,
-            &["`x`", "overflows"],
-        ),
+        ("rows are missing", &|c| c.size[0] = 5, Parse, &["`x`", "a piece is missing"]),
+        ("rows are too many", &|c| c.size[0] = 3, Parse, &["`x`", "not within"]),
+        ("huge", &|c| c.size = vec![MAX, MAX], Parse, &["`x`", "overflows"]),
         (
             "huge, and empty",
             &|c| {
@@ -87,72 +57,17 @@ fn wrong_metadata_are_errors() {
             Parse,
             &["`x`", "overflows"],
         ),
-        (
-            "another row",
-            &|c| c.chunks[1].0[0] = 1,
-            Parse,
-            &["`x`", "[1, 0]"],
-        ),
-        (
-            "overlap",
-            &|c| (c.chunks[1].0[0], c.places[1].0[0]) = (1, 1),
-            Parse,
-            &["`x`", "overlap"],
-        ),
-        (
-            "negative",
-            &|c| c.chunks[1].1[0] = -2,
-            Parse,
-            &["`x`", "sizes"],
-        ),
-        (
-            "another shape",
-            &|c| c.chunks[0].1 = vec![3, 2],
-            Parse,
-            &["`x`", "[2, 3]", "[3, 2]"],
-        ),
-        (
-            "fewer dimensions",
-            &|c| c.chunks[0].1 = vec![6],
-            Parse,
-            &["`x`", "dimensions"],
-        ),
-        (
-            "65 dimensions",
-            &|c| c.size = vec![1; 65],
-            Parse,
-            &["`x`", "sizes"],
-        ),
-        (
-            "another dtype",
-            &|c| c.dtype = "int32",
-            Parse,
-            &["`x`", "F32", "I32"],
-        ),
-        (
-            "no dtype",
-            &|c| c.dtype = "FloatStorage",
-            Parse,
-            &["`x`", "dtype"],
-        ),
-        (
-            "behind the end",
-            &|c| c.places[1].3 += 1,
-            Parse,
-            &["`x`", "not within `a.distcp`"],
-        ),
-        (
-            "far behind",
-            &|c| c.places[1].2 = MAX,
-            Parse,
-            &["`x`", "not within"],
-        ),
-        (
-            "shared bytes",
-            &|c| c.places[1].2 -= 1,
-            Parse,
-            &["`x`", "overlaps"],
-        ),
+        ("another row", &|c| c.chunks[1].0[0] = 1, Parse, &["`x`", "[1, 0]"]),
+        ("overlap", &|c| (c.chunks[1].0[0], c.places[1].0[0]) = (1, 1), Parse, &["`x`", "overlap"]),
+        ("negative", &|c| c.chunks[1].1[0] = -2, Parse, &["`x`", "sizes"]),
+        ("another shape", &|c| c.chunks[0].1 = vec![3, 2], Parse, &["`x`", "[2, 3]", "[3, 2]"]),
+        ("fewer dimensions", &|c| c.chunks[0].1 = vec![6], Parse, &["`x`", "dimensions"]),
+        ("65 dimensions", &|c| c.size = vec![1; 65], Parse, &["`x`", "sizes"]),
+        ("another dtype", &|c| c.dtype = "int32", Parse, &["`x`", "F32", "I32"]),
+        ("no dtype", &|c| c.dtype = "FloatStorage", Parse, &["`x`", "dtype"]),
+        ("behind the end", &|c| c.places[1].3 += 1, Parse, &["`x`", "not within `a.distcp`"]),
+        ("far behind", &|c| c.places[1].2 = MAX, Parse, &["`x`", "not within"]),
+        ("shared bytes", &|c| c.places[1].2 -= 1, Parse, &["`x`", "overlaps"]),
         (
             "one archive twice",
             &|c| (c.places[1].2, c.places[1].3) = (0, c.places[0].3),
@@ -168,31 +83,11 @@ fn wrong_metadata_are_errors() {
             Parse,
             &["`x`", "overlaps", "`sub/a.distcp`"],
         ),
-        (
-            "truncated archive",
-            &|c| c.places[1].3 -= 1,
-            Parse,
-            &["`x`", "ZIP"],
-        ),
+        ("truncated archive", &|c| c.places[1].3 -= 1, Parse, &["`x`", "ZIP"]),
         ("no archive", &|c| c.file.fill(0), Parse, &["`x`", "ZIP"]),
-        (
-            "outside",
-            &|c| c.places[1].1 = "../a.distcp".into(),
-            Parse,
-            &["../a.distcp"],
-        ),
-        (
-            "absolute",
-            &|c| c.places[1].1 = "/a.distcp".into(),
-            Parse,
-            &["/a.distcp"],
-        ),
-        (
-            "two places",
-            &|c| c.places.push(c.places[0].clone()),
-            Parse,
-            &["`x`", "two places"],
-        ),
+        ("outside", &|c| c.places[1].1 = "../a.distcp".into(), Parse, &["../a.distcp"]),
+        ("absolute", &|c| c.places[1].1 = "/a.distcp".into(), Parse, &["/a.distcp"]),
+        ("two places", &|c| c.places.push(c.places[0].clone()), Parse, &["`x`", "two places"]),
         (
             "a stray piece",
             &|c| {
@@ -203,12 +98,7 @@ fn wrong_metadata_are_errors() {
             Parse,
             &["`x`", "[9, 0]"],
         ),
-        (
-            "newer",
-            &|c| c.more[0].1 = text("2.0.0"),
-            Unsupported,
-            &["2.0.0"],
-        ),
+        ("newer", &|c| c.more[0].1 = text("2.0.0"), Unsupported, &["2.0.0"]),
         (
             "compressed on the way",
             &|c| {
@@ -218,12 +108,7 @@ fn wrong_metadata_are_errors() {
             Unsupported,
             &["`x`", "zstd"],
         ),
-        (
-            "a field twice",
-            &|c| c.more_of_places = vec![("offset", int(0))],
-            Parse,
-            &["offset"],
-        ),
+        ("a field twice", &|c| c.more_of_places = vec![("offset", int(0))], Parse, &["offset"]),
         (
             "no tensor",
             &|c| {
@@ -261,10 +146,7 @@ fn wrong_metadata_are_errors() {
         };
         assert_eq!(error.kind(), expected, "{what}: {error}");
         let message = error.to_string();
-        assert!(
-            words.iter().all(|word| message.contains(word)),
-            "{what}: {message}"
-        );
+        assert!(words.iter().all(|word| message.contains(word)), "{what}: {message}");
     }
 }
 
@@ -275,10 +157,7 @@ fn metadata_run_nothing() {
         .more
         .push(("planner_data", b"cos\nsystem\n".to_vec()));
     let error = checkpoint.decode().unwrap_err();
-    assert!(
-        matches!(error, AnamnesisError::DisallowedGlobal { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, AnamnesisError::DisallowedGlobal { .. }), "{error}");
     // Many tensors that refer to one list of pieces take no more time than the pieces that are
     // there.
     let mut checkpoint = good();

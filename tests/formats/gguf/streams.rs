@@ -45,20 +45,13 @@ fn vocabulary() -> Vec<u8> {
     };
     let mut random = Random(3);
     let mut words = |n: u64| {
-        let word = |_| {
-            string(&format!(
-                "{:01$x}",
-                random.next() >> 32,
-                8 + random.next() as usize % 20
-            ))
-        };
+        let word =
+            |_| string(&format!("{:01$x}", random.next() >> 32, 8 + random.next() as usize % 20));
         array(8, n, (0..n).flat_map(word).collect())
     };
     let (tokens, merges) = (words(200_000), words(280_000));
-    let (scores, types) = (
-        array(6, 200_000, f32s(&random.floats(200_000))),
-        array(5, 200_000, vec![1; 800_000]),
-    );
+    let (scores, types) =
+        (array(6, 200_000, f32s(&random.floats(200_000))), array(5, 200_000, vec![1; 800_000]));
     let file =
         unpadded()
             .text("general.architecture", "llama")
@@ -70,13 +63,7 @@ fn vocabulary() -> Vec<u8> {
         file.key("tokenizer.ggml.scores", 9, &scores)
             .key("tokenizer.ggml.token_type", 9, &types);
     let add = |file: Gguf, i: u64| {
-        file.tensor_at(
-            &format!("blk.{i}.weight"),
-            12,
-            &[4096, 64],
-            i * 147_456,
-            &[],
-        )
+        file.tensor_at(&format!("blk.{i}.weight"), 12, &[4096, 64], i * 147_456, &[])
     };
     (0..300).fold(file, add).header()
 }
@@ -86,45 +73,27 @@ fn large_headers_are_read_in_few_reads() {
     let header = vocabulary();
     assert!(header.len() > 12 << 20, "{}", header.len());
     let file = [&header[..], &[0; 1 << 20]].concat();
-    let mut stream = Stream {
-        bytes: &file,
-        reads: 0,
-        behind: None,
-    };
+    let mut stream = Stream { bytes: &file, reads: 0, behind: None };
     let front = front_matter(BufReader::with_capacity(1 << 20, &mut stream)).unwrap();
     let tokens = front.metadata["tokenizer.ggml.tokens"]
         .as_array()
         .unwrap()
         .as_string_slice()
         .unwrap();
-    assert_eq!(
-        (tokens.len(), front.tensor_infos.len(), front.metadata.len()),
-        (200_000, 300, 6)
-    );
+    assert_eq!((tokens.len(), front.tensor_infos.len(), front.metadata.len()), (200_000, 300, 6));
     assert!(stream.reads <= 25, "{}", stream.reads);
-    let mut stream = Stream {
-        bytes: &file,
-        reads: 0,
-        behind: None,
-    };
+    let mut stream = Stream { bytes: &file, reads: 0, behind: None };
     front_matter(BufReader::with_capacity(64 << 10, &mut stream)).unwrap();
     assert!(stream.reads <= 29, "{}", stream.reads);
-    assert_eq!(
-        front.tensor_infos[299].data_offset,
-        header.len() as u64 + 299 * 147_456
-    );
+    assert_eq!(front.tensor_infos[299].data_offset, header.len() as u64 + 299 * 147_456);
 }
 
 /// No byte after the header is read, even if the header is empty.
 #[test]
 fn nothing_after_the_header_is_read() {
     let one = unpadded().key("general.alignment", 4, &[1, 0, 0, 0]);
-    let nested = [
-        9u32.to_le_bytes().to_vec(),
-        2u64.to_le_bytes().to_vec(),
-        [[0; 12]; 2].concat(),
-    ]
-    .concat();
+    let nested =
+        [9u32.to_le_bytes().to_vec(), 2u64.to_le_bytes().to_vec(), [[0; 12]; 2].concat()].concat();
     let headers = [
         ("no key", unpadded().header()),
         ("one key", one.header()),
@@ -148,11 +117,7 @@ fn nothing_after_the_header_is_read() {
     ];
     let mut failures = String::new();
     for (what, header) in headers {
-        let mut stream = Stream {
-            bytes: &header,
-            reads: 0,
-            behind: Some("behind the header"),
-        };
+        let mut stream = Stream { bytes: &header, reads: 0, behind: Some("behind the header") };
         failures.extend(
             front_matter(&mut stream)
                 .err()
@@ -160,11 +125,8 @@ fn nothing_after_the_header_is_read() {
         );
         // An I/O error of the reader is quoted.
         for end in [0, 4, header.len() / 2, header.len() - 1] {
-            let mut stream = Stream {
-                bytes: &header[..end],
-                reads: 0,
-                behind: Some("budget exceeded"),
-            };
+            let mut stream =
+                Stream { bytes: &header[..end], reads: 0, behind: Some("budget exceeded") };
             let error = anamnesis::inspect_gguf_from_reader(&mut stream).unwrap_err();
             assert!(
                 matches!(error, AnamnesisError::Io(_))

@@ -14,30 +14,17 @@ fn big_endian(tensors: &[(&str, u32, u64, usize)]) -> Vec<u8> {
     let (mut infos, mut data) = (Vec::new(), Vec::new());
     for &(name, kind, values, bytes) in tensors {
         infos.extend(
-            [
-                &string(name)[..],
-                &1u32.to_be_bytes(),
-                &values.to_be_bytes(),
-                &kind.to_be_bytes(),
-            ]
-            .concat(),
+            [&string(name)[..], &1u32.to_be_bytes(), &values.to_be_bytes(), &kind.to_be_bytes()]
+                .concat(),
         );
         infos.extend((data.len() as u64).to_be_bytes());
         data.extend(Random(9).bytes(bytes.next_multiple_of(32)));
     }
-    let (counts, value) = (
-        [tensors.len() as u64, 1].map(u64::to_be_bytes).concat(),
-        (-2i32).to_be_bytes(),
-    );
-    let mut out = [
-        &b"GGUF\0\0\0\x03"[..],
-        &counts,
-        &string("k"),
-        &5u32.to_be_bytes(),
-        &value,
-        &infos,
-    ]
-    .concat();
+    let (counts, value) =
+        ([tensors.len() as u64, 1].map(u64::to_be_bytes).concat(), (-2i32).to_be_bytes());
+    let mut out =
+        [&b"GGUF\0\0\0\x03"[..], &counts, &string("k"), &5u32.to_be_bytes(), &value, &infos]
+            .concat();
     out.resize(out.len().next_multiple_of(32), 0);
     [out, data].concat()
 }
@@ -51,10 +38,7 @@ fn big_endian_scales() {
         let data = file.len() - 128;
         let mut want = file[data + place.start..data + place.end].to_vec();
         want.swap(scale, scale + 1);
-        assert!(
-            *model.tensor(name).unwrap().bytes().unwrap() == *want,
-            "{name}"
-        );
+        assert!(*model.tensor(name).unwrap().bytes().unwrap() == *want, "{name}");
     }
     recover(file, "").unwrap();
 }
@@ -71,33 +55,14 @@ fn big_endian_types_without_a_byte_order() {
         ("TQ1_0", 34, 54),
     ];
     for (dtype, kind, bytes) in odd {
-        let file = big_endian(&[
-            ("a", 0, 4, 16),
-            ("X.weight", kind, 256, bytes),
-            ("z", 30, 3, 6),
-        ]);
+        let file = big_endian(&[("a", 0, 4, 16), ("X.weight", kind, 256, bytes), ("z", 30, 3, 6)]);
         let model = parse_bytes(file.clone()).unwrap();
         assert_eq!(model.gguf().unwrap().metadata().get("k"), Some(V::I32(-2)));
         let (info, words) = (model.inspect(), ["`X.weight`", dtype, "byte order"]);
-        assert_eq!(
-            (info.tensor_count, info.quantized, info.problems.len()),
-            (3, 1, 1),
-            "{dtype}"
-        );
-        assert!(
-            words.iter().all(|w| info.problems[0].contains(w)),
-            "{}",
-            info.problems[0]
-        );
+        assert_eq!((info.tensor_count, info.quantized, info.problems.len()), (3, 1, 1), "{dtype}");
+        assert!(words.iter().all(|w| info.problems[0].contains(w)), "{}", info.problems[0]);
         assert_eq!(verdict(recover(file, ""), Unsupported, &words), None);
-        assert_eq!(
-            verdict(
-                model.tensor("X.weight").unwrap().bytes(),
-                Unsupported,
-                &words
-            ),
-            None
-        );
+        assert_eq!(verdict(model.tensor("X.weight").unwrap().bytes(), Unsupported, &words), None);
         assert!(
             ["a", "z"]
                 .iter()
@@ -178,13 +143,7 @@ fn factors_beside_other_types() {
         let weight = all.tensor(name.unwrap()).unwrap();
         (all.len(), floats_of(&weight))
     };
-    let types = [
-        (1, 2 * 256),
-        (2, 18 * 8),
-        (39, 17 * 8),
-        (144, 4 + 136),
-        (202, 18 * 8),
-    ];
+    let types = [(1, 2 * 256), (2, 18 * 8), (39, 17 * 8), (144, 4 + 136), (202, 18 * 8)];
     let rows: [(&str, &str, u64, bool); 12] = [
         ("llama", "blk.7.attn_q", 1, true),
         ("qwen3moe", "blk.0.ffn_down_exps", 3, true),
@@ -239,13 +198,7 @@ fn factors_beside_other_types() {
 fn scales_of_what_was_fp8() {
     let scales: Vec<f32> = (0..24).map(|i| 0.37 * i as f32 - 3.0).collect();
     // F16, Q4_0, MXFP4, IQ4_KS and Q4_0_R8.
-    for (kind, row_bytes) in [
-        (1, 512),
-        (2, 18 * 8),
-        (39, 17 * 8),
-        (144, 4 + 136),
-        (202, 18 * 8),
-    ] {
+    for (kind, row_bytes) in [(1, 512), (2, 18 * 8), (39, 17 * 8), (144, 4 + 136), (202, 18 * 8)] {
         let mut codes = Random(10).bytes(24 * row_bytes);
         codes.iter_mut().for_each(|byte| *byte &= 0x3b);
         let weight = || Gguf::default().tensor("x.0.qkv.weight", kind, &[256, 24], &codes);
@@ -282,16 +235,13 @@ fn scales_of_what_was_fp8() {
 #[test]
 fn unusual_tensor_offsets() {
     let (block, more) = (Random(6).bytes(34), vec![7; 1000]);
-    let (first, both) = (
-        || Gguf::default().tensor("a", 8, &[32], &block),
-        [&block[..], &more].concat(),
-    );
+    let (first, both) =
+        (|| Gguf::default().tensor("a", 8, &[32], &block), [&block[..], &more].concat());
     // The size of `b` is certain: `a` proves the one of type 8, and no fork numbers type 24
     // otherwise.
-    for file in [
-        first().tensor("b", 8, &[32], &both).file(),
-        first().tensor("b", 24, &[34], &both).file(),
-    ] {
+    for file in
+        [first().tensor("b", 8, &[32], &both).file(), first().tensor("b", 24, &[34], &both).file()]
+    {
         assert!(
             parse_bytes(file.clone())
                 .unwrap()
@@ -307,10 +257,7 @@ fn unusual_tensor_offsets() {
         .tensor_at("b", 24, &[5], 64, &block)
         .tensor_at("a", 24, &[34], 0, &more[..5]);
     let model = parse_bytes(reversed.file()).unwrap();
-    assert_eq!(
-        model.tensors().map(|t| t.name()).collect::<Vec<_>>(),
-        ["a", "b"]
-    );
+    assert_eq!(model.tensors().map(|t| t.name()).collect::<Vec<_>>(), ["a", "b"]);
     let bytes = |name| model.tensor(name).unwrap().bytes().unwrap();
     assert!(*bytes("a") == block && *bytes("b") == more[..5]);
 }

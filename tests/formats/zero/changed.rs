@@ -54,10 +54,8 @@ fn changed_states_are_errors() {
         let copy = copied(case, |dir| edit(&dir.join(file), anchor, from, to));
         refused(copy.path(), words);
     };
-    let (model, first) = (
-        "mp_rank_00_model_states.pt",
-        "zero_pp_rank_0_mp_rank_00_model_states.pt",
-    );
+    let (model, first) =
+        ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt");
     let optim = "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt";
     // The tuple (11, 5), which is the shape of the embedding.
     let shape = b"K\x0bK\x05\x86";
@@ -69,14 +67,7 @@ fn changed_states_are_errors() {
         ("stage3-frozen", first),
     ] {
         for other in [b"K\x7fK\x05\x86", b"K\x01K\x05\x86"] {
-            changed(
-                case,
-                file,
-                "param_shapes",
-                shape,
-                other,
-                "and the files have",
-            );
+            changed(case, file, "param_shapes", shape, other, "and the files have");
         }
     }
     for (case, file) in [("stage2", model), ("stage3-frozen", first)] {
@@ -90,49 +81,19 @@ fn changed_states_are_errors() {
         );
 
         let copy = copied(case, |dir| {
-            edit(
-                &dir.join(file),
-                "param_shapes",
-                b"norm.weight",
-                b"mid.weighty",
-            );
+            edit(&dir.join(file), "param_shapes", b"norm.weight", b"mid.weighty");
         });
         assert!(parse(copy.path()).unwrap().tensor("mid.weighty").is_some());
     }
     for (anchor, from, to, words) in [
-        (
-            "param_shapes",
-            &b"param_shapes"[..],
-            &b"param_shopes"[..],
-            "no `param_shapes`",
-        ),
-        (
-            "buffer_names",
-            b"buffer_names",
-            b"buffer_nomes",
-            "no `buffer_names`",
-        ),
+        ("param_shapes", &b"param_shapes"[..], &b"param_shopes"[..], "no `param_shapes`"),
+        ("buffer_names", b"buffer_names", b"buffer_nomes", "no `buffer_names`"),
         ("module", b"module", b"mobule", "no `module`"),
-        (
-            "mp_world_size",
-            b"K\x01",
-            b"K\x02",
-            "`mp_world_size` is not 1",
-        ),
+        ("mp_world_size", b"K\x01", b"K\x02", "`mp_world_size` is not 1"),
         ("pp_degree", b"K\x01", b"K\x02", "`pp_degree` is not 1"),
         ("tp_degree", b"K\x01", b"K\x02", "`tp_degree` is not 1"),
-        (
-            "shared_params",
-            b"embed.weight",
-            b"embed.weighs",
-            "`embed.weighs`, which is not there",
-        ),
-        (
-            "shared_params",
-            b"head.weight",
-            b"norm.weight",
-            "has it twice",
-        ),
+        ("shared_params", b"embed.weight", b"embed.weighs", "`embed.weighs`, which is not there"),
+        ("shared_params", b"head.weight", b"norm.weight", "has it twice"),
     ] {
         changed("stage1", model, anchor, from, to, words);
     }
@@ -150,23 +111,9 @@ fn changed_states_are_errors() {
             "deepspeed.runtime.zero.konfig",
         ),
     ] {
-        changed(
-            "stage1",
-            optim,
-            anchor,
-            anchor.as_bytes(),
-            to.as_bytes(),
-            words,
-        );
+        changed("stage1", optim, anchor, anchor.as_bytes(), to.as_bytes(), words);
     }
-    changed(
-        "stage1",
-        optim,
-        "ZeroStageEnum",
-        b"K\x01",
-        b"K\x04",
-        "another stage",
-    );
+    changed("stage1", optim, "ZeroStageEnum", b"K\x01", b"K\x04", "another stage");
 }
 
 /// Whatever byte of a state differs, the checkpoint is read or refused, and what is read can be

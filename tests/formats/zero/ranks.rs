@@ -42,10 +42,7 @@ fn copies_of_other_files_are_refused() {
             let copy = copied(case, |dir| {
                 std::fs::copy(file(dir, from), file(dir, to)).unwrap();
             });
-            refused(
-                copy.path(),
-                "_optim_states.pt`: it holds the same values as",
-            );
+            refused(copy.path(), "_optim_states.pt`: it holds the same values as");
         }
     }
 }
@@ -75,12 +72,7 @@ fn other_values_than_those_of_the_module_are_refused() {
         let unsaid = |dir: &Path| {
             for rank in 0..ranks {
                 let key = "param_slice_mappings";
-                edit(
-                    &file(dir, rank),
-                    key,
-                    key.as_bytes(),
-                    b"param_slice_mappingz",
-                );
+                edit(&file(dir, rank), key, key.as_bytes(), b"param_slice_mappingz");
             }
         };
         let copy = copied(case, unsaid);

@@ -41,11 +41,8 @@ impl Model {
     /// The model in a directory; shards become one file. `None` if the model is large or not in
     /// safetensors files.
     pub fn read(dir: &Path) -> Option<Self> {
-        let mut model = Self {
-            tensors: Vec::new(),
-            metadata: Vec::new(),
-            configs: BTreeMap::new(),
-        };
+        let mut model =
+            Self { tensors: Vec::new(), metadata: Vec::new(), configs: BTreeMap::new() };
         let mut paths: Vec<_> = std::fs::read_dir(dir)
             .unwrap()
             .map(|e| e.unwrap().path())
@@ -96,11 +93,7 @@ impl Model {
             .iter()
             .map(|(k, v)| (k.as_str(), v.as_str()))
             .collect();
-        std::fs::write(
-            place.join("model.safetensors"),
-            file(&self.tensors, &metadata),
-        )
-        .unwrap();
+        std::fs::write(place.join("model.safetensors"), file(&self.tensors, &metadata)).unwrap();
         for (name, config) in &self.configs {
             std::fs::write(place.join(name), config.to_string()).unwrap();
         }
@@ -116,11 +109,7 @@ impl Model {
         };
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
         let decoded = tensors.iter().map(|(name, view)| {
-            let record = (
-                view.dtype().to_string(),
-                view.shape().to_vec(),
-                view.data().to_vec(),
-            );
+            let record = (view.dtype().to_string(), view.shape().to_vec(), view.data().to_vec());
             (name.to_owned(), record)
         });
         Outcome::Accepted(decoded.collect())

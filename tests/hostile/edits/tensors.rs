@@ -25,11 +25,7 @@ pub struct Stored {
 
 impl Stored {
     fn of(t: &Raw) -> Self {
-        Self {
-            name: t.name.clone(),
-            dtype: t.dtype,
-            shape: t.shape.clone(),
-        }
+        Self { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }
     }
 }
 
@@ -43,13 +39,7 @@ fn module(name: &str) -> &str {
 
 /// The parameter that a part of torchao's belongs to: `X._P` of `X._P_qdata`.
 fn parameter(name: &str) -> Option<&str> {
-    let parts = [
-        "_qdata",
-        "_per_tensor_scale",
-        "_act_pre_scale",
-        "_scale",
-        "_zero_point",
-    ];
+    let parts = ["_qdata", "_per_tensor_scale", "_act_pre_scale", "_scale", "_zero_point"];
     let is_part = name
         .rsplit('.')
         .next()
@@ -94,10 +84,7 @@ pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
                 new,
                 role: role.clone(),
                 tensor: Some(change),
-                model: Model {
-                    tensors,
-                    ..model.clone()
-                },
+                model: Model { tensors, ..model.clone() },
             });
         };
         let with = |change: &dyn Fn(&mut Raw)| {
@@ -123,10 +110,7 @@ pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
         }
         if let Some(name) = bare_module(model, roles, &t.name) {
             let mut tensors = model.tensors.clone();
-            tensors.push(Raw {
-                name: name.clone(),
-                ..t.clone()
-            });
+            tensors.push(Raw { name: name.clone(), ..t.clone() });
             push("companion added", name, tensors);
         }
         for (other, o) in model.tensors.iter().enumerate().skip(at + 1) {
@@ -204,10 +188,7 @@ fn texts(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
         Ok(json) if json.is_object() => super::configs::values(&json)
             .into_iter()
             .map(|change| {
-                (
-                    format!("{} {}", change.place, change.new),
-                    change.value.to_string().into_bytes(),
-                )
+                (format!("{} {}", change.place, change.new), change.value.to_string().into_bytes())
             })
             .collect(),
         _ => {
@@ -272,10 +253,7 @@ fn shapes(shape: &[usize]) -> Vec<(&'static str, Vec<usize>)> {
     push("shape flat", vec![values]);
     push("axis added", [&[1], shape].concat());
     push("axis added", [shape, &[1]].concat());
-    push(
-        "axes of one removed",
-        shape.iter().copied().filter(|d| *d != 1).collect(),
-    );
+    push("axes of one removed", shape.iter().copied().filter(|d| *d != 1).collect());
     all
 }
 
@@ -294,8 +272,5 @@ fn resized(t: &Raw, shape: &[usize]) -> Vec<u8> {
 /// The tensor under a name that nobody knows, and under another module's name.
 fn names(name: &str) -> [(&'static str, String); 2] {
     let (module, last) = name.rsplit_once('.').unwrap_or(("", name));
-    [
-        ("unknown name", format!("{name}_x")),
-        ("another module's name", format!("{module}x.{last}")),
-    ]
+    [("unknown name", format!("{name}_x")), ("another module's name", format!("{module}x.{last}"))]
 }

@@ -321,10 +321,8 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "without a config, shapes are all that tells the size of groups and blocks",
         applies: |edit| {
-            let is_part = matches!(
-                edit.role.as_str(),
-                "quantized" | "scale" | "zero-point" | "offset"
-            );
+            let is_part =
+                matches!(edit.role.as_str(), "quantized" | "scale" | "zero-point" | "offset");
             let shapes = |change: &Change| {
                 change
                     .new
@@ -356,13 +354,7 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "a word of the config is all that says how codes or zero points are meant",
         applies: |edit| {
-            let keys = [
-                "/data_type",
-                "/packing_format",
-                "/pack_method",
-                "/sym",
-                "/quant_method",
-            ];
+            let keys = ["/data_type", "/packing_format", "/pack_method", "/sym", "/quant_method"];
             edit.kind.starts_with("config") && keys.iter().any(|key| edit.place.ends_with(key))
         },
     },

@@ -126,12 +126,7 @@ fn read((name, entry): (&String, &Value)) -> Entry {
         .iter()
         .map(|d| d.as_u64().unwrap() as usize)
         .collect();
-    Entry {
-        name: name.clone(),
-        dtype,
-        bits,
-        shape,
-    }
+    Entry { name: name.clone(), dtype, bits, shape }
 }
 
 /// A new directory with copies of the configs beside `model`.
@@ -159,15 +154,8 @@ fn companions() {
     let (mut random, mut outcome) = (Random(5), Outcome::default());
     for model in models() {
         let header = model.header();
-        let small = [
-            "quant_state",
-            "g_idx",
-            "qzeros",
-            "quant_map",
-            "absmax",
-            "weight_format",
-            "scale",
-        ];
+        let small =
+            ["quant_state", "g_idx", "qzeros", "quant_map", "absmax", "weight_format", "scale"];
         let chosen = header
             .iter()
             .filter(|(name, _)| small.iter().any(|part| name.contains(part)));
@@ -190,11 +178,7 @@ fn companions() {
             outcome.try_model(&anamnesis::parse(&file).unwrap(), target(&mut random));
         }
     }
-    assert!(
-        outcome.recovered > 200 && outcome.recovered < outcome.parsed,
-        "{}",
-        outcome.recovered
-    );
+    assert!(outcome.recovered > 200 && outcome.recovered < outcome.parsed, "{}", outcome.recovered);
 }
 
 /// Changes values in the configs, mostly to invalid ones.

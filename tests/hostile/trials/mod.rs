@@ -26,13 +26,7 @@ pub type Row<'a> = (&'a str, Vec<u8>, Kind, &'a [&'a str]);
 
 /// What is wrong, the file with a given number in it, the numbers, and the kind and a word of each
 /// error.
-pub type Numbers<'a> = (
-    &'a str,
-    &'a dyn Fn(u64) -> Vec<u8>,
-    &'a [u64],
-    Kind,
-    &'a str,
-);
+pub type Numbers<'a> = (&'a str, &'a dyn Fn(u64) -> Vec<u8>, &'a [u64], Kind, &'a str);
 
 /// Tries files, and collects what goes wrong.
 pub struct Trial {
@@ -45,11 +39,7 @@ impl Trial {
     /// Must be the first statement of a test: in `heap` it waits for the other tests, and their
     /// measurements must not count what this test allocates.
     pub fn new() -> Self {
-        Self {
-            monitor: Monitor::new(),
-            failures: String::new(),
-            files: 0,
-        }
+        Self { monitor: Monitor::new(), failures: String::new(), files: 0 }
     }
 
     /// Prints the peak, and fails if any file failed.
@@ -117,9 +107,7 @@ impl Trial {
             parse(&input).and_then(|m| recover_everything(&m, Some(&output)))
         });
         self.time(what, || anamnesis::pickle_globals(&input).is_ok())?;
-        self.watch(what, bytes.len(), || {
-            anamnesis::pickle_globals(&input).is_ok()
-        })?;
+        self.watch(what, bytes.len(), || anamnesis::pickle_globals(&input).is_ok())?;
         self.files += 1;
         let (from_memory, from_file) = (from_memory?, from_file?);
         let files = below(place.path());
@@ -134,11 +122,7 @@ impl Trial {
         if from_memory.is_ok() != from_file.is_ok() {
             self.fail(
                 what,
-                format!(
-                    "from memory {:?}, from a file {:?}",
-                    from_memory.err(),
-                    from_file.err()
-                ),
+                format!("from memory {:?}, from a file {:?}", from_memory.err(), from_file.err()),
             );
             return None;
         }
@@ -240,10 +224,7 @@ fn recover_everything(model: &ParsedModel, output: Option<&Path>) -> Result<Vec<
             "recovered in spite of {bad:?} {:?}",
             info.problems
         );
-        assert!(
-            output.is_some() || SafeTensors::deserialize(bytes).is_ok(),
-            "the output is none"
-        );
+        assert!(output.is_some() || SafeTensors::deserialize(bytes).is_ok(), "the output is none");
     }
     result
 }
@@ -283,10 +264,7 @@ fn below(directory: &Path) -> Vec<String> {
     for entry in std::fs::read_dir(directory).unwrap() {
         let (path, name) = {
             let entry = entry.unwrap();
-            (
-                entry.path(),
-                entry.file_name().to_string_lossy().into_owned(),
-            )
+            (entry.path(), entry.file_name().to_string_lossy().into_owned())
         };
         match path.is_dir() {
             true => all.extend(

@@ -36,18 +36,8 @@ fn magic_version_and_length() {
     };
     trial.refused(in_both(vec![
         ("magic alone", b"\x93NUMPY".to_vec(), Parse, &["truncated"]),
-        (
-            "no length",
-            b"\x93NUMPY\x01\0".to_vec(),
-            Parse,
-            &["truncated"],
-        ),
-        (
-            "half a length",
-            b"\x93NUMPY\x02\0\x09\0\0".to_vec(),
-            Parse,
-            &["truncated"],
-        ),
+        ("no length", b"\x93NUMPY\x01\0".to_vec(), Parse, &["truncated"]),
+        ("half a length", b"\x93NUMPY\x02\0\x09\0\0".to_vec(), Parse, &["truncated"]),
         ("no header", npy("", b""), Parse, &["literal"]),
         (
             "a header longer than the file",
@@ -56,21 +46,11 @@ fn magic_version_and_length() {
             &["109 bytes"],
         ),
         ("version 3.1", version(3, 1), Unsupported, &["version 3.1"]),
-        (
-            "version 255.255",
-            version(255, 255),
-            Unsupported,
-            &["version 255.255"],
-        ),
+        ("version 255.255", version(255, 255), Unsupported, &["version 255.255"]),
         ("10000 blanks", long(3, 10_000), Parse, &["literal"]),
         ("10001 bytes", long(1, 10_001), Limit, &["10001"]),
         ("65535 bytes", long(1, 65_535), Limit, &["65535"]),
-        (
-            "any number of bytes",
-            long(2, u32::MAX),
-            Limit,
-            &["4294967295"],
-        ),
+        ("any number of bytes", long(2, u32::MAX), Limit, &["4294967295"]),
     ]));
     trial.end();
 }
@@ -84,88 +64,40 @@ fn headers() {
     let whole = |text: &str| npy(text, &[0; 8]);
     let descr = |text: &str| with(text, "False", 8);
     trial.fine(vec![
-        (
-            "no newline",
-            npy(dict("'<f4'", "False", "(2,)").trim_end(), &[0; 8]),
-        ),
+        ("no newline", npy(dict("'<f4'", "False", "(2,)").trim_end(), &[0; 8])),
         ("escapes", descr(r"'\74\x66\u0034'")),
-        (
-            "an octal escape with a zero in it",
-            with(r"'\102'", "False", 2),
-        ),
+        ("an octal escape with a zero in it", with(r"'\102'", "False", 2)),
     ]);
     let nested = |open: &str, close: &str| format!("{}0{}", open.repeat(40), close.repeat(40));
     let (long, deep) = (format!("'{}'", "f".repeat(9000)), "(".repeat(9000));
     let [lists, tuples, dicts] = [nested("[", "]"), nested("(", ",)"), nested("{0:", "}")];
     type Make<'a> = &'a dyn Fn(&str) -> Vec<u8>;
     let tables: [(Make<'_>, &[&str], &str); 8] = [
+        (&whole, &["'descr'", "('<f4', False, (2,))", "[]", "0", "None"], "no dict"),
         (
             &whole,
-            &["'descr'", "('<f4', False, (2,))", "[]", "0", "None"],
-            "no dict",
-        ),
-        (
-            &whole,
-            &[
-                "",
-                "{",
-                "{'descr'}",
-                "{'descr': '\\",
-                "{b'': 1}",
-                "{\0}",
-                "{**{}}",
-                "{}{}",
-            ],
+            &["", "{", "{'descr'}", "{'descr': '\\", "{b'': 1}", "{\0}", "{**{}}", "{}{}"],
             "literal",
         ),
         (
             &whole,
-            &[
-                "{}",
-                "{'fortran_order': False, 'shape': (2,)}",
-                "{'descr': '', 'fortran_order': 0}",
-            ],
+            &["{}", "{'fortran_order': False, 'shape': (2,)}", "{'descr': '', 'fortran_order': 0}"],
             "wants",
         ),
         (
             &whole,
-            &[
-                "{'Shape': (2,)}",
-                "{0: 0}",
-                "{None: 0}",
-                "{(): 0}",
-                "{'descr ': '<f4'}",
-            ],
+            &["{'Shape': (2,)}", "{0: 0}", "{None: 0}", "{(): 0}", "{'descr ': '<f4'}"],
             "key",
         ),
         (&descr, &["None", "True", "4", "{}"], "descr"),
         (
             &descr,
-            &[
-                "'<'",
-                "'<f3'",
-                "'<<f4'",
-                "'<f4 '",
-                r"'<\u0444\u0664'",
-                r"'<f4\x00'",
-                "'f-4'",
-                &long,
-            ],
+            &["'<'", "'<f3'", "'<<f4'", "'<f4 '", r"'<\u0444\u0664'", r"'<f4\x00'", "'f-4'", &long],
             "type",
         ),
         (
             &descr,
-            &[
-                r"'\x3'",
-                r"'\ud800'",
-                r"'\U00110000'",
-                "f4",
-                "'<f4",
-                &lists,
-                &tuples,
-                &dicts,
-                &deep,
-            ],
+            &[r"'\x3'", r"'\ud800'", r"'\U00110000'", "f4", "'<f4", &lists, &tuples, &dicts, &deep],
             "literal",
         ),
         (
@@ -209,24 +141,11 @@ fn shapes() {
             Parse,
             &["overflows"],
         ),
-        (
-            "4 TiB",
-            shape("(1099511627776,)", 8),
-            Parse,
-            &["4398046511104"],
-        ),
+        ("4 TiB", shape("(1099511627776,)", 8), Parse, &["4398046511104"]),
     ]));
     let tables: [(&[&str], &str); 4] = [
         (
-            &[
-                "(2.0,)",
-                "(2e0,)",
-                "(2j,)",
-                "(0x,)",
-                "(2 2,)",
-                "(--2,)",
-                "(9223372036854775808,)",
-            ],
+            &["(2.0,)", "(2e0,)", "(2j,)", "(0x,)", "(2 2,)", "(--2,)", "(9223372036854775808,)"],
             "literal",
         ),
         (&["None", "'(2,)'", "{}", "2"], "tuple"),
@@ -243,11 +162,7 @@ fn shapes() {
             "size",
         ),
         (
-            &[
-                "(4294967296, 4294967296)",
-                "(9223372036854775807,)",
-                "(2, 1152921504606846976)",
-            ],
+            &["(4294967296, 4294967296)", "(9223372036854775807,)", "(2, 1152921504606846976)"],
             "overflows",
         ),
     ];
@@ -280,10 +195,7 @@ fn many_members() {
             .collect::<Vec<_>>(),
     )
     .file();
-    trial.fine(vec![
-        ("5000 empty arrays", empty),
-        ("500 compressed ones", packed),
-    ]);
+    trial.fine(vec![("5000 empty arrays", empty), ("500 compressed ones", packed)]);
     trial.end();
 }
 

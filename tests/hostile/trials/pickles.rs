@@ -20,10 +20,7 @@ fn opcodes() {
     let mut trial = Trial::new();
     trial.fine(vec![
         ("as it is", one(&good())),
-        (
-            "frames that lie",
-            one(&[b"\x95\xff\xff\xff\xff\xff\xff\xff\xff", &good()[..]].concat()),
-        ),
+        ("frames that lie", one(&[b"\x95\xff\xff\xff\xff\xff\xff\xff\xff", &good()[..]].concat())),
         (
             "a place far off in the memo",
             one(&[&good()[..], b"r\xff\xff\xff\xff0j\xff\xff\xff\xff"].concat()),
@@ -32,9 +29,7 @@ fn opcodes() {
     // Every opcode that pops a value, on an empty stack and on a stack with only a mark.
     let taking = b"0|1|2|R|b|a|e|l|t|d|s|u|o|Q|.|q\0|r\0\0\0\0|p0\n|\x81|\x85|\x86|\x87|\x90|\x91|\x92|\x93|\x94|\
         itorch\nSize\n";
-    trial.refused_pickles("pickle", taking, &|opcode| {
-        archive(&[opcode, b"0."].concat())
-    });
+    trial.refused_pickles("pickle", taking, &|opcode| archive(&[opcode, b"0."].concat()));
     // Some of them pop the mark and continue; the result has no tensors.
     let marks = b"0|1|l|t|d|\x91|itorch\nSize\n";
     let is_mark = |opcode: &[u8]| marks.split(|&b| b == b'|').any(|mark| mark == opcode);
@@ -49,12 +44,7 @@ fn opcodes() {
         \x91\x92\x93\x94\x95\x96";
     for opcode in (0..=255).filter(|opcode| !known.contains(opcode)) {
         let words = [&format!("opcode {opcode:#04x}")[..]];
-        trial.refused(vec![(
-            words[0],
-            archive(&[opcode, 0, 0, 0, 0, b'.']),
-            Parse,
-            &words,
-        )]);
+        trial.refused(vec![(words[0], archive(&[opcode, 0, 0, 0, 0, b'.']), Parse, &words)]);
     }
     for opcode in [0x8d, 0x8e, 0x96] {
         let with = |n: u64| archive(&[&[opcode][..], &n.to_le_bytes(), b"."].concat());
@@ -68,23 +58,11 @@ fn opcodes() {
         )]);
     }
     let protocol = |n| archive(&[0x80, n as u8, b'N', b'.']);
-    trial.refused_numbers(&[(
-        "protocol",
-        &protocol,
-        &[6, 127, 255],
-        Unsupported,
-        "protocol",
-    )]);
-    trial.refused_pickles("frame", FRAMES, &|opcodes| {
-        archive(&[opcodes, b"0."].concat())
-    });
+    trial.refused_numbers(&[("protocol", &protocol, &[6, 127, 255], Unsupported, "protocol")]);
+    trial.refused_pickles("frame", FRAMES, &|opcodes| archive(&[opcodes, b"0."].concat()));
     let cut = b"|\x80|N|I123|S'a'|ctorch\n|ctorch\nSize|J\0\0\0|G\0|\x95\0|\x8b\xff\xff\xff\x7f.|T\xff\xff\xff\xff.|\x8c\x09a.";
     trial.refused_pickles("truncated", cut, &archive);
-    trial.refused_pickles(
-        "refers",
-        b"h\xff.|Nj\xff\xff\xff\xff.|Nq\0h\x01.|Np7\ng8\n.",
-        &archive,
-    );
+    trial.refused_pickles("refers", b"h\xff.|Nj\xff\xff\xff\xff.|Nq\0h\x01.|Np7\ng8\n.", &archive);
     trial.refused_pickles("number", b"Ix\n.|L-x\n.|F1,5\n.|I1e3\n.", &archive);
     trial.refused_pickles("memo", b"g-1\n.", &archive);
     // Python takes any number for a place.
@@ -107,13 +85,9 @@ fn opcodes() {
 fn values() {
     let mut trial = Trial::new();
     let tensor = good();
-    let odd = [
-        b"N|\x88|K\x07|G\0\0\0\0\0\0\0\0|U\x01a|C\x01a|]|)|}|\x8f|",
-        &tensor[..],
-        b"|",
-        &floats(),
-    ]
-    .concat();
+    let odd =
+        [b"N|\x88|K\x07|G\0\0\0\0\0\0\0\0|U\x01a|C\x01a|]|)|}|\x8f|", &tensor[..], b"|", &floats()]
+            .concat();
     for call in [&b")R"[..], b")\x81", b")}\x92"] {
         trial.refused_pickles("call", &odd, &|value| one(&[value, call].concat()));
     }
@@ -122,10 +96,7 @@ fn values() {
     });
     // The state of an object of a class of tensors is a view of a storage of its type.
     let state = |storage: &[u8], rest: &[u8]| [b"(", storage, rest, b"t"].concat();
-    let (whole, longs) = (
-        b"K\0K\x06\x85K\x01\x85",
-        storage("LongStorage", &text("0"), 3),
-    );
+    let (whole, longs) = (b"K\0K\x06\x85K\x01\x85", storage("LongStorage", &text("0"), 3));
     for state in [
         b"N".to_vec(),
         b")".to_vec(),
@@ -158,18 +129,11 @@ fn values() {
     }
     let keys = b"\x8f|}|]|]q\0h\0a|]q\0h\0\x85a\x85|)\x85\x85\x85\x85\x85\x85|ctorch\nSize\n|";
     let keys = [&keys[..], &tensor, b"|", &floats()].concat();
-    trial.refused_pickles("key", &keys, &|key| {
-        archive(&[b"}", key, &tensor, b"s."].concat())
-    });
+    trial.refused_pickles("key", &keys, &|key| archive(&[b"}", key, &tensor, b"s."].concat()));
     let cycles = b"]q\0h\0a|]q\0]q\x01h\0aa|}q\0K\0h\0sK\x01h\0s|]q\0h\0h\0\x86a|]q\0h\0\x85a"
         .split(|&b| b == b'|');
     cycles.for_each(|cycle| {
-        trial.refused(vec![(
-            "in itself",
-            archive(&[cycle, b"."].concat()),
-            Limit,
-            &["levels"],
-        )]);
+        trial.refused(vec![("in itself", archive(&[cycle, b"."].concat()), Limit, &["levels"])]);
     });
     trial.end();
 }
@@ -183,74 +147,37 @@ fn large_amounts() {
     let mib = |opcode: &[u8]| with(&[&many((1 << 20) / opcode.len(), opcode)]);
     let tensor = good();
     let wide = [&b"("[..], &many(30, b"h\x02"), b"tq\x020"].concat();
-    let key = [
-        text(&"k".repeat(4000)),
-        b"q\x020".to_vec(),
-        many(3, &wide),
-        b"}h\x02".to_vec(),
-    ]
-    .concat();
-    let deep = [
-        text(&"k".repeat(4000)),
-        b"q\x010".to_vec(),
-        many(50, b"}h\x01"),
-        b"](".to_vec(),
-    ]
-    .concat();
-    let entries = [
-        b"ccollections\nOrderedDict\nq\0}(",
-        &many(100_000, b"NN")[..],
-        b"u\x85q\x010",
-    ]
-    .concat();
+    let key =
+        [text(&"k".repeat(4000)), b"q\x020".to_vec(), many(3, &wide), b"}h\x02".to_vec()].concat();
+    let deep =
+        [text(&"k".repeat(4000)), b"q\x010".to_vec(), many(50, b"}h\x01"), b"](".to_vec()].concat();
+    let entries =
+        [b"ccollections\nOrderedDict\nq\0}(", &many(100_000, b"NN")[..], b"u\x85q\x010"].concat();
     let data = |data: Member, pickle: &[u8]| {
         Zip::of(&[Member::deflated("m/data.pkl", pickle), data]).file()
     };
-    let bytes = [
-        &b"\x80\x02B\0\0\xa0\0"[..],
-        &vec![0; 10 << 20],
-        b"0",
-        &dict(&tensor),
-    ]
-    .concat();
+    let bytes = [&b"\x80\x02B\0\0\xa0\0"[..], &vec![0; 10 << 20], b"0", &dict(&tensor)].concat();
     trial.fine(vec![(
         "10 MiB of bytes that go",
         data(Member::stored("m/data/0", &[0; 24]), &bytes),
     )]);
     let places = |n: usize| [&tensor[..], b"q\x030](", &many(n, b"h\x03"), b"e"].concat();
-    trial.fine(vec![(
-        "a tensor in 10 000 places",
-        with(&[&places(10_000)]),
-    )]);
+    trial.fine(vec![("a tensor in 10 000 places", with(&[&places(10_000)]))]);
     let refused = &b"ctorch._utils\n_rebuild_sparse_tensor\n)R"[..];
     let packed = [b"\x80\x02", &many(15 << 19, b"N0")[..], b"."].concat();
     let packed = data(Member::stored("m/data/0", &[0; 24]), &packed);
-    let half = [
-        &b"\x80\x02B\0\0\0\x01"[..],
-        &Random(5).bytes(16 << 20),
-        b"0",
-        &many(12 << 20, b"N0"),
-    ]
-    .concat();
+    let half =
+        [&b"\x80\x02B\0\0\0\x01"[..], &Random(5).bytes(16 << 20), b"0", &many(12 << 20, b"N0")]
+            .concat();
     let half = data(Member::stored("m/data/0", &[0; 24]), &half);
     // A dict of many entries, passed again and again to the constructor of a tensor subclass.
-    let pairs = [
-        b"K\0K\0\x86q\x010(",
-        &many(100_000, b"h\x01")[..],
-        b"l\x85q\x020",
-    ]
-    .concat();
+    let pairs = [b"K\0K\0\x86q\x010(", &many(100_000, b"h\x01")[..], b"l\x85q\x020"].concat();
     let typed =
         b"ctorch._tensor\n_rebuild_from_type_v2\n(ccollections\nOrderedDict\nctorch\nFloatTensor\nh\x02Ntq\x030";
     let call = b"ctorch._tensor\n_rebuild_from_type_v2\nq\x040](";
     let typed = with(&[&pairs, typed, call, &many(30_000, b"h\x04h\x03R"), b"e"]);
     let lie = Member::deflated("m/data/0", &[0; 24]).both(|h| h.len = 256 << 20);
-    let of_lie = view(
-        &storage("FloatStorage", &text("0"), 64 << 20),
-        0,
-        &[64 << 20],
-        &[1],
-    );
+    let of_lie = view(&storage("FloatStorage", &text("0"), 64 << 20), 0, &[64 << 20], &[1]);
     let lie = data(lie, &[b"\x80\x02", &dict(&of_lie)[..]].concat());
     let what = "40 MiB of it, of which half does not compress";
     let len = half.len();
@@ -263,24 +190,9 @@ fn large_amounts() {
         ("1 MiB of nothing", mib(b"N"), Limit, &["memory"]),
         ("1 MiB of marks", mib(b"("), Limit, &["marks"]),
         ("1 MiB of protocols", mib(b"\x80\x02"), Parse, &["stack"]),
-        (
-            "1 MiB of copies",
-            with(&[b"N", &many(1 << 20, b"2")]),
-            Parse,
-            &["no tensors"],
-        ),
-        (
-            "lists in lists",
-            with(&[&many(100_000, b"]"), &many(99_999, b"a")]),
-            Limit,
-            &["levels"],
-        ),
-        (
-            "tuples in tuples",
-            with(&[b")", &many(100_000, b"\x85")]),
-            Limit,
-            &["levels"],
-        ),
+        ("1 MiB of copies", with(&[b"N", &many(1 << 20, b"2")]), Parse, &["no tensors"]),
+        ("lists in lists", with(&[&many(100_000, b"]"), &many(99_999, b"a")]), Limit, &["levels"]),
+        ("tuples in tuples", with(&[b")", &many(100_000, b"\x85")]), Limit, &["levels"]),
         (
             "dicts in dicts",
             with(&[&many(100_000, b"}N"), b"}", &many(100_000, b"s")]),
@@ -293,18 +205,8 @@ fn large_amounts() {
             Limit,
             &["far more than the file"],
         ),
-        (
-            "2^40 times nothing",
-            with(&[b"}", &many(40, b"2\x86")]),
-            Limit,
-            &["too often"],
-        ),
-        (
-            "a tensor in 20 000 places",
-            with(&[&places(20_000)]),
-            Limit,
-            &["far more than the file"],
-        ),
+        ("2^40 times nothing", with(&[b"}", &many(40, b"2\x86")]), Limit, &["too often"]),
+        ("a tensor in 20 000 places", with(&[&places(20_000)]), Limit, &["far more than the file"]),
         (
             "as many of none that is read",
             with(&[refused, &places(20_000)[tensor.len()..]]),
@@ -312,54 +214,25 @@ fn large_amounts() {
             &["far more than"],
         ),
         ("15 MiB of nothing, compressed", packed, Limit, &["memory"]),
-        (
-            "much that is no tensor's",
-            typed,
-            Limit,
-            &["far more than the file"],
-        ),
-        (
-            "copies of a dict",
-            with(&[&entries, &many(1000, b"h\0h\x01R")]),
-            Limit,
-            &["memory"],
-        ),
-        (
-            "a key of tuples in tuples",
-            with(&[&key, &tensor, b"s"]),
-            Parse,
-            &["key"],
-        ),
+        ("much that is no tensor's", typed, Limit, &["far more than the file"]),
+        ("copies of a dict", with(&[&entries, &many(1000, b"h\0h\x01R")]), Limit, &["memory"]),
+        ("a key of tuples in tuples", with(&[&key, &tensor, b"s"]), Parse, &["key"]),
         (
             "much below a long name",
             with(&[&deep, &many(1000, b"]"), b"e", &many(50, b"s")]),
             Limit,
             &["far more than the file"],
         ),
-        (
-            "data of any length",
-            lie,
-            Parse,
-            &["data/0", "cannot become"],
-        ),
+        ("data of any length", lie, Parse, &["data/0", "cannot become"]),
     ]);
-    let metadata = [
-        &floats()[..],
-        b"q\x010ctorch._utils\n_rebuild_tensor_v2\nq\0(h\x01K\0))\x89N}",
-    ]
-    .concat();
+    let metadata =
+        [&floats()[..], b"q\x010ctorch._utils\n_rebuild_tensor_v2\nq\0(h\x01K\0))\x89N}"].concat();
     for (what, before, after) in [
         ("many arguments", &b"ctorch\ndevice\nq\0"[..], &b"t"[..]),
-        (
-            "much that is no entry of a dict",
-            b"ccollections\nOrderedDict\nq\0",
-            b"l\x85",
-        ),
+        ("much that is no entry of a dict", b"ccollections\nOrderedDict\nq\0", b"l\x85"),
         ("much metadata of a tensor", &metadata, b"ut"),
     ] {
-        trial.time(what, || {
-            try_everything(calls(12_000, before, after)).unwrap_err()
-        });
+        trial.time(what, || try_everything(calls(12_000, before, after)).unwrap_err());
     }
     trial.end();
 }

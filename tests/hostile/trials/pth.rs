@@ -37,14 +37,8 @@ fn views() {
     };
     // A storage that is declared to be a view of another one.
     let nested = |before: i64, offset: i64| {
-        let id = [
-            &floats()[..floats().len() - 2],
-            b"(U\x01k",
-            &int(before),
-            &int(1),
-            b"ttQ",
-        ]
-        .concat();
+        let id =
+            [&floats()[..floats().len() - 2], b"(U\x01k", &int(before), &int(1), b"ttQ"].concat();
         one(&view(&id, offset, &[1], &[1]))
     };
     let x =
@@ -55,28 +49,15 @@ fn views() {
         ("nothing", x(0, &[0, 1 << 58], &[MAX, MAX])),
         ("nothing, anywhere", x(MAX, &[0], &[1])),
         ("8 MiB of one", x(0, &[1 << 21], &[0])),
-        (
-            "nothing, of four-bit floats",
-            untyped("float4_e2m1fn_x2", &[0, 1 << 57]),
-        ),
+        ("nothing, of four-bit floats", untyped("float4_e2m1fn_x2", &[0, 1 << 57])),
     ]);
     let out: &[&str] = &["`x`", "storage"];
     trial.refused(vec![
         ("an element more", x(0, &[2, 2], &[4, 2]), Parse, out),
         ("an element further", x(1, &[2, 3], &[3, 1]), Parse, out),
         ("an offset of any size", x(MAX, &[1], &[1]), Parse, out),
-        (
-            "strides of any size",
-            x(0, &[2, 2, 2], &[MAX, MAX, MAX]),
-            Parse,
-            out,
-        ),
-        (
-            "sizes that overflow",
-            x(0, &[1 << 32, 1 << 32, 0], &[0, 0, 0]),
-            Parse,
-            &["`x`"],
-        ),
+        ("strides of any size", x(0, &[2, 2, 2], &[MAX, MAX, MAX]), Parse, out),
+        ("sizes that overflow", x(0, &[1 << 32, 1 << 32, 0], &[0, 0, 0]), Parse, &["`x`"]),
         (
             "nothing, of sizes that overflow",
             x(0, &[0, 1 << 40, 1 << 40], &[0, 0, 0]),
@@ -89,79 +70,29 @@ fn views() {
             Parse,
             &["`x`", "overflows"],
         ),
-        (
-            "2^40 elements of one",
-            x(0, &[1 << 40], &[0]),
-            Limit,
-            &["4398046511104"],
-        ),
-        (
-            "2^25 elements of one",
-            x(0, &[1 << 25], &[0]),
-            Limit,
-            &["134217728"],
-        ),
-        (
-            "65 dimensions",
-            x(0, &[1; 65], &[1; 65]),
-            Parse,
-            &["do not go together"],
-        ),
+        ("2^40 elements of one", x(0, &[1 << 40], &[0]), Limit, &["4398046511104"]),
+        ("2^25 elements of one", x(0, &[1 << 25], &[0]), Limit, &["134217728"]),
+        ("65 dimensions", x(0, &[1; 65], &[1; 65]), Parse, &["do not go together"]),
         (
             "a storage that is elsewhere",
             typed("FloatStorage", "../data.pkl", 6),
             Parse,
             &["`x`", "not in"],
         ),
-        (
-            "a view in a view, an element further",
-            nested(3, 3),
-            Parse,
-            out,
-        ),
+        ("a view in a view, an element further", nested(3, 3), Parse, out),
         ("a view in a view, anywhere", nested(MAX, MAX), Parse, out),
-        (
-            "a storage of negative length",
-            typed("FloatStorage", "0", -6),
-            Parse,
-            &["persistent id"],
-        ),
-        (
-            "a negative offset",
-            x(-1, &[1], &[1]),
-            Parse,
-            &["offset, shape or strides"],
-        ),
-        (
-            "a negative size",
-            x(0, &[-1], &[1]),
-            Parse,
-            &["offset, shape or strides"],
-        ),
-        (
-            "a negative stride",
-            x(5, &[2], &[-1]),
-            Parse,
-            &["offset, shape or strides"],
-        ),
+        ("a storage of negative length", typed("FloatStorage", "0", -6), Parse, &["persistent id"]),
+        ("a negative offset", x(-1, &[1], &[1]), Parse, &["offset, shape or strides"]),
+        ("a negative size", x(0, &[-1], &[1]), Parse, &["offset, shape or strides"]),
+        ("a negative stride", x(5, &[2], &[-1]), Parse, &["offset, shape or strides"]),
         (
             "the smallest number there is",
             x(i64::MIN, &[i64::MIN], &[i64::MIN]),
             Parse,
             &["offset, shape or strides"],
         ),
-        (
-            "fewer strides than sizes",
-            x(0, &[1, 1], &[1]),
-            Parse,
-            &["do not go together"],
-        ),
-        (
-            "a dtype that is none",
-            untyped("device", &[1]),
-            Parse,
-            &["dtype"],
-        ),
+        ("fewer strides than sizes", x(0, &[1, 1], &[1]), Parse, &["do not go together"]),
+        ("a dtype that is none", untyped("device", &[1]), Parse, &["dtype"]),
     ]);
     trial.refused_numbers(&[
         (
@@ -171,20 +102,8 @@ fn views() {
             Parse,
             "storage",
         ),
-        (
-            "doubles",
-            &|n| typed("DoubleStorage", "0", n as i64),
-            &[6, 1 << 61],
-            Parse,
-            "storage",
-        ),
-        (
-            "bytes of no type",
-            &|n| untyped("float64", &[n as i64]),
-            &[4, 1 << 61],
-            Parse,
-            "`x`",
-        ),
+        ("doubles", &|n| typed("DoubleStorage", "0", n as i64), &[6, 1 << 61], Parse, "storage"),
+        ("bytes of no type", &|n| untyped("float64", &[n as i64]), &[4, 1 << 61], Parse, "`x`"),
     ]);
     let function = [b"ctorch._utils\n_rebuild_tensor\n(", &floats()[..]].concat();
     let call = |arguments: &[u8]| one(&[&function, arguments, b"K\x01\x85tR"].concat());

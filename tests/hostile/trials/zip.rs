@@ -17,14 +17,7 @@ fn directories() {
         central(|h| (h.extra, h.len, h.stored_len) = (extra.to_vec(), u32::MAX, u32::MAX))
     };
     let sizes = |n: u64| {
-        wide(
-            &[
-                &[9, 9, 1, 0, 7, 1, 0, 16, 0],
-                &n.to_le_bytes()[..],
-                &n.to_le_bytes(),
-            ]
-            .concat(),
-        )
+        wide(&[&[9, 9, 1, 0, 7, 1, 0, 16, 0], &n.to_le_bytes()[..], &n.to_le_bytes()].concat())
     };
     let place = |n: u64| {
         let extra = [&[1, 0, 8, 0], &n.to_le_bytes()[..]].concat();
@@ -41,10 +34,7 @@ fn directories() {
     };
     trial.fine(vec![
         ("64-bit sizes that would fit", sizes(len)),
-        (
-            "the same name in Unicode",
-            both(|h| h.extra = unicode(b"a.npy", b"a.npy")),
-        ),
+        ("the same name in Unicode", both(|h| h.extra = unicode(b"a.npy", b"a.npy"))),
         // The crate looks for the end record from behind, and must not find this one.
         (
             "an entry that holds an end record",
@@ -63,31 +53,11 @@ fn directories() {
             Parse,
             &["0 members where 1"],
         ),
-        (
-            "a name of 5000 bytes",
-            name(&[b'x'; 5000]),
-            Limit,
-            &["5000"],
-        ),
-        (
-            "a name that is not UTF-8",
-            name(b"a\xff.npy"),
-            Parse,
-            &["UTF-8"],
-        ),
-        (
-            "a name cut in a character",
-            name(b"a.npy\xc3"),
-            Parse,
-            &["UTF-8"],
-        ),
+        ("a name of 5000 bytes", name(&[b'x'; 5000]), Limit, &["5000"]),
+        ("a name that is not UTF-8", name(b"a\xff.npy"), Parse, &["UTF-8"]),
+        ("a name cut in a character", name(b"a.npy\xc3"), Parse, &["UTF-8"]),
         ("a member twice", twice, Parse, &["`b.npy`", "twice"]),
-        (
-            "64-bit sizes that are missing",
-            wide(b""),
-            Parse,
-            &["`a.npy`", "64-bit"],
-        ),
+        ("64-bit sizes that are missing", wide(b""), Parse, &["`a.npy`", "64-bit"]),
         (
             "another field",
             wide(&[&[2, 0, 16, 0], &[0; 16][..]].concat()),
@@ -100,24 +70,9 @@ fn directories() {
             Parse,
             &["`a.npy`", "ZIP64"],
         ),
-        (
-            "half a size",
-            wide(&[1, 0, 4, 0, 0, 0, 0, 0]),
-            Parse,
-            &["`a.npy`", "ZIP64"],
-        ),
-        (
-            "less than the field says",
-            wide(&[1, 0, 16, 0, 0, 0]),
-            Parse,
-            &["`a.npy`", "ZIP64"],
-        ),
-        (
-            "half a field",
-            wide(&[1, 0, 16]),
-            Parse,
-            &["`a.npy`", "truncated"],
-        ),
+        ("half a size", wide(&[1, 0, 4, 0, 0, 0, 0, 0]), Parse, &["`a.npy`", "ZIP64"]),
+        ("less than the field says", wide(&[1, 0, 16, 0, 0, 0]), Parse, &["`a.npy`", "ZIP64"]),
+        ("half a field", wide(&[1, 0, 16]), Parse, &["`a.npy`", "truncated"]),
         // Python takes the first of two fields, and the `zip` crate the last.
         (
             "64-bit sizes twice",
@@ -163,36 +118,12 @@ fn directories() {
             Parse,
             "truncated",
         ),
-        (
-            "the second at",
-            &second,
-            &[0, 1, 40, 34 + len, all - 60, 1 << 31],
-            Parse,
-            "overlaps",
-        ),
+        ("the second at", &second, &[0, 1, 40, 34 + len, all - 60, 1 << 31], Parse, "overlaps"),
         ("the second at", &second, &[0xffff_ffff], Parse, "64-bit"),
-        (
-            "64-bit sizes",
-            &sizes,
-            &[len + 1, 1 << 40, MAX - 35, MAX],
-            Parse,
-            "overlaps",
-        ),
-        (
-            "a 64-bit place",
-            &place,
-            &[1 << 40, MAX - 34, MAX],
-            Parse,
-            "overlaps",
-        ),
+        ("64-bit sizes", &sizes, &[len + 1, 1 << 40, MAX - 35, MAX], Parse, "overlaps"),
+        ("a 64-bit place", &place, &[1 << 40, MAX - 34, MAX], Parse, "overlaps"),
         ("sizes", &resized, &[len + 1, 1 << 31], Parse, "overlaps"),
-        (
-            "a stored size",
-            &|n| both(|h| h.stored_len = n as u32),
-            &[0, len - 1],
-            Parse,
-            "stored",
-        ),
+        ("a stored size", &|n| both(|h| h.stored_len = n as u32), &[0, len - 1], Parse, "stored"),
         (
             "a size",
             &|n| both(|h| h.len = n as u32),
@@ -200,20 +131,8 @@ fn directories() {
             Parse,
             "stored",
         ),
-        (
-            "a disk",
-            &|n| central(|h| h.disk = n as u16),
-            &[1],
-            Parse,
-            "disk",
-        ),
-        (
-            "flags",
-            &|n| both(|h| h.flags = n as u16),
-            &[1, 0x40, 0x2000],
-            Unsupported,
-            "encrypted",
-        ),
+        ("a disk", &|n| central(|h| h.disk = n as u16), &[1], Parse, "disk"),
+        ("flags", &|n| both(|h| h.flags = n as u16), &[1, 0x40, 0x2000], Unsupported, "encrypted"),
         (
             "method",
             &|n| both(|h| h.method = n as u16),
@@ -229,30 +148,16 @@ fn directories() {
 fn local_headers() {
     let mut trial = Trial::new();
     trial.fine(vec![
-        (
-            "sizes behind the data",
-            local(|h| (h.crc, h.len, h.stored_len) = (0, 0, 0)),
-        ),
-        (
-            "extra fields that the directory has not",
-            local(|h| h.extra = vec![0; 40]),
-        ),
+        ("sizes behind the data", local(|h| (h.crc, h.len, h.stored_len) = (0, 0, 0))),
+        ("extra fields that the directory has not", local(|h| h.extra = vec![0; 40])),
     ]);
     let shared = changed(|z| {
-        z.members = vec![
-            Member::stored("a.npy", &zeros(9)),
-            Member::stored("b.npy", &zeros(9)),
-        ];
+        z.members = vec![Member::stored("a.npy", &zeros(9)), Member::stored("b.npy", &zeros(9))];
         z.members[0].local.extra_len = Some(35 + zeros(9).len() as u16);
     });
     let other = "`a.npy` is not what the directory says";
     trial.refused(vec![
-        (
-            "another name",
-            local(|h| h.name = b"c.npy".to_vec()),
-            Parse,
-            &[other],
-        ),
+        ("another name", local(|h| h.name = b"c.npy".to_vec()), Parse, &[other]),
         (
             "extra fields that lead to the bytes of another",
             shared,
@@ -261,13 +166,7 @@ fn local_headers() {
         ),
     ]);
     trial.refused_numbers(&[
-        (
-            "a signature",
-            &|n| local(|h| h.signature = n as u32),
-            &[0, 0x0201_4b50],
-            Parse,
-            other,
-        ),
+        ("a signature", &|n| local(|h| h.signature = n as u32), &[0, 0x0201_4b50], Parse, other),
         (
             "bytes of name",
             &|n| local(|h| h.name_len = Some(n as u16)),
@@ -275,20 +174,8 @@ fn local_headers() {
             Parse,
             other,
         ),
-        (
-            "flags",
-            &|n| local(|h| h.flags = n as u16),
-            &[1, 8, 1 << 11],
-            Parse,
-            other,
-        ),
-        (
-            "a method",
-            &|n| local(|h| h.method = n as u16),
-            &[8, 99],
-            Parse,
-            other,
-        ),
+        ("flags", &|n| local(|h| h.flags = n as u16), &[1, 8, 1 << 11], Parse, other),
+        ("a method", &|n| local(|h| h.method = n as u16), &[8, 99], Parse, other),
         (
             "bytes of extra fields",
             &|n| local(|h| h.extra_len = Some(n as u16)),

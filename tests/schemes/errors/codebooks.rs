@@ -177,25 +177,16 @@ fn bnb() {
         ("{s}", "X.weight.quant_state.bitsandbytes__nf4 TEXT"),
         ("{na}", "X.weight.nested_absmax F32 1"),
         ("{nm}", "X.weight.nested_quant_map F32 256"),
-        (
-            "{ok}",
-            r#"{"quant_type":"nf4","blocksize":64,"dtype":"float16","shape":[8,16]}"#,
-        ),
-        (
-            "{nested:",
-            r#"{"blocksize":64,"shape":[8,16],"nested_offset":0.5,"nested_blocksize":"#,
-        ),
+        ("{ok}", r#"{"quant_type":"nf4","blocksize":64,"dtype":"float16","shape":[8,16]}"#),
+        ("{nested:", r#"{"blocksize":64,"shape":[8,16],"nested_offset":0.5,"nested_blocksize":"#),
         ("{long}", &"x".repeat(70_000)),
-        (
-            "{bf16 storage}",
-            r#"{"load_in_4bit":true,"bnb_4bit_quant_storage":"bfloat16"}"#,
-        ),
+        ("{bf16 storage}", r#"{"load_in_4bit":true,"bnb_4bit_quant_storage":"bfloat16"}"#),
         ("{state}", "`X.weight.quant_state.bitsandbytes__nf4`"),
     ];
     check(
-        &names.iter().fold(table.to_owned(), |table, (short, long)| {
-            table.replace(short, long)
-        }),
+        &names
+            .iter()
+            .fold(table.to_owned(), |table, (short, long)| table.replace(short, long)),
     );
 }
 

@@ -72,10 +72,7 @@ fn gptq() {
     let table = table
         .replace("{z}", "X.qzeros I32 3,4")
         .replace("{g}", "X.g_idx I32 96");
-    check(&table.replace(
-        "{G}",
-        r#"{"quant_method":"gptq","bits":4,"group_size":32,"sym":false}"#,
-    ));
+    check(&table.replace("{G}", r#"{"quant_method":"gptq","bits":4,"group_size":32,"sym":false}"#));
 }
 
 #[test]
@@ -83,18 +80,10 @@ fn gptq_zeros_that_only_a_config_explains() {
     let mut all = tensors("X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4");
     all[2].bytes = vec![0x88; 48];
     assert_eq!(
-        verdict(
-            recover(file(&all, &[]), ""),
-            Parse,
-            &["`X.qzeros`", "checkpoint_format"]
-        ),
+        verdict(recover(file(&all, &[]), ""), Parse, &["`X.qzeros`", "checkpoint_format"]),
         None
     );
-    recover(
-        file(&all, &[]),
-        r#"{"bits":4,"sym":true,"checkpoint_format":"gptq_v2"}"#,
-    )
-    .unwrap();
+    recover(file(&all, &[]), r#"{"bits":4,"sym":true,"checkpoint_format":"gptq_v2"}"#).unwrap();
 }
 
 /// An index out of range is found when its tile is decoded; the reported index does not depend on

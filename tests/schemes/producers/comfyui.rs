@@ -118,10 +118,7 @@ fn descriptions() {
     let long = format!(r#"{{"format":"{}"}}"#, "x".repeat(70_000));
     let names = [
         ("{f}", "X.weight F8_E4M3 4,8; X.weight_scale F32 ()"),
-        (
-            "{s}",
-            "{r}; {w4a8}; X.weight_s_rel F8_E4M3 4,8; X.weight_s_channel F32 4",
-        ),
+        ("{s}", "{r}; {w4a8}; X.weight_s_rel F8_E4M3 4,8; X.weight_s_channel F32 4"),
         (
             "{svd}",
             "{r}; X.weight_scale BF16 2,4; X.smooth_factor BF16 128; X.proj_down BF16 128,3; X.proj_up BF16 4,3",
@@ -131,19 +128,16 @@ fn descriptions() {
             "{rot}",
             r#"X.comfy_quant TEXT {"format":"int8_tensorwise","convrot":true,"convrot_groupsize":64}"#,
         ),
-        (
-            "{w4a8}",
-            r#"X.comfy_quant TEXT {"format":"asym_w4a8_int8","convrot_groupsize":64}"#,
-        ),
+        ("{w4a8}", r#"X.comfy_quant TEXT {"format":"asym_w4a8_int8","convrot_groupsize":64}"#),
         ("{awq}", r#"X.comfy_quant TEXT {"format":"awq_w4a16"}"#),
         ("{mxfp8}", r#"X.comfy_quant TEXT {"format":"mxfp8"}"#),
         ("{nvfp4}", r#"X.comfy_quant TEXT {"format":"nvfp4"}"#),
         ("{long}", &long),
     ];
     check(
-        &names.iter().fold(table.to_owned(), |table, (short, long)| {
-            table.replace(short, long)
-        }),
+        &names
+            .iter()
+            .fold(table.to_owned(), |table, (short, long)| table.replace(short, long)),
     );
 }
 
@@ -157,18 +151,8 @@ fn levels() {
         let tensors = [
             raw("X.weight", "I8", &[1, 16], vec![0x77; 16]),
             raw("X.weight_s_rel", "F8_E4M3", &[1, 2], relative.to_vec()),
-            raw(
-                "X.weight_s_channel",
-                "F32",
-                &[1],
-                1f32.to_le_bytes().to_vec(),
-            ),
-            raw(
-                "X.weight_codebook",
-                "F32",
-                &[16],
-                codebook.map(f32::to_le_bytes).concat(),
-            ),
+            raw("X.weight_s_channel", "F32", &[1], 1f32.to_le_bytes().to_vec()),
+            raw("X.weight_codebook", "F32", &[16], codebook.map(f32::to_le_bytes).concat()),
             raw("X.comfy_quant", "U8", &[marker.len()], marker.to_vec()),
         ];
         recover(file(&tensors, &[]), "")
@@ -180,10 +164,7 @@ fn levels() {
         ([0x38, 0x38], f32::NAN, "codebook"),
         ([0x38, 0x38], f32::INFINITY, "codebook"),
     ] {
-        assert_eq!(
-            verdict(decoded(relative, value), Parse, &["`X.weight`", what]),
-            None
-        );
+        assert_eq!(verdict(decoded(relative, value), Parse, &["`X.weight`", what]), None);
     }
 }
 
@@ -210,15 +191,7 @@ fn convrot_is_what_python_takes_it_for() {
         for no in ["null", "0", "0.0", "-0.0", r#""""#, "[]", "{}"] {
             assert_eq!(decoded(format, no), plain, "{format}{no}");
         }
-        for yes in [
-            "1",
-            "-1",
-            "0.5",
-            r#""x""#,
-            r#""false""#,
-            "[0]",
-            r#"{"a":0}"#,
-        ] {
+        for yes in ["1", "-1", "0.5", r#""x""#, r#""false""#, "[0]", r#"{"a":0}"#] {
             assert_eq!(decoded(format, yes), rotated, "{format}{yes}");
         }
     }
@@ -237,15 +210,9 @@ fn headers() {
         let file = data().join(format!("comfy_more/{case}/model/model.safetensors"));
         let header = parse_safetensors_header(&std::fs::read(file).unwrap()).unwrap();
         let scheme = header.scheme.to_string();
-        assert!(
-            scheme.starts_with(&format!("ComfyUI {codes},")),
-            "{case}: {scheme}"
-        );
+        assert!(scheme.starts_with(&format!("ComfyUI {codes},")), "{case}: {scheme}");
         let factors = header.tensors.iter().filter(|t| t.name.contains("proj_"));
-        assert!(
-            factors.clone().all(|t| t.role == TensorRole::LowRank),
-            "{case}"
-        );
+        assert!(factors.clone().all(|t| t.role == TensorRole::LowRank), "{case}");
         assert_eq!(factors.count() > 0, case.starts_with("svdquant"), "{case}");
     }
     let file = data().join("comfy_squares/markers/model/model.safetensors");
@@ -264,42 +231,17 @@ fn metadata() {
     let fp8 = "X.weight F8_E4M3 4,8; X.weight_scale F32 ()";
     let layers = |text: &str| format!(r#"{{"format_version":"1.0","layers":{text}}}"#);
     let cases: [(&str, String, Kind, &[&str]); 6] = [
-        (
-            fp8,
-            layers(r#"{"Y":{"format":"float8_e4m3fn"}}"#),
-            Unsupported,
-            &["`X.weight`"],
-        ),
-        (
-            fp8,
-            layers(r#"{"X":{"format":"float8_e5m2"}}"#),
-            Parse,
-            &["`X.weight`", "float8_e5m2"],
-        ),
+        (fp8, layers(r#"{"Y":{"format":"float8_e4m3fn"}}"#), Unsupported, &["`X.weight`"]),
+        (fp8, layers(r#"{"X":{"format":"float8_e5m2"}}"#), Parse, &["`X.weight`", "float8_e5m2"]),
         (
             fp8,
             layers(r#"{"X":{"format":"svdquant_w4a4"}}"#),
             Parse,
             &["`X.weight`", "svdquant_w4a4"],
         ),
-        (
-            fp8,
-            layers(r#"{"X":{}}"#),
-            Parse,
-            &["`X.weight`", "_quantization_metadata"],
-        ),
-        (
-            fp8,
-            layers("3"),
-            Parse,
-            &["`X.weight`", "_quantization_metadata"],
-        ),
-        (
-            fp8,
-            "{".to_owned(),
-            Parse,
-            &["`X.weight`", "_quantization_metadata"],
-        ),
+        (fp8, layers(r#"{"X":{}}"#), Parse, &["`X.weight`", "_quantization_metadata"]),
+        (fp8, layers("3"), Parse, &["`X.weight`", "_quantization_metadata"]),
+        (fp8, "{".to_owned(), Parse, &["`X.weight`", "_quantization_metadata"]),
     ];
     for (text, metadata, kind, words) in cases {
         let bytes = file(&tensors(text), &[("_quantization_metadata", &metadata)]);

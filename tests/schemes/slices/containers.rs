@@ -75,9 +75,8 @@ fn gguf() {
 #[cfg(feature = "npz")]
 #[test]
 fn npz() {
-    const DTYPES: [&str; 13] = [
-        "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F16", "BF16", "F32", "F64",
-    ];
+    const DTYPES: [&str; 13] =
+        ["BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F16", "BF16", "F32", "F64"];
     let model = anamnesis::parse(data().join("slices/npz/gemma_scope_small.npz")).unwrap();
     let bytes = std::fs::read(data().join("slices/npz/gemma_scope_reference.bin")).unwrap();
     let mut s = Slice { bytes, at: 0 };
@@ -107,24 +106,14 @@ fn pth() {
         assert_eq!(model.tensors().len(), tensors.len());
         for want in tensors {
             let got = model.tensor(want["name"].as_str().unwrap()).unwrap();
-            assert_eq!(
-                serde_json::json!(got.shape()),
-                want["shape"],
-                "{name} {}",
-                got.name()
-            );
+            assert_eq!(serde_json::json!(got.shape()), want["shape"], "{name} {}", got.name());
             let hex: String = got
                 .bytes()
                 .unwrap()
                 .iter()
                 .map(|b| format!("{b:02x}"))
                 .collect();
-            assert_eq!(
-                Some(hex.as_str()),
-                want["data_hex"].as_str(),
-                "{name} {}",
-                got.name()
-            );
+            assert_eq!(Some(hex.as_str()), want["data_hex"].as_str(), "{name} {}", got.name());
         }
     }
 }

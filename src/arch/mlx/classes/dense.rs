@@ -54,10 +54,7 @@ const QWEN3: MlxClass = MlxClass {
 };
 
 pub(super) const CLASSES: &[MlxClass] = &[
-    MlxClass {
-        reads_kinds: true,
-        ..LLAMA
-    },
+    MlxClass { reads_kinds: true, ..LLAMA },
     MlxClass {
         model_type: "mistral",
         gguf: Some("llama"),
@@ -98,15 +95,8 @@ pub(super) const CLASSES: &[MlxClass] = &[
         ..QWEN2
     },
     QWEN3,
-    MlxClass {
-        gguf: Some("qwen3vl"),
-        prefix: Prefix::Always("language_model."),
-        ..QWEN3
-    },
-    MlxClass {
-        activation: exact_gelu("hidden_act"),
-        ..GEMMA
-    },
+    MlxClass { gguf: Some("qwen3vl"), prefix: Prefix::Always("language_model."), ..QWEN3 },
+    MlxClass { activation: exact_gelu("hidden_act"), ..GEMMA },
     MlxClass {
         model_type: "gemma2",
         stated_fields: &[
@@ -147,10 +137,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         stated_fields: &[COMMON_FIELDS, &["rope_theta", "num_key_value_heads"]],
         ..LLAMA
     },
-    MlxClass {
-        model_type: "olmo2",
-        ..LLAMA
-    },
+    MlxClass { model_type: "olmo2", ..LLAMA },
     MlxClass {
         model_type: "olmo3",
         stated_fields: &[
@@ -228,18 +215,8 @@ pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "cohere2",
         modes: &[],
-        stated_fields: &[&[
-            "rope_theta",
-            "num_key_value_heads",
-            "head_dim",
-            "sliding_window",
-        ]],
-        implied: &[
-            SILU,
-            NO_BIAS,
-            NO_SCALING,
-            ("partial_rotary_factor", Default::Float(1.0)),
-        ],
+        stated_fields: &[&["rope_theta", "num_key_value_heads", "head_dim", "sliding_window"]],
+        implied: &[SILU, NO_BIAS, NO_SCALING, ("partial_rotary_factor", Default::Float(1.0))],
         counted_kind: Some(("sliding_window_pattern", "sliding_attention")),
         ..COHERE
     },
@@ -309,12 +286,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         bias_fields: &["attention_bias"],
         stated_fields: &[
             COMMON_FIELDS,
-            &[
-                "max_position_embeddings",
-                "num_key_value_heads",
-                "head_dim",
-                "attention_bias",
-            ],
+            &["max_position_embeddings", "num_key_value_heads", "head_dim", "attention_bias"],
         ],
         rope: RopeFields::FlatTyped,
         ..BASE

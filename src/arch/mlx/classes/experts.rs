@@ -55,16 +55,8 @@ const QWEN3_MOE: MlxClass = MlxClass {
     renamed: STACKS,
     modes: ROUTER_8_BITS,
     lost_windows: LostWindows::Flagged,
-    implied: &[
-        SILU,
-        NO_BIAS,
-        NO_SCALING,
-        ("decoder_sparse_step", Default::Int(1)),
-    ],
-    stated_fields: &[
-        COMMON_FIELDS,
-        &["rope_theta", "decoder_sparse_step", "mlp_only_layers"],
-    ],
+    implied: &[SILU, NO_BIAS, NO_SCALING, ("decoder_sparse_step", Default::Int(1))],
+    stated_fields: &[COMMON_FIELDS, &["rope_theta", "decoder_sparse_step", "mlp_only_layers"]],
     ..BASE
 };
 
@@ -135,10 +127,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
             ("output", EIGHT_BITS),
         ],
         bias_fields: &["attention_bias"],
-        stated_fields: &[
-            GRANITE_FIELDS,
-            &["num_local_experts", "num_experts_per_tok"],
-        ],
+        stated_fields: &[GRANITE_FIELDS, &["num_local_experts", "num_experts_per_tok"]],
         equal_sizes: HEADS_FILL_HIDDEN,
         ..LLAMA
     },
@@ -178,11 +167,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         output: OutputLayer::Stored,
         ..BASE
     },
-    MlxClass {
-        model_type: "glm4_moe_lite",
-        has_latent_eps: true,
-        ..DEEPSEEK_V3
-    },
+    MlxClass { model_type: "glm4_moe_lite", has_latent_eps: true, ..DEEPSEEK_V3 },
     MlxClass {
         model_type: "glm4_moe",
         renamed: STACKS,

@@ -12,10 +12,8 @@ use crate::arch::table::{Default, Need, TensorRule, Transform, parameter};
 use crate::scheme::EncodedAs;
 
 /// Routers, and what weighs the expert that all tokens see.
-const GATES_8_BITS: &[(&str, EncodedAs)] = &[
-    ("blk.{i}.ffn_gate_inp", EIGHT_BITS),
-    ("blk.{i}.ffn_gate_inp_shexp", EIGHT_BITS),
-];
+const GATES_8_BITS: &[(&str, EncodedAs)] =
+    &[("blk.{i}.ffn_gate_inp", EIGHT_BITS), ("blk.{i}.ffn_gate_inp_shexp", EIGHT_BITS)];
 
 /// Sizes of linear attention and of the attention of other layers, which mlx-lm needs, or has other
 /// defaults for.
@@ -283,15 +281,9 @@ pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "gemma4_text",
         renamed: GEMMA4_STACKS,
-        parts: &[
-            gemma4_half(0, GEMMA4_STACKS[0].0),
-            gemma4_half(1, GEMMA4_STACKS[1].0),
-        ],
+        parts: &[gemma4_half(0, GEMMA4_STACKS[0].0), gemma4_half(1, GEMMA4_STACKS[1].0)],
         modes: ROUTER_8_BITS,
-        implied: &[
-            ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
-            NO_BIAS,
-        ],
+        implied: &[("hidden_activation", Default::Text("gelu_pytorch_tanh")), NO_BIAS],
         scalings: &["proportional"],
         stated_fields: &[&[
             "num_key_value_heads",

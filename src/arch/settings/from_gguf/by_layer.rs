@@ -114,10 +114,7 @@ impl ConfigFields {
                 0 => {}
                 width if width == inner && *found != "attention" => *found = kind.into(),
                 _ => {
-                    return Err(wrong_key(
-                        key,
-                        "layers have several parts, or several widths",
-                    ));
+                    return Err(wrong_key(key, "layers have several parts, or several widths"));
                 }
             }
         }

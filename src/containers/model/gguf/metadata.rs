@@ -29,23 +29,14 @@ struct GgufMetadataEntry {
 
 impl GgufMetadata {
     pub(crate) fn new(encoding: GgufEncoding) -> Self {
-        Self {
-            bytes: Vec::new(),
-            encoding,
-            entries: Vec::new(),
-            index: HashMap::new(),
-        }
+        Self { bytes: Vec::new(), encoding, entries: Vec::new(), index: HashMap::new() }
     }
 
     /// Adds a key whose value is at bytes `start..end`. Returns false if the key is there already.
     pub(crate) fn add(&mut self, key: String, type_id: u32, start: usize, end: usize) -> bool {
         let is_new = self.index.insert(key.clone(), self.entries.len()).is_none();
-        self.entries.push(GgufMetadataEntry {
-            key,
-            type_id,
-            start,
-            end,
-        });
+        self.entries
+            .push(GgufMetadataEntry { key, type_id, start, end });
         is_new
     }
 
@@ -120,13 +111,7 @@ impl GgufMetadata {
 
     fn value(&self, entry: &GgufMetadataEntry) -> GgufMetadataValue {
         let bytes = self.bytes.get(entry.start..entry.end).unwrap_or_default();
-        GgufMetadataValue::read(
-            entry.type_id,
-            &mut GgufBytes {
-                bytes,
-                encoding: self.encoding,
-            },
-        )
+        GgufMetadataValue::read(entry.type_id, &mut GgufBytes { bytes, encoding: self.encoding })
     }
 
     /// Appends `key` with its value to `out`, in the encoding of written files. Does nothing if

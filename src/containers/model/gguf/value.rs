@@ -19,10 +19,7 @@ pub(crate) struct GgufEncoding {
 
 impl GgufEncoding {
     /// The encoding of written files.
-    pub const WRITTEN: Self = Self {
-        big_endian: false,
-        has_64_bit_lengths: true,
-    };
+    pub const WRITTEN: Self = Self { big_endian: false, has_64_bit_lengths: true };
 
     /// Bytes of a length.
     pub(crate) fn len_bytes(self) -> usize {

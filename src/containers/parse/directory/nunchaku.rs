@@ -5,10 +5,8 @@ use crate::{AnamnesisError, Result};
 /// The two files of a model of Nunchaku before it had one. Neither has metadata, and which layers
 /// are modulations depends on the class of the model, which is an argument of
 /// `nunchaku.merge_safetensors`.
-const NUNCHAKU_PAIR: [&str; 2] = [
-    "transformer_blocks.safetensors",
-    "unquantized_layers.safetensors",
-];
+const NUNCHAKU_PAIR: [&str; 2] =
+    ["transformer_blocks.safetensors", "unquantized_layers.safetensors"];
 
 /// # Errors
 /// `Unsupported` if the two files of [`NUNCHAKU_PAIR`] are there.

@@ -63,15 +63,7 @@ const WEIGHTS: &[&str] = &[
 ];
 
 /// Endings of files of weights in formats that are not read.
-const UNREAD: &[&str] = &[
-    "h5",
-    "msgpack",
-    "onnx",
-    "onnx_data",
-    "ot",
-    "tflite",
-    "mlmodel",
-];
+const UNREAD: &[&str] = &["h5", "msgpack", "onnx", "onnx_data", "ot", "tflite", "mlmodel"];
 
 /// Whether a file of this name holds weights, or is an index of them.
 pub(crate) fn is_weights(name: &str) -> bool {
@@ -113,13 +105,7 @@ pub(super) struct FoundShards {
 
 impl From<Vec<String>> for FoundShards {
     fn from(files: Vec<String>) -> Self {
-        Self {
-            files,
-            kind: ShardKind::Single,
-            index: None,
-            map: None,
-            note: None,
-        }
+        Self { files, kind: ShardKind::Single, index: None, map: None, note: None }
     }
 }
 
@@ -154,10 +140,7 @@ pub(super) fn find_shards(
         return Ok(found);
     }
     if let Some((files, report)) = find_uqff(dir, names, listed, budget)? {
-        return Ok(FoundShards {
-            index: Some(report),
-            ..files.into()
-        });
+        return Ok(FoundShards { index: Some(report), ..files.into() });
     }
     let index = match preferred(INDEXES, names) {
         Some(index) => Some(index),
@@ -250,11 +233,7 @@ pub(super) fn find_indexed(dir: &Path, index: &str, budget: &Budget) -> Result<F
             "`{index}`: shard `{file}` is not in the directory"
         )));
     }
-    Ok(FoundShards {
-        index: Some(companion),
-        map: Some(map),
-        ..files.into()
-    })
+    Ok(FoundShards { index: Some(companion), map: Some(map), ..files.into() })
 }
 
 /// Finds the file that describes a distributed checkpoint. `other` is the file of another model in
@@ -265,10 +244,7 @@ pub(super) fn find_indexed(dir: &Path, index: &str, budget: &Budget) -> Result<F
 /// there: a part of a tensor would pass for all of it.
 fn find_distributed(names: &[String], other: Option<&str>) -> Result<Option<&'static str>> {
     let has = |ending: &str| names.iter().any(|name| name.ends_with(ending));
-    match (
-        names.iter().any(|name| name == DISTRIBUTED),
-        has(DISTRIBUTED_ENDING),
-    ) {
+    match (names.iter().any(|name| name == DISTRIBUTED), has(DISTRIBUTED_ENDING)) {
         (true, true) => match other {
             None => Ok(Some(DISTRIBUTED)),
             Some(other) => Err(AnamnesisError::parse(format!(

@@ -107,10 +107,7 @@ pub(in crate::containers::parse) fn read_other_files(
         let path = dir.join(file);
         let shard = Source::open_pooled(&pool, number, &path)
             .and_then(|source| detect::detect(&mut &source)?.read(source, Some(&path), budget));
-        append(
-            contents,
-            shard.map_err(|e| e.about(format_args!("`{file}`")))?,
-        );
+        append(contents, shard.map_err(|e| e.about(format_args!("`{file}`")))?);
     }
     let mut names = HashSet::with_capacity(contents.tensors.len());
     match contents.tensors.iter().find(|t| !names.insert(&t.name)) {

@@ -18,10 +18,8 @@ const OPTIMIZER_ENDING: &str = "_optim_states.pt";
 
 /// Names of the file with the model's state: of stages 1 and 2, and of the first process in
 /// stage 3.
-const MODEL_STATES: [&str; 2] = [
-    "mp_rank_00_model_states.pt",
-    "zero_pp_rank_0_mp_rank_00_model_states.pt",
-];
+const MODEL_STATES: [&str; 2] =
+    ["mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"];
 
 /// Finds the file with the state of the model in a directory with the entries `names`. `other` is
 /// the file of another model there.

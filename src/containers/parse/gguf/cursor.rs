@@ -59,12 +59,7 @@ impl<'b, R: Read> GgufCursor<'b, R> {
                 self.file_len.unwrap_or(0)
             )));
         }
-        cap(
-            "MAX_GGUF_HEADER_BYTES",
-            end,
-            MAX_HEADER_BYTES,
-            "bytes of header",
-        )?;
+        cap("MAX_GGUF_HEADER_BYTES", end, MAX_HEADER_BYTES, "bytes of header")?;
         self.budget.single(n, "a part of the header")?;
         while (self.bytes.len() as u64) < end {
             let missing = end - self.bytes.len() as u64;
@@ -117,12 +112,7 @@ impl<'b, R: Read> GgufCursor<'b, R> {
     pub(super) fn name(&mut self, limit: &'static str) -> Result<String> {
         const MAX_NAME_LEN: usize = 65535;
         let name = self.string()?;
-        cap(
-            limit,
-            name.len() as u64,
-            MAX_NAME_LEN as u64,
-            "bytes of a name",
-        )?;
+        cap(limit, name.len() as u64, MAX_NAME_LEN as u64, "bytes of a name")?;
         let text = std::str::from_utf8(name);
         text.map(str::to_owned).map_err(|_| {
             let shown = String::from_utf8_lossy(name).into_owned();

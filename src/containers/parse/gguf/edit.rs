@@ -165,10 +165,7 @@ pub(crate) fn resolve_edits(
             }
             None if was_set || existing(key).is_some() => drop(out.removed.insert(key.clone())),
             None => {
-                return Err(wrong(
-                    key,
-                    "it cannot be removed: the output has no such key",
-                ));
+                return Err(wrong(key, "it cannot be removed: the output has no such key"));
             }
         }
     }
@@ -245,9 +242,6 @@ fn typed(
             Some(_) => "the type that the key has",
             None => "the type that llama.cpp reads",
         };
-        wrong(
-            key,
-            &format!("{what}, {whose}; KEY:TYPE=VALUE gives it another"),
-        )
+        wrong(key, &format!("{what}, {whose}; KEY:TYPE=VALUE gives it another"))
     })
 }

@@ -79,10 +79,7 @@ pub(crate) fn read<R: Read>(
         cursor.pending = (tensors - i - 1) * least_tensor;
         let entry = read_tensor(&mut cursor)?;
         if names.insert(entry.name.clone(), ()).is_some() {
-            return Err(AnamnesisError::parse(format!(
-                "tensor `{}` is listed twice",
-                entry.name
-            )));
+            return Err(AnamnesisError::parse(format!("tensor `{}` is listed twice", entry.name)));
         }
         entries.push(entry);
     }
@@ -100,10 +97,7 @@ pub(crate) fn read<R: Read>(
                 "its offset {} is not a multiple of the alignment, {alignment}",
                 entry.offset
             );
-            return Err(AnamnesisError::parse(format!(
-                "tensor `{}`: {what}",
-                entry.name
-            )));
+            return Err(AnamnesisError::parse(format!("tensor `{}`: {what}", entry.name)));
         }
         entry.offset = entry
             .offset
@@ -121,9 +115,7 @@ pub(crate) fn read<R: Read>(
 }
 
 pub(crate) fn past_the_end(name: &str) -> AnamnesisError {
-    AnamnesisError::parse(format!(
-        "tensor `{name}`: its data lies past the end of the file"
-    ))
+    AnamnesisError::parse(format!("tensor `{name}`: its data lies past the end of the file"))
 }
 
 /// Reads magic, version, and the numbers of tensors and keys. Sets the cursor's encoding.
@@ -170,9 +162,7 @@ fn read_entry<R: Read>(cursor: &mut GgufCursor<'_, R>, metadata: &mut GgufMetada
     skip_value(cursor, type_id).map_err(named)?;
     let end = cursor.at;
     if !metadata.add(key.clone(), type_id, start, end) {
-        return Err(AnamnesisError::parse(format!(
-            "metadata `{key}` is listed twice"
-        )));
+        return Err(AnamnesisError::parse(format!("metadata `{key}` is listed twice")));
     }
     Ok(())
 }
@@ -195,12 +185,7 @@ fn unknown_type(type_id: u32) -> AnamnesisError {
 
 /// Passes over an array at nesting level `depth`. The level is bounded, and so is the recursion.
 fn skip_array<R: Read>(cursor: &mut GgufCursor<'_, R>, depth: usize) -> Result<()> {
-    cap(
-        "MAX_ARRAY_DEPTH",
-        depth as u64,
-        MAX_ARRAY_DEPTH as u64,
-        "levels of arrays",
-    )?;
+    cap("MAX_ARRAY_DEPTH", depth as u64, MAX_ARRAY_DEPTH as u64, "levels of arrays")?;
     let type_id = cursor.u32()?;
     let n = cursor.len()?;
     cap("MAX_ARRAY_LEN", n, MAX_ARRAY_LEN, "elements of an array")?;
@@ -232,13 +217,8 @@ fn read_tensor<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<GgufTensorEntr
     let name = cursor.name("MAX_TENSOR_NAME_LEN")?;
     let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}`: {what}"));
     let rank = cursor.u32()?;
-    cap(
-        "MAX_TENSOR_DIMS",
-        rank.into(),
-        MAX_TENSOR_DIMS.into(),
-        "dimensions",
-    )
-    .map_err(|error| error.about(format_args!("tensor `{name}`")))?;
+    cap("MAX_TENSOR_DIMS", rank.into(), MAX_TENSOR_DIMS.into(), "dimensions")
+        .map_err(|error| error.about(format_args!("tensor `{name}`")))?;
     let mut shape = Vec::with_capacity(rank as usize);
     for _ in 0..rank {
         let dim = cursor.len()?;
@@ -269,13 +249,7 @@ fn read_tensor<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<GgufTensorEntr
         }
         _ => return Err(overflows()),
     };
-    Ok(GgufTensorEntry {
-        name,
-        dtype,
-        shape,
-        offset,
-        len,
-    })
+    Ok(GgufTensorEntry { name, dtype, shape, offset, len })
 }
 
 /// The alignment that the metadata declares.
@@ -288,16 +262,13 @@ fn alignment(metadata: &GgufMetadata) -> Result<u32> {
         return Ok(DEFAULT_ALIGNMENT);
     };
     match value.as_u32() {
-        Some(alignment) if alignment.is_power_of_two() => cap(
-            "MAX_ALIGNMENT",
-            alignment.into(),
-            MAX_ALIGNMENT.into(),
-            "bytes of alignment",
-        )
-        .map(|()| alignment),
-        Some(alignment) => Err(AnamnesisError::parse(format!(
-            "the alignment {alignment} is not a power of two"
-        ))),
+        Some(alignment) if alignment.is_power_of_two() => {
+            cap("MAX_ALIGNMENT", alignment.into(), MAX_ALIGNMENT.into(), "bytes of alignment")
+                .map(|()| alignment)
+        }
+        Some(alignment) => {
+            Err(AnamnesisError::parse(format!("the alignment {alignment} is not a power of two")))
+        }
         None => Err(AnamnesisError::parse(format!(
             "general.alignment is a u32, not {}",
             value.type_name()

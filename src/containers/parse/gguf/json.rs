@@ -42,12 +42,7 @@ pub fn parse_gguf_metadata_json(text: &str) -> Result<Vec<(String, GgufMetadataV
     entries
         .0
         .into_iter()
-        .map(|(key, value)| {
-            Ok((
-                key.clone(),
-                from_json(&value, 1).map_err(|e| wrong(&key, &e))?,
-            ))
-        })
+        .map(|(key, value)| Ok((key.clone(), from_json(&value, 1).map_err(|e| wrong(&key, &e))?)))
         .collect()
 }
 
@@ -68,9 +63,7 @@ pub fn parse_gguf_kv_arg(text: &str) -> Result<(String, GgufMetadataValue)> {
         Some((key, value)) if !key.is_empty() => {
             Ok((key.to_owned(), GgufMetadataValue::String(value.to_owned())))
         }
-        _ => Err(AnamnesisError::parse(format!(
-            "`{text}`: metadata is given as KEY=VALUE"
-        ))),
+        _ => Err(AnamnesisError::parse(format!("`{text}`: metadata is given as KEY=VALUE"))),
     }
 }
 
@@ -355,9 +348,9 @@ mod tests {
             V::Array(Box::new(GgufMetadataArray::I8(vec![]))),
             V::Array(Box::new(GgufMetadataArray::U32(vec![1, 2]))),
             V::Array(Box::new(GgufMetadataArray::F32(vec![1.5, -0.0, f32::MAX]))),
-            V::Array(Box::new(GgufMetadataArray::Array(vec![
-                GgufMetadataArray::String(vec!["x".into()]),
-            ]))),
+            V::Array(Box::new(GgufMetadataArray::Array(vec![GgufMetadataArray::String(vec![
+                "x".into(),
+            ])]))),
         ];
         for value in values {
             assert_eq!(from_text(&text(&value)), value, "{}", text(&value));
@@ -373,10 +366,7 @@ mod tests {
             read(r#"{"a": [1, 5000000000]}"#).unwrap(),
             V::Array(Box::new(GgufMetadataArray::U64(vec![1, 5_000_000_000])))
         );
-        assert_eq!(
-            read(r#"{"a": {"type": "i8", "value": -3}}"#).unwrap(),
-            V::I8(-3)
-        );
+        assert_eq!(read(r#"{"a": {"type": "i8", "value": -3}}"#).unwrap(), V::I8(-3));
         for bad in [
             r#"{"a": null}"#,
             r#"{"a": []}"#,

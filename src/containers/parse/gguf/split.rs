@@ -30,30 +30,21 @@ pub(super) fn read_other_parts(
         return Ok(());
     };
     let number = |key: &str| unsigned(&gguf.metadata, key);
-    let (no, count) = (
-        number("split.no")?.unwrap_or(0),
-        number("split.count")?.unwrap_or(1),
-    );
+    let (no, count) = (number("split.no")?.unwrap_or(0), number("split.count")?.unwrap_or(1));
     let tensors = number("split.tensors.count")?;
     if count <= 1 {
         return Ok(());
     }
     cap("MAX_SPLIT_COUNT", count, MAX_PARTS, "files of a model")?;
     let Some(path) = path else {
-        let what = format!(
-            "this is part {} of {count}; open the first part as a file",
-            no + 1
-        );
+        let what = format!("this is part {} of {count}; open the first part as a file", no + 1);
         return Err(AnamnesisError::unsupported("split GGUF in memory", what));
     };
     let part = |no: u64| sibling(path, no, count);
     if no != 0 {
         let first = part(0).unwrap_or_default();
-        let what = format!(
-            "this is part {} of {count}; open the first, `{}`",
-            no + 1,
-            file_name(&first)
-        );
+        let what =
+            format!("this is part {} of {count}; open the first, `{}`", no + 1, file_name(&first));
         return Err(AnamnesisError::unsupported("a part of a split GGUF", what));
     }
     let big_endian = gguf.big_endian;
@@ -69,16 +60,10 @@ pub(super) fn read_other_parts(
         let index = contents.sources.len();
         let (header, more) = read_part(&source, index, budget)
             .map_err(|e| e.about(format_args!("`{}`", file_name(&path))))?;
-        let wrong = |what: String| {
-            Err(AnamnesisError::parse(format!(
-                "`{}`: {what}",
-                file_name(&path)
-            )))
-        };
-        let theirs = (
-            unsigned(&header.metadata, "split.no")?,
-            unsigned(&header.metadata, "split.count")?,
-        );
+        let wrong =
+            |what: String| Err(AnamnesisError::parse(format!("`{}`: {what}", file_name(&path))));
+        let theirs =
+            (unsigned(&header.metadata, "split.no")?, unsigned(&header.metadata, "split.count")?);
         if theirs != (Some(no), Some(count)) {
             let shown = |n: Option<u64>| n.map_or("?".to_owned(), |n| n.to_string());
             return wrong(format!(
@@ -112,10 +97,9 @@ fn check_names(contents: &ParsedModel) -> Result<()> {
     let mut names: Vec<&str> = contents.tensors.iter().map(|t| &*t.name).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(AnamnesisError::parse(format!(
-            "tensor `{}` is in two parts of the model",
-            pair[0]
-        ))),
+        Some(pair) => {
+            Err(AnamnesisError::parse(format!("tensor `{}` is in two parts of the model", pair[0])))
+        }
         None => Ok(()),
     }
 }
@@ -130,10 +114,7 @@ fn unsigned(metadata: &GgufMetadata, key: &str) -> Result<Option<u64>> {
     };
     let found = value.as_unsigned();
     found.map(Some).ok_or_else(|| {
-        AnamnesisError::parse(format!(
-            "metadata `{key}` is no number, but a {}",
-            value.type_name()
-        ))
+        AnamnesisError::parse(format!("metadata `{key}` is no number, but a {}", value.type_name()))
     })
 }
 

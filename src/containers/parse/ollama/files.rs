@@ -53,11 +53,7 @@ pub(super) fn take_files(
         }
         let path = find_blob(root, manifest, layer)?;
         let digest = layer.digest.trim_start_matches("sha256:");
-        files.push(FileBeside {
-            name: name.clone(),
-            path,
-            sha256: digest.to_owned(),
-        });
+        files.push(FileBeside { name: name.clone(), path, sha256: digest.to_owned() });
     }
     for name in &names {
         let below = format!("{name}/");
@@ -66,10 +62,8 @@ pub(super) fn take_files(
             .next()
             .is_some_and(|next| next.starts_with(&below))
         {
-            let what = format!(
-                "{}: `{name}` is a file and a directory of others",
-                manifest.display()
-            );
+            let what =
+                format!("{}: `{name}` is a file and a directory of others", manifest.display());
             return Err(AnamnesisError::parse(what));
         }
     }

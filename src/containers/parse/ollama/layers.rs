@@ -52,10 +52,7 @@ pub(in crate::containers::parse) fn read(
         .next()
         .is_some_and(|top| top.file_name() == Some("manifests".as_ref()));
     let root = parents.next().filter(|_| is_in_store).ok_or_else(outside)?;
-    let Layers {
-        weights,
-        mut others,
-    } = read_layers_of(path)?;
+    let Layers { weights, mut others } = read_layers_of(path)?;
     let layers = match weights {
         Weights::Tensors(layers) => layers,
         Weights::File(layer) => {

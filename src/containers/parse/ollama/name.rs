@@ -43,22 +43,13 @@ impl<'a> OllamaName<'a> {
         let model = parts.next().unwrap_or_default();
         let namespace = parts.next().unwrap_or("library");
         let host = parts.next().unwrap_or("registry.ollama.ai");
-        for (what, part) in [
-            ("host", host),
-            ("namespace", namespace),
-            ("model", model),
-            ("tag", tag),
-        ] {
-            flaw(what, part).map_or(Ok(()), |flaw| {
-                Err(fail(format!("the {what} `{part}` {flaw}")))
-            })?;
+        for (what, part) in
+            [("host", host), ("namespace", namespace), ("model", model), ("tag", tag)]
+        {
+            flaw(what, part)
+                .map_or(Ok(()), |flaw| Err(fail(format!("the {what} `{part}` {flaw}"))))?;
         }
-        Ok(Self {
-            host,
-            namespace,
-            model,
-            tag,
-        })
+        Ok(Self { host, namespace, model, tag })
     }
 }
 
@@ -95,26 +86,10 @@ mod tests {
     fn names() {
         for (spec, expected, stem) in [
             ("m:Latest", "registry.ollama.ai library m Latest", "m"),
-            (
-                "ollama:m:Latest",
-                "registry.ollama.ai library m Latest",
-                "m",
-            ),
-            (
-                "ollama:_n/m.1:t-2",
-                "registry.ollama.ai _n m.1 t-2",
-                "m.1-t-2",
-            ),
-            (
-                "ollama:hf.co/Org/Repo:Q4_K_M",
-                "hf.co Org Repo Q4_K_M",
-                "Repo-Q4_K_M",
-            ),
-            (
-                "ollama:http://localhost:5000/n/m",
-                "localhost:5000 n m latest",
-                "m",
-            ),
+            ("ollama:m:Latest", "registry.ollama.ai library m Latest", "m"),
+            ("ollama:_n/m.1:t-2", "registry.ollama.ai _n m.1 t-2", "m.1-t-2"),
+            ("ollama:hf.co/Org/Repo:Q4_K_M", "hf.co Org Repo Q4_K_M", "Repo-Q4_K_M"),
+            ("ollama:http://localhost:5000/n/m", "localhost:5000 n m latest", "m"),
             ("ollama:hf.co/../m", "", "model"),
         ] {
             let name =

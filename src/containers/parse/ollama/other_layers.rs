@@ -14,18 +14,9 @@ const IMAGE: &str = "application/vnd.ollama.image.";
 /// Kinds of layers that are files of the model, with what a note says of them. Templates,
 /// parameters and licences, which Ollama writes itself, are not among them.
 const KINDS: [(&str, &str); 4] = [
-    (
-        "json",
-        "settings and tokenizer are layers of their own, which are in no output",
-    ),
-    (
-        "adapter",
-        "it has adapters, which are not merged (`amn merge` merges them)",
-    ),
-    (
-        "projector",
-        "it has a projector in a file of its own, which is in no output",
-    ),
+    ("json", "settings and tokenizer are layers of their own, which are in no output"),
+    ("adapter", "it has adapters, which are not merged (`amn merge` merges them)"),
+    ("projector", "it has a projector in a file of its own, which is in no output"),
     ("draft", "it has a draft model, which is in no output"),
 ];
 

@@ -52,22 +52,14 @@ pub(in crate::containers::parse) fn read(
     path: &Path,
     budget: &Budget,
 ) -> Result<ParsedModel> {
-    let CheckpointIndex {
-        tensors,
-        files,
-        values,
-        header_size,
-    } = read_index(source, budget)?;
+    let CheckpointIndex { tensors, files, values, header_size } = read_index(source, budget)?;
     let pool = Arc::new(FilePool::default());
     let open = |(number, name): (usize, &String)| {
         Source::open_pooled(&pool, number, &path.with_file_name(name))
     };
     let opened: Vec<Source> = files.iter().enumerate().map(open).collect::<Result<_>>()?;
     check_places(&tensors, &files, &opened)?;
-    let (count, bytes) = (
-        tensors.len() as u64,
-        opened.iter().filter_map(Source::len).sum(),
-    );
+    let (count, bytes) = (tensors.len() as u64, opened.iter().filter_map(Source::len).sum());
     let pieces = tensors
         .iter()
         .map(|tensor| tensor.pieces.len() as u64)
@@ -76,11 +68,7 @@ pub(in crate::containers::parse) fn read(
     budget.tables(count, pieces, bytes)?;
     let mut model = ParsedModel::new(Container::Pth, header_size);
     model.sources = opened.iter().map(Source::share).collect();
-    let mut assembly = Assembly {
-        files: opened.into(),
-        budget,
-        places: vec![],
-    };
+    let mut assembly = Assembly { files: opened.into(), budget, places: vec![] };
     for tensor in &tensors {
         let added = assembly.add(tensor, &mut model);
         added.map_err(|error| of_tensor(error, &tensor.name))?;
@@ -145,12 +133,7 @@ struct Assembly<'a> {
 impl Assembly<'_> {
     /// Adds a tensor to the model, or to what it cannot hold.
     fn add(&mut self, tensor: &LogicalTensor, model: &mut ParsedModel) -> Result<()> {
-        let LogicalTensor {
-            name,
-            dtype,
-            size,
-            pieces,
-        } = tensor;
+        let LogicalTensor { name, dtype, size, pieces } = tensor;
         let mut skip = |what: &str| {
             let (name, what) = (name.clone(), what.to_owned());
             model.skipped.push(Skipped { name, what });

@@ -165,31 +165,16 @@ const UTILS: &[(&str, Global)] = &[
     ("_rebuild_tensor_v3", Global::RebuildTensorUntyped),
     ("_rebuild_parameter", Global::FirstArgument),
     ("_rebuild_parameter_with_state", Global::FirstArgument),
-    (
-        "_rebuild_qtensor",
-        Global::Refused("quantized tensor (torch.quantize_per_tensor)"),
-    ),
+    ("_rebuild_qtensor", Global::Refused("quantized tensor (torch.quantize_per_tensor)")),
     ("_rebuild_sparse_tensor", Global::Refused("sparse tensor")),
-    (
-        "_rebuild_sparse_csr_tensor",
-        Global::Refused("sparse tensor"),
-    ),
-    (
-        "_rebuild_meta_tensor_no_storage",
-        Global::Refused("meta tensor, which has no data"),
-    ),
-    (
-        "_rebuild_wrapper_subclass",
-        Global::Refused("tensor subclass"),
-    ),
+    ("_rebuild_sparse_csr_tensor", Global::Refused("sparse tensor")),
+    ("_rebuild_meta_tensor_no_storage", Global::Refused("meta tensor, which has no data")),
+    ("_rebuild_wrapper_subclass", Global::Refused("tensor subclass")),
     (
         "_rebuild_device_tensor_from_numpy",
         Global::Refused("tensor of another device, stored as a NumPy array"),
     ),
-    (
-        "_rebuild_device_tensor_from_cpu_tensor",
-        Global::FirstArgument,
-    ),
+    ("_rebuild_device_tensor_from_cpu_tensor", Global::FirstArgument),
 ];
 
 /// All other allowed globals: module, name.
@@ -206,11 +191,7 @@ const OTHERS: &[(&str, &str, Global)] = &[
     ("torch", "device", Global::Opaque),
     ("torch", "Tensor", Global::FirstArgument),
     ("torch.nn.parameter", "Parameter", Global::FirstArgument),
-    (
-        "torch._tensor",
-        "_rebuild_from_type_v2",
-        Global::RebuildFromType,
-    ),
+    ("torch._tensor", "_rebuild_from_type_v2", Global::RebuildFromType),
     ("torch", "per_tensor_affine", Global::Opaque),
     ("torch", "per_channel_affine", Global::Opaque),
     ("torch", "per_channel_affine_float_qparams", Global::Opaque),
@@ -413,16 +394,13 @@ pub(super) fn view_of_state(
     };
     let class = id.and_then(|id| id.get(1)).map(|&id| values.node(id));
     match class {
-        Some(Node::Global(Global::Storage(None))) => Ok(TensorView {
-            dtype: Some(Some(dtype)),
-            ..view
-        }),
+        Some(Node::Global(Global::Storage(None))) => {
+            Ok(TensorView { dtype: Some(Some(dtype)), ..view })
+        }
         Some(Node::Global(Global::Storage(Some(element)))) if element.dtype == Some(dtype) => {
             Ok(view)
         }
-        _ => Err(wrong(&format!(
-            "a tensor of {dtype} whose storage is not of that type"
-        ))),
+        _ => Err(wrong(&format!("a tensor of {dtype} whose storage is not of that type"))),
     }
 }
 
@@ -440,24 +418,13 @@ fn view(
     if !matches!(values.node(storage), Node::Persistent(_)) {
         return Err(wrong("a tensor whose storage is none"));
     }
-    let (offset, shape, strides) = (
-        values.size(offset),
-        values.sizes(shape),
-        values.sizes(strides),
-    );
+    let (offset, shape, strides) =
+        (values.size(offset), values.sizes(shape), values.sizes(strides));
     let (Some(offset), Some(shape), Some(strides)) = (offset, shape, strides) else {
-        return Err(wrong(
-            "a tensor whose offset, shape or strides are no sizes",
-        ));
+        return Err(wrong("a tensor whose offset, shape or strides are no sizes"));
     };
     if shape.len() != strides.len() || shape.len() > 64 {
         return Err(wrong("a tensor whose shape and strides do not go together"));
     }
-    Ok(TensorView {
-        storage,
-        dtype,
-        offset,
-        shape,
-        strides,
-    })
+    Ok(TensorView { storage, dtype, offset, shape, strides })
 }

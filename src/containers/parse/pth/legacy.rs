@@ -49,10 +49,8 @@ fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
         // An integer can be written with many opcodes, or be computed, and torch compares its
         // value. So anything that may be the magic number counts as such here, and the four pickles
         // behind it are run, too.
-        let number = matches!(
-            machine.values.node(first),
-            Node::Int(_) | Node::BigInt(_) | Node::Opaque
-        );
+        let number =
+            matches!(machine.values.node(first), Node::Int(_) | Node::BigInt(_) | Node::Opaque);
         for _ in 0..if number { 4 } else { 0 } {
             if machine.input.position() < machine.input.file_len {
                 machine.run()?;
@@ -89,10 +87,7 @@ fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
     let places = read_storages(keys, machine, &mut read)?;
     let place = |storage: &Storage, _: &mut ParsedModel| {
         let what = || {
-            AnamnesisError::parse(format!(
-                "its storage `{}` is not in the file",
-                storage.key.text
-            ))
+            AnamnesisError::parse(format!("its storage `{}` is not in the file", storage.key.text))
         };
         places.get(&storage.key.number).copied().ok_or_else(what)
     };
@@ -134,22 +129,11 @@ fn read_storages(
             .checked_mul(size)
             .filter(|len| offset.checked_add(*len).is_some_and(|end| end <= file_len));
         let len = len.ok_or_else(|| {
-            wrong(&format!(
-                "storage `{}` of {elements} elements is truncated",
-                key.text
-            ))
+            wrong(&format!("storage `{}` of {elements} elements is truncated", key.text))
         })?;
         machine.input.skip(len);
         if places
-            .insert(
-                key.number,
-                StoragePlace {
-                    source: 0,
-                    offset,
-                    len,
-                    crc: None,
-                },
-            )
+            .insert(key.number, StoragePlace { source: 0, offset, len, crc: None })
             .is_some()
         {
             return Err(wrong("a storage is there twice"));

@@ -67,10 +67,7 @@ impl PickleMachine<'_> {
             _ => {
                 // The length of its argument is unknown, so the next opcode cannot be found.
                 self.input.is_lost = true;
-                return Err(wrong(&format!(
-                    "opcode {opcode:#04x} at {}",
-                    self.input.at - 1
-                )));
+                return Err(wrong(&format!("opcode {opcode:#04x} at {}", self.input.at - 1)));
             }
         };
         self.push(node)
@@ -318,15 +315,9 @@ mod tests {
         for none in ["", "_1", "1_", "1__0", "0x1", "1 0", "a"] {
             assert_eq!(number(none), None, "{none}");
         }
-        assert_eq!(
-            unescaped(b"po\\x73\\151x\\q\\\\").as_deref(),
-            Some(&b"posix\\q\\"[..])
-        );
+        assert_eq!(unescaped(b"po\\x73\\151x\\q\\\\").as_deref(), Some(&b"posix\\q\\"[..]));
         assert_eq!(unescaped(b"\\x7"), None);
-        assert_eq!(
-            raw_unescaped(b"\\u006fs\xe9\\\\u0061").as_deref(),
-            Some("os\u{e9}\\\\u0061")
-        );
+        assert_eq!(raw_unescaped(b"\\u006fs\xe9\\\\u0061").as_deref(), Some("os\u{e9}\\\\u0061"));
         assert_eq!(raw_unescaped(b"\\ud800"), None);
         assert!(is_decimal(b"0") && is_decimal(b"10") && !is_decimal(b"010") && !is_decimal(b""));
     }

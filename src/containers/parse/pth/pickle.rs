@@ -367,10 +367,7 @@ impl<'a> PickleMachine<'a> {
         // opcode.
         if self.marks.len() == MAX_MARKS && !self.lenient {
             let message = format!("a pickle with more than {MAX_MARKS} open marks");
-            return Err(AnamnesisError::LimitExceeded {
-                limit: "MAX_PICKLE_MARK_DEPTH",
-                message,
-            });
+            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_MARK_DEPTH", message });
         }
         self.marks.push(self.stack.len());
         Ok(())

@@ -54,11 +54,7 @@ const RECORDS: &[(&str, &str, Record)] = &[
     (METADATA, "_MEM_FORMAT_ENCODING", Record::MemoryFormat),
     (SHARDED_TENSOR, "TensorProperties", Record::Properties),
     (SHARDED_TENSOR, "MEM_FORMAT_ENCODING", Record::MemoryFormat),
-    (
-        "torch.distributed.checkpoint.filesystem",
-        "_StorageInfo",
-        Record::Place,
-    ),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo", Record::Place),
 ];
 
 /// Most fields of an object. A state can be shared by many objects, each of which looks through it.
@@ -93,9 +89,7 @@ impl PickleMachine<'_> {
         let fields = match self.values.node(self.state(id, record)?) {
             Node::Dict(fields) if fields.len() <= MAX_FIELDS => fields,
             _ => {
-                return Err(wrong(&format!(
-                    "expected the fields of a {record:?} object"
-                )));
+                return Err(wrong(&format!("expected the fields of a {record:?} object")));
             }
         };
         let is_named = |key: NodeId| match self.values.node(key) {

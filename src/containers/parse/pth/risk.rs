@@ -114,12 +114,7 @@ mod tests {
         let risk = |module: &str, name: &str| {
             let (module, name) = (module.to_owned(), name.to_owned());
             let allowed = false;
-            PickleGlobal {
-                module,
-                name,
-                allowed,
-            }
-            .risk()
+            PickleGlobal { module, name, allowed }.risk()
         };
         for (module, name) in [
             ("os", "system"),
@@ -154,11 +149,7 @@ mod tests {
             ("osmium", "x"),
             ("evaluate", "evaluation"),
         ] {
-            assert_eq!(
-                risk(module, name),
-                PickleRisk::Suspicious,
-                "{module}.{name}"
-            );
+            assert_eq!(risk(module, name), PickleRisk::Suspicious, "{module}.{name}");
         }
         for (module, name) in [
             ("collections", "OrderedDict"),

@@ -59,10 +59,7 @@ impl StorageKeys {
             _ => return Ok(None),
         };
         let next = self.numbers.len();
-        let key = StorageKey {
-            number: *self.numbers.entry(text.clone()).or_insert(next),
-            text,
-        };
+        let key = StorageKey { number: *self.numbers.entry(text.clone()).or_insert(next), text };
         self.by_id.insert(id, key.clone());
         Ok(Some(key))
     }
@@ -114,16 +111,9 @@ impl Storage {
             Some(_) => return Err(wrong()),
             None => 0,
         };
-        let (key, len) = (
-            keys.intern(key, machine)?.ok_or_else(wrong)?,
-            values.size(len).ok_or_else(wrong)?,
-        );
-        Ok(Self {
-            key,
-            element,
-            len,
-            offset,
-        })
+        let (key, len) =
+            (keys.intern(key, machine)?.ok_or_else(wrong)?, values.size(len).ok_or_else(wrong)?);
+        Ok(Self { key, element, len, offset })
     }
 
     /// Checks that the container has exactly as many bytes as the pickle says. torch refuses any

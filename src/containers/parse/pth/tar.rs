@@ -81,12 +81,8 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
         );
         return Err(AnamnesisError::unsupported("tar archive", advice));
     }
-    let mut reader = TarReader {
-        lenient: false,
-        keys: StorageKeys::default(),
-        named: &mut Vec::new(),
-        budget,
-    };
+    let mut reader =
+        TarReader { lenient: false, keys: StorageKeys::default(), named: &mut Vec::new(), budget };
     let storages = reader.read_storages(file, part(&files, "storages")?)?;
     let tensors = reader.read_tensors(file, part(&files, "tensors")?, &storages)?;
     let (start, len) = part(&files, "pickle")?;
@@ -101,10 +97,9 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
         let info = tensors.get(&key.number).and_then(Option::as_ref);
         let info =
             info.ok_or_else(|| wrong(&format!("tensor `{name}` is not among its tensors")))?;
-        contents.tensors.push(TensorInfo {
-            name: name.into(),
-            ..info.clone()
-        });
+        contents
+            .tensors
+            .push(TensorInfo { name: name.into(), ..info.clone() });
     }
     drop(machine);
     check_ratio(&contents, storages.values().map(|stored| &stored.place))?;
@@ -120,12 +115,7 @@ pub(super) fn collect_globals(
     budget: &Budget,
 ) -> Result<()> {
     let files = list_files(file)?;
-    let mut reader = TarReader {
-        lenient: true,
-        keys: StorageKeys::default(),
-        named,
-        budget,
-    };
+    let mut reader = TarReader { lenient: true, keys: StorageKeys::default(), named, budget };
     let storages = part(&files, "storages").and_then(|part| reader.read_storages(file, part));
     let none = HashMap::new();
     let tensors = part(&files, "tensors").and_then(|part| {
@@ -243,10 +233,8 @@ impl TarReader<'_> {
             &mut HashMap<usize, T>,
         ) -> Result<()>,
     ) -> Result<HashMap<usize, T>> {
-        let mut machine = PickleMachine::new(
-            PickleInput::new(file, start, len, self.budget),
-            self.lenient,
-        );
+        let mut machine =
+            PickleMachine::new(PickleInput::new(file, start, len, self.budget), self.lenient);
         let mut all = HashMap::new();
         self.keys.forget_values();
         let go = || {
@@ -285,9 +273,8 @@ impl TarReader<'_> {
             else {
                 return Err(wrong("a storage that is none"));
             };
-            let &Node::Global(Global::Storage(Some(StorageElement {
-                dtype: Some(dtype), ..
-            }))) = machine.values.node(class)
+            let &Node::Global(Global::Storage(Some(StorageElement { dtype: Some(dtype), .. }))) =
+                machine.values.node(class)
             else {
                 return Err(wrong("a storage of a type that is not read"));
             };
@@ -296,25 +283,13 @@ impl TarReader<'_> {
             let offset = machine.input.position();
             let len = elements.checked_mul(dtype.bits() as u64 / 8);
             let len = len.filter(|len| offset.checked_add(*len).is_some_and(|stop| stop <= end));
-            let what = || {
-                wrong(&format!(
-                    "storage `{}` of {elements} elements is truncated",
-                    key.text
-                ))
-            };
+            let what =
+                || wrong(&format!("storage `{}` of {elements} elements is truncated", key.text));
             let len = len.ok_or_else(what)?;
             machine.input.skip(len);
             Ok((
                 key,
-                TarStorage {
-                    dtype,
-                    place: StoragePlace {
-                        source: 0,
-                        offset,
-                        len,
-                        crc: None,
-                    },
-                },
+                TarStorage { dtype, place: StoragePlace { source: 0, offset, len, crc: None } },
             ))
         };
         self.read_items(file, part, read, read_views)
@@ -355,13 +330,7 @@ impl TarReader<'_> {
             let stored = storages
                 .get(&storage.number)
                 .ok_or_else(|| wrong("a tensor whose storage is missing"))?;
-            let view = TensorView {
-                storage: 0,
-                dtype: None,
-                offset,
-                shape,
-                strides,
-            };
+            let view = TensorView { storage: 0, dtype: None, offset, shape, strides };
             let tensor = tensor_of(&key.text, stored.dtype, &view, 0, stored.place, false)?;
             Ok((key, Some(tensor)))
         };
@@ -393,10 +362,7 @@ fn read_views(
         let (Some((offset, len)), Some(&TarStorage { dtype, place })) =
             (sizes, storages.get(&root.number))
         else {
-            return Err(wrong(&format!(
-                "view `{}` of a storage that is missing",
-                key.text
-            )));
+            return Err(wrong(&format!("view `{}` of a storage that is missing", key.text)));
         };
         let size = dtype.bits() / 8;
         let bytes = offset
@@ -406,11 +372,7 @@ fn read_views(
         let inside = |&(o, l): &(u64, u64)| o.checked_add(l).is_some_and(|end| end <= place.len);
         let what = || wrong(&format!("view `{}` leads out of its storage", key.text));
         let (start, len) = bytes.filter(inside).ok_or_else(what)?;
-        let place = StoragePlace {
-            offset: place.offset + start,
-            len,
-            ..place
-        };
+        let place = StoragePlace { offset: place.offset + start, len, ..place };
         if storages
             .insert(key.number, TarStorage { dtype, place })
             .is_some()

@@ -109,17 +109,12 @@ fn walk_all(
         }
         if depth > MAX_DEPTH {
             let message = format!("containers nested in more than {MAX_DEPTH} levels");
-            return Err(AnamnesisError::LimitExceeded {
-                limit: "MAX_PICKLE_VM_DEPTH",
-                message,
-            });
+            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_VM_DEPTH", message });
         }
         let below = walk.visit(place)?;
         walk.steps = walk.steps.saturating_sub(1);
         if walk.steps == 0 {
-            return Err(beyond_working_set(
-                "values that refer to each other too often",
-            ));
+            return Err(beyond_working_set("values that refer to each other too often"));
         }
         // Reversed, because the last one is popped first.
         let below = below.into_iter().rev();
@@ -135,10 +130,7 @@ fn walk_all(
 }
 
 fn beyond_working_set(what: &str) -> AnamnesisError {
-    AnamnesisError::LimitExceeded {
-        limit: "MAX_PICKLE_WORKING_SET",
-        message: what.to_owned(),
-    }
+    AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_WORKING_SET", message: what.to_owned() }
 }
 
 /// The state of a walk.
@@ -183,13 +175,7 @@ impl TensorWalk<'_, '_> {
             Node::NewTensor(_) => Err(unread.unwrap_or(NO_DATA)),
             Node::Refused(what) => Err(unread.unwrap_or(Unread::Refused(what))),
             &Node::Persistent(storage) if self.persistent => unread.map_or(
-                Ok(TensorView {
-                    storage,
-                    dtype: None,
-                    offset: 0,
-                    shape: vec![],
-                    strides: vec![],
-                }),
+                Ok(TensorView { storage, dtype: None, offset: 0, shape: vec![], strides: vec![] }),
                 Err,
             ),
             Node::Persistent(_) => Err(STORAGE),
@@ -231,10 +217,8 @@ impl TensorWalk<'_, '_> {
             // In Python the last value of a repeated key counts, in other readers the first; no
             // writer repeats one. The type is part of the key: 1 and "1" are two keys, although
             // their names are equal.
-            let typed_key = (
-                std::mem::discriminant(machine.values.node(key)),
-                key_name(key, machine, 0)?,
-            );
+            let typed_key =
+                (std::mem::discriminant(machine.values.node(key)), key_name(key, machine, 0)?);
             let name = join(name, &typed_key.1);
             self.charge(name.len() + typed_key.1.len())?;
             if let Some((_, key)) = seen.replace(typed_key) {
@@ -294,9 +278,7 @@ impl TensorWalk<'_, '_> {
         let of_file = input.file_len.saturating_mul(4);
         match self.charged <= FREE_NAME_BYTES.saturating_add(of_file) {
             true => Ok(()),
-            false => Err(beyond_working_set(
-                "tensors and names that take far more than the file",
-            )),
+            false => Err(beyond_working_set("tensors and names that take far more than the file")),
         }
     }
 }
@@ -373,21 +355,15 @@ pub(super) fn add(
             .or(storage.element.map(|element| element.dtype))
             .flatten();
         let Some(dtype) = dtype else {
-            contents.skipped.push(Skipped {
-                name,
-                what: "tensor of a dtype that is not read".to_owned(),
-            });
+            contents
+                .skipped
+                .push(Skipped { name, what: "tensor of a dtype that is not read".to_owned() });
             continue;
         };
         *users.entry(storage.key.number).or_default() += 1;
-        contents.tensors.push(tensor_of(
-            &name,
-            dtype,
-            &view,
-            storage.offset,
-            at,
-            big_endian,
-        )?);
+        contents
+            .tensors
+            .push(tensor_of(&name, dtype, &view, storage.offset, at, big_endian)?);
     }
     check_ratio(contents, places.values())?;
     let opaque = machine

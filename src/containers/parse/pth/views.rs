@@ -89,12 +89,7 @@ pub(super) fn tensor_of(
         strides: (!is_row_major).then(|| Box::new(strides.as_slice().into())),
         big_endian: big_endian && dtype.bits() > 8,
         check: place.crc.map(|crc| {
-            Box::new(Check {
-                crc,
-                start: place.offset,
-                len: place.len,
-                before: (0, 0),
-            })
+            Box::new(Check { crc, start: place.offset, len: place.len, before: (0, 0) })
         }),
     })
 }
@@ -115,10 +110,7 @@ pub(super) fn check_ratio<'a>(
         .fold(0u64, |n, t| n.saturating_add(t.len));
     if wanted > stored.saturating_mul(MAX_RATIO).saturating_add(FREE_BYTES) {
         let message = format!("tensors of {wanted} bytes in all, made of {stored} stored ones");
-        return Err(AnamnesisError::LimitExceeded {
-            limit: "PTH_MAX_MATERIALISE_RATIO",
-            message,
-        });
+        return Err(AnamnesisError::LimitExceeded { limit: "PTH_MAX_MATERIALISE_RATIO", message });
     }
     Ok(())
 }

@@ -55,11 +55,7 @@ pub(in crate::containers::parse) fn read(
     let mut opened = vec![source.share()];
     let mut open = |name: &str| -> Result<usize> {
         // Number 0 is that of the file that the caller has opened, in a pool of its own.
-        opened.push(Source::open_pooled(
-            &pool,
-            opened.len(),
-            &path.with_file_name(name),
-        )?);
+        opened.push(Source::open_pooled(&pool, opened.len(), &path.with_file_name(name))?);
         Ok(opened.len() - 1)
     };
     let optimizers: Vec<usize> = files
@@ -92,11 +88,7 @@ pub(in crate::containers::parse) fn read(
         parts.push(part.map_err(|e| e.about(format_args!("`{name}`")))?);
     }
     let stage = files.require_complete(&parts)?;
-    let ranks = Ranks {
-        parts: &parts,
-        names: &files.optimizers,
-        opened: &opened,
-    };
+    let ranks = Ranks { parts: &parts, names: &files.optimizers, opened: &opened };
     let joined = join(stage, (&state, &others_fragments), &ranks, budget)?;
     let only_in_module = note_on_module(&state.module.parameters);
     let mut model = assemble(joined, state, &opened, budget)?;
@@ -201,10 +193,7 @@ fn assemble(
             return Err(AnamnesisError::parse(what));
         };
         let same = model.tensors[at].clone();
-        model.tensors.push(TensorInfo {
-            name: name.into(),
-            ..same
-        });
+        model.tensors.push(TensorInfo { name: name.into(), ..same });
     }
     let mut seen = HashSet::new();
     if let Some(twice) = model.tensors.iter().find(|t| !seen.insert(&*t.name)) {
@@ -220,13 +209,7 @@ fn tensor_of(
     files: &Arc<[Source]>,
     sources: &mut Vec<Source>,
 ) -> Result<TensorInfo> {
-    let Joined {
-        name,
-        dtype,
-        shape,
-        len,
-        mut pieces,
-    } = joined;
+    let Joined { name, dtype, shape, len, mut pieces } = joined;
     let (source, offset, check) = match pieces.as_mut_slice() {
         [] => (0, 0, None),
         [only] => (only.piece.source, only.piece.offset, only.check.take()),

@@ -71,10 +71,8 @@ pub(super) fn find_end(file: &mut dyn ReadAt, tail: &[u8], tail_start: u64) -> R
     }
     let record = &tail[at..at + 22];
     // 0xffff in both disk numbers says that the 64-bit record has them.
-    if !matches!(
-        (u16_at(record, 4), u16_at(record, 6)),
-        (0, 0) | (0xffff, 0xffff)
-    ) || u16_at(record, 8) != u16_at(record, 10)
+    if !matches!((u16_at(record, 4), u16_at(record, 6)), (0, 0) | (0xffff, 0xffff))
+        || u16_at(record, 8) != u16_at(record, 10)
     {
         return Err(broken("it is in several parts"));
     }
@@ -213,12 +211,7 @@ fn parse_member(
     [name_len, extra_len, _]: [usize; 3],
     archive: &mut Vec<u8>,
 ) -> Result<ZipMember> {
-    cap(
-        "ZIP_MAX_NAME_LEN",
-        name_len as u64,
-        MAX_NAME_LEN as u64,
-        "bytes of a ZIP member's name",
-    )?;
+    cap("ZIP_MAX_NAME_LEN", name_len as u64, MAX_NAME_LEN as u64, "bytes of a ZIP member's name")?;
     let (name, extra) = entry[46..].split_at(name_len);
     let name = std::str::from_utf8(name).map_err(|_| broken("a member's name is not UTF-8"))?;
     let wrong = |what: &dyn Display| Err(broken(format!("`{name}`: {what}")));
@@ -227,9 +220,7 @@ fn parse_member(
     archive.extend_from_slice(b"PK\x05\x06\0\0\0\0\x01\0\x01\0");
     archive.extend_from_slice(&(entry.len() as u32).to_le_bytes());
     archive.extend_from_slice(&[0; 6]);
-    let config = Config {
-        archive_offset: ArchiveOffset::Known(0),
-    };
+    let config = Config { archive_offset: ArchiveOffset::Known(0) };
     let parsed = match zip::ZipArchive::with_config(config, Cursor::new(archive.as_slice())) {
         Ok(archive) => archive.metadata(),
         Err(error) => return wrong(&error),
@@ -238,11 +229,8 @@ fn parse_member(
         Ok(entry) => entry,
         Err(error) => return wrong(&error),
     };
-    let (len, stored_len, header) = (
-        parsed.size(),
-        parsed.compressed_size(),
-        parsed.header_start(),
-    );
+    let (len, stored_len, header) =
+        (parsed.size(), parsed.compressed_size(), parsed.header_start());
     // A size of all ones is in the 64-bit field, of which the crate lets none and several pass.
     let is_missing =
         [len, stored_len, header].contains(&0xffff_ffff) && !parsed.get_metadata().large_file;

@@ -61,9 +61,7 @@ pub(super) fn note(
         0 => String::new(),
         n => format!(" (and {n} more)"),
     };
-    Ok(Some(format!(
-        "llama.cpp does not load the output: {first}{more}"
-    )))
+    Ok(Some(format!("llama.cpp does not load the output: {first}{more}")))
 }
 
 fn problems_of(keys: &OutputKeys<'_>, entries: &[OutputEntry<'_>]) -> Vec<GraphProblem> {

@@ -20,11 +20,7 @@ pub(super) struct OutputKeys<'a> {
 
 impl<'a> OutputKeys<'a> {
     pub(super) fn new(made: Vec<(String, GgufMetadataValue)>) -> Self {
-        Self {
-            source: None,
-            left_out: HashSet::new(),
-            made,
-        }
+        Self { source: None, left_out: HashSet::new(), made }
     }
 
     /// Adds the metadata of `model`, if it is GGUF, without the keys that `leave_out` selects.

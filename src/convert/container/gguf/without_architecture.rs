@@ -33,10 +33,7 @@ static PARTS: &[PartOfModel] = &[
         title: "Mistral's or Meta's own layout as a GGUF file",
         file: "params.json",
         is_name: |name| {
-            contains_any(
-                name,
-                &[".attention.wq.", ".attention.wq_a.", "tok_embeddings."],
-            )
+            contains_any(name, &[".attention.wq.", ".attention.wq_a.", "tok_embeddings."])
         },
         takes_both: true,
         way_out: "give the directory of the same model as transformers has it, with config.json, or use llama.cpp's convert_hf_to_gguf.py with --mistral-format",

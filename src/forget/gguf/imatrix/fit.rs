@@ -54,10 +54,7 @@ impl Imatrix {
         let unused = self.names().filter(|name| !used.contains(*name)).min();
         let entries = unused.map(|example| {
             let count = self.entries.len() - used.len();
-            format!(
-                "{count} of {} entries fit no tensor, e.g. `{example}`",
-                self.entries.len()
-            )
+            format!("{count} of {} entries fit no tensor, e.g. `{example}`", self.entries.len())
         });
         let tensors = lacking.first().map(|example| {
             let count = lacking.len();

@@ -29,11 +29,7 @@ fn values_are_those_of_llama_cpp() {
         serde_json::from_str(include_str!("../../../../tests/data/imatrix/expected.json")).unwrap();
     for (file, expected) in expected.as_object().unwrap() {
         let matrix = Imatrix::open(&data().join(file)).unwrap();
-        assert_eq!(
-            matrix.chunks,
-            expected["chunks"].as_i64().unwrap(),
-            "{file}"
-        );
+        assert_eq!(matrix.chunks, expected["chunks"].as_i64().unwrap(), "{file}");
         let datasets: Vec<&str> = expected["datasets"]
             .as_array()
             .unwrap()
@@ -59,10 +55,7 @@ fn sizes_are_checked_against_tensors() {
         matrix.of_tensor("blk.0.attn_q.weight", &[100, 32]).unwrap(),
         matrix.get("blk.0.attn_q.weight")
     );
-    assert_eq!(
-        matrix.of_tensor("blk.1.attn_q.weight", &[100, 32]).unwrap(),
-        None
-    );
+    assert_eq!(matrix.of_tensor("blk.1.attn_q.weight", &[100, 32]).unwrap(), None);
     let error = matrix
         .of_tensor("blk.0.attn_q.weight", &[100, 64])
         .unwrap_err()
@@ -115,10 +108,7 @@ fn sizes_are_checked_against_tensors() {
             .unwrap()
             .is_some()
     );
-    assert_eq!(
-        matrix.of_tensor("token_embd.weight", &[100, 16]).unwrap(),
-        None
-    );
+    assert_eq!(matrix.of_tensor("token_embd.weight", &[100, 16]).unwrap(), None);
     assert_eq!(
         matrix
             .of_tensor("model.embed_tokens.weight", &[100, 16])
@@ -202,10 +192,7 @@ fn hostile_files_of_the_older_format() {
 fn gguf(tensors: &[(&str, &[usize], Dtype, &[u8])], without: &str) -> Vec<u8> {
     let datasets = GgufMetadataArray::String(vec!["test".into()]);
     let entries = [
-        (
-            "imatrix.datasets",
-            GgufMetadataValue::Array(Box::new(datasets)),
-        ),
+        ("imatrix.datasets", GgufMetadataValue::Array(Box::new(datasets))),
         ("imatrix.chunk_count", GgufMetadataValue::U32(1)),
         ("imatrix.chunk_size", GgufMetadataValue::U32(512)),
     ];
@@ -215,12 +202,7 @@ fn gguf(tensors: &[(&str, &[usize], Dtype, &[u8])], without: &str) -> Vec<u8> {
         .map(|(key, value)| (key.to_owned(), value));
     let tensors: Vec<GgufWriteTensor<'_>> = tensors
         .iter()
-        .map(|&(name, shape, dtype, data)| GgufWriteTensor {
-            name,
-            shape,
-            dtype,
-            data,
-        })
+        .map(|&(name, shape, dtype, data)| GgufWriteTensor { name, shape, dtype, data })
         .collect();
     let mut file = std::io::Cursor::new(Vec::new());
     crate::write_gguf_to_writer(&mut file, &tensors, &entries.collect::<HashMap<_, _>>()).unwrap();
@@ -236,19 +218,10 @@ fn hostile_files_of_the_newer_format() {
             .collect::<Vec<u8>>()
     };
     let (sums, one, nan) = (floats(&[1.0; 6]), floats(&[4.0]), floats(&[f32::NAN]));
-    let good: [(&str, &[usize], Dtype, &[u8]); 2] = [
-        ("a.in_sum2", &[6], Dtype::F32, &sums),
-        ("a.counts", &[1], Dtype::F32, &one),
-    ];
-    assert_eq!(
-        open(&gguf(&good, "")).unwrap().get("a"),
-        Some(&[0.25; 6][..])
-    );
-    for key in [
-        "imatrix.datasets",
-        "imatrix.chunk_count",
-        "imatrix.chunk_size",
-    ] {
+    let good: [(&str, &[usize], Dtype, &[u8]); 2] =
+        [("a.in_sum2", &[6], Dtype::F32, &sums), ("a.counts", &[1], Dtype::F32, &one)];
+    assert_eq!(open(&gguf(&good, "")).unwrap().get("a"), Some(&[0.25; 6][..]));
+    for key in ["imatrix.datasets", "imatrix.chunk_count", "imatrix.chunk_size"] {
         assert!(message(&gguf(&good, key)).contains(key));
     }
     assert!(message(&gguf(&[], "")).contains("without entries"));

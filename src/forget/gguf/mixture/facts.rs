@@ -44,10 +44,8 @@ impl ModelFacts {
                 .and_then(first)
         };
         let number = |key: &str| get(key).unwrap_or(0);
-        let (heads, nextn_layers) = (
-            number("attention.head_count"),
-            number("nextn_predict_layers"),
-        );
+        let (heads, nextn_layers) =
+            (number("attention.head_count"), number("nextn_predict_layers"));
         let layers = match architecture.as_str() {
             // Nanbeige runs through its layers several times, and llama.cpp counts each pass.
             "nanbeige" => {
@@ -58,20 +56,10 @@ impl ModelFacts {
             _ => number("block_count"),
         };
         // Optional in llama.cpp (`load_hparams`), with the number of heads as the default.
-        let (experts, kv_heads) = (
-            number("expert_count"),
-            get("attention.head_count_kv").unwrap_or(heads),
-        );
+        let (experts, kv_heads) =
+            (number("expert_count"), get("attention.head_count_kv").unwrap_or(heads));
         let is_from_gguf = get("block_count").is_some();
-        Self {
-            layers,
-            nextn_layers,
-            experts,
-            heads,
-            kv_heads,
-            architecture,
-            is_from_gguf,
-        }
+        Self { layers, nextn_layers, experts, heads, kv_heads, architecture, is_from_gguf }
     }
 
     /// The facts of a `config.json` with the value `root`.
@@ -106,24 +94,15 @@ impl ModelFacts {
             other => other,
         };
         let heads = number(&["num_attention_heads", "n_head", "n_heads", "num_heads"]).unwrap_or(0);
-        let kv_heads = number(&[
-            "num_key_value_heads",
-            "num_kv_heads",
-            "n_head_kv",
-            "n_kv_heads",
-        ])
-        .or_else(|| number(&["multi_query_group_num", "num_query_groups"]))
-        .or_else(|| inner("attn_config", "kv_n_heads"))
-        .or_else(|| get("multi_query")?.as_bool().filter(|&one| one).map(|_| 1));
+        let kv_heads = number(&["num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads"])
+            .or_else(|| number(&["multi_query_group_num", "num_query_groups"]))
+            .or_else(|| inner("attn_config", "kv_n_heads"))
+            .or_else(|| get("multi_query")?.as_bool().filter(|&one| one).map(|_| 1));
         // llama.cpp's conversion stores latent attention as if all queries shared one key.
         let is_latent = get("kv_lora_rank").is_some() && !matches!(kind, "minicpm3" | "plm");
-        let experts = number(&[
-            "num_local_experts",
-            "num_experts",
-            "n_routed_experts",
-            "moe_num_experts",
-        ])
-        .or_else(|| inner("ffn_config", "moe_num_experts"));
+        let experts =
+            number(&["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])
+                .or_else(|| inner("ffn_config", "moe_num_experts"));
         Self {
             architecture: architecture.to_owned(),
             layers: number(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"])

@@ -108,11 +108,7 @@ impl FileType {
                 .iter()
                 .find(|(of, _)| *of == dtype)
                 .map(|(_, number)| *number);
-            Some(Self {
-                name: dtype.name(),
-                number,
-                dtype,
-            })
+            Some(Self { name: dtype.name(), number, dtype })
         })
     }
 

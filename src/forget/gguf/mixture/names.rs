@@ -58,14 +58,7 @@ const MULTIMODAL: &[&str] = &[
 
 /// Last parts of names that name a tensor of the whole model only if nothing but [`WHOLE`] is
 /// before them.
-const AMBIGUOUS: &[&str] = &[
-    "output",
-    "head",
-    "encoder",
-    "shared",
-    "embedding",
-    "embeddings",
-];
+const AMBIGUOUS: &[&str] = &["output", "head", "encoder", "shared", "embedding", "embeddings"];
 
 /// Parts of names that stand for the whole model.
 const WHOLE: &[&str] = &["model", "language_model", "transformer", "backbone", "rwkv"];
@@ -80,11 +73,7 @@ static BY_LEAF: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
 
 /// Translates `name` into llama.cpp's naming. Names that are in it already stay.
 pub(crate) fn llama_name(name: &str) -> LlamaName {
-    let plain = |is_multimodal| LlamaName {
-        name: name.to_owned(),
-        expert: None,
-        is_multimodal,
-    };
+    let plain = |is_multimodal| LlamaName { name: name.to_owned(), expert: None, is_multimodal };
     // llama.cpp's own prefix of layers; such a name needs no table.
     if name.starts_with("blk.") {
         return plain(false);
@@ -108,11 +97,7 @@ pub(crate) fn llama_name(name: &str) -> LlamaName {
         let found = base.and_then(|_| model_tensor(&parts));
         return found.map_or_else(
             || plain(false),
-            |name| LlamaName {
-                name,
-                expert: None,
-                is_multimodal: false,
-            },
+            |name| LlamaName { name, expert: None, is_multimodal: false },
         );
     };
     let (bid, mut leaf) = (parts[at + 1], parts[at + 2..].to_vec());
@@ -129,10 +114,8 @@ pub(crate) fn llama_name(name: &str) -> LlamaName {
         (None, None) => plain(false),
         (ours, _) => {
             // An unknown leaf keeps its name, for rules look only at a few words in it.
-            let ours = ours.map_or_else(
-                || guess_layer_tensor(prefix, &leaf),
-                |&ours| ours.to_owned(),
-            );
+            let ours =
+                ours.map_or_else(|| guess_layer_tensor(prefix, &leaf), |&ours| ours.to_owned());
             // T5 calls the parts of a layer `layer.0.`, and has an encoder and a decoder, which
             // llama.cpp tells apart by prefix.
             let stack = match leaf.starts_with("layer.") {
@@ -140,11 +123,7 @@ pub(crate) fn llama_name(name: &str) -> LlamaName {
                 true => "enc.blk",
                 false => "blk",
             };
-            LlamaName {
-                name: format!("{stack}.{bid}.{ours}.weight"),
-                expert,
-                is_multimodal: false,
-            }
+            LlamaName { name: format!("{stack}.{bid}.{ours}.weight"), expert, is_multimodal: false }
         }
     }
 }

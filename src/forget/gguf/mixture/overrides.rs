@@ -94,8 +94,5 @@ pub(super) fn fitting(dtype: Dtype, tensor: &LlamaTensor<'_>) -> Result<TypeChoi
     }
     let name = tensor.shown;
     let what = format!("tensor `{name}`: its {cols} columns are no multiple of {block}");
-    Err(AnamnesisError::unsupported(
-        format!("encoding to {dtype}"),
-        what,
-    ))
+    Err(AnamnesisError::unsupported(format!("encoding to {dtype}"), what))
 }

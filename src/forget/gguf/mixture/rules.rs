@@ -124,10 +124,7 @@ impl TypeRules<'_> {
             });
         }
         // For these file types llama.cpp has a branch that replaces all that follows.
-        if matches!(
-            name,
-            "IQ2_XXS" | "IQ2_XS" | "IQ1_S" | "IQ2_S" | "IQ2_M" | "IQ1_M"
-        ) {
+        if matches!(name, "IQ2_XXS" | "IQ2_XS" | "IQ1_S" | "IQ2_S" | "IQ2_M" | "IQ1_M") {
             return Ok(self.low_bits(counters, category));
         }
         match category {
@@ -316,11 +313,7 @@ impl TypeRules<'_> {
 
     fn attention_output(&self) -> Dtype {
         let dtype = self.file_type.dtype;
-        match (
-            self.file_type.name,
-            self.facts.architecture == "falcon",
-            self.facts.experts == 8,
-        ) {
+        match (self.file_type.name, self.facts.architecture == "falcon", self.facts.experts == 8) {
             ("Q3_K_L", true, _) => Dtype::Q4_K,
             (_, true, _) => dtype,
             ("Q2_K" | "IQ3_XS" | "IQ3_XXS" | "Q3_K_S" | "Q3_K_M" | "IQ4_NL", _, true) => {

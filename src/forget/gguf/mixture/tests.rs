@@ -39,9 +39,9 @@ fn metadata(facts: &Value) -> GgufMetadata {
                 .collect();
             GgufMetadataValue::Array(Box::new(GgufMetadataArray::I32(items)))
         }
-        number => number.as_u64().map_or(GgufMetadataValue::F32(0.0), |n| {
-            GgufMetadataValue::U32(n as u32)
-        }),
+        number => number
+            .as_u64()
+            .map_or(GgufMetadataValue::F32(0.0), |n| GgufMetadataValue::U32(n as u32)),
     };
     let entries: HashMap<String, GgufMetadataValue> = facts
         .as_object()
@@ -64,10 +64,7 @@ fn tensors(model: &Value) -> Vec<(String, Vec<usize>)> {
         .flat_map(|line| {
             let layers = line[1].as_u64().unwrap().max(1);
             (0..layers).map(move |layer| {
-                (
-                    text(&line[0]).replace("{}", &layer.to_string()),
-                    shape(&line[2]),
-                )
+                (text(&line[0]).replace("{}", &layer.to_string()), shape(&line[2]))
             })
         });
     expanded.collect()
@@ -84,11 +81,7 @@ fn dtype(dims: &[usize]) -> Dtype {
 fn shapes(tensors: &[(String, Vec<usize>)]) -> Vec<MixtureTensor<'_>> {
     tensors
         .iter()
-        .map(|(name, dims)| MixtureTensor {
-            name,
-            dims,
-            dtype: dtype(dims),
-        })
+        .map(|(name, dims)| MixtureTensor { name, dims, dtype: dtype(dims) })
         .collect()
 }
 
@@ -141,12 +134,7 @@ fn each(mut check: impl FnMut(&str, &Value, &[(String, Vec<usize>)], &Mixture, O
                     Value::Bool(_) => types = None,
                     runs => types = Some(expand(&goldens["letters"], text(runs))),
                 }
-                let mixture = Mixture {
-                    overrides: None,
-                    file_type,
-                    has_imatrix,
-                    pure,
-                };
+                let mixture = Mixture { overrides: None, file_type, has_imatrix, pure };
                 check(name, model, &tensors, &mixture, types.as_deref());
             }
         }
@@ -219,11 +207,7 @@ fn names_of_hugging_face_get_the_same_types() {
         }
         let shapes: Vec<MixtureTensor<'_>> = theirs
             .iter()
-            .map(|(name, _, dims)| MixtureTensor {
-                name,
-                dims,
-                dtype: dtype(dims),
-            })
+            .map(|(name, _, dims)| MixtureTensor { name, dims, dtype: dtype(dims) })
             .collect();
         let choices = mixture.choose(&facts, &shapes).unwrap();
         for ((hf, ours, dims), choice) in theirs.iter().zip(&choices) {
@@ -246,12 +230,8 @@ fn types_that_require_an_importance_matrix() {
         let tensors = tensors(model);
         let facts = ModelFacts::from_metadata(&metadata(&model["metadata"]));
         for file_type in FileType::all() {
-            let mixture = Mixture {
-                overrides: None,
-                file_type: *file_type,
-                has_imatrix: false,
-                pure: false,
-            };
+            let mixture =
+                Mixture { overrides: None, file_type: *file_type, has_imatrix: false, pure: false };
             let Ok(choices) = mixture.choose(&facts, &shapes(&tensors)) else {
                 continue;
             };

@@ -51,10 +51,7 @@ pub(crate) enum MatrixForm {
     /// code.
     Bytes { flip: u8 },
     /// Floats of type `dtype`.
-    Floats {
-        dtype: TargetDtype,
-        is_transposed: bool,
-    },
+    Floats { dtype: TargetDtype, is_transposed: bool },
 }
 
 /// A matrix of codes, scales or zero points, and the form and the tensor in which it is stored.
@@ -134,11 +131,8 @@ impl StoredMatrix {
             }
             MatrixForm::Bytes { flip } => {
                 codes.iter_mut().for_each(|code| *code ^= flip);
-                let lines = Rectangle {
-                    stride: self.cols,
-                    lines: tile.rows.clone(),
-                    at: tile.cols.start,
-                };
+                let lines =
+                    Rectangle { stride: self.cols, lines: tile.rows.clone(), at: tile.cols.start };
                 lines.put(self.part, codes, put)
             }
             MatrixForm::Floats { .. } => self.put_floats(
@@ -164,11 +158,7 @@ impl StoredMatrix {
         words: &mut WordBuffers,
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let MatrixForm::Floats {
-            dtype,
-            is_transposed,
-        } = self.form
-        else {
+        let MatrixForm::Floats { dtype, is_transposed } = self.form else {
             // Integral and at most 255: zero points of unsigned codes.
             return self.put_codes(
                 tile,
@@ -214,10 +204,7 @@ impl StoredMatrix {
         let (bits, width, height) = (self.bits, tile.cols.len(), tile.rows.len());
         let along = Rectangle::words(&tile.cols, bits);
         let down = Rectangle::words(&tile.rows, bits);
-        let WordBuffers {
-            packed,
-            transposed: words,
-        } = words;
+        let WordBuffers { packed, transposed: words } = words;
         let rectangle = |stride, lines: &Range<usize>, word: usize| Rectangle {
             stride,
             lines: lines.clone(),

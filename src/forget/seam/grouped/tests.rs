@@ -36,14 +36,12 @@ fn widened(view: &safetensors::tensor::TensorView<'_>) -> (Vec<f32>, TargetDtype
                 .collect(),
             TargetDtype::F32,
         ),
-        SafetensorsDtype::F16 => (
-            halves().map(|b| f16::from_bits(b).to_f32_const()).collect(),
-            TargetDtype::F16,
-        ),
-        SafetensorsDtype::BF16 => (
-            halves().map(|b| bf16::from_bits(b).to_f32()).collect(),
-            TargetDtype::BF16,
-        ),
+        SafetensorsDtype::F16 => {
+            (halves().map(|b| f16::from_bits(b).to_f32_const()).collect(), TargetDtype::F16)
+        }
+        SafetensorsDtype::BF16 => {
+            (halves().map(|b| bf16::from_bits(b).to_f32()).collect(), TargetDtype::BF16)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -62,10 +60,9 @@ fn tiles(encoder: &dyn Encode, rows: usize, cols: usize) -> Vec<Tile> {
     let rows = steps(grid.rows, grid.row_align, rows);
     rows.iter()
         .flat_map(|rows| {
-            columns.iter().map(|cols| Tile {
-                rows: rows.clone(),
-                cols: cols.clone(),
-            })
+            columns
+                .iter()
+                .map(|cols| Tile { rows: rows.clone(), cols: cols.clone() })
         })
         .collect()
 }
@@ -99,13 +96,7 @@ fn encoded(
             .flat_map(|row| values[of_row(row)].iter().copied())
             .collect();
         let mut back = vec![f32::NAN; part.len()];
-        let input = TileValues {
-            tile,
-            values: &part,
-            survey: 0.0,
-            maxima: &[],
-            level,
-        };
+        let input = TileValues { tile, values: &part, survey: 0.0, maxima: &[], level };
         let mut put = |part: usize, at: u64, bytes: &[u8]| {
             let range = at as usize..at as usize + bytes.len();
             out[part][range.clone()].copy_from_slice(bytes);
@@ -130,11 +121,7 @@ fn encoder(case: &GroupedCase) -> (Box<dyn Encode>, Vec<f32>) {
     let file = SafeTensors::deserialize(&case.bytes).unwrap();
     let original = file.tensor("original").unwrap();
     let (values, dtype) = widened(&original);
-    let weight = WeightInfo {
-        name: "m.weight",
-        shape: original.shape(),
-        dtype,
-    };
+    let weight = WeightInfo { name: "m.weight", shape: original.shape(), dtype };
     let method = case.method();
     assert_eq!(method.objection(&weight), None, "{}", case.name);
     (method.encoder(&weight).unwrap(), values)
@@ -144,12 +131,8 @@ fn encoder(case: &GroupedCase) -> (Box<dyn Encode>, Vec<f32>) {
 fn compare(case: &GroupedCase) -> (usize, usize) {
     let file = SafeTensors::deserialize(&case.bytes).unwrap();
     let (encoder, values) = encoder(case);
-    let (ours, back) = encoded(
-        &*encoder,
-        &values,
-        Level::Baseline,
-        (usize::MAX / 2, usize::MAX / 2),
-    );
+    let (ours, back) =
+        encoded(&*encoder, &values, Level::Baseline, (usize::MAX / 2, usize::MAX / 2));
     for level in Level::available() {
         for step in [(1, 1), (33, 100), (8, 64), (usize::MAX / 2, 32)] {
             let again = encoded(&*encoder, &values, level, step);
@@ -158,11 +141,7 @@ fn compare(case: &GroupedCase) -> (usize, usize) {
                 .iter()
                 .zip(&back)
                 .all(|(a, b)| a.to_bits() == b.to_bits());
-            assert!(
-                again.0 == ours && same,
-                "{}: {level:?}, {step:?}",
-                case.name
-            );
+            assert!(again.0 == ours && same, "{}: {level:?}, {step:?}", case.name);
         }
     }
     let stored = encoder.stored();
@@ -262,10 +241,7 @@ fn configs_equal_their_libraries() {
         let mut ours = case.method().config(&["lm_head".to_owned()]).unwrap();
         if family == "mlx_encode" {
             // mlx-lm accepts the key, but does not write it.
-            assert_eq!(
-                ours.as_object_mut().unwrap().remove("lm_head"),
-                Some(json!(false))
-            );
+            assert_eq!(ours.as_object_mut().unwrap().remove("lm_head"), Some(json!(false)));
         }
         if let Some(meta) = ours.get_mut("meta") {
             *meta = case.config["meta"].clone();
@@ -278,19 +254,12 @@ fn configs_equal_their_libraries() {
 fn objections() {
     let ct = CompressedTensors::W4A16;
     let object_to = |method: &dyn Method, name: &str, shape: &[usize]| {
-        let weight = WeightInfo {
-            name,
-            shape,
-            dtype: TargetDtype::BF16,
-        };
+        let weight = WeightInfo { name, shape, dtype: TargetDtype::BF16 };
         method.objection(&weight).unwrap_or_default()
     };
     let object = |method: &dyn Method, shape: &[usize]| object_to(method, "m.weight", shape);
     assert_eq!(object(&ct, &[3, 256]), "");
-    assert_eq!(
-        object(&ct, &[3, 200]),
-        "its 200 columns are no multiple of 128"
-    );
+    assert_eq!(object(&ct, &[3, 200]), "its 200 columns are no multiple of 128");
     assert_eq!(object(&ct, &[2, 3, 256]), "it has 3 dimensions and no two");
     assert_eq!(object(&ct, &[256]), "it has 1 dimensions and no two");
     assert_eq!(object(&ct, &[0, 256]), "there is nothing in it");
@@ -298,10 +267,7 @@ fn objections() {
         object(&CompressedTensors::W8A8, &[1, (1 << 19) + 1]),
         "its 524289 columns are more than 524288"
     );
-    assert_eq!(
-        object(&mlx("affine", 4, 64), &[64]),
-        "it has fewer than two dimensions"
-    );
+    assert_eq!(object(&mlx("affine", 4, 64), &[64]), "it has fewer than two dimensions");
     assert_eq!(object(&mlx("affine", 4, 64), &[2, 3, 64]), "");
     assert_eq!(
         object(&crate::forget::gptq::Gptq::INT4, &[12, 128]),
@@ -334,21 +300,12 @@ fn objections() {
 /// F16 can hold neither the scale nor the range.
 #[test]
 fn scales_that_cannot_be_stored_are_errors() {
-    let methods: [Box<dyn Method>; 2] = [
-        Box::new(crate::forget::gptq::Gptq::INT4),
-        Box::new(crate::forget::awq::Awq::default()),
-    ];
+    let methods: [Box<dyn Method>; 2] =
+        [Box::new(crate::forget::gptq::Gptq::INT4), Box::new(crate::forget::awq::Awq::default())];
     for method in methods {
-        let weight = WeightInfo {
-            name: "m.weight",
-            shape: &[32, 128],
-            dtype: TargetDtype::BF16,
-        };
+        let weight = WeightInfo { name: "m.weight", shape: &[32, 128], dtype: TargetDtype::BF16 };
         let encoder = method.encoder(&weight).unwrap();
-        let tile = Tile {
-            rows: 0..32,
-            cols: 0..128,
-        };
+        let tile = Tile { rows: 0..32, cols: 0..128 };
         let values: Vec<f32> = (0..32 * 128)
             .map(|i| if i == 5 { 1e6 } else { 0.0 })
             .collect();

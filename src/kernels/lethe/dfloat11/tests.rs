@@ -118,10 +118,7 @@ fn round_trip() {
         assert_eq!(value, exponents.len());
         assert_eq!(out.positions.last(), Some(&n));
         let chunks = chunks(out.bytes.len() as u64) as usize;
-        assert_eq!(
-            (out.positions.len(), out.gaps.len()),
-            (chunks + 1, chunks * 512)
-        );
+        assert_eq!((out.positions.len(), out.gaps.len()), (chunks + 1, chunks * 512));
         assert!(!encode_exponents(&code, &[f32::MAX], &mut place, &mut out));
     }
 }

@@ -56,13 +56,7 @@ fn twin(values: &[f32], width: usize, [rows, cols]: [usize; 2]) -> (Vec<u8>, Vec
 fn blocks_are_as_one_value_at_a_time() {
     let (height, width) = miri_or((5, 11), (19, 53));
     let values = values(height * width);
-    for block in [
-        [1, width],
-        miri_or([2, 4], [8, 16]),
-        [height, width],
-        [3, 1],
-        [32, 64],
-    ] {
+    for block in [[1, width], miri_or([2, 4], [8, 16]), [height, width], [3, 1], [32, 64]] {
         let (codes, scales) = twin(&values, width, block);
         for level in Level::available() {
             let mut ours = EncodeFp8Blocks {
@@ -77,11 +71,7 @@ fn blocks_are_as_one_value_at_a_time() {
                 arithmetic: PhantomData::<CompressedTensorsFp8<bf16>>,
             };
             perform(level, &mut ours);
-            assert_eq!(
-                (&*ours.codes, &*ours.scales),
-                (&*codes, &*scales),
-                "{block:?} {level:?}"
-            );
+            assert_eq!((&*ours.codes, &*ours.scales), (&*codes, &*scales), "{block:?} {level:?}");
         }
     }
 }
@@ -120,11 +110,7 @@ fn parts_of_blocks_are_as_the_whole() {
     let part = 3 * width;
     for (first, part) in values.chunks(part).enumerate() {
         let all = first * 3 * width..first * 3 * width + part.len();
-        let expected = (
-            codes[all.clone()].to_vec(),
-            back[all].to_vec(),
-            scales.clone(),
-        );
+        let expected = (codes[all.clone()].to_vec(), back[all].to_vec(), scales.clone());
         assert_eq!(encode(part, &maxima), expected);
     }
 }
@@ -133,10 +119,7 @@ fn parts_of_blocks_are_as_the_whole() {
 fn nothing_but_zero() {
     assert_eq!(TransformersFp8::<false>::scale(0.0), (1.0, 1.0));
     assert_eq!(TransformersFp8::<true>::scale(0.0), (1.0, 1.0));
-    assert_eq!(
-        CompressedTensorsFp8::<bf16>::scale(0.0),
-        (0.007_812_5, 0.007_812_5)
-    );
+    assert_eq!(CompressedTensorsFp8::<bf16>::scale(0.0), (0.007_812_5, 0.007_812_5));
     // Where the library has NaN.
     assert_eq!(ComfyKitchenFp8::<bf16, E4M3>::scale(0.0), (0.0, 1.0));
 }

@@ -193,13 +193,7 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
         inverse[g] = if flat { 0.0 } else { inverse[g] };
         min[g] = -if flat { low[g] } else { min[g] };
     }
-    AffineFit {
-        scale,
-        min,
-        inverse,
-        base,
-        start,
-    }
+    AffineFit { scale, min, inverse, base, start }
 }
 
 /// The scale, the minimum and the codes of each of `G` blocks of Q4_1 or Q5_1 side by side, whose

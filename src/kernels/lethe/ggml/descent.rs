@@ -34,14 +34,7 @@ impl<const N: usize, const G: usize> Descent<N, G> {
     #[inline(always)]
     fn of_zeros() -> Self {
         let (zeros, sums) = ([[0.0; G]; N], [0.0; G]);
-        Self {
-            x: zeros,
-            w: zeros,
-            wx: zeros,
-            codes: zeros,
-            lx: sums,
-            l2: sums,
-        }
+        Self { x: zeros, w: zeros, wx: zeros, codes: zeros, lx: sums, l2: sums }
     }
 
     /// Starts with the codes of step 0, for values of which `peak` have the largest magnitudes. In

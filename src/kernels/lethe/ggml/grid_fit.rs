@@ -212,10 +212,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
                 best = Some(t);
             }
         }
-        let mut fit = GridFit {
-            scale,
-            points: [0; K],
-        };
+        let mut fit = GridFit { scale, points: [0; K] };
         let mut off = [false; K];
         for k in 0..K {
             if let Some(t) = best {

@@ -50,10 +50,7 @@ fn place<const N: usize, const K: usize>(
             .for_each(|(i, code)| packed |= code << (2 * i));
         // Levels are 1 apart, and sums of integers and eighths are exact, so that adding a step is
         // ggml's table look-up.
-        let levels = GridLevels {
-            low: levels[k][0],
-            step: 1.0,
-        };
+        let levels = GridLevels { low: levels[k][0], step: 1.0 };
         points[k] = grid.nearest(packed, &values[k], &weights[k], scale, levels, look_up);
         all &= grid.has(packed);
     }
@@ -62,15 +59,7 @@ fn place<const N: usize, const K: usize>(
     }
     let (mut product, mut square) = (0.0, 0.0);
     for k in 0..K {
-        accumulate(
-            points[k],
-            &values[k],
-            &weights[k],
-            levels[k],
-            1.0,
-            &mut product,
-            &mut square,
-        );
+        accumulate(points[k], &values[k], &weights[k], levels[k], 1.0, &mut product, &mut square);
     }
     let fitted = product > 0.0 && square > 0.0;
     (points, if fitted { product / square } else { scale })
@@ -97,10 +86,10 @@ fn accumulate(
 /// Whether any magnitude is at least `least`. ggml encodes a group as zeros otherwise.
 #[inline(always)]
 fn reaches(values: &[f32], least: f32) -> bool {
-    values.iter().fold(
-        values[0].abs(),
-        |max, x| if max > x.abs() { max } else { x.abs() },
-    ) >= least
+    values
+        .iter()
+        .fold(values[0].abs(), |max, x| if max > x.abs() { max } else { x.abs() })
+        >= least
 }
 
 /// The code `l` from 0 to 7 of a group's scale in units, which `2l + 1` stands for.
@@ -140,15 +129,8 @@ impl EncodeBlock<50, 256> for IQ1_S {
                 (split.scale, split.shift) = (-split.scale, 1 - split.shift);
             }
             let levels = [&UP, &DOWN][split.shift];
-            let (points, scale) = place(
-                grid,
-                values,
-                &weights,
-                &codes,
-                &[levels; 4],
-                split.scale,
-                look_up,
-            );
+            let (points, scale) =
+                place(grid, values, &weights, &codes, &[levels; 4], split.scale, look_up);
             // The low eight bits of an index have a byte; the high three share a word with the
             // shift and the scale.
             for (k, &point) in points.iter().enumerate() {
@@ -237,15 +219,8 @@ impl EncodeBlock<56, 256> for IQ1_M {
                 (split.scale, split.shift) = (-split.scale, 3 - split.shift);
             }
             shifts[g] = split.shift;
-            (points[g], scales[g]) = place(
-                grid,
-                values,
-                &weights,
-                &codes,
-                &halves(split.shift),
-                split.scale,
-                look_up,
-            );
+            (points[g], scales[g]) =
+                place(grid, values, &weights, &codes, &halves(split.shift), split.scale, look_up);
             let [first, second] = [grid.index(points[g][0]), grid.index(points[g][1])];
             (out[2 * g], out[2 * g + 1]) = (first as u8, second as u8);
             out[32 + g] = (first >> 8 | second >> 8 << 4) as u8;

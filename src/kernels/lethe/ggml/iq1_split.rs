@@ -75,10 +75,7 @@ trait SplitBoundaries<const SHIFTS: usize> {
 }
 
 impl<const SHIFTS: usize> SplitSums<SHIFTS> {
-    const ZERO: Self = Self {
-        products: [[0.0; LANES]; SHIFTS],
-        squares: [[0.0; LANES]; SHIFTS],
-    };
+    const ZERO: Self = Self { products: [[0.0; LANES]; SHIFTS], squares: [[0.0; LANES]; SHIFTS] };
 
     /// The largest (Σwqx)² / Σwq² of all shifts in each lane. Fractions are compared by cross
     /// products, so that a lane is divided once.
@@ -163,12 +160,7 @@ fn clear_best<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
         let (product, square) = (candidates.products[shift][0], candidates.squares[shift][0]);
         if product * product / square >= bound {
             rivals += u32::from(split.is_some());
-            split = Some(ThreeWaySplit {
-                first,
-                second,
-                shift,
-                scale: product / square,
-            });
+            split = Some(ThreeWaySplit { first, second, shift, scale: product / square });
         }
     }
     if rivals == 0 { split } else { None }
@@ -229,19 +221,12 @@ fn best_in_order<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
             }
             for second in first.max(start * LANES)..=B::LAST.min(start * LANES + LANES - 1) {
                 for shift in 0..SHIFTS {
-                    let (product, square) = (
-                        products[shift][second % LANES],
-                        squares[shift][second % LANES],
-                    );
+                    let (product, square) =
+                        (products[shift][second % LANES], squares[shift][second % LANES]);
                     if square > 0.0 && product * product > score * square {
                         let scale = product / square;
                         score = scale * product;
-                        best = Some(ThreeWaySplit {
-                            first,
-                            second,
-                            shift,
-                            scale,
-                        });
+                        best = Some(ThreeWaySplit { first, second, shift, scale });
                     }
                 }
             }
@@ -261,10 +246,7 @@ impl<const N: usize> PrefixSums<N> {
     /// The sums over all sorted values, or over those that are in `half` of the unsorted ones.
     #[inline(always)]
     fn new(order: &[usize], values: &[f32], weights: &[f32], half: Option<usize>) -> Self {
-        let mut sums = Self {
-            x: [f32::NAN; N],
-            w: [f32::NAN; N],
-        };
+        let mut sums = Self { x: [f32::NAN; N], w: [f32::NAN; N] };
         let (mut x, mut w) = (0.0, 0.0);
         (sums.x[0], sums.w[0]) = (x, w);
         for (j, &i) in order.iter().enumerate() {

@@ -44,11 +44,7 @@ fn fit_sixteen<const EVEN: bool>(
     eight_weights.as_flattened_mut().copy_from_slice(weights);
     let fit = search.fit(&eights, &eight_weights, max, max / 5.0, look_up);
     let scale = without_sign(fit.scale, &mut signs);
-    Some((
-        [grid.index(fit.points[0]), grid.index(fit.points[1])],
-        signs,
-        scale,
-    ))
+    Some(([grid.index(fit.points[0]), grid.index(fit.points[1])], signs, scale))
 }
 
 impl EncodeBlock<74, 256> for IQ2_XS {

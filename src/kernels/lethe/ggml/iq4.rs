@@ -128,11 +128,7 @@ impl EncodeBlock<18, 32> for IQ4_NL {
         out: &mut [u8; 18],
     ) {
         let mean = sum_of_squares(values) * (2.0 / 32.0);
-        let weights = weights(
-            values,
-            importance.map(|importance| importance.weights),
-            mean,
-        );
+        let weights = weights(values, importance.map(|importance| importance.weights), mean);
         let scale = fit(values, &weights);
         put_f16(out, 0, scale);
         store(values, inverse(scale), &mut out[2..]);
@@ -169,11 +165,7 @@ impl EncodeBlock<136, 256> for IQ4_XS {
         for (g, (scale, values)) in scales.iter().zip(values).enumerate() {
             // Codes are made with the unit before it is rounded to f16, as ggml does.
             let code = nearest_int(inverse(d) * scale).clamp(-32, 31);
-            store(
-                values,
-                inverse(d * code as f32),
-                &mut out[8 + 16 * g..24 + 16 * g],
-            );
+            store(values, inverse(d * code as f32), &mut out[8 + 16 * g..24 + 16 * g]);
             let code = (code + 32) as u16;
             out[4 + g / 2] |= ((code & 15) << (g % 2 * 4)) as u8;
             high |= (code >> 4) << (2 * g);

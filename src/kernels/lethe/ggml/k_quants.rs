@@ -66,12 +66,7 @@ pub(super) struct AffineIntegers<const P: usize> {
 }
 
 impl<const P: usize> AffineIntegers<P> {
-    pub(super) const ZERO: Self = Self {
-        d: 0.0,
-        min: 0.0,
-        scales: [0; P],
-        mins: [0; P],
-    };
+    pub(super) const ZERO: Self = Self { d: 0.0, min: 0.0, scales: [0; P], mins: [0; P] };
 
     /// From the `G` groups of `K` blocks and the sums of the weights in each. ggml searches the
     /// scales of groups in turn, up to `top`: the lanes, of which there are `L`, are the scales and

@@ -97,10 +97,7 @@ fn extent<const N: usize>(values: &[f32; N]) -> (f32, f32) {
         min = per_lane(|l| if x[l] < min[l] { x[l] } else { min[l] });
         max = per_lane(|l| if x[l] > max[l] { x[l] } else { max[l] });
     }
-    (
-        fold(opaque(&min), |a, b| if b < a { b } else { a }),
-        fold(opaque(&max), larger),
-    )
+    (fold(opaque(&min), |a, b| if b < a { b } else { a }), fold(opaque(&max), larger))
 }
 
 /// Packs the low four bits of codes: the first 16 into low nibbles, the last 16 into high ones.
@@ -133,10 +130,7 @@ fn signed(
 ) -> (f32, [u8; 32]) {
     let mut codes = [0; 32];
     if let Some(importance) = importance {
-        let (weights, peak) = (
-            importance_weights(values, importance),
-            signed_max_abs(values),
-        );
+        let (weights, peak) = (importance_weights(values, importance), signed_max_abs(values));
         let fit = fit_symmetric_group::<true, 32>(values, &weights, peak, half);
         codes
             .iter_mut()
@@ -166,16 +160,9 @@ fn unsigned(
     top: u8,
     by: impl Transpose,
 ) -> (f32, f32, [u8; 32]) {
-    if let Some(BlockImportance {
-        weights,
-        row_square,
-    }) = importance
-    {
+    if let Some(BlockImportance { weights, row_square }) = importance {
         let weights = std::slice::from_ref(weights);
-        let importance = RowImportance {
-            weights,
-            row_square,
-        };
+        let importance = RowImportance { weights, row_square };
         let [block] = fit_unsigned(values, importance, top, by);
         return block;
     }
@@ -212,20 +199,14 @@ fn encode_unsigned<const BYTES: usize>(
     let (weights, rest_weights) = importance.weights.as_chunks::<BESIDE>();
     let (outs, rest_out) = out.as_chunks_mut::<BESIDE>();
     for ((values, weights), out) in groups.iter().zip(weights).zip(outs) {
-        let importance = RowImportance {
-            weights,
-            row_square,
-        };
+        let importance = RowImportance { weights, row_square };
         let blocks: [_; BESIDE] = fit_unsigned(values.as_flattened(), importance, top, by);
         for (block, out) in blocks.into_iter().zip(out) {
             store(block, out);
         }
     }
     for ((values, weights), out) in rest.iter().zip(rest_weights).zip(rest_out) {
-        let importance = BlockImportance {
-            weights,
-            row_square,
-        };
+        let importance = BlockImportance { weights, row_square };
         store(unsigned(values, Some(importance), top, by), out);
     }
 }

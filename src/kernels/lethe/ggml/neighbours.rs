@@ -47,10 +47,7 @@ pub(super) struct GridLevels {
 
 impl GridLevels {
     /// The odd numbers, the magnitudes of IQ2 and IQ3.
-    pub(super) const ODD: Self = Self {
-        low: 1.0,
-        step: 2.0,
-    };
+    pub(super) const ODD: Self = Self { low: 1.0, step: 2.0 };
 
     /// The level of a code. Exact, for all are multiples of an eighth and small.
     #[inline(always)]
@@ -180,9 +177,7 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
 /// The packed codes of an entry of a decoder's grid. The high bits of a byte, from `shift` on, are
 /// its code.
 fn pack<const N: usize, const BITS: usize>(entry: u64, shift: usize) -> u16 {
-    (0..N).fold(0, |packed, i| {
-        packed | ((entry >> (8 * i) & 0xff) as u16 >> shift) << (BITS * i)
-    })
+    (0..N).fold(0, |packed, i| packed | ((entry >> (8 * i) & 0xff) as u16 >> shift) << (BITS * i))
 }
 
 /// Defines for each type a function that returns its grid, which is made at the first call from the

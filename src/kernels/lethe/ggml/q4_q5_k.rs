@@ -51,13 +51,7 @@ fn groups_of_32<const K: usize, const G: usize, const L: usize>(
     let x: [Lanes<G>; 32] = transpose(values.as_flattened(), by);
     let search = match importance {
         None => search,
-        Some(_) => AffineSearch {
-            first: -0.9,
-            delta: 0.05,
-            steps: 36,
-            clamped: true,
-            ..search
-        },
+        Some(_) => AffineSearch { first: -0.9, delta: 0.05, steps: 36, clamped: true, ..search },
     };
     let (fit, mut integers);
     if let Some(importance) = importance {

@@ -192,9 +192,7 @@ fn moments<const FINITE: bool, const N: usize, const G: usize>(
 }
 
 /// Tried scales map the largest magnitude to `half + 0.1 * step`. Step 0 comes before them.
-const STEPS: [i8; 18] = [
-    -9, -8, -7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9,
-];
+const STEPS: [i8; 18] = [-9, -8, -7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 
 /// The scale of each lane with the least weighted error, of those that map its value of the largest
 /// magnitude to about `-half`: ggml's `make_qx_quants` with `rmse_type` 1. That value is mapped to
@@ -214,13 +212,7 @@ pub(super) fn fit_symmetric<const N: usize, const G: usize>(
     }
     let wx = &wx.0;
     let sums = |inverse| {
-        moments::<true, N, G>(
-            |i, g| x[i][g],
-            |i, g| w[i][g],
-            |i, g| wx[i][g],
-            half,
-            inverse,
-        )
+        moments::<true, N, G>(|i, g| x[i][g], |i, g| w[i][g], |i, g| wx[i][g], half, inverse)
     };
     let mut inverse = per_lane(|g| -half / peak[g]);
     let (lx, l2) = sums(inverse);
@@ -241,12 +233,7 @@ pub(super) fn fit_symmetric<const N: usize, const G: usize>(
         zero[g] = peak[g].abs() < TINY;
         scale[g] = if zero[g] { 0.0 } else { scale[g] };
     }
-    SymmetricFit {
-        scale,
-        inverse,
-        zero,
-        half,
-    }
+    SymmetricFit { scale, inverse, zero, half }
 }
 
 /// [`fit_symmetric`] for a single group, with one step in each lane. `peak` is the first value with
@@ -259,12 +246,7 @@ pub(super) fn fit_symmetric_group<const FINITE: bool, const N: usize>(
     half: f32,
 ) -> SymmetricFit<1> {
     if peak.abs() < TINY {
-        return SymmetricFit {
-            scale: [0.0],
-            inverse: [0.0],
-            zero: [true],
-            half,
-        };
+        return SymmetricFit { scale: [0.0], inverse: [0.0], zero: [true], half };
     }
     let mut wx = [0.0; N];
     for ((wx, w), x) in wx.iter_mut().zip(w).zip(x) {
@@ -290,10 +272,5 @@ pub(super) fn fit_symmetric_group<const FINITE: bool, const N: usize>(
             (scale, best, inverse) = (ratios[c], scores[c], tried[c]);
         }
     }
-    SymmetricFit {
-        scale: [scale],
-        inverse: [inverse],
-        zero: [false],
-        half,
-    }
+    SymmetricFit { scale: [scale], inverse: [inverse], zero: [false], half }
 }

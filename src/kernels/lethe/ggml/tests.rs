@@ -104,11 +104,7 @@ impl EncodeCase {
         expected: &[u8],
         what: &str,
     ) {
-        assert_eq!(
-            values.len() / self.values * self.bytes,
-            expected.len(),
-            "{what}"
-        );
+        assert_eq!(values.len() / self.values * self.bytes, expected.len(), "{what}");
         for level in Level::available() {
             let out = self.encoded(values, cols, importance, level);
             let differ = (0..out.len())
@@ -314,11 +310,7 @@ fn scales_without_inverse() {
             let out = t.encoded(&values, 256, None, level);
             match t.dtype {
                 Dtype::Q8_0 | Dtype::Q4_0 | Dtype::Q5_1 | Dtype::Q2_0 => {
-                    assert!(
-                        out.iter().all(|&byte| byte == 0 || byte == 0x80),
-                        "{}",
-                        t.dtype
-                    );
+                    assert!(out.iter().all(|&byte| byte == 0 || byte == 0x80), "{}", t.dtype);
                 }
                 Dtype::TQ2_0 => assert!(out[..64].iter().all(|&byte| byte == 0b0101_0101)),
                 _ => {}
@@ -362,14 +354,7 @@ fn levels_agree() {
 #[test]
 fn takes_what_ggml_aborts_on() {
     const COLS: usize = miri_or(256, 512);
-    let specials = [
-        f32::NAN,
-        f32::INFINITY,
-        f32::NEG_INFINITY,
-        f32::MAX,
-        f32::MIN,
-        -f32::NAN,
-    ];
+    let specials = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, -f32::NAN];
     for t in types() {
         for (i, special) in specials.into_iter().take(miri_or(1, 6)).enumerate() {
             let mut rng = Rng(i as u64 + 1);

@@ -32,10 +32,7 @@ pub(super) struct CompressedTensorsInt<E, const SYMMETRIC: bool> {
 
 impl<E: ComputeDtype, const SYMMETRIC: bool> CompressedTensorsInt<E, SYMMETRIC> {
     pub(super) fn new(bits: usize) -> Self {
-        Self {
-            half: (1u32 << (bits - 1)) as f32,
-            dtype: PhantomData,
-        }
+        Self { half: (1u32 << (bits - 1)) as f32, dtype: PhantomData }
     }
 }
 
@@ -83,12 +80,7 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
         };
         // `torch.finfo(dtype).eps` in the library, for a scale that is 0 or has underflowed.
         let scale = if scale == 0.0 { E::EPSILON } else { scale };
-        QuantParams {
-            scale,
-            offset: zero,
-            stored_scale: scale,
-            stored_offset: zero + self.half,
-        }
+        QuantParams { scale, offset: zero, stored_scale: scale, stored_offset: zero + self.half }
     }
 
     #[inline(always)]
@@ -128,10 +120,7 @@ pub(super) struct GptqInt {
 
 impl GptqInt {
     pub(super) fn new(bits: usize, symmetric: bool) -> Self {
-        Self {
-            max_code: max_code(bits),
-            symmetric,
-        }
+        Self { max_code: max_code(bits), symmetric }
     }
 }
 
@@ -208,12 +197,7 @@ impl IntegerArithmetic for AwqInt {
         // Clamping to integers commutes with rounding. It comes first, so that the magnitude is in
         // `round_to_even`'s range.
         let zero = round_to_even(clamp(-f16::rounded(min / scale), 0.0, 15.0));
-        QuantParams {
-            scale,
-            offset: zero,
-            stored_scale: scale,
-            stored_offset: zero,
-        }
+        QuantParams { scale, offset: zero, stored_scale: scale, stored_offset: zero }
     }
 
     #[inline(always)]
@@ -241,10 +225,7 @@ pub(super) struct MlxAffine<E> {
 
 impl<E> MlxAffine<E> {
     pub(super) fn new(bits: usize) -> Self {
-        Self {
-            max_code: max_code(bits),
-            dtype: PhantomData,
-        }
+        Self { max_code: max_code(bits), dtype: PhantomData }
     }
 }
 

@@ -79,12 +79,7 @@ fn twin(q: &IntegerQuantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
                     .round_ties_even()
                     .clamp(0.0, most)
             };
-            (
-                group.iter().map(code).collect(),
-                to(TargetDtype::F16, scale),
-                zero,
-                true,
-            )
+            (group.iter().map(code).collect(), to(TargetDtype::F16, scale), zero, true)
         }
         IntegerRule::Awq => {
             let h = |x| to(TargetDtype::F16, x);
@@ -133,15 +128,9 @@ fn values(group: usize, dtype: TargetDtype) -> Vec<f32> {
     for constant in [0.37, -0.37, 1e-6] {
         out.extend((0..group).map(|_| constant));
     }
-    for (scale, shift) in [
-        (1.0, 0.0),
-        (1e-3, 0.0),
-        (1e-3, 0.01),
-        (1e3, -1e3),
-        (1e-7, 0.0),
-        (1e-38, 0.0),
-        (2.0, 2.0),
-    ] {
+    for (scale, shift) in
+        [(1.0, 0.0), (1e-3, 0.0), (1e-3, 0.01), (1e3, -1e3), (1e-7, 0.0), (1e-38, 0.0), (2.0, 2.0)]
+    {
         out.extend((0..miri_or(1, 4) * group).map(|_| next() * scale + shift));
     }
     out.into_iter().map(|x| to(dtype, x)).collect()
@@ -165,12 +154,7 @@ fn rules_equal_their_twins() {
         for (bits, group) in widths.flat_map(|bits| groups.iter().map(move |&group| (bits, group)))
         {
             for dtype in [TargetDtype::F32, TargetDtype::F16, TargetDtype::BF16] {
-                let q = IntegerQuantizer {
-                    rule,
-                    bits,
-                    group,
-                    dtype,
-                };
+                let q = IntegerQuantizer { rule, bits, group, dtype };
                 let values = values(group, dtype);
                 for level in Level::available() {
                     let (mut back, mut out) =

@@ -30,12 +30,8 @@ fn fp4(x: f32) -> u8 {
 
 /// The nearest, the even one of two.
 fn fp8(x: f32) -> u8 {
-    let distance = |code: &u8| {
-        (
-            (f64::from(x.abs()) - f64::from(E4M3::widen(*code))).abs(),
-            code % 2,
-        )
-    };
+    let distance =
+        |code: &u8| ((f64::from(x.abs()) - f64::from(E4M3::widen(*code))).abs(), code % 2);
     let nearer = |a: &u8, b: &u8| distance(a).partial_cmp(&distance(b)).unwrap();
     (0..0x7fu8).min_by(nearer).unwrap() | u8::from(x.is_sign_negative()) << 7
 }
@@ -105,11 +101,8 @@ fn values(dtype: TargetDtype) -> Vec<f32> {
     }
     // Ties of FP4 and of FP8 under a scale of one.
     out.extend(
-        [
-            6.0, 0.25, -0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -5.0, -0.2, 0.3, -0.3, 1.0, 4.9,
-            -6.0,
-        ]
-        .repeat(2),
+        [6.0, 0.25, -0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -5.0, -0.2, 0.3, -0.3, 1.0, 4.9, -6.0]
+            .repeat(2),
     );
     out.extend((0..32).map(|i| 448.0 - 17.0 * i as f32));
     out.extend((0..32).map(|i| if i == 0 { 448.0 } else { i as f32 / 1024.0 }));
@@ -121,11 +114,7 @@ fn values(dtype: TargetDtype) -> Vec<f32> {
 
 #[test]
 fn modes_equal_their_twins() {
-    for mode in [
-        MlxFloatMode::Mxfp4,
-        MlxFloatMode::Mxfp8,
-        MlxFloatMode::Nvfp4,
-    ] {
+    for mode in [MlxFloatMode::Mxfp4, MlxFloatMode::Mxfp8, MlxFloatMode::Nvfp4] {
         for dtype in [TargetDtype::F32, TargetDtype::F16, TargetDtype::BF16] {
             let (values, group) = (values(dtype), mode.group());
             for level in Level::available() {

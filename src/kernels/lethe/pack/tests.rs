@@ -55,10 +55,7 @@ fn eight_rows_of_a_word_lie_in_order_of_awq() {
             let (run, col) = (i / 3, i % 3);
             for (nibble, row) in [0, 2, 4, 6, 1, 3, 5, 7].into_iter().enumerate() {
                 let expected = codes[(run * 8 + row) * 3 + col];
-                assert_eq!(
-                    (u32::from_le_bytes(*word) >> (4 * nibble) & 15) as u8,
-                    expected
-                );
+                assert_eq!((u32::from_le_bytes(*word) >> (4 * nibble) & 15) as u8, expected);
             }
         }
     }
@@ -69,11 +66,7 @@ fn lowered_zero_points_are_restored() {
     use crate::kernels::remember::gptq::GptqPacking;
     let words = [0u32, 0x7777_7777, 0x8080_8080, u32::MAX];
     for bits in [2, 4, 8] {
-        let packing = GptqPacking {
-            bits,
-            word_bits: 32,
-            has_planes: false,
-        };
+        let packing = GptqPacking { bits, word_bits: 32, has_planes: false };
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         super::lower_packed_zero_points(&mut bytes, bits);
         let mut lowered: Vec<u32> = bytes

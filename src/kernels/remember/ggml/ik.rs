@@ -87,10 +87,7 @@ static DIGITS: [[f32; 5]; 256] = {
 impl DecodeRowBlock<13, 64> for IQ1_BN {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 13], out: &mut [f32; 64]) {
-        let (codes, extra) = (
-            block[..12].as_chunks::<3>().0,
-            DIGITS[usize::from(block[12])],
-        );
+        let (codes, extra) = (block[..12].as_chunks::<3>().0, DIGITS[usize::from(block[12])]);
         for ((out, codes), extra) in out.as_chunks_mut::<16>().0.iter_mut().zip(codes).zip(extra) {
             for (out, &code) in out.as_chunks_mut::<5>().0.iter_mut().zip(codes) {
                 *out = DIGITS[usize::from(code)];
@@ -156,8 +153,6 @@ impl DecodeRowBlock<7, 32> for IQ1_M_R4 {
             let bits = usize::from(block[4 + i / 2] >> (4 * (i % 2)) & 15);
             iq1_entry(usize::from(block[i]) | (bits & 7) << 8, bits & 8 != 0)
         };
-        decode_iq1(out, entry, |i| {
-            d * f32::from(block[6] >> (4 * (i / 2)) & 15)
-        });
+        decode_iq1(out, entry, |i| d * f32::from(block[6] >> (4 * (i / 2)) & 15));
     }
 }

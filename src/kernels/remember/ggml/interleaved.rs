@@ -151,10 +151,7 @@ mod tests {
         for &dtype in Dtype::ALL {
             let [first, second] = [(); 2].map(|()| RowsDecoder::of(dtype));
             assert_eq!(first.is_some(), dtype.interleaved_rows().is_some());
-            assert_eq!(
-                first.map(std::ptr::from_ref),
-                second.map(std::ptr::from_ref)
-            );
+            assert_eq!(first.map(std::ptr::from_ref), second.map(std::ptr::from_ref));
         }
     }
 }

@@ -89,9 +89,7 @@ impl DecodeBlock<74, 256> for IQ2_XS {
             let code = usize::from(u16_at(block, 2 + 2 * i));
             negated(grids::IQ2_XS[code & 511], SIGNS[code >> 9])
         };
-        decode_grid::<16>(out, entry, signed_byte, |g| {
-            iq2_scale(d, nibble(block, 66, g))
-        });
+        decode_grid::<16>(out, entry, signed_byte, |g| iq2_scale(d, nibble(block, 66, g)));
     }
 }
 
@@ -103,14 +101,9 @@ impl DecodeBlock<82, 256> for IQ2_S {
         let d = f16_at(block, 0);
         let entry = |i: usize| {
             let high = usize::from(block[66 + i / 4] >> (i % 4 * 2) & 3) << 8;
-            negated(
-                grids::IQ2_S[usize::from(block[2 + i]) | high],
-                block[34 + i],
-            )
+            negated(grids::IQ2_S[usize::from(block[2 + i]) | high], block[34 + i])
         };
-        decode_grid::<16>(out, entry, signed_byte, |g| {
-            iq2_scale(d, nibble(block, 74, g))
-        });
+        decode_grid::<16>(out, entry, signed_byte, |g| iq2_scale(d, nibble(block, 74, g)));
     }
 }
 
@@ -140,9 +133,7 @@ impl DecodeBlock<98, 256> for IQ3_XXS {
                 SIGNS[(bits(i / 4) >> (7 * (i % 4)) & 127) as usize],
             )
         };
-        decode_grid::<32>(out, entry, signed_byte, |g| {
-            d * (0.5 + (bits(g) >> 28) as f32) * 0.5
-        });
+        decode_grid::<32>(out, entry, signed_byte, |g| d * (0.5 + (bits(g) >> 28) as f32) * 0.5);
     }
 }
 
@@ -156,14 +147,9 @@ impl DecodeBlock<110, 256> for IQ3_S {
             let ninth = usize::from(block[66 + i / 4]) >> (i % 4 * 2);
             let first = usize::from(block[2 + 2 * i]) | (ninth & 1) << 8;
             let second = usize::from(block[3 + 2 * i]) | (ninth & 2) << 7;
-            negated(
-                join_entries(grids::IQ3_S[first], grids::IQ3_S[second]),
-                block[74 + i],
-            )
+            negated(join_entries(grids::IQ3_S[first], grids::IQ3_S[second]), block[74 + i])
         };
-        decode_grid::<32>(out, entry, signed_byte, |g| {
-            d * (1 + 2 * nibble(block, 106, g)) as f32
-        });
+        decode_grid::<32>(out, entry, signed_byte, |g| d * (1 + 2 * nibble(block, 106, g)) as f32);
     }
 }
 
@@ -195,9 +181,7 @@ impl DecodeBlock<50, 256> for IQ1_S {
             let high = usize::from(bits(i / 4) >> (i % 4 * 3) & 7) << 8;
             iq1_entry(usize::from(block[2 + i]) | high, bits(i / 4) & 0x8000 != 0)
         };
-        decode_grid::<32>(out, entry, iq1_value, |g| {
-            d * f32::from(2 * (bits(g) >> 12 & 7) + 1)
-        });
+        decode_grid::<32>(out, entry, iq1_value, |g| d * f32::from(2 * (bits(g) >> 12 & 7) + 1));
     }
 }
 

@@ -59,10 +59,8 @@ impl DecodeBlock<110, 256> for Q3_K {
         }
         let packed = &block[96..108];
         scale_groups(out, |g| {
-            let (low, high) = (
-                packed[g % 8] >> (g / 8 * 4) & 15,
-                packed[8 + g % 4] >> (g / 4 * 2) & 3,
-            );
+            let (low, high) =
+                (packed[g % 8] >> (g / 8 * 4) & 15, packed[8 + g % 4] >> (g / 4 * 2) & 3);
             d * (i32::from(low | high << 4) - 32) as f32
         });
     }

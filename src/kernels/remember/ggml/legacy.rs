@@ -68,9 +68,7 @@ impl DecodeBlock<24, 32> for Q5_1 {
     #[inline(always)]
     fn decode(block: &[u8; 24], out: &mut [f32; 32]) {
         let (d, m, bits) = (f16_at(block, 0), f16_at(block, 2), u32_at(block, 4));
-        nibble_halves(&block[8..], out, |q, j| {
-            (i32::from(q) | fifth_bit(bits, j)) as f32 * d + m
-        });
+        nibble_halves(&block[8..], out, |q, j| (i32::from(q) | fifth_bit(bits, j)) as f32 * d + m);
     }
 }
 

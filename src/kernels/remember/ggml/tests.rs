@@ -95,11 +95,7 @@ impl BlockBits<'_> {
     /// The nibble of value `j` in the bytes from `at` on, each of which holds two values that are
     /// `apart`, the first in its low nibble.
     fn nibble(self, at: usize, j: usize, apart: usize) -> i32 {
-        self.get(
-            at + j / (2 * apart) * apart + j % apart,
-            j / apart % 2 * 4,
-            4,
-        )
+        self.get(at + j / (2 * apart) * apart + j % apart, j / apart % 2 * 4, 4)
     }
 
     /// Scale and minimum of group `g`: Q4_K and Q5_K pack those of eight groups into the 12 bytes
@@ -119,9 +115,8 @@ impl BlockBits<'_> {
 
 /// Bits of f16: zeros, the ends of the subnormals, the largest, infinities, a NaN and two ordinary
 /// numbers.
-const HOSTILE: [u16; 12] = [
-    0, 0x8000, 1, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e01, 0x211f, 0x9c42,
-];
+const HOSTILE: [u16; 12] =
+    [0, 0x8000, 1, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e01, 0x211f, 0x9c42];
 
 /// Factors of every decoded value, or scales of a row.
 const MULTIPLIERS: [Option<f32>; 8] = [
@@ -173,17 +168,10 @@ fn check_one(t: &DecodeCase, blocks: &[u8], multiplier: Option<f32>, level: Leve
         let same = if want.is_nan() {
             got.0.is_nan() && got.1.is_nan() && got.2.is_nan()
         } else {
-            let rounded = (
-                f16::from_f32_const(want).to_bits(),
-                bf16::from_f32(want).to_bits(),
-            );
+            let rounded = (f16::from_f32_const(want).to_bits(), bf16::from_f32(want).to_bits());
             got.0.to_bits() == want.to_bits() && (got.1.to_bits(), got.2.to_bits()) == rounded
         };
-        assert!(
-            same,
-            "{} {level:?} × {multiplier:?} [{i}]: {want:e}, got {got:?}",
-            t.dtype
-        );
+        assert!(same, "{} {level:?} × {multiplier:?} [{i}]: {want:e}, got {got:?}", t.dtype);
     }
 }
 
@@ -222,11 +210,7 @@ fn hostile_scales() {
 fn every_block_type_has_a_decoder() {
     for &dtype in Dtype::ALL {
         let is_interleaved = interleaved::RowsDecoder::of(dtype).is_some();
-        assert_eq!(
-            is_interleaved,
-            dtype.interleaved_rows().is_some(),
-            "{dtype}"
-        );
+        assert_eq!(is_interleaved, dtype.interleaved_rows().is_some(), "{dtype}");
         let has_decoder = decoder(dtype).is_some() || is_interleaved;
         assert_eq!(has_decoder, dtype.is_ggml_block(), "{dtype}");
     }

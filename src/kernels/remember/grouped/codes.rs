@@ -86,25 +86,16 @@ pub(crate) struct Int {
 }
 
 impl Int {
-    pub(crate) const UNSIGNED: Self = Self {
-        flip: 0,
-        offset: 0.0,
-    };
+    pub(crate) const UNSIGNED: Self = Self { flip: 0, offset: 0.0 };
 
     /// Stored with half of its range added.
     pub(crate) fn offset_binary(bits: usize) -> Self {
-        Self {
-            flip: 0,
-            offset: (1u32 << (bits - 1)) as f32,
-        }
+        Self { flip: 0, offset: (1u32 << (bits - 1)) as f32 }
     }
 
     /// Two's complement.
     pub(crate) fn signed(bits: usize) -> Self {
-        Self {
-            flip: 1 << (bits - 1),
-            offset: (1u32 << (bits - 1)) as f32,
-        }
+        Self { flip: 1 << (bits - 1), offset: (1u32 << (bits - 1)) as f32 }
     }
 }
 
@@ -176,23 +167,14 @@ pub(crate) struct WideInt {
 }
 
 impl WideInt {
-    pub(crate) const UNSIGNED: Self = Self {
-        flip: 0,
-        offset: 0.0,
-    };
+    pub(crate) const UNSIGNED: Self = Self { flip: 0, offset: 0.0 };
 
     /// Sixteen bits in two's complement.
-    pub(crate) const I16: Self = Self {
-        flip: 1 << 15,
-        offset: 32_768.0,
-    };
+    pub(crate) const I16: Self = Self { flip: 1 << 15, offset: 32_768.0 };
 
     /// Stored with half of its range added.
     pub(crate) fn offset_binary(bits: usize) -> Self {
-        Self {
-            flip: 0,
-            offset: (1u32 << (bits - 1)) as f32,
-        }
+        Self { flip: 0, offset: (1u32 << (bits - 1)) as f32 }
     }
 }
 
@@ -250,11 +232,7 @@ impl Minifloat {
     /// At most five bits of exponent, and sixteen bits in all; eight if codes are a byte each.
     pub(crate) fn new(exponent: u32, mantissa: u32) -> Self {
         let bias = (1 << (exponent - 1)) - 1;
-        Self {
-            mantissa,
-            rebias: 127 - bias,
-            magnitude: exponent + mantissa,
-        }
+        Self { mantissa, rebias: 127 - bias, magnitude: exponent + mantissa }
     }
 
     #[inline(always)]

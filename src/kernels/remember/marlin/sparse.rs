@@ -54,13 +54,7 @@ impl Routine for SparsePlaces<'_> {
             for ((inputs, codes), places) in inputs.zip(codes).zip(self.places.chunks_exact(pitch))
             {
                 let nibbles = [places[low], places[low + 1], places[high], places[high + 1]];
-                put_tile(
-                    codes,
-                    u32::from_le_bytes(nibbles),
-                    self.zero,
-                    inputs,
-                    &mut is_wrong,
-                );
+                put_tile(codes, u32::from_le_bytes(nibbles), self.zero, inputs, &mut is_wrong);
             }
         }
         self.are_ordered = is_wrong == [0; LANES];

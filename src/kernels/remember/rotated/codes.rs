@@ -33,10 +33,7 @@ impl RotatedCodes for NibbleCodes<'_> {
         let bytes = &self.bytes[row * self.row_bytes + at / 2..];
         for (out, &byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
             // Shifted to the upper end of a byte, and back with the sign.
-            *out = [
-                i16::from((byte << 4) as i8 >> 4),
-                i16::from(byte as i8 >> 4),
-            ];
+            *out = [i16::from((byte << 4) as i8 >> 4), i16::from(byte as i8 >> 4)];
         }
     }
 }

@@ -21,13 +21,8 @@ fn exl2_kernel() {
     let scales: Vec<f32> = (0..rows * runs.len())
         .map(|i| HOSTILE[i % HOSTILE.len()])
         .collect();
-    let kernel = PermutedRows {
-        bytes: &bytes,
-        row_bytes,
-        runs: &runs,
-        scales: &scales,
-        order: &order,
-    };
+    let kernel =
+        PermutedRows { bytes: &bytes, row_bytes, runs: &runs, scales: &scales, order: &order };
     let twin = |i: usize| {
         let (row, mut place) = (i / cols, order[i % cols] as usize);
         let mut group = 0;

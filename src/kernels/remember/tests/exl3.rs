@@ -11,11 +11,8 @@ use crate::kernels::remember::exl3::{
 use crate::simd::{Level, perform};
 use crate::test_utils::{miri_or, test_data};
 
-const CODEBOOKS: [(&str, Codebook); 3] = [
-    ("3inst", Codebook::ThreeInst),
-    ("mcg", Codebook::Mcg),
-    ("mul1", Codebook::Mul1),
-];
+const CODEBOOKS: [(&str, Codebook); 3] =
+    [("3inst", Codebook::ThreeInst), ("mcg", Codebook::Mcg), ("mul1", Codebook::Mul1)];
 
 /// The half that a codebook has for `state`, by operations of halves.
 fn value(codebook: Codebook, state: u32) -> f64 {
@@ -54,22 +51,14 @@ fn inner(tile: &[u8], rate: BitRate, codebook: Codebook, (k, n): (usize, usize))
     };
     let total = 8 * tile.len();
     let end = (at + 1) * rate.of_two() / 2;
-    let state = (0..16).fold(0, |state, i| {
-        state << 1 | bit((end + total - 16 + i) % total)
-    });
+    let state = (0..16).fold(0, |state, i| state << 1 | bit((end + total - 16 + i) % total));
     value(codebook, state)
 }
 
 fn sums(tiles: &[u8], across: usize, rate: BitRate, codebook: Codebook, level: Level) -> Vec<i32> {
     let down = tiles.len() / (across * rate.tile_bytes());
     let mut sums = vec![0; down * across * TILE * TILE];
-    let mut routine = BlockSums {
-        tiles,
-        across,
-        rate,
-        codebook,
-        sums: &mut sums,
-    };
+    let mut routine = BlockSums { tiles, across, rate, codebook, sums: &mut sums };
     perform(level, &mut routine);
     sums
 }
@@ -180,12 +169,7 @@ fn exl3_kernel() {
             (sum / codebook.unit() * f64::from(inputs[k]) * f64::from(outputs[first + n])) as f32
         };
         let want: Vec<f32> = (0..rows * cols).map(twin).collect();
-        check(
-            &format!("EXL3 {codebook:?} {rate:?}"),
-            &kernel,
-            want.len(),
-            |i| want[i],
-        );
+        check(&format!("EXL3 {codebook:?} {rate:?}"), &kernel, want.len(), |i| want[i]);
         assert_eq!(reference.len(), down * across * BLOCK_LEN);
     }
 }
@@ -202,13 +186,7 @@ fn exl3_rings() {
             let scale = half::f16::from_f32_const(0.01 + i as f32 / 7.0);
             ring[..2].copy_from_slice(&scale.to_le_bytes());
         }
-        let kernel = RingRows {
-            rings: &rings,
-            bits,
-            first: 1,
-            cols,
-            signs: &signs,
-        };
+        let kernel = RingRows { rings: &rings, bits, first: 1, cols, signs: &signs };
         let twin = |i: usize| {
             let (row, col) = (1 + i / cols, i % cols);
             let ring = &rings[(row * 2 + col / RING) * len..][..len];
@@ -235,8 +213,6 @@ fn exl3_rings() {
             (sum / 16.0 * f64::from(scale) * f64::from(signs[col])) as f32
         };
         let want: Vec<f32> = (0..(rows - 1) * cols).map(twin).collect();
-        check(&format!("EXL3 rings {bits}"), &kernel, want.len(), |i| {
-            want[i]
-        });
+        check(&format!("EXL3 rings {bits}"), &kernel, want.len(), |i| want[i]);
     }
 }

@@ -18,10 +18,7 @@ const COLS: usize = 32 * miri_or(2, 19) + 21;
 
 /// Values of a narrow float by definition: all exponents finite.
 fn float(code: u32, mantissa: u32, exponent: u32, bias: i32) -> f32 {
-    let (m, e) = (
-        code & ((1 << mantissa) - 1),
-        code >> mantissa & ((1 << exponent) - 1),
-    );
+    let (m, e) = (code & ((1 << mantissa) - 1), code >> mantissa & ((1 << exponent) - 1));
     let part = f64::from(m) / f64::from(1 << mantissa);
     let value = if e == 0 {
         part * 2f64.powi(1 - bias)
@@ -57,87 +54,20 @@ const CASES: [Case; 15] = {
     };
     [
         plain,
-        Case {
-            group: 48,
-            first_col: 32,
-            columns: true,
-            ..plain
-        },
-        Case {
-            group: 64,
-            formula: Formula::Divide,
-            ..plain
-        },
-        Case {
-            group: COLS,
-            block_rows: 3,
-            ..plain
-        },
-        Case {
-            group: 1,
-            block_rows: 2,
-            first_col: 64,
-            ..plain
-        },
-        Case {
-            group: 64,
-            formula: Formula::ShiftScale,
-            ..plain
-        },
-        Case {
-            group: 64,
-            formula: Formula::ScaleShift,
-            round: true,
-            ..plain
-        },
-        Case {
-            group: 96,
-            formula: Formula::ShiftScale,
-            round: true,
-            first_col: 32,
-            ..plain
-        },
-        Case {
-            group: 1,
-            formula: Formula::ScaleShift,
-            round: true,
-            columns: true,
-            ..plain
-        },
-        Case {
-            group: 80,
-            formula: Formula::ShiftScale,
-            round: true,
-            columns: true,
-            ..plain
-        },
-        Case {
-            group: 96,
-            formula: Formula::FusedScaleShift,
-            first_col: 32,
-            ..plain
-        },
-        Case {
-            group: COLS,
-            formula: Formula::FusedScaleShift,
-            ..plain
-        },
-        Case {
-            group: 1,
-            formula: Formula::FusedScaleShift,
-            ..plain
-        },
-        Case {
-            group: 128,
-            formula: Formula::ScaleToInt8,
-            ..plain
-        },
-        Case {
-            group: 1,
-            formula: Formula::ScaleToInt8,
-            columns: true,
-            ..plain
-        },
+        Case { group: 48, first_col: 32, columns: true, ..plain },
+        Case { group: 64, formula: Formula::Divide, ..plain },
+        Case { group: COLS, block_rows: 3, ..plain },
+        Case { group: 1, block_rows: 2, first_col: 64, ..plain },
+        Case { group: 64, formula: Formula::ShiftScale, ..plain },
+        Case { group: 64, formula: Formula::ScaleShift, round: true, ..plain },
+        Case { group: 96, formula: Formula::ShiftScale, round: true, first_col: 32, ..plain },
+        Case { group: 1, formula: Formula::ScaleShift, round: true, columns: true, ..plain },
+        Case { group: 80, formula: Formula::ShiftScale, round: true, columns: true, ..plain },
+        Case { group: 96, formula: Formula::FusedScaleShift, first_col: 32, ..plain },
+        Case { group: COLS, formula: Formula::FusedScaleShift, ..plain },
+        Case { group: 1, formula: Formula::FusedScaleShift, ..plain },
+        Case { group: 128, formula: Formula::ScaleToInt8, ..plain },
+        Case { group: 1, formula: Formula::ScaleToInt8, columns: true, ..plain },
     ]
 };
 
@@ -162,14 +92,7 @@ fn check_stored<V: CodeValue>(
     // Under Miri, other cases for codes of another width.
     let step = miri_or(5, 1);
     for case in CASES.into_iter().skip(bits % step).step_by(step) {
-        let Case {
-            group,
-            block_rows,
-            formula,
-            round,
-            first_col,
-            columns,
-        } = case;
+        let Case { group, block_rows, formula, round, first_col, columns } = case;
         let grid_cols = COLS.div_ceil(group);
         let grid = ScaleGrid {
             matrix_rows: ROWS,
@@ -179,10 +102,7 @@ fn check_stored<V: CodeValue>(
             cols: grid_cols,
         };
         let scale_cols = first_col / group..grid_cols;
-        let (s, z) = (
-            scales(ROWS * grid_cols),
-            scales(ROWS * grid_cols + 3)[3..].to_vec(),
-        );
+        let (s, z) = (scales(ROWS * grid_cols), scales(ROWS * grid_cols + 3)[3..].to_vec());
         let pick = |values: &[f32]| -> Vec<f32> {
             let rows = 0..ROWS.div_ceil(block_rows);
             rows.flat_map(|r| values[r * grid_cols..][scale_cols.clone()].to_vec())
@@ -254,10 +174,7 @@ fn compare<V: CodeValue>(
             let same = |got: f32, want: f32| {
                 got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan()
             };
-            assert!(
-                same(single[i], want(i, &|x| x)),
-                "{bits} bits F32 {level:?} [{i}]"
-            );
+            assert!(same(single[i], want(i, &|x| x)), "{bits} bits F32 {level:?} [{i}]");
             assert!(
                 same(half[i].to_f32_const(), as_f16(want(i, &as_f16))),
                 "{bits} bits F16 {level:?} [{i}]"
@@ -322,11 +239,8 @@ fn fused_is_rounded_once() {
         (state >> 32) as u32
     };
     for i in 0..miri_or(300, 2_000_000) {
-        let (value, scale, mut offset) = (
-            (next() % 256) as f32 - 100.0,
-            f32::from_bits(next()),
-            f32::from_bits(next()),
-        );
+        let (value, scale, mut offset) =
+            ((next() % 256) as f32 - 100.0, f32::from_bits(next()), f32::from_bits(next()));
         if i % 2 == 0 {
             // Next to the product in size, or so far above it that the product decides a tie.
             let exponent = (scale.to_bits() >> 23 & 0xff) + next() % 64;
@@ -365,9 +279,7 @@ fn floats() {
     let e2m1 = |factor: f32, plain_zero| E2M1 { factor, plain_zero };
     check::<4, _>(e2m1(1.0, false), |c| float(c, 1, 2, 1));
     check::<4, _>(e2m1(2.0, false), |c| float(c, 1, 2, 1) * 2.0);
-    check::<4, _>(e2m1(1.0, true), |c| {
-        if c == 8 { 0.0 } else { float(c, 1, 2, 1) }
-    });
+    check::<4, _>(e2m1(1.0, true), |c| if c == 8 { 0.0 } else { float(c, 1, 2, 1) });
     check::<8, _>(e2m1(2.0, false), |c| float(c & 15, 1, 2, 1) * 2.0);
     check::<4, _>(SignMagnitude, |c| {
         let magnitude = (c & 7) as f32 / 4.0;

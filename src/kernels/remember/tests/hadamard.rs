@@ -47,11 +47,7 @@ fn rotations() {
             .zip(bytes(5 * group).iter().rev())
             .map(|(&a, &b)| (f32::from(a) - 130.0) * (1.0 + f32::from(b) / 4096.0) / 64.0)
             .collect();
-        let kernel = HadamardGroups {
-            values: &values,
-            group,
-            stored: None,
-        };
+        let kernel = HadamardGroups { values: &values, group, stored: None };
         let same = |got: f32, want: f32| got.to_bits() == want.to_bits();
         let (single, half, brain) = (
             twin::<f32>(&values, group),
@@ -61,14 +57,8 @@ fn rotations() {
         each_level(&kernel, values.len(), |level, s, h, b| {
             for i in 0..values.len() {
                 assert!(same(s[i], single[i]), "{group} F32 {level:?} [{i}]");
-                assert!(
-                    same(Element::to_f32(h[i]), half[i]),
-                    "{group} F16 {level:?} [{i}]"
-                );
-                assert!(
-                    same(Element::to_f32(b[i]), brain[i]),
-                    "{group} BF16 {level:?} [{i}]"
-                );
+                assert!(same(Element::to_f32(h[i]), half[i]), "{group} F16 {level:?} [{i}]");
+                assert!(same(Element::to_f32(b[i]), brain[i]), "{group} BF16 {level:?} [{i}]");
             }
         });
     }
@@ -90,25 +80,12 @@ fn stored_matrices() {
         let in_order = (0..group as u8).collect();
         for (columns, places, entry, divisor) in [
             (HadamardColumns::InOrder, in_order, 0.176_757_812_5, 3.0),
-            (
-                HadamardColumns::Permuted(places.clone()),
-                places,
-                0.25,
-                0.125,
-            ),
+            (HadamardColumns::Permuted(places.clone()), places, 0.25, 0.125),
             (HadamardColumns::Identity, vec![], 1.0, 3.0),
             (HadamardColumns::Identity, vec![], 0.3, 2.0),
         ] {
-            let stored = StoredHadamard {
-                columns,
-                entry,
-                divisor,
-            };
-            let kernel = HadamardGroups {
-                values: &values,
-                group,
-                stored: Some(&stored),
-            };
+            let stored = StoredHadamard { columns, entry, divisor };
+            let kernel = HadamardGroups { values: &values, group, stored: Some(&stored) };
             check_values("stored matrix", &kernel, values.len(), |i| {
                 let values = &values[i / group * group..][..group];
                 let sum: f64 = if places.is_empty() {
@@ -173,11 +150,7 @@ fn near_ties() {
                 values
             })
             .collect();
-        let kernel = HadamardGroups {
-            values: &values,
-            group,
-            stored: Some(&stored),
-        };
+        let kernel = HadamardGroups { values: &values, group, stored: Some(&stored) };
         check_values("near ties", &kernel, values.len(), |i| {
             let [a, b] = [0, 5].map(|at| f64::from(values[i / group * group + at]));
             let sum = if (i & 5).count_ones() % 2 == 0 {
@@ -205,11 +178,7 @@ fn small_values_beside_large_ones() {
             twin::<f16>(&values, group),
             twin::<bf16>(&values, group),
         );
-        let kernel = HadamardGroups {
-            values: &values,
-            group,
-            stored: None,
-        };
+        let kernel = HadamardGroups { values: &values, group, stored: None };
         each_level(&kernel, values.len(), |level, s, h, b| {
             let halves: Vec<f32> = h.iter().map(|&x| Element::to_f32(x)).collect();
             let brains: Vec<f32> = b.iter().map(|&x| Element::to_f32(x)).collect();
@@ -218,15 +187,9 @@ fn small_values_beside_large_ones() {
                 "{level:?}: {group}, {small}"
             );
         });
-        let stored = StoredHadamard {
-            columns: HadamardColumns::InOrder,
-            entry: 0.25,
-            divisor: 2.0,
-        };
-        let kernel = HadamardGroups {
-            stored: Some(&stored),
-            ..kernel
-        };
+        let stored =
+            StoredHadamard { columns: HadamardColumns::InOrder, entry: 0.25, divisor: 2.0 };
+        let kernel = HadamardGroups { stored: Some(&stored), ..kernel };
         check_values(&format!("{group}, {small}"), &kernel, values.len(), |i| {
             let terms = values[i / group * group..][..group].iter().enumerate();
             let sign = |j: usize| [1.0, -1.0][((i % group) & j).count_ones() as usize % 2];
@@ -241,11 +204,7 @@ fn hostile_rotations() {
     for special in [f32::NAN, f32::INFINITY] {
         let mut values = vec![1.0; 8];
         values[5] = special;
-        let kernel = HadamardGroups {
-            values: &values,
-            group: 8,
-            stored: None,
-        };
+        let kernel = HadamardGroups { values: &values, group: 8, stored: None };
         each_level(&kernel, 8, |_, s, h, b| {
             assert!(s.iter().all(|x| !x.is_finite()));
             assert!(h.iter().all(|x| !x.is_finite()));

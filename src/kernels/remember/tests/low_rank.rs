@@ -21,13 +21,7 @@ fn sums_that_were_computed_before() {
         (&columns, ColumnStep::ScaleSum),
         (&columns, ColumnStep::DivideValue),
     ] {
-        let kernel = Corrected {
-            values: &values,
-            sums: &sums,
-            width,
-            columns,
-            step,
-        };
+        let kernel = Corrected { values: &values, sums: &sums, width, columns, step };
         check("low rank", &kernel, 3 * width, |i| {
             let (value, sum) = (values[i], sums[i] as f32);
             match (columns.get(i % width), step) {
@@ -72,9 +66,7 @@ impl Weight {
                 rank: self.rank,
                 right,
                 columns: &[],
-                addition: InDouble {
-                    is_exact: have_exact_products(&left),
-                },
+                addition: InDouble { is_exact: have_exact_products(&left) },
             };
             let name = format!("{name}, scaled by {scale}");
             check(&name, &kernel, self.values.len(), |i| {
@@ -149,28 +141,13 @@ impl Weight {
 #[test]
 fn numbers_of_exact_products() {
     let longest = f64::from(2f32.powi(24) - 1.0);
-    for x in [
-        0.0,
-        -0.0,
-        1.0,
-        -1.25,
-        longest,
-        longest * 31.0,
-        1e-40f32.into(),
-    ] {
+    for x in [0.0, -0.0, 1.0, -1.25, longest, longest * 31.0, 1e-40f32.into()] {
         assert!(have_exact_products(&[1.0, x]), "{x}");
         for a in [longest, f64::from(f32::MAX), f64::from(f32::from_bits(1))] {
             assert_eq!(x.mul_add(a, -(x * a)), 0.0, "{x} * {a}");
         }
     }
-    for x in [
-        0.3,
-        longest * 33.0,
-        2f64.powi(-900),
-        2f64.powi(900),
-        f64::NAN,
-        f64::INFINITY,
-    ] {
+    for x in [0.3, longest * 33.0, 2f64.powi(-900), 2f64.powi(900), f64::NAN, f64::INFINITY] {
         assert!(!have_exact_products(&[1.0, x]), "{x}");
     }
 }
@@ -312,22 +289,12 @@ fn hostile_products() {
         }
         // One kind of number that goes wrong, in one place of the formula.
         for (number, place) in HOSTILE.into_iter().flat_map(|x| [0, 1, 2].map(|p| (x, p))) {
-            let mut parts = [
-                plain(rows * width, 1),
-                plain(rows * rank, 2),
-                plain(rank * width, 3),
-            ];
+            let mut parts = [plain(rows * width, 1), plain(rows * rank, 2), plain(rank * width, 3)];
             for (i, x) in parts[place].iter_mut().enumerate() {
                 *x *= rare(i, number);
             }
             let [values, left, right] = parts;
-            let weight = Weight {
-                values,
-                left,
-                right,
-                rank,
-                width,
-            };
+            let weight = Weight { values, left, right, rank, width };
             weight.check(&format!("{number} in {place}"), &scales(width));
         }
     }

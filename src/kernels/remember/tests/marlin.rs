@@ -38,11 +38,7 @@ fn code(tile: &[u8], order: TileOrder, is_sparse: bool, [output, input]: [usize;
 
 #[test]
 fn tiles_are_unpacked() {
-    let orders = [
-        TileOrder::Halves,
-        TileOrder::HalvesOfBytes,
-        TileOrder::UpperHalvesOfBytes,
-    ];
+    let orders = [TileOrder::Halves, TileOrder::HalvesOfBytes, TileOrder::UpperHalvesOfBytes];
     for (order, is_sparse) in orders.into_iter().flat_map(|o| [(o, false), (o, true)]) {
         // An even and an odd number of tiles, with columns beside them.
         for (depths, outputs, left) in [(1, 64, 0), (2, 128, 16), (5, 64, 3)] {

@@ -63,15 +63,7 @@ fn rotation_is_its_inverse() {
 
 #[test]
 fn rotated_bytes() {
-    let sizes = [
-        (4, 12),
-        (16, 16),
-        (16, 272),
-        (64, 192),
-        (64, 320),
-        (256, 512),
-        (1024, 2048),
-    ];
+    let sizes = [(4, 12), (16, 16), (16, 272), (64, 192), (64, 320), (256, 512), (1024, 2048)];
     for (group, width) in sizes {
         if group > miri_or(64, 1024) {
             continue;
@@ -82,17 +74,8 @@ fn rotated_bytes() {
             .map(|i| exact_sum(&integers[i / width * width..], group, i % width))
             .collect();
         for scales in [&scales[..], &scales[..1]] {
-            let codes = ByteCodes {
-                bytes: &bytes,
-                row_bytes: width,
-            };
-            let kernel = RotatedRows {
-                codes,
-                width,
-                group,
-                scales,
-                corrections: None,
-            };
+            let codes = ByteCodes { bytes: &bytes, row_bytes: width };
+            let kernel = RotatedRows { codes, width, group, scales, corrections: None };
             check(&format!("rotated {group}"), &kernel, ROWS * width, |i| {
                 exact(sums[i], group, scales[(i / width).min(scales.len() - 1)])
             });
@@ -109,20 +92,10 @@ fn largest_sums() {
             let code = |i: usize| if sign(at, i) > 0 { positive } else { negative };
             let bytes: Vec<u8> = (0..group).map(|i| code(i) as u8).collect();
             let integers: Vec<i64> = (0..group).map(|i| i64::from(code(i))).collect();
-            let codes = ByteCodes {
-                bytes: &bytes,
-                row_bytes: group,
-            };
-            let kernel = RotatedRows {
-                codes,
-                width: group,
-                group,
-                scales: &[1.0],
-                corrections: None,
-            };
-            check("largest", &kernel, group, |i| {
-                exact(exact_sum(&integers, group, i), group, 1.0)
-            });
+            let codes = ByteCodes { bytes: &bytes, row_bytes: group };
+            let kernel =
+                RotatedRows { codes, width: group, group, scales: &[1.0], corrections: None };
+            check("largest", &kernel, group, |i| exact(exact_sum(&integers, group, i), group, 1.0));
         }
     }
 }
@@ -136,29 +109,15 @@ fn rotated_nibbles() {
             .map(nibble)
             .map(|n| if n > 7 { n - 16 } else { n })
             .collect();
-        let codes = NibbleCodes {
-            bytes: &bytes,
-            row_bytes: width / 2,
-        };
-        let kernel = RotatedRows {
-            codes,
-            width,
-            group,
-            scales: &scales,
-            corrections: None,
-        };
-        check(
-            &format!("rotated nibbles {group}"),
-            &kernel,
-            ROWS * width,
-            |i| {
-                exact(
-                    exact_sum(&integers[i / width * width..], group, i % width),
-                    group,
-                    scales[i / width],
-                )
-            },
-        );
+        let codes = NibbleCodes { bytes: &bytes, row_bytes: width / 2 };
+        let kernel = RotatedRows { codes, width, group, scales: &scales, corrections: None };
+        check(&format!("rotated nibbles {group}"), &kernel, ROWS * width, |i| {
+            exact(
+                exact_sum(&integers[i / width * width..], group, i % width),
+                group,
+                scales[i / width],
+            )
+        });
     }
 }
 
@@ -213,13 +172,8 @@ fn rotated_levels() {
             groups,
             width: step,
         };
-        let kernel = RotatedRows {
-            codes: codes(),
-            width,
-            group,
-            scales: &scales,
-            corrections: None,
-        };
+        let kernel =
+            RotatedRows { codes: codes(), width, group, scales: &scales, corrections: None };
         let name = format!("levels {group} {step}");
         check(&name, &kernel, rows * width, |i| {
             exact(
@@ -233,10 +187,7 @@ fn rotated_levels() {
             width,
             group,
             scales: &scales,
-            corrections: Some(Corrections {
-                values: &corrections,
-                width: step,
-            }),
+            corrections: Some(Corrections { values: &corrections, width: step }),
         };
         let twin = |i: usize| {
             let (row, col) = (i / width, i % width);

@@ -45,13 +45,9 @@ fn scales(n: usize) -> Vec<f32> {
 
 #[test]
 fn sums_of_pairs() {
-    for (bits, group, groups) in [
-        (2, 64, 1),
-        (3, 128, 2),
-        (4, 256, 2),
-        (4, 64, 8),
-        (4, 256, miri_or(2, 4)),
-    ] {
+    for (bits, group, groups) in
+        [(2, 64, 1), (3, 128, 2), (4, 256, 2), (4, 64, 8), (4, 256, miri_or(2, 4))]
+    {
         let (rotation, pairs) = (group * groups, 1 << (2 * bits));
         let values = values(pairs);
         let table = IntegerPairs::new(&values).unwrap();
@@ -61,14 +57,8 @@ fn sums_of_pairs() {
         let scales = scales(rows * groups);
         assert!(scales.chunks(groups).all(RotatedPairs::fits));
         let entry = 1.0 / (rotation as f64).sqrt();
-        let kernel = RotatedPairs {
-            table: &table,
-            codes: &codes,
-            rotation,
-            group,
-            scales: &scales,
-            entry,
-        };
+        let kernel =
+            RotatedPairs { table: &table, codes: &codes, rotation, group, scales: &scales, entry };
         let products: Vec<f32> = (0..n)
             .map(|i| values[usize::from(codes[i / 2]) * 2 + i % 2] * scales[i / group])
             .collect();
@@ -129,11 +119,7 @@ fn sums_are_those_of_any_values() {
         let products: Vec<f32> = (0..rotation)
             .map(|i| values[usize::from(codes[i / 2]) * 2 + i % 2] * scales[i / group])
             .collect();
-        let any = HadamardGroups {
-            values: &products,
-            group: rotation,
-            stored: Some(&stored),
-        };
+        let any = HadamardGroups { values: &products, group: rotation, stored: Some(&stored) };
         let sums = RotatedPairs {
             table: &table,
             codes: &codes,
@@ -187,12 +173,7 @@ fn codes_of_lanes() {
             let mut all: Vec<&mut [u8]> = out.chunks_exact_mut(words.len()).collect();
             let last = all.pop().unwrap();
             last.fill(3);
-            let mut codes = LaneCodes {
-                words: &words,
-                bits,
-                lanes: all,
-                rest: Some((last, 2)),
-            };
+            let mut codes = LaneCodes { words: &words, bits, lanes: all, rest: Some((last, 2)) };
             perform(level, &mut codes);
             for (i, lane) in out.chunks_exact(words.len()).enumerate() {
                 for (&code, &word) in lane.iter().zip(&words) {

@@ -27,14 +27,7 @@ fn dequantized(q: f32, scale: f32, zero: f32) -> f32 {
 #[test]
 fn tiles_of_spqr() {
     let down = 2;
-    let orders = [
-        (1usize, 7, 3),
-        (16, 7, 3),
-        (40, 7, 3),
-        (333, 7, 3),
-        (333, 1, 0),
-        (32, 1, 0),
-    ];
+    let orders = [(1usize, 7, 3), (16, 7, 3), (40, 7, 3), (333, 7, 3), (333, 1, 0), (32, 1, 0)];
     for (cols, step, first) in orders {
         let across = cols.div_ceil(TILE);
         let random = words(3 * down * across * TILE);

@@ -21,12 +21,7 @@ fn stack<F: Float8>(name: &str, format: F) {
             cols: grid_cols,
         };
         let (codes, scales) = (bytes(10 * cols), scales(2 * grid_rows * grid_cols));
-        for (rows, part) in [
-            (0..10, 0..cols),
-            (3..8, 0..cols),
-            (4..5, 32..77),
-            (2..3, 5..6),
-        ] {
+        for (rows, part) in [(0..10, 0..cols), (3..8, 0..cols), (4..5, 32..77), (2..3, 5..6)] {
             let scale_rows = grid.rows(&rows);
             let scale_cols = part.start / block_cols..part.end.div_ceil(block_cols);
             let pick = |rows: &std::ops::Range<usize>, cols: &std::ops::Range<usize>| {
@@ -81,31 +76,19 @@ fn stacks_of_fp8() {
 fn fp4_of_two_rows_in_a_byte() {
     // Rows end in a block, and columns in a strip. Values of all exponents are normal numbers of
     // both types of two bytes, of BF16 alone, or of neither.
-    let exponents: [&[u8]; 3] = [
-        &[127, 114, 140, 120],
-        &[127, 2, 252, 113, 141],
-        &[127, 0, 255, 1, 254, 2, 120],
-    ];
-    for ((cols, first, rows), all) in [
-        (miri_or(33usize, 1049), 0usize, 96usize),
-        (7, 40, 50),
-        (1, 63, 1),
-    ]
-    .into_iter()
-    .flat_map(|size| exponents.map(|all| (size, all)))
+    let exponents: [&[u8]; 3] =
+        [&[127, 114, 140, 120], &[127, 2, 252, 113, 141], &[127, 0, 255, 1, 254, 2, 120]];
+    for ((cols, first, rows), all) in
+        [(miri_or(33usize, 1049), 0usize, 96usize), (7, 40, 50), (1, 63, 1)]
+            .into_iter()
+            .flat_map(|size| exponents.map(|all| (size, all)))
     {
         let pitch = cols + 3;
         let codes = bytes((first + rows).div_ceil(2) * pitch);
         let exponents: Vec<u8> = (0..(first + rows).div_ceil(BLOCK) * pitch)
             .map(|i| all[i % all.len()])
             .collect();
-        let kernel = Fp4Pairs {
-            codes: &codes,
-            exponents: &exponents,
-            first,
-            cols,
-            pitch,
-        };
+        let kernel = Fp4Pairs { codes: &codes, exponents: &exponents, first, cols, pitch };
         check("FP4 pairs", &kernel, rows * cols, |i| {
             let (row, col) = (first + i / cols, i % cols);
             let code = codes[row / 2 * pitch + col] >> (4 * (row % 2)) & 15;

@@ -21,18 +21,11 @@ fn lines(width: usize) -> (Vec<u8>, usize) {
 fn bytes_are_transposed() {
     for (count, width) in SIZES {
         let (bytes, pitch) = lines(width);
-        let lines = Lines {
-            bytes: &bytes,
-            pitch,
-        };
+        let lines = Lines { bytes: &bytes, pitch };
         for level in Level::available() {
             let (len, first) = (count + 5, 3);
             let mut out = vec![UNTOUCHED; width * len];
-            let mut columns = Columns {
-                bytes: &mut out,
-                len,
-                filled: first..first + count,
-            };
+            let mut columns = Columns { bytes: &mut out, len, filled: first..first + count };
             transpose_bytes(level, &lines, &mut columns);
             for (i, &byte) in out.iter().enumerate() {
                 let (column, line) = (i / len, (i % len).wrapping_sub(first));
@@ -51,18 +44,11 @@ fn codes_are_transposed() {
     let orders: [[usize; PER_WORD]; 2] = [[0, 1, 2, 3, 4, 5, 6, 7], [0, 2, 4, 6, 1, 3, 5, 7]];
     for ((count, width), order) in SIZES.into_iter().zip(orders.into_iter().cycle()) {
         let (bytes, pitch) = lines(width);
-        let lines = Lines {
-            bytes: &bytes,
-            pitch,
-        };
+        let lines = Lines { bytes: &bytes, pitch };
         for level in Level::available() {
             let len = count.div_ceil(2) + 3;
             let mut out = vec![UNTOUCHED; 2 * width * len];
-            let mut columns = Columns {
-                bytes: &mut out,
-                len,
-                filled: 1..1 + count.div_ceil(2),
-            };
+            let mut columns = Columns { bytes: &mut out, len, filled: 1..1 + count.div_ceil(2) };
             transpose_codes(level, order, &lines, &mut columns);
             for line in 0..count {
                 for code in 0..2 * width {

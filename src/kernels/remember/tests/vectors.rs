@@ -17,17 +17,7 @@ fn table(len: usize) -> Vec<f32> {
 
 #[test]
 fn blocks_of_vectors() {
-    let shapes = [
-        [1, 2],
-        [1, 8],
-        [8, 1],
-        [1, 16],
-        [16, 1],
-        [2, 4],
-        [6, 1],
-        [1, 1],
-        [64, 1],
-    ];
+    let shapes = [[1, 2], [1, 8], [8, 1], [1, 16], [16, 1], [2, 4], [6, 1], [1, 1], [64, 1]];
     for (shape, terms) in shapes.into_iter().flat_map(|s| [(s, 1), (s, 2), (s, 3)]) {
         let [height, width] = shape;
         // A row of blocks takes more than a buffer, and ends raggedly.
@@ -45,22 +35,10 @@ fn blocks_of_vectors() {
         let groups = scales(down * height * (cols / size));
         let norms = [
             VectorNorm::None,
-            VectorNorm::Rows {
-                factors: &factors,
-                offsets: &[],
-            },
-            VectorNorm::Rows {
-                factors: &factors,
-                offsets: &factors,
-            },
-            VectorNorm::Columns {
-                factors: &factors,
-                offsets,
-            },
-            VectorNorm::Groups {
-                factors: &groups,
-                size,
-            },
+            VectorNorm::Rows { factors: &factors, offsets: &[] },
+            VectorNorm::Rows { factors: &factors, offsets: &factors },
+            VectorNorm::Columns { factors: &factors, offsets },
+            VectorNorm::Groups { factors: &groups, size },
         ];
         for (i, norm) in norms.into_iter().enumerate() {
             // The rows that are wanted begin and end within blocks.
@@ -92,12 +70,7 @@ fn blocks_of_vectors() {
                     _ => sum * factors[c] + offsets[c],
                 }
             };
-            check(
-                &format!("{shape:?}, {terms}"),
-                &kernel,
-                rows.len() * cols,
-                twin,
-            );
+            check(&format!("{shape:?}, {terms}"), &kernel, rows.len() * cols, twin);
         }
     }
 }

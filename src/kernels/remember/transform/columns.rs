@@ -59,11 +59,7 @@ impl TransformedColumns<'_> {
         by: impl Butterflies,
         out: &mut [E],
     ) {
-        let BlockProduct {
-            matrix,
-            size,
-            factor,
-        } = self.product;
+        let BlockProduct { matrix, size, factor } = self.product;
         if let BlockMatrix::Dense(matrix) = matrix {
             return matrix.multiply(self.values, factor, (unit, pairs), out);
         }

@@ -62,22 +62,12 @@ impl DenseMatrix {
         (unit, pairs): (U, impl PairSums),
         out: &mut [E],
     ) {
-        let product = Product {
-            matrix: self,
-            factor,
-            unit,
-            pairs,
-        };
+        let product = Product { matrix: self, factor, unit, pairs };
         match (self.is_single, U::HAS_WIDE_TILES) {
             (true, true) => product.write::<E, WIDE_COLS, 2>(values, out),
             (true, false) => product.write::<E, COLS, 1>(values, out),
-            (false, _) => Product {
-                matrix: self,
-                factor,
-                unit: Rounded,
-                pairs,
-            }
-            .write::<E, COLS, 1>(values, out),
+            (false, _) => Product { matrix: self, factor, unit: Rounded, pairs }
+                .write::<E, COLS, 1>(values, out),
         }
     }
 }

@@ -93,10 +93,7 @@ impl FixedMatrix {
     pub(super) fn panel(&self, first: usize) -> Option<FixedPanel<'_>> {
         let pairs = self.size.div_ceil(2);
         let pairs = self.panels.get(first / PANEL * pairs..)?.get(..pairs)?;
-        Some(FixedPanel {
-            matrix: self,
-            pairs,
-        })
+        Some(FixedPanel { matrix: self, pairs })
     }
 }
 
@@ -150,13 +147,8 @@ impl IntegerVectors {
     pub(super) fn rows_from(&self, first: usize) -> Option<IntegerRows<'_>> {
         let scales = self.scales.get(first..)?;
         let pairs = self.pairs.len() / self.scales.len().max(1);
-        let mut rows = IntegerRows {
-            pairs: [&[]; ROWS],
-            scales: [Scale {
-                unit: 0.0,
-                magnitude: 0.0,
-            }; ROWS],
-        };
+        let mut rows =
+            IntegerRows { pairs: [&[]; ROWS], scales: [Scale { unit: 0.0, magnitude: 0.0 }; ROWS] };
         for r in 0..ROWS {
             let at = r.min(scales.len().checked_sub(1)?);
             rows.scales[r] = scales[at]?;

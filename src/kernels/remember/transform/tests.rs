@@ -29,14 +29,8 @@ fn multiplies_as_its_entries_say() {
         };
         let cases: [(BlockMatrix, Entry<'_>); 4] = [
             (BlockMatrix::Sylvester, Box::new(hadamard)),
-            (
-                BlockMatrix::SignedRows(signs.clone()),
-                Box::new(|i, j| sign(i) * hadamard(i, j)),
-            ),
-            (
-                BlockMatrix::SignedColumns(signs.clone()),
-                Box::new(|i, j| sign(j) * hadamard(i, j)),
-            ),
+            (BlockMatrix::SignedRows(signs.clone()), Box::new(|i, j| sign(i) * hadamard(i, j))),
+            (BlockMatrix::SignedColumns(signs.clone()), Box::new(|i, j| sign(j) * hadamard(i, j))),
             (all(|i, j| (i * 11 + j * 5) as f64 - 30.0), Box::new(dense)),
         ];
         for (matrix, entry) in &cases {
@@ -50,11 +44,7 @@ fn multiplies_as_its_entries_say() {
 /// Integers, whose sums are exact in any order.
 fn check(matrix: &BlockMatrix, entry: &Entry<'_>, size: usize, width: usize) {
     let factor = 0.5;
-    let product = || BlockProduct {
-        matrix,
-        size,
-        factor,
-    };
+    let product = || BlockProduct { matrix, size, factor };
     let values: Vec<f32> = (0..2 * size * width)
         .map(|n| (n * n % 17) as f32 - 4.0)
         .collect();
@@ -97,10 +87,7 @@ fn check(matrix: &BlockMatrix, entry: &Entry<'_>, size: usize, width: usize) {
 /// Columns alone, for each type of output.
 fn check_columns(values: &[f32], product: &BlockProduct<'_>, want: &[f64]) {
     let n = values.len();
-    let kernel = TransformedColumns {
-        values,
-        product: product.clone(),
-    };
+    let kernel = TransformedColumns { values, product: product.clone() };
     for level in Level::available() {
         let (mut single, mut half, mut brain) =
             (vec![0f32; n], vec![f16::ZERO; n], vec![bf16::ZERO; n]);
@@ -119,11 +106,7 @@ fn check_columns(values: &[f32], product: &BlockProduct<'_>, want: &[f64]) {
             let half = half[i].to_bits();
             assert_eq!(half, <f16 as Element>::from_f32(want).to_bits(), "{place}");
             let brain = brain[i].to_bits();
-            assert_eq!(
-                brain,
-                <bf16 as Element>::from_f32(want).to_bits(),
-                "{place}"
-            );
+            assert_eq!(brain, <bf16 as Element>::from_f32(want).to_bits(), "{place}");
         }
     }
 }
@@ -144,11 +127,7 @@ fn check_rounded_sums(size: usize, width: usize) {
         let narrow = |x: f64| if is_single { f64::from(x as f32) } else { x };
         let numbers = (5..5 + size * size).map(number).map(narrow).collect();
         let matrix = BlockMatrix::Dense(DenseMatrix::new(numbers, size));
-        let product = || BlockProduct {
-            matrix: &matrix,
-            size,
-            factor: 0.3,
-        };
+        let product = || BlockProduct { matrix: &matrix, size, factor: 0.3 };
         let BlockMatrix::Dense(dense) = &matrix else {
             continue;
         };
@@ -194,11 +173,7 @@ fn hostile_values() {
         .collect();
     let entry: Entry<'_> = Box::new(|i, j| numbers[i * size + j]);
     let matrix = BlockMatrix::Dense(DenseMatrix::new(numbers.clone(), size));
-    let product = BlockProduct {
-        matrix: &matrix,
-        size,
-        factor: 0.3,
-    };
+    let product = BlockProduct { matrix: &matrix, size, factor: 0.3 };
     // The first vector is of zeros; each other has one of the special values, among subnormal
     // numbers.
     let values: Vec<f32> = (0..9 * size)
@@ -254,11 +229,7 @@ fn integers_times_a_scale() {
                 })
                 .collect();
             let matrix = BlockMatrix::Dense(DenseMatrix::new(numbers.clone(), size));
-            let product = BlockProduct {
-                matrix: &matrix,
-                size,
-                factor: 0.5,
-            };
+            let product = BlockProduct { matrix: &matrix, size, factor: 0.5 };
             check_columns(&values, &product, &want);
         }
     }

@@ -34,13 +34,7 @@ impl Levels<'_> {
     /// Loads what the integers are made from. Scales and codebook have to be finite: a product that
     /// is NaN is no integer.
     pub(super) fn load(&self, tile: &Tile, cols: usize, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            scales,
-            zeros,
-            factors,
-            staging,
-            ..
-        } = buffers;
+        let Buffers { scales, zeros, factors, staging, .. } = buffers;
         let groups = tile.cols.start / self.width..tile.cols.end / self.width;
         scales.clear();
         let rows = tile.rows.clone();
@@ -122,11 +116,7 @@ pub(in crate::scheme::comfy) fn w4a8<'m>(
         _ => Floats::ieee(&relative)?,
     };
     let of_groups = |part: &Tensor<'m>| -> Result<_> {
-        Ok(Transposed::of_floats(
-            Floats::ieee(part)?,
-            rows,
-            cols / width,
-        ))
+        Ok(Transposed::of_floats(Floats::ieee(part)?, rows, cols / width))
     };
     let levels = Levels {
         weight: *t,

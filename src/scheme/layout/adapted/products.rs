@@ -34,10 +34,7 @@ pub(super) struct Products {
 
 impl Products {
     pub(super) fn new(all: Vec<ScaledProduct>) -> Self {
-        Self {
-            all,
-            owner: TableOwner::default(),
-        }
+        Self { all, owner: TableOwner::default() }
     }
 
     /// Ranks of all products.
@@ -68,11 +65,7 @@ impl Products {
     pub(super) fn load(&self, tile: &Tile, cols: usize, buffers: &mut Buffers) -> Result<bool> {
         self.load_right(cols, buffers)?;
         self.load_left(tile, buffers)?;
-        let AdapterFactors {
-            left,
-            largest_right,
-            ..
-        } = &buffers.adapter;
+        let AdapterFactors { left, largest_right, .. } = &buffers.adapter;
         // Half of the largest number of F32: sums are rounded by far less than that.
         let most = f64::from(f32::MAX) / 2.0 / f64::from(*largest_right);
         let mut rows = left.chunks_exact(self.rank());
@@ -85,17 +78,8 @@ impl Products {
     }
 
     fn load_right(&self, cols: usize, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            adapter,
-            factors,
-            staging,
-            ..
-        } = buffers;
-        let AdapterFactors {
-            panels,
-            largest_right,
-            ..
-        } = adapter;
+        let Buffers { adapter, factors, staging, .. } = buffers;
+        let AdapterFactors { panels, largest_right, .. } = adapter;
         let sizes = (self.rank(), cols);
         load_panels(sizes, (&self.owner, panels), factors, |cols, out| {
             let is_first = cols.start == 0;
@@ -112,12 +96,7 @@ impl Products {
     }
 
     fn load_left(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            adapter,
-            factors,
-            staging,
-            ..
-        } = buffers;
+        let Buffers { adapter, factors, staging, .. } = buffers;
         let (left, rank) = (&mut adapter.left, self.rank());
         left.clear();
         left.resize(tile.rows.len() * rank, 0.0);
@@ -187,12 +166,7 @@ impl Products {
     ) -> LowRankRows<'b, V, InDouble> {
         let (rank, width) = (self.rank(), tile.cols.len());
         let (first, count) = (at / width.max(1), values.len() / width.max(1));
-        let AdapterFactors {
-            panels,
-            left,
-            is_exact,
-            ..
-        } = &buffers.adapter;
+        let AdapterFactors { panels, left, is_exact, .. } = &buffers.adapter;
         LowRankRows {
             values,
             width,
@@ -200,9 +174,7 @@ impl Products {
             rank,
             right: &panels.values()[tile.cols.start * rank..],
             columns: &[],
-            addition: InDouble {
-                is_exact: *is_exact,
-            },
+            addition: InDouble { is_exact: *is_exact },
         }
     }
 }

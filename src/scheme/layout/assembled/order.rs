@@ -20,11 +20,7 @@ impl Tiles {
 
     /// The order that undoes this one.
     pub(crate) fn inverse(self) -> Self {
-        Self {
-            groups: self.parts,
-            parts: self.groups,
-            len: self.len,
-        }
+        Self { groups: self.parts, parts: self.groups, len: self.len }
     }
 }
 

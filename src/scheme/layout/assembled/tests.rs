@@ -51,12 +51,7 @@ impl Decode for Numbers {
 
 /// Rows of `numbers` as a piece.
 fn piece(numbers: Numbers, order: RowOrder, rows: usize, turn: usize) -> Piece<'static> {
-    Piece {
-        decoder: Arc::new(numbers),
-        rows,
-        order,
-        turn,
-    }
+    Piece { decoder: Arc::new(numbers), rows, order, turn }
 }
 
 fn assembled(pieces: Vec<Piece<'static>>, cols: usize) -> Assembled<'static> {
@@ -75,19 +70,10 @@ fn values(decoder: &dyn Decode, rows: usize) -> Vec<f32> {
     let (grid, mut all, mut buffers) = (decoder.grid(), Vec::new(), Buffers::default());
     let step = rows.next_multiple_of(grid.row_align);
     for first in (0..grid.rows).step_by(step) {
-        let tile = Tile {
-            rows: first..(first + step).min(grid.rows),
-            cols: 0..grid.cols,
-        };
+        let tile = Tile { rows: first..(first + step).min(grid.rows), cols: 0..grid.cols };
         let mut out = vec![0.0; tile.values()];
         decoder.load(&tile, &mut buffers).unwrap();
-        decoder.decode(
-            &tile,
-            tile.rows.clone(),
-            &buffers,
-            Level::default(),
-            Out::F32(&mut out),
-        );
+        decoder.decode(&tile, tile.rows.clone(), &buffers, Level::default(), Out::F32(&mut out));
         all.extend(out);
     }
     all
@@ -108,12 +94,7 @@ fn check(decoder: &Assembled<'_>, numbers: Numbers, expected: &[usize]) {
 const ALIGNMENTS: [usize; 4] = [1, 2, 3, 24];
 
 fn numbers(align: usize) -> Numbers {
-    Numbers {
-        rows: 24,
-        cols: 5,
-        first: 0,
-        align,
-    }
+    Numbers { rows: 24, cols: 5, first: 0, align }
 }
 
 #[test]
@@ -127,11 +108,7 @@ fn halves_of_heads() {
             }
         }
         let order = RowOrder::interleaved(6);
-        check(
-            &assembled(vec![piece(source, order, 24, 1)], 5),
-            source,
-            &expected,
-        );
+        check(&assembled(vec![piece(source, order, 24, 1)], 5), source, &expected);
         // The inverse puts each row where it came from.
         let mut inverse = vec![0; 24];
         expected
@@ -139,11 +116,7 @@ fn halves_of_heads() {
             .enumerate()
             .for_each(|(to, from)| inverse[*from] = to);
         let order = RowOrder::split(6);
-        check(
-            &assembled(vec![piece(source, order, 24, 1)], 5),
-            source,
-            &inverse,
-        );
+        check(&assembled(vec![piece(source, order, 24, 1)], 5), source, &inverse);
     }
 }
 
@@ -187,18 +160,10 @@ fn slices_and_their_turns() {
             check(&slice, source, &expected);
         }
         // Two sources, three rows of the one and five of the other in turns.
-        let other = Numbers {
-            first: 50,
-            ..source
-        };
-        let pieces = vec![
-            piece(source, RowOrder::From(0), 9, 3),
-            piece(other, RowOrder::From(2), 15, 5),
-        ];
-        let turns = Assembled {
-            takes_turns: true,
-            ..assembled(pieces, 5)
-        };
+        let other = Numbers { first: 50, ..source };
+        let pieces =
+            vec![piece(source, RowOrder::From(0), 9, 3), piece(other, RowOrder::From(2), 15, 5)];
+        let turns = Assembled { takes_turns: true, ..assembled(pieces, 5) };
         let mut expected = Vec::new();
         for turn in 0..3 {
             let lines = (0..3).map(|row| 100 * (turn * 3 + row));
@@ -215,11 +180,7 @@ fn slices_and_their_turns() {
 
 #[test]
 fn tiles_of_groups() {
-    let tiles = Tiles {
-        groups: 2,
-        parts: 3,
-        len: 3,
-    };
+    let tiles = Tiles { groups: 2, parts: 3, len: 3 };
     // Rows 6 to 23 are two groups of three parts of three rows.
     let mut expected: Vec<usize> = (0..6).collect();
     for part in 0..3 {
@@ -236,28 +197,15 @@ fn tiles_of_groups() {
         let source = numbers(align);
         for (tiles, expected) in [(tiles, &expected), (tiles.inverse(), &inverse)] {
             let order = RowOrder::Tiled { first: 6, tiles };
-            check(
-                &assembled(vec![piece(source, order, 24, 1)], 5),
-                source,
-                expected,
-            );
+            check(&assembled(vec![piece(source, order, 24, 1)], 5), source, expected);
         }
     }
 }
 
 #[test]
 fn tiles_of_columns() {
-    let source = Numbers {
-        rows: 7,
-        cols: 12,
-        first: 0,
-        align: 1,
-    };
-    let tiles = Tiles {
-        groups: 3,
-        parts: 2,
-        len: 2,
-    };
+    let source = Numbers { rows: 7, cols: 12, first: 0, align: 1 };
+    let tiles = Tiles { groups: 3, parts: 2, len: 2 };
     let order = [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11];
     let columns = |columns| Assembled {
         columns: Some(columns),
@@ -280,11 +228,7 @@ fn tiles_of_columns() {
 #[test]
 fn slices_that_are_transposed() {
     let source = numbers(2);
-    let order = RowOrder::Slice {
-        first: 2,
-        len: 3,
-        of: 8,
-    };
+    let order = RowOrder::Slice { first: 2, len: 3, of: 8 };
     let stack = TransposedStack {
         inner: Arc::new(assembled(vec![piece(source, order, 9, 1)], 5)),
         rows: 5,
@@ -332,13 +276,7 @@ fn changes_and_their_inverses() {
     assert_eq!(changed, stored);
     Change::NegExp.apply(&mut changed);
     // torch 2.6: -torch.exp(torch.tensor([-3.5, -0.25, 0, 0.5, 2]))
-    let bits = [
-        0xbcf7_6081u32,
-        0xbf47_5f7d,
-        0xbf80_0000,
-        0xbfd3_094c,
-        0xc0ec_7326,
-    ];
+    let bits = [0xbcf7_6081u32, 0xbf47_5f7d, 0xbf80_0000, 0xbfd3_094c, 0xc0ec_7326];
     for (found, expected) in changed.iter().zip(bits) {
         assert!(found.to_bits().abs_diff(expected) <= 1, "{found}");
     }

@@ -69,10 +69,7 @@ impl<'m> GroupOffsets<'m> {
     ///
     /// Boxed: most weights have none, and a model can have hundreds of thousands of weights.
     pub(crate) fn new(matrix: Box<dyn ScaleMatrix + 'm>) -> Box<Self> {
-        Box::new(Self {
-            matrix,
-            compute: None,
-        })
+        Box::new(Self { matrix, compute: None })
     }
 
     /// Sets the dtype in which the library computes.
@@ -94,10 +91,7 @@ pub(crate) struct ComputeDtype<'m> {
 impl ComputeDtype<'_> {
     /// A compute dtype in which scales and offsets have the same values as in F32.
     pub(crate) fn new(dtype: TargetDtype) -> Self {
-        Self {
-            dtype,
-            rounded: None,
-        }
+        Self { dtype, rounded: None }
     }
 }
 

@@ -77,11 +77,7 @@ pub(crate) fn read_transposed<const SIZE: usize>(
     };
     wanted.read(staging, |lines, rows| match SIZE {
         1 => {
-            let mut columns = Columns {
-                bytes: out.as_mut_bytes(),
-                len: 4 * words,
-                filled: rows,
-            };
+            let mut columns = Columns { bytes: out.as_mut_bytes(), len: 4 * words, filled: rows };
             transpose_bytes(Level::detect(), lines, &mut columns);
         }
         4 => transpose_words(lines, out, words, rows),
@@ -159,14 +155,8 @@ impl Wanted<'_, '_> {
         for first in self.rows.clone().step_by(self.strip) {
             let rows = first..(first + self.strip).min(self.rows.end);
             self.read_strip(&rows, (&mut *lines, pitch), joint)?;
-            let lines = Lines {
-                bytes: lines,
-                pitch,
-            };
-            each(
-                &lines,
-                rows.start - self.rows.start..rows.end - self.rows.start,
-            );
+            let lines = Lines { bytes: lines, pitch };
+            each(&lines, rows.start - self.rows.start..rows.end - self.rows.start);
         }
         Ok(())
     }
@@ -268,11 +258,7 @@ mod tests {
             let rectangle = [rows.clone(), cols.clone()];
             let read = |ahead| {
                 let (mut staging, mut out) = (Vec::new(), vec![7; cols.len() * height]);
-                let matrix = StoredWords {
-                    part: &tensor.part(),
-                    stride,
-                    ahead,
-                };
+                let matrix = StoredWords { part: &tensor.part(), stride, ahead };
                 let staging = &mut staging;
                 read_transposed::<SIZE>(matrix, rectangle.clone(), staging, height, &mut out)
                     .unwrap();

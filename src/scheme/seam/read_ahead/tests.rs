@@ -25,15 +25,7 @@ fn rectangle<'m>(
     [rows, bytes]: [Range<usize>; 2],
 ) -> StoredRectangle<'m> {
     let part = model.tensors().next().unwrap().part();
-    StoredRectangle {
-        rows,
-        codes: StoredPiece {
-            part,
-            stride,
-            bytes,
-        },
-        scales: None,
-    }
+    StoredRectangle { rows, codes: StoredPiece { part, stride, bytes }, scales: None }
 }
 
 /// What tiles want of `wanted` whose pieces begin at all of `bounds` but the last, where the last
@@ -87,10 +79,7 @@ fn pieces_are_those_of_the_matrix() {
         ahead.begin(&tiles(&wanted, &bounds));
         let pieces = bounds.windows(2).map(|bounds| bounds[0]..bounds[1]);
         let pieces: Vec<Range<usize>> = pieces.collect();
-        assert_eq!(
-            taken(&ahead, &wanted.codes.part, 1..2, pieces[0].clone()),
-            None
-        );
+        assert_eq!(taken(&ahead, &wanted.codes.part, 1..2, pieces[0].clone()), None);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| ahead.fill(&wanted, (1, 1), &mut vec![]));
@@ -103,10 +92,7 @@ fn pieces_are_those_of_the_matrix() {
                     .clone()
                     .flat_map(|row| &bytes[row * stride..][piece.clone()]);
                 let expected: Vec<u8> = expected.copied().collect();
-                assert_eq!(
-                    taken(&ahead, &wanted.codes.part, some, piece),
-                    Some(expected)
-                );
+                assert_eq!(taken(&ahead, &wanted.codes.part, some, piece), Some(expected));
             }
         }
     }
@@ -119,11 +105,7 @@ fn pieces_of_scales_are_those_of_their_matrix() {
         let (model, bytes) = matrices(rows, stride);
         let [codes, scales] = [0, 1].map(|i| model.tensors().nth(i).unwrap().part());
         let tile = |from: usize, end: usize| {
-            let piece = |part, bytes| StoredPiece {
-                part,
-                stride,
-                bytes,
-            };
+            let piece = |part, bytes| StoredPiece { part, stride, bytes };
             StoredRectangle {
                 rows: 1..rows,
                 codes: piece(codes, from..end),
@@ -134,12 +116,9 @@ fn pieces_of_scales_are_those_of_their_matrix() {
         ahead.begin(&[tile(8, 12), tile(12, 32)]);
         ahead.fill(&tile(8, 32), (1, 1), &mut vec![]);
         let len = bytes.len();
-        for (part, from, piece) in [
-            (&codes, 0, 8..12),
-            (&codes, 0, 12..32),
-            (&scales, len, 2..3),
-            (&scales, len, 3..8),
-        ] {
+        for (part, from, piece) in
+            [(&codes, 0, 8..12), (&codes, 0, 12..32), (&scales, len, 2..3), (&scales, len, 3..8)]
+        {
             let byte = |i: usize| (i * 7 + i / 251) as u8;
             let all = (1..rows).flat_map(|row| piece.clone().map(move |b| row * stride + b));
             let expected: Vec<u8> = all.map(|i| byte(from + i)).collect();

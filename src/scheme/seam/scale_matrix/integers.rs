@@ -21,12 +21,9 @@ impl<'m> Integers<'m> {
     /// `t` is not I8, U8 or I32.
     pub(crate) fn new(t: &Tensor<'m>, cols: usize, offset: f32) -> Result<Self> {
         match t.dtype() {
-            Dtype::I8 | Dtype::U8 | Dtype::I32 => Ok(Self {
-                part: t.part(),
-                dtype: t.dtype(),
-                cols,
-                offset,
-            }),
+            Dtype::I8 | Dtype::U8 | Dtype::I32 => {
+                Ok(Self { part: t.part(), dtype: t.dtype(), cols, offset })
+            }
             _ => Err(wrong(t, "zero points are I8, U8 or I32")),
         }
     }
@@ -41,13 +38,7 @@ impl ScaleMatrix for Integers<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let size = self.dtype.bits() / 8;
-        read(
-            &self.part,
-            self.cols * size,
-            rows,
-            cols.start * size..cols.end * size,
-            staging,
-        )?;
+        read(&self.part, self.cols * size, rows, cols.start * size..cols.end * size, staging)?;
         // I8 and U8 minus an offset of at most 128 are exact in F32. So is an I32 below 2^24, and
         // zero points of codes are.
         match self.dtype {
@@ -102,13 +93,7 @@ impl ScaleMatrix for ColumnPackedInts<'_> {
             let across = shift + self.bits > 32;
             let first = matrix * self.word_rows + word;
             let lines = first..first + 1 + usize::from(across);
-            read(
-                &self.part,
-                self.cols * 4,
-                lines,
-                cols.start * 4..cols.end * 4,
-                staging,
-            )?;
+            read(&self.part, self.cols * 4, lines, cols.start * 4..cols.end * 4, staging)?;
             let words = staging.as_chunks().0;
             for c in 0..cols.len() {
                 let low = u64::from(u32::from_le_bytes(words[c]));

@@ -37,11 +37,7 @@ pub(super) fn of_files(
 }
 
 fn of_json(json: &Value) -> Result<TokenizerKeys> {
-    of_files(
-        &[("tokenizer.json", json.to_string().as_bytes())],
-        "gpt2",
-        8,
-    )
+    of_files(&[("tokenizer.json", json.to_string().as_bytes())], "gpt2", 8)
 }
 
 pub(super) fn message(result: Result<TokenizerKeys>) -> String {
@@ -52,76 +48,28 @@ pub(super) fn message(result: Result<TokenizerKeys>) -> String {
 fn a_tokenizer_json_that_is_wrong_is_refused_with_the_place() {
     assert_eq!(of_json(&byte_level()).unwrap().tokens, 8);
     for (pointer, value, part) in [
-        (
-            "/model/vocab/b",
-            json!(0),
-            "`b` has the id 0, which another token has",
-        ),
-        (
-            "/model/vocab/b",
-            json!(9),
-            "the id of `b` is 9, and `vocab_size` of config.json is 8",
-        ),
-        (
-            "/model/vocab/b",
-            json!(u64::MAX),
-            "the id of `b` is 18446744073709551615",
-        ),
+        ("/model/vocab/b", json!(0), "`b` has the id 0, which another token has"),
+        ("/model/vocab/b", json!(9), "the id of `b` is 9, and `vocab_size` of config.json is 8"),
+        ("/model/vocab/b", json!(u64::MAX), "the id of `b` is 18446744073709551615"),
         ("/model/vocab/b", json!(-1), "tokenizer.json: invalid value"),
         ("/model/vocab/b", json!("1"), "tokenizer.json: invalid type"),
         ("/model/vocab", json!({}), "`model.vocab` is empty"),
-        (
-            "/model/merges",
-            json!(["a b", "ab"]),
-            "`model.merges[1]` is not two tokens",
-        ),
-        (
-            "/model/merges",
-            json!(["a b", "a b c"]),
-            "`model.merges[1]` is not two tokens",
-        ),
-        (
-            "/model/merges",
-            json!(["a b", ["a", "b"]]),
-            "`model.merges[1]` is not of the form",
-        ),
-        (
-            "/model/merges",
-            json!([["a", ""]]),
-            "`model.merges[0]` is not two tokens",
-        ),
-        (
-            "/model/merges",
-            json!(["a b", "b a"]),
-            "the vocabulary has no `ba`",
-        ),
+        ("/model/merges", json!(["a b", "ab"]), "`model.merges[1]` is not two tokens"),
+        ("/model/merges", json!(["a b", "a b c"]), "`model.merges[1]` is not two tokens"),
+        ("/model/merges", json!(["a b", ["a", "b"]]), "`model.merges[1]` is not of the form"),
+        ("/model/merges", json!([["a", ""]]), "`model.merges[0]` is not two tokens"),
+        ("/model/merges", json!(["a b", "b a"]), "the vocabulary has no `ba`"),
         ("/model/merges", json!(["a x"]), "the vocabulary has no `x`"),
         ("/model/merges", json!([7]), "tokenizer.json: "),
         ("/model/merges", json!([]), "`model.merges` is empty"),
-        (
-            "/added_tokens/0/content",
-            json!(""),
-            "`added_tokens[0]` has no text",
-        ),
-        (
-            "/pre_tokenizer/use_regex",
-            json!(false),
-            "[ByteLevel(use_regex false)]",
-        ),
+        ("/added_tokens/0/content", json!(""), "`added_tokens[0]` has no text"),
+        ("/pre_tokenizer/use_regex", json!(false), "[ByteLevel(use_regex false)]"),
         ("/pre_tokenizer", json!({ "a": 1 }), "[without a type]"),
         ("/normalizer", json!({ "type": "NFKC" }), "normalizer NFKC"),
         ("/model/type", json!("WordLevel"), "tokenizer WordLevel"),
-        (
-            "/model/type",
-            json!("Unigram"),
-            "no list of tokens with scores",
-        ),
+        ("/model/type", json!("Unigram"), "no list of tokens with scores"),
         ("/decoder", json!({ "type": "Fuse" }), "tokenizer BPE"),
-        (
-            "/model/end_of_word_suffix",
-            json!("</w>"),
-            "`model.end_of_word_suffix` is `</w>`",
-        ),
+        ("/model/end_of_word_suffix", json!("</w>"), "`model.end_of_word_suffix` is `</w>`"),
     ] {
         let mut changed = byte_level();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -136,26 +84,14 @@ fn repeated_keys_and_cut_files_are_refused() {
     let text = byte_level().to_string();
     let twice = text.replace("\"ab\":2", "\"ab\":2,\"ab\":4");
     for (json, part) in [
-        (
-            twice.as_str(),
-            "tokenizer.json: the vocabulary has `ab` twice",
-        ),
-        (
-            &text.replace("\"model\"", "\"model\":{},\"model\""),
-            "duplicate field `model`",
-        ),
-        (
-            &text.replace("null", "{\"type\":1,\"type\":2}"),
-            "`type` is there twice",
-        ),
+        (twice.as_str(), "tokenizer.json: the vocabulary has `ab` twice"),
+        (&text.replace("\"model\"", "\"model\":{},\"model\""), "duplicate field `model`"),
+        (&text.replace("null", "{\"type\":1,\"type\":2}"), "`type` is there twice"),
         (&text[..text.len() / 2], "EOF"),
         ("", "EOF"),
         ("[]", "tokenizer.json: "),
         ("{}", "missing field `model`"),
-        (
-            &format!("{{\"model\":{}", "[".repeat(100_000)),
-            "tokenizer.json: ",
-        ),
+        (&format!("{{\"model\":{}", "[".repeat(100_000)), "tokenizer.json: "),
     ] {
         let error = message(of_files(&[("tokenizer.json", json.as_bytes())], "gpt2", 8));
         assert!(error.contains(part), "{error}");
@@ -199,10 +135,7 @@ fn many_tokens_take_linear_time() {
     let names: Vec<_> = (0..N).map(|i| format!("<{i}>")).collect();
     let config = json!({ "additional_special_tokens": names }).to_string();
     let json = json.to_string();
-    let files = [
-        ("tokenizer.json", json.as_bytes()),
-        ("tokenizer_config.json", config.as_bytes()),
-    ];
+    let files = [("tokenizer.json", json.as_bytes()), ("tokenizer_config.json", config.as_bytes())];
     let start = std::time::Instant::now();
     assert_eq!(of_files(&files, "gpt2", N + 3).unwrap().tokens, N + 3);
     assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
@@ -212,11 +145,7 @@ fn many_tokens_take_linear_time() {
 fn configs_that_are_wrong_are_refused_with_the_place() {
     let json = byte_level().to_string();
     for (file, content, part) in [
-        (
-            "tokenizer_config.json",
-            json!([]),
-            "tokenizer_config.json is no object",
-        ),
+        ("tokenizer_config.json", json!([]), "tokenizer_config.json is no object"),
         (
             "tokenizer_config.json",
             json!({ "added_tokens_decoder": { "x": { "content": "a" } } }),
@@ -243,17 +172,10 @@ fn configs_that_are_wrong_are_refused_with_the_place() {
             json!({ "eos_token_id": -1 }),
             "config.json: the id of the eos token is -1",
         ),
-        (
-            "config.json",
-            json!({ "eos_token_id": 1u64 << 40 }),
-            "has no 32 bits",
-        ),
+        ("config.json", json!({ "eos_token_id": 1u64 << 40 }), "has no 32 bits"),
     ] {
         let content = content.to_string();
-        let files = [
-            ("tokenizer.json", json.as_bytes()),
-            (file, content.as_bytes()),
-        ];
+        let files = [("tokenizer.json", json.as_bytes()), (file, content.as_bytes())];
         let error = message(of_files(&files, "gpt2", 8));
         assert!(error.contains(part), "{error}");
     }
@@ -276,11 +198,7 @@ fn ids_without_tokens_are_filled_up_to_the_rows_of_the_embedding() {
     let error = message(convert([0, 1, 4]));
     assert!(error.contains("the last id of its tokens is 4, and `vocab_size` of config.json is 4"));
     assert!(message(convert([0, 1, 1])).contains("has the id 1, which another token has"));
-    let error = message(of_files(
-        &[("tokenizer.json", json([0, 1, 2]).as_bytes())],
-        "llama",
-        2,
-    ));
+    let error = message(of_files(&[("tokenizer.json", json([0, 1, 2]).as_bytes())], "llama", 2));
     assert!(
         error.contains("the last id of its tokens is 2, and `vocab_size` of config.json is 2"),
         "{error}"

@@ -39,10 +39,7 @@ fn a_sentencepiece_model_that_is_wrong_is_refused() {
         (scored(f32::NAN), "piece 3: `c` has the score NaN"),
         (b"IQ== 0\nIg== 1\n".to_vec(), "tokenizer.model: "),
         (Vec::new(), "no pieces"),
-        (
-            [&good[..], &[0x0a, 0xff, 0xff, 0xff, 0xff, 0x7f]].concat(),
-            "ends within a field",
-        ),
+        ([&good[..], &[0x0a, 0xff, 0xff, 0xff, 0xff, 0x7f]].concat(), "ends within a field"),
     ] {
         let error = message(of_files(&[("tokenizer.model", &model)], "llama", 5));
         assert!(error.contains(part), "{error}");
@@ -61,14 +58,7 @@ fn files_that_disagree_are_refused() {
     };
     let both = |vocab: Value| {
         let json = json(vocab);
-        of_files(
-            &[
-                ("tokenizer.model", &model),
-                ("tokenizer.json", json.as_bytes()),
-            ],
-            "llama",
-            3,
-        )
+        of_files(&[("tokenizer.model", &model), ("tokenizer.json", json.as_bytes())], "llama", 3)
     };
     both(json!({ "a": 0, "b": 1, "ab": 2 })).unwrap();
     for (vocab, part) in [
@@ -76,28 +66,19 @@ fn files_that_disagree_are_refused() {
             json!({ "a": 0, "b": 2, "ab": 1 }),
             "the piece `b` has the id 1, and tokenizer.json gives it 2",
         ),
-        (
-            json!({ "a": 0, "ab": 2 }),
-            "tokenizer.json does not have it",
-        ),
+        (json!({ "a": 0, "ab": 2 }), "tokenizer.json does not have it"),
     ] {
         let error = message(both(vocab));
         assert!(error.contains(part), "{error}");
     }
     // A model of SentencePiece beside WordPiece.
     let pieces = json(json!({ "a": 0 })).replace("BPE", "WordPiece");
-    let files = [
-        ("tokenizer.model", &model[..]),
-        ("tokenizer.json", pieces.as_bytes()),
-    ];
+    let files = [("tokenizer.model", &model[..]), ("tokenizer.json", pieces.as_bytes())];
     let error = message(of_files(&files, "llama", 3));
     assert!(error.contains("of the kind WordPiece"), "{error}");
     // Ranks of tiktoken beside a tokenizer.json do not count.
     let json = byte_level().to_string();
-    let files = [
-        ("tokenizer.model", &b"IQ== 0\n"[..]),
-        ("tokenizer.json", json.as_bytes()),
-    ];
+    let files = [("tokenizer.model", &b"IQ== 0\n"[..]), ("tokenizer.json", json.as_bytes())];
     assert_eq!(of_files(&files, "gpt2", 4).unwrap().tokens, 4);
 }
 
@@ -109,88 +90,28 @@ fn a_tekken_json_that_is_wrong_is_refused_with_the_place() {
     let path = data.join("models/tokenizers/tekken/tekken.json");
     let good: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let convert = |json: &Value, size| {
-        of_files(
-            &[("tekken.json", json.to_string().as_bytes())],
-            "llama",
-            size,
-        )
+        of_files(&[("tekken.json", json.to_string().as_bytes())], "llama", size)
     };
     assert_eq!(convert(&good, 340).unwrap().tokens, 340);
     assert!(
         message(convert(&good, 339)).contains("340 tokens, and `vocab_size` of config.json is 339")
     );
     for (pointer, value, part) in [
-        (
-            "/vocab/300/rank",
-            json!(301),
-            "`vocab[300]` is no token of rank 300",
-        ),
-        (
-            "/vocab/300/token_bytes",
-            json!("?"),
-            "`vocab[300]` is no token",
-        ),
-        (
-            "/vocab/300/token_bytes",
-            json!(""),
-            "`vocab[300]` is no token",
-        ),
-        (
-            "/vocab/7/token_bytes",
-            json!("AA=="),
-            "`vocab[7]` is no token",
-        ),
-        (
-            "/vocab/300/token_bytes",
-            json!("ICA="),
-            "`vocab[300]` is there twice",
-        ),
-        (
-            "/vocab/300/token_bytes",
-            json!("/v/9/A=="),
-            "`vocab[300]` is not made of two tokens",
-        ),
-        (
-            "/vocab/300/token_bytes",
-            json!("AAAA".repeat(400)),
-            "1200 bytes of `vocab[300]`",
-        ),
-        (
-            "/vocab",
-            json!([]),
-            "`vocab` has 0 tokens, and `config` wants 316",
-        ),
-        (
-            "/config/default_vocab_size",
-            json!(u64::MAX),
-            "limit exceeded",
-        ),
-        (
-            "/config/default_num_special_tokens",
-            json!(3),
-            "20 special tokens",
-        ),
-        (
-            "/config/default_num_special_tokens",
-            json!(341),
-            "20 special tokens",
-        ),
+        ("/vocab/300/rank", json!(301), "`vocab[300]` is no token of rank 300"),
+        ("/vocab/300/token_bytes", json!("?"), "`vocab[300]` is no token"),
+        ("/vocab/300/token_bytes", json!(""), "`vocab[300]` is no token"),
+        ("/vocab/7/token_bytes", json!("AA=="), "`vocab[7]` is no token"),
+        ("/vocab/300/token_bytes", json!("ICA="), "`vocab[300]` is there twice"),
+        ("/vocab/300/token_bytes", json!("/v/9/A=="), "`vocab[300]` is not made of two tokens"),
+        ("/vocab/300/token_bytes", json!("AAAA".repeat(400)), "1200 bytes of `vocab[300]`"),
+        ("/vocab", json!([]), "`vocab` has 0 tokens, and `config` wants 316"),
+        ("/config/default_vocab_size", json!(u64::MAX), "limit exceeded"),
+        ("/config/default_num_special_tokens", json!(3), "20 special tokens"),
+        ("/config/default_num_special_tokens", json!(341), "20 special tokens"),
         ("/config/pattern", json!("a"), "[Split(a), "),
-        (
-            "/config/version",
-            json!("v13"),
-            "it has no `special_tokens`",
-        ),
-        (
-            "/special_tokens",
-            json!([{ "rank": 1, "token_str": "<s>" }]),
-            "`special_tokens[0]`",
-        ),
-        (
-            "/special_tokens",
-            json!([{ "rank": 0, "token_str": "<s>" }]),
-            "no special token `</s>`",
-        ),
+        ("/config/version", json!("v13"), "it has no `special_tokens`"),
+        ("/special_tokens", json!([{ "rank": 1, "token_str": "<s>" }]), "`special_tokens[0]`"),
+        ("/special_tokens", json!([{ "rank": 0, "token_str": "<s>" }]), "no special token `</s>`"),
     ] {
         let mut changed = good.clone();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -262,8 +183,5 @@ fn changed_bytes_do_not_panic() {
             std::fs::write(copy.path().join(name), good).unwrap();
         }
     }
-    assert!(
-        refused > accepted / 4 && accepted > 0,
-        "{refused} refused, {accepted} accepted"
-    );
+    assert!(refused > accepted / 4 && accepted > 0, "{refused} refused, {accepted} accepted");
 }

@@ -11,10 +11,7 @@ const TABLE: &str = "YQ== 0\nYg== 1\nYWI= 2\n";
 
 fn kimi(config: &Value, table: &[u8], vocab_size: usize) -> Result<TokenizerKeys> {
     let config = config.to_string();
-    let files = [
-        ("tokenizer_config.json", config.as_bytes()),
-        ("tiktoken.model", table),
-    ];
+    let files = [("tokenizer_config.json", config.as_bytes()), ("tiktoken.model", table)];
     of_files(&files, "deepseek2", vocab_size)
 }
 
@@ -42,45 +39,24 @@ fn texts(keys: &TokenizerKeys, name: &str) -> Vec<String> {
 #[test]
 fn a_table_that_is_wrong_is_refused_with_the_line() {
     let keys = kimi(&config(json!({})), TABLE.as_bytes(), 5).unwrap();
-    let tokens = [
-        "a",
-        "b",
-        "ab",
-        "<|reserved_token_3|>",
-        "<|reserved_token_4|>",
-    ];
+    let tokens = ["a", "b", "ab", "<|reserved_token_3|>", "<|reserved_token_4|>"];
     assert_eq!(texts(&keys, "tokens"), tokens);
     assert_eq!(texts(&keys, "merges"), ["a b"]);
     let last = |line: &str| format!("{TABLE}{line}");
     for (table, part) in [
-        (
-            last("YW!= 3"),
-            "tiktoken.model: line 4: it is no token in Base64",
-        ),
+        (last("YW!= 3"), "tiktoken.model: line 4: it is no token in Base64"),
         (last("YWE 3"), "line 4: it is no token in Base64"),
         (last("= 3"), "line 4: it is no token in Base64"),
         (last("YWE= -3"), "line 4: it is no token in Base64"),
         (last("YWE= 3 4"), "line 4: it is no token in Base64"),
         (last("YWE="), "line 4: it is no token in Base64"),
         (last("\nYWE= 3"), "line 4: it is no token in Base64"),
-        (
-            last("YWE= 99999999999999999999"),
-            "line 4: it is no token in Base64",
-        ),
+        (last("YWE= 99999999999999999999"), "line 4: it is no token in Base64"),
         (last("\u{fffd} 3"), "line 4: it is no token in Base64"),
-        (
-            last("YWE= 4"),
-            "line 4: the rank is 4, and the next one is 3",
-        ),
-        (
-            last("YWE= 2"),
-            "line 4: the rank is 2, and the next one is 3",
-        ),
+        (last("YWE= 4"), "line 4: the rank is 4, and the next one is 3"),
+        (last("YWE= 2"), "line 4: the rank is 2, and the next one is 3"),
         (last("Yg== 3"), "line 4: the token is in line 2, too"),
-        (
-            last("YWE= 3\nYmI= 4\nYmE= 5\n"),
-            "line 6: `vocab_size` of config.json is 5",
-        ),
+        (last("YWE= 3\nYmI= 4\nYmE= 5\n"), "line 6: `vocab_size` of config.json is 5"),
         (String::new(), "line 1: it is no token in Base64"),
     ] {
         let error = message(kimi(&config(json!({})), table.as_bytes(), 5));
@@ -98,10 +74,7 @@ fn long_lines_and_large_tables_are_bounded() {
         assert_eq!(kind(line.as_bytes(), 5), ErrorKind::LimitExceeded);
     }
     assert_eq!(kind(&vec![b'\n'; 1 << 20], 5), ErrorKind::Parse);
-    assert_eq!(
-        kind(TABLE.as_bytes(), MAX_TOKENS + 1),
-        ErrorKind::LimitExceeded
-    );
+    assert_eq!(kind(TABLE.as_bytes(), MAX_TOKENS + 1), ErrorKind::LimitExceeded);
     // Runs of one byte are the worst: each is made of all those before it.
     let mut table = String::new();
     for rank in 0..1020 {
@@ -126,9 +99,7 @@ fn base64_of(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
     for chunk in bytes.chunks(3) {
-        let bits = (0..3).fold(0, |bits, i| {
-            bits << 8 | usize::from(*chunk.get(i).unwrap_or(&0))
-        });
+        let bits = (0..3).fold(0, |bits, i| bits << 8 | usize::from(*chunk.get(i).unwrap_or(&0)));
         for i in 0..4 {
             let digit = DIGITS[bits >> (18 - 6 * i) & 63] as char;
             out.push(if i > chunk.len() { '=' } else { digit });
@@ -143,16 +114,10 @@ fn a_table_of_an_unknown_class_is_refused() {
     let other = json!({ "AutoTokenizer": ["tokenization_other.TikTokenTokenizer", null] });
     let outside = json!({ "AutoTokenizer": "../../x.TikTokenTokenizer" });
     for (config, part) in [
-        (
-            json!({}),
-            "tiktoken.model: it is a table of tiktoken's ranks",
-        ),
+        (json!({}), "tiktoken.model: it is a table of tiktoken's ranks"),
         (class("NemoTokenizer"), "tokenizer NemoTokenizer"),
         (class("TikTokenTokenizer"), "there is no `auto_map`"),
-        (
-            config(json!({ "auto_map": other })),
-            "there is no tokenization_other.py",
-        ),
+        (config(json!({ "auto_map": other })), "there is no tokenization_other.py"),
         (config(json!({ "auto_map": outside })), "../../x.py"),
     ] {
         let error = message(kimi(&config, TABLE.as_bytes(), 5));
@@ -160,10 +125,7 @@ fn a_table_of_an_unknown_class_is_refused() {
     }
     // Of another architecture the class may be another one.
     let text = config(json!({})).to_string();
-    let files = [
-        ("tokenizer_config.json", text.as_bytes()),
-        ("tiktoken.model", TABLE.as_bytes()),
-    ];
+    let files = [("tokenizer_config.json", text.as_bytes()), ("tiktoken.model", TABLE.as_bytes())];
     let error = message(of_files(&files, "llama", 5));
     assert!(error.contains("neither how text is cut"), "{error}");
     for file in ["hy.tiktoken", "qwen.tiktoken", "tokenizer.model"] {
@@ -213,32 +175,19 @@ fn a_class_with_another_regex_is_refused() {
 fn special_tokens_that_contradict_the_table_are_refused() {
     let token = |text: &str| json!({ "content": text, "special": true });
     let listed = |tokens: Value| config(json!({ "added_tokens_decoder": tokens }));
-    let keys = kimi(
-        &listed(json!({ "4": token("[EOS]"), "900": token("x") })),
-        TABLE.as_bytes(),
-        5,
-    );
-    assert_eq!(
-        texts(&keys.unwrap(), "tokens")[3..],
-        ["<|reserved_token_3|>", "[EOS]"]
-    );
+    let keys =
+        kimi(&listed(json!({ "4": token("[EOS]"), "900": token("x") })), TABLE.as_bytes(), 5);
+    assert_eq!(texts(&keys.unwrap(), "tokens")[3..], ["<|reserved_token_3|>", "[EOS]"]);
     // What is an ordinary token as well is the special one alone.
     let keys = kimi(&listed(json!({ "4": token("ab") })), TABLE.as_bytes(), 5).unwrap();
-    assert_eq!(
-        texts(&keys, "tokens")[2..],
-        ["[PAD2]", "<|reserved_token_3|>", "ab"]
-    );
+    assert_eq!(texts(&keys, "tokens")[2..], ["[PAD2]", "<|reserved_token_3|>", "ab"]);
     for (tokens, vocab_size, part) in [
         (
             json!({ "2": token("[EOS]") }),
             5,
             "`[EOS]` with the id 2, which is a token of tiktoken.model",
         ),
-        (
-            json!({ "3": token("x"), "4": token("x") }),
-            5,
-            "has `x` twice",
-        ),
+        (json!({ "3": token("x"), "4": token("x") }), 5, "has `x` twice"),
         (
             json!({}),
             260,
@@ -254,17 +203,12 @@ fn special_tokens_that_contradict_the_table_are_refused() {
     let hunyuan = |vocab_size| {
         // Its class counts lines, whatever their numbers.
         let table = TABLE.replace(" 2", " 7");
-        let files = [
-            ("tokenizer_config.json", class.as_bytes()),
-            ("hy.tiktoken", table.as_bytes()),
-        ];
+        let files =
+            [("tokenizer_config.json", class.as_bytes()), ("hy.tiktoken", table.as_bytes())];
         of_files(&files, "hunyuan-moe", vocab_size)
     };
     let keys = hunyuan(213).unwrap();
-    assert_eq!(
-        texts(&keys, "tokens")[2..6],
-        ["ab", "<|endoftext|>", "<|startoftext|>", "<|bos|>"]
-    );
+    assert_eq!(texts(&keys, "tokens")[2..6], ["ab", "<|endoftext|>", "<|startoftext|>", "<|bos|>"]);
     assert_eq!(texts(&keys, "tokens")[212], "<|extra_204|>");
     for vocab_size in [212, 214] {
         let error = message(hunyuan(vocab_size));
@@ -291,26 +235,10 @@ fn a_tokenizer_json_that_disagrees_with_the_table_is_refused() {
     // The converter reads tokenizer.json then.
     assert_eq!(texts(&keys, "tokens")[4], "[PAD4]");
     for (pointer, value, part) in [
-        (
-            "/model/vocab",
-            json!({ "b": 0, "a": 1, "ab": 2 }),
-            "disagree about token 0, `a`",
-        ),
-        (
-            "/model/vocab",
-            json!({ "a": 0, "b": 1 }),
-            "disagree about token 2, `ab`",
-        ),
-        (
-            "/model/vocab",
-            json!({ "a": 0, "b": 1, "ab": 2, "c": 4 }),
-            "disagree about token 4, `c`",
-        ),
-        (
-            "/added_tokens/0/content",
-            json!("</s>"),
-            "disagree about token 3, `</s>`",
-        ),
+        ("/model/vocab", json!({ "b": 0, "a": 1, "ab": 2 }), "disagree about token 0, `a`"),
+        ("/model/vocab", json!({ "a": 0, "b": 1 }), "disagree about token 2, `ab`"),
+        ("/model/vocab", json!({ "a": 0, "b": 1, "ab": 2, "c": 4 }), "disagree about token 4, `c`"),
+        ("/added_tokens/0/content", json!("</s>"), "disagree about token 3, `</s>`"),
     ] {
         let mut changed = byte_level();
         *changed.pointer_mut(pointer).unwrap() = value;

@@ -161,12 +161,7 @@ impl LlamaVocabulary {
 }
 
 /// A directory, the kind of tokenizer, types of tokens, and parts of notes.
-type Case = (
-    &'static str,
-    &'static str,
-    &'static [(&'static str, i32)],
-    &'static [&'static str],
-);
+type Case = (&'static str, &'static str, &'static [(&'static str, i32)], &'static [&'static str]);
 
 /// Cases with the tokenizer that llama.cpp gets, the types of some tokens, and a part of each note.
 #[rustfmt::skip]
@@ -192,10 +187,8 @@ fn tokens_are_those_of_the_library() {
         let case = std::fs::read(data.join(format!("{name}.json"))).unwrap();
         let case: Value = serde_json::from_slice(&case).unwrap();
         let (json, config) = (case["tokenizer"].to_string(), case["config"].to_string());
-        let files = [
-            ("tokenizer.json", json.as_bytes()),
-            ("tokenizer_config.json", config.as_bytes()),
-        ];
+        let files =
+            [("tokenizer.json", json.as_bytes()), ("tokenizer_config.json", config.as_bytes())];
         let architecture = case["architecture"].as_str().unwrap();
         let keys = of_files(&files, architecture, 512).unwrap();
         assert_eq!(keys.tokens, 512, "{name}");
@@ -230,11 +223,7 @@ fn merged(vocab: &[&str], merges: &[(&str, &str)]) -> Value {
 }
 
 fn converted(json: &Value) -> Result<TokenizerKeys> {
-    of_files(
-        &[("tokenizer.json", json.to_string().as_bytes())],
-        "llama",
-        16,
-    )
+    of_files(&[("tokenizer.json", json.to_string().as_bytes())], "llama", 16)
 }
 
 #[test]
@@ -286,8 +275,5 @@ fn merges_that_make_no_token_and_tokens_that_are_too_long_are_refused() {
     );
     let long = "a".repeat(100_000);
     let error = message(converted(&merged(&["a", &long], &[])));
-    assert!(
-        error.contains("a token of 100000 bytes is too long"),
-        "{error}"
-    );
+    assert!(error.contains("a token of 100000 bytes is too long"), "{error}");
 }

@@ -17,10 +17,7 @@ impl Keys {
         Self(Vec::new())
             .with("tokenizer.ggml.model", text("llama"))
             .with("tokenizer.ggml.tokens", texts(&tokens))
-            .with(
-                "tokenizer.ggml.scores",
-                floats(&[0.0, 0.0, 0.0, -1.0, -2.0, -0.5]),
-            )
+            .with("tokenizer.ggml.scores", floats(&[0.0, 0.0, 0.0, -1.0, -2.0, -0.5]))
             .with("tokenizer.ggml.token_type", ints(&[2, 3, 3, 1, 1, 1]))
     }
 
@@ -113,49 +110,24 @@ fn the_samples_are_well_formed() {
 fn missing_keys() {
     for key in ["model", "tokens", "scores"] {
         let key = format!("tokenizer.ggml.{key}");
-        refused(
-            &Keys::llama().without(&key),
-            ErrorKind::Parse,
-            &key,
-            "it is missing",
-        );
+        refused(&Keys::llama().without(&key), ErrorKind::Parse, &key, "it is missing");
     }
     let key = "tokenizer.ggml.merges";
-    refused(
-        &Keys::gpt2().without(key),
-        ErrorKind::Parse,
-        key,
-        "it is missing",
-    );
+    refused(&Keys::gpt2().without(key), ErrorKind::Parse, key, "it is missing");
     let key = "tokenizer.ggml.pre";
-    refused(
-        &Keys::gpt2().without(key),
-        ErrorKind::Unsupported,
-        key,
-        "is missing",
-    );
+    refused(&Keys::gpt2().without(key), ErrorKind::Unsupported, key, "is missing");
 }
 
 #[test]
 fn unknown_names() {
-    for (key, name) in [
-        ("model", "rwkv"),
-        ("model", ""),
-        ("pre", "no-such"),
-        ("pre", "kimi-k3"),
-    ] {
+    for (key, name) in [("model", "rwkv"), ("model", ""), ("pre", "no-such"), ("pre", "kimi-k3")] {
         let key = format!("tokenizer.ggml.{key}");
         let keys = Keys::gpt2().with(&key, text(name));
         refused(&keys, ErrorKind::Unsupported, &key, "");
     }
     // llama.cpp knows the name, and has code for it that no `tokenizer.json` says.
     let keys = Keys::gpt2().with("tokenizer.ggml.pre", text("default"));
-    refused(
-        &keys,
-        ErrorKind::Unsupported,
-        "tokenizer.ggml.pre",
-        "no `tokenizer.json`",
-    );
+    refused(&keys, ErrorKind::Unsupported, "tokenizer.ggml.pre", "no `tokenizer.json`");
 }
 
 #[test]
@@ -176,19 +148,9 @@ fn other_types() {
         refused(&keys, ErrorKind::Parse, &key, "should be");
     }
     let keys = Keys::gpt2().with("tokenizer.ggml.merges", ints(&[1]));
-    refused(
-        &keys,
-        ErrorKind::Parse,
-        "tokenizer.ggml.merges",
-        "should be",
-    );
+    refused(&keys, ErrorKind::Parse, "tokenizer.ggml.merges", "should be");
     let keys = Keys::llama().with("tokenizer.chat_template", Value::Bool(true));
-    refused(
-        &keys,
-        ErrorKind::Parse,
-        "tokenizer.chat_template",
-        "should be",
-    );
+    refused(&keys, ErrorKind::Parse, "tokenizer.chat_template", "should be");
 }
 
 #[test]
@@ -197,33 +159,15 @@ fn other_lengths() {
         let keys = Keys::llama().with("tokenizer.ggml.scores", floats(&vec![0.0; n]));
         refused(&keys, ErrorKind::Parse, "tokenizer.ggml.scores", "has 6");
         let keys = Keys::llama().with("tokenizer.ggml.token_type", ints(&vec![1; n]));
-        refused(
-            &keys,
-            ErrorKind::Parse,
-            "tokenizer.ggml.token_type",
-            "has 6",
-        );
+        refused(&keys, ErrorKind::Parse, "tokenizer.ggml.token_type", "has 6");
     }
     let keys = Keys::llama().with("tokenizer.ggml.tokens", texts(&[]));
-    refused(
-        &keys,
-        ErrorKind::Parse,
-        "tokenizer.ggml.tokens",
-        "it has 0 tokens",
-    );
+    refused(&keys, ErrorKind::Parse, "tokenizer.ggml.tokens", "it has 0 tokens");
 }
 
 #[test]
 fn values_out_of_range() {
-    for kind in [
-        "bos",
-        "eos",
-        "unknown",
-        "seperator",
-        "padding",
-        "cls",
-        "mask",
-    ] {
+    for kind in ["bos", "eos", "unknown", "seperator", "padding", "cls", "mask"] {
         let key = format!("tokenizer.ggml.{kind}_token_id");
         for id in [Value::U32(6), Value::U64(1 << 32), Value::U32(u32::MAX)] {
             let keys = Keys::llama().with(&key, id);
@@ -238,12 +182,7 @@ fn values_out_of_range() {
     for score in [f32::NAN, f32::INFINITY] {
         let scores = floats(&[0.0, 0.0, 0.0, score, 0.0, 0.0]);
         let keys = Keys::llama().with("tokenizer.ggml.scores", scores);
-        refused(
-            &keys,
-            ErrorKind::Parse,
-            "tokenizer.ggml.scores",
-            "score 3 is not finite",
-        );
+        refused(&keys, ErrorKind::Parse, "tokenizer.ggml.scores", "score 3 is not finite");
     }
 }
 
@@ -251,12 +190,7 @@ fn values_out_of_range() {
 fn repeated_tokens() {
     let tokens = texts(&["<unk>", "<s>", "</s>", "a", "b", "a"]);
     let keys = Keys::llama().with("tokenizer.ggml.tokens", tokens);
-    refused(
-        &keys,
-        ErrorKind::Parse,
-        "tokenizer.ggml.tokens",
-        "tokens 3 and 5 are both `a`",
-    );
+    refused(&keys, ErrorKind::Parse, "tokenizer.ggml.tokens", "tokens 3 and 5 are both `a`");
     // Tokens without a text get one each, as in llama.cpp.
     let tokens = texts(&["<unk>", "<s>", "</s>", "", "", "ab"]);
     let json = Keys::llama().with("tokenizer.ggml.tokens", tokens).json();
@@ -267,23 +201,13 @@ fn repeated_tokens() {
 fn text_that_is_not_utf8() {
     for (keys, marker, key) in [
         (
-            Keys::llama().with(
-                "tokenizer.ggml.tokens",
-                texts(&["<unk>", "<s>", "</s>", "a", "b", "~~"]),
-            ),
+            Keys::llama()
+                .with("tokenizer.ggml.tokens", texts(&["<unk>", "<s>", "</s>", "a", "b", "~~"])),
             b"~~",
             "tokens",
         ),
-        (
-            Keys::gpt2().with("tokenizer.ggml.merges", texts(&["a b", "~~ b"])),
-            b"~~",
-            "merges",
-        ),
-        (
-            Keys::gpt2().with("tokenizer.ggml.pre", text("~~")),
-            b"~~",
-            "pre",
-        ),
+        (Keys::gpt2().with("tokenizer.ggml.merges", texts(&["a b", "~~ b"])), b"~~", "merges"),
+        (Keys::gpt2().with("tokenizer.ggml.pre", text("~~")), b"~~", "pre"),
     ] {
         let edit = |bytes: &mut [u8]| {
             let at = bytes.windows(2).position(|two| two == marker).unwrap();
@@ -315,35 +239,17 @@ fn malformed_merges() {
     let tokens = texts(&["a", "b", "ab", "abab"]);
     let keys = Keys::gpt2().with("tokenizer.ggml.merges", merges);
     let json = keys.with("tokenizer.ggml.tokens", tokens).json();
-    assert_eq!(
-        json["model"]["merges"],
-        serde_json::json!([["a", "b"], ["ab", "ab"]])
-    );
+    assert_eq!(json["model"]["merges"], serde_json::json!([["a", "b"], ["ab", "ab"]]));
 }
 
 #[test]
 fn tokens_that_are_added_and_not_known() {
     let keys = Keys::gpt2().with("tokenizer.ggml.add_bos_token", Value::Bool(true));
-    refused(
-        &keys,
-        ErrorKind::Parse,
-        "tokenizer.ggml.add_bos_token",
-        "there is no",
-    );
+    refused(&keys, ErrorKind::Parse, "tokenizer.ggml.add_bos_token", "there is no");
     let keys = Keys::gpt2().with("tokenizer.ggml.add_eos_token", Value::Bool(true));
-    refused(
-        &keys,
-        ErrorKind::Parse,
-        "tokenizer.ggml.add_eos_token",
-        "there is no",
-    );
+    refused(&keys, ErrorKind::Parse, "tokenizer.ggml.add_eos_token", "there is no");
     let keys = Keys::llama().with("tokenizer.chat_templates", texts(&["rag"]));
-    refused(
-        &keys,
-        ErrorKind::Parse,
-        "tokenizer.chat_templates",
-        "`tokenizer.chat_template.rag`",
-    );
+    refused(&keys, ErrorKind::Parse, "tokenizer.chat_templates", "`tokenizer.chat_template.rag`");
 }
 
 /// Two tokens of a megabyte could be split in a million ways, each of which is a megabyte long.
@@ -353,12 +259,7 @@ fn long_tokens() {
     let tokens = texts(&["<unk>", "<s>", "</s>", "a", &long, "ab"]);
     let keys = Keys::llama().with("tokenizer.ggml.tokens", tokens);
     let start = std::time::Instant::now();
-    refused(
-        &keys,
-        ErrorKind::Parse,
-        "tokenizer.ggml.tokens",
-        "is too long",
-    );
+    refused(&keys, ErrorKind::Parse, "tokenizer.ggml.tokens", "is too long");
     assert!(start.elapsed().as_secs() < 5);
 }
 

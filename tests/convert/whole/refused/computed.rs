@@ -32,32 +32,12 @@ fn fields() {
         ("gemma3", untied(), "tie_word_embeddings"),
         ("cohere", untied(), "tie_word_embeddings"),
         ("cohere2", untied(), "tie_word_embeddings"),
-        (
-            "gemma",
-            json!({"use_bidirectional_attention": true}),
-            "use_bidirectional_attention",
-        ),
-        (
-            "gemma2",
-            json!({"use_bidirectional_attention": true}),
-            "use_bidirectional_attention",
-        ),
-        (
-            "gemma3",
-            json!({"use_bidirectional_attention": true}),
-            "use_bidirectional_attention",
-        ),
-        (
-            "gemma4",
-            json!({"use_bidirectional_attention": "all"}),
-            "use_bidirectional_attention",
-        ),
+        ("gemma", json!({"use_bidirectional_attention": true}), "use_bidirectional_attention"),
+        ("gemma2", json!({"use_bidirectional_attention": true}), "use_bidirectional_attention"),
+        ("gemma3", json!({"use_bidirectional_attention": true}), "use_bidirectional_attention"),
+        ("gemma4", json!({"use_bidirectional_attention": "all"}), "use_bidirectional_attention"),
         ("gemma", json!({"hidden_act": "relu"}), "hidden_act"),
-        (
-            "qwen2_yarn",
-            yarn("attention_factor", 1.0),
-            "attention_factor",
-        ),
+        ("qwen2_yarn", yarn("attention_factor", 1.0), "attention_factor"),
         ("qwen2_yarn", yarn("attn_factor", 1.5), "attn_factor"),
         ("qwen2_yarn", yarn("beta_fast", 16.0), "beta_fast"),
         ("qwen2_yarn", yarn("beta_slow", 2.0), "beta_slow"),
@@ -66,16 +46,8 @@ fn fields() {
         ("gpt_oss", json!({"rope_scaling": null}), "rope_scaling"),
         ("gpt_oss", json!({"swiglu_limit": 8.0}), "swiglu_limit"),
         ("gpt_oss", json!({"swiglu_alpha": 1.5}), "swiglu_alpha"),
-        (
-            "gpt_oss",
-            json!({"attention_bias": false}),
-            "attention_bias",
-        ),
-        (
-            "stablelm",
-            json!({"use_parallel_residual": true}),
-            "post_attention_layernorm",
-        ),
+        ("gpt_oss", json!({"attention_bias": false}), "attention_bias"),
+        ("stablelm", json!({"use_parallel_residual": true}), "post_attention_layernorm"),
         ("deepseek_v2_lite", grouped("greedy".into()), "topk_method"),
         ("deepseek_v2_lite", grouped(Value::Null), "topk_method"),
     ];
@@ -108,23 +80,15 @@ fn without(is_gone: impl Fn(&str) -> bool) -> impl FnOnce(&Path) {
 fn biases() {
     type Edit = Box<dyn FnOnce(&Path)>;
     let rows: [(&str, Edit, &str); 7] = [
+        ("qwen2", Box::new(without(|name| name.ends_with("_proj.bias"))), "layers.0.self_attn."),
         (
             "qwen2",
-            Box::new(without(|name| name.ends_with("_proj.bias"))),
-            "layers.0.self_attn.",
-        ),
-        (
-            "qwen2",
-            Box::new(without(|name| {
-                name.ends_with("layers.1.self_attn.k_proj.bias")
-            })),
+            Box::new(without(|name| name.ends_with("layers.1.self_attn.k_proj.bias"))),
             "layers.1.self_attn.k_proj.bias",
         ),
         (
             "llama_bias",
-            Box::new(without(|name| {
-                name.ends_with("layers.1.self_attn.v_proj.bias")
-            })),
+            Box::new(without(|name| name.ends_with("layers.1.self_attn.v_proj.bias"))),
             "layers.1.self_attn.v_proj.bias",
         ),
         (
@@ -132,30 +96,17 @@ fn biases() {
             Box::new(without(|name| name.ends_with("_proj.bias"))),
             "layers.0.self_attn.",
         ),
-        (
-            "gpt_oss",
-            Box::new(without(|name| name.ends_with("mlp.router.bias"))),
-            "mlp.router.bias",
-        ),
+        ("gpt_oss", Box::new(without(|name| name.ends_with("mlp.router.bias"))), "mlp.router.bias"),
         (
             "starcoder2",
-            Box::new(without(|name| {
-                name.ends_with(".bias") && !name.contains("norm")
-            })),
+            Box::new(without(|name| name.ends_with(".bias") && !name.contains("norm"))),
             ".bias",
         ),
-        (
-            "phi2",
-            Box::new(without(|name| name == "lm_head.weight")),
-            "lm_head.weight",
-        ),
+        ("phi2", Box::new(without(|name| name == "lm_head.weight")), "lm_head.weight"),
     ];
     for (model, edit, named) in rows {
         let error = refusal(model, edit);
-        assert!(
-            error.contains(named) && error.contains("there is none"),
-            "{model}: {error}"
-        );
+        assert!(error.contains(named) && error.contains("there is none"), "{model}: {error}");
     }
 }
 
@@ -202,36 +153,11 @@ fn notes() {
     let (full, sliding) = ("full_attention", "sliding_attention");
     let grouped = json!({"n_group": 2, "topk_group": 1, "topk_method": "group_limited_greedy"});
     let rows = [
-        (
-            "mistral",
-            json!({"sliding_window": 64}),
-            "sliding_window",
-            true,
-        ),
-        (
-            "mistral",
-            json!({"sliding_window": 4096}),
-            "sliding_window",
-            false,
-        ),
-        (
-            "mixtral",
-            json!({"sliding_window": 64}),
-            "sliding_window",
-            true,
-        ),
-        (
-            "starcoder2",
-            json!({"sliding_window": 64}),
-            "sliding_window",
-            true,
-        ),
-        (
-            "phi3",
-            json!({"sliding_window": 64}),
-            "sliding_window",
-            true,
-        ),
+        ("mistral", json!({"sliding_window": 64}), "sliding_window", true),
+        ("mistral", json!({"sliding_window": 4096}), "sliding_window", false),
+        ("mixtral", json!({"sliding_window": 64}), "sliding_window", true),
+        ("starcoder2", json!({"sliding_window": 64}), "sliding_window", true),
+        ("phi3", json!({"sliding_window": 64}), "sliding_window", true),
         (
             "qwen3_moe",
             json!({"sliding_window": 64, "use_sliding_window": true}),
@@ -244,36 +170,16 @@ fn notes() {
             "sliding_window",
             false,
         ),
-        (
-            "dots1",
-            windows([full, full, sliding]),
-            "sliding_window",
-            true,
-        ),
-        (
-            "dots1",
-            windows([full, full, full]),
-            "sliding_window",
-            false,
-        ),
+        ("dots1", windows([full, full, sliding]), "sliding_window", true),
+        ("dots1", windows([full, full, full]), "sliding_window", false),
         (
             "dots1",
             json!({"sliding_window": 64, "layer_types": null, "max_window_layers": 1}),
             "sliding_window",
             true,
         ),
-        (
-            "dots1",
-            json!({"sliding_window": 64, "layer_types": null}),
-            "sliding_window",
-            false,
-        ),
-        (
-            "llama",
-            json!({"sliding_window": 64}),
-            "sliding_window",
-            false,
-        ),
+        ("dots1", json!({"sliding_window": 64, "layer_types": null}), "sliding_window", false),
+        ("llama", json!({"sliding_window": 64}), "sliding_window", false),
         ("deepseek_v2_lite", grouped, "topk_method", true),
         ("deepseek_v2_lite", json!({}), "topk_method", false),
         ("gemma", json!({"hidden_act": "gelu"}), "hidden_act", true),
@@ -284,18 +190,8 @@ fn notes() {
             "sliding_window",
             true,
         ),
-        (
-            "smollm3",
-            json!({"sliding_window": 64}),
-            "sliding_window",
-            false,
-        ),
-        (
-            "exaone4",
-            json!({"max_position_embeddings": 8192}),
-            "sliding_window",
-            false,
-        ),
+        ("smollm3", json!({"sliding_window": 64}), "sliding_window", false),
+        ("exaone4", json!({"max_position_embeddings": 8192}), "sliding_window", false),
         (
             "mistral",
             json!({"sliding_window": null, "max_position_embeddings": 8192}),
@@ -314,12 +210,7 @@ fn notes() {
             "transformers has 4096 then",
             true,
         ),
-        (
-            "glm4_moe_lite",
-            json!({"rms_norm_eps": 1e-5}),
-            "norms of latent vectors",
-            true,
-        ),
+        ("glm4_moe_lite", json!({"rms_norm_eps": 1e-5}), "norms of latent vectors", true),
         ("deepseek_v3", json!({}), "rms_norm_eps", false),
     ];
     for (model, fields, named, is_noted) in rows {
@@ -341,10 +232,7 @@ fn what_is_the_same() {
         ("gpt_oss", json!({"swiglu_limit": 7})),
         ("qwen2", both),
         ("qwen2_yarn", yarn),
-        (
-            "gemma",
-            json!({"tie_word_embeddings": true, "use_bidirectional_attention": false}),
-        ),
+        ("gemma", json!({"tie_word_embeddings": true, "use_bidirectional_attention": false})),
     ] {
         converted(model, fields, "");
     }
@@ -357,11 +245,7 @@ fn causal() {
         let architecture = if model == "qwen3" { "qwen3" } else { "llama" };
         let key = format!("{architecture}.attention.causal");
         let found = |flag: bool| converted(model, json!({"is_causal": flag}), &key).1;
-        assert_eq!(
-            found(false),
-            Some(GgufMetadataValue::Bool(false)),
-            "{model}"
-        );
+        assert_eq!(found(false), Some(GgufMetadataValue::Bool(false)), "{model}");
         assert_eq!(found(true), None, "{model}");
     }
 }

@@ -45,61 +45,20 @@ const MLP: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 #[test]
 fn biases_without_a_place() {
     for (model, field, projections, named) in [
-        (
-            "qwen3",
-            "attention_bias",
-            &ATTENTION[..],
-            "blk.0.attn_output.bias",
-        ),
-        (
-            "qwen3_moe",
-            "attention_bias",
-            &ATTENTION,
-            "blk.0.attn_output.bias",
-        ),
-        (
-            "smollm3",
-            "attention_bias",
-            &ATTENTION,
-            "blk.0.attn_output.bias",
-        ),
+        ("qwen3", "attention_bias", &ATTENTION[..], "blk.0.attn_output.bias"),
+        ("qwen3_moe", "attention_bias", &ATTENTION, "blk.0.attn_output.bias"),
+        ("smollm3", "attention_bias", &ATTENTION, "blk.0.attn_output.bias"),
         ("smollm3", "mlp_bias", &MLP, "blk.0.ffn_down.bias"),
-        (
-            "arcee",
-            "attention_bias",
-            &ATTENTION,
-            "blk.0.attn_output.bias",
-        ),
-        (
-            "arcee",
-            "mlp_bias",
-            &["up_proj", "down_proj"],
-            "blk.0.ffn_down.bias",
-        ),
-        (
-            "olmo2",
-            "attention_bias",
-            &ATTENTION,
-            "blk.0.attn_output.bias",
-        ),
-        (
-            "seed_oss",
-            "attention_out_bias",
-            &["o_proj"],
-            "blk.0.attn_output.bias",
-        ),
+        ("arcee", "attention_bias", &ATTENTION, "blk.0.attn_output.bias"),
+        ("arcee", "mlp_bias", &["up_proj", "down_proj"], "blk.0.ffn_down.bias"),
+        ("olmo2", "attention_bias", &ATTENTION, "blk.0.attn_output.bias"),
+        ("seed_oss", "attention_out_bias", &["o_proj"], "blk.0.attn_output.bias"),
     ] {
         let edit = changed(json!({field: true}), |all| add_biases(all, projections));
         let error = refusal(model, edit);
         let what = format!("has no place for the tensor `{named}`");
-        assert!(
-            error.contains(&what) || model == "seed_oss",
-            "{model}: {error}"
-        );
-        assert!(
-            error.contains("--tensors-only") || model == "seed_oss",
-            "{model}: {error}"
-        );
+        assert!(error.contains(&what) || model == "seed_oss", "{model}: {error}");
+        assert!(error.contains("--tensors-only") || model == "seed_oss", "{model}: {error}");
     }
 }
 
@@ -120,10 +79,7 @@ fn biases_that_are_needed() {
             all.retain(|name, _| !is_gone(name));
         });
         let error = refusal(model, edit);
-        assert!(
-            error.contains(&format!("tensor `{named}` is missing")),
-            "{model}: {error}"
-        );
+        assert!(error.contains(&format!("tensor `{named}` is missing")), "{model}: {error}");
     }
 }
 
@@ -144,10 +100,7 @@ fn outputs_that_are_needed() {
             all.retain(|name, _| !name.starts_with("lm_head"));
         });
         let error = refusal(model, edit);
-        assert!(
-            error.contains("output") || error.contains("lm_head"),
-            "{model}: {error}"
-        );
+        assert!(error.contains("output") || error.contains("lm_head"), "{model}: {error}");
     }
 }
 
@@ -193,18 +146,12 @@ fn what_follows_from_the_depth() {
         for layer in 0..2 {
             for (name, heads) in [("q_norm", 4), ("k_norm", 2)] {
                 let norm = ("BF16".to_owned(), vec![heads, 8], vec![0; heads * 16]);
-                all.insert(
-                    format!("model.layers.{layer}.self_attn.{name}.weight"),
-                    norm,
-                );
+                all.insert(format!("model.layers.{layer}.self_attn.{name}.weight"), norm);
             }
         }
     };
     let error = refusal("cohere", changed(json!({"use_qk_norm": true}), norms));
-    assert!(
-        error.contains("no place for the tensor `blk.0.attn_k_norm.weight`"),
-        "{error}"
-    );
+    assert!(error.contains("no place for the tensor `blk.0.attn_k_norm.weight`"), "{error}");
     let error = refusal(
         "deepseek_v2_lite",
         changed(json!({"num_hidden_layers": 3}), |all| {

@@ -104,44 +104,14 @@ fn config_without(model: &str, key: &str) -> Value {
 #[test]
 fn keys_that_are_missing() {
     let rows = [
-        (
-            "mixtral",
-            "llama.rope.freq_base",
-            "rope_theta",
-            json!(10_000.0),
-        ),
-        (
-            "smollm3",
-            "smollm3.rope.freq_base",
-            "rope_theta",
-            json!(10_000.0),
-        ),
+        ("mixtral", "llama.rope.freq_base", "rope_theta", json!(10_000.0)),
+        ("smollm3", "smollm3.rope.freq_base", "rope_theta", json!(10_000.0)),
         ("cohere", "command-r.logit_scale", "logit_scale", json!(1.0)),
-        (
-            "cohere",
-            "command-r.rope.freq_base",
-            "rope_theta",
-            json!(10_000.0),
-        ),
+        ("cohere", "command-r.rope.freq_base", "rope_theta", json!(10_000.0)),
         // Heads of eight dimensions, which rotate as a whole.
-        (
-            "granite",
-            "granite.attention.scale",
-            "attention_multiplier",
-            json!(8f64.sqrt().recip()),
-        ),
-        (
-            "phi2",
-            "phi2.rope.dimension_count",
-            "partial_rotary_factor",
-            json!(1.0),
-        ),
-        (
-            "deepseek_v3",
-            "deepseek2.expert_weights_scale",
-            "routed_scaling_factor",
-            json!(1.0),
-        ),
+        ("granite", "granite.attention.scale", "attention_multiplier", json!(8f64.sqrt().recip())),
+        ("phi2", "phi2.rope.dimension_count", "partial_rotary_factor", json!(1.0)),
+        ("deepseek_v3", "deepseek2.expert_weights_scale", "routed_scaling_factor", json!(1.0)),
         (
             "modern_bert_rank",
             "modern-bert.classifier.pooling_type",
@@ -157,12 +127,7 @@ fn keys_that_are_missing() {
         // GGUF has no size of heads, and transformers has 128.
         ("glm", "chatglm.rope.freq_base", "head_dim", json!(8)),
         ("glm4", "glm4.rope.freq_base", "head_dim", json!(16)),
-        (
-            "xlm_roberta_rank",
-            "bert.classifier.output_labels",
-            "id2label",
-            json!({"0": "LABEL_0"}),
-        ),
+        ("xlm_roberta_rank", "bert.classifier.output_labels", "id2label", json!({"0": "LABEL_0"})),
     ];
     for (model, key, field, expected) in rows {
         assert_eq!(config_without(model, key)[field], expected, "{model} {key}");

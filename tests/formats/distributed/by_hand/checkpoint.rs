@@ -48,10 +48,7 @@ pub fn piece(shape: &[i64], values: &[f32]) -> Vec<u8> {
 pub fn archive_of(root: &[u8], values: &[f32]) -> Vec<u8> {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let pickle = [b"\x80\x02", root, b"."].concat();
-    let members = [
-        Member::stored("m/data.pkl", &pickle),
-        Member::stored("m/data/0", &bytes),
-    ];
+    let members = [Member::stored("m/data.pkl", &pickle), Member::stored("m/data/0", &bytes)];
     Zip::of(&members).file()
 }
 
@@ -81,12 +78,7 @@ impl Checkpoint {
         let chunks: Vec<u8> = self.chunks.iter().flat_map(chunk).collect();
         let class = format!("c{METADATA}\nTensorProperties\n");
         let dtype = format!("ctorch\n{}\n", self.dtype);
-        let properties = [
-            class.as_bytes(),
-            b")\x81(",
-            dtype.as_bytes(),
-            b"N\x89N\x89Ntb",
-        ];
+        let properties = [class.as_bytes(), b")\x81(", dtype.as_bytes(), b"N\x89N\x89Ntb"];
         let tensor = [
             ("properties", properties.concat()),
             ("size", tuple(&self.size)),
@@ -94,11 +86,7 @@ impl Checkpoint {
         ];
         let tensor = object(METADATA, "TensorStorageMetadata", &tensor);
         let place = |(start, file, offset, len): &(Vec<i64>, String, i64, i64)| {
-            let index = [
-                ("fqn", text("x")),
-                ("offset", tuple(start)),
-                ("index", b"N".to_vec()),
-            ];
+            let index = [("fqn", text("x")), ("offset", tuple(start)), ("index", b"N".to_vec())];
             let mut fields = vec![
                 ("relative_path", text(file)),
                 ("offset", int(*offset)),
@@ -111,19 +99,11 @@ impl Checkpoint {
         };
         let places: Vec<u8> = self.places.iter().flat_map(place).collect();
         let mut fields = vec![
-            (
-                "state_dict_metadata",
-                [b"}", &text("x")[..], &tensor, b"s"].concat(),
-            ),
+            ("state_dict_metadata", [b"}", &text("x")[..], &tensor, b"s"].concat()),
             ("storage_data", [b"}(", &places[..], b"u"].concat()),
         ];
         fields.extend(self.more.clone());
-        [
-            b"\x80\x02",
-            &object(METADATA, "Metadata", &fields)[..],
-            b".",
-        ]
-        .concat()
+        [b"\x80\x02", &object(METADATA, "Metadata", &fields)[..], b"."].concat()
     }
 
     /// Parses and decodes the checkpoint in a directory.

@@ -55,11 +55,7 @@ pub fn npz(bytes: &[u8]) {
     let (mut rest, mut members) = (Bytes(bytes), Vec::new());
     while !rest.0.is_empty() && members.len() < 8 {
         let (flags, len) = (rest.u8(), rest.u16());
-        members.push(member(
-            &format!("a{}.npy", members.len()),
-            flags,
-            rest.take(len.into()),
-        ));
+        members.push(member(&format!("a{}.npy", members.len()), flags, rest.take(len.into())));
     }
     any(&Zip::of(&members).file());
 }

@@ -112,9 +112,7 @@ const ENDINGS: &[&str] = &[
 ];
 
 /// Numbers for dimensions.
-const DIMENSIONS: &[usize] = &[
-    0, 1, 2, 3, 4, 7, 8, 16, 31, 32, 33, 64, 100, 128, 129, 256, 1024,
-];
+const DIMENSIONS: &[usize] = &[0, 1, 2, 3, 4, 7, 8, 16, 31, 32, 33, 64, 100, 128, 129, 256, 1024];
 
 /// What a value of a config may become.
 const VALUES: &[&str] = &[
@@ -279,10 +277,7 @@ impl Weights {
                 name,
             }
         });
-        Self::Tensors(
-            tensors.collect(),
-            header.metadata().clone().unwrap_or_default(),
-        )
+        Self::Tensors(tensors.collect(), header.metadata().clone().unwrap_or_default())
     }
 
     fn edit(&mut self, kind: usize, input: &mut Bytes<'_>) {

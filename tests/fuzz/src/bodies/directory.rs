@@ -79,10 +79,5 @@ fn tensor(line: &str) -> Option<Raw> {
     let bytes = (0..bits / 8)
         .map(|i| [0x11, 0x3c, 0x27, 0x3d][i % 4])
         .collect();
-    Some(Raw {
-        name: name.to_owned(),
-        dtype,
-        shape,
-        bytes,
-    })
+    Some(Raw { name: name.to_owned(), dtype, shape, bytes })
 }

@@ -116,15 +116,7 @@ fn options(name: &str, input: &mut Bytes<'_>) -> Forget {
         scheme = scheme.pure();
     }
     if flags & 12 == 12 {
-        let rules = [
-            "compressed-tensors",
-            "modelopt",
-            "ggml",
-            "floor",
-            "ceil",
-            "even",
-            "rceil",
-        ];
+        let rules = ["compressed-tensors", "modelopt", "ggml", "floor", "ceil", "even", "rceil"];
         scheme = scheme.with_scale_rule(input.of(&rules)).unwrap();
     }
     let mut forget = Forget::from(scheme);
@@ -177,10 +169,7 @@ pub fn run(bytes: &[u8]) {
     if salt & 0x700 == 0 {
         let path = place.path().join("output");
         let report = model.recovery(options(2)).unwrap().write(&path).unwrap();
-        assert!(
-            std::fs::read(&path).unwrap() == output,
-            "{name}: file and memory differ"
-        );
+        assert!(std::fs::read(&path).unwrap() == output, "{name}: file and memory differ");
         check_report(name, &model, &back, &report);
     }
 }

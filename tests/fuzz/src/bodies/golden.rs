@@ -31,10 +31,7 @@ const TREES: &[(&str, &str)] = &[
     ("deepspeed/stage2-one", ""),
     ("deepspeed/stage3", ""),
     ("deepspeed/stage3-frozen", ""),
-    (
-        "ollama/models",
-        "manifests/registry.ollama.ai/library/layers/latest",
-    ),
+    ("ollama/models", "manifests/registry.ollama.ai/library/layers/latest"),
 ];
 
 /// The name of a file, and its content.
@@ -71,22 +68,12 @@ fn tree(name: &str, open: &'static str) -> Golden {
         }
     }
     weights.sort();
-    Golden {
-        name: name.to_owned(),
-        weights,
-        configs: vec![],
-        tree: Some(open),
-    }
+    Golden { name: name.to_owned(), weights, configs: vec![], tree: Some(open) }
 }
 
 fn collect(directory: &Path, found: &mut Vec<Golden>) {
     let name = directory.strip_prefix(data()).unwrap().to_str().unwrap();
-    let mut golden = Golden {
-        name: name.to_owned(),
-        weights: vec![],
-        configs: vec![],
-        tree: None,
-    };
+    let mut golden = Golden { name: name.to_owned(), weights: vec![], configs: vec![], tree: None };
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {

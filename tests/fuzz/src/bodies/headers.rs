@@ -106,10 +106,7 @@ pub fn gguf(bytes: &[u8]) {
     // A stream's values are made at once and count against the limit, which a file's need not
     // reach.
     if let (Ok(header), Some(gguf)) = (header, model.gguf()) {
-        assert_eq!(
-            (gguf.version(), gguf.alignment()),
-            (header.version, header.alignment)
-        );
+        assert_eq!((gguf.version(), gguf.alignment()), (header.version, header.alignment));
         // A header has its own order, and a model that of the data.
         let mut infos: Vec<_> = header.tensor_infos.iter().collect();
         infos.sort_by_key(|t| t.data_offset);

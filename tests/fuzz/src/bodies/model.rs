@@ -25,11 +25,7 @@ pub fn check(model: &ParsedModel, salt: u32) {
         return;
     };
     let result = recovery.to_bytes();
-    assert!(
-        info.problems.is_empty() || result.is_err(),
-        "decoded in spite of {:?}",
-        info.problems
-    );
+    assert!(info.problems.is_empty() || result.is_err(), "decoded in spite of {:?}", info.problems);
     assert_eq!(text(&result), text(&recovery.to_bytes()), "a second run");
     if salt & 0x70 == 0 {
         let other = model.recovery(options(3)).and_then(|r| r.to_bytes());

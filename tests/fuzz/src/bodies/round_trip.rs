@@ -15,15 +15,8 @@ use crate::common::forget::{decoded, encoded, values};
 /// Schemes that encode their own values without a change: the largest magnitude of a block has a
 /// code whose value is ±1 or the negative end of the range, so the second encoding finds the scale
 /// of the first.
-pub const EXACT: &[&str] = &[
-    "nf4",
-    "fp4",
-    "gguf:q4_0",
-    "gguf:q5_0",
-    "gguf:q8_0",
-    "gguf:q1_0",
-    "gguf:tq1_0",
-];
+pub const EXACT: &[&str] =
+    &["nf4", "fp4", "gguf:q4_0", "gguf:q5_0", "gguf:q8_0", "gguf:q1_0", "gguf:tq1_0"];
 
 pub fn run(bytes: &[u8]) {
     let mut input = Bytes(bytes);
@@ -40,11 +33,7 @@ pub fn run(bytes: &[u8]) {
 
 /// Converts a model of floats to every container that takes it, and back.
 fn through_containers(model: &ParsedModel) {
-    for target in [
-        ConvertTarget::Safetensors,
-        ConvertTarget::Gguf,
-        ConvertTarget::Npz,
-    ] {
+    for target in [ConvertTarget::Safetensors, ConvertTarget::Gguf, ConvertTarget::Npz] {
         let mut options = ConvertOptions::new(target);
         options.run.to = TargetDtype::F32;
         let Ok(there) = model.recovery(options).and_then(|r| r.to_bytes()) else {
@@ -84,10 +73,6 @@ fn twice(model: &ParsedModel, scheme: &str) {
         // scales whose reciprocal is infinite, as the libraries compute it.
         let is_same = |a: f32, b: f32| a == b || a.abs().max(b.abs()) < 1e-36;
         let differs = a.iter().zip(&b).position(|(a, b)| !is_same(*a, *b));
-        assert!(
-            differs.is_none(),
-            "{scheme}: `{name}` {:?}",
-            differs.map(|i| (i, a[i], b[i]))
-        );
+        assert!(differs.is_none(), "{scheme}: `{name}` {:?}", differs.map(|i| (i, a[i], b[i])));
     }
 }

@@ -47,10 +47,8 @@ pub(super) fn new_shape(edit: &Edit) -> Option<&Change> {
     let change = edit.tensor.as_ref()?;
     let same_dtype = change.new.as_ref()?.dtype == change.old.dtype;
     let is_described = change.others.iter().any(|(t, role)| {
-        let is_known = matches!(
-            role.as_str(),
-            "scale" | "zero-point" | "passthrough" | "activation"
-        );
+        let is_known =
+            matches!(role.as_str(), "scale" | "zero-point" | "passthrough" | "activation");
         !is_known && !SHAPELESS.iter().any(|end| t.name.ends_with(end))
     });
     (edit.role == "quantized" && same_dtype && !is_described && !edit.kind.contains("name"))

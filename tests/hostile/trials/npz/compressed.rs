@@ -11,10 +11,7 @@ use crate::trials::Trial;
 fn deflated(content: &[u8], change: impl FnOnce(&mut Member)) -> Vec<u8> {
     let mut member = Member::deflated("a.npy", content);
     change(&mut member);
-    member.local = Header {
-        signature: 0x0403_4b50,
-        ..member.central.clone()
-    };
+    member.local = Header { signature: 0x0403_4b50, ..member.central.clone() };
     Zip::of(&[member]).file()
 }
 
@@ -36,13 +33,8 @@ fn compressed_data() {
             m.central.len = header.len() as u32 + n;
         })
     };
-    let endless = || {
-        [
-            &b"\x93NUMPY\x02\0\x10\x27\0\0{'descr': ("[..],
-            &vec![b' '; 9 << 20],
-        ]
-        .concat()
-    };
+    let endless =
+        || [&b"\x93NUMPY\x02\0\x10\x27\0\0{'descr': ("[..], &vec![b' '; 9 << 20]].concat();
     trial.fine(vec![
         ("as it is", deflated(&noise, |_| ())),
         ("10 MiB of zeros", deflated(&zeros(10 << 20), |_| ())),
@@ -52,18 +44,8 @@ fn compressed_data() {
         ),
     ]);
     trial.refused(vec![
-        (
-            "garbage",
-            deflated(&small, |m| instead(m, vec![0xff; 40])),
-            Parse,
-            &["`a`", "magic"],
-        ),
-        (
-            "no bytes",
-            deflated(&small, |m| instead(m, vec![])),
-            Parse,
-            &["`a`", "magic"],
-        ),
+        ("garbage", deflated(&small, |m| instead(m, vec![0xff; 40])), Parse, &["`a`", "magic"]),
+        ("no bytes", deflated(&small, |m| instead(m, vec![])), Parse, &["`a`", "magic"]),
         (
             "a stored block of another length",
             deflated(&small, |m| instead(m, vec![1, 9, 0, 9, 0])),
@@ -82,36 +64,11 @@ fn compressed_data() {
             Parse,
             &["`a`", "incomplete"],
         ),
-        (
-            "a byte changed",
-            deflated(&noise, |m| m.data[2000] ^= 1),
-            Parse,
-            &["tensor `a`"],
-        ),
-        (
-            "a wrong checksum",
-            deflated(&noise, |m| m.central.crc ^= 1),
-            Parse,
-            &["`a`", "checksum"],
-        ),
-        (
-            "no checksum",
-            deflated(&noise, |m| m.central.crc = 0),
-            Parse,
-            &["`a`", "checksum"],
-        ),
-        (
-            "more than declared",
-            deflated(&small, more(-1)),
-            Parse,
-            &["`a`", "299 bytes of data"],
-        ),
-        (
-            "less than declared",
-            deflated(&small, more(1)),
-            Parse,
-            &["`a`", "301 bytes of data"],
-        ),
+        ("a byte changed", deflated(&noise, |m| m.data[2000] ^= 1), Parse, &["tensor `a`"]),
+        ("a wrong checksum", deflated(&noise, |m| m.central.crc ^= 1), Parse, &["`a`", "checksum"]),
+        ("no checksum", deflated(&noise, |m| m.central.crc = 0), Parse, &["`a`", "checksum"]),
+        ("more than declared", deflated(&small, more(-1)), Parse, &["`a`", "299 bytes of data"]),
+        ("less than declared", deflated(&small, more(1)), Parse, &["`a`", "301 bytes of data"]),
         (
             "a length of none",
             deflated(&small, |m| m.central.len = 0),
@@ -136,18 +93,8 @@ fn compressed_data() {
             Parse,
             &["`a`", "225 bytes of data"],
         ),
-        (
-            "a few bytes as 1 MiB",
-            lie(1 << 20),
-            Parse,
-            &["`a.npy`", "cannot become"],
-        ),
-        (
-            "a few bytes as 256 MiB",
-            lie(256 << 20),
-            Parse,
-            &["`a.npy`", "cannot become"],
-        ),
+        ("a few bytes as 1 MiB", lie(1 << 20), Parse, &["`a.npy`", "cannot become"]),
+        ("a few bytes as 256 MiB", lie(256 << 20), Parse, &["`a.npy`", "cannot become"]),
         (
             "a header without an end",
             deflated(&endless(), |_| ()),
@@ -155,10 +102,7 @@ fn compressed_data() {
             &["`a`", "no Python literal"],
         ),
     ]);
-    for bytes in [
-        deflated(&noise, |m| m.central.crc ^= 1),
-        both(|h| h.crc ^= 1),
-    ] {
+    for bytes in [deflated(&noise, |m| m.central.crc ^= 1), both(|h| h.crc ^= 1)] {
         let model = parse_bytes(bytes).unwrap();
         let result = model.tensor("a").unwrap().bytes();
         verdict(result, Parse, &["`a`", "checksum"])

@@ -28,12 +28,7 @@ fn classes_and_opcodes_are_named() {
         matches!(&result, Some(Err(AnamnesisError::DisallowedGlobal { module, name })) if (&module[..], &name[..]) == ("x", "x")),
         "{result:?}"
     );
-    trial.refused(vec![(
-        "opcode",
-        archive(b"NNN|x\nx\n."),
-        Parse,
-        &["opcode 0x7c at 5"],
-    )]);
+    trial.refused(vec![("opcode", archive(b"NNN|x\nx\n."), Parse, &["opcode 0x7c at 5"])]);
     trial.end();
 }
 
@@ -42,11 +37,8 @@ fn globals() {
     let mut trial = Trial::new();
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("model");
-    let command = [
-        &text(&format!("touch {}/executed", place.path().display()))[..],
-        b"\x85",
-    ]
-    .concat();
+    let command =
+        [&text(&format!("touch {}/executed", place.path().display()))[..], b"\x85"].concat();
     let names: Vec<(&str, &str)> = GLOBALS
         .split('\n')
         .map(|global| global.split_once(' ').unwrap())
@@ -100,11 +92,7 @@ fn lists_of_globals() {
     };
     assert_eq!(list(&many(4000)).unwrap().len(), 4000);
     assert_eq!(verdict(list(&many(60_000)), Limit, &["globals"]), None);
-    let view = [
-        &floats()[..],
-        b"q\x010ctorch._utils\n_rebuild_tensor_v2\nq\0(h\x01K\0",
-    ]
-    .concat();
+    let view = [&floats()[..], b"q\x010ctorch._utils\n_rebuild_tensor_v2\nq\0(h\x01K\0"].concat();
     assert!(
         list(&calls(300, &view, b"l2t"))
             .unwrap()
@@ -116,21 +104,14 @@ fn lists_of_globals() {
     let long = [&text(&"m".repeat(1 << 18))[..], b"q\0U\x01xq\x01\x930"].concat();
     let again = |opcodes: &[u8], n: usize| archive(&[&long[..], &opcodes.repeat(n), b"."].concat());
     assert_eq!(list(&again(b"h\0h\x01\x930", 200_000)).unwrap().len(), 1);
-    assert_eq!(
-        verdict(list(&again(b"h\0U\x01x\x930", 200_000)), Limit, &["memory"]),
-        None
-    );
+    assert_eq!(verdict(list(&again(b"h\0U\x01x\x930", 200_000)), Limit, &["memory"]), None);
     let names: String = (0..4000).map(|i| format!("cx\n{i}\n0")).collect();
     let repeated = [names.as_bytes(), &b"cx\n3999\n0".repeat(200_000), b"."].concat();
     assert_eq!(list(&archive(&repeated)).unwrap().len(), 4000);
     let [good, stream, tar] = files(["state_dict.pth", "attack_legacy.pt", "attack_tar.pth"]);
     assert!(list(&good).unwrap().iter().all(|g| g.allowed));
-    let odd: [&[u8]; 4] = [
-        &stream,
-        &tar,
-        b"\x80\x02}cos\nsystem\nNs.",
-        b"\x80\x02]q\0cos\nsystem\nah\0a.",
-    ];
+    let odd: [&[u8]; 4] =
+        [&stream, &tar, b"\x80\x02}cos\nsystem\nNs.", b"\x80\x02]q\0cos\nsystem\nah\0a."];
     let all = odd
         .map(|bytes| list(bytes).map(|list| list.iter().any(|g| g.name == "system" && !g.allowed)));
     assert!(all.iter().all(|found| matches!(found, Ok(true))), "{all:?}");
@@ -162,10 +143,7 @@ fn lists_of_globals() {
             [&sys[..], wrong, b"X"],
         ] {
             let named = list(&archive(&pickle.concat())).unwrap();
-            assert!(
-                named.iter().any(|g| g.name == "system" && !g.allowed),
-                "{i} {named:?}"
-            );
+            assert!(named.iter().any(|g| g.name == "system" && !g.allowed), "{i} {named:?}");
         }
     }
     let marks = [&b"(".repeat(1000)[..], sys, b"."].concat();
@@ -201,14 +179,8 @@ fn lists_of_globals() {
             .any(|g| g.name == "system")
     );
     // If no global is named, the error is returned.
-    assert_eq!(
-        verdict(list(&archive(b"|.")), Parse, &["opcode 0x7c at 2"]),
-        None
-    );
+    assert_eq!(verdict(list(&archive(b"|.")), Parse, &["opcode 0x7c at 2"]), None);
     assert_eq!(verdict(list(b"\x80\x02X"), Parse, &["truncated"]), None);
-    assert_eq!(
-        verdict(list(b"nothing of the kind"), Unsupported, &["not a pickle"]),
-        None
-    );
+    assert_eq!(verdict(list(b"nothing of the kind"), Unsupported, &["not a pickle"]), None);
     trial.end();
 }

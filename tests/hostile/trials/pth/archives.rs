@@ -34,10 +34,7 @@ fn archives() {
     };
     trial.fine(vec![
         ("as it is", with(&|_| ())),
-        (
-            "a storage without checksum",
-            storage_as(&|m| both(m, &|h| h.crc = 0)),
-        ),
+        ("a storage without checksum", storage_as(&|m| both(m, &|h| h.crc = 0))),
         ("compressed", deflated(0, &pickle, &|_| ())),
         ("a compressed storage", deflated(1, &[0; 24], &|_| ())),
     ]);
@@ -72,18 +69,8 @@ fn archives() {
             Parse,
             &["`x`", "`m/data/0` is not in the archive"],
         ),
-        (
-            "a pickle twice",
-            twice(0),
-            Parse,
-            &["`m/data.pkl` is in it twice"],
-        ),
-        (
-            "a storage twice",
-            twice(1),
-            Parse,
-            &["`m/data/0` is in it twice"],
-        ),
+        ("a pickle twice", twice(0), Parse, &["`m/data.pkl` is in it twice"]),
+        ("a storage twice", twice(1), Parse, &["`m/data/0` is in it twice"]),
         (
             "a storage that is the pickle",
             storage_as(&|m| m.central.offset = Some(0)),
@@ -108,18 +95,8 @@ fn archives() {
             Unsupported,
             &["method 12"],
         ),
-        (
-            "a pickle cut short",
-            cut(0, 40),
-            Parse,
-            &["`m/data.pkl`", "two sizes"],
-        ),
-        (
-            "a storage cut short",
-            cut(1, 20),
-            Parse,
-            &["`m/data/0`", "two sizes"],
-        ),
+        ("a pickle cut short", cut(0, 40), Parse, &["`m/data.pkl`", "two sizes"]),
+        ("a storage cut short", cut(1, 20), Parse, &["`m/data/0`", "two sizes"]),
         (
             "a storage of 28 bytes",
             record(1, &[0; 28]),
@@ -192,12 +169,7 @@ fn archives() {
             Parse,
             &["`m/data.pkl`", "two sizes"],
         ),
-        (
-            "an order that is none",
-            record(2, b"middle"),
-            Parse,
-            &["byteorder is neither"],
-        ),
+        ("an order that is none", record(2, b"middle"), Parse, &["byteorder is neither"]),
         (
             "an order of 65 bytes",
             record(2, &[b' '; 65]),
@@ -210,12 +182,7 @@ fn archives() {
             Limit,
             &["MAX_MEMBER_BYTES", "m/version"],
         ),
-        (
-            "no pickle in it",
-            record(0, b""),
-            Parse,
-            &["pickle: it is truncated"],
-        ),
+        ("no pickle in it", record(0, b""), Parse, &["pickle: it is truncated"]),
     ]);
     for version in ["0", "11", "-1", "x", "", "4294967297"] {
         let rows = vec![(

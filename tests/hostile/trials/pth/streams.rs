@@ -15,24 +15,9 @@ fn streams() {
     trial.fine(vec![("as it is", with(6, 24))]);
     trial.refused(vec![
         ("no keys", stream(&root, b"]", &[]), Parse, &["`0`"]),
-        (
-            "a key twice",
-            stream(&root, b"](U\x010U\x010e", &[(6, 24), (6, 24)]),
-            Parse,
-            &["twice"],
-        ),
-        (
-            "a key of another",
-            stream(&root, b"]U\x011a", &[(6, 24)]),
-            Parse,
-            &["storage"],
-        ),
-        (
-            "a storage of two types",
-            stream(&both, &keys, &[(6, 24)]),
-            Parse,
-            &["types"],
-        ),
+        ("a key twice", stream(&root, b"](U\x010U\x010e", &[(6, 24), (6, 24)]), Parse, &["twice"]),
+        ("a key of another", stream(&root, b"]U\x011a", &[(6, 24)]), Parse, &["storage"]),
+        ("a storage of two types", stream(&both, &keys, &[(6, 24)]), Parse, &["types"]),
         ("an element less", with(5, 20), Parse, &["`x`"]),
         ("a byte behind it", with(6, 25), Parse, &["behind"]),
     ]);
@@ -61,25 +46,15 @@ fn streams() {
         .chain(dict(b"N"))
         .collect();
     let many = [stream(&root, &keys, &[(0, 0); 800]), vec![0; 1 << 20]].concat();
-    trial.time("many storages of nothing", || {
-        try_everything(many.clone()).unwrap_err()
-    });
+    trial.time("many storages of nothing", || try_everything(many.clone()).unwrap_err());
     // A storage with a long name and many views.
     let (key, of_long) = (text(&"k".repeat(1 << 18)), view(b"h\0", 0, &[1], &[1]));
     let views = (0..800)
         .flat_map(|i| [&int(i)[..], &of_long, b"s"].concat())
         .collect::<Vec<u8>>();
-    let root = [
-        &storage("FloatStorage", &key, 6)[..],
-        b"q\x000}",
-        &views,
-        b".",
-    ]
-    .concat();
+    let root = [&storage("FloatStorage", &key, 6)[..], b"q\x000}", &views, b"."].concat();
     let views = stream(&root, &[b"]", &key[..], b"a"].concat(), &[(6, 24)]);
-    trial.time("a long name of many views", || {
-        try_everything(views.clone()).unwrap()
-    });
+    trial.time("a long name of many views", || try_everything(views.clone()).unwrap());
     // Many small storages, each with a gap behind its length.
     let ids =
         (0..30_000).flat_map(|i| [storage("FloatStorage", &int(i), 1), b"0".to_vec()].concat());
@@ -115,86 +90,28 @@ fn tars() {
     let many: Vec<u8> = (0..65).flat_map(|i| file(&i.to_string())).collect();
     trial.fine(vec![
         ("as it is", tar(&six, &flat)),
-        (
-            "a rank of which half counts",
-            shaped(&[(1 << 32) + 1, 6, 1, 0]),
-        ),
+        ("a rank of which half counts", shaped(&[(1 << 32) + 1, 6, 1, 0])),
         ("nothing, anywhere", shaped(&[1, 0, 1, u64::MAX])),
     ]);
     for size in ["", "9", "x", "-1", "0x10", "1 1", "\u{7f}", "\u{80}"] {
         trial.refused(vec![(size, sized(size), Parse, &["size"])]);
     }
     trial.refused(vec![
-        (
-            "a size of 8 GiB",
-            sized("77777777777"),
-            Parse,
-            &["truncated"],
-        ),
-        (
-            "no files",
-            [file("x"), end.clone()].concat(),
-            Unsupported,
-            &["tar archive", "holds x"],
-        ),
-        (
-            "a file twice",
-            [file("x"), file("x")].concat(),
-            Parse,
-            &["twice"],
-        ),
+        ("a size of 8 GiB", sized("77777777777"), Parse, &["truncated"]),
+        ("no files", [file("x"), end.clone()].concat(), Unsupported, &["tar archive", "holds x"]),
+        ("a file twice", [file("x"), file("x")].concat(), Parse, &["twice"]),
         ("65 files", many, Parse, &["files"]),
-        (
-            "a header that is none",
-            [file("x"), vec![1; 512]].concat(),
-            Parse,
-            &["checksum"],
-        ),
+        ("a header that is none", [file("x"), vec![1; 512]].concat(), Parse, &["checksum"]),
         ("65 dimensions", shaped(&[65]), Parse, &["64"]),
-        (
-            "dimensions that are missing",
-            shaped(&[64, 1]),
-            Parse,
-            &["truncated"],
-        ),
-        (
-            "sizes that overflow",
-            shaped(&[2, 1 << 32, 1 << 32, 1, 1, 0]),
-            Parse,
-            &["overflows"],
-        ),
-        (
-            "a stride that overflows",
-            shaped(&[1, 2, u64::MAX, 0]),
-            Parse,
-            &["lead out"],
-        ),
-        (
-            "2^40 elements of one",
-            shaped(&[1, 1 << 40, 0, 0]),
-            Limit,
-            &["4398046511104"],
-        ),
-        (
-            "an offset that overflows",
-            shaped(&[1, 1, 1, u64::MAX]),
-            Parse,
-            &["lead out"],
-        ),
+        ("dimensions that are missing", shaped(&[64, 1]), Parse, &["truncated"]),
+        ("sizes that overflow", shaped(&[2, 1 << 32, 1 << 32, 1, 1, 0]), Parse, &["overflows"]),
+        ("a stride that overflows", shaped(&[1, 2, u64::MAX, 0]), Parse, &["lead out"]),
+        ("2^40 elements of one", shaped(&[1, 1 << 40, 0, 0]), Limit, &["4398046511104"]),
+        ("an offset that overflows", shaped(&[1, 1, 1, u64::MAX]), Parse, &["lead out"]),
     ]);
     let long = |n| tar(&stored(n, b"]"), &flat);
-    trial.refused_numbers(&[(
-        "elements",
-        &long,
-        &[7, 1 << 62, u64::MAX],
-        Parse,
-        "truncated",
-    )]);
-    let any = [
-        &int(i64::MAX)[..],
-        b".|K\x01.K\x01Nctorch\nByteStorage\n\x87.\x06\0\0",
-    ]
-    .concat();
+    trial.refused_numbers(&[("elements", &long, &[7, 1 << 62, u64::MAX], Parse, "truncated")]);
+    let any = [&int(i64::MAX)[..], b".|K\x01.K\x01Nctorch\nByteStorage\n\x87.\x06\0\0"].concat();
     let storages = |storages: &[u8]| tar(storages, &flat);
     trial.refused_pickles(
         "number",
@@ -217,21 +134,11 @@ fn tars() {
     trial.refused_pickles("leads out", &[int(1 << 62), int(1 << 62)].concat(), &views);
     trial.refused_pickles("view", b"NK\x01|K\0N|K\0|", &views);
     // A storage with a long name and many views.
-    let (key, view) = (text(&"k".repeat(1 << 18)), |i: i64| {
-        [b"(", &int(i)[..], b"h\0K\0K\x01t"].concat()
-    });
+    let (key, view) =
+        (text(&"k".repeat(1 << 18)), |i: i64| [b"(", &int(i)[..], b"h\0K\0K\x01t"].concat());
     let views: Vec<u8> = (10..20_010).flat_map(view).collect();
     let id = [b"K\x01.", &key[..], b"U\x03cpuctorch\nFloatStorage\n\x87."].concat();
-    let views = [
-        &id[..],
-        &6u64.to_le_bytes(),
-        &[0; 24],
-        &key,
-        b"q\x000(",
-        &views,
-        b"t.",
-    ]
-    .concat();
+    let views = [&id[..], &6u64.to_le_bytes(), &[0; 24], &key, b"q\x000(", &views, b"t."].concat();
     trial.refused(vec![(
         "a long name of many views",
         tar(&views, &flat),

@@ -26,9 +26,7 @@ type Case<'a> = (&'a str, Vec<u8>, &'a [&'a str], Crate, Kind, &'a str);
 
 /// The names that the crate lists, and how far it goes.
 fn crate_alone(file: &[u8]) -> (Vec<String>, Crate) {
-    let config = Config {
-        archive_offset: ArchiveOffset::Known(0),
-    };
+    let config = Config { archive_offset: ArchiveOffset::Known(0) };
     let mut archive = ZipArchive::with_config(config, Cursor::new(file)).unwrap();
     let names = archive.file_names().map(|name| name.unwrap().into_owned());
     let names = names.collect();

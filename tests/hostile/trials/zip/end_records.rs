@@ -13,19 +13,11 @@ fn end_records() {
     trial.fine(vec![
         ("as it is", whole.clone()),
         ("64-bit", wide(End64::default())),
-        (
-            "a comment like an entry",
-            changed(|z| z.end.comment = b"PK\x01\x02".to_vec()),
-        ),
+        ("a comment like an entry", changed(|z| z.end.comment = b"PK\x01\x02".to_vec())),
     ]);
     // Readers that search from the end take the second for the end.
     let two_ends = changed(|z| z.end.comment = b"PK\x01\x02PK\x05\x06".to_vec());
-    trial.refused(vec![(
-        "a comment like an end",
-        two_ends,
-        Parse,
-        &["two end records"],
-    )]);
+    trial.refused(vec![("a comment like an end", two_ends, Parse, &["two end records"])]);
     let end = [&b"PK\x05\x06"[..], &[0; 18]].concat();
     let comment =
         |n| changed(|z| (z.end.comment, z.end.comment_len) = (b"abc".to_vec(), Some(n as u16)));
@@ -51,13 +43,7 @@ fn end_records() {
         ),
         ("entries", &entries, &[0, 1], Parse, "more than the"),
         ("entries", &entries, &[3, 0xfffe], Parse, "2 members where"),
-        (
-            "entries",
-            &entries,
-            &[0xffff],
-            Parse,
-            "64-bit end record is missing",
-        ),
+        ("entries", &entries, &[0xffff], Parse, "64-bit end record is missing"),
         (
             "entries here",
             &|n| changed(|z| z.end.entries = [Some(n as u16), None]),
@@ -65,62 +51,14 @@ fn end_records() {
             Parse,
             "parts",
         ),
-        (
-            "this disk",
-            &|n| changed(|z| z.end.disks[0] = n as u16),
-            &[1, 0xffff],
-            Parse,
-            "parts",
-        ),
-        (
-            "the directory's disk",
-            &|n| changed(|z| z.end.disks[1] = n as u16),
-            &[1],
-            Parse,
-            "parts",
-        ),
-        (
-            "both disks",
-            &|n| changed(|z| z.end.disks = [n as u16; 2]),
-            &[1, 0xfffe],
-            Parse,
-            "parts",
-        ),
-        (
-            "a directory at",
-            &offset,
-            &[0, at - 1, at + 1, 1 << 31],
-            Parse,
-            "directory",
-        ),
-        (
-            "a directory at",
-            &offset,
-            &[0xffff_ffff],
-            Parse,
-            "64-bit end record is missing",
-        ),
-        (
-            "bytes of directory",
-            &len,
-            &[0, real - 1, real + 1, 1 << 31],
-            Parse,
-            "directory",
-        ),
-        (
-            "bytes of directory",
-            &len,
-            &[0xffff_ffff],
-            Parse,
-            "64-bit end record is missing",
-        ),
-        (
-            "bytes before the directory",
-            &gap,
-            &[1, 20],
-            Parse,
-            "directory",
-        ),
+        ("this disk", &|n| changed(|z| z.end.disks[0] = n as u16), &[1, 0xffff], Parse, "parts"),
+        ("the directory's disk", &|n| changed(|z| z.end.disks[1] = n as u16), &[1], Parse, "parts"),
+        ("both disks", &|n| changed(|z| z.end.disks = [n as u16; 2]), &[1, 0xfffe], Parse, "parts"),
+        ("a directory at", &offset, &[0, at - 1, at + 1, 1 << 31], Parse, "directory"),
+        ("a directory at", &offset, &[0xffff_ffff], Parse, "64-bit end record is missing"),
+        ("bytes of directory", &len, &[0, real - 1, real + 1, 1 << 31], Parse, "directory"),
+        ("bytes of directory", &len, &[0xffff_ffff], Parse, "64-bit end record is missing"),
+        ("bytes before the directory", &gap, &[1, 20], Parse, "directory"),
     ]);
     trial.end();
 }
@@ -140,42 +78,12 @@ fn zip64_end_records() {
     trial.refused_numbers(&[
         ("entries", &entries, &[0, 1], Parse, "more than the"),
         ("entries", &entries, &[3, 1 << 20], Parse, "2 members where"),
-        (
-            "entries",
-            &entries,
-            &[(1 << 20) + 1, MAX],
-            Limit,
-            "a ZIP directory of",
-        ),
-        (
-            "bytes of the record",
-            &size,
-            &[0, 43, 45, MAX - 11, MAX],
-            Parse,
-            "malformed",
-        ),
+        ("entries", &entries, &[(1 << 20) + 1, MAX], Limit, "a ZIP directory of"),
+        ("bytes of the record", &size, &[0, 43, 45, MAX - 11, MAX], Parse, "malformed"),
         ("a record at", &place, &[0], Parse, "malformed"),
-        (
-            "a record at",
-            &place,
-            &[1 << 20, MAX - 55, MAX],
-            Parse,
-            "out of place",
-        ),
-        (
-            "a signature",
-            &|n| with(&|end| end.signature = Some(n as u32)),
-            &[0],
-            Parse,
-            "malformed",
-        ),
-        (
-            "a locator alone",
-            &|_| with(&|end| end.missing = true),
-            &[0],
-            Parse,
-            "64-bit",
-        ),
+        ("a record at", &place, &[1 << 20, MAX - 55, MAX], Parse, "out of place"),
+        ("a signature", &|n| with(&|end| end.signature = Some(n as u32)), &[0], Parse, "malformed"),
+        ("a locator alone", &|_| with(&|end| end.missing = true), &[0], Parse, "64-bit"),
         (
             "a directory at",
             &|n| with(&|end| end.offset = Some(n)),
@@ -204,27 +112,9 @@ fn zip64_end_records() {
             Parse,
             "parts",
         ),
-        (
-            "this disk",
-            &|n| with(&|end| end.disks[0] = n as u32),
-            &[1],
-            Parse,
-            "parts",
-        ),
-        (
-            "both disks",
-            &|n| with(&|end| end.disks = [n as u32; 2]),
-            &[1],
-            Parse,
-            "parts",
-        ),
-        (
-            "entries here",
-            &|n| with(&|end| end.entries[0] = Some(n)),
-            &[0, 1],
-            Parse,
-            "parts",
-        ),
+        ("this disk", &|n| with(&|end| end.disks[0] = n as u32), &[1], Parse, "parts"),
+        ("both disks", &|n| with(&|end| end.disks = [n as u32; 2]), &[1], Parse, "parts"),
+        ("entries here", &|n| with(&|end| end.entries[0] = Some(n)), &[0, 1], Parse, "parts"),
     ]);
     // Both end records must agree, because readers differ in which of them they use.
     let both = |change: &dyn Fn(&mut End)| {

@@ -22,17 +22,9 @@ fn types_of_texts() {
         ("a.b=7", Some(V::I8(1)), V::I8(7)),
         ("a.b=7", Some(V::F64(1.0)), V::F64(7.0)),
         ("a.b=7", Some(V::String("x".into())), V::String("7".into())),
-        (
-            "a.b=\"7\"",
-            Some(V::String("x".into())),
-            V::String("\"7\"".into()),
-        ),
+        ("a.b=\"7\"", Some(V::String("x".into())), V::String("\"7\"".into())),
         ("a.b=false", Some(V::Bool(true)), V::Bool(false)),
-        (
-            "a.b=[1, 2]",
-            Some(list(A::U16(vec![3]))),
-            list(A::U16(vec![1, 2])),
-        ),
+        ("a.b=[1, 2]", Some(list(A::U16(vec![3]))), list(A::U16(vec![1, 2]))),
         // As a known key, whose type counts after that of one that is there.
         ("tokenizer.ggml.eos_token_id=7", None, V::U32(7)),
         ("tokenizer.ggml.eos_token_id=7", Some(V::I32(1)), V::I32(7)),
@@ -41,32 +33,12 @@ fn types_of_texts() {
         ("x.attention.causal=true", None, V::Bool(true)),
         ("general.name=7", None, V::String("7".into())),
         ("general.base_model.3.name=7", None, V::String("7".into())),
-        (
-            "tokenizer.chat_template.tool_use=true",
-            None,
-            V::String("true".into()),
-        ),
+        ("tokenizer.chat_template.tool_use=true", None, V::String("true".into())),
         ("x.feed_forward_length=8", None, V::U32(8)),
-        (
-            "x.feed_forward_length=[8, 9]",
-            None,
-            list(A::I32(vec![8, 9])),
-        ),
-        (
-            "x.feed_forward_length=[8, 9]",
-            Some(V::U32(1)),
-            list(A::I32(vec![8, 9])),
-        ),
-        (
-            "general.tags=[\"a\"]",
-            None,
-            list(A::String(vec!["a".into()])),
-        ),
-        (
-            "tokenizer.ggml.scores=[1, -2]",
-            None,
-            list(A::F32(vec![1.0, -2.0])),
-        ),
+        ("x.feed_forward_length=[8, 9]", None, list(A::I32(vec![8, 9]))),
+        ("x.feed_forward_length=[8, 9]", Some(V::U32(1)), list(A::I32(vec![8, 9]))),
+        ("general.tags=[\"a\"]", None, list(A::String(vec!["a".into()]))),
+        ("tokenizer.ggml.scores=[1, -2]", None, list(A::F32(vec![1.0, -2.0]))),
         // As written.
         ("my.key=7", None, V::U32(7)),
         ("my.key=-7", None, V::I64(-7)),
@@ -134,10 +106,7 @@ fn json_objects() {
         ("my.key", V::I8(3)),
         ("tokenizer.ggml.eos_token_id", V::U32(7)),
     ];
-    assert_eq!(
-        found.set,
-        expected.map(|(key, value)| (key.to_owned(), value))
-    );
+    assert_eq!(found.set, expected.map(|(key, value)| (key.to_owned(), value)));
     assert!(found.removed.contains("gone") && found.removed.len() == 1);
     for text in [
         r#"{"general.name": 7}"#,

@@ -33,18 +33,10 @@ pub(super) fn read_piece(
     budget: &Budget,
 ) -> Result<std::result::Result<PieceTensor, &'static str>> {
     let (start, len) = (place.offset, place.len);
-    let mut window = SourceWindow {
-        source: file,
-        start,
-        len,
-    };
+    let mut window = SourceWindow { source: file, start, len };
     let archive = ZipArchive::read_small(&mut window, budget)?;
-    let OpenedArchive {
-        machine,
-        root,
-        big_endian,
-        prefix,
-    } = run_archive(&mut window, &archive, false, &mut Vec::new(), budget)?;
+    let OpenedArchive { machine, root, big_endian, prefix } =
+        run_archive(&mut window, &archive, false, &mut Vec::new(), budget)?;
     let view = match machine.values.node(root) {
         Node::Tensor(view) => view,
         Node::Refused(what) => return Ok(Err(what)),
@@ -59,10 +51,7 @@ pub(super) fn read_piece(
     let member = archive.member(&member).ok_or_else(missing)?;
     if member.deflated {
         let what = "a compressed archive in a distributed checkpoint";
-        return Err(AnamnesisError::unsupported(
-            what,
-            "torch stores its pieces as they are",
-        ));
+        return Err(AnamnesisError::unsupported(what, "torch stores its pieces as they are"));
     }
     storage.check_len(member.len)?;
     let at = start + archive.read_data_start(&mut window, member)?;
@@ -77,8 +66,5 @@ pub(super) fn read_piece(
         return Ok(Err("tensor of a dtype that is not read"));
     };
     let info = tensor_of(name, dtype, view, storage.offset, stored, big_endian)?;
-    Ok(Ok(PieceTensor {
-        info,
-        place: stored,
-    }))
+    Ok(Ok(PieceTensor { info, place: stored }))
 }

@@ -137,12 +137,7 @@ impl IndexReader<'_, '_> {
             return Err(AnamnesisError::parse(what));
         }
         let header_size = 0;
-        Ok(CheckpointIndex {
-            tensors,
-            files,
-            values,
-            header_size,
-        })
+        Ok(CheckpointIndex { tensors, files, values, header_size })
     }
 
     /// Checks the version of the metadata, which the first writers left out.
@@ -275,12 +270,7 @@ impl IndexReader<'_, '_> {
             }
         };
         let chunks = chunks.iter().map(rectangle).collect::<Result<_>>()?;
-        let tensor = LogicalTensor {
-            name: String::new(),
-            dtype,
-            size,
-            pieces: vec![],
-        };
+        let tensor = LogicalTensor { name: String::new(), dtype, size, pieces: vec![] };
         Ok((tensor, chunks))
     }
 
@@ -338,12 +328,7 @@ impl IndexReader<'_, '_> {
     /// The text of a name, which is kept for each thing of that name.
     fn name(&self, id: NodeId) -> Result<&str> {
         let name = self.text(id)?;
-        cap(
-            "MAX_NAME_BYTES",
-            name.len() as u64,
-            MAX_NAME_BYTES,
-            "bytes of a name",
-        )?;
+        cap("MAX_NAME_BYTES", name.len() as u64, MAX_NAME_BYTES, "bytes of a name")?;
         Ok(name)
     }
 

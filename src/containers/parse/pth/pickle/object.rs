@@ -151,10 +151,9 @@ impl PickleMachine<'_> {
         let lines = [self.input.line()?, self.input.line()?];
         let [module, name] = match self.lenient {
             true => lines.map(|line| String::from_utf8_lossy(self.input.bytes(&line)).into_owned()),
-            false => [
-                self.input.text(&lines[0])?.to_owned(),
-                self.input.text(&lines[1])?.to_owned(),
-            ],
+            false => {
+                [self.input.text(&lines[0])?.to_owned(), self.input.text(&lines[1])?.to_owned()]
+            }
         };
         self.global(module, name)
     }
@@ -198,21 +197,16 @@ impl PickleMachine<'_> {
             || limits.is_opaque(&module, &name) && risk_of(&module, &name) != PickleRisk::Dangerous;
         let found = Global::find(&module, &name).or_else(|| (self.more_globals)(&module, &name));
         let found = found.or_else(|| is_opaque().then_some(Global::Opaque));
-        let named = NamedGlobal {
-            module,
-            name,
-            allowed: found.is_some(),
-        };
+        let named = NamedGlobal { module, name, allowed: found.is_some() };
         let value = match self.seen.get(&named) {
             Some(&value) => value,
             None => self.record(&named, found)?,
         };
         match found.is_some() || self.lenient {
             true => Ok(value),
-            false => Err(AnamnesisError::DisallowedGlobal {
-                module: named.module,
-                name: named.name,
-            }),
+            false => {
+                Err(AnamnesisError::DisallowedGlobal { module: named.module, name: named.name })
+            }
         }
     }
 
@@ -220,10 +214,7 @@ impl PickleMachine<'_> {
     fn record(&mut self, named: &NamedGlobal, found: Option<Global>) -> Result<Global> {
         if self.named.len() == MAX_GLOBALS {
             let message = format!("a pickle that names more than {MAX_GLOBALS} globals");
-            return Err(AnamnesisError::LimitExceeded {
-                limit: "MAX_PICKLE_GLOBALS",
-                message,
-            });
+            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_GLOBALS", message });
         }
         self.values
             .charge(2 * (size_of::<NamedGlobal>() + named.module.len() + named.name.len()));

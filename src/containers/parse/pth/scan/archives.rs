@@ -46,11 +46,7 @@ impl Scanner<'_> {
             Err(error) => {
                 if let Some(archives) = chained(file) {
                     for (start, len) in archives {
-                        let mut window = MemberBytes {
-                            file: &mut *file,
-                            start,
-                            len,
-                        };
+                        let mut window = MemberBytes { file: &mut *file, start, len };
                         let archive = ZipArchive::read_small(&mut window, self.budget);
                         if let Some(archive) = self.tolerate(archive, NOT_FOLLOWED, item)? {
                             self.members(&mut window, &archive, item)?;
@@ -176,13 +172,7 @@ const NOT_FOLLOWED: &str = "an archive that cannot be followed";
 /// Whether a member of a checkpoint with the directory `root` holds numbers.
 fn is_storage(member: &ZipMember, root: &str) -> bool {
     let below = member.name.strip_prefix(root);
-    let directories = [
-        "data/",
-        ".data/",
-        "constants/",
-        "tensors/",
-        "xl_model_weights/",
-    ];
+    let directories = ["data/", ".data/", "constants/", "tensors/", "xl_model_weights/"];
     below.is_some_and(|below| {
         directories
             .iter()
@@ -198,11 +188,7 @@ fn chained(file: &mut dyn ReadAt) -> Option<Vec<(u64, u64)>> {
         if archives.len() == MAX_CHAINED {
             return None;
         }
-        let mut before = MemberBytes {
-            file: &mut *file,
-            start: 0,
-            len: end,
-        };
+        let mut before = MemberBytes { file: &mut *file, start: 0, len: end };
         let len = archive_len(&mut before).ok()?;
         end -= len;
         archives.push((end, len));

@@ -29,13 +29,7 @@ pub(super) struct Item<'a> {
 
 impl<'a> Item<'a> {
     pub(super) fn file(name: &'a str) -> Self {
-        Self {
-            name,
-            label: name.to_owned(),
-            depth: 0,
-            is_storage: false,
-            is_cut: false,
-        }
+        Self { name, label: name.to_owned(), depth: 0, is_storage: false, is_cut: false }
     }
 
     /// What is inside of this item under `name`.
@@ -44,13 +38,7 @@ impl<'a> Item<'a> {
             0 => name.to_owned(),
             _ => format!("{}/{name}", self.label),
         };
-        Item {
-            name,
-            label,
-            depth: self.depth + 1,
-            is_storage: false,
-            is_cut: false,
-        }
+        Item { name, label, depth: self.depth + 1, is_storage: false, is_cut: false }
     }
 }
 
@@ -65,10 +53,7 @@ impl Scanner<'_> {
             return Ok(());
         }
         if item.depth > MAX_DEPTH {
-            self.remark(
-                "archives inside of each other, which were not looked into",
-                item,
-            );
+            self.remark("archives inside of each other, which were not looked into", item);
             return Ok(());
         }
         let mut head = vec![0; file.len().min(HEAD) as usize];
@@ -82,17 +67,14 @@ impl Scanner<'_> {
             ContentKind::Npy => self.array(file, &head, item)?,
             ContentKind::Hides(what) => self.remark(what, item),
             ContentKind::Text | ContentKind::Unknown if is_pickle || item.is_storage => {}
-            ContentKind::Unknown if kinds::is_unpickled(item.name) => self.remark(
-                "a file of this name may be unpickled, and its content is unknown",
-                item,
-            ),
+            ContentKind::Unknown if kinds::is_unpickled(item.name) => self
+                .remark("a file of this name may be unpickled, and its content is unknown", item),
             ContentKind::Unknown => {
                 self.remark("content of an unknown kind, not looked into", item);
             }
-            ContentKind::Text if kinds::is_always_unpickled(item.name) => self.remark(
-                "a file of this name may be unpickled, and its content is text",
-                item,
-            ),
+            ContentKind::Text if kinds::is_always_unpickled(item.name) => {
+                self.remark("a file of this name may be unpickled, and its content is text", item)
+            }
             ContentKind::Pickle | ContentKind::Text | ContentKind::Weights => {}
         }
         if kind != ContentKind::Zip && !item.is_cut {

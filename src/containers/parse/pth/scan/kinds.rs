@@ -104,14 +104,8 @@ pub(super) fn is_unpickled(name: &str) -> bool {
 
 /// Endings of names of programs, and what runs them.
 const PROGRAMS: &[(&[&str], &str)] = &[
-    (
-        &["py", "pyw", "pyx", "pyi", "pyc", "pyo"],
-        "Python code, which runs when it is imported",
-    ),
-    (
-        &["ipynb"],
-        "a notebook, whose code runs when it is executed",
-    ),
+    (&["py", "pyw", "pyx", "pyi", "pyc", "pyo"], "Python code, which runs when it is imported"),
+    (&["ipynb"], "a notebook, whose code runs when it is executed"),
     (
         &[
             "sh", "bash", "zsh", "fish", "bat", "cmd", "ps1", "psm1", "vbs", "js", "mjs", "cjs",

@@ -48,10 +48,7 @@ impl Scanner<'_> {
     ) -> Result<Ran> {
         let Some(len) = file.len().checked_sub(start) else {
             let (is_whole, has_arrays) = (false, false);
-            return Ok(Ran {
-                is_whole,
-                has_arrays,
-            });
+            return Ok(Ran { is_whole, has_arrays });
         };
         let input = PickleInput::new(file, start, len, self.budget);
         let mut machine = PickleMachine::new(input, true);
@@ -67,10 +64,7 @@ impl Scanner<'_> {
             machine.trace.calls = false;
             result = machine.run().map(drop);
         }
-        let ran = Ran {
-            is_whole: result.is_ok(),
-            has_arrays: machine.trace.has_arrays,
-        };
+        let ran = Ran { is_whole: result.is_ok(), has_arrays: machine.trace.has_arrays };
         let is_cut_off = machine.input.is_truncated && item.is_cut;
         let is_told = result.is_ok()
             || is_first && is_claimed
@@ -176,11 +170,7 @@ fn plain_code(header: &str) -> Option<&str> {
 }
 
 fn to_public(named: &NamedGlobal) -> PickleGlobal {
-    PickleGlobal {
-        module: named.module.clone(),
-        name: named.name.clone(),
-        allowed: named.allowed,
-    }
+    PickleGlobal { module: named.module.clone(), name: named.name.clone(), allowed: named.allowed }
 }
 
 fn is_dangerous(named: &NamedGlobal) -> bool {

@@ -25,10 +25,7 @@ impl Scanner<'_> {
                 break;
             }
             let Some(size) = size_of(&header) else {
-                self.remark(
-                    "a tar archive that cannot be followed: a size is no number",
-                    item,
-                );
+                self.remark("a tar archive that cannot be followed: a size is no number", item);
                 break;
             };
             let name = header[..100].split(|&b| b == 0).next().unwrap_or_default();
@@ -59,18 +56,8 @@ impl Scanner<'_> {
                 _ => {
                     names += usize::from(CHECKPOINT.contains(&name.trim_start_matches("./")));
                     let len = size.min(left);
-                    let inner = Item {
-                        is_storage: names > 0,
-                        ..inner
-                    };
-                    self.content(
-                        &mut MemberBytes {
-                            file: &mut *file,
-                            start,
-                            len,
-                        },
-                        &inner,
-                    )?;
+                    let inner = Item { is_storage: names > 0, ..inner };
+                    self.content(&mut MemberBytes { file: &mut *file, start, len }, &inner)?;
                 }
             }
             if size > left {
@@ -100,10 +87,7 @@ impl Scanner<'_> {
         file.read_at(start, &mut text)?;
         let has = |word: &[u8]| text.windows(word.len()).any(|at| at == word);
         if len > text.len() as u64 || has(b" size=") || has(b"GNU.sparse") {
-            self.remark(
-                "a tar archive with sizes in extended headers, not followed",
-                item,
-            );
+            self.remark("a tar archive with sizes in extended headers, not followed", item);
         }
         Ok(())
     }

@@ -40,13 +40,7 @@ impl Scanner<'_> {
             Some((name, "gz" | "z" | "Z" | "gzip" | "zlib")) => name,
             _ => item.name,
         };
-        let inner = Item {
-            depth: item.depth + 1,
-            ..Item {
-                name,
-                ..item.clone()
-            }
-        };
+        let inner = Item { depth: item.depth + 1, ..Item { name, ..item.clone() } };
         self.packed(file, (0, len), method, &inner)
     }
 
@@ -66,11 +60,7 @@ impl Scanner<'_> {
                 return Ok(());
             }
             self.budget.single(limit, "unpacked content")?;
-            let stream = Stream {
-                file: &mut *file,
-                at: start,
-                left: len,
-            };
+            let stream = Stream { file: &mut *file, at: start, left: len };
             let (bytes, end) = unpack(stream, method, limit);
             self.unpacked += bytes.len() as u64;
             self.budget.grow(bytes.len() as u64, "unpacked content")?;
@@ -97,10 +87,7 @@ impl Scanner<'_> {
                 }
                 Ok(()) => {}
             }
-            let item = Item {
-                is_cut: !is_whole,
-                ..item.clone()
-            };
+            let item = Item { is_cut: !is_whole, ..item.clone() };
             return self.content(&mut bytes.as_slice(), &item);
         }
     }

@@ -57,11 +57,7 @@ impl CheckpointFiles {
                 return Err(AnamnesisError::parse(what));
             }
         };
-        Ok(Self {
-            model_states,
-            optimizers,
-            has_model_states_by_process,
-        })
+        Ok(Self { model_states, optimizers, has_model_states_by_process })
     }
 
     /// The stage of the checkpoint, whose optimizers have the states `parts`.
@@ -84,10 +80,8 @@ impl CheckpointFiles {
             return Err(AnamnesisError::parse(what));
         }
         let missing = |found: usize, what: &str| {
-            let what = format!(
-                "{found} files *{what}.pt of {} processes are there",
-                first.processes
-            );
+            let what =
+                format!("{found} files *{what}.pt of {} processes are there", first.processes);
             Err(AnamnesisError::parse(what))
         };
         if parts.len() != first.processes {

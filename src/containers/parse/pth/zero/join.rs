@@ -193,9 +193,7 @@ pub(super) fn join_partitioned(
     let processes = parts.first().map_or(1, Vec::len);
     for group in parts {
         if group.iter().any(|part| part.len != group[0].len) {
-            return Err(AnamnesisError::parse(
-                "processes have parts of different sizes",
-            ));
+            return Err(AnamnesisError::parse("processes have parts of different sizes"));
         }
     }
     let sizes: Vec<usize> = parts.iter().map(|group| elements(group[0])).collect();
@@ -241,11 +239,7 @@ pub(super) fn join_partitioned(
         true => Ok(joined),
         false => {
             let name = groups.iter().flatten().last();
-            Err(wrong_sum(
-                name.map_or("", |(name, _)| name),
-                consumed,
-                available,
-            ))
+            Err(wrong_sum(name.map_or("", |(name, _)| name), consumed, available))
         }
     }
 }

@@ -100,10 +100,8 @@ impl Ranks<'_> {
                     };
                     let size = tensor.dtype.bits() as u64 / 8;
                     let start = (piece.offset - self.parts[at].groups[group].offset) / size;
-                    let expected = Fragment {
-                        start: start as usize,
-                        len: (piece.sizes[0] / size) as usize,
-                    };
+                    let expected =
+                        Fragment { start: start as usize, len: (piece.sizes[0] / size) as usize };
                     counts[at] += 1;
                     let Some(fragments) = self.parts[at].fragments.get(group) else {
                         continue;

@@ -321,10 +321,7 @@ impl<'a, 'b> StateReader<'a, 'b> {
         let member = self.members.get(member.as_str()).ok_or_else(missing)?;
         if member.deflated {
             let what = "a compressed archive in a checkpoint of DeepSpeed";
-            return Err(AnamnesisError::unsupported(
-                what,
-                "torch stores tensors as they are",
-            ));
+            return Err(AnamnesisError::unsupported(what, "torch stores tensors as they are"));
         }
         storage.check_len(member.len)?;
         let place = StoragePlace {

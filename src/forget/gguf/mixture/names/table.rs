@@ -132,35 +132,19 @@ pub(super) const LAYER_TENSORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("attn_kv_b", &["self_attn.kv_b_proj"]),
-    (
-        "attn_kv_a_mqa",
-        &["self_attn.kv_a_proj_with_mqa", "attention.wkv_a_with_mqa"],
-    ),
+    ("attn_kv_a_mqa", &["self_attn.kv_a_proj_with_mqa", "attention.wkv_a_with_mqa"]),
     ("attn_k_b", &["self_attn.k_b_proj", "attention.k_b_proj"]),
     ("attn_v_b", &["self_attn.v_b_proj", "attention.v_b_proj"]),
     ("attn_q_a", &["self_attn.q_a_proj", "attention.wq_a"]),
     ("attn_q_b", &["self_attn.q_b_proj", "attention.wq_b"]),
-    (
-        "attn_gate",
-        &[
-            "self_attn.gate_proj",
-            "linear_attn.in_proj_z",
-            "self_attn.g_proj",
-        ],
-    ),
+    ("attn_gate", &["self_attn.gate_proj", "linear_attn.in_proj_z", "self_attn.g_proj"]),
     ("attn_o", &["layer.0.SelfAttention.o"]),
     ("cross_attn_q", &["layer.1.EncDecAttention.q"]),
     ("cross_attn_k", &["layer.1.EncDecAttention.k"]),
     ("cross_attn_v", &["layer.1.EncDecAttention.v"]),
     ("cross_attn_o", &["layer.1.EncDecAttention.o"]),
-    (
-        "attn_rel_b",
-        &["layer.0.SelfAttention.relative_attention_bias"],
-    ),
-    (
-        "cross_attn_rel_b",
-        &["layer.1.EncDecAttention.relative_attention_bias"],
-    ),
+    ("attn_rel_b", &["layer.0.SelfAttention.relative_attention_bias"]),
+    ("cross_attn_rel_b", &["layer.1.EncDecAttention.relative_attention_bias"]),
     (
         "ffn_gate_inp",
         &[
@@ -300,11 +284,7 @@ pub(super) const LAYER_TENSORS: &[(&str, &[&str])] = &[
     ),
     (
         "ffn_gate_up_exps",
-        &[
-            "mlp.experts.gate_up_proj",
-            "experts.gate_up_proj",
-            "feed_forward.experts.gate_up_proj",
-        ],
+        &["mlp.experts.gate_up_proj", "experts.gate_up_proj", "feed_forward.experts.gate_up_proj"],
     ),
     (
         "ffn_down_exps",
@@ -370,15 +350,7 @@ pub(super) const LAYER_TENSORS: &[(&str, &[&str])] = &[
     ("ffn_down_chexps", &["mlp.chunk_experts.down_proj"]),
     ("ffn_latent_down", &["mixer.fc1_latent_proj"]),
     ("ffn_latent_up", &["mixer.fc2_latent_proj"]),
-    (
-        "ssm_conv1d",
-        &[
-            "conv1d",
-            "mixer.conv1d",
-            "mamba.conv1d",
-            "linear_attn.conv1d",
-        ],
-    ),
+    ("ssm_conv1d", &["conv1d", "mixer.conv1d", "mamba.conv1d", "linear_attn.conv1d"]),
     ("ssm_conv1d_q", &["self_attn.q_conv1d"]),
     ("ssm_conv1d_k", &["self_attn.k_conv1d"]),
     ("ssm_conv1d_v", &["self_attn.v_conv1d"]),
@@ -395,30 +367,10 @@ pub(super) const LAYER_TENSORS: &[(&str, &[&str])] = &[
     ("time_mix_v2", &["attention.v2"]),
     ("time_mix_g1", &["attention.g1"]),
     ("time_mix_g2", &["attention.g2"]),
-    (
-        "time_mix_w1",
-        &[
-            "attention.time_maa_w1",
-            "self_attn.time_maa_w1",
-            "attention.w1",
-        ],
-    ),
-    (
-        "time_mix_w2",
-        &[
-            "attention.time_maa_w2",
-            "self_attn.time_maa_w2",
-            "attention.w2",
-        ],
-    ),
-    (
-        "time_mix_decay_w1",
-        &["attention.time_decay_w1", "self_attn.time_decay_w1"],
-    ),
-    (
-        "time_mix_decay_w2",
-        &["attention.time_decay_w2", "self_attn.time_decay_w2"],
-    ),
+    ("time_mix_w1", &["attention.time_maa_w1", "self_attn.time_maa_w1", "attention.w1"]),
+    ("time_mix_w2", &["attention.time_maa_w2", "self_attn.time_maa_w2", "attention.w2"]),
+    ("time_mix_decay_w1", &["attention.time_decay_w1", "self_attn.time_decay_w1"]),
+    ("time_mix_decay_w2", &["attention.time_decay_w2", "self_attn.time_decay_w2"]),
     ("indexer.proj", &["self_attn.indexer.weights_proj"]),
     ("indexer.attn_k", &["self_attn.indexer.wk"]),
     ("indexer.attn_q_b", &["self_attn.indexer.wq_b"]),

@@ -48,11 +48,7 @@ fn names_are_those_of_gguf_py() {
             .any(|part| name.contains(part))
             && treated(&ours) == "kept";
         if !is_vector && !theirs.contains(&treated(&ours)) {
-            other.push(format!(
-                "{name}: {ours} {}, {theirs:?} {}",
-                treated(&ours),
-                line[1]
-            ));
+            other.push(format!("{name}: {ours} {}, {theirs:?} {}", treated(&ours), line[1]));
         }
     }
     assert!(other.is_empty(), "{}\n{}", other.len(), other.join("\n"));

@@ -65,21 +65,10 @@ impl GroupedCase {
             }),
             "gptq" => {
                 let version_2 = self.flag("version_2");
-                Box::new(crate::forget::gptq::Gptq {
-                    bits,
-                    group,
-                    symmetric,
-                    version_2,
-                })
+                Box::new(crate::forget::gptq::Gptq { bits, group, symmetric, version_2 })
             }
-            "awq" => Box::new(crate::forget::awq::Awq {
-                group: group.unwrap(),
-            }),
-            "mlx" => Box::new(mlx(
-                self.encoder["mode"].as_str().unwrap(),
-                bits,
-                group.unwrap(),
-            )),
+            "awq" => Box::new(crate::forget::awq::Awq { group: group.unwrap() }),
+            "mlx" => Box::new(mlx(self.encoder["mode"].as_str().unwrap(), bits, group.unwrap())),
             other => panic!("{other}"),
         }
     }

@@ -89,13 +89,7 @@ fn scale_codes(groups: &[Option<TwinGroup>]) -> Option<(f32, Vec<i32>)> {
 
 /// The search of a 2-bit type for scales from `(5 ± tries / 20) / max` on.
 fn iq2_search(grid: &NaiveGrid<8>, tries: i32, again: Again) -> NaiveSearch<'_, 8> {
-    NaiveSearch {
-        grid,
-        top: 2,
-        tries,
-        step: 0.1,
-        again,
-    }
+    NaiveSearch { grid, top: 2, tries, step: 0.1, again }
 }
 
 impl EncodeTwin for IQ2_XXS {
@@ -177,11 +171,8 @@ impl EncodeTwin for IQ2_S {
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let mean_square = 2.0 * square(x) / 256.0;
-        let w = |x: &[f32], at| {
-            weights(x, at, importance, mean_square, |x| {
-                0.25 * mean_square + x * x
-            })
-        };
+        let w =
+            |x: &[f32], at| weights(x, at, importance, mean_square, |x| 0.25 * mean_square + x * x);
         let groups = iq_search::IQ2_S.with(|grid| groups_of_16(grid, x, (false, 1e-8), w));
         for (g, (indices, signs, _)) in groups
             .iter()
@@ -227,13 +218,7 @@ impl EncodeTwin for IQ3_XXS {
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let groups = iq_search::IQ3_XXS.with(|grid| {
-            let search = NaiveSearch {
-                grid,
-                top: 7,
-                tries: 31,
-                step: 0.2,
-                again: Again::OffGrid,
-            };
+            let search = NaiveSearch { grid, top: 7, tries: 31, step: 0.2, again: Again::OffGrid };
             iq3_groups(&search, x, importance, (true, 1e-8))
         });
         let Some((d, codes)) = scale_codes(&groups) else {
@@ -257,13 +242,8 @@ impl EncodeTwin for IQ3_S {
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let groups = iq_search::IQ3_S.with(|grid| {
-            let search = NaiveSearch {
-                grid,
-                top: 7,
-                tries: 19,
-                step: 0.2,
-                again: Again::AllIfAnyOffGrid,
-            };
+            let search =
+                NaiveSearch { grid, top: 7, tries: 19, step: 0.2, again: Again::AllIfAnyOffGrid };
             iq3_groups(&search, x, importance, (false, 0.0))
         });
         // ggml's pointers to indices and signs do not move past a group of zeros.

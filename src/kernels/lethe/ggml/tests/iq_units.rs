@@ -23,10 +23,7 @@ fn splits_as_its_twin() {
             split32(&order, &values, &weights),
             "round {round}"
         );
-        let (values, weights) = (
-            values.as_chunks::<16>().0[0],
-            weights.as_chunks::<16>().0[0],
-        );
+        let (values, weights) = (values.as_chunks::<16>().0[0], weights.as_chunks::<16>().0[0]);
         let order = iq1_split::order(&values);
         assert_eq!(
             iq1_split::split16(&order, &values, &weights).map(found),
@@ -43,20 +40,13 @@ fn splits_as_its_twin_where_scores_are_equal_or_extreme() {
     let mut rng = Rng(23);
     // As bits, for NaN is not equal to itself.
     let found = |split: ThreeWaySplit| {
-        let ThreeWaySplit {
-            first,
-            second,
-            shift,
-            scale,
-        } = split;
+        let ThreeWaySplit { first, second, shift, scale } = split;
         (first, second, shift, scale.to_bits())
     };
     let twin = |(first, second, shift, scale): (usize, usize, usize, f32)| {
         (first, second, shift, scale.to_bits())
     };
-    let powers = [
-        0, -140, -100, -75, -60, -50, -40, -30, -20, 20, 30, 40, 50, 60, 75, 100, 126,
-    ];
+    let powers = [0, -140, -100, -75, -60, -50, -40, -30, -20, 20, 30, 40, 50, 60, 75, 100, 126];
     for round in 0..miri_or(2, 3000) {
         let (values, weights) = (rng.normals::<32>(1.0), rng.normals::<32>(1.0));
         let (x_power, w_power) = (powers[round % 17], powers[round / 17 % 17]);
@@ -75,10 +65,7 @@ fn splits_as_its_twin_where_scores_are_equal_or_extreme() {
             split32(&order, &values, &weights).map(twin),
             "round {round}"
         );
-        let (values, weights) = (
-            values.as_chunks::<16>().0[1],
-            weights.as_chunks::<16>().0[1],
-        );
+        let (values, weights) = (values.as_chunks::<16>().0[1], weights.as_chunks::<16>().0[1]);
         let order = iq1_split::order(&values);
         assert_eq!(
             iq1_split::split16(&order, &values, &weights).map(found),

@@ -55,13 +55,8 @@ impl EncodeTwin for Q2_K {
             // A negative scale wraps and spoils the minimum.
             let packed = scales[g] | mins[g] << 4;
             out.set(g, 0, 8, i32::from(packed));
-            let codes = stored(
-                x,
-                d * f32::from(packed & 15),
-                min * f32::from(packed >> 4),
-                (0, 3),
-                codes,
-            );
+            let codes =
+                stored(x, d * f32::from(packed & 15), min * f32::from(packed >> 4), (0, 3), codes);
             for (j, &code) in codes.iter().enumerate() {
                 let i = 16 * g + j;
                 out.set(16 + i / 128 * 32 + i % 32, i % 128 / 32 * 2, 2, code);
@@ -160,10 +155,7 @@ fn groups_of_32(
     for g in 0..8 {
         // A negative scale wraps; in Q4_K it spoils others.
         let limit = if top == 31 { 63 } else { 255 };
-        let (scale, m) = (
-            i32::from(scales[g].min(limit)),
-            i32::from(mins[g].min(limit)),
-        );
+        let (scale, m) = (i32::from(scales[g].min(limit)), i32::from(mins[g].min(limit)));
         if g < 4 {
             out.set(4 + g, 0, 8, scale);
             out.set(8 + g, 0, 8, m);

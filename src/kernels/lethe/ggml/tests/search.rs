@@ -25,9 +25,7 @@ pub(super) fn symmetric(x: &[f32], w: &[f32], half: i32) -> (f32, Vec<i32>) {
         return (0.0, vec![0; x.len()]);
     }
     let (mut scale, mut best, mut codes) = (0.0, 0.0, vec![]);
-    for step in [
-        0, -9, -8, -7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9,
-    ] {
+    for step in [0, -9, -8, -7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9] {
         let inverse = -(half as f32 + 0.1 * step as f32) / max;
         let tried: Vec<i32> = x
             .iter()
@@ -80,10 +78,7 @@ pub(super) fn coordinate(x: &[f32]) -> (f32, Vec<i32>) {
             }
         }
     }
-    (
-        if l2 > 0.0 { lx / l2 } else { 0.0 },
-        codes.iter().map(|l| l + 4).collect(),
-    )
+    (if l2 > 0.0 { lx / l2 } else { 0.0 }, codes.iter().map(|l| l + 4).collect())
 }
 
 /// What is added to the highest code: the first, the increment and how often. With importance

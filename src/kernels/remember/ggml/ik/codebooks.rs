@@ -312,9 +312,7 @@ impl DecodeRowBlock<128, 256> for IQ4_KSS {
                 *codes = (word ^ word >> 1).to_le_bytes();
             }
             let (dl, values) = seven_bit_scale(d, scale, &IQ4);
-            nibble_halves(codes.as_flattened(), out, |q, _| {
-                dl * values[usize::from(q & 15)]
-            });
+            nibble_halves(codes.as_flattened(), out, |q, _| dl * values[usize::from(q & 15)]);
         }
     }
 }

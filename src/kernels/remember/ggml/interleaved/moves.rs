@@ -28,13 +28,7 @@ const fn moved(
     bits: usize,
     steps: &'static [(usize, usize, usize)],
 ) -> BitMove {
-    BitMove {
-        to,
-        from,
-        row,
-        bits,
-        steps,
-    }
+    BitMove { to, from, row, bits, steps }
 }
 
 /// The moves of an interleaved type, none for any other.

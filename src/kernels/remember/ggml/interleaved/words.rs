@@ -70,12 +70,7 @@ impl RowMoves {
             let words = (before + row_block).div_ceil(WORD);
             let row = |row| OneRow::new(&bits, row, 8 * before, words);
             let rows: Vec<OneRow> = (0..rows).map(row).collect();
-            Self {
-                block,
-                row_block,
-                before,
-                rows,
-            }
+            Self { block, row_block, before, rows }
         };
         let mut best = with(0);
         for before in 1..WORD {
@@ -95,12 +90,7 @@ impl RowMoves {
     /// Writes what interleaved `blocks` have of each row to `out`: of each `per_row` blocks the
     /// row's blocks, row after row.
     pub(super) fn perform(&self, level: Level, blocks: &[u8], per_row: usize, out: &mut [u8]) {
-        let mut mover = Mover {
-            all: self,
-            blocks,
-            per_row: per_row.max(1),
-            out,
-        };
+        let mut mover = Mover { all: self, blocks, per_row: per_row.max(1), out };
         perform(level, &mut mover);
     }
 }
@@ -119,18 +109,10 @@ impl OneRow {
             // A bit that is brought to a place twice is not there.
             *masks.entry((to / BITS, from / BITS, shifts)).or_insert(0) ^= 1u32 << (to % BITS);
         }
-        let mut row = Self {
-            moves: Vec::with_capacity(masks.len()),
-            counts: vec![0; words],
-        };
+        let mut row = Self { moves: Vec::with_capacity(masks.len()), counts: vec![0; words] };
         for ((to, from, (left, right)), mask) in masks {
             row.counts[to] += 1;
-            row.moves.push(WordMove {
-                from,
-                left,
-                right,
-                mask,
-            });
+            row.moves.push(WordMove { from, left, right, mask });
         }
         row
     }
@@ -217,9 +199,7 @@ impl Mover<'_> {
     /// Writes the blocks of row `row` that are in `lines`, `pitch` bytes each.
     #[inline(always)]
     fn put(&mut self, lines: &[u8], pitch: usize, row: usize, blocks: Range<usize>) {
-        let RowMoves {
-            row_block, before, ..
-        } = *self.all;
+        let RowMoves { row_block, before, .. } = *self.all;
         let (mut group, mut col) = (blocks.start / self.per_row, blocks.start % self.per_row);
         let whole = row_block.next_multiple_of(LINE);
         for i in 0..blocks.len() {

@@ -302,9 +302,8 @@ impl DecodeTwin for Q2_0 {
 }
 
 /// Twice the values of E2M1.
-const DOUBLE_E2M1: [f32; 16] = [
-    0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0,
-];
+const DOUBLE_E2M1: [f32; 16] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
 impl DecodeTwin for MXFP4 {
     const F16_SCALES: &'static [usize] = &[];
