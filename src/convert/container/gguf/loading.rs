@@ -1,6 +1,6 @@
-//! Whether llama.cpp loads the output. A caller's metadata for which it does not are an error. Tensors
-//! for which it does not are a note: people make parts of models on purpose. What it does not load of
-//! the input either, such as tensors of its forks, is neither.
+//! Whether llama.cpp loads the output. A caller's metadata for which it does not are an error.
+//! Tensors for which it does not are a note: people make parts of models on purpose. What it does
+//! not load of the input either, such as tensors of its forks, is neither.
 
 use std::collections::HashSet;
 
@@ -14,13 +14,13 @@ use crate::{AnamnesisError, GgufMetadataValue, ParsedModel, Result};
 /// Most keys that an error names.
 const MOST_NAMED: usize = 3;
 
-/// The note on an output of `entries` that llama.cpp does not load; `None` if it does, or does not load
-/// the input for the same reasons, or the caller has asked for tensors alone. `keys` are its metadata without the caller's changes and, if there are
-/// any, with them.
+/// The note on an output of `entries` that llama.cpp does not load; `None` if it does, or does not
+/// load the input for the same reasons, or the caller has asked for tensors alone. `made` are its
+/// metadata without the caller's changes, and `edited` those with them, if there are any.
 ///
 /// # Errors
-/// `Usage` if llama.cpp would load the output without the caller's changes of the metadata, or as the
-/// architecture that it had.
+/// `Usage` if llama.cpp would load the output without the caller's changes of the metadata, or as
+/// the architecture that it had.
 pub(super) fn note(
     model: &ParsedModel,
     entries: &[OutputEntry<'_>],
