@@ -58,8 +58,6 @@ use std::sync::LazyLock;
 pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS};
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::seam::EncodedAs;
-#[cfg(any(feature = "lethe", feature = "models"))]
-pub(crate) use self::seam::Widening;
 pub(crate) use self::seam::assumptions::Assumption;
 pub(crate) use self::seam::have_same_values;
 pub(crate) use self::seam::{
@@ -67,7 +65,7 @@ pub(crate) use self::seam::{
     StoredRows, Tile, count, lcm,
 };
 #[cfg(feature = "lethe")]
-pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent};
+pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent, Widening};
 pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
 #[cfg(feature = "models")]
 pub(crate) use self::seam::{PIECE, Window, values_of_rows};
