@@ -68,6 +68,10 @@ pub(super) fn add_unknown<'m>(
             ResolvedItem::Group(_) => None,
         })
     };
+    // Most models have none, and many tensors.
+    if !plain().any(|t| is_possible_codes(&t)) {
+        return;
+    }
     let mut beside: HashMap<&str, Vec<Tensor<'m>>> = HashMap::new();
     for t in plain().filter(is_possible_scale) {
         for module in modules_of_scale(&t) {
