@@ -77,7 +77,7 @@ fn compare(path: &str, a: Option<Value>, b: Option<Value>, out: &mut Vec<FieldDi
     match (a, b) {
         (Some(a), Some(b)) => compare_json(path, ".", a, b, out),
         (a, b) if a != b => {
-            out.push(FieldDiff { path: path.to_owned(), a: a.map(brief), b: b.map(brief) })
+            out.push(FieldDiff { path: path.to_owned(), a: a.map(brief), b: b.map(brief) });
         }
         _ => {}
     }
@@ -113,7 +113,7 @@ fn compare_json(path: &str, separator: &str, a: Value, b: Value, out: &mut Vec<F
             });
         }
         (a, b) => {
-            out.push(FieldDiff { path: path.to_owned(), a: Some(brief(a)), b: Some(brief(b)) })
+            out.push(FieldDiff { path: path.to_owned(), a: Some(brief(a)), b: Some(brief(b)) });
         }
     }
 }

@@ -58,7 +58,7 @@ fn formats_are_told_by_content() {
 fn one_container_alone() {
     let refused = |result: anamnesis::Result<()>, format: Container, expected: &str| match result {
         Err(AnamnesisError::Unsupported { format: named, detail }) => {
-            assert!(named == format.to_string() && detail.contains(expected), "{named} {detail}")
+            assert!(named == format.to_string() && detail.contains(expected), "{named} {detail}");
         }
         other => panic!("{format} as {expected}: {other:?}"),
     };

@@ -110,7 +110,7 @@ fn truncations() {
             // A stream may end before the padding.
             Ok(_) => assert!(end > header - 32, "{end}"),
             Err(error) => {
-                assert!(end < header && matches!(error, AnamnesisError::Io(_)), "{end}: {error}")
+                assert!(end < header && matches!(error, AnamnesisError::Io(_)), "{end}: {error}");
             }
         }
         assert_eq!(verdict_of(|| parse_bytes(whole[..end].to_vec()), Parse, &[]), None, "{end}");

@@ -249,7 +249,7 @@ impl BlockScaling {
                 narrow_in_range::<A::Code>(A::scaled(x, factor))
             }),
             _ => {
-                encode_row(values, scale, codes, back, |x| narrow::<A::Code>(A::scaled(x, factor)))
+                encode_row(values, scale, codes, back, |x| narrow::<A::Code>(A::scaled(x, factor)));
             }
         }
         if !factor.is_finite() {

@@ -231,7 +231,7 @@ impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
                         encode_group(arithmetic, params, values, codes, back, |x| x * factor);
                     }
                     None => {
-                        encode_group(arithmetic, params, values, codes, back, |x| x / params.scale)
+                        encode_group(arithmetic, params, values, codes, back, |x| x / params.scale);
                     }
                 }
             }

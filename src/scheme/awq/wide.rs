@@ -139,7 +139,7 @@ impl Unpack for InterleavedBits<'_> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
         self.each(tile.rows.clone(), tile.cols.clone(), staging, |r, c, code| {
-            out[r * width + c] = code
+            out[r * width + c] = code;
         })
     }
 

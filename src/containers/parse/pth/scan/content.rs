@@ -73,7 +73,7 @@ impl Scanner<'_> {
                 self.remark("content of an unknown kind, not looked into", item);
             }
             ContentKind::Text if kinds::is_always_unpickled(item.name) => {
-                self.remark("a file of this name may be unpickled, and its content is text", item)
+                self.remark("a file of this name may be unpickled, and its content is text", item);
             }
             ContentKind::Pickle | ContentKind::Text | ContentKind::Weights => {}
         }
