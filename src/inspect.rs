@@ -20,6 +20,8 @@ pub use self::dtypes::DtypeCount;
 pub(crate) use self::element_values::for_each_value;
 pub use self::listed::ListedTensor;
 pub use self::modules::ModuleClass;
+#[cfg(feature = "check")]
+pub(crate) use self::modules::without_numbers;
 pub use self::statistics::{Histogram, TensorStatistics};
 use crate::containers::model::Tensor;
 use crate::scheme::{Resolution, module_names};

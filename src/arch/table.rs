@@ -138,10 +138,9 @@ pub(super) struct Traits {
     /// Letters of the kinds of layers, of classes whose config has a text
     /// (`hybrid_override_pattern`) or `layers_block_type` in place of `layer_types`.
     pub layer_letters: &'static [(&'static str, char)],
-    /// A kind of which there must be a layer.
+    /// The kind that at least one layer must have.
     pub needs_kind: Option<&'static str>,
-    /// A kind of which there is no layer, although the class has it. With such a layer it is
-    /// another class here.
+    /// A kind that no layer may have: a model of the class with such a layer has a row of its own.
     pub lacks_kind: Option<&'static str>,
     /// What names of tensors may begin with: models have it in some files, and not in others.
     pub prefix: Option<&'static str>,

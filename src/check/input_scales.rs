@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Finding, Severity};
 use crate::containers::model::Tensor;
+use crate::inspect::without_numbers;
 use crate::scheme::{QuantScheme, Resolution};
 use crate::{ParsedModel, TensorRole};
 
@@ -39,7 +40,7 @@ pub(super) fn check<'m>(
         let Some((module, end)) = t.name().rsplit_once('.') else {
             continue;
         };
-        let kind = kind_of(module);
+        let kind = without_numbers(module);
         let scales = kinds.entry((kind.clone(), end)).or_default();
         if scales.modules.is_empty() {
             ends.entry(kind).or_default().push(end);
@@ -52,7 +53,7 @@ pub(super) fn check<'m>(
     for group in resolution.groups() {
         let (name, codes) = (&*group.name, group.parts[0].1);
         for (at, _) in name.match_indices('.') {
-            let (module, kind) = (&name[..at], kind_of(&name[..at]));
+            let (module, kind) = (&name[..at], without_numbers(&name[..at]));
             for &end in ends.get(&kind).into_iter().flatten() {
                 let Some(scales) = kinds.get_mut(&(kind.clone(), end)) else {
                     continue;
@@ -82,12 +83,4 @@ pub(super) fn check<'m>(
             }
         }
     }
-}
-
-/// The name of a module without its numbers.
-fn kind_of(module: &str) -> String {
-    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    let parts = module.split('.');
-    let parts = parts.map(|part| if is_number(part) { "#" } else { part });
-    parts.collect::<Vec<_>>().join(".")
 }

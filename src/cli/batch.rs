@@ -102,8 +102,8 @@ pub(super) fn write_all(
     Ok(())
 }
 
-/// Fails if `output`, that of the input `file`, is that of another input, too, or is there already.
-/// `outputs` has the outputs of the inputs before.
+/// Checks that the path `output`, to which the input `file` is written, is new: no earlier input,
+/// which `outputs` has by path, is written there, and no file is there.
 fn require_own<'a>(
     file: &'a Path,
     output: &Path,

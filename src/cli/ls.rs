@@ -39,7 +39,8 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
     let include = [args.patterns.as_slice(), &args.include].concat();
     let selection = Selection::new(&include, &args.exclude)?;
     let model = input::open(&args.input, &args.limits)?.model;
-    let mut tensors = model.list();
+    let resolution = model.resolve();
+    let mut tensors = model.list_resolved(&resolution);
     tensors.retain(|t| selection.has(t.name));
     selection.check()?;
     if tensors.is_empty() && model.tensors().len() > 0 {
@@ -56,8 +57,11 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
         true => Some(ModelTexts::of(&model)?),
         false => None,
     };
-    let assumptions = model.resolve().assumptions;
-    let notes: Vec<String> = assumptions.iter().map(ToString::to_string).collect();
+    let notes: Vec<String> = resolution
+        .assumptions
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     if args.json {
         let listing = Listing {
             container: model.container(),

@@ -32,8 +32,8 @@ pub(crate) struct TransformScheme {
     pub kind: TransformKind,
     /// Whether rows and columns of the matrices are shuffled.
     pub is_randomized: bool,
-    /// Size of the matrices, of which there is one for each block; `None`: one for the whole
-    /// dimension.
+    /// Rows and columns of the matrices, each of which multiplies one block; `None`: one matrix
+    /// multiplies the whole dimension.
     pub block: Option<usize>,
     pub uses: Vec<TransformUse>,
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{product, roles};
 use crate::containers::model::Tensor;
-use crate::scheme::ResolvedItem;
+use crate::scheme::{Resolution, ResolvedItem};
 use crate::{Dtype, ParsedModel, QuantScheme, TensorRole};
 
 /// A stored tensor with what it is for.
@@ -63,8 +63,12 @@ impl ParsedModel {
     /// ```
     #[must_use]
     pub fn list(&self) -> Vec<ListedTensor<'_>> {
-        let resolution = self.resolve();
-        let roles = roles::of(self, &resolution);
+        self.list_resolved(&self.resolve())
+    }
+
+    /// [`list`](Self::list) of a model that has been resolved.
+    pub(crate) fn list_resolved(&self, resolution: &Resolution<'_>) -> Vec<ListedTensor<'_>> {
+        let roles = roles::of(self, resolution);
         let listed = |(t, role): (Tensor<'_>, TensorRole)| {
             let name = &*self.tensors[t.index].name;
             let file = self.sources[self.tensors[t.index].source].path();

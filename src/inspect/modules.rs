@@ -30,14 +30,18 @@ impl ModuleClass {
     }
 }
 
-/// `name` without the ending `.weight`, and with `#` for each component that is a number.
+/// `name` without the ending `.weight`, and [without numbers](without_numbers).
 fn class_name(name: &str) -> String {
-    let name = name.strip_suffix(".weight").unwrap_or(name);
-    let part = |part: &str| {
-        if part.parse::<u64>().is_ok() {
-            "#".to_owned()
+    without_numbers(name.strip_suffix(".weight").unwrap_or(name))
+}
+
+/// `name` with `#` for each component that is a number.
+pub(crate) fn without_numbers(name: &str) -> String {
+    let part = |part| {
+        if str::parse::<u64>(part).is_ok() {
+            "#"
         } else {
-            part.to_owned()
+            part
         }
     };
     name.split('.').map(part).collect::<Vec<_>>().join(".")

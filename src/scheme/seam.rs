@@ -383,6 +383,11 @@ pub(crate) fn base_of<'a>(name: &'a str, part: &str) -> Option<&'a str> {
         .filter(|base| base.is_empty() || base.ends_with('.'))
 }
 
+/// The last part of a name, behind the module.
+pub(crate) fn last_part(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(_, last)| last)
+}
+
 /// The module that a weight belongs to: its name without the last part.
 pub(crate) fn module_of(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(module, _)| module)

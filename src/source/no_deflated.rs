@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::Result;
 
-/// A deflated range of another source, of which there is none.
+/// A deflated range of another source. It has no values in this build.
 #[derive(Debug)]
 pub(crate) enum Deflated {}
 

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::AnamnesisError;
 use crate::containers::model::Tensor;
-use crate::scheme::seam::{Registry, Resolution, ResolvedItem};
+use crate::scheme::seam::{Registry, Resolution, ResolvedItem, last_part};
 
 /// One assumption, and the tensors that it is made of.
 pub(crate) struct Assumption<'m> {
@@ -94,10 +94,6 @@ pub(super) fn add_unknown<'m>(
 /// The name of the module that has the tensor `name`; empty at the root.
 fn module(name: &str) -> &str {
     name.rsplit_once('.').map_or("", |(module, _)| module)
-}
-
-fn last_part(name: &str) -> &str {
-    name.rsplit_once('.').map_or(name, |(_, last)| last)
 }
 
 /// The modules whose codes `scale` may scale: its own, and the one around it if the scale is a

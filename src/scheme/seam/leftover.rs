@@ -7,7 +7,8 @@ use crate::scheme::seam::elsewhere::in_other_shard;
 use crate::scheme::seam::registry::{Registry, may_be_of_heads};
 use crate::scheme::seam::resolve::Problem;
 use crate::scheme::seam::{
-    Index, QuantScheme, Resolution, ResolvedItem, Scheme, TensorRole, base_of, module_of, wrong,
+    Index, QuantScheme, Resolution, ResolvedItem, Scheme, TensorRole, base_of, last_part,
+    module_of, wrong,
 };
 use crate::{AnamnesisError, Dtype};
 
@@ -26,12 +27,6 @@ pub(super) struct Leftovers<'a, 'm> {
 
 /// For each type and last part of the names of codes that were claimed, one of these codes.
 pub(super) type CodesByKind<'m> = HashMap<(Dtype, &'m str), Tensor<'m>>;
-
-/// The last part of the name of `t`.
-pub(super) fn last_part<'m>(t: &Tensor<'m>) -> &'m str {
-    let name = t.name();
-    name.rsplit_once('.').map_or(name, |(_, last)| last)
-}
 
 impl<'m> Leftovers<'_, 'm> {
     /// Enters `t` in `out` as a plain tensor, as dropped, or as a problem.
@@ -109,7 +104,7 @@ impl<'m> Leftovers<'_, 'm> {
         if let Some(part) = is_part.then(part).flatten() {
             return Err((TensorRole::Quantized, in_other_shard(t, part)));
         }
-        if let Some(other) = self.codes.get(&(t.dtype(), last_part(t))) {
+        if let Some(other) = self.codes.get(&(t.dtype(), last_part(t.name()))) {
             let what = format!(
                 "it has the name and the type of codes such as `{}`, and the tensors that would say how are missing",
                 other.name()

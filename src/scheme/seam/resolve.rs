@@ -11,10 +11,10 @@ use crate::scheme::seam::EncodedAs;
 use crate::scheme::seam::assumptions::{self, Assumption};
 use crate::scheme::seam::config_check::{check_method, check_stated};
 use crate::scheme::seam::elsewhere::in_other_shard;
-use crate::scheme::seam::leftover::{CodesByKind, Leftovers, last_part};
+use crate::scheme::seam::leftover::{CodesByKind, Leftovers};
 use crate::scheme::seam::shape_check::check_shape;
 use crate::scheme::seam::{
-    Group, Index, QuantScheme, Registry, Scheme, TensorRole, refused, wrong,
+    Group, Index, QuantScheme, Registry, Scheme, TensorRole, last_part, refused, wrong,
 };
 use crate::{AnamnesisError, ParsedModel, Result};
 
@@ -384,7 +384,9 @@ impl<'m> Resolution<'m> {
 fn codes_by_kind<'g, 'm: 'g>(groups: impl Iterator<Item = &'g Box<Group<'m>>>) -> CodesByKind<'m> {
     let codes = groups.map(|group| group.parts[0].1);
     let codes = codes.filter(|t| t.dtype().is_integer() || t.dtype().is_quantized());
-    codes.map(|t| ((t.dtype(), last_part(&t)), t)).collect()
+    codes
+        .map(|t| ((t.dtype(), last_part(t.name())), t))
+        .collect()
 }
 
 /// A group with the scheme that claimed it, or the error of a claim with the scheme to show in

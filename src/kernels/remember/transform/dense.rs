@@ -199,7 +199,7 @@ fn sums_of<const COLS: usize>(
     sums
 }
 
-/// Writes the values of a tile's row of which there is a column.
+/// Writes a row of a tile into `out`, which is shorter at the right edge of the matrix.
 #[inline(always)]
 pub(super) fn store<E: Copy, const COLS: usize>(row: &[E; COLS], out: &mut [E]) {
     match out.first_chunk_mut() {
