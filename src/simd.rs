@@ -36,7 +36,7 @@ mod registers;
 use std::cell::RefCell;
 use std::sync::OnceLock;
 
-use half::f16;
+use half::{bf16, f16};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use self::avx2::{Avx2, NibbleTable};
@@ -129,10 +129,18 @@ pub(crate) trait Kernel {
         true
     }
 
-    /// Whether values in `f16` are those in F32, rounded, and take longer to round than to decode.
-    /// Then they are decoded to F32 and rounded by an instruction, where the CPU has it. `false` if
-    /// something else is rounded to the output's type on the way, if more is made than values, or
-    /// if rounded values are looked up.
+    /// Whether some bodies round something else than the values to the output's type on the way,
+    /// make more than values, or look up rounded values. All others are compiled for F32 alone, and
+    /// one loop for all kernels rounds their values.
+    const ROUNDS_ON_THE_WAY: bool = false;
+
+    /// Whether the body is compiled for BF16 as well, because a whole run gains from it
+    /// (docs/benchmarks.md).
+    const FUSES_BF16: bool = false;
+
+    /// Whether this body makes values in F32 and does nothing but round them, so that halves can be
+    /// rounded last: by an instruction, where the CPU has it. It is asked of kernels that round on
+    /// the way.
     fn is_rounded_last(&self) -> bool {
         true
     }
@@ -209,57 +217,67 @@ pub(crate) fn perform<R: Routine>(level: Level, routine: &mut R) {
 pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
     match out {
         Out::F32(out) => enter(level, kernel, out),
-        Out::F16(out) => enter_halves(level, kernel, out),
-        Out::Bf16(out) => enter(level, kernel, out),
+        // Constants first: what they rule out is not compiled.
+        Out::F16(out) if K::ROUNDS_ON_THE_WAY && !kernel.is_rounded_last() => {
+            enter(level, kernel, out);
+        }
+        Out::Bf16(out) if K::ROUNDS_ON_THE_WAY || K::FUSES_BF16 => enter(level, kernel, out),
+        Out::F16(out) => round_last(level, kernel, round_to_f16, out),
+        Out::Bf16(out) => round_last(level, kernel, round_to_bf16, out),
     }
 }
 
-/// Values that are decoded to F32 before they become halves, at most: those of a slab.
-const MAX_WIDE: usize = 128 << 10;
-
 thread_local! {
-    /// Values before they become halves.
+    /// Values before they are rounded.
     static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// As [`enter`]. Rounding to a half takes ten operations in plain Rust, and one instruction of F16C
-/// or NEON.
-fn enter_halves<K: Kernel>(level: Level, kernel: &K, out: &mut [f16]) {
-    if let Some(round) = rounding_to_halves(level)
-        && kernel.is_rounded_last()
-        && out.len() <= MAX_WIDE
-    {
-        let rounded = WIDE.try_with(|wide| {
-            let mut wide = wide.try_borrow_mut().ok()?;
-            if wide.len() < out.len() {
-                wide.resize(out.len(), 0.0);
-            }
-            let wide = &mut wide[..out.len()];
-            enter(level, kernel, wide);
-            round(wide, out);
-            Some(())
-        });
-        if let Ok(Some(())) = rounded {
-            return;
-        }
+/// Decodes to F32, and rounds all values then.
+fn round_last<E>(
+    level: Level,
+    kernel: &impl Kernel,
+    round: fn(Level, &[f32], &mut [E]),
+    out: &mut [E],
+) {
+    // A kernel does not run another one, so nobody else has it.
+    let mut wide = WIDE.take();
+    if wide.len() < out.len() {
+        wide.resize(out.len(), 0.0);
     }
-    enter(level, kernel, out);
+    let values = &mut wide[..out.len()];
+    enter(level, kernel, values);
+    round(level, values, out);
+    WIDE.set(wide);
 }
 
-/// Rounds values to as many halves, to nearest even: the bits of `from_f32`.
-type RoundToHalves = fn(&[f32], &mut [f16]);
-
-/// The rounding by an instruction, if the CPU has one at this level.
-#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
-fn rounding_to_halves(level: Level) -> Option<RoundToHalves> {
+/// Rounds to nearest even: the bits of `from_f32`. That takes ten operations in plain Rust, and one
+/// instruction of F16C or NEON.
+#[cfg_attr(target_arch = "aarch64", allow(unused_variables))]
+fn round_to_f16(level: Level, values: &[f32], out: &mut [f16]) {
     #[cfg(target_arch = "x86_64")]
     if level.min(Level::detect()) >= Level::Avx2 {
-        return Some(avx2::halves);
+        return avx2::halves(values, out);
     }
     #[cfg(target_arch = "aarch64")]
-    return Some(neon::halves);
+    neon::halves(values, out);
     #[cfg(not(target_arch = "aarch64"))]
-    None
+    Element::store(values, out);
+}
+
+fn round_to_bf16(level: Level, values: &[f32], out: &mut [bf16]) {
+    perform(level, &mut RoundToBf16 { values, out });
+}
+
+struct RoundToBf16<'a> {
+    values: &'a [f32],
+    out: &'a mut [bf16],
+}
+
+impl Routine for RoundToBf16<'_> {
+    #[inline(always)]
+    fn run(&mut self) {
+        Element::store(self.values, self.out);
+    }
 }
 
 fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {

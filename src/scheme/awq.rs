@@ -33,7 +33,7 @@ use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
     QuantScheme, RelaySource, Scheme, StoredPiece, StoredRectangle, StoredRows, TensorRole, Tile,
 };
-use crate::simd::{Level, dispatch};
+use crate::simd::Level;
 use crate::{Dtype, Result};
 
 pub(super) struct Awq;
@@ -242,8 +242,7 @@ impl Decode for AwqWeight<'_> {
             bits: 4,
             code_bits: 4,
         };
-        let kernel = grouped_rows(&codes, [self.k, self.group_size], tile, rows, buffers);
-        dispatch(level, &kernel, out);
+        grouped_rows(&codes, [self.k, self.group_size], tile, rows, buffers).decode(level, out);
     }
 
     fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {

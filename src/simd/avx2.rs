@@ -58,8 +58,6 @@ impl Avx2 {
 }
 
 impl LookUp for Avx2 {
-    const IN_REGISTERS: bool = true;
-
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn first_least<const BITS: usize, const N: usize>(
@@ -355,7 +353,7 @@ fn round_to_halves(values: &[f32], out: &mut [f16]) {
 /// Rounds `values` into `out`, to nearest even.
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn halves(values: &[f32], out: &mut [f16]) {
-    // SAFETY: `Level::detect` found F16C beside AVX2 on this CPU, and `super::enter_halves` never
+    // SAFETY: `Level::detect` found F16C beside AVX2 on this CPU, and `super::round_to_f16` never
     // exceeds it.
     unsafe { round_to_halves(values, out) }
 }

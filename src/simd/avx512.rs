@@ -68,8 +68,6 @@ impl Ranks for Avx512 {
 }
 
 impl LookUp for Avx512 {
-    const IN_REGISTERS: bool = true;
-
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn first_least<const BITS: usize, const N: usize>(

@@ -15,9 +15,6 @@ use crate::element::Element;
 /// the lanes of sums between single look-ups.
 #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 pub(crate) trait LookUp: Transpose {
-    /// Whether a table of entries of two bytes is looked up in registers.
-    const IN_REGISTERS: bool = false;
-
     /// Each of the packed codes picks a term of every table, by its `BITS` bits that belong to the
     /// table, the first lowest. Returns the first of those with the least sum of terms, which are
     /// added in the order of the tables. A table of fewer than eight terms repeats them. A sum that

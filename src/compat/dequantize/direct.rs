@@ -82,7 +82,7 @@ fn area(rows: usize, cols: usize) -> Option<usize> {
 /// FP8 of one scale.
 pub(super) fn fp8_per_tensor(weight: &[u8], scale: f32) -> Result<Vec<u8>> {
     let n = weight.len();
-    decode(n, 1, |values| {
+    decode_with(n, 1, |values, out| {
         let len = values.len();
         let grid = ScaleGrid {
             matrix_rows: 1,
@@ -92,6 +92,7 @@ pub(super) fn fp8_per_tensor(weight: &[u8], scale: f32) -> Result<Vec<u8>> {
             cols: 1,
         };
         fp8_rows(&weight[values], 0..1, len, grid, std::slice::from_ref(&scale))
+            .decode(Level::detect(), out);
     })
 }
 
@@ -116,9 +117,9 @@ pub(super) fn fp8(
     let (Some(n), Some(scales)) = (n, scales) else {
         return Ok(None);
     };
-    decode(n, cols, |values| {
+    decode_with(n, cols, |values, out| {
         let rows = values.start / cols..values.end / cols;
-        fp8_rows(&weight[values], rows, cols, grid, &scales)
+        fp8_rows(&weight[values], rows, cols, grid, &scales).decode(Level::detect(), out);
     })
     .map(Some)
 }

@@ -51,12 +51,6 @@ pub(crate) struct Int8Rows<'a> {
 }
 
 impl Kernel for Int8Rows<'_> {
-    const HAS_AVX512: bool = true;
-
-    fn gains_from_avx512<E: Element>(&self) -> bool {
-        size_of::<E>() == 2
-    }
-
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.max(1);

@@ -93,7 +93,7 @@ fn overflows<E: Element>(x: f32) -> bool {
 }
 
 impl Kernel for Cast<'_> {
-    const HAS_AVX512: bool = true;
+    const ROUNDS_ON_THE_WAY: bool = true;
 
     fn is_rounded_last(&self) -> bool {
         false

@@ -54,6 +54,8 @@ pub(crate) struct CodebookBlocks<'a> {
 }
 
 impl Kernel for CodebookBlocks<'_> {
+    const ROUNDS_ON_THE_WAY: bool = true;
+
     fn is_rounded_last(&self) -> bool {
         !(cfg!(target_arch = "x86_64") && self.are_looked_up(Level::Avx2))
     }

@@ -28,6 +28,8 @@ pub(crate) struct CodebookGroups<'a> {
 }
 
 impl Kernel for CodebookGroups<'_> {
+    const ROUNDS_ON_THE_WAY: bool = true;
+
     fn is_rounded_last(&self) -> bool {
         false
     }

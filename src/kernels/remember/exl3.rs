@@ -19,7 +19,7 @@ mod rings;
 mod stream;
 
 pub(crate) use self::codebook::Codebook;
-use self::codebook::{Mcg, Mul1, States, ThreeInst};
+use self::codebook::{Congruence, Mul1, States};
 pub(crate) use self::rings::{RING, RingRows, ring_bytes};
 use self::stream::Words;
 pub(crate) use self::stream::{BitRate, MAX_BITS};
@@ -87,15 +87,17 @@ const LANES: usize = 2 * RUNS;
 impl BlockSums<'_> {
     #[inline(always)]
     fn each_codebook(&mut self, by: impl Transpose) {
-        match self.codebook {
-            Codebook::ThreeInst => self.blocks::<ThreeInst>(by),
-            Codebook::Mcg => self.blocks::<Mcg>(by),
-            Codebook::Mul1 => self.blocks::<Mul1>(by),
-        }
+        // Both congruences run one copy of the loop.
+        let congruence = match self.codebook {
+            Codebook::ThreeInst => Congruence::THREE_INST,
+            Codebook::Mcg => Congruence::MCG,
+            Codebook::Mul1 => return self.blocks(Mul1, by),
+        };
+        self.blocks(congruence, by);
     }
 
     #[inline(always)]
-    fn blocks<S: States>(&mut self, by: impl Transpose) {
+    fn blocks(&mut self, codebook: impl States, by: impl Transpose) {
         let (len, down) = (self.rate.tile_bytes(), self.across / TILES);
         let row = self.across * len;
         let right = self.tiles.len() / row.max(1) / TILES;
@@ -113,7 +115,7 @@ impl BlockSums<'_> {
                     words.fill([upper, lower], self.rate);
                 }
                 for (words, lines) in all.iter().zip(block.chunks_exact_mut(TILE * BLOCK)) {
-                    sum_tiles::<S>(by, (words, self.rate), k * TILE, lines);
+                    sum_tiles((codebook, by), (words, self.rate), k * TILE, lines);
                 }
             }
             join_tiles(block);
@@ -125,8 +127,8 @@ impl BlockSums<'_> {
 /// rows of a block, which are their outputs, after the steps of both products within the tiles, and
 /// that of inputs between them.
 #[inline(always)]
-fn sum_tiles<S: States>(
-    by: impl Transpose,
+fn sum_tiles(
+    (codebook, by): (impl States, impl Transpose),
     (words, rate): (&Words, BitRate),
     at: usize,
     lines: &mut [i32],
@@ -141,7 +143,7 @@ fn sum_tiles<S: States>(
         for (i, four) in four.iter_mut().enumerate() {
             let states = words.states(first + 2 * i, rate);
             for (value, state) in four.iter_mut().zip(states) {
-                *value = S::integer(state);
+                *value = codebook.integer(state);
             }
         }
         hadamard(&mut four);
@@ -251,8 +253,6 @@ const DECIDED: usize = 16;
 type Quarters<T> = [[T; DECIDED]; 4];
 
 impl Kernel for TrellisRows<'_> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let across = self.cols.div_ceil(BLOCK);

@@ -45,7 +45,7 @@ pub(crate) struct Fp4Pairs<'a> {
 }
 
 impl Kernel for Fp4Pairs<'_> {
-    const HAS_AVX512: bool = true;
+    const ROUNDS_ON_THE_WAY: bool = true;
 
     fn is_rounded_last(&self) -> bool {
         false

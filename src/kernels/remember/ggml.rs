@@ -30,10 +30,6 @@ use crate::simd::{Kernel, Level, dispatch};
 /// A block type as a decoder sees it: `BYTES` bytes hold `VALUES` values. Mirrored by
 /// `lethe::ggml::EncodeBlock`.
 pub(crate) trait DecodeBlock<const BYTES: usize, const VALUES: usize> {
-    /// As [`Kernel::HAS_AVX512`].
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    const HAS_AVX512: bool = false;
-
     /// Whether a block is decoded by a function of its own, with the instructions of the baseline.
     /// LLVM makes other loops of some types where they are inlined, which take up to twice as long
     /// even with AVX2.
@@ -127,8 +123,6 @@ impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
 impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Kernel
     for GgmlBlocks<'_, B, BYTES, VALUES>
 {
-    const HAS_AVX512: bool = B::HAS_AVX512;
-
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         decode_tiles(self.bytes, self.scale, self, out);
@@ -168,13 +162,33 @@ impl<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> 
 /// scale of the row, and the blocks are of one row.
 pub(crate) type GgmlDecoder = fn(&[u8], Option<f32>, Level, Out<'_>);
 
+/// Values that are decoded before they are rounded: in F32 they stay in the first-level cache.
+const PIECE: usize = 4096;
+
+/// Blocks and their output, a [`PIECE`] at a time.
+fn pieces<'a, const BYTES: usize, const VALUES: usize>(
+    bytes: &'a [u8],
+    out: Out<'a>,
+) -> impl Iterator<Item = (&'a [u8], Out<'a>)> {
+    let mut rest = Some(out);
+    bytes
+        .chunks(PIECE / VALUES * BYTES)
+        .filter_map(move |bytes| {
+            let (piece, after) = rest.take()?.split_at(bytes.len() / BYTES * VALUES);
+            rest = Some(after);
+            Some((bytes, piece))
+        })
+}
+
 fn decode<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
     bytes: &[u8],
     scale: Option<f32>,
     level: Level,
     out: Out<'_>,
 ) {
-    dispatch(level, &GgmlBlocks { bytes, scale, block: PhantomData::<B> }, out);
+    for (bytes, out) in pieces::<BYTES, VALUES>(bytes, out) {
+        dispatch(level, &GgmlBlocks { bytes, scale, block: PhantomData::<B> }, out);
+    }
 }
 
 fn decode_row<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
@@ -183,11 +197,10 @@ fn decode_row<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES
     level: Level,
     out: Out<'_>,
 ) {
-    dispatch(
-        level,
-        &GgmlRowBlocks { bytes, d: scale.unwrap_or(1.0), block: PhantomData::<B> },
-        out,
-    );
+    let d = scale.unwrap_or(1.0);
+    for (bytes, out) in pieces::<BYTES, VALUES>(bytes, out) {
+        dispatch(level, &GgmlRowBlocks { bytes, d, block: PhantomData::<B> }, out);
+    }
 }
 
 macro_rules! decoder {

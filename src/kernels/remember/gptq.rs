@@ -78,11 +78,7 @@ impl IndexedRows<'_> {
 }
 
 impl Kernel for IndexedRows<'_> {
-    const HAS_AVX512: bool = true;
-
-    fn gains_from_avx512<E: Element>(&self) -> bool {
-        size_of::<E>() == 4
-    }
+    const ROUNDS_ON_THE_WAY: bool = true;
 
     fn is_rounded_last(&self) -> bool {
         !self.is_looked_up()

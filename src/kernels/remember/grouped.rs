@@ -7,10 +7,10 @@
 //! that dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX
 //! `mx.dequantize`, HQQ `Quantizer.dequantize`, quanto `QBitsDequantizer`.
 //!
-//! Codes narrower than a byte are first unpacked into bytes, a few hundred at a time. Then one loop
-//! over a group takes a code to its value, applies the formula, rounds and stores. LLVM vectorises
-//! that loop because the scale is constant in it, and because everything in it is a select and no
-//! branch.
+//! A tile of codes becomes F32 in the first-level cache, by the one loop that depends on the format
+//! of the codes. A second loop, which all formats share, applies the formula to a group, rounds and
+//! stores. LLVM vectorises it because the scale is constant in it, and because everything in it is
+//! a select and no branch.
 
 mod codes;
 mod formula;
@@ -30,11 +30,12 @@ pub(super) use self::formula::fused;
 use self::formula::{
     Arithmetic, DivideOp, FusedOp, ScaleOp, ScaleShiftOp, ScaleToInt8Op, ShiftScaleOp,
 };
-use crate::element::Element;
+use crate::element::{Element, Out};
+use crate::kernels::remember::packed::unpack_bytes;
 use crate::kernels::remember::scale_grid::ScaleGrid;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{CODES_PER_LOOK_UP, InMemory, Kernel, LookUp};
+use crate::simd::{CODES_PER_LOOK_UP, InMemory, Kernel, Level, LookUp, Routine, dispatch, perform};
 
 /// Rows of codes with the scales and offsets of their groups.
 pub(crate) struct GroupedRows<'a, V> {
@@ -64,66 +65,20 @@ pub(crate) struct GroupedRows<'a, V> {
     pub columns: &'a [f32],
 }
 
-/// Codes narrower than a byte that are unpacked before any becomes a value. A multiple of eight, so
-/// that a tile begins with a whole byte at every width, and of the usual group sizes, so that their
-/// groups are not cut. The bytes lie in the first-level cache, and are written so long before they
-/// are read that no load waits for a store.
-const BUFFER_VALUES: usize = 512;
-
-/// Shortest group of 4-bit codes for which a table of its 16 values in memory pays, if an
-/// intermediate result is rounded too. With one rounding the vectorised loop is faster than
-/// look-ups. Slow arithmetic has a table for every group of at least as many codes as the table has
-/// entries.
-const MIN_TABLE: usize = 64;
-
-impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
-    const HAS_AVX512: bool = true;
-
-    fn gains_from_avx512<E: Element>(&self) -> bool {
-        let has_tables =
-            self.formula == Formula::FusedScaleShift || size_of::<E>() == 2 && self.are_looked_up();
-        !has_tables && (V::IS_FLOAT || size_of::<E>() == 2)
-    }
-
-    fn is_rounded_last(&self) -> bool {
-        !self.round && !self.are_looked_up()
-    }
-
-    #[inline(always)]
-    fn run<E: Element>(&self, out: &mut [E]) {
-        self.decode_rows::<E, _, FusedOp>(InMemory, out);
-    }
-
-    /// A group has only as many values as there are codes. For outputs of two bytes those of codes
-    /// of up to four bits are rounded once, and the codes look up the results in registers.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
-        self.decode_rows::<E, _, FmaOp>(avx2, out);
-    }
-}
+/// Values of a row that are made at once. A multiple of eight, so that a tile begins with a whole
+/// byte at every width, and of the usual group sizes, so that their groups are not cut.
+const TILE: usize = 2048;
 
 impl<V: CodeValue> GroupedRows<'_, V> {
-    /// Whether values of two bytes are looked up in registers, where the CPU can: if groups are so
-    /// long that a table pays.
-    fn are_looked_up(&self) -> bool {
-        let has_tables = self.code_bits <= 4 && self.grid.block_cols >= CODES_PER_LOOK_UP;
-        cfg!(target_arch = "x86_64") && has_tables && self.columns.is_empty()
-    }
-
-    /// Decodes all rows. Where values are looked up, `look_up` does it. `F` is the operation of
-    /// [`Formula::FusedScaleShift`].
-    #[inline(always)]
-    fn decode_rows<E: Element, L: LookUp, F: Arithmetic>(&self, look_up: L, out: &mut [E]) {
-        let width = self.cols.len().max(1);
+    /// Decodes all rows.
+    pub(crate) fn decode(&self, level: Level, mut out: Out<'_>) {
+        let width = self.cols.len();
         let per_row = self.scale_cols.len();
-        // Codes of whole bytes are decoded from where they are, a whole row at once.
-        let tile = if self.bits >= 8 { width } else { BUFFER_VALUES };
-        let mut unpacked = [0; BUFFER_VALUES];
-        for ((r, out), bytes) in self
+        let entries = self.are_looked_up(level, &out).then(|| self.entries());
+        let (mut codes, mut values) = ([0; TILE], [0.0; TILE]);
+        for (r, bytes) in self
             .rows
             .clone()
-            .zip(out.chunks_exact_mut(width))
             .zip(self.bytes.chunks(self.row_bytes.max(1)))
         {
             let first = (self.grid.row(r) - self.scale_rows.start) * per_row;
@@ -136,41 +91,230 @@ impl<V: CodeValue> GroupedRows<'_, V> {
                 | Formula::FusedScaleShift
                 | Formula::ScaleToInt8 => &self.offsets[first..first + per_row],
             };
-            for (at, out) in (0..).step_by(tile).zip(out.chunks_mut(tile)) {
+            for at in (0..width).step_by(TILE) {
+                let n = TILE.min(width - at);
                 let bytes = &bytes[at * self.bits / 8..];
-                let codes = V::Code::first_of(self.bits, bytes, out.len(), &mut unpacked);
-                let tile = CodeTile { at, codes, scales, offsets };
-                self.decode_tile::<E, L, F>(look_up, tile, out);
+                let values = match &entries {
+                    Some(entries) => {
+                        let codes = &mut codes[..n];
+                        perform(level, &mut Unpacked { bits: self.bits, bytes, codes });
+                        TileValues::Entries { entries, codes }
+                    }
+                    None => {
+                        let (bits, format) = (self.bits, self.format);
+                        let values = &mut values[..n];
+                        perform(level, &mut Widened { bits, bytes, format, values });
+                        TileValues::Widened(values)
+                    }
+                };
+                let tile = GroupedTile {
+                    values,
+                    start: self.cols.start + at,
+                    scales,
+                    offsets,
+                    first_scale: self.scale_cols.start,
+                    group: self.grid.block_cols,
+                    formula: self.formula,
+                    round: self.round,
+                    columns: self.columns.get(at..).unwrap_or_default(),
+                };
+                let (first, rest) = out.split_at(n);
+                dispatch(level, &tile, first);
+                out = rest;
             }
         }
     }
 
-    /// Decodes a tile. The formula is chosen here and not for each value: every arm is a loop of
-    /// its own.
+    /// Whether values of two bytes are looked up: a long group has only as many values as there are
+    /// codes. In registers that pays always, in memory if there is more to do than one rounding.
+    fn are_looked_up(&self, level: Level, out: &Out<'_>) -> bool {
+        let has_table = self.code_bits <= 4
+            && self.grid.block_cols >= CODES_PER_LOOK_UP
+            && self.columns.is_empty()
+            && !matches!(out, Out::F32(_));
+        let is_slow = self.round || self.formula == Formula::FusedScaleShift;
+        let in_registers = cfg!(target_arch = "x86_64") && level > Level::Baseline;
+        has_table && (in_registers || is_slow)
+    }
+
+    /// The values of the first codes.
+    fn entries(&self) -> [f32; 16] {
+        let mut entries = [0.0; 16];
+        for (number, value) in (0..).zip(&mut entries) {
+            *value = self.format.value(V::Code::from_number(number));
+        }
+        entries
+    }
+}
+
+/// Codes of up to eight bits, unpacked into a byte each.
+struct Unpacked<'a> {
+    bits: usize,
+    bytes: &'a [u8],
+    codes: &'a mut [u8],
+}
+
+impl Routine for Unpacked<'_> {
     #[inline(always)]
-    fn decode_tile<E: Element, L: LookUp, F: Arithmetic>(
-        &self,
-        look_up: L,
-        tile: CodeTile<'_, V::Code>,
-        out: &mut [E],
-    ) {
+    fn run(&mut self) {
+        unpack_bytes(self.bits, self.bytes, self.codes);
+    }
+}
+
+/// What codes stand for. Codes narrower than a byte are unpacked first, a few at a time.
+struct Widened<'a, V> {
+    bits: usize,
+    bytes: &'a [u8],
+    format: V,
+    values: &'a mut [f32],
+}
+
+/// Codes that are unpacked before any becomes a value: the bytes are written so long before they
+/// are read that no load waits for a store.
+const UNPACKED: usize = 512;
+
+impl<V: CodeValue> Routine for Widened<'_, V> {
+    #[inline(always)]
+    fn run(&mut self) {
+        let mut unpacked = [0; UNPACKED];
+        let starts = (0..).step_by(UNPACKED * self.bits / 8);
+        for (start, values) in starts.zip(self.values.chunks_mut(UNPACKED)) {
+            let bytes = &self.bytes[start..];
+            let codes = V::Code::first_of(self.bits, bytes, values.len(), &mut unpacked);
+            for (value, &code) in values.iter_mut().zip(codes) {
+                *value = self.format.value(code);
+            }
+        }
+    }
+}
+
+/// The values of a tile before its scales are applied.
+enum TileValues<'a> {
+    Widened(&'a [f32]),
+    /// Codes of the entries.
+    Entries {
+        entries: &'a [f32; 16],
+        codes: &'a [u8],
+    },
+}
+
+/// Values of a row, and the numbers that are applied to them.
+struct GroupedTile<'a> {
+    values: TileValues<'a>,
+    /// The column of the first value.
+    start: usize,
+    /// Scales and offsets of the row, from the group `first_scale` on.
+    scales: &'a [f32],
+    offsets: &'a [f32],
+    first_scale: usize,
+    /// Columns of a group.
+    group: usize,
+    formula: Formula,
+    round: bool,
+    /// Factors of the columns from `start` on, if there are any.
+    columns: &'a [f32],
+}
+
+impl Kernel for GroupedTile<'_> {
+    const ROUNDS_ON_THE_WAY: bool = true;
+
+    fn is_rounded_last(&self) -> bool {
+        !self.round && matches!(self.values, TileValues::Widened(_))
+    }
+
+    #[inline(always)]
+    fn run<E: Element>(&self, out: &mut [E]) {
+        self.apply_formula::<E, _, FusedOp>(InMemory, out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
+        self.apply_formula::<E, _, FmaOp>(avx2, out);
+    }
+}
+
+impl GroupedTile<'_> {
+    /// The formula is chosen here and not for each value: every arm is a loop of its own. `F` is
+    /// the operation of [`Formula::FusedScaleShift`].
+    #[inline(always)]
+    fn apply_formula<E: Element, L: LookUp, F: Arithmetic>(&self, look_up: L, out: &mut [E]) {
         match (self.formula, self.round) {
-            (Formula::Scale, _) => self.decode::<E, L, ScaleOp>(look_up, tile, out),
-            (Formula::Divide, _) => self.decode::<E, L, DivideOp>(look_up, tile, out),
-            (Formula::ShiftScale, false) => {
-                self.decode::<E, L, ShiftScaleOp<false>>(look_up, tile, out);
+            (Formula::Scale, _) => self.apply::<E, L, ScaleOp>(look_up, out),
+            (Formula::Divide, _) => self.apply::<E, L, DivideOp>(look_up, out),
+            (Formula::ShiftScale, false) => self.apply::<E, L, ShiftScaleOp<false>>(look_up, out),
+            (Formula::ShiftScale, true) => self.apply::<E, L, ShiftScaleOp<true>>(look_up, out),
+            (Formula::ScaleShift, false) => self.apply::<E, L, ScaleShiftOp<false>>(look_up, out),
+            (Formula::ScaleShift, true) => self.apply::<E, L, ScaleShiftOp<true>>(look_up, out),
+            (Formula::FusedScaleShift, _) => self.apply::<E, L, F>(look_up, out),
+            (Formula::ScaleToInt8, _) => self.apply::<E, L, ScaleToInt8Op>(look_up, out),
+        }
+    }
+
+    #[inline(always)]
+    fn apply<E: Element, L: LookUp, A: Arithmetic>(&self, look_up: L, out: &mut [E]) {
+        match self.values {
+            TileValues::Widened(values) if self.group == 1 => {
+                self.apply_each::<E, A>(values, out);
             }
-            (Formula::ShiftScale, true) => {
-                self.decode::<E, L, ShiftScaleOp<true>>(look_up, tile, out);
+            TileValues::Widened(values) => self.apply_groups(out, |run, numbers, out| {
+                let values = &values[run.clone()];
+                match self.columns.get(run) {
+                    Some(factors) => apply_group_factors::<E, A>(values, numbers, factors, out),
+                    None => apply_group::<E, A>(values, numbers, out),
+                }
+            }),
+            TileValues::Entries { entries, codes } => {
+                self.apply_groups(out, |run, numbers, out| {
+                    let mut table = [E::from_f32(0.0); 16];
+                    apply_group::<E, A>(entries, numbers, &mut table);
+                    look_up.pick(&table, &codes[run], out);
+                })
             }
-            (Formula::ScaleShift, false) => {
-                self.decode::<E, L, ScaleShiftOp<false>>(look_up, tile, out);
+        }
+    }
+
+    /// A scale for each column is read along with its value.
+    #[inline(always)]
+    fn apply_each<E: Element, A: Arithmetic>(&self, values: &[f32], out: &mut [E]) {
+        let first = self.start - self.first_scale;
+        let numbers = self.scales[first..].iter().zip(&self.offsets[first..]);
+        let values = values.iter().zip(numbers);
+        if self.columns.is_empty() {
+            for (out, (&value, (&scale, &offset))) in out.iter_mut().zip(values) {
+                *out = E::from_f32(A::apply::<E>(value, scale, offset));
             }
-            (Formula::ScaleShift, true) => {
-                self.decode::<E, L, ScaleShiftOp<true>>(look_up, tile, out);
+        } else {
+            for ((out, (&value, (&scale, &offset))), &factor) in
+                out.iter_mut().zip(values).zip(self.columns)
+            {
+                let value = A::apply::<E>(value, scale, offset);
+                *out = E::from_f32(column_value::<E, A>(value) * factor);
             }
-            (Formula::FusedScaleShift, _) => self.decode::<E, L, F>(look_up, tile, out),
-            (Formula::ScaleToInt8, _) => self.decode::<E, L, ScaleToInt8Op>(look_up, tile, out),
+        }
+    }
+
+    /// Calls `apply` for the part of each group in the tile: its columns, scale and offset, and
+    /// output.
+    #[inline(always)]
+    fn apply_groups<E: Element>(
+        &self,
+        mut out: &mut [E],
+        mut apply: impl FnMut(Range<usize>, (f32, f32), &mut [E]),
+    ) {
+        let first = self.start / self.group - self.first_scale;
+        // The first group may begin before the tile, and the last end behind it.
+        let mut left = self.group - self.start % self.group;
+        let mut at = 0;
+        for (&scale, &offset) in self.scales[first..].iter().zip(&self.offsets[first..]) {
+            let n = left.min(out.len());
+            let (target, tail) = out.split_at_mut(n);
+            apply(at..at + n, (scale, offset), target);
+            (out, left, at) = (tail, self.group, at + n);
+            // Further groups belong to the next tile of the row.
+            if out.is_empty() {
+                break;
+            }
         }
     }
 }
@@ -182,134 +326,28 @@ fn column_value<E: Element, A: Arithmetic>(value: f32) -> f32 {
     if A::ROUNDS { E::rounded(value) } else { value }
 }
 
-/// Unpacked codes of a row.
-#[derive(Clone, Copy)]
-struct CodeTile<'a, C> {
-    /// The first column, counted from the first that is loaded.
-    at: usize,
-    codes: &'a [C],
-    /// Scales and offsets of the whole row.
-    scales: &'a [f32],
-    offsets: &'a [f32],
+/// Values that share a scale.
+#[inline(always)]
+fn apply_group<E: Element, A: Arithmetic>(
+    values: &[f32],
+    (scale, offset): (f32, f32),
+    out: &mut [E],
+) {
+    for (out, &value) in out.iter_mut().zip(values) {
+        *out = E::from_f32(A::apply::<E>(value, scale, offset));
+    }
 }
 
-impl<V: CodeValue> GroupedRows<'_, V> {
-    /// Decodes a tile, group by group.
-    #[inline(always)]
-    fn decode<E: Element, L: LookUp, A: Arithmetic>(
-        &self,
-        look_up: L,
-        tile: CodeTile<'_, V::Code>,
-        mut out: &mut [E],
-    ) {
-        let CodeTile { at, mut codes, scales, offsets } = tile;
-        let mut columns = self.columns.get(at..).unwrap_or_default();
-        let width = self.grid.block_cols;
-        // A scale for each column is read along with its code.
-        if width == 1 {
-            let numbers = scales[at..].iter().zip(&offsets[at..]);
-            if columns.is_empty() {
-                for ((out, &code), (&scale, &offset)) in out.iter_mut().zip(codes).zip(numbers) {
-                    *out = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));
-                }
-            } else {
-                for (((out, &code), (&scale, &offset)), &factor) in
-                    out.iter_mut().zip(codes).zip(numbers).zip(columns)
-                {
-                    let value = A::apply::<E>(self.format.value(code), scale, offset);
-                    *out = E::from_f32(column_value::<E, A>(value) * factor);
-                }
-            }
-            return;
-        }
-        let start = self.cols.start + at;
-        let first = start / width - self.scale_cols.start;
-        // The first group may begin before the tile, and the last end behind it.
-        let mut left = width - start % width;
-        for (&scale, &offset) in scales[first..].iter().zip(&offsets[first..]) {
-            let n = left.min(out.len());
-            let (group, rest) = codes.split_at(n);
-            let (target, tail) = out.split_at_mut(n);
-            if columns.is_empty() {
-                self.group::<E, L, A>(look_up, group, (scale, offset), target);
-            } else {
-                let (factors, rest) = columns.split_at(n);
-                for ((out, &code), &factor) in target.iter_mut().zip(group).zip(factors) {
-                    let value = A::apply::<E>(self.format.value(code), scale, offset);
-                    *out = E::from_f32(column_value::<E, A>(value) * factor);
-                }
-                columns = rest;
-            }
-            (codes, out, left) = (rest, tail, width);
-            // Further groups belong to the next tile of the row.
-            if out.is_empty() {
-                break;
-            }
-        }
-    }
-
-    /// The values of the codes below `N` with a scale and an offset.
-    #[inline(always)]
-    fn table<E: Element, A: Arithmetic, const N: usize>(
-        &self,
-        (scale, offset): (f32, f32),
-    ) -> [E; N] {
-        let mut table = [E::from_f32(0.0); N];
-        for (number, value) in (0u32..).zip(&mut table) {
-            let code = V::Code::from_number(number as u8);
-            *value = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));
-        }
-        table
-    }
-
-    /// Decodes codes below `N`, a power of two, that share a scale: each looks up its value.
-    #[inline(always)]
-    fn look_up<E: Element, A: Arithmetic, const N: usize>(
-        &self,
-        codes: &[V::Code],
-        numbers: (f32, f32),
-        out: &mut [E],
-    ) {
-        let table = self.table::<E, A, N>(numbers);
-        for (out, &code) in out.iter_mut().zip(codes) {
-            *out = table[code.number() & (N - 1)];
-        }
-    }
-
-    /// Decodes codes that share a scale.
-    #[inline(always)]
-    fn group<E: Element, L: LookUp, A: Arithmetic>(
-        &self,
-        look_up: L,
-        codes: &[V::Code],
-        (scale, offset): (f32, f32),
-        out: &mut [E],
-    ) {
-        let is_short = size_of::<E>() == 2 && self.code_bits <= 4;
-        if L::IN_REGISTERS
-            && is_short
-            && out.len() >= CODES_PER_LOOK_UP
-            && let Some(codes) = V::Code::bytes(codes)
-        {
-            let table = self.table::<E, A, 16>((scale, offset));
-            return look_up.pick(&table, codes, out);
-        }
-        let is_long = match A::IS_SLOW {
-            true => out.len() >> self.code_bits != 0,
-            false => A::ROUNDS && size_of::<E>() == 2 && out.len() >= MIN_TABLE,
-        };
-        match self.code_bits {
-            0..=4 if is_long => return self.look_up::<E, A, 16>(codes, (scale, offset), out),
-            5..=6 if is_long && A::IS_SLOW => {
-                return self.look_up::<E, A, 64>(codes, (scale, offset), out);
-            }
-            7..=8 if is_long && A::IS_SLOW => {
-                return self.look_up::<E, A, 256>(codes, (scale, offset), out);
-            }
-            _ => {}
-        }
-        for (out, &code) in out.iter_mut().zip(codes) {
-            *out = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));
-        }
+/// As [`apply_group`], times the factors of their columns.
+#[inline(always)]
+fn apply_group_factors<E: Element, A: Arithmetic>(
+    values: &[f32],
+    (scale, offset): (f32, f32),
+    factors: &[f32],
+    out: &mut [E],
+) {
+    for ((out, &value), &factor) in out.iter_mut().zip(values).zip(factors) {
+        let value = A::apply::<E>(value, scale, offset);
+        *out = E::from_f32(column_value::<E, A>(value) * factor);
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct HadamardGroups<'a> {
 }
 
 impl Kernel for HadamardGroups<'_> {
+    const ROUNDS_ON_THE_WAY: bool = true;
+
     /// What [`StoredHadamard::finish`] decides depends on the type of the output, and saves
     /// divisions.
     fn is_rounded_last(&self) -> bool {

@@ -10,8 +10,6 @@ struct FindInfinite<'a> {
 }
 
 impl Routine for FindInfinite<'_> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run(&mut self) {
         let mut found = false;

@@ -28,6 +28,8 @@ pub(crate) struct QnatRows<'a> {
 }
 
 impl Kernel for QnatRows<'_> {
+    const ROUNDS_ON_THE_WAY: bool = true;
+
     fn is_rounded_last(&self) -> bool {
         false
     }

@@ -103,8 +103,6 @@ impl<C: RotatedCodes> Fill for AtAvx2<'_, C> {
 }
 
 impl<C: RotatedCodes> Kernel for RotatedRows<'_, C> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         self.rows(&AnyLevel(&self.codes), out);

@@ -9,7 +9,7 @@
 use super::hadamard::{butterflies, butterfly_rows};
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
+use crate::simd::Avx2;
 use crate::simd::{Butterflies, InMemory, Kernel, Routine};
 
 /// Most pairs of a table: those of a code of a byte.
@@ -172,8 +172,6 @@ impl RotatedPairs<'_> {
 const LANES: usize = 16;
 
 impl Kernel for RotatedPairs<'_> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         self.rows(InMemory, out);
@@ -183,12 +181,6 @@ impl Kernel for RotatedPairs<'_> {
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
         self.rows(avx2, out);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn run_avx512<E: Element>(&self, out: &mut [E], avx512: Avx512) {
-        self.rows(Avx2::of(avx512), out);
     }
 }
 

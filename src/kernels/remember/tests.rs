@@ -17,6 +17,7 @@ mod vectors;
 use half::{bf16, f16};
 
 use crate::element::Out;
+use crate::kernels::remember::grouped::{CodeValue, GroupedRows};
 use crate::simd::{Kernel, Level, dispatch, perform};
 use crate::test_utils::miri_or;
 
@@ -48,20 +49,37 @@ fn words(n: usize) -> Vec<u32> {
         .collect()
 }
 
+/// A kernel, or what runs several.
+trait Decoder {
+    fn decode_at(&self, level: Level, out: Out<'_>);
+}
+
+impl<K: Kernel> Decoder for K {
+    fn decode_at(&self, level: Level, out: Out<'_>) {
+        dispatch(level, self, out);
+    }
+}
+
+impl<V: CodeValue> Decoder for GroupedRows<'_, V> {
+    fn decode_at(&self, level: Level, out: Out<'_>) {
+        self.decode(level, out);
+    }
+}
+
 /// Runs `kernel` over `n` values at every level and type, and shows the results to `see`.
-fn each_level(kernel: &impl Kernel, n: usize, see: impl Fn(Level, &[f32], &[f16], &[bf16])) {
+fn each_level(kernel: &impl Decoder, n: usize, see: impl Fn(Level, &[f32], &[f16], &[bf16])) {
     for level in Level::available() {
         let (mut single, mut half, mut brain) =
             (vec![0f32; n], vec![f16::ZERO; n], vec![bf16::ZERO; n]);
-        dispatch(level, kernel, Out::F32(&mut single));
-        dispatch(level, kernel, Out::F16(&mut half));
-        dispatch(level, kernel, Out::Bf16(&mut brain));
+        kernel.decode_at(level, Out::F32(&mut single));
+        kernel.decode_at(level, Out::F16(&mut half));
+        kernel.decode_at(level, Out::Bf16(&mut brain));
         see(level, &single, &half, &brain);
     }
 }
 
 /// At every level and type, value `i` must be `twin(i)`, rounded once.
-fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32) {
+fn check(name: &str, kernel: &impl Decoder, n: usize, twin: impl Fn(usize) -> f32) {
     each_level(kernel, n, |level, single, half, brain| {
         for i in 0..n {
             let want = twin(i);

@@ -258,8 +258,7 @@ impl Decode for GptqWeight<'_> {
             };
             return dispatch(level, &kernel, out);
         }
-        let kernel = grouped_rows(&codes, [self.k, self.group_size], tile, rows, buffers);
-        dispatch(level, &kernel, out);
+        grouped_rows(&codes, [self.k, self.group_size], tile, rows, buffers).decode(level, out);
     }
 
     fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {

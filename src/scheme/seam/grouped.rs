@@ -21,7 +21,7 @@ use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Fp8Format, Grid, GroupCodes, RelaySource,
     StoredRows, Tile,
 };
-use crate::simd::{Level, dispatch};
+use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
 /// The value that a code stands for, before its scale is applied.
@@ -198,7 +198,7 @@ impl<'m> Grouped<'m> {
             (true, (_, rounded)) if round => rounded,
             (true, (in_f32, _)) => in_f32,
         };
-        let kernel = GroupedRows {
+        let weight = GroupedRows {
             bytes: &buffers.bytes[(rows.start - tile.rows.start) * row_bytes..],
             row_bytes,
             bits: self.loaded_bits(),
@@ -215,7 +215,7 @@ impl<'m> Grouped<'m> {
             round,
             columns: &buffers.row,
         };
-        dispatch(level, &kernel, out);
+        weight.decode(level, out);
     }
 }
 

@@ -199,7 +199,7 @@ impl Q3_K {
 
 impl SideBySide<110> for Q3_K {
     #[inline(always)]
-    fn encode_unweighted<const P: usize, const K: usize, const G: usize, const L: usize>(
+    fn encode_unweighted<const K: usize, const G: usize, const L: usize>(
         values: &[[f32; 256]],
         by: impl Transpose,
         out: &mut [[u8; 110]],

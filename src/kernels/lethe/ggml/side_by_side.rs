@@ -1,6 +1,6 @@
 //! K-quants of which several blocks are searched side by side.
 
-use std::array;
+use std::slice;
 
 use super::{BlockImportance, EncodeBlock, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, RowImportance};
 use crate::simd::{LookUp, Transpose};
@@ -17,24 +17,24 @@ pub(super) trait SideBySide<const BYTES: usize>: Sized {
         out: &mut [[u8; BYTES]; K],
     );
 
-    /// Encodes consecutive blocks of `P` groups without importance, `K` at a time unless the type
-    /// does them otherwise.
+    /// Encodes consecutive blocks without importance, `K` at a time unless the type does them
+    /// otherwise.
     #[inline(always)]
-    fn encode_unweighted<const P: usize, const K: usize, const G: usize, const L: usize>(
+    fn encode_unweighted<const K: usize, const G: usize, const L: usize>(
         values: &[[f32; 256]],
         by: impl Transpose,
         out: &mut [[u8; BYTES]],
     ) {
-        encode_blocks::<Self, BYTES, P, K, G, L>(values, None, by, out);
+        encode_blocks::<Self, BYTES, K, G, L>(values, None, by, out);
     }
 }
 
-/// Encodes consecutive blocks of `P` groups, `K` at a time.
+/// Encodes consecutive blocks, `K` at a time. There is one search in the code for all of them: the
+/// last ones are searched beside blocks of zeros.
 #[inline(always)]
 fn encode_blocks<
     T: SideBySide<BYTES>,
     const BYTES: usize,
-    const P: usize,
     const K: usize,
     const G: usize,
     const L: usize,
@@ -44,17 +44,20 @@ fn encode_blocks<
     by: impl Transpose,
     out: &mut [[u8; BYTES]],
 ) {
-    let (blocks, rest) = values.as_chunks::<K>();
-    let (outs, rest_out) = out.as_chunks_mut::<K>();
-    let importance = importance.map(|importance| importance.as_chunks::<K>());
-    for (i, (values, out)) in blocks.iter().zip(outs).enumerate() {
-        let importance = importance.map(|(blocks, _)| &blocks[i]);
-        T::encode_beside::<K, G, L>(values, importance, by, out);
-    }
-    for (i, (values, out)) in rest.iter().zip(rest_out).enumerate() {
-        let importance = importance.map(|(_, rest)| array::from_ref(&rest[i]));
-        let (values, out) = (array::from_ref(values), array::from_mut(out));
-        T::encode_beside::<1, P, 2>(values, importance, by, out);
+    let (mut last, mut last_importance) = ([[0.0; 256]; K], [[0.0; 256]; K]);
+    for (i, (values, out)) in values.chunks(K).zip(out.chunks_mut(K)).enumerate() {
+        let importance = importance.map(|importance| &importance[i * K..][..values.len()]);
+        let whole = <&[[f32; 256]; K]>::try_from(values).ok();
+        if whole.is_none() {
+            last[..values.len()].copy_from_slice(values);
+            if let Some(importance) = importance {
+                last_importance[..importance.len()].copy_from_slice(importance);
+            }
+        }
+        let importance = importance.map(|some| some.try_into().unwrap_or(&last_importance));
+        let mut blocks = [[0; BYTES]; K];
+        T::encode_beside::<K, G, L>(whole.unwrap_or(&last), importance, by, &mut blocks);
+        out.copy_from_slice(&blocks[..out.len()]);
     }
 }
 
@@ -73,9 +76,11 @@ macro_rules! encode_side_by_side {
                 by: impl LookUp,
                 out: &mut [u8; $bytes],
             ) {
-                let (values, out) = (array::from_ref(values), array::from_mut(out));
-                let importance = importance.map(|importance| array::from_ref(importance.weights));
-                Self::encode_beside::<1, $groups, 2>(values, importance, by, out);
+                let (values, out) = (slice::from_ref(values), slice::from_mut(out));
+                let weights = importance.map(|importance| slice::from_ref(importance.weights));
+                encode_blocks::<Self, $bytes, $beside, { $groups * $beside }, { 2 * $beside }>(
+                    values, weights, by, out,
+                );
             }
 
             #[inline(always)]
@@ -84,7 +89,7 @@ macro_rules! encode_side_by_side {
                 by: impl LookUp,
                 out: &mut [[u8; $bytes]],
             ) {
-                <Self as SideBySide<$bytes>>::encode_unweighted::<$groups, $beside, { $groups * $beside }, { 2 * $beside }>(
+                <Self as SideBySide<$bytes>>::encode_unweighted::<$beside, { $groups * $beside }, { 2 * $beside }>(
                     values, by, out,
                 );
             }
@@ -97,7 +102,7 @@ macro_rules! encode_side_by_side {
                 out: &mut [[u8; $bytes]],
             ) {
                 let weights = Some(importance.weights);
-                encode_blocks::<Self, $bytes, $groups, $beside, { $groups * $beside }, { 2 * $beside }>(
+                encode_blocks::<Self, $bytes, $beside, { $groups * $beside }, { 2 * $beside }>(
                     values, weights, by, out,
                 );
             }

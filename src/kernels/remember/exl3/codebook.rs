@@ -44,9 +44,9 @@ impl Codebook {
 impl Codebook {
     pub(crate) fn integer(self, state: u32) -> i32 {
         match self {
-            Self::ThreeInst => ThreeInst::integer(state),
-            Self::Mcg => Mcg::integer(state),
-            Self::Mul1 => Mul1::integer(state),
+            Self::ThreeInst => Congruence::THREE_INST.integer(state),
+            Self::Mcg => Congruence::MCG.integer(state),
+            Self::Mul1 => Mul1.integer(state),
         }
     }
 }
@@ -55,34 +55,38 @@ const MCG: u32 = 0xcbac_1fed;
 const MUL1: u32 = 0x83dc_d12d;
 
 /// Values of C as multiples of [`Codebook::unit`].
-pub(super) trait States {
-    fn integer(state: u32) -> i32;
+pub(super) trait States: Copy {
+    fn integer(self, state: u32) -> i32;
 }
 
-pub(super) struct ThreeInst;
-pub(super) struct Mcg;
+/// Two halves whose bits are those of `state * factor + summand`.
+#[derive(Clone, Copy)]
+pub(super) struct Congruence {
+    factor: u32,
+    summand: u32,
+}
+
+impl Congruence {
+    pub(super) const THREE_INST: Self = Self { factor: 89_226_354, summand: 64_248_484 };
+    pub(super) const MCG: Self = Self { factor: MCG, summand: 0 };
+}
+
+impl States for Congruence {
+    #[inline(always)]
+    fn integer(self, state: u32) -> i32 {
+        sum_of_halves(state.wrapping_mul(self.factor).wrapping_add(self.summand))
+    }
+}
+
+#[derive(Clone, Copy)]
 pub(super) struct Mul1;
-
-impl States for ThreeInst {
-    #[inline(always)]
-    fn integer(state: u32) -> i32 {
-        sum_of_halves(state.wrapping_mul(89_226_354).wrapping_add(64_248_484))
-    }
-}
-
-impl States for Mcg {
-    #[inline(always)]
-    fn integer(state: u32) -> i32 {
-        sum_of_halves(state.wrapping_mul(MCG))
-    }
-}
 
 impl States for Mul1 {
     /// `fma(1024 + t, 0x1eee, 0xc931)` in halves, where t is the sum of the bytes. The factors are
     /// 887 · 2^-17 and -1360896 · 2^-17, so that the sum before its rounding is a multiple of
     /// 2^-17.
     #[inline(always)]
-    fn integer(state: u32) -> i32 {
+    fn integer(self, state: u32) -> i32 {
         let x = state.wrapping_mul(MUL1);
         let pairs = (x & 0x00ff_00ff) + (x >> 8 & 0x00ff_00ff);
         let t = (pairs & 0xffff) + (pairs >> 16);

@@ -71,7 +71,7 @@ fn ring_values(ring: &[u8], bits: usize, signs: &[f32; RING]) -> [f32; RING] {
     for (i, sum) in sums.iter_mut().enumerate() {
         state = state << bits | symbol(i);
         // At most 452608, of which 256 are summed up.
-        *sum = [Mul1::integer(state & 0xffff)];
+        *sum = [Mul1.integer(state & 0xffff)];
     }
     hadamard(&mut sums);
     // H is divided by √256.

@@ -31,8 +31,6 @@ fn scale_codes(codes: &[i8], d: f32, out: &mut [f32]) {
 /// `scale | codes[16]`. The scale byte `e` stands for 2^(e - 127), and 255 is not NaN; `d` is half
 /// of that. Below `e` = 2 it is subnormal. As ggml's `ggml_e8m0_to_fp32_half`.
 impl DecodeBlock<17, 32> for MXFP4 {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 17], out: &mut [f32; 32]) {
         let e = u32::from(block[0]);
@@ -71,8 +69,6 @@ static UE4M3: [f32; 256] = {
 
 /// `scales[4] | codes[32]`: four groups of 16 values, with eight bytes of codes each.
 impl DecodeBlock<36, 64> for NVFP4 {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 36], out: &mut [f32; 64]) {
         let [s0, s1, s2, s3, pairs @ ..] = block;

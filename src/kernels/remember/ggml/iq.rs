@@ -171,8 +171,6 @@ pub(super) fn iq1_value(byte: u8) -> f32 {
 /// `d | indices[32] | words[16]`: the word of each 32 values has 3 high bits for each of four
 /// indices, a scale of 3 bits, and a bit that is set if they are shifted down.
 impl DecodeBlock<50, 256> for IQ1_S {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 50], out: &mut [f32; 256]) {
         let d = f16_at(block, 0);

@@ -46,8 +46,6 @@ impl DecodeBlock<84, 256> for Q2_K {
 /// the third bit of value `l` of the `n`-th 32. Scales have six bits: sixteen low nibbles in eight
 /// bytes, then sixteen pairs of high bits in four.
 impl DecodeBlock<110, 256> for Q3_K {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
         let d = f16_at(block, 108);
@@ -69,8 +67,6 @@ impl DecodeBlock<110, 256> for Q3_K {
 /// `d | dmin | scales[12] | codes[128]`, eight groups of 32 values `d * scale * q - dmin * min`. 32
 /// bytes of codes hold one group in their low nibbles and the next in their high ones.
 impl DecodeBlock<144, 256> for Q4_K {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 144], out: &mut [f32; 256]) {
         let (d, min) = (f16_at(block, 0), f16_at(block, 2));
@@ -88,8 +84,6 @@ impl DecodeBlock<144, 256> for Q4_K {
 /// `d | dmin | scales[12] | fifth bits[32] | codes[128]`: Q4_K with a bit plane, of which bit `g`
 /// of byte `l` is the fifth bit of value `l` of group `g`.
 impl DecodeBlock<176, 256> for Q5_K {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 176], out: &mut [f32; 256]) {
         let (d, min) = (f16_at(block, 0), f16_at(block, 2));
@@ -131,8 +125,6 @@ impl DecodeBlock<210, 256> for Q6_K {
 /// `d in f32 | codes[256] | sums[32]`, values `q * d`. The sums of each 16 codes serve ggml's dot
 /// products and are not decoded.
 impl DecodeBlock<292, 256> for Q8_K {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 292], out: &mut [f32; 256]) {
         let d = f32::from_bits(u32_at(block, 0));

@@ -50,8 +50,6 @@ fn fifth_bit(bits: u32, j: usize) -> i32 {
 
 /// `d | fifth bits[4] | codes[16]`, values `(q - 16) * d`.
 impl DecodeBlock<22, 32> for Q5_0 {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 22], out: &mut [f32; 32]) {
         let (d, bits) = (f16_at(block, 0), u32_at(block, 2));
@@ -63,8 +61,6 @@ impl DecodeBlock<22, 32> for Q5_0 {
 
 /// `d | min | fifth bits[4] | codes[16]`, values `q * d + min`.
 impl DecodeBlock<24, 32> for Q5_1 {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 24], out: &mut [f32; 32]) {
         let (d, m, bits) = (f16_at(block, 0), f16_at(block, 2), u32_at(block, 4));

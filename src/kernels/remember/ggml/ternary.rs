@@ -81,8 +81,6 @@ impl DecodeBlock<66, 256> for TQ2_0 {
 
 /// `d | signs[16]`: a set bit is `d`, a clear one `-d`, the lowest bit of a byte first.
 impl DecodeBlock<18, 128> for Q1_0 {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 18], out: &mut [f32; 128]) {
         let d = f16_at(block, 0).to_bits();
@@ -107,8 +105,6 @@ fn pairs_of_bits(codes: &[u8], out: &mut [f32], d: f32) {
 
 /// `d | codes[16]`.
 impl DecodeBlock<18, 64> for Q2_0 {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 18], out: &mut [f32; 64]) {
         pairs_of_bits(&block[2..], out, f16_at(block, 0));

@@ -8,9 +8,6 @@ use crate::kernels::remember::packed::unpack_bytes;
 pub(crate) trait CodeValue: Copy + Sync {
     type Code: UnpackedCode;
 
-    /// Whether codes have an exponent, which takes several operations to widen.
-    const IS_FLOAT: bool = true;
-
     fn value(self, code: Self::Code) -> f32;
 }
 
@@ -20,13 +17,8 @@ pub(crate) trait UnpackedCode: Copy + Sync + 'static {
     /// unpacked into `unpacked`.
     fn first_of<'b>(bits: usize, bytes: &'b [u8], n: usize, unpacked: &'b mut [u8]) -> &'b [Self];
 
-    /// The codes, if they are a byte each.
-    fn bytes(codes: &[Self]) -> Option<&[u8]>;
-
     /// The code of this number.
     fn from_number(number: u8) -> Self;
-
-    fn number(self) -> usize;
 }
 
 impl UnpackedCode for u8 {
@@ -40,18 +32,8 @@ impl UnpackedCode for u8 {
     }
 
     #[inline(always)]
-    fn bytes(codes: &[u8]) -> Option<&[u8]> {
-        Some(codes)
-    }
-
-    #[inline(always)]
     fn from_number(number: u8) -> Self {
         number
-    }
-
-    #[inline(always)]
-    fn number(self) -> usize {
-        usize::from(self)
     }
 }
 
@@ -62,18 +44,8 @@ impl UnpackedCode for [u8; 2] {
     }
 
     #[inline(always)]
-    fn bytes(_codes: &[Self]) -> Option<&[u8]> {
-        None
-    }
-
-    #[inline(always)]
     fn from_number(number: u8) -> Self {
         [number, 0]
-    }
-
-    #[inline(always)]
-    fn number(self) -> usize {
-        usize::from(u16::from_le_bytes(self))
     }
 }
 
@@ -101,8 +73,6 @@ impl Int {
 
 impl CodeValue for Int {
     type Code = u8;
-
-    const IS_FLOAT: bool = false;
 
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
@@ -136,8 +106,6 @@ pub(crate) struct SignMagnitude;
 
 impl CodeValue for SignMagnitude {
     type Code = u8;
-
-    const IS_FLOAT: bool = false;
 
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
@@ -181,8 +149,6 @@ impl WideInt {
 impl CodeValue for WideInt {
     type Code = [u8; 2];
 
-    const IS_FLOAT: bool = false;
-
     #[inline(always)]
     fn value(self, code: [u8; 2]) -> f32 {
         f32::from(u16::from_le_bytes(code) ^ self.flip) - self.offset
@@ -208,8 +174,6 @@ pub(crate) struct Bf16Code;
 
 impl CodeValue for Bf16Code {
     type Code = [u8; 2];
-
-    const IS_FLOAT: bool = false;
 
     #[inline(always)]
     fn value(self, code: [u8; 2]) -> f32 {

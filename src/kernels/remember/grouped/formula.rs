@@ -25,9 +25,6 @@ pub(super) trait Arithmetic {
     /// Whether an intermediate result is rounded.
     const ROUNDS: bool = false;
 
-    /// Whether it takes far longer than looking up a value.
-    const IS_SLOW: bool = false;
-
     fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32;
 }
 
@@ -79,8 +76,6 @@ impl<const ROUNDS: bool> Arithmetic for ScaleShiftOp<ROUNDS> {
 pub(super) struct FusedOp;
 
 impl Arithmetic for FusedOp {
-    const IS_SLOW: bool = true;
-
     #[inline(always)]
     fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
         fused(value, scale, offset)

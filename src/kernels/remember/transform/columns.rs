@@ -20,6 +20,8 @@ pub(crate) struct TransformedColumns<'a> {
 }
 
 impl Kernel for TransformedColumns<'_> {
+    const ROUNDS_ON_THE_WAY: bool = true;
+
     const HAS_AVX512: bool = true;
 
     /// Of sums and differences, and of products that are rounded before they are added, LLVM makes
