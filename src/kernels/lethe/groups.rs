@@ -51,8 +51,6 @@ pub(crate) struct EncodeGroups<'a, A, const GROUP: usize> {
 }
 
 impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_, A, GROUP> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run(&mut self) {
         let is_four_bits = A::Code::SIGN_BIT == 8;

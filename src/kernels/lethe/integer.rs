@@ -199,8 +199,6 @@ struct EncodeIntegerGroups<'a, A> {
 }
 
 impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run(&mut self) {
         let (arithmetic, group) = (self.arithmetic, self.group);

@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-use crate::simd::Routine;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
+use crate::simd::{Level, Routine, perform};
 
 /// Rows of sums that are computed at once.
 pub(super) const ROWS: usize = 4;
@@ -140,6 +140,17 @@ impl<T: Copy + Into<f64>> Routine for MatrixProduct<'_, T> {
 }
 
 impl<T: Copy + Into<f64>> MatrixProduct<'_, T> {
+    /// Adds the product, at the level that is fastest for it: of products that are rounded before
+    /// they are added, LLVM makes slower loops with AVX-512.
+    pub(super) fn add_at(&mut self, level: Level) {
+        let most = if self.is_exact {
+            Level::Avx512
+        } else {
+            Level::Avx2
+        };
+        perform(level.min(most), self);
+    }
+
     /// Adds the product. `unit` adds exact products.
     #[inline(always)]
     pub(super) fn add<U: MulAdd>(&mut self, unit: U) {

@@ -10,9 +10,9 @@ pub(crate) use self::columns::TransformedColumns;
 use self::dense::DenseMatrix;
 
 use super::hadamard::{butterflies, butterfly_rows};
-use super::matrix_product::{MatrixProduct, MulAdd, Rounded, pack_columns, pack_rows};
+use super::matrix_product::{MatrixProduct, pack_columns, pack_rows};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
+use crate::simd::Avx2;
 use crate::simd::{Butterflies, InMemory, Level, Routine, perform};
 
 /// What the vectors of a block are multiplied with: `x[j]` becomes the sum over i of `x[i] *
@@ -58,51 +58,17 @@ pub(crate) struct TransformedRows<'a> {
     pub exact: &'a mut Vec<f64>,
 }
 
-impl Routine for TransformedRows<'_> {
-    const HAS_AVX512: bool = true;
-
-    #[inline(always)]
-    fn run(&mut self) {
-        self.multiply(Rounded, InMemory);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn run_avx2(&mut self, avx2: Avx2) {
-        self.multiply(avx2, avx2);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn run_avx512(&mut self, avx512: Avx512) {
-        self.multiply(avx512, Avx2::of(avx512));
-    }
-}
-
 /// Columns of a block of rows that are multiplied at once: two lines of the cache of F32.
 const LANES: usize = 32;
 
 impl TransformedRows<'_> {
-    /// Multiplies the values, at the level that is fastest for the matrices.
-    pub(crate) fn run_at(mut self, level: Level) {
-        // Of sums and differences, and of products that are rounded before they are added, LLVM
-        // makes slower loops with AVX-512.
-        let most = match self.rows.matrix {
-            BlockMatrix::Dense(matrix) if matrix.is_single && self.columns.is_none() => {
-                Level::Avx512
-            }
-            _ => Level::Avx2,
-        };
-        perform(level.min(most), &mut self);
-    }
-
-    #[inline(always)]
-    fn multiply(&mut self, unit: impl MulAdd, by: impl Butterflies) {
+    /// Multiplies the values.
+    pub(crate) fn multiply(&mut self, level: Level) {
         let width = self.width.max(1);
         let mut scratch = Scratch::default();
         for values in self.values.chunks_mut((self.rows.size * width).max(1)) {
             if self.columns.is_none() && !matches!(self.rows.matrix, BlockMatrix::Dense(_)) {
-                self.rows.multiply_panels(values, width);
+                perform(level, &mut Panels { product: &self.rows, values, width });
                 continue;
             }
             self.exact.resize(values.len(), 0.0);
@@ -110,11 +76,11 @@ impl TransformedRows<'_> {
                 *exact = f64::from(value);
             }
             if let Some(columns) = &self.columns {
-                columns.multiply_columns(self.exact, (unit, by), &mut scratch);
+                columns.multiply_columns(self.exact, level, &mut scratch);
             }
             let (exact, is_single) = (&mut *self.exact, self.columns.is_none());
             self.rows
-                .multiply_rows((exact, width), is_single, unit, &mut scratch);
+                .multiply_rows((exact, width), is_single, level, &mut scratch);
             for (value, exact) in values.iter_mut().zip(&*self.exact) {
                 // A sum of zeros is +0.
                 *value = *exact as f32 + 0.0;
@@ -132,30 +98,24 @@ struct Scratch {
 
 impl BlockProduct<'_> {
     /// Multiplies each block of columns, which follow each other. The values are those of F32.
-    #[inline(always)]
-    fn multiply_columns(
-        &self,
-        values: &mut [f64],
-        (unit, by): (impl MulAdd, impl Butterflies),
-        scratch: &mut Scratch,
-    ) {
+    fn multiply_columns(&self, values: &mut [f64], level: Level, scratch: &mut Scratch) {
         if let BlockMatrix::Dense(matrix) = self.matrix {
             let Scratch { left, sums } = scratch;
             pack_rows(values, 1.0, self.size, left);
             sums.clear();
             sums.resize(values.len(), 0.0);
-            MatrixProduct {
+            let mut product = MatrixProduct {
                 left,
-                right: &matrix.numbers,
+                right: &matrix.numbers[..],
                 depth: self.size,
                 width: self.size,
                 is_exact: matrix.is_single,
                 sums,
-            }
-            .add(unit);
+            };
+            product.add_at(level);
             values.copy_from_slice(sums);
         } else {
-            self.multiply_by_hadamard(values, by);
+            perform(level, &mut Blocks { product: self, values });
         }
         values.iter_mut().for_each(|x| *x *= self.factor);
     }
@@ -173,12 +133,11 @@ impl BlockProduct<'_> {
     }
 
     /// Multiplies a block of rows of `width` values, which are those of F32 if `is_single`.
-    #[inline(always)]
     fn multiply_rows(
         &self,
         (values, width): (&mut [f64], usize),
         is_single: bool,
-        unit: impl MulAdd,
+        level: Level,
         scratch: &mut Scratch,
     ) {
         if let BlockMatrix::Dense(matrix) = self.matrix {
@@ -186,21 +145,21 @@ impl BlockProduct<'_> {
             pack_columns(&matrix.numbers, self.size, left);
             sums.clear();
             sums.resize(values.len(), 0.0);
-            MatrixProduct {
+            let mut product = MatrixProduct {
                 left,
-                right: values,
+                right: &*values,
                 depth: self.size,
                 width,
                 is_exact: is_single && self.matrix.is_single(),
                 sums,
-            }
-            .add(unit);
+            };
+            product.add_at(level);
             for (value, sum) in values.iter_mut().zip(&*sums) {
                 *value = sum * self.factor;
             }
             return;
         }
-        self.multiply_panels(values, width);
+        perform(level, &mut Panels { product: self, values, width });
     }
 
     /// Multiplies a block of rows of `width` values by a Hadamard matrix, some columns at a time.
@@ -234,6 +193,39 @@ impl BlockProduct<'_> {
         if let BlockMatrix::SignedColumns(signs) = self.matrix {
             scale_rows(panel, signs);
         }
+    }
+}
+
+/// A block of rows of `width` values, which a Hadamard matrix multiplies.
+struct Panels<'a, T> {
+    product: &'a BlockProduct<'a>,
+    values: &'a mut [T],
+    width: usize,
+}
+
+impl<T: Exact> Routine for Panels<'_, T> {
+    #[inline(always)]
+    fn run(&mut self) {
+        self.product.multiply_panels(self.values, self.width);
+    }
+}
+
+/// Blocks of columns, which a Hadamard matrix multiplies without the factor.
+struct Blocks<'a> {
+    product: &'a BlockProduct<'a>,
+    values: &'a mut [f64],
+}
+
+impl Routine for Blocks<'_> {
+    #[inline(always)]
+    fn run(&mut self) {
+        self.product.multiply_by_hadamard(self.values, InMemory);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2(&mut self, avx2: Avx2) {
+        self.product.multiply_by_hadamard(self.values, avx2);
     }
 }
 

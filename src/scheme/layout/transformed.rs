@@ -269,14 +269,14 @@ impl Transformed<'_> {
             let (loaded, out) = (tile.rows.clone(), Out::F32(values));
             self.stored
                 .decode(tile, loaded, buffers, Level::default(), out);
-            let rows = TransformedRows {
+            let mut rows = TransformedRows {
                 values,
                 width: tile.cols.len(),
                 columns,
                 rows,
                 exact: &mut buffers.sums,
             };
-            rows.run_at(Level::default());
+            rows.multiply(Level::default());
             Ok(())
         })
     }

@@ -96,7 +96,6 @@ fn floor_log2(x: f32) -> i32 {
 }
 
 impl EncodeBlock<17, 32> for MXFP4 {
-    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
@@ -150,7 +149,6 @@ fn ue4m3(x: f32) -> (u8, f32) {
 }
 
 impl EncodeBlock<36, 64> for NVFP4 {
-    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]

@@ -49,7 +49,6 @@ fn fit_sixteen<const EVEN: bool>(
 
 impl EncodeBlock<74, 256> for IQ2_XS {
     const ROW_SQUARE: bool = false;
-    const HAS_AVX512: bool = true;
     const REQUIRES_IMPORTANCE: bool = true;
 
     #[inline(always)]
@@ -96,8 +95,6 @@ impl EncodeBlock<74, 256> for IQ2_XS {
 
 impl EncodeBlock<82, 256> for IQ2_S {
     const ROW_SQUARE: bool = false;
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn encode(
         values: &[f32; 256],
@@ -141,7 +138,6 @@ impl EncodeBlock<82, 256> for IQ2_S {
 
 impl EncodeBlock<66, 256> for IQ2_XXS {
     const ROW_SQUARE: bool = false;
-    const HAS_AVX512: bool = true;
     const REQUIRES_IMPORTANCE: bool = true;
 
     #[inline(always)]

@@ -68,8 +68,6 @@ fn fit_thirty_two<const EVEN: bool>(
 
 impl EncodeBlock<98, 256> for IQ3_XXS {
     const ROW_SQUARE: bool = false;
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn encode(
         values: &[f32; 256],
@@ -116,8 +114,6 @@ impl EncodeBlock<98, 256> for IQ3_XXS {
 
 impl EncodeBlock<110, 256> for IQ3_S {
     const ROW_SQUARE: bool = false;
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn encode(
         values: &[f32; 256],

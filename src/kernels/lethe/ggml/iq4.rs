@@ -117,7 +117,6 @@ fn store(values: &[f32; 32], inverse: f32, out: &mut [u8]) {
 }
 
 impl EncodeBlock<18, 32> for IQ4_NL {
-    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
@@ -136,7 +135,6 @@ impl EncodeBlock<18, 32> for IQ4_NL {
 }
 
 impl EncodeBlock<136, 256> for IQ4_XS {
-    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]

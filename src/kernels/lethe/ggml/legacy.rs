@@ -252,7 +252,6 @@ fn store_q5_1((d, min, codes): (f32, f32, [u8; 32]), out: &mut [u8; 24]) {
 }
 
 impl EncodeBlock<20, 32> for Q4_1 {
-    const HAS_AVX512: bool = true;
     #[inline(always)]
     fn encode(
         values: &[f32; 32],
@@ -290,7 +289,6 @@ impl EncodeBlock<22, 32> for Q5_0 {
 }
 
 impl EncodeBlock<24, 32> for Q5_1 {
-    const HAS_AVX512: bool = true;
     #[inline(always)]
     fn encode(
         values: &[f32; 32],
@@ -325,7 +323,6 @@ fn signed_bytes(values: &[f32; 32], out: &mut [u8]) -> f32 {
 }
 
 impl EncodeBlock<34, 32> for Q8_0 {
-    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
@@ -341,7 +338,6 @@ impl EncodeBlock<34, 32> for Q8_0 {
 }
 
 impl EncodeBlock<36, 32> for Q8_1 {
-    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]

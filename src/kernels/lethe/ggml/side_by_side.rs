@@ -111,8 +111,8 @@ macro_rules! encode_side_by_side {
 }
 encode_side_by_side! {
     Q2_K 84 16 2 true;
-    Q3_K 110 16 4 true;
-    Q4_K 144 8 4 true;
-    Q5_K 176 8 4 true;
-    Q6_K 210 16 4 true;
+    Q3_K 110 16 4 false;
+    Q4_K 144 8 4 false;
+    Q5_K 176 8 4 false;
+    Q6_K 210 16 4 false;
 }

@@ -66,7 +66,6 @@ impl EncodeBlock<54, 256> for TQ1_0 {
 }
 
 impl EncodeBlock<66, 256> for TQ2_0 {
-    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
@@ -92,7 +91,6 @@ impl EncodeBlock<66, 256> for TQ2_0 {
 }
 
 impl EncodeBlock<18, 128> for Q1_0 {
-    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     /// The scale is the mean magnitude.
@@ -116,7 +114,6 @@ impl EncodeBlock<18, 128> for Q1_0 {
 }
 
 impl EncodeBlock<18, 64> for Q2_0 {
-    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     /// The scale is the largest magnitude, so that code 3, twice the scale, is never used.

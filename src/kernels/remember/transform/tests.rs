@@ -70,14 +70,14 @@ fn check(matrix: &BlockMatrix, entry: &Entry<'_>, size: usize, width: usize) {
         let want: Vec<u32> = want.iter().map(|&x| (x as f32 + 0.0).to_bits()).collect();
         for level in Level::available() {
             let mut got = values.clone();
-            let rows = TransformedRows {
+            let mut rows = TransformedRows {
                 values: &mut got,
                 width,
                 columns: columns.clone(),
                 rows: product(),
                 exact: &mut Vec::new(),
             };
-            rows.run_at(level);
+            rows.multiply(level);
             let got: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();
             assert_eq!(got, want, "{level:?}, {size} of {width}");
         }
@@ -149,14 +149,14 @@ fn check_rounded_sums(size: usize, width: usize) {
         check_columns(&values, &product(), &first);
         for level in Level::available() {
             let mut got = values.clone();
-            let rows = TransformedRows {
+            let mut rows = TransformedRows {
                 values: &mut got,
                 width,
                 columns: Some(product()),
                 rows: product(),
                 exact: &mut Vec::new(),
             };
-            rows.run_at(level);
+            rows.multiply(level);
             assert_eq!(got, want, "{level:?}");
         }
     }
