@@ -2,10 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-/// The directory `tests/data`. The published package leaves most of it out: there, it says so and
-/// returns `None`.
+/// The directory `tests/data`, of which the published package has some. It is looked up when a test
+/// runs: the gate runs the tests of the checkout on the files of the package.
+pub(crate) fn packaged_data() -> PathBuf {
+    let root = std::env::var_os("CARGO_MANIFEST_DIR");
+    Path::new(
+        root.as_deref()
+            .unwrap_or(env!("CARGO_MANIFEST_DIR").as_ref()),
+    )
+    .join("tests/data")
+}
+
+/// The directory `tests/data` of a checkout. The published package leaves most of it out: there, it
+/// says so and returns `None`.
 pub(crate) fn test_data() -> Option<PathBuf> {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let data = packaged_data();
     // A file that every checkout has and `exclude` in `Cargo.toml` names, so that a missing case
     // still fails in a checkout.
     if data.join("README.md").exists() {

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::*;
+use crate::test_utils::packaged_data;
 use crate::{GgufMetadataArray, GgufMetadataValue, GgufWriteTensor};
 
 fn data() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/imatrix")
+    packaged_data().join("imatrix")
 }
 
 fn open(bytes: &[u8]) -> Result<Imatrix> {

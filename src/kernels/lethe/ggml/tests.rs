@@ -18,7 +18,7 @@ use half::f16;
 use super::*;
 use crate::element::Out;
 use crate::kernels::remember::ggml::decoder;
-use crate::test_utils::miri_or;
+use crate::test_utils::{miri_or, packaged_data};
 
 /// The importance of a block's values, and the mean square of the row that the block is in.
 type TwinImportance<'a> = Option<(&'a [f32], f32)>;
@@ -202,7 +202,7 @@ const ABORTING_ROW: usize = 12;
 const WITHOUT_GOLDENS: [Dtype; 0] = [];
 
 fn golden_path(name: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/ggml_encode");
+    let folder = packaged_data().join("ggml_encode");
     folder.join(name)
 }
 
