@@ -3,15 +3,11 @@
 //!
 //! Expressions are untrusted. `regex-lite` does not backtrack, so matching is linear in the name,
 //! and an expression that would take too much memory does not compile. Configs are written for
-//! Python's dialect, whose look-around and back-references it does not have. With the feature
-//! `patterns`, `fancy-regex` compiles these, and stops after a number of steps; without it they do
-//! not compile, and each caller says what that means for it.
+//! Python's dialect, whose look-around and back-references it does not have; [`Backtracking`] has
+//! them, and stops after a number of steps.
 
-#[cfg(feature = "patterns")]
-mod extended;
-#[cfg(not(feature = "patterns"))]
-#[path = "pattern/no_extended.rs"]
-mod extended;
+mod backtracking;
+mod glob;
 mod nearest;
 mod rename;
 mod selection;
@@ -22,7 +18,8 @@ use std::sync::OnceLock;
 
 use regex_lite::{Regex, RegexBuilder};
 
-use self::extended::{Backtracking, glob_expression};
+use self::backtracking::Backtracking;
+use self::glob::glob_expression;
 #[cfg(feature = "lethe")]
 pub(crate) use self::nearest::nearest;
 pub(crate) use self::nearest::what_was_meant;
@@ -40,10 +37,9 @@ const MAX_COMPILED: usize = 64 << 10;
 /// Most bytes of all compiled expressions of a list; a config may have thousands.
 const MAX_LIST: usize = 16 << 20;
 
-/// Most steps back of one match of an expression that backtracks. Real ones take some dozens; an
-/// attack takes 2 to the power of the name's length.
-#[cfg_attr(not(feature = "patterns"), allow(dead_code))]
-const MAX_STEPS: usize = 10_000;
+/// Most steps of one match of an expression that backtracks: some milliseconds. Real ones take some
+/// hundreds; an attack takes 2 to the power of the name's length.
+const MAX_STEPS: usize = 1_000_000;
 
 /// Most expressions of a list that backtrack. Each may take [`MAX_STEPS`] for each name.
 const MAX_BACKTRACKING: usize = 100;
@@ -108,16 +104,7 @@ impl Pattern {
                 .and_then(|expression| compile(&expression, MAX_COMPILED))
                 .map(|expression| Self::Glob(text.to_owned(), expression)),
         };
-        let checked = compiled.and_then(|pattern| pattern.check().map(|()| pattern));
-        checked.map_err(|e| AnamnesisError::usage(format!("the pattern `{text}`: {e}")))
-    }
-
-    /// Compiles an expression that is compiled when it is first matched.
-    fn check(&self) -> Attempt<()> {
-        match self {
-            Self::Backtracking(expression) => expression.compiled().map(drop),
-            Self::Linear(..) | Self::Glob(..) => Ok(()),
-        }
+        compiled.map_err(|e| AnamnesisError::usage(format!("the pattern `{text}`: {e}")))
     }
 
     /// Whether the pattern matches `name`.
@@ -128,7 +115,7 @@ impl Pattern {
     /// Position of the first match in `name`.
     ///
     /// # Errors
-    /// The match takes more steps than [`MAX_STEPS`], or the expression too much memory.
+    /// The match takes more steps than [`MAX_STEPS`].
     pub(super) fn first_match(&self, name: &str) -> Attempt<Option<usize>> {
         match self {
             Self::Linear(expression, _) => Ok(expression.find(name).map(|found| found.start())),

@@ -68,9 +68,8 @@ pub struct ConvertOptions {
     /// Whether a model in many files becomes one file. By default a directory becomes a directory
     /// of safetensors.
     pub single_file: bool,
-    /// Names of the output tensors to keep: patterns with `*` and `?`, or `re:` and a regular
-    /// expression. With the feature `patterns` they have `[a-c]`, `[!a]`, `{a,b}` and, in
-    /// expressions, look-around, too. If empty, all are kept.
+    /// Names of the output tensors to keep: patterns with `*`, `?`, `[a-c]`, `[!a]` and `{a,b}`, or
+    /// `re:` and a regular expression. If empty, all are kept.
     pub include: Vec<String>,
     /// Names of the output tensors to leave out, in the same notation. It takes precedence over
     /// `include`.

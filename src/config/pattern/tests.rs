@@ -1,5 +1,5 @@
-#[cfg(feature = "patterns")]
 use super::Pattern;
+use super::backtracking::Backtracking;
 use crate::config::Selection;
 
 fn selects(pattern: &str, name: &str) -> bool {
@@ -32,7 +32,6 @@ fn stars_and_question_marks() {
 }
 
 #[test]
-#[cfg(feature = "patterns")]
 fn brackets_and_braces() {
     for (pattern, name, expected) in [
         ("blk.[0-3].*", "blk.2.ffn", true),
@@ -58,30 +57,25 @@ fn brackets_and_braces() {
     }
 }
 
-#[test]
-#[cfg(not(feature = "patterns"))]
-fn brackets_are_refused() {
-    for pattern in ["blk.[0-3].*", "{a,b}"] {
-        let error = Selection::new(&[pattern.to_owned()], &[]).err().unwrap();
-        assert!(error.to_string().contains("`patterns`"), "{error}");
-    }
+/// A file of test data that Python wrote (`tests/data/generate/patterns.py`).
+fn by_python(file: &str) -> Option<serde_json::Value> {
+    let data = crate::test_utils::test_data()?;
+    let text = std::fs::read(data.join("patterns").join(file)).unwrap();
+    Some(serde_json::from_slice(&text).unwrap())
 }
 
-/// Against Python's `re.match` (`tests/data/generate/patterns.py`).
+fn texts(values: &serde_json::Value) -> Vec<&str> {
+    let values = values.as_array().unwrap().iter();
+    values.map(|text| text.as_str().unwrap()).collect()
+}
+
+/// Against Python's `re.match`.
 #[test]
-#[cfg(feature = "patterns")]
 fn matches_as_python() {
-    let Some(data) = crate::test_utils::test_data() else {
+    let Some(cases) = by_python("matches.json") else {
         return;
     };
-    let text = std::fs::read(data.join("patterns/matches.json")).unwrap();
-    let cases: serde_json::Value = serde_json::from_slice(&text).unwrap();
-    let names: Vec<&str> = cases["names"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|n| n.as_str().unwrap())
-        .collect();
+    let names = texts(&cases["names"]);
     let rows = cases["matches"].as_array().unwrap();
     assert_eq!(rows.len(), 13);
     for row in rows {
@@ -94,8 +88,58 @@ fn matches_as_python() {
     }
 }
 
+/// Against Python's `re.search`.
 #[test]
-#[cfg(feature = "patterns")]
+fn groups_as_python() {
+    let Some(cases) = by_python("groups.json") else {
+        return;
+    };
+    let texts = texts(&cases["texts"]);
+    let rows = cases["groups"].as_array().unwrap();
+    assert!(rows.len() > 70, "{}", rows.len());
+    for row in rows {
+        let expression = row[0].as_str().unwrap();
+        let compiled = Backtracking::new(expression).unwrap();
+        for (text, expected) in texts.iter().zip(row[1].as_array().unwrap()) {
+            let groups = compiled.groups(text).unwrap();
+            let groups = groups.map(|groups| {
+                let span = |group: std::ops::Range<usize>| [group.start, group.end];
+                let spans = groups.into_iter().map(|group| group.map(span));
+                spans.collect::<Vec<_>>()
+            });
+            assert_eq!(serde_json::json!(groups), *expected, "{expression} {text}");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_an_expression() {
+    for (expression, reason) in [
+        ("(?=a", "a group is not closed, at the end"),
+        ("(?=a))b", "a `)` without a `(`, at `)b`"),
+        ("(?!a)*+*", "there is nothing to repeat, at `*`"),
+        ("(?!a)[b", "no closing bracket"),
+        (r"(?!a)\1", "there is no group `1` before it"),
+        ("(?!a)(?P=x)", "there is no group `x` before it"),
+        ("(?P<x>a)(?P<x>b)(?!c)", "two groups have one name"),
+        ("(?!a)b{3,2}", "fewer than the least"),
+        (r"(?!a)\q", "unrecognized escape"),
+        ("(?!a)(?R)", "not known here, at `R)`"),
+        (r"(?!a)\", "a backslash is at the end"),
+        ("(?!a)((a{99}){99}){99}", "it is too large"),
+        ("(?!a)(?:){99999}", "it is too large"),
+    ] {
+        let error = Pattern::anywhere(expression).unwrap_err();
+        assert!(error.contains(reason), "{expression}: {error}");
+    }
+    // Classes take memory.
+    let classes = ('!'..'~').map(|c| format!("[^a{}]", regex_lite::escape(&c.to_string())));
+    let classes: String = ["(?!a)".to_owned()].into_iter().chain(classes).collect();
+    let error = Pattern::anywhere(&classes).unwrap_err();
+    assert!(error.contains("more than 50 classes"), "{error}");
+}
+
+#[test]
 fn catastrophic_backtracking_is_an_error() {
     let selection = Selection::new(&["re:(?=x|)(a|a)*(?!a)b".to_owned()], &[]).unwrap();
     let started = std::time::Instant::now();
