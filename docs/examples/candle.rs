@@ -1,6 +1,6 @@
 //! Loads a quantized model into candle: every weight decoded to BF16, nothing written to disk.
 //!
-//! cargo run --example candle -- [MODEL]
+//! cargo run --manifest-path tests/candle/Cargo.toml --example candle -- [MODEL]
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! A candle `VarBuilder` over a quantized model: each weight is decoded when a layer asks for it by
 //! name.
 //!
-//! cargo run --example var_builder -- [MODEL]
+//! cargo run --manifest-path tests/candle/Cargo.toml --example var_builder -- [MODEL]
 
 use anamnesis::{Recovery, TargetDtype};
 use candle_core::{DType, Device, Error, Module, Shape, Tensor};

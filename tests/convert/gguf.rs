@@ -1,16 +1,14 @@
-//! Conversions into GGUF and back: candle and this crate read the output, and it equals the input.
+//! Conversions into GGUF and back: this crate reads the output, and it equals the input.
 
 mod without_architecture;
 mod write;
 
-use std::io::Cursor;
 use std::path::Path;
 
 use anamnesis::{
     ConvertOptions, ConvertTarget, Dtype, GgufMetadataValue, ParsedModel, RememberOptions,
     TargetDtype, parse, parse_bytes,
 };
-use candle_core::quantized::gguf_file;
 
 use crate::common::verdict::{Parse, Unsupported, Usage, verdict};
 use crate::common::{Random, data, f32s, file, raw};
@@ -84,44 +82,6 @@ fn gguf_goes_through_untouched() {
         assert_eq!(again.gguf().unwrap().version(), 3);
         let same = to_bytes(&again, to_gguf());
         assert!(same == bytes, "{}: a second pass changes something", path.display());
-    }
-}
-
-/// Types that candle reads.
-const CANDLE: [&str; 10] =
-    ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"];
-
-#[test]
-fn candle_reads_what_is_written() {
-    for name in CANDLE {
-        let model = parse(data().join("gguf").join(name).join("model.gguf")).unwrap();
-        let options = to_gguf()
-            .with_gguf_metadata(vec![("general.name".to_owned(), GgufMetadataValue::U32(7))]);
-        let bytes = to_bytes(&model, options);
-        check_candle(&parse_bytes(bytes.clone()).unwrap(), &bytes);
-    }
-}
-
-/// Fails unless candle reads the same tensors from `bytes` as this crate.
-fn check_candle(model: &ParsedModel, bytes: &[u8]) {
-    let mut reader = Cursor::new(bytes);
-    let content = gguf_file::Content::read(&mut reader).unwrap();
-    let keys: Vec<_> = model
-        .gguf()
-        .unwrap()
-        .metadata()
-        .keys()
-        .map(str::to_owned)
-        .collect();
-    assert_eq!(content.metadata.len(), keys.len());
-    keys.iter()
-        .for_each(|key| assert!(content.metadata.contains_key(key), "{key}"));
-    for t in model.tensors() {
-        let theirs = content
-            .tensor(&mut reader, t.name(), &candle_core::Device::Cpu)
-            .unwrap();
-        assert_eq!(theirs.shape().dims(), t.shape(), "{}", t.name());
-        assert!(theirs.data().unwrap() == t.bytes().unwrap(), "{}", t.name());
     }
 }
 

@@ -1,7 +1,5 @@
 //! `forget` with every scheme: any number of threads, values that a scheme cannot represent,
-//! tensors of every kind, and candle as a second reader.
-
-mod candle;
+//! and tensors of every kind.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,7 +1,4 @@
-//! Files decoded by the canonical libraries (tests/data/README.md) against this crate. candle and
-//! the `safetensors` crate must load every output.
-
-use safetensors::SafeTensors;
+//! Files decoded by the canonical libraries (tests/data/README.md) against this crate.
 
 use crate::common::{TARGETS, assert_same, each_case, rounded};
 
@@ -49,18 +46,6 @@ fn check_case(case: &std::path::Path) {
             .remember(&output, target)
             .unwrap_or_else(|e| panic!("{context}: {e}"));
         assert!(std::fs::read(&output).unwrap() == bytes, "{context}: file and memory differ");
-        let expected = SafeTensors::deserialize(&expected).unwrap();
-        if expected
-            .tensors()
-            .iter()
-            .any(|(_, t)| t.dtype() == safetensors::Dtype::I8)
-        {
-            continue; // candle has no such type
-        }
-        let loaded = candle_core::safetensors::load(&output, &candle_core::Device::Cpu).unwrap();
-        for (name, tensor) in expected.tensors() {
-            assert_eq!(loaded[&name].dims(), tensor.shape(), "{context}: {name} in candle");
-        }
     }
     assert!(model.inspect().problems.is_empty(), "{}", case.display());
 }

@@ -2,16 +2,12 @@
 
 use std::io::Cursor;
 
-use anamnesis::{ForgetScheme, parse_bytes};
+use anamnesis::{ConvertOptions, ForgetScheme, parse_bytes};
 use candle_core::quantized::gguf_file;
 
-use super::bytes;
+use crate::GGUF_TYPES;
 use crate::common::forget::{bf16s, decoded, values_of, weights};
 use crate::common::{Random, f32s, file, raw};
-
-/// Types that candle decodes. It reads Q8_K, but has no decoder for it.
-const CANDLE: [&str; 10] =
-    ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"];
 
 #[test]
 fn candle_decodes_the_same() {
@@ -27,12 +23,14 @@ fn candle_decodes_the_same() {
         raw("output_norm.weight", "BF16", &[512], bf16s(&weights(&mut random, 512))),
     ];
     let model = parse_bytes(file(&tensors, &[])).unwrap();
-    for name in CANDLE {
+    for name in GGUF_TYPES {
         let scheme = format!("gguf:{name}")
             .parse::<ForgetScheme>()
             .unwrap()
             .pure();
-        let bytes = bytes(&model, scheme.into(), 2);
+        let mut options: ConvertOptions = scheme.into();
+        options.single_file = true;
+        let bytes = model.recovery(options).unwrap().to_bytes().unwrap();
         let ours = parse_bytes(bytes.clone()).unwrap();
         let (back, mut reader) = (decoded(&ours).unwrap(), Cursor::new(&bytes));
         let content = gguf_file::Content::read(&mut reader).unwrap();
