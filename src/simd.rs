@@ -1,8 +1,14 @@
 //! CPU levels, detected once, and the entry to kernels.
 //!
 //! Kernels are plain Rust that LLVM vectorises. [`dispatch`] and [`perform`] compile a kernel's
-//! body once for each level (and output type), and pick one at run time. The pick is made once for
-//! a slab or a tile, never for a value.
+//! body once for the baseline and once for AVX2, and pick one at run time. The pick is made once
+//! for a slab or a tile, never for a value.
+//!
+//! Each copy costs every build of the crate, so there are no others by default. A decoder is
+//! compiled for values in F32, which one loop for all decoders rounds. Constants ask for more:
+//! [`Kernel::ROUNDS_ON_THE_WAY`] for copies for BF16 and F16, where the bits depend on them, and
+//! `HAS_AVX512` for one for AVX-512, where a bench shows that a whole run gains (docs/benchmarks.md,
+//! "Copies of kernels").
 //!
 //! **Rule for authors of kernels.** A function marked `#[target_feature]` has its instruction set
 //! only for what is inlined into it. So a kernel's `run` and everything that it calls is
@@ -114,18 +120,18 @@ impl Default for Level {
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled
 /// with the instruction set of its caller.
 pub(crate) trait Kernel {
-    /// Whether the body has a copy for AVX-512. LLVM makes some loops twice as fast with it and
-    /// others half as fast, so the benches decide.
+    /// Whether the body has a copy for AVX-512. LLVM makes some loops half as fast again with it, and
+    /// others slower, so the benches decide.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const HAS_AVX512: bool = false;
 
     /// Decodes into `out`, whose length the kernel's own fields imply.
     fn run<E: Element>(&self, out: &mut [E]);
 
-    /// Whether the copy for AVX-512 is the faster one for output of type `E`. It is asked of
-    /// kernels that have one.
+    /// Whether the copy for AVX-512 is the faster one for this input. It is asked of kernels that
+    /// have one.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    fn gains_from_avx512<E: Element>(&self) -> bool {
+    fn gains_from_avx512(&self) -> bool {
         true
     }
 
@@ -133,10 +139,6 @@ pub(crate) trait Kernel {
     /// make more than values, or look up rounded values. All others are compiled for F32 alone, and
     /// one loop for all kernels rounds their values.
     const ROUNDS_ON_THE_WAY: bool = false;
-
-    /// Whether the body is compiled for BF16 as well, because a whole run gains from it
-    /// (docs/benchmarks.md).
-    const FUSES_BF16: bool = false;
 
     /// Whether this body makes values in F32 and does nothing but round them, so that halves can be
     /// rounded last: by an instruction, where the CPU has it. It is asked of kernels that round on
@@ -221,7 +223,7 @@ pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
         Out::F16(out) if K::ROUNDS_ON_THE_WAY && !kernel.is_rounded_last() => {
             enter(level, kernel, out);
         }
-        Out::Bf16(out) if K::ROUNDS_ON_THE_WAY || K::FUSES_BF16 => enter(level, kernel, out),
+        Out::Bf16(out) if K::ROUNDS_ON_THE_WAY => enter(level, kernel, out),
         Out::F16(out) => round_last(level, kernel, round_to_f16, out),
         Out::Bf16(out) => round_last(level, kernel, round_to_bf16, out),
     }
@@ -283,7 +285,7 @@ impl Routine for RoundToBf16<'_> {
 fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
     match level.min(Level::detect()) {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 if K::HAS_AVX512 && kernel.gains_from_avx512::<E>() => {
+        Level::Avx512 if K::HAS_AVX512 && kernel.gains_from_avx512() => {
             avx512::enter(kernel, out);
         }
         #[cfg(target_arch = "x86_64")]

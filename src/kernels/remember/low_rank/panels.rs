@@ -140,7 +140,7 @@ impl<V: Element, A: Addition> Kernel for LowRankRows<'_, V, A> {
 
     /// Of rounded products LLVM may make loops that collect the numbers of AVX-512's registers one
     /// by one, so the body for AVX-512 has exact ones alone.
-    fn gains_from_avx512<E: Element>(&self) -> bool {
+    fn gains_from_avx512(&self) -> bool {
         self.addition.is_exact()
     }
 

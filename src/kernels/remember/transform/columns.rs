@@ -26,7 +26,7 @@ impl Kernel for TransformedColumns<'_> {
 
     /// Of sums and differences, and of products that are rounded before they are added, LLVM makes
     /// slower loops with AVX-512.
-    fn gains_from_avx512<E: Element>(&self) -> bool {
+    fn gains_from_avx512(&self) -> bool {
         matches!(self.product.matrix, BlockMatrix::Dense(matrix) if matrix.is_single)
     }
 
