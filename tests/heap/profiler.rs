@@ -1,13 +1,16 @@
-//! Peaks of the heap, measured with dhat.
+//! Peaks of the heap, counted by the allocator.
 
+use std::alloc::System;
 use std::hint::black_box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-#[global_allocator]
-static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+use peakmem_alloc::{PeakMemAlloc, PeakMemAllocTrait};
 
-/// The right to measure. dhat allows one profiler in a process and counts the allocations of all
-/// threads, so only one test may hold it, and a test must take it before it allocates anything.
+#[global_allocator]
+static ALLOCATOR: PeakMemAlloc<System> = PeakMemAlloc::system();
+
+/// The right to measure. The allocator has one count for all threads of the process, so only one
+/// test may hold it, and a test must take it before it allocates anything.
 pub struct Profiler {
     _alone: MutexGuard<'static, ()>,
 }
@@ -28,15 +31,11 @@ impl Profiler {
     }
 
     /// The most bytes that all threads have in use at once of what they allocate while `run` runs,
-    /// and its result.
+    /// and its result. What `run` frees of earlier blocks would hide as many bytes, so it borrows
+    /// what it needs.
     pub fn peak<T>(&self, run: impl FnOnce() -> T) -> (usize, T) {
-        // dhat records the stack of each allocation. Nothing reads the stacks here, and short ones
-        // take less time.
-        let _profiler = dhat::Profiler::builder()
-            .testing()
-            .trim_backtraces(Some(4))
-            .build();
+        ALLOCATOR.reset_peak_memory();
         let result = run();
-        (dhat::HeapStats::get().max_bytes, result)
+        (ALLOCATOR.get_peak_memory(), result)
     }
 }
