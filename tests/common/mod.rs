@@ -67,6 +67,17 @@ pub fn case_directories() -> Vec<PathBuf> {
     all
 }
 
+/// One of three numbers of cases of a long sweep: that of `cargo test`, that of the gate, which sets
+/// `ANAMNESIS_TESTS=gate`, or that of `ANAMNESIS_TESTS=all`.
+pub fn effort([part, gate, all]: [usize; 3]) -> usize {
+    match std::env::var("ANAMNESIS_TESTS").as_deref() {
+        Err(_) => part,
+        Ok("gate") => gate,
+        Ok("all") => all,
+        Ok(other) => panic!("ANAMNESIS_TESTS is `{other}`, neither `gate` nor `all`"),
+    }
+}
+
 /// The directory of test data, for the crate and for the fuzz targets below it.
 pub fn data() -> PathBuf {
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();

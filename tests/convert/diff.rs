@@ -71,7 +71,7 @@ fn two_encodings() {
     use crate::common::{Random, f32s, file, raw};
 
     let directory = tempfile::tempdir().unwrap();
-    let (n, k) = (768, 2048);
+    let (n, k) = (256, 2048);
     let tensors = ["q_proj", "up_proj"].map(|name| {
         let values = f32s(&Random(name.len() as u64).floats(n * k));
         raw(&format!("model.layers.0.{name}.weight"), "F32", &[n, k], values)

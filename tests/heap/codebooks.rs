@@ -14,6 +14,9 @@ const ENTRIES: usize = 1 << 16;
 /// Bytes of the codebooks in F32.
 const TABLE: usize = BOOKS * ENTRIES * 8 * 4;
 
+/// One more than there are workers, so that what holds the codebooks of all is above the bound.
+const LAYERS: usize = THREADS + 1;
+
 /// Columns and rows of a layer.
 const SIZE: [usize; 2] = [4096, 1024];
 
@@ -21,7 +24,7 @@ const SIZE: [usize; 2] = [4096, 1024];
 fn aqlm() -> Vec<Raw> {
     let [k, n] = SIZE;
     let mut random = Random(3);
-    (0..4)
+    (0..LAYERS)
         .flat_map(|i| {
             let codes = random.bytes(n * k / 8 * BOOKS * 2);
             let books = vec![[0, 0x3c]; BOOKS * ENTRIES * 8].concat();
@@ -40,7 +43,7 @@ fn vptq() -> Vec<Raw> {
     let ([k, n], groups) = (SIZE, BOOKS / 2);
     let mut random = Random(5);
     let order: Vec<u8> = (0..k).flat_map(|i| (i as u16).to_le_bytes()).collect();
-    (0..4)
+    (0..LAYERS)
         .flat_map(|i| {
             let words = k / groups;
             let codes = random.bytes(groups * n / 8 * words * 4);
@@ -65,7 +68,7 @@ const RANK: usize = 511;
 fn sdnq() -> Vec<Raw> {
     let [k, n] = SIZE;
     let mut random = Random(7);
-    (0..4)
+    (0..LAYERS)
         .flat_map(|i| {
             let codes = random.bytes(n * k);
             let scales = f32s(&random.floats(n));

@@ -21,9 +21,9 @@ mod whole;
 
 use anamnesis::{RememberOptions, TargetDtype, parse, parse_from_reader};
 
-use crate::common::file;
 #[cfg(feature = "lethe")]
 use crate::common::{Random, raw};
+use crate::common::{effort, file};
 use profiler::Profiler;
 use tensors::{gguf, tensors};
 
@@ -62,7 +62,7 @@ fn heap_is_bounded() {
     let input = directory.path().join("in");
     let quark = r#"{"quantization_config":{"quant_method":"quark","global_quant_config":{"weight":
         {"dtype":"uint4","qscheme":"per_group","group_size":16}}}}"#;
-    for scheme in [
+    let schemes = [
         "gptq",
         "int8 words",
         "awq",
@@ -79,7 +79,8 @@ fn heap_is_bounded() {
         "odd",
         "gguf",
         "quark",
-    ] {
+    ];
+    for (at, scheme) in schemes.into_iter().enumerate() {
         let bound = bound(scheme);
         if scheme == "gguf" && !cfg!(feature = "gguf") {
             continue;
@@ -138,7 +139,15 @@ fn heap_is_bounded() {
             });
             assert!(peak <= bound, "{scheme} from a stream: {peak} bytes of heap, {bound} allowed");
         }
-        diff::comparing(&profiler, scheme, &input, &directory.path().join("out"));
+        // In the gate each scheme has all three comparisons, otherwise another one of them.
+        let comparisons = match effort([0, 1, 1]) {
+            0 => at % 3..at % 3 + 1,
+            _ => 0..3,
+        };
+        for comparison in comparisons {
+            let out = directory.path().join("out");
+            diff::comparing(&profiler, scheme, [&input, &out], comparison);
+        }
         // Streaming also holds a piece of the output per thread. The piece is large if the stored
         // layout is transposed.
         let is_tall = !["fp8", "nf4", "svd", "odd", "gguf"].contains(&scheme);
@@ -218,7 +227,7 @@ fn forgetting(profiler: &Profiler, directory: &std::path::Path) {
         (peak > bound)
             .then(|| format!("{scheme}, {context}: {peak} bytes of heap, {bound} allowed\n"))
     };
-    let (n, k) = (3072, 4096);
+    let (n, k) = (2560, 4096);
     let name = |i: usize| format!("model.layers.{i}.up_proj.weight");
     let plain = |i: usize, n: usize| {
         let values = Random(9).floats(n * k);
@@ -234,7 +243,7 @@ fn forgetting(profiler: &Profiler, directory: &std::path::Path) {
     };
     let mut failures = String::new();
     let small = file(&[plain(0, n / 4)], &[]);
-    std::fs::write(&input, file(&[plain(0, n), plain(1, n / 12)], &[])).unwrap();
+    std::fs::write(&input, file(&[plain(0, n), plain(1, n / 10)], &[])).unwrap();
     for scheme in FORGET.iter().filter(|scheme| **scheme != "gguf:q4_k_s") {
         failures.extend(check(scheme, "of BF16"));
     }

@@ -2,11 +2,11 @@
 
 use crate::common::{Random, Raw, f32s, raw};
 
-/// Tensors of `scheme`: a weight of 12 Mi values, and a small one.
+/// Tensors of `scheme`: a weight of 10 Mi values, and a small one.
 pub fn tensors(scheme: &str) -> Vec<Raw> {
     let mut random = Random(7);
     let k = 4096usize;
-    [3072usize, 256]
+    [2560usize, 256]
         .into_iter()
         .enumerate()
         .flat_map(|(i, n)| {
@@ -154,12 +154,16 @@ pub fn tensors(scheme: &str) -> Vec<Raw> {
                         f32s(&random.floats(k * n / 16)),
                     ),
                 ],
-                // One value per row needs the most scales per value; beside it a plain tensor.
-                _ => vec![
-                    raw(&name("weight"), "F8_E5M2", &[n * k, 1], random.bytes(n * k)),
-                    raw(&name("weight_scale"), "F32", &[n * k, 1], vec![0x3c; n * k * 4]),
-                    raw(&name("embedding"), "F32", &[n, k], random.bytes(n * k * 4)),
-                ],
+                // One value per row needs the most scales per value; beside it a plain tensor of as
+                // many values, so that each has half of them.
+                _ => {
+                    let rows = n * k / 2;
+                    vec![
+                        raw(&name("weight"), "F8_E5M2", &[rows, 1], random.bytes(rows)),
+                        raw(&name("weight_scale"), "F32", &[rows, 1], vec![0x3c; rows * 4]),
+                        raw(&name("embedding"), "F32", &[n / 2, k], random.bytes(rows * 4)),
+                    ]
+                }
             }
         })
         .collect()

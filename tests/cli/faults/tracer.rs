@@ -63,6 +63,8 @@ pub struct End {
     pub code: Option<i32>,
     /// The calls that the fault changed, in words.
     pub changed: Vec<String>,
+    /// How many calls of the kinds there were.
+    pub calls: usize,
     pub stderr: String,
 }
 
@@ -155,7 +157,8 @@ pub fn run(root: &Path, arguments: &[&OsStr], plan: Plan) -> End {
         pending: vec![],
     };
     let code = tracer.trace();
-    End { code, changed: tracer.changed, stderr: std::fs::read_to_string(log.path()).unwrap() }
+    let stderr = std::fs::read_to_string(log.path()).unwrap();
+    End { code, changed: tracer.changed, calls: tracer.calls, stderr }
 }
 
 struct Tracer {

@@ -2,17 +2,34 @@
 
 use serde_json::{Value, json};
 
-use super::Edit;
 use super::model::Model;
+use super::{Choice, Edit};
 
 /// A value of a config that was changed, removed or put in another order.
 pub struct ValueChange {
     pub kind: &'static str,
     /// The JSON pointer of the value.
     pub place: String,
-    pub new: String,
-    /// The whole config.
-    pub value: Value,
+    old: String,
+    /// `None` removes the value.
+    new: Option<Value>,
+}
+
+impl ValueChange {
+    /// What stands there now, and what stood there.
+    pub fn describe(&self) -> String {
+        format!("{}, was {}", self.new.as_ref().unwrap_or(&Value::Null), self.old)
+    }
+
+    /// `config` with this change.
+    pub fn apply(&self, config: &Value) -> Value {
+        let mut value = config.clone();
+        match &self.new {
+            Some(new) => value.pointer_mut(&self.place).unwrap().clone_from(new),
+            None => remove(&mut value, &self.place),
+        }
+        value
+    }
 }
 
 /// Single changes of every value of `config`.
@@ -20,52 +37,46 @@ pub fn values(config: &Value) -> Vec<ValueChange> {
     let mut all = Vec::new();
     for place in pointers(config, "") {
         let old = config.pointer(&place).unwrap();
-        for (kind, new) in changes(old) {
-            let mut value = config.clone();
-            match &new {
-                Some(new) => *value.pointer_mut(&place).unwrap() = new.clone(),
-                None => remove(&mut value, &place),
-            }
-            all.push(ValueChange {
-                kind,
-                place: place.clone(),
-                new: format!("{}, was {old}", new.unwrap_or(Value::Null)),
-                value,
-            });
-        }
+        let changes = changes(old).into_iter();
+        all.extend(changes.map(|(kind, new)| ValueChange {
+            kind,
+            place: place.clone(),
+            old: old.to_string(),
+            new,
+        }));
     }
     all
 }
 
-/// Edits of every value below a quantization config, of the configs that are about quantization
-/// alone, and of JSON in the metadata.
-pub fn edits(model: &Model) -> Vec<Edit> {
-    let mut all = Vec::new();
-    let mut push = |change: ValueChange, role: &str, model: Model| {
-        all.push(Edit {
-            kind: change.kind,
-            place: change.place,
-            new: change.new,
-            role: role.to_owned(),
-            tensor: None,
-            model,
-        });
+/// The edits in `choice` of every value below a quantization config, of the configs that are about
+/// quantization alone, and of JSON in the metadata.
+pub fn edits(model: &Model, choice: &mut Choice) -> Vec<Edit> {
+    let edit = |change: &ValueChange, role: String, model: Model| Edit {
+        kind: change.kind,
+        place: change.place.clone(),
+        new: change.describe(),
+        role,
+        tensor: None,
+        model,
     };
+    let mut all = Vec::new();
     for (file, config) in &model.configs {
         for change in values(config) {
-            if is_about_quantization(file, &change.place) {
+            if is_about_quantization(file, &change.place) && choice.takes_next() {
                 let mut model = model.clone();
-                model.configs.insert(file.clone(), change.value.clone());
-                push(change, file, model);
+                model.configs.insert(file.clone(), change.apply(config));
+                all.push(edit(&change, file.clone(), model));
             }
         }
     }
     for (i, (key, text)) in model.metadata.iter().enumerate() {
         let json = serde_json::from_str(text).ok().filter(Value::is_object);
-        for change in json.iter().flat_map(values) {
-            let mut model = model.clone();
-            model.metadata[i].1 = change.value.to_string();
-            push(change, &format!("metadata {key}"), model);
+        if let Some(json) = &json {
+            for change in values(json).iter().filter(|_| choice.takes_next()) {
+                let mut model = model.clone();
+                model.metadata[i].1 = change.apply(json).to_string();
+                all.push(edit(change, format!("metadata {key}"), model));
+            }
         }
     }
     all

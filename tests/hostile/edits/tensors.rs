@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Edit;
 use super::model::Model;
+use super::{Choice, Edit};
 use crate::common::{DTYPES, Raw, find_dtype};
 
 /// What an edit did to a tensor, and what else its module holds.
@@ -48,8 +48,8 @@ fn parameter(name: &str) -> Option<&str> {
     parameter.filter(|_| is_part)
 }
 
-/// The edits of all tensors that have a role in a quantized weight.
-pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
+/// The edits in `choice` of all tensors that have a role in a quantized weight.
+pub fn edits(model: &Model, roles: &BTreeMap<String, String>, choice: &mut Choice) -> Vec<Edit> {
     let mut all = Vec::new();
     for (at, t) in model.tensors.iter().enumerate() {
         let role = &roles[&t.name];
@@ -72,7 +72,12 @@ pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
         let others: Vec<_> = others
             .map(|(_, t)| (Stored::of(t), roles[&t.name].clone()))
             .collect();
-        let mut push = |kind, new: String, tensors: Vec<Raw>| {
+        let mut push = |kind, new: String, change: &dyn Fn(&mut Vec<Raw>)| {
+            if !choice.takes_next() {
+                return;
+            }
+            let mut tensors = model.tensors.clone();
+            change(&mut tensors);
             let change = Change {
                 old: Stored::of(t),
                 new: (tensors.len() == model.tensors.len()).then(|| Stored::of(&tensors[at])),
@@ -84,53 +89,50 @@ pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
                 new,
                 role: role.clone(),
                 tensor: Some(change),
-                model: Model { tensors, ..model.clone() },
+                model: Model {
+                    tensors,
+                    metadata: model.metadata.clone(),
+                    configs: model.configs.clone(),
+                },
             });
         };
-        let with = |change: &dyn Fn(&mut Raw)| {
-            let mut tensors = model.tensors.clone();
-            change(&mut tensors[at]);
-            tensors
-        };
         for dtype in other_dtypes(t) {
-            push("dtype", dtype.to_owned(), with(&|t| t.dtype = dtype));
+            push("dtype", dtype.to_owned(), &|all| all[at].dtype = dtype);
         }
         for (kind, shape) in shapes(&t.shape) {
-            let change = |t: &mut Raw| {
-                t.bytes = resized(t, &shape);
-                t.shape = shape.clone();
+            let change = |all: &mut Vec<Raw>| {
+                all[at].bytes = resized(t, &shape);
+                all[at].shape.clone_from(&shape);
             };
-            push(kind, format!("{shape:?}, was {:?}", t.shape), with(&change));
+            push(kind, format!("{shape:?}, was {:?}", t.shape), &change);
         }
-        let mut without = model.tensors.clone();
-        without.remove(at);
-        push("dropped", String::new(), without);
+        push("dropped", String::new(), &|all| drop(all.remove(at)));
         for (kind, name) in names(&t.name) {
-            push(kind, name.clone(), with(&|t| t.name.clone_from(&name)));
+            push(kind, name.clone(), &|all| all[at].name.clone_from(&name));
         }
         if let Some(name) = bare_module(model, roles, &t.name) {
-            let mut tensors = model.tensors.clone();
-            tensors.push(Raw { name: name.clone(), ..t.clone() });
-            push("companion added", name, tensors);
+            let change = |all: &mut Vec<Raw>| all.push(Raw { name: name.clone(), ..t.clone() });
+            push("companion added", name.clone(), &change);
         }
         for (other, o) in model.tensors.iter().enumerate().skip(at + 1) {
             let is_of_module =
                 module(&o.name) == module(&t.name) && roles[&o.name] != "passthrough";
             if is_of_module && (o.dtype, &o.shape) != (t.dtype, &t.shape) {
-                let mut tensors = model.tensors.clone();
-                tensors[at].name.clone_from(&o.name);
-                tensors[other].name.clone_from(&t.name);
-                push("names swapped", o.name.clone(), tensors);
+                let change = |all: &mut Vec<Raw>| {
+                    all[at].name.clone_from(&o.name);
+                    all[other].name.clone_from(&t.name);
+                };
+                push("names swapped", o.name.clone(), &change);
             }
         }
         for (new, bytes) in descriptions(t, role) {
-            let change = |t: &mut Raw| {
+            let change = |all: &mut Vec<Raw>| {
                 if t.dtype == "U8" {
-                    t.shape = vec![bytes.len()];
+                    all[at].shape = vec![bytes.len()];
                 }
-                t.bytes.clone_from(&bytes);
+                all[at].bytes.clone_from(&bytes);
             };
-            push("description", new, with(&change));
+            push("description", new, &change);
         }
     }
     all
@@ -188,7 +190,8 @@ fn texts(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
         Ok(json) if json.is_object() => super::configs::values(&json)
             .into_iter()
             .map(|change| {
-                (format!("{} {}", change.place, change.new), change.value.to_string().into_bytes())
+                let text = change.apply(&json).to_string();
+                (format!("{} {}", change.place, change.describe()), text.into_bytes())
             })
             .collect(),
         _ => {
