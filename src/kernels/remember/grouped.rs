@@ -269,7 +269,7 @@ impl GroupedTile<'_> {
                     let mut table = [E::from_f32(0.0); 16];
                     apply_group::<E, A>(entries, numbers, &mut table);
                     look_up.pick(&table, &codes[run], out);
-                })
+                });
             }
         }
     }
