@@ -140,6 +140,10 @@ pub(crate) trait Kernel {
     /// one loop for all kernels rounds their values.
     const ROUNDS_ON_THE_WAY: bool = false;
 
+    /// Whether the body is compiled for BF16 as well, though it rounds last: it is small, and its
+    /// values are in registers.
+    const FUSES_BF16: bool = false;
+
     /// Whether this body makes values in F32 and does nothing but round them, so that halves can be
     /// rounded last: by an instruction, where the CPU has it. It is asked of kernels that round on
     /// the way.
@@ -223,7 +227,7 @@ pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
         Out::F16(out) if K::ROUNDS_ON_THE_WAY && !kernel.is_rounded_last() => {
             enter(level, kernel, out);
         }
-        Out::Bf16(out) if K::ROUNDS_ON_THE_WAY => enter(level, kernel, out),
+        Out::Bf16(out) if K::ROUNDS_ON_THE_WAY || K::FUSES_BF16 => enter(level, kernel, out),
         Out::F16(out) => round_last(level, kernel, round_to_f16, out),
         Out::Bf16(out) => round_last(level, kernel, round_to_bf16, out),
     }

@@ -123,6 +123,8 @@ impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
 impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Kernel
     for GgmlBlocks<'_, B, BYTES, VALUES>
 {
+    const FUSES_BF16: bool = true;
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         decode_tiles(self.bytes, self.scale, self, out);
