@@ -120,10 +120,19 @@ impl Default for Level {
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled
 /// with the instruction set of its caller.
 pub(crate) trait Kernel {
-    /// Whether the body has a copy for AVX-512. LLVM makes some loops half as fast again with it, and
-    /// others slower, so the benches decide.
+    /// Whether the body has a copy for AVX-512. LLVM makes some loops half as fast again with it,
+    /// and others slower, so the benches decide.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const HAS_AVX512: bool = false;
+
+    /// Whether some bodies round something else than the values to the output's type on the way,
+    /// make more than values, or look up rounded values. All others are compiled for F32 alone, and
+    /// one loop for all kernels rounds their values.
+    const ROUNDS_ON_THE_WAY: bool = false;
+
+    /// Whether the body is compiled for BF16 as well, though it rounds last: it is small, and its
+    /// values are in registers.
+    const FUSES_BF16: bool = false;
 
     /// Decodes into `out`, whose length the kernel's own fields imply.
     fn run<E: Element>(&self, out: &mut [E]);
@@ -134,15 +143,6 @@ pub(crate) trait Kernel {
     fn gains_from_avx512(&self) -> bool {
         true
     }
-
-    /// Whether some bodies round something else than the values to the output's type on the way,
-    /// make more than values, or look up rounded values. All others are compiled for F32 alone, and
-    /// one loop for all kernels rounds their values.
-    const ROUNDS_ON_THE_WAY: bool = false;
-
-    /// Whether the body is compiled for BF16 as well, though it rounds last: it is small, and its
-    /// values are in registers.
-    const FUSES_BF16: bool = false;
 
     /// Whether this body makes values in F32 and does nothing but round them, so that halves can be
     /// rounded last: by an instruction, where the CPU has it. It is asked of kernels that round on

@@ -167,19 +167,17 @@ pub(crate) type GgmlDecoder = fn(&[u8], Option<f32>, Level, Out<'_>);
 /// Values that are decoded before they are rounded: in F32 they stay in the first-level cache.
 const PIECE: usize = 4096;
 
-/// Blocks and their output, a [`PIECE`] at a time.
-fn pieces<'a, const BYTES: usize, const VALUES: usize>(
-    bytes: &'a [u8],
-    out: Out<'a>,
-) -> impl Iterator<Item = (&'a [u8], Out<'a>)> {
-    let mut rest = Some(out);
-    bytes
-        .chunks(PIECE / VALUES * BYTES)
-        .filter_map(move |bytes| {
-            let (piece, after) = rest.take()?.split_at(bytes.len() / BYTES * VALUES);
-            rest = Some(after);
-            Some((bytes, piece))
-        })
+/// Decodes blocks a [`PIECE`] at a time.
+fn in_pieces<const BYTES: usize, const VALUES: usize>(
+    bytes: &[u8],
+    mut out: Out<'_>,
+    decode: impl Fn(&[u8], Out<'_>),
+) {
+    for bytes in bytes.chunks(PIECE / VALUES * BYTES) {
+        let (piece, rest) = out.split_at(bytes.len() / BYTES * VALUES);
+        decode(bytes, piece);
+        out = rest;
+    }
 }
 
 fn decode<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
@@ -188,9 +186,9 @@ fn decode<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize
     level: Level,
     out: Out<'_>,
 ) {
-    for (bytes, out) in pieces::<BYTES, VALUES>(bytes, out) {
+    in_pieces::<BYTES, VALUES>(bytes, out, |bytes, out| {
         dispatch(level, &GgmlBlocks { bytes, scale, block: PhantomData::<B> }, out);
-    }
+    });
 }
 
 fn decode_row<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
@@ -200,9 +198,9 @@ fn decode_row<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES
     out: Out<'_>,
 ) {
     let d = scale.unwrap_or(1.0);
-    for (bytes, out) in pieces::<BYTES, VALUES>(bytes, out) {
+    in_pieces::<BYTES, VALUES>(bytes, out, |bytes, out| {
         dispatch(level, &GgmlRowBlocks { bytes, d, block: PhantomData::<B> }, out);
-    }
+    });
 }
 
 macro_rules! decoder {

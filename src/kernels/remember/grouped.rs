@@ -66,7 +66,8 @@ pub(crate) struct GroupedRows<'a, V> {
 }
 
 /// Values of a row that are made at once. A multiple of eight, so that a tile begins with a whole
-/// byte at every width, and of the usual group sizes, so that their groups are not cut.
+/// byte at every width, and of the usual group sizes, so that their groups are not cut. Unpacked
+/// codes and values are written so long before they are read that no load waits for a store.
 const TILE: usize = 2048;
 
 impl<V: CodeValue> GroupedRows<'_, V> {
@@ -94,16 +95,19 @@ impl<V: CodeValue> GroupedRows<'_, V> {
             for at in (0..width).step_by(TILE) {
                 let n = TILE.min(width - at);
                 let bytes = &bytes[at * self.bits / 8..];
-                let values = match &entries {
-                    Some(entries) => {
+                let codes = match self.bits {
+                    8.. => &bytes[..n * self.bits / 8],
+                    bits => {
                         let codes = &mut codes[..n];
-                        perform(level, &mut Unpacked { bits: self.bits, bytes, codes });
-                        TileValues::Entries { entries, codes }
+                        perform(level, &mut Unpacked { bits, bytes, codes });
+                        codes
                     }
+                };
+                let values = match &entries {
+                    Some(entries) => TileValues::Entries { entries, codes },
                     None => {
-                        let (bits, format) = (self.bits, self.format);
-                        let values = &mut values[..n];
-                        perform(level, &mut Widened { bits, bytes, format, values });
+                        let (format, values) = (self.format, &mut values[..n]);
+                        perform(level, &mut Widened { codes: V::Code::of(codes), format, values });
                         TileValues::Widened(values)
                     }
                 };
@@ -129,6 +133,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
     /// codes. In registers that pays always, in memory if there is more to do than one rounding.
     fn are_looked_up(&self, level: Level, out: &Out<'_>) -> bool {
         let has_table = self.code_bits <= 4
+            && self.bits <= 8
             && self.grid.block_cols >= CODES_PER_LOOK_UP
             && self.columns.is_empty()
             && !matches!(out, Out::F32(_));
@@ -139,15 +144,14 @@ impl<V: CodeValue> GroupedRows<'_, V> {
 
     /// The values of the first codes.
     fn entries(&self) -> [f32; 16] {
-        let mut entries = [0.0; 16];
-        for (number, value) in (0..).zip(&mut entries) {
-            *value = self.format.value(V::Code::from_number(number));
-        }
-        entries
+        const CODES: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        let mut values = [0.0; 16];
+        Widened { codes: V::Code::of(&CODES), format: self.format, values: &mut values }.run();
+        values
     }
 }
 
-/// Codes of up to eight bits, unpacked into a byte each.
+/// Codes of less than a byte, unpacked into a byte each.
 struct Unpacked<'a> {
     bits: usize,
     bytes: &'a [u8],
@@ -161,29 +165,18 @@ impl Routine for Unpacked<'_> {
     }
 }
 
-/// What codes stand for. Codes narrower than a byte are unpacked first, a few at a time.
-struct Widened<'a, V> {
-    bits: usize,
-    bytes: &'a [u8],
+/// What codes stand for.
+struct Widened<'a, V: CodeValue> {
+    codes: &'a [V::Code],
     format: V,
     values: &'a mut [f32],
 }
 
-/// Codes that are unpacked before any becomes a value: the bytes are written so long before they
-/// are read that no load waits for a store.
-const UNPACKED: usize = 512;
-
 impl<V: CodeValue> Routine for Widened<'_, V> {
     #[inline(always)]
     fn run(&mut self) {
-        let mut unpacked = [0; UNPACKED];
-        let starts = (0..).step_by(UNPACKED * self.bits / 8);
-        for (start, values) in starts.zip(self.values.chunks_mut(UNPACKED)) {
-            let bytes = &self.bytes[start..];
-            let codes = V::Code::first_of(self.bits, bytes, values.len(), &mut unpacked);
-            for (value, &code) in values.iter_mut().zip(codes) {
-                *value = self.format.value(code);
-            }
+        for (value, &code) in self.values.iter_mut().zip(self.codes) {
+            *value = self.format.value(code);
         }
     }
 }

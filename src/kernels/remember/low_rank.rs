@@ -10,7 +10,7 @@ pub(crate) mod panels;
 
 use super::matrix_product::{MatrixProduct, pack_rows};
 use crate::element::Element;
-use crate::simd::{Kernel, Level, Routine, perform};
+use crate::simd::{Kernel, Level, Routine};
 
 /// Adds `scale` times `b` × `a` to `sums`. With a scale of 1 each product is exact in F64. `b` has
 /// `rank` numbers for each row of the sums, `a` has `rank` rows of `width`.
@@ -25,8 +25,7 @@ pub(crate) fn add_product(
     pack_rows(b, scale, rank, &mut left);
     let mut product =
         MatrixProduct { left: &left, right: a, depth: rank, width, is_exact: scale == 1.0, sums };
-    // Where products are rounded, LLVM collects the numbers of AVX-512's registers one by one.
-    perform(level.min(Level::Avx2), &mut product);
+    product.add_at(level);
 }
 
 /// Values to which sums are added in F64: `f32(value + sum)`.
@@ -110,6 +109,7 @@ impl Kernel for Corrected<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::perform;
     use crate::test_utils::miri_or;
 
     /// Against sums of one value at a time, in pieces of the rank, at every level.

@@ -2,7 +2,6 @@
 
 use crate::element::{f32_from_bf16, f32_from_f16};
 use crate::kernels::remember::fp8::{Float8, finite};
-use crate::kernels::remember::packed::unpack_bytes;
 
 /// A code format: the value that a code stands for.
 pub(crate) trait CodeValue: Copy + Sync {
@@ -13,39 +12,19 @@ pub(crate) trait CodeValue: Copy + Sync {
 
 /// A code that is unpacked: a byte, or two of them in little-endian order.
 pub(crate) trait UnpackedCode: Copy + Sync + 'static {
-    /// The first `n` codes of `bytes`, which has `bits` bits a code. Codes narrower than a byte are
-    /// unpacked into `unpacked`.
-    fn first_of<'b>(bits: usize, bytes: &'b [u8], n: usize, unpacked: &'b mut [u8]) -> &'b [Self];
-
-    /// The code of this number.
-    fn from_number(number: u8) -> Self;
+    /// The codes that lie in `bytes`.
+    fn of(bytes: &[u8]) -> &[Self];
 }
 
 impl UnpackedCode for u8 {
-    #[inline(always)]
-    fn first_of<'b>(bits: usize, bytes: &'b [u8], n: usize, unpacked: &'b mut [u8]) -> &'b [u8] {
-        if bits == 8 {
-            return &bytes[..n];
-        }
-        unpack_bytes(bits, bytes, &mut unpacked[..n]);
-        &unpacked[..n]
-    }
-
-    #[inline(always)]
-    fn from_number(number: u8) -> Self {
-        number
+    fn of(bytes: &[u8]) -> &[u8] {
+        bytes
     }
 }
 
 impl UnpackedCode for [u8; 2] {
-    #[inline(always)]
-    fn first_of<'b>(_bits: usize, bytes: &'b [u8], n: usize, _: &'b mut [u8]) -> &'b [Self] {
-        &bytes.as_chunks().0[..n]
-    }
-
-    #[inline(always)]
-    fn from_number(number: u8) -> Self {
-        [number, 0]
+    fn of(bytes: &[u8]) -> &[Self] {
+        bytes.as_chunks().0
     }
 }
 

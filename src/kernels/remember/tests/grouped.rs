@@ -14,7 +14,7 @@ use crate::test_utils::miri_or;
 
 const ROWS: usize = miri_or(4, 7);
 /// Whole chunks to begin with, then a ragged end, in more than one tile of the kernel.
-const COLS: usize = 32 * miri_or(2, 19) + 21;
+const COLS: usize = 32 * miri_or(2, 67) + 21;
 
 /// Values of a narrow float by definition: all exponents finite.
 fn float(code: u32, mantissa: u32, exponent: u32, bias: i32) -> f32 {
