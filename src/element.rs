@@ -1,6 +1,7 @@
 //! Output elements: exact rounding from F32 and widening to it, without branches, so that LLVM
 //! vectorises both.
 
+use crate::simd::zip;
 use half::{bf16, f16};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -28,7 +29,7 @@ pub(crate) trait Element:
     /// Rounds `values` into `out`.
     #[inline(always)]
     fn store(values: &[f32], out: &mut [Self]) {
-        for (o, &x) in out.iter_mut().zip(values) {
+        for (o, &x) in zip(&mut out[..], values) {
             *o = Self::from_f32(x);
         }
     }

@@ -93,9 +93,11 @@ impl Routine for TallyBytes<'_> {
                 let sign: $type = 1 << (<$type>::BITS - 1);
                 // A bound that this type does not hold, such as the infinity of a format without
                 // one, is cut to all ones. No value without its sign has them.
-                let [infinity, largest, normal] =
-                    [self.format.infinity, self.format.largest, self.format.normal]
-                        .map(|bits| bits as $type);
+                let [infinity, largest, normal] = [
+                    self.format.infinity as $type,
+                    self.format.largest as $type,
+                    self.format.normal as $type,
+                ];
                 let (values, _) = self.bytes.as_chunks::<{ size_of::<$type>() }>();
                 for chunk in values.chunks(CHUNK) {
                     let [mut above, mut infinite, mut zero, mut negative, mut small]: [$type; 5] =

@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     Avx512, Bounds, CODES_PER_LOOK_UP, Element, InMemory, Kernel, LANES, LINE, LeastOfLanes,
-    LookUp, PackedCodes, RANKED_VALUES, Ranks, Routine, Transpose, Word,
+    LookUp, PackedCodes, RANKED_VALUES, Ranks, Routine, Transpose, Word, copy, zip,
 };
 
 /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what
@@ -96,14 +96,9 @@ impl LookUp for Avx2 {
         let mut at = 0;
         if let Ok(entries) = <[u16; 16]>::read_from_bytes(table.as_bytes()) {
             let entries = self.table(entries);
-            let units = codes
-                .as_chunks()
-                .0
-                .iter()
-                .zip(out.as_chunks_mut::<CODES_PER_LOOK_UP>().0);
+            let units = zip(codes.as_chunks().0.iter(), out.as_chunks_mut::<CODES_PER_LOOK_UP>().0);
             for (codes, out) in units {
-                out.as_mut_bytes()
-                    .copy_from_slice(entries.pick(*codes).as_bytes());
+                copy(entries.pick(*codes).as_bytes(), out.as_mut_bytes());
                 at += CODES_PER_LOOK_UP;
             }
         }
@@ -140,7 +135,7 @@ impl Ranks for Avx2 {
     fn ranks(self, values: [f32; RANKED_VALUES], bounds: &Bounds) -> [u32; RANKED_VALUES] {
         let mut ranks = [0; RANKED_VALUES];
         let halves = values.as_chunks().0.iter();
-        for (ranks, &values) in ranks.as_chunks_mut().0.iter_mut().zip(halves) {
+        for (ranks, &values) in zip(ranks.as_chunks_mut().0, halves) {
             *ranks = self.ranks_of_lanes(values, bounds);
         }
         ranks
@@ -151,7 +146,7 @@ impl Ranks for Avx2 {
     fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED_VALUES]) -> [f32; RANKED_VALUES] {
         let mut entries = [0.0; RANKED_VALUES];
         let halves = ranks.as_chunks::<LANES>().0.iter();
-        for (entries, &ranks) in entries.as_chunks_mut::<LANES>().0.iter_mut().zip(halves) {
+        for (entries, &ranks) in zip(entries.as_chunks_mut::<LANES>().0, halves) {
             // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size
             // of the vectors.
             unsafe {
@@ -333,7 +328,7 @@ pub(super) fn perform(routine: &mut impl Routine) {
 fn round_to_halves(values: &[f32], out: &mut [f16]) {
     let (wide, rest) = values.as_chunks::<8>();
     let (halves, last) = out.as_chunks_mut::<8>();
-    for (values, halves) in wide.iter().zip(halves) {
+    for (values, halves) in zip(wide.iter(), halves) {
         // SAFETY: the caller has the CPU feature. Arrays have the size of the vectors, and a half
         // has two bytes.
         unsafe {

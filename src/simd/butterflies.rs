@@ -1,5 +1,6 @@
 //! Products with small Hadamard matrices, in registers.
 
+use super::zip;
 use std::ops::{Add, Sub};
 #[cfg(target_arch = "x86_64")]
 use std::{
@@ -44,7 +45,7 @@ pub(crate) fn butterflies<T: Copy + Add<Output = T> + Sub<Output = T>>(
     numbers: [T; BUTTERFLY_VALUES],
 ) -> [T; BUTTERFLY_VALUES] {
     let mut sums = [[numbers[0]; 4]; 4];
-    for (sums, &[a, b, c, d]) in sums.iter_mut().zip(numbers.as_chunks::<4>().0) {
+    for (sums, &[a, b, c, d]) in zip(&mut sums[..], numbers.as_chunks::<4>().0) {
         let (e, f, g, h) = (a + b, a - b, c + d, c - d);
         *sums = [e + g, f + h, e - g, f - h];
     }

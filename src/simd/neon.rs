@@ -1,6 +1,7 @@
 //! What kernels have on aarch64 beside the code that LLVM vectorises. Every CPU of the architecture
 //! has it.
 
+use super::zip;
 use std::arch::aarch64::{
     float32x4_t, uint16x4_t, vandq_u32, vbslq_f32, vceqq_f32, vdupq_n_u32, vorrq_u32,
     vreinterpretq_f32_u32, vreinterpretq_u32_f32,
@@ -17,7 +18,7 @@ use crate::element::Element;
 pub(super) fn halves(values: &[f32], out: &mut [f16]) {
     let (wide, rest) = values.as_chunks::<4>();
     let (halves, last) = out.as_chunks_mut::<4>();
-    for (values, halves) in wide.iter().zip(halves) {
+    for (values, halves) in zip(wide.iter(), halves) {
         // SAFETY: every aarch64 has these instructions. Arrays have the size of the vectors, and a
         // half has two bytes. The assembly reads and writes nothing but its operands.
         unsafe {

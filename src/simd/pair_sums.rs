@@ -17,9 +17,9 @@ use half::f16;
 #[cfg(target_arch = "x86_64")]
 use zerocopy::IntoBytes;
 
-use super::InMemory;
 #[cfg(target_arch = "x86_64")]
 use super::{Avx2, Avx512};
+use super::{InMemory, copy, zip};
 use crate::element::Element;
 
 /// Sums that are added to in registers together.
@@ -53,13 +53,13 @@ pub(crate) trait PairSums: Copy {
     ) -> bool {
         let mut differ = 0;
         let mut rounded = [E::from_f32(0.0); PAIR_COLUMNS];
-        for ((rounded, &least), &most) in rounded.iter_mut().zip(&least).zip(&most) {
+        for ((rounded, &least), &most) in zip(zip(&mut rounded[..], &least), &most) {
             differ |= E::rounded(least).to_bits() ^ E::rounded(most).to_bits();
             *rounded = E::from_f32(most);
         }
         match out.first_chunk_mut() {
             Some(out) => *out = rounded,
-            None => out.copy_from_slice(&rounded[..out.len()]),
+            None => copy(&rounded[..out.len()], out),
         }
         differ == 0
     }
@@ -84,7 +84,7 @@ impl PairSums for InMemory {
         right: &PairRow,
     ) -> [i32; PAIR_COLUMNS] {
         let [a, b] = left.map(i32::from);
-        for (sum, &[c, d]) in sums.iter_mut().zip(right) {
+        for (sum, &[c, d]) in zip(&mut sums[..], right) {
             let both = (a * i32::from(c)).wrapping_add(b * i32::from(d));
             *sum = sum.wrapping_add(both);
         }

@@ -1,6 +1,6 @@
 //! Ranks of values among fifteen bounds.
 
-use super::{InMemory, LANES};
+use super::{InMemory, LANES, zip};
 
 /// Values whose ranks are found together: those of a register of AVX-512.
 pub(crate) const RANKED_VALUES: usize = 16;
@@ -22,7 +22,7 @@ impl Ranks for InMemory {
     fn ranks(self, values: [f32; RANKED_VALUES], bounds: &Bounds) -> [u32; RANKED_VALUES] {
         let mut ranks = [0; RANKED_VALUES];
         for &bound in &bounds.all {
-            for (rank, &x) in ranks.iter_mut().zip(&values) {
+            for (rank, &x) in zip(&mut ranks[..], &values) {
                 *rank += u32::from(x > bound);
             }
         }
@@ -32,7 +32,7 @@ impl Ranks for InMemory {
     #[inline(always)]
     fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED_VALUES]) -> [f32; RANKED_VALUES] {
         let mut entries = [0.0; RANKED_VALUES];
-        for (entry, rank) in entries.iter_mut().zip(ranks) {
+        for (entry, rank) in zip(&mut entries[..], ranks) {
             *entry = table[rank as usize & 15];
         }
         entries

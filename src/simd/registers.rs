@@ -1,6 +1,7 @@
 //! What bodies that are generic over levels do in registers where the CPU can, and in memory
 //! elsewhere: look-ups and transpositions.
 
+use super::zip;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::LANES;
@@ -53,12 +54,6 @@ impl<'a> PackedCodes<'a> {
 pub(super) struct LeastOfLanes {
     pub(super) least: [f32; LANES],
     pub(super) at: [u32; LANES],
-}
-
-impl Default for LeastOfLanes {
-    fn default() -> Self {
-        Self { least: [f32::MAX; LANES], at: [0; LANES] }
-    }
 }
 
 impl LeastOfLanes {
@@ -120,7 +115,7 @@ impl Transpose for InMemory {
     fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE] {
         let mut columns = [0; LINE];
         for (left, columns) in columns.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            for (number, line) in columns.iter_mut().zip(lines) {
+            for (number, line) in zip(&mut columns[..], lines) {
                 *number = u64::from_le_bytes(line.as_chunks().0[left]);
             }
             for (distance, mask) in [(4, !0 >> 32), (2, 0xffff_0000_ffff), (1, 0xff_00ff_00ff_00ff)]
@@ -140,7 +135,7 @@ impl Transpose for InMemory {
     fn columns<T: Word>(self, rows: [[T; LANES]; LANES]) -> [[T; LANES]; LANES] {
         let mut columns = rows;
         for (c, column) in columns.iter_mut().enumerate() {
-            for (value, row) in column.iter_mut().zip(&rows) {
+            for (value, row) in zip(&mut column[..], &rows) {
                 *value = row[c];
             }
         }
@@ -163,16 +158,16 @@ impl LookUp for InMemory {
         tables: &[[f32; 8]; N],
         codes: PackedCodes<'_>,
     ) -> u16 {
-        let mut lanes = LeastOfLanes::default();
+        let mut lanes = LeastOfLanes { least: [f32::MAX; LANES], at: [0; LANES] };
         for (number, codes) in codes.by_lanes().iter().enumerate() {
             // Table by table: the sums of the lanes do not wait for each other.
             let mut sums = [0.0; LANES];
             for (i, table) in tables.iter().enumerate() {
-                for (sum, &code) in sums.iter_mut().zip(codes) {
+                for (sum, &code) in zip(&mut sums[..], codes) {
                     *sum += table[usize::from(code >> (BITS * i)) & 7];
                 }
             }
-            for ((least, at), sum) in lanes.least.iter_mut().zip(&mut lanes.at).zip(sums) {
+            for ((least, at), sum) in zip(zip(&mut lanes.least[..], &mut lanes.at), sums) {
                 let better = sum < *least;
                 *least = if better { sum } else { *least };
                 *at = if better { number as u32 } else { *at };
@@ -183,7 +178,7 @@ impl LookUp for InMemory {
 
     #[inline(always)]
     fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]) {
-        for (out, &code) in out.iter_mut().zip(codes) {
+        for (out, &code) in zip(&mut out[..], codes) {
             *out = table[usize::from(code) & 15];
         }
     }

@@ -1,5 +1,5 @@
-//! The structure of the sources: imports between rooms go one way, and a type's name means one
-//! thing.
+//! The structure of the sources: imports between rooms go one way, a type's name means one thing, and
+//! kernels have what they call within themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -211,4 +211,34 @@ fn a_type_has_one_name() {
         .map(|((_, name), files)| format!("{name}: {}", files.join(", ")))
         .collect();
     assert!(repeated.is_empty(), "{}", repeated.join("\n"));
+}
+
+/// What stays a call in a kernel, and what `crate::simd` has in its place. Functions that are generic
+/// and not `#[inline]` are compiled once, in another unit than the kernels.
+#[test]
+fn kernels_call_nothing_in_their_loops() {
+    const CALLS: [(&str, &str); 3] = [
+        (".zip(", "zip(a, b)"),
+        ("iter::zip", "zip(a, b)"),
+        (".copy_from_slice(", "copy(from, to)"),
+    ];
+    let mut found = Vec::new();
+    for source in sources() {
+        if !["kernels/", "simd", "element.rs"]
+            .iter()
+            .any(|room| source.path.starts_with(room))
+        {
+            continue;
+        }
+        for (line, (call, instead)) in source
+            .text
+            .lines()
+            .flat_map(|line| CALLS.map(|call| (line, call)))
+        {
+            if line.contains(call) {
+                found.push(format!("{}: `{}` instead of `{}`", source.path, instead, line.trim()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -7,8 +7,8 @@ const OFFERED: usize = 3;
 
 /// The names among `names` that differ least from `text`, the nearest first.
 #[cfg(feature = "lethe")]
-pub(crate) fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let all = by_edits(text, names).into_iter();
+pub(crate) fn nearest<'a>(text: &str, mut names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let all = by_edits(text, &mut names).into_iter();
     all.map(|(_, name)| name).take(OFFERED).collect()
 }
 
@@ -20,8 +20,8 @@ pub(crate) fn what_was_meant<'a>(text: &str, names: impl Iterator<Item = &'a str
         return nothing.to_owned();
     }
     let mut seen = HashSet::new();
-    let names = names.filter(|name| seen.insert(*name));
-    let all = by_edits(text, names);
+    let mut names = names.filter(|name| seen.insert(*name));
+    let all = by_edits(text, &mut names);
     // Names of tensors have much in common, so a name that differs in more than a fifth is another
     // one.
     let near = all
@@ -37,7 +37,7 @@ pub(crate) fn what_was_meant<'a>(text: &str, names: impl Iterator<Item = &'a str
 }
 
 /// All names with what sets them apart from `text`, the nearest first.
-fn by_edits<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Vec<(usize, &'a str)> {
+fn by_edits<'a>(text: &str, names: &mut dyn Iterator<Item = &'a str>) -> Vec<(usize, &'a str)> {
     // Dashes are what is forgotten most.
     let plain = |name: &str| name.to_ascii_lowercase().replace(['_', '-', ':'], "");
     let text = plain(text);

@@ -4,7 +4,7 @@ use super::sums::{PairSums, Sums};
 use super::widen::{BLOCK, Widened, Width, number, number_size, widen, width};
 use crate::diff::report::ElementValue;
 use crate::dtype::Dtype;
-use crate::simd::Routine;
+use crate::simd::{Routine, zip};
 
 /// Partial sums of a block, so that the compiler adds in vectors. Their number is part of the
 /// result: F64 sums depend on their order.
@@ -170,7 +170,7 @@ impl ComparePiece<'_> {
         sums.finite += n as u64;
         sums.pairs.add(block);
         if block.beyond > 0 && sums.first.is_none() {
-            let pairs = a.iter().zip(b).map(|(&a, &b)| (a.into(), b.into()));
+            let pairs = zip(a.iter(), b).map(|(&a, &b)| (a.into(), b.into()));
             sums.first = pairs
                 .enumerate()
                 .find(|(_, (a, b))| (a - b).abs() > self.tolerance)
@@ -183,7 +183,7 @@ impl ComparePiece<'_> {
 
     /// Adds a block value by value. It has NaN or infinities, or its sums of squares overflow.
     fn one_by_one<T: Widened>(&mut self, from: usize, a: &[T], b: &[T]) {
-        for (i, (&a, &b)) in a.iter().zip(b).enumerate() {
+        for (i, (&a, &b)) in zip(a.iter(), b).enumerate() {
             let (a, b): (f64, f64) = (a.into(), b.into());
             let index = self.first + (from + i) as u64;
             let pair = [ElementValue::Float(a), ElementValue::Float(b)];

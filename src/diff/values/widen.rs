@@ -3,6 +3,7 @@
 use crate::diff::report::ElementValue;
 use crate::dtype::Dtype;
 use crate::element::{f32_from_bf16, f32_from_f16};
+use crate::simd::zip;
 
 /// Values that are widened at once; both sides stay in the L1 cache.
 pub(super) const BLOCK: usize = 1024;
@@ -73,7 +74,7 @@ pub(super) fn widen<T: Widened>(dtype: Dtype, bytes: &[u8], out: &mut [T; BLOCK]
     macro_rules! each {
         ($type:ty, $widen:expr) => {{
             let (values, _) = bytes.as_chunks::<{ size_of::<$type>() }>();
-            for (out, bytes) in out.iter_mut().zip(values) {
+            for (out, bytes) in zip(&mut out[..], values) {
                 let value = <$type>::from_le_bytes(*bytes);
                 *out = $widen(value);
             }

@@ -6,7 +6,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{Bounds, InMemory, Level, RANKED_VALUES, Ranks, Routine, perform};
+use crate::simd::{Bounds, InMemory, Level, RANKED_VALUES, Ranks, Routine, copy, perform, zip};
 
 /// Encodes values with one codebook: which code a scaled value gets, and how two codes make a byte.
 #[derive(Debug, Clone)]
@@ -181,11 +181,8 @@ impl EncodeCodebookBlocks<'_> {
     fn encode_blocks(&mut self, ranks: impl Ranks) {
         let mut all_back = &mut *self.back;
         let out = self.codes.chunks_mut(self.block.div_ceil(2));
-        for ((values, codes), scale) in self
-            .values
-            .chunks(self.block)
-            .zip(out)
-            .zip(&mut *self.scales)
+        for ((values, codes), scale) in
+            zip(zip(self.values.chunks(self.block), out), &mut *self.scales)
         {
             if !self.has_scales {
                 *scale = absmax(values);
@@ -251,14 +248,14 @@ fn encode_block(
     rank: impl Ranks,
     scale: f32,
     back: &mut [f32],
-    scaled: impl Fn(f32) -> f32,
+    scaled: impl Fn(f32) -> f32 + Copy,
 ) {
     let (chunks, rest) = values.as_chunks::<CHUNK>();
     let (codes, last_codes) = codes.split_at_mut(chunks.len() * (CHUNK / 2));
     let (back, last_back) = back.split_at_mut(back.len().min(chunks.len() * CHUNK));
     let mut back = back.as_chunks_mut::<CHUNK>().0.iter_mut();
-    for (values, codes) in chunks.iter().zip(codes.as_chunks_mut::<{ CHUNK / 2 }>().0) {
-        let ranks = ranks_of_chunk(values, encoder, rank, &scaled);
+    for (values, codes) in zip(chunks.iter(), codes.as_chunks_mut::<{ CHUNK / 2 }>().0) {
+        let ranks = ranks_of_chunk(values, encoder, rank, scaled);
         if let Some(back) = back.next() {
             *back = decoded(&ranks, encoder, rank, scale);
         }
@@ -268,11 +265,11 @@ fn encode_block(
         // The end of the block. The value after the last one of an odd number is a zero, as
         // libraries pad it.
         let mut last = [0.0; CHUNK];
-        last[..rest.len()].copy_from_slice(rest);
-        let mut ranks = ranks_of_chunk(&last, encoder, rank, &scaled);
+        copy(rest, &mut last[..rest.len()]);
+        let mut ranks = ranks_of_chunk(&last, encoder, rank, scaled);
         ranks[rest.len()..].fill(u32::from(encoder.pad));
-        last_back.copy_from_slice(&decoded(&ranks, encoder, rank, scale)[..last_back.len()]);
-        last_codes.copy_from_slice(&packed(&ranks, encoder)[..last_codes.len()]);
+        copy(&decoded(&ranks, encoder, rank, scale)[..last_back.len()], last_back);
+        copy(&packed(&ranks, encoder)[..last_codes.len()], last_codes);
     }
 }
 
@@ -285,12 +282,7 @@ fn ranks_of_chunk(
 ) -> [u32; CHUNK] {
     let mut ranks = [0; CHUNK];
     let parts = values.as_chunks::<RANKED_VALUES>().0;
-    for (ranks, values) in ranks
-        .as_chunks_mut::<RANKED_VALUES>()
-        .0
-        .iter_mut()
-        .zip(parts)
-    {
+    for (ranks, values) in zip(ranks.as_chunks_mut::<RANKED_VALUES>().0, parts) {
         let mut values = *values;
         for x in &mut values {
             *x = scaled(*x);
@@ -310,12 +302,7 @@ fn decoded(
 ) -> [f32; CHUNK] {
     let mut values = [0.0; CHUNK];
     let parts = ranks.as_chunks::<RANKED_VALUES>().0;
-    for (values, ranks) in values
-        .as_chunks_mut::<RANKED_VALUES>()
-        .0
-        .iter_mut()
-        .zip(parts)
-    {
+    for (values, ranks) in zip(values.as_chunks_mut::<RANKED_VALUES>().0, parts) {
         *values = rank.at_ranks(&encoder.levels, *ranks);
         for value in values {
             *value *= scale;
@@ -332,7 +319,7 @@ fn packed(ranks: &[u32; CHUNK], encoder: &CodebookEncoder) -> [u8; CHUNK / 2] {
     // a byte first.
     let pairs: [u64; CHUNK / 2] = zerocopy::transmute!(*ranks);
     let mut packed = [0; CHUNK / 2];
-    for (packed, pair) in packed.iter_mut().zip(pairs) {
+    for (packed, pair) in zip(&mut packed[..], pairs) {
         *packed = (pair << 4 | pair >> 32) as u8;
     }
     if let Some(bytes) = &encoder.bytes {

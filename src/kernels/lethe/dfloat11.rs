@@ -11,6 +11,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+use crate::simd::zip;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -78,7 +79,7 @@ impl HuffmanCode {
 
     /// Bits of the codes of exponents that occur as often as `counts` says.
     pub(crate) fn len_of(&self, counts: &[u32; TABLE]) -> u64 {
-        let pairs = self.codes.iter().zip(counts);
+        let pairs = zip(self.codes.iter(), counts);
         pairs
             .map(|(code, &count)| u64::from(code.len) * u64::from(count))
             .sum()
@@ -174,7 +175,7 @@ fn tables(codes: &[ExponentBits; END + 1]) -> Result<Vec<u8>, String> {
     // end of a stream, and would not move on from a code of no bits, which links have in the table
     // of lengths.
     let mut filling = exponents().next().map_or(0, |(exponent, _)| exponent as u8);
-    for (table, &(level, prefix)) in maps.chunks_exact_mut(TABLE).zip(&prefixes) {
+    for (table, &(level, prefix)) in zip(maps.chunks_exact_mut(TABLE), &prefixes) {
         let mut known = [None; TABLE];
         for (exponent, code) in exponents() {
             let rest = match code.len.checked_sub(8 * level) {
@@ -190,7 +191,7 @@ fn tables(codes: &[ExponentBits; END + 1]) -> Result<Vec<u8>, String> {
                 known[byte as usize & 255] = Some((TABLE - number) as u8);
             }
         }
-        for (entry, known) in table.iter_mut().zip(known) {
+        for (entry, known) in zip(&mut table[..], known) {
             filling = known.filter(|&e| e < LEAST_LINK).unwrap_or(filling);
             *entry = known.unwrap_or(filling);
         }

@@ -3,7 +3,7 @@
 
 use std::ops::AddAssign;
 
-use crate::simd::{Level, Routine, perform};
+use crate::simd::{Level, Routine, copy, perform, zip};
 
 /// Sums over pairs of a value and what its code decodes to.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -68,7 +68,7 @@ impl LaneSums {
     fn add(&mut self, x: &[[f32; LANES]], y: &[[f32; LANES]]) {
         let (mut absolute, mut square, mut norm) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
         let mut largest = self.largest;
-        for (x, y) in x.iter().zip(y) {
+        for (x, y) in zip(x.iter(), y) {
             for l in 0..LANES {
                 let d = (x[l] - y[l]).abs();
                 largest[l] = if d > largest[l] { d } else { largest[l] };
@@ -97,7 +97,7 @@ impl LaneSums {
     /// Adds to all sums but the largest difference.
     #[inline(always)]
     fn add_in_f64(&mut self, x: &[[f32; LANES]], y: &[[f32; LANES]]) {
-        for (x, y) in x.iter().zip(y) {
+        for (x, y) in zip(x.iter(), y) {
             for l in 0..LANES {
                 let (x, y) = (f64::from(x[l]), f64::from(y[l]));
                 self.absolute[l] += (x - y).abs();
@@ -122,7 +122,7 @@ impl Routine for Compare<'_> {
         let lanes = &mut *self.lanes;
         let (values, rest) = self.values.as_chunks::<LANES>();
         let (back, other) = self.back.as_chunks::<LANES>();
-        for (x, y) in values.chunks(BLOCK).zip(back.chunks(BLOCK)) {
+        for (x, y) in zip(values.chunks(BLOCK), back.chunks(BLOCK)) {
             lanes.add(x, y);
         }
         if rest.is_empty() {
@@ -131,8 +131,8 @@ impl Routine for Compare<'_> {
         // The rest takes the lanes from the first on. What fills the last chunk adds zeros to sums
         // that are not negative.
         let (mut x, mut y) = ([0.0; LANES], [0.0; LANES]);
-        x[..rest.len()].copy_from_slice(rest);
-        y[..other.len()].copy_from_slice(other);
+        copy(rest, &mut x[..rest.len()]);
+        copy(other, &mut y[..other.len()]);
         lanes.add(&[x], &[y]);
     }
 }

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use super::compute_dtype::ComputeDtype;
 use super::narrow::{NarrowFloat, ceil_log2, is_in_range, max_abs, narrow, narrow_in_range};
 use crate::kernels::remember::fp8::{E4M3, Float8};
-use crate::simd::Routine;
+use crate::simd::{Routine, copy, zip};
 
 /// A library's arithmetic for FP8: how it finds a scale and how it rounds. Implementations are
 /// `#[inline(always)]`.
@@ -161,13 +161,12 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
         // The block of a whole tensor is `usize::MAX` rows high; the bound keeps the product from
         // overflowing.
         let band = self.rows.min(self.values.len() / width).max(1) * width;
-        let bands = self
-            .values
-            .chunks(band)
-            .zip(self.codes.chunks_mut(band))
-            .zip(self.back.chunks_mut(band));
+        let bands = zip(
+            zip(self.values.chunks(band), self.codes.chunks_mut(band)),
+            self.back.chunks_mut(band),
+        );
         let per_band = width.div_ceil(self.cols);
-        for (((values, codes), back), scales) in bands.zip(self.scales.chunks_mut(per_band)) {
+        for (((values, codes), back), scales) in zip(bands, self.scales.chunks_mut(per_band)) {
             for (beside, stored) in scales.chunks_mut(BESIDE).enumerate() {
                 // Blocks of a tile begin at its first column, because tiles begin at whole blocks.
                 let first = beside * BESIDE;
@@ -184,19 +183,17 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
                         }
                     }
                 } else {
-                    maxima.copy_from_slice(&self.maxima[first..][..stored.len()]);
+                    copy(&self.maxima[first..][..stored.len()], maxima);
                 }
                 let mut scalings = [BlockScaling::default(); BESIDE];
                 for ((scaling, stored), &mut max) in
-                    scalings.iter_mut().zip(&mut *stored).zip(maxima)
+                    zip(zip(&mut scalings[..], &mut *stored), maxima)
                 {
                     *scaling = BlockScaling::new::<A>(max);
                     *stored = scaling.scale;
                 }
-                let rows = values
-                    .chunks_exact(width)
-                    .zip(codes.chunks_exact_mut(width));
-                for ((values, codes), back) in rows.zip(back.chunks_exact_mut(width)) {
+                let rows = zip(values.chunks_exact(width), codes.chunks_exact_mut(width));
+                for ((values, codes), back) in zip(rows, back.chunks_exact_mut(width)) {
                     for (block, scaling) in scalings[..stored.len()].iter().enumerate() {
                         let cols = cols(block);
                         let (codes, back) = (&mut codes[cols.clone()], &mut back[cols.clone()]);
@@ -255,7 +252,7 @@ impl BlockScaling {
         if !factor.is_finite() {
             // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the
             // code of NaN.
-            for (back, &code) in back.iter_mut().zip(&*codes) {
+            for (back, &code) in zip(&mut back[..], &*codes) {
                 *back = A::Code::widen(code) * scale;
             }
         }
@@ -270,7 +267,7 @@ fn encode_row(
     back: &mut [f32],
     narrowed: impl Fn(f32) -> (u32, f32),
 ) {
-    for ((&x, code), back) in values.iter().zip(codes).zip(back) {
+    for ((&x, code), back) in zip(zip(values.iter(), codes), back) {
         let (bits, value) = narrowed(x);
         *code = bits as u8;
         // Decoding multiplies by the stored scale, which need not be the reciprocal of `factor`

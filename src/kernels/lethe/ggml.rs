@@ -44,7 +44,7 @@ use crate::element::Element;
 use crate::kernels::remember::ggml::f16_at;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{InMemory, Level, LookUp, Routine, perform};
+use crate::simd::{InMemory, Level, LookUp, Routine, copy, perform, zip};
 
 /// Importance of the columns that a block covers, from an importance matrix.
 #[derive(Clone, Copy)]
@@ -63,6 +63,13 @@ struct RowImportance<'a, const VALUES: usize> {
     weights: &'a [[f32; VALUES]],
     /// As [`BlockImportance::row_square`].
     row_square: f32,
+}
+
+impl<'a, const VALUES: usize> RowImportance<'a, VALUES> {
+    #[inline(always)]
+    fn of_block(self, index: usize) -> BlockImportance<'a, VALUES> {
+        BlockImportance { weights: &self.weights[index], row_square: self.row_square }
+    }
 }
 
 /// A block type as an encoder sees it: `VALUES` values become `BYTES` bytes. Mirrored by
@@ -88,28 +95,20 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
         out: &mut [u8; BYTES],
     );
 
-    /// Encodes consecutive blocks without importance. Types whose search waits for its own results
-    /// search several blocks in turn instead.
+    /// Encodes blocks of one row that lie one after the other, with the importance of each if it is
+    /// known. Types whose search waits for its own results, or has one lane in a block, search
+    /// several blocks in turn or side by side instead.
     #[inline(always)]
-    fn encode_unweighted(values: &[[f32; VALUES]], look_up: impl LookUp, out: &mut [[u8; BYTES]]) {
-        // Not `for_each`: its closure would be compiled as a function of the baseline level.
-        for (values, out) in values.iter().zip(out) {
-            Self::encode(values, None, look_up, out);
-        }
-    }
-
-    /// Encodes blocks of one row that lie one after the other, with the importance of each. Types
-    /// whose search has one lane in a block search several blocks side by side instead.
-    #[inline(always)]
-    fn encode_weighted(
+    fn encode_blocks(
         values: &[[f32; VALUES]],
-        importance: RowImportance<'_, VALUES>,
+        importance: Option<RowImportance<'_, VALUES>>,
         look_up: impl LookUp,
         out: &mut [[u8; BYTES]],
     ) {
-        for ((values, weights), out) in values.iter().zip(importance.weights).zip(out) {
-            let importance = BlockImportance { weights, row_square: importance.row_square };
-            Self::encode(values, Some(importance), look_up, out);
+        // One search in the code, with importance and without.
+        for (i, (values, out)) in zip(values, out).enumerate() {
+            let importance = importance.map(|row| row.of_block(i));
+            Self::encode(values, importance, look_up, out);
         }
     }
 }
@@ -117,7 +116,7 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
 /// Stores `x` as f16 at byte `at`.
 #[inline(always)]
 fn put_f16(out: &mut [u8], at: usize, x: f32) {
-    out[at..at + 2].copy_from_slice(&<f16 as Element>::from_f32(x).to_bits().to_le_bytes());
+    copy(&<f16 as Element>::from_f32(x).to_bits().to_le_bytes(), &mut out[at..at + 2]);
 }
 
 /// The routine of all block types: whole rows of whole blocks.
@@ -135,31 +134,22 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
     #[inline(always)]
     fn encode_rows(&mut self, look_up: impl LookUp) {
         let row_bytes = self.cols / VALUES * BYTES;
-        let groups = self
-            .values
-            .chunks(SQUARED * self.cols)
-            .zip(self.out.chunks_mut(SQUARED * row_bytes));
+        let groups =
+            zip(self.values.chunks(SQUARED * self.cols), self.out.chunks_mut(SQUARED * row_bytes));
         for (values, out) in groups {
             let squares = match self.importance {
                 Some(_) if P::ROW_SQUARE => row_squares(values, self.cols),
                 _ => [0.0; SQUARED],
             };
-            let rows = values
-                .chunks_exact(self.cols)
-                .zip(out.chunks_exact_mut(row_bytes));
-            for ((values, out), square) in rows.zip(squares) {
+            let rows = zip(values.chunks_exact(self.cols), out.chunks_exact_mut(row_bytes));
+            for ((values, out), square) in zip(rows, squares) {
                 let (blocks, out) =
                     (values.as_chunks::<VALUES>().0, out.as_chunks_mut::<BYTES>().0);
-                match self.importance {
-                    None => P::encode_unweighted(blocks, look_up, out),
-                    Some(weights) => {
-                        let importance = RowImportance {
-                            weights: weights.as_chunks().0,
-                            row_square: square / self.cols as f32,
-                        };
-                        P::encode_weighted(blocks, importance, look_up, out);
-                    }
-                }
+                let importance = self.importance.map(|weights| RowImportance {
+                    weights: weights.as_chunks().0,
+                    row_square: square / self.cols as f32,
+                });
+                P::encode_blocks(blocks, importance, look_up, out);
             }
         }
     }
@@ -176,13 +166,13 @@ fn row_squares(values: &[f32], cols: usize) -> [f32; SQUARED] {
     if values.len() == SQUARED * cols {
         let (upper, lower) = values.split_at(2 * cols);
         let ((a, b), (c, d)) = (upper.split_at(cols), lower.split_at(cols));
-        for ((a, b), (c, d)) in a.iter().zip(b).zip(c.iter().zip(d)) {
-            for (sum, x) in sums.iter_mut().zip([a, b, c, d]) {
+        for ((a, b), (c, d)) in zip(zip(a.iter(), b), zip(c.iter(), d)) {
+            for (sum, x) in zip(&mut sums[..], [a, b, c, d]) {
                 *sum += x * x;
             }
         }
     } else {
-        for (sum, row) in sums.iter_mut().zip(values.chunks_exact(cols)) {
+        for (sum, row) in zip(&mut sums[..], values.chunks_exact(cols)) {
             *sum = row.iter().fold(0.0, |sum, x| sum + x * x);
         }
     }

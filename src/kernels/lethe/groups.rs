@@ -2,7 +2,7 @@
 //! bits lie in a byte, the first in its low nibble.
 
 use super::narrow::{NarrowFloat, max_abs, narrow_number};
-use crate::simd::{Level, Routine, perform};
+use crate::simd::{Level, Routine, copy, perform, zip};
 
 /// The scale of a group.
 #[derive(Debug, Clone, Copy)]
@@ -55,15 +55,9 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
     fn run(&mut self) {
         let is_four_bits = A::Code::SIGN_BIT == 8;
         let bytes = if is_four_bits { GROUP / 2 } else { GROUP };
-        let batches = self
-            .values
-            .chunks(GROUP * BATCH)
-            .zip(self.back.chunks_mut(GROUP * BATCH));
-        let stored = self
-            .codes
-            .chunks_mut(bytes * BATCH)
-            .zip(self.scale_bytes.chunks_mut(BATCH));
-        for ((values, back), (codes, scale_bytes)) in batches.zip(stored) {
+        let batches = zip(self.values.chunks(GROUP * BATCH), self.back.chunks_mut(GROUP * BATCH));
+        let stored = zip(self.codes.chunks_mut(bytes * BATCH), self.scale_bytes.chunks_mut(BATCH));
+        for ((values, back), (codes, scale_bytes)) in zip(batches, stored) {
             let values = values.as_chunks::<GROUP>().0;
             let maxima = largest_of_groups(values);
             // One array for each field, so that LLVM finds several scales in a register.
@@ -75,18 +69,15 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
                 factors[g] = scale.factor;
                 scales[g] = scale.scale;
             }
-            scale_bytes.copy_from_slice(&bytes_of_scales[..scale_bytes.len()]);
+            copy(&bytes_of_scales[..scale_bytes.len()], scale_bytes);
             let mut unpacked = [[0u8; GROUP]; BATCH];
             let code_bytes = match is_four_bits {
                 true => &mut unpacked[..],
                 false => codes.as_chunks_mut::<GROUP>().0,
             };
-            let groups = values
-                .iter()
-                .zip(back.as_chunks_mut::<GROUP>().0)
-                .zip(code_bytes);
-            let scales = factors.into_iter().zip(scales);
-            for (((values, back), codes), scale) in groups.zip(scales) {
+            let groups = zip(zip(values.iter(), back.as_chunks_mut::<GROUP>().0), code_bytes);
+            let scales = zip(factors, scales);
+            for (((values, back), codes), scale) in zip(groups, scales) {
                 encode_group::<A, GROUP>(self.arithmetic, values, scale, codes, back);
             }
             if is_four_bits {
@@ -133,7 +124,7 @@ fn encode_group<A: GroupArithmetic<GROUP>, const GROUP: usize>(
     codes: &mut [u8; GROUP],
     back: &mut [f32; GROUP],
 ) {
-    for ((&x, code), back) in values.iter().zip(codes).zip(back) {
+    for ((&x, code), back) in zip(zip(values.iter(), codes), back) {
         let (bits, value) = arithmetic.code(arithmetic.scaled(x, factor));
         *code = bits as u8;
         *back = value * scale;
@@ -143,7 +134,7 @@ fn encode_group<A: GroupArithmetic<GROUP>, const GROUP: usize>(
 /// Packs as many codes of four bits as `codes` has room for.
 #[inline(always)]
 fn pack_pairs(unpacked: &[u8], codes: &mut [u8]) {
-    for (out, pair) in codes.iter_mut().zip(unpacked.as_chunks::<2>().0) {
+    for (out, pair) in zip(&mut codes[..], unpacked.as_chunks::<2>().0) {
         // Of two codes in a word of 16 bits, the second is shifted down onto the high nibble of the
         // first.
         let pair = u16::from_le_bytes(*pair);
@@ -157,7 +148,7 @@ fn pack_pairs(unpacked: &[u8], codes: &mut [u8]) {
 fn largest_of_groups<const GROUP: usize>(groups: &[[f32; GROUP]]) -> [f32; BATCH] {
     let mut maxima = [0.0; BATCH];
     let Some(groups) = groups.first_chunk::<BATCH>() else {
-        for (values, max) in groups.iter().zip(&mut maxima) {
+        for (values, max) in zip(groups.iter(), &mut maxima) {
             *max = max_abs(values, 0.0);
         }
         return maxima;
@@ -167,7 +158,7 @@ fn largest_of_groups<const GROUP: usize>(groups: &[[f32; GROUP]]) -> [f32; BATCH
     // Magnitudes are ordered as their bits are.
     const { assert!(GROUP == MOST_IN_GROUP || GROUP == MOST_IN_GROUP / 2) };
     let mut magnitudes = [0; MOST_IN_GROUP * BATCH];
-    for (magnitude, x) in magnitudes.iter_mut().zip(groups.as_flattened()) {
+    for (magnitude, x) in zip(&mut magnitudes[..], groups.as_flattened()) {
         *magnitude = (x.to_bits() & 0x7fff_ffff).cast_signed();
     }
     let of_16 = match GROUP {
@@ -180,7 +171,7 @@ fn largest_of_groups<const GROUP: usize>(groups: &[[f32; GROUP]]) -> [f32; BATCH
     let of_4 = larger_of_pairs::<{ 4 * BATCH }>(&of_8);
     let of_2 = larger_of_pairs::<{ 2 * BATCH }>(&of_4);
     let of_1 = larger_of_pairs::<BATCH>(&of_2);
-    for (max, magnitude) in maxima.iter_mut().zip(of_1) {
+    for (max, magnitude) in zip(&mut maxima[..], of_1) {
         *max = f32::from_bits(magnitude.cast_unsigned());
     }
     maxima
@@ -190,7 +181,7 @@ fn largest_of_groups<const GROUP: usize>(groups: &[[f32; GROUP]]) -> [f32; BATCH
 #[inline(always)]
 fn larger_of_pairs<const N: usize>(numbers: &[i32]) -> [i32; N] {
     let mut larger = [0; N];
-    for (larger, [a, b]) in larger.iter_mut().zip(numbers.as_chunks().0) {
+    for (larger, [a, b]) in zip(&mut larger[..], numbers.as_chunks().0) {
         *larger = *a.max(b);
     }
     larger

@@ -5,7 +5,7 @@
 //! CPUs), of weights in F16, to which `nn.Int8Params` converts them first.
 
 use super::codebook::absmax;
-use crate::simd::{Level, Routine, perform};
+use crate::simd::{Level, Routine, perform, zip};
 
 /// Encodes rows of `cols` values, rounded to F16 first, into `codes` and the scale of each row. The
 /// scale of a row with values beyond F16 is infinite.
@@ -57,11 +57,10 @@ impl Routine for EncodeInt8Rows<'_> {
     #[inline(always)]
     fn run(&mut self) {
         let width = self.cols.max(1);
-        let rows = self
-            .values
-            .chunks_exact(width)
-            .zip(self.codes.chunks_exact_mut(width))
-            .zip(&mut *self.scales);
+        let rows = zip(
+            zip(self.values.chunks_exact(width), self.codes.chunks_exact_mut(width)),
+            &mut *self.scales,
+        );
         for ((values, codes), scale) in rows {
             let mut halves = [0.0; CHUNK];
             if !self.has_scales {
@@ -83,7 +82,7 @@ impl Routine for EncodeInt8Rows<'_> {
                 encode_scaled(values, factor, codes);
                 continue;
             }
-            for (values, codes) in values.chunks(CHUNK).zip(codes.chunks_mut(CHUNK)) {
+            for (values, codes) in zip(values.chunks(CHUNK), codes.chunks_mut(CHUNK)) {
                 let halves = &mut halves[..values.len()];
                 round_to_f16(values, halves);
                 encode_scaled(halves, factor, codes);
@@ -96,7 +95,7 @@ impl Routine for EncodeInt8Rows<'_> {
 /// throughout.
 #[inline(always)]
 fn round_to_f16(values: &[f32], halves: &mut [f32]) {
-    for (half, &x) in halves.iter_mut().zip(values) {
+    for (half, &x) in zip(&mut halves[..], values) {
         let magnitude = x.to_bits() & 0x7fff_ffff;
         // F16 has 13 bits of mantissa less; half of its last place, to even, may carry into the
         // exponent.
@@ -117,7 +116,7 @@ fn round_to_f16(values: &[f32], halves: &mut [f32]) {
 /// The codes of `values` times `factor`.
 #[inline(always)]
 fn encode_scaled(values: &[f32], factor: f32, codes: &mut [u8]) {
-    for (code, &x) in codes.iter_mut().zip(values) {
+    for (code, &x) in zip(&mut codes[..], values) {
         // The clamp keeps the sum in the binade of the constant, where the last place is 1.
         *code = ((x * factor).clamp(-128.0, 127.0) + ROUND_TO_INTEGER).to_bits() as u8;
     }

@@ -15,7 +15,7 @@ use self::rules::AwqInt;
 use self::rules::GptqInt;
 use self::rules::{CompressedTensorsInt, MlxAffine};
 use crate::TargetDtype;
-use crate::simd::{Aligned, Level, Routine, perform};
+use crate::simd::{Aligned, Level, Routine, perform, zip};
 
 /// The library whose arithmetic applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,16 +120,15 @@ const LANES: usize = 16;
 
 /// The smallest and the largest values of groups, each cast before.
 #[inline(always)]
-fn min_max_of_groups(values: &[f32], group: usize, cast: impl Fn(f32) -> f32) -> [[f32; BATCH]; 2] {
+fn min_max_of_groups(
+    values: &[f32],
+    group: usize,
+    cast: impl Fn(f32) -> f32 + Copy,
+) -> [[f32; BATCH]; 2] {
     let mut low = Aligned([[0.0; LANES]; BATCH]);
     let mut high = low;
-    for ((low, high), values) in low
-        .0
-        .iter_mut()
-        .zip(&mut high.0)
-        .zip(values.chunks_exact(group))
-    {
-        (*low, *high) = min_max(values, &cast);
+    for ((low, high), values) in zip(zip(&mut low.0, &mut high.0), values.chunks_exact(group)) {
+        (*low, *high) = min_max(values, cast);
     }
     [of_lanes(&low.0, smaller), of_lanes(&high.0, larger)]
 }
@@ -140,13 +139,13 @@ fn min_max(values: &[f32], cast: impl Fn(f32) -> f32) -> ([f32; LANES], [f32; LA
     let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
-        for ((low, high), &x) in low.iter_mut().zip(&mut high).zip(chunk) {
+        for ((low, high), &x) in zip(zip(&mut low[..], &mut high), chunk) {
             let x = cast(x);
             *low = smaller(*low, x);
             *high = larger(*high, x);
         }
     }
-    for ((low, high), &x) in low.iter_mut().zip(&mut high).zip(rest) {
+    for ((low, high), &x) in zip(zip(&mut low[..], &mut high), rest) {
         *low = smaller(*low, cast(x));
         *high = larger(*high, cast(x));
     }
@@ -171,7 +170,7 @@ fn of_lanes(
 #[inline(always)]
 fn of_pairs<const N: usize>(numbers: &[f32], choose: impl Fn(f32, f32) -> f32) -> [f32; N] {
     let mut chosen = [0.0; N];
-    for (chosen, [a, b]) in chosen.iter_mut().zip(numbers.as_chunks().0) {
+    for (chosen, [a, b]) in zip(&mut chosen[..], numbers.as_chunks().0) {
         *chosen = choose(*a, *b);
     }
     chosen
@@ -203,27 +202,22 @@ impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
     fn run(&mut self) {
         let (arithmetic, group) = (self.arithmetic, self.group);
         let batch = (BATCH_VALUES / group).clamp(1, BATCH);
-        let batches = self
-            .values
-            .chunks(group * batch)
-            .zip(self.back.chunks_mut(group * batch))
-            .zip(self.out.codes.chunks_mut(group * batch));
-        let stored = self
-            .out
-            .scales
-            .chunks_mut(batch)
-            .zip(self.out.offsets.chunks_mut(batch));
-        for (((values, back), codes), (scales, offsets)) in batches.zip(stored) {
+        let batches = zip(
+            zip(self.values.chunks(group * batch), self.back.chunks_mut(group * batch)),
+            self.out.codes.chunks_mut(group * batch),
+        );
+        let stored = zip(self.out.scales.chunks_mut(batch), self.out.offsets.chunks_mut(batch));
+        for (((values, back), codes), (scales, offsets)) in zip(batches, stored) {
             let [low, high] = arithmetic.bounds(values, group);
             let params = params_of_groups(arithmetic, &low, &high);
-            for ((scale, offset), params) in scales.iter_mut().zip(offsets).zip(&params) {
+            for ((scale, offset), params) in zip(zip(&mut scales[..], offsets), &params) {
                 (*scale, *offset) = (params.stored_scale, params.stored_offset);
             }
-            let groups = values
-                .chunks_exact(group)
-                .zip(back.chunks_exact_mut(group))
-                .zip(codes.chunks_exact_mut(group));
-            for (((values, back), codes), params) in groups.zip(&params) {
+            let groups = zip(
+                zip(values.chunks_exact(group), back.chunks_exact_mut(group)),
+                codes.chunks_exact_mut(group),
+            );
+            for (((values, back), codes), params) in zip(groups, &params) {
                 match arithmetic.reciprocal(params.scale) {
                     Some(factor) => {
                         encode_group(arithmetic, params, values, codes, back, |x| x * factor);
@@ -284,7 +278,7 @@ fn encode_group<A: IntegerArithmetic>(
 ) {
     // A copy cannot change when codes are stored, so that it stays in registers.
     let params = *params;
-    for ((&x, back), code) in values.iter().zip(back).zip(codes) {
+    for ((&x, back), code) in zip(zip(values.iter(), back), codes) {
         // The cast is repeated rather than kept, for a group may be a whole row.
         let dividend = arithmetic.dividend(arithmetic.cast(x), &params);
         let sum = arithmetic.code(quotient(dividend), &params);

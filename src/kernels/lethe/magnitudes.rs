@@ -3,7 +3,7 @@
 use super::codebook::absmax;
 use crate::TargetDtype;
 use crate::element::{f32_from_bf16, f32_from_f16};
-use crate::simd::{Level, Routine, perform};
+use crate::simd::{Level, Routine, perform, zip};
 
 /// Takes the largest magnitude of each run of values.
 struct Largest<'a> {
@@ -17,7 +17,7 @@ impl Routine for Largest<'_> {
 
     #[inline(always)]
     fn run(&mut self) {
-        for (largest, values) in self.largest.iter_mut().zip(self.values.chunks(self.run)) {
+        for (largest, values) in zip(&mut self.largest[..], self.values.chunks(self.run)) {
             *largest = absmax(values);
         }
     }
@@ -74,7 +74,7 @@ impl Routine for LargestHalves<'_> {
 
     #[inline(always)]
     fn run(&mut self) {
-        for (largest, halves) in self.largest.iter_mut().zip(self.halves.chunks(self.run)) {
+        for (largest, halves) in zip(&mut self.largest[..], self.halves.chunks(self.run)) {
             *largest = largest_half(self.dtype, halves);
         }
     }
@@ -134,7 +134,7 @@ impl Routine for LargestOfBlocks<'_> {
         let HalfBlocks { dtype, bytes, pitch, width, cols } = self.blocks;
         let halves: &[[u8; 2]] = bytes.as_chunks().0;
         for row in halves.chunks(pitch) {
-            for (block, largest) in row[..width].chunks(cols).zip(&mut *self.largest) {
+            for (block, largest) in zip(row[..width].chunks(cols), &mut *self.largest) {
                 let max = largest_half(dtype, block);
                 // Magnitudes, NaN included, are ordered as their bits are.
                 *largest = f32::from_bits(largest.to_bits().max(max.to_bits()));

@@ -8,6 +8,8 @@
 //! Algorithm: torch 2.15 `aten/src/ATen/native/cpu/SumKernel.cpp`, `cascade_sum`, with vectors of 8
 //! (AVX2).
 
+use crate::simd::zip;
+
 /// Values of a vector.
 const LANES: usize = 8;
 /// Vectors of a row, which are added to sums of their own: `ilp_factor` of `row_sum`.
@@ -116,14 +118,12 @@ fn sum_levels<const V: usize>(levels: [VectorRow<V>; DEPTH], rest: &[[f32; V]]) 
 }
 
 fn add<const V: usize>(mut sum: [f32; V], x: &[f32; V]) -> [f32; V] {
-    sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+    zip(&mut sum[..], x).for_each(|(sum, x)| *sum += x);
     sum
 }
 
 fn accumulate<const V: usize>(sums: &mut VectorRow<V>, row: &VectorRow<V>) {
-    sums.iter_mut()
-        .zip(row)
-        .for_each(|(sum, x)| *sum = add(*sum, x));
+    zip(&mut sums[..], row).for_each(|(sum, x)| *sum = add(*sum, x));
 }
 
 /// The mean of `values`.

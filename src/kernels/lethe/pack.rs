@@ -2,7 +2,7 @@
 //! `remember/packed.rs`.
 
 use crate::kernels::remember::awq::{PER_WORD, POSITION};
-use crate::simd::{Level, Routine, perform};
+use crate::simd::{Level, Routine, copy, perform, zip};
 
 #[cfg(test)]
 mod tests;
@@ -50,25 +50,25 @@ impl<const BITS: usize> Routine for PackBitStreams<'_, BITS> {
 
     #[inline(always)]
     fn run(&mut self) {
-        let rows = self
-            .codes
-            .chunks_exact(self.cols.max(1))
-            .zip(self.out.chunks_exact_mut(self.row_bytes.max(1)));
+        let rows = zip(
+            self.codes.chunks_exact(self.cols.max(1)),
+            self.out.chunks_exact_mut(self.row_bytes.max(1)),
+        );
         for (codes, out) in rows {
             let (octets, rest) = codes.as_chunks::<OCTET>();
             let (packed, tail) = out.split_at_mut(octets.len() * BITS);
-            for (octet, out) in octets.iter().zip(packed.as_chunks_mut::<BITS>().0) {
+            for (octet, out) in zip(octets.iter(), packed.as_chunks_mut::<BITS>().0) {
                 let bytes = join_octet::<BITS>(*octet).to_le_bytes();
-                out.copy_from_slice(&bytes[..BITS]);
+                copy(&bytes[..BITS], out);
             }
             // The last octet may be short, and the row is padded to a word: both are cut from a
             // full octet.
             let mut last = [0; OCTET];
-            last[..rest.len()].copy_from_slice(rest);
+            copy(rest, &mut last[..rest.len()]);
             let bytes = join_octet::<BITS>(last).to_le_bytes();
             tail.fill(0);
             let n = BITS.min(tail.len());
-            tail[..n].copy_from_slice(&bytes[..n]);
+            copy(&bytes[..n], &mut tail[..n]);
         }
     }
 }
@@ -120,7 +120,7 @@ pub(crate) fn transpose_words(words: &[u8], cols: usize, out: &mut Vec<u8>) {
         let strip = &words[first * cols..(first + STRIP).min(rows) * cols];
         for c in 0..cols {
             let column = strip.iter().skip(c).step_by(cols);
-            for (to, from) in out[c * rows + first..].iter_mut().zip(column) {
+            for (to, from) in zip(&mut out[c * rows + first..], column) {
                 *to = *from;
             }
         }
@@ -140,10 +140,7 @@ pub(crate) fn transposed<T: Copy + Default>(values: &[T], cols: usize) -> Vec<T>
             for col in left..(left + SQUARE).min(cols) {
                 let column = &mut out[col * rows + top * SQUARE..(col + 1) * rows];
                 let lines = band[col..].iter().step_by(cols);
-                column
-                    .iter_mut()
-                    .zip(lines)
-                    .for_each(|(out, &value)| *out = value);
+                zip(&mut column[..], lines).for_each(|(out, &value)| *out = value);
             }
         }
     }
@@ -164,14 +161,12 @@ impl Routine for PackAwqWords<'_> {
         let cols = self.cols.max(1);
         // Row by row, so that codes and words are passed over in order, and a row is one loop that
         // vectorises.
-        let bands = self
-            .codes
-            .chunks_exact(PER_WORD * cols)
-            .zip(self.out.chunks_exact_mut(cols * 4));
+        let bands =
+            zip(self.codes.chunks_exact(PER_WORD * cols), self.out.chunks_exact_mut(cols * 4));
         for (codes, out) in bands {
             for (row, codes) in codes.chunks_exact(cols).enumerate() {
                 let shift = POSITION[row] * 4;
-                for (word, &code) in out.as_chunks_mut::<4>().0.iter_mut().zip(codes) {
+                for (word, &code) in zip(out.as_chunks_mut::<4>().0, codes) {
                     // The first row overwrites what `out` held before.
                     let before = if row == 0 {
                         0

@@ -8,7 +8,7 @@
 
 use super::codebook::absmax;
 use crate::kernels::remember::rotated::{CHUNK, rotate};
-use crate::simd::Routine;
+use crate::simd::{Routine, zip};
 
 /// The range of codes, and the smallest scale.
 #[derive(Debug, Clone, Copy)]
@@ -56,11 +56,13 @@ impl Routine for EncodeRotatedRows<'_> {
     #[inline(always)]
     fn run(&mut self) {
         let (mut rotated, mut sums) = (Vec::new(), Vec::new());
-        let rows = self
-            .values
-            .chunks_exact(self.width.max(1))
-            .zip(self.codes.chunks_exact_mut(self.width.max(1)))
-            .zip(&mut *self.scales);
+        let rows = zip(
+            zip(
+                self.values.chunks_exact(self.width.max(1)),
+                self.codes.chunks_exact_mut(self.width.max(1)),
+            ),
+            &mut *self.scales,
+        );
         for ((values, codes), scale) in rows {
             let values = match self.group {
                 Some(group) => {
@@ -71,7 +73,7 @@ impl Routine for EncodeRotatedRows<'_> {
             };
             *scale = self.range.scale(absmax(values));
             let limit = self.range.limit();
-            for (code, &x) in codes.iter_mut().zip(values) {
+            for (code, &x) in zip(&mut codes[..], values) {
                 let x = (x / *scale).clamp(-limit, limit);
                 *code = (x + ROUND_TO_INTEGER).to_bits() as u8;
             }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 pub(crate) use super::transpose::PER_WORD;
 use crate::element::Element;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, zip};
 
 /// Position in a word of output column `c` of its eight.
 pub(crate) const POSITION: [u32; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
@@ -38,33 +38,27 @@ impl Kernel for AwqInputRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let cols = self.cols.max(1);
-        let rows = out
-            .chunks_exact_mut(cols)
-            .zip(self.words.chunks_exact(cols / PER_WORD * 4));
-        for (row, (out, words)) in self.rows.clone().zip(rows) {
+        let rows = zip(out.chunks_exact_mut(cols), self.words.chunks_exact(cols / PER_WORD * 4));
+        for (row, (out, words)) in zip(self.rows.clone(), rows) {
             let group = row / self.group_size;
             let group = group * cols..(group + 1) * cols;
             let (scales, zeros) = (&self.scales[group.clone()], &self.zeros[group]);
             let mut codes = [0; BUFFER_VALUES];
-            for ((words, out), (scales, zeros)) in words
-                .as_chunks()
-                .0
-                .chunks(BUFFER_VALUES / PER_WORD)
-                .zip(out.chunks_mut(BUFFER_VALUES))
-                .zip(
-                    scales
-                        .chunks(BUFFER_VALUES)
-                        .zip(zeros.chunks(BUFFER_VALUES)),
-                )
-            {
-                for (&word, codes) in words.iter().zip(codes.as_chunks_mut::<PER_WORD>().0) {
+            for ((words, out), (scales, zeros)) in zip(
+                zip(
+                    words.as_chunks().0.chunks(BUFFER_VALUES / PER_WORD),
+                    out.chunks_mut(BUFFER_VALUES),
+                ),
+                zip(scales.chunks(BUFFER_VALUES), zeros.chunks(BUFFER_VALUES)),
+            ) {
+                for (&word, codes) in zip(words.iter(), codes.as_chunks_mut::<PER_WORD>().0) {
                     let word = u32::from_le_bytes(word);
-                    for (code, position) in codes.iter_mut().zip(POSITION) {
+                    for (code, position) in zip(&mut codes[..], POSITION) {
                         *code = (word >> (position * 4) & 15) as i32;
                     }
                 }
-                let numbers = scales.iter().zip(zeros);
-                for ((out, &code), (&scale, &zero)) in out.iter_mut().zip(&codes).zip(numbers) {
+                let numbers = zip(scales.iter(), zeros);
+                for ((out, &code), (&scale, &zero)) in zip(zip(&mut out[..], &codes), numbers) {
                     *out = E::from_f32((code as f32 - zero) * scale);
                 }
             }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::element::Element;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, zip};
 
 /// `f32(code2[q] * absmax2) + offset` for each double-quantized absmax of blocks `blocks`.
 pub(crate) fn nested_absmax(
@@ -22,9 +22,7 @@ pub(crate) fn nested_absmax(
 ) {
     let first = blocks.start / nested_block;
     out.extend(
-        codes
-            .iter()
-            .zip(blocks)
+        zip(codes.iter(), blocks)
             .map(|(&q, b)| codebook[usize::from(q)] * scales[b / nested_block - first] + offset),
     );
 }
@@ -54,13 +52,10 @@ impl Kernel for Int8Rows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.max(1);
-        for ((codes, out), &scb) in self
-            .codes
-            .chunks_exact(width)
-            .zip(out.chunks_exact_mut(width))
-            .zip(self.scb)
+        for ((codes, out), &scb) in
+            zip(zip(self.codes.chunks_exact(width), out.chunks_exact_mut(width)), self.scb)
         {
-            for (o, &q) in out.iter_mut().zip(codes) {
+            for (o, &q) in zip(&mut out[..], codes) {
                 // Two products, each rounded: the constant may not be merged into the scale, which
                 // gives other bits.
                 *o = E::from_f32(f32::from(q as i8) * scb * INT8_SCALE);

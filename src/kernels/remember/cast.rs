@@ -11,7 +11,7 @@ use half::{bf16, f16};
 
 use crate::TargetDtype;
 use crate::element::Element;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, Side, zip};
 
 /// Values to be cast.
 #[derive(Clone, Copy)]
@@ -73,7 +73,7 @@ impl CastValues<'_> {
 }
 
 #[inline(always)]
-fn doubles(bytes: &[u8]) -> impl Iterator<Item = f64> {
+fn doubles(bytes: &[u8]) -> impl Iterator<Item = f64> + Side<Item = f64> {
     bytes
         .as_chunks()
         .0
@@ -106,27 +106,27 @@ impl Kernel for Cast<'_> {
         let mut overflow = false;
         match (self.values, self.saturates) {
             (CastValues::F32(values), false) => {
-                for (o, &x) in out.iter_mut().zip(values) {
+                for (o, &x) in zip(&mut out[..], values) {
                     *o = E::from_f32(x);
                     overflow |= overflows::<E>(x);
                 }
             }
             (CastValues::F32(values), true) => {
-                for (o, &x) in out.iter_mut().zip(values) {
+                for (o, &x) in zip(&mut out[..], values) {
                     // `clamp` leaves NaN alone.
                     let clamped = x.clamp(-E::LARGEST, E::LARGEST);
                     *o = E::from_f32(if x.is_infinite() { x } else { clamped });
                 }
             }
             (CastValues::F64(bytes), false) => {
-                for (o, x) in out.iter_mut().zip(doubles(bytes)) {
+                for (o, x) in zip(&mut out[..], doubles(bytes)) {
                     *o = E::from_f32(x as f32);
                     overflow |= o.to_f32().is_infinite() & x.is_finite();
                 }
             }
             (CastValues::F64(bytes), true) => {
                 let largest = f64::from(E::LARGEST);
-                for (o, x) in out.iter_mut().zip(doubles(bytes)) {
+                for (o, x) in zip(&mut out[..], doubles(bytes)) {
                     let clamped = x.clamp(-largest, largest);
                     *o = E::from_f32((if x.is_infinite() { x } else { clamped }) as f32);
                 }

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, NibbleTable};
-use crate::simd::{Kernel, Level, Routine};
+use crate::simd::{Kernel, Level, Routine, copy, zip};
 
 /// For each byte, the values of its two codes in the order of the output: one load of eight bytes
 /// in place of two look-ups. The table has 2 KiB and stays in the first-level cache.
@@ -68,12 +68,9 @@ impl Kernel for CodebookBlocks<'_> {
         // A unit must not cross the end of a block, so both block and start have to be whole units.
         let whole = self.block.is_multiple_of(UNIT) && self.start.is_multiple_of(UNIT);
         let mut values = [0.0; BUFFER_VALUES];
-        for (bytes, out) in self
-            .bytes
-            .chunks(BUFFER_VALUES / 2)
-            .zip(out.chunks_mut(BUFFER_VALUES))
+        for (bytes, out) in zip(self.bytes.chunks(BUFFER_VALUES / 2), out.chunks_mut(BUFFER_VALUES))
         {
-            for (pair, &byte) in values.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+            for (pair, &byte) in zip(values.as_chunks_mut::<2>().0, bytes) {
                 *pair = self.pairs.pairs[usize::from(byte)];
             }
             let mut advance = |n: usize| {
@@ -114,7 +111,7 @@ impl Kernel for CodebookBlocks<'_> {
             let Some(values) = looked_up.next() else {
                 break;
             };
-            unit.as_mut_bytes().copy_from_slice(values.as_bytes());
+            copy(values.as_bytes(), unit.as_mut_bytes());
         }
         self.behind(units.len()).run(rest);
     }
@@ -214,7 +211,7 @@ fn rounded_table<E: Element>(codebook: &[f32; 16], scale: f32, avx2: Avx2) -> Ni
     let mut rounded = [E::from_f32(0.0); 16];
     E::store(&values, &mut rounded);
     let mut entries = [0u16; 16];
-    entries.as_mut_bytes().copy_from_slice(rounded.as_bytes());
+    copy(rounded.as_bytes(), entries.as_mut_bytes());
     avx2.table(entries)
 }
 

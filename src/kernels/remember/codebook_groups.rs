@@ -4,7 +4,7 @@
 //! Formula: sdnq `dequantize_codebook`.
 
 use crate::element::Element;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, zip};
 
 /// Most entries of a codebook.
 const MAX_ENTRIES: usize = 256;
@@ -38,10 +38,7 @@ impl Kernel for CodebookGroups<'_> {
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.width.max(1);
         let row_entries = self.groups * self.entries;
-        let rows = self
-            .codes
-            .chunks_exact(width)
-            .zip(out.chunks_exact_mut(width));
+        let rows = zip(self.codes.chunks_exact(width), out.chunks_exact_mut(width));
         for (r, (mut codes, mut out)) in rows.enumerate() {
             let first = if self.has_row_codebooks {
                 r * row_entries
@@ -66,14 +63,14 @@ impl Kernel for CodebookGroups<'_> {
 fn look_up<E: Element>(codebook: &[f32], codes: &[u8], out: &mut [E]) {
     // Entries are rounded once for a group that has more codes than they are.
     if codes.len() < codebook.len() {
-        for (out, &code) in out.iter_mut().zip(codes) {
+        for (out, &code) in zip(&mut out[..], codes) {
             *out = E::from_f32(codebook[usize::from(code)]);
         }
         return;
     }
     let mut rounded = [E::from_f32(0.0); MAX_ENTRIES];
     E::store(codebook, &mut rounded);
-    for (out, &code) in out.iter_mut().zip(codes) {
+    for (out, &code) in zip(&mut out[..], codes) {
         *out = rounded[usize::from(code)];
     }
 }

@@ -9,7 +9,7 @@
 use half::bf16;
 
 use crate::element::Element;
-use crate::simd::{Kernel, Routine};
+use crate::simd::{Kernel, Routine, zip};
 
 /// Entries of a table.
 pub(crate) const TABLE: usize = 256;
@@ -177,7 +177,7 @@ impl ExponentCode {
 fn window(bytes: &[u8], at: usize) -> u32 {
     let mut next = [0; 8];
     let rest = bytes.get(at / 8..).unwrap_or_default();
-    for (next, byte) in next.iter_mut().zip(rest) {
+    for (next, byte) in zip(&mut next[..], rest) {
         *next = *byte;
     }
     (u64::from_be_bytes(next) << (at % 8) >> 32) as u32
@@ -199,7 +199,7 @@ fn joined(exponent: u8, rest: u8) -> u16 {
 impl Kernel for JoinedFloats<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        for ((out, &exponent), &rest) in out.iter_mut().zip(self.exponents).zip(self.rest) {
+        for ((out, &exponent), &rest) in zip(zip(&mut out[..], self.exponents), self.rest) {
             *out = E::from_f32(f32::from_bits(u32::from(joined(exponent, rest)) << 16));
         }
     }
@@ -214,8 +214,8 @@ pub(crate) struct JoinBf16<'a> {
 impl Routine for JoinBf16<'_> {
     #[inline(always)]
     fn run(&mut self) {
-        let parts = self.floats.exponents.iter().zip(self.floats.rest);
-        for (out, (&exponent, &rest)) in self.out.iter_mut().zip(parts) {
+        let parts = zip(self.floats.exponents.iter(), self.floats.rest);
+        for (out, (&exponent, &rest)) in zip(&mut self.out[..], parts) {
             *out = bf16::from_bits(joined(exponent, rest));
         }
     }

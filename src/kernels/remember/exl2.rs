@@ -7,7 +7,7 @@
 
 use crate::element::Element;
 use crate::kernels::remember::packed::unpack_bytes;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, zip};
 
 /// Codes of a row that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,20 +45,20 @@ impl Kernel for PermutedRows<'_> {
             let bytes = &self.bytes[r * self.row_bytes..(r + 1) * self.row_bytes];
             let scales = &self.scales[r * self.runs.len()..(r + 1) * self.runs.len()];
             let mut first = 0;
-            for (run, &scale) in self.runs.iter().zip(scales) {
+            for (run, &scale) in zip(self.runs.iter(), scales) {
                 let mut codes = [0; CHUNK];
                 let middle = 1 << (run.bits - 1);
                 let values = &mut values[first..first + run.len];
-                for (at, values) in (0..).step_by(CHUNK).zip(values.chunks_mut(CHUNK)) {
+                for (at, values) in zip((0..).step_by(CHUNK), values.chunks_mut(CHUNK)) {
                     let codes = &mut codes[..values.len()];
                     unpack_bytes(run.bits, &bytes[run.word * 4 + at * run.bits / 8..], codes);
-                    for (value, &code) in values.iter_mut().zip(&*codes) {
+                    for (value, &code) in zip(&mut values[..], &*codes) {
                         *value = E::from_f32((i32::from(code) - middle) as f32 * scale);
                     }
                 }
                 first += run.len;
             }
-            for (out, &place) in out.iter_mut().zip(self.order) {
+            for (out, &place) in zip(&mut out[..], self.order) {
                 *out = values[place as usize];
             }
         }

@@ -27,7 +27,7 @@ use crate::element::Element;
 use crate::kernels::remember::rounding_margin::is_decided;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{InMemory, Kernel, Routine, Transpose};
+use crate::simd::{InMemory, Kernel, Routine, Transpose, copy, from_fn, zip};
 
 /// Rows and columns of a tile.
 pub(crate) const TILE: usize = 16;
@@ -107,14 +107,14 @@ impl BlockSums<'_> {
             for k in (0..TILES).step_by(2) {
                 let at = (input + k) * row + output * len;
                 let (upper, lower) = (&self.tiles[at..], &self.tiles[at + row..]);
-                let pairs = upper.chunks_exact(len).zip(lower.chunks_exact(len));
+                let pairs = zip(upper.chunks_exact(len), lower.chunks_exact(len));
                 // All words of the row first: what is stored word by word is not loaded as vectors
                 // at once.
                 let mut all = [const { Words::EMPTY }; TILES];
-                for ((upper, lower), words) in pairs.zip(&mut all) {
+                for ((upper, lower), words) in zip(pairs, &mut all) {
                     words.fill([upper, lower], self.rate);
                 }
-                for (words, lines) in all.iter().zip(block.chunks_exact_mut(TILE * BLOCK)) {
+                for (words, lines) in zip(all.iter(), block.chunks_exact_mut(TILE * BLOCK)) {
                     sum_tiles((codebook, by), (words, self.rate), k * TILE, lines);
                 }
             }
@@ -142,7 +142,7 @@ fn sum_tiles(
         let mut four = [[0; LANES]; 4];
         for (i, four) in four.iter_mut().enumerate() {
             let states = words.states(first + 2 * i, rate);
-            for (value, state) in four.iter_mut().zip(states) {
+            for (value, state) in zip(&mut four[..], states) {
                 *value = codebook.integer(state);
             }
         }
@@ -151,18 +151,18 @@ fn sum_tiles(
             values[i / 2][input + i % 2 * TILE / 2] = *four;
         }
     }
-    for (inputs, lines) in values.iter_mut().zip(lines.chunks_exact_mut(RUNS * BLOCK)) {
+    for (inputs, lines) in zip(&mut values[..], lines.chunks_exact_mut(RUNS * BLOCK)) {
         for inputs in inputs.as_chunks_mut::<8>().0 {
             hadamard(inputs);
         }
         let [mut upper, mut lower] = outputs(by, inputs);
         hadamard(&mut upper);
         hadamard(&mut lower);
-        let outputs = upper.iter_mut().zip(&mut lower);
-        for ((upper, lower), line) in outputs.zip(lines.chunks_exact_mut(BLOCK)) {
+        let outputs = zip(&mut upper[..], &mut lower);
+        for ((upper, lower), line) in zip(outputs, lines.chunks_exact_mut(BLOCK)) {
             butterfly(upper, lower);
-            line[at..at + TILE].copy_from_slice(upper);
-            line[at + TILE..at + 2 * TILE].copy_from_slice(lower);
+            copy(upper, &mut line[at..at + TILE]);
+            copy(lower, &mut line[at + TILE..at + 2 * TILE]);
         }
     }
 }
@@ -174,10 +174,10 @@ fn outputs(by: impl Transpose, inputs: &[[i32; LANES]; TILE]) -> [[[i32; TILE]; 
     for (half, inputs) in inputs.as_chunks::<RUNS>().0.iter().enumerate() {
         for (tile, outputs) in outputs.iter_mut().enumerate() {
             let mut square = [[0; RUNS]; RUNS];
-            for (row, lanes) in square.iter_mut().zip(inputs) {
+            for (row, lanes) in zip(&mut square[..], inputs) {
                 *row = lanes.as_chunks().0[tile];
             }
-            for (output, column) in outputs.iter_mut().zip(by.columns(square)) {
+            for (output, column) in zip(&mut outputs[..], by.columns(square)) {
                 output.as_chunks_mut().0[half] = column;
             }
         }
@@ -188,7 +188,7 @@ fn outputs(by: impl Transpose, inputs: &[[i32; LANES]; TILE]) -> [[[i32; TILE]; 
 /// One step of a product with H: sums and differences.
 #[inline(always)]
 fn butterfly(a: &mut [i32], b: &mut [i32]) {
-    for (a, b) in a.iter_mut().zip(b) {
+    for (a, b) in zip(&mut a[..], b) {
         (*a, *b) = (*a + *b, *a - *b);
     }
 }
@@ -217,12 +217,12 @@ fn join_tiles(block: &mut [i32]) {
             let mut rows = [[0; PIECE]; TILES];
             for (i, row) in rows.iter_mut().enumerate() {
                 let from = (first + i * TILE) * BLOCK + at;
-                row.copy_from_slice(&block[from..from + PIECE]);
+                copy(&block[from..from + PIECE], row);
             }
             hadamard(&mut rows);
             for (i, row) in rows.iter().enumerate() {
                 let to = (first + i * TILE) * BLOCK + at;
-                block[to..to + PIECE].copy_from_slice(row);
+                copy(row, &mut block[to..to + PIECE]);
             }
         }
     }
@@ -271,7 +271,7 @@ impl Kernel for TrellisRows<'_> {
                         factors[quarter] = inputs[quarter].as_chunks().0[part];
                     }
                     let products = products::<E>(&sums, &factors, self.outputs[r]);
-                    for (values, products) in values.iter_mut().zip(products) {
+                    for (values, products) in zip(&mut values[..], products) {
                         values.as_chunks_mut().0[part] = products;
                     }
                 }
@@ -300,7 +300,7 @@ fn products<E: Element>(
         let mut products = [[0.0; DECIDED]; 4];
         let mut unsure = 0;
         for lane in 0..DECIDED {
-            let [a, b, c, d] = [0, 1, 2, 3].map(|quarter| sums[quarter][lane]);
+            let [a, b, c, d] = from_fn(|quarter| sums[quarter][lane]);
             let sums = [a + b + (c + d), a - b + (c - d), a + b - (c + d), a - b - (c - d)];
             for quarter in 0..4 {
                 // Three roundings, and one of what is wanted.
@@ -321,7 +321,7 @@ fn products<E: Element>(
 fn exact_products(sums: &Quarters<i32>, inputs: &Quarters<f32>, output: f32) -> Quarters<f32> {
     let mut products = [[0.0; DECIDED]; 4];
     for lane in 0..DECIDED {
-        let [a, b, c, d] = [0, 1, 2, 3].map(|quarter| f64::from(sums[quarter][lane]));
+        let [a, b, c, d] = from_fn(|quarter| f64::from(sums[quarter][lane]));
         let sums = [a + b + (c + d), a - b + (c - d), a + b - (c + d), a - b - (c - d)];
         for quarter in 0..4 {
             // A sum has 31 bits, or 33 at most, and either factor 11: the product of all three is

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::element::Element;
 use crate::kernels::remember::fp8::half_of_exponent;
 use crate::kernels::remember::nvfp4::doubled_magnitude;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, Side, zip};
 
 /// Rows whose values of a column share an exponent.
 pub(crate) const BLOCK: usize = 32;
@@ -59,7 +59,7 @@ impl Kernel for Fp4Pairs<'_> {
             let n = (BLOCK - row % BLOCK).min(rest.len() / cols);
             let (block, next) = rest.split_at_mut(n * cols);
             let exponents = &self.exponents[row / BLOCK * self.pitch..][..cols];
-            for (left, exponents) in (0..).step_by(STRIP).zip(exponents.chunks(STRIP)) {
+            for (left, exponents) in zip((0..).step_by(STRIP), exponents.chunks(STRIP)) {
                 let strip = Strip { left, exponents, row };
                 match halves::<E>(exponents) {
                     Some(halves) => self.shifted(&strip, &halves, block),
@@ -83,7 +83,7 @@ struct Strip<'a> {
 impl Fp4Pairs<'_> {
     /// The codes of a row of a strip, in the lower halves of bytes.
     #[inline(always)]
-    fn codes(&self, strip: &Strip<'_>, row: usize) -> impl Iterator<Item = u8> {
+    fn codes(&self, strip: &Strip<'_>, row: usize) -> impl Side<Item = u8> {
         let codes = &self.codes[row / 2 * self.pitch + strip.left..][..strip.exponents.len()];
         let shift = row % 2 * 4;
         codes.iter().map(move |&pair| pair >> shift)
@@ -93,16 +93,16 @@ impl Fp4Pairs<'_> {
     #[inline(always)]
     fn scaled<E: Element>(&self, strip: &Strip<'_>, block: &mut [E]) {
         let mut scales = [0f32; STRIP];
-        for (scale, &exponent) in scales.iter_mut().zip(strip.exponents) {
+        for (scale, &exponent) in zip(&mut scales[..], strip.exponents) {
             *scale = half_of_exponent(exponent);
         }
-        for (row, out) in (strip.row..).zip(block.chunks_exact_mut(self.cols)) {
+        for (row, out) in zip(strip.row.., block.chunks_exact_mut(self.cols)) {
             let out = &mut out[strip.left..][..strip.exponents.len()];
             let mut values = [0; STRIP];
-            for (value, code) in values.iter_mut().zip(self.codes(strip, row)) {
+            for (value, code) in zip(&mut values[..], self.codes(strip, row)) {
                 *value = doubled(code);
             }
-            for ((out, &value), &scale) in out.iter_mut().zip(&values).zip(&scales) {
+            for ((out, &value), &scale) in zip(zip(&mut out[..], &values), &scales) {
                 *out = E::from_f32(widen(value) * scale);
             }
         }
@@ -114,10 +114,10 @@ impl Fp4Pairs<'_> {
     #[inline(always)]
     fn shifted<E: Element>(&self, strip: &Strip<'_>, halves: &[u16; STRIP], block: &mut [E]) {
         let last = E::MANTISSA - 1;
-        for (row, out) in (strip.row..).zip(block.chunks_exact_mut(self.cols)) {
+        for (row, out) in zip(strip.row.., block.chunks_exact_mut(self.cols)) {
             let out = &mut out[strip.left..][..strip.exponents.len()];
             let out = out.as_mut_bytes().as_chunks_mut::<2>().0;
-            for ((out, code), &half) in out.iter_mut().zip(self.codes(strip, row)).zip(halves) {
+            for ((out, code), &half) in zip(zip(&mut out[..], self.codes(strip, row)), halves) {
                 let (sign, code) = (u16::from(code & 8) << 12, u16::from(code & 7));
                 // From 1 on, the low bit is the mantissa and those above it the exponent. Code 1 is
                 // half of that, a power of two: no bit of the mantissa is left.
@@ -138,7 +138,7 @@ fn halves<E: Element>(exponents: &[u8]) -> Option<[u16; STRIP]> {
     let normal = 129 - bias..=125 + bias;
     let mut halves = [0; STRIP];
     let mut is_normal = true;
-    for (bits, &exponent) in halves.iter_mut().zip(exponents) {
+    for (bits, &exponent) in zip(&mut halves[..], exponents) {
         let exponent = u16::from(exponent);
         is_normal &= normal.contains(&exponent);
         *bits = half.wrapping_add(exponent.wrapping_sub(127) << E::MANTISSA);

@@ -25,7 +25,7 @@ use self::{fp4::*, ik::*, iq::*, k_quants::*, legacy::*, ternary::*}; // their b
 use crate::Dtype;
 use crate::dtype::ggml::ggml_block_types;
 use crate::element::{Element, Out, f32_from_f16};
-use crate::simd::{Kernel, Level, dispatch};
+use crate::simd::{Kernel, Level, dispatch, zip};
 
 /// A block type as a decoder sees it: `BYTES` bytes hold `VALUES` values. Mirrored by
 /// `lethe::ggml::EncodeBlock`.
@@ -74,8 +74,8 @@ fn decode_tiles<
     let (blocks, _) = bytes.as_chunks::<BYTES>();
     // Four blocks of 32 values, two of 64, one of 128 or 256.
     let n = (128 / VALUES).clamp(1, TILE);
-    for (blocks, out) in blocks.chunks(n).zip(out.chunks_mut(n * VALUES)) {
-        for (block, values) in blocks.iter().zip(&mut tile) {
+    for (blocks, out) in zip(blocks.chunks(n), out.chunks_mut(n * VALUES)) {
+        for (block, values) in zip(blocks.iter(), &mut tile) {
             if D::IS_APART {
                 decode_apart(decoder, block, values);
             } else {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::element::Element;
 use crate::kernels::remember::packed::{CHUNK, chunk, unpack, unpack_bytes, unpack_planes};
-use crate::simd::Kernel;
+use crate::simd::{Kernel, zip};
 
 /// Values that are computed before any is rounded: the loop that looks up groups is scalar, the one
 /// that rounds is vectorised.
@@ -54,20 +54,17 @@ impl IndexedRows<'_> {
         for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
             let bytes = &self.bytes[r * self.row_bytes..(r + 1) * self.row_bytes];
             let groups = r * self.groups..(r + 1) * self.groups;
-            let numbers = self.scales[groups.clone()].iter().zip(&self.zeros[groups]);
-            for (values, (&scale, &zero)) in table.chunks_exact_mut(1 << self.bits).zip(numbers) {
-                for (value, code) in values.iter_mut().zip(0i32..) {
+            let numbers = zip(self.scales[groups.clone()].iter(), &self.zeros[groups]);
+            for (values, (&scale, &zero)) in zip(table.chunks_exact_mut(1 << self.bits), numbers) {
+                for (value, code) in zip(&mut values[..], 0i32..) {
                     *value = E::from_f32((code as f32 - zero) * scale);
                 }
             }
-            for (at, out) in (0..)
-                .step_by(BUFFER_VALUES)
-                .zip(out.chunks_mut(BUFFER_VALUES))
-            {
+            for (at, out) in zip((0..).step_by(BUFFER_VALUES), out.chunks_mut(BUFFER_VALUES)) {
                 let codes = &mut codes[..out.len()];
                 unpack_bytes(self.bits, &bytes[at * self.bits / 8..], codes);
                 let index = &self.index[at..at + out.len()];
-                for ((out, &code), &group) in out.iter_mut().zip(&*codes).zip(index) {
+                for ((out, &code), &group) in zip(zip(&mut out[..], &*codes), index) {
                     // The mask spares the check of the bounds.
                     let place = (group as usize) << self.bits | usize::from(code);
                     *out = table[place & (TABLE - 1)];
@@ -94,13 +91,10 @@ impl Kernel for IndexedRows<'_> {
             let bytes = &self.bytes[r * self.row_bytes..(r + 1) * self.row_bytes];
             let groups = r * self.groups..(r + 1) * self.groups;
             let (scales, zeros) = (&self.scales[groups.clone()], &self.zeros[groups]);
-            for (at, out) in (0..)
-                .step_by(BUFFER_VALUES)
-                .zip(out.chunks_mut(BUFFER_VALUES))
-            {
+            for (at, out) in zip((0..).step_by(BUFFER_VALUES), out.chunks_mut(BUFFER_VALUES)) {
                 unpack_bytes(self.bits, &bytes[at * self.bits / 8..], &mut codes[..out.len()]);
                 let index = &self.index[at..at + out.len()];
-                for ((value, &code), &group) in values.iter_mut().zip(&codes).zip(index) {
+                for ((value, &code), &group) in zip(zip(&mut values[..], &codes), index) {
                     let group = group as usize;
                     *value = (f32::from(code) - zeros[group]) * scales[group];
                 }
@@ -133,7 +127,7 @@ impl Kernel for GptqInputRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let (cols, mask) = (self.cols, (1u32 << self.bits) - 1);
-        for (row, out) in self.rows.clone().zip(out.chunks_exact_mut(cols.max(1))) {
+        for (row, out) in zip(self.rows.clone(), out.chunks_exact_mut(cols.max(1))) {
             let group = match self.index.get(row) {
                 Some(&group) => group as usize,
                 None => row / self.group_size,
@@ -143,8 +137,8 @@ impl Kernel for GptqInputRows<'_> {
                 .as_chunks::<4>()
                 .0;
             let group = group * cols..(group + 1) * cols;
-            let numbers = self.scales[group.clone()].iter().zip(&self.zeros[group]);
-            for ((out, &word), (&scale, &zero)) in out.iter_mut().zip(words).zip(numbers) {
+            let numbers = zip(self.scales[group.clone()].iter(), &self.zeros[group]);
+            for ((out, &word), (&scale, &zero)) in zip(zip(&mut out[..], words), numbers) {
                 // At most eight bits: as a signed integer it converts in one instruction.
                 let code = (u32::from_le_bytes(word) >> shift & mask) as i32;
                 *out = E::from_f32((code as f32 - zero) * scale);

@@ -35,7 +35,9 @@ use crate::kernels::remember::packed::unpack_bytes;
 use crate::kernels::remember::scale_grid::ScaleGrid;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{CODES_PER_LOOK_UP, InMemory, Kernel, Level, LookUp, Routine, dispatch, perform};
+use crate::simd::{
+    CODES_PER_LOOK_UP, InMemory, Kernel, Level, LookUp, Routine, dispatch, perform, zip,
+};
 
 /// Rows of codes with the scales and offsets of their groups.
 pub(crate) struct GroupedRows<'a, V> {
@@ -77,11 +79,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         let per_row = self.scale_cols.len();
         let entries = self.are_looked_up(level, &out).then(|| self.entries());
         let (mut codes, mut values) = ([0; TILE], [0.0; TILE]);
-        for (r, bytes) in self
-            .rows
-            .clone()
-            .zip(self.bytes.chunks(self.row_bytes.max(1)))
-        {
+        for (r, bytes) in zip(self.rows.clone(), self.bytes.chunks(self.row_bytes.max(1))) {
             let first = (self.grid.row(r) - self.scale_rows.start) * per_row;
             let scales = &self.scales[first..first + per_row];
             // Formulas of one operation ignore the offset: any slice of this length will do.
@@ -175,7 +173,7 @@ struct Widened<'a, V: CodeValue> {
 impl<V: CodeValue> Routine for Widened<'_, V> {
     #[inline(always)]
     fn run(&mut self) {
-        for (value, &code) in self.values.iter_mut().zip(self.codes) {
+        for (value, &code) in zip(&mut self.values[..], self.codes) {
             *value = self.format.value(code);
         }
     }
@@ -271,15 +269,15 @@ impl GroupedTile<'_> {
     #[inline(always)]
     fn apply_each<E: Element, A: Arithmetic>(&self, values: &[f32], out: &mut [E]) {
         let first = self.start - self.first_scale;
-        let numbers = self.scales[first..].iter().zip(&self.offsets[first..]);
-        let values = values.iter().zip(numbers);
+        let numbers = zip(self.scales[first..].iter(), &self.offsets[first..]);
+        let values = zip(values.iter(), numbers);
         if self.columns.is_empty() {
-            for (out, (&value, (&scale, &offset))) in out.iter_mut().zip(values) {
+            for (out, (&value, (&scale, &offset))) in zip(&mut out[..], values) {
                 *out = E::from_f32(A::apply::<E>(value, scale, offset));
             }
         } else {
             for ((out, (&value, (&scale, &offset))), &factor) in
-                out.iter_mut().zip(values).zip(self.columns)
+                zip(zip(&mut out[..], values), self.columns)
             {
                 let value = A::apply::<E>(value, scale, offset);
                 *out = E::from_f32(column_value::<E, A>(value) * factor);
@@ -299,7 +297,7 @@ impl GroupedTile<'_> {
         // The first group may begin before the tile, and the last end behind it.
         let mut left = self.group - self.start % self.group;
         let mut at = 0;
-        for (&scale, &offset) in self.scales[first..].iter().zip(&self.offsets[first..]) {
+        for (&scale, &offset) in zip(self.scales[first..].iter(), &self.offsets[first..]) {
             let n = left.min(out.len());
             let (target, tail) = out.split_at_mut(n);
             apply(at..at + n, (scale, offset), target);
@@ -326,7 +324,7 @@ fn apply_group<E: Element, A: Arithmetic>(
     (scale, offset): (f32, f32),
     out: &mut [E],
 ) {
-    for (out, &value) in out.iter_mut().zip(values) {
+    for (out, &value) in zip(&mut out[..], values) {
         *out = E::from_f32(A::apply::<E>(value, scale, offset));
     }
 }
@@ -339,7 +337,7 @@ fn apply_group_factors<E: Element, A: Arithmetic>(
     factors: &[f32],
     out: &mut [E],
 ) {
-    for ((out, &value), &factor) in out.iter_mut().zip(values).zip(factors) {
+    for ((out, &value), &factor) in zip(zip(&mut out[..], values), factors) {
         let value = A::apply::<E>(value, scale, offset);
         *out = E::from_f32(column_value::<E, A>(value) * factor);
     }

@@ -17,7 +17,7 @@ use super::rounding_margin::is_decided;
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{self, BUTTERFLY_VALUES, Butterflies, InMemory, Kernel};
+use crate::simd::{self, BUTTERFLY_VALUES, Butterflies, InMemory, Kernel, copy, zip};
 
 /// Least columns of a group that are rotated.
 pub(crate) const LEAST_GROUP: usize = 4;
@@ -94,14 +94,14 @@ impl HadamardGroups<'_> {
         let is_narrow = E::MANTISSA < f32::MANTISSA;
         let strip = self.group.max(STRIP);
         let (mut rounded, mut sums) = (vec![0.0; strip], vec![0.0; strip]);
-        for (values, out) in self.values.chunks(strip).zip(out.chunks_mut(strip)) {
+        for (values, out) in zip(self.values.chunks(strip), out.chunks_mut(strip)) {
             let rounded = &mut rounded[..values.len()];
-            for (rounded, &value) in rounded.iter_mut().zip(values) {
+            for (rounded, &value) in zip(&mut rounded[..], values) {
                 *rounded = E::rounded(value);
             }
             if is_narrow && has_exact_sums(rounded, self.group) {
                 self.rotate(by, rounded);
-                for (out, &sum) in out.iter_mut().zip(&*rounded) {
+                for (out, &sum) in zip(&mut out[..], &*rounded) {
                     // F64 has the product, so that it is rounded once in either type. A sum of
                     // zeros is +0.
                     *out = E::from_f32(sum * unit + 0.0);
@@ -109,11 +109,11 @@ impl HadamardGroups<'_> {
                 continue;
             }
             let sums = &mut sums[..values.len()];
-            for (sum, &value) in sums.iter_mut().zip(&*rounded) {
+            for (sum, &value) in zip(&mut sums[..], &*rounded) {
                 *sum = f64::from(value);
             }
             self.rotate(by, sums);
-            for (out, &sum) in out.iter_mut().zip(&*sums) {
+            for (out, &sum) in zip(&mut out[..], &*sums) {
                 *out = E::from_f32((sum * f64::from(unit)) as f32 + 0.0);
             }
         }
@@ -134,17 +134,17 @@ impl HadamardGroups<'_> {
     fn run_stored<E: Element>(&self, stored: &StoredHadamard, by: impl Butterflies, out: &mut [E]) {
         let (strip, factor) = (self.group.max(STRIP), stored.factor());
         let (mut placed, mut sums) = (vec![0.0; strip], vec![0.0; strip]);
-        for (values, out) in self.values.chunks(strip).zip(out.chunks_mut(strip)) {
+        for (values, out) in zip(self.values.chunks(strip), out.chunks_mut(strip)) {
             let placed = &mut placed[..values.len()];
             if let HadamardColumns::Permuted(places) = &stored.columns {
                 let groups = placed.chunks_exact_mut(self.group.max(1));
-                for (placed, values) in groups.zip(values.chunks_exact(self.group.max(1))) {
-                    for (&place, &value) in places.iter().zip(values) {
+                for (placed, values) in zip(groups, values.chunks_exact(self.group.max(1))) {
+                    for (&place, &value) in zip(places.iter(), values) {
                         placed[usize::from(place)] = value;
                     }
                 }
             } else {
-                placed.copy_from_slice(values);
+                copy(values, placed);
             }
             let is_rotated = stored.columns != HadamardColumns::Identity;
             let is_exact = has_exact_sums(placed, self.group);
@@ -153,7 +153,7 @@ impl HadamardGroups<'_> {
             }
             // A product is rounded once in either type. A sum of zeros is +0.
             if let (true, Some(factor)) = (is_exact || !is_rotated, factor) {
-                for (out, &sum) in out.iter_mut().zip(&*placed) {
+                for (out, &sum) in zip(&mut out[..], &*placed) {
                     *out = E::from_f32(sum * factor + 0.0);
                 }
                 continue;
@@ -163,7 +163,7 @@ impl HadamardGroups<'_> {
                 continue;
             }
             let sums = &mut sums[..values.len()];
-            for (sum, &value) in sums.iter_mut().zip(&*placed) {
+            for (sum, &value) in zip(&mut sums[..], &*placed) {
                 *sum = f64::from(value);
             }
             butterflies(by, sums, self.group);
@@ -198,9 +198,9 @@ impl StoredHadamard {
         }
         let (blocks, rest) = sums.as_chunks::<DECIDED>();
         let (outs, last) = out.as_chunks_mut::<DECIDED>();
-        for (sums, out) in blocks.iter().zip(outs) {
+        for (sums, out) in zip(blocks.iter(), outs) {
             let mut unsure = 0;
-            for (out, &sum) in out.iter_mut().zip(sums) {
+            for (out, &sum) in zip(&mut out[..], sums) {
                 let product = sum.single() * factor + 0.0;
                 unsure |= u32::from(!is_decided::<E>(product));
                 *out = E::from_f32(product);
@@ -217,11 +217,11 @@ impl StoredHadamard {
         // The product is exact, so that a quotient that F32 has is not missed.
         if self.has_exact_reciprocal() {
             let reciprocal = 1.0 / self.divisor;
-            for (out, &sum) in out.iter_mut().zip(sums) {
+            for (out, &sum) in zip(&mut out[..], sums) {
                 *out = E::from_f32((sum.double() * self.entry * reciprocal) as f32 + 0.0);
             }
         } else {
-            for (out, &sum) in out.iter_mut().zip(sums) {
+            for (out, &sum) in zip(&mut out[..], sums) {
                 *out = E::from_f32((sum.double() * self.entry / self.divisor) as f32 + 0.0);
             }
         }
@@ -368,7 +368,7 @@ pub(crate) fn butterfly_rows<T: Summed, const N: usize>(rows: &mut [[T; N]], siz
         for block in rows.chunks_exact_mut(4 * stride) {
             let (low, high) = block.split_at_mut(2 * stride);
             let ((a, b), (c, d)) = (low.split_at_mut(stride), high.split_at_mut(stride));
-            for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
+            for (((a, b), c), d) in zip(zip(zip(&mut a[..], b), c), d) {
                 for i in 0..N {
                     let (e, f, g, h) = (a[i] + b[i], a[i] - b[i], c[i] + d[i], c[i] - d[i]);
                     (a[i], b[i], c[i], d[i]) = (e + g, f + h, e - g, f - h);
@@ -380,7 +380,7 @@ pub(crate) fn butterfly_rows<T: Summed, const N: usize>(rows: &mut [[T; N]], siz
     if stride < size {
         for block in rows.chunks_exact_mut(2 * stride) {
             let (low, high) = block.split_at_mut(stride);
-            for (a, b) in low.iter_mut().zip(high) {
+            for (a, b) in zip(&mut low[..], high) {
                 for i in 0..N {
                     (a[i], b[i]) = (a[i] + b[i], a[i] - b[i]);
                 }

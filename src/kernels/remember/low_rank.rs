@@ -10,7 +10,7 @@ pub(crate) mod panels;
 
 use super::matrix_product::{MatrixProduct, pack_rows};
 use crate::element::Element;
-use crate::simd::{Kernel, Level, Routine};
+use crate::simd::{Kernel, Level, Routine, copy, zip};
 
 /// Adds `scale` times `b` × `a` to `sums`. With a scale of 1 each product is exact in F64. `b` has
 /// `rank` numbers for each row of the sums, `a` has `rank` rows of `width`.
@@ -45,7 +45,7 @@ impl Routine for AddedSums<'_> {
         // The largest exponent, and not a loop that ends at the first: that would not be
         // vectorised.
         let mut largest = 0;
-        for (value, sum) in self.values.iter_mut().zip(&mut *self.sums) {
+        for (value, sum) in zip(&mut self.values[..], &mut *self.sums) {
             largest = largest.max((*sum as f32).to_bits() & INFINITE);
             *sum += f64::from(*value);
             *value = *sum as f32;
@@ -80,25 +80,20 @@ impl Kernel for Corrected<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.width.max(1);
-        let rows = self
-            .values
-            .chunks(width)
-            .zip(self.sums.chunks(width))
-            .zip(out.chunks_mut(width));
+        let rows =
+            zip(zip(self.values.chunks(width), self.sums.chunks(width)), out.chunks_mut(width));
         for ((values, sums), out) in rows {
             let mut tile = [0.0; TILE];
             for (i, out) in out.chunks_mut(TILE).enumerate() {
                 let tile = &mut tile[..out.len()];
-                tile.copy_from_slice(&values[i * TILE..][..out.len()]);
+                copy(&values[i * TILE..][..out.len()], tile);
                 let columns = self.columns.get(i * TILE..).unwrap_or_default();
                 if self.step == ColumnStep::DivideValue {
-                    tile.iter_mut().zip(columns).for_each(|(t, &c)| *t /= c);
+                    zip(&mut tile[..], columns).for_each(|(t, &c)| *t /= c);
                 }
-                tile.iter_mut()
-                    .zip(&sums[i * TILE..])
-                    .for_each(|(t, &sum)| *t += sum as f32);
+                zip(&mut tile[..], &sums[i * TILE..]).for_each(|(t, &sum)| *t += sum as f32);
                 if self.step == ColumnStep::ScaleSum {
-                    tile.iter_mut().zip(columns).for_each(|(t, &c)| *t *= c);
+                    zip(&mut tile[..], columns).for_each(|(t, &c)| *t *= c);
                 }
                 E::store(tile, out);
             }

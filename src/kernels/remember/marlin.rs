@@ -10,7 +10,7 @@ mod sparse;
 pub(crate) use self::sparse::SparsePlaces;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{InMemory, LANES, Level, Routine, Transpose, perform};
+use crate::simd::{InMemory, LANES, Level, Routine, Transpose, copy, perform, zip};
 
 /// Inputs, outputs and bytes of a tile.
 pub(crate) const TILE_INPUTS: usize = 16;
@@ -85,7 +85,7 @@ impl TileOrder {
 #[inline(always)]
 fn lower(a: Words, b: Words) -> Words {
     let mut halves = a;
-    for (half, b) in halves.iter_mut().zip(b) {
+    for (half, b) in zip(&mut halves[..], b) {
         *half = *half & 0xffff | b << 16;
     }
     halves
@@ -95,7 +95,7 @@ fn lower(a: Words, b: Words) -> Words {
 #[inline(always)]
 fn upper(a: Words, b: Words) -> Words {
     let mut halves = a;
-    for (half, b) in halves.iter_mut().zip(b) {
+    for (half, b) in zip(&mut halves[..], b) {
         *half = *half >> 16 | b & 0xffff_0000;
     }
     halves
@@ -174,10 +174,10 @@ impl MarlinTiles<'_> {
         const TWO: usize = 2 * LINE;
         let Self { tiles, pitch, .. } = *self;
         let outputs = self.rows.chunks_exact_mut(TILE_OUTPUTS * self.width.max(1));
-        for (at, rows) in (0..pitch).step_by(TILE_BYTES).zip(outputs) {
+        for (at, rows) in zip((0..pitch).step_by(TILE_BYTES), outputs) {
             for line in (0..TILE_BYTES / LINE).step_by(2) {
                 let pairs = tiles.chunks(2 * pitch.max(1));
-                for (left, pair) in (self.left..).step_by(2 * TILE_INPUTS).zip(pairs) {
+                for (left, pair) in zip((self.left..).step_by(2 * TILE_INPUTS), pairs) {
                     let lines = [0, pitch].map(|tile| {
                         let lines = pair.get(tile + at + line * LINE..).unwrap_or_default();
                         lines.first_chunk::<TWO>().unwrap_or(&[0; TWO])
@@ -205,10 +205,10 @@ fn unpack_lines(
     order: TileOrder,
     tiles: [&[u8; 2 * LINE]; 2],
 ) -> [[Words; LANES]; 2] {
-    let mut squares = [[Words::default(); LANES]; 2];
+    let mut squares = [[[0; LANES]; LANES]; 2];
     for (second, square) in squares.iter_mut().enumerate() {
-        for (lines, four) in tiles.iter().zip(square.as_chunks_mut::<SHARING>().0) {
-            let mut lanes = [Words::default(); SHARING];
+        for (lines, four) in zip(tiles.iter(), square.as_chunks_mut::<SHARING>().0) {
+            let mut lanes = [[0; LANES]; SHARING];
             for (lane, codes) in lanes.iter_mut().enumerate() {
                 *codes = order.codes(words_of(lines, lane), second == 1);
             }
@@ -222,7 +222,7 @@ fn unpack_lines(
 /// The words of a lane in two lines.
 #[inline(always)]
 fn words_of(lines: &[u8; 2 * LINE], lane: usize) -> Words {
-    let mut words = Words::default();
+    let mut words = [0; LANES];
     let bytes = lines.as_chunks::<4>().0;
     for (i, word) in words.iter_mut().enumerate() {
         *word = u32::from_le_bytes(bytes[i / WORDS * SHARING * WORDS + lane * WORDS + i % WORDS]);
@@ -234,11 +234,11 @@ fn words_of(lines: &[u8; 2 * LINE], lane: usize) -> Words {
 #[inline(always)]
 fn put(codes: &Words, row: &mut [u8], count: usize) {
     let mut bytes = [0; 2 * TILE_INPUTS];
-    for (bytes, code) in bytes.as_chunks_mut().0.iter_mut().zip(codes) {
+    for (bytes, code) in zip(bytes.as_chunks_mut().0, codes) {
         *bytes = code.to_le_bytes();
     }
     match row.first_chunk_mut() {
         Some(row) if count == bytes.len() => *row = bytes,
-        _ => row[..count].copy_from_slice(&bytes[..count]),
+        _ => copy(&bytes[..count], &mut row[..count]),
     }
 }

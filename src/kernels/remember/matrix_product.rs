@@ -9,7 +9,7 @@ use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{Level, Routine, perform};
+use crate::simd::{Level, Routine, perform, zip};
 
 /// Rows of sums that are computed at once.
 pub(super) const ROWS: usize = 4;
@@ -57,9 +57,9 @@ pub(crate) fn pack_rows<T: Copy + Into<f64>>(
         return;
     }
     out.resize(rows.len().div_ceil(ROWS * depth) * depth, [0.0; ROWS]);
-    for (packed, rows) in out.chunks_exact_mut(depth).zip(rows.chunks(ROWS * depth)) {
+    for (packed, rows) in zip(out.chunks_exact_mut(depth), rows.chunks(ROWS * depth)) {
         for (r, row) in rows.chunks_exact(depth).enumerate() {
-            for (packed, &x) in packed.iter_mut().zip(row) {
+            for (packed, &x) in zip(&mut packed[..], row) {
                 packed[r] = x.into() * scale;
             }
         }
@@ -73,7 +73,7 @@ pub(crate) fn pack_columns(rows: &[f64], count: usize, out: &mut Vec<[f64; ROWS]
     for first in (0..count).step_by(ROWS) {
         for row in rows.chunks_exact(count) {
             let mut four = [0.0; ROWS];
-            for (out, &number) in four.iter_mut().zip(&row[first..]) {
+            for (out, &number) in zip(&mut four[..], &row[first..]) {
                 *out = number;
             }
             out.push(four);
@@ -188,14 +188,14 @@ impl<T: Copy + Into<f64>> MatrixProduct<'_, T> {
     ) {
         let (depth, width) = (self.depth, self.width);
         let firsts = || cols.clone().step_by(COLS);
-        for (first, panel) in firsts().zip(packed.chunks_exact_mut(depth)) {
-            for (panel, row) in panel.iter_mut().zip(self.right.chunks_exact(width)) {
+        for (first, panel) in zip(firsts(), packed.chunks_exact_mut(depth)) {
+            for (panel, row) in zip(&mut panel[..], self.right.chunks_exact(width)) {
                 load::<_, COLS, IS_WHOLE>(&row[first..], panel);
             }
         }
         let quads = self.left.chunks_exact(depth);
-        for (left, lines) in quads.zip(self.sums.chunks_mut(ROWS * width)) {
-            for (first, panel) in firsts().zip(packed.chunks_exact(depth)) {
+        for (left, lines) in zip(quads, self.sums.chunks_mut(ROWS * width)) {
+            for (first, panel) in zip(firsts(), packed.chunks_exact(depth)) {
                 let mut sums = [[0.0; COLS]; ROWS];
                 for (r, sums) in sums.iter_mut().enumerate() {
                     if let Some(line) = lines.get(r * width + first..(r + 1) * width) {
@@ -221,11 +221,11 @@ fn load<T: Copy + Into<f64>, const COLS: usize, const IS_WHOLE: bool>(
     out: &mut [f64; COLS],
 ) {
     if !IS_WHOLE {
-        for (out, &x) in out.iter_mut().zip(line) {
+        for (out, &x) in zip(&mut out[..], line) {
             *out = x.into();
         }
     } else if let Some(line) = line.first_chunk::<COLS>() {
-        for (out, &x) in out.iter_mut().zip(line) {
+        for (out, &x) in zip(&mut out[..], line) {
             *out = x.into();
         }
     }
@@ -235,7 +235,7 @@ fn load<T: Copy + Into<f64>, const COLS: usize, const IS_WHOLE: bool>(
 #[inline(always)]
 fn store<const COLS: usize, const IS_WHOLE: bool>(sums: &[f64; COLS], line: &mut [f64]) {
     if !IS_WHOLE {
-        for (out, &sum) in line.iter_mut().zip(sums) {
+        for (out, &sum) in zip(&mut line[..], sums) {
             *out = sum;
         }
     } else if let Some(line) = line.first_chunk_mut() {
@@ -251,9 +251,9 @@ pub(super) fn add_tile<const COLS: usize>(
     panel: &[[f64; COLS]],
     mut sums: [[f64; COLS]; ROWS],
 ) -> [[f64; COLS]; ROWS] {
-    for (left, right) in left.iter().zip(panel) {
-        for (sums, &a) in sums.iter_mut().zip(left) {
-            for (sum, &b) in sums.iter_mut().zip(right) {
+    for (left, right) in zip(left.iter(), panel) {
+        for (sums, &a) in zip(&mut sums[..], left) {
+            for (sum, &b) in zip(&mut sums[..], right) {
                 *sum = unit.mul_add(a, b, *sum);
             }
         }
@@ -270,9 +270,9 @@ pub(super) fn panel_tile<const COLS: usize>(
     first: usize,
 ) -> [[f64; COLS]; ROWS] {
     let mut sums = [[0.0; COLS]; ROWS];
-    for (left, right) in left.iter().zip(panel) {
-        for (sums, &a) in sums.iter_mut().zip(left) {
-            for (sum, &b) in sums.iter_mut().zip(&right[first..][..COLS]) {
+    for (left, right) in zip(left.iter(), panel) {
+        for (sums, &a) in zip(&mut sums[..], left) {
+            for (sum, &b) in zip(&mut sums[..], &right[first..][..COLS]) {
                 *sum = unit.mul_add(a, b, *sum);
             }
         }

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::simd::{Level, Routine, perform};
+use crate::simd::{Level, Routine, perform, zip};
 
 struct FindInfinite<'a> {
     halves: &'a [f16],
@@ -31,7 +31,7 @@ pub(crate) fn has_infinite(halves: &[f16], level: Level) -> bool {
 /// none. With `saturates` these halves become the largest finite value of their sign.
 pub(crate) fn limit_overflow(values: &[f32], halves: &mut [f16], saturates: bool) -> f32 {
     let mut largest = 0.0f32;
-    for (x, half) in values.iter().zip(halves) {
+    for (x, half) in zip(values.iter(), halves) {
         if half.is_infinite() && x.is_finite() {
             largest = largest.max(x.abs());
             if saturates {

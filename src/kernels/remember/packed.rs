@@ -1,6 +1,8 @@
 //! Codes of one to eight bits as bit streams, least significant bit first, in words of 32 bits or
 //! in bytes; or in bit planes.
 
+use crate::simd::{copy, zip};
+
 /// Codes in a chunk. 32 codes of `BITS` bits fill `BITS` words exactly, whatever `BITS` is.
 pub(crate) const CHUNK: usize = 32;
 
@@ -10,9 +12,9 @@ pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     let mut codes = [0; CHUNK];
     if BITS == 8 {
         // The same as below, in a form that LLVM turns into one widening move.
-        for (codes, word) in codes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        for (codes, word) in zip(codes.as_chunks_mut::<4>().0, words) {
             let bytes = word.to_le_bytes();
-            for (code, byte) in codes.iter_mut().zip(bytes) {
+            for (code, byte) in zip(&mut codes[..], bytes) {
                 *code = u32::from(byte);
             }
         }
@@ -61,7 +63,7 @@ pub(crate) fn unpack_bytes(bits: usize, bytes: &[u8], out: &mut [u8]) {
         5 => unpack_eights::<5>(bytes, out),
         6 => unpack_eights::<6>(bytes, out),
         7 => unpack_eights::<7>(bytes, out),
-        _ => out.copy_from_slice(&bytes[..out.len()]),
+        _ => copy(&bytes[..out.len()], out),
     }
 }
 
@@ -70,7 +72,7 @@ pub(crate) fn unpack_bytes(bits: usize, bytes: &[u8], out: &mut [u8]) {
 fn unpack_eights<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
     let (eights, rest) = out.as_chunks_mut::<8>();
     let stored = bytes.as_chunks::<BITS>().0;
-    for (codes, &bytes) in eights.iter_mut().zip(stored) {
+    for (codes, &bytes) in zip(&mut eights[..], stored) {
         *codes = spread::<BITS>(bytes);
     }
     if !rest.is_empty() {
@@ -78,8 +80,8 @@ fn unpack_eights<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
         let bytes = &bytes[eights.len() * BITS..];
         let n = bytes.len().min(BITS);
         let mut last = [0; BITS];
-        last[..n].copy_from_slice(&bytes[..n]);
-        rest.copy_from_slice(&spread(last)[..rest.len()]);
+        copy(&bytes[..n], &mut last[..n]);
+        copy(&spread(last)[..rest.len()], rest);
     }
 }
 
@@ -89,7 +91,7 @@ fn unpack_eights<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
 #[inline(always)]
 fn spread<const BITS: usize>(bytes: [u8; BITS]) -> [u8; 8] {
     let mut wide = [0; 8];
-    wide[..BITS].copy_from_slice(&bytes);
+    copy(&bytes, &mut wide[..BITS]);
     let mut word = u64::from_le_bytes(wide);
     let ones = |bits: usize| (1u64 << bits) - 1;
     word = word & ones(4 * BITS) | (word >> (4 * BITS)) << 32;
@@ -105,7 +107,7 @@ fn spread<const BITS: usize>(bytes: [u8; BITS]) -> [u8; 8] {
 #[inline(always)]
 fn unpack_nibbles(bytes: &[u8], out: &mut [u8]) {
     let (pairs, last) = out.as_chunks_mut::<2>();
-    for (pair, &byte) in pairs.iter_mut().zip(bytes) {
+    for (pair, &byte) in zip(&mut pairs[..], bytes) {
         *pair = [byte & 15, byte >> 4];
     }
     if let [code] = last {
@@ -121,7 +123,7 @@ pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] 
         return *whole;
     }
     let mut partial = [0; BITS];
-    partial[..rest.len()].copy_from_slice(rest);
+    copy(rest, &mut partial[..rest.len()]);
     partial
 }
 

@@ -14,7 +14,7 @@ use crate::element::Element;
 use crate::kernels::remember::awq::PER_WORD;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{InMemory, Kernel, Transpose};
+use crate::simd::{InMemory, Kernel, Transpose, copy, zip};
 
 /// Most columns of a group. A place in a group is a byte.
 pub(crate) const MAX_GROUP: usize = 256;
@@ -86,7 +86,7 @@ impl ParoRows<'_> {
         let (rows, groups) = (out.len() / cols, cols / size);
         let mut lanes = Lanes([[[0.0; PER_WORD]; RUNS]; MAX_GROUP]);
         let mut values = [[0.0; MAX_GROUP]; ROWS];
-        let mut unpacked = [ColumnCodes::default(); MAX_GROUP];
+        let mut unpacked = [[[0; PER_WORD]; RUNS]; MAX_GROUP];
         let mut row = 0;
         while row < rows {
             let (run, place) = ((self.first + row) / PER_WORD, (self.first + row) % PER_WORD);
@@ -104,7 +104,7 @@ impl ParoRows<'_> {
                 let columns = group * size..(group + 1) * size;
                 for (run, words) in words.clone().take(runs).enumerate() {
                     let words = &words[columns.clone()];
-                    for (unpacked, &word) in unpacked.iter_mut().zip(words) {
+                    for (unpacked, &word) in zip(&mut unpacked[..], words) {
                         unpacked[run] = codes(word);
                     }
                 }
@@ -134,9 +134,9 @@ fn widen(
     // row of many columns at a time, and transpose what comes of it.
     let (scales, zeros) = ([*scales; COLUMNS], [*zeros; COLUMNS]);
     let (scales, zeros) = (scales.as_flattened(), zeros.as_flattened());
-    let lanes = lanes.0.as_chunks_mut::<COLUMNS>().0.iter_mut();
+    let lanes = lanes.0.as_chunks_mut::<COLUMNS>().0;
     let codes = codes.as_chunks::<COLUMNS>().0.iter();
-    for (lanes, codes) in lanes.zip(codes).take(size.div_ceil(COLUMNS)) {
+    for (lanes, codes) in zip(lanes, codes).take(size.div_ceil(COLUMNS)) {
         let lanes = lanes.as_flattened_mut().as_flattened_mut();
         let codes = codes.as_flattened().as_flattened();
         for i in 0..ROWS * COLUMNS {
@@ -163,7 +163,7 @@ fn spread(word: u32) -> u64 {
 #[inline(always)]
 fn rotate(pairs: &[u8], angles: &[f32], lanes: &mut Lanes) {
     let lanes = &mut lanes.0;
-    for (&[i, j], &[cos, sin]) in pairs.as_chunks().0.iter().zip(angles.as_chunks().0) {
+    for (&[i, j], &[cos, sin]) in zip(pairs.as_chunks().0.iter(), angles.as_chunks().0) {
         let (i, j) = (usize::from(i), usize::from(j));
         let (cos, sin) = (f64::from(cos), f64::from(sin));
         let (a, b) = (lanes[i], lanes[j]);
@@ -186,19 +186,19 @@ fn scale(
     values: &mut [[f32; MAX_GROUP]; ROWS],
 ) {
     let mut all = [0.0; MAX_GROUP];
-    all[..factors.len()].copy_from_slice(factors);
+    copy(factors, &mut all[..factors.len()]);
     let columns = lanes.0.as_chunks::<PER_WORD>().0.iter();
-    let columns = columns.zip(all.as_chunks::<PER_WORD>().0);
+    let columns = zip(columns, all.as_chunks::<PER_WORD>().0);
     for (at, (lanes, factors)) in columns.take(factors.len().div_ceil(PER_WORD)).enumerate() {
         for run in 0..RUNS {
             let mut square = [[0.0; PER_WORD]; PER_WORD];
-            for ((line, lanes), &factor) in square.iter_mut().zip(lanes).zip(factors) {
+            for ((line, lanes), &factor) in zip(zip(&mut square[..], lanes), factors) {
                 for lane in 0..PER_WORD {
                     line[lane] = (lanes[run][lane] * f64::from(factor)) as f32;
                 }
             }
             let square = unit.columns(square);
-            for (values, eight) in values[run * PER_WORD..].iter_mut().zip(square) {
+            for (values, eight) in zip(&mut values[run * PER_WORD..], square) {
                 values.as_chunks_mut().0[at] = eight;
             }
         }

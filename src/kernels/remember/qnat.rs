@@ -4,7 +4,7 @@
 //! (<https://github.com/tzervas/qlora-rs/blob/a203ca9c735856a9b091fe02328d74cd93d32c29/src/quantization.rs#L451>).
 
 use crate::element::Element;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, zip};
 
 /// The levels of NF4, as bits.
 #[rustfmt::skip]
@@ -37,18 +37,15 @@ impl Kernel for QnatRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.div_ceil(2).max(1);
-        let rows = self
-            .codes
-            .chunks_exact(width)
-            .zip(self.scales.iter().zip(self.zeros));
-        for ((codes, (&scale, &zero)), out) in rows.zip(out.chunks_exact_mut(self.cols.max(1))) {
+        let rows = zip(self.codes.chunks_exact(width), zip(self.scales.iter(), self.zeros));
+        for ((codes, (&scale, &zero)), out) in zip(rows, out.chunks_exact_mut(self.cols.max(1))) {
             // 16 values serve a whole block, so that levels are rounded once for each code and not
             // for each value.
             let mut table = [E::from_f32(0.0); 16];
             for (code, value) in table.iter_mut().enumerate() {
                 *value = E::from_f32((level(code) + zero) * scale);
             }
-            for (pair, &byte) in out.chunks_mut(2).zip(codes) {
+            for (pair, &byte) in zip(out.chunks_mut(2), codes) {
                 pair[0] = table[usize::from(byte & 15)];
                 if let Some(second) = pair.get_mut(1) {
                     *second = table[usize::from(byte >> 4)];

@@ -22,7 +22,7 @@ pub(crate) use self::codes::{ByteCodes, LevelCodes, NibbleCodes};
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, zip};
 
 /// Smallest group.
 pub(crate) const LEAST_GROUP: usize = 4;
@@ -147,18 +147,18 @@ impl<C: RotatedCodes> RotatedRows<'_, C> {
         let mut values = Vec::new();
         let of_row = &corrections.values[row * (self.width / corrections.width)..];
         let step = self.group.max(CHUNK);
-        for (at, out) in (0..).step_by(step).zip(out.chunks_mut(step)) {
+        for (at, out) in zip((0..).step_by(step), out.chunks_mut(step)) {
             values.clear();
             let mut integers = [0; CHUNK];
             for start in (0..out.len()).step_by(CHUNK) {
                 let integers = &mut integers[..CHUNK.min(out.len() - start)];
                 codes.fill(row, at + start, integers);
-                values.extend((at + start..).zip(&*integers).map(|(col, &n)| {
+                values.extend(zip(at + start.., &*integers).map(|(col, &n)| {
                     f64::from(n) * f64::from(scale) + f64::from(of_row[col / corrections.width])
                 }));
             }
             rotate(&mut values, self.group);
-            for (out, &sum) in out.iter_mut().zip(&values) {
+            for (out, &sum) in zip(&mut out[..], &values) {
                 *out = E::from_f32((sum * unit) as f32);
             }
         }
@@ -176,12 +176,12 @@ fn short_groups<E: Element>(
 ) {
     let scale = finite_or_nan(scale);
     // Groups divide a chunk, so that a chunk and what is left at the end of a row are whole groups.
-    for (at, out) in (0..).step_by(CHUNK).zip(out.chunks_mut(CHUNK)) {
+    for (at, out) in zip((0..).step_by(CHUNK), out.chunks_mut(CHUNK)) {
         let mut sums = [0i16; CHUNK];
         let sums = &mut sums[..out.len()];
         codes.fill(row, at, sums);
         rotate(sums, group);
-        for (out, &sum) in out.iter_mut().zip(&*sums) {
+        for (out, &sum) in zip(&mut out[..], &*sums) {
             *out = E::from_f32(scaled(f32::from(sum), unit, scale));
         }
     }
@@ -198,7 +198,7 @@ fn long_groups<E: Element>(
     out: &mut [E],
 ) {
     let scale = finite_or_nan(scale);
-    for (at, out) in (0..).step_by(group).zip(out.chunks_exact_mut(group)) {
+    for (at, out) in zip((0..).step_by(group), out.chunks_exact_mut(group)) {
         sums.clear();
         let mut integers = [0; CHUNK];
         for start in (0..group).step_by(CHUNK) {
@@ -206,7 +206,7 @@ fn long_groups<E: Element>(
             sums.extend(integers.iter().map(|&n| i32::from(n)));
         }
         rotate(sums, group);
-        for (out, &sum) in out.iter_mut().zip(&*sums) {
+        for (out, &sum) in zip(&mut out[..], &*sums) {
             *out = E::from_f32(scaled(sum as f32, unit, scale));
         }
     }
@@ -258,7 +258,7 @@ pub(crate) fn rotate<T: Copy + Add<Output = T> + Sub<Output = T>>(values: &mut [
             // Whole vectors, whose length the compiler knows.
             let (a, b) = (a.as_chunks_mut::<LANES>().0, b.as_chunks_mut::<LANES>().0);
             let (c, d) = (c.as_chunks_mut::<LANES>().0, d.as_chunks_mut::<LANES>().0);
-            for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
+            for (((a, b), c), d) in zip(zip(zip(&mut a[..], b), c), d) {
                 for i in 0..LANES {
                     [a[i], b[i], c[i], d[i]] = four([a[i], b[i], c[i], d[i]]);
                 }

@@ -10,7 +10,7 @@ use super::hadamard::{butterflies, butterfly_rows};
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{Butterflies, InMemory, Kernel, Routine};
+use crate::simd::{Butterflies, InMemory, Kernel, Routine, zip};
 
 /// Most pairs of a table: those of a code of a byte.
 pub(crate) const MAX_PAIRS: usize = 256;
@@ -45,8 +45,8 @@ impl IntegerPairs {
         }
         let unit = 2f64.powi(exponent - SUM_BITS as i32);
         let mut out = Box::new([[0; 2]; MAX_PAIRS]);
-        for (out, pair) in out.iter_mut().zip(pairs) {
-            for (out, &value) in out.iter_mut().zip(pair) {
+        for (out, pair) in zip(&mut out[..], pairs) {
+            for (out, &value) in zip(&mut out[..], pair) {
                 let multiple = f64::from(value) / unit;
                 if multiple.fract() != 0.0 {
                     return None;
@@ -99,8 +99,8 @@ impl RotatedPairs<'_> {
         let rotations = self.codes.chunks_exact(self.rotation / 2);
         let scales = self.scales.chunks_exact(groups);
         let blocks = out.chunks_exact_mut(self.rotation);
-        for ((codes, scales), out) in rotations.zip(scales).zip(blocks) {
-            for (pair, &code) in sums.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
+        for ((codes, scales), out) in zip(zip(rotations, scales), blocks) {
+            for (pair, &code) in zip(sums.as_chunks_mut::<2>().0, codes) {
                 *pair = self.table.pairs[usize::from(code)];
             }
             butterflies(by, &mut sums, self.group);
@@ -117,9 +117,9 @@ impl RotatedPairs<'_> {
         let scales = scales.map(f64::from);
         let (low, high) = sums.split_at(self.group);
         let (first, second) = out.split_at_mut(self.group);
-        let sums = low.as_chunks().0.iter().zip(high.as_chunks().0);
-        let outs = first.as_chunks_mut().0.iter_mut();
-        for ((low, high), (first, second)) in sums.zip(outs.zip(second.as_chunks_mut().0)) {
+        let sums = zip(low.as_chunks().0.iter(), high.as_chunks().0);
+        let outs = first.as_chunks_mut().0;
+        for ((low, high), (first, second)) in zip(sums, zip(outs, second.as_chunks_mut().0)) {
             let low: &[i32; LANES] = low;
             let high: &[i32; LANES] = high;
             let mut values = [[0.0; LANES]; 2];
@@ -146,21 +146,21 @@ impl RotatedPairs<'_> {
         out: &mut [E],
     ) {
         for at in (0..self.group).step_by(LANES) {
-            let rows = panel.iter_mut().zip(sums.chunks_exact(self.group));
-            for ((panel, sums), &scale) in rows.zip(scales) {
+            let rows = zip(&mut panel[..], sums.chunks_exact(self.group));
+            for ((panel, sums), &scale) in zip(rows, scales) {
                 let Some(sums) = sums[at..].first_chunk::<LANES>() else {
                     continue;
                 };
-                for (panel, &sum) in panel.iter_mut().zip(sums) {
+                for (panel, &sum) in zip(&mut panel[..], sums) {
                     *panel = f64::from(sum) * f64::from(scale);
                 }
             }
             butterfly_rows(panel, scales.len());
-            for (panel, out) in panel.iter().zip(out.chunks_exact_mut(self.group)) {
+            for (panel, out) in zip(panel.iter(), out.chunks_exact_mut(self.group)) {
                 let Some(out) = out[at..].first_chunk_mut::<LANES>() else {
                     continue;
                 };
-                for (out, &sum) in out.iter_mut().zip(panel) {
+                for (out, &sum) in zip(&mut out[..], panel) {
                     *out = E::from_f32((sum * factor) as f32 + 0.0);
                 }
             }
@@ -202,14 +202,14 @@ impl Routine for LaneCodes<'_> {
         let mask = ((1u32 << self.bits) - 1) as u8;
         for (i, lane) in self.lanes.iter_mut().enumerate() {
             let shift = self.bits * i;
-            for (code, &word) in lane.iter_mut().zip(self.words) {
+            for (code, &word) in zip(&mut lane[..], self.words) {
                 *code = (u32::from_le_bytes(word) >> shift) as u8 & mask;
             }
         }
         if let Some((lane, place)) = &mut self.rest {
             // Lower bits are there already.
             let below = ((1u32 << *place) - 1) as u8;
-            for (code, &word) in lane.iter_mut().zip(self.words) {
+            for (code, &word) in zip(&mut lane[..], self.words) {
                 *code = *code & below | ((u32::from_le_bytes(word) >> 30) as u8) << *place;
             }
         }

@@ -7,6 +7,7 @@
 mod wide;
 
 use super::packed::unpack_bytes;
+use crate::simd::{copy, zip};
 
 /// Codes of up to eight bits in a unit.
 const UNIT: usize = 8;
@@ -40,8 +41,8 @@ pub(crate) fn unpack_units(bits: usize, bytes: &[u8], out: &mut [u8]) {
 }
 
 fn units<const BITS: usize>(bytes: &[u8], out: &mut [u8], unit: impl Fn([u8; BITS]) -> u64) {
-    let units = out.as_chunks_mut::<UNIT>().0.iter_mut();
-    for (out, &bytes) in units.zip(bytes.as_chunks().0) {
+    let units = out.as_chunks_mut::<UNIT>().0;
+    for (out, &bytes) in zip(units, bytes.as_chunks().0) {
         *out = unit(bytes).to_le_bytes();
     }
 }
@@ -49,7 +50,7 @@ fn units<const BITS: usize>(bytes: &[u8], out: &mut [u8], unit: impl Fn([u8; BIT
 /// The bytes as a word, the first lowest.
 fn word<const BITS: usize>(bytes: [u8; BITS]) -> u64 {
     let mut wide = [0; 8];
-    wide[..BITS].copy_from_slice(&bytes);
+    copy(&bytes, &mut wide[..BITS]);
     u64::from_le_bytes(wide)
 }
 
@@ -79,7 +80,7 @@ fn six(bytes: [u8; 6]) -> u64 {
     let word = word(bytes);
     // Three bytes in each half.
     let word = word & 0xff_ffff | (word & 0xffff_ff00_0000) << 8;
-    let [first, second, third] = [0xc0, 0xc000, 0xc0_0000].map(|bits| word & both(bits));
+    let [first, second, third] = [word & both(0xc0), word & both(0xc000), word & both(0xc0_0000)];
     word & both(0x3f_3f3f) | third << 2 | second << 12 | first << 22
 }
 

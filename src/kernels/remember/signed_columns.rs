@@ -1,7 +1,7 @@
 //! Rows whose columns are multiplied with signs, and put in another order. No product is rounded.
 
 use crate::element::Element;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, zip};
 
 /// Whole rows of `width` values.
 pub(crate) struct SignedRows<'a> {
@@ -20,20 +20,17 @@ impl Kernel for SignedRows<'_> {
         let (width, [keys, heads]) = (self.width.max(1), self.heads.map(|n| n.max(1)));
         let (of_key, size) = (heads / keys, (width / heads).max(1));
         let rows = self.values.chunks_exact(width);
-        for (values, out) in rows.zip(out.chunks_exact_mut(width)) {
+        for (values, out) in zip(rows, out.chunks_exact_mut(width)) {
             for (head, out) in out.chunks_exact_mut(size).enumerate() {
                 let first = (head % keys * of_key + head / keys) * size;
                 let values = values[first..first + size].iter();
                 // Adding 0 makes +0 of -0: a sum of zeros has no sign.
                 match self.signs {
-                    None => out
-                        .iter_mut()
-                        .zip(values)
+                    None => zip(&mut out[..], values)
                         .for_each(|(out, &value)| *out = E::from_f32(value)),
                     Some(signs) => {
-                        let signed = values.zip(&signs[first..first + size]);
-                        out.iter_mut()
-                            .zip(signed)
+                        let signed = zip(values, &signs[first..first + size]);
+                        zip(&mut out[..], signed)
                             .for_each(|(out, (v, s))| *out = E::from_f32(v * s + 0.0));
                     }
                 }

@@ -11,7 +11,7 @@ use half::f16;
 use crate::element::{Element, f32_from_f16};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{InMemory, Kernel, Ranks};
+use crate::simd::{InMemory, Kernel, Ranks, from_fn, zip};
 
 /// Rows and columns of a tile.
 pub(crate) const TILE: usize = 16;
@@ -61,14 +61,14 @@ impl SpqrRows<'_> {
         let (mut values, mut rounded) = (vec![0.0; width], vec![E::from_f32(0.0); width]);
         let mut numbers = Vec::new();
         let is_ordered = self.order.iter().copied().eq(0..cols as u32);
-        for (row, out) in (self.first..).zip(out.chunks_exact_mut(cols)) {
+        for (row, out) in zip(self.first.., out.chunks_exact_mut(cols)) {
             let tiles = self.words[row / TILE * width..][..width].as_chunks().0;
             if row == self.first || row.is_multiple_of(TILE) {
                 numbers.clear();
                 numbers.extend(tiles.iter().map(TileNumbers::new));
             }
-            let places = values.as_chunks_mut().0.iter_mut();
-            for ((tile, numbers), values) in tiles.iter().zip(&numbers).zip(places) {
+            let places = values.as_chunks_mut().0;
+            for ((tile, numbers), values) in zip(zip(tiles.iter(), &numbers), places) {
                 *values = numbers.row(look_up, tile, row % TILE);
             }
             let singles = self.starts[row] as usize..self.starts[row + 1] as usize;
@@ -88,7 +88,7 @@ impl SpqrRows<'_> {
             }
             // Rounded before they are scattered: vectors of values, and not one by one.
             E::store(&values, &mut rounded);
-            for (&value, &column) in rounded.iter().zip(self.order) {
+            for (&value, &column) in zip(rounded.iter(), self.order) {
                 out[column as usize] = value;
             }
         }
@@ -128,10 +128,10 @@ impl TileNumbers {
         }
         let number = |at: u32| f32_from_f16((bits >> at) as u16);
         let mut numbers = Self { scales: [0.0; TILE], zeros: [0.0; TILE] };
-        for (scale, &q) in numbers.scales.iter_mut().zip(&codes[0]) {
+        for (scale, &q) in zip(&mut numbers.scales[..], &codes[0]) {
             *scale = dequantized(q, number(0), number(32));
         }
-        for (zero, &q) in numbers.zeros.iter_mut().zip(&codes[1]) {
+        for (zero, &q) in zip(&mut numbers.zeros[..], &codes[1]) {
             *zero = dequantized(q, number(16), number(48));
         }
         numbers
@@ -144,14 +144,15 @@ impl TileNumbers {
         let (word, scale, zero) =
             (u64::from_le_bytes(tile[row]), self.scales[row], self.zeros[row]);
         let mut table = [0.0; TILE];
-        for (q, value) in (0..VALUES).zip(&mut table) {
+        for (q, value) in zip(0..VALUES, &mut table) {
             *value = dequantized(q, scale, zero);
         }
         table.copy_within(..VALUES as usize, VALUES as usize);
         // Eight codes lie in 32 bits, whose shifts are vectors.
-        let halves = [2, 2 + TILE as u32 / 2].map(|first| (word >> (BITS * first)) as u32);
+        let halves: [u32; 2] =
+            from_fn(|half| (word >> (BITS * (2 + half as u32 * TILE as u32 / 2))) as u32);
         let mut codes = [0; TILE];
-        for (i, code) in (0..).zip(&mut codes) {
+        for (i, code) in zip(0u32.., &mut codes) {
             *code = halves[i as usize / 8] >> (BITS * (i % 8)) & 7;
         }
         look_up.at_ranks(&table, codes)

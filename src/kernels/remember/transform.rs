@@ -13,7 +13,7 @@ use super::hadamard::{butterflies, butterfly_rows};
 use super::matrix_product::{MatrixProduct, pack_columns, pack_rows};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{Butterflies, InMemory, Level, Routine, perform};
+use crate::simd::{Butterflies, InMemory, Level, Routine, copy, perform, zip};
 
 /// What the vectors of a block are multiplied with: `x[j]` becomes the sum over i of `x[i] *
 /// m[i][j]`, times a factor.
@@ -72,7 +72,7 @@ impl TransformedRows<'_> {
                 continue;
             }
             self.exact.resize(values.len(), 0.0);
-            for (exact, &value) in self.exact.iter_mut().zip(&*values) {
+            for (exact, &value) in zip(&mut self.exact[..], &*values) {
                 *exact = f64::from(value);
             }
             if let Some(columns) = &self.columns {
@@ -81,7 +81,7 @@ impl TransformedRows<'_> {
             let (exact, is_single) = (&mut *self.exact, self.columns.is_none());
             self.rows
                 .multiply_rows((exact, width), is_single, level, &mut scratch);
-            for (value, exact) in values.iter_mut().zip(&*self.exact) {
+            for (value, exact) in zip(&mut values[..], &*self.exact) {
                 // A sum of zeros is +0.
                 *value = *exact as f32 + 0.0;
             }
@@ -113,7 +113,7 @@ impl BlockProduct<'_> {
                 sums,
             };
             product.add_at(level);
-            values.copy_from_slice(sums);
+            copy(sums, values);
         } else {
             perform(level, &mut Blocks { product: self, values });
         }
@@ -154,7 +154,7 @@ impl BlockProduct<'_> {
                 sums,
             };
             product.add_at(level);
-            for (value, sum) in values.iter_mut().zip(&*sums) {
+            for (value, sum) in zip(&mut values[..], &*sums) {
                 *value = sum * self.factor;
             }
             return;
@@ -167,17 +167,17 @@ impl BlockProduct<'_> {
     fn multiply_panels<T: Exact>(&self, values: &mut [T], width: usize) {
         let mut panel = vec![[0.0; LANES]; self.size];
         for first in (0..width).step_by(LANES) {
-            for (panel, line) in panel.iter_mut().zip(values.chunks_exact(width)) {
+            for (panel, line) in zip(&mut panel[..], values.chunks_exact(width)) {
                 match line[first..].first_chunk() {
                     Some(whole) => *panel = widened(*whole),
-                    None => copy(&line[first..], panel, T::widen),
+                    None => each_into(&line[first..], panel, T::widen),
                 }
             }
             self.multiply_panel(&mut panel);
-            for (panel, line) in panel.iter().zip(values.chunks_exact_mut(width)) {
+            for (panel, line) in zip(panel.iter(), values.chunks_exact_mut(width)) {
                 match line[first..].first_chunk_mut() {
                     Some(whole) => *whole = narrowed(panel, self.factor),
-                    None => copy(panel, &mut line[first..], |x| T::narrow(x * self.factor)),
+                    None => each_into(panel, &mut line[first..], |x| T::narrow(x * self.factor)),
                 }
             }
         }
@@ -270,7 +270,7 @@ impl Exact for f32 {
 #[inline(always)]
 fn widened<T: Exact>(line: [T; LANES]) -> [f64; LANES] {
     let mut out = [0.0; LANES];
-    for (out, x) in out.iter_mut().zip(line) {
+    for (out, x) in zip(&mut out[..], line) {
         *out = x.widen();
     }
     out
@@ -280,15 +280,15 @@ fn widened<T: Exact>(line: [T; LANES]) -> [f64; LANES] {
 #[inline(always)]
 fn narrowed<T: Exact>(line: &[f64; LANES], factor: f64) -> [T; LANES] {
     let mut out = [T::ZERO; LANES];
-    for (out, x) in out.iter_mut().zip(line) {
+    for (out, x) in zip(&mut out[..], line) {
         *out = T::narrow(x * factor);
     }
     out
 }
 
 #[inline(always)]
-fn copy<T: Copy, U>(from: &[T], to: &mut [U], change: impl Fn(T) -> U) {
-    for (to, &from) in to.iter_mut().zip(from) {
+fn each_into<T: Copy, U>(from: &[T], to: &mut [U], change: impl Fn(T) -> U) {
+    for (to, &from) in zip(&mut to[..], from) {
         *to = change(from);
     }
 }
@@ -297,7 +297,7 @@ fn copy<T: Copy, U>(from: &[T], to: &mut [U], change: impl Fn(T) -> U) {
 #[inline(always)]
 fn scale(values: &mut [f64], numbers: &[f64]) {
     for block in values.chunks_exact_mut(numbers.len().max(1)) {
-        for (x, number) in block.iter_mut().zip(numbers) {
+        for (x, number) in zip(&mut block[..], numbers) {
             *x *= number;
         }
     }
@@ -306,7 +306,7 @@ fn scale(values: &mut [f64], numbers: &[f64]) {
 /// Multiplies row i by number i.
 #[inline(always)]
 fn scale_rows(rows: &mut [[f64; LANES]], numbers: &[f64]) {
-    for (row, number) in rows.iter_mut().zip(numbers) {
+    for (row, number) in zip(&mut rows[..], numbers) {
         row.iter_mut().for_each(|x| *x *= number);
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{InMemory, LINE, Level, Routine, Transpose, perform};
+use crate::simd::{InMemory, LINE, Level, Routine, Transpose, copy, perform, zip};
 
 /// Lines that are transposed together: two cache lines of bytes, which CPUs fetch together, or one
 /// of codes.
@@ -72,21 +72,18 @@ impl Bytes<'_, '_> {
     fn transpose(&mut self, by: impl Transpose) {
         let Columns { bytes, len, filled } = &mut *self.columns;
         let mut block = [[0; LINES]; LINE];
-        for (left, columns) in (0..)
-            .step_by(LINE)
-            .zip(bytes.chunks_mut(LINE * (*len).max(1)))
-        {
+        for (left, columns) in zip((0..).step_by(LINE), bytes.chunks_mut(LINE * (*len).max(1))) {
             for i in 0..LINES / 8 {
                 let mut lines = [self.lines.at(i * 8, left); 8];
                 for (r, line) in lines.iter_mut().enumerate() {
                     *line = self.lines.at(i * 8 + r, left);
                 }
                 let numbers = by.transpose(lines);
-                for (column, number) in block.iter_mut().zip(numbers) {
+                for (column, number) in zip(&mut block[..], numbers) {
                     put(column, i, number);
                 }
             }
-            copy(&block, columns, *len, filled);
+            copy_columns(&block, columns, *len, filled);
         }
     }
 }
@@ -115,9 +112,7 @@ impl Codes<'_, '_> {
     fn transpose(&mut self, by: impl Transpose) {
         let Columns { bytes, len, filled } = &mut *self.columns;
         let mut block = [[0; LINES / 2]; 2 * LINE];
-        for (left, columns) in (0..)
-            .step_by(LINE)
-            .zip(bytes.chunks_mut(2 * LINE * (*len).max(1)))
+        for (left, columns) in zip((0..).step_by(LINE), bytes.chunks_mut(2 * LINE * (*len).max(1)))
         {
             for i in 0..LINES / 16 {
                 // Pairs of lines in turn: the bytes of the second pairs come between those of the
@@ -129,7 +124,7 @@ impl Codes<'_, '_> {
                 let (first, second) = (by.transpose(pairs[0]), by.transpose(pairs[1]));
                 let mut codes = [[0; LINE]; 2];
                 for (half, codes) in codes.iter_mut().enumerate() {
-                    for (codes, (first, second)) in codes.iter_mut().zip(first.iter().zip(&second))
+                    for (codes, (first, second)) in zip(&mut codes[..], zip(first.iter(), &second))
                     {
                         *codes = joined(first >> (half * 4)) | joined(second >> (half * 4)) << 8;
                     }
@@ -141,7 +136,7 @@ impl Codes<'_, '_> {
                     }
                 }
             }
-            copy(&block, columns, *len, filled);
+            copy_columns(&block, columns, *len, filled);
         }
     }
 }
@@ -171,13 +166,18 @@ fn put<const N: usize>(line: &mut [u8; N], i: usize, number: u64) {
 
 /// Copies the bytes of a block that are wanted into the columns, of which there may be fewer.
 #[inline(always)]
-fn copy<const N: usize>(block: &[[u8; N]], columns: &mut [u8], len: usize, filled: &Range<usize>) {
-    for (column, bytes) in columns.chunks_exact_mut(len.max(1)).zip(block) {
+fn copy_columns<const N: usize>(
+    block: &[[u8; N]],
+    columns: &mut [u8],
+    len: usize,
+    filled: &Range<usize>,
+) {
+    for (column, bytes) in zip(columns.chunks_exact_mut(len.max(1)), block) {
         let column = &mut column[filled.clone()];
         // The length of a whole block is a constant, which saves a call.
         match column.first_chunk_mut() {
             Some(whole) => *whole = *bytes,
-            None => column.copy_from_slice(&bytes[..column.len()]),
+            None => copy(&bytes[..column.len()], column),
         }
     }
 }

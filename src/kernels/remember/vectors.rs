@@ -12,7 +12,7 @@ use std::ops::Range;
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{InMemory, Kernel, LANES, Transpose};
+use crate::simd::{InMemory, Kernel, LANES, Transpose, zip};
 
 /// Most values of a vector.
 pub(crate) const MAX_VECTOR: usize = 64;
@@ -98,10 +98,7 @@ impl VectorBlocks<'_> {
             let all = &self.vectors[row * per_row..][..per_row];
             // Rows of these blocks that are wanted.
             let rows = first.max(row * height)..end.min((row + 1) * height);
-            for (at, vectors) in (0..)
-                .step_by(pitch)
-                .zip(all.chunks(blocks * self.terms.max(1)))
-            {
+            for (at, vectors) in zip((0..).step_by(pitch), all.chunks(blocks * self.terms.max(1))) {
                 if W == 1 {
                     self.columns::<H>(vectors, pitch, by, &mut buffer);
                 } else {
@@ -132,7 +129,7 @@ impl VectorBlocks<'_> {
                 let values = &self.table[vector as usize * len..][..len];
                 for (r, values) in values.chunks_exact(width).enumerate() {
                     let row = &mut buffer[r * pitch + i * width..][..width];
-                    let pairs = row.iter_mut().zip(values);
+                    let pairs = zip(&mut row[..], values);
                     // No copy of a slice, which is a call if its length is unknown.
                     if j == 0 {
                         for (sum, &value) in pairs {
@@ -178,7 +175,7 @@ impl VectorBlocks<'_> {
         for (i, vectors) in squares.iter().enumerate() {
             for top in (0..H).step_by(SQUARE) {
                 let mut square = [[0.0; SQUARE]; SQUARE];
-                for (sum, terms) in square.iter_mut().zip(vectors) {
+                for (sum, terms) in zip(&mut square[..], vectors) {
                     for (j, &vector) in terms.iter().enumerate() {
                         let values = &table[vector as usize];
                         let Some(values) = values[top..].first_chunk::<SQUARE>() else {
@@ -215,15 +212,15 @@ impl VectorBlocks<'_> {
                 }
             }
             VectorNorm::Columns { factors, offsets } => {
-                let numbers = factors[at..].iter().zip(&offsets[at..]);
-                for (value, (&factor, &offset)) in values.iter_mut().zip(numbers) {
+                let numbers = zip(factors[at..].iter(), &offsets[at..]);
+                for (value, (&factor, &offset)) in zip(&mut values[..], numbers) {
                     *value = *value * factor + offset;
                 }
             }
             VectorNorm::Groups { factors, size } => {
                 // A buffer begins with a group, as the rows of the tile do.
                 let factors = &factors[r * (self.cols / size) + at / size..];
-                for (values, &factor) in values.chunks_mut(size).zip(factors) {
+                for (values, &factor) in zip(values.chunks_mut(size), factors) {
                     for value in values {
                         *value *= factor;
                     }
@@ -236,7 +233,7 @@ impl VectorBlocks<'_> {
 #[inline(always)]
 fn added(a: &[f32; SQUARE], b: &[f32; SQUARE]) -> [f32; SQUARE] {
     let mut sums = *a;
-    for (sum, b) in sums.iter_mut().zip(b) {
+    for (sum, b) in zip(&mut sums[..], b) {
         *sum += b;
     }
     sums

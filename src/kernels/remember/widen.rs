@@ -2,7 +2,7 @@
 
 use crate::Dtype;
 use crate::element::{Element, Out, f32_from_bf16, f32_from_f16};
-use crate::simd::{Kernel, Level, dispatch};
+use crate::simd::{Kernel, Level, dispatch, zip};
 
 /// Little-endian F32, F16 or BF16, or F64, which is rounded to F32 first.
 pub(crate) struct Widen<'a> {
@@ -29,14 +29,12 @@ impl Kernel for Widen<'_> {
             .iter()
             .map(|&b| u16::from_le_bytes(b));
         match self.dtype {
-            Dtype::F16 => out
-                .iter_mut()
-                .zip(halves)
-                .for_each(|(o, h)| *o = E::from_f32(f32_from_f16(h))),
-            Dtype::BF16 => out
-                .iter_mut()
-                .zip(halves)
-                .for_each(|(o, h)| *o = E::from_f32(f32_from_bf16(h))),
+            Dtype::F16 => {
+                zip(&mut out[..], halves).for_each(|(o, h)| *o = E::from_f32(f32_from_f16(h)))
+            }
+            Dtype::BF16 => {
+                zip(&mut out[..], halves).for_each(|(o, h)| *o = E::from_f32(f32_from_bf16(h)))
+            }
             Dtype::F64 => {
                 let doubles = self
                     .bytes
@@ -44,9 +42,7 @@ impl Kernel for Widen<'_> {
                     .0
                     .iter()
                     .map(|&b| f64::from_le_bytes(b));
-                out.iter_mut()
-                    .zip(doubles)
-                    .for_each(|(o, x)| *o = E::from_f32(x as f32));
+                zip(&mut out[..], doubles).for_each(|(o, x)| *o = E::from_f32(x as f32));
             }
             _ => {
                 let words = self
@@ -55,9 +51,7 @@ impl Kernel for Widen<'_> {
                     .0
                     .iter()
                     .map(|&b| f32::from_le_bytes(b));
-                out.iter_mut()
-                    .zip(words)
-                    .for_each(|(o, w)| *o = E::from_f32(w));
+                zip(&mut out[..], words).for_each(|(o, w)| *o = E::from_f32(w));
             }
         }
     }

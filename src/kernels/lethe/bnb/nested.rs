@@ -4,6 +4,7 @@
 //! Algorithms: bitsandbytes 0.50.2 `csrc/cpu_ops.cpp`, `quantize_cpu_impl` and
 //! `build_quantize_lut`; `functional.py`, `create_dynamic_map`.
 
+use crate::simd::zip;
 use std::sync::OnceLock;
 
 use crate::kernels::lethe::codebook::absmax;
@@ -87,10 +88,7 @@ pub(crate) fn encode_nested(
     let mut centered = [0.0; NESTED_BLOCK];
     for scales in scales.chunks(NESTED_BLOCK) {
         let centered = &mut centered[..scales.len()];
-        centered
-            .iter_mut()
-            .zip(scales)
-            .for_each(|(x, scale)| *x = scale - offset);
+        zip(&mut centered[..], scales).for_each(|(x, scale)| *x = scale - offset);
         let max = absmax(centered);
         outer.push(max);
         // The reciprocal of 0 would be infinite, and make NaN of zeros.

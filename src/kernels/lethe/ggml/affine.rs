@@ -9,11 +9,11 @@
 
 use super::RowImportance;
 use super::search::{
-    Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque, per_lane,
-    select, transpose,
+    Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque, select,
+    transpose,
 };
-use crate::simd::Aligned;
 use crate::simd::Transpose;
+use crate::simd::{Aligned, from_fn, zip};
 
 /// Parameters of [`fit_affine`]: tried scales map the range of a group to
 /// `top + first + delta * step` codes.
@@ -82,7 +82,7 @@ fn error<const N: usize, const G: usize>(
     squared: bool,
 ) -> Lanes<G> {
     let mut sum = [0.0; G];
-    for ((x, w), l) in x.iter().zip(w).zip(codes) {
+    for ((x, w), l) in zip(zip(x.iter(), w), codes) {
         for g in 0..G {
             let diff = scale[g] * l[g] + min[g] - x[g];
             sum[g] += w[g] * if squared { diff * diff } else { diff.abs() };
@@ -99,7 +99,7 @@ fn products<const N: usize, const G: usize>(
     c: &[Lanes<G>; N],
 ) -> (Lanes<G>, Lanes<G>) {
     let (mut ab, mut ac) = ([0.0; G], [0.0; G]);
-    for ((a, b), c) in a.iter().zip(b).zip(c) {
+    for ((a, b), c) in zip(zip(a.iter(), b), c) {
         for g in 0..G {
             ab[g] += a[g] * b[g];
             ac[g] += a[g] * c[g];
@@ -120,8 +120,8 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
     let (x, w) = (Aligned(*x), Aligned(*w));
     let (x, w) = (opaque(&x.0), opaque(&w.0));
     let (mut min, mut max, mut sum_w) = (x[0], x[0], w[0]);
-    let mut sum_x: Lanes<G> = per_lane(|g| w[0][g] * x[0][g]);
-    for (x, w) in x.iter().zip(w).skip(1) {
+    let mut sum_x: Lanes<G> = from_fn(|g| w[0][g] * x[0][g]);
+    for (x, w) in zip(x.iter(), w).skip(1) {
         for g in 0..G {
             min[g] = if x[g] < min[g] { x[g] } else { min[g] };
             max[g] = if x[g] > max[g] { x[g] } else { max[g] };
@@ -129,18 +129,18 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
             sum_x[g] += w[g] * x[g];
         }
     }
-    min = per_lane(|g| if min[g] > 0.0 { 0.0 } else { min[g] });
+    min = from_fn(|g| if min[g] > 0.0 { 0.0 } else { min[g] });
     // In a flat group, of which all values are the same and not positive, scales are infinite or
     // NaN. ggml returns at once; here such lanes go along, and get their results at the end.
     let (low, flat): (Lanes<G>, Lanes<G>) =
-        (min, per_lane(|g| if max[g] == min[g] { 1.0 } else { 0.0 }));
+        (min, from_fn(|g| if max[g] == min[g] { 1.0 } else { 0.0 }));
 
     let (mut codes, mut terms) = (Aligned([[0.0; G]; N]), Aligned([[0.0; G]; N]));
     let (codes, terms) = (&mut codes.0, &mut terms.0);
-    let (mut inverse, mut base) = (per_lane(|g| search.top / (max[g] - min[g])), min);
-    let mut scale: Lanes<G> = per_lane(|g| 1.0 / inverse[g]);
+    let (mut inverse, mut base) = (from_fn(|g| search.top / (max[g] - min[g])), min);
+    let mut scale: Lanes<G> = from_fn(|g| 1.0 / inverse[g]);
     let mut best = [0.0; G];
-    for (x, w) in x.iter().zip(w) {
+    for (x, w) in zip(x.iter(), w) {
         for g in 0..G {
             let l = nearest_in(inverse[g] * (x[g] - min[g]), 0.0, search.top);
             let diff = scale[g] * l + min[g] - x[g];
@@ -155,9 +155,9 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
     let mut start = [u32::MAX; G];
     for step in 0..=search.steps {
         let span = search.first + search.delta * f32::from(step) + search.top;
-        let tried: Lanes<G> = per_lane(|g| span / (max[g] - min[g]));
+        let tried: Lanes<G> = from_fn(|g| span / (max[g] - min[g]));
         let mut sum_l = [0.0; G];
-        for (((x, w), codes), terms) in x.iter().zip(w).zip(&mut *codes).zip(&mut *terms) {
+        for (((x, w), codes), terms) in zip(zip(zip(x.iter(), w), &mut *codes), &mut *terms) {
             for g in 0..G {
                 let l = search.code(tried[g] * (x[g] - min[g]));
                 let wl = w[g] * l;
@@ -169,11 +169,11 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
         let (sum_l2, sum_xl) = products(terms, codes, x);
         // The linear regression of the values by their codes. `det` is not positive if all codes
         // are the same, and then the rest is not used.
-        let det: Lanes<G> = per_lane(|g| sum_w[g] * sum_l2[g] - sum_l[g] * sum_l[g]);
-        let least: Lanes<G> = per_lane(|g| (sum_l2[g] * sum_x[g] - sum_l[g] * sum_xl[g]) / det[g]);
-        let slope: Lanes<G> = per_lane(|g| (sum_w[g] * sum_xl[g] - sum_x[g] * sum_l[g]) / det[g]);
+        let det: Lanes<G> = from_fn(|g| sum_w[g] * sum_l2[g] - sum_l[g] * sum_l[g]);
+        let least: Lanes<G> = from_fn(|g| (sum_l2[g] * sum_x[g] - sum_l[g] * sum_xl[g]) / det[g]);
+        let slope: Lanes<G> = from_fn(|g| (sum_w[g] * sum_xl[g] - sum_x[g] * sum_l[g]) / det[g]);
         let positive = mask(|g| least[g] > 0.0);
-        let slope = select(positive, per_lane(|g| sum_xl[g] / sum_l2[g]), slope);
+        let slope = select(positive, from_fn(|g| sum_xl[g] / sum_l2[g]), slope);
         let least = select(positive, [0.0; G], least);
         let found = error(x, w, codes, (slope, least), search.squared);
         // A NaN in either comparison is not better, as in ggml, whose branch is not taken then.
@@ -207,7 +207,7 @@ pub(super) fn fit_unsigned<const G: usize>(
 ) -> [(f32, f32, [u8; 32]); G] {
     let x: [Lanes<G>; 32] = transpose(values, by);
     let mut w: [Lanes<G>; 32] = transpose(importance.weights.as_flattened(), by);
-    for (w, x) in w.iter_mut().zip(&x) {
+    for (w, x) in zip(&mut w[..], &x) {
         for g in 0..G {
             w[g] *= (importance.row_square + x[g] * x[g]).sqrt();
         }
@@ -222,13 +222,11 @@ pub(super) fn fit_unsigned<const G: usize>(
     };
     let fit = fit_affine(&x, &w, &search);
     let mut blocks = [(0.0, 0.0, [0; 32]); G];
-    for (g, ((scale, min, codes), values)) in blocks
-        .iter_mut()
-        .zip(values.as_chunks::<32>().0)
-        .enumerate()
+    for (g, ((scale, min, codes), values)) in
+        zip(&mut blocks[..], values.as_chunks::<32>().0).enumerate()
     {
         (*scale, *min) = (fit.scale[g], -fit.min[g]);
-        for (code, &x) in codes.iter_mut().zip(values) {
+        for (code, &x) in zip(&mut codes[..], values) {
             *code = fit.code(&search, g, x);
         }
     }
@@ -247,12 +245,12 @@ pub(super) fn fit_nonnegative<const N: usize, const L: usize>(
     let (x, w) = (opaque(x), opaque(w));
     let mut max = [0.0; L];
     for x in x {
-        max = per_lane(|l| larger(max[l], x[l]));
+        max = from_fn(|l| larger(max[l], x[l]));
     }
     let inverse = nonnegative_start(x, w, top, &max);
     let (mut lx, mut l2) = ([0.0; L], [0.0; L]);
     let mut codes = [[0; L]; N];
-    for ((x, w), codes) in x.iter().zip(w).zip(&mut codes) {
+    for ((x, w), codes) in zip(zip(x.iter(), w), &mut codes) {
         for l in 0..L {
             let code = nearest_int(inverse[l] * x[l]).min(top);
             codes[l] = code & 255;
@@ -264,7 +262,7 @@ pub(super) fn fit_nonnegative<const N: usize, const L: usize>(
     for _ in 0..5 {
         // As in `descent`, lanes go on until no code of any has changed.
         let mut changed = [0; L];
-        for ((x, w), codes) in x.iter().zip(w).zip(&mut codes) {
+        for ((x, w), codes) in zip(zip(x.iter(), w), &mut codes) {
             // The sums without this value: the scale that fits the others decides which code it
             // gets.
             let (mut rest_lx, mut rest_l2) = ([0.0; L], [0.0; L]);
@@ -306,7 +304,7 @@ pub(super) fn fit_nonnegative<const N: usize, const L: usize>(
             codes[l] &= !is_zero[l] as i32;
         }
     }
-    let scale = per_lane(|l| if l2[l] > 0.0 { lx[l] / l2[l] } else { 0.0 });
+    let scale = from_fn(|l| if l2[l] > 0.0 { lx[l] / l2[l] } else { 0.0 });
     (select(is_zero, [0.0; L], scale), codes)
 }
 
@@ -321,11 +319,11 @@ fn nonnegative_start<const N: usize, const L: usize>(
 ) -> Lanes<L> {
     // The middle try is ggml's first, so that of equal errors it wins. Its codes are not limited to
     // `top` there, but kept in bytes, in which they wrap.
-    let mut inverse = per_lane(|l| top as f32 / max[l]);
+    let mut inverse = from_fn(|l| top as f32 / max[l]);
     let mut best = nonnegative_error(x, w, &inverse, |code| code & 255);
     for step in [-4, -3, -2, -1, 1, 2, 3, 4] {
         let level = 0.1 * step as f32 + top as f32;
-        let tried = per_lane(|l| level / max[l]);
+        let tried = from_fn(|l| level / max[l]);
         let errors = nonnegative_error(x, w, &tried, |code| code.min(top));
         let better = mask(|l| errors[l] < best[l]);
         best = select(better, errors, best);
@@ -342,9 +340,9 @@ fn nonnegative_error<const N: usize, const L: usize>(
     tried: &Lanes<L>,
     limited: impl Fn(i32) -> i32,
 ) -> Lanes<L> {
-    let scales: Lanes<L> = per_lane(|l| 1.0 / tried[l]);
+    let scales: Lanes<L> = from_fn(|l| 1.0 / tried[l]);
     let mut errors = [0.0; L];
-    for (x, w) in x.iter().zip(w) {
+    for (x, w) in zip(x.iter(), w) {
         for l in 0..L {
             let code = limited(nearest_int(tried[l] * x[l]));
             let diff = x[l] - scales[l] * code as f32;

@@ -6,9 +6,9 @@
 use std::cell::Cell;
 
 use super::search::{
-    Lanes, Mask, TINY, mask, nearest_in, opaque, per_lane, select, signed_max_abs, transpose,
+    Lanes, Mask, TINY, mask, nearest_in, opaque, select, signed_max_abs, transpose,
 };
-use crate::simd::Transpose;
+use crate::simd::{Transpose, from_fn, zip};
 
 /// The code of step 0.
 #[inline(always)]
@@ -42,15 +42,15 @@ impl<const N: usize, const G: usize> Descent<N, G> {
     #[inline(always)]
     fn start(&mut self, x: &[Lanes<G>; N], peak: &Lanes<G>, half: f32) {
         // A group of zeros divides by 0; its lane is cleared at the end.
-        let inverse: Lanes<G> = per_lane(|g| -half / peak[g]);
+        let inverse: Lanes<G> = from_fn(|g| -half / peak[g]);
         let (mut lx, mut l2) = ([0.0; G], [0.0; G]);
         for i in 0..N {
             let x = x[i];
-            let w: Lanes<G> = per_lane(|g| x[g] * x[g]);
-            let wx: Lanes<G> = per_lane(|g| w[g] * x[g]);
-            let codes: Lanes<G> = per_lane(|g| first_code(inverse[g], x[g], half));
-            lx = per_lane(|g| lx[g] + wx[g] * codes[g]);
-            l2 = per_lane(|g| l2[g] + w[g] * codes[g] * codes[g]);
+            let w: Lanes<G> = from_fn(|g| x[g] * x[g]);
+            let wx: Lanes<G> = from_fn(|g| w[g] * x[g]);
+            let codes: Lanes<G> = from_fn(|g| first_code(inverse[g], x[g], half));
+            lx = from_fn(|g| lx[g] + wx[g] * codes[g]);
+            l2 = from_fn(|g| l2[g] + w[g] * codes[g] * codes[g]);
             (self.x[i], self.w[i], self.wx[i], self.codes[i]) = (x, w, wx, codes);
         }
         (self.lx, self.l2) = (lx, l2);
@@ -62,10 +62,10 @@ impl<const N: usize, const G: usize> Descent<N, G> {
         let (lx, l2, mut moves) = (self.lx, self.l2, [0; G]);
         for i in 0..N {
             let (x, w, wx, codes) = (&self.x[i], &self.w[i], &self.wx[i], &self.codes[i]);
-            let rest_lx: Lanes<G> = per_lane(|g| lx[g] - wx[g] * codes[g]);
-            let rest_l2: Lanes<G> = per_lane(|g| l2[g] - w[g] * codes[g] * codes[g]);
+            let rest_lx: Lanes<G> = from_fn(|g| lx[g] - wx[g] * codes[g]);
+            let rest_l2: Lanes<G> = from_fn(|g| l2[g] - w[g] * codes[g] * codes[g]);
             let new: Lanes<G> =
-                per_lane(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
+                from_fn(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
             let differs: Mask<G> = mask(|g| (rest_lx[g] > 0.0) & (new[g] != codes[g]));
             for g in 0..G {
                 moves[g] |= differs[g];
@@ -77,7 +77,7 @@ impl<const N: usize, const G: usize> Descent<N, G> {
     /// The scales that fit the codes, 0 where `peak` counts as zero.
     #[inline(always)]
     fn scales(&self, peak: &Lanes<G>) -> Lanes<G> {
-        per_lane(|g| {
+        from_fn(|g| {
             if peak[g].abs() >= TINY && self.l2[g] > 0.0 {
                 self.lx[g] / self.l2[g]
             } else {
@@ -92,12 +92,12 @@ impl<const N: usize, const G: usize> Descent<N, G> {
     fn replace_code(&mut self, i: usize, half: f32) -> Mask<G> {
         let (lx, l2, codes) = (self.lx, self.l2, self.codes[i]);
         let (x, w, wx) = (&self.x[i], &self.w[i], &self.wx[i]);
-        let rest_lx: Lanes<G> = per_lane(|g| lx[g] - wx[g] * codes[g]);
-        let rest_l2: Lanes<G> = per_lane(|g| l2[g] - w[g] * codes[g] * codes[g]);
+        let rest_lx: Lanes<G> = from_fn(|g| lx[g] - wx[g] * codes[g]);
+        let rest_l2: Lanes<G> = from_fn(|g| l2[g] - w[g] * codes[g] * codes[g]);
         let new: Lanes<G> =
-            per_lane(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
-        let new_lx: Lanes<G> = per_lane(|g| rest_lx[g] + wx[g] * new[g]);
-        let new_l2: Lanes<G> = per_lane(|g| rest_l2[g] + w[g] * new[g] * new[g]);
+            from_fn(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
+        let new_lx: Lanes<G> = from_fn(|g| rest_lx[g] + wx[g] * new[g]);
+        let new_l2: Lanes<G> = from_fn(|g| rest_l2[g] + w[g] * new[g] * new[g]);
         // `&` rather than `&&`: conditions that ggml tests by turns are evaluated together.
         // Where an earlier one fails the others are computed from infinities or NaN, and not
         // used.
@@ -212,7 +212,7 @@ impl Descended {
     fn descend(&mut self, places: &[usize], first: usize, by: impl Transpose) {
         let mut peaks = [[0.0; LANES]; IN_TURN];
         let groups = self.gathered[first..][..PASS].as_chunks::<LANES>().0;
-        for ((descent, peak), groups) in self.descents.iter_mut().zip(&mut peaks).zip(groups) {
+        for ((descent, peak), groups) in zip(zip(&mut self.descents[..], &mut peaks), groups) {
             let x = transpose(groups.as_flattened(), by);
             let x = opaque(&x);
             *peak = signed_max_abs(x);
@@ -240,7 +240,7 @@ impl Descended {
             scales[k] = descent.scales(&peaks[k]);
             self.codes[first / LANES + k] = descent.codes;
         }
-        for (n, (&place, &scale)) in places.iter().zip(scales.as_flattened()).enumerate() {
+        for (n, (&place, &scale)) in zip(places.iter(), scales.as_flattened()).enumerate() {
             self.scales[place / 16][place % 16] = scale;
             self.slots[place / 16][place % 16] = (first + n) as u16;
         }

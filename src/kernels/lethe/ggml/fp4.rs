@@ -6,7 +6,7 @@
 
 use super::legacy::absmax;
 use super::{BlockImportance, EncodeBlock};
-use crate::simd::LookUp;
+use crate::simd::{LookUp, zip};
 
 pub(super) struct MXFP4;
 pub(super) struct NVFP4;
@@ -25,7 +25,7 @@ const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 #[inline(always)]
 fn put_codes<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8]) {
     let mut codes = [0; N];
-    for (code, x) in codes.iter_mut().zip(values) {
+    for (code, x) in zip(&mut codes[..], values) {
         let mut magnitude = 0;
         for middle in MIDDLES {
             magnitude += u32::from(x.abs() > middle * d);
@@ -43,7 +43,7 @@ fn put_codes<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8]) {
 #[inline(always)]
 fn put_nibbles(codes: &[u8], out: &mut [u8]) {
     let (low, high) = codes.split_at(codes.len() / 2);
-    for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+    for ((out, low), high) in zip(zip(&mut out[..], low), high) {
         *out = low | high << 4;
     }
 }
@@ -54,9 +54,9 @@ fn put_nibbles(codes: &[u8], out: &mut [u8]) {
 #[inline(never)]
 fn put_codes_of_large<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8]) {
     let mut codes = [0; N];
-    for (code, x) in codes.iter_mut().zip(values) {
+    for (code, x) in zip(&mut codes[..], values) {
         let (mut best, mut least) = (0, x.abs());
-        for (i, magnitude) in (0u8..).zip(MAGNITUDES) {
+        for (i, magnitude) in zip(0u8.., MAGNITUDES) {
             let error = (magnitude * d - x.abs()).abs();
             if error < least {
                 (best, least) = (i, error);
@@ -159,12 +159,8 @@ impl EncodeBlock<36, 64> for NVFP4 {
         out: &mut [u8; 36],
     ) {
         let (scales, codes) = out.split_at_mut(4);
-        let groups = values
-            .as_chunks::<16>()
-            .0
-            .iter()
-            .zip(scales)
-            .zip(codes.as_chunks_mut::<8>().0);
+        let groups =
+            zip(zip(values.as_chunks::<16>().0.iter(), scales), codes.as_chunks_mut::<8>().0);
         for ((values, scale), codes) in groups {
             let max = absmax(values);
             let (code, d) = ue4m3(max / 6.0);

@@ -10,7 +10,7 @@
 
 use super::neighbours::{GridLevels, IqGrid, code};
 use super::search::nearest_int;
-use crate::simd::LookUp;
+use crate::simd::{LookUp, zip};
 
 /// The code of a magnitude in units of the scale: code `l` stands for the odd number `2l + 1`.
 #[inline(always)]
@@ -33,7 +33,7 @@ pub(super) fn importance_weights<const N: usize>(
     mean: f32,
 ) -> [f32; N] {
     let mut weights = [0.0; N];
-    for ((weight, x), important) in weights.iter_mut().zip(values).zip(importance) {
+    for ((weight, x), important) in zip(zip(&mut weights[..], values), importance) {
         *weight = important * (mean + x * x).sqrt();
     }
     weights
@@ -61,7 +61,7 @@ pub(super) fn split_signs<const EVEN: bool>(
     weights: &[f32; 8],
 ) -> ([f32; 8], u8) {
     let (mut magnitudes, mut signs) = ([0.0; 8], 0u8);
-    for (i, (magnitude, &x)) in magnitudes.iter_mut().zip(values).enumerate() {
+    for (i, (magnitude, &x)) in zip(&mut magnitudes[..], values).enumerate() {
         // As in ggml, -0 counts as positive and NaN as negative.
         let positive = x >= 0.0;
         *magnitude = if positive { x } else { -x };
@@ -124,16 +124,16 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
     #[inline(always)]
     fn codes<const T: usize>(&self, values: &[[f32; N]; K], inverse: &[f32; T]) -> [[u16; T]; K] {
         let mut codes = [[0; T]; K];
-        for (values, codes) in values.iter().zip(&mut codes) {
+        for (values, codes) in zip(values.iter(), &mut codes) {
             let mut packed = [0; T];
             for (i, x) in values.iter().enumerate() {
-                for (packed, inverse) in packed.iter_mut().zip(inverse) {
+                for (packed, inverse) in zip(&mut packed[..], inverse) {
                     // Codes are packed as they are found, so that a code is one look-up in the
                     // grid.
                     *packed |= odd_code(inverse * x, self.top) << (BITS * i);
                 }
             }
-            for (code, packed) in codes.iter_mut().zip(packed) {
+            for (code, packed) in zip(&mut codes[..], packed) {
                 *code = packed as u16;
             }
         }
@@ -148,9 +148,9 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         points: &[[u16; T]; K],
     ) -> ([f32; T], [f32; T]) {
         let (mut products, mut squares) = ([0.0; T], [0.0; T]);
-        for ((values, weights), points) in values.iter().zip(weights).zip(points) {
-            for (i, (&x, &w)) in values.iter().zip(weights).enumerate() {
-                for ((product, square), &point) in products.iter_mut().zip(&mut squares).zip(points)
+        for ((values, weights), points) in zip(zip(values.iter(), weights), points) {
+            for (i, (&x, &w)) in zip(values.iter(), weights).enumerate() {
+                for ((product, square), &point) in zip(zip(&mut products[..], &mut squares), points)
                 {
                     let q = GridLevels::ODD.of(code::<BITS>(point, i));
                     *product += w * x * q;
@@ -173,11 +173,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         look_up: impl LookUp,
     ) -> GridFit<K> {
         let mut roots = [[0.0; N]; K];
-        for (root, weight) in roots
-            .as_flattened_mut()
-            .iter_mut()
-            .zip(weights.as_flattened())
-        {
+        for (root, weight) in zip(roots.as_flattened_mut(), weights.as_flattened()) {
             *root = weight.sqrt();
         }
         let mut inverse = [0.0; TRIES];
@@ -279,7 +275,7 @@ pub(super) fn odd_scale_codes<const N: usize>(scales: &[f32; N]) -> Option<(f32,
     let d = max / 31.0;
     let inverse = 1.0 / d;
     let mut codes = [0; N];
-    for (code, scale) in codes.iter_mut().zip(scales) {
+    for (code, scale) in zip(&mut codes[..], scales) {
         *code = odd_code(inverse * scale, 15) as u8;
     }
     Some((d, codes))
@@ -293,11 +289,9 @@ pub(super) fn split_group_signs<const EVEN: bool, const N: usize, const B: usize
     weights: &[f32; N],
 ) -> ([f32; N], [u8; B]) {
     let (mut magnitudes, mut signs) = ([0.0; N], [0; B]);
-    let eights = values.as_chunks().0.iter().zip(weights.as_chunks().0);
-    for ((signs, magnitudes), (values, weights)) in signs
-        .iter_mut()
-        .zip(magnitudes.as_chunks_mut().0)
-        .zip(eights)
+    let eights = zip(values.as_chunks().0.iter(), weights.as_chunks().0);
+    for ((signs, magnitudes), (values, weights)) in
+        zip(zip(&mut signs[..], magnitudes.as_chunks_mut().0), eights)
     {
         (*magnitudes, *signs) = split_signs::<EVEN>(values, weights);
     }
@@ -325,7 +319,7 @@ pub(super) fn without_sign<const B: usize>(scale: f32, signs: &mut [u8; B]) -> f
 /// Packs codes of scales two to a byte, the first into the low nibble.
 #[inline(always)]
 pub(super) fn put_nibbles<const N: usize>(codes: &[u8; N], out: &mut [u8]) {
-    for (out, pair) in out.iter_mut().zip(codes.as_chunks::<2>().0) {
+    for (out, pair) in zip(&mut out[..], codes.as_chunks::<2>().0) {
         *out = pair[0] | pair[1] << 4;
     }
 }

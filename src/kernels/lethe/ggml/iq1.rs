@@ -9,9 +9,9 @@
 use super::grid_fit::{group_importance, importance_weights, sum_of_squares};
 use super::iq1_split::{DOWN, ThreeWaySplit, UP, order, split16, split32};
 use super::neighbours::{self, GridLevels, IqGrid, code};
-use super::search::{nearest_int, per_lane};
+use super::search::nearest_int;
 use super::{BlockImportance, EncodeBlock, put_f16};
-use crate::simd::LookUp;
+use crate::simd::{LookUp, from_fn, zip};
 
 pub(super) struct IQ1_S;
 pub(super) struct IQ1_M;
@@ -76,7 +76,7 @@ fn accumulate(
     product: &mut f32,
     square: &mut f32,
 ) {
-    for (i, (&x, &w)) in values.iter().zip(weights).enumerate() {
+    for (i, (&x, &w)) in zip(values.iter(), weights).enumerate() {
         let q = (code::<2>(point, i) as f32 + levels[0]) * factor;
         *product += w * q * x;
         *square += w * q * q;
@@ -145,12 +145,7 @@ impl EncodeBlock<50, 256> for IQ1_S {
             .iter()
             .fold(0.0, |max, &scale| if max > scale { max } else { scale });
         let inverse = 1.0 / (max / 15.0);
-        for (out, (word, scale)) in out[34..]
-            .as_chunks_mut()
-            .0
-            .iter_mut()
-            .zip(words.iter().zip(scales))
-        {
+        for (out, (word, scale)) in zip(out[34..].as_chunks_mut().0, zip(words.iter(), scales)) {
             // ggml returns before it enters scales and shifts if all scales are zero.
             let word = if max == 0.0 {
                 word & 0xfff
@@ -185,7 +180,7 @@ fn weights16(
     if let Some(importance) = importance {
         return importance_weights(values, group_importance(Some(importance.weights), g), mean);
     }
-    per_lane(|i| values[i] * values[i])
+    from_fn(|i| values[i] * values[i])
 }
 
 impl EncodeBlock<56, 256> for IQ1_M {
@@ -241,9 +236,9 @@ impl EncodeBlock<56, 256> for IQ1_M {
             // index bits lie.
             out[32 + g] |= [0, 0x80, 0x08, 0x88][shifts[g]];
             let weights = weights16(values, importance, g, mean);
-            let eights = values.as_chunks().0.iter().zip(weights.as_chunks().0);
+            let eights = zip(values.as_chunks().0.iter(), weights.as_chunks().0);
             for ((values, weights), (&point, levels)) in
-                eights.zip(points[g].iter().zip(halves(shifts[g])))
+                zip(eights, zip(points[g].iter(), halves(shifts[g])))
             {
                 accumulate(
                     point,
@@ -262,13 +257,7 @@ impl EncodeBlock<56, 256> for IQ1_M {
             d = product / square;
         }
         let bits = <half::f16 as crate::element::Element>::from_f32(d * 1.1125).to_bits();
-        for (i, (out, word)) in out[48..]
-            .as_chunks_mut()
-            .0
-            .iter_mut()
-            .zip(words)
-            .enumerate()
-        {
+        for (i, (out, word)) in zip(out[48..].as_chunks_mut().0, words).enumerate() {
             *out = (word | (bits >> (4 * i) & 15) << 12).to_le_bytes();
         }
     }

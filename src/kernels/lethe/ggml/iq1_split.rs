@@ -8,7 +8,8 @@
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_iq1_s_impl`, `quantize_row_iq1_m_impl`.
 
-use super::search::{Lanes, larger, mask, opaque, per_lane, select};
+use super::search::{Lanes, larger, mask, opaque, select};
+use crate::simd::{copy, from_fn, zip};
 
 /// What the three codes stand for if they are shifted up.
 pub(super) const UP: [f32; 3] = [-0.875, 0.125, 1.125];
@@ -35,15 +36,12 @@ pub(super) struct ThreeWaySplit {
 fn ranks<const N: usize>(values: &[f32; N]) -> [usize; N] {
     let mut ranks = [0u32; N];
     for (j, &other) in values.iter().enumerate() {
-        for (i, (rank, &x)) in ranks.iter_mut().zip(values).enumerate() {
+        for (i, (rank, &x)) in zip(&mut ranks[..], values).enumerate() {
             *rank += u32::from(if j < i { other <= x } else { other < x });
         }
     }
     let mut indices = [0; N];
-    indices
-        .iter_mut()
-        .zip(ranks)
-        .for_each(|(index, rank)| *index = rank as usize);
+    zip(&mut indices[..], ranks).for_each(|(index, rank)| *index = rank as usize);
     indices
 }
 
@@ -81,16 +79,16 @@ impl<const SHIFTS: usize> SplitSums<SHIFTS> {
     /// products, so that a lane is divided once.
     #[inline(always)]
     fn scores(&self) -> Lanes<LANES> {
-        let mut best = per_lane(|l| self.products[0][l] * self.products[0][l]);
+        let mut best = from_fn(|l| self.products[0][l] * self.products[0][l]);
         let mut square = self.squares[0];
         for shift in 1..SHIFTS {
             let (products, squares) = (&self.products[shift], &self.squares[shift]);
-            let other: Lanes<LANES> = per_lane(|l| products[l] * products[l]);
+            let other: Lanes<LANES> = from_fn(|l| products[l] * products[l]);
             let better = mask(|l| other[l] * square[l] > best[l] * squares[l]);
             best = select(better, other, best);
             square = select(better, *squares, square);
         }
-        per_lane(|l| best[l] / square[l])
+        from_fn(|l| best[l] / square[l])
     }
 }
 
@@ -119,10 +117,10 @@ fn clear_best<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
             let mut scores = opaque(&candidates).scores();
             // Lanes before `first` have no pair. NaN there is not larger than anything.
             let counted = lanes_from(&COUNTED, LANES - first.saturating_sub(start).min(LANES));
-            scores = per_lane(|l| scores[l] * counted[l]);
+            scores = from_fn(|l| scores[l] * counted[l]);
             let better = mask(|l| scores[l] > best[l]);
             let less = select(better, best, scores);
-            next = per_lane(|l| larger(less[l], next[l]));
+            next = from_fn(|l| larger(less[l], next[l]));
             best = select(better, scores, best);
             at = select(better, [place; LANES], at);
         }
@@ -185,7 +183,7 @@ fn are_moderate<const N: usize>(values: &[f32; N], weights: &[f32; N]) -> bool {
     // Bits of floats are in the order of magnitudes, NaN above infinity, and above all what is
     // negative.
     let (mut weight, mut product) = (0, 0);
-    for (x, w) in values.iter().zip(weights) {
+    for (x, w) in zip(values.iter(), weights) {
         weight = weight.max(w.to_bits());
         product = product.max((w * x).abs().to_bits());
     }
@@ -209,7 +207,7 @@ fn best_in_order<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
             boundaries.compare(first, start * LANES, &mut candidates);
             let SplitSums { products, squares } = &candidates;
             let mut any = 0;
-            for (products, squares) in products.iter().zip(squares) {
+            for (products, squares) in zip(products.iter(), squares) {
                 for l in 0..LANES {
                     let possible =
                         u32::from(start * LANES + l >= first) & u32::from(squares[l] > 0.0);
@@ -266,7 +264,7 @@ impl<const N: usize> PrefixSums<N> {
 #[inline(always)]
 fn lanes_from<const N: usize>(sums: &[f32; N], start: usize) -> Lanes<LANES> {
     let mut lanes = [0.0; LANES];
-    lanes.copy_from_slice(&sums[start..start + LANES]);
+    copy(&sums[start..start + LANES], &mut lanes);
     lanes
 }
 
@@ -281,8 +279,8 @@ impl SplitBoundaries<2> for PrefixSums<40> {
         for (shift, [low, middle, top]) in [UP, DOWN].into_iter().enumerate() {
             let (low_x, low_w) = (first_x * low, first_w * low * low);
             out.products[shift] =
-                per_lane(|l| low_x + (x[l] - first_x) * middle + (self.x[32] - x[l]) * top);
-            out.squares[shift] = per_lane(|l| {
+                from_fn(|l| low_x + (x[l] - first_x) * middle + (self.x[32] - x[l]) * top);
+            out.squares[shift] = from_fn(|l| {
                 low_w + (w[l] - first_w) * middle * middle + (self.w[32] - w[l]) * top * top
             });
         }
@@ -321,15 +319,15 @@ impl SplitBoundaries<4> for [PrefixSums<24>; 2] {
             for (shift, levels) in [UP, DOWN].iter().enumerate() {
                 let top = levels[2];
                 let (x_top, low) = (x[16] * top, w[16] * top * top + w[first] * steps(levels, 0));
-                products[half][shift] = per_lane(|l| x_top - (x[first] + second_x[l]));
-                squares[half][shift] = per_lane(|l| low + second_w[l] * steps(levels, 1));
+                products[half][shift] = from_fn(|l| x_top - (x[first] + second_x[l]));
+                squares[half][shift] = from_fn(|l| low + second_w[l] * steps(levels, 1));
             }
         }
         for shifts in 0..4 {
             let [a, b] = [&products[0][shifts >> 1], &products[1][shifts & 1]];
-            out.products[shifts] = per_lane(|l| a[l] + b[l]);
+            out.products[shifts] = from_fn(|l| a[l] + b[l]);
             let [a, b] = [&squares[0][shifts >> 1], &squares[1][shifts & 1]];
-            out.squares[shifts] = per_lane(|l| a[l] + b[l]);
+            out.squares[shifts] = from_fn(|l| a[l] + b[l]);
         }
     }
 }

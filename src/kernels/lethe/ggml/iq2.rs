@@ -9,9 +9,9 @@ use super::grid_fit::{
     put_nibbles, split_group_signs, sum_of_squares, without_sign,
 };
 use super::neighbours::{self, IqGrid};
-use super::search::{nearest_int, per_lane};
+use super::search::nearest_int;
 use super::{BlockImportance, EncodeBlock, put_f16};
-use crate::simd::LookUp;
+use crate::simd::{LookUp, copy, from_fn, zip};
 
 pub(super) struct IQ2_XXS;
 pub(super) struct IQ2_XS;
@@ -40,8 +40,8 @@ fn fit_sixteen<const EVEN: bool>(
         refit_points: RefitPoints::OffGrid,
     };
     let (mut eights, mut eight_weights) = ([[0.0; 8]; 2], [[0.0; 8]; 2]);
-    eights.as_flattened_mut().copy_from_slice(&values);
-    eight_weights.as_flattened_mut().copy_from_slice(weights);
+    copy(&values, eights.as_flattened_mut());
+    copy(weights, eight_weights.as_flattened_mut());
     let fit = search.fit(&eights, &eight_weights, max, max / 5.0, look_up);
     let scale = without_sign(fit.scale, &mut signs);
     Some(([grid.index(fit.points[0]), grid.index(fit.points[1])], signs, scale))
@@ -81,12 +81,7 @@ impl EncodeBlock<74, 256> for IQ2_XS {
             return;
         };
         put_f16(out, 0, d);
-        for (out, word) in out[2..66]
-            .as_chunks_mut()
-            .0
-            .iter_mut()
-            .zip(words.as_flattened())
-        {
+        for (out, word) in zip(out[2..66].as_chunks_mut().0, words.as_flattened()) {
             *out = word.to_le_bytes();
         }
         put_nibbles(&codes, &mut out[66..]);
@@ -111,14 +106,14 @@ impl EncodeBlock<82, 256> for IQ2_S {
                 Some(importance) => {
                     importance_weights(values, group_importance(Some(importance.weights), g), mean)
                 }
-                None => per_lane(|i| 0.25 * mean + values[i] * values[i]),
+                None => from_fn(|i| 0.25 * mean + values[i] * values[i]),
             };
             let Some((indices, signs, scale)) =
                 fit_sixteen::<false>(grid, values, &weights, 1e-8, look_up)
             else {
                 continue;
             };
-            for (k, (index, signs)) in indices.into_iter().zip(signs).enumerate() {
+            for (k, (index, signs)) in zip(indices, signs).enumerate() {
                 let i = 2 * g + k;
                 out[2 + i] = index as u8;
                 out[34 + i] = signs;
@@ -170,11 +165,11 @@ impl EncodeBlock<66, 256> for IQ2_XXS {
                 continue;
             }
             let (mut eights, mut eight_weights) = ([[0.0; 8]; 4], [[0.0; 8]; 4]);
-            eights.as_flattened_mut().copy_from_slice(&values);
-            eight_weights.as_flattened_mut().copy_from_slice(&weights);
+            copy(&values, eights.as_flattened_mut());
+            copy(&weights, eight_weights.as_flattened_mut());
             let fit = search.fit(&eights, &eight_weights, max, scale, look_up);
             factors[g] = without_sign(fit.scale, &mut signs);
-            for (k, (&point, signs)) in fit.points.iter().zip(signs).enumerate() {
+            for (k, (&point, signs)) in zip(fit.points.iter(), signs).enumerate() {
                 words[g][0] |= (grid.index(point) as u32) << (8 * k);
                 words[g][1] |= u32::from(signs & 127) << (7 * k);
             }
@@ -184,15 +179,10 @@ impl EncodeBlock<66, 256> for IQ2_XXS {
             return;
         };
         put_f16(out, 0, d);
-        for (words, code) in words.iter_mut().zip(codes) {
+        for (words, code) in zip(&mut words[..], codes) {
             words[1] |= u32::from(code) << 28;
         }
-        for (out, word) in out[2..]
-            .as_chunks_mut()
-            .0
-            .iter_mut()
-            .zip(words.as_flattened())
-        {
+        for (out, word) in zip(out[2..].as_chunks_mut().0, words.as_flattened()) {
             *out = word.to_le_bytes();
         }
     }
@@ -231,7 +221,7 @@ fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
 fn error<const CUT: bool>(values: &[f32; 32], weights: &[f32; 32], inverse: f32) -> f32 {
     let scale = 1.0 / inverse;
     let mut sum = 0.0;
-    for (&x, &w) in values.iter().zip(weights) {
+    for (&x, &w) in zip(values.iter(), weights) {
         let code = nearest_int(inverse * x);
         let code = if CUT {
             code.min(TOP)
@@ -250,7 +240,7 @@ fn error<const CUT: bool>(values: &[f32; 32], weights: &[f32; 32], inverse: f32)
 fn refine(values: &[f32; 32], weights: &[f32; 32], inverse: f32) -> f32 {
     let mut codes = [0u8; 32];
     let (mut product, mut square) = (0.0, 0.0);
-    for ((code, &x), &w) in codes.iter_mut().zip(values).zip(weights) {
+    for ((code, &x), &w) in zip(zip(&mut codes[..], values), weights) {
         let l = nearest_int(inverse * x).min(TOP);
         *code = l as u8;
         product += w * x * l as f32;
@@ -258,7 +248,7 @@ fn refine(values: &[f32; 32], weights: &[f32; 32], inverse: f32) -> f32 {
     }
     for _ in 0..5 {
         let mut changed = false;
-        for ((code, &x), &w) in codes.iter_mut().zip(values).zip(weights) {
+        for ((code, &x), &w) in zip(zip(&mut codes[..], values), weights) {
             let l = f32::from(*code);
             let (mut others, mut other_square) = (product - w * x * l, square - w * l * l);
             if !(others > 0.0 && other_square > 0.0) {

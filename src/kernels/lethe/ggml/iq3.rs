@@ -8,9 +8,8 @@ use super::grid_fit::{
     put_nibbles, split_group_signs, sum_of_squares, without_sign,
 };
 use super::neighbours::{self, IqGrid};
-use super::search::per_lane;
 use super::{BlockImportance, EncodeBlock, put_f16};
-use crate::simd::LookUp;
+use crate::simd::{LookUp, copy, from_fn, zip};
 
 pub(super) struct IQ3_XXS;
 pub(super) struct IQ3_S;
@@ -39,7 +38,7 @@ fn fit_thirty_two<const EVEN: bool>(
         Some(importance) => {
             importance_weights(values, group_importance(Some(importance.weights), g), mean)
         }
-        None => per_lane(|i| values[i] * values[i]),
+        None => from_fn(|i| values[i] * values[i]),
     };
     let (values, mut signs) = split_group_signs::<EVEN, 32, 4>(values, &weights);
     let max = largest(&values);
@@ -55,12 +54,12 @@ fn fit_thirty_two<const EVEN: bool>(
         refit_points: kind.refit_points,
     };
     let (mut fours, mut four_weights) = ([[0.0; 4]; 8], [[0.0; 4]; 8]);
-    fours.as_flattened_mut().copy_from_slice(&values);
-    four_weights.as_flattened_mut().copy_from_slice(&weights);
+    copy(&values, fours.as_flattened_mut());
+    copy(&weights, four_weights.as_flattened_mut());
     let fit = search.fit(&fours, &four_weights, max, max / 15.0, look_up);
     let scale = without_sign(fit.scale, &mut signs);
     let mut indices = [0; 8];
-    for (index, &point) in indices.iter_mut().zip(&fit.points) {
+    for (index, &point) in zip(&mut indices[..], &fit.points) {
         *index = kind.grid.index(point);
     }
     Some((indices, signs, scale))
@@ -106,7 +105,7 @@ impl EncodeBlock<98, 256> for IQ3_XXS {
             return;
         };
         put_f16(out, 0, d * 1.0125);
-        for ((out, word), code) in out[66..].as_chunks_mut().0.iter_mut().zip(words).zip(codes) {
+        for ((out, word), code) in zip(zip(out[66..].as_chunks_mut().0, words), codes) {
             *out = (word | u32::from(code) << 28).to_le_bytes();
         }
     }
@@ -144,7 +143,7 @@ impl EncodeBlock<110, 256> for IQ3_S {
                 out[2 + 8 * at + k] = index as u8;
                 out[66 + g] |= ((index >> 8) << k) as u8;
             }
-            out[74 + 4 * at..78 + 4 * at].copy_from_slice(&signs);
+            copy(&signs, &mut out[74 + 4 * at..78 + 4 * at]);
             at += 1;
             factors[g] = scale;
         }

@@ -3,10 +3,10 @@
 //! Algorithm: ggml `ggml-quants.c`, `quantize_row_iq4_nl_impl`, `best_index_int8`.
 
 use super::grid_fit::{importance_weights, sum_of_squares};
-use super::search::{nearest_int, per_lane};
+use super::search::nearest_int;
 use super::{BlockImportance, EncodeBlock, put_f16};
 use crate::kernels::remember::ggml::grids::IQ4;
-use crate::simd::LookUp;
+use crate::simd::{LookUp, copy, from_fn, zip};
 
 pub(super) struct IQ4_NL;
 pub(super) struct IQ4_XS;
@@ -69,8 +69,8 @@ fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
         *inverse = ((t as i32 - 8) as f32 + IQ4[0]) / max;
     }
     let (mut products, mut squares) = ([0.0; TRIES + 1], [0.0; TRIES + 1]);
-    for (&x, &w) in values.iter().zip(weights) {
-        for ((product, square), inverse) in products.iter_mut().zip(&mut squares).zip(inverse) {
+    for (&x, &w) in zip(values.iter(), weights) {
+        for ((product, square), inverse) in zip(zip(&mut products[..], &mut squares), inverse) {
             let q = level(inverse * x);
             *product += w * q * x;
             *square += w * q * q;
@@ -83,7 +83,7 @@ fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     };
     let mut score = scale * products[0];
     // Only a larger score wins, so the first of equal ones stays, as in ggml.
-    for (&product, &square) in products.iter().zip(&squares).skip(1) {
+    for (&product, &square) in zip(products.iter(), &squares).skip(1) {
         if square > 0.0 && product * product > score * square {
             scale = product / square;
             score = scale * product;
@@ -98,7 +98,7 @@ fn weights(values: &[f32; 32], importance: Option<&[f32; 32]>, mean: f32) -> [f3
     if let Some(importance) = importance {
         return importance_weights(values, importance, mean);
     }
-    per_lane(|i| values[i] * values[i])
+    from_fn(|i| values[i] * values[i])
 }
 
 /// The inverse of a scale; 0 for a scale of 0.
@@ -111,7 +111,7 @@ fn inverse(scale: f32) -> f32 {
 #[inline(always)]
 fn store(values: &[f32; 32], inverse: f32, out: &mut [u8]) {
     let (low, high) = values.split_at(16);
-    for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+    for ((out, low), high) in zip(zip(&mut out[..], low), high) {
         *out = nearest(inverse * low) | nearest(inverse * high) << 4;
     }
 }
@@ -148,7 +148,7 @@ impl EncodeBlock<136, 256> for IQ4_XS {
         let values = values.as_chunks().0;
         let mut scales = [0.0f32; 8];
         let (mut largest, mut max) = (0.0, 0.0);
-        for (g, (scale, values)) in scales.iter_mut().zip(values).enumerate() {
+        for (g, (scale, values)) in zip(&mut scales[..], values).enumerate() {
             let importance = importance.map(|importance| &importance.weights.as_chunks().0[g]);
             *scale = fit(values, &weights(values, importance, mean));
             if scale.abs() > largest {
@@ -160,7 +160,7 @@ impl EncodeBlock<136, 256> for IQ4_XS {
         let d = -max / 32.0;
         put_f16(out, 0, d);
         let mut high = 0;
-        for (g, (scale, values)) in scales.iter().zip(values).enumerate() {
+        for (g, (scale, values)) in zip(scales.iter(), values).enumerate() {
             // Codes are made with the unit before it is rounded to f16, as ggml does.
             let code = nearest_int(inverse(d) * scale).clamp(-32, 31);
             store(values, inverse(d * code as f32), &mut out[8 + 16 * g..24 + 16 * g]);
@@ -168,6 +168,6 @@ impl EncodeBlock<136, 256> for IQ4_XS {
             out[4 + g / 2] |= ((code & 15) << (g % 2 * 4)) as u8;
             high |= (code >> 4) << (2 * g);
         }
-        out[2..4].copy_from_slice(&high.to_le_bytes());
+        copy(&high.to_le_bytes(), &mut out[2..4]);
     }
 }

@@ -10,11 +10,11 @@
 
 use super::affine::{AffineFit, fit_nonnegative};
 use super::search::{
-    Lanes, SymmetricFit, TINY, fit_symmetric, nearest_in, nearest_int, opaque, per_lane, transpose,
+    Lanes, SymmetricFit, TINY, fit_symmetric, nearest_in, nearest_int, opaque, transpose,
 };
 use super::side_by_side::SideBySide;
 use super::{BlockImportance, EncodeBlock, f16_at, legacy, put_f16};
-use crate::simd::{LookUp, Transpose};
+use crate::simd::{LookUp, Transpose, copy, from_fn, zip};
 
 pub(super) struct Q6_K;
 pub(super) struct Q8_K;
@@ -25,7 +25,7 @@ pub(super) struct Q8_K;
 pub(super) fn sums_of_squares<const K: usize>(values: &[[f32; 256]; K]) -> [f32; K] {
     let mut sums = [0.0; K];
     for i in 0..256 {
-        for (sum, values) in sums.iter_mut().zip(values) {
+        for (sum, values) in zip(&mut sums[..], values) {
             *sum += values[i] * values[i];
         }
     }
@@ -45,8 +45,8 @@ pub(super) fn importance_weights<const K: usize, const N: usize, const G: usize>
     by: impl Transpose,
 ) -> ([Lanes<G>; N], Lanes<G>) {
     let (mut w, mut sum) = (transpose::<N, G>(importance.as_flattened(), by), [0.0; G]);
-    let mean_square: Lanes<G> = per_lane(|g| factor * squares[g / (G / K)] / 256.0);
-    for (w, x) in w.iter_mut().zip(x) {
+    let mean_square: Lanes<G> = from_fn(|g| factor * squares[g / (G / K)] / 256.0);
+    for (w, x) in zip(&mut w[..], x) {
         for g in 0..G {
             w[g] *= (mean_square[g] + x[g] * x[g]).sqrt();
             sum[g] += w[g];
@@ -78,7 +78,7 @@ impl<const P: usize> AffineIntegers<P> {
         top: i32,
     ) -> [Self; K] {
         let (mut x, mut w) = ([[0.0; L]; P], [[0.0; L]; P]);
-        for (i, (x, w)) in x.iter_mut().zip(&mut w).enumerate() {
+        for (i, (x, w)) in zip(&mut x[..], &mut w).enumerate() {
             for b in 0..K {
                 let g = b * P + i;
                 (x[2 * b], x[2 * b + 1]) = (fit.scale[g], fit.min[g]);
@@ -110,7 +110,7 @@ pub(super) fn largest<const G: usize>(values: &Lanes<G>) -> f32 {
 #[inline(always)]
 pub(super) fn signed_max_abs<const G: usize>(values: &Lanes<G>) -> f32 {
     // NaN counts as 0.
-    let mut left: Lanes<G> = per_lane(|g| {
+    let mut left: Lanes<G> = from_fn(|g| {
         if values[g].abs() > 0.0 {
             values[g]
         } else {
@@ -144,8 +144,11 @@ fn byte(x: f32) -> u8 {
 #[inline(always)]
 fn of_values<const G: usize>(of_groups: &[f32; G]) -> [f32; 256] {
     let mut out = [0.0; 256];
-    for (out, x) in out.chunks_exact_mut(256 / G).zip(of_groups) {
-        out.fill(*opaque(x));
+    for (out, x) in zip(out.chunks_exact_mut(256 / G), of_groups) {
+        let x = *opaque(x);
+        for out in out {
+            *out = x;
+        }
     }
     out
 }
@@ -193,7 +196,7 @@ fn put_searched<const G: usize>(
     searched: impl Fn(usize, usize) -> u8,
     codes: &mut [u8; 256],
 ) {
-    let groups = codes.chunks_exact_mut(256 / G).zip(scales).enumerate();
+    let groups = zip(codes.chunks_exact_mut(256 / G), scales).enumerate();
     for (g, (codes, &scale)) in groups {
         if scale == 0.0 {
             for (i, code) in codes.iter_mut().enumerate() {
@@ -207,12 +210,7 @@ fn put_searched<const G: usize>(
 /// of byte `l`.
 #[inline(always)]
 pub(super) fn put_pairs(codes: &[u8; 256], out: &mut [u8]) {
-    for (out, codes) in out
-        .as_chunks_mut::<32>()
-        .0
-        .iter_mut()
-        .zip(codes.as_chunks::<128>().0)
-    {
+    for (out, codes) in zip(out.as_chunks_mut::<32>().0, codes.as_chunks::<128>().0) {
         for (l, out) in out.iter_mut().enumerate() {
             *out = codes[l] | codes[l + 32] << 2 | codes[l + 64] << 4 | codes[l + 96] << 6;
         }
@@ -240,7 +238,7 @@ impl SideBySide<210> for Q6_K {
         };
         let fit: SymmetricFit<G> = fit_symmetric(&x, &w, 32.0);
         let groups = fit.scale.as_chunks::<16>().0;
-        for (b, ((scales, values), out)) in groups.iter().zip(values).zip(out).enumerate() {
+        for (b, ((scales, values), out)) in zip(zip(groups.iter(), values), out).enumerate() {
             let searched = |g: usize, i: usize| fit.code(16 * b + g, values[16 * g + i]);
             store_q6_k(scales, values, searched, out);
         }
@@ -273,12 +271,8 @@ fn store_q6_k(
     }
     let codes = symmetric_codes(values, &stored_scales, 32.0, searched);
     let (low, high) = out.split_at_mut(128);
-    let low = low
-        .as_chunks_mut::<64>()
-        .0
-        .iter_mut()
-        .zip(high.as_chunks_mut::<32>().0);
-    for ((low, high), codes) in low.zip(codes.as_chunks::<128>().0) {
+    let low = zip(low.as_chunks_mut::<64>().0, high.as_chunks_mut::<32>().0);
+    for ((low, high), codes) in zip(low, codes.as_chunks::<128>().0) {
         for l in 0..32 {
             let [a, b, c, d] = [codes[l], codes[l + 32], codes[l + 64], codes[l + 96]];
             low[l] = a & 15 | c << 4;
@@ -307,16 +301,11 @@ impl EncodeBlock<292, 256> for Q8_K {
         let inverse = -127.0 / max;
         let (d, rest) = out.split_at_mut(4);
         let (codes, sums) = rest.split_at_mut(256);
-        d.copy_from_slice(&(1.0 / inverse).to_le_bytes());
-        for (code, &x) in codes.iter_mut().zip(values) {
+        copy(&(1.0 / inverse).to_le_bytes(), d);
+        for (code, &x) in zip(&mut codes[..], values) {
             *code = nearest_int(inverse * x).min(127) as u8;
         }
-        for (sum, codes) in sums
-            .as_chunks_mut::<2>()
-            .0
-            .iter_mut()
-            .zip(codes.as_chunks::<16>().0)
-        {
+        for (sum, codes) in zip(sums.as_chunks_mut::<2>().0, codes.as_chunks::<16>().0) {
             *sum = codes
                 .iter()
                 // 16 codes of at most 128 in magnitude fit 16 bits.

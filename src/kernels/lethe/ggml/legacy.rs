@@ -6,9 +6,9 @@
 //! importance.
 
 use super::affine::fit_unsigned;
-use super::search::{Lanes, fit_symmetric_group, larger, opaque, per_lane};
+use super::search::{Lanes, fit_symmetric_group, larger, opaque};
 use super::{BlockImportance, EncodeBlock, RowImportance, put_f16};
-use crate::simd::{LookUp, Transpose};
+use crate::simd::{LookUp, Transpose, from_fn, zip};
 
 pub(super) struct Q4_0;
 pub(super) struct Q4_1;
@@ -50,7 +50,7 @@ pub(super) fn round(x: f32) -> i8 {
 pub(super) fn absmax<const N: usize>(values: &[f32; N]) -> f32 {
     let mut max = [0.0; 8];
     for x in values.as_chunks::<8>().0 {
-        max = per_lane(|l| larger(max[l], x[l].abs()));
+        max = from_fn(|l| larger(max[l], x[l].abs()));
     }
     fold(opaque(&max), larger)
 }
@@ -58,8 +58,8 @@ pub(super) fn absmax<const N: usize>(values: &[f32; N]) -> f32 {
 /// Reduces eight lanes to one by `of`, in halves.
 #[inline(always)]
 fn fold(eight: &Lanes<8>, of: impl Fn(f32, f32) -> f32) -> f32 {
-    let four: Lanes<4> = per_lane(|l| of(eight[l], eight[l + 4]));
-    let two: Lanes<2> = per_lane(|l| of(four[l], four[l + 2]));
+    let four: Lanes<4> = from_fn(|l| of(eight[l], eight[l + 4]));
+    let two: Lanes<2> = from_fn(|l| of(four[l], four[l + 2]));
     of(two[0], two[1])
 }
 
@@ -94,8 +94,8 @@ pub(super) fn signed_max_abs<const N: usize>(values: &[f32; N]) -> f32 {
 fn extent<const N: usize>(values: &[f32; N]) -> (f32, f32) {
     let (mut min, mut max) = ([f32::MAX; 8], [-f32::MAX; 8]);
     for x in values.as_chunks::<8>().0 {
-        min = per_lane(|l| if x[l] < min[l] { x[l] } else { min[l] });
-        max = per_lane(|l| if x[l] > max[l] { x[l] } else { max[l] });
+        min = from_fn(|l| if x[l] < min[l] { x[l] } else { min[l] });
+        max = from_fn(|l| if x[l] > max[l] { x[l] } else { max[l] });
     }
     (fold(opaque(&min), |a, b| if b < a { b } else { a }), fold(opaque(&max), larger))
 }
@@ -104,7 +104,7 @@ fn extent<const N: usize>(values: &[f32; N]) -> (f32, f32) {
 #[inline(always)]
 fn put_nibbles(codes: &[u8; 32], out: &mut [u8]) {
     let (low, high) = codes.split_at(16);
-    for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+    for ((out, low), high) in zip(zip(&mut out[..], low), high) {
         *out = low & 15 | high << 4;
     }
 }
@@ -112,7 +112,7 @@ fn put_nibbles(codes: &[u8; 32], out: &mut [u8]) {
 /// Packs the fifth bits of codes, eight to a byte.
 #[inline(always)]
 fn put_fifths(codes: &[u8; 32], out: &mut [u8]) {
-    for (out, codes) in out.iter_mut().zip(codes.as_chunks::<8>().0) {
+    for (out, codes) in zip(&mut out[..], codes.as_chunks::<8>().0) {
         let bits = u64::from_le_bytes(*codes) >> 4 & 0x0101_0101_0101_0101;
         // The product is a sum of shifted copies. One of them moves the bit of byte `j` to place 56
         // + `j`; no two of the bits meet in any place, so that nothing carries into the highest
@@ -132,10 +132,7 @@ fn signed(
     if let Some(importance) = importance {
         let (weights, peak) = (importance_weights(values, importance), signed_max_abs(values));
         let fit = fit_symmetric_group::<true, 32>(values, &weights, peak, half);
-        codes
-            .iter_mut()
-            .zip(values)
-            .for_each(|(code, &x)| *code = fit.code(0, x));
+        zip(&mut codes[..], values).for_each(|(code, &x)| *code = fit.code(0, x));
         return (fit.scale[0], codes);
     }
     // The largest magnitude is mapped to the lowest code, which lies a step farther from the middle
@@ -143,7 +140,7 @@ fn signed(
     let d = signed_max_abs(values) / -half;
     let (inverse, middle) = inverse(d).map_or((0.0, 0.0), |inverse| (inverse, half + 0.5));
     let top = (half * 2.0 - 1.0) as u8;
-    for (code, x) in codes.iter_mut().zip(values) {
+    for (code, x) in zip(&mut codes[..], values) {
         // `half + 0.5` makes truncation round to nearest; the largest positive value may pass the
         // top by it.
         *code = truncate(x * inverse + middle).min(top);
@@ -176,45 +173,47 @@ fn unsigned(
     }
     let d = (max - min) / f32::from(top);
     let inverse = inverse(d).unwrap_or(0.0);
-    for (code, x) in codes.iter_mut().zip(values) {
+    for (code, x) in zip(&mut codes[..], values) {
         *code = truncate((x - min) * inverse + 0.5).min(top);
     }
     (d, min, codes)
 }
 
-/// Encodes the blocks of a row with importance, several of them side by side; `store` makes the
-/// bytes of one from its scale, minimum and codes.
+/// Encodes the blocks of a row, with importance several of them side by side; `store` makes the bytes
+/// of one from its scale, minimum and codes.
 #[inline(always)]
 fn encode_unsigned<const BYTES: usize>(
     values: &[[f32; 32]],
-    importance: RowImportance<'_, 32>,
+    importance: Option<RowImportance<'_, 32>>,
     (top, by): (u8, impl Transpose),
     out: &mut [[u8; BYTES]],
     store: impl Fn((f32, f32, [u8; 32]), &mut [u8; BYTES]),
 ) {
     /// Two registers of AVX2.
     const BESIDE: usize = 16;
-    let row_square = importance.row_square;
-    let (groups, rest) = values.as_chunks::<BESIDE>();
-    let (weights, rest_weights) = importance.weights.as_chunks::<BESIDE>();
-    let (outs, rest_out) = out.as_chunks_mut::<BESIDE>();
-    for ((values, weights), out) in groups.iter().zip(weights).zip(outs) {
-        let importance = RowImportance { weights, row_square };
-        let blocks: [_; BESIDE] = fit_unsigned(values.as_flattened(), importance, top, by);
-        for (block, out) in blocks.into_iter().zip(out) {
-            store(block, out);
+    let mut done = 0;
+    if let Some(RowImportance { weights, row_square }) = importance {
+        let groups = zip(values.as_chunks::<BESIDE>().0, weights.as_chunks::<BESIDE>().0);
+        for ((values, weights), out) in zip(groups, out.as_chunks_mut::<BESIDE>().0) {
+            let importance = RowImportance { weights, row_square };
+            let blocks: [_; BESIDE] = fit_unsigned(values.as_flattened(), importance, top, by);
+            for (block, out) in zip(blocks, out) {
+                store(block, out);
+            }
+            done += BESIDE;
         }
     }
-    for ((values, weights), out) in rest.iter().zip(rest_weights).zip(rest_out) {
-        let importance = BlockImportance { weights, row_square };
-        store(unsigned(values, Some(importance), top, by), out);
+    // One search in the code, with importance and without.
+    for (i, (values, out)) in zip(&values[done..], &mut out[done..]).enumerate() {
+        let importance = importance.map(|row| row.of_block(done + i));
+        store(unsigned(values, importance, top, by), out);
     }
 }
 
 #[inline(always)]
 fn importance_weights(values: &[f32; 32], importance: BlockImportance<'_, 32>) -> [f32; 32] {
     let mut w = *importance.weights;
-    for (w, x) in w.iter_mut().zip(values) {
+    for (w, x) in zip(&mut w[..], values) {
         *w *= (importance.row_square + x * x).sqrt();
     }
     w
@@ -263,9 +262,9 @@ impl EncodeBlock<20, 32> for Q4_1 {
     }
 
     #[inline(always)]
-    fn encode_weighted(
+    fn encode_blocks(
         values: &[[f32; 32]],
-        importance: RowImportance<'_, 32>,
+        importance: Option<RowImportance<'_, 32>>,
         by: impl LookUp,
         out: &mut [[u8; 20]],
     ) {
@@ -300,9 +299,9 @@ impl EncodeBlock<24, 32> for Q5_1 {
     }
 
     #[inline(always)]
-    fn encode_weighted(
+    fn encode_blocks(
         values: &[[f32; 32]],
-        importance: RowImportance<'_, 32>,
+        importance: Option<RowImportance<'_, 32>>,
         by: impl LookUp,
         out: &mut [[u8; 24]],
     ) {
@@ -316,7 +315,7 @@ impl EncodeBlock<24, 32> for Q5_1 {
 fn signed_bytes(values: &[f32; 32], out: &mut [u8]) -> f32 {
     let d = absmax(values) / 127.0;
     let inverse = inverse(d).unwrap_or(0.0);
-    for (out, x) in out.iter_mut().zip(values) {
+    for (out, x) in zip(&mut out[..], values) {
         *out = round(x * inverse) as u8;
     }
     d

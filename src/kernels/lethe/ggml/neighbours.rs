@@ -10,7 +10,7 @@
 use std::sync::OnceLock;
 
 use crate::kernels::remember::ggml::grids;
-use crate::simd::{CODES_PER_SUM, LookUp, PackedCodes};
+use crate::simd::{CODES_PER_SUM, LookUp, PackedCodes, copy, zip};
 
 /// Where the neighbours of codes are.
 #[derive(Clone, Copy, Default)]
@@ -83,10 +83,8 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
             if on_grid[packed] || codes.iter().any(|&code| code > top) {
                 continue;
             }
-            for (distance, point) in distances.iter_mut().zip(&unpacked) {
-                *distance = codes
-                    .iter()
-                    .zip(point)
+            for (distance, point) in zip(&mut distances[..], &unpacked) {
+                *distance = zip(codes.iter(), point)
                     .map(|(a, b)| (a - b) * (a - b))
                     .sum::<i32>();
             }
@@ -99,9 +97,7 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
                     break;
                 };
                 list.extend(
-                    points
-                        .iter()
-                        .zip(&distances)
+                    zip(points.iter(), &distances)
                         .filter(|&(_, &d)| d == ring)
                         .map(|(&point, _)| point),
                 );
@@ -110,7 +106,7 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
             list_of.start = grid.neighbours.len() as u32;
             for chunk in list.chunks(CODES_PER_SUM) {
                 let mut lanes = [chunk[chunk.len() - 1]; CODES_PER_SUM];
-                lanes[..chunk.len()].copy_from_slice(chunk);
+                copy(chunk, &mut lanes[..chunk.len()]);
                 grid.neighbours.push(lanes);
             }
             list_of.len = list.len() as u32;
@@ -164,8 +160,8 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
         for (c, scaled) in scaled.iter_mut().enumerate() {
             *scaled = scale * levels.of(c as i32 & ((1 << BITS) - 1));
         }
-        for ((terms, &x), &w) in terms.iter_mut().zip(values).zip(weights) {
-            for (term, scaled) in terms.iter_mut().zip(scaled) {
+        for ((terms, &x), &w) in zip(zip(&mut terms[..], values), weights) {
+            for (term, scaled) in zip(&mut terms[..], scaled) {
                 let difference = scaled - x;
                 *term = w * difference * difference;
             }

@@ -9,10 +9,10 @@ use super::k_quants::{
     AffineIntegers, affine_codes, importance_weights, largest, put_pairs, signed_max_abs,
     sums_of_squares, symmetric_codes,
 };
-use super::search::{Lanes, fit_symmetric, fit_symmetric_group, nearest_int, per_lane, transpose};
-use super::side_by_side::SideBySide;
+use super::search::{Lanes, fit_symmetric, fit_symmetric_group, nearest_int, transpose};
+use super::side_by_side::{SideBySide, encode_beside};
 use super::{f16_at, put_f16};
-use crate::simd::Transpose;
+use crate::simd::{Transpose, copy, from_fn, zip};
 
 pub(super) struct Q2_K;
 pub(super) struct Q3_K;
@@ -57,8 +57,8 @@ impl SideBySide<84> for Q2_K {
             };
             fit = fit_affine(&x, &w, &search);
             integers = [AffineIntegers::ZERO; K];
-            let groups = fit.scale.as_chunks().0.iter().zip(fit.min.as_chunks().0);
-            for (integers, (scales, mins)) in integers.iter_mut().zip(groups) {
+            let groups = zip(fit.scale.as_chunks().0.iter(), fit.min.as_chunks().0);
+            for (integers, (scales, mins)) in zip(&mut integers[..], groups) {
                 let (max_scale, max_min) = (largest(scales), largest(mins));
                 *integers = AffineIntegers {
                     d: max_scale / 15.0,
@@ -68,16 +68,16 @@ impl SideBySide<84> for Q2_K {
                 };
             }
         }
-        let blocks = integers.iter().zip(values).zip(out).enumerate();
+        let blocks = zip(zip(integers.iter(), values), out).enumerate();
         for (b, ((integers, values), out)) in blocks {
             put_f16(out, 80, integers.d);
             put_f16(out, 82, integers.min);
-            for ((out, scale), min) in out.iter_mut().zip(integers.scales).zip(integers.mins) {
+            for ((out, scale), min) in zip(zip(&mut out[..], integers.scales), integers.mins) {
                 *out = scale | min << 4;
             }
             let (d, min) = (f16_at(out, 80), f16_at(out, 82));
             let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
-            for ((scale, least), packed) in scales.iter_mut().zip(&mut mins).zip(&*out) {
+            for ((scale, least), packed) in zip(zip(&mut scales[..], &mut mins), &*out) {
                 *scale = d * f32::from(packed & 15);
                 *least = min * f32::from(packed >> 4);
             }
@@ -94,7 +94,7 @@ impl SideBySide<84> for Q2_K {
 fn fifteenths(values: &Lanes<16>, max: f32) -> [u8; 16] {
     let inverse = 15.0 / max;
     let mut out = [0; 16];
-    for (out, &x) in out.iter_mut().zip(values) {
+    for (out, &x) in zip(&mut out[..], values) {
         *out = if max > 0.0 {
             nearest_int(inverse * x) as u8
         } else {
@@ -132,7 +132,7 @@ impl Q3Scales {
     fn new(scales: &Lanes<16>) -> Self {
         let max = signed_max_abs(scales);
         let (inverse, mut codes) = (-32.0 / max, [0; 16]);
-        for (code, &scale) in codes.iter_mut().zip(scales) {
+        for (code, &scale) in zip(&mut codes[..], scales) {
             // ggml keeps the integer in an `int8_t` before it limits it.
             *code = if max == 0.0 {
                 0
@@ -150,7 +150,7 @@ impl Q3Scales {
         let peak = signed_max_abs(scales);
         let fit = fit_symmetric_group::<false, 16>(scales, sums, peak, 32.0);
         let mut codes = [0; 16];
-        for (code, &scale) in codes.iter_mut().zip(scales) {
+        for (code, &scale) in zip(&mut codes[..], scales) {
             *code = fit.code(0, scale);
         }
         let d = fit.scale[0];
@@ -165,10 +165,10 @@ impl Q3Scales {
         searched: impl Fn(usize, usize) -> u8,
         out: &mut [u8; 110],
     ) {
-        out[96..108].copy_from_slice(&packed_scales(&self.codes));
+        copy(&packed_scales(&self.codes), &mut out[96..108]);
         put_f16(out, 108, self.d);
         let d = f16_at(out, 108);
-        let scales = per_lane(|g| d * (f32::from(self.codes[g]) - 32.0));
+        let scales = from_fn(|g| d * (f32::from(self.codes[g]) - 32.0));
         let mut codes = symmetric_codes::<16>(values, &scales, 4.0, searched);
         let (high, rest) = out.split_at_mut(32);
         // Bit n of byte l is the third bit of value l of the n-th 32.
@@ -185,9 +185,10 @@ impl Q3_K {
     #[inline(always)]
     fn encode_tiles(values: &[[f32; 256]], by: impl Transpose, out: &mut [[u8; 110]]) {
         let mut fits = Descended::take(4.0);
-        for (values, out) in values.chunks(TILE).zip(out.chunks_mut(TILE)) {
+        for (values, out) in zip(values.chunks(TILE), out.chunks_mut(TILE)) {
             fits.fit(values, by);
-            for (b, ((scales, values), out)) in fits.scales.iter().zip(values).zip(out).enumerate()
+            for (b, ((scales, values), out)) in
+                zip(zip(fits.scales.iter(), values), out).enumerate()
             {
                 let searched = |g: usize, i: usize| fits.code((b, g, i), values[16 * g + i]);
                 Q3Scales::new(scales).store(values, searched, out);
@@ -199,12 +200,16 @@ impl Q3_K {
 
 impl SideBySide<110> for Q3_K {
     #[inline(always)]
-    fn encode_unweighted<const K: usize, const G: usize, const L: usize>(
+    fn encode_blocks<const K: usize, const G: usize, const L: usize>(
         values: &[[f32; 256]],
+        importance: Option<&[[f32; 256]]>,
         by: impl Transpose,
         out: &mut [[u8; 110]],
     ) {
-        Self::encode_tiles(values, by, out);
+        match importance {
+            None => Self::encode_tiles(values, by, out),
+            Some(_) => encode_beside::<Self, 110, K, G, L>(values, importance, by, out),
+        }
     }
 
     #[inline(always)]
@@ -221,8 +226,8 @@ impl SideBySide<110> for Q3_K {
         let squares = sums_of_squares(values);
         let (w, sums) = importance_weights(&x, importance, squares, 2.0, by);
         let fit = fit_symmetric(&x, &w, 4.0);
-        let groups = fit.scale.as_chunks().0.iter().zip(sums.as_chunks().0);
-        for (b, (((scales, sums), values), out)) in groups.zip(values).zip(out).enumerate() {
+        let groups = zip(fit.scale.as_chunks().0.iter(), sums.as_chunks().0);
+        for (b, (((scales, sums), values), out)) in zip(zip(groups, values), out).enumerate() {
             let searched = |g: usize, i: usize| fit.code(16 * b + g, values[16 * g + i]);
             Q3Scales::weighted(scales, sums).store(values, searched, out);
         }

@@ -5,11 +5,11 @@
 
 use super::affine::{AffineSearch, fit_affine};
 use super::k_quants::{AffineIntegers, affine_codes, importance_weights, largest, sums_of_squares};
-use super::search::{Lanes, nearest_int, per_lane, transpose};
+use super::search::{Lanes, nearest_int, transpose};
 use super::side_by_side::SideBySide;
 use super::{f16_at, put_f16};
 use crate::kernels::remember::ggml::scale_min;
-use crate::simd::Transpose;
+use crate::simd::{Transpose, copy, from_fn, zip};
 
 pub(super) struct Q4_K;
 pub(super) struct Q5_K;
@@ -30,7 +30,7 @@ fn put_scale_mins(packed: &mut [u8], scales: &[u8; 8], mins: &[u8; 8]) {
 fn sixty_thirds(values: &Lanes<8>, max: f32) -> [u8; 8] {
     let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
     let mut out = [0; 8];
-    for (out, &x) in out.iter_mut().zip(values) {
+    for (out, &x) in zip(&mut out[..], values) {
         *out = (nearest_int(inverse * x) as u8).min(63);
     }
     out
@@ -64,17 +64,17 @@ fn groups_of_32<const K: usize, const G: usize, const L: usize>(
         // (`av_x`).
         let mut squares = [0.0; G];
         for x in &x {
-            squares = per_lane(|g| squares[g] + x[g] * x[g]);
+            squares = from_fn(|g| squares[g] + x[g] * x[g]);
         }
-        let mean: Lanes<G> = per_lane(|g| (squares[g] / 32.0).sqrt());
+        let mean: Lanes<G> = from_fn(|g| (squares[g] / 32.0).sqrt());
         let mut w = x;
         for w in &mut w {
-            *w = per_lane(|g| mean[g] + w[g].abs());
+            *w = from_fn(|g| mean[g] + w[g].abs());
         }
         fit = fit_affine(&x, &w, &search);
         integers = [AffineIntegers::ZERO; K];
-        let groups = fit.scale.as_chunks().0.iter().zip(fit.min.as_chunks().0);
-        for (integers, (scales, mins)) in integers.iter_mut().zip(groups) {
+        let groups = zip(fit.scale.as_chunks().0.iter(), fit.min.as_chunks().0);
+        for (integers, (scales, mins)) in zip(&mut integers[..], groups) {
             let (max_scale, max_min) = (largest(scales), largest(mins));
             *integers = AffineIntegers {
                 d: max_scale / 63.0,
@@ -86,7 +86,7 @@ fn groups_of_32<const K: usize, const G: usize, const L: usize>(
     }
     let mut blocks = [([0; 16], [0; 256]); K];
     for (b, (((head, codes), values), integers)) in
-        blocks.iter_mut().zip(values).zip(&mut integers).enumerate()
+        zip(zip(&mut blocks[..], values), &mut integers).enumerate()
     {
         if search.top > 15.0 {
             // `fit_nonnegative` leaves the codes of negative scales wrapped, as large bytes. ggml
@@ -125,13 +125,8 @@ impl Q4_K {
 
     #[inline(always)]
     fn store((head, codes): &Groups, out: &mut [u8; 144]) {
-        out[..16].copy_from_slice(head);
-        for (out, codes) in out[16..]
-            .as_chunks_mut::<32>()
-            .0
-            .iter_mut()
-            .zip(codes.as_chunks::<64>().0)
-        {
+        copy(head, &mut out[..16]);
+        for (out, codes) in zip(out[16..].as_chunks_mut::<32>().0, codes.as_chunks::<64>().0) {
             for (l, out) in out.iter_mut().enumerate() {
                 *out = codes[l] | codes[l + 32] << 4;
             }
@@ -148,7 +143,7 @@ impl SideBySide<144> for Q4_K {
         out: &mut [[u8; 144]; K],
     ) {
         let blocks = groups_of_32::<K, G, L>(values, importance, (Self::SEARCH, by));
-        for (groups, out) in blocks.iter().zip(out) {
+        for (groups, out) in zip(blocks.iter(), out) {
             Self::store(groups, out);
         }
     }
@@ -166,17 +161,12 @@ impl Q5_K {
 
     #[inline(always)]
     fn store((head, codes): &Groups, out: &mut [u8; 176]) {
-        out[..16].copy_from_slice(head);
+        copy(head, &mut out[..16]);
         let (high, low) = out[16..].split_at_mut(32);
         for (l, high) in high.iter_mut().enumerate() {
             *high = (0..8).fold(0, |bits, n| bits | codes[32 * n + l] >> 4 << n);
         }
-        for (out, codes) in low
-            .as_chunks_mut::<32>()
-            .0
-            .iter_mut()
-            .zip(codes.as_chunks::<64>().0)
-        {
+        for (out, codes) in zip(low.as_chunks_mut::<32>().0, codes.as_chunks::<64>().0) {
             for (l, out) in out.iter_mut().enumerate() {
                 *out = codes[l] & 15 | codes[l + 32] << 4;
             }
@@ -193,7 +183,7 @@ impl SideBySide<176> for Q5_K {
         out: &mut [[u8; 176]; K],
     ) {
         let blocks = groups_of_32::<K, G, L>(values, importance, (Self::SEARCH, by));
-        for (groups, out) in blocks.iter().zip(out) {
+        for (groups, out) in zip(blocks.iter(), out) {
             Self::store(groups, out);
         }
     }

@@ -11,7 +11,7 @@
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qx_quants`.
 
-use crate::simd::{Aligned, LANES, Transpose};
+use crate::simd::{Aligned, LANES, Transpose, from_fn, zip};
 
 /// One number for each lane.
 pub(super) type Lanes<const G: usize> = [f32; G];
@@ -22,17 +22,6 @@ pub(super) const TINY: f32 = 1e-15;
 /// 1.5 · 2²³. The last place of numbers from 2²³ to 2²⁴ is 1, so adding this to a number below 2²²
 /// in magnitude rounds it to an integer, to nearest even.
 pub(super) const MAGIC: f32 = 12_582_912.0;
-
-/// `f` of each lane. A loop, for `array::from_fn` would be a call that is compiled for the baseline
-/// level.
-#[inline(always)]
-pub(super) fn per_lane<const G: usize>(f: impl Fn(usize) -> f32) -> Lanes<G> {
-    let mut out = [0.0; G];
-    for (g, out) in out.iter_mut().enumerate() {
-        *out = f(g);
-    }
-    out
-}
 
 /// `G` groups of `N` consecutive values, with group `g` in lane `g`. Squares are transposed `by`
 /// registers, for LLVM moves each value by itself; `N` is a multiple of their size, and so is `G`
@@ -46,7 +35,7 @@ pub(super) fn transpose<const N: usize, const G: usize>(
     let groups = values.as_chunks::<N>().0;
     if G < LANES {
         for (g, group) in groups.iter().take(G).enumerate() {
-            for (out, &x) in out.iter_mut().zip(group) {
+            for (out, &x) in zip(&mut out[..], group) {
                 out[g] = x;
             }
         }
@@ -55,10 +44,10 @@ pub(super) fn transpose<const N: usize, const G: usize>(
     for (first, groups) in groups.as_chunks::<LANES>().0.iter().enumerate() {
         for (left, out) in out.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
             let mut square = [[0.0; LANES]; LANES];
-            for (row, group) in square.iter_mut().zip(groups) {
+            for (row, group) in zip(&mut square[..], groups) {
                 *row = group.as_chunks().0[left];
             }
-            for (out, column) in out.iter_mut().zip(by.columns(square)) {
+            for (out, column) in zip(&mut out[..], by.columns(square)) {
                 out.as_chunks_mut().0[first] = column;
             }
         }
@@ -96,11 +85,7 @@ pub(super) type Mask<const G: usize> = [u32; G];
 
 #[inline(always)]
 pub(super) fn mask<const G: usize>(f: impl Fn(usize) -> bool) -> Mask<G> {
-    let mut out = [0; G];
-    for (g, out) in out.iter_mut().enumerate() {
-        *out = 0u32.wrapping_sub(u32::from(f(g)));
-    }
-    out
+    from_fn(|g| 0u32.wrapping_sub(u32::from(f(g))))
 }
 
 /// `then` in lanes where the mask is set, else `otherwise`.
@@ -110,7 +95,7 @@ pub(super) fn select<const G: usize>(
     then: Lanes<G>,
     otherwise: Lanes<G>,
 ) -> Lanes<G> {
-    per_lane(|g| f32::from_bits(then[g].to_bits() & mask[g] | otherwise[g].to_bits() & !mask[g]))
+    from_fn(|g| f32::from_bits(then[g].to_bits() & mask[g] | otherwise[g].to_bits() & !mask[g]))
 }
 
 /// `values`, of which the compiler forgets how they were made. LLVM would otherwise follow single
@@ -207,25 +192,25 @@ pub(super) fn fit_symmetric<const N: usize, const G: usize>(
     let (x, w) = (opaque(&x.0), opaque(&w.0));
     let peak = signed_max_abs(x);
     let mut wx = Aligned([[0.0; G]; N]);
-    for ((wx, w), x) in wx.0.iter_mut().zip(w).zip(x) {
-        *wx = per_lane(|g| w[g] * x[g]);
+    for ((wx, w), x) in zip(zip(&mut wx.0, w), x) {
+        *wx = from_fn(|g| w[g] * x[g]);
     }
     let wx = &wx.0;
     let sums = |inverse| {
         moments::<true, N, G>(|i, g| x[i][g], |i, g| w[i][g], |i, g| wx[i][g], half, inverse)
     };
-    let mut inverse = per_lane(|g| -half / peak[g]);
+    let mut inverse = from_fn(|g| -half / peak[g]);
     let (lx, l2) = sums(inverse);
-    let mut scale = per_lane(|g| if l2[g] == 0.0 { 0.0 } else { lx[g] / l2[g] });
-    let mut best: Lanes<G> = per_lane(|g| scale[g] * lx[g]);
+    let mut scale = from_fn(|g| if l2[g] == 0.0 { 0.0 } else { lx[g] / l2[g] });
+    let mut best: Lanes<G> = from_fn(|g| scale[g] * lx[g]);
     for step in STEPS {
         let level = -(half + 0.1 * f32::from(step));
-        let tried = per_lane(|g| level / peak[g]);
+        let tried = from_fn(|g| level / peak[g]);
         let (lx, l2) = sums(tried);
         let better = mask(|g| (l2[g] > 0.0) & (lx[g] * lx[g] > best[g] * l2[g]));
-        let ratio: Lanes<G> = per_lane(|g| lx[g] / l2[g]);
+        let ratio: Lanes<G> = from_fn(|g| lx[g] / l2[g]);
         scale = select(better, ratio, scale);
-        best = select(better, per_lane(|g| ratio[g] * lx[g]), best);
+        best = select(better, from_fn(|g| ratio[g] * lx[g]), best);
         inverse = select(better, tried, inverse);
     }
     let mut zero = [false; G];
@@ -249,20 +234,20 @@ pub(super) fn fit_symmetric_group<const FINITE: bool, const N: usize>(
         return SymmetricFit { scale: [0.0], inverse: [0.0], zero: [true], half };
     }
     let mut wx = [0.0; N];
-    for ((wx, w), x) in wx.iter_mut().zip(w).zip(x) {
+    for ((wx, w), x) in zip(zip(&mut wx[..], w), x) {
         *wx = w * x;
     }
     // Step 0, the steps, and lanes that fill the registers and are not looked at.
-    let tried: Lanes<24> = per_lane(|c| match c {
+    let tried: Lanes<24> = from_fn(|c| match c {
         0 => -half / peak,
         c => -(half + 0.1 * f32::from(STEPS[(c - 1).min(17)])) / peak,
     });
     let (lx, l2) = moments::<FINITE, N, 24>(|i, _| x[i], |i, _| w[i], |i, _| wx[i], half, tried);
     let (lx, l2, tried) = (opaque(&lx), opaque(&l2), opaque(&tried));
     // Quotients of all lanes at once: a division for each better step would be waited for.
-    let ratios: Lanes<24> = per_lane(|c| lx[c] / l2[c]);
-    let scores: Lanes<24> = per_lane(|c| ratios[c] * lx[c]);
-    let squares: Lanes<24> = per_lane(|c| lx[c] * lx[c]);
+    let ratios: Lanes<24> = from_fn(|c| lx[c] / l2[c]);
+    let scores: Lanes<24> = from_fn(|c| ratios[c] * lx[c]);
+    let squares: Lanes<24> = from_fn(|c| lx[c] * lx[c]);
     let (ratios, scores, squares) = (opaque(&ratios), opaque(&scores), opaque(&squares));
     let mut scale = if l2[0] == 0.0 { 0.0 } else { ratios[0] };
     let mut best = scale * lx[0];

@@ -3,7 +3,7 @@
 use std::slice;
 
 use super::{BlockImportance, EncodeBlock, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, RowImportance};
-use crate::simd::{LookUp, Transpose};
+use crate::simd::{LookUp, Transpose, copy, zip};
 
 /// A K-quant of which several blocks are searched side by side: the steps of a search wait for each
 /// other.
@@ -17,22 +17,22 @@ pub(super) trait SideBySide<const BYTES: usize>: Sized {
         out: &mut [[u8; BYTES]; K],
     );
 
-    /// Encodes consecutive blocks without importance, `K` at a time unless the type does them
-    /// otherwise.
+    /// Encodes consecutive blocks, `K` at a time unless the type does them otherwise.
     #[inline(always)]
-    fn encode_unweighted<const K: usize, const G: usize, const L: usize>(
+    fn encode_blocks<const K: usize, const G: usize, const L: usize>(
         values: &[[f32; 256]],
+        importance: Option<&[[f32; 256]]>,
         by: impl Transpose,
         out: &mut [[u8; BYTES]],
     ) {
-        encode_blocks::<Self, BYTES, K, G, L>(values, None, by, out);
+        encode_beside::<Self, BYTES, K, G, L>(values, importance, by, out);
     }
 }
 
 /// Encodes consecutive blocks, `K` at a time. There is one search in the code for all of them: the
 /// last ones are searched beside blocks of zeros.
 #[inline(always)]
-fn encode_blocks<
+pub(super) fn encode_beside<
     T: SideBySide<BYTES>,
     const BYTES: usize,
     const K: usize,
@@ -45,19 +45,19 @@ fn encode_blocks<
     out: &mut [[u8; BYTES]],
 ) {
     let (mut last, mut last_importance) = ([[0.0; 256]; K], [[0.0; 256]; K]);
-    for (i, (values, out)) in values.chunks(K).zip(out.chunks_mut(K)).enumerate() {
+    for (i, (values, out)) in zip(values.chunks(K), out.chunks_mut(K)).enumerate() {
         let importance = importance.map(|importance| &importance[i * K..][..values.len()]);
         let whole = <&[[f32; 256]; K]>::try_from(values).ok();
         if whole.is_none() {
-            last[..values.len()].copy_from_slice(values);
+            copy(values, &mut last[..values.len()]);
             if let Some(importance) = importance {
-                last_importance[..importance.len()].copy_from_slice(importance);
+                copy(importance, &mut last_importance[..importance.len()]);
             }
         }
         let importance = importance.map(|some| some.try_into().unwrap_or(&last_importance));
         let mut blocks = [[0; BYTES]; K];
         T::encode_beside::<K, G, L>(whole.unwrap_or(&last), importance, by, &mut blocks);
-        out.copy_from_slice(&blocks[..out.len()]);
+        copy(&blocks[..out.len()], out);
     }
 }
 
@@ -77,33 +77,22 @@ macro_rules! encode_side_by_side {
                 out: &mut [u8; $bytes],
             ) {
                 let (values, out) = (slice::from_ref(values), slice::from_mut(out));
-                let weights = importance.map(|importance| slice::from_ref(importance.weights));
-                encode_blocks::<Self, $bytes, $beside, { $groups * $beside }, { 2 * $beside }>(
-                    values, weights, by, out,
-                );
+                let importance = importance.map(|block| RowImportance {
+                    weights: slice::from_ref(block.weights),
+                    row_square: block.row_square,
+                });
+                <Self as EncodeBlock<$bytes, 256>>::encode_blocks(values, importance, by, out);
             }
 
             #[inline(always)]
-            fn encode_unweighted(
+            fn encode_blocks(
                 values: &[[f32; 256]],
+                importance: Option<RowImportance<'_, 256>>,
                 by: impl LookUp,
                 out: &mut [[u8; $bytes]],
             ) {
-                <Self as SideBySide<$bytes>>::encode_unweighted::<$beside, { $groups * $beside }, { 2 * $beside }>(
-                    values, by, out,
-                );
-            }
-
-            #[inline(always)]
-            fn encode_weighted(
-                values: &[[f32; 256]],
-                importance: RowImportance<'_, 256>,
-                by: impl LookUp,
-                out: &mut [[u8; $bytes]],
-            ) {
-                let weights = Some(importance.weights);
-                encode_blocks::<Self, $bytes, $beside, { $groups * $beside }, { 2 * $beside }>(
-                    values, weights, by, out,
+                <Self as SideBySide<$bytes>>::encode_blocks::<$beside, { $groups * $beside }, { 2 * $beside }>(
+                    values, importance.map(|row| row.weights), by, out,
                 );
             }
         }

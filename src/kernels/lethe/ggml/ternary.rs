@@ -5,7 +5,7 @@
 
 use super::legacy::{absmax, inverse};
 use super::{BlockImportance, EncodeBlock, put_f16};
-use crate::simd::LookUp;
+use crate::simd::{LookUp, zip};
 
 pub(super) struct TQ1_0;
 pub(super) struct TQ2_0;
@@ -26,7 +26,7 @@ fn trits<const N: usize>(values: &[f32; N], otherwise: u8) -> ([u8; N], f32) {
     let d = absmax(values);
     let mut out = [otherwise; N];
     if let Some(inverse) = inverse(d) {
-        for (out, &x) in out.iter_mut().zip(values) {
+        for (out, &x) in zip(&mut out[..], values) {
             *out = trit(x, inverse);
         }
     }
@@ -76,12 +76,7 @@ impl EncodeBlock<66, 256> for TQ2_0 {
         out: &mut [u8; 66],
     ) {
         let (trits, d) = trits(values, 1);
-        for (out, trits) in out
-            .as_chunks_mut::<32>()
-            .0
-            .iter_mut()
-            .zip(trits.as_chunks::<128>().0)
-        {
+        for (out, trits) in zip(out.as_chunks_mut::<32>().0, trits.as_chunks::<128>().0) {
             for (m, out) in out.iter_mut().enumerate() {
                 *out = trits[m] | trits[m + 32] << 2 | trits[m + 64] << 4 | trits[m + 96] << 6;
             }
@@ -104,7 +99,7 @@ impl EncodeBlock<18, 128> for Q1_0 {
         let sum = values.iter().fold(0.0, |sum, x| sum + x.abs());
         put_f16(out, 0, sum / 128.0);
         // -0 counts as positive.
-        for (out, x) in out[2..].iter_mut().zip(values.as_chunks::<8>().0) {
+        for (out, x) in zip(&mut out[2..], values.as_chunks::<8>().0) {
             *out = x
                 .iter()
                 .enumerate()
@@ -126,7 +121,7 @@ impl EncodeBlock<18, 64> for Q2_0 {
     ) {
         let (trits, d) = trits(values, 0);
         put_f16(out, 0, d);
-        for (out, [a, b, c, d]) in out[2..].iter_mut().zip(trits.as_chunks().0) {
+        for (out, [a, b, c, d]) in zip(&mut out[2..], trits.as_chunks().0) {
             *out = a | b << 2 | c << 4 | d << 6;
         }
     }

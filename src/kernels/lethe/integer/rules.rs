@@ -1,5 +1,6 @@
 //! The arithmetic of each library for integers by groups.
 
+use crate::simd::zip;
 use std::marker::PhantomData;
 
 use half::f16;
@@ -51,7 +52,7 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
         }
         // Only the larger magnitude counts, which takes half of the comparisons.
         let mut max = [0.0; BATCH];
-        for (max, values) in max.iter_mut().zip(values.chunks_exact(group)) {
+        for (max, values) in zip(&mut max[..], values.chunks_exact(group)) {
             *max = max_abs(values, 0.0);
         }
         [[0.0; BATCH], max]

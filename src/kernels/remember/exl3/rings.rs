@@ -10,7 +10,7 @@
 use super::codebook::{Codebook, Mul1, States};
 use super::hadamard;
 use crate::element::{Element, f32_from_f16};
-use crate::simd::Kernel;
+use crate::simd::{Kernel, zip};
 
 /// Values of a ring.
 pub(crate) const RING: usize = 256;
@@ -39,10 +39,10 @@ impl Kernel for RingRows<'_> {
         let len = ring_bytes(self.bits);
         let row_len = self.signs.len() / RING * len;
         let rows = self.rings.chunks_exact(row_len.max(1)).skip(self.first);
-        for (rings, out) in rows.zip(out.chunks_exact_mut(self.cols.max(1))) {
+        for (rings, out) in zip(rows, out.chunks_exact_mut(self.cols.max(1))) {
             let signs = self.signs.as_chunks::<RING>().0;
-            let rings = rings.chunks_exact(len).zip(signs);
-            for ((ring, signs), out) in rings.zip(out.chunks_mut(RING)) {
+            let rings = zip(rings.chunks_exact(len), signs);
+            for ((ring, signs), out) in zip(rings, out.chunks_mut(RING)) {
                 let values = ring_values(ring, self.bits, signs);
                 E::store(&values[..out.len()], out);
             }
@@ -77,7 +77,7 @@ fn ring_values(ring: &[u8], bits: usize, signs: &[f32; RING]) -> [f32; RING] {
     // H is divided by √256.
     let unit = Codebook::Mul1.unit() / 16.0 * scale;
     let mut values = [0.0; RING];
-    for ((value, [sum]), sign) in values.iter_mut().zip(sums).zip(signs) {
+    for ((value, [sum]), sign) in zip(zip(&mut values[..], sums), signs) {
         // 28 bits, and twice 11: exact in F64.
         *value = (f64::from(sum) * unit * f64::from(*sign)) as f32;
     }

@@ -1,6 +1,7 @@
 //! The stream of a tile of EXL3: bits of its values, and the states that end with them.
 
 use super::{LANES, RUN, RUNS, TILE};
+use crate::simd::zip;
 
 /// Bits of a value at most.
 pub(crate) const MAX_BITS: usize = 8;
@@ -59,10 +60,10 @@ impl Words {
             return self.fill_halves(tiles, rate);
         }
         let (words, bits) = (&mut self.0, rate.bits);
-        for (tile, first) in tiles.iter().zip([0, RUNS]) {
+        for (tile, first) in zip(tiles.iter(), [0, RUNS]) {
             let stored = tile.as_chunks::<4>().0;
             for (run, stored) in stored.chunks_exact(bits).enumerate() {
-                for (words, stored) in words[1..].iter_mut().zip(stored) {
+                for (words, stored) in zip(&mut words[1..], stored) {
                     words[first + run] = u32::from_le_bytes(*stored);
                 }
             }
@@ -76,7 +77,7 @@ impl Words {
     /// Words of runs that have half a word more than whole ones. The last word of a run goes on
     /// with bits of the next.
     fn fill_halves(&mut self, tiles: [&[u8]; 2], rate: BitRate) {
-        for (tile, first) in tiles.iter().zip([0, RUNS]) {
+        for (tile, first) in zip(tiles.iter(), [0, RUNS]) {
             let stored = tile.as_chunks::<4>().0;
             let word = |i: usize| u32::from_le_bytes(stored[i % stored.len()]);
             for run in 0..RUNS {
@@ -109,7 +110,7 @@ impl Words {
                 *state = *state >> behind & 0xffff;
             }
         } else {
-            for (state, before) in states.iter_mut().zip(&self.0[last - 1]) {
+            for (state, before) in zip(&mut states[..], &self.0[last - 1]) {
                 *state = (*state >> behind | before << (32 - behind)) & 0xffff;
             }
         }

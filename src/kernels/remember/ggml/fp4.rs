@@ -5,6 +5,7 @@
 
 use super::DecodeBlock;
 use crate::kernels::remember::nvfp4::doubled_magnitude;
+use crate::simd::zip;
 
 pub(super) struct MXFP4;
 pub(super) struct NVFP4;
@@ -13,7 +14,7 @@ pub(super) struct NVFP4;
 #[inline(always)]
 fn doubled(codes: &[u8; 32]) -> [i8; 32] {
     let mut values = [0; 32];
-    for (value, &code) in values.iter_mut().zip(codes) {
+    for (value, &code) in zip(&mut values[..], codes) {
         let magnitude = doubled_magnitude(code) as i8;
         *value = if code & 8 == 0 { magnitude } else { -magnitude };
     }
@@ -23,7 +24,7 @@ fn doubled(codes: &[u8; 32]) -> [i8; 32] {
 /// Multiplies codes by the scale of their group.
 #[inline(always)]
 fn scale_codes(codes: &[i8], d: f32, out: &mut [f32]) {
-    for (out, &q) in out.iter_mut().zip(codes) {
+    for (out, &q) in zip(&mut out[..], codes) {
         *out = f32::from(q) * d;
     }
 }
@@ -41,7 +42,7 @@ impl DecodeBlock<17, 32> for MXFP4 {
         });
         let mut codes = [0; 32];
         let (low, high) = codes.split_at_mut(16);
-        for ((low, high), &pair) in low.iter_mut().zip(high).zip(&block[1..]) {
+        for ((low, high), &pair) in zip(zip(&mut low[..], high), &block[1..]) {
             (*low, *high) = (pair & 15, pair >> 4);
         }
         scale_codes(&doubled(&codes), d, out);
@@ -73,7 +74,7 @@ impl DecodeBlock<36, 64> for NVFP4 {
     fn decode(block: &[u8; 36], out: &mut [f32; 64]) {
         let [s0, s1, s2, s3, pairs @ ..] = block;
         let (mut low, mut high) = ([0; 32], [0; 32]);
-        for ((low, high), &pair) in low.iter_mut().zip(&mut high).zip(pairs) {
+        for ((low, high), &pair) in zip(zip(&mut low[..], &mut high), pairs) {
             (*low, *high) = (pair & 15, pair >> 4);
         }
         let (low, high) = (doubled(&low), doubled(&high));

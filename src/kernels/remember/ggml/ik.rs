@@ -18,6 +18,7 @@ pub(super) use self::{codebooks::*, trellis::*};
 use super::iq::{iq1_entry, iq1_value};
 use super::legacy::scaled_bytes;
 use super::{f16_at, u16_at, u32_at};
+use crate::simd::zip;
 
 /// A block type of ik_llama.cpp as a decoder sees it: `BYTES` bytes hold `VALUES` values of a row,
 /// whose scale is `d`.
@@ -59,7 +60,7 @@ impl DecodeRowBlock<26, 32> for Q6_0 {
         for (n, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             let (half, nibble) = (n % 2, n / 2);
             let codes = &block[10 + 8 * half..18 + 8 * half];
-            for ((out, &q), &high) in out.iter_mut().zip(codes).zip(&block[2..10]) {
+            for ((out, &q), &high) in zip(zip(&mut out[..], codes), &block[2..10]) {
                 let high = high >> (4 * half + 2 * nibble) & 3;
                 *out = (i32::from(q >> (4 * nibble) & 15 | high << 4) - 32) as f32 * d;
             }
@@ -88,8 +89,8 @@ impl DecodeRowBlock<13, 64> for IQ1_BN {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 13], out: &mut [f32; 64]) {
         let (codes, extra) = (block[..12].as_chunks::<3>().0, DIGITS[usize::from(block[12])]);
-        for ((out, codes), extra) in out.as_chunks_mut::<16>().0.iter_mut().zip(codes).zip(extra) {
-            for (out, &code) in out.as_chunks_mut::<5>().0.iter_mut().zip(codes) {
+        for ((out, codes), extra) in zip(zip(out.as_chunks_mut::<16>().0, codes), extra) {
+            for (out, &code) in zip(out.as_chunks_mut::<5>().0, codes) {
                 *out = DIGITS[usize::from(code)];
             }
             out[15] = extra;
@@ -104,7 +105,7 @@ impl DecodeRowBlock<16, 64> for IQ2_BN {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 16], out: &mut [f32; 64]) {
         for (n, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            for (out, &q) in out.iter_mut().zip(block) {
+            for (out, &q) in zip(&mut out[..], block) {
                 *out = d * (i32::from(q >> (2 * n) & 3) - 1) as f32;
             }
         }
@@ -124,7 +125,7 @@ impl DecodeRowBlock<32, 32> for Q8_KV {
 fn decode_iq1(out: &mut [f32; 32], entry: impl Fn(usize) -> u64, scale: impl Fn(usize) -> f32) {
     for (i, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let dl = scale(i);
-        for (out, byte) in out.iter_mut().zip(entry(i).to_le_bytes()) {
+        for (out, byte) in zip(&mut out[..], entry(i).to_le_bytes()) {
             *out = dl * iq1_value(byte);
         }
     }

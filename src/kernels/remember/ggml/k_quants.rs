@@ -2,6 +2,7 @@
 //! integers of 4 to 8 bits. One or two f16 scale these integers for the whole super-block.
 
 use super::{DecodeBlock, f16_at, legacy, scale_min, u32_at};
+use crate::simd::zip;
 
 pub(super) struct Q2_K;
 pub(super) struct Q3_K;
@@ -30,11 +31,11 @@ impl DecodeBlock<84, 256> for Q2_K {
         let (d, min) = (f16_at(block, 80), f16_at(block, 82));
         for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (at, shift) = (16 + n / 4 * 32, n % 4 * 2);
-            for (out, &q) in out.iter_mut().zip(&block[at..at + 32]) {
+            for (out, &q) in zip(&mut out[..], &block[at..at + 32]) {
                 *out = f32::from(q >> shift & 3);
             }
         }
-        for (out, &scale) in out.as_chunks_mut::<16>().0.iter_mut().zip(&block[..16]) {
+        for (out, &scale) in zip(out.as_chunks_mut::<16>().0, &block[..16]) {
             let (dl, ml) = (d * f32::from(scale & 15), min * f32::from(scale >> 4));
             out.iter_mut().for_each(|out| *out = dl * *out - ml);
         }
@@ -51,7 +52,7 @@ impl DecodeBlock<110, 256> for Q3_K {
         let d = f16_at(block, 108);
         for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (at, shift) = (32 + n / 4 * 32, n % 4 * 2);
-            for ((out, &q), &h) in out.iter_mut().zip(&block[at..at + 32]).zip(&block[..32]) {
+            for ((out, &q), &h) in zip(zip(&mut out[..], &block[at..at + 32]), &block[..32]) {
                 *out = (i32::from(q >> shift & 3 | (h >> n & 1) << 2) - 4) as f32;
             }
         }
@@ -74,7 +75,7 @@ impl DecodeBlock<144, 256> for Q4_K {
             let (scale, m) = scale_min(&block[4..16], g);
             let (dl, ml) = (d * scale, min * m);
             let at = 16 + g / 2 * 32;
-            for (out, &q) in out.iter_mut().zip(&block[at..at + 32]) {
+            for (out, &q) in zip(&mut out[..], &block[at..at + 32]) {
                 *out = dl * f32::from(q >> (g % 2 * 4) & 15) - ml;
             }
         }
@@ -91,7 +92,7 @@ impl DecodeBlock<176, 256> for Q5_K {
             let (scale, m) = scale_min(&block[4..16], g);
             let (dl, ml) = (d * scale, min * m);
             let at = 48 + g / 2 * 32;
-            for ((out, &q), &h) in out.iter_mut().zip(&block[at..at + 32]).zip(&block[16..48]) {
+            for ((out, &q), &h) in zip(zip(&mut out[..], &block[at..at + 32]), &block[16..48]) {
                 let q = q >> (g % 2 * 4) & 15 | (h >> g & 1) << 4;
                 *out = dl * f32::from(q) - ml;
             }
@@ -110,10 +111,8 @@ impl DecodeBlock<210, 256> for Q6_K {
         for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (low, high) = (n / 4 * 64 + n % 2 * 32, 128 + n / 4 * 32);
             let (nibble, pair) = (n % 4 / 2 * 4, n % 4 * 2);
-            for ((out, &l), &h) in out
-                .iter_mut()
-                .zip(&block[low..low + 32])
-                .zip(&block[high..high + 32])
+            for ((out, &l), &h) in
+                zip(zip(&mut out[..], &block[low..low + 32]), &block[high..high + 32])
             {
                 *out = (i32::from(l >> nibble & 15 | (h >> pair & 3) << 4) - 32) as f32;
             }

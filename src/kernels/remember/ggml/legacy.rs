@@ -4,6 +4,7 @@
 //! the last 16. The fifth bits are a word of 32 bits, one for each value.
 
 use super::{DecodeBlock, f16_at, u32_at};
+use crate::simd::zip;
 
 pub(super) struct Q4_0;
 pub(super) struct Q4_1;
@@ -18,7 +19,7 @@ pub(super) struct Q8_1;
 pub(super) fn nibble_halves(nibbles: &[u8], out: &mut [f32], value: impl Fn(u8, usize) -> f32) {
     let half = nibbles.len();
     let (low, high) = out.split_at_mut(half);
-    for (j, ((&q, low), high)) in nibbles.iter().zip(low).zip(high).enumerate() {
+    for (j, ((&q, low), high)) in zip(zip(nibbles.iter(), low), high).enumerate() {
         *low = value(q & 15, j);
         *high = value(q >> 4, j + half);
     }
@@ -71,7 +72,7 @@ impl DecodeBlock<24, 32> for Q5_1 {
 /// Decodes signed bytes: each times `d`.
 #[inline(always)]
 pub(super) fn scaled_bytes(codes: &[u8], out: &mut [f32], d: f32) {
-    for (&q, out) in codes.iter().zip(out) {
+    for (&q, out) in zip(codes.iter(), out) {
         *out = f32::from(q as i8) * d;
     }
 }

@@ -2,6 +2,7 @@
 //! and Q2_0. PrismML's PTQ1_0 and PQ2_0 are TQ1_0 and Q2_0 with a scale for 128 values.
 
 use super::{DecodeBlock, DecodeRowBlock, f16_at};
+use crate::simd::zip;
 
 pub(super) struct TQ1_0;
 pub(super) struct TQ2_0;
@@ -18,7 +19,7 @@ pub(super) struct PTQ1_0;
 #[inline(always)]
 fn digits(bytes: &[u8], n: usize, out: &mut [f32], d: f32) {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
-    for (out, &byte) in out.iter_mut().zip(bytes) {
+    for (out, &byte) in zip(&mut out[..], bytes) {
         let fraction = byte.wrapping_mul(POWERS[n]);
         *out = (((i32::from(fraction) * 3) >> 8) - 1) as f32 * d;
     }
@@ -72,7 +73,7 @@ impl DecodeBlock<66, 256> for TQ2_0 {
         let d = f16_at(block, 64);
         for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let at = g / 4 * 32;
-            for (out, &q) in out.iter_mut().zip(&block[at..at + 32]) {
+            for (out, &q) in zip(&mut out[..], &block[at..at + 32]) {
                 *out = (i32::from(q >> (g % 4 * 2) & 3) - 1) as f32 * d;
             }
         }
@@ -84,7 +85,7 @@ impl DecodeBlock<18, 128> for Q1_0 {
     #[inline(always)]
     fn decode(block: &[u8; 18], out: &mut [f32; 128]) {
         let d = f16_at(block, 0).to_bits();
-        for (out, &bits) in out.as_chunks_mut::<8>().0.iter_mut().zip(&block[2..]) {
+        for (out, &bits) in zip(out.as_chunks_mut::<8>().0, &block[2..]) {
             for (j, out) in out.iter_mut().enumerate() {
                 // The sign of a clear bit is set, and the magnitude stays `d` without a product.
                 *out = f32::from_bits(d ^ (u32::from(!bits) >> j & 1) << 31);
@@ -96,7 +97,7 @@ impl DecodeBlock<18, 128> for Q1_0 {
 /// Values `(q - 1) * d`: four consecutive codes to a byte, the lowest bits first.
 #[inline(always)]
 fn pairs_of_bits(codes: &[u8], out: &mut [f32], d: f32) {
-    for (out, &bits) in out.as_chunks_mut::<4>().0.iter_mut().zip(codes) {
+    for (out, &bits) in zip(out.as_chunks_mut::<4>().0, codes) {
         for (j, out) in out.iter_mut().enumerate() {
             *out = (i32::from(bits >> (2 * j) & 3) - 1) as f32 * d;
         }

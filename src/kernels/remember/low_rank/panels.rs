@@ -14,9 +14,9 @@ use crate::kernels::remember::matrix_product::WIDE_COLS;
 use crate::kernels::remember::matrix_product::{
     COLS, MulAdd, ROWS, Rounded, pack_rows, panel_tile,
 };
-use crate::simd::Kernel;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
+use crate::simd::{Kernel, zip};
 
 /// Rows whose sums are computed at once.
 pub(crate) const TILE_ROWS: usize = ROWS;
@@ -190,10 +190,10 @@ impl<V: Element, A: Addition> LowRankRows<'_, V, A> {
         let mut numbers = Vec::new();
         let numbers = lines(&mut numbers, rank * PANEL);
         let panels = self.right.chunks_exact(rank * PANEL);
-        for (first, panel) in (0..width).step_by(PANEL).zip(panels) {
+        for (first, panel) in zip((0..width).step_by(PANEL), panels) {
             // One loop, and not one for each row: LLVM would widen the columns of several rows by
             // gathering them.
-            for (number, &a) in numbers.iter_mut().zip(panel) {
+            for (number, &a) in zip(&mut numbers[..], panel) {
                 *number = f64::from(a);
             }
             let panel = (numbers.as_chunks().0, first);
@@ -240,7 +240,7 @@ impl<V: Element, A: Addition> LowRankRows<'_, V, A> {
     fn columns(&self, first: usize) -> [f32; PANEL] {
         let mut columns = [1.0; PANEL];
         let stored = self.columns.get(first..).unwrap_or_default();
-        for (column, &number) in columns.iter_mut().zip(stored) {
+        for (column, &number) in zip(&mut columns[..], stored) {
             *column = number;
         }
         columns
@@ -262,7 +262,7 @@ fn lines(buffer: &mut Vec<f64>, len: usize) -> &mut [f64] {
 #[inline(always)]
 fn store<E: Copy, const COLS: usize, const IS_WHOLE: bool>(row: &[E; COLS], out: &mut [E]) {
     if !IS_WHOLE {
-        for (out, &value) in out.iter_mut().zip(row) {
+        for (out, &value) in zip(&mut out[..], row) {
             *out = value;
         }
     } else if let Some(out) = out.first_chunk_mut() {
@@ -275,11 +275,11 @@ fn store<E: Copy, const COLS: usize, const IS_WHOLE: bool>(row: &[E; COLS], out:
 fn load<V: Element, const COLS: usize, const IS_WHOLE: bool>(numbers: &[V]) -> [f32; COLS] {
     let mut row = [0.0; COLS];
     if !IS_WHOLE {
-        for (number, &stored) in row.iter_mut().zip(numbers) {
+        for (number, &stored) in zip(&mut row[..], numbers) {
             *number = stored.to_f32();
         }
     } else if let Some(numbers) = numbers.first_chunk::<COLS>() {
-        for (number, &stored) in row.iter_mut().zip(numbers) {
+        for (number, &stored) in zip(&mut row[..], numbers) {
             *number = stored.to_f32();
         }
     }

@@ -1,6 +1,6 @@
 //! Codes of marlin-24 at their places: of each four inputs two have codes, and a nibble says which.
 
-use crate::simd::{LANES, Level, Routine, perform};
+use crate::simd::{LANES, Level, Routine, perform, zip};
 
 use super::TILE_OUTPUTS;
 
@@ -46,12 +46,13 @@ impl Routine for SparsePlaces<'_> {
         let pitch = (outputs * TILE_BYTES / TILE_OUTPUTS).max(1);
         let mut is_wrong = [0; LANES];
         let rows = self.rows.chunks_exact_mut(width);
-        for (output, (row, codes)) in rows.zip(self.codes.chunks_exact(stored)).enumerate() {
+        for (output, (row, codes)) in zip(rows, self.codes.chunks_exact(stored)).enumerate() {
             let tile = output / TILE_OUTPUTS * TILE_BYTES;
             let [low, high] = INDEXES[output % TILE_OUTPUTS].map(|index| tile + 2 * index);
-            let inputs = row[self.left..].as_chunks_mut::<INPUTS>().0.iter_mut();
+            let inputs = row[self.left..].as_chunks_mut::<INPUTS>().0;
             let codes = codes.as_chunks::<STORED>().0.iter();
-            for ((inputs, codes), places) in inputs.zip(codes).zip(self.places.chunks_exact(pitch))
+            for ((inputs, codes), places) in
+                zip(zip(inputs, codes), self.places.chunks_exact(pitch))
             {
                 let nibbles = [places[low], places[low + 1], places[high], places[high + 1]];
                 put_tile(codes, u32::from_le_bytes(nibbles), self.zero, inputs, &mut is_wrong);
@@ -76,11 +77,12 @@ fn put_tile(
     for i in 0..LANES {
         let nibble = nibbles >> (4 * i);
         let (a, b) = (nibble & 3, nibble >> 2 & 3);
-        let [first, second] = pairs[i].map(|code| u32::from(code ^ zero));
+        let [first, second] = pairs[i];
+        let (first, second) = (u32::from(first ^ zero), u32::from(second ^ zero));
         fours[i] = zeros ^ first.wrapping_shl(8 * a) ^ second.wrapping_shl(8 * b);
         is_wrong[i] |= u32::from(a >= b);
     }
-    for (bytes, four) in inputs.as_chunks_mut().0.iter_mut().zip(fours) {
+    for (bytes, four) in zip(inputs.as_chunks_mut().0, fours) {
         *bytes = four.to_le_bytes();
     }
 }

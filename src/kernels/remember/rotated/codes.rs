@@ -4,6 +4,7 @@
 use super::{CHUNK, RotatedCodes};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
+use crate::simd::{from_fn, zip};
 
 /// Signed bytes.
 pub(crate) struct ByteCodes<'a> {
@@ -15,7 +16,7 @@ impl RotatedCodes for ByteCodes<'_> {
     #[inline(always)]
     fn fill(&self, row: usize, at: usize, out: &mut [i16]) {
         let bytes = &self.bytes[row * self.row_bytes + at..];
-        for (out, &byte) in out.iter_mut().zip(bytes) {
+        for (out, &byte) in zip(&mut out[..], bytes) {
             *out = i16::from(byte as i8);
         }
     }
@@ -31,7 +32,7 @@ impl RotatedCodes for NibbleCodes<'_> {
     #[inline(always)]
     fn fill(&self, row: usize, at: usize, out: &mut [i16]) {
         let bytes = &self.bytes[row * self.row_bytes + at / 2..];
-        for (out, &byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+        for (out, &byte) in zip(out.as_chunks_mut::<2>().0, bytes) {
             // Shifted to the upper end of a byte, and back with the sign.
             *out = [i16::from((byte << 4) as i8 >> 4), i16::from(byte as i8 >> 4)];
         }
@@ -63,13 +64,13 @@ impl LevelCodes<'_> {
     fn values(&self, row: usize, at: usize, out: &mut [f32]) {
         let bytes = &self.bytes[row * self.row_bytes..];
         let Some(codebook) = &self.codebook else {
-            for (out, &code) in out.iter_mut().zip(&bytes[at..]) {
+            for (out, &code) in zip(&mut out[..], &bytes[at..]) {
                 *out = f32::from(code) - SIX_BITS;
             }
             return;
         };
-        for (out, &byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(&bytes[at / 2..]) {
-            *out = [byte & 15, byte >> 4].map(|code| codebook[usize::from(code)]);
+        for (out, &byte) in zip(out.as_chunks_mut::<2>().0, &bytes[at / 2..]) {
+            *out = [codebook[usize::from(byte & 15)], codebook[usize::from(byte >> 4)]];
         }
     }
 
@@ -85,7 +86,7 @@ impl LevelCodes<'_> {
         for &scale in scales {
             let n = left.min(out.len());
             let (target, tail) = out.split_at_mut(n);
-            for (out, &value) in target.iter_mut().zip(values) {
+            for (out, &value) in zip(&mut target[..], values) {
                 *out = level(value * scale);
             }
             (values, out, left) = (&values[n..], tail, self.width);
@@ -108,11 +109,11 @@ fn levels_of_steps(scales: &[f32], [at, width]: [usize; 2], values: &[f32], out:
     let mut groups = scales.iter();
     // Steps that are left of a group, the first of which may begin before the chunk.
     let (mut left, mut scale) = ((width - at % width) / STEP, groups.next().unwrap_or(&0.0));
-    for (out, values) in out.as_chunks_mut::<STEP>().0.iter_mut().zip(steps) {
+    for (out, values) in zip(out.as_chunks_mut::<STEP>().0, steps) {
         if left == 0 {
             (left, scale) = (width / STEP, groups.next().unwrap_or(&0.0));
         }
-        for (out, &value) in out.iter_mut().zip(values) {
+        for (out, &value) in zip(&mut out[..], values) {
             *out = level(value * scale);
         }
         left -= 1;
@@ -146,15 +147,15 @@ impl RotatedCodes for LevelCodes<'_> {
         let Some(codebook) = &self.codebook else {
             return self.fill(row, at, out);
         };
-        let low = avx2.table(codebook.map(|value| value.to_bits() as u16));
-        let high = avx2.table(codebook.map(|value| (value.to_bits() >> 16) as u16));
+        let low = avx2.table(from_fn(|i| codebook[i].to_bits() as u16));
+        let high = avx2.table(from_fn(|i| (codebook[i].to_bits() >> 16) as u16));
         let mut values = [0.0; CHUNK];
         let values = &mut values[..out.len()];
         let bytes = &self.bytes[row * self.row_bytes + at / 2..][..values.len() / 2];
         let blocks = bytes.as_chunks::<32>().0;
-        for (values, &bytes) in values.as_chunks_mut::<64>().0.iter_mut().zip(blocks) {
+        for (values, &bytes) in zip(values.as_chunks_mut::<64>().0, blocks) {
             let (low, high) = (low.look_up(bytes, false), high.look_up(bytes, false));
-            for ((value, low), high) in values.iter_mut().zip(low).zip(high) {
+            for ((value, low), high) in zip(zip(&mut values[..], low), high) {
                 *value = f32::from_bits(u32::from(low) | u32::from(high) << 16);
             }
         }

@@ -3,6 +3,7 @@
 //! others.
 
 use super::WIDE_UNIT;
+use crate::simd::{copy, from_fn, zip};
 
 type Codes = [u16; WIDE_UNIT];
 
@@ -16,16 +17,16 @@ pub(super) fn unpack_units(bits: usize, bytes: &[u8], out: &mut [u8]) {
         13 => units(bytes, out, thirteen),
         14 => units(bytes, out, |words: [u16; 14]| halves(words, fourteen)),
         15 => units(bytes, out, fifteen),
-        _ => out.copy_from_slice(&bytes[..out.len()]),
+        _ => copy(&bytes[..out.len()], out),
     }
 }
 
 fn units<const BITS: usize>(bytes: &[u8], out: &mut [u8], unit: impl Fn([u16; BITS]) -> Codes) {
     let stored = bytes.as_chunks::<2>().0.as_chunks::<BITS>().0;
     let unpacked = out.as_chunks_mut::<2>().0.as_chunks_mut::<WIDE_UNIT>().0;
-    for (out, words) in unpacked.iter_mut().zip(stored) {
-        let codes = unit(words.map(u16::from_le_bytes));
-        *out = codes.map(u16::to_le_bytes);
+    for (out, words) in zip(&mut unpacked[..], stored) {
+        let codes = unit(from_fn(|i| u16::from_le_bytes(words[i])));
+        *out = from_fn(|i| codes[i].to_le_bytes());
     }
 }
 
@@ -35,7 +36,7 @@ fn halves<const WORDS: usize, const HALF: usize>(
     half: impl Fn([u16; HALF]) -> [u16; 8],
 ) -> Codes {
     let mut codes = [0; WIDE_UNIT];
-    for (codes, &words) in codes.as_chunks_mut().0.iter_mut().zip(words.as_chunks().0) {
+    for (codes, &words) in zip(codes.as_chunks_mut().0, words.as_chunks().0) {
         *codes = half(words);
     }
     codes
@@ -44,7 +45,7 @@ fn halves<const WORDS: usize, const HALF: usize>(
 /// Codes 0 to 7 are bits 0 to 8 of words 0 to 7. Codes 8 to 15 have bits 9 to 15 of these words,
 /// and above them two bits each of word 8, from its lowest on.
 fn nine(words: [u16; 9]) -> Codes {
-    std::array::from_fn(|i| match i {
+    from_fn(|i| match i {
         0..8 => words[i] & 0x1ff,
         _ => words[i - 8] >> 9 | (words[8] >> (2 * (i - 8)) & 3) << 7,
     })
@@ -54,10 +55,9 @@ fn nine(words: [u16; 9]) -> Codes {
 /// above them bits 10 to 13 of words 3 and 4, and bits 14 and 15 of word 4 and of word 3.
 fn ten(words: [u16; 5]) -> [u16; 8] {
     let [a, b, c, d, e] = words;
-    let low = words.map(|word| word & 0x3ff);
+    let low: [u16; 5] = from_fn(|i| words[i] & 0x3ff);
     let last = c >> 10 | e >> 14 << 6 | d >> 14 << 8;
-    let high = [a, b].map(|word| word >> 10);
-    let [fifth, sixth] = [high[0] | d >> 4 & 0x3c0, high[1] | e >> 4 & 0x3c0];
+    let [fifth, sixth] = [a >> 10 | d >> 4 & 0x3c0, b >> 10 | e >> 4 & 0x3c0];
     [low[0], low[1], low[2], low[3], low[4], fifth, sixth, last]
 }
 
@@ -76,7 +76,7 @@ fn eleven(words: [u16; 11]) -> Codes {
         a >> 7 & 0x1e0 | c >> 3 & 0x600,
         b >> 7 & 0x1e0 | c >> 5 & 0x600,
     ];
-    std::array::from_fn(|i| match i {
+    from_fn(|i| match i {
         0..8 => words[i] & 0x7ff,
         _ => words[i - 8] >> 11 | above[i - 8] & 0x7e0,
     })
@@ -85,7 +85,7 @@ fn eleven(words: [u16; 11]) -> Codes {
 /// Four times three words with four codes: three are bits 0 to 11 of each word. The fourth has bits
 /// 12 to 15 of the third word, of the second and of the first, the lowest first.
 fn twelve(words: [u16; 12]) -> Codes {
-    std::array::from_fn(|i| {
+    from_fn(|i| {
         let first = i / 4 * 3;
         match i % 4 {
             3 => words[first + 2] >> 12 | words[first + 1] >> 8 & 0xf0 | words[first] >> 4 & 0xf00,
@@ -97,7 +97,7 @@ fn twelve(words: [u16; 12]) -> Codes {
 /// Codes 0 to 12 are bits 0 to 12 of each word. Code 13 + i has bits 13 to 15 of words i, 3 + i,
 /// 6 + i and 9 + i, the lowest first, and bit 13 + i of word 12.
 fn thirteen(words: [u16; 13]) -> Codes {
-    std::array::from_fn(|at| match at {
+    from_fn(|at| match at {
         0..13 => words[at] & 0x1fff,
         _ => {
             let i = at - 13;
@@ -110,7 +110,7 @@ fn thirteen(words: [u16; 13]) -> Codes {
 /// Codes 0 to 6 are bits 0 to 13 of each word. Code 7 has bits 14 and 15 of all, those of the last
 /// word lowest.
 fn fourteen(words: [u16; 7]) -> [u16; 8] {
-    std::array::from_fn(|i| match i {
+    from_fn(|i| match i {
         0..7 => words[i] & 0x3fff,
         _ => words.iter().fold(0, |code, word| code << 2 | word >> 14),
     })
@@ -119,7 +119,7 @@ fn fourteen(words: [u16; 7]) -> [u16; 8] {
 /// Codes 0 to 14 are bits 0 to 14 of each word. Code 15 has bits 15 of all, that of the last word
 /// lowest.
 fn fifteen(words: [u16; 15]) -> Codes {
-    std::array::from_fn(|i| match i {
+    from_fn(|i| match i {
         0..15 => words[i] & 0x7fff,
         _ => words.iter().fold(0, |code, word| code << 1 | word >> 15),
     })

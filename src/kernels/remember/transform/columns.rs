@@ -5,7 +5,7 @@ use crate::element::Element;
 use crate::kernels::remember::matrix_product::{MulAdd, Rounded};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{Butterflies, InMemory, Kernel, PairSums};
+use crate::simd::{Butterflies, InMemory, Kernel, PairSums, zip};
 
 /// Values that are multiplied at once: in F64 they stay in the first-level cache, with what they
 /// are made from.
@@ -67,13 +67,13 @@ impl TransformedColumns<'_> {
         }
         let strip = size.max(STRIP / size.max(1) * size);
         let mut exact = vec![0.0; strip];
-        for (values, out) in self.values.chunks(strip).zip(out.chunks_mut(strip)) {
+        for (values, out) in zip(self.values.chunks(strip), out.chunks_mut(strip)) {
             let exact = &mut exact[..values.len()];
-            for (exact, &value) in exact.iter_mut().zip(values) {
+            for (exact, &value) in zip(&mut exact[..], values) {
                 *exact = f64::from(value);
             }
             self.product.multiply_by_hadamard(exact, by);
-            for (out, exact) in out.iter_mut().zip(&*exact) {
+            for (out, exact) in zip(&mut out[..], &*exact) {
                 // A sum of zeros is +0.
                 *out = E::from_f32((exact * factor) as f32 + 0.0);
             }

@@ -3,7 +3,7 @@
 use super::fixed_point::{FixedMatrix, IntegerVectors};
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{COLS, MulAdd, PANEL, ROWS, Rounded, WIDE_COLS};
-use crate::simd::{PAIR_COLUMNS, PairSums};
+use crate::simd::{PAIR_COLUMNS, PairSums, zip};
 
 /// Vectors that are multiplied with each panel in turn. Those of 128 numbers stay in the
 /// second-level cache.
@@ -37,7 +37,7 @@ impl DenseMatrix {
         for first in (0..size).step_by(PANEL) {
             for row in numbers.chunks_exact(size) {
                 let mut out = PanelRow([0.0; PANEL]);
-                for (out, &x) in out.0.iter_mut().zip(&row[first..]) {
+                for (out, &x) in zip(&mut out.0, &row[first..]) {
                     *out = x;
                 }
                 panels.push(out);
@@ -95,7 +95,7 @@ impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
         let gains = P::HAS_PAIRS && E::MANTISSA < f32::MANTISSA;
         let fixed = self.matrix.fixed.as_ref().filter(|_| gains);
         let mut integers = IntegerVectors::default();
-        for (values, out) in values.chunks(strip).zip(out.chunks_mut(strip)) {
+        for (values, out) in zip(values.chunks(strip), out.chunks_mut(strip)) {
             if let Some(fixed) = fixed {
                 integers.fill(fixed, values);
             }
@@ -114,15 +114,12 @@ impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
     ) {
         let size = self.matrix.size;
         let panels = self.matrix.panels.chunks_exact(size);
-        for (first, panel) in (0..size).step_by(PANEL).zip(panels) {
+        for (first, panel) in zip((0..size).step_by(PANEL), panels) {
             let vectors = values.chunks(ROWS * size);
-            for (i, (vectors, out)) in vectors.zip(out.chunks_mut(ROWS * size)).enumerate() {
-                let fixed = match fixed {
-                    Some((matrix, integers)) => {
-                        integers.rows_from(i * ROWS).zip(matrix.panel(first))
-                    }
-                    None => None,
-                };
+            for (i, (vectors, out)) in zip(vectors, out.chunks_mut(ROWS * size)).enumerate() {
+                let fixed = fixed.and_then(|(matrix, integers)| {
+                    Some((integers.rows_from(i * ROWS)?, matrix.panel(first)?))
+                });
                 let vectors = of_tile(vectors, size);
                 for at in (first..size.min(first + PANEL)).step_by(UNITS * PAIR_COLUMNS) {
                     let (factor, pairs) = (self.factor, self.pairs);
@@ -154,9 +151,9 @@ impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
         (out, first): (&mut [E], usize),
     ) {
         let sums = sums_of::<COLS>(self.unit, vectors, panel, from);
-        for (sums, out) in sums.iter().zip(out.chunks_exact_mut(self.matrix.size)) {
+        for (sums, out) in zip(sums.iter(), out.chunks_exact_mut(self.matrix.size)) {
             let mut row = [E::from_f32(0.0); COLS];
-            for (out, &sum) in row.iter_mut().zip(sums) {
+            for (out, &sum) in zip(&mut row[..], sums) {
                 // A sum of zeros is +0.
                 *out = E::from_f32((sum * self.factor) as f32 + 0.0);
             }
@@ -186,12 +183,12 @@ fn sums_of<const COLS: usize>(
     first: usize,
 ) -> [[f64; COLS]; ROWS] {
     let mut sums = [[0.0; COLS]; ROWS];
-    let pairs = a.iter().zip(b).zip(c.iter().zip(d));
-    for (((&a, &b), (&c, &d)), right) in pairs.zip(panel) {
+    let pairs = zip(zip(a.iter(), b), zip(c.iter(), d));
+    for (((&a, &b), (&c, &d)), right) in zip(pairs, panel) {
         let right = &right.0[first..][..COLS];
-        for (sums, left) in sums.iter_mut().zip([a, b, c, d]) {
+        for (sums, left) in zip(&mut sums[..], [a, b, c, d]) {
             let left = f64::from(left);
-            for (sum, &right) in sums.iter_mut().zip(right) {
+            for (sum, &right) in zip(&mut sums[..], right) {
                 *sum = unit.mul_add(left, right, *sum);
             }
         }
@@ -205,7 +202,7 @@ pub(super) fn store<E: Copy, const COLS: usize>(row: &[E; COLS], out: &mut [E]) 
     match out.first_chunk_mut() {
         Some(out) => *out = *row,
         None => {
-            for (out, &value) in out.iter_mut().zip(row) {
+            for (out, &value) in zip(&mut out[..], row) {
                 *out = value;
             }
         }

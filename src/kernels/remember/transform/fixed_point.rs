@@ -8,7 +8,7 @@
 
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{PANEL, ROWS};
-use crate::simd::{PAIR_COLUMNS, PairRow, PairSums};
+use crate::simd::{PAIR_COLUMNS, PairRow, PairSums, zip};
 
 /// Bits of the largest number in fixed point.
 const BITS: u32 = 31;
@@ -129,7 +129,7 @@ impl IntegerVectors {
         self.pairs.resize(values.len() / size * pairs, [0; 2]);
         let mut last = 1.0;
         let rows = self.pairs.chunks_exact_mut(pairs);
-        for (row, vector) in rows.zip(values.chunks_exact(size)) {
+        for (row, vector) in zip(rows, values.chunks_exact(size)) {
             let scale = integers_of(vector, matrix.most, row.as_flattened_mut(), last);
             self.scales.push(scale);
             match scale {
@@ -190,7 +190,7 @@ fn multiples_of(unit: f32, vector: &[f32], most: f32, out: &mut [i16]) -> Option
     }
     let inverse = 1.0 / unit;
     let (mut differ, mut sum) = (0, 0);
-    for (&x, out) in vector.iter().zip(out) {
+    for (&x, out) in zip(vector.iter(), out) {
         let rounded = x * inverse + ONES;
         let integer = rounded - ONES;
         differ |= u32::from(integer * unit != x) | u32::from(integer.abs() > most);
@@ -233,9 +233,9 @@ impl FixedPanel<'_> {
             let place = f64::from(scale.unit) * self.matrix.place * factor;
             let off = (scale.magnitude * self.matrix.off * factor).abs();
             let columns = out[at..].chunks_mut(PAIR_COLUMNS);
-            for ((out, high), low) in columns.zip(&high[r]).zip(&low[r]) {
+            for ((out, high), low) in zip(zip(columns, &high[r]), &low[r]) {
                 let mut bounds = [[0.0; PAIR_COLUMNS]; 2];
-                for (i, (&high, &low)) in high.iter().zip(low).enumerate() {
+                for (i, (&high, &low)) in zip(high.iter(), low).enumerate() {
                     let sum = f64::from(high) * 65536.0 + f64::from(low);
                     let exact = sum * place;
                     // A sum of zeros is +0.
@@ -260,8 +260,8 @@ impl FixedPanel<'_> {
         // memory.
         let [mut a, mut b, mut c, mut d] = [[[0; PAIR_COLUMNS]; UNITS]; ROWS];
         let [left_a, left_b, left_c, left_d] = rows.pairs;
-        let left = left_a.iter().zip(left_b).zip(left_c.iter().zip(left_d));
-        for (((&left_a, &left_b), (&left_c, &left_d)), right) in left.zip(self.pairs) {
+        let left = zip(zip(left_a.iter(), left_b), zip(left_c.iter(), left_d));
+        for (((&left_a, &left_b), (&left_c, &left_d)), right) in zip(left, self.pairs) {
             // The panel has whole units.
             let Some(right) = right.0[HALF][first / PAIR_COLUMNS..].first_chunk::<UNITS>() else {
                 continue;

@@ -7,6 +7,7 @@
 
 use super::DecodeRowBlock;
 use crate::kernels::remember::ggml::{f16_at, legacy::nibble_halves, u16_at};
+use crate::simd::zip;
 
 pub(in super::super) struct IQ2_K;
 pub(in super::super) struct IQ2_KS;
@@ -95,15 +96,9 @@ fn decode_groups<'a, const N: usize>(
 ) {
     let codes = codes_of_runs(code);
     let codes = codes.as_flattened().as_chunks::<16>().0;
-    for (g, (out, codes)) in out
-        .as_chunks_mut::<16>()
-        .0
-        .iter_mut()
-        .zip(codes)
-        .enumerate()
-    {
+    for (g, (out, codes)) in zip(out.as_chunks_mut::<16>().0, codes).enumerate() {
         let (dl, values) = group(g);
-        for (out, &code) in out.iter_mut().zip(codes) {
+        for (out, &code) in zip(&mut out[..], codes) {
             // A code has no bits above those of the codebook. The remainder says so to the
             // compiler.
             *out = dl * values[usize::from(code) % N];
@@ -119,15 +114,9 @@ fn decode_runs<'a, const N: usize>(
     run: impl Fn(usize) -> (f32, &'a [f32; N]),
 ) {
     let codes = codes_of_runs(code);
-    for (n, (out, codes)) in out
-        .as_chunks_mut::<32>()
-        .0
-        .iter_mut()
-        .zip(&codes)
-        .enumerate()
-    {
+    for (n, (out, codes)) in zip(out.as_chunks_mut::<32>().0, &codes).enumerate() {
         let (dl, values) = run(n);
-        for (out, &code) in out.iter_mut().zip(codes) {
+        for (out, &code) in zip(&mut out[..], codes) {
             *out = dl * values[usize::from(code) % N];
         }
     }
@@ -199,10 +188,11 @@ impl DecodeRowBlock<86, 256> for IQ2_KL {
             let low = i32::from(block[2 + n % 4] >> (4 * (n / 4)) & 15);
             let dl = d * ((low | pair(block, 0, n) << 4) - 32) as f32;
             let at = 6 + n / 2 * 16;
-            let codes = block[at..at + 16].iter().zip(&block[70..86]);
-            for (out, (&q, &fifth)) in out.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
+            let codes = zip(block[at..at + 16].iter(), &block[70..86]);
+            for (out, (&q, &fifth)) in zip(out.as_chunks_mut::<2>().0, codes) {
                 let index = q >> (4 * (n % 2)) & 15 | (fifth >> n & 1) << 4;
-                *out = PAIRS[usize::from(index)].map(|value| dl * value);
+                let [first, second] = PAIRS[usize::from(index)];
+                *out = [dl * first, dl * second];
             }
         }
     }
@@ -303,7 +293,7 @@ impl DecodeRowBlock<128, 256> for IQ4_KSS {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 128], out: &mut [f32; 256]) {
         let runs = block.as_chunks::<16>().0;
-        for (out, run) in out.as_chunks_mut::<32>().0.iter_mut().zip(runs) {
+        for (out, run) in zip(out.as_chunks_mut::<32>().0, runs) {
             let (mut scale, mut codes) = (0, [[0; 2]; 8]);
             for (k, codes) in codes.iter_mut().enumerate() {
                 let word = u16_at(run, 2 * k);

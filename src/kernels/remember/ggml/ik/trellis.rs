@@ -8,6 +8,7 @@
 use super::DecodeRowBlock;
 use super::codebooks::IQ4;
 use crate::kernels::remember::ggml::{u16_at, u32_at};
+use crate::simd::zip;
 
 pub(in super::super) struct IQ1_KT;
 pub(in super::super) struct IQ2_KT;
@@ -32,8 +33,8 @@ const FIRST_SEED: u32 = 4096;
 /// of the output's four bytes, less 126.
 #[inline(always)]
 fn generate<const GROUP: usize>(seeds: &[u32], out: &mut [f32; 256]) {
-    for (out, &seed) in out.as_chunks_mut::<GROUP>().0.iter_mut().zip(seeds) {
-        for (out, power) in out.iter_mut().zip(POWERS) {
+    for (out, &seed) in zip(out.as_chunks_mut::<GROUP>().0, seeds) {
+        for (out, power) in zip(&mut out[..], POWERS) {
             let bytes = seed.wrapping_mul(power) & 0x3f3f_3f3f;
             // Sums of two bytes fit in eight bits, and so does the sum of all four.
             let pairs = bytes + (bytes >> 16);
@@ -105,7 +106,7 @@ impl DecodeRowBlock<100, 256> for IQ3_KT {
         generate::<8>(&seeds_of_words(&block[4..68]), out);
         for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let dl = d * f32::from(nibble_of_run(block, n));
-            for (out, &signs) in out.iter_mut().zip(&block[68..100]) {
+            for (out, &signs) in zip(&mut out[..], &block[68..100]) {
                 let magnitude = dl * out.abs();
                 // Not a product with -1: the library negates, which a NaN shows.
                 *out = f32::from_bits(magnitude.to_bits() ^ u32::from(signs >> n & 1) << 31);

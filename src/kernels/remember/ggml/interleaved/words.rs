@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::moves::BitMove;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{InMemory, LANES, Level, Routine, Transpose, perform};
+use crate::simd::{InMemory, LANES, Level, Routine, Transpose, copy, perform, zip};
 
 /// Bytes of a word.
 const WORD: usize = 4;
@@ -121,8 +121,8 @@ impl OneRow {
     #[inline(always)]
     fn perform(&self, source: &[Words], target: &mut [Words]) {
         let mut moves = self.moves.iter();
-        for (target, &count) in target.iter_mut().zip(&self.counts) {
-            let mut words = Words::default();
+        for (target, &count) in zip(&mut target[..], &self.counts) {
+            let mut words = [0; TOGETHER];
             for m in moves.by_ref().take(count) {
                 let from = &source[m.from];
                 for i in 0..TOGETHER {
@@ -182,10 +182,7 @@ impl Mover<'_> {
         let mut target = vec![Words::default(); squares * LANES];
         // Blocks that begin before their first byte end before their last line does.
         let mut lines = vec![0; TOGETHER * squares * LINE + LINE];
-        for (at, blocks) in (0..)
-            .step_by(TOGETHER)
-            .zip(self.blocks.chunks(TOGETHER * block))
-        {
+        for (at, blocks) in zip((0..).step_by(TOGETHER), self.blocks.chunks(TOGETHER * block)) {
             gather(unit, blocks, block, &mut source);
             let count = blocks.len() / block;
             for (r, row) in all.rows.iter().enumerate() {
@@ -209,11 +206,11 @@ impl Mover<'_> {
             if whole <= coming {
                 // Whole lines, whose bytes behind the block become those of the blocks that come.
                 let to = to[..whole].as_chunks_mut::<LINE>().0;
-                for (to, from) in to.iter_mut().zip(from.as_chunks::<LINE>().0) {
+                for (to, from) in zip(&mut to[..], from.as_chunks::<LINE>().0) {
                     *to = *from;
                 }
             } else {
-                to[..row_block].copy_from_slice(&from[..row_block]);
+                copy(&from[..row_block], &mut to[..row_block]);
             }
             col += 1;
             if col == self.per_row {
@@ -226,7 +223,7 @@ impl Mover<'_> {
 /// The words of blocks of `block` bytes, word by word. Behind the last block are zeros.
 #[inline(always)]
 fn gather(unit: impl Transpose, blocks: &[u8], block: usize, words: &mut [Words]) {
-    for (left, words) in (0..).step_by(LINE).zip(words.as_chunks_mut::<LANES>().0) {
+    for (left, words) in zip((0..).step_by(LINE), words.as_chunks_mut::<LANES>().0) {
         for half in 0..TOGETHER / LANES {
             let mut square = [[0u32; LANES]; LANES];
             for (i, line) in square.iter_mut().enumerate() {
@@ -236,12 +233,12 @@ fn gather(unit: impl Transpose, blocks: &[u8], block: usize, words: &mut [Words]
                     Some(bytes) => *bytes,
                     None => last_line(bytes),
                 };
-                for (word, &bytes) in line.iter_mut().zip(bytes.as_chunks().0) {
+                for (word, &bytes) in zip(&mut line[..], bytes.as_chunks().0) {
                     *word = u32::from_le_bytes(bytes);
                 }
             }
             let square = unit.columns(square);
-            for (words, column) in words.iter_mut().zip(square) {
+            for (words, column) in zip(&mut words[..], square) {
                 words.as_chunks_mut().0[half] = column;
             }
         }
@@ -252,7 +249,7 @@ fn gather(unit: impl Transpose, blocks: &[u8], block: usize, words: &mut [Words]
 #[cold]
 fn last_line(bytes: &[u8]) -> [u8; LINE] {
     let mut line = [0; LINE];
-    line[..bytes.len()].copy_from_slice(bytes);
+    copy(bytes, &mut line[..bytes.len()]);
     line
 }
 
@@ -264,13 +261,13 @@ fn scatter(unit: impl Transpose, words: &[Words], lines: &mut [u8]) {
     for (left, words) in squares.iter().enumerate() {
         for half in 0..TOGETHER / LANES {
             let mut square = [[0u32; LANES]; LANES];
-            for (line, words) in square.iter_mut().zip(words) {
+            for (line, words) in zip(&mut square[..], words) {
                 *line = words.as_chunks().0[half];
             }
             let square = unit.columns(square);
             for (i, row) in square.iter().enumerate() {
                 let line = &mut lines[(half * LANES + i) * squares.len() + left];
-                for (bytes, word) in line.as_chunks_mut().0.iter_mut().zip(row) {
+                for (bytes, word) in zip(line.as_chunks_mut().0, row) {
                     *bytes = word.to_le_bytes();
                 }
             }

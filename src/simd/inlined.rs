@@ -1,0 +1,277 @@
+//! What kernels call in place of functions of the standard library that are generic and not
+//! `#[inline]`. Those are compiled once, in another unit than the kernels, and stay calls.
+
+use std::iter::{Copied, Enumerate, Map, Rev, Skip, StepBy};
+use std::ops::{Range, RangeFrom};
+use std::slice::{Chunks, ChunksExact, ChunksExactMut, ChunksMut, Iter};
+
+/// `a` and `b` side by side, up to the end of the shorter one, as [`std::iter::zip`]. Slices are cut to
+/// one length first, so that LLVM sees a loop with one end.
+#[inline(always)]
+pub(crate) fn zip<A: Side, B: Side>(a: A, b: B) -> Zip<A::Steps, B::Steps> {
+    let len = a.len().min(b.len());
+    Zip { a: a.steps(len), b: b.steps(len) }
+}
+
+/// Copies `from` to `to`, which is as long, as `copy_from_slice`.
+#[inline(always)]
+pub(crate) fn copy<T: Copy>(from: &[T], to: &mut [T]) {
+    assert!(from.len() == to.len());
+    for (to, &from) in zip(to, from) {
+        *to = from;
+    }
+}
+
+/// `f` of each index, as [`std::array::from_fn`].
+#[inline(always)]
+pub(crate) fn from_fn<T: Copy + Default, const N: usize>(mut f: impl FnMut(usize) -> T) -> [T; N] {
+    let mut out = [T::default(); N];
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = f(i);
+    }
+    out
+}
+
+/// What [`zip`] takes.
+pub(crate) trait Side: IntoIterator {
+    type Steps: Iterator<Item = Self::Item> + Side<Steps = Self::Steps>;
+
+    /// Items that it has at least.
+    fn len(&self) -> usize;
+
+    /// The first `len` items, or all.
+    fn steps(self, len: usize) -> Self::Steps;
+}
+
+/// The iterator of [`zip`].
+#[derive(Clone)]
+pub(crate) struct Zip<A, B> {
+    a: A,
+    b: B,
+}
+
+impl<A, B> Zip<A, B> {
+    /// With numbers from 0 on. The standard library's `Enumerate` keeps LLVM from seeing the one end.
+    #[inline(always)]
+    pub(crate) fn enumerate(self) -> Zip<RangeFrom<usize>, Self> {
+        Zip { a: 0.., b: self }
+    }
+}
+
+impl<A: Iterator, B: Iterator> Iterator for Zip<A, B> {
+    type Item = (A::Item, B::Item);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        Some((self.a.next()?, self.b.next()?))
+    }
+
+    #[inline(always)]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let ((least_a, most_a), (least_b, most_b)) = (self.a.size_hint(), self.b.size_hint());
+        let most = match (most_a, most_b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        (least_a.min(least_b), most)
+    }
+}
+
+impl<A: ExactSizeIterator, B: ExactSizeIterator> ExactSizeIterator for Zip<A, B> {}
+
+impl<A: Side<Steps = A> + Iterator, B: Side<Steps = B> + Iterator> Side for Zip<A, B> {
+    type Steps = Self;
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.a.len().min(self.b.len())
+    }
+
+    #[inline(always)]
+    fn steps(self, len: usize) -> Self {
+        Zip { a: self.a.steps(len), b: self.b.steps(len) }
+    }
+}
+
+/// References to the values of a slice, counted down: as an iterator between two pointers does not.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'a, T>(&'a [T]);
+
+impl<'a, T> Iterator for Shared<'a, T> {
+    type Item = &'a T;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a T> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    #[inline(always)]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.0.len(), Some(self.0.len()))
+    }
+}
+
+impl<T> ExactSizeIterator for Shared<'_, T> {}
+
+impl<T> AsRef<[T]> for Shared<'_, T> {
+    #[inline(always)]
+    fn as_ref(&self) -> &[T] {
+        self.0
+    }
+}
+
+/// [`Shared`], mutable.
+pub(crate) struct Exclusive<'a, T>(&'a mut [T]);
+
+impl<'a, T> Iterator for Exclusive<'a, T> {
+    type Item = &'a mut T;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a mut T> {
+        let (first, rest) = std::mem::take(&mut self.0).split_first_mut()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    #[inline(always)]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.0.len(), Some(self.0.len()))
+    }
+}
+
+impl<T> ExactSizeIterator for Exclusive<'_, T> {}
+
+impl<T> AsRef<[T]> for Exclusive<'_, T> {
+    #[inline(always)]
+    fn as_ref(&self) -> &[T] {
+        self.0
+    }
+}
+
+/// Sides that are slices, or become one.
+macro_rules! slices {
+    ($([$($parameter:tt)*] $side:ty => $steps:ident, |$it:ident, $to:ident| $slice:expr;)+) => {$(
+        impl<$($parameter)*> Side for $side {
+            type Steps = $steps<'a, T>;
+
+            #[inline(always)]
+            fn len(&self) -> usize {
+                AsRef::<[T]>::as_ref(self).len()
+            }
+
+            #[inline(always)]
+            fn steps(self, $to: usize) -> Self::Steps {
+                let $it = self;
+                $steps($slice)
+            }
+        }
+    )+};
+}
+
+slices! {
+    ['a, T] &'a [T] => Shared, |it, len| &it[..len];
+    ['a, T, const N: usize] &'a [T; N] => Shared, |it, len| &it[..len];
+    ['a, T] &'a Vec<T> => Shared, |it, len| &it[..len];
+    ['a, T] Iter<'a, T> => Shared, |it, len| &it.as_slice()[..len];
+    ['a, T] Shared<'a, T> => Shared, |it, len| &it.0[..len];
+    ['a, T] &'a mut [T] => Exclusive, |it, len| &mut it[..len];
+    ['a, T, const N: usize] &'a mut [T; N] => Exclusive, |it, len| &mut it[..len];
+    ['a, T] &'a mut Vec<T> => Exclusive, |it, len| &mut it[..len];
+    ['a, T] Exclusive<'a, T> => Exclusive, |it, len| &mut it.0[..len];
+}
+
+/// Iterators that stay as they are.
+macro_rules! iterators {
+    ($([$($parameter:tt)*] $side:ty;)+) => {$(
+        impl<$($parameter)*> Side for $side {
+            type Steps = Self;
+
+            #[inline(always)]
+            fn len(&self) -> usize {
+                self.size_hint().0
+            }
+
+            #[inline(always)]
+            fn steps(self, _: usize) -> Self {
+                self
+            }
+        }
+    )+};
+}
+
+iterators! {
+    ['a, T] Chunks<'a, T>;
+    ['a, T] ChunksMut<'a, T>;
+    ['a, T] ChunksExact<'a, T>;
+    ['a, T] ChunksExactMut<'a, T>;
+    ['a, I: Iterator<Item = &'a T>, T: Copy + 'a] Copied<I>;
+    [I: Iterator] Enumerate<I>;
+    [I: Iterator, T, F: FnMut(I::Item) -> T] Map<I, F>;
+    [I: DoubleEndedIterator] Rev<I>;
+    [I: Iterator] Skip<I>;
+    [I: Iterator] StepBy<I>;
+}
+
+macro_rules! ranges {
+    ($($number:ty)+) => {$(
+        iterators! {
+            [] Range<$number>;
+            [] RangeFrom<$number>;
+        }
+    )+};
+}
+
+ranges!(u8 u16 u32 i32 usize);
+
+/// The values of an array.
+#[derive(Clone, Copy)]
+pub(crate) struct Values<T, const N: usize> {
+    array: [T; N],
+    at: usize,
+}
+
+impl<T: Copy, const N: usize> Iterator for Values<T, N> {
+    type Item = T;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<T> {
+        let value = *self.array.get(self.at)?;
+        self.at += 1;
+        Some(value)
+    }
+
+    #[inline(always)]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (N - self.at, Some(N - self.at))
+    }
+}
+
+impl<T: Copy, const N: usize> Side for Values<T, N> {
+    type Steps = Self;
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        N - self.at
+    }
+
+    #[inline(always)]
+    fn steps(self, _: usize) -> Self {
+        self
+    }
+}
+
+impl<T: Copy, const N: usize> Side for [T; N] {
+    type Steps = Values<T, N>;
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        N
+    }
+
+    #[inline(always)]
+    fn steps(self, _: usize) -> Self::Steps {
+        Values { array: self, at: 0 }
+    }
+}
