@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, parse};
 
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 use crate::{amn, check};
 

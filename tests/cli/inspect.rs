@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::amn;
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::{data, f32s, file, raw};
 
 fn run(command: &str, path: &Path, arguments: &[&str]) -> String {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::amn;
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::directory::{names_in, seven_layers};
 use crate::common::{Random, data, file, raw};
 

@@ -3,7 +3,7 @@
 use anamnesis::parse;
 
 use crate::amn;
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 fn path(path: &std::path::Path) -> String {

@@ -1,8 +1,6 @@
 //! Helpers of several test programs: safetensors files made in memory, and comparisons of tensors.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
-#[cfg(all(feature = "models", feature = "check"))]
-pub mod canonical;
 pub mod directory;
 #[cfg(feature = "lethe")]
 pub mod forget;

@@ -26,7 +26,7 @@ use anamnesis::{
 };
 use serde_json::Value;
 
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// The directories of `tests/data/whole`, and of `tests/data/whole_prediction`, whose models have a

@@ -9,7 +9,7 @@ use anamnesis::{
 };
 
 use super::{Tensors, copy, json, metadata, tensors, to_gguf, to_hf, write};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// A copy of Gemma 4 in `directory` whose experts are stored one by one, below `prefix`.

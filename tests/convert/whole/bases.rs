@@ -7,7 +7,7 @@ use anamnesis::GgufMetadataValue;
 use serde_json::{Value, json};
 
 use super::{Tensors, copy, json, metadata, models, tensors, to_gguf, to_hf, write};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// First parts of names that files of the model without its output lack.

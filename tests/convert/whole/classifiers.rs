@@ -6,7 +6,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, ModelScope, TargetDtype, parse};
 use serde_json::{Value, json};
 
 use super::{Tensors, copy, json as read_json, models, tensors, to_gguf, write};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// The directories of `tests/data/whole` whose class is one of classifiers.

@@ -7,7 +7,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, Ta
 use serde_json::{Value, json};
 
 use super::{models, named};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 
 /// What a number becomes.
 fn edits(number: u64) -> [u64; 4] {

@@ -7,7 +7,7 @@ use std::path::Path;
 use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
 
 use super::{json, metadata, named, tensors, to_gguf, to_hf, write};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// Gemma 4 as it is published: a class with towers for images and sounds, and other fields for the

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataArray, GgufMetadataValue, parse};
 
 use super::{models, to_gguf, to_hf};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// Keys that are not compared, with the reason.

@@ -9,7 +9,7 @@ use anamnesis::{
 };
 
 use super::models;
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 const NOTE: &str = "llama.cpp does not load the output: ";

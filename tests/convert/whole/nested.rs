@@ -9,7 +9,7 @@ use anamnesis::{ConvertTarget, parse};
 use super::{
     Tensor, Tensors, check_metadata, json, metadata, named, tensors, to_gguf, to_hf, write,
 };
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// Name of the model in `tests/data/whole_nested`, that of its language model in

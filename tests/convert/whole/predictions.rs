@@ -5,7 +5,7 @@ use std::path::Path;
 use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
 
 use super::{Tensors, json, metadata, named, tensors, to_gguf, to_hf};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// Layers that predict further tokens come back beside the tensors that transformers loads, and

@@ -9,7 +9,7 @@ use anamnesis::{
 use serde_json::{Value, json};
 
 use super::{copy, is_same, json, kept, metadata, models, tensors, write};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 type Settings = BTreeMap<String, GgufMetadataValue>;

@@ -7,7 +7,7 @@ use anamnesis::{
 };
 
 use super::{Tensors, copy, json, metadata, models, tensors, to_hf, write};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::forget::every_scheme;
 use crate::common::{Random, data, f32s, file, raw};
 

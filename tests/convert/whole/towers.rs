@@ -6,7 +6,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, Ta
 use serde_json::Value;
 
 use super::{Tensors, check_metadata, copy, json as read_json, metadata, tensors, write};
-use crate::common::canonical::{canonical_gguf, restored};
+use crate::canonical::{canonical_gguf, restored};
 use crate::common::data;
 
 fn towers() -> Vec<PathBuf> {

@@ -6,7 +6,7 @@ use anamnesis::{ConvertOptions, ForgetScheme, ModelScope, TargetDtype, parse};
 use serde_json::Value;
 
 use super::{Tensors, forget, json, model, tensors, write_hf};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// From GGUF, the model is the one that the directory gives.

@@ -7,7 +7,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, Ta
 use serde_json::{Value, json};
 
 use super::{refusal, set};
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 use crate::whole::{Tensors, tensors, write};
 

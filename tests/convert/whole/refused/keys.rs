@@ -7,7 +7,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, ModelScope, TargetDtype, parse};
 use serde_json::{Value, json};
 
 use super::gguf_refusal;
-use crate::common::canonical::canonical_gguf;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 #[test]
