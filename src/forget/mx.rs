@@ -27,8 +27,7 @@ use crate::forget::seam::rows::{
 };
 use crate::kernels::lethe::groups::{GroupArithmetic, GroupBuffers};
 use crate::kernels::lethe::mx::{
-    BLOCK, CEIL, CompressedTensorsMx, EVEN, FLOOR, GgmlMxfp4, ModelOptMx, MxElement, TorchAoMx,
-    TorchAoRceil,
+    BLOCK, CompressedTensorsMx, GgmlMxfp4, ModelOptMx, MxElement, ScaleMode, TorchAoMx,
 };
 use crate::kernels::lethe::narrow::Fp4E2M1;
 use crate::kernels::remember::fp8::E4M3;
@@ -99,10 +98,18 @@ where
     use half::{bf16, f16};
     match (rule, dtype) {
         (ScaleRule::ModelOpt, _) => |job| job.encode_with(&ModelOptMx::<N>(PhantomData)),
-        (ScaleRule::Floor, _) => |job| job.encode_with(&TorchAoMx::<FLOOR, N>(PhantomData)),
-        (ScaleRule::Ceil, _) => |job| job.encode_with(&TorchAoMx::<CEIL, N>(PhantomData)),
-        (ScaleRule::Even, _) => |job| job.encode_with(&TorchAoMx::<EVEN, N>(PhantomData)),
-        (ScaleRule::Rceil, _) => |job| job.encode_with(&TorchAoRceil::<N>(PhantomData)),
+        (ScaleRule::Floor, _) => {
+            |job| job.encode_with(&TorchAoMx::<N>(ScaleMode::Floor, PhantomData))
+        }
+        (ScaleRule::Ceil, _) => {
+            |job| job.encode_with(&TorchAoMx::<N>(ScaleMode::Ceil, PhantomData))
+        }
+        (ScaleRule::Even, _) => {
+            |job| job.encode_with(&TorchAoMx::<N>(ScaleMode::Even, PhantomData))
+        }
+        (ScaleRule::Rceil, _) => {
+            |job| job.encode_with(&TorchAoMx::<N>(ScaleMode::Rceil, PhantomData))
+        }
         // ggml has this rule for FP4 alone; `objection` has refused MXFP8.
         (ScaleRule::Ggml, _) => |job| job.encode_with(&GgmlMxfp4),
         (_, TargetDtype::F32) => |job| job.encode_with(&CompressedTensorsMx::<f32, N>(PhantomData)),

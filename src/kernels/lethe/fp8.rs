@@ -153,8 +153,6 @@ pub(crate) struct EncodeFp8Blocks<'a, A> {
 }
 
 impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run(&mut self) {
         let width = self.width.max(1);

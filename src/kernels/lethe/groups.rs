@@ -249,7 +249,7 @@ mod tests {
         let (codes, shared) = twin(&values);
         for level in Level::available() {
             let mut ours = EncodeGroups {
-                arithmetic: &mx::TorchAoMx::<{ mx::FLOOR }, Fp4E2M1>(PhantomData),
+                arithmetic: &mx::TorchAoMx::<Fp4E2M1>(mx::ScaleMode::Floor, PhantomData),
                 values: &values,
                 codes: &mut vec![0; codes.len()],
                 scale_bytes: &mut vec![0; shared.len()],

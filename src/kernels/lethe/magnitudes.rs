@@ -13,8 +13,6 @@ struct Largest<'a> {
 }
 
 impl Routine for Largest<'_> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run(&mut self) {
         for (largest, values) in zip(&mut self.largest[..], self.values.chunks(self.run)) {
@@ -70,8 +68,6 @@ struct LargestHalves<'a> {
 }
 
 impl Routine for LargestHalves<'_> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run(&mut self) {
         for (largest, halves) in zip(&mut self.largest[..], self.halves.chunks(self.run)) {
@@ -127,8 +123,6 @@ struct LargestOfBlocks<'a> {
 }
 
 impl Routine for LargestOfBlocks<'_> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run(&mut self) {
         let HalfBlocks { dtype, bytes, pitch, width, cols } = self.blocks;

@@ -153,30 +153,40 @@ fn narrow_ties_down(x: f32) -> (u32, f32) {
     narrow_number::<Fp4E2M1>(f32::from_bits(bits))
 }
 
-/// `to_mx` of torchao, with the [`FLOOR`], [`CEIL`] or [`EVEN`] of its `ScaleCalculationMode` as
-/// `MODE`.
-pub(crate) struct TorchAoMx<const MODE: u8, N>(pub PhantomData<N>);
+/// `ScaleCalculationMode` of torchao: which power of two is taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ScaleMode {
+    /// That at or below the largest magnitude.
+    Floor,
+    /// That at or above the largest magnitude.
+    Ceil,
+    /// That at or below the largest magnitude rounded half up to the mantissa of the codes.
+    Even,
+    /// That at or above the largest magnitude over the largest value of a code, as NVIDIA's
+    /// instructions do it.
+    Rceil,
+}
 
-/// The power of two at or below the largest magnitude.
-pub(crate) const FLOOR: u8 = 0;
-/// The power of two at or above the largest magnitude.
-pub(crate) const CEIL: u8 = 1;
-/// The power of two at or below the largest magnitude rounded half up to the mantissa of the codes.
-pub(crate) const EVEN: u8 = 2;
+/// `to_mx` of torchao. A mode is chosen for each group, which costs less than a copy of the loops
+/// for each mode.
+pub(crate) struct TorchAoMx<N>(pub ScaleMode, pub PhantomData<N>);
 
-impl<const MODE: u8, N: MxElement> GroupArithmetic<BLOCK> for TorchAoMx<MODE, N> {
+impl<N: MxElement> GroupArithmetic<BLOCK> for TorchAoMx<N> {
     type Code = N;
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
-        let exponent = match MODE {
+        let exponent = match self.0 {
+            ScaleMode::Floor => biased_exponent(max_abs),
             // A value that is a power of two keeps its exponent; every mantissa above it rounds up.
-            CEIL => biased_exponent(max_abs) + i32::from(max_abs.to_bits() & 0x7f_ffff > 0),
+            ScaleMode::Ceil => {
+                biased_exponent(max_abs) + i32::from(max_abs.to_bits() & 0x7f_ffff > 0)
+            }
             // Half a step of the codes' mantissa.
-            EVEN => {
+            ScaleMode::Even => {
                 biased_exponent(f32::from_bits(max_abs.to_bits() + (1 << (22 - N::MANTISSA_BITS))))
             }
-            _ => biased_exponent(max_abs),
+            ScaleMode::Rceil => return rceil_scale(max_abs / N::MAX),
         };
         let exponent = (exponent - N::MAX_EXPONENT).max(0);
         // Values are divided by a normal number: by 2^-126 where 2^-127 is stored.
@@ -184,28 +194,21 @@ impl<const MODE: u8, N: MxElement> GroupArithmetic<BLOCK> for TorchAoMx<MODE, N>
     }
 }
 
-/// `to_mx` of torchao with `ScaleCalculationMode.RCEIL`, which is what NVIDIA's instructions do.
-pub(crate) struct TorchAoRceil<N>(pub PhantomData<N>);
-
-impl<N: MxElement> GroupArithmetic<BLOCK> for TorchAoRceil<N> {
-    type Code = N;
-
-    #[inline(always)]
-    fn group_scale(&self, max_abs: f32) -> GroupScale {
-        let descale = max_abs / N::MAX;
-        let exponent = if descale > 0.0 {
-            ceil_log2(descale).clamp(-127, 127)
-        } else {
-            -127
-        };
-        // torchao multiplies by 1 where the stored exponent is 0.
-        let factor = if exponent == -127 {
-            1.0
-        } else {
-            f32_from_exponent((127 - exponent) as u8)
-        };
-        power_of_two_scale(exponent + 127, factor)
-    }
+/// The power of two at or above `descale`.
+#[inline(always)]
+fn rceil_scale(descale: f32) -> GroupScale {
+    let exponent = if descale > 0.0 {
+        ceil_log2(descale).clamp(-127, 127)
+    } else {
+        -127
+    };
+    // torchao multiplies by 1 where the stored exponent is 0.
+    let factor = if exponent == -127 {
+        1.0
+    } else {
+        f32_from_exponent((127 - exponent) as u8)
+    };
+    power_of_two_scale(exponent + 127, factor)
 }
 
 /// `quantize_row_mxfp4_ref` of ggml. It takes the first of the nearest codes: a middle becomes the

@@ -46,8 +46,6 @@ struct PackBitStreams<'a, const BITS: usize> {
 }
 
 impl<const BITS: usize> Routine for PackBitStreams<'_, BITS> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run(&mut self) {
         let rows = zip(

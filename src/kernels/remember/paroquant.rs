@@ -13,7 +13,7 @@
 use crate::element::Element;
 use crate::kernels::remember::awq::PER_WORD;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
+use crate::simd::Avx2;
 use crate::simd::{Flat, InMemory, Kernel, Transpose, copy, zip};
 
 /// Most columns of a group. A place in a group is a byte.
@@ -59,8 +59,6 @@ type ColumnCodes = [[u8; PER_WORD]; RUNS];
 const COLUMNS: usize = 4;
 
 impl Kernel for ParoRows<'_> {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         self.rows(InMemory, out);
@@ -70,12 +68,6 @@ impl Kernel for ParoRows<'_> {
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
         self.rows(avx2, out);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn run_avx512<E: Element>(&self, out: &mut [E], avx512: Avx512) {
-        self.rows(avx512, out);
     }
 }
 

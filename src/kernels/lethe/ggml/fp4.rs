@@ -27,7 +27,7 @@ fn put_codes<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8]) {
     let mut codes = [0; N];
     for (code, x) in zip(&mut codes[..], values) {
         let mut magnitude = 0;
-        for middle in MIDDLES {
+        for &middle in &MIDDLES {
             magnitude += u32::from(x.abs() > middle * d);
         }
         let sign = if magnitude == 0 {

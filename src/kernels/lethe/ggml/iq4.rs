@@ -26,7 +26,7 @@ const TRIES: usize = 15;
 #[inline(always)]
 fn nearest(x: f32) -> u8 {
     let mut index = 0;
-    for middle in MIDDLES {
+    for &middle in &MIDDLES {
         // Not `x >= middle`, for NaN has the last index in ggml.
         index += if x < middle { 0 } else { 1 };
     }
@@ -37,8 +37,8 @@ fn nearest(x: f32) -> u8 {
 #[inline(always)]
 fn level(x: f32) -> f32 {
     let mut level = IQ4[0];
-    for (i, middle) in MIDDLES.into_iter().enumerate() {
-        level = if x < middle { level } else { IQ4[i + 1] };
+    for i in 0..MIDDLES.len() {
+        level = if x < MIDDLES[i] { level } else { IQ4[i + 1] };
     }
     level
 }

@@ -47,7 +47,6 @@ fn put_digits(trits: &[u8], out: &mut [u8]) {
 }
 
 impl EncodeBlock<54, 256> for TQ1_0 {
-    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
