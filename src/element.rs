@@ -1,7 +1,6 @@
 //! Output elements: exact rounding from F32 and widening to it, without branches, so that LLVM
 //! vectorises both.
 
-use crate::simd::zip;
 use half::{bf16, f16};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -29,8 +28,11 @@ pub(crate) trait Element:
     /// Rounds `values` into `out`.
     #[inline(always)]
     fn store(values: &[f32], out: &mut [Self]) {
-        for (o, &x) in zip(&mut out[..], values) {
-            *o = Self::from_f32(x);
+        // Not `zip`, which would stay a call in kernels; theirs is above this room.
+        let len = out.len().min(values.len());
+        let (out, values) = (&mut out[..len], &values[..len]);
+        for (i, o) in out.iter_mut().enumerate() {
+            *o = Self::from_f32(values[i]);
         }
     }
 }

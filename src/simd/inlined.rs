@@ -64,10 +64,10 @@ impl<T, const N: usize> Flat for [[T; N]] {
 pub(crate) trait Side: IntoIterator {
     type Steps: Iterator<Item = Self::Item> + Side<Steps = Self::Steps>;
 
-    /// Items that it has at least.
+    /// Items that it has at most. Of a slice it is their number.
     fn len(&self) -> usize;
 
-    /// The first `len` items, or all.
+    /// The first `len` items of a slice, or all of an iterator.
     fn steps(self, len: usize) -> Self::Steps;
 }
 
@@ -218,7 +218,7 @@ macro_rules! iterators {
 
             #[inline(always)]
             fn len(&self) -> usize {
-                self.size_hint().0
+                self.size_hint().1.unwrap_or(usize::MAX)
             }
 
             #[inline(always)]
@@ -301,5 +301,50 @@ impl<T: Copy, const N: usize> Side for [T; N] {
     #[inline(always)]
     fn steps(self, _: usize) -> Self::Steps {
         Values { array: self, at: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pairs are those of the standard library, of whatever is shorter.
+    #[test]
+    fn pairs_are_those_of_zip() {
+        let numbers: Vec<u32> = (0..20).collect();
+        for (a, b) in [(0, 0), (0, 3), (3, 0), (7, 7), (7, 8), (20, 7)] {
+            let (a, b) = (&numbers[..a], &numbers[20 - b..]);
+            let want: Vec<_> = a.iter().zip(b).collect();
+            assert!(zip(a, b).eq(want.iter().copied()));
+            assert!(zip(a.iter(), b).eq(want.iter().copied()));
+            let chunks: Vec<_> = a.chunks(3).zip(b.chunks_exact(2)).collect();
+            assert!(zip(a.chunks(3), b.chunks_exact(2)).eq(chunks));
+            // An iterator whose length is not known does not cut off the other side.
+            let odd = || a.iter().filter(|&&x| x % 2 == 1);
+            let want: Vec<_> = odd().map(|x| x + 1).zip(b).collect();
+            assert!(zip(odd().map(|x| x + 1), b).eq(want));
+            let want: Vec<_> = a.iter().zip(b).zip(5..).enumerate().collect();
+            assert!(
+                zip(zip(a, b), 5u32..)
+                    .enumerate()
+                    .map(|(i, ((a, b), n))| (i, ((a, b), n)))
+                    .eq(want)
+            );
+            let mut sums = vec![1; a.len()];
+            for (sum, n) in zip(&mut sums[..], [10, 20, 30]) {
+                *sum += n;
+            }
+            let want = (0..a.len()).map(|i| if i < 3 { 10 * (i + 1) + 1 } else { 1 });
+            assert!(sums.into_iter().eq(want));
+        }
+    }
+
+    #[test]
+    fn arrays_become_slices_and_are_copied() {
+        let mut arrays: [[u8; 3]; 2] = from_fn(|i| [i as u8; 3]);
+        assert_eq!(arrays.flat(), [0, 0, 0, 1, 1, 1]);
+        copy(&[7, 8], &mut arrays.flat_mut()[2..4]);
+        assert_eq!(arrays, [[0, 0, 7], [8, 1, 1]]);
+        assert!(std::panic::catch_unwind(|| copy(&[1], &mut [0, 0])).is_err());
     }
 }
