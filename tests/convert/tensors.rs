@@ -78,7 +78,7 @@ fn check_rows(recovery: &Recovery<'_>, name: &str, shape: &[usize], want: &[u8])
 /// Tensors of many tiles in several schemes, a flat row, an empty one and a scalar.
 fn many_tiles() -> Vec<Raw> {
     let mut random = Random(11);
-    let (n, k) = (1500usize, 2048usize);
+    let (n, k) = (420usize, 2048usize);
     let blocks = [n.div_ceil(128), k.div_ceil(128)];
     vec![
         raw("a.weight", "F8_E4M3", &[n, k], random.bytes(n * k)),
@@ -95,7 +95,7 @@ fn many_tiles() -> Vec<Raw> {
 #[test]
 fn tensors_of_a_file() {
     check(&parse_bytes(file(&many_tiles(), &[])).unwrap(), "tiles");
-    let (k, n) = (2048, 1472);
+    let (k, n) = (2048, 448);
     let mut random = Random(5);
     let gptq = [
         raw("X.qweight", "I32", &[k / 8, n], random.bytes(k / 8 * n * 4)),
