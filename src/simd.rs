@@ -14,10 +14,10 @@
 //! only for what is inlined into it. So a kernel's `run` and everything that it calls is
 //! `#[inline(always)]`: a call that stays a call runs code of the baseline, and splits the loop
 //! around it. That goes for closures as well, which are passed by value and not by reference, and for
-//! functions of the standard library that are generic and not `#[inline]`: [`zip`] and [`copy`] are
-//! here for theirs, `iter_mut().zip()`, `copy_from_slice` and `IterMut::into_slice`; combinators on
-//! arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop
-//! does not. Releases are built without optimisation over units, so nothing else mends it.
+//! functions of the standard library that are generic and not `#[inline]`: `inlined` has what stands
+//! in for `Iterator::zip`, `copy_from_slice`, `as_flattened`, `array::from_fn` and `array::map`.
+//! `for_each` on long chains of iterators may stay a call, a `for` loop does not. Nothing else mends
+//! it: releases are built without optimisation over units.
 //!
 //! The instructions that LLVM does not make of plain Rust are look-ups in a register
 //! ([`Avx2::table`], [`LookUp`], [`Ranks`]), moves within one ([`Transpose`], [`Butterflies`]) and
@@ -53,7 +53,7 @@ pub(crate) use self::avx2::{Avx2, NibbleTable};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::avx512::Avx512;
 pub(crate) use self::butterflies::{BUTTERFLY_VALUES, Butterflies, butterflies};
-pub(crate) use self::inlined::{Side, copy, from_fn, zip};
+pub(crate) use self::inlined::{Flat, Side, copy, from_fn, zip};
 pub(crate) use self::pair_sums::{PAIR_COLUMNS, PairRow, PairSums};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::ranks::{Bounds, RANKED_VALUES, Ranks};

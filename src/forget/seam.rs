@@ -19,7 +19,7 @@ use self::grouped::WordBuffers;
 use crate::kernels::lethe::dfloat11::EncodedRun;
 use crate::kernels::lethe::integer::IntegerGroups;
 use crate::scheme::{CodeFamily, EncodedAs, Grid, GroupCodes, Tile};
-use crate::simd::Level;
+use crate::simd::{Level, zip};
 use crate::{Dtype, Result, TargetDtype};
 
 /// Name, shape and type of a tensor that is to be encoded.
@@ -132,7 +132,7 @@ impl ExponentTile {
         let mut counts = [[0u32; 256]; 4];
         let (whole, rest) = values.as_chunks::<4>();
         for four in whole {
-            for (counts, x) in counts.iter_mut().zip(four) {
+            for (counts, x) in zip(&mut counts[..], four) {
                 counts[usize::from(exponent(x))] += 1;
             }
         }
@@ -141,7 +141,7 @@ impl ExponentTile {
         }
         let [mut sum, others @ ..] = counts;
         for other in others {
-            for (sum, n) in sum.iter_mut().zip(other) {
+            for (sum, n) in zip(&mut sum[..], other) {
                 *sum += n;
             }
         }

@@ -27,6 +27,7 @@ use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
     base_of, read, refused, require_shape, wrong,
 };
+use crate::simd::zip;
 use crate::{Dtype, Result};
 
 pub(super) struct Eetq;
@@ -155,11 +156,11 @@ impl Unpack for EetqCodes<'_> {
         let bytes = tile.cols.start * 2..tile.cols.end * 2;
         read(&self.part, self.k * 2, pairs, bytes, staging)?;
         let rows = out.chunks_exact_mut(2 * width.max(1));
-        for (stored, rows) in staging.chunks_exact(2 * width.max(1)).zip(rows) {
+        for (stored, rows) in zip(staging.chunks_exact(2 * width.max(1)), rows) {
             let (even, odd) = rows.split_at_mut(width);
-            let runs = even.as_chunks_mut().0.iter_mut().zip(odd.as_chunks_mut().0);
+            let runs = zip(even.as_chunks_mut().0, odd.as_chunks_mut().0);
             let stored = stored.as_chunks::<RUN>().0.as_chunks().0;
-            for ([first, second], (even, odd)) in stored.iter().zip(runs) {
+            for ([first, second], (even, odd)) in zip(stored.iter(), runs) {
                 unshuffle(first, even);
                 unshuffle(second, odd);
             }
@@ -175,7 +176,7 @@ impl Unpack for EetqCodes<'_> {
 /// Brings the inputs of a run into their order.
 fn unshuffle(stored: &[u8; RUN], run: &mut [u8; RUN]) {
     let stored = stored.as_chunks::<SHUFFLED>().0;
-    for (stored, inputs) in stored.iter().zip(run.as_chunks_mut::<SHUFFLED>().0) {
+    for (stored, inputs) in zip(stored.iter(), run.as_chunks_mut::<SHUFFLED>().0) {
         for i in 0..SHUFFLED / 2 {
             inputs[i] = stored[2 * i];
             inputs[SHUFFLED / 2 + i] = stored[2 * i + 1];

@@ -18,7 +18,7 @@ use half::f16;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
-    Avx512, Bounds, CODES_PER_LOOK_UP, Element, InMemory, Kernel, LANES, LINE, LeastOfLanes,
+    Avx512, Bounds, CODES_PER_LOOK_UP, Element, Flat, InMemory, Kernel, LANES, LINE, LeastOfLanes,
     LookUp, PackedCodes, RANKED_VALUES, Ranks, Routine, Transpose, Word, copy, zip,
 };
 
@@ -88,7 +88,7 @@ impl LookUp for Avx2 {
                 at: transmute::<__m256i, [u32; LANES]>(at),
             }
         };
-        codes.chunks.as_flattened()[lanes.first()]
+        codes.chunks.flat()[lanes.first()]
     }
 
     #[inline(always)]

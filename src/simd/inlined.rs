@@ -3,7 +3,8 @@
 
 use std::iter::{Copied, Enumerate, Map, Rev, Skip, StepBy};
 use std::ops::{Range, RangeFrom};
-use std::slice::{Chunks, ChunksExact, ChunksExactMut, ChunksMut, Iter};
+use std::ptr;
+use std::slice::{self, Chunks, ChunksExact, ChunksExactMut, ChunksMut, Iter};
 
 /// `a` and `b` side by side, up to the end of the shorter one, as [`std::iter::zip`]. Slices are cut to
 /// one length first, so that LLVM sees a loop with one end.
@@ -15,11 +16,11 @@ pub(crate) fn zip<A: Side, B: Side>(a: A, b: B) -> Zip<A::Steps, B::Steps> {
 
 /// Copies `from` to `to`, which is as long, as `copy_from_slice`.
 #[inline(always)]
+#[expect(unsafe_code, reason = "a loop over values would be unrolled before it is seen to copy")]
 pub(crate) fn copy<T: Copy>(from: &[T], to: &mut [T]) {
     assert!(from.len() == to.len());
-    for (to, &from) in zip(to, from) {
-        *to = from;
-    }
+    // SAFETY: both have as many values, and an exclusive reference overlaps no other.
+    unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), from.len()) }
 }
 
 /// `f` of each index, as [`std::array::from_fn`].
@@ -30,6 +31,33 @@ pub(crate) fn from_fn<T: Copy + Default, const N: usize>(mut f: impl FnMut(usize
         *out = f(i);
     }
     out
+}
+
+/// Arrays that follow each other as one slice, as `as_flattened` and `as_flattened_mut`.
+pub(crate) trait Flat {
+    type Value;
+
+    fn flat(&self) -> &[Self::Value];
+
+    fn flat_mut(&mut self) -> &mut [Self::Value];
+}
+
+impl<T, const N: usize> Flat for [[T; N]] {
+    type Value = T;
+
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "an array passed to a call may be read by whatever follows")]
+    fn flat(&self) -> &[T] {
+        // SAFETY: the arrays are as many times `N` values, one behind the other.
+        unsafe { slice::from_raw_parts(self.as_ptr().cast(), self.len() * N) }
+    }
+
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "an array passed to a call may be written by whatever follows")]
+    fn flat_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and the reference is exclusive.
+        unsafe { slice::from_raw_parts_mut(self.as_mut_ptr().cast(), self.len() * N) }
+    }
 }
 
 /// What [`zip`] takes.

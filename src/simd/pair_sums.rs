@@ -178,9 +178,10 @@ impl PairSums for Avx512 {
         unsafe {
             let bounds = transmute::<[[f32; PAIR_COLUMNS]; 2], [__m512; 2]>(bounds);
             let [least, most] = if E::MANTISSA == f16::MANTISSA {
-                bounds.map(|x| _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x))
+                let round = |x| _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x);
+                [round(bounds[0]), round(bounds[1])]
             } else {
-                bounds.map(|x| brain_floats(x))
+                [brain_floats(bounds[0]), brain_floats(bounds[1])]
             };
             *out = transmute::<__m256i, [u8; 2 * PAIR_COLUMNS]>(most);
             _mm256_cmpneq_epi16_mask(least, most) == 0

@@ -1,7 +1,7 @@
 //! What bodies that are generic over levels do in registers where the CPU can, and in memory
 //! elsewhere: look-ups and transpositions.
 
-use super::zip;
+use super::{Flat, zip};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::LANES;
@@ -46,7 +46,7 @@ impl<'a> PackedCodes<'a> {
     /// The chunks of one code for each lane that are not filled alone.
     #[inline(always)]
     pub(super) fn by_lanes(self) -> &'a [[u16; LANES]] {
-        &self.chunks.as_flattened().as_chunks().0[..self.len.div_ceil(LANES)]
+        &self.chunks.flat().as_chunks().0[..self.len.div_ceil(LANES)]
     }
 }
 
@@ -173,7 +173,7 @@ impl LookUp for InMemory {
                 *at = if better { number as u32 } else { *at };
             }
         }
-        codes.chunks.as_flattened()[lanes.first()]
+        codes.chunks.flat()[lanes.first()]
     }
 
     #[inline(always)]

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, parse};
 
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 use crate::{amn, check};
 
 /// A copy of a model of `tests/data/whole` with other keys.
 fn edited(name: &str, keys: Vec<(&str, GgufMetadataValue)>, directory: &Path) -> PathBuf {
-    let model = parse(data().join("whole").join(name).join("canonical.gguf")).unwrap();
+    let model = parse(canonical_gguf(data().join("whole").join(name))).unwrap();
     let keys = keys.into_iter().map(|(key, value)| (key.to_owned(), value));
     let options = ConvertOptions::new(ConvertTarget::Gguf)
         .with_gguf_metadata(keys.collect())
@@ -29,8 +30,7 @@ fn said(model: &Path) -> (i32, String) {
 #[test]
 fn models_of_all_architectures_are_clean() {
     for entry in std::fs::read_dir(data().join("whole")).unwrap() {
-        let path = entry.unwrap().path().join("canonical.gguf");
-        let (code, text) = said(&path);
+        let (code, text) = said(&canonical_gguf(entry.unwrap().path()));
         assert_eq!(code, 0, "{text}");
     }
 }
@@ -49,7 +49,7 @@ fn keys_and_tensors() {
         let (code, text) = said(&path);
         assert!(code == 1 && text.contains(expected), "{text}");
     }
-    let mut bytes = std::fs::read(data().join("whole/llama/canonical.gguf")).unwrap();
+    let mut bytes = std::fs::read(canonical_gguf(data().join("whole/llama"))).unwrap();
     let key = b"llama.attention.layer_norm_rms_epsilon";
     let at = bytes.windows(key.len()).position(|at| at == key).unwrap();
     bytes[at + key.len() - 1] = b'_';
@@ -68,8 +68,7 @@ fn keys_of_shared_experts() {
         [("ernie4_5_moe", "ernie4_5-moe"), ("granite_hybrid_moe", "granitehybrid")]
     {
         let key = format!("{architecture}.expert_shared_feed_forward_length");
-        let mut bytes =
-            std::fs::read(data().join("whole").join(model).join("canonical.gguf")).unwrap();
+        let mut bytes = std::fs::read(canonical_gguf(data().join("whole").join(model))).unwrap();
         let at = bytes
             .windows(key.len())
             .position(|at| at == key.as_bytes())

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::amn;
+use crate::canonical::canonical_gguf;
 use crate::common::{data, f32s, file, raw};
 
 fn run(command: &str, path: &Path, arguments: &[&str]) -> String {
@@ -32,7 +33,7 @@ fn a_model_and_its_gguf_are_described_alike() {
     ] {
         let directory = data().join("whole").join(name);
         let hf = model_of(&directory.join("hf"));
-        let canonical = model_of(&directory.join("canonical.gguf"));
+        let canonical = model_of(&canonical_gguf(&directory));
         assert_eq!(canonical["architecture"], gguf);
         let config = std::fs::read(directory.join("hf/config.json")).unwrap();
         let config: Value = serde_json::from_slice(&config).unwrap();
@@ -72,7 +73,7 @@ fn active_parameters_of_a_mixture() {
     assert!(text.contains(&format!("\nParameters:  {all}, {active} active (")), "{text}");
     assert!(text.contains(&format!("\nExperts:     {used} of {experts} for each token\n")));
     // The shared experts of GGUF's stacks are no choice.
-    let gguf = model_of(&data().join("whole/qwen2_moe/canonical.gguf"));
+    let gguf = model_of(&canonical_gguf(data().join("whole/qwen2_moe")));
     let hf = model_of(&data().join("whole/qwen2_moe/hf"));
     assert_eq!(gguf["active_parameters"], hf["active_parameters"]);
 }

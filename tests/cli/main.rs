@@ -1,6 +1,8 @@
 //! The program, run as a user runs it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "../common/canonical.rs"]
+mod canonical;
 #[path = "../common/mod.rs"]
 mod common;
 

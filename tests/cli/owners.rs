@@ -46,7 +46,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
-        let (input, _) = seven_layers(root.path(), 1024);
+        let (input, _) = seven_layers(root.path(), 4096);
         let output = root.path().join("out");
         Self { root, input, output }
     }

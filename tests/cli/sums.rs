@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::amn;
+use crate::canonical::canonical_gguf;
 use crate::common::directory::{names_in, seven_layers};
 use crate::common::{Random, data, file, raw};
 
@@ -86,7 +87,7 @@ fn every_container_and_layout() {
 #[test]
 fn sums_are_printed_and_in_json() {
     let directory = tempfile::tempdir().unwrap();
-    let input = data().join("whole/llama/canonical.gguf");
+    let input = canonical_gguf(data().join("whole/llama"));
     let out = directory.path().join("split.gguf");
     let command = [
         "convert",

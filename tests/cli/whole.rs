@@ -3,6 +3,7 @@
 use anamnesis::parse;
 
 use crate::amn;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 fn path(path: &std::path::Path) -> String {
@@ -73,7 +74,7 @@ fn there_and_back() {
 #[test]
 fn tensors_alone() {
     let directory = tempfile::tempdir().unwrap();
-    let from = path(&data().join("whole/llama/canonical.gguf"));
+    let from = path(&canonical_gguf(data().join("whole/llama")));
     let [file, sharded] = ["out.safetensors", "out"].map(|name| path(&directory.path().join(name)));
     run(&["remember", &from, "-o", &file]);
     run(&["remember", &from, "-o", &sharded, "--tensors-only", "--max-shard-size", "20KB"]);
@@ -124,7 +125,7 @@ fn a_file_type_that_a_model_has_already_makes_a_copy() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| path(&directory.path().join(name));
     let from = path(&data().join("whole/qwen2/hf"));
-    let canonical = path(&data().join("whole/qwen2/canonical.gguf"));
+    let canonical = path(&canonical_gguf(data().join("whole/qwen2")));
     run(&["convert", &from, "--to", "gguf", "-o", &at("converted.gguf")]);
     run(&["forget", &from, "--to", "gguf:bf16", "-o", &at("copied.gguf")]);
     run(&["forget", &canonical, "--to", "gguf:bf16", "-o", &at("again.gguf")]);

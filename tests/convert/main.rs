@@ -2,6 +2,8 @@
 //! resumed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "../common/canonical.rs"]
+mod canonical;
 #[path = "../common/mod.rs"]
 mod common;
 

@@ -78,7 +78,7 @@ fn check_rows(recovery: &Recovery<'_>, name: &str, shape: &[usize], want: &[u8])
 /// Tensors of many tiles in several schemes, a flat row, an empty one and a scalar.
 fn many_tiles() -> Vec<Raw> {
     let mut random = Random(11);
-    let (n, k) = (420usize, 2048usize);
+    let (n, k) = (1500usize, 2048usize);
     let blocks = [n.div_ceil(128), k.div_ceil(128)];
     vec![
         raw("a.weight", "F8_E4M3", &[n, k], random.bytes(n * k)),

@@ -26,6 +26,7 @@ use anamnesis::{
 };
 use serde_json::Value;
 
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// The directories of `tests/data/whole`, and of `tests/data/whole_prediction`, whose models have a
@@ -126,7 +127,7 @@ fn tensors_are_those_of_llama_cpp() {
     for model in models() {
         let directory = tempfile::tempdir().unwrap();
         let found = tensors(&to_gguf(&model.join("hf"), directory.path()));
-        let expected = tensors(&model.join("canonical.gguf"));
+        let expected = tensors(&canonical_gguf(&model));
         let names = |tensors: &Tensors| tensors.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&found), names(&expected), "{}", model.display());
         for (name, tensor) in &expected {
@@ -196,7 +197,7 @@ fn metadata_is_that_of_llama_cpp() {
             assert_eq!(types[..4], [3, 3, 3, 3]);
             types[2..4].fill(1);
         }
-        check_metadata(found, &model.join("canonical.gguf"));
+        check_metadata(found, &canonical_gguf(&model));
     }
 }
 
@@ -219,7 +220,7 @@ fn check_metadata(mut found: BTreeMap<String, GgufMetadataValue>, canonical: &Pa
 fn weights_come_back() {
     for model in models() {
         let directory = tempfile::tempdir().unwrap();
-        let back = to_hf(&model.join("canonical.gguf"), directory.path());
+        let back = to_hf(&canonical_gguf(&model), directory.path());
         let (found, mut expected) = (tensors(&back), tensors(&model.join("hf")));
         // llama.cpp's converter leaves the layer out that makes a vector of the first token's
         // state.
@@ -252,7 +253,7 @@ fn models_of_f32_have_the_same_shapes() {
             .convert(&single, ConvertOptions::from(to_f32))
             .unwrap();
         let gguf = to_gguf(&single, directory.path());
-        let want = shapes(&model.join("canonical.gguf"));
+        let want = shapes(&canonical_gguf(&model));
         assert!(shapes(&gguf) == want, "{}", model.display());
         let back = to_hf(&gguf, directory.path());
         let mut want = shapes(&model.join("hf"));
@@ -267,7 +268,7 @@ fn models_of_f32_have_the_same_shapes() {
 fn configs_come_back() {
     for model in models() {
         let directory = tempfile::tempdir().unwrap();
-        let back = to_hf(&model.join("canonical.gguf"), directory.path());
+        let back = to_hf(&canonical_gguf(&model), directory.path());
         let (found, expected) =
             (json(&back.join("config.json")), json(&model.join("hf/config.json")));
         let is_other = model.ends_with("mistral") || model.ends_with("kimi_k2");
@@ -329,7 +330,7 @@ fn is_rope(field: &str, found: &Value, expected: &Value) -> bool {
 fn gguf_comes_back() {
     for model in models() {
         let directory = tempfile::tempdir().unwrap();
-        let canonical = model.join("canonical.gguf");
+        let canonical = canonical_gguf(&model);
         let again = to_gguf(&to_hf(&canonical, directory.path()), directory.path());
         let (found, expected) = (tensors(&again), tensors(&canonical));
         let is_same = |((a, tensor), (b, other)): ((&String, &Tensor), (&String, &Tensor))| {
@@ -345,7 +346,7 @@ fn gguf_comes_back() {
 #[test]
 fn exaone_without_windows_has_kinds_of_layers() {
     let directory = tempfile::tempdir().unwrap();
-    let gguf = data().join("whole/exaone4/canonical.gguf");
+    let gguf = canonical_gguf(data().join("whole/exaone4"));
     let config = json(&to_hf(&gguf, directory.path()).join("config.json"));
     let kinds = serde_json::json!(["full_attention", "full_attention"]);
     assert_eq!((&config["layer_types"], &config["sliding_window"]), (&kinds, &Value::Null));

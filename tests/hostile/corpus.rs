@@ -2,9 +2,13 @@
 //! own while fuzzing.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use flate2::read::DeflateDecoder;
 
 use crate::fuzz::{TARGETS, run};
 
@@ -15,24 +19,31 @@ fn fuzz() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz")
 }
 
-/// Bytes of the files in a directory.
-fn size(directory: &Path) -> u64 {
-    let entries = std::fs::read_dir(directory).unwrap();
-    entries.map(|e| e.unwrap().metadata().unwrap().len()).sum()
+/// The inputs of a target, which are the members of its archive, with their names.
+fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
+    let path = fuzz().join("corpus").join(target).with_extension("zip");
+    let mut archive = zip::ZipArchive::new(File::open(path).unwrap()).unwrap();
+    let count = archive.len();
+    let read = |i| {
+        let (member, mut bytes) = (archive.by_index_raw(i).unwrap(), vec![]);
+        let name = member.name().unwrap().into_owned();
+        // The crate is built without methods of compression.
+        DeflateDecoder::new(member).read_to_end(&mut bytes).unwrap();
+        (name, bytes)
+    };
+    (0..count).map(read).collect()
 }
 
 /// Runs every input of a target, and reports all that fail.
 fn replay(target: &str) {
-    let entries = std::fs::read_dir(fuzz().join("corpus").join(target)).unwrap();
-    let mut inputs: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
-    inputs.sort();
+    let inputs = inputs(target);
     assert!(inputs.len() >= 20, "{target}: {} inputs", inputs.len());
     let mut failures = Vec::new();
-    for input in inputs {
-        let (bytes, start) = (std::fs::read(&input).unwrap(), Instant::now());
+    for (name, bytes) in inputs {
+        let start = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| run(target, &bytes)));
         if result.is_err() || start.elapsed() > TIME {
-            failures.push(format!("{} {:?}", input.display(), start.elapsed()));
+            failures.push(format!("{target}.zip, {name} {:?}", start.elapsed()));
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -60,8 +71,8 @@ macro_rules! replays {
             let listed: BTreeSet<String> = listed.into_iter().map(str::to_owned).collect();
             assert_eq!(names("fuzz_targets"), listed);
             assert_eq!(names("corpus"), listed);
-            let sizes = listed.iter().map(|name| size(&fuzz().join("corpus").join(name)));
-            assert!(sizes.sum::<u64>() < 5 << 20, "`cargo fuzz cmin` makes the corpus smaller");
+            let sizes = listed.iter().flat_map(|name| inputs(name)).map(|(_, bytes)| bytes.len());
+            assert!(sizes.sum::<usize>() < 5 << 20, "`cargo fuzz cmin` makes the corpus smaller");
             let manifest = std::fs::read_to_string(fuzz().join("Cargo.toml")).unwrap();
             for name in listed {
                 assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");

@@ -2,7 +2,7 @@
 //! bits lie in a byte, the first in its low nibble.
 
 use super::narrow::{NarrowFloat, max_abs, narrow_number};
-use crate::simd::{Level, Routine, copy, perform, zip};
+use crate::simd::{Flat, Level, Routine, copy, perform, zip};
 
 /// The scale of a group.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +83,7 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
             if is_four_bits {
                 // All groups at once: a vector load of what narrower stores have just written would
                 // wait for them.
-                pack_pairs(unpacked.as_flattened(), codes);
+                pack_pairs(unpacked.flat(), codes);
             }
         }
     }
@@ -158,7 +158,7 @@ fn largest_of_groups<const GROUP: usize>(groups: &[[f32; GROUP]]) -> [f32; BATCH
     // Magnitudes are ordered as their bits are.
     const { assert!(GROUP == MOST_IN_GROUP || GROUP == MOST_IN_GROUP / 2) };
     let mut magnitudes = [0; MOST_IN_GROUP * BATCH];
-    for (magnitude, x) in zip(&mut magnitudes[..], groups.as_flattened()) {
+    for (magnitude, x) in zip(&mut magnitudes[..], groups.flat()) {
         *magnitude = (x.to_bits() & 0x7fff_ffff).cast_signed();
     }
     let of_16 = match GROUP {

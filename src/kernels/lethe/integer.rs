@@ -15,7 +15,7 @@ use self::rules::AwqInt;
 use self::rules::GptqInt;
 use self::rules::{CompressedTensorsInt, MlxAffine};
 use crate::TargetDtype;
-use crate::simd::{Aligned, Level, Routine, perform, zip};
+use crate::simd::{Aligned, Flat, Level, Routine, perform, zip};
 
 /// The library whose arithmetic applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +160,7 @@ fn of_lanes(
     lanes: &[[f32; LANES]; BATCH],
     choose: impl Fn(f32, f32) -> f32 + Copy,
 ) -> [f32; BATCH] {
-    let of_8 = of_pairs::<{ 8 * BATCH }>(lanes.as_flattened(), choose);
+    let of_8 = of_pairs::<{ 8 * BATCH }>(lanes.flat(), choose);
     let of_4 = of_pairs::<{ 4 * BATCH }>(&of_8, choose);
     let of_2 = of_pairs::<{ 2 * BATCH }>(&of_4, choose);
     of_pairs::<BATCH>(&of_2, choose)

@@ -27,7 +27,7 @@ use crate::element::Element;
 use crate::kernels::remember::rounding_margin::is_decided;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{InMemory, Kernel, Routine, Transpose, copy, from_fn, zip};
+use crate::simd::{Flat, InMemory, Kernel, Routine, Transpose, copy, from_fn, zip};
 
 /// Rows and columns of a tile.
 pub(crate) const TILE: usize = 16;
@@ -275,7 +275,7 @@ impl Kernel for TrellisRows<'_> {
                         values.as_chunks_mut().0[part] = products;
                     }
                 }
-                let values = values.as_flattened();
+                let values = values.flat();
                 E::store(&values[..out.len()], out);
             }
         }
@@ -292,7 +292,7 @@ fn products<E: Element>(
 ) -> Quarters<f32> {
     // Sums of four may have 33 bits.
     let (mut bits, mut is_sure) = (0, E::MANTISSA < f32::MANTISSA);
-    for &sum in sums.as_flattened() {
+    for &sum in sums.flat() {
         bits |= sum ^ sum >> 31;
     }
     is_sure &= bits < 1 << 29;

@@ -25,7 +25,7 @@ use self::{fp4::*, ik::*, iq::*, k_quants::*, legacy::*, ternary::*}; // their b
 use crate::Dtype;
 use crate::dtype::ggml::ggml_block_types;
 use crate::element::{Element, Out, f32_from_f16};
-use crate::simd::{Kernel, Level, dispatch, zip};
+use crate::simd::{Flat, Kernel, Level, dispatch, zip};
 
 /// A block type as a decoder sees it: `BYTES` bytes hold `VALUES` values. Mirrored by
 /// `lethe::ggml::EncodeBlock`.
@@ -82,7 +82,7 @@ fn decode_tiles<
                 decoder.decode_one(block, values);
             }
         }
-        let values = &mut tile.as_flattened_mut()[..blocks.len() * VALUES];
+        let values = &mut tile.flat_mut()[..blocks.len() * VALUES];
         // Before the only rounding: the scale of NVFP4 belongs to the weight.
         if let Some(scale) = scale {
             values.iter_mut().for_each(|v| *v *= scale);

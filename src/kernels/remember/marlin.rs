@@ -10,7 +10,7 @@ mod sparse;
 pub(crate) use self::sparse::SparsePlaces;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{InMemory, LANES, Level, Routine, Transpose, copy, perform, zip};
+use crate::simd::{Flat, InMemory, LANES, Level, Routine, Transpose, copy, perform, zip};
 
 /// Inputs, outputs and bytes of a tile.
 pub(crate) const TILE_INPUTS: usize = 16;
@@ -184,7 +184,7 @@ impl MarlinTiles<'_> {
                     });
                     let count = TILE_INPUTS * (pair.len() / pitch);
                     let codes = unpack_lines(transpose, order, lines);
-                    for (i, codes) in codes.as_flattened().iter().enumerate() {
+                    for (i, codes) in codes.flat().iter().enumerate() {
                         let (second, i) = (i / LANES, i % LANES);
                         let output = (line + i / WORDS) * self.outputs.line
                             + i % WORDS * self.outputs.word

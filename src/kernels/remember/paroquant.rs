@@ -14,7 +14,7 @@ use crate::element::Element;
 use crate::kernels::remember::awq::PER_WORD;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{InMemory, Kernel, Transpose, copy, zip};
+use crate::simd::{Flat, InMemory, Kernel, Transpose, copy, zip};
 
 /// Most columns of a group. A place in a group is a byte.
 pub(crate) const MAX_GROUP: usize = 256;
@@ -133,12 +133,12 @@ fn widen(
     // A loop over the rows of several columns: LLVM would take apart a shorter one, to compute a
     // row of many columns at a time, and transpose what comes of it.
     let (scales, zeros) = ([*scales; COLUMNS], [*zeros; COLUMNS]);
-    let (scales, zeros) = (scales.as_flattened(), zeros.as_flattened());
+    let (scales, zeros) = (scales.flat(), zeros.flat());
     let lanes = lanes.0.as_chunks_mut::<COLUMNS>().0;
     let codes = codes.as_chunks::<COLUMNS>().0.iter();
     for (lanes, codes) in zip(lanes, codes).take(size.div_ceil(COLUMNS)) {
-        let lanes = lanes.as_flattened_mut().as_flattened_mut();
-        let codes = codes.as_flattened().as_flattened();
+        let lanes = lanes.flat_mut().flat_mut();
+        let codes = codes.flat().flat();
         for i in 0..ROWS * COLUMNS {
             lanes[i] = (f64::from(codes[i]) - zeros[i]) * scales[i];
         }

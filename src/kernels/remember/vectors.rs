@@ -12,7 +12,7 @@ use std::ops::Range;
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{InMemory, Kernel, LANES, Transpose, zip};
+use crate::simd::{Flat, InMemory, Kernel, LANES, Transpose, zip};
 
 /// Most values of a vector.
 pub(crate) const MAX_VECTOR: usize = 64;
@@ -192,7 +192,7 @@ impl VectorBlocks<'_> {
             }
         }
         let first = squares.len() * SQUARE;
-        self.blocks::<H, 1>(rest.as_flattened(), pitch, &mut buffer[first..]);
+        self.blocks::<H, 1>(rest.flat(), pitch, &mut buffer[first..]);
     }
 
     /// Applies factors and offsets to `values` of row `r`, from column `at` on.

@@ -25,6 +25,7 @@ use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
     read, refused, wrong,
 };
+use crate::simd::zip;
 use crate::{Dtype, Result};
 
 pub(in crate::scheme) struct Gemv;
@@ -286,13 +287,13 @@ fn row_of_quad(quad: &[u8], r: usize, out: &mut [u8]) {
     // A run of bytes is | row 0: 32 | row 1: 32 | row 2: 32 | row 3: 32 |, so row r has every
     // fourth piece from r on.
     let runs = quad.chunks_exact(RUN_BYTES).skip(r).step_by(ROWS);
-    for (run, codes) in runs.zip(out.chunks_exact_mut(RUN)) {
+    for (run, codes) in zip(runs, out.chunks_exact_mut(RUN)) {
         let pieces = run.chunks_exact(REORDERED / 2);
-        for (bytes, codes) in pieces.zip(codes.chunks_exact_mut(REORDERED)) {
+        for (bytes, codes) in zip(pieces, codes.chunks_exact_mut(REORDERED)) {
             // Nibble a of word i of 16 bits is the code of column 8a + i.
             let words = bytes.as_chunks::<2>().0;
             for (a, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                for (code, &word) in codes.iter_mut().zip(words) {
+                for (code, &word) in zip(&mut codes[..], words) {
                     *code = (u16::from_le_bytes(word) >> (a * 4) & 15) as u8;
                 }
             }
@@ -305,7 +306,7 @@ impl Unpack for Quads<'_> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
         let quads = tile.rows.start / ROWS..tile.rows.end.div_ceil(ROWS);
-        for (quad, rows) in quads.zip(out.chunks_mut(ROWS * width.max(1))) {
+        for (quad, rows) in zip(quads, out.chunks_mut(ROWS * width.max(1))) {
             self.read_quad(quad, &tile.cols, staging)?;
             for (r, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
                 row_of_quad(staging, r, row);

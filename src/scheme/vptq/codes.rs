@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::containers::model::Tensor;
 use crate::scheme::layout::vectors::VectorCodes;
 use crate::scheme::seam::{Tile, read, wrong};
+use crate::simd::zip;
 use crate::{Dtype, Result};
 
 /// How codes are packed.
@@ -75,11 +76,10 @@ impl VectorCodes for VptqCodes<'_> {
                 let what = format!("code {} of {} vectors", *code as i64, outliers.entries);
                 return Err(wrong(&outliers.codes, what));
             }
-            for (row, stored) in out
-                .chunks_exact_mut(self.cols * terms)
-                .zip(stored.chunks_exact(first.max(1)))
+            for (row, stored) in
+                zip(out.chunks_exact_mut(self.cols * terms), stored.chunks_exact(first.max(1)))
             {
-                for (&code, &place) in stored.iter().zip(&places) {
+                for (&code, &place) in zip(stored.iter(), &places) {
                     let target = &mut row[place as usize * terms..][..terms];
                     target[0] = (packing.vectors() as u64 + code) as u32;
                     // The vector behind the last is zero.
@@ -95,9 +95,8 @@ impl VectorCodes for VptqCodes<'_> {
             let bytes = (packing.inputs * packing.bits()).div_ceil(32) * 4;
             let stored = group * self.blocks + rows.start..group * self.blocks + rows.end;
             read(&self.tensor.part(), bytes, stored, 0..bytes, staging)?;
-            for (row, stream) in out
-                .chunks_exact_mut(self.cols * terms)
-                .zip(staging.chunks_exact(bytes.max(1)))
+            for (row, stream) in
+                zip(out.chunks_exact_mut(self.cols * terms), staging.chunks_exact(bytes.max(1)))
             {
                 let places = &places[..packing.inputs.min(places.len())];
                 match terms {

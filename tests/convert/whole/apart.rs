@@ -9,6 +9,7 @@ use anamnesis::{
 };
 
 use super::{Tensors, copy, json, metadata, tensors, to_gguf, to_hf, write};
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// A copy of Gemma 4 in `directory` whose experts are stored one by one, below `prefix`.
@@ -47,7 +48,7 @@ fn experts_of_gemma4_are_stacked() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let (apart, whole) = (gemma4_apart(directory.path()), data().join("whole/gemma4_moe"));
-    assert!(tensors(&to_gguf(&apart, directory.path())) == tensors(&whole.join("canonical.gguf")));
+    assert!(tensors(&to_gguf(&apart, directory.path())) == tensors(&canonical_gguf(&whole)));
     let stacked = remembered(&apart, path("stacked"));
     assert!(tensors(&stacked) == tensors(&whole.join("hf")));
     let scheme = || {
@@ -122,7 +123,7 @@ fn an_expert_that_is_missing_is_named() {
 
 /// Writes Mixtral as early versions of llama.cpp do: a tensor for each expert.
 fn early_mixtral(directory: &Path, change: impl FnOnce(&mut Tensors)) -> PathBuf {
-    let canonical = data().join("whole/mixtral/canonical.gguf");
+    let canonical = canonical_gguf(data().join("whole/mixtral"));
     let mut apart = Tensors::new();
     for (name, (dtype, shape, bytes)) in tensors(&canonical) {
         let Some(stem) = name.strip_suffix("_exps.weight") else {
@@ -190,7 +191,7 @@ fn early_mixtral_in(scheme: &str, directory: &Path) -> PathBuf {
 fn experts_of_early_gguf_files_are_stacked() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    let canonical = data().join("whole/mixtral/canonical.gguf");
+    let canonical = canonical_gguf(data().join("whole/mixtral"));
     let later = path("later-q8_0.gguf");
     let scheme = |name: &str| name.parse::<ForgetScheme>().unwrap();
     let model = parse(&canonical).unwrap();

@@ -7,6 +7,7 @@ use anamnesis::GgufMetadataValue;
 use serde_json::{Value, json};
 
 use super::{Tensors, copy, json, metadata, models, tensors, to_gguf, to_hf, write};
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// First parts of names that files of the model without its output lack.
@@ -72,7 +73,7 @@ fn names_without_their_first_part() {
         let directory = tempfile::tempdir().unwrap();
         let bare = changed(&hf, directory.path(), |_, all| without_prefix(all));
         let found = to_gguf(&bare, directory.path());
-        check(&found, &tensors(&model.join("canonical.gguf")), &model.display().to_string());
+        check(&found, &tensors(&canonical_gguf(&model)), &model.display().to_string());
     }
     assert!(count >= 75, "{count}");
 }
@@ -108,7 +109,7 @@ fn classes_without_an_output() {
                 continue;
             }
             count += 1;
-            let mut expected = tensors(&model.join("canonical.gguf"));
+            let mut expected = tensors(&canonical_gguf(&model));
             expected.retain(|name, _| !name.starts_with("output."));
             check(&output, &expected, name);
         }
@@ -147,13 +148,13 @@ fn layers_that_are_counted_by_their_kinds() {
             all
         });
         let found = to_gguf(&counted, directory.path());
-        check(&found, &tensors(&model.join("canonical.gguf")), name);
+        check(&found, &tensors(&canonical_gguf(&model)), name);
         let settings = |path: &Path| {
             let mut all = metadata(path);
             all.retain(|key, _| key.starts_with("nemotron"));
             all
         };
-        assert_eq!(settings(&found), settings(&model.join("canonical.gguf")));
+        assert_eq!(settings(&found), settings(&canonical_gguf(&model)));
     }
 }
 
@@ -167,7 +168,7 @@ fn ernie_without_shared_experts() {
         all
     });
     let found = to_gguf(&without, directory.path());
-    let mut expected = tensors(&model.join("canonical.gguf"));
+    let mut expected = tensors(&canonical_gguf(&model));
     expected.retain(|name, _| !name.contains("shexp"));
     check(&found, &expected, "ernie");
     let keys = metadata(&found);

@@ -6,6 +6,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, ModelScope, TargetDtype, parse};
 use serde_json::{Value, json};
 
 use super::{Tensors, copy, json as read_json, models, tensors, to_gguf, write};
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// The directories of `tests/data/whole` whose class is one of classifiers.
@@ -55,7 +56,7 @@ fn names_without_their_first_part() {
             };
             all.into_iter().map(|(name, t)| (short(&name), t)).collect()
         });
-        let expected = tensors(&model.join("canonical.gguf"));
+        let expected = tensors(&canonical_gguf(&model));
         let found = tensors(&to_gguf(&short, directory.path()));
         assert!(found == expected, "{}", model.display());
     }

@@ -7,6 +7,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, Ta
 use serde_json::{Value, json};
 
 use super::{models, named};
+use crate::canonical::canonical_gguf;
 use crate::common::effort;
 
 /// One of so many edits is tried, another one of each model.
@@ -79,7 +80,7 @@ fn numbers_of_metadata() {
     for (at, model) in models().into_iter().enumerate() {
         let directory = tempfile::tempdir().unwrap();
         let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
-        let path = model.join("canonical.gguf");
+        let path = canonical_gguf(&model);
         let canonical = parse(&path).unwrap();
         let metadata = canonical.gguf().unwrap().metadata();
         let numbers = metadata.iter().filter_map(|(key, value)| match value {

@@ -7,6 +7,7 @@ use std::path::Path;
 use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
 
 use super::{json, metadata, named, tensors, to_gguf, to_hf, write};
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// Gemma 4 as it is published: a class with towers for images and sounds, and other fields for the
@@ -42,7 +43,7 @@ fn gemma4_with_towers() {
     }
     std::fs::write(&path, safetensors::serialize(all, None).unwrap()).unwrap();
     let found = tensors(&to_gguf(&from, directory.path()));
-    assert!(found == tensors(&data().join("whole/gemma4_moe/canonical.gguf")));
+    assert!(found == tensors(&canonical_gguf(data().join("whole/gemma4_moe"))));
 }
 
 /// Old checkpoints have numbers of positions, which are integers. They are left out.
@@ -57,7 +58,7 @@ fn buffers_of_integers() {
     all.insert(name, ("I64".to_owned(), vec![1, 4], numbers));
     write(&all, &from);
     let found = tensors(&to_gguf(&from, directory.path()));
-    assert!(found == tensors(&model.join("canonical.gguf")));
+    assert!(found == tensors(&canonical_gguf(&model)));
 }
 
 /// transformers 5 says of every T5 that its output is the embedding, and stores another one all the
@@ -72,7 +73,7 @@ fn t5_of_transformers_5() {
     config["scale_decoder_outputs"] = false.into();
     std::fs::write(from.join("config.json"), config.to_string()).unwrap();
     let found = tensors(&to_gguf(&from, directory.path()));
-    assert!(found == tensors(&model.join("canonical.gguf")));
+    assert!(found == tensors(&canonical_gguf(&model)));
 }
 
 /// Checkpoints whose experts are one tensor for all, as transformers 5 has them in memory, become
@@ -138,7 +139,7 @@ fn fused_experts() {
         );
         std::fs::write(&path, fused_only).unwrap();
         let found = tensors(&to_gguf(&from, directory.path()));
-        let expected = tensors(&data().join("whole").join(name).join("canonical.gguf"));
+        let expected = tensors(&canonical_gguf(data().join("whole").join(name)));
         assert!(found == expected, "{name}");
         // Of two answers none is right.
         std::fs::write(&path, both.unwrap()).unwrap();
@@ -165,11 +166,11 @@ fn tensors_alone() {
     let names = |path: &Path| tensors(path).into_keys().collect::<Vec<_>>();
     assert_eq!(names(&output), names(&model.join("hf")));
     let output = directory.path().join("tensors.safetensors");
-    parse(model.join("canonical.gguf"))
+    parse(canonical_gguf(&model))
         .unwrap()
         .remember(&output, TargetDtype::BF16)
         .unwrap();
-    assert_eq!(names(&output), names(&model.join("canonical.gguf")));
+    assert_eq!(names(&output), names(&canonical_gguf(&model)));
 }
 
 /// One file of weights with its config beside it is a whole model as well.
@@ -178,7 +179,7 @@ fn a_file_with_a_config() {
     let directory = tempfile::tempdir().unwrap();
     let model = data().join("whole/qwen2");
     let found = to_gguf(&model.join("hf/model.safetensors"), directory.path());
-    assert!(tensors(&found) == tensors(&model.join("canonical.gguf")));
+    assert!(tensors(&found) == tensors(&canonical_gguf(&model)));
 }
 
 /// A file of the model that changes while it is converted leaves no output.
@@ -220,7 +221,7 @@ fn encoded_in_one_pass() {
             .unwrap()
             .forget(&once, scheme.clone())
             .unwrap();
-        parse(model.join("canonical.gguf"))
+        parse(canonical_gguf(&model))
             .unwrap()
             .forget(&twice, scheme)
             .unwrap();
@@ -274,7 +275,7 @@ fn unigram_without_its_model() {
     let from = named(&model, directory.path());
     std::fs::remove_file(from.join("sentencepiece.bpe.model")).unwrap();
     let found = metadata(&to_gguf(&from, directory.path()));
-    let expected = metadata(&model.join("canonical.gguf"));
+    let expected = metadata(&canonical_gguf(&model));
     for key in
         ["add_space_prefix", "remove_extra_whitespaces", "precompiled_charsmap", "unknown_token_id"]
     {
@@ -315,7 +316,7 @@ fn kimi_k2_with_a_tower() {
         all.push((format!("{tower}.weight"), view().unwrap()));
     }
     std::fs::write(&path, safetensors::serialize(all, None).unwrap()).unwrap();
-    let expected = tensors(&data().join("whole/kimi_k2/canonical.gguf"));
+    let expected = tensors(&canonical_gguf(data().join("whole/kimi_k2")));
     for names_class in [true, false] {
         if !names_class {
             text.as_object_mut().unwrap().remove("architectures");
@@ -377,7 +378,7 @@ fn encoders_as_they_are_published() {
     let shared = all["shared.weight"].clone();
     all.insert("encoder.embed_tokens.weight".to_owned(), shared);
     write(&all, &from);
-    let canonical = data().join("whole/t5_encoder/canonical.gguf");
+    let canonical = canonical_gguf(data().join("whole/t5_encoder"));
     assert!(tensors(&to_gguf(&from, directory.path())) == tensors(&canonical));
 
     let from = named(&data().join("whole/umt5"), directory.path());
@@ -388,7 +389,7 @@ fn encoders_as_they_are_published() {
     config["architectures"] = serde_json::json!(["UMT5EncoderModel"]);
     std::fs::write(from.join("config.json"), config.to_string()).unwrap();
     let gguf = to_gguf(&from, directory.path());
-    let mut expected = tensors(&data().join("whole/umt5/canonical.gguf"));
+    let mut expected = tensors(&canonical_gguf(data().join("whole/umt5")));
     expected.retain(|name, _| name.starts_with("enc.") || name == "token_embd.weight");
     assert!(tensors(&gguf) == expected);
     let back = to_hf(&gguf, directory.path());
@@ -425,7 +426,7 @@ fn inputs_of_tokens_are_padded() {
     config["vocab_size_per_layer_input"] = rows.into();
     std::fs::write(from.join("config.json"), config.to_string()).unwrap();
     let found = tensors(&to_gguf(&from, directory.path()));
-    let mut expected = tensors(&data().join("whole/gemma3n/canonical.gguf"));
+    let mut expected = tensors(&canonical_gguf(data().join("whole/gemma3n")));
     let inputs = expected.get_mut("per_layer_token_embd.weight").unwrap();
     inputs.2[rows * width..].fill(0);
     assert!(found == expected);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataArray, GgufMetadataValue, parse};
 
 use super::{models, to_gguf, to_hf};
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// Keys that are not compared, with the reason.
@@ -47,7 +48,7 @@ pub fn require_same_but(first: &Path, second: &Path, key: &str) {
 fn every_key_comes_back() {
     for model in models() {
         let directory = tempfile::tempdir().unwrap();
-        let canonical = model.join("canonical.gguf");
+        let canonical = canonical_gguf(&model);
         let again = to_gguf(&to_hf(&canonical, directory.path()), directory.path());
         require_same(&canonical, &again);
     }
@@ -60,7 +61,7 @@ fn text(text: &str) -> GgufMetadataValue {
 /// A file with what the tokenizer's files cannot say: scores of its own, a blank in front of texts,
 /// tokens for the middle of a text, a template, and what it says of itself.
 fn unusual(directory: &Path) -> PathBuf {
-    let canonical = parse(data().join("whole/gemma3/canonical.gguf")).unwrap();
+    let canonical = parse(canonical_gguf(data().join("whole/gemma3"))).unwrap();
     let scores = (0..320u16).map(|i| -7.25 - f32::from(i) / 3.0).collect();
     let array = |array| GgufMetadataValue::Array(Box::new(array));
     let tags = vec!["text-generation".to_owned(), "gemma".to_owned()];

@@ -9,6 +9,7 @@ use anamnesis::{
 };
 
 use super::models;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 const NOTE: &str = "llama.cpp does not load the output: ";
@@ -30,7 +31,7 @@ fn notes(from: &Path, to: &Path, options: ConvertOptions) -> String {
 }
 
 fn architecture(model: &Path) -> String {
-    let file = parse(model.join("canonical.gguf")).unwrap();
+    let file = parse(canonical_gguf(&model)).unwrap();
     file.gguf().unwrap().architecture().unwrap()
 }
 
@@ -48,7 +49,7 @@ fn changed_keys() {
         } else {
             "mamba"
         };
-        for from in [model.join("canonical.gguf"), model.join("hf")] {
+        for from in [canonical_gguf(&model), model.join("hf")] {
             for (key, text) in [
                 (&layers, "600"),
                 (&layers, "null"),
@@ -80,8 +81,8 @@ fn changed_metadata() {
     let value = GgufMetadataValue::U32(3);
     let metadata = vec![("qwen3.attention.head_count".to_owned(), value)];
     let options = ConvertOptions::new(ConvertTarget::Gguf).with_gguf_metadata(metadata);
-    for from in ["canonical.gguf", "hf"] {
-        let from = data().join("whole/qwen3").join(from);
+    let model = data().join("whole/qwen3");
+    for from in [canonical_gguf(&model), model.join("hf")] {
         let error = converted(&from, &output, options.clone()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
         let error = error.to_string();
@@ -96,7 +97,7 @@ fn lost_tensors() {
     for model in models() {
         let directory = tempfile::tempdir().unwrap();
         let output = directory.path().join("out.gguf");
-        let from = model.join("canonical.gguf");
+        let from = canonical_gguf(&model);
         let embedding = "token_embd.weight";
         let drop = NameChanges::default().with_drop(embedding);
         let rename = NameChanges::default().with_rename(embedding, "other.weight");
@@ -125,7 +126,7 @@ fn lost_tensors() {
 fn changes_of_what_is_not_loaded() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    let (whole, half) = (data().join("whole/qwen3/canonical.gguf"), path("half.gguf"));
+    let (whole, half) = (canonical_gguf(data().join("whole/qwen3")), path("half.gguf"));
     let drop = NameChanges::default().with_drop("blk.1.*");
     let options = ConvertOptions::new(ConvertTarget::Gguf).with_names(drop);
     assert!(notes(&whole, &half, options.clone()).contains("`blk.1.attn_norm.weight`"));
@@ -156,9 +157,11 @@ fn towers() {
         let tower = entry.unwrap().path();
         let directory = tempfile::tempdir().unwrap();
         let output = directory.path().join("out.gguf");
-        let scopes = [("canonical.gguf", ModelScope::Auto), ("hf", ModelScope::ImageTower)];
+        let scopes = [
+            (canonical_gguf(&tower), ModelScope::Auto),
+            (tower.join("hf"), ModelScope::ImageTower),
+        ];
         for (from, scope) in scopes {
-            let from = tower.join(from);
             for (key, text) in [
                 ("clip.vision.block_count", "77"),
                 ("clip.vision.patch_size", "null"),
@@ -178,7 +181,7 @@ fn towers() {
         }
         let drop = NameChanges::default().with_drop("v.blk.0.ffn_up.weight");
         let options = ConvertOptions::new(ConvertTarget::Gguf).with_names(drop);
-        let found = notes(&tower.join("canonical.gguf"), &output, options);
+        let found = notes(&canonical_gguf(&tower), &output, options);
         assert!(found.contains("`v.blk.0.ffn_up.weight` is missing"), "{found}");
     }
 }

@@ -9,6 +9,7 @@ use anamnesis::{ConvertTarget, parse};
 use super::{
     Tensor, Tensors, check_metadata, json, metadata, named, tensors, to_gguf, to_hf, write,
 };
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// Name of the model in `tests/data/whole_nested`, that of its language model in
@@ -262,7 +263,7 @@ fn language_models_by_their_own_type() {
         let all = tensors(&from).into_iter();
         let nested = |(name, tensor)| (format!("language_model.{name}"), tensor);
         write(&all.map(nested).collect(), &from);
-        let canonical = data().join("whole").join(like).join("canonical.gguf");
+        let canonical = canonical_gguf(data().join("whole").join(like));
         let output = directory.path().join("model.gguf");
         let result = parse(&from).unwrap().convert(&output, ConvertTarget::Gguf);
         assert_eq!(result.is_ok(), is_known, "{like} {class}");

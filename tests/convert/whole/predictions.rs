@@ -5,6 +5,7 @@ use std::path::Path;
 use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
 
 use super::{Tensors, json, metadata, named, tensors, to_gguf, to_hf};
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// Layers that predict further tokens come back beside the tensors that transformers loads, and
@@ -53,7 +54,7 @@ fn counted_layers_of_predictions() {
     let without = named(&data().join("whole/qwen3_5"), directory.path());
     count(&without, 1);
     let (found, want) =
-        (to_gguf(&without, directory.path()), data().join("whole/qwen3_5/canonical.gguf"));
+        (to_gguf(&without, directory.path()), canonical_gguf(data().join("whole/qwen3_5")));
     let key = "qwen35.block_count";
     assert_eq!(metadata(&found)[key], metadata(&want)[key]);
     assert!(tensors(&found) == tensors(&want));
@@ -75,7 +76,7 @@ fn a_layer_of_predictions_alone() {
     let alone = directory.path().join("alone.gguf");
     let mut options = ConvertOptions::new(ConvertTarget::Gguf);
     options.exclude = vec!["blk.0.*".to_owned(), "blk.1.*".to_owned()];
-    let model = parse(data().join("whole_prediction/qwen3_5/canonical.gguf")).unwrap();
+    let model = parse(canonical_gguf(data().join("whole_prediction/qwen3_5"))).unwrap();
     model.convert(&alone, options).unwrap();
     let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
     let result = parse(&alone).and_then(|model| model.recovery(options).map(drop));

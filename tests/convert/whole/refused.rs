@@ -12,6 +12,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, Ta
 use serde_json::{Value, json};
 
 use super::named;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 use crate::common::gguf::Gguf;
 
@@ -238,7 +239,7 @@ fn gguf_that_contradicts() {
 fn gguf_refusal(name: &str, (key, value): (&str, GgufMetadataValue)) -> String {
     let directory = tempfile::tempdir().unwrap();
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
-    let canonical = parse(data().join("whole").join(name).join("canonical.gguf")).unwrap();
+    let canonical = parse(canonical_gguf(data().join("whole").join(name))).unwrap();
     let options = ConvertOptions::new(ConvertTarget::Gguf);
     let options = options
         .with_gguf_metadata(vec![(key.to_owned(), value)])

@@ -9,6 +9,7 @@ use anamnesis::{
 use serde_json::{Value, json};
 
 use super::{copy, is_same, json, kept, metadata, models, tensors, write};
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 type Settings = BTreeMap<String, GgufMetadataValue>;
@@ -127,7 +128,7 @@ fn check(name: &str, first: &Path, directory: &Path, wrong: &mut Vec<String>) {
 #[test]
 fn files_of_llama_cpp_come_back() {
     let mut wrong = vec![];
-    let mut files: Vec<_> = models().iter().map(|m| m.join("canonical.gguf")).collect();
+    let mut files: Vec<_> = models().iter().map(canonical_gguf).collect();
     files.push(data().join("whole_mtp/qwen3_5.gguf"));
     for file in files {
         let directory = tempfile::tempdir().unwrap();
@@ -193,7 +194,7 @@ const WITH_TOKENIZER: [(&str, &str); 12] = [
 
 /// The model `like` of `tests/data/whole` with the tokenizer of the file `tokenizer`.
 fn with_tokenizer(like: &str, tokenizer: &Path, directory: &Path) -> PathBuf {
-    let canonical = data().join("whole").join(like).join("canonical.gguf");
+    let canonical = canonical_gguf(data().join("whole").join(like));
     let is_of_tokenizer = |key: &str| key.starts_with("tokenizer.");
     let mut all = metadata(&canonical);
     let count = |all: &Settings| match &all["tokenizer.ggml.tokens"] {

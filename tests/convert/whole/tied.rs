@@ -7,6 +7,7 @@ use anamnesis::{
 };
 
 use super::{Tensors, copy, json, metadata, models, tensors, to_hf, write};
+use crate::canonical::canonical_gguf;
 use crate::common::forget::every_scheme;
 use crate::common::{Random, data, f32s, file, raw};
 
@@ -165,7 +166,7 @@ fn other_outputs_of_classes_that_are_tied() {
 /// The GGUF file of `model` with an output beside the embedding, whose last value is another one if
 /// `differs`.
 fn gguf_with_output(model: &str, differs: bool, directory: &Path) -> PathBuf {
-    let canonical = data().join("whole").join(model).join("canonical.gguf");
+    let canonical = canonical_gguf(data().join("whole").join(model));
     let mut all = tensors(&canonical);
     let mut output = all["token_embd.weight"].clone();
     if differs {

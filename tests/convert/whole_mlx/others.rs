@@ -6,6 +6,7 @@ use anamnesis::{ConvertOptions, ForgetScheme, ModelScope, TargetDtype, parse};
 use serde_json::Value;
 
 use super::{Tensors, forget, json, model, tensors, write_hf};
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 /// From GGUF, the model is the one that the directory gives.
@@ -39,7 +40,7 @@ fn from_gguf() {
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let scheme = ForgetScheme::MLX_4BIT.with_group_size(32);
         let options = ConvertOptions::from(scheme.clone()).with_scope(ModelScope::Model);
-        parse(from.join("canonical.gguf"))
+        parse(canonical_gguf(&from))
             .unwrap()
             .forget(&a, options)
             .unwrap();

@@ -3,7 +3,7 @@
     python check_graphs.py AMN WHOLE SCRATCH [NAME...]
 
 llama.cpp's C API of the wheel xllamacpp 2026.10.11549, gguf 0.18 or later. AMN is the program, WHOLE is tests/data/whole. Of each
-canonical.gguf, files are made that differ in one thing: a tensor or a key is missing, a weight has a bias, there is a tensor more,
+GGUF file of llama.cpp's converter, files are made that differ in one thing: a tensor or a key is missing, a weight has a bias, there is a tensor more,
 a tensor has a row or a column more. llama.cpp loads each in a process of its own, for it aborts on some, and makes a context, which
 builds the graph. Prints each file on which both differ, and counts. With RECORD=FILE, the names of the files that llama.cpp loads
 are written to FILE, which is tests/data/graphs.json.
@@ -26,6 +26,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import sums
 import xllamacpp
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
@@ -220,7 +221,9 @@ elif __name__ == "__main__":
     counts = dict.fromkeys(["both load", "both refuse", "only amn refuses", "only llama.cpp refuses"], 0)
     record = {}
     for name in sys.argv[4:] or sorted(path.name for path in whole.iterdir()):
-        reader = GGUFReader(whole / name / "canonical.gguf")
+        canonical = scratch / "canonical.gguf"
+        canonical.write_bytes(sums.restored(amn, whole / name / "canonical.sums"))
+        reader = GGUFReader(canonical)
         files = {}
         for number, (what, keys, tensors) in enumerate(variants(reader)):
             path = scratch / f"{number}.gguf"

@@ -7,7 +7,7 @@ GLM 4.7 Flash, MiniMax, Gemma 4, LFM 2 with experts and Mamba; 5.24.0 for Apertu
 
 To GGUF: llama.cpp loads what `amn convert` writes, its logits (of encoders: hidden states, or the score of a text) are those of transformers
 (everything in F32), and a page of mixed text
-has the same token ids. Back: transformers loads what `amn remember` makes of `canonical.gguf` without a missing or an
+has the same token ids. Back: transformers loads what `amn remember` makes of the file of llama.cpp's converter without a missing or an
 unexpected key, with the same weights, logits and token ids.
 """
 
@@ -20,6 +20,7 @@ import ctypes
 
 import llama_cpp
 import numpy as np
+import sums
 import torch
 import transformers
 from llama_cpp import Llama
@@ -71,9 +72,10 @@ def decoded(gguf):
 
 
 def check(amn, whole, name, scratch):
-    hf, gguf, back = whole / name / "hf", scratch / f"{name}.gguf", scratch / name
+    hf, gguf, back, canonical = whole / name / "hf", scratch / f"{name}.gguf", scratch / name, scratch / "canonical.gguf"
+    canonical.write_bytes(sums.restored(amn, whole / name / "canonical.sums"))
     subprocess.run([amn, "convert", hf, "--to", "gguf", "--out-dtype", "f32", "-o", gguf], check=True, capture_output=True)
-    subprocess.run([amn, "remember", whole / name / "canonical.gguf", "-o", back], check=True, capture_output=True)
+    subprocess.run([amn, "remember", canonical, "-o", back], check=True, capture_output=True)
     if name == "gemma3n":  # llama.cpp has the published sizes alone, and their logits differ by a variance over n - 1
         model, again = (transformers.AutoModelForCausalLM.from_pretrained(path, torch_dtype=torch.float32) for path in (hf, back))
         assert np.array_equal(logits(model), logits(again)), name

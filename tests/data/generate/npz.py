@@ -5,21 +5,21 @@
 
 It rewrites ../npz/*. Seeds are the CRC-32 of the case's name. The first half is shared with pth.py.
 
-../npz/<name>.expected.safetensors holds the tensors that a reader must give for <name>.npy or <name>.npz: elements
+../npz/expected.safetensors holds, as <name>/<tensor>, the tensors that a reader must give for <name>.npy or <name>.npz: elements
 little-endian, in C order. The tensor of a lone .npy is named `tensor`; in an .npz the names are numpy's keys.
 ../npz/index.json has one entry per file:
 
     file
     expect      ok       all of it is tensors
                 skips    the expected tensors are there, `skipped` are left out
-                error    there is no expected file, unless `policy` is set
-    tensors     how many there are in the expected file
+                error    nothing is expected, unless `policy` is set
+    tensors     how many are expected
     detail      what is special about it
     skipped     names of what is no tensor
-    policy      true where the reader's author must decide. The expected file then says what is to be had, `expect` is
+    policy      true where the reader's author must decide. What is expected is then what is to be had, `expect` is
                 a proposal.
     numpy       what `np.load(allow_pickle=False)` did: `reads`, or the exception. Where it reads, the script has
-                compared the values with the expected file.
+                compared the values with those expected.
 """
 
 import io
@@ -92,7 +92,7 @@ class Family:
     """One directory: inputs, expected files and the index."""
 
     def __init__(self, name):
-        self.name, self.dir, self.index = name, DATA / name, []
+        self.name, self.dir, self.index, self.expected, self.read = name, DATA / name, [], {}, []
         shutil.rmtree(self.dir, ignore_errors=True)
         self.dir.mkdir(parents=True)
 
@@ -104,9 +104,8 @@ class Family:
         (self.dir / file).write_bytes(content)
         tensors = dict(tensors)
         if expect != "error" or more.get("policy"):
-            content = safetensors.torch.save({k: v.detach().resolve_conj().resolve_neg().contiguous().clone()
-                                              for k, v in tensors.items()})
-            (self.dir / f"{stem}.expected.safetensors").write_bytes(content)
+            self.read.append(stem)
+            self.expected |= {f"{stem}/{k}": v.detach().resolve_conj().resolve_neg().contiguous().clone() for k, v in tensors.items()}
         entry = {"file": file, "expect": expect, "tensors": len(tensors), "detail": detail}
         if skipped:
             entry["skipped"] = list(skipped)
@@ -115,6 +114,9 @@ class Family:
     def finish(self):
         lines = ",\n".join("  " + json.dumps(e, ensure_ascii=False) for e in self.index)
         (self.dir / "index.json").write_text(f"[\n{lines}\n]\n")
+        # A file without tensors is in the list alone.
+        content = safetensors.torch.save(self.expected, {"files": json.dumps(sorted(self.read))})
+        (self.dir / "expected.safetensors").write_bytes(content)
         size = sum(f.stat().st_size for f in self.dir.iterdir())
         print(f"{self.name}: {len(self.index)} files, {size} bytes with what is expected of them")
 

@@ -5,14 +5,14 @@
 
 It rewrites ../pth/*. Seeds are the CRC-32 of the case's name. It takes the first half of npz.py.
 
-../pth/<name>.expected.safetensors holds the tensors that a reader must give for <name>.pt (.pth, .bin, .ckpt, .pkl):
+../pth/expected.safetensors holds, as <name>/<tensor>, the tensors that a reader must give for <name>.pt (.pth, .bin, .ckpt, .pkl):
 the contiguous elements, little-endian. A name is the way to the tensor: keys of dicts as `str` gives them and indices
 of lists and tuples, joined by dots. A tensor that is the root is named `tensor`. What is no tensor is left out.
 
 ../pth/index.json is as npz.py says. Instead of `numpy` there is
 
     torch       what `torch.load(weights_only=True)` did: `loads`, or why not. Where it loads, the script has compared
-                the values with the expected file, unless the entry says otherwise.
+                the values with those expected, unless the entry says otherwise.
     torch_full  the same with `weights_only=False`, which runs what the file tells it to run. It is there for some of
                 the files that this script has made itself and that are no attacks.
     shared      lists of names whose tensors have the same storage

@@ -9,7 +9,6 @@ import json
 from directories import BF16, F16, F32, U8, Dir, tiny_llama
 
 import torch
-from safetensors.torch import save_file
 from torchao.prototype.mx_formats import MXDynamicActivationMXWeightConfig, NVFP4WeightOnlyConfig
 from torchao.prototype.mx_formats.mx_tensor import MXTensor
 from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
@@ -178,13 +177,12 @@ def int8_cases():
     save_single(d, w, Int8WeightOnlyConfig())
     d.write()
 
-    # AWQ and SmoothQuant: the input is multiplied by act_pre_scale. `dequantize` leaves it out (unfolded-f32); folded
+    # AWQ and SmoothQuant: the input is multiplied by act_pre_scale. `dequantize` leaves it out; folded
     # into the weight it is one factor more for each column, F32 product of F32 products.
     d = Dir("torchao", "int8_act_pre_scale")
     t = Int8Tensor.from_hp(d.randn(16, 32).to(BF16), PerRow(), act_pre_scale=d.scales(32, lo=-2, hi=2).to(BF16))
     key = f"{L}self_attn.q_proj.weight"
     d.expect(key, in_f32(t) * t.act_pre_scale.to(F32))
-    save_file({key: in_f32(t)}, d.dir / "unfolded-f32.safetensors", {"format": "pt"})
     save_single(d, {key: t}, Int8WeightOnlyConfig())
     d.write()
 

@@ -16,7 +16,6 @@ from directories import BF16, F16, F32, U8, Dir, differing, settle, tiny_llama
 from torchao_cases import HOSTILE, L, norm, save_single, stored_in
 
 import torch
-from safetensors.torch import save_file
 from torchao.quantization import Int4PlainInt32Tensor, Int4Tensor, Int4TilePackedTo4dTensor, MappingType
 from torchao.quantization.quant_api import Int4WeightOnlyConfig
 from torchao.quantization.quant_primitives import (_choose_qparams_affine_tinygemm, _dequantize_affine_tinygemm,
@@ -136,7 +135,6 @@ def int4_cases():
     t.act_pre_scale = d.scales(64, lo=-2, hi=2).to(BF16)
     key = f"{L}self_attn.q_proj.weight"
     d.expect(key, decode(t) * t.act_pre_scale.to(F32))
-    save_file({key: decode(t)}, d.dir / "unfolded-f32.safetensors", {"format": "pt"})
     save_single(d, {key: t}, Int4WeightOnlyConfig(32))
     d.write()
 

@@ -4,7 +4,7 @@
 
 transformers 5.24.0, torch 2.15.0, safetensors 0.8.0; LLAMA_CPP is `vendor/llama.cpp` of the sdist llama-cpp-python 0.3.36.
 OUT/NAME gets `hf/` (config.json, model.safetensors without the language model, preprocessor_config.json or processor_config.json) and
-`canonical.gguf` (`--outtype bf16`); TYPES names those that also get `f16.gguf` and `f32.gguf`.
+`canonical.sums`, the sums of the GGUF file (`--outtype bf16`; sums.py); TYPES names those that also get `f16.sums` and `f32.sums`.
 """
 
 import json
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import sums
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -222,6 +223,7 @@ if __name__ == "__main__":
     for name in sys.argv[2:] or MODELS:
         (root / name / "hf").mkdir(parents=True, exist_ok=True)
         save(name, root / name / "hf")
-        convert(name, root / name, "bf16", root / name / "canonical.gguf")
-        for outtype in TYPES.get(name, ()):
-            convert(name, root / name, outtype, root / name / f"{outtype}.gguf")
+        types = {"canonical": "bf16"} | {outtype: outtype for outtype in TYPES.get(name, ())}
+        for file, outtype in types.items():
+            convert(name, root / name, outtype, root / name / f"{file}.gguf")
+            sums.reduce(root / name / f"{file}.gguf")

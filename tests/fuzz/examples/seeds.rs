@@ -1,4 +1,4 @@
-//! Writes the first inputs of every target to `corpus`, made from `tests/data`: `cargo run
+//! Writes the first inputs of every target to `corpus/TARGET`, made from `tests/data`: `cargo run
 //! --example seeds`.
 #![allow(clippy::unwrap_used)]
 

@@ -12,8 +12,8 @@ use super::search::{
     Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque, select,
     transpose,
 };
-use crate::simd::Transpose;
 use crate::simd::{Aligned, from_fn, zip};
+use crate::simd::{Flat, Transpose};
 
 /// Parameters of [`fit_affine`]: tried scales map the range of a group to
 /// `top + first + delta * step` codes.
@@ -206,7 +206,7 @@ pub(super) fn fit_unsigned<const G: usize>(
     by: impl Transpose,
 ) -> [(f32, f32, [u8; 32]); G] {
     let x: [Lanes<G>; 32] = transpose(values, by);
-    let mut w: [Lanes<G>; 32] = transpose(importance.weights.as_flattened(), by);
+    let mut w: [Lanes<G>; 32] = transpose(importance.weights.flat(), by);
     for (w, x) in zip(&mut w[..], &x) {
         for g in 0..G {
             w[g] *= (importance.row_square + x[g] * x[g]).sqrt();

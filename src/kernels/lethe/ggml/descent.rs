@@ -8,7 +8,7 @@ use std::cell::Cell;
 use super::search::{
     Lanes, Mask, TINY, mask, nearest_in, opaque, select, signed_max_abs, transpose,
 };
-use crate::simd::{Transpose, from_fn, zip};
+use crate::simd::{Flat, Transpose, from_fn, zip};
 
 /// The code of step 0.
 #[inline(always)]
@@ -213,7 +213,7 @@ impl Descended {
         let mut peaks = [[0.0; LANES]; IN_TURN];
         let groups = self.gathered[first..][..PASS].as_chunks::<LANES>().0;
         for ((descent, peak), groups) in zip(zip(&mut self.descents[..], &mut peaks), groups) {
-            let x = transpose(groups.as_flattened(), by);
+            let x = transpose(groups.flat(), by);
             let x = opaque(&x);
             *peak = signed_max_abs(x);
             descent.start(x, peak, self.half);
@@ -240,7 +240,7 @@ impl Descended {
             scales[k] = descent.scales(&peaks[k]);
             self.codes[first / LANES + k] = descent.codes;
         }
-        for (n, (&place, &scale)) in zip(places.iter(), scales.as_flattened()).enumerate() {
+        for (n, (&place, &scale)) in zip(places.iter(), scales.flat()).enumerate() {
             self.scales[place / 16][place % 16] = scale;
             self.slots[place / 16][place % 16] = (first + n) as u16;
         }

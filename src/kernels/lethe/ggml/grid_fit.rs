@@ -10,7 +10,7 @@
 
 use super::neighbours::{GridLevels, IqGrid, code};
 use super::search::nearest_int;
-use crate::simd::{LookUp, zip};
+use crate::simd::{Flat, LookUp, zip};
 
 /// The code of a magnitude in units of the scale: code `l` stands for the odd number `2l + 1`.
 #[inline(always)]
@@ -173,7 +173,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         look_up: impl LookUp,
     ) -> GridFit<K> {
         let mut roots = [[0.0; N]; K];
-        for (root, weight) in zip(roots.as_flattened_mut(), weights.as_flattened()) {
+        for (root, weight) in zip(roots.flat_mut(), weights.flat()) {
             *root = weight.sqrt();
         }
         let mut inverse = [0.0; TRIES];

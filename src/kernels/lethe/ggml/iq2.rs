@@ -11,7 +11,7 @@ use super::grid_fit::{
 use super::neighbours::{self, IqGrid};
 use super::search::nearest_int;
 use super::{BlockImportance, EncodeBlock, put_f16};
-use crate::simd::{LookUp, copy, from_fn, zip};
+use crate::simd::{Flat, LookUp, copy, from_fn, zip};
 
 pub(super) struct IQ2_XXS;
 pub(super) struct IQ2_XS;
@@ -40,8 +40,8 @@ fn fit_sixteen<const EVEN: bool>(
         refit_points: RefitPoints::OffGrid,
     };
     let (mut eights, mut eight_weights) = ([[0.0; 8]; 2], [[0.0; 8]; 2]);
-    copy(&values, eights.as_flattened_mut());
-    copy(weights, eight_weights.as_flattened_mut());
+    copy(&values, eights.flat_mut());
+    copy(weights, eight_weights.flat_mut());
     let fit = search.fit(&eights, &eight_weights, max, max / 5.0, look_up);
     let scale = without_sign(fit.scale, &mut signs);
     Some(([grid.index(fit.points[0]), grid.index(fit.points[1])], signs, scale))
@@ -81,7 +81,7 @@ impl EncodeBlock<74, 256> for IQ2_XS {
             return;
         };
         put_f16(out, 0, d);
-        for (out, word) in zip(out[2..66].as_chunks_mut().0, words.as_flattened()) {
+        for (out, word) in zip(out[2..66].as_chunks_mut().0, words.flat()) {
             *out = word.to_le_bytes();
         }
         put_nibbles(&codes, &mut out[66..]);
@@ -165,8 +165,8 @@ impl EncodeBlock<66, 256> for IQ2_XXS {
                 continue;
             }
             let (mut eights, mut eight_weights) = ([[0.0; 8]; 4], [[0.0; 8]; 4]);
-            copy(&values, eights.as_flattened_mut());
-            copy(&weights, eight_weights.as_flattened_mut());
+            copy(&values, eights.flat_mut());
+            copy(&weights, eight_weights.flat_mut());
             let fit = search.fit(&eights, &eight_weights, max, scale, look_up);
             factors[g] = without_sign(fit.scale, &mut signs);
             for (k, (&point, signs)) in zip(fit.points.iter(), signs).enumerate() {
@@ -182,7 +182,7 @@ impl EncodeBlock<66, 256> for IQ2_XXS {
         for (words, code) in zip(&mut words[..], codes) {
             words[1] |= u32::from(code) << 28;
         }
-        for (out, word) in zip(out[2..].as_chunks_mut().0, words.as_flattened()) {
+        for (out, word) in zip(out[2..].as_chunks_mut().0, words.flat()) {
             *out = word.to_le_bytes();
         }
     }

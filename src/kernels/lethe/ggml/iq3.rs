@@ -9,7 +9,7 @@ use super::grid_fit::{
 };
 use super::neighbours::{self, IqGrid};
 use super::{BlockImportance, EncodeBlock, put_f16};
-use crate::simd::{LookUp, copy, from_fn, zip};
+use crate::simd::{Flat, LookUp, copy, from_fn, zip};
 
 pub(super) struct IQ3_XXS;
 pub(super) struct IQ3_S;
@@ -54,8 +54,8 @@ fn fit_thirty_two<const EVEN: bool>(
         refit_points: kind.refit_points,
     };
     let (mut fours, mut four_weights) = ([[0.0; 4]; 8], [[0.0; 4]; 8]);
-    copy(&values, fours.as_flattened_mut());
-    copy(&weights, four_weights.as_flattened_mut());
+    copy(&values, fours.flat_mut());
+    copy(&weights, four_weights.flat_mut());
     let fit = search.fit(&fours, &four_weights, max, max / 15.0, look_up);
     let scale = without_sign(fit.scale, &mut signs);
     let mut indices = [0; 8];

@@ -14,7 +14,7 @@ use super::search::{
 };
 use super::side_by_side::SideBySide;
 use super::{BlockImportance, EncodeBlock, f16_at, legacy, put_f16};
-use crate::simd::{LookUp, Transpose, copy, from_fn, zip};
+use crate::simd::{Flat, LookUp, Transpose, copy, from_fn, zip};
 
 pub(super) struct Q6_K;
 pub(super) struct Q8_K;
@@ -44,7 +44,7 @@ pub(super) fn importance_weights<const K: usize, const N: usize, const G: usize>
     factor: f32,
     by: impl Transpose,
 ) -> ([Lanes<G>; N], Lanes<G>) {
-    let (mut w, mut sum) = (transpose::<N, G>(importance.as_flattened(), by), [0.0; G]);
+    let (mut w, mut sum) = (transpose::<N, G>(importance.flat(), by), [0.0; G]);
     let mean_square: Lanes<G> = from_fn(|g| factor * squares[g / (G / K)] / 256.0);
     for (w, x) in zip(&mut w[..], x) {
         for g in 0..G {
@@ -225,12 +225,12 @@ impl SideBySide<210> for Q6_K {
         by: impl Transpose,
         out: &mut [[u8; 210]; K],
     ) {
-        let x: [Lanes<G>; 16] = transpose(values.as_flattened(), by);
+        let x: [Lanes<G>; 16] = transpose(values.flat(), by);
         let w = match importance {
-            Some(importance) => transpose(importance.as_flattened(), by),
+            Some(importance) => transpose(importance.flat(), by),
             None => {
                 let mut w = x;
-                for w in w.as_flattened_mut() {
+                for w in w.flat_mut() {
                     *w *= *w;
                 }
                 w

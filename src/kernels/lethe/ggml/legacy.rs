@@ -8,7 +8,7 @@
 use super::affine::fit_unsigned;
 use super::search::{Lanes, fit_symmetric_group, larger, opaque};
 use super::{BlockImportance, EncodeBlock, RowImportance, put_f16};
-use crate::simd::{LookUp, Transpose, from_fn, zip};
+use crate::simd::{Flat, LookUp, Transpose, from_fn, zip};
 
 pub(super) struct Q4_0;
 pub(super) struct Q4_1;
@@ -196,7 +196,7 @@ fn encode_unsigned<const BYTES: usize>(
         let groups = zip(values.as_chunks::<BESIDE>().0, weights.as_chunks::<BESIDE>().0);
         for ((values, weights), out) in zip(groups, out.as_chunks_mut::<BESIDE>().0) {
             let importance = RowImportance { weights, row_square };
-            let blocks: [_; BESIDE] = fit_unsigned(values.as_flattened(), importance, top, by);
+            let blocks: [_; BESIDE] = fit_unsigned(values.flat(), importance, top, by);
             for (block, out) in zip(blocks, out) {
                 store(block, out);
             }

@@ -12,7 +12,7 @@ use super::k_quants::{
 use super::search::{Lanes, fit_symmetric, fit_symmetric_group, nearest_int, transpose};
 use super::side_by_side::{SideBySide, encode_beside};
 use super::{f16_at, put_f16};
-use crate::simd::{Transpose, copy, from_fn, zip};
+use crate::simd::{Flat, Transpose, copy, from_fn, zip};
 
 pub(super) struct Q2_K;
 pub(super) struct Q3_K;
@@ -25,7 +25,7 @@ impl SideBySide<84> for Q2_K {
         by: impl Transpose,
         out: &mut [[u8; 84]; K],
     ) {
-        let x: [Lanes<G>; 16] = transpose(values.as_flattened(), by);
+        let x: [Lanes<G>; 16] = transpose(values.flat(), by);
         let (search, fit, mut integers);
         if let Some(importance) = importance {
             let squares = sums_of_squares(values);
@@ -42,7 +42,7 @@ impl SideBySide<84> for Q2_K {
             integers = AffineIntegers::weighted::<K, G, L>(&fit, &sums, 15);
         } else {
             let mut w = x;
-            for w in w.as_flattened_mut() {
+            for w in w.flat_mut() {
                 *w = w.abs();
             }
             // The parameters are those of `quantize_row_q2_K_ref`: magnitudes as weights, and
@@ -222,7 +222,7 @@ impl SideBySide<110> for Q3_K {
         let Some(importance) = importance else {
             return Self::encode_tiles(values, by, out);
         };
-        let x: [Lanes<G>; 16] = transpose(values.as_flattened(), by);
+        let x: [Lanes<G>; 16] = transpose(values.flat(), by);
         let squares = sums_of_squares(values);
         let (w, sums) = importance_weights(&x, importance, squares, 2.0, by);
         let fit = fit_symmetric(&x, &w, 4.0);

@@ -9,7 +9,7 @@ use super::search::{Lanes, nearest_int, transpose};
 use super::side_by_side::SideBySide;
 use super::{f16_at, put_f16};
 use crate::kernels::remember::ggml::scale_min;
-use crate::simd::{Transpose, copy, from_fn, zip};
+use crate::simd::{Flat, Transpose, copy, from_fn, zip};
 
 pub(super) struct Q4_K;
 pub(super) struct Q5_K;
@@ -48,7 +48,7 @@ fn groups_of_32<const K: usize, const G: usize, const L: usize>(
     importance: Option<&[[f32; 256]; K]>,
     (search, by): (AffineSearch, impl Transpose),
 ) -> [Groups; K] {
-    let x: [Lanes<G>; 32] = transpose(values.as_flattened(), by);
+    let x: [Lanes<G>; 32] = transpose(values.flat(), by);
     let search = match importance {
         None => search,
         Some(_) => AffineSearch { first: -0.9, delta: 0.05, steps: 36, clamped: true, ..search },

@@ -6,7 +6,7 @@
 use super::grids::{self, IQ4, MASKS, SIGNS};
 use super::legacy::nibble_halves;
 use super::{DecodeBlock, f16_at, u16_at, u32_at};
-use crate::simd::zip;
+use crate::simd::{Flat, zip};
 
 pub(super) struct IQ1_S;
 pub(super) struct IQ1_M;
@@ -34,7 +34,7 @@ fn decode_grid<const GROUP: usize>(
     for (i, bytes) in bytes.iter_mut().enumerate() {
         *bytes = entry(i).to_le_bytes();
     }
-    for (out, &byte) in zip(&mut out[..], bytes.as_flattened()) {
+    for (out, &byte) in zip(&mut out[..], bytes.flat()) {
         *out = value(byte);
     }
     for (g, out) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {

@@ -45,10 +45,12 @@ fn halves<const WORDS: usize, const HALF: usize>(
 /// Codes 0 to 7 are bits 0 to 8 of words 0 to 7. Codes 8 to 15 have bits 9 to 15 of these words,
 /// and above them two bits each of word 8, from its lowest on.
 fn nine(words: [u16; 9]) -> Codes {
-    from_fn(|i| match i {
-        0..8 => words[i] & 0x1ff,
-        _ => words[i - 8] >> 9 | (words[8] >> (2 * (i - 8)) & 3) << 7,
-    })
+    let mut codes = [0; WIDE_UNIT];
+    for i in 0..8 {
+        codes[i] = words[i] & 0x1ff;
+        codes[8 + i] = words[i] >> 9 | (words[8] >> (2 * i) & 3) << 7;
+    }
+    codes
 }
 
 /// Codes 0 to 4 are bits 0 to 9 of each word. Codes 5 to 7 have bits 10 to 15 of words 0 to 2;
@@ -76,10 +78,12 @@ fn eleven(words: [u16; 11]) -> Codes {
         a >> 7 & 0x1e0 | c >> 3 & 0x600,
         b >> 7 & 0x1e0 | c >> 5 & 0x600,
     ];
-    from_fn(|i| match i {
-        0..8 => words[i] & 0x7ff,
-        _ => words[i - 8] >> 11 | above[i - 8] & 0x7e0,
-    })
+    let mut codes = [0; WIDE_UNIT];
+    for i in 0..8 {
+        codes[i] = words[i] & 0x7ff;
+        codes[8 + i] = words[i] >> 11 | above[i] & 0x7e0;
+    }
+    codes
 }
 
 /// Four times three words with four codes: three are bits 0 to 11 of each word. The fourth has bits

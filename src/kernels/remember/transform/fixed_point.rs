@@ -8,7 +8,7 @@
 
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{PANEL, ROWS};
-use crate::simd::{PAIR_COLUMNS, PairRow, PairSums, zip};
+use crate::simd::{Flat, PAIR_COLUMNS, PairRow, PairSums, zip};
 
 /// Bits of the largest number in fixed point.
 const BITS: u32 = 31;
@@ -71,8 +71,8 @@ impl FixedMatrix {
                         let x = fixed(x) as i32;
                         let low = x as i16;
                         let [high_half, low_half] = &mut pairs.0;
-                        high_half.as_flattened_mut()[j][r] = ((x - i32::from(low)) >> 16) as i16;
-                        low_half.as_flattened_mut()[j][r] = low;
+                        high_half.flat_mut()[j][r] = ((x - i32::from(low)) >> 16) as i16;
+                        low_half.flat_mut()[j][r] = low;
                     }
                 }
                 panels.push(pairs);
@@ -130,7 +130,7 @@ impl IntegerVectors {
         let mut last = 1.0;
         let rows = self.pairs.chunks_exact_mut(pairs);
         for (row, vector) in zip(rows, values.chunks_exact(size)) {
-            let scale = integers_of(vector, matrix.most, row.as_flattened_mut(), last);
+            let scale = integers_of(vector, matrix.most, row.flat_mut(), last);
             self.scales.push(scale);
             match scale {
                 Some(scale) => last = scale.unit,

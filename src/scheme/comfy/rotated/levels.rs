@@ -8,6 +8,7 @@ use crate::scheme::seam::scale_matrix::{ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     Buffers, CodeType, Floats, Granularity, Group, Index, QuantScheme, TensorRole, Tile, wrong,
 };
+use crate::simd::zip;
 use crate::{Dtype, Result};
 
 /// Codes that become integers of eight bits by the scales of their groups.
@@ -171,7 +172,7 @@ fn check_six_bits(
 /// codes each, bytes of `high` the upper bits of four.
 pub(super) fn join_planes(low: &[u8], high: &[u8], out: &mut Vec<u8>) {
     out.clear();
-    for (&[first, second], &high) in low.as_chunks().0.iter().zip(high) {
+    for (&[first, second], &high) in zip(low.as_chunks().0.iter(), high) {
         out.extend([
             first & 15 | (high & 3) << 4,
             first >> 4 | (high >> 2 & 3) << 4,

@@ -10,7 +10,7 @@ use crate::kernels::remember::transpose::{
     Columns, LINES, Lines, PER_WORD, transpose_bytes, transpose_codes,
 };
 use crate::scheme::seam::ReadAhead;
-use crate::simd::{LINE, Level};
+use crate::simd::{LINE, Level, zip};
 
 /// Bytes of the words that are transposed together, of each column: two cache lines of the result,
 /// which CPUs fetch together.
@@ -183,7 +183,7 @@ impl Wanted<'_, '_> {
         let at = |row: usize| row as u64 * self.stride as u64 + self.bytes.start as u64;
         if joint.is_empty() {
             let lines = lines.chunks_exact_mut(pitch).map(|line| &mut line[..width]);
-            let pieces = rows.clone().zip(lines);
+            let pieces = zip(rows.clone(), lines);
             return self.part.read_each(pieces.map(|(row, out)| (at(row), out)));
         }
         let joint = &mut joint[..(rows.len() - 1) * self.stride + width];
@@ -201,7 +201,7 @@ fn transpose_words(lines: &Lines<'_>, out: &mut [u32], height: usize, rows: Rang
     // Every word is stored where it goes. A transposition in registers of AVX2 is no faster.
     for (c, column) in out.chunks_exact_mut(height).enumerate() {
         let lines = lines.bytes.chunks_exact(lines.pitch);
-        for (word, line) in column[rows.clone()].iter_mut().zip(lines) {
+        for (word, line) in zip(&mut column[rows.clone()][..], lines) {
             *word = u32::from_le_bytes(line.as_chunks().0[c]);
         }
     }
@@ -224,7 +224,7 @@ fn transpose_short_words<const SIZE: usize>(
         let mut block = [[0; STRIP_BYTES / 4]; SQUARE];
         let lines = lines.bytes[c * SQUARE * SIZE..].chunks(lines.pitch);
         for (r, line) in lines.enumerate() {
-            for (column, word) in block.iter_mut().zip(line.as_chunks::<SIZE>().0) {
+            for (column, word) in zip(&mut block[..], line.as_chunks::<SIZE>().0) {
                 // Word r of a column goes to byte `r * SIZE` of it, as if the column were stored
                 // contiguously.
                 let mut padded = [0; 4];
@@ -233,7 +233,7 @@ fn transpose_short_words<const SIZE: usize>(
             }
         }
         // The last square may have fewer columns than eight; `zip` ends with those that exist.
-        for (column, block) in columns.chunks_exact_mut(height).zip(&block) {
+        for (column, block) in zip(columns.chunks_exact_mut(height), &block) {
             let column = &mut column[rows.clone()];
             column.copy_from_slice(&block[..column.len()]);
         }

@@ -7,6 +7,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, Ta
 use serde_json::{Value, json};
 
 use super::{refusal, set};
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 use crate::whole::{Tensors, tensors, write};
 
@@ -210,7 +211,7 @@ fn keys_that_are_needed() {
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
     let (mut wrong, mut count) = (Vec::new(), 0);
     for (name, loaded) in &recorded {
-        let path = data().join("whole").join(name).join("canonical.gguf");
+        let path = canonical_gguf(data().join("whole").join(name));
         let bytes = std::fs::read(&path).unwrap();
         let model = parse(&path).unwrap();
         let gguf = model.gguf().unwrap();
@@ -246,7 +247,7 @@ fn keys_that_tensors_refute() {
         ("llama.block_count", 1),
         ("llama.block_count", 0),
     ] {
-        let canonical = parse(data().join("whole/llama/canonical.gguf")).unwrap();
+        let canonical = parse(canonical_gguf(data().join("whole/llama"))).unwrap();
         let value = GgufMetadataValue::U32(number);
         let options = ConvertOptions::new(ConvertTarget::Gguf);
         let options = options

@@ -7,6 +7,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, ModelScope, TargetDtype, parse};
 use serde_json::{Value, json};
 
 use super::gguf_refusal;
+use crate::canonical::canonical_gguf;
 use crate::common::data;
 
 #[test]
@@ -41,7 +42,7 @@ fn keys_that_the_class_does_not_have() {
         ("olmoe", "attention.layer_norm_rms_epsilon", F32(1e-6)),
     ];
     for (model, key, value) in rows {
-        let canonical = parse(data().join("whole").join(model).join("canonical.gguf")).unwrap();
+        let canonical = parse(canonical_gguf(data().join("whole").join(model))).unwrap();
         let metadata = canonical.gguf().unwrap().metadata();
         let architecture = metadata.get("general.architecture").unwrap();
         let architecture = architecture.as_string().unwrap();
@@ -55,7 +56,7 @@ fn keys_that_the_class_does_not_have() {
 fn attention_that_is_not_causal() {
     for (model, architecture) in [("qwen3", "qwen3"), ("qwen2", "qwen2"), ("llama", "llama")] {
         let directory = tempfile::tempdir().unwrap();
-        let canonical = data().join("whole").join(model).join("canonical.gguf");
+        let canonical = canonical_gguf(data().join("whole").join(model));
         let key = format!("{architecture}.attention.causal");
         for (flag, expected) in [(false, Some(json!(false))), (true, None)] {
             let place = |name: &str| directory.path().join(format!("{name}-{flag}"));
@@ -90,7 +91,7 @@ fn attention_that_is_not_causal() {
 fn config_without(model: &str, key: &str) -> Value {
     let directory = tempfile::tempdir().unwrap();
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
-    let canonical = data().join("whole").join(model).join("canonical.gguf");
+    let canonical = canonical_gguf(data().join("whole").join(model));
     let mut bytes = std::fs::read(canonical).unwrap();
     let at = bytes.windows(key.len()).position(|at| at == key.as_bytes());
     // Another name of the same length: nobody reads it.
@@ -150,7 +151,7 @@ fn keys_that_are_missing() {
 fn base_of_gpt_neox() {
     let directory = tempfile::tempdir().unwrap();
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
-    let canonical = data().join("whole/gpt_neox/canonical.gguf");
+    let canonical = canonical_gguf(data().join("whole/gpt_neox"));
     let base = ("gptneox.rope.freq_base".to_owned(), F32(555.0));
     let options = ConvertOptions::new(ConvertTarget::Gguf)
         .with_gguf_metadata(vec![base])

@@ -7,7 +7,7 @@
 
 use super::DecodeRowBlock;
 use crate::kernels::remember::ggml::{f16_at, legacy::nibble_halves, u16_at};
-use crate::simd::zip;
+use crate::simd::{Flat, zip};
 
 pub(in super::super) struct IQ2_K;
 pub(in super::super) struct IQ2_KS;
@@ -95,7 +95,7 @@ fn decode_groups<'a, const N: usize>(
     group: impl Fn(usize) -> (f32, &'a [f32; N]),
 ) {
     let codes = codes_of_runs(code);
-    let codes = codes.as_flattened().as_chunks::<16>().0;
+    let codes = codes.flat().as_chunks::<16>().0;
     for (g, (out, codes)) in zip(out.as_chunks_mut::<16>().0, codes).enumerate() {
         let (dl, values) = group(g);
         for (out, &code) in zip(&mut out[..], codes) {
@@ -302,7 +302,7 @@ impl DecodeRowBlock<128, 256> for IQ4_KSS {
                 *codes = (word ^ word >> 1).to_le_bytes();
             }
             let (dl, values) = seven_bit_scale(d, scale, &IQ4);
-            nibble_halves(codes.as_flattened(), out, |q, _| dl * values[usize::from(q & 15)]);
+            nibble_halves(codes.flat(), out, |q, _| dl * values[usize::from(q & 15)]);
         }
     }
 }
