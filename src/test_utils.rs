@@ -1,6 +1,10 @@
-//! What unit tests share: where `tests/data` is, and how much of a test Miri runs.
+//! What unit tests share: where `tests/data` is, and how much of a test runs.
+
+mod effort;
 
 use std::path::{Path, PathBuf};
+
+pub(crate) use effort::effort;
 
 /// The directory `tests/data`, of which the published package has some. It is looked up when a test
 /// runs: the gate runs the tests of the checkout on the files of the package.

@@ -231,12 +231,12 @@ impl Scene {
         end.calls
     }
 
-    /// A row for every call of these kinds in the gate. Otherwise for the first, for the last, which
-    /// give the output its name, and for some between them. Fails with all rows that are wrong, or
+    /// A row for the first of these calls, for the last, which give the output its name, and for
+    /// some between them, or all (see `effort`). Fails with all rows that are wrong, or
     /// if there are fewer calls than `least`.
     fn rows(&self, kinds: &'static [Kind], fault: Fault, least: usize) {
         let (mut rows, mut failures) = (0, Vec::new());
-        let (calls, stride) = (self.calls(kinds, fault), effort([6, 1, 1]));
+        let (calls, stride) = (self.calls(kinds, fault), effort([23, 5, 1]));
         for at in 1..=calls {
             if at > 3 && at + 6 < calls && at % stride != 0 {
                 continue;

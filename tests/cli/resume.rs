@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::Random;
 use crate::common::directory::{assert_same_tree, make, names_in, seven_layers, shards, tree};
+use crate::common::{Random, effort};
 
 fn amn(input: &Path, output: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_amn"));
@@ -53,7 +53,7 @@ fn resume(input: &Path, output: &Path, want: &BTreeMap<String, Vec<u8>>, context
 #[test]
 fn killed_at_any_moment() {
     let root = tempfile::tempdir().unwrap();
-    let (input, want) = seven_layers(root.path(), 4096);
+    let (input, want) = seven_layers(root.path(), 1024);
     let (output, partial) = (root.path().join("out"), root.path().join(".out.partial"));
     let mut early = 0;
     for k in 0..=7 {
@@ -74,7 +74,7 @@ fn killed_at_any_moment() {
     let whole = started.elapsed();
     std::fs::remove_dir_all(&output).unwrap();
     let mut random = Random(11);
-    for _ in 0..8 {
+    for _ in 0..effort([4, 8, 8]) {
         let delay = whole.mul_f64((random.next() >> 40) as f64 / f64::from(1 << 24));
         let child = amn(&input, &output, &[]).spawn().unwrap();
         std::thread::sleep(delay);
@@ -87,7 +87,7 @@ fn killed_at_any_moment() {
 #[test]
 fn killed_again_and_again() {
     let root = tempfile::tempdir().unwrap();
-    let (input, want) = seven_layers(root.path(), 4096);
+    let (input, want) = seven_layers(root.path(), 1024);
     let (output, partial) = (root.path().join("out"), root.path().join(".out.partial"));
     for k in 1..=3 {
         let mut child = amn(&input, &output, &["--threads", "1", "--resume"])

@@ -44,10 +44,10 @@ fn model(directory: &Path) -> String {
         (0..n).map(value).flat_map(f32::to_le_bytes).collect()
     };
     let tensors = [
-        raw("model.layers.0.mlp.up_proj.weight", "F32", &[1024, 1024], bytes(1 << 20)),
+        raw("model.layers.0.mlp.up_proj.weight", "F32", &[512, 1024], bytes(1 << 19)),
         raw("model.layers.0.input_layernorm.weight", "F32", &[7], bytes(7)),
         raw("model.layers.0.odd", "U8", &[3], vec![1, 2, 3]),
-        raw("model.layers.0.mlp.down_proj.weight", "F32", &[512, 1024], bytes(1 << 19)),
+        raw("model.layers.0.mlp.down_proj.weight", "F32", &[256, 1024], bytes(1 << 18)),
         raw("model.layers.0.none", "F32", &[0], vec![]),
     ];
     let path = directory.join("m.safetensors");

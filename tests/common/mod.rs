@@ -2,6 +2,8 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 pub mod directory;
+#[path = "../../src/test_utils/effort.rs"]
+mod effort;
 #[cfg(feature = "lethe")]
 pub mod forget;
 pub mod gguf;
@@ -15,6 +17,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anamnesis::{Dtype, ParsedModel, TargetDtype};
+pub use effort::effort;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
@@ -65,17 +68,6 @@ pub fn case_directories() -> Vec<PathBuf> {
     let mut all: Vec<_> = models.chain(cases.iter().cloned()).collect();
     all.sort();
     all
-}
-
-/// One of three numbers of cases of a long sweep: that of `cargo test`, that of the gate, which sets
-/// `ANAMNESIS_TESTS=gate`, or that of `ANAMNESIS_TESTS=all`.
-pub fn effort([part, gate, all]: [usize; 3]) -> usize {
-    match std::env::var("ANAMNESIS_TESTS").as_deref() {
-        Err(_) => part,
-        Ok("gate") => gate,
-        Ok("all") => all,
-        Ok(other) => panic!("ANAMNESIS_TESTS is `{other}`, neither `gate` nor `all`"),
-    }
 }
 
 /// The directory of test data, for the crate and for the fuzz targets below it.

@@ -9,7 +9,7 @@ use anamnesis::{
 };
 use safetensors::SafeTensors;
 
-use crate::common::{Raw, case_directories, data, f32s, file, find_dtype, raw};
+use crate::common::{Raw, case_directories, data, effort, f32s, file, find_dtype, raw};
 
 fn options() -> ConvertOptions {
     let mut options = ConvertOptions::from(RememberOptions::new(TargetDtype::F32));
@@ -79,7 +79,7 @@ fn of_all_schemes() {
     for case in case_directories() {
         let family = case.strip_prefix(data()).unwrap().iter().next().unwrap();
         let family = family.to_str().unwrap().to_owned();
-        if tried.get(&family).is_some_and(|n| *n >= 6) {
+        if tried.get(&family).is_some_and(|n| *n >= effort([2, 6, 6])) {
             continue;
         }
         let Some(all) = tensors(&case.join("model.safetensors")) else {

@@ -5,7 +5,7 @@ use anamnesis::{
     parse, parse_bytes,
 };
 
-use crate::common::{case_directories, data};
+use crate::common::{case_directories, data, effort};
 
 fn decoding() -> ConvertOptions {
     let mut options = ConvertOptions::from(RememberOptions::new(TargetDtype::F32));
@@ -26,7 +26,8 @@ fn diff(a: &ParsedModel, b: &ParsedModel) -> DiffReport {
 }
 
 /// Every model of the test data has the values that its recovery writes: quantized, sparse,
-/// strided, compressed and big-endian ones.
+/// strided, compressed and big-endian ones. Each is compared with its output, and by default another
+/// one of each three the other way round and with itself.
 #[test]
 fn a_model_has_the_values_of_its_output() {
     let mut paths = case_directories();
@@ -51,7 +52,12 @@ fn a_model_has_the_values_of_its_output() {
         if undecodable {
             continue;
         }
-        for report in [diff(&model, &output), diff(&output, &model), diff(&model, &model)] {
+        let pairs = [(&model, &output), (&output, &model), (&model, &model)];
+        let tried = match models % effort([3, 1, 1]) {
+            0 => &pairs[..],
+            _ => &pairs[..1],
+        };
+        for report in tried.iter().map(|(a, b)| diff(a, b)) {
             assert!(!report.is_different(), "{}: {report:#?}", path.display());
             let all = report
                 .changed
@@ -71,7 +77,7 @@ fn two_encodings() {
     use crate::common::{Random, f32s, file, raw};
 
     let directory = tempfile::tempdir().unwrap();
-    let (n, k) = (256, 2048);
+    let (n, k) = (128, 1024);
     let tensors = ["q_proj", "up_proj"].map(|name| {
         let values = f32s(&Random(name.len() as u64).floats(n * k));
         raw(&format!("model.layers.0.{name}.weight"), "F32", &[n, k], values)

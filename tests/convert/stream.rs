@@ -84,7 +84,7 @@ fn every_scheme() {
 #[test]
 fn many_tiles() {
     let mut random = Random(3);
-    let (n, k) = (1500usize, 2048usize);
+    let (n, k) = (420usize, 2048usize);
     let blocks = [n.div_ceil(128), k.div_ceil(128)];
     let tensors = [
         raw("a.weight", "F8_E4M3", &[n, k], random.bytes(n * k)),

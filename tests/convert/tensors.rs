@@ -95,7 +95,7 @@ fn many_tiles() -> Vec<Raw> {
 #[test]
 fn tensors_of_a_file() {
     check(&parse_bytes(file(&many_tiles(), &[])).unwrap(), "tiles");
-    let (k, n) = (2048, 1472);
+    let (k, n) = (2048, 448);
     let mut random = Random(5);
     let gptq = [
         raw("X.qweight", "I32", &[k / 8, n], random.bytes(k / 8 * n * 4)),

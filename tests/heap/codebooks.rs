@@ -17,8 +17,8 @@ const TABLE: usize = BOOKS * ENTRIES * 8 * 4;
 /// One more than there are workers, so that what holds the codebooks of all is above the bound.
 const LAYERS: usize = THREADS + 1;
 
-/// Columns and rows of a layer.
-const SIZE: [usize; 2] = [4096, 1024];
+/// Columns and rows of a layer: few rows, for they take nothing beside the codebooks.
+const SIZE: [usize; 2] = [4096, 64];
 
 /// Tensors of AQLM, each with codebooks of its own.
 fn aqlm() -> Vec<Raw> {

@@ -2,11 +2,11 @@
 
 use crate::common::{Random, Raw, f32s, raw};
 
-/// Tensors of `scheme`: a weight of 10 Mi values, and a small one.
+/// Tensors of `scheme`: a weight of 6 Mi values, and a small one.
 pub fn tensors(scheme: &str) -> Vec<Raw> {
     let mut random = Random(7);
     let k = 4096usize;
-    [2560usize, 256]
+    [1536usize, 256]
         .into_iter()
         .enumerate()
         .flat_map(|(i, n)| {
@@ -169,9 +169,9 @@ pub fn tensors(scheme: &str) -> Vec<Raw> {
         .collect()
 }
 
-/// A GGUF file with a tensor of short rows and one of a single row, 6 Mi values each.
+/// A GGUF file with a tensor of short rows and one of a single row, 4 Mi values each.
 pub fn gguf() -> Vec<u8> {
-    let (n, blocks) = (6u64 << 20, (6usize << 20) / 256);
+    let (n, blocks) = (4u64 << 20, (4usize << 20) / 256);
     let bytes = Random(7).bytes(blocks * 144);
     let file = crate::common::gguf::Gguf::default().tensor("rows", 12, &[256, n / 256], &bytes);
     file.tensor("row", 12, &[n], &bytes).file()

@@ -11,7 +11,7 @@ use crate::profiler::Profiler;
 use crate::{BOUND, LEAST_OUTPUT, THREADS};
 
 const HIDDEN: usize = 1024;
-const INNER: usize = 3072;
+const INNER: usize = 2048;
 const LAYERS: usize = 1;
 const EXPERTS: usize = 4;
 const VOCAB: usize = 288;
@@ -24,7 +24,7 @@ fn tensor(random: &mut Random, name: &str, shape: &[usize]) -> Raw {
     raw(name, "BF16", shape, bytes)
 }
 
-/// Tensors of a Mixtral of 41 Mi values.
+/// Tensors of a Mixtral of 27 Mi values.
 fn mixtral() -> Vec<Raw> {
     let mut random = Random(3);
     let mut tensor = |name: &str, shape: &[usize]| tensor(&mut random, name, shape);
@@ -59,7 +59,7 @@ fn mixtral() -> Vec<Raw> {
 /// Heads of keys and of values in linear attention, and the size of each.
 const LINEAR: [usize; 3] = [16, 32, 128];
 
-/// Tensors of a Qwen 3.5 of 26 Mi values, whose layer has linear attention.
+/// Tensors of a Qwen 3.5 of 23 Mi values, whose layer has linear attention.
 fn qwen3_5() -> Vec<Raw> {
     let mut random = Random(5);
     let mut tensor = |name: &str, shape: &[usize]| tensor(&mut random, name, shape);

@@ -118,7 +118,7 @@ fn no_other_values() {
     let directories = directories();
     let filter = std::env::var("EDITS").unwrap_or_default();
     let stride = match filter.is_empty() {
-        true => effort([40, 8, 1]),
+        true => effort([120, 40, 1]),
         false => 1,
     };
     let (next, tally) = (AtomicUsize::new(0), Mutex::new(Tally::default()));

@@ -158,7 +158,7 @@ fn mutations() {
         .map(|name| std::fs::read(data().join(format!("gguf-files/{name}.gguf"))).unwrap());
     let files = [(rich().file(), rich().header().len()), (v1, 1050), (big, 1270)];
     let (mut random, mut parsed, mut recovered) = (Random(22), 0, 0);
-    let tries = effort([4000, 20_000, 20_000]);
+    let tries = effort([2000, 8000, 20_000]);
     for i in 0..tries {
         let (mut bytes, header) = files[i / 3 % 3].clone();
         (0..1 + i % 3).for_each(|_| mutate(&mut bytes, header, &mut random));

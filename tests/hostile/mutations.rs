@@ -121,7 +121,7 @@ fn truncations() {
 fn header_bytes() {
     const LIKELY: &[u8] = b"0123456789[]{},:\"_.FIUB \\\x00\x80\xff";
     let (mut random, mut outcome) = (Random(2), Outcome::default());
-    let tries = effort([12, 60, 60]);
+    let tries = effort([6, 24, 60]);
     for model in models() {
         for _ in 0..tries {
             let mut bytes = assemble(&model.json, &model.data);
@@ -220,7 +220,7 @@ fn edit(header: &mut Map<String, Value>, random: &mut Random) {
 #[test]
 fn header_fields() {
     let (mut random, mut outcome) = (Random(3), Outcome::default());
-    let tries = effort([12, 60, 60]);
+    let tries = effort([6, 24, 60]);
     for model in models() {
         for _ in 0..tries {
             let mut header = model.header();

@@ -7,6 +7,7 @@ use anamnesis::{
 
 use super::{SCHEMES, model};
 use crate::common::directory::{assert_same_tree, names_in, tree};
+use crate::common::effort;
 use crate::common::forget::options;
 
 /// Options that stop the work once `bytes` are written.
@@ -31,14 +32,17 @@ fn an_interrupted_encoding_is_resumed() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     let mut resumed = 0;
-    for (scheme, _) in SCHEMES {
+    // In the gate each scheme is stopped at three places, otherwise at another one of them.
+    let places = effort([1, 3, 3]);
+    for (at, (scheme, _)) in SCHEMES.iter().enumerate() {
         let (want, output) = (root.path().join("want"), root.path().join("out"));
         let total = parse(&input)
             .unwrap()
             .forget(&want, options(scheme))
             .unwrap()
             .output_bytes;
-        for bytes in [1, total / 3, total * 3 / 4] {
+        let all = [1, total / 3, total * 3 / 4];
+        for bytes in all.into_iter().cycle().skip(at % 3).take(places) {
             let stopped = parse(&input)
                 .unwrap()
                 .forget(&output, cancelled_after(options(scheme), bytes));
@@ -69,7 +73,7 @@ fn an_interrupted_encoding_is_resumed() {
         }
         std::fs::remove_dir_all(want).unwrap();
     }
-    assert!(resumed >= SCHEMES.len(), "{resumed}");
+    assert!(resumed >= SCHEMES.len() * places / 3, "{resumed}");
     assert_eq!(names_in(root.path(), ""), ["model"]);
 }
 

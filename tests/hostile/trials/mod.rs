@@ -152,7 +152,7 @@ impl Trial {
     /// Changes files in hundreds of ways: some of them must still be decoded, and some not.
     pub fn mutations(&mut self, files: &[Vec<u8>], seed: u64) {
         let (mut random, mut good) = (Random(seed), 0);
-        let batches = effort([10, 50, 50]);
+        let batches = effort([5, 20, 50]);
         for batch in 0..batches {
             let (what, mut odd) = (format!("mutations {batch}"), Vec::new());
             self.watch(&what, 0, || {

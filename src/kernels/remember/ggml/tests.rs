@@ -7,7 +7,7 @@ mod twins;
 use half::{bf16, f16};
 
 use super::*;
-use crate::test_utils::miri_or;
+use crate::test_utils::{effort, miri_or};
 
 /// A naive decoder of a block type.
 trait DecodeTwin {
@@ -80,8 +80,9 @@ struct BlockBits<'a>(&'a [u8]);
 impl BlockBits<'_> {
     /// The number in the `n` bits from bit `from` of byte `at` on, lowest first.
     fn get(self, at: usize, from: usize, n: usize) -> i32 {
-        let bit = |b: usize| i32::from(self.0[at + b / 8] >> (b % 8) & 1);
-        (0..n).map(|j| bit(from + j) << j).sum()
+        let bytes = &self.0[at + from / 8..at + (from + n).div_ceil(8)];
+        let word = (bytes.iter().rev()).fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+        (word >> (from % 8) & ((1 << n) - 1)) as i32
     }
 
     fn signed(self, at: usize) -> f32 {
@@ -140,13 +141,13 @@ fn random(n: usize, mut state: u64) -> Vec<u8> {
     (0..n).map(|_| next()).collect()
 }
 
-/// Decodes `blocks` at every level into every output type. The values must be the twin's, rounded
-/// once.
-fn check(t: &DecodeCase, blocks: &[u8]) {
+/// Decodes `blocks` at every level into every output type, with each multiplier. The values must be
+/// the twin's, rounded once.
+fn check(t: &DecodeCase, blocks: &[u8], multipliers: &[Option<f32>]) {
     let places = blocks
         .chunks(t.bytes)
         .flat_map(|block| (0..t.values).map(move |i| (block, i)));
-    for &multiplier in &MULTIPLIERS[..miri_or(2, MULTIPLIERS.len())] {
+    for &multiplier in multipliers {
         let want: Vec<f32> = places
             .clone()
             .map(|(block, i)| (t.value)(BlockBits(block), multiplier, i))
@@ -182,13 +183,14 @@ fn random_blocks() {
             .into_iter()
             .filter(|&n| n <= miri_or(1, 33))
         {
-            check(t, &random(n * t.bytes, (seed * 64 + n) as u64));
+            let blocks = random(n * t.bytes, (seed * 64 + n) as u64);
+            check(t, &blocks, &MULTIPLIERS[..miri_or(2, MULTIPLIERS.len())]);
         }
     }
 }
 
-/// Every pair of hostile scales, and every code where a scale is one byte. Under Miri, one of
-/// every 127.
+/// Every pair of hostile scales, and every code where a scale is one byte; with multipliers, one of
+/// every 11, so that each scale is among them. Under Miri, one of every 127.
 #[test]
 fn hostile_scales() {
     for (seed, t) in TYPES.iter().enumerate() {
@@ -202,7 +204,13 @@ fn hostile_scales() {
                 let bits = [n, n / HOSTILE.len()].map(|n| HOSTILE[n % HOSTILE.len()]);
                 (t.put_hostile_scales)(block, n, bits);
             });
-        check(t, &blocks);
+        check(t, &blocks, &MULTIPLIERS[..1]);
+        let some: Vec<u8> = (blocks.chunks(t.bytes))
+            .step_by(effort([11, 1, 1]))
+            .flatten()
+            .copied()
+            .collect();
+        check(t, &some, &MULTIPLIERS[1..miri_or(2, MULTIPLIERS.len())]);
     }
 }
 

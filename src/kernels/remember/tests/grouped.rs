@@ -10,7 +10,7 @@ use crate::kernels::remember::grouped::{
     SignMagnitude, WideInt, WideMinifloat, fused,
 };
 use crate::kernels::remember::scale_grid::ScaleGrid;
-use crate::test_utils::miri_or;
+use crate::test_utils::{effort, miri_or};
 
 const ROWS: usize = miri_or(4, 7);
 /// Whole chunks to begin with, then a ragged end, in more than one tile of the kernel.
@@ -238,7 +238,7 @@ fn fused_is_rounded_once() {
             .wrapping_add(0x1405_7b7e_f767_814f);
         (state >> 32) as u32
     };
-    for i in 0..miri_or(300, 2_000_000) {
+    for i in 0..miri_or(300, effort([200_000, 2_000_000, 2_000_000])) {
         let (value, scale, mut offset) =
             ((next() % 256) as f32 - 100.0, f32::from_bits(next()), f32::from_bits(next()));
         if i % 2 == 0 {

@@ -7,7 +7,7 @@ use super::{HOSTILE, bytes, check as check_values, each_level, scales};
 use crate::element::Element;
 use crate::kernels::remember::codebook_groups::CodebookGroups;
 use crate::kernels::remember::hadamard::{HadamardColumns, HadamardGroups, StoredHadamard};
-use crate::test_utils::miri_or;
+use crate::test_utils::{effort, miri_or};
 
 /// The sign of an entry of H: the Kronecker power of a matrix of four rows, or of two.
 fn sign(group: usize, row: usize, col: usize) -> f64 {
@@ -109,7 +109,9 @@ fn stored_matrices() {
 /// each group.
 #[test]
 fn near_ties() {
-    let ties = bytes(miri_or(8, 4000)).into_iter().enumerate();
+    let ties = bytes(miri_or(8, effort([800, 4000, 4000])))
+        .into_iter()
+        .enumerate();
     let ties = ties.flat_map(|(i, byte)| {
         let exponent = match i % 8 {
             0 => i32::from(byte % 24) - 149,

@@ -49,12 +49,14 @@ impl<const N: usize> NaiveGrid<N> {
             let pairs = codes.iter().zip(point);
             pairs.map(|(a, b)| (a - b).pow(2)).sum::<i32>()
         };
-        let mut sorted = self.points.clone();
-        sorted.sort_by_key(distance);
-        let mut distances: Vec<i32> = sorted.iter().map(distance).collect();
+        let mut sorted: Vec<_> = self.points.iter().map(|p| (distance(p), *p)).collect();
+        sorted.sort_by_key(|(distance, _)| *distance);
+        let mut distances: Vec<i32> = sorted.iter().map(|(distance, _)| *distance).collect();
         distances.dedup();
-        sorted.retain(|point| distance(point) <= distances[self.rings - 1]);
-        sorted
+        let near = sorted
+            .into_iter()
+            .filter(|(distance, _)| *distance <= distances[self.rings - 1]);
+        near.map(|(_, point)| point).collect()
     }
 
     /// `codes` if the grid has them, else the neighbour with the least weighted error.
