@@ -90,8 +90,11 @@ impl<A: Iterator, B: Iterator> Iterator for Zip<A, B> {
     type Item = (A::Item, B::Item);
 
     #[inline(always)]
+    #[expect(clippy::question_mark, reason = "`?` is a call in builds without optimisation")]
     fn next(&mut self) -> Option<Self::Item> {
-        Some((self.a.next()?, self.b.next()?))
+        let Some(a) = self.a.next() else { return None };
+        let Some(b) = self.b.next() else { return None };
+        Some((a, b))
     }
 
     #[inline(always)]
@@ -130,9 +133,13 @@ impl<'a, T> Iterator for Shared<'a, T> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<&'a T> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(first)
+        match self.0 {
+            [first, rest @ ..] => {
+                self.0 = rest;
+                Some(first)
+            }
+            [] => None,
+        }
     }
 
     #[inline(always)]
@@ -158,9 +165,13 @@ impl<'a, T> Iterator for Exclusive<'a, T> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<&'a mut T> {
-        let (first, rest) = std::mem::take(&mut self.0).split_first_mut()?;
-        self.0 = rest;
-        Some(first)
+        match std::mem::take(&mut self.0) {
+            [first, rest @ ..] => {
+                self.0 = rest;
+                Some(first)
+            }
+            [] => None,
+        }
     }
 
     #[inline(always)]
@@ -265,7 +276,10 @@ impl<T: Copy, const N: usize> Iterator for Values<T, N> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<T> {
-        let value = *self.array.get(self.at)?;
+        if self.at == N {
+            return None;
+        }
+        let value = self.array[self.at];
         self.at += 1;
         Some(value)
     }

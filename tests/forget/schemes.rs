@@ -10,12 +10,14 @@ use crate::common::forget::{
     bf16s, decoded, encoded, every_scheme, f16s, needs_importance, options, options_for, values,
     values_of, weights,
 };
-use crate::common::{Random, Raw, data, f32s, file, raw};
+use crate::common::{Random, Raw, data, effort, f32s, file, raw};
 
-/// Runs `check` for every scheme, and reports all failures.
-pub(super) fn each_scheme(check: impl Fn(&str)) {
+/// Runs `check` for every scheme, and reports all failures. `cargo test` checks each fourth, from
+/// `first` on: with other tests, all of them.
+pub(super) fn each_scheme(first: usize, check: impl Fn(&str)) {
+    let (first, step) = effort([(first, 4), (0, 1), (0, 1)]);
     let mut failures = Vec::new();
-    for scheme in every_scheme() {
+    for scheme in every_scheme().into_iter().skip(first).step_by(step) {
         if let Err(e) = catch_unwind(AssertUnwindSafe(|| check(&scheme))) {
             failures.push(format!(
                 "{scheme}: {}",
@@ -63,11 +65,11 @@ fn large(scheme: &str) -> ParsedModel {
 #[test]
 fn bytes_do_not_depend_on_threads() {
     let directory = tempfile::tempdir().unwrap();
-    each_scheme(|scheme| {
+    each_scheme(0, |scheme| {
         let model = large(scheme);
         let options = || options_for(scheme, &model, directory.path());
         let one = bytes(&model, options(), 1);
-        for threads in [2, 3] {
+        for threads in effort([2..=2, 2..=3, 2..=3]) {
             assert!(one == bytes(&model, options(), threads), "{threads} threads");
         }
         if options().target == ConvertTarget::Safetensors {
@@ -121,7 +123,7 @@ fn with(scheme: &str, value: f32) -> Raw {
 fn hostile_values() {
     let directory = tempfile::tempdir().unwrap();
     // `gguf:f32` copies F32 tensors, and `dfloat11` takes BF16 alone.
-    each_scheme(|scheme| {
+    each_scheme(1, |scheme| {
         if ["gguf:f32", "dfloat11"].contains(&scheme) {
             return;
         }
@@ -208,7 +210,7 @@ fn group_sizes_are_refused_where_there_is_no_choice() {
 #[test]
 fn constant_values() {
     let directory = tempfile::tempdir().unwrap();
-    each_scheme(|scheme| {
+    each_scheme(2, |scheme| {
         for value in [0.0, -0.0, 1.0, -1.0, 1e-45, 1e-38, 1e-8, 65504.0, f32::MAX] {
             let (name, shape) = matrix(scheme);
             let values = vec![value; shape.iter().product()];
@@ -263,7 +265,7 @@ fn odd(rows: usize) -> Vec<Raw> {
 #[test]
 fn tensors_that_no_scheme_encodes_stay() {
     let directory = tempfile::tempdir().unwrap();
-    each_scheme(|scheme| {
+    each_scheme(3, |scheme| {
         let tensors = odd(if scheme.starts_with("gguf:") { 4 } else { 128 });
         let model = parse_bytes(file(&tensors, &[])).unwrap();
         let options = options_for(scheme, &model, directory.path());
@@ -318,7 +320,7 @@ fn tensors_that_no_scheme_encodes_stay() {
 #[test]
 fn schemes_that_need_importance_ask_for_it() {
     let model = large("");
-    each_scheme(|scheme| match model.recovery(options(scheme)) {
+    each_scheme(0, |scheme| match model.recovery(options(scheme)) {
         Ok(_) => assert!(!needs_importance(scheme)),
         Err(error) => {
             assert!(needs_importance(scheme), "{error}");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{copy, is_same, json, kept, metadata, models, tensors, write};
 use crate::canonical::canonical_gguf;
-use crate::common::data;
+use crate::common::{data, effort};
 
 type Settings = BTreeMap<String, GgufMetadataValue>;
 
@@ -326,7 +326,8 @@ fn with_rope(from: &Path, rope: &Value, directory: &Path) -> PathBuf {
 #[test]
 fn all_kinds_of_rope_come_back() {
     let (mut wrong, mut taken) = (vec![], BTreeMap::new());
-    for model in models() {
+    let step = effort([4, 1, 1]);
+    for model in models().into_iter().step_by(step) {
         for rope in ropes(2)
             .into_iter()
             .chain(ropes(4).into_iter().filter(is_long))
@@ -357,7 +358,8 @@ fn all_kinds_of_rope_come_back() {
         .into_iter()
         .chain([("longrope", 1), ("proportional", 2)])
     {
-        assert!(taken.get(kind) >= Some(&count), "{kind}: {:?}", taken.get(kind));
+        let found = taken.get(kind).copied().unwrap_or(0);
+        assert!(step > 1 || found >= count, "{kind}: {found}");
     }
 }
 
