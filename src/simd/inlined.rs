@@ -338,12 +338,7 @@ mod tests {
             let want: Vec<_> = odd().map(|x| x + 1).zip(b).collect();
             assert!(zip(odd().map(|x| x + 1), b).eq(want));
             let want: Vec<_> = a.iter().zip(b).zip(5..).enumerate().collect();
-            assert!(
-                zip(zip(a, b), 5u32..)
-                    .enumerate()
-                    .map(|(i, ((a, b), n))| (i, ((a, b), n)))
-                    .eq(want)
-            );
+            assert!(zip(zip(a, b), 5u32..).enumerate().eq(want));
             let mut sums = vec![1; a.len()];
             for (sum, n) in zip(&mut sums[..], [10, 20, 30]) {
                 *sum += n;

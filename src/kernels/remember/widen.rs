@@ -30,10 +30,14 @@ impl Kernel for Widen<'_> {
             .map(|&b| u16::from_le_bytes(b));
         match self.dtype {
             Dtype::F16 => {
-                zip(&mut out[..], halves).for_each(|(o, h)| *o = E::from_f32(f32_from_f16(h)))
+                for (o, h) in zip(&mut out[..], halves) {
+                    *o = E::from_f32(f32_from_f16(h));
+                }
             }
             Dtype::BF16 => {
-                zip(&mut out[..], halves).for_each(|(o, h)| *o = E::from_f32(f32_from_bf16(h)))
+                for (o, h) in zip(&mut out[..], halves) {
+                    *o = E::from_f32(f32_from_bf16(h));
+                }
             }
             Dtype::F64 => {
                 let doubles = self

@@ -31,7 +31,7 @@ fn notes(from: &Path, to: &Path, options: ConvertOptions) -> String {
 }
 
 fn architecture(model: &Path) -> String {
-    let file = parse(canonical_gguf(&model)).unwrap();
+    let file = parse(canonical_gguf(model)).unwrap();
     file.gguf().unwrap().architecture().unwrap()
 }
 
