@@ -14,6 +14,7 @@ use super::fp8::{Fp8, Fp8Layout};
 use super::mx::{Mx, MxLayout, ScaleRule};
 use super::nvfp4::Nvfp4;
 use super::{Method, WeightInfo};
+use crate::kernels::lethe::mx::ScaleMode;
 use crate::scheme::Granularity;
 use crate::simd::Level;
 use crate::{Dtype, TargetDtype};
@@ -60,10 +61,10 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
                 _ => MxLayout::GptOss,
             };
             let rule = match rule {
-                "floor" => ScaleRule::Floor,
-                "ceil" => ScaleRule::Ceil,
-                "even" => ScaleRule::Even,
-                "rceil" => ScaleRule::Rceil,
+                "floor" => ScaleRule::TorchAo(ScaleMode::Floor),
+                "ceil" => ScaleRule::TorchAo(ScaleMode::Ceil),
+                "even" => ScaleRule::TorchAo(ScaleMode::Even),
+                "rceil" => ScaleRule::TorchAo(ScaleMode::Rceil),
                 "ggml" => ScaleRule::Ggml,
                 _ => ScaleRule::LayoutDefault,
             };

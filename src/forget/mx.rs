@@ -48,18 +48,11 @@ pub(crate) enum MxLayout {
 /// specification fixes neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScaleRule {
-    /// The rule of the library that the layout belongs to; [`Rceil`](Self::Rceil) for gpt-oss.
+    /// The rule of the library that the layout belongs to; [`ScaleMode::Rceil`] for gpt-oss.
     LayoutDefault,
     CompressedTensors,
     ModelOpt,
-    /// `FLOOR` of torchao's `ScaleCalculationMode`.
-    Floor,
-    /// `CEIL` of torchao.
-    Ceil,
-    /// `EVEN` of torchao.
-    Even,
-    /// `RCEIL` of torchao, which is what NVIDIA's conversion instructions do.
-    Rceil,
+    TorchAo(ScaleMode),
     /// `quantize_row_mxfp4_ref` of ggml, which has MXFP4 only.
     Ggml,
 }
@@ -70,10 +63,10 @@ impl ScaleRule {
     pub(super) const ALL: [(&'static str, Self); 7] = [
         ("compressed-tensors", Self::CompressedTensors),
         ("modelopt", Self::ModelOpt),
-        ("floor", Self::Floor),
-        ("ceil", Self::Ceil),
-        ("even", Self::Even),
-        ("rceil", Self::Rceil),
+        ("floor", Self::TorchAo(ScaleMode::Floor)),
+        ("ceil", Self::TorchAo(ScaleMode::Ceil)),
+        ("even", Self::TorchAo(ScaleMode::Even)),
+        ("rceil", Self::TorchAo(ScaleMode::Rceil)),
         ("ggml", Self::Ggml),
     ];
 }
@@ -87,35 +80,45 @@ pub(crate) struct Mx {
 }
 
 /// The kernel of one rule, element format and type of the model.
-type MxRunner = fn(GroupBuffers<'_>);
+#[derive(Debug, Clone, Copy)]
+struct MxKernel {
+    /// Not [`ScaleRule::LayoutDefault`].
+    rule: ScaleRule,
+    is_mxfp8: bool,
+    dtype: TargetDtype,
+}
 
-/// The kernel of `rule` for elements `N`. compressed-tensors rounds to `dtype`, the others compute
-/// in F32.
-fn runner<N: MxElement>(rule: ScaleRule, dtype: TargetDtype) -> MxRunner
-where
-    ModelOptMx<N>: GroupArithmetic<BLOCK>,
-{
-    use half::{bf16, f16};
-    match (rule, dtype) {
-        (ScaleRule::ModelOpt, _) => |job| job.encode_with(&ModelOptMx::<N>(PhantomData)),
-        (ScaleRule::Floor, _) => {
-            |job| job.encode_with(&TorchAoMx::<N>(ScaleMode::Floor, PhantomData))
+impl MxKernel {
+    fn run(self, groups: GroupBuffers<'_>) {
+        if self.is_mxfp8 {
+            self.run_for::<E4M3>(groups);
+        } else {
+            self.run_for::<Fp4E2M1>(groups);
         }
-        (ScaleRule::Ceil, _) => {
-            |job| job.encode_with(&TorchAoMx::<N>(ScaleMode::Ceil, PhantomData))
-        }
-        (ScaleRule::Even, _) => {
-            |job| job.encode_with(&TorchAoMx::<N>(ScaleMode::Even, PhantomData))
-        }
-        (ScaleRule::Rceil, _) => {
-            |job| job.encode_with(&TorchAoMx::<N>(ScaleMode::Rceil, PhantomData))
-        }
-        // ggml has this rule for FP4 alone; `objection` has refused MXFP8.
-        (ScaleRule::Ggml, _) => |job| job.encode_with(&GgmlMxfp4),
-        (_, TargetDtype::F32) => |job| job.encode_with(&CompressedTensorsMx::<f32, N>(PhantomData)),
-        (_, TargetDtype::F16) => |job| job.encode_with(&CompressedTensorsMx::<f16, N>(PhantomData)),
-        (_, TargetDtype::BF16) => {
-            |job| job.encode_with(&CompressedTensorsMx::<bf16, N>(PhantomData))
+    }
+
+    /// For elements `N`. compressed-tensors rounds to `dtype`, the others compute in F32.
+    fn run_for<N: MxElement>(self, groups: GroupBuffers<'_>)
+    where
+        ModelOptMx<N>: GroupArithmetic<BLOCK>,
+    {
+        use half::{bf16, f16};
+        match (self.rule, self.dtype) {
+            (ScaleRule::ModelOpt, _) => groups.encode_with(&ModelOptMx::<N>(PhantomData)),
+            (ScaleRule::TorchAo(mode), _) => {
+                groups.encode_with(&TorchAoMx::<N>(mode, PhantomData));
+            }
+            // ggml has this rule for FP4 alone; `objection` has refused MXFP8.
+            (ScaleRule::Ggml, _) => groups.encode_with(&GgmlMxfp4),
+            (_, TargetDtype::F32) => {
+                groups.encode_with(&CompressedTensorsMx::<f32, N>(PhantomData));
+            }
+            (_, TargetDtype::F16) => {
+                groups.encode_with(&CompressedTensorsMx::<f16, N>(PhantomData));
+            }
+            (_, TargetDtype::BF16) => {
+                groups.encode_with(&CompressedTensorsMx::<bf16, N>(PhantomData));
+            }
         }
     }
 }
@@ -126,7 +129,7 @@ impl Mx {
         match (self.rule, self.layout) {
             (ScaleRule::LayoutDefault, MxLayout::CompressedTensors) => ScaleRule::CompressedTensors,
             (ScaleRule::LayoutDefault, MxLayout::ModelOpt) => ScaleRule::ModelOpt,
-            (ScaleRule::LayoutDefault, MxLayout::GptOss) => ScaleRule::Rceil,
+            (ScaleRule::LayoutDefault, MxLayout::GptOss) => ScaleRule::TorchAo(ScaleMode::Rceil),
             (rule, _) => rule,
         }
     }
@@ -154,11 +157,7 @@ impl Method for Mx {
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rule, dtype) = (self.rule(), weight.dtype);
-        let run = if self.is_mxfp8 {
-            runner::<E4M3>(rule, dtype)
-        } else {
-            runner::<Fp4E2M1>(rule, dtype)
-        };
+        let kernel = MxKernel { rule, is_mxfp8: self.is_mxfp8, dtype };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let (MxLayout::GptOss, &[experts, first, last]) = (self.layout, weight.shape) {
             // A module's weight is [experts, out, in], its blocks lie in rows. A bare parameter is
@@ -178,11 +177,11 @@ impl Method for Mx {
             return Ok(match in_rows {
                 true => {
                     let family = Some(CodeFamily::Mxfp4 { top: TopExponent::Power });
-                    Box::new(MxMatrixEncoder { stored, run, rows, cols, unit: 2, family })
+                    Box::new(MxMatrixEncoder { stored, kernel, rows, cols, unit: 2, family })
                 }
                 // Blocks of a bare parameter run down its columns, and no other layout stores them
                 // so: its codes are never relayed.
-                false => Box::new(ExpertStackEncoder { stored, run, rows, inputs, outputs }),
+                false => Box::new(ExpertStackEncoder { stored, kernel, rows, inputs, outputs }),
             });
         }
         let name = |end: &str| format!("{}{end}", weight.name);
@@ -194,7 +193,7 @@ impl Method for Mx {
         let codes = stored_tensor(name(end), dtype, &packed_shape(weight, unit));
         let scales = stored_tensor(name("_scale"), Dtype::U8, &packed_shape(weight, BLOCK));
         let family = (unit == 2).then_some(CodeFamily::Mxfp4 { top: TopExponent::Infinity });
-        Ok(Box::new(MxMatrixEncoder { stored: [codes, scales], run, rows, cols, unit, family }))
+        Ok(Box::new(MxMatrixEncoder { stored: [codes, scales], kernel, rows, cols, unit, family }))
     }
 
     fn config(&self, skipped: &[String]) -> Option<Value> {
@@ -226,7 +225,7 @@ impl Method for Mx {
 /// Encodes a matrix, or a stack of matrices, whose blocks lie in rows.
 struct MxMatrixEncoder {
     stored: [StoredTensor; 2],
-    run: MxRunner,
+    kernel: MxKernel,
     rows: usize,
     cols: usize,
     /// Codes in a byte: two of FP4, one of FP8.
@@ -260,7 +259,8 @@ impl Encode for MxMatrixEncoder {
     ) -> Result<()> {
         let TileValues { tile, values, level, .. } = *values;
         let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [self.unit, BLOCK]);
-        (self.run)(GroupBuffers { values, codes, scale_bytes, back, level });
+        self.kernel
+            .run(GroupBuffers { values, codes, scale_bytes, back, level });
         self.store(tile, codes, scale_bytes, put)
     }
 

@@ -1,7 +1,7 @@
 //! What kernels call in place of functions of the standard library that are generic and not
 //! `#[inline]`. Those are compiled once, in another unit than the kernels, and stay calls.
 
-use std::iter::{Copied, Enumerate, Map, Rev, Skip, StepBy};
+use std::iter::{Map, Skip, StepBy};
 use std::ops::{Range, RangeFrom};
 use std::ptr;
 use std::slice::{self, Chunks, ChunksExact, ChunksExactMut, ChunksMut, Iter};
@@ -72,7 +72,6 @@ pub(crate) trait Side: IntoIterator {
 }
 
 /// The iterator of [`zip`].
-#[derive(Clone)]
 pub(crate) struct Zip<A, B> {
     a: A,
     b: B,
@@ -108,8 +107,6 @@ impl<A: Iterator, B: Iterator> Iterator for Zip<A, B> {
     }
 }
 
-impl<A: ExactSizeIterator, B: ExactSizeIterator> ExactSizeIterator for Zip<A, B> {}
-
 impl<A: Side<Steps = A> + Iterator, B: Side<Steps = B> + Iterator> Side for Zip<A, B> {
     type Steps = Self;
 
@@ -125,68 +122,43 @@ impl<A: Side<Steps = A> + Iterator, B: Side<Steps = B> + Iterator> Side for Zip<
 }
 
 /// References to the values of a slice, counted down: as an iterator between two pointers does not.
-#[derive(Clone, Copy)]
-pub(crate) struct Shared<'a, T>(&'a [T]);
+macro_rules! counted_down {
+    ($($steps:ident($slice:ty) of $item:ty, |$it:ident| $taken:expr;)+) => {$(
+        pub(crate) struct $steps<'a, T>($slice);
 
-impl<'a, T> Iterator for Shared<'a, T> {
-    type Item = &'a T;
+        impl<'a, T> Iterator for $steps<'a, T> {
+            type Item = $item;
 
-    #[inline(always)]
-    fn next(&mut self) -> Option<&'a T> {
-        match self.0 {
-            [first, rest @ ..] => {
-                self.0 = rest;
-                Some(first)
+            #[inline(always)]
+            fn next(&mut self) -> Option<$item> {
+                let $it = &mut *self;
+                match $taken {
+                    [first, rest @ ..] => {
+                        self.0 = rest;
+                        Some(first)
+                    }
+                    [] => None,
+                }
             }
-            [] => None,
-        }
-    }
 
-    #[inline(always)]
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.0.len(), Some(self.0.len()))
-    }
-}
-
-impl<T> ExactSizeIterator for Shared<'_, T> {}
-
-impl<T> AsRef<[T]> for Shared<'_, T> {
-    #[inline(always)]
-    fn as_ref(&self) -> &[T] {
-        self.0
-    }
-}
-
-/// [`Shared`], mutable.
-pub(crate) struct Exclusive<'a, T>(&'a mut [T]);
-
-impl<'a, T> Iterator for Exclusive<'a, T> {
-    type Item = &'a mut T;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<&'a mut T> {
-        match std::mem::take(&mut self.0) {
-            [first, rest @ ..] => {
-                self.0 = rest;
-                Some(first)
+            #[inline(always)]
+            fn size_hint(&self) -> (usize, Option<usize>) {
+                (self.0.len(), Some(self.0.len()))
             }
-            [] => None,
         }
-    }
 
-    #[inline(always)]
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.0.len(), Some(self.0.len()))
-    }
+        impl<T> AsRef<[T]> for $steps<'_, T> {
+            #[inline(always)]
+            fn as_ref(&self) -> &[T] {
+                self.0
+            }
+        }
+    )+};
 }
 
-impl<T> ExactSizeIterator for Exclusive<'_, T> {}
-
-impl<T> AsRef<[T]> for Exclusive<'_, T> {
-    #[inline(always)]
-    fn as_ref(&self) -> &[T] {
-        self.0
-    }
+counted_down! {
+    Shared(&'a [T]) of &'a T, |it| it.0;
+    Exclusive(&'a mut [T]) of &'a mut T, |it| std::mem::take(&mut it.0);
 }
 
 /// Sides that are slices, or become one.
@@ -217,7 +189,6 @@ slices! {
     ['a, T] Shared<'a, T> => Shared, |it, len| &it.0[..len];
     ['a, T] &'a mut [T] => Exclusive, |it, len| &mut it[..len];
     ['a, T, const N: usize] &'a mut [T; N] => Exclusive, |it, len| &mut it[..len];
-    ['a, T] &'a mut Vec<T> => Exclusive, |it, len| &mut it[..len];
     ['a, T] Exclusive<'a, T> => Exclusive, |it, len| &mut it.0[..len];
 }
 
@@ -245,10 +216,7 @@ iterators! {
     ['a, T] ChunksMut<'a, T>;
     ['a, T] ChunksExact<'a, T>;
     ['a, T] ChunksExactMut<'a, T>;
-    ['a, I: Iterator<Item = &'a T>, T: Copy + 'a] Copied<I>;
-    [I: Iterator] Enumerate<I>;
     [I: Iterator, T, F: FnMut(I::Item) -> T] Map<I, F>;
-    [I: DoubleEndedIterator] Rev<I>;
     [I: Iterator] Skip<I>;
     [I: Iterator] StepBy<I>;
 }
@@ -262,10 +230,9 @@ macro_rules! ranges {
     )+};
 }
 
-ranges!(u8 u16 u32 i32 usize);
+ranges!(u8 u32 i32 usize);
 
 /// The values of an array.
-#[derive(Clone, Copy)]
 pub(crate) struct Values<T, const N: usize> {
     array: [T; N],
     at: usize,

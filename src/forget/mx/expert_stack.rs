@@ -1,7 +1,7 @@
 //! MXFP4 of a stack of experts as transformers has it, `[experts, in, out]`: blocks run down the
 //! columns.
 
-use super::MxRunner;
+use super::MxKernel;
 use crate::Result;
 use crate::forget::seam::rows::ByteMatrix;
 use crate::forget::{Encode, EncodeBuffers, Put, StoredTensor, TileValues};
@@ -14,7 +14,7 @@ use crate::scheme::{Grid, StoredRows, Tile};
 /// of a matrix is stored as a row.
 pub(super) struct ExpertStackEncoder {
     pub stored: [StoredTensor; 2],
-    pub run: MxRunner,
+    pub kernel: MxKernel,
     /// Rows of all matrices: experts × inputs.
     pub rows: usize,
     pub inputs: usize,
@@ -55,7 +55,7 @@ impl Encode for ExpertStackEncoder {
         let mut columns_back = vec![0.0; values.len()];
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
         let (codes, shared) = (&mut codes[..], &mut shared[..]);
-        (self.run)(GroupBuffers {
+        self.kernel.run(GroupBuffers {
             values: &columns,
             codes,
             scale_bytes: shared,

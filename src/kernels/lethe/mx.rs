@@ -98,6 +98,17 @@ impl<E: ComputeDtype, N: MxElement> GroupArithmetic<BLOCK> for CompressedTensors
     }
 }
 
+/// [`ceil_log2`] of a scale, within what its byte holds; -127 for zero.
+#[inline(always)]
+fn clamped_ceil_log2(scale: f32) -> i32 {
+    if scale > 0.0 {
+        // The exponent ends at 127: 254 is the last byte that is a number.
+        ceil_log2(scale).clamp(-127, 127)
+    } else {
+        -127
+    }
+}
+
 /// `MXFP4QTensor.quantize` and `MXFP8QTensor.quantize` of modelopt: the exponent is the least under
 /// which no value exceeds the largest code.
 pub(crate) struct ModelOptMx<N>(pub PhantomData<N>);
@@ -107,12 +118,7 @@ impl GroupArithmetic<BLOCK> for ModelOptMx<Fp4E2M1> {
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
-        let descale = max_abs / 6.0;
-        let exponent = if descale > 0.0 {
-            ceil_log2(descale).max(-127)
-        } else {
-            -127
-        };
+        let exponent = clamped_ceil_log2(max_abs / 6.0);
         power_of_two_scale(exponent + 127, 1.0 / f32_from_exponent((exponent + 127) as u8))
     }
 
@@ -130,13 +136,7 @@ impl GroupArithmetic<BLOCK> for ModelOptMx<E4M3> {
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
-        let descale = max_abs / 448.0;
-        // The exponent ends at 127: 254 is the last byte that is a number.
-        let exponent = if descale > 0.0 {
-            ceil_log2(descale).clamp(-127, 127)
-        } else {
-            -127
-        };
+        let exponent = clamped_ceil_log2(max_abs / 448.0);
         power_of_two_scale(exponent + 127, f32_from_exponent((127 - exponent) as u8))
     }
 }
@@ -154,7 +154,7 @@ fn narrow_ties_down(x: f32) -> (u32, f32) {
 }
 
 /// `ScaleCalculationMode` of torchao: which power of two is taken.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScaleMode {
     /// That at or below the largest magnitude.
     Floor,
@@ -186,29 +186,21 @@ impl<N: MxElement> GroupArithmetic<BLOCK> for TorchAoMx<N> {
             ScaleMode::Even => {
                 biased_exponent(f32::from_bits(max_abs.to_bits() + (1 << (22 - N::MANTISSA_BITS))))
             }
-            ScaleMode::Rceil => return rceil_scale(max_abs / N::MAX),
+            ScaleMode::Rceil => {
+                let exponent = clamped_ceil_log2(max_abs / N::MAX);
+                // torchao multiplies by 1 where the stored exponent is 0.
+                let factor = if exponent == -127 {
+                    1.0
+                } else {
+                    f32_from_exponent((127 - exponent) as u8)
+                };
+                return power_of_two_scale(exponent + 127, factor);
+            }
         };
         let exponent = (exponent - N::MAX_EXPONENT).max(0);
         // Values are divided by a normal number: by 2^-126 where 2^-127 is stored.
         power_of_two_scale(exponent, 1.0 / f32_from_exponent(exponent.max(1) as u8))
     }
-}
-
-/// The power of two at or above `descale`.
-#[inline(always)]
-fn rceil_scale(descale: f32) -> GroupScale {
-    let exponent = if descale > 0.0 {
-        ceil_log2(descale).clamp(-127, 127)
-    } else {
-        -127
-    };
-    // torchao multiplies by 1 where the stored exponent is 0.
-    let factor = if exponent == -127 {
-        1.0
-    } else {
-        f32_from_exponent((127 - exponent) as u8)
-    };
-    power_of_two_scale(exponent + 127, factor)
 }
 
 /// `quantize_row_mxfp4_ref` of ggml. It takes the first of the nearest codes: a middle becomes the
