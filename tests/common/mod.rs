@@ -1,5 +1,5 @@
 //! Helpers of several test programs: safetensors files made in memory, and comparisons of tensors.
-#![allow(dead_code, unused_imports, clippy::unwrap_used, clippy::panic)]
+#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 pub mod directory;
 #[path = "../../src/test_utils/effort.rs"]
@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anamnesis::{Dtype, ParsedModel, TargetDtype};
+#[allow(unused_imports, reason = "not every program sweeps")]
 pub use effort::effort;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;

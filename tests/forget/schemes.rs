@@ -12,12 +12,10 @@ use crate::common::forget::{
 };
 use crate::common::{Random, Raw, data, effort, f32s, file, raw};
 
-/// Runs `check` for every scheme, and reports all failures. `cargo test` checks each fourth, from
-/// `first` on: with other tests, all of them.
-pub(super) fn each_scheme(first: usize, check: impl Fn(&str)) {
-    let (first, step) = effort([(first, 4), (0, 1), (0, 1)]);
+/// Runs `check` for all `schemes`, and reports all failures.
+fn each_of(schemes: impl IntoIterator<Item = String>, check: impl Fn(&str)) {
     let mut failures = Vec::new();
-    for scheme in every_scheme().into_iter().skip(first).step_by(step) {
+    for scheme in schemes {
         if let Err(e) = catch_unwind(AssertUnwindSafe(|| check(&scheme))) {
             failures.push(format!(
                 "{scheme}: {}",
@@ -26,6 +24,13 @@ pub(super) fn each_scheme(first: usize, check: impl Fn(&str)) {
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Runs `check`, which takes long, for every scheme in the gate, otherwise for each fourth from
+/// `first` on: another fourth in another test.
+pub(super) fn each_scheme(first: usize, check: impl Fn(&str)) {
+    let (first, step) = effort([(first, 4), (0, 1), (0, 1)]);
+    each_of(every_scheme().into_iter().skip(first).step_by(step), check);
 }
 
 fn bytes(model: &ParsedModel, mut options: ConvertOptions, threads: usize) -> Vec<u8> {
@@ -320,7 +325,7 @@ fn tensors_that_no_scheme_encodes_stay() {
 #[test]
 fn schemes_that_need_importance_ask_for_it() {
     let model = large("");
-    each_scheme(0, |scheme| match model.recovery(options(scheme)) {
+    each_of(every_scheme(), |scheme| match model.recovery(options(scheme)) {
         Ok(_) => assert!(!needs_importance(scheme)),
         Err(error) => {
             assert!(needs_importance(scheme), "{error}");

@@ -170,8 +170,8 @@ fn heap_is_bounded() {
 }
 
 /// Schemes to encode to: with and without a survey pass, with tall and with wide tiles, and those
-/// with the largest buffers. The second list is for the
-/// gate alone: each of them is much like one of the first.
+/// with the largest buffers. The second list is for the gate alone: each of them is much like one
+/// of the first.
 #[cfg(feature = "lethe")]
 const FORGET: [&[&str]; 2] = [
     &[

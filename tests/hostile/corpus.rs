@@ -10,11 +10,15 @@ use std::time::{Duration, Instant};
 
 use flate2::read::DeflateDecoder;
 
+use crate::common::effort;
 use crate::fuzz::{TARGETS, run};
 
 /// Far above what any input takes, and far below what a reader would call a hang. Without
-/// optimisation the tables of ggml's grids take five seconds, on a busy machine many times as long.
-const TIME: Duration = Duration::from_secs(60);
+/// optimisation, as by default, the tables of ggml's grids take five seconds, on a busy machine many
+/// times as long.
+fn limit() -> Duration {
+    Duration::from_secs(effort([60, 10, 10]))
+}
 
 fn fuzz() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz")
@@ -43,7 +47,7 @@ fn replay(target: &str) {
     for (name, bytes) in inputs {
         let start = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| run(target, &bytes)));
-        if result.is_err() || start.elapsed() > TIME {
+        if result.is_err() || start.elapsed() > limit() {
             failures.push(format!("{target}.zip, {name} {:?}", start.elapsed()));
         }
     }
