@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::common::directory::{
     assert_same_tree, in_one_file, names_in, seven_layers, shards, tree,
 };
+use crate::common::effort;
 
 fn command(arguments: &[&str], more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_amn"));
@@ -83,12 +84,15 @@ impl Scene {
 #[test]
 fn a_run_that_is_stopped_owns_its_directory() {
     let scene = Scene::new();
-    for verb in [
+    let verbs = [
         &["remember"][..],
         &["forget", "--to", "nf4"],
         &["convert", "--to", "safetensors"],
         &["merge", "--to", "f32"],
-    ] {
+    ];
+    // In the gate each verb with all options, otherwise with another one of them.
+    let count = effort([1, 4, 4]);
+    for (at, verb) in verbs.into_iter().enumerate() {
         let mut arguments = scene.arguments(&verb[..1]);
         let adapter = scene.root.path().join("adapter");
         if verb[0] == "merge" {
@@ -102,7 +106,8 @@ fn a_run_that_is_stopped_owns_its_directory() {
         scene.remove();
 
         let first = scene.stopped(&arguments, &[]);
-        for more in [&["--resume"][..], &["--force"], &[], &["--force", "--resume"]] {
+        let all = [&["--resume"][..], &["--force"], &[], &["--force", "--resume"]];
+        for more in all.into_iter().cycle().skip(at).take(count) {
             let second = command(&arguments, more).output().unwrap();
             assert_refused(&second, "working on this output", &format!("{verb:?} {more:?}"));
         }
@@ -225,7 +230,7 @@ fn runs_that_replace_one_output_at_once() {
             outputs(&output)
         });
         assert!(whole[0] != whole[1], "{name}");
-        for round in 0..8 {
+        for round in 0..effort([3, 8, 8]) {
             let children = dtypes.map(|dtype| run(dtype).spawn().unwrap());
             let ends = children.map(|child| child.wait_with_output().unwrap());
             let errors = ends.iter().map(|end| String::from_utf8_lossy(&end.stderr));

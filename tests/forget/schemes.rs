@@ -54,14 +54,14 @@ fn large(scheme: &str) -> ParsedModel {
         return parse_bytes(file(&[matrix], &[])).unwrap();
     }
     let tensors = [
-        raw("model.layers.0.mlp.up_proj.weight", "BF16", &[384, 768], bf16s(&floats(384 * 768))),
+        raw("model.layers.0.mlp.up_proj.weight", "BF16", &[192, 768], bf16s(&floats(192 * 768))),
         raw("model.layers.0.mlp.down_proj.weight", "F32", &[128, 256], f32s(&floats(128 * 256))),
         raw("model.layers.0.self_attn.q_proj.weight", "F16", &[128, 256], f16s(&floats(128 * 256))),
         raw(
             "model.layers.0.mlp.experts.gate_up_proj",
             "BF16",
-            &[3, 256, 256],
-            bf16s(&floats(3 * 65536)),
+            &[3, 128, 256],
+            bf16s(&floats(3 * 32768)),
         ),
     ];
     parse_bytes(file(&tensors, &[])).unwrap()
@@ -96,10 +96,12 @@ fn bytes_do_not_depend_on_threads() {
                 }
             );
             let (was, is) = (values(&t).unwrap(), values_of(&back, &name));
-            let square =
-                |all: &mut dyn Iterator<Item = f32>| all.map(|x| f64::from(x).powi(2)).sum::<f64>();
-            let error = square(&mut was.iter().zip(&is).map(|(a, b)| a - b))
-                / square(&mut was.iter().copied());
+            let (mut wrong, mut all) = (0.0, 0.0);
+            for (a, b) in was.iter().zip(&is) {
+                wrong += f64::from(a - b) * f64::from(a - b);
+                all += f64::from(a * a);
+            }
+            let error = wrong / all;
             assert!(error < 0.9, "{}: {error}", t.name());
         }
     });
@@ -132,7 +134,10 @@ fn hostile_values() {
         if ["gguf:f32", "dfloat11"].contains(&scheme) {
             return;
         }
-        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        // In the gate each scheme takes all values, otherwise a third of them.
+        let (first, step) = effort([(scheme.len() % 3, 3), (0, 1), (0, 1)]);
+        let values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+        for value in values.into_iter().skip(first).step_by(step) {
             let model = parse_bytes(file(&[with(scheme, value)], &[])).unwrap();
             let error = encoded(&model, options_for(scheme, &model, directory.path()))
                 .unwrap_err()
@@ -140,7 +145,8 @@ fn hostile_values() {
             assert!(error.contains("tensor `x."), "{value}: {error}");
             assert!(error.contains(", row 2, column 99: "), "{value}: {error}");
         }
-        for value in [f32::MAX, f32::MIN, 1e38, -3e37, 1e20, 1e6, 65520.0, 1e-30, 1e-45, -0.0] {
+        let values = [f32::MAX, f32::MIN, 1e38, -3e37, 1e20, 1e6, 65520.0, 1e-30, 1e-45, -0.0];
+        for value in values.into_iter().skip(first).step_by(step) {
             let model = parse_bytes(file(&[with(scheme, value)], &[])).unwrap();
             let (out, report) = match encoded(&model, options_for(scheme, &model, directory.path()))
             {
@@ -216,7 +222,9 @@ fn group_sizes_are_refused_where_there_is_no_choice() {
 fn constant_values() {
     let directory = tempfile::tempdir().unwrap();
     each_scheme(2, |scheme| {
-        for value in [0.0, -0.0, 1.0, -1.0, 1e-45, 1e-38, 1e-8, 65504.0, f32::MAX] {
+        let values = [0.0, 1e-45, 1.0, -0.0, 1e-38, -1.0, f32::MAX, 1e-8, 65504.0];
+        let (first, step) = effort([(scheme.len() % 3, 3), (0, 1), (0, 1)]);
+        for value in values.into_iter().skip(first).step_by(step) {
             let (name, shape) = matrix(scheme);
             let values = vec![value; shape.iter().product()];
             let model = parse_bytes(file(&[raw(name, "F32", &shape, f32s(&values))], &[])).unwrap();

@@ -9,7 +9,7 @@ use anamnesis::{ConvertOptions, ConvertTarget, TargetDtype, parse, scan_pickles}
 use safetensors::SafeTensors;
 
 use crate::common::zip::{Member, Zip};
-use crate::common::{assert_same, data};
+use crate::common::{assert_same, data, effort};
 
 /// The cases of `generate/dcp.py`, and the number of tensors that lie in several pieces.
 const CASES: [(&str, usize); 5] =
@@ -164,15 +164,15 @@ fn pickles_are_graded() {
     assert_eq!((scan.risk, scan.remarks.len()), (anamnesis::PickleRisk::Suspicious, 1));
 }
 
-/// Every byte of a file of pieces is changed: an error, or the same values.
+/// Every byte of a file of pieces, or a fifth of them, is changed: an error, or the same values.
 #[test]
 fn no_changed_byte_changes_a_value() {
     let copy = copied("ragged", |_| false);
     let expected = std::fs::read(data().join("dcp/ragged.expected.safetensors")).unwrap();
     let path = copy.path().join("__1_0.distcp");
     let whole = std::fs::read(&path).unwrap();
-    let mut refused = 0;
-    for i in 0..whole.len() {
+    let (mut refused, step) = (0, effort([5, 1, 1]));
+    for i in (0..whole.len()).step_by(step) {
         let mut changed = whole.clone();
         changed[i] ^= 1 << (i % 8);
         std::fs::write(&path, &changed).unwrap();
@@ -183,17 +183,17 @@ fn no_changed_byte_changes_a_value() {
         }
     }
     // Many bytes mean nothing: times, padding, what the directory has once more.
-    assert!(refused > whole.len() / 3, "{refused} of {}", whole.len());
+    assert!(refused > whole.len() / step / 3, "{refused} of {}", whole.len());
 }
 
-/// Every byte of the metadata is changed: an error, or a model that can be decoded or not, but no
+/// Every byte of the metadata, or a third of them, is changed: an error, or a model that can be decoded or not, but no
 /// panic.
 #[test]
 fn changed_metadata_panic_nowhere() {
     let copy = copied("ragged", |_| false);
     let path = copy.path().join(".metadata");
     let whole = std::fs::read(&path).unwrap();
-    for i in 0..whole.len() {
+    for i in (0..whole.len()).step_by(effort([3, 1, 1])) {
         for change in [1, 0x80] {
             let mut changed = whole.clone();
             changed[i] ^= change;

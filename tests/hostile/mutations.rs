@@ -103,7 +103,7 @@ fn truncations() {
         let ends = [0, 1, 7, 8, 9, header - 1, header, header + 1, whole.len() - 1];
         for end in ends
             .into_iter()
-            .chain((0..20).map(|_| pick(&mut random, whole.len())))
+            .chain((0..effort([6, 20, 20])).map(|_| pick(&mut random, whole.len())))
         {
             let cut = &whole[..end.min(whole.len() - 1)];
             assert!(
@@ -121,7 +121,7 @@ fn truncations() {
 fn header_bytes() {
     const LIKELY: &[u8] = b"0123456789[]{},:\"_.FIUB \\\x00\x80\xff";
     let (mut random, mut outcome) = (Random(2), Outcome::default());
-    let tries = effort([6, 24, 60]);
+    let tries = effort([4, 24, 60]);
     for model in models() {
         for _ in 0..tries {
             let mut bytes = assemble(&model.json, &model.data);
@@ -220,7 +220,7 @@ fn edit(header: &mut Map<String, Value>, random: &mut Random) {
 #[test]
 fn header_fields() {
     let (mut random, mut outcome) = (Random(3), Outcome::default());
-    let tries = effort([6, 24, 60]);
+    let tries = effort([4, 24, 60]);
     for model in models() {
         for _ in 0..tries {
             let mut header = model.header();

@@ -7,7 +7,7 @@ use std::path::Path;
 use anamnesis::{ConvertOptions, ConvertTarget, ParsedModel, TargetDtype, parse, parse_bytes};
 
 use crate::common::verdict::tensors;
-use crate::common::{Raw, case_directories, file, find_dtype, raw};
+use crate::common::{Raw, effort, file, find_dtype, raw, some_case_directories};
 
 /// Notes on assumptions have one of these phrases.
 const PHRASES: &[&str] =
@@ -68,7 +68,7 @@ fn stripped(dir: &Path) -> Option<(ParsedModel, Vec<Raw>)> {
 #[test]
 fn lost_descriptions() {
     let (mut failures, mut others, mut unused) = (String::new(), 0, SILENT.to_vec());
-    for dir in case_directories() {
+    for dir in some_case_directories(0) {
         let Some((intact, tensors)) = stripped(&dir) else {
             continue;
         };
@@ -93,8 +93,8 @@ fn lost_descriptions() {
         }
     }
     assert!(failures.is_empty(), "silently others:\n{failures}");
-    assert!(unused.is_empty(), "{unused:?}");
-    assert!(others > 50, "{others}");
+    assert!(unused.is_empty() || effort([true, false, false]), "{unused:?}");
+    assert!(others > effort([15, 50, 50]), "{others}");
 }
 
 /// Integers that look like codes, in layouts of no scheme, and the name of the codes.

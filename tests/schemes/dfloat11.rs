@@ -4,7 +4,7 @@
 use anamnesis::{ParsedModel, RememberOptions, TargetDtype, parse};
 
 use crate::common::verdict::{Parse, Unsupported, parse_beside, tensors, verdict};
-use crate::common::{Raw, data, file};
+use crate::common::{Raw, data, effort, file};
 
 const CONFIG: &str = r#"{"hidden_size":20,"vocab_size":12,"dfloat11_config":{"version":"0.5.0","threads_per_block":[512],"bytes_per_thread":8,"pattern_dict":{"lm_head":[],"l.\\d+":["a","b"]}}}"#;
 
@@ -99,6 +99,7 @@ fn every_byte_counts() {
     let want = decoded(&all, &config).unwrap();
     let tensors = ["luts", "output_positions", "split_positions", "gaps", "encoded_exponent"];
     let mut refused = 0;
+    let step = effort([5, 1, 1]);
     for (i, t) in all.iter().enumerate() {
         let Some(kind) = tensors
             .iter()
@@ -107,7 +108,7 @@ fn every_byte_counts() {
             continue;
         };
         let is_free = ["encoded_exponent", "luts"].contains(kind);
-        for at in (0..t.bytes.len()).step_by(if is_free { 7 } else { 1 }) {
+        for at in (0..t.bytes.len()).step_by(if is_free { 7 * step } else { step }) {
             for flip in [1, 0x80] {
                 let mut changed: Vec<Raw> = all
                     .iter()
@@ -126,7 +127,7 @@ fn every_byte_counts() {
             }
         }
     }
-    assert!(refused > 300, "{refused}");
+    assert!(refused > 300 / step, "{refused}");
 }
 
 /// Signs that are stored as a matrix tell the shape. A config that fits the values contradicts it

@@ -81,6 +81,8 @@ fn each_level(kernel: &impl Decoder, n: usize, see: impl Fn(Level, &[f32], &[f16
 /// At every level and type, value `i` must be `twin(i)`, rounded once.
 fn check(name: &str, kernel: &impl Decoder, n: usize, twin: impl Fn(usize) -> f32) {
     let want: Vec<f32> = (0..n).map(twin).collect();
+    let halves: Vec<f16> = want.iter().map(|&x| f16::from_f32_const(x)).collect();
+    let brains: Vec<bf16> = want.iter().map(|&x| bf16::from_f32(x)).collect();
     each_level(kernel, n, |level, single, half, brain| {
         for (i, &want) in want.iter().enumerate() {
             if want.is_nan() {
@@ -91,16 +93,9 @@ fn check(name: &str, kernel: &impl Decoder, n: usize, twin: impl Fn(usize) -> f3
                 continue;
             }
             assert_eq!(single[i].to_bits(), want.to_bits(), "{name} F32 {level:?} [{i}]");
-            assert_eq!(
-                half[i].to_bits(),
-                f16::from_f32_const(want).to_bits(),
-                "{name} F16 {level:?} [{i}]: {want:e}"
-            );
-            assert_eq!(
-                brain[i].to_bits(),
-                bf16::from_f32(want).to_bits(),
-                "{name} BF16 {level:?} [{i}]: {want:e}"
-            );
+            let (f16, bf16) = (halves[i], brains[i]);
+            assert_eq!(half[i].to_bits(), f16.to_bits(), "{name} F16 {level:?} [{i}]: {want:e}");
+            assert_eq!(brain[i].to_bits(), bf16.to_bits(), "{name} BF16 {level:?} [{i}]: {want:e}");
         }
     });
 }

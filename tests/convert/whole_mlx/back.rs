@@ -6,6 +6,7 @@ use anamnesis::{ConvertOptions, ModelScope, TargetDtype, parse};
 use serde_json::Value;
 
 use super::{forget, json, model, models, shape, tensors, values, write_hf};
+use crate::common::effort;
 
 /// The fields of the language model.
 fn text(found: &Value) -> &Value {
@@ -98,7 +99,7 @@ fn is_one_less(back: &[u8], values: &[u8]) -> bool {
 
 #[test]
 fn directories_come_back() {
-    for (name, found) in models() {
+    for (name, found) in models().into_iter().step_by(effort([2, 1, 1])) {
         let directory = tempfile::tempdir().unwrap();
         let [from, to, back, alone] =
             ["hf", "mlx", "back", "alone"].map(|name| directory.path().join(name));

@@ -5,14 +5,19 @@ use std::path::Path;
 use anamnesis::{ConvertOptions, ForgetScheme, ModelScope, TargetDtype, parse};
 
 use super::{forget, json, model, models, shape, tensors, values, write_hf};
+use crate::common::effort;
 
 #[test]
 fn directories_are_those_of_mlx_lm() {
-    for (name, found) in models() {
+    // In the gate each model takes all schemes, otherwise a third of them.
+    let step = effort([3, 1, 1]);
+    for (at, (name, found)) in models().into_iter().enumerate() {
         let directory = tempfile::tempdir().unwrap();
         let from = directory.path().join("hf");
         write_hf(&found, &from);
-        for (scheme, expected) in found["mlx"].as_object().unwrap() {
+        let schemes = found["mlx"].as_object().unwrap();
+        let first = at % step.min(schemes.len());
+        for (scheme, expected) in schemes.iter().skip(first).step_by(step) {
             let to = directory.path().join(scheme);
             forget(&from, &to, scheme).unwrap();
             let made = tensors(&to);

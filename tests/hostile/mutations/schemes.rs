@@ -73,7 +73,7 @@ impl Entry {
 #[test]
 fn valid_headers() {
     let (mut random, mut outcome) = (Random(4), Outcome::default());
-    let tries = effort([12, 48, 120]);
+    let tries = effort([4, 48, 120]);
     for model in models() {
         let header = model.header();
         for _ in 0..tries {
@@ -150,7 +150,7 @@ fn configs(model: &Model) -> Vec<PathBuf> {
 #[test]
 fn companions() {
     let (mut random, mut outcome) = (Random(5), Outcome::default());
-    let tries = effort([2, 6, 12]);
+    let tries = effort([1, 6, 12]);
     for model in models() {
         let header = model.header();
         let small =
@@ -190,7 +190,7 @@ fn config_values() {
     const VALUES: &str = "0;1;-1;3;8;16;64;4.0;1e400;9223372036854775807;18446744073709551615;-9223372036854775808;\
         null;true;false;\"gptq\";\"awq\";\"gptq_v2\";\"fp8\";\"\";[];[0,0];[1,18446744073709551615];{};{\"a\":1};x";
     let (mut random, mut outcome) = (Random(6), Outcome::default());
-    let tries = effort([2, 6, 15]);
+    let tries = effort([1, 6, 15]);
     for model in models() {
         let place = place(&model);
         std::fs::copy(&model.path, place.path().join("model.safetensors")).unwrap();

@@ -89,6 +89,9 @@ fn check_stored<V: CodeValue>(
         let bit = |i: usize| u32::from(stored[r * row_bytes + i / 8] >> (i % 8) & 1);
         (0..bits).map(|b| bit(c * bits + b) << b).sum()
     };
+    let twins: Vec<f32> = (0..ROWS * COLS)
+        .map(|i| twin(code(i / COLS, i % COLS)))
+        .collect();
     // Under Miri, other cases for codes of another width.
     let step = miri_or(5, 1);
     for case in CASES.into_iter().skip(bits % step).step_by(step) {
@@ -139,15 +142,15 @@ fn check_stored<V: CodeValue>(
             let (r, c) = (i / (COLS - first_col), first_col + i % (COLS - first_col));
             let at = r / block_rows * grid_cols + c / group;
             let between = |x: f32| if round { between(x) } else { x };
+            let twin = twins[r * COLS + c];
             let value = match formula {
-                Formula::Scale => twin(code(r, c)) * s[at],
-                Formula::ShiftScale => between(twin(code(r, c)) - z[at]) * s[at],
-                Formula::ScaleShift => between(twin(code(r, c)) * s[at]) + z[at],
-                Formula::FusedScaleShift => twin(code(r, c)).mul_add(s[at], z[at]),
-                Formula::Divide => twin(code(r, c)) / s[at],
+                Formula::Scale => twin * s[at],
+                Formula::ShiftScale => between(twin - z[at]) * s[at],
+                Formula::ScaleShift => between(twin * s[at]) + z[at],
+                Formula::FusedScaleShift => twin.mul_add(s[at], z[at]),
+                Formula::Divide => twin / s[at],
                 Formula::ScaleToInt8 => {
-                    let product = twin(code(r, c)) * s[at];
-                    product.round_ties_even().clamp(-128.0, 127.0) * z[at]
+                    (twin * s[at]).round_ties_even().clamp(-128.0, 127.0) * z[at]
                 }
             };
             if columns {
@@ -169,20 +172,17 @@ fn compare<V: CodeValue>(
     let bits = kernel.bits;
     let as_f16 = |x: f32| f16::from_f32_const(x).to_f32_const();
     let as_bf16 = |x: f32| bf16::from_f32(x).to_f32();
+    let singles: Vec<f32> = (0..n).map(|i| want(i, &|x| x)).collect();
+    let halves: Vec<f32> = (0..n).map(|i| as_f16(want(i, &as_f16))).collect();
+    let brains: Vec<f32> = (0..n).map(|i| as_bf16(want(i, &as_bf16))).collect();
     each_level(kernel, n, |level, single, half, brain| {
         for i in 0..n {
             let same = |got: f32, want: f32| {
                 got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan()
             };
-            assert!(same(single[i], want(i, &|x| x)), "{bits} bits F32 {level:?} [{i}]");
-            assert!(
-                same(half[i].to_f32_const(), as_f16(want(i, &as_f16))),
-                "{bits} bits F16 {level:?} [{i}]"
-            );
-            assert!(
-                same(brain[i].to_f32(), as_bf16(want(i, &as_bf16))),
-                "{bits} bits BF16 {level:?} [{i}]"
-            );
+            assert!(same(single[i], singles[i]), "{bits} bits F32 {level:?} [{i}]");
+            assert!(same(half[i].to_f32_const(), halves[i]), "{bits} bits F16 {level:?} [{i}]");
+            assert!(same(brain[i].to_f32(), brains[i]), "{bits} bits BF16 {level:?} [{i}]");
         }
     });
 }
