@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::fields::{Fields, wrong};
 use super::mapping::{Mapped, Mapping, refused};
+use crate::error::InTensor;
 use crate::{AnamnesisError, Result};
 
 impl Mapping<'_> {
@@ -38,7 +39,7 @@ impl Mapping<'_> {
         match biases().find(|tensor| !known.contains(&tensor.rule.gguf)) {
             Some(other) => {
                 let name = &other.sources[0].1.name;
-                refuse(format!("tensor `{name}`: {} has no such bias", class.classes[0]))
+                refuse(format!("{}: {} has no such bias", InTensor(&name), class.classes[0]))
             }
             None => Ok(fields),
         }

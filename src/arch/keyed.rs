@@ -8,6 +8,7 @@ use super::source::{SourceTensor, computed};
 use super::table::{ModelClass, TensorRule, Transform};
 use super::values::decoded_values;
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
+use crate::error::InTensor;
 use crate::scheme::ResolvedItem;
 use crate::{AnamnesisError, Result};
 
@@ -38,7 +39,7 @@ pub(super) fn take_keys(
             match decoded_values(&*source.decoder)?.as_deref() {
                 Some(&[value]) => Ok(value),
                 _ => {
-                    let what = format!("tensor `{}`: it is no single value", source.name);
+                    let what = format!("{}: it is no single value", InTensor(&source.name));
                     Err(AnamnesisError::parse(what))
                 }
             }

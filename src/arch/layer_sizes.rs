@@ -10,6 +10,7 @@ use super::dims::{EXPERTS, EXPERTS_USED};
 use super::fields::{Fields, LAYER_KINDS, wrong};
 use super::rope::{PARAMETERS, ROPE_FACTORS};
 use super::settings::{FULL_ATTENTION, wrong_key};
+use crate::error::InTensor;
 use crate::{AnamnesisError, Result};
 
 /// What `layer_types` calls a layer with a window.
@@ -281,7 +282,7 @@ pub(super) fn rope_parameters(
     let windowed = base("rope_local_base_freq", "gemma4.rope.freq_base_swa")?;
     let factors = factors.iter().find(|(name, _)| *name == ROPE_FACTORS);
     let Some((_, factors)) = factors else {
-        let what = format!("tensor `{ROPE_FACTORS}`: there is none");
+        let what = format!("{}: there is none", InTensor(&ROPE_FACTORS));
         return Err(AnamnesisError::parse(what));
     };
     let head = config.get(FULL_HEAD).and_then(Value::as_u64).unwrap_or(0) as usize;
@@ -289,7 +290,8 @@ pub(super) fn rope_parameters(
     let part = (2 * rotating) as f64 / head.max(1) as f64;
     let is_same = proportional(head, part).is_some_and(|made| made == *factors);
     if rotating == 0 || !is_same {
-        let what = format!("tensor `{ROPE_FACTORS}`: its values are not those of a part of a head");
+        let what =
+            format!("{}: its values are not those of a part of a head", InTensor(&ROPE_FACTORS));
         return Err(AnamnesisError::unsupported("a whole model", what));
     }
     Ok(parameters(&full, &windowed, part))

@@ -7,6 +7,7 @@ use super::names::{Place, fill, find, is_of_tower, split_suffix};
 use super::prediction::is_predicting;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Prediction, TensorRule, Transform};
+use crate::error::InTensor;
 use crate::{AnamnesisError, Result};
 
 /// The tensors of a model, compared with the table of its class.
@@ -404,5 +405,5 @@ fn require_once(tensors: &[Mapped<'_>]) -> Result<()> {
 }
 
 pub(super) fn refused(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
-    AnamnesisError::parse(format!("tensor `{name}`: {what}"))
+    AnamnesisError::parse(format!("{}: {what}", InTensor(&name)))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::names::is_buffer;
 use crate::containers::model::Tensor;
+use crate::error::InTensor;
 use crate::scheme::layout::assembled::{Assembled, Change, Computed, Piece, RowOrder, Tiles};
 use crate::scheme::layout::transposed::TransposedStack;
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, Window};
@@ -56,7 +57,7 @@ impl<'m> SourceTensor<'m> {
                 }),
                 None => {
                     let dtype = t.stored.dtype();
-                    let what = format!("tensor `{}`: GGUF models have no {dtype}", t.name());
+                    let what = format!("{}: GGUF models have no {dtype}", InTensor(&t.name()));
                     Err(AnamnesisError::unsupported("a whole model", what))
                 }
             },

@@ -13,6 +13,7 @@ use super::table::ModelClass;
 use super::to_gguf::class_name;
 use crate::Result;
 use crate::config::TEXT_CONFIGS;
+use crate::error::InTensor;
 use crate::scheme::{ResolvedItem, have_same_values};
 
 /// Ends of the names of embeddings.
@@ -55,8 +56,8 @@ pub(crate) fn other_output(items: &[ResolvedItem<'_>], config: &Value) -> Result
     };
     let what = || {
         format!(
-            "tensor `{}`: it differs from the embedding `{}`, which it is by config.json (`{TIED}`): transformers 4 takes the embedding, and transformers 5 the tensor",
-            head.name(),
+            "{}: it differs from the embedding `{}`, which it is by config.json (`{TIED}`): transformers 4 takes the embedding, and transformers 5 the tensor",
+            InTensor(&head.name()),
             embedding.name()
         )
     };
@@ -129,6 +130,7 @@ pub(super) fn take_output(
         false => format!("llama.cpp's {name} and mlx-lm take"),
     };
     Ok(Some(format!(
-        "tensor `{OUTPUT}`: it differs from the embedding, which it is in all published models of the class; config.json gets `{TIED}` false, by which transformers loads it, and {others} the embedding"
+        "{}: it differs from the embedding, which it is in all published models of the class; config.json gets `{TIED}` false, by which transformers loads it, and {others} the embedding",
+        InTensor(&OUTPUT)
     )))
 }

@@ -29,6 +29,7 @@ use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::containers::model::gguf_keys::{FILE_TYPE, VERSION};
+use crate::error::InTensor;
 use crate::limits::ParseLimits;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Group, ResolvedItem, Window};
@@ -208,8 +209,8 @@ fn require_output(
         true => format!("llama.cpp's {} needs it", class.gguf),
         false => "tie_word_embeddings in config.json is false".to_owned(),
     };
-    let what = format!("tensor `lm_head.weight`: there is none, and {why}");
-    Err(AnamnesisError::parse(what))
+    let error = AnamnesisError::parse(format!("there is none, and {why}"));
+    Err(error.about(InTensor("lm_head.weight")))
 }
 
 /// What each tensor of GGUF is made of, the first one of several.
@@ -238,7 +239,7 @@ fn require_loadable(
         return Ok(());
     };
     let source = problem.tensor().and_then(|tensor| sources.get(tensor));
-    let source = source.map_or(String::new(), |name| format!("tensor `{name}`: "));
+    let source = source.map_or(String::new(), |name| format!("{}: ", InTensor(&name)));
     let what =
         format!("{source}in GGUF, {problem}; its tensors alone are written with --tensors-only");
     Err(AnamnesisError::parse(what))

@@ -34,6 +34,7 @@ use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use super::values::{is_exact, values_of};
 use crate::containers::model::gguf::GgufMetadata;
+use crate::error::InTensor;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Group, QuantScheme, ResolvedItem};
 use crate::tokenizer::{self, kept};
@@ -181,7 +182,8 @@ fn make_items<'m>(
         .into_iter()
         .try_for_each(|tensor| maker.add(tensor))?;
     if let Some((name, _)) = maker.waiting.into_waiting() {
-        let what = format!("tensor `{name}`: one of the projections that it is made of is missing");
+        let what =
+            format!("{}: one of the projections that it is made of is missing", InTensor(&name));
         return Err(AnamnesisError::parse(what));
     }
     Ok(maker.out)

@@ -16,6 +16,7 @@ use super::dims::Dims;
 use super::mapping::Mapped;
 use super::source::{Rearrangement, SourceTensor, assembled, made_of};
 use super::table::{LatentPart, LinearPart, TensorRule, Transform, ValuePart};
+use crate::error::InTensor;
 use crate::scheme::layout::alternate::AlternateRows;
 use crate::scheme::layout::assembled::{Change, RowOrder, Tiles};
 use crate::scheme::{Group, ResolvedItem, Window};
@@ -190,8 +191,9 @@ fn third_of(
 ) -> Result<(Rearrangement, Vec<usize>)> {
     if !shape[0].is_multiple_of(3) {
         let what = format!(
-            "tensor `{}`: {} rows are not those of three projections",
-            source.name, shape[0]
+            "{}: {} rows are not those of three projections",
+            InTensor(&source.name),
+            shape[0]
         );
         return Err(AnamnesisError::parse(what));
     }
@@ -225,7 +227,8 @@ fn require_even(name: &str, rows: usize) -> Result<()> {
     match rows.is_multiple_of(2) {
         true => Ok(()),
         false => Err(AnamnesisError::parse(format!(
-            "tensor `{name}`: {rows} rows are not those of two projections"
+            "{}: {rows} rows are not those of two projections",
+            InTensor(&name)
         ))),
     }
 }

@@ -1,6 +1,7 @@
 //! Values of short tensors, and whether those of vectors that GGUF has widened fit a narrower type.
 
 use crate::arch::table::{Transform, ValuePart};
+use crate::error::InTensor;
 use crate::scheme::{Decode, PIECE, PlainFloats, ResolvedItem, values_of_rows};
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -50,7 +51,7 @@ pub(super) fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
     };
     let values = plain.map(|plain| decoded_values(&plain));
     values.transpose()?.flatten().ok_or_else(|| {
-        let what = format!("tensor `{}`: it is no short vector of floats", item.name());
+        let what = format!("{}: it is no short vector of floats", InTensor(&item.name()));
         AnamnesisError::parse(what)
     })
 }

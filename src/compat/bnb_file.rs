@@ -15,6 +15,7 @@ use zerocopy::IntoBytes;
 
 use super::encode::{encode_bnb4_compute_absmax, first_not_finite};
 use super::whole::{WholeTensor, to_bytes, to_file};
+use crate::error::InTensor;
 use crate::kernels::lethe::bnb::NF4_CODEBOOK;
 use crate::scheme::bnb::Bnb4StateText;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -130,7 +131,7 @@ fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<EncodedInputs> {
 }
 
 fn wrong(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
-    AnamnesisError::parse(format!("tensor `{name}`: {what}"))
+    AnamnesisError::parse(format!("{}: {what}", InTensor(&name)))
 }
 
 /// Checks that the data have the length that the shape asks for, and that there are any.

@@ -19,6 +19,7 @@ use super::dequantize::dequantize_gguf_to_bf16;
 use crate::config::QuantConfig;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::containers::parse::gguf::read_file;
+use crate::error::InTensor;
 use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, RememberOptions, Report, Result};
@@ -106,7 +107,8 @@ impl ParsedGguf {
         let info = |t: crate::Tensor<'_>| {
             let (info, dtype) = (t.info(), t.dtype());
             if info.has_unknown_order() {
-                let what = format!("tensor `{}`: no byte order is defined for {dtype}", info.name);
+                let what =
+                    format!("{}: no byte order is defined for {dtype}", InTensor(&info.name));
                 return Err(AnamnesisError::unsupported("big-endian GGUF", what));
             }
             Ok(GgufTensorInfo::of(info))

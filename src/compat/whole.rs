@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
+use crate::error::InTensor;
 use crate::limits::zeroed;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -40,7 +41,7 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Outpu
     let mut names = HashSet::new();
     for t in tensors {
         let wrong =
-            |what: String| Err(AnamnesisError::parse(format!("tensor `{}`: {what}", t.name)));
+            |what: String| Err(AnamnesisError::parse(format!("{}: {what}", InTensor(&t.name))));
         if t.dtype.byte_len(t.shape) != Some(t.data.len()) || !t.dtype.in_safetensors() {
             let (len, dtype, shape) = (t.data.len(), t.dtype, t.shape);
             return wrong(format!("{len} bytes are not {dtype} {shape:?}"));

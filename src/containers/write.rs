@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 pub use self::target::ConvertTarget;
 use self::written_file::WrittenFile;
+use crate::error::InTensor;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// One tensor of an output file.
@@ -79,7 +80,7 @@ impl Framing {
 /// The error that no reader of `container` would find the tensor `name` under its name.
 pub(crate) fn unusable_name(container: &str, name: &str, why: &str) -> AnamnesisError {
     let way_out = "--rename gives it another name, and --drop leaves it out";
-    let what = format!("tensor `{name}`: {why}; {way_out}");
+    let what = format!("{}: {why}; {way_out}", InTensor(&name));
     AnamnesisError::unsupported(format!("writing {container}"), what)
 }
 

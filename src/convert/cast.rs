@@ -7,6 +7,7 @@ use super::cut::SLAB_VALUES;
 use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, Job, Worker};
 use crate::element::Out;
+use crate::error::InTensor;
 use crate::kernels::remember::cast::{Cast, CastValues, largest};
 use crate::scheme::image_models::ImageModel;
 use crate::scheme::{Decode, ResolvedItem, is_plain_float};
@@ -169,8 +170,8 @@ impl CastBody<'_> {
         AnamnesisError::unsupported(
             target.to_string(),
             format!(
-                "tensor `{}`: {value} at {index:?} is beyond its range, which ends at {:?}; saturating would make it that",
-                output.name,
+                "{}: {value} at {index:?} is beyond its range, which ends at {:?}; saturating would make it that",
+                InTensor(&output.name),
                 largest(target)
             ),
         )

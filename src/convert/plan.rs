@@ -20,6 +20,7 @@ use super::report::Report;
 use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
 use crate::containers::write::{FilePieces, Framing};
+use crate::error::InTensor;
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ConvertTarget, Result};
 
@@ -216,7 +217,7 @@ fn require_unique_names(drafts: &[BoxedOutput<'_>]) -> Result<()> {
             "the output would have it twice, as {} {:?} and as {} {:?}",
             other.dtype, other.shape, d.dtype, d.shape
         );
-        return Err(AnamnesisError::parse(format!("tensor `{}`: {what}", d.name)));
+        return Err(AnamnesisError::parse(format!("{}: {what}", InTensor(&d.name))));
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use zerocopy::IntoBytes;
 use super::seam::rows::{MAX_ROW_LEN, linear_weight_objection, stored_tensor};
 use super::{Encode, EncodeBuffers, Method, Put, StoredTensor, TileValues, WeightInfo};
 use crate::element::Out;
+use crate::error::InTensor;
 use crate::kernels::lethe::rotated::{EncodeRotatedRows, RotatedRange};
 use crate::kernels::remember::rotated::{ByteCodes, RotatedRows};
 use crate::scheme::Grid;
@@ -153,8 +154,8 @@ impl Encode for ComfyConvRotEncoder {
         // Sums of finite values can be beyond F32.
         if let Some(row) = scales.iter().position(|scale| !scale.is_finite()) {
             let what = format!(
-                "tensor `{}`: rotated values of row {} are beyond F32",
-                self.stored[0].name,
+                "{}: rotated values of row {} are beyond F32",
+                InTensor(&self.stored[0].name),
                 first + row
             );
             return Err(AnamnesisError::unsupported("ComfyUI quantization", what));

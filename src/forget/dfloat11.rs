@@ -27,6 +27,7 @@ use super::seam::rows::{MAX_ROW_LEN, linear_weight_objection, stored_tensor};
 use super::{
     Encode, EncodeBuffers, ExponentTile, Method, Put, StoredTensor, TileValues, WeightInfo,
 };
+use crate::error::InTensor;
 use crate::kernels::lethe::dfloat11::{
     CHUNK_RUNS, EncodedRun, ExponentCounts, HuffmanCode, RUN_BITS, StreamPlace, chunks,
     encode_exponents, end_stream, pack_gaps,
@@ -181,8 +182,8 @@ struct DFloat11Encoder {
 impl DFloat11Encoder {
     fn changed(&self) -> AnamnesisError {
         AnamnesisError::parse(format!(
-            "tensor `{}.weight`: its values are others than when the conversion was planned",
-            self.base
+            "{}: its values are others than when the conversion was planned",
+            InTensor(format_args!("{}.weight", self.base))
         ))
     }
 

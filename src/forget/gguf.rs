@@ -16,6 +16,7 @@ use self::mixture::{Mixture, MixtureTensor, ModelFacts, TypeChoice, TypeOverride
 use super::ggml::Ggml;
 use super::{Forget, Method};
 use crate::config::read_small;
+use crate::error::InTensor;
 use crate::forget::decision::{Candidate, Decision, Decisions, TensorFilter, encode};
 use crate::kernels::lethe::ggml::requires_importance;
 use crate::limits::Budget;
@@ -100,7 +101,7 @@ impl FallbackNotes {
 
     fn lines(self) -> Vec<String> {
         let line = |(reason, name, count): (String, String, usize)| match count {
-            1 => format!("tensor `{name}`: {reason}"),
+            1 => format!("{}: {reason}", InTensor(&name)),
             _ => format!("{count} tensors, e.g. `{name}`: {reason}"),
         };
         self.0.into_iter().map(line).collect()
@@ -201,16 +202,13 @@ impl Methods {
             return Ok(());
         }
         let what = match &self.imatrix {
-            None => "it takes an importance matrix (--imatrix)",
+            None => "takes an importance matrix (--imatrix)",
             Some(imatrix) if imatrix.of_tensor(name, candidate.weight.shape)?.is_none() => {
-                "the importance matrix does not have it"
+                "takes importances of its columns, which the importance matrix (--imatrix) lacks"
             }
             Some(_) => return Ok(()),
         };
-        Err(AnamnesisError::unsupported(
-            format!("encoding to {dtype}"),
-            format!("tensor `{name}`: {what}"),
-        ))
+        Err(AnamnesisError::usage(format!("{}: encoding to {dtype} {what}", InTensor(name))))
     }
 
     fn of(&mut self, dtype: Dtype) -> Arc<dyn Method> {

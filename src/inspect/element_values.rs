@@ -1,6 +1,7 @@
 //! The values of elements, as numbers and as text.
 
 use crate::element::{f32_from_bf16, f32_from_f16};
+use crate::error::InTensor;
 use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, Float8, f32_from_e8m0};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -44,7 +45,7 @@ pub(crate) fn for_each_value(
         Dtype::F8E5M2Fnuz => all!(1, |[b]: [u8; 1]| f64::from(E5M2Fnuz::widen(b))),
         Dtype::F8E8M0 => all!(1, |[b]: [u8; 1]| f64::from(f32_from_e8m0(b))),
         other => {
-            let what = format!("tensor `{name}`: its elements are no single numbers");
+            let what = format!("{}: its elements are no single numbers", InTensor(&name));
             return Err(AnamnesisError::unsupported(format!("values of {other}"), what));
         }
     }

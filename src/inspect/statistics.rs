@@ -3,6 +3,7 @@
 
 use super::element_values::for_each_value;
 use crate::convert::Recovery;
+use crate::error::InTensor;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Values that are summed together before they are merged with those before them. It is a fixed
@@ -73,7 +74,7 @@ impl Recovery<'_> {
     /// - The errors of [`for_each_panel`](Self::for_each_panel).
     pub fn statistics(&self, name: &str, bins: usize) -> Result<TensorStatistics> {
         let Some(output) = self.output(name) else {
-            let what = format!("tensor `{name}`: the output has no tensor of this name");
+            let what = format!("{}: the output has no tensor of this name", InTensor(&name));
             return Err(AnamnesisError::parse(what));
         };
         let mut sums = Sums::default();

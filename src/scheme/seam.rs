@@ -52,6 +52,7 @@ pub(crate) use self::widening::{Widening, aligned, covering};
 use crate::config::QuantConfig;
 pub use crate::containers::model::TensorRole;
 use crate::containers::model::{Shape, Tensor};
+use crate::error::InTensor;
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 /// One logical tensor: its scheme, the stored tensors that make it up, and its decoder.
@@ -349,7 +350,12 @@ impl<'m> Index<'m> {
 
 /// A `Parse` error about `t`, with its dtype and shape.
 pub(crate) fn wrong(t: &Tensor<'_>, what: impl std::fmt::Display) -> AnamnesisError {
-    AnamnesisError::parse(format!("tensor `{}` ({} {:?}): {what}", t.name(), t.dtype(), t.shape()))
+    AnamnesisError::parse(format!(
+        "{} ({} {:?}): {what}",
+        InTensor(&t.name()),
+        t.dtype(),
+        t.shape()
+    ))
 }
 
 /// Checks the shape of `part`, a companion of `t`.
@@ -372,7 +378,7 @@ pub(crate) fn refused(
 ) -> AnamnesisError {
     AnamnesisError::unsupported(
         scheme,
-        format!("tensor `{}` ({} {:?}): {what}", t.name(), t.dtype(), t.shape()),
+        format!("{} ({} {:?}): {what}", InTensor(&t.name()), t.dtype(), t.shape()),
     )
 }
 

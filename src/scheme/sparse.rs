@@ -12,6 +12,7 @@ use super::compressed_tensors::read_shape;
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
+use crate::error::InTensor;
 use crate::kernels::remember::grouped::Int;
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::seam::NamePattern::Ends;
@@ -245,7 +246,8 @@ impl BitmaskValues<'_> {
     fn contradiction(&self, row: usize) -> AnamnesisError {
         let name = self.values.name();
         AnamnesisError::parse(format!(
-            "tensor `{name}`: its bitmask and its values contradict each other at row {row}"
+            "{}: its bitmask and its values contradict each other at row {row}",
+            InTensor(&name)
         ))
     }
 }

@@ -243,3 +243,19 @@ fn kernels_call_nothing_in_their_loops() {
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
+
+/// A message about a tensor begins with its name in one form, which `AnamnesisError::tensor` reads back.
+#[test]
+fn one_place_names_the_tensor_of_a_message() {
+    let mut found = Vec::new();
+    for source in sources() {
+        let (room, lines) = (room_of_file(&source.path), source.text.lines());
+        // The program and the records of `log` name tensors in text that is no error.
+        if !["cli", "error"].contains(&&*room) {
+            let named =
+                lines.filter(|line| line.contains("\"tensor `") && !line.contains("debug!("));
+            found.extend(named.map(|line| format!("{}: {}", source.path, line.trim())));
+        }
+    }
+    assert!(found.is_empty(), "instead of `InTensor(name)`:\n{}", found.join("\n"));
+}

@@ -10,6 +10,7 @@ use super::sizes::{
 use super::towers::{self, CLIP};
 use super::{Graph, Row, TensorNeed, graph_of};
 use crate::containers::model::gguf::GgufMetadataValue;
+use crate::error::InTensor;
 
 /// Keys that llama.cpp needs of every model.
 const ALL_NEED: &[&str] = &["context_length", "embedding_length", "block_count"];
@@ -62,11 +63,16 @@ impl Display for GraphProblem {
             Self::Key(key) => write!(f, "the key `{key}` is missing, which llama.cpp needs"),
             Self::Value { key, what } => write!(f, "the key `{key}`: {what}"),
             Self::Missing { tensor, architecture } => {
-                write!(f, "tensor `{tensor}` is missing, which llama.cpp's {architecture} needs")
+                write!(
+                    f,
+                    "{} is missing, which llama.cpp's {architecture} needs",
+                    InTensor(&tensor)
+                )
             }
             Self::Shape { tensor, architecture, found, expected, sizes } => write!(
                 f,
-                "tensor `{tensor}` has the shape {found:?}, and llama.cpp's {architecture} has room for {expected:?} ({sizes})"
+                "{} has the shape {found:?}, and llama.cpp's {architecture} has room for {expected:?} ({sizes})",
+                InTensor(&tensor)
             ),
             Self::NoPlace { tensor, architecture } => write!(
                 f,

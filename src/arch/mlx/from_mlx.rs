@@ -12,6 +12,7 @@ use crate::arch::source::{Rearrangement, SourceTensor, assembled};
 use crate::arch::table::{Kind, TensorRule, Transform};
 use crate::arch::to_gguf::has_offset;
 use crate::arch::transform::{self, WaitingParts};
+use crate::error::InTensor;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{ExpertCount, Group, MAX_EXPERTS, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -74,7 +75,7 @@ pub(crate) fn from_mlx<'m>(
         }
     }
     if let Some((name, half)) = maker.waiting.into_waiting() {
-        let what = format!("tensor `{}`: the other projection of `{name}` is missing", half.name);
+        let what = format!("{}: the other projection of `{name}` is missing", InTensor(&half.name));
         return Err(AnamnesisError::parse(what));
     }
     Ok(Some(MlxModel {
@@ -243,7 +244,7 @@ impl<'m> Maker<'_, 'm> {
             return Ok(());
         }
         let (name, experts, all) = (&stack.name, stack.shape[0], self.stacks.experts);
-        let what = format!("tensor `{name}`: {experts} experts, {all} in all");
+        let what = format!("{}: {experts} experts, {all} in all", InTensor(&name));
         Err(AnamnesisError::unsupported("MLX", what))
     }
 
@@ -257,8 +258,8 @@ impl<'m> Maker<'_, 'm> {
         }
         let fields: Vec<_> = dims.iter().map(|dim| self.dims.fields_of(*dim)).collect();
         let what = format!(
-            "tensor `{}`: its shape is {:?}, and the config says {}",
-            source.name,
+            "{}: its shape is {:?}, and the config says {}",
+            InTensor(&source.name),
             source.shape,
             fields.join(", ")
         );
@@ -273,8 +274,9 @@ impl<'m> Maker<'_, 'm> {
         if is_filters(rule.transform) {
             let [filters, len, _] = source.shape[..] else {
                 return Err(AnamnesisError::parse(format!(
-                    "tensor `{}`: its shape is {:?}, and filters have 3 dimensions",
-                    source.name, source.shape
+                    "{}: its shape is {:?}, and filters have 3 dimensions",
+                    InTensor(&source.name),
+                    source.shape
                 )));
             };
             self.push(source.reshaped(name, vec![filters, 1, len], own));
@@ -305,8 +307,9 @@ impl<'m> Maker<'_, 'm> {
         };
         if source.shape.len() != rank || source.shape.contains(&0) {
             let what = format!(
-                "tensor `{}`: its shape is {:?}, and stacks of experts have {rank} dimensions",
-                source.name, source.shape
+                "{}: its shape is {:?}, and stacks of experts have {rank} dimensions",
+                InTensor(&source.name),
+                source.shape
             );
             return Err(AnamnesisError::parse(what));
         }
@@ -332,7 +335,7 @@ impl<'m> Maker<'_, 'm> {
             && first.shape != second.shape
         {
             let what =
-                format!("tensor `{}`: its shape is not that of `{}`", second.name, first.name);
+                format!("{}: its shape is not that of `{}`", InTensor(&second.name), first.name);
             return Err(AnamnesisError::parse(what));
         }
         let group = transform::fused(parts, (name, rule.transform), own, self.dims)?;

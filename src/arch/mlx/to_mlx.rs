@@ -13,6 +13,7 @@ use crate::arch::source::{Rearrangement, SourceTensor, assembled, sources_of};
 use crate::arch::table::{Need, TensorRule, Transform};
 use crate::arch::to_gguf::has_offset;
 use crate::arch::transform;
+use crate::error::InTensor;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{CodeType, EncodedAs, Granularity, Group, QuantScheme, ResolvedItem};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -55,8 +56,8 @@ pub(crate) fn to_mlx<'m>(
         OutputLayer::Stored => false,
     };
     if !is_tied && !mapped.tensors.iter().any(|t| t.rule.gguf == "output") {
-        let what = "tensor `lm_head.weight`: there is none, and mlx-lm's model has one";
-        return Err(AnamnesisError::parse(what));
+        let error = AnamnesisError::parse("there is none, and mlx-lm's model has one");
+        return Err(error.about(InTensor("lm_head.weight")));
     }
     let stated = stated_dtype(config);
     let mut notes = mapped.notes;

@@ -9,6 +9,7 @@ use crate::arch::fields::Fields;
 use crate::arch::settings::{float, wrong_key};
 use crate::arch::table::{Kind, ModelClass};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
+use crate::error::InTensor;
 use crate::{AnamnesisError, Result};
 
 /// Fails if llama.cpp multiplies rotated heads by another factor than transformers, which computes
@@ -68,7 +69,8 @@ pub(in crate::arch) fn scaling_of(
     if let Some((_, factors)) = find(ROPE_FACTORS) {
         let found = Llama3::of(factors, base.unwrap_or(10_000.0), dims.head);
         let Some(found) = found else {
-            let what = "tensor `rope_freqs.weight`: its values are none of Llama 3's scaling";
+            let name = InTensor("rope_freqs.weight");
+            let what = format!("{name}: its values are none of Llama 3's scaling");
             return Err(AnamnesisError::unsupported("a whole model", what));
         };
         return Ok(Some(json!({

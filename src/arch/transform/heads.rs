@@ -3,6 +3,7 @@
 use crate::arch::dims::Dims;
 use crate::arch::source::SourceRows;
 use crate::arch::table::{LatentPart, LinearPart, ValuePart};
+use crate::error::InTensor;
 use crate::scheme::layout::assembled::{RowOrder, Tiles};
 use crate::{AnamnesisError, Result};
 
@@ -117,7 +118,7 @@ pub(super) fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usiz
     if shape[0].is_multiple_of(heads) && rows.is_multiple_of(2) && rows > 0 {
         return Ok(rows);
     }
-    let what = format!("tensor `{name}`: {} rows are no {heads} heads of two halves", shape[0]);
+    let what = format!("{}: {} rows are no {heads} heads of two halves", InTensor(&name), shape[0]);
     Err(AnamnesisError::parse(what))
 }
 
@@ -130,7 +131,7 @@ pub(super) fn rotating(name: &str, of: usize, dims: &Dims) -> Result<usize> {
         .rotating
         .filter(|rows| *rows > 0 && *rows <= of && rows.is_multiple_of(2));
     rows.ok_or_else(|| {
-        let what = format!("tensor `{name}`: no part of heads of {of} rows rotates by pairs");
+        let what = format!("{}: no part of heads of {of} rows rotates by pairs", InTensor(&name));
         AnamnesisError::parse(what)
     })
 }

@@ -3,6 +3,7 @@
 
 use crate::arch::dims::Dims;
 use crate::arch::source::{Rearrangement, SourceRows, SourceTensor, assembled, computed};
+use crate::error::InTensor;
 use crate::scheme::layout::assembled::{Change, RowOrder};
 use crate::scheme::{Group, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -52,6 +53,7 @@ pub(super) fn to_hf<'m>(
 }
 
 fn wrong(name: &str, rows: usize, unused: usize) -> AnamnesisError {
-    let what = format!("tensor `{name}`: {rows} rows, and {unused} in front of the first position");
+    let what =
+        format!("{}: {rows} rows, and {unused} in front of the first position", InTensor(&name));
     AnamnesisError::parse(what)
 }

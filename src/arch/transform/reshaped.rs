@@ -2,6 +2,7 @@
 
 use crate::arch::dims::Dims;
 use crate::arch::table::TensorRule;
+use crate::error::InTensor;
 use crate::{AnamnesisError, Result};
 
 /// The dimensions of GGUF of a tensor of `shape`, which `rule` states if they are others.
@@ -28,7 +29,7 @@ pub(super) fn reshaped(
     };
     sizes.filter(fits).ok_or_else(|| {
         let all: Vec<_> = wanted.iter().map(|dim| dims.fields_of(*dim)).collect();
-        let what = format!("tensor `{name}`: {values} values are not [{}]", all.join(", "));
+        let what = format!("{}: {values} values are not [{}]", InTensor(&name), all.join(", "));
         AnamnesisError::parse(what)
     })
 }
@@ -52,7 +53,8 @@ pub(super) fn flattened(
         None => Ok(vec![values]),
         Some(len) => {
             let what = format!(
-                "tensor `{name}`: its shape is {shape:?}, and {} is {len}",
+                "{}: its shape is {shape:?}, and {} is {len}",
+                InTensor(&name),
                 dims.fields_of(*dim)
             );
             Err(AnamnesisError::parse(what))

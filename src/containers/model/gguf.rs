@@ -10,6 +10,7 @@ pub(crate) use self::value::{ARRAY, GgufEncoding, STRING, fixed_size, write_str}
 pub use self::value::{GgufMetadataArray, GgufMetadataValue};
 use super::Shape;
 use super::gguf_keys::{ORIGINAL_SHAPE, is_rotation_key};
+use crate::error::InTensor;
 use crate::{AnamnesisError, Result};
 
 /// Largest alignment that is read or written, in bytes. An output's header is padded to the
@@ -104,7 +105,7 @@ impl Gguf {
             Some(original) if elements(&original) == elements(shape) => *shape = original,
             _ => {
                 let what = format!("its shape {shape:?} has not as many values as `{key}`");
-                return Err(AnamnesisError::parse(format!("tensor `{name}`: {what}")));
+                return Err(AnamnesisError::parse(format!("{}: {what}", InTensor(&name))));
             }
         }
         Ok(())

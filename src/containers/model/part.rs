@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::strided::{self, StridedDim};
 use super::{Check, TensorInfo};
-use crate::error::printable;
+use crate::error::{InTensor, printable};
 pub(crate) use crate::source::SharedBytes;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
@@ -163,8 +163,8 @@ impl<'m> Part<'m> {
             return Ok(());
         }
         Err(AnamnesisError::parse(format!(
-            "tensor `{}`: {len} bytes at {at} of {}",
-            self.name(),
+            "{}: {len} bytes at {at} of {}",
+            InTensor(&self.name()),
             self.len()
         )))
     }
@@ -257,7 +257,10 @@ impl<'m> Part<'m> {
 
     /// The error for a checksum that does not match.
     pub(crate) fn checksum_mismatch(&self) -> AnamnesisError {
-        AnamnesisError::parse(format!("tensor `{}`: its data has the wrong checksum", self.name()))
+        AnamnesisError::parse(format!(
+            "{}: its data has the wrong checksum",
+            InTensor(&self.name())
+        ))
     }
 
     /// Fills `out` with elements of a strided tensor from byte `at` on, row by row of the last
@@ -335,13 +338,13 @@ impl<'m> Part<'m> {
                 if is_malformed(&e)
                     || self.is_deflated() && e.kind() == ErrorKind::UnexpectedEof =>
             {
-                AnamnesisError::parse(format!("tensor `{}`: {e}", self.name()))
+                AnamnesisError::parse(format!("{}: {e}", InTensor(&self.name())))
             }
             AnamnesisError::Io(e) => {
                 let name = printable(self.name());
                 AnamnesisError::io_in(format_args!("reading tensor `{name}`"), &e)
             }
-            other => other.about(format_args!("tensor `{}`", self.name())),
+            other => other.about(InTensor(&self.name())),
         }
     }
 
@@ -353,7 +356,8 @@ impl<'m> Part<'m> {
         if self.len() > max {
             let (name, len) = (self.name(), self.len());
             return Err(AnamnesisError::parse(format!(
-                "tensor `{name}`: {len} bytes where at most {max} make sense"
+                "{}: {len} bytes where at most {max} make sense",
+                InTensor(&name)
             )));
         }
         let mut out = vec![0; self.len() as usize];

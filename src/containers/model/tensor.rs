@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use super::{Container, ParsedModel, Part, TensorInfo};
+use crate::error::InTensor;
 use crate::limits::{Budget, zeroed};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
@@ -58,7 +59,7 @@ impl<'m> Tensor<'m> {
         let (info, part) = (self.info(), self.part());
         if info.has_unknown_order() {
             let what =
-                format!("tensor `{}`: no byte order is defined for {}", info.name, info.dtype);
+                format!("{}: no byte order is defined for {}", InTensor(&info.name), info.dtype);
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
         // A storage may be far larger than a view of it, and shared by many. An NPZ member is one
@@ -70,7 +71,7 @@ impl<'m> Tensor<'m> {
             let range = info.offset..info.offset + info.len;
             return self.source().view(range).map_err(|error| part.named(error));
         }
-        Budget::new(&self.model.limits).alloc(info.len, format_args!("tensor `{}`", info.name))?;
+        Budget::new(&self.model.limits).alloc(info.len, InTensor(&info.name))?;
         let mut bytes = zeroed(info.len, "a tensor")?;
         part.read_at(0, &mut bytes)?;
         Ok(Cow::Owned(bytes))

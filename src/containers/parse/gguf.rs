@@ -21,6 +21,7 @@ pub use self::json::{parse_gguf_kv_arg, parse_gguf_metadata_json};
 pub(crate) use self::split::MAX_PARTS;
 use crate::containers::model::TensorInfo;
 use crate::containers::model::gguf::Gguf;
+use crate::error::InTensor;
 use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
@@ -217,7 +218,7 @@ fn check_extents(
     for (entry, next) in entries.into_iter().zip(next) {
         let GgufTensorEntry { name, dtype, shape, offset, len } = entry;
         let wrong = |what: String| {
-            AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"))
+            AnamnesisError::parse(format!("{} ({dtype} {shape:?}): {what}", InTensor(&name)))
         };
         if tensors.is_empty() && offset != header.data_start {
             return Err(wrong(format!(

@@ -14,6 +14,7 @@ use std::path::Path;
 use super::read_at::ReadAt;
 use crate::ParsedModel;
 use crate::containers::model::{QnatTensor, TensorInfo};
+use crate::error::InTensor;
 use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Container, Dtype, Result};
@@ -119,7 +120,7 @@ pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Res
     for _ in 0..count {
         let entry = read_entry(&mut cursor, version)?;
         if !names.insert(entry.name.clone()) {
-            return Err(wrong(format!("tensor `{}` is listed twice", entry.name)));
+            return Err(wrong(format!("{} is listed twice", InTensor(&entry.name))));
         }
         entries.push(entry);
     }
@@ -164,7 +165,8 @@ fn read_entry(cursor: &mut QnatCursor<'_>, version: u32) -> Result<QnatEntry> {
     match shape.filter(|_| fits) {
         Some(shape) => Ok(QnatEntry { name, shape, block, blocks, offset, flags }),
         None => Err(wrong(format!(
-            "tensor `{name}` {dims:?}: {blocks} blocks of {block} are not its values"
+            "{} {dims:?}: {blocks} blocks of {block} are not its values",
+            InTensor(&name)
         ))),
     }
 }
@@ -192,12 +194,15 @@ fn add_tensors(
             .filter(|_| end <= data_len);
         let (Some(start), Some(size)) = (start, size) else {
             return Err(wrong(format!(
-                "tensor `{}`: its data lies past the end of the file",
-                entry.name
+                "{}: its data lies past the end of the file",
+                InTensor(&entry.name)
             )));
         };
         let what = |size: u64| {
-            wrong(format!("tensor `{}`: {size} bytes are no whole number of its parts", entry.name))
+            wrong(format!(
+                "{}: {size} bytes are no whole number of its parts",
+                InTensor(&entry.name)
+            ))
         };
         let parts = parts(&entry, size).ok_or_else(|| what(size))?;
         contents.tensors.push(TensorInfo {

@@ -15,6 +15,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::read_at::ReadAt;
+use crate::error::InTensor;
 use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
@@ -188,7 +189,7 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
     let validated =
         Metadata::new(None, entries).map_err(|e| match (AnamnesisError::from(e), culprit) {
             (AnamnesisError::Parse { reason }, Some(t)) => {
-                let name = format!("tensor `{}`", t.name);
+                let name = format!("{}", InTensor(&t.name));
                 let named = match reason.ends_with(&name) {
                     true => reason,
                     false => format!("{reason}: {name}"),

@@ -10,6 +10,7 @@ use crate::containers::model::gguf::{
     DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, write_entry, write_str,
 };
 use crate::containers::model::gguf_keys::{ARCHITECTURE, is_split_key};
+use crate::error::InTensor;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Most dimensions of a tensor that llama.cpp reads (`GGML_MAX_DIMS`).
@@ -145,7 +146,7 @@ const ALIGNMENT: &str = "general.alignment";
 /// `Unsupported` if ggml has no such type, or not so many dimensions.
 pub(crate) fn stored_dtype(name: &str, dtype: Dtype, shape: &[usize]) -> Result<Dtype> {
     let refuse = |what: String| {
-        let what = format!("tensor `{name}` ({dtype} {shape:?}): {what}");
+        let what = format!("{} ({dtype} {shape:?}): {what}", InTensor(&name));
         Err(AnamnesisError::unsupported("writing GGUF", what))
     };
     let stored = match dtype {
@@ -196,7 +197,7 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>], keys: &GgufKeys) -> Result<Out
     let mut offsets = Vec::with_capacity(entries.len());
     let mut at = 0u64;
     let overflow = |e: &OutputEntry<'_>| {
-        AnamnesisError::parse(format!("tensor `{}`: its size overflows", e.name))
+        AnamnesisError::parse(format!("{}: its size overflows", InTensor(&e.name)))
     };
     for e in entries {
         write_str(e.name, &mut header);

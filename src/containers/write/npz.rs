@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 
 use super::{ChecksumPatch, Framing, OutputEntry, OutputLayout, unusable_name};
+use crate::error::InTensor;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// NumPy's `descr` of a dtype; for floats that NumPy lacks, that of ml_dtypes. `None` if neither
@@ -126,7 +127,7 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
     let overflow = || AnamnesisError::parse("the output's size overflows");
     for e in entries {
         let Some(descr) = descr(e.dtype) else {
-            let what = format!("tensor `{}`: NumPy has no type {}", e.name, e.dtype);
+            let what = format!("{}: NumPy has no type {}", InTensor(&e.name), e.dtype);
             return Err(AnamnesisError::unsupported("writing NPZ", what));
         };
         let npy = npy_header(descr, e.shape);
@@ -134,7 +135,7 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
         let Ok(name_len) = u16::try_from(name.len()) else {
             return Err(AnamnesisError::unsupported(
                 "writing NPZ",
-                format!("tensor `{}`: its name is too long", e.name),
+                format!("{}: its name is too long", InTensor(&e.name)),
             ));
         };
         let size = e.len.checked_add(npy.len() as u64).ok_or_else(overflow)?;

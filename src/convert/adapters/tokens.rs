@@ -10,6 +10,7 @@ use super::collect::Collector;
 use super::matrices::{AdapterTensor, are_same};
 use super::merge::WeightChange;
 use super::peft_tensors::Replacement;
+use crate::error::InTensor;
 use crate::scheme::Decode;
 use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder};
 use crate::scheme::seam::wrong;
@@ -264,7 +265,8 @@ impl WeightChange {
             return Ok(());
         }
         let what = format!(
-            "tensor `{name}`: it has a LoRA and rows of single tokens (`trainable_token_indices`), which PEFT does not merge into one weight"
+            "{}: it has a LoRA and rows of single tokens (`trainable_token_indices`), which PEFT does not merge into one weight",
+            InTensor(&name)
         );
         Err(AnamnesisError::unsupported("an adapter", what))
     }

@@ -4,6 +4,7 @@ use super::{ContainerWriter, LayoutRequest};
 use crate::containers::write::OutputLayout;
 use crate::containers::write::qnat::{QnatOutputTensor, block_for, layout as lay_out};
 use crate::convert::output::BoxedOutput;
+use crate::error::InTensor;
 use crate::{AnamnesisError, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {
@@ -29,7 +30,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
                 .map_or("", |kept| &kept.reason);
             Err(AnamnesisError::unsupported(
                 "writing QNAT",
-                format!("tensor `{}`: {reason}", d.name),
+                format!("{}: {reason}", InTensor(&d.name)),
             ))
         }
     };

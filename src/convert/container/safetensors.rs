@@ -14,6 +14,7 @@ use crate::containers::model::gguf_keys::{
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::convert::options::ModelScope;
 use crate::convert::whole::WholeModel;
+use crate::error::InTensor;
 use crate::scheme::descriptions;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -60,7 +61,7 @@ fn index_name(names: &[String]) -> Option<String> {
 fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     let &mut LayoutRequest { model, drafts, quantization, options, whole, .. } = request;
     if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
-        let what = format!("tensor `{}`: safetensors has no type {}", d.name, d.dtype);
+        let what = format!("{}: safetensors has no type {}", InTensor(&d.name), d.dtype);
         return Err(AnamnesisError::unsupported("writing safetensors", what));
     }
     // A whole model has its settings in files.

@@ -7,6 +7,7 @@ use super::relay::ExponentRange;
 use super::strips::{Strips, are_kept_halves};
 use super::{Scratch, TileSurvey};
 use crate::convert::cut::Cut;
+use crate::error::InTensor;
 use crate::kernels::lethe::magnitudes::{
     HalfBlocks, are_finite, are_finite_halves, largest_halves, largest_magnitudes,
     largest_of_blocks,
@@ -276,7 +277,7 @@ impl EncodeInput<'_> {
             (tile.rows.start + i / tile.cols.len(), tile.cols.start + i % tile.cols.len());
         AnamnesisError::unsupported(
             scheme,
-            format!("tensor `{}`, row {row}, column {col}: {what}", self.name),
+            format!("{}, row {row}, column {col}: {what}", InTensor(&self.name)),
         )
     }
 }

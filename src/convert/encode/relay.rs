@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Encoding, Scratch};
 use crate::element::Out;
+use crate::error::InTensor;
 use crate::forget::{Encode, Put, RelayTarget};
 use crate::kernels::lethe::distance::{DistanceSums, compare};
 use crate::kernels::remember::fp8::f32_from_e8m0;
@@ -139,7 +140,7 @@ impl Encoding<'_> {
         if let Some((group, what)) = source.family.first_difference(target.family, codes) {
             let per_row = (codes.exponents.len() / tile.rows.len()).max(1);
             let row = tile.rows.start + group / per_row;
-            let what = format!("tensor `{}`, row {row}: {what}", self.input.name);
+            let what = format!("{}, row {row}: {what}", InTensor(&self.input.name));
             return Err(AnamnesisError::unsupported(&self.scheme, what));
         }
         // The report sets errors against the norm of all values. Relayed values have no error, but

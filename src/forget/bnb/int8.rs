@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 
 use super::{base, config, linear_layer_objection};
 use crate::element::Out;
+use crate::error::InTensor;
 use crate::forget::{Encode, EncodeBuffers, Method, Put, StoredTensor, TileValues, WeightInfo};
 use crate::kernels::lethe::int8;
 use crate::kernels::remember::bnb::Int8Rows;
@@ -61,8 +62,8 @@ impl BnbInt8Encoder {
             None => Ok(()),
             Some(row) => {
                 let what = format!(
-                    "tensor `{}`: row {} has values that F16 does not reach",
-                    self.name,
+                    "{}: row {} has values that F16 does not reach",
+                    InTensor(&self.name),
                     first + row
                 );
                 Err(AnamnesisError::unsupported("BitsAndBytes INT8", what))

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use crate::containers::model::gguf::GgufMetadata;
+use crate::error::InTensor;
 use crate::forget::gguf::mixture::{LlamaName, is_token_embedding, llama_name};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result, Tensor};
@@ -80,7 +81,8 @@ impl Imatrix {
         let cols = dims.last().copied().unwrap_or(1);
         let wrong = |wanted: String| {
             let what = format!(
-                "tensor `{name}`: the importance matrix has {} values, not {wanted}",
+                "{}: the importance matrix has {} values, not {wanted}",
+                InTensor(&name),
                 values.len()
             );
             if is_token_embedding(&ours) {

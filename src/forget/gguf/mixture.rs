@@ -27,6 +27,7 @@ pub(crate) use self::file_type::FileType;
 pub(crate) use self::names::{LlamaName, llama_name};
 pub(crate) use self::overrides::TypeOverrides;
 use self::rules::{Category, Counters, TypeRules};
+use crate::error::InTensor;
 use crate::scheme::image_models::ImageModel;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -369,6 +370,6 @@ fn fallback(dtype: Dtype, cols: usize) -> TypeChoice {
 /// The error for a feed-forward tensor of a model with experts that is in no layer.
 fn no_layer(tensor: &LlamaTensor<'_>, layers: i64) -> AnamnesisError {
     let what =
-        format!("tensor `{}` is in none of the {layers} layers that the model has", tensor.shown);
+        format!("{} is in none of the {layers} layers that the model has", InTensor(&tensor.shown));
     AnamnesisError::unsupported("mixture", what)
 }

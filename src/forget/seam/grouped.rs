@@ -13,6 +13,7 @@ pub(crate) use self::layout::{MatrixForm, StoredMatrix, WordBuffers, WordPacking
 use super::{
     Encode, EncodeBuffers, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo,
 };
+use crate::error::InTensor;
 use crate::forget::seam::rows::MAX_ROW_LEN;
 use crate::kernels::lethe::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::scheme::{CodeFamily, Grid, GroupCodes, StoredRows, Tile};
@@ -128,8 +129,8 @@ impl Encode for Grouped {
             .all(|number| number.is_finite())
         {
             let what = format!(
-                "tensor `{}`: values of a group are too large for the type of its scale",
-                self.name
+                "{}: values of a group are too large for the type of its scale",
+                InTensor(&self.name)
             );
             return Err(AnamnesisError::unsupported("integers by groups", what));
         }

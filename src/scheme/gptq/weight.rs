@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 use super::Zeros;
 use crate::containers::model::Part;
 use crate::element::Out;
+use crate::error::InTensor;
 use crate::kernels::remember::gptq::{GptqPacking, IndexedRows};
 use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::layout::packed::{BitStreams, for_each_zeros, grouped_rows, load_scales};
@@ -67,7 +68,8 @@ impl GptqWeight<'_> {
         if let Some(&group) = index.iter().find(|&&g| g as usize >= self.groups) {
             let (name, groups) = (g_idx.name(), self.groups);
             return Err(AnamnesisError::parse(format!(
-                "tensor `{name}`: group {} of {groups}",
+                "{}: group {} of {groups}",
+                InTensor(&name),
                 group as i32
             )));
         }

@@ -23,6 +23,7 @@ use super::assembled::{Assembled, Change, Piece, RowOrder, decode_values, load_v
 use super::low_rank::PRODUCT_ROWS;
 use super::strips::LoadedRows;
 use crate::element::Out;
+use crate::error::InTensor;
 use crate::kernels::remember::low_rank::AddedSums;
 use crate::kernels::remember::low_rank::panels::PANEL;
 use crate::scheme::seam::scale_matrix::ScaleMatrix;
@@ -163,7 +164,7 @@ impl<'m> AdaptedWeight<'m> {
     }
 
     fn refused(&self, what: &str) -> AnamnesisError {
-        AnamnesisError::parse(format!("tensor `{}`: {what}", self.name))
+        AnamnesisError::parse(format!("{}: {what}", InTensor(&self.name)))
     }
 }
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use crate::Result;
 use crate::containers::model::{Part, Tensor};
+use crate::error::InTensor;
 use crate::kernels::remember::grouped::{CodeValue, Int};
 use crate::scheme::seam::grouped::Unpack;
 use crate::scheme::seam::scale_matrix::ScaleMatrix;
@@ -156,7 +157,7 @@ impl<'m> CodeLines<'m> {
             });
             let is_code = |word: u32| i32::from(word as i8) == word as i32;
             if self.packing == LinePacking::Words && !words.clone().all(is_code) {
-                let what = format!("tensor `{}`: a code is no small integer", self.part.name());
+                let what = format!("{}: a code is no small integer", InTensor(&self.part.name()));
                 return Err(crate::AnamnesisError::parse(what));
             }
             let places = unit.places[..unit.codes].iter();

@@ -9,6 +9,7 @@ use std::ops::Range;
 pub(crate) use self::integers::{ColumnPackedInts, Integers};
 use crate::Result;
 use crate::containers::model::{Part, Tensor};
+use crate::error::InTensor;
 use crate::scheme::seam::{Floats, read};
 
 /// A matrix of scales, zero points or offsets.
@@ -263,8 +264,8 @@ impl ScaleMatrix for GroupIndexed<'_> {
         // file.
         if let Some(&group) = index.iter().find(|&&g| g >= self.groups) {
             let what = format!(
-                "tensor `{}`: group {} of {}",
-                self.index.name(),
+                "{}: group {} of {}",
+                InTensor(&self.index.name()),
                 group as u32 as i32,
                 self.groups
             );

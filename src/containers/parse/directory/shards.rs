@@ -16,6 +16,7 @@ use super::nunchaku::refuse_nunchaku_pair;
 use super::uqff::find_uqff;
 use super::zero::{find_latest_zero, find_zero};
 use crate::config::{QuantConfig, read_small};
+use crate::error::InTensor;
 use crate::limits::{Budget, join_first};
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, Result};
@@ -367,7 +368,10 @@ fn read_weight_map(path: &Path, budget: &Budget) -> Result<(Vec<String>, WeightM
                     found.pairs.sort_unstable();
                     let twice = found.pairs.windows(2).find(|pair| pair[0].0 == pair[1].0);
                     if let Some([(name, _), _]) = twice {
-                        return Err(A::Error::custom(format!("tensor `{name}` is listed twice")));
+                        return Err(A::Error::custom(format!(
+                            "{} is listed twice",
+                            InTensor(&name)
+                        )));
                     }
                     Ok(found)
                 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::super::detect;
 use super::{MAX_NAMED, append, list};
 use crate::config::read_small;
+use crate::error::InTensor;
 use crate::limits::{Budget, join_first};
 use crate::source::{CompanionFile, FilePool, Source};
 use crate::{AnamnesisError, ParsedModel, Result};
@@ -113,8 +114,8 @@ pub(in crate::containers::parse) fn read_other_files(
     match contents.tensors.iter().find(|t| !names.insert(&t.name)) {
         None => Ok(()),
         Some(twice) => Err(AnamnesisError::parse(format!(
-            "tensor `{}` is in two files of the model",
-            twice.name
+            "{} is in two files of the model",
+            InTensor(&twice.name)
         ))),
     }
 }

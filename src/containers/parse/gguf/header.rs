@@ -9,6 +9,7 @@ use super::cursor::GgufCursor;
 use crate::containers::model::gguf::{
     ARRAY, DEFAULT_ALIGNMENT, GgufMetadata, MAX_ALIGNMENT, STRING, fixed_size,
 };
+use crate::error::InTensor;
 use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -79,7 +80,10 @@ pub(crate) fn read<R: Read>(
         cursor.pending = (tensors - i - 1) * least_tensor;
         let entry = read_tensor(&mut cursor)?;
         if names.insert(entry.name.clone(), ()).is_some() {
-            return Err(AnamnesisError::parse(format!("tensor `{}` is listed twice", entry.name)));
+            return Err(AnamnesisError::parse(format!(
+                "{} is listed twice",
+                InTensor(&entry.name)
+            )));
         }
         entries.push(entry);
     }
@@ -97,7 +101,7 @@ pub(crate) fn read<R: Read>(
                 "its offset {} is not a multiple of the alignment, {alignment}",
                 entry.offset
             );
-            return Err(AnamnesisError::parse(format!("tensor `{}`: {what}", entry.name)));
+            return Err(AnamnesisError::parse(format!("{}: {what}", InTensor(&entry.name))));
         }
         entry.offset = entry
             .offset
@@ -115,7 +119,7 @@ pub(crate) fn read<R: Read>(
 }
 
 pub(crate) fn past_the_end(name: &str) -> AnamnesisError {
-    AnamnesisError::parse(format!("tensor `{name}`: its data lies past the end of the file"))
+    AnamnesisError::parse(format!("{}: its data lies past the end of the file", InTensor(&name)))
 }
 
 /// Reads magic, version, and the numbers of tensors and keys. Sets the cursor's encoding.
@@ -215,10 +219,10 @@ fn skip_array<R: Read>(cursor: &mut GgufCursor<'_, R>, depth: usize) -> Result<(
 /// Reads the description of one tensor. Its offset is relative to the beginning of the data.
 fn read_tensor<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<GgufTensorEntry> {
     let name = cursor.name("MAX_TENSOR_NAME_LEN")?;
-    let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}`: {what}"));
+    let wrong = |what: String| AnamnesisError::parse(format!("{}: {what}", InTensor(&name)));
     let rank = cursor.u32()?;
     cap("MAX_TENSOR_DIMS", rank.into(), MAX_TENSOR_DIMS.into(), "dimensions")
-        .map_err(|error| error.about(format_args!("tensor `{name}`")))?;
+        .map_err(|error| error.about(InTensor(&name)))?;
     let mut shape = Vec::with_capacity(rank as usize);
     for _ in 0..rank {
         let dim = cursor.len()?;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::read_part;
 use crate::ParsedModel;
 use crate::containers::model::gguf::GgufMetadata;
+use crate::error::InTensor;
 use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
@@ -97,9 +98,10 @@ fn check_names(contents: &ParsedModel) -> Result<()> {
     let mut names: Vec<&str> = contents.tensors.iter().map(|t| &*t.name).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => {
-            Err(AnamnesisError::parse(format!("tensor `{}` is in two parts of the model", pair[0])))
-        }
+        Some(pair) => Err(AnamnesisError::parse(format!(
+            "{} is in two parts of the model",
+            InTensor(&pair[0])
+        ))),
         None => Ok(()),
     }
 }

@@ -16,6 +16,7 @@ use super::files::take_files;
 use super::other_layers::notes_on;
 use super::{Layers, OllamaLayer, Weights, find_blob, read_layers_of};
 use crate::containers::parse::safetensors;
+use crate::error::InTensor;
 use crate::limits::Budget;
 use crate::source::{FilePool, Source};
 use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
@@ -145,8 +146,8 @@ fn check_names(model: &ParsedModel) -> Result<()> {
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(AnamnesisError::parse(format!(
-            "tensor `{}` is in two layers of the model",
-            pair[0]
+            "{} is in two layers of the model",
+            InTensor(&pair[0])
         ))),
         None => Ok(()),
     }

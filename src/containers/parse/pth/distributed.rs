@@ -26,6 +26,7 @@ use self::index::{CheckpointIndex, LogicalTensor, Rectangle, read_index};
 use super::views::check_ratio;
 use super::{StoragePlace, not_empty};
 use crate::containers::model::{Skipped, TensorInfo};
+use crate::error::InTensor;
 use crate::limits::{Budget, join_first};
 use crate::source::{FilePool, Pieced, Source, StorageCheck, TensorPiece};
 use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
@@ -84,7 +85,7 @@ pub(in crate::containers::parse) fn read(
 
 /// Adds the name of a tensor to an error, unless it has it.
 fn of_tensor(error: AnamnesisError, name: &str) -> AnamnesisError {
-    let about = format!("tensor `{name}`");
+    let about = format!("{}", InTensor(&name));
     match error {
         error if error.to_string().contains(&about) => error,
         AnamnesisError::Unsupported { format, detail } => {
@@ -106,8 +107,10 @@ fn check_places(tensors: &[LogicalTensor], files: &[String], opened: &[Source]) 
     for (&PlaceOfPiece { file, offset, len }, name) in all {
         let wrong = |what: &str| {
             let file = &files[file];
-            let what =
-                format!("tensor `{name}`: its piece of {len} bytes at {offset} {what} `{file}`");
+            let what = format!(
+                "{}: its piece of {len} bytes at {offset} {what} `{file}`",
+                InTensor(&name)
+            );
             Err(AnamnesisError::parse(what))
         };
         let end = offset.checked_add(len);

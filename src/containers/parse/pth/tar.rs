@@ -17,6 +17,7 @@ use super::{PickleGlobal, not_empty, record_globals};
 use crate::ParsedModel;
 use crate::containers::model::TensorInfo;
 use crate::containers::parse::read_at::ReadAt;
+use crate::error::InTensor;
 use crate::limits::{Budget, join_first};
 use crate::source::Source;
 use crate::{AnamnesisError, Container, Dtype, Result};
@@ -96,7 +97,7 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
         let key = key_of(storage, &machine, &mut reader.keys)?;
         let info = tensors.get(&key.number).and_then(Option::as_ref);
         let info =
-            info.ok_or_else(|| wrong(&format!("tensor `{name}` is not among its tensors")))?;
+            info.ok_or_else(|| wrong(&format!("{} is not among its tensors", InTensor(&name))))?;
         contents
             .tensors
             .push(TensorInfo { name: name.into(), ..info.clone() });

@@ -17,6 +17,7 @@ use super::value::{Node, NodeId, TensorView};
 use super::views::{check_ratio, tensor_of};
 use crate::ParsedModel;
 use crate::containers::model::Skipped;
+use crate::error::InTensor;
 use crate::{AnamnesisError, Result};
 
 /// Deepest nesting of dicts, lists and tuples.
@@ -340,7 +341,7 @@ pub(super) fn add(
         let &Node::Persistent(id) = machine.values.node(view.storage) else {
             continue;
         };
-        let named = |e: AnamnesisError| e.about(format_args!("tensor `{name}`"));
+        let named = |e: AnamnesisError| e.about(InTensor(&name));
         let storage = Storage::from_persistent_id(id, machine, keys).map_err(named)?;
         let at = match places.get(&storage.key.number) {
             Some(&at) => at,

@@ -4,6 +4,7 @@ use super::storage::StoragePlace;
 use super::value::TensorView;
 use crate::containers::model::strided::{row_major_strides, span};
 use crate::containers::model::{Check, TensorInfo};
+use crate::error::InTensor;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Most bytes of tensors for each byte of the storages that they are views of. Views may overlap
@@ -36,7 +37,7 @@ pub(super) fn tensor_of(
     let size = dtype.bits().div_ceil(8);
     let (shape, strides) = (&view.shape, &view.strides);
     let wrong = |what: String| {
-        AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"))
+        AnamnesisError::parse(format!("{} ({dtype} {shape:?}): {what}", InTensor(&name)))
     };
     let overflow = || wrong("its size overflows".to_owned());
     let len = shape
@@ -74,7 +75,7 @@ pub(super) fn tensor_of(
         let last = shape.last_mut().filter(|_| is_row_major);
         let what = "packed four-bit floats that do not lie in order";
         let last =
-            last.ok_or_else(|| AnamnesisError::unsupported(what, format!("tensor `{name}`")))?;
+            last.ok_or_else(|| AnamnesisError::unsupported(what, format!("{}", InTensor(&name))))?;
         *last = last.checked_mul(2).ok_or_else(overflow)?;
     }
     // What overflows besides a dimension of 0 is an error, too.

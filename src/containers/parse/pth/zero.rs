@@ -34,6 +34,7 @@ use super::pickle::PickleMachine;
 use super::value::{Node, NodeId};
 use super::views::check_ratio;
 use crate::containers::model::TensorInfo;
+use crate::error::InTensor;
 use crate::limits::Budget;
 use crate::source::{FilePool, Pieced, Source};
 use crate::{AnamnesisError, Container, ParsedModel, Result};
@@ -189,7 +190,7 @@ fn assemble(
     for (name, other) in state.shared {
         let Some(&at) = names.get(&*other) else {
             let what =
-                format!("tensor `{name}`: it has the values of `{other}`, which is not there");
+                format!("{}: it has the values of `{other}`, which is not there", InTensor(&name));
             return Err(AnamnesisError::parse(what));
         };
         let same = model.tensors[at].clone();
@@ -197,7 +198,7 @@ fn assemble(
     }
     let mut seen = HashSet::new();
     if let Some(twice) = model.tensors.iter().find(|t| !seen.insert(&*t.name)) {
-        let what = format!("tensor `{}`: the checkpoint has it twice", twice.name);
+        let what = format!("{}: the checkpoint has it twice", InTensor(&twice.name));
         return Err(AnamnesisError::parse(what));
     }
     Ok(model)
@@ -216,7 +217,7 @@ fn tensor_of(
         _ => {
             let pieces = pieces.into_iter().map(|piece| piece.piece).collect();
             let pieced = Pieced::new(files.clone(), vec![len], pieces)
-                .map_err(|e| e.about(format_args!("tensor `{name}`")))?;
+                .map_err(|e| e.about(InTensor(&name)))?;
             sources.push(Source::Pieced(Box::new(pieced)));
             (sources.len() - 1, 0, None)
         }

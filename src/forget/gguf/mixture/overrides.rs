@@ -5,6 +5,7 @@
 use super::rules::Category;
 use super::{LlamaTensor, TypeChoice};
 use crate::config::{Selection, what_was_meant};
+use crate::error::InTensor;
 use crate::forget::GgufTypes;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -92,7 +93,7 @@ pub(super) fn fitting(dtype: Dtype, tensor: &LlamaTensor<'_>) -> Result<TypeChoi
     if cols.is_multiple_of(block) {
         return Ok(TypeChoice::Type { dtype, note: None });
     }
-    let name = tensor.shown;
-    let what = format!("tensor `{name}`: its {cols} columns are no multiple of {block}");
-    Err(AnamnesisError::unsupported(format!("encoding to {dtype}"), what))
+    let name = InTensor(tensor.shown);
+    let what = format!("its {cols} columns are no multiple of the {block} values of a block");
+    Err(AnamnesisError::usage(format!("{name}: it cannot get the type {dtype}: {what}")))
 }

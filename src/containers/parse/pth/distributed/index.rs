@@ -10,6 +10,7 @@ use super::super::records::Record;
 use super::super::value::{Node, NodeId};
 use super::{PlaceOfPiece, of_tensor};
 use crate::containers::parse::directory::is_inside;
+use crate::error::InTensor;
 use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
@@ -132,8 +133,10 @@ impl IndexReader<'_, '_> {
                 .get(number)
                 .map(|&(key, _)| self.name(key));
             let name = name.transpose()?.unwrap_or_default();
-            let what =
-                format!("tensor `{name}`: there is a piece at {start:?}, which it does not have");
+            let what = format!(
+                "{}: there is a piece at {start:?}, which it does not have",
+                InTensor(&name)
+            );
             return Err(AnamnesisError::parse(what));
         }
         let header_size = 0;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::reader::Shapes;
 use super::states::OptimizerState;
 use crate::containers::model::{Check, TensorInfo};
+use crate::error::InTensor;
 use crate::limits::Budget;
 use crate::source::{StorageCheck, TensorPiece};
 use crate::{AnamnesisError, Dtype, Result};
@@ -33,7 +34,7 @@ pub(super) type Parts<'a> = Vec<&'a TensorInfo>;
 impl Joined {
     fn new(name: &str, dtype: Dtype, shape: &[usize]) -> Result<Self> {
         let len = dtype.byte_len(shape);
-        let overflow = || AnamnesisError::parse(format!("tensor `{name}`: its size overflows"));
+        let overflow = || AnamnesisError::parse(format!("{}: its size overflows", InTensor(&name)));
         Ok(Self {
             name: name.to_owned(),
             dtype,
@@ -259,8 +260,10 @@ pub(super) fn join_frozen(
     let mut joined = vec![];
     for (name, shape) in frozen {
         let missing = || {
-            let what =
-                format!("tensor `{name}`: a process has no part of it (`frozen_param_fragments`)");
+            let what = format!(
+                "{}: a process has no part of it (`frozen_param_fragments`)",
+                InTensor(&name)
+            );
             AnamnesisError::parse(what)
         };
         let first = fragments.first().and_then(|first| first.get(name));
@@ -300,6 +303,7 @@ fn require_same_number(groups: &[Shapes], parts: &[Parts<'_>]) -> Result<()> {
 
 fn wrong_sum(name: &str, consumed: usize, available: usize) -> AnamnesisError {
     AnamnesisError::parse(format!(
-        "tensor `{name}`: parameters take {consumed} elements, and the files have {available}"
+        "{}: parameters take {consumed} elements, and the files have {available}",
+        InTensor(&name)
     ))
 }

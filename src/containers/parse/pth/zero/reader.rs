@@ -12,6 +12,7 @@ use super::super::views::tensor_of;
 use super::states::Fragment;
 use crate::containers::model::{Skipped, TensorInfo};
 use crate::containers::parse::zip::{ZipArchive, ZipMember};
+use crate::error::InTensor;
 use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
@@ -280,7 +281,7 @@ impl<'a, 'b> StateReader<'a, 'b> {
     /// The tensor `id`, which must be of a kind that is read.
     pub(super) fn readable(&mut self, name: &str, id: NodeId) -> Result<TensorInfo> {
         self.tensor(name, id)?
-            .map_err(|what| AnamnesisError::unsupported(what, format!("tensor `{name}`")))
+            .map_err(|what| AnamnesisError::unsupported(what, format!("{}", InTensor(&name))))
     }
 
     /// The tensor `id` under the name `name`. `Err` inside says what it is if it is of a kind that
@@ -290,7 +291,7 @@ impl<'a, 'b> StateReader<'a, 'b> {
         name: &str,
         id: NodeId,
     ) -> Result<std::result::Result<TensorInfo, &'static str>> {
-        let about = |e: AnamnesisError| e.about(format_args!("tensor `{name}`"));
+        let about = |e: AnamnesisError| e.about(InTensor(&name));
         let view = match self.machine.values.node(id) {
             Node::Tensor(view) => view,
             Node::Refused(what) => return Ok(Err(what)),
