@@ -63,8 +63,8 @@ pub use self::stream::Panel;
 pub use self::tensors::OutputTensor;
 use self::tensors::VerifiedInputs;
 use crate::Result;
-use crate::containers::model::{NameIndex, ParsedModel};
 use crate::limits::Budget;
+use crate::model::{NameIndex, ParsedModel};
 
 impl ParsedModel {
     /// Decodes every quantized tensor and writes a safetensors file. Other tensors are copied

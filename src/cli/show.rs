@@ -15,10 +15,10 @@ use super::progress::{Meter, Work};
 use super::report::print_json;
 use super::{input, signals};
 use crate::config::Selection;
-use crate::containers::write::atomic::{OutputFile, OutputPlace};
-use crate::containers::write::npz::{descr, npy_header};
 use crate::convert::asked::Asked;
 use crate::error::InTensor;
+use crate::write::atomic::{OutputFile, OutputPlace};
+use crate::write::npz::{descr, npy_header};
 use crate::{
     AnamnesisError, CancelToken, ConvertOptions, ModelScope, OutputTensor, ParsedModel, Recovery,
     RememberOptions, Result, TargetDtype, TensorStatistics,

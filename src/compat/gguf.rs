@@ -17,10 +17,10 @@ pub use self::front::{
 pub use self::write::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
 use super::dequantize::dequantize_gguf_to_bf16;
 use crate::config::QuantConfig;
-use crate::containers::model::gguf::GgufMetadataValue;
-use crate::containers::parse::gguf::read_file;
 use crate::error::InTensor;
 use crate::limits::Budget;
+use crate::model::gguf::GgufMetadataValue;
+use crate::parse::gguf::read_file;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, RememberOptions, Report, Result};
 
@@ -114,9 +114,7 @@ impl ParsedGguf {
             Ok(GgufTensorInfo::of(info))
         };
         let tensors = model.tensors().map(info).collect::<Result<_>>()?;
-        let metadata = model
-            .gguf()
-            .map(crate::containers::model::gguf::Gguf::metadata);
+        let metadata = model.gguf().map(crate::model::gguf::Gguf::metadata);
         budget
             .grow(metadata.map_or(0, |m| m.size()).saturating_mul(VALUE_BYTES), "its metadata")?;
         let metadata = metadata
@@ -137,7 +135,7 @@ impl ParsedGguf {
     pub fn version(&self) -> u32 {
         self.model
             .gguf()
-            .map_or(0, crate::containers::model::gguf::Gguf::version)
+            .map_or(0, crate::model::gguf::Gguf::version)
     }
 
     /// Alignment of the tensors' offsets, in bytes.
@@ -145,7 +143,7 @@ impl ParsedGguf {
     pub fn alignment(&self) -> u32 {
         self.model
             .gguf()
-            .map_or(0, crate::containers::model::gguf::Gguf::alignment)
+            .map_or(0, crate::model::gguf::Gguf::alignment)
     }
 
     /// Number of tensors.

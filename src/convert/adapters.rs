@@ -31,8 +31,8 @@ pub(super) use self::vocabulary::ConfigField;
 use super::options::{ConvertOptions, ModelScope};
 use super::whole::WholeModel;
 use crate::config::Texts;
-use crate::containers::parse::parse_with_limits;
 use crate::limits::ParseLimits;
+use crate::parse::parse_with_limits;
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ParsedModel, Result};
 #[cfg(feature = "gguf")]

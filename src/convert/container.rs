@@ -23,10 +23,10 @@ use super::output::BoxedOutput;
 use super::report::Report;
 use super::whole::WholeModel;
 use crate::config::why_unwritten;
-use crate::containers::model::ParsedModel;
-use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::error::InTensor;
 use crate::features::{Gated, gated};
+use crate::model::ParsedModel;
+use crate::write::{OutputEntry, OutputLayout};
 use crate::{AnamnesisError, ConvertTarget, Dtype, Result};
 
 /// A container that models are written to: what is true of it in every build, and its writer.

@@ -8,9 +8,9 @@ use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
 use super::overflow::Overflow;
-use crate::containers::model::{Part, ShortList, Tensor, TensorRole};
 use crate::error::InTensor;
-use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
+use crate::model::{Part, ShortList, Tensor, TensorRole};
+use crate::remember::{Decode, Group, PlainFloats, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 impl<'m> Output<'m> {

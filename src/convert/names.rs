@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::asked::likely_names;
 use crate::config::{RenameRule, Selection, what_was_meant};
 use crate::error::InTensor;
-use crate::scheme::{Resolution, ResolvedItem};
+use crate::remember::{Resolution, ResolvedItem};
 use crate::{AnamnesisError, Result};
 
 pub use self::file::parse_renames;

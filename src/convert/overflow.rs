@@ -12,8 +12,8 @@ use super::plan::Plan;
 use crate::TargetDtype;
 use crate::element::{Element, Out};
 use crate::error::InTensor;
-use crate::kernels::remember::overflow::{has_infinite, limit_overflow};
-use crate::scheme::{Decode, Tile};
+use crate::remember::kernels::overflow::{has_infinite, limit_overflow};
+use crate::remember::{Decode, Tile};
 use crate::simd::Level;
 
 /// Tensors that the report names.

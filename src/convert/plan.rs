@@ -18,10 +18,10 @@ use super::options::ConvertOptions;
 use super::output::{BoxedOutput, PlannedPlace};
 use super::report::Report;
 use super::whole::WholeModel;
-use crate::containers::model::ParsedModel;
-use crate::containers::write::{FilePieces, Framing};
 use crate::error::InTensor;
+use crate::model::ParsedModel;
 use crate::source::CompanionFile;
+use crate::write::{FilePieces, Framing};
 use crate::{AnamnesisError, ConvertTarget, Result};
 
 /// One file of the output, as planned.

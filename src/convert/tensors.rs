@@ -14,9 +14,9 @@ use super::progress::ProgressSum;
 use super::run::Run;
 use super::stream::{BYTES_PER_THREAD, OutputStream, Panel};
 use super::window::OutputWindow;
-use crate::containers::model::Part;
 use crate::error::InTensor;
 use crate::limits::{Budget, zeroed};
+use crate::model::Part;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 

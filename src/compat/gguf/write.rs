@@ -5,12 +5,12 @@ use std::hash::BuildHasher;
 use std::io::{BufWriter, Seek, Write};
 use std::path::Path;
 
-use crate::containers::model::gguf::GgufMetadataValue;
-use crate::containers::write::atomic::{OutputFile, OutputPlace};
-use crate::containers::write::gguf::{GgufKeys, layout, stored_dtype};
-use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::error::InTensor;
+use crate::model::gguf::GgufMetadataValue;
 use crate::source::inputs::Inputs;
+use crate::write::atomic::{OutputFile, OutputPlace};
+use crate::write::gguf::{GgufKeys, layout, stored_dtype};
+use crate::write::{OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A tensor for [`write_gguf`].

@@ -11,11 +11,11 @@ use super::parameters::{Assigner, Assignment, Parameters};
 use super::peft_tensors::{LoraTensors, Replacement, SortedTensors};
 use super::{Adapter, Settings, tied, vocabulary};
 use crate::config::what_was_meant;
-use crate::containers::model::Tensor;
 use crate::error::InTensor;
-use crate::scheme::ResolvedItem;
-use crate::scheme::layout::adapted::{Lengths, ScaledProduct};
-use crate::scheme::seam::wrong;
+use crate::model::Tensor;
+use crate::remember::ResolvedItem;
+use crate::remember::layout::adapted::{Lengths, ScaledProduct};
+use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result};
 
 /// Collects the changes of one adapter.

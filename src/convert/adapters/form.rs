@@ -1,9 +1,9 @@
 //! How the factors of a module are stored, as far as its weight tells.
 
 use super::factors::FactorForm;
-use crate::containers::model::Tensor;
 use crate::error::InTensor;
-use crate::scheme::conv1d::CONV1D_MODULES;
+use crate::model::Tensor;
+use crate::remember::conv1d::CONV1D_MODULES;
 use crate::{AnamnesisError, Result};
 
 /// The form that makes a product of `shape` of two matrices, if only one does: whoever stores a

@@ -11,8 +11,8 @@ use super::{Adapter, AdapterFiles, Settings, added, tokens, vocabulary};
 use crate::convert::report::Report;
 use crate::convert::whole::WholeModel;
 use crate::error::InTensor;
-use crate::scheme::layout::adapted::{AdaptedWeight, Lengths, ScaledProduct};
-use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, TensorRole};
+use crate::remember::layout::adapted::{AdaptedWeight, Lengths, ScaledProduct};
+use crate::remember::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, TensorRole};
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 /// What adapters change of one weight.

@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::matrices::AdapterTensor;
 use crate::element::Out;
 use crate::error::InTensor;
-use crate::scheme::seam::wrong;
-use crate::scheme::{Buffers, Decode, Grid, PlainFloats, Tile};
+use crate::remember::seam::wrong;
+use crate::remember::{Buffers, Decode, Grid, PlainFloats, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, ParsedModel, Result};
 

@@ -10,11 +10,11 @@ use super::merge::WeightChange;
 use super::peft_tensors::SortedTensors;
 use super::{Adapter, Settings, tokens};
 use crate::config::Texts;
-use crate::containers::model::Tensor;
 use crate::convert::whole::WholeModel;
 use crate::error::InTensor;
-use crate::scheme::seam::wrong;
-use crate::scheme::{Decode, Group, ResolvedItem, have_same_values};
+use crate::model::Tensor;
+use crate::remember::seam::wrong;
+use crate::remember::{Decode, Group, ResolvedItem, have_same_values};
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// Name of a model's config.
@@ -289,7 +289,7 @@ fn read_tie(model: &ParsedModel, whole: Option<&WholeModel>) -> Result<Tie> {
 fn tie_by_class(config: &Value) -> Tie {
     match tie_of(config) {
         #[cfg(feature = "models")]
-        Tie::Default if crate::arch::is_tied(config) => Tie::Stated(true),
+        Tie::Default if crate::families::is_tied(config) => Tie::Stated(true),
         tie => tie,
     }
 }

@@ -11,9 +11,9 @@ use super::matrices::{AdapterTensor, are_same};
 use super::merge::WeightChange;
 use super::peft_tensors::Replacement;
 use crate::error::InTensor;
-use crate::scheme::Decode;
-use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder};
-use crate::scheme::seam::wrong;
+use crate::remember::Decode;
+use crate::remember::layout::assembled::{Assembled, Change, Piece, RowOrder};
+use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// The tokens whose rows were trained, in the order of the rows.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::merge::WeightChange;
 use super::tied::{is_embedding, is_head};
 use crate::error::InTensor;
-use crate::scheme::ResolvedItem;
+use crate::remember::ResolvedItem;
 use crate::{AnamnesisError, Result};
 
 /// Key of the number of tokens in a model's config.

@@ -1,10 +1,10 @@
 //! QNAT outputs: one file of NF4 tensors, for qlora-rs has no convention for several.
 
 use super::{ContainerWriter, LayoutRequest};
-use crate::containers::write::OutputLayout;
-use crate::containers::write::qnat::{QnatOutputTensor, block_for, layout as lay_out};
 use crate::convert::output::BoxedOutput;
 use crate::error::InTensor;
+use crate::write::OutputLayout;
+use crate::write::qnat::{QnatOutputTensor, block_for, layout as lay_out};
 use crate::{AnamnesisError, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use super::split::{numbered_names, split_as_source, split_by_size};
 use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
 use crate::config::IN_METADATA;
-use crate::containers::model::gguf_keys::{
-    FILE_TYPE, ORIGINAL_SHAPE, PREFIX, VERSION, is_rotation_key, is_split_key,
-};
-use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::convert::options::ModelScope;
 use crate::convert::whole::WholeModel;
 use crate::error::InTensor;
-use crate::scheme::descriptions;
+use crate::model::gguf_keys::{
+    FILE_TYPE, ORIGINAL_SHAPE, PREFIX, VERSION, is_rotation_key, is_split_key,
+};
+use crate::remember::descriptions;
+use crate::write::{OutputEntry, OutputLayout, safetensors};
 use crate::{AnamnesisError, Dtype, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {

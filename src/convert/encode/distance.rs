@@ -4,7 +4,7 @@ use crate::convert::output::BoxedOutput;
 use crate::convert::plan::Plan;
 use crate::convert::report::{Distance, Errors, TensorErrors};
 use crate::error::InTensor;
-use crate::kernels::lethe::distance::DistanceSums;
+use crate::lethe::kernels::distance::DistanceSums;
 
 /// Number of tensors with the largest errors that a report names.
 const WORST: usize = 5;

@@ -8,11 +8,11 @@ use super::strips::{Strips, are_kept_halves};
 use super::{Scratch, TileSurvey};
 use crate::convert::cut::Cut;
 use crate::error::InTensor;
-use crate::kernels::lethe::magnitudes::{
+use crate::lethe::kernels::magnitudes::{
     HalfBlocks, are_finite, are_finite_halves, largest_halves, largest_magnitudes,
     largest_of_blocks,
 };
-use crate::scheme::{Buffers, Decode, RelaySource, Tile, Widening, covering};
+use crate::remember::{Buffers, Decode, RelaySource, Tile, Widening, covering};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype};
 

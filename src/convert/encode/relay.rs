@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::{Encoding, Scratch};
 use crate::element::Out;
 use crate::error::InTensor;
-use crate::forget::{Encode, Put, RelayTarget};
-use crate::kernels::lethe::distance::{DistanceSums, compare};
-use crate::kernels::remember::fp8::f32_from_e8m0;
-use crate::kernels::remember::nvfp4::e2m1;
-use crate::scheme::{Buffers, CodeFamily, Decode, Grid, GroupCodes, RelaySource, Tile};
+use crate::lethe::kernels::distance::{DistanceSums, compare};
+use crate::lethe::{Encode, Put, RelayTarget};
+use crate::remember::kernels::fp8::f32_from_e8m0;
+use crate::remember::kernels::nvfp4::e2m1;
+use crate::remember::{Buffers, CodeFamily, Decode, Grid, GroupCodes, RelaySource, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
@@ -166,9 +166,9 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::forget::{EncodeBuffers, StoreCodes, StoredTensor, TileValues};
-    use crate::scheme::TopExponent;
-    use crate::scheme::seam::ExtractCodes;
+    use crate::lethe::{EncodeBuffers, StoreCodes, StoredTensor, TileValues};
+    use crate::remember::TopExponent;
+    use crate::remember::seam::ExtractCodes;
     use crate::{Dtype, TargetDtype};
 
     const SIZE: usize = 1024;

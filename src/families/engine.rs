@@ -1,0 +1,34 @@
+//! What reads the tables of families, in every direction.
+
+pub(super) mod apart;
+pub(super) mod biases;
+pub(super) mod checks;
+pub(super) mod dims;
+pub(super) mod fields;
+pub(super) mod fused;
+pub(super) mod general;
+pub(super) mod graphs;
+pub(super) mod keyed;
+pub(super) mod kinds;
+pub(super) mod layer_sizes;
+pub(super) mod lists;
+pub(super) mod mapping;
+pub(super) mod mlx;
+pub(super) mod model_card;
+pub(super) mod names;
+pub(super) mod periods;
+pub(super) mod pooling;
+pub(super) mod prediction;
+pub(super) mod reranker;
+pub(super) mod rope;
+pub(super) mod settings;
+pub(super) mod source;
+pub(super) mod table;
+#[cfg(test)]
+mod tests;
+pub(super) mod tied;
+pub(super) mod to_gguf;
+pub(super) mod to_hf;
+pub(super) mod to_mmproj;
+pub(super) mod transform;
+pub(super) mod values;
