@@ -1,4 +1,10 @@
 //! [`Adapter`]: weights that were trained beside a model, and how they are merged into it.
+//!
+//! - `peft_config`, `peft_tensors`, `gguf_adapter`: adapters of PEFT and of llama.cpp; `form`,
+//!   `blocks`: how they are stored.
+//! - `parameters`, `apart`, `factors`, `matrices`: what is multiplied with what; `collect`:
+//!   what an adapter changes; `merge`: into the items of a model.
+//! - `biases`, `tied`, `vocabulary`, `tokens`, `added`: changes that are no product of factors.
 
 mod added;
 mod apart;

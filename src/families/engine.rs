@@ -1,4 +1,15 @@
 //! What reads the tables of families, in every direction.
+//!
+//! - `table`: what tables are made of; `dims`: sizes of a model; `names`, `mapping`: names and
+//!   shapes; `transform`, `fused`: rows that move, both ways; `source`, `values`, `apart`:
+//!   tensors of the input.
+//! - `fields`, `settings`, `rope`, `kinds`, `layer_sizes`, `lists`, `periods`, `keyed`: fields
+//!   of `config.json` and keys of the metadata.
+//! - `checks`: what llama.cpp computes otherwise; `graphs`: the tensors and keys that llama.cpp
+//!   loads; `biases`, `tied`, `prediction`, `reranker`, `pooling`: parts that not every model
+//!   has.
+//! - `general`, `model_card`: name, licence, tags.
+//! - `to_gguf`, `to_mmproj`, `to_hf`, `mlx`: the four directions.
 
 pub(super) mod apart;
 pub(super) mod biases;

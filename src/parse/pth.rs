@@ -6,6 +6,12 @@
 //! values. They are views of storages, which the container holds.
 //!
 //! Formats: torch `torch/serialization.py`, `_load`, `_legacy_load` and `legacy_load`.
+//!
+//! - `pickle`, `value`, `input`, `literal`, `globals`: the machine and its values; `storage`,
+//!   `views`, `tensors`, `facts`: what a checkpoint holds; `legacy`, `tar`: files before
+//!   archives.
+//! - `records`, `distributed`, `zero`: checkpoints of many processes.
+//! - `risk`, `scan`: what Python would run.
 
 mod distributed;
 mod facts;
