@@ -202,7 +202,9 @@ fn schemes_that_are_refused() {
 #[test]
 fn types_of_ggml() {
     let page = page("docs/ggml.md");
-    let mut documented: BTreeMap<u32, (String, Option<(u64, u64, u64)>)> = BTreeMap::new();
+    // By number: the name, and the bytes of a row's header, values and bytes of a block.
+    type Row = (String, Option<(u64, u64, u64)>);
+    let mut documented: BTreeMap<u32, Row> = BTreeMap::new();
     let number = |cell: &String| cell.parse::<u64>().unwrap_or_else(|_| panic!("{cell}"));
     for row in rows(&page, &["type", "number", "values", "bytes"]) {
         let sizes = (0, number(&row[2]), number(&row[3]));
