@@ -113,7 +113,7 @@ fn links_lead_somewhere() {
     assert!(links > 100, "{links}");
 }
 
-/// The schemes of `docs/encoding.md` are those of `amn forget --list`.
+/// The schemes and rules of `docs/encoding.md` are those of `amn forget`.
 #[test]
 fn schemes_that_are_encoded() {
     let list = String::from_utf8(amn(&["forget", "--list"]).stdout).unwrap();
@@ -122,6 +122,17 @@ fn schemes_that_are_encoded() {
     let rows = rows(&page, &["SCHEME"]);
     let documented: BTreeSet<&str> = rows.iter().flat_map(|row| codes(&row[0])).collect();
     assert_eq!(documented, known);
+    let help = String::from_utf8(amn(&["forget", "--help"]).stdout).unwrap();
+    let (_, help) = help.split_once("--scale-rule").unwrap();
+    let (rules, _) = help.split_once("--").unwrap();
+    let words = |text: &str| -> BTreeSet<String> {
+        let words = text.split([',', ' ', '\n']).map(str::to_owned);
+        words.filter(|word| !word.is_empty()).collect()
+    };
+    let known = words(&rules.split_once(':').unwrap().1.replace(" or ", " "));
+    let rows = self::rows(&page, &["rule", "exponent"]);
+    let documented = rows.iter().flat_map(|row| codes(&row[0]));
+    assert_eq!(documented.map(str::to_owned).collect::<BTreeSet<_>>(), known);
 }
 
 /// Every scheme that models of the test data have is shown in the table of `docs/schemes.md` under
