@@ -252,6 +252,17 @@ def key_fault(file, key, what, change):
     return Fault(f"{file}: {key}", what, ((file, edit),))
 
 
+def foreign_key(file, key, kind, value):
+    """A key of other models."""
+
+    def edit(data):
+        whole = Gguf(data)
+        whole.metadata[key] = (kind, value)
+        return whole.bytes()
+
+    return Fault(f"{file}: {key}", f"= {value}", ((file, edit),))
+
+
 def key_faults(file, key, kind, value, words):
     """The faults of a key. `words` are further texts for it."""
     of = {TEXT: "text", LIST: "list"}.get(kind) or kind_of(value)

@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from command import crc
@@ -35,6 +36,17 @@ VOLATILE = [
 
 # The directory in which the files of an output lie until all are there.
 UNFINISHED = re.compile(r"(^|/)\.[^/]+\.partial(/|$)")
+
+
+@dataclass
+class Compared:
+    """Lines that say what differs, the exit codes of the old program, whether its outcome is another in other runs, and the error of
+    its first step."""
+
+    differences: list
+    codes: list
+    varies: bool = False
+    reason: str = ""
 
 
 class Runner:
@@ -68,17 +80,18 @@ class Runner:
         (refs / "main").write_text(snapshot.name)
 
     def compare(self, command):
-        """What differs, as lines, the exit codes of the old program, and whether its outcome is another in other runs."""
+        """What came of a command."""
         place = self.places.get()
         try:
             (codes, old), (_, new) = (self.run(program, command, place) for program in self.programs)
             found = differences(old, new)
             if not found and any(isinstance(code, str) for code in codes):
-                return [f"neither program ends within {TIMEOUT} s"], codes, False
+                return Compared([f"neither program ends within {TIMEOUT} s"], codes)
             # Which of several errors comes first may depend on the threads. The new program may do what the old one does in some run.
             self.reruns -= bool(found)
             varies = bool(found) and self.reruns >= 0 and any(self.run(self.programs[0], command, place)[1] == new for _ in range(RUNS))
-            return [] if varies else found, codes, varies
+            reason = next((text for name, text in old.items() if name.startswith("stderr")), b"") if codes[0] else b""
+            return Compared([] if varies else found, codes, varies, reason.decode("utf-8", "replace"))
         finally:
             self.places.put(place)
 
