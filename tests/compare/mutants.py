@@ -21,12 +21,15 @@ from inputs import DATA, GOLDEN, Inputs
 MOST_FIELDS = 48
 MAPS = {"tokenizer.json": 8, ".index.json": 4, "index.json.meta.json": 4}
 
-# By turns: words that a text becomes, which other models have in the field and which stand beside these in the program's source;
+# By turns: words that a text becomes, which other models have in the field, and which stand in a list with these in the program's source;
 # fields and keys that a model gets, of other models, and named in the source with each of these values.
-WORDS, FOREIGN, NAMED = 5, 12, 24
+WORDS, LISTED, FOREIGN, NAMED = 3, 8, 12, 24
 NAMED_VALUES = [True, 2, 0.5, "unknown", [1]]
 SOURCE = DATA.parent.parent / "src"
-STANDING_BY = 2
+
+# Words of Rust that are alternatives: `"a", "b"` or `"a" | "b"`.
+WORD = r'"[A-Za-z][A-Za-z0-9_.-]*"'
+ALTERNATIVES = re.compile(rf"{WORD}(?:\s*[,|]\s*{WORD})+")
 
 # Pairs of faults that are refused each by itself, if all mutants are tried.
 PAIRS = 2000
@@ -88,7 +91,7 @@ KINDS = [
         ["remember MODEL -o out"],
         ["check MODEL --data", "remember MODEL -o out.safetensors --to f16", "convert MODEL --to gguf -o out.gguf --tensors-only"]
         + ["inspect MODEL --json"] * 4,
-        every=2, fields=1, tensors=3, of_quantization=True, role=r".*\.(.*)|(.*)",
+        every=2, fields=1, tensors=2, of_quantization=True, role=r".*\.(.*)|(.*)",
     ),
 ]
 
@@ -99,6 +102,9 @@ IDLE = """
     attention_dropout attention_probs_dropout_prob classifier_dropout hidden_dropout hidden_dropout_prob initializer_range
     output_router_logits pretraining_tp router_aux_loss_coef transformers_version use_cache
 """.split()
+
+# Of the fields beside the quantization one of as many.
+REST = 4
 
 # These have the same header as the file beside them.
 SAME = re.compile(r"towers/.*/f(16|32)\.gguf$")
@@ -238,6 +244,8 @@ class Mutants:
         is_config = os.path.basename(file) in ("config.json", "adapter_config.json")
         for place, inside in self.places(model, kind, file, value):
             is_said = is_config and not kind.of_quantization or any(QUANTIZATION.search(str(part)) for part in (file, *place))
+            if kind.of_quantization and not is_said and crc(f"{model.path} {place}") % REST:
+                continue
             is_idle = place[-1] in IDLE or isinstance(place[-1], int)
             wrong = WRONG[kind_of(inside)](inside)
             if isinstance(inside, str):
@@ -252,8 +260,8 @@ class Mutants:
 
     def other_words(self, name, word, model):
         known = self.words[name] - {word}
-        beside = set().union(*(self.beside.get(w, ()) for w in known | {word})) - {word}
-        return turns(sorted(known), WORDS // 2, f"{model.path} {name}") + turns(sorted(beside - known), WORDS - WORDS // 2, f"{model.path} {name}")
+        beside = set().union(*(self.beside.get(w, ()) for w in known | {word})) - known - {word}
+        return turns(sorted(known), WORDS, f"{model.path} {name}") + turns(sorted(beside), LISTED, f"{model.path} {name}")
 
     @staticmethod
     def places(model, kind, file, value):
@@ -317,15 +325,17 @@ def by_role(tensors, role):
 
 
 def source_words():
-    """Words that stand beside a word in the program's source, by the word, and all words that may be names of fields."""
+    """Words that stand in a list with a word in the program's source, by the word, and all words that may be names of fields."""
     beside, names = defaultdict(set), set()
     for path in sorted(SOURCE.rglob("*.rs")):
         if "test" in str(path.relative_to(SOURCE)):
             continue
-        found = re.findall(r'"([A-Za-z][A-Za-z0-9_.-]*)"', path.read_text())
-        for i, word in enumerate(found):
-            beside[word].update(found[max(i - STANDING_BY, 0) : i + STANDING_BY + 1])
-        names.update(w for w in found if re.fullmatch(r"[a-z]+(_[a-z0-9]+)+", w))
+        text = path.read_text()
+        for listed in ALTERNATIVES.findall(text):
+            words = [word.strip('"') for word in re.findall(WORD, listed)]
+            for word in words:
+                beside[word].update(words)
+        names.update(re.findall(r'"([a-z]+(?:_[a-z0-9]+)+)"', text))
     return beside, sorted(names)
 
 

@@ -65,13 +65,17 @@ class Runner:
             "TMPDIR": str(root / "tmp"), "OLLAMA_MODELS": str(root / "data/ollama/models"), "HF_HUB_CACHE": str(root / "hub"),
         }
 
-    def prepare(self):
+    def prepare(self, commands):
         for name in ["home", "tmp"]:
             (self.root / name).mkdir()
         # Programs that are wrong must not write to the repository.
         shutil.copytree(DATA, self.root / "data", symlinks=True)
-        for path in (self.root / "data").rglob("*.sums"):
-            path.with_suffix(".gguf").write_bytes(sums.restored(self.programs[0], path))
+        # Mutants need no other models than their own.
+        needed = {source for c in commands for source in c.model.files.values()} if all(c.model for c in commands) else None
+        for path in sorted((self.root / "data").rglob("*.sums")):
+            gguf = path.with_suffix(".gguf")
+            if needed is None or str(gguf.relative_to(self.root / "data")) in needed:
+                gguf.write_bytes(sums.restored(self.programs[0], path))
             path.unlink()
         snapshot = self.root / "hub/models--org--model/snapshots/0123456789abcdef0123456789abcdef01234567"
         shutil.copytree(DATA / "whole/llama/hf", snapshot)
