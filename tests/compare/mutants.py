@@ -9,7 +9,7 @@ import os
 import random
 import re
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from command import Command, crc, turns
@@ -24,7 +24,8 @@ MAPS = {"tokenizer.json": 8, ".index.json": 4, "index.json.meta.json": 4}
 # By turns: words that a text becomes, which other models have in the field, and which stand in a list with these in the program's source;
 # fields and keys that a model gets, of other models, and named in the source with each of these values.
 WORDS, LISTED, FOREIGN, NAMED = 3, 8, 12, 24
-NAMED_VALUES = [True, 2, 0.5, "unknown", [1]]
+MOST_NAMES = 40
+NAMED_VALUES = [2, True, "unknown"]
 SOURCE = DATA.parent.parent / "src"
 
 # Words of Rust that are alternatives: `"a", "b"` or `"a" | "b"`.
@@ -91,7 +92,7 @@ KINDS = [
         ["remember MODEL -o out"],
         ["check MODEL --data", "remember MODEL -o out.safetensors --to f16", "convert MODEL --to gguf -o out.gguf --tensors-only"]
         + ["inspect MODEL --json"] * 4,
-        every=2, fields=1, tensors=2, of_quantization=True, role=r".*\.(.*)|(.*)",
+        every=2, fields=1, tensors=3, of_quantization=True, role=r".*\.(.*)|(.*)",
     ),
 ]
 
@@ -155,7 +156,7 @@ class Mutants:
         for model in self.models:
             for file in model.files:
                 self.learn(model, file)
-        self.beside, self.names = source_words()
+        self.source = Source()
 
     def learn(self, model, file):
         if file.endswith(".gguf") and (gguf := self.gguf(model, file)):
@@ -254,13 +255,17 @@ class Mutants:
                 yield json_fault(file, place, new)
         if is_config and kind.fields == ALL:
             others = [(place, inside) for place, inside in self.fields.items() if self.fits(value, place)]
-            named = [((name,), inside) for name in self.names if name not in value for inside in NAMED_VALUES]
-            for place, inside in turns(others, FOREIGN, model.path) + turns(named, NAMED, model.path):
+            for place, inside in turns(others, FOREIGN, model.path):
                 yield json_fault(file, place, inside)
+        for place, inside in [((), value), *fields(value, MOST_FIELDS)] if is_config else []:
+            if isinstance(inside, dict) and (place or not kind.of_quantization):
+                names = [name for name in self.source.names_for(set(inside)) if name not in inside]
+                named = [((*place, name), new) for name in names for new in NAMED_VALUES]
+                yield from (json_fault(file, *new) for new in turns(named, NAMED if kind.fields == ALL else NAMED // 8, f"{model.path} {place}"))
 
     def other_words(self, name, word, model):
         known = self.words[name] - {word}
-        beside = set().union(*(self.beside.get(w, ()) for w in known | {word})) - known - {word}
+        beside = set().union(*(self.source.beside.get(w, ()) for w in known | {word})) - known - {word}
         return turns(sorted(known), WORDS, f"{model.path} {name}") + turns(sorted(beside), LISTED, f"{model.path} {name}")
 
     @staticmethod
@@ -311,7 +316,10 @@ class Mutants:
     @staticmethod
     def of_tensors(of_role, kind, salt):
         """Each fault of one of the tensors that differ in numbers alone, and which one goes by turns."""
-        by_turns = [of_role[crc(f"{salt} {i}") % len(of_role)][i] for i in range(min(map(len, of_role)))]
+        by_turns = []
+        for i in range(max(map(len, of_role))):
+            having = [faults for faults in of_role if len(faults) > i]
+            by_turns.append(having[crc(f"{salt} {i}") % len(having)][i])
         return turns(by_turns, kind.tensors, salt)
 
 
@@ -324,19 +332,30 @@ def by_role(tensors, role):
     return roles.values()
 
 
-def source_words():
-    """Words that stand in a list with a word in the program's source, by the word, and all words that may be names of fields."""
-    beside, names = defaultdict(set), set()
-    for path in sorted(SOURCE.rglob("*.rs")):
-        if "test" in str(path.relative_to(SOURCE)):
-            continue
-        text = path.read_text()
-        for listed in ALTERNATIVES.findall(text):
-            words = [word.strip('"') for word in re.findall(WORD, listed)]
-            for word in words:
-                beside[word].update(words)
-        names.update(re.findall(r'"([a-z]+(?:_[a-z0-9]+)+)"', text))
-    return beside, sorted(names)
+class Source:
+    """Words in the program's source, without tests."""
+
+    def __init__(self):
+        # Words that stand in a list with a word, by the word, and the words of each file.
+        self.beside, self.files = defaultdict(set), []
+        for path in sorted(SOURCE.rglob("*.rs")):
+            if "test" in str(path.relative_to(SOURCE)):
+                continue
+            text = path.read_text()
+            for listed in ALTERNATIVES.findall(text):
+                words = [word.strip('"') for word in re.findall(WORD, listed)]
+                for word in words:
+                    self.beside[word].update(words)
+            self.files.append(set(re.findall(r'"([a-z][a-z0-9_]+)"', text)))
+
+    def names_for(self, keys):
+        """Names that stand in files with the keys of an object, those first that stand with most of them."""
+        counts = Counter()
+        for words in self.files:
+            if found := len(words & keys):
+                # Long files have words for many objects.
+                counts.update(dict.fromkeys(words - keys, found / len(words)))
+        return [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_NAMES]]
 
 
 def keys_of_llama_cpp():
