@@ -93,9 +93,17 @@ fn check(name: &str, kernel: &impl Decoder, n: usize, twin: impl Fn(usize) -> f3
                 continue;
             }
             assert_eq!(single[i].to_bits(), want.to_bits(), "{name} F32 {level:?} [{i}]");
-            let (f16, bf16) = (halves[i], brains[i]);
-            assert_eq!(half[i].to_bits(), f16.to_bits(), "{name} F16 {level:?} [{i}]: {want:e}");
-            assert_eq!(brain[i].to_bits(), bf16.to_bits(), "{name} BF16 {level:?} [{i}]: {want:e}");
+            let (as_half, as_brain) = (halves[i], brains[i]);
+            assert_eq!(
+                half[i].to_bits(),
+                as_half.to_bits(),
+                "{name} F16 {level:?} [{i}]: {want:e}"
+            );
+            assert_eq!(
+                brain[i].to_bits(),
+                as_brain.to_bits(),
+                "{name} BF16 {level:?} [{i}]: {want:e}"
+            );
         }
     });
 }
