@@ -69,7 +69,7 @@ fn a_model_has_the_values_of_its_output() {
         }
         models += 1;
     }
-    let [least, least_values] = effort([[80, 50_000], [250, 1_000_000], [250, 1_000_000]]);
+    let (least, least_values) = effort([(80, 50_000), (250, 1_000_000), (250, 1_000_000)]);
     assert!(models > least && values > least_values, "{models} models, {values} values");
 }
 
