@@ -10,7 +10,7 @@
 //! - `decide`, `decision`: which tensors of a model are encoded, and why the others are not.
 //! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
 //! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
-//!   which some types need and others use.
+//!   which some types need and others use; `llama_names`: names of tensors in llama.cpp.
 //! - All others: one stored layout each.
 
 #[cfg(feature = "lethe")]
@@ -42,6 +42,8 @@ mod gptq;
 mod imatrix;
 #[cfg(feature = "bnb")]
 pub(crate) mod kernels;
+#[cfg(feature = "lethe")]
+pub(crate) mod llama_names;
 #[cfg(feature = "lethe")]
 mod loaders;
 #[cfg(feature = "lethe")]
