@@ -1,8 +1,7 @@
 //! The interface of the published crate: thin views on the one model, and functions for single
 //! tensors. No second reader, decoder or encoder lies behind them.
 //!
-//! `paths` has the public modules `parse`, `remember`, `lethe` and `model`, which hold more than
-//! the rooms of those names.
+//! The modules `parse`, `remember`, `lethe` and `model` export these names.
 
 #[cfg(feature = "bnb")]
 pub mod bnb_file;
@@ -13,7 +12,6 @@ pub mod encode;
 pub mod gguf;
 #[cfg(feature = "npz")]
 pub mod npz;
-pub mod paths;
 #[cfg(feature = "pth")]
 pub mod pth;
 pub mod round_trip;

@@ -4,6 +4,14 @@
 //! Names, dtypes and shapes of tensors decide which scheme decodes them. The config supplies what
 //! they cannot tell (zero-point convention, block size of ragged blocks), and is checked against
 //! them.
+//!
+//! - `place`, `values`, `agreement`: one config, the first that has a value, and
+//!   contradictions.
+//! - `module`, `ordered`, `skips`, `presets`, `sizes`: entries for single modules; `method`:
+//!   names of methods.
+//! - `json`, `unique_json`, `edit`: reading, and edits of the text; `confined`, `texts`: which
+//!   files are the model's.
+//! - `pattern`: names with wildcards and expressions.
 
 mod agreement;
 mod confined;

@@ -1,5 +1,17 @@
 //! The conversion pipeline: options, a plan of every output tensor and its offset, workers that
 //! write the data, and a report.
+//!
+//! - `options`, `names`: what the caller asks for; `asked`: whose problems count.
+//! - `drafts`, `draft`, `whole`, `adapters`: what becomes of each tensor; `container`: which
+//!   tensors, files and metadata an output has; `plan`, `cut`: every header, offset and job.
+//! - `run`, `outcome`: the workers and their failures; `output`, `bodies`: a tensor and its
+//!   jobs; `cast`, `overflow`, `encode`: floats of another type, and codes; `ahead`, `held`:
+//!   pieces that jobs read and write together; `checksum`, `hashed`: sums of what is read and
+//!   written; `progress`, `report`, `summary`.
+//! - `recovery`: a planned conversion, and how it is carried out; `stream`, `tensors`, `pair`,
+//!   `window`: its tensors in order, by name, beside those of another model.
+//! - `directory`, `destination`, `manifest`, `sidecars`, `footprint`: directories, the files
+//!   beside the weights, and what is there already.
 
 mod adapters;
 mod ahead;
@@ -63,8 +75,8 @@ pub use self::stream::Panel;
 pub use self::tensors::OutputTensor;
 use self::tensors::VerifiedInputs;
 use crate::Result;
-use crate::containers::model::{NameIndex, ParsedModel};
 use crate::limits::Budget;
+use crate::model::{NameIndex, ParsedModel};
 
 impl ParsedModel {
     /// Decodes every quantized tensor and writes a safetensors file. Other tensors are copied

@@ -2,7 +2,6 @@
 
 mod printable;
 
-use std::error::Error;
 use std::fmt::{Display, Formatter};
 use std::path::{Path, PathBuf};
 
@@ -12,20 +11,33 @@ use self::printable::short;
 /// What a message about a tensor begins with, before the name and a backtick.
 const TENSOR: &str = "tensor `";
 
+/// The beginning of a message about the tensor of this name, which [`AnamnesisError::tensor`] reads
+/// back. No message is made otherwise.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InTensor<N>(pub(crate) N);
+
+impl<N: Display> Display for InTensor<N> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{TENSOR}{}`", self.0)
+    }
+}
+
 /// Error of every function of this crate; its variant says who is to blame.
 ///
 /// [`kind`](Self::kind) returns the variant without its fields. Messages name the tensor or file at
 /// fault. `Display` escapes control, bidirectional and zero-width characters, which a name in a
 /// file may hold; the fields keep the raw text.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnamnesisError {
     /// The input is malformed, or contradicts itself or its config.
+    #[error("parse error: {}", printable(reason))]
     Parse {
         /// What is wrong, and where.
         reason: String,
     },
     /// The input is well-formed, but of a kind that this build cannot handle.
+    #[error("unsupported format `{}`: {}", printable(format), printable(detail))]
     Unsupported {
         /// The format or scheme.
         format: String,
@@ -33,6 +45,7 @@ pub enum AnamnesisError {
         detail: String,
     },
     /// The input needs more memory or items than a limit allows.
+    #[error("limit exceeded ({limit}): {}", printable(message))]
     LimitExceeded {
         /// Name of the limit, such as `max_item_count`.
         limit: &'static str,
@@ -40,6 +53,7 @@ pub enum AnamnesisError {
         message: String,
     },
     /// A pickle names a global that is not on the allow-list; see `docs/safety.md`.
+    #[error("disallowed pickle global `{}.{}` ({})", short(module), short(name), danger(module))]
     DisallowedGlobal {
         /// Python module of the global.
         module: String,
@@ -47,13 +61,16 @@ pub enum AnamnesisError {
         name: String,
     },
     /// The caller's options are wrong, or ask for what this input has not.
+    #[error("{}", printable(message))]
     Usage {
         /// The option, what is wrong with it, and what would help.
         message: String,
     },
     /// The caller's [`CancelToken`](crate::CancelToken) was set.
+    #[error("operation cancelled by the caller")]
     Cancelled,
     /// The operating system, or the caller's reader or writer, failed.
+    #[error(transparent)]
     Io(std::io::Error),
 }
 
@@ -186,7 +203,7 @@ impl AnamnesisError {
 
     /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with the file's path.
     pub(crate) fn io_at(path: &Path, error: &std::io::Error) -> Self {
-        Self::io_with(printable(&path.to_string_lossy()), Some(path.to_path_buf()), error)
+        Self::io_with(path.display(), Some(path.to_path_buf()), error)
     }
 
     /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with `what` and a
@@ -198,7 +215,7 @@ impl AnamnesisError {
 
     fn io_with(what: impl Display, path: Option<PathBuf>, error: &std::io::Error) -> Self {
         let payload = IoContext {
-            message: format!("{what}: {error}"),
+            message: printable(&format!("{what}: {error}")),
             path,
             os: os_code(error).map(std::io::Error::from_raw_os_error),
         };
@@ -208,24 +225,15 @@ impl AnamnesisError {
 
 /// Payload of an `io::Error` whose message says where it happened. An `io::Error` holds a code or a
 /// payload, never both, so the code stays in the payload's source.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 struct IoContext {
+    /// Safe for a terminal.
     message: String,
     /// The file that it happened to.
     path: Option<PathBuf>,
+    #[source]
     os: Option<std::io::Error>,
-}
-
-impl Display for IoContext {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl Error for IoContext {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.os.as_ref().map(|error| error as _)
-    }
 }
 
 /// The operating system's code of `error`, or of the error that a context was added to.
@@ -236,47 +244,23 @@ fn os_code(error: &std::io::Error) -> Option<i32> {
         .or_else(|| context()?.os.as_ref()?.raw_os_error())
 }
 
-impl Display for AnamnesisError {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Parse { reason } => write!(f, "parse error: {}", printable(reason)),
-            Self::Unsupported { format, detail } => {
-                let (format, detail) = (printable(format), printable(detail));
-                write!(f, "unsupported format `{format}`: {detail}")
-            }
-            Self::LimitExceeded { limit, message } => {
-                write!(f, "limit exceeded ({limit}): {}", printable(message))
-            }
-            Self::DisallowedGlobal { module, name } => {
-                let is_script = module.starts_with("__torch__");
-                let (module, name) = (short(module), short(name));
-                let why = match is_script {
-                    true => "TorchScript: `torch.jit.load` it, and save its `state_dict()`",
-                    false => "potential code execution",
-                };
-                write!(f, "disallowed pickle global `{module}.{name}` ({why})")
-            }
-            Self::Usage { message } => f.write_str(&printable(message)),
-            Self::Cancelled => f.write_str("operation cancelled by the caller"),
-            // Names of files are in it.
-            Self::Io(error) => f.write_str(&printable(&error.to_string())),
-        }
-    }
-}
-
-impl Error for AnamnesisError {
-    /// What is behind an I/O error. That error's own text is the message already.
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Io(error) => error.source(),
-            _ => None,
-        }
+/// What loading a pickle with a global of `module` could do, or what to do instead.
+fn danger(module: &str) -> &'static str {
+    match module.starts_with("__torch__") {
+        true => "TorchScript: `torch.jit.load` it, and save its `state_dict()`",
+        false => "potential code execution",
     }
 }
 
 impl From<std::io::Error> for AnamnesisError {
+    /// An error whose text is not safe for a terminal, which only a caller's reader can have, becomes
+    /// one of the same kind with the text escaped.
     fn from(error: std::io::Error) -> Self {
-        Self::Io(error)
+        let text = error.to_string();
+        match printable(&text) {
+            safe if safe == text => Self::Io(error),
+            safe => Self::Io(std::io::Error::new(error.kind(), safe)),
+        }
     }
 }
 

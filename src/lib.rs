@@ -41,31 +41,27 @@
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");
 
-#[cfg(feature = "models")]
-mod arch;
 #[cfg(feature = "benchmarks")]
 pub mod benchable_apis;
 mod cancel;
-#[cfg(feature = "check")]
-mod check;
 #[cfg(feature = "cli")]
 pub mod cli;
 mod compat;
 mod config;
-mod containers;
 mod convert;
-mod diff;
 mod dtype;
 mod element;
 pub mod error;
+#[cfg(feature = "models")]
+mod families;
 mod features;
-#[cfg(feature = "lethe")]
-mod forget;
-pub mod inspect;
-mod kernels;
+pub mod lethe;
 pub mod limits;
+pub mod model;
+pub mod parse;
 mod records;
-mod scheme;
+pub mod remember;
+mod report;
 mod simd;
 mod source;
 #[cfg(test)]
@@ -73,49 +69,58 @@ mod test_utils;
 mod threads;
 #[cfg(feature = "models")]
 mod tokenizer;
+mod write;
 
 pub use cancel::CancelToken;
-#[cfg(feature = "check")]
-pub use check::{CheckOptions, CheckReport, Finding, Severity};
-pub use compat::paths::{lethe, model, parse, remember};
 pub use config::QuantConfig;
-pub use containers::model::{Container, ParsedModel, Tensor, TensorRole};
-pub use containers::parse::hub::resolve_hub_model;
-pub use containers::parse::{
-    detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
-    parse_from_reader, parse_from_reader_with_limits, parse_with_limits,
-};
-pub use containers::write::ConvertTarget;
 pub use convert::{
     Adapter, ConvertOptions, Distance, Encoded, Errors, FileSum, FloatCast, Kept, ModelScope,
     NameChanges, OutputTensor, Panel, Progress, Recovery, RememberOptions, Report, TensorErrors,
     finish_parts, parse_renames,
 };
-pub use diff::{
-    ComparedTensor, DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff,
-    ValueDiff,
-};
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};
 #[cfg(feature = "lethe")]
-pub use forget::{Forget, ForgetScheme, GgufTypes};
-pub use inspect::{
+#[doc(inline)]
+pub use lethe::{Forget, ForgetScheme, GgufTypes};
+pub use limits::ParseLimits;
+#[doc(inline)]
+pub use model::{Container, ParsedModel, Tensor, TensorRole};
+pub use parse::hub::resolve_hub_model;
+#[doc(inline)]
+pub use parse::{
+    detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
+    parse_from_reader, parse_from_reader_with_limits, parse_with_limits,
+};
+#[doc(inline)]
+pub use remember::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount};
+#[cfg(feature = "check")]
+pub use report::check::{CheckOptions, CheckReport, Finding, Severity};
+pub use report::diff::{
+    ComparedTensor, DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff,
+    ValueDiff,
+};
+pub use report::inspect;
+#[doc(no_inline)]
+pub use report::inspect::{
     DtypeCount, Histogram, InspectInfo, ListedTensor, ModelDescription, ModuleClass, ShardNumber,
     TensorStatistics, format_bytes,
 };
+pub use write::ConvertTarget;
+
+// The names of single containers and schemes, which the published interface has in the root too.
 #[cfg(feature = "bnb")]
 #[doc(no_inline)]
 pub use lethe::bnb::*;
-pub use limits::ParseLimits;
 #[cfg(feature = "npz")]
 #[doc(no_inline)]
 pub use parse::npz::*;
+#[cfg(feature = "ollama")]
+#[doc(no_inline)]
+pub use parse::ollama::*;
 #[cfg(feature = "pth")]
 #[doc(no_inline)]
 pub use parse::pth::*;
-#[cfg(feature = "ollama")]
-#[doc(no_inline)]
-pub use parse::resolve_ollama_model;
 #[doc(no_inline)]
 pub use parse::safetensors::*;
 #[cfg(feature = "gguf")]
@@ -126,4 +131,3 @@ pub use parse::{gguf::*, gguf_write::*};
 pub use remember::gguf::*;
 #[doc(no_inline)]
 pub use remember::{awq::*, bnb::*, fp8::*, gptq::*};
-pub use scheme::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount};

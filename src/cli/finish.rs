@@ -113,7 +113,7 @@ fn require_finished(output: &Path) -> Result<()> {
 
 /// The output of an unfinished conversion of `input`, beside it or in the current directory.
 fn output_of_input(input: &Path) -> Option<PathBuf> {
-    let beside = crate::containers::write::atomic::directory_of(input);
+    let beside = crate::write::atomic::directory_of(input);
     for directory in [beside, Path::new(".")] {
         let entries = std::fs::read_dir(directory).ok()?.flatten();
         for entry in entries {

@@ -59,7 +59,7 @@ pub(super) fn open_path(path: &Path, limits: &LimitArgs) -> Result<ParsedModel> 
 pub(super) fn hub_snapshot(path: &Path) -> Result<Option<PathBuf>> {
     let spec = path
         .to_str()
-        .filter(|text| crate::containers::parse::hub::is_name(text));
+        .filter(|text| crate::parse::hub::is_name(text));
     let Some(spec) = spec.filter(|_| path.symlink_metadata().is_err()) else {
         return Ok(None);
     };
@@ -82,9 +82,8 @@ fn open_file(path: &Path, limits: &ParseLimits) -> Result<NamedModel> {
             named: path.to_path_buf(),
         });
     }
-    let (file, notes) = crate::containers::parse::ollama::resolve_with_notes(&text)?;
-    let named =
-        PathBuf::from(format!("{}.gguf", crate::containers::parse::ollama::file_stem(&text)));
+    let (file, notes) = crate::parse::ollama::resolve_with_notes(&text)?;
+    let named = PathBuf::from(format!("{}.gguf", crate::parse::ollama::file_stem(&text)));
     let mut model = crate::parse_with_limits(file, limits)?;
     model.notes.extend(notes);
     Ok(NamedModel { model, named })

@@ -9,7 +9,7 @@ use super::args::{InspectArgs, ParseArgs};
 use super::report::print_json;
 use super::{input, listing};
 use crate::error::printable;
-use crate::inspect::{format_bytes, join_dtypes};
+use crate::report::inspect::{format_bytes, join_dtypes};
 use crate::{
     GgufInspectInfo, InspectInfo, ListedTensor, ModelDescription, ParsedModel, Result, Tensor,
     TensorRole,

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::table::{Column, Table};
 use crate::error::printable;
-use crate::inspect::format_bytes;
+use crate::report::inspect::format_bytes;
 use crate::{Container, Dtype, ParsedModel, Result};
 
 const COLUMNS: [Column; 4] = [

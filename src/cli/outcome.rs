@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::CommandError;
 use super::report::{by_reason, print_line};
 use crate::error::printable;
-use crate::forget::ALREADY;
+use crate::lethe::ALREADY;
 use crate::{AnamnesisError, Recovery, Report, format_bytes};
 
 /// Prints the files that were written: their directory, or each of them.

@@ -69,7 +69,7 @@ fn is_named_as_directory(path: &Path) -> bool {
 
 /// The path of an output that is not there, with the real path of its directory.
 pub(super) fn full_path(output: &Path) -> PathBuf {
-    let parent = crate::containers::write::atomic::directory_of(output);
+    let parent = crate::write::atomic::directory_of(output);
     let parent = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_path_buf());
     parent.join(output.file_name().unwrap_or_default())
 }

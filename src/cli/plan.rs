@@ -172,7 +172,7 @@ impl PlannedOutput<'_> {
         )?;
         let memory = format_bytes(self.recovery.peak_memory());
         writeln!(out, "Memory:      at most {memory}")?;
-        let directory = crate::containers::write::atomic::directory_of(&self.output);
+        let directory = crate::write::atomic::directory_of(&self.output);
         let free = crate::source::platform::available_space(directory);
         let free = free.map_or("unknown".to_owned(), format_bytes);
         writeln!(out, "Free space:  {free}")?;

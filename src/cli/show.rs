@@ -15,9 +15,10 @@ use super::progress::{Meter, Work};
 use super::report::print_json;
 use super::{input, signals};
 use crate::config::Selection;
-use crate::containers::write::atomic::{OutputFile, OutputPlace};
-use crate::containers::write::npz::{descr, npy_header};
 use crate::convert::asked::Asked;
+use crate::error::InTensor;
+use crate::write::atomic::{OutputFile, OutputPlace};
+use crate::write::npz::{descr, npy_header};
 use crate::{
     AnamnesisError, CancelToken, ConvertOptions, ModelScope, OutputTensor, ParsedModel, Recovery,
     RememberOptions, Result, TargetDtype, TensorStatistics,
@@ -240,7 +241,7 @@ fn for_each_run(
 ) -> Result<()> {
     let bits = tensor.dtype.bits() as u64;
     if !bits.is_multiple_of(8) || tensor.dtype.block_size() != 1 {
-        let what = format!("tensor `{}`: its elements are no whole bytes", tensor.name);
+        let what = format!("{}: its elements are no whole bytes", InTensor(&tensor.name));
         let kind = format!("values of {}", tensor.dtype);
         return Err(AnamnesisError::unsupported(kind, what));
     }
@@ -303,7 +304,7 @@ fn write_npy(recovery: &Recovery<'_>, wanted: &Wanted<'_>, path: &Path, force: b
     let slice = wanted.slice.clone().unwrap_or_default();
     let slice = slice.of(tensor.name, tensor.shape)?;
     let Some(descr) = descr(in_numpy(tensor.dtype)) else {
-        let what = format!("tensor `{}`: NumPy has no type {}", tensor.name, tensor.dtype);
+        let what = format!("{}: NumPy has no type {}", InTensor(&tensor.name), tensor.dtype);
         return Err(AnamnesisError::unsupported("writing NPY", what));
     };
     let header = npy_header(descr, &slice.shape);

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::outputs::full_path;
 use super::report::print_line;
-use crate::containers::write::atomic::{OutputFile, OutputPlace, directory_of};
 use crate::error::printable;
 use crate::source::inputs::Inputs;
+use crate::write::atomic::{OutputFile, OutputPlace, directory_of};
 use crate::{AnamnesisError, FileSum, Result};
 
 /// Prints the sums as `sha256sum` does.

@@ -1,7 +1,7 @@
 //! Writes a safetensors file of NF4 weights from BF16 tensors in memory: part of the published
 //! interface.
 //!
-//! Each matrix is encoded as a single tensor, and stored under the names of `forget/bnb.rs`, which
+//! Each matrix is encoded as a single tensor, and stored under the names of `lethe/bnb/`, which
 //! goes through the pipeline and is not compiled with the feature `bnb` alone. Other tensors stay
 //! BF16.
 
@@ -15,8 +15,9 @@ use zerocopy::IntoBytes;
 
 use super::encode::{encode_bnb4_compute_absmax, first_not_finite};
 use super::whole::{WholeTensor, to_bytes, to_file};
-use crate::kernels::lethe::bnb::NF4_CODEBOOK;
-use crate::scheme::bnb::Bnb4StateText;
+use crate::error::InTensor;
+use crate::lethe::kernels::bnb::NF4_CODEBOOK;
+use crate::remember::bnb::Bnb4StateText;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// Number of values that share a scale: 64, as in transformers.
@@ -130,7 +131,7 @@ fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<EncodedInputs> {
 }
 
 fn wrong(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
-    AnamnesisError::parse(format!("tensor `{name}`: {what}"))
+    AnamnesisError::parse(format!("{}: {what}", InTensor(&name)))
 }
 
 /// Checks that the data have the length that the shape asks for, and that there are any.
@@ -155,7 +156,7 @@ fn check(input: &BnbWriteInput<'_>) -> Result<()> {
 
 /// The name under which bitsandbytes finds the weight of a layer: with `weight` as its last part.
 fn weight_name(name: &str) -> Cow<'_, str> {
-    match crate::scheme::seam::base_of(name, "weight") {
+    match crate::remember::seam::base_of(name, "weight") {
         Some(_) => Cow::Borrowed(name),
         None => Cow::Owned(format!("{name}.weight")),
     }

@@ -11,11 +11,11 @@ use zerocopy::IntoBytes;
 
 use super::slabs::{for_each_slab, slab_of};
 use crate::element::f32_from_bf16;
-use crate::kernels::lethe::bnb::codebook_encoder;
-use crate::kernels::lethe::int8;
-use crate::kernels::remember::bnb::nested_absmax;
-use crate::kernels::remember::widen::Widen;
+use crate::lethe::kernels::bnb::codebook_encoder;
+use crate::lethe::kernels::int8;
 use crate::limits::zeroed_on_write;
+use crate::remember::kernels::bnb::nested_absmax;
+use crate::remember::kernels::widen::Widen;
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result};
 

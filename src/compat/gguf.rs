@@ -17,9 +17,10 @@ pub use self::front::{
 pub use self::write::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
 use super::dequantize::dequantize_gguf_to_bf16;
 use crate::config::QuantConfig;
-use crate::containers::model::gguf::GgufMetadataValue;
-use crate::containers::parse::gguf::read_file;
+use crate::error::InTensor;
 use crate::limits::Budget;
+use crate::model::gguf::GgufMetadataValue;
+use crate::parse::gguf::read_file;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, RememberOptions, Report, Result};
 
@@ -106,15 +107,14 @@ impl ParsedGguf {
         let info = |t: crate::Tensor<'_>| {
             let (info, dtype) = (t.info(), t.dtype());
             if info.has_unknown_order() {
-                let what = format!("tensor `{}`: no byte order is defined for {dtype}", info.name);
+                let what =
+                    format!("{}: no byte order is defined for {dtype}", InTensor(&info.name));
                 return Err(AnamnesisError::unsupported("big-endian GGUF", what));
             }
             Ok(GgufTensorInfo::of(info))
         };
         let tensors = model.tensors().map(info).collect::<Result<_>>()?;
-        let metadata = model
-            .gguf()
-            .map(crate::containers::model::gguf::Gguf::metadata);
+        let metadata = model.gguf().map(crate::model::gguf::Gguf::metadata);
         budget
             .grow(metadata.map_or(0, |m| m.size()).saturating_mul(VALUE_BYTES), "its metadata")?;
         let metadata = metadata
@@ -135,7 +135,7 @@ impl ParsedGguf {
     pub fn version(&self) -> u32 {
         self.model
             .gguf()
-            .map_or(0, crate::containers::model::gguf::Gguf::version)
+            .map_or(0, crate::model::gguf::Gguf::version)
     }
 
     /// Alignment of the tensors' offsets, in bytes.
@@ -143,7 +143,7 @@ impl ParsedGguf {
     pub fn alignment(&self) -> u32 {
         self.model
             .gguf()
-            .map_or(0, crate::containers::model::gguf::Gguf::alignment)
+            .map_or(0, crate::model::gguf::Gguf::alignment)
     }
 
     /// Number of tensors.

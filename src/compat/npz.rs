@@ -11,8 +11,8 @@ pub use self::front::{
     inspect_npz_from_reader_with_limits, inspect_npz_with_limits,
 };
 use super::whole::{WholeTensor, to_bytes, to_file};
-use crate::containers::parse::{parse_bytes_only, parse_only};
 use crate::limits::Budget;
+use crate::parse::{parse_bytes_only, parse_only};
 use crate::{Container, Dtype, ParseLimits, ParsedModel, Result};
 
 /// Element type of an array: the crate's one [`Dtype`].

@@ -12,8 +12,8 @@ pub use self::front::{
     parse_pth_front_matter_from_reader_with_limits,
 };
 use super::whole::{WholeTensor, to_bytes, to_file};
-use crate::containers::parse::{parse_bytes_only, parse_only};
 use crate::limits::Budget;
+use crate::parse::{parse_bytes_only, parse_only};
 use crate::{Container, ConvertOptions, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result};
 
 /// Element type of a tensor: the crate's one [`Dtype`].

@@ -10,9 +10,9 @@ pub use self::companions::{
     AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig,
 };
 use crate::config::QuantConfig;
-use crate::containers::parse::safetensors::{read_at, read_from};
-use crate::inspect::InspectInfo;
 use crate::limits::Budget;
+use crate::parse::safetensors::{read_at, read_from};
+use crate::report::inspect::InspectInfo;
 use crate::source::Source;
 use crate::{Dtype, ParseLimits, ParsedModel, QuantScheme, Result, TensorRole};
 
@@ -126,7 +126,7 @@ fn header(contents: ParsedModel) -> Result<SafetensorsHeader> {
     let (info, roles) = model.inspect_roles();
     let ParsedModel { tensors, metadata, header_size, .. } = model;
     let base = 8 + header_size as u64;
-    let entry = |(t, role): (crate::containers::model::TensorInfo, TensorRole)| TensorEntry {
+    let entry = |(t, role): (crate::model::TensorInfo, TensorRole)| TensorEntry {
         data_offsets: ((t.offset - base) as usize, (t.offset - base + t.len) as usize),
         name: t.name.into(),
         dtype: t.dtype,

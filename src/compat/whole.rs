@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
+use crate::error::InTensor;
 use crate::limits::zeroed;
+use crate::write::{OutputEntry, OutputLayout, safetensors};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A tensor in memory.
@@ -40,7 +41,7 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Outpu
     let mut names = HashSet::new();
     for t in tensors {
         let wrong =
-            |what: String| Err(AnamnesisError::parse(format!("tensor `{}`: {what}", t.name)));
+            |what: String| Err(AnamnesisError::parse(format!("{}: {what}", InTensor(&t.name))));
         if t.dtype.byte_len(t.shape) != Some(t.data.len()) || !t.dtype.in_safetensors() {
             let (len, dtype, shape) = (t.data.len(), t.dtype, t.shape);
             return wrong(format!("{len} bytes are not {dtype} {shape:?}"));
@@ -72,8 +73,8 @@ fn write(
 #[cfg(any(feature = "npz", feature = "pth", feature = "bnb"))]
 /// Writes a file atomically; an older one is replaced.
 pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &std::path::Path) -> Result<()> {
-    use crate::containers::write::atomic::{OutputFile, OutputPlace};
     use crate::source::inputs::Inputs;
+    use crate::write::atomic::{OutputFile, OutputPlace};
     let layout = plan(tensors, FORMAT)?;
     let place = OutputPlace {
         force: true,

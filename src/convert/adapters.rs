@@ -1,4 +1,10 @@
 //! [`Adapter`]: weights that were trained beside a model, and how they are merged into it.
+//!
+//! - `peft_config`, `peft_tensors`, `gguf_adapter`: adapters of PEFT and of llama.cpp; `form`,
+//!   `blocks`: how they are stored.
+//! - `parameters`, `apart`, `factors`, `matrices`: what is multiplied with what; `collect`:
+//!   what an adapter changes; `merge`: into the items of a model.
+//! - `biases`, `tied`, `vocabulary`, `tokens`, `added`: changes that are no product of factors.
 
 mod added;
 mod apart;
@@ -31,8 +37,8 @@ pub(super) use self::vocabulary::ConfigField;
 use super::options::{ConvertOptions, ModelScope};
 use super::whole::WholeModel;
 use crate::config::Texts;
-use crate::containers::parse::parse_with_limits;
 use crate::limits::ParseLimits;
+use crate::parse::parse_with_limits;
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ParsedModel, Result};
 #[cfg(feature = "gguf")]

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::cut::Cut;
 use super::output::{Job, Output, ValueSource};
 use crate::Result;
-use crate::scheme::{BlockPool, Buffers, Decode, ReadAhead, StoredRectangle, Tile};
+use crate::remember::{BlockPool, Buffers, Decode, ReadAhead, StoredRectangle, Tile};
 
 /// The first rectangle of a file has a third of the usual tiles, because no thread can write while
 /// it is read.

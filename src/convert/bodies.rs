@@ -7,9 +7,9 @@ use zerocopy::IntoBytes;
 use super::cut::{SLAB_VALUES, round_down};
 use super::output::{Body, Job, ValueSource, Worker};
 use super::overflow::Overflow;
-use crate::containers::model::Part;
 use crate::element::Out;
-use crate::scheme::{Decode, Tile};
+use crate::model::Part;
+use crate::remember::{Decode, Tile};
 use crate::{Result, TargetDtype};
 
 /// Copies stored bytes in pieces, with their byte order swapped if they are big-endian.

@@ -7,9 +7,10 @@ use super::cut::SLAB_VALUES;
 use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, Job, Worker};
 use crate::element::Out;
-use crate::kernels::remember::cast::{Cast, CastValues, largest};
-use crate::scheme::image_models::ImageModel;
-use crate::scheme::{Decode, ResolvedItem, is_plain_float};
+use crate::error::InTensor;
+use crate::remember::image_models::ImageModel;
+use crate::remember::kernels::cast::{Cast, CastValues, largest};
+use crate::remember::{Decode, ResolvedItem, is_plain_float};
 use crate::simd::dispatch;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
@@ -106,7 +107,7 @@ pub(super) fn can_overflow(from: Dtype, to: TargetDtype) -> bool {
 
 /// Rounds floats to `target`, of a smaller range than theirs.
 pub(super) struct CastBody<'m> {
-    /// Its values are exact in F32, or it is [`PlainFloats`](crate::scheme::PlainFloats) of F64.
+    /// Its values are exact in F32, or it is [`PlainFloats`](crate::remember::PlainFloats) of F64.
     pub decoder: Box<dyn Decode + 'm>,
     pub is_f64: bool,
     pub target: TargetDtype,
@@ -169,8 +170,8 @@ impl CastBody<'_> {
         AnamnesisError::unsupported(
             target.to_string(),
             format!(
-                "tensor `{}`: {value} at {index:?} is beyond its range, which ends at {:?}; saturating would make it that",
-                output.name,
+                "{}: {value} at {index:?} is beyond its range, which ends at {:?}; saturating would make it that",
+                InTensor(&output.name),
                 largest(target)
             ),
         )

@@ -23,9 +23,10 @@ use super::output::BoxedOutput;
 use super::report::Report;
 use super::whole::WholeModel;
 use crate::config::why_unwritten;
-use crate::containers::model::ParsedModel;
-use crate::containers::write::{OutputEntry, OutputLayout};
+use crate::error::InTensor;
 use crate::features::{Gated, gated};
+use crate::model::ParsedModel;
+use crate::write::{OutputEntry, OutputLayout};
 use crate::{AnamnesisError, ConvertTarget, Dtype, Result};
 
 /// A container that models are written to: what is true of it in every build, and its writer.
@@ -296,8 +297,8 @@ fn check_layouts(
             && d.body.is_written_with_another()
         {
             return Err(format!(
-                "tensor `{}` is written with the one before it, and is not in its file",
-                d.name
+                "{} is written with the one before it, and is not in its file",
+                InTensor(&d.name)
             ));
         }
         first += layout.offsets.len();

@@ -1,7 +1,7 @@
 //! How an output tensor is cut into tiles: the unit of work of a decoding job.
 
 use crate::Dtype;
-use crate::scheme::{Decode, Grid, StoredRows, Tile};
+use crate::remember::{Decode, Grid, StoredRows, Tile};
 
 /// Values that are decoded at once (a slab). 128 Ki values are at most 512 KiB of output, which
 /// stays in the L2 cache until it is written.

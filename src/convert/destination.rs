@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::container::is_weights_of_output;
-use crate::containers::write::atomic::directory_of;
+use crate::write::atomic::directory_of;
 use crate::{AnamnesisError, Result};
 
 /// Path of the hidden sibling in which `output` is made: `.NAME.partial`.

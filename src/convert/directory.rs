@@ -38,10 +38,10 @@ use super::options::{ConvertOptions, FloatCast};
 use super::plan::Plan;
 use super::recovery::inputs;
 use super::sidecars::Sidecars;
-use crate::containers::model::ParsedModel;
-use crate::containers::parse::directory::is_zero_state;
-use crate::containers::write::atomic::directory_of;
+use crate::model::ParsedModel;
+use crate::parse::directory::is_zero_state;
 use crate::source::platform::available_space;
+use crate::write::atomic::directory_of;
 use crate::{AnamnesisError, Result};
 
 /// Writes one part of an output directory; the whole of it, if there is only one part.

@@ -8,8 +8,9 @@ use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
 use super::overflow::Overflow;
-use crate::containers::model::{Part, ShortList, Tensor, TensorRole};
-use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
+use crate::error::InTensor;
+use crate::model::{Part, ShortList, Tensor, TensorRole};
+use crate::remember::{Decode, Group, PlainFloats, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 impl<'m> Output<'m> {
@@ -20,7 +21,7 @@ impl<'m> Output<'m> {
     pub(super) fn copy(t: &Tensor<'m>) -> Result<Self> {
         let (dtype, len) = (t.dtype(), t.info().len);
         if t.info().has_unknown_order() {
-            let what = format!("tensor `{}`: no byte order is defined for {dtype}", t.name());
+            let what = format!("{}: no byte order is defined for {dtype}", InTensor(&t.name()));
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
         let (part, shape) = (t.part(), t.shape());
@@ -210,7 +211,7 @@ fn cut_for_gather(shape: &[usize], element_size: usize) -> (usize, Cut) {
 /// `Parse` if the length overflows.
 pub(super) fn byte_len(name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64> {
     let len = dtype.byte_len(shape).map(|n| n as u64);
-    len.ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))
+    len.ok_or_else(|| AnamnesisError::parse(format!("{}: its size overflows", InTensor(&name))))
 }
 
 /// Numbers of the input files that `tensors` are in, each once, that of the first tensor first.

@@ -15,9 +15,9 @@ use super::report::Report;
 use super::summary::summary;
 use super::whole::{self, WholeModel};
 use crate::config::Selection;
-use crate::containers::model::{ParsedModel, Tensor};
+use crate::model::{ParsedModel, Tensor};
 use crate::records::debug;
-use crate::scheme::{Assumption, Group, QuantScheme, Resolution, ResolvedItem};
+use crate::remember::{Assumption, Group, QuantScheme, Resolution, ResolvedItem};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// The drafts of all output tensors, in the order of the model, and the report on them.

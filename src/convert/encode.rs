@@ -38,10 +38,10 @@ pub(super) use self::options::is_mlx;
 pub(super) use self::options::{file_type, files, fingerprint, is_asked_for, with_scheme};
 use self::relay::{ExponentRange, RelayDecision};
 use crate::convert::held::Pieces;
-use crate::forget::{Encode, EncodeBuffers, Put, Survey, TileValues};
-use crate::kernels::lethe::distance::{Comparison, DistanceSums};
-use crate::kernels::lethe::mean::Mean;
-use crate::scheme::{Buffers, Decode, GroupCodes, Tile};
+use crate::lethe::kernels::distance::{Comparison, DistanceSums};
+use crate::lethe::kernels::mean::Mean;
+use crate::lethe::{Encode, EncodeBuffers, Put, Survey, TileValues};
+use crate::remember::{Buffers, Decode, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
 

@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::plan::Plan;
 use super::report::FileSum;
-use crate::containers::write::Sink;
-use crate::containers::write::atomic::OutputFile;
 use crate::source::platform::read_exact_at;
 use crate::source::{FileHasher, sha256_of_file};
+use crate::write::Sink;
+use crate::write::atomic::OutputFile;
 use crate::{AnamnesisError, CancelToken, Result};
 
 /// Bytes that are read back at once.

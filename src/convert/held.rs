@@ -4,7 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::Result;
-use crate::containers::write::Sink;
+use crate::write::Sink;
 
 /// Bytes of short pieces that are held at most. Longer pieces are written at once.
 const HELD_BYTES: usize = 128 << 10;

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 
 use super::asked::likely_names;
 use crate::config::{RenameRule, Selection, what_was_meant};
-use crate::scheme::{Resolution, ResolvedItem};
+use crate::error::InTensor;
+use crate::remember::{Resolution, ResolvedItem};
 use crate::{AnamnesisError, Result};
 
 pub use self::file::parse_renames;
@@ -103,7 +104,8 @@ impl NameChanges {
                 if let Some(part) = companions(item).find(|name| pattern.has(name)) {
                     let whole = item.name();
                     return Err(AnamnesisError::usage(format!(
-                        "tensor `{part}`: it is a part of `{whole}`, whose values are wrong without it; `{text}` takes it alone, and --drop {whole} both"
+                        "{}: it is a part of `{whole}`, whose values are wrong without it; `{text}` takes it alone, and --drop {whole} both",
+                        InTensor(&part)
                     )));
                 }
             }
@@ -162,7 +164,7 @@ fn new_name(rules: &mut [(RenameRule, bool)], name: &str) -> Result<Option<Strin
         };
         *is_used = true;
         if new.is_empty() {
-            let what = format!("tensor `{name}`: `{}` leaves it no name", rule.text);
+            let what = format!("{}: `{}` leaves it no name", InTensor(&name), rule.text);
             return Err(AnamnesisError::usage(what));
         }
         return Ok(Some(new));
@@ -178,7 +180,7 @@ fn require_different(items: &[ResolvedItem<'_>], names: &[Option<String>]) -> Re
         if let Some(other) = seen.insert(new, item.name()) {
             let name = item.name();
             let what =
-                format!("tensor `{name}`: it would be called `{new}`, and so would `{other}`");
+                format!("{}: it would be called `{new}`, and so would `{other}`", InTensor(&name));
             return Err(AnamnesisError::usage(what));
         }
     }

@@ -7,8 +7,8 @@ use super::output::BoxedOutput;
 use super::plan::Plan;
 use super::report::{Distance, Report};
 use crate::Result;
-use crate::containers::model::ParsedModel;
-use crate::scheme::{Resolution, ResolvedItem};
+use crate::model::ParsedModel;
+use crate::remember::{Resolution, ResolvedItem};
 
 /// Stands for the decisions on a model's tensors; no value exists.
 pub(super) enum Encodings {}

@@ -3,10 +3,10 @@
 
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
-use crate::containers::model::ParsedModel;
+use crate::model::ParsedModel;
 #[cfg(feature = "gguf")]
-use crate::containers::model::gguf::GgufMetadataValue;
-use crate::scheme::Resolution;
+use crate::model::gguf::GgufMetadataValue;
+use crate::remember::Resolution;
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, Result};
 

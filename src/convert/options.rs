@@ -9,12 +9,12 @@ pub use self::remember::{FloatCast, Progress, RememberOptions};
 use super::adapters::Adapter;
 use super::encode;
 use super::names::NameChanges;
-#[cfg(feature = "gguf")]
-use crate::containers::model::gguf::GgufMetadataValue;
-#[cfg(feature = "gguf")]
-use crate::containers::parse::gguf::GgufEdit;
 #[cfg(feature = "lethe")]
-use crate::forget::Forget;
+use crate::lethe::Forget;
+#[cfg(feature = "gguf")]
+use crate::model::gguf::GgufMetadataValue;
+#[cfg(feature = "gguf")]
+use crate::parse::gguf::GgufEdit;
 use crate::{ConvertTarget, ParsedModel, Result, TargetDtype};
 
 /// How much of a model an output has beside its tensors.

@@ -12,9 +12,9 @@ use super::held::HeldWrites;
 use super::options::RememberOptions;
 use super::outcome::Outcome;
 use super::overflow::Overflow;
-use crate::containers::model::{Part, Shape, ShortList, Tensor};
-use crate::containers::write::{ChecksumPatch, Sink};
-use crate::scheme::{Buffers, Decode};
+use crate::model::{Part, Shape, ShortList, Tensor};
+use crate::remember::{Buffers, Decode};
+use crate::write::{ChecksumPatch, Sink};
 use crate::{Dtype, Result, TargetDtype};
 
 /// Outputs whose bytes are at most one in so many of the job's own are held until there is more of

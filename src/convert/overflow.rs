@@ -11,8 +11,9 @@ use super::output::{BoxedOutput, Worker};
 use super::plan::Plan;
 use crate::TargetDtype;
 use crate::element::{Element, Out};
-use crate::kernels::remember::overflow::{has_infinite, limit_overflow};
-use crate::scheme::{Decode, Tile};
+use crate::error::InTensor;
+use crate::remember::kernels::overflow::{has_infinite, limit_overflow};
+use crate::remember::{Decode, Tile};
 use crate::simd::Level;
 
 /// Tensors that the report names.
@@ -67,7 +68,7 @@ impl Overflow {
         };
         (largest > 0.0).then(|| {
             format!(
-                "tensor `{name}`: values up to {largest:?} are beyond the range of F16 and {became}. BF16 and F32 hold them"
+                "{}: values up to {largest:?} are beyond the range of F16 and {became}. BF16 and F32 hold them", InTensor(&name)
             )
         })
     }

@@ -17,9 +17,9 @@ use super::output::{Output, ValueSource, Worker};
 use super::progress::ProgressSum;
 use super::run::Run;
 use super::window::OutputWindow;
-use crate::containers::model::Part;
 use crate::element::Out;
-use crate::scheme::{Buffers, Decode, Grid, Tile, lcm};
+use crate::model::Part;
+use crate::remember::{Buffers, Decode, Grid, Tile, lcm};
 use crate::simd::Level;
 use crate::{Dtype, Result};
 

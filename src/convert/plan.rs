@@ -18,9 +18,10 @@ use super::options::ConvertOptions;
 use super::output::{BoxedOutput, PlannedPlace};
 use super::report::Report;
 use super::whole::WholeModel;
-use crate::containers::model::ParsedModel;
-use crate::containers::write::{FilePieces, Framing};
+use crate::error::InTensor;
+use crate::model::ParsedModel;
 use crate::source::CompanionFile;
+use crate::write::{FilePieces, Framing};
 use crate::{AnamnesisError, ConvertTarget, Result};
 
 /// One file of the output, as planned.
@@ -216,7 +217,7 @@ fn require_unique_names(drafts: &[BoxedOutput<'_>]) -> Result<()> {
             "the output would have it twice, as {} {:?} and as {} {:?}",
             other.dtype, other.shape, d.dtype, d.shape
         );
-        return Err(AnamnesisError::parse(format!("tensor `{}`: {what}", d.name)));
+        return Err(AnamnesisError::parse(format!("{}: {what}", InTensor(&d.name))));
     }
     Ok(())
 }

@@ -10,12 +10,12 @@ use super::run::{Run, threads};
 use super::tensors::VerifiedInputs;
 use super::window::OutputWindow;
 use super::{ConvertOptions, FileSum, Report, container, encode, overflow};
-use crate::containers::model::{NameIndex, ParsedModel};
-use crate::containers::write::Sink;
-use crate::containers::write::atomic::{OutputFile, OutputPlace, commit_all};
 use crate::limits::zeroed;
+use crate::model::{NameIndex, ParsedModel};
 use crate::source::Source;
 use crate::source::inputs::Inputs;
+use crate::write::Sink;
+use crate::write::atomic::{OutputFile, OutputPlace, commit_all};
 use crate::{AnamnesisError, QuantScheme, Result};
 
 /// A planned conversion, made by [`ParsedModel::recovery`]. It can be inspected before

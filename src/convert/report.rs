@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::scheme::is_plain_float;
+use crate::remember::is_plain_float;
 use crate::{Dtype, SchemeCount, TargetDtype};
 
 /// What a conversion does with each tensor. Before the conversion, what it would do.

@@ -30,9 +30,9 @@ use super::output::{Job, Worker};
 use super::plan::Plan;
 use super::progress::ProgressSum;
 use crate::Result;
-use crate::containers::model::Part;
-use crate::containers::write::Sink;
+use crate::model::Part;
 use crate::threads::on_threads;
+use crate::write::Sink;
 
 /// A run of the jobs of some output tensors of a plan, with the checksums that it accumulates.
 ///

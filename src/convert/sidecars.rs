@@ -14,10 +14,10 @@ use super::directory::UnfinishedDirectory;
 use crate::config::{
     Confined, Unwritten, edit, is_usual, read_small, resolve_links, why_unwritten,
 };
-use crate::containers::model::FileBeside;
-use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
-use crate::scheme::is_sidecar;
+use crate::model::FileBeside;
+use crate::parse::directory::is_weights;
+use crate::remember::is_sidecar;
 use crate::source::directory::OpenDirectory;
 use crate::source::inputs::{MAX_DEPTH, place_at};
 use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked};

@@ -14,6 +14,7 @@ use super::progress::ProgressSum;
 use super::report::Report;
 use super::run::{self, Run};
 use super::window::OutputWindow;
+use crate::error::InTensor;
 use crate::limits::{Budget, zeroed};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
@@ -340,8 +341,7 @@ impl Recovery<'_> {
         if bytes.capacity() as u64 >= end - start {
             bytes.resize((end - start) as usize, 0);
         } else {
-            Budget::new(&self.model.limits)
-                .alloc(end - start, format_args!("tensor `{}`", output.name))?;
+            Budget::new(&self.model.limits).alloc(end - start, InTensor(&output.name))?;
             *bytes = Vec::new();
             *bytes = zeroed(end - start, "a tensor")?;
         }

@@ -4,9 +4,9 @@
 use super::draft::is_carried;
 use super::options::ConvertOptions;
 use super::report::Report;
-use crate::containers::model::ParsedModel;
 use crate::limits::join_first;
-use crate::scheme::{QuantScheme, Resolution, count};
+use crate::model::ParsedModel;
+use crate::remember::{QuantScheme, Resolution, count};
 
 /// Returns the report of a conversion before any work. Notes name what the model leaves open and
 /// how it is read: where a default could be wrong, the user has to know that it was taken.

@@ -14,8 +14,9 @@ use super::progress::ProgressSum;
 use super::run::Run;
 use super::stream::{BYTES_PER_THREAD, OutputStream, Panel};
 use super::window::OutputWindow;
-use crate::containers::model::Part;
+use crate::error::InTensor;
 use crate::limits::{Budget, zeroed};
+use crate::model::Part;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -225,11 +226,12 @@ impl Recovery<'_> {
     /// tensors at once, and keeps the statistics of a whole run.
     fn decodable(&self, name: &str) -> Result<usize> {
         let Some(i) = self.find(name) else {
-            let what = format!("tensor `{name}`: the output has no tensor of this name");
+            let what = format!("{}: the output has no tensor of this name", InTensor(&name));
             return Err(AnamnesisError::parse(what));
         };
         if self.plan.outputs[i].body.is_encoded() {
-            let what = format!("tensor `{name}`: it is encoded, which is done for a whole output");
+            let what =
+                format!("{}: it is encoded, which is done for a whole output", InTensor(&name));
             return Err(AnamnesisError::unsupported("a single encoded tensor", what));
         }
         Ok(i)
@@ -239,7 +241,7 @@ impl Recovery<'_> {
     fn bytes_of_rows(&self, i: usize, rows: &Range<usize>) -> Result<Range<u64>> {
         let output = &self.plan.outputs[i];
         let refuse = |what: String| {
-            let detail = format!("tensor `{}`: {what}", output.name);
+            let detail = format!("{}: {what}", InTensor(&output.name));
             Err(AnamnesisError::unsupported("rows of a tensor", detail))
         };
         let Some((&count, inner)) = output.shape.split_first() else {
@@ -262,7 +264,7 @@ impl Recovery<'_> {
     /// The bytes `bytes` of output tensor `i`.
     fn to_vec(&self, i: usize, bytes: Range<u64>) -> Result<Vec<u8>> {
         let (len, name) = (bytes.end - bytes.start, &self.plan.outputs[i].name);
-        Budget::new(&self.model.limits).alloc(len, format_args!("tensor `{name}`"))?;
+        Budget::new(&self.model.limits).alloc(len, InTensor(&name))?;
         let mut out = zeroed(len, "a tensor")?;
         self.fill(i, bytes, &mut out)?;
         Ok(out)
@@ -274,7 +276,8 @@ impl Recovery<'_> {
         let len = bytes.end - bytes.start;
         if out.len() as u64 != len {
             let (name, given) = (&output.name, out.len());
-            let what = format!("tensor `{name}`: {given} bytes of memory for {len} bytes of data");
+            let what =
+                format!("{}: {given} bytes of memory for {len} bytes of data", InTensor(&name));
             return Err(AnamnesisError::unsupported("a buffer for a tensor", what));
         }
         output

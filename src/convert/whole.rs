@@ -8,14 +8,14 @@ use serde_json::Value;
 use super::encode;
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
-use crate::arch::{
+use crate::config::Texts;
+use crate::families::{
     GgufRequest, MlxModel, from_mlx, is_early_expert, other_output, stack_early_experts,
     stack_experts, to_gguf, to_hf, to_mlx, to_mmproj, unknown_class,
 };
-use crate::config::Texts;
-use crate::containers::model::ParsedModel;
-use crate::containers::model::gguf::GgufMetadataValue;
-use crate::scheme::{QuantScheme, Resolution, ResolvedItem};
+use crate::model::ParsedModel;
+use crate::model::gguf::GgufMetadataValue;
+use crate::remember::{QuantScheme, Resolution, ResolvedItem};
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
 

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::Result;
-use crate::containers::write::Sink;
+use crate::write::Sink;
 
 /// Consecutive bytes of one output file. Jobs make whole tiles; what they write outside of the
 /// window is left out.

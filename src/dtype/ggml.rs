@@ -24,11 +24,11 @@
 /// name.
 ///
 /// A name is the variant of [`Dtype`](super::Dtype), the type's name in GGUF, and the struct that
-/// implements `DecodeBlock` in `kernels::remember::ggml` and `EncodeBlock` in
-/// `kernels::lethe::ggml`. All of these are made from this table, and so are the lists of the
+/// implements `DecodeBlock` in `remember::kernels::ggml` and `EncodeBlock` in
+/// `lethe::kernels::ggml`. All of these are made from this table, and so are the lists of the
 /// tests, which also ask for a naive twin of each type and direction. What a row lacks does not
 /// compile. Types of forks are decoded only, and implement `DecodeRowBlock`. Interleaved rows
-/// become rows of their type first, as `kernels::remember::ggml::interleaved` says.
+/// become rows of their type first, as `remember::kernels::ggml::interleaved` says.
 ///
 /// Byte-swapped words are the `(byte offset, width)` of the numbers of a block that files of the
 /// other byte order store reversed; `-` where gguf-py's `scripts/gguf_convert_endian.py` defines no

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::TokenizerKeys;
 use crate::config::Texts;
-use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
-use crate::containers::parse::gguf::{parse_gguf_metadata_json, plain_json};
+use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
+use crate::parse::gguf::{parse_gguf_metadata_json, plain_json};
 use crate::{AnamnesisError, Result};
 
 /// Name of the file.

@@ -32,7 +32,7 @@ use self::keys::KeyList;
 use self::sentencepiece::SentencePieceModel;
 use self::tiktoken::TiktokenVocabulary;
 use crate::config::Texts;
-use crate::containers::model::gguf::GgufMetadataValue;
+use crate::model::gguf::GgufMetadataValue;
 use crate::{AnamnesisError, Result};
 
 /// What is known of a model besides its tokenizer files.

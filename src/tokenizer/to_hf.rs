@@ -23,7 +23,7 @@ use self::keys::{GgufTokenizer, malformed};
 use self::special::SpecialTokens;
 use self::spm::MergeSource;
 use self::vocabulary::Vocabulary;
-use crate::containers::model::gguf::GgufMetadata;
+use crate::model::gguf::GgufMetadata;
 use crate::{AnamnesisError, Result};
 
 const MODEL: &str = "tokenizer.ggml.model";

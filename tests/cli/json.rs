@@ -1,4 +1,4 @@
-//! `--json` of every command, validated against the schemas of `docs/json.md`.
+//! `--json` of every command, validated against the tables of `docs/json.md`.
 
 use std::collections::HashMap;
 
@@ -7,21 +7,81 @@ use serde_json::{Value, json};
 use crate::amn;
 use crate::common::{data, f32s, file, raw};
 
-/// The schemas by the word behind "```json".
+/// The objects of the page, each as a JSON Schema: a table of fields under a heading is the object
+/// of that name, and a table that begins with `object` has the fields of several.
 fn schemas() -> HashMap<String, Value> {
     let text = include_str!("../../docs/json.md");
-    let mut found = HashMap::new();
-    for block in text.split("\n```json ").skip(1) {
-        let (name, rest) = block.split_once('\n').unwrap();
-        let (schema, _) = rest.split_once("\n```").unwrap();
-        found.insert(name.to_owned(), serde_json::from_str(schema).unwrap());
+    let mut found: HashMap<String, Value> = HashMap::new();
+    let (mut heading, mut columns) = ("", Vec::new());
+    for line in text.lines() {
+        if let Some(words) = line.strip_prefix('#') {
+            heading = words.trim_start_matches('#').trim();
+        }
+        let Some(row) = line.strip_prefix('|') else {
+            columns.clear();
+            continue;
+        };
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        if columns.is_empty() {
+            columns = cells;
+            continue;
+        }
+        let cell = |name| {
+            let column = columns.iter().position(|column| *column == name)?;
+            Some(cells[column])
+        };
+        let (Some(fields), Some(kind)) = (cell("field"), cell("type")) else {
+            continue;
+        };
+        if fields.starts_with("---") {
+            continue;
+        }
+        let empty = || json!({"type": "object", "required": [], "properties": {}});
+        let object = found.entry(cell("object").unwrap_or(heading).to_owned());
+        let object = object.or_insert_with(empty);
+        let is_required = !kind.ends_with(", optional");
+        let schema = schema_of(kind.trim_end_matches(", optional"));
+        for name in fields.split(", ").map(|name| name.trim_matches('`')) {
+            object["properties"][name] = schema.clone();
+            if is_required {
+                object["required"].as_array_mut().unwrap().push(name.into());
+            }
+        }
     }
     found
 }
 
+/// The schema of a type as the page writes it, such as `list of text` or `number or null`.
+fn schema_of(kind: &str) -> Value {
+    if let Some(items) = kind.strip_prefix("list of ") {
+        return json!({"type": "array", "items": schema_of(items)});
+    }
+    if let Some(kind) = kind.strip_suffix(" or null") {
+        let mut schema = schema_of(kind);
+        schema["nullable"] = true.into();
+        return schema;
+    }
+    if kind.starts_with("`\"") {
+        let words = kind.split(", ").map(|word| word.trim_matches(['`', '"']));
+        return json!({"enum": words.collect::<Vec<_>>()});
+    }
+    match kind {
+        "any" => json!({}),
+        "text" => json!({"type": "string"}),
+        "integer" | "number" | "boolean" => json!({"type": kind}),
+        "object" => json!({"type": "object", "additionalProperties": {}}),
+        "number or text" => json!({"type": ["number", "string"]}),
+        "text or object" => json!({"type": ["string", "object"], "additionalProperties": {}}),
+        object => json!({"$ref": object}),
+    }
+}
+
 /// What is wrong with `value`. A property that the schema does not have is wrong: every field is
 /// documented.
-fn wrong(value: &Value, schema: &Value, defs: &Value, at: &str) -> Option<String> {
+fn wrong(value: &Value, schema: &Value, defs: &HashMap<String, Value>, at: &str) -> Option<String> {
+    if value.is_null() && schema.get("nullable").is_some() {
+        return None;
+    }
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         let schema = defs.get(name).unwrap_or_else(|| panic!("{name}"));
         return wrong(value, schema, defs, at);
@@ -80,7 +140,7 @@ fn wrong(value: &Value, schema: &Value, defs: &Value, at: &str) -> Option<String
 pub fn assert_valid(text: &[u8], schema: &str, what: &str) -> Value {
     let all = schemas();
     let value: Value = serde_json::from_slice(text).unwrap_or_else(|e| panic!("{what}: {e}"));
-    let found = wrong(&value, &all[schema], &all["definitions"], "");
+    let found = wrong(&value, &all[schema], &all, "");
     assert_eq!(found, None, "{what}");
     value
 }
@@ -136,8 +196,7 @@ fn valid_without_tensors(path: &str) -> Value {
     let tensors = parsed.as_object_mut().unwrap().remove("tensors").unwrap();
     let all = schemas();
     for tensor in tensors.as_array().unwrap() {
-        let tensor_schema = &all["definitions"]["tensor"];
-        assert_eq!(wrong(tensor, tensor_schema, &all["definitions"], ""), None);
+        assert_eq!(wrong(tensor, &all["tensor"], &all, ""), None);
     }
     assert_valid(&serde_json::to_vec(&parsed).unwrap(), "inspect", path)
 }

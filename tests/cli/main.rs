@@ -46,6 +46,7 @@ mod show;
 mod signals;
 mod silent;
 mod sums;
+mod tables;
 #[cfg(target_os = "linux")]
 mod terminal;
 #[cfg(unix)]

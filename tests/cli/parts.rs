@@ -155,12 +155,12 @@ fn finishing_what_is_no_output() {
     assert_same_tree(&before, &tree(parts.root.path()), "nothing is done");
 }
 
-/// The two scripts of `docs/cli.md`, with a stand-in for `sbatch` that runs the tasks of an array
+/// The two scripts of `docs/guide/cluster.md`, with a stand-in for `sbatch` that runs the tasks of an array
 /// one after another.
 #[test]
 fn slurm_scripts_of_the_documents() {
-    let text = include_str!("../../docs/cli.md");
-    let (_, text) = text.split_once("#### SLURM").unwrap();
+    let text = include_str!("../../docs/guide/cluster.md");
+    let (_, text) = text.split_once("## As a SLURM job").unwrap();
     let mut blocks = text.split("```sh\n").skip(1);
     let mut block = || blocks.next().unwrap().split_once("```").unwrap().0;
     let (job, submit) = (block(), block());

@@ -332,7 +332,7 @@ fn schemes_that_need_importance_ask_for_it() {
             assert!(
                 error
                     .to_string()
-                    .contains("it takes an importance matrix (--imatrix)"),
+                    .contains("takes an importance matrix (--imatrix)"),
                 "{error}"
             );
         }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::Dtype;
 use crate::Result;
-use crate::inspect::for_each_value;
+use crate::report::inspect::for_each_value;
 
 /// The elements of `bytes` as numbers.
 fn numbers(name: &str, dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>> {

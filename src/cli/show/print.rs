@@ -6,7 +6,7 @@ use super::elements::{for_each_text, short};
 use super::for_each_run;
 use super::slice::SliceText;
 use crate::cli::table::{Column, Table};
-use crate::error::printable;
+use crate::error::{InTensor, printable};
 use crate::{AnamnesisError, Histogram, Recovery, Result, TensorStatistics};
 
 /// Characters of the longest bar of a histogram.
@@ -23,7 +23,7 @@ pub(super) fn print_tensor(
     out: &mut impl Write,
 ) -> Result<()> {
     let Some(tensor) = recovery.output(&found.name) else {
-        return Err(AnamnesisError::parse(format!("tensor `{}`: it is gone", found.name)));
+        return Err(AnamnesisError::parse(format!("{}: it is gone", InTensor(&found.name))));
     };
     let number = |x: Option<f64>| x.map_or("-".to_owned(), short);
     writeln!(

@@ -52,8 +52,8 @@ fn a_file_of_weights_and_others() {
 #[cfg(feature = "lethe")]
 #[test]
 fn weights_as_the_pipeline_stores_them() {
-    use crate::forget::bnb::{Bnb4, Bnb4QuantType};
-    use crate::forget::{EncodeBuffers, Method, TileValues, WeightInfo};
+    use crate::lethe::bnb::{Bnb4, Bnb4QuantType};
+    use crate::lethe::{EncodeBuffers, Method, TileValues, WeightInfo};
     let shape = [96, 42];
     let floats: Vec<f32> = (0..96 * 42).map(|i| (i % 89) as f32 - 44.0).collect();
     let bf16 = |x: &f32| half::bf16::from_f32(*x).to_bits().to_le_bytes();
@@ -70,10 +70,10 @@ fn weights_as_the_pipeline_stores_them() {
     };
     let weight = WeightInfo { name: input.name, shape: &shape, dtype: TargetDtype::BF16 };
     let encoder = method.encoder(&weight).unwrap();
-    let len = |s: &crate::forget::StoredTensor| s.dtype.byte_len(&s.shape).unwrap();
+    let len = |s: &crate::lethe::StoredTensor| s.dtype.byte_len(&s.shape).unwrap();
     let stored = encoder.stored();
     let mut data: Vec<_> = stored.iter().map(|s| vec![0; len(s)]).collect();
-    let tile = crate::scheme::Tile { rows: 0..96, cols: 0..42 };
+    let tile = crate::remember::Tile { rows: 0..96, cols: 0..42 };
     let values = TileValues {
         tile: &tile,
         values: &floats,

@@ -12,16 +12,16 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::compat::slabs::{for_each_slab, is_serial, slab_of};
 use crate::element::Out;
-use crate::kernels::remember::awq::{AwqInputRows, PER_WORD, POSITION};
-use crate::kernels::remember::bnb::{Int8Rows, fp4_codebook, nested_absmax};
-use crate::kernels::remember::codebook::{AppendCodebookBlocks, CodebookBlocks, PairTable};
-use crate::kernels::remember::fp8::E4M3;
-use crate::kernels::remember::gptq::{GptqInputRows, GptqPacking};
-use crate::kernels::remember::grouped::{Formula, GroupedRows};
-use crate::kernels::remember::scale_grid::ScaleGrid;
-use crate::kernels::remember::widen::Widen;
 use crate::limits::{empty_with_room, zeroed_on_write};
-use crate::scheme::bnb::is_block_size;
+use crate::remember::bnb::is_block_size;
+use crate::remember::kernels::awq::{AwqInputRows, PER_WORD, POSITION};
+use crate::remember::kernels::bnb::{Int8Rows, fp4_codebook, nested_absmax};
+use crate::remember::kernels::codebook::{AppendCodebookBlocks, CodebookBlocks, PairTable};
+use crate::remember::kernels::fp8::E4M3;
+use crate::remember::kernels::gptq::{GptqInputRows, GptqPacking};
+use crate::remember::kernels::grouped::{Formula, GroupedRows};
+use crate::remember::kernels::scale_grid::ScaleGrid;
+use crate::remember::kernels::widen::Widen;
 use crate::simd::{Kernel, Level, dispatch, perform};
 use crate::{Dtype, Result};
 

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::direct::decode_with;
 use crate::element::Out;
-use crate::kernels::remember::ggml::{GgmlDecoder, decoder, row_scale};
+use crate::remember::kernels::ggml::{GgmlDecoder, decoder, row_scale};
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result};
 

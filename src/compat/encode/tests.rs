@@ -5,10 +5,10 @@ use crate::compat::round_trip::{
     assert_bnb_int8_decode_encode_round_trip, assert_bnb4_decode_encode_round_trip,
 };
 use crate::element::{Element, Out};
-use crate::kernels::lethe::bnb::nested::dynamic_map;
-use crate::kernels::lethe::bnb::{FP4_CODEBOOK, NF4_CODEBOOK};
-use crate::kernels::remember::bnb::Int8Rows;
-use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
+use crate::lethe::kernels::bnb::nested::dynamic_map;
+use crate::lethe::kernels::bnb::{FP4_CODEBOOK, NF4_CODEBOOK};
+use crate::remember::kernels::bnb::Int8Rows;
+use crate::remember::kernels::codebook::{CodebookBlocks, PairTable};
 use crate::simd::dispatch;
 use half::bf16;
 

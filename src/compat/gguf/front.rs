@@ -5,12 +5,14 @@ use std::fmt;
 use std::io::{Read, Seek};
 
 use super::VALUE_BYTES;
-use crate::containers::model::TensorInfo;
-use crate::containers::model::gguf::GgufMetadataValue;
-use crate::containers::parse::gguf::read_front;
 use crate::error::printable;
-use crate::inspect::{DtypeCount, InspectInfo, format_bytes, join_dtypes, write_dequantized};
 use crate::limits::Budget;
+use crate::model::TensorInfo;
+use crate::model::gguf::GgufMetadataValue;
+use crate::parse::gguf::read_front;
+use crate::report::inspect::{
+    DtypeCount, InspectInfo, format_bytes, join_dtypes, write_dequantized,
+};
 use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
 
 /// One tensor of a GGUF file.

@@ -5,11 +5,12 @@ use std::hash::BuildHasher;
 use std::io::{BufWriter, Seek, Write};
 use std::path::Path;
 
-use crate::containers::model::gguf::GgufMetadataValue;
-use crate::containers::write::atomic::{OutputFile, OutputPlace};
-use crate::containers::write::gguf::{GgufKeys, layout, stored_dtype};
-use crate::containers::write::{OutputEntry, OutputLayout};
+use crate::error::InTensor;
+use crate::model::gguf::GgufMetadataValue;
 use crate::source::inputs::Inputs;
+use crate::write::atomic::{OutputFile, OutputPlace};
+use crate::write::gguf::{GgufKeys, layout, stored_dtype};
+use crate::write::{OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A tensor for [`write_gguf`].
@@ -106,7 +107,7 @@ fn plan<S: BuildHasher>(
         let shape: Vec<usize> = t.shape.iter().rev().copied().collect();
         let dtype = stored_dtype(t.name, t.dtype, &shape)?;
         let wrong =
-            |what: String| Err(AnamnesisError::parse(format!("tensor `{}`: {what}", t.name)));
+            |what: String| Err(AnamnesisError::parse(format!("{}: {what}", InTensor(&t.name))));
         if !names.insert(t.name) {
             return wrong("it is given twice".to_owned());
         }

@@ -5,10 +5,10 @@ use std::fmt;
 use std::io::{Read, Seek};
 use std::path::Path;
 
-use crate::containers::parse::npz::read_front;
-use crate::containers::parse::read_at::ReadAt;
-use crate::inspect::{format_bytes, join_dtypes, write_dequantized};
 use crate::limits::Budget;
+use crate::parse::npz::read_front;
+use crate::parse::read_at::ReadAt;
+use crate::report::inspect::{format_bytes, join_dtypes, write_dequantized};
 use crate::source::{Seeking, Source};
 use crate::{Dtype, ParseLimits, Result, TargetDtype};
 
@@ -107,7 +107,7 @@ pub fn inspect_npz_from_reader_with_limits<R: Read + Seek>(
 fn inspect(file: &mut dyn ReadAt, limits: &ParseLimits) -> Result<NpzInspectInfo> {
     let contents = read_front(file, &Budget::new(limits))?;
     let info = contents.inspect();
-    let array = |t: crate::containers::model::TensorInfo| NpzTensorInfo {
+    let array = |t: crate::model::TensorInfo| NpzTensorInfo {
         name: t.name.into(),
         shape: t.shape.into(),
         dtype: t.dtype,

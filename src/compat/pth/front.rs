@@ -4,9 +4,9 @@
 use std::fmt;
 use std::io::{Read, Seek};
 
-use crate::containers::parse::pth::read_front;
-use crate::inspect::{InspectInfo, format_bytes, join_dtypes, write_dequantized};
 use crate::limits::Budget;
+use crate::parse::pth::read_front;
+use crate::report::inspect::{InspectInfo, format_bytes, join_dtypes, write_dequantized};
 use crate::source::Seeking;
 use crate::{Dtype, ParseLimits, Result, TargetDtype};
 
@@ -25,7 +25,7 @@ pub struct PthTensorInfo {
 }
 
 impl PthTensorInfo {
-    pub(super) fn of(t: &crate::containers::model::TensorInfo) -> Self {
+    pub(super) fn of(t: &crate::model::TensorInfo) -> Self {
         Self {
             name: t.name.to_string(),
             shape: t.shape.to_vec(),

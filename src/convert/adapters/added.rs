@@ -7,7 +7,7 @@ use super::matrices::AdapterTensor;
 use super::peft_tensors::{Replacement, SortedTensors};
 use super::tied::is_head;
 use super::{Adapter, Settings};
-use crate::scheme::{Group, QuantScheme, ResolvedItem};
+use crate::remember::{Group, QuantScheme, ResolvedItem};
 use crate::{Result, TargetDtype};
 
 /// Adds the weights of such modules to `items`. Returns a note that names them. A head that is the

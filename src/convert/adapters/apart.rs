@@ -8,7 +8,7 @@
 use super::factors::ProductSize;
 use super::matrices::{AdapterMatrix, AdapterTensor, RowsFrom};
 use crate::Result;
-use crate::scheme::layout::adapted::ScaledProduct;
+use crate::remember::layout::adapted::ScaledProduct;
 
 /// The last parts of the names of parameters, and of the modules that they join.
 const JOINED: [(&str, &[&str]); 2] =

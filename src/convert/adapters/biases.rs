@@ -6,10 +6,10 @@ use super::matrices::AdapterMatrix;
 use super::parameters::Assignment;
 use super::peft_tensors::{LoraTensors, SortedTensors};
 use crate::Result;
-use crate::containers::model::Tensor;
-use crate::scheme::layout::adapted::ScaledProduct;
-use crate::scheme::seam::scale_matrix::Ones;
-use crate::scheme::seam::wrong;
+use crate::model::Tensor;
+use crate::remember::layout::adapted::ScaledProduct;
+use crate::remember::seam::scale_matrix::Ones;
+use crate::remember::seam::wrong;
 
 impl Collector<'_, '_> {
     /// What the second factor of a module adds to the bias, where the settings say so

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::matrices::AdapterTensor;
 use crate::Result;
 use crate::element::Out;
-use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
-use crate::scheme::seam::scale_matrix::ScaleMatrix;
+use crate::remember::kernels::ggml::{GgmlDecoder, decoder};
+use crate::remember::seam::scale_matrix::ScaleMatrix;
 use crate::simd::Level;
 
 /// A matrix in blocks.

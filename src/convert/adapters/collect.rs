@@ -11,10 +11,11 @@ use super::parameters::{Assigner, Assignment, Parameters};
 use super::peft_tensors::{LoraTensors, Replacement, SortedTensors};
 use super::{Adapter, Settings, tied, vocabulary};
 use crate::config::what_was_meant;
-use crate::containers::model::Tensor;
-use crate::scheme::ResolvedItem;
-use crate::scheme::layout::adapted::{Lengths, ScaledProduct};
-use crate::scheme::seam::wrong;
+use crate::error::InTensor;
+use crate::model::Tensor;
+use crate::remember::ResolvedItem;
+use crate::remember::layout::adapted::{Lengths, ScaledProduct};
+use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result};
 
 /// Collects the changes of one adapter.
@@ -310,8 +311,8 @@ impl Collector<'_, '_> {
         let is_matrix = matches!(form, FactorForm::OutIn | FactorForm::InOut);
         if !is_matrix || self.adapter.weight != 1.0 {
             let what = format!(
-                "tensor `{}`: DoRA is merged into matrices and convolutions alone, with weight 1",
-                t.name()
+                "{}: DoRA is merged into matrices and convolutions alone, with weight 1",
+                InTensor(&t.name())
             );
             return Err(AnamnesisError::unsupported("an adapter", what));
         }
@@ -338,8 +339,8 @@ impl Collector<'_, '_> {
             change.replacement.is_some() || change.lengths.is_some() || !change.rows.is_empty();
         if is_whole && change.adapters > 1 {
             let what = format!(
-                "tensor `{}`: several adapters change the weight, and one of them replaces it or is DoRA",
-                t.name()
+                "{}: several adapters change the weight, and one of them replaces it or is DoRA",
+                InTensor(&t.name())
             );
             return Err(AnamnesisError::unsupported("several adapters", what));
         }

@@ -1,9 +1,9 @@
 //! How the two factors of a product of low rank are stored.
 
 use super::matrices::{AdapterMatrix, AdapterTensor};
-use crate::containers::model::Tensor;
-use crate::scheme::layout::adapted::ScaledProduct;
-use crate::scheme::seam::wrong;
+use crate::model::Tensor;
+use crate::remember::layout::adapted::ScaledProduct;
+use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result};
 
 /// The shapes of the factors A and B of what is added to a weight `[rows, columns]`.

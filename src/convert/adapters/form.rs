@@ -1,8 +1,9 @@
 //! How the factors of a module are stored, as far as its weight tells.
 
 use super::factors::FactorForm;
-use crate::containers::model::Tensor;
-use crate::scheme::conv1d::CONV1D_MODULES;
+use crate::error::InTensor;
+use crate::model::Tensor;
+use crate::remember::conv1d::CONV1D_MODULES;
 use crate::{AnamnesisError, Result};
 
 /// The form that makes a product of `shape` of two matrices, if only one does: whoever stores a
@@ -50,8 +51,8 @@ pub(super) fn form_of_square(
         true if may_be_conv1d => Ok(FactorForm::InOut),
         true => {
             let what = format!(
-                "tensor `{}`: its weight is square, and the settings say `fan_in_fan_out`, which PEFT saves as the last module has it: nothing tells whether this one is a `Conv1D`",
-                a.name()
+                "{}: its weight is square, and the settings say `fan_in_fan_out`, which PEFT saves as the last module has it: nothing tells whether this one is a `Conv1D`",
+                InTensor(&a.name())
             );
             Err(AnamnesisError::unsupported("an adapter", what))
         }

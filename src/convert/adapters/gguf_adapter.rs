@@ -10,8 +10,8 @@
 //! [export-lora.cpp](https://github.com/ggml-org/llama.cpp/blob/09de1292cd31552069022b49c29e6e736dff3d1b/tools/export-lora/export-lora.cpp).
 
 use super::peft_tensors::SortedTensors;
-use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
-use crate::scheme::seam::wrong;
+use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
+use crate::remember::seam::wrong;
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// Keys that change nothing of what is merged.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 #[cfg(feature = "gguf")]
 use super::blocks::FactorBlocks;
-use crate::containers::model::Tensor;
-use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix, Transposed};
-use crate::scheme::seam::{Floats, wrong};
+use crate::model::Tensor;
+use crate::remember::seam::scale_matrix::{Matrix, ScaleMatrix, Transposed};
+use crate::remember::seam::{Floats, wrong};
 use crate::{ParsedModel, Result, TargetDtype};
 
 /// A tensor of an adapter, which it keeps alive.

@@ -10,8 +10,9 @@ use super::vocabulary::ConfigField;
 use super::{Adapter, AdapterFiles, Settings, added, tokens, vocabulary};
 use crate::convert::report::Report;
 use crate::convert::whole::WholeModel;
-use crate::scheme::layout::adapted::{AdaptedWeight, Lengths, ScaledProduct};
-use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, TensorRole};
+use crate::error::InTensor;
+use crate::remember::layout::adapted::{AdaptedWeight, Lengths, ScaledProduct};
+use crate::remember::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, TensorRole};
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 /// What adapters change of one weight.
@@ -159,7 +160,8 @@ fn changed<'m>(item: ResolvedItem<'m>, change: WeightChange) -> Result<ResolvedI
             let Some(plain) = PlainFloats::of(&t.stored) else {
                 let (name, dtype) = (t.name(), t.stored.dtype());
                 let what = format!(
-                    "tensor `{name}`: it is {dtype}; what changes is F32, F16, BF16 or quantized"
+                    "{}: it is {dtype}; what changes is F32, F16, BF16 or quantized",
+                    InTensor(&name)
                 );
                 return Err(AnamnesisError::unsupported("an adapter", what));
             };
@@ -210,7 +212,8 @@ fn require_small_tiles(name: &str, weight: &AdaptedWeight<'_>) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "tensor `{name}`: DoRA gives lengths to whole rows or columns, and those of the least part that can be decoded have more than 16 Mi values; decode the weight to floats first"
+        "{}: DoRA gives lengths to whole rows or columns, and those of the least part that can be decoded have more than 16 Mi values; decode the weight to floats first",
+        InTensor(&name)
     );
     Err(AnamnesisError::unsupported("an adapter", what))
 }

@@ -20,7 +20,7 @@ use super::apart::{self, ExpertsApart};
 use super::factors::FactorForm;
 use super::matrices::AdapterTensor;
 use super::peft_tensors::LoraTensors;
-use crate::scheme::seam::wrong;
+use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result};
 
 /// The weight that a pair of factors belongs to, and how they are stored.

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use super::matrices::AdapterTensor;
 use crate::element::Out;
-use crate::scheme::seam::wrong;
-use crate::scheme::{Buffers, Decode, Grid, PlainFloats, Tile};
+use crate::error::InTensor;
+use crate::remember::seam::wrong;
+use crate::remember::{Buffers, Decode, Grid, PlainFloats, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, ParsedModel, Result};
 
@@ -127,7 +128,8 @@ impl Replacement {
     pub(super) fn new(tensor: AdapterTensor) -> Result<Self> {
         let Some(grid) = PlainFloats::of(&tensor.get()).map(|plain| plain.grid()) else {
             let t = tensor.get();
-            let what = format!("tensor `{}`: it is {}, not F32, F16 or BF16", t.name(), t.dtype());
+            let what =
+                format!("{}: it is {}, not F32, F16 or BF16", InTensor(&t.name()), t.dtype());
             return Err(AnamnesisError::unsupported("an adapter", what));
         };
         Ok(Self { tensor, grid })

@@ -10,10 +10,11 @@ use super::merge::WeightChange;
 use super::peft_tensors::SortedTensors;
 use super::{Adapter, Settings, tokens};
 use crate::config::Texts;
-use crate::containers::model::Tensor;
 use crate::convert::whole::WholeModel;
-use crate::scheme::seam::wrong;
-use crate::scheme::{Decode, Group, ResolvedItem, have_same_values};
+use crate::error::InTensor;
+use crate::model::Tensor;
+use crate::remember::seam::wrong;
+use crate::remember::{Decode, Group, ResolvedItem, have_same_values};
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// Name of a model's config.
@@ -100,8 +101,8 @@ impl TiedHead {
             (&[head], Tie::Stated(true)) if have_same_values(&items[embedding], &items[head])? => {
                 let removed = items.remove(head);
                 tied.notes.push(format!(
-                    "tensor `{}` is `{}` once more, to which config.json ties it, and was left out",
-                    removed.name(),
+                    "{} is `{}` once more, to which config.json ties it, and was left out",
+                    InTensor(&removed.name()),
                     items[embedding - usize::from(head < embedding)].name()
                 ));
             }
@@ -125,7 +126,8 @@ impl TiedHead {
             };
             if adapters.len() > 1 {
                 let what = format!(
-                    "tensor `{name}`: one of them was trained with a head of its own (`{head}`), and the model's head is the embedding; merge it first"
+                    "{}: one of them was trained with a head of its own (`{head}`), and the model's head is the embedding; merge it first",
+                    InTensor(&name)
                 );
                 return Err(AnamnesisError::unsupported("several adapters", what));
             }
@@ -152,7 +154,8 @@ impl TiedHead {
             let mut changed = changes.keys().map(|&at| items[at].name());
             if let Some(name) = changed.find(|name| is_embedding(name) || is_head(name)) {
                 let what = format!(
-                    "tensor `{name}`: config.json ties it to another that the model has as well (`tie_word_embeddings`); leave one out first, with --drop of remember"
+                    "{}: config.json ties it to another that the model has as well (`tie_word_embeddings`); leave one out first, with --drop of remember",
+                    InTensor(&name)
                 );
                 return Err(AnamnesisError::unsupported("an adapter", what));
             }
@@ -172,7 +175,7 @@ impl TiedHead {
                 "and several products are added to it, as when PEFT merges: the model computes otherwise than in training, where the embedding and the head had one each"
             }
         };
-        Ok(Some(format!("tensor `{name}` is both the model's embedding and its head, {note}")))
+        Ok(Some(format!("{} is both the model's embedding and its head, {note}", InTensor(&name))))
     }
 }
 
@@ -199,7 +202,8 @@ fn own_head<'a>(
             && !config.has_tied_head;
         if is_alone {
             let what = format!(
-                "tensor `{embedding}`: the adapter replaces it (`modules_to_save`), and the model's head is the same tensor, which stayed as it was in training; store the head by itself first, as `lm_head.weight`, with `tie_word_embeddings` false in config.json"
+                "{}: the adapter replaces it (`modules_to_save`), and the model's head is the same tensor, which stayed as it was in training; store the head by itself first, as `lm_head.weight`, with `tie_word_embeddings` false in config.json",
+                InTensor(&embedding)
             );
             return Err(AnamnesisError::unsupported("an adapter", what));
         }
@@ -234,8 +238,8 @@ fn add_head<'m>(items: &mut Vec<ResolvedItem<'m>>, embedding: usize, head: Strin
         ResolvedItem::Group(group) => {
             let (&[rows, cols], None, None) = (&*group.shape, &group.rest, &group.module) else {
                 let what = format!(
-                    "tensor `{}`: the adapter was trained with a head of its own, and the embedding that is the head is stored with others; decode it first",
-                    group.name
+                    "{}: the adapter was trained with a head of its own, and the embedding that is the head is stored with others; decode it first",
+                    InTensor(&group.name)
                 );
                 return Err(AnamnesisError::unsupported("an adapter", what));
             };
@@ -285,7 +289,7 @@ fn read_tie(model: &ParsedModel, whole: Option<&WholeModel>) -> Result<Tie> {
 fn tie_by_class(config: &Value) -> Tie {
     match tie_of(config) {
         #[cfg(feature = "models")]
-        Tie::Default if crate::arch::is_tied(config) => Tie::Stated(true),
+        Tie::Default if crate::families::is_tied(config) => Tie::Stated(true),
         tie => tie,
     }
 }

@@ -10,9 +10,10 @@ use super::collect::Collector;
 use super::matrices::{AdapterTensor, are_same};
 use super::merge::WeightChange;
 use super::peft_tensors::Replacement;
-use crate::scheme::Decode;
-use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder};
-use crate::scheme::seam::wrong;
+use crate::error::InTensor;
+use crate::remember::Decode;
+use crate::remember::layout::assembled::{Assembled, Change, Piece, RowOrder};
+use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// The tokens whose rows were trained, in the order of the rows.
@@ -264,7 +265,8 @@ impl WeightChange {
             return Ok(());
         }
         let what = format!(
-            "tensor `{name}`: it has a LoRA and rows of single tokens (`trainable_token_indices`), which PEFT does not merge into one weight"
+            "{}: it has a LoRA and rows of single tokens (`trainable_token_indices`), which PEFT does not merge into one weight",
+            InTensor(&name)
         );
         Err(AnamnesisError::unsupported("an adapter", what))
     }

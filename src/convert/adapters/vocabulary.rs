@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::merge::WeightChange;
 use super::tied::{is_embedding, is_head};
-use crate::scheme::ResolvedItem;
+use crate::error::InTensor;
+use crate::remember::ResolvedItem;
 use crate::{AnamnesisError, Result};
 
 /// Key of the number of tokens in a model's config.
@@ -52,8 +53,8 @@ pub(super) fn resized(
         let has = resized.unwrap_or(item.shape()).first();
         if has != Some(&rows) {
             let what = format!(
-                "tensor `{}`: it has {} rows, and `{}` gets {rows} of the adapter, which was trained with another vocabulary; give a BASE with that vocabulary, as `resize_token_embeddings` of transformers makes it",
-                item.name(),
+                "{}: it has {} rows, and `{}` gets {rows} of the adapter, which was trained with another vocabulary; give a BASE with that vocabulary, as `resize_token_embeddings` of transformers makes it",
+                InTensor(&item.name()),
                 has.unwrap_or(&0),
                 items[first].name()
             );

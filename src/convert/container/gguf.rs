@@ -14,17 +14,17 @@ use self::output_keys::OutputKeys;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
-use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
-use crate::containers::model::gguf_keys::{
-    ARCHITECTURE, FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
-};
-use crate::containers::parse::gguf::{MAX_PARTS, from_text};
-use crate::containers::write::gguf::{GGML_MAX_DIMS, layout as lay_out, stored_dtype};
-use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::convert::encode;
 use crate::convert::options::ConvertOptions;
 use crate::convert::output::BoxedOutput;
-use crate::scheme::image_models::ImageModel;
+use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
+use crate::model::gguf_keys::{
+    ARCHITECTURE, FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
+};
+use crate::parse::gguf::{MAX_PARTS, from_text};
+use crate::remember::image_models::ImageModel;
+use crate::write::gguf::{GGML_MAX_DIMS, layout as lay_out, stored_dtype};
+use crate::write::{OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {

@@ -1,7 +1,7 @@
 //! NPZ outputs: one archive, for NumPy has no convention for several.
 
 use super::{ContainerWriter, LayoutRequest};
-use crate::containers::write::{OutputEntry, OutputLayout, npz};
+use crate::write::{OutputEntry, OutputLayout, npz};
 use crate::{Dtype, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {

@@ -1,9 +1,10 @@
 //! QNAT outputs: one file of NF4 tensors, for qlora-rs has no convention for several.
 
 use super::{ContainerWriter, LayoutRequest};
-use crate::containers::write::OutputLayout;
-use crate::containers::write::qnat::{QnatOutputTensor, block_for, layout as lay_out};
 use crate::convert::output::BoxedOutput;
+use crate::error::InTensor;
+use crate::write::OutputLayout;
+use crate::write::qnat::{QnatOutputTensor, block_for, layout as lay_out};
 use crate::{AnamnesisError, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {
@@ -29,7 +30,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
                 .map_or("", |kept| &kept.reason);
             Err(AnamnesisError::unsupported(
                 "writing QNAT",
-                format!("tensor `{}`: {reason}", d.name),
+                format!("{}: {reason}", InTensor(&d.name)),
             ))
         }
     };

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use super::split::{numbered_names, split_as_source, split_by_size};
 use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
 use crate::config::IN_METADATA;
-use crate::containers::model::gguf_keys::{
-    FILE_TYPE, ORIGINAL_SHAPE, PREFIX, VERSION, is_rotation_key, is_split_key,
-};
-use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::convert::options::ModelScope;
 use crate::convert::whole::WholeModel;
-use crate::scheme::descriptions;
+use crate::error::InTensor;
+use crate::model::gguf_keys::{
+    FILE_TYPE, ORIGINAL_SHAPE, PREFIX, VERSION, is_rotation_key, is_split_key,
+};
+use crate::remember::descriptions;
+use crate::write::{OutputEntry, OutputLayout, safetensors};
 use crate::{AnamnesisError, Dtype, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {
@@ -60,7 +61,7 @@ fn index_name(names: &[String]) -> Option<String> {
 fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     let &mut LayoutRequest { model, drafts, quantization, options, whole, .. } = request;
     if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
-        let what = format!("tensor `{}`: safetensors has no type {}", d.name, d.dtype);
+        let what = format!("{}: safetensors has no type {}", InTensor(&d.name), d.dtype);
         return Err(AnamnesisError::unsupported("writing safetensors", what));
     }
     // A whole model has its settings in files.

@@ -199,7 +199,7 @@ fn layouts_are_checked() {
     let mut patched = file(3);
     patched
         .patches
-        .push(crate::containers::write::ChecksumPatch { places: [0, 0], before: (0, 0) });
+        .push(crate::write::ChecksumPatch { places: [0, 0], before: (0, 0) });
     let said = check_layouts(&one_file, true, &drafts, std::slice::from_ref(&patched)).unwrap_err();
     assert_eq!(said, "checksums in the files of a directory");
     let said = check(&one_file, &[patched]).unwrap();

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::*;
-use crate::containers::model::Part;
 use crate::element::Out;
-use crate::scheme::seam::StoredPiece;
-use crate::scheme::{Buffers, StoredRectangle};
+use crate::model::Part;
+use crate::remember::seam::StoredPiece;
+use crate::remember::{Buffers, StoredRectangle};
 use crate::simd::Level;
 
 fn cut(rows: usize, cols: usize, row_bits: usize, cols_per_row: usize) -> Cut {

@@ -9,8 +9,6 @@ use std::thread;
 use super::claim::Claimant;
 use super::replacement::{LockedMarker, settle};
 use super::unfinished::UnfinishedDirectory;
-use crate::containers::parse::directory::is_weights;
-use crate::containers::write::atomic::{directory_of, sync_directory};
 use crate::convert::checksum::checksum_of_file;
 use crate::convert::container::{index_name, is_weights_of_output};
 use crate::convert::destination::{check_destination, partial_path, replaced_path};
@@ -18,7 +16,9 @@ use crate::convert::manifest::{
     ConversionParameters, InputRecord, Manifest, has_manifest_prefix, is_manifest,
     name as manifest_name,
 };
+use crate::parse::directory::is_weights;
 use crate::source::FileState;
+use crate::write::atomic::{directory_of, sync_directory};
 use crate::{AnamnesisError, CancelToken, Result};
 
 /// Gives an output directory its name, once all its parts are done.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::PartWriter;
 use super::shard::{ShardCommit, ShardFile};
 use super::unfinished::UnfinishedDirectory;
-use crate::containers::write::Sink;
 use crate::convert::checksum::checksum_of_file;
 use crate::convert::container::index_name;
 use crate::convert::hashed::HashingSink;
@@ -18,6 +17,7 @@ use crate::convert::run;
 use crate::convert::sidecars::{self, Sidecars};
 use crate::convert::whole::WholeModel;
 use crate::records::info;
+use crate::write::Sink;
 use crate::{AnamnesisError, FileSum, Result};
 
 /// What the report says of a part.

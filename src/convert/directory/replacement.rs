@@ -11,12 +11,12 @@ use std::io::{Error, ErrorKind, Read, Result as IoResult};
 use std::path::Path;
 
 use super::unfinished::UnfinishedDirectory;
-use crate::containers::write::atomic::{directory_of, sync_directory};
 use crate::convert::destination::{MARKER_FILE, partial_path, replaced_path};
 use crate::convert::manifest::is_manifest;
 use crate::source::directory::OpenDirectory;
 use crate::source::lock::LockFile;
 use crate::source::platform::{place, write_all_at};
+use crate::write::atomic::{directory_of, sync_directory};
 use crate::{AnamnesisError, Result};
 
 /// What stands in a marker while the directory of this identity is replaced. `None` if there is no

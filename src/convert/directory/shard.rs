@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::thread;
 
 use super::unfinished::UnfinishedDirectory;
-use crate::containers::write::Sink;
-use crate::containers::write::written_file::WrittenFile;
 use crate::convert::hashed::ReadBack;
 use crate::convert::manifest::{FinishedShard, Manifest};
 use crate::source::platform::read_exact_at;
+use crate::write::Sink;
+use crate::write::written_file::WrittenFile;
 use crate::{AnamnesisError, Result};
 
 /// A shard that is being written, under the temporary name `NAME.partial`.

@@ -10,8 +10,8 @@ use super::tiles;
 use crate::Result;
 use crate::convert::options::RememberOptions;
 use crate::convert::run::threads;
-use crate::forget::{Decision, ExponentTile, WeightInfo};
-use crate::scheme::{Buffers, Decode, PlainFloats, Resolution, ResolvedItem};
+use crate::lethe::{Decision, ExponentTile, WeightInfo};
+use crate::remember::{Buffers, Decode, PlainFloats, Resolution, ResolvedItem};
 use crate::threads::on_threads;
 
 /// Counts the exponents of all items whose method asks for it, and gives each the method that

@@ -3,16 +3,16 @@
 
 use super::counted::count_exponents;
 use super::requested;
-use crate::containers::model::ParsedModel;
-use crate::containers::model::gguf::GgufMetadataValue;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::{Encoded, Kept, Report};
-use crate::forget::{
+use crate::lethe::{
     Candidate, Decision, Decisions, Forget, Method, WeightInfo, decide, is_embedding, unstored_head,
 };
+use crate::model::ParsedModel;
+use crate::model::gguf::GgufMetadataValue;
 use crate::records::debug;
-use crate::scheme::conv1d;
-use crate::scheme::{EncodedAs, Group, QuantScheme, Resolution, ResolvedItem};
+use crate::remember::conv1d;
+use crate::remember::{EncodedAs, Group, QuantScheme, Resolution, ResolvedItem};
 use crate::{Dtype, Result, TargetDtype};
 
 /// Keys of the metadata of a GGUF file.

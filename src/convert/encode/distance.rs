@@ -3,7 +3,8 @@
 use crate::convert::output::BoxedOutput;
 use crate::convert::plan::Plan;
 use crate::convert::report::{Distance, Errors, TensorErrors};
-use crate::kernels::lethe::distance::DistanceSums;
+use crate::error::InTensor;
+use crate::lethe::kernels::distance::DistanceSums;
 
 /// Number of tensors with the largest errors that a report names.
 const WORST: usize = 5;
@@ -30,7 +31,7 @@ pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
 pub(in crate::convert) fn warnings(plan: &Plan<'_>) -> Vec<String> {
     let warning = |output: &BoxedOutput<'_>| {
         let encoding = output.body.encoding()?;
-        Some(format!("tensor `{}`: {}", encoding.input.name, encoding.encoder.warning()?))
+        Some(format!("{}: {}", InTensor(&encoding.input.name), encoding.encoder.warning()?))
     };
     plan.outputs.iter().filter_map(warning).collect()
 }

@@ -5,17 +5,17 @@ use std::vec;
 
 use super::decisions::{MetadataKeys, config_of_class, decide_all, dtype_of, quantization_config};
 use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
-#[cfg(feature = "gguf")]
-use crate::containers::model::gguf::Gguf;
-use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cast::is_widened;
 use crate::convert::cut::Cut;
 use crate::convert::draft::{byte_len, sources_of};
 use crate::convert::options::{ConvertOptions, FloatCast};
 use crate::convert::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
 use crate::convert::report::Report;
-use crate::forget::{Decision, Method, StoredTensor, WeightInfo, fused};
-use crate::scheme::{
+use crate::lethe::{Decision, Method, StoredTensor, WeightInfo, fused};
+#[cfg(feature = "gguf")]
+use crate::model::gguf::Gguf;
+use crate::model::{ParsedModel, Tensor};
+use crate::remember::{
     Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
 };
 use crate::{Result, TargetDtype};

@@ -7,11 +7,12 @@ use super::relay::ExponentRange;
 use super::strips::{Strips, are_kept_halves};
 use super::{Scratch, TileSurvey};
 use crate::convert::cut::Cut;
-use crate::kernels::lethe::magnitudes::{
+use crate::error::InTensor;
+use crate::lethe::kernels::magnitudes::{
     HalfBlocks, are_finite, are_finite_halves, largest_halves, largest_magnitudes,
     largest_of_blocks,
 };
-use crate::scheme::{Buffers, Decode, RelaySource, Tile, Widening, covering};
+use crate::remember::{Buffers, Decode, RelaySource, Tile, Widening, covering};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -276,7 +277,7 @@ impl EncodeInput<'_> {
             (tile.rows.start + i / tile.cols.len(), tile.cols.start + i % tile.cols.len());
         AnamnesisError::unsupported(
             scheme,
-            format!("tensor `{}`, row {row}, column {col}: {what}", self.name),
+            format!("{}, row {row}, column {col}: {what}", InTensor(&self.name)),
         )
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::Result;
 use crate::convert::options::{ConvertOptions, RememberOptions};
-use crate::forget::{Forget, ForgetScheme};
+use crate::lethe::{Forget, ForgetScheme};
 use crate::source::FileState;
 
 /// Whether the options ask for encoding.

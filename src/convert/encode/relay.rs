@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::{Encoding, Scratch};
 use crate::element::Out;
-use crate::forget::{Encode, Put, RelayTarget};
-use crate::kernels::lethe::distance::{DistanceSums, compare};
-use crate::kernels::remember::fp8::f32_from_e8m0;
-use crate::kernels::remember::nvfp4::e2m1;
-use crate::scheme::{Buffers, CodeFamily, Decode, Grid, GroupCodes, RelaySource, Tile};
+use crate::error::InTensor;
+use crate::lethe::kernels::distance::{DistanceSums, compare};
+use crate::lethe::{Encode, Put, RelayTarget};
+use crate::remember::kernels::fp8::f32_from_e8m0;
+use crate::remember::kernels::nvfp4::e2m1;
+use crate::remember::{Buffers, CodeFamily, Decode, Grid, GroupCodes, RelaySource, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
@@ -139,7 +140,7 @@ impl Encoding<'_> {
         if let Some((group, what)) = source.family.first_difference(target.family, codes) {
             let per_row = (codes.exponents.len() / tile.rows.len()).max(1);
             let row = tile.rows.start + group / per_row;
-            let what = format!("tensor `{}`, row {row}: {what}", self.input.name);
+            let what = format!("{}, row {row}: {what}", InTensor(&self.input.name));
             return Err(AnamnesisError::unsupported(&self.scheme, what));
         }
         // The report sets errors against the norm of all values. Relayed values have no error, but
@@ -165,9 +166,9 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::forget::{EncodeBuffers, StoreCodes, StoredTensor, TileValues};
-    use crate::scheme::TopExponent;
-    use crate::scheme::seam::ExtractCodes;
+    use crate::lethe::{EncodeBuffers, StoreCodes, StoredTensor, TileValues};
+    use crate::remember::TopExponent;
+    use crate::remember::seam::ExtractCodes;
     use crate::{Dtype, TargetDtype};
 
     const SIZE: usize = 1024;

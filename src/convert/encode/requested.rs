@@ -3,11 +3,11 @@
 
 use super::decisions::candidate;
 use crate::config::Selection;
-use crate::containers::model::ParsedModel;
 use crate::convert::report::Report;
-use crate::forget::{Decision, Forget, decide};
+use crate::lethe::{Decision, Forget, decide};
 use crate::limits::join_first;
-use crate::scheme::{Resolution, ResolvedItem};
+use crate::model::ParsedModel;
+use crate::remember::{Resolution, ResolvedItem};
 use crate::{Result, TargetDtype};
 
 /// Most names in a note.

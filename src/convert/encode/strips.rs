@@ -4,9 +4,9 @@
 
 use crate::TargetDtype;
 use crate::convert::cut::{Cut, round_down};
-use crate::forget::Encode;
-use crate::kernels::lethe::distance::COMPARED;
-use crate::scheme::{Decode, Tile, is_kept};
+use crate::lethe::Encode;
+use crate::lethe::kernels::distance::COMPARED;
+use crate::remember::{Decode, Tile, is_kept};
 
 /// Values of a strip, about.
 const STRIP_VALUES: usize = 8 << 10;
@@ -153,7 +153,7 @@ mod tests {
     use super::super::tiles::{TILE_VALUES, cut};
     use super::*;
     use crate::TargetDtype;
-    use crate::scheme::{Buffers, Grid, PlainFloats};
+    use crate::remember::{Buffers, Grid, PlainFloats};
     use crate::simd::Level;
 
     /// Every value of `tile` is in one part, in their order, and only the last part of a strip

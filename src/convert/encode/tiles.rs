@@ -4,8 +4,8 @@
 use super::strips::Strips;
 use crate::TargetDtype;
 use crate::convert::cut::{Cut, SLAB_VALUES, round_down};
-use crate::forget::Encode;
-use crate::scheme::{Decode, Grid, lcm};
+use crate::lethe::Encode;
+use crate::remember::{Decode, Grid, lcm};
 
 /// Values of a tile at most, unless the alignments of both sides want more: as many as a slab has,
 /// so that they are still in the cache when they are encoded.
@@ -85,7 +85,7 @@ pub(super) fn cut(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheme::StoredRows;
+    use crate::remember::StoredRows;
 
     #[test]
     fn tiles_are_wide_where_codes_of_a_row_share_lines() {

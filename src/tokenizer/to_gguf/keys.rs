@@ -1,6 +1,6 @@
 //! The keys that a tokenizer becomes, and the table of its tokens.
 
-use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
 /// Metadata keys in the order in which they are first set, as gguf-py's writer keeps them.

@@ -10,7 +10,7 @@ use super::sentencepiece::SentencePieceModel;
 use super::special::SpecialVocab;
 use super::{TokenizerFiles, TokenizerRequest};
 use crate::Result;
-use crate::containers::model::gguf::GgufMetadataValue;
+use crate::model::gguf::GgufMetadataValue;
 
 /// Architectures of the converter's class of Llama, which takes `add_prefix_space` from
 /// tokenizer_config.json.

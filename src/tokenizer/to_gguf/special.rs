@@ -9,7 +9,7 @@ use super::keys::KeyList;
 use super::post_processor::SpecialReader;
 use super::template::ChatTemplates;
 use crate::config::Texts;
-use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
 /// Name of the file.

@@ -9,7 +9,7 @@ use super::keys::{KeyList, TokenTable, TokenType};
 use super::template::ChatTemplates;
 use super::unigram::base64;
 use super::{MAX_TOKENS, TokenizerFiles};
-use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::tokenizer::pre::{self, PreStep, PreTokenizerFacts};
 use crate::{AnamnesisError, Result};
 

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::keys::KeyList;
 use crate::config::Texts;
-use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
 /// Directory of templates besides the main one.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::containers::model::gguf::GgufMetadataArray;
+use crate::model::gguf::GgufMetadataArray;
 use crate::{ErrorKind, ParseLimits};
 
 /// Reads the tokenizer in `dir`, whose config.json and expected.json say the rest.

@@ -17,7 +17,7 @@ use super::file::{HfTokenizerFile, TOKENIZER_JSON};
 use super::keys::{KeyList, TokenTable, TokenType};
 use super::ranks::{RankTable, is_rank_table};
 use super::special::SpecialVocab;
-use crate::containers::model::gguf::GgufMetadataValue;
+use crate::model::gguf::GgufMetadataValue;
 use crate::tokenizer::pre;
 use crate::{AnamnesisError, Result};
 

@@ -9,7 +9,7 @@ use super::keys::{KeyList, TokenTable, TokenType};
 use super::sentencepiece::{self, SentencePieceModel};
 use super::special::SpecialVocab;
 use super::{TokenizerFiles, rules};
-use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
 /// `trainer_spec.model_type` of a Unigram model.

@@ -7,7 +7,7 @@ use super::file::{HfTokenizerFile, TOKENIZER_JSON};
 use super::keys::{KeyList, TokenType};
 use super::special::SpecialVocab;
 use super::{TokenizerFiles, TokenizerRequest, bpe, rules};
-use crate::containers::model::gguf::GgufMetadataValue;
+use crate::model::gguf::GgufMetadataValue;
 use crate::{AnamnesisError, Result};
 
 /// Names in `tokenizer.ggml.pre` of WordPiece. llama.cpp does the same for each.

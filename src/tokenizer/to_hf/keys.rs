@@ -1,6 +1,6 @@
 //! [`GgufTokenizer`]: typed values of a GGUF file's metadata, with errors that name the key.
 
-use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
 /// A `Parse` error about the metadata key `key`.

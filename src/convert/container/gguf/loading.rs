@@ -5,10 +5,10 @@
 use std::collections::HashSet;
 
 use super::output_keys::OutputKeys;
-use crate::arch::{GraphProblem, is_whole_model, problems};
-use crate::containers::model::gguf_keys::ARCHITECTURE;
-use crate::containers::write::OutputEntry;
 use crate::convert::options::{ConvertOptions, ModelScope};
+use crate::families::{GraphProblem, is_whole_model, problems};
+use crate::model::gguf_keys::ARCHITECTURE;
+use crate::write::OutputEntry;
 use crate::{AnamnesisError, GgufMetadataValue, ParsedModel, Result};
 
 /// Most keys that an error names.

@@ -1,8 +1,8 @@
 //! Stands in for `loading` without the feature `models`: there are no tables of what llama.cpp loads.
 
 use super::output_keys::OutputKeys;
-use crate::containers::write::OutputEntry;
 use crate::convert::options::ConvertOptions;
+use crate::write::OutputEntry;
 use crate::{ParsedModel, Result};
 
 /// Returns `None`.

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
-use crate::containers::parse::gguf::{ResolvedEdits, resolve_edits};
-use crate::containers::write::gguf::GgufKeys;
 use crate::convert::options::ConvertOptions;
+use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
+use crate::parse::gguf::{ResolvedEdits, resolve_edits};
+use crate::write::gguf::GgufKeys;
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// The metadata of an output: those of a GGUF input without some keys, and others that replace them.

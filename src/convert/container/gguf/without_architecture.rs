@@ -4,8 +4,9 @@
 
 use std::path::PathBuf;
 
-use crate::containers::model::gguf_keys::ARCHITECTURE;
 use crate::convert::options::{ConvertOptions, ModelScope};
+use crate::error::InTensor;
+use crate::model::gguf_keys::ARCHITECTURE;
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// A kind of tensors that a GGUF file with an architecture has to be made of in another way.
@@ -109,6 +110,6 @@ fn part_of<'n>(
             return None;
         }
         let name = names.clone().find(|name| (part.is_name)(name))?;
-        Some((part, format!("tensor `{name}`")))
+        Some((part, format!("{}", InTensor(&name))))
     })
 }

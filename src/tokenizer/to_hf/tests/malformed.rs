@@ -2,7 +2,7 @@
 
 use super::super::{HfTokenizer, from_gguf};
 use crate::ErrorKind;
-use crate::containers::model::gguf::{
+use crate::model::gguf::{
     GgufEncoding, GgufMetadata, GgufMetadataArray as Array, GgufMetadataValue as Value,
 };
 

@@ -1,0 +1,371 @@
+//! Whole models between a Hugging Face directory, GGUF and MLX, a file for each family: what an
+//! architecture's tensors and settings are called on either side, and how their rows lie.
+//!
+//! An architecture is a row of a table ([`ModelClass`](engine::table::ModelClass)): classes of
+//! transformers, llama.cpp's name, tensors with their transforms, and keys with the fields of
+//! `config.json` that they come from. `engine` reads the same rows in every direction; `towers` has
+//! the image towers.
+
+mod apertus;
+mod bailing;
+mod bert;
+mod bloom;
+mod cohere;
+mod deepseek;
+mod distilbert;
+mod dots;
+mod engine;
+mod ernie_moe;
+mod exaone;
+mod falcon;
+mod gemma;
+mod gemma3n;
+mod gemma4;
+mod glm;
+mod glm_vl;
+mod gpt2;
+mod gpt_bigcode;
+mod gpt_neox;
+mod gpt_oss;
+mod granite;
+mod granite_hybrid;
+mod hunyuan;
+mod internlm;
+mod jamba;
+mod lfm;
+mod llama;
+mod llama4;
+mod mamba;
+mod minimax;
+mod modern_bert;
+mod nemotron_h;
+mod nomic_bert;
+mod olmo;
+mod phi;
+mod qwen;
+mod qwen_next;
+mod qwen_vl;
+mod smollm;
+mod sparse;
+mod starcoder;
+mod t5;
+mod towers;
+
+use serde_json::Value;
+
+pub(crate) use self::engine::apart::{is_early_expert, stack_early_experts, stack_experts};
+pub(crate) use self::engine::graphs::{GraphProblem, is_whole_model, problems};
+pub(crate) use self::engine::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
+pub(crate) use self::engine::tied::{is_tied, other_output};
+pub(crate) use self::engine::to_gguf::{GgufRequest, to_gguf};
+pub(crate) use self::engine::to_hf::to_hf;
+pub(crate) use self::engine::to_mmproj::to_mmproj;
+use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::LAYER_KINDS;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Need, TensorRule, Transform, experts, in_layers, only, optional,
+    parameter, same,
+};
+
+/// Every class, in the order in which a GGUF file is compared with them.
+const CLASSES: &[&ModelClass] = &[
+    &llama::MIXTRAL,
+    &llama::LLAMA,
+    &llama::MISTRAL,
+    &llama::MINISTRAL3,
+    &llama::MISTRAL3,
+    &qwen::QWEN2,
+    &qwen::QWEN2_MOE,
+    &qwen::QWEN3_RERANKER,
+    &qwen::QWEN3,
+    &qwen::QWEN3_MOE,
+    &qwen_vl::QWEN2_VL,
+    &qwen_vl::QWEN3_VL_RERANKER,
+    &qwen_vl::QWEN3_VL,
+    &qwen_vl::QWEN3_VL_MOE,
+    &gemma::GEMMA,
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
+    &gemma::GEMMA_EMBEDDING,
+    &gemma3n::GEMMA3N,
+    &gemma4::GEMMA4,
+    &gpt_oss::GPT_OSS,
+    &deepseek::GLM4_MOE_LITE,
+    &deepseek::DEEPSEEK3,
+    &deepseek::DEEPSEEK2,
+    &sparse::DEEPSEEK3_2,
+    &sparse::GLM5,
+    &glm_vl::GLM_OCR,
+    &glm_vl::GLM4V,
+    &glm_vl::GLM4V_MOE,
+    &glm::GLM,
+    &glm::GLM4,
+    &glm::GLM4_MOE,
+    &qwen_next::QWEN3_NEXT,
+    &qwen_next::QWEN3_5,
+    &qwen_next::QWEN3_5_MOE,
+    &phi::PHI3,
+    &granite_hybrid::GRANITE_ATTENDING,
+    &granite::GRANITE,
+    &granite::GRANITE_MOE,
+    &lfm::LFM2,
+    &lfm::LFM2_MOE,
+    &mamba::FALCON_MAMBA,
+    &mamba::MAMBA,
+    &mamba::MAMBA2,
+    &granite_hybrid::GRANITE_HYBRID,
+    &nemotron_h::NEMOTRON_H_LATENT,
+    &nemotron_h::NEMOTRON_H_MOE,
+    &nemotron_h::NEMOTRON_H,
+    &smollm::SMOLLM3,
+    &smollm::ARCEE,
+    &olmo::OLMO,
+    &olmo::OLMO3,
+    &olmo::OLMO2,
+    &olmo::OLMOE,
+    &starcoder::STARCODER2,
+    &starcoder::STABLELM,
+    &gpt_bigcode::GPT_BIGCODE,
+    &exaone::EXAONE4,
+    &exaone::SEED_OSS,
+    &exaone::ERNIE4_5,
+    &cohere::COHERE,
+    &cohere::COHERE2,
+    &cohere::NEMOTRON,
+    &apertus::APERTUS,
+    &bailing::BAILING_MOE2,
+    &dots::DOTS1,
+    &minimax::MINIMAX_M2,
+    &gpt_neox::GPT_NEOX,
+    &gpt2::GPT2,
+    &bloom::BLOOM,
+    &phi::PHI2,
+    &falcon::FALCON_NEW,
+    &falcon::FALCON,
+    &hunyuan::HUNYUAN,
+    &hunyuan::HUNYUAN_MOE,
+    &ernie_moe::ERNIE4_5_MOE,
+    &internlm::INTERNLM2,
+    &jamba::JAMBA,
+    &llama4::LLAMA4,
+    &nomic_bert::NOMIC_BERT,
+    &t5::UMT5,
+    &t5::T5,
+    &t5::T5_UNGATED,
+    &t5::UMT5_ENCODER,
+    &t5::T5_ENCODER,
+    &t5::T5_UNGATED_ENCODER,
+    &modern_bert::MODERN_BERT_CLASSIFIER,
+    &modern_bert::MODERN_BERT,
+    &bert::XLM_ROBERTA_CLASSIFIER,
+    &bert::XLM_ROBERTA,
+    &bert::ROBERTA_CLASSIFIER,
+    &bert::ROBERTA,
+    &bert::BERT_CLASSIFIER,
+    &bert::BERT,
+    &distilbert::DISTILBERT_CLASSIFIER,
+    &distilbert::DISTILBERT,
+];
+
+/// The class that `config` names `name`; `None` if there is none. What transformers has in one
+/// class may be several in GGUF.
+fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass> {
+    let is_true = |field: &str| match config.get(field) {
+        Some(Value::Bool(flag)) => *flag,
+        value => value.and_then(Value::as_u64) > Some(0),
+    };
+    let kinds = config.get(LAYER_KINDS).and_then(Value::as_array);
+    let lacks = |class: &ModelClass, kind: &str| {
+        let means = |found: &Value| {
+            let mut names = class.traits.kind_names.iter();
+            found == kind || names.any(|(name, meant)| found == name && *meant == kind)
+        };
+        kinds.is_some_and(|kinds| !kinds.iter().any(means))
+    };
+    let nested_type = config.pointer("/text_config/model_type");
+    let is_nested = |expected| nested_type.is_none_or(|found| found == expected);
+    // A class without its output has the tensors of the one with it.
+    let stem = name.strip_suffix(WITHOUT_OUTPUT).filter(|_| is_base(name));
+    let is_base_of = |known: &&str| {
+        let with_output = stem.and_then(|stem| known.strip_prefix(stem));
+        with_output.is_some_and(|end| WITH_OUTPUT.contains(&end))
+    };
+    let fits = |class: &&&ModelClass| {
+        let traits = &class.traits;
+        // A language model for images is written as the class without them, which has a row of its
+        // own.
+        let first = usize::from(class.has_setting(Kind::TextSections));
+        let names = &class.classes[first..];
+        (names.contains(&name) || names.iter().any(is_base_of))
+            && traits.nested_type.is_none_or(is_nested)
+            && traits.config_sign.is_none_or(is_true)
+            && traits
+                .config_text
+                .is_none_or(|(field, text)| config[field] == text)
+            && traits.lacks_kind.is_none_or(|kind| lacks(class, kind))
+    };
+    CLASSES.iter().find(fits).copied()
+}
+
+/// What names of classes end with that have no output, and the ends of those that have one.
+const WITHOUT_OUTPUT: &str = "Model";
+const WITH_OUTPUT: &[&str] = &["ForCausalLM", "LMHeadModel"];
+
+/// Whether the class `name` of transformers is the model without its output.
+fn is_base(name: &str) -> bool {
+    let is_whole = |end: &&str| name.ends_with(*end);
+    name.ends_with(WITHOUT_OUTPUT) && !WITH_OUTPUT.iter().any(is_whole)
+}
+
+/// Of classes that compute something else than transformers if tokens see those behind them, as in
+/// windows.
+const CAUSAL: (&str, Default) = ("is_causal", Default::Bool(true));
+
+/// Embedding, last norm and output.
+const ENDS: &[TensorRule] = &[
+    same("token_embd", "model.embed_tokens", &[Dim::Vocab, Dim::Hidden]),
+    same("output_norm", "model.norm", &[Dim::Hidden]),
+    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+];
+
+/// Norms in front of attention and of the feed-forward layer.
+const NORMS: &[TensorRule] = &[
+    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.post_attention_layernorm", &[Dim::Hidden]),
+];
+
+/// As [`NORMS`], of which GGUF names the second by what it follows.
+const POST_NORMS: &[TensorRule] = &[
+    NORMS[0],
+    same(
+        "blk.{i}.post_attention_norm",
+        "model.layers.{i}.post_attention_layernorm",
+        &[Dim::Hidden],
+    ),
+];
+
+/// Norms behind attention and the feed-forward layer.
+const LATER_NORMS: &[TensorRule] = &[
+    POST_NORMS[1],
+    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_feedforward_layernorm", &[Dim::Hidden]),
+];
+
+/// The feed-forward layer with a gate.
+const MLP: &[TensorRule] = &[
+    same("blk.{i}.ffn_gate", "model.layers.{i}.mlp.gate_proj", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.down_proj", &[Dim::Hidden, Dim::Inner]),
+];
+
+/// The feed-forward layer without a gate.
+const UNGATED_MLP: &[TensorRule] = &[MLP[1], MLP[2]];
+
+/// The feed-forward layer whose gate and projection are one matrix.
+const FUSED_MLP: &[TensorRule] = &[
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.gate_up_proj", &[Dim::TwoInner, Dim::Hidden]),
+    MLP[2],
+];
+
+/// Projections of the feed-forward layer that all have a bias or all have none.
+const MLP_BIASES: &[&str] = &["blk.{i}.ffn_gate", "blk.{i}.ffn_up", "blk.{i}.ffn_down"];
+
+/// Queries and keys whose heads rotate halves.
+const QUERIES: &[TensorRule] = &[
+    same("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[Dim::Queries, Dim::Hidden]),
+    same("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Dim::Keys, Dim::Hidden]),
+];
+
+/// Values, and what follows them.
+const VALUES: &[TensorRule] = &[
+    same("blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[Dim::Keys, Dim::Hidden]),
+    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Dim::Hidden, Dim::Queries]),
+];
+
+/// Projections of attention that all have a bias or all have none.
+const ATTENTION_BIASES: &[&str] =
+    &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v", "blk.{i}.attn_output"];
+
+/// Norms of queries and keys.
+const HEAD_NORMS: &[TensorRule] = &[
+    same("blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_norm", &[Dim::Head]),
+    same("blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_norm", &[Dim::Head]),
+];
+
+/// The feed-forward layer of layers without experts.
+const DENSE_MLP: &[TensorRule] = &[
+    only(
+        Need::Dense,
+        "blk.{i}.ffn_gate",
+        "model.layers.{i}.mlp.gate_proj",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    only(Need::Dense, "blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj", &[Dim::Inner, Dim::Hidden]),
+    only(
+        Need::Dense,
+        "blk.{i}.ffn_down",
+        "model.layers.{i}.mlp.down_proj",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+];
+
+/// Width of all experts that every token sees.
+const SHARED: Dim = Dim::Product(&[Dim::ExpertInner, Dim::Field("n_shared_experts")]);
+
+/// Experts behind the dense layers, with a bias that only chooses among them, and some that every
+/// token sees.
+const SPARSE_MLP: &[TensorRule] = &[
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_gate_inp",
+        "model.layers.{i}.mlp.gate",
+        &[Dim::Experts, Dim::Hidden],
+    ),
+    sparse(experts(
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.mlp.experts.{e}.gate_proj",
+        &[Dim::ExpertInner, Dim::Hidden],
+    )),
+    sparse(experts(
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.mlp.experts.{e}.up_proj",
+        &[Dim::ExpertInner, Dim::Hidden],
+    )),
+    sparse(experts(
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.mlp.experts.{e}.down_proj",
+        &[Dim::Hidden, Dim::ExpertInner],
+    )),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_gate_shexp",
+        "model.layers.{i}.mlp.shared_experts.gate_proj",
+        &[SHARED, Dim::Hidden],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_up_shexp",
+        "model.layers.{i}.mlp.shared_experts.up_proj",
+        &[SHARED, Dim::Hidden],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_down_shexp",
+        "model.layers.{i}.mlp.shared_experts.down_proj",
+        &[Dim::Hidden, SHARED],
+    ),
+];
+
+/// The bias that is added to scores only to choose experts.
+const CHOICE_BIAS: &[TensorRule] = &[sparse(parameter(
+    "blk.{i}.exp_probs_b.bias",
+    "model.layers.{i}.mlp.gate.e_score_correction_bias",
+    (Transform::None, &[Dim::Experts], &[Dim::Experts]),
+))];
+
+/// As [`CHOICE_BIAS`], of a class that has it in F32.
+const F32_CHOICE_BIAS: &[TensorRule] = &[TensorRule { keeps_f32: true, ..CHOICE_BIAS[0] }];
+
+/// The rule for layers with experts alone.
+const fn sparse(rule: TensorRule) -> TensorRule {
+    in_layers(Need::Sparse, rule)
+}

@@ -1,0 +1,63 @@
+//! Apertus: a feed-forward layer without a gate, whose activation function (xIELU) has parameters
+//! of its own in each layer. GGUF has these in its metadata.
+//!
+//! Source: `ApertusModel` in `conversion/llama.py` of llama.cpp; defaults of transformers 5.24.
+
+use super::llama::{LLAMA, SETTINGS};
+use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, QUERIES, UNGATED_MLP, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, ModelClass, TensorRule, Traits, Transform, parameter, same,
+};
+
+const NORMS: &[TensorRule] = &[
+    same("blk.{i}.attn_norm", "model.layers.{i}.attention_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.feedforward_layernorm", &[Dim::Hidden]),
+];
+
+/// The names in GGUF are none of tensors that are written.
+const ACTIVATION: &[TensorRule] = &[
+    parameter(
+        "blk.{i}.xielu.alpha_n",
+        "model.layers.{i}.mlp.act_fn.alpha_n",
+        (Transform::Key("xielu.alpha_n"), &[Dim::One], &[Dim::One]),
+    ),
+    parameter(
+        "blk.{i}.xielu.alpha_p",
+        "model.layers.{i}.mlp.act_fn.alpha_p",
+        (Transform::Key("xielu.alpha_p"), &[Dim::One], &[Dim::One]),
+    ),
+    parameter(
+        "blk.{i}.xielu.beta",
+        "model.layers.{i}.mlp.act_fn.beta",
+        (Transform::Key("xielu.beta"), &[], &[Dim::One]),
+    ),
+    parameter(
+        "blk.{i}.xielu.eps",
+        "model.layers.{i}.mlp.act_fn.eps",
+        (Transform::Key("xielu.eps"), &[], &[Dim::One]),
+    ),
+];
+
+pub(super) const APERTUS: ModelClass = ModelClass {
+    gguf: "apertus",
+    classes: &["ApertusForCausalLM"],
+    model_type: "apertus",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(65_536)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(12e6)),
+        ("hidden_act", Default::Text("xielu")),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("xielu")),
+        ("mlp_bias", Default::Bool(false)),
+        ("qk_norm", Default::Bool(true)),
+        ("post_norm", Default::Bool(false)),
+    ],
+    biases: &[("attention_bias", ATTENTION_BIASES)],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, UNGATED_MLP, ACTIVATION],
+    settings: &[SETTINGS],
+    traits: Traits { stores_rope_factors: true, needs_output: true, ..Traits::PLAIN },
+    ..LLAMA
+};

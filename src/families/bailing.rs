@@ -1,0 +1,82 @@
+//! Ling 2 and Ring 2 (BailingMoE 2), with experts in groups that are chosen by a bias of their own.
+//!
+//! Source: `BailingMoeV2Model` in `conversion/bailingmoe.py` of llama.cpp; defaults of the
+//! `configuration_bailing_moe_v2.py` that published models have beside them.
+
+use super::{DENSE_MLP, NORMS, SPARSE_MLP, sparse};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number, optional,
+    parameter, same, setting,
+};
+
+const ENDS: &[TensorRule] = &[
+    same("token_embd", "model.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
+    same("output_norm", "model.norm", &[Dim::Hidden]),
+    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+];
+
+const ATTENTION: &[TensorRule] = &[
+    same(
+        "blk.{i}.attn_qkv",
+        "model.layers.{i}.attention.query_key_value",
+        &[Dim::Sum(&[Dim::Queries, Dim::Keys, Dim::Keys]), Dim::Hidden],
+    ),
+    same("blk.{i}.attn_output", "model.layers.{i}.attention.dense", &[Dim::Hidden, Dim::Queries]),
+    same("blk.{i}.attn_q_norm", "model.layers.{i}.attention.query_layernorm", &[Dim::Head]),
+    same("blk.{i}.attn_k_norm", "model.layers.{i}.attention.key_layernorm", &[Dim::Head]),
+];
+
+const CHOICE_BIAS: &[TensorRule] = &[sparse(parameter(
+    "blk.{i}.exp_probs_b.bias",
+    "model.layers.{i}.mlp.gate.expert_bias",
+    (Transform::None, &[Dim::Experts], &[Dim::Experts]),
+))];
+
+const SETTINGS: &[Setting] = &[
+    setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
+    count("leading_dense_block_count", &["first_k_dense_replace"]),
+    count("vocab_size", &["vocab_size"]),
+    count("expert_feed_forward_length", &["moe_intermediate_size"]),
+    count(
+        "expert_shared_feed_forward_length",
+        &["moe_shared_expert_intermediate_size", "moe_intermediate_size"],
+    ),
+    number("expert_weights_scale", &["routed_scaling_factor"]),
+    setting(Kind::Required, "expert_shared_count", &["num_shared_experts"]),
+    setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+];
+
+pub(super) const BAILING_MOE2: ModelClass = ModelClass {
+    gguf: "bailingmoe2",
+    classes: &["BailingMoeV2ForCausalLM"],
+    model_type: "bailing_moe",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(600_000.0)),
+        ("routed_scaling_factor", Default::Float(2.5)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("score_function", Default::Text("sigmoid")),
+        ("moe_router_enable_expert_bias", Default::Bool(true)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("use_bias", Default::Bool(false)),
+        ("use_qkv_bias", Default::Bool(false)),
+        ("use_qk_norm", Default::Bool(true)),
+        ("use_rmsnorm", Default::Bool(true)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("score_function", Default::Text("sigmoid")),
+        ("moe_router_enable_expert_bias", Default::Bool(true)),
+        // Of several, llama.cpp and the class do not take the same widths.
+        ("num_shared_experts", Default::Int(1)),
+    ],
+    own_fields: &[("num_local_experts", "num_experts"), ("n_shared_experts", "num_shared_experts")],
+    equal_fields: &[],
+    biases: &[],
+    tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
+    other_tensors: &[],
+    settings: &[SETTINGS],
+    traits: Traits { partial_rotary: Some(0.5), needs_output: true, ..Traits::PLAIN },
+};

@@ -1,0 +1,228 @@
+//! Encoders: BERT; RoBERTa and XLM-RoBERTa, whose positions begin behind that of the padding token.
+//!
+//! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, same,
+    setting,
+};
+
+/// Tensors whose names in transformers begin with a prefix.
+macro_rules! encoder {
+    ($prefix:literal, $positions:expr) => {
+        &[
+            same(
+                "token_embd",
+                concat!($prefix, "embeddings.word_embeddings"),
+                &[Dim::Vocab, Dim::Hidden],
+            ),
+            TensorRule { hf: concat!($prefix, "embeddings.position_embeddings"), ..$positions },
+            same(
+                "token_types",
+                concat!($prefix, "embeddings.token_type_embeddings"),
+                &[Dim::Field("type_vocab_size"), Dim::Hidden],
+            ),
+            same("token_embd_norm", concat!($prefix, "embeddings.LayerNorm"), &[Dim::Hidden]),
+            same(
+                "blk.{i}.attn_q",
+                concat!($prefix, "encoder.layer.{i}.attention.self.query"),
+                &[Dim::Hidden, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_k",
+                concat!($prefix, "encoder.layer.{i}.attention.self.key"),
+                &[Dim::Hidden, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_v",
+                concat!($prefix, "encoder.layer.{i}.attention.self.value"),
+                &[Dim::Hidden, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_output",
+                concat!($prefix, "encoder.layer.{i}.attention.output.dense"),
+                &[Dim::Hidden, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_output_norm",
+                concat!($prefix, "encoder.layer.{i}.attention.output.LayerNorm"),
+                &[Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.ffn_up",
+                concat!($prefix, "encoder.layer.{i}.intermediate.dense"),
+                &[Dim::Inner, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.ffn_down",
+                concat!($prefix, "encoder.layer.{i}.output.dense"),
+                &[Dim::Hidden, Dim::Inner],
+            ),
+            same(
+                "blk.{i}.layer_output_norm",
+                concat!($prefix, "encoder.layer.{i}.output.LayerNorm"),
+                &[Dim::Hidden],
+            ),
+        ]
+    };
+}
+
+const POSITIONS: TensorRule =
+    same("position_embd", "", &[Dim::Field("max_position_embeddings"), Dim::Hidden]);
+
+/// As [`POSITIONS`], without the rows up to that of the padding token.
+const LATER_POSITIONS: TensorRule = TensorRule {
+    transform: Transform::Positions,
+    gguf_shape: Some(&[Dim::Positions, Dim::Hidden]),
+    ..POSITIONS
+};
+
+/// A classifier of one layer.
+const SHORT_CLASSIFIER: &[TensorRule] =
+    &[same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden])];
+
+const CLASSIFIER: &[TensorRule] = &[
+    same("cls", "classifier.dense", &[Dim::Hidden, Dim::Hidden]),
+    same("cls.output", "classifier.out_proj", &[Dim::Labels, Dim::Hidden]),
+];
+
+/// What all layers have a bias of.
+const BIASES: &[&str] = &[
+    "token_embd_norm",
+    "blk.{i}.attn_q",
+    "blk.{i}.attn_k",
+    "blk.{i}.attn_v",
+    "blk.{i}.attn_output",
+    "blk.{i}.attn_output_norm",
+    "blk.{i}.ffn_up",
+    "blk.{i}.ffn_down",
+    "blk.{i}.layer_output_norm",
+];
+
+/// Settings of encoders.
+pub(super) const SETTINGS: &[Setting] = &[
+    setting(Kind::FixedFlag(false), "attention.causal", &[]),
+    count("pooling_type", &["pooling_type"]),
+    setting(Kind::Labels(false), "classifier.output_labels", &["id2label"]),
+    // Heads of keys and values are those of queries.
+    setting(Kind::Omitted, "attention.head_count_kv", &[]),
+];
+
+/// The place of the names of classes in them.
+pub(super) const LABELS: usize = 2;
+
+/// As [`SETTINGS`], of a class that must name its classes.
+pub(super) const RANK_SETTINGS: &[Setting] = &[
+    SETTINGS[0],
+    SETTINGS[1],
+    setting(Kind::Labels(true), "classifier.output_labels", &["id2label"]),
+    SETTINGS[3],
+];
+
+/// The context without the positions up to that of the padding token.
+const LATER_CONTEXT: &[Setting] =
+    &[setting(Kind::Positions, "context_length", &["max_position_embeddings"])];
+
+const TRAITS: Traits = Traits {
+    head_dim: HeadDim::Derived,
+    // An encoder has no `lm_head`.
+    ties_output: true,
+    prefix: Some("bert."),
+    left_out: &["pooler.dense.", "cls.predictions.", "cls.seq_relationship."],
+    // DistilBERT has no types of tokens.
+    sign: Sign::All(&[Sign::Tokenizer("bert"), Sign::Tensor("token_types.weight")]),
+    ..Traits::PLAIN
+};
+
+pub(super) const BERT: ModelClass = ModelClass {
+    gguf: "bert",
+    classes: &["BertModel", "BertForMaskedLM"],
+    model_type: "bert",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(512)),
+        ("type_vocab_size", Default::Int(2)),
+        ("layer_norm_eps", Default::Float(1e-12)),
+        ("pad_token_id", Default::Int(0)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("gelu")),
+        ("position_embedding_type", Default::Text("absolute")),
+        ("is_decoder", Default::Bool(false)),
+        ("add_cross_attention", Default::Bool(false)),
+    ],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[("", BIASES)],
+    tensors: &[encoder!("", POSITIONS)],
+    other_tensors: &[],
+    settings: &[SETTINGS],
+    traits: TRAITS,
+};
+
+/// BERT that ranks or classifies texts.
+pub(super) const BERT_CLASSIFIER: ModelClass = ModelClass {
+    classes: &["BertForSequenceClassification"],
+    biases: &[("", BIASES), ("", &["cls.output"])],
+    tensors: &[encoder!("bert.", POSITIONS), SHORT_CLASSIFIER],
+    settings: &[RANK_SETTINGS],
+    traits: Traits {
+        sign: Sign::All(&[
+            Sign::Tokenizer("bert"),
+            Sign::Tensor("token_types.weight"),
+            Sign::Tensor("cls.output.weight"),
+        ]),
+        other_scores: Some([
+            "`bert.pooler.dense` is left out, as llama.cpp's converter does: llama.cpp classifies the state of the first token as it is, and its scores are not those of transformers",
+            "`bert.pooler.dense` is missing, which llama.cpp's converter leaves out: transformers makes one up, and its scores mean nothing until the original's is added",
+        ]),
+        ..TRAITS
+    },
+    ..BERT
+};
+
+pub(super) const XLM_ROBERTA: ModelClass = ModelClass {
+    classes: &["XLMRobertaModel"],
+    model_type: "xlm-roberta",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(512)),
+        ("type_vocab_size", Default::Int(2)),
+        ("layer_norm_eps", Default::Float(1e-12)),
+        ("pad_token_id", Default::Int(1)),
+    ],
+    tensors: &[encoder!("", LATER_POSITIONS)],
+    settings: &[SETTINGS, LATER_CONTEXT],
+    traits: Traits { prefix: Some("roberta."), sign: Sign::Tokenizer("t5"), ..TRAITS },
+    ..BERT
+};
+
+/// XLM-RoBERTa that ranks or classifies texts.
+pub(super) const XLM_ROBERTA_CLASSIFIER: ModelClass = ModelClass {
+    classes: &["XLMRobertaForSequenceClassification"],
+    biases: &[("", BIASES), ("", &["cls", "cls.output"])],
+    tensors: &[encoder!("roberta.", LATER_POSITIONS), CLASSIFIER],
+    settings: &[RANK_SETTINGS, LATER_CONTEXT],
+    traits: Traits {
+        sign: Sign::All(&[Sign::Tokenizer("t5"), Sign::Tensor("cls.output.weight")]),
+        ..XLM_ROBERTA.traits
+    },
+    ..XLM_ROBERTA
+};
+
+pub(super) const ROBERTA: ModelClass = ModelClass {
+    classes: &["RobertaModel"],
+    model_type: "roberta",
+    traits: Traits { sign: Sign::Tokenizer("gpt2"), ..XLM_ROBERTA.traits },
+    ..XLM_ROBERTA
+};
+
+/// RoBERTa that ranks or classifies texts.
+pub(super) const ROBERTA_CLASSIFIER: ModelClass = ModelClass {
+    classes: &["RobertaForSequenceClassification"],
+    model_type: "roberta",
+    traits: Traits {
+        sign: Sign::All(&[Sign::Tokenizer("gpt2"), Sign::Tensor("cls.output.weight")]),
+        ..XLM_ROBERTA.traits
+    },
+    ..XLM_ROBERTA_CLASSIFIER
+};

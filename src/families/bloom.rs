@@ -1,0 +1,74 @@
+//! BLOOM.
+//!
+//! Source: `conversion/bloom.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::CAUSAL;
+use super::gpt2::{BIASES, FOURFOLD, THREEFOLD};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, count, optional, same,
+    setting,
+};
+
+/// What follows attention, and the feed-forward layer.
+pub(super) const PROJECTIONS: &[TensorRule] = &[
+    same(
+        "blk.{i}.attn_output",
+        "transformer.h.{i}.self_attention.dense",
+        &[Dim::Hidden, Dim::Hidden],
+    ),
+    same("blk.{i}.ffn_up", "transformer.h.{i}.mlp.dense_h_to_4h", &[FOURFOLD, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "transformer.h.{i}.mlp.dense_4h_to_h", &[Dim::Hidden, FOURFOLD]),
+];
+
+const TENSORS: &[TensorRule] = &[
+    same("token_embd", "transformer.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
+    same("token_embd_norm", "transformer.word_embeddings_layernorm", &[Dim::Hidden]),
+    same("output_norm", "transformer.ln_f", &[Dim::Hidden]),
+    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+    same("blk.{i}.attn_norm", "transformer.h.{i}.input_layernorm", &[Dim::Hidden]),
+    TensorRule {
+        transform: Transform::FusedHeads,
+        ..same(
+            "blk.{i}.attn_qkv",
+            "transformer.h.{i}.self_attention.query_key_value",
+            &[THREEFOLD, Dim::Hidden],
+        )
+    },
+    same("blk.{i}.ffn_norm", "transformer.h.{i}.post_attention_layernorm", &[Dim::Hidden]),
+];
+
+pub(super) const BLOOM: ModelClass = ModelClass {
+    gguf: "bloom",
+    classes: &["BloomForCausalLM", "BloomModel"],
+    model_type: "bloom",
+    defaults: &[
+        ("layer_norm_epsilon", Default::Float(1e-5)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    implied: &[("apply_residual_connection_post_layernorm", Default::Bool(false))],
+    own_fields: &[
+        ("num_hidden_layers", "n_layer"),
+        ("num_attention_heads", "n_head"),
+        ("layer_norm_eps", "layer_norm_epsilon"),
+    ],
+    equal_fields: &[],
+    biases: &[("", BIASES), ("", &["token_embd_norm"])],
+    tensors: &[TENSORS, PROJECTIONS],
+    other_tensors: &[],
+    settings: &[&[
+        // Distances are not bounded, and configs need not say how long the texts of the training
+        // were.
+        count("context_length", &["seq_length", "hidden_size", "n_embed"]),
+        setting(Kind::TimesHidden(4), "feed_forward_length", &[]),
+        count("attention.head_count_kv", &["n_head", "num_attention_heads"]),
+    ]],
+    traits: Traits {
+        head_dim: HeadDim::Derived,
+        has_fixed_rope: true,
+        prefix: Some("transformer."),
+        // Distances count backwards in transformers, if tokens see those behind them.
+        also_implied: &[CAUSAL],
+        ..Traits::PLAIN
+    },
+};

@@ -1,0 +1,208 @@
+//! DeepSeek 2 and 3, models of their classes such as Kimi K2, and GLM 4.7 Flash: keys and values
+//! are made of one latent vector.
+//!
+//! llama.cpp multiplies queries by what makes the keys, so that all heads share the latent vector
+//! as their only key; hence one head of keys and values, and `kv_b_proj` in two tensors.
+//!
+//! Source: `conversion/deepseek.py` of llama.cpp, class `DeepseekV2Model`; defaults of transformers
+//! 4.57.6.
+
+use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
+use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, LatentPart, ModelClass, Need, Prediction, Setting, Sign, TensorRule, Traits,
+    Transform, count, number, only, same, setting,
+};
+
+const NOPE: Dim = Dim::Field("qk_nope_head_dim");
+const ROPE: Dim = Dim::Field("qk_rope_head_dim");
+const VALUE: Dim = Dim::Field("v_head_dim");
+const LATENT: Dim = Dim::Field("kv_lora_rank");
+pub(super) const QUERY_RANK: Dim = Dim::Field("q_lora_rank");
+const QUERIES: Dim = Dim::Product(&[Dim::Heads, Dim::Sum(&[NOPE, ROPE])]);
+
+pub(super) const ATTENTION: &[TensorRule] = &[
+    only(
+        Need::Without("q_lora_rank"),
+        "blk.{i}.attn_q",
+        "model.layers.{i}.self_attn.q_proj",
+        &[QUERIES, Dim::Hidden],
+    ),
+    only(
+        Need::With("q_lora_rank"),
+        "blk.{i}.attn_q_a",
+        "model.layers.{i}.self_attn.q_a_proj",
+        &[QUERY_RANK, Dim::Hidden],
+    ),
+    only(
+        Need::With("q_lora_rank"),
+        "blk.{i}.attn_q_a_norm",
+        "model.layers.{i}.self_attn.q_a_layernorm",
+        &[QUERY_RANK],
+    ),
+    only(
+        Need::With("q_lora_rank"),
+        "blk.{i}.attn_q_b",
+        "model.layers.{i}.self_attn.q_b_proj",
+        &[QUERIES, QUERY_RANK],
+    ),
+    same(
+        "blk.{i}.attn_kv_a_mqa",
+        "model.layers.{i}.self_attn.kv_a_proj_with_mqa",
+        &[Dim::Sum(&[LATENT, ROPE]), Dim::Hidden],
+    ),
+    same("blk.{i}.attn_kv_a_norm", "model.layers.{i}.self_attn.kv_a_layernorm", &[LATENT]),
+    latent(LatentPart::Keys, "blk.{i}.attn_k_b", &[Dim::Heads, LATENT, NOPE]),
+    latent(LatentPart::Values, "blk.{i}.attn_v_b", &[Dim::Heads, VALUE, LATENT]),
+    same(
+        "blk.{i}.attn_output",
+        "model.layers.{i}.self_attn.o_proj",
+        &[Dim::Hidden, Dim::Product(&[Dim::Heads, VALUE])],
+    ),
+];
+
+/// A part of the projection from the latent vector.
+const fn latent(part: LatentPart, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
+    const WHOLE: &[Dim] = &[Dim::Product(&[Dim::Heads, Dim::Sum(&[NOPE, VALUE])]), LATENT];
+    TensorRule {
+        transform: Transform::Latent(part),
+        gguf_shape: Some(gguf_shape),
+        ..same(gguf, "model.layers.{i}.self_attn.kv_b_proj", WHOLE)
+    }
+}
+
+pub(super) const SETTINGS: &[Setting] = &[
+    setting(Kind::Fixed(1), "attention.head_count_kv", &[]),
+    count("leading_dense_block_count", &["first_k_dense_replace"]),
+    count("vocab_size", &["vocab_size"]),
+    setting(Kind::Nullable, "attention.q_lora_rank", &["q_lora_rank"]),
+    setting(Kind::Required, "attention.kv_lora_rank", &["kv_lora_rank"]),
+    setting(Kind::Required, "rope.dimension_count", &["qk_rope_head_dim"]),
+    setting(Kind::Sum, "attention.key_length", &["kv_lora_rank", "qk_rope_head_dim"]),
+    setting(Kind::Required, "attention.value_length", &["kv_lora_rank"]),
+    setting(Kind::Sum, "attention.key_length_mla", &["qk_nope_head_dim", "qk_rope_head_dim"]),
+    setting(Kind::Required, "attention.value_length_mla", &["v_head_dim"]),
+    count("expert_feed_forward_length", &["moe_intermediate_size"]),
+    setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
+    number("expert_weights_scale", &["routed_scaling_factor"]),
+    setting(Kind::FlagIfTrue, "expert_weights_norm", &["norm_topk_prob"]),
+    setting(Kind::YarnLog, "rope.scaling.yarn_log_multiplier", &["mscale_all_dim"]),
+];
+
+pub(super) const DEEPSEEK2: ModelClass = ModelClass {
+    gguf: "deepseek2",
+    classes: &["DeepseekV2ForCausalLM"],
+    model_type: "deepseek_v2",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(1407)),
+        ("n_routed_experts", Default::Int(64)),
+        ("first_k_dense_replace", Default::Int(0)),
+        ("norm_topk_prob", Default::Bool(false)),
+        ("routed_scaling_factor", Default::Float(1.0)),
+        ("qk_rope_head_dim", Default::Int(64)),
+        ("qk_nope_head_dim", Default::Int(128)),
+        ("v_head_dim", Default::Int(128)),
+        ("kv_lora_rank", Default::Int(512)),
+        ("n_shared_experts", Default::Int(2)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("scoring_func", Default::Text("softmax")),
+    ],
+    own_fields: &[("num_local_experts", "n_routed_experts")],
+    equal_fields: &[("num_key_value_heads", "num_attention_heads")],
+    biases: &[],
+    tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP],
+    other_tensors: &[],
+    settings: &[SETTINGS],
+    traits: Traits {
+        group_method: Some("group_limited_greedy"),
+        prediction: Prediction::LeftOut,
+        ..Traits::PLAIN
+    },
+};
+
+pub(super) const DEEPSEEK3: ModelClass = ModelClass {
+    classes: &["DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"],
+    model_type: "deepseek_v3",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(4096)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(2048)),
+        ("n_routed_experts", Default::Int(256)),
+        ("num_experts_per_tok", Default::Int(8)),
+        ("n_group", Default::Int(8)),
+        ("topk_group", Default::Int(4)),
+        ("scoring_func", Default::Text("sigmoid")),
+        ("first_k_dense_replace", Default::Int(3)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("routed_scaling_factor", Default::Float(2.5)),
+        ("qk_rope_head_dim", Default::Int(64)),
+        ("qk_nope_head_dim", Default::Int(128)),
+        ("v_head_dim", Default::Int(128)),
+        ("kv_lora_rank", Default::Int(512)),
+        ("n_shared_experts", Default::Int(1)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("scoring_func", Default::Text("sigmoid")),
+        ("rope_interleave", Default::Bool(true)),
+    ],
+    tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
+    traits: Traits {
+        prediction: Prediction::LeftOut,
+        has_lost_bounds: true,
+        sign: Sign::Key("expert_gating_func", 2),
+        ..Traits::PLAIN
+    },
+    ..DEEPSEEK2
+};
+
+/// Source: `conversion/glm.py` of llama.cpp, class `Glm4MoeLiteModel`; defaults of transformers
+/// 5.23.
+pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
+    classes: &["Glm4MoeLiteForCausalLM"],
+    model_type: "glm4_moe_lite",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(202_752)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("moe_intermediate_size", Default::Int(1536)),
+        ("n_routed_experts", Default::Int(64)),
+        ("num_experts_per_tok", Default::Int(4)),
+        ("n_group", Default::Int(1)),
+        ("topk_group", Default::Int(1)),
+        ("scoring_func", Default::Text("sigmoid")),
+        ("first_k_dense_replace", Default::Int(1)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("routed_scaling_factor", Default::Float(1.8)),
+        ("qk_rope_head_dim", Default::Int(64)),
+        ("qk_nope_head_dim", Default::Int(192)),
+        ("v_head_dim", Default::Int(256)),
+        ("kv_lora_rank", Default::Int(512)),
+        ("n_shared_experts", Default::Int(1)),
+    ],
+    tensors: &[
+        ENDS,
+        NORMS,
+        ATTENTION,
+        DENSE_MLP,
+        SPARSE_MLP,
+        F32_CHOICE_BIAS,
+        PREDICTION,
+        PREDICTION_ENDS,
+    ],
+    settings: &[SETTINGS, PREDICTION_SETTINGS],
+    traits: Traits {
+        prediction: Prediction::Kept,
+        sign: Sign::PreTokenizer("glm4"),
+        ..Traits::PLAIN
+    },
+    ..DEEPSEEK3
+};

@@ -1,0 +1,48 @@
+//! dots.llm1: experts behind dense layers, and attention as in Qwen 3.
+//!
+//! Source: `conversion/dots1.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::{CHOICE_BIAS, DENSE_MLP, ENDS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
+use crate::families::engine::table::{
+    Default, Kind, LostWindows, ModelClass, Traits, count, number, setting,
+};
+
+pub(super) const DOTS1: ModelClass = ModelClass {
+    gguf: "dots1",
+    classes: &["Dots1ForCausalLM"],
+    model_type: "dots1",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("num_key_value_heads", Default::Int(32)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("first_k_dense_replace", Default::Int(0)),
+        ("norm_topk_prob", Default::Bool(false)),
+        ("routed_scaling_factor", Default::Float(1.0)),
+        ("scoring_func", Default::Text("sigmoid")),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("scoring_func", Default::Text("sigmoid")),
+    ],
+    own_fields: &[("num_local_experts", "n_routed_experts")],
+    // llama.cpp has as many heads of keys as of queries in this class.
+    equal_fields: &[("num_key_value_heads", "num_attention_heads")],
+    biases: &[],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
+    other_tensors: &[],
+    settings: &[&[
+        count("leading_dense_block_count", &["first_k_dense_replace"]),
+        setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
+        number("expert_weights_scale", &["routed_scaling_factor"]),
+        setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+        count("expert_feed_forward_length", &["moe_intermediate_size"]),
+    ]],
+    traits: Traits {
+        needs_output: true,
+        lost_windows: LostWindows::From(62),
+        default_window: Some(4096),
+        ..Traits::PLAIN
+    },
+};

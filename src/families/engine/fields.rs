@@ -1,0 +1,290 @@
+//! `config.json` as a set of fields: the text model's over the root's, and the defaults of the
+//! class under both.
+
+mod complete;
+
+use serde_json::{Map, Value};
+
+use super::dims::Dims;
+use super::settings::FULL_ATTENTION;
+use super::table::{Default, HeadDim, ModelClass};
+use crate::config::TEXT_CONFIGS;
+use crate::{AnamnesisError, Result};
+
+/// The fields of a config.
+#[derive(Debug, Clone)]
+pub(in crate::families) struct Fields(pub Map<String, Value>);
+
+/// Whether two values are equal. JSON has the same number with and without a point.
+pub(in crate::families) fn is_same(a: &Value, b: &Value) -> bool {
+    a == b || a.is_number() && a.as_f64() == b.as_f64()
+}
+
+impl Fields {
+    /// The fields of `config`.
+    ///
+    /// # Errors
+    /// `Parse` if it is no object.
+    pub(in crate::families) fn new(config: &Value) -> Result<Self> {
+        let Value::Object(root) = config else {
+            return Err(AnamnesisError::parse("config.json: it is no object"));
+        };
+        let mut all = root.clone();
+        let text = TEXT_CONFIGS
+            .iter()
+            .find_map(|key| root.get(*key)?.as_object());
+        if let Some(text) = text {
+            all.extend(text.iter().map(|(key, value)| (key.clone(), value.clone())));
+        }
+        Ok(Self::of(all))
+    }
+
+    /// The fields of an object. One that is null says as much as one that is not there.
+    pub(in crate::families) fn of(mut all: Map<String, Value>) -> Self {
+        all.retain(|_, value| !value.is_null());
+        Self(all)
+    }
+
+    /// Fails if the config says something else than what llama.cpp takes for granted of `class`.
+    pub(in crate::families) fn check_implied(&self, class: &ModelClass, dims: &Dims) -> Result<()> {
+        let refuse = |field: &str, found: &Value, expected: &Value| {
+            let what = format!("it is {found}, and llama.cpp's {} has {expected}", class.gguf);
+            Err(wrong(field, what))
+        };
+        self.check_values(class.implied, &format!("llama.cpp's {}", class.gguf))?;
+        self.check_time_steps()?;
+        let expect = |field: &str, expected: Value| match self.0.get(field) {
+            Some(found) if *found != expected => refuse(field, found, &expected),
+            _ => Ok(()),
+        };
+        if let Some(every) = class.traits.full_attention_every {
+            expect("sliding_window_pattern", every.into())?;
+            let kind = class
+                .traits
+                .layer_kinds
+                .map_or("sliding_attention", |(kind, _)| kind);
+            expect(LAYER_KINDS, layer_kinds(dims.layers, kind, every))?;
+        }
+        if let Some(field) = class.traits.full_from_first {
+            let every = dims.need(field)?;
+            let kind = |layer: usize| match layer.is_multiple_of(every) {
+                true => FULL_ATTENTION,
+                false => "sliding_attention",
+            };
+            expect(LAYER_KINDS, (0..dims.layers).map(kind).collect())?;
+        }
+        if let Some(every) = class.traits.no_rope_every {
+            let has_rope = |layer: usize| u64::from(!layer.is_multiple_of(every));
+            expect("no_rope_layer_interval", every.into())?;
+            expect("no_rope_layers", (1..=dims.layers).map(has_rope).collect())?;
+        }
+        if let Some(experts) = class.traits.normed_unless_experts {
+            expect(NORMS_HEADS, (dims.experts != Some(experts)).into())?;
+        }
+        if let Some(field) = class.traits.experts_every {
+            let every = dims.need(field)?;
+            let with_experts = (1..=dims.layers).filter(|layer| layer.is_multiple_of(every));
+            expect("moe_layers", with_experts.map(|layer| layer - 1).collect())?;
+        }
+        if let Some(kinds) = self.0.get(LAYER_KINDS)
+            && kinds
+                .as_array()
+                .is_none_or(|kinds| kinds.len() != dims.layers)
+        {
+            let what = format!("it is no list of {} layers", dims.layers);
+            return Err(wrong(LAYER_KINDS, what));
+        }
+        if let Some(kind) = class.traits.needs_kind
+            && !dims
+                .kinds()
+                .into_iter()
+                .flatten()
+                .any(|found| found == kind)
+        {
+            let what = format!("no layer is of {kind}; llama.cpp has another class for that");
+            return Err(wrong(LAYER_KINDS, what));
+        }
+        if let Some(layers) = class.traits.window_layers.filter(|n| *n != dims.layers) {
+            let what = format!("llama.cpp's {} has one in {layers} layers", class.gguf);
+            if self.0.contains_key("sliding_window") {
+                return Err(wrong("sliding_window", what));
+            }
+        }
+        if class.traits.head_dim == HeadDim::Derived {
+            let derived = dims.hidden / dims.heads;
+            expect("head_dim", derived.into())?;
+        }
+        for (field, other) in class.equal_fields {
+            let (found, expected) = (self.0.get(*field), self.0.get(*other));
+            if let (Some(found), Some(expected)) = (found, expected)
+                && found != expected
+            {
+                return refuse(field, found, expected);
+            }
+        }
+        let field = "query_pre_attn_scalar";
+        match (attention_scalar(class, dims), self.0.get(field)) {
+            (Some(expected), Some(found)) if found.as_f64() != Some(expected as f64) => {
+                refuse(field, found, &expected.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails if steps of a state space have a limit, which llama.cpp does not know.
+    fn check_time_steps(&self) -> Result<()> {
+        let field = "time_step_limit";
+        let limits = self
+            .0
+            .get(field)
+            .and_then(Value::as_array)
+            .map(Vec::as_slice);
+        match limits {
+            None => Ok(()),
+            // Infinity is no number of JSON: files have a name, an object with the name, or what it
+            // is read as.
+            Some([least, most]) if least.as_f64() == Some(0.0) && !most.is_number() => Ok(()),
+            Some(limits) => {
+                let what = format!("it is {limits:?}, and llama.cpp has no limits");
+                Err(wrong(field, what))
+            }
+        }
+    }
+
+    /// Fails if a field says something else than `owner` takes for granted.
+    pub(in crate::families) fn check_values(
+        &self,
+        implied: &[(&str, Default)],
+        owner: &str,
+    ) -> Result<()> {
+        for (field, value) in implied {
+            let expected = Value::from(value);
+            if let Some(found) = self
+                .0
+                .get(*field)
+                .filter(|found| !is_same(found, &expected))
+            {
+                let what = format!("it is {found}, and {owner} has {expected}");
+                return Err(wrong(field, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first field of `names` that there is, with its name.
+    pub(in crate::families) fn get<'a>(&self, names: &[&'a str]) -> Option<(&'a str, &Value)> {
+        names
+            .iter()
+            .find_map(|&name| Some((name, self.0.get(name)?)))
+    }
+
+    /// Whether the field is there and true.
+    pub(in crate::families) fn flag(&self, name: &str) -> bool {
+        self.0.get(name).and_then(Value::as_bool) == Some(true)
+    }
+
+    /// Whether something is so.
+    ///
+    /// # Errors
+    /// `Parse` if it is neither true nor false.
+    pub(in crate::families) fn boolean(&self, name: &str) -> Result<Option<bool>> {
+        let Some(value) = self.0.get(name) else {
+            return Ok(None);
+        };
+        let wrong = || wrong(name, format_args!("{value} is neither true nor false"));
+        value.as_bool().map(Some).ok_or_else(wrong)
+    }
+
+    /// A number that counts something.
+    ///
+    /// # Errors
+    /// `Parse` if it is no integer that GGUF's UINT32 holds.
+    pub(in crate::families) fn count(&self, names: &[&str]) -> Result<Option<u32>> {
+        let Some((name, value)) = self.get(names) else {
+            return Ok(None);
+        };
+        let count = value.as_u64().and_then(|n| u32::try_from(n).ok());
+        let wrong = || wrong(name, format_args!("{value} is no count"));
+        count.map(Some).ok_or_else(wrong)
+    }
+
+    /// As [`count`](Self::count), of a field that must be there.
+    pub(in crate::families) fn need(&self, names: &[&str]) -> Result<u32> {
+        let missing = || wrong(names[0], "it is missing");
+        self.count(names)?.ok_or_else(missing)
+    }
+
+    /// The finite number that all fields of `names` say which there are.
+    ///
+    /// # Errors
+    /// `Parse` if one is something else, or two say different things.
+    pub(in crate::families) fn agreed(&self, names: &[&str]) -> Result<Option<f64>> {
+        let found = self.number(names)?;
+        for name in names {
+            if let (Some(other), Some(found)) = (self.number(&[name])?, found)
+                && other != found
+            {
+                let what = format!("it is {other}, and another field says {found}");
+                return Err(wrong(name, what));
+            }
+        }
+        Ok(found)
+    }
+
+    /// A finite number.
+    ///
+    /// # Errors
+    /// `Parse` if it is something else.
+    pub(in crate::families) fn number(&self, names: &[&str]) -> Result<Option<f64>> {
+        let Some((name, value)) = self.get(names) else {
+            return Ok(None);
+        };
+        let number = value.as_f64().filter(|x| (*x as f32).is_finite());
+        let wrong = || wrong(name, format_args!("{value} is no number"));
+        number.map(Some).ok_or_else(wrong)
+    }
+}
+
+/// Field of what each layer is, a letter each.
+pub(in crate::families) const LETTERS: &str = "hybrid_override_pattern";
+
+/// Field of whether queries and keys are normed.
+pub(in crate::families) const NORMS_HEADS: &str = "use_qk_norm";
+
+/// Field of what each layer is.
+pub(in crate::families) const LAYER_KINDS: &str = "layer_types";
+
+/// The kinds of `layers` layers: `kind`, and every so many layers one of full attention.
+pub(in crate::families) fn layer_kinds(layers: usize, kind: &str, every: usize) -> Value {
+    let name = |layer: usize| match layer.is_multiple_of(every) {
+        true => FULL_ATTENTION,
+        false => kind,
+    };
+    (1..=layers).map(name).collect()
+}
+
+/// What scores are divided by the root of, if the class has a field for it.
+pub(in crate::families) fn attention_scalar(class: &ModelClass, dims: &Dims) -> Option<usize> {
+    let layers = class.traits.scaled_by_hidden_size?;
+    Some(match dims.layers == layers {
+        true => dims.hidden / dims.heads,
+        false => dims.head,
+    })
+}
+
+impl From<&Default> for Value {
+    fn from(value: &Default) -> Self {
+        match *value {
+            Default::Int(n) => n.into(),
+            Default::Float(x) => x.into(),
+            Default::Bool(flag) => flag.into(),
+            Default::Text(text) => text.into(),
+            Default::Absent => Self::Null,
+        }
+    }
+}
+
+/// The error that field `name` of `config.json` is wrong.
+pub(in crate::families) fn wrong(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
+    AnamnesisError::parse(format!("config.json: `{name}`: {what}"))
+}

@@ -1,0 +1,117 @@
+//! Which tensors llama.cpp loads of an architecture, of which sizes, and which keys it needs. Whoever
+//! writes a file that it cannot load notices when the original weights are gone, so every GGUF model is
+//! compared with these tables before anything is written.
+//!
+//! A table is what `load_arch_tensors` and `load_arch_hparams` of the architecture do: a row is a call of
+//! `create_tensor`, with the sizes in llama.cpp's order, the contiguous one first.
+//!
+//! Source: `src/models/*.cpp` and `src/llama-model.cpp` of llama.cpp
+//! (<https://github.com/ggml-org/llama.cpp/tree/master/src/models>), as of llama-cpp-python 0.3.36.
+
+mod attention;
+mod compare;
+mod dense;
+mod encoders;
+mod experts;
+mod feed_forward;
+mod hybrid;
+mod latent;
+mod sizes;
+#[cfg(test)]
+mod tests;
+mod towers;
+mod whole;
+
+pub(in crate::families) use self::compare::problems_in;
+pub(crate) use self::compare::{GraphProblem, problems};
+use self::sizes::{Size, When};
+pub(crate) use self::whole::is_whole_model;
+
+/// The output, which is the embedding of many models.
+pub(in crate::families) const OUTPUT: &str = "output.weight";
+
+/// What llama.cpp loads of an architecture.
+pub(in crate::families) struct Graph {
+    /// Values of `general.architecture`.
+    pub names: &'static [&'static str],
+    /// Keys that it needs, without the architecture's name.
+    pub keys: &'static [(When, &'static [&'static str])],
+    /// Sizes that it asserts to be equal.
+    pub equal: &'static [(When, [Size; 2])],
+    pub tensors: &'static [(When, &'static [&'static [Row]])],
+}
+
+impl Graph {
+    /// Whether layers have queries.
+    fn has_attention(&self) -> bool {
+        let mut rows = self
+            .tensors
+            .iter()
+            .flat_map(|(_, rows)| rows.iter())
+            .flat_map(|rows| rows.iter());
+        rows.any(|row| row.name.contains(".attn_q"))
+    }
+}
+
+/// A tensor, or those of its name in all layers.
+pub(in crate::families) struct Row {
+    /// Name; `{i}` is the layer.
+    pub name: &'static str,
+    pub sizes: &'static [Size],
+    pub need: TensorNeed,
+}
+
+/// Whether a file must have a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::families) enum TensorNeed {
+    Required,
+    /// As `TENSOR_NOT_REQUIRED` says.
+    Optional,
+    /// The file must have either this one or the other, and not both.
+    Unless(&'static str),
+}
+
+/// Rows, one a line: `"name" [sizes];`, with `optional` or `unless "other"` in front of the semicolon.
+macro_rules! rows {
+    (@ need) => { $crate::families::engine::graphs::TensorNeed::Required };
+    (@ need optional) => { $crate::families::engine::graphs::TensorNeed::Optional };
+    (@ need unless $other:literal) => { $crate::families::engine::graphs::TensorNeed::Unless($other) };
+    ($($name:literal [$($size:expr),*] $($need:ident $($other:literal)?)?;)*) => {
+        &[$($crate::families::engine::graphs::Row {
+            name: $name,
+            sizes: &[$($size),*],
+            need: $crate::families::engine::graphs::rows!(@ need $($need $($other)?)?),
+        }),*]
+    };
+}
+
+/// Tables: `"name" [keys] sizes { when => rows; }`; a bar divides the names of architectures that are
+/// loaded alike.
+macro_rules! graphs {
+    ($($($name:literal)|+ [$($key:expr),*] $equal:ident { $($when:expr => $($rows:ident)+;)+ })*) => {
+        pub(in crate::families) const GRAPHS: &[$crate::families::engine::graphs::Graph] = &[$($crate::families::engine::graphs::Graph {
+            names: &[$($name),+],
+            keys: &[$($key),*],
+            equal: $equal,
+            tensors: &[$(($when, &[$($rows),+])),+],
+        }),*];
+    };
+}
+use {graphs, rows};
+
+/// The table of the architecture `name`.
+fn graph_of(name: &str) -> Option<&'static Graph> {
+    let all = [dense::GRAPHS, experts::GRAPHS, latent::GRAPHS, hybrid::GRAPHS, encoders::GRAPHS];
+    all.into_iter()
+        .flatten()
+        .find(|graph| graph.names.contains(&name))
+}
+
+/// Whether llama.cpp's `architecture` loads an output beside the embedding.
+pub(in crate::families) fn has_output(architecture: &str) -> bool {
+    let rows = graph_of(architecture)
+        .into_iter()
+        .flat_map(|graph| graph.tensors)
+        .flat_map(|(_, rows)| rows.iter().copied().flatten());
+    rows.into_iter().any(|row| row.name == OUTPUT)
+}

@@ -1,0 +1,187 @@
+//! The tables, compared with what llama.cpp loads: of each model of `tests/data/whole`, files that
+//! differ in one thing, as `generate/check_graphs.py` makes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::{GraphProblem, graph_of, problems};
+use crate::families::CLASSES;
+use crate::{GgufMetadataValue, ParsedModel};
+
+type Keys = Vec<(String, GgufMetadataValue)>;
+type Shapes = Vec<(String, Vec<usize>)>;
+
+#[test]
+fn every_architecture_has_a_table() {
+    for class in CLASSES {
+        assert!(graph_of(class.gguf).is_some(), "{}", class.gguf);
+    }
+}
+
+/// What is wrong with a file.
+fn found(architecture: &str, keys: &Keys, tensors: &Shapes) -> Vec<GraphProblem> {
+    let keys = keys.iter().map(|(key, value)| (&**key, value));
+    let tensors = tensors.iter().map(|(name, shape)| (&**name, &shape[..]));
+    problems(architecture, keys, tensors)
+}
+
+/// The name of a tensor without the numbers in it.
+fn kind_of(name: &str) -> String {
+    let mut kind = String::new();
+    for c in name.chars() {
+        match c.is_ascii_digit() {
+            true if kind.ends_with('#') => {}
+            true => kind.push('#'),
+            false => kind.push(c),
+        }
+    }
+    kind
+}
+
+/// The files that differ from one with `keys` and `tensors` in one thing, by name.
+fn variants(architecture: &str, keys: &Keys, tensors: &Shapes) -> Vec<(String, Keys, Shapes)> {
+    let mut all = vec![("as it is".to_owned(), keys.clone(), tensors.clone())];
+    let prefix = format!("{architecture}.");
+    for (key, _) in keys {
+        if key.starts_with(&prefix) || key.starts_with("xielu.") {
+            let rest = keys.iter().filter(|(other, _)| other != key).cloned();
+            all.push((format!("without key {key}"), rest.collect(), tensors.clone()));
+        }
+    }
+    let mut add = |what: String, tensors: Shapes| all.push((what, keys.clone(), tensors));
+    let with = |name: &str, shape: Vec<usize>| {
+        let mut tensors = tensors.clone();
+        tensors.push((name.to_owned(), shape));
+        tensors
+    };
+    let has = |name: &str| tensors.iter().any(|(other, _)| other == name);
+    let mut seen = BTreeSet::new();
+    for (at, (name, shape)) in tensors.iter().enumerate().rev() {
+        if !seen.insert(kind_of(name)) {
+            continue;
+        }
+        let mut rest = tensors.clone();
+        rest.remove(at);
+        add(format!("without {name}"), rest);
+        for axis in 0..shape.len() {
+            let mut longer = tensors.clone();
+            longer[at].1[axis] += 1;
+            add(format!("longer axis {axis} of {name}"), longer);
+        }
+        if let Some(base) = name.strip_suffix(".weight")
+            && !has(&format!("{base}.bias"))
+        {
+            let bias = format!("{base}.bias");
+            let rows = &shape[..if shape.len() < 3 { 1 } else { 2 }];
+            add(format!("with {bias}"), with(&bias, rows.to_vec()));
+        }
+    }
+    let other = "blk.0.other.weight";
+    add(format!("with {other}"), with(other, vec![8]));
+    let embedding = tensors.iter().find(|(name, _)| name == "token_embd.weight");
+    if let (false, Some((_, shape))) = (has("output.weight"), embedding) {
+        add("with output.weight".to_owned(), with("output.weight", shape.clone()));
+    }
+    all
+}
+
+/// Models that llama.cpp does not load for other reasons: of Gemma 3n it has the published sizes alone,
+/// and it looks for tokens of Phi 3 that small tokenizers lack.
+const NOT_LOADED: [&str; 3] = ["gemma3n", "phi3", "phi3_long"];
+
+/// Files that llama.cpp loads and that are refused on purpose: a layer that predicts a further token
+/// is only loaded if it is asked for, and these are parts of one; and the encoder of T5 is not built
+/// with the context.
+fn is_stricter(name: &str, what: &str) -> bool {
+    let parts = [
+        ("glm4_moe_mtp", "without blk.2."),
+        ("deepseek_v32", "without blk.3.nextn.eh_proj"),
+        ("glm_moe_dsa", "without blk.2.indexer."),
+        ("t5", "without enc.blk.0.attn_rel_b"),
+        ("t5_ungated", "without enc.blk.0.attn_rel_b"),
+    ];
+    parts
+        .iter()
+        .any(|(model, part)| name == *model && what.starts_with(part))
+}
+
+/// Files of image towers that llama.cpp loads, and that end the program when it computes an image.
+fn is_not_computed(what: &str) -> bool {
+    let name = what.strip_prefix("without ").unwrap_or_default();
+    let of_heads = name.starts_with("v.blk.") && name.ends_with(".weight");
+    let all = ["attn_q", "attn_k", "attn_v", "attn_qkv"].map(|part| format!(".{part}."));
+    name == "v.patch_embd.weight" || of_heads && all.iter().any(|part| name.contains(part))
+}
+
+/// The GGUF file of the model in `directory` with zeros for its data: the header is all that is
+/// looked at, and all that is stored behind the line of JSON (`generate/sums.py`).
+fn canonical(directory: &Path) -> ParsedModel {
+    #[derive(serde::Deserialize)]
+    struct Sums {
+        header: usize,
+        tensors: Vec<(String, usize, Option<String>)>,
+    }
+    let stored = std::fs::read(directory.join("canonical.sums")).unwrap();
+    let line = stored.iter().position(|byte| *byte == b'\n').unwrap();
+    let sums: Sums = serde_json::from_slice(&stored[..line]).unwrap();
+    let data = sums
+        .tensors
+        .iter()
+        .map(|(_, bytes, _)| bytes.next_multiple_of(32));
+    let mut whole = stored[line + 1..][..sums.header].to_vec();
+    whole.resize(whole.len() + data.sum::<usize>(), 0);
+    crate::parse_bytes(whole).unwrap()
+}
+
+/// Compares the tables with the files that `recorded` in the tests' data names, of models in
+/// `directory`. Returns the names of the models, and the number of files.
+fn compare(
+    (recorded, directory): (&str, &str),
+    is_stricter: impl Fn(&str, &str) -> bool,
+) -> Option<(BTreeSet<String>, usize)> {
+    let data = crate::test_utils::test_data()?;
+    let recorded = std::fs::read(data.join(recorded)).unwrap();
+    let recorded: BTreeMap<String, BTreeSet<String>> = serde_json::from_slice(&recorded).unwrap();
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (name, loaded) in &recorded {
+        let model = canonical(&data.join(directory).join(name));
+        let gguf = model.gguf().unwrap();
+        let architecture = gguf.architecture().unwrap();
+        let keys: Keys = gguf
+            .metadata()
+            .iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect();
+        let tensors: Shapes = model
+            .tensors()
+            .map(|t| (t.name().to_owned(), t.shape().to_vec()))
+            .collect();
+        for (what, keys, tensors) in variants(&architecture, &keys, &tensors) {
+            count += 1;
+            let problems = found(&architecture, &keys, &tensors);
+            if problems.is_empty() != loaded.contains(&what) && !is_stricter(name, &what) {
+                wrong.push(format!("{name} {what}: {problems:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{count} {wrong:#?}");
+    Some((recorded.into_keys().collect(), count))
+}
+
+#[test]
+fn what_llama_cpp_loads() {
+    if let Some((names, count)) = compare(("graphs.json", "whole"), is_stricter) {
+        assert!(NOT_LOADED.iter().all(|name| !names.contains(*name)));
+        assert!(count > 6000);
+    }
+}
+
+#[test]
+fn image_towers_that_llama_cpp_loads() {
+    // The script changes no tensors in F16, as this one is in some towers.
+    let is_f16 = |what: &str| what.contains("mm.input_projection") && !what.starts_with("without");
+    let is_stricter = |_: &str, what: &str| is_not_computed(what) || is_f16(what);
+    if let Some((names, count)) = compare(("tower_graphs.json", "towers"), is_stricter) {
+        assert!(names.len() == 16 && count > 1000, "{count}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Single values of each layer that are tensors in transformers and lists of the metadata in GGUF,
+//! as the parameters of Apertus' activation function.
+
+use super::mapping::Mapped;
+use super::names::{Place, fill};
+use super::settings::{KeyValue, wrong_key};
+use super::source::{SourceTensor, computed};
+use super::table::{ModelClass, TensorRule, Transform};
+use super::values::decoded_values;
+use crate::error::InTensor;
+use crate::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
+use crate::remember::ResolvedItem;
+use crate::{AnamnesisError, Result};
+
+/// The key that the rule's tensors are, and its rule.
+fn rules(class: &ModelClass) -> impl Iterator<Item = (&'static str, &'static TensorRule)> {
+    let rules = class.tensors.iter().flat_map(|rules| rules.iter());
+    rules.filter_map(|rule| match rule.transform {
+        Transform::Key(key) => Some((key, rule)),
+        _ => None,
+    })
+}
+
+/// Takes the tensors that are lists of the metadata out of `tensors`, and returns the lists.
+///
+/// # Errors
+/// `Parse` if a tensor is no single value that is stored as a float; those of reading.
+pub(in crate::families) fn take_keys(
+    class: &ModelClass,
+    tensors: &mut Vec<Mapped<'_>>,
+) -> Result<Vec<KeyValue>> {
+    let mut keys = Vec::new();
+    for (key, rule) in rules(class) {
+        let of_rule = |tensor: &mut Mapped<'_>| tensor.rule.gguf == rule.gguf;
+        let mut found: Vec<_> = tensors.extract_if(.., of_rule).collect();
+        found.sort_by_key(|tensor| tensor.place);
+        let values = found.iter().map(|tensor| {
+            let source = &tensor.sources[0].1;
+            match decoded_values(&*source.decoder)?.as_deref() {
+                Some(&[value]) => Ok(value),
+                _ => {
+                    let what = format!("{}: it is no single value", InTensor(&source.name));
+                    Err(AnamnesisError::parse(what))
+                }
+            }
+        });
+        let values = GgufMetadataArray::F32(values.collect::<Result<_>>()?);
+        keys.push((key.to_owned(), GgufMetadataValue::Array(Box::new(values))));
+    }
+    Ok(keys)
+}
+
+/// The tensors that are lists of `metadata`, as if they were tensors of GGUF.
+///
+/// # Errors
+/// `Parse` if a key is missing, or no list of numbers.
+pub(in crate::families) fn tensors_of_keys<'m>(
+    class: &ModelClass,
+    metadata: &GgufMetadata,
+) -> Result<Vec<SourceTensor<'m>>> {
+    let mut tensors = Vec::new();
+    for (key, rule) in rules(class) {
+        let value = metadata.get(key);
+        let Some(GgufMetadataArray::F32(values)) =
+            value.as_ref().and_then(|value| value.as_array())
+        else {
+            return Err(wrong_key(key, "it is no list of a number for each layer"));
+        };
+        for (layer, value) in values.iter().enumerate() {
+            let place = Place { layer: Some(layer), expert: None };
+            let group = computed((&fill(rule.gguf, place), vec![*value]));
+            tensors.push(SourceTensor::new(ResolvedItem::from(group))?);
+        }
+    }
+    Ok(tensors)
+}

@@ -1,0 +1,315 @@
+//! Sizes that differ by layer, as of Gemma 4: layers that see the whole text have other heads than
+//! those with a window, and the last layers use keys and values of earlier ones.
+//!
+//! Source: `Gemma4TextConfig` and `Gemma4TextAttention` of transformers 5.23; `Gemma4Model` in
+//! `conversion/gemma.py` and `src/models/gemma4.cpp` of llama.cpp.
+
+use serde_json::{Map, Value, json};
+
+use super::dims::{EXPERTS, EXPERTS_USED};
+use super::fields::{Fields, LAYER_KINDS, wrong};
+use super::rope::{PARAMETERS, ROPE_FACTORS};
+use super::settings::{FULL_ATTENTION, wrong_key};
+use crate::error::InTensor;
+use crate::{AnamnesisError, Result};
+
+/// What `layer_types` calls a layer with a window.
+pub(in crate::families) const WINDOWED: &str = "sliding_attention";
+/// Field of the length of a head in layers that see the whole text.
+pub(in crate::families) const FULL_HEAD: &str = "global_head_dim";
+/// Field of the number of heads of keys and values in them.
+pub(in crate::families) const FULL_KV_HEADS: &str = "num_global_key_value_heads";
+/// Field of how many of the last layers use keys and values of earlier ones.
+pub(in crate::families) const SHARED: &str = "num_kv_shared_layers";
+/// Field of whether keys are values in layers that see the whole text.
+const KEYS_ARE_VALUES: &str = "attention_k_eq_v";
+/// Field of whether layers without keys have twice the width.
+pub(in crate::families) const DOUBLE_WIDE: &str = "use_double_wide_mlp";
+/// Field of the length of what each layer gets of a token beside the hidden state.
+const INPUT: &str = "hidden_size_per_layer_input";
+/// Field of the number of tokens that layers get something of.
+pub(in crate::families) const INPUT_TOKENS: &str = "vocab_size_per_layer_input";
+/// Field of an object with the sizes of single layers, by their numbers.
+const BY_LAYER: &str = "per_layer_config";
+
+/// The sizes of layers, where they are not the model's.
+#[derive(Debug, Clone)]
+pub(in crate::families) struct SizesByLayer {
+    /// Whether each layer sees the whole text.
+    is_full: Vec<bool>,
+    /// Length of a head of those that do.
+    pub head: usize,
+    /// Heads of keys and values of those that do.
+    kv_heads: usize,
+    /// First layer that uses keys and values of an earlier one.
+    first_shared: usize,
+    keys_are_values: bool,
+    is_double_wide: bool,
+}
+
+impl SizesByLayer {
+    /// The sizes that `fields` state of a model with `layers` layers and so many `heads`,
+    /// `kv_heads` of them of keys and values in layers with a window.
+    ///
+    /// # Errors
+    /// `Parse` that names the field which is missing, contradicts another, or is what llama.cpp
+    /// cannot be told.
+    pub(in crate::families) fn new(
+        fields: &Fields,
+        layers: usize,
+        heads: usize,
+        kv_heads: usize,
+    ) -> Result<Self> {
+        let kind = |kind: &Value| match kind.as_str() {
+            Some(FULL_ATTENTION) => Some(true),
+            Some(WINDOWED) => Some(false),
+            _ => None,
+        };
+        let kinds = fields.0.get(LAYER_KINDS).and_then(Value::as_array);
+        let is_full: Option<Vec<bool>> = kinds.and_then(|kinds| kinds.iter().map(kind).collect());
+        let is_full = is_full.filter(|kinds| kinds.len() == layers);
+        let is_full = is_full.ok_or_else(|| {
+            let what =
+                format!("it is no list of {layers} layers of {FULL_ATTENTION} or {WINDOWED}");
+            wrong(LAYER_KINDS, what)
+        })?;
+        if is_full.last() != Some(&true) {
+            let what = format!("the last layer is not of {FULL_ATTENTION}, as transformers has it");
+            return Err(wrong(LAYER_KINDS, what));
+        }
+        let head = match fields.need(&[FULL_HEAD])? {
+            0 => return Err(wrong(FULL_HEAD, "it is 0")),
+            head => head as usize,
+        };
+        let keys_are_values = fields.flag(KEYS_ARE_VALUES);
+        let full = fields.count(&[FULL_KV_HEADS])?.map(|n| n as usize);
+        if let Some(full) = full
+            && (full == 0 || !heads.is_multiple_of(full))
+        {
+            let what = format!("{full} does not divide num_attention_heads, {heads}");
+            return Err(wrong(FULL_KV_HEADS, what));
+        }
+        if full.is_some_and(|full| full != kv_heads) && !keys_are_values {
+            let what = format!("transformers reads it only if {KEYS_ARE_VALUES} is true");
+            return Err(wrong(FULL_KV_HEADS, what));
+        }
+        let shared = fields.count(&[SHARED])?.unwrap_or(0) as usize;
+        let first_shared = layers.checked_sub(shared).filter(|first| *first >= 2);
+        let Some(first_shared) = first_shared else {
+            let what = format!("llama.cpp needs two layers before the last {shared} of {layers}");
+            return Err(wrong(SHARED, what));
+        };
+        // llama.cpp takes keys and values of the last two layers that have them: a full one behind
+        // one with a window.
+        if shared > 0 && is_full[first_shared - 2..first_shared] != [false, true] {
+            let what = format!(
+                "llama.cpp needs one layer of {WINDOWED} and one of {FULL_ATTENTION} in front of the last {shared}"
+            );
+            return Err(wrong(SHARED, what));
+        }
+        let tokens = [INPUT_TOKENS, "vocab_size"].map(|field| fields.0.get(field));
+        if fields.count(&[INPUT])? > Some(0) && tokens[0] != tokens[1] {
+            return Err(wrong(INPUT_TOKENS, "it is not vocab_size, as llama.cpp has it"));
+        }
+        Ok(Self {
+            is_full,
+            head,
+            kv_heads: full.unwrap_or(kv_heads),
+            first_shared,
+            keys_are_values,
+            is_double_wide: fields.flag(DOUBLE_WIDE),
+        })
+    }
+
+    fn is_full(&self, layer: usize) -> bool {
+        self.is_full.get(layer) == Some(&true)
+    }
+
+    /// Length of a head of layer `layer`, which is `head` in layers with a window.
+    pub(in crate::families) fn head_of(&self, layer: usize, head: usize) -> usize {
+        if self.is_full(layer) { self.head } else { head }
+    }
+
+    /// Heads of keys and values of layer `layer`, of which there are `kv_heads` in layers with a
+    /// window.
+    pub(in crate::families) fn kv_heads_of(&self, layer: usize, kv_heads: usize) -> usize {
+        if self.is_full(layer) {
+            self.kv_heads
+        } else {
+            kv_heads
+        }
+    }
+
+    /// Width of the feed-forward layer of layer `layer`, which is `inner` in layers with keys.
+    pub(in crate::families) fn inner_of(&self, layer: usize, inner: usize) -> usize {
+        match self.is_double_wide && layer >= self.first_shared {
+            true => inner.saturating_mul(2),
+            false => inner,
+        }
+    }
+
+    /// Whether layer `layer` has keys; `None`: it may, and nobody reads them.
+    pub(in crate::families) fn has_keys(&self, layer: usize) -> Option<bool> {
+        (layer < self.first_shared).then_some(true)
+    }
+
+    /// Whether layer `layer` has values of its own; `None`: it may, and nobody reads them.
+    pub(in crate::families) fn has_values(&self, layer: usize) -> Option<bool> {
+        (layer < self.first_shared).then_some(!(self.keys_are_values && self.is_full(layer)))
+    }
+}
+
+/// Adds what transformers takes for granted, and states the sizes of single layers in the fields of
+/// all such layers.
+///
+/// # Errors
+/// `Parse` if layers of one kind have different sizes, or a layer sees what is behind it.
+pub(in crate::families) fn complete(fields: &mut Fields) -> Result<()> {
+    match fields.0.remove(BY_LAYER) {
+        Some(sizes) => by_kind(fields, &sizes)?,
+        None => {
+            let head = fields.0.entry(FULL_HEAD);
+            head.or_insert_with(|| 512.into());
+        }
+    }
+    if !fields.flag("enable_moe_block") {
+        for name in EXPERTS
+            .iter()
+            .chain(EXPERTS_USED)
+            .chain(&["moe_intermediate_size"])
+        {
+            fields.0.remove(*name);
+        }
+    }
+    // Images may be seen as a whole; text is not.
+    let direction = "use_bidirectional_attention";
+    if let Some(other) = fields.0.get(direction).filter(|value| *value != "vision") {
+        let what = format!("it is {other}, and llama.cpp's gemma4 reads text from left to right");
+        return Err(wrong(direction, what));
+    }
+    let inputs = fields.0.entry(INPUT);
+    inputs.or_insert_with(|| 0.into());
+    let rope = fields.0.entry(PARAMETERS);
+    rope.or_insert_with(|| parameters(&1e6.into(), &1e4.into(), 0.25));
+    Ok(())
+}
+
+/// Sets the fields of layers that see the whole text to the sizes that `sizes` states of each of
+/// them.
+fn by_kind(fields: &mut Fields, sizes: &Value) -> Result<()> {
+    let refuse = |what: String| Err(wrong(BY_LAYER, what));
+    let (Some(sizes), Some(kinds)) =
+        (sizes.as_object(), fields.0.get(LAYER_KINDS).and_then(Value::as_array))
+    else {
+        return refuse("it is no object with the sizes of layers".to_owned());
+    };
+    let is_full = |layer: &str| {
+        let kind = layer.parse().ok().and_then(|layer: usize| kinds.get(layer));
+        kind.is_some_and(|kind| kind == FULL_ATTENTION)
+    };
+    // An empty object says as much as the sizes of the model in every layer.
+    if sizes.is_empty() {
+        let head = fields.0.get("head_dim").cloned();
+        fields
+            .0
+            .extend(head.map(|head| (FULL_HEAD.to_owned(), head)));
+        fields.0.remove(FULL_KV_HEADS);
+        return Ok(());
+    }
+    let Some(first) = sizes.values().next().and_then(Value::as_object) else {
+        return refuse("it has no layers".to_owned());
+    };
+    if sizes.len() != kinds.iter().filter(|kind| *kind == FULL_ATTENTION).count() {
+        return refuse(format!("it does not have all layers of {FULL_ATTENTION}"));
+    }
+    let different = sizes
+        .iter()
+        .find(|(layer, size)| !is_full(layer) || size.as_object() != Some(first));
+    if let Some((layer, size)) = different {
+        return refuse(format!(
+            "layer {layer} has {size}, and GGUF has sizes for all layers of {FULL_ATTENTION} alone"
+        ));
+    }
+    let mut own = Map::new();
+    for (name, value) in first.clone() {
+        let field = match name.as_str() {
+            "head_dim" => FULL_HEAD,
+            "num_key_value_heads" => FULL_KV_HEADS,
+            _ => return refuse(format!("GGUF has no {name} of single layers")),
+        };
+        own.insert(field.to_owned(), value);
+    }
+    if !own.contains_key(FULL_HEAD) {
+        return refuse(format!("layers of {FULL_ATTENTION} have no head_dim"));
+    }
+    fields.0.extend(own);
+    Ok(())
+}
+
+/// Adds to the fields `config` of a GGUF file what its tensors say, of which `shape` gives the
+/// shapes.
+pub(in crate::families) fn from_tensors<'a>(
+    config: &mut Map<String, Value>,
+    shape: impl Fn(&str) -> Option<&'a [usize]>,
+) {
+    let kinds = config.get(LAYER_KINDS).and_then(Value::as_array);
+    let shared = config.get(SHARED).and_then(Value::as_u64).unwrap_or(0);
+    let kinds = kinds.map(Vec::as_slice).unwrap_or_default();
+    let own = kinds
+        .len()
+        .saturating_sub(usize::try_from(shared).unwrap_or(usize::MAX));
+    let full = (0..own).filter(|layer| kinds[*layer] == FULL_ATTENTION);
+    let has_no = |part: &str, layer: usize| shape(&format!("blk.{layer}.{part}.weight")).is_none();
+    let has_no_values = |layer| has_no("attn_v", layer) && has_no("attn_qkv", layer);
+    let is_without = full.into_iter().any(has_no_values);
+    config.insert(KEYS_ARE_VALUES.to_owned(), is_without.into());
+}
+
+/// The field `rope_parameters` of a config, from the tensors of `factors` and the bases in
+/// `config`, which are taken out.
+///
+/// # Errors
+/// `Parse` if something is missing; `Unsupported` if the factors are not those of a part of a head.
+pub(in crate::families) fn rope_parameters(
+    config: &mut Map<String, Value>,
+    factors: &[(&str, Vec<f32>)],
+) -> Result<Value> {
+    let mut base = |field: &str, key| {
+        let missing = || wrong_key(key, "it is missing");
+        config.remove(field).ok_or_else(missing)
+    };
+    let full = base("rope_theta", "gemma4.rope.freq_base")?;
+    let windowed = base("rope_local_base_freq", "gemma4.rope.freq_base_swa")?;
+    let factors = factors.iter().find(|(name, _)| *name == ROPE_FACTORS);
+    let Some((_, factors)) = factors else {
+        let what = format!("{}: there is none", InTensor(&ROPE_FACTORS));
+        return Err(AnamnesisError::parse(what));
+    };
+    let head = config.get(FULL_HEAD).and_then(Value::as_u64).unwrap_or(0) as usize;
+    let rotating = factors.iter().take_while(|x| **x == 1.0).count();
+    let part = (2 * rotating) as f64 / head.max(1) as f64;
+    let is_same = proportional(head, part).is_some_and(|made| made == *factors);
+    if rotating == 0 || !is_same {
+        let what =
+            format!("{}: its values are not those of a part of a head", InTensor(&ROPE_FACTORS));
+        return Err(AnamnesisError::unsupported("a whole model", what));
+    }
+    Ok(parameters(&full, &windowed, part))
+}
+
+/// Rotary positions with the base `full` of layers that see the whole text, of whose heads a `part`
+/// rotates, and with `windowed` of the others.
+fn parameters(full: &Value, windowed: &Value, part: f64) -> Value {
+    json!({
+        (FULL_ATTENTION): {"rope_type": "proportional", "rope_theta": full, "partial_rotary_factor": part},
+        (WINDOWED): {"rope_type": "default", "rope_theta": windowed},
+    })
+}
+
+/// What the frequencies of a head of length `head` are divided by, of which a `part` rotates: so
+/// much that the others stand still. `None`: `part` is none.
+pub(in crate::families) fn proportional(head: usize, part: f64) -> Option<Vec<f32>> {
+    let (pairs, rotating) = (head / 2, (head as f64 * part / 2.0) as usize);
+    let still = pairs.checked_sub(rotating)?;
+    Some([vec![1.0; rotating], vec![1e30; still]].concat())
+}

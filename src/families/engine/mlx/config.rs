@@ -1,0 +1,255 @@
+//! The config of a model as mlx-lm reads it, and what it must not say.
+
+use serde_json::{Map, Value, json};
+
+use super::rope;
+use super::{MlxClass, NamedClass, OutputLayer, RopeFields};
+use crate::Result;
+use crate::families::engine::checks::{has_sliding_kind, ignored_window, latent_norms};
+use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
+use crate::families::engine::rope::{PARAMETERS, Rope};
+use crate::families::engine::table::{Default, ModelClass};
+
+/// Fails if projections have biases and the fields say that they have none, or the other way round:
+/// mlx-lm would not load them.
+pub(super) fn check_biases(
+    mlx: &MlxClass,
+    fields: &Fields,
+    found: &Map<String, Value>,
+) -> Result<()> {
+    for field in mlx.bias_fields {
+        let (stated, found) = (fields.flag(field), found.get(*field) == Some(&true.into()));
+        if stated != found {
+            let what = format!("it is {stated}, and the tensors say {found}");
+            return Err(wrong(field, what));
+        }
+    }
+    Ok(())
+}
+
+/// Notes on what mlx-lm computes otherwise than transformers, whichever model of the class it is.
+///
+/// # Errors
+/// `Parse` if the config says something else than what mlx-lm takes for granted of the class.
+pub(super) fn check(
+    mlx: &MlxClass,
+    class: &ModelClass,
+    (config, fields): (&Value, &Fields),
+    dims: &Dims,
+) -> Result<Vec<String>> {
+    let owner = format!("mlx-lm's {}", mlx.model_type);
+    fields.check_values(mlx.implied, &owner)?;
+    let of_class = |field: &str| mlx.implied.iter().any(|(name, _)| *name == field);
+    let mut others = COMMON_VALUES.iter().filter(|(field, _)| !of_class(field));
+    others.try_for_each(|value| fields.check_values(&[*value], &owner))?;
+    let is_tied = match mlx.output {
+        OutputLayer::AsConfigured => None,
+        OutputLayer::Tied => Some(true),
+        OutputLayer::Stored => Some(false),
+    };
+    if let Some(is_tied) = is_tied {
+        let implied = [(TIED, Default::Bool(is_tied))];
+        fields.check_values(&implied, &owner)?;
+        // That of a nested config hides the one around it, by which newer versions of transformers
+        // go.
+        let outer = config.get(TIED).map(|tied| (TIED.to_owned(), tied.clone()));
+        Fields::of(outer.into_iter().collect()).check_values(&implied, &owner)?;
+    }
+    if mlx.reads_kinds && has_sliding_kind(fields) == Some(true) {
+        let what =
+            format!("{owner} has windows in some layers; transformers goes by no such field");
+        return Err(wrong(LAYER_KINDS, what));
+    }
+    if fields
+        .0
+        .get(BIDIRECTIONAL)
+        .is_some_and(|value| *value == true || *value == "all")
+    {
+        let what = format!("{owner} sees the text before a token alone");
+        return Err(wrong(BIDIRECTIONAL, what));
+    }
+    let activation = activation_note(mlx, fields)?;
+    rope::check(mlx, class, fields)?;
+    for (size, expected) in mlx.equal_sizes {
+        if let (Some(found), Some(n)) = (dims.size(*size, None), dims.size(*expected, None))
+            && found != n
+        {
+            let what = format!("it is {found}, and {owner} has {n}");
+            return Err(wrong(&dims.fields_of(*size), what));
+        }
+    }
+    let traits = &class.traits;
+    let default_every = traits.layer_kinds.map(|(_, every)| every);
+    if let Some((field, kind)) = mlx.counted_kind
+        && let Some(default_every) = default_every.or(traits.full_attention_every)
+    {
+        let every = fields.count(&[field])?;
+        let every = every.map_or(default_every, |n| n as usize);
+        let expected = layer_kinds(dims.layers, kind, every);
+        if fields
+            .0
+            .get(LAYER_KINDS)
+            .is_some_and(|kinds| *kinds != expected)
+        {
+            let what = format!("{owner} sees the whole text every {every} layers");
+            return Err(wrong(LAYER_KINDS, what));
+        }
+    }
+    let window = ignored_window(mlx.lost_windows, class, (config, fields), &owner)?;
+    let mut notes: Vec<_> = window.into_iter().chain(activation).collect();
+    if mlx.has_latent_eps {
+        notes.extend(latent_norms(fields, &owner)?);
+    }
+    notes.extend(rope::note(mlx, class, fields)?);
+    Ok(notes)
+}
+
+/// Whether the output layer is the embedding.
+const TIED: &str = "tie_word_embeddings";
+
+/// Whether tokens see those behind them: `true` or `all`. With `vision` only tokens of images do.
+const BIDIRECTIONAL: &str = "use_bidirectional_attention";
+
+/// What mlx-lm takes for granted of a class, unless `implied` has another value. `rope_traditional`
+/// is a field of mlx-lm alone: transformers does not read it.
+const COMMON_VALUES: &[(&str, Default)] =
+    &[("is_causal", Default::Bool(true)), ("rope_traditional", Default::Bool(false))];
+
+/// A note that mlx-lm computes another form of the activation than transformers.
+///
+/// # Errors
+/// `Parse` if it is another activation.
+fn activation_note(mlx: &MlxClass, fields: &Fields) -> Result<Option<String>> {
+    let Some(activation) = &mlx.activation else {
+        return Ok(None);
+    };
+    let (field, computed) = (activation.field, activation.computed[0]);
+    let (found, owner) = (fields.0.get(field), mlx.model_type);
+    let is = |name: &&str| found.is_some_and(|found| found == name);
+    if activation.computed.iter().any(is) {
+        return Ok(None);
+    }
+    if let Some(found) = found.filter(|found| *found != activation.usual) {
+        let what = format!("it is {found}, and mlx-lm's {owner} has \"{computed}\"");
+        return Err(wrong(field, what));
+    }
+    let usual = activation.usual;
+    Ok(Some(format!(
+        "`{field}`: it is `{usual}`, and mlx-lm's {owner} computes `{computed}`, which is nearly the same"
+    )))
+}
+
+/// Field of the least and the most that a time step of a state space may be.
+const TIME_STEPS: &str = "time_step_limit";
+
+/// Infinity as transformers 5 and mlx-lm write it in JSON.
+fn infinity() -> Value {
+    json!({ "__float__": "Infinity" })
+}
+
+/// The config of the output, if it is another than `config`.
+pub(super) fn config_of(
+    config: &Value,
+    (found, fields, dims): (&NamedClass<'_>, &Fields, &Dims),
+    is_tied: bool,
+) -> Result<Option<Value>> {
+    let (mlx, mut edited) = (found.mlx, config.clone());
+    if let Some(all) = edited.as_object_mut() {
+        // The towers that it is about are not in the output.
+        all.remove("vision_config");
+        if mlx.reads_outer_vocab && found.is_nested {
+            all.entry("vocab_size").or_insert(dims.vocab.into());
+        }
+    }
+    if let Some(name) = mlx.mlx_type.filter(|_| !found.is_nested) {
+        edited["model_type"] = name.into();
+    }
+    let Some(all) = found.text(&mut edited) else {
+        return Ok(None);
+    };
+    if mlx.output == OutputLayer::AsConfigured {
+        // Some classes of mlx-lm take a missing field for true, and none looks for it beside a
+        // nested config.
+        let tied = all.entry("tie_word_embeddings");
+        if !is_tied || found.is_nested {
+            tied.or_insert(is_tied.into());
+        }
+    }
+    rope::state(all, (mlx, found.class), fields)?;
+    if let Some(Value::Array(limits)) = all.get_mut(TIME_STEPS)
+        && let [_, most @ Value::Null] = &mut limits[..]
+    {
+        // Python's `Infinity`, which no other reader of JSON knows.
+        *most = infinity();
+    }
+    let has_rope = mlx.rope == RopeFields::Nested && all.contains_key(PARAMETERS);
+    let fields_of_class = mlx.stated_fields.iter().copied().flatten();
+    for field in fields_of_class.filter(|field| !has_rope || **field != "rope_theta") {
+        if all.get(*field).is_none_or(Value::is_null) {
+            let value = stated(field, found, (fields, dims), is_tied)?;
+            all.insert((*field).to_owned(), value);
+        }
+    }
+    Ok((edited != *config).then_some(edited))
+}
+
+/// What the output states in `field`, where the input does not.
+fn stated(
+    field: &str,
+    found: &NamedClass<'_>,
+    (fields, dims): (&Fields, &Dims),
+    is_tied: bool,
+) -> Result<Value> {
+    let rope = Rope::new(fields)?;
+    Ok(match field {
+        // A field that is null would be positions by rotation.
+        "position_embedding_type" => match fields.0.get(field) {
+            Some(kind) => kind.clone(),
+            None => "nope".into(),
+        },
+        "num_key_value_heads" => dims.kv_heads.into(),
+        "head_dim" => dims.head.into(),
+        "num_attention_heads" => dims.heads.into(),
+        "block_dim" => dims.hidden.into(),
+        "rope_theta" | "rotary_emb_base" => rope.base.into(),
+        "partial_rotary_factor" | "rotary_pct" => {
+            rope.partial.or(found.class.traits.partial_rotary).into()
+        }
+        "rotary_dim" => fields
+            .count(&[field])?
+            .map_or(rope.rotating(found.class, dims) as u64, u64::from)
+            .into(),
+        "tie_word_embeddings" => is_tied.into(),
+        // The length of texts once more. mlx-lm needs it, and does not read it.
+        "n_ctx" => fields.need(&["n_positions"])?.into(),
+        // Defaults of transformers that its converter to GGUF has no use for.
+        "mlp_only_layers" => json!([]),
+        "shared_intermediate_size" if dims.experts.is_some() => {
+            fields.0.get(field).cloned().unwrap_or(0.into())
+        }
+        "norm_topk_prob" | "use_expert_bias" | "mamba_conv_bias" | "use_conv_bias" => {
+            fields.0.get(field).cloned().unwrap_or(true.into())
+        }
+        "mlp_bias" | "use_bias" | "mamba_proj_bias" | "attention_bias" => fields.flag(field).into(),
+        TIME_STEPS => json!([0.0, infinity()]),
+        "intermediate_size" if found.class.traits.is_recurrent => {
+            let expand = u64::from(fields.need(&["expand"])?);
+            fields
+                .0
+                .get(field)
+                .cloned()
+                .unwrap_or((expand * dims.hidden as u64).into())
+        }
+        "time_step_rank" => fields.0.get(field).cloned().unwrap_or("auto".into()),
+        // The other fields have the width that it is adjusted from.
+        "block_auto_adjust_ff_dim" => true.into(),
+        _ => {
+            let mut implied = found.mlx.implied.iter();
+            let implied = implied.find(|(name, _)| *name == field);
+            let stated = fields.0.get(field).cloned();
+            let implied = implied.map(|(_, value)| Value::from(value));
+            stated.or(implied).unwrap_or_default()
+        }
+    })
+}

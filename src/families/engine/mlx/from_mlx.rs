@@ -1,0 +1,345 @@
+//! A model of mlx-lm under the names of transformers.
+
+use serde_json::{Map, Value, json};
+
+use super::{MlxModel, NamedClass, Prefix, is_filters};
+use crate::error::InTensor;
+use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::Fields;
+use crate::families::engine::names::is_of_tower;
+use crate::families::engine::names::{Place, fill, find, split_suffix};
+use crate::families::engine::rope::{PARAMETERS, SCALING};
+use crate::families::engine::source::{Rearrangement, SourceTensor, assembled};
+use crate::families::engine::table::{Kind, TensorRule, Transform};
+use crate::families::engine::to_gguf::has_offset;
+use crate::families::engine::transform::{self, WaitingParts};
+use crate::remember::layout::assembled::Change;
+use crate::remember::{ExpertCount, Group, MAX_EXPERTS, ResolvedItem};
+use crate::{AnamnesisError, Result, TargetDtype};
+
+/// The model of `items`, whose config is `config`, with the names of transformers where mlx-lm has
+/// others; what is quantized is decoded to `to`. `None`, and `items` as they were, if no tensor has
+/// another name or the class is unknown.
+///
+/// # Errors
+/// `Parse` that names a stack of experts of another shape, or a projection whose other half is
+/// missing; `Unsupported` for too many experts.
+pub(crate) fn from_mlx<'m>(
+    items: &mut Vec<ResolvedItem<'m>>,
+    config: &Value,
+    to: TargetDtype,
+) -> Result<Option<MlxModel<'m>>> {
+    let Some(found) = NamedClass::new(config) else {
+        return Ok(None);
+    };
+    let is_text = is_language_model(items, config, &found);
+    let has_other_names = |item: &ResolvedItem<'_>| found.rule_of(item).is_some();
+    // Under transformers' names the prefix is behind `model.`.
+    let begins = |item: &ResolvedItem<'_>| item.name().starts_with(found.prefix());
+    let is_mlx = match found.mlx.prefix {
+        // With other towers it is not mlx-lm's.
+        _ if found.is_nested => is_text,
+        Prefix::Always(_) => !items.is_empty() && items.iter().all(begins),
+        _ => items.iter().any(has_other_names),
+    };
+    if !is_mlx {
+        return Ok(None);
+    }
+    // Tensors alone were encoded: the fused projections are a whole tensor, and the others are not
+    // mlx-lm's either.
+    if items.iter().any(|item| found.is_fused(item.name())) {
+        return Ok(None);
+    }
+    let mut fields = Fields::new(config)?;
+    fields.complete(found.class)?;
+    let dims = Dims::of_class(&fields, found.class)?;
+    let mut maker = Maker {
+        to,
+        norms_plus_one: found.mlx.norms_plus_one,
+        dims: &dims,
+        stacks: ExpertCount::default(),
+        waiting: WaitingParts::default(),
+        out: Vec::with_capacity(items.len()),
+    };
+    for item in std::mem::take(items) {
+        let name = item.name().strip_prefix(found.prefix());
+        let name = name.unwrap_or(item.name()).to_owned();
+        match found.rule_of(&item).or_else(|| found.norm_of(&item)) {
+            Some(found) => maker.add(SourceTensor::new(item)?, found)?,
+            None if name == item.name() => maker.out.push(item),
+            None => {
+                let source = SourceTensor::new(item)?;
+                let dtype = source.stored.unwrap_or(to);
+                maker.push(source.renamed(name, dtype));
+            }
+        }
+    }
+    if let Some((name, half)) = maker.waiting.into_waiting() {
+        let what = format!("{}: the other projection of `{name}` is missing", InTensor(&half.name));
+        return Err(AnamnesisError::parse(what));
+    }
+    Ok(Some(MlxModel {
+        items: maker.out,
+        config: match is_text {
+            true => Some(config_of_text(config, &found)),
+            false => config_of_class(config, &found),
+        },
+        notes: vec![],
+    }))
+}
+
+/// Whether the model is the language model of a larger one, without its other towers. mlx-lm leaves
+/// out their settings, too.
+fn is_language_model(items: &[ResolvedItem<'_>], config: &Value, found: &NamedClass<'_>) -> bool {
+    let is_part = |item: &ResolvedItem<'_>| item.name().starts_with(found.prefix());
+    found.is_nested
+        && config.get("vision_config").is_none()
+        && items.iter().all(is_part)
+        && !items.iter().any(|item| is_of_tower(item.name()))
+}
+
+/// The config of the language model alone.
+fn config_of_text(config: &Value, found: &NamedClass<'_>) -> Value {
+    let mut text = config["text_config"].clone();
+    if let (Some(text), Some(outer)) = (text.as_object_mut(), config.as_object()) {
+        const TOKENS: &[&str] = &["bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype"];
+        let kept = outer
+            .iter()
+            .filter(|(key, _)| TOKENS.contains(&key.as_str()));
+        for (key, value) in kept {
+            text.entry(key.clone()).or_insert(value.clone());
+        }
+        text.insert("architectures".to_owned(), json!([found.class.classes[0]]));
+        text.insert("model_type".to_owned(), found.class.model_type.into());
+        leave_out_axes(text, found);
+    }
+    text
+}
+
+/// Takes out of `config` what it says of axes of an image: a text has none, and the class that is
+/// written does not know them.
+fn leave_out_axes(config: &mut Map<String, Value>, found: &NamedClass<'_>) {
+    if !found.has_axes() {
+        return;
+    }
+    for name in [SCALING, PARAMETERS] {
+        let Some(Value::Object(rope)) = config.get_mut(name) else {
+            continue;
+        };
+        rope.retain(|name, value| !name.starts_with("mrope_") && value != "mrope");
+        let is_default =
+            |(name, value): (&String, &Value)| name.ends_with("type") && value == "default";
+        if rope.iter().all(is_default) {
+            config.remove(name);
+        }
+    }
+}
+
+/// The config with the `model_type` of transformers; `None`: it has it.
+fn config_of_class(config: &Value, found: &NamedClass<'_>) -> Option<Value> {
+    let is_other = (found.mlx.mlx_type.is_some() || found.has_axes()) && !found.is_nested;
+    is_other.then(|| {
+        let mut config = config.clone();
+        config["model_type"] = found.class.model_type.into();
+        if let Some(config) = config.as_object_mut().filter(|_| found.has_axes()) {
+            config.remove("vision_config");
+            config.insert("architectures".to_owned(), json!([found.class.classes[0]]));
+            leave_out_axes(config, found);
+        }
+        config
+    })
+}
+
+/// The rule of a tensor, the numbers in its name, and what follows it.
+type FoundRule = (&'static TensorRule, Place, &'static str);
+
+impl NamedClass<'_> {
+    /// Whether heads rotate by the axes of an image.
+    fn has_axes(&self) -> bool {
+        self.class.has_setting(Kind::TextSections)
+    }
+
+    /// Whether `name` is that of projections that transformers fuses and mlx-lm does not.
+    fn is_fused(&self, name: &str) -> bool {
+        let (base, _) = split_suffix(name);
+        let mut rules = self
+            .rules()
+            .filter(|rule| find(rule.hf, base).is_some())
+            .peekable();
+        let is_split = |rule: &TensorRule| {
+            let halves =
+                matches!(rule.transform, Transform::TransposedHalf(_) | Transform::Halves(_));
+            halves && self.name_of(rule).is_some()
+        };
+        rules.peek().is_some() && rules.all(is_split)
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &'static TensorRule> + use<> {
+        let own = self.class.tensors.iter().flat_map(|rules| rules.iter());
+        own.chain(self.mlx.parts)
+    }
+
+    /// The rule of a tensor that mlx-lm calls otherwise than transformers, or has in another shape;
+    /// `None` for all others.
+    fn rule_of(&self, item: &ResolvedItem<'_>) -> Option<FoundRule> {
+        let name = item.name().strip_prefix(self.prefix())?;
+        let (base, suffix) = split_suffix(name);
+        let renamed = self.mlx.renamed.iter().find_map(|(gguf, pattern)| {
+            let rule = self.rules().find(|rule| rule.gguf == *gguf)?;
+            Some(match rule.is_whole_name {
+                true => (rule, find(pattern, name)?, ""),
+                false => (rule, find(pattern, base)?, suffix),
+            })
+        });
+        renamed.or_else(|| {
+            // Filters of one value are the same on both sides.
+            let has_filters = matches!(item.shape(), [_, len, 1] if *len > 1);
+            let is_filters = |rule: &&TensorRule| is_filters(rule.transform);
+            let mut filters = self.rules().filter(|rule| has_filters && is_filters(rule));
+            filters.find_map(|rule| match rule.is_whole_name {
+                true => Some((rule, find(rule.hf, name)?, "")),
+                false => Some((rule, find(rule.hf, base)?, suffix)),
+            })
+        })
+    }
+
+    /// The rule of a norm to which mlx-lm adds 1; `None` for all other tensors.
+    fn norm_of(&self, item: &ResolvedItem<'_>) -> Option<FoundRule> {
+        if !self.mlx.norms_plus_one {
+            return None;
+        }
+        let name = item.name().strip_prefix(self.prefix())?;
+        let (base, suffix) = split_suffix(name);
+        let is_norm = |rule: &TensorRule| has_offset(&format!("{}{suffix}", rule.gguf));
+        let mut norms = self.rules().filter(|rule| is_norm(rule));
+        norms.find_map(|rule| Some((rule, find(rule.hf, base)?, suffix)))
+    }
+}
+
+/// Makes tensors of transformers.
+struct Maker<'a, 'm> {
+    to: TargetDtype,
+    norms_plus_one: bool,
+    dims: &'a Dims,
+    stacks: ExpertCount,
+    waiting: WaitingParts<'m>,
+    out: Vec<ResolvedItem<'m>>,
+}
+
+impl<'m> Maker<'_, 'm> {
+    fn push(&mut self, group: Group<'m>) {
+        self.out.push(ResolvedItem::from(group));
+    }
+
+    /// Counts the experts of a stack: each becomes a tensor, and a small file could otherwise fill
+    /// any memory.
+    fn count(&mut self, stack: &SourceTensor<'m>) -> Result<()> {
+        // A value has half a byte at least.
+        let values = stack
+            .shape
+            .iter()
+            .fold(1u64, |n, &size| n.saturating_mul(size as u64));
+        let is_too_many = self.stacks.add(&stack.shape, values / 2);
+        if stack.shape[0] <= MAX_EXPERTS && !is_too_many {
+            return Ok(());
+        }
+        let (name, experts, all) = (&stack.name, stack.shape[0], self.stacks.experts);
+        let what = format!("{}: {experts} experts, {all} in all", InTensor(&name));
+        Err(AnamnesisError::unsupported("MLX", what))
+    }
+
+    /// Fails unless a part of the projection from the latent vector has the shape that the config
+    /// says.
+    fn check_latent(&self, source: &SourceTensor<'m>, rule: &TensorRule) -> Result<()> {
+        let dims = rule.gguf_shape.unwrap_or(rule.shape);
+        let expected = dims.iter().map(|dim| self.dims.size(*dim, None));
+        if expected.eq(source.shape.iter().copied().map(Some)) {
+            return Ok(());
+        }
+        let fields: Vec<_> = dims.iter().map(|dim| self.dims.fields_of(*dim)).collect();
+        let what = format!(
+            "{}: its shape is {:?}, and the config says {}",
+            InTensor(&source.name),
+            source.shape,
+            fields.join(", ")
+        );
+        Err(AnamnesisError::parse(what))
+    }
+
+    /// Makes what `source` becomes by its rule.
+    fn add(&mut self, source: SourceTensor<'m>, found: FoundRule) -> Result<()> {
+        let (rule, place, suffix) = found;
+        let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
+        let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
+        if is_filters(rule.transform) {
+            let [filters, len, _] = source.shape[..] else {
+                return Err(AnamnesisError::parse(format!(
+                    "{}: its shape is {:?}, and filters have 3 dimensions",
+                    InTensor(&source.name),
+                    source.shape
+                )));
+            };
+            self.push(source.reshaped(name, vec![filters, 1, len], own));
+            return Ok(());
+        }
+        let gguf_name = format!("{}{suffix}", rule.gguf);
+        if self.norms_plus_one && has_offset(&gguf_name) {
+            let moved = Rearrangement::changed(&source.shape, Change::MinusOne);
+            let shape = source.shape.clone();
+            self.push(assembled(vec![source], (name, shape), own, &moved));
+            return Ok(());
+        }
+        let rank = match rule.transform {
+            Transform::Experts
+            | Transform::Transposed
+            | Transform::TransposedHalf(_)
+            | Transform::Latent(_) => 3,
+            // A bias stays as it is.
+            Transform::Matrix if suffix == ".weight" => 2,
+            // Of a stack, or of one matrix.
+            Transform::Halves(_) => rule.gguf_shape.unwrap_or(rule.shape).len(),
+            Transform::Half(_) => 2,
+            // All other transforms are GGUF's alone.
+            _ => {
+                self.push(source.renamed(name, own));
+                return Ok(());
+            }
+        };
+        if source.shape.len() != rank || source.shape.contains(&0) {
+            let what = format!(
+                "{}: its shape is {:?}, and stacks of experts have {rank} dimensions",
+                InTensor(&source.name),
+                source.shape
+            );
+            return Err(AnamnesisError::parse(what));
+        }
+        if rule.transform == Transform::Experts {
+            self.count(&source)?;
+        }
+        let is_latent = matches!(rule.transform, Transform::Latent(_));
+        if is_latent {
+            self.check_latent(&source, rule)?;
+        }
+        let Some(part) = transform::part_of(rule.transform) else {
+            let of_rule = (&hf_name as &dyn Fn(_) -> _, rule);
+            let source = (name, source);
+            let made = transform::to_hf(source, of_rule, own, Change::None, self.dims)?;
+            made.into_iter().for_each(|group| self.push(group));
+            return Ok(());
+        };
+        let Some(parts) = self.waiting.complete(&name, source, part) else {
+            return Ok(());
+        };
+        if let [first, second] = &parts[..]
+            && !is_latent
+            && first.shape != second.shape
+        {
+            let what =
+                format!("{}: its shape is not that of `{}`", InTensor(&second.name), first.name);
+            return Err(AnamnesisError::parse(what));
+        }
+        let group = transform::fused(parts, (name, rule.transform), own, self.dims)?;
+        self.push(group);
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! A model of transformers as mlx-lm has it.
+
+use serde_json::Value;
+
+use super::config::{check, check_biases, config_of};
+use super::{MlxClass, MlxModel, NamedClass, OutputLayer, is_filters};
+use crate::error::InTensor;
+use crate::families::engine::dims::{Dims, PREDICTION};
+use crate::families::engine::fields::Fields;
+use crate::families::engine::mapping::{Mapped, Mapping};
+use crate::families::engine::names::{fill, of_language_model};
+use crate::families::engine::prediction::is_predicting;
+use crate::families::engine::source::{Rearrangement, SourceTensor, assembled, sources_of};
+use crate::families::engine::table::{Need, TensorRule, Transform};
+use crate::families::engine::to_gguf::has_offset;
+use crate::families::engine::transform;
+use crate::remember::layout::assembled::Change;
+use crate::remember::{CodeType, EncodedAs, Granularity, Group, QuantScheme, ResolvedItem};
+use crate::{AnamnesisError, Dtype, Result, TargetDtype};
+
+/// The model of `items`, whose config is `config`, under mlx-lm's names; `None` if its class has
+/// none here. What is quantized is decoded to `to`, and everything else gets the type that the
+/// config states.
+///
+/// # Errors
+/// `Parse` that names the field or the tensor which is missing, contradicts another, or is none of
+/// the class.
+pub(crate) fn to_mlx<'m>(
+    items: &mut Vec<ResolvedItem<'m>>,
+    config: &Value,
+    to: TargetDtype,
+) -> Result<Option<MlxModel<'m>>> {
+    let Some(found) = NamedClass::new(config) else {
+        return Ok(None);
+    };
+    let NamedClass { name, class, mlx, .. } = found;
+    let mut fields = Fields::new(config)?;
+    fields.complete(class)?;
+    // mlx-lm has no layers that predict further tokens, which are layers of GGUF.
+    fields.0.remove(PREDICTION);
+    let dims = Dims::of_class(&fields, class)?;
+    let of_class = check(mlx, class, (config, &fields), &dims)?;
+    let count = items.len();
+    let kept = std::mem::take(items).into_iter();
+    let prediction = class.traits.prediction;
+    let kept = kept.filter(|item| !is_predicting(prediction, item.name(), dims.layers));
+    let kept: Vec<_> = kept.collect();
+    let predicting = count - kept.len();
+    let sources = sources_of(kept.into_iter())?;
+    let mapping = Mapping { class, dims: &dims };
+    let mapped = mapping.to_gguf(sources, name, &of_language_model)?;
+    check_biases(mlx, &fields, &mapping.biases(&mapped.tensors)?)?;
+    let is_tied = match mlx.output {
+        OutputLayer::AsConfigured => fields.flag("tie_word_embeddings"),
+        OutputLayer::Tied => true,
+        OutputLayer::Stored => false,
+    };
+    if !is_tied && !mapped.tensors.iter().any(|t| t.rule.gguf == "output") {
+        let error = AnamnesisError::parse("there is none, and mlx-lm's model has one");
+        return Err(error.about(InTensor("lm_head.weight")));
+    }
+    let stated = stated_dtype(config);
+    let mut notes = mapped.notes;
+    if predicting > 0 {
+        let what = "tensors left out that predict several tokens at once";
+        notes.push(format!("{predicting} {what}"));
+    }
+    notes.extend(of_class);
+    let mut out = Vec::with_capacity(mapped.tensors.len());
+    let tensors = mapped.tensors.into_iter();
+    for tensor in tensors.flat_map(|tensor| parts_of(tensor, mlx)) {
+        let (rule, layer) = (tensor.rule, tensor.place.layer.unwrap_or(0));
+        let has_name = found.name_of(rule).is_some();
+        let is_second = transform::part_of(rule.transform).is_some_and(|(part, _)| part > 0);
+        // A layer may have keys and values that it does not use.
+        let may_be_unused = matches!(rule.need, Need::OwnKeys | Need::OwnValues);
+        let is_unused = may_be_unused && dims.has(rule.need, layer).is_none();
+        // What GGUF alone takes apart is whole in MLX, and made of the first part.
+        if rule.gguf == "output" && is_tied || is_second && !has_name || is_unused {
+            continue;
+        }
+        let dtype = match tensor.sources[0].1.stored {
+            Some(stored) if mlx.kept_types.contains(&rule.gguf) => stored,
+            Some(stored) => stated.unwrap_or(stored),
+            None => to,
+        };
+        out.push(ResolvedItem::from(tensor_of(tensor, &found, dtype, &dims)?));
+    }
+    Ok(Some(MlxModel {
+        items: out,
+        config: config_of(config, (&found, &fields, &dims), is_tied)?,
+        notes,
+    }))
+}
+
+/// What `tensor` is taken apart to in MLX, or itself.
+fn parts_of<'m>(tensor: Mapped<'m>, mlx: &MlxClass) -> Vec<Mapped<'m>> {
+    let is_part = |part: &&TensorRule| part.hf == tensor.rule.hf;
+    let parts = mlx.parts.iter().filter(is_part);
+    let part = |rule| Mapped {
+        name: tensor.name.clone(),
+        rule,
+        place: tensor.place,
+        suffix: tensor.suffix,
+        sources: tensor.sources.clone(),
+    };
+    let parts: Vec<_> = parts.map(part).collect();
+    match parts.is_empty() {
+        true => vec![tensor],
+        false => parts,
+    }
+}
+
+/// The tensor of mlx-lm that is made of `tensor`.
+fn tensor_of<'m>(
+    mut tensor: Mapped<'m>,
+    found: &NamedClass<'_>,
+    dtype: TargetDtype,
+    dims: &Dims,
+) -> Result<Group<'m>> {
+    let (mlx, rule) = (found.mlx, tensor.rule);
+    let renamed = found.name_of(rule);
+    let (pattern, end) = renamed.unwrap_or((rule.hf, ""));
+    let name = fill(pattern, tensor.place);
+    let name = format!("{}{name}{end}{}", found.prefix(), tensor.suffix);
+    let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(tensor.sources[0].1.scheme);
+    let is_split = transform::part_of(rule.transform).is_some() && renamed.is_some();
+    let mut group = match rule.transform {
+        Transform::Experts | Transform::Transposed | Transform::Matrix => {
+            transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
+        }
+        _ if is_split => transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?,
+        _ if is_filters(rule.transform) => {
+            let source = tensor.sources.swap_remove(0).1;
+            let shape = vec![source.shape[0], source.shape[2], 1];
+            source.reshaped(name, shape, dtype)
+        }
+        _ if mlx.norms_plus_one && has_offset(&tensor.name) => {
+            let source = tensor.sources.swap_remove(0).1;
+            let (shape, own) = (source.shape.clone(), source.stored.unwrap_or(dtype));
+            let moved = Rearrangement::changed(&shape, Change::PlusOne);
+            // mlx-lm adds in the type that is stored, and rounds to that of the model afterwards.
+            let sum = assembled(vec![source], (name.clone(), shape), own, &moved);
+            SourceTensor::new(ResolvedItem::from(sum))?.renamed(name, dtype)
+        }
+        // Of the classes here, all else that differs is GGUF's alone.
+        _ => {
+            let source = tensor.sources.swap_remove(0).1;
+            source.renamed(name, dtype)
+        }
+    };
+    let mode = mlx.modes.iter().find(|(gguf, _)| *gguf == rule.gguf);
+    group.encoded_as = Some(match mode {
+        // Of the classes here, modules whose weights are matrices or stacks of them can all be
+        // quantized.
+        _ if group.shape.len() < 2 || !group.name.ends_with(".weight") => EncodedAs::Nothing,
+        // Convolutions are no linear modules.
+        _ if is_filters(rule.transform) => EncodedAs::Nothing,
+        _ if is_mxfp4 => EncodedAs::Mxfp4,
+        Some((_, mode)) => *mode,
+        None => EncodedAs::Scheme,
+    });
+    Ok(group)
+}
+
+/// Whether values are E2M1 in groups of 32 with an exponent each, in the layout of gpt-oss, MLX or
+/// ggml.
+fn is_mxfp4(scheme: QuantScheme) -> bool {
+    match scheme {
+        QuantScheme::Grouped { codes, scales, .. } => {
+            matches!(codes, CodeType::Mxfp4 | CodeType::Fp4) && scales == Granularity::Group(32)
+        }
+        QuantScheme::Ggml { dtype } => dtype == Dtype::MXFP4,
+        _ => false,
+    }
+}
+
+/// The type that mlx-lm gives all floats: `torch_dtype`, or that of a nested config.
+///
+/// Source: `convert` in `mlx_lm/convert.py`, which does not read `dtype` of the outer config.
+fn stated_dtype(config: &Value) -> Option<TargetDtype> {
+    let outer = config.get("torch_dtype").filter(|name| !name.is_null());
+    let name = outer.or_else(|| config.pointer("/text_config/dtype"))?;
+    match name.as_str()? {
+        "float16" => Some(TargetDtype::F16),
+        "bfloat16" => Some(TargetDtype::BF16),
+        "float32" => Some(TargetDtype::F32),
+        _ => None,
+    }
+}
+
+/// The error that a model of the class `name` has no names of mlx-lm.
+pub(crate) fn unknown_class(name: &str) -> AnamnesisError {
+    let what = "config.json: the class of the model has no names of mlx-lm here; its tensors alone are written with --tensors-only";
+    AnamnesisError::unsupported(name, what)
+}

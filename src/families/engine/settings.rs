@@ -1,0 +1,373 @@
+//! Settings that all architectures have: keys of the metadata, and the fields of `config.json` that
+//! they come from.
+//!
+//! Source: `TextModel.set_gguf_parameters` in `conversion/base.py` of llama.cpp.
+
+mod by_layer;
+mod from_gguf;
+mod unread;
+
+use serde_json::Value;
+
+pub(in crate::families) use self::from_gguf::{FULL_ATTENTION, config_of, float};
+pub(in crate::families) use self::unread::{causal_note, may_have_groups};
+use super::dims::{Dims, EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
+use super::fields::{Fields, wrong};
+use super::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS};
+use super::rope::Rope;
+use super::table::{HeadDim, Kind, ModelClass, Setting, count, number};
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::{AnamnesisError, Result};
+
+/// A key with its value.
+pub(in crate::families) type KeyValue = (String, GgufMetadataValue);
+
+/// Key of whether a token sees only those in front of it, as all decoders do unless a config says
+/// otherwise.
+const CAUSAL: &str = "attention.causal";
+
+/// Field of the same. transformers 5 reads it of most decoders, and transformers 4 of none.
+const IS_CAUSAL: &str = "is_causal";
+
+/// The sizes of a model.
+pub(in crate::families) const SIZES: &[Setting] = &[
+    required("block_count", LAYERS),
+    count("context_length", CONTEXT),
+    required("embedding_length", HIDDEN),
+    count("feed_forward_length", INNER),
+    required("attention.head_count", HEADS),
+    count("attention.head_count_kv", KV_HEADS),
+];
+
+/// Fields of the longest text.
+pub(in crate::families) const CONTEXT: &[&str] = &[
+    "max_position_embeddings",
+    "n_ctx",
+    "n_positions",
+    "max_length",
+    "max_sequence_length",
+    "model_max_length",
+];
+
+/// Norms and experts.
+pub(in crate::families) const NORMS_AND_EXPERTS: &[Setting] = &[
+    number("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"]),
+    number(
+        "attention.layer_norm_epsilon",
+        &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"],
+    ),
+    count("expert_count", EXPERTS),
+    count("expert_used_count", EXPERTS_USED),
+    count("expert_group_count", &["n_group"]),
+    count("expert_group_used_count", &["topk_group"]),
+];
+
+/// The sizes of a head.
+pub(in crate::families) const HEAD_SIZES: &[Setting] =
+    &[count("attention.key_length", &["head_dim"]), count("attention.value_length", &["head_dim"])];
+
+const fn required(key: &'static str, fields: &'static [&'static str]) -> Setting {
+    Setting { key, fields, kind: Kind::Required }
+}
+
+/// All settings of a model of `class`, with the architecture's name in front of their keys.
+///
+/// # Errors
+/// `Parse` that names the field which is missing or has another type.
+pub(in crate::families) fn to_gguf(
+    class: &ModelClass,
+    fields: &Fields,
+    (dims, rope): (&Dims, &Rope),
+    file_type: KeyValue,
+) -> Result<Vec<KeyValue>> {
+    let usual = |settings: &'static [Setting]| {
+        let is_own = |setting: &&Setting| class.settings().any(|own| own.key == setting.key);
+        let settings = settings.iter().filter(|setting| !is_own(setting));
+        keys_of(settings, class, fields, (dims, rope))
+    };
+    let mut all = usual(SIZES)?;
+    let has_own = class.settings().any(|own| own.key == CAUSAL);
+    if !has_own && fields.boolean(IS_CAUSAL)? == Some(false) {
+        let key = format!("{}.{CAUSAL}", class.gguf);
+        all.push((key, GgufMetadataValue::Bool(false)));
+    }
+    if !class.traits.has_fixed_rope {
+        let keys = rope.keys(class, fields)?;
+        all.retain(|(key, _)| keys.iter().all(|(own, _)| own != key));
+        all.extend(keys);
+    }
+    all.extend(usual(NORMS_AND_EXPERTS)?);
+    all.extend(gating(class, fields)?);
+    if class.traits.head_dim != HeadDim::Derived {
+        all.extend(usual(HEAD_SIZES)?);
+    }
+    all.push(file_type);
+    all.extend(keys_of(class.settings(), class, fields, (dims, rope))?);
+    Ok(all)
+}
+
+/// The keys of `settings`, as far as the config says something.
+///
+/// # Errors
+/// As [`to_gguf`].
+pub(in crate::families) fn keys_of(
+    settings: impl Iterator<Item = &'static Setting>,
+    class: &ModelClass,
+    fields: &Fields,
+    (dims, rope): (&Dims, &Rope),
+) -> Result<Vec<KeyValue>> {
+    let mut keys = Vec::new();
+    for setting in settings {
+        let value = value(setting, fields, (class, dims, rope))?;
+        keys.extend(value.map(|value| (format!("{}.{}", class.gguf, setting.key), value)));
+    }
+    Ok(keys)
+}
+
+/// The value of `setting`; `None` if the config has none.
+fn value(
+    setting: &Setting,
+    fields: &Fields,
+    (class, dims, rope): (&ModelClass, &Dims, &Rope),
+) -> Result<Option<GgufMetadataValue>> {
+    let number = |x: f64| GgufMetadataValue::F32(x as f32);
+    let count = |n: usize| {
+        let n = u32::try_from(n);
+        let wrong = |_| wrong(setting.fields[0], "it is too large");
+        n.map(GgufMetadataValue::U32).map_err(wrong)
+    };
+    let all = |least| -> Result<Vec<usize>> {
+        let size = |field: &&'static str| Ok(fields.count(&[field])?.map_or(least, |n| n as usize));
+        setting.fields.iter().map(size).collect()
+    };
+    let value = match setting.kind {
+        Kind::Required => Some(GgufMetadataValue::U32(fields.need(setting.fields)?)),
+        Kind::Count | Kind::Nullable => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
+        Kind::HeadSize => Some(count(dims.head)?),
+        Kind::Rotating => Some(count(rope.rotating(class, dims))?),
+        Kind::Sum => Some(count(all(0)?.into_iter().fold(0, usize::saturating_add))?),
+        Kind::Product => Some(count(all(1)?.into_iter().fold(1, usize::saturating_mul))?),
+        Kind::Fixed(n) => Some(GgufMetadataValue::U32(n)),
+        // A class reads one of the names, and ignores the others.
+        Kind::Number => fields.agreed(setting.fields)?.map(number),
+        Kind::Flag => fields
+            .boolean(setting.fields[0])?
+            .map(GgufMetadataValue::Bool),
+        Kind::FlagIfTrue => {
+            let flag = fields.boolean(setting.fields[0])?;
+            flag.filter(|flag| *flag).map(GgufMetadataValue::Bool)
+        }
+        Kind::YarnLog => rope.yarn_log()?.map(number),
+        Kind::Scaling => Some(number(rope.need(setting.fields[0])?)),
+        Kind::Omitted | Kind::ProductToo => None,
+        Kind::OrZero => {
+            let count = fields.count(setting.fields)?.unwrap_or(0);
+            Some(GgufMetadataValue::U32(count))
+        }
+        Kind::NumberOrZero => Some(number(fields.agreed(setting.fields)?.unwrap_or(0.0))),
+        Kind::Sections(default) => Some(array(GgufMetadataArray::I32(
+            rope.sections(Some(default), rope.rotating(class, dims))?,
+        ))),
+        Kind::TextSections => {
+            Some(array(GgufMetadataArray::I32(rope.sections(None, rope.rotating(class, dims))?)))
+        }
+        Kind::Length => Some(count(list_len(setting, fields))?),
+        // The scaling has the key if there is one.
+        Kind::LinearOrNone => {
+            let is_none = rope.kind != "linear";
+            is_none.then(|| GgufMetadataValue::String("none".to_owned()))
+        }
+        Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
+        Kind::TimesHidden(n) => {
+            let size = (n as usize).saturating_mul(dims.hidden);
+            if let Some(found) = fields.count(setting.fields)?
+                && found as usize != size
+            {
+                let what = format!("it is {found}, and {} has {size}", class.gguf);
+                return Err(wrong(setting.fields[0], what));
+            }
+            Some(count(size)?)
+        }
+        Kind::SharedWidth => match fields.count(&setting.fields[2..])? {
+            Some(0) => None,
+            _ => Some(count(shared_width(setting, fields, dims)?)?),
+        },
+        Kind::LastLayer => match fields.get(setting.fields) {
+            Some((field, last)) if *last != -1 && last.as_u64() != Some(dims.layers as u64 - 1) => {
+                return Err(wrong(field, "it is not the last layer"));
+            }
+            _ => None,
+        },
+        Kind::Choice(names) => match fields.get(setting.fields) {
+            None => None,
+            Some((field, name)) => {
+                let found = names.iter().find(|(known, _)| name == known);
+                let unknown = || wrong(field, format_args!("{name} is none that GGUF has"));
+                Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1))
+            }
+        },
+        Kind::Trained(lengths) => {
+            let trained = trained(setting, fields, class, lengths)?;
+            Some(GgufMetadataValue::U32(trained))
+        }
+        Kind::TrueOf(text) => match fields.get(setting.fields) {
+            Some((_, found)) if found == text => Some(GgufMetadataValue::Bool(true)),
+            _ => {
+                let what = format!("it is not {text}, and llama.cpp's {} has that", class.gguf);
+                return Err(wrong(setting.fields[0], what));
+            }
+        },
+        Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
+        Kind::Labels(is_needed) => match labels(fields)? {
+            None if is_needed => {
+                let what = "llama.cpp takes it for one class if there are no names of classes but the two that transformers makes up; name the classes there";
+                return Err(wrong(LABELS, what));
+            }
+            labels => labels.map(|all| array(GgufMetadataArray::String(all))),
+        },
+        Kind::Positions => Some(count(positions(setting, fields, dims)?)?),
+        Kind::Inner if fields.flag(DOUBLE_WIDE) => by_layer::list(setting, fields, dims)?,
+        Kind::KvHeads if fields.get(&[FULL_KV_HEADS]).is_some() => {
+            by_layer::list(setting, fields, dims)?
+        }
+        Kind::Inner | Kind::KvHeads => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
+        Kind::Layers(_) | Kind::InEachLayer(_) | Kind::InnerOf(_) | Kind::KvHeadsBut(..) => {
+            by_layer::list(setting, fields, dims)?
+        }
+        Kind::InnerOfEach | Kind::LayersBehind(_) | Kind::SparseLayers(_) => {
+            Some(by_layer::value(setting, fields, (class.gguf, dims.layers))?)
+        }
+        Kind::PlainHead => Some(count(dims.hidden / dims.heads)?),
+    };
+    Ok(value)
+}
+
+/// The length of the list whose object and key in it are the fields of `setting`.
+fn list_len(setting: &Setting, fields: &Fields) -> usize {
+    let [object, key] = setting.fields else {
+        return 0;
+    };
+    let object = fields.get(&[object]);
+    let list = object.and_then(|(_, object)| object.get(key));
+    list.and_then(Value::as_array).map_or(0, Vec::len)
+}
+
+/// The width of all shared experts together. The fields of `setting` are a width, that of one
+/// expert, and their number.
+///
+/// # Errors
+/// llama.cpp takes another width for it.
+fn shared_width(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<usize> {
+    let quotient = fields.need(&setting.fields[..1])? as usize / dims.kv_heads;
+    let width = dims.need(setting.fields[1])?;
+    let shared = width.saturating_mul(dims.need(setting.fields[2])?);
+    match quotient == shared {
+        true => Ok(shared),
+        false => {
+            let what = format!(
+                "divided by num_key_value_heads it is {quotient}, and shared experts are {shared} wide; llama.cpp takes the one for the other"
+            );
+            Err(wrong(setting.fields[0], what))
+        }
+    }
+}
+
+/// The length of the training that belongs to the length that the config states, as `lengths` has
+/// both.
+fn trained(
+    setting: &Setting,
+    fields: &Fields,
+    class: &ModelClass,
+    lengths: &[(u32, u32)],
+) -> Result<u32> {
+    let stated = fields.need(setting.fields)?;
+    let found = lengths.iter().find(|(known, _)| *known == stated);
+    let unknown = || {
+        let what = format!(
+            "it is {stated}, and {} has one of {lengths:?}, each with that of its training",
+            class.gguf
+        );
+        wrong(setting.fields[0], what)
+    };
+    Ok(found.ok_or_else(unknown)?.1)
+}
+
+/// The number of positions behind the padding token.
+fn positions(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<usize> {
+    let all = fields.need(setting.fields)? as usize;
+    let positions = all.checked_sub(dims.unused_positions()?);
+    let too_few = || wrong(setting.fields[0], "no position is behind the padding token");
+    positions.filter(|n| *n > 0).ok_or_else(too_few)
+}
+
+/// Field of the names of classes.
+pub(in crate::families) const LABELS: &str = "id2label";
+
+/// The names of classes in the order of their numbers; `None` if there are none, or the two that
+/// transformers makes up.
+///
+/// Source: `BertModel.__init__` in `conversion/bert.py` of llama.cpp.
+fn labels(fields: &Fields) -> Result<Option<Vec<String>>> {
+    let Some(value) = fields.0.get(LABELS) else {
+        return Ok(None);
+    };
+    let label = |(number, label): (&String, &Value)| {
+        Some((number.parse::<u32>().ok()?, label.as_str()?.to_owned()))
+    };
+    let all = value
+        .as_object()
+        .and_then(|all| all.iter().map(label).collect::<Option<Vec<_>>>());
+    let mut all = all.ok_or_else(|| wrong(LABELS, "it is no list of names by number"))?;
+    all.sort();
+    if !all
+        .iter()
+        .map(|(number, _)| *number)
+        .eq(0..all.len() as u32)
+    {
+        return Err(wrong(LABELS, "a number is missing"));
+    }
+    let labels: Vec<_> = all.into_iter().map(|(_, label)| label).collect();
+    let is_made_up = labels.len() == 2 && labels[0] == "LABEL_0";
+    Ok(Some(labels).filter(|labels| !is_made_up && !labels.is_empty()))
+}
+
+fn array(values: GgufMetadataArray) -> GgufMetadataValue {
+    GgufMetadataValue::Array(Box::new(values))
+}
+
+/// Fields of the function that turns scores of experts into weights.
+const GATING: &[&str] = &[
+    "score_function",
+    "scoring_func",
+    "score_func",
+    "moe_router_activation",
+    "moe_router_activation_func",
+    "expert_selection_fn",
+];
+
+/// Names of these functions with their numbers in GGUF (`LLAMA_EXPERT_GATING_FUNC_TYPE_*`).
+pub(in crate::families) const GATING_FUNCTIONS: &[(&str, u32)] =
+    &[("softmax", 1), ("sigmoid", 2), ("sqrtsoftplus", 4)];
+
+/// The key of the function that turns scores of experts into weights.
+fn gating(class: &ModelClass, fields: &Fields) -> Result<Option<KeyValue>> {
+    let Some((field, value)) = fields.get(GATING) else {
+        return Ok(None);
+    };
+    let known = GATING_FUNCTIONS.iter().find(|(name, _)| value == name);
+    let Some((_, number)) = known else {
+        return Err(wrong(field, format_args!("{value} is no function that GGUF has")));
+    };
+    let is_own = class.settings().any(|own| own.key == "expert_gating_func");
+    if !is_own && unread::gating_of(class) != *number {
+        let what = format!("{value} is not the function that {} has", class.classes[0]);
+        return Err(wrong(field, what));
+    }
+    let key = format!("{}.expert_gating_func", class.gguf);
+    Ok(Some((key, GgufMetadataValue::U32(*number))))
+}
+
+/// The error that the key `key` of the metadata is wrong.
+pub(in crate::families) fn wrong_key(key: &str, what: impl std::fmt::Display) -> AnamnesisError {
+    AnamnesisError::parse(format!("GGUF metadata: `{key}`: {what}"))
+}

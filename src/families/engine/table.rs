@@ -1,0 +1,390 @@
+//! What the tables of architectures are made of.
+
+mod prediction;
+mod rules;
+mod settings;
+mod transforms;
+
+pub(in crate::families) use self::prediction::{Prediction, PredictionNames};
+pub(in crate::families) use self::rules::{
+    experts, heads, in_layers, only, optional, parameter, same,
+};
+pub(in crate::families) use self::settings::{Kind, Setting, count, number, setting};
+pub(in crate::families) use self::transforms::{LatentPart, LinearPart, Transform, ValuePart};
+use super::dims::Dim;
+
+/// A class of models: how transformers and llama.cpp name the same thing.
+pub(in crate::families) struct ModelClass {
+    /// llama.cpp's name, the value of `general.architecture`.
+    pub gguf: &'static str,
+    /// Classes of transformers that are read as this one. The first is written.
+    pub classes: &'static [&'static str],
+    /// `model_type` of the configs.
+    pub model_type: &'static str,
+    /// Fields that the class has where a config is silent.
+    pub defaults: &'static [(&'static str, Default)],
+    /// What llama.cpp takes for granted of the class. A config that says something else is refused.
+    pub implied: &'static [(&'static str, Default)],
+    /// Fields that the class calls otherwise than others: the usual name, and its own.
+    pub own_fields: &'static [(&'static str, &'static str)],
+    /// Fields that are not in GGUF, each with the one that it is equal to.
+    pub equal_fields: &'static [(&'static str, &'static str)],
+    /// Projections that all have a bias or all have none, by their names in GGUF, and the field
+    /// that says so. Without a field they always have one.
+    pub biases: &'static [(&'static str, &'static [&'static str])],
+    pub tensors: &'static [&'static [TensorRule]],
+    /// Tensors that some checkpoints have in place of others, under the same names in GGUF. They
+    /// are not written.
+    pub other_tensors: &'static [TensorRule],
+    /// The architecture's own settings, behind those that all have. One of the same key takes the
+    /// place of theirs.
+    pub settings: &'static [&'static [Setting]],
+    pub traits: Traits,
+}
+
+impl ModelClass {
+    /// The class with an output that is no embedding, although all published models tie the two.
+    pub(in crate::families) fn untied(&self) -> Self {
+        let traits = Traits { ties_output: false, ..self.traits };
+        Self { traits, ..*self }
+    }
+
+    /// The architecture's own settings.
+    pub(in crate::families) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
+        self.settings.iter().flat_map(|settings| settings.iter())
+    }
+
+    /// What names of tensors of the model without its output begin with, which some files lack:
+    /// the first part of the embedding's name. Empty if that is a name by itself.
+    pub(in crate::families) fn base_prefix(&self) -> String {
+        let mut rules = self.tensors.iter().flat_map(|rules| rules.iter());
+        let embedding = rules.find(|rule| rule.gguf == "token_embd");
+        let parts = embedding.and_then(|rule| rule.hf.split_once('.'));
+        parts.map_or_else(String::new, |(first, _)| format!("{first}."))
+    }
+
+    /// Whether rows of a tensor change by `transform`.
+    pub(in crate::families) fn has_transform(&self, transform: Transform) -> bool {
+        let mut rules = self.tensors.iter().flat_map(|rules| rules.iter());
+        rules.any(|rule| rule.transform == transform)
+    }
+
+    /// Whether one of these settings is of `kind`.
+    pub(in crate::families) fn has_setting(&self, kind: Kind) -> bool {
+        self.settings().any(|setting| setting.kind == kind)
+    }
+}
+
+/// How a class differs from others in ways that no rule for a tensor and no setting expresses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::families) struct Traits {
+    pub head_dim: HeadDim,
+    /// Values of norms are stored with 1 added.
+    pub norms_plus_one: bool,
+    /// `lm_head` is left out of GGUF, because the class always ties it to the embedding.
+    pub ties_output: bool,
+    /// llama.cpp does not take the embedding for a missing `lm_head`.
+    pub needs_output: bool,
+    /// llama.cpp has windows only in models of so many layers.
+    pub window_layers: Option<usize>,
+    /// The factors of Llama 3's rope are stored as a tensor.
+    pub stores_rope_factors: bool,
+    /// Layers with a window have a rope of their own in transformers.
+    pub has_local_rope: bool,
+    /// Where a config states no base of rope, transformers 4 takes another than transformers 5.
+    pub has_two_bases: bool,
+    /// GGUF has no settings of rope: llama.cpp takes the class's defaults.
+    pub has_fixed_rope: bool,
+    /// The embedding may have more rows than there are tokens, which GGUF does not get.
+    pub cuts_embedding: bool,
+    /// Every so many layers one sees the whole text, and the others a window of it. llama.cpp knows
+    /// no other pattern.
+    pub full_attention_every: Option<usize>,
+    /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden
+    /// size / heads. llama.cpp knows no other.
+    pub scaled_by_hidden_size: Option<usize>,
+    /// Published models of the class do not round YaRN's bounds (`truncate` is false). GGUF does
+    /// not say it, and a config without a scaling has such YaRN.
+    pub has_exact_yarn: bool,
+    /// Published models have other bounds of YaRN than llama.cpp. GGUF says them, and llama.cpp
+    /// does not read them.
+    pub has_lost_bounds: bool,
+    /// Fields with a default that are null where the model has none of what they say, and llama.cpp
+    /// always has it.
+    pub never_null: &'static [&'static str],
+    /// transformers 5 reads `is_causal`, and no layer of the class has a window of attention. In
+    /// other classes both may differ.
+    pub reads_causal: bool,
+    /// What becomes of layers behind the last one, which predict further tokens.
+    pub prediction: Prediction,
+    /// Every so many layers one has no rotary positions. llama.cpp knows no other pattern.
+    pub no_rope_every: Option<usize>,
+    /// What layers are unless `layer_types` says it: all of this kind, and every so many layers one
+    /// of full attention.
+    pub layer_kinds: Option<(&'static str, usize)>,
+    /// The feed-forward layer may be adjusted to a width that is not `intermediate_size`.
+    pub adjusts_inner: bool,
+    /// The config may have factors of rope for long and for short texts, which are tensors of GGUF.
+    pub has_long_factors: bool,
+    /// `topk_method` of models whose experts are in groups. GGUF does not say it.
+    pub group_method: Option<&'static str>,
+    /// The part of each head that rotates where a config does not say it; `None`: all of it,
+    /// always.
+    pub partial_rotary: Option<f64>,
+    /// Layers that see the whole text have other sizes than those with a window, as of Gemma 4.
+    pub has_layer_sizes: bool,
+    /// No layer has attention, and the config states no heads.
+    pub is_recurrent: bool,
+    /// Names of kinds of layers that mean others, each with the other.
+    pub kind_names: &'static [(&'static str, &'static str)],
+    /// Letters of the kinds of layers, of classes whose config has a text
+    /// (`hybrid_override_pattern`) or `layers_block_type` in place of `layer_types`.
+    pub layer_letters: &'static [(&'static str, char)],
+    /// The kind that at least one layer must have.
+    pub needs_kind: Option<&'static str>,
+    /// A kind that no layer may have: a model of the class with such a layer has a row of its own.
+    pub lacks_kind: Option<&'static str>,
+    /// What names of tensors may begin with: models have it in some files, and not in others.
+    pub prefix: Option<&'static str>,
+    /// Queries and keys are normed (`use_qk_norm`) unless there are so many experts. GGUF does not
+    /// say it.
+    pub normed_unless_experts: Option<usize>,
+    /// Fields of which layers have attention, and which have experts.
+    pub periods: Option<&'static Periods>,
+    /// The field of how many layers there are from one with experts to the next.
+    pub experts_every: Option<&'static str>,
+    /// The field of how many layers there are from one that sees the whole text to the next, of
+    /// which the first layer is one. llama.cpp knows no other pattern.
+    pub full_from_first: Option<&'static str>,
+    /// Stacks of experts that quantized checkpoints store one by one, each with the projections
+    /// that it has side by side, by their names in transformers.
+    pub experts_apart: &'static [(&'static str, &'static [&'static str])],
+    /// Fields that configs have as a list of the same number for each layer.
+    pub listed_by_layer: &'static [&'static str],
+    /// Rope may be `dynamic` with an `alpha`, which raises its base.
+    pub has_alpha_rope: bool,
+    /// A field that is true, or above 0, in models of this class. Others of the same name in
+    /// transformers are another class here.
+    pub config_sign: Option<&'static str>,
+    /// A field, and its text in models of this class. Others of the same name in transformers are
+    /// another class here.
+    pub config_text: Option<(&'static str, &'static str)>,
+    /// transformers divides the state in front of the tied output by the root of its length, and
+    /// llama.cpp does not.
+    pub scales_output: bool,
+    /// `model_type` of the nested config, of classes of multimodal models whose language models are
+    /// of several classes.
+    pub nested_type: Option<&'static str>,
+    /// All heads share one of keys and values if `multi_query` is true, and none do else.
+    pub may_be_multi_query: bool,
+    /// What the names of tensors begin with that GGUF does not get.
+    pub left_out: &'static [&'static str],
+    /// As [`ModelClass::implied`], of fields that few configs have. They are not written from GGUF.
+    pub also_implied: &'static [(&'static str, Default)],
+    /// Windows of attention of the class in transformers that llama.cpp does not have. A note says
+    /// so.
+    pub lost_windows: LostWindows,
+    /// The window of transformers where a config has no field for it, not even null.
+    pub default_window: Option<u32>,
+    /// `hidden_act` counts as well, and early configs say that it is the exact GELU, for which
+    /// llama.cpp has the approximation.
+    pub approximates_gelu: bool,
+    /// A field of the epsilon of some norms, and that of the epsilon that llama.cpp has in these,
+    /// too. A note says so.
+    pub lost_epsilon: Option<[&'static str; 2]>,
+    /// Why scores of the classifier differ: what a note says of a GGUF file, and of a model that was
+    /// one.
+    pub other_scores: Option<[&'static str; 2]>,
+    /// It is the image tower of a multimodal model, and not its language model.
+    pub is_tower: bool,
+    /// What tells this class from others of the same name in GGUF.
+    pub sign: Sign,
+}
+
+/// Which layers have a window of attention in transformers, and none in llama.cpp, or none in
+/// mlx-lm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::families) enum LostWindows {
+    /// None.
+    Nowhere,
+    /// All, unless `use_sliding_window` is false.
+    Everywhere,
+    /// If `use_sliding_window` is true, those that `layer_types` calls so, or all.
+    Flagged,
+    /// Those that `layer_types` calls so, or else those from the number in `max_window_layers` on,
+    /// which is this by default.
+    From(u32),
+}
+
+/// Fields that say by a period, and by the first of them, which layers have attention and which
+/// have experts, as of Jamba.
+#[derive(Debug, PartialEq)]
+pub(in crate::families) struct Periods {
+    /// Kinds of layers with attention, and of all others.
+    pub kinds: [&'static str; 2],
+    /// Period and first layer of those with attention.
+    pub attention: [&'static str; 2],
+    /// Period and first layer of those with experts.
+    pub experts: [&'static str; 2],
+    /// The rank of time steps, which is a sixteenth of the hidden size where the config has `auto`.
+    pub rank: &'static str,
+}
+
+/// Whether GGUF states the size of a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::families) enum HeadDim {
+    /// If the config does.
+    AsConfig,
+    /// Always.
+    Stated,
+    /// Never: it is hidden size / heads.
+    Derived,
+}
+
+/// What in a GGUF file tells a class from others of the same architecture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::families) enum Sign {
+    /// Nothing: it is the class of all files that no other class takes.
+    Rest,
+    /// It has experts.
+    Experts,
+    /// The pre-tokenizer is this one.
+    PreTokenizer(&'static str),
+    /// A key, without the architecture's name, is this number, or true for 1.
+    Key(&'static str, u64),
+    /// It has a key, without the architecture's name.
+    Has(&'static str),
+    /// The kind of the tokenizer (`tokenizer.ggml.model`) is this one.
+    Tokenizer(&'static str),
+    /// It has a tensor.
+    Tensor(&'static str),
+    /// All of them.
+    All(&'static [Sign]),
+    /// Files of it look like those of another class, which is written for them.
+    Never,
+}
+
+impl Traits {
+    pub(in crate::families) const PLAIN: Self = Self {
+        head_dim: HeadDim::AsConfig,
+        norms_plus_one: false,
+        ties_output: false,
+        needs_output: false,
+        window_layers: None,
+        stores_rope_factors: false,
+        has_local_rope: false,
+        has_two_bases: false,
+        has_fixed_rope: false,
+        cuts_embedding: false,
+        full_attention_every: None,
+        scaled_by_hidden_size: None,
+        has_exact_yarn: false,
+        has_lost_bounds: false,
+        never_null: &[],
+        reads_causal: false,
+        prediction: Prediction::Unknown,
+        no_rope_every: None,
+        layer_kinds: None,
+        adjusts_inner: false,
+        has_long_factors: false,
+        group_method: None,
+        partial_rotary: None,
+        has_layer_sizes: false,
+        is_recurrent: false,
+        kind_names: &[],
+        layer_letters: &[],
+        needs_kind: None,
+        lacks_kind: None,
+        prefix: None,
+        left_out: &[],
+        full_from_first: None,
+        normed_unless_experts: None,
+        periods: None,
+        experts_every: None,
+        experts_apart: &[],
+        listed_by_layer: &[],
+        has_alpha_rope: false,
+        config_sign: None,
+        config_text: None,
+        scales_output: false,
+        nested_type: None,
+        may_be_multi_query: false,
+        also_implied: &[],
+        approximates_gelu: false,
+        lost_windows: LostWindows::Nowhere,
+        default_window: None,
+        lost_epsilon: None,
+        other_scores: None,
+        is_tower: false,
+        sign: Sign::Rest,
+    };
+}
+
+/// The value of a field that a config leaves out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::families) enum Default {
+    Int(u64),
+    Float(f64),
+    Bool(bool),
+    Text(&'static str),
+    /// The field is not there, or null.
+    Absent,
+}
+
+/// A tensor, or those of its name in all layers, without `.weight` or `.bias`, which both sides
+/// have alike.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::families) struct TensorRule {
+    /// Name in GGUF; `{i}` is the layer.
+    pub gguf: &'static str,
+    /// Name in transformers; `{i}` is the layer, and `{e}` the expert of tensors that GGUF stacks.
+    pub hf: &'static str,
+    pub transform: Transform,
+    /// The shape that the config prescribes for the weight, as transformers has it.
+    pub shape: &'static [Dim],
+    /// The same as GGUF has it, where its dimensions are others. Of stacks it is that of one
+    /// expert.
+    pub gguf_shape: Option<&'static [Dim]>,
+    /// Whether the names are whole, and no `.weight` or `.bias` follows.
+    pub is_whole_name: bool,
+    /// Which layers have the weight.
+    pub need: Need,
+    /// Whether transformers has it in F32, whatever the model's type.
+    pub keeps_f32: bool,
+}
+
+/// Which layers have a weight. Those that it does not name must not have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::families) enum Need {
+    All,
+    Optional,
+    /// Layers without experts.
+    Dense,
+    /// Layers with experts.
+    Sparse,
+    /// Layers with experts, if a field of the config is above 0.
+    SparseIf(&'static str),
+    /// All, if the config has a field.
+    With(&'static str),
+    /// All, unless the config has a field.
+    Without(&'static str),
+    /// All, if a field of the config is above 0.
+    Above0(&'static str),
+    /// All, unless a flag of the config is true.
+    Unless(&'static str),
+    /// All, if a flag of the config is true. Coming back, the flag is true if the first layer has
+    /// the weight.
+    If(&'static str),
+    /// Layers that `layer_types` calls so.
+    Kind(&'static str),
+    /// Layers behind the last one, which predict further tokens.
+    Prediction,
+    /// Layers that do not use the keys of an earlier one. The others may have it.
+    OwnKeys,
+    /// Layers that do not use the values of an earlier one, and whose keys are not their values.
+    OwnValues,
+    /// All but the first.
+    AllButFirst,
+    /// The first.
+    First,
+}

@@ -1,0 +1,341 @@
+//! A Hugging Face model as GGUF: its tensors under GGUF's names and in its order of rows, and its
+//! metadata.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::checks;
+use super::dims::Dims;
+use super::fields::{Fields, wrong};
+use super::general::identity;
+use super::graphs::{has_output, problems};
+use super::keyed::take_keys;
+use super::mapping::{Mapped, Mapping};
+use super::names::of_language_model;
+use super::pooling::{self, POOLING};
+use super::prediction;
+use super::reranker;
+use super::rope::Rope;
+use super::settings::{self, KeyValue};
+use super::source::{computed, sources_of};
+use super::table::{HeadDim, Kind, ModelClass};
+use super::tied::is_untied;
+use super::transform;
+use crate::config::Texts;
+use crate::error::InTensor;
+use crate::families::towers;
+use crate::families::{class_of, is_base};
+use crate::limits::ParseLimits;
+use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
+use crate::model::gguf_keys::{FILE_TYPE, VERSION};
+use crate::remember::layout::assembled::Change;
+use crate::remember::{Group, ResolvedItem, Window};
+use crate::source::CompanionFile;
+use crate::tokenizer::kept::KeptMetadata;
+use crate::tokenizer::{self, TokenizerRequest};
+use crate::{AnamnesisError, Result, TargetDtype};
+
+/// What is asked for.
+pub(crate) struct GgufRequest<'a> {
+    /// Directory of the model.
+    pub directory: &'a Path,
+    pub limits: &'a ParseLimits,
+    /// Element type of matrices; `None`: as they are stored, and of what is quantized as `decoded`.
+    pub to: Option<TargetDtype>,
+    /// Element type of what is quantized.
+    pub decoded: TargetDtype,
+    /// Whether tensors are encoded.
+    pub encodes: bool,
+    /// `general.file_type`; `None`: that of `to`.
+    pub file_type: Option<u32>,
+    /// Name of the pre-tokenizer; `None`: the one that fits.
+    pub pre_tokenizer: Option<&'a str>,
+}
+
+/// A model that is ready to be written as GGUF.
+pub(crate) struct GgufModel<'m> {
+    pub items: Vec<ResolvedItem<'m>>,
+    pub metadata: Vec<KeyValue>,
+    /// What a user should know.
+    pub notes: Vec<String>,
+    /// The files that were read for it.
+    pub companions: Vec<CompanionFile>,
+}
+
+/// The model of `items` as GGUF; `None` if no `config.json` names its class.
+///
+/// # Errors
+/// `Unsupported` if the class is unknown; `Parse` that names the field, the file or the tensor
+/// which is missing, contradicts another, or is none of the class.
+pub(crate) fn to_gguf<'m>(
+    items: &mut Vec<ResolvedItem<'m>>,
+    request: &GgufRequest<'_>,
+) -> Result<Option<GgufModel<'m>>> {
+    let texts = Texts::new(request.directory, request.limits);
+    let Some(config) = texts.json("config.json")? else {
+        return Ok(None);
+    };
+    let Some(name) = class_name(&config) else {
+        return Ok(None);
+    };
+    let mut class: &ModelClass = find_class(name, &config)?;
+    checks::check_nulls(class, &config)?;
+    let mut fields = Fields::new(&config)?;
+    let ranking = reranker::class_of(class, (&config, &fields), request, &texts)?;
+    if let Some(ranking) = ranking {
+        class = ranking;
+        reranker::add_labels(&mut fields);
+    }
+    reranker::check_labels(class, &fields)?;
+    checks::add_default_window(class, &config, &mut fields);
+    // Before the defaults of the class: what a config does not state differs by the version of
+    // transformers.
+    Rope::new(&fields)?.check_bases(class)?;
+    fields.complete(class)?;
+    // llama.cpp's converter leaves the output out, and the program loads it.
+    let untied;
+    let is_classifier = class.has_setting(Kind::Labels(true));
+    let may_have_output = !is_classifier && has_output(class.gguf);
+    if class.traits.ties_output && may_have_output && is_untied(&config, &fields)? {
+        untied = class.untied();
+        class = &untied;
+    }
+    let mut lost_modules = None;
+    if class.settings().any(|setting| setting.key == POOLING) {
+        lost_modules = pooling::add_to(&mut fields, &texts)?;
+    }
+    prediction::count_layers(&mut fields, class, items)?;
+    let dims = Dims::of_class(&fields, class)?;
+    if class.traits.head_dim == HeadDim::Stated {
+        fields.0.entry("head_dim").or_insert(dims.head.into());
+    }
+    fields.check_implied(class, &dims)?;
+    let rope = Rope::new(&fields)?;
+    rope.check(class)?;
+    checks::check(class, (&config, &fields), (&dims, &rope))?;
+    let kept = KeptMetadata::read(&texts, class.gguf)?;
+    let mut tokenizer = tokenizer::to_gguf(&TokenizerRequest {
+        texts: &texts,
+        config: &Value::Object(fields.0.clone()),
+        vocab_size: dims.vocab,
+        pre: request.pre_tokenizer,
+        architecture: class.gguf,
+        cuts_embedding: class.traits.cuts_embedding,
+    })?;
+    // A pre-tokenizer that is asked for counts more than the one that was.
+    if let Some(kept) = kept.as_ref().filter(|_| request.pre_tokenizer.is_none()) {
+        kept.restore_tokenizer(&texts, dims.vocab, &mut tokenizer)?;
+    }
+    let cuts = class.traits.cuts_embedding && tokenizer.tokens < dims.vocab;
+    if tokenizer.tokens != dims.vocab && !cuts {
+        let what = format!("{} tokens, and {} rows of the embedding", tokenizer.tokens, dims.vocab);
+        return Err(wrong("vocab_size", what));
+    }
+    let mut sources = sources_of(std::mem::take(items).into_iter())?;
+    if ranking.is_some() {
+        let is_tied = fields.flag("tie_word_embeddings");
+        reranker::add_classifier(&mut sources, &tokenizer.keys, is_tied)?;
+        reranker::add_template(&mut tokenizer.keys);
+    }
+    let mapping = Mapping { class, dims: &dims };
+    let mut mapped = mapping.to_gguf(sources, name, &of_language_model)?;
+    mapping.check_biases(&mapped.tensors, &fields)?;
+    require_output(class, (name, &fields), &mapped.tensors)?;
+    let keyed = take_keys(class, &mut mapped.tensors)?;
+    let source_names = source_names(&mapped.tensors);
+    let main = main_dtype(&mapped.tensors, request);
+    let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
+    out.extend(rope.tensors(class, &dims)?.into_iter().map(computed));
+    for tensor in mapped.tensors {
+        let mut group = tensor_of(tensor, class, &dims, main, request)?;
+        if cuts && group.name == EMBEDDING {
+            group = with_rows(group, tokenizer.tokens);
+        }
+        out.push(group);
+    }
+    let file_type = request.file_type.unwrap_or(main.gguf_file_type());
+    let file_type = (FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type));
+    let (mut metadata, card_note) = identity((class.gguf, "model"), request, &texts, &out)?;
+    if let Some(kept) = &kept {
+        kept.restore_general(&mut metadata);
+    }
+    metadata.extend(settings::to_gguf(class, &fields, (&dims, &rope), file_type)?);
+    metadata.extend(keyed);
+    metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
+    metadata.extend(tokenizer.keys);
+    require_loadable(class, &metadata, &out, &source_names)?;
+    let has_tower = !mapped.notes.is_empty() && towers::tower_of(&config).is_ok();
+    let tower = has_tower.then(|| "--mmproj writes the model's image tower".to_owned());
+    let notes = mapped
+        .notes
+        .into_iter()
+        .chain(tower)
+        .chain(rope.note(class))
+        .chain(lost_modules)
+        .chain(tokenizer.notes)
+        .chain(card_note)
+        .chain(texts.note());
+    let notes = notes.chain(checks::notes(class, (&config, &fields), (&dims, &rope))?);
+    Ok(Some(GgufModel {
+        items: out.into_iter().map(ResolvedItem::from).collect(),
+        metadata,
+        notes: notes.collect(),
+        companions: texts.companions(),
+    }))
+}
+
+/// The embedding of tokens.
+const EMBEDDING: &str = "token_embd.weight";
+
+/// Fails if there is no `lm_head` although it is not the embedding: llama.cpp would take the
+/// embedding for it.
+/// The embedding is what llama.cpp takes for that of a class which has none.
+fn require_output(
+    class: &ModelClass,
+    (name, fields): (&str, &Fields),
+    tensors: &[Mapped<'_>],
+) -> Result<()> {
+    let is_tied = class.traits.ties_output || is_base(name) || fields.flag("tie_word_embeddings");
+    let has_output = tensors
+        .iter()
+        .any(|tensor| tensor.rule.gguf == "output" && tensor.suffix != ".bias");
+    if has_output || is_tied && !class.traits.needs_output {
+        return Ok(());
+    }
+    let why = match is_tied {
+        true => format!("llama.cpp's {} needs it", class.gguf),
+        false => "tie_word_embeddings in config.json is false".to_owned(),
+    };
+    let error = AnamnesisError::parse(format!("there is none, and {why}"));
+    Err(error.about(InTensor("lm_head.weight")))
+}
+
+/// What each tensor of GGUF is made of, the first one of several.
+fn source_names(tensors: &[Mapped<'_>]) -> HashMap<String, String> {
+    let names = tensors.iter().map(|tensor| {
+        let source = &tensor.sources[0].1.name;
+        (tensor.name.clone(), source.clone())
+    });
+    names.collect()
+}
+
+/// Fails if llama.cpp would not load a file of `tensors` with the metadata `keys`. `sources` says what
+/// tensors are made of.
+///
+/// # Errors
+/// `Parse` that names the tensor or the key, and what llama.cpp has room for.
+fn require_loadable(
+    class: &ModelClass,
+    keys: &[KeyValue],
+    tensors: &[Group<'_>],
+    sources: &HashMap<String, String>,
+) -> Result<()> {
+    let keys = keys.iter().map(|(key, value)| (key.as_str(), value));
+    let tensors = tensors.iter().map(|group| (&*group.name, &group.shape[..]));
+    let Some(problem) = problems(class.gguf, keys, tensors).into_iter().next() else {
+        return Ok(());
+    };
+    let source = problem.tensor().and_then(|tensor| sources.get(tensor));
+    let source = source.map_or(String::new(), |name| format!("{}: ", InTensor(&name)));
+    let what =
+        format!("{source}in GGUF, {problem}; its tensors alone are written with --tensors-only");
+    Err(AnamnesisError::parse(what))
+}
+
+/// The first `rows` rows of the matrix `group`.
+fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
+    let window = Window { inner: Arc::from(group.decoder), first: 0, rows };
+    Group {
+        shape: [rows, group.shape[1]].into(),
+        is_copied: false,
+        decoder: Box::new(window),
+        ..group
+    }
+}
+
+/// The class that `config` names. That of a nested language model comes first.
+pub(in crate::families) fn class_name(config: &Value) -> Option<&str> {
+    let nested = config.pointer("/text_config/architectures/0");
+    nested
+        .or_else(|| config.pointer("/architectures/0"))?
+        .as_str()
+}
+
+/// The row of the class `name`.
+///
+/// # Errors
+/// `Unsupported` if there is none.
+fn find_class(name: &str, config: &Value) -> Result<&'static ModelClass> {
+    class_of(name, config).ok_or_else(|| {
+        let what = "config.json: the class of the model has no GGUF names here; its tensors alone are written with --tensors-only";
+        AnamnesisError::unsupported(name, what)
+    })
+}
+
+/// Element type of matrices: the one that is asked for, or that of the first matrix that is stored
+/// in two bytes.
+pub(in crate::families) fn main_dtype(
+    tensors: &[Mapped<'_>],
+    request: &GgufRequest<'_>,
+) -> TargetDtype {
+    let sources = || tensors.iter().flat_map(|tensor| &tensor.sources);
+    let stored = || {
+        let matrices = sources().filter(|(_, source)| source.shape.len() > 1);
+        let mut dtypes = matrices.filter_map(|(_, source)| source.stored);
+        let narrow = dtypes.find(|dtype| *dtype != TargetDtype::F32);
+        let is_plain = || sources().all(|(_, source)| source.stored.is_some());
+        narrow.or_else(|| is_plain().then_some(TargetDtype::F32))
+    };
+    request.to.or_else(stored).unwrap_or(request.decoded)
+}
+
+/// Whether llama.cpp wants the tensor `name` in F32, whatever the model's type.
+///
+/// Source: `ModelBase.prepare_tensors` in `conversion/base.py`.
+pub(in crate::families) fn is_always_f32(name: &str, rank: usize) -> bool {
+    const ENDS: &[&str] = &[
+        "_norm.weight",
+        ".ffn_gate_inp.weight",
+        ".ffn_gate_inp_shexp.weight",
+        "position_embd.weight",
+        "token_types.weight",
+        ".ssm_conv1d.weight",
+        ".shortconv.conv.weight",
+        ".indexer.proj.weight",
+        ".altup_correct_coef.weight",
+        ".altup_predict_coef.weight",
+    ];
+    rank <= 1 || !name.ends_with(".weight") || ENDS.iter().any(|end| name.ends_with(end))
+}
+
+/// The tensor of GGUF that is made of `tensor`.
+fn tensor_of<'m>(
+    tensor: Mapped<'m>,
+    class: &ModelClass,
+    dims: &Dims,
+    main: TargetDtype,
+    request: &GgufRequest<'_>,
+) -> Result<Group<'m>> {
+    let rank = tensor.shape().len() + usize::from(tensor.rule.transform.is_stack());
+    // What is encoded is exact before, as far as it is stored.
+    let own = tensor.sources[0].1.stored.unwrap_or(request.decoded);
+    let dtype = match () {
+        () if is_always_f32(&tensor.name, rank) => TargetDtype::F32,
+        () if request.encodes => own,
+        () => main,
+    };
+    let change = match class.traits.norms_plus_one && has_offset(&tensor.name) {
+        true => Change::PlusOne,
+        false => Change::None,
+    };
+    transform::to_gguf(tensor, dtype, change, dims)
+}
+
+/// Whether the norm `name` is stored with 1 added in classes that do so. That of linear attention
+/// is not.
+pub(in crate::families) fn has_offset(name: &str) -> bool {
+    name.ends_with("norm.weight") && !name.ends_with("ssm_norm.weight")
+}

@@ -1,0 +1,272 @@
+//! The image tower of a multimodal Hugging Face model as GGUF (`mmproj`): its tensors under GGUF's
+//! names, and the metadata that llama.cpp loads it by.
+
+use serde_json::{Map, Value};
+
+use super::dims::{Dims, HEADS, HIDDEN, INNER, KV_HEADS};
+use super::fields::{Fields, wrong};
+use super::general::identity;
+use super::graphs::problems;
+use super::mapping::{Mapped, Mapping};
+use super::rope::Rope;
+use super::settings::{self, KeyValue};
+use super::source::{SourceTensor, sources_of};
+use super::to_gguf::{GgufModel, GgufRequest, is_always_f32, main_dtype};
+use super::transform;
+use crate::config::Texts;
+use crate::families::towers::{
+    self, MLP_WIDTH, TEXT_HIDDEN, Tower, TowerConfig, TowerType, tower_of,
+};
+use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf_keys::{FILE_TYPE, VERSION};
+use crate::remember::layout::assembled::Change;
+use crate::remember::{Group, ResolvedItem};
+use crate::{AnamnesisError, Result, TargetDtype};
+
+/// Files of how images become pixels. What the second says goes before the first.
+const PROCESSORS: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
+
+/// Objects in them that may hold it in place of the whole file.
+const NESTED: [&str; 2] = ["media_proc_cfg", "image_processor"];
+
+/// The image tower of the model of `items` as GGUF.
+///
+/// # Errors
+/// `Unsupported` if the class has no tower here, or tensors are to be encoded; `Parse` that names
+/// the field, the file or the tensor which is missing, contradicts another, or is none of the tower.
+pub(crate) fn to_mmproj<'m>(
+    items: &mut Vec<ResolvedItem<'m>>,
+    request: &GgufRequest<'_>,
+) -> Result<GgufModel<'m>> {
+    if request.encodes {
+        let what = "it is written in BF16, F16 or F32";
+        return Err(AnamnesisError::unsupported("an image tower", what));
+    }
+    let texts = Texts::new(request.directory, request.limits);
+    let config = texts.json("config.json")?;
+    let Some(config @ Value::Object(root)) = &config else {
+        let what = "no config.json beside the weights names a class in `architectures`";
+        return Err(AnamnesisError::unsupported("an image tower", what));
+    };
+    let (tower, class_name) = tower_of(config)?;
+    let processor = processor(&texts)?;
+    let config = TowerConfig { root, processor: &processor };
+    let fields = fields_of(tower, &config)?;
+    let dims = Dims::of_class(&fields, &tower.class)?;
+    let sources = sources_of(std::mem::take(items).into_iter())?;
+    let token = match tower.token {
+        Some(token) => Some(token_row(token, &sources, (&texts, &fields))?),
+        None => None,
+    };
+    let mapping = Mapping { class: &tower.class, dims: &dims };
+    let table_name = |name: &str| (tower.table_name)(name, &fields);
+    let mapped = mapping.to_gguf(sources, class_name, &table_name)?;
+    mapping.check_biases(&mapped.tensors, &fields)?;
+    let main = main_dtype(&mapped.tensors, request);
+    let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
+    out.extend(token);
+    for tensor in mapped.tensors {
+        out.push(tensor_of(tensor, tower, &dims, main)?);
+    }
+    let (mut metadata, note) = identity((tower.class.gguf, "mmproj"), request, &texts, &out)?;
+    let file_type = GgufMetadataValue::U32(main.gguf_file_type());
+    metadata.push((FILE_TYPE.to_owned(), file_type));
+    let rope = Rope::new(&fields)?;
+    let mut keys =
+        settings::keys_of(tower.class.settings(), &tower.class, &fields, (&dims, &rope))?;
+    let own = keys.split_off(towers::SETTINGS.len());
+    metadata.extend(keys);
+    for field in ["image_mean", "image_std"] {
+        metadata.push(colours(&processor, field)?);
+    }
+    metadata.extend(own);
+    metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
+    require_loadable(&metadata, &out)?;
+    let is_exact = fields
+        .0
+        .get("hidden_act")
+        .is_some_and(|name| name == "gelu");
+    let lost = is_exact.then(|| "hidden_act: llama.cpp has an approximation of gelu".to_owned());
+    let note = note.into_iter().chain(tower.note.map(str::to_owned));
+    Ok(GgufModel {
+        items: out.into_iter().map(ResolvedItem::from).collect(),
+        metadata,
+        notes: mapped
+            .notes
+            .into_iter()
+            .chain(note)
+            .chain(lost)
+            .chain(texts.note())
+            .collect(),
+        companions: texts.companions(),
+    })
+}
+
+/// Fails if llama.cpp would not load the tower.
+///
+/// # Errors
+/// `Parse` that names the tensor or the key.
+fn require_loadable(metadata: &[KeyValue], tensors: &[Group<'_>]) -> Result<()> {
+    let keys = metadata.iter().map(|(key, value)| (key.as_str(), value));
+    let tensors = tensors.iter().map(|group| (&*group.name, &group.shape[..]));
+    match problems("clip", keys, tensors).first() {
+        None => Ok(()),
+        Some(problem) => Err(AnamnesisError::parse(format!("in GGUF, {problem}"))),
+    }
+}
+
+/// The fields of the tower, with the defaults of its class.
+fn fields_of(tower: &Tower, config: &TowerConfig<'_>) -> Result<Fields> {
+    let field = "vision_config";
+    let Some(Value::Object(own)) = config.root.get(field) else {
+        return Err(wrong(field, "it is missing"));
+    };
+    let mut fields = Fields::of(own.clone());
+    let implied = [tower.class.implied, tower.class.traits.also_implied].concat();
+    for (key, default) in tower.class.defaults.iter().chain(&implied) {
+        let value = || Value::from(default);
+        fields.0.entry((*key).to_owned()).or_insert_with(value);
+    }
+    (tower.complete)(&mut fields, config)?;
+    check_sizes(tower, &fields)?;
+    // A tower has no tokens.
+    fields.0.insert("vocab_size".to_owned(), 1.into());
+    fields.check_values(&implied, "llama.cpp's image tower")?;
+    Ok(fields)
+}
+
+/// Fails if heads or feed-forward layers have other sizes than llama.cpp finds: GGUF does not say
+/// them.
+fn check_sizes(tower: &Tower, fields: &Fields) -> Result<()> {
+    let (hidden, heads) = (fields.need(HIDDEN)?, fields.need(HEADS)?);
+    if let Some(head) = fields.count(&["head_dim"])?
+        && heads.checked_mul(head) != Some(hidden)
+    {
+        let what = format!("{heads} heads of {head} are not hidden_size, {hidden}");
+        return Err(wrong("head_dim", what));
+    }
+    if let Some(keys) = fields.count(KV_HEADS)?
+        && keys != heads
+    {
+        let what = format!("it is {keys}, and llama.cpp's image tower has {heads}");
+        return Err(wrong(KV_HEADS[0], what));
+    }
+    let width = fields.count(&[MLP_WIDTH])?.or(fields.count(INNER)?);
+    match tower.swaps_square && width == Some(hidden) {
+        true => {
+            let what = "it is hidden_size, and llama.cpp takes one projection for the other then";
+            Err(wrong(INNER[0], what))
+        }
+        false => Ok(()),
+    }
+}
+
+/// What the files of the processor say of images.
+fn processor(texts: &Texts) -> Result<Map<String, Value>> {
+    let mut all = Map::new();
+    for file in PROCESSORS {
+        let Some(Value::Object(mut found)) = texts.json(file)? else {
+            continue;
+        };
+        for nested in NESTED {
+            if let Some(Value::Object(nested)) = found.remove(nested) {
+                found.extend(nested);
+            }
+        }
+        all.extend(found);
+    }
+    Ok(all)
+}
+
+/// The key of the field `name` of the processor: a number for each colour.
+fn colours(processor: &Map<String, Value>, name: &str) -> Result<KeyValue> {
+    let number = |value: &Value| value.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
+    let all = processor.get(name).and_then(Value::as_array);
+    let all = all.and_then(|all| all.iter().map(number).collect::<Option<Vec<f32>>>());
+    let all = all.filter(|all| all.len() == 3).ok_or_else(|| {
+        let files = PROCESSORS.join(" and ");
+        AnamnesisError::parse(format!("{files}: `{name}` has no number for each of 3 colours"))
+    })?;
+    let all = GgufMetadataArray::F32(all);
+    Ok((format!("clip.vision.{name}"), GgufMetadataValue::Array(Box::new(all))))
+}
+
+/// The tensor of GGUF that is made of `tensor`.
+fn tensor_of<'m>(
+    tensor: Mapped<'m>,
+    tower: &Tower,
+    dims: &Dims,
+    main: TargetDtype,
+) -> Result<Group<'m>> {
+    let name = tensor.name.as_str();
+    let stated = tower.types.iter().find(|(known, _)| *known == name);
+    // Convolutions of llama.cpp take no BF16; what merges patches is one in some towers.
+    let is_filter = name.contains(".patch_embd.weight") || name.contains(".patch_merger.weight");
+    let dtype = match stated {
+        Some((_, TowerType::F16)) => TargetDtype::F16,
+        Some((_, TowerType::F32)) => TargetDtype::F32,
+        None if is_filter && main == TargetDtype::F16 => main,
+        None if is_filter || is_always_f32(name, tensor.shape().len()) => TargetDtype::F32,
+        None => main,
+    };
+    let change = match tower.class.traits.norms_plus_one && name.ends_with("norm.weight") {
+        true => Change::PlusOne,
+        false => Change::None,
+    };
+    transform::to_gguf(tensor, dtype, change, dims)
+}
+
+/// The row of the embedding of the language model that is that of `token`.
+///
+/// # Errors
+/// `Parse` if no file has the token, or there is no embedding with such a row.
+fn token_row<'m>(
+    token: &str,
+    sources: &[SourceTensor<'m>],
+    (texts, fields): (&Texts, &Fields),
+) -> Result<Group<'m>> {
+    let missing = |what: String| AnamnesisError::parse(format!("the row of {token}: {what}"));
+    let id = token_id(token, texts)?;
+    let id = id
+        .filter(|id| *id > 0)
+        .ok_or_else(|| missing("no file of the tokenizer has the token".to_owned()))?;
+    let embedding = sources
+        .iter()
+        .find(|source| source.name.ends_with("embed_tokens.weight"))
+        .ok_or_else(|| missing("there is no `embed_tokens.weight`".to_owned()))?;
+    let [rows, cols] = embedding.shape[..] else {
+        return Err(missing(format!("`{}` is no matrix", embedding.name)));
+    };
+    let wanted = fields.need(&[TEXT_HIDDEN])? as usize;
+    if cols != wanted {
+        let what = format!("`{}` has {cols} columns, and hidden_size is {wanted}", embedding.name);
+        return Err(missing(what));
+    }
+    if id >= rows {
+        let what = format!("it is row {id} of `{}`, which has {rows}", embedding.name);
+        return Err(missing(what));
+    }
+    let name = "v.token_embd.img_break".to_owned();
+    let row = embedding.rows_of(name.clone(), id, (1, false));
+    Ok(row.reshaped(name, vec![cols], TargetDtype::F32))
+}
+
+/// The number of `token`.
+fn token_id(token: &str, texts: &Texts) -> Result<Option<usize>> {
+    let has_text = |entry: &Value| entry.get("content").and_then(Value::as_str) == Some(token);
+    if let Some(config) = texts.json("tokenizer_config.json")?
+        && let Some(tokens) = config
+            .get("added_tokens_decoder")
+            .and_then(Value::as_object)
+        && let Some((id, _)) = tokens.iter().find(|(_, entry)| has_text(entry))
+    {
+        return Ok(id.parse().ok());
+    }
+    let Some(tokenizer) = texts.json("tokenizer.json")? else {
+        return Ok(None);
+    };
+    let tokens = tokenizer.get("added_tokens").and_then(Value::as_array);
+    let found = tokens.and_then(|tokens| tokens.iter().find(|entry| has_text(entry)));
+    let id = found.and_then(|entry| entry.get("id")?.as_u64());
+    Ok(id.and_then(|id| usize::try_from(id).ok()))
+}

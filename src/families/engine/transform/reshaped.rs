@@ -1,0 +1,63 @@
+//! Vectors that GGUF has with more dimensions, both ways.
+
+use crate::error::InTensor;
+use crate::families::engine::dims::Dims;
+use crate::families::engine::table::TensorRule;
+use crate::{AnamnesisError, Result};
+
+/// The dimensions of GGUF of a tensor of `shape`, which `rule` states if they are others.
+///
+/// # Errors
+/// `Parse` if they have another number of values.
+pub(super) fn reshaped(
+    name: &str,
+    rule: &TensorRule,
+    shape: &[usize],
+    dims: &Dims,
+) -> Result<Vec<usize>> {
+    let Some(wanted) = rule.gguf_shape else {
+        return Ok(shape.to_vec());
+    };
+    let sizes = wanted.iter().map(|dim| dims.size(*dim, None));
+    let sizes: Option<Vec<usize>> = sizes.collect();
+    let values: usize = shape.iter().product();
+    let fits = |sizes: &Vec<usize>| {
+        sizes
+            .iter()
+            .try_fold(1, |all: usize, n| all.checked_mul(*n))
+            == Some(values)
+    };
+    sizes.filter(fits).ok_or_else(|| {
+        let all: Vec<_> = wanted.iter().map(|dim| dims.fields_of(*dim)).collect();
+        let what = format!("{}: {values} values are not [{}]", InTensor(&name), all.join(", "));
+        AnamnesisError::parse(what)
+    })
+}
+
+/// The one dimension of a vector that GGUF has with the dimensions `shape`, if that is what `rule`
+/// says.
+///
+/// # Errors
+/// `Parse` if the config prescribes another length.
+pub(super) fn flattened(
+    name: &str,
+    rule: &TensorRule,
+    shape: Vec<usize>,
+    dims: &Dims,
+) -> Result<Vec<usize>> {
+    let (Some(_), [dim]) = (rule.gguf_shape, rule.shape) else {
+        return Ok(shape);
+    };
+    let values: usize = shape.iter().product();
+    match dims.size(*dim, None).filter(|len| *len != values) {
+        None => Ok(vec![values]),
+        Some(len) => {
+            let what = format!(
+                "{}: its shape is {shape:?}, and {} is {len}",
+                InTensor(&name),
+                dims.fields_of(*dim)
+            );
+            Err(AnamnesisError::parse(what))
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Values of short tensors, and whether those of vectors that GGUF has widened fit a narrower type.
+
+use crate::error::InTensor;
+use crate::families::engine::table::{Transform, ValuePart};
+use crate::remember::{Decode, PIECE, PlainFloats, ResolvedItem, values_of_rows};
+use crate::{AnamnesisError, Result, TargetDtype};
+
+/// Whether all values fit `dtype`. The logarithm of a value fits if the value comes back from what
+/// it is rounded to.
+pub(in crate::families) fn is_exact(
+    decoder: &dyn Decode,
+    dtype: TargetDtype,
+    transform: Transform,
+) -> Result<bool> {
+    let grid = decoder.grid();
+    if grid.rows.saturating_mul(grid.cols) > MOST_VALUES {
+        return Ok(false);
+    }
+    let rows = (PIECE / grid.cols.max(1))
+        .next_multiple_of(grid.row_align)
+        .max(grid.row_align);
+    for first in (0..grid.rows).step_by(rows) {
+        let rows = first..(first + rows).min(grid.rows);
+        let wide = values_of_rows(decoder, rows.clone(), TargetDtype::F32)?;
+        let narrow = values_of_rows(decoder, rows, dtype)?;
+        let is_same = |(a, b): (&f32, &f32)| match transform {
+            // The exponential function itself is exact to about 2^-23.
+            Transform::NegExp | Transform::ValueHeads(ValuePart::Decays) => {
+                (a - b).abs() <= 2e-7 * a.abs().max(1.0)
+            }
+            _ => a.to_bits() == b.to_bits(),
+        };
+        if !wide.iter().zip(&narrow).all(is_same) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Most values of a tensor that are read to see whether they fit a narrower type.
+const MOST_VALUES: usize = 4 << 20;
+
+/// The values of a stored vector.
+///
+/// # Errors
+/// `Parse` if it is none, or a long one; those of reading.
+pub(in crate::families) fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
+    let plain = match item {
+        ResolvedItem::Plain(t) => PlainFloats::of(&t.stored),
+        ResolvedItem::Group(_) => None,
+    };
+    let values = plain.map(|plain| decoded_values(&plain));
+    values.transpose()?.flatten().ok_or_else(|| {
+        let what = format!("{}: it is no short vector of floats", InTensor(&item.name()));
+        AnamnesisError::parse(what)
+    })
+}
+
+/// All values of `decoder`; `None` if there are many.
+pub(in crate::families) fn decoded_values(decoder: &dyn Decode) -> Result<Option<Vec<f32>>> {
+    let grid = decoder.grid();
+    if grid.rows.saturating_mul(grid.cols) > MOST_VALUES {
+        return Ok(None);
+    }
+    values_of_rows(decoder, 0..grid.rows, TargetDtype::F32).map(Some)
+}

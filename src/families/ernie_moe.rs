@@ -1,0 +1,94 @@
+//! ERNIE 4.5 with experts.
+//!
+//! Source: `conversion/ernie.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::exaone::ERNIE4_5;
+use super::{DENSE_MLP, ENDS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only,
+    parameter, setting,
+};
+
+/// Width of all experts that every token sees.
+const SHARED: Dim = Dim::Product(&[Dim::ExpertInner, Dim::Field("moe_num_shared_experts")]);
+
+const EXPERTS: &[TensorRule] = &[
+    // The router and its bias are F32 in models of every type.
+    TensorRule { keeps_f32: true, ..SPARSE_MLP[0] },
+    SPARSE_MLP[1],
+    SPARSE_MLP[2],
+    SPARSE_MLP[3],
+    TensorRule {
+        keeps_f32: true,
+        ..sparse(parameter(
+            "blk.{i}.exp_probs_b.bias",
+            "model.layers.{i}.mlp.moe_statics.e_score_correction_bias",
+            (Transform::None, &[Dim::One, Dim::Experts], &[Dim::One, Dim::Experts]),
+        ))
+    },
+    only(
+        Need::SparseIf("moe_num_shared_experts"),
+        SPARSE_MLP[4].gguf,
+        SPARSE_MLP[4].hf,
+        &[SHARED, Dim::Hidden],
+    ),
+    only(
+        Need::SparseIf("moe_num_shared_experts"),
+        SPARSE_MLP[5].gguf,
+        SPARSE_MLP[5].hf,
+        &[SHARED, Dim::Hidden],
+    ),
+    only(
+        Need::SparseIf("moe_num_shared_experts"),
+        SPARSE_MLP[6].gguf,
+        SPARSE_MLP[6].hf,
+        &[Dim::Hidden, SHARED],
+    ),
+];
+
+const SETTINGS: &[Setting] = &[
+    count("interleave_moe_layer_step", &["moe_layer_interval"]),
+    count("leading_dense_block_count", &["moe_layer_start_index"]),
+    count("expert_feed_forward_length", &["moe_intermediate_size"]),
+    count("expert_shared_count", &["moe_num_shared_experts"]),
+    setting(
+        Kind::SharedWidth,
+        "expert_shared_feed_forward_length",
+        &["intermediate_size", "moe_intermediate_size", "moe_num_shared_experts"],
+    ),
+    setting(Kind::LastLayer, "moe_layer_end_index", &["moe_layer_end_index"]),
+];
+
+pub(super) const ERNIE4_5_MOE: ModelClass = ModelClass {
+    gguf: "ernie4_5-moe",
+    classes: &["Ernie4_5_MoeForCausalLM"],
+    model_type: "ernie4_5_moe",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_key_value_heads", Default::Int(4)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(500_000.0)),
+        ("tie_word_embeddings", Default::Bool(true)),
+        ("moe_intermediate_size", Default::Int(1536)),
+        ("moe_num_experts", Default::Int(64)),
+        ("moe_k", Default::Int(6)),
+        ("moe_num_shared_experts", Default::Int(2)),
+        ("moe_layer_start_index", Default::Int(1)),
+        ("moe_layer_interval", Default::Int(1)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("use_bias", Default::Bool(false)),
+        ("moe_layer_interval", Default::Int(1)),
+    ],
+    own_fields: &[("num_local_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_k")],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, DENSE_MLP, EXPERTS],
+    settings: &[SETTINGS],
+    traits: Traits {
+        // Layers that predict further tokens.
+        left_out: &["model.mtp_"],
+        ..Traits::PLAIN
+    },
+    ..ERNIE4_5
+};

@@ -1,0 +1,84 @@
+//! EXAONE 4, Seed-OSS and ERNIE 4.5: plain models of one class each.
+//!
+//! Source: `conversion/exaone.py`, `olmo.py` and `ernie.py` of llama.cpp; defaults of transformers
+//! 4.57.6.
+
+use super::{ENDS, HEAD_NORMS, LATER_NORMS, MLP, NORMS, POST_NORMS, QUERIES, VALUES};
+use crate::families::engine::table::{Default, Kind, ModelClass, Traits, count, setting};
+
+pub(super) const EXAONE4: ModelClass = ModelClass {
+    gguf: "exaone4",
+    classes: &["Exaone4ForCausalLM"],
+    model_type: "exaone4",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("num_key_value_heads", Default::Int(32)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu"))],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[],
+    tensors: &[ENDS, LATER_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
+    other_tensors: &[],
+    settings: &[&[
+        count("vocab_size", &["vocab_size"]),
+        // Without windows the field is null: transformers takes 4096 for one that is missing.
+        setting(Kind::Nullable, "attention.sliding_window", &["sliding_window"]),
+        setting(
+            Kind::Layers("sliding_attention"),
+            "attention.sliding_window_pattern",
+            &["sliding_window"],
+        ),
+    ]],
+    traits: Traits {
+        layer_kinds: Some(("sliding_attention", 4)),
+        window_layers: Some(64),
+        default_window: Some(4096),
+        stores_rope_factors: true,
+        ..Traits::PLAIN
+    },
+};
+
+pub(super) const SEED_OSS: ModelClass = ModelClass {
+    gguf: "seed_oss",
+    classes: &["SeedOssForCausalLM"],
+    model_type: "seed_oss",
+    defaults: &[
+        ("attention_bias", Default::Bool(true)),
+        ("max_position_embeddings", Default::Int(524_288)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("head_dim", Default::Int(128)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("mlp_bias", Default::Bool(false))],
+    biases: &[
+        ("attention_bias", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"]),
+        ("attention_out_bias", &["blk.{i}.attn_output"]),
+    ],
+    tensors: &[ENDS, POST_NORMS, QUERIES, VALUES, MLP],
+    settings: &[],
+    traits: Traits::PLAIN,
+    ..EXAONE4
+};
+
+pub(super) const ERNIE4_5: ModelClass = ModelClass {
+    gguf: "ernie4_5",
+    classes: &["Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"],
+    model_type: "ernie4_5",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_key_value_heads", Default::Int(2)),
+        ("head_dim", Default::Int(128)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(500_000.0)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("use_bias", Default::Bool(false))],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
+    settings: &[],
+    traits: Traits::PLAIN,
+    ..EXAONE4
+};

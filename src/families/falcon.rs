@@ -1,0 +1,99 @@
+//! Falcon: the 7B model, whose heads share one of keys and values, and the later ones with groups
+//! of heads and two norms.
+//!
+//! Source: `conversion/falcon.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::bloom::PROJECTIONS;
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, optional,
+    same, setting,
+};
+
+const TENSORS: &[TensorRule] = &[
+    same("token_embd", "transformer.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
+    same("output_norm", "transformer.ln_f", &[Dim::Hidden]),
+    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+    TensorRule {
+        transform: Transform::FusedGroups,
+        ..same(
+            "blk.{i}.attn_qkv",
+            "transformer.h.{i}.self_attention.query_key_value",
+            &[Dim::Sum(&[Dim::Queries, Dim::Keys, Dim::Keys]), Dim::Hidden],
+        )
+    },
+];
+
+const ONE_NORM: &[TensorRule] =
+    &[same("blk.{i}.attn_norm", "transformer.h.{i}.input_layernorm", &[Dim::Hidden])];
+
+/// Norms in front of the feed-forward layer and of attention.
+const TWO_NORMS: &[TensorRule] = &[
+    same("blk.{i}.attn_norm", "transformer.h.{i}.ln_mlp", &[Dim::Hidden]),
+    same("blk.{i}.attn_norm_2", "transformer.h.{i}.ln_attn", &[Dim::Hidden]),
+];
+
+const SETTINGS: &[Setting] = &[
+    setting(Kind::Fixed(2048), "context_length", &[]),
+    setting(Kind::Text("jploski"), "tensor_data_layout", &[]),
+    setting(Kind::TimesHidden(4), "feed_forward_length", &["ffn_hidden_size"]),
+];
+
+const TRAITS: Traits = Traits {
+    head_dim: HeadDim::Derived,
+    has_fixed_rope: true,
+    prefix: Some("transformer."),
+    ..Traits::PLAIN
+};
+
+pub(super) const FALCON: ModelClass = ModelClass {
+    gguf: "falcon",
+    classes: &["FalconForCausalLM"],
+    model_type: "falcon",
+    defaults: &[
+        ("layer_norm_epsilon", Default::Float(1e-5)),
+        ("multi_query", Default::Bool(true)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    implied: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("alibi", Default::Bool(false)),
+        ("bias", Default::Bool(false)),
+        ("parallel_attn", Default::Bool(true)),
+        ("activation", Default::Text("gelu")),
+        ("new_decoder_architecture", Default::Bool(false)),
+    ],
+    own_fields: &[
+        ("layer_norm_eps", "layer_norm_epsilon"),
+        ("num_key_value_heads", "num_kv_heads"),
+    ],
+    equal_fields: &[],
+    biases: &[("", &["output_norm", "blk.{i}.attn_norm"])],
+    tensors: &[TENSORS, PROJECTIONS, ONE_NORM],
+    other_tensors: &[],
+    settings: &[SETTINGS],
+    traits: Traits { may_be_multi_query: true, ..TRAITS },
+};
+
+pub(super) const FALCON_NEW: ModelClass = ModelClass {
+    defaults: &[
+        ("layer_norm_epsilon", Default::Float(1e-5)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    implied: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("alibi", Default::Bool(false)),
+        ("bias", Default::Bool(false)),
+        ("activation", Default::Text("gelu")),
+        ("new_decoder_architecture", Default::Bool(true)),
+        ("num_ln_in_parallel_attn", Default::Int(2)),
+    ],
+    biases: &[("", &["output_norm", "blk.{i}.attn_norm", "blk.{i}.attn_norm_2"])],
+    tensors: &[TENSORS, PROJECTIONS, TWO_NORMS],
+    traits: Traits {
+        config_sign: Some("new_decoder_architecture"),
+        sign: Sign::Tensor("blk.0.attn_norm_2.weight"),
+        ..TRAITS
+    },
+    ..FALCON
+};

@@ -1,0 +1,154 @@
+//! Gemma 1 to 3, and EmbeddingGemma.
+//!
+//! Source: `conversion/gemma.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::{ATTENTION_BIASES, CAUSAL, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::pooling::POOLING;
+use crate::families::engine::table::{
+    Default, ModelClass, TensorRule, Traits, count, number, same,
+};
+
+/// Norms before and behind both halves of a layer.
+pub(super) const FOUR_NORMS: &[TensorRule] = &[
+    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Dim::Hidden]),
+    same(
+        "blk.{i}.post_attention_norm",
+        "model.layers.{i}.post_attention_layernorm",
+        &[Dim::Hidden],
+    ),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.pre_feedforward_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_feedforward_layernorm", &[Dim::Hidden]),
+];
+
+const TRAITS: Traits = Traits {
+    norms_plus_one: true,
+    ties_output: true,
+    also_implied: &[("use_bidirectional_attention", Default::Bool(false))],
+    ..Traits::PLAIN
+};
+
+pub(super) const GEMMA: ModelClass = ModelClass {
+    gguf: "gemma",
+    classes: &["GemmaForCausalLM"],
+    model_type: "gemma",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(8192)),
+        ("num_key_value_heads", Default::Int(16)),
+        ("head_dim", Default::Int(256)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[("hidden_activation", Default::Text("gelu_pytorch_tanh"))],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[("attention_bias", ATTENTION_BIASES)],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
+    other_tensors: &[],
+    settings: &[],
+    traits: Traits { has_fixed_rope: true, approximates_gelu: true, ..TRAITS },
+};
+
+pub(super) const GEMMA2: ModelClass = ModelClass {
+    gguf: "gemma2",
+    classes: &["Gemma2ForCausalLM"],
+    model_type: "gemma2",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(8192)),
+        ("num_key_value_heads", Default::Int(4)),
+        ("head_dim", Default::Int(256)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("query_pre_attn_scalar", Default::Int(256)),
+        ("sliding_window", Default::Int(4096)),
+        ("attn_logit_softcapping", Default::Float(50.0)),
+        ("final_logit_softcapping", Default::Float(30.0)),
+    ],
+    tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, MLP],
+    settings: &[&[
+        number("attn_logit_softcapping", &["attn_logit_softcapping"]),
+        number("final_logit_softcapping", &["final_logit_softcapping"]),
+        count("attention.sliding_window", &["sliding_window"]),
+    ]],
+    traits: Traits {
+        has_fixed_rope: true,
+        full_attention_every: Some(2),
+        never_null: &["attn_logit_softcapping", "final_logit_softcapping"],
+        scaled_by_hidden_size: Some(46),
+        ..TRAITS
+    },
+    ..GEMMA
+};
+
+pub(super) const GEMMA3: ModelClass = ModelClass {
+    gguf: "gemma3",
+    classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
+    model_type: "gemma3_text",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_attention_heads", Default::Int(8)),
+        ("num_key_value_heads", Default::Int(4)),
+        ("head_dim", Default::Int(256)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(1e6)),
+        ("rope_local_base_freq", Default::Float(10_000.0)),
+        ("query_pre_attn_scalar", Default::Int(256)),
+        ("sliding_window", Default::Int(4096)),
+        ("vocab_size", Default::Int(262_208)),
+    ],
+    implied: &[
+        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
+        ("attn_logit_softcapping", Default::Absent),
+    ],
+    tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
+    settings: &[&[
+        number("final_logit_softcapping", &["final_logit_softcapping"]),
+        count("attention.sliding_window", &["sliding_window"]),
+    ]],
+    traits: Traits {
+        cuts_embedding: true,
+        has_local_rope: true,
+        full_attention_every: Some(6),
+        scaled_by_hidden_size: Some(62),
+        ..TRAITS
+    },
+    ..GEMMA
+};
+
+/// EmbeddingGemma, in which tokens see those behind them as well.
+pub(super) const GEMMA_EMBEDDING: ModelClass = ModelClass {
+    gguf: "gemma-embedding",
+    classes: &["Gemma3TextModel"],
+    defaults: EMBEDDING_DEFAULTS,
+    implied: &[
+        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
+        ("attn_logit_softcapping", Default::Absent),
+        ("final_logit_softcapping", Default::Absent),
+        ("use_bidirectional_attention", Default::Bool(true)),
+    ],
+    tensors: &[EMBEDDING, FOUR_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
+    settings: &[&[
+        count("attention.sliding_window", &["sliding_window"]),
+        count(POOLING, &[POOLING]),
+    ]],
+    traits: Traits { also_implied: &[CAUSAL], ..GEMMA3.traits },
+    ..GEMMA3
+};
+
+/// Embedding and last norm.
+const EMBEDDING: &[TensorRule] = &[ENDS[0], ENDS[1]];
+
+/// As those of [`GEMMA3`], in which tokens do not see those behind them unless a config says so.
+const EMBEDDING_DEFAULTS: &[(&str, Default)] = &[
+    ("max_position_embeddings", Default::Int(131_072)),
+    ("num_attention_heads", Default::Int(8)),
+    ("num_key_value_heads", Default::Int(4)),
+    ("head_dim", Default::Int(256)),
+    ("rms_norm_eps", Default::Float(1e-6)),
+    ("rope_theta", Default::Float(1e6)),
+    ("rope_local_base_freq", Default::Float(10_000.0)),
+    ("query_pre_attn_scalar", Default::Int(256)),
+    ("sliding_window", Default::Int(4096)),
+    ("vocab_size", Default::Int(262_208)),
+    ("use_bidirectional_attention", Default::Bool(false)),
+];

@@ -1,0 +1,144 @@
+//! Gemma 3n: several copies of the hidden state, of which one is active, and inputs of each layer
+//! beside it.
+//!
+//! Source: `Gemma3NModel` in `conversion/gemma.py` and `src/models/gemma3n.cpp` of llama.cpp;
+//! defaults of transformers 4.57.6.
+
+use super::gemma::FOUR_NORMS;
+use super::gemma4::{ALL_INPUTS, INPUTS};
+use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::layer_sizes::{INPUT_TOKENS, SHARED};
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, TensorRule, Traits, Transform, count, number, parameter, same,
+    setting,
+};
+
+/// Copies of the hidden state that are not active.
+const OTHERS: usize = 3;
+const COPIES: Dim = Dim::Field("altup_num_inputs");
+const RANK: Dim = Dim::Field("laurel_rank");
+
+const PROJECTIONS: &[TensorRule] = &[
+    stack("altup_proj", "model.altup_projections.{e}"),
+    stack("altup_unembd_proj", "model.altup_unembed_projections.{e}"),
+];
+
+const fn stack(gguf: &'static str, hf: &'static str) -> TensorRule {
+    TensorRule {
+        transform: Transform::Stack(OTHERS),
+        ..same(gguf, hf, &[Dim::Hidden, Dim::Hidden])
+    }
+}
+
+/// Tokens of images and of sound have no input of their own, and rows of zeros in GGUF.
+const TOKEN_INPUTS: &[TensorRule] = &[
+    TensorRule {
+        transform: Transform::PaddedRows,
+        gguf_shape: Some(&[Dim::Vocab, ALL_INPUTS]),
+        ..INPUTS[0]
+    },
+    INPUTS[1],
+    INPUTS[2],
+    INPUTS[3],
+    INPUTS[4],
+    INPUTS[5],
+];
+
+const COPIED: &[TensorRule] = &[
+    same(
+        "blk.{i}.altup_correct_coef",
+        "model.layers.{i}.altup.correction_coefs",
+        &[COPIES, COPIES],
+    ),
+    same(
+        "blk.{i}.altup_predict_coef",
+        "model.layers.{i}.altup.prediction_coefs",
+        &[Dim::Product(&[COPIES, COPIES]), COPIES],
+    ),
+    same("blk.{i}.altup_router", "model.layers.{i}.altup.modality_router", &[COPIES, Dim::Hidden]),
+    same("blk.{i}.altup_router_norm", "model.layers.{i}.altup.router_norm", &[Dim::Hidden]),
+    parameter(
+        "blk.{i}.altup_correct_scale.weight",
+        "model.layers.{i}.altup.correct_output_scale",
+        (Transform::None, &[Dim::Hidden], &[Dim::Hidden]),
+    ),
+    same("blk.{i}.laurel_l", "model.layers.{i}.laurel.linear_left", &[RANK, Dim::Hidden]),
+    same("blk.{i}.laurel_r", "model.layers.{i}.laurel.linear_right", &[Dim::Hidden, RANK]),
+    same("blk.{i}.laurel_post_norm", "model.layers.{i}.laurel.post_laurel_norm", &[Dim::Hidden]),
+];
+
+pub(super) const GEMMA3N: ModelClass = ModelClass {
+    gguf: "gemma3n",
+    classes: &["Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"],
+    model_type: "gemma3n_text",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_attention_heads", Default::Int(8)),
+        ("num_key_value_heads", Default::Int(2)),
+        ("head_dim", Default::Int(256)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(1e6)),
+        ("rope_local_base_freq", Default::Float(10_000.0)),
+        ("sliding_window", Default::Int(512)),
+        ("final_logit_softcapping", Default::Float(30.0)),
+        ("vocab_size", Default::Int(262_400)),
+        (INPUT_TOKENS, Default::Int(262_144)),
+        ("hidden_size_per_layer_input", Default::Int(256)),
+        ("altup_active_idx", Default::Int(0)),
+        ("altup_num_inputs", Default::Int(4)),
+        ("laurel_rank", Default::Int(64)),
+        (SHARED, Default::Int(15)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    implied: &[
+        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
+        ("attention_bias", Default::Bool(false)),
+        ("altup_active_idx", Default::Int(0)),
+        ("altup_num_inputs", Default::Int(OTHERS as u64 + 1)),
+        ("altup_correct_scale", Default::Bool(true)),
+        ("rope_scaling", Default::Absent),
+        // llama.cpp does not read the key.
+        ("final_logit_softcapping", Default::Float(30.0)),
+    ],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[],
+    tensors: &[
+        ENDS,
+        PROJECTIONS,
+        TOKEN_INPUTS,
+        FOUR_NORMS,
+        QUERIES,
+        VALUES,
+        HEAD_NORMS,
+        COPIED,
+        MLP,
+    ],
+    other_tensors: &[],
+    settings: &[&[
+        setting(Kind::InnerOfEach, "feed_forward_length", &["intermediate_size"]),
+        number("final_logit_softcapping", &["final_logit_softcapping"]),
+        count("attention.sliding_window", &["sliding_window"]),
+        count("altup.active_idx", &["altup_active_idx"]),
+        count("altup.num_inputs", &["altup_num_inputs"]),
+        count("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
+        setting(Kind::LayersBehind(20), "attention.shared_kv_layers", &[SHARED]),
+        setting(
+            Kind::SparseLayers(10),
+            "activation_sparsity_scale",
+            &["activation_sparsity_pattern"],
+        ),
+        setting(Kind::Layers("sliding_attention"), "attention.sliding_window_pattern", &[]),
+    ]],
+    traits: Traits {
+        has_local_rope: true,
+        ties_output: true,
+        layer_kinds: Some(("sliding_attention", 5)),
+        full_attention_every: Some(5),
+        never_null: &["final_logit_softcapping"],
+        listed_by_layer: &["intermediate_size"],
+        also_implied: &[CAUSAL],
+        ..Traits::PLAIN
+    },
+};

@@ -1,0 +1,153 @@
+//! GLM 4, dense and with experts.
+//!
+//! Source: `conversion/glm.py` and `conversion/chatglm.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::{
+    DENSE_MLP, ENDS, F32_CHOICE_BIAS, FUSED_MLP, HEAD_NORMS, NORMS, POST_NORMS, QUERIES,
+    SPARSE_MLP, VALUES,
+};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, ModelClass, Need, Prediction, Setting, TensorRule, Traits, count,
+    number, only, optional, same, setting,
+};
+
+/// Norms before and behind both halves of a layer.
+pub(super) const FOUR_NORMS: &[TensorRule] = &[
+    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Dim::Hidden]),
+    same(
+        "blk.{i}.post_attention_norm",
+        "model.layers.{i}.post_self_attn_layernorm",
+        &[Dim::Hidden],
+    ),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.post_attention_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_mlp_layernorm", &[Dim::Hidden]),
+];
+
+/// Norms of queries and keys, in models that have them.
+const SOME_HEAD_NORMS: &[TensorRule] = &[
+    only(Need::If("use_qk_norm"), HEAD_NORMS[0].gguf, HEAD_NORMS[0].hf, &[Dim::Head]),
+    only(Need::If("use_qk_norm"), HEAD_NORMS[1].gguf, HEAD_NORMS[1].hf, &[Dim::Head]),
+];
+
+/// What a layer that predicts a further token has beside those of other layers.
+pub(super) const PREDICTION: &[TensorRule] = &[
+    only(
+        Need::Prediction,
+        "blk.{i}.nextn.eh_proj",
+        "model.layers.{i}.eh_proj",
+        &[Dim::Hidden, Dim::Sum(&[Dim::Hidden, Dim::Hidden])],
+    ),
+    only(Need::Prediction, "blk.{i}.nextn.enorm", "model.layers.{i}.enorm", &[Dim::Hidden]),
+    only(Need::Prediction, "blk.{i}.nextn.hnorm", "model.layers.{i}.hnorm", &[Dim::Hidden]),
+    only(
+        Need::Prediction,
+        "blk.{i}.nextn.shared_head_norm",
+        "model.layers.{i}.shared_head.norm",
+        &[Dim::Hidden],
+    ),
+];
+
+/// Copies of the embedding and of the output layer that some checkpoints have in such a layer.
+pub(super) const PREDICTION_ENDS: &[TensorRule] = &[
+    optional(
+        "blk.{i}.nextn.shared_head_head",
+        "model.layers.{i}.shared_head.head",
+        &[Dim::Vocab, Dim::Hidden],
+    ),
+    optional(
+        "blk.{i}.nextn.embed_tokens",
+        "model.layers.{i}.embed_tokens",
+        &[Dim::Vocab, Dim::Hidden],
+    ),
+];
+
+/// How many layers predict a further token. They count as layers in GGUF.
+pub(super) const PREDICTION_SETTINGS: &[Setting] = &[
+    count("nextn_predict_layers", &["num_nextn_predict_layers"]),
+    setting(Kind::Sum, "block_count", &["num_hidden_layers", "num_nextn_predict_layers"]),
+];
+
+/// Projections that have a bias.
+const BIASES: &[&str] = &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"];
+
+pub(super) const GLM4: ModelClass = ModelClass {
+    gguf: "glm4",
+    classes: &["Glm4ForCausalLM"],
+    model_type: "glm4",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_key_value_heads", Default::Int(2)),
+        ("head_dim", Default::Int(128)),
+        ("rms_norm_eps", Default::Float(0.000_000_156_25)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu"))],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[("attention_bias", BIASES)],
+    tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, FUSED_MLP],
+    other_tensors: &[],
+    settings: &[&[setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"])]],
+    traits: Traits { partial_rotary: Some(0.5), ..Traits::PLAIN },
+};
+
+/// GLM 4 of 2024 (glm-4-9b-chat-hf), whose architecture llama.cpp calls by the name of the models in
+/// front of it.
+pub(super) const GLM: ModelClass = ModelClass {
+    gguf: "chatglm",
+    classes: &["GlmForCausalLM"],
+    model_type: "glm",
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, FUSED_MLP],
+    traits: Traits { head_dim: HeadDim::Derived, ..GLM4.traits },
+    ..GLM4
+};
+
+pub(super) const GLM4_MOE: ModelClass = ModelClass {
+    gguf: "glm4moe",
+    classes: &["Glm4MoeForCausalLM"],
+    model_type: "glm4_moe",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(1408)),
+        ("num_experts_per_tok", Default::Int(8)),
+        ("n_shared_experts", Default::Int(1)),
+        ("n_routed_experts", Default::Int(128)),
+        ("routed_scaling_factor", Default::Float(1.0)),
+        ("n_group", Default::Int(1)),
+        ("topk_group", Default::Int(1)),
+        ("first_k_dense_replace", Default::Int(1)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("use_qk_norm", Default::Bool(false)),
+    ],
+    own_fields: &[("num_local_experts", "n_routed_experts")],
+    tensors: &[
+        ENDS,
+        POST_NORMS,
+        QUERIES,
+        VALUES,
+        SOME_HEAD_NORMS,
+        DENSE_MLP,
+        SPARSE_MLP,
+        F32_CHOICE_BIAS,
+        PREDICTION,
+        PREDICTION_ENDS,
+    ],
+    settings: &[
+        &[
+            setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
+            count("expert_feed_forward_length", &["moe_intermediate_size"]),
+            count("expert_shared_count", &["n_shared_experts"]),
+            count("leading_dense_block_count", &["first_k_dense_replace"]),
+            setting(Kind::Fixed(2), "expert_gating_func", &[]),
+            number("expert_weights_scale", &["routed_scaling_factor"]),
+            setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+        ],
+        PREDICTION_SETTINGS,
+    ],
+    traits: Traits { prediction: Prediction::Kept, ..GLM4.traits },
+    ..GLM4
+};

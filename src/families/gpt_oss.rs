@@ -1,0 +1,92 @@
+//! gpt-oss.
+//!
+//! Source: `conversion/gpt_oss.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::{ATTENTION_BIASES, CAUSAL, ENDS, POST_NORMS, QUERIES, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, ModelClass, TensorRule, Traits, Transform, count, parameter, same,
+};
+
+const SINKS: &[TensorRule] = &[parameter(
+    "blk.{i}.attn_sinks.weight",
+    "model.layers.{i}.self_attn.sinks",
+    (Transform::None, &[Dim::Heads], &[Dim::Heads]),
+)];
+
+const FUSED: &[Dim] = &[Dim::Experts, Dim::Hidden, Dim::TwoInner];
+const PROJECTION: &[Dim] = &[Dim::Experts, Dim::Inner, Dim::Hidden];
+const FUSED_BIAS: &[Dim] = &[Dim::Experts, Dim::TwoInner];
+const BIAS: &[Dim] = &[Dim::Experts, Dim::Inner];
+
+/// Rows of gate and up alternate in one matrix of each expert, which is stored as `[in, out]`.
+const EXPERTS: &[TensorRule] = &[
+    same("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.router", &[Dim::Experts, Dim::Hidden]),
+    parameter(
+        "blk.{i}.ffn_gate_exps.weight",
+        "model.layers.{i}.mlp.experts.gate_up_proj",
+        (Transform::TransposedHalf(0), FUSED, PROJECTION),
+    ),
+    parameter(
+        "blk.{i}.ffn_up_exps.weight",
+        "model.layers.{i}.mlp.experts.gate_up_proj",
+        (Transform::TransposedHalf(1), FUSED, PROJECTION),
+    ),
+    parameter(
+        "blk.{i}.ffn_gate_exps.bias",
+        "model.layers.{i}.mlp.experts.gate_up_proj_bias",
+        (Transform::Half(0), FUSED_BIAS, BIAS),
+    ),
+    parameter(
+        "blk.{i}.ffn_up_exps.bias",
+        "model.layers.{i}.mlp.experts.gate_up_proj_bias",
+        (Transform::Half(1), FUSED_BIAS, BIAS),
+    ),
+    parameter(
+        "blk.{i}.ffn_down_exps.weight",
+        "model.layers.{i}.mlp.experts.down_proj",
+        (Transform::Transposed, PROJECTION, &[Dim::Experts, Dim::Hidden, Dim::Inner]),
+    ),
+    parameter(
+        "blk.{i}.ffn_down_exps.bias",
+        "model.layers.{i}.mlp.experts.down_proj_bias",
+        (Transform::None, &[Dim::Experts, Dim::Hidden], &[Dim::Experts, Dim::Hidden]),
+    ),
+];
+
+pub(super) const GPT_OSS: ModelClass = ModelClass {
+    gguf: "gpt-oss",
+    classes: &["GptOssForCausalLM"],
+    model_type: "gpt_oss",
+    defaults: &[
+        ("attention_bias", Default::Bool(true)),
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("head_dim", Default::Int(64)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(150_000.0)),
+        ("num_local_experts", Default::Int(128)),
+        ("num_experts_per_tok", Default::Int(4)),
+        ("sliding_window", Default::Int(128)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu"))],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[("attention_bias", ATTENTION_BIASES), ("", &["blk.{i}.ffn_gate_inp"])],
+    tensors: &[ENDS, POST_NORMS, QUERIES, VALUES, SINKS, EXPERTS],
+    other_tensors: &[],
+    settings: &[&[
+        count("attention.sliding_window", &["sliding_window"]),
+        count("expert_feed_forward_length", &["intermediate_size"]),
+    ]],
+    traits: Traits {
+        has_exact_yarn: true,
+        also_implied: &[
+            CAUSAL,
+            ("swiglu_alpha", Default::Float(1.702)),
+            ("swiglu_limit", Default::Float(7.0)),
+        ],
+        full_attention_every: Some(2),
+        ..Traits::PLAIN
+    },
+};

@@ -1,0 +1,88 @@
+//! Granite, dense and with experts.
+//!
+//! Source: `conversion/granite.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::llama::ROTATED;
+use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number,
+    same, setting,
+};
+
+/// One of the two projections of all experts that a matrix of each expert has.
+const fn half(half: usize, gguf: &'static str) -> TensorRule {
+    const FUSED: &[Dim] = &[Dim::Experts, Dim::TwoInner, Dim::Hidden];
+    TensorRule {
+        transform: Transform::Halves(half),
+        gguf_shape: Some(&[Dim::Experts, Dim::Inner, Dim::Hidden]),
+        ..same(gguf, "model.layers.{i}.block_sparse_moe.input_linear", FUSED)
+    }
+}
+
+pub(super) const EXPERTS: &[TensorRule] = &[
+    same(
+        "blk.{i}.ffn_gate_inp",
+        "model.layers.{i}.block_sparse_moe.router.layer",
+        &[Dim::Experts, Dim::Hidden],
+    ),
+    half(0, "blk.{i}.ffn_gate_exps"),
+    half(1, "blk.{i}.ffn_up_exps"),
+    same(
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.block_sparse_moe.output_linear",
+        &[Dim::Experts, Dim::Hidden, Dim::Inner],
+    ),
+];
+
+pub(super) const SETTINGS: &[Setting] = &[
+    count("vocab_size", &["vocab_size"]),
+    setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
+    number("attention.scale", &["attention_multiplier"]),
+    number("embedding_scale", &["embedding_multiplier"]),
+    number("residual_scale", &["residual_multiplier"]),
+    number("logit_scale", &["logits_scaling"]),
+];
+
+pub(super) const GRANITE: ModelClass = ModelClass {
+    gguf: "granite",
+    classes: &["GraniteForCausalLM"],
+    model_type: "granite",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("attention_multiplier", Default::Float(1.0)),
+        ("embedding_multiplier", Default::Float(1.0)),
+        ("residual_multiplier", Default::Float(1.0)),
+        ("logits_scaling", Default::Float(1.0)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu"))],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
+    other_tensors: &[],
+    settings: &[SETTINGS],
+    traits: Traits { head_dim: HeadDim::Derived, stores_rope_factors: true, ..Traits::PLAIN },
+};
+
+pub(super) const GRANITE_MOE: ModelClass = ModelClass {
+    gguf: "granitemoe",
+    classes: &["GraniteMoeForCausalLM"],
+    model_type: "granitemoe",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("num_local_experts", Default::Int(8)),
+        ("num_experts_per_tok", Default::Int(2)),
+        ("attention_multiplier", Default::Float(1.0)),
+        ("embedding_multiplier", Default::Float(1.0)),
+        ("residual_multiplier", Default::Float(1.0)),
+        ("logits_scaling", Default::Float(1.0)),
+    ],
+    biases: &[("attention_bias", ATTENTION_BIASES)],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, EXPERTS],
+    ..GRANITE
+};

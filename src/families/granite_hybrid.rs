@@ -1,0 +1,166 @@
+//! Granite 4: state spaces in most layers, attention without positions in some.
+//!
+//! Source: `GraniteHybridModel` in `conversion/granite.py` of llama.cpp; defaults of transformers
+//! 4.57.6.
+
+use super::granite::{EXPERTS, GRANITE, SETTINGS};
+use super::llama::ROTATED;
+use super::mamba::mamba2_mixer;
+use super::{ENDS, NORMS, VALUES, sparse};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, Transform, count,
+    in_layers, only, setting,
+};
+
+const ATTENDING: Need = Need::Kind("attention");
+
+const ATTENTION: &[TensorRule] = &[
+    in_layers(ATTENDING, ROTATED[0]),
+    in_layers(ATTENDING, ROTATED[1]),
+    in_layers(ATTENDING, VALUES[0]),
+    in_layers(ATTENDING, VALUES[1]),
+];
+
+const MIXER: &[TensorRule] = mamba2_mixer! {
+    prefix: "model.layers.{i}.mamba",
+    need: Need::Kind("mamba"),
+    state: Dim::Field("mamba_d_state"),
+    filter: Dim::Field("mamba_d_conv"),
+    heads: Dim::Field("mamba_n_heads"),
+    groups: Dim::Field("mamba_n_groups"),
+    inner: Dim::Product(&[Dim::Field("mamba_expand"), Dim::Hidden]),
+    // The length of a head may be `auto`.
+    output: Dim::Product(&[Dim::Field("mamba_n_heads"), Dim::Field("mamba_d_head")]),
+};
+
+const SHARED: Dim = Dim::Field("shared_intermediate_size");
+
+/// One of the two projections of the feed-forward layer that all tokens go through.
+const fn half(need: Need, half: usize, gguf: &'static str) -> TensorRule {
+    TensorRule {
+        transform: Transform::Halves(half),
+        gguf_shape: Some(&[SHARED, Dim::Hidden]),
+        ..only(
+            need,
+            gguf,
+            "model.layers.{i}.shared_mlp.input_linear",
+            &[Dim::Sum(&[SHARED, SHARED]), Dim::Hidden],
+        )
+    }
+}
+
+/// That layer, which GGUF calls otherwise where there are experts beside it.
+const SHARED_MLP: &[TensorRule] = &[
+    half(Need::Dense, 0, "blk.{i}.ffn_gate"),
+    half(Need::Dense, 1, "blk.{i}.ffn_up"),
+    // Of a layer without experts llama.cpp takes the width from `intermediate_size`.
+    only(
+        Need::Dense,
+        "blk.{i}.ffn_down",
+        "model.layers.{i}.shared_mlp.output_linear",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+    half(Need::Sparse, 0, "blk.{i}.ffn_gate_shexp"),
+    half(Need::Sparse, 1, "blk.{i}.ffn_up_shexp"),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_down_shexp",
+        "model.layers.{i}.shared_mlp.output_linear",
+        &[Dim::Hidden, SHARED],
+    ),
+];
+
+const SPARSE_EXPERTS: &[TensorRule] =
+    &[sparse(EXPERTS[0]), sparse(EXPERTS[1]), sparse(EXPERTS[2]), sparse(EXPERTS[3])];
+
+const STATE_SETTINGS: &[Setting] = &[
+    setting(
+        Kind::KvHeadsBut("mamba", "attention"),
+        "attention.head_count_kv",
+        &["num_key_value_heads"],
+    ),
+    count("expert_shared_feed_forward_length", &["shared_intermediate_size"]),
+    count("ssm.conv_kernel", &["mamba_d_conv"]),
+    count("ssm.state_size", &["mamba_d_state"]),
+    count("ssm.group_count", &["mamba_n_groups"]),
+    setting(Kind::Product, "ssm.inner_size", &["mamba_expand", "hidden_size"]),
+    setting(Kind::Required, "ssm.time_step_rank", &["mamba_n_heads"]),
+];
+
+const DEFAULTS: &[(&str, Default)] = &[
+    ("rms_norm_eps", Default::Float(1e-6)),
+    ("rope_theta", Default::Float(10_000.0)),
+    ("num_local_experts", Default::Int(8)),
+    ("num_experts_per_tok", Default::Int(2)),
+    ("shared_intermediate_size", Default::Int(1024)),
+    ("attention_multiplier", Default::Float(1.0)),
+    ("embedding_multiplier", Default::Float(1.0)),
+    ("residual_multiplier", Default::Float(1.0)),
+    ("logits_scaling", Default::Float(1.0)),
+    ("mamba_n_heads", Default::Int(128)),
+    ("mamba_n_groups", Default::Int(1)),
+    ("mamba_d_state", Default::Int(256)),
+    ("mamba_d_conv", Default::Int(4)),
+    ("mamba_expand", Default::Int(2)),
+];
+
+const RECURRENT_SETTINGS: &[Setting] = &[
+    // Attention has no positions, so nothing bounds a text.
+    setting(Kind::Fixed(1 << 20), "context_length", &[]),
+    setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
+];
+
+pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
+    gguf: "granitehybrid",
+    classes: &["GraniteMoeHybridForCausalLM"],
+    model_type: "granitemoehybrid",
+    defaults: DEFAULTS,
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("position_embedding_type", Default::Absent),
+        ("mamba_conv_bias", Default::Bool(true)),
+        ("mamba_proj_bias", Default::Bool(false)),
+        ("mamba_expand", Default::Int(2)),
+    ],
+    biases: &[],
+    tensors: &[ENDS, NORMS, ATTENTION, MIXER, SHARED_MLP, SPARSE_EXPERTS],
+    settings: &[SETTINGS, STATE_SETTINGS, RECURRENT_SETTINGS],
+    traits: Traits {
+        head_dim: HeadDim::Derived,
+        kind_names: &[("linear_attention", "mamba"), ("full_attention", "attention")],
+        needs_kind: Some("mamba"),
+        ..Traits::PLAIN
+    },
+    ..GRANITE
+};
+
+/// Granite 4 without state spaces. llama.cpp's converter writes it as one without these layers,
+/// with the settings of both.
+pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
+    gguf: "granite",
+    defaults: DEFAULTS,
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("mamba_expand", Default::Int(2)),
+        // With experts, which no published model of the kind has, it is another class of llama.cpp.
+        ("num_local_experts", Default::Int(0)),
+        ("num_experts_per_tok", Default::Int(0)),
+    ],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, SHARED_MLP],
+    settings: &[
+        SETTINGS,
+        STATE_SETTINGS,
+        &[setting(Kind::TrueOf("rope"), "rope.scaling.finetuned", &["position_embedding_type"])],
+    ],
+    traits: Traits {
+        lacks_kind: Some("mamba"),
+        needs_kind: None,
+        stores_rope_factors: true,
+        sign: Sign::Has("ssm.conv_kernel"),
+        ..GRANITE_HYBRID.traits
+    },
+    ..GRANITE_HYBRID
+};

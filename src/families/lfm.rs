@@ -1,0 +1,210 @@
+//! LFM 2, dense and with experts: short convolutions in most layers, attention in some.
+//!
+//! Source: `conversion/lfm2.py` of llama.cpp; defaults of transformers 4.57.6, of LFM 2 with
+//! experts those of 5.23.
+
+use super::CAUSAL;
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts,
+    in_layers, only, optional, parameter, same, setting,
+};
+
+const ENDS: &[TensorRule] = &[
+    same("token_embd", "model.embed_tokens", &[Dim::Vocab, Dim::Hidden]),
+    same("token_embd_norm", "model.embedding_norm", &[Dim::Hidden]),
+    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+];
+
+const NORMS: &[TensorRule] = &[
+    same("blk.{i}.attn_norm", "model.layers.{i}.operator_norm", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.ffn_norm", &[Dim::Hidden]),
+];
+
+pub(super) const INNER: &[TensorRule] = &[
+    same("blk.{i}.ffn_gate", "model.layers.{i}.feed_forward.w1", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.feed_forward.w2", &[Dim::Hidden, Dim::Inner]),
+    same("blk.{i}.ffn_up", "model.layers.{i}.feed_forward.w3", &[Dim::Inner, Dim::Hidden]),
+];
+
+const DENSE_INNER: &[TensorRule] = &[
+    in_layers(Need::Dense, INNER[0]),
+    in_layers(Need::Dense, INNER[1]),
+    in_layers(Need::Dense, INNER[2]),
+];
+
+const EXPERTS: &[TensorRule] = &[
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_gate_inp",
+        "model.layers.{i}.feed_forward.gate",
+        &[Dim::Experts, Dim::Hidden],
+    ),
+    TensorRule {
+        keeps_f32: true,
+        ..in_layers(
+            Need::Sparse,
+            parameter(
+                "blk.{i}.exp_probs_b.bias",
+                "model.layers.{i}.feed_forward.expert_bias",
+                (Transform::None, &[Dim::Experts], &[Dim::Experts]),
+            ),
+        )
+    },
+    in_layers(
+        Need::Sparse,
+        experts(
+            "blk.{i}.ffn_gate_exps",
+            "model.layers.{i}.feed_forward.experts.{e}.w1",
+            &[Dim::ExpertInner, Dim::Hidden],
+        ),
+    ),
+    in_layers(
+        Need::Sparse,
+        experts(
+            "blk.{i}.ffn_down_exps",
+            "model.layers.{i}.feed_forward.experts.{e}.w2",
+            &[Dim::Hidden, Dim::ExpertInner],
+        ),
+    ),
+    in_layers(
+        Need::Sparse,
+        experts(
+            "blk.{i}.ffn_up_exps",
+            "model.layers.{i}.feed_forward.experts.{e}.w3",
+            &[Dim::ExpertInner, Dim::Hidden],
+        ),
+    ),
+];
+
+const CONVOLUTION: Need = Need::Kind("conv");
+const ATTENDING: Need = Need::Kind("full_attention");
+const FILTER: Dim = Dim::Field("conv_L_cache");
+
+const CONVOLUTIONS: &[TensorRule] = &[
+    TensorRule {
+        transform: Transform::Filters,
+        gguf_shape: Some(&[Dim::Hidden, FILTER]),
+        ..only(
+            CONVOLUTION,
+            "blk.{i}.shortconv.conv",
+            "model.layers.{i}.conv.conv",
+            &[Dim::Hidden, Dim::One, FILTER],
+        )
+    },
+    only(
+        CONVOLUTION,
+        "blk.{i}.shortconv.in_proj",
+        "model.layers.{i}.conv.in_proj",
+        &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden],
+    ),
+    only(
+        CONVOLUTION,
+        "blk.{i}.shortconv.out_proj",
+        "model.layers.{i}.conv.out_proj",
+        &[Dim::Hidden, Dim::Hidden],
+    ),
+];
+
+const ATTENTION: &[TensorRule] = &[
+    only(
+        ATTENDING,
+        "blk.{i}.attn_q",
+        "model.layers.{i}.self_attn.q_proj",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    only(
+        ATTENDING,
+        "blk.{i}.attn_k",
+        "model.layers.{i}.self_attn.k_proj",
+        &[Dim::Keys, Dim::Hidden],
+    ),
+    only(
+        ATTENDING,
+        "blk.{i}.attn_v",
+        "model.layers.{i}.self_attn.v_proj",
+        &[Dim::Keys, Dim::Hidden],
+    ),
+    only(
+        ATTENDING,
+        "blk.{i}.attn_output",
+        "model.layers.{i}.self_attn.out_proj",
+        &[Dim::Hidden, Dim::Queries],
+    ),
+    only(ATTENDING, "blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_layernorm", &[Dim::Head]),
+    only(ATTENDING, "blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_layernorm", &[Dim::Head]),
+];
+
+const SETTINGS: &[Setting] = &[
+    setting(
+        Kind::KvHeadsBut("conv", "full_attention"),
+        "attention.head_count_kv",
+        &["num_key_value_heads"],
+    ),
+    count("vocab_size", &["vocab_size"]),
+    count("shortconv.l_cache", &["conv_L_cache"]),
+];
+
+const EXPERT_SETTINGS: &[Setting] = &[
+    count("expert_feed_forward_length", &["moe_intermediate_size"]),
+    count("leading_dense_block_count", &["num_dense_layers"]),
+    setting(Kind::Fixed(2), "expert_gating_func", &[]),
+];
+
+pub(super) const LFM2: ModelClass = ModelClass {
+    gguf: "lfm2",
+    classes: &["Lfm2ForCausalLM", "LFM2ForCausalLM"],
+    model_type: "lfm2",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(128_000)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(1e6)),
+        ("conv_L_cache", Default::Int(3)),
+        ("block_multiple_of", Default::Int(256)),
+        ("block_ffn_dim_multiplier", Default::Float(1.0)),
+        ("block_auto_adjust_ff_dim", Default::Bool(true)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    implied: &[
+        ("conv_bias", Default::Bool(false)),
+        // The width is already the one that they adjust to.
+        ("block_auto_adjust_ff_dim", Default::Bool(false)),
+    ],
+    own_fields: &[("rms_norm_eps", "norm_eps")],
+    equal_fields: &[],
+    biases: &[],
+    tensors: &[ENDS, NORMS, INNER, CONVOLUTIONS, ATTENTION],
+    other_tensors: &[],
+    settings: &[SETTINGS],
+    traits: Traits { adjusts_inner: true, also_implied: &[CAUSAL], ..Traits::PLAIN },
+};
+
+pub(super) const LFM2_MOE: ModelClass = ModelClass {
+    gguf: "lfm2moe",
+    classes: &["Lfm2MoeForCausalLM"],
+    model_type: "lfm2_moe",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(128_000)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(1e6)),
+        ("conv_L_cache", Default::Int(3)),
+        ("moe_intermediate_size", Default::Int(1792)),
+        ("num_dense_layers", Default::Int(2)),
+        ("num_experts", Default::Int(32)),
+        ("num_experts_per_tok", Default::Int(4)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    implied: &[
+        ("conv_bias", Default::Bool(false)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("use_expert_bias", Default::Bool(true)),
+        ("routed_scaling_factor", Default::Float(1.0)),
+    ],
+    own_fields: &[("rms_norm_eps", "norm_eps"), ("num_local_experts", "num_experts")],
+    tensors: &[ENDS, NORMS, DENSE_INNER, CONVOLUTIONS, ATTENTION, EXPERTS],
+    settings: &[SETTINGS, EXPERT_SETTINGS],
+    traits: Traits::PLAIN,
+    ..LFM2
+};

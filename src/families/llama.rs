@@ -1,0 +1,154 @@
+//! Llama, Mistral and Mixtral, which are one architecture to llama.cpp, and Mistral 3, which has
+//! the same tensors.
+//!
+//! Source: `conversion/llama.py`, class `LlamaModel`, and `conversion/mistral3.py` of llama.cpp;
+//! defaults of transformers 4.57.6, of Ministral 3 those of 5.24.
+
+use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, count,
+    experts, heads, same, setting,
+};
+
+/// Queries and keys: rope turns pairs of neighbours in llama.cpp's `llama`.
+pub(super) const ROTATED: &[TensorRule] = &[
+    heads("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[Dim::Queries, Dim::Hidden]),
+    heads("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Dim::Keys, Dim::Hidden]),
+];
+
+pub(super) const MIXTRAL_EXPERTS: &[TensorRule] = &[
+    same(
+        "blk.{i}.ffn_gate_inp",
+        "model.layers.{i}.block_sparse_moe.gate",
+        &[Dim::Experts, Dim::Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.block_sparse_moe.experts.{e}.w1",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.block_sparse_moe.experts.{e}.w2",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+    experts(
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.block_sparse_moe.experts.{e}.w3",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+];
+
+pub(super) const SETTINGS: &[Setting] = &[
+    count("vocab_size", &["vocab_size"]),
+    Setting { key: "rope.dimension_count", fields: &["head_dim"], kind: Kind::HeadSize },
+];
+
+const TRAITS: Traits = Traits { stores_rope_factors: true, ..Traits::PLAIN };
+
+pub(super) const LLAMA: ModelClass = ModelClass {
+    gguf: "llama",
+    classes: &[
+        "LlamaForCausalLM",
+        "LLaMAForCausalLM",
+        "IQuestCoderForCausalLM",
+        "LlamaModel",
+        "LlavaForConditionalGeneration",
+        "VoxtralForConditionalGeneration",
+        // SmolVLM and Idefics 3
+        "VLlama3ForCausalLM",
+    ],
+    model_type: "llama",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu"))],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
+    other_tensors: &[],
+    settings: &[SETTINGS],
+    traits: Traits {
+        head_dim: HeadDim::Stated,
+        reads_causal: true,
+        nested_type: Some("llama"),
+        ..TRAITS
+    },
+};
+
+pub(super) const MISTRAL: ModelClass = ModelClass {
+    classes: &["MistralForCausalLM", "LlavaForConditionalGeneration"],
+    model_type: "mistral",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    traits: Traits {
+        sign: Sign::Never,
+        nested_type: Some("mistral"),
+        lost_windows: LostWindows::Everywhere,
+        default_window: Some(4096),
+        ..TRAITS
+    },
+    ..LLAMA
+};
+
+pub(super) const MIXTRAL: ModelClass = ModelClass {
+    classes: &["MixtralForCausalLM"],
+    model_type: "mixtral",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(1e6)),
+        ("num_local_experts", Default::Int(8)),
+        ("num_experts_per_tok", Default::Int(2)),
+    ],
+    biases: &[],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, MIXTRAL_EXPERTS],
+    traits: Traits { sign: Sign::Experts, lost_windows: LostWindows::Everywhere, ..TRAITS },
+    ..LLAMA
+};
+
+/// The language model of Mistral Small 3.1 and later.
+pub(super) const MISTRAL3: ModelClass = ModelClass {
+    gguf: "mistral3",
+    classes: &["MistralForCausalLM", "Mistral3ForConditionalGeneration"],
+    traits: Traits { head_dim: HeadDim::Stated, sign: Sign::Rest, ..MISTRAL.traits },
+    ..MISTRAL
+};
+
+/// Queries behind the length of the training are scaled, by their positions.
+pub(super) const MINISTRAL3: ModelClass = ModelClass {
+    gguf: "mistral3",
+    classes: &["Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"],
+    model_type: "ministral3",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(262_144)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("head_dim", Default::Int(128)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        // Of a model that states its rope, as all have to.
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    settings: &[
+        SETTINGS,
+        &[
+            setting(Kind::Scaling, "rope.scaling.yarn_log_multiplier", &["mscale_all_dim"]),
+            setting(Kind::Scaling, "attention.temperature_scale", &["llama_4_scaling_beta"]),
+        ],
+    ],
+    traits: Traits {
+        nested_type: Some("ministral3"),
+        sign: Sign::Has("attention.temperature_scale"),
+        default_window: None,
+        ..MISTRAL.traits
+    },
+    ..MISTRAL
+};

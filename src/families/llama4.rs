@@ -1,0 +1,133 @@
+//! The language model of Llama 4: experts in every layer, or in every second one.
+//!
+//! Source: `Llama4Model` in `conversion/llama.py` and `src/models/llama4.cpp` of llama.cpp;
+//! defaults of transformers 4.57.6.
+
+use super::{CAUSAL, ENDS, NORMS, QUERIES, VALUES, sparse};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only,
+    parameter, setting,
+};
+
+/// `intermediate_size` is the width of an expert.
+const INNER: Dim = Dim::Field("intermediate_size_mlp");
+
+const DENSE: &[TensorRule] = &[
+    only(
+        Need::Dense,
+        "blk.{i}.ffn_gate",
+        "model.layers.{i}.feed_forward.gate_proj",
+        &[INNER, Dim::Hidden],
+    ),
+    only(
+        Need::Dense,
+        "blk.{i}.ffn_up",
+        "model.layers.{i}.feed_forward.up_proj",
+        &[INNER, Dim::Hidden],
+    ),
+    only(
+        Need::Dense,
+        "blk.{i}.ffn_down",
+        "model.layers.{i}.feed_forward.down_proj",
+        &[Dim::Hidden, INNER],
+    ),
+];
+
+const FUSED: &[Dim] = &[Dim::Experts, Dim::Hidden, Dim::TwoInner];
+const PROJECTION: &[Dim] = &[Dim::Experts, Dim::Inner, Dim::Hidden];
+
+/// Experts, whose matrices are stored as `[in, out]`, and the one that every token sees.
+const SPARSE: &[TensorRule] = &[
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_gate_inp",
+        "model.layers.{i}.feed_forward.router",
+        &[Dim::Experts, Dim::Hidden],
+    ),
+    sparse(parameter(
+        "blk.{i}.ffn_gate_exps.weight",
+        "model.layers.{i}.feed_forward.experts.gate_up_proj",
+        (Transform::TransposedHalves(0), FUSED, PROJECTION),
+    )),
+    sparse(parameter(
+        "blk.{i}.ffn_up_exps.weight",
+        "model.layers.{i}.feed_forward.experts.gate_up_proj",
+        (Transform::TransposedHalves(1), FUSED, PROJECTION),
+    )),
+    sparse(parameter(
+        "blk.{i}.ffn_down_exps.weight",
+        "model.layers.{i}.feed_forward.experts.down_proj",
+        (Transform::Transposed, PROJECTION, &[Dim::Experts, Dim::Hidden, Dim::Inner]),
+    )),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_gate_shexp",
+        "model.layers.{i}.feed_forward.shared_expert.gate_proj",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_up_shexp",
+        "model.layers.{i}.feed_forward.shared_expert.up_proj",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_down_shexp",
+        "model.layers.{i}.feed_forward.shared_expert.down_proj",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+];
+
+const SETTINGS: &[Setting] = &[
+    count("vocab_size", &["vocab_size"]),
+    setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
+    setting(Kind::Required, "feed_forward_length", &["intermediate_size_mlp"]),
+    setting(Kind::Required, "interleave_moe_layer_step", &["interleave_moe_layer_step"]),
+    setting(Kind::Required, "expert_feed_forward_length", &["intermediate_size"]),
+];
+
+pub(super) const LLAMA4: ModelClass = ModelClass {
+    gguf: "llama4",
+    classes: &["Llama4ForCausalLM", "Llama4ForConditionalGeneration"],
+    model_type: "llama4_text",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("head_dim", Default::Int(128)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(500_000.0)),
+        ("intermediate_size", Default::Int(8192)),
+        ("intermediate_size_mlp", Default::Int(16_384)),
+        ("num_local_experts", Default::Int(16)),
+        ("num_experts_per_tok", Default::Int(1)),
+        ("interleave_moe_layer_step", Default::Int(1)),
+        ("use_qk_norm", Default::Bool(true)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("attention_chunk_size", Default::Int(8192)),
+        ("attn_temperature_tuning", Default::Bool(true)),
+        ("attn_scale", Default::Float(0.1)),
+        ("floor_scale", Default::Int(8192)),
+    ],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, DENSE, SPARSE],
+    other_tensors: &[],
+    settings: &[SETTINGS],
+    traits: Traits {
+        stores_rope_factors: true,
+        layer_kinds: Some(("chunked_attention", 4)),
+        full_attention_every: Some(4),
+        no_rope_every: Some(4),
+        // llama.cpp tells the larger model, which does not norm queries and keys, by its experts.
+        normed_unless_experts: Some(128),
+        also_implied: &[CAUSAL],
+        experts_every: Some("interleave_moe_layer_step"),
+        ..Traits::PLAIN
+    },
+};

@@ -1,0 +1,251 @@
+//! Mamba 1 and 2: state spaces in all layers, and no attention.
+//!
+//! Source: `conversion/mamba.py` of llama.cpp; defaults of transformers 5.23.
+
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, number,
+    optional, parameter, same, setting,
+};
+
+/// Embedding, last norm, output, and the norm in front of each layer.
+pub(super) const ENDS: &[TensorRule] = &[
+    same("token_embd", "backbone.embeddings", &[Dim::Vocab, Dim::Hidden]),
+    same("output_norm", "backbone.norm_f", &[Dim::Hidden]),
+    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+    same("blk.{i}.attn_norm", "backbone.layers.{i}.norm", &[Dim::Hidden]),
+];
+
+/// A vector that GGUF has alike.
+pub(super) const fn vector(
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorRule {
+    parameter(gguf, hf, (Transform::None, shape, shape))
+}
+
+/// Filters, whose names are whole because their bias is needed as well.
+pub(super) const fn filters(
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim; 3],
+    gguf_shape: &'static [Dim; 2],
+) -> TensorRule {
+    parameter(gguf, hf, (Transform::Filters, shape, gguf_shape))
+}
+
+const STATE: Dim = Dim::Field("state_size");
+const RANK: Dim = Dim::Field("time_step_rank");
+const FILTER: Dim = Dim::Field("conv_kernel");
+/// llama.cpp knows no other width of Mamba 1.
+const INNER: Dim = Dim::Sum(&[Dim::Hidden, Dim::Hidden]);
+
+const MIXER: &[TensorRule] = &[
+    same(
+        "blk.{i}.ssm_in",
+        "backbone.layers.{i}.mixer.in_proj",
+        &[Dim::Sum(&[INNER, INNER]), Dim::Hidden],
+    ),
+    filters(
+        "blk.{i}.ssm_conv1d.weight",
+        "backbone.layers.{i}.mixer.conv1d.weight",
+        &[INNER, Dim::One, FILTER],
+        &[INNER, FILTER],
+    ),
+    vector("blk.{i}.ssm_conv1d.bias", "backbone.layers.{i}.mixer.conv1d.bias", &[INNER]),
+    same(
+        "blk.{i}.ssm_x",
+        "backbone.layers.{i}.mixer.x_proj",
+        &[Dim::Sum(&[RANK, STATE, STATE]), INNER],
+    ),
+    vector("blk.{i}.ssm_dt.weight", "backbone.layers.{i}.mixer.dt_proj.weight", &[INNER, RANK]),
+    vector("blk.{i}.ssm_dt.bias", "backbone.layers.{i}.mixer.dt_proj.bias", &[INNER]),
+    parameter(
+        "blk.{i}.ssm_a",
+        "backbone.layers.{i}.mixer.A_log",
+        (Transform::NegExp, &[INNER, STATE], &[INNER, STATE]),
+    ),
+    vector("blk.{i}.ssm_d", "backbone.layers.{i}.mixer.D", &[INNER]),
+    same("blk.{i}.ssm_out", "backbone.layers.{i}.mixer.out_proj", &[Dim::Hidden, Dim::Inner]),
+];
+
+/// Settings of models without attention. The fields have names that mean something else in other
+/// classes.
+const SETTINGS: &[Setting] = &[
+    setting(Kind::Fixed(1 << 20), "context_length", &[]),
+    setting(Kind::Fixed(0), "feed_forward_length", &[]),
+    setting(Kind::Fixed(0), "attention.head_count", &[]),
+    number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"]),
+    setting(Kind::Omitted, "attention.layer_norm_epsilon", &[]),
+    setting(Kind::Omitted, "attention.key_length", &[]),
+    setting(Kind::Omitted, "attention.value_length", &[]),
+    count("ssm.conv_kernel", &["conv_kernel"]),
+    count("ssm.state_size", &["state_size"]),
+];
+
+const RANKS: &[Setting] = &[
+    setting(Kind::Required, "ssm.inner_size", &["intermediate_size"]),
+    setting(Kind::Required, "ssm.time_step_rank", &["time_step_rank"]),
+];
+
+pub(super) const MAMBA: ModelClass = ModelClass {
+    gguf: "mamba",
+    classes: &["MambaForCausalLM"],
+    model_type: "mamba",
+    defaults: &[
+        ("layer_norm_epsilon", Default::Float(1e-5)),
+        ("conv_kernel", Default::Int(4)),
+        ("state_size", Default::Int(16)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("use_bias", Default::Bool(false)),
+        ("use_conv_bias", Default::Bool(true)),
+        ("expand", Default::Int(2)),
+    ],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[],
+    tensors: &[ENDS, MIXER],
+    other_tensors: &[],
+    settings: &[SETTINGS, RANKS, &[setting(Kind::FixedFlag(false), "ssm.dt_b_c_rms", &[])]],
+    traits: Traits { has_fixed_rope: true, is_recurrent: true, ..Traits::PLAIN },
+};
+
+/// Falcon Mamba, in which steps, inputs and outputs of states are normed without weights.
+pub(super) const FALCON_MAMBA: ModelClass = ModelClass {
+    classes: &["FalconMambaForCausalLM"],
+    model_type: "falcon_mamba",
+    defaults: &[
+        ("layer_norm_epsilon", Default::Float(1e-5)),
+        ("mixer_rms_eps", Default::Float(1e-6)),
+        ("conv_kernel", Default::Int(4)),
+        ("state_size", Default::Int(16)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    settings: &[SETTINGS, RANKS, &[setting(Kind::FixedFlag(true), "ssm.dt_b_c_rms", &[])]],
+    traits: Traits {
+        lost_epsilon: Some(["mixer_rms_eps", "layer_norm_epsilon"]),
+        sign: Sign::Key("ssm.dt_b_c_rms", 1),
+        ..MAMBA.traits
+    },
+    ..MAMBA
+};
+
+/// The mixer of Mamba 2 in the layers that `need` names. `prefix` is what its names in transformers
+/// begin with; `output` is the width of what goes into the last projection.
+macro_rules! mamba2_mixer {
+    (
+        prefix: $prefix:literal,
+        need: $need:expr,
+        state: $state:expr,
+        filter: $filter:expr,
+        heads: $heads:expr,
+        groups: $groups:expr,
+        inner: $inner:expr,
+        output: $output:expr,
+    ) => {{
+        use $crate::families::engine::dims::Dim;
+        use $crate::families::engine::table::{Need, Transform, in_layers, only, parameter};
+        use $crate::families::mamba::{filters, vector};
+        const NEED: Need = $need;
+        const FILTER: Dim = $filter;
+        const HEADS: Dim = $heads;
+        const GROUPS: Dim = $groups;
+        const INNER: Dim = $inner;
+        const GROUP_STATES: Dim = Dim::Product(&[GROUPS, $state]);
+        const FILTERED: Dim = Dim::Sum(&[INNER, GROUP_STATES, GROUP_STATES]);
+        &[
+            only(
+                NEED,
+                "blk.{i}.ssm_in",
+                concat!($prefix, ".in_proj"),
+                &[Dim::Sum(&[INNER, FILTERED, HEADS]), Dim::Hidden],
+            ),
+            in_layers(
+                NEED,
+                filters(
+                    "blk.{i}.ssm_conv1d.weight",
+                    concat!($prefix, ".conv1d.weight"),
+                    &[FILTERED, Dim::One, FILTER],
+                    &[FILTERED, FILTER],
+                ),
+            ),
+            in_layers(
+                NEED,
+                vector("blk.{i}.ssm_conv1d.bias", concat!($prefix, ".conv1d.bias"), &[FILTERED]),
+            ),
+            in_layers(NEED, vector("blk.{i}.ssm_dt.bias", concat!($prefix, ".dt_bias"), &[HEADS])),
+            in_layers(
+                NEED,
+                parameter(
+                    "blk.{i}.ssm_a",
+                    concat!($prefix, ".A_log"),
+                    (Transform::NegExp, &[HEADS], &[HEADS, Dim::One]),
+                ),
+            ),
+            in_layers(
+                NEED,
+                parameter(
+                    "blk.{i}.ssm_d",
+                    concat!($prefix, ".D"),
+                    (Transform::Reshaped, &[HEADS], &[HEADS, Dim::One]),
+                ),
+            ),
+            in_layers(
+                NEED,
+                parameter(
+                    "blk.{i}.ssm_norm.weight",
+                    concat!($prefix, ".norm.weight"),
+                    (Transform::Reshaped, &[INNER], &[GROUPS, Dim::Quotient(&[INNER, GROUPS])]),
+                ),
+            ),
+            only(NEED, "blk.{i}.ssm_out", concat!($prefix, ".out_proj"), &[Dim::Hidden, $output]),
+        ]
+    }};
+}
+pub(super) use mamba2_mixer;
+
+const MIXER2: &[TensorRule] = mamba2_mixer! {
+    prefix: "backbone.layers.{i}.mixer",
+    need: Need::All,
+    state: Dim::Field("state_size"),
+    filter: Dim::Field("conv_kernel"),
+    heads: Dim::Field("num_heads"),
+    groups: Dim::Field("n_groups"),
+    inner: Dim::Product(&[Dim::Field("num_heads"), Dim::Field("head_dim")]),
+    output: Dim::Product(&[Dim::Field("expand"), Dim::Hidden]),
+};
+
+pub(super) const MAMBA2: ModelClass = ModelClass {
+    gguf: "mamba2",
+    classes: &["Mamba2ForCausalLM"],
+    model_type: "mamba2",
+    defaults: &[
+        ("layer_norm_epsilon", Default::Float(1e-5)),
+        ("conv_kernel", Default::Int(4)),
+        ("state_size", Default::Int(128)),
+        ("num_heads", Default::Int(128)),
+        ("head_dim", Default::Int(64)),
+        ("n_groups", Default::Int(8)),
+        ("expand", Default::Int(2)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("use_bias", Default::Bool(false)),
+        ("use_conv_bias", Default::Bool(true)),
+    ],
+    tensors: &[ENDS, MIXER2],
+    settings: &[
+        SETTINGS,
+        &[
+            setting(Kind::Required, "ssm.time_step_rank", &["num_heads"]),
+            setting(Kind::Required, "ssm.group_count", &["n_groups"]),
+            setting(Kind::Product, "ssm.inner_size", &["head_dim", "num_heads"]),
+            setting(Kind::ProductToo, "ssm.inner_size", &["expand", "hidden_size"]),
+        ],
+    ],
+    ..MAMBA
+};

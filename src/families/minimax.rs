@@ -1,0 +1,50 @@
+//! MiniMax M2.
+//!
+//! Source: `conversion/minimax.py` of llama.cpp, class `MiniMaxM2Model`; defaults of transformers
+//! 5.23.
+
+use super::llama::MIXTRAL_EXPERTS;
+use super::olmo::WIDE_NORMS;
+use super::{ENDS, NORMS, QUERIES, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, TensorRule, Traits, Transform, count, parameter, setting,
+};
+
+/// The bias that is added to scores only to choose experts.
+const CHOICE_BIAS: &[TensorRule] = &[parameter(
+    "blk.{i}.exp_probs_b.bias",
+    "model.layers.{i}.block_sparse_moe.e_score_correction_bias",
+    (Transform::None, &[Dim::Experts], &[Dim::Experts]),
+)];
+
+pub(super) const MINIMAX_M2: ModelClass = ModelClass {
+    gguf: "minimax-m2",
+    classes: &["MiniMaxM2ForCausalLM"],
+    model_type: "minimax_m2",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(196_608)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("head_dim", Default::Int(128)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(5e6)),
+        ("num_local_experts", Default::Int(256)),
+        ("num_experts_per_tok", Default::Int(8)),
+        ("scoring_func", Default::Text("sigmoid")),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("scoring_func", Default::Text("sigmoid")),
+        ("use_qk_norm", Default::Bool(true)),
+    ],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, WIDE_NORMS, MIXTRAL_EXPERTS, CHOICE_BIAS],
+    other_tensors: &[],
+    settings: &[&[
+        count("expert_feed_forward_length", &["intermediate_size"]),
+        setting(Kind::Required, "rope.dimension_count", &["rotary_dim"]),
+    ]],
+    traits: Traits { needs_output: true, partial_rotary: Some(1.0), ..Traits::PLAIN },
+};

@@ -1,0 +1,134 @@
+//! ModernBERT: an encoder with rotary positions, in which most layers see a window of the text.
+//!
+//! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::bert::{LABELS, RANK_SETTINGS, SETTINGS};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, count, number,
+    only, same, setting,
+};
+
+/// Tensors whose names in transformers begin with a prefix.
+macro_rules! encoder {
+    ($prefix:literal) => {
+        &[
+            same(
+                "token_embd",
+                concat!($prefix, "embeddings.tok_embeddings"),
+                &[Dim::Vocab, Dim::Hidden],
+            ),
+            same("token_embd_norm", concat!($prefix, "embeddings.norm"), &[Dim::Hidden]),
+            same("output_norm", concat!($prefix, "final_norm"), &[Dim::Hidden]),
+            // The first layer follows the norm of the embedding.
+            only(
+                Need::AllButFirst,
+                "blk.{i}.attn_norm",
+                concat!($prefix, "layers.{i}.attn_norm"),
+                &[Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_qkv",
+                concat!($prefix, "layers.{i}.attn.Wqkv"),
+                &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_output",
+                concat!($prefix, "layers.{i}.attn.Wo"),
+                &[Dim::Hidden, Dim::Hidden],
+            ),
+            same("blk.{i}.ffn_norm", concat!($prefix, "layers.{i}.mlp_norm"), &[Dim::Hidden]),
+            same(
+                "blk.{i}.ffn_up",
+                concat!($prefix, "layers.{i}.mlp.Wi"),
+                &[Dim::TwoInner, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.ffn_down",
+                concat!($prefix, "layers.{i}.mlp.Wo"),
+                &[Dim::Hidden, Dim::Inner],
+            ),
+        ]
+    };
+}
+
+const POOLING: &[Setting] = &[
+    setting(Kind::FixedFlag(false), "attention.causal", &[]),
+    count("pooling_type", &["pooling_type"]),
+    setting(
+        Kind::Choice(&[("mean", 1), ("cls", 2)]),
+        "classifier.pooling_type",
+        &["classifier_pooling"],
+    ),
+];
+
+const SIZES: &[Setting] = &[
+    // llama.cpp reads this one, and no RMS norm is in the model.
+    number("attention.layer_norm_epsilon", &["layer_norm_eps", "norm_eps"]),
+    count("attention.sliding_window", &["local_attention"]),
+    count("attention.sliding_window_pattern", &["global_attn_every_n_layers"]),
+    setting(Kind::Text("none"), "rope.scaling.type", &[]),
+    count("vocab_size", &["vocab_size"]),
+    setting(Kind::Text("gelu"), "hidden_activation", &[]),
+    // Heads of keys and values are those of queries.
+    setting(Kind::Omitted, "attention.head_count_kv", &[]),
+];
+
+pub(super) const MODERN_BERT: ModelClass = ModelClass {
+    gguf: "modern-bert",
+    classes: &["ModernBertModel"],
+    model_type: "modernbert",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(8192)),
+        ("norm_eps", Default::Float(1e-5)),
+        ("global_rope_theta", Default::Float(160_000.0)),
+        ("local_rope_theta", Default::Float(10_000.0)),
+        ("local_attention", Default::Int(128)),
+        ("global_attn_every_n_layers", Default::Int(3)),
+        ("classifier_pooling", Default::Text("cls")),
+    ],
+    implied: &[("hidden_activation", Default::Text("gelu"))],
+    own_fields: &[
+        ("rms_norm_eps", "norm_eps"),
+        ("rope_theta", "global_rope_theta"),
+        ("rope_local_base_freq", "local_rope_theta"),
+    ],
+    equal_fields: &[("layer_norm_eps", "norm_eps")],
+    biases: &[],
+    tensors: &[encoder!("")],
+    other_tensors: &[],
+    settings: &[POOLING, &[SETTINGS[LABELS]], SIZES],
+    traits: Traits {
+        head_dim: HeadDim::Derived,
+        // An encoder has no `lm_head`.
+        ties_output: true,
+        prefix: Some("model."),
+        has_local_rope: true,
+        also_implied: &[
+            ("attention_bias", Default::Bool(false)),
+            ("mlp_bias", Default::Bool(false)),
+            ("norm_bias", Default::Bool(false)),
+            // transformers 5 takes twice the number for `local_attention`.
+            ("sliding_window", Default::Absent),
+        ],
+        full_from_first: Some("global_attn_every_n_layers"),
+        ..Traits::PLAIN
+    },
+};
+
+/// ModernBERT that ranks or classifies texts.
+pub(super) const MODERN_BERT_CLASSIFIER: ModelClass = ModelClass {
+    classes: &["ModernBertForSequenceClassification"],
+    biases: &[("", &["cls.output"])],
+    tensors: &[encoder!("model."), CLASSIFIER],
+    settings: &[POOLING, &[RANK_SETTINGS[LABELS]], SIZES],
+    implied: &[MODERN_BERT.implied[0], ("classifier_activation", Default::Text("gelu"))],
+    traits: Traits { sign: Sign::Tensor("cls.output.weight"), ..MODERN_BERT.traits },
+    ..MODERN_BERT
+};
+
+const CLASSIFIER: &[TensorRule] = &[
+    same("cls", "head.dense", &[Dim::Hidden, Dim::Hidden]),
+    same("cls.norm", "head.norm", &[Dim::Hidden]),
+    same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden]),
+];

@@ -1,0 +1,350 @@
+//! Nemotron H and Nemotron 3: each layer is a state space, attention without positions, or a
+//! feed-forward layer, which has experts in Nemotron 3.
+//!
+//! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers
+//! 5.23.
+
+use super::glm::PREDICTION_SETTINGS;
+use super::granite::GRANITE;
+use super::mamba::{ENDS, mamba2_mixer, vector};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Need, Prediction, PredictionNames, Setting, Sign, TensorRule,
+    Traits, Transform, count, experts, in_layers, number, only, setting,
+};
+
+const ATTENDING: Need = Need::Kind("attention");
+const FORWARD: Need = Need::Kind("mlp");
+
+const ATTENTION: &[TensorRule] = &[
+    TensorRule {
+        transform: Transform::Heads,
+        ..only(
+            ATTENDING,
+            "blk.{i}.attn_q",
+            "backbone.layers.{i}.mixer.q_proj",
+            &[Dim::Queries, Dim::Hidden],
+        )
+    },
+    TensorRule {
+        transform: Transform::Heads,
+        ..only(
+            ATTENDING,
+            "blk.{i}.attn_k",
+            "backbone.layers.{i}.mixer.k_proj",
+            &[Dim::Keys, Dim::Hidden],
+        )
+    },
+    only(
+        ATTENDING,
+        "blk.{i}.attn_v",
+        "backbone.layers.{i}.mixer.v_proj",
+        &[Dim::Keys, Dim::Hidden],
+    ),
+    only(
+        ATTENDING,
+        "blk.{i}.attn_output",
+        "backbone.layers.{i}.mixer.o_proj",
+        &[Dim::Hidden, Dim::Queries],
+    ),
+];
+
+const MLP: &[TensorRule] = &[
+    only(
+        FORWARD,
+        "blk.{i}.ffn_up",
+        "backbone.layers.{i}.mixer.up_proj",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    only(
+        FORWARD,
+        "blk.{i}.ffn_down",
+        "backbone.layers.{i}.mixer.down_proj",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+];
+
+const EXPERTS: Need = Need::Kind("moe");
+const SHARED: Dim = Dim::Field("moe_shared_expert_intermediate_size");
+
+/// Experts without a gate, and one that every token sees.
+const SPARSE_MLP: &[TensorRule] = &[
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_gate_inp",
+        "backbone.layers.{i}.mixer.gate",
+        &[Dim::Experts, Dim::Hidden],
+    ),
+    in_layers(
+        EXPERTS,
+        vector(
+            "blk.{i}.exp_probs_b.bias",
+            "backbone.layers.{i}.mixer.gate.e_score_correction_bias",
+            &[Dim::Experts],
+        ),
+    ),
+    in_layers(
+        EXPERTS,
+        experts(
+            "blk.{i}.ffn_up_exps",
+            "backbone.layers.{i}.mixer.experts.{e}.up_proj",
+            &[Dim::ExpertInner, Dim::Hidden],
+        ),
+    ),
+    in_layers(
+        EXPERTS,
+        experts(
+            "blk.{i}.ffn_down_exps",
+            "backbone.layers.{i}.mixer.experts.{e}.down_proj",
+            &[Dim::Hidden, Dim::ExpertInner],
+        ),
+    ),
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_up_shexp",
+        "backbone.layers.{i}.mixer.shared_experts.up_proj",
+        &[SHARED, Dim::Hidden],
+    ),
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_down_shexp",
+        "backbone.layers.{i}.mixer.shared_experts.down_proj",
+        &[Dim::Hidden, SHARED],
+    ),
+];
+
+const LATENT: Dim = Dim::Field("moe_latent_size");
+
+/// As [`SPARSE_MLP`], with experts that work on a shorter state.
+const LATENT_MLP: &[TensorRule] = &[
+    SPARSE_MLP[0],
+    SPARSE_MLP[1],
+    in_layers(
+        EXPERTS,
+        experts(
+            "blk.{i}.ffn_up_exps",
+            "backbone.layers.{i}.mixer.experts.{e}.up_proj",
+            &[Dim::ExpertInner, LATENT],
+        ),
+    ),
+    in_layers(
+        EXPERTS,
+        experts(
+            "blk.{i}.ffn_down_exps",
+            "backbone.layers.{i}.mixer.experts.{e}.down_proj",
+            &[LATENT, Dim::ExpertInner],
+        ),
+    ),
+    SPARSE_MLP[4],
+    SPARSE_MLP[5],
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_latent_down",
+        "backbone.layers.{i}.mixer.fc1_latent_proj",
+        &[LATENT, Dim::Hidden],
+    ),
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_latent_up",
+        "backbone.layers.{i}.mixer.fc2_latent_proj",
+        &[Dim::Hidden, LATENT],
+    ),
+];
+
+/// The layer that predicts a further token: attention, and experts behind a norm of their own.
+const PREDICTION_NAMES: PredictionNames = PredictionNames {
+    count: "num_nextn_predict_layers",
+    kinds: &["attention", "moe"],
+    layers: "backbone.layers.",
+    names: &[
+        ("mtp.layers.0.enorm.", "enorm."),
+        ("mtp.layers.0.hnorm.", "hnorm."),
+        ("mtp.layers.0.eh_proj.", "eh_proj."),
+        ("mtp.layers.0.norm.", "norm."),
+        ("mtp.layers.0.mixer.q_proj.", "mixer.q_proj."),
+        ("mtp.layers.0.mixer.k_proj.", "mixer.k_proj."),
+        ("mtp.layers.0.mixer.v_proj.", "mixer.v_proj."),
+        ("mtp.layers.0.mixer.o_proj.", "mixer.o_proj."),
+        ("mtp.layers.1.norm.", "post_attention_layernorm."),
+        ("mtp.layers.1.final_layernorm.", "shared_head.norm."),
+        ("mtp.layers.1.mixer.", "mixer."),
+    ],
+};
+
+/// What that layer has beside the tensors of other layers.
+const PREDICTION: &[TensorRule] = &[
+    only(
+        Need::Prediction,
+        "blk.{i}.nextn.eh_proj",
+        "backbone.layers.{i}.eh_proj",
+        &[Dim::Hidden, Dim::Sum(&[Dim::Hidden, Dim::Hidden])],
+    ),
+    only(Need::Prediction, "blk.{i}.nextn.enorm", "backbone.layers.{i}.enorm", &[Dim::Hidden]),
+    only(Need::Prediction, "blk.{i}.nextn.hnorm", "backbone.layers.{i}.hnorm", &[Dim::Hidden]),
+    only(
+        Need::Prediction,
+        "blk.{i}.post_attention_norm",
+        "backbone.layers.{i}.post_attention_layernorm",
+        &[Dim::Hidden],
+    ),
+    only(
+        Need::Prediction,
+        "blk.{i}.nextn.shared_head_norm",
+        "backbone.layers.{i}.shared_head.norm",
+        &[Dim::Hidden],
+    ),
+];
+
+const WIDTH: Dim = Dim::Product(&[Dim::Field("mamba_num_heads"), Dim::Field("mamba_head_dim")]);
+
+const MIXER: &[TensorRule] = mamba2_mixer! {
+    prefix: "backbone.layers.{i}.mixer",
+    need: Need::Kind("mamba"),
+    state: Dim::Field("ssm_state_size"),
+    filter: Dim::Field("conv_kernel"),
+    heads: Dim::Field("mamba_num_heads"),
+    groups: Dim::Field("n_groups"),
+    inner: WIDTH,
+    output: WIDTH,
+};
+
+const SETTINGS: &[Setting] = &[
+    setting(Kind::Fixed(1 << 20), "context_length", &[]),
+    setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
+    count("vocab_size", &["vocab_size"]),
+    setting(Kind::PlainHead, "rope.dimension_count", &[]),
+    setting(
+        Kind::KvHeadsBut("mamba", "attention"),
+        "attention.head_count_kv",
+        &["num_key_value_heads"],
+    ),
+    count("ssm.conv_kernel", &["conv_kernel"]),
+    count("ssm.state_size", &["ssm_state_size"]),
+    count("ssm.group_count", &["n_groups"]),
+    setting(Kind::Required, "ssm.time_step_rank", &["mamba_num_heads"]),
+    setting(Kind::Product, "ssm.inner_size", &["mamba_head_dim", "mamba_num_heads"]),
+];
+
+/// Settings of models with experts.
+const EXPERT_SETTINGS: &[Setting] = &[
+    setting(Kind::InnerOf("moe"), "feed_forward_length", &["moe_intermediate_size"]),
+    count("expert_feed_forward_length", &["moe_intermediate_size"]),
+    setting(
+        Kind::Required,
+        "expert_shared_feed_forward_length",
+        &["moe_shared_expert_intermediate_size"],
+    ),
+    setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
+    setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+    number("expert_weights_scale", &["routed_scaling_factor"]),
+];
+
+/// Defaults of both classes, and those of one.
+macro_rules! defaults {
+    ($($more:expr),* $(,)?) => {
+        &[
+            ("layer_norm_epsilon", Default::Float(1e-5)),
+            ("num_key_value_heads", Default::Int(8)),
+            ("head_dim", Default::Int(128)),
+            ("mamba_num_heads", Default::Int(128)),
+            ("mamba_head_dim", Default::Int(64)),
+            ("n_groups", Default::Int(8)),
+            ("ssm_state_size", Default::Int(128)),
+            ("conv_kernel", Default::Int(4)),
+            $($more),*
+        ]
+    };
+}
+
+/// What llama.cpp takes for granted of both classes, and of one.
+macro_rules! implied {
+    ($($more:expr),* $(,)?) => {
+        &[
+            ("mlp_hidden_act", Default::Text("relu2")),
+            ("mamba_hidden_act", Default::Text("silu")),
+            ("attention_bias", Default::Bool(false)),
+            ("mlp_bias", Default::Bool(false)),
+            ("mamba_proj_bias", Default::Bool(false)),
+            ("use_bias", Default::Bool(false)),
+            ("use_conv_bias", Default::Bool(true)),
+            $($more),*
+        ]
+    };
+}
+
+pub(super) const NEMOTRON_H: ModelClass = ModelClass {
+    gguf: "nemotron_h",
+    classes: &["NemotronHForCausalLM"],
+    model_type: "nemotron_h",
+    defaults: defaults![],
+    implied: implied![
+        // With experts it is another class of llama.cpp.
+        ("num_experts_per_tok", Default::Absent),
+    ],
+    own_fields: &[("layer_norm_eps", "layer_norm_epsilon")],
+    // llama.cpp has one for most norms, which is the other if there is none.
+    equal_fields: &[("rms_norm_eps", "layer_norm_epsilon")],
+    biases: &[],
+    tensors: &[ENDS, ATTENTION, MLP, MIXER],
+    settings: &[
+        SETTINGS,
+        &[setting(Kind::InnerOf("mlp"), "feed_forward_length", &["intermediate_size"])],
+    ],
+    traits: Traits {
+        layer_letters: &[("mamba", 'M'), ("attention", '*'), ("mlp", '-')],
+        kind_names: &[("linear_attention", "mamba"), ("full_attention", "attention")],
+        needs_kind: Some("mamba"),
+        ..Traits::PLAIN
+    },
+    ..GRANITE
+};
+
+/// Nemotron 3, whose name in transformers is the same.
+pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
+    gguf: "nemotron_h_moe",
+    defaults: defaults![
+        ("n_routed_experts", Default::Int(8)),
+        ("n_shared_experts", Default::Int(1)),
+        ("moe_intermediate_size", Default::Int(7688)),
+        ("moe_shared_expert_intermediate_size", Default::Int(7688)),
+        ("n_group", Default::Int(1)),
+        ("topk_group", Default::Int(1)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("routed_scaling_factor", Default::Float(1.0)),
+    ],
+    implied: implied![
+        // Experts that work on a shorter state are another class here.
+        ("moe_latent_size", Default::Absent),
+    ],
+    own_fields: &[
+        ("layer_norm_eps", "layer_norm_epsilon"),
+        ("num_local_experts", "n_routed_experts"),
+    ],
+    tensors: &[ENDS, ATTENTION, SPARSE_MLP, MIXER, PREDICTION],
+    settings: &[SETTINGS, EXPERT_SETTINGS, PREDICTION_SETTINGS],
+    traits: Traits {
+        layer_letters: &[("mamba", 'M'), ("attention", '*'), ("moe", 'E')],
+        config_sign: Some("num_experts_per_tok"),
+        prediction: Prediction::Apart(&PREDICTION_NAMES),
+        ..NEMOTRON_H.traits
+    },
+    ..NEMOTRON_H
+};
+
+/// Nemotron 3 whose experts work on a shorter state (Super, Ultra).
+pub(super) const NEMOTRON_H_LATENT: ModelClass = ModelClass {
+    implied: implied![],
+    tensors: &[ENDS, ATTENTION, LATENT_MLP, MIXER, PREDICTION],
+    settings: &[
+        SETTINGS,
+        EXPERT_SETTINGS,
+        PREDICTION_SETTINGS,
+        &[setting(Kind::Required, "moe_latent_size", &["moe_latent_size"])],
+    ],
+    traits: Traits {
+        config_sign: Some("moe_latent_size"),
+        sign: Sign::Has("moe_latent_size"),
+        ..NEMOTRON_H_MOE.traits
+    },
+    ..NEMOTRON_H_MOE
+};

@@ -1,0 +1,75 @@
+//! Nomic's BERT: positions by rotation, a gate in the feed-forward layer, and few biases.
+//!
+//! Source: `NomicBertModel` in `conversion/bert.py` of llama.cpp; defaults of the
+//! `configuration_hf_nomic_bert.py` that published models have beside them.
+
+use super::bert::{BERT, SETTINGS};
+use super::gpt2::THREEFOLD;
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Sign, TensorRule, Traits, same, setting,
+};
+
+const TENSORS: &[TensorRule] = &[
+    same("token_embd", "embeddings.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
+    same(
+        "token_types",
+        "embeddings.token_type_embeddings",
+        &[Dim::Field("type_vocab_size"), Dim::Hidden],
+    ),
+    same("token_embd_norm", "emb_ln", &[Dim::Hidden]),
+    same("blk.{i}.attn_qkv", "encoder.layers.{i}.attn.Wqkv", &[THREEFOLD, Dim::Hidden]),
+    same("blk.{i}.attn_output", "encoder.layers.{i}.attn.out_proj", &[Dim::Hidden, Dim::Hidden]),
+    same("blk.{i}.attn_output_norm", "encoder.layers.{i}.norm1", &[Dim::Hidden]),
+    same("blk.{i}.ffn_up", "encoder.layers.{i}.mlp.fc11", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_gate", "encoder.layers.{i}.mlp.fc12", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "encoder.layers.{i}.mlp.fc2", &[Dim::Hidden, Dim::Inner]),
+    same("blk.{i}.layer_output_norm", "encoder.layers.{i}.norm2", &[Dim::Hidden]),
+];
+
+/// The field of the longest text, and the length of the texts of the training, which GGUF has.
+const LENGTHS: &[(u32, u32)] = &[(8192, 2048), (2048, 512)];
+
+pub(super) const NOMIC_BERT: ModelClass = ModelClass {
+    gguf: "nomic-bert",
+    classes: &["NomicBertModel"],
+    model_type: "nomic_bert",
+    defaults: &[
+        ("layer_norm_epsilon", Default::Float(1e-5)),
+        ("type_vocab_size", Default::Int(2)),
+        ("max_trained_positions", Default::Int(2048)),
+        ("rotary_emb_base", Default::Float(10_000.0)),
+    ],
+    implied: &[
+        ("activation_function", Default::Text("swiglu")),
+        ("causal", Default::Bool(false)),
+        ("max_trained_positions", Default::Int(2048)),
+        ("mlp_fc1_bias", Default::Bool(false)),
+        ("mlp_fc2_bias", Default::Bool(false)),
+        // With experts it is another class of llama.cpp.
+        ("moe_every_n_layers", Default::Absent),
+        ("parallel_block", Default::Bool(false)),
+        ("prenorm", Default::Bool(false)),
+        ("qkv_proj_bias", Default::Bool(false)),
+        ("rotary_emb_fraction", Default::Float(1.0)),
+        ("rotary_emb_interleaved", Default::Bool(false)),
+        ("rotary_emb_scale_base", Default::Absent),
+        ("rotary_scaling_factor", Default::Absent),
+        ("scale_attn_by_inverse_layer_idx", Default::Bool(false)),
+        ("scale_attn_weights", Default::Bool(true)),
+        ("use_rms_norm", Default::Bool(false)),
+    ],
+    own_fields: &[
+        ("num_hidden_layers", "n_layer"),
+        ("hidden_size", "n_embd"),
+        ("num_attention_heads", "n_head"),
+        ("intermediate_size", "n_inner"),
+        ("layer_norm_eps", "layer_norm_epsilon"),
+        ("rope_theta", "rotary_emb_base"),
+    ],
+    biases: &[("", &["token_embd_norm", "blk.{i}.attn_output_norm", "blk.{i}.layer_output_norm"])],
+    tensors: &[TENSORS],
+    settings: &[SETTINGS, &[setting(Kind::Trained(LENGTHS), "context_length", &["n_positions"])]],
+    traits: Traits { sign: Sign::Rest, ..BERT.traits },
+    ..BERT
+};

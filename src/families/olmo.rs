@@ -1,0 +1,113 @@
+//! OLMo 1 to 3, and OLMoE.
+//!
+//! Source: `conversion/olmo.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::llama::ROTATED;
+use super::qwen::EXPERTS;
+use super::{ATTENTION_BIASES, CAUSAL, ENDS, LATER_NORMS, MLP, NORMS, QUERIES, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, ModelClass, Sign, TensorRule, Traits, count, number, same, setting,
+};
+
+/// Norms of all queries and of all keys.
+pub(super) const WIDE_NORMS: &[TensorRule] = &[
+    same("blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_norm", &[Dim::Queries]),
+    same("blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_norm", &[Dim::Keys]),
+];
+
+/// Norms have no weights.
+pub(super) const OLMO: ModelClass = ModelClass {
+    gguf: "olmo",
+    classes: &["OlmoForCausalLM"],
+    model_type: "olmo",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("layer_norm_eps", EPSILON),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    // The class has no field for the epsilon, and this is its number.
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("layer_norm_eps", EPSILON),
+    ],
+    biases: &[],
+    tensors: &[&[ENDS[0], ENDS[2]], ROTATED, VALUES, MLP],
+    settings: &[&[number("attention.clamp_kqv", &["clip_qkv"])]],
+    traits: Traits { head_dim: HeadDim::Derived, ..Traits::PLAIN },
+    ..OLMO2
+};
+
+const EPSILON: Default = Default::Float(1e-5);
+
+pub(super) const OLMO2: ModelClass = ModelClass {
+    gguf: "olmo2",
+    classes: &["Olmo2ForCausalLM"],
+    model_type: "olmo2",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu"))],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[("attention_bias", ATTENTION_BIASES)],
+    tensors: &[ENDS, LATER_NORMS, QUERIES, VALUES, WIDE_NORMS, MLP],
+    other_tensors: &[],
+    settings: &[],
+    traits: Traits { needs_output: true, ..Traits::PLAIN },
+};
+
+pub(super) const OLMO3: ModelClass = ModelClass {
+    classes: &["Olmo3ForCausalLM"],
+    model_type: "olmo3",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("sliding_window", Default::Int(4096)),
+    ],
+    settings: &[&[
+        count("attention.sliding_window", &["sliding_window"]),
+        setting(
+            Kind::Layers("sliding_attention"),
+            "attention.sliding_window_pattern",
+            &["sliding_window"],
+        ),
+    ]],
+    traits: Traits {
+        has_local_rope: true,
+        has_two_bases: true,
+        layer_kinds: Some(("sliding_attention", 4)),
+        sign: Sign::Has("attention.sliding_window"),
+        also_implied: &[CAUSAL],
+        ..OLMO2.traits
+    },
+    ..OLMO2
+};
+
+pub(super) const OLMOE: ModelClass = ModelClass {
+    gguf: "olmoe",
+    classes: &["OlmoeForCausalLM"],
+    model_type: "olmoe",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(4096)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("num_experts", Default::Int(64)),
+        ("num_experts_per_tok", Default::Int(8)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("norm_topk_prob", Default::Bool(false)),
+        ("clip_qkv", Default::Absent),
+    ],
+    own_fields: &[("num_local_experts", "num_experts")],
+    // llama.cpp has as many heads of keys as of queries in this class.
+    equal_fields: &[("num_key_value_heads", "num_attention_heads")],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, WIDE_NORMS, EXPERTS],
+    ..OLMO2
+};

@@ -1,0 +1,102 @@
+//! Phi 2, and Phi 3 and 4, whose projections are fused.
+//!
+//! Source: `conversion/phi.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::gpt2::FOURFOLD;
+use super::{ENDS, FUSED_MLP, NORMS, QUERIES, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, LostWindows, ModelClass, TensorRule, Traits, count, same, setting,
+};
+
+const FUSED_ATTENTION: &[TensorRule] = &[
+    same(
+        "blk.{i}.attn_qkv",
+        "model.layers.{i}.self_attn.qkv_proj",
+        &[Dim::Sum(&[Dim::Queries, Dim::Keys, Dim::Keys]), Dim::Hidden],
+    ),
+    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Dim::Hidden, Dim::Queries]),
+];
+
+pub(super) const PHI3: ModelClass = ModelClass {
+    gguf: "phi3",
+    classes: &["Phi3ForCausalLM"],
+    model_type: "phi3",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(4096)),
+        ("original_max_position_embeddings", Default::Int(4096)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu"))],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[],
+    tensors: &[ENDS, NORMS, FUSED_ATTENTION, FUSED_MLP],
+    other_tensors: &[],
+    settings: &[&[
+        count("rope.scaling.original_context_length", &["original_max_position_embeddings"]),
+        setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
+        // 0 tells Phi 4 from Phi 3 in llama.cpp.
+        setting(Kind::OrZero, "attention.sliding_window", &["sliding_window"]),
+    ]],
+    traits: Traits {
+        head_dim: HeadDim::Derived,
+        lost_windows: LostWindows::Everywhere,
+        partial_rotary: Some(1.0),
+        has_long_factors: true,
+        ..Traits::PLAIN
+    },
+};
+
+const PHI2_TENSORS: &[TensorRule] = &[
+    ENDS[0],
+    same("output_norm", "model.final_layernorm", &[Dim::Hidden]),
+    ENDS[2],
+    NORMS[0],
+    VALUES[0],
+    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.dense", &[Dim::Hidden, Dim::Hidden]),
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.fc1", &[FOURFOLD, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.fc2", &[Dim::Hidden, FOURFOLD]),
+];
+
+pub(super) const PHI2: ModelClass = ModelClass {
+    gguf: "phi2",
+    classes: &["PhiForCausalLM"],
+    model_type: "phi",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("layer_norm_eps", Default::Float(1e-5)),
+    ],
+    implied: &[("hidden_act", Default::Text("gelu_new")), ("qk_layernorm", Default::Bool(false))],
+    own_fields: &[],
+    equal_fields: &[("num_key_value_heads", "num_attention_heads")],
+    biases: &[(
+        "",
+        &[
+            "output_norm",
+            "output",
+            "blk.{i}.attn_norm",
+            "blk.{i}.attn_q",
+            "blk.{i}.attn_k",
+            "blk.{i}.attn_v",
+            "blk.{i}.attn_output",
+            "blk.{i}.ffn_up",
+            "blk.{i}.ffn_down",
+        ],
+    )],
+    tensors: &[PHI2_TENSORS, QUERIES],
+    other_tensors: &[],
+    settings: &[&[
+        setting(Kind::TimesHidden(4), "feed_forward_length", &["intermediate_size"]),
+        count("attention.head_count_kv", &["num_attention_heads"]),
+        setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
+    ]],
+    traits: Traits {
+        head_dim: HeadDim::Derived,
+        has_fixed_rope: true,
+        needs_output: true,
+        partial_rotary: Some(0.5),
+        ..Traits::PLAIN
+    },
+};

@@ -1,0 +1,209 @@
+//! Qwen 2 and 3, dense and with experts.
+//!
+//! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::pooling::{POOLING, RANK};
+use crate::families::engine::table::{
+    Default, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count,
+    experts, parameter, same, setting,
+};
+
+pub(super) const EXPERTS: &[TensorRule] = &[
+    same("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.gate", &[Dim::Experts, Dim::Hidden]),
+    experts(
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.mlp.experts.{e}.gate_proj",
+        &[Dim::ExpertInner, Dim::Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.mlp.experts.{e}.up_proj",
+        &[Dim::ExpertInner, Dim::Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.mlp.experts.{e}.down_proj",
+        &[Dim::Hidden, Dim::ExpertInner],
+    ),
+];
+
+/// All experts of a layer in one tensor, gate and projection in another, as transformers 5 has them
+/// in memory and in some checkpoints.
+pub(super) const FUSED_EXPERTS: &[TensorRule] = &[
+    half(0, "blk.{i}.ffn_gate_exps.weight"),
+    half(1, "blk.{i}.ffn_up_exps.weight"),
+    parameter(
+        "blk.{i}.ffn_down_exps.weight",
+        "model.layers.{i}.mlp.experts.down_proj",
+        (Transform::None, DOWN, DOWN),
+    ),
+];
+
+const DOWN: &[Dim] = &[Dim::Experts, Dim::Hidden, Dim::ExpertInner];
+
+/// One half of the rows of each expert.
+const fn half(half: usize, gguf: &'static str) -> TensorRule {
+    parameter(
+        gguf,
+        "model.layers.{i}.mlp.experts.gate_up_proj",
+        (
+            Transform::Halves(half),
+            &[Dim::Experts, Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner]), Dim::Hidden],
+            &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
+        ),
+    )
+}
+
+pub(super) const SHARED_EXPERT: &[TensorRule] = &[
+    same(
+        "blk.{i}.ffn_gate_inp_shexp",
+        "model.layers.{i}.mlp.shared_expert_gate",
+        &[Dim::One, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_gate_shexp",
+        "model.layers.{i}.mlp.shared_expert.gate_proj",
+        &[Dim::SharedInner, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_up_shexp",
+        "model.layers.{i}.mlp.shared_expert.up_proj",
+        &[Dim::SharedInner, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_down_shexp",
+        "model.layers.{i}.mlp.shared_expert.down_proj",
+        &[Dim::Hidden, Dim::SharedInner],
+    ),
+];
+
+const OWN_FIELDS: &[(&str, &str)] = &[("num_local_experts", "num_experts")];
+
+pub(super) const QWEN2: ModelClass = ModelClass {
+    gguf: "qwen2",
+    classes: &["Qwen2ForCausalLM", "Qwen2Model", "KORMoForCausalLM"],
+    model_type: "qwen2",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(32)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("use_sliding_window", Default::Bool(false))],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
+    other_tensors: &[],
+    // Models that embed texts have one.
+    settings: &[&[count(POOLING, &[POOLING])]],
+    traits: Traits { reads_causal: true, default_window: Some(4096), ..Traits::PLAIN },
+};
+
+pub(super) const QWEN3: ModelClass = ModelClass {
+    gguf: "qwen3",
+    classes: &["Qwen3ForCausalLM", "Qwen3Model"],
+    model_type: "qwen3",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(32)),
+        ("head_dim", Default::Int(128)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    biases: &[("attention_bias", ATTENTION_BIASES)],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
+    ..QWEN2
+};
+
+/// Settings of classifiers, which llama.cpp makes rerankers.
+const RANK_SETTINGS: &[Setting] = &[
+    setting(Kind::Fixed(RANK), POOLING, &[]),
+    setting(Kind::Labels(true), "classifier.output_labels", &["id2label"]),
+];
+
+/// Qwen 3 whose output is a classifier: a reranker has two classes, "yes" and "no".
+pub(super) const QWEN3_RERANKER: ModelClass = ModelClass {
+    classes: &["Qwen3ForSequenceClassification"],
+    tensors: &[CLASSIFIER_ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
+    settings: &[RANK_SETTINGS],
+    traits: Traits {
+        // There is no output but the classifier.
+        ties_output: true,
+        sign: Sign::Tensor("cls.output.weight"),
+        ..QWEN3.traits
+    },
+    ..QWEN3
+};
+
+/// Embedding, last norm and classifier.
+const CLASSIFIER_ENDS: &[TensorRule] =
+    &[ENDS[0], ENDS[1], same("cls.output", "score", &[Dim::Labels, Dim::Hidden])];
+
+pub(super) const QWEN2_MOE: ModelClass = ModelClass {
+    gguf: "qwen2moe",
+    classes: &["Qwen2MoeForCausalLM"],
+    model_type: "qwen2_moe",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(16)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(1408)),
+        ("shared_expert_intermediate_size", Default::Int(5632)),
+        ("num_experts", Default::Int(60)),
+        ("num_experts_per_tok", Default::Int(4)),
+        ("qkv_bias", Default::Bool(true)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("use_sliding_window", Default::Bool(false)),
+        ("norm_topk_prob", Default::Bool(false)),
+        ("decoder_sparse_step", Default::Int(1)),
+    ],
+    own_fields: OWN_FIELDS,
+    biases: &[("qkv_bias", QWEN2.biases[0].1)],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, EXPERTS, SHARED_EXPERT],
+    other_tensors: FUSED_EXPERTS,
+    settings: &[&[
+        count("expert_feed_forward_length", &["moe_intermediate_size"]),
+        count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
+    ]],
+    ..QWEN2
+};
+
+pub(super) const QWEN3_MOE: ModelClass = ModelClass {
+    gguf: "qwen3moe",
+    classes: &["Qwen3MoeForCausalLM"],
+    model_type: "qwen3_moe",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(4)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(768)),
+        ("use_sliding_window", Default::Bool(false)),
+        ("norm_topk_prob", Default::Bool(false)),
+        ("num_experts", Default::Int(128)),
+        ("num_experts_per_tok", Default::Int(8)),
+    ],
+    // llama.cpp always normalises these weights, and no file says so.
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("decoder_sparse_step", Default::Int(1)),
+    ],
+    own_fields: OWN_FIELDS,
+    biases: &[("attention_bias", ATTENTION_BIASES)],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, EXPERTS],
+    other_tensors: FUSED_EXPERTS,
+    settings: &[&[count("expert_feed_forward_length", &["moe_intermediate_size"])]],
+    traits: Traits {
+        lost_windows: LostWindows::Everywhere,
+        default_window: Some(4096),
+        ..Traits::PLAIN
+    },
+    ..QWEN2
+};

@@ -1,0 +1,309 @@
+//! Qwen 3 Next and Qwen 3.5: linear attention in three layers of four.
+//!
+//! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6, of Qwen 3.5 those of
+//! 5.23.
+
+use super::glm::{PREDICTION, PREDICTION_SETTINGS};
+use super::qwen::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERT};
+use super::{ENDS, HEAD_NORMS, MLP, POST_NORMS};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, LinearPart, ModelClass, Need, Prediction, PredictionNames, Setting, TensorRule,
+    Traits, Transform, ValuePart, count, only, setting,
+};
+
+const LINEAR: Need = Need::Kind("linear_attention");
+const FULL: Need = Need::Kind("full_attention");
+
+const KEY_HEADS: Dim = Dim::Field("linear_num_key_heads");
+const VALUE_HEADS: Dim = Dim::Field("linear_num_value_heads");
+const VALUE: Dim = Dim::Field("linear_value_head_dim");
+const KEYS: Dim = Dim::Product(&[KEY_HEADS, Dim::Field("linear_key_head_dim")]);
+const VALUES: Dim = Dim::Product(&[VALUE_HEADS, VALUE]);
+const PROJECTIONS: Dim = Dim::Sum(&[KEYS, KEYS, VALUES]);
+const FILTER: Dim = Dim::Field("linear_conv_kernel_dim");
+
+const FULL_ATTENTION: &[TensorRule] = &[
+    // Each head has a gate behind its queries.
+    only(
+        FULL,
+        "blk.{i}.attn_q",
+        "model.layers.{i}.self_attn.q_proj",
+        &[Dim::Sum(&[Dim::Queries, Dim::Queries]), Dim::Hidden],
+    ),
+    only(FULL, "blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Dim::Keys, Dim::Hidden]),
+    only(FULL, "blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[Dim::Keys, Dim::Hidden]),
+    only(
+        FULL,
+        "blk.{i}.attn_output",
+        "model.layers.{i}.self_attn.o_proj",
+        &[Dim::Hidden, Dim::Queries],
+    ),
+    only(FULL, HEAD_NORMS[0].gguf, HEAD_NORMS[0].hf, &[Dim::Head]),
+    only(FULL, HEAD_NORMS[1].gguf, HEAD_NORMS[1].hf, &[Dim::Head]),
+];
+
+/// A part of the matrix that has queries, keys, values and gates of each head of keys.
+const fn part(part: LinearPart, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
+    TensorRule {
+        transform: Transform::Linear(part),
+        gguf_shape: Some(gguf_shape),
+        ..only(
+            LINEAR,
+            gguf,
+            "model.layers.{i}.linear_attn.in_proj_qkvz",
+            &[Dim::Sum(&[KEYS, KEYS, VALUES, VALUES]), Dim::Hidden],
+        )
+    }
+}
+
+const LINEAR_ATTENTION: &[TensorRule] = &[
+    part(LinearPart::Projections, "blk.{i}.attn_qkv", &[PROJECTIONS, Dim::Hidden]),
+    part(LinearPart::Gate, "blk.{i}.attn_gate", &[VALUES, Dim::Hidden]),
+    only(
+        LINEAR,
+        "blk.{i}.ssm_ba",
+        "model.layers.{i}.linear_attn.in_proj_ba",
+        &[Dim::Sum(&[VALUE_HEADS, VALUE_HEADS]), Dim::Hidden],
+    ),
+    TensorRule {
+        transform: Transform::Filters,
+        gguf_shape: Some(&[PROJECTIONS, FILTER]),
+        ..only(
+            LINEAR,
+            "blk.{i}.ssm_conv1d",
+            "model.layers.{i}.linear_attn.conv1d",
+            &[PROJECTIONS, Dim::One, FILTER],
+        )
+    },
+    TensorRule {
+        transform: Transform::NegExp,
+        is_whole_name: true,
+        ..only(LINEAR, "blk.{i}.ssm_a", "model.layers.{i}.linear_attn.A_log", &[VALUE_HEADS])
+    },
+    TensorRule {
+        is_whole_name: true,
+        ..only(
+            LINEAR,
+            "blk.{i}.ssm_dt.bias",
+            "model.layers.{i}.linear_attn.dt_bias",
+            &[VALUE_HEADS],
+        )
+    },
+    only(LINEAR, "blk.{i}.ssm_norm", "model.layers.{i}.linear_attn.norm", &[VALUE]),
+    only(
+        LINEAR,
+        "blk.{i}.ssm_out",
+        "model.layers.{i}.linear_attn.out_proj",
+        &[Dim::Hidden, VALUES],
+    ),
+];
+
+/// A tensor that has heads of values, of the layers with linear attention.
+const fn values(
+    part: ValuePart,
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorRule {
+    TensorRule { transform: Transform::ValueHeads(part), ..only(LINEAR, gguf, hf, shape) }
+}
+
+/// As [`LINEAR_ATTENTION`], with a matrix for each part.
+const SPLIT_ATTENTION: &[TensorRule] = &[
+    values(
+        ValuePart::Projections,
+        "blk.{i}.attn_qkv",
+        "model.layers.{i}.linear_attn.in_proj_qkv",
+        &[PROJECTIONS, Dim::Hidden],
+    ),
+    values(
+        ValuePart::Rows,
+        "blk.{i}.attn_gate",
+        "model.layers.{i}.linear_attn.in_proj_z",
+        &[VALUES, Dim::Hidden],
+    ),
+    values(
+        ValuePart::Heads,
+        "blk.{i}.ssm_alpha",
+        "model.layers.{i}.linear_attn.in_proj_a",
+        &[VALUE_HEADS, Dim::Hidden],
+    ),
+    values(
+        ValuePart::Heads,
+        "blk.{i}.ssm_beta",
+        "model.layers.{i}.linear_attn.in_proj_b",
+        &[VALUE_HEADS, Dim::Hidden],
+    ),
+    TensorRule {
+        gguf_shape: Some(&[PROJECTIONS, FILTER]),
+        ..values(
+            ValuePart::Filters,
+            "blk.{i}.ssm_conv1d",
+            "model.layers.{i}.linear_attn.conv1d",
+            &[PROJECTIONS, Dim::One, FILTER],
+        )
+    },
+    TensorRule {
+        is_whole_name: true,
+        ..values(
+            ValuePart::Decays,
+            "blk.{i}.ssm_a",
+            "model.layers.{i}.linear_attn.A_log",
+            &[VALUE_HEADS],
+        )
+    },
+    TensorRule {
+        is_whole_name: true,
+        ..values(
+            ValuePart::Heads,
+            "blk.{i}.ssm_dt.bias",
+            "model.layers.{i}.linear_attn.dt_bias",
+            &[VALUE_HEADS],
+        )
+    },
+    only(LINEAR, "blk.{i}.ssm_norm", "model.layers.{i}.linear_attn.norm", &[VALUE]),
+    values(
+        ValuePart::Columns,
+        "blk.{i}.ssm_out",
+        "model.layers.{i}.linear_attn.out_proj",
+        &[Dim::Hidden, VALUES],
+    ),
+];
+
+const SETTINGS: &[Setting] = &[
+    count("expert_feed_forward_length", &["moe_intermediate_size"]),
+    count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
+    count("ssm.conv_kernel", &["linear_conv_kernel_dim"]),
+    count("ssm.state_size", &["linear_key_head_dim"]),
+    count("ssm.group_count", &["linear_num_key_heads"]),
+    count("ssm.time_step_rank", &["linear_num_value_heads"]),
+    setting(Kind::Product, "ssm.inner_size", &["linear_value_head_dim", "linear_num_value_heads"]),
+    setting(Kind::Layers("linear_attention"), "attention.recurrent_layers", &[]),
+    count("full_attention_interval", &["full_attention_interval"]),
+    setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
+];
+
+/// How heads rotate by the axes of an image, which llama.cpp needs for text as well.
+const AXES: &[Setting] =
+    &[setting(Kind::Sections([11, 11, 10, 0]), "rope.dimension_sections", &[])];
+
+/// The layer that predicts a further token: full attention, and what makes its input.
+const PREDICTION_NAMES: PredictionNames = PredictionNames {
+    count: "mtp_num_hidden_layers",
+    kinds: &["full_attention"],
+    layers: "model.layers.",
+    names: &[
+        ("mtp.fc.", "eh_proj."),
+        ("mtp.pre_fc_norm_embedding.", "enorm."),
+        ("mtp.pre_fc_norm_hidden.", "hnorm."),
+        ("mtp.norm.", "shared_head.norm."),
+        ("mtp.layers.0.", ""),
+    ],
+};
+
+pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
+    gguf: "qwen3next",
+    classes: &["Qwen3NextForCausalLM"],
+    model_type: "qwen3_next",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(2)),
+        ("head_dim", Default::Int(256)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(512)),
+        ("shared_expert_intermediate_size", Default::Int(512)),
+        ("num_experts", Default::Int(512)),
+        ("num_experts_per_tok", Default::Int(10)),
+        ("linear_conv_kernel_dim", Default::Int(4)),
+        ("linear_key_head_dim", Default::Int(128)),
+        ("linear_value_head_dim", Default::Int(128)),
+        ("linear_num_key_heads", Default::Int(16)),
+        ("linear_num_value_heads", Default::Int(32)),
+        ("full_attention_interval", Default::Int(4)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("decoder_sparse_step", Default::Int(1)),
+    ],
+    own_fields: &[("num_local_experts", "num_experts")],
+    equal_fields: &[],
+    biases: &[],
+    tensors: &[
+        ENDS,
+        POST_NORMS,
+        FULL_ATTENTION,
+        LINEAR_ATTENTION,
+        EXPERTS,
+        SHARED_EXPERT,
+        PREDICTION,
+    ],
+    other_tensors: FUSED_EXPERTS,
+    settings: &[SETTINGS, PREDICTION_SETTINGS],
+    traits: Traits {
+        norms_plus_one: true,
+        layer_kinds: Some(("linear_attention", 4)),
+        partial_rotary: Some(0.25),
+        prediction: Prediction::Apart(&PREDICTION_NAMES),
+        ..Traits::PLAIN
+    },
+};
+
+pub(super) const QWEN3_5: ModelClass = ModelClass {
+    gguf: "qwen35",
+    classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
+    model_type: "qwen3_5_text",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(4)),
+        ("head_dim", Default::Int(256)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("linear_conv_kernel_dim", Default::Int(4)),
+        ("linear_key_head_dim", Default::Int(128)),
+        ("linear_value_head_dim", Default::Int(128)),
+        ("linear_num_key_heads", Default::Int(16)),
+        ("linear_num_value_heads", Default::Int(32)),
+        ("full_attention_interval", Default::Int(4)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("attention_bias", Default::Bool(false))],
+    tensors: &[ENDS, POST_NORMS, FULL_ATTENTION, SPLIT_ATTENTION, MLP, PREDICTION],
+    other_tensors: &[],
+    settings: &[SETTINGS, PREDICTION_SETTINGS, AXES],
+    ..QWEN3_NEXT
+};
+
+pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
+    gguf: "qwen35moe",
+    classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
+    model_type: "qwen3_5_moe_text",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(2)),
+        ("head_dim", Default::Int(256)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("moe_intermediate_size", Default::Int(512)),
+        ("shared_expert_intermediate_size", Default::Int(512)),
+        ("num_experts", Default::Int(256)),
+        ("num_experts_per_tok", Default::Int(8)),
+        ("linear_conv_kernel_dim", Default::Int(4)),
+        ("linear_key_head_dim", Default::Int(128)),
+        ("linear_value_head_dim", Default::Int(128)),
+        ("linear_num_key_heads", Default::Int(16)),
+        ("linear_num_value_heads", Default::Int(32)),
+        ("full_attention_interval", Default::Int(4)),
+    ],
+    tensors: &[
+        ENDS,
+        POST_NORMS,
+        FULL_ATTENTION,
+        SPLIT_ATTENTION,
+        EXPERTS,
+        SHARED_EXPERT,
+        PREDICTION,
+    ],
+    other_tensors: FUSED_EXPERTS,
+    ..QWEN3_5
+};

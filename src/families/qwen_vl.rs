@@ -1,0 +1,107 @@
+//! The language models of Qwen 2-VL, 2.5-VL and 3-VL, dense and with experts: those of Qwen 2 and
+//! 3, whose heads rotate by three axes of an image. The three positions of a token of a text are
+//! one, so that a file comes back as the class without images.
+//!
+//! Source: `conversion/qwenvl.py` and `conversion/qwen3vl.py` of llama.cpp; defaults of
+//! transformers 5.24.
+
+use super::qwen::{QWEN2, QWEN3, QWEN3_MOE, QWEN3_RERANKER};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Setting, TensorRule, Traits, Transform, parameter, setting,
+};
+
+const SECTIONS: &[Setting] = &[setting(Kind::TextSections, "rope.dimension_sections", &[])];
+
+/// Layers behind which features of an image are added.
+const IMAGE_LAYERS: &[Setting] =
+    &[setting(Kind::Length, "n_deepstack_layers", &["vision_config", "deepstack_visual_indexes"])];
+
+/// All experts of a layer in one tensor, as published models have them: matrices are `[in, out]`.
+const FUSED_EXPERTS: &[TensorRule] = &[
+    half(0, "blk.{i}.ffn_gate_exps.weight"),
+    half(1, "blk.{i}.ffn_up_exps.weight"),
+    parameter(
+        "blk.{i}.ffn_down_exps.weight",
+        "model.layers.{i}.mlp.experts.down_proj",
+        (
+            Transform::Transposed,
+            &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
+            &[Dim::Experts, Dim::Hidden, Dim::ExpertInner],
+        ),
+    ),
+];
+
+/// One half of the columns of each expert.
+const fn half(half: usize, gguf: &'static str) -> TensorRule {
+    parameter(
+        gguf,
+        "model.layers.{i}.mlp.experts.gate_up_proj",
+        (
+            Transform::TransposedHalves(half),
+            &[Dim::Experts, Dim::Hidden, Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner])],
+            &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
+        ),
+    )
+}
+
+pub(super) const QWEN2_VL: ModelClass = ModelClass {
+    gguf: "qwen2vl",
+    classes: &[
+        "Qwen2ForCausalLM",
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+    ],
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(1e6)),
+    ],
+    settings: &[SECTIONS],
+    traits: Traits { reads_causal: false, ..QWEN2.traits },
+    ..QWEN2
+};
+
+pub(super) const QWEN3_VL: ModelClass = ModelClass {
+    gguf: "qwen3vl",
+    classes: &["Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration"],
+    defaults: &[
+        ("max_position_embeddings", Default::Int(128_000)),
+        ("num_key_value_heads", Default::Int(32)),
+        ("head_dim", Default::Int(128)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(500_000.0)),
+    ],
+    settings: &[QWEN3.settings[0], SECTIONS, IMAGE_LAYERS],
+    traits: Traits { reads_causal: false, ..QWEN3.traits },
+    ..QWEN3
+};
+
+/// The reranker for images, a language model whose output is a classifier.
+pub(super) const QWEN3_VL_RERANKER: ModelClass = ModelClass {
+    classes: QWEN3_RERANKER.classes,
+    tensors: QWEN3_RERANKER.tensors,
+    settings: &[QWEN3_RERANKER.settings[0], SECTIONS, IMAGE_LAYERS],
+    traits: Traits { reads_causal: false, ..QWEN3_RERANKER.traits },
+    ..QWEN3_VL
+};
+
+pub(super) const QWEN3_VL_MOE: ModelClass = ModelClass {
+    gguf: "qwen3vlmoe",
+    classes: &["Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration"],
+    defaults: &[
+        ("max_position_embeddings", Default::Int(128_000)),
+        ("num_key_value_heads", Default::Int(16)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(500_000.0)),
+        ("moe_intermediate_size", Default::Int(1408)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("num_experts", Default::Int(60)),
+        ("num_experts_per_tok", Default::Int(4)),
+    ],
+    other_tensors: FUSED_EXPERTS,
+    settings: &[QWEN3_MOE.settings[0], SECTIONS, IMAGE_LAYERS],
+    traits: Traits::PLAIN,
+    ..QWEN3_MOE
+};

@@ -1,0 +1,60 @@
+//! SmolLM 3 and Arcee, whose heads are stored as Llama's are.
+//!
+//! Source: `conversion/llama.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::llama::ROTATED;
+use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, UNGATED_MLP, VALUES};
+use crate::families::engine::table::{
+    Default, HeadDim, Kind, LostWindows, ModelClass, Setting, Traits, count, setting,
+};
+
+const SETTINGS: &[Setting] = &[
+    count("vocab_size", &["vocab_size"]),
+    setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
+];
+
+pub(super) const SMOLLM3: ModelClass = ModelClass {
+    gguf: "smollm3",
+    classes: &["SmolLM3ForCausalLM"],
+    model_type: "smollm3",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(4)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(2e6)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("use_sliding_window", Default::Bool(false))],
+    own_fields: &[],
+    equal_fields: &[],
+    biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
+    other_tensors: &[],
+    settings: &[SETTINGS],
+    traits: Traits {
+        no_rope_every: Some(4),
+        stores_rope_factors: true,
+        // Those that `layer_types` calls so.
+        lost_windows: LostWindows::From(u32::MAX),
+        ..Traits::PLAIN
+    },
+};
+
+pub(super) const ARCEE: ModelClass = ModelClass {
+    gguf: "arcee",
+    classes: &["ArceeForCausalLM"],
+    model_type: "arcee",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(4096)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Default::Text("relu2"))],
+    biases: &[
+        ("attention_bias", ATTENTION_BIASES),
+        ("mlp_bias", &["blk.{i}.ffn_up", "blk.{i}.ffn_down"]),
+    ],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, UNGATED_MLP],
+    traits: Traits { head_dim: HeadDim::Stated, stores_rope_factors: true, ..Traits::PLAIN },
+    ..SMOLLM3
+};

@@ -1,0 +1,131 @@
+//! DeepSeek 3.2 and GLM 5: the attention of DeepSeek 3, of which an indexer in each layer chooses
+//! the tokens that are seen.
+//!
+//! Source: `conversion/deepseek.py`, class `DeepseekV32Model`, and `conversion/glm.py`, class
+//! `GlmMoeDsaModel`, of llama.cpp; defaults of transformers 5.24.
+
+use super::deepseek::{ATTENTION, DEEPSEEK3, QUERY_RANK, SETTINGS};
+use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
+use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Prediction, Setting, Sign, TensorRule, Traits, count, same, setting,
+};
+
+const HEADS: Dim = Dim::Field("index_n_heads");
+const HEAD: Dim = Dim::Field("index_head_dim");
+
+const INDEXER: &[TensorRule] = &[
+    same(
+        "blk.{i}.indexer.attn_q_b",
+        "model.layers.{i}.self_attn.indexer.wq_b",
+        &[Dim::Product(&[HEADS, HEAD]), QUERY_RANK],
+    ),
+    same("blk.{i}.indexer.attn_k", "model.layers.{i}.self_attn.indexer.wk", &[HEAD, Dim::Hidden]),
+    same("blk.{i}.indexer.k_norm", "model.layers.{i}.self_attn.indexer.k_norm", &[HEAD]),
+    same(
+        "blk.{i}.indexer.proj",
+        "model.layers.{i}.self_attn.indexer.weights_proj",
+        &[HEADS, Dim::Hidden],
+    ),
+];
+
+const INDEXER_SETTINGS: &[Setting] = &[
+    count("attention.indexer.head_count", &["index_n_heads"]),
+    count("attention.indexer.key_length", &["index_head_dim"]),
+    count("attention.indexer.top_k", &["index_topk"]),
+];
+
+pub(super) const DEEPSEEK3_2: ModelClass = ModelClass {
+    gguf: "deepseek32",
+    classes: &["DeepseekV32ForCausalLM"],
+    model_type: "deepseek_v32",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(163_840)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(2048)),
+        ("n_routed_experts", Default::Int(256)),
+        ("num_experts_per_tok", Default::Int(8)),
+        ("n_group", Default::Int(8)),
+        ("topk_group", Default::Int(4)),
+        ("scoring_func", Default::Text("sigmoid")),
+        ("first_k_dense_replace", Default::Int(3)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("routed_scaling_factor", Default::Float(2.5)),
+        ("q_lora_rank", Default::Int(1536)),
+        ("qk_rope_head_dim", Default::Int(64)),
+        ("qk_nope_head_dim", Default::Int(128)),
+        ("v_head_dim", Default::Int(128)),
+        ("kv_lora_rank", Default::Int(512)),
+        ("n_shared_experts", Default::Int(1)),
+        ("index_n_heads", Default::Int(64)),
+        ("index_head_dim", Default::Int(128)),
+        ("index_topk", Default::Int(2048)),
+    ],
+    biases: &[("", &["blk.{i}.indexer.k_norm"])],
+    tensors: &[
+        ENDS,
+        NORMS,
+        ATTENTION,
+        INDEXER,
+        DENSE_MLP,
+        SPARSE_MLP,
+        F32_CHOICE_BIAS,
+        PREDICTION,
+        PREDICTION_ENDS,
+    ],
+    settings: &[SETTINGS, PREDICTION_SETTINGS, INDEXER_SETTINGS],
+    traits: Traits {
+        prediction: Prediction::Kept,
+        sign: Sign::Rest,
+        // All layers have an indexer.
+        kind_names: &[("indexed_attention", "full_attention")],
+        ..DEEPSEEK3.traits
+    },
+    ..DEEPSEEK3
+};
+
+/// GLM 5 and 5.1. Some layers of GLM 5.2 share the choice of the one before.
+pub(super) const GLM5: ModelClass = ModelClass {
+    gguf: "glm-dsa",
+    classes: &["GlmMoeDsaForCausalLM"],
+    model_type: "glm_moe_dsa",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(202_752)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(2048)),
+        ("n_routed_experts", Default::Int(256)),
+        ("num_experts_per_tok", Default::Int(8)),
+        ("n_group", Default::Int(1)),
+        ("topk_group", Default::Int(1)),
+        ("scoring_func", Default::Text("sigmoid")),
+        ("first_k_dense_replace", Default::Int(3)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("routed_scaling_factor", Default::Float(2.5)),
+        ("q_lora_rank", Default::Int(2048)),
+        ("qk_rope_head_dim", Default::Int(64)),
+        ("qk_nope_head_dim", Default::Int(192)),
+        ("v_head_dim", Default::Int(256)),
+        ("kv_lora_rank", Default::Int(512)),
+        ("n_shared_experts", Default::Int(1)),
+        ("index_n_heads", Default::Int(32)),
+        ("index_head_dim", Default::Int(128)),
+        ("index_topk", Default::Int(2048)),
+    ],
+    settings: &[
+        SETTINGS,
+        PREDICTION_SETTINGS,
+        INDEXER_SETTINGS,
+        &[setting(Kind::InEachLayer("full"), "attention.indexer.types", &["indexer_types"])],
+    ],
+    traits: Traits {
+        also_implied: &[
+            ("index_topk_freq", Default::Int(1)),
+            ("index_topk_pattern", Default::Absent),
+        ],
+        ..DEEPSEEK3_2.traits
+    },
+    ..DEEPSEEK3_2
+};

@@ -1,0 +1,90 @@
+//! StarCoder 2 and StableLM, whose norms have a bias.
+//!
+//! Source: `conversion/starcoder.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, VALUES};
+use crate::families::engine::dims::Dim;
+use crate::families::engine::table::{
+    Default, Kind, LostWindows, ModelClass, Need, TensorRule, Traits, only, same, setting,
+};
+
+/// The feed-forward layer without a gate.
+const PLAIN_MLP: &[TensorRule] = &[
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.c_fc", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.c_proj", &[Dim::Hidden, Dim::Inner]),
+];
+
+/// Norms, of which models with a parallel residual have only the first.
+const STABLE_NORMS: &[TensorRule] = &[
+    NORMS[0],
+    // llama.cpp goes by this norm, and not by the flag.
+    only(Need::Unless("use_parallel_residual"), NORMS[1].gguf, NORMS[1].hf, &[Dim::Hidden]),
+];
+
+pub(super) const STARCODER2: ModelClass = ModelClass {
+    gguf: "starcoder2",
+    classes: &["Starcoder2ForCausalLM"],
+    model_type: "starcoder2",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(4096)),
+        ("num_key_value_heads", Default::Int(2)),
+        ("norm_epsilon", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("tie_word_embeddings", Default::Bool(true)),
+        ("use_bias", Default::Bool(true)),
+    ],
+    implied: &[("hidden_act", Default::Text("gelu_pytorch_tanh"))],
+    own_fields: &[("layer_norm_eps", "norm_epsilon")],
+    equal_fields: &[],
+    biases: &[
+        (
+            "use_bias",
+            &[
+                ATTENTION_BIASES[0],
+                ATTENTION_BIASES[1],
+                ATTENTION_BIASES[2],
+                ATTENTION_BIASES[3],
+                "blk.{i}.ffn_up",
+                "blk.{i}.ffn_down",
+            ],
+        ),
+        ("", &["blk.{i}.attn_norm", "blk.{i}.ffn_norm", "output_norm"]),
+    ],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, PLAIN_MLP],
+    other_tensors: &[],
+    settings: &[],
+    traits: Traits { lost_windows: LostWindows::Everywhere, ..Traits::PLAIN },
+};
+
+/// Source: `conversion/stablelm.py` of llama.cpp.
+pub(super) const STABLELM: ModelClass = ModelClass {
+    gguf: "stablelm",
+    classes: &["StableLmForCausalLM", "StableLMEpochForCausalLM"],
+    model_type: "stablelm",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(4096)),
+        ("num_key_value_heads", Default::Int(32)),
+        ("layer_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("use_parallel_residual", Default::Bool(false)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu")), ("qk_layernorm", Default::Bool(false))],
+    own_fields: &[],
+    biases: &[
+        ("use_qkv_bias", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"]),
+        ("", &["blk.{i}.attn_norm", "output_norm"]),
+        ("", &["blk.{i}.ffn_norm"]),
+    ],
+    tensors: &[ENDS, STABLE_NORMS, QUERIES, VALUES, MLP],
+    settings: &[&[
+        setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
+        setting(Kind::Flag, "use_parallel_residual", &["use_parallel_residual"]),
+    ]],
+    traits: Traits {
+        has_fixed_rope: true,
+        needs_output: true,
+        partial_rotary: Some(0.25),
+        ..Traits::PLAIN
+    },
+    ..STARCODER2
+};

@@ -1,0 +1,94 @@
+//! The towers of Idefics 3 and SmolVLM: SigLIP, of whose patches squares become one token.
+//!
+//! Source: `conversion/smolvlm.py` and `tools/mtmd/models/siglip.cpp` of llama.cpp.
+
+use super::gemma::{FILTER_BIAS, SIGLIP_BIASES, SIGLIP_F32, SIGLIP_IMPLIED, patches, siglip};
+use super::{
+    EPSILON, FILTERS, GELU, IMAGE_SIZE, NORM_EPSILON, PATCHES, PLAIN, PLAIN_TOWER, SETTINGS,
+    TEXT_HIDDEN, Tower, TowerConfig, add_of_model, add_patches, add_text_size, down, norm,
+    projector, square, up,
+};
+use crate::Result;
+use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::table::{
+    Default, Kind, ModelClass, Setting, TensorRule, count, same, setting,
+};
+
+const SIGLIP: &[TensorRule] = siglip!("model.vision_model.");
+const IN_FRONT: &[TensorRule] = patches!("model.vision_model.");
+
+/// Field of how many patches in a row, and rows of them, become one token.
+const SCALE: &str = "scale_factor";
+
+/// Field of the longest side of an image.
+const LONGEST: &str = "longest_edge";
+
+const PROJECTOR: &[TensorRule] = &[same(
+    "mm.model.fc",
+    "model.connector.modality_projection.proj",
+    &[Dim::Field(TEXT_HIDDEN), Dim::Product(&[Dim::Field(SCALE), Dim::Field(SCALE), Dim::Hidden])],
+)];
+
+const OWN: &[Setting] = &[
+    projector("idefics3"),
+    NORM_EPSILON,
+    setting(Kind::Required, "vision.projector.scale_factor", &[SCALE]),
+    GELU,
+    count("vision.preproc_image_size", &[LONGEST]),
+];
+
+const SIZES: &[(&str, Default)] = &[
+    ("hidden_size", Default::Int(1152)),
+    ("intermediate_size", Default::Int(3072)),
+    ("num_hidden_layers", Default::Int(12)),
+    ("num_attention_heads", Default::Int(16)),
+    ("image_size", Default::Int(224)),
+    ("patch_size", Default::Int(32)),
+    (EPSILON, Default::Float(1e-6)),
+];
+
+pub(super) const IDEFICS3: Tower = Tower {
+    class: ModelClass {
+        classes: &["Idefics3ForConditionalGeneration"],
+        model_type: "idefics3_vision",
+        defaults: SIZES,
+        implied: SIGLIP_IMPLIED,
+        biases: &[("", FILTER_BIAS), ("", SIGLIP_BIASES)],
+        tensors: &[IN_FRONT, SIGLIP, PROJECTOR],
+        settings: &[SETTINGS, OWN],
+        ..PLAIN
+    },
+    swaps_square: true,
+    complete,
+    types: &[SIGLIP_F32],
+    ..PLAIN_TOWER
+};
+
+pub(super) const SMOLVLM: Tower = Tower {
+    class: ModelClass {
+        classes: &["SmolVLMForConditionalGeneration"],
+        model_type: "smolvlm_vision",
+        ..IDEFICS3.class
+    },
+    ..IDEFICS3
+};
+
+/// Adds the squares of patches, and the longest side of an image.
+fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
+    add_text_size(fields, config)?;
+    add_patches(fields)?;
+    add_of_model(fields, config, (SCALE, SCALE), 2);
+    let of_images = |name: &str| config.processor.get(name)?.get(LONGEST).cloned();
+    // llama.cpp cuts images into tiles of the size that the tower sees.
+    let tile = of_images("max_image_size");
+    if tile.is_some() && tile.as_ref() != fields.0.get(IMAGE_SIZE) {
+        return Err(wrong(IMAGE_SIZE, "the processor's max_image_size is another"));
+    }
+    let longest = of_images("size");
+    let longest = longest.or_else(|| fields.0.get(IMAGE_SIZE).cloned());
+    fields
+        .0
+        .extend(longest.map(|longest| (LONGEST.to_owned(), longest)));
+    Ok(())
+}

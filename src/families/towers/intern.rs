@@ -1,0 +1,155 @@
+//! The tower of InternVL 2.5 and 3: a vision transformer with a token for the whole image, of whose
+//! patches squares become one token.
+//!
+//! Source: `conversion/internvl.py` and `tools/mtmd/models/internvl.cpp` of llama.cpp.
+
+use super::{
+    CHANNELS, COLOURS, EPSILON, FILTERS, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON,
+    PATCH_SIZE, PATCHES, PLAIN, PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower,
+    TowerConfig, add_patches, add_text_size, down, expect, norm, patches_of_ratio, projector,
+    square, take_side, third, up, whole,
+};
+use crate::Result;
+use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::table::{
+    Default, ModelClass, Need, Setting, TensorRule, count, only, same,
+};
+
+const SIZES: &[Dim] = &[Dim::One, Dim::One, Dim::Hidden];
+const POSITIONS: &[Dim] = &[Dim::One, Dim::Sum(&[Dim::One, Dim::Field(PATCHES)]), Dim::Hidden];
+
+const QKV: &str = "vision_model.encoder.layers.{i}.attn.qkv";
+
+/// Field of whether queries and keys are normed.
+const NORMS: &str = "qk_normalization";
+
+const TOWER: &[TensorRule] = &[
+    whole("v.class_embd", "vision_model.embeddings.class_embedding", SIZES),
+    same("v.patch_embd", "vision_model.embeddings.patch_embedding", FILTERS),
+    whole("v.position_embd.weight", "vision_model.embeddings.position_embedding", POSITIONS),
+    third(0, "v.blk.{i}.attn_q", QKV),
+    third(1, "v.blk.{i}.attn_k", QKV),
+    third(2, "v.blk.{i}.attn_v", QKV),
+    square("v.blk.{i}.attn_out", "vision_model.encoder.layers.{i}.attn.proj"),
+    norm("v.blk.{i}.ln1", "vision_model.encoder.layers.{i}.norm1"),
+    norm("v.blk.{i}.ln2", "vision_model.encoder.layers.{i}.norm2"),
+    whole("v.blk.{i}.ls1.weight", "vision_model.encoder.layers.{i}.ls1", &[Dim::Hidden]),
+    whole("v.blk.{i}.ls2.weight", "vision_model.encoder.layers.{i}.ls2", &[Dim::Hidden]),
+    only(
+        Need::If(NORMS),
+        "v.blk.{i}.attn_q_norm",
+        "vision_model.encoder.layers.{i}.attn.q_norm",
+        &[Dim::Hidden],
+    ),
+    only(
+        Need::If(NORMS),
+        "v.blk.{i}.attn_k_norm",
+        "vision_model.encoder.layers.{i}.attn.k_norm",
+        &[Dim::Hidden],
+    ),
+    up("v.blk.{i}.ffn_up", "vision_model.encoder.layers.{i}.mlp.fc1"),
+    down("v.blk.{i}.ffn_down", "vision_model.encoder.layers.{i}.mlp.fc2"),
+];
+
+const TEXT: Dim = Dim::Field(TEXT_HIDDEN);
+
+const PROJECTOR: &[TensorRule] = &[
+    same("mm.model.mlp.0", "mlp1.0", &[MERGED]),
+    same("mm.model.mlp.1", "mlp1.1", &[TEXT, MERGED]),
+    same("mm.model.mlp.3", "mlp1.3", &[TEXT, TEXT]),
+];
+
+const BIASES: &[(&str, &[&str])] = &[
+    (
+        "",
+        &[
+            "v.patch_embd",
+            "v.blk.{i}.attn_out",
+            "v.blk.{i}.ffn_up",
+            "v.blk.{i}.ffn_down",
+            "mm.model.mlp.0",
+            "mm.model.mlp.1",
+            "mm.model.mlp.3",
+        ],
+    ),
+    ("qkv_bias", &["v.blk.{i}.attn_q", "v.blk.{i}.attn_k", "v.blk.{i}.attn_v"]),
+    ("norms_have_bias", &["v.blk.{i}.ln1", "v.blk.{i}.ln2"]),
+];
+
+const OWN: &[Setting] = &[
+    projector("internvl"),
+    NORM_EPSILON,
+    GELU,
+    SCALE_FACTOR,
+    count("vision.preproc_min_tiles", &["min_dynamic_patch"]),
+    count("vision.preproc_max_tiles", &["max_dynamic_patch"]),
+];
+
+pub(super) const INTERN_VL: Tower = Tower {
+    class: ModelClass {
+        classes: &["InternVLChatModel"],
+        model_type: "intern_vit_6b",
+        defaults: &[
+            ("hidden_size", Default::Int(3200)),
+            ("intermediate_size", Default::Int(12_800)),
+            ("num_hidden_layers", Default::Int(48)),
+            ("num_attention_heads", Default::Int(25)),
+            (IMAGE_SIZE, Default::Int(224)),
+            ("patch_size", Default::Int(14)),
+            ("norm_type", Default::Text("rms_norm")),
+            ("qkv_bias", Default::Bool(false)),
+            (NORMS, Default::Bool(true)),
+            (EPSILON, Default::Float(1e-6)),
+        ],
+        implied: &[(CHANNELS, COLOURS), ("hidden_act", Default::Text("gelu"))],
+        biases: BIASES,
+        tensors: &[TOWER, PROJECTOR],
+        settings: &[SETTINGS, OWN],
+        ..PLAIN
+    },
+    complete,
+    note: Some("llama.cpp adds the position of another patch to each one of InternVL"),
+    ..PLAIN_TOWER
+};
+
+/// The hidden size and the layers of the tower that llama.cpp takes for one with RMS norms.
+const RMS: [u32; 2] = [3200, 45];
+
+/// Adds what the config of the whole model says.
+///
+/// # Errors
+/// `Parse` if norms or the order of patches are others than llama.cpp's.
+fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
+    add_text_size(fields, config)?;
+    expect(config, "select_layer", -1, -1)?;
+    expect(config, "ps_version", "v1", "v2")?;
+    take_side(fields, IMAGE_SIZE);
+    take_side(fields, PATCH_SIZE);
+    let image = fields.need(&[IMAGE_SIZE])?;
+    expect(config, "force_image_size", image, image)?;
+    add_patches(fields)?;
+    let sizes = [fields.need(&["hidden_size"])?, fields.need(&["num_hidden_layers"])?];
+    let (is_rms, field) = (sizes == RMS, "norm_type");
+    let expected = if is_rms { "rms_norm" } else { "layer_norm" };
+    if fields.0.get(field).is_none_or(|kind| kind != expected) {
+        let what = format!("llama.cpp's image tower of this size has {expected}");
+        return Err(wrong(field, what));
+    }
+    fields
+        .0
+        .insert("norms_have_bias".to_owned(), (!is_rms).into());
+    let field = "downsample_ratio";
+    let merge = patches_of_ratio(config.root.get(field), field)?;
+    fields.0.insert(MERGE_SIZE.to_owned(), merge.into());
+    for name in ["min_dynamic_patch", "max_dynamic_patch"] {
+        let tiles = config
+            .root
+            .get(name)
+            .filter(|tiles| tiles.as_u64() != Some(0));
+        fields
+            .0
+            .extend(tiles.map(|tiles| (name.to_owned(), tiles.clone())));
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! The tower of Llama 4: a vision transformer whose patches rotate by rows and columns, of which
+//! squares become one token.
+//!
+//! Source: `conversion/llama4.py` and `tools/mtmd/models/llama4.cpp` of llama.cpp. The converter
+//! gives the second norm of each layer the name of another norm, which llama.cpp would apply
+//! elsewhere; here it has its own.
+
+use super::{
+    CHANNELS, COLOURS, EPSILON, GELU, IMAGE_SIZE, MERGE_SIZE, NORM_EPSILON, PATCH_SIZE, PATCHES,
+    PLAIN, PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, add_base,
+    add_patches, add_text_size, down, norm, patches_of_ratio, projector, rename, square, up, whole,
+};
+use crate::Result;
+use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::Fields;
+use crate::families::engine::table::{Default, ModelClass, Setting, TensorRule, same};
+
+const SIDE: Dim = Dim::Field(PATCH_SIZE);
+
+const POSITIONS: &[Dim] = &[Dim::Sum(&[Dim::One, Dim::Field(PATCHES)]), Dim::Hidden];
+
+const TOWER: &[TensorRule] = &[
+    whole("v.class_embd", "vision_model.class_embedding", &[Dim::Hidden]),
+    same(
+        "v.patch_embd",
+        "vision_model.patch_embedding.linear",
+        &[Dim::Hidden, Dim::Product(&[SIDE, SIDE, Dim::Field(CHANNELS)])],
+    ),
+    whole("v.position_embd.weight", "vision_model.positional_embedding_vlm", POSITIONS),
+    norm("v.pre_ln", "vision_model.layernorm_pre"),
+    square("v.blk.{i}.attn_q", "vision_model.model.layers.{i}.self_attn.q_proj"),
+    square("v.blk.{i}.attn_k", "vision_model.model.layers.{i}.self_attn.k_proj"),
+    square("v.blk.{i}.attn_v", "vision_model.model.layers.{i}.self_attn.v_proj"),
+    square("v.blk.{i}.attn_out", "vision_model.model.layers.{i}.self_attn.o_proj"),
+    norm("v.blk.{i}.ln1", "vision_model.model.layers.{i}.input_layernorm"),
+    norm("v.blk.{i}.ln2", "vision_model.model.layers.{i}.post_attention_layernorm"),
+    up("v.blk.{i}.ffn_up", "vision_model.model.layers.{i}.mlp.fc1"),
+    down("v.blk.{i}.ffn_down", "vision_model.model.layers.{i}.mlp.fc2"),
+    norm("v.post_ln", "vision_model.layernorm_post"),
+];
+
+/// Fields of the widths of the adapter, and of what the projector gets.
+const ADAPTER: Dim = Dim::Field("projector_input_dim");
+const ADAPTED: Dim = Dim::Field("projector_output_dim");
+const SEEN: Dim = Dim::Field("vision_output_dim");
+
+const PROJECTOR: &[TensorRule] = &[
+    same("mm.model.mlp.1", "vision_model.vision_adapter.mlp.fc1", &[ADAPTER, Dim::Inner]),
+    same("mm.model.mlp.2", "vision_model.vision_adapter.mlp.fc2", &[ADAPTED, ADAPTER]),
+    same("mm.model.fc", "multi_modal_projector.linear_1", &[Dim::Field(TEXT_HIDDEN), SEEN]),
+];
+
+const BIASES: &[&str] = &[
+    "v.pre_ln",
+    "v.blk.{i}.attn_q",
+    "v.blk.{i}.attn_k",
+    "v.blk.{i}.attn_v",
+    "v.blk.{i}.attn_out",
+    "v.blk.{i}.ln1",
+    "v.blk.{i}.ln2",
+    "v.blk.{i}.ffn_up",
+    "v.blk.{i}.ffn_down",
+    "v.post_ln",
+];
+
+const OWN: &[Setting] = &[projector("llama4"), NORM_EPSILON, SCALE_FACTOR, GELU];
+
+pub(super) const LLAMA4: Tower = Tower {
+    class: ModelClass {
+        classes: &["Llama4ForConditionalGeneration"],
+        model_type: "llama4_vision_model",
+        defaults: &[
+            ("hidden_size", Default::Int(768)),
+            ("intermediate_size", Default::Int(5632)),
+            ("num_hidden_layers", Default::Int(34)),
+            ("num_attention_heads", Default::Int(16)),
+            (IMAGE_SIZE, Default::Int(448)),
+            (PATCH_SIZE, Default::Int(14)),
+            ("norm_eps", Default::Float(1e-5)),
+        ],
+        implied: &[
+            (CHANNELS, COLOURS),
+            ("hidden_act", Default::Text("gelu")),
+            (EPSILON, Default::Float(1e-5)),
+            ("rope_theta", Default::Float(10_000.0)),
+            ("multi_modal_projector_bias", Default::Bool(false)),
+        ],
+        biases: &[("", BIASES)],
+        tensors: &[TOWER, PROJECTOR],
+        settings: &[SETTINGS, OWN],
+        ..PLAIN
+    },
+    complete,
+    note: Some("llama.cpp gives the tokens of Llama 4's images column by column, not row by row"),
+    ..PLAIN_TOWER
+};
+
+/// Gives the fields their usual names.
+fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
+    add_text_size(fields, config)?;
+    add_patches(fields)?;
+    rename(fields, "norm_eps", EPSILON);
+    add_base(fields);
+    let field = "pixel_shuffle_ratio";
+    let merge = patches_of_ratio(fields.0.get(field), field)?;
+    fields.0.insert(MERGE_SIZE.to_owned(), merge.into());
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! The towers of Qwen 2-VL and 2.5-VL, whose squares of patches become one token, and what later
+//! ones share with them.
+//!
+//! Source: `conversion/qwenvl.py`, and `PROJECTOR_TYPE_QWEN2VL` and `PROJECTOR_TYPE_QWEN25VL` in
+//! `tools/mtmd/clip.cpp` of llama.cpp.
+
+use serde_json::Value;
+
+use super::{
+    COLOURS, EPSILON, IMAGE_SIZE, MERGE_SIZE, MERGED, MLP_WIDTH, NORM_EPSILON, PATCH_SIZE, PLAIN,
+    PLAIN_TOWER, SETTINGS, SILU, TEXT_HIDDEN, Tower, TowerConfig, add_base, add_text_size, down,
+    norm, projector, rename, square, third, up, whole,
+};
+use crate::Result;
+use crate::families::engine::dims::{Dim, check_layers};
+use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::table::{
+    Default, ModelClass, Setting, TensorRule, Traits, Transform, count, parameter, same,
+};
+
+/// Frames of a video that are taken together.
+const FRAMES: &str = "temporal_patch_size";
+
+/// Filters over two frames, which llama.cpp has apart.
+pub(super) const FILTERS: &[TensorRule] =
+    &[frame(0, "v.patch_embd.weight"), frame(1, "v.patch_embd.weight.1")];
+
+const fn frame(number: usize, gguf: &'static str) -> TensorRule {
+    const SIDE: Dim = Dim::Field(PATCH_SIZE);
+    const COLOUR: Dim = Dim::Field("in_channels");
+    parameter(
+        gguf,
+        "visual.patch_embed.proj.weight",
+        (
+            Transform::Frames(number),
+            &[Dim::Hidden, COLOUR, Dim::Field(FRAMES), SIDE, SIDE],
+            &[Dim::Hidden, COLOUR, SIDE, SIDE],
+        ),
+    )
+}
+
+/// The bias of these filters.
+pub(super) const FILTER_BIAS: &[TensorRule] =
+    &[whole("v.patch_embd.bias", "visual.patch_embed.proj.bias", &[Dim::Hidden])];
+
+/// What all have in their layers.
+pub(super) const LAYERS: &[TensorRule] = &[
+    square("v.blk.{i}.attn_out", "visual.blocks.{i}.attn.proj"),
+    norm("v.blk.{i}.ln1", "visual.blocks.{i}.norm1"),
+    norm("v.blk.{i}.ln2", "visual.blocks.{i}.norm2"),
+];
+
+/// Queries, keys and values, which llama.cpp has apart.
+const THIRDS: &[TensorRule] = &[
+    third(0, "v.blk.{i}.attn_q", QKV),
+    third(1, "v.blk.{i}.attn_k", QKV),
+    third(2, "v.blk.{i}.attn_v", QKV),
+];
+
+pub(super) const QKV: &str = "visual.blocks.{i}.attn.qkv";
+
+/// The projector of Qwen 2 and 2.5.
+const MERGER: &[TensorRule] = &[
+    norm("v.post_ln", "visual.merger.ln_q"),
+    same("mm.0", "visual.merger.mlp.0", &[MERGED, MERGED]),
+    same("mm.2", "visual.merger.mlp.2", TO_TEXT),
+];
+
+/// From a square of patches to a token.
+pub(super) const TO_TEXT: &[Dim] = &[Dim::Field(TEXT_HIDDEN), MERGED];
+
+const MLP: &[TensorRule] = &[
+    same("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.fc1", UP),
+    same("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.fc2", DOWN),
+];
+
+const GATED_MLP: &[TensorRule] = &[
+    up("v.blk.{i}.ffn_gate", "visual.blocks.{i}.mlp.gate_proj"),
+    up("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.up_proj"),
+    down("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.down_proj"),
+];
+
+const WIDTH: Dim = Dim::Field(MLP_WIDTH);
+const UP: &[Dim] = &[WIDTH, Dim::Hidden];
+const DOWN: &[Dim] = &[Dim::Hidden, WIDTH];
+
+/// What has a bias in all of them.
+const ATTENTION_BIASES: &[&str] = &[
+    "v.blk.{i}.attn_q",
+    "v.blk.{i}.attn_k",
+    "v.blk.{i}.attn_v",
+    "v.blk.{i}.attn_out",
+    "v.blk.{i}.ffn_up",
+    "v.blk.{i}.ffn_down",
+    "mm.0",
+    "mm.2",
+];
+pub(super) const NORM_BIASES: &[&str] = &["v.blk.{i}.ln1", "v.blk.{i}.ln2", "v.post_ln"];
+const GATE_BIASES: &[&str] = &["v.blk.{i}.ffn_gate"];
+
+/// What later towers have as well.
+pub(super) const TRAITS: Traits = Traits { also_implied: IMPLIED, ..PLAIN.traits };
+
+/// Graphs merge two by two patches, and take two frames.
+const IMPLIED: &[(&str, Default)] = &[
+    (MERGE_SIZE, Default::Int(2)),
+    (FRAMES, Default::Int(2)),
+    ("in_channels", COLOURS),
+    ("rope_theta", Default::Float(10_000.0)),
+];
+
+const QWEN2_OWN: &[Setting] = &[projector("qwen2vl_merger"), NORM_EPSILON];
+
+pub(super) const QWEN2_VL: Tower = Tower {
+    class: ModelClass {
+        classes: &["Qwen2VLForConditionalGeneration"],
+        model_type: "qwen2_vl",
+        defaults: &[
+            ("depth", Default::Int(32)),
+            ("embed_dim", Default::Int(1280)),
+            ("hidden_size", Default::Int(3584)),
+            ("num_heads", Default::Int(16)),
+            ("mlp_ratio", Default::Int(4)),
+            ("patch_size", Default::Int(14)),
+            (IMAGE_SIZE, Default::Int(560)),
+            (EPSILON, Default::Float(1e-6)),
+        ],
+        implied: &[("hidden_act", Default::Text("quick_gelu"))],
+        biases: &[("", ATTENTION_BIASES), ("", NORM_BIASES)],
+        tensors: &[FILTERS, LAYERS, THIRDS, MLP, MERGER],
+        settings: &[SETTINGS, QWEN2_OWN],
+        traits: TRAITS,
+        ..PLAIN
+    },
+    swaps_square: true,
+    complete: complete_2,
+    ..PLAIN_TOWER
+};
+
+/// Gives the fields of Qwen 2-VL, whose `hidden_size` is that of the language model, their usual
+/// names.
+fn complete_2(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
+    let width = fields
+        .need(&["embed_dim"])?
+        .checked_mul(fields.need(&["mlp_ratio"])?);
+    let width = width.ok_or_else(|| wrong("mlp_ratio", "it is too large"))?;
+    fields.0.insert(MLP_WIDTH.to_owned(), width.into());
+    // llama.cpp's converter writes this, and its graphs do not read it.
+    rename(fields, "hidden_size", "intermediate_size");
+    rename(fields, "embed_dim", "hidden_size");
+    let size = fields.need(&["intermediate_size"])?;
+    usual_names(fields, config, (size, "hidden_size"))
+}
+
+/// Windows of attention, and how many layers there are from one without to the next.
+const WINDOW_PERIOD: &str = "window_period";
+
+const QWEN2_5_OWN: &[Setting] = &[
+    projector("qwen2.5vl_merger"),
+    SILU,
+    count("vision.n_wa_pattern", &[WINDOW_PERIOD]),
+    NORM_EPSILON,
+];
+
+pub(super) const QWEN2_5_VL: Tower = Tower {
+    class: ModelClass {
+        classes: &["Qwen2_5_VLForConditionalGeneration"],
+        model_type: "qwen2_5_vl",
+        defaults: &[
+            ("depth", Default::Int(32)),
+            ("hidden_size", Default::Int(3584)),
+            ("intermediate_size", Default::Int(3420)),
+            ("num_heads", Default::Int(16)),
+            ("out_hidden_size", Default::Int(3584)),
+            ("patch_size", Default::Int(14)),
+            (IMAGE_SIZE, Default::Int(560)),
+            (EPSILON, Default::Float(1e-6)),
+        ],
+        implied: &[("hidden_act", Default::Text("silu")), ("window_size", Default::Int(112))],
+        biases: &[("", ATTENTION_BIASES), ("", GATE_BIASES)],
+        tensors: &[FILTERS, LAYERS, THIRDS, GATED_MLP, MERGER],
+        settings: &[SETTINGS, QWEN2_5_OWN],
+        traits: TRAITS,
+        ..PLAIN
+    },
+    swaps_square: true,
+    complete: complete_2_5,
+    ..PLAIN_TOWER
+};
+
+/// Adds which layers have no windows.
+///
+/// # Errors
+/// `Parse` if it is not every so many layers one: llama.cpp knows no other pattern.
+fn complete_2_5(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
+    let size = fields.need(&["out_hidden_size"])?;
+    usual_names(fields, config, (size, "out_hidden_size"))?;
+    let field = "fullatt_block_indexes";
+    let layers = u64::from(fields.need(&["num_hidden_layers"])?);
+    let usual = || Value::from(vec![7, 15, 23, 31]);
+    let all = fields.0.get(field).cloned().unwrap_or_else(usual);
+    let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
+    let period = all
+        .first()
+        .and_then(Value::as_u64)
+        .unwrap_or(layers)
+        .saturating_add(1);
+    let expected = (1..=layers / period).map(|n| Value::from(n * period - 1));
+    if all.is_empty() || !expected.eq(all.iter().cloned()) {
+        let what = format!("{all:?} is not every so many of {layers} layers one");
+        return Err(wrong(field, what));
+    }
+    fields.0.insert(WINDOW_PERIOD.to_owned(), period.into());
+    Ok(())
+}
+
+/// Gives the fields of all towers of Qwen their usual names. The tower's own length of the language
+/// model's hidden state, a field and what it says, must be that model's.
+pub(super) fn usual_names(
+    fields: &mut Fields,
+    config: &TowerConfig<'_>,
+    (size, field): (u32, &str),
+) -> Result<()> {
+    rename(fields, "depth", "num_hidden_layers");
+    rename(fields, "num_heads", "num_attention_heads");
+    check_layers(fields)?;
+    add_base(fields);
+    add_text_size(fields, config)?;
+    let text = fields.need(&[TEXT_HIDDEN])?;
+    if size != text {
+        let what = format!("it is {size}, and the language model's hidden_size {text}");
+        return Err(wrong(field, what));
+    }
+    Ok(())
+}

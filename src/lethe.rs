@@ -1,0 +1,84 @@
+//! Encoding (quantizing), the mirror image of [`remember`](crate::remember): what a tensor becomes
+//! under each scheme that models are encoded to. The public functions encode single tensors into
+//! slices.
+//!
+//! A scheme's file knows the names, types and shapes of the stored tensors, the order of their
+//! bytes, and what `config.json` says of them. The arithmetic (scales, rounding, searches) is in
+//! `kernels`.
+//!
+//! - `scheme`, `schemes`: schemes by name, and the table of them.
+//! - `decide`, `decision`: which tensors of a model are encoded, and why the others are not.
+//! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
+//! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
+//!   which some types need and others use.
+//! - All others: one stored layout each.
+
+#[cfg(feature = "lethe")]
+mod awq;
+#[cfg(feature = "bnb")]
+pub mod bnb;
+#[cfg(feature = "lethe")]
+mod comfy;
+#[cfg(feature = "lethe")]
+mod compressed_tensors;
+#[cfg(feature = "lethe")]
+mod decide;
+#[cfg(feature = "lethe")]
+mod decision;
+#[cfg(feature = "lethe")]
+mod dfloat11;
+#[cfg(test)]
+#[cfg(feature = "lethe")]
+mod float_tests;
+#[cfg(feature = "lethe")]
+mod fp8;
+#[cfg(feature = "lethe")]
+mod ggml;
+#[cfg(feature = "lethe")]
+mod gguf;
+#[cfg(feature = "lethe")]
+mod gptq;
+#[cfg(feature = "lethe")]
+mod imatrix;
+#[cfg(feature = "bnb")]
+pub(crate) mod kernels;
+#[cfg(feature = "lethe")]
+mod loaders;
+#[cfg(feature = "lethe")]
+mod mlx;
+#[cfg(feature = "lethe")]
+mod mx;
+#[cfg(feature = "lethe")]
+mod nvfp4;
+#[cfg(feature = "lethe")]
+mod qnat;
+#[cfg(feature = "lethe")]
+mod scheme;
+#[cfg(feature = "lethe")]
+mod schemes;
+#[cfg(feature = "lethe")]
+pub(crate) mod seam;
+#[cfg(test)]
+#[cfg(feature = "lethe")]
+mod tests_support;
+
+#[cfg(feature = "bnb")]
+#[doc(no_inline)]
+pub use self::bnb::*;
+#[cfg(feature = "lethe")]
+pub(crate) use self::decide::decide;
+#[cfg(feature = "lethe")]
+pub(crate) use self::decision::{Candidate, Decision, Decisions};
+#[cfg(feature = "lethe")]
+#[cfg_attr(not(feature = "cli"), allow(unused_imports))]
+pub(crate) use self::gguf::ALREADY;
+#[cfg(feature = "lethe")]
+pub use self::scheme::{Forget, ForgetScheme, GgufTypes};
+#[cfg(feature = "lethe")]
+pub(crate) use self::seam::names::{fused, is_embedding, unstored_head};
+#[cfg(feature = "lethe")]
+pub(crate) use self::seam::{
+    Encode, EncodeBuffers, ExponentTile, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor,
+    Survey, TileValues, WeightInfo,
+};
+pub use crate::compat::round_trip;

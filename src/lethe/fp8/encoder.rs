@@ -1,0 +1,182 @@
+//! Encodes one tensor to FP8: tiles of whole blocks, or any tiles under one scale for the tensor.
+
+use std::marker::PhantomData;
+
+use zerocopy::IntoBytes;
+
+use crate::element::Element;
+use crate::lethe::kernels::fp8::{EncodeFp8Blocks, Fp8Arithmetic};
+use crate::lethe::seam::rows::ByteMatrix;
+use crate::lethe::{Encode, EncodeBuffers, Put, StoredTensor, Survey, TileValues};
+use crate::remember::Grid;
+use crate::simd::{Level, perform};
+use crate::{Dtype, Result};
+
+/// Arguments of a [`Fp8Runner`]: a tile, and the buffers for its codes, decoded values and scales.
+pub(super) struct Fp8Job<'a> {
+    pub values: &'a [f32],
+    /// Columns of the tile.
+    pub width: usize,
+    /// Rows and columns of a block.
+    pub block: [usize; 2],
+    /// Largest magnitudes of the blocks beside each other, if they are known; else empty.
+    pub maxima: &'a [f32],
+    pub level: Level,
+    pub codes: &'a mut [u8],
+    pub back: &'a mut [f32],
+    pub scales: &'a mut [f32],
+}
+
+/// The kernel of one library and type. Chosen once a tensor, so that the kernel is compiled for
+/// each combination.
+pub(super) type Fp8Runner = fn(Fp8Job<'_>);
+
+pub(super) fn run<A: Fp8Arithmetic>(job: Fp8Job<'_>) {
+    let Fp8Job { values, width, block: [rows, cols], maxima, level, codes, back, scales } = job;
+    perform(
+        level,
+        &mut EncodeFp8Blocks {
+            values,
+            width,
+            rows,
+            cols,
+            maxima,
+            codes,
+            back,
+            scales,
+            arithmetic: PhantomData::<A>,
+        },
+    );
+}
+
+/// Encodes one tensor to FP8.
+pub(super) struct Fp8Encoder {
+    pub stored: Vec<StoredTensor>,
+    pub description: Option<&'static str>,
+    pub run: Fp8Runner,
+    pub rows: usize,
+    pub cols: usize,
+    pub block: [usize; 2],
+    pub has_one_scale: bool,
+}
+
+impl Encode for Fp8Encoder {
+    fn stored(&self) -> Vec<StoredTensor> {
+        self.stored.clone()
+    }
+
+    fn grid(&self) -> Grid {
+        // Codes are bytes: but for the blocks of scales, tiles may begin anywhere.
+        let [row_align, col_align] = if self.has_one_scale {
+            [1, 1]
+        } else {
+            self.block
+        };
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align,
+            col_align,
+            load_bits: 8.0,
+            transposed: None,
+        }
+    }
+
+    fn survey(&self) -> Option<Survey> {
+        self.has_one_scale.then_some(Survey::MaxAbs)
+    }
+
+    fn blocks(&self) -> Option<[usize; 2]> {
+        (!self.has_one_scale).then_some(self.block)
+    }
+
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        buffers: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
+        let TileValues { tile, values, survey, maxima, level } = *values;
+        let [rows, cols] = self.block;
+        let width = tile.cols.len();
+        let across = if self.has_one_scale {
+            1
+        } else {
+            width.div_ceil(cols)
+        };
+        // Every code and scale is written below, so that old content of the buffers does not
+        // matter.
+        let EncodeBuffers { codes, scales, scale_bytes, .. } = buffers;
+        codes.resize(values.len(), 0);
+        let blocks = match self.has_one_scale {
+            true => 1,
+            false => across * tile.rows.len().div_ceil(rows),
+        };
+        scales.resize(blocks, 0.0);
+        // The survey is an exact F32 in an F64.
+        let of_tensor = [survey as f32];
+        let job = Fp8Job {
+            values,
+            width,
+            block: self.block,
+            maxima: if self.has_one_scale {
+                &of_tensor
+            } else {
+                maxima
+            },
+            level,
+            codes,
+            back,
+            scales,
+        };
+        (self.run)(job);
+        ByteMatrix { part: 0, stride: self.cols }.put(
+            tile.rows.clone(),
+            tile.cols.clone(),
+            codes,
+            put,
+        )?;
+        // The first part of the tensor, or of a row of blocks, writes the scales.
+        let is_first = match self.has_one_scale {
+            true => tile.is_first(),
+            false => tile.rows.start.is_multiple_of(rows) && tile.cols.start.is_multiple_of(cols),
+        };
+        if !is_first {
+            return Ok(());
+        }
+        let (dtype, size) = (self.stored[1].dtype, self.stored[1].dtype.bits() / 8);
+        fill_with_scales(scale_bytes, scales, dtype);
+        if self.has_one_scale {
+            put(1, 0, scale_bytes)?;
+            let description = self.description;
+            return description.map_or(Ok(()), |text| put(2, 0, text.as_bytes()));
+        }
+        let first = tile.cols.start / cols;
+        let rows = tile.rows.start / rows..tile.rows.end.div_ceil(rows);
+        let stride = self.cols.div_ceil(cols) * size;
+        ByteMatrix { part: 1, stride }.put(
+            rows,
+            first * size..(first + across) * size,
+            scale_bytes,
+            put,
+        )
+    }
+}
+
+/// Makes `bytes` those of `scales` in `dtype`. Nothing is rounded: kernels compute scales that are
+/// values of the stored type, and a power of two in F8_E8M0 is the exponent field of its F32.
+fn fill_with_scales(bytes: &mut Vec<u8>, scales: &[f32], dtype: Dtype) {
+    use half::{bf16, f16};
+    bytes.clear();
+    match dtype {
+        Dtype::F8E8M0 => bytes.extend(scales.iter().map(|s| (s.to_bits() >> 23) as u8)),
+        Dtype::F16 => {
+            bytes
+                .extend((scales.iter()).flat_map(|&s| <f16 as Element>::from_f32(s).to_le_bytes()));
+        }
+        Dtype::BF16 => bytes
+            .extend((scales.iter()).flat_map(|&s| <bf16 as Element>::from_f32(s).to_le_bytes())),
+        _ => bytes.extend_from_slice(scales.as_bytes()),
+    }
+}

@@ -1,0 +1,270 @@
+//! Groups of values of a row that share a scale of one byte: MXFP4, MXFP8, NVFP4. Two codes of four
+//! bits lie in a byte, the first in its low nibble.
+
+use super::narrow::{NarrowFloat, max_abs, narrow_number};
+use crate::simd::{Flat, Level, Routine, copy, perform, zip};
+
+/// The scale of a group.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GroupScale {
+    /// The byte that is stored.
+    pub byte: u8,
+    /// The operand of [`GroupArithmetic::scaled`].
+    pub factor: f32,
+    /// The value of the stored byte, by which decoding multiplies.
+    pub scale: f32,
+}
+
+/// A library's arithmetic for groups of `GROUP` values: how it finds a scale and how it rounds.
+/// Implementations are `#[inline(always)]`.
+pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
+    /// The float that values become. [`NarrowFloat::SIGN_BIT`] tells whether its codes have eight
+    /// bits or four.
+    type Code: NarrowFloat;
+
+    /// The scale of a group whose largest magnitude is `max_abs`.
+    fn group_scale(&self, max_abs: f32) -> GroupScale;
+
+    /// `x` over the group's scale, rounded as the library rounds. `factor` is the group's
+    /// [`GroupScale::factor`].
+    #[inline(always)]
+    fn scaled(&self, x: f32, factor: f32) -> f32 {
+        x * factor
+    }
+
+    /// The code of a scaled value, and the value that the code decodes to.
+    #[inline(always)]
+    fn code(&self, x: f32) -> (u32, f32) {
+        narrow_number::<Self::Code>(x)
+    }
+}
+
+/// Encodes whole groups that lie one after the other.
+pub(crate) struct EncodeGroups<'a, A, const GROUP: usize> {
+    pub arithmetic: &'a A,
+    pub values: &'a [f32],
+    pub codes: &'a mut [u8],
+    /// One byte for each group.
+    pub scale_bytes: &'a mut [u8],
+    /// Receives the values that decoding gives.
+    pub back: &'a mut [f32],
+}
+
+impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_, A, GROUP> {
+    #[inline(always)]
+    fn run(&mut self) {
+        let is_four_bits = A::Code::SIGN_BIT == 8;
+        let bytes = if is_four_bits { GROUP / 2 } else { GROUP };
+        let batches = zip(self.values.chunks(GROUP * BATCH), self.back.chunks_mut(GROUP * BATCH));
+        let stored = zip(self.codes.chunks_mut(bytes * BATCH), self.scale_bytes.chunks_mut(BATCH));
+        for ((values, back), (codes, scale_bytes)) in zip(batches, stored) {
+            let values = values.as_chunks::<GROUP>().0;
+            let maxima = largest_of_groups(values);
+            // One array for each field, so that LLVM finds several scales in a register.
+            let mut bytes_of_scales = [0; BATCH];
+            let (mut factors, mut scales) = ([0.0; BATCH], [0.0; BATCH]);
+            for g in 0..BATCH {
+                let scale = self.arithmetic.group_scale(maxima[g]);
+                bytes_of_scales[g] = scale.byte;
+                factors[g] = scale.factor;
+                scales[g] = scale.scale;
+            }
+            copy(&bytes_of_scales[..scale_bytes.len()], scale_bytes);
+            let mut unpacked = [[0u8; GROUP]; BATCH];
+            let code_bytes = match is_four_bits {
+                true => &mut unpacked[..],
+                false => codes.as_chunks_mut::<GROUP>().0,
+            };
+            let groups = zip(zip(values.iter(), back.as_chunks_mut::<GROUP>().0), code_bytes);
+            let scales = zip(factors, scales);
+            for (((values, back), codes), scale) in zip(groups, scales) {
+                encode_group::<A, GROUP>(self.arithmetic, values, scale, codes, back);
+            }
+            if is_four_bits {
+                // All groups at once: a vector load of what narrower stores have just written would
+                // wait for them.
+                pack_pairs(unpacked.flat(), codes);
+            }
+        }
+    }
+}
+
+/// The slices that encoding of a tile's groups reads and writes, for any arithmetic.
+pub(crate) struct GroupBuffers<'a> {
+    pub values: &'a [f32],
+    pub codes: &'a mut [u8],
+    /// One byte for each group.
+    pub scale_bytes: &'a mut [u8],
+    /// Receives the values that decoding gives.
+    pub back: &'a mut [f32],
+    pub level: Level,
+}
+
+impl GroupBuffers<'_> {
+    /// Encodes the groups with `arithmetic`.
+    pub(crate) fn encode_with<A: GroupArithmetic<GROUP>, const GROUP: usize>(self, arithmetic: &A) {
+        let Self { values, codes, scale_bytes, back, level } = self;
+        perform(level, &mut EncodeGroups { arithmetic, values, codes, scale_bytes, back });
+    }
+}
+
+/// Groups whose scales are found before any of them is encoded: a scale is one long chain of
+/// dependent operations.
+const BATCH: usize = 16;
+
+/// Values of a group of an MX format. Those of NVFP4 have half as many.
+const MOST_IN_GROUP: usize = 32;
+
+/// Encodes one group under the factor and the scale of its [`GroupScale`].
+#[inline(always)]
+fn encode_group<A: GroupArithmetic<GROUP>, const GROUP: usize>(
+    arithmetic: &A,
+    values: &[f32; GROUP],
+    (factor, scale): (f32, f32),
+    codes: &mut [u8; GROUP],
+    back: &mut [f32; GROUP],
+) {
+    for ((&x, code), back) in zip(zip(values.iter(), codes), back) {
+        let (bits, value) = arithmetic.code(arithmetic.scaled(x, factor));
+        *code = bits as u8;
+        *back = value * scale;
+    }
+}
+
+/// Packs as many codes of four bits as `codes` has room for.
+#[inline(always)]
+fn pack_pairs(unpacked: &[u8], codes: &mut [u8]) {
+    for (out, pair) in zip(&mut codes[..], unpacked.as_chunks::<2>().0) {
+        // Of two codes in a word of 16 bits, the second is shifted down onto the high nibble of the
+        // first.
+        let pair = u16::from_le_bytes(*pair);
+        *out = (pair | pair >> 4) as u8;
+    }
+}
+
+/// The largest magnitudes of up to [`BATCH`] groups of finite values; 0 for those that are not
+/// there.
+#[inline(always)]
+fn largest_of_groups<const GROUP: usize>(groups: &[[f32; GROUP]]) -> [f32; BATCH] {
+    let mut maxima = [0.0; BATCH];
+    let Some(groups) = groups.first_chunk::<BATCH>() else {
+        for (values, max) in zip(groups.iter(), &mut maxima) {
+            *max = max_abs(values, 0.0);
+        }
+        return maxima;
+    };
+    // Neighbours are compared until each group has one left: as many groups as lanes end in one
+    // register, where the maximum of each group by itself would take as many steps for one.
+    // Magnitudes are ordered as their bits are.
+    const { assert!(GROUP == MOST_IN_GROUP || GROUP == MOST_IN_GROUP / 2) };
+    let mut magnitudes = [0; MOST_IN_GROUP * BATCH];
+    for (magnitude, x) in zip(&mut magnitudes[..], groups.flat()) {
+        *magnitude = (x.to_bits() & 0x7fff_ffff).cast_signed();
+    }
+    let of_16 = match GROUP {
+        MOST_IN_GROUP => larger_of_pairs::<{ 16 * BATCH }>(&magnitudes),
+        _ => magnitudes[..16 * BATCH]
+            .try_into()
+            .unwrap_or([0; 16 * BATCH]),
+    };
+    let of_8 = larger_of_pairs::<{ 8 * BATCH }>(&of_16);
+    let of_4 = larger_of_pairs::<{ 4 * BATCH }>(&of_8);
+    let of_2 = larger_of_pairs::<{ 2 * BATCH }>(&of_4);
+    let of_1 = larger_of_pairs::<BATCH>(&of_2);
+    for (max, magnitude) in zip(&mut maxima[..], of_1) {
+        *max = f32::from_bits(magnitude.cast_unsigned());
+    }
+    maxima
+}
+
+/// The larger number of each pair of neighbours.
+#[inline(always)]
+fn larger_of_pairs<const N: usize>(numbers: &[i32]) -> [i32; N] {
+    let mut larger = [0; N];
+    for (larger, [a, b]) in zip(&mut larger[..], numbers.as_chunks().0) {
+        *larger = *a.max(b);
+    }
+    larger
+}
+
+#[cfg(test)]
+mod tests {
+    use std::marker::PhantomData;
+
+    use super::*;
+    use crate::lethe::kernels::mx::{self, BLOCK};
+    use crate::lethe::kernels::narrow::Fp4E2M1;
+    use crate::test_utils::miri_or;
+
+    const CODES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+    /// torchao's FLOOR, one value at a time.
+    fn twin(values: &[f32]) -> (Vec<u8>, Vec<u8>) {
+        let (mut codes, mut shared) = (vec![], vec![]);
+        for group in values.chunks(BLOCK) {
+            let max = group.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+            let exponent = (1..255)
+                .rev()
+                .find(|&e| 2f64.powi(e - 127) <= f64::from(max))
+                .unwrap_or(0);
+            let byte = (exponent - 2).max(0);
+            shared.push(byte as u8);
+            let scale = 2f64.powi(byte.max(1) - 127);
+            let code = |&x: &f32| {
+                let distance =
+                    |code: usize| (f64::from(CODES[code]) - f64::from(x.abs()) / scale).abs();
+                let nearest = (0..8).min_by(|&a, &b| {
+                    distance(a)
+                        .total_cmp(&distance(b))
+                        .then((a & 1).cmp(&(b & 1)))
+                });
+                nearest.unwrap() as u8 | if x.is_sign_negative() { 8 } else { 0 }
+            };
+            let all: Vec<u8> = group.iter().map(code).collect();
+            codes.extend(all.chunks(2).map(|pair| pair[0] | pair[1] << 4));
+        }
+        (codes, shared)
+    }
+
+    #[test]
+    fn groups_are_as_one_value_at_a_time() {
+        let mut state = 3u32;
+        let mut values: Vec<f32> = (0..BLOCK * miri_or(12, 200))
+            .map(|i| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                // Groups of several scales, and among the values middles between codes.
+                let x = if state & 64 == 0 {
+                    (state >> 8) as f32 / 1e6
+                } else {
+                    (state >> 16) as f32 % 30.0 / 4.0
+                };
+                x * 2f32.powi((i / BLOCK) as i32 * miri_or(7, 1) % 60 - 30)
+                    * if state & 128 == 0 { 1.0 } else { -1.0 }
+            })
+            .collect();
+        values[..BLOCK].fill(0.0);
+        values[BLOCK..2 * BLOCK].fill(-0.0);
+        values[2 * BLOCK..3 * BLOCK].fill(f32::MIN_POSITIVE / 64.0);
+        values[3 * BLOCK] = f32::MAX;
+        let (codes, shared) = twin(&values);
+        for level in Level::available() {
+            let mut ours = EncodeGroups {
+                arithmetic: &mx::TorchAoMx::<Fp4E2M1>(mx::ScaleMode::Floor, PhantomData),
+                values: &values,
+                codes: &mut vec![0; codes.len()],
+                scale_bytes: &mut vec![0; shared.len()],
+                back: &mut vec![0.0; values.len()],
+            };
+            perform(level, &mut ours);
+            assert_eq!((&*ours.codes, &*ours.scale_bytes), (&*codes, &*shared), "{level:?}");
+            for (i, (&x, &back)) in values.iter().zip(&*ours.back).enumerate() {
+                let (code, scale) = (
+                    codes[i / 2] >> (i % 2 * 4) & 15,
+                    2f64.powi(i32::from(shared[i / BLOCK]) - 127),
+                );
+                let expected = (f64::from(CODES[usize::from(code & 7)]) * scale) as f32;
+                assert_eq!((back.abs(), back.is_sign_negative()), (expected, x.is_sign_negative()));
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The arithmetic of each library for integers by groups.
+
+use crate::simd::zip;
+use std::marker::PhantomData;
+
+use half::f16;
+
+use super::{
+    BATCH, IntegerArithmetic, QuantParams, ROUND_TO_INTEGER, clamp, min_max_of_groups,
+    round_to_even,
+};
+use crate::element::Element;
+use crate::lethe::kernels::compute_dtype::ComputeDtype;
+use crate::lethe::kernels::narrow::max_abs;
+
+/// The largest code of `bits` bits.
+fn max_code(bits: usize) -> f32 {
+    ((1u32 << bits) - 1) as f32
+}
+
+/// compressed-tensors, in the model's dtype. The zero point of symmetric groups is the middle of
+/// the range.
+///
+/// Formulas: compressed-tensors 0.20 `quantization/utils/helpers.py` (`calculate_qparams`), with
+/// the minimum and maximum of llm-compressor's min-max observer;
+/// `quantization/lifecycle/forward_helpers.py` (`_quantize`).
+#[derive(Clone, Copy)]
+pub(super) struct CompressedTensorsInt<E, const SYMMETRIC: bool> {
+    /// Half the number of codes: what is added to a signed code to store it.
+    half: f32,
+    dtype: PhantomData<E>,
+}
+
+impl<E: ComputeDtype, const SYMMETRIC: bool> CompressedTensorsInt<E, SYMMETRIC> {
+    pub(super) fn new(bits: usize) -> Self {
+        Self { half: (1u32 << (bits - 1)) as f32, dtype: PhantomData }
+    }
+}
+
+impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
+    for CompressedTensorsInt<E, SYMMETRIC>
+{
+    #[inline(always)]
+    fn cast(self, x: f32) -> f32 {
+        x
+    }
+
+    #[inline(always)]
+    fn bounds(self, values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
+        if !SYMMETRIC {
+            return min_max_of_groups(values, group, |x| x);
+        }
+        // Only the larger magnitude counts, which takes half of the comparisons.
+        let mut max = [0.0; BATCH];
+        for (max, values) in zip(&mut max[..], values.chunks_exact(group)) {
+            *max = max_abs(values, 0.0);
+        }
+        [[0.0; BATCH], max]
+    }
+
+    #[inline(always)]
+    fn params(self, min: f32, max: f32) -> QuantParams {
+        // The range always contains 0, so that 0 has a code.
+        let (min, max) = (min.min(0.0), max.max(0.0));
+        let range = 2.0 * self.half - 1.0;
+        let (scale, zero) = if SYMMETRIC {
+            // Half of an odd number of steps: 2 amax / (2^b - 1), with codes from -2^(b-1) on.
+            (E::round((-min).max(max) / (range / 2.0)), 0.0)
+        } else {
+            let scale = E::round(E::round(max - min) / range);
+            // A group of zeros divides zero by zero. torch's cast makes the integer 0 of that NaN.
+            let zero = E::round(-self.half - E::round(min / scale));
+            (
+                scale,
+                if zero.is_nan() {
+                    0.0
+                } else {
+                    round_to_even(clamp(zero, -self.half, self.half - 1.0))
+                },
+            )
+        };
+        // `torch.finfo(dtype).eps` in the library, for a scale that is 0 or has underflowed.
+        let scale = if scale == 0.0 { E::EPSILON } else { scale };
+        QuantParams { scale, offset: zero, stored_scale: scale, stored_offset: zero + self.half }
+    }
+
+    #[inline(always)]
+    fn reciprocal(self, scale: f32) -> Option<f32> {
+        E::reciprocal(scale)
+    }
+
+    #[inline(always)]
+    fn code(self, quotient: f32, params: &QuantParams) -> f32 {
+        let mut x = E::round_quotient(quotient);
+        if !SYMMETRIC {
+            x = E::round(x + params.offset);
+        }
+        // The sum with `half` is a stored code from 0 on, and is exact. Added before, the half of
+        // two codes would change ties.
+        (clamp(x, -self.half, self.half - 1.0) + ROUND_TO_INTEGER) + self.half
+    }
+
+    #[inline(always)]
+    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+        (code - params.stored_offset) * params.stored_scale
+    }
+}
+
+/// gptqmodel: scales and codes in F32. The stored scale is F16, and codes are made with the scale
+/// before that rounding.
+///
+/// Formulas: gptqmodel 7.7.0 `quantization/quantizer.py` (`Quantizer.find_params`, without `mse`),
+/// and `nn_modules/qlinear/__init__.py` (`pack_original`) of the unchanged weight. Where a scale
+/// underflows to 0 in F32, the library casts NaN to codes; here these codes are 0, and zero points
+/// outside the range become its nearer end.
+#[derive(Clone, Copy)]
+pub(super) struct GptqInt {
+    max_code: f32,
+    symmetric: bool,
+}
+
+impl GptqInt {
+    pub(super) fn new(bits: usize, symmetric: bool) -> Self {
+        Self { max_code: max_code(bits), symmetric }
+    }
+}
+
+impl IntegerArithmetic for GptqInt {
+    #[inline(always)]
+    fn cast(self, x: f32) -> f32 {
+        x
+    }
+
+    #[inline(always)]
+    fn params(self, min: f32, max: f32) -> QuantParams {
+        let (mut min, mut max) = (min.min(0.0), max.max(0.0));
+        if self.symmetric {
+            max = max.max(-min);
+            // Without a negative value the range stays one-sided, as in `find_params`.
+            min = if min < 0.0 { -max } else { min };
+        }
+        // A group of zeros has the range -1 to 1 in the library, and so scale and codes that decode
+        // to 0.
+        if min == 0.0 && max == 0.0 {
+            (min, max) = (-1.0, 1.0);
+        }
+        let scale = (max - min) / self.max_code;
+        let zero = if self.symmetric {
+            (self.max_code + 1.0) / 2.0
+        } else {
+            round_to_even(clamp(-min / scale, 0.0, self.max_code))
+        };
+        QuantParams {
+            scale,
+            // `pack_original` adds `zero * scale` to the weight before it divides by the scale.
+            offset: zero * scale,
+            stored_scale: f16::rounded(scale),
+            stored_offset: zero,
+        }
+    }
+
+    #[inline(always)]
+    fn dividend(self, x: f32, params: &QuantParams) -> f32 {
+        x + params.offset
+    }
+
+    #[inline(always)]
+    fn code(self, quotient: f32, _: &QuantParams) -> f32 {
+        clamp(quotient, 0.0, self.max_code) + ROUND_TO_INTEGER
+    }
+
+    #[inline(always)]
+    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+        (code - params.stored_offset) * params.stored_scale
+    }
+}
+
+/// AutoAWQ without its search for scales of columns: four bits, everything in F16.
+///
+/// Formulas: AutoAWQ 0.2.9 `quantize/quantizer.py` (`pseudo_quantize_tensor`).
+/// `modules/linear/gemm.py` (`WQLinear_GEMM.from_linear`) computes the same codes from the
+/// dequantized weight.
+#[derive(Clone, Copy)]
+pub(super) struct AwqInt;
+
+impl IntegerArithmetic for AwqInt {
+    #[inline(always)]
+    fn cast(self, x: f32) -> f32 {
+        f16::rounded(x)
+    }
+
+    #[inline(always)]
+    fn params(self, min: f32, max: f32) -> QuantParams {
+        // The library clamps the range, and not the scale, to 1e-5.
+        let least = f16::rounded(1e-5);
+        let range = f16::rounded(max - min).max(least);
+        let scale = f16::rounded(range / 15.0);
+        // Clamping to integers commutes with rounding. It comes first, so that the magnitude is in
+        // `round_to_even`'s range.
+        let zero = round_to_even(clamp(-f16::rounded(min / scale), 0.0, 15.0));
+        QuantParams { scale, offset: zero, stored_scale: scale, stored_offset: zero }
+    }
+
+    #[inline(always)]
+    fn code(self, quotient: f32, params: &QuantParams) -> f32 {
+        // Beyond ±16 the sum with a zero point of 0..=15 is outside 0..=15 in any case.
+        let steps = round_to_even(clamp(f16::rounded(quotient), -16.0, 16.0));
+        clamp(steps + params.offset, 0.0, 15.0) + ROUND_TO_INTEGER
+    }
+
+    #[inline(always)]
+    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+        (code - params.stored_offset) * params.stored_scale
+    }
+}
+
+/// MLX's affine mode, in F32. Scale and bias are stored in the model's dtype, and codes are made
+/// with those before that rounding.
+///
+/// Formulas: MLX 0.32.4 `mlx/backend/cpu/quantized.cpp` (`quantize`).
+#[derive(Clone, Copy)]
+pub(super) struct MlxAffine<E> {
+    max_code: f32,
+    dtype: PhantomData<E>,
+}
+
+impl<E> MlxAffine<E> {
+    pub(super) fn new(bits: usize) -> Self {
+        Self { max_code: max_code(bits), dtype: PhantomData }
+    }
+}
+
+impl<E: Element> IntegerArithmetic for MlxAffine<E> {
+    #[inline(always)]
+    fn cast(self, x: f32) -> f32 {
+        x
+    }
+
+    #[inline(always)]
+    fn params(self, min: f32, max: f32) -> QuantParams {
+        // 1e-7 is MLX's least scale.
+        let scale = ((max - min) / self.max_code).max(1e-7);
+        // The edge of larger magnitude becomes the bias, so that its value is met exactly.
+        let (edge, scale) = if min.abs() > max.abs() {
+            (min, scale)
+        } else {
+            (max, -scale)
+        };
+        let steps = edge / scale;
+        // `round_to_even` reaches to 2^22; groups with more steps, which are rare, take the slow
+        // way.
+        let steps = if steps.abs() < 4_194_304.0 {
+            round_to_even(steps)
+        } else {
+            steps.round_ties_even()
+        };
+        // The scale is adjusted so that 0 falls on a code, which `edge / scale` rounded says.
+        let (scale, bias) = if steps == 0.0 {
+            (scale, 0.0)
+        } else {
+            (edge / steps, edge)
+        };
+        QuantParams {
+            scale,
+            offset: bias,
+            stored_scale: E::rounded(scale),
+            stored_offset: E::rounded(bias),
+        }
+    }
+
+    #[inline(always)]
+    fn dividend(self, x: f32, params: &QuantParams) -> f32 {
+        x - params.offset
+    }
+
+    #[inline(always)]
+    fn code(self, quotient: f32, _: &QuantParams) -> f32 {
+        clamp(quotient, 0.0, self.max_code) + ROUND_TO_INTEGER
+    }
+
+    #[inline(always)]
+    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+        code * params.stored_scale + params.stored_offset
+    }
+}

@@ -1,0 +1,227 @@
+//! NVFP4: FP4 in groups of 16 values of a row, each with a scale in E4M3, and one scale in F32 for
+//! the tensor.
+//!
+//! - ModelOpt (`NVFP4QTensor`): `X` U8 `[rows, cols / 2]`, `X_scale` F8_E4M3 `[rows, cols / 16]`,
+//!   `X_scale_2` F32 `[]`. Decoding multiplies by both scales.
+//! - compressed-tensors (`nvfp4-pack-quantized`): `X_packed`, `X_scale`, and `X_global_scale` F32
+//!   `[1]`, by which decoding divides.
+//!
+//! The scale of the tensor maps the largest magnitude to 448 × 6, the largest scale times the
+//! largest code. So a survey pass has to find that magnitude before the first group is encoded.
+
+use std::marker::PhantomData;
+
+use serde_json::{Value, json};
+
+use super::compressed_tensors as ct;
+use super::mx::pairs;
+use super::{
+    Encode, EncodeBuffers, Method, Put, RelayTarget, StoreCodes, StoredTensor, Survey, TileValues,
+    WeightInfo,
+};
+use crate::lethe::kernels::groups::GroupBuffers;
+use crate::lethe::kernels::mx::BLOCK as MX_BLOCK;
+use crate::lethe::kernels::narrow::narrow;
+use crate::lethe::kernels::nvfp4::{
+    CompressedTensorsNvfp4, ModelOptNvfp4, global_divisor, global_multiplier,
+};
+use crate::lethe::seam::rows::{
+    linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
+};
+use crate::remember::kernels::fp8::E4M3;
+use crate::remember::kernels::nvfp4::BLOCK;
+use crate::remember::{CodeFamily, Grid, GroupCodes, Tile};
+use crate::simd::Level;
+use crate::{Dtype, Result, TargetDtype};
+
+/// The largest and the smallest power of two in E4M3.
+const MAX_POWER: i32 = 8;
+const MIN_POWER: i32 = -9;
+
+/// The bias of exponents of MXFP4.
+const EXPONENT_BIAS: i32 = 127;
+
+/// NVFP4, weights only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nvfp4 {
+    ModelOpt,
+    CompressedTensors,
+}
+
+impl Method for Nvfp4 {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
+        linear_weight_objection(weight, BLOCK)
+    }
+
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
+        use half::{bf16, f16};
+        // ModelOpt computes in F32 whatever the model's type; compressed-tensors in that type, so
+        // its kernel has three instances.
+        let (ends, global, run): (_, &[usize], Nvfp4Runner) = match (self, weight.dtype) {
+            (Self::ModelOpt, _) => (["", "_scale", "_scale_2"], &[], modelopt),
+            (Self::CompressedTensors, dtype) => {
+                let run = match dtype {
+                    TargetDtype::F32 => compressed_tensors::<f32>,
+                    TargetDtype::F16 => compressed_tensors::<f16>,
+                    TargetDtype::BF16 => compressed_tensors::<bf16>,
+                };
+                (["_packed", "_scale", "_global_scale"], &[1], run)
+            }
+        };
+        let name = |i: usize| format!("{}{}", weight.name, ends[i]);
+        let stored = [
+            stored_tensor(name(0), Dtype::U8, &packed_shape(weight, 2)),
+            stored_tensor(name(1), Dtype::F8E4M3, &packed_shape(weight, BLOCK)),
+            // ModelOpt's global scale is a scalar and compressed-tensors' a vector of one value.
+            // Torch promotes by that, so it decides about bits.
+            stored_tensor(name(2), Dtype::F32, global),
+        ];
+        Ok(Box::new(Nvfp4Encoder {
+            stored,
+            run,
+            divides: *self == Self::CompressedTensors,
+            rows: weight.rows(),
+            cols: weight.cols(),
+        }))
+    }
+
+    fn config(&self, skipped: &[String]) -> Option<Value> {
+        Some(match self {
+            Self::ModelOpt => json!({
+                "config_groups": {
+                    "group_0": {
+                        "targets": ["Linear"],
+                        "weights": {"dynamic": false, "group_size": BLOCK, "num_bits": 4, "type": "float"},
+                    },
+                },
+                "ignore": skipped,
+                "producer": {"name": "modelopt", "version": "0.47.0"},
+                "quant_algo": "W4A16_NVFP4",
+                "quant_method": "modelopt",
+            }),
+            Self::CompressedTensors => {
+                let more = json!({"scale_dtype": "torch.float8_e4m3fn"});
+                let weights = ct::float_args(4, "tensor_group", false, Some(BLOCK), more);
+                ct::model_config("nvfp4-pack-quantized", &weights, &Value::Null, skipped)
+            }
+        })
+    }
+}
+
+/// The kernel of one library and type: encodes the groups of a tile, given the largest magnitude of
+/// the tensor, and returns the scale of the tensor.
+type Nvfp4Runner = fn(f32, GroupBuffers<'_>) -> f32;
+
+fn modelopt(max: f32, job: GroupBuffers<'_>) -> f32 {
+    let global = global_multiplier(max);
+    job.encode_with(&ModelOptNvfp4(global));
+    global
+}
+
+fn compressed_tensors<E: crate::lethe::kernels::compute_dtype::ComputeDtype>(
+    max: f32,
+    job: GroupBuffers<'_>,
+) -> f32 {
+    let global = global_divisor::<E>(max);
+    job.encode_with(&CompressedTensorsNvfp4::<E>(global, PhantomData));
+    global
+}
+
+/// Encodes one tensor to NVFP4.
+struct Nvfp4Encoder {
+    stored: [StoredTensor; 3],
+    run: Nvfp4Runner,
+    /// Whether decoding divides by the scale of the tensor.
+    divides: bool,
+    rows: usize,
+    cols: usize,
+}
+
+impl Encode for Nvfp4Encoder {
+    fn stored(&self) -> Vec<StoredTensor> {
+        self.stored.to_vec()
+    }
+
+    fn grid(&self) -> Grid {
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align: 1,
+            col_align: BLOCK,
+            load_bits: 8.0,
+            transposed: None,
+        }
+    }
+
+    fn survey(&self) -> Option<Survey> {
+        Some(Survey::MaxAbs)
+    }
+
+    /// vLLM and TensorRT-LLM keep one tensor scale for a fused matrix, so its parts must have the
+    /// same. llm-compressor and ModelOpt's export take care of that as well.
+    fn shares_survey(&self) -> bool {
+        true
+    }
+
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        buffers: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
+        let TileValues { tile, values, survey, level, .. } = *values;
+        let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [2, BLOCK]);
+        let job = GroupBuffers { values, codes, scale_bytes, back, level };
+        // Every tile computes the global scale from the same survey; the first one writes it.
+        let global = (self.run)(survey as f32, job);
+        self.store(tile, (codes, scale_bytes), global, put)
+    }
+
+    fn relay(&self) -> Option<RelayTarget<'_>> {
+        Some(RelayTarget { family: CodeFamily::Nvfp4, codes: self })
+    }
+}
+
+impl Nvfp4Encoder {
+    fn store(
+        &self,
+        tile: &Tile,
+        (codes, scales): (&[u8], &[u8]),
+        global: f32,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
+        put_codes_and_scales(tile, self.cols, [(2, codes), (BLOCK, scales)], put)?;
+        match tile.is_first() {
+            true => put(2, 0, &global.to_le_bytes()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Codes of MXFP4 under scales that are powers of two, as ModelOpt 0.47.0 casts them
+/// (`quantize_mxfp4_to_nvfp4_lossless`).
+impl StoreCodes for Nvfp4Encoder {
+    fn store_codes(
+        &self,
+        tile: &Tile,
+        codes: &mut GroupCodes,
+        _level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
+        let top = i32::from(codes.top_exponent);
+        // A block of zeros may have an exponent below the range; it gets the least scale.
+        let scale = |&exponent: &u8| {
+            let power = (i32::from(exponent) - top + MAX_POWER).max(MIN_POWER);
+            narrow::<E4M3>(2f32.powi(power)).0 as u8
+        };
+        let per_block = MX_BLOCK / BLOCK;
+        let scales = codes.exponents.iter().map(scale);
+        let scales: Vec<u8> = scales
+            .flat_map(|byte| std::iter::repeat_n(byte, per_block))
+            .collect();
+        let power = top - EXPONENT_BIAS - MAX_POWER;
+        let global = 2f64.powi(if self.divides { -power } else { power }) as f32;
+        self.store(tile, (&pairs(&codes.codes), &scales), global, put)
+    }
+}

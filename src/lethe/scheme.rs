@@ -1,0 +1,393 @@
+//! The public types of encoding: a scheme by its name with its parameters, and what is encoded with
+//! it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::mx::ScaleRule;
+use super::schemes::{SCHEMES, SchemeRow};
+use super::{Method, Scope};
+use crate::config::nearest;
+use crate::lethe::gguf::mixture::FileType;
+use crate::{AnamnesisError, ConvertTarget, Dtype, Result, TargetDtype};
+
+/// The scheme that a model is encoded to. Every scheme is a constant, such as
+/// [`ForgetScheme::FP8_BLOCK`] or [`ForgetScheme::Q4_K_M`], and can be parsed from its name:
+/// `fp8-block`, `gguf:q4_k_m` and so on.
+///
+/// ```
+/// use anamnesis::ForgetScheme;
+///
+/// let scheme = ForgetScheme::NF4.with_group_size(128);
+/// assert_eq!(scheme.to_string(), "nf4");
+/// assert_eq!("fp8-fine-grained".parse::<ForgetScheme>()?, ForgetScheme::FP8_BLOCK);
+/// # Ok::<(), anamnesis::AnamnesisError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct ForgetScheme {
+    kind: SchemeKind,
+    parameters: SchemeParameters,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum SchemeKind {
+    Gguf(FileType),
+    Table(&'static SchemeRow),
+}
+
+/// The options of a scheme. A scheme ignores those that it does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SchemeParameters {
+    /// Values that share a scale: the group size, or the side of a square block. None: the scheme's
+    /// usual size.
+    pub group: Option<usize>,
+    /// How MXFP4 and MXFP8 choose the exponent of a block.
+    pub rule: ScaleRule,
+    /// Whether every tensor of a GGUF file gets the same type (`--pure` of `llama-quantize`).
+    pub pure: bool,
+    /// Type that quantized values are decoded to, which configs state as the type to compute in.
+    pub dtype: TargetDtype,
+}
+
+impl ForgetScheme {
+    pub(super) const fn of_row(row: &'static SchemeRow) -> Self {
+        Self::new(SchemeKind::Table(row))
+    }
+
+    pub(super) const fn of_file_type(file_type: FileType) -> Self {
+        Self::new(SchemeKind::Gguf(file_type))
+    }
+
+    const fn new(kind: SchemeKind) -> Self {
+        let parameters = SchemeParameters {
+            group: None,
+            rule: ScaleRule::LayoutDefault,
+            pure: false,
+            dtype: TargetDtype::BF16,
+        };
+        Self { kind, parameters }
+    }
+
+    /// Other names of the scheme, in this crate's documents and in other tools: `bnb-4bit` for
+    /// `nf4`.
+    #[must_use]
+    pub fn aliases(&self) -> &'static [&'static str] {
+        match self.kind {
+            SchemeKind::Gguf(_) => &[],
+            SchemeKind::Table(row) => row.aliases,
+        }
+    }
+
+    /// Name and description of every scheme, except the file types of GGUF.
+    pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+        SCHEMES.iter().map(|row| (row.name, row.about))
+    }
+
+    /// Names of llama.cpp's file types, which follow `gguf:` in a scheme's name.
+    pub fn all_gguf() -> impl Iterator<Item = &'static str> {
+        FileType::all().iter().map(|file_type| file_type.name)
+    }
+
+    /// Sets the number of values that share a scale: the size of a group, or the side of a square
+    /// block. Planning fails with `Unsupported` if the scheme leaves no choice of it.
+    #[must_use]
+    pub fn with_group_size(mut self, group: usize) -> Self {
+        self.parameters.group = Some(group);
+        self
+    }
+
+    /// Sets the library whose powers of two are the scales of MXFP4 and MXFP8:
+    /// `compressed-tensors`, `modelopt`, `ggml`, or `floor`, `ceil`, `even`, `rceil` (the modes of
+    /// torchao).
+    ///
+    /// # Errors
+    /// `Usage` if no rule has this name.
+    pub fn with_scale_rule(mut self, rule: &str) -> Result<Self> {
+        let found = ScaleRule::ALL
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(rule));
+        let names = || ScaleRule::ALL.map(|(name, _)| name).join(", ");
+        let known = found.ok_or_else(|| {
+            AnamnesisError::usage(format!(
+                "--scale-rule: no rule is called `{rule}`; scale rules: {}",
+                names()
+            ))
+        })?;
+        self.parameters.rule = known.1;
+        Ok(self)
+    }
+
+    /// Gives every tensor of a GGUF file the same type, where llama.cpp would mix several.
+    #[must_use]
+    pub fn pure(mut self) -> Self {
+        self.parameters.pure = true;
+        self
+    }
+
+    /// The scheme's name as a suffix for names of encoded models. It is without `gguf:`, for their
+    /// extension says that, and the layouts of FP8 share `fp8`, as model names do.
+    #[must_use]
+    pub fn suffix(&self) -> String {
+        let name = self.to_string();
+        match name.split_once('-') {
+            Some(("fp8", _)) => "fp8".to_owned(),
+            _ => name.trim_start_matches("gguf:").to_owned(),
+        }
+    }
+
+    /// Every name of a scheme or file type, in lower case: what names of encoded models end in.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
+    pub(crate) fn all_names() -> impl Iterator<Item = String> {
+        let rows = SCHEMES
+            .iter()
+            .flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied()));
+        rows.chain(Self::all_gguf()).map(str::to_ascii_lowercase)
+    }
+
+    /// The container that models of this scheme are stored in.
+    #[must_use]
+    pub fn container(&self) -> ConvertTarget {
+        match self.kind {
+            SchemeKind::Gguf(_) => ConvertTarget::Gguf,
+            SchemeKind::Table(row) => row.container,
+        }
+    }
+
+    /// The type that quantized values are decoded to before they are encoded, unless the caller
+    /// sets another.
+    ///
+    /// It is BF16 in safetensors, because models there are stored in it and some schemes store
+    /// scales in the type of the model. It is F32 for GGUF and QNAT, whose tools quantize from F32:
+    /// rounding to BF16 between would change the result.
+    #[must_use]
+    pub fn dtype(&self) -> TargetDtype {
+        match self.kind {
+            SchemeKind::Gguf(_) => TargetDtype::F32,
+            SchemeKind::Table(row) => row.dtype,
+        }
+    }
+
+    /// Whether the scales are quantized, too.
+    pub(crate) fn quantizes_scales(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.quantizes_scales)
+    }
+
+    /// Fails if a group size is set, and the scheme leaves no choice of it.
+    pub(crate) fn check_group_size(&self) -> Result<()> {
+        match self.parameters.group {
+            Some(group) if !self.has_group_sizes() => Err(AnamnesisError::usage(format!(
+                "--group-size: groups of {group}: {self} leaves no choice of the group size"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Names of schemes that take shapes which this one does not.
+    pub(crate) fn instead(&self) -> &'static [&'static str] {
+        match self.kind {
+            SchemeKind::Table(row) => row.instead,
+            SchemeKind::Gguf(_) => &[],
+        }
+    }
+
+    /// Whether it leaves a choice of the group size.
+    pub(crate) fn has_group_sizes(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.has_group_sizes)
+    }
+
+    /// Whether a rule chooses its scales.
+    #[cfg(feature = "cli")]
+    pub(crate) fn has_scale_rules(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.has_scale_rules)
+    }
+
+    /// Whether it is a file type of GGUF.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_gguf(&self) -> bool {
+        matches!(self.kind, SchemeKind::Gguf(_))
+    }
+
+    /// Whether models of the scheme are MLX's.
+    #[cfg(feature = "models")]
+    pub(crate) fn is_mlx(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.is_mlx)
+    }
+
+    /// Whether models of the scheme are for ComfyUI.
+    pub(super) fn is_comfy(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.is_comfy)
+    }
+
+    /// The number of the file type in llama.cpp's `enum llama_ftype`, for `general.file_type`.
+    pub(crate) fn file_type_number(&self) -> Option<u32> {
+        match self.kind {
+            SchemeKind::Gguf(file_type) => file_type.number,
+            SchemeKind::Table(_) => None,
+        }
+    }
+
+    /// The GGUF file type, and whether all tensors get its main type.
+    pub(super) fn file_type(&self) -> Option<(FileType, bool)> {
+        match self.kind {
+            SchemeKind::Gguf(file_type) => Some((file_type, self.parameters.pure)),
+            SchemeKind::Table(_) => None,
+        }
+    }
+
+    /// The method of the scheme, and which tensors it encodes by default. None for GGUF, where each
+    /// tensor has its own type. `dtype` is what quantized values are decoded to.
+    pub(crate) fn method(&self, dtype: TargetDtype) -> Option<(Arc<dyn Method>, Scope)> {
+        match self.kind {
+            SchemeKind::Gguf(_) => None,
+            SchemeKind::Table(row) => {
+                Some(((row.make)(&SchemeParameters { dtype, ..self.parameters }), row.scope))
+            }
+        }
+    }
+
+    /// Keys in `config.json` under which the scheme's description is stored. Each gets the same
+    /// value.
+    pub(crate) fn config_keys(&self) -> Vec<&'static str> {
+        match self.kind {
+            SchemeKind::Gguf(_) => vec![],
+            SchemeKind::Table(row) => row.config_keys.to_vec(),
+        }
+    }
+}
+
+impl FromStr for ForgetScheme {
+    type Err = AnamnesisError;
+
+    /// A scheme's name or one of its other names, `gguf:` with a file type of llama.cpp, or a file
+    /// type alone. Case does not count, and `_` is the same as `-`.
+    fn from_str(text: &str) -> Result<Self> {
+        let name = text.to_ascii_lowercase().replace('_', "-");
+        let row = SCHEMES
+            .iter()
+            .find(|row| row.name == name || row.aliases.contains(&name.as_str()));
+        // No scheme has the name of a file type, so `gguf:` can be left out.
+        let file_type = match text.split_once(':') {
+            Some((container, name)) if container.eq_ignore_ascii_case("gguf") => name,
+            _ => text,
+        };
+        let found = row.map(Self::of_row);
+        let found = found.or_else(|| {
+            let file_type = FileType::from_name(file_type)?;
+            // `bf16` alone would be understood as a dtype or a target of `remember`.
+            let is_clear = text.contains(':') || file_type.dtype.is_ggml_block();
+            is_clear.then(|| Self::of_file_type(file_type))
+        });
+        found.ok_or_else(|| {
+            if let Some(refusal) = decoded_only(file_type) {
+                return refusal;
+            }
+            let schemes = SCHEMES
+                .iter()
+                .flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied()));
+            let near = nearest(file_type, schemes.chain(Self::all_gguf())).join(", ");
+            let what = format!("no scheme is called so; near are {near}");
+            AnamnesisError::unsupported(text, what)
+        })
+    }
+}
+
+/// The error if `name` is a type of a fork of llama.cpp, in any case.
+fn decoded_only(name: &str) -> Option<AnamnesisError> {
+    let is_named = |dtype: &&Dtype| dtype.name().eq_ignore_ascii_case(name);
+    let dtype = Dtype::ALL.iter().find(is_named)?;
+    let what = format!("types of {} are decoded only", dtype.fork()?);
+    Some(AnamnesisError::unsupported(dtype.name(), what))
+}
+
+impl fmt::Display for ForgetScheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            SchemeKind::Gguf(file_type) => write!(f, "gguf:{}", file_type.name.to_lowercase()),
+            SchemeKind::Table(row) => f.write_str(row.name),
+        }
+    }
+}
+
+/// What is encoded, and how. Most callers need no more than a [`ForgetScheme`], which converts into
+/// this.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Forget {
+    /// The scheme.
+    pub scheme: ForgetScheme,
+    /// Names of tensors that are encoded: patterns with `*` and `?`, or `re:` with a regular
+    /// expression. If empty, the scheme's default tensors are encoded.
+    pub include: Vec<String>,
+    /// Names of tensors that are not encoded: patterns as in `include`, which they override.
+    pub exclude: Vec<String>,
+    /// Path of a model with the same tensor names: exactly the tensors that are quantized there are
+    /// encoded.
+    pub like: Option<PathBuf>,
+    /// Path of an importance matrix of llama.cpp, for GGUF.
+    pub imatrix: Option<PathBuf>,
+    /// Types of some tensors of a GGUF file.
+    pub types: GgufTypes,
+    /// Whether it is an error to encode blocks of a GGUF file to blocks of another type, as it is
+    /// for `llama-quantize` without `--allow-requantize`. By default they are decoded and encoded.
+    pub refuses_requantizing: bool,
+}
+
+/// Types that some tensors of a GGUF file get whatever the file type says, as by the options of
+/// `llama-quantize`. Tensors that llama.cpp does not quantize stay as they are.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct GgufTypes {
+    /// Patterns of names, as llama.cpp or the model has them, each with a type (`--tensor-type`).
+    /// The first that matches counts. One that matches no tensor is an error.
+    pub tensors: Vec<(String, Dtype)>,
+    /// Type of the token embeddings (`--token-embedding-type`).
+    pub token_embedding: Option<Dtype>,
+    /// Type of the output layer (`--output-tensor-type`), and of token embeddings that are the
+    /// output layer, too.
+    pub output: Option<Dtype>,
+}
+
+impl GgufTypes {
+    /// Whether no type is given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty() && self.token_embedding.is_none() && self.output.is_none()
+    }
+
+    /// The type of this name that tensors of a GGUF file can be encoded to, in any case: a block
+    /// type of ggml, F32, F16 or BF16.
+    ///
+    /// # Errors
+    /// `Unsupported` that lists them.
+    pub fn parse_type(name: &str) -> Result<Dtype> {
+        let is_type = |dtype: &Dtype| {
+            let is_float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
+            is_float || dtype.is_ggml_block() && dtype.fork().is_none()
+        };
+        let types = || Dtype::ALL.iter().copied().filter(is_type);
+        let found = types().find(|dtype| dtype.name().eq_ignore_ascii_case(name));
+        found.ok_or_else(|| {
+            if let Some(refusal) = decoded_only(name) {
+                return refusal;
+            }
+            let names: Vec<&str> = types().map(Dtype::name).collect();
+            AnamnesisError::unsupported(name, format!("types of ggml: {}", names.join(", ")))
+        })
+    }
+}
+
+impl From<ForgetScheme> for Forget {
+    fn from(scheme: ForgetScheme) -> Self {
+        Self {
+            scheme,
+            include: vec![],
+            exclude: vec![],
+            like: None,
+            imatrix: None,
+            types: GgufTypes::default(),
+            refuses_requantizing: false,
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The table of schemes: names, description, container, default tensors, keys in `config.json`, and
+//! the method.
+//!
+//! File types of GGUF are not in it: they are in `gguf/mixture/file_type.rs`. A scheme is added by
+//! a row here.
+
+use std::sync::Arc;
+
+use super::awq::Awq;
+use super::bnb::{Bnb4, Bnb4QuantType, BnbInt8};
+use super::comfy::ComfyConvRot;
+use super::compressed_tensors::CompressedTensors;
+use super::dfloat11::DFloat11;
+use super::fp8::{Fp8, Fp8Layout};
+use super::gptq::Gptq;
+use super::mlx::Mlx;
+use super::mx::{Mx, MxLayout};
+use super::nvfp4::Nvfp4;
+use super::qnat::Qnat;
+use super::scheme::{ForgetScheme, SchemeParameters};
+use super::{Method, Scope};
+use crate::lethe::kernels::mlx::MlxFloatMode;
+use crate::remember::Granularity;
+use crate::{ConvertTarget, TargetDtype};
+
+/// A row of the table.
+#[derive(Clone, Copy)]
+pub(super) struct SchemeRow {
+    pub name: &'static str,
+    /// Other names, in this crate's documents and in other tools.
+    pub aliases: &'static [&'static str],
+    /// Description in `amn forget --list`.
+    pub about: &'static str,
+    pub container: ConvertTarget,
+    /// The type that quantized values are decoded to before they are encoded.
+    pub dtype: TargetDtype,
+    /// Which tensors are encoded by default.
+    pub scope: Scope,
+    /// Keys in `config.json` under which the scheme's description is stored.
+    pub config_keys: &'static [&'static str],
+    /// Whether it quantizes scales, too.
+    pub quantizes_scales: bool,
+    /// Whether it is one of MLX, whose models have names of their own.
+    #[cfg_attr(not(feature = "models"), allow(dead_code))]
+    pub is_mlx: bool,
+    /// Whether it is for ComfyUI, which loads parts of a checkpoint quantized.
+    pub is_comfy: bool,
+    /// Whether [`ForgetScheme::with_group_size`] changes it.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
+    pub has_group_sizes: bool,
+    /// Whether [`ForgetScheme::with_scale_rule`] changes it.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
+    pub has_scale_rules: bool,
+    /// Names of the nearest schemes that take shapes which this one does not, such as columns that
+    /// are no whole blocks.
+    pub instead: &'static [&'static str],
+    pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
+}
+
+// Names are unique, and functions have no useful equality.
+impl PartialEq for SchemeRow {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl std::fmt::Debug for SchemeRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A scheme in safetensors that encodes linear layers. [`schemes!`] fills in its names.
+const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
+    SchemeRow {
+        name: "",
+        aliases: &[],
+        about: "",
+        container: ConvertTarget::Safetensors,
+        dtype: TargetDtype::BF16,
+        scope: Scope::Linear,
+        config_keys: &["quantization_config"],
+        quantizes_scales: false,
+        is_mlx: false,
+        is_comfy: false,
+        has_group_sizes: false,
+        has_scale_rules: false,
+        instead: &[],
+        make,
+    }
+}
+
+/// DFloat11, which loses nothing and so takes embeddings too.
+const DFLOAT11_ROW: SchemeRow = SchemeRow {
+    scope: Scope::LinearAndUntiedEmbeddings,
+    config_keys: &["dfloat11_config"],
+    ..linear(|_| Arc::new(DFloat11::default()))
+};
+
+/// A scheme of MLX, which quantizes embeddings too. mlx-lm writes the description under both keys.
+const fn mlx(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
+    SchemeRow {
+        scope: Scope::LinearAndEmbeddings,
+        config_keys: &["quantization", "quantization_config"],
+        is_mlx: true,
+        ..linear(make)
+    }
+}
+
+/// A scheme of ComfyUI, which describes it beside each weight.
+const fn comfy(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
+    SchemeRow { is_comfy: true, ..linear(make) }
+}
+
+/// A scheme in the container of qlora-rs, which has no other kind of tensor.
+const fn qnat(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
+    SchemeRow {
+        container: ConvertTarget::Qnat,
+        dtype: TargetDtype::F32,
+        scope: Scope::All,
+        config_keys: &[],
+        ..linear(make)
+    }
+}
+
+/// `row`, whose scales are quantized as well.
+const fn with_quantized_scales(row: SchemeRow) -> SchemeRow {
+    SchemeRow { quantizes_scales: true, ..row }
+}
+
+/// `row`, some of whose tensors other schemes take.
+const fn or(instead: &'static [&'static str], row: SchemeRow) -> SchemeRow {
+    SchemeRow { instead, ..row }
+}
+
+/// `row`, which leaves a choice of the group or the block.
+const fn in_groups(row: SchemeRow) -> SchemeRow {
+    SchemeRow { has_group_sizes: true, ..row }
+}
+
+/// `row`, whose scales are powers of two that a rule chooses.
+const fn with_scale_rule(row: SchemeRow) -> SchemeRow {
+    SchemeRow { has_scale_rules: true, ..row }
+}
+
+/// Makes the table, and of each row a constant of [`ForgetScheme`].
+macro_rules! schemes {
+    ($($constant:ident $name:literal [$($alias:literal)*] $about:literal $row:expr;)*) => {
+        impl SchemeRow {
+            $(const $constant: Self =
+                Self { name: $name, aliases: &[$($alias),*], about: $about, ..$row };)*
+        }
+
+        /// Every scheme except the file types of GGUF.
+        pub(super) const SCHEMES: &[SchemeRow] = &[$(SchemeRow::$constant),*];
+
+        /// Schemes by name. Their options are set by methods such as
+        /// [`with_group_size`](Self::with_group_size).
+        impl ForgetScheme {
+            $(
+                #[doc = concat!("`", $name, "`: ", $about, ".")]
+                pub const $constant: Self = Self::of_row(&SchemeRow::$constant);
+            )*
+        }
+
+        /// The constants, in the order of the table.
+        #[cfg(test)]
+        pub(super) const CONSTANTS: &[ForgetScheme] = &[$(ForgetScheme::$constant),*];
+    };
+}
+
+schemes! {
+    NF4 "nf4" ["bnb-nf4" "bnb-4bit" "bitsandbytes-4bit"]
+        "BitsAndBytes NF4, blocks of 64"
+        in_groups(linear(|p| bnb4(p, Bnb4QuantType::Nf4, false)));
+    NF4_DQ "nf4-dq" ["bnb-nf4-dq" "qlora"]
+        "BitsAndBytes NF4 with quantized scales"
+        in_groups(with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Nf4, true))));
+    FP4 "fp4" ["bnb-fp4"]
+        "BitsAndBytes FP4, blocks of 64"
+        in_groups(linear(|p| bnb4(p, Bnb4QuantType::Fp4, false)));
+    FP4_DQ "fp4-dq" ["bnb-fp4-dq"]
+        "BitsAndBytes FP4 with quantized scales"
+        in_groups(with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Fp4, true))));
+    INT8 "int8" ["bnb-int8" "bnb-8bit" "bitsandbytes-8bit" "llm-int8"]
+        "BitsAndBytes LLM.int8(), a scale for each row"
+        linear(|_| Arc::new(BnbInt8));
+    FP8 "fp8" ["fp8-e4m3" "fp8-static"]
+        "FP8 of compressed-tensors, one scale for each tensor"
+        linear(|_| ct_fp8(Granularity::Tensor));
+    FP8_CHANNEL "fp8-channel" ["fp8-per-channel" "fp8-dynamic"]
+        "FP8 of compressed-tensors, a scale for each row"
+        linear(|_| ct_fp8(Granularity::Channel));
+    FP8_BLOCK_CT "fp8-block-ct" []
+        "FP8 of compressed-tensors, blocks of 128 × 128"
+        or(&["fp8-channel"], in_groups(linear(|p| ct_fp8(square_blocks(p)))));
+    FP8_BLOCK "fp8-block" ["fp8-fine-grained"]
+        "FP8 of transformers and DeepSeek, blocks of 128 × 128"
+        or(&["fp8-block-ragged"], in_groups(linear(|p| tf_fp8(square_blocks(p), false, false))));
+    FP8_BLOCK_RAGGED "fp8-block-ragged" []
+        "FP8 of DeepSeek, blocks of 128 × 128, smaller ones at the edges"
+        in_groups(linear(|p| tf_fp8(square_blocks(p), false, true)));
+    FP8_BLOCK_UE8M0 "fp8-block-ue8m0" []
+        "FP8 of transformers, blocks of 128 × 128, scales are powers of two"
+        or(&["fp8-block-ragged"], in_groups(linear(|p| tf_fp8(square_blocks(p), true, false))));
+    FP8_TENSOR "fp8-tensor" ["fp8-per-tensor"]
+        "FP8 of transformers, one scale for each tensor"
+        linear(|_| tf_fp8(Granularity::Tensor, false, false));
+    FP8_COMFY "fp8-comfy" ["fp8-e4m3fn"]
+        "FP8 E4M3 of ComfyUI, one scale for each tensor"
+        comfy(|_| comfy_fp8(false));
+    FP8_COMFY_E5M2 "fp8-comfy-e5m2" ["fp8-e5m2"]
+        "FP8 E5M2 of ComfyUI, one scale for each tensor"
+        comfy(|_| comfy_fp8(true));
+    COMFY_INT8_CONVROT "comfy-int8-convrot" ["int8-convrot"]
+        "INT8 of ComfyUI, rotated (ConvRot), a scale for each row"
+        comfy(|_| Arc::new(ComfyConvRot::Int8));
+    COMFY_W4A4 "comfy-w4a4" ["convrot-w4a4"]
+        "INT4 of ComfyUI, rotated (ConvRot), a scale for each row"
+        or(&["comfy-int8-convrot"], comfy(|_| Arc::new(ComfyConvRot::W4A4)));
+    MXFP8 "mxfp8" []
+        "MXFP8 of compressed-tensors"
+        or(&["fp8-channel"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, true))));
+    MXFP8_MODELOPT "mxfp8-modelopt" []
+        "MXFP8 of ModelOpt"
+        or(&["fp8-tensor"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, true))));
+    MXFP4 "mxfp4" []
+        "MXFP4 of compressed-tensors"
+        or(&["nvfp4-ct"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, false))));
+    MXFP4_MODELOPT "mxfp4-modelopt" []
+        "MXFP4 of ModelOpt"
+        or(&["nvfp4"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, false))));
+    MXFP4_GPT_OSS "mxfp4-gpt-oss" ["gpt-oss"]
+        "MXFP4 of gpt-oss, for stacks of experts"
+        with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, false)));
+    NVFP4 "nvfp4" ["nvfp4-modelopt"]
+        "NVFP4 of ModelOpt"
+        or(&["fp8-tensor"], linear(|_| Arc::new(Nvfp4::ModelOpt)));
+    NVFP4_CT "nvfp4-ct" []
+        "NVFP4 of compressed-tensors"
+        or(&["fp8-channel"], linear(|_| Arc::new(Nvfp4::CompressedTensors)));
+    W4A16 "w4a16" ["int4"]
+        "INT4 of compressed-tensors, groups of 128"
+        in_groups(linear(|p| ct(p, CompressedTensors::W4A16)));
+    W4A16_ASYM "w4a16-asym" ["int4-asym"]
+        "INT4 of compressed-tensors, groups of 128, with zero points"
+        in_groups(linear(|p| ct(p, CompressedTensors::W4A16_ASYM)));
+    W8A16 "w8a16" []
+        "INT8 of compressed-tensors, groups of 128"
+        in_groups(linear(|p| ct(p, CompressedTensors::W8A16)));
+    W8A16_CHANNEL "w8a16-channel" []
+        "INT8 of compressed-tensors, a scale for each row"
+        linear(|p| ct(p, CompressedTensors::W8A16_CHANNEL));
+    W8A8 "w8a8" []
+        "INT8 of compressed-tensors, for INT8 activations"
+        linear(|p| ct(p, CompressedTensors::W8A8));
+    GPTQ "gptq" ["gptq-int4" "gptq-4bit"]
+        "GPTQ's layout, 4 bits, groups of 128, rounded to nearest"
+        in_groups(linear(|p| gptq(p, Gptq::INT4)));
+    GPTQ_INT8 "gptq-int8" ["gptq-8bit"]
+        "GPTQ's layout, 8 bits, groups of 128"
+        in_groups(linear(|p| gptq(p, Gptq::INT8)));
+    GPTQ_ASYM "gptq-asym" []
+        "GPTQ's layout, version 2, 4 bits with zero points"
+        in_groups(linear(|p| gptq(p, GPTQ_ASYM)));
+    AWQ "awq" ["awq-int4" "awq-4bit"]
+        "AWQ's layout, 4 bits, groups of 128, rounded to nearest"
+        in_groups(linear(|p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group }))));
+    MLX_2BIT "mlx-2bit" []
+        "MLX affine, 2 bits, groups of 64"
+        in_groups(mlx(|p| affine(p, 2)));
+    MLX_3BIT "mlx-3bit" []
+        "MLX affine, 3 bits, groups of 64"
+        in_groups(mlx(|p| affine(p, 3)));
+    MLX_4BIT "mlx-4bit" []
+        "MLX affine, 4 bits, groups of 64"
+        in_groups(mlx(|p| affine(p, 4)));
+    MLX_5BIT "mlx-5bit" []
+        "MLX affine, 5 bits, groups of 64"
+        in_groups(mlx(|p| affine(p, 5)));
+    MLX_6BIT "mlx-6bit" []
+        "MLX affine, 6 bits, groups of 64"
+        in_groups(mlx(|p| affine(p, 6)));
+    MLX_8BIT "mlx-8bit" []
+        "MLX affine, 8 bits, groups of 64"
+        in_groups(mlx(|p| affine(p, 8)));
+    MLX_MXFP4 "mlx-mxfp4" []
+        "MLX MXFP4"
+        or(&["mlx-nvfp4"], mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp4))));
+    MLX_MXFP8 "mlx-mxfp8" []
+        "MLX MXFP8"
+        or(&["mlx-nvfp4"], mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp8))));
+    MLX_NVFP4 "mlx-nvfp4" []
+        "MLX NVFP4"
+        mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Nvfp4)));
+    DFLOAT11 "dfloat11" ["df11"]
+        "DFloat11: BF16 without loss, exponents as Huffman codes"
+        DFLOAT11_ROW;
+    QNAT "qnat" []
+        "NF4 of qlora-rs"
+        qnat(|_| { Arc::new(Qnat { double_quant: false }) });
+    QNAT_DQ "qnat-dq" []
+        "NF4 of qlora-rs with quantized scales"
+        with_quantized_scales(qnat(|_| { Arc::new(Qnat { double_quant: true }) }));
+}
+
+fn bnb4(p: &SchemeParameters, quant_type: Bnb4QuantType, double_quant: bool) -> Arc<dyn Method> {
+    Arc::new(Bnb4 {
+        quant_type,
+        block: p.group.unwrap_or(64),
+        double_quant,
+        compute_dtype: p.dtype,
+    })
+}
+
+/// Blocks with as many rows as columns: 128, as DeepSeek and transformers have them, or the group
+/// size.
+fn square_blocks(p: &SchemeParameters) -> Granularity {
+    let side = p.group.unwrap_or(128);
+    Granularity::Block { rows: side, cols: side }
+}
+
+fn ct_fp8(granularity: Granularity) -> Arc<dyn Method> {
+    Arc::new(Fp8 { layout: Fp8Layout::CompressedTensors, granularity })
+}
+
+fn tf_fp8(granularity: Granularity, is_ue8m0: bool, allows_edge_blocks: bool) -> Arc<dyn Method> {
+    Arc::new(Fp8 { layout: Fp8Layout::Transformers { is_ue8m0, allows_edge_blocks }, granularity })
+}
+
+fn comfy_fp8(is_e5m2: bool) -> Arc<dyn Method> {
+    Arc::new(Fp8 { layout: Fp8Layout::ComfyUi { is_e5m2 }, granularity: Granularity::Tensor })
+}
+
+fn mx(p: &SchemeParameters, layout: MxLayout, is_mxfp8: bool) -> Arc<dyn Method> {
+    Arc::new(Mx { layout, rule: p.rule, is_mxfp8 })
+}
+
+fn ct(p: &SchemeParameters, scheme: CompressedTensors) -> Arc<dyn Method> {
+    Arc::new(CompressedTensors { group: p.group.or(scheme.group), ..scheme })
+}
+
+const GPTQ_ASYM: Gptq = Gptq { symmetric: false, version_2: true, ..Gptq::INT4 };
+
+fn gptq(p: &SchemeParameters, scheme: Gptq) -> Arc<dyn Method> {
+    Arc::new(Gptq { group: p.group.or(scheme.group), ..scheme })
+}
+
+fn affine(p: &SchemeParameters, bits: usize) -> Arc<dyn Method> {
+    Arc::new(Mlx::Affine { bits, group: p.group.unwrap_or(64) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::{CONSTANTS, ForgetScheme, SCHEMES};
+
+    /// A name that two schemes had would silently choose one of them.
+    #[test]
+    fn names_are_unique() {
+        let mut seen = HashSet::new();
+        for name in ForgetScheme::all_names() {
+            assert!(seen.insert(name.clone()), "{name} is given twice");
+        }
+    }
+
+    /// Every name leads to the scheme that has it, in either spelling, and so does its constant.
+    #[test]
+    fn names_and_constants_lead_to_their_schemes() {
+        for (row, constant) in SCHEMES.iter().zip(CONSTANTS) {
+            assert_eq!(constant.to_string(), row.name);
+            for name in row.aliases.iter().chain([&row.name]) {
+                for spelling in [name.to_uppercase(), name.replace('-', "_")] {
+                    assert_eq!(spelling.parse::<ForgetScheme>().unwrap(), *constant);
+                }
+            }
+        }
+        let file_type: ForgetScheme = "Q4_K_M".parse().unwrap();
+        assert_eq!(file_type, ForgetScheme::Q4_K_M);
+        assert_eq!(file_type, "gguf:q4_k_m".parse().unwrap());
+        // Alone, the name of a float type is no scheme.
+        assert!("bf16".parse::<ForgetScheme>().is_err());
+        assert_eq!("gguf:bf16".parse::<ForgetScheme>().unwrap(), ForgetScheme::BF16);
+    }
+}

@@ -1,0 +1,294 @@
+//! Detects the container of a file: one row for each format. The content decides, and never the
+//! file's name.
+
+use std::io::{Read, Seek};
+use std::path::Path;
+
+use super::read_at::ReadAt;
+use super::{other_files, safetensors};
+use crate::ParsedModel;
+use crate::features::{Gated, gated};
+use crate::limits::Budget;
+use crate::source::{Seeking, Source};
+use crate::{AnamnesisError, Container, Result};
+
+/// Reads the header of a file.
+type HeaderReader = fn(Source, Option<&Path>, &Budget) -> Result<ParsedModel>;
+
+/// What the first bytes of a file say.
+#[derive(Debug, Clone, Copy)]
+enum Beginning {
+    Of(Container),
+    /// A ZIP archive, whose members tell whether it is NPZ or a checkpoint.
+    Zip,
+    Unknown,
+}
+
+/// A row of the detection.
+pub(super) struct ContainerFormat {
+    beginning: Beginning,
+    /// What the error of a build without its reader calls it.
+    title: &'static str,
+    /// Whether a file with these first bytes is of the format. They are [`HEAD`] bytes, or the
+    /// whole file if it is shorter.
+    matches: fn(&[u8]) -> bool,
+    reader: Gated<HeaderReader>,
+}
+
+impl ContainerFormat {
+    /// Reads the header of `source`, a file of this format.
+    ///
+    /// # Errors
+    /// `Unsupported` if this build leaves the reader out; the errors of the reader.
+    pub(super) fn read(
+        &self,
+        source: Source,
+        path: Option<&Path>,
+        budget: &Budget,
+    ) -> Result<ParsedModel> {
+        self.reader.require(self.title)?(source, path, budget)
+    }
+
+    /// Reads the header of a file that must be of the format `expected`.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file is of another format, `Parse` if it is of none; those of the
+    /// reader.
+    pub(super) fn read_only(
+        &self,
+        expected: Container,
+        source: Source,
+        path: Option<&Path>,
+        budget: &Budget,
+    ) -> Result<ParsedModel> {
+        self.check(expected)?;
+        match self.beginning {
+            Beginning::Zip => read_zip(source, Some(expected), budget),
+            _ => self.read(source, path, budget),
+        }
+    }
+
+    /// Checks that a file with this beginning can be of the format `expected`.
+    fn check(&self, expected: Container) -> Result<()> {
+        match self.beginning {
+            Beginning::Of(found) if found != expected => Err(found.refused_as(expected)),
+            Beginning::Zip if !matches!(expected, Container::Npz | Container::Pth) => {
+                Err(AnamnesisError::unsupported("ZIP archive", format!("this is no {expected}")))
+            }
+            Beginning::Unknown => Err(AnamnesisError::parse(format!("this is no {expected}"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Bytes that the detection reads: a tar archive has its magic at offset 257.
+const HEAD: usize = 512;
+
+/// Every container that is recognised, in the order of the checks. safetensors comes first: it
+/// begins with a length, whose bytes can be the magic of another format, but then with JSON, which
+/// no other format has there. It comes last once more, so that its reader reports what is wrong
+/// with a file that nothing is known of.
+const FORMATS: &[ContainerFormat] = &[
+    ContainerFormat {
+        beginning: Beginning::Of(Container::Safetensors),
+        title: "safetensors",
+        matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]),
+        reader: Gated::always(safetensors::read),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::Gguf),
+        title: "GGUF",
+        matches: |head| head.starts_with(b"GGUF"),
+        reader: gated!("gguf", super::gguf::read),
+    },
+    ContainerFormat {
+        beginning: Beginning::Zip,
+        title: ZIP,
+        matches: |head| {
+            matches!(head, [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 6, 6, ..])
+        },
+        reader: Gated::always(|source, _, budget| read_zip(source, None, budget)),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::Qnat),
+        title: "QNAT",
+        matches: |head| head.starts_with(b"QNAT"),
+        reader: Gated::always(super::qnat::read),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::Npy),
+        title: "NumPy array (.npy)",
+        matches: |head| head.starts_with(b"\x93NUMPY"),
+        reader: gated!("npz", super::npz::read_npy),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::Pth),
+        title: "Python pickle",
+        matches: |head| matches!(head, [0x80, 2..=5, ..]),
+        reader: gated!("pth", super::pth::read_pickles),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::Pth),
+        title: "PyTorch checkpoint (tar)",
+        matches: |head| head.get(257..262) == Some(b"ustar"),
+        reader: gated!("pth", super::pth::read_tar),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::Gguf),
+        title: "llamafile",
+        // Executables of Windows, which those of every system at once are too, and of Linux.
+        matches: |head| head.starts_with(b"MZ") || head.starts_with(b"\x7fELF"),
+        reader: gated!(
+            all(feature = "gguf", any(feature = "npz", feature = "pth")),
+            "gguf` and `npz",
+            |source, _, budget| super::llamafile::read(source, budget)
+        ),
+    },
+    ContainerFormat {
+        // The layers that it names are safetensors files.
+        beginning: Beginning::Of(Container::Safetensors),
+        title: "a manifest of Ollama",
+        matches: is_ollama_manifest,
+        reader: gated!("ollama", super::ollama::read),
+    },
+    ContainerFormat {
+        beginning: Beginning::Unknown,
+        title: "safetensors",
+        matches: |_| true,
+        reader: Gated::always(other_files::read),
+    },
+];
+
+/// Beginnings of the media types of manifests and layers, of which each manifest of Ollama has one
+/// near its beginning.
+const MANIFEST_KINDS: [&[u8]; 3] =
+    [b"application/vnd.docker.", b"application/vnd.oci.", b"application/vnd.ollama."];
+
+/// Whether a file with these first bytes is a manifest of Ollama.
+fn is_ollama_manifest(head: &[u8]) -> bool {
+    let has = |kind: &&[u8]| head.windows(<[u8]>::len(kind)).any(|at| at == *kind);
+    head.starts_with(b"{") && MANIFEST_KINDS.iter().any(has)
+}
+
+/// Reads the first bytes of `file` and returns its row.
+pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> {
+    row_of(&read_head(file)?)
+}
+
+/// Reads the first bytes of `file`, and checks that it can be of the format `expected`.
+#[cfg(feature = "pth")]
+pub(super) fn read_head_of(file: &mut dyn ReadAt, expected: Container) -> Result<Vec<u8>> {
+    let head = read_head(file)?;
+    row_of(&head)?.check(expected).map(|()| head)
+}
+
+fn read_head(file: &mut dyn ReadAt) -> Result<Vec<u8>> {
+    let mut head = vec![0; file.len().min(HEAD as u64) as usize];
+    file.read_at(0, &mut head)?;
+    Ok(head)
+}
+
+/// Whether a file with these first bytes is of a container that holds tensors and text alone.
+#[cfg(feature = "pth")]
+pub(super) fn is_weights(head: &[u8]) -> bool {
+    let row = FORMATS.iter().find(|f| (f.matches)(head));
+    let is_one = |row: &ContainerFormat| match row.beginning {
+        Beginning::Of(Container::Gguf) => head.starts_with(b"GGUF"),
+        Beginning::Of(Container::Safetensors | Container::Qnat) => true,
+        _ => false,
+    };
+    row.is_some_and(is_one)
+}
+
+fn row_of(head: &[u8]) -> Result<&'static ContainerFormat> {
+    let found = FORMATS.iter().find(|f| (f.matches)(head));
+    found.ok_or_else(|| AnamnesisError::parse("not a model file"))
+}
+
+/// Tells the container format of a file by its content. The name does not count, and nothing else
+/// is read than the first bytes and, of a ZIP archive, its directory. A format is told even if this
+/// build leaves out its reader.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// use anamnesis::{Container, detect_format};
+/// assert_eq!(detect_format("tests/data/demo/arrays.npz")?, Container::Npz);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Io` if `path` is no regular file, or cannot be read; `Parse` if the content is of no known
+/// format; `Unsupported` if it is a ZIP archive of something else; `LimitExceeded`.
+pub fn detect_format(path: impl AsRef<Path>) -> Result<Container> {
+    format_of(&mut &Source::open(path.as_ref())?)
+}
+
+/// Tells the container format of a stream by its content, as [`detect_format`] does for a file.
+///
+/// # Errors
+/// `Io` with the reader's own error; otherwise those of [`detect_format`].
+pub fn detect_format_from_reader<R: Read + Seek>(reader: R) -> Result<Container> {
+    format_of(&mut Seeking::new(reader)?)
+}
+
+fn format_of(file: &mut dyn ReadAt) -> Result<Container> {
+    match detect(file)?.beginning {
+        Beginning::Of(format) => Ok(format),
+        Beginning::Zip => zip_format(file),
+        Beginning::Unknown => {
+            Err(AnamnesisError::parse("not a model file: no known container begins like this"))
+        }
+    }
+}
+
+/// What errors call an archive that this build does not read.
+const ZIP: &str = "NPZ or PyTorch ZIP archive";
+
+type ArchiveReader = fn(Source, Option<Container>, &Budget) -> Result<ParsedModel>;
+
+/// Reads a ZIP archive, of the format `expected` alone if there is one.
+fn read_zip(source: Source, expected: Option<Container>, budget: &Budget) -> Result<ParsedModel> {
+    const READER: Gated<ArchiveReader> =
+        gated!(any(feature = "npz", feature = "pth"), "npz` and `pth", archive::read);
+    READER.require(ZIP)?(source, expected, budget)
+}
+
+/// Tells the format of a ZIP archive.
+fn zip_format(file: &mut dyn ReadAt) -> Result<Container> {
+    const DETECTOR: Gated<fn(&mut dyn ReadAt) -> Result<Container>> =
+        gated!(any(feature = "npz", feature = "pth"), "npz` and `pth", archive::format);
+    DETECTOR.require(ZIP)?(file)
+}
+
+#[cfg(any(feature = "npz", feature = "pth"))]
+mod archive {
+    use super::*;
+    use crate::parse::zip::ZipArchive;
+
+    pub(super) fn format(file: &mut dyn ReadAt) -> Result<Container> {
+        let archive = ZipArchive::read(file, &Budget::unbounded())?;
+        archive.format().ok_or_else(|| archive.neither())
+    }
+
+    pub(super) fn read(
+        source: Source,
+        expected: Option<Container>,
+        budget: &Budget,
+    ) -> Result<ParsedModel> {
+        let archive = ZipArchive::read(&mut &source, budget)?;
+        let format = archive.format().ok_or_else(|| archive.neither())?;
+        if let Some(expected) = expected.filter(|&expected| expected != format) {
+            return Err(format.refused_as(expected));
+        }
+        match format {
+            #[cfg(feature = "npz")]
+            Container::Npz => {
+                crate::parse::npz::read_archive(&source, &mut &source, &archive, budget)
+            }
+            #[cfg(feature = "pth")]
+            Container::Pth => crate::parse::pth::read_archive(source, &archive, budget),
+            _ => Err(AnamnesisError::missing_feature(ZIP, "npz` and `pth")),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Hugging Face model directories: one weight file, or shards. If there is an index, it says which
+//! files are shards, and every tensor must be where it says.
+
+mod dfloat11;
+mod no_weights;
+mod nunchaku;
+mod shards;
+mod uqff;
+mod zero;
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub(super) use self::shards::is_inside;
+use self::shards::{FoundShards, ShardKind, WeightMap, find_shards};
+pub(crate) use self::shards::{is_weights, numbering};
+pub(super) use self::uqff::read_other_files;
+pub(crate) use self::zero::is_zero_state;
+use super::detect;
+use crate::config::{QuantConfig, read_small};
+use crate::features::{Gated, gated};
+use crate::limits::{Budget, join_first};
+use crate::model::{Directory, TensorInfo};
+use crate::source::{FilePool, Source};
+use crate::{AnamnesisError, Container, ParsedModel, Result};
+
+/// Most files or tensors that one message names.
+const MAX_NAMED: usize = 5;
+
+/// Reads the model in the directory `path`: the headers of all its shards, and the configs beside
+/// them.
+///
+/// # Errors
+/// `Parse` if it is unclear which files are the model, if shards are missing, or if they contradict
+/// the index; otherwise those of reading a file, with the shard's name.
+pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
+    let dir = resolve_snapshot(path, budget)?;
+    let names = list(&dir)?;
+    let mut config = QuantConfig::read(&dir, budget)?;
+    let FoundShards { files, kind, map, index, note } = find_shards(&dir, &names, &config, budget)?;
+    let pool = Arc::new(FilePool::default());
+    let mut contents = ParsedModel::new(Container::Safetensors, 0);
+    contents.notes.extend(note);
+    // The index is in memory with longer entries, so it cannot ask for more than that.
+    let listed = map.as_ref().map_or(0, Vec::len);
+    contents.tensors.reserve_exact(listed);
+    let mut directory =
+        Directory { path: dir.clone(), files: Vec::new(), file_of: Vec::new(), index };
+    for (number, file) in files.iter().enumerate() {
+        let source = open_shard(&pool, number, &dir, file)?;
+        let shard = read_shard(source, kind, &dir.join(file), budget);
+        let shard = shard.map_err(|e| match e {
+            // A file of another kind among the shards.
+            AnamnesisError::Unsupported { format, detail } => {
+                AnamnesisError::unsupported(format, format!("`{file}`: {detail}"))
+            }
+            e => e.about(format_args!("`{file}`")),
+        })?;
+        if files.len() > 1 && describes_itself(&shard) {
+            return Err(AnamnesisError::parse(format!(
+                "`{file}` is no shard, but a model of its own format"
+            )));
+        }
+        directory
+            .file_of
+            .resize(directory.file_of.len() + shard.sources.len(), number);
+        if number == 0 {
+            contents.container = shard.container;
+        }
+        append(&mut contents, shard);
+    }
+    directory.files = files;
+    check(&contents, &directory, map.as_ref())?;
+    let strays = strays(&names, &directory, &contents);
+    if !strays.is_empty() {
+        contents.notes.push(format!(
+            "not part of the model and left out: {}",
+            join_first(&strays, MAX_NAMED)
+        ));
+    }
+    config.add_metadata(&contents.metadata)?;
+    config.check()?;
+    let mut model = contents.complete(config, Some(&dir), budget.limits());
+    model.directory = Some(directory);
+    Ok(model)
+}
+
+/// Opens shard `file`, number `number` of its directory.
+///
+/// # Errors
+/// `Parse` if it is missing; `Io`.
+fn open_shard(pool: &Arc<FilePool>, number: usize, dir: &Path, file: &str) -> Result<Source> {
+    Source::open_pooled(pool, number, &dir.join(file)).map_err(|e| match e {
+        AnamnesisError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            AnamnesisError::parse(format!("shard `{file}` is missing: {e}"))
+        }
+        e => e,
+    })
+}
+
+fn read_shard(
+    source: Source,
+    kind: ShardKind,
+    path: &Path,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    match kind {
+        ShardKind::Distributed => {
+            READ_DISTRIBUTED.require("distributed checkpoint")?(&source, path, budget)
+        }
+        ShardKind::Zero => READ_ZERO.require("checkpoint of DeepSpeed")?(&source, path, budget),
+        ShardKind::Single => detect::detect(&mut &source)?.read(source, Some(path), budget),
+    }
+}
+
+/// The files among `names` that hold weights and are no part of the model in `directory`.
+fn strays<'n>(names: &'n [String], directory: &Directory, contents: &ParsedModel) -> Vec<&'n str> {
+    // Of a split GGUF model only the first file is listed; its reader has opened the others.
+    let files = directory.files.iter();
+    let sets: Vec<_> = files.filter_map(|file| Some(numbering(file)?.0)).collect();
+    // Of a checkpoint of many processes only one file is listed, whose reader has opened the
+    // others.
+    let read = contents.sources.iter();
+    let read = read.filter_map(|source| source.path()?.file_name());
+    let read: HashSet<&OsStr> = read.collect();
+    let is_ours = |name: &str| {
+        directory.files.iter().any(|file| file == name)
+            || read.contains(OsStr::new(name))
+            || numbering(name).is_some_and(|(set, ..)| sets.contains(&set))
+    };
+    let weights = names.iter().map(String::as_str);
+    let weights = weights.filter(|name| is_weights(name) && !name.ends_with(".json"));
+    weights.filter(|name| !is_ours(name)).collect()
+}
+
+/// Reads the distributed checkpoint that a file `.metadata` describes.
+const READ_DISTRIBUTED: Gated<CheckpointReader> = gated!("pth", super::pth::read_distributed);
+
+/// Reads the checkpoint of DeepSpeed with a file of the model's state.
+const READ_ZERO: Gated<CheckpointReader> = gated!("pth", super::pth::read_zero);
+
+type CheckpointReader = fn(&Source, &Path, &Budget) -> Result<ParsedModel>;
+
+/// Resolves a model's folder in the cache of the Hugging Face hub: to the snapshot of the main
+/// branch, or else to the only snapshot. Any other directory is returned as it is.
+fn resolve_snapshot(path: &Path, budget: &Budget) -> Result<PathBuf> {
+    let snapshots = path.join("snapshots");
+    if !(snapshots.is_dir() && path.join("refs").is_dir()) {
+        return Ok(path.to_path_buf());
+    }
+    let main =
+        read_small(&path.join("refs/main"), budget)?.and_then(|text| String::from_utf8(text).ok());
+    if let Some(main) = main
+        .map(|text| text.trim().to_owned())
+        .filter(|hash| is_inside(hash))
+    {
+        return Ok(snapshots.join(main));
+    }
+    match list(&snapshots)?.as_slice() {
+        [only] => Ok(snapshots.join(only)),
+        several => Err(AnamnesisError::parse(format!(
+            "which of {} snapshots? Give one of them",
+            several.len()
+        ))),
+    }
+}
+
+/// Names of all entries of `dir`, sorted. Names that are not Unicode are left out.
+pub(in crate::parse) fn list(dir: &Path) -> Result<Vec<String>> {
+    let entries = std::fs::read_dir(dir).map_err(|e| AnamnesisError::io_at(dir, &e))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| AnamnesisError::io_at(dir, &e))?;
+        names.extend(entry.file_name().into_string());
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Whether the container describes the quantization of its tensors itself (GGUF, QNAT). Such a file
+/// is a whole model and cannot be one shard of several.
+fn describes_itself(shard: &ParsedModel) -> bool {
+    #[cfg(feature = "gguf")]
+    if shard.gguf.is_some() {
+        return true;
+    }
+    !shard.qnat.is_empty()
+}
+
+/// Adds a shard's tensors and sources to `all`. Of metadata keys in several shards, the first one's
+/// value counts.
+fn append(all: &mut ParsedModel, shard: ParsedModel) {
+    let base = all.sources.len();
+    let ParsedModel {
+        sources, tensors, metadata, facts, header_size, skipped, qnat, notes, ..
+    } = shard;
+    all.sources.extend(sources);
+    all.tensors.extend(tensors.into_iter().map(|mut t| {
+        t.source += base;
+        t
+    }));
+    metadata.into_iter().for_each(|(key, value)| {
+        all.metadata.entry(key).or_insert(value);
+    });
+    all.facts.extend(facts);
+    all.header_size = all.header_size.saturating_add(header_size);
+    all.skipped.extend(skipped);
+    all.qnat.extend(qnat);
+    all.notes.extend(notes);
+    #[cfg(feature = "gguf")]
+    {
+        all.gguf = shard.gguf.or(all.gguf.take());
+    }
+}
+
+/// Checks that each tensor is in one shard alone and, with an index, in the shard that the index
+/// says.
+///
+/// # Errors
+/// `Parse` that names the first few tensors that are not.
+fn check(contents: &ParsedModel, directory: &Directory, map: Option<&WeightMap>) -> Result<()> {
+    let number = |t: &TensorInfo| directory.file_of[t.source];
+    let file = |number: usize| directory.files[number].as_str();
+    let mut wrong = Vec::new();
+    for (i, t) in contents.tensors.iter().enumerate() {
+        if let Some(other) = contents.tensor(&t.name).filter(|other| other.index != i) {
+            let (a, b) = (file(number(other.info())), file(number(t)));
+            wrong.push(format!("`{}` is in `{a}` and in `{b}`", t.name));
+        }
+    }
+    if let Some(map) = map {
+        for (name, listed) in map {
+            let listed = *listed as usize;
+            match contents.tensor(name).map(|t| number(t.info())) {
+                None => wrong.push(format!(
+                    "`{name}` is not in `{}`, where the index says that it is",
+                    file(listed)
+                )),
+                Some(other) if other != listed => wrong.push(format!(
+                    "`{name}` is in `{}`, and the index says in `{}`",
+                    file(other),
+                    file(listed)
+                )),
+                Some(_) => {}
+            }
+        }
+        let missing = contents.tensors.iter().filter(|t| {
+            let place = map.binary_search_by(|(name, _)| (**name).cmp(&*t.name));
+            place.is_err()
+        });
+        wrong.extend(
+            missing.map(|t| format!("`{}` in `{}` is not in the index", t.name, file(number(t)))),
+        );
+    }
+    let wrong: Vec<&str> = wrong.iter().map(String::as_str).collect();
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(AnamnesisError::parse(format!("tensor {}", join_first(&wrong, MAX_NAMED))))
+    }
+}

@@ -1,0 +1,249 @@
+//! NPZ archives (ZIP files of NPY arrays) and bare NPY files. Stored arrays are read in place,
+//! compressed ones as streams.
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use super::npy::{self, NpyHeader};
+use super::read_at::ReadAt;
+use super::zip::{ZipArchive, ZipMember};
+pub use crate::compat::npz::{
+    NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader,
+    inspect_npz_from_reader_with_limits, inspect_npz_with_limits, npz_to_safetensors,
+    npz_to_safetensors_bytes, parse_npz, parse_npz_bytes, parse_npz_bytes_with_limits,
+    parse_npz_with_limits,
+};
+use crate::limits::Budget;
+use crate::model::{Check, Skipped, TensorInfo};
+use crate::source::{Deflated, Source};
+use crate::{AnamnesisError, Container, ParsedModel, Result};
+
+/// Reads a bare NPY file. The array has no name in it; its tensor is called `tensor`.
+pub(super) fn read_npy(
+    source: Source,
+    _path: Option<&Path>,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    let mut file = &source;
+    let len = ReadAt::len(&file);
+    budget.items(1, "array")?;
+    let npy = read_header(&mut file, 0, len, budget)?.0;
+    let mut contents = ParsedModel::new(Container::Npy, npy.header_len);
+    add(&mut contents, "tensor".to_owned(), &npy, len, 0, npy.header_len as u64, None)
+        .map_err(|e| e.about("array `tensor`"))?;
+    contents.sources.push(source);
+    Ok(contents)
+}
+
+/// Reads the headers of an archive that must be NPZ from `file`, without a source of data.
+///
+/// # Errors
+/// `Unsupported` if it is another archive; those of [`read_archive`].
+pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<ParsedModel> {
+    let archive = ZipArchive::read(file, budget)?;
+    archive.check_format(Container::Npz)?;
+    read_archive(&Source::HeaderOnly, file, &archive, budget)
+}
+
+/// Reads the headers of an archive's arrays from `file`, in the order of the directory. `source` is
+/// where the tensors' data will be read from.
+///
+/// # Errors
+/// `Parse` if the archive or an array is malformed; `Unsupported`; `LimitExceeded`; `Io`.
+pub(super) fn read_archive(
+    source: &Source,
+    file: &mut dyn ReadAt,
+    archive: &ZipArchive,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    let mut contents = ParsedModel::new(Container::Npz, 0);
+    contents.sources.push(source.share());
+    let (mut names, mut others) = (HashSet::new(), Vec::new());
+    for member in archive.members.iter().filter(|m| !m.name.ends_with('/')) {
+        let name = member.name.strip_suffix(".npy").unwrap_or(&member.name);
+        if !names.insert(name) {
+            return Err(AnamnesisError::parse(format!(
+                "array `{name}` is in the archive with and without `.npy`"
+            )));
+        }
+        let is_array = read_member(source, file, (archive, budget), member, name, &mut contents);
+        if !is_array.map_err(|e| e.about(format_args!("array `{name}`")))? {
+            others.push(member.name.as_str());
+        }
+    }
+    if let [first, ..] = others.as_slice() {
+        let n = others.len();
+        contents
+            .notes
+            .push(format!("{n} members of the archive are no arrays, e.g. `{first}`"));
+    }
+    Ok(contents)
+}
+
+/// Adds a member if it is an array, and says whether it is. A member that is not named like an
+/// array may be anything else; one that is must be an array.
+fn read_member(
+    source: &Source,
+    file: &mut dyn ReadAt,
+    (archive, budget): (&ZipArchive, &Budget),
+    member: &ZipMember,
+    name: &str,
+    contents: &mut ParsedModel,
+) -> Result<bool> {
+    let start = archive.read_data_start(file, member)?;
+    // Of a compressed array, the beginning is decompressed, as far as a header can reach.
+    let mut head = Vec::new();
+    if member.deflated {
+        let mut stored = vec![0; member.stored_len.min(HEAD_BYTES) as usize];
+        file.read_at(start, &mut stored)?;
+        head = inflate_head(&stored);
+    }
+    if !member.name.ends_with(".npy") {
+        let mut magic = [0; 6];
+        match member.deflated {
+            true => magic.iter_mut().zip(&head).for_each(|(m, &b)| *m = b),
+            false if member.len >= 6 => file.read_at(start, &mut magic)?,
+            false => {}
+        }
+        if magic != *b"\x93NUMPY" {
+            return Ok(false);
+        }
+    }
+    if member.deflated {
+        let npy = read_header(&mut head.as_slice(), 0, head.len() as u64, budget)?.0;
+        contents.header_size += npy.header_len;
+        if npy.header_len as u64 > member.len {
+            return Err(AnamnesisError::parse("its header is longer than it is"));
+        }
+        contents
+            .sources
+            .push(deflated_source(source, member, start));
+        let (index, offset) = (contents.sources.len() - 1, npy.header_len as u64);
+        add(contents, name.to_owned(), &npy, member.len, index, offset, None)?;
+    } else {
+        let (npy, header) = read_header(file, start, member.len, budget)?;
+        contents.header_size += npy.header_len;
+        let before = (header.len() as u64, crc32fast::hash(&header));
+        let (start, len) = (start + before.0, member.len - before.0);
+        add(
+            contents,
+            name.to_owned(),
+            &npy,
+            member.len,
+            0,
+            start,
+            Some(Box::new(Check { crc: member.crc, start, len, before })),
+        )?;
+    }
+    Ok(true)
+}
+
+/// Bytes that are decompressed for a header, and compressed bytes that are read for it. Headers
+/// have at most 10 000 bytes, and deflate stores incompressible data with little overhead.
+const HEAD_BYTES: u64 = 16 << 10;
+
+/// Decompresses the beginning of a member, up to [`HEAD_BYTES`]. Errors are ignored: the member's
+/// stream reports them when it is read as a whole.
+fn inflate_head(stored: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; HEAD_BYTES as usize];
+    let mut decoder = flate2::bufread::DeflateDecoder::new(stored);
+    let mut n = 0;
+    while n < out.len() {
+        match decoder.read(&mut out[n..]) {
+            Ok(0) | Err(_) => break,
+            Ok(more) => n += more,
+        }
+    }
+    out.truncate(n);
+    out
+}
+
+/// The source of a compressed member's decompressed bytes.
+fn deflated_source(source: &Source, member: &ZipMember, start: u64) -> Source {
+    let ZipMember { stored_len, len, crc, .. } = *member;
+    Source::Deflated(Box::new(Deflated {
+        base: source.share(),
+        start,
+        stored_len,
+        len,
+        crc,
+        spool: OnceLock::new(),
+    }))
+}
+
+/// Reads the header of an array that takes `len` bytes from `start` on. Returns it parsed and as
+/// bytes.
+fn read_header(
+    file: &mut dyn ReadAt,
+    start: u64,
+    len: u64,
+    budget: &Budget,
+) -> Result<(NpyHeader, Vec<u8>)> {
+    let mut header = vec![0; len.min(npy::FIRST_READ as u64) as usize];
+    file.read_at(start, &mut header)?;
+    let header_len = npy::header_len(&header)?;
+    if header_len as u64 > len {
+        return Err(AnamnesisError::parse(format!(
+            "its header of {header_len} bytes is longer than it is"
+        )));
+    }
+    budget.alloc(header_len as u64, "an NPY header")?;
+    let have = header.len().min(header_len);
+    header.resize(header_len, 0);
+    file.read_at(start + have as u64, &mut header[have..])?;
+    Ok((npy::parse(&header)?, header))
+}
+
+/// Adds an array of `len` bytes, header included, whose data is at `offset` of source number
+/// `source`. One that no tensor can hold goes to `skipped`. Errors do not name the array: the
+/// caller does, for all errors of a member.
+///
+/// # Errors
+/// `Parse` if the data has another length than the header says.
+fn add(
+    contents: &mut ParsedModel,
+    name: String,
+    npy: &NpyHeader,
+    len: u64,
+    source: usize,
+    offset: u64,
+    check: Option<Box<Check>>,
+) -> Result<()> {
+    let elements = match &npy.kind {
+        Ok(elements) => *elements,
+        Err(what) => {
+            contents.skipped.push(Skipped { name, what: what.clone() });
+            return Ok(());
+        }
+    };
+    if npy.is_guess() {
+        let what = "one-byte elements of ml_dtypes, which has several such types: read as F8_E4M3";
+        contents.notes.push(format!("array `{name}`: {what}"));
+    }
+    let have = len - npy.header_len as u64;
+    let Some(data) = npy.data_len() else {
+        let (dtype, shape) = (elements.dtype, &npy.shape);
+        let what = format!("its size overflows ({dtype} {shape:?})");
+        return Err(AnamnesisError::parse(what));
+    };
+    let data = data as u64;
+    if data != have {
+        let (dtype, shape) = (elements.dtype, &npy.shape);
+        let what = format!("{have} bytes of data where its header says {data} ({dtype} {shape:?})");
+        return Err(AnamnesisError::parse(what));
+    }
+    contents.tensors.push(TensorInfo {
+        name: name.into(),
+        dtype: elements.dtype,
+        shape: npy.shape.as_slice().into(),
+        source,
+        offset,
+        len: data,
+        strides: npy.strides().map(|strides| Box::new(strides.into())),
+        big_endian: elements.big_endian,
+        check,
+    });
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! Layouts of codes and scales that several schemes share.
+
+pub(crate) mod adapted;
+#[cfg(feature = "models")]
+pub(crate) mod alternate;
+#[cfg_attr(not(feature = "models"), allow(dead_code))]
+pub(crate) mod assembled;
+pub(crate) mod e5m3;
+pub(crate) mod first_columns;
+pub(crate) mod group_size;
+pub(crate) mod hadamard;
+pub(crate) mod lines;
+pub(crate) mod low_rank;
+pub(crate) mod marlin_tiles;
+pub(crate) mod packed;
+pub(crate) mod padding;
+pub(crate) mod rescaled;
+pub(crate) mod shifted_bias;
+#[cfg(feature = "gguf")]
+pub(crate) mod signed_columns;
+pub(crate) mod strided;
+pub(crate) mod strips;
+pub(crate) mod tiled;
+pub(crate) mod transformed;
+pub(crate) mod transposed;
+pub(crate) mod vector;
+pub(crate) mod vectors;

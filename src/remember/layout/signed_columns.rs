@@ -1,0 +1,66 @@
+//! Weights whose columns are multiplied with signs, and are in another order.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::strips::{LoadedRows, STRIP};
+use crate::Result;
+use crate::element::Out;
+use crate::remember::kernels::signed_columns::SignedRows;
+use crate::remember::seam::{Buffers, Decode, Grid, Tile};
+use crate::simd::{Level, dispatch};
+
+/// Signs of the columns of a weight, and their order.
+pub(crate) struct SignedColumns {
+    /// One for each stored column; `None`: all are 1.
+    pub signs: Option<Arc<[f32]>>,
+    /// `[keys, heads]`, which divide the columns, if the stored heads of each key are side by side,
+    /// and those of the weight tiled.
+    pub heads: Option<[usize; 2]>,
+}
+
+/// The decoder of a weight with signs: the values of another decoder, in their order.
+pub(crate) struct Signed<'m> {
+    pub stored: Box<dyn Decode + 'm>,
+    pub columns: SignedColumns,
+}
+
+impl Decode for Signed<'_> {
+    fn grid(&self) -> Grid {
+        let grid = self.stored.grid();
+        Grid {
+            // In another order, a value can be of any stored column.
+            col_align: match self.columns.heads {
+                Some(_) => grid.cols,
+                None => grid.col_align,
+            },
+            ..grid
+        }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        self.stored.load(tile, buffers)
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        let signs = self.columns.signs.as_deref();
+        let signs = signs.map(|signs| &signs[tile.cols.clone()]);
+        let loaded = LoadedRows { tile, rows, buffers, level };
+        loaded.each_strip(&*self.stored, STRIP, out, |values, _, out| {
+            let kernel = SignedRows {
+                values,
+                width: tile.cols.len(),
+                signs,
+                heads: self.columns.heads.unwrap_or([1, 1]),
+            };
+            dispatch(level, &kernel, out);
+        });
+    }
+}

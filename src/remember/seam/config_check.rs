@@ -1,0 +1,356 @@
+//! What a config says of the codes and the scales of a module's weight, compared with what the
+//! tensors are. Schemes go by names, dtypes and shapes; a config that says something else proves
+//! that one of the two was changed.
+
+use crate::config::{Module, QuantMethod};
+use crate::remember::seam::scale_layout::{has_halves, rows_and_cols};
+use crate::remember::seam::{
+    CodeType, Fp8Format, Granularity, Group, Index, QuantScheme, Registry, Scheme, module_of, wrong,
+};
+use crate::{Dtype, Result};
+
+/// A type of codes, as far as configs name it.
+#[derive(Clone, Copy, PartialEq)]
+enum StatedCodes {
+    Int(u8),
+    /// A float of this many bits, and which one of eight.
+    Float(u8, Option<Fp8Format>),
+    /// Integers in words: what GPTQ and AWQ have, whatever their width.
+    Words,
+    /// Integers of four bits in some layers, and E4M3 in the others.
+    Int4OrE4M3,
+}
+
+impl StatedCodes {
+    /// The codes of a weight. `None` of a scheme whose configs are its own, and are checked by it.
+    fn of(group: &Group<'_>) -> Option<Self> {
+        Some(match group.scheme {
+            // Sparse values are codes if they have a scale.
+            QuantScheme::Sparse => match group.parts[0].1.dtype() {
+                Dtype::I8 => Self::Int(8),
+                dtype => Self::Float(8, Some(Fp8Format::of(dtype)?)),
+            },
+            QuantScheme::FineGrainedFp8 { format, .. }
+            | QuantScheme::PerChannelFp8 { format }
+            | QuantScheme::PerTensorFp8 { format } => Self::Float(8, Some(format)),
+            QuantScheme::Nvfp4 { .. } => Self::Float(4, None),
+            QuantScheme::Grouped { codes, .. } => match codes {
+                CodeType::Int(bits) | CodeType::Uint(bits) => Self::Int(bits),
+                CodeType::Fp4 | CodeType::Mxfp4 | CodeType::Nvfp4 => Self::Float(4, None),
+                CodeType::Fp6 | CodeType::Fp6E2M3 | CodeType::Fp6E3M2 => Self::Float(6, None),
+                CodeType::Fp8 | CodeType::Mxfp8 => Self::Float(8, None),
+                CodeType::Fp16 | CodeType::Bf16 => Self::Float(16, None),
+                // Their scheme's configs are its own.
+                CodeType::Ternary | CodeType::Minifloat { .. } => return None,
+            },
+            _ => return None,
+        })
+    }
+
+    /// Whether codes that are `found` can be called like this.
+    fn allows(self, found: Self) -> bool {
+        match (self, found) {
+            // Narrower integers are stored in bytes as well.
+            (Self::Words, Self::Int(found)) => found < 8,
+            (Self::Int4OrE4M3, found) => found == Self::Int(4) || found == E4M3,
+            (Self::Int(stated), Self::Int(found)) => {
+                stated == found || stated < found && found == 8
+            }
+            (Self::Float(8, Some(stated)), Self::Float(8, Some(found))) => stated == found,
+            // Models whose config has one word for all layers have experts of four bits
+            // (DeepSeek-V4's `fmt: e4m3`).
+            (Self::Float(stated, _), Self::Float(found, _)) => stated == found || found == 4,
+            _ => false,
+        }
+    }
+}
+
+const E4M3: StatedCodes = StatedCodes::Float(8, Some(Fp8Format::E4M3));
+const E5M2: StatedCodes = StatedCodes::Float(8, Some(Fp8Format::E5M2));
+
+/// ModelOpt's algorithms (`quant_algo`): codes, and scales where the name fixes them. Names with a
+/// longer one as their beginning come first.
+///
+/// Source: modelopt `export/quant_utils.py` (`process_layer_quant_config`).
+const ALGORITHMS: &[Algorithm] = &[
+    ("FP8_PER_CHANNEL_PER_TOKEN", E4M3, Some(Granularity::Channel)),
+    ("FP8_PB_WO", E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
+    // TensorRT-LLM's name for `FP8_PB_WO`.
+    ("FP8_BLOCK_SCALES", E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
+    ("FP8_PB_REAL", E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
+    ("FP8", E4M3, Some(Granularity::Tensor)),
+    ("MXFP8", E4M3, Some(Granularity::Group(32))),
+    ("NVFP4", StatedCodes::Float(4, None), None),
+    ("W4A16_NVFP4", StatedCodes::Float(4, None), None),
+    ("W4A8_NVFP4_FP8", StatedCodes::Float(4, None), None),
+    ("W4A8_MXFP4_FP8", StatedCodes::Float(4, None), Some(Granularity::Group(32))),
+    ("MXFP4", StatedCodes::Float(4, None), Some(Granularity::Group(32))),
+    ("W4A16_AWQ", StatedCodes::Int(4), None),
+    ("W4A8_AWQ", StatedCodes::Int(4), None),
+    ("W8A16", StatedCodes::Int(8), Some(Granularity::Channel)),
+    ("W8A8_SQ_PER_CHANNEL", StatedCodes::Int(8), Some(Granularity::Channel)),
+];
+
+/// What the config says of a weight: a value, and how the config puts it.
+struct Statement<T> {
+    value: T,
+    says: String,
+}
+
+fn state<T>(value: T, says: String) -> Option<Statement<T>> {
+    Some(Statement { value, says })
+}
+
+/// A row of [`ALGORITHMS`].
+type Algorithm = (&'static str, StatedCodes, Option<Granularity>);
+
+/// The row of [`ALGORITHMS`] of a module, and how the config writes its name.
+fn algorithm<'c>(module: &Module<'c>) -> Option<(&'static Algorithm, &'c str)> {
+    let (name, _) = module.text(&["quant_algo"])?;
+    let upper = name.to_uppercase();
+    let is_same = |row: &&Algorithm| {
+        let rest = upper.strip_prefix(row.0);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    };
+    Some((ALGORITHMS.iter().find(is_same)?, name))
+}
+
+/// Words for types of codes: of Quark (`dtype`), of transformers' FP8 (`fmt`), of AutoRound
+/// (`data_type`), and of GPTQModel's FP8 (`format`).
+const WORDS: &[(&str, StatedCodes)] = &[
+    ("fp8_e4m3", E4M3),
+    ("fp8_e5m2", E5M2),
+    ("fp4", StatedCodes::Float(4, None)),
+    ("fp6_e2m3", StatedCodes::Float(6, None)),
+    ("fp6_e3m2", StatedCodes::Float(6, None)),
+    ("int8", StatedCodes::Int(8)),
+    ("uint8", StatedCodes::Int(8)),
+    ("int4", StatedCodes::Int(4)),
+    ("uint4", StatedCodes::Int(4)),
+    ("e4m3", E4M3),
+    ("e5m2", E5M2),
+    ("mx_fp8e4m3", E4M3),
+    ("mx_fp8e5m2", E5M2),
+    ("mx_fp4", StatedCodes::Float(4, None)),
+    ("float8_e4m3fn", E4M3),
+    ("float8_e5m2", E5M2),
+    ("float8_e4m3fnuz", StatedCodes::Float(8, Some(Fp8Format::E4M3Fnuz))),
+    ("float8_e5m2fnuz", StatedCodes::Float(8, Some(Fp8Format::E5M2Fnuz))),
+];
+
+/// Methods that have one type of codes, unless a word says another: fbgemm `quantize_fp8_per_row`,
+/// transformers `finegrained_fp8`.
+const METHODS: &[(QuantMethod, StatedCodes)] = &[
+    (QuantMethod::Fp8, E4M3),
+    (QuantMethod::FbgemmFp8, E4M3),
+    (QuantMethod::Mxfp8, E4M3),
+    (QuantMethod::MiniMaxM3Nvfp4, E4M3),
+    (QuantMethod::Mxfp4, StatedCodes::Float(4, None)),
+    (QuantMethod::Gptq, StatedCodes::Words),
+    (QuantMethod::Awq, StatedCodes::Words),
+    (QuantMethod::BlockwiseInt8, StatedCodes::Int(8)),
+    (QuantMethod::W4aFp8, StatedCodes::Int4OrE4M3),
+];
+
+/// The type of the codes. Keys are looked up whatever the method: each of them is written by one
+/// library, and a config that lost its method still says what it says.
+fn codes(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement<StatedCodes>> {
+    if let Some((row, name)) = algorithm(module) {
+        return state(row.1, format!("the config says `{name}`"));
+    }
+    // compressed-tensors.
+    if let Some((kind @ ("int" | "float"), _)) = module.text(&["type"]) {
+        let (bits, place) = module.int(&["num_bits"])?;
+        let bits = u8::try_from(bits).ok()?;
+        // It has no other float of eight bits (`quant_args.py`, `FP8_DTYPE`).
+        let format = (bits == 8).then_some(Fp8Format::E4M3);
+        let value = match kind {
+            "int" => StatedCodes::Int(bits),
+            _ => StatedCodes::Float(bits, format),
+        };
+        return state(value, format!("{place} says `{kind}` of {bits} bits"));
+    }
+    if let Some((name, place)) = module.text(&["dtype", "fmt", "data_type", "format"])
+        && let Some(&(_, value)) = WORDS.iter().find(|(word, _)| *word == name)
+    {
+        return state(value, format!("{place} says `{name}`"));
+    }
+    let (method, value) = METHODS.iter().find(|row| Some(&row.0) == method)?;
+    state(*value, format!("the config says {method:?}"))
+}
+
+/// Which values share a scale.
+fn scales(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement<Granularity>> {
+    if method == Some(&QuantMethod::FbgemmFp8) {
+        return state(Granularity::Channel, "the config says FBGEMM, which has one a row".into());
+    }
+    let group = || {
+        let (size, _) = module.int(&["group_size"])?;
+        usize::try_from(size)
+            .ok()
+            .filter(|&n| n > 0)
+            .map(Granularity::Group)
+    };
+    if let Some((row, name)) = algorithm(module) {
+        let of_blocks = module
+            .block_side()
+            .map(|side| Granularity::Block { rows: side, cols: side });
+        let value = of_blocks.or(row.2).or_else(group)?;
+        return state(value, format!("the config says `{name}` with {value}"));
+    }
+    // compressed-tensors, and Quark.
+    let (strategy, place) = module.text(&["strategy", "qscheme"])?;
+    let value = match strategy {
+        "tensor" | "per_tensor" => Granularity::Tensor,
+        "channel" | "per_channel" => Granularity::Channel,
+        "group" | "tensor_group" | "per_group" => group()?,
+        // `block` is compared where the blocks are fitted.
+        _ => return None,
+    };
+    state(value, format!("{place} says `{strategy}`: {value}"))
+}
+
+/// How the config says that scales are not those of blocks: FBGEMM's never are, and transformers'
+/// FP8 writes a null.
+fn denies_blocks(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<&'static str> {
+    match method? {
+        QuantMethod::FbgemmFp8 => Some("the config says FBGEMM, which quantizes"),
+        QuantMethod::Fp8 if module.is_null("weight_block_size") => {
+            Some("the config says `weight_block_size: null`, which is")
+        }
+        _ => None,
+    }
+}
+
+/// Rows and columns that share a scale, none of them beyond a matrix of `[rows, cols]`: a scale for
+/// more than there is, is one for all.
+fn extent(scales: Granularity, [rows, cols]: [usize; 2]) -> [usize; 2] {
+    let [height, width] = match scales {
+        Granularity::Tensor => [rows, cols],
+        Granularity::Channel => [1, cols],
+        Granularity::Group(n) => [1, n],
+        Granularity::Block { rows, cols } => [rows, cols],
+    };
+    [height.min(rows), width.min(cols)]
+}
+
+fn granularity(scheme: &QuantScheme) -> Option<Granularity> {
+    Some(match *scheme {
+        QuantScheme::FineGrainedFp8 { rows: 1, cols, .. } => Granularity::Group(cols),
+        QuantScheme::FineGrainedFp8 { rows, cols, .. } => Granularity::Block { rows, cols },
+        QuantScheme::PerChannelFp8 { .. } => Granularity::Channel,
+        QuantScheme::PerTensorFp8 { .. } => Granularity::Tensor,
+        QuantScheme::Nvfp4 { .. } => Granularity::Group(16),
+        QuantScheme::Grouped { scales, .. } => scales,
+        _ => return None,
+    })
+}
+
+/// Checks that the config's method is one of those whose models have the tensors of `scheme`. A
+/// scheme without methods is told by its tensors or its description, whatever a config says.
+///
+/// # Errors
+/// The method is that of other schemes.
+pub(super) fn check_method(
+    scheme: &dyn Scheme,
+    group: &Group<'_>,
+    all: &Index<'_>,
+    registry: &Registry,
+) -> Result<()> {
+    let identity = scheme.identity();
+    let Some(method) = all.config.quant_method() else {
+        return Ok(());
+    };
+    let is_meant = identity.methods.is_empty()
+        || identity.methods.contains(method)
+        || !registry.knows(method)
+        // What is left out of the method may be quantized otherwise.
+        || all.config.at(module_of(&group.name)).skipped;
+    if is_meant {
+        return Ok(());
+    }
+    let place = all.config.text(&["quant_method", "method"]);
+    let place = place.map_or("the config", |(_, place)| place);
+    let says = all.config.method().unwrap_or_default();
+    let what = format!(
+        "{place} says quant_method `{says}`, and its tensors are those of {}",
+        identity.name
+    );
+    Err(wrong(&group.parts[0].1, what))
+}
+
+/// Compares `group` with what the config says of its module.
+///
+/// # Errors
+/// The codes are of another type than the config says, or other values share a scale.
+pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
+    let module = all.config.at(module_of(&group.name));
+    let mut checks = module
+        .candidates()
+        .map(|entry| check_entry(group, &entry, all));
+    let first = checks.next().unwrap_or(Ok(()));
+    // One of the entries for a module holds.
+    first.or_else(|error| match checks.any(|other| other.is_ok()) {
+        true => Ok(()),
+        false => Err(error),
+    })
+}
+
+/// Compares `group` with the config's entry `module`.
+fn check_entry(group: &Group<'_>, module: &Module<'_>, all: &Index<'_>) -> Result<()> {
+    let Some(found) = StatedCodes::of(group) else {
+        return Ok(());
+    };
+    let method = all.config.quant_method();
+    let t = &group.parts[0].1;
+    // A rule that is not understood might hold for this module, and one that leaves it out does not
+    // describe it.
+    if module.uncertain || module.skipped {
+        return Ok(());
+    }
+    // This method has one width, whatever another key of the config says.
+    let mxfp4 = (method == Some(&QuantMethod::Mxfp4)).then(|| Statement {
+        value: StatedCodes::Float(4, None),
+        says: "the config says `mxfp4`".to_owned(),
+    });
+    if let Some(stated) = mxfp4.or_else(|| codes(method, module))
+        && !stated.value.allows(found)
+    {
+        let what = format!("{}, and the weight is stored as {}", stated.says, t.dtype());
+        return Err(wrong(t, what));
+    }
+    let Some(found) = granularity(&group.scheme) else {
+        return Ok(());
+    };
+    let (_, cols) = rows_and_cols(&group.shape);
+    let rows = group.shape.iter().nth_back(1).copied().unwrap_or(1);
+    let is_stack = group.shape.len() > 2;
+    let by_column = Granularity::Block { rows, cols: 1 };
+    // Of a stack, the rows of two projections may have a scale each.
+    let by_half = Granularity::Block {
+        rows: match is_stack && has_halves(&group.name) {
+            true => rows / 2,
+            false => rows,
+        },
+        cols,
+    };
+    let differs = |stated: Granularity| extent(stated, [rows, cols]) != extent(found, [rows, cols]);
+    if let Some(says) = denies_blocks(method, module)
+        && [Granularity::Tensor, Granularity::Channel, by_column, by_half]
+            .into_iter()
+            .all(differs)
+    {
+        let what = format!("{says} without blocks, and its tensors have {found}");
+        return Err(wrong(t, what));
+    }
+    // Stacks of bytes are quantized by other rules than the layers that a config speaks of: by
+    // expert or by column.
+    let is_free = is_stack && !matches!(found, Granularity::Group(_));
+    if let Some(stated) = scales(method, module).filter(|_| !is_free)
+        && differs(stated.value)
+    {
+        let what = format!("{}, and its tensors have a {found}", stated.says);
+        return Err(wrong(t, what));
+    }
+    Ok(())
+}
