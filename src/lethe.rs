@@ -63,7 +63,6 @@ pub use self::bnb::*;
 #[cfg(feature = "lethe")]
 pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
 #[cfg(feature = "lethe")]
-#[cfg_attr(not(feature = "cli"), allow(unused_imports))]
 pub(crate) use self::gguf::ALREADY;
 #[cfg(feature = "lethe")]
 pub use self::scheme::{Forget, ForgetScheme, GgufTypes};
