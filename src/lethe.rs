@@ -7,9 +7,10 @@
 //! `kernels`.
 //!
 //! - `scheme`, `schemes`: schemes by name, and the table of them.
-//! - `decision`: which tensors of a model are encoded, and why the others are not.
+//! - `decide`, `decision`: which tensors of a model are encoded, and why the others are not.
 //! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
-//! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules.
+//! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
+//!   which some types need and others use; `llama_names`: names of tensors in llama.cpp.
 //! - All others: one stored layout each.
 
 #[cfg(feature = "lethe")]
@@ -20,6 +21,8 @@ pub mod bnb;
 mod comfy;
 #[cfg(feature = "lethe")]
 mod compressed_tensors;
+#[cfg(feature = "lethe")]
+mod decide;
 #[cfg(feature = "lethe")]
 mod decision;
 #[cfg(feature = "lethe")]
@@ -35,8 +38,12 @@ mod ggml;
 mod gguf;
 #[cfg(feature = "lethe")]
 mod gptq;
+#[cfg(feature = "lethe")]
+mod imatrix;
 #[cfg(feature = "bnb")]
 pub(crate) mod kernels;
+#[cfg(feature = "lethe")]
+pub(crate) mod llama_names;
 #[cfg(feature = "lethe")]
 mod loaders;
 #[cfg(feature = "lethe")]
@@ -61,7 +68,9 @@ mod tests_support;
 #[doc(no_inline)]
 pub use self::bnb::*;
 #[cfg(feature = "lethe")]
-pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
+pub(crate) use self::decide::decide;
+#[cfg(feature = "lethe")]
+pub(crate) use self::decision::{Candidate, Decision, Decisions};
 #[cfg(feature = "lethe")]
 pub(crate) use self::gguf::ALREADY;
 #[cfg(feature = "lethe")]

@@ -21,6 +21,7 @@ mod fp_quant;
 mod gemma_qat;
 #[cfg(feature = "gguf")]
 mod ggml;
+mod ggml_blocks;
 pub mod gptq;
 mod higgs;
 mod hqq;
@@ -107,8 +108,8 @@ pub mod pth {
     pub use crate::compat::pth::{pth_to_safetensors, pth_to_safetensors_bytes};
 }
 
-/// Every scheme. The first that claims or refuses a tensor settles it, so that a scheme stands
-/// before those that would take its tensors for theirs.
+/// Every scheme. Which of several claims stands is declared in [`Identity::over`](seam::Identity), and
+/// not by this order; those that are over others come first only so that fewer are asked.
 const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
@@ -122,7 +123,6 @@ const SCHEMES: &[&dyn Scheme] = &[
     &bitnet::BitNet,
     &gemma_qat::GemmaQat,
     &quanto::Quanto,
-    // Before HQQ, whose codes have the same name.
     &sinq::Sinq,
     &hqq::Hqq,
     &comfy::ComfyUi,
@@ -131,7 +131,6 @@ const SCHEMES: &[&dyn Scheme] = &[
     &marlin24::Marlin24,
     &nvfp4::Nvfp4,
     &compressed_tensors::CompressedTensors,
-    // Before INT8, which would take bytes of nibbles for codes.
     &sglang::Sglang,
     &int8::Int8,
     &mxfp4::Mxfp4,
@@ -149,18 +148,17 @@ const SCHEMES: &[&dyn Scheme] = &[
     // Claims nothing unless a config names its method: plain INT8 has the same shapes.
     &eetq::Eetq,
     &foreign::Foreign,
-    // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,
     &gptq::Gptq,
     &awq::Awq,
     &awq::AwqWide,
     &awq::Gemv,
-    // Before Marlin, whose name codes have.
     &qqq::Qqq,
     &marlin::Marlin,
     &bnb::Bnb4,
     &bnb::BnbInt8,
     &fp8::Fp8,
+    &fp8::CastFp8,
 ];
 
 /// [`SCHEMES`], with the names of all of them put together once.

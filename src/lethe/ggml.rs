@@ -17,7 +17,7 @@ use super::{
 };
 use crate::element::Element;
 use crate::element::Out;
-use crate::lethe::gguf::imatrix::Imatrix;
+use crate::lethe::imatrix::Imatrix;
 use crate::lethe::kernels::ggml::{GgmlEncoder, encoder};
 use crate::lethe::seam::rows::MAX_ROW_LEN;
 use crate::remember::kernels::ggml::{GgmlDecoder, decoder};

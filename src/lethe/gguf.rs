@@ -1,23 +1,23 @@
 //! Types of the tensors of a GGUF file: by the mixture of a llama.cpp file type, or the same for
 //! all.
 //!
+//! - `fit`: whether an importance matrix is that of the model.
 //! - `mixture`: the ggml type of each tensor, by llama.cpp's rules.
-//! - `imatrix`: importance matrices, which some types need and others use.
 //! - [`Ggml`] in `ggml.rs`: the encoder of one type.
 
-pub(crate) mod imatrix;
+mod fit;
 pub(crate) mod mixture;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use self::imatrix::Imatrix;
 use self::mixture::{Mixture, MixtureTensor, ModelFacts, TypeChoice, TypeOverrides};
 use super::ggml::Ggml;
 use super::{Forget, Method};
 use crate::config::read_small;
 use crate::error::InTensor;
 use crate::lethe::decision::{Candidate, Decision, Decisions, TensorFilter, encode};
+use crate::lethe::imatrix::Imatrix;
 use crate::lethe::kernels::ggml::requires_importance;
 use crate::limits::Budget;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
@@ -106,12 +106,6 @@ impl FallbackNotes {
         };
         self.0.into_iter().map(line).collect()
     }
-}
-
-/// Whether `label`, the name of a type that tensors are encoded to, is one of blocks.
-fn is_block_type(label: &str) -> bool {
-    let found = Dtype::ALL.iter().find(|dtype| dtype.name() == label);
-    found.is_some_and(|dtype| dtype.is_ggml_block())
 }
 
 /// Fails if blocks of ggml would be encoded to others, as `llama-quantize` does: what the first
@@ -240,4 +234,10 @@ fn read_facts(model: &ParsedModel) -> ModelFacts {
         .and_then(|text| serde_json::from_slice(&text).ok())
         .unwrap_or_default();
     ModelFacts::from_config(&root)
+}
+
+/// Whether `label`, the name of a type that tensors are encoded to, is one of blocks.
+fn is_block_type(label: &str) -> bool {
+    let found = Dtype::ALL.iter().find(|dtype| dtype.name() == label);
+    found.is_some_and(|dtype| dtype.is_ggml_block())
 }

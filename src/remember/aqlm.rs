@@ -15,6 +15,7 @@ use std::ops::Range;
 use crate::config::QuantMethod;
 use crate::model::{Part, Tensor};
 use crate::remember::layout::vectors::{Codebooks, VectorCodes, VectorWeight, WeightNorm};
+use crate::remember::seam::NamePattern::EndsIfQuantized;
 use crate::remember::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::remember::seam::{
     Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, read, refused,
@@ -32,10 +33,11 @@ const SIZES: [&str; 4] = ["num_codebooks", "nbits_per_codebook", "out_group_size
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &[],
     methods: &[QuantMethod::Aqlm],
     codes: &[".codes"],
     // Models of sound have `codebooks` of their own, so that these are told by the config.
-    companions: &[],
+    companions: &[(EndsIfQuantized(".codebooks"), TensorRole::QuantMap)],
     optional: &[],
     activations: &[],
     markers: &[],

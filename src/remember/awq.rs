@@ -26,7 +26,7 @@ use crate::remember::layout::group_size::{ShortGroup, group_size};
 use crate::remember::layout::packed::{
     BitStreams, PackedLayer, PackedLayout, for_each_zeros, grouped_rows, load_scales,
 };
-use crate::remember::seam::NamePattern::{Ends, Is};
+use crate::remember::seam::NamePattern::{Ends, EndsIfQuantized, Is};
 use crate::remember::seam::Sibling;
 use crate::remember::seam::load::{StoredWords, read_transposed_codes, transposed_code_words};
 use crate::remember::seam::wrong;
@@ -41,9 +41,11 @@ pub(super) struct Awq;
 
 pub(super) static IDENTITY: Identity = Identity {
     name: "AWQ",
+    over: &["AWQ of five to seven bits", "AWQ GEMV"],
     methods: &[QuantMethod::Awq, QuantMethod::AutoRound],
     codes: &[],
     companions: &[
+        (EndsIfQuantized(".scales"), TensorRole::Scale),
         (Ends(".qzeros"), TensorRole::ZeroPoint),
         (Ends(".scaled_zeros"), TensorRole::ZeroPoint),
     ],

@@ -34,6 +34,7 @@ const CODES_PER_BYTE: usize = 4;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["not decoded"],
     methods: &[QuantMethod::BitNet],
     codes: &[],
     companions: &[(Ends("weight_scale"), TensorRole::Scale)],

@@ -79,6 +79,7 @@ fn may_be_bnb_4bit(t: &Tensor<'_>, all: &Index<'_>) -> bool {
 
 static IDENTITY: Identity = Identity {
     name: "BitsAndBytes 4-bit",
+    over: &[],
     methods: &[QuantMethod::BitsAndBytes],
     codes: &[],
     companions: &[

@@ -50,6 +50,7 @@ pub(super) struct ComfyUi;
 
 static IDENTITY: Identity = Identity {
     name: REFUSED,
+    over: &["FP8", "INT8", "NVFP4"],
     methods: &[],
     codes: &[],
     companions: &[

@@ -10,11 +10,13 @@ mod e5m3_blocks;
 mod packing;
 mod uncompressed;
 mod unused_bits;
+mod words;
 mod zero_points;
 
 pub(super) use self::packing::read_shape;
-use self::packing::{PackQuantized, SAMPLE, WordAlignedCodes, packing, row_words};
+use self::packing::{PackQuantized, WordAlignedCodes, packing};
 use self::uncompressed::check_uncompressed;
+use self::words::{SAMPLE, row_words};
 use self::zero_points::{RowPacking, zero_points};
 use super::mxfp4::{INT4, mx_rows, mx_rows_of};
 use crate::config::QuantMethod;
@@ -41,6 +43,7 @@ pub(super) struct CompressedTensors;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["not decoded"],
     methods: &[QuantMethod::CompressedTensors, QuantMethod::AutoRound],
     codes: &["_packed"],
     companions: &[

@@ -45,6 +45,7 @@ const MAX_COLS: usize = 1 << 16;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &[],
     methods: &[],
     codes: &[".encoded_exponent", ".sign_mantissa"],
     // The other names could be those of anybody's tensors.

@@ -37,6 +37,7 @@ const FAMILY: &str = "EETQ";
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["GPTQ", "not decoded"],
     methods: &[QuantMethod::Eetq],
     codes: &[],
     companions: &[(Ends(".weight_scales"), TensorRole::Scale)],

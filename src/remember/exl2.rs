@@ -50,6 +50,7 @@ const WORD: usize = 32;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &[],
     methods: &[QuantMethod::Exl2],
     codes: &[".q_weight"],
     companions: &[

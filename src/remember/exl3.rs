@@ -44,6 +44,7 @@ const FAMILY: &str = "EXL3";
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &[],
     methods: &[QuantMethod::Exl3],
     codes: &[".trellis"],
     companions: &[

@@ -150,6 +150,7 @@ pub(super) struct Foreign;
 
 static IDENTITY: Identity = Identity {
     name: "not decoded",
+    over: &["GPTQ"],
     methods: &[],
     codes: &[],
     companions: &[],

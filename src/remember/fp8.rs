@@ -22,7 +22,7 @@ use crate::remember::seam::{
     Floats, Fp8Format, Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling, TensorRole,
 };
 use crate::remember::seam::{Granularity, base_of, module_of, refused, wrong};
-use crate::{Dtype, ParsedModel, Result};
+use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 pub(super) struct Fp8;
 
@@ -160,6 +160,7 @@ impl HasScales {
 
 static IDENTITY: Identity = Identity {
     name: "FP8",
+    over: &[],
     methods: &[
         QuantMethod::Fp8,
         QuantMethod::FbgemmFp8,
@@ -216,41 +217,15 @@ impl Scheme for Fp8 {
         let Some(format) = Fp8Format::of(t.dtype()) else {
             return Ok(None);
         };
-        // E4M3 is also the dtype of NVFP4's block scales, of those of ComfyUI's W4A8 and of
-        // torchao's parts, which belong to the tensor they are named after.
-        let scales_another = t
-            .name()
-            .strip_suffix("_scale")
-            .is_some_and(|base| all.get(base).is_some() || all.at(base, "_qdata").is_some());
-        // SDNQ's scales and zero points may be codes with a scale of their own; Nunchaku's and
-        // Inkling's scale others.
-        let is_companion = [
-            (".scale", ".scale_2"),
-            (".scale", ".scale2"),
-            (".zero_point", ".zero_point_scale"),
-            (".wscales", ".qweight"),
-            (".quantized_weight_scale_factors", ".quantized_weight_values"),
-        ]
-        .into_iter()
-        .filter_map(|(part, other)| all.at(t.name().strip_suffix(part)?, other))
-        .next()
-        .is_some();
-        let is_other = scales_another || is_companion;
-        if is_other || is_scale_name(t.name()) || t.name().ends_with(".weight_s_rel") {
-            return Ok(None);
-        }
         let scales = scales_of(t, all);
-        let (scheme, grid, scale) = match scales.as_slice() {
-            [] => {
-                check_cast(t, all)?;
-                (QuantScheme::CastFp8 { format }, per_tensor(t.shape()), None)
-            }
+        let (scheme, grid, floats) = match scales.as_slice() {
+            [] => return Ok(None),
             [scale] => {
                 if let Some(has_scales) = all.prepared::<HasScales>() {
                     has_scales.check(t)?;
                 }
                 let (scheme, grid) = fit(t, scale, format, all)?;
-                (scheme, grid, Some(Floats::new(scale)?))
+                (scheme, grid, Floats::new(scale)?)
             }
             // Both would fit, and their product or either of them could be meant.
             [a, b, ..] => {
@@ -267,27 +242,17 @@ impl Scheme for Fp8 {
         };
         let owned = scales.iter().filter(|scale| is_owned(scale));
         parts.extend(owned.map(|&s| (TensorRole::Scale, s)));
-        let (rows, cols) = rows_and_cols(t.shape());
-        let codes = Codes::Rows { part: t.part(), row_bytes: cols };
-        let is_scaled = scale.is_some();
-        let matrix: Box<dyn ScaleMatrix + 'm> = match scale {
-            Some(floats) => Box::new(Matrix { floats, cols: grid.cols }),
-            // A weight that was cast to FP8 has no scale: a product with 1 is exact.
-            None => Box::new(Ones),
-        };
-        let code_format = CodeFormat::of_fp8(format);
-        let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, matrix);
-        if is_scaled && is_divided(t, all)? {
+        let scales = Matrix { floats, cols: grid.cols };
+        let mut decoder = decoder(t, format, grid, Box::new(scales));
+        if is_divided(t, all)? {
             decoder.formula = GroupFormula::Divide;
         }
+        let (_, cols) = rows_and_cols(t.shape());
         if let Some(columns) = pre_quant_scale(t, cols, all)? {
-            // ModelOpt writes the factors beside scaled OCP formats only. With anything else it is
-            // another tensor of that name.
-            if !is_scaled || !matches!(format, Fp8Format::E4M3 | Fp8Format::E5M2) {
-                return Err(wrong(
-                    t,
-                    format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name()),
-                ));
+            // ModelOpt writes the factors beside OCP formats only. With anything else it is another
+            // tensor of that name.
+            if !matches!(format, Fp8Format::E4M3 | Fp8Format::E5M2) {
+                return Err(only_scaled(t, &columns));
             }
             decoder.columns = Some(Matrix::of_columns(&columns)?);
             parts.push((TensorRole::Scale, columns));
@@ -316,6 +281,58 @@ impl Scheme for Fp8 {
             _ => None,
         }
     }
+}
+
+/// Weights that were cast to FP8, and have no scale.
+pub(super) struct CastFp8;
+
+static CAST: Identity = Identity { name: "FP8 without scales", companions: &[], ..IDENTITY };
+
+impl Scheme for CastFp8 {
+    fn identity(&self) -> &'static Identity {
+        &CAST
+    }
+
+    fn is_asked_last(&self) -> bool {
+        true
+    }
+
+    fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
+        Fp8.kind(t, all)
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(format) = Fp8Format::of(t.dtype()).filter(|_| !is_scale_name(t.name())) else {
+            return Ok(None);
+        };
+        check_cast(t, all)?;
+        let (_, cols) = rows_and_cols(t.shape());
+        if let Some(columns) = pre_quant_scale(t, cols, all)? {
+            return Err(only_scaled(t, &columns));
+        }
+        // A product with 1 is exact.
+        let decoder = decoder(t, format, per_tensor(t.shape()), Box::new(Ones));
+        let parts = vec![(TensorRole::Quantized, *t)];
+        let scheme = QuantScheme::CastFp8 { format };
+        Ok(Some(Group::new(t.name(), t.shape(), scheme, parts, Box::new(decoder))))
+    }
+}
+
+/// The decoder of the codes `t`, whose scales are `matrix`.
+fn decoder<'m>(
+    t: &Tensor<'m>,
+    format: Fp8Format,
+    grid: ScaleGrid,
+    matrix: Box<dyn ScaleMatrix + 'm>,
+) -> Grouped<'m> {
+    let (rows, cols) = rows_and_cols(t.shape());
+    let codes = Codes::Rows { part: t.part(), row_bytes: cols };
+    Grouped::scaled(codes, 8, CodeFormat::of_fp8(format), [rows, cols], grid, matrix)
+}
+
+/// The error of `t` that has the factors `columns` of scaled codes.
+fn only_scaled(t: &Tensor<'_>, columns: &Tensor<'_>) -> AnamnesisError {
+    wrong(t, format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name()))
 }
 
 /// Whether the scale of `t` divides its codes: GPTQModel stores what it has multiplied weights by,

@@ -42,6 +42,7 @@ const UNIT: f32 = 0.125;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["GPTQ"],
     methods: &[QuantMethod::FpQuant],
     codes: &[".qweight", ".dqweight"],
     companions: &[

@@ -29,6 +29,7 @@ const BITS: usize = 4;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["INT8", "not decoded"],
     methods: &[QuantMethod::Gemma],
     codes: &[".embedding_quantized"],
     companions: &[

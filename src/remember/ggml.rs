@@ -32,6 +32,7 @@ pub(super) struct Ggml;
 
 static IDENTITY: Identity = Identity {
     name: "GGUF",
+    over: &[],
     methods: &[],
     codes: &[],
     companions: &[],

@@ -23,7 +23,7 @@ use crate::remember::kernels::gptq::GptqPacking;
 use crate::remember::kernels::packed::CHUNK;
 use crate::remember::layout::group_size::{ShortGroup, group_size};
 use crate::remember::layout::packed::{PackedLayer, PackedLayout, for_each_zeros};
-use crate::remember::seam::NamePattern::{Ends, Is};
+use crate::remember::seam::NamePattern::{Ends, EndsIfQuantized, Is};
 use crate::remember::seam::Sibling;
 use crate::remember::seam::{
     Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, base_of, refused, wrong,
@@ -37,9 +37,11 @@ const BY_SYMMETRY: [u32; 3] = [0, 16, 0];
 
 static IDENTITY: Identity = Identity {
     name: "GPTQ",
+    over: &["AWQ"],
     methods: &[QuantMethod::Gptq, QuantMethod::AutoRound, QuantMethod::Gguf],
     codes: &[],
     companions: &[
+        (EndsIfQuantized(".scales"), TensorRole::Scale),
         (Ends(".qzeros"), TensorRole::ZeroPoint),
         (Ends(".g_idx"), TensorRole::GroupIndex),
     ],

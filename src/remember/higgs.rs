@@ -50,6 +50,7 @@ const MAX_ROTATION: usize = 1 << 15;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &[],
     methods: &[QuantMethod::Higgs],
     codes: &[],
     companions: &[(Ends(".tables2"), TensorRole::QuantMap)],

@@ -34,6 +34,7 @@ pub(super) struct Hqq;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &[],
     methods: &[QuantMethod::Hqq],
     codes: &["W_q"],
     companions: COMPANIONS,

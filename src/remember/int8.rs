@@ -22,6 +22,7 @@ pub(super) struct Int8;
 
 static IDENTITY: Identity = Identity {
     name: "INT8",
+    over: &[],
     methods: &[
         QuantMethod::W8a8Int8,
         QuantMethod::AutoRound,

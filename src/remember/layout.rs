@@ -7,7 +7,6 @@ pub(crate) mod alternate;
 pub(crate) mod assembled;
 pub(crate) mod e5m3;
 pub(crate) mod first_columns;
-pub(crate) mod ggml_blocks;
 pub(crate) mod group_size;
 pub(crate) mod hadamard;
 pub(crate) mod lines;

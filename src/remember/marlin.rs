@@ -12,7 +12,7 @@ use crate::remember::kernels::marlin::{TILE_INPUTS, TILE_OUTPUTS, TileOrder};
 use crate::remember::layout::group_size::{ShortGroup, group_size};
 use crate::remember::layout::marlin_tiles::{MarlinCodes, PermutedScales, ScaleOrder};
 use crate::remember::layout::packed::{PackedLayer, PackedLayout};
-use crate::remember::seam::NamePattern::Ends;
+use crate::remember::seam::NamePattern::{Ends, EndsIfQuantized};
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, wrong,
@@ -23,9 +23,13 @@ pub(super) struct Marlin;
 
 static IDENTITY: Identity = Identity {
     name: "Marlin",
+    over: &[],
     methods: &[QuantMethod::Gptq, QuantMethod::Awq],
     codes: &[".B"],
-    companions: &[(Ends(".workspace"), TensorRole::QuantState)],
+    companions: &[
+        (EndsIfQuantized(".s"), TensorRole::Scale),
+        (Ends(".workspace"), TensorRole::QuantState),
+    ],
     optional: &[],
     activations: &[],
     markers: &[],

@@ -50,6 +50,7 @@ const GROUP: usize = 128;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["not decoded"],
     methods: &[QuantMethod::CompressedTensors],
     codes: &["_packed"],
     companions: &[(Ends(".scale_packed"), TensorRole::Scale)],

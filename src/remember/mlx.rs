@@ -20,7 +20,7 @@ use self::ollama::OllamaQuant;
 use crate::config::{MFLUX_LEVEL, QuantMethod};
 use crate::model::Tensor;
 use crate::remember::kernels::grouped::{E2M1, Int};
-use crate::remember::seam::NamePattern::Ends;
+use crate::remember::seam::NamePattern::{Ends, EndsIfQuantized};
 use crate::remember::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
@@ -40,10 +40,12 @@ const MAX_NVFP4: f32 = 448.0 * 6.0;
 
 static IDENTITY: Identity = Identity {
     name: "MLX",
+    over: &["not decoded"],
     methods: &[QuantMethod::Metal],
     codes: &[],
     companions: &[
         (Ends(".global_scale"), TensorRole::Scale),
+        (EndsIfQuantized(".scales"), TensorRole::Scale),
         (Ends(".qbiases"), TensorRole::Offset),
         (Ends(".weight.scale"), TensorRole::Scale),
         (Ends(".weight.bias"), TensorRole::Offset),
@@ -68,6 +70,17 @@ impl Scheme for Mlx {
 
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
         count_experts(all.model)
+    }
+
+    /// Inkling's blocks have a factor of the same name as the second scale of a matrix: for what their
+    /// feed-forward layers give together, or their router, whose weight is of floats.
+    fn is_parameter(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
+        let Some(module) = base_of(t.name(), "global_scale") else {
+            return false;
+        };
+        let is_plain = |weight: Tensor<'_>| weight.dtype().is_floating_point();
+        module.ends_with(".mlp.")
+            || module.ends_with(".mlp.gate.") && all.at(module, "weight").is_none_or(is_plain)
     }
 
     fn descriptions(&self, metadata: &HashMap<String, String>) -> Vec<String> {

@@ -38,6 +38,7 @@ pub(super) struct ModelOpt;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["NVFP4"],
     methods: &[QuantMethod::ModelOpt],
     codes: &[],
     companions: &[

@@ -42,6 +42,7 @@ const FAMILY: &str = "ModelSlim";
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["FP8", "INT8", "not decoded"],
     methods: &[],
     codes: &[],
     companions: &[

@@ -31,6 +31,7 @@ pub(super) struct Mxfp4;
 
 static IDENTITY: Identity = Identity {
     name: "MXFP4",
+    over: &["not decoded"],
     // DeepSeek-V4 and others have experts of four bits in models of FP8.
     methods: &[QuantMethod::Mxfp4, QuantMethod::Fp8],
     codes: &["_blocks"],

@@ -71,6 +71,7 @@ const PARTS: [&str; 8] = [
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["not decoded"],
     methods: &[QuantMethod::NunchakuLite, QuantMethod::SvdQuant],
     codes: &[],
     companions: &[

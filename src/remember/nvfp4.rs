@@ -46,6 +46,7 @@ struct RowScales;
 
 static IDENTITY: Identity = Identity {
     name: "NVFP4",
+    over: &["not decoded"],
     methods: &[
         QuantMethod::ModelOpt,
         QuantMethod::CompressedTensors,

@@ -41,6 +41,7 @@ const MAX_ROTATIONS: usize = 64;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["GPTQ"],
     methods: &[QuantMethod::ParoQuant],
     codes: &[],
     // `theta` and `pairs` could be parameters of any model; files that have them have these

@@ -16,6 +16,7 @@ pub(super) struct Qnat;
 
 static IDENTITY: Identity = Identity {
     name: "QNAT",
+    over: &[],
     methods: &[],
     codes: &[],
     companions: &[],

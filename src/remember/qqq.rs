@@ -35,6 +35,7 @@ const FAMILY: &str = "QQQ";
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["Marlin"],
     methods: &[QuantMethod::Qqq],
     codes: &[".B"],
     companions: &[(Ends(".s_channel"), TensorRole::Scale), (Ends(".s_group"), TensorRole::Scale)],

@@ -30,6 +30,7 @@ const FAMILY: &str = "quanto";
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &[],
     methods: &[QuantMethod::Quanto],
     codes: &["._data"],
     companions: &[

@@ -51,6 +51,7 @@ pub(super) struct Quark;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["INT8", "NVFP4"],
     methods: &[QuantMethod::Quark],
     codes: &[],
     companions: &[

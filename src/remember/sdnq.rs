@@ -50,6 +50,7 @@ const HAS_SUBNORMALS: [u32; 3] = [0, 2, 3];
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["FP8", "not decoded"],
     methods: &[QuantMethod::Sdnq],
     codes: &[],
     companions: &[

@@ -16,6 +16,7 @@ mod plain;
 mod quant_scheme;
 mod read_ahead;
 mod registry;
+mod resolution;
 mod resolve;
 pub(crate) mod scale_layout;
 pub(crate) mod scale_matrix;
@@ -40,8 +41,8 @@ pub(crate) use self::load::{Floats, read};
 pub(crate) use self::plain::{PlainFloats, is_plain_float};
 pub use self::quant_scheme::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::read_ahead::{BlockPool, ReadAhead, StoredPiece, StoredRectangle};
-pub(crate) use self::registry::Registry;
-pub(crate) use self::resolve::{Problem, Resolution, ResolvedItem};
+pub(crate) use self::registry::{Candidate, Registry};
+pub(crate) use self::resolution::{Problem, Resolution, ResolvedItem};
 pub(crate) use self::table::{TableOwner, TileTable};
 pub(crate) use self::values::have_same_values;
 #[cfg(feature = "models")]
@@ -225,10 +226,16 @@ pub(crate) trait Scheme: Sync {
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>>;
 
     /// Collects what claims need of the whole model, before the first claim. `all` has every
-    /// tensor, and what schemes before this one prepared. Claims read the value by its type, with
+    /// tensor, and nothing that is prepared. Claims read the value by its type, with
     /// [`Index::prepared`].
     fn prepare(&self, _all: &Index<'_>) -> Option<Prepared> {
         None
+    }
+
+    /// Whether the scheme is asked of what no group has taken, after all claims of the others: its
+    /// weights have no companion to be recognised by.
+    fn is_asked_last(&self) -> bool {
+        false
     }
 
     /// Whether other libraries may call the parts of `group` the same and mean something else by
@@ -246,6 +253,12 @@ pub(crate) trait Scheme: Sync {
     /// Whether the unclaimed tensor `t`, which has the name and the dtype of an ordinary weight,
     /// may hold codes of this scheme.
     fn may_be_codes(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {
+        false
+    }
+
+    /// Whether the unclaimed tensor `t`, which has the name of a companion, is a parameter of a model
+    /// that has such names.
+    fn is_parameter(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {
         false
     }
 
@@ -273,15 +286,14 @@ pub(crate) struct Index<'m> {
 }
 
 impl<'m> Index<'m> {
-    /// The index of `model`, with what `schemes` prepare, in their order.
-    fn new(model: &'m ParsedModel, schemes: &[&dyn Scheme]) -> Self {
+    /// The index of `model`, with what the schemes of `candidates` prepare.
+    fn new(model: &'m ParsedModel, candidates: &[&Candidate]) -> Self {
         let mut index =
             Self { model, config: &model.config, prepared: Vec::new(), elsewhere: OnceLock::new() };
-        // One after another, because a scheme may read what an earlier one prepared.
-        for scheme in schemes {
-            let prepared = scheme.prepare(&index);
-            index.prepared.extend(prepared);
-        }
+        let prepared = candidates.iter();
+        let prepared = prepared.filter_map(|candidate| candidate.scheme.prepare(&index));
+        let prepared: Vec<Prepared> = prepared.collect();
+        index.prepared = prepared;
         index
     }
 

@@ -58,6 +58,7 @@ const FP4: Nibbles = Nibbles {
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["INT8"],
     // Models of FP8 may have experts of four bits.
     methods: &[QuantMethod::BlockwiseInt8, QuantMethod::W4aFp8, QuantMethod::Fp8],
     codes: &[],

@@ -36,6 +36,7 @@ const PER_LANE: usize = 32;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["HQQ"],
     methods: &[QuantMethod::Sinq],
     codes: &[],
     companions: &[

@@ -34,6 +34,7 @@ const MAX_COLS: usize = 1 << 20;
 
 static IDENTITY: Identity = Identity {
     name: "sparse",
+    over: &[],
     methods: &[QuantMethod::CompressedTensors],
     codes: &[".compressed"],
     companions: &[

@@ -35,6 +35,7 @@ const FAMILY: &str = "SpQR";
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &[],
     methods: &[QuantMethod::Spqr],
     codes: &[".dense_weights"],
     companions: &[

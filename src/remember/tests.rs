@@ -3,10 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use super::seam::NamePattern;
+use super::seam::{
+    Group, Identity, Index, NamePattern, Registry, Resolution, ResolvedItem, Scheme,
+};
 use super::{REGISTRY, SCHEMES};
 use crate::config::{QuantConfig, QuantMethod};
-use crate::{QuantScheme, TensorRole, parse};
+use crate::model::Tensor;
+use crate::{Dtype, QuantScheme, TensorRole, parse};
 
 #[test]
 fn every_scheme_has_a_name_of_its_own() {
@@ -23,8 +26,10 @@ fn a_companion_has_one_role() {
     let all = || SCHEMES.iter().flat_map(|s| s.identity().companions);
     for (pattern, role) in all() {
         for (other, its_role) in all() {
-            let (NamePattern::Ends(end) | NamePattern::Contains(end) | NamePattern::Is(end)) =
-                *other;
+            let (NamePattern::Ends(end)
+            | NamePattern::Contains(end)
+            | NamePattern::Is(end)
+            | NamePattern::EndsIfQuantized(end)) = *other;
             assert!(
                 !pattern.fits(end) || role == its_role,
                 "{pattern:?} is {role:?}, and {other:?} {its_role:?}"
@@ -151,4 +156,114 @@ fn an_output_does_not_describe_what_it_was_decoded_from() {
     assert!(decoded.resolve().problems.is_empty());
     assert!(!decoded.metadata.contains_key("_quantization_metadata"));
     assert!(decoded.metadata.contains_key("author"));
+}
+
+/// Precedence is declared by names of schemes that there are, and none is over itself.
+#[test]
+fn precedence_is_an_order() {
+    let names: HashSet<&str> = SCHEMES.iter().map(|s| s.identity().name).collect();
+    for scheme in SCHEMES {
+        for other in scheme.identity().over {
+            assert!(names.contains(other), "{} is over `{other}`", scheme.identity().name);
+        }
+    }
+    assert!(SCHEMES.len() <= 64 && !REGISTRY.has_circle());
+}
+
+/// The groups, dropped tensors and problems of a model as text.
+fn resolved(model: &crate::ParsedModel, registry: &Registry) -> String {
+    let resolution = Resolution::new(model, registry);
+    let mut text = String::new();
+    for item in &resolution.items {
+        let scheme = match item {
+            ResolvedItem::Group(group) => {
+                format!("{:?} of {} parts", group.scheme, group.parts.len())
+            }
+            ResolvedItem::Plain(t) => format!("{:?}", t.stored.dtype()),
+        };
+        text += &format!("{} {:?} {scheme}\n", item.name(), item.shape());
+    }
+    for problem in &resolution.problems {
+        text += &format!("{:?} {:?} {}\n", problem.role, problem.scheme, problem.error);
+    }
+    let dropped = resolution.dropped.iter().map(|t| t.name());
+    text + &dropped.collect::<Vec<_>>().join("\n")
+}
+
+/// The order of the table changes nothing.
+#[test]
+#[cfg_attr(miri, ignore = "hundreds of models, each of which takes Miri half a minute")]
+fn any_order_of_schemes_gives_the_same() {
+    let Some(data) = crate::test_utils::test_data() else {
+        return;
+    };
+    let mut paths = Vec::new();
+    models(&data, &mut paths);
+    // A linear congruential generator takes the schemes in another order for each seed.
+    let shuffled = (1..=crate::test_utils::effort([2, 5, 5])).map(|seed: u64| {
+        let mut schemes = SCHEMES.to_vec();
+        let mut state = seed;
+        for last in (1..schemes.len()).rev() {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            schemes.swap(last, (state >> 33) as usize % (last + 1));
+        }
+        Registry::new(schemes.leak())
+    });
+    let shuffled: Vec<Registry> = shuffled.collect();
+    for path in &paths {
+        let Ok(model) = parse(path) else { continue };
+        let expected = resolved(&model, &REGISTRY);
+        for registry in &shuffled {
+            assert_eq!(resolved(&model, registry), expected, "{}", path.display());
+        }
+    }
+}
+
+/// A scheme that refuses all bytes.
+struct Greedy(&'static Identity);
+
+impl Scheme for Greedy {
+    fn identity(&self) -> &'static Identity {
+        self.0
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, _: &Index<'m>) -> crate::Result<Option<Group<'m>>> {
+        match t.dtype() {
+            Dtype::U8 => Err(super::seam::refused(t, self.0.name, "it is refused")),
+            _ => Ok(None),
+        }
+    }
+}
+
+const fn identity(name: &'static str) -> Identity {
+    Identity {
+        name,
+        over: &[],
+        methods: &[],
+        codes: &[],
+        companions: &[],
+        optional: &[],
+        activations: &[],
+        markers: &[],
+        sidecars: &[],
+        container: None,
+    }
+}
+
+static ONE: Greedy = Greedy(&identity("one"));
+static OTHER: Greedy = Greedy(&identity("other"));
+
+/// Where no scheme is over the other, a tensor of both is an error that names them.
+#[test]
+fn two_answers_are_an_error() {
+    let tensors: [(&str, &str, &[usize], &[u8]); 1] = [("a.weight", "U8", &[2, 2], &[1, 2, 3, 4])];
+    let model = crate::parse_bytes(safetensors(&serde_json::json!({}), &tensors)).unwrap();
+    for schemes in [[&ONE, &OTHER], [&OTHER, &ONE]] {
+        let schemes: Vec<&'static dyn Scheme> = schemes.map(|s| s as &dyn Scheme).to_vec();
+        let registry = Registry::new(schemes.leak());
+        let text = resolved(&model, &registry);
+        assert!(text.contains("the names and the types of one and of other"), "{text}");
+    }
 }

@@ -13,6 +13,7 @@
 //! `dequantize`.
 
 mod blocks;
+mod description;
 mod int4;
 mod metadata;
 mod renamed;
@@ -22,7 +23,8 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use self::metadata::{TorchaoDescription, TorchaoParameter, TorchaoParts, parts_prefix};
+use self::description::{TorchaoDescription, TorchaoParameter};
+use self::metadata::{TorchaoParts, parts_prefix};
 use crate::config::QuantMethod;
 use crate::model::Tensor;
 use crate::remember::seam::NamePattern::Ends;
@@ -46,6 +48,7 @@ const ACTIVATION_PARTS: &[&str] =
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &[],
     methods: &[QuantMethod::Torchao],
     codes: &["_qdata"],
     companions: &[

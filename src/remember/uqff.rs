@@ -45,6 +45,7 @@ const VERSION: (u32, u32) = (1, 2);
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &["FP8"],
     methods: &[],
     codes: &[],
     companions: &[

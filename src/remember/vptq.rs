@@ -25,7 +25,7 @@ use crate::Result;
 use crate::config::QuantMethod;
 use crate::model::Tensor;
 use crate::remember::layout::vectors::{Codebooks, VectorWeight, WeightNorm};
-use crate::remember::seam::NamePattern::Ends;
+use crate::remember::seam::NamePattern::{Ends, EndsIfQuantized};
 use crate::remember::seam::scale_matrix::Matrix;
 use crate::remember::seam::{
     Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, base_of, refused,
@@ -39,9 +39,11 @@ const FAMILY: &str = "VPTQ";
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
+    over: &[],
     methods: &[QuantMethod::Vptq],
     codes: &[".indices"],
     companions: &[
+        (EndsIfQuantized(".centroids.weight"), TensorRole::QuantMap),
         (Ends(".res_centroids.weight"), TensorRole::QuantMap),
         (Ends(".outlier_centroids.weight"), TensorRole::QuantMap),
     ],

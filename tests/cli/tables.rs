@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
-use anamnesis::{Dtype, QuantScheme};
+use anamnesis::{Container, Dtype, QuantScheme};
 use regex_lite::Regex;
 
 use crate::amn;
@@ -113,7 +113,7 @@ fn links_lead_somewhere() {
     assert!(links > 100, "{links}");
 }
 
-/// The schemes of `docs/encoding.md` are those of `amn forget --list`.
+/// The schemes and rules of `docs/encoding.md` are those of `amn forget`.
 #[test]
 fn schemes_that_are_encoded() {
     let list = String::from_utf8(amn(&["forget", "--list"]).stdout).unwrap();
@@ -122,6 +122,17 @@ fn schemes_that_are_encoded() {
     let rows = rows(&page, &["SCHEME"]);
     let documented: BTreeSet<&str> = rows.iter().flat_map(|row| codes(&row[0])).collect();
     assert_eq!(documented, known);
+    let help = String::from_utf8(amn(&["forget", "--help"]).stdout).unwrap();
+    let (_, help) = help.split_once("--scale-rule").unwrap();
+    let (rules, _) = help.split_once("--").unwrap();
+    let words = |text: &str| -> BTreeSet<String> {
+        let words = text.split([',', ' ', '\n']).map(str::to_owned);
+        words.filter(|word| !word.is_empty()).collect()
+    };
+    let known = words(&rules.split_once(':').unwrap().1.replace(" or ", " "));
+    let rows = self::rows(&page, &["rule", "exponent"]);
+    let documented = rows.iter().flat_map(|row| codes(&row[0]));
+    assert_eq!(documented.map(str::to_owned).collect::<BTreeSet<_>>(), known);
 }
 
 /// Every scheme that models of the test data have is shown in the table of `docs/schemes.md` under
@@ -202,7 +213,9 @@ fn schemes_that_are_refused() {
 #[test]
 fn types_of_ggml() {
     let page = page("docs/ggml.md");
-    let mut documented: BTreeMap<u32, (String, Option<(u64, u64, u64)>)> = BTreeMap::new();
+    // By number: the name, and the bytes of a row's header, values and bytes of a block.
+    type Row = (String, Option<(u64, u64, u64)>);
+    let mut documented: BTreeMap<u32, Row> = BTreeMap::new();
     let number = |cell: &String| cell.parse::<u64>().unwrap_or_else(|_| panic!("{cell}"));
     for row in rows(&page, &["type", "number", "values", "bytes"]) {
         let sizes = (0, number(&row[2]), number(&row[3]));
@@ -273,6 +286,15 @@ fn families() {
     let mut all = families;
     for path in files_below(&data().join("whole"), "config.json") {
         all += &fs::read_to_string(path).unwrap();
+    }
+    let schemes = self::page("docs/schemes.md");
+    for row in rows(&schemes, &["`model_type`"]) {
+        for name in codes(&row[0])
+            .iter()
+            .filter(|name| !name.contains('.') && **name != "Q")
+        {
+            assert!(known(name), "{name} is no model_type of the source");
+        }
     }
     let mut classes = 0;
     for (_, [name]) in class.captures_iter(&all).map(|found| found.extract()) {
@@ -348,6 +370,93 @@ fn globals_of_pickles() {
     assert_eq!(refused, ["refused  os.system"]);
     let allowed = list.lines().filter(|l| l.starts_with("allowed")).count();
     assert_eq!(allowed, names.len() - 1);
+}
+
+/// Every option that a page names is one of the program, or of the program beside it.
+#[test]
+fn options() {
+    const OF_OTHERS: [&str; 7] = [
+        "--locked",
+        "--outtype",
+        "--bigendian",
+        "--pooling",
+        "--reranking",
+        "--features",
+        "--bench",
+    ];
+    let option = Regex::new("--[a-z][a-z0-9-]+").unwrap();
+    let commands = amn(&["--help"]).stdout;
+    let commands = String::from_utf8(commands).unwrap();
+    let (_, commands) = commands.split_once("Commands:").unwrap();
+    let mut known: BTreeSet<String> = OF_OTHERS.map(str::to_owned).into();
+    for line in commands
+        .lines()
+        .take_while(|line| !line.starts_with("Options:"))
+    {
+        let name = line
+            .strip_prefix("  ")
+            .and_then(|line| line.split(' ').next());
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            continue;
+        };
+        let help = String::from_utf8(amn(&["help", name]).stdout).unwrap();
+        known.extend(
+            option
+                .find_iter(&help)
+                .map(|found| found.as_str().to_owned()),
+        );
+    }
+    let mut named = 0;
+    for name in ["cli", "convert", "encoding", "formats", "json", "models", "safety", "schemes"] {
+        for line in page(&format!("docs/{name}.md")).lines() {
+            for code in codes(line)
+                .into_iter()
+                .filter(|code| !code.contains("llama-"))
+            {
+                for found in option.find_iter(code) {
+                    assert!(known.contains(found.as_str()), "{name}: `{code}`");
+                    named += 1;
+                }
+            }
+        }
+    }
+    assert!(named > 100, "{named}");
+}
+
+/// The first bytes of `docs/formats.md` are those by which the library tells containers.
+#[test]
+fn containers() {
+    let page = page("docs/formats.md");
+    let mut found = BTreeSet::new();
+    for row in rows(&page, &["first bytes", "container"]) {
+        let mut head = vec![0; 600];
+        let beginning: &[u8] = match &*row[0] {
+            "four zero bytes at offset 4 and `{` at offset 8" => b"\x02\0\0\0\0\0\0\0{}",
+            "`GGUF`" => b"GGUF",
+            "`QNAT`" => b"QNAT",
+            "`\\x93NUMPY`" => b"\x93NUMPY",
+            "`0x80` and a protocol from 2 to 5" => b"\x80\x02",
+            "`ustar` at offset 257" => {
+                head[257..262].copy_from_slice(b"ustar");
+                b""
+            }
+            // Their content decides.
+            _ => continue,
+        };
+        head[..beginning.len()].copy_from_slice(beginning);
+        let format = anamnesis::detect_format_from_reader(Cursor::new(head)).unwrap();
+        let name = match format {
+            Container::Safetensors => "safetensors",
+            Container::Gguf => "GGUF",
+            Container::Qnat => "QNAT",
+            Container::Npy => "NumPy array",
+            Container::Pth => "PyTorch checkpoint",
+            other => panic!("{other:?}: {row:?}"),
+        };
+        assert!(row[1].contains(name), "{name}: {row:?}");
+        found.insert(name);
+    }
+    assert_eq!(found.len(), 5, "{found:?}");
 }
 
 /// The dtypes of `docs/formats.md` are those of safetensors.

@@ -70,6 +70,9 @@ impl Desk {
         let text = text.replace(&*self.directory.path().to_string_lossy(), "/home/you");
         let time = Regex::new(r"\b\d+\.\d+s\b").unwrap();
         let free = Regex::new(r"(Free space: +).*").unwrap();
+        // A run that takes longer than ten seconds, because the machine has other work.
+        let progress = Regex::new(r"(?m)^\w+\.\.\. \d+ of \d+ tensors, .*\n").unwrap();
+        let text = progress.replace_all(&text, "");
         let text = time.replace_all(&text, "0.0s");
         free.replace_all(&text, "${1}100 GB").trim_end().to_owned()
     }

@@ -129,9 +129,9 @@ def json_fault(file, place, value):
 # ---------------------------------------------------------------------------------------------------------------------- tensors
 
 
-def longer(shape, data, at):
-    """One more in a dimension, with as many bytes as it takes."""
-    new = [n + (i == at) for i, n in enumerate(shape)]
+def resized(shape, data, at, by):
+    """Another size of a dimension, with as many bytes as it takes."""
+    new = [max(n + by, 0) if i == at else n for i, n in enumerate(shape)]
     # Of an empty tensor there is nothing to repeat.
     return new, sized(data, -(-len(data) * new[at] // shape[at]) if shape[at] else 0)
 
@@ -149,12 +149,15 @@ def safetensors_faults(file, name, dtype, shape, index):
 
         return Fault(place, what, ((file, edited), *([(index, in_index)] if index and in_index else [])))
 
-    def resized(at):
+    def of_size(at, by):
         def edit(tensors):
             dtype, shape, data = tensors[name]
-            tensors[name] = (dtype, *longer(shape, data, min(at, len(shape) - 1))) if shape else (dtype, [2], data * 2)
+            tensors[name] = (dtype, *resized(shape, data, min(at, len(shape) - 1), by)) if shape else (dtype, [2], data * 2)
 
         return edit
+
+    def filled(byte):
+        return lambda t: t.update({name: (*t[name][:2], byte * len(t[name][2]))})
 
     def retyped(new):
         def edit(tensors):
@@ -163,14 +166,17 @@ def safetensors_faults(file, name, dtype, shape, index):
 
         return edit
 
-    # A name that ends otherwise, and one that begins otherwise.
     other = name + "_unknown"
     yield fault("dropped", lambda t: t.pop(name), listed(name, None))
     yield fault(f"renamed {other}", lambda t: t.update({other: t.pop(name)}), listed(name, other))
     yield fault(f"copied to {other}", lambda t: t.update({other: t[name]}), listed(name, other, stays=True))
-    yield fault("one longer", resized(0))
+    yield fault("one longer", of_size(0, 1))
+    yield fault("one shorter", of_size(0, -1))
+    yield fault("all zeros", filled(b"\0"))
+    yield fault("all ones", filled(b"\xff"))
     if last:
-        yield fault("one wider", resized(last))
+        yield fault("one wider", of_size(last, 1))
+        yield fault("one narrower", of_size(last, -1))
         yield fault("transposed", lambda t: t.update({name: (t[name][0], t[name][1][::-1], t[name][2])}))
     for new in dict.fromkeys([OTHER_DTYPE.get(dtype), OTHER_SIZE.get(dtype)]):
         if new:
@@ -205,8 +211,8 @@ def gguf_tensor_faults(file, name, kind, shape):
 
         return Fault(place, what, ((file, edited),))
 
-    def resized(at):
-        return lambda t: t.update({name: (t[name][0], *longer(t[name][1], t[name][2], at))})
+    def of_size(at, by):
+        return lambda t: t.update({name: (t[name][0], *resized(t[name][1], t[name][2], at, by))})
 
     def retyped(tensors):
         kind, shape, data = tensors[name]
@@ -219,10 +225,12 @@ def gguf_tensor_faults(file, name, kind, shape):
     yield fault(f"renamed {other}", lambda t: t.update({other: t.pop(name)}))
     yield fault(f"copied to {other}", lambda t: t.update({other: t[name]}))
     yield fault(f"of type {OTHER_TYPE.get(kind, 1)}", retyped)
+    yield fault("all ones", lambda t: t.update({name: (*t[name][:2], b"\xff" * len(t[name][2]))}))
     if shape:
-        yield fault("one wider", resized(0))
+        yield fault("one wider", of_size(0, 1))
+        yield fault("one shorter", of_size(len(shape) - 1, -1))
     if len(shape) > 1:
-        yield fault("one longer", resized(len(shape) - 1))
+        yield fault("one longer", of_size(len(shape) - 1, 1))
 
 
 # ------------------------------------------------------------------------------------------------------------------------- keys
@@ -250,6 +258,17 @@ def key_fault(file, key, what, change):
         return whole.bytes()
 
     return Fault(f"{file}: {key}", what, ((file, edit),))
+
+
+def foreign_key(file, key, kind, value):
+    """A key of other models."""
+
+    def edit(data):
+        whole = Gguf(data)
+        whole.metadata[key] = (kind, value)
+        return whole.bytes()
+
+    return Fault(f"{file}: {key}", f"= {value}", ((file, edit),))
 
 
 def key_faults(file, key, kind, value, words):

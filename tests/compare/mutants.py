@@ -9,21 +9,30 @@ import os
 import random
 import re
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from command import Command, crc, turns
-from containers import Gguf, Safetensors
-from faults import WRONG, fields, gguf_tensor_faults, json_fault, key_faults, kind_of, safetensors_faults
+from containers import LIST, TEXT, Gguf, Safetensors
+from faults import BOOL, FLOAT32, UINT32, WRONG, fields, foreign_key, gguf_tensor_faults, json_fault, key_faults, kind_of, safetensors_faults
 from inputs import DATA, GOLDEN, Inputs
 
 # Objects with more fields than this are maps, e.g. vocabularies, of which few are tried. In some files most are.
 MOST_FIELDS = 48
 MAPS = {"tokenizer.json": 8, ".index.json": 4, "index.json.meta.json": 4}
 
-# Words of other models that a text becomes, and fields of other models that a config gets, by turns.
-WORDS, FOREIGN_FIELDS = 3, 12
+# By turns: words that a text becomes, which other models have in the field, and which stand in a list with these in the program's source;
+# fields and keys that a model gets, of other models, and named in the source with each of these values.
+WORDS, LISTED, FOREIGN, NAMED = 3, 8, 12, 24
+MOST_NAMES = 40
+NAMED_VALUES = [2, True, "unknown"]
+SOURCE = DATA.parent.parent / "src"
 
+# Words of Rust that are alternatives: `"a", "b"` or `"a" | "b"`.
+WORD = r'"[A-Za-z][A-Za-z0-9_.-]*"'
+ALTERNATIVES = re.compile(rf"{WORD}(?:\s*[,|]\s*{WORD})+")
+
+# Pairs of faults that are refused each by itself, if all mutants are tried.
 PAIRS = 2000
 
 # Where a command may have a number of threads, which it has for one mutant in four.
@@ -36,13 +45,16 @@ class Kind:
     """Models that are tried in one way. Of the faults of a place some are tried, and which ones goes by turns."""
 
     paths: str
-    # Every mutant takes these steps, and one of the turns.
+    # Every mutant takes these steps, and one of `every` takes one of the turns too.
     steps: list
-    turns: list = field(default_factory=lambda: [""])
+    turns: list = field(default_factory=list)
+    every: int = 5
     # The faults of each field of a config, or of a config's quantization if `of_quantization`; of each key; of each tensor.
     fields: int = 3
     tensors: int = 3
     of_quantization: bool = False
+    # Whether models get keys of others.
+    foreign: bool = False
     # What tensors have in common of which one is tried at a time: all but numbers, or the last part of the name.
     role: str = r"(.*)"
 
@@ -54,33 +66,33 @@ KINDS = [
         r"(whole.*|towers)/.*\.gguf",
         ["convert MODEL --to safetensors -o out"],
         ["convert MODEL --to safetensors -o out --tensors-only", "inspect MODEL --json", "convert MODEL --to gguf -o out.gguf",
-         "forget MODEL --to gguf:q4_0 -o out.gguf --allow-requantize", "forget MODEL --to mlx-4bit -o out", "remember MODEL -o out"] + [""] * 6,
-        fields=2, tensors=2,
+         "forget MODEL --to gguf:q4_0 -o out.gguf --allow-requantize", "forget MODEL --to mlx-4bit -o out", "remember MODEL -o out"],
+        fields=2, tensors=2, foreign=True,
     ),
     Kind(r".*\.gguf", ["inspect MODEL --json", "remember MODEL -o out"], fields=1, tensors=2),
-    Kind(r"adapters.*", ["merge BASE MODEL -o out"], ["merge BASE MODEL -o out --to f32", "inspect MODEL --json"] + [""] * 4,
+    Kind(r"adapters.*", ["merge BASE MODEL -o out"], ["merge BASE MODEL -o out --to f32", "inspect MODEL --json"],
          fields=1, tensors=2),
     Kind(
         r"(whole|whole_prediction|guide)/.*",
         ["convert MODEL --to gguf -o out.gguf"],
         ["convert MODEL --to gguf -o out.gguf --tensors-only", "inspect MODEL --json", "forget MODEL --to mlx-4bit -o out",
          "forget MODEL --to gguf:q8_0 -o out.gguf", "remember MODEL -o out --to f32", "convert MODEL --to gguf -o out.gguf --mmproj",
-         "forget MODEL --to nf4 -o out"] + [""] * 14,
+         "forget MODEL --to nf4 -o out"],
         fields=ALL, tensors=3,
     ),
     Kind(
         r"towers/.*|mlx_towers/.*",
         ["convert MODEL --to gguf -o out.gguf --mmproj"],
         ["convert MODEL --to gguf -o out.gguf", "convert MODEL --to gguf -o out.gguf --mmproj --tensors-only", "inspect MODEL --json",
-         "forget MODEL --to mlx-4bit -o out", "forget MODEL --to gguf:q8_0 -o out.gguf --mmproj"] + [""] * 5,
+         "forget MODEL --to mlx-4bit -o out", "forget MODEL --to gguf:q8_0 -o out.gguf --mmproj"],
         fields=4, tensors=2,
     ),
     Kind(
         r".*",
         ["remember MODEL -o out"],
         ["check MODEL --data", "remember MODEL -o out.safetensors --to f16", "convert MODEL --to gguf -o out.gguf --tensors-only"]
-        + ["inspect MODEL --json"] * 6 + [""] * 3,
-        fields=1, tensors=3, of_quantization=True, role=r".*\.(.*)|(.*)",
+        + ["inspect MODEL --json"] * 4,
+        every=2, fields=1, tensors=3, of_quantization=True, role=r".*\.(.*)|(.*)",
     ),
 ]
 
@@ -91,6 +103,9 @@ IDLE = """
     attention_dropout attention_probs_dropout_prob classifier_dropout hidden_dropout hidden_dropout_prob initializer_range
     output_router_logits pretraining_tp router_aux_loss_coef transformers_version use_cache
 """.split()
+
+# Of the fields beside the quantization one of as many.
+REST = 4
 
 # These have the same header as the file beside them.
 SAME = re.compile(r"towers/.*/f(16|32)\.gguf$")
@@ -136,17 +151,21 @@ class Mutants:
     def __init__(self):
         self.inputs = Inputs()
         self.models = list(models(self.inputs))
-        # The words and the fields that a place has in any config, by the last part of its name.
-        self.words, self.foreign = defaultdict(set), {}
+        # The words that a field or a key has in any model, the fields of configs with their place, and the keys without architecture.
+        self.words, self.fields, self.keys = defaultdict(set), {}, keys_of_llama_cpp()
         for model in self.models:
             for file in model.files:
                 self.learn(model, file)
+        self.source = Source()
 
     def learn(self, model, file):
         if file.endswith(".gguf") and (gguf := self.gguf(model, file)):
-            for key, (_, inside) in gguf.metadata.items():
-                if isinstance(inside, str):
+            architecture = str(gguf.metadata.get("general.architecture", (0, ""))[1])
+            for key, (kind, inside) in gguf.metadata.items():
+                if kind == TEXT:
                     self.words[key].add(inside)
+                if key.startswith(architecture + "."):
+                    self.keys[key[len(architecture) :]] = (kind, inside)
         value = self.json(model, file)
         # Words of vocabularies, and names of tensors, are no words of a field.
         if value is None or os.path.basename(file) in ("tokenizer.json", "vocab.json") or file.endswith(".index.json"):
@@ -155,7 +174,7 @@ class Mutants:
             if isinstance(inside, str):
                 self.words[place[-1]].add(inside)
             if isinstance(place[-1], str) and inside is not None and os.path.basename(file) == "config.json":
-                self.foreign.setdefault(place, inside)
+                self.fields.setdefault(place, inside)
 
     def json(self, model, file):
         if not file.endswith(".json"):
@@ -176,31 +195,40 @@ class Mutants:
             return None
 
     def make(self):
-        """The commands, each once."""
+        """The commands on mutants with one fault, each once."""
         commands = {}
-        by_model = []
         for model in self.models:
             kind = next(k for k in KINDS if re.fullmatch(k.paths, model.path))
-            single = list(self.faults(model, kind))
-            by_model.append((model, kind, single))
-            for fault in single:
+            for fault in self.faults(model, kind):
                 self.add(commands, model, kind, [fault])
-        whole = [row for row in by_model if len(row[2]) > 1]
-        for i in range(PAIRS):
-            model, kind, single = whole[i % len(whole)]
-            draw = random.Random(f"{model.path} {i}")
-            pair = draw.sample(single, 2)
+        return list(commands.values())
+
+    def pairs(self, refused, count):
+        """The commands on mutants with two faults. `refused` has commands on those with one, each with the reason that was given. Both
+        faults of a pair are refused for other reasons, so that a pair shows which check comes first."""
+        commands, by_model = {}, defaultdict(lambda: defaultdict(list))
+        for command, reason in refused:
+            by_model[command.model.path][re.sub(r"[0-9]+", "0", reason)].append(command)
+        of_models = [by_reason for _, by_reason in sorted(by_model.items()) if len(by_reason) > 1]
+        for i in range(count if of_models else 0):
+            by_reason = of_models[i % len(of_models)]
+            draw = random.Random(i)
+            first, second = (draw.choice(sorted(by_reason[r], key=str)) for r in draw.sample(sorted(by_reason), 2))
+            pair = [*first.faults, *second.faults]
             if pair[0].place != pair[1].place:
-                self.add(commands, model, kind, pair)
+                kind = next(k for k in KINDS if re.fullmatch(k.paths, first.model.path))
+                self.add(commands, first.model, kind, pair)
         return list(commands.values())
 
     @staticmethod
     def add(commands, model, kind, faults):
         salt = crc(model.path + "".join(map(str, faults)))
-        steps = [*kind.steps, kind.turns[salt % len(kind.turns)]]
-        threads = THREADS[salt // 64 % len(THREADS)]
-        steps = [step.replace("MODEL", model.name).replace("BASE", model.base) for step in steps if step]
+        steps = list(kind.steps)
+        if kind.turns and salt % kind.every == 0:
+            steps.append(kind.turns[salt // kind.every % len(kind.turns)])
+        threads = THREADS[salt // 1024 % len(THREADS)]
         steps = [step + threads if step.startswith(THREADED) else step for step in steps]
+        steps = [[{"MODEL": model.name, "BASE": model.base}.get(word, word) for word in step.split()] for step in steps]
         command = Command(*steps, model=model, faults=faults)
         commands.setdefault(str(command), command)
 
@@ -217,16 +245,28 @@ class Mutants:
         is_config = os.path.basename(file) in ("config.json", "adapter_config.json")
         for place, inside in self.places(model, kind, file, value):
             is_said = is_config and not kind.of_quantization or any(QUANTIZATION.search(str(part)) for part in (file, *place))
+            if kind.of_quantization and not is_said and crc(f"{model.path} {place}") % REST:
+                continue
             is_idle = place[-1] in IDLE or isinstance(place[-1], int)
             wrong = WRONG[kind_of(inside)](inside)
             if isinstance(inside, str):
-                wrong += turns(sorted(self.words[place[-1]] - {inside}), WORDS, model.path + str(place))
+                wrong += self.other_words(place[-1], inside, model)
             for new in turns(wrong, kind.fields if is_said and not is_idle else OTHERS, f"{model.path} {file} {place}"):
                 yield json_fault(file, place, new)
         if is_config and kind.fields == ALL:
-            others = [(place, inside) for place, inside in self.foreign.items() if self.fits(value, place)]
-            for place, inside in turns(others, FOREIGN_FIELDS, model.path + "foreign"):
+            others = [(place, inside) for place, inside in self.fields.items() if self.fits(value, place)]
+            for place, inside in turns(others, FOREIGN, model.path):
                 yield json_fault(file, place, inside)
+        for place, inside in [((), value), *fields(value, MOST_FIELDS)] if is_config else []:
+            if isinstance(inside, dict) and (place or not kind.of_quantization):
+                names = [name for name in self.source.names_for(set(inside)) if name not in inside]
+                named = [((*place, name), new) for name in names for new in NAMED_VALUES]
+                yield from (json_fault(file, *new) for new in turns(named, NAMED if kind.fields == ALL else NAMED // 8, f"{model.path} {place}"))
+
+    def other_words(self, name, word, model):
+        known = self.words[name] - {word}
+        beside = set().union(*(self.source.beside.get(w, ()) for w in known | {word})) - known - {word}
+        return turns(sorted(known), WORDS, f"{model.path} {name}") + turns(sorted(beside), LISTED, f"{model.path} {name}")
 
     @staticmethod
     def places(model, kind, file, value):
@@ -262,8 +302,13 @@ class Mutants:
         if gguf is None:
             return
         for key, (type_, value) in gguf.metadata.items():
-            words = turns(sorted(self.words[key] - {value}), WORDS, model.path + key) if isinstance(value, str) else []
+            words = self.other_words(key, value, model) if type_ == TEXT else []
             yield from turns(list(key_faults(file, key, type_, value, words)), kind.fields, model.path + key)
+        if kind.foreign:
+            architecture = gguf.metadata.get("general.architecture", (0, ""))[1]
+            others = [(f"{architecture}{key}", *new) for key, new in self.keys.items() if f"{architecture}{key}" not in gguf.metadata]
+            for key, type_, value in turns(others, NAMED, model.path):
+                yield foreign_key(file, key, type_, value)
         for names in by_role(gguf.tensors, kind.role):
             of_role = [list(gguf_tensor_faults(file, n, *gguf.tensors[n][:2])) for n in names]
             yield from self.of_tensors(of_role, kind, model.path + names[0])
@@ -271,7 +316,10 @@ class Mutants:
     @staticmethod
     def of_tensors(of_role, kind, salt):
         """Each fault of one of the tensors that differ in numbers alone, and which one goes by turns."""
-        by_turns = [of_role[crc(f"{salt} {i}") % len(of_role)][i] for i in range(min(map(len, of_role)))]
+        by_turns = []
+        for i in range(max(map(len, of_role))):
+            having = [faults for faults in of_role if len(faults) > i]
+            by_turns.append(having[crc(f"{salt} {i}") % len(having)][i])
         return turns(by_turns, kind.tensors, salt)
 
 
@@ -282,3 +330,36 @@ def by_role(tensors, role):
         common = re.fullmatch(role, name, re.DOTALL)
         roles[re.sub(r"\d+", "N", common[common.lastindex])].append(name)
     return roles.values()
+
+
+class Source:
+    """Words in the program's source, without tests."""
+
+    def __init__(self):
+        # Words that stand in a list with a word, by the word, and the words of each file.
+        self.beside, self.files = defaultdict(set), []
+        for path in sorted(SOURCE.rglob("*.rs")):
+            if "test" in str(path.relative_to(SOURCE)):
+                continue
+            text = path.read_text()
+            for listed in ALTERNATIVES.findall(text):
+                words = [word.strip('"') for word in re.findall(WORD, listed)]
+                for word in words:
+                    self.beside[word].update(words)
+            self.files.append(set(re.findall(r'"([a-z][a-z0-9_]+)"', text)))
+
+    def names_for(self, keys):
+        """Names that stand in files with the keys of an object, those first that stand with most of them."""
+        counts = Counter()
+        for words in self.files:
+            if found := len(words & keys):
+                # Long files have words for many objects.
+                counts.update(dict.fromkeys(words - keys, found / len(words)))
+        return [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_NAMES]]
+
+
+def keys_of_llama_cpp():
+    """Keys behind the architecture, each with a type and a value that is not its default."""
+    values = {"uint32": (UINT32, 3), "float32": (FLOAT32, 0.5), "bool": (BOOL, True), "string": (TEXT, "unknown"), "array": (LIST, (UINT32, [1, 2]))}
+    listed = json.loads((DATA / "gguf_key_types.json").read_text())
+    return {key.removeprefix("{arch}"): values[types[0]] for key, types in listed if key.startswith("{arch}") and types[0] in values}

@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from command import crc
@@ -37,6 +38,17 @@ VOLATILE = [
 UNFINISHED = re.compile(r"(^|/)\.[^/]+\.partial(/|$)")
 
 
+@dataclass
+class Compared:
+    """Lines that say what differs, the exit codes of the old program, whether its outcome is another in other runs, and the error of
+    its first step."""
+
+    differences: list
+    codes: list
+    varies: bool = False
+    reason: str = ""
+
+
 class Runner:
     """Runs commands in directories of its own, one for each worker."""
 
@@ -53,13 +65,17 @@ class Runner:
             "TMPDIR": str(root / "tmp"), "OLLAMA_MODELS": str(root / "data/ollama/models"), "HF_HUB_CACHE": str(root / "hub"),
         }
 
-    def prepare(self):
+    def prepare(self, commands):
         for name in ["home", "tmp"]:
             (self.root / name).mkdir()
         # Programs that are wrong must not write to the repository.
         shutil.copytree(DATA, self.root / "data", symlinks=True)
-        for path in (self.root / "data").rglob("*.sums"):
-            path.with_suffix(".gguf").write_bytes(sums.restored(self.programs[0], path))
+        # Mutants need no other models than their own.
+        needed = {source for c in commands for source in c.model.files.values()} if all(c.model for c in commands) else None
+        for path in sorted((self.root / "data").rglob("*.sums")):
+            gguf = path.with_suffix(".gguf")
+            if needed is None or str(gguf.relative_to(self.root / "data")) in needed:
+                gguf.write_bytes(sums.restored(self.programs[0], path))
             path.unlink()
         snapshot = self.root / "hub/models--org--model/snapshots/0123456789abcdef0123456789abcdef01234567"
         shutil.copytree(DATA / "whole/llama/hf", snapshot)
@@ -68,17 +84,18 @@ class Runner:
         (refs / "main").write_text(snapshot.name)
 
     def compare(self, command):
-        """What differs, as lines, the exit codes of the old program, and whether its outcome is another in other runs."""
+        """What came of a command."""
         place = self.places.get()
         try:
             (codes, old), (_, new) = (self.run(program, command, place) for program in self.programs)
             found = differences(old, new)
             if not found and any(isinstance(code, str) for code in codes):
-                return [f"neither program ends within {TIMEOUT} s"], codes, False
+                return Compared([f"neither program ends within {TIMEOUT} s"], codes)
             # Which of several errors comes first may depend on the threads. The new program may do what the old one does in some run.
             self.reruns -= bool(found)
             varies = bool(found) and self.reruns >= 0 and any(self.run(self.programs[0], command, place)[1] == new for _ in range(RUNS))
-            return [] if varies else found, codes, varies
+            reason = next((text for name, text in old.items() if name.startswith("stderr")), b"") if codes[0] else b""
+            return Compared([] if varies else found, codes, varies, reason.decode("utf-8", "replace"))
         finally:
             self.places.put(place)
 

@@ -30,7 +30,7 @@ use crate::{Dtype, Result};
 
 pub(in crate::remember) struct Gemv;
 
-static IDENTITY: Identity = Identity { name: "AWQ GEMV", ..super::IDENTITY };
+static IDENTITY: Identity = Identity { name: "AWQ GEMV", over: &["Marlin"], ..super::IDENTITY };
 
 impl Scheme for Gemv {
     fn identity(&self) -> &'static Identity {

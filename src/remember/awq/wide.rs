@@ -26,7 +26,8 @@ use crate::{Dtype, Result};
 
 pub(in crate::remember) struct AwqWide;
 
-static IDENTITY: Identity = Identity { name: "AWQ of five to seven bits", ..super::IDENTITY };
+static IDENTITY: Identity =
+    Identity { name: "AWQ of five to seven bits", over: &["AWQ GEMV"], ..super::IDENTITY };
 
 impl Scheme for AwqWide {
     fn identity(&self) -> &'static Identity {

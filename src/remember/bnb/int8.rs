@@ -26,6 +26,7 @@ pub(in crate::remember) struct BnbInt8;
 
 static IDENTITY: Identity = Identity {
     name: "BitsAndBytes INT8",
+    over: &[],
     methods: &[QuantMethod::BitsAndBytes],
     codes: &[],
     companions: &[

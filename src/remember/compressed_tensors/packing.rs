@@ -3,6 +3,7 @@
 //! the same, and often the shapes are, too.
 
 use super::unused_bits::check_unused_bits;
+use super::words::{first_words, row_words};
 use crate::model::{Part, Tensor};
 use crate::remember::seam::grouped::Unpack;
 use crate::remember::seam::{Tile, read, wrong};
@@ -15,11 +16,6 @@ pub(super) struct PackQuantized {
     /// two differ only for widths that do not divide 32.
     pub per_word: Option<usize>,
     pub shape: Vec<usize>,
-}
-
-/// Words in a row of `t`.
-pub(super) fn row_words(t: &Tensor<'_>) -> usize {
-    t.shape().last().copied().unwrap_or(0)
 }
 
 /// The packing of `t`, by the `shape` stored beside it and the `bits` of the config, of which
@@ -104,17 +100,6 @@ pub(super) fn packing(
 fn names_experts(name: &str) -> bool {
     let (_, rest) = name.split_once("experts.").unwrap_or_default();
     rest.starts_with(|c: char| !c.is_ascii_digit())
-}
-
-/// Words that are read at most to tell the packings apart, and indices in one read of an index.
-pub(super) const SAMPLE: usize = 4096;
-
-/// The first words of `t`, at most 16 KiB.
-pub(super) fn first_words(t: &Tensor<'_>) -> Result<Vec<u32>> {
-    let mut bytes = vec![0; t.elements().min(SAMPLE) * 4];
-    t.part().read_at(0, &mut bytes)?;
-    let words = bytes.as_chunks().0.iter();
-    Ok(words.map(|&word| u32::from_le_bytes(word)).collect())
 }
 
 /// Whether the bits that word-aligned packing leaves unused are zero in all of the first words. In

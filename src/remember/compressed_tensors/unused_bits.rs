@@ -2,7 +2,7 @@
 //! another width or of longer rows, which set some of them, are told apart even where the shapes
 //! fit.
 
-use super::packing::{first_words, row_words};
+use super::words::{first_words, row_words};
 use crate::Result;
 use crate::model::Tensor;
 use crate::remember::seam::wrong;

@@ -9,8 +9,8 @@ use super::words::FORMAT;
 use crate::Result;
 use crate::config::QuantMethod;
 use crate::model::Tensor;
+use crate::remember::ggml_blocks::ggml_blocks;
 use crate::remember::layout::first_columns::FirstColumns;
-use crate::remember::layout::ggml_blocks::ggml_blocks;
 use crate::remember::layout::padding::unpadded;
 use crate::remember::seam::{Decode, Group, Index, QuantScheme, TensorRole, refused, wrong};
 

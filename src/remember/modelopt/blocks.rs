@@ -7,7 +7,7 @@
 use crate::Result;
 use crate::config::Module;
 use crate::model::Tensor;
-use crate::remember::layout::ggml_blocks::ggml_blocks;
+use crate::remember::ggml_blocks::ggml_blocks;
 use crate::remember::seam::{Group, QuantScheme, TensorRole, refused, wrong};
 
 /// A type of ggml's that vLLM has here.

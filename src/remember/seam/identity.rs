@@ -11,6 +11,9 @@ use crate::remember::seam::TensorRole;
 pub(crate) struct Identity {
     /// Name in listings of tensors that cannot be claimed.
     pub name: &'static str,
+    /// Names of the schemes whose claims fall where this one claims or refuses a tensor, because it
+    /// tells more exactly what the tensor is. What those schemes are over falls, too.
+    pub over: &'static [&'static str],
     /// Values of `quant_method` in configs of such models. A model of a method that no scheme lists
     /// is refused.
     pub methods: &'static [QuantMethod],
@@ -44,6 +47,9 @@ pub(crate) enum NamePattern {
     Ends(&'static str),
     /// Every name with this somewhere in it.
     Contains(&'static str),
+    /// Every name with this end, but only where the config says that the weight beside it is
+    /// quantized: other models have parameters of such names.
+    EndsIfQuantized(&'static str),
 }
 
 impl NamePattern {
@@ -52,6 +58,7 @@ impl NamePattern {
             Self::Is(whole) => name == whole,
             Self::Ends(end) => name.ends_with(end),
             Self::Contains(part) => name.contains(part),
+            Self::EndsIfQuantized(_) => false,
         }
     }
 }

@@ -5,11 +5,8 @@ use std::collections::HashMap;
 use crate::model::Tensor;
 use crate::remember::seam::elsewhere::in_other_shard;
 use crate::remember::seam::registry::{Registry, may_be_of_heads};
-use crate::remember::seam::resolve::Problem;
-use crate::remember::seam::{
-    Index, QuantScheme, Resolution, ResolvedItem, Scheme, TensorRole, base_of, last_part,
-    module_of, wrong,
-};
+use crate::remember::seam::resolution::{Problem, Resolution, ResolvedItem};
+use crate::remember::seam::{Index, QuantScheme, Scheme, TensorRole, last_part, module_of, wrong};
 use crate::{AnamnesisError, Dtype};
 
 /// Sorts the tensors of a model that no scheme claimed.
@@ -83,7 +80,11 @@ impl<'m> Leftovers<'_, 'm> {
         let elsewhere = self.all.elsewhere();
         let elsewhere = elsewhere.map_err(|error| (TensorRole::Passthrough, error))?;
         let companion = self.registry.companion(t.name());
-        if let Some(role) = companion.filter(|_| !self.is_scale_of_block(t)) {
+        let is_parameter = |_: &TensorRole| {
+            let mut schemes = self.registry.schemes.iter();
+            schemes.any(|scheme| scheme.is_parameter(t, self.all))
+        };
+        if let Some(role) = companion.filter(|role| !is_parameter(role)) {
             if let Some(weight) = elsewhere.weight_of(t.name()) {
                 return Err((role, in_other_shard(t, weight)));
             }
@@ -124,19 +125,13 @@ impl<'m> Leftovers<'_, 'm> {
             let what = "it has the name and the type of a quantized weight's codes, and the tensors that would say how are missing";
             return Err((TensorRole::Quantized, wrong(t, what)));
         }
-        // A `.scales`, Marlin's `.s`, or a codebook can be a parameter of the model. It is suspect
-        // only if the config calls the model quantized and does not list the module as left alone.
-        let is_companion = [".scales", ".s", ".codebooks", ".centroids.weight"]
-            .iter()
-            .any(|end| t.name().ends_with(end));
-        if !(is_codes || is_companion) || !config.is_quantized() || is_skipped() {
+        let companion = self.registry.companion_if_quantized(t.name());
+        if !(is_codes || companion.is_some()) || !config.is_quantized() || is_skipped() {
             return Ok(());
         }
-        if is_companion {
-            Err((
-                TensorRole::Scale,
-                wrong(t, "the config says that the model is quantized, and no weight goes with it"),
-            ))
+        if let Some(role) = companion {
+            let what = "the config says that the model is quantized, and no weight goes with it";
+            Err((role, wrong(t, what)))
         } else {
             let method = config.method().unwrap_or_else(|| "quantized".to_owned());
             let what = format!(
@@ -144,17 +139,6 @@ impl<'m> Leftovers<'_, 'm> {
             );
             Err((TensorRole::Quantized, wrong(t, what)))
         }
-    }
-
-    /// Whether `t` multiplies what a block of Inkling's gives: its feed-forward layers together, or
-    /// its router, whose weight is of floats. MLX's second scale of a matrix has the same name.
-    fn is_scale_of_block(&self, t: &Tensor<'_>) -> bool {
-        let Some(module) = base_of(t.name(), "global_scale") else {
-            return false;
-        };
-        let is_plain = |weight: Tensor<'_>| weight.dtype().is_floating_point();
-        module.ends_with(".mlp.")
-            || module.ends_with(".mlp.gate.") && self.all.at(module, "weight").is_none_or(is_plain)
     }
 
     /// Whether `t` is called a weight and has the type of codes.

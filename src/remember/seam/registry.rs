@@ -32,9 +32,26 @@ const SHARED_ACTIVATIONS: &[&str] = &[
 /// `down_proj`, vLLM `w13_weight` and `w2_weight`.
 const WEIGHTS: &[&str] = &[".weight", "_proj", ".w13_weight", ".w2_weight"];
 
-/// The schemes, in the order in which they are asked, with the names of all of them put together.
+/// A scheme, with what its answers outweigh.
+pub(crate) struct Candidate {
+    pub scheme: &'static dyn Scheme,
+    /// The scheme's own bit in such sets.
+    bit: u64,
+    /// The schemes that it is over, directly or by one between.
+    beaten: u64,
+}
+
+impl Candidate {
+    /// Whether the claims of `other` fall where this scheme answers.
+    pub(crate) fn is_over(&self, other: &Self) -> bool {
+        self.beaten & other.bit != 0
+    }
+}
+
+/// The schemes, with the names of all of them put together.
 pub(crate) struct Registry {
     pub schemes: &'static [&'static dyn Scheme],
+    candidates: Vec<Candidate>,
     companions: Vec<(NamePattern, TensorRole)>,
     optional: Vec<Sibling>,
     activations: Vec<&'static str>,
@@ -48,6 +65,7 @@ impl Registry {
         let identities = || schemes.iter().map(|scheme| scheme.identity());
         Self {
             schemes,
+            candidates: candidates(schemes),
             companions: distinct(identities().flat_map(|i| i.companions)),
             optional: distinct(identities().flat_map(|i| i.optional)),
             activations: distinct(
@@ -70,19 +88,21 @@ impl Registry {
         })
     }
 
-    /// The schemes that are asked of each tensor of `model`, in order.
-    pub(crate) fn candidates(&self, model: &ParsedModel) -> Vec<&'static dyn Scheme> {
-        match self.owner(model) {
-            Some(owner) => vec![owner],
-            None => {
-                // A container's own scheme reads what only this container stores, so it is not
-                // offered tensors of others.
-                let schemes = self.schemes.iter().copied();
-                schemes
-                    .filter(|scheme| scheme.identity().container.is_none())
-                    .collect()
-            }
-        }
+    /// The schemes that are asked of each tensor of `model`. A container's own scheme reads what only
+    /// this container stores, so it is not offered tensors of others.
+    pub(crate) fn candidates(&self, model: &ParsedModel) -> Vec<&Candidate> {
+        let owner = self.owner(model).map(|owner| owner.identity().name);
+        let is_asked = |candidate: &&Candidate| match owner {
+            Some(owner) => candidate.scheme.identity().name == owner,
+            None => candidate.scheme.identity().container.is_none(),
+        };
+        self.candidates.iter().filter(is_asked).collect()
+    }
+
+    /// Whether some scheme is over itself, through others.
+    #[cfg(test)]
+    pub(crate) fn has_circle(&self) -> bool {
+        self.candidates.iter().any(|c| c.is_over(c))
     }
 
     /// Whether some scheme decodes, or refuses tensor by tensor, what configs call `method`.
@@ -99,6 +119,15 @@ impl Registry {
             .iter()
             .find(|(pattern, _)| pattern.fits(name))
             .map(|&(_, role)| role)
+    }
+
+    /// The role of a tensor of this name where the config says that the weight beside it is quantized.
+    pub(crate) fn companion_if_quantized(&self, name: &str) -> Option<TensorRole> {
+        let mut companions = self.companions.iter();
+        companions.find_map(|&(pattern, role)| match pattern {
+            NamePattern::EndsIfQuantized(end) => name.ends_with(end).then_some(role),
+            _ => None,
+        })
     }
 
     /// Names of the companions that the weight called `weight` may lack.
@@ -170,6 +199,34 @@ impl Registry {
             .flat_map(|scheme| scheme.identity().sidecars);
         sidecars.any(|pattern| pattern.fits(file))
     }
+}
+
+/// `schemes`, each with those that it is over, and those that these are over.
+fn candidates(schemes: &'static [&'static dyn Scheme]) -> Vec<Candidate> {
+    let bit_of = |name: &str| {
+        let at = schemes.iter().position(|s| s.identity().name == name);
+        at.map_or(0, |at| 1_u64 << at)
+    };
+    let beaten_by = |names: &[&str]| names.iter().fold(0, |set, name| set | bit_of(name));
+    let mut beaten: Vec<u64> = schemes
+        .iter()
+        .map(|s| beaten_by(s.identity().over))
+        .collect();
+    // Warshall's closure: after step `via`, paths through the first `via` schemes are in.
+    for via in 0..beaten.len() {
+        for from in 0..beaten.len() {
+            if beaten[from] >> via & 1 == 1 {
+                beaten[from] |= beaten[via];
+            }
+        }
+    }
+    let with_set = |(at, (&scheme, beaten))| Candidate { scheme, bit: 1_u64 << at, beaten };
+    schemes
+        .iter()
+        .zip(beaten)
+        .enumerate()
+        .map(with_set)
+        .collect()
 }
 
 /// Whether models have parameters of this name that scale the heads of their attention.

@@ -1,159 +1,18 @@
 //! Sorts the stored tensors of a model into groups, plain tensors and dropped tensors, and collects
 //! the problems.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
-
 use crate::config::QuantMethod;
 use crate::model::Tensor;
-#[cfg(feature = "lethe")]
-use crate::remember::seam::EncodedAs;
-use crate::remember::seam::assumptions::{self, Assumption};
+use crate::remember::seam::assumptions;
 use crate::remember::seam::config_check::{check_method, check_stated};
 use crate::remember::seam::elsewhere::in_other_shard;
 use crate::remember::seam::leftover::{CodesByKind, Leftovers};
+use crate::remember::seam::resolution::{Problem, Resolution, ResolvedItem};
 use crate::remember::seam::shape_check::check_shape;
 use crate::remember::seam::{
-    Group, Index, QuantScheme, Registry, Scheme, TensorRole, last_part, refused, wrong,
+    Candidate, Group, Index, QuantScheme, Registry, Scheme, TensorRole, last_part, refused, wrong,
 };
 use crate::{AnamnesisError, ParsedModel, Result};
-
-/// A logical tensor of a model, which becomes a tensor of the output.
-pub(crate) enum ResolvedItem<'m> {
-    /// Quantized: decoded from several stored tensors.
-    Group(Box<Group<'m>>),
-    /// Not quantized: a stored tensor that can be copied.
-    Plain(NamedTensor<'m>),
-}
-
-/// A stored tensor under the name that it has in the output.
-#[derive(Clone)]
-pub(crate) struct NamedTensor<'m> {
-    pub stored: Tensor<'m>,
-    /// `None`: the name that it is stored under.
-    name: Option<Box<str>>,
-}
-
-impl<'m> NamedTensor<'m> {
-    pub(crate) fn name(&self) -> &str {
-        self.name.as_deref().unwrap_or(self.stored.name())
-    }
-
-    /// The name, without a copy of it.
-    pub(crate) fn into_name(self) -> Cow<'m, str> {
-        match self.name {
-            Some(name) => name.into_string().into(),
-            None => self.stored.name().into(),
-        }
-    }
-}
-
-impl<'m> From<Tensor<'m>> for NamedTensor<'m> {
-    fn from(stored: Tensor<'m>) -> Self {
-        Self { stored, name: None }
-    }
-}
-
-impl<'m> From<Group<'m>> for ResolvedItem<'m> {
-    fn from(group: Group<'m>) -> Self {
-        Self::Group(Box::new(group))
-    }
-}
-
-impl<'m> ResolvedItem<'m> {
-    /// Name in the output.
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Group(group) => &group.name,
-            Self::Plain(t) => t.name(),
-        }
-    }
-
-    /// Gives the item, and its form as a module, another name in the output.
-    pub(crate) fn rename(&mut self, name: String) {
-        match self {
-            Self::Group(group) => {
-                if let Some(module) = &mut group.module {
-                    // A parameter `experts.gate_up_proj` is the module's
-                    // `experts.gate_up_proj.weight`.
-                    let ending = module.name.strip_prefix(&*group.name).unwrap_or_default();
-                    module.name = format!("{name}{ending}").into();
-                }
-                group.name = name.into();
-            }
-            Self::Plain(t) => t.name = Some(name.into()),
-        }
-    }
-
-    /// Shape in the output.
-    pub(crate) fn shape(&self) -> &[usize] {
-        match self {
-            Self::Group(group) => &group.shape,
-            Self::Plain(t) => t.stored.shape(),
-        }
-    }
-
-    /// The group as a linear module lays it out (`[out, in]`), if the item is a parameter `[in,
-    /// out]`.
-    #[cfg(feature = "lethe")]
-    pub(crate) fn module(&self) -> Option<&Group<'m>> {
-        match self {
-            Self::Group(group) => group.module.as_deref(),
-            Self::Plain(_) => None,
-        }
-    }
-
-    /// What the model's class says of encoding it.
-    #[cfg(feature = "lethe")]
-    pub(crate) fn encoded_as(&self) -> Option<EncodedAs> {
-        match self {
-            Self::Group(group) => group.encoded_as,
-            Self::Plain(_) => None,
-        }
-    }
-
-    /// Removes and returns the group as a linear module lays it out.
-    #[cfg(feature = "lethe")]
-    pub(crate) fn take_module(&mut self) -> Option<Group<'m>> {
-        match self {
-            Self::Group(group) => group.module.take().map(|module| *module),
-            Self::Plain(_) => None,
-        }
-    }
-}
-
-/// A stored tensor that cannot become part of an output, and the reason.
-pub(crate) struct Problem<'m> {
-    pub tensor: Tensor<'m>,
-    pub role: TensorRole,
-    pub scheme: QuantScheme,
-    pub error: AnamnesisError,
-}
-
-impl Problem<'_> {
-    /// Whether the problem is that of the whole model. Its tensor is any one then.
-    fn is_of_model(&self) -> bool {
-        let scheme = self.scheme;
-        self.role == TensorRole::Passthrough
-            || matches!(scheme, QuantScheme::Other("unknown scheme" | "transformed weights"))
-    }
-}
-
-/// All tensors of a model, sorted by their use.
-#[derive(Default)]
-pub(crate) struct Resolution<'m> {
-    /// In the order of the source. A group has the position of its codes.
-    pub items: Vec<ResolvedItem<'m>>,
-    /// Activation scales and markers. No output has them; the report lists them.
-    pub dropped: Vec<Tensor<'m>>,
-    /// What is taken for granted.
-    pub assumptions: Vec<Assumption<'m>>,
-    /// Failed claims, then unclaimed tensors, then the config; each in the order of the source.
-    pub problems: Vec<Problem<'m>>,
-    /// Companions without a weight, which are no problems beside a failed claim: they probably belong
-    /// to it. They are among `dropped`, too.
-    pub suspects: Vec<Problem<'m>>,
-}
 
 /// What schemes have claimed.
 struct Claims<'m> {
@@ -162,19 +21,31 @@ struct Claims<'m> {
     /// By the index of the codes. Boxed, as in items: a model may have hundreds of thousands of
     /// tensors, most of which are companions.
     groups: Vec<Option<Box<Group<'m>>>>,
+    /// What the names of the parts of each weight begin with whose claim failed.
+    failed: Vec<&'m str>,
     /// Whether names alone do not tell the library that has made the weights.
     has_common_names: bool,
+}
+
+impl Claims<'_> {
+    /// Whether `t` may be a weight by itself: no group has it, nothing else is called like it, and it
+    /// does not lie beside a weight whose claim failed, whose companion it might be.
+    fn may_be_alone(&self, t: &Tensor<'_>, registry: &Registry) -> bool {
+        self.owner[t.index].is_none()
+            && registry.companion(t.name()).is_none()
+            && !self.failed.iter().any(|stem| t.name().starts_with(stem))
+    }
 }
 
 impl<'m> Resolution<'m> {
     /// Offers every tensor of `model` to the schemes of `registry`, then sorts the tensors that no
     /// group took. Problems do not end the sorting, so that a listing can show all of them.
     pub(crate) fn new(model: &'m ParsedModel, registry: &Registry) -> Self {
-        let schemes = registry.candidates(model);
-        let all = Index::new(model, &schemes);
+        let candidates = registry.candidates(model);
+        let all = Index::new(model, &candidates);
         let mut out = Self::default();
-        let Claims { owner, mut groups, has_common_names } =
-            out.claim_all(&all, &schemes, registry);
+        let Claims { owner, mut groups, has_common_names, .. } =
+            out.claim_all(&all, &candidates, registry);
         // A failed claim leaves its companions without an owner. They would be reported as further
         // problems, which hide the first: after a failed claim, unclaimed companions are not
         // blamed.
@@ -234,60 +105,87 @@ impl<'m> Resolution<'m> {
         out
     }
 
-    /// Offers every tensor to `schemes`. All claims come before the first leftover is judged: a
-    /// companion may precede its weight in the file.
+    /// Offers every tensor to `candidates`: those that know their weights by companions first, and
+    /// then those that have nothing to go by, of what is left. All claims come before the first
+    /// leftover is judged: a companion may precede its weight in the file.
     fn claim_all(
         &mut self,
         all: &Index<'m>,
-        schemes: &[&'static dyn Scheme],
+        candidates: &[&Candidate],
         registry: &Registry,
     ) -> Claims<'m> {
         let count = all.model.tensors.len();
-        let mut claims =
-            Claims { owner: vec![None; count], groups: Vec::new(), has_common_names: false };
+        let mut claims = Claims {
+            owner: vec![None; count],
+            groups: Vec::new(),
+            failed: Vec::new(),
+            has_common_names: false,
+        };
         claims.groups.resize_with(count, || None);
+        let (last, first): (Vec<&Candidate>, Vec<&Candidate>) = candidates
+            .iter()
+            .partition(|candidate| candidate.scheme.is_asked_last());
         for t in all.model.tensors() {
-            let problem =
-                |scheme, error| Problem { tensor: t, role: TensorRole::Quantized, scheme, error };
-            match claim(&t, all, schemes) {
-                Ok(Some((scheme, group))) => {
-                    // Two weights that both name a tensor as theirs cannot both be right, and
-                    // nothing says which one is.
-                    let mut whole = std::iter::once(&group).chain(group.others());
-                    let checked = take_parts(&group, &mut claims.owner).and_then(|()| {
-                        check_method(scheme, &group, all, registry)?;
-                        whole.try_for_each(|group| {
-                            check_stated(group, all)?;
-                            check_shape(group, all)
-                        })
-                    });
-                    if let Err(error) = checked {
-                        self.problems.push(problem(group.scheme, error));
-                    } else {
-                        self.check_whole(&t, &group, all, registry);
-                        if let Some(what) = scheme.assumption(&group, all) {
-                            assumptions::add(&mut self.assumptions, what, t);
-                        }
-                        claims.has_common_names |= scheme.has_common_names(&group);
-                        claims.groups[t.index] = Some(Box::new(group));
-                    }
-                }
-                Ok(None) => {}
-                Err((scheme, error)) => {
-                    // A failed claim owns its codes, so that they do not turn up again as a plain
-                    // tensor.
-                    claims.owner[t.index] = Some(t.index as u32);
-                    // What another shard has is a better reason than that it is missing.
-                    let part = all
-                        .elsewhere()
-                        .ok()
-                        .and_then(|elsewhere| elsewhere.part_of(t.name(), false, all, registry));
-                    let error = part.map_or(error, |part| in_other_shard(&t, part));
-                    self.problems.push(problem(scheme, error));
-                }
+            self.claim_one(&t, all, &first, registry, &mut claims);
+        }
+        for t in all.model.tensors() {
+            if !last.is_empty() && claims.may_be_alone(&t, registry) {
+                self.claim_one(&t, all, &last, registry, &mut claims);
             }
         }
+        self.problems.sort_by_key(|problem| problem.tensor.index);
         claims
+    }
+
+    /// Offers `t` to `candidates`, and enters the group or the problem.
+    fn claim_one(
+        &mut self,
+        t: &Tensor<'m>,
+        all: &Index<'m>,
+        candidates: &[&Candidate],
+        registry: &Registry,
+        claims: &mut Claims<'m>,
+    ) {
+        let problem =
+            |scheme, error| Problem { tensor: *t, role: TensorRole::Quantized, scheme, error };
+        match claim(t, all, candidates) {
+            Ok(Some((scheme, group))) => {
+                // Two weights that both name a tensor as theirs cannot both be right, and nothing
+                // says which one is.
+                let mut whole = std::iter::once(&group).chain(group.others());
+                let checked = take_parts(&group, &mut claims.owner).and_then(|()| {
+                    check_method(scheme, &group, all, registry)?;
+                    whole.try_for_each(|group| {
+                        check_stated(group, all)?;
+                        check_shape(group, all)
+                    })
+                });
+                if let Err(error) = checked {
+                    self.problems.push(problem(group.scheme, error));
+                    return;
+                }
+                self.check_whole(t, &group, all, registry);
+                if let Some(what) = scheme.assumption(&group, all) {
+                    assumptions::add(&mut self.assumptions, what, *t);
+                }
+                claims.has_common_names |= scheme.has_common_names(&group);
+                claims.groups[t.index] = Some(Box::new(group));
+            }
+            Ok(None) => {}
+            Err((scheme, error)) => {
+                // A failed claim owns its codes, so that they do not turn up again as a plain
+                // tensor.
+                claims.owner[t.index] = Some(t.index as u32);
+                claims.failed.push(registry.stem(t.name()));
+                // What another shard has is a better reason than that it is missing.
+                let part = all
+                    .elsewhere()
+                    .ok()
+                    .and_then(|elsewhere| elsewhere.part_of(t.name(), false, all, registry));
+                let error = part.map_or(error, |part| in_other_shard(t, part));
+                self.problems.push(problem(scheme, error));
+            }
+        }
     }
 
     /// Adds a problem if the index of the model has a companion of `group` in another shard. The
@@ -346,38 +244,6 @@ impl<'m> Resolution<'m> {
         self.problems
             .push(Problem { tensor, role: TensorRole::Passthrough, scheme, error });
     }
-
-    /// The groups among the items, in order.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = &Group<'m>> {
-        self.items.iter().filter_map(|item| match item {
-            ResolvedItem::Group(group) => Some(&**group),
-            ResolvedItem::Plain(_) => None,
-        })
-    }
-
-    /// Leaves out the tensors that have a problem and for which `is_asked` does not ask by their
-    /// stored names. Returns their names.
-    ///
-    /// # Errors
-    /// The first problem of another tensor, or of the whole model.
-    pub(crate) fn of_asked(
-        mut self,
-        is_asked: impl Fn(&str) -> bool,
-    ) -> Result<(Self, Vec<String>)> {
-        let mut left_out = Vec::new();
-        // Without a failed claim that counts, companions of other weights are no part of one.
-        for problem in self.problems.drain(..).chain(self.suspects.drain(..)) {
-            if problem.is_of_model() || is_asked(problem.tensor.name()) {
-                return Err(problem.error);
-            }
-            left_out.push(problem.tensor.name().to_owned());
-        }
-        if !left_out.is_empty() {
-            let names: HashSet<&str> = left_out.iter().map(String::as_str).collect();
-            self.dropped.retain(|t| !names.contains(t.name()));
-        }
-        Ok((self, left_out))
-    }
 }
 
 /// For each type and last part of the names of the codes of `groups`, one of these codes.
@@ -394,18 +260,53 @@ fn codes_by_kind<'g, 'm: 'g>(groups: impl Iterator<Item = &'g Box<Group<'m>>>) -
 type Claimed<'m> =
     std::result::Result<Option<(&'static dyn Scheme, Group<'m>)>, (QuantScheme, AnamnesisError)>;
 
-/// Offers `t` to `schemes` in their order, up to the first that claims or refuses it.
-fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>, schemes: &[&'static dyn Scheme]) -> Claimed<'m> {
-    for &scheme in schemes {
-        match scheme.claim(t, all) {
-            Ok(None) => {}
-            Ok(Some(group)) => return Ok(Some((scheme, group))),
-            // A refusal ends the search: a scheme further down could take the tensor for something
-            // else and decode it to garbage.
-            Err(error) => return Err((scheme.kind(t, all), error)),
+/// Offers `t` to `candidates`. A refusal counts as much as a claim: a scheme that is not over the one
+/// that refuses could take the tensor for something else and decode it to garbage.
+///
+/// # Errors
+/// The one scheme whose answer stands refuses `t`, or the answers of several stand.
+fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>, candidates: &[&Candidate]) -> Claimed<'m> {
+    // The answers that stand so far. Whose answer would fall is not asked; being over is transitive,
+    // so that the same answers are left in any order of the candidates.
+    let mut standing: Vec<(&Candidate, Result<Group<'m>>)> = Vec::new();
+    for &candidate in candidates {
+        if standing.iter().any(|(other, _)| other.is_over(candidate)) {
+            continue;
+        }
+        if let Some(answer) = candidate.scheme.claim(t, all).transpose() {
+            standing.retain(|(other, _)| !candidate.is_over(other));
+            standing.push((candidate, answer));
         }
     }
-    Ok(None)
+    if standing.len() > 1 {
+        return Err(contested(t, all, &standing));
+    }
+    let Some((Candidate { scheme, .. }, answer)) = standing.pop() else {
+        return Ok(None);
+    };
+    match answer {
+        Ok(group) => Ok(Some((*scheme, group))),
+        Err(error) => Err((scheme.kind(t, all), error)),
+    }
+}
+
+/// The error of `t`, which several schemes recognise.
+fn contested<'m>(
+    t: &Tensor<'m>,
+    all: &Index<'m>,
+    standing: &[(&Candidate, Result<Group<'m>>)],
+) -> (QuantScheme, AnamnesisError) {
+    let mut schemes: Vec<&dyn Scheme> = standing.iter().map(|(c, _)| c.scheme).collect();
+    schemes.sort_by_key(|scheme| scheme.identity().name);
+    let names: Vec<&str> = schemes
+        .iter()
+        .map(|scheme| scheme.identity().name)
+        .collect();
+    let what = format!(
+        "it has the names and the types of {}, and nothing says which of them it is",
+        names.join(" and of ")
+    );
+    (schemes[0].kind(t, all), wrong(t, what))
 }
 
 /// Notes the weight of `group` as the owner of all its parts.

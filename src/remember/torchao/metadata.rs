@@ -4,39 +4,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
+use super::description::{TorchaoParameter, parse_description};
 use super::renamed::LostParameters;
 use crate::ParsedModel;
-use crate::config::unique_json;
 use crate::limits::FREE_JSON_BYTES;
-
-/// Description of a parameter, as its JSON has it.
-#[derive(PartialEq, serde::Deserialize)]
-pub(super) struct TorchaoDescription {
-    #[serde(rename = "_type")]
-    pub class: String,
-    #[serde(rename = "_data", default)]
-    pub data: Map<String, Value>,
-    #[serde(rename = "_tensor_data_names", default)]
-    pub parts: Vec<String>,
-}
-
-/// Parses a description. What it takes beyond a multiple of its text is taken from `free`.
-fn parse_description(text: &str, free: &mut usize) -> Option<TorchaoDescription> {
-    // Most values of metadata are not JSON: the check is cheaper than a failed parse.
-    if !text.trim_start().starts_with('{') {
-        return None;
-    }
-    let json = unique_json::parse_embedded(text.as_bytes(), free).ok()?;
-    serde_json::from_value(json).ok()
-}
-
-/// A parameter that is stored in parts.
-pub(super) struct TorchaoParameter {
-    pub name: String,
-    pub description: Arc<TorchaoDescription>,
-}
 
 /// The parameter that each stored part belongs to, by the name of the part.
 pub(super) struct TorchaoParts(pub HashMap<String, Arc<TorchaoParameter>>);

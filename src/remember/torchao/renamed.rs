@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::metadata::TorchaoParameter;
+use super::description::TorchaoParameter;
 
 /// Most parameters of a model that are alike in what renaming keeps. Real models have one or two.
 const MAX_ALIKE: usize = 64;
@@ -71,7 +71,7 @@ fn likeness(one: &str, other: &str) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::remember::torchao::metadata::TorchaoDescription;
+    use crate::remember::torchao::description::TorchaoDescription;
 
     fn parameter(name: &str, class: &str) -> TorchaoParameter {
         TorchaoParameter {

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use super::FAMILY;
 use crate::model::{Part, Tensor};
+use crate::remember::ggml_blocks::ggml_blocks;
 use crate::remember::kernels::fp8::{E4M3, Float8};
-use crate::remember::layout::ggml_blocks::ggml_blocks;
 use crate::remember::seam::grouped::Unpack;
 use crate::remember::seam::scale_matrix::ScaleMatrix;
 use crate::remember::seam::{Decode, PlainFloats, Tile, read, refused, wrong};

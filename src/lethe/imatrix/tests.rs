@@ -27,7 +27,7 @@ fn message(bytes: &[u8]) -> String {
 #[test]
 fn values_are_those_of_llama_cpp() {
     let expected: Value =
-        serde_json::from_str(include_str!("../../../../tests/data/imatrix/expected.json")).unwrap();
+        serde_json::from_str(include_str!("../../../tests/data/imatrix/expected.json")).unwrap();
     for (file, expected) in expected.as_object().unwrap() {
         let matrix = Imatrix::open(&data().join(file)).unwrap();
         assert_eq!(matrix.chunks, expected["chunks"].as_i64().unwrap(), "{file}");

@@ -8,13 +8,11 @@
 //! `tools/quantize/quantize.cpp` (`load_imatrix`, the means) and `src/llama-quant.cpp`
 //! (`llama_model_quantize_impl`, what is refused).
 
-mod fit;
-
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use crate::error::InTensor;
-use crate::lethe::gguf::mixture::{LlamaName, is_token_embedding, llama_name};
+use crate::lethe::llama_names::{LlamaName, is_token_embedding, llama_name};
 use crate::model::gguf::GgufMetadata;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result, Tensor};
@@ -26,7 +24,7 @@ const STEP: usize = 1 << 20;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Imatrix {
     /// Importance of columns by llama.cpp's tensor names. Experts follow each other.
-    entries: HashMap<String, Vec<f32>>,
+    pub(super) entries: HashMap<String, Vec<f32>>,
     /// Names of the texts that it was computed from.
     pub datasets: Vec<String>,
     /// Number of chunks of text that were evaluated.

@@ -1,0 +1,155 @@
+//! Which tensors of a model are encoded, by which method, and why the others stay as they are.
+//!
+//! Three questions are asked of each tensor, in this order: does the user want it (`--include`,
+//! `--exclude`, `--like`), is a tensor of its name encoded by default, and does its shape fit the
+//! method.
+
+use std::sync::Arc;
+
+use super::decision::{Candidate, Decision, Decisions, TensorFilter, encode};
+use super::loaders;
+use super::mlx::Mlx;
+use super::seam::names;
+use super::{Forget, ForgetScheme, Method, Scope};
+use crate::lethe::kernels::mlx::MlxFloatMode;
+use crate::remember::EncodedAs;
+use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
+
+/// Decides for each of `candidates`, which are all tensors of `model`. Quantized values are decoded
+/// to `to`.
+///
+/// # Errors
+/// For patterns that do not compile, a model of `--like` or an importance matrix that cannot be
+/// read, and for mixtures of GGUF that llama.cpp refuses, too.
+pub(crate) fn decide(
+    model: &ParsedModel,
+    candidates: &[Candidate<'_>],
+    forget: &Forget,
+    to: TargetDtype,
+) -> Result<Decisions> {
+    let filter = TensorFilter::new(forget, &model.limits)?;
+    forget.scheme.check_group_size()?;
+    if !forget.types.is_empty() && forget.scheme.file_type().is_none() {
+        let what = "--tensor-type: only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
+        return Err(AnamnesisError::usage(what));
+    }
+    let decisions = decide_by(&filter, model, candidates, forget, to);
+    filter.selection.check()?;
+    let mut decisions = decisions?;
+    let stored = model.tensors().map(|t| t.name());
+    let names = candidates.iter().map(|candidate| candidate.name);
+    if !names.clone().any(|name| filter.selection.has(name)) && !candidates.is_empty() {
+        return Err(filter.selection.has_none(names.chain(stored)));
+    }
+    let notes = filter.selection.notes(&names.chain(stored));
+    decisions.notes.extend(notes);
+    Ok(decisions)
+}
+
+/// Decides for each of `candidates` which of them `filter` lets through.
+fn decide_by(
+    filter: &TensorFilter,
+    model: &ParsedModel,
+    candidates: &[Candidate<'_>],
+    forget: &Forget,
+    to: TargetDtype,
+) -> Result<Decisions> {
+    match forget.scheme.method(to) {
+        Some((method, scope)) => {
+            let has_head = || candidates.iter().any(|c| names::is_head(c.weight.name));
+            let scope = match scope {
+                Scope::LinearAndUntiedEmbeddings if has_head() => Scope::LinearAndEmbeddings,
+                Scope::LinearAndUntiedEmbeddings => Scope::Linear,
+                scope => scope,
+            };
+            let label = forget.scheme.to_string();
+            let of_comfy = forget.scheme.is_comfy().then(|| {
+                loaders::ComfyUiModel::of(candidates.iter().map(|candidate| candidate.name))
+            });
+            let by_loader = |name: &str| match &of_comfy {
+                Some(model) => model.objection(name).map(str::to_owned),
+                None => loaders::objection_of_diffusers(model, name),
+            };
+            let by_default = |candidate: &Candidate<'_>, name: &str| match candidate.encoded_as {
+                Some(EncodedAs::Nothing) => Some("no weight of a layer".to_owned()),
+                Some(_) => None,
+                None => names::objection(name, scope).or_else(|| match scope {
+                    Scope::Linear => by_loader(name),
+                    _ => None,
+                }),
+            };
+            let decision = |candidate: &Candidate<'_>| match filter
+                .objection(candidate, |name| by_default(candidate, name))
+            {
+                Some(reason) => Decision::Keep(reason),
+                None => match encode_as_class(&method, &label, candidate) {
+                    Decision::Keep(reason) => {
+                        Decision::Keep(with_way_out(reason, &forget.scheme, candidate, to))
+                    }
+                    encode => encode,
+                },
+            };
+            let mut all: Vec<Decision> = candidates.iter().map(decision).collect();
+            if model.config.is_of_diffusers() && method.is_skipped_by_last_part() {
+                loaders::keep_namesakes(candidates, &mut all);
+            }
+            let mut notes = loaders::notes(model, candidates, &all, &*method, &label);
+            notes.extend(of_comfy.and_then(|model| model.note(candidates, &all)));
+            Ok(Decisions { all, notes, gguf_keys: vec![] })
+        }
+        // A GGUF file type has no single method: each tensor gets a ggml type by its name and
+        // layer.
+        None => super::gguf::decide(model, candidates, forget, filter),
+    }
+}
+
+/// Group sizes that may be chosen, the largest first.
+const GROUP_SIZES: [usize; 6] = [512, 256, 128, 64, 32, 16];
+
+/// `reason`, for which `scheme` does not take `candidate`, with the scheme or the group size that
+/// takes it.
+fn with_way_out(
+    reason: String,
+    scheme: &ForgetScheme,
+    candidate: &Candidate<'_>,
+    to: TargetDtype,
+) -> String {
+    let takes = |scheme: &ForgetScheme| {
+        let method = scheme.method(to);
+        method.is_some_and(|(method, _)| method.objection(&candidate.weight).is_none())
+    };
+    if candidate.weight.shape.contains(&0) {
+        return reason;
+    }
+    let mut instead = scheme.instead().iter();
+    let other = instead.find(|name| name.parse().is_ok_and(|scheme| takes(&scheme)));
+    if let Some(name) = other {
+        return format!("{reason} (--to {name} fits)");
+    }
+    let mut sizes = GROUP_SIZES.iter().filter(|_| scheme.has_group_sizes());
+    match sizes.find(|&&size| takes(&scheme.clone().with_group_size(size))) {
+        Some(size) => format!("{reason} (--group-size {size} fits)"),
+        None => reason,
+    }
+}
+
+/// Encodes `candidate` by `method`, or as its class has it.
+fn encode_as_class(method: &Arc<dyn Method>, label: &str, candidate: &Candidate<'_>) -> Decision {
+    let (mode, label) = match candidate.encoded_as {
+        Some(EncodedAs::Integers { bits, group }) => {
+            // mlx-lm asks only of weights whose rows are groups of the model's size what their
+            // class says.
+            if let keep @ Decision::Keep(_) = encode(method, label, candidate) {
+                return keep;
+            }
+            (Mlx::Affine { bits: bits.into(), group }, format!("mlx-{bits}bit"))
+        }
+        Some(EncodedAs::Mxfp4) => {
+            let mode = Mlx::Floating(MlxFloatMode::Mxfp4);
+            (mode, "mlx-mxfp4".to_owned())
+        }
+        _ => return encode(method, label, candidate),
+    };
+    let method: Arc<dyn Method> = Arc::new(mode);
+    encode(&method, &label, candidate)
+}
