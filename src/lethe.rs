@@ -72,7 +72,6 @@ pub(crate) use self::decide::decide;
 #[cfg(feature = "lethe")]
 pub(crate) use self::decision::{Candidate, Decision, Decisions};
 #[cfg(feature = "lethe")]
-#[cfg_attr(not(feature = "cli"), allow(unused_imports))]
 pub(crate) use self::gguf::ALREADY;
 #[cfg(feature = "lethe")]
 pub use self::scheme::{Forget, ForgetScheme, GgufTypes};

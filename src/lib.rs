@@ -55,6 +55,8 @@ pub mod error;
 #[cfg(feature = "models")]
 mod families;
 mod features;
+#[doc(hidden)]
+pub mod hooks;
 pub mod lethe;
 pub mod limits;
 pub mod model;

@@ -21,13 +21,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::claim::Claimant;
-#[cfg_attr(not(feature = "cli"), allow(unused_imports))]
-pub(crate) use self::finish::finish;
 use self::finish::finish_claimed;
 pub use self::finish::finish_parts;
-#[cfg(feature = "cli")]
-pub(crate) use self::finish::is_input_of;
+pub(crate) use self::finish::{finish, is_input_of};
 use self::part::{MadePart, PartWork};
+pub use self::replacement::Settled;
 pub(crate) use self::replacement::settle;
 pub(super) use self::unfinished::UnfinishedDirectory;
 use super::adapters::Adapter;

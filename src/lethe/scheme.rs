@@ -138,8 +138,7 @@ impl ForgetScheme {
     }
 
     /// Every name of a scheme or file type, in lower case: what names of encoded models end in.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
-    pub(crate) fn all_names() -> impl Iterator<Item = String> {
+    pub fn all_names() -> impl Iterator<Item = String> {
         let rows = SCHEMES
             .iter()
             .flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied()));
@@ -193,19 +192,20 @@ impl ForgetScheme {
     }
 
     /// Whether it leaves a choice of the group size.
-    pub(crate) fn has_group_sizes(&self) -> bool {
+    #[must_use]
+    pub fn has_group_sizes(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.has_group_sizes)
     }
 
     /// Whether a rule chooses its scales.
-    #[cfg(feature = "cli")]
-    pub(crate) fn has_scale_rules(&self) -> bool {
+    #[must_use]
+    pub fn has_scale_rules(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.has_scale_rules)
     }
 
     /// Whether it is a file type of GGUF.
-    #[cfg(feature = "cli")]
-    pub(crate) fn is_gguf(&self) -> bool {
+    #[must_use]
+    pub fn is_gguf(&self) -> bool {
         matches!(self.kind, SchemeKind::Gguf(_))
     }
 

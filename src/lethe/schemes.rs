@@ -46,10 +46,8 @@ pub(super) struct SchemeRow {
     /// Whether it is for ComfyUI, which loads parts of a checkpoint quantized.
     pub is_comfy: bool,
     /// Whether [`ForgetScheme::with_group_size`] changes it.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub has_group_sizes: bool,
     /// Whether [`ForgetScheme::with_scale_rule`] changes it.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub has_scale_rules: bool,
     /// Names of the nearest schemes that take shapes which this one does not, such as columns that
     /// are no whole blocks.

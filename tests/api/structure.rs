@@ -355,3 +355,33 @@ fn one_place_names_the_tensor_of_a_message() {
     }
     assert!(found.is_empty(), "instead of `InTensor(name)`:\n{}", found.join("\n"));
 }
+
+/// What the program uses of the library beyond its interface, which `cli` of this test shows it to name
+/// from `hooks` alone.
+#[test]
+fn hooks_are_few() {
+    let mut hooks: Vec<String> = Vec::new();
+    for source in sources() {
+        if source.path == "hooks.rs" {
+            for line in source.text.lines() {
+                let Some(item) = line.strip_prefix("pub ") else {
+                    continue;
+                };
+                let (kind, rest) = item.split_once(' ').unwrap();
+                match kind {
+                    "use" => {
+                        let paths = rest.trim_start_matches("crate::");
+                        let names = imports(paths).into_iter().map(|path| path[path.len() - 1]);
+                        hooks.extend(names.map(str::to_owned));
+                    }
+                    _ => hooks.push(identifier(rest).to_owned()),
+                }
+            }
+            continue;
+        }
+        // A hidden method is one as well.
+        let hidden = source.text.split("    #[doc(hidden)]\n").skip(1);
+        hooks.extend(hidden.map(|item| item.lines().next().unwrap_or_default().trim().to_owned()));
+    }
+    assert!((1..=12).contains(&hooks.len()), "{}: {hooks:#?}", hooks.len());
+}

@@ -23,7 +23,7 @@ pub struct Progress {
     /// [`Recovery::paths`](crate::Recovery::paths).
     pub file: usize,
     /// Bytes that the last job added.
-    pub(crate) step_bytes: u64,
+    pub step_bytes: u64,
 }
 
 pub(in crate::convert) type Callback = Arc<dyn Fn(Progress) + Send + Sync>;
