@@ -18,7 +18,7 @@ const TABLE: usize = BOOKS * ENTRIES * 8 * 4;
 const LAYERS: usize = THREADS + 1;
 
 /// Columns and rows of a layer: few rows, for they take nothing beside the codebooks.
-const SIZE: [usize; 2] = [4096, 64];
+const SIZE: [usize; 2] = [4096, 16];
 
 /// Tensors of AQLM, each with codebooks of its own.
 fn aqlm() -> Vec<Raw> {

@@ -13,6 +13,9 @@ pub struct Monitor {
 }
 
 impl Monitor {
+    /// Whether it limits time, and not memory.
+    pub const LIMITS_TIME: bool = false;
+
     pub fn new() -> Self {
         Self { profiler: Profiler::new(), peak: (0, String::new()) }
     }

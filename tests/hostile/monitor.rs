@@ -11,6 +11,9 @@ pub struct Monitor {
 }
 
 impl Monitor {
+    /// Whether it limits time, and not memory.
+    pub const LIMITS_TIME: bool = true;
+
     pub fn new() -> Self {
         Self { slowest: (Duration::ZERO, String::new()) }
     }

@@ -49,8 +49,7 @@ fn expressions_of_configs() {
             });
             // What it says is not at issue: an expression that cannot be read may be an error.
             let read = || anamnesis::parse(place.path()).map(|m| m.inspect()).is_ok();
-            trial.time(&what, read);
-            trial.watch(&what, len, read);
+            trial.measure(&what, len, read);
         }
     }
     trial.end();

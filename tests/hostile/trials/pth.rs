@@ -112,7 +112,7 @@ fn views() {
     trial.refused_pickles("sizes", shapes, &call);
     trial.refused_pickles("few arguments", b"|K\0", &call);
     let slow = x(0, &[1 << 22, 2], &[0, 1]);
-    trial.time("32 MiB of two", || try_everything(slow.clone()).unwrap());
+    trial.measure("32 MiB of two", slow.len(), || try_everything(slow.clone()).unwrap());
     trial.end();
 }
 

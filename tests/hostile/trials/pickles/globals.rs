@@ -85,7 +85,9 @@ fn lists_of_globals() {
     let place = tempfile::NamedTempFile::new().unwrap();
     let mut list = |bytes: &[u8]| {
         std::fs::write(&place, bytes).unwrap();
-        trial.time("list", || pickle_globals(&place)).unwrap()
+        trial
+            .measure("list", bytes.len(), || pickle_globals(&place))
+            .unwrap()
     };
     let many = |n: usize| {
         archive(((0..n).map(|i| format!("cx\n{i}\n")).collect::<String>() + ".").as_bytes())

@@ -46,7 +46,9 @@ fn streams() {
         .chain(dict(b"N"))
         .collect();
     let many = [stream(&root, &keys, &[(0, 0); 800]), vec![0; 1 << 20]].concat();
-    trial.time("many storages of nothing", || try_everything(many.clone()).unwrap_err());
+    trial.measure("many storages of nothing", many.len(), || {
+        try_everything(many.clone()).unwrap_err()
+    });
     // A storage with a long name and many views.
     let (key, of_long) = (text(&"k".repeat(1 << 18)), view(b"h\0", 0, &[1], &[1]));
     let views = (0..800)
@@ -54,7 +56,9 @@ fn streams() {
         .collect::<Vec<u8>>();
     let root = [&storage("FloatStorage", &key, 6)[..], b"q\x000}", &views, b"."].concat();
     let views = stream(&root, &[b"]", &key[..], b"a"].concat(), &[(6, 24)]);
-    trial.time("a long name of many views", || try_everything(views.clone()).unwrap());
+    trial.measure("a long name of many views", views.len(), || {
+        try_everything(views.clone()).unwrap()
+    });
     // Many small storages, each with a gap behind its length.
     let ids =
         (0..30_000).flat_map(|i| [storage("FloatStorage", &int(i), 1), b"0".to_vec()].concat());
