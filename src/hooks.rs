@@ -112,9 +112,9 @@ pub fn for_each_value(name: &str, dtype: Dtype, bytes: &[u8], take: impl FnMut(f
 
 /// An output directory that is made in parts, before or after it gets its name.
 #[derive(Debug)]
-pub struct OutputDirectory<'a>(pub &'a Path);
+pub struct DirectoryInParts<'a>(pub &'a Path);
 
-impl OutputDirectory<'_> {
+impl DirectoryInParts<'_> {
     /// Finishes or undoes the last steps of an earlier run, if that was interrupted in them.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use super::report::print_line;
 use super::write::settle;
 use super::{signals, sums};
 use crate::error::printable;
-use crate::hooks::{OutputDirectory, directory_of};
+use crate::hooks::{DirectoryInParts, directory_of};
 use crate::{AnamnesisError, CancelToken, Result};
 
 /// Gives the directory `output` its name, now that all its parts are made, and prints the sums that
@@ -20,7 +20,7 @@ pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> Com
     if let Some(manifest) = &args.output.manifest {
         sums::check_place(manifest, output, &[], None, force)?;
     }
-    let directory = OutputDirectory(output);
+    let directory = DirectoryInParts(output);
     let note = match () {
         () if settle(output, is_quiet)? => None,
         () if directory.is_begun()? => directory.finish(force)?,
@@ -123,7 +123,7 @@ fn output_of_input(input: &Path) -> Option<PathBuf> {
                 true => PathBuf::from(output),
                 false => directory.join(output),
             });
-            if let Some(output) = output.filter(|output| OutputDirectory(output).is_made_of(input))
+            if let Some(output) = output.filter(|output| DirectoryInParts(output).is_made_of(input))
             {
                 return Some(output);
             }

@@ -15,7 +15,7 @@ use super::report::{
 };
 use super::{CommandResult, signals, sums};
 use crate::error::printable;
-use crate::hooks::OutputDirectory;
+use crate::hooks::DirectoryInParts;
 use crate::{CancelToken, RememberOptions, Report, Result, TargetDtype, format_bytes};
 
 /// The options that all commands share. Ctrl-C cancels the conversion instead of ending the
@@ -184,7 +184,7 @@ fn work(plan: &PlannedOutput<'_>, report: &Report) -> Work {
 /// stderr at once: the run that follows may be refused. Returns whether that run's output has its
 /// name now.
 pub(super) fn settle(output: &Path, is_quiet: bool) -> Result<bool> {
-    let Some(settled) = OutputDirectory(output).settle()? else {
+    let Some(settled) = DirectoryInParts(output).settle()? else {
         return Ok(false);
     };
     if !is_quiet {
