@@ -6,7 +6,7 @@
 //! bytes, and what `config.json` says of them. The arithmetic (scales, rounding, searches) is in
 //! `kernels`.
 //!
-//! - `scheme`, `schemes`: schemes by name, and the table of them.
+//! - `scheme`: a scheme with its parameters; `schemes`: the table of them; `scheme_names`: by name.
 //! - `decide`, `decision`: which tensors of a model are encoded, and why the others are not.
 //! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
 //! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
@@ -56,6 +56,8 @@ mod nvfp4;
 mod qnat;
 #[cfg(feature = "lethe")]
 mod scheme;
+#[cfg(feature = "lethe")]
+mod scheme_names;
 #[cfg(feature = "lethe")]
 mod schemes;
 #[cfg(feature = "lethe")]

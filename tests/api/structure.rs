@@ -229,7 +229,6 @@ fn siblings_import_one_way() {
         ("convert/directory", 2),
         ("families", 2),
         ("families/engine", 21),
-        ("lethe", 2),
         ("parse", 2),
         ("tokenizer/to_gguf", 5),
     ];
