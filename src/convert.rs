@@ -61,12 +61,14 @@ use std::path::Path;
 pub use self::adapters::Adapter;
 pub(crate) use self::cast::coordinates;
 pub(crate) use self::destination::partial_path;
-pub use self::directory::Settled;
+pub(crate) use self::directory::Settled;
 pub use self::directory::finish_parts;
 pub(crate) use self::directory::{finish, is_input_of, settle};
 pub(crate) use self::hashed::sums_of_directory;
 pub use self::names::{NameChanges, parse_renames};
-pub use self::options::{ConvertOptions, FloatCast, ModelScope, Progress, RememberOptions};
+pub use self::options::{
+    ConvertOptions, FloatCast, ModelScope, Progress, RememberOptions, Replace,
+};
 use self::plan::Plan;
 pub use self::recovery::Recovery;
 pub use self::report::{Distance, Encoded, Errors, FileSum, Kept, Report, TensorErrors};

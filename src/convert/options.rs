@@ -5,12 +5,12 @@ mod remember;
 use std::path::PathBuf;
 
 pub(super) use self::remember::Callback;
-pub use self::remember::{FloatCast, Progress, RememberOptions};
+pub use self::remember::{FloatCast, Progress, RememberOptions, Replace};
 use super::adapters::Adapter;
 use super::encode;
 use super::names::NameChanges;
 #[cfg(feature = "lethe")]
-use crate::lethe::Forget;
+use crate::lethe::{Forget, ForgetScheme};
 #[cfg(feature = "gguf")]
 use crate::model::gguf::GgufMetadataValue;
 #[cfg(feature = "gguf")]
@@ -267,6 +267,22 @@ impl ConvertOptions {
     /// Whether tensors are encoded.
     pub(crate) fn encodes(&self) -> bool {
         encode::is_asked_for(self)
+    }
+}
+
+#[cfg(feature = "lethe")]
+impl From<Forget> for ConvertOptions {
+    fn from(forget: Forget) -> Self {
+        let run = RememberOptions::new(forget.scheme.dtype());
+        let target = forget.scheme.container();
+        Self { run, forget: Some(forget), ..Self::new(target) }
+    }
+}
+
+#[cfg(feature = "lethe")]
+impl From<ForgetScheme> for ConvertOptions {
+    fn from(scheme: ForgetScheme) -> Self {
+        Forget::from(scheme).into()
     }
 }
 

@@ -384,3 +384,31 @@ fn hooks_are_few() {
     }
     assert!((1..=12).contains(&hooks.len()), "{}: {hooks:#?}", hooks.len());
 }
+
+/// Names that the front page of the documentation lists: what the root exports and does not hide.
+#[test]
+fn the_front_page_is_short() {
+    let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+    let text = fs::read_to_string(lib).unwrap();
+    let (mut shown, mut is_hidden) = (Vec::new(), false);
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("#[") {
+            is_hidden |= line == "#[doc(hidden)]";
+            continue;
+        }
+        if let Some(item) = line.strip_prefix("pub use ") {
+            let mut item = item.to_owned();
+            while !item.ends_with(';') {
+                item += lines.next().unwrap().trim();
+            }
+            // A glob has no name that is counted, so it is none of the front page.
+            assert!(is_hidden || !item.contains('*'), "{item}");
+            let paths = imports(&item);
+            let names = paths.iter().map(|path| path.join("::"));
+            shown.extend(names.filter(|_| !is_hidden));
+        }
+        is_hidden = false;
+    }
+    assert!((20..=40).contains(&shown.len()), "{}: {shown:#?}", shown.len());
+}
