@@ -129,10 +129,9 @@ impl<'m> Resolution<'m> {
         for t in all.model.tensors() {
             self.claim_one(&t, all, &first, registry, &mut claims);
         }
-        let failed = FailedStems::new(claims.failed.clone());
+        let failed = FailedStems::new(std::mem::take(&mut claims.failed));
         for t in all.model.tensors() {
-            let may_be_alone = claims.may_be_alone(&t, registry) && !failed.has(&t);
-            if !last.is_empty() && may_be_alone {
+            if claims.may_be_alone(&t, registry) && !failed.has(&t) {
                 self.claim_one(&t, all, &last, registry, &mut claims);
             }
         }
