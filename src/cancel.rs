@@ -34,8 +34,8 @@ impl CancelToken {
     }
 
     /// The flag itself, for a signal handler that may do nothing but set it.
-    #[cfg(all(unix, feature = "cli"))]
-    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+    #[must_use]
+    pub fn flag(&self) -> Arc<AtomicBool> {
         self.0.clone()
     }
 

@@ -177,15 +177,19 @@ fn print_error(
     Ok(())
 }
 
-/// The exit code that tells scripts who is to blame.
+/// The exit codes that tell scripts who is to blame.
+const EXIT_CODES: [(crate::ErrorKind, u8); 7] = [
+    (crate::ErrorKind::Usage, 2),
+    (crate::ErrorKind::Parse, 3),
+    (crate::ErrorKind::LimitExceeded, 4),
+    (crate::ErrorKind::DisallowedGlobal, 5),
+    (crate::ErrorKind::Unsupported, 6),
+    (crate::ErrorKind::Io, 7),
+    (crate::ErrorKind::Cancelled, 130),
+];
+
+/// The exit code of an error; of a kind that is not in the table, that of what is unsupported.
 fn exit_code(error: &AnamnesisError) -> u8 {
-    match error {
-        AnamnesisError::Usage { .. } => 2,
-        AnamnesisError::Parse { .. } => 3,
-        AnamnesisError::LimitExceeded { .. } => 4,
-        AnamnesisError::DisallowedGlobal { .. } => 5,
-        AnamnesisError::Unsupported { .. } => 6,
-        AnamnesisError::Io(_) => 7,
-        AnamnesisError::Cancelled => 130,
-    }
+    let row = EXIT_CODES.iter().find(|(kind, _)| *kind == error.kind());
+    row.map_or(6, |(_, code)| *code)
 }

@@ -30,9 +30,8 @@ mod encode;
 #[cfg(not(feature = "lethe"))]
 #[path = "convert/no_encode.rs"]
 mod encode;
-#[cfg(feature = "cli")]
 mod footprint;
-pub(crate) mod hashed;
+mod hashed;
 mod held;
 mod manifest;
 mod names;
@@ -61,13 +60,15 @@ use std::path::Path;
 
 pub use self::adapters::Adapter;
 pub(crate) use self::cast::coordinates;
-#[cfg(feature = "cli")]
 pub(crate) use self::destination::partial_path;
+pub(crate) use self::directory::Settled;
 pub use self::directory::finish_parts;
-#[cfg(feature = "cli")]
 pub(crate) use self::directory::{finish, is_input_of, settle};
+pub(crate) use self::hashed::sums_of_directory;
 pub use self::names::{NameChanges, parse_renames};
-pub use self::options::{ConvertOptions, FloatCast, ModelScope, Progress, RememberOptions};
+pub use self::options::{
+    ConvertOptions, FloatCast, ModelScope, Progress, RememberOptions, Replace,
+};
 use self::plan::Plan;
 pub use self::recovery::Recovery;
 pub use self::report::{Distance, Encoded, Errors, FileSum, Kept, Report, TensorErrors};

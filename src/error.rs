@@ -147,17 +147,20 @@ impl AnamnesisError {
     }
 
     /// A [`Parse`](Self::Parse) error.
-    pub(crate) fn parse(reason: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn parse(reason: impl Into<String>) -> Self {
         Self::Parse { reason: reason.into() }
     }
 
     /// An [`Unsupported`](Self::Unsupported) error.
-    pub(crate) fn unsupported(format: impl Into<String>, detail: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn unsupported(format: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Unsupported { format: format.into(), detail: detail.into() }
     }
 
     /// A [`Usage`](Self::Usage) error.
-    pub(crate) fn usage(message: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn usage(message: impl Into<String>) -> Self {
         Self::Usage { message: message.into() }
     }
 
@@ -172,7 +175,8 @@ impl AnamnesisError {
 
     /// Prefixes the message of a `Parse`, `LimitExceeded` or `Usage` error with `what` and a colon. Other
     /// variants are returned unchanged.
-    pub(crate) fn about(self, what: impl Display) -> Self {
+    #[must_use]
+    pub fn about(self, what: impl Display) -> Self {
         match self {
             Self::Parse { reason } => Self::parse(format!("{what}: {reason}")),
             Self::LimitExceeded { limit, message } => {
@@ -180,6 +184,23 @@ impl AnamnesisError {
             }
             Self::Usage { message } => Self::usage(format!("{what}: {message}")),
             other => other,
+        }
+    }
+
+    /// The same error about the tensor `name`, which its message begins with and
+    /// [`tensor`](Self::tensor) returns. Errors without a message of this crate are returned unchanged.
+    ///
+    /// ```
+    /// let error = anamnesis::AnamnesisError::parse("a value is NaN").in_tensor("lm_head.weight");
+    /// assert_eq!(error.tensor(), Some("lm_head.weight"));
+    /// ```
+    #[must_use]
+    pub fn in_tensor(self, name: &str) -> Self {
+        match self {
+            Self::Unsupported { format, detail } => {
+                Self::unsupported(format, format!("{}: {detail}", InTensor(name)))
+            }
+            other => other.about(InTensor(name)),
         }
     }
 
@@ -201,8 +222,10 @@ impl AnamnesisError {
         }
     }
 
-    /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with the file's path.
-    pub(crate) fn io_at(path: &Path, error: &std::io::Error) -> Self {
+    /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with the file's path, which
+    /// [`file`](Self::file) returns.
+    #[must_use]
+    pub fn io_at(path: &Path, error: &std::io::Error) -> Self {
         Self::io_with(path.display(), Some(path.to_path_buf()), error)
     }
 

@@ -6,11 +6,11 @@
 //! bytes, and what `config.json` says of them. The arithmetic (scales, rounding, searches) is in
 //! `kernels`.
 //!
-//! - `scheme`, `schemes`: schemes by name, and the table of them.
+//! - `scheme`: a scheme with its parameters; `schemes`: the table of them; `scheme_names`: by name.
 //! - `decide`, `decision`: which tensors of a model are encoded, and why the others are not.
 //! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
 //! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
-//!   which some types need and others use.
+//!   which some types need and others use; `llama_names`: names of tensors in llama.cpp.
 //! - All others: one stored layout each.
 
 #[cfg(feature = "lethe")]
@@ -43,6 +43,8 @@ mod imatrix;
 #[cfg(feature = "bnb")]
 pub(crate) mod kernels;
 #[cfg(feature = "lethe")]
+pub(crate) mod llama_names;
+#[cfg(feature = "lethe")]
 mod loaders;
 #[cfg(feature = "lethe")]
 mod mlx;
@@ -54,6 +56,8 @@ mod nvfp4;
 mod qnat;
 #[cfg(feature = "lethe")]
 mod scheme;
+#[cfg(feature = "lethe")]
+mod scheme_names;
 #[cfg(feature = "lethe")]
 mod schemes;
 #[cfg(feature = "lethe")]
@@ -70,7 +74,6 @@ pub(crate) use self::decide::decide;
 #[cfg(feature = "lethe")]
 pub(crate) use self::decision::{Candidate, Decision, Decisions};
 #[cfg(feature = "lethe")]
-#[cfg_attr(not(feature = "cli"), allow(unused_imports))]
 pub(crate) use self::gguf::ALREADY;
 #[cfg(feature = "lethe")]
 pub use self::scheme::{Forget, ForgetScheme, GgufTypes};

@@ -25,18 +25,18 @@
 //! | decode a file or a directory | [`parse()`], then [`ParsedModel::remember`] with a [`TargetDtype`], or with [`RememberOptions`]: threads, progress, cancellation |
 //! | decode into memory | [`ParsedModel::remember_to_bytes`]; tensor by tensor [`ParsedModel::for_each_tensor`], in pieces [`ParsedModel::for_each_panel`] |
 //! | decode single weights by name | [`ParsedModel::recovery`], then [`Recovery::tensor`] or [`Recovery::rows`] |
-//! | read what is stored | [`ParsedModel::tensors`] lists every [`Tensor`]; [`ParsedModel::inspect`] sums up |
+//! | read what is stored | [`ParsedModel::tensors`] lists every [`Tensor`]; [`ParsedModel::inspect`] sums up; more is in [`inspect`](mod@inspect) |
 //! | read a model from memory, or over a network | [`parse_bytes`], [`parse_from_reader`] |
 //! | read a remote header alone | the functions `…_from_reader` of the modules in [`parse`](mod@parse) |
 //! | encode | `ParsedModel::forget` with a `ForgetScheme` (feature `lethe`) |
-//! | write another container | [`ParsedModel::convert`] with [`ConvertOptions`] |
-//! | compare two models | [`ParsedModel::diff`] with [`DiffOptions`] |
+//! | write another container | [`ParsedModel::convert`] with [`ConvertOptions`]; what they and reports consist of is in [`convert`](mod@convert) |
+//! | compare two models | [`ParsedModel::diff`] with [`DiffOptions`]; the report's parts are in [`diff`](mod@diff) |
 //! | find what is wrong with a model | `ParsedModel::check` with `CheckOptions` (feature `check`) |
 //! | decode or encode slices of bytes | the functions of [`remember`] and [`lethe`] |
 //! | bound what a file may claim | [`ParseLimits`]; every function that parses has a form that takes them |
 //!
 //! Functions and types of single containers are in the modules of [`parse`](mod@parse). The crate's
-//! root exports all of these names as well.
+//! root exports the names of all modules as well; this page lists those that most programs begin with.
 
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");
@@ -48,13 +48,15 @@ mod cancel;
 pub mod cli;
 mod compat;
 mod config;
-mod convert;
+pub mod convert;
 mod dtype;
 mod element;
 pub mod error;
 #[cfg(feature = "models")]
 mod families;
 mod features;
+#[doc(hidden)]
+pub mod hooks;
 pub mod lethe;
 pub mod limits;
 pub mod model;
@@ -71,63 +73,93 @@ mod threads;
 mod tokenizer;
 mod write;
 
-pub use cancel::CancelToken;
-pub use config::QuantConfig;
-pub use convert::{
-    Adapter, ConvertOptions, Distance, Encoded, Errors, FileSum, FloatCast, Kept, ModelScope,
-    NameChanges, OutputTensor, Panel, Progress, Recovery, RememberOptions, Report, TensorErrors,
-    finish_parts, parse_renames,
-};
-pub use dtype::{Dtype, TargetDtype};
-pub use error::{AnamnesisError, ErrorKind, Result};
-#[cfg(feature = "lethe")]
-#[doc(inline)]
-pub use lethe::{Forget, ForgetScheme, GgufTypes};
-pub use limits::ParseLimits;
+// What the front page shows, by task.
+
 #[doc(inline)]
 pub use model::{Container, ParsedModel, Tensor, TensorRole};
+#[cfg(feature = "ollama")]
+#[doc(inline)]
+pub use parse::ollama::resolve_ollama_model;
+#[doc(inline)]
+pub use parse::{parse, parse_bytes, parse_from_reader};
+
+pub use cancel::CancelToken;
+pub use config::QuantConfig;
+#[doc(inline)]
+pub use convert::{
+    Adapter, ConvertOptions, FloatCast, ModelScope, Progress, Recovery, RememberOptions, Report,
+    finish_parts,
+};
+#[cfg(feature = "lethe")]
+#[doc(inline)]
+pub use lethe::{Forget, ForgetScheme};
 pub use parse::hub::resolve_hub_model;
 #[doc(inline)]
-pub use parse::{
-    detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
-    parse_from_reader, parse_from_reader_with_limits, parse_with_limits,
-};
-#[doc(inline)]
-pub use remember::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount};
+pub use remember::QuantScheme;
 #[cfg(feature = "check")]
-pub use report::check::{CheckOptions, CheckReport, Finding, Severity};
-pub use report::diff::{
-    ComparedTensor, DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff,
-    ValueDiff,
-};
-pub use report::inspect;
-#[doc(no_inline)]
-pub use report::inspect::{
-    DtypeCount, Histogram, InspectInfo, ListedTensor, ModelDescription, ModuleClass, ShardNumber,
-    TensorStatistics, format_bytes,
-};
+#[doc(inline)]
+pub use report::check::{CheckOptions, CheckReport};
+#[doc(inline)]
+pub use report::diff::{DiffOptions, DiffReport};
+#[doc(inline)]
+pub use report::inspect::{InspectInfo, ListedTensor};
 pub use write::ConvertTarget;
 
-// The names of single containers and schemes, which the published interface has in the root too.
+pub use dtype::{Dtype, TargetDtype};
+#[doc(inline)]
+pub use error::{AnamnesisError, ErrorKind, Result};
+#[doc(inline)]
+pub use limits::ParseLimits;
+
+// The names of the modules, which the root has too, as the published interface has those of containers
+// and schemes. Their modules document them.
+#[doc(hidden)]
+pub use convert::{
+    Distance, Encoded, Errors, FileSum, Kept, NameChanges, OutputTensor, Panel, Replace,
+    TensorErrors, parse_renames,
+};
+#[cfg(feature = "lethe")]
+#[doc(hidden)]
+pub use lethe::GgufTypes;
 #[cfg(feature = "bnb")]
-#[doc(no_inline)]
+#[doc(hidden)]
 pub use lethe::bnb::*;
 #[cfg(feature = "npz")]
-#[doc(no_inline)]
+#[doc(hidden)]
 pub use parse::npz::*;
-#[cfg(feature = "ollama")]
-#[doc(no_inline)]
-pub use parse::ollama::*;
 #[cfg(feature = "pth")]
-#[doc(no_inline)]
+#[doc(hidden)]
 pub use parse::pth::*;
-#[doc(no_inline)]
+#[doc(hidden)]
 pub use parse::safetensors::*;
+#[doc(hidden)]
+pub use parse::{
+    detect_format, detect_format_from_reader, parse_bytes_with_limits,
+    parse_from_reader_with_limits, parse_with_limits,
+};
 #[cfg(feature = "gguf")]
-#[doc(no_inline)]
+#[doc(hidden)]
 pub use parse::{gguf::*, gguf_write::*};
 #[cfg(feature = "gguf")]
-#[doc(no_inline)]
+#[doc(hidden)]
 pub use remember::gguf::*;
-#[doc(no_inline)]
+#[doc(hidden)]
+pub use remember::{CodeType, Fp8Format, Granularity, SchemeCount};
+#[doc(hidden)]
 pub use remember::{awq::*, bnb::*, fp8::*, gptq::*};
+#[cfg(feature = "check")]
+#[doc(hidden)]
+pub use report::check::{Finding, Severity};
+#[doc(hidden)]
+pub use report::diff::{
+    ComparedTensor, ElementValue, FieldDiff, FirstDifference, TensorDiff, ValueDiff,
+};
+#[doc(hidden)]
+pub use report::inspect::{
+    DtypeCount, Histogram, ModelDescription, ModuleClass, ShardNumber, TensorStatistics,
+    format_bytes,
+};
+// The reports' modules themselves.
+#[cfg(feature = "check")]
+pub use report::check;
+pub use report::{diff, inspect};

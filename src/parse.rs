@@ -7,6 +7,7 @@ pub(crate) mod directory;
 #[cfg(feature = "gguf")]
 pub mod gguf;
 pub(crate) mod hub;
+mod listing;
 #[cfg(all(feature = "gguf", any(feature = "npz", feature = "pth")))]
 mod llamafile;
 #[cfg(feature = "npz")]

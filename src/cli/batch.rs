@@ -10,7 +10,7 @@ use super::outputs::{OutputChoice, full_path};
 use super::plan::{OutputStyle, WriteRequest};
 use super::write::write;
 use super::{CommandError, CommandResult, input};
-use crate::config::Selection;
+use crate::hooks::Selection;
 use crate::{AnamnesisError, ConvertOptions, GgufEdit, NameChanges, Result};
 
 /// The changes of names that the arguments ask for.

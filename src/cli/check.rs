@@ -124,9 +124,9 @@ fn print(model: &Path, report: &CheckReport, out: &mut impl Write) -> crate::Res
 }
 
 fn print_finding(finding: &Finding, model: &Path, out: &mut impl Write) -> crate::Result<()> {
-    let severity = match finding.severity {
-        Severity::Warning => "warning",
-        Severity::Error => "error",
+    let severity = match finding.severity == Severity::Warning {
+        true => "warning",
+        false => "error",
     };
     write!(out, "  {severity}: ")?;
     if let Some(file) = finding.file.as_deref().filter(|&file| file != model) {

@@ -49,7 +49,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
     let suffix = match &args.to {
         ConvertTo::Scheme(scheme) => Some(scheme.suffix()),
         ConvertTo::Container(container) => {
-            let suffix = container.container().suffix;
+            let suffix = container.suffix();
             suffix
                 .filter(|_| args.out_dtype.is_none())
                 .map(str::to_owned)

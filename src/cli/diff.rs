@@ -64,10 +64,8 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
 
 /// Whether `error` is what makes it impossible to decode `model`.
 fn has_problem(model: &ParsedModel, error: &AnamnesisError) -> bool {
-    let text = error.to_string();
-    let resolution = model.resolve();
-    let mut problems = resolution.problems.iter().chain(&resolution.suspects);
-    problems.any(|problem| problem.error.to_string() == text)
+    let (text, problems) = (error.to_string(), model.problems());
+    problems.iter().any(|problem| problem.to_string() == text)
 }
 
 /// Prints a report as text.

@@ -8,9 +8,8 @@ use super::args::RunArgs;
 use super::report::print_line;
 use super::write::settle;
 use super::{signals, sums};
-use crate::convert::{hashed, is_input_of, partial_path};
 use crate::error::printable;
-use crate::source::inputs::Inputs;
+use crate::hooks::{DirectoryInParts, directory_of};
 use crate::{AnamnesisError, CancelToken, Result};
 
 /// Gives the directory `output` its name, now that all its parts are made, and prints the sums that
@@ -19,13 +18,12 @@ pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> Com
     let (is_quiet, force) = (args.messages.quiet, args.output.force);
     refuse_unfinished_name(output)?;
     if let Some(manifest) = &args.output.manifest {
-        sums::check_place(manifest, output, &[], &Inputs::default(), force)?;
+        sums::check_place(manifest, output, &[], None, force)?;
     }
+    let directory = DirectoryInParts(output);
     let note = match () {
         () if settle(output, is_quiet)? => None,
-        () if partial_path(output)?.symlink_metadata().is_ok() => {
-            crate::convert::finish(output, force, true)?
-        }
+        () if directory.is_begun()? => directory.finish(force)?,
         () => {
             require_finished(output)?;
             Some("it has its name already, and no part of it is left to be finished".to_owned())
@@ -41,9 +39,9 @@ pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> Com
     if args.output.hashes() {
         let cancel = CancelToken::new();
         signals::cancel_at_termination(&cancel)?;
-        let sums = hashed::sums_of_directory(output, vec![], &cancel)?;
+        let sums = directory.sums(&cancel)?;
         if let Some(manifest) = &args.output.manifest {
-            sums::write(manifest, &sums, &Inputs::default(), force)?;
+            sums::write(manifest, &sums, None, force)?;
         }
         if args.output.sha256 {
             sums::print(&sums, out);
@@ -113,7 +111,7 @@ fn require_finished(output: &Path) -> Result<()> {
 
 /// The output of an unfinished conversion of `input`, beside it or in the current directory.
 fn output_of_input(input: &Path) -> Option<PathBuf> {
-    let beside = crate::write::atomic::directory_of(input);
+    let beside = directory_of(input);
     for directory in [beside, Path::new(".")] {
         let entries = std::fs::read_dir(directory).ok()?.flatten();
         for entry in entries {
@@ -121,11 +119,13 @@ fn output_of_input(input: &Path) -> Option<PathBuf> {
             let output = name
                 .strip_prefix('.')
                 .and_then(|name| name.strip_suffix(".partial"));
-            if let Some(output) = output.filter(|_| is_input_of(input, &entry.path())) {
-                return Some(match directory == Path::new(".") {
-                    true => PathBuf::from(output),
-                    false => directory.join(output),
-                });
+            let output = output.map(|output| match directory == Path::new(".") {
+                true => PathBuf::from(output),
+                false => directory.join(output),
+            });
+            if let Some(output) = output.filter(|output| DirectoryInParts(output).is_made_of(input))
+            {
+                return Some(output);
             }
         }
     }

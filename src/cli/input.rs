@@ -5,8 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::args::{FileArgs, LimitArgs};
-use crate::source::platform::beginning_of;
-use crate::{AnamnesisError, ParseLimits, ParsedModel, Result};
+use crate::hooks::NamedInput;
+use crate::{ParseLimits, ParsedModel, Result};
 
 /// A parsed model with the path that its output is named after.
 pub(super) struct NamedModel {
@@ -50,43 +50,9 @@ pub(super) fn open_path(path: &Path, limits: &LimitArgs) -> Result<ParsedModel> 
     Ok(open_file(path, &limits.limits())?.model)
 }
 
-/// The snapshot of a model that `path` names in the cache of Hugging Face, `ORG/MODEL[@REVISION]`;
-/// `None` if it is a path. A file or a directory of that name comes first.
-///
-/// # Errors
-/// Those of [`resolve_hub_model`](crate::resolve_hub_model), unless the text is a path to something
-/// that is missing.
-pub(super) fn hub_snapshot(path: &Path) -> Result<Option<PathBuf>> {
-    let spec = path
-        .to_str()
-        .filter(|text| crate::parse::hub::is_name(text));
-    let Some(spec) = spec.filter(|_| path.symlink_metadata().is_err()) else {
-        return Ok(None);
-    };
-    // In a directory that is there, a name is that of a missing file.
-    let directory = path.parent().is_some_and(Path::is_dir);
-    match crate::resolve_hub_model(spec) {
-        Ok(snapshot) => Ok(Some(snapshot)),
-        Err(AnamnesisError::Io(_)) if directory => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 fn open_file(path: &Path, limits: &ParseLimits) -> Result<NamedModel> {
-    let text = path.to_string_lossy();
-    if !text.starts_with("ollama:") {
-        let snapshot = hub_snapshot(path)?;
-        let path = snapshot.as_deref().unwrap_or(path);
-        return Ok(NamedModel {
-            model: crate::parse_with_limits(path, limits)?,
-            named: path.to_path_buf(),
-        });
-    }
-    let (file, notes) = crate::parse::ollama::resolve_with_notes(&text)?;
-    let named = PathBuf::from(format!("{}.gguf", crate::parse::ollama::file_stem(&text)));
-    let mut model = crate::parse_with_limits(file, limits)?;
-    model.notes.extend(notes);
-    Ok(NamedModel { model, named })
+    let input = NamedInput::find(path)?;
+    Ok(NamedModel { model: input.parse(limits)?, named: input.named })
 }
 
 /// Default output directory: `dir/NAME-BF16` for the input `dir/NAME` or `dir/NAME-FP8`, and the
@@ -155,6 +121,22 @@ fn without_precision(stem: &OsStr) -> OsString {
         .chain(PRECISIONS.iter().filter_map(|name| cut(name)))
         .min();
     beginning_of(stem, shortest.unwrap_or(bytes.len()))
+}
+
+/// The first `len` bytes of a name.
+#[cfg(unix)]
+fn beginning_of(name: &OsStr, len: usize) -> OsString {
+    use std::os::unix::ffi::OsStrExt;
+
+    let bytes = name.as_bytes();
+    OsStr::from_bytes(&bytes[..len.min(bytes.len())]).to_owned()
+}
+
+/// The first `len` bytes of a name; all of one that is not Unicode.
+#[cfg(not(unix))]
+fn beginning_of(name: &OsStr, len: usize) -> OsString {
+    let text = name.to_str().and_then(|text| text.get(..len));
+    text.map_or_else(|| name.to_owned(), OsString::from)
 }
 
 /// Default output file: `dir/model-bf16.gguf` for the input `dir/model-fp8.safetensors`, the suffix

@@ -9,17 +9,16 @@ use super::args::{InspectArgs, ParseArgs};
 use super::report::print_json;
 use super::{input, listing};
 use crate::error::printable;
-use crate::report::inspect::{format_bytes, join_dtypes};
 use crate::{
-    GgufInspectInfo, InspectInfo, ListedTensor, ModelDescription, ParsedModel, Result, Tensor,
-    TensorRole,
+    Dtype, GgufInspectInfo, InspectInfo, ListedTensor, ModelDescription, ParsedModel, Result,
+    Tensor, TensorRole, format_bytes,
 };
 
 /// Prints the number of tensors of each role, for a GGUF file its header, and a line for each
 /// tensor.
 pub(super) fn parse(args: &ParseArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(&args.input, &args.limits)?.model;
-    let (info, roles) = model.inspect_roles();
+    let info = model.inspect();
     if args.json {
         let parsed = ParsedTensors {
             inspection: Inspection {
@@ -33,25 +32,20 @@ pub(super) fn parse(args: &ParseArgs, out: &mut impl Write) -> Result<()> {
     }
     match GgufInspectInfo::of_inspected(&model, &info) {
         Some(summary) => print_gguf(&args.input.file, &summary, &info, out)?,
-        None => print_roles(&model, &info, &roles, out)?,
+        None => print_roles(&model, &info, out)?,
     }
     writeln!(out)?;
     listing::print_tensors(&model, out)
 }
 
 /// Prints the number of tensors of each scheme and role, the problems, and the size of the file.
-fn print_roles(
-    model: &ParsedModel,
-    info: &InspectInfo,
-    roles: &[TensorRole],
-    out: &mut impl Write,
-) -> Result<()> {
+fn print_roles(model: &ParsedModel, info: &InspectInfo, out: &mut impl Write) -> Result<()> {
     writeln!(out, "{} tensors parsed", info.tensor_count)?;
     for s in &info.schemes {
         let role = TensorRole::Quantized;
         writeln!(out, "  {:>3} {role:<11} {}", s.tensors, s.scheme.column())?;
     }
-    for (n, role, what) in remarks(model, info, roles) {
+    for (n, role, what) in remarks(model, info) {
         if n > 0 {
             writeln!(out, "  {n:>3} {role:<11} {what}")?;
         }
@@ -65,21 +59,13 @@ fn print_roles(
 }
 
 /// For each role: the number of tensors, and a remark.
-fn remarks(
-    model: &ParsedModel,
-    info: &InspectInfo,
-    roles: &[TensorRole],
-) -> [(usize, TensorRole, String); 9] {
+fn remarks(model: &ParsedModel, info: &InspectInfo) -> [(usize, TensorRole, String); 9] {
     let kinds = match info.passthrough_kinds.as_slice() {
         [] => String::new(),
         kinds => format!(" ({})", kinds.join(", ")),
     };
     let passthrough = join_dtypes(&info.passthrough_dtypes) + &kinds;
-    let with_role = |role| {
-        let all = model.tensors().zip(roles);
-        all.filter(move |(_, found)| **found == role)
-            .map(|(t, _)| t)
-    };
+    let with_role = |role| model.tensors().filter(move |t| t.role() == role);
     let dtypes = |role, what: &str| {
         let found: BTreeSet<_> = with_role(role).map(|t| t.dtype()).collect();
         join_dtypes(&found) + what
@@ -89,13 +75,15 @@ fn remarks(
         true => " (packed)",
         false => "",
     };
+    let order = info.order_of_columns();
+    let order = order.map_or(String::new(), |order| format!(" ({order})"));
     let of = |n, role, what: &str| (n, role, dtypes(role, what));
     let fixed = |n, role, what: &str| (n, role, what.to_owned());
     [
         of(info.scales, TensorRole::Scale, ""),
         of(info.zeropoints, TensorRole::ZeroPoint, packed),
         of(info.offsets, TensorRole::Offset, ""),
-        of(info.group_indices, TensorRole::GroupIndex, info.order_of_columns()),
+        of(info.group_indices, TensorRole::GroupIndex, &order),
         of(info.quant_maps, TensorRole::QuantMap, " (lookup tables)"),
         of(info.nested_scales, TensorRole::NestedScale, " (double-quant absmax)"),
         fixed(info.quant_states, TensorRole::QuantState, "(descriptions of the quantization)"),
@@ -106,6 +94,12 @@ fn remarks(
         ),
         (info.passthrough, TensorRole::Passthrough, passthrough),
     ]
+}
+
+/// The names of `dtypes`, joined by commas.
+fn join_dtypes<'a>(dtypes: impl IntoIterator<Item = &'a Dtype>) -> String {
+    let names: Vec<String> = dtypes.into_iter().map(Dtype::to_string).collect();
+    names.join(", ")
 }
 
 /// What `amn parse --json` prints.

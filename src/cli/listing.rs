@@ -4,8 +4,7 @@ use std::io::Write;
 
 use super::table::{Column, Table};
 use crate::error::printable;
-use crate::report::inspect::format_bytes;
-use crate::{Container, Dtype, ParsedModel, Result};
+use crate::{Container, Dtype, ParsedModel, Result, format_bytes};
 
 const COLUMNS: [Column; 4] = [
     Column { least: 40, ..Column::text("") },
@@ -22,14 +21,14 @@ pub(super) fn print_tensors(model: &ParsedModel, out: &mut impl Write) -> Result
             printable(t.name()),
             t.dtype().to_string(),
             shape_text(model.container(), t.shape()),
-            format_bytes(t.info().len),
+            format_bytes(t.byte_len()),
         ]
     };
     let mut table = Table::new(COLUMNS, model.tensors().map(row));
     table.gap = " ";
     let mut total = Total::default();
     for t in model.tensors() {
-        total.add(t.dtype(), t.info().len);
+        total.add(t.dtype(), t.byte_len());
         table.write_row("  ", &row(t), out)?;
     }
     writeln!(out, "{total}")?;

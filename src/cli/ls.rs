@@ -14,8 +14,8 @@ use super::input;
 use super::listing::{Total, shape_text};
 use super::report::print_json;
 use super::table::{Column, Table};
-use crate::config::Selection;
 use crate::error::printable;
+use crate::hooks::{Selection, list_with_notes};
 use crate::{Container, ListedTensor, ParsedModel, Result, format_bytes};
 
 /// What `amn ls --json` prints.
@@ -39,8 +39,7 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
     let include = [args.patterns.as_slice(), &args.include].concat();
     let selection = Selection::new(&include, &args.exclude)?;
     let model = input::open(&args.input, &args.limits)?.model;
-    let resolution = model.resolve();
-    let mut tensors = model.list_resolved(&resolution);
+    let (mut tensors, notes) = list_with_notes(&model);
     tensors.retain(|t| selection.has(t.name));
     selection.check()?;
     if tensors.is_empty() && model.tensors().len() > 0 {
@@ -57,11 +56,6 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
         true => Some(ModelTexts::of(&model)?),
         false => None,
     };
-    let notes: Vec<String> = resolution
-        .assumptions
-        .iter()
-        .map(ToString::to_string)
-        .collect();
     if args.json {
         let listing = Listing {
             container: model.container(),

@@ -2,12 +2,11 @@
 //! the input is opened, and so is an output whose name says another container than the one that is
 //! written.
 
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, GgufTypeArgs, MergeTo, RunArgs};
-use crate::config::read_small;
-use crate::limits::Budget;
 use crate::{AnamnesisError, ConvertTarget, ForgetScheme, Result};
 
 /// A command that writes a model, as far as its arguments tell.
@@ -110,13 +109,13 @@ const OPTIONS: &[Applicability] = &[
     Applicability {
         option: "--out-dtype",
         is_set: |r| r.convert().is_some_and(|args| args.out_dtype.is_some()),
-        applies: |r| r.scheme.is_some() || r.target.container().default_scheme.is_none(),
+        applies: |r| r.scheme.is_some() || r.target.default_scheme().is_none(),
         needs: "QNAT holds codes alone, which are made of F32",
     },
     Applicability {
         option: "--cast",
         is_set: |r| r.convert().is_some_and(|args| args.cast.cast),
-        applies: |r| r.scheme.is_none() && r.target.container().default_scheme.is_none(),
+        applies: |r| r.scheme.is_none() && r.target.default_scheme().is_none(),
         needs: "tensors are encoded, not cast",
     },
     Applicability {
@@ -241,7 +240,7 @@ impl<'a> Request<'a> {
     }
 
     fn is_to_gguf(&self) -> bool {
-        self.target.container().has_gguf_metadata
+        self.target == ConvertTarget::Gguf
     }
 
     /// Whether the output's name has the extension of a container.
@@ -306,8 +305,8 @@ fn stated_container(output: &Path) -> std::result::Result<Option<ConvertTarget>,
 pub(super) fn remembered_as(output: Option<&Path>) -> std::result::Result<ConvertTarget, String> {
     let stated = output.map(stated_container).transpose()?.flatten();
     match (stated, output) {
-        (Some(target), Some(output)) if target.container().default_scheme.is_some() => {
-            let title = target.container().title;
+        (Some(target), Some(output)) if target.default_scheme().is_some() => {
+            let title = target.title();
             Err(format!(
                 "-o {}: {title} holds codes alone, and remember decodes them; use forget or convert",
                 output.display()
@@ -324,7 +323,7 @@ fn require_same_container(request: &Request<'_>) -> std::result::Result<(), Stri
     };
     match stated_container(output)? {
         Some(stated) if stated != request.target => {
-            let (title, other) = (request.target.container().title, stated.container().title);
+            let (title, other) = (request.target.title(), stated.title());
             Err(format!("-o {} is the name of {other}, and --to says {title}", output.display()))
         }
         _ => Ok(()),
@@ -370,16 +369,18 @@ fn not_regular(option: &str, path: &Path) -> AnamnesisError {
 /// `Io` if it cannot be read; `Usage` if it is no regular file, too large, or no text.
 pub(super) fn read_text(option: &str, path: &Path) -> Result<String> {
     require_regular(option, path)?;
-    let read = read_small(path, &Budget::unbounded()).map_err(|error| match error {
-        AnamnesisError::LimitExceeded { message, .. } => {
-            AnamnesisError::usage(format!("{option}: {message}"))
-        }
-        error => error,
-    })?;
-    let text = read.map(String::from_utf8).transpose();
-    let text = text.map_err(|_| {
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_TEXT + 1).read_to_end(&mut text));
+    let len = read.map_err(|e| AnamnesisError::io_at(path, &e))? as u64;
+    let refuse = |what: String| {
         let path = path.display();
-        AnamnesisError::usage(format!("{option}: {path} is no text in UTF-8"))
-    })?;
-    text.ok_or_else(|| not_regular(option, path))
+        AnamnesisError::usage(format!("{option}: {path} is {what}"))
+    };
+    if len > MAX_TEXT {
+        return Err(refuse(format!("larger than {MAX_TEXT} bytes")));
+    }
+    String::from_utf8(text).map_err(|_| refuse("no text in UTF-8".to_owned()))
 }
+
+/// Largest file of an option, in bytes.
+const MAX_TEXT: u64 = 64 << 20;

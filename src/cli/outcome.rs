@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use super::CommandError;
 use super::report::{by_reason, print_line};
 use crate::error::printable;
-use crate::lethe::ALREADY;
-use crate::{AnamnesisError, Recovery, Report, format_bytes};
+use crate::{AnamnesisError, Kept, Recovery, Report, format_bytes};
 
 /// Prints the files that were written: their directory, or each of them.
 pub(super) fn print_outputs(
@@ -55,10 +54,10 @@ pub(super) fn with_advice(
     if matches!(failed.error, AnamnesisError::Cancelled) {
         let unfinished = recovery.unfinished(output);
         failed.advice = Some(match unfinished {
-            Some(unfinished) => format!(
+            Some((path, finished)) => format!(
                 "`{}` has {} of {} files of weights; the same command with --resume makes the others",
-                printable(&unfinished.path.to_string_lossy()),
-                unfinished.finished,
+                printable(&path.to_string_lossy()),
+                finished,
                 recovery.paths(output).len()
             ),
             None => "nothing of the output is left".to_owned(),
@@ -97,8 +96,7 @@ pub(super) fn kept_note(report: &Report) -> Option<String> {
 /// Whether tensors have the types of a GGUF file type already, so that the output is a copy, as
 /// `llama-quantize` makes it.
 pub(super) fn is_copied(report: &Report) -> bool {
-    let mut reasons = by_reason(report).into_iter();
-    reasons.any(|(reason, _)| reason.ends_with(ALREADY))
+    report.kept.iter().any(Kept::has_type_already)
 }
 
 /// The error that no tensor can be encoded to `scheme`, with the reasons.

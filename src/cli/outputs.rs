@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::input::NamedModel;
 use super::report::print_line;
 use crate::error::printable;
+use crate::hooks::directory_of;
 use crate::{AnamnesisError, Result};
 
 /// Where the output of an input goes.
@@ -69,7 +70,7 @@ fn is_named_as_directory(path: &Path) -> bool {
 
 /// The path of an output that is not there, with the real path of its directory.
 pub(super) fn full_path(output: &Path) -> PathBuf {
-    let parent = crate::write::atomic::directory_of(output);
+    let parent = directory_of(output);
     let parent = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_path_buf());
     parent.join(output.file_name().unwrap_or_default())
 }

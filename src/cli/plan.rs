@@ -121,7 +121,7 @@ impl WriteRequest<'_> {
         match () {
             () if self.args.output.tensors_only => ModelScope::Tensors,
             () if self.args.output.mmproj => ModelScope::ImageTower,
-            () if is_some || !is_directory || !model.is_gguf() => ModelScope::Auto,
+            () if is_some || !is_directory || model.gguf().is_none() => ModelScope::Auto,
             () if options.target == ConvertTarget::Safetensors => ModelScope::Model,
             () => ModelScope::Auto,
         }
@@ -172,8 +172,7 @@ impl PlannedOutput<'_> {
         )?;
         let memory = format_bytes(self.recovery.peak_memory());
         writeln!(out, "Memory:      at most {memory}")?;
-        let directory = crate::write::atomic::directory_of(&self.output);
-        let free = crate::source::platform::available_space(directory);
+        let free = self.recovery.free_space(&self.output);
         let free = free.map_or("unknown".to_owned(), format_bytes);
         writeln!(out, "Free space:  {free}")?;
         Ok(out.flush()?)

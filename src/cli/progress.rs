@@ -302,13 +302,10 @@ mod tests {
     }
 
     fn half() -> Progress {
-        Progress {
-            done_bytes: 1024,
-            total_bytes: 2048,
-            done_tensors: 1,
-            total_tensors: 2,
-            ..Progress::default()
-        }
+        let mut progress = Progress::default();
+        (progress.done_bytes, progress.total_bytes) = (1024, 2048);
+        (progress.done_tensors, progress.total_tensors) = (1, 2);
+        progress
     }
 
     #[test]

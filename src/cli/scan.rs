@@ -9,6 +9,7 @@ use super::args::ScanArgs;
 use super::report::print_json;
 use super::{CommandError, CommandResult};
 use crate::error::printable;
+use crate::hooks::NamedInput;
 use crate::{AnamnesisError, GradedGlobal, PickleRisk, PickleScan, Result, scan_pickles};
 
 /// Most directories below each other. Symbolic links are not followed, so it bounds the stack
@@ -35,7 +36,7 @@ struct Scans {
 pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
     let mut entries = Vec::new();
     for path in &args.paths {
-        let snapshot = super::input::hub_snapshot(path)?;
+        let snapshot = NamedInput::in_hub(path)?;
         let path = snapshot.as_ref().unwrap_or(path);
         match path.is_dir() {
             true => add_entries(path, 0, &mut entries)?,
@@ -45,11 +46,7 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
     let (limits, mut worst, mut files) = (args.limits.limits(), PickleRisk::Safe, Vec::new());
     for (path, not_followed) in &entries {
         let scan = match not_followed {
-            Some(what) => PickleScan {
-                risk: PickleRisk::Suspicious,
-                globals: vec![],
-                remarks: vec![(*what).to_owned()],
-            },
+            Some(what) => PickleScan::of_unread(*what),
             None => {
                 let scan = scan_pickles(path, &limits);
                 scan.map_err(|error| CommandError::of_model(path, error))?
@@ -66,11 +63,7 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
         true => print_json(&Scans { risk: worst, files }, out)?,
         false => writeln!(out, "{} files: {}", entries.len(), name(worst))?,
     }
-    Ok(match worst {
-        PickleRisk::Safe => 0,
-        PickleRisk::Suspicious => 1,
-        PickleRisk::Dangerous => 8,
-    })
+    Ok(grade(worst).0)
 }
 
 /// A file, or why something in a directory is not looked into.
@@ -105,12 +98,17 @@ fn add_entries(directory: &Path, level: usize, entries: &mut Vec<Entry>) -> Resu
     Ok(())
 }
 
-fn name(risk: PickleRisk) -> &'static str {
+/// Exit code and name of a risk. What the program does not know is dangerous.
+fn grade(risk: PickleRisk) -> (u8, &'static str) {
     match risk {
-        PickleRisk::Safe => "safe",
-        PickleRisk::Suspicious => "suspicious",
-        PickleRisk::Dangerous => "dangerous",
+        PickleRisk::Safe => (0, "safe"),
+        PickleRisk::Suspicious => (1, "suspicious"),
+        _ => (8, "dangerous"),
     }
+}
+
+fn name(risk: PickleRisk) -> &'static str {
+    grade(risk).1
 }
 
 /// Prints a file with what makes it suspicious or dangerous. Without `is_verbose`, a safe file has

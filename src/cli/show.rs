@@ -14,11 +14,7 @@ use super::args::ShowArgs;
 use super::progress::{Meter, Work};
 use super::report::print_json;
 use super::{input, signals};
-use crate::config::Selection;
-use crate::convert::asked::Asked;
-use crate::error::InTensor;
-use crate::write::atomic::{OutputFile, OutputPlace};
-use crate::write::npz::{descr, npy_header};
+use crate::hooks::{Selection, SideFile, npy_header};
 use crate::{
     AnamnesisError, CancelToken, ConvertOptions, ModelScope, OutputTensor, ParsedModel, Recovery,
     RememberOptions, Result, TargetDtype, TensorStatistics,
@@ -120,8 +116,7 @@ fn require_decoded(model: &ParsedModel, recovery: &Recovery<'_>, args: &ShowArgs
         Some(_) => text.clone(),
         None => SliceText::split(text).0.to_owned(),
     });
-    let asked = Asked::of_names(&names.collect::<Vec<_>>(), &[])?;
-    model.resolve().of_asked(|name| asked.has(name)).map(drop)
+    model.require_decodable(&names.collect::<Vec<_>>())
 }
 
 /// The output tensors that the arguments name, each once, in the order of the arguments.
@@ -158,8 +153,7 @@ fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<
         found.extend(named.map(|tensor| Wanted { tensor, slice: slice.clone() }));
         selection.check()?;
         if found.len() == before {
-            let names = recovery.outputs().map(|t| t.name);
-            let meant = crate::config::what_was_meant(name, names);
+            let meant = selection.what_was_meant(recovery.outputs().map(|t| t.name));
             let what = format!(
                 "no tensor of the recovered model is called `{name}`; {meant} (--stored shows those of the file)"
             );
@@ -241,9 +235,9 @@ fn for_each_run(
 ) -> Result<()> {
     let bits = tensor.dtype.bits() as u64;
     if !bits.is_multiple_of(8) || tensor.dtype.block_size() != 1 {
-        let what = format!("{}: its elements are no whole bytes", InTensor(&tensor.name));
         let kind = format!("values of {}", tensor.dtype);
-        return Err(AnamnesisError::unsupported(kind, what));
+        let error = AnamnesisError::unsupported(kind, "its elements are no whole bytes");
+        return Err(error.in_tensor(tensor.name));
     }
     let size = bits / 8;
     let mut runs = slice.runs().map(|at| at as u64 * size);
@@ -303,17 +297,15 @@ fn write_npy(recovery: &Recovery<'_>, wanted: &Wanted<'_>, path: &Path, force: b
     let tensor = &wanted.tensor;
     let slice = wanted.slice.clone().unwrap_or_default();
     let slice = slice.of(tensor.name, tensor.shape)?;
-    let Some(descr) = descr(in_numpy(tensor.dtype)) else {
-        let what = format!("{}: NumPy has no type {}", InTensor(&tensor.name), tensor.dtype);
-        return Err(AnamnesisError::unsupported("writing NPY", what));
+    let Some(header) = npy_header(in_numpy(tensor.dtype), &slice.shape) else {
+        let what = format!("NumPy has no type {}", tensor.dtype);
+        return Err(AnamnesisError::unsupported("writing NPY", what).in_tensor(tensor.name));
     };
-    let header = npy_header(descr, &slice.shape);
     let values = slice.shape.iter().product::<usize>() as u64;
     let data = values.checked_mul(in_numpy(tensor.dtype).bits() as u64 / 8);
     let len = data.and_then(|data| data.checked_add(header.len() as u64));
     let len = len.ok_or_else(|| AnamnesisError::parse("the array is too large"))?;
-    let place = OutputPlace { force, inputs: &recovery.inputs(), space: len, is_uncached: false };
-    let file = OutputFile::create(path, len, &place)?;
+    let file = SideFile::create(path, len, Some(recovery), force)?;
     let mut writer = BufWriter::new(file.file());
     let failed = |e: &std::io::Error| AnamnesisError::io_at(path, e);
     writer.write_all(&header).map_err(|e| failed(&e))?;

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use super::outputs::full_path;
 use super::report::print_line;
 use crate::error::printable;
-use crate::source::inputs::Inputs;
-use crate::write::atomic::{OutputFile, OutputPlace, directory_of};
-use crate::{AnamnesisError, FileSum, Result};
+use crate::hooks::{SideFile, directory_of};
+use crate::{AnamnesisError, FileSum, Recovery, Result};
 
 /// Prints the sums as `sha256sum` does.
 pub(super) fn print(sums: &[FileSum], out: &mut impl Write) {
-    for FileSum { file, sha256 } in sums {
+    for FileSum { file, sha256, .. } in sums {
         let file = printable(&file.to_string_lossy());
         print_line(out, format_args!("{sha256}  {file}"));
     }
@@ -22,13 +21,13 @@ pub(super) fn print(sums: &[FileSum], out: &mut impl Write) {
 /// before the work.
 ///
 /// # Errors
-/// `Io` if the manifest is one of these files or of `inputs`, or no regular file; if it is there and
-/// is not to be replaced, or has no directory.
+/// `Io` if the manifest is one of these files or of those that `recovery` reads, or no regular file; if
+/// it is there and is not to be replaced, or has no directory.
 pub(super) fn check_place(
     manifest: &Path,
     output: &Path,
     weights: &[PathBuf],
-    inputs: &Inputs<'_>,
+    recovery: Option<&Recovery<'_>>,
     force: bool,
 ) -> Result<()> {
     let refuse =
@@ -39,8 +38,7 @@ pub(super) fn check_place(
     if outputs.any(|output| output == itself || Some(output) == target) {
         return refuse(ErrorKind::InvalidInput, IS_THE_OUTPUT);
     }
-    let place = OutputPlace { force, inputs, space: 0, is_uncached: false };
-    place.check_name(manifest)?;
+    SideFile::check_name(manifest, recovery, force)?;
     // The output may become the manifest's directory.
     if !manifest.starts_with(output) && !directory_of(manifest).is_dir() {
         return refuse(ErrorKind::NotFound, "the manifest's directory does not exist");
@@ -58,7 +56,7 @@ const IS_THE_OUTPUT: &str = "the manifest is a file of the output";
 pub(super) fn write(
     manifest: &Path,
     sums: &[FileSum],
-    inputs: &Inputs<'_>,
+    recovery: Option<&Recovery<'_>>,
     force: bool,
 ) -> Result<()> {
     let failed = |path: &Path, e: &Error| AnamnesisError::io_at(path, e);
@@ -68,7 +66,7 @@ pub(super) fn write(
     let base = resolved(directory_of(manifest))?;
     let there = manifest.canonicalize().ok();
     let mut text = String::new();
-    for FileSum { file, sha256 } in sums {
+    for FileSum { file, sha256, .. } in sums {
         let path = resolved(file)?;
         if there.as_ref() == Some(&path) {
             let error = Error::new(ErrorKind::InvalidInput, IS_THE_OUTPUT);
@@ -80,9 +78,9 @@ pub(super) fn write(
         };
         text += &line(sha256, name);
     }
-    let place = OutputPlace { force, inputs, space: text.len() as u64, is_uncached: false };
-    let file = OutputFile::create(manifest, text.len() as u64, &place)?;
-    file.write_at(0, text.as_bytes())?;
+    let file = SideFile::create(manifest, text.len() as u64, recovery, force)?;
+    let written = file.file().write_all(text.as_bytes());
+    written.map_err(|e| failed(manifest, &e))?;
     file.commit()
 }
 

@@ -15,6 +15,7 @@ use super::report::{
 };
 use super::{CommandResult, signals, sums};
 use crate::error::printable;
+use crate::hooks::DirectoryInParts;
 use crate::{CancelToken, RememberOptions, Report, Result, TargetDtype, format_bytes};
 
 /// The options that all commands share. Ctrl-C cancels the conversion instead of ending the
@@ -83,8 +84,8 @@ fn carry_out(
     let report = plan.with_note(&report);
     let seconds = started.elapsed().as_secs_f64();
     if let Some(manifest) = &args.output.manifest {
-        let (inputs, force) = (plan.recovery.inputs(), args.output.force);
-        sums::write(manifest, &report.sha256, &inputs, force)?;
+        let force = args.output.force;
+        sums::write(manifest, &report.sha256, Some(&plan.recovery), force)?;
     }
     if args.json {
         print_report(request, &plan.json(input, &report, Some(seconds)), out)?;
@@ -106,9 +107,8 @@ fn says(args: &RunArgs) -> bool {
 /// Makes the places of what is written, before the work begins.
 fn prepare(request: &WriteRequest<'_>, plan: &PlannedOutput<'_>) -> Result<()> {
     if let Some(manifest) = &request.args.output.manifest {
-        let (weights, inputs) = (plan.recovery.paths(&plan.output), plan.recovery.inputs());
-        let force = request.args.output.force;
-        sums::check_place(manifest, &plan.output, &weights, &inputs, force)?;
+        let (weights, force) = (plan.recovery.paths(&plan.output), request.args.output.force);
+        sums::check_place(manifest, &plan.output, &weights, Some(&plan.recovery), force)?;
     }
     if plan.recovery.is_directory() {
         settle(&plan.output, request.args.messages.quiet)?;
@@ -184,7 +184,7 @@ fn work(plan: &PlannedOutput<'_>, report: &Report) -> Work {
 /// stderr at once: the run that follows may be refused. Returns whether that run's output has its
 /// name now.
 pub(super) fn settle(output: &Path, is_quiet: bool) -> Result<bool> {
-    let Some(settled) = crate::convert::settle(output)? else {
+    let Some(settled) = DirectoryInParts(output).settle()? else {
         return Ok(false);
     };
     if !is_quiet {

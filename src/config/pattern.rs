@@ -24,7 +24,7 @@ use self::glob::glob_expression;
 pub(crate) use self::nearest::nearest;
 pub(crate) use self::nearest::what_was_meant;
 pub(crate) use self::rename::RenameRule;
-pub(crate) use self::selection::Selection;
+pub use self::selection::Selection;
 use crate::{AnamnesisError, Result};
 
 /// Most patterns of one list of a config that are kept. Each is tried for each module that is not

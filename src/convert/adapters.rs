@@ -2,20 +2,22 @@
 //!
 //! - `peft_config`, `peft_tensors`, `gguf_adapter`: adapters of PEFT and of llama.cpp; `form`,
 //!   `blocks`: how they are stored.
-//! - `parameters`, `apart`, `factors`, `matrices`: what is multiplied with what; `collect`:
-//!   what an adapter changes; `merge`: into the items of a model.
-//! - `biases`, `tied`, `vocabulary`, `tokens`, `added`: changes that are no product of factors.
+//! - `parameters`, `apart`, `factors`, `matrices`: what is multiplied with what; `collect`,
+//!   `change`: what an adapter changes; `merge`: into the items of a model.
+//! - `biases`, `tied`, `heads`, `vocabulary`, `tokens`, `added`: changes that are no product of factors.
 
 mod added;
 mod apart;
 mod biases;
 #[cfg(feature = "gguf")]
 mod blocks;
+mod change;
 mod collect;
 mod factors;
 mod form;
 #[cfg(feature = "gguf")]
 mod gguf_adapter;
+mod heads;
 mod matrices;
 mod merge;
 mod parameters;

@@ -3,9 +3,9 @@
 
 use super::names::NameChanges;
 use super::options::ConvertOptions;
-use crate::Result;
 use crate::config::{RenameRule, Selection};
 use crate::limits::join_first;
+use crate::{ParsedModel, Result};
 
 /// Most names in a note.
 const MAX_NAMED: usize = 5;
@@ -96,6 +96,18 @@ impl Asked {
             .iter()
             .find_map(|rule| rule.apply(name).ok().flatten());
         found.unwrap_or_else(|| name.to_owned())
+    }
+}
+
+impl ParsedModel {
+    /// Fails if a tensor that one of the patterns `names` selects cannot be decoded. Without patterns,
+    /// all tensors count.
+    ///
+    /// # Errors
+    /// `Usage` if a pattern does not compile; else what is wrong with the first of these tensors.
+    pub fn require_decodable(&self, names: &[String]) -> Result<()> {
+        let asked = Asked::of_names(names, &[])?;
+        self.resolve().of_asked(|name| asked.has(name)).map(drop)
     }
 }
 

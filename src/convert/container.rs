@@ -38,10 +38,8 @@ pub(crate) struct OutputContainer {
     /// Extension of the files' names, without a dot.
     pub extension: &'static str,
     /// End of the default name of an output; `None`: the element type that weights are decoded to.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub suffix: Option<&'static str>,
     /// Whether the metadata options of GGUF are for it.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub has_gguf_metadata: bool,
     /// The scheme that weights are encoded to if the caller names only the container. For one that
     /// holds nothing else.
@@ -115,7 +113,7 @@ macro_rules! containers {
     ($($variant:ident: $row:expr,)+) => {
         impl ConvertTarget {
             /// Every container, in the order in which messages list them.
-            pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The row of the container.
             pub(crate) const fn container(self) -> &'static OutputContainer {
@@ -176,8 +174,28 @@ impl ConvertTarget {
         self.container().extension
     }
 
-    /// The names that messages and `--help` list.
-    pub(crate) fn listed() -> String {
+    /// Name of the container in messages, e.g. `GGUF`.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        self.container().title
+    }
+
+    /// End of the default name of an output, e.g. `gguf`; `None`: the element type of its tensors.
+    #[must_use]
+    pub const fn suffix(self) -> Option<&'static str> {
+        self.container().suffix
+    }
+
+    /// The scheme that weights are encoded to unless the options name one; `None` if the container
+    /// holds plain tensors.
+    #[must_use]
+    pub const fn default_scheme(self) -> Option<&'static str> {
+        self.container().default_scheme
+    }
+
+    /// The names of all containers as a list, for messages.
+    #[must_use]
+    pub fn listed() -> String {
         let names = Self::ALL.iter().map(|target| target.container().names[0]);
         names.collect::<Vec<_>>().join(", ")
     }

@@ -21,20 +21,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::claim::Claimant;
-#[cfg_attr(not(feature = "cli"), allow(unused_imports))]
-pub(crate) use self::finish::finish;
 use self::finish::finish_claimed;
 pub use self::finish::finish_parts;
-#[cfg(feature = "cli")]
-pub(crate) use self::finish::is_input_of;
+pub(crate) use self::finish::{finish, is_input_of};
 use self::part::{MadePart, PartWork};
+pub use self::replacement::Settled;
 pub(crate) use self::replacement::settle;
 pub(super) use self::unfinished::UnfinishedDirectory;
 use super::adapters::Adapter;
 use super::destination::{check_destination, partial_path};
 use super::hashed::sums_of_directory;
 use super::manifest::{self, ConversionParameters, Manifest, changed_input, name as manifest_name};
-use super::options::{ConvertOptions, FloatCast};
+use super::options::{ConvertOptions, FloatCast, Replace};
 use super::plan::Plan;
 use super::recovery::inputs;
 use super::sidecars::Sidecars;
@@ -174,7 +172,7 @@ impl PartWriter<'_, '_> {
     /// Whether what an interrupted run has left is not used.
     fn begins_anew(&self) -> bool {
         let parts = self.options.part.map_or(1, |(_, parts)| parts);
-        self.options.run.force && !self.options.resume && parts == 1
+        self.options.run.replace == Replace::Everything && !self.options.resume && parts == 1
     }
 
     /// The manifest of this part, named `record`, to resume it; `None` if the part is to be begun,

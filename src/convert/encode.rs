@@ -12,6 +12,7 @@
 
 mod bands;
 mod body;
+mod candidates;
 mod counted;
 mod decisions;
 mod distance;

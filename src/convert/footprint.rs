@@ -1,28 +1,25 @@
-//! What a conversion has to do, and which files are there of it: what the program says while it
-//! runs and when it ends.
+//! What a conversion has to do, where it has room, and which files are there of it.
 
 use std::path::{Path, PathBuf};
 
 use super::Recovery;
 use super::destination::partial_path;
-
-/// What is left of an interrupted conversion to a directory.
-pub(crate) struct Unfinished {
-    /// The hidden directory.
-    pub path: PathBuf,
-    /// How many files of weights it has.
-    pub finished: usize,
-}
+use crate::Result;
+use crate::source::platform::available_space;
+use crate::write::atomic::directory_of;
 
 impl Recovery<'_> {
-    /// Whether the output is a model of another family of formats, with settings and tokenizer.
-    pub(crate) fn is_whole_model(&self) -> bool {
+    /// Whether the output is a whole model of another family of formats, with settings and tokenizer:
+    /// GGUF of a Hugging Face directory, or the other way round.
+    #[must_use]
+    pub fn is_whole_model(&self) -> bool {
         self.plan.whole.is_some()
     }
 
     /// Bytes and number of the output tensors that [`write`](Self::write) makes; of one of several
     /// parts, its own.
-    pub(crate) fn work(&self) -> (u64, usize) {
+    #[must_use]
+    pub fn work(&self) -> (u64, usize) {
         let (part, parts) = self.options.part.unwrap_or((1, 1));
         let outputs = self.plan.outputs.iter();
         let mine = outputs.filter(|output| output.place.file % parts == part - 1);
@@ -32,7 +29,9 @@ impl Recovery<'_> {
     /// Paths of the weight files that are there after [`write`](Self::write): as
     /// [`paths`](Self::paths), but of one of several parts its own files, which are in a hidden
     /// directory until all are made.
-    pub(crate) fn written_paths(&self, output: &Path) -> Vec<PathBuf> {
+    #[must_use]
+    pub fn written_paths(&self, output: impl AsRef<Path>) -> Vec<PathBuf> {
+        let output = output.as_ref();
         let parts = self.options.part.filter(|(_, parts)| *parts > 1);
         match (parts, &self.plan.shard_names, partial_path(output)) {
             (Some((part, parts)), Some(names), Ok(partial)) => {
@@ -43,17 +42,24 @@ impl Recovery<'_> {
         }
     }
 
-    /// What an interrupted [`write`](Self::write) has left of a directory at `output`; `None` if
-    /// nothing is there, or the output is no directory.
-    pub(crate) fn unfinished(&self, output: &Path) -> Option<Unfinished> {
+    /// What an interrupted [`write`](Self::write) has left of a directory at `output`, for
+    /// [`resume`](super::ConvertOptions::resume): the hidden directory, and the number of its files of
+    /// weights. `None` if nothing is there, or the output is no directory.
+    #[must_use]
+    pub fn unfinished(&self, output: impl AsRef<Path>) -> Option<(PathBuf, usize)> {
         let names = self.plan.shard_names.as_ref()?;
-        let path = partial_path(output).ok()?;
-        path.is_dir().then(|| Unfinished {
-            finished: names
-                .iter()
-                .filter(|name| path.join(name).is_file())
-                .count(),
-            path,
-        })
+        let path = partial_path(output.as_ref()).ok()?;
+        let is_there = |name: &&String| path.join(name).is_file();
+        let finished = names.iter().filter(is_there).count();
+        path.is_dir().then_some((path, finished))
+    }
+
+    /// Bytes that are free for `output` on its file system. [`write`](Self::write) fails at once if the
+    /// output does not fit.
+    ///
+    /// # Errors
+    /// `Io` if the system does not tell.
+    pub fn free_space(&self, output: impl AsRef<Path>) -> Result<u64> {
+        Ok(available_space(directory_of(output.as_ref()))?)
     }
 }

@@ -237,7 +237,6 @@ pub(super) fn has_manifest_prefix(name: &str) -> bool {
 impl Manifest {
     /// Whether the files in `directory` have the states of the input's files when the part was
     /// begun.
-    #[cfg(feature = "cli")]
     pub(super) fn is_of(&self, directory: &Path) -> bool {
         !self.inputs.is_empty()
             && self.inputs.iter().all(|then| {

@@ -5,12 +5,12 @@ mod remember;
 use std::path::PathBuf;
 
 pub(super) use self::remember::Callback;
-pub use self::remember::{FloatCast, Progress, RememberOptions};
+pub use self::remember::{FloatCast, Progress, RememberOptions, Replace};
 use super::adapters::Adapter;
 use super::encode;
 use super::names::NameChanges;
 #[cfg(feature = "lethe")]
-use crate::lethe::Forget;
+use crate::lethe::{Forget, ForgetScheme};
 #[cfg(feature = "gguf")]
 use crate::model::gguf::GgufMetadataValue;
 #[cfg(feature = "gguf")]
@@ -94,8 +94,9 @@ pub struct ConvertOptions {
     /// Adapters that are merged into the weights, in this order. A weight that one changes is
     /// decoded, and keeps its dtype or, if it is quantized, gets that of decoded tensors.
     pub adapters: Vec<Adapter>,
-    /// Files that these options were read from: the output must not replace them.
-    pub(crate) files: Vec<PathBuf>,
+    /// Files that the output must not replace, besides those of the model and of these options: those
+    /// that options were read from, say.
+    pub files: Vec<PathBuf>,
     /// Whether every tensor is copied as it is stored, whatever scheme it belongs to.
     pub(crate) copies_all: bool,
     /// The scheme that tensors are encoded to, and which tensors. `None`: nothing is encoded.
@@ -110,9 +111,9 @@ impl ConvertOptions {
         Self { target, ..Self::default() }
     }
 
-    /// Options that copy every tensor to the container `target` as it is stored.
-    #[cfg_attr(not(feature = "pth"), allow(dead_code))]
-    pub(crate) fn copying(target: ConvertTarget) -> Self {
+    /// Options that copy every tensor to the container `target` as it is stored, codes and scales too.
+    #[must_use]
+    pub fn copying(target: ConvertTarget) -> Self {
         Self { copies_all: true, ..Self::new(target) }
     }
 
@@ -243,7 +244,8 @@ impl ConvertOptions {
     }
 
     /// Whether the GGUF blocks of `model` are copied to the output unchanged.
-    pub(crate) fn carries_blocks(&self, model: &ParsedModel) -> bool {
+    #[must_use]
+    pub fn carries_blocks(&self, model: &ParsedModel) -> bool {
         let writer = self.target.container().writer();
         let copies = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
         copies && !self.decode && !self.encodes() && self.adapters.is_empty()
@@ -265,6 +267,22 @@ impl ConvertOptions {
     /// Whether tensors are encoded.
     pub(crate) fn encodes(&self) -> bool {
         encode::is_asked_for(self)
+    }
+}
+
+#[cfg(feature = "lethe")]
+impl From<Forget> for ConvertOptions {
+    fn from(forget: Forget) -> Self {
+        let run = RememberOptions::new(forget.scheme.dtype());
+        let target = forget.scheme.container();
+        Self { run, forget: Some(forget), ..Self::new(target) }
+    }
+}
+
+#[cfg(feature = "lethe")]
+impl From<ForgetScheme> for ConvertOptions {
+    fn from(scheme: ForgetScheme) -> Self {
+        Forget::from(scheme).into()
     }
 }
 

@@ -56,7 +56,6 @@ impl<'m> Recovery<'m> {
     }
 
     /// What the output is made from.
-    #[cfg(feature = "cli")]
     pub(crate) fn inputs(&self) -> Inputs<'_> {
         inputs(self.model, &self.plan, &self.options)
     }

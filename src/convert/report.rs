@@ -80,6 +80,15 @@ pub struct Kept {
     pub reason: String,
 }
 
+#[cfg(feature = "lethe")]
+impl Kept {
+    /// Whether the tensor has the type already that it was to be encoded to.
+    #[must_use]
+    pub fn has_type_already(&self) -> bool {
+        self.reason.ends_with(crate::lethe::ALREADY)
+    }
+}
+
 /// The error that encoding introduced: the difference between the values before encoding and after
 /// decoding again.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -150,8 +159,8 @@ impl Report {
     }
 
     /// Number of copied tensors of each type of float (F64, F32, F16, BF16) but `to`.
-    #[cfg(feature = "cli")]
-    pub(crate) fn kept_floats(&self) -> &[(Dtype, usize)] {
+    #[must_use]
+    pub fn kept_floats(&self) -> &[(Dtype, usize)] {
         &self.kept_floats
     }
 

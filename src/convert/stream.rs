@@ -262,8 +262,9 @@ impl Recovery<'_> {
     /// Carries out the plan of one file and writes it to `writer`, from the first byte to the last.
     ///
     /// # Errors
-    /// Those of [`ParsedModel::remember_to_writer`].
-    pub(crate) fn write_in_order(&self, mut writer: impl Write) -> Result<Report> {
+    /// - `Unsupported`: the output has several files.
+    /// - Those of [`ParsedModel::remember_to_writer`].
+    pub fn write_in_order(&self, mut writer: impl Write) -> Result<Report> {
         self.require_unencoded()?;
         let plan = &self.plan;
         let [_] = plan.files.as_slice() else {

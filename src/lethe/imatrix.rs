@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use crate::error::InTensor;
-use crate::lethe::gguf::mixture::{LlamaName, is_token_embedding, llama_name};
+use crate::lethe::llama_names::{LlamaName, is_token_embedding, llama_name};
 use crate::model::gguf::GgufMetadata;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result, Tensor};

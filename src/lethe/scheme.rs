@@ -3,13 +3,10 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use super::mx::ScaleRule;
-use super::schemes::{SCHEMES, SchemeRow};
 use super::{Method, Scope};
-use crate::config::nearest;
 use crate::lethe::gguf::mixture::FileType;
 use crate::{AnamnesisError, ConvertTarget, Dtype, Result, TargetDtype};
 
@@ -51,6 +48,51 @@ pub(super) struct SchemeParameters {
     pub dtype: TargetDtype,
 }
 
+/// A row of the table of schemes.
+#[derive(Clone, Copy)]
+pub(super) struct SchemeRow {
+    pub name: &'static str,
+    /// Other names, in this crate's documents and in other tools.
+    pub aliases: &'static [&'static str],
+    /// Description in `amn forget --list`.
+    pub about: &'static str,
+    pub container: ConvertTarget,
+    /// The type that quantized values are decoded to before they are encoded.
+    pub dtype: TargetDtype,
+    /// Which tensors are encoded by default.
+    pub scope: Scope,
+    /// Keys in `config.json` under which the scheme's description is stored.
+    pub config_keys: &'static [&'static str],
+    /// Whether it quantizes scales, too.
+    pub quantizes_scales: bool,
+    /// Whether it is one of MLX, whose models have names of their own.
+    #[cfg_attr(not(feature = "models"), allow(dead_code))]
+    pub is_mlx: bool,
+    /// Whether it is for ComfyUI, which loads parts of a checkpoint quantized.
+    pub is_comfy: bool,
+    /// Whether [`ForgetScheme::with_group_size`] changes it.
+    pub has_group_sizes: bool,
+    /// Whether [`ForgetScheme::with_scale_rule`] changes it.
+    pub has_scale_rules: bool,
+    /// Names of the nearest schemes that take shapes which this one does not, such as columns that
+    /// are no whole blocks.
+    pub instead: &'static [&'static str],
+    pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
+}
+
+// Names are unique, and functions have no useful equality.
+impl PartialEq for SchemeRow {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl std::fmt::Debug for SchemeRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
 impl ForgetScheme {
     pub(super) const fn of_row(row: &'static SchemeRow) -> Self {
         Self::new(SchemeKind::Table(row))
@@ -78,11 +120,6 @@ impl ForgetScheme {
             SchemeKind::Gguf(_) => &[],
             SchemeKind::Table(row) => row.aliases,
         }
-    }
-
-    /// Name and description of every scheme, except the file types of GGUF.
-    pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
-        SCHEMES.iter().map(|row| (row.name, row.about))
     }
 
     /// Names of llama.cpp's file types, which follow `gguf:` in a scheme's name.
@@ -137,15 +174,6 @@ impl ForgetScheme {
         }
     }
 
-    /// Every name of a scheme or file type, in lower case: what names of encoded models end in.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
-    pub(crate) fn all_names() -> impl Iterator<Item = String> {
-        let rows = SCHEMES
-            .iter()
-            .flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied()));
-        rows.chain(Self::all_gguf()).map(str::to_ascii_lowercase)
-    }
-
     /// The container that models of this scheme are stored in.
     #[must_use]
     pub fn container(&self) -> ConvertTarget {
@@ -193,19 +221,20 @@ impl ForgetScheme {
     }
 
     /// Whether it leaves a choice of the group size.
-    pub(crate) fn has_group_sizes(&self) -> bool {
+    #[must_use]
+    pub fn has_group_sizes(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.has_group_sizes)
     }
 
     /// Whether a rule chooses its scales.
-    #[cfg(feature = "cli")]
-    pub(crate) fn has_scale_rules(&self) -> bool {
+    #[must_use]
+    pub fn has_scale_rules(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.has_scale_rules)
     }
 
     /// Whether it is a file type of GGUF.
-    #[cfg(feature = "cli")]
-    pub(crate) fn is_gguf(&self) -> bool {
+    #[must_use]
+    pub fn is_gguf(&self) -> bool {
         matches!(self.kind, SchemeKind::Gguf(_))
     }
 
@@ -257,44 +286,8 @@ impl ForgetScheme {
     }
 }
 
-impl FromStr for ForgetScheme {
-    type Err = AnamnesisError;
-
-    /// A scheme's name or one of its other names, `gguf:` with a file type of llama.cpp, or a file
-    /// type alone. Case does not count, and `_` is the same as `-`.
-    fn from_str(text: &str) -> Result<Self> {
-        let name = text.to_ascii_lowercase().replace('_', "-");
-        let row = SCHEMES
-            .iter()
-            .find(|row| row.name == name || row.aliases.contains(&name.as_str()));
-        // No scheme has the name of a file type, so `gguf:` can be left out.
-        let file_type = match text.split_once(':') {
-            Some((container, name)) if container.eq_ignore_ascii_case("gguf") => name,
-            _ => text,
-        };
-        let found = row.map(Self::of_row);
-        let found = found.or_else(|| {
-            let file_type = FileType::from_name(file_type)?;
-            // `bf16` alone would be understood as a dtype or a target of `remember`.
-            let is_clear = text.contains(':') || file_type.dtype.is_ggml_block();
-            is_clear.then(|| Self::of_file_type(file_type))
-        });
-        found.ok_or_else(|| {
-            if let Some(refusal) = decoded_only(file_type) {
-                return refusal;
-            }
-            let schemes = SCHEMES
-                .iter()
-                .flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied()));
-            let near = nearest(file_type, schemes.chain(Self::all_gguf())).join(", ");
-            let what = format!("no scheme is called so; near are {near}");
-            AnamnesisError::unsupported(text, what)
-        })
-    }
-}
-
 /// The error if `name` is a type of a fork of llama.cpp, in any case.
-fn decoded_only(name: &str) -> Option<AnamnesisError> {
+pub(super) fn decoded_only(name: &str) -> Option<AnamnesisError> {
     let is_named = |dtype: &&Dtype| dtype.name().eq_ignore_ascii_case(name);
     let dtype = Dtype::ALL.iter().find(is_named)?;
     let what = format!("types of {} are decoded only", dtype.fork()?);

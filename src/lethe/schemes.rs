@@ -17,58 +17,11 @@ use super::mlx::Mlx;
 use super::mx::{Mx, MxLayout};
 use super::nvfp4::Nvfp4;
 use super::qnat::Qnat;
-use super::scheme::{ForgetScheme, SchemeParameters};
+use super::scheme::{ForgetScheme, SchemeParameters, SchemeRow};
 use super::{Method, Scope};
 use crate::lethe::kernels::mlx::MlxFloatMode;
 use crate::remember::Granularity;
 use crate::{ConvertTarget, TargetDtype};
-
-/// A row of the table.
-#[derive(Clone, Copy)]
-pub(super) struct SchemeRow {
-    pub name: &'static str,
-    /// Other names, in this crate's documents and in other tools.
-    pub aliases: &'static [&'static str],
-    /// Description in `amn forget --list`.
-    pub about: &'static str,
-    pub container: ConvertTarget,
-    /// The type that quantized values are decoded to before they are encoded.
-    pub dtype: TargetDtype,
-    /// Which tensors are encoded by default.
-    pub scope: Scope,
-    /// Keys in `config.json` under which the scheme's description is stored.
-    pub config_keys: &'static [&'static str],
-    /// Whether it quantizes scales, too.
-    pub quantizes_scales: bool,
-    /// Whether it is one of MLX, whose models have names of their own.
-    #[cfg_attr(not(feature = "models"), allow(dead_code))]
-    pub is_mlx: bool,
-    /// Whether it is for ComfyUI, which loads parts of a checkpoint quantized.
-    pub is_comfy: bool,
-    /// Whether [`ForgetScheme::with_group_size`] changes it.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
-    pub has_group_sizes: bool,
-    /// Whether [`ForgetScheme::with_scale_rule`] changes it.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
-    pub has_scale_rules: bool,
-    /// Names of the nearest schemes that take shapes which this one does not, such as columns that
-    /// are no whole blocks.
-    pub instead: &'static [&'static str],
-    pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
-}
-
-// Names are unique, and functions have no useful equality.
-impl PartialEq for SchemeRow {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
-impl std::fmt::Debug for SchemeRow {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
-    }
-}
 
 /// A scheme in safetensors that encodes linear layers. [`schemes!`] fills in its names.
 const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {

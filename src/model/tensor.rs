@@ -46,6 +46,12 @@ impl<'m> Tensor<'m> {
         self.shape().iter().product()
     }
 
+    /// Length of the bytes.
+    #[must_use]
+    pub fn byte_len(&self) -> u64 {
+        self.info().len
+    }
+
     /// The bytes, little-endian and row-major, without a copy where they are stored like this.
     ///
     /// A storage of a checkpoint is not compared with its checksum, for that reads all of it: see

@@ -2,6 +2,7 @@
 //! files are shards, and every tensor must be where it says.
 
 mod dfloat11;
+mod find;
 mod no_weights;
 mod nunchaku;
 mod shards;
@@ -13,8 +14,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(super) use self::shards::is_inside;
-use self::shards::{FoundShards, ShardKind, WeightMap, find_shards};
+use self::find::find_shards;
+use self::shards::{FoundShards, ShardKind, WeightMap};
 pub(crate) use self::shards::{is_weights, numbering};
 pub(super) use self::uqff::read_other_files;
 pub(crate) use self::zero::is_zero_state;
@@ -23,6 +24,7 @@ use crate::config::{QuantConfig, read_small};
 use crate::features::{Gated, gated};
 use crate::limits::{Budget, join_first};
 use crate::model::{Directory, TensorInfo};
+use crate::parse::listing::{is_inside, list};
 use crate::source::{FilePool, Source};
 use crate::{AnamnesisError, Container, ParsedModel, Result};
 
@@ -165,18 +167,6 @@ fn resolve_snapshot(path: &Path, budget: &Budget) -> Result<PathBuf> {
             several.len()
         ))),
     }
-}
-
-/// Names of all entries of `dir`, sorted. Names that are not Unicode are left out.
-pub(in crate::parse) fn list(dir: &Path) -> Result<Vec<String>> {
-    let entries = std::fs::read_dir(dir).map_err(|e| AnamnesisError::io_at(dir, &e))?;
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|e| AnamnesisError::io_at(dir, &e))?;
-        names.extend(entry.file_name().into_string());
-    }
-    names.sort_unstable();
-    Ok(names)
 }
 
 /// Whether the container describes the quantization of its tensors itself (GGUF, QNAT). Such a file

@@ -44,7 +44,6 @@ pub fn resolve_hub_model(spec: &str) -> Result<PathBuf> {
 }
 
 /// Whether a text can be the name of a model on the hub.
-#[cfg_attr(not(feature = "cli"), allow(dead_code))]
 pub(crate) fn is_name(text: &str) -> bool {
     HubName::parse(text).is_some()
 }

@@ -95,7 +95,6 @@ pub(crate) fn resolve_with_notes(spec: &str) -> Result<(PathBuf, Vec<String>)> {
 
 /// Name for files that are made from a model, without directory and extension: the model, and the
 /// tag unless it is `latest`.
-#[cfg_attr(not(feature = "cli"), allow(dead_code))]
 pub(crate) fn file_stem(spec: &str) -> String {
     match OllamaName::parse(spec) {
         Ok(name) if name.tag.eq_ignore_ascii_case(DEFAULT_TAG) => name.model.to_owned(),

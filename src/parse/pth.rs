@@ -13,12 +13,13 @@
 //! - `records`, `distributed`, `zero`: checkpoints of many processes.
 //! - `risk`, `scan`: what Python would run.
 
+mod calls;
 mod distributed;
 mod facts;
+mod fields;
 mod globals;
 mod input;
 mod legacy;
-mod literal;
 mod pickle;
 mod records;
 mod risk;
@@ -71,6 +72,17 @@ pub struct PickleGlobal {
     pub name: String,
     /// Whether the global is on this crate's allow-list.
     pub allowed: bool,
+}
+
+impl PickleGlobal {
+    /// What the global could do to somebody who unpickles the file with Python.
+    #[must_use]
+    pub fn risk(&self) -> PickleRisk {
+        match self::globals::Global::find(&self.module, &self.name) {
+            Some(_) => PickleRisk::Safe,
+            None => self::risk::risk_of(&self.module, &self.name),
+        }
+    }
 }
 
 /// Lists every global that the pickles of a checkpoint name, allowed or not. Nothing is imported or

@@ -290,10 +290,8 @@ impl<'m> Index<'m> {
     fn new(model: &'m ParsedModel, candidates: &[&Candidate]) -> Self {
         let mut index =
             Self { model, config: &model.config, prepared: Vec::new(), elsewhere: OnceLock::new() };
-        let prepared = candidates.iter();
-        let prepared = prepared.filter_map(|candidate| candidate.scheme.prepare(&index));
-        let prepared: Vec<Prepared> = prepared.collect();
-        index.prepared = prepared;
+        let prepare = |candidate: &&Candidate| candidate.scheme.prepare(&index);
+        index.prepared = candidates.iter().filter_map(prepare).collect();
         index
     }
 

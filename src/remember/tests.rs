@@ -267,3 +267,27 @@ fn two_answers_are_an_error() {
         assert!(text.contains("the names and the types of one and of other"), "{text}");
     }
 }
+
+/// Beside a weight whose claim failed no tensor is a weight by itself, whatever lies between them in
+/// the order of names.
+#[test]
+fn companions_of_failed_weights_are_no_weights() {
+    let codes: (&str, &[usize], &[u8]) = ("F8_E4M3", &[2, 2], &[0, 56, 60, 64]);
+    let words = [0; 16];
+    let fp8 = |name| (name, codes.0, codes.1, codes.2);
+    let tensors: [(&str, &str, &[usize], &[u8]); 5] = [
+        ("a.qweight", "I32", &[2, 2], &words),
+        fp8("a.b"),
+        fp8("a.c.weight"),
+        fp8("ab.weight"),
+        fp8("b.weight"),
+    ];
+    let model = crate::parse_bytes(safetensors(&serde_json::json!({}), &tensors)).unwrap();
+    let text = resolved(&model, &REGISTRY);
+    let casts: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("CastFp8"))
+        .collect();
+    assert!(casts.len() == 2 && casts.iter().all(|line| !line.starts_with("a.")), "{text}");
+    assert!(text.ends_with("a.b\na.c.weight"), "neither is copied: {text}");
+}

@@ -16,7 +16,6 @@ pub use self::description::{ModelDescription, ShardNumber};
 #[cfg(any(feature = "gguf", feature = "npz", feature = "pth"))]
 pub(crate) use self::display::write_dequantized;
 pub use self::dtypes::DtypeCount;
-#[cfg(feature = "cli")]
 pub(crate) use self::element_values::for_each_value;
 pub use self::listed::ListedTensor;
 pub use self::modules::ModuleClass;
@@ -25,7 +24,10 @@ pub(crate) use self::modules::without_numbers;
 pub use self::statistics::{Histogram, TensorStatistics};
 use crate::model::Tensor;
 use crate::remember::{Resolution, module_names};
-use crate::{Container, Dtype, ParsedModel, QuantScheme, SchemeCount, TargetDtype, TensorRole};
+use crate::{
+    AnamnesisError, Container, Dtype, ParsedModel, QuantScheme, SchemeCount, TargetDtype,
+    TensorRole,
+};
 
 /// Summary of a model: what it stores, and what [`remember`](ParsedModel::remember) would make of
 /// it.
@@ -114,7 +116,25 @@ impl ParsedModel {
     /// the small tensors in which some schemes describe themselves.
     #[must_use]
     pub fn inspect(&self) -> InspectInfo {
-        self.inspect_roles().0
+        let (info, roles) = self.inspect_roles();
+        self.roles.get_or_init(|| roles);
+        info
+    }
+
+    /// Why tensors of the model cannot be decoded: an error for each. Empty if all can be decoded.
+    ///
+    /// ```
+    /// # fn main() -> anamnesis::Result<()> {
+    /// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
+    /// assert!(model.problems().is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn problems(&self) -> Vec<AnamnesisError> {
+        let resolution = self.resolve();
+        let found = resolution.problems.into_iter().chain(resolution.suspects);
+        found.map(|problem| problem.error).collect()
     }
 
     /// Returns the summary, and the role of each stored tensor in the order of the tensors.

@@ -15,22 +15,13 @@ pub(crate) use self::windows::*;
 
 #[cfg(unix)]
 mod unix {
-    use std::ffi::{OsStr, OsString};
     use std::fs::{File, Metadata};
     use std::io::{self, Read, Result, Seek};
-    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{FileExt, MetadataExt};
     use std::path::Path;
 
     use rustix::fs::{Mode, OFlags, SeekFrom};
     use rustix::io::Errno;
-
-    /// The first `len` bytes of a name.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
-    pub(crate) fn beginning_of(name: &OsStr, len: usize) -> OsString {
-        let bytes = name.as_bytes();
-        OsStr::from_bytes(&bytes[..len.min(bytes.len())]).to_owned()
-    }
 
     /// Time in nanoseconds since 1970 at which content, names or permissions of a file last
     /// changed.
@@ -177,17 +168,9 @@ mod not_linux {
 /// What the standard library has for every system.
 #[cfg(not(unix))]
 mod portable {
-    use std::ffi::{OsStr, OsString};
     use std::fs::{File, Metadata};
     use std::io::{ErrorKind, Result};
     use std::path::Path;
-
-    /// The first `len` bytes of a name; all of one that is not Unicode.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
-    pub(crate) fn beginning_of(name: &OsStr, len: usize) -> OsString {
-        let text = name.to_str().and_then(|text| text.get(..len));
-        text.map_or_else(|| name.to_owned(), OsString::from)
-    }
 
     /// Always 0: the standard library knows no such time here.
     pub(crate) fn change_time(_meta: &Metadata) -> u128 {

@@ -151,7 +151,6 @@ impl OutputFile {
     /// # Errors
     /// `Io` if the file cannot be synced or renamed, or another file is under its temporary name;
     /// without `force`, also if a file has appeared under its name.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub(crate) fn commit(self) -> Result<()> {
         self.sync()?;
         self.rename()
@@ -261,7 +260,7 @@ impl Drop for NamesLock {
 }
 
 /// The directory that `path` is in; `.` for a bare name.
-pub(crate) fn directory_of(path: &Path) -> &Path {
+pub fn directory_of(path: &Path) -> &Path {
     path.parent()
         .filter(|parent| *parent != Path::new(""))
         .unwrap_or(Path::new("."))

@@ -36,9 +36,15 @@ pub(crate) fn descr(dtype: Dtype) -> Option<&'static str> {
     })
 }
 
+/// The NPY header of an array of `dtype`; `None` if NumPy has no such type.
+#[must_use]
+pub fn npy_header(dtype: Dtype, shape: &[usize]) -> Option<Vec<u8>> {
+    Some(header(descr(dtype)?, shape))
+}
+
 /// The NPY header of an array. It is padded with spaces to a multiple of 64 bytes, as NumPy does
 /// (`ARRAY_ALIGN`).
-pub(crate) fn npy_header(descr: &str, shape: &[usize]) -> Vec<u8> {
+fn header(descr: &str, shape: &[usize]) -> Vec<u8> {
     let dims: String = shape.iter().map(|d| format!("{d}, ")).collect();
     let dims = if shape.len() == 1 {
         dims.trim_end()
@@ -130,7 +136,7 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
             let what = format!("{}: NumPy has no type {}", InTensor(&e.name), e.dtype);
             return Err(AnamnesisError::unsupported("writing NPZ", what));
         };
-        let npy = npy_header(descr, e.shape);
+        let npy = header(descr, e.shape);
         let name = format!("{}{ENDING}", e.name);
         let Ok(name_len) = u16::try_from(name.len()) else {
             return Err(AnamnesisError::unsupported(

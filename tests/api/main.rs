@@ -10,6 +10,14 @@ mod common;
 mod containers;
 mod encoders;
 mod models;
+/// The program, compiled as a client of the library is: it names what the library exports, and the
+/// hooks.
+#[cfg(feature = "cli")]
+#[allow(dead_code)]
+#[path = "../../src"]
+mod program {
+    mod cli;
+}
 mod safetensors;
 mod single_tensors;
 mod structure;
@@ -18,6 +26,11 @@ mod summaries;
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
+
+/// What `crate::` is to the program.
+#[cfg(feature = "cli")]
+#[allow(unused_imports)]
+use anamnesis::*;
 
 const SAFETENSORS: &str = "tests/data/demo/model-fp8.safetensors";
 

@@ -157,6 +157,7 @@ fn single_tensors() {
 
     let options = RememberOptions::new(TargetDtype::BF16).no_replace();
     let _: RememberOptions = options.clone().with_force(false);
+    assert_eq!(options.replace, anamnesis::convert::Replace::Nothing);
     let _: anamnesis::FloatCast = options.cast;
     let _: RememberOptions = options.clone().with_cast(anamnesis::FloatCast::Checked);
     let options: ConvertOptions = (&options).into();

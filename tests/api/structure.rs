@@ -17,6 +17,13 @@ struct Source {
     text: String,
 }
 
+impl Source {
+    /// The parts of the path of the file's module.
+    fn module(&self) -> Vec<&str> {
+        self.path.trim_end_matches(".rs").split('/').collect()
+    }
+}
+
 /// Every file below `src` that is not a test.
 fn sources() -> Vec<Source> {
     fn walk(dir: &Path, root: &Path, out: &mut Vec<Source>) {
@@ -176,6 +183,92 @@ fn imports_go_one_way() {
     assert!(left.is_empty(), "rooms import each other: {left:#?}");
 }
 
+/// The modules that `source` imports from, itself a module at `path`.
+fn imported_modules<'s>(
+    source: &'s Source,
+    path: &[&'s str],
+    modules: &BTreeSet<Vec<&'s str>>,
+) -> Vec<Vec<&'s str>> {
+    let mut found = Vec::new();
+    for (at, _) in source.text.match_indices("::") {
+        let before = &source.text[..at];
+        let word = before
+            .rfind(|c: char| !(c.is_alphanumeric() || c == '_'))
+            .map_or(0, |i| i + 1);
+        let is_first = !before[..word].ends_with("::");
+        let exported = before[..word].rsplit('\n').next().unwrap_or("").trim() == "pub use";
+        let mut base = match &before[word..] {
+            "crate" if is_first && !exported => vec![],
+            "self" if is_first => path.to_vec(),
+            "super" if is_first => path[..path.len() - 1].to_vec(),
+            _ => continue,
+        };
+        let mut rest = &source.text[at + 2..];
+        while let Some(above) = rest.strip_prefix("super::") {
+            base.pop();
+            rest = above;
+        }
+        for import in imports(rest) {
+            let mut module = [base.clone(), import].concat();
+            while !module.is_empty() && !modules.contains(&module) {
+                module.pop();
+            }
+            found.push(module);
+        }
+    }
+    found
+}
+
+/// Modules of one parent import each other in one direction, or are among those that still do not.
+#[test]
+fn siblings_import_one_way() {
+    // How many modules are in circles, or between two, by their parents.
+    const CIRCLES: &[(&str, usize)] = &[
+        ("convert", 26),
+        ("convert/adapters", 2),
+        ("convert/directory", 2),
+        ("families", 2),
+        ("families/engine", 21),
+        ("parse", 2),
+        ("tokenizer/to_gguf", 5),
+    ];
+    let sources = sources();
+    let paths: Vec<Vec<&str>> = sources.iter().map(Source::module).collect();
+    let modules: BTreeSet<Vec<&str>> = paths.iter().cloned().collect();
+    let mut graphs: BTreeMap<Vec<&str>, BTreeSet<(&str, &str)>> = BTreeMap::new();
+    for (source, path) in sources.iter().zip(&paths) {
+        for module in imported_modules(source, path, &modules) {
+            let shared = path.iter().zip(&module).take_while(|(a, b)| a == b).count();
+            if shared < path.len() && shared < module.len() {
+                let edges = graphs.entry(path[..shared].to_vec()).or_default();
+                edges.insert((path[shared], module[shared]));
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    for (parent, mut edges) in graphs {
+        // Modules without imports, or that nobody imports, are taken away until none is left.
+        loop {
+            let importing: BTreeSet<&str> = edges.iter().map(|(from, _)| *from).collect();
+            let imported: BTreeSet<&str> = edges.iter().map(|(_, to)| *to).collect();
+            let before = edges.len();
+            edges.retain(|(from, to)| imported.contains(from) && importing.contains(to));
+            if edges.len() == before {
+                break;
+            }
+        }
+        let left: BTreeSet<&str> = edges.iter().map(|(from, _)| *from).collect();
+        if !left.is_empty() {
+            found.insert(parent.join("/"), left);
+        }
+    }
+    let counts: Vec<(&str, usize)> = found
+        .iter()
+        .map(|(parent, left)| (parent.as_str(), left.len()))
+        .collect();
+    assert_eq!(counts, CIRCLES, "{found:#?}");
+}
+
 #[test]
 fn a_type_has_one_name() {
     const KINDS: [&str; 4] = ["struct ", "enum ", "trait ", "union "];
@@ -260,4 +353,62 @@ fn one_place_names_the_tensor_of_a_message() {
         }
     }
     assert!(found.is_empty(), "instead of `InTensor(name)`:\n{}", found.join("\n"));
+}
+
+/// What the program uses of the library beyond its interface, which `cli` of this test shows it to name
+/// from `hooks` alone.
+#[test]
+fn hooks_are_few() {
+    let mut hooks: Vec<String> = Vec::new();
+    for source in sources() {
+        if source.path == "hooks.rs" {
+            for line in source.text.lines() {
+                let Some(item) = line.strip_prefix("pub ") else {
+                    continue;
+                };
+                let (kind, rest) = item.split_once(' ').unwrap();
+                match kind {
+                    "use" => {
+                        let paths = rest.trim_start_matches("crate::");
+                        let names = imports(paths).into_iter().map(|path| path[path.len() - 1]);
+                        hooks.extend(names.map(str::to_owned));
+                    }
+                    _ => hooks.push(identifier(rest).to_owned()),
+                }
+            }
+            continue;
+        }
+        // A hidden method is one as well.
+        let hidden = source.text.split("    #[doc(hidden)]\n").skip(1);
+        hooks.extend(hidden.map(|item| item.lines().next().unwrap_or_default().trim().to_owned()));
+    }
+    assert!((1..=12).contains(&hooks.len()), "{}: {hooks:#?}", hooks.len());
+}
+
+/// Names that the front page of the documentation lists: what the root exports and does not hide.
+#[test]
+fn the_front_page_is_short() {
+    let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+    let text = fs::read_to_string(lib).unwrap();
+    let (mut shown, mut is_hidden) = (Vec::new(), false);
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("#[") {
+            is_hidden |= line == "#[doc(hidden)]";
+            continue;
+        }
+        if let Some(item) = line.strip_prefix("pub use ") {
+            let mut item = item.to_owned();
+            while !item.ends_with(';') {
+                item += lines.next().unwrap().trim();
+            }
+            // A glob has no name that is counted, so it is none of the front page.
+            assert!(is_hidden || !item.contains('*'), "{item}");
+            let paths = imports(&item);
+            let names = paths.iter().map(|path| path.join("::"));
+            shown.extend(names.filter(|_| !is_hidden));
+        }
+        is_hidden = false;
+    }
+    assert!((20..=40).contains(&shown.len()), "{}: {shown:#?}", shown.len());
 }

@@ -4,18 +4,18 @@ reads otherwise; pairs of faults show in which order it refuses.
 A mutant is a directory with links to the model's files, so that only what is changed is written.
 """
 
-import json
 import os
 import random
 import re
-import struct
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from command import Command, crc, turns
-from containers import LIST, TEXT, Gguf, Safetensors
-from faults import BOOL, FLOAT32, UINT32, WRONG, fields, foreign_key, gguf_tensor_faults, json_fault, key_faults, kind_of, safetensors_faults
-from inputs import DATA, GOLDEN, Inputs
+from containers import TEXT
+from faults import WRONG, fields, foreign_key, gguf_tensor_faults, json_fault, key_faults, kind_of, safetensors_faults
+from inputs import Inputs
+from models import by_role, models
+from words import Source, keys_of_llama_cpp
 
 # Objects with more fields than this are maps, e.g. vocabularies, of which few are tried. In some files most are.
 MOST_FIELDS = 48
@@ -24,16 +24,11 @@ MAPS = {"tokenizer.json": 8, ".index.json": 4, "index.json.meta.json": 4}
 # By turns: words that a text becomes, which other models have in the field, and which stand in a list with these in the program's source;
 # fields and keys that a model gets, of other models, and named in the source with each of these values.
 WORDS, LISTED, FOREIGN, NAMED = 3, 8, 12, 24
-MOST_NAMES = 40
 NAMED_VALUES = [2, True, "unknown"]
-SOURCE = DATA.parent.parent / "src"
 
-# Words of Rust that are alternatives: `"a", "b"` or `"a" | "b"`.
-WORD = r'"[A-Za-z][A-Za-z0-9_.-]*"'
-ALTERNATIVES = re.compile(rf"{WORD}(?:\s*[,|]\s*{WORD})+")
-
-# Pairs of faults that are refused each by itself, if all mutants are tried.
-PAIRS = 2000
+# Pairs of faults that are refused each by itself, if all mutants are tried, and how many are drawn for each: the one of these is
+# taken of which the checks met least often so far.
+PAIRS, DRAWS = 4000, 30
 
 # Where a command may have a number of threads, which it has for one mutant in four.
 THREADED = ("convert", "remember", "forget", "merge", "check")
@@ -92,7 +87,7 @@ KINDS = [
         ["remember MODEL -o out"],
         ["check MODEL --data", "remember MODEL -o out.safetensors --to f16", "convert MODEL --to gguf -o out.gguf --tensors-only"]
         + ["inspect MODEL --json"] * 4,
-        every=2, fields=1, tensors=3, of_quantization=True, role=r".*\.(.*)|(.*)",
+        every=2, fields=1, tensors=2, of_quantization=True, role=r".*\.(.*)|(.*)",
     ),
 ]
 
@@ -107,42 +102,12 @@ IDLE = """
 # Of the fields beside the quantization one of as many.
 REST = 4
 
-# These have the same header as the file beside them.
-SAME = re.compile(r"towers/.*/f(16|32)\.gguf$")
-
 # Where a config says how weights are quantized.
 QUANTIZATION = re.compile(r"quant|compression|bits|group_size|^modules_to_not|_dtype$|sdnq|torchao", re.IGNORECASE)
 
 
-@dataclass
-class Model:
-    """A model of tests/data: its files by the name that they have in the mutant, and what it is called in commands."""
-
-    path: str
-    files: dict
-    name: str
-    base: str = ""
-
-
-def models(inputs):
-    """Every model of which mutants are made."""
-    for directory in sorted({os.path.dirname(f) for f in inputs.files if "/" in f} | set(inputs.directories)):
-        inside = sorted(p for p in (DATA / directory).iterdir() if p.is_file() and not GOLDEN.search(str(p.relative_to(DATA))))
-        names = {p.name for p in inside}
-        weights = [n for n in names if n.endswith(".safetensors")]
-        if weights and (names & {"config.json", "model.safetensors", "adapter_config.json"} or len(weights) > 1 and "index.json" in " ".join(names)):
-            yield Model(directory, {f"model/{p.name}": f"{directory}/{p.name}" for p in inside}, "model", base_of(directory))
-        else:
-            for name in sorted(weights):
-                yield Model(f"{directory}/{name}", {name: f"{directory}/{name}"}, name)
-    for path in sorted(f for f in inputs.files if f.endswith(".gguf") and not SAME.search(f)):
-        name = os.path.basename(path)
-        yield Model(path, {name: path}, name, base_of(path))
-
-
-def base_of(path):
-    """What an adapter is merged with."""
-    return "../data/adapters_tied/base" if path.startswith("adapters_tied/") else "../data/adapters/base"
+def kind_of_model(model):
+    return next(kind for kind in KINDS if re.fullmatch(kind.paths, model.path))
 
 
 class Mutants:
@@ -159,14 +124,14 @@ class Mutants:
         self.source = Source()
 
     def learn(self, model, file):
-        if file.endswith(".gguf") and (gguf := self.gguf(model, file)):
+        if file.endswith(".gguf") and (gguf := model.gguf(file)):
             architecture = str(gguf.metadata.get("general.architecture", (0, ""))[1])
             for key, (kind, inside) in gguf.metadata.items():
                 if kind == TEXT:
                     self.words[key].add(inside)
                 if key.startswith(architecture + "."):
                     self.keys[key[len(architecture) :]] = (kind, inside)
-        value = self.json(model, file)
+        value = model.json(file)
         # Words of vocabularies, and names of tensors, are no words of a field.
         if value is None or os.path.basename(file) in ("tokenizer.json", "vocab.json") or file.endswith(".index.json"):
             return
@@ -176,48 +141,33 @@ class Mutants:
             if isinstance(place[-1], str) and inside is not None and os.path.basename(file) == "config.json":
                 self.fields.setdefault(place, inside)
 
-    def json(self, model, file):
-        if not file.endswith(".json"):
-            return None
-        try:
-            value = json.loads((DATA / model.files[file]).read_bytes())
-        except ValueError:
-            return None
-        return value if isinstance(value, dict) else None
-
-    @staticmethod
-    def gguf(model, file):
-        """A GGUF file, of which the data may be missing, or none if it is one with other numbers or in another byte order."""
-        path = DATA / model.files[file]
-        try:
-            return Gguf(path.read_bytes() if path.exists() else path.with_suffix(".sums").read_bytes().split(b"\n", 1)[1])
-        except (struct.error, KeyError):
-            return None
-
     def make(self):
         """The commands on mutants with one fault, each once."""
         commands = {}
         for model in self.models:
-            kind = next(k for k in KINDS if re.fullmatch(k.paths, model.path))
+            kind = kind_of_model(model)
             for fault in self.faults(model, kind):
                 self.add(commands, model, kind, [fault])
         return list(commands.values())
 
     def pairs(self, refused, count):
         """The commands on mutants with two faults. `refused` has commands on those with one, each with the reason that was given. Both
-        faults of a pair are refused for other reasons, so that a pair shows which check comes first."""
-        commands, by_model = {}, defaultdict(lambda: defaultdict(list))
+        faults of a pair are refused by other checks, as far as messages tell, so that a pair shows which check comes first."""
+        by_model = defaultdict(lambda: defaultdict(list))
         for command, reason in refused:
-            by_model[command.model.path][re.sub(r"[0-9]+", "0", reason)].append(command)
-        of_models = [by_reason for _, by_reason in sorted(by_model.items()) if len(by_reason) > 1]
-        for i in range(count if of_models else 0):
-            by_reason = of_models[i % len(of_models)]
-            draw = random.Random(i)
-            first, second = (draw.choice(sorted(by_reason[r], key=str)) for r in draw.sample(sorted(by_reason), 2))
+            check = re.sub(r"`[^`]*`|\"[^\"]*\"|[0-9]+|\S*/\S*", "_", reason)
+            by_model[command.model.path][check].append(command)
+        of_models = [by_check for _, by_check in sorted(by_model.items()) if len(by_check) > 1]
+        weights = [len(by_check) ** 2 for by_check in of_models]
+        commands, tried, draw = {}, Counter(), random.Random(0)
+        for by_check in draw.choices(of_models, weights, k=count) if of_models else []:
+            checks = [tuple(sorted(draw.sample(sorted(by_check), 2))) for _ in range(DRAWS)]
+            checks = min(checks, key=lambda pair: tried[pair])
+            tried[checks] += 1
+            first, second = (draw.choice(sorted(by_check[check], key=str)) for check in checks)
             pair = [*first.faults, *second.faults]
             if pair[0].place != pair[1].place:
-                kind = next(k for k in KINDS if re.fullmatch(k.paths, first.model.path))
-                self.add(commands, first.model, kind, pair)
+                self.add(commands, first.model, kind_of_model(first.model), pair)
         return list(commands.values())
 
     @staticmethod
@@ -234,7 +184,7 @@ class Mutants:
 
     def faults(self, model, kind):
         for file in model.files:
-            if file.endswith(".json") and (value := self.json(model, file)) is not None:
+            if file.endswith(".json") and (value := model.json(file)) is not None:
                 yield from self.of_json(model, kind, file, value)
             elif file.endswith(".safetensors"):
                 yield from self.of_safetensors(model, kind, file)
@@ -287,18 +237,14 @@ class Mutants:
         return isinstance(value, dict) and place[-1] not in value
 
     def of_safetensors(self, model, kind, file):
-        try:
-            tensors = Safetensors((DATA / model.files[file]).read_bytes()).tensors
-        except (ValueError, KeyError, TypeError, AttributeError):
-            # A hostile file.
-            return
+        tensors = model.safetensors(file)
         index = next((f for f in model.files if f.endswith(".safetensors.index.json")), None)
         for names in by_role(tensors, kind.role):
             of_role = [list(safetensors_faults(file, n, *tensors[n][:2], index)) for n in names]
             yield from self.of_tensors(of_role, kind, model.path + names[0])
 
     def of_gguf(self, model, kind, file):
-        gguf = self.gguf(model, file)
+        gguf = model.gguf(file)
         if gguf is None:
             return
         for key, (type_, value) in gguf.metadata.items():
@@ -321,45 +267,3 @@ class Mutants:
             having = [faults for faults in of_role if len(faults) > i]
             by_turns.append(having[crc(f"{salt} {i}") % len(having)][i])
         return turns(by_turns, kind.tensors, salt)
-
-
-def by_role(tensors, role):
-    """The names of tensors, those together that have the same part `role` but for numbers."""
-    roles = defaultdict(list)
-    for name in tensors:
-        common = re.fullmatch(role, name, re.DOTALL)
-        roles[re.sub(r"\d+", "N", common[common.lastindex])].append(name)
-    return roles.values()
-
-
-class Source:
-    """Words in the program's source, without tests."""
-
-    def __init__(self):
-        # Words that stand in a list with a word, by the word, and the words of each file.
-        self.beside, self.files = defaultdict(set), []
-        for path in sorted(SOURCE.rglob("*.rs")):
-            if "test" in str(path.relative_to(SOURCE)):
-                continue
-            text = path.read_text()
-            for listed in ALTERNATIVES.findall(text):
-                words = [word.strip('"') for word in re.findall(WORD, listed)]
-                for word in words:
-                    self.beside[word].update(words)
-            self.files.append(set(re.findall(r'"([a-z][a-z0-9_]+)"', text)))
-
-    def names_for(self, keys):
-        """Names that stand in files with the keys of an object, those first that stand with most of them."""
-        counts = Counter()
-        for words in self.files:
-            if found := len(words & keys):
-                # Long files have words for many objects.
-                counts.update(dict.fromkeys(words - keys, found / len(words)))
-        return [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_NAMES]]
-
-
-def keys_of_llama_cpp():
-    """Keys behind the architecture, each with a type and a value that is not its default."""
-    values = {"uint32": (UINT32, 3), "float32": (FLOAT32, 0.5), "bool": (BOOL, True), "string": (TEXT, "unknown"), "array": (LIST, (UINT32, [1, 2]))}
-    listed = json.loads((DATA / "gguf_key_types.json").read_text())
-    return {key.removeprefix("{arch}"): values[types[0]] for key, types in listed if key.startswith("{arch}") and types[0] in values}

@@ -114,7 +114,7 @@ fn contents(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// Converts the model in every way; the outputs, or the errors.
 fn convert_all(model: &Path, root: &Path) -> Vec<(&'static str, Result<Converted, String>)> {
     let convert = |(what, mut options): (&'static str, ConvertOptions)| {
-        options.run.force = true;
+        options.run.replace = anamnesis::Replace::Everything;
         let output = root.join(format!("out-{}", what.replace(':', "-")));
         let model = parse(model).map_err(|e| e.to_string());
         let report = model.and_then(|model| {
@@ -235,7 +235,7 @@ fn links_of_the_model_are_followed() {
     let output = root.path().join("out.gguf");
     let gguf = |model: &Path| {
         let mut options = ConvertOptions::new(ConvertTarget::Gguf);
-        options.run.force = true;
+        options.run.replace = anamnesis::Replace::Everything;
         let report = parse(model).unwrap().convert(&output, &options).unwrap();
         let links = report
             .notes

@@ -66,7 +66,7 @@ impl Store {
         let out = self.root.path().join("out");
         let run = || {
             let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
-            options.run.force = true;
+            options.run.replace = anamnesis::Replace::Everything;
             parse(self.manifest())?.convert(&out, &options)
         };
         let result = run();
@@ -132,9 +132,9 @@ fn a_single_file_has_none() {
     store.add(JSON, "config.json", CONFIG.as_bytes());
     let mut options = options;
     options.single_file = true;
-    options.run.force = true;
+    options.run.replace = anamnesis::Replace::Everything;
     let mut npz = ConvertOptions::new(ConvertTarget::Npz);
-    npz.run.force = true;
+    npz.run.replace = anamnesis::Replace::Everything;
     for options in [options, npz] {
         let model = parse(store.manifest()).unwrap();
         let notes = model.convert(&out, &options).unwrap().notes.join("\n");

@@ -244,7 +244,7 @@ fn parts_one_after_another() {
     let again = refused(&input, &output, bf16().with_part(1, 3));
     assert!(again.contains("--resume"), "{again}");
     let mut forced = bf16().with_part(1, 3);
-    forced.run.force = true;
+    forced.run.replace = anamnesis::Replace::Everything;
     let again = refused(&input, &output, forced);
     assert!(!again.contains("--force") && again.contains("delete"), "{again}");
 

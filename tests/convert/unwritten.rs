@@ -115,7 +115,7 @@ fn of_directories() {
         options.push(("forget", ConvertOptions::from(forget)));
     }
     for (what, mut options) in options {
-        options.run.force = true;
+        options.run.replace = anamnesis::Replace::Everything;
         let report = model.convert(&output, &options).unwrap();
         assert_clean(&output, &report.notes, what);
     }

@@ -8,7 +8,7 @@ use crate::{Dtype, Forget};
 const TYPES: &str = "Types in GGUF files";
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct GgufTypeArgs {
+pub(in super::super) struct GgufTypeArgs {
     /// Type of tensors with names like this, e.g. "*.ffn_down.*=q6_k"; may be repeated, and the
     /// first that matches counts
     #[arg(long, value_name = "GLOB=TYPE", help_heading = TYPES, value_parser = parse_tensor_type)]
@@ -27,12 +27,12 @@ pub(in crate::cli) struct GgufTypeArgs {
 
 impl GgufTypeArgs {
     /// Whether a type is given.
-    pub(in crate::cli) fn name_types(&self) -> bool {
+    pub(in super::super) fn name_types(&self) -> bool {
         let has_type = self.token_embedding_type.is_some() || self.output_tensor_type.is_some();
         has_type || !self.tensor_type.is_empty()
     }
 
-    pub(in crate::cli) fn apply(&self, forget: &mut Forget) {
+    pub(in super::super) fn apply(&self, forget: &mut Forget) {
         forget.types.tensors.clone_from(&self.tensor_type);
         forget.types.token_embedding = self.token_embedding_type;
         forget.types.output = self.output_tensor_type;

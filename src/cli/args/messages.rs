@@ -3,7 +3,7 @@
 use super::run::RUN;
 
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(in crate::cli) struct MessageArgs {
+pub(in super::super) struct MessageArgs {
     /// Print errors and results alone: no notes, no summary, no progress
     #[arg(short, long, conflicts_with = "verbose", help_heading = RUN)]
     pub quiet: bool,
@@ -13,7 +13,7 @@ pub(in crate::cli) struct MessageArgs {
 }
 
 #[derive(Debug, Clone, clap::Args)]
-pub(in crate::cli) struct ProgressArgs {
+pub(in super::super) struct ProgressArgs {
     /// Progress on stderr: a bar on a terminal and elsewhere a line every 10 seconds (auto), also
     /// with --quiet and for short runs (always), none (never), or lines of JSON as in docs/json.md
     /// (json)
@@ -23,7 +23,7 @@ pub(in crate::cli) struct ProgressArgs {
 
 /// The values of `--progress`. Their texts would turn each option of `--help` into a paragraph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(in crate::cli) enum ProgressMode {
+pub(in super::super) enum ProgressMode {
     Auto,
     Always,
     Never,

@@ -8,7 +8,7 @@ use super::{FileArgs, LimitArgs, MessageArgs, ProgressArgs};
 use crate::TargetDtype;
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct ParseArgs {
+pub(in super::super) struct ParseArgs {
     #[command(flatten)]
     pub input: FileArgs,
     /// Print JSON; see docs/json.md
@@ -21,7 +21,7 @@ pub(in crate::cli) struct ParseArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct LsArgs {
+pub(in super::super) struct LsArgs {
     #[command(flatten)]
     pub input: FileArgs,
     /// Only tensors with names like these, e.g. "*.layers.0.*" or "re:.*norm"
@@ -56,7 +56,7 @@ pub(in crate::cli) struct LsArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("verbose", |verbose| verbose.help("Name every file and every global, safe ones too")))]
-pub(in crate::cli) struct ScanArgs {
+pub(in super::super) struct ScanArgs {
     /// Files, or directories with all that is below them
     #[arg(required = true, value_name = "FILE")]
     pub paths: Vec<PathBuf>,
@@ -70,7 +70,7 @@ pub(in crate::cli) struct ScanArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct ShowArgs {
+pub(in super::super) struct ShowArgs {
     #[command(flatten)]
     pub input: FileArgs,
     /// Names or patterns, e.g. "*norm*"; a name may have a slice: "model.norm.weight[:8]" [default:
@@ -111,14 +111,14 @@ pub(in crate::cli) struct ShowArgs {
 
 /// What `amn ls --sort` sorts by.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(in crate::cli) enum SortKey {
+pub(in super::super) enum SortKey {
     Size,
     Name,
     Dtype,
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct InspectArgs {
+pub(in super::super) struct InspectArgs {
     #[command(flatten)]
     pub input: FileArgs,
     /// List every global that a pickle names, allowed or not; nothing is executed
@@ -134,7 +134,7 @@ pub(in crate::cli) struct InspectArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct DiffArgs {
+pub(in super::super) struct DiffArgs {
     /// Model file, directory of a model, or ollama:MODEL[:TAG]
     pub a: PathBuf,
     /// Model to compare it with
@@ -169,7 +169,7 @@ pub(in crate::cli) struct DiffArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct CheckArgs {
+pub(in super::super) struct CheckArgs {
     /// Model files, directories of models, or ollama:MODEL[:TAG]
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<PathBuf>,

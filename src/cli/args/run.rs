@@ -12,7 +12,7 @@ pub(super) const OUTPUT: &str = "Output";
 pub(super) const RUN: &str = "How it runs";
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct RunArgs {
+pub(in super::super) struct RunArgs {
     #[command(flatten)]
     pub select: SelectArgs,
     #[command(flatten)]
@@ -55,21 +55,21 @@ pub(in crate::cli) struct RunArgs {
 
 impl RunArgs {
     /// The part of a directory that is made, counted from 1, and the number of parts.
-    pub(in crate::cli) fn part(&self) -> Option<(usize, usize)> {
+    pub(in super::super) fn part(&self) -> Option<(usize, usize)> {
         self.part.or(self.part_index)
     }
 }
 
 impl OutputArgs {
     /// Whether the SHA-256 of the output's files is wanted.
-    pub(in crate::cli) fn hashes(&self) -> bool {
+    pub(in super::super) fn hashes(&self) -> bool {
         self.sha256 || self.manifest.is_some()
     }
 }
 
 /// Which tensors of the input are written.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct SelectArgs {
+pub(in super::super) struct SelectArgs {
     /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated.
     /// Others are not in the output, or with forget not encoded
     #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
@@ -99,7 +99,7 @@ pub(in crate::cli) struct SelectArgs {
 
 /// Where the output goes, and what it is made of.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct OutputArgs {
+pub(in super::super) struct OutputArgs {
     /// Output file or directory, or - for stdout; of several inputs, the directory of the outputs
     /// [default: beside the input, e.g. model-fp8.safetensors gives model-bf16.safetensors, and the
     /// directory NAME gives NAME-BF16]
@@ -141,7 +141,7 @@ pub(in crate::cli) struct OutputArgs {
 
 /// What becomes of tensors that are not quantized.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct CastArgs {
+pub(in super::super) struct CastArgs {
     /// Convert tensors that are not quantized, too: F64, F32, F16 and BF16
     #[arg(long, help_heading = OUTPUT)]
     pub cast: bool,
@@ -153,13 +153,13 @@ pub(in crate::cli) struct CastArgs {
 
 impl OutputArgs {
     /// Whether the output goes to stdout.
-    pub(in crate::cli) fn is_stdout(&self) -> bool {
+    pub(in super::super) fn is_stdout(&self) -> bool {
         self.path.as_deref() == Some(Path::new("-"))
     }
 }
 
 impl CastArgs {
-    pub(in crate::cli) fn cast(&self) -> FloatCast {
+    pub(in super::super) fn cast(&self) -> FloatCast {
         match (self.cast, self.saturate) {
             (false, _) => FloatCast::Keep,
             (true, false) => FloatCast::Checked,

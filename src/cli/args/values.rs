@@ -37,7 +37,7 @@ pub(super) fn parse_part_index(text: &str) -> Result<(usize, usize), String> {
 
 /// The value of `convert --to`: a container, or a scheme that tensors are encoded to.
 #[derive(Debug, Clone)]
-pub(in crate::cli) enum ConvertTo {
+pub(in super::super) enum ConvertTo {
     Container(ConvertTarget),
     Scheme(ForgetScheme),
 }
@@ -52,7 +52,7 @@ pub(super) fn parse_target(text: &str) -> Result<ConvertTo, String> {
 
 /// The value of `merge --to`: an element type, or what `convert --to` takes.
 #[derive(Debug, Clone)]
-pub(in crate::cli) enum MergeTo {
+pub(in super::super) enum MergeTo {
     Dtype(TargetDtype),
     Other(ConvertTo),
 }

@@ -5,8 +5,8 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use crate::config::Texts;
 use crate::error::printable;
+use crate::hooks::config_json;
 use crate::{GgufMetadata, ParsedModel, Result};
 
 /// Most characters of a value that a line shows.
@@ -39,11 +39,7 @@ impl<'m> ModelTexts<'m> {
             Some(gguf) => ShownMetadata::Gguf(gguf.metadata()),
             None => ShownMetadata::Texts(texts.map(|(k, v)| (k.as_str(), v.as_str())).collect()),
         };
-        let config = match model.model_directory() {
-            Some(directory) => Texts::following(&directory, &model.limits).json("config.json")?,
-            None => None,
-        };
-        Ok(Self { metadata, config })
+        Ok(Self { metadata, config: config_json(model)? })
     }
 
     /// Prints a line for each key, long values cut.

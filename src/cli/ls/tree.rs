@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::io::Write;
 
-use crate::cli::listing::shape_text;
-use crate::cli::table::{Column, Table};
+use super::super::listing::shape_text;
+use super::super::table::{Column, Table};
 use crate::error::printable;
 use crate::{ListedTensor, ParsedModel, Result, format_bytes};
 

@@ -2,9 +2,8 @@
 
 use serde_json::Value;
 
-use crate::Dtype;
-use crate::Result;
-use crate::report::inspect::for_each_value;
+use crate::hooks::for_each_value;
+use crate::{Dtype, Result};
 
 /// The elements of `bytes` as numbers.
 fn numbers(name: &str, dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>> {

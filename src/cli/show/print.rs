@@ -2,11 +2,11 @@
 
 use std::io::Write;
 
+use super::super::table::{Column, Table};
 use super::elements::{for_each_text, short};
 use super::for_each_run;
 use super::slice::SliceText;
-use crate::cli::table::{Column, Table};
-use crate::error::{InTensor, printable};
+use crate::error::printable;
 use crate::{AnamnesisError, Histogram, Recovery, Result, TensorStatistics};
 
 /// Characters of the longest bar of a histogram.
@@ -23,7 +23,7 @@ pub(super) fn print_tensor(
     out: &mut impl Write,
 ) -> Result<()> {
     let Some(tensor) = recovery.output(&found.name) else {
-        return Err(AnamnesisError::parse(format!("{}: it is gone", InTensor(&found.name))));
+        return Err(AnamnesisError::parse("it is gone").in_tensor(&found.name));
     };
     let number = |x: Option<f64>| x.map_or("-".to_owned(), short);
     writeln!(

@@ -183,8 +183,10 @@ impl GgufInspectInfo {
         Self::of_inspected(model, &model.inspect())
     }
 
-    /// Summarises a model as [`of`](Self::of) does. `info` is the model's summary.
-    pub(crate) fn of_inspected(model: &ParsedModel, info: &InspectInfo) -> Option<Self> {
+    /// Summarises a model as [`of`](Self::of) does. `info` is the model's summary, so that the model is
+    /// not inspected a second time.
+    #[must_use]
+    pub fn of_inspected(model: &ParsedModel, info: &InspectInfo) -> Option<Self> {
         let gguf = model.gguf()?;
         // The bytes of a tensor of unknown type are only a guess, from where the next one begins.
         let is_known = |c: &&DtypeCount| !matches!(c.dtype, Dtype::UnknownGgml(_));

@@ -5,7 +5,7 @@ use crate::{AnamnesisError, Result};
 
 /// Patterns that a tensor's name must match, if there are any, and others that it must not.
 #[derive(Debug)]
-pub(crate) struct Selection {
+pub struct Selection {
     include: PatternList<String>,
     exclude: PatternList<String>,
 }
@@ -15,7 +15,7 @@ impl Selection {
     ///
     /// # Errors
     /// `Usage` if an expression does not compile, or if there are too many.
-    pub(crate) fn new(include: &[String], exclude: &[String]) -> Result<Self> {
+    pub fn new(include: &[String], exclude: &[String]) -> Result<Self> {
         let about = |option| move |e: AnamnesisError| e.about(option);
         Ok(Self {
             include: compile(include).map_err(about("--include"))?,
@@ -27,12 +27,18 @@ impl Selection {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub(crate) fn of(patterns: &[String]) -> Result<Self> {
+    pub fn of(patterns: &[String]) -> Result<Self> {
         Ok(Self { include: compile(patterns)?, exclude: PatternList::default() })
     }
 
+    /// The end of a message that none of `names` is selected: what may have been meant.
+    pub fn what_was_meant<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> String {
+        let text = self.include.unmatched(names.clone()).next();
+        what_was_meant(text.map_or("", String::as_str), names)
+    }
+
     /// Whether `name` is selected, as far as [`check`](Self::check) does not fail afterwards.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         // An exclusion outranks an inclusion, whatever their order on the command line.
         let is_included = self.include.is_empty() || self.include.find(name).is_some();
         is_included && self.exclude.find(name).is_none()
@@ -40,7 +46,7 @@ impl Selection {
 
     /// # Errors
     /// `LimitExceeded` if a match was given up: what [`has`](Self::has) said is wrong then.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         self.include.check()?;
         self.exclude.check()
     }
@@ -58,10 +64,7 @@ impl Selection {
     }
 
     /// The error that none of `names` is selected: `Usage`.
-    pub(crate) fn has_none<'n>(
-        &self,
-        names: impl Iterator<Item = &'n str> + Clone,
-    ) -> AnamnesisError {
+    pub fn has_none<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> AnamnesisError {
         let mut wrong = self.include.unmatched(names.clone());
         AnamnesisError::usage(match wrong.next() {
             Some(text) => {

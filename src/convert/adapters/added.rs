@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
+use super::heads::is_head;
 use super::matrices::AdapterTensor;
 use super::peft_tensors::{Replacement, SortedTensors};
-use super::tied::is_head;
 use super::{Adapter, Settings};
 use crate::remember::{Group, QuantScheme, ResolvedItem};
 use crate::{Result, TargetDtype};

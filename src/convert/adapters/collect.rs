@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::apart::ExpertsApart;
+use super::change::WeightChange;
 use super::factors::{FactorForm, Factors, ProductSize};
 use super::form::{form_of_square, form_that_fits};
+use super::heads::is_head;
 use super::matrices::{AdapterMatrix, AdapterTensor};
-use super::merge::WeightChange;
 use super::parameters::{Assigner, Assignment, Parameters};
 use super::peft_tensors::{LoraTensors, Replacement, SortedTensors};
-use super::{Adapter, Settings, tied, vocabulary};
+use super::{Adapter, Settings, vocabulary};
 use crate::config::what_was_meant;
 use crate::error::InTensor;
 use crate::model::Tensor;
@@ -81,7 +82,7 @@ impl Collector<'_, '_> {
 
     /// The item that the adapter's tensor `t` changes: its number and its shape.
     pub(super) fn item(&self, weight: &str, t: &Tensor<'_>) -> Result<(usize, Vec<usize>)> {
-        let tied = || self.tied.filter(|_| tied::is_head(weight));
+        let tied = || self.tied.filter(|_| is_head(weight));
         let Some(index) = self.names.get(weight).copied().or_else(tied) else {
             let meant = what_was_meant(weight, self.names.keys().map(String::as_str));
             let is_ggml = self.names.contains_key("token_embd.weight");
@@ -104,7 +105,7 @@ impl Collector<'_, '_> {
 
     /// Whether `weight` is that of a head that is the embedding.
     pub(super) fn is_tied_head(&self, weight: &str) -> bool {
-        self.tied.is_some() && tied::is_head(weight)
+        self.tied.is_some() && is_head(weight)
     }
 
     /// The changes of item `index`, which this adapter is about to make.

@@ -2,35 +2,18 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::change::WeightChange;
 use super::collect::Collector;
-use super::peft_tensors::{Replacement, SortedTensors};
+use super::peft_tensors::SortedTensors;
 use super::tied::TiedHead;
-use super::tokens::TokenRows;
 use super::vocabulary::ConfigField;
 use super::{Adapter, AdapterFiles, Settings, added, tokens, vocabulary};
 use crate::convert::report::Report;
 use crate::convert::whole::WholeModel;
 use crate::error::InTensor;
-use crate::remember::layout::adapted::{AdaptedWeight, Lengths, ScaledProduct};
+use crate::remember::layout::adapted::AdaptedWeight;
 use crate::remember::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, TensorRole};
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
-
-/// What adapters change of one weight.
-#[derive(Default)]
-pub(super) struct WeightChange {
-    pub products: Vec<ScaledProduct>,
-    /// Rows and columns of the weight as the products see it, once there is one.
-    pub size: Option<[usize; 2]>,
-    pub replacement: Option<Replacement>,
-    /// Rows that replace those of the weight, after the replacement of the whole.
-    pub rows: Vec<TokenRows>,
-    /// The shape of the replacement, if it is another than the weight's.
-    pub shape: Option<Vec<usize>>,
-    pub lengths: Option<Lengths>,
-    /// Number of the last adapter that changes it, and how many do.
-    pub last: Option<usize>,
-    pub adapters: usize,
-}
 
 /// Merges `adapters` into `items` of `model`, or of the whole model that is made of it, in their
 /// order. Returns what changes in the model's config.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::change::WeightChange;
+use super::heads::{is_embedding, is_head};
 use super::matrices::are_same;
-use super::merge::WeightChange;
 use super::peft_tensors::SortedTensors;
 use super::{Adapter, Settings, tokens};
 use crate::config::Texts;
@@ -19,18 +20,6 @@ use crate::{AnamnesisError, ParsedModel, Result};
 
 /// Name of a model's config.
 const CONFIG: &str = "config.json";
-
-/// Ends of the names of embeddings that models tie to their head.
-const EMBEDDINGS: &[&str] = &[
-    "embed_tokens.weight",
-    "wte.weight",
-    "word_embeddings.weight",
-    "shared.weight",
-    "backbone.embeddings.weight",
-];
-
-/// Ends of the names of heads.
-const HEADS: &[&str] = &["lm_head.weight", "embed_out.weight"];
 
 /// Ends of the names of classes that have a head. Their configs may leave out that it is tied.
 const CLASSES_WITH_HEAD: &[&str] = &["ForCausalLM", "ForConditionalGeneration", "LMHeadModel"];
@@ -46,16 +35,6 @@ enum Tie {
     Default,
     /// Nothing.
     Unknown,
-}
-
-/// Whether `name` is an embedding that models tie to their head.
-pub(super) fn is_embedding(name: &str) -> bool {
-    EMBEDDINGS.iter().any(|ending| ends_with(name, ending))
-}
-
-/// Whether `name` is the weight of a head.
-pub(super) fn is_head(name: &str) -> bool {
-    HEADS.iter().any(|ending| ends_with(name, ending))
 }
 
 /// The embedding and the head of a base.
@@ -263,12 +242,6 @@ fn add_head<'m>(items: &mut Vec<ResolvedItem<'m>>, embedding: usize, head: Strin
     second.rename(head);
     items.splice(embedding..embedding, [first, second]);
     Ok(())
-}
-
-/// Whether `name` is `ending`, or that below a module.
-fn ends_with(name: &str, ending: &str) -> bool {
-    let rest = name.strip_suffix(ending);
-    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
 /// What the config of the output says, which a model in GGUF gets, or the one beside `model`.

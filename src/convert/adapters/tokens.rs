@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Settings;
+use super::change::{TokenRows, WeightChange};
 use super::collect::Collector;
-use super::matrices::{AdapterTensor, are_same};
-use super::merge::WeightChange;
+use super::matrices::are_same;
 use super::peft_tensors::Replacement;
 use crate::error::InTensor;
 use crate::remember::Decode;
@@ -93,12 +93,6 @@ fn tokens(numbers: &[Value]) -> Result<Vec<usize>> {
         true => Err(malformed()),
         false => Ok(tokens),
     }
-}
-
-/// Rows that replace those of a weight.
-pub(super) struct TokenRows {
-    tokens: Vec<usize>,
-    tensor: AdapterTensor,
 }
 
 impl TokenRows {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::merge::WeightChange;
-use super::tied::{is_embedding, is_head};
+use super::change::WeightChange;
+use super::heads::{is_embedding, is_head};
 use crate::error::InTensor;
 use crate::remember::ResolvedItem;
 use crate::{AnamnesisError, Result};

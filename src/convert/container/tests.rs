@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::*;
-use crate::convert::finish_parts;
 use crate::convert::output::Output;
+use crate::convert::{Replace, finish_parts};
 
 /// A model of three matrices, which every container can hold.
 fn model() -> ParsedModel {
@@ -155,7 +155,7 @@ fn output_directories() {
         assert!(write(options.clone().no_replace()).is_err());
         std::fs::write(output.join("old"), "").unwrap();
         let mut replacing = options.clone();
-        replacing.run.force = true;
+        replacing.run.replace = Replace::Everything;
         write(replacing.clone()).unwrap();
         assert_eq!(names_in(&output), expected, "{target:?}");
         for part in 1..=2 {

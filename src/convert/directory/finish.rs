@@ -165,7 +165,6 @@ fn require_no_input(output: &Path, inputs: &[InputRecord]) -> Result<()> {
 
 /// Whether the files of `input`, a directory or a file, are those that the unfinished directory
 /// `partial` is made of, as they were when it was begun. What cannot be read is not.
-#[cfg(feature = "cli")]
 pub(crate) fn is_input_of(input: &Path, partial: &Path) -> bool {
     let directory = match input.is_dir() {
         true => input,

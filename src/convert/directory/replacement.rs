@@ -126,7 +126,9 @@ impl LockedMarker {
 }
 
 /// What was done about an earlier run that was interrupted in its last steps.
-pub(crate) struct Settled {
+#[derive(Debug)]
+pub struct Settled {
+    /// For the user.
     pub note: String,
     /// Whether its output has its name; otherwise the old directory has it again.
     pub is_finished: bool,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Scratch;
+use super::candidates::dtype_of;
 use super::input::EncodeInput;
 use super::tiles;
 use crate::Result;
@@ -28,7 +29,7 @@ pub(super) fn count_exponents(
         let Decision::Encode { method, label } = choice else {
             continue;
         };
-        let dtype = super::decisions::dtype_of(item, options.to);
+        let dtype = dtype_of(item, options.to);
         let (shape, plain);
         let decoder: &dyn Decode = match item {
             ResolvedItem::Group(group) => {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::vec;
 
-use super::decisions::{MetadataKeys, config_of_class, decide_all, dtype_of, quantization_config};
+use super::candidates::dtype_of;
+use super::decisions::{MetadataKeys, config_of_class, decide_all, quantization_config};
 use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 use crate::convert::cast::is_widened;
 use crate::convert::cut::Cut;

@@ -61,16 +61,3 @@ pub(in crate::convert) fn files(options: &ConvertOptions) -> Vec<PathBuf> {
     let named = options.forget.iter().flat_map(named);
     named.flatten().collect()
 }
-
-impl From<Forget> for ConvertOptions {
-    fn from(forget: Forget) -> Self {
-        let run = RememberOptions::new(forget.scheme.dtype());
-        Self { target: forget.scheme.container(), run, forget: Some(forget), ..Self::default() }
-    }
-}
-
-impl From<ForgetScheme> for ConvertOptions {
-    fn from(scheme: ForgetScheme) -> Self {
-        Forget::from(scheme).into()
-    }
-}

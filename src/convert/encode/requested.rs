@@ -1,7 +1,7 @@
 //! Tensors that the caller asks for by name: they are encoded whatever they are called, and a note
 //! names those that cannot be.
 
-use super::decisions::candidate;
+use super::candidates::candidate;
 use crate::config::Selection;
 use crate::convert::report::Report;
 use crate::lethe::{Decision, Forget, decide};

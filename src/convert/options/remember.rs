@@ -23,7 +23,7 @@ pub struct Progress {
     /// [`Recovery::paths`](crate::Recovery::paths).
     pub file: usize,
     /// Bytes that the last job added.
-    pub(crate) step_bytes: u64,
+    pub step_bytes: u64,
 }
 
 pub(in crate::convert) type Callback = Arc<dyn Fn(Progress) + Send + Sync>;
@@ -43,6 +43,20 @@ pub enum FloatCast {
     Saturating,
 }
 
+/// What a conversion replaces that an earlier one has left at the place of its output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Replace {
+    /// Nothing: an existing output is an error.
+    Nothing,
+    /// An existing output, when the new one is complete. An unfinished directory that is not resumed is
+    /// an error.
+    #[default]
+    Finished,
+    /// An existing output, and an unfinished directory that is not resumed: it is begun anew.
+    Everything,
+}
+
 /// Options of [`remember`](crate::ParsedModel::remember). A [`TargetDtype`] converts into them,
 /// with defaults for the rest.
 #[derive(Clone, Default)]
@@ -57,12 +71,8 @@ pub struct RememberOptions {
     pub cast: FloatCast,
     /// Worker threads; one for each core by default.
     pub threads: Option<usize>,
-    /// Whether an existing output is replaced even if `no_replace` is set, and an unfinished
-    /// directory that is not resumed is begun anew.
-    pub force: bool,
-    /// Whether an existing output is an error. By default it is replaced when the new one is
-    /// complete.
-    pub no_replace: bool,
+    /// What is replaced at the place of the output.
+    pub replace: Replace,
     /// Whether nothing of input and output stays in the system's cache, where it can be told
     /// (Linux).
     pub uncached: bool,
@@ -94,23 +104,25 @@ impl RememberOptions {
         self
     }
 
-    /// Makes an existing output an error: nothing is replaced. `with_force(false)` says the same.
+    /// Makes an existing output an error: [`Replace::Nothing`].
     #[must_use]
     pub fn no_replace(self) -> Self {
         self.with_force(false)
     }
 
-    /// Sets whether an existing output is replaced. With `true`, an unfinished directory that is
-    /// not resumed is also begun anew, which by default is an error.
+    /// Sets what is replaced: with `true` [`Replace::Everything`], else [`Replace::Nothing`].
     #[must_use]
     pub fn with_force(mut self, force: bool) -> Self {
-        (self.force, self.no_replace) = (force, !force);
+        self.replace = match force {
+            true => Replace::Everything,
+            false => Replace::Nothing,
+        };
         self
     }
 
     /// Whether an existing output is replaced.
     pub(crate) fn replaces(&self) -> bool {
-        self.force || !self.no_replace
+        self.replace != Replace::Nothing
     }
 
     /// Sets whether nothing of input and output stays in the system's cache, so that other programs
@@ -150,13 +162,12 @@ impl From<&RememberOptions> for RememberOptions {
 
 impl fmt::Debug for RememberOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { to, cast, threads, force, no_replace, uncached, cancel, progress, level } = self;
+        let Self { to, cast, threads, replace, uncached, cancel, progress, level } = self;
         f.debug_struct("RememberOptions")
             .field("to", to)
             .field("cast", cast)
             .field("threads", threads)
-            .field("force", force)
-            .field("no_replace", no_replace)
+            .field("replace", replace)
             .field("uncached", uncached)
             .field("cancel", cancel)
             .field("progress", &progress.is_some())

@@ -16,14 +16,16 @@ mod experts;
 mod feed_forward;
 mod hybrid;
 mod latent;
+mod problem;
 mod sizes;
 #[cfg(test)]
 mod tests;
 mod towers;
 mod whole;
 
+pub(crate) use self::compare::problems;
 pub(in crate::families) use self::compare::problems_in;
-pub(crate) use self::compare::{GraphProblem, problems};
+pub(crate) use self::problem::GraphProblem;
 use self::sizes::{Size, When};
 pub(crate) use self::whole::is_whole_model;
 

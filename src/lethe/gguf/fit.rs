@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::is_block_type;
 use crate::lethe::decision::{Candidate, Decision};
-use crate::lethe::gguf::mixture::{is_token_embedding, llama_name};
 use crate::lethe::imatrix::Imatrix;
+use crate::lethe::llama_names::{is_token_embedding, llama_name};
 use crate::model::gguf::GgufMetadataValue;
 use crate::{AnamnesisError, Result};
 

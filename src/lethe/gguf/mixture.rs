@@ -14,7 +14,6 @@
 mod facts;
 mod file_type;
 mod image;
-mod names;
 mod overrides;
 mod rules;
 #[cfg(test)]
@@ -24,10 +23,10 @@ use std::collections::HashMap;
 
 pub(crate) use self::facts::ModelFacts;
 pub(crate) use self::file_type::FileType;
-pub(crate) use self::names::{LlamaName, llama_name};
 pub(crate) use self::overrides::TypeOverrides;
 use self::rules::{Category, Counters, TypeRules};
 use crate::error::InTensor;
+use crate::lethe::llama_names::{LlamaName, is_token_embedding, llama_name};
 use crate::remember::image_models::ImageModel;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -188,11 +187,6 @@ impl Mixture<'_> {
             _ => false,
         }
     }
-}
-
-/// Whether `name`, in llama.cpp's naming, is a table of token embeddings.
-pub(crate) fn is_token_embedding(name: &str) -> bool {
-    matches!(name, "token_embd.weight" | "per_layer_token_embd.weight")
 }
 
 /// The tensors under llama.cpp's names and in its order (`weight_name_comparer`): those outside

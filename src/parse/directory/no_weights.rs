@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use super::MAX_NAMED;
 use super::shards::is_weights;
-use super::{MAX_NAMED, list};
 use crate::AnamnesisError;
 use crate::limits::join_first;
+use crate::parse::listing::list;
 
 /// Endings of files of models that are not read, and what they are.
 const OTHER_MODELS: &[(&str, &str)] = &[

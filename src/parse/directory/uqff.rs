@@ -12,10 +12,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::super::detect;
-use super::{MAX_NAMED, append, list};
+use super::{MAX_NAMED, append};
 use crate::config::read_small;
 use crate::error::InTensor;
 use crate::limits::{Budget, join_first};
+use crate::parse::listing::list;
 use crate::source::{CompanionFile, FilePool, Source};
 use crate::{AnamnesisError, ParsedModel, Result};
 

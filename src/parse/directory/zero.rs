@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::list;
-use super::shards::{FoundShards, ShardKind, is_inside};
+use super::shards::{FoundShards, ShardKind};
 use crate::config::read_small;
 use crate::limits::Budget;
+use crate::parse::listing::is_inside;
+use crate::parse::listing::list;
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, Result};
 

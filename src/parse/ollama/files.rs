@@ -11,7 +11,7 @@ use std::path::Path;
 use super::{OllamaLayer, find_blob};
 use crate::config::{Unwritten, folded, why_unwritten};
 use crate::model::FileBeside;
-use crate::parse::directory::is_inside;
+use crate::parse::listing::is_inside;
 use crate::{AnamnesisError, Result};
 
 const FILE_LAYER: &str = "application/vnd.ollama.image.json";

@@ -16,14 +16,15 @@
 //! Opcodes: CPython `Lib/pickle.py`, protocols 0 to 5.
 
 mod array;
+mod literal;
 mod object;
 
 use std::collections::HashMap;
 use std::mem::take;
 
+use self::literal::python_integer;
 use super::globals::Global;
 use super::input::PickleInput;
-use super::literal::python_integer;
 use super::value::{Node, NodeId, PickleValues};
 use crate::{AnamnesisError, Result};
 

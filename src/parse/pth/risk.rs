@@ -7,7 +7,6 @@
 mod names;
 
 use self::names::{DANGEROUS, DANGEROUS_ANYWHERE, HARMLESS, Names};
-use super::PickleGlobal;
 
 /// What a global could do to somebody who unpickles a file with Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -94,20 +93,10 @@ fn is_layer(module: &str, name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-impl PickleGlobal {
-    /// What the global could do to somebody who unpickles the file with Python.
-    #[must_use]
-    pub fn risk(&self) -> PickleRisk {
-        match super::globals::Global::find(&self.module, &self.name) {
-            Some(_) => PickleRisk::Safe,
-            None => risk_of(&self.module, &self.name),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PickleGlobal;
 
     #[test]
     fn globals_are_graded() {

@@ -37,6 +37,14 @@ pub struct PickleScan {
     pub remarks: Vec<String>,
 }
 
+impl PickleScan {
+    /// The result for what was not looked into, with the reason.
+    #[must_use]
+    pub fn of_unread(reason: impl Into<String>) -> Self {
+        Self { risk: PickleRisk::Suspicious, globals: vec![], remarks: vec![reason.into()] }
+    }
+}
+
 /// A global that a pickle names, and what it could do.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]

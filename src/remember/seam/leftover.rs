@@ -20,10 +20,30 @@ pub(super) struct Leftovers<'a, 'm> {
     /// Whether a companion without its weight is a problem.
     pub blame: bool,
     pub codes: CodesByKind<'m>,
+    pub failed: FailedStems<'m>,
 }
 
 /// For each type and last part of the names of codes that were claimed, one of these codes.
 pub(super) type CodesByKind<'m> = HashMap<(Dtype, &'m str), Tensor<'m>>;
+
+/// What the names of the parts of weights begin with whose claims failed: in order, none of which
+/// begins with another.
+pub(super) struct FailedStems<'m>(Vec<&'m str>);
+
+impl<'m> FailedStems<'m> {
+    pub(super) fn new(mut stems: Vec<&'m str>) -> Self {
+        stems.sort_unstable();
+        stems.dedup_by(|stem, before| stem.starts_with(*before));
+        Self(stems)
+    }
+
+    /// Whether `t` lies beside such a weight, so that it may be a companion. If its name begins with
+    /// one of the stems, it begins with the last of them that is not above it.
+    pub(super) fn has(&self, t: &Tensor<'_>) -> bool {
+        let above = self.0.partition_point(|stem| *stem <= t.name());
+        above > 0 && t.name().starts_with(self.0[above - 1])
+    }
+}
 
 impl<'m> Leftovers<'_, 'm> {
     /// Enters `t` in `out` as a plain tensor, as dropped, or as a problem.
@@ -97,6 +117,10 @@ impl<'m> Leftovers<'_, 'm> {
                 TensorRole::Scale,
                 wrong(t, "it scales a quantized weight, and none goes with it"),
             ));
+        }
+        if t.dtype().is_quantized() && self.failed.has(t) {
+            let what = "it lies beside a weight that cannot be decoded, and may belong to it";
+            return Err((TensorRole::Scale, wrong(t, what)));
         }
         let is_value = !(t.dtype().is_integer() || t.dtype().is_quantized());
         // Floats may be a norm or a bias beside the weight, but for those that have its name.

@@ -6,13 +6,13 @@ use crate::model::Tensor;
 use crate::remember::seam::assumptions;
 use crate::remember::seam::config_check::{check_method, check_stated};
 use crate::remember::seam::elsewhere::in_other_shard;
-use crate::remember::seam::leftover::{CodesByKind, Leftovers};
+use crate::remember::seam::leftover::{CodesByKind, FailedStems, Leftovers};
 use crate::remember::seam::resolution::{Problem, Resolution, ResolvedItem};
 use crate::remember::seam::shape_check::check_shape;
 use crate::remember::seam::{
     Candidate, Group, Index, QuantScheme, Registry, Scheme, TensorRole, last_part, refused, wrong,
 };
-use crate::{AnamnesisError, ParsedModel, Result};
+use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 /// What schemes have claimed.
 struct Claims<'m> {
@@ -28,12 +28,12 @@ struct Claims<'m> {
 }
 
 impl Claims<'_> {
-    /// Whether `t` may be a weight by itself: no group has it, nothing else is called like it, and it
-    /// does not lie beside a weight whose claim failed, whose companion it might be.
+    /// Whether `t` may be codes by itself: no group has it, and it is neither of ordinary floats nor
+    /// called like a companion.
     fn may_be_alone(&self, t: &Tensor<'_>, registry: &Registry) -> bool {
         self.owner[t.index].is_none()
+            && TargetDtype::of(t.dtype()).is_none()
             && registry.companion(t.name()).is_none()
-            && !self.failed.iter().any(|stem| t.name().starts_with(stem))
     }
 }
 
@@ -44,8 +44,8 @@ impl<'m> Resolution<'m> {
         let candidates = registry.candidates(model);
         let all = Index::new(model, &candidates);
         let mut out = Self::default();
-        let Claims { owner, mut groups, has_common_names, .. } =
-            out.claim_all(&all, &candidates, registry);
+        let (claims, failed) = out.claim_all(&all, &candidates, registry);
+        let Claims { owner, mut groups, has_common_names, .. } = claims;
         // A failed claim leaves its companions without an owner. They would be reported as further
         // problems, which hide the first: after a failed claim, unclaimed companions are not
         // blamed.
@@ -61,6 +61,7 @@ impl<'m> Resolution<'m> {
             is_quantized,
             blame,
             codes: codes_by_kind(groups.iter().flatten()),
+            failed,
         };
         let count = groups.iter().zip(&owner);
         let count = count.filter(|(group, owner)| group.is_some() || owner.is_none());
@@ -113,7 +114,7 @@ impl<'m> Resolution<'m> {
         all: &Index<'m>,
         candidates: &[&Candidate],
         registry: &Registry,
-    ) -> Claims<'m> {
+    ) -> (Claims<'m>, FailedStems<'m>) {
         let count = all.model.tensors.len();
         let mut claims = Claims {
             owner: vec![None; count],
@@ -128,13 +129,14 @@ impl<'m> Resolution<'m> {
         for t in all.model.tensors() {
             self.claim_one(&t, all, &first, registry, &mut claims);
         }
+        let failed = FailedStems::new(std::mem::take(&mut claims.failed));
         for t in all.model.tensors() {
-            if !last.is_empty() && claims.may_be_alone(&t, registry) {
+            if claims.may_be_alone(&t, registry) && !failed.has(&t) {
                 self.claim_one(&t, all, &last, registry, &mut claims);
             }
         }
         self.problems.sort_by_key(|problem| problem.tensor.index);
-        claims
+        (claims, failed)
     }
 
     /// Offers `t` to `candidates`, and enters the group or the problem.

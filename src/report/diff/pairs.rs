@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::report::ComparedTensor;
 use super::{Schedule, jobs_of_bytes, pieces_of_job};
 use crate::convert::asked::Asked;
 use crate::convert::progress::ProgressSum;
@@ -37,17 +36,6 @@ pub(super) struct Pairing<'m> {
     /// Whether equal stored bytes of a quantized tensor are equal values: nothing else that a
     /// decoder may regard differs.
     decodes_alike: bool,
-}
-
-impl StoredSide<'_> {
-    pub(super) fn into_tensor(self) -> ComparedTensor {
-        ComparedTensor {
-            name: self.name,
-            dtype: self.dtype,
-            scheme: self.scheme,
-            shape: self.shape,
-        }
-    }
 }
 
 /// The output tensors of `recovery`, in their order, as `model` stores them.

@@ -227,3 +227,14 @@ impl DiffReport {
         }
     }
 }
+
+impl StoredSide<'_> {
+    pub(super) fn into_tensor(self) -> ComparedTensor {
+        ComparedTensor {
+            name: self.name,
+            dtype: self.dtype,
+            scheme: self.scheme,
+            shape: self.shape,
+        }
+    }
+}

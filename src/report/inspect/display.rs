@@ -35,10 +35,12 @@ impl fmt::Display for InspectInfo {
             write!(f, " ({})", self.passthrough_kinds.join(", "))?;
         }
         writeln!(f)?;
+        let order = self.order_of_columns();
+        let order = order.map_or(String::new(), |order| format!(" ({order})"));
         let optional = [
             ("Zero-points: ", self.zeropoints, ""),
             ("Offsets:     ", self.offsets, ""),
-            ("Group index: ", self.group_indices, self.order_of_columns()),
+            ("Group index: ", self.group_indices, &*order),
             ("Quant maps:  ", self.quant_maps, " (lookup tables)"),
             ("Nested:      ", self.nested_scales, " (double-quant absmax)"),
         ];
@@ -91,13 +93,14 @@ impl InspectInfo {
         }
     }
 
-    /// What the maps from columns to groups say of the order of columns.
-    pub(crate) fn order_of_columns(&self) -> &'static str {
-        match self.activation_order {
-            Some(true) => " (activation-order)",
-            Some(false) => " (groups in the order of columns)",
-            None => "",
-        }
+    /// What the maps from columns to groups say of the order of columns, in words; `None` if there is no
+    /// map, or only the header was read.
+    #[must_use]
+    pub fn order_of_columns(&self) -> Option<&'static str> {
+        Some(match self.activation_order? {
+            true => "activation-order",
+            false => "groups in the order of columns",
+        })
     }
 
     /// Names of the dtypes that recovery gives, the one with the most bytes first.

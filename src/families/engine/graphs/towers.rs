@@ -4,7 +4,7 @@
 //! Source: `load_hparams` and `load_tensors` in `tools/mtmd/clip.cpp` of llama.cpp
 //! (<https://github.com/ggml-org/llama.cpp/blob/master/tools/mtmd/clip.cpp>), as of llama-cpp-python 0.3.36.
 
-use super::compare::GraphProblem;
+use super::problem::GraphProblem;
 use super::sizes::{GgufFacts, KeyFacts, MOST_LAYERS, Size, name_in_layer};
 
 /// `general.architecture` of towers.

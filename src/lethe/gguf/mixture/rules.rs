@@ -7,7 +7,8 @@
 //! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`tensor_get_category`,
 //! `llama_tensor_get_type_impl`, `init_quantize_state_counters`).
 
-use super::{FileType, LlamaTensor, ModelFacts, is_token_embedding, no_layer};
+use super::{FileType, LlamaTensor, ModelFacts, no_layer};
+use crate::lethe::llama_names::is_token_embedding;
 use crate::{Dtype, Result};
 
 /// The kind of a tensor by its name (`tensor_category`).

@@ -11,7 +11,7 @@ use super::super::value::{Node, NodeId};
 use super::{PlaceOfPiece, of_tensor};
 use crate::error::InTensor;
 use crate::limits::{Budget, cap};
-use crate::parse::directory::is_inside;
+use crate::parse::listing::is_inside;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 

@@ -1,7 +1,8 @@
 //! Opcodes that import or call in Python. Here they look globals up in the allow-list and build
 //! values.
 
-use super::super::globals::{Global, view_of_state};
+use super::super::calls::view_of_state;
+use super::super::globals::Global;
 use super::super::records::Record;
 use super::super::risk::{PickleRisk, risk_of};
 use super::super::value::{Node, NodeId};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::states::OptimizerState;
-use crate::parse::directory::list;
+use crate::parse::listing::list;
 use crate::{AnamnesisError, Result};
 
 /// Names of the files of a checkpoint, by process.

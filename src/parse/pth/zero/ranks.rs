@@ -11,7 +11,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::join::Joined;
-use super::states::{Fragment, OptimizerState};
+use super::reader::Fragment;
+use super::states::OptimizerState;
 use crate::model::TensorInfo;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};

@@ -9,13 +9,19 @@ use super::super::records::Record;
 use super::super::storage::{Storage, StorageKeys};
 use super::super::value::{Node, NodeId};
 use super::super::views::tensor_of;
-use super::states::Fragment;
 use crate::error::InTensor;
 use crate::limits::Budget;
 use crate::model::{Skipped, TensorInfo};
 use crate::parse::zip::{ZipArchive, ZipMember};
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
+
+/// The elements of a process's part of a group that are of one parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Fragment {
+    pub start: usize,
+    pub len: usize,
+}
 
 /// Bytes of a name, or dimensions of a shape, that take the memory of a metadata key.
 const KEY_LEN: u64 = 32;

@@ -6,7 +6,7 @@ use super::super::globals::Global;
 use super::super::pickle::wrong;
 use super::super::records::Record;
 use super::super::{OpenedArchive, StoragePlace, run_archive_allowing};
-use super::reader::{ModuleTensors, Shapes, StateReader};
+use super::reader::{Fragment, ModuleTensors, Shapes, StateReader};
 use crate::Result;
 use crate::limits::Budget;
 use crate::model::TensorInfo;
@@ -46,13 +46,6 @@ pub(super) struct OptimizerState {
     pub ends: Vec<usize>,
     /// Whether parameters lie in another order than `fragments` say (`round_robin_gradients`).
     pub is_reordered: bool,
-}
-
-/// The elements of a process's part of a group that are of one parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Fragment {
-    pub start: usize,
-    pub len: usize,
 }
 
 /// Globals of DeepSpeed in the states of optimizers.

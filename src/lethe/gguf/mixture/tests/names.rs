@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::{goldens, tensors, text};
 use crate::Dtype;
 use crate::lethe::gguf::mixture::rules::Category;
-use crate::lethe::gguf::mixture::{LlamaTensor, ModelFacts, keep_reason, layer, llama_name};
+use crate::lethe::gguf::mixture::{LlamaTensor, ModelFacts, keep_reason, layer};
+use crate::lethe::llama_names::llama_name;
 
 /// Every name that gguf-py knows gets the same treatment under the name that it is translated to
 /// here.

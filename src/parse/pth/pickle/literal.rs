@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::pickle::{PickleMachine, wrong};
-use super::value::Node;
+use super::super::value::Node;
+use super::{PickleMachine, wrong};
 use crate::Result;
 
 impl PickleMachine<'_> {

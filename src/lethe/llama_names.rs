@@ -182,3 +182,8 @@ fn is_norm(part: &str) -> bool {
         |rest: &str| rest.is_empty() || rest.starts_with(|c: char| c == '_' || c.is_ascii_digit());
     part.contains("norm") || part.strip_prefix("ln").is_some_and(is_short) || part.ends_with("_ln")
 }
+
+/// Whether `name`, in llama.cpp's naming, is a table of token embeddings.
+pub(crate) fn is_token_embedding(name: &str) -> bool {
+    matches!(name, "token_embd.weight" | "per_layer_token_embd.weight")
+}

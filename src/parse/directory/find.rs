@@ -1,0 +1,196 @@
+//! Which files of a directory are the weights of its model.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::MAX_NAMED;
+use super::dfloat11::find_dfloat11;
+use super::no_weights::no_weights;
+use super::nunchaku::refuse_nunchaku_pair;
+use super::shards::{
+    DISTRIBUTED, DISTRIBUTED_ENDING, FoundShards, INDEXES, SINGLE, ShardKind, UNREAD, ending,
+    find_indexed, is_weights, numbering, preferred,
+};
+use super::uqff::find_uqff;
+use super::zero::{find_latest_zero, find_zero};
+use crate::config::QuantConfig;
+use crate::limits::{Budget, join_first};
+use crate::source::CompanionFile;
+use crate::{AnamnesisError, Result};
+
+/// Finds the weight files of a directory with entries `names`, beside which `config` was found.
+///
+/// # Errors
+/// `Parse` if several sets of files could be the model, or none; `Unsupported` if they are the
+/// older ones of Nunchaku; `Io`; `LimitExceeded`.
+pub(super) fn find_shards(
+    dir: &Path,
+    names: &[String],
+    config: &QuantConfig,
+    budget: &Budget,
+) -> Result<FoundShards> {
+    if config.is_dfloat11()
+        && let Some(found) = find_dfloat11(dir, names, budget)?
+    {
+        return Ok(found);
+    }
+    let listed = preferred(INDEXES, names).or_else(|| preferred(SINGLE, names));
+    if listed.is_none() {
+        refuse_nunchaku_pair(names)?;
+    }
+    if let Some(metadata) = find_distributed(names, listed)? {
+        return Ok(FoundShards {
+            kind: ShardKind::Distributed,
+            index: Some(CompanionFile::new(dir.join(metadata))),
+            ..vec![metadata.to_owned()].into()
+        });
+    }
+    if let Some(found) = find_zero(dir, names, listed)? {
+        return Ok(found);
+    }
+    if let Some((files, report)) = find_uqff(dir, names, listed, budget)? {
+        return Ok(FoundShards { index: Some(report), ..files.into() });
+    }
+    let index = match preferred(INDEXES, names) {
+        Some(index) => Some(index),
+        None => only(names, |name| name.ends_with(".index.json"), "indexes")?,
+    };
+    if let Some(index) = index {
+        let found = find_indexed(dir, index, budget)?;
+        return Ok(without_stale_index(found, index, names));
+    }
+    if let Some(single) = preferred(SINGLE, names) {
+        return Ok(vec![single.to_owned()].into());
+    }
+    if let Some(set) = find_numbered(names)? {
+        return Ok(set.into());
+    }
+    if let Some(found) = find_latest_zero(dir, names, budget)? {
+        return Ok(found);
+    }
+    let is_model =
+        |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
+    // Beside a file that is read, those of other formats are the same model for other programs.
+    let is_read = |name: &str| is_model(name) && !UNREAD.contains(&ending(name).as_str());
+    let one = match names.iter().filter(|name| is_read(name)).count() {
+        0 => only(names, is_model, "weight files")?,
+        _ => only(names, is_read, "weight files")?,
+    };
+    match one {
+        Some(single) => Ok(vec![single.to_owned()].into()),
+        None => Err(no_weights(dir, names)),
+    }
+}
+
+/// The file beside an index whose shards are not all there, which is left of an earlier model:
+/// transformers takes the file, too. The index `found` if all its shards are there, or no file.
+fn without_stale_index(found: FoundShards, index: &str, names: &[String]) -> FoundShards {
+    let is_there = |file: &str| names.iter().any(|name| name == file);
+    let single = index.strip_suffix(".index.json");
+    let single = single.filter(|single| SINGLE.contains(single) && is_there(single));
+    // Shards in directories below are looked for when they are opened.
+    let is_missing = |file: &&String| !file.contains('/') && !is_there(file);
+    match (single, found.files.iter().find(is_missing)) {
+        (Some(single), Some(missing)) => FoundShards {
+            note: Some(format!(
+                "`{index}` is of another model: `{missing}` is missing; {single} is read"
+            )),
+            ..vec![single.to_owned()].into()
+        },
+        _ => found,
+    }
+}
+
+/// The only one of `names` that `fits`, if there is one.
+///
+/// # Errors
+/// `Parse` if there are several, which are `what`.
+fn only<'n>(
+    names: &'n [String],
+    fits: impl Fn(&str) -> bool,
+    what: &str,
+) -> Result<Option<&'n str>> {
+    let found = names.iter().map(String::as_str);
+    let found: Vec<&str> = found.filter(|name| fits(name)).collect();
+    match found.as_slice() {
+        [] => Ok(None),
+        [one] => Ok(Some(*one)),
+        several => Err(AnamnesisError::parse(format!(
+            "which of {} {what}? {}",
+            several.len(),
+            join_first(several, MAX_NAMED)
+        ))),
+    }
+}
+
+/// Finds the file that describes a distributed checkpoint. `other` is the file of another model in
+/// the directory.
+///
+/// # Errors
+/// `Parse` if both models are there; if it is missing, and the files that it should describe are
+/// there: a part of a tensor would pass for all of it.
+fn find_distributed(names: &[String], other: Option<&str>) -> Result<Option<&'static str>> {
+    let has = |ending: &str| names.iter().any(|name| name.ends_with(ending));
+    match (names.iter().any(|name| name == DISTRIBUTED), has(DISTRIBUTED_ENDING)) {
+        (true, true) => match other {
+            None => Ok(Some(DISTRIBUTED)),
+            Some(other) => Err(AnamnesisError::parse(format!(
+                "which of two models? {DISTRIBUTED} describes one, and there is {other}"
+            ))),
+        },
+        (false, true) if other.is_some() => Ok(None),
+        (false, true) if has(DISTRIBUTED) => Err(AnamnesisError::unsupported(
+            "distributed checkpoint",
+            "each process has written metadata of its own; there is no `.metadata` for all of them",
+        )),
+        (false, true) => Err(AnamnesisError::parse(format!(
+            "`{DISTRIBUTED}` is missing, which says what is in the files `*{DISTRIBUTED_ENDING}`"
+        ))),
+        (_, false) => Ok(None),
+    }
+}
+
+/// Finds shards without an index, whose names have their number and count. Each must be there: a
+/// model without some of its tensors would pass for a whole one. GGUF files are left out, for the
+/// first file's reader finds the others.
+fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
+    let parts = names
+        .iter()
+        .filter_map(|name| Some((numbering(name)?, name)));
+    let parts: Vec<_> = parts
+        .filter(|(((_, rest), ..), _)| !rest.ends_with(".gguf"))
+        .collect();
+    let Some(&((set, _, count), first)) = parts.first() else {
+        return Ok(None);
+    };
+    if let Some((_, other)) = parts.iter().find(|((other, ..), _)| *other != set) {
+        if set.0.starts_with("shard-") && other.starts_with("shard-") {
+            return Err(AnamnesisError::unsupported(
+                "safetensors of a distributed checkpoint",
+                "each process has written its pieces; torch joins them with `consolidate_safetensors_files`",
+            ));
+        }
+        return Err(AnamnesisError::parse(format!(
+            "which of several sets of shards? {first}, {other}"
+        )));
+    }
+    let mut by_number = HashMap::new();
+    for &((_, no, _), name) in &parts {
+        // Numbers may have zeros before them, or none.
+        if let Some(other) = by_number.insert(no, name) {
+            let what = format!("which of two files is shard {no}? {other}, {name}");
+            return Err(AnamnesisError::parse(what));
+        }
+    }
+    let shard = |no: usize| {
+        let missing = || {
+            let ((stem, rest), width) = (set, set.1.find('.').unwrap_or(0));
+            AnamnesisError::parse(format!("shard `{stem}-{no:0width$}-of-{rest}` is missing"))
+        };
+        by_number
+            .get(&no)
+            .map(|&name| name.clone())
+            .ok_or_else(missing)
+    };
+    (1..=count).map(shard).collect::<Result<_>>().map(Some)
+}
