@@ -236,7 +236,7 @@ impl Scene {
     /// if there are fewer calls than `least`.
     fn rows(&self, kinds: &'static [Kind], fault: Fault, least: usize) {
         let (mut rows, mut failures) = (0, Vec::new());
-        let (calls, stride) = (self.calls(kinds, fault), effort([47, 5, 1]));
+        let (calls, stride) = (self.calls(kinds, fault), effort([97, 5, 1]));
         let [first, last] = effort([[1, 4], [3, 6], [3, 6]]);
         for at in 1..=calls {
             if at > first && at + last < calls && at % stride != 0 {

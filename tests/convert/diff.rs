@@ -27,7 +27,7 @@ fn diff(a: &ParsedModel, b: &ParsedModel) -> DiffReport {
 
 /// Every model of the test data has the values that its recovery writes: quantized, sparse,
 /// strided, compressed and big-endian ones. In the gate each is compared with its output, the other
-/// way round and with itself, otherwise a third of them is, each third in one of these ways.
+/// way round and with itself, otherwise a fifth of them is, each in one of these ways.
 #[test]
 fn a_model_has_the_values_of_its_output() {
     let mut paths = some_case_directories(1);
@@ -69,7 +69,7 @@ fn a_model_has_the_values_of_its_output() {
         }
         models += 1;
     }
-    let (least, least_values) = effort([(80, 50_000), (250, 1_000_000), (250, 1_000_000)]);
+    let (least, least_values) = effort([(45, 20_000), (250, 1_000_000), (250, 1_000_000)]);
     assert!(models > least && values > least_values, "{models} models, {values} values");
 }
 
@@ -80,7 +80,7 @@ fn two_encodings() {
     use crate::common::{Random, f32s, file, raw};
 
     let directory = tempfile::tempdir().unwrap();
-    let (n, k) = (128, 1024);
+    let (n, k) = (128, effort([256, 1024, 1024]));
     let tensors = ["q_proj", "up_proj"].map(|name| {
         let values = f32s(&Random(name.len() as u64).floats(n * k));
         raw(&format!("model.layers.0.{name}.weight"), "F32", &[n, k], values)

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anamnesis::{RememberOptions, TargetDtype, parse};
 
+use crate::common::effort;
 use crate::profiler::Profiler;
 
 /// Bytes of memory that a model may take, beside eight for each of its own.
@@ -78,6 +79,8 @@ fn stacks(n: usize) -> Vec<u8> {
 type Row = (&'static str, Vec<(&'static str, Vec<u8>)>);
 
 fn rows() -> Vec<Row> {
+    // Half of them take half the time, and still far more than a model may.
+    let n = |all: usize| all / effort([2, 1, 1]);
     let one = || (WEIGHTS, empty(&["a.weight U8"]));
     let config = |text: String| ("config.json", text.into_bytes());
     let quantization = |text: String| config(format!(r#"{{"quantization_config":{{{text}}}}}"#));
@@ -86,32 +89,33 @@ fn rows() -> Vec<Row> {
         let header = format!(r#"{{"__metadata__":{{{text}}},{entry}}}"#);
         (WEIGHTS, safetensors(&header, 0))
     };
-    let tensors =
-        items(200_000, |i| format!(r#""{i:x}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#));
+    let tensors = items(n(200_000), |i| {
+        format!(r#""{i:x}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#)
+    });
     let packed = (WEIGHTS, empty(&["a.weight_packed I32", "a.weight_scale F16"]));
     let mlx = (WEIGHTS, empty(&["a.weight U32", "a.scales F16"]));
     // A name of torchao's is that of the parameter and that of the part: long, times many.
-    let parts = items(20_000, |i| format!(r#"\"{i:x}\""#));
+    let parts = items(n(20_000), |i| format!(r#"\"{i:x}\""#));
     let names = format!(
         r#""{}.b":"{{\"_type\":\"\",\"_tensor_data_names\":[{parts}]}}""#,
         "a".repeat(50_000)
     );
     vec![
         ("tensors", vec![(WEIGHTS, safetensors(&format!("{{{tensors}}}"), 0))]),
-        ("metadata", vec![metadata(items(1_000_000, |i| format!(r#""{i:x}":"""#)))]),
+        ("metadata", vec![metadata(items(n(1_000_000), |i| format!(r#""{i:x}":"""#)))]),
         ("names of torchao", vec![metadata(names)]),
-        ("keys of GGUF", vec![("model.gguf", gguf(1_000_000, 0))]),
-        ("tensors of GGUF", vec![("model.gguf", gguf(0, 300_000))]),
+        ("keys of GGUF", vec![("model.gguf", gguf(n(1_000_000), 0))]),
+        ("tensors of GGUF", vec![("model.gguf", gguf(0, n(300_000)))]),
         (
             "objects of a config",
             vec![
                 one(),
-                quantization(format!(r#""a":[{}]"#, items(300_000, |_| r#"{"a":0}"#.into()))),
+                quantization(format!(r#""a":[{}]"#, items(n(300_000), |_| r#"{"a":0}"#.into()))),
             ],
         ),
         (
             "zeros of a config",
-            vec![one(), config(format!(r#"{{"a":[{}]}}"#, items(2_000_000, |_| "0".into())))],
+            vec![one(), config(format!(r#"{{"a":[{}]}}"#, items(n(2_000_000), |_| "0".into())))],
         ),
         (
             "modules of ModelOpt",
@@ -121,7 +125,7 @@ fn rows() -> Vec<Row> {
                     "hf_quant_config.json",
                     format!(
                         r#"{{"quantization":{{"quantized_layers":{{{}}}}}}}"#,
-                        items(44_000, |i| format!(r#""m.{i}":{{"a":{i}}}"#))
+                        items(n(44_000), |i| format!(r#""m.{i}":{{"a":{i}}}"#))
                     )
                     .into_bytes(),
                 ),
@@ -133,7 +137,7 @@ fn rows() -> Vec<Row> {
                 mlx,
                 config(format!(
                     r#"{{"quantization":{{"bits":4,"group_size":64,{}}}}}"#,
-                    items(200_000, |i| format!(r#""a.{i:x}":{{}}"#))
+                    items(n(200_000), |i| format!(r#""a.{i:x}":{{}}"#))
                 )),
             ],
         ),
@@ -143,7 +147,7 @@ fn rows() -> Vec<Row> {
                 packed,
                 quantization(format!(
                     r#""quant_method":"compressed-tensors","config_groups":{{{}}}"#,
-                    items(30_000, |i| format!(
+                    items(n(30_000), |i| format!(
                         r#""{i:x}":{{"weights":{{}},"targets":["a.{i:x}"]}}"#
                     ))
                 )),
@@ -157,7 +161,7 @@ fn rows() -> Vec<Row> {
                     "model.safetensors.index.json",
                     format!(
                         r#"{{"weight_map":{{"a.weight":"{WEIGHTS}",{}}}}}"#,
-                        items(200_000, |i| format!(r#""{i:x}":"{WEIGHTS}""#))
+                        items(n(200_000), |i| format!(r#""{i:x}":"{WEIGHTS}""#))
                     )
                     .into_bytes(),
                 ),

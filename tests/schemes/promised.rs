@@ -89,7 +89,7 @@ fn companions_in_another_shard() {
         }
     }
     assert!(failures.is_empty(), "{failures}");
-    assert!(tried > effort([30, 100, 100]), "{tried}");
+    assert!(tried > effort([10, 100, 100]), "{tried}");
 }
 
 /// Indexes of all names, and parts of every kind.

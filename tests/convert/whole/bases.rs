@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anamnesis::GgufMetadataValue;
 use serde_json::{Value, json};
 
-use super::{Tensors, copy, json, metadata, models, tensors, to_gguf, to_hf, write};
+use super::{Tensors, copy, json, metadata, models, some_models, tensors, to_gguf, to_hf, write};
 use crate::canonical::canonical_gguf;
-use crate::common::data;
+use crate::common::{data, effort};
 
 /// First parts of names that files of the model without its output lack.
 const PREFIXES: &[&str] = &["model.", "transformer.", "gpt_neox.", "backbone."];
@@ -57,7 +57,7 @@ fn check(found: &Path, expected: &Tensors, what: &str) {
 #[test]
 fn names_without_their_first_part() {
     let mut count = 0;
-    for model in models() {
+    for model in some_models(2) {
         let hf = model.join("hf");
         // What its names begin with is another part of the model.
         if model.ends_with("distilbert") {
@@ -75,14 +75,15 @@ fn names_without_their_first_part() {
         let found = to_gguf(&bare, directory.path());
         check(&found, &tensors(&canonical_gguf(&model)), &model.display().to_string());
     }
-    assert!(count >= 75, "{count}");
+    assert!(count >= effort([15, 75, 75]), "{count}");
 }
 
 /// Whatever the config says of the output.
 #[test]
 fn classes_without_an_output() {
     let (mut count, mut refused) = (0, vec![]);
-    for model in models() {
+    let tried = effort([1, 2, 2]);
+    for (number, model) in models().into_iter().enumerate() {
         let hf = model.join("hf");
         let class = json(&hf.join("config.json"))["architectures"][0]
             .as_str()
@@ -91,7 +92,8 @@ fn classes_without_an_output() {
         let Some(stem) = ENDS.iter().find_map(|end| class.strip_suffix(end)) else {
             continue;
         };
-        for is_tied in [false, true] {
+        let all = [false, true].into_iter().cycle();
+        for is_tied in all.skip(number).take(tried) {
             let directory = tempfile::tempdir().unwrap();
             let base = changed(&hf, directory.path(), |config, mut all| {
                 config["architectures"] = json!([format!("{stem}Model")]);
@@ -115,7 +117,7 @@ fn classes_without_an_output() {
         }
     }
     // llama.cpp needs the output, or has the embedding for it whatever the config says.
-    assert!(count >= 110, "{count} {}", refused.join("\n"));
+    assert!(count >= effort([50, 110, 110]), "{count} {}", refused.join("\n"));
     let is_known = |error: &String| {
         error.contains("tie_word_embeddings")
             || error.contains("needs it")

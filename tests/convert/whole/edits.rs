@@ -12,7 +12,7 @@ use crate::common::effort;
 
 /// One of so many edits is tried, another one of each model.
 fn stride() -> usize {
-    effort([16, 8, 1])
+    effort([48, 8, 1])
 }
 
 /// What the numbers, each under its name, become: the edits of the model `at` that are tried.

@@ -326,7 +326,7 @@ fn with_rope(from: &Path, rope: &Value, directory: &Path) -> PathBuf {
 #[test]
 fn all_kinds_of_rope_come_back() {
     let (mut wrong, mut taken) = (vec![], BTreeMap::new());
-    let step = effort([8, 1, 1]);
+    let step = effort([16, 1, 1]);
     for (at, model) in models().into_iter().enumerate() {
         let all = ropes(2).into_iter();
         let all = all.chain(ropes(4).into_iter().filter(is_long));
@@ -358,7 +358,7 @@ fn all_kinds_of_rope_come_back() {
         .chain([("longrope", 1), ("proportional", 2)])
     {
         let found = taken.get(kind).copied().unwrap_or(0);
-        assert!(found >= count / effort([16, 1, 1]), "{kind}: {found}");
+        assert!(found >= count / effort([32, 1, 1]), "{kind}: {found}");
     }
 }
 

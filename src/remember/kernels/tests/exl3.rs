@@ -9,7 +9,7 @@ use crate::remember::kernels::exl3::{
     ring_bytes,
 };
 use crate::simd::{Level, perform};
-use crate::test_utils::{miri_or, test_data};
+use crate::test_utils::{effort, miri_or, test_data};
 
 const CODEBOOKS: [(&str, Codebook); 3] =
     [("3inst", Codebook::ThreeInst), ("mcg", Codebook::Mcg), ("mul1", Codebook::Mul1)];
@@ -110,7 +110,7 @@ fn exl3_kernel() {
     let all = CODEBOOKS.map(|(_, codebook)| codebook);
     let cases = rates().flat_map(|rate| all.map(|codebook| (rate, codebook)));
     assert_eq!(cases.clone().count(), 3 * 11);
-    for (rate, codebook) in cases.step_by(miri_or(11, 1)) {
+    for (rate, codebook) in cases.step_by(miri_or(11, effort([2, 1, 1]))) {
         // Some cases have several blocks either way, and end within one.
         let [down, across, cols] = if rate.bits == 3 {
             [2, 2, 200]

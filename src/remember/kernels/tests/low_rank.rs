@@ -7,7 +7,7 @@ use crate::remember::kernels::low_rank::panels::{
     DivideValue, InDouble, LowRankRows, MAX_RANK, ScaleSum, have_exact_products, pack_panels,
 };
 use crate::remember::kernels::low_rank::{ColumnStep, Corrected};
-use crate::test_utils::miri_or;
+use crate::test_utils::{effort, miri_or};
 
 #[test]
 fn sums_that_were_computed_before() {
@@ -165,6 +165,7 @@ fn products_of_all_shapes() {
     for (rank, (rows, width)) in ranks
         .into_iter()
         .flat_map(|rank| [(1, 1), (3, 16), (4, 17), (9, miri_or(5, 100))].map(|size| (rank, size)))
+        .step_by(effort([3, 1, 1]))
     {
         let weight = Weight {
             values: plain(rows * width, 1),

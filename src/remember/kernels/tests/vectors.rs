@@ -2,7 +2,7 @@
 
 use super::{HOSTILE, check, scales, words};
 use crate::remember::kernels::vectors::{VectorBlocks, VectorNorm};
-use crate::test_utils::miri_or;
+use crate::test_utils::{effort, miri_or};
 
 /// Vectors of the table.
 const ENTRIES: usize = 61;
@@ -18,7 +18,8 @@ fn table(len: usize) -> Vec<f32> {
 #[test]
 fn blocks_of_vectors() {
     let shapes = [[1, 2], [1, 8], [8, 1], [1, 16], [16, 1], [2, 4], [6, 1], [1, 1], [64, 1]];
-    for (shape, terms) in shapes.into_iter().flat_map(|s| [(s, 1), (s, 2), (s, 3)]) {
+    let cases = shapes.into_iter().flat_map(|s| [(s, 1), (s, 2), (s, 3)]);
+    for (shape, terms) in cases.step_by(effort([2, 1, 1])) {
         let [height, width] = shape;
         // A row of blocks takes more than a buffer, and ends raggedly.
         let across = miri_or(9, 4096 / (height * width) + 13);

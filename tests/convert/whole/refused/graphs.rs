@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{refusal, set};
 use crate::canonical::canonical_gguf;
-use crate::common::data;
+use crate::common::{data, effort};
 use crate::whole::{Tensors, tensors, write};
 
 /// Sets fields of the config and changes the tensors.
@@ -210,7 +210,7 @@ fn keys_that_are_needed() {
     let directory = tempfile::tempdir().unwrap();
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
     let (mut wrong, mut count) = (Vec::new(), 0);
-    for (name, loaded) in &recorded {
+    for (number, (name, loaded)) in recorded.iter().enumerate() {
         let path = canonical_gguf(data().join("whole").join(name));
         let bytes = std::fs::read(&path).unwrap();
         let model = parse(&path).unwrap();
@@ -219,7 +219,10 @@ fn keys_that_are_needed() {
         let is_needed = |key: &&str| {
             key.starts_with(&prefix) && !loaded.contains(&format!("without key {key}"))
         };
-        for key in gguf.metadata().keys().filter(is_needed) {
+        // Another one of so many keys of each model.
+        let step = effort([4, 1, 1]);
+        let keys = gguf.metadata().keys().filter(is_needed);
+        for key in keys.skip(number % step).step_by(step) {
             let at = bytes.windows(key.len()).position(|at| at == key.as_bytes());
             let mut bytes = bytes.clone();
             bytes[at.unwrap() + key.len() - 1] = b'_';
@@ -233,7 +236,7 @@ fn keys_that_are_needed() {
             _ = std::fs::remove_dir_all(&output);
         }
     }
-    assert!(count > 400 && wrong.is_empty(), "{count} {wrong:#?}");
+    assert!(count > effort([80, 400, 400]) && wrong.is_empty(), "{count} {wrong:#?}");
 }
 
 /// Numbers of the metadata that the tensors refute.
