@@ -20,9 +20,9 @@
 //! it: releases are built without optimisation over units.
 //!
 //! The instructions that LLVM does not make of plain Rust are look-ups in a register
-//! ([`Avx2::table`], [`LookUp`], [`Ranks`]), moves within one ([`Transpose`], [`Butterflies`]) and
-//! sums of products of 16 bits ([`PairSums`]). A kernel that gains from them has a body of its own
-//! for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
+//! ([`Avx2::table`], [`LookUp`], [`Ranks`]) and moves within one ([`Transpose`], [`Butterflies`]). A
+//! kernel that gains from them has a body of its own for AVX2 (`run_avx2`) and the same twin in the
+//! tests as the other body.
 //!
 //! All levels give the same bits, except for the sign and the payload of a NaN that comes of two
 //! NaN or infinite operands. The level of AVX2 has FMA, and LLVM fuses nothing by itself: a kernel
@@ -37,7 +37,6 @@ mod butterflies;
 mod inlined;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-mod pair_sums;
 #[cfg_attr(not(feature = "bnb"), allow(dead_code))]
 mod ranks;
 mod registers;
@@ -54,7 +53,6 @@ pub(crate) use self::avx2::{Avx2, NibbleTable};
 pub(crate) use self::avx512::Avx512;
 pub(crate) use self::butterflies::{BUTTERFLY_VALUES, Butterflies, butterflies};
 pub(crate) use self::inlined::{Flat, Side, copy, from_fn, zip};
-pub(crate) use self::pair_sums::{PAIR_COLUMNS, PairRow, PairSums};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::ranks::{Bounds, RANKED_VALUES, Ranks};
 #[cfg_attr(not(feature = "lethe"), allow(unused_imports))]

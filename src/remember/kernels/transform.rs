@@ -2,7 +2,6 @@
 
 mod columns;
 pub(crate) mod dense;
-pub mod fixed_point;
 #[cfg(test)]
 mod tests;
 
