@@ -3,9 +3,11 @@
 //! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::wrong;
+use crate::families::engine::settings::wrong_key;
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, same,
-    setting,
+    Default, HeadDim, Kind, ModelClass, OwnSetting, Setting, Sign, TensorRule, Traits, Transform,
+    count, same, setting,
 };
 
 /// Tensors whose names in transformers begin with a prefix.
@@ -122,7 +124,7 @@ pub(super) const RANK_SETTINGS: &[Setting] = &[
 
 /// The context without the positions up to that of the padding token.
 const LATER_CONTEXT: &[Setting] =
-    &[setting(Kind::Positions, "context_length", &["max_position_embeddings"])];
+    &[setting(Kind::Own(&CONTEXT), "context_length", &["max_position_embeddings"])];
 
 const TRAITS: Traits = Traits {
     head_dim: HeadDim::Derived,
@@ -225,4 +227,27 @@ pub(super) const ROBERTA_CLASSIFIER: ModelClass = ModelClass {
         ..XLM_ROBERTA.traits
     },
     ..XLM_ROBERTA_CLASSIFIER
+};
+
+/// UINT32: the field without the positions up to that of the padding token.
+const CONTEXT: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let all = model.fields.need(setting.fields)? as usize;
+        let positions = all.checked_sub(model.dims.unused_positions()?);
+        let too_few = || wrong(setting.fields[0], "no position is behind the padding token");
+        let positions = positions.filter(|n| *n > 0).ok_or_else(too_few)?;
+        setting.count(positions).map(Some)
+    },
+    to_hf: |stated, config| {
+        let count = stated.need_count()?;
+        let padding_key = "tokenizer.ggml.padding_token_id";
+        let padding = config.metadata.get(padding_key);
+        let padding = padding.and_then(|id| id.as_unsigned());
+        let missing = || wrong_key(padding_key, "positions begin behind it");
+        let padding = padding.ok_or_else(missing)?;
+        config.set("pad_token_id", padding.into(), stated.key)?;
+        let all = count.checked_add(padding).and_then(|n| n.checked_add(1));
+        let all = all.ok_or_else(|| stated.other_type())?;
+        config.set(stated.setting.fields[0], all.into(), stated.key)
+    },
 };

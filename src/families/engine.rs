@@ -1,6 +1,6 @@
 //! What reads the tables of families, in every direction.
 //!
-//! - `table`: what tables are made of; `dims`: sizes of a model; `names`, `mapping`: names and
+//! - `table`: what tables are made of; `model`: what a config says; `dims`: sizes; `names`, `mapping`: names and
 //!   shapes; `transform`, `fused`: rows that move, both ways; `source`, `values`, `apart`:
 //!   tensors of the input.
 //! - `fields`, `settings`, `rope`, `kinds`, `layer_sizes`, `lists`, `periods`, `keyed`: fields
@@ -25,6 +25,7 @@ pub(super) mod layer_sizes;
 pub(super) mod lists;
 pub(super) mod mapping;
 pub(super) mod mlx;
+pub(super) mod model;
 pub(super) mod model_card;
 pub(super) mod names;
 pub(super) mod periods;

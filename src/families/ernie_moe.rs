@@ -5,9 +5,10 @@
 use super::exaone::ERNIE4_5;
 use super::{DENSE_MLP, ENDS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::wrong;
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only,
-    parameter, setting,
+    Default, Kind, ModelClass, Need, OwnSetting, Setting, TensorRule, Traits, Transform, count,
+    only, parameter, setting,
 };
 
 /// Width of all experts that every token sees.
@@ -53,11 +54,11 @@ const SETTINGS: &[Setting] = &[
     count("expert_feed_forward_length", &["moe_intermediate_size"]),
     count("expert_shared_count", &["moe_num_shared_experts"]),
     setting(
-        Kind::SharedWidth,
+        Kind::Own(&SHARED_WIDTH),
         "expert_shared_feed_forward_length",
         &["intermediate_size", "moe_intermediate_size", "moe_num_shared_experts"],
     ),
-    setting(Kind::LastLayer, "moe_layer_end_index", &["moe_layer_end_index"]),
+    setting(Kind::Own(&LAST_LAYER), "moe_layer_end_index", &["moe_layer_end_index"]),
 ];
 
 pub(super) const ERNIE4_5_MOE: ModelClass = ModelClass {
@@ -91,4 +92,40 @@ pub(super) const ERNIE4_5_MOE: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     ..ERNIE4_5
+};
+
+/// UINT32: the width of all experts that every token sees, if there are any. llama.cpp's converter
+/// divides the first field by the number of heads of keys and values, which must be the same width.
+/// Coming back, the other fields say it.
+const SHARED_WIDTH: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let (fields, dims) = (model.fields, model.dims);
+        if fields.count(&setting.fields[2..])? == Some(0) {
+            return Ok(None);
+        }
+        let quotient = fields.need(&setting.fields[..1])? as usize / dims.kv_heads;
+        let width = dims.need(setting.fields[1])?;
+        let shared = width.saturating_mul(dims.need(setting.fields[2])?);
+        if quotient != shared {
+            let what = format!(
+                "divided by num_key_value_heads it is {quotient}, and shared experts are {shared} wide; llama.cpp takes the one for the other"
+            );
+            return Err(wrong(setting.fields[0], what));
+        }
+        setting.count(shared).map(Some)
+    },
+    to_hf: |_, _| Ok(()),
+};
+
+/// No key: the field is -1 or the last layer.
+const LAST_LAYER: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| match model.fields.get(setting.fields) {
+        Some((field, last))
+            if *last != -1 && last.as_u64() != Some(model.dims.layers as u64 - 1) =>
+        {
+            Err(wrong(field, "it is not the last layer"))
+        }
+        _ => Ok(None),
+    },
+    to_hf: |_, _| Ok(()),
 };

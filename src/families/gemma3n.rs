@@ -4,15 +4,20 @@
 //! Source: `Gemma3NModel` in `conversion/gemma.py` and `src/models/gemma3n.cpp` of llama.cpp;
 //! defaults of transformers 4.57.6.
 
+use serde_json::Value;
+
 use super::gemma::FOUR_NORMS;
 use super::gemma4::{ALL_INPUTS, INPUTS};
 use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::wrong;
 use crate::families::engine::layer_sizes::{INPUT_TOKENS, SHARED};
+use crate::families::engine::settings::array;
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, TensorRule, Traits, Transform, count, number, parameter, same,
-    setting,
+    Default, Kind, ModelClass, OwnSetting, TensorRule, Traits, Transform, count, number, parameter,
+    same, setting,
 };
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 /// Copies of the hidden state that are not active.
 const OTHERS: usize = 3;
@@ -117,15 +122,15 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
     ],
     other_tensors: &[],
     settings: &[&[
-        setting(Kind::InnerOfEach, "feed_forward_length", &["intermediate_size"]),
+        setting(Kind::Own(&INNER), "feed_forward_length", &["intermediate_size"]),
         number("final_logit_softcapping", &["final_logit_softcapping"]),
         count("attention.sliding_window", &["sliding_window"]),
         count("altup.active_idx", &["altup_active_idx"]),
         count("altup.num_inputs", &["altup_num_inputs"]),
         count("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
-        setting(Kind::LayersBehind(20), "attention.shared_kv_layers", &[SHARED]),
+        setting(Kind::Own(&SHARED_LAYERS), "attention.shared_kv_layers", &[SHARED]),
         setting(
-            Kind::SparseLayers(10),
+            Kind::Own(&SPARSE_LAYERS),
             "activation_sparsity_scale",
             &["activation_sparsity_pattern"],
         ),
@@ -142,3 +147,97 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
 };
+
+/// INT32\[\]: the width of the feed-forward layer, once for each layer.
+const INNER: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let inner = i32::try_from(model.fields.need(setting.fields)?);
+        let inner = inner.map_err(|_| wrong(setting.fields[0], "it is too large"))?;
+        Ok(Some(array(GgufMetadataArray::I32(vec![inner; model.dims.layers]))))
+    },
+    to_hf: |stated, config| {
+        if stated.value.is_none() {
+            return Ok(());
+        }
+        match stated.need_numbers()? {
+            [first, rest @ ..] if rest.iter().all(|width| width == first) => {
+                config.set(stated.setting.fields[0], (*first).into(), stated.key)
+            }
+            _ => Err(stated.other_type()),
+        }
+    },
+};
+
+/// Layers that have keys and values of their own.
+const OWN_KEYS: usize = 20;
+
+/// UINT32: how many layers there are behind those with keys of their own.
+const SHARED_LAYERS: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let (found, layers) = (model.fields.need(setting.fields)?, model.dims.layers);
+        if found as usize + OWN_KEYS != layers {
+            let what = format!(
+                "it is {found} of {layers} layers, and gemma3n has {OWN_KEYS} in front of them"
+            );
+            return Err(wrong(setting.fields[0], what));
+        }
+        Ok(Some(GgufMetadataValue::U32(found)))
+    },
+    to_hf: |stated, config| match stated.value {
+        None => Ok(()),
+        Some(_) => {
+            let count = stated.need_count()?;
+            config.set(stated.setting.fields[0], count.into(), stated.key)
+        }
+    },
+};
+
+/// FLOAT32\[\]: how far the activations of each layer are cut.
+const SPARSE_LAYERS: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let layers = model.dims.layers;
+        let stated = model.fields.get(setting.fields);
+        if stated.is_some_and(|(_, stated)| numbers(stated) != numbers(&parts(layers))) {
+            let what =
+                format!("gemma3n cuts activations of the first {CUT} layers alone, to {PART}");
+            return Err(wrong(setting.fields[0], what));
+        }
+        Ok(Some(array(GgufMetadataArray::F32(deviations(layers)))))
+    },
+    to_hf: |stated, config| match stated.value.map(GgufMetadataValue::as_array) {
+        None => Ok(()),
+        Some(Some(GgufMetadataArray::F32(found))) => {
+            let is_same = *found == deviations(found.len());
+            config.require_fixed(stated.key, is_same, &"other layers that cut activations")?;
+            config.set(stated.setting.fields[0], parts(found.len()), stated.key)
+        }
+        Some(_) => Err(stated.other_type()),
+    },
+};
+
+/// The layers that cut activations are the first ones.
+const CUT: usize = 10;
+/// The part of activations that they cut.
+const PART: f64 = 0.95;
+/// How many standard deviations are below that part of a normal distribution.
+const DEVIATIONS: f32 = 1.644_853_6;
+
+/// By how many standard deviations each of `layers` layers cuts.
+fn deviations(layers: usize) -> Vec<f32> {
+    let cut = |layer| match layer < CUT {
+        true => DEVIATIONS,
+        false => f32::NEG_INFINITY,
+    };
+    (0..layers).map(cut).collect()
+}
+
+/// The parts that each of `layers` layers cuts.
+fn parts(layers: usize) -> Value {
+    let part = |layer| if layer < CUT { PART } else { 0.0 };
+    (0..layers).map(part).collect()
+}
+
+/// The numbers of a list; `None` if it is another value.
+fn numbers(list: &Value) -> Option<Vec<f64>> {
+    list.as_array()?.iter().map(Value::as_f64).collect()
+}

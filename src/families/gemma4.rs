@@ -3,13 +3,20 @@
 //!
 //! Source: `Gemma4Model` in `conversion/gemma.py` of llama.cpp; defaults of transformers 5.23.
 
+use serde_json::Value;
+
 use super::gemma::FOUR_NORMS;
 use super::{CAUSAL, ENDS, MLP, QUERIES, VALUES};
-use crate::families::engine::dims::Dim;
-use crate::families::engine::layer_sizes::{FULL_HEAD, SHARED};
+use crate::Result;
+use crate::families::engine::dims::{Dim, LAYERS};
+use crate::families::engine::fields::{LAYER_KINDS, wrong};
+use crate::families::engine::layer_sizes::{DOUBLE_WIDE, FULL_HEAD, FULL_KV_HEADS, SHARED};
+use crate::families::engine::settings::{ConfigFields, FULL_ATTENTION, array, float, wrong_key};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, TensorRule, Traits, Transform, count, only, parameter, setting,
+    Default, Kind, ModelClass, Need, OwnSetting, TensorRule, Traits, Transform, count, only,
+    parameter, setting,
 };
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 const ATTENTION: &[TensorRule] = &[
     QUERIES[0],
@@ -152,7 +159,7 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[&[
         // llama.cpp caps at 30 without the key.
-        setting(Kind::NumberOrZero, "final_logit_softcapping", &["final_logit_softcapping"]),
+        setting(Kind::Own(&CAP), "final_logit_softcapping", &["final_logit_softcapping"]),
         count("attention.sliding_window", &["sliding_window"]),
         count("attention.shared_kv_layers", &[SHARED]),
         count("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
@@ -163,8 +170,8 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
         setting(Kind::Required, "attention.value_length_swa", &["head_dim"]),
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
         // What follows is a list where it differs by layer.
-        setting(Kind::Inner, "feed_forward_length", &["intermediate_size"]),
-        setting(Kind::KvHeads, "attention.head_count_kv", &["num_key_value_heads"]),
+        setting(Kind::Own(&INNER), "feed_forward_length", &["intermediate_size"]),
+        setting(Kind::Own(&KV_HEADS), "attention.head_count_kv", &["num_key_value_heads"]),
         setting(Kind::Required, "rope.dimension_count", &[FULL_HEAD]),
         setting(Kind::Required, "rope.dimension_count_swa", &["head_dim"]),
     ]],
@@ -178,3 +185,112 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
 };
+
+/// FLOAT32 that is 0 if the field is null.
+const CAP: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let cap = model.fields.agreed(setting.fields)?.unwrap_or(0.0);
+        Ok(Some(GgufMetadataValue::F32(cap as f32)))
+    },
+    to_hf: |stated, config| {
+        let Some(value) = stated.value else {
+            return Ok(());
+        };
+        let cap = match float(value).ok_or_else(|| stated.other_type())? {
+            zero if zero == 0.0 => Value::Null,
+            cap => cap,
+        };
+        config.set(stated.setting.fields[0], cap, stated.key)
+    },
+};
+
+/// UINT32: the width of a feed-forward layer, or INT32\[\] of all layers where those without keys
+/// have twice the width.
+const INNER: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        if !model.fields.flag(DOUBLE_WIDE) {
+            let inner = model.fields.count(setting.fields)?;
+            return Ok(inner.map(GgufMetadataValue::U32));
+        }
+        let width = |layer| i32::try_from(model.dims.inner_of(Some(layer))?).ok();
+        let widths: Option<_> = (0..model.dims.layers).map(width).collect();
+        let too_large = || wrong(setting.fields[0], "it is missing or too large");
+        Ok(Some(array(GgufMetadataArray::I32(widths.ok_or_else(too_large)?))))
+    },
+    to_hf: |stated, config| {
+        let inner = match stated.value.map(GgufMetadataValue::as_array) {
+            None => return Ok(()),
+            Some(Some(GgufMetadataArray::I32(widths))) => least_width(config, stated.key, widths)?,
+            Some(_) => stated.need_count()?.into(),
+        };
+        config.set(stated.setting.fields[0], inner, stated.key)
+    },
+};
+
+/// The width of most feed-forward layers, if `widths` has twice as much for those that use keys of
+/// earlier layers.
+fn least_width(config: &mut ConfigFields<'_>, key: &str, widths: &[i32]) -> Result<Value> {
+    let least = widths.iter().copied().min().unwrap_or(0);
+    let number = |field: &str| {
+        config
+            .fields
+            .get(field)
+            .and_then(Value::as_u64)
+            .unwrap_or(0)
+    };
+    let (layers, shared) = (number(LAYERS[0]), number(SHARED));
+    let width = |layer: u64| match layer + shared >= layers {
+        true => least.checked_mul(2),
+        false => Some(least),
+    };
+    let mut found = (0..).zip(widths);
+    let is_so =
+        widths.len() as u64 == layers && found.all(|(layer, found)| width(layer) == Some(*found));
+    if !is_so {
+        let what = "it is not one width, and twice as much in layers without keys";
+        return Err(wrong_key(key, what));
+    }
+    config.set(DOUBLE_WIDE, true.into(), key)?;
+    Ok(least.into())
+}
+
+/// UINT32: the heads of keys and values, or INT32\[\] of all layers where the config has another
+/// field for those that see the whole text.
+const KV_HEADS: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        if model.fields.get(&[FULL_KV_HEADS]).is_none() {
+            let heads = model.fields.count(setting.fields)?;
+            return Ok(heads.map(GgufMetadataValue::U32));
+        }
+        let heads = |layer| model.dims.kv_heads_of(Some(layer));
+        let heads = (0..model.dims.layers).map(heads);
+        let heads = heads.map(|n| i32::try_from(n).unwrap_or(i32::MAX));
+        Ok(Some(array(GgufMetadataArray::I32(heads.collect()))))
+    },
+    to_hf: |stated, config| {
+        let heads = match stated.value.map(GgufMetadataValue::as_array) {
+            None => return Ok(()),
+            Some(Some(GgufMetadataArray::I32(heads))) => set_kv_heads(config, stated.key, heads)?,
+            Some(_) => stated.need_count()?.into(),
+        };
+        config.set(stated.setting.fields[0], heads, stated.key)
+    },
+};
+
+/// The heads of keys and values of layers with a window, of `heads`, the heads of each layer.
+fn set_kv_heads(config: &mut ConfigFields<'_>, key: &str, heads: &[i32]) -> Result<Value> {
+    let kinds = config.fields.get(LAYER_KINDS).and_then(Value::as_array);
+    let kinds = kinds.filter(|kinds| kinds.len() == heads.len());
+    let kinds = kinds.ok_or_else(|| wrong_key(key, "it has another number of layers"))?;
+    let mut found: [Option<i32>; 2] = [None; 2];
+    for (kind, heads) in kinds.iter().zip(heads) {
+        let of_kind = &mut found[usize::from(kind == FULL_ATTENTION)];
+        if *of_kind.get_or_insert(*heads) != *heads {
+            return Err(wrong_key(key, "layers of one kind have different numbers"));
+        }
+    }
+    let [windowed, full] = found;
+    let full = full.or(windowed).unwrap_or(0);
+    config.set(FULL_KV_HEADS, full.into(), key)?;
+    Ok(windowed.unwrap_or(full).into())
+}

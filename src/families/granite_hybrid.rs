@@ -8,10 +8,12 @@ use super::llama::ROTATED;
 use super::mamba::mamba2_mixer;
 use super::{ENDS, NORMS, VALUES, sparse};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::wrong;
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, Transform, count,
-    in_layers, only, setting,
+    Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits,
+    Transform, count, in_layers, only, setting,
 };
+use crate::model::gguf::GgufMetadataValue;
 
 const ATTENDING: Need = Need::Kind("attention");
 
@@ -153,7 +155,7 @@ pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
     settings: &[
         SETTINGS,
         STATE_SETTINGS,
-        &[setting(Kind::TrueOf("rope"), "rope.scaling.finetuned", &["position_embedding_type"])],
+        &[setting(Kind::Own(&HAS_ROPE), "rope.scaling.finetuned", &["position_embedding_type"])],
     ],
     traits: Traits {
         lacks_kind: Some("mamba"),
@@ -164,3 +166,22 @@ pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
     },
     ..GRANITE_HYBRID
 };
+
+/// BOOL that is true: the field must be `rope`.
+const HAS_ROPE: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| match model.fields.get(setting.fields) {
+        Some((_, found)) if found == ROPE => Ok(Some(GgufMetadataValue::Bool(true))),
+        _ => {
+            let what = format!("it is not {ROPE}, and {} has that", model.owner());
+            Err(wrong(setting.fields[0], what))
+        }
+    },
+    to_hf: |stated, config| {
+        let is_so = stated.need()?.as_bool() == Some(true);
+        config.require_fixed(stated.key, is_so, &true)?;
+        config.set(stated.setting.fields[0], ROPE.into(), stated.key)
+    },
+};
+
+/// What the config calls positions by rotation.
+const ROPE: &str = "rope";

@@ -4,10 +4,12 @@
 
 use super::bert::{LABELS, RANK_SETTINGS, SETTINGS};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::wrong;
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, count, number,
-    only, same, setting,
+    Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits, count,
+    number, only, same, setting,
 };
+use crate::model::gguf::GgufMetadataValue;
 
 /// Tensors whose names in transformers begin with a prefix.
 macro_rules! encoder {
@@ -55,11 +57,7 @@ macro_rules! encoder {
 const POOLING: &[Setting] = &[
     setting(Kind::FixedFlag(false), "attention.causal", &[]),
     count("pooling_type", &["pooling_type"]),
-    setting(
-        Kind::Choice(&[("mean", 1), ("cls", 2)]),
-        "classifier.pooling_type",
-        &["classifier_pooling"],
-    ),
+    setting(Kind::Own(&CLASSIFIER_POOLING), "classifier.pooling_type", &["classifier_pooling"]),
 ];
 
 const SIZES: &[Setting] = &[
@@ -132,3 +130,34 @@ const CLASSIFIER: &[TensorRule] = &[
     same("cls.norm", "head.norm", &[Dim::Hidden]),
     same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden]),
 ];
+
+/// How a classifier makes one vector of a text, with llama.cpp's numbers.
+const POOLINGS: &[(&str, u32)] = &[("mean", 1), ("cls", 2)];
+
+/// UINT32: the number of the field's name. Of a classifier llama.cpp takes the first where there is
+/// none.
+const CLASSIFIER_POOLING: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let Some((field, name)) = model.fields.get(setting.fields) else {
+            return Ok(None);
+        };
+        let found = POOLINGS.iter().find(|(known, _)| name == known);
+        let unknown = || wrong(field, format_args!("{name} is none that GGUF has"));
+        Ok(Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1)))
+    },
+    to_hf: |stated, config| {
+        let is_classifier = config.class.has_setting(Kind::Labels(true));
+        let found = match stated.value {
+            None if !is_classifier => return Ok(()),
+            None => POOLINGS.first(),
+            Some(_) => {
+                let number = stated.need_count()?;
+                POOLINGS
+                    .iter()
+                    .find(|(_, known)| u64::from(*known) == number)
+            }
+        };
+        let (name, _) = found.ok_or_else(|| stated.other_type())?;
+        config.set(stated.setting.fields[0], (*name).into(), stated.key)
+    },
+};

@@ -4,14 +4,21 @@
 //! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers
 //! 5.23.
 
+use serde_json::Value;
+
 use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;
 use super::mamba::{ENDS, mamba2_mixer, vector};
+use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::{LAYER_KINDS, wrong};
+use crate::families::engine::model::Model;
+use crate::families::engine::settings::{ConfigFields, StatedKey, numbers_of_kind, wrong_key};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, Prediction, PredictionNames, Setting, Sign, TensorRule,
-    Traits, Transform, count, experts, in_layers, number, only, setting,
+    Default, Kind, ModelClass, Need, OwnSetting, Prediction, PredictionNames, Setting, Sign,
+    TensorRule, Traits, Transform, count, experts, in_layers, number, only, setting,
 };
+use crate::model::gguf::GgufMetadataValue;
 
 const ATTENDING: Need = Need::Kind("attention");
 const FORWARD: Need = Need::Kind("mlp");
@@ -212,7 +219,7 @@ const SETTINGS: &[Setting] = &[
     setting(Kind::Fixed(1 << 20), "context_length", &[]),
     setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
     count("vocab_size", &["vocab_size"]),
-    setting(Kind::PlainHead, "rope.dimension_count", &[]),
+    setting(Kind::Own(&PLAIN_HEAD), "rope.dimension_count", &[]),
     setting(
         Kind::KvHeadsBut("mamba", "attention"),
         "attention.head_count_kv",
@@ -227,7 +234,7 @@ const SETTINGS: &[Setting] = &[
 
 /// Settings of models with experts.
 const EXPERT_SETTINGS: &[Setting] = &[
-    setting(Kind::InnerOf("moe"), "feed_forward_length", &["moe_intermediate_size"]),
+    setting(Kind::Own(&EXPERTS_INNER), "feed_forward_length", &["moe_intermediate_size"]),
     count("expert_feed_forward_length", &["moe_intermediate_size"]),
     setting(
         Kind::Required,
@@ -288,7 +295,7 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
     tensors: &[ENDS, ATTENTION, MLP, MIXER],
     settings: &[
         SETTINGS,
-        &[setting(Kind::InnerOf("mlp"), "feed_forward_length", &["intermediate_size"])],
+        &[setting(Kind::Own(&INNER), "feed_forward_length", &["intermediate_size"])],
     ],
     traits: Traits {
         layer_letters: &[("mamba", 'M'), ("attention", '*'), ("mlp", '-')],
@@ -348,3 +355,56 @@ pub(super) const NEMOTRON_H_LATENT: ModelClass = ModelClass {
     },
     ..NEMOTRON_H_MOE
 };
+
+/// UINT32: hidden size / heads, which nothing reads.
+const PLAIN_HEAD: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        setting
+            .count(model.dims.hidden / model.dims.heads)
+            .map(Some)
+    },
+    to_hf: |_, _| Ok(()),
+};
+
+/// INT32\[\]: the width of the feed-forward layers, 0 for other layers.
+const INNER: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| widths(setting, model, "mlp"),
+    to_hf: |stated, config| set_widths(stated, config, "mlp"),
+};
+
+/// The same of layers with experts.
+const EXPERTS_INNER: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| widths(setting, model, "moe"),
+    to_hf: |stated, config| set_widths(stated, config, "moe"),
+};
+
+fn widths(setting: &Setting, model: &Model<'_>, kind: &str) -> Result<Option<GgufMetadataValue>> {
+    let inner = model.fields.count(setting.fields)?;
+    let inner = inner.and_then(|n| i32::try_from(n).ok());
+    let too_large = || wrong(setting.fields[0], "it is missing or too large");
+    Ok(numbers_of_kind(model.dims, kind, inner.ok_or_else(too_large)?))
+}
+
+/// Sets the width of layers of `kind`, which are those that have one.
+fn set_widths(stated: &StatedKey<'_>, config: &mut ConfigFields<'_>, kind: &str) -> Result<()> {
+    if stated.value.is_none() {
+        return Ok(());
+    }
+    let widths = config.last_left_out(stated.need_numbers()?);
+    let inner = widths.iter().copied().find(|n| *n != 0).unwrap_or(0);
+    let kinds = config.fields.get_mut(LAYER_KINDS);
+    let kinds = kinds.and_then(Value::as_array_mut);
+    let kinds = kinds.filter(|kinds| kinds.len() == widths.len());
+    let other_len = || wrong_key(stated.key, "it has another number of layers");
+    for (found, width) in kinds.ok_or_else(other_len)?.iter_mut().zip(widths) {
+        match *width {
+            0 => {}
+            width if width == inner && *found != "attention" => *found = kind.into(),
+            _ => {
+                let what = "layers have several parts, or several widths";
+                return Err(wrong_key(stated.key, what));
+            }
+        }
+    }
+    config.set(stated.setting.fields[0], inner.into(), stated.key)
+}

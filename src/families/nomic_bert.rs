@@ -6,9 +6,11 @@
 use super::bert::{BERT, SETTINGS};
 use super::gpt2::THREEFOLD;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::wrong;
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Sign, TensorRule, Traits, same, setting,
+    Default, Kind, ModelClass, OwnSetting, Sign, TensorRule, Traits, same, setting,
 };
+use crate::model::gguf::GgufMetadataValue;
 
 const TENSORS: &[TensorRule] = &[
     same("token_embd", "embeddings.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
@@ -69,7 +71,30 @@ pub(super) const NOMIC_BERT: ModelClass = ModelClass {
     ],
     biases: &[("", &["token_embd_norm", "blk.{i}.attn_output_norm", "blk.{i}.layer_output_norm"])],
     tensors: &[TENSORS],
-    settings: &[SETTINGS, &[setting(Kind::Trained(LENGTHS), "context_length", &["n_positions"])]],
+    settings: &[SETTINGS, &[setting(Kind::Own(&TRAINED), "context_length", &["n_positions"])]],
     traits: Traits { sign: Sign::Rest, ..BERT.traits },
     ..BERT
+};
+
+/// UINT32: the length of the training that belongs to the length that the field states.
+const TRAINED: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let stated = model.fields.need(setting.fields)?;
+        let found = LENGTHS.iter().find(|(known, _)| *known == stated);
+        let unknown = || {
+            let what = format!(
+                "it is {stated}, and nomic-bert has one of {LENGTHS:?}, each with that of its training"
+            );
+            wrong(setting.fields[0], what)
+        };
+        Ok(Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1)))
+    },
+    to_hf: |stated, config| {
+        let trained = stated.need_count()?;
+        let found = LENGTHS
+            .iter()
+            .find(|(_, known)| u64::from(*known) == trained);
+        let (length, _) = found.ok_or_else(|| stated.other_type())?;
+        config.set(stated.setting.fields[0], (*length).into(), stated.key)
+    },
 };

@@ -2,12 +2,16 @@
 //!
 //! Source: `conversion/phi.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::Value;
+
 use super::gpt2::FOURFOLD;
 use super::{ENDS, FUSED_MLP, NORMS, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, LostWindows, ModelClass, TensorRule, Traits, count, same, setting,
+    Default, HeadDim, Kind, LostWindows, ModelClass, OwnSetting, TensorRule, Traits, count, same,
+    setting,
 };
+use crate::model::gguf::GgufMetadataValue;
 
 const FUSED_ATTENTION: &[TensorRule] = &[
     same(
@@ -38,7 +42,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
         count("rope.scaling.original_context_length", &["original_max_position_embeddings"]),
         setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
         // 0 tells Phi 4 from Phi 3 in llama.cpp.
-        setting(Kind::OrZero, "attention.sliding_window", &["sliding_window"]),
+        setting(Kind::Own(&WINDOW), "attention.sliding_window", &["sliding_window"]),
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
@@ -98,5 +102,23 @@ pub(super) const PHI2: ModelClass = ModelClass {
         needs_output: true,
         partial_rotary: Some(0.5),
         ..Traits::PLAIN
+    },
+};
+
+/// UINT32 that is 0 if the field is null.
+const WINDOW: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let window = model.fields.count(setting.fields)?.unwrap_or(0);
+        Ok(Some(GgufMetadataValue::U32(window)))
+    },
+    to_hf: |stated, config| {
+        if stated.value.is_none() {
+            return Ok(());
+        }
+        let window = match stated.need_count()? {
+            0 => Value::Null,
+            window => window.into(),
+        };
+        config.set(stated.setting.fields[0], window, stated.key)
     },
 };

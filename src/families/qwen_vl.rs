@@ -5,17 +5,23 @@
 //! Source: `conversion/qwenvl.py` and `conversion/qwen3vl.py` of llama.cpp; defaults of
 //! transformers 5.24.
 
+use serde_json::Value;
+
 use super::qwen::{QWEN2, QWEN3, QWEN3_MOE, QWEN3_RERANKER};
 use crate::families::engine::dims::Dim;
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Setting, TensorRule, Traits, Transform, parameter, setting,
+    Default, Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, parameter,
+    setting,
 };
 
 const SECTIONS: &[Setting] = &[setting(Kind::TextSections, "rope.dimension_sections", &[])];
 
 /// Layers behind which features of an image are added.
-const IMAGE_LAYERS: &[Setting] =
-    &[setting(Kind::Length, "n_deepstack_layers", &["vision_config", "deepstack_visual_indexes"])];
+const IMAGE_LAYERS: &[Setting] = &[setting(
+    Kind::Own(&LIST_LEN),
+    "n_deepstack_layers",
+    &["vision_config", "deepstack_visual_indexes"],
+)];
 
 /// All experts of a layer in one tensor, as published models have them: matrices are `[in, out]`.
 const FUSED_EXPERTS: &[TensorRule] = &[
@@ -104,4 +110,16 @@ pub(super) const QWEN3_VL_MOE: ModelClass = ModelClass {
     settings: &[QWEN3_MOE.settings[0], SECTIONS, IMAGE_LAYERS],
     traits: Traits::PLAIN,
     ..QWEN3_MOE
+};
+
+/// UINT32: how many entries the list has that the second field names in the object of the first; 0
+/// without it. Of a text it says nothing.
+const LIST_LEN: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let object = model.fields.get(&setting.fields[..1]);
+        let list = object.and_then(|(_, object)| object.get(setting.fields[1]));
+        let len = list.and_then(Value::as_array).map_or(0, Vec::len);
+        setting.count(len).map(Some)
+    },
+    to_hf: |_, _| Ok(()),
 };

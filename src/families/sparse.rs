@@ -4,13 +4,19 @@
 //! Source: `conversion/deepseek.py`, class `DeepseekV32Model`, and `conversion/glm.py`, class
 //! `GlmMoeDsaModel`, of llama.cpp; defaults of transformers 5.24.
 
+use serde_json::Value;
+
 use super::deepseek::{ATTENTION, DEEPSEEK3, QUERY_RANK, SETTINGS};
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::wrong;
+use crate::families::engine::settings::array;
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Prediction, Setting, Sign, TensorRule, Traits, count, same, setting,
+    Default, Kind, ModelClass, OwnSetting, Prediction, Setting, Sign, TensorRule, Traits, count,
+    same, setting,
 };
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 const HEADS: Dim = Dim::Field("index_n_heads");
 const HEAD: Dim = Dim::Field("index_head_dim");
@@ -118,7 +124,7 @@ pub(super) const GLM5: ModelClass = ModelClass {
         SETTINGS,
         PREDICTION_SETTINGS,
         INDEXER_SETTINGS,
-        &[setting(Kind::InEachLayer("full"), "attention.indexer.types", &["indexer_types"])],
+        &[setting(Kind::Own(&INDEXER_KINDS), "attention.indexer.types", &["indexer_types"])],
     ],
     traits: Traits {
         also_implied: &[
@@ -129,3 +135,28 @@ pub(super) const GLM5: ModelClass = ModelClass {
     },
     ..DEEPSEEK3_2
 };
+
+/// BOOL\[\] that is true for every layer. The field, if there is one, must say so.
+const INDEXER_KINDS: OwnSetting = OwnSetting {
+    to_gguf: |setting, model| {
+        let layers = model.dims.layers;
+        let expected = Value::from(vec![ALL_KEYS; layers]);
+        let other = model.fields.get(setting.fields);
+        if let Some((field, _)) = other.filter(|(_, list)| **list != expected) {
+            return Err(wrong(field, format!("it is not `{ALL_KEYS}` for each layer")));
+        }
+        Ok(Some(array(GgufMetadataArray::Bool(vec![true; layers]))))
+    },
+    to_hf: |stated, config| match stated.value.map(GgufMetadataValue::as_array) {
+        None => Ok(()),
+        Some(Some(GgufMetadataArray::Bool(layers))) => {
+            config.require_fixed(stated.key, layers.iter().all(|is_so| *is_so), &true)?;
+            let kinds = vec![ALL_KEYS; layers.len()];
+            config.set(stated.setting.fields[0], kinds.into(), stated.key)
+        }
+        Some(_) => Err(stated.other_type()),
+    },
+};
+
+/// What the config calls a layer with an indexer of its own.
+const ALL_KEYS: &str = "full";

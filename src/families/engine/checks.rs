@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::dims::{Dims, LAYERS};
 use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
 use super::kinds::check_kinds;
+use super::model::Model;
 use super::rope::{PARAMETERS, Rope, SCALING, yarn_attention_factor};
 use super::settings::may_have_groups;
 use super::table::{Kind, LostWindows, ModelClass};
@@ -28,17 +29,14 @@ fn activation(fields: &Fields) -> Option<&str> {
     (!APPROXIMATIONS.contains(&name)).then_some(name)
 }
 
-/// Fails if the config says something that a GGUF file of `class` cannot say, beside what
+/// Fails if the config says something that a GGUF file of the class cannot say, beside what
 /// [`Fields::check_implied`] looks at.
 ///
 /// # Errors
 /// `Parse` that names the field.
-pub(in crate::families) fn check(
-    class: &ModelClass,
-    (config, fields): (&Value, &Fields),
-    (dims, rope): (&Dims, &Rope),
-) -> Result<()> {
-    let owner = format!("llama.cpp's {}", class.gguf);
+pub(in crate::families) fn check(model: &Model<'_>) -> Result<()> {
+    let &Model { class, stated: config, fields, dims, rope } = model;
+    let owner = model.owner();
     fields.check_values(class.traits.also_implied, &owner)?;
     let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
     let has_output = rules.any(|rule| rule.gguf == "output");
@@ -68,7 +66,7 @@ pub(in crate::families) fn check(
         return Err(wrong(dense, what));
     }
     check_kinds(class, fields)?;
-    check_pairs(class, fields, (dims, rope))?;
+    check_pairs(model)?;
     check_groups(class, fields)?;
     check_original(class, fields, rope)?;
     check_yarn(class, rope)?;
@@ -119,7 +117,8 @@ fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
 
 /// Fails if the part of a head that rotates is no whole number of pairs: transformers rounds their
 /// number up then, and llama.cpp down.
-fn check_pairs(class: &ModelClass, fields: &Fields, (dims, rope): (&Dims, &Rope)) -> Result<()> {
+fn check_pairs(model: &Model<'_>) -> Result<()> {
+    let &Model { class, fields, dims, rope, .. } = model;
     let rotary = fields.count(&["rotary_dim"])?.map(|rotary| rotary as usize);
     let part = Some(rope.rotating(class, dims)).filter(|part| *part != dims.head);
     let found = [("rotary_dim", rotary), ("partial_rotary_factor", part)];
@@ -273,14 +272,11 @@ fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
 ///
 /// # Errors
 /// `Parse` that names a field of another type.
-pub(in crate::families) fn notes(
-    class: &ModelClass,
-    (config, fields): (&Value, &Fields),
-    (dims, rope): (&Dims, &Rope),
-) -> Result<Vec<String>> {
+pub(in crate::families) fn notes(model: &Model<'_>) -> Result<Vec<String>> {
+    let &Model { class, stated: config, fields, dims, rope } = model;
     let mut notes = lost_bounds(class, rope)?;
     notes.extend(lost_window(class, (config, fields), dims)?);
-    notes.extend(latent_norms(fields, &format!("llama.cpp's {}", class.gguf))?);
+    notes.extend(latent_norms(fields, &model.owner())?);
     if let Some([field, other]) = class.traits.lost_epsilon
         && let (Some(own), Some(taken)) = (fields.number(&[field])?, fields.number(&[other])?)
         && own != taken

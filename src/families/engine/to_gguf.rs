@@ -14,6 +14,7 @@ use super::general::identity;
 use super::graphs::{has_output, problems};
 use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
+use super::model::Model;
 use super::names::of_language_model;
 use super::pooling::{self, POOLING};
 use super::prediction;
@@ -115,7 +116,8 @@ pub(crate) fn to_gguf<'m>(
     fields.check_implied(class, &dims)?;
     let rope = Rope::new(&fields)?;
     rope.check(class)?;
-    checks::check(class, (&config, &fields), (&dims, &rope))?;
+    let model = Model { class, stated: &config, fields: &fields, dims: &dims, rope: &rope };
+    checks::check(&model)?;
     let kept = KeptMetadata::read(&texts, class.gguf)?;
     let mut tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
@@ -162,7 +164,7 @@ pub(crate) fn to_gguf<'m>(
     if let Some(kept) = &kept {
         kept.restore_general(&mut metadata);
     }
-    metadata.extend(settings::to_gguf(class, &fields, (&dims, &rope), file_type)?);
+    metadata.extend(settings::to_gguf(&model, file_type)?);
     metadata.extend(keyed);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     metadata.extend(tokenizer.keys);
@@ -178,7 +180,7 @@ pub(crate) fn to_gguf<'m>(
         .chain(tokenizer.notes)
         .chain(card_note)
         .chain(texts.note());
-    let notes = notes.chain(checks::notes(class, (&config, &fields), (&dims, &rope))?);
+    let notes = notes.chain(checks::notes(&model)?);
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::from).collect(),
         metadata,

@@ -7,13 +7,13 @@ use std::fmt::Display;
 use serde_json::{Map, Value, json};
 
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread, wrong_key};
-use crate::Result;
 use crate::families::engine::dims::{EXPERTS, HEADS, HIDDEN};
 use crate::families::engine::fields::{NORMS_HEADS, is_same};
 use crate::families::engine::prediction;
 use crate::families::engine::rope::{PARAMETERS, SECTIONS};
 use crate::families::engine::table::{Default, Kind, ModelClass, Setting};
-use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
+use crate::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
+use crate::{AnamnesisError, Result};
 
 /// The fields of the config of a model of `class`, as the metadata of its GGUF file has them.
 ///
@@ -24,10 +24,9 @@ pub(in crate::families) fn config_of(
     metadata: &GgufMetadata,
 ) -> Result<Map<String, Value>> {
     unread::refuse(class, metadata)?;
-    let padding = metadata.get("tokenizer.ggml.padding_token_id");
     let mut config = ConfigFields {
         class,
-        padding: padding.and_then(|id| id.as_unsigned()),
+        metadata,
         prediction: prediction::apart(class, metadata)?,
         fields: Map::new(),
     };
@@ -50,9 +49,14 @@ pub(in crate::families) fn config_of(
     let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
     for setting in stated.into_iter().chain(computed) {
         let key = format!("{}.{}", class.gguf, setting.key);
-        match metadata.get(&key) {
-            Some(value) => config.add(setting, &key, &value)?,
-            None => config.add_missing(setting, &key)?,
+        let value = metadata.get(&key);
+        match (setting.kind, &value) {
+            (Kind::Own(own), value) => {
+                let stated = StatedKey { setting, key: &key, value: value.as_ref() };
+                (own.to_hf)(&stated, &mut config)?;
+            }
+            (_, Some(value)) => config.add(setting, &key, value)?,
+            (_, None) => config.add_missing(setting, &key)?,
         }
     }
     let mut config = config.fields;
@@ -122,16 +126,61 @@ fn rope_by_axes(config: &mut Map<String, Value>, sections: Value) -> Value {
 }
 
 /// The fields of a config while they are found.
-struct ConfigFields {
-    class: &'static ModelClass,
-    /// The padding token.
-    padding: Option<u64>,
+pub(in crate::families) struct ConfigFields<'a> {
+    pub class: &'static ModelClass,
+    pub metadata: &'a GgufMetadata,
     /// Layers behind the last one that predict further tokens, of which the config says nothing.
     prediction: usize,
-    fields: Map<String, Value>,
+    pub fields: Map<String, Value>,
 }
 
-impl ConfigFields {
+/// A key of the metadata that one family alone has.
+pub(in crate::families) struct StatedKey<'a> {
+    pub setting: &'a Setting,
+    /// With the architecture's name.
+    pub key: &'a str,
+    /// `None`: the file does not have it.
+    pub value: Option<&'a GgufMetadataValue>,
+}
+
+impl<'a> StatedKey<'a> {
+    /// The value.
+    ///
+    /// # Errors
+    /// `Parse` if the file does not have the key.
+    pub(in crate::families) fn need(&self) -> Result<&'a GgufMetadataValue> {
+        let missing = || wrong_key(self.key, "it is missing");
+        self.value.ok_or_else(missing)
+    }
+
+    /// The value as a number that counts something.
+    ///
+    /// # Errors
+    /// `Parse` if it is another type, or missing.
+    pub(in crate::families) fn need_count(&self) -> Result<u64> {
+        let count = self.need()?.as_unsigned();
+        count.ok_or_else(|| self.other_type())
+    }
+
+    /// The value as a list with a number for each layer.
+    ///
+    /// # Errors
+    /// `Parse` if it is another type, or missing.
+    pub(in crate::families) fn need_numbers(&self) -> Result<&'a [i32]> {
+        match self.need()?.as_array() {
+            Some(GgufMetadataArray::I32(numbers)) => Ok(numbers),
+            _ => Err(self.other_type()),
+        }
+    }
+
+    /// The error that the value is of another type than the architecture has, or another value.
+    pub(in crate::families) fn other_type(&self) -> AnamnesisError {
+        let found = self.value.map_or("nothing", GgufMetadataValue::type_name);
+        wrong_key(self.key, format_args!("{found} is not what the architecture has"))
+    }
+}
+
+impl ConfigFields<'_> {
     /// Adds what a setting without its key says.
     fn add_missing(&mut self, setting: &Setting, key: &str) -> Result<()> {
         let value = match setting.kind {
@@ -139,9 +188,6 @@ impl ConfigFields {
             | Kind::Sum
             | Kind::Product
             | Kind::FixedFlag(_)
-            | Kind::TrueOf(_)
-            | Kind::Trained(_)
-            | Kind::Positions
             | Kind::TimesHidden(_) => {
                 return Err(wrong_key(key, "it is missing"));
             }
@@ -149,10 +195,6 @@ impl ConfigFields {
             Kind::Nullable => Value::Null,
             // llama.cpp has one class then.
             Kind::Labels(true) => json!({"0": "LABEL_0"}),
-            // llama.cpp takes the first then, of which classifiers alone make something.
-            Kind::Choice(names) if self.class.has_setting(Kind::Labels(true)) => {
-                names.first().map(|(name, _)| *name).into()
-            }
             // llama.cpp turns whole heads then.
             Kind::Rotating => return self.set(ROTATING, 1.0.into(), key),
             _ => return Ok(()),
@@ -171,14 +213,9 @@ impl ConfigFields {
         let field = setting.fields.first().copied().unwrap_or_default();
         let (field, value) = match setting.kind {
             // The width follows from other keys, and shapes are compared with it.
-            Kind::YarnLog
-            | Kind::Scaling
-            | Kind::TextSections
-            | Kind::Length
-            | Kind::Omitted
-            | Kind::PlainHead
-            | Kind::LastLayer
-            | Kind::SharedWidth => return Ok(()),
+            Kind::YarnLog | Kind::Scaling | Kind::TextSections | Kind::Omitted | Kind::Own(_) => {
+                return Ok(());
+            }
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
             Kind::LinearOrNone => {
                 let is_known = matches!(value.as_string(), Some("none" | "linear"));
@@ -195,15 +232,6 @@ impl ConfigFields {
                 }
                 (field, size.into())
             }
-            Kind::Choice(names) => {
-                let number = count()?;
-                let found = names.iter().find(|(_, known)| u64::from(*known) == number);
-                (field, found.ok_or_else(other_type)?.0.into())
-            }
-            Kind::Positions => {
-                let positions = self.positions(key, count()?)?;
-                (field, positions.ok_or_else(other_type)?.into())
-            }
             Kind::Number => (field, float(value).ok_or_else(other_type)?),
             Kind::Flag | Kind::FlagIfTrue => {
                 (field, value.as_bool().ok_or_else(other_type)?.into())
@@ -211,14 +239,6 @@ impl ConfigFields {
             Kind::Required | Kind::Count | Kind::Nullable | Kind::HeadSize => {
                 (field, count()?.into())
             }
-            Kind::OrZero => match count()? {
-                0 => (field, Value::Null),
-                n => (field, n.into()),
-            },
-            Kind::NumberOrZero => match float(value).ok_or_else(other_type)? {
-                zero if zero == 0.0 => (field, Value::Null),
-                number => (field, number),
-            },
             Kind::Rotating => {
                 let part = self.rotating_part(count()?).ok_or_else(other_type)?;
                 (ROTATING, part)
@@ -226,31 +246,8 @@ impl ConfigFields {
             Kind::Sum | Kind::Product | Kind::ProductToo => {
                 (field, self.first_of(setting, key, count()?)?)
             }
-            Kind::Trained(lengths) => {
-                let length = count()?;
-                let found = lengths
-                    .iter()
-                    .find(|(_, known)| u64::from(*known) == length);
-                (field, found.ok_or_else(other_type)?.0.into())
-            }
-            Kind::TrueOf(text) => {
-                fixed(value.as_bool() == Some(true), &true)?;
-                (field, text.into())
-            }
             Kind::FixedFlag(flag) => return fixed(value.as_bool() == Some(flag), &flag),
-            Kind::LayersBehind(_) => (field, count()?.into()),
-            Kind::Inner | Kind::KvHeads => match self.of_list(setting, key, value)? {
-                Some(found) => found,
-                None => (field, count()?.into()),
-            },
-            Kind::Labels(_)
-            | Kind::Sections(_)
-            | Kind::Layers(_)
-            | Kind::InEachLayer(_)
-            | Kind::InnerOfEach
-            | Kind::SparseLayers(_)
-            | Kind::InnerOf(_)
-            | Kind::KvHeadsBut(..) => {
+            Kind::Labels(_) | Kind::Layers(_) | Kind::KvHeadsBut(..) => {
                 let found = self.of_list(setting, key, value)?;
                 found.ok_or_else(other_type)?
             }
@@ -259,7 +256,15 @@ impl ConfigFields {
     }
 
     /// Fails unless the value of `key` is `expected`, which all models of the class have.
-    fn require_fixed(&self, key: &str, is_same: bool, expected: &dyn Display) -> Result<()> {
+    ///
+    /// # Errors
+    /// `Parse` that names the key.
+    pub(in crate::families) fn require_fixed(
+        &self,
+        key: &str,
+        is_same: bool,
+        expected: &dyn Display,
+    ) -> Result<()> {
         match is_same {
             true => Ok(()),
             false => {
@@ -269,24 +274,11 @@ impl ConfigFields {
         }
     }
 
-    /// Adds the padding token, behind which positions begin. Returns the number of all positions if
-    /// `count` are behind it, unless it is too large.
-    fn positions(&mut self, key: &str, count: u64) -> Result<Option<u64>> {
-        let missing = || {
-            let key = "tokenizer.ggml.padding_token_id";
-            wrong_key(key, "positions begin behind it")
-        };
-        let padding = self.padding.ok_or_else(missing)?;
-        self.set("pad_token_id", padding.into(), key)?;
-        let positions = count.checked_add(padding);
-        Ok(positions.and_then(|positions| positions.checked_add(1)))
-    }
-
     /// Adds the field `name`, which key `key` says.
     ///
     /// # Errors
     /// `Parse` if another key says something else.
-    fn set(&mut self, name: &str, value: Value, key: &str) -> Result<()> {
+    pub(in crate::families) fn set(&mut self, name: &str, value: Value, key: &str) -> Result<()> {
         let own = self
             .class
             .own_fields
