@@ -7,9 +7,15 @@
 //! Source: `conversion/deepseek.py` of llama.cpp, class `DeepseekV2Model`; defaults of transformers
 //! 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
-use crate::families::engine::dims::Dim;
+use crate::Result;
+use crate::families::engine::checks::has_groups;
+use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::fields::wrong;
+use crate::families::engine::model::Model;
 use crate::families::engine::table::{
     Default, Kind, LatentPart, ModelClass, Need, Prediction, Setting, Sign, TensorRule, Traits,
     Transform, count, number, only, same, setting,
@@ -121,7 +127,8 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
-        group_method: Some("group_limited_greedy"),
+        laws: &[groups_by_method],
+        restores: &[restore_method],
         prediction: Prediction::LeftOut,
         ..Traits::PLAIN
     },
@@ -206,3 +213,31 @@ pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
     },
     ..DEEPSEEK3
 };
+
+/// How experts are chosen, and the way by the best groups of them, which llama.cpp has wherever
+/// there are groups.
+const METHOD: &str = "topk_method";
+const BY_GROUPS: &str = "group_limited_greedy";
+
+/// GGUF does not say how groups of experts are chosen.
+fn groups_by_method(model: &Model<'_>) -> Result<Option<String>> {
+    if !has_groups(model.fields) {
+        return Ok(None);
+    }
+    // The default of transformers.
+    let method = model.fields.0.get(METHOD).and_then(Value::as_str);
+    let method = method.unwrap_or("greedy");
+    if method != BY_GROUPS {
+        let what = format!("it is `{method}`, and llama.cpp chooses among `n_group` groups");
+        return Err(wrong(METHOD, what));
+    }
+    let what = "transformers scores a group of experts by the best of them, llama.cpp by the sum of the best two";
+    Ok(Some(format!("`{METHOD}`: {what}")))
+}
+
+fn restore_method(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
+    if config.get("n_group").and_then(Value::as_u64) > Some(1) {
+        config.insert(METHOD.to_owned(), BY_GROUPS.into());
+    }
+    Ok(())
+}

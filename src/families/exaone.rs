@@ -4,7 +4,13 @@
 //! 4.57.6.
 
 use super::{ENDS, HEAD_NORMS, LATER_NORMS, MLP, NORMS, POST_NORMS, QUERIES, VALUES};
-use crate::families::engine::table::{Default, Kind, ModelClass, Traits, count, setting};
+use crate::Result;
+use crate::families::engine::checks::{WINDOW, ignored_window};
+use crate::families::engine::fields::wrong;
+use crate::families::engine::model::Model;
+use crate::families::engine::table::{
+    Default, Kind, LostWindows, ModelClass, Traits, count, setting,
+};
 
 pub(super) const EXAONE4: ModelClass = ModelClass {
     gguf: "exaone4",
@@ -34,7 +40,7 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
     ]],
     traits: Traits {
         layer_kinds: Some(("sliding_attention", 4)),
-        window_layers: Some(64),
+        laws: &[windows_by_layers],
         default_window: Some(4096),
         stores_rope_factors: true,
         ..Traits::PLAIN
@@ -82,3 +88,19 @@ pub(super) const ERNIE4_5: ModelClass = ModelClass {
     traits: Traits::PLAIN,
     ..EXAONE4
 };
+
+/// Layers of the only model in which llama.cpp has windows.
+const WINDOW_LAYERS: usize = 64;
+
+/// Fails if a model of another number of layers has windows.
+fn windows_by_layers(model: &Model<'_>) -> Result<Option<String>> {
+    if model.dims.layers == WINDOW_LAYERS {
+        return Ok(None);
+    }
+    if model.fields.0.contains_key(WINDOW) {
+        let what = format!("{} has one in {WINDOW_LAYERS} layers", model.owner());
+        return Err(wrong(WINDOW, what));
+    }
+    let texts = (model.stated, model.fields);
+    ignored_window(LostWindows::Everywhere, model.class, texts, &model.owner())
+}

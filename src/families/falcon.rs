@@ -3,12 +3,16 @@
 //!
 //! Source: `conversion/falcon.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::bloom::PROJECTIONS;
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::{Dim, Dims, HEADS};
+use crate::families::engine::fields::Fields;
 use crate::families::engine::table::{
     Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, optional,
     same, setting,
 };
+use crate::{AnamnesisError, Result};
 
 const TENSORS: &[TensorRule] = &[
     same("token_embd", "transformer.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
@@ -72,7 +76,7 @@ pub(super) const FALCON: ModelClass = ModelClass {
     tensors: &[TENSORS, PROJECTIONS, ONE_NORM],
     other_tensors: &[],
     settings: &[SETTINGS],
-    traits: Traits { may_be_multi_query: true, ..TRAITS },
+    traits: Traits { completes: &[complete_kv_heads], restores: &[restore_multi_query], ..TRAITS },
 };
 
 pub(super) const FALCON_NEW: ModelClass = ModelClass {
@@ -97,3 +101,28 @@ pub(super) const FALCON_NEW: ModelClass = ModelClass {
     },
     ..FALCON
 };
+
+/// Field of whether all heads share one of keys and values. Else none do.
+const MULTI_QUERY: &str = "multi_query";
+
+fn complete_kv_heads(fields: &mut Fields) -> Result<()> {
+    let heads = match fields.flag(MULTI_QUERY) {
+        true => 1,
+        false => fields.need(HEADS)?,
+    };
+    fields.0.insert("num_kv_heads".to_owned(), heads.into());
+    Ok(())
+}
+
+fn restore_multi_query(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
+    let is_multi_query = match (dims.heads, dims.kv_heads) {
+        (_, 1) => true,
+        (heads, kv_heads) if heads == kv_heads => false,
+        (heads, kv_heads) => {
+            let what = format!("{kv_heads} heads of keys and values, and {heads} of queries");
+            return Err(AnamnesisError::unsupported("a whole model", what));
+        }
+    };
+    config.insert(MULTI_QUERY.to_owned(), is_multi_query.into());
+    Ok(())
+}

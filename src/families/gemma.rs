@@ -2,8 +2,14 @@
 //!
 //! Source: `conversion/gemma.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim;
+use crate::Result;
+use crate::families::engine::checks::said;
+use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::fields::wrong;
+use crate::families::engine::model::Model;
 use crate::families::engine::pooling::POOLING;
 use crate::families::engine::table::{
     Default, ModelClass, TensorRule, Traits, count, number, same,
@@ -46,7 +52,7 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     other_tensors: &[],
     settings: &[],
-    traits: Traits { has_fixed_rope: true, approximates_gelu: true, ..TRAITS },
+    traits: Traits { has_fixed_rope: true, laws: &[approximate_gelu], ..TRAITS },
 };
 
 pub(super) const GEMMA2: ModelClass = ModelClass {
@@ -73,8 +79,11 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
     traits: Traits {
         has_fixed_rope: true,
         full_attention_every: Some(2),
-        never_null: &["attn_logit_softcapping", "final_logit_softcapping"],
-        scaled_by_hidden_size: Some(46),
+        laws: &[
+            |model| not_null(model, &["attn_logit_softcapping", LOGIT_CAP]),
+            |model| check_scale(model, LARGEST_GEMMA2),
+        ],
+        restores: &[|config, dims| restore_scale(config, dims, LARGEST_GEMMA2)],
         ..TRAITS
     },
     ..GEMMA
@@ -109,7 +118,8 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
         cuts_embedding: true,
         has_local_rope: true,
         full_attention_every: Some(6),
-        scaled_by_hidden_size: Some(62),
+        laws: &[|model| check_scale(model, LARGEST_GEMMA3)],
+        restores: &[|config, dims| restore_scale(config, dims, LARGEST_GEMMA3)],
         ..TRAITS
     },
     ..GEMMA
@@ -152,3 +162,71 @@ const EMBEDDING_DEFAULTS: &[(&str, Default)] = &[
     ("vocab_size", Default::Int(262_208)),
     ("use_bidirectional_attention", Default::Bool(false)),
 ];
+
+/// `hidden_act` counts as well, and early configs say that it is the exact GELU, for which llama.cpp
+/// has the approximation.
+pub(super) fn approximate_gelu(model: &Model<'_>) -> Result<Option<String>> {
+    let fields = [ACTIVATION, "activation_function"];
+    let name = model.fields.get(&fields).map(|(_, name)| name.as_str());
+    match name.map(Option::unwrap_or_default) {
+        None | Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(None),
+        Some("gelu") => {
+            let what =
+                "which transformers computes exactly; llama.cpp has the approximation with tanh";
+            Ok(Some(format!("`{ACTIVATION}` is `gelu`, {what}")))
+        }
+        Some(_) => {
+            let what = format!("it is none that {} has", model.owner());
+            Err(wrong(ACTIVATION, what))
+        }
+    }
+}
+
+const ACTIVATION: &str = "hidden_act";
+
+/// Field of the largest magnitude of the output.
+pub(super) const LOGIT_CAP: &str = "final_logit_softcapping";
+
+/// Fails if the config has null for one of `fields`, and so none of what it says: llama.cpp always
+/// has one. transformers takes its default only where the field is missing.
+pub(super) fn not_null(model: &Model<'_>, fields: &[&str]) -> Result<Option<String>> {
+    let is_null = |field: &&&str| said(model.stated, field) == Some(&Value::Null);
+    match fields.iter().find(is_null) {
+        None => Ok(None),
+        Some(field) => {
+            let what = format!(
+                "it is null, so that transformers has none; {} always has one",
+                model.owner()
+            );
+            Err(wrong(field, what))
+        }
+    }
+}
+
+/// Layers of the models whose scores are divided by the root of hidden size / heads. Those of all
+/// others are divided by the root of the size of a head, and llama.cpp knows nothing else.
+const LARGEST_GEMMA2: usize = 46;
+const LARGEST_GEMMA3: usize = 62;
+
+/// Field of what scores are divided by the root of.
+const SCALE: &str = "query_pre_attn_scalar";
+
+fn scale(dims: &Dims, largest: usize) -> usize {
+    match dims.layers == largest {
+        true => dims.hidden / dims.heads,
+        false => dims.head,
+    }
+}
+
+fn check_scale(model: &Model<'_>, largest: usize) -> Result<Option<String>> {
+    let expected = scale(model.dims, largest);
+    match model.fields.0.get(SCALE) {
+        Some(found) if found.as_f64() == Some(expected as f64) => Ok(None),
+        _ => model.expect(SCALE, &expected.into()).map(|()| None),
+    }
+}
+
+fn restore_scale(config: &mut Map<String, Value>, dims: &Dims, largest: usize) -> Result<()> {
+    config.insert(SCALE.to_owned(), scale(dims, largest).into());
+    Ok(())
+}

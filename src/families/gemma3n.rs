@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::gemma::FOUR_NORMS;
+use super::gemma::{FOUR_NORMS, LOGIT_CAP, not_null};
 use super::gemma4::{ALL_INPUTS, INPUTS};
 use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
@@ -86,7 +86,7 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         ("rope_theta", Default::Float(1e6)),
         ("rope_local_base_freq", Default::Float(10_000.0)),
         ("sliding_window", Default::Int(512)),
-        ("final_logit_softcapping", Default::Float(30.0)),
+        (LOGIT_CAP, Default::Float(30.0)),
         ("vocab_size", Default::Int(262_400)),
         (INPUT_TOKENS, Default::Int(262_144)),
         ("hidden_size_per_layer_input", Default::Int(256)),
@@ -104,7 +104,7 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         ("altup_correct_scale", Default::Bool(true)),
         ("rope_scaling", Default::Absent),
         // llama.cpp does not read the key.
-        ("final_logit_softcapping", Default::Float(30.0)),
+        (LOGIT_CAP, Default::Float(30.0)),
     ],
     own_fields: &[],
     equal_fields: &[],
@@ -123,7 +123,7 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[&[
         setting(Kind::Own(&INNER), "feed_forward_length", &["intermediate_size"]),
-        number("final_logit_softcapping", &["final_logit_softcapping"]),
+        number(LOGIT_CAP, &[LOGIT_CAP]),
         count("attention.sliding_window", &["sliding_window"]),
         count("altup.active_idx", &["altup_active_idx"]),
         count("altup.num_inputs", &["altup_num_inputs"]),
@@ -141,7 +141,7 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         ties_output: true,
         layer_kinds: Some(("sliding_attention", 5)),
         full_attention_every: Some(5),
-        never_null: &["final_logit_softcapping"],
+        laws: &[|model| not_null(model, &[LOGIT_CAP])],
         listed_by_layer: &["intermediate_size"],
         also_implied: &[CAUSAL],
         ..Traits::PLAIN

@@ -2,6 +2,7 @@
 //!
 //! Source: `conversion/starcoder.py` of llama.cpp; defaults of transformers 5.24.
 
+use super::gemma::approximate_gelu;
 use super::gpt2::{FOURFOLD, GPT2};
 use crate::families::engine::dims::Dim;
 use crate::families::engine::table::{
@@ -46,6 +47,6 @@ pub(super) const GPT_BIGCODE: ModelClass = ModelClass {
         setting(Kind::TimesHidden(4), "feed_forward_length", &["n_inner"]),
         setting(Kind::Fixed(1), "attention.head_count_kv", &[]),
     ]],
-    traits: Traits { approximates_gelu: true, ..GPT2.traits },
+    traits: Traits { laws: &[approximate_gelu], ..GPT2.traits },
     ..GPT2
 };

@@ -4,7 +4,9 @@
 //! experts those of 5.23.
 
 use super::CAUSAL;
+use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::table::{
     Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts,
     in_layers, only, optional, parameter, same, setting,
@@ -177,7 +179,7 @@ pub(super) const LFM2: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, INNER, CONVOLUTIONS, ATTENTION],
     other_tensors: &[],
     settings: &[SETTINGS],
-    traits: Traits { adjusts_inner: true, also_implied: &[CAUSAL], ..Traits::PLAIN },
+    traits: Traits { completes: &[adjust_inner], also_implied: &[CAUSAL], ..Traits::PLAIN },
 };
 
 pub(super) const LFM2_MOE: ModelClass = ModelClass {
@@ -208,3 +210,28 @@ pub(super) const LFM2_MOE: ModelClass = ModelClass {
     traits: Traits::PLAIN,
     ..LFM2
 };
+
+/// Sets `intermediate_size` to the width that a feed-forward layer gets: two thirds of it, scaled,
+/// and rounded up, unless a flag says that it is the width.
+///
+/// Source: `Lfm2MLP.__init__` in `models/lfm2/modeling_lfm2.py` of transformers.
+fn adjust_inner(fields: &mut Fields) -> Result<()> {
+    const FLAG: &str = "block_auto_adjust_ff_dim";
+    const MULTIPLE: &str = "block_multiple_of";
+    if !fields.flag(FLAG) {
+        return Ok(());
+    }
+    let width = fields.need(&["block_ff_dim", "intermediate_size"])?;
+    let scale = fields.number(&["block_ffn_dim_multiplier"])?;
+    let multiple = u64::from(fields.need(&[MULTIPLE])?);
+    let width = f64::from(width / 3 * 2 + width % 3 * 2 / 3);
+    let width = (scale.unwrap_or(1.0) * width) as u64;
+    let rounded = width.checked_next_multiple_of(multiple);
+    let wrong = || wrong(MULTIPLE, "it cannot be rounded up to");
+    let rounded = rounded.filter(|_| multiple > 0).ok_or_else(wrong)?;
+    fields
+        .0
+        .insert("intermediate_size".to_owned(), rounded.into());
+    fields.0.insert(FLAG.to_owned(), false.into());
+    Ok(())
+}

@@ -3,8 +3,13 @@
 //! Source: `Llama4Model` in `conversion/llama.py` and `src/models/llama4.cpp` of llama.cpp;
 //! defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
+use super::smollm::no_rope_in_every_fourth;
 use super::{CAUSAL, ENDS, NORMS, QUERIES, VALUES, sparse};
-use crate::families::engine::dims::Dim;
+use crate::Result;
+use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::model::Model;
 use crate::families::engine::table::{
     Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only,
     parameter, setting,
@@ -123,11 +128,39 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
         stores_rope_factors: true,
         layer_kinds: Some(("chunked_attention", 4)),
         full_attention_every: Some(4),
-        no_rope_every: Some(4),
-        // llama.cpp tells the larger model, which does not norm queries and keys, by its experts.
-        normed_unless_experts: Some(128),
+        laws: &[no_rope_in_every_fourth, norms_by_experts, experts_by_layer],
+        restores: &[restore_norms],
         also_implied: &[CAUSAL],
-        experts_every: Some("interleave_moe_layer_step"),
+        experts_every: Some(EXPERTS_EVERY),
         ..Traits::PLAIN
     },
 };
+
+/// Field of whether queries and keys are normed.
+const NORMS_HEADS: &str = "use_qk_norm";
+
+/// llama.cpp tells the larger model, which does not norm queries and keys, by its experts.
+fn norms_heads(dims: &Dims) -> Value {
+    (dims.experts != Some(128)).into()
+}
+
+fn norms_by_experts(model: &Model<'_>) -> Result<Option<String>> {
+    let expected = norms_heads(model.dims);
+    model.expect(NORMS_HEADS, &expected).map(|()| None)
+}
+
+fn restore_norms(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
+    config.insert(NORMS_HEADS.to_owned(), norms_heads(dims));
+    Ok(())
+}
+
+/// Field of how many layers there are from one with experts to the next.
+const EXPERTS_EVERY: &str = "interleave_moe_layer_step";
+
+/// `moe_layers` says the same as [`EXPERTS_EVERY`].
+fn experts_by_layer(model: &Model<'_>) -> Result<Option<String>> {
+    let every = model.dims.need(EXPERTS_EVERY)?;
+    let with_experts = (1..=model.dims.layers).filter(|layer| layer.is_multiple_of(every));
+    let numbers = with_experts.map(|layer| layer - 1).collect();
+    model.expect("moe_layers", &numbers).map(|()| None)
+}

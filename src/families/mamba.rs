@@ -2,7 +2,11 @@
 //!
 //! Source: `conversion/mamba.py` of llama.cpp; defaults of transformers 5.23.
 
-use crate::families::engine::dims::Dim;
+use serde_json::{Map, Value};
+
+use crate::Result;
+use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::model::Model;
 use crate::families::engine::table::{
     Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, number,
     optional, parameter, same, setting,
@@ -127,7 +131,8 @@ pub(super) const FALCON_MAMBA: ModelClass = ModelClass {
     ],
     settings: &[SETTINGS, RANKS, &[setting(Kind::FixedFlag(true), "ssm.dt_b_c_rms", &[])]],
     traits: Traits {
-        lost_epsilon: Some(["mixer_rms_eps", "layer_norm_epsilon"]),
+        laws: &[one_epsilon],
+        restores: &[restore_epsilon],
         sign: Sign::Key("ssm.dt_b_c_rms", 1),
         ..MAMBA.traits
     },
@@ -249,3 +254,28 @@ pub(super) const MAMBA2: ModelClass = ModelClass {
     ],
     ..MAMBA
 };
+
+/// Epsilons of the norms of mixers, and of all other norms. llama.cpp has one for both.
+const EPSILONS: [&str; 2] = ["mixer_rms_eps", "layer_norm_epsilon"];
+
+fn one_epsilon(model: &Model<'_>) -> Result<Option<String>> {
+    let [mixer, other] = EPSILONS;
+    let epsilon = |field| model.fields.number(&[field]);
+    let (Some(own), Some(taken)) = (epsilon(mixer)?, epsilon(other)?) else {
+        return Ok(None);
+    };
+    let note = || {
+        format!(
+            "`{mixer}`: {} has `{other}`, {taken:e}, in the norms of mixers, too, and transformers {own:e} there, which is nearly the same",
+            model.owner()
+        )
+    };
+    Ok((own != taken).then(note))
+}
+
+fn restore_epsilon(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
+    let [mixer, other] = EPSILONS;
+    let epsilon = config.get(other).cloned();
+    config.extend(epsilon.map(|epsilon| (mixer.to_owned(), epsilon)));
+    Ok(())
+}

@@ -3,8 +3,11 @@
 //! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::bert::{LABELS, RANK_SETTINGS, SETTINGS};
+use crate::Result;
 use crate::families::engine::dims::Dim;
-use crate::families::engine::fields::wrong;
+use crate::families::engine::fields::{LAYER_KINDS, wrong};
+use crate::families::engine::model::Model;
+use crate::families::engine::settings::FULL_ATTENTION;
 use crate::families::engine::table::{
     Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits, count,
     number, only, same, setting,
@@ -109,7 +112,7 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
             // transformers 5 takes twice the number for `local_attention`.
             ("sliding_window", Default::Absent),
         ],
-        full_from_first: Some("global_attn_every_n_layers"),
+        laws: &[full_from_first],
         ..Traits::PLAIN
     },
 };
@@ -161,3 +164,15 @@ const CLASSIFIER_POOLING: OwnSetting = OwnSetting {
         config.set(stated.setting.fields[0], (*name).into(), stated.key)
     },
 };
+
+/// Every so many layers one sees the whole text, from the first one on: llama.cpp knows no other
+/// pattern.
+fn full_from_first(model: &Model<'_>) -> Result<Option<String>> {
+    let every = model.dims.need("global_attn_every_n_layers")?;
+    let kind = |layer: usize| match layer.is_multiple_of(every) {
+        true => FULL_ATTENTION,
+        false => "sliding_attention",
+    };
+    let kinds = (0..model.dims.layers).map(kind).collect();
+    model.expect(LAYER_KINDS, &kinds).map(|()| None)
+}

@@ -4,6 +4,8 @@
 
 use super::llama::ROTATED;
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, UNGATED_MLP, VALUES};
+use crate::Result;
+use crate::families::engine::model::Model;
 use crate::families::engine::table::{
     Default, HeadDim, Kind, LostWindows, ModelClass, Setting, Traits, count, setting,
 };
@@ -32,7 +34,7 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
-        no_rope_every: Some(4),
+        laws: &[no_rope_in_every_fourth],
         stores_rope_factors: true,
         // Those that `layer_types` calls so.
         lost_windows: LostWindows::From(u32::MAX),
@@ -58,3 +60,13 @@ pub(super) const ARCEE: ModelClass = ModelClass {
     traits: Traits { head_dim: HeadDim::Stated, stores_rope_factors: true, ..Traits::PLAIN },
     ..SMOLLM3
 };
+
+/// Every fourth layer has no rotary positions: llama.cpp knows no other pattern.
+pub(super) fn no_rope_in_every_fourth(model: &Model<'_>) -> Result<Option<String>> {
+    const EVERY: usize = 4;
+    let has_rope = |layer: usize| u64::from(!layer.is_multiple_of(EVERY));
+    let layers = 1..=model.dims.layers;
+    model.expect("no_rope_layer_interval", &EVERY.into())?;
+    model.expect("no_rope_layers", &layers.map(has_rope).collect())?;
+    Ok(None)
+}

@@ -5,7 +5,9 @@
 //! Source: `conversion/t5.py`, `src/models/t5.cpp` and `src/models/t5encoder.cpp` of llama.cpp;
 //! defaults of transformers 4.57.6.
 
+use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::model::Model;
 use crate::families::engine::table::{
     Default, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, count, in_layers, number,
     only, same, setting,
@@ -261,7 +263,7 @@ pub(super) const T5_UNGATED: ModelClass = ModelClass {
     ],
     traits: Traits {
         ties_output: true,
-        scales_output: true,
+        laws: &[undivided_output],
         also_implied: WITHOUT_GATES,
         ..TRAITS
     },
@@ -350,3 +352,10 @@ pub(super) const UMT5_ENCODER: ModelClass = ModelClass {
     },
     ..T5_ENCODER
 };
+
+/// llama.cpp does not divide the state in front of the tied output.
+fn undivided_output(model: &Model<'_>) -> Result<Option<String>> {
+    let divides = model.fields.boolean("scale_decoder_outputs")? != Some(false);
+    let what = "transformers divides by the root of `d_model` what goes into the tied output, and llama.cpp does not: its logits are so many times larger, in the same order";
+    Ok(divides.then(|| what.to_owned()))
+}

@@ -65,27 +65,6 @@ impl Fields {
                 .map_or("sliding_attention", |(kind, _)| kind);
             expect(LAYER_KINDS, layer_kinds(dims.layers, kind, every))?;
         }
-        if let Some(field) = class.traits.full_from_first {
-            let every = dims.need(field)?;
-            let kind = |layer: usize| match layer.is_multiple_of(every) {
-                true => FULL_ATTENTION,
-                false => "sliding_attention",
-            };
-            expect(LAYER_KINDS, (0..dims.layers).map(kind).collect())?;
-        }
-        if let Some(every) = class.traits.no_rope_every {
-            let has_rope = |layer: usize| u64::from(!layer.is_multiple_of(every));
-            expect("no_rope_layer_interval", every.into())?;
-            expect("no_rope_layers", (1..=dims.layers).map(has_rope).collect())?;
-        }
-        if let Some(experts) = class.traits.normed_unless_experts {
-            expect(NORMS_HEADS, (dims.experts != Some(experts)).into())?;
-        }
-        if let Some(field) = class.traits.experts_every {
-            let every = dims.need(field)?;
-            let with_experts = (1..=dims.layers).filter(|layer| layer.is_multiple_of(every));
-            expect("moe_layers", with_experts.map(|layer| layer - 1).collect())?;
-        }
         if let Some(kinds) = self.0.get(LAYER_KINDS)
             && kinds
                 .as_array()
@@ -104,12 +83,6 @@ impl Fields {
             let what = format!("no layer is of {kind}; llama.cpp has another class for that");
             return Err(wrong(LAYER_KINDS, what));
         }
-        if let Some(layers) = class.traits.window_layers.filter(|n| *n != dims.layers) {
-            let what = format!("llama.cpp's {} has one in {layers} layers", class.gguf);
-            if self.0.contains_key("sliding_window") {
-                return Err(wrong("sliding_window", what));
-            }
-        }
         if class.traits.head_dim == HeadDim::Derived {
             let derived = dims.hidden / dims.heads;
             expect("head_dim", derived.into())?;
@@ -122,13 +95,7 @@ impl Fields {
                 return refuse(field, found, expected);
             }
         }
-        let field = "query_pre_attn_scalar";
-        match (attention_scalar(class, dims), self.0.get(field)) {
-            (Some(expected), Some(found)) if found.as_f64() != Some(expected as f64) => {
-                refuse(field, found, &expected.into())
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Fails if steps of a state space have a limit, which llama.cpp does not know.
@@ -248,9 +215,6 @@ impl Fields {
 /// Field of what each layer is, a letter each.
 pub(in crate::families) const LETTERS: &str = "hybrid_override_pattern";
 
-/// Field of whether queries and keys are normed.
-pub(in crate::families) const NORMS_HEADS: &str = "use_qk_norm";
-
 /// Field of what each layer is.
 pub(in crate::families) const LAYER_KINDS: &str = "layer_types";
 
@@ -261,15 +225,6 @@ pub(in crate::families) fn layer_kinds(layers: usize, kind: &str, every: usize) 
         false => kind,
     };
     (1..=layers).map(name).collect()
-}
-
-/// What scores are divided by the root of, if the class has a field for it.
-pub(in crate::families) fn attention_scalar(class: &ModelClass, dims: &Dims) -> Option<usize> {
-    let layers = class.traits.scaled_by_hidden_size?;
-    Some(match dims.layers == layers {
-        true => dims.hidden / dims.heads,
-        false => dims.head,
-    })
 }
 
 impl From<&Default> for Value {

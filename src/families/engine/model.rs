@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use super::dims::Dims;
-use super::fields::Fields;
+use super::fields::{Fields, wrong};
 use super::rope::Rope;
 use super::table::ModelClass;
+use crate::Result;
 
 /// A model as its config states it.
 pub(in crate::families) struct Model<'a> {
@@ -23,5 +24,29 @@ impl Model<'_> {
     /// What computes the model, as messages name it.
     pub(in crate::families) fn owner(&self) -> String {
         format!("llama.cpp's {}", self.class.gguf)
+    }
+
+    /// Fails if the config has `field` with another value than `expected`, which llama.cpp takes for
+    /// granted.
+    ///
+    /// # Errors
+    /// `Parse` that names the field.
+    pub(in crate::families) fn expect(&self, field: &str, expected: &Value) -> Result<()> {
+        match self.fields.0.get(field) {
+            Some(found) if found != expected => {
+                let what = format!("it is {found}, and {} has {expected}", self.owner());
+                Err(wrong(field, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the laws of the class make of the model.
+    ///
+    /// # Errors
+    /// As a [`Law`](super::table::Law).
+    pub(in crate::families) fn laws(&self) -> Result<Vec<String>> {
+        let laws = self.class.traits.laws.iter();
+        laws.filter_map(|law| law(self).transpose()).collect()
     }
 }

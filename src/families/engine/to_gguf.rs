@@ -83,7 +83,6 @@ pub(crate) fn to_gguf<'m>(
         return Ok(None);
     };
     let mut class: &ModelClass = find_class(name, &config)?;
-    checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
     let ranking = reranker::class_of(class, (&config, &fields), request, &texts)?;
     if let Some(ranking) = ranking {

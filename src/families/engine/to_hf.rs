@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use self::class::class_of;
 use super::checks::{WINDOW, check_yarn};
-use super::dims::{Dims, HEADS, KV_HEADS};
-use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
+use super::dims::Dims;
+use super::fields::{Fields, LAYER_KINDS, LETTERS};
 use super::fused;
 use super::keyed::tensors_of_keys;
 use super::layer_sizes;
@@ -82,9 +82,6 @@ pub(crate) fn to_hf<'m>(
             config.insert((*field).to_owned(), rows.into());
         }
     }
-    if class.traits.may_be_multi_query {
-        config.insert("multi_query".to_owned(), is_multi_query(&config)?.into());
-    }
     let is_tied = sizes("output.weight").is_none();
     config.insert("tie_word_embeddings".to_owned(), is_tied.into());
     config.extend(flags_of(class, |name| sizes(name).is_some()));
@@ -102,8 +99,8 @@ pub(crate) fn to_hf<'m>(
         config.remove(LAYER_KINDS);
     }
     add_full_layers(&mut config, dims.layers);
-    let scalar = attention_scalar(class, &dims);
-    config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
+    let mut restores = class.traits.restores.iter();
+    restores.try_for_each(|restore| restore(&mut config, &dims))?;
     let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));
     let factors = factors.collect::<Result<Vec<_>>>()?;
     let has_long_factors = factors.iter().any(|(name, _)| *name != ROPE_FACTORS);
@@ -245,22 +242,6 @@ const SIZED: &[(&str, &str)] = &[
     ("per_layer_token_embd.weight", layer_sizes::INPUT_TOKENS),
     ("blk.0.laurel_l.weight", "laurel_rank"),
 ];
-
-/// Whether all heads share one of keys and values.
-///
-/// # Errors
-/// `Unsupported` if only some heads share one.
-fn is_multi_query(config: &Map<String, Value>) -> Result<bool> {
-    let fields = Fields::of(config.clone());
-    match (fields.need(HEADS)?, fields.need(KV_HEADS)?) {
-        (_, 1) => Ok(true),
-        (heads, kv_heads) if heads == kv_heads => Ok(false),
-        (heads, kv_heads) => {
-            let what = format!("{kv_heads} heads of keys and values, and {heads} of queries");
-            Err(AnamnesisError::unsupported("a whole model", what))
-        }
-    }
-}
 
 /// The flags that say which tensors there are, if `has` tells whether there is one.
 fn flags_of(

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{Fields, LAYER_KINDS, LETTERS, layer_kinds, wrong};
 use crate::Result;
-use crate::families::engine::dims::{HEADS, LAYERS, check_layers};
+use crate::families::engine::dims::{LAYERS, check_layers};
 use crate::families::engine::table::{Default, ModelClass};
 use crate::families::engine::{layer_sizes, lists, periods};
 
@@ -75,17 +75,11 @@ impl Fields {
         if class.traits.has_layer_sizes {
             layer_sizes::complete(self)?;
         }
-        if class.traits.may_be_multi_query {
-            let heads = match self.flag("multi_query") {
-                true => 1,
-                false => self.need(HEADS)?,
-            };
-            self.0.insert("num_kv_heads".to_owned(), heads.into());
-        }
-        if class.traits.adjusts_inner && self.flag("block_auto_adjust_ff_dim") {
-            self.adjust_inner()?;
-        }
-        Ok(())
+        class
+            .traits
+            .completes
+            .iter()
+            .try_for_each(|complete| complete(self))
     }
 
     /// Sets `layer_types` to what `hybrid_override_pattern` or `layers_block_type` says.
@@ -121,26 +115,5 @@ impl Fields {
         if self.get(LAYERS).is_none() {
             self.0.insert(LAYERS[0].to_owned(), layers.into());
         }
-    }
-
-    /// Sets `intermediate_size` to the width that a feed-forward layer gets: two thirds of it,
-    /// scaled, and rounded up.
-    ///
-    /// Source: `Lfm2MLP.__init__` in `models/lfm2/modeling_lfm2.py` of transformers.
-    fn adjust_inner(&mut self) -> Result<()> {
-        let width = self.need(&["block_ff_dim", "intermediate_size"])?;
-        let scale = self.number(&["block_ffn_dim_multiplier"])?.unwrap_or(1.0);
-        let multiple = u64::from(self.need(&["block_multiple_of"])?);
-        let width = (scale * f64::from(width / 3 * 2 + width % 3 * 2 / 3)) as u64;
-        let rounded = width
-            .checked_next_multiple_of(multiple)
-            .filter(|_| multiple > 0);
-        let wrong = || wrong("block_multiple_of", "it cannot be rounded up to");
-        let rounded = rounded.ok_or_else(wrong)?;
-        self.0
-            .insert("intermediate_size".to_owned(), rounded.into());
-        self.0
-            .insert("block_auto_adjust_ff_dim".to_owned(), false.into());
-        Ok(())
     }
 }

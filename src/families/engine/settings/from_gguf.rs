@@ -7,8 +7,8 @@ use std::fmt::Display;
 use serde_json::{Map, Value, json};
 
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread, wrong_key};
-use crate::families::engine::dims::{EXPERTS, HEADS, HIDDEN};
-use crate::families::engine::fields::{NORMS_HEADS, is_same};
+use crate::families::engine::dims::{HEADS, HIDDEN};
+use crate::families::engine::fields::is_same;
 use crate::families::engine::prediction;
 use crate::families::engine::rope::{PARAMETERS, SECTIONS};
 use crate::families::engine::table::{Default, Kind, ModelClass, Setting};
@@ -96,20 +96,6 @@ pub(in crate::families) fn config_of(
         }
         config.insert((*field).to_owned(), value);
     }
-    if let Some([field, other]) = class.traits.lost_epsilon {
-        let epsilon = config.get(other).cloned();
-        config.extend(epsilon.map(|epsilon| (field.to_owned(), epsilon)));
-    }
-    if let Some(most) = class.traits.normed_unless_experts {
-        let experts = EXPERTS
-            .iter()
-            .find_map(|field| config.get(*field)?.as_u64());
-        let is_normed = experts != Some(most as u64);
-        config.insert(NORMS_HEADS.to_owned(), is_normed.into());
-    }
-    let has_groups = config.get("n_group").and_then(Value::as_u64) > Some(1);
-    let method = class.traits.group_method.filter(|_| has_groups);
-    config.extend(method.map(|method| ("topk_method".to_owned(), method.into())));
     Ok(config)
 }
 
