@@ -3,11 +3,10 @@
 //! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use crate::families::engine::dims::Dim;
-use crate::families::engine::fields::wrong;
 use crate::families::engine::settings::wrong_key;
 use crate::families::engine::table::{
     Default, HeadDim, Kind, ModelClass, OwnSetting, Setting, Sign, TensorRule, Traits, Transform,
-    count, same, setting,
+    count, own, required, same, setting,
 };
 
 /// Tensors whose names in transformers begin with a prefix.
@@ -230,16 +229,16 @@ pub(super) const ROBERTA_CLASSIFIER: ModelClass = ModelClass {
 };
 
 /// UINT32: the field without the positions up to that of the padding token.
-const CONTEXT: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const CONTEXT: OwnSetting = required(own(
+    |setting, model| {
         let all = model.fields.need(setting.fields)? as usize;
         let positions = all.checked_sub(model.dims.unused_positions()?);
-        let too_few = || wrong(setting.fields[0], "no position is behind the padding token");
+        let too_few = || setting.wrong("no position is behind the padding token");
         let positions = positions.filter(|n| *n > 0).ok_or_else(too_few)?;
         setting.count(positions).map(Some)
     },
-    to_hf: |stated, config| {
-        let count = stated.need_count()?;
+    |stated, config| {
+        let count = stated.count()?;
         let padding_key = "tokenizer.ggml.padding_token_id";
         let padding = config.metadata.get(padding_key);
         let padding = padding.and_then(|id| id.as_unsigned());
@@ -247,7 +246,6 @@ const CONTEXT: OwnSetting = OwnSetting {
         let padding = padding.ok_or_else(missing)?;
         config.set("pad_token_id", padding.into(), stated.key)?;
         let all = count.checked_add(padding).and_then(|n| n.checked_add(1));
-        let all = all.ok_or_else(|| stated.other_type())?;
-        config.set(stated.setting.fields[0], all.into(), stated.key)
+        Ok(Some(all.ok_or_else(|| stated.other_type())?.into()))
     },
-};
+));

@@ -5,10 +5,9 @@
 use super::exaone::ERNIE4_5;
 use super::{DENSE_MLP, ENDS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse};
 use crate::families::engine::dims::Dim;
-use crate::families::engine::fields::wrong;
 use crate::families::engine::table::{
     Default, Kind, ModelClass, Need, OwnSetting, Setting, TensorRule, Traits, Transform, count,
-    only, parameter, setting,
+    only, own, parameter, setting,
 };
 
 /// Width of all experts that every token sees.
@@ -97,8 +96,8 @@ pub(super) const ERNIE4_5_MOE: ModelClass = ModelClass {
 /// UINT32: the width of all experts that every token sees, if there are any. llama.cpp's converter
 /// divides the first field by the number of heads of keys and values, which must be the same width.
 /// Coming back, the other fields say it.
-const SHARED_WIDTH: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const SHARED_WIDTH: OwnSetting = own(
+    |setting, model| {
         let (fields, dims) = (model.fields, model.dims);
         if fields.count(&setting.fields[2..])? == Some(0) {
             return Ok(None);
@@ -107,25 +106,22 @@ const SHARED_WIDTH: OwnSetting = OwnSetting {
         let width = dims.need(setting.fields[1])?;
         let shared = width.saturating_mul(dims.need(setting.fields[2])?);
         if quotient != shared {
-            let what = format!(
+            return Err(setting.wrong(format_args!(
                 "divided by num_key_value_heads it is {quotient}, and shared experts are {shared} wide; llama.cpp takes the one for the other"
-            );
-            return Err(wrong(setting.fields[0], what));
+            )));
         }
         setting.count(shared).map(Some)
     },
-    to_hf: |_, _| Ok(()),
-};
+    |_, _| Ok(None),
+);
 
 /// No key: the field is -1 or the last layer.
-const LAST_LAYER: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| match model.fields.get(setting.fields) {
-        Some((field, last))
-            if *last != -1 && last.as_u64() != Some(model.dims.layers as u64 - 1) =>
-        {
-            Err(wrong(field, "it is not the last layer"))
+const LAST_LAYER: OwnSetting = own(
+    |setting, model| match model.fields.get(setting.fields) {
+        Some((_, last)) if *last != -1 && last.as_u64() != Some(model.dims.layers as u64 - 1) => {
+            Err(setting.wrong("it is not the last layer"))
         }
         _ => Ok(None),
     },
-    to_hf: |_, _| Ok(()),
-};
+    |_, _| Ok(None),
+);

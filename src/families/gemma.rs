@@ -222,7 +222,7 @@ fn check_scale(model: &Model<'_>, largest: usize) -> Result<Option<String>> {
     let expected = scale(model.dims, largest);
     match model.fields.0.get(SCALE) {
         Some(found) if found.as_f64() == Some(expected as f64) => Ok(None),
-        _ => model.expect(SCALE, &expected.into()).map(|()| None),
+        _ => model.expect(SCALE, &expected.into()),
     }
 }
 

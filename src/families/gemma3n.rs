@@ -10,12 +10,11 @@ use super::gemma::{FOUR_NORMS, LOGIT_CAP, not_null};
 use super::gemma4::{ALL_INPUTS, INPUTS};
 use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
-use crate::families::engine::fields::wrong;
 use crate::families::engine::layer_sizes::{INPUT_TOKENS, SHARED};
 use crate::families::engine::settings::array;
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, OwnSetting, TensorRule, Traits, Transform, count, number, parameter,
-    same, setting,
+    Default, Kind, ModelClass, OwnSetting, TensorRule, Traits, Transform, count, number, own,
+    parameter, same, setting,
 };
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
@@ -149,71 +148,56 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
 };
 
 /// INT32\[\]: the width of the feed-forward layer, once for each layer.
-const INNER: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const INNER: OwnSetting = own(
+    |setting, model| {
         let inner = i32::try_from(model.fields.need(setting.fields)?);
-        let inner = inner.map_err(|_| wrong(setting.fields[0], "it is too large"))?;
+        let inner = inner.map_err(|_| setting.wrong("it is too large"))?;
         Ok(Some(array(GgufMetadataArray::I32(vec![inner; model.dims.layers]))))
     },
-    to_hf: |stated, config| {
-        if stated.value.is_none() {
-            return Ok(());
-        }
-        match stated.need_numbers()? {
-            [first, rest @ ..] if rest.iter().all(|width| width == first) => {
-                config.set(stated.setting.fields[0], (*first).into(), stated.key)
-            }
-            _ => Err(stated.other_type()),
-        }
+    |stated, _| match stated.numbers()? {
+        [first, rest @ ..] if rest.iter().all(|width| width == first) => Ok(Some((*first).into())),
+        _ => Err(stated.other_type()),
     },
-};
+);
 
 /// Layers that have keys and values of their own.
 const OWN_KEYS: usize = 20;
 
 /// UINT32: how many layers there are behind those with keys of their own.
-const SHARED_LAYERS: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const SHARED_LAYERS: OwnSetting = own(
+    |setting, model| {
         let (found, layers) = (model.fields.need(setting.fields)?, model.dims.layers);
         if found as usize + OWN_KEYS != layers {
-            let what = format!(
+            return Err(setting.wrong(format_args!(
                 "it is {found} of {layers} layers, and gemma3n has {OWN_KEYS} in front of them"
-            );
-            return Err(wrong(setting.fields[0], what));
+            )));
         }
         Ok(Some(GgufMetadataValue::U32(found)))
     },
-    to_hf: |stated, config| match stated.value {
-        None => Ok(()),
-        Some(_) => {
-            let count = stated.need_count()?;
-            config.set(stated.setting.fields[0], count.into(), stated.key)
-        }
-    },
-};
+    |stated, _| Ok(Some(stated.count()?.into())),
+);
 
 /// FLOAT32\[\]: how far the activations of each layer are cut.
-const SPARSE_LAYERS: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const SPARSE_LAYERS: OwnSetting = own(
+    |setting, model| {
         let layers = model.dims.layers;
         let stated = model.fields.get(setting.fields);
         if stated.is_some_and(|(_, stated)| numbers(stated) != numbers(&parts(layers))) {
-            let what =
-                format!("gemma3n cuts activations of the first {CUT} layers alone, to {PART}");
-            return Err(wrong(setting.fields[0], what));
+            return Err(setting.wrong(format_args!(
+                "gemma3n cuts activations of the first {CUT} layers alone, to {PART}"
+            )));
         }
         Ok(Some(array(GgufMetadataArray::F32(deviations(layers)))))
     },
-    to_hf: |stated, config| match stated.value.map(GgufMetadataValue::as_array) {
-        None => Ok(()),
-        Some(Some(GgufMetadataArray::F32(found))) => {
-            let is_same = *found == deviations(found.len());
-            config.require_fixed(stated.key, is_same, &"other layers that cut activations")?;
-            config.set(stated.setting.fields[0], parts(found.len()), stated.key)
-        }
-        Some(_) => Err(stated.other_type()),
+    |stated, config| {
+        let Some(GgufMetadataArray::F32(found)) = stated.value.as_array() else {
+            return Err(stated.other_type());
+        };
+        let is_same = *found == deviations(found.len());
+        config.require_fixed(stated.key, is_same, &"other layers that cut activations")?;
+        Ok(Some(parts(found.len())))
     },
-};
+);
 
 /// The layers that cut activations are the first ones.
 const CUT: usize = 10;

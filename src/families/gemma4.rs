@@ -9,11 +9,11 @@ use super::gemma::FOUR_NORMS;
 use super::{CAUSAL, ENDS, MLP, QUERIES, VALUES};
 use crate::Result;
 use crate::families::engine::dims::{Dim, LAYERS};
-use crate::families::engine::fields::{LAYER_KINDS, wrong};
+use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::layer_sizes::{DOUBLE_WIDE, FULL_HEAD, FULL_KV_HEADS, SHARED};
 use crate::families::engine::settings::{ConfigFields, FULL_ATTENTION, array, float, wrong_key};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, OwnSetting, TensorRule, Traits, Transform, count, only,
+    Default, Kind, ModelClass, Need, OwnSetting, TensorRule, Traits, Transform, count, only, own,
     parameter, setting,
 };
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
@@ -187,49 +187,39 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
 };
 
 /// FLOAT32 that is 0 if the field is null.
-const CAP: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const CAP: OwnSetting = own(
+    |setting, model| {
         let cap = model.fields.agreed(setting.fields)?.unwrap_or(0.0);
         Ok(Some(GgufMetadataValue::F32(cap as f32)))
     },
-    to_hf: |stated, config| {
-        let Some(value) = stated.value else {
-            return Ok(());
-        };
-        let cap = match float(value).ok_or_else(|| stated.other_type())? {
-            zero if zero == 0.0 => Value::Null,
-            cap => cap,
-        };
-        config.set(stated.setting.fields[0], cap, stated.key)
+    |stated, _| match float(stated.value).ok_or_else(|| stated.other_type())? {
+        zero if zero == 0.0 => Ok(Some(Value::Null)),
+        cap => Ok(Some(cap)),
     },
-};
+);
 
 /// UINT32: the width of a feed-forward layer, or INT32\[\] of all layers where those without keys
 /// have twice the width.
-const INNER: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const INNER: OwnSetting = own(
+    |setting, model| {
         if !model.fields.flag(DOUBLE_WIDE) {
             let inner = model.fields.count(setting.fields)?;
             return Ok(inner.map(GgufMetadataValue::U32));
         }
         let width = |layer| i32::try_from(model.dims.inner_of(Some(layer))?).ok();
         let widths: Option<_> = (0..model.dims.layers).map(width).collect();
-        let too_large = || wrong(setting.fields[0], "it is missing or too large");
+        let too_large = || setting.wrong("it is missing or too large");
         Ok(Some(array(GgufMetadataArray::I32(widths.ok_or_else(too_large)?))))
     },
-    to_hf: |stated, config| {
-        let inner = match stated.value.map(GgufMetadataValue::as_array) {
-            None => return Ok(()),
-            Some(Some(GgufMetadataArray::I32(widths))) => least_width(config, stated.key, widths)?,
-            Some(_) => stated.need_count()?.into(),
-        };
-        config.set(stated.setting.fields[0], inner, stated.key)
+    |stated, config| match stated.value.as_array() {
+        Some(GgufMetadataArray::I32(widths)) => least_width(config, stated.key, widths),
+        _ => Ok(Some(stated.count()?.into())),
     },
-};
+);
 
 /// The width of most feed-forward layers, if `widths` has twice as much for those that use keys of
 /// earlier layers.
-fn least_width(config: &mut ConfigFields<'_>, key: &str, widths: &[i32]) -> Result<Value> {
+fn least_width(config: &mut ConfigFields<'_>, key: &str, widths: &[i32]) -> Result<Option<Value>> {
     let least = widths.iter().copied().min().unwrap_or(0);
     let number = |field: &str| {
         config
@@ -251,13 +241,13 @@ fn least_width(config: &mut ConfigFields<'_>, key: &str, widths: &[i32]) -> Resu
         return Err(wrong_key(key, what));
     }
     config.set(DOUBLE_WIDE, true.into(), key)?;
-    Ok(least.into())
+    Ok(Some(least.into()))
 }
 
 /// UINT32: the heads of keys and values, or INT32\[\] of all layers where the config has another
 /// field for those that see the whole text.
-const KV_HEADS: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const KV_HEADS: OwnSetting = own(
+    |setting, model| {
         if model.fields.get(&[FULL_KV_HEADS]).is_none() {
             let heads = model.fields.count(setting.fields)?;
             return Ok(heads.map(GgufMetadataValue::U32));
@@ -267,18 +257,18 @@ const KV_HEADS: OwnSetting = OwnSetting {
         let heads = heads.map(|n| i32::try_from(n).unwrap_or(i32::MAX));
         Ok(Some(array(GgufMetadataArray::I32(heads.collect()))))
     },
-    to_hf: |stated, config| {
-        let heads = match stated.value.map(GgufMetadataValue::as_array) {
-            None => return Ok(()),
-            Some(Some(GgufMetadataArray::I32(heads))) => set_kv_heads(config, stated.key, heads)?,
-            Some(_) => stated.need_count()?.into(),
-        };
-        config.set(stated.setting.fields[0], heads, stated.key)
+    |stated, config| match stated.value.as_array() {
+        Some(GgufMetadataArray::I32(heads)) => windowed_kv_heads(config, stated.key, heads),
+        _ => Ok(Some(stated.count()?.into())),
     },
-};
+);
 
 /// The heads of keys and values of layers with a window, of `heads`, the heads of each layer.
-fn set_kv_heads(config: &mut ConfigFields<'_>, key: &str, heads: &[i32]) -> Result<Value> {
+fn windowed_kv_heads(
+    config: &mut ConfigFields<'_>,
+    key: &str,
+    heads: &[i32],
+) -> Result<Option<Value>> {
     let kinds = config.fields.get(LAYER_KINDS).and_then(Value::as_array);
     let kinds = kinds.filter(|kinds| kinds.len() == heads.len());
     let kinds = kinds.ok_or_else(|| wrong_key(key, "it has another number of layers"))?;
@@ -292,5 +282,5 @@ fn set_kv_heads(config: &mut ConfigFields<'_>, key: &str, heads: &[i32]) -> Resu
     let [windowed, full] = found;
     let full = full.or(windowed).unwrap_or(0);
     config.set(FULL_KV_HEADS, full.into(), key)?;
-    Ok(windowed.unwrap_or(full).into())
+    Ok(Some(windowed.unwrap_or(full).into()))
 }

@@ -8,10 +8,9 @@ use super::llama::ROTATED;
 use super::mamba::mamba2_mixer;
 use super::{ENDS, NORMS, VALUES, sparse};
 use crate::families::engine::dims::Dim;
-use crate::families::engine::fields::wrong;
 use crate::families::engine::table::{
     Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits,
-    Transform, count, in_layers, only, setting,
+    Transform, count, in_layers, only, own, required, setting,
 };
 use crate::model::gguf::GgufMetadataValue;
 
@@ -168,20 +167,16 @@ pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
 };
 
 /// BOOL that is true: the field must be `rope`.
-const HAS_ROPE: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| match model.fields.get(setting.fields) {
+const HAS_ROPE: OwnSetting = required(own(
+    |setting, model| match model.fields.get(setting.fields) {
         Some((_, found)) if found == ROPE => Ok(Some(GgufMetadataValue::Bool(true))),
-        _ => {
-            let what = format!("it is not {ROPE}, and {} has that", model.owner());
-            Err(wrong(setting.fields[0], what))
-        }
+        _ => Err(setting.wrong(format_args!("it is not {ROPE}, and {} has that", model.owner()))),
     },
-    to_hf: |stated, config| {
-        let is_so = stated.need()?.as_bool() == Some(true);
-        config.require_fixed(stated.key, is_so, &true)?;
-        config.set(stated.setting.fields[0], ROPE.into(), stated.key)
+    |stated, config| {
+        config.require_fixed(stated.key, stated.value.as_bool() == Some(true), &true)?;
+        Ok(Some(ROPE.into()))
     },
-};
+));
 
 /// What the config calls positions by rotation.
 const ROPE: &str = "rope";

@@ -146,7 +146,7 @@ fn norms_heads(dims: &Dims) -> Value {
 
 fn norms_by_experts(model: &Model<'_>) -> Result<Option<String>> {
     let expected = norms_heads(model.dims);
-    model.expect(NORMS_HEADS, &expected).map(|()| None)
+    model.expect(NORMS_HEADS, &expected)
 }
 
 fn restore_norms(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
@@ -162,5 +162,5 @@ fn experts_by_layer(model: &Model<'_>) -> Result<Option<String>> {
     let every = model.dims.need(EXPERTS_EVERY)?;
     let with_experts = (1..=model.dims.layers).filter(|layer| layer.is_multiple_of(every));
     let numbers = with_experts.map(|layer| layer - 1).collect();
-    model.expect("moe_layers", &numbers).map(|()| None)
+    model.expect("moe_layers", &numbers)
 }

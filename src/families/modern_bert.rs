@@ -2,15 +2,17 @@
 //!
 //! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::bert::{LABELS, RANK_SETTINGS, SETTINGS};
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::fields::{LAYER_KINDS, wrong};
+use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::model::Model;
 use crate::families::engine::settings::FULL_ATTENTION;
 use crate::families::engine::table::{
     Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits, count,
-    number, only, same, setting,
+    number, only, own, same, setting,
 };
 use crate::model::gguf::GgufMetadataValue;
 
@@ -60,7 +62,7 @@ macro_rules! encoder {
 const POOLING: &[Setting] = &[
     setting(Kind::FixedFlag(false), "attention.causal", &[]),
     count("pooling_type", &["pooling_type"]),
-    setting(Kind::Own(&CLASSIFIER_POOLING), "classifier.pooling_type", &["classifier_pooling"]),
+    setting(Kind::Own(&CLASSIFIER_POOLING), "classifier.pooling_type", &[POOLING_FIELD]),
 ];
 
 const SIZES: &[Setting] = &[
@@ -124,7 +126,11 @@ pub(super) const MODERN_BERT_CLASSIFIER: ModelClass = ModelClass {
     tensors: &[encoder!("model."), CLASSIFIER],
     settings: &[POOLING, &[RANK_SETTINGS[LABELS]], SIZES],
     implied: &[MODERN_BERT.implied[0], ("classifier_activation", Default::Text("gelu"))],
-    traits: Traits { sign: Sign::Tensor("cls.output.weight"), ..MODERN_BERT.traits },
+    traits: Traits {
+        sign: Sign::Tensor("cls.output.weight"),
+        restores: &[restore_pooling],
+        ..MODERN_BERT.traits
+    },
     ..MODERN_BERT
 };
 
@@ -134,36 +140,36 @@ const CLASSIFIER: &[TensorRule] = &[
     same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden]),
 ];
 
-/// How a classifier makes one vector of a text, with llama.cpp's numbers.
+/// Field of how a classifier makes one vector of a text.
+const POOLING_FIELD: &str = "classifier_pooling";
+
+/// Its values, with llama.cpp's numbers.
 const POOLINGS: &[(&str, u32)] = &[("mean", 1), ("cls", 2)];
 
 /// UINT32: the number of the field's name. Of a classifier llama.cpp takes the first where there is
 /// none.
-const CLASSIFIER_POOLING: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
-        let Some((field, name)) = model.fields.get(setting.fields) else {
+const CLASSIFIER_POOLING: OwnSetting = own(
+    |setting, model| {
+        let Some((_, name)) = model.fields.get(setting.fields) else {
             return Ok(None);
         };
         let found = POOLINGS.iter().find(|(known, _)| name == known);
-        let unknown = || wrong(field, format_args!("{name} is none that GGUF has"));
+        let unknown = || setting.wrong(format_args!("{name} is none that GGUF has"));
         Ok(Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1)))
     },
-    to_hf: |stated, config| {
-        let is_classifier = config.class.has_setting(Kind::Labels(true));
-        let found = match stated.value {
-            None if !is_classifier => return Ok(()),
-            None => POOLINGS.first(),
-            Some(_) => {
-                let number = stated.need_count()?;
-                POOLINGS
-                    .iter()
-                    .find(|(_, known)| u64::from(*known) == number)
-            }
-        };
-        let (name, _) = found.ok_or_else(|| stated.other_type())?;
-        config.set(stated.setting.fields[0], (*name).into(), stated.key)
+    |stated, _| {
+        let number = stated.count()?;
+        let mut poolings = POOLINGS.iter();
+        let found = poolings.find(|(_, known)| u64::from(*known) == number);
+        Ok(Some(found.ok_or_else(|| stated.other_type())?.0.into()))
     },
-};
+);
+
+/// llama.cpp takes the first where a classifier has no key.
+fn restore_pooling(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
+    config.entry(POOLING_FIELD).or_insert(POOLINGS[0].0.into());
+    Ok(())
+}
 
 /// Every so many layers one sees the whole text, from the first one on: llama.cpp knows no other
 /// pattern.
@@ -174,5 +180,5 @@ fn full_from_first(model: &Model<'_>) -> Result<Option<String>> {
         false => "sliding_attention",
     };
     let kinds = (0..model.dims.layers).map(kind).collect();
-    model.expect(LAYER_KINDS, &kinds).map(|()| None)
+    model.expect(LAYER_KINDS, &kinds)
 }

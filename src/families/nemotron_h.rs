@@ -11,12 +11,12 @@ use super::granite::GRANITE;
 use super::mamba::{ENDS, mamba2_mixer, vector};
 use crate::Result;
 use crate::families::engine::dims::Dim;
-use crate::families::engine::fields::{LAYER_KINDS, wrong};
+use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::model::Model;
 use crate::families::engine::settings::{ConfigFields, StatedKey, numbers_of_kind, wrong_key};
 use crate::families::engine::table::{
     Default, Kind, ModelClass, Need, OwnSetting, Prediction, PredictionNames, Setting, Sign,
-    TensorRule, Traits, Transform, count, experts, in_layers, number, only, setting,
+    TensorRule, Traits, Transform, count, experts, in_layers, number, only, own, setting,
 };
 use crate::model::gguf::GgufMetadataValue;
 
@@ -357,40 +357,41 @@ pub(super) const NEMOTRON_H_LATENT: ModelClass = ModelClass {
 };
 
 /// UINT32: hidden size / heads, which nothing reads.
-const PLAIN_HEAD: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const PLAIN_HEAD: OwnSetting = own(
+    |setting, model| {
         setting
             .count(model.dims.hidden / model.dims.heads)
             .map(Some)
     },
-    to_hf: |_, _| Ok(()),
-};
+    |_, _| Ok(None),
+);
 
 /// INT32\[\]: the width of the feed-forward layers, 0 for other layers.
-const INNER: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| widths(setting, model, "mlp"),
-    to_hf: |stated, config| set_widths(stated, config, "mlp"),
-};
+const INNER: OwnSetting = own(
+    |setting, model| widths(setting, model, "mlp"),
+    |stated, config| width_of(stated, config, "mlp"),
+);
 
 /// The same of layers with experts.
-const EXPERTS_INNER: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| widths(setting, model, "moe"),
-    to_hf: |stated, config| set_widths(stated, config, "moe"),
-};
+const EXPERTS_INNER: OwnSetting = own(
+    |setting, model| widths(setting, model, "moe"),
+    |stated, config| width_of(stated, config, "moe"),
+);
 
 fn widths(setting: &Setting, model: &Model<'_>, kind: &str) -> Result<Option<GgufMetadataValue>> {
     let inner = model.fields.count(setting.fields)?;
     let inner = inner.and_then(|n| i32::try_from(n).ok());
-    let too_large = || wrong(setting.fields[0], "it is missing or too large");
-    Ok(numbers_of_kind(model.dims, kind, inner.ok_or_else(too_large)?))
+    let inner = inner.ok_or_else(|| setting.wrong("it is missing or too large"))?;
+    Ok(numbers_of_kind(model.dims, kind, inner))
 }
 
-/// Sets the width of layers of `kind`, which are those that have one.
-fn set_widths(stated: &StatedKey<'_>, config: &mut ConfigFields<'_>, kind: &str) -> Result<()> {
-    if stated.value.is_none() {
-        return Ok(());
-    }
-    let widths = config.last_left_out(stated.need_numbers()?);
+/// The width of the layers that have one, which become of `kind`.
+fn width_of(
+    stated: &StatedKey<'_>,
+    config: &mut ConfigFields<'_>,
+    kind: &str,
+) -> Result<Option<Value>> {
+    let widths = config.last_left_out(stated.numbers()?);
     let inner = widths.iter().copied().find(|n| *n != 0).unwrap_or(0);
     let kinds = config.fields.get_mut(LAYER_KINDS);
     let kinds = kinds.and_then(Value::as_array_mut);
@@ -406,5 +407,5 @@ fn set_widths(stated: &StatedKey<'_>, config: &mut ConfigFields<'_>, kind: &str)
             }
         }
     }
-    config.set(stated.setting.fields[0], inner.into(), stated.key)
+    Ok(Some(inner.into()))
 }

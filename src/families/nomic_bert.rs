@@ -6,9 +6,8 @@
 use super::bert::{BERT, SETTINGS};
 use super::gpt2::THREEFOLD;
 use crate::families::engine::dims::Dim;
-use crate::families::engine::fields::wrong;
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, OwnSetting, Sign, TensorRule, Traits, same, setting,
+    Default, Kind, ModelClass, OwnSetting, Sign, TensorRule, Traits, own, required, same, setting,
 };
 use crate::model::gguf::GgufMetadataValue;
 
@@ -77,24 +76,22 @@ pub(super) const NOMIC_BERT: ModelClass = ModelClass {
 };
 
 /// UINT32: the length of the training that belongs to the length that the field states.
-const TRAINED: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const TRAINED: OwnSetting = required(own(
+    |setting, model| {
         let stated = model.fields.need(setting.fields)?;
         let found = LENGTHS.iter().find(|(known, _)| *known == stated);
         let unknown = || {
-            let what = format!(
+            setting.wrong(format_args!(
                 "it is {stated}, and nomic-bert has one of {LENGTHS:?}, each with that of its training"
-            );
-            wrong(setting.fields[0], what)
+            ))
         };
         Ok(Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1)))
     },
-    to_hf: |stated, config| {
-        let trained = stated.need_count()?;
+    |stated, _| {
+        let trained = stated.count()?;
         let found = LENGTHS
             .iter()
             .find(|(_, known)| u64::from(*known) == trained);
-        let (length, _) = found.ok_or_else(|| stated.other_type())?;
-        config.set(stated.setting.fields[0], (*length).into(), stated.key)
+        Ok(Some(found.ok_or_else(|| stated.other_type())?.0.into()))
     },
-};
+));

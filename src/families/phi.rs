@@ -8,8 +8,8 @@ use super::gpt2::FOURFOLD;
 use super::{ENDS, FUSED_MLP, NORMS, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, LostWindows, ModelClass, OwnSetting, TensorRule, Traits, count, same,
-    setting,
+    Default, HeadDim, Kind, LostWindows, ModelClass, OwnSetting, TensorRule, Traits, count, own,
+    same, setting,
 };
 use crate::model::gguf::GgufMetadataValue;
 
@@ -106,19 +106,13 @@ pub(super) const PHI2: ModelClass = ModelClass {
 };
 
 /// UINT32 that is 0 if the field is null.
-const WINDOW: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const WINDOW: OwnSetting = own(
+    |setting, model| {
         let window = model.fields.count(setting.fields)?.unwrap_or(0);
         Ok(Some(GgufMetadataValue::U32(window)))
     },
-    to_hf: |stated, config| {
-        if stated.value.is_none() {
-            return Ok(());
-        }
-        let window = match stated.need_count()? {
-            0 => Value::Null,
-            window => window.into(),
-        };
-        config.set(stated.setting.fields[0], window, stated.key)
+    |stated, _| match stated.count()? {
+        0 => Ok(Some(Value::Null)),
+        window => Ok(Some(window.into())),
     },
-};
+);

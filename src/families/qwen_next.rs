@@ -11,9 +11,9 @@ use crate::families::engine::rope;
 use crate::families::engine::settings::array;
 use crate::families::engine::table::{
     Default, Kind, LinearPart, ModelClass, Need, OwnSetting, Prediction, PredictionNames, Setting,
-    TensorRule, Traits, Transform, ValuePart, count, only, setting,
+    TensorRule, Traits, Transform, ValuePart, count, only, own, setting,
 };
-use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::GgufMetadataArray;
 
 const LINEAR: Need = Need::Kind("linear_attention");
 const FULL: Need = Need::Kind("full_attention");
@@ -188,7 +188,8 @@ const SETTINGS: &[Setting] = &[
 ];
 
 /// How heads rotate by the axes of an image, which llama.cpp needs for text as well.
-const AXES: &[Setting] = &[setting(Kind::Own(&SECTIONS), "rope.dimension_sections", &[])];
+const AXES: &[Setting] =
+    &[setting(Kind::Own(&SECTIONS), "rope.dimension_sections", &[rope::SECTIONS])];
 
 /// The layer that predicts a further token: full attention, and what makes its input.
 const PREDICTION_NAMES: PredictionNames = PredictionNames {
@@ -311,18 +312,15 @@ pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
 };
 
 /// INT32\[4\]: how many pairs of a head rotate by each axis of an image.
-const SECTIONS: OwnSetting = OwnSetting {
-    to_gguf: |_, model| {
+const SECTIONS: OwnSetting = own(
+    |_, model| {
         let rotating = model.rope.rotating(model.class, model.dims);
         let sections = model.rope.sections(Some([11, 11, 10, 0]), rotating)?;
         Ok(Some(array(GgufMetadataArray::I32(sections))))
     },
-    to_hf: |stated, config| match stated.value.map(GgufMetadataValue::as_array) {
-        None => Ok(()),
-        Some(Some(GgufMetadataArray::I32(sections))) if sections.len() == 4 => {
-            let count = if sections[3] == 0 { 3 } else { 4 };
-            config.set(rope::SECTIONS, sections[..count].into(), stated.key)
-        }
-        Some(_) => Err(stated.other_type()),
+    |stated, _| match stated.numbers()? {
+        sections @ [_, _, _, 0] => Ok(Some(sections[..3].into())),
+        sections @ [_, _, _, _] => Ok(Some(sections.into())),
+        _ => Err(stated.other_type()),
     },
-};
+);

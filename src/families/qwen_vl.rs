@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::qwen::{QWEN2, QWEN3, QWEN3_MOE, QWEN3_RERANKER};
 use crate::families::engine::dims::Dim;
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, parameter,
+    Default, Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, own, parameter,
     setting,
 };
 
@@ -114,12 +114,12 @@ pub(super) const QWEN3_VL_MOE: ModelClass = ModelClass {
 
 /// UINT32: how many entries the list has that the second field names in the object of the first; 0
 /// without it. Of a text it says nothing.
-const LIST_LEN: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const LIST_LEN: OwnSetting = own(
+    |setting, model| {
         let object = model.fields.get(&setting.fields[..1]);
         let list = object.and_then(|(_, object)| object.get(setting.fields[1]));
         let len = list.and_then(Value::as_array).map_or(0, Vec::len);
         setting.count(len).map(Some)
     },
-    to_hf: |_, _| Ok(()),
-};
+    |_, _| Ok(None),
+);

@@ -10,13 +10,12 @@ use super::deepseek::{ATTENTION, DEEPSEEK3, QUERY_RANK, SETTINGS};
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
 use crate::families::engine::dims::Dim;
-use crate::families::engine::fields::wrong;
 use crate::families::engine::settings::array;
 use crate::families::engine::table::{
     Default, Kind, ModelClass, OwnSetting, Prediction, Setting, Sign, TensorRule, Traits, count,
-    same, setting,
+    own, same, setting,
 };
-use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::GgufMetadataArray;
 
 const HEADS: Dim = Dim::Field("index_n_heads");
 const HEAD: Dim = Dim::Field("index_head_dim");
@@ -137,26 +136,23 @@ pub(super) const GLM5: ModelClass = ModelClass {
 };
 
 /// BOOL\[\] that is true for every layer. The field, if there is one, must say so.
-const INDEXER_KINDS: OwnSetting = OwnSetting {
-    to_gguf: |setting, model| {
+const INDEXER_KINDS: OwnSetting = own(
+    |setting, model| {
         let layers = model.dims.layers;
-        let expected = Value::from(vec![ALL_KEYS; layers]);
         let other = model.fields.get(setting.fields);
-        if let Some((field, _)) = other.filter(|(_, list)| **list != expected) {
-            return Err(wrong(field, format!("it is not `{ALL_KEYS}` for each layer")));
+        if other.is_some_and(|(_, list)| *list != Value::from(vec![ALL_KEYS; layers])) {
+            return Err(setting.wrong(format_args!("it is not `{ALL_KEYS}` for each layer")));
         }
         Ok(Some(array(GgufMetadataArray::Bool(vec![true; layers]))))
     },
-    to_hf: |stated, config| match stated.value.map(GgufMetadataValue::as_array) {
-        None => Ok(()),
-        Some(Some(GgufMetadataArray::Bool(layers))) => {
-            config.require_fixed(stated.key, layers.iter().all(|is_so| *is_so), &true)?;
-            let kinds = vec![ALL_KEYS; layers.len()];
-            config.set(stated.setting.fields[0], kinds.into(), stated.key)
-        }
-        Some(_) => Err(stated.other_type()),
+    |stated, config| {
+        let Some(GgufMetadataArray::Bool(layers)) = stated.value.as_array() else {
+            return Err(stated.other_type());
+        };
+        config.require_fixed(stated.key, layers.iter().all(|is_so| *is_so), &true)?;
+        Ok(Some(vec![ALL_KEYS; layers.len()].into()))
     },
-};
+);
 
 /// What the config calls a layer with an indexer of its own.
 const ALL_KEYS: &str = "full";

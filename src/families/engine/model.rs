@@ -26,18 +26,22 @@ impl Model<'_> {
         format!("llama.cpp's {}", self.class.gguf)
     }
 
-    /// Fails if the config has `field` with another value than `expected`, which llama.cpp takes for
-    /// granted.
+    /// The law that the config has no `field` with another value than `expected`, which llama.cpp
+    /// takes for granted.
     ///
     /// # Errors
     /// `Parse` that names the field.
-    pub(in crate::families) fn expect(&self, field: &str, expected: &Value) -> Result<()> {
+    pub(in crate::families) fn expect(
+        &self,
+        field: &str,
+        expected: &Value,
+    ) -> Result<Option<String>> {
         match self.fields.0.get(field) {
             Some(found) if found != expected => {
                 let what = format!("it is {found}, and {} has {expected}", self.owner());
                 Err(wrong(field, what))
             }
-            _ => Ok(()),
+            _ => Ok(None),
         }
     }
 

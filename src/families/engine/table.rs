@@ -11,7 +11,9 @@ pub(in crate::families) use self::prediction::{Prediction, PredictionNames};
 pub(in crate::families) use self::rules::{
     experts, heads, in_layers, only, optional, parameter, same,
 };
-pub(in crate::families) use self::settings::{Kind, OwnSetting, Setting, count, number, setting};
+pub(in crate::families) use self::settings::{
+    Kind, OwnSetting, Setting, count, number, own, required, setting,
+};
 pub(in crate::families) use self::transforms::{LatentPart, LinearPart, Transform, ValuePart};
 use super::dims::{Dim, Dims};
 use super::fields::Fields;

@@ -11,7 +11,7 @@ use crate::families::engine::dims::{HEADS, HIDDEN};
 use crate::families::engine::fields::is_same;
 use crate::families::engine::prediction;
 use crate::families::engine::rope::{PARAMETERS, SECTIONS};
-use crate::families::engine::table::{Default, Kind, ModelClass, Setting};
+use crate::families::engine::table::{Default, Kind, ModelClass, OwnSetting, Setting};
 use crate::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
@@ -49,14 +49,9 @@ pub(in crate::families) fn config_of(
     let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
     for setting in stated.into_iter().chain(computed) {
         let key = format!("{}.{}", class.gguf, setting.key);
-        let value = metadata.get(&key);
-        match (setting.kind, &value) {
-            (Kind::Own(own), value) => {
-                let stated = StatedKey { setting, key: &key, value: value.as_ref() };
-                (own.to_hf)(&stated, &mut config)?;
-            }
-            (_, Some(value)) => config.add(setting, &key, value)?,
-            (_, None) => config.add_missing(setting, &key)?,
+        match metadata.get(&key) {
+            Some(value) => config.add(setting, &key, &value)?,
+            None => config.add_missing(setting, &key)?,
         }
     }
     let mut config = config.fields;
@@ -120,40 +115,29 @@ pub(in crate::families) struct ConfigFields<'a> {
     pub fields: Map<String, Value>,
 }
 
-/// A key of the metadata that one family alone has.
+/// A key of the metadata with its value.
 pub(in crate::families) struct StatedKey<'a> {
-    pub setting: &'a Setting,
     /// With the architecture's name.
     pub key: &'a str,
-    /// `None`: the file does not have it.
-    pub value: Option<&'a GgufMetadataValue>,
+    pub value: &'a GgufMetadataValue,
 }
 
 impl<'a> StatedKey<'a> {
-    /// The value.
-    ///
-    /// # Errors
-    /// `Parse` if the file does not have the key.
-    pub(in crate::families) fn need(&self) -> Result<&'a GgufMetadataValue> {
-        let missing = || wrong_key(self.key, "it is missing");
-        self.value.ok_or_else(missing)
-    }
-
     /// The value as a number that counts something.
     ///
     /// # Errors
-    /// `Parse` if it is another type, or missing.
-    pub(in crate::families) fn need_count(&self) -> Result<u64> {
-        let count = self.need()?.as_unsigned();
+    /// `Parse` if it is of another type.
+    pub(in crate::families) fn count(&self) -> Result<u64> {
+        let count = self.value.as_unsigned();
         count.ok_or_else(|| self.other_type())
     }
 
-    /// The value as a list with a number for each layer.
+    /// The value as a list of numbers.
     ///
     /// # Errors
-    /// `Parse` if it is another type, or missing.
-    pub(in crate::families) fn need_numbers(&self) -> Result<&'a [i32]> {
-        match self.need()?.as_array() {
+    /// `Parse` if it is of another type.
+    pub(in crate::families) fn numbers(&self) -> Result<&'a [i32]> {
+        match self.value.as_array() {
             Some(GgufMetadataArray::I32(numbers)) => Ok(numbers),
             _ => Err(self.other_type()),
         }
@@ -161,7 +145,7 @@ impl<'a> StatedKey<'a> {
 
     /// The error that the value is of another type than the architecture has, or another value.
     pub(in crate::families) fn other_type(&self) -> AnamnesisError {
-        let found = self.value.map_or("nothing", GgufMetadataValue::type_name);
+        let found = self.value.type_name();
         wrong_key(self.key, format_args!("{found} is not what the architecture has"))
     }
 }
@@ -174,6 +158,7 @@ impl ConfigFields<'_> {
             | Kind::Sum
             | Kind::Product
             | Kind::FixedFlag(_)
+            | Kind::Own(OwnSetting { is_required: true, .. })
             | Kind::TimesHidden(_) => {
                 return Err(wrong_key(key, "it is missing"));
             }
@@ -190,12 +175,10 @@ impl ConfigFields<'_> {
 
     /// Adds what the value of a key says.
     fn add(&mut self, setting: &Setting, key: &str, value: &GgufMetadataValue) -> Result<()> {
-        let other_type = || {
-            let what = format!("{} is not what the architecture has", value.type_name());
-            wrong_key(key, what)
-        };
+        let stated = StatedKey { key, value };
+        let other_type = || stated.other_type();
         let fixed = |is_same, expected: &dyn Display| self.require_fixed(key, is_same, expected);
-        let count = || value.as_unsigned().ok_or_else(other_type);
+        let count = || stated.count();
         let field = setting.fields.first().copied().unwrap_or_default();
         let (field, value) = match setting.kind {
             // The width follows from other keys, and shapes are compared with it.

@@ -1,10 +1,12 @@
 //! Settings of tables: keys of the metadata, and what their values are made of.
 
-use crate::Result;
+use serde_json::Value;
+
 use crate::families::engine::fields::wrong;
 use crate::families::engine::model::Model;
 use crate::families::engine::settings::{ConfigFields, StatedKey};
 use crate::model::gguf::GgufMetadataValue;
+use crate::{AnamnesisError, Result};
 
 /// A setting of the architecture: a key of the metadata, and the field of `config.json`.
 #[derive(Debug, Clone, Copy)]
@@ -80,9 +82,15 @@ impl Setting {
     /// # Errors
     /// `Parse` that names the field if it is too large.
     pub(in crate::families) fn count(&self, n: usize) -> Result<GgufMetadataValue> {
-        let name = self.fields.first().unwrap_or(&self.key);
-        let wrong = |_| wrong(name, "it is too large");
-        u32::try_from(n).map(GgufMetadataValue::U32).map_err(wrong)
+        let too_large = |_| self.wrong("it is too large");
+        u32::try_from(n)
+            .map(GgufMetadataValue::U32)
+            .map_err(too_large)
+    }
+
+    /// The error that the first field is wrong.
+    pub(in crate::families) fn wrong(&self, what: impl std::fmt::Display) -> AnamnesisError {
+        wrong(self.fields.first().unwrap_or(&self.key), what)
     }
 }
 
@@ -90,8 +98,23 @@ impl Setting {
 pub(in crate::families) struct OwnSetting {
     /// The value of the key; `None`: the model has no such key.
     pub to_gguf: fn(&Setting, &Model<'_>) -> Result<Option<GgufMetadataValue>>,
-    /// Sets the fields that the key says. It is called for files without the key, too.
-    pub to_hf: fn(&StatedKey<'_>, &mut ConfigFields<'_>) -> Result<()>,
+    /// The value of the setting's first field that the key says; `None`: it says nothing.
+    pub to_hf: fn(&StatedKey<'_>, &mut ConfigFields<'_>) -> Result<Option<Value>>,
+    /// Whether each file has the key.
+    pub is_required: bool,
+}
+
+/// A key that a file may lack.
+pub(in crate::families) const fn own(
+    to_gguf: fn(&Setting, &Model<'_>) -> Result<Option<GgufMetadataValue>>,
+    to_hf: fn(&StatedKey<'_>, &mut ConfigFields<'_>) -> Result<Option<Value>>,
+) -> OwnSetting {
+    OwnSetting { to_gguf, to_hf, is_required: false }
+}
+
+/// A key that each file has.
+pub(in crate::families) const fn required(setting: OwnSetting) -> OwnSetting {
+    OwnSetting { is_required: true, ..setting }
 }
 
 impl PartialEq for OwnSetting {
