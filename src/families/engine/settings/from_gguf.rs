@@ -182,9 +182,11 @@ impl ConfigFields<'_> {
         let field = setting.fields.first().copied().unwrap_or_default();
         let (field, value) = match setting.kind {
             // The width follows from other keys, and shapes are compared with it.
-            Kind::YarnLog | Kind::Scaling | Kind::TextSections | Kind::Omitted | Kind::Own(_) => {
-                return Ok(());
-            }
+            Kind::YarnLog | Kind::Scaling | Kind::TextSections | Kind::Omitted => return Ok(()),
+            Kind::Own(own) => match (own.to_hf)(&stated, self)? {
+                Some(value) => (field, value),
+                None => return Ok(()),
+            },
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
             Kind::LinearOrNone => {
                 let is_known = matches!(value.as_string(), Some("none" | "linear"));

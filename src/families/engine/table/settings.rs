@@ -95,6 +95,7 @@ impl Setting {
 }
 
 /// What a key that one family alone has is made of, and what it says.
+#[derive(Clone, Copy)]
 pub(in crate::families) struct OwnSetting {
     /// The value of the key; `None`: the model has no such key.
     pub to_gguf: fn(&Setting, &Model<'_>) -> Result<Option<GgufMetadataValue>>,
