@@ -5,13 +5,15 @@
 use super::exaone::ERNIE4_5;
 use super::{DENSE_MLP, ENDS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{ExpertInner, Experts, Field, Hidden, One, Product};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, OwnSetting, Setting, TensorRule, Traits, Transform, count,
-    only, own, parameter, setting,
+    Kind, ModelClass, Need, OwnSetting, Setting, TensorRule, Traits, Transform, count, only, own,
+    parameter, setting,
 };
 
 /// Width of all experts that every token sees.
-const SHARED: Dim = Dim::Product(&[Dim::ExpertInner, Dim::Field("moe_num_shared_experts")]);
+const SHARED: Dim = Product(&[ExpertInner, Field("moe_num_shared_experts")]);
 
 const EXPERTS: &[TensorRule] = &[
     // The router and its bias are F32 in models of every type.
@@ -24,26 +26,26 @@ const EXPERTS: &[TensorRule] = &[
         ..sparse(parameter(
             "blk.{i}.exp_probs_b.bias",
             "model.layers.{i}.mlp.moe_statics.e_score_correction_bias",
-            (Transform::None, &[Dim::One, Dim::Experts], &[Dim::One, Dim::Experts]),
+            (Transform::None, &[One, Experts], &[One, Experts]),
         ))
     },
     only(
         Need::SparseIf("moe_num_shared_experts"),
         SPARSE_MLP[4].gguf,
         SPARSE_MLP[4].hf,
-        &[SHARED, Dim::Hidden],
+        &[SHARED, Hidden],
     ),
     only(
         Need::SparseIf("moe_num_shared_experts"),
         SPARSE_MLP[5].gguf,
         SPARSE_MLP[5].hf,
-        &[SHARED, Dim::Hidden],
+        &[SHARED, Hidden],
     ),
     only(
         Need::SparseIf("moe_num_shared_experts"),
         SPARSE_MLP[6].gguf,
         SPARSE_MLP[6].hf,
-        &[Dim::Hidden, SHARED],
+        &[Hidden, SHARED],
     ),
 ];
 
@@ -65,22 +67,22 @@ pub(super) const ERNIE4_5_MOE: ModelClass = ModelClass {
     classes: &["Ernie4_5_MoeForCausalLM"],
     model_type: "ernie4_5_moe",
     defaults: &[
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_key_value_heads", Default::Int(4)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(500_000.0)),
-        ("tie_word_embeddings", Default::Bool(true)),
-        ("moe_intermediate_size", Default::Int(1536)),
-        ("moe_num_experts", Default::Int(64)),
-        ("moe_k", Default::Int(6)),
-        ("moe_num_shared_experts", Default::Int(2)),
-        ("moe_layer_start_index", Default::Int(1)),
-        ("moe_layer_interval", Default::Int(1)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(4)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(500_000.0)),
+        ("tie_word_embeddings", Bool(true)),
+        ("moe_intermediate_size", Int(1536)),
+        ("moe_num_experts", Int(64)),
+        ("moe_k", Int(6)),
+        ("moe_num_shared_experts", Int(2)),
+        ("moe_layer_start_index", Int(1)),
+        ("moe_layer_interval", Int(1)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("use_bias", Default::Bool(false)),
-        ("moe_layer_interval", Default::Int(1)),
+        ("hidden_act", Text("silu")),
+        ("use_bias", Bool(false)),
+        ("moe_layer_interval", Int(1)),
     ],
     own_fields: &[("num_local_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_k")],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, DENSE_MLP, EXPERTS],

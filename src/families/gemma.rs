@@ -7,30 +7,28 @@ use serde_json::{Map, Value};
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::Result;
 use crate::families::engine::checks::said;
-use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::dims::Dim::Hidden;
+use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::wrong;
 use crate::families::engine::model::Model;
 use crate::families::engine::pooling::POOLING;
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
     Default, ModelClass, TensorRule, Traits, count, number, same,
 };
 
 /// Norms before and behind both halves of a layer.
 pub(super) const FOUR_NORMS: &[TensorRule] = &[
-    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Dim::Hidden]),
-    same(
-        "blk.{i}.post_attention_norm",
-        "model.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
-    ),
-    same("blk.{i}.ffn_norm", "model.layers.{i}.pre_feedforward_layernorm", &[Dim::Hidden]),
-    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_feedforward_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Hidden]),
+    same("blk.{i}.post_attention_norm", "model.layers.{i}.post_attention_layernorm", &[Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.pre_feedforward_layernorm", &[Hidden]),
+    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_feedforward_layernorm", &[Hidden]),
 ];
 
 const TRAITS: Traits = Traits {
     norms_plus_one: true,
     ties_output: true,
-    also_implied: &[("use_bidirectional_attention", Default::Bool(false))],
+    also_implied: &[("use_bidirectional_attention", Bool(false))],
     ..Traits::PLAIN
 };
 
@@ -39,13 +37,13 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     classes: &["GemmaForCausalLM"],
     model_type: "gemma",
     defaults: &[
-        ("max_position_embeddings", Default::Int(8192)),
-        ("num_key_value_heads", Default::Int(16)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(8192)),
+        ("num_key_value_heads", Int(16)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_activation", Default::Text("gelu_pytorch_tanh"))],
+    implied: &[("hidden_activation", Text("gelu_pytorch_tanh"))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES)],
@@ -60,15 +58,15 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
     classes: &["Gemma2ForCausalLM"],
     model_type: "gemma2",
     defaults: &[
-        ("max_position_embeddings", Default::Int(8192)),
-        ("num_key_value_heads", Default::Int(4)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("query_pre_attn_scalar", Default::Int(256)),
-        ("sliding_window", Default::Int(4096)),
-        ("attn_logit_softcapping", Default::Float(50.0)),
-        ("final_logit_softcapping", Default::Float(30.0)),
+        ("max_position_embeddings", Int(8192)),
+        ("num_key_value_heads", Int(4)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("query_pre_attn_scalar", Int(256)),
+        ("sliding_window", Int(4096)),
+        ("attn_logit_softcapping", Float(50.0)),
+        ("final_logit_softcapping", Float(30.0)),
     ],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, MLP],
     settings: &[&[
@@ -94,20 +92,20 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
     classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
     model_type: "gemma3_text",
     defaults: &[
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_attention_heads", Default::Int(8)),
-        ("num_key_value_heads", Default::Int(4)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(1e6)),
-        ("rope_local_base_freq", Default::Float(10_000.0)),
-        ("query_pre_attn_scalar", Default::Int(256)),
-        ("sliding_window", Default::Int(4096)),
-        ("vocab_size", Default::Int(262_208)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_attention_heads", Int(8)),
+        ("num_key_value_heads", Int(4)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(1e6)),
+        ("rope_local_base_freq", Float(10_000.0)),
+        ("query_pre_attn_scalar", Int(256)),
+        ("sliding_window", Int(4096)),
+        ("vocab_size", Int(262_208)),
     ],
     implied: &[
-        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
-        ("attn_logit_softcapping", Default::Absent),
+        ("hidden_activation", Text("gelu_pytorch_tanh")),
+        ("attn_logit_softcapping", Absent),
     ],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
     settings: &[&[
@@ -131,10 +129,10 @@ pub(super) const GEMMA_EMBEDDING: ModelClass = ModelClass {
     classes: &["Gemma3TextModel"],
     defaults: EMBEDDING_DEFAULTS,
     implied: &[
-        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
-        ("attn_logit_softcapping", Default::Absent),
-        ("final_logit_softcapping", Default::Absent),
-        ("use_bidirectional_attention", Default::Bool(true)),
+        ("hidden_activation", Text("gelu_pytorch_tanh")),
+        ("attn_logit_softcapping", Absent),
+        ("final_logit_softcapping", Absent),
+        ("use_bidirectional_attention", Bool(true)),
     ],
     tensors: &[EMBEDDING, FOUR_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
     settings: &[&[
@@ -150,17 +148,17 @@ const EMBEDDING: &[TensorRule] = &[ENDS[0], ENDS[1]];
 
 /// As those of [`GEMMA3`], in which tokens do not see those behind them unless a config says so.
 const EMBEDDING_DEFAULTS: &[(&str, Default)] = &[
-    ("max_position_embeddings", Default::Int(131_072)),
-    ("num_attention_heads", Default::Int(8)),
-    ("num_key_value_heads", Default::Int(4)),
-    ("head_dim", Default::Int(256)),
-    ("rms_norm_eps", Default::Float(1e-6)),
-    ("rope_theta", Default::Float(1e6)),
-    ("rope_local_base_freq", Default::Float(10_000.0)),
-    ("query_pre_attn_scalar", Default::Int(256)),
-    ("sliding_window", Default::Int(4096)),
-    ("vocab_size", Default::Int(262_208)),
-    ("use_bidirectional_attention", Default::Bool(false)),
+    ("max_position_embeddings", Int(131_072)),
+    ("num_attention_heads", Int(8)),
+    ("num_key_value_heads", Int(4)),
+    ("head_dim", Int(256)),
+    ("rms_norm_eps", Float(1e-6)),
+    ("rope_theta", Float(1e6)),
+    ("rope_local_base_freq", Float(10_000.0)),
+    ("query_pre_attn_scalar", Int(256)),
+    ("sliding_window", Int(4096)),
+    ("vocab_size", Int(262_208)),
+    ("use_bidirectional_attention", Bool(false)),
 ];
 
 /// `hidden_act` counts as well, and early configs say that it is the exact GELU, for which llama.cpp

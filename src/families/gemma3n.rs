@@ -10,18 +10,20 @@ use super::gemma::{FOUR_NORMS, LOGIT_CAP, not_null};
 use super::gemma4::{ALL_INPUTS, INPUTS};
 use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, Product, Vocab};
 use crate::families::engine::layer_sizes::{INPUT_TOKENS, SHARED};
 use crate::families::engine::settings::array;
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, OwnSetting, TensorRule, Traits, Transform, count, number, own,
-    parameter, same, setting,
+    Kind, ModelClass, OwnSetting, TensorRule, Traits, Transform, count, number, own, parameter,
+    same, setting,
 };
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 /// Copies of the hidden state that are not active.
 const OTHERS: usize = 3;
-const COPIES: Dim = Dim::Field("altup_num_inputs");
-const RANK: Dim = Dim::Field("laurel_rank");
+const COPIES: Dim = Field("altup_num_inputs");
+const RANK: Dim = Field("laurel_rank");
 
 const PROJECTIONS: &[TensorRule] = &[
     stack("altup_proj", "model.altup_projections.{e}"),
@@ -29,17 +31,14 @@ const PROJECTIONS: &[TensorRule] = &[
 ];
 
 const fn stack(gguf: &'static str, hf: &'static str) -> TensorRule {
-    TensorRule {
-        transform: Transform::Stack(OTHERS),
-        ..same(gguf, hf, &[Dim::Hidden, Dim::Hidden])
-    }
+    TensorRule { transform: Transform::Stack(OTHERS), ..same(gguf, hf, &[Hidden, Hidden]) }
 }
 
 /// Tokens of images and of sound have no input of their own, and rows of zeros in GGUF.
 const TOKEN_INPUTS: &[TensorRule] = &[
     TensorRule {
         transform: Transform::PaddedRows,
-        gguf_shape: Some(&[Dim::Vocab, ALL_INPUTS]),
+        gguf_shape: Some(&[Vocab, ALL_INPUTS]),
         ..INPUTS[0]
     },
     INPUTS[1],
@@ -58,18 +57,18 @@ const COPIED: &[TensorRule] = &[
     same(
         "blk.{i}.altup_predict_coef",
         "model.layers.{i}.altup.prediction_coefs",
-        &[Dim::Product(&[COPIES, COPIES]), COPIES],
+        &[Product(&[COPIES, COPIES]), COPIES],
     ),
-    same("blk.{i}.altup_router", "model.layers.{i}.altup.modality_router", &[COPIES, Dim::Hidden]),
-    same("blk.{i}.altup_router_norm", "model.layers.{i}.altup.router_norm", &[Dim::Hidden]),
+    same("blk.{i}.altup_router", "model.layers.{i}.altup.modality_router", &[COPIES, Hidden]),
+    same("blk.{i}.altup_router_norm", "model.layers.{i}.altup.router_norm", &[Hidden]),
     parameter(
         "blk.{i}.altup_correct_scale.weight",
         "model.layers.{i}.altup.correct_output_scale",
-        (Transform::None, &[Dim::Hidden], &[Dim::Hidden]),
+        (Transform::None, &[Hidden], &[Hidden]),
     ),
-    same("blk.{i}.laurel_l", "model.layers.{i}.laurel.linear_left", &[RANK, Dim::Hidden]),
-    same("blk.{i}.laurel_r", "model.layers.{i}.laurel.linear_right", &[Dim::Hidden, RANK]),
-    same("blk.{i}.laurel_post_norm", "model.layers.{i}.laurel.post_laurel_norm", &[Dim::Hidden]),
+    same("blk.{i}.laurel_l", "model.layers.{i}.laurel.linear_left", &[RANK, Hidden]),
+    same("blk.{i}.laurel_r", "model.layers.{i}.laurel.linear_right", &[Hidden, RANK]),
+    same("blk.{i}.laurel_post_norm", "model.layers.{i}.laurel.post_laurel_norm", &[Hidden]),
 ];
 
 pub(super) const GEMMA3N: ModelClass = ModelClass {
@@ -77,33 +76,33 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
     classes: &["Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"],
     model_type: "gemma3n_text",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_attention_heads", Default::Int(8)),
-        ("num_key_value_heads", Default::Int(2)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(1e6)),
-        ("rope_local_base_freq", Default::Float(10_000.0)),
-        ("sliding_window", Default::Int(512)),
-        (LOGIT_CAP, Default::Float(30.0)),
-        ("vocab_size", Default::Int(262_400)),
-        (INPUT_TOKENS, Default::Int(262_144)),
-        ("hidden_size_per_layer_input", Default::Int(256)),
-        ("altup_active_idx", Default::Int(0)),
-        ("altup_num_inputs", Default::Int(4)),
-        ("laurel_rank", Default::Int(64)),
-        (SHARED, Default::Int(15)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_attention_heads", Int(8)),
+        ("num_key_value_heads", Int(2)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(1e6)),
+        ("rope_local_base_freq", Float(10_000.0)),
+        ("sliding_window", Int(512)),
+        (LOGIT_CAP, Float(30.0)),
+        ("vocab_size", Int(262_400)),
+        (INPUT_TOKENS, Int(262_144)),
+        ("hidden_size_per_layer_input", Int(256)),
+        ("altup_active_idx", Int(0)),
+        ("altup_num_inputs", Int(4)),
+        ("laurel_rank", Int(64)),
+        (SHARED, Int(15)),
+        ("tie_word_embeddings", Bool(true)),
     ],
     implied: &[
-        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
-        ("attention_bias", Default::Bool(false)),
-        ("altup_active_idx", Default::Int(0)),
-        ("altup_num_inputs", Default::Int(OTHERS as u64 + 1)),
-        ("altup_correct_scale", Default::Bool(true)),
-        ("rope_scaling", Default::Absent),
+        ("hidden_activation", Text("gelu_pytorch_tanh")),
+        ("attention_bias", Bool(false)),
+        ("altup_active_idx", Int(0)),
+        ("altup_num_inputs", Int(OTHERS as u64 + 1)),
+        ("altup_correct_scale", Bool(true)),
+        ("rope_scaling", Absent),
         // llama.cpp does not read the key.
-        (LOGIT_CAP, Default::Float(30.0)),
+        (LOGIT_CAP, Float(30.0)),
     ],
     own_fields: &[],
     equal_fields: &[],

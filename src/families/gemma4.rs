@@ -8,13 +8,17 @@ use serde_json::Value;
 use super::gemma::FOUR_NORMS;
 use super::{CAUSAL, ENDS, MLP, QUERIES, VALUES};
 use crate::Result;
+use crate::families::engine::dims::Dim::{
+    ExpertInner, Experts, Field, Hidden, Layers, One, Product, Sum,
+};
 use crate::families::engine::dims::{Dim, LAYERS};
 use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::layer_sizes::{DOUBLE_WIDE, FULL_HEAD, FULL_KV_HEADS, SHARED};
 use crate::families::engine::settings::{ConfigFields, FULL_ATTENTION, array, float, wrong_key};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, OwnSetting, TensorRule, Traits, Transform, count, only, own,
-    parameter, setting,
+    Kind, ModelClass, Need, OwnSetting, TensorRule, Traits, Transform, count, only, own, parameter,
+    setting,
 };
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
@@ -28,47 +32,37 @@ const ATTENTION: &[TensorRule] = &[
     parameter(
         "blk.{i}.layer_output_scale.weight",
         "model.layers.{i}.layer_scalar",
-        (Transform::None, &[Dim::One], &[Dim::One]),
+        (Transform::None, &[One], &[One]),
     ),
 ];
 
 /// Length of what each layer gets of a token beside the hidden state.
-const INPUT: Dim = Dim::Field("hidden_size_per_layer_input");
+const INPUT: Dim = Field("hidden_size_per_layer_input");
 const WITH_INPUTS: Need = Need::Above0("hidden_size_per_layer_input");
-pub(super) const ALL_INPUTS: Dim = Dim::Product(&[INPUT, Dim::Layers]);
+pub(super) const ALL_INPUTS: Dim = Product(&[INPUT, Layers]);
 
 pub(super) const INPUTS: &[TensorRule] = &[
     only(
         WITH_INPUTS,
         "per_layer_token_embd",
         "model.embed_tokens_per_layer",
-        &[Dim::Field("vocab_size_per_layer_input"), ALL_INPUTS],
+        &[Field("vocab_size_per_layer_input"), ALL_INPUTS],
     ),
     only(
         WITH_INPUTS,
         "per_layer_model_proj",
         "model.per_layer_model_projection",
-        &[ALL_INPUTS, Dim::Hidden],
+        &[ALL_INPUTS, Hidden],
     ),
     only(WITH_INPUTS, "per_layer_proj_norm", "model.per_layer_projection_norm", &[INPUT]),
     only(
         WITH_INPUTS,
         "blk.{i}.inp_gate",
         "model.layers.{i}.per_layer_input_gate",
-        &[INPUT, Dim::Hidden],
+        &[INPUT, Hidden],
     ),
-    only(
-        WITH_INPUTS,
-        "blk.{i}.proj",
-        "model.layers.{i}.per_layer_projection",
-        &[Dim::Hidden, INPUT],
-    ),
-    only(
-        WITH_INPUTS,
-        "blk.{i}.post_norm",
-        "model.layers.{i}.post_per_layer_input_norm",
-        &[Dim::Hidden],
-    ),
+    only(WITH_INPUTS, "blk.{i}.proj", "model.layers.{i}.per_layer_projection", &[Hidden, INPUT]),
+    only(WITH_INPUTS, "blk.{i}.post_norm", "model.layers.{i}.post_per_layer_input_norm", &[Hidden]),
 ];
 
 /// The experts of checkpoints in NVFP4.
@@ -92,45 +86,40 @@ const fn of_experts(gguf: &'static str, hf: &'static str, shape: &'static [Dim])
 
 /// Experts beside the feed-forward layer.
 const EXPERTS: &[TensorRule] = &[
-    only(
-        WITH_EXPERTS,
-        "blk.{i}.ffn_gate_inp",
-        "model.layers.{i}.router.proj",
-        &[Dim::Experts, Dim::Hidden],
-    ),
-    of_experts("blk.{i}.ffn_gate_inp.scale", "model.layers.{i}.router.scale", &[Dim::Hidden]),
+    only(WITH_EXPERTS, "blk.{i}.ffn_gate_inp", "model.layers.{i}.router.proj", &[Experts, Hidden]),
+    of_experts("blk.{i}.ffn_gate_inp.scale", "model.layers.{i}.router.scale", &[Hidden]),
     of_experts(
         "blk.{i}.ffn_down_exps.scale",
         "model.layers.{i}.router.per_expert_scale",
-        &[Dim::Experts],
+        &[Experts],
     ),
     of_experts(
         "blk.{i}.ffn_gate_up_exps.weight",
         "model.layers.{i}.experts.gate_up_proj",
-        &[Dim::Experts, Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner]), Dim::Hidden],
+        &[Experts, Sum(&[ExpertInner, ExpertInner]), Hidden],
     ),
     of_experts(
         "blk.{i}.ffn_down_exps.weight",
         "model.layers.{i}.experts.down_proj",
-        &[Dim::Experts, Dim::Hidden, Dim::ExpertInner],
+        &[Experts, Hidden, ExpertInner],
     ),
     only(
         WITH_EXPERTS,
         "blk.{i}.post_ffw_norm_1",
         "model.layers.{i}.post_feedforward_layernorm_1",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
     only(
         WITH_EXPERTS,
         "blk.{i}.post_ffw_norm_2",
         "model.layers.{i}.post_feedforward_layernorm_2",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
     only(
         WITH_EXPERTS,
         "blk.{i}.pre_ffw_norm_2",
         "model.layers.{i}.pre_feedforward_layernorm_2",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
 ];
 
@@ -139,19 +128,16 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
     classes: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
     model_type: "gemma4_text",
     defaults: &[
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_key_value_heads", Default::Int(4)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("sliding_window", Default::Int(512)),
-        ("num_kv_shared_layers", Default::Int(0)),
-        ("vocab_size_per_layer_input", Default::Int(262_144)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(4)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("sliding_window", Int(512)),
+        ("num_kv_shared_layers", Int(0)),
+        ("vocab_size_per_layer_input", Int(262_144)),
+        ("tie_word_embeddings", Bool(true)),
     ],
-    implied: &[
-        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
-        ("attention_bias", Default::Bool(false)),
-    ],
+    implied: &[("hidden_activation", Text("gelu_pytorch_tanh")), ("attention_bias", Bool(false))],
     own_fields: &[("num_local_experts", "num_experts"), ("num_experts_per_tok", "top_k_experts")],
     equal_fields: &[],
     biases: &[],

@@ -5,17 +5,18 @@
 use super::llama::ROTATED;
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Experts, Hidden, Inner, TwoInner};
+use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number,
-    same, setting,
+    HeadDim, Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number, same, setting,
 };
 
 /// One of the two projections of all experts that a matrix of each expert has.
 const fn half(half: usize, gguf: &'static str) -> TensorRule {
-    const FUSED: &[Dim] = &[Dim::Experts, Dim::TwoInner, Dim::Hidden];
+    const FUSED: &[Dim] = &[Experts, TwoInner, Hidden];
     TensorRule {
         transform: Transform::Halves(half),
-        gguf_shape: Some(&[Dim::Experts, Dim::Inner, Dim::Hidden]),
+        gguf_shape: Some(&[Experts, Inner, Hidden]),
         ..same(gguf, "model.layers.{i}.block_sparse_moe.input_linear", FUSED)
     }
 }
@@ -24,14 +25,14 @@ pub(super) const EXPERTS: &[TensorRule] = &[
     same(
         "blk.{i}.ffn_gate_inp",
         "model.layers.{i}.block_sparse_moe.router.layer",
-        &[Dim::Experts, Dim::Hidden],
+        &[Experts, Hidden],
     ),
     half(0, "blk.{i}.ffn_gate_exps"),
     half(1, "blk.{i}.ffn_up_exps"),
     same(
         "blk.{i}.ffn_down_exps",
         "model.layers.{i}.block_sparse_moe.output_linear",
-        &[Dim::Experts, Dim::Hidden, Dim::Inner],
+        &[Experts, Hidden, Inner],
     ),
 ];
 
@@ -49,15 +50,15 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     classes: &["GraniteForCausalLM"],
     model_type: "granite",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("attention_multiplier", Default::Float(1.0)),
-        ("embedding_multiplier", Default::Float(1.0)),
-        ("residual_multiplier", Default::Float(1.0)),
-        ("logits_scaling", Default::Float(1.0)),
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("attention_multiplier", Float(1.0)),
+        ("embedding_multiplier", Float(1.0)),
+        ("residual_multiplier", Float(1.0)),
+        ("logits_scaling", Float(1.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu"))],
+    implied: &[("hidden_act", Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
@@ -72,15 +73,15 @@ pub(super) const GRANITE_MOE: ModelClass = ModelClass {
     classes: &["GraniteMoeForCausalLM"],
     model_type: "granitemoe",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("num_local_experts", Default::Int(8)),
-        ("num_experts_per_tok", Default::Int(2)),
-        ("attention_multiplier", Default::Float(1.0)),
-        ("embedding_multiplier", Default::Float(1.0)),
-        ("residual_multiplier", Default::Float(1.0)),
-        ("logits_scaling", Default::Float(1.0)),
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("num_local_experts", Int(8)),
+        ("num_experts_per_tok", Int(2)),
+        ("attention_multiplier", Float(1.0)),
+        ("embedding_multiplier", Float(1.0)),
+        ("residual_multiplier", Float(1.0)),
+        ("logits_scaling", Float(1.0)),
     ],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, EXPERTS],

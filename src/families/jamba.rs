@@ -7,17 +7,19 @@
 use super::mamba::{filters, vector};
 use super::{QUERIES, VALUES, sparse};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Experts, Field, Hidden, Inner, One, Product, Sum, Vocab};
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Need, Periods, Setting, TensorRule, Traits, Transform,
-    count, experts, in_layers, only, optional, parameter, same, setting,
+    HeadDim, Kind, ModelClass, Need, Periods, Setting, TensorRule, Traits, Transform, count,
+    experts, in_layers, only, optional, parameter, same, setting,
 };
 
 const ENDS: &[TensorRule] = &[
     super::ENDS[0],
-    same("output_norm", "model.final_layernorm", &[Dim::Hidden]),
-    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+    same("output_norm", "model.final_layernorm", &[Hidden]),
+    optional("output", "lm_head", &[Vocab, Hidden]),
     super::NORMS[0],
-    same("blk.{i}.ffn_norm", "model.layers.{i}.pre_ff_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.pre_ff_layernorm", &[Hidden]),
 ];
 
 const ATTENDING: Need = Need::Kind("attention");
@@ -30,24 +32,24 @@ const ATTENTION: &[TensorRule] = &[
     in_layers(ATTENDING, VALUES[1]),
 ];
 
-const STATE: Dim = Dim::Field("mamba_d_state");
-const RANK: Dim = Dim::Field("mamba_dt_rank");
-const FILTER: Dim = Dim::Field("mamba_d_conv");
-const INNER: Dim = Dim::Product(&[Dim::Field("mamba_expand"), Dim::Hidden]);
+const STATE: Dim = Field("mamba_d_state");
+const RANK: Dim = Field("mamba_dt_rank");
+const FILTER: Dim = Field("mamba_d_conv");
+const INNER: Dim = Product(&[Field("mamba_expand"), Hidden]);
 
 const MIXER: &[TensorRule] = &[
     only(
         RECURRENT,
         "blk.{i}.ssm_in",
         "model.layers.{i}.mamba.in_proj",
-        &[Dim::Sum(&[INNER, INNER]), Dim::Hidden],
+        &[Sum(&[INNER, INNER]), Hidden],
     ),
     in_layers(
         RECURRENT,
         filters(
             "blk.{i}.ssm_conv1d.weight",
             "model.layers.{i}.mamba.conv1d.weight",
-            &[INNER, Dim::One, FILTER],
+            &[INNER, One, FILTER],
             &[INNER, FILTER],
         ),
     ),
@@ -59,7 +61,7 @@ const MIXER: &[TensorRule] = &[
         RECURRENT,
         "blk.{i}.ssm_x",
         "model.layers.{i}.mamba.x_proj",
-        &[Dim::Sum(&[RANK, STATE, STATE]), INNER],
+        &[Sum(&[RANK, STATE, STATE]), INNER],
     ),
     in_layers(
         RECURRENT,
@@ -81,7 +83,7 @@ const MIXER: &[TensorRule] = &[
         ),
     ),
     in_layers(RECURRENT, vector("blk.{i}.ssm_d", "model.layers.{i}.mamba.D", &[INNER])),
-    only(RECURRENT, "blk.{i}.ssm_out", "model.layers.{i}.mamba.out_proj", &[Dim::Hidden, INNER]),
+    only(RECURRENT, "blk.{i}.ssm_out", "model.layers.{i}.mamba.out_proj", &[Hidden, INNER]),
 ];
 
 const MLP: &[TensorRule] = &[
@@ -89,40 +91,35 @@ const MLP: &[TensorRule] = &[
         Need::Dense,
         "blk.{i}.ffn_gate",
         "model.layers.{i}.feed_forward.gate_proj",
-        &[Dim::Inner, Dim::Hidden],
+        &[Inner, Hidden],
     ),
-    only(
-        Need::Dense,
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.feed_forward.up_proj",
-        &[Dim::Inner, Dim::Hidden],
-    ),
+    only(Need::Dense, "blk.{i}.ffn_up", "model.layers.{i}.feed_forward.up_proj", &[Inner, Hidden]),
     only(
         Need::Dense,
         "blk.{i}.ffn_down",
         "model.layers.{i}.feed_forward.down_proj",
-        &[Dim::Hidden, Dim::Inner],
+        &[Hidden, Inner],
     ),
     only(
         Need::Sparse,
         "blk.{i}.ffn_gate_inp",
         "model.layers.{i}.feed_forward.router",
-        &[Dim::Experts, Dim::Hidden],
+        &[Experts, Hidden],
     ),
     sparse(experts(
         "blk.{i}.ffn_gate_exps",
         "model.layers.{i}.feed_forward.experts.{e}.gate_proj",
-        &[Dim::Inner, Dim::Hidden],
+        &[Inner, Hidden],
     )),
     sparse(experts(
         "blk.{i}.ffn_up_exps",
         "model.layers.{i}.feed_forward.experts.{e}.up_proj",
-        &[Dim::Inner, Dim::Hidden],
+        &[Inner, Hidden],
     )),
     sparse(experts(
         "blk.{i}.ffn_down_exps",
         "model.layers.{i}.feed_forward.experts.{e}.down_proj",
-        &[Dim::Hidden, Dim::Inner],
+        &[Hidden, Inner],
     )),
 ];
 
@@ -143,25 +140,25 @@ pub(super) const JAMBA: ModelClass = ModelClass {
     classes: &["JambaForCausalLM"],
     model_type: "jamba",
     defaults: &[
-        ("max_position_embeddings", Default::Int(262_144)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("num_experts", Default::Int(16)),
-        ("num_experts_per_tok", Default::Int(2)),
-        ("expert_layer_period", Default::Int(2)),
-        ("expert_layer_offset", Default::Int(1)),
-        ("attn_layer_period", Default::Int(8)),
-        ("attn_layer_offset", Default::Int(4)),
-        ("mamba_d_state", Default::Int(16)),
-        ("mamba_d_conv", Default::Int(4)),
-        ("mamba_expand", Default::Int(2)),
+        ("max_position_embeddings", Int(262_144)),
+        ("num_key_value_heads", Int(8)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("num_experts", Int(16)),
+        ("num_experts_per_tok", Int(2)),
+        ("expert_layer_period", Int(2)),
+        ("expert_layer_offset", Int(1)),
+        ("attn_layer_period", Int(8)),
+        ("attn_layer_offset", Int(4)),
+        ("mamba_d_state", Int(16)),
+        ("mamba_d_conv", Int(4)),
+        ("mamba_expand", Int(2)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("mamba_conv_bias", Default::Bool(true)),
-        ("mamba_proj_bias", Default::Bool(false)),
-        ("mamba_expand", Default::Int(2)),
-        ("sliding_window", Default::Absent),
+        ("hidden_act", Text("silu")),
+        ("mamba_conv_bias", Bool(true)),
+        ("mamba_proj_bias", Bool(false)),
+        ("mamba_expand", Int(2)),
+        ("sliding_window", Absent),
     ],
     own_fields: &[("num_local_experts", "num_experts")],
     equal_fields: &[],

@@ -6,13 +6,15 @@ use serde_json::{Map, Value};
 
 use super::bert::{LABELS, RANK_SETTINGS, SETTINGS};
 use crate::Result;
-use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::dims::Dim::{Hidden, Inner, Labels, Sum, TwoInner, Vocab};
+use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::model::Model;
 use crate::families::engine::settings::FULL_ATTENTION;
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits, count,
-    number, only, own, same, setting,
+    HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits, count, number,
+    only, own, same, setting,
 };
 use crate::model::gguf::GgufMetadataValue;
 
@@ -20,41 +22,25 @@ use crate::model::gguf::GgufMetadataValue;
 macro_rules! encoder {
     ($prefix:literal) => {
         &[
-            same(
-                "token_embd",
-                concat!($prefix, "embeddings.tok_embeddings"),
-                &[Dim::Vocab, Dim::Hidden],
-            ),
-            same("token_embd_norm", concat!($prefix, "embeddings.norm"), &[Dim::Hidden]),
-            same("output_norm", concat!($prefix, "final_norm"), &[Dim::Hidden]),
+            same("token_embd", concat!($prefix, "embeddings.tok_embeddings"), &[Vocab, Hidden]),
+            same("token_embd_norm", concat!($prefix, "embeddings.norm"), &[Hidden]),
+            same("output_norm", concat!($prefix, "final_norm"), &[Hidden]),
             // The first layer follows the norm of the embedding.
             only(
                 Need::AllButFirst,
                 "blk.{i}.attn_norm",
                 concat!($prefix, "layers.{i}.attn_norm"),
-                &[Dim::Hidden],
+                &[Hidden],
             ),
             same(
                 "blk.{i}.attn_qkv",
                 concat!($prefix, "layers.{i}.attn.Wqkv"),
-                &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden],
+                &[Sum(&[Hidden, Hidden, Hidden]), Hidden],
             ),
-            same(
-                "blk.{i}.attn_output",
-                concat!($prefix, "layers.{i}.attn.Wo"),
-                &[Dim::Hidden, Dim::Hidden],
-            ),
-            same("blk.{i}.ffn_norm", concat!($prefix, "layers.{i}.mlp_norm"), &[Dim::Hidden]),
-            same(
-                "blk.{i}.ffn_up",
-                concat!($prefix, "layers.{i}.mlp.Wi"),
-                &[Dim::TwoInner, Dim::Hidden],
-            ),
-            same(
-                "blk.{i}.ffn_down",
-                concat!($prefix, "layers.{i}.mlp.Wo"),
-                &[Dim::Hidden, Dim::Inner],
-            ),
+            same("blk.{i}.attn_output", concat!($prefix, "layers.{i}.attn.Wo"), &[Hidden, Hidden]),
+            same("blk.{i}.ffn_norm", concat!($prefix, "layers.{i}.mlp_norm"), &[Hidden]),
+            same("blk.{i}.ffn_up", concat!($prefix, "layers.{i}.mlp.Wi"), &[TwoInner, Hidden]),
+            same("blk.{i}.ffn_down", concat!($prefix, "layers.{i}.mlp.Wo"), &[Hidden, Inner]),
         ]
     };
 }
@@ -82,15 +68,15 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
     classes: &["ModernBertModel"],
     model_type: "modernbert",
     defaults: &[
-        ("max_position_embeddings", Default::Int(8192)),
-        ("norm_eps", Default::Float(1e-5)),
-        ("global_rope_theta", Default::Float(160_000.0)),
-        ("local_rope_theta", Default::Float(10_000.0)),
-        ("local_attention", Default::Int(128)),
-        ("global_attn_every_n_layers", Default::Int(3)),
-        ("classifier_pooling", Default::Text("cls")),
+        ("max_position_embeddings", Int(8192)),
+        ("norm_eps", Float(1e-5)),
+        ("global_rope_theta", Float(160_000.0)),
+        ("local_rope_theta", Float(10_000.0)),
+        ("local_attention", Int(128)),
+        ("global_attn_every_n_layers", Int(3)),
+        ("classifier_pooling", Text("cls")),
     ],
-    implied: &[("hidden_activation", Default::Text("gelu"))],
+    implied: &[("hidden_activation", Text("gelu"))],
     own_fields: &[
         ("rms_norm_eps", "norm_eps"),
         ("rope_theta", "global_rope_theta"),
@@ -108,11 +94,11 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
         prefix: Some("model."),
         has_local_rope: true,
         also_implied: &[
-            ("attention_bias", Default::Bool(false)),
-            ("mlp_bias", Default::Bool(false)),
-            ("norm_bias", Default::Bool(false)),
+            ("attention_bias", Bool(false)),
+            ("mlp_bias", Bool(false)),
+            ("norm_bias", Bool(false)),
             // transformers 5 takes twice the number for `local_attention`.
-            ("sliding_window", Default::Absent),
+            ("sliding_window", Absent),
         ],
         laws: &[full_from_first],
         ..Traits::PLAIN
@@ -125,7 +111,7 @@ pub(super) const MODERN_BERT_CLASSIFIER: ModelClass = ModelClass {
     biases: &[("", &["cls.output"])],
     tensors: &[encoder!("model."), CLASSIFIER],
     settings: &[POOLING, &[RANK_SETTINGS[LABELS]], SIZES],
-    implied: &[MODERN_BERT.implied[0], ("classifier_activation", Default::Text("gelu"))],
+    implied: &[MODERN_BERT.implied[0], ("classifier_activation", Text("gelu"))],
     traits: Traits {
         sign: Sign::Tensor("cls.output.weight"),
         restores: &[restore_pooling],
@@ -135,9 +121,9 @@ pub(super) const MODERN_BERT_CLASSIFIER: ModelClass = ModelClass {
 };
 
 const CLASSIFIER: &[TensorRule] = &[
-    same("cls", "head.dense", &[Dim::Hidden, Dim::Hidden]),
-    same("cls.norm", "head.norm", &[Dim::Hidden]),
-    same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden]),
+    same("cls", "head.dense", &[Hidden, Hidden]),
+    same("cls.norm", "head.norm", &[Hidden]),
+    same("cls.output", "classifier", &[Labels, Hidden]),
 ];
 
 /// Field of how a classifier makes one vector of a text.

@@ -11,12 +11,16 @@ use super::granite::GRANITE;
 use super::mamba::{ENDS, mamba2_mixer, vector};
 use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{
+    ExpertInner, Experts, Field, Hidden, Inner, Keys, One, Product, Queries, Quotient, Sum,
+};
 use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::model::Model;
 use crate::families::engine::settings::{ConfigFields, StatedKey, numbers_of_kind, wrong_key};
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, OwnSetting, Prediction, PredictionNames, Setting, Sign,
-    TensorRule, Traits, Transform, count, experts, in_layers, number, only, own, setting,
+    Kind, ModelClass, Need, OwnSetting, Prediction, PredictionNames, Setting, Sign, TensorRule,
+    Traits, Transform, count, experts, in_layers, number, only, own, setting,
 };
 use crate::model::gguf::GgufMetadataValue;
 
@@ -26,68 +30,33 @@ const FORWARD: Need = Need::Kind("mlp");
 const ATTENTION: &[TensorRule] = &[
     TensorRule {
         transform: Transform::Heads,
-        ..only(
-            ATTENDING,
-            "blk.{i}.attn_q",
-            "backbone.layers.{i}.mixer.q_proj",
-            &[Dim::Queries, Dim::Hidden],
-        )
+        ..only(ATTENDING, "blk.{i}.attn_q", "backbone.layers.{i}.mixer.q_proj", &[Queries, Hidden])
     },
     TensorRule {
         transform: Transform::Heads,
-        ..only(
-            ATTENDING,
-            "blk.{i}.attn_k",
-            "backbone.layers.{i}.mixer.k_proj",
-            &[Dim::Keys, Dim::Hidden],
-        )
+        ..only(ATTENDING, "blk.{i}.attn_k", "backbone.layers.{i}.mixer.k_proj", &[Keys, Hidden])
     },
-    only(
-        ATTENDING,
-        "blk.{i}.attn_v",
-        "backbone.layers.{i}.mixer.v_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
-    only(
-        ATTENDING,
-        "blk.{i}.attn_output",
-        "backbone.layers.{i}.mixer.o_proj",
-        &[Dim::Hidden, Dim::Queries],
-    ),
+    only(ATTENDING, "blk.{i}.attn_v", "backbone.layers.{i}.mixer.v_proj", &[Keys, Hidden]),
+    only(ATTENDING, "blk.{i}.attn_output", "backbone.layers.{i}.mixer.o_proj", &[Hidden, Queries]),
 ];
 
 const MLP: &[TensorRule] = &[
-    only(
-        FORWARD,
-        "blk.{i}.ffn_up",
-        "backbone.layers.{i}.mixer.up_proj",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    only(
-        FORWARD,
-        "blk.{i}.ffn_down",
-        "backbone.layers.{i}.mixer.down_proj",
-        &[Dim::Hidden, Dim::Inner],
-    ),
+    only(FORWARD, "blk.{i}.ffn_up", "backbone.layers.{i}.mixer.up_proj", &[Inner, Hidden]),
+    only(FORWARD, "blk.{i}.ffn_down", "backbone.layers.{i}.mixer.down_proj", &[Hidden, Inner]),
 ];
 
 const EXPERTS: Need = Need::Kind("moe");
-const SHARED: Dim = Dim::Field("moe_shared_expert_intermediate_size");
+const SHARED: Dim = Field("moe_shared_expert_intermediate_size");
 
 /// Experts without a gate, and one that every token sees.
 const SPARSE_MLP: &[TensorRule] = &[
-    only(
-        EXPERTS,
-        "blk.{i}.ffn_gate_inp",
-        "backbone.layers.{i}.mixer.gate",
-        &[Dim::Experts, Dim::Hidden],
-    ),
+    only(EXPERTS, "blk.{i}.ffn_gate_inp", "backbone.layers.{i}.mixer.gate", &[Experts, Hidden]),
     in_layers(
         EXPERTS,
         vector(
             "blk.{i}.exp_probs_b.bias",
             "backbone.layers.{i}.mixer.gate.e_score_correction_bias",
-            &[Dim::Experts],
+            &[Experts],
         ),
     ),
     in_layers(
@@ -95,7 +64,7 @@ const SPARSE_MLP: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_up_exps",
             "backbone.layers.{i}.mixer.experts.{e}.up_proj",
-            &[Dim::ExpertInner, Dim::Hidden],
+            &[ExpertInner, Hidden],
         ),
     ),
     in_layers(
@@ -103,24 +72,24 @@ const SPARSE_MLP: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_down_exps",
             "backbone.layers.{i}.mixer.experts.{e}.down_proj",
-            &[Dim::Hidden, Dim::ExpertInner],
+            &[Hidden, ExpertInner],
         ),
     ),
     only(
         EXPERTS,
         "blk.{i}.ffn_up_shexp",
         "backbone.layers.{i}.mixer.shared_experts.up_proj",
-        &[SHARED, Dim::Hidden],
+        &[SHARED, Hidden],
     ),
     only(
         EXPERTS,
         "blk.{i}.ffn_down_shexp",
         "backbone.layers.{i}.mixer.shared_experts.down_proj",
-        &[Dim::Hidden, SHARED],
+        &[Hidden, SHARED],
     ),
 ];
 
-const LATENT: Dim = Dim::Field("moe_latent_size");
+const LATENT: Dim = Field("moe_latent_size");
 
 /// As [`SPARSE_MLP`], with experts that work on a shorter state.
 const LATENT_MLP: &[TensorRule] = &[
@@ -131,7 +100,7 @@ const LATENT_MLP: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_up_exps",
             "backbone.layers.{i}.mixer.experts.{e}.up_proj",
-            &[Dim::ExpertInner, LATENT],
+            &[ExpertInner, LATENT],
         ),
     ),
     in_layers(
@@ -139,7 +108,7 @@ const LATENT_MLP: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_down_exps",
             "backbone.layers.{i}.mixer.experts.{e}.down_proj",
-            &[LATENT, Dim::ExpertInner],
+            &[LATENT, ExpertInner],
         ),
     ),
     SPARSE_MLP[4],
@@ -148,13 +117,13 @@ const LATENT_MLP: &[TensorRule] = &[
         EXPERTS,
         "blk.{i}.ffn_latent_down",
         "backbone.layers.{i}.mixer.fc1_latent_proj",
-        &[LATENT, Dim::Hidden],
+        &[LATENT, Hidden],
     ),
     only(
         EXPERTS,
         "blk.{i}.ffn_latent_up",
         "backbone.layers.{i}.mixer.fc2_latent_proj",
-        &[Dim::Hidden, LATENT],
+        &[Hidden, LATENT],
     ),
 ];
 
@@ -184,33 +153,33 @@ const PREDICTION: &[TensorRule] = &[
         Need::Prediction,
         "blk.{i}.nextn.eh_proj",
         "backbone.layers.{i}.eh_proj",
-        &[Dim::Hidden, Dim::Sum(&[Dim::Hidden, Dim::Hidden])],
+        &[Hidden, Sum(&[Hidden, Hidden])],
     ),
-    only(Need::Prediction, "blk.{i}.nextn.enorm", "backbone.layers.{i}.enorm", &[Dim::Hidden]),
-    only(Need::Prediction, "blk.{i}.nextn.hnorm", "backbone.layers.{i}.hnorm", &[Dim::Hidden]),
+    only(Need::Prediction, "blk.{i}.nextn.enorm", "backbone.layers.{i}.enorm", &[Hidden]),
+    only(Need::Prediction, "blk.{i}.nextn.hnorm", "backbone.layers.{i}.hnorm", &[Hidden]),
     only(
         Need::Prediction,
         "blk.{i}.post_attention_norm",
         "backbone.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
     only(
         Need::Prediction,
         "blk.{i}.nextn.shared_head_norm",
         "backbone.layers.{i}.shared_head.norm",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
 ];
 
-const WIDTH: Dim = Dim::Product(&[Dim::Field("mamba_num_heads"), Dim::Field("mamba_head_dim")]);
+const WIDTH: Dim = Product(&[Field("mamba_num_heads"), Field("mamba_head_dim")]);
 
 const MIXER: &[TensorRule] = mamba2_mixer! {
     prefix: "backbone.layers.{i}.mixer",
     need: Need::Kind("mamba"),
-    state: Dim::Field("ssm_state_size"),
-    filter: Dim::Field("conv_kernel"),
-    heads: Dim::Field("mamba_num_heads"),
-    groups: Dim::Field("n_groups"),
+    state: Field("ssm_state_size"),
+    filter: Field("conv_kernel"),
+    heads: Field("mamba_num_heads"),
+    groups: Field("n_groups"),
     inner: WIDTH,
     output: WIDTH,
 };
@@ -250,14 +219,14 @@ const EXPERT_SETTINGS: &[Setting] = &[
 macro_rules! defaults {
     ($($more:expr),* $(,)?) => {
         &[
-            ("layer_norm_epsilon", Default::Float(1e-5)),
-            ("num_key_value_heads", Default::Int(8)),
-            ("head_dim", Default::Int(128)),
-            ("mamba_num_heads", Default::Int(128)),
-            ("mamba_head_dim", Default::Int(64)),
-            ("n_groups", Default::Int(8)),
-            ("ssm_state_size", Default::Int(128)),
-            ("conv_kernel", Default::Int(4)),
+            ("layer_norm_epsilon", Float(1e-5)),
+            ("num_key_value_heads", Int(8)),
+            ("head_dim", Int(128)),
+            ("mamba_num_heads", Int(128)),
+            ("mamba_head_dim", Int(64)),
+            ("n_groups", Int(8)),
+            ("ssm_state_size", Int(128)),
+            ("conv_kernel", Int(4)),
             $($more),*
         ]
     };
@@ -267,13 +236,13 @@ macro_rules! defaults {
 macro_rules! implied {
     ($($more:expr),* $(,)?) => {
         &[
-            ("mlp_hidden_act", Default::Text("relu2")),
-            ("mamba_hidden_act", Default::Text("silu")),
-            ("attention_bias", Default::Bool(false)),
-            ("mlp_bias", Default::Bool(false)),
-            ("mamba_proj_bias", Default::Bool(false)),
-            ("use_bias", Default::Bool(false)),
-            ("use_conv_bias", Default::Bool(true)),
+            ("mlp_hidden_act", Text("relu2")),
+            ("mamba_hidden_act", Text("silu")),
+            ("attention_bias", Bool(false)),
+            ("mlp_bias", Bool(false)),
+            ("mamba_proj_bias", Bool(false)),
+            ("use_bias", Bool(false)),
+            ("use_conv_bias", Bool(true)),
             $($more),*
         ]
     };
@@ -286,7 +255,7 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
     defaults: defaults![],
     implied: implied![
         // With experts it is another class of llama.cpp.
-        ("num_experts_per_tok", Default::Absent),
+        ("num_experts_per_tok", Absent),
     ],
     own_fields: &[("layer_norm_eps", "layer_norm_epsilon")],
     // llama.cpp has one for most norms, which is the other if there is none.
@@ -310,18 +279,18 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
 pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
     gguf: "nemotron_h_moe",
     defaults: defaults![
-        ("n_routed_experts", Default::Int(8)),
-        ("n_shared_experts", Default::Int(1)),
-        ("moe_intermediate_size", Default::Int(7688)),
-        ("moe_shared_expert_intermediate_size", Default::Int(7688)),
-        ("n_group", Default::Int(1)),
-        ("topk_group", Default::Int(1)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("routed_scaling_factor", Default::Float(1.0)),
+        ("n_routed_experts", Int(8)),
+        ("n_shared_experts", Int(1)),
+        ("moe_intermediate_size", Int(7688)),
+        ("moe_shared_expert_intermediate_size", Int(7688)),
+        ("n_group", Int(1)),
+        ("topk_group", Int(1)),
+        ("norm_topk_prob", Bool(true)),
+        ("routed_scaling_factor", Float(1.0)),
     ],
     implied: implied![
         // Experts that work on a shorter state are another class here.
-        ("moe_latent_size", Default::Absent),
+        ("moe_latent_size", Absent),
     ],
     own_fields: &[
         ("layer_norm_eps", "layer_norm_epsilon"),

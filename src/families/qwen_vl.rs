@@ -8,10 +8,10 @@
 use serde_json::Value;
 
 use super::qwen::{QWEN2, QWEN3, QWEN3_MOE, QWEN3_RERANKER};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{ExpertInner, Experts, Hidden, Sum};
+use crate::families::engine::table::Default::{Bool, Float, Int};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, own, parameter,
-    setting,
+    Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, own, parameter, setting,
 };
 
 const SECTIONS: &[Setting] = &[setting(Kind::TextSections, "rope.dimension_sections", &[])];
@@ -30,11 +30,7 @@ const FUSED_EXPERTS: &[TensorRule] = &[
     parameter(
         "blk.{i}.ffn_down_exps.weight",
         "model.layers.{i}.mlp.experts.down_proj",
-        (
-            Transform::Transposed,
-            &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
-            &[Dim::Experts, Dim::Hidden, Dim::ExpertInner],
-        ),
+        (Transform::Transposed, &[Experts, ExpertInner, Hidden], &[Experts, Hidden, ExpertInner]),
     ),
 ];
 
@@ -45,8 +41,8 @@ const fn half(half: usize, gguf: &'static str) -> TensorRule {
         "model.layers.{i}.mlp.experts.gate_up_proj",
         (
             Transform::TransposedHalves(half),
-            &[Dim::Experts, Dim::Hidden, Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner])],
-            &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
+            &[Experts, Hidden, Sum(&[ExpertInner, ExpertInner])],
+            &[Experts, ExpertInner, Hidden],
         ),
     )
 }
@@ -59,10 +55,10 @@ pub(super) const QWEN2_VL: ModelClass = ModelClass {
         "Qwen2_5_VLForConditionalGeneration",
     ],
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(1e6)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(8)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(1e6)),
     ],
     settings: &[SECTIONS],
     traits: Traits { reads_causal: false, ..QWEN2.traits },
@@ -73,11 +69,11 @@ pub(super) const QWEN3_VL: ModelClass = ModelClass {
     gguf: "qwen3vl",
     classes: &["Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration"],
     defaults: &[
-        ("max_position_embeddings", Default::Int(128_000)),
-        ("num_key_value_heads", Default::Int(32)),
-        ("head_dim", Default::Int(128)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(500_000.0)),
+        ("max_position_embeddings", Int(128_000)),
+        ("num_key_value_heads", Int(32)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(500_000.0)),
     ],
     settings: &[QWEN3.settings[0], SECTIONS, IMAGE_LAYERS],
     traits: Traits { reads_causal: false, ..QWEN3.traits },
@@ -97,14 +93,14 @@ pub(super) const QWEN3_VL_MOE: ModelClass = ModelClass {
     gguf: "qwen3vlmoe",
     classes: &["Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration"],
     defaults: &[
-        ("max_position_embeddings", Default::Int(128_000)),
-        ("num_key_value_heads", Default::Int(16)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(500_000.0)),
-        ("moe_intermediate_size", Default::Int(1408)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("num_experts", Default::Int(60)),
-        ("num_experts_per_tok", Default::Int(4)),
+        ("max_position_embeddings", Int(128_000)),
+        ("num_key_value_heads", Int(16)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(500_000.0)),
+        ("moe_intermediate_size", Int(1408)),
+        ("norm_topk_prob", Bool(true)),
+        ("num_experts", Int(60)),
+        ("num_experts_per_tok", Int(4)),
     ],
     other_tensors: FUSED_EXPERTS,
     settings: &[QWEN3_MOE.settings[0], SECTIONS, IMAGE_LAYERS],

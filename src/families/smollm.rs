@@ -6,8 +6,9 @@ use super::llama::ROTATED;
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, UNGATED_MLP, VALUES};
 use crate::Result;
 use crate::families::engine::model::Model;
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, LostWindows, ModelClass, Setting, Traits, count, setting,
+    HeadDim, Kind, LostWindows, ModelClass, Setting, Traits, count, setting,
 };
 
 const SETTINGS: &[Setting] = &[
@@ -20,13 +21,13 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
     classes: &["SmolLM3ForCausalLM"],
     model_type: "smollm3",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(4)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(2e6)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(4)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(2e6)),
+        ("tie_word_embeddings", Bool(true)),
     ],
-    implied: &[("hidden_act", Default::Text("silu")), ("use_sliding_window", Default::Bool(false))],
+    implied: &[("hidden_act", Text("silu")), ("use_sliding_window", Bool(false))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
@@ -47,11 +48,11 @@ pub(super) const ARCEE: ModelClass = ModelClass {
     classes: &["ArceeForCausalLM"],
     model_type: "arcee",
     defaults: &[
-        ("max_position_embeddings", Default::Int(4096)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(4096)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("relu2"))],
+    implied: &[("hidden_act", Text("relu2"))],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
         ("mlp_bias", &["blk.{i}.ffn_up", "blk.{i}.ffn_down"]),

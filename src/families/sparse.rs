@@ -10,28 +10,30 @@ use super::deepseek::{ATTENTION, DEEPSEEK3, QUERY_RANK, SETTINGS};
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, Product};
 use crate::families::engine::settings::array;
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, OwnSetting, Prediction, Setting, Sign, TensorRule, Traits, count,
-    own, same, setting,
+    Kind, ModelClass, OwnSetting, Prediction, Setting, Sign, TensorRule, Traits, count, own, same,
+    setting,
 };
 use crate::model::gguf::GgufMetadataArray;
 
-const HEADS: Dim = Dim::Field("index_n_heads");
-const HEAD: Dim = Dim::Field("index_head_dim");
+const HEADS: Dim = Field("index_n_heads");
+const HEAD: Dim = Field("index_head_dim");
 
 const INDEXER: &[TensorRule] = &[
     same(
         "blk.{i}.indexer.attn_q_b",
         "model.layers.{i}.self_attn.indexer.wq_b",
-        &[Dim::Product(&[HEADS, HEAD]), QUERY_RANK],
+        &[Product(&[HEADS, HEAD]), QUERY_RANK],
     ),
-    same("blk.{i}.indexer.attn_k", "model.layers.{i}.self_attn.indexer.wk", &[HEAD, Dim::Hidden]),
+    same("blk.{i}.indexer.attn_k", "model.layers.{i}.self_attn.indexer.wk", &[HEAD, Hidden]),
     same("blk.{i}.indexer.k_norm", "model.layers.{i}.self_attn.indexer.k_norm", &[HEAD]),
     same(
         "blk.{i}.indexer.proj",
         "model.layers.{i}.self_attn.indexer.weights_proj",
-        &[HEADS, Dim::Hidden],
+        &[HEADS, Hidden],
     ),
 ];
 
@@ -46,27 +48,27 @@ pub(super) const DEEPSEEK3_2: ModelClass = ModelClass {
     classes: &["DeepseekV32ForCausalLM"],
     model_type: "deepseek_v32",
     defaults: &[
-        ("max_position_embeddings", Default::Int(163_840)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("moe_intermediate_size", Default::Int(2048)),
-        ("n_routed_experts", Default::Int(256)),
-        ("num_experts_per_tok", Default::Int(8)),
-        ("n_group", Default::Int(8)),
-        ("topk_group", Default::Int(4)),
-        ("scoring_func", Default::Text("sigmoid")),
-        ("first_k_dense_replace", Default::Int(3)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("routed_scaling_factor", Default::Float(2.5)),
-        ("q_lora_rank", Default::Int(1536)),
-        ("qk_rope_head_dim", Default::Int(64)),
-        ("qk_nope_head_dim", Default::Int(128)),
-        ("v_head_dim", Default::Int(128)),
-        ("kv_lora_rank", Default::Int(512)),
-        ("n_shared_experts", Default::Int(1)),
-        ("index_n_heads", Default::Int(64)),
-        ("index_head_dim", Default::Int(128)),
-        ("index_topk", Default::Int(2048)),
+        ("max_position_embeddings", Int(163_840)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("moe_intermediate_size", Int(2048)),
+        ("n_routed_experts", Int(256)),
+        ("num_experts_per_tok", Int(8)),
+        ("n_group", Int(8)),
+        ("topk_group", Int(4)),
+        ("scoring_func", Text("sigmoid")),
+        ("first_k_dense_replace", Int(3)),
+        ("norm_topk_prob", Bool(true)),
+        ("routed_scaling_factor", Float(2.5)),
+        ("q_lora_rank", Int(1536)),
+        ("qk_rope_head_dim", Int(64)),
+        ("qk_nope_head_dim", Int(128)),
+        ("v_head_dim", Int(128)),
+        ("kv_lora_rank", Int(512)),
+        ("n_shared_experts", Int(1)),
+        ("index_n_heads", Int(64)),
+        ("index_head_dim", Int(128)),
+        ("index_topk", Int(2048)),
     ],
     biases: &[("", &["blk.{i}.indexer.k_norm"])],
     tensors: &[
@@ -97,27 +99,27 @@ pub(super) const GLM5: ModelClass = ModelClass {
     classes: &["GlmMoeDsaForCausalLM"],
     model_type: "glm_moe_dsa",
     defaults: &[
-        ("max_position_embeddings", Default::Int(202_752)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("moe_intermediate_size", Default::Int(2048)),
-        ("n_routed_experts", Default::Int(256)),
-        ("num_experts_per_tok", Default::Int(8)),
-        ("n_group", Default::Int(1)),
-        ("topk_group", Default::Int(1)),
-        ("scoring_func", Default::Text("sigmoid")),
-        ("first_k_dense_replace", Default::Int(3)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("routed_scaling_factor", Default::Float(2.5)),
-        ("q_lora_rank", Default::Int(2048)),
-        ("qk_rope_head_dim", Default::Int(64)),
-        ("qk_nope_head_dim", Default::Int(192)),
-        ("v_head_dim", Default::Int(256)),
-        ("kv_lora_rank", Default::Int(512)),
-        ("n_shared_experts", Default::Int(1)),
-        ("index_n_heads", Default::Int(32)),
-        ("index_head_dim", Default::Int(128)),
-        ("index_topk", Default::Int(2048)),
+        ("max_position_embeddings", Int(202_752)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
+        ("moe_intermediate_size", Int(2048)),
+        ("n_routed_experts", Int(256)),
+        ("num_experts_per_tok", Int(8)),
+        ("n_group", Int(1)),
+        ("topk_group", Int(1)),
+        ("scoring_func", Text("sigmoid")),
+        ("first_k_dense_replace", Int(3)),
+        ("norm_topk_prob", Bool(true)),
+        ("routed_scaling_factor", Float(2.5)),
+        ("q_lora_rank", Int(2048)),
+        ("qk_rope_head_dim", Int(64)),
+        ("qk_nope_head_dim", Int(192)),
+        ("v_head_dim", Int(256)),
+        ("kv_lora_rank", Int(512)),
+        ("n_shared_experts", Int(1)),
+        ("index_n_heads", Int(32)),
+        ("index_head_dim", Int(128)),
+        ("index_topk", Int(2048)),
     ],
     settings: &[
         SETTINGS,
@@ -126,10 +128,7 @@ pub(super) const GLM5: ModelClass = ModelClass {
         &[setting(Kind::Own(&INDEXER_KINDS), "attention.indexer.types", &["indexer_types"])],
     ],
     traits: Traits {
-        also_implied: &[
-            ("index_topk_freq", Default::Int(1)),
-            ("index_topk_pattern", Default::Absent),
-        ],
+        also_implied: &[("index_topk_freq", Int(1)), ("index_topk_pattern", Absent)],
         ..DEEPSEEK3_2.traits
     },
     ..DEEPSEEK3_2
