@@ -62,6 +62,7 @@ pub(crate) use self::registers::{
 #[cfg(target_arch = "x86_64")]
 use self::registers::{LeastOfLanes, Word};
 use crate::element::{Element, Out};
+use crate::features::{Gated, gated};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -176,6 +177,9 @@ pub(crate) trait Kernel {
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled
 /// with the instruction set of its caller.
 pub(crate) trait Routine {
+    /// Whether it is a part of decoding, which a build without [`KERNELS`] leaves out.
+    const DECODES: bool = false;
+
     /// Whether the body has a copy for AVX-512, as [`Kernel::HAS_AVX512`] says of kernels.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const HAS_AVX512: bool = false;
@@ -209,8 +213,16 @@ pub(crate) struct Aligned<T>(pub(crate) T);
 /// Sums that are computed side by side, one in each lane.
 pub(crate) const LANES: usize = 8;
 
+/// Whether kernels are built in. Without them [`dispatch`] does nothing, nor does [`perform`] for
+/// routines that decode, so that none is compiled: whoever decodes asks first, as
+/// [`Decode::load`](crate::remember::Decode::load) does.
+pub(crate) const KERNELS: Gated<()> = gated!(any(feature = "remember", test), "remember", ());
+
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
 pub(crate) fn perform<R: Routine>(level: Level, routine: &mut R) {
+    if R::DECODES && KERNELS.built_in().is_none() {
+        return;
+    }
     match level.min(Level::detect()) {
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 if R::HAS_AVX512 => avx512::perform(routine),
@@ -223,6 +235,9 @@ pub(crate) fn perform<R: Routine>(level: Level, routine: &mut R) {
 /// Runs `kernel` at `level`, or at the best level of this CPU if that is lower, into a typed
 /// destination.
 pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
+    if KERNELS.built_in().is_none() {
+        return;
+    }
     match out {
         Out::F32(out) => enter(level, kernel, out),
         // Constants first: what they rule out is not compiled.

@@ -218,7 +218,7 @@ impl Decode for AwqWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { staging, words, ahead, .. } = &mut *buffers;
         words.resize(tile.rows.len() * transposed_code_words(tile.cols.len()), 0);
         read_transposed_codes(

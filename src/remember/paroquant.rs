@@ -229,7 +229,7 @@ impl Decode for ParoWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.inner.load_numbers(tile, buffers)?;
         let Buffers { words, bytes, staging, row, factors, .. } = buffers;
         // The kernel takes words, whose eight rows it rotates together.

@@ -49,6 +49,7 @@ fn errors() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "remember"), ignore = "it decodes")]
 fn models() {
     use anamnesis::{InspectInfo, ParseLimits, ParsedModel, TargetDtype, parse, parse_with_limits};
     is_shared::<ParsedModel>();
@@ -130,6 +131,7 @@ fn limits() {
 
 /// What embedders load models with: a plan, its tensors by name, and where stored tensors lie.
 #[test]
+#[cfg_attr(not(feature = "remember"), ignore = "it decodes")]
 fn single_tensors() {
     use anamnesis::{
         ConvertOptions, OutputTensor, Panel, Recovery, RememberOptions, Report, TargetDtype,
@@ -232,5 +234,45 @@ fn places_of_tensors() {
             }
         }
         assert!(0 < compressed && compressed < model.tensors().len());
+    }
+}
+
+/// Without the feature `remember` nothing is decoded, and what is stored as floats is copied.
+#[cfg(not(feature = "remember"))]
+#[test]
+fn decoding_needs_its_feature() {
+    use anamnesis::{TargetDtype, parse};
+    let is_refused = |error: anamnesis::AnamnesisError| {
+        error.to_string().contains("needs the feature `remember`")
+    };
+    let mut refused = 0;
+    let directories = crate::common::case_directories();
+    let files = directories
+        .iter()
+        .flat_map(|dir| std::fs::read_dir(dir).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
+    for path in files {
+        let Ok(model) = parse(&path) else { continue };
+        if model.inspect().quantized == 0 {
+            continue;
+        }
+        for target in [TargetDtype::BF16, TargetDtype::F16, TargetDtype::F32] {
+            let made = model.remember_to_bytes(target);
+            let error = made.expect_err(&path.display().to_string());
+            refused += usize::from(is_refused(error));
+        }
+    }
+    assert!(refused > 500, "{refused}");
+    let single = anamnesis::dequantize_per_tensor_fp8_to_bf16(&[0x38], 1.0);
+    assert!(is_refused(single.unwrap_err()));
+    let dir = tempfile::tempdir().unwrap();
+    let floats = parse("tests/data/demo/expected-bf16.safetensors").unwrap();
+    let out = dir.path().join("out.safetensors");
+    floats.remember(&out, TargetDtype::BF16).unwrap();
+    let copy = parse(&out).unwrap();
+    for tensor in floats.tensors() {
+        let copied = copy.tensor(tensor.name()).unwrap();
+        assert_eq!(copied.bytes().unwrap(), tensor.bytes().unwrap());
     }
 }

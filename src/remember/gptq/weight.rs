@@ -191,7 +191,7 @@ impl Decode for GptqWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let GptqPacking { bits, word_bits, .. } = self.packing;
         // Tiles begin at multiples of 32 codes, so the first word begins with a code.
         let words = tile.cols.start * bits / word_bits..(tile.cols.end * bits).div_ceil(word_bits);
