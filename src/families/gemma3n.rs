@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::gemma::{FOUR_NORMS, LOGIT_CAP, not_null};
 use super::gemma4::{ALL_INPUTS, INPUTS};
+use super::hunyuan::{list_of_one, one_of_list};
 use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
 use crate::families::engine::dims::Dim::{Field, Hidden, Product, Vocab};
@@ -140,11 +141,15 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         layer_kinds: Some(("sliding_attention", 5)),
         full_attention_every: Some(5),
         laws: &[|model| not_null(model, &[LOGIT_CAP])],
-        listed_by_layer: &["intermediate_size"],
+        completes: &[|fields| one_of_list(fields, LISTED)],
+        restores: &[|config, dims| list_of_one(config, LISTED, dims)],
         also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
 };
+
+/// Fields that configs have as a list of the same number for each layer.
+const LISTED: &[&str] = &["intermediate_size"];
 
 /// INT32\[\]: the width of the feed-forward layer, once for each layer.
 const INNER: OwnSetting = own(

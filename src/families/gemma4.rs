@@ -13,7 +13,7 @@ use crate::families::engine::dims::Dim::{
 };
 use crate::families::engine::dims::{Dim, LAYERS};
 use crate::families::engine::fields::LAYER_KINDS;
-use crate::families::engine::layer_sizes::{DOUBLE_WIDE, FULL_HEAD, FULL_KV_HEADS, SHARED};
+use crate::families::engine::layer_sizes::{self, DOUBLE_WIDE, FULL_HEAD, FULL_KV_HEADS, SHARED};
 use crate::families::engine::settings::{ConfigFields, FULL_ATTENTION, array, float, wrong_key};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
@@ -165,6 +165,8 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
         has_local_rope: true,
         experts_apart: EXPERTS_APART,
         has_layer_sizes: true,
+        completes: &[layer_sizes::complete],
+        from_tensors: &[layer_sizes::from_tensors],
         layer_kinds: Some(("sliding_attention", 6)),
         partial_rotary: Some(1.0),
         also_implied: &[CAUSAL],

@@ -2,8 +2,13 @@
 //!
 //! Source: `conversion/hunyuan.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::{ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, SPARSE_MLP, VALUES};
+use crate::Result;
 use crate::families::engine::dims::Dim::{Experts, Head, Hidden, Inner};
+use crate::families::engine::dims::{Dims, LAYERS};
+use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
     Kind, ModelClass, Need, TensorRule, Traits, count, in_layers, same, setting,
@@ -65,7 +70,8 @@ pub(super) const HUNYUAN_MOE: ModelClass = ModelClass {
     ]],
     traits: Traits {
         has_alpha_rope: true,
-        listed_by_layer: &["moe_intermediate_size", "moe_topk", "num_shared_expert"],
+        completes: &[|fields| one_of_list(fields, LISTED)],
+        restores: &[|config, dims| list_of_one(config, LISTED, dims)],
         also_implied: &[
             ("norm_topk_prob", Bool(true)),
             ("use_qk_norm", Bool(true)),
@@ -81,3 +87,41 @@ pub(super) const HUNYUAN_MOE: ModelClass = ModelClass {
     },
     ..HUNYUAN
 };
+
+/// Fields that configs have as a list of the same number for each layer. GGUF has the number.
+const LISTED: &[&str] = &["moe_intermediate_size", "moe_topk", "num_shared_expert"];
+
+/// Sets each of the fields `listed` that is such a list to the number.
+///
+/// # Errors
+/// `Parse` that names a field whose numbers differ, or are not one for each layer.
+pub(super) fn one_of_list(fields: &mut Fields, listed: &[&str]) -> Result<()> {
+    for &field in listed {
+        let layers = fields.need(LAYERS)? as usize;
+        let Some(Value::Array(numbers)) = fields.0.get(field) else {
+            continue;
+        };
+        let is_same = numbers.len() == layers && numbers.windows(2).all(|pair| pair[0] == pair[1]);
+        let number = numbers.first().filter(|_| is_same).cloned();
+        let number = number.ok_or_else(|| {
+            let what = format!("it is no list of {layers} equal numbers, one for each layer");
+            wrong(field, what)
+        })?;
+        fields.0.insert(field.to_owned(), number);
+    }
+    Ok(())
+}
+
+/// Sets each of the fields `listed` that is a number to such a list.
+pub(super) fn list_of_one(
+    config: &mut Map<String, Value>,
+    listed: &[&str],
+    dims: &Dims,
+) -> Result<()> {
+    for field in listed {
+        if let Some(number) = config.get_mut(*field) {
+            *number = vec![number.take(); dims.layers].into();
+        }
+    }
+    Ok(())
+}

@@ -10,6 +10,7 @@ use super::{CAUSAL, ENDS, NORMS, QUERIES, VALUES, sparse};
 use crate::Result;
 use crate::families::engine::dims::Dim::{Experts, Field, Hidden, Inner, TwoInner};
 use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::model::Model;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
@@ -127,7 +128,7 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
         laws: &[no_rope_in_every_fourth, norms_by_experts, experts_by_layer],
         restores: &[restore_norms],
         also_implied: &[CAUSAL],
-        experts_every: Some(EXPERTS_EVERY),
+        experts_every: Some(experts_every),
         ..Traits::PLAIN
     },
 };
@@ -152,6 +153,13 @@ fn restore_norms(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
 
 /// Field of how many layers there are from one with experts to the next.
 const EXPERTS_EVERY: &str = "interleave_moe_layer_step";
+
+fn experts_every(fields: &Fields) -> Result<(usize, usize)> {
+    match fields.need(&[EXPERTS_EVERY])? as usize {
+        0 => Err(wrong(EXPERTS_EVERY, "it is 0")),
+        every => Ok((every, every - 1)),
+    }
+}
 
 /// `moe_layers` says the same as [`EXPERTS_EVERY`].
 fn experts_by_layer(model: &Model<'_>) -> Result<Option<String>> {

@@ -5,6 +5,8 @@ mod rules;
 mod settings;
 mod transforms;
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
 pub(in crate::families) use self::prediction::{Prediction, PredictionNames};
@@ -139,15 +141,11 @@ pub(in crate::families) struct Traits {
     pub lacks_kind: Option<&'static str>,
     /// What names of tensors may begin with: models have it in some files, and not in others.
     pub prefix: Option<&'static str>,
-    /// Fields of which layers have attention, and which have experts.
-    pub periods: Option<&'static Periods>,
-    /// The field of how many layers there are from one with experts to the next.
-    pub experts_every: Option<&'static str>,
+    /// How many layers there are from one with experts to the next, and which is the first of them.
+    pub experts_every: Option<fn(&Fields) -> Result<(usize, usize)>>,
     /// Stacks of experts that quantized checkpoints store one by one, each with the projections
     /// that it has side by side, by their names in transformers.
     pub experts_apart: &'static [(&'static str, &'static [&'static str])],
-    /// Fields that configs have as a list of the same number for each layer.
-    pub listed_by_layer: &'static [&'static str],
     /// Rope may be `dynamic` with an `alpha`, which raises its base.
     pub has_alpha_rope: bool,
     /// A field that is true, or above 0, in models of this class. Others of the same name in
@@ -175,6 +173,8 @@ pub(in crate::families) struct Traits {
     pub laws: &'static [Law],
     /// Sets fields that others say in this class, of a config with its defaults.
     pub completes: &'static [fn(&mut Fields) -> Result<()>],
+    /// Sets fields that the tensors of a GGUF file say.
+    pub from_tensors: &'static [FromTensors],
     /// Sets fields that others say in this class, of a config that comes from GGUF.
     pub restores: &'static [Restore],
     /// It is the image tower of a multimodal model, and not its language model.
@@ -190,6 +190,16 @@ pub(in crate::families) struct Traits {
 /// # Errors
 /// `Parse` that names the field of which llama.cpp makes something else.
 pub(in crate::families) type Law = fn(&Model<'_>) -> Result<Option<String>>;
+
+/// The shapes of all tensors of a GGUF file, by their names.
+pub(in crate::families) type TensorShapes<'a> = HashMap<&'a str, &'a [usize]>;
+
+/// Sets fields of a config by the tensors of its GGUF file.
+///
+/// # Errors
+/// `Parse` if no config says what the tensors are.
+pub(in crate::families) type FromTensors =
+    fn(&mut Map<String, Value>, &TensorShapes<'_>) -> Result<()>;
 
 /// Sets fields of a config that comes from GGUF.
 ///
@@ -210,20 +220,6 @@ pub(in crate::families) enum LostWindows {
     /// Those that `layer_types` calls so, or else those from the number in `max_window_layers` on,
     /// which is this by default.
     From(u32),
-}
-
-/// Fields that say by a period, and by the first of them, which layers have attention and which
-/// have experts, as of Jamba.
-#[derive(Debug, PartialEq)]
-pub(in crate::families) struct Periods {
-    /// Kinds of layers with attention, and of all others.
-    pub kinds: [&'static str; 2],
-    /// Period and first layer of those with attention.
-    pub attention: [&'static str; 2],
-    /// Period and first layer of those with experts.
-    pub experts: [&'static str; 2],
-    /// The rank of time steps, which is a sixteenth of the hidden size where the config has `auto`.
-    pub rank: &'static str,
 }
 
 /// Whether GGUF states the size of a head.
@@ -287,10 +283,8 @@ impl Traits {
         lacks_kind: None,
         prefix: None,
         left_out: &[],
-        periods: None,
         experts_every: None,
         experts_apart: &[],
-        listed_by_layer: &[],
         has_alpha_rope: false,
         config_sign: None,
         config_text: None,
@@ -301,6 +295,7 @@ impl Traits {
         other_scores: None,
         laws: &[],
         completes: &[],
+        from_tensors: &[],
         restores: &[],
         is_tower: false,
         sign: Sign::Rest,

@@ -4,8 +4,6 @@
 mod class;
 mod loadable;
 
-use std::collections::HashSet;
-
 use serde_json::{Map, Value, json};
 
 use self::class::class_of;
@@ -15,10 +13,8 @@ use super::fields::{Fields, LAYER_KINDS, LETTERS};
 use super::fused;
 use super::keyed::tensors_of_keys;
 use super::layer_sizes;
-use super::lists;
 use super::mapping::{Mapped, Mapping, refused};
 use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill};
-use super::periods;
 use super::pooling;
 use super::prediction;
 use super::rope::{
@@ -27,7 +23,7 @@ use super::rope::{
 };
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
-use super::table::{Kind, ModelClass, Need, Prediction, TensorRule};
+use super::table::{Kind, ModelClass, Need, Prediction, TensorRule, TensorShapes};
 use super::tied::take_output;
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
@@ -85,19 +81,13 @@ pub(crate) fn to_hf<'m>(
     let is_tied = sizes("output.weight").is_none();
     config.insert("tie_word_embeddings".to_owned(), is_tied.into());
     config.extend(flags_of(class, |name| sizes(name).is_some()));
-    if class.traits.has_layer_sizes {
-        layer_sizes::from_tensors(&mut config, sizes);
-    }
-    if let Some(periods) = class.traits.periods {
-        let names: HashSet<_> = items.iter().map(|item| item.name()).collect();
-        let has_experts =
-            |layer| names.contains(format!("blk.{layer}.ffn_gate_inp.weight").as_str());
-        periods::restore(&mut config, periods, has_experts)?;
-    }
+    let tensors: TensorShapes<'_> = items
+        .iter()
+        .map(|item| (item.name(), shape_of(item)))
+        .collect();
+    let mut from_tensors = class.traits.from_tensors.iter();
+    from_tensors.try_for_each(|set| set(&mut config, &tensors))?;
     let dims = Dims::of_class(&Fields::of(config.clone()), class)?;
-    if class.traits.periods.is_some() {
-        config.remove(LAYER_KINDS);
-    }
     add_full_layers(&mut config, dims.layers);
     let mut restores = class.traits.restores.iter();
     restores.try_for_each(|restore| restore(&mut config, &dims))?;
@@ -128,7 +118,6 @@ pub(crate) fn to_hf<'m>(
     let items = make_items(mapped, class, &dims, (main, decoded))?;
     restore_letters(&mut config, class);
     prediction::rename_count(&mut config, class.traits.prediction);
-    lists::restore(&mut config, class, dims.layers);
     let context = config
         .get("max_position_embeddings")
         .and_then(Value::as_u64);

@@ -7,7 +7,6 @@ use super::{Fields, LAYER_KINDS, LETTERS, layer_kinds, wrong};
 use crate::Result;
 use crate::families::engine::dims::{LAYERS, check_layers};
 use crate::families::engine::table::{Default, ModelClass};
-use crate::families::engine::{layer_sizes, lists, periods};
 
 impl Fields {
     /// Adds what `class` takes for granted.
@@ -37,7 +36,6 @@ impl Fields {
                 }
             }
         }
-        lists::complete(self, class)?;
         // Nothing but positions by rotation is called `rope`.
         let positions = "position_embedding_type";
         if self.0.get(positions).is_some_and(|kind| kind == "nope") {
@@ -68,12 +66,6 @@ impl Fields {
                 .map_or(every, |n| n as usize);
             let kinds = layer_kinds(self.need(LAYERS)? as usize, kind, every);
             self.0.insert(LAYER_KINDS.to_owned(), kinds);
-        }
-        if let Some(periods) = class.traits.periods {
-            periods::complete(self, periods)?;
-        }
-        if class.traits.has_layer_sizes {
-            layer_sizes::complete(self)?;
         }
         class
             .traits
