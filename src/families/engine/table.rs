@@ -142,7 +142,7 @@ pub(in crate::families) struct Traits {
     /// What names of tensors may begin with: models have it in some files, and not in others.
     pub prefix: Option<&'static str>,
     /// How many layers there are from one with experts to the next, and which is the first of them.
-    pub experts_every: Option<fn(&Fields) -> Result<(usize, usize)>>,
+    pub experts_every: Option<Period>,
     /// Stacks of experts that quantized checkpoints store one by one, each with the projections
     /// that it has side by side, by their names in transformers.
     pub experts_apart: &'static [(&'static str, &'static [&'static str])],
@@ -190,6 +190,12 @@ pub(in crate::families) struct Traits {
 /// # Errors
 /// `Parse` that names the field of which llama.cpp makes something else.
 pub(in crate::families) type Law = fn(&Model<'_>) -> Result<Option<String>>;
+
+/// How many layers there are from one of a kind to the next, and which is the first of them.
+///
+/// # Errors
+/// `Parse` that names the field which is missing or impossible.
+pub(in crate::families) type Period = fn(&Fields) -> Result<(usize, usize)>;
 
 /// The shapes of all tensors of a GGUF file, by their names.
 pub(in crate::families) type TensorShapes<'a> = HashMap<&'a str, &'a [usize]>;
