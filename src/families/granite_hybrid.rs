@@ -5,10 +5,12 @@
 
 use super::granite::{EXPERTS, GRANITE, SETTINGS};
 use super::llama::ROTATED;
-use super::mamba::mamba2_mixer;
+use super::mamba::{mamba2_mixer, no_time_limits};
 use super::{ENDS, NORMS, VALUES, sparse};
+use crate::Result;
 use crate::families::engine::dims::Dim;
 use crate::families::engine::dims::Dim::{Field, Hidden, Inner, One, Product, Quotient, Sum};
+use crate::families::engine::fields::Fields;
 use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
     Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits,
@@ -122,7 +124,7 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
     implied: &[
         ("hidden_act", Text("silu")),
         ("attention_bias", Bool(false)),
-        ("position_embedding_type", Absent),
+        (POSITIONS, Absent),
         ("mamba_conv_bias", Bool(true)),
         ("mamba_proj_bias", Bool(false)),
         ("mamba_expand", Int(2)),
@@ -134,6 +136,8 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
         head_dim: HeadDim::Derived,
         kind_names: &[("linear_attention", "mamba"), ("full_attention", "attention")],
         needs_kind: Some("mamba"),
+        laws: &[no_time_limits],
+        completes: &[no_rope],
         ..Traits::PLAIN
     },
     ..GRANITE
@@ -156,7 +160,7 @@ pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
     settings: &[
         SETTINGS,
         STATE_SETTINGS,
-        &[setting(Kind::Own(&HAS_ROPE), "rope.scaling.finetuned", &["position_embedding_type"])],
+        &[setting(Kind::Own(&HAS_ROPE), "rope.scaling.finetuned", &[POSITIONS])],
     ],
     traits: Traits {
         lacks_kind: Some("mamba"),
@@ -182,3 +186,14 @@ const HAS_ROPE: OwnSetting = required(own(
 
 /// What the config calls positions by rotation.
 const ROPE: &str = "rope";
+
+/// Field of the kind of positions.
+const POSITIONS: &str = "position_embedding_type";
+
+/// Nothing but positions by rotation has a name.
+fn no_rope(fields: &mut Fields) -> Result<()> {
+    if fields.0.get(POSITIONS).is_some_and(|kind| kind == "nope") {
+        fields.0.remove(POSITIONS);
+    }
+    Ok(())
+}

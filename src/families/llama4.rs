@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::smollm::no_rope_in_every_fourth;
+use super::smollm::{no_rope_in_every_fourth, usual_rope};
 use super::{CAUSAL, ENDS, NORMS, QUERIES, VALUES, sparse};
 use crate::Result;
 use crate::families::engine::dims::Dim::{Experts, Field, Hidden, Inner, TwoInner};
@@ -126,12 +126,23 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
         layer_kinds: Some(("chunked_attention", 4)),
         full_attention_every: Some(4),
         laws: &[no_rope_in_every_fourth, norms_by_experts, experts_by_layer],
+        completes: &[usual_rope, temperature_flag],
         restores: &[restore_norms],
         also_implied: &[CAUSAL],
         experts_every: Some(experts_every),
         ..Traits::PLAIN
     },
 };
+
+/// Published configs have a number for a flag.
+fn temperature_flag(fields: &mut Fields) -> Result<()> {
+    if let Some(flag) = fields.0.get_mut("attn_temperature_tuning")
+        && let Some(number) = flag.as_u64()
+    {
+        *flag = (number > 0).into();
+    }
+    Ok(())
+}
 
 /// Field of whether queries and keys are normed.
 const NORMS_HEADS: &str = "use_qk_norm";

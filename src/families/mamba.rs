@@ -9,6 +9,7 @@ use crate::families::engine::dims::Dim::{
     Field, Hidden, Inner, One, Product, Quotient, Sum, Vocab,
 };
 use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::fields::wrong;
 use crate::families::engine::model::Model;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
@@ -248,8 +249,24 @@ pub(super) const MAMBA2: ModelClass = ModelClass {
             setting(Kind::ProductToo, "ssm.inner_size", &["expand", "hidden_size"]),
         ],
     ],
+    traits: Traits { laws: &[no_time_limits], ..MAMBA.traits },
     ..MAMBA
 };
+
+/// Steps of a state space have no limits in llama.cpp.
+pub(super) fn no_time_limits(model: &Model<'_>) -> Result<Option<String>> {
+    const FIELD: &str = "time_step_limit";
+    let limits = model.fields.0.get(FIELD).and_then(Value::as_array);
+    match limits.map(Vec::as_slice) {
+        None => Ok(None),
+        // Infinity is no number of JSON: files have a name, an object with the name, or what it is
+        // read as.
+        Some([least, most]) if least.as_f64() == Some(0.0) && !most.is_number() => Ok(None),
+        Some(limits) => {
+            Err(wrong(FIELD, format_args!("it is {limits:?}, and llama.cpp has no limits")))
+        }
+    }
+}
 
 /// Epsilons of the norms of mixers, and of all other norms. llama.cpp has one for both.
 const EPSILONS: [&str; 2] = ["mixer_rms_eps", "layer_norm_epsilon"];

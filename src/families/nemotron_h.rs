@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;
-use super::mamba::{ENDS, mamba2_mixer, vector};
+use super::mamba::{ENDS, mamba2_mixer, no_time_limits, vector};
 use crate::Result;
 use crate::families::engine::dims::Dim;
 use crate::families::engine::dims::Dim::{
@@ -270,6 +270,7 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
         layer_letters: &[("mamba", 'M'), ("attention", '*'), ("mlp", '-')],
         kind_names: &[("linear_attention", "mamba"), ("full_attention", "attention")],
         needs_kind: Some("mamba"),
+        laws: &[no_time_limits],
         ..Traits::PLAIN
     },
     ..GRANITE

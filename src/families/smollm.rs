@@ -2,9 +2,12 @@
 //!
 //! Source: `conversion/llama.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::Value;
+
 use super::llama::ROTATED;
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, UNGATED_MLP, VALUES};
 use crate::Result;
+use crate::families::engine::fields::Fields;
 use crate::families::engine::model::Model;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
@@ -36,6 +39,7 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
     settings: &[SETTINGS],
     traits: Traits {
         laws: &[no_rope_in_every_fourth],
+        completes: &[usual_rope],
         stores_rope_factors: true,
         // Those that `layer_types` calls so.
         lost_windows: LostWindows::From(u32::MAX),
@@ -62,11 +66,23 @@ pub(super) const ARCEE: ModelClass = ModelClass {
     ..SMOLLM3
 };
 
+/// Field of which layers have rotary positions.
+const ROPE_LAYERS: &str = "no_rope_layers";
+
+/// Published configs of Llama 4 have an empty list for the usual layers.
+pub(super) fn usual_rope(fields: &mut Fields) -> Result<()> {
+    let layers = fields.0.get(ROPE_LAYERS).and_then(Value::as_array);
+    if layers.is_some_and(Vec::is_empty) {
+        fields.0.remove(ROPE_LAYERS);
+    }
+    Ok(())
+}
+
 /// Every fourth layer has no rotary positions: llama.cpp knows no other pattern.
 pub(super) fn no_rope_in_every_fourth(model: &Model<'_>) -> Result<Option<String>> {
     const EVERY: usize = 4;
     let has_rope = |layer: usize| u64::from(!layer.is_multiple_of(EVERY));
     let layers = 1..=model.dims.layers;
     model.expect("no_rope_layer_interval", &EVERY.into())?;
-    model.expect("no_rope_layers", &layers.map(has_rope).collect())
+    model.expect(ROPE_LAYERS, &layers.map(has_rope).collect())
 }

@@ -8,6 +8,7 @@
 use crate::Result;
 use crate::families::engine::dims::Dim;
 use crate::families::engine::dims::Dim::{Field, Heads, Hidden, Inner, Queries, Vocab};
+use crate::families::engine::fields::Fields;
 use crate::families::engine::model::Model;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
@@ -164,16 +165,19 @@ pub(super) const T5: ModelClass = ModelClass {
     ],
     other_tensors: &[],
     settings: &[DECODER_SETTINGS, SETTINGS],
-    traits: Traits { config_text: GATED, sign: HAS_GATES, also_implied: WITH_GATES, ..TRAITS },
+    traits: Traits {
+        config_text: GATED,
+        sign: HAS_GATES,
+        also_implied: WITH_GATES,
+        completes: &[own_output],
+        ..TRAITS
+    },
 };
 
 /// What `feed_forward_proj` says a second time, of layers with gates, and whether transformers
 /// divides what goes into the output.
-const WITH_GATES: &[(&str, Default)] = &[
-    ("dense_act_fn", Text("gelu_new")),
-    ("is_gated_act", Bool(true)),
-    ("scale_decoder_outputs", Bool(false)),
-];
+const WITH_GATES: &[(&str, Default)] =
+    &[("dense_act_fn", Text("gelu_new")), ("is_gated_act", Bool(true)), (DIVIDES, Bool(false))];
 
 /// As [`WITH_GATES`], of layers without gates.
 const WITHOUT_GATES: &[(&str, Default)] =
@@ -233,7 +237,12 @@ pub(super) const UMT5: ModelClass = ModelClass {
         DECODER_GATED,
         DECODER_BIASES,
     ],
-    traits: Traits { sign: EVERY_LAYER, also_implied: WITH_GATES, ..TRAITS },
+    traits: Traits {
+        sign: EVERY_LAYER,
+        also_implied: WITH_GATES,
+        completes: &[own_output],
+        ..TRAITS
+    },
     ..T5
 };
 
@@ -290,9 +299,23 @@ pub(super) const UMT5_ENCODER: ModelClass = ModelClass {
     ..T5_ENCODER
 };
 
+/// Field of whether the state in front of the output is divided, which is that of a tied output.
+const DIVIDES: &str = "scale_decoder_outputs";
+
+/// transformers 5 says of every T5 that its output is the embedding, and takes another one that is
+/// stored all the same. Whether it divides tells what was said before.
+fn own_output(fields: &mut Fields) -> Result<()> {
+    if fields.boolean(DIVIDES)? == Some(false) {
+        fields
+            .0
+            .insert("tie_word_embeddings".to_owned(), false.into());
+    }
+    Ok(())
+}
+
 /// llama.cpp does not divide the state in front of the tied output.
 fn undivided_output(model: &Model<'_>) -> Result<Option<String>> {
-    let divides = model.fields.boolean("scale_decoder_outputs")? != Some(false);
+    let divides = model.fields.boolean(DIVIDES)? != Some(false);
     let what = "transformers divides by the root of `d_model` what goes into the tied output, and llama.cpp does not: its logits are so many times larger, in the same order";
     Ok(divides.then(|| what.to_owned()))
 }

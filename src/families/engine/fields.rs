@@ -52,7 +52,6 @@ impl Fields {
             Err(wrong(field, what))
         };
         self.check_values(class.implied, &format!("llama.cpp's {}", class.gguf))?;
-        self.check_time_steps()?;
         let expect = |field: &str, expected: Value| match self.0.get(field) {
             Some(found) if *found != expected => refuse(field, found, &expected),
             _ => Ok(()),
@@ -96,26 +95,6 @@ impl Fields {
             }
         }
         Ok(())
-    }
-
-    /// Fails if steps of a state space have a limit, which llama.cpp does not know.
-    fn check_time_steps(&self) -> Result<()> {
-        let field = "time_step_limit";
-        let limits = self
-            .0
-            .get(field)
-            .and_then(Value::as_array)
-            .map(Vec::as_slice);
-        match limits {
-            None => Ok(()),
-            // Infinity is no number of JSON: files have a name, an object with the name, or what it
-            // is read as.
-            Some([least, most]) if least.as_f64() == Some(0.0) && !most.is_number() => Ok(()),
-            Some(limits) => {
-                let what = format!("it is {limits:?}, and llama.cpp has no limits");
-                Err(wrong(field, what))
-            }
-        }
     }
 
     /// Fails if a field says something else than `owner` takes for granted.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Fields, LAYER_KINDS, LETTERS, layer_kinds, wrong};
 use crate::Result;
 use crate::families::engine::dims::{LAYERS, check_layers};
-use crate::families::engine::table::{Default, ModelClass};
+use crate::families::engine::table::ModelClass;
 
 impl Fields {
     /// Adds what `class` takes for granted.
@@ -35,29 +35,6 @@ impl Fields {
                     *kind = (*meant).into();
                 }
             }
-        }
-        // Nothing but positions by rotation is called `rope`.
-        let positions = "position_embedding_type";
-        if self.0.get(positions).is_some_and(|kind| kind == "nope") {
-            self.0.remove(positions);
-        }
-        // Published configs of Llama 4 have an empty list for the usual layers, and a number for a
-        // flag.
-        let no_rope = self.0.get("no_rope_layers").and_then(Value::as_array);
-        if no_rope.is_some_and(Vec::is_empty) {
-            self.0.remove("no_rope_layers");
-        }
-        if let Some(flag) = self.0.get_mut("attn_temperature_tuning")
-            && let Some(number) = flag.as_u64()
-        {
-            *flag = (number > 0).into();
-        }
-        // transformers 5 says of every T5 that its output is the embedding, and takes another one
-        // that is stored all the same. Whether it divides tells what was said before.
-        let tied = "tie_word_embeddings";
-        let has_output = class.implied.contains(&(tied, Default::Bool(false)));
-        if has_output && self.boolean("scale_decoder_outputs")? == Some(false) {
-            self.0.insert(tied.to_owned(), false.into());
         }
         let has_kinds = self.0.contains_key(LAYER_KINDS);
         if let Some((kind, every)) = class.traits.layer_kinds.filter(|_| !has_kinds) {
