@@ -134,28 +134,31 @@ fn limits() {
 #[cfg_attr(not(feature = "remember"), ignore = "it decodes")]
 fn single_tensors() {
     use anamnesis::{
-        ConvertOptions, OutputTensor, Panel, Recovery, RememberOptions, Report, TargetDtype,
+        Conversion, ConvertOptions, OutputTensor, Panel, RememberOptions, Report, TargetDtype,
         TensorRole, parse,
     };
     fn is_shared_while_borrowed<T: Send + Sync>(_: &T) {}
     let model = parse(SAFETENSORS).unwrap();
-    let recovery: Recovery<'_> = model.recovery(TargetDtype::BF16).unwrap();
-    is_shared_while_borrowed(&recovery);
+    let conversion: Conversion<'_> = model.plan(TargetDtype::BF16).unwrap();
+    is_shared_while_borrowed(&conversion);
     is_value::<OutputTensor<'static>>();
-    let bytes: u64 = recovery.outputs().map(|tensor| tensor.byte_len).sum();
-    assert_eq!(recovery.outputs().len(), 1);
-    assert_eq!(bytes, recovery.report().output_bytes - header_len(&recovery.to_bytes().unwrap()));
-    let OutputTensor { name, shape, dtype, byte_len, .. } = recovery.outputs().next().unwrap();
+    let bytes: u64 = conversion.outputs().map(|tensor| tensor.byte_len).sum();
+    assert_eq!(conversion.outputs().len(), 1);
+    assert_eq!(
+        bytes,
+        conversion.report().output_bytes - header_len(&conversion.to_bytes().unwrap())
+    );
+    let OutputTensor { name, shape, dtype, byte_len, .. } = conversion.outputs().next().unwrap();
     let (_, _, _): (&str, &[usize], anamnesis::Dtype) = (name, shape, dtype);
-    let whole: Vec<u8> = recovery.tensor(name).unwrap();
+    let whole: Vec<u8> = conversion.tensor(name).unwrap();
     let mut again = vec![0; usize::try_from(byte_len).unwrap()];
-    let _: () = recovery.decode_into(name, &mut again).unwrap();
+    let _: () = conversion.decode_into(name, &mut again).unwrap();
     assert_eq!(whole, again);
-    let rows: Vec<u8> = recovery.rows(name, 0..1).unwrap();
-    let _: () = recovery
+    let rows: Vec<u8> = conversion.rows(name, 0..1).unwrap();
+    let _: () = conversion
         .decode_rows_into(name, 0..1, &mut again[..rows.len()])
         .unwrap();
-    let _: Option<OutputTensor<'_>> = recovery.output("no such tensor");
+    let _: Option<OutputTensor<'_>> = conversion.output("no such tensor");
 
     let options = RememberOptions::new(TargetDtype::BF16).no_replace();
     let _: RememberOptions = options.clone().with_force(false);

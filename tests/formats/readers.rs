@@ -148,7 +148,7 @@ fn models_from_streams() {
         for threads in [1, 3] {
             let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
             options.run.threads = Some(threads);
-            let made = |model: &anamnesis::ParsedModel| model.recovery(options.clone())?.to_bytes();
+            let made = |model: &anamnesis::ParsedModel| model.plan(options.clone())?.to_bytes();
             assert_eq!(made(&model).unwrap(), made(&whole).unwrap(), "{format}");
         }
         let none = ParseLimits::default().with_max_item_count(0);

@@ -211,7 +211,7 @@ fn require_output(
         false => "tie_word_embeddings in config.json is false".to_owned(),
     };
     let error = AnamnesisError::parse(format!("there is none, and {why}"));
-    Err(error.about(InTensor("lm_head.weight")))
+    Err(error.in_tensor("lm_head.weight"))
 }
 
 /// What each tensor of GGUF is made of, the first one of several.

@@ -41,7 +41,7 @@ fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
         let Ok(model) = parse(&input) else { continue };
         for scheme in schemes {
             for to in [TargetDtype::F16, TargetDtype::BF16] {
-                let planned = model.recovery(options(scheme.clone(), to));
+                let planned = model.plan(options(scheme.clone(), to));
                 if planned.is_ok_and(|planned| codes_moved(planned.report()).is_empty()) {
                     continue;
                 }
