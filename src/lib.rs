@@ -22,7 +22,7 @@
 //!
 //! | task | where to begin |
 //! |---|---|
-//! | decode a file or a directory | [`parse()`], then [`ParsedModel::remember`] with a [`TargetDtype`], or with [`RememberOptions`]: threads, progress, cancellation |
+//! | decode a file or a directory | [`parse()`], then [`ParsedModel::remember`] with a [`TargetDtype`], or with [`RememberOptions`]: threads, progress, cancellation (feature `remember`, which all but `npz` and `pth` imply) |
 //! | decode into memory | [`ParsedModel::remember_to_bytes`]; tensor by tensor [`ParsedModel::for_each_tensor`], in pieces [`ParsedModel::for_each_panel`] |
 //! | decode single weights by name | [`ParsedModel::plan`], then [`Conversion::tensor`] or [`Conversion::rows`] |
 //! | read what is stored | [`ParsedModel::tensors`] lists every [`Tensor`]; [`ParsedModel::inspect`] sums up; more is in [`inspect`](mod@inspect) |
