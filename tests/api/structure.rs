@@ -269,6 +269,24 @@ fn siblings_import_one_way() {
     assert_eq!(counts, CIRCLES, "{found:#?}");
 }
 
+/// What schemes share names none of them: what a method of configs says is a row of its scheme.
+#[test]
+fn what_schemes_share_names_no_method() {
+    let mut found = Vec::new();
+    for source in sources() {
+        let room = source.path.trim_start_matches("remember/");
+        let is_shared = room.starts_with("seam") || room.starts_with("layout");
+        if is_shared && source.path.starts_with("remember/") {
+            let lines = source
+                .text
+                .lines()
+                .filter(|line| line.contains("QuantMethod::"));
+            found.extend(lines.map(|line| format!("{}: {}", source.path, line.trim())));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
 #[test]
 fn a_type_has_one_name() {
     const KINDS: [&str; 4] = ["struct ", "enum ", "trait ", "union "];

@@ -11,7 +11,7 @@ use crate::error::InTensor;
 use crate::model::Part;
 use crate::remember::kernels::gptq::{GptqPacking, IndexedRows};
 use crate::remember::kernels::packed::CHUNK;
-use crate::remember::layout::packed::{BitStreams, for_each_zeros, grouped_rows, load_scales};
+use crate::remember::packed::{BitStreams, for_each_zeros, grouped_rows, load_scales};
 use crate::remember::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, GroupCodes, RelaySource, StoredPiece,
     StoredRectangle, StoredRows, Tile, load, read,
