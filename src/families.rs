@@ -56,8 +56,9 @@ use serde_json::Value;
 pub(crate) use self::engine::apart::{is_early_expert, stack_early_experts, stack_experts};
 pub(crate) use self::engine::graphs::{GraphProblem, is_whole_model, problems};
 pub(crate) use self::engine::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
+pub(crate) use self::engine::request::GgufRequest;
 pub(crate) use self::engine::tied::{is_tied, other_output};
-pub(crate) use self::engine::to_gguf::{GgufRequest, to_gguf};
+pub(crate) use self::engine::to_gguf::to_gguf;
 pub(crate) use self::engine::to_hf::to_hf;
 pub(crate) use self::engine::to_mmproj::to_mmproj;
 use crate::families::engine::dims::Dim;
@@ -170,6 +171,14 @@ const CLASSES: &[&ModelClass] = &[
     &distilbert::DISTILBERT_CLASSIFIER,
     &distilbert::DISTILBERT,
 ];
+
+/// The class that `config` names. That of a nested language model comes first.
+fn class_name(config: &Value) -> Option<&str> {
+    let nested = config.pointer("/text_config/architectures/0");
+    nested
+        .or_else(|| config.pointer("/architectures/0"))?
+        .as_str()
+}
 
 /// The class that `config` names `name`; `None` if there is none. What transformers has in one
 /// class may be several in GGUF.

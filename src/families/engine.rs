@@ -29,6 +29,7 @@ pub(super) mod model_card;
 pub(super) mod names;
 pub(super) mod pooling;
 pub(super) mod prediction;
+pub(super) mod request;
 pub(super) mod reranker;
 pub(super) mod rope;
 pub(super) mod settings;

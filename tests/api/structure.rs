@@ -228,7 +228,7 @@ fn siblings_import_one_way() {
         ("convert/adapters", 2),
         ("convert/directory", 2),
         ("families", 2),
-        ("families/engine", 20),
+        ("families/engine", 8),
         ("parse", 2),
         ("tokenizer/to_gguf", 5),
     ];

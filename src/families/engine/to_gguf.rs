@@ -2,7 +2,6 @@
 //! metadata.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -18,6 +17,7 @@ use super::model::Model;
 use super::names::of_language_model;
 use super::pooling::{self, POOLING};
 use super::prediction;
+use super::request::GgufRequest;
 use super::reranker;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
@@ -28,8 +28,7 @@ use super::transform;
 use crate::config::Texts;
 use crate::error::InTensor;
 use crate::families::towers;
-use crate::families::{class_of, is_base};
-use crate::limits::ParseLimits;
+use crate::families::{class_name, class_of, is_base};
 use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::model::gguf_keys::{FILE_TYPE, VERSION};
 use crate::remember::layout::assembled::Change;
@@ -38,23 +37,6 @@ use crate::source::CompanionFile;
 use crate::tokenizer::kept::KeptMetadata;
 use crate::tokenizer::{self, TokenizerRequest};
 use crate::{AnamnesisError, Result, TargetDtype};
-
-/// What is asked for.
-pub(crate) struct GgufRequest<'a> {
-    /// Directory of the model.
-    pub directory: &'a Path,
-    pub limits: &'a ParseLimits,
-    /// Element type of matrices; `None`: as they are stored, and of what is quantized as `decoded`.
-    pub to: Option<TargetDtype>,
-    /// Element type of what is quantized.
-    pub decoded: TargetDtype,
-    /// Whether tensors are encoded.
-    pub encodes: bool,
-    /// `general.file_type`; `None`: that of `to`.
-    pub file_type: Option<u32>,
-    /// Name of the pre-tokenizer; `None`: the one that fits.
-    pub pre_tokenizer: Option<&'a str>,
-}
 
 /// A model that is ready to be written as GGUF.
 pub(crate) struct GgufModel<'m> {
@@ -255,14 +237,6 @@ fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
         decoder: Box::new(window),
         ..group
     }
-}
-
-/// The class that `config` names. That of a nested language model comes first.
-pub(in crate::families) fn class_name(config: &Value) -> Option<&str> {
-    let nested = config.pointer("/text_config/architectures/0");
-    nested
-        .or_else(|| config.pointer("/architectures/0"))?
-        .as_str()
 }
 
 /// The row of the class `name`.

@@ -9,10 +9,11 @@ use super::general::identity;
 use super::graphs::problems;
 use super::mapping::{Mapped, Mapping};
 use super::model::Model;
+use super::request::GgufRequest;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::{SourceTensor, sources_of};
-use super::to_gguf::{GgufModel, GgufRequest, is_always_f32, main_dtype};
+use super::to_gguf::{GgufModel, is_always_f32, main_dtype};
 use super::transform;
 use crate::config::Texts;
 use crate::families::towers::{
