@@ -79,5 +79,10 @@ pub(super) const BAILING_MOE2: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
     other_tensors: &[],
     settings: &[SETTINGS],
-    traits: Traits { partial_rotary: Some(0.5), needs_output: true, ..Traits::PLAIN },
+    traits: Traits {
+        has_expert_groups: true,
+        partial_rotary: Some(0.5),
+        needs_output: true,
+        ..Traits::PLAIN
+    },
 };

@@ -129,6 +129,7 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
+        has_expert_groups: true,
         laws: &[groups_by_method],
         restores: &[restore_method],
         prediction: Prediction::LeftOut,
@@ -166,6 +167,7 @@ pub(super) const DEEPSEEK3: ModelClass = ModelClass {
     ],
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
     traits: Traits {
+        has_expert_groups: true,
         prediction: Prediction::LeftOut,
         has_lost_bounds: true,
         sign: Sign::Key("expert_gating_func", 2),
@@ -209,6 +211,7 @@ pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
     ],
     settings: &[SETTINGS, PREDICTION_SETTINGS],
     traits: Traits {
+        has_expert_groups: true,
         prediction: Prediction::Kept,
         sign: Sign::PreTokenizer("glm4"),
         ..Traits::PLAIN

@@ -41,6 +41,7 @@ pub(super) const DOTS1: ModelClass = ModelClass {
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
     ]],
     traits: Traits {
+        has_expert_groups: true,
         needs_output: true,
         lost_windows: LostWindows::From(62),
         default_window: Some(4096),

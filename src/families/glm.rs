@@ -141,6 +141,6 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
         ],
         PREDICTION_SETTINGS,
     ],
-    traits: Traits { prediction: Prediction::Kept, ..GLM4.traits },
+    traits: Traits { has_expert_groups: true, prediction: Prediction::Kept, ..GLM4.traits },
     ..GLM4
 };

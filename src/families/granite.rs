@@ -6,9 +6,11 @@ use super::llama::ROTATED;
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::families::engine::dims::Dim;
 use crate::families::engine::dims::Dim::{Experts, Hidden, Inner, TwoInner};
+use crate::families::engine::settings::wrong_key;
 use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number, same, setting,
+    HeadDim, Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, count, number,
+    own, same, setting,
 };
 
 /// One of the two projections of all experts that a matrix of each expert has.
@@ -64,7 +66,7 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     other_tensors: &[],
-    settings: &[SETTINGS],
+    settings: &[SETTINGS, TURNED],
     traits: Traits { head_dim: HeadDim::Derived, stores_rope_factors: true, ..Traits::PLAIN },
 };
 
@@ -87,3 +89,21 @@ pub(super) const GRANITE_MOE: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, ROTATED, VALUES, EXPERTS],
     ..GRANITE
 };
+
+const TURNED: &[Setting] = &[setting(Kind::Own(&FINETUNED), "rope.scaling.finetuned", &[])];
+
+/// No key: llama.cpp turns no heads of Granite where it is false.
+const FINETUNED: OwnSetting = own(
+    |_, _| Ok(None),
+    |stated, config| {
+        let value = stated.value;
+        let is_false = value.as_bool() == Some(false) || value.as_unsigned() == Some(0);
+        match is_false {
+            false => Ok(None),
+            true => {
+                let what = format!("it is 0, which {} does not have", config.class.classes[0]);
+                Err(wrong_key(stated.key, what))
+            }
+        }
+    },
+);

@@ -300,6 +300,7 @@ pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
     tensors: &[ENDS, ATTENTION, SPARSE_MLP, MIXER, PREDICTION],
     settings: &[SETTINGS, EXPERT_SETTINGS, PREDICTION_SETTINGS],
     traits: Traits {
+        has_expert_groups: true,
         layer_letters: &[("mamba", 'M'), ("attention", '*'), ("moe", 'E')],
         config_sign: Some("num_experts_per_tok"),
         prediction: Prediction::Apart(&PREDICTION_NAMES),

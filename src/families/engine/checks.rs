@@ -8,7 +8,6 @@ use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
 use super::kinds::check_kinds;
 use super::model::Model;
 use super::rope::{PARAMETERS, Rope, SCALING, yarn_attention_factor};
-use super::settings::may_have_groups;
 use super::table::{Kind, LostWindows, ModelClass};
 use super::tied::{TIED, is_untied};
 use crate::Result;
@@ -102,7 +101,7 @@ fn check_pairs(model: &Model<'_>) -> Result<()> {
 
 /// Fails if experts are in groups, and the class has none.
 fn check_groups(class: &ModelClass, fields: &Fields) -> Result<()> {
-    if has_groups(fields) && !may_have_groups(class) {
+    if has_groups(fields) && !class.traits.has_expert_groups {
         let what = format!("{} has no groups of experts", class.classes[0]);
         return Err(wrong("n_group", what));
     }

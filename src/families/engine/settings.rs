@@ -13,7 +13,7 @@ pub(in crate::families) use self::by_layer::numbers_of_kind;
 pub(in crate::families) use self::from_gguf::{
     ConfigFields, FULL_ATTENTION, StatedKey, config_of, float,
 };
-pub(in crate::families) use self::unread::{causal_note, may_have_groups};
+pub(in crate::families) use self::unread::causal_note;
 use super::dims::{EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
 use super::model::Model;

@@ -128,6 +128,8 @@ pub(in crate::families) struct Traits {
     pub partial_rotary: Option<f64>,
     /// Layers that see the whole text have other sizes than those with a window, as of Gemma 4.
     pub has_layer_sizes: bool,
+    /// A token may go to the best groups of experts.
+    pub has_expert_groups: bool,
     /// No layer has attention, and the config states no heads.
     pub is_recurrent: bool,
     /// Names of kinds of layers that mean others, each with the other.
@@ -282,6 +284,7 @@ impl Traits {
         has_long_factors: false,
         partial_rotary: None,
         has_layer_sizes: false,
+        has_expert_groups: false,
         is_recurrent: false,
         kind_names: &[],
         layer_letters: &[],
