@@ -95,7 +95,7 @@ impl Setting {
 }
 
 /// What a key that one family alone has is made of, and what it says.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(in crate::families) struct OwnSetting {
     /// The value of the key; `None`: the model has no such key.
     pub to_gguf: fn(&Setting, &Model<'_>) -> Result<Option<GgufMetadataValue>>,
@@ -125,12 +125,6 @@ impl PartialEq for OwnSetting {
 }
 
 impl Eq for OwnSetting {}
-
-impl std::fmt::Debug for OwnSetting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OwnSetting")
-    }
-}
 
 /// A setting of another kind.
 pub(in crate::families) const fn setting(
