@@ -104,7 +104,7 @@ fn codes(facts: Option<&MethodFacts>, module: &Module<'_>) -> Option<Statement<S
         return state(value, format!("{place} says `{name}`"));
     }
     let MethodFacts { method, codes, .. } = facts?;
-    state((*codes)?, format!("the config says {method:?}"))
+    state(*codes, format!("the config says {method:?}"))
 }
 
 /// Which values share a scale.
@@ -229,7 +229,7 @@ fn check_entry(group: &Group<'_>, module: &Module<'_>, all: &Index<'_>) -> Resul
     if module.uncertain || module.skipped {
         return Ok(());
     }
-    let fixed = facts.and_then(|facts| state(facts.codes?, facts.fixed?.to_owned()));
+    let fixed = facts.and_then(|facts| state(facts.codes, facts.fixed?.to_owned()));
     if let Some(stated) = fixed.or_else(|| codes(facts, module))
         && !stated.value.allows(found)
     {

@@ -10,7 +10,7 @@ use crate::remember::seam::{CodeType, Fp8Format, Granularity, Group, QuantScheme
 pub(crate) struct MethodFacts {
     pub method: &'static QuantMethod,
     /// The type of the codes, unless a word of the config says another.
-    pub codes: Option<StatedCodes>,
+    pub codes: StatedCodes,
     /// How messages say it, where no word of a config says another.
     pub fixed: Option<&'static str>,
     /// Which values share a scale, and how messages say it.
@@ -29,7 +29,7 @@ impl MethodFacts {
     pub(crate) const fn new(method: &'static QuantMethod, codes: StatedCodes) -> Self {
         Self {
             method,
-            codes: Some(codes),
+            codes,
             fixed: None,
             scales: None,
             block: None,
