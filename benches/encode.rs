@@ -35,8 +35,8 @@ fn encoders(c: &mut Criterion) {
         let scheme: ForgetScheme = name.parse().unwrap();
         let mut options = ConvertOptions::from(scheme.pure());
         options.single_file = true;
-        let recovery = model.recovery(options).unwrap();
-        if recovery.report().encoded.is_empty() {
+        let conversion = model.plan(options).unwrap();
+        if conversion.report().encoded.is_empty() {
             continue;
         }
         let mut group = c.benchmark_group(&name);
@@ -45,7 +45,7 @@ fn encoders(c: &mut Criterion) {
             .sample_size(10);
         for level in levels() {
             group.bench_function(format!("{level:?}"), |b| {
-                b.iter(|| decode(&recovery, level).unwrap());
+                b.iter(|| decode(&conversion, level).unwrap());
             });
         }
     }

@@ -30,14 +30,14 @@ fn kernels(criterion: &mut Criterion) {
         };
         let model = model.unwrap();
         for target in [TargetDtype::BF16, TargetDtype::F16, TargetDtype::F32] {
-            let recovery = model.recovery(RememberOptions::new(target)).unwrap();
+            let conversion = model.plan(RememberOptions::new(target)).unwrap();
             let mut group = criterion.benchmark_group(format!("{name}/{target}"));
             group
                 .throughput(Throughput::Elements((rows() * cols()) as u64))
                 .sample_size(20);
             for level in levels() {
                 group.bench_function(format!("{level:?}"), |b| {
-                    b.iter(|| decode(&recovery, level).unwrap());
+                    b.iter(|| decode(&conversion, level).unwrap());
                 });
             }
             group.finish();

@@ -20,7 +20,8 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use anamnesis::{
-    Adapter, ConvertOptions, FloatCast, ForgetScheme, Recovery, RememberOptions, TargetDtype, parse,
+    Adapter, Conversion, ConvertOptions, FloatCast, ForgetScheme, RememberOptions, TargetDtype,
+    parse,
 };
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
@@ -207,11 +208,11 @@ fn measure_encoders(scratch: &Path, filter: &str) {
         let mut options = ConvertOptions::from(scheme.pure());
         options.run = options.run.with_threads(THREADS);
         options.single_file = true;
-        let takes = |recovery: Recovery<'_>| !recovery.report().encoded.is_empty();
+        let takes = |conversion: Conversion<'_>| !conversion.report().encoded.is_empty();
         if row.contains(filter)
             && parse(&input)
                 .unwrap()
-                .recovery(options.clone())
+                .plan(options.clone())
                 .is_ok_and(takes)
         {
             measure(&row, [&input, &data], None, &options);

@@ -2,7 +2,7 @@
 //! at any time.
 
 pub use crate::simd::Level;
-use crate::{Recovery, Result};
+use crate::{Conversion, Result};
 
 /// The instruction set levels that this CPU supports, lowest first.
 #[must_use]
@@ -16,11 +16,11 @@ pub fn levels() -> Vec<Level> {
 /// - `Parse` or `Unsupported`: a tensor's data is malformed or cannot be encoded.
 /// - `Io`: the input cannot be read.
 /// - `Cancelled`: the token of the options is set.
-pub fn decode(recovery: &Recovery<'_>, level: Level) -> Result<()> {
-    recovery.decode_only(level)
+pub fn decode(conversion: &Conversion<'_>, level: Level) -> Result<()> {
+    conversion.decode_only(level)
 }
 
 /// Makes every later use of a plan run at the instruction set `level`.
-pub fn set_level(recovery: &mut Recovery<'_>, level: Level) {
-    recovery.set_level(level);
+pub fn set_level(conversion: &mut Conversion<'_>, level: Level) {
+    conversion.set_level(level);
 }

@@ -8,7 +8,7 @@
 //!   jobs; `cast`, `overflow`, `encode`: floats of another type, and codes; `ahead`, `held`:
 //!   pieces that jobs read and write together; `checksum`, `hashed`: sums of what is read and
 //!   written; `progress`, `report`, `summary`.
-//! - `recovery`: a planned conversion, and how it is carried out; `stream`, `tensors`, `pair`,
+//! - `conversion`: a planned conversion, and how it is carried out; `stream`, `tensors`, `pair`,
 //!   `window`: its tensors in order, by name, beside those of another model.
 //! - `directory`, `destination`, `manifest`, `sidecars`, `footprint`: directories, the files
 //!   beside the weights, and what is there already.
@@ -20,6 +20,7 @@ mod bodies;
 mod cast;
 mod checksum;
 mod container;
+mod conversion;
 mod cut;
 mod destination;
 mod directory;
@@ -42,7 +43,6 @@ mod overflow;
 pub(crate) mod pair;
 mod plan;
 pub(crate) mod progress;
-mod recovery;
 mod report;
 mod run;
 mod sidecars;
@@ -60,6 +60,7 @@ use std::path::Path;
 
 pub use self::adapters::Adapter;
 pub(crate) use self::cast::coordinates;
+pub use self::conversion::Conversion;
 pub(crate) use self::destination::partial_path;
 pub(crate) use self::directory::Settled;
 pub use self::directory::finish_parts;
@@ -70,7 +71,6 @@ pub use self::options::{
     ConvertOptions, FloatCast, ModelScope, Progress, RememberOptions, Replace,
 };
 use self::plan::Plan;
-pub use self::recovery::Recovery;
 pub use self::report::{Distance, Encoded, Errors, FileSum, Kept, Report, TensorErrors};
 pub use self::stream::Panel;
 pub use self::tensors::OutputTensor;
@@ -114,7 +114,7 @@ impl ParsedModel {
         output: impl AsRef<Path>,
         options: impl Into<RememberOptions>,
     ) -> Result<Report> {
-        self.recovery(options.into())?.write(output)
+        self.plan(options.into())?.write(output)
     }
 
     /// Decodes every quantized tensor and returns the bytes of a safetensors file, the same bytes
@@ -128,7 +128,7 @@ impl ParsedModel {
     pub fn remember_to_bytes(&self, options: impl Into<RememberOptions>) -> Result<Vec<u8>> {
         let mut options = ConvertOptions::from(options.into());
         options.single_file = true;
-        self.recovery(options)?.to_bytes()
+        self.plan(options)?.to_bytes()
     }
 
     /// Writes the model into the container that the options name, in constant memory.
@@ -144,7 +144,7 @@ impl ParsedModel {
         output: impl AsRef<Path>,
         options: impl Into<ConvertOptions>,
     ) -> Result<Report> {
-        self.recovery(options)?.write(output)
+        self.plan(options)?.write(output)
     }
 
     /// Encodes the model's weights to a quantization scheme, which also determines the container.
@@ -174,7 +174,7 @@ impl ParsedModel {
         output: impl AsRef<Path>,
         options: impl Into<ConvertOptions>,
     ) -> Result<Report> {
-        self.recovery(options)?.write(output)
+        self.plan(options)?.write(output)
     }
 
     /// Plans a conversion: every output tensor with its type, size and place. Reads no tensor data
@@ -185,11 +185,11 @@ impl ParsedModel {
     ///   contradict each other.
     /// - `LimitExceeded`: the output's tensors are larger than the limits of the model allow.
     /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
-    pub fn recovery(&self, options: impl Into<ConvertOptions>) -> Result<Recovery<'_>> {
+    pub fn plan(&self, options: impl Into<ConvertOptions>) -> Result<Conversion<'_>> {
         let options = options.into().with_default_encoding()?;
         let plan = Plan::new(self, &options)?;
         Budget::new(&self.limits).grow(plan.data_len, "the output's tensors")?;
-        Ok(Recovery {
+        Ok(Conversion {
             plan,
             model: self,
             options,

@@ -56,12 +56,17 @@ use serde_json::Value;
 pub(crate) use self::engine::apart::{is_early_expert, stack_early_experts, stack_experts};
 pub(crate) use self::engine::graphs::{GraphProblem, is_whole_model, problems};
 pub(crate) use self::engine::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
+pub(crate) use self::engine::request::GgufRequest;
 pub(crate) use self::engine::tied::{is_tied, other_output};
-pub(crate) use self::engine::to_gguf::{GgufRequest, to_gguf};
+pub(crate) use self::engine::to_gguf::to_gguf;
 pub(crate) use self::engine::to_hf::to_hf;
 pub(crate) use self::engine::to_mmproj::to_mmproj;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{
+    ExpertInner, Experts, Field, Head, Hidden, Inner, Keys, Product, Queries, TwoInner, Vocab,
+};
 use crate::families::engine::fields::LAYER_KINDS;
+use crate::families::engine::table::Default::Bool;
 use crate::families::engine::table::{
     Default, Kind, ModelClass, Need, TensorRule, Transform, experts, in_layers, only, optional,
     parameter, same,
@@ -167,6 +172,14 @@ const CLASSES: &[&ModelClass] = &[
     &distilbert::DISTILBERT,
 ];
 
+/// The class that `config` names. That of a nested language model comes first.
+fn class_name(config: &Value) -> Option<&str> {
+    let nested = config.pointer("/text_config/architectures/0");
+    nested
+        .or_else(|| config.pointer("/architectures/0"))?
+        .as_str()
+}
+
 /// The class that `config` names `name`; `None` if there is none. What transformers has in one
 /// class may be several in GGUF.
 fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass> {
@@ -219,66 +232,60 @@ fn is_base(name: &str) -> bool {
 
 /// Of classes that compute something else than transformers if tokens see those behind them, as in
 /// windows.
-const CAUSAL: (&str, Default) = ("is_causal", Default::Bool(true));
+const CAUSAL: (&str, Default) = ("is_causal", Bool(true));
 
 /// Embedding, last norm and output.
 const ENDS: &[TensorRule] = &[
-    same("token_embd", "model.embed_tokens", &[Dim::Vocab, Dim::Hidden]),
-    same("output_norm", "model.norm", &[Dim::Hidden]),
-    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+    same("token_embd", "model.embed_tokens", &[Vocab, Hidden]),
+    same("output_norm", "model.norm", &[Hidden]),
+    optional("output", "lm_head", &[Vocab, Hidden]),
 ];
 
 /// Norms in front of attention and of the feed-forward layer.
 const NORMS: &[TensorRule] = &[
-    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Dim::Hidden]),
-    same("blk.{i}.ffn_norm", "model.layers.{i}.post_attention_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.post_attention_layernorm", &[Hidden]),
 ];
 
 /// As [`NORMS`], of which GGUF names the second by what it follows.
 const POST_NORMS: &[TensorRule] = &[
     NORMS[0],
-    same(
-        "blk.{i}.post_attention_norm",
-        "model.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
-    ),
+    same("blk.{i}.post_attention_norm", "model.layers.{i}.post_attention_layernorm", &[Hidden]),
 ];
 
 /// Norms behind attention and the feed-forward layer.
 const LATER_NORMS: &[TensorRule] = &[
     POST_NORMS[1],
-    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_feedforward_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_feedforward_layernorm", &[Hidden]),
 ];
 
 /// The feed-forward layer with a gate.
 const MLP: &[TensorRule] = &[
-    same("blk.{i}.ffn_gate", "model.layers.{i}.mlp.gate_proj", &[Dim::Inner, Dim::Hidden]),
-    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj", &[Dim::Inner, Dim::Hidden]),
-    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.down_proj", &[Dim::Hidden, Dim::Inner]),
+    same("blk.{i}.ffn_gate", "model.layers.{i}.mlp.gate_proj", &[Inner, Hidden]),
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj", &[Inner, Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.down_proj", &[Hidden, Inner]),
 ];
 
 /// The feed-forward layer without a gate.
 const UNGATED_MLP: &[TensorRule] = &[MLP[1], MLP[2]];
 
 /// The feed-forward layer whose gate and projection are one matrix.
-const FUSED_MLP: &[TensorRule] = &[
-    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.gate_up_proj", &[Dim::TwoInner, Dim::Hidden]),
-    MLP[2],
-];
+const FUSED_MLP: &[TensorRule] =
+    &[same("blk.{i}.ffn_up", "model.layers.{i}.mlp.gate_up_proj", &[TwoInner, Hidden]), MLP[2]];
 
 /// Projections of the feed-forward layer that all have a bias or all have none.
 const MLP_BIASES: &[&str] = &["blk.{i}.ffn_gate", "blk.{i}.ffn_up", "blk.{i}.ffn_down"];
 
 /// Queries and keys whose heads rotate halves.
 const QUERIES: &[TensorRule] = &[
-    same("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[Dim::Queries, Dim::Hidden]),
-    same("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Dim::Keys, Dim::Hidden]),
+    same("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[Queries, Hidden]),
+    same("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Keys, Hidden]),
 ];
 
 /// Values, and what follows them.
 const VALUES: &[TensorRule] = &[
-    same("blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[Dim::Keys, Dim::Hidden]),
-    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Dim::Hidden, Dim::Queries]),
+    same("blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[Keys, Hidden]),
+    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Hidden, Queries]),
 ];
 
 /// Projections of attention that all have a bias or all have none.
@@ -287,71 +294,56 @@ const ATTENTION_BIASES: &[&str] =
 
 /// Norms of queries and keys.
 const HEAD_NORMS: &[TensorRule] = &[
-    same("blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_norm", &[Dim::Head]),
-    same("blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_norm", &[Dim::Head]),
+    same("blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_norm", &[Head]),
+    same("blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_norm", &[Head]),
 ];
 
 /// The feed-forward layer of layers without experts.
 const DENSE_MLP: &[TensorRule] = &[
-    only(
-        Need::Dense,
-        "blk.{i}.ffn_gate",
-        "model.layers.{i}.mlp.gate_proj",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    only(Need::Dense, "blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj", &[Dim::Inner, Dim::Hidden]),
-    only(
-        Need::Dense,
-        "blk.{i}.ffn_down",
-        "model.layers.{i}.mlp.down_proj",
-        &[Dim::Hidden, Dim::Inner],
-    ),
+    only(Need::Dense, "blk.{i}.ffn_gate", "model.layers.{i}.mlp.gate_proj", &[Inner, Hidden]),
+    only(Need::Dense, "blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj", &[Inner, Hidden]),
+    only(Need::Dense, "blk.{i}.ffn_down", "model.layers.{i}.mlp.down_proj", &[Hidden, Inner]),
 ];
 
 /// Width of all experts that every token sees.
-const SHARED: Dim = Dim::Product(&[Dim::ExpertInner, Dim::Field("n_shared_experts")]);
+const SHARED: Dim = Product(&[ExpertInner, Field("n_shared_experts")]);
 
 /// Experts behind the dense layers, with a bias that only chooses among them, and some that every
 /// token sees.
 const SPARSE_MLP: &[TensorRule] = &[
-    only(
-        Need::Sparse,
-        "blk.{i}.ffn_gate_inp",
-        "model.layers.{i}.mlp.gate",
-        &[Dim::Experts, Dim::Hidden],
-    ),
+    only(Need::Sparse, "blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.gate", &[Experts, Hidden]),
     sparse(experts(
         "blk.{i}.ffn_gate_exps",
         "model.layers.{i}.mlp.experts.{e}.gate_proj",
-        &[Dim::ExpertInner, Dim::Hidden],
+        &[ExpertInner, Hidden],
     )),
     sparse(experts(
         "blk.{i}.ffn_up_exps",
         "model.layers.{i}.mlp.experts.{e}.up_proj",
-        &[Dim::ExpertInner, Dim::Hidden],
+        &[ExpertInner, Hidden],
     )),
     sparse(experts(
         "blk.{i}.ffn_down_exps",
         "model.layers.{i}.mlp.experts.{e}.down_proj",
-        &[Dim::Hidden, Dim::ExpertInner],
+        &[Hidden, ExpertInner],
     )),
     only(
         Need::Sparse,
         "blk.{i}.ffn_gate_shexp",
         "model.layers.{i}.mlp.shared_experts.gate_proj",
-        &[SHARED, Dim::Hidden],
+        &[SHARED, Hidden],
     ),
     only(
         Need::Sparse,
         "blk.{i}.ffn_up_shexp",
         "model.layers.{i}.mlp.shared_experts.up_proj",
-        &[SHARED, Dim::Hidden],
+        &[SHARED, Hidden],
     ),
     only(
         Need::Sparse,
         "blk.{i}.ffn_down_shexp",
         "model.layers.{i}.mlp.shared_experts.down_proj",
-        &[Dim::Hidden, SHARED],
+        &[Hidden, SHARED],
     ),
 ];
 
@@ -359,7 +351,7 @@ const SPARSE_MLP: &[TensorRule] = &[
 const CHOICE_BIAS: &[TensorRule] = &[sparse(parameter(
     "blk.{i}.exp_probs_b.bias",
     "model.layers.{i}.mlp.gate.e_score_correction_bias",
-    (Transform::None, &[Dim::Experts], &[Dim::Experts]),
+    (Transform::None, &[Experts], &[Experts]),
 ))];
 
 /// As [`CHOICE_BIAS`], of a class that has it in F32.

@@ -17,8 +17,8 @@ use crate::write::atomic::{OutputFile, OutputPlace};
 #[cfg(feature = "npz")]
 pub use crate::write::npz::npy_header;
 use crate::{
-    AnamnesisError, CancelToken, Dtype, FileSum, ListedTensor, ParseLimits, ParsedModel, Recovery,
-    Result,
+    AnamnesisError, CancelToken, Conversion, Dtype, FileSum, ListedTensor, ParseLimits,
+    ParsedModel, Result,
 };
 
 /// A model as a user names it: a path; `ORG/MODEL[@REVISION]` in the cache of Hugging Face; or
@@ -162,12 +162,12 @@ pub struct SideFile(OutputFile);
 
 impl SideFile {
     /// Checks whether the file may be written at `path`, whose directory need not be there yet. What
-    /// `recovery` reads is not replaced, and another file only with `force`.
+    /// `conversion` reads is not replaced, and another file only with `force`.
     ///
     /// # Errors
     /// `Io` if it may not.
-    pub fn check_name(path: &Path, recovery: Option<&Recovery<'_>>, force: bool) -> Result<()> {
-        let inputs = &inputs(recovery);
+    pub fn check_name(path: &Path, conversion: Option<&Conversion<'_>>, force: bool) -> Result<()> {
+        let inputs = &inputs(conversion);
         OutputPlace { force, inputs, space: 0, is_uncached: false }.check_name(path)
     }
 
@@ -179,10 +179,10 @@ impl SideFile {
     pub fn create(
         path: &Path,
         len: u64,
-        recovery: Option<&Recovery<'_>>,
+        conversion: Option<&Conversion<'_>>,
         force: bool,
     ) -> Result<Self> {
-        let inputs = &inputs(recovery);
+        let inputs = &inputs(conversion);
         let place = OutputPlace { force, inputs, space: len, is_uncached: false };
         OutputFile::create(path, len, &place).map(Self)
     }
@@ -202,6 +202,6 @@ impl SideFile {
     }
 }
 
-fn inputs<'m>(recovery: Option<&'m Recovery<'_>>) -> Inputs<'m> {
-    recovery.map_or_else(Inputs::default, Recovery::inputs)
+fn inputs<'m>(conversion: Option<&'m Conversion<'_>>) -> Inputs<'m> {
+    conversion.map_or_else(Inputs::default, Conversion::inputs)
 }

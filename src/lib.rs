@@ -22,9 +22,9 @@
 //!
 //! | task | where to begin |
 //! |---|---|
-//! | decode a file or a directory | [`parse()`], then [`ParsedModel::remember`] with a [`TargetDtype`], or with [`RememberOptions`]: threads, progress, cancellation |
+//! | decode a file or a directory | [`parse()`], then [`ParsedModel::remember`] with a [`TargetDtype`], or with [`RememberOptions`]: threads, progress, cancellation (feature `remember`, which all but `npz` and `pth` imply) |
 //! | decode into memory | [`ParsedModel::remember_to_bytes`]; tensor by tensor [`ParsedModel::for_each_tensor`], in pieces [`ParsedModel::for_each_panel`] |
-//! | decode single weights by name | [`ParsedModel::recovery`], then [`Recovery::tensor`] or [`Recovery::rows`] |
+//! | decode single weights by name | [`ParsedModel::plan`], then [`Conversion::tensor`] or [`Conversion::rows`] |
 //! | read what is stored | [`ParsedModel::tensors`] lists every [`Tensor`]; [`ParsedModel::inspect`] sums up; more is in [`inspect`](mod@inspect) |
 //! | read a model from memory, or over a network | [`parse_bytes`], [`parse_from_reader`] |
 //! | read a remote header alone | the functions `…_from_reader` of the modules in [`parse`](mod@parse) |
@@ -87,7 +87,7 @@ pub use cancel::CancelToken;
 pub use config::QuantConfig;
 #[doc(inline)]
 pub use convert::{
-    Adapter, ConvertOptions, FloatCast, ModelScope, Progress, Recovery, RememberOptions, Report,
+    Adapter, Conversion, ConvertOptions, FloatCast, ModelScope, Progress, RememberOptions, Report,
     finish_parts,
 };
 #[cfg(feature = "lethe")]

@@ -39,6 +39,7 @@ pub(crate) mod module_names;
 mod mxfp4;
 mod nunchaku;
 mod nvfp4;
+mod packed;
 mod paroquant;
 mod qnat;
 mod qqq;

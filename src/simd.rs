@@ -20,9 +20,9 @@
 //! it: releases are built without optimisation over units.
 //!
 //! The instructions that LLVM does not make of plain Rust are look-ups in a register
-//! ([`Avx2::table`], [`LookUp`], [`Ranks`]), moves within one ([`Transpose`], [`Butterflies`]) and
-//! sums of products of 16 bits ([`PairSums`]). A kernel that gains from them has a body of its own
-//! for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
+//! ([`Avx2::table`], [`LookUp`], [`Ranks`]) and moves within one ([`Transpose`], [`Butterflies`]). A
+//! kernel that gains from them has a body of its own for AVX2 (`run_avx2`) and the same twin in the
+//! tests as the other body.
 //!
 //! All levels give the same bits, except for the sign and the payload of a NaN that comes of two
 //! NaN or infinite operands. The level of AVX2 has FMA, and LLVM fuses nothing by itself: a kernel
@@ -37,7 +37,6 @@ mod butterflies;
 mod inlined;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-mod pair_sums;
 #[cfg_attr(not(feature = "bnb"), allow(dead_code))]
 mod ranks;
 mod registers;
@@ -54,7 +53,6 @@ pub(crate) use self::avx2::{Avx2, NibbleTable};
 pub(crate) use self::avx512::Avx512;
 pub(crate) use self::butterflies::{BUTTERFLY_VALUES, Butterflies, butterflies};
 pub(crate) use self::inlined::{Flat, Side, copy, from_fn, zip};
-pub(crate) use self::pair_sums::{PAIR_COLUMNS, PairRow, PairSums};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::ranks::{Bounds, RANKED_VALUES, Ranks};
 #[cfg_attr(not(feature = "lethe"), allow(unused_imports))]
@@ -64,6 +62,7 @@ pub(crate) use self::registers::{
 #[cfg(target_arch = "x86_64")]
 use self::registers::{LeastOfLanes, Word};
 use crate::element::{Element, Out};
+use crate::features::{Gated, gated};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,6 +177,9 @@ pub(crate) trait Kernel {
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled
 /// with the instruction set of its caller.
 pub(crate) trait Routine {
+    /// Whether it is a part of decoding, which a build without [`KERNELS`] leaves out.
+    const DECODES: bool = false;
+
     /// Whether the body has a copy for AVX-512, as [`Kernel::HAS_AVX512`] says of kernels.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const HAS_AVX512: bool = false;
@@ -211,8 +213,16 @@ pub(crate) struct Aligned<T>(pub(crate) T);
 /// Sums that are computed side by side, one in each lane.
 pub(crate) const LANES: usize = 8;
 
+/// Whether kernels are built in. Without them [`dispatch`] does nothing, nor does [`perform`] for
+/// routines that decode, so that none is compiled: whoever decodes asks first, as
+/// [`Decode::load`](crate::remember::Decode::load) does.
+pub(crate) const KERNELS: Gated<()> = gated!(any(feature = "remember", test), "remember", ());
+
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
 pub(crate) fn perform<R: Routine>(level: Level, routine: &mut R) {
+    if R::DECODES && KERNELS.built_in().is_none() {
+        return;
+    }
     match level.min(Level::detect()) {
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 if R::HAS_AVX512 => avx512::perform(routine),
@@ -225,6 +235,9 @@ pub(crate) fn perform<R: Routine>(level: Level, routine: &mut R) {
 /// Runs `kernel` at `level`, or at the best level of this CPU if that is lower, into a typed
 /// destination.
 pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
+    if KERNELS.built_in().is_none() {
+        return;
+    }
     match out {
         Out::F32(out) => enter(level, kernel, out),
         // Constants first: what they rule out is not compiled.

@@ -3,13 +3,13 @@
 //!
 //! cargo run --manifest-path tests/candle/Cargo.toml --example var_builder -- [MODEL]
 
-use anamnesis::{Recovery, TargetDtype};
+use anamnesis::{Conversion, TargetDtype};
 use candle_core::{DType, Device, Error, Module, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder, linear_no_bias};
 
 /// A planned recovery that serves its tensors to candle.
-struct Recovered<'m>(Recovery<'m>);
+struct Recovered<'m>(Conversion<'m>);
 
 impl SimpleBackend for Recovered<'_> {
     fn get(
@@ -60,9 +60,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .nth(1)
         .unwrap_or_else(|| "tests/data/fp8_dirs/tiny_qwen3/model".to_owned());
     let model = anamnesis::parse(&path)?;
-    let recovery = model.recovery(TargetDtype::F32)?;
+    let conversion = model.plan(TargetDtype::F32)?;
     // The matrices, as a program that knows the architecture would name them.
-    let matrices: Vec<(String, usize, usize)> = recovery
+    let matrices: Vec<(String, usize, usize)> = conversion
         .outputs()
         .filter_map(|tensor| {
             let module = tensor.name.strip_suffix(".weight")?;
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })
         .collect();
     let weights: VarBuilder =
-        VarBuilder::from_backend(Box::new(Recovered(recovery)), DType::F32, Device::Cpu);
+        VarBuilder::from_backend(Box::new(Recovered(conversion)), DType::F32, Device::Cpu);
     for (module, rows, columns) in matrices {
         let layer = linear_no_bias(columns, rows, weights.pp(&module))?;
         let ones = Tensor::ones((1, columns), DType::F32, &Device::Cpu)?;

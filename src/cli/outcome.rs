@@ -6,29 +6,29 @@ use std::path::{Path, PathBuf};
 use super::CommandError;
 use super::report::{by_reason, print_line};
 use crate::error::printable;
-use crate::{AnamnesisError, Kept, Recovery, Report, format_bytes};
+use crate::{AnamnesisError, Conversion, Kept, Report, format_bytes};
 
 /// Prints the files that were written: their directory, or each of them.
 pub(super) fn print_outputs(
-    recovery: &Recovery<'_>,
+    conversion: &Conversion<'_>,
     output: &Path,
     report: &Report,
     out: &mut impl Write,
 ) {
-    let paths = recovery.written_paths(output);
+    let paths = conversion.written_paths(output);
     let len = |path: &PathBuf| path.metadata().map_or(0, |there| there.len());
     let line = |out: &mut _, path: &Path, what: &str| {
         let path = printable(&path.to_string_lossy());
         print_line(out, format_args!("Output: {path} ({what})"));
     };
-    let all = recovery.paths(output).len();
+    let all = conversion.paths(output).len();
     match paths.first().and_then(|path| path.parent()) {
-        Some(unfinished) if recovery.is_directory() && unfinished != output => {
+        Some(unfinished) if conversion.is_directory() && unfinished != output => {
             let size = format_bytes(paths.iter().map(len).sum());
             let what = format!("{} of {all} files of weights, {size}", paths.len());
             line(out, unfinished, &what);
         }
-        _ if recovery.is_directory() => {
+        _ if conversion.is_directory() => {
             let size = format_bytes(report.output_bytes);
             line(out, output, &format!("{all} files of weights, {size}"));
         }
@@ -47,18 +47,18 @@ pub(super) fn print_outputs(
 /// Adds to an error of an interrupted conversion what is left of it.
 pub(super) fn with_advice(
     error: AnamnesisError,
-    recovery: &Recovery<'_>,
+    conversion: &Conversion<'_>,
     output: &Path,
 ) -> CommandError {
     let mut failed = CommandError::from(error);
     if matches!(failed.error, AnamnesisError::Cancelled) {
-        let unfinished = recovery.unfinished(output);
+        let unfinished = conversion.unfinished(output);
         failed.advice = Some(match unfinished {
             Some((path, finished)) => format!(
                 "`{}` has {} of {} files of weights; the same command with --resume makes the others",
                 printable(&path.to_string_lossy()),
                 finished,
-                recovery.paths(output).len()
+                conversion.paths(output).len()
             ),
             None => "nothing of the output is left".to_owned(),
         });

@@ -12,8 +12,8 @@ use super::outputs::{OutputChoice, require_outside_cache};
 use super::report::ConversionReport;
 use crate::error::printable;
 use crate::{
-    AnamnesisError, ConvertOptions, ConvertTarget, ModelScope, ParsedModel, QuantScheme, Recovery,
-    Report, Result, format_bytes,
+    AnamnesisError, Conversion, ConvertOptions, ConvertTarget, ModelScope, ParsedModel,
+    QuantScheme, Report, Result, format_bytes,
 };
 
 /// How a command names its output and reports its work.
@@ -35,7 +35,7 @@ pub(super) struct WriteRequest<'a> {
 
 /// A planned conversion with the path of its output.
 pub(super) struct PlannedOutput<'m> {
-    pub recovery: Recovery<'m>,
+    pub conversion: Conversion<'m>,
     pub output: PathBuf,
     /// Name of the scheme that tensors are encoded to.
     scheme: Option<String>,
@@ -47,7 +47,7 @@ impl WriteRequest<'_> {
     /// Plans the conversion of `input`.
     ///
     /// # Errors
-    /// Those of [`ParsedModel::recovery`], and `Unsupported` if nothing can be encoded or an option
+    /// Those of [`ParsedModel::plan`], and `Unsupported` if nothing can be encoded or an option
     /// has no effect on this model.
     pub(super) fn plan<'m>(&self, input: &'m NamedModel) -> Result<PlannedOutput<'m>> {
         let (args, model) = (self.args, &input.model);
@@ -55,20 +55,20 @@ impl WriteRequest<'_> {
         let extension = options.target.extension();
         let keeps_blocks = options.carries_blocks(model);
         let scheme = options.forget.as_ref().map(|f| f.scheme.to_string());
-        let recovery = model.recovery(options)?;
-        if args.output.tokenizer_pre.is_some() && !recovery.is_whole_model() {
+        let conversion = model.plan(options)?;
+        if args.output.tokenizer_pre.is_some() && !conversion.is_whole_model() {
             let what = "--tokenizer-pre: the output is no whole model of a Hugging Face directory, so it has no pre-tokenizer of that name";
             return Err(AnamnesisError::usage(what));
         }
-        let report = recovery.report();
+        let report = conversion.report();
         let encodes_nothing = report.encoded.is_empty() && !is_copied(report);
         if let Some(scheme) = scheme.as_ref().filter(|_| encodes_nothing) {
             return Err(nothing_encoded(scheme, report));
         }
         let suffix = self.style.suffix.map(str::to_owned);
-        let suffix = suffix.unwrap_or_else(|| dtype_suffix(&recovery));
+        let suffix = suffix.unwrap_or_else(|| dtype_suffix(&conversion));
         let named = &input.named;
-        let default = match recovery.is_directory() {
+        let default = match conversion.is_directory() {
             true => input::output_directory(named, &suffix),
             false => input::output_file(named, &suffix, extension, keeps_blocks),
         };
@@ -76,11 +76,11 @@ impl WriteRequest<'_> {
             true => input::of_tower(&default),
             false => default,
         };
-        let output = self.place.output(default, recovery.is_directory());
+        let output = self.place.output(default, conversion.is_directory());
         require_outside_cache(&output)?;
         Ok(PlannedOutput {
-            note: kept_note(recovery.report()).filter(|_| self.style.asks_dtype),
-            recovery,
+            note: kept_note(conversion.report()).filter(|_| self.style.asks_dtype),
+            conversion,
             output,
             scheme,
         })
@@ -144,7 +144,7 @@ impl PlannedOutput<'_> {
         seconds: Option<f64>,
     ) -> ConversionReport<'a> {
         let scheme = self.scheme.as_deref();
-        ConversionReport::new(input, &self.recovery, &self.output, scheme, report, seconds)
+        ConversionReport::new(input, &self.conversion, &self.output, scheme, report, seconds)
     }
 
     /// Prints the plan: the tensors by what becomes of them, the output, its memory and the free
@@ -163,16 +163,16 @@ impl PlannedOutput<'_> {
         for note in &report.notes {
             writeln!(out, "Note:        {}", printable(note))?;
         }
-        let files = self.recovery.paths(&self.output).len();
+        let files = self.conversion.paths(&self.output).len();
         let path = printable(&self.output.to_string_lossy());
         writeln!(
             out,
             "Output:      {path} ({}, files of weights: {files})",
             format_bytes(report.output_bytes)
         )?;
-        let memory = format_bytes(self.recovery.peak_memory());
+        let memory = format_bytes(self.conversion.peak_memory());
         writeln!(out, "Memory:      at most {memory}")?;
-        let free = self.recovery.free_space(&self.output);
+        let free = self.conversion.free_space(&self.output);
         let free = free.map_or("unknown".to_owned(), format_bytes);
         writeln!(out, "Free space:  {free}")?;
         Ok(out.flush()?)
@@ -231,9 +231,9 @@ fn schemes(input: &NamedModel, report: &Report) -> String {
 
 /// End of the default name of an output that is not encoded: the element type that was asked for,
 /// if a tensor has been decoded or cast to it, else the one that most bytes have.
-fn dtype_suffix(recovery: &Recovery<'_>) -> String {
-    let (report, mut bytes) = (recovery.report(), BTreeMap::new());
-    for tensor in recovery.outputs() {
+fn dtype_suffix(conversion: &Conversion<'_>) -> String {
+    let (report, mut bytes) = (conversion.report(), BTreeMap::new());
+    for tensor in conversion.outputs() {
         *bytes.entry(tensor.dtype.to_string()).or_insert(0) += tensor.byte_len;
     }
     let to = report.to.to_string();

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::CommandError;
 use super::input::NamedModel;
 use crate::error::printable;
-use crate::{AnamnesisError, ErrorKind, Errors, Recovery, Report, Result};
+use crate::{AnamnesisError, Conversion, ErrorKind, Errors, Report, Result};
 
 /// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed
 /// it.
@@ -61,7 +61,7 @@ pub(super) struct ConversionReport<'a> {
 impl<'a> ConversionReport<'a> {
     pub(super) fn new(
         input: &NamedModel,
-        recovery: &Recovery<'_>,
+        conversion: &Conversion<'_>,
         output: &Path,
         scheme: Option<&'a str>,
         report: &'a Report,
@@ -73,7 +73,7 @@ impl<'a> ConversionReport<'a> {
             input: text(path),
             input_bytes: input.model.tensor_bytes(),
             output: text(output),
-            files: recovery
+            files: conversion
                 .written_paths(output)
                 .iter()
                 .map(|path| text(path))

@@ -16,7 +16,7 @@ use super::report::print_json;
 use super::{input, signals};
 use crate::hooks::{Selection, SideFile, npy_header};
 use crate::{
-    AnamnesisError, CancelToken, ConvertOptions, ModelScope, OutputTensor, ParsedModel, Recovery,
+    AnamnesisError, CancelToken, Conversion, ConvertOptions, ModelScope, OutputTensor, ParsedModel,
     RememberOptions, Result, TargetDtype, TensorStatistics,
 };
 
@@ -66,17 +66,17 @@ pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
         .with_scope(ModelScope::Tensors)
         .with_skip_unsupported(true);
     options.single_file = true;
-    let decoded = model.recovery(options)?;
+    let decoded = model.plan(options)?;
     // Scales, codes and other tensors that are no part of the recovered model.
     let mut as_stored = None;
     if args.stored {
-        as_stored = Some(model.recovery(ConvertOptions::copying(Default::default()))?);
+        as_stored = Some(model.plan(ConvertOptions::copying(Default::default()))?);
     }
-    let recovery = as_stored.as_ref().unwrap_or(&decoded);
+    let conversion = as_stored.as_ref().unwrap_or(&decoded);
     if !args.stored {
         require_decoded(&model, &decoded, args)?;
     }
-    let wanted = wanted(recovery, args)?;
+    let wanted = wanted(conversion, args)?;
     let mut buffered = BufWriter::new(out);
     let out = &mut buffered;
     let is_one = wanted.len() == 1;
@@ -89,33 +89,42 @@ pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     }
     let shown = match (wanted.as_slice(), &args.npy) {
         ([one], Some(path)) => {
-            write_npy(recovery, one, path, args.force).inspect(|()| meter.add_tensor())
+            write_npy(conversion, one, path, args.force).inspect(|()| meter.add_tensor())
         }
-        ([one], None) if args.csv => write_csv(recovery, one, out).inspect(|()| meter.add_tensor()),
+        ([one], None) if args.csv => {
+            write_csv(conversion, one, out).inspect(|()| meter.add_tensor())
+        }
         ([one], None) if !args.json => {
-            let found = recovery.statistics(one.tensor.name, args.bins as usize);
+            let found = conversion.statistics(one.tensor.name, args.bins as usize);
             meter.add_tensor();
             meter.finish(found.is_ok());
             let corner = SliceText::corner(one.tensor.shape.len());
             let slice = one.slice.clone().unwrap_or(corner);
-            found.and_then(|found| print_tensor(recovery, &found, &slice, out))
+            found.and_then(|found| print_tensor(conversion, &found, &slice, out))
         }
-        (several, _) => show_several(recovery, several, args, &meter, out),
+        (several, _) => show_several(conversion, several, args, &meter, out),
     };
     meter.finish(shown.is_ok());
     shown?;
     Ok(out.flush()?)
 }
 
-/// Fails if the arguments name a tensor that cannot be decoded, and so is not in `recovery`.
+/// Fails if the arguments name a tensor that cannot be decoded, and so is not in `conversion`.
 ///
 /// # Errors
 /// What is wrong with the first of them.
-fn require_decoded(model: &ParsedModel, recovery: &Recovery<'_>, args: &ShowArgs) -> Result<()> {
-    let names = args.tensors.iter().map(|text| match recovery.output(text) {
-        Some(_) => text.clone(),
-        None => SliceText::split(text).0.to_owned(),
-    });
+fn require_decoded(
+    model: &ParsedModel,
+    conversion: &Conversion<'_>,
+    args: &ShowArgs,
+) -> Result<()> {
+    let names = args
+        .tensors
+        .iter()
+        .map(|text| match conversion.output(text) {
+            Some(_) => text.clone(),
+            None => SliceText::split(text).0.to_owned(),
+        });
     model.require_decodable(&names.collect::<Vec<_>>())
 }
 
@@ -123,7 +132,7 @@ fn require_decoded(model: &ParsedModel, recovery: &Recovery<'_>, args: &ShowArgs
 ///
 /// # Errors
 /// `Usage` if an argument names none.
-fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<'a>>> {
+fn wanted<'a>(conversion: &'a Conversion<'_>, args: &ShowArgs) -> Result<Vec<Wanted<'a>>> {
     let all_slices = args.slice.as_deref().map(|text| {
         SliceText::parse(text).ok_or_else(|| {
             AnamnesisError::usage(format!("--slice: `{text}` is no slice, e.g. [0, :8]"))
@@ -138,22 +147,22 @@ fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<
     let mut found: Vec<Wanted<'a>> = Vec::new();
     for text in texts {
         // A name counts before a slice, and a slice before a pattern.
-        let (name, slice) = match recovery.output(text) {
+        let (name, slice) = match conversion.output(text) {
             Some(_) => (text.as_str(), None),
             None => SliceText::split(text),
         };
         let slice = slice.or_else(|| all_slices.clone());
         let before = found.len();
-        if let Some(tensor) = recovery.output(name) {
+        if let Some(tensor) = conversion.output(name) {
             found.push(Wanted { tensor, slice });
             continue;
         }
         let selection = Selection::of(&[name.to_owned()])?;
-        let named = recovery.outputs().filter(|t| selection.has(t.name));
+        let named = conversion.outputs().filter(|t| selection.has(t.name));
         found.extend(named.map(|tensor| Wanted { tensor, slice: slice.clone() }));
         selection.check()?;
         if found.len() == before {
-            let meant = selection.what_was_meant(recovery.outputs().map(|t| t.name));
+            let meant = selection.what_was_meant(conversion.outputs().map(|t| t.name));
             let what = format!(
                 "no tensor of the recovered model is called `{name}`; {meant} (--stored shows those of the file)"
             );
@@ -194,7 +203,7 @@ fn several(option: &str) -> AnamnesisError {
 
 /// Statistics of several tensors, as a table, CSV or JSON.
 fn show_several(
-    recovery: &Recovery<'_>,
+    conversion: &Conversion<'_>,
     wanted: &[Wanted<'_>],
     args: &ShowArgs,
     meter: &Meter,
@@ -209,9 +218,9 @@ fn show_several(
     }
     let mut all = Vec::with_capacity(wanted.len());
     for one in wanted {
-        let statistics = recovery.statistics(one.tensor.name, bins)?;
+        let statistics = conversion.statistics(one.tensor.name, bins)?;
         let slice = match &one.slice {
-            Some(slice) if args.json => Some(values(recovery, &one.tensor, slice)?),
+            Some(slice) if args.json => Some(values(conversion, &one.tensor, slice)?),
             _ => None,
         };
         all.push(Shown { statistics, slice });
@@ -228,7 +237,7 @@ fn show_several(
 
 /// Passes the bytes of `slice` to `take`, run after run, each in one piece or several.
 fn for_each_run(
-    recovery: &Recovery<'_>,
+    conversion: &Conversion<'_>,
     tensor: &OutputTensor<'_>,
     slice: &Slice,
     mut take: impl FnMut(&[u8]) -> Result<()>,
@@ -243,7 +252,7 @@ fn for_each_run(
     let mut runs = slice.runs().map(|at| at as u64 * size);
     let mut pending = runs.next();
     let len = slice.run as u64 * size;
-    recovery.for_each_panel(tensor.name, |panel| {
+    conversion.for_each_panel(tensor.name, |panel| {
         let end = panel.at + panel.bytes.len() as u64;
         while let Some(run) = pending.filter(|run| *run < end) {
             let (from, to) = (run.max(panel.at), (run + len).min(end));
@@ -260,13 +269,13 @@ fn for_each_run(
 
 /// The values of a slice for JSON.
 fn values(
-    recovery: &Recovery<'_>,
+    conversion: &Conversion<'_>,
     tensor: &OutputTensor<'_>,
     slice: &SliceText,
 ) -> Result<ShownSlice> {
     let slice = slice.of(tensor.name, tensor.shape)?;
     let mut values = Vec::new();
-    for_each_run(recovery, tensor, &slice, |bytes| {
+    for_each_run(conversion, tensor, &slice, |bytes| {
         for_each_text(tensor.name, tensor.dtype, bytes, |text| {
             values.push(json(tensor.dtype, &text));
             Ok(())
@@ -276,13 +285,13 @@ fn values(
 }
 
 /// Writes a tensor or its slice as CSV: a line for each row of the last dimension.
-fn write_csv(recovery: &Recovery<'_>, wanted: &Wanted<'_>, out: &mut impl Write) -> Result<()> {
+fn write_csv(conversion: &Conversion<'_>, wanted: &Wanted<'_>, out: &mut impl Write) -> Result<()> {
     let tensor = &wanted.tensor;
     let slice = wanted.slice.clone().unwrap_or_default();
     let slice = slice.of(tensor.name, tensor.shape)?;
     let cols = slice.shape.last().copied().unwrap_or(1);
     let mut col = 0;
-    for_each_run(recovery, tensor, &slice, |bytes| {
+    for_each_run(conversion, tensor, &slice, |bytes| {
         for_each_text(tensor.name, tensor.dtype, bytes, |text| {
             col += 1;
             let end = if col == cols { "\n" } else { "," };
@@ -293,7 +302,12 @@ fn write_csv(recovery: &Recovery<'_>, wanted: &Wanted<'_>, out: &mut impl Write)
 }
 
 /// Writes a tensor or its slice as a NumPy array, which appears under its name when it is complete.
-fn write_npy(recovery: &Recovery<'_>, wanted: &Wanted<'_>, path: &Path, force: bool) -> Result<()> {
+fn write_npy(
+    conversion: &Conversion<'_>,
+    wanted: &Wanted<'_>,
+    path: &Path,
+    force: bool,
+) -> Result<()> {
     let tensor = &wanted.tensor;
     let slice = wanted.slice.clone().unwrap_or_default();
     let slice = slice.of(tensor.name, tensor.shape)?;
@@ -305,11 +319,11 @@ fn write_npy(recovery: &Recovery<'_>, wanted: &Wanted<'_>, path: &Path, force: b
     let data = values.checked_mul(in_numpy(tensor.dtype).bits() as u64 / 8);
     let len = data.and_then(|data| data.checked_add(header.len() as u64));
     let len = len.ok_or_else(|| AnamnesisError::parse("the array is too large"))?;
-    let file = SideFile::create(path, len, Some(recovery), force)?;
+    let file = SideFile::create(path, len, Some(conversion), force)?;
     let mut writer = BufWriter::new(file.file());
     let failed = |e: &std::io::Error| AnamnesisError::io_at(path, e);
     writer.write_all(&header).map_err(|e| failed(&e))?;
-    for_each_run(recovery, tensor, &slice, |bytes| {
+    for_each_run(conversion, tensor, &slice, |bytes| {
         let bytes = numpy_bytes(tensor.name, tensor.dtype, bytes)?;
         writer.write_all(&bytes).map_err(|e| failed(&e))
     })?;

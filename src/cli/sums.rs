@@ -7,7 +7,7 @@ use super::outputs::full_path;
 use super::report::print_line;
 use crate::error::printable;
 use crate::hooks::{SideFile, directory_of};
-use crate::{AnamnesisError, FileSum, Recovery, Result};
+use crate::{AnamnesisError, Conversion, FileSum, Result};
 
 /// Prints the sums as `sha256sum` does.
 pub(super) fn print(sums: &[FileSum], out: &mut impl Write) {
@@ -21,13 +21,13 @@ pub(super) fn print(sums: &[FileSum], out: &mut impl Write) {
 /// before the work.
 ///
 /// # Errors
-/// `Io` if the manifest is one of these files or of those that `recovery` reads, or no regular file; if
+/// `Io` if the manifest is one of these files or of those that `conversion` reads, or no regular file; if
 /// it is there and is not to be replaced, or has no directory.
 pub(super) fn check_place(
     manifest: &Path,
     output: &Path,
     weights: &[PathBuf],
-    recovery: Option<&Recovery<'_>>,
+    conversion: Option<&Conversion<'_>>,
     force: bool,
 ) -> Result<()> {
     let refuse =
@@ -38,7 +38,7 @@ pub(super) fn check_place(
     if outputs.any(|output| output == itself || Some(output) == target) {
         return refuse(ErrorKind::InvalidInput, IS_THE_OUTPUT);
     }
-    SideFile::check_name(manifest, recovery, force)?;
+    SideFile::check_name(manifest, conversion, force)?;
     // The output may become the manifest's directory.
     if !manifest.starts_with(output) && !directory_of(manifest).is_dir() {
         return refuse(ErrorKind::NotFound, "the manifest's directory does not exist");
@@ -56,7 +56,7 @@ const IS_THE_OUTPUT: &str = "the manifest is a file of the output";
 pub(super) fn write(
     manifest: &Path,
     sums: &[FileSum],
-    recovery: Option<&Recovery<'_>>,
+    conversion: Option<&Conversion<'_>>,
     force: bool,
 ) -> Result<()> {
     let failed = |path: &Path, e: &Error| AnamnesisError::io_at(path, e);
@@ -78,7 +78,7 @@ pub(super) fn write(
         };
         text += &line(sha256, name);
     }
-    let file = SideFile::create(manifest, text.len() as u64, recovery, force)?;
+    let file = SideFile::create(manifest, text.len() as u64, conversion, force)?;
     let written = file.file().write_all(text.as_bytes());
     written.map_err(|e| failed(manifest, &e))?;
     file.commit()

@@ -60,7 +60,7 @@ fn carry_out(
     let mut options = request.options.clone();
     options.run = options.run.with_progress(meter.listener());
     let plan = WriteRequest { options: &options, ..*request }.plan(input)?;
-    let planned = plan.with_note(plan.recovery.report());
+    let planned = plan.with_note(plan.conversion.report());
     if says(args) && request.place.is_of_several() {
         print_input(input, out);
     }
@@ -76,16 +76,16 @@ fn carry_out(
     prepare(request, &plan)?;
     meter.start(work(&plan, &planned));
     let result = match stdout {
-        Some(stdout) => plan.recovery.write_in_order(stdout).map_err(not_quietly),
-        None => plan.recovery.write(&plan.output),
+        Some(stdout) => plan.conversion.write_in_order(stdout).map_err(not_quietly),
+        None => plan.conversion.write(&plan.output),
     };
     meter.finish(result.is_ok());
-    let report = result.map_err(|error| with_advice(error, &plan.recovery, &plan.output))?;
+    let report = result.map_err(|error| with_advice(error, &plan.conversion, &plan.output))?;
     let report = plan.with_note(&report);
     let seconds = started.elapsed().as_secs_f64();
     if let Some(manifest) = &args.output.manifest {
         let force = args.output.force;
-        sums::write(manifest, &report.sha256, Some(&plan.recovery), force)?;
+        sums::write(manifest, &report.sha256, Some(&plan.conversion), force)?;
     }
     if args.json {
         print_report(request, &plan.json(input, &report, Some(seconds)), out)?;
@@ -107,10 +107,10 @@ fn says(args: &RunArgs) -> bool {
 /// Makes the places of what is written, before the work begins.
 fn prepare(request: &WriteRequest<'_>, plan: &PlannedOutput<'_>) -> Result<()> {
     if let Some(manifest) = &request.args.output.manifest {
-        let (weights, force) = (plan.recovery.paths(&plan.output), request.args.output.force);
-        sums::check_place(manifest, &plan.output, &weights, Some(&plan.recovery), force)?;
+        let (weights, force) = (plan.conversion.paths(&plan.output), request.args.output.force);
+        sums::check_place(manifest, &plan.output, &weights, Some(&plan.conversion), force)?;
     }
-    if plan.recovery.is_directory() {
+    if plan.conversion.is_directory() {
         settle(&plan.output, request.args.messages.quiet)?;
     }
     make_directory(request.place, &plan.output)
@@ -151,7 +151,7 @@ fn print_done(
             let size = format_bytes(report.output_bytes);
             print_line(out, format_args!("Output: stdout ({size})"));
         }
-        false => print_outputs(&plan.recovery, &plan.output, report, out),
+        false => print_outputs(&plan.conversion, &plan.output, report, out),
     }
 }
 
@@ -168,8 +168,8 @@ fn verb(report: &Report) -> (&'static str, usize) {
 
 /// What a progress meter shows of the conversion.
 fn work(plan: &PlannedOutput<'_>, report: &Report) -> Work {
-    let (total_bytes, total_tensors) = plan.recovery.work();
-    let files = plan.recovery.paths(&plan.output).into_iter();
+    let (total_bytes, total_tensors) = plan.conversion.work();
+    let files = plan.conversion.paths(&plan.output).into_iter();
     Work {
         verb: verb(report).0,
         files: files

@@ -189,7 +189,7 @@ impl ParsedPth {
     /// The errors of reading the checkpoint; `LimitExceeded` if the output does not fit.
     pub fn to_safetensors_bytes(&self) -> Result<Vec<u8>> {
         let options = ConvertOptions::copying(ConvertTarget::Safetensors);
-        self.model.recovery(options)?.to_bytes()
+        self.model.plan(options)?.to_bytes()
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Recovery;
+use super::Conversion;
 use super::destination::partial_path;
 use crate::Result;
 use crate::source::platform::available_space;
 use crate::write::atomic::directory_of;
 
-impl Recovery<'_> {
+impl Conversion<'_> {
     /// Whether the output is a whole model of another family of formats, with settings and tokenizer:
     /// GGUF of a Hugging Face directory, or the other way round.
     #[must_use]

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use super::Recovery;
+use super::Conversion;
 use super::cut::{Cut, SLAB_VALUES};
 use super::options::{ConvertOptions, ModelScope, RememberOptions};
 use super::output::{Output, ValueSource, Worker};
@@ -70,7 +70,7 @@ impl Walk {
 
 /// One side of a pair.
 struct PairSide<'a, 'm> {
-    recovery: &'a Recovery<'m>,
+    conversion: &'a Conversion<'m>,
     /// Index of the output tensor.
     index: usize,
     /// Bytes of a value or block; 1 if values are not whole bytes, or rows not whole blocks.
@@ -88,18 +88,18 @@ pub(crate) struct PairScratch {
 }
 
 impl<'a, 'm> PairSide<'a, 'm> {
-    fn new(recovery: &'a Recovery<'m>, index: usize) -> Self {
-        let dtype = recovery.plan.outputs[index].dtype;
+    fn new(conversion: &'a Conversion<'m>, index: usize) -> Self {
+        let dtype = conversion.plan.outputs[index].dtype;
         // Rows that begin with a header are not a number of blocks.
         let step = match dtype.row_header() {
             0 => dtype.type_size().unwrap_or(1),
             _ => 1,
         };
-        Self { recovery, index, step }
+        Self { conversion, index, step }
     }
 
     fn output(&self) -> &'a Output<'m> {
-        &self.recovery.plan.outputs[self.index]
+        &self.conversion.plan.outputs[self.index]
     }
 
     fn source(&self) -> ValueSource<'a, 'm> {
@@ -166,7 +166,7 @@ impl<'a, 'm> PairSide<'a, 'm> {
     /// Makes the values `values`, which begin and end where the plan's jobs do, or anywhere in a
     /// stored tensor.
     fn read(&self, values: &Range<usize>, worker: &mut Worker, out: &mut Vec<u32>) -> Result<()> {
-        let Recovery { plan, options, .. } = self.recovery;
+        let Conversion { plan, options, .. } = self.conversion;
         let bytes = (values.start * self.step) as u64..(values.end * self.step) as u64;
         let len = (bytes.end - bytes.start) as usize;
         out.resize(len.div_ceil(4), 0);
@@ -187,7 +187,10 @@ impl<'a, 'm> PairSide<'a, 'm> {
 impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
     /// Pairs output tensor `a.1` of `a.0` with `b.1` of `b.0`. `None` if they do not have the same
     /// number of values.
-    pub(crate) fn new(a: (&'a Recovery<'m>, usize), b: (&'a Recovery<'n>, usize)) -> Option<Self> {
+    pub(crate) fn new(
+        a: (&'a Conversion<'m>, usize),
+        b: (&'a Conversion<'n>, usize),
+    ) -> Option<Self> {
         let (a, b) = (PairSide::new(a.0, a.1), PairSide::new(b.0, b.1));
         let values = a.values();
         if values != b.values() {
@@ -205,10 +208,10 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
         Some(Self { a, b: Some(b), walk })
     }
 
-    /// Output tensor `index` of `recovery` alone: there are no bytes of a second side.
+    /// Output tensor `index` of `conversion` alone: there are no bytes of a second side.
     #[cfg_attr(not(feature = "check"), expect(dead_code, reason = "only a check reads one model"))]
-    pub(crate) fn single(recovery: &'a Recovery<'m>, index: usize) -> Self {
-        let a = PairSide::new(recovery, index);
+    pub(crate) fn single(conversion: &'a Conversion<'m>, index: usize) -> Self {
+        let a = PairSide::new(conversion, index);
         let values = a.values();
         let walk = match a.source() {
             ValueSource::Stored(_) => Walk::pieces(values, a.step),
@@ -286,10 +289,10 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
         scratch: &mut PairScratch,
         mut take: impl FnMut(u64, &[u8], &[u8]),
     ) -> Result<()> {
-        let (a, b, run) = (&self.a, self.b.as_ref(), &self.a.recovery.options.run);
+        let (a, b, run) = (&self.a, self.b.as_ref(), &self.a.conversion.options.run);
         if job == 0 {
-            a.recovery.verify_inputs(a.index)?;
-            b.map_or(Ok(()), |b| b.recovery.verify_inputs(b.index))?;
+            a.conversion.verify_inputs(a.index)?;
+            b.map_or(Ok(()), |b| b.conversion.verify_inputs(b.index))?;
         }
         let PairScratch { loaded: [loaded_a, loaded_b], values: [values_a, values_b], worker } =
             scratch;
@@ -343,7 +346,7 @@ impl ConvertOptions {
     }
 }
 
-impl Recovery<'_> {
+impl Conversion<'_> {
     /// Compares the stored checksums of what output tensor `i` is made from, each once.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 use std::io::{Read, Write};
 use std::ops::Range;
 
-use super::Recovery;
+use super::Conversion;
 use super::options::ConvertOptions;
 use super::progress::ProgressSum;
 use super::report::Report;
@@ -73,9 +73,9 @@ impl ParsedModel {
         options: impl Into<ConvertOptions>,
         mut take: impl FnMut(&str, &[usize], Dtype, &[u8]) -> Result<()>,
     ) -> Result<Report> {
-        let recovery = self.plan_stream(options.into())?;
-        let mut stream = OutputStream::new(&recovery);
-        for (i, output) in recovery.plan.outputs.iter().enumerate() {
+        let conversion = self.plan_stream(options.into())?;
+        let mut stream = OutputStream::new(&conversion);
+        for (i, output) in conversion.plan.outputs.iter().enumerate() {
             let mut empty = true;
             stream.for_each_piece(i, u64::MAX, |_, bytes| {
                 empty = false;
@@ -86,7 +86,7 @@ impl ParsedModel {
             }
         }
         self.require_unchanged()?;
-        Ok(recovery.plan.report)
+        Ok(conversion.plan.report)
     }
 
     /// Decodes every quantized tensor and passes all tensors to `take` in panels: a few MiB of
@@ -122,9 +122,9 @@ impl ParsedModel {
         options: impl Into<ConvertOptions>,
         mut take: impl FnMut(Panel<'_>) -> Result<()>,
     ) -> Result<Report> {
-        let recovery = self.plan_stream(options.into())?;
-        let mut stream = OutputStream::new(&recovery);
-        for (i, output) in recovery.plan.outputs.iter().enumerate() {
+        let conversion = self.plan_stream(options.into())?;
+        let mut stream = OutputStream::new(&conversion);
+        for (i, output) in conversion.plan.outputs.iter().enumerate() {
             stream.for_each_piece(i, BYTES_PER_THREAD, |at, bytes| {
                 take(Panel {
                     name: &output.name,
@@ -136,7 +136,7 @@ impl ParsedModel {
             })?;
         }
         self.require_unchanged()?;
-        Ok(recovery.plan.report)
+        Ok(conversion.plan.report)
     }
 
     /// Decodes every quantized tensor and writes a file to `writer`, from the first byte to the
@@ -174,12 +174,12 @@ impl ParsedModel {
     ///
     /// # Errors
     /// `Unsupported` if the options ask for encoding: encoders write several tensors at once.
-    /// Otherwise those of [`recovery`](Self::recovery).
-    fn plan_stream(&self, options: ConvertOptions) -> Result<Recovery<'_>> {
+    /// Otherwise those of [`plan`](Self::plan).
+    fn plan_stream(&self, options: ConvertOptions) -> Result<Conversion<'_>> {
         let options = ConvertOptions { single_file: true, max_shard_size: None, ..options };
-        let recovery = self.recovery(options)?;
-        recovery.require_unencoded()?;
-        Ok(recovery)
+        let conversion = self.plan(options)?;
+        conversion.require_unencoded()?;
+        Ok(conversion)
     }
 }
 
@@ -198,17 +198,17 @@ fn pad(writer: &mut impl Write, len: u64) -> Result<()> {
 
 /// Makes the output tensors of a plan one after another, in memory.
 pub(super) struct OutputStream<'a, 'm> {
-    recovery: &'a Recovery<'m>,
+    conversion: &'a Conversion<'m>,
     done: ProgressSum,
     bytes: Vec<u8>,
 }
 
 impl<'a, 'm> OutputStream<'a, 'm> {
-    pub(super) fn new(recovery: &'a Recovery<'m>) -> Self {
-        let plan = &recovery.plan;
+    pub(super) fn new(conversion: &'a Conversion<'m>) -> Self {
+        let plan = &conversion.plan;
         Self {
-            recovery,
-            done: ProgressSum::new(&recovery.options.run, plan.data_len, plan.outputs.len()),
+            conversion,
+            done: ProgressSum::new(&conversion.options.run, plan.data_len, plan.outputs.len()),
             bytes: Vec::new(),
         }
     }
@@ -228,8 +228,8 @@ impl<'a, 'm> OutputStream<'a, 'm> {
         max_bytes: u64,
         mut take: impl FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let Self { recovery, done, bytes } = self;
-        let Recovery { plan, options, .. } = recovery;
+        let Self { conversion, done, bytes } = self;
+        let Conversion { plan, options, .. } = conversion;
         let output = &plan.outputs[i];
         let (tiles, threads) = (output.cut.tiles(), run::threads(&options.run));
         let step = output.tiles_of_piece();
@@ -244,7 +244,7 @@ impl<'a, 'm> OutputStream<'a, 'm> {
             while end < tiles && fits(end + step) {
                 end = (end + step).min(tiles);
             }
-            recovery.make_tiles(&run, i, no..end, bytes)?;
+            conversion.make_tiles(&run, i, no..end, bytes)?;
             if end == tiles {
                 run.check()?;
             }
@@ -258,7 +258,7 @@ impl<'a, 'm> OutputStream<'a, 'm> {
     }
 }
 
-impl Recovery<'_> {
+impl Conversion<'_> {
     /// Carries out the plan of one file and writes it to `writer`, from the first byte to the last.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::Recovery;
+use super::Conversion;
 use super::output::Output;
 use super::progress::ProgressSum;
 use super::run::Run;
@@ -67,15 +67,15 @@ impl<'a> From<&'a Output<'_>> for OutputTensor<'a> {
     }
 }
 
-impl Recovery<'_> {
+impl Conversion<'_> {
     /// Name, shape, element type and size of every output tensor, in the order of the output's
     /// files. Decodes nothing.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
     /// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
-    /// let recovery = model.recovery(anamnesis::TargetDtype::BF16)?;
-    /// for tensor in recovery.outputs() {
+    /// let conversion = model.plan(anamnesis::TargetDtype::BF16)?;
+    /// for tensor in conversion.outputs() {
     ///     println!("{} {} {:?}: {} bytes", tensor.name, tensor.dtype, tensor.shape, tensor.byte_len);
     /// }
     /// # Ok(())
@@ -102,9 +102,9 @@ impl Recovery<'_> {
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
     /// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
-    /// let recovery = model.recovery(anamnesis::TargetDtype::F32)?;
-    /// for tensor in recovery.outputs() {
-    ///     assert_eq!(recovery.tensor(tensor.name)?.len() as u64, tensor.byte_len);
+    /// let conversion = model.plan(anamnesis::TargetDtype::F32)?;
+    /// for tensor in conversion.outputs() {
+    ///     assert_eq!(conversion.tensor(tensor.name)?.len() as u64, tensor.byte_len);
     /// }
     /// # Ok(())
     /// # }
@@ -145,9 +145,9 @@ impl Recovery<'_> {
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
     /// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
-    /// let recovery = model.recovery(anamnesis::TargetDtype::BF16)?;
-    /// let matrix = recovery.outputs().find(|tensor| tensor.shape.len() == 2).unwrap();
-    /// let rows = recovery.rows(matrix.name, 3..5)?;
+    /// let conversion = model.plan(anamnesis::TargetDtype::BF16)?;
+    /// let matrix = conversion.outputs().find(|tensor| tensor.shape.len() == 2).unwrap();
+    /// let rows = conversion.rows(matrix.name, 3..5)?;
     /// assert_eq!(rows.len(), 2 * matrix.shape[1] * 2);
     /// # Ok(())
     /// # }
@@ -180,9 +180,9 @@ impl Recovery<'_> {
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
     /// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
-    /// let recovery = model.recovery(anamnesis::TargetDtype::BF16)?;
+    /// let conversion = model.plan(anamnesis::TargetDtype::BF16)?;
     /// let mut bytes = 0;
-    /// recovery.for_each_panel("layers.0.attention.wq.weight", |panel| {
+    /// conversion.for_each_panel("layers.0.attention.wq.weight", |panel| {
     ///     bytes += panel.bytes.len();
     ///     Ok(())
     /// })?;

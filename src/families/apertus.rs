@@ -5,14 +5,13 @@
 
 use super::llama::{LLAMA, SETTINGS};
 use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, QUERIES, UNGATED_MLP, VALUES};
-use crate::families::engine::dims::Dim;
-use crate::families::engine::table::{
-    Default, ModelClass, TensorRule, Traits, Transform, parameter, same,
-};
+use crate::families::engine::dims::Dim::{Hidden, One};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::{ModelClass, TensorRule, Traits, Transform, parameter, same};
 
 const NORMS: &[TensorRule] = &[
-    same("blk.{i}.attn_norm", "model.layers.{i}.attention_layernorm", &[Dim::Hidden]),
-    same("blk.{i}.ffn_norm", "model.layers.{i}.feedforward_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.attn_norm", "model.layers.{i}.attention_layernorm", &[Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.feedforward_layernorm", &[Hidden]),
 ];
 
 /// The names in GGUF are none of tensors that are written.
@@ -20,22 +19,22 @@ const ACTIVATION: &[TensorRule] = &[
     parameter(
         "blk.{i}.xielu.alpha_n",
         "model.layers.{i}.mlp.act_fn.alpha_n",
-        (Transform::Key("xielu.alpha_n"), &[Dim::One], &[Dim::One]),
+        (Transform::Key("xielu.alpha_n"), &[One], &[One]),
     ),
     parameter(
         "blk.{i}.xielu.alpha_p",
         "model.layers.{i}.mlp.act_fn.alpha_p",
-        (Transform::Key("xielu.alpha_p"), &[Dim::One], &[Dim::One]),
+        (Transform::Key("xielu.alpha_p"), &[One], &[One]),
     ),
     parameter(
         "blk.{i}.xielu.beta",
         "model.layers.{i}.mlp.act_fn.beta",
-        (Transform::Key("xielu.beta"), &[], &[Dim::One]),
+        (Transform::Key("xielu.beta"), &[], &[One]),
     ),
     parameter(
         "blk.{i}.xielu.eps",
         "model.layers.{i}.mlp.act_fn.eps",
-        (Transform::Key("xielu.eps"), &[], &[Dim::One]),
+        (Transform::Key("xielu.eps"), &[], &[One]),
     ),
 ];
 
@@ -44,16 +43,16 @@ pub(super) const APERTUS: ModelClass = ModelClass {
     classes: &["ApertusForCausalLM"],
     model_type: "apertus",
     defaults: &[
-        ("max_position_embeddings", Default::Int(65_536)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(12e6)),
-        ("hidden_act", Default::Text("xielu")),
+        ("max_position_embeddings", Int(65_536)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(12e6)),
+        ("hidden_act", Text("xielu")),
     ],
     implied: &[
-        ("hidden_act", Default::Text("xielu")),
-        ("mlp_bias", Default::Bool(false)),
-        ("qk_norm", Default::Bool(true)),
-        ("post_norm", Default::Bool(false)),
+        ("hidden_act", Text("xielu")),
+        ("mlp_bias", Bool(false)),
+        ("qk_norm", Bool(true)),
+        ("post_norm", Bool(false)),
     ],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, UNGATED_MLP, ACTIVATION],

@@ -4,33 +4,34 @@
 //! `configuration_bailing_moe_v2.py` that published models have beside them.
 
 use super::{DENSE_MLP, NORMS, SPARSE_MLP, sparse};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Experts, Head, Hidden, Keys, Queries, Sum, Vocab};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number, optional,
-    parameter, same, setting,
+    Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number, optional, parameter,
+    same, setting,
 };
 
 const ENDS: &[TensorRule] = &[
-    same("token_embd", "model.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
-    same("output_norm", "model.norm", &[Dim::Hidden]),
-    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+    same("token_embd", "model.word_embeddings", &[Vocab, Hidden]),
+    same("output_norm", "model.norm", &[Hidden]),
+    optional("output", "lm_head", &[Vocab, Hidden]),
 ];
 
 const ATTENTION: &[TensorRule] = &[
     same(
         "blk.{i}.attn_qkv",
         "model.layers.{i}.attention.query_key_value",
-        &[Dim::Sum(&[Dim::Queries, Dim::Keys, Dim::Keys]), Dim::Hidden],
+        &[Sum(&[Queries, Keys, Keys]), Hidden],
     ),
-    same("blk.{i}.attn_output", "model.layers.{i}.attention.dense", &[Dim::Hidden, Dim::Queries]),
-    same("blk.{i}.attn_q_norm", "model.layers.{i}.attention.query_layernorm", &[Dim::Head]),
-    same("blk.{i}.attn_k_norm", "model.layers.{i}.attention.key_layernorm", &[Dim::Head]),
+    same("blk.{i}.attn_output", "model.layers.{i}.attention.dense", &[Hidden, Queries]),
+    same("blk.{i}.attn_q_norm", "model.layers.{i}.attention.query_layernorm", &[Head]),
+    same("blk.{i}.attn_k_norm", "model.layers.{i}.attention.key_layernorm", &[Head]),
 ];
 
 const CHOICE_BIAS: &[TensorRule] = &[sparse(parameter(
     "blk.{i}.exp_probs_b.bias",
     "model.layers.{i}.mlp.gate.expert_bias",
-    (Transform::None, &[Dim::Experts], &[Dim::Experts]),
+    (Transform::None, &[Experts], &[Experts]),
 ))];
 
 const SETTINGS: &[Setting] = &[
@@ -52,25 +53,25 @@ pub(super) const BAILING_MOE2: ModelClass = ModelClass {
     classes: &["BailingMoeV2ForCausalLM"],
     model_type: "bailing_moe",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(600_000.0)),
-        ("routed_scaling_factor", Default::Float(2.5)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("score_function", Default::Text("sigmoid")),
-        ("moe_router_enable_expert_bias", Default::Bool(true)),
+        ("max_position_embeddings", Int(32_768)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(600_000.0)),
+        ("routed_scaling_factor", Float(2.5)),
+        ("norm_topk_prob", Bool(true)),
+        ("score_function", Text("sigmoid")),
+        ("moe_router_enable_expert_bias", Bool(true)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("use_bias", Default::Bool(false)),
-        ("use_qkv_bias", Default::Bool(false)),
-        ("use_qk_norm", Default::Bool(true)),
-        ("use_rmsnorm", Default::Bool(true)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("score_function", Default::Text("sigmoid")),
-        ("moe_router_enable_expert_bias", Default::Bool(true)),
+        ("hidden_act", Text("silu")),
+        ("use_bias", Bool(false)),
+        ("use_qkv_bias", Bool(false)),
+        ("use_qk_norm", Bool(true)),
+        ("use_rmsnorm", Bool(true)),
+        ("norm_topk_prob", Bool(true)),
+        ("score_function", Text("sigmoid")),
+        ("moe_router_enable_expert_bias", Bool(true)),
         // Of several, llama.cpp and the class do not take the same widths.
-        ("num_shared_experts", Default::Int(1)),
+        ("num_shared_experts", Int(1)),
     ],
     own_fields: &[("num_local_experts", "num_experts"), ("n_shared_experts", "num_shared_experts")],
     equal_fields: &[],
@@ -78,5 +79,10 @@ pub(super) const BAILING_MOE2: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
     other_tensors: &[],
     settings: &[SETTINGS],
-    traits: Traits { partial_rotary: Some(0.5), needs_output: true, ..Traits::PLAIN },
+    traits: Traits {
+        has_expert_groups: true,
+        partial_rotary: Some(0.5),
+        needs_output: true,
+        ..Traits::PLAIN
+    },
 };

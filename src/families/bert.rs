@@ -2,89 +2,86 @@
 //!
 //! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, Inner, Labels, Positions, Vocab};
+use crate::families::engine::settings::wrong_key;
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, same,
-    setting,
+    HeadDim, Kind, ModelClass, OwnSetting, Setting, Sign, TensorRule, Traits, Transform, count,
+    own, required, same, setting,
 };
 
 /// Tensors whose names in transformers begin with a prefix.
 macro_rules! encoder {
     ($prefix:literal, $positions:expr) => {
         &[
-            same(
-                "token_embd",
-                concat!($prefix, "embeddings.word_embeddings"),
-                &[Dim::Vocab, Dim::Hidden],
-            ),
+            same("token_embd", concat!($prefix, "embeddings.word_embeddings"), &[Vocab, Hidden]),
             TensorRule { hf: concat!($prefix, "embeddings.position_embeddings"), ..$positions },
             same(
                 "token_types",
                 concat!($prefix, "embeddings.token_type_embeddings"),
-                &[Dim::Field("type_vocab_size"), Dim::Hidden],
+                &[Field("type_vocab_size"), Hidden],
             ),
-            same("token_embd_norm", concat!($prefix, "embeddings.LayerNorm"), &[Dim::Hidden]),
+            same("token_embd_norm", concat!($prefix, "embeddings.LayerNorm"), &[Hidden]),
             same(
                 "blk.{i}.attn_q",
                 concat!($prefix, "encoder.layer.{i}.attention.self.query"),
-                &[Dim::Hidden, Dim::Hidden],
+                &[Hidden, Hidden],
             ),
             same(
                 "blk.{i}.attn_k",
                 concat!($prefix, "encoder.layer.{i}.attention.self.key"),
-                &[Dim::Hidden, Dim::Hidden],
+                &[Hidden, Hidden],
             ),
             same(
                 "blk.{i}.attn_v",
                 concat!($prefix, "encoder.layer.{i}.attention.self.value"),
-                &[Dim::Hidden, Dim::Hidden],
+                &[Hidden, Hidden],
             ),
             same(
                 "blk.{i}.attn_output",
                 concat!($prefix, "encoder.layer.{i}.attention.output.dense"),
-                &[Dim::Hidden, Dim::Hidden],
+                &[Hidden, Hidden],
             ),
             same(
                 "blk.{i}.attn_output_norm",
                 concat!($prefix, "encoder.layer.{i}.attention.output.LayerNorm"),
-                &[Dim::Hidden],
+                &[Hidden],
             ),
             same(
                 "blk.{i}.ffn_up",
                 concat!($prefix, "encoder.layer.{i}.intermediate.dense"),
-                &[Dim::Inner, Dim::Hidden],
+                &[Inner, Hidden],
             ),
             same(
                 "blk.{i}.ffn_down",
                 concat!($prefix, "encoder.layer.{i}.output.dense"),
-                &[Dim::Hidden, Dim::Inner],
+                &[Hidden, Inner],
             ),
             same(
                 "blk.{i}.layer_output_norm",
                 concat!($prefix, "encoder.layer.{i}.output.LayerNorm"),
-                &[Dim::Hidden],
+                &[Hidden],
             ),
         ]
     };
 }
 
 const POSITIONS: TensorRule =
-    same("position_embd", "", &[Dim::Field("max_position_embeddings"), Dim::Hidden]);
+    same("position_embd", "", &[Field("max_position_embeddings"), Hidden]);
 
 /// As [`POSITIONS`], without the rows up to that of the padding token.
 const LATER_POSITIONS: TensorRule = TensorRule {
     transform: Transform::Positions,
-    gguf_shape: Some(&[Dim::Positions, Dim::Hidden]),
+    gguf_shape: Some(&[Positions, Hidden]),
     ..POSITIONS
 };
 
 /// A classifier of one layer.
-const SHORT_CLASSIFIER: &[TensorRule] =
-    &[same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden])];
+const SHORT_CLASSIFIER: &[TensorRule] = &[same("cls.output", "classifier", &[Labels, Hidden])];
 
 const CLASSIFIER: &[TensorRule] = &[
-    same("cls", "classifier.dense", &[Dim::Hidden, Dim::Hidden]),
-    same("cls.output", "classifier.out_proj", &[Dim::Labels, Dim::Hidden]),
+    same("cls", "classifier.dense", &[Hidden, Hidden]),
+    same("cls.output", "classifier.out_proj", &[Labels, Hidden]),
 ];
 
 /// What all layers have a bias of.
@@ -122,7 +119,7 @@ pub(super) const RANK_SETTINGS: &[Setting] = &[
 
 /// The context without the positions up to that of the padding token.
 const LATER_CONTEXT: &[Setting] =
-    &[setting(Kind::Positions, "context_length", &["max_position_embeddings"])];
+    &[setting(Kind::Own(&CONTEXT), "context_length", &["max_position_embeddings"])];
 
 const TRAITS: Traits = Traits {
     head_dim: HeadDim::Derived,
@@ -140,16 +137,16 @@ pub(super) const BERT: ModelClass = ModelClass {
     classes: &["BertModel", "BertForMaskedLM"],
     model_type: "bert",
     defaults: &[
-        ("max_position_embeddings", Default::Int(512)),
-        ("type_vocab_size", Default::Int(2)),
-        ("layer_norm_eps", Default::Float(1e-12)),
-        ("pad_token_id", Default::Int(0)),
+        ("max_position_embeddings", Int(512)),
+        ("type_vocab_size", Int(2)),
+        ("layer_norm_eps", Float(1e-12)),
+        ("pad_token_id", Int(0)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("gelu")),
-        ("position_embedding_type", Default::Text("absolute")),
-        ("is_decoder", Default::Bool(false)),
-        ("add_cross_attention", Default::Bool(false)),
+        ("hidden_act", Text("gelu")),
+        ("position_embedding_type", Text("absolute")),
+        ("is_decoder", Bool(false)),
+        ("add_cross_attention", Bool(false)),
     ],
     own_fields: &[],
     equal_fields: &[],
@@ -185,10 +182,10 @@ pub(super) const XLM_ROBERTA: ModelClass = ModelClass {
     classes: &["XLMRobertaModel"],
     model_type: "xlm-roberta",
     defaults: &[
-        ("max_position_embeddings", Default::Int(512)),
-        ("type_vocab_size", Default::Int(2)),
-        ("layer_norm_eps", Default::Float(1e-12)),
-        ("pad_token_id", Default::Int(1)),
+        ("max_position_embeddings", Int(512)),
+        ("type_vocab_size", Int(2)),
+        ("layer_norm_eps", Float(1e-12)),
+        ("pad_token_id", Int(1)),
     ],
     tensors: &[encoder!("", LATER_POSITIONS)],
     settings: &[SETTINGS, LATER_CONTEXT],
@@ -226,3 +223,25 @@ pub(super) const ROBERTA_CLASSIFIER: ModelClass = ModelClass {
     },
     ..XLM_ROBERTA_CLASSIFIER
 };
+
+/// UINT32: the field without the positions up to that of the padding token.
+const CONTEXT: OwnSetting = required(own(
+    |setting, model| {
+        let all = model.fields.need(setting.fields)? as usize;
+        let positions = all.checked_sub(model.dims.unused_positions()?);
+        let too_few = || setting.wrong("no position is behind the padding token");
+        let positions = positions.filter(|n| *n > 0).ok_or_else(too_few)?;
+        setting.count(positions).map(Some)
+    },
+    |stated, config| {
+        let count = stated.count()?;
+        let padding_key = "tokenizer.ggml.padding_token_id";
+        let padding = config.metadata.get(padding_key);
+        let padding = padding.and_then(|id| id.as_unsigned());
+        let missing = || wrong_key(padding_key, "positions begin behind it");
+        let padding = padding.ok_or_else(missing)?;
+        config.set("pad_token_id", padding.into(), stated.key)?;
+        let all = count.checked_add(padding).and_then(|n| n.checked_add(1));
+        Ok(Some(all.ok_or_else(|| stated.other_type())?.into()))
+    },
+));

@@ -4,49 +4,42 @@
 
 use super::CAUSAL;
 use super::gpt2::{BIASES, FOURFOLD, THREEFOLD};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Hidden, Vocab};
+use crate::families::engine::table::Default::{Bool, Float};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, count, optional, same,
-    setting,
+    HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, count, optional, same, setting,
 };
 
 /// What follows attention, and the feed-forward layer.
 pub(super) const PROJECTIONS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_output",
-        "transformer.h.{i}.self_attention.dense",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same("blk.{i}.ffn_up", "transformer.h.{i}.mlp.dense_h_to_4h", &[FOURFOLD, Dim::Hidden]),
-    same("blk.{i}.ffn_down", "transformer.h.{i}.mlp.dense_4h_to_h", &[Dim::Hidden, FOURFOLD]),
+    same("blk.{i}.attn_output", "transformer.h.{i}.self_attention.dense", &[Hidden, Hidden]),
+    same("blk.{i}.ffn_up", "transformer.h.{i}.mlp.dense_h_to_4h", &[FOURFOLD, Hidden]),
+    same("blk.{i}.ffn_down", "transformer.h.{i}.mlp.dense_4h_to_h", &[Hidden, FOURFOLD]),
 ];
 
 const TENSORS: &[TensorRule] = &[
-    same("token_embd", "transformer.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
-    same("token_embd_norm", "transformer.word_embeddings_layernorm", &[Dim::Hidden]),
-    same("output_norm", "transformer.ln_f", &[Dim::Hidden]),
-    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
-    same("blk.{i}.attn_norm", "transformer.h.{i}.input_layernorm", &[Dim::Hidden]),
+    same("token_embd", "transformer.word_embeddings", &[Vocab, Hidden]),
+    same("token_embd_norm", "transformer.word_embeddings_layernorm", &[Hidden]),
+    same("output_norm", "transformer.ln_f", &[Hidden]),
+    optional("output", "lm_head", &[Vocab, Hidden]),
+    same("blk.{i}.attn_norm", "transformer.h.{i}.input_layernorm", &[Hidden]),
     TensorRule {
         transform: Transform::FusedHeads,
         ..same(
             "blk.{i}.attn_qkv",
             "transformer.h.{i}.self_attention.query_key_value",
-            &[THREEFOLD, Dim::Hidden],
+            &[THREEFOLD, Hidden],
         )
     },
-    same("blk.{i}.ffn_norm", "transformer.h.{i}.post_attention_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "transformer.h.{i}.post_attention_layernorm", &[Hidden]),
 ];
 
 pub(super) const BLOOM: ModelClass = ModelClass {
     gguf: "bloom",
     classes: &["BloomForCausalLM", "BloomModel"],
     model_type: "bloom",
-    defaults: &[
-        ("layer_norm_epsilon", Default::Float(1e-5)),
-        ("tie_word_embeddings", Default::Bool(true)),
-    ],
-    implied: &[("apply_residual_connection_post_layernorm", Default::Bool(false))],
+    defaults: &[("layer_norm_epsilon", Float(1e-5)), ("tie_word_embeddings", Bool(true))],
+    implied: &[("apply_residual_connection_post_layernorm", Bool(false))],
     own_fields: &[
         ("num_hidden_layers", "n_layer"),
         ("num_attention_heads", "n_head"),

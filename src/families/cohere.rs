@@ -4,9 +4,10 @@
 //! 4.57.6.
 
 use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, UNGATED_MLP, VALUES};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Head, Heads};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, TensorRule, Traits, count, number, only, setting,
+    Kind, ModelClass, Need, TensorRule, Traits, count, number, only, setting,
 };
 
 /// The only norm of a layer: attention and the feed-forward layer stand side by side.
@@ -18,13 +19,13 @@ const ALL_HEAD_NORMS: &[TensorRule] = &[
         Need::If("use_qk_norm"),
         "blk.{i}.attn_q_norm",
         "model.layers.{i}.self_attn.q_norm",
-        &[Dim::Heads, Dim::Head],
+        &[Heads, Head],
     ),
     only(
         Need::If("use_qk_norm"),
         "blk.{i}.attn_k_norm",
         "model.layers.{i}.self_attn.k_norm",
-        &[Dim::Field("num_key_value_heads"), Dim::Head],
+        &[Field("num_key_value_heads"), Head],
     ),
 ];
 
@@ -33,13 +34,13 @@ pub(super) const COHERE: ModelClass = ModelClass {
     classes: &["CohereForCausalLM"],
     model_type: "cohere",
     defaults: &[
-        ("max_position_embeddings", Default::Int(8192)),
-        ("layer_norm_eps", Default::Float(1e-5)),
-        ("logit_scale", Default::Float(0.0625)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("use_qk_norm", Default::Bool(false)),
+        ("max_position_embeddings", Int(8192)),
+        ("layer_norm_eps", Float(1e-5)),
+        ("logit_scale", Float(0.0625)),
+        ("rope_theta", Float(10_000.0)),
+        ("use_qk_norm", Bool(false)),
     ],
-    implied: &[("hidden_act", Default::Text("silu")), ("attention_bias", Default::Bool(false))],
+    implied: &[("hidden_act", Text("silu")), ("attention_bias", Bool(false))],
     // The longest text that the model was trained on is longer than its positions.
     own_fields: &[("model_max_length", "max_position_embeddings")],
     equal_fields: &[],
@@ -59,11 +60,11 @@ pub(super) const COHERE2: ModelClass = ModelClass {
     classes: &["Cohere2ForCausalLM"],
     model_type: "cohere2",
     defaults: &[
-        ("max_position_embeddings", Default::Int(8192)),
-        ("layer_norm_eps", Default::Float(1e-5)),
-        ("logit_scale", Default::Float(0.0625)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("sliding_window", Default::Int(4096)),
+        ("max_position_embeddings", Int(8192)),
+        ("layer_norm_eps", Float(1e-5)),
+        ("logit_scale", Float(0.0625)),
+        ("rope_theta", Float(10_000.0)),
+        ("sliding_window", Int(4096)),
     ],
     own_fields: &[],
     tensors: &[ENDS, ONE_NORM, QUERIES, VALUES, MLP],
@@ -79,7 +80,7 @@ pub(super) const COHERE2: ModelClass = ModelClass {
         full_attention_every: Some(4),
         partial_rotary: Some(1.0),
         // transformers turns whole heads, whatever the field says.
-        also_implied: &[("rotary_pct", Default::Float(1.0))],
+        also_implied: &[("rotary_pct", Float(1.0))],
         ..Traits::PLAIN
     },
     ..COHERE
@@ -90,11 +91,11 @@ pub(super) const NEMOTRON: ModelClass = ModelClass {
     classes: &["NemotronForCausalLM"],
     model_type: "nemotron",
     defaults: &[
-        ("max_position_embeddings", Default::Int(4096)),
-        ("norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(4096)),
+        ("norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("relu2"))],
+    implied: &[("hidden_act", Text("relu2"))],
     own_fields: &[("rms_norm_eps", "norm_eps")],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),

@@ -7,33 +7,41 @@
 //! Source: `conversion/deepseek.py` of llama.cpp, class `DeepseekV2Model`; defaults of transformers
 //! 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
-use crate::families::engine::dims::Dim;
+use crate::Result;
+use crate::families::engine::checks::has_groups;
+use crate::families::engine::dims::Dim::{Field, Heads, Hidden, Product, Sum};
+use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::fields::wrong;
+use crate::families::engine::model::Model;
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, LatentPart, ModelClass, Need, Prediction, Setting, Sign, TensorRule, Traits,
-    Transform, count, number, only, same, setting,
+    Kind, LatentPart, ModelClass, Need, Prediction, Setting, Sign, TensorRule, Traits, Transform,
+    count, number, only, same, setting,
 };
 
-const NOPE: Dim = Dim::Field("qk_nope_head_dim");
-const ROPE: Dim = Dim::Field("qk_rope_head_dim");
-const VALUE: Dim = Dim::Field("v_head_dim");
-const LATENT: Dim = Dim::Field("kv_lora_rank");
-pub(super) const QUERY_RANK: Dim = Dim::Field("q_lora_rank");
-const QUERIES: Dim = Dim::Product(&[Dim::Heads, Dim::Sum(&[NOPE, ROPE])]);
+const NOPE: Dim = Field("qk_nope_head_dim");
+const ROPE: Dim = Field("qk_rope_head_dim");
+const VALUE: Dim = Field("v_head_dim");
+const LATENT: Dim = Field("kv_lora_rank");
+pub(super) const QUERY_RANK: Dim = Field("q_lora_rank");
+const QUERIES: Dim = Product(&[Heads, Sum(&[NOPE, ROPE])]);
 
 pub(super) const ATTENTION: &[TensorRule] = &[
     only(
         Need::Without("q_lora_rank"),
         "blk.{i}.attn_q",
         "model.layers.{i}.self_attn.q_proj",
-        &[QUERIES, Dim::Hidden],
+        &[QUERIES, Hidden],
     ),
     only(
         Need::With("q_lora_rank"),
         "blk.{i}.attn_q_a",
         "model.layers.{i}.self_attn.q_a_proj",
-        &[QUERY_RANK, Dim::Hidden],
+        &[QUERY_RANK, Hidden],
     ),
     only(
         Need::With("q_lora_rank"),
@@ -50,21 +58,21 @@ pub(super) const ATTENTION: &[TensorRule] = &[
     same(
         "blk.{i}.attn_kv_a_mqa",
         "model.layers.{i}.self_attn.kv_a_proj_with_mqa",
-        &[Dim::Sum(&[LATENT, ROPE]), Dim::Hidden],
+        &[Sum(&[LATENT, ROPE]), Hidden],
     ),
     same("blk.{i}.attn_kv_a_norm", "model.layers.{i}.self_attn.kv_a_layernorm", &[LATENT]),
-    latent(LatentPart::Keys, "blk.{i}.attn_k_b", &[Dim::Heads, LATENT, NOPE]),
-    latent(LatentPart::Values, "blk.{i}.attn_v_b", &[Dim::Heads, VALUE, LATENT]),
+    latent(LatentPart::Keys, "blk.{i}.attn_k_b", &[Heads, LATENT, NOPE]),
+    latent(LatentPart::Values, "blk.{i}.attn_v_b", &[Heads, VALUE, LATENT]),
     same(
         "blk.{i}.attn_output",
         "model.layers.{i}.self_attn.o_proj",
-        &[Dim::Hidden, Dim::Product(&[Dim::Heads, VALUE])],
+        &[Hidden, Product(&[Heads, VALUE])],
     ),
 ];
 
 /// A part of the projection from the latent vector.
 const fn latent(part: LatentPart, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
-    const WHOLE: &[Dim] = &[Dim::Product(&[Dim::Heads, Dim::Sum(&[NOPE, VALUE])]), LATENT];
+    const WHOLE: &[Dim] = &[Product(&[Heads, Sum(&[NOPE, VALUE])]), LATENT];
     TensorRule {
         transform: Transform::Latent(part),
         gguf_shape: Some(gguf_shape),
@@ -95,24 +103,24 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
     classes: &["DeepseekV2ForCausalLM"],
     model_type: "deepseek_v2",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("moe_intermediate_size", Default::Int(1407)),
-        ("n_routed_experts", Default::Int(64)),
-        ("first_k_dense_replace", Default::Int(0)),
-        ("norm_topk_prob", Default::Bool(false)),
-        ("routed_scaling_factor", Default::Float(1.0)),
-        ("qk_rope_head_dim", Default::Int(64)),
-        ("qk_nope_head_dim", Default::Int(128)),
-        ("v_head_dim", Default::Int(128)),
-        ("kv_lora_rank", Default::Int(512)),
-        ("n_shared_experts", Default::Int(2)),
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("moe_intermediate_size", Int(1407)),
+        ("n_routed_experts", Int(64)),
+        ("first_k_dense_replace", Int(0)),
+        ("norm_topk_prob", Bool(false)),
+        ("routed_scaling_factor", Float(1.0)),
+        ("qk_rope_head_dim", Int(64)),
+        ("qk_nope_head_dim", Int(128)),
+        ("v_head_dim", Int(128)),
+        ("kv_lora_rank", Int(512)),
+        ("n_shared_experts", Int(2)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-        ("scoring_func", Default::Text("softmax")),
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("scoring_func", Text("softmax")),
     ],
     own_fields: &[("num_local_experts", "n_routed_experts")],
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
@@ -121,7 +129,9 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
-        group_method: Some("group_limited_greedy"),
+        has_expert_groups: true,
+        laws: &[groups_by_method],
+        restores: &[restore_method],
         prediction: Prediction::LeftOut,
         ..Traits::PLAIN
     },
@@ -131,32 +141,33 @@ pub(super) const DEEPSEEK3: ModelClass = ModelClass {
     classes: &["DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"],
     model_type: "deepseek_v3",
     defaults: &[
-        ("max_position_embeddings", Default::Int(4096)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("moe_intermediate_size", Default::Int(2048)),
-        ("n_routed_experts", Default::Int(256)),
-        ("num_experts_per_tok", Default::Int(8)),
-        ("n_group", Default::Int(8)),
-        ("topk_group", Default::Int(4)),
-        ("scoring_func", Default::Text("sigmoid")),
-        ("first_k_dense_replace", Default::Int(3)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("routed_scaling_factor", Default::Float(2.5)),
-        ("qk_rope_head_dim", Default::Int(64)),
-        ("qk_nope_head_dim", Default::Int(128)),
-        ("v_head_dim", Default::Int(128)),
-        ("kv_lora_rank", Default::Int(512)),
-        ("n_shared_experts", Default::Int(1)),
+        ("max_position_embeddings", Int(4096)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("moe_intermediate_size", Int(2048)),
+        ("n_routed_experts", Int(256)),
+        ("num_experts_per_tok", Int(8)),
+        ("n_group", Int(8)),
+        ("topk_group", Int(4)),
+        ("scoring_func", Text("sigmoid")),
+        ("first_k_dense_replace", Int(3)),
+        ("norm_topk_prob", Bool(true)),
+        ("routed_scaling_factor", Float(2.5)),
+        ("qk_rope_head_dim", Int(64)),
+        ("qk_nope_head_dim", Int(128)),
+        ("v_head_dim", Int(128)),
+        ("kv_lora_rank", Int(512)),
+        ("n_shared_experts", Int(1)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-        ("scoring_func", Default::Text("sigmoid")),
-        ("rope_interleave", Default::Bool(true)),
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("scoring_func", Text("sigmoid")),
+        ("rope_interleave", Bool(true)),
     ],
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
     traits: Traits {
+        has_expert_groups: true,
         prediction: Prediction::LeftOut,
         has_lost_bounds: true,
         sign: Sign::Key("expert_gating_func", 2),
@@ -171,22 +182,22 @@ pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
     classes: &["Glm4MoeLiteForCausalLM"],
     model_type: "glm4_moe_lite",
     defaults: &[
-        ("max_position_embeddings", Default::Int(202_752)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("moe_intermediate_size", Default::Int(1536)),
-        ("n_routed_experts", Default::Int(64)),
-        ("num_experts_per_tok", Default::Int(4)),
-        ("n_group", Default::Int(1)),
-        ("topk_group", Default::Int(1)),
-        ("scoring_func", Default::Text("sigmoid")),
-        ("first_k_dense_replace", Default::Int(1)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("routed_scaling_factor", Default::Float(1.8)),
-        ("qk_rope_head_dim", Default::Int(64)),
-        ("qk_nope_head_dim", Default::Int(192)),
-        ("v_head_dim", Default::Int(256)),
-        ("kv_lora_rank", Default::Int(512)),
-        ("n_shared_experts", Default::Int(1)),
+        ("max_position_embeddings", Int(202_752)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("moe_intermediate_size", Int(1536)),
+        ("n_routed_experts", Int(64)),
+        ("num_experts_per_tok", Int(4)),
+        ("n_group", Int(1)),
+        ("topk_group", Int(1)),
+        ("scoring_func", Text("sigmoid")),
+        ("first_k_dense_replace", Int(1)),
+        ("norm_topk_prob", Bool(true)),
+        ("routed_scaling_factor", Float(1.8)),
+        ("qk_rope_head_dim", Int(64)),
+        ("qk_nope_head_dim", Int(192)),
+        ("v_head_dim", Int(256)),
+        ("kv_lora_rank", Int(512)),
+        ("n_shared_experts", Int(1)),
     ],
     tensors: &[
         ENDS,
@@ -200,9 +211,38 @@ pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
     ],
     settings: &[SETTINGS, PREDICTION_SETTINGS],
     traits: Traits {
+        has_expert_groups: true,
         prediction: Prediction::Kept,
         sign: Sign::PreTokenizer("glm4"),
         ..Traits::PLAIN
     },
     ..DEEPSEEK3
 };
+
+/// How experts are chosen, and the way by the best groups of them, which llama.cpp has wherever
+/// there are groups.
+const METHOD: &str = "topk_method";
+const BY_GROUPS: &str = "group_limited_greedy";
+
+/// GGUF does not say how groups of experts are chosen.
+fn groups_by_method(model: &Model<'_>) -> Result<Option<String>> {
+    if !has_groups(model.fields) {
+        return Ok(None);
+    }
+    // The default of transformers.
+    let method = model.fields.0.get(METHOD).and_then(Value::as_str);
+    let method = method.unwrap_or("greedy");
+    if method != BY_GROUPS {
+        let what = format!("it is `{method}`, and llama.cpp chooses among `n_group` groups");
+        return Err(wrong(METHOD, what));
+    }
+    let what = "transformers scores a group of experts by the best of them, llama.cpp by the sum of the best two";
+    Ok(Some(format!("`{METHOD}`: {what}")))
+}
+
+fn restore_method(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
+    if config.get("n_group").and_then(Value::as_u64) > Some(1) {
+        config.insert(METHOD.to_owned(), BY_GROUPS.into());
+    }
+    Ok(())
+}

@@ -3,7 +3,8 @@
 //! Source: `DistilBertModel` in `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::bert::{BERT, RANK_SETTINGS, SETTINGS};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, Inner, Labels, Vocab};
+use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::{
     Default, ModelClass, Setting, Sign, TensorRule, Traits, number, same,
 };
@@ -12,56 +13,52 @@ use crate::families::engine::table::{
 macro_rules! encoder {
     ($prefix:literal) => {
         &[
-            same(
-                "token_embd",
-                concat!($prefix, "embeddings.word_embeddings"),
-                &[Dim::Vocab, Dim::Hidden],
-            ),
+            same("token_embd", concat!($prefix, "embeddings.word_embeddings"), &[Vocab, Hidden]),
             same(
                 "position_embd",
                 concat!($prefix, "embeddings.position_embeddings"),
-                &[Dim::Field("max_position_embeddings"), Dim::Hidden],
+                &[Field("max_position_embeddings"), Hidden],
             ),
-            same("token_embd_norm", concat!($prefix, "embeddings.LayerNorm"), &[Dim::Hidden]),
+            same("token_embd_norm", concat!($prefix, "embeddings.LayerNorm"), &[Hidden]),
             same(
                 "blk.{i}.attn_q",
                 concat!($prefix, "transformer.layer.{i}.attention.q_lin"),
-                &[Dim::Hidden, Dim::Hidden],
+                &[Hidden, Hidden],
             ),
             same(
                 "blk.{i}.attn_k",
                 concat!($prefix, "transformer.layer.{i}.attention.k_lin"),
-                &[Dim::Hidden, Dim::Hidden],
+                &[Hidden, Hidden],
             ),
             same(
                 "blk.{i}.attn_v",
                 concat!($prefix, "transformer.layer.{i}.attention.v_lin"),
-                &[Dim::Hidden, Dim::Hidden],
+                &[Hidden, Hidden],
             ),
             same(
                 "blk.{i}.attn_output",
                 concat!($prefix, "transformer.layer.{i}.attention.out_lin"),
-                &[Dim::Hidden, Dim::Hidden],
+                &[Hidden, Hidden],
             ),
             same(
                 "blk.{i}.attn_output_norm",
                 concat!($prefix, "transformer.layer.{i}.sa_layer_norm"),
-                &[Dim::Hidden],
+                &[Hidden],
             ),
             same(
                 "blk.{i}.ffn_up",
                 concat!($prefix, "transformer.layer.{i}.ffn.lin1"),
-                &[Dim::Inner, Dim::Hidden],
+                &[Inner, Hidden],
             ),
             same(
                 "blk.{i}.ffn_down",
                 concat!($prefix, "transformer.layer.{i}.ffn.lin2"),
-                &[Dim::Hidden, Dim::Inner],
+                &[Hidden, Inner],
             ),
             same(
                 "blk.{i}.layer_output_norm",
                 concat!($prefix, "transformer.layer.{i}.output_layer_norm"),
-                &[Dim::Hidden],
+                &[Hidden],
             ),
         ]
     };
@@ -71,16 +68,16 @@ pub(super) const DISTILBERT: ModelClass = ModelClass {
     classes: &["DistilBertModel", "DistilBertForMaskedLM"],
     model_type: "distilbert",
     defaults: &[
-        ("max_position_embeddings", Default::Int(512)),
-        ("n_layers", Default::Int(6)),
-        ("n_heads", Default::Int(12)),
-        ("dim", Default::Int(768)),
-        ("hidden_dim", Default::Int(3072)),
-        ("pad_token_id", Default::Int(0)),
+        ("max_position_embeddings", Int(512)),
+        ("n_layers", Int(6)),
+        ("n_heads", Int(12)),
+        ("dim", Int(768)),
+        ("hidden_dim", Int(3072)),
+        ("pad_token_id", Int(0)),
         ("layer_norm_eps", EPSILON),
     ],
     // The class has no field for the epsilon, and this is its number.
-    implied: &[("activation", Default::Text("gelu")), ("layer_norm_eps", EPSILON)],
+    implied: &[("activation", Text("gelu")), ("layer_norm_eps", EPSILON)],
     own_fields: &[
         ("num_hidden_layers", "n_layers"),
         ("num_attention_heads", "n_heads"),
@@ -113,8 +110,8 @@ pub(super) const DISTILBERT_CLASSIFIER: ModelClass = ModelClass {
 };
 
 const CLASSIFIER: &[TensorRule] = &[
-    same("cls", "pre_classifier", &[Dim::Hidden, Dim::Hidden]),
-    same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden]),
+    same("cls", "pre_classifier", &[Hidden, Hidden]),
+    same("cls.output", "classifier", &[Labels, Hidden]),
 ];
 
 const OTHER_FUNCTION: &str =
@@ -122,4 +119,4 @@ const OTHER_FUNCTION: &str =
 
 const NORMS: &[Setting] = &[number("attention.layer_norm_epsilon", &["layer_norm_eps"])];
 
-const EPSILON: Default = Default::Float(1e-12);
+const EPSILON: Default = Float(1e-12);

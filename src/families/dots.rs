@@ -3,8 +3,9 @@
 //! Source: `conversion/dots1.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, LostWindows, ModelClass, Traits, count, number, setting,
+    Kind, LostWindows, ModelClass, Traits, count, number, setting,
 };
 
 pub(super) const DOTS1: ModelClass = ModelClass {
@@ -12,19 +13,19 @@ pub(super) const DOTS1: ModelClass = ModelClass {
     classes: &["Dots1ForCausalLM"],
     model_type: "dots1",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("num_key_value_heads", Default::Int(32)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("first_k_dense_replace", Default::Int(0)),
-        ("norm_topk_prob", Default::Bool(false)),
-        ("routed_scaling_factor", Default::Float(1.0)),
-        ("scoring_func", Default::Text("sigmoid")),
+        ("max_position_embeddings", Int(2048)),
+        ("num_key_value_heads", Int(32)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("first_k_dense_replace", Int(0)),
+        ("norm_topk_prob", Bool(false)),
+        ("routed_scaling_factor", Float(1.0)),
+        ("scoring_func", Text("sigmoid")),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-        ("scoring_func", Default::Text("sigmoid")),
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("scoring_func", Text("sigmoid")),
     ],
     own_fields: &[("num_local_experts", "n_routed_experts")],
     // llama.cpp has as many heads of keys as of queries in this class.
@@ -40,6 +41,7 @@ pub(super) const DOTS1: ModelClass = ModelClass {
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
     ]],
     traits: Traits {
+        has_expert_groups: true,
         needs_output: true,
         lost_windows: LostWindows::From(62),
         default_window: Some(4096),

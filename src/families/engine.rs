@@ -1,9 +1,9 @@
 //! What reads the tables of families, in every direction.
 //!
-//! - `table`: what tables are made of; `dims`: sizes of a model; `names`, `mapping`: names and
+//! - `table`: what tables are made of; `model`: what a config says; `dims`: sizes; `names`, `mapping`: names and
 //!   shapes; `transform`, `fused`: rows that move, both ways; `source`, `values`, `apart`:
 //!   tensors of the input.
-//! - `fields`, `settings`, `rope`, `kinds`, `layer_sizes`, `lists`, `periods`, `keyed`: fields
+//! - `fields`, `settings`, `rope`, `kinds`, `layer_sizes`, `keyed`: fields
 //!   of `config.json` and keys of the metadata.
 //! - `checks`: what llama.cpp computes otherwise; `graphs`: the tensors and keys that llama.cpp
 //!   loads; `biases`, `tied`, `prediction`, `reranker`, `pooling`: parts that not every model
@@ -22,14 +22,14 @@ pub(super) mod graphs;
 pub(super) mod keyed;
 pub(super) mod kinds;
 pub(super) mod layer_sizes;
-pub(super) mod lists;
 pub(super) mod mapping;
 pub(super) mod mlx;
+pub(super) mod model;
 pub(super) mod model_card;
 pub(super) mod names;
-pub(super) mod periods;
 pub(super) mod pooling;
 pub(super) mod prediction;
+pub(super) mod request;
 pub(super) mod reranker;
 pub(super) mod rope;
 pub(super) mod settings;

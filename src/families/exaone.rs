@@ -4,19 +4,24 @@
 //! 4.57.6.
 
 use super::{ENDS, HEAD_NORMS, LATER_NORMS, MLP, NORMS, POST_NORMS, QUERIES, VALUES};
-use crate::families::engine::table::{Default, Kind, ModelClass, Traits, count, setting};
+use crate::Result;
+use crate::families::engine::checks::{WINDOW, ignored_window};
+use crate::families::engine::fields::wrong;
+use crate::families::engine::model::Model;
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::{Kind, LostWindows, ModelClass, Traits, count, setting};
 
 pub(super) const EXAONE4: ModelClass = ModelClass {
     gguf: "exaone4",
     classes: &["Exaone4ForCausalLM"],
     model_type: "exaone4",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("num_key_value_heads", Default::Int(32)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(2048)),
+        ("num_key_value_heads", Int(32)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu"))],
+    implied: &[("hidden_act", Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[],
@@ -34,7 +39,7 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
     ]],
     traits: Traits {
         layer_kinds: Some(("sliding_attention", 4)),
-        window_layers: Some(64),
+        laws: &[windows_by_layers],
         default_window: Some(4096),
         stores_rope_factors: true,
         ..Traits::PLAIN
@@ -46,14 +51,14 @@ pub(super) const SEED_OSS: ModelClass = ModelClass {
     classes: &["SeedOssForCausalLM"],
     model_type: "seed_oss",
     defaults: &[
-        ("attention_bias", Default::Bool(true)),
-        ("max_position_embeddings", Default::Int(524_288)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("head_dim", Default::Int(128)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("attention_bias", Bool(true)),
+        ("max_position_embeddings", Int(524_288)),
+        ("num_key_value_heads", Int(8)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu")), ("mlp_bias", Default::Bool(false))],
+    implied: &[("hidden_act", Text("silu")), ("mlp_bias", Bool(false))],
     biases: &[
         ("attention_bias", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"]),
         ("attention_out_bias", &["blk.{i}.attn_output"]),
@@ -69,16 +74,32 @@ pub(super) const ERNIE4_5: ModelClass = ModelClass {
     classes: &["Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"],
     model_type: "ernie4_5",
     defaults: &[
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_key_value_heads", Default::Int(2)),
-        ("head_dim", Default::Int(128)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(500_000.0)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(2)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(500_000.0)),
+        ("tie_word_embeddings", Bool(true)),
     ],
-    implied: &[("hidden_act", Default::Text("silu")), ("use_bias", Default::Bool(false))],
+    implied: &[("hidden_act", Text("silu")), ("use_bias", Bool(false))],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     settings: &[],
     traits: Traits::PLAIN,
     ..EXAONE4
 };
+
+/// Layers of the only model in which llama.cpp has windows.
+const WINDOW_LAYERS: usize = 64;
+
+/// Fails if a model of another number of layers has windows.
+fn windows_by_layers(model: &Model<'_>) -> Result<Option<String>> {
+    if model.dims.layers == WINDOW_LAYERS {
+        return Ok(None);
+    }
+    if model.fields.0.contains_key(WINDOW) {
+        let what = format!("{} has one in {WINDOW_LAYERS} layers", model.owner());
+        return Err(wrong(WINDOW, what));
+    }
+    let texts = (model.stated, model.fields);
+    ignored_window(LostWindows::Everywhere, model.class, texts, &model.owner())
+}

@@ -3,34 +3,40 @@
 //!
 //! Source: `conversion/falcon.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::bloom::PROJECTIONS;
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Hidden, Keys, Queries, Sum, Vocab};
+use crate::families::engine::dims::{Dims, HEADS};
+use crate::families::engine::fields::Fields;
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, optional,
-    same, setting,
+    HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, optional, same,
+    setting,
 };
+use crate::{AnamnesisError, Result};
 
 const TENSORS: &[TensorRule] = &[
-    same("token_embd", "transformer.word_embeddings", &[Dim::Vocab, Dim::Hidden]),
-    same("output_norm", "transformer.ln_f", &[Dim::Hidden]),
-    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+    same("token_embd", "transformer.word_embeddings", &[Vocab, Hidden]),
+    same("output_norm", "transformer.ln_f", &[Hidden]),
+    optional("output", "lm_head", &[Vocab, Hidden]),
     TensorRule {
         transform: Transform::FusedGroups,
         ..same(
             "blk.{i}.attn_qkv",
             "transformer.h.{i}.self_attention.query_key_value",
-            &[Dim::Sum(&[Dim::Queries, Dim::Keys, Dim::Keys]), Dim::Hidden],
+            &[Sum(&[Queries, Keys, Keys]), Hidden],
         )
     },
 ];
 
 const ONE_NORM: &[TensorRule] =
-    &[same("blk.{i}.attn_norm", "transformer.h.{i}.input_layernorm", &[Dim::Hidden])];
+    &[same("blk.{i}.attn_norm", "transformer.h.{i}.input_layernorm", &[Hidden])];
 
 /// Norms in front of the feed-forward layer and of attention.
 const TWO_NORMS: &[TensorRule] = &[
-    same("blk.{i}.attn_norm", "transformer.h.{i}.ln_mlp", &[Dim::Hidden]),
-    same("blk.{i}.attn_norm_2", "transformer.h.{i}.ln_attn", &[Dim::Hidden]),
+    same("blk.{i}.attn_norm", "transformer.h.{i}.ln_mlp", &[Hidden]),
+    same("blk.{i}.attn_norm_2", "transformer.h.{i}.ln_attn", &[Hidden]),
 ];
 
 const SETTINGS: &[Setting] = &[
@@ -51,17 +57,17 @@ pub(super) const FALCON: ModelClass = ModelClass {
     classes: &["FalconForCausalLM"],
     model_type: "falcon",
     defaults: &[
-        ("layer_norm_epsilon", Default::Float(1e-5)),
-        ("multi_query", Default::Bool(true)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("layer_norm_epsilon", Float(1e-5)),
+        ("multi_query", Bool(true)),
+        ("tie_word_embeddings", Bool(true)),
     ],
     implied: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("alibi", Default::Bool(false)),
-        ("bias", Default::Bool(false)),
-        ("parallel_attn", Default::Bool(true)),
-        ("activation", Default::Text("gelu")),
-        ("new_decoder_architecture", Default::Bool(false)),
+        ("max_position_embeddings", Int(2048)),
+        ("alibi", Bool(false)),
+        ("bias", Bool(false)),
+        ("parallel_attn", Bool(true)),
+        ("activation", Text("gelu")),
+        ("new_decoder_architecture", Bool(false)),
     ],
     own_fields: &[
         ("layer_norm_eps", "layer_norm_epsilon"),
@@ -72,21 +78,18 @@ pub(super) const FALCON: ModelClass = ModelClass {
     tensors: &[TENSORS, PROJECTIONS, ONE_NORM],
     other_tensors: &[],
     settings: &[SETTINGS],
-    traits: Traits { may_be_multi_query: true, ..TRAITS },
+    traits: Traits { completes: &[complete_kv_heads], restores: &[restore_multi_query], ..TRAITS },
 };
 
 pub(super) const FALCON_NEW: ModelClass = ModelClass {
-    defaults: &[
-        ("layer_norm_epsilon", Default::Float(1e-5)),
-        ("tie_word_embeddings", Default::Bool(true)),
-    ],
+    defaults: &[("layer_norm_epsilon", Float(1e-5)), ("tie_word_embeddings", Bool(true))],
     implied: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("alibi", Default::Bool(false)),
-        ("bias", Default::Bool(false)),
-        ("activation", Default::Text("gelu")),
-        ("new_decoder_architecture", Default::Bool(true)),
-        ("num_ln_in_parallel_attn", Default::Int(2)),
+        ("max_position_embeddings", Int(2048)),
+        ("alibi", Bool(false)),
+        ("bias", Bool(false)),
+        ("activation", Text("gelu")),
+        ("new_decoder_architecture", Bool(true)),
+        ("num_ln_in_parallel_attn", Int(2)),
     ],
     biases: &[("", &["output_norm", "blk.{i}.attn_norm", "blk.{i}.attn_norm_2"])],
     tensors: &[TENSORS, PROJECTIONS, TWO_NORMS],
@@ -97,3 +100,28 @@ pub(super) const FALCON_NEW: ModelClass = ModelClass {
     },
     ..FALCON
 };
+
+/// Field of whether all heads share one of keys and values. Else none do.
+const MULTI_QUERY: &str = "multi_query";
+
+fn complete_kv_heads(fields: &mut Fields) -> Result<()> {
+    let heads = match fields.flag(MULTI_QUERY) {
+        true => 1,
+        false => fields.need(HEADS)?,
+    };
+    fields.0.insert("num_kv_heads".to_owned(), heads.into());
+    Ok(())
+}
+
+fn restore_multi_query(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
+    let is_multi_query = match (dims.heads, dims.kv_heads) {
+        (_, 1) => true,
+        (heads, kv_heads) if heads == kv_heads => false,
+        (heads, kv_heads) => {
+            let what = format!("{kv_heads} heads of keys and values, and {heads} of queries");
+            return Err(AnamnesisError::unsupported("a whole model", what));
+        }
+    };
+    config.insert(MULTI_QUERY.to_owned(), is_multi_query.into());
+    Ok(())
+}

@@ -2,29 +2,33 @@
 //!
 //! Source: `conversion/gemma.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim;
+use crate::Result;
+use crate::families::engine::checks::said;
+use crate::families::engine::dims::Dim::Hidden;
+use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::wrong;
+use crate::families::engine::model::Model;
 use crate::families::engine::pooling::POOLING;
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
     Default, ModelClass, TensorRule, Traits, count, number, same,
 };
 
 /// Norms before and behind both halves of a layer.
 pub(super) const FOUR_NORMS: &[TensorRule] = &[
-    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Dim::Hidden]),
-    same(
-        "blk.{i}.post_attention_norm",
-        "model.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
-    ),
-    same("blk.{i}.ffn_norm", "model.layers.{i}.pre_feedforward_layernorm", &[Dim::Hidden]),
-    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_feedforward_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Hidden]),
+    same("blk.{i}.post_attention_norm", "model.layers.{i}.post_attention_layernorm", &[Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.pre_feedforward_layernorm", &[Hidden]),
+    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_feedforward_layernorm", &[Hidden]),
 ];
 
 const TRAITS: Traits = Traits {
     norms_plus_one: true,
     ties_output: true,
-    also_implied: &[("use_bidirectional_attention", Default::Bool(false))],
+    also_implied: &[("use_bidirectional_attention", Bool(false))],
     ..Traits::PLAIN
 };
 
@@ -33,20 +37,20 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     classes: &["GemmaForCausalLM"],
     model_type: "gemma",
     defaults: &[
-        ("max_position_embeddings", Default::Int(8192)),
-        ("num_key_value_heads", Default::Int(16)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(8192)),
+        ("num_key_value_heads", Int(16)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_activation", Default::Text("gelu_pytorch_tanh"))],
+    implied: &[("hidden_activation", Text("gelu_pytorch_tanh"))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     other_tensors: &[],
     settings: &[],
-    traits: Traits { has_fixed_rope: true, approximates_gelu: true, ..TRAITS },
+    traits: Traits { has_fixed_rope: true, laws: &[approximate_gelu], ..TRAITS },
 };
 
 pub(super) const GEMMA2: ModelClass = ModelClass {
@@ -54,15 +58,15 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
     classes: &["Gemma2ForCausalLM"],
     model_type: "gemma2",
     defaults: &[
-        ("max_position_embeddings", Default::Int(8192)),
-        ("num_key_value_heads", Default::Int(4)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("query_pre_attn_scalar", Default::Int(256)),
-        ("sliding_window", Default::Int(4096)),
-        ("attn_logit_softcapping", Default::Float(50.0)),
-        ("final_logit_softcapping", Default::Float(30.0)),
+        ("max_position_embeddings", Int(8192)),
+        ("num_key_value_heads", Int(4)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("query_pre_attn_scalar", Int(256)),
+        ("sliding_window", Int(4096)),
+        ("attn_logit_softcapping", Float(50.0)),
+        ("final_logit_softcapping", Float(30.0)),
     ],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, MLP],
     settings: &[&[
@@ -73,8 +77,11 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
     traits: Traits {
         has_fixed_rope: true,
         full_attention_every: Some(2),
-        never_null: &["attn_logit_softcapping", "final_logit_softcapping"],
-        scaled_by_hidden_size: Some(46),
+        laws: &[
+            |model| not_null(model, &["attn_logit_softcapping", LOGIT_CAP]),
+            |model| check_scale(model, LARGEST_GEMMA2),
+        ],
+        restores: &[|config, dims| restore_scale(config, dims, LARGEST_GEMMA2)],
         ..TRAITS
     },
     ..GEMMA
@@ -85,20 +92,20 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
     classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
     model_type: "gemma3_text",
     defaults: &[
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_attention_heads", Default::Int(8)),
-        ("num_key_value_heads", Default::Int(4)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(1e6)),
-        ("rope_local_base_freq", Default::Float(10_000.0)),
-        ("query_pre_attn_scalar", Default::Int(256)),
-        ("sliding_window", Default::Int(4096)),
-        ("vocab_size", Default::Int(262_208)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_attention_heads", Int(8)),
+        ("num_key_value_heads", Int(4)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(1e6)),
+        ("rope_local_base_freq", Float(10_000.0)),
+        ("query_pre_attn_scalar", Int(256)),
+        ("sliding_window", Int(4096)),
+        ("vocab_size", Int(262_208)),
     ],
     implied: &[
-        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
-        ("attn_logit_softcapping", Default::Absent),
+        ("hidden_activation", Text("gelu_pytorch_tanh")),
+        ("attn_logit_softcapping", Absent),
     ],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
     settings: &[&[
@@ -109,7 +116,8 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
         cuts_embedding: true,
         has_local_rope: true,
         full_attention_every: Some(6),
-        scaled_by_hidden_size: Some(62),
+        laws: &[|model| check_scale(model, LARGEST_GEMMA3)],
+        restores: &[|config, dims| restore_scale(config, dims, LARGEST_GEMMA3)],
         ..TRAITS
     },
     ..GEMMA
@@ -121,10 +129,10 @@ pub(super) const GEMMA_EMBEDDING: ModelClass = ModelClass {
     classes: &["Gemma3TextModel"],
     defaults: EMBEDDING_DEFAULTS,
     implied: &[
-        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
-        ("attn_logit_softcapping", Default::Absent),
-        ("final_logit_softcapping", Default::Absent),
-        ("use_bidirectional_attention", Default::Bool(true)),
+        ("hidden_activation", Text("gelu_pytorch_tanh")),
+        ("attn_logit_softcapping", Absent),
+        ("final_logit_softcapping", Absent),
+        ("use_bidirectional_attention", Bool(true)),
     ],
     tensors: &[EMBEDDING, FOUR_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
     settings: &[&[
@@ -140,15 +148,83 @@ const EMBEDDING: &[TensorRule] = &[ENDS[0], ENDS[1]];
 
 /// As those of [`GEMMA3`], in which tokens do not see those behind them unless a config says so.
 const EMBEDDING_DEFAULTS: &[(&str, Default)] = &[
-    ("max_position_embeddings", Default::Int(131_072)),
-    ("num_attention_heads", Default::Int(8)),
-    ("num_key_value_heads", Default::Int(4)),
-    ("head_dim", Default::Int(256)),
-    ("rms_norm_eps", Default::Float(1e-6)),
-    ("rope_theta", Default::Float(1e6)),
-    ("rope_local_base_freq", Default::Float(10_000.0)),
-    ("query_pre_attn_scalar", Default::Int(256)),
-    ("sliding_window", Default::Int(4096)),
-    ("vocab_size", Default::Int(262_208)),
-    ("use_bidirectional_attention", Default::Bool(false)),
+    ("max_position_embeddings", Int(131_072)),
+    ("num_attention_heads", Int(8)),
+    ("num_key_value_heads", Int(4)),
+    ("head_dim", Int(256)),
+    ("rms_norm_eps", Float(1e-6)),
+    ("rope_theta", Float(1e6)),
+    ("rope_local_base_freq", Float(10_000.0)),
+    ("query_pre_attn_scalar", Int(256)),
+    ("sliding_window", Int(4096)),
+    ("vocab_size", Int(262_208)),
+    ("use_bidirectional_attention", Bool(false)),
 ];
+
+/// `hidden_act` counts as well, and early configs say that it is the exact GELU, for which llama.cpp
+/// has the approximation.
+pub(super) fn approximate_gelu(model: &Model<'_>) -> Result<Option<String>> {
+    let fields = [ACTIVATION, "activation_function"];
+    let name = model.fields.get(&fields).map(|(_, name)| name.as_str());
+    match name.map(Option::unwrap_or_default) {
+        None | Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(None),
+        Some("gelu") => {
+            let what =
+                "which transformers computes exactly; llama.cpp has the approximation with tanh";
+            Ok(Some(format!("`{ACTIVATION}` is `gelu`, {what}")))
+        }
+        Some(_) => {
+            let what = format!("it is none that {} has", model.owner());
+            Err(wrong(ACTIVATION, what))
+        }
+    }
+}
+
+const ACTIVATION: &str = "hidden_act";
+
+/// Field of the largest magnitude of the output.
+pub(super) const LOGIT_CAP: &str = "final_logit_softcapping";
+
+/// Fails if the config has null for one of `fields`, and so none of what it says: llama.cpp always
+/// has one. transformers takes its default only where the field is missing.
+pub(super) fn not_null(model: &Model<'_>, fields: &[&str]) -> Result<Option<String>> {
+    let is_null = |field: &&&str| said(model.stated, field) == Some(&Value::Null);
+    match fields.iter().find(is_null) {
+        None => Ok(None),
+        Some(field) => {
+            let what = format!(
+                "it is null, so that transformers has none; {} always has one",
+                model.owner()
+            );
+            Err(wrong(field, what))
+        }
+    }
+}
+
+/// Layers of the models whose scores are divided by the root of hidden size / heads. Those of all
+/// others are divided by the root of the size of a head, and llama.cpp knows nothing else.
+const LARGEST_GEMMA2: usize = 46;
+const LARGEST_GEMMA3: usize = 62;
+
+/// Field of what scores are divided by the root of.
+const SCALE: &str = "query_pre_attn_scalar";
+
+fn scale(dims: &Dims, largest: usize) -> usize {
+    match dims.layers == largest {
+        true => dims.hidden / dims.heads,
+        false => dims.head,
+    }
+}
+
+fn check_scale(model: &Model<'_>, largest: usize) -> Result<Option<String>> {
+    let expected = scale(model.dims, largest);
+    match model.fields.0.get(SCALE) {
+        Some(found) if found.as_f64() == Some(expected as f64) => Ok(None),
+        _ => model.expect(SCALE, &expected.into()),
+    }
+}
+
+fn restore_scale(config: &mut Map<String, Value>, dims: &Dims, largest: usize) -> Result<()> {
+    config.insert(SCALE.to_owned(), scale(dims, largest).into());
+    Ok(())
+}

@@ -4,20 +4,27 @@
 //! Source: `Gemma3NModel` in `conversion/gemma.py` and `src/models/gemma3n.cpp` of llama.cpp;
 //! defaults of transformers 4.57.6.
 
-use super::gemma::FOUR_NORMS;
+use serde_json::Value;
+
+use super::gemma::{FOUR_NORMS, LOGIT_CAP, not_null};
 use super::gemma4::{ALL_INPUTS, INPUTS};
+use super::hunyuan::{list_of_one, one_of_list};
 use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, Product, Vocab};
 use crate::families::engine::layer_sizes::{INPUT_TOKENS, SHARED};
+use crate::families::engine::settings::array;
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, TensorRule, Traits, Transform, count, number, parameter, same,
-    setting,
+    Kind, ModelClass, OwnSetting, TensorRule, Traits, Transform, count, number, own, parameter,
+    same, setting,
 };
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 /// Copies of the hidden state that are not active.
 const OTHERS: usize = 3;
-const COPIES: Dim = Dim::Field("altup_num_inputs");
-const RANK: Dim = Dim::Field("laurel_rank");
+const COPIES: Dim = Field("altup_num_inputs");
+const RANK: Dim = Field("laurel_rank");
 
 const PROJECTIONS: &[TensorRule] = &[
     stack("altup_proj", "model.altup_projections.{e}"),
@@ -25,17 +32,14 @@ const PROJECTIONS: &[TensorRule] = &[
 ];
 
 const fn stack(gguf: &'static str, hf: &'static str) -> TensorRule {
-    TensorRule {
-        transform: Transform::Stack(OTHERS),
-        ..same(gguf, hf, &[Dim::Hidden, Dim::Hidden])
-    }
+    TensorRule { transform: Transform::Stack(OTHERS), ..same(gguf, hf, &[Hidden, Hidden]) }
 }
 
 /// Tokens of images and of sound have no input of their own, and rows of zeros in GGUF.
 const TOKEN_INPUTS: &[TensorRule] = &[
     TensorRule {
         transform: Transform::PaddedRows,
-        gguf_shape: Some(&[Dim::Vocab, ALL_INPUTS]),
+        gguf_shape: Some(&[Vocab, ALL_INPUTS]),
         ..INPUTS[0]
     },
     INPUTS[1],
@@ -54,18 +58,18 @@ const COPIED: &[TensorRule] = &[
     same(
         "blk.{i}.altup_predict_coef",
         "model.layers.{i}.altup.prediction_coefs",
-        &[Dim::Product(&[COPIES, COPIES]), COPIES],
+        &[Product(&[COPIES, COPIES]), COPIES],
     ),
-    same("blk.{i}.altup_router", "model.layers.{i}.altup.modality_router", &[COPIES, Dim::Hidden]),
-    same("blk.{i}.altup_router_norm", "model.layers.{i}.altup.router_norm", &[Dim::Hidden]),
+    same("blk.{i}.altup_router", "model.layers.{i}.altup.modality_router", &[COPIES, Hidden]),
+    same("blk.{i}.altup_router_norm", "model.layers.{i}.altup.router_norm", &[Hidden]),
     parameter(
         "blk.{i}.altup_correct_scale.weight",
         "model.layers.{i}.altup.correct_output_scale",
-        (Transform::None, &[Dim::Hidden], &[Dim::Hidden]),
+        (Transform::None, &[Hidden], &[Hidden]),
     ),
-    same("blk.{i}.laurel_l", "model.layers.{i}.laurel.linear_left", &[RANK, Dim::Hidden]),
-    same("blk.{i}.laurel_r", "model.layers.{i}.laurel.linear_right", &[Dim::Hidden, RANK]),
-    same("blk.{i}.laurel_post_norm", "model.layers.{i}.laurel.post_laurel_norm", &[Dim::Hidden]),
+    same("blk.{i}.laurel_l", "model.layers.{i}.laurel.linear_left", &[RANK, Hidden]),
+    same("blk.{i}.laurel_r", "model.layers.{i}.laurel.linear_right", &[Hidden, RANK]),
+    same("blk.{i}.laurel_post_norm", "model.layers.{i}.laurel.post_laurel_norm", &[Hidden]),
 ];
 
 pub(super) const GEMMA3N: ModelClass = ModelClass {
@@ -73,33 +77,33 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
     classes: &["Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"],
     model_type: "gemma3n_text",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_attention_heads", Default::Int(8)),
-        ("num_key_value_heads", Default::Int(2)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(1e6)),
-        ("rope_local_base_freq", Default::Float(10_000.0)),
-        ("sliding_window", Default::Int(512)),
-        ("final_logit_softcapping", Default::Float(30.0)),
-        ("vocab_size", Default::Int(262_400)),
-        (INPUT_TOKENS, Default::Int(262_144)),
-        ("hidden_size_per_layer_input", Default::Int(256)),
-        ("altup_active_idx", Default::Int(0)),
-        ("altup_num_inputs", Default::Int(4)),
-        ("laurel_rank", Default::Int(64)),
-        (SHARED, Default::Int(15)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_attention_heads", Int(8)),
+        ("num_key_value_heads", Int(2)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(1e6)),
+        ("rope_local_base_freq", Float(10_000.0)),
+        ("sliding_window", Int(512)),
+        (LOGIT_CAP, Float(30.0)),
+        ("vocab_size", Int(262_400)),
+        (INPUT_TOKENS, Int(262_144)),
+        ("hidden_size_per_layer_input", Int(256)),
+        ("altup_active_idx", Int(0)),
+        ("altup_num_inputs", Int(4)),
+        ("laurel_rank", Int(64)),
+        (SHARED, Int(15)),
+        ("tie_word_embeddings", Bool(true)),
     ],
     implied: &[
-        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
-        ("attention_bias", Default::Bool(false)),
-        ("altup_active_idx", Default::Int(0)),
-        ("altup_num_inputs", Default::Int(OTHERS as u64 + 1)),
-        ("altup_correct_scale", Default::Bool(true)),
-        ("rope_scaling", Default::Absent),
+        ("hidden_activation", Text("gelu_pytorch_tanh")),
+        ("attention_bias", Bool(false)),
+        ("altup_active_idx", Int(0)),
+        ("altup_num_inputs", Int(OTHERS as u64 + 1)),
+        ("altup_correct_scale", Bool(true)),
+        ("rope_scaling", Absent),
         // llama.cpp does not read the key.
-        ("final_logit_softcapping", Default::Float(30.0)),
+        (LOGIT_CAP, Float(30.0)),
     ],
     own_fields: &[],
     equal_fields: &[],
@@ -117,15 +121,15 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
     ],
     other_tensors: &[],
     settings: &[&[
-        setting(Kind::InnerOfEach, "feed_forward_length", &["intermediate_size"]),
-        number("final_logit_softcapping", &["final_logit_softcapping"]),
+        setting(Kind::Own(&INNER), "feed_forward_length", &["intermediate_size"]),
+        number(LOGIT_CAP, &[LOGIT_CAP]),
         count("attention.sliding_window", &["sliding_window"]),
         count("altup.active_idx", &["altup_active_idx"]),
         count("altup.num_inputs", &["altup_num_inputs"]),
         count("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
-        setting(Kind::LayersBehind(20), "attention.shared_kv_layers", &[SHARED]),
+        setting(Kind::Own(&SHARED_LAYERS), "attention.shared_kv_layers", &[SHARED]),
         setting(
-            Kind::SparseLayers(10),
+            Kind::Own(&SPARSE_LAYERS),
             "activation_sparsity_scale",
             &["activation_sparsity_pattern"],
         ),
@@ -136,9 +140,92 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         ties_output: true,
         layer_kinds: Some(("sliding_attention", 5)),
         full_attention_every: Some(5),
-        never_null: &["final_logit_softcapping"],
-        listed_by_layer: &["intermediate_size"],
+        laws: &[|model| not_null(model, &[LOGIT_CAP])],
+        completes: &[|fields| one_of_list(fields, LISTED)],
+        restores: &[|config, dims| list_of_one(config, LISTED, dims)],
         also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
 };
+
+/// Fields that configs have as a list of the same number for each layer.
+const LISTED: &[&str] = &["intermediate_size"];
+
+/// INT32\[\]: the width of the feed-forward layer, once for each layer.
+const INNER: OwnSetting = own(
+    |setting, model| {
+        let inner = i32::try_from(model.fields.need(setting.fields)?);
+        let inner = inner.map_err(|_| setting.wrong("it is too large"))?;
+        Ok(Some(array(GgufMetadataArray::I32(vec![inner; model.dims.layers]))))
+    },
+    |stated, _| match stated.numbers()? {
+        [first, rest @ ..] if rest.iter().all(|width| width == first) => Ok(Some((*first).into())),
+        _ => Err(stated.other_type()),
+    },
+);
+
+/// Layers that have keys and values of their own.
+const OWN_KEYS: usize = 20;
+
+/// UINT32: how many layers there are behind those with keys of their own.
+const SHARED_LAYERS: OwnSetting = own(
+    |setting, model| {
+        let (found, layers) = (model.fields.need(setting.fields)?, model.dims.layers);
+        if found as usize + OWN_KEYS != layers {
+            return Err(setting.wrong(format_args!(
+                "it is {found} of {layers} layers, and gemma3n has {OWN_KEYS} in front of them"
+            )));
+        }
+        Ok(Some(GgufMetadataValue::U32(found)))
+    },
+    |stated, _| Ok(Some(stated.count()?.into())),
+);
+
+/// FLOAT32\[\]: how far the activations of each layer are cut.
+const SPARSE_LAYERS: OwnSetting = own(
+    |setting, model| {
+        let layers = model.dims.layers;
+        let stated = model.fields.get(setting.fields);
+        if stated.is_some_and(|(_, stated)| numbers(stated) != numbers(&parts(layers))) {
+            return Err(setting.wrong(format_args!(
+                "gemma3n cuts activations of the first {CUT} layers alone, to {PART}"
+            )));
+        }
+        Ok(Some(array(GgufMetadataArray::F32(deviations(layers)))))
+    },
+    |stated, config| {
+        let Some(GgufMetadataArray::F32(found)) = stated.value.as_array() else {
+            return Err(stated.other_type());
+        };
+        let is_same = *found == deviations(found.len());
+        config.require_fixed(stated.key, is_same, &"other layers that cut activations")?;
+        Ok(Some(parts(found.len())))
+    },
+);
+
+/// The layers that cut activations are the first ones.
+const CUT: usize = 10;
+/// The part of activations that they cut.
+const PART: f64 = 0.95;
+/// How many standard deviations are below that part of a normal distribution.
+const DEVIATIONS: f32 = 1.644_853_6;
+
+/// By how many standard deviations each of `layers` layers cuts.
+fn deviations(layers: usize) -> Vec<f32> {
+    let cut = |layer| match layer < CUT {
+        true => DEVIATIONS,
+        false => f32::NEG_INFINITY,
+    };
+    (0..layers).map(cut).collect()
+}
+
+/// The parts that each of `layers` layers cuts.
+fn parts(layers: usize) -> Value {
+    let part = |layer| if layer < CUT { PART } else { 0.0 };
+    (0..layers).map(part).collect()
+}
+
+/// The numbers of a list; `None` if it is another value.
+fn numbers(list: &Value) -> Option<Vec<f64>> {
+    list.as_array()?.iter().map(Value::as_f64).collect()
+}

@@ -6,28 +6,25 @@ use super::{
     DENSE_MLP, ENDS, F32_CHOICE_BIAS, FUSED_MLP, HEAD_NORMS, NORMS, POST_NORMS, QUERIES,
     SPARSE_MLP, VALUES,
 };
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Head, Hidden, Sum, Vocab};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Need, Prediction, Setting, TensorRule, Traits, count,
-    number, only, optional, same, setting,
+    HeadDim, Kind, ModelClass, Need, Prediction, Setting, TensorRule, Traits, count, number, only,
+    optional, same, setting,
 };
 
 /// Norms before and behind both halves of a layer.
 pub(super) const FOUR_NORMS: &[TensorRule] = &[
-    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Dim::Hidden]),
-    same(
-        "blk.{i}.post_attention_norm",
-        "model.layers.{i}.post_self_attn_layernorm",
-        &[Dim::Hidden],
-    ),
-    same("blk.{i}.ffn_norm", "model.layers.{i}.post_attention_layernorm", &[Dim::Hidden]),
-    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_mlp_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.attn_norm", "model.layers.{i}.input_layernorm", &[Hidden]),
+    same("blk.{i}.post_attention_norm", "model.layers.{i}.post_self_attn_layernorm", &[Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.post_attention_layernorm", &[Hidden]),
+    same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_mlp_layernorm", &[Hidden]),
 ];
 
 /// Norms of queries and keys, in models that have them.
 const SOME_HEAD_NORMS: &[TensorRule] = &[
-    only(Need::If("use_qk_norm"), HEAD_NORMS[0].gguf, HEAD_NORMS[0].hf, &[Dim::Head]),
-    only(Need::If("use_qk_norm"), HEAD_NORMS[1].gguf, HEAD_NORMS[1].hf, &[Dim::Head]),
+    only(Need::If("use_qk_norm"), HEAD_NORMS[0].gguf, HEAD_NORMS[0].hf, &[Head]),
+    only(Need::If("use_qk_norm"), HEAD_NORMS[1].gguf, HEAD_NORMS[1].hf, &[Head]),
 ];
 
 /// What a layer that predicts a further token has beside those of other layers.
@@ -36,15 +33,15 @@ pub(super) const PREDICTION: &[TensorRule] = &[
         Need::Prediction,
         "blk.{i}.nextn.eh_proj",
         "model.layers.{i}.eh_proj",
-        &[Dim::Hidden, Dim::Sum(&[Dim::Hidden, Dim::Hidden])],
+        &[Hidden, Sum(&[Hidden, Hidden])],
     ),
-    only(Need::Prediction, "blk.{i}.nextn.enorm", "model.layers.{i}.enorm", &[Dim::Hidden]),
-    only(Need::Prediction, "blk.{i}.nextn.hnorm", "model.layers.{i}.hnorm", &[Dim::Hidden]),
+    only(Need::Prediction, "blk.{i}.nextn.enorm", "model.layers.{i}.enorm", &[Hidden]),
+    only(Need::Prediction, "blk.{i}.nextn.hnorm", "model.layers.{i}.hnorm", &[Hidden]),
     only(
         Need::Prediction,
         "blk.{i}.nextn.shared_head_norm",
         "model.layers.{i}.shared_head.norm",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
 ];
 
@@ -53,13 +50,9 @@ pub(super) const PREDICTION_ENDS: &[TensorRule] = &[
     optional(
         "blk.{i}.nextn.shared_head_head",
         "model.layers.{i}.shared_head.head",
-        &[Dim::Vocab, Dim::Hidden],
+        &[Vocab, Hidden],
     ),
-    optional(
-        "blk.{i}.nextn.embed_tokens",
-        "model.layers.{i}.embed_tokens",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
+    optional("blk.{i}.nextn.embed_tokens", "model.layers.{i}.embed_tokens", &[Vocab, Hidden]),
 ];
 
 /// How many layers predict a further token. They count as layers in GGUF.
@@ -76,13 +69,13 @@ pub(super) const GLM4: ModelClass = ModelClass {
     classes: &["Glm4ForCausalLM"],
     model_type: "glm4",
     defaults: &[
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_key_value_heads", Default::Int(2)),
-        ("head_dim", Default::Int(128)),
-        ("rms_norm_eps", Default::Float(0.000_000_156_25)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(2)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(0.000_000_156_25)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu"))],
+    implied: &[("hidden_act", Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("attention_bias", BIASES)],
@@ -108,20 +101,20 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
     classes: &["Glm4MoeForCausalLM"],
     model_type: "glm4_moe",
     defaults: &[
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("moe_intermediate_size", Default::Int(1408)),
-        ("num_experts_per_tok", Default::Int(8)),
-        ("n_shared_experts", Default::Int(1)),
-        ("n_routed_experts", Default::Int(128)),
-        ("routed_scaling_factor", Default::Float(1.0)),
-        ("n_group", Default::Int(1)),
-        ("topk_group", Default::Int(1)),
-        ("first_k_dense_replace", Default::Int(1)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("use_qk_norm", Default::Bool(false)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(8)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
+        ("moe_intermediate_size", Int(1408)),
+        ("num_experts_per_tok", Int(8)),
+        ("n_shared_experts", Int(1)),
+        ("n_routed_experts", Int(128)),
+        ("routed_scaling_factor", Float(1.0)),
+        ("n_group", Int(1)),
+        ("topk_group", Int(1)),
+        ("first_k_dense_replace", Int(1)),
+        ("norm_topk_prob", Bool(true)),
+        ("use_qk_norm", Bool(false)),
     ],
     own_fields: &[("num_local_experts", "n_routed_experts")],
     tensors: &[
@@ -148,6 +141,6 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
         ],
         PREDICTION_SETTINGS,
     ],
-    traits: Traits { prediction: Prediction::Kept, ..GLM4.traits },
+    traits: Traits { has_expert_groups: true, prediction: Prediction::Kept, ..GLM4.traits },
     ..GLM4
 };

@@ -3,14 +3,16 @@
 //! Source: `conversion/gpt2.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, Sum, Vocab};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, optional, same, setting,
+    HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, optional, same, setting,
 };
 
 /// Width of the feed-forward layer.
-pub(super) const FOURFOLD: Dim = Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden, Dim::Hidden]);
+pub(super) const FOURFOLD: Dim = Sum(&[Hidden, Hidden, Hidden, Hidden]);
 /// Queries, keys and values.
-pub(super) const THREEFOLD: Dim = Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]);
+pub(super) const THREEFOLD: Dim = Sum(&[Hidden, Hidden, Hidden]);
 
 /// A matrix `[in, out]`, which GGUF has as `[out, in]`.
 const fn matrix(
@@ -26,31 +28,31 @@ const fn matrix(
 }
 
 const TENSORS: &[TensorRule] = &[
-    same("token_embd", "transformer.wte", &[Dim::Vocab, Dim::Hidden]),
-    same("position_embd", "transformer.wpe", &[Dim::Field("n_positions"), Dim::Hidden]),
-    same("output_norm", "transformer.ln_f", &[Dim::Hidden]),
-    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
-    same("blk.{i}.attn_norm", "transformer.h.{i}.ln_1", &[Dim::Hidden]),
+    same("token_embd", "transformer.wte", &[Vocab, Hidden]),
+    same("position_embd", "transformer.wpe", &[Field("n_positions"), Hidden]),
+    same("output_norm", "transformer.ln_f", &[Hidden]),
+    optional("output", "lm_head", &[Vocab, Hidden]),
+    same("blk.{i}.attn_norm", "transformer.h.{i}.ln_1", &[Hidden]),
     matrix(
         "blk.{i}.attn_qkv",
         "transformer.h.{i}.attn.c_attn",
-        (&[Dim::Hidden, THREEFOLD], &[THREEFOLD, Dim::Hidden]),
+        (&[Hidden, THREEFOLD], &[THREEFOLD, Hidden]),
     ),
     matrix(
         "blk.{i}.attn_output",
         "transformer.h.{i}.attn.c_proj",
-        (&[Dim::Hidden, Dim::Hidden], &[Dim::Hidden, Dim::Hidden]),
+        (&[Hidden, Hidden], &[Hidden, Hidden]),
     ),
-    same("blk.{i}.ffn_norm", "transformer.h.{i}.ln_2", &[Dim::Hidden]),
+    same("blk.{i}.ffn_norm", "transformer.h.{i}.ln_2", &[Hidden]),
     matrix(
         "blk.{i}.ffn_up",
         "transformer.h.{i}.mlp.c_fc",
-        (&[Dim::Hidden, FOURFOLD], &[FOURFOLD, Dim::Hidden]),
+        (&[Hidden, FOURFOLD], &[FOURFOLD, Hidden]),
     ),
     matrix(
         "blk.{i}.ffn_down",
         "transformer.h.{i}.mlp.c_proj",
-        (&[FOURFOLD, Dim::Hidden], &[Dim::Hidden, FOURFOLD]),
+        (&[FOURFOLD, Hidden], &[Hidden, FOURFOLD]),
     ),
 ];
 
@@ -70,15 +72,15 @@ pub(super) const GPT2: ModelClass = ModelClass {
     classes: &["GPT2LMHeadModel"],
     model_type: "gpt2",
     defaults: &[
-        ("n_positions", Default::Int(1024)),
-        ("layer_norm_epsilon", Default::Float(1e-5)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("n_positions", Int(1024)),
+        ("layer_norm_epsilon", Float(1e-5)),
+        ("tie_word_embeddings", Bool(true)),
     ],
     implied: &[
-        ("activation_function", Default::Text("gelu_new")),
-        ("scale_attn_weights", Default::Bool(true)),
-        ("scale_attn_by_inverse_layer_idx", Default::Bool(false)),
-        ("add_cross_attention", Default::Bool(false)),
+        ("activation_function", Text("gelu_new")),
+        ("scale_attn_weights", Bool(true)),
+        ("scale_attn_by_inverse_layer_idx", Bool(false)),
+        ("add_cross_attention", Bool(false)),
     ],
     own_fields: &[
         ("max_position_embeddings", "n_positions"),

@@ -2,31 +2,32 @@
 //!
 //! Source: `conversion/gptneox.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Hidden, Inner, Sum, Vocab};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, same, setting,
+    HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, same, setting,
 };
 
 const ENDS: &[TensorRule] = &[
-    same("token_embd", "gpt_neox.embed_in", &[Dim::Vocab, Dim::Hidden]),
-    same("output_norm", "gpt_neox.final_layer_norm", &[Dim::Hidden]),
-    same("output", "embed_out", &[Dim::Vocab, Dim::Hidden]),
+    same("token_embd", "gpt_neox.embed_in", &[Vocab, Hidden]),
+    same("output_norm", "gpt_neox.final_layer_norm", &[Hidden]),
+    same("output", "embed_out", &[Vocab, Hidden]),
 ];
 
 const LAYER: &[TensorRule] = &[
-    same("blk.{i}.attn_norm", "gpt_neox.layers.{i}.input_layernorm", &[Dim::Hidden]),
-    same("blk.{i}.ffn_norm", "gpt_neox.layers.{i}.post_attention_layernorm", &[Dim::Hidden]),
+    same("blk.{i}.attn_norm", "gpt_neox.layers.{i}.input_layernorm", &[Hidden]),
+    same("blk.{i}.ffn_norm", "gpt_neox.layers.{i}.post_attention_layernorm", &[Hidden]),
     TensorRule {
         transform: Transform::FusedHeads,
         ..same(
             "blk.{i}.attn_qkv",
             "gpt_neox.layers.{i}.attention.query_key_value",
-            &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden],
+            &[Sum(&[Hidden, Hidden, Hidden]), Hidden],
         )
     },
-    same("blk.{i}.attn_output", "gpt_neox.layers.{i}.attention.dense", &[Dim::Hidden, Dim::Hidden]),
-    same("blk.{i}.ffn_up", "gpt_neox.layers.{i}.mlp.dense_h_to_4h", &[Dim::Inner, Dim::Hidden]),
-    same("blk.{i}.ffn_down", "gpt_neox.layers.{i}.mlp.dense_4h_to_h", &[Dim::Hidden, Dim::Inner]),
+    same("blk.{i}.attn_output", "gpt_neox.layers.{i}.attention.dense", &[Hidden, Hidden]),
+    same("blk.{i}.ffn_up", "gpt_neox.layers.{i}.mlp.dense_h_to_4h", &[Inner, Hidden]),
+    same("blk.{i}.ffn_down", "gpt_neox.layers.{i}.mlp.dense_4h_to_h", &[Hidden, Inner]),
 ];
 
 pub(super) const GPT_NEOX: ModelClass = ModelClass {
@@ -34,15 +35,15 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
     classes: &["GPTNeoXForCausalLM"],
     model_type: "gpt_neox",
     defaults: &[
-        ("attention_bias", Default::Bool(true)),
-        ("max_position_embeddings", Default::Int(2048)),
-        ("layer_norm_eps", Default::Float(1e-5)),
-        ("rotary_pct", Default::Float(0.25)),
-        ("rotary_emb_base", Default::Int(10_000)),
-        ("use_parallel_residual", Default::Bool(true)),
-        ("tie_word_embeddings", Default::Bool(false)),
+        ("attention_bias", Bool(true)),
+        ("max_position_embeddings", Int(2048)),
+        ("layer_norm_eps", Float(1e-5)),
+        ("rotary_pct", Float(0.25)),
+        ("rotary_emb_base", Int(10_000)),
+        ("use_parallel_residual", Bool(true)),
+        ("tie_word_embeddings", Bool(false)),
     ],
-    implied: &[("hidden_act", Default::Text("gelu"))],
+    implied: &[("hidden_act", Text("gelu"))],
     own_fields: &[("partial_rotary_factor", "rotary_pct"), ("rope_theta", "rotary_emb_base")],
     equal_fields: &[],
     biases: &[

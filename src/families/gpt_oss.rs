@@ -4,24 +4,26 @@
 
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, POST_NORMS, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Experts, Heads, Hidden, Inner, TwoInner};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, ModelClass, TensorRule, Traits, Transform, count, parameter, same,
+    ModelClass, TensorRule, Traits, Transform, count, parameter, same,
 };
 
 const SINKS: &[TensorRule] = &[parameter(
     "blk.{i}.attn_sinks.weight",
     "model.layers.{i}.self_attn.sinks",
-    (Transform::None, &[Dim::Heads], &[Dim::Heads]),
+    (Transform::None, &[Heads], &[Heads]),
 )];
 
-const FUSED: &[Dim] = &[Dim::Experts, Dim::Hidden, Dim::TwoInner];
-const PROJECTION: &[Dim] = &[Dim::Experts, Dim::Inner, Dim::Hidden];
-const FUSED_BIAS: &[Dim] = &[Dim::Experts, Dim::TwoInner];
-const BIAS: &[Dim] = &[Dim::Experts, Dim::Inner];
+const FUSED: &[Dim] = &[Experts, Hidden, TwoInner];
+const PROJECTION: &[Dim] = &[Experts, Inner, Hidden];
+const FUSED_BIAS: &[Dim] = &[Experts, TwoInner];
+const BIAS: &[Dim] = &[Experts, Inner];
 
 /// Rows of gate and up alternate in one matrix of each expert, which is stored as `[in, out]`.
 const EXPERTS: &[TensorRule] = &[
-    same("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.router", &[Dim::Experts, Dim::Hidden]),
+    same("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.router", &[Experts, Hidden]),
     parameter(
         "blk.{i}.ffn_gate_exps.weight",
         "model.layers.{i}.mlp.experts.gate_up_proj",
@@ -45,12 +47,12 @@ const EXPERTS: &[TensorRule] = &[
     parameter(
         "blk.{i}.ffn_down_exps.weight",
         "model.layers.{i}.mlp.experts.down_proj",
-        (Transform::Transposed, PROJECTION, &[Dim::Experts, Dim::Hidden, Dim::Inner]),
+        (Transform::Transposed, PROJECTION, &[Experts, Hidden, Inner]),
     ),
     parameter(
         "blk.{i}.ffn_down_exps.bias",
         "model.layers.{i}.mlp.experts.down_proj_bias",
-        (Transform::None, &[Dim::Experts, Dim::Hidden], &[Dim::Experts, Dim::Hidden]),
+        (Transform::None, &[Experts, Hidden], &[Experts, Hidden]),
     ),
 ];
 
@@ -59,17 +61,17 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
     classes: &["GptOssForCausalLM"],
     model_type: "gpt_oss",
     defaults: &[
-        ("attention_bias", Default::Bool(true)),
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("head_dim", Default::Int(64)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(150_000.0)),
-        ("num_local_experts", Default::Int(128)),
-        ("num_experts_per_tok", Default::Int(4)),
-        ("sliding_window", Default::Int(128)),
+        ("attention_bias", Bool(true)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(8)),
+        ("head_dim", Int(64)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(150_000.0)),
+        ("num_local_experts", Int(128)),
+        ("num_experts_per_tok", Int(4)),
+        ("sliding_window", Int(128)),
     ],
-    implied: &[("hidden_act", Default::Text("silu"))],
+    implied: &[("hidden_act", Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES), ("", &["blk.{i}.ffn_gate_inp"])],
@@ -81,11 +83,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
     ]],
     traits: Traits {
         has_exact_yarn: true,
-        also_implied: &[
-            CAUSAL,
-            ("swiglu_alpha", Default::Float(1.702)),
-            ("swiglu_limit", Default::Float(7.0)),
-        ],
+        also_implied: &[CAUSAL, ("swiglu_alpha", Float(1.702)), ("swiglu_limit", Float(7.0))],
         full_attention_every: Some(2),
         ..Traits::PLAIN
     },

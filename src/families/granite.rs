@@ -5,17 +5,20 @@
 use super::llama::ROTATED;
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Experts, Hidden, Inner, TwoInner};
+use crate::families::engine::settings::wrong_key;
+use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number,
-    same, setting,
+    HeadDim, Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, count, number,
+    own, same, setting,
 };
 
 /// One of the two projections of all experts that a matrix of each expert has.
 const fn half(half: usize, gguf: &'static str) -> TensorRule {
-    const FUSED: &[Dim] = &[Dim::Experts, Dim::TwoInner, Dim::Hidden];
+    const FUSED: &[Dim] = &[Experts, TwoInner, Hidden];
     TensorRule {
         transform: Transform::Halves(half),
-        gguf_shape: Some(&[Dim::Experts, Dim::Inner, Dim::Hidden]),
+        gguf_shape: Some(&[Experts, Inner, Hidden]),
         ..same(gguf, "model.layers.{i}.block_sparse_moe.input_linear", FUSED)
     }
 }
@@ -24,14 +27,14 @@ pub(super) const EXPERTS: &[TensorRule] = &[
     same(
         "blk.{i}.ffn_gate_inp",
         "model.layers.{i}.block_sparse_moe.router.layer",
-        &[Dim::Experts, Dim::Hidden],
+        &[Experts, Hidden],
     ),
     half(0, "blk.{i}.ffn_gate_exps"),
     half(1, "blk.{i}.ffn_up_exps"),
     same(
         "blk.{i}.ffn_down_exps",
         "model.layers.{i}.block_sparse_moe.output_linear",
-        &[Dim::Experts, Dim::Hidden, Dim::Inner],
+        &[Experts, Hidden, Inner],
     ),
 ];
 
@@ -49,21 +52,21 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     classes: &["GraniteForCausalLM"],
     model_type: "granite",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("attention_multiplier", Default::Float(1.0)),
-        ("embedding_multiplier", Default::Float(1.0)),
-        ("residual_multiplier", Default::Float(1.0)),
-        ("logits_scaling", Default::Float(1.0)),
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("attention_multiplier", Float(1.0)),
+        ("embedding_multiplier", Float(1.0)),
+        ("residual_multiplier", Float(1.0)),
+        ("logits_scaling", Float(1.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu"))],
+    implied: &[("hidden_act", Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     other_tensors: &[],
-    settings: &[SETTINGS],
+    settings: &[SETTINGS, TURNED],
     traits: Traits { head_dim: HeadDim::Derived, stores_rope_factors: true, ..Traits::PLAIN },
 };
 
@@ -72,17 +75,35 @@ pub(super) const GRANITE_MOE: ModelClass = ModelClass {
     classes: &["GraniteMoeForCausalLM"],
     model_type: "granitemoe",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("num_local_experts", Default::Int(8)),
-        ("num_experts_per_tok", Default::Int(2)),
-        ("attention_multiplier", Default::Float(1.0)),
-        ("embedding_multiplier", Default::Float(1.0)),
-        ("residual_multiplier", Default::Float(1.0)),
-        ("logits_scaling", Default::Float(1.0)),
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("num_local_experts", Int(8)),
+        ("num_experts_per_tok", Int(2)),
+        ("attention_multiplier", Float(1.0)),
+        ("embedding_multiplier", Float(1.0)),
+        ("residual_multiplier", Float(1.0)),
+        ("logits_scaling", Float(1.0)),
     ],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, EXPERTS],
     ..GRANITE
 };
+
+const TURNED: &[Setting] = &[setting(Kind::Own(&FINETUNED), "rope.scaling.finetuned", &[])];
+
+/// No key: llama.cpp turns no heads of Granite where it is false.
+const FINETUNED: OwnSetting = own(
+    |_, _| Ok(None),
+    |stated, config| {
+        let value = stated.value;
+        let is_false = value.as_bool() == Some(false) || value.as_unsigned() == Some(0);
+        match is_false {
+            false => Ok(None),
+            true => {
+                let what = format!("it is 0, which {} does not have", config.class.classes[0]);
+                Err(wrong_key(stated.key, what))
+            }
+        }
+    },
+);

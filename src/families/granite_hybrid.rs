@@ -5,13 +5,18 @@
 
 use super::granite::{EXPERTS, GRANITE, SETTINGS};
 use super::llama::ROTATED;
-use super::mamba::mamba2_mixer;
+use super::mamba::{mamba2_mixer, no_time_limits};
 use super::{ENDS, NORMS, VALUES, sparse};
+use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, Inner, One, Product, Quotient, Sum};
+use crate::families::engine::fields::Fields;
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, Transform, count,
-    in_layers, only, setting,
+    Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits,
+    Transform, count, in_layers, only, own, required, setting,
 };
+use crate::model::gguf::GgufMetadataValue;
 
 const ATTENDING: Need = Need::Kind("attention");
 
@@ -25,27 +30,27 @@ const ATTENTION: &[TensorRule] = &[
 const MIXER: &[TensorRule] = mamba2_mixer! {
     prefix: "model.layers.{i}.mamba",
     need: Need::Kind("mamba"),
-    state: Dim::Field("mamba_d_state"),
-    filter: Dim::Field("mamba_d_conv"),
-    heads: Dim::Field("mamba_n_heads"),
-    groups: Dim::Field("mamba_n_groups"),
-    inner: Dim::Product(&[Dim::Field("mamba_expand"), Dim::Hidden]),
+    state: Field("mamba_d_state"),
+    filter: Field("mamba_d_conv"),
+    heads: Field("mamba_n_heads"),
+    groups: Field("mamba_n_groups"),
+    inner: Product(&[Field("mamba_expand"), Hidden]),
     // The length of a head may be `auto`.
-    output: Dim::Product(&[Dim::Field("mamba_n_heads"), Dim::Field("mamba_d_head")]),
+    output: Product(&[Field("mamba_n_heads"), Field("mamba_d_head")]),
 };
 
-const SHARED: Dim = Dim::Field("shared_intermediate_size");
+const SHARED: Dim = Field("shared_intermediate_size");
 
 /// One of the two projections of the feed-forward layer that all tokens go through.
 const fn half(need: Need, half: usize, gguf: &'static str) -> TensorRule {
     TensorRule {
         transform: Transform::Halves(half),
-        gguf_shape: Some(&[SHARED, Dim::Hidden]),
+        gguf_shape: Some(&[SHARED, Hidden]),
         ..only(
             need,
             gguf,
             "model.layers.{i}.shared_mlp.input_linear",
-            &[Dim::Sum(&[SHARED, SHARED]), Dim::Hidden],
+            &[Sum(&[SHARED, SHARED]), Hidden],
         )
     }
 }
@@ -59,7 +64,7 @@ const SHARED_MLP: &[TensorRule] = &[
         Need::Dense,
         "blk.{i}.ffn_down",
         "model.layers.{i}.shared_mlp.output_linear",
-        &[Dim::Hidden, Dim::Inner],
+        &[Hidden, Inner],
     ),
     half(Need::Sparse, 0, "blk.{i}.ffn_gate_shexp"),
     half(Need::Sparse, 1, "blk.{i}.ffn_up_shexp"),
@@ -67,7 +72,7 @@ const SHARED_MLP: &[TensorRule] = &[
         Need::Sparse,
         "blk.{i}.ffn_down_shexp",
         "model.layers.{i}.shared_mlp.output_linear",
-        &[Dim::Hidden, SHARED],
+        &[Hidden, SHARED],
     ),
 ];
 
@@ -89,20 +94,20 @@ const STATE_SETTINGS: &[Setting] = &[
 ];
 
 const DEFAULTS: &[(&str, Default)] = &[
-    ("rms_norm_eps", Default::Float(1e-6)),
-    ("rope_theta", Default::Float(10_000.0)),
-    ("num_local_experts", Default::Int(8)),
-    ("num_experts_per_tok", Default::Int(2)),
-    ("shared_intermediate_size", Default::Int(1024)),
-    ("attention_multiplier", Default::Float(1.0)),
-    ("embedding_multiplier", Default::Float(1.0)),
-    ("residual_multiplier", Default::Float(1.0)),
-    ("logits_scaling", Default::Float(1.0)),
-    ("mamba_n_heads", Default::Int(128)),
-    ("mamba_n_groups", Default::Int(1)),
-    ("mamba_d_state", Default::Int(256)),
-    ("mamba_d_conv", Default::Int(4)),
-    ("mamba_expand", Default::Int(2)),
+    ("rms_norm_eps", Float(1e-6)),
+    ("rope_theta", Float(10_000.0)),
+    ("num_local_experts", Int(8)),
+    ("num_experts_per_tok", Int(2)),
+    ("shared_intermediate_size", Int(1024)),
+    ("attention_multiplier", Float(1.0)),
+    ("embedding_multiplier", Float(1.0)),
+    ("residual_multiplier", Float(1.0)),
+    ("logits_scaling", Float(1.0)),
+    ("mamba_n_heads", Int(128)),
+    ("mamba_n_groups", Int(1)),
+    ("mamba_d_state", Int(256)),
+    ("mamba_d_conv", Int(4)),
+    ("mamba_expand", Int(2)),
 ];
 
 const RECURRENT_SETTINGS: &[Setting] = &[
@@ -117,12 +122,12 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
     model_type: "granitemoehybrid",
     defaults: DEFAULTS,
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-        ("position_embedding_type", Default::Absent),
-        ("mamba_conv_bias", Default::Bool(true)),
-        ("mamba_proj_bias", Default::Bool(false)),
-        ("mamba_expand", Default::Int(2)),
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        (POSITIONS, Absent),
+        ("mamba_conv_bias", Bool(true)),
+        ("mamba_proj_bias", Bool(false)),
+        ("mamba_expand", Int(2)),
     ],
     biases: &[],
     tensors: &[ENDS, NORMS, ATTENTION, MIXER, SHARED_MLP, SPARSE_EXPERTS],
@@ -131,6 +136,8 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
         head_dim: HeadDim::Derived,
         kind_names: &[("linear_attention", "mamba"), ("full_attention", "attention")],
         needs_kind: Some("mamba"),
+        laws: &[no_time_limits],
+        completes: &[no_rope],
         ..Traits::PLAIN
     },
     ..GRANITE
@@ -142,18 +149,18 @@ pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
     gguf: "granite",
     defaults: DEFAULTS,
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-        ("mamba_expand", Default::Int(2)),
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("mamba_expand", Int(2)),
         // With experts, which no published model of the kind has, it is another class of llama.cpp.
-        ("num_local_experts", Default::Int(0)),
-        ("num_experts_per_tok", Default::Int(0)),
+        ("num_local_experts", Int(0)),
+        ("num_experts_per_tok", Int(0)),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, SHARED_MLP],
     settings: &[
         SETTINGS,
         STATE_SETTINGS,
-        &[setting(Kind::TrueOf("rope"), "rope.scaling.finetuned", &["position_embedding_type"])],
+        &[setting(Kind::Own(&HAS_ROPE), "rope.scaling.finetuned", &[POSITIONS])],
     ],
     traits: Traits {
         lacks_kind: Some("mamba"),
@@ -164,3 +171,29 @@ pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
     },
     ..GRANITE_HYBRID
 };
+
+/// BOOL that is true: the field must be `rope`.
+const HAS_ROPE: OwnSetting = required(own(
+    |setting, model| match model.fields.get(setting.fields) {
+        Some((_, found)) if found == ROPE => Ok(Some(GgufMetadataValue::Bool(true))),
+        _ => Err(setting.wrong(format_args!("it is not {ROPE}, and {} has that", model.owner()))),
+    },
+    |stated, config| {
+        config.require_fixed(stated.key, stated.value.as_bool() == Some(true), &true)?;
+        Ok(Some(ROPE.into()))
+    },
+));
+
+/// What the config calls positions by rotation.
+const ROPE: &str = "rope";
+
+/// Field of the kind of positions.
+const POSITIONS: &str = "position_embedding_type";
+
+/// Nothing but positions by rotation has a name.
+fn no_rope(fields: &mut Fields) -> Result<()> {
+    if fields.0.get(POSITIONS).is_some_and(|kind| kind == "nope") {
+        fields.0.remove(POSITIONS);
+    }
+    Ok(())
+}

@@ -2,15 +2,21 @@
 //!
 //! Source: `conversion/hunyuan.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::{ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, SPARSE_MLP, VALUES};
-use crate::families::engine::dims::Dim;
+use crate::Result;
+use crate::families::engine::dims::Dim::{Experts, Head, Hidden, Inner};
+use crate::families::engine::dims::{Dims, LAYERS};
+use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, TensorRule, Traits, count, in_layers, same, setting,
+    Kind, ModelClass, Need, TensorRule, Traits, count, in_layers, same, setting,
 };
 
 const NORMS_OF_HEADS: &[TensorRule] = &[
-    same(HEAD_NORMS[0].gguf, "model.layers.{i}.self_attn.query_layernorm", &[Dim::Head]),
-    same(HEAD_NORMS[1].gguf, "model.layers.{i}.self_attn.key_layernorm", &[Dim::Head]),
+    same(HEAD_NORMS[0].gguf, "model.layers.{i}.self_attn.query_layernorm", &[Head]),
+    same(HEAD_NORMS[1].gguf, "model.layers.{i}.self_attn.key_layernorm", &[Head]),
 ];
 
 pub(super) const HUNYUAN: ModelClass = ModelClass {
@@ -18,12 +24,12 @@ pub(super) const HUNYUAN: ModelClass = ModelClass {
     classes: &["HunYuanDenseV1ForCausalLM"],
     model_type: "hunyuan_v1_dense",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("tie_word_embeddings", Default::Bool(false)),
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
+        ("tie_word_embeddings", Bool(false)),
     ],
-    implied: &[("hidden_act", Default::Text("silu")), ("attention_bias", Default::Bool(false))],
+    implied: &[("hidden_act", Text("silu")), ("attention_bias", Bool(false))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[],
@@ -38,22 +44,14 @@ const EXPERTS: &[TensorRule] = &[
     // The router is F32 in models of every type.
     TensorRule {
         keeps_f32: true,
-        ..same(SPARSE_MLP[0].gguf, "model.layers.{i}.mlp.gate.wg", &[Dim::Experts, Dim::Hidden])
+        ..same(SPARSE_MLP[0].gguf, "model.layers.{i}.mlp.gate.wg", &[Experts, Hidden])
     },
     in_layers(Need::All, SPARSE_MLP[1]),
     in_layers(Need::All, SPARSE_MLP[2]),
     in_layers(Need::All, SPARSE_MLP[3]),
-    same(
-        SPARSE_MLP[4].gguf,
-        "model.layers.{i}.mlp.shared_mlp.gate_proj",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(SPARSE_MLP[5].gguf, "model.layers.{i}.mlp.shared_mlp.up_proj", &[Dim::Inner, Dim::Hidden]),
-    same(
-        SPARSE_MLP[6].gguf,
-        "model.layers.{i}.mlp.shared_mlp.down_proj",
-        &[Dim::Hidden, Dim::Inner],
-    ),
+    same(SPARSE_MLP[4].gguf, "model.layers.{i}.mlp.shared_mlp.gate_proj", &[Inner, Hidden]),
+    same(SPARSE_MLP[5].gguf, "model.layers.{i}.mlp.shared_mlp.up_proj", &[Inner, Hidden]),
+    same(SPARSE_MLP[6].gguf, "model.layers.{i}.mlp.shared_mlp.down_proj", &[Hidden, Inner]),
 ];
 
 pub(super) const HUNYUAN_MOE: ModelClass = ModelClass {
@@ -72,19 +70,58 @@ pub(super) const HUNYUAN_MOE: ModelClass = ModelClass {
     ]],
     traits: Traits {
         has_alpha_rope: true,
-        listed_by_layer: &["moe_intermediate_size", "moe_topk", "num_shared_expert"],
+        completes: &[|fields| one_of_list(fields, LISTED)],
+        restores: &[|config, dims| list_of_one(config, LISTED, dims)],
         also_implied: &[
-            ("norm_topk_prob", Default::Bool(true)),
-            ("use_qk_norm", Default::Bool(true)),
-            ("use_rotary_pos_emb", Default::Bool(true)),
-            ("use_mixed_mlp_moe", Default::Bool(true)),
-            ("use_cla", Default::Bool(false)),
-            ("use_mla", Default::Bool(false)),
-            ("mlp_bias", Default::Bool(false)),
-            ("group_limited_greedy", Default::Bool(false)),
-            ("moe_layer_num_skipped", Default::Int(0)),
+            ("norm_topk_prob", Bool(true)),
+            ("use_qk_norm", Bool(true)),
+            ("use_rotary_pos_emb", Bool(true)),
+            ("use_mixed_mlp_moe", Bool(true)),
+            ("use_cla", Bool(false)),
+            ("use_mla", Bool(false)),
+            ("mlp_bias", Bool(false)),
+            ("group_limited_greedy", Bool(false)),
+            ("moe_layer_num_skipped", Int(0)),
         ],
         ..Traits::PLAIN
     },
     ..HUNYUAN
 };
+
+/// Fields that configs have as a list of the same number for each layer. GGUF has the number.
+const LISTED: &[&str] = &["moe_intermediate_size", "moe_topk", "num_shared_expert"];
+
+/// Sets each of the fields `listed` that is such a list to the number.
+///
+/// # Errors
+/// `Parse` that names a field whose numbers differ, or are not one for each layer.
+pub(super) fn one_of_list(fields: &mut Fields, listed: &[&str]) -> Result<()> {
+    for &field in listed {
+        let layers = fields.need(LAYERS)? as usize;
+        let Some(Value::Array(numbers)) = fields.0.get(field) else {
+            continue;
+        };
+        let is_same = numbers.len() == layers && numbers.windows(2).all(|pair| pair[0] == pair[1]);
+        let number = numbers.first().filter(|_| is_same).cloned();
+        let number = number.ok_or_else(|| {
+            let what = format!("it is no list of {layers} equal numbers, one for each layer");
+            wrong(field, what)
+        })?;
+        fields.0.insert(field.to_owned(), number);
+    }
+    Ok(())
+}
+
+/// Sets each of the fields `listed` that is a number to such a list.
+pub(super) fn list_of_one(
+    config: &mut Map<String, Value>,
+    listed: &[&str],
+    dims: &Dims,
+) -> Result<()> {
+    for field in listed {
+        if let Some(number) = config.get_mut(*field) {
+            *number = vec![number.take(); dims.layers].into();
+        }
+    }
+    Ok(())
+}

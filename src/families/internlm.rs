@@ -5,13 +5,15 @@
 
 use super::lfm::INNER;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Hidden, Keys, Queries, Sum, Vocab};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, ModelClass, TensorRule, Traits, Transform, optional, same,
+    HeadDim, ModelClass, TensorRule, Traits, Transform, optional, same,
 };
 
 /// One of the three parts of the projection.
 const fn part(part: usize, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
-    const FUSED: &[Dim] = &[Dim::Sum(&[Dim::Queries, Dim::Keys, Dim::Keys]), Dim::Hidden];
+    const FUSED: &[Dim] = &[Sum(&[Queries, Keys, Keys]), Hidden];
     TensorRule {
         transform: Transform::GroupPart(part),
         gguf_shape: Some(gguf_shape),
@@ -20,15 +22,15 @@ const fn part(part: usize, gguf: &'static str, gguf_shape: &'static [Dim]) -> Te
 }
 
 const TENSORS: &[TensorRule] = &[
-    same("token_embd", "model.tok_embeddings", &[Dim::Vocab, Dim::Hidden]),
-    same("output_norm", "model.norm", &[Dim::Hidden]),
-    optional("output", "output", &[Dim::Vocab, Dim::Hidden]),
-    same("blk.{i}.attn_norm", "model.layers.{i}.attention_norm", &[Dim::Hidden]),
-    same("blk.{i}.ffn_norm", "model.layers.{i}.ffn_norm", &[Dim::Hidden]),
-    part(0, "blk.{i}.attn_q", &[Dim::Queries, Dim::Hidden]),
-    part(1, "blk.{i}.attn_k", &[Dim::Keys, Dim::Hidden]),
-    part(2, "blk.{i}.attn_v", &[Dim::Keys, Dim::Hidden]),
-    same("blk.{i}.attn_output", "model.layers.{i}.attention.wo", &[Dim::Hidden, Dim::Queries]),
+    same("token_embd", "model.tok_embeddings", &[Vocab, Hidden]),
+    same("output_norm", "model.norm", &[Hidden]),
+    optional("output", "output", &[Vocab, Hidden]),
+    same("blk.{i}.attn_norm", "model.layers.{i}.attention_norm", &[Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.ffn_norm", &[Hidden]),
+    part(0, "blk.{i}.attn_q", &[Queries, Hidden]),
+    part(1, "blk.{i}.attn_k", &[Keys, Hidden]),
+    part(2, "blk.{i}.attn_v", &[Keys, Hidden]),
+    same("blk.{i}.attn_output", "model.layers.{i}.attention.wo", &[Hidden, Queries]),
 ];
 
 pub(super) const INTERNLM2: ModelClass = ModelClass {
@@ -36,11 +38,11 @@ pub(super) const INTERNLM2: ModelClass = ModelClass {
     classes: &["InternLM2ForCausalLM"],
     model_type: "internlm2",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu")), ("bias", Default::Bool(false))],
+    implied: &[("hidden_act", Text("silu")), ("bias", Bool(false))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[],

@@ -4,27 +4,33 @@
 //! experts those of 5.23.
 
 use super::CAUSAL;
+use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{
+    ExpertInner, Experts, Field, Head, Hidden, Inner, Keys, One, Queries, Sum, Vocab,
+};
+use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::table::Default::{Bool, Float, Int};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts,
-    in_layers, only, optional, parameter, same, setting,
+    Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts, in_layers,
+    only, optional, parameter, same, setting,
 };
 
 const ENDS: &[TensorRule] = &[
-    same("token_embd", "model.embed_tokens", &[Dim::Vocab, Dim::Hidden]),
-    same("token_embd_norm", "model.embedding_norm", &[Dim::Hidden]),
-    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+    same("token_embd", "model.embed_tokens", &[Vocab, Hidden]),
+    same("token_embd_norm", "model.embedding_norm", &[Hidden]),
+    optional("output", "lm_head", &[Vocab, Hidden]),
 ];
 
 const NORMS: &[TensorRule] = &[
-    same("blk.{i}.attn_norm", "model.layers.{i}.operator_norm", &[Dim::Hidden]),
-    same("blk.{i}.ffn_norm", "model.layers.{i}.ffn_norm", &[Dim::Hidden]),
+    same("blk.{i}.attn_norm", "model.layers.{i}.operator_norm", &[Hidden]),
+    same("blk.{i}.ffn_norm", "model.layers.{i}.ffn_norm", &[Hidden]),
 ];
 
 pub(super) const INNER: &[TensorRule] = &[
-    same("blk.{i}.ffn_gate", "model.layers.{i}.feed_forward.w1", &[Dim::Inner, Dim::Hidden]),
-    same("blk.{i}.ffn_down", "model.layers.{i}.feed_forward.w2", &[Dim::Hidden, Dim::Inner]),
-    same("blk.{i}.ffn_up", "model.layers.{i}.feed_forward.w3", &[Dim::Inner, Dim::Hidden]),
+    same("blk.{i}.ffn_gate", "model.layers.{i}.feed_forward.w1", &[Inner, Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.feed_forward.w2", &[Hidden, Inner]),
+    same("blk.{i}.ffn_up", "model.layers.{i}.feed_forward.w3", &[Inner, Hidden]),
 ];
 
 const DENSE_INNER: &[TensorRule] = &[
@@ -38,7 +44,7 @@ const EXPERTS: &[TensorRule] = &[
         Need::Sparse,
         "blk.{i}.ffn_gate_inp",
         "model.layers.{i}.feed_forward.gate",
-        &[Dim::Experts, Dim::Hidden],
+        &[Experts, Hidden],
     ),
     TensorRule {
         keeps_f32: true,
@@ -47,7 +53,7 @@ const EXPERTS: &[TensorRule] = &[
             parameter(
                 "blk.{i}.exp_probs_b.bias",
                 "model.layers.{i}.feed_forward.expert_bias",
-                (Transform::None, &[Dim::Experts], &[Dim::Experts]),
+                (Transform::None, &[Experts], &[Experts]),
             ),
         )
     },
@@ -56,7 +62,7 @@ const EXPERTS: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_gate_exps",
             "model.layers.{i}.feed_forward.experts.{e}.w1",
-            &[Dim::ExpertInner, Dim::Hidden],
+            &[ExpertInner, Hidden],
         ),
     ),
     in_layers(
@@ -64,7 +70,7 @@ const EXPERTS: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_down_exps",
             "model.layers.{i}.feed_forward.experts.{e}.w2",
-            &[Dim::Hidden, Dim::ExpertInner],
+            &[Hidden, ExpertInner],
         ),
     ),
     in_layers(
@@ -72,67 +78,52 @@ const EXPERTS: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_up_exps",
             "model.layers.{i}.feed_forward.experts.{e}.w3",
-            &[Dim::ExpertInner, Dim::Hidden],
+            &[ExpertInner, Hidden],
         ),
     ),
 ];
 
 const CONVOLUTION: Need = Need::Kind("conv");
 const ATTENDING: Need = Need::Kind("full_attention");
-const FILTER: Dim = Dim::Field("conv_L_cache");
+const FILTER: Dim = Field("conv_L_cache");
 
 const CONVOLUTIONS: &[TensorRule] = &[
     TensorRule {
         transform: Transform::Filters,
-        gguf_shape: Some(&[Dim::Hidden, FILTER]),
+        gguf_shape: Some(&[Hidden, FILTER]),
         ..only(
             CONVOLUTION,
             "blk.{i}.shortconv.conv",
             "model.layers.{i}.conv.conv",
-            &[Dim::Hidden, Dim::One, FILTER],
+            &[Hidden, One, FILTER],
         )
     },
     only(
         CONVOLUTION,
         "blk.{i}.shortconv.in_proj",
         "model.layers.{i}.conv.in_proj",
-        &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden],
+        &[Sum(&[Hidden, Hidden, Hidden]), Hidden],
     ),
     only(
         CONVOLUTION,
         "blk.{i}.shortconv.out_proj",
         "model.layers.{i}.conv.out_proj",
-        &[Dim::Hidden, Dim::Hidden],
+        &[Hidden, Hidden],
     ),
 ];
 
 const ATTENTION: &[TensorRule] = &[
-    only(
-        ATTENDING,
-        "blk.{i}.attn_q",
-        "model.layers.{i}.self_attn.q_proj",
-        &[Dim::Queries, Dim::Hidden],
-    ),
-    only(
-        ATTENDING,
-        "blk.{i}.attn_k",
-        "model.layers.{i}.self_attn.k_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
-    only(
-        ATTENDING,
-        "blk.{i}.attn_v",
-        "model.layers.{i}.self_attn.v_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
+    only(ATTENDING, "blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[Queries, Hidden]),
+    only(ATTENDING, "blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Keys, Hidden]),
+    only(ATTENDING, "blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[Keys, Hidden]),
     only(
         ATTENDING,
         "blk.{i}.attn_output",
         "model.layers.{i}.self_attn.out_proj",
-        &[Dim::Hidden, Dim::Queries],
+        &[Hidden, Queries],
     ),
-    only(ATTENDING, "blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_layernorm", &[Dim::Head]),
-    only(ATTENDING, "blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_layernorm", &[Dim::Head]),
+    only(ATTENDING, "blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_layernorm", &[Head]),
+    only(ATTENDING, "blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_layernorm", &[Head]),
 ];
 
 const SETTINGS: &[Setting] = &[
@@ -156,20 +147,20 @@ pub(super) const LFM2: ModelClass = ModelClass {
     classes: &["Lfm2ForCausalLM", "LFM2ForCausalLM"],
     model_type: "lfm2",
     defaults: &[
-        ("max_position_embeddings", Default::Int(128_000)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(1e6)),
-        ("conv_L_cache", Default::Int(3)),
-        ("block_multiple_of", Default::Int(256)),
-        ("block_ffn_dim_multiplier", Default::Float(1.0)),
-        ("block_auto_adjust_ff_dim", Default::Bool(true)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("max_position_embeddings", Int(128_000)),
+        ("num_key_value_heads", Int(8)),
+        ("norm_eps", Float(1e-5)),
+        ("rope_theta", Float(1e6)),
+        ("conv_L_cache", Int(3)),
+        ("block_multiple_of", Int(256)),
+        ("block_ffn_dim_multiplier", Float(1.0)),
+        ("block_auto_adjust_ff_dim", Bool(true)),
+        ("tie_word_embeddings", Bool(true)),
     ],
     implied: &[
-        ("conv_bias", Default::Bool(false)),
+        ("conv_bias", Bool(false)),
         // The width is already the one that they adjust to.
-        ("block_auto_adjust_ff_dim", Default::Bool(false)),
+        ("block_auto_adjust_ff_dim", Bool(false)),
     ],
     own_fields: &[("rms_norm_eps", "norm_eps")],
     equal_fields: &[],
@@ -177,7 +168,7 @@ pub(super) const LFM2: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, INNER, CONVOLUTIONS, ATTENTION],
     other_tensors: &[],
     settings: &[SETTINGS],
-    traits: Traits { adjusts_inner: true, also_implied: &[CAUSAL], ..Traits::PLAIN },
+    traits: Traits { completes: &[adjust_inner], also_implied: &[CAUSAL], ..Traits::PLAIN },
 };
 
 pub(super) const LFM2_MOE: ModelClass = ModelClass {
@@ -185,22 +176,22 @@ pub(super) const LFM2_MOE: ModelClass = ModelClass {
     classes: &["Lfm2MoeForCausalLM"],
     model_type: "lfm2_moe",
     defaults: &[
-        ("max_position_embeddings", Default::Int(128_000)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(1e6)),
-        ("conv_L_cache", Default::Int(3)),
-        ("moe_intermediate_size", Default::Int(1792)),
-        ("num_dense_layers", Default::Int(2)),
-        ("num_experts", Default::Int(32)),
-        ("num_experts_per_tok", Default::Int(4)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("max_position_embeddings", Int(128_000)),
+        ("num_key_value_heads", Int(8)),
+        ("norm_eps", Float(1e-5)),
+        ("rope_theta", Float(1e6)),
+        ("conv_L_cache", Int(3)),
+        ("moe_intermediate_size", Int(1792)),
+        ("num_dense_layers", Int(2)),
+        ("num_experts", Int(32)),
+        ("num_experts_per_tok", Int(4)),
+        ("tie_word_embeddings", Bool(true)),
     ],
     implied: &[
-        ("conv_bias", Default::Bool(false)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("use_expert_bias", Default::Bool(true)),
-        ("routed_scaling_factor", Default::Float(1.0)),
+        ("conv_bias", Bool(false)),
+        ("norm_topk_prob", Bool(true)),
+        ("use_expert_bias", Bool(true)),
+        ("routed_scaling_factor", Float(1.0)),
     ],
     own_fields: &[("rms_norm_eps", "norm_eps"), ("num_local_experts", "num_experts")],
     tensors: &[ENDS, NORMS, DENSE_INNER, CONVOLUTIONS, ATTENTION, EXPERTS],
@@ -208,3 +199,28 @@ pub(super) const LFM2_MOE: ModelClass = ModelClass {
     traits: Traits::PLAIN,
     ..LFM2
 };
+
+/// Sets `intermediate_size` to the width that a feed-forward layer gets: two thirds of it, scaled,
+/// and rounded up, unless a flag says that it is the width.
+///
+/// Source: `Lfm2MLP.__init__` in `models/lfm2/modeling_lfm2.py` of transformers.
+fn adjust_inner(fields: &mut Fields) -> Result<()> {
+    const FLAG: &str = "block_auto_adjust_ff_dim";
+    const MULTIPLE: &str = "block_multiple_of";
+    if !fields.flag(FLAG) {
+        return Ok(());
+    }
+    let width = fields.need(&["block_ff_dim", "intermediate_size"])?;
+    let scale = fields.number(&["block_ffn_dim_multiplier"])?;
+    let multiple = u64::from(fields.need(&[MULTIPLE])?);
+    let width = f64::from(width / 3 * 2 + width % 3 * 2 / 3);
+    let width = (scale.unwrap_or(1.0) * width) as u64;
+    let rounded = width.checked_next_multiple_of(multiple);
+    let wrong = || wrong(MULTIPLE, "it cannot be rounded up to");
+    let rounded = rounded.filter(|_| multiple > 0).ok_or_else(wrong)?;
+    fields
+        .0
+        .insert("intermediate_size".to_owned(), rounded.into());
+    fields.0.insert(FLAG.to_owned(), false.into());
+    Ok(())
+}

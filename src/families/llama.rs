@@ -5,38 +5,35 @@
 //! defaults of transformers 4.57.6, of Ministral 3 those of 5.24.
 
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Experts, Hidden, Inner, Keys, Queries};
+use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, count,
-    experts, heads, same, setting,
+    HeadDim, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, count, experts,
+    heads, same, setting,
 };
 
 /// Queries and keys: rope turns pairs of neighbours in llama.cpp's `llama`.
 pub(super) const ROTATED: &[TensorRule] = &[
-    heads("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[Dim::Queries, Dim::Hidden]),
-    heads("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Dim::Keys, Dim::Hidden]),
+    heads("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[Queries, Hidden]),
+    heads("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Keys, Hidden]),
 ];
 
 pub(super) const MIXTRAL_EXPERTS: &[TensorRule] = &[
-    same(
-        "blk.{i}.ffn_gate_inp",
-        "model.layers.{i}.block_sparse_moe.gate",
-        &[Dim::Experts, Dim::Hidden],
-    ),
+    same("blk.{i}.ffn_gate_inp", "model.layers.{i}.block_sparse_moe.gate", &[Experts, Hidden]),
     experts(
         "blk.{i}.ffn_gate_exps",
         "model.layers.{i}.block_sparse_moe.experts.{e}.w1",
-        &[Dim::Inner, Dim::Hidden],
+        &[Inner, Hidden],
     ),
     experts(
         "blk.{i}.ffn_down_exps",
         "model.layers.{i}.block_sparse_moe.experts.{e}.w2",
-        &[Dim::Hidden, Dim::Inner],
+        &[Hidden, Inner],
     ),
     experts(
         "blk.{i}.ffn_up_exps",
         "model.layers.{i}.block_sparse_moe.experts.{e}.w3",
-        &[Dim::Inner, Dim::Hidden],
+        &[Inner, Hidden],
     ),
 ];
 
@@ -61,11 +58,11 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     ],
     model_type: "llama",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu"))],
+    implied: &[("hidden_act", Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
@@ -84,10 +81,10 @@ pub(super) const MISTRAL: ModelClass = ModelClass {
     classes: &["MistralForCausalLM", "LlavaForConditionalGeneration"],
     model_type: "mistral",
     defaults: &[
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(8)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
     ],
     traits: Traits {
         sign: Sign::Never,
@@ -103,12 +100,12 @@ pub(super) const MIXTRAL: ModelClass = ModelClass {
     classes: &["MixtralForCausalLM"],
     model_type: "mixtral",
     defaults: &[
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(1e6)),
-        ("num_local_experts", Default::Int(8)),
-        ("num_experts_per_tok", Default::Int(2)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(8)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(1e6)),
+        ("num_local_experts", Int(8)),
+        ("num_experts_per_tok", Int(2)),
     ],
     biases: &[],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MIXTRAL_EXPERTS],
@@ -130,12 +127,12 @@ pub(super) const MINISTRAL3: ModelClass = ModelClass {
     classes: &["Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"],
     model_type: "ministral3",
     defaults: &[
-        ("max_position_embeddings", Default::Int(262_144)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("head_dim", Default::Int(128)),
-        ("rms_norm_eps", Default::Float(1e-5)),
+        ("max_position_embeddings", Int(262_144)),
+        ("num_key_value_heads", Int(8)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-5)),
         // Of a model that states its rope, as all have to.
-        ("rope_theta", Default::Float(10_000.0)),
+        ("rope_theta", Float(10_000.0)),
     ],
     settings: &[
         SETTINGS,

@@ -3,39 +3,41 @@
 //! Source: `Llama4Model` in `conversion/llama.py` and `src/models/llama4.cpp` of llama.cpp;
 //! defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
+use super::smollm::{no_rope_in_every_fourth, usual_rope};
 use super::{CAUSAL, ENDS, NORMS, QUERIES, VALUES, sparse};
-use crate::families::engine::dims::Dim;
+use crate::Result;
+use crate::families::engine::dims::Dim::{Experts, Field, Hidden, Inner, TwoInner};
+use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::model::Model;
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only,
-    parameter, setting,
+    Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only, parameter, setting,
 };
 
 /// `intermediate_size` is the width of an expert.
-const INNER: Dim = Dim::Field("intermediate_size_mlp");
+const INNER: Dim = Field("intermediate_size_mlp");
 
 const DENSE: &[TensorRule] = &[
     only(
         Need::Dense,
         "blk.{i}.ffn_gate",
         "model.layers.{i}.feed_forward.gate_proj",
-        &[INNER, Dim::Hidden],
+        &[INNER, Hidden],
     ),
-    only(
-        Need::Dense,
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.feed_forward.up_proj",
-        &[INNER, Dim::Hidden],
-    ),
+    only(Need::Dense, "blk.{i}.ffn_up", "model.layers.{i}.feed_forward.up_proj", &[INNER, Hidden]),
     only(
         Need::Dense,
         "blk.{i}.ffn_down",
         "model.layers.{i}.feed_forward.down_proj",
-        &[Dim::Hidden, INNER],
+        &[Hidden, INNER],
     ),
 ];
 
-const FUSED: &[Dim] = &[Dim::Experts, Dim::Hidden, Dim::TwoInner];
-const PROJECTION: &[Dim] = &[Dim::Experts, Dim::Inner, Dim::Hidden];
+const FUSED: &[Dim] = &[Experts, Hidden, TwoInner];
+const PROJECTION: &[Dim] = &[Experts, Inner, Hidden];
 
 /// Experts, whose matrices are stored as `[in, out]`, and the one that every token sees.
 const SPARSE: &[TensorRule] = &[
@@ -43,7 +45,7 @@ const SPARSE: &[TensorRule] = &[
         Need::Sparse,
         "blk.{i}.ffn_gate_inp",
         "model.layers.{i}.feed_forward.router",
-        &[Dim::Experts, Dim::Hidden],
+        &[Experts, Hidden],
     ),
     sparse(parameter(
         "blk.{i}.ffn_gate_exps.weight",
@@ -58,25 +60,25 @@ const SPARSE: &[TensorRule] = &[
     sparse(parameter(
         "blk.{i}.ffn_down_exps.weight",
         "model.layers.{i}.feed_forward.experts.down_proj",
-        (Transform::Transposed, PROJECTION, &[Dim::Experts, Dim::Hidden, Dim::Inner]),
+        (Transform::Transposed, PROJECTION, &[Experts, Hidden, Inner]),
     )),
     only(
         Need::Sparse,
         "blk.{i}.ffn_gate_shexp",
         "model.layers.{i}.feed_forward.shared_expert.gate_proj",
-        &[Dim::Inner, Dim::Hidden],
+        &[Inner, Hidden],
     ),
     only(
         Need::Sparse,
         "blk.{i}.ffn_up_shexp",
         "model.layers.{i}.feed_forward.shared_expert.up_proj",
-        &[Dim::Inner, Dim::Hidden],
+        &[Inner, Hidden],
     ),
     only(
         Need::Sparse,
         "blk.{i}.ffn_down_shexp",
         "model.layers.{i}.feed_forward.shared_expert.down_proj",
-        &[Dim::Hidden, Dim::Inner],
+        &[Hidden, Inner],
     ),
 ];
 
@@ -93,25 +95,25 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
     classes: &["Llama4ForCausalLM", "Llama4ForConditionalGeneration"],
     model_type: "llama4_text",
     defaults: &[
-        ("max_position_embeddings", Default::Int(131_072)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("head_dim", Default::Int(128)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(500_000.0)),
-        ("intermediate_size", Default::Int(8192)),
-        ("intermediate_size_mlp", Default::Int(16_384)),
-        ("num_local_experts", Default::Int(16)),
-        ("num_experts_per_tok", Default::Int(1)),
-        ("interleave_moe_layer_step", Default::Int(1)),
-        ("use_qk_norm", Default::Bool(true)),
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(8)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(500_000.0)),
+        ("intermediate_size", Int(8192)),
+        ("intermediate_size_mlp", Int(16_384)),
+        ("num_local_experts", Int(16)),
+        ("num_experts_per_tok", Int(1)),
+        ("interleave_moe_layer_step", Int(1)),
+        ("use_qk_norm", Bool(true)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-        ("attention_chunk_size", Default::Int(8192)),
-        ("attn_temperature_tuning", Default::Bool(true)),
-        ("attn_scale", Default::Float(0.1)),
-        ("floor_scale", Default::Int(8192)),
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("attention_chunk_size", Int(8192)),
+        ("attn_temperature_tuning", Bool(true)),
+        ("attn_scale", Float(0.1)),
+        ("floor_scale", Int(8192)),
     ],
     own_fields: &[],
     equal_fields: &[],
@@ -123,11 +125,57 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
         stores_rope_factors: true,
         layer_kinds: Some(("chunked_attention", 4)),
         full_attention_every: Some(4),
-        no_rope_every: Some(4),
-        // llama.cpp tells the larger model, which does not norm queries and keys, by its experts.
-        normed_unless_experts: Some(128),
+        laws: &[no_rope_in_every_fourth, norms_by_experts, experts_by_layer],
+        completes: &[usual_rope, temperature_flag],
+        restores: &[restore_norms],
         also_implied: &[CAUSAL],
-        experts_every: Some("interleave_moe_layer_step"),
+        experts_every: Some(experts_every),
         ..Traits::PLAIN
     },
 };
+
+/// Published configs have a number for a flag.
+fn temperature_flag(fields: &mut Fields) -> Result<()> {
+    if let Some(flag) = fields.0.get_mut("attn_temperature_tuning")
+        && let Some(number) = flag.as_u64()
+    {
+        *flag = (number > 0).into();
+    }
+    Ok(())
+}
+
+/// Field of whether queries and keys are normed.
+const NORMS_HEADS: &str = "use_qk_norm";
+
+/// llama.cpp tells the larger model, which does not norm queries and keys, by its experts.
+fn norms_heads(dims: &Dims) -> Value {
+    (dims.experts != Some(128)).into()
+}
+
+fn norms_by_experts(model: &Model<'_>) -> Result<Option<String>> {
+    let expected = norms_heads(model.dims);
+    model.expect(NORMS_HEADS, &expected)
+}
+
+fn restore_norms(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
+    config.insert(NORMS_HEADS.to_owned(), norms_heads(dims));
+    Ok(())
+}
+
+/// Field of how many layers there are from one with experts to the next.
+const EXPERTS_EVERY: &str = "interleave_moe_layer_step";
+
+fn experts_every(fields: &Fields) -> Result<(usize, usize)> {
+    match fields.need(&[EXPERTS_EVERY])? as usize {
+        0 => Err(wrong(EXPERTS_EVERY, "it is 0")),
+        every => Ok((every, every - 1)),
+    }
+}
+
+/// `moe_layers` says the same as [`EXPERTS_EVERY`].
+fn experts_by_layer(model: &Model<'_>) -> Result<Option<String>> {
+    let every = model.dims.need(EXPERTS_EVERY)?;
+    let with_experts = (1..=model.dims.layers).filter(|layer| layer.is_multiple_of(every));
+    let numbers = with_experts.map(|layer| layer - 1).collect();
+    model.expect("moe_layers", &numbers)
+}

@@ -2,18 +2,27 @@
 //!
 //! Source: `conversion/mamba.py` of llama.cpp; defaults of transformers 5.23.
 
-use crate::families::engine::dims::Dim;
+use serde_json::{Map, Value};
+
+use crate::Result;
+use crate::families::engine::dims::Dim::{
+    Field, Hidden, Inner, One, Product, Quotient, Sum, Vocab,
+};
+use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::fields::wrong;
+use crate::families::engine::model::Model;
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, number,
-    optional, parameter, same, setting,
+    Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, number, optional,
+    parameter, same, setting,
 };
 
 /// Embedding, last norm, output, and the norm in front of each layer.
 pub(super) const ENDS: &[TensorRule] = &[
-    same("token_embd", "backbone.embeddings", &[Dim::Vocab, Dim::Hidden]),
-    same("output_norm", "backbone.norm_f", &[Dim::Hidden]),
-    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
-    same("blk.{i}.attn_norm", "backbone.layers.{i}.norm", &[Dim::Hidden]),
+    same("token_embd", "backbone.embeddings", &[Vocab, Hidden]),
+    same("output_norm", "backbone.norm_f", &[Hidden]),
+    optional("output", "lm_head", &[Vocab, Hidden]),
+    same("blk.{i}.attn_norm", "backbone.layers.{i}.norm", &[Hidden]),
 ];
 
 /// A vector that GGUF has alike.
@@ -35,30 +44,22 @@ pub(super) const fn filters(
     parameter(gguf, hf, (Transform::Filters, shape, gguf_shape))
 }
 
-const STATE: Dim = Dim::Field("state_size");
-const RANK: Dim = Dim::Field("time_step_rank");
-const FILTER: Dim = Dim::Field("conv_kernel");
+const STATE: Dim = Field("state_size");
+const RANK: Dim = Field("time_step_rank");
+const FILTER: Dim = Field("conv_kernel");
 /// llama.cpp knows no other width of Mamba 1.
-const INNER: Dim = Dim::Sum(&[Dim::Hidden, Dim::Hidden]);
+const INNER: Dim = Sum(&[Hidden, Hidden]);
 
 const MIXER: &[TensorRule] = &[
-    same(
-        "blk.{i}.ssm_in",
-        "backbone.layers.{i}.mixer.in_proj",
-        &[Dim::Sum(&[INNER, INNER]), Dim::Hidden],
-    ),
+    same("blk.{i}.ssm_in", "backbone.layers.{i}.mixer.in_proj", &[Sum(&[INNER, INNER]), Hidden]),
     filters(
         "blk.{i}.ssm_conv1d.weight",
         "backbone.layers.{i}.mixer.conv1d.weight",
-        &[INNER, Dim::One, FILTER],
+        &[INNER, One, FILTER],
         &[INNER, FILTER],
     ),
     vector("blk.{i}.ssm_conv1d.bias", "backbone.layers.{i}.mixer.conv1d.bias", &[INNER]),
-    same(
-        "blk.{i}.ssm_x",
-        "backbone.layers.{i}.mixer.x_proj",
-        &[Dim::Sum(&[RANK, STATE, STATE]), INNER],
-    ),
+    same("blk.{i}.ssm_x", "backbone.layers.{i}.mixer.x_proj", &[Sum(&[RANK, STATE, STATE]), INNER]),
     vector("blk.{i}.ssm_dt.weight", "backbone.layers.{i}.mixer.dt_proj.weight", &[INNER, RANK]),
     vector("blk.{i}.ssm_dt.bias", "backbone.layers.{i}.mixer.dt_proj.bias", &[INNER]),
     parameter(
@@ -67,7 +68,7 @@ const MIXER: &[TensorRule] = &[
         (Transform::NegExp, &[INNER, STATE], &[INNER, STATE]),
     ),
     vector("blk.{i}.ssm_d", "backbone.layers.{i}.mixer.D", &[INNER]),
-    same("blk.{i}.ssm_out", "backbone.layers.{i}.mixer.out_proj", &[Dim::Hidden, Dim::Inner]),
+    same("blk.{i}.ssm_out", "backbone.layers.{i}.mixer.out_proj", &[Hidden, Inner]),
 ];
 
 /// Settings of models without attention. The fields have names that mean something else in other
@@ -94,16 +95,16 @@ pub(super) const MAMBA: ModelClass = ModelClass {
     classes: &["MambaForCausalLM"],
     model_type: "mamba",
     defaults: &[
-        ("layer_norm_epsilon", Default::Float(1e-5)),
-        ("conv_kernel", Default::Int(4)),
-        ("state_size", Default::Int(16)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("layer_norm_epsilon", Float(1e-5)),
+        ("conv_kernel", Int(4)),
+        ("state_size", Int(16)),
+        ("tie_word_embeddings", Bool(true)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("use_bias", Default::Bool(false)),
-        ("use_conv_bias", Default::Bool(true)),
-        ("expand", Default::Int(2)),
+        ("hidden_act", Text("silu")),
+        ("use_bias", Bool(false)),
+        ("use_conv_bias", Bool(true)),
+        ("expand", Int(2)),
     ],
     own_fields: &[],
     equal_fields: &[],
@@ -119,15 +120,16 @@ pub(super) const FALCON_MAMBA: ModelClass = ModelClass {
     classes: &["FalconMambaForCausalLM"],
     model_type: "falcon_mamba",
     defaults: &[
-        ("layer_norm_epsilon", Default::Float(1e-5)),
-        ("mixer_rms_eps", Default::Float(1e-6)),
-        ("conv_kernel", Default::Int(4)),
-        ("state_size", Default::Int(16)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("layer_norm_epsilon", Float(1e-5)),
+        ("mixer_rms_eps", Float(1e-6)),
+        ("conv_kernel", Int(4)),
+        ("state_size", Int(16)),
+        ("tie_word_embeddings", Bool(true)),
     ],
     settings: &[SETTINGS, RANKS, &[setting(Kind::FixedFlag(true), "ssm.dt_b_c_rms", &[])]],
     traits: Traits {
-        lost_epsilon: Some(["mixer_rms_eps", "layer_norm_epsilon"]),
+        laws: &[one_epsilon],
+        restores: &[restore_epsilon],
         sign: Sign::Key("ssm.dt_b_c_rms", 1),
         ..MAMBA.traits
     },
@@ -155,21 +157,21 @@ macro_rules! mamba2_mixer {
         const HEADS: Dim = $heads;
         const GROUPS: Dim = $groups;
         const INNER: Dim = $inner;
-        const GROUP_STATES: Dim = Dim::Product(&[GROUPS, $state]);
-        const FILTERED: Dim = Dim::Sum(&[INNER, GROUP_STATES, GROUP_STATES]);
+        const GROUP_STATES: Dim = Product(&[GROUPS, $state]);
+        const FILTERED: Dim = Sum(&[INNER, GROUP_STATES, GROUP_STATES]);
         &[
             only(
                 NEED,
                 "blk.{i}.ssm_in",
                 concat!($prefix, ".in_proj"),
-                &[Dim::Sum(&[INNER, FILTERED, HEADS]), Dim::Hidden],
+                &[Sum(&[INNER, FILTERED, HEADS]), Hidden],
             ),
             in_layers(
                 NEED,
                 filters(
                     "blk.{i}.ssm_conv1d.weight",
                     concat!($prefix, ".conv1d.weight"),
-                    &[FILTERED, Dim::One, FILTER],
+                    &[FILTERED, One, FILTER],
                     &[FILTERED, FILTER],
                 ),
             ),
@@ -183,7 +185,7 @@ macro_rules! mamba2_mixer {
                 parameter(
                     "blk.{i}.ssm_a",
                     concat!($prefix, ".A_log"),
-                    (Transform::NegExp, &[HEADS], &[HEADS, Dim::One]),
+                    (Transform::NegExp, &[HEADS], &[HEADS, One]),
                 ),
             ),
             in_layers(
@@ -191,7 +193,7 @@ macro_rules! mamba2_mixer {
                 parameter(
                     "blk.{i}.ssm_d",
                     concat!($prefix, ".D"),
-                    (Transform::Reshaped, &[HEADS], &[HEADS, Dim::One]),
+                    (Transform::Reshaped, &[HEADS], &[HEADS, One]),
                 ),
             ),
             in_layers(
@@ -199,10 +201,10 @@ macro_rules! mamba2_mixer {
                 parameter(
                     "blk.{i}.ssm_norm.weight",
                     concat!($prefix, ".norm.weight"),
-                    (Transform::Reshaped, &[INNER], &[GROUPS, Dim::Quotient(&[INNER, GROUPS])]),
+                    (Transform::Reshaped, &[INNER], &[GROUPS, Quotient(&[INNER, GROUPS])]),
                 ),
             ),
-            only(NEED, "blk.{i}.ssm_out", concat!($prefix, ".out_proj"), &[Dim::Hidden, $output]),
+            only(NEED, "blk.{i}.ssm_out", concat!($prefix, ".out_proj"), &[Hidden, $output]),
         ]
     }};
 }
@@ -211,12 +213,12 @@ pub(super) use mamba2_mixer;
 const MIXER2: &[TensorRule] = mamba2_mixer! {
     prefix: "backbone.layers.{i}.mixer",
     need: Need::All,
-    state: Dim::Field("state_size"),
-    filter: Dim::Field("conv_kernel"),
-    heads: Dim::Field("num_heads"),
-    groups: Dim::Field("n_groups"),
-    inner: Dim::Product(&[Dim::Field("num_heads"), Dim::Field("head_dim")]),
-    output: Dim::Product(&[Dim::Field("expand"), Dim::Hidden]),
+    state: Field("state_size"),
+    filter: Field("conv_kernel"),
+    heads: Field("num_heads"),
+    groups: Field("n_groups"),
+    inner: Product(&[Field("num_heads"), Field("head_dim")]),
+    output: Product(&[Field("expand"), Hidden]),
 };
 
 pub(super) const MAMBA2: ModelClass = ModelClass {
@@ -224,18 +226,18 @@ pub(super) const MAMBA2: ModelClass = ModelClass {
     classes: &["Mamba2ForCausalLM"],
     model_type: "mamba2",
     defaults: &[
-        ("layer_norm_epsilon", Default::Float(1e-5)),
-        ("conv_kernel", Default::Int(4)),
-        ("state_size", Default::Int(128)),
-        ("num_heads", Default::Int(128)),
-        ("head_dim", Default::Int(64)),
-        ("n_groups", Default::Int(8)),
-        ("expand", Default::Int(2)),
+        ("layer_norm_epsilon", Float(1e-5)),
+        ("conv_kernel", Int(4)),
+        ("state_size", Int(128)),
+        ("num_heads", Int(128)),
+        ("head_dim", Int(64)),
+        ("n_groups", Int(8)),
+        ("expand", Int(2)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("use_bias", Default::Bool(false)),
-        ("use_conv_bias", Default::Bool(true)),
+        ("hidden_act", Text("silu")),
+        ("use_bias", Bool(false)),
+        ("use_conv_bias", Bool(true)),
     ],
     tensors: &[ENDS, MIXER2],
     settings: &[
@@ -247,5 +249,46 @@ pub(super) const MAMBA2: ModelClass = ModelClass {
             setting(Kind::ProductToo, "ssm.inner_size", &["expand", "hidden_size"]),
         ],
     ],
+    traits: Traits { laws: &[no_time_limits], ..MAMBA.traits },
     ..MAMBA
 };
+
+/// Steps of a state space have no limits in llama.cpp.
+pub(super) fn no_time_limits(model: &Model<'_>) -> Result<Option<String>> {
+    const FIELD: &str = "time_step_limit";
+    let limits = model.fields.0.get(FIELD).and_then(Value::as_array);
+    match limits.map(Vec::as_slice) {
+        None => Ok(None),
+        // Infinity is no number of JSON: files have a name, an object with the name, or what it is
+        // read as.
+        Some([least, most]) if least.as_f64() == Some(0.0) && !most.is_number() => Ok(None),
+        Some(limits) => {
+            Err(wrong(FIELD, format_args!("it is {limits:?}, and llama.cpp has no limits")))
+        }
+    }
+}
+
+/// Epsilons of the norms of mixers, and of all other norms. llama.cpp has one for both.
+const EPSILONS: [&str; 2] = ["mixer_rms_eps", "layer_norm_epsilon"];
+
+fn one_epsilon(model: &Model<'_>) -> Result<Option<String>> {
+    let [mixer, other] = EPSILONS;
+    let epsilon = |field| model.fields.number(&[field]);
+    let (Some(own), Some(taken)) = (epsilon(mixer)?, epsilon(other)?) else {
+        return Ok(None);
+    };
+    let note = || {
+        format!(
+            "`{mixer}`: {} has `{other}`, {taken:e}, in the norms of mixers, too, and transformers {own:e} there, which is nearly the same",
+            model.owner()
+        )
+    };
+    Ok((own != taken).then(note))
+}
+
+fn restore_epsilon(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
+    let [mixer, other] = EPSILONS;
+    let epsilon = config.get(other).cloned();
+    config.extend(epsilon.map(|epsilon| (mixer.to_owned(), epsilon)));
+    Ok(())
+}

@@ -6,16 +6,17 @@
 use super::llama::MIXTRAL_EXPERTS;
 use super::olmo::WIDE_NORMS;
 use super::{ENDS, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::Experts;
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, TensorRule, Traits, Transform, count, parameter, setting,
+    Kind, ModelClass, TensorRule, Traits, Transform, count, parameter, setting,
 };
 
 /// The bias that is added to scores only to choose experts.
 const CHOICE_BIAS: &[TensorRule] = &[parameter(
     "blk.{i}.exp_probs_b.bias",
     "model.layers.{i}.block_sparse_moe.e_score_correction_bias",
-    (Transform::None, &[Dim::Experts], &[Dim::Experts]),
+    (Transform::None, &[Experts], &[Experts]),
 )];
 
 pub(super) const MINIMAX_M2: ModelClass = ModelClass {
@@ -23,19 +24,19 @@ pub(super) const MINIMAX_M2: ModelClass = ModelClass {
     classes: &["MiniMaxM2ForCausalLM"],
     model_type: "minimax_m2",
     defaults: &[
-        ("max_position_embeddings", Default::Int(196_608)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("head_dim", Default::Int(128)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(5e6)),
-        ("num_local_experts", Default::Int(256)),
-        ("num_experts_per_tok", Default::Int(8)),
-        ("scoring_func", Default::Text("sigmoid")),
+        ("max_position_embeddings", Int(196_608)),
+        ("num_key_value_heads", Int(8)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(5e6)),
+        ("num_local_experts", Int(256)),
+        ("num_experts_per_tok", Int(8)),
+        ("scoring_func", Text("sigmoid")),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("scoring_func", Default::Text("sigmoid")),
-        ("use_qk_norm", Default::Bool(true)),
+        ("hidden_act", Text("silu")),
+        ("scoring_func", Text("sigmoid")),
+        ("use_qk_norm", Bool(true)),
     ],
     own_fields: &[],
     equal_fields: &[],

@@ -2,52 +2,45 @@
 //!
 //! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::bert::{LABELS, RANK_SETTINGS, SETTINGS};
-use crate::families::engine::dims::Dim;
+use crate::Result;
+use crate::families::engine::dims::Dim::{Hidden, Inner, Labels, Sum, TwoInner, Vocab};
+use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::LAYER_KINDS;
+use crate::families::engine::model::Model;
+use crate::families::engine::settings::FULL_ATTENTION;
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, count, number,
-    only, same, setting,
+    HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits, count, number,
+    only, own, same, setting,
 };
+use crate::model::gguf::GgufMetadataValue;
 
 /// Tensors whose names in transformers begin with a prefix.
 macro_rules! encoder {
     ($prefix:literal) => {
         &[
-            same(
-                "token_embd",
-                concat!($prefix, "embeddings.tok_embeddings"),
-                &[Dim::Vocab, Dim::Hidden],
-            ),
-            same("token_embd_norm", concat!($prefix, "embeddings.norm"), &[Dim::Hidden]),
-            same("output_norm", concat!($prefix, "final_norm"), &[Dim::Hidden]),
+            same("token_embd", concat!($prefix, "embeddings.tok_embeddings"), &[Vocab, Hidden]),
+            same("token_embd_norm", concat!($prefix, "embeddings.norm"), &[Hidden]),
+            same("output_norm", concat!($prefix, "final_norm"), &[Hidden]),
             // The first layer follows the norm of the embedding.
             only(
                 Need::AllButFirst,
                 "blk.{i}.attn_norm",
                 concat!($prefix, "layers.{i}.attn_norm"),
-                &[Dim::Hidden],
+                &[Hidden],
             ),
             same(
                 "blk.{i}.attn_qkv",
                 concat!($prefix, "layers.{i}.attn.Wqkv"),
-                &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden],
+                &[Sum(&[Hidden, Hidden, Hidden]), Hidden],
             ),
-            same(
-                "blk.{i}.attn_output",
-                concat!($prefix, "layers.{i}.attn.Wo"),
-                &[Dim::Hidden, Dim::Hidden],
-            ),
-            same("blk.{i}.ffn_norm", concat!($prefix, "layers.{i}.mlp_norm"), &[Dim::Hidden]),
-            same(
-                "blk.{i}.ffn_up",
-                concat!($prefix, "layers.{i}.mlp.Wi"),
-                &[Dim::TwoInner, Dim::Hidden],
-            ),
-            same(
-                "blk.{i}.ffn_down",
-                concat!($prefix, "layers.{i}.mlp.Wo"),
-                &[Dim::Hidden, Dim::Inner],
-            ),
+            same("blk.{i}.attn_output", concat!($prefix, "layers.{i}.attn.Wo"), &[Hidden, Hidden]),
+            same("blk.{i}.ffn_norm", concat!($prefix, "layers.{i}.mlp_norm"), &[Hidden]),
+            same("blk.{i}.ffn_up", concat!($prefix, "layers.{i}.mlp.Wi"), &[TwoInner, Hidden]),
+            same("blk.{i}.ffn_down", concat!($prefix, "layers.{i}.mlp.Wo"), &[Hidden, Inner]),
         ]
     };
 }
@@ -55,11 +48,7 @@ macro_rules! encoder {
 const POOLING: &[Setting] = &[
     setting(Kind::FixedFlag(false), "attention.causal", &[]),
     count("pooling_type", &["pooling_type"]),
-    setting(
-        Kind::Choice(&[("mean", 1), ("cls", 2)]),
-        "classifier.pooling_type",
-        &["classifier_pooling"],
-    ),
+    setting(Kind::Own(&CLASSIFIER_POOLING), "classifier.pooling_type", &[POOLING_FIELD]),
 ];
 
 const SIZES: &[Setting] = &[
@@ -79,15 +68,15 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
     classes: &["ModernBertModel"],
     model_type: "modernbert",
     defaults: &[
-        ("max_position_embeddings", Default::Int(8192)),
-        ("norm_eps", Default::Float(1e-5)),
-        ("global_rope_theta", Default::Float(160_000.0)),
-        ("local_rope_theta", Default::Float(10_000.0)),
-        ("local_attention", Default::Int(128)),
-        ("global_attn_every_n_layers", Default::Int(3)),
-        ("classifier_pooling", Default::Text("cls")),
+        ("max_position_embeddings", Int(8192)),
+        ("norm_eps", Float(1e-5)),
+        ("global_rope_theta", Float(160_000.0)),
+        ("local_rope_theta", Float(10_000.0)),
+        ("local_attention", Int(128)),
+        ("global_attn_every_n_layers", Int(3)),
+        ("classifier_pooling", Text("cls")),
     ],
-    implied: &[("hidden_activation", Default::Text("gelu"))],
+    implied: &[("hidden_activation", Text("gelu"))],
     own_fields: &[
         ("rms_norm_eps", "norm_eps"),
         ("rope_theta", "global_rope_theta"),
@@ -105,13 +94,13 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
         prefix: Some("model."),
         has_local_rope: true,
         also_implied: &[
-            ("attention_bias", Default::Bool(false)),
-            ("mlp_bias", Default::Bool(false)),
-            ("norm_bias", Default::Bool(false)),
+            ("attention_bias", Bool(false)),
+            ("mlp_bias", Bool(false)),
+            ("norm_bias", Bool(false)),
             // transformers 5 takes twice the number for `local_attention`.
-            ("sliding_window", Default::Absent),
+            ("sliding_window", Absent),
         ],
-        full_from_first: Some("global_attn_every_n_layers"),
+        laws: &[full_from_first],
         ..Traits::PLAIN
     },
 };
@@ -122,13 +111,60 @@ pub(super) const MODERN_BERT_CLASSIFIER: ModelClass = ModelClass {
     biases: &[("", &["cls.output"])],
     tensors: &[encoder!("model."), CLASSIFIER],
     settings: &[POOLING, &[RANK_SETTINGS[LABELS]], SIZES],
-    implied: &[MODERN_BERT.implied[0], ("classifier_activation", Default::Text("gelu"))],
-    traits: Traits { sign: Sign::Tensor("cls.output.weight"), ..MODERN_BERT.traits },
+    implied: &[MODERN_BERT.implied[0], ("classifier_activation", Text("gelu"))],
+    traits: Traits {
+        sign: Sign::Tensor("cls.output.weight"),
+        restores: &[restore_pooling],
+        ..MODERN_BERT.traits
+    },
     ..MODERN_BERT
 };
 
 const CLASSIFIER: &[TensorRule] = &[
-    same("cls", "head.dense", &[Dim::Hidden, Dim::Hidden]),
-    same("cls.norm", "head.norm", &[Dim::Hidden]),
-    same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden]),
+    same("cls", "head.dense", &[Hidden, Hidden]),
+    same("cls.norm", "head.norm", &[Hidden]),
+    same("cls.output", "classifier", &[Labels, Hidden]),
 ];
+
+/// Field of how a classifier makes one vector of a text.
+const POOLING_FIELD: &str = "classifier_pooling";
+
+/// Its values, with llama.cpp's numbers.
+const POOLINGS: &[(&str, u32)] = &[("mean", 1), ("cls", 2)];
+
+/// UINT32: the number of the field's name. Of a classifier llama.cpp takes the first where there is
+/// none.
+const CLASSIFIER_POOLING: OwnSetting = own(
+    |setting, model| {
+        let Some((_, name)) = model.fields.get(setting.fields) else {
+            return Ok(None);
+        };
+        let found = POOLINGS.iter().find(|(known, _)| name == known);
+        let unknown = || setting.wrong(format_args!("{name} is none that GGUF has"));
+        Ok(Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1)))
+    },
+    |stated, _| {
+        let number = stated.count()?;
+        let mut poolings = POOLINGS.iter();
+        let found = poolings.find(|(_, known)| u64::from(*known) == number);
+        Ok(Some(found.ok_or_else(|| stated.other_type())?.0.into()))
+    },
+);
+
+/// llama.cpp takes the first where a classifier has no key.
+fn restore_pooling(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
+    config.entry(POOLING_FIELD).or_insert(POOLINGS[0].0.into());
+    Ok(())
+}
+
+/// Every so many layers one sees the whole text, from the first one on: llama.cpp knows no other
+/// pattern.
+fn full_from_first(model: &Model<'_>) -> Result<Option<String>> {
+    let every = model.dims.need("global_attn_every_n_layers")?;
+    let kind = |layer: usize| match layer.is_multiple_of(every) {
+        true => FULL_ATTENTION,
+        false => "sliding_attention",
+    };
+    let kinds = (0..model.dims.layers).map(kind).collect();
+    model.expect(LAYER_KINDS, &kinds)
+}

@@ -4,14 +4,25 @@
 //! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers
 //! 5.23.
 
+use serde_json::Value;
+
 use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;
-use super::mamba::{ENDS, mamba2_mixer, vector};
+use super::mamba::{ENDS, mamba2_mixer, no_time_limits, vector};
+use crate::Result;
 use crate::families::engine::dims::Dim;
-use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, Prediction, PredictionNames, Setting, Sign, TensorRule,
-    Traits, Transform, count, experts, in_layers, number, only, setting,
+use crate::families::engine::dims::Dim::{
+    ExpertInner, Experts, Field, Hidden, Inner, Keys, One, Product, Queries, Quotient, Sum,
 };
+use crate::families::engine::fields::LAYER_KINDS;
+use crate::families::engine::model::Model;
+use crate::families::engine::settings::{ConfigFields, StatedKey, numbers_of_kind, wrong_key};
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
+use crate::families::engine::table::{
+    Kind, ModelClass, Need, OwnSetting, Prediction, PredictionNames, Setting, Sign, TensorRule,
+    Traits, Transform, count, experts, in_layers, number, only, own, setting,
+};
+use crate::model::gguf::GgufMetadataValue;
 
 const ATTENDING: Need = Need::Kind("attention");
 const FORWARD: Need = Need::Kind("mlp");
@@ -19,68 +30,33 @@ const FORWARD: Need = Need::Kind("mlp");
 const ATTENTION: &[TensorRule] = &[
     TensorRule {
         transform: Transform::Heads,
-        ..only(
-            ATTENDING,
-            "blk.{i}.attn_q",
-            "backbone.layers.{i}.mixer.q_proj",
-            &[Dim::Queries, Dim::Hidden],
-        )
+        ..only(ATTENDING, "blk.{i}.attn_q", "backbone.layers.{i}.mixer.q_proj", &[Queries, Hidden])
     },
     TensorRule {
         transform: Transform::Heads,
-        ..only(
-            ATTENDING,
-            "blk.{i}.attn_k",
-            "backbone.layers.{i}.mixer.k_proj",
-            &[Dim::Keys, Dim::Hidden],
-        )
+        ..only(ATTENDING, "blk.{i}.attn_k", "backbone.layers.{i}.mixer.k_proj", &[Keys, Hidden])
     },
-    only(
-        ATTENDING,
-        "blk.{i}.attn_v",
-        "backbone.layers.{i}.mixer.v_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
-    only(
-        ATTENDING,
-        "blk.{i}.attn_output",
-        "backbone.layers.{i}.mixer.o_proj",
-        &[Dim::Hidden, Dim::Queries],
-    ),
+    only(ATTENDING, "blk.{i}.attn_v", "backbone.layers.{i}.mixer.v_proj", &[Keys, Hidden]),
+    only(ATTENDING, "blk.{i}.attn_output", "backbone.layers.{i}.mixer.o_proj", &[Hidden, Queries]),
 ];
 
 const MLP: &[TensorRule] = &[
-    only(
-        FORWARD,
-        "blk.{i}.ffn_up",
-        "backbone.layers.{i}.mixer.up_proj",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    only(
-        FORWARD,
-        "blk.{i}.ffn_down",
-        "backbone.layers.{i}.mixer.down_proj",
-        &[Dim::Hidden, Dim::Inner],
-    ),
+    only(FORWARD, "blk.{i}.ffn_up", "backbone.layers.{i}.mixer.up_proj", &[Inner, Hidden]),
+    only(FORWARD, "blk.{i}.ffn_down", "backbone.layers.{i}.mixer.down_proj", &[Hidden, Inner]),
 ];
 
 const EXPERTS: Need = Need::Kind("moe");
-const SHARED: Dim = Dim::Field("moe_shared_expert_intermediate_size");
+const SHARED: Dim = Field("moe_shared_expert_intermediate_size");
 
 /// Experts without a gate, and one that every token sees.
 const SPARSE_MLP: &[TensorRule] = &[
-    only(
-        EXPERTS,
-        "blk.{i}.ffn_gate_inp",
-        "backbone.layers.{i}.mixer.gate",
-        &[Dim::Experts, Dim::Hidden],
-    ),
+    only(EXPERTS, "blk.{i}.ffn_gate_inp", "backbone.layers.{i}.mixer.gate", &[Experts, Hidden]),
     in_layers(
         EXPERTS,
         vector(
             "blk.{i}.exp_probs_b.bias",
             "backbone.layers.{i}.mixer.gate.e_score_correction_bias",
-            &[Dim::Experts],
+            &[Experts],
         ),
     ),
     in_layers(
@@ -88,7 +64,7 @@ const SPARSE_MLP: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_up_exps",
             "backbone.layers.{i}.mixer.experts.{e}.up_proj",
-            &[Dim::ExpertInner, Dim::Hidden],
+            &[ExpertInner, Hidden],
         ),
     ),
     in_layers(
@@ -96,24 +72,24 @@ const SPARSE_MLP: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_down_exps",
             "backbone.layers.{i}.mixer.experts.{e}.down_proj",
-            &[Dim::Hidden, Dim::ExpertInner],
+            &[Hidden, ExpertInner],
         ),
     ),
     only(
         EXPERTS,
         "blk.{i}.ffn_up_shexp",
         "backbone.layers.{i}.mixer.shared_experts.up_proj",
-        &[SHARED, Dim::Hidden],
+        &[SHARED, Hidden],
     ),
     only(
         EXPERTS,
         "blk.{i}.ffn_down_shexp",
         "backbone.layers.{i}.mixer.shared_experts.down_proj",
-        &[Dim::Hidden, SHARED],
+        &[Hidden, SHARED],
     ),
 ];
 
-const LATENT: Dim = Dim::Field("moe_latent_size");
+const LATENT: Dim = Field("moe_latent_size");
 
 /// As [`SPARSE_MLP`], with experts that work on a shorter state.
 const LATENT_MLP: &[TensorRule] = &[
@@ -124,7 +100,7 @@ const LATENT_MLP: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_up_exps",
             "backbone.layers.{i}.mixer.experts.{e}.up_proj",
-            &[Dim::ExpertInner, LATENT],
+            &[ExpertInner, LATENT],
         ),
     ),
     in_layers(
@@ -132,7 +108,7 @@ const LATENT_MLP: &[TensorRule] = &[
         experts(
             "blk.{i}.ffn_down_exps",
             "backbone.layers.{i}.mixer.experts.{e}.down_proj",
-            &[LATENT, Dim::ExpertInner],
+            &[LATENT, ExpertInner],
         ),
     ),
     SPARSE_MLP[4],
@@ -141,13 +117,13 @@ const LATENT_MLP: &[TensorRule] = &[
         EXPERTS,
         "blk.{i}.ffn_latent_down",
         "backbone.layers.{i}.mixer.fc1_latent_proj",
-        &[LATENT, Dim::Hidden],
+        &[LATENT, Hidden],
     ),
     only(
         EXPERTS,
         "blk.{i}.ffn_latent_up",
         "backbone.layers.{i}.mixer.fc2_latent_proj",
-        &[Dim::Hidden, LATENT],
+        &[Hidden, LATENT],
     ),
 ];
 
@@ -177,33 +153,33 @@ const PREDICTION: &[TensorRule] = &[
         Need::Prediction,
         "blk.{i}.nextn.eh_proj",
         "backbone.layers.{i}.eh_proj",
-        &[Dim::Hidden, Dim::Sum(&[Dim::Hidden, Dim::Hidden])],
+        &[Hidden, Sum(&[Hidden, Hidden])],
     ),
-    only(Need::Prediction, "blk.{i}.nextn.enorm", "backbone.layers.{i}.enorm", &[Dim::Hidden]),
-    only(Need::Prediction, "blk.{i}.nextn.hnorm", "backbone.layers.{i}.hnorm", &[Dim::Hidden]),
+    only(Need::Prediction, "blk.{i}.nextn.enorm", "backbone.layers.{i}.enorm", &[Hidden]),
+    only(Need::Prediction, "blk.{i}.nextn.hnorm", "backbone.layers.{i}.hnorm", &[Hidden]),
     only(
         Need::Prediction,
         "blk.{i}.post_attention_norm",
         "backbone.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
     only(
         Need::Prediction,
         "blk.{i}.nextn.shared_head_norm",
         "backbone.layers.{i}.shared_head.norm",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
 ];
 
-const WIDTH: Dim = Dim::Product(&[Dim::Field("mamba_num_heads"), Dim::Field("mamba_head_dim")]);
+const WIDTH: Dim = Product(&[Field("mamba_num_heads"), Field("mamba_head_dim")]);
 
 const MIXER: &[TensorRule] = mamba2_mixer! {
     prefix: "backbone.layers.{i}.mixer",
     need: Need::Kind("mamba"),
-    state: Dim::Field("ssm_state_size"),
-    filter: Dim::Field("conv_kernel"),
-    heads: Dim::Field("mamba_num_heads"),
-    groups: Dim::Field("n_groups"),
+    state: Field("ssm_state_size"),
+    filter: Field("conv_kernel"),
+    heads: Field("mamba_num_heads"),
+    groups: Field("n_groups"),
     inner: WIDTH,
     output: WIDTH,
 };
@@ -212,7 +188,7 @@ const SETTINGS: &[Setting] = &[
     setting(Kind::Fixed(1 << 20), "context_length", &[]),
     setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
     count("vocab_size", &["vocab_size"]),
-    setting(Kind::PlainHead, "rope.dimension_count", &[]),
+    setting(Kind::Own(&PLAIN_HEAD), "rope.dimension_count", &[]),
     setting(
         Kind::KvHeadsBut("mamba", "attention"),
         "attention.head_count_kv",
@@ -227,7 +203,7 @@ const SETTINGS: &[Setting] = &[
 
 /// Settings of models with experts.
 const EXPERT_SETTINGS: &[Setting] = &[
-    setting(Kind::InnerOf("moe"), "feed_forward_length", &["moe_intermediate_size"]),
+    setting(Kind::Own(&EXPERTS_INNER), "feed_forward_length", &["moe_intermediate_size"]),
     count("expert_feed_forward_length", &["moe_intermediate_size"]),
     setting(
         Kind::Required,
@@ -243,14 +219,14 @@ const EXPERT_SETTINGS: &[Setting] = &[
 macro_rules! defaults {
     ($($more:expr),* $(,)?) => {
         &[
-            ("layer_norm_epsilon", Default::Float(1e-5)),
-            ("num_key_value_heads", Default::Int(8)),
-            ("head_dim", Default::Int(128)),
-            ("mamba_num_heads", Default::Int(128)),
-            ("mamba_head_dim", Default::Int(64)),
-            ("n_groups", Default::Int(8)),
-            ("ssm_state_size", Default::Int(128)),
-            ("conv_kernel", Default::Int(4)),
+            ("layer_norm_epsilon", Float(1e-5)),
+            ("num_key_value_heads", Int(8)),
+            ("head_dim", Int(128)),
+            ("mamba_num_heads", Int(128)),
+            ("mamba_head_dim", Int(64)),
+            ("n_groups", Int(8)),
+            ("ssm_state_size", Int(128)),
+            ("conv_kernel", Int(4)),
             $($more),*
         ]
     };
@@ -260,13 +236,13 @@ macro_rules! defaults {
 macro_rules! implied {
     ($($more:expr),* $(,)?) => {
         &[
-            ("mlp_hidden_act", Default::Text("relu2")),
-            ("mamba_hidden_act", Default::Text("silu")),
-            ("attention_bias", Default::Bool(false)),
-            ("mlp_bias", Default::Bool(false)),
-            ("mamba_proj_bias", Default::Bool(false)),
-            ("use_bias", Default::Bool(false)),
-            ("use_conv_bias", Default::Bool(true)),
+            ("mlp_hidden_act", Text("relu2")),
+            ("mamba_hidden_act", Text("silu")),
+            ("attention_bias", Bool(false)),
+            ("mlp_bias", Bool(false)),
+            ("mamba_proj_bias", Bool(false)),
+            ("use_bias", Bool(false)),
+            ("use_conv_bias", Bool(true)),
             $($more),*
         ]
     };
@@ -279,7 +255,7 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
     defaults: defaults![],
     implied: implied![
         // With experts it is another class of llama.cpp.
-        ("num_experts_per_tok", Default::Absent),
+        ("num_experts_per_tok", Absent),
     ],
     own_fields: &[("layer_norm_eps", "layer_norm_epsilon")],
     // llama.cpp has one for most norms, which is the other if there is none.
@@ -288,12 +264,13 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
     tensors: &[ENDS, ATTENTION, MLP, MIXER],
     settings: &[
         SETTINGS,
-        &[setting(Kind::InnerOf("mlp"), "feed_forward_length", &["intermediate_size"])],
+        &[setting(Kind::Own(&INNER), "feed_forward_length", &["intermediate_size"])],
     ],
     traits: Traits {
         layer_letters: &[("mamba", 'M'), ("attention", '*'), ("mlp", '-')],
         kind_names: &[("linear_attention", "mamba"), ("full_attention", "attention")],
         needs_kind: Some("mamba"),
+        laws: &[no_time_limits],
         ..Traits::PLAIN
     },
     ..GRANITE
@@ -303,18 +280,18 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
 pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
     gguf: "nemotron_h_moe",
     defaults: defaults![
-        ("n_routed_experts", Default::Int(8)),
-        ("n_shared_experts", Default::Int(1)),
-        ("moe_intermediate_size", Default::Int(7688)),
-        ("moe_shared_expert_intermediate_size", Default::Int(7688)),
-        ("n_group", Default::Int(1)),
-        ("topk_group", Default::Int(1)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("routed_scaling_factor", Default::Float(1.0)),
+        ("n_routed_experts", Int(8)),
+        ("n_shared_experts", Int(1)),
+        ("moe_intermediate_size", Int(7688)),
+        ("moe_shared_expert_intermediate_size", Int(7688)),
+        ("n_group", Int(1)),
+        ("topk_group", Int(1)),
+        ("norm_topk_prob", Bool(true)),
+        ("routed_scaling_factor", Float(1.0)),
     ],
     implied: implied![
         // Experts that work on a shorter state are another class here.
-        ("moe_latent_size", Default::Absent),
+        ("moe_latent_size", Absent),
     ],
     own_fields: &[
         ("layer_norm_eps", "layer_norm_epsilon"),
@@ -323,6 +300,7 @@ pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
     tensors: &[ENDS, ATTENTION, SPARSE_MLP, MIXER, PREDICTION],
     settings: &[SETTINGS, EXPERT_SETTINGS, PREDICTION_SETTINGS],
     traits: Traits {
+        has_expert_groups: true,
         layer_letters: &[("mamba", 'M'), ("attention", '*'), ("moe", 'E')],
         config_sign: Some("num_experts_per_tok"),
         prediction: Prediction::Apart(&PREDICTION_NAMES),
@@ -348,3 +326,57 @@ pub(super) const NEMOTRON_H_LATENT: ModelClass = ModelClass {
     },
     ..NEMOTRON_H_MOE
 };
+
+/// UINT32: hidden size / heads, which nothing reads.
+const PLAIN_HEAD: OwnSetting = own(
+    |setting, model| {
+        setting
+            .count(model.dims.hidden / model.dims.heads)
+            .map(Some)
+    },
+    |_, _| Ok(None),
+);
+
+/// INT32\[\]: the width of the feed-forward layers, 0 for other layers.
+const INNER: OwnSetting = own(
+    |setting, model| widths(setting, model, "mlp"),
+    |stated, config| width_of(stated, config, "mlp"),
+);
+
+/// The same of layers with experts.
+const EXPERTS_INNER: OwnSetting = own(
+    |setting, model| widths(setting, model, "moe"),
+    |stated, config| width_of(stated, config, "moe"),
+);
+
+fn widths(setting: &Setting, model: &Model<'_>, kind: &str) -> Result<Option<GgufMetadataValue>> {
+    let inner = model.fields.count(setting.fields)?;
+    let inner = inner.and_then(|n| i32::try_from(n).ok());
+    let inner = inner.ok_or_else(|| setting.wrong("it is missing or too large"))?;
+    Ok(numbers_of_kind(model.dims, kind, inner))
+}
+
+/// The width of the layers that have one, which become of `kind`.
+fn width_of(
+    stated: &StatedKey<'_>,
+    config: &mut ConfigFields<'_>,
+    kind: &str,
+) -> Result<Option<Value>> {
+    let widths = config.last_left_out(stated.numbers()?);
+    let inner = widths.iter().copied().find(|n| *n != 0).unwrap_or(0);
+    let kinds = config.fields.get_mut(LAYER_KINDS);
+    let kinds = kinds.and_then(Value::as_array_mut);
+    let kinds = kinds.filter(|kinds| kinds.len() == widths.len());
+    let other_len = || wrong_key(stated.key, "it has another number of layers");
+    for (found, width) in kinds.ok_or_else(other_len)?.iter_mut().zip(widths) {
+        match *width {
+            0 => {}
+            width if width == inner && *found != "attention" => *found = kind.into(),
+            _ => {
+                let what = "layers have several parts, or several widths";
+                return Err(wrong_key(stated.key, what));
+            }
+        }
+    }
+    Ok(Some(inner.into()))
+}

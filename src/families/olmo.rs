@@ -5,15 +5,16 @@
 use super::llama::ROTATED;
 use super::qwen::EXPERTS;
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, LATER_NORMS, MLP, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Keys, Queries};
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
     Default, HeadDim, Kind, ModelClass, Sign, TensorRule, Traits, count, number, same, setting,
 };
 
 /// Norms of all queries and of all keys.
 pub(super) const WIDE_NORMS: &[TensorRule] = &[
-    same("blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_norm", &[Dim::Queries]),
-    same("blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_norm", &[Dim::Keys]),
+    same("blk.{i}.attn_q_norm", "model.layers.{i}.self_attn.q_norm", &[Queries]),
+    same("blk.{i}.attn_k_norm", "model.layers.{i}.self_attn.k_norm", &[Keys]),
 ];
 
 /// Norms have no weights.
@@ -22,14 +23,14 @@ pub(super) const OLMO: ModelClass = ModelClass {
     classes: &["OlmoForCausalLM"],
     model_type: "olmo",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
+        ("max_position_embeddings", Int(2048)),
         ("layer_norm_eps", EPSILON),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("rope_theta", Float(10_000.0)),
     ],
     // The class has no field for the epsilon, and this is its number.
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
         ("layer_norm_eps", EPSILON),
     ],
     biases: &[],
@@ -39,18 +40,18 @@ pub(super) const OLMO: ModelClass = ModelClass {
     ..OLMO2
 };
 
-const EPSILON: Default = Default::Float(1e-5);
+const EPSILON: Default = Float(1e-5);
 
 pub(super) const OLMO2: ModelClass = ModelClass {
     gguf: "olmo2",
     classes: &["Olmo2ForCausalLM"],
     model_type: "olmo2",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu"))],
+    implied: &[("hidden_act", Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES)],
@@ -64,10 +65,10 @@ pub(super) const OLMO3: ModelClass = ModelClass {
     classes: &["Olmo3ForCausalLM"],
     model_type: "olmo3",
     defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("sliding_window", Default::Int(4096)),
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
+        ("sliding_window", Int(4096)),
     ],
     settings: &[&[
         count("attention.sliding_window", &["sliding_window"]),
@@ -93,17 +94,17 @@ pub(super) const OLMOE: ModelClass = ModelClass {
     classes: &["OlmoeForCausalLM"],
     model_type: "olmoe",
     defaults: &[
-        ("max_position_embeddings", Default::Int(4096)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("num_experts", Default::Int(64)),
-        ("num_experts_per_tok", Default::Int(8)),
+        ("max_position_embeddings", Int(4096)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
+        ("num_experts", Int(64)),
+        ("num_experts_per_tok", Int(8)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("norm_topk_prob", Default::Bool(false)),
-        ("clip_qkv", Default::Absent),
+        ("hidden_act", Text("silu")),
+        ("rms_norm_eps", Float(1e-5)),
+        ("norm_topk_prob", Bool(false)),
+        ("clip_qkv", Absent),
     ],
     own_fields: &[("num_local_experts", "num_experts")],
     // llama.cpp has as many heads of keys as of queries in this class.

@@ -2,20 +2,25 @@
 //!
 //! Source: `conversion/phi.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::Value;
+
 use super::gpt2::FOURFOLD;
 use super::{ENDS, FUSED_MLP, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Hidden, Keys, Queries, Sum};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, LostWindows, ModelClass, TensorRule, Traits, count, same, setting,
+    HeadDim, Kind, LostWindows, ModelClass, OwnSetting, TensorRule, Traits, count, own, same,
+    setting,
 };
+use crate::model::gguf::GgufMetadataValue;
 
 const FUSED_ATTENTION: &[TensorRule] = &[
     same(
         "blk.{i}.attn_qkv",
         "model.layers.{i}.self_attn.qkv_proj",
-        &[Dim::Sum(&[Dim::Queries, Dim::Keys, Dim::Keys]), Dim::Hidden],
+        &[Sum(&[Queries, Keys, Keys]), Hidden],
     ),
-    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Dim::Hidden, Dim::Queries]),
+    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Hidden, Queries]),
 ];
 
 pub(super) const PHI3: ModelClass = ModelClass {
@@ -23,12 +28,12 @@ pub(super) const PHI3: ModelClass = ModelClass {
     classes: &["Phi3ForCausalLM"],
     model_type: "phi3",
     defaults: &[
-        ("max_position_embeddings", Default::Int(4096)),
-        ("original_max_position_embeddings", Default::Int(4096)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(4096)),
+        ("original_max_position_embeddings", Int(4096)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu"))],
+    implied: &[("hidden_act", Text("silu"))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[],
@@ -38,7 +43,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
         count("rope.scaling.original_context_length", &["original_max_position_embeddings"]),
         setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
         // 0 tells Phi 4 from Phi 3 in llama.cpp.
-        setting(Kind::OrZero, "attention.sliding_window", &["sliding_window"]),
+        setting(Kind::Own(&WINDOW), "attention.sliding_window", &["sliding_window"]),
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
@@ -51,24 +56,21 @@ pub(super) const PHI3: ModelClass = ModelClass {
 
 const PHI2_TENSORS: &[TensorRule] = &[
     ENDS[0],
-    same("output_norm", "model.final_layernorm", &[Dim::Hidden]),
+    same("output_norm", "model.final_layernorm", &[Hidden]),
     ENDS[2],
     NORMS[0],
     VALUES[0],
-    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.dense", &[Dim::Hidden, Dim::Hidden]),
-    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.fc1", &[FOURFOLD, Dim::Hidden]),
-    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.fc2", &[Dim::Hidden, FOURFOLD]),
+    same("blk.{i}.attn_output", "model.layers.{i}.self_attn.dense", &[Hidden, Hidden]),
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.fc1", &[FOURFOLD, Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.fc2", &[Hidden, FOURFOLD]),
 ];
 
 pub(super) const PHI2: ModelClass = ModelClass {
     gguf: "phi2",
     classes: &["PhiForCausalLM"],
     model_type: "phi",
-    defaults: &[
-        ("max_position_embeddings", Default::Int(2048)),
-        ("layer_norm_eps", Default::Float(1e-5)),
-    ],
-    implied: &[("hidden_act", Default::Text("gelu_new")), ("qk_layernorm", Default::Bool(false))],
+    defaults: &[("max_position_embeddings", Int(2048)), ("layer_norm_eps", Float(1e-5))],
+    implied: &[("hidden_act", Text("gelu_new")), ("qk_layernorm", Bool(false))],
     own_fields: &[],
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     biases: &[(
@@ -100,3 +102,15 @@ pub(super) const PHI2: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
 };
+
+/// UINT32 that is 0 if the field is null.
+const WINDOW: OwnSetting = own(
+    |setting, model| {
+        let window = model.fields.count(setting.fields)?.unwrap_or(0);
+        Ok(Some(GgufMetadataValue::U32(window)))
+    },
+    |stated, _| match stated.count()? {
+        0 => Ok(Some(Value::Null)),
+        window => Ok(Some(window.into())),
+    },
+);

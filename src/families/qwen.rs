@@ -4,28 +4,32 @@
 
 use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{
+    ExpertInner, Experts, Hidden, Labels, One, SharedInner, Sum,
+};
 use crate::families::engine::pooling::{POOLING, RANK};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count,
-    experts, parameter, same, setting,
+    Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, experts,
+    parameter, same, setting,
 };
 
 pub(super) const EXPERTS: &[TensorRule] = &[
-    same("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.gate", &[Dim::Experts, Dim::Hidden]),
+    same("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.gate", &[Experts, Hidden]),
     experts(
         "blk.{i}.ffn_gate_exps",
         "model.layers.{i}.mlp.experts.{e}.gate_proj",
-        &[Dim::ExpertInner, Dim::Hidden],
+        &[ExpertInner, Hidden],
     ),
     experts(
         "blk.{i}.ffn_up_exps",
         "model.layers.{i}.mlp.experts.{e}.up_proj",
-        &[Dim::ExpertInner, Dim::Hidden],
+        &[ExpertInner, Hidden],
     ),
     experts(
         "blk.{i}.ffn_down_exps",
         "model.layers.{i}.mlp.experts.{e}.down_proj",
-        &[Dim::Hidden, Dim::ExpertInner],
+        &[Hidden, ExpertInner],
     ),
 ];
 
@@ -41,7 +45,7 @@ pub(super) const FUSED_EXPERTS: &[TensorRule] = &[
     ),
 ];
 
-const DOWN: &[Dim] = &[Dim::Experts, Dim::Hidden, Dim::ExpertInner];
+const DOWN: &[Dim] = &[Experts, Hidden, ExpertInner];
 
 /// One half of the rows of each expert.
 const fn half(half: usize, gguf: &'static str) -> TensorRule {
@@ -50,32 +54,28 @@ const fn half(half: usize, gguf: &'static str) -> TensorRule {
         "model.layers.{i}.mlp.experts.gate_up_proj",
         (
             Transform::Halves(half),
-            &[Dim::Experts, Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner]), Dim::Hidden],
-            &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
+            &[Experts, Sum(&[ExpertInner, ExpertInner]), Hidden],
+            &[Experts, ExpertInner, Hidden],
         ),
     )
 }
 
 pub(super) const SHARED_EXPERT: &[TensorRule] = &[
-    same(
-        "blk.{i}.ffn_gate_inp_shexp",
-        "model.layers.{i}.mlp.shared_expert_gate",
-        &[Dim::One, Dim::Hidden],
-    ),
+    same("blk.{i}.ffn_gate_inp_shexp", "model.layers.{i}.mlp.shared_expert_gate", &[One, Hidden]),
     same(
         "blk.{i}.ffn_gate_shexp",
         "model.layers.{i}.mlp.shared_expert.gate_proj",
-        &[Dim::SharedInner, Dim::Hidden],
+        &[SharedInner, Hidden],
     ),
     same(
         "blk.{i}.ffn_up_shexp",
         "model.layers.{i}.mlp.shared_expert.up_proj",
-        &[Dim::SharedInner, Dim::Hidden],
+        &[SharedInner, Hidden],
     ),
     same(
         "blk.{i}.ffn_down_shexp",
         "model.layers.{i}.mlp.shared_expert.down_proj",
-        &[Dim::Hidden, Dim::SharedInner],
+        &[Hidden, SharedInner],
     ),
 ];
 
@@ -86,12 +86,12 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     classes: &["Qwen2ForCausalLM", "Qwen2Model", "KORMoForCausalLM"],
     model_type: "qwen2",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(32)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(32)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu")), ("use_sliding_window", Default::Bool(false))],
+    implied: &[("hidden_act", Text("silu")), ("use_sliding_window", Bool(false))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
@@ -107,11 +107,11 @@ pub(super) const QWEN3: ModelClass = ModelClass {
     classes: &["Qwen3ForCausalLM", "Qwen3Model"],
     model_type: "qwen3",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(32)),
-        ("head_dim", Default::Int(128)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(32)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
     ],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
@@ -140,28 +140,28 @@ pub(super) const QWEN3_RERANKER: ModelClass = ModelClass {
 
 /// Embedding, last norm and classifier.
 const CLASSIFIER_ENDS: &[TensorRule] =
-    &[ENDS[0], ENDS[1], same("cls.output", "score", &[Dim::Labels, Dim::Hidden])];
+    &[ENDS[0], ENDS[1], same("cls.output", "score", &[Labels, Hidden])];
 
 pub(super) const QWEN2_MOE: ModelClass = ModelClass {
     gguf: "qwen2moe",
     classes: &["Qwen2MoeForCausalLM"],
     model_type: "qwen2_moe",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(16)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("moe_intermediate_size", Default::Int(1408)),
-        ("shared_expert_intermediate_size", Default::Int(5632)),
-        ("num_experts", Default::Int(60)),
-        ("num_experts_per_tok", Default::Int(4)),
-        ("qkv_bias", Default::Bool(true)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(16)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("moe_intermediate_size", Int(1408)),
+        ("shared_expert_intermediate_size", Int(5632)),
+        ("num_experts", Int(60)),
+        ("num_experts_per_tok", Int(4)),
+        ("qkv_bias", Bool(true)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("use_sliding_window", Default::Bool(false)),
-        ("norm_topk_prob", Default::Bool(false)),
-        ("decoder_sparse_step", Default::Int(1)),
+        ("hidden_act", Text("silu")),
+        ("use_sliding_window", Bool(false)),
+        ("norm_topk_prob", Bool(false)),
+        ("decoder_sparse_step", Int(1)),
     ],
     own_fields: OWN_FIELDS,
     biases: &[("qkv_bias", QWEN2.biases[0].1)],
@@ -179,21 +179,21 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
     classes: &["Qwen3MoeForCausalLM"],
     model_type: "qwen3_moe",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(4)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("moe_intermediate_size", Default::Int(768)),
-        ("use_sliding_window", Default::Bool(false)),
-        ("norm_topk_prob", Default::Bool(false)),
-        ("num_experts", Default::Int(128)),
-        ("num_experts_per_tok", Default::Int(8)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(4)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("moe_intermediate_size", Int(768)),
+        ("use_sliding_window", Bool(false)),
+        ("norm_topk_prob", Bool(false)),
+        ("num_experts", Int(128)),
+        ("num_experts_per_tok", Int(8)),
     ],
     // llama.cpp always normalises these weights, and no file says so.
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("decoder_sparse_step", Default::Int(1)),
+        ("hidden_act", Text("silu")),
+        ("norm_topk_prob", Bool(true)),
+        ("decoder_sparse_step", Int(1)),
     ],
     own_fields: OWN_FIELDS,
     biases: &[("attention_bias", ATTENTION_BIASES)],

@@ -7,21 +7,26 @@ use super::glm::{PREDICTION, PREDICTION_SETTINGS};
 use super::qwen::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERT};
 use super::{ENDS, HEAD_NORMS, MLP, POST_NORMS};
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Head, Hidden, Keys, One, Product, Queries, Sum};
+use crate::families::engine::rope;
+use crate::families::engine::settings::array;
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, LinearPart, ModelClass, Need, Prediction, PredictionNames, Setting, TensorRule,
-    Traits, Transform, ValuePart, count, only, setting,
+    Kind, LinearPart, ModelClass, Need, OwnSetting, Prediction, PredictionNames, Setting,
+    TensorRule, Traits, Transform, ValuePart, count, only, own, setting,
 };
+use crate::model::gguf::GgufMetadataArray;
 
 const LINEAR: Need = Need::Kind("linear_attention");
 const FULL: Need = Need::Kind("full_attention");
 
-const KEY_HEADS: Dim = Dim::Field("linear_num_key_heads");
-const VALUE_HEADS: Dim = Dim::Field("linear_num_value_heads");
-const VALUE: Dim = Dim::Field("linear_value_head_dim");
-const KEYS: Dim = Dim::Product(&[KEY_HEADS, Dim::Field("linear_key_head_dim")]);
-const VALUES: Dim = Dim::Product(&[VALUE_HEADS, VALUE]);
-const PROJECTIONS: Dim = Dim::Sum(&[KEYS, KEYS, VALUES]);
-const FILTER: Dim = Dim::Field("linear_conv_kernel_dim");
+const KEY_HEADS: Dim = Field("linear_num_key_heads");
+const VALUE_HEADS: Dim = Field("linear_num_value_heads");
+const VALUE: Dim = Field("linear_value_head_dim");
+const KEYS: Dim = Product(&[KEY_HEADS, Field("linear_key_head_dim")]);
+const VALUES: Dim = Product(&[VALUE_HEADS, VALUE]);
+const PROJECTIONS: Dim = Sum(&[KEYS, KEYS, VALUES]);
+const FILTER: Dim = Field("linear_conv_kernel_dim");
 
 const FULL_ATTENTION: &[TensorRule] = &[
     // Each head has a gate behind its queries.
@@ -29,18 +34,13 @@ const FULL_ATTENTION: &[TensorRule] = &[
         FULL,
         "blk.{i}.attn_q",
         "model.layers.{i}.self_attn.q_proj",
-        &[Dim::Sum(&[Dim::Queries, Dim::Queries]), Dim::Hidden],
+        &[Sum(&[Queries, Queries]), Hidden],
     ),
-    only(FULL, "blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Dim::Keys, Dim::Hidden]),
-    only(FULL, "blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[Dim::Keys, Dim::Hidden]),
-    only(
-        FULL,
-        "blk.{i}.attn_output",
-        "model.layers.{i}.self_attn.o_proj",
-        &[Dim::Hidden, Dim::Queries],
-    ),
-    only(FULL, HEAD_NORMS[0].gguf, HEAD_NORMS[0].hf, &[Dim::Head]),
-    only(FULL, HEAD_NORMS[1].gguf, HEAD_NORMS[1].hf, &[Dim::Head]),
+    only(FULL, "blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[Keys, Hidden]),
+    only(FULL, "blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[Keys, Hidden]),
+    only(FULL, "blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Hidden, Queries]),
+    only(FULL, HEAD_NORMS[0].gguf, HEAD_NORMS[0].hf, &[Head]),
+    only(FULL, HEAD_NORMS[1].gguf, HEAD_NORMS[1].hf, &[Head]),
 ];
 
 /// A part of the matrix that has queries, keys, values and gates of each head of keys.
@@ -52,19 +52,19 @@ const fn part(part: LinearPart, gguf: &'static str, gguf_shape: &'static [Dim]) 
             LINEAR,
             gguf,
             "model.layers.{i}.linear_attn.in_proj_qkvz",
-            &[Dim::Sum(&[KEYS, KEYS, VALUES, VALUES]), Dim::Hidden],
+            &[Sum(&[KEYS, KEYS, VALUES, VALUES]), Hidden],
         )
     }
 }
 
 const LINEAR_ATTENTION: &[TensorRule] = &[
-    part(LinearPart::Projections, "blk.{i}.attn_qkv", &[PROJECTIONS, Dim::Hidden]),
-    part(LinearPart::Gate, "blk.{i}.attn_gate", &[VALUES, Dim::Hidden]),
+    part(LinearPart::Projections, "blk.{i}.attn_qkv", &[PROJECTIONS, Hidden]),
+    part(LinearPart::Gate, "blk.{i}.attn_gate", &[VALUES, Hidden]),
     only(
         LINEAR,
         "blk.{i}.ssm_ba",
         "model.layers.{i}.linear_attn.in_proj_ba",
-        &[Dim::Sum(&[VALUE_HEADS, VALUE_HEADS]), Dim::Hidden],
+        &[Sum(&[VALUE_HEADS, VALUE_HEADS]), Hidden],
     ),
     TensorRule {
         transform: Transform::Filters,
@@ -73,7 +73,7 @@ const LINEAR_ATTENTION: &[TensorRule] = &[
             LINEAR,
             "blk.{i}.ssm_conv1d",
             "model.layers.{i}.linear_attn.conv1d",
-            &[PROJECTIONS, Dim::One, FILTER],
+            &[PROJECTIONS, One, FILTER],
         )
     },
     TensorRule {
@@ -91,12 +91,7 @@ const LINEAR_ATTENTION: &[TensorRule] = &[
         )
     },
     only(LINEAR, "blk.{i}.ssm_norm", "model.layers.{i}.linear_attn.norm", &[VALUE]),
-    only(
-        LINEAR,
-        "blk.{i}.ssm_out",
-        "model.layers.{i}.linear_attn.out_proj",
-        &[Dim::Hidden, VALUES],
-    ),
+    only(LINEAR, "blk.{i}.ssm_out", "model.layers.{i}.linear_attn.out_proj", &[Hidden, VALUES]),
 ];
 
 /// A tensor that has heads of values, of the layers with linear attention.
@@ -115,25 +110,25 @@ const SPLIT_ATTENTION: &[TensorRule] = &[
         ValuePart::Projections,
         "blk.{i}.attn_qkv",
         "model.layers.{i}.linear_attn.in_proj_qkv",
-        &[PROJECTIONS, Dim::Hidden],
+        &[PROJECTIONS, Hidden],
     ),
     values(
         ValuePart::Rows,
         "blk.{i}.attn_gate",
         "model.layers.{i}.linear_attn.in_proj_z",
-        &[VALUES, Dim::Hidden],
+        &[VALUES, Hidden],
     ),
     values(
         ValuePart::Heads,
         "blk.{i}.ssm_alpha",
         "model.layers.{i}.linear_attn.in_proj_a",
-        &[VALUE_HEADS, Dim::Hidden],
+        &[VALUE_HEADS, Hidden],
     ),
     values(
         ValuePart::Heads,
         "blk.{i}.ssm_beta",
         "model.layers.{i}.linear_attn.in_proj_b",
-        &[VALUE_HEADS, Dim::Hidden],
+        &[VALUE_HEADS, Hidden],
     ),
     TensorRule {
         gguf_shape: Some(&[PROJECTIONS, FILTER]),
@@ -141,7 +136,7 @@ const SPLIT_ATTENTION: &[TensorRule] = &[
             ValuePart::Filters,
             "blk.{i}.ssm_conv1d",
             "model.layers.{i}.linear_attn.conv1d",
-            &[PROJECTIONS, Dim::One, FILTER],
+            &[PROJECTIONS, One, FILTER],
         )
     },
     TensorRule {
@@ -167,7 +162,7 @@ const SPLIT_ATTENTION: &[TensorRule] = &[
         ValuePart::Columns,
         "blk.{i}.ssm_out",
         "model.layers.{i}.linear_attn.out_proj",
-        &[Dim::Hidden, VALUES],
+        &[Hidden, VALUES],
     ),
 ];
 
@@ -186,7 +181,7 @@ const SETTINGS: &[Setting] = &[
 
 /// How heads rotate by the axes of an image, which llama.cpp needs for text as well.
 const AXES: &[Setting] =
-    &[setting(Kind::Sections([11, 11, 10, 0]), "rope.dimension_sections", &[])];
+    &[setting(Kind::Own(&SECTIONS), "rope.dimension_sections", &[rope::SECTIONS])];
 
 /// The layer that predicts a further token: full attention, and what makes its input.
 const PREDICTION_NAMES: PredictionNames = PredictionNames {
@@ -207,27 +202,27 @@ pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
     classes: &["Qwen3NextForCausalLM"],
     model_type: "qwen3_next",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(2)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("moe_intermediate_size", Default::Int(512)),
-        ("shared_expert_intermediate_size", Default::Int(512)),
-        ("num_experts", Default::Int(512)),
-        ("num_experts_per_tok", Default::Int(10)),
-        ("linear_conv_kernel_dim", Default::Int(4)),
-        ("linear_key_head_dim", Default::Int(128)),
-        ("linear_value_head_dim", Default::Int(128)),
-        ("linear_num_key_heads", Default::Int(16)),
-        ("linear_num_value_heads", Default::Int(32)),
-        ("full_attention_interval", Default::Int(4)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(2)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("moe_intermediate_size", Int(512)),
+        ("shared_expert_intermediate_size", Int(512)),
+        ("num_experts", Int(512)),
+        ("num_experts_per_tok", Int(10)),
+        ("linear_conv_kernel_dim", Int(4)),
+        ("linear_key_head_dim", Int(128)),
+        ("linear_value_head_dim", Int(128)),
+        ("linear_num_key_heads", Int(16)),
+        ("linear_num_value_heads", Int(32)),
+        ("full_attention_interval", Int(4)),
     ],
     implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("decoder_sparse_step", Default::Int(1)),
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("norm_topk_prob", Bool(true)),
+        ("decoder_sparse_step", Int(1)),
     ],
     own_fields: &[("num_local_experts", "num_experts")],
     equal_fields: &[],
@@ -257,18 +252,18 @@ pub(super) const QWEN3_5: ModelClass = ModelClass {
     classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
     model_type: "qwen3_5_text",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(4)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("linear_conv_kernel_dim", Default::Int(4)),
-        ("linear_key_head_dim", Default::Int(128)),
-        ("linear_value_head_dim", Default::Int(128)),
-        ("linear_num_key_heads", Default::Int(16)),
-        ("linear_num_value_heads", Default::Int(32)),
-        ("full_attention_interval", Default::Int(4)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(4)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("linear_conv_kernel_dim", Int(4)),
+        ("linear_key_head_dim", Int(128)),
+        ("linear_value_head_dim", Int(128)),
+        ("linear_num_key_heads", Int(16)),
+        ("linear_num_value_heads", Int(32)),
+        ("full_attention_interval", Int(4)),
     ],
-    implied: &[("hidden_act", Default::Text("silu")), ("attention_bias", Default::Bool(false))],
+    implied: &[("hidden_act", Text("silu")), ("attention_bias", Bool(false))],
     tensors: &[ENDS, POST_NORMS, FULL_ATTENTION, SPLIT_ATTENTION, MLP, PREDICTION],
     other_tensors: &[],
     settings: &[SETTINGS, PREDICTION_SETTINGS, AXES],
@@ -280,20 +275,20 @@ pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
     classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
     model_type: "qwen3_5_moe_text",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(2)),
-        ("head_dim", Default::Int(256)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("moe_intermediate_size", Default::Int(512)),
-        ("shared_expert_intermediate_size", Default::Int(512)),
-        ("num_experts", Default::Int(256)),
-        ("num_experts_per_tok", Default::Int(8)),
-        ("linear_conv_kernel_dim", Default::Int(4)),
-        ("linear_key_head_dim", Default::Int(128)),
-        ("linear_value_head_dim", Default::Int(128)),
-        ("linear_num_key_heads", Default::Int(16)),
-        ("linear_num_value_heads", Default::Int(32)),
-        ("full_attention_interval", Default::Int(4)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(2)),
+        ("head_dim", Int(256)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("moe_intermediate_size", Int(512)),
+        ("shared_expert_intermediate_size", Int(512)),
+        ("num_experts", Int(256)),
+        ("num_experts_per_tok", Int(8)),
+        ("linear_conv_kernel_dim", Int(4)),
+        ("linear_key_head_dim", Int(128)),
+        ("linear_value_head_dim", Int(128)),
+        ("linear_num_key_heads", Int(16)),
+        ("linear_num_value_heads", Int(32)),
+        ("full_attention_interval", Int(4)),
     ],
     tensors: &[
         ENDS,
@@ -307,3 +302,17 @@ pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
     other_tensors: FUSED_EXPERTS,
     ..QWEN3_5
 };
+
+/// INT32\[4\]: how many pairs of a head rotate by each axis of an image.
+const SECTIONS: OwnSetting = own(
+    |_, model| {
+        let rotating = model.rope.rotating(model.class, model.dims);
+        let sections = model.rope.sections(Some([11, 11, 10, 0]), rotating)?;
+        Ok(Some(array(GgufMetadataArray::I32(sections))))
+    },
+    |stated, _| match stated.numbers()? {
+        sections @ [_, _, _, 0] => Ok(Some(sections[..3].into())),
+        sections @ [_, _, _, _] => Ok(Some(sections.into())),
+        _ => Err(stated.other_type()),
+    },
+);

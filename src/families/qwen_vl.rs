@@ -5,17 +5,23 @@
 //! Source: `conversion/qwenvl.py` and `conversion/qwen3vl.py` of llama.cpp; defaults of
 //! transformers 5.24.
 
+use serde_json::Value;
+
 use super::qwen::{QWEN2, QWEN3, QWEN3_MOE, QWEN3_RERANKER};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{ExpertInner, Experts, Hidden, Sum};
+use crate::families::engine::table::Default::{Bool, Float, Int};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Setting, TensorRule, Traits, Transform, parameter, setting,
+    Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, own, parameter, setting,
 };
 
 const SECTIONS: &[Setting] = &[setting(Kind::TextSections, "rope.dimension_sections", &[])];
 
 /// Layers behind which features of an image are added.
-const IMAGE_LAYERS: &[Setting] =
-    &[setting(Kind::Length, "n_deepstack_layers", &["vision_config", "deepstack_visual_indexes"])];
+const IMAGE_LAYERS: &[Setting] = &[setting(
+    Kind::Own(&LIST_LEN),
+    "n_deepstack_layers",
+    &["vision_config", "deepstack_visual_indexes"],
+)];
 
 /// All experts of a layer in one tensor, as published models have them: matrices are `[in, out]`.
 const FUSED_EXPERTS: &[TensorRule] = &[
@@ -24,11 +30,7 @@ const FUSED_EXPERTS: &[TensorRule] = &[
     parameter(
         "blk.{i}.ffn_down_exps.weight",
         "model.layers.{i}.mlp.experts.down_proj",
-        (
-            Transform::Transposed,
-            &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
-            &[Dim::Experts, Dim::Hidden, Dim::ExpertInner],
-        ),
+        (Transform::Transposed, &[Experts, ExpertInner, Hidden], &[Experts, Hidden, ExpertInner]),
     ),
 ];
 
@@ -39,8 +41,8 @@ const fn half(half: usize, gguf: &'static str) -> TensorRule {
         "model.layers.{i}.mlp.experts.gate_up_proj",
         (
             Transform::TransposedHalves(half),
-            &[Dim::Experts, Dim::Hidden, Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner])],
-            &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
+            &[Experts, Hidden, Sum(&[ExpertInner, ExpertInner])],
+            &[Experts, ExpertInner, Hidden],
         ),
     )
 }
@@ -53,10 +55,10 @@ pub(super) const QWEN2_VL: ModelClass = ModelClass {
         "Qwen2_5_VLForConditionalGeneration",
     ],
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(1e6)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(8)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(1e6)),
     ],
     settings: &[SECTIONS],
     traits: Traits { reads_causal: false, ..QWEN2.traits },
@@ -67,11 +69,11 @@ pub(super) const QWEN3_VL: ModelClass = ModelClass {
     gguf: "qwen3vl",
     classes: &["Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration"],
     defaults: &[
-        ("max_position_embeddings", Default::Int(128_000)),
-        ("num_key_value_heads", Default::Int(32)),
-        ("head_dim", Default::Int(128)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(500_000.0)),
+        ("max_position_embeddings", Int(128_000)),
+        ("num_key_value_heads", Int(32)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(500_000.0)),
     ],
     settings: &[QWEN3.settings[0], SECTIONS, IMAGE_LAYERS],
     traits: Traits { reads_causal: false, ..QWEN3.traits },
@@ -91,17 +93,29 @@ pub(super) const QWEN3_VL_MOE: ModelClass = ModelClass {
     gguf: "qwen3vlmoe",
     classes: &["Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration"],
     defaults: &[
-        ("max_position_embeddings", Default::Int(128_000)),
-        ("num_key_value_heads", Default::Int(16)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(500_000.0)),
-        ("moe_intermediate_size", Default::Int(1408)),
-        ("norm_topk_prob", Default::Bool(true)),
-        ("num_experts", Default::Int(60)),
-        ("num_experts_per_tok", Default::Int(4)),
+        ("max_position_embeddings", Int(128_000)),
+        ("num_key_value_heads", Int(16)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(500_000.0)),
+        ("moe_intermediate_size", Int(1408)),
+        ("norm_topk_prob", Bool(true)),
+        ("num_experts", Int(60)),
+        ("num_experts_per_tok", Int(4)),
     ],
     other_tensors: FUSED_EXPERTS,
     settings: &[QWEN3_MOE.settings[0], SECTIONS, IMAGE_LAYERS],
     traits: Traits::PLAIN,
     ..QWEN3_MOE
 };
+
+/// UINT32: how many entries the list has that the second field names in the object of the first; 0
+/// without it. Of a text it says nothing.
+const LIST_LEN: OwnSetting = own(
+    |setting, model| {
+        let object = model.fields.get(&setting.fields[..1]);
+        let list = object.and_then(|(_, object)| object.get(setting.fields[1]));
+        let len = list.and_then(Value::as_array).map_or(0, Vec::len);
+        setting.count(len).map(Some)
+    },
+    |_, _| Ok(None),
+);

@@ -2,10 +2,16 @@
 //!
 //! Source: `conversion/llama.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::Value;
+
 use super::llama::ROTATED;
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, UNGATED_MLP, VALUES};
+use crate::Result;
+use crate::families::engine::fields::Fields;
+use crate::families::engine::model::Model;
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, LostWindows, ModelClass, Setting, Traits, count, setting,
+    HeadDim, Kind, LostWindows, ModelClass, Setting, Traits, count, setting,
 };
 
 const SETTINGS: &[Setting] = &[
@@ -18,13 +24,13 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
     classes: &["SmolLM3ForCausalLM"],
     model_type: "smollm3",
     defaults: &[
-        ("max_position_embeddings", Default::Int(32_768)),
-        ("num_key_value_heads", Default::Int(4)),
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(2e6)),
-        ("tie_word_embeddings", Default::Bool(true)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(4)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(2e6)),
+        ("tie_word_embeddings", Bool(true)),
     ],
-    implied: &[("hidden_act", Default::Text("silu")), ("use_sliding_window", Default::Bool(false))],
+    implied: &[("hidden_act", Text("silu")), ("use_sliding_window", Bool(false))],
     own_fields: &[],
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
@@ -32,7 +38,8 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
-        no_rope_every: Some(4),
+        laws: &[no_rope_in_every_fourth],
+        completes: &[usual_rope],
         stores_rope_factors: true,
         // Those that `layer_types` calls so.
         lost_windows: LostWindows::From(u32::MAX),
@@ -45,11 +52,11 @@ pub(super) const ARCEE: ModelClass = ModelClass {
     classes: &["ArceeForCausalLM"],
     model_type: "arcee",
     defaults: &[
-        ("max_position_embeddings", Default::Int(4096)),
-        ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
+        ("max_position_embeddings", Int(4096)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("relu2"))],
+    implied: &[("hidden_act", Text("relu2"))],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
         ("mlp_bias", &["blk.{i}.ffn_up", "blk.{i}.ffn_down"]),
@@ -58,3 +65,24 @@ pub(super) const ARCEE: ModelClass = ModelClass {
     traits: Traits { head_dim: HeadDim::Stated, stores_rope_factors: true, ..Traits::PLAIN },
     ..SMOLLM3
 };
+
+/// Field of which layers have rotary positions.
+const ROPE_LAYERS: &str = "no_rope_layers";
+
+/// Published configs of Llama 4 have an empty list for the usual layers.
+pub(super) fn usual_rope(fields: &mut Fields) -> Result<()> {
+    let layers = fields.0.get(ROPE_LAYERS).and_then(Value::as_array);
+    if layers.is_some_and(Vec::is_empty) {
+        fields.0.remove(ROPE_LAYERS);
+    }
+    Ok(())
+}
+
+/// Every fourth layer has no rotary positions: llama.cpp knows no other pattern.
+pub(super) fn no_rope_in_every_fourth(model: &Model<'_>) -> Result<Option<String>> {
+    const EVERY: usize = 4;
+    let has_rope = |layer: usize| u64::from(!layer.is_multiple_of(EVERY));
+    let layers = 1..=model.dims.layers;
+    model.expect("no_rope_layer_interval", &EVERY.into())?;
+    model.expect(ROPE_LAYERS, &layers.map(has_rope).collect())
+}

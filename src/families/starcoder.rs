@@ -3,22 +3,23 @@
 //! Source: `conversion/starcoder.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Hidden, Inner};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, LostWindows, ModelClass, Need, TensorRule, Traits, only, same, setting,
+    Kind, LostWindows, ModelClass, Need, TensorRule, Traits, only, same, setting,
 };
 
 /// The feed-forward layer without a gate.
 const PLAIN_MLP: &[TensorRule] = &[
-    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.c_fc", &[Dim::Inner, Dim::Hidden]),
-    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.c_proj", &[Dim::Hidden, Dim::Inner]),
+    same("blk.{i}.ffn_up", "model.layers.{i}.mlp.c_fc", &[Inner, Hidden]),
+    same("blk.{i}.ffn_down", "model.layers.{i}.mlp.c_proj", &[Hidden, Inner]),
 ];
 
 /// Norms, of which models with a parallel residual have only the first.
 const STABLE_NORMS: &[TensorRule] = &[
     NORMS[0],
     // llama.cpp goes by this norm, and not by the flag.
-    only(Need::Unless("use_parallel_residual"), NORMS[1].gguf, NORMS[1].hf, &[Dim::Hidden]),
+    only(Need::Unless("use_parallel_residual"), NORMS[1].gguf, NORMS[1].hf, &[Hidden]),
 ];
 
 pub(super) const STARCODER2: ModelClass = ModelClass {
@@ -26,14 +27,14 @@ pub(super) const STARCODER2: ModelClass = ModelClass {
     classes: &["Starcoder2ForCausalLM"],
     model_type: "starcoder2",
     defaults: &[
-        ("max_position_embeddings", Default::Int(4096)),
-        ("num_key_value_heads", Default::Int(2)),
-        ("norm_epsilon", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("tie_word_embeddings", Default::Bool(true)),
-        ("use_bias", Default::Bool(true)),
+        ("max_position_embeddings", Int(4096)),
+        ("num_key_value_heads", Int(2)),
+        ("norm_epsilon", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
+        ("tie_word_embeddings", Bool(true)),
+        ("use_bias", Bool(true)),
     ],
-    implied: &[("hidden_act", Default::Text("gelu_pytorch_tanh"))],
+    implied: &[("hidden_act", Text("gelu_pytorch_tanh"))],
     own_fields: &[("layer_norm_eps", "norm_epsilon")],
     equal_fields: &[],
     biases: &[
@@ -62,13 +63,13 @@ pub(super) const STABLELM: ModelClass = ModelClass {
     classes: &["StableLmForCausalLM", "StableLMEpochForCausalLM"],
     model_type: "stablelm",
     defaults: &[
-        ("max_position_embeddings", Default::Int(4096)),
-        ("num_key_value_heads", Default::Int(32)),
-        ("layer_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("use_parallel_residual", Default::Bool(false)),
+        ("max_position_embeddings", Int(4096)),
+        ("num_key_value_heads", Int(32)),
+        ("layer_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
+        ("use_parallel_residual", Bool(false)),
     ],
-    implied: &[("hidden_act", Default::Text("silu")), ("qk_layernorm", Default::Bool(false))],
+    implied: &[("hidden_act", Text("silu")), ("qk_layernorm", Bool(false))],
     own_fields: &[],
     biases: &[
         ("use_qkv_bias", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"]),

@@ -18,9 +18,11 @@ mod qwen3;
 use serde_json::{Map, Value};
 
 use crate::config::TEXT_CONFIGS;
+use crate::families::engine::dims::Dim::{Field, Hidden, Inner, Product, Sum};
 use crate::families::engine::dims::{Dim, HEADS, HIDDEN, INNER, LAYERS};
 use crate::families::engine::fields::{Fields, is_same, wrong};
 use crate::families::engine::rope::PARAMETERS;
+use crate::families::engine::table::Default::Int;
 use crate::families::engine::table::{
     Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, number, parameter,
     same, setting,
@@ -123,7 +125,7 @@ const EPSILON: &str = "layer_norm_eps";
 pub(super) const MLP_WIDTH: &str = "mlp_width";
 
 /// Length of what several patches have together that become one token.
-const MERGED: Dim = Dim::Product(&[Dim::Field(MERGE_SIZE), Dim::Field(MERGE_SIZE), Dim::Hidden]);
+const MERGED: Dim = Product(&[Field(MERGE_SIZE), Field(MERGE_SIZE), Hidden]);
 
 /// The settings of all towers of images.
 pub(super) const SETTINGS: &[Setting] = &[
@@ -184,18 +186,17 @@ const PLAIN_TOWER: Tower = Tower {
 /// Field of the number of colours of an image.
 const CHANNELS: &str = "num_channels";
 /// Number of colours of an image.
-const COLOURS: Default = Default::Int(3);
+const COLOURS: Default = Int(3);
 
 /// Filters of patches `[hidden, colours, height, width]`.
-const FILTERS: &[Dim] =
-    &[Dim::Hidden, Dim::Field(CHANNELS), Dim::Field(PATCH_SIZE), Dim::Field(PATCH_SIZE)];
+const FILTERS: &[Dim] = &[Hidden, Field(CHANNELS), Field(PATCH_SIZE), Field(PATCH_SIZE)];
 
 /// Filters of patches that are the matrix `hf` in transformers, whose columns are pixels, each with
 /// its colours.
 const fn pixels(hf: &'static str) -> TensorRule {
-    const SIDE: Dim = Dim::Field(PATCH_SIZE);
-    const VALUES: Dim = Dim::Product(&[SIDE, SIDE, Dim::Field(CHANNELS)]);
-    parameter("v.patch_embd.weight", hf, (Transform::Pixels, &[Dim::Hidden, VALUES], FILTERS))
+    const SIDE: Dim = Field(PATCH_SIZE);
+    const VALUES: Dim = Product(&[SIDE, SIDE, Field(CHANNELS)]);
+    parameter("v.patch_embd.weight", hf, (Transform::Pixels, &[Hidden, VALUES], FILTERS))
 }
 
 /// A tensor whose names are whole, and which is the same on both sides.
@@ -205,21 +206,21 @@ const fn whole(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> T
 
 /// A projection to the width of a feed-forward layer.
 const fn up(gguf: &'static str, hf: &'static str) -> TensorRule {
-    same(gguf, hf, &[Dim::Inner, Dim::Hidden])
+    same(gguf, hf, &[Inner, Hidden])
 }
 
 /// A projection from that width.
 const fn down(gguf: &'static str, hf: &'static str) -> TensorRule {
-    same(gguf, hf, &[Dim::Hidden, Dim::Inner])
+    same(gguf, hf, &[Hidden, Inner])
 }
 
 /// A projection of the square of the hidden state.
 const fn square(gguf: &'static str, hf: &'static str) -> TensorRule {
-    same(gguf, hf, &[Dim::Hidden, Dim::Hidden])
+    same(gguf, hf, &[Hidden, Hidden])
 }
 
 /// Rows of queries, keys and values.
-const FUSED: &[Dim] = &[Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]), Dim::Hidden];
+const FUSED: &[Dim] = &[Sum(&[Hidden, Hidden, Hidden]), Hidden];
 
 /// Queries, keys or values (0, 1, 2) of a projection that has all of them.
 const fn third(part: usize, gguf: &'static str, hf: &'static str) -> TensorRule {
@@ -228,7 +229,7 @@ const fn third(part: usize, gguf: &'static str, hf: &'static str) -> TensorRule 
 
 /// A norm of the hidden state.
 const fn norm(gguf: &'static str, hf: &'static str) -> TensorRule {
-    same(gguf, hf, &[Dim::Hidden])
+    same(gguf, hf, &[Hidden])
 }
 
 /// Sets the length of a hidden state of the language model.

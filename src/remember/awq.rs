@@ -23,7 +23,7 @@ use crate::element::Out;
 use crate::model::{Part, Tensor};
 use crate::remember::kernels::awq::{OUTPUTS, PER_WORD, POSITION};
 use crate::remember::layout::group_size::{ShortGroup, group_size};
-use crate::remember::layout::packed::{
+use crate::remember::packed::{
     BitStreams, PackedLayer, PackedLayout, for_each_zeros, grouped_rows, load_scales,
 };
 use crate::remember::seam::NamePattern::{Ends, EndsIfQuantized, Is};
@@ -32,7 +32,8 @@ use crate::remember::seam::load::{StoredWords, read_transposed_codes, transposed
 use crate::remember::seam::wrong;
 use crate::remember::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
-    QuantScheme, RelaySource, Scheme, StoredPiece, StoredRectangle, StoredRows, TensorRole, Tile,
+    MethodFacts, QuantScheme, RelaySource, Scheme, StatedCodes, StoredPiece, StoredRectangle,
+    StoredRows, TensorRole, Tile,
 };
 use crate::simd::Level;
 use crate::{Dtype, Result};
@@ -56,6 +57,8 @@ pub(super) static IDENTITY: Identity = Identity {
     container: None,
 };
 
+const METHODS: &[MethodFacts] = &[MethodFacts::new(&QuantMethod::Awq, StatedCodes::Words)];
+
 impl Scheme for Awq {
     fn identity(&self) -> &'static Identity {
         &IDENTITY
@@ -63,6 +66,10 @@ impl Scheme for Awq {
 
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Awq
+    }
+
+    fn methods(&self) -> &'static [MethodFacts] {
+        METHODS
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -218,7 +225,7 @@ impl Decode for AwqWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { staging, words, ahead, .. } = &mut *buffers;
         words.resize(tile.rows.len() * transposed_code_words(tile.cols.len()), 0);
         read_transposed_codes(

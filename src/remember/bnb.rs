@@ -341,7 +341,7 @@ impl Decode for Bnb4Weight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { bytes, scales, staging, row, .. } = buffers;
         let cols = tile.cols.start / 2..tile.cols.end.div_ceil(2);
         bytes.load(&self.codes, self.total.div_ceil(2), 0..1, cols)?;

@@ -237,7 +237,7 @@ impl Decode for DFloat11Weight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let cols = self.grid().cols;
         let first = self.first + tile.rows.start * cols + tile.cols.start;
         let range = first..first + tile.values();

@@ -304,7 +304,7 @@ impl Decode for Exl2Weight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { words, staging, row, scales, index, runs, .. } = buffers;
         self.load_runs(staging, runs)?;
         self.load_order(staging, index)?;

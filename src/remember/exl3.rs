@@ -301,7 +301,7 @@ impl Decode for Exl3Weight<'_> {
     }
 
     /// Sums up the blocks as well: a row of the output needs all of its block.
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.check_mark()?;
         // Tiles end at the end of a block or of the weight, whose last blocks are stored whole.
         let whole = |range: &Range<usize>| range.start..range.end.next_multiple_of(BLOCK);

@@ -19,9 +19,10 @@ use crate::remember::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped};
 use crate::remember::seam::scale_layout::{granularity, per_tensor, rows_and_cols};
 use crate::remember::seam::scale_matrix::{Matrix, Ones, ScaleMatrix};
 use crate::remember::seam::{
-    Floats, Fp8Format, Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling, TensorRole,
+    Floats, Fp8Format, Granularity, Group, Identity, Index, MethodFacts, Prepared, QuantScheme,
+    Scheme, Sibling, StatedCodes, TensorRole,
 };
-use crate::remember::seam::{Granularity, base_of, module_of, refused, wrong};
+use crate::remember::seam::{base_of, module_of, refused, wrong};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 pub(super) struct Fp8;
@@ -190,6 +191,23 @@ static IDENTITY: Identity = Identity {
     container: None,
 };
 
+const METHODS: &[MethodFacts] = &[
+    // transformers `finegrained_fp8`.
+    MethodFacts {
+        no_blocks: [None, Some("the config says `weight_block_size: null`, which is")],
+        ..MethodFacts::new(&QuantMethod::Fp8, StatedCodes::E4M3)
+    },
+    // fbgemm `quantize_fp8_per_row`.
+    MethodFacts {
+        scales: Some((Granularity::Channel, "the config says FBGEMM, which has one a row")),
+        no_blocks: [Some("the config says FBGEMM, which quantizes"), None],
+        keeps_reduced: true,
+        ..MethodFacts::new(&QuantMethod::FbgemmFp8, StatedCodes::E4M3)
+    },
+    MethodFacts::new(&QuantMethod::Mxfp8, StatedCodes::E4M3),
+    MethodFacts::new(&QuantMethod::MiniMaxM3Nvfp4, StatedCodes::E4M3),
+];
+
 impl Scheme for Fp8 {
     fn identity(&self) -> &'static Identity {
         &IDENTITY
@@ -211,6 +229,10 @@ impl Scheme for Fp8 {
         tensors
             .any(|t| is_scaled(&t))
             .then(|| Box::new(HasScales::of(all.model)) as Prepared)
+    }
+
+    fn methods(&self) -> &'static [MethodFacts] {
+        METHODS
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {

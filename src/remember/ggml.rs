@@ -195,7 +195,7 @@ impl Decode for GgmlWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let (header, stride) = (self.header, self.header + self.blocks_of(self.cols));
         let end = header + self.blocks_of(tile.cols.end);
         let width = self.loaded_header(tile) + self.blocks_of(tile.cols.len());

@@ -22,11 +22,12 @@ use crate::model::{Part, Tensor};
 use crate::remember::kernels::gptq::GptqPacking;
 use crate::remember::kernels::packed::CHUNK;
 use crate::remember::layout::group_size::{ShortGroup, group_size};
-use crate::remember::layout::packed::{PackedLayer, PackedLayout, for_each_zeros};
+use crate::remember::packed::{PackedLayer, PackedLayout, for_each_zeros};
 use crate::remember::seam::NamePattern::{Ends, EndsIfQuantized, Is};
 use crate::remember::seam::Sibling;
 use crate::remember::seam::{
-    Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, base_of, refused, wrong,
+    Floats, Group, Identity, Index, MethodFacts, QuantScheme, Scheme, StatedCodes, TensorRole,
+    base_of, refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -56,6 +57,8 @@ static IDENTITY: Identity = Identity {
     container: None,
 };
 
+const METHODS: &[MethodFacts] = &[MethodFacts::new(&QuantMethod::Gptq, StatedCodes::Words)];
+
 impl Scheme for Gptq {
     fn identity(&self) -> &'static Identity {
         &IDENTITY
@@ -63,6 +66,10 @@ impl Scheme for Gptq {
 
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Gptq
+    }
+
+    fn methods(&self) -> &'static [MethodFacts] {
+        METHODS
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {

@@ -12,7 +12,6 @@ pub(crate) mod hadamard;
 pub(crate) mod lines;
 pub(crate) mod low_rank;
 pub(crate) mod marlin_tiles;
-pub(crate) mod packed;
 pub(crate) mod padding;
 pub(crate) mod rescaled;
 pub(crate) mod shifted_bias;

@@ -11,7 +11,7 @@ use crate::remember::kernels::grouped::Int;
 use crate::remember::kernels::marlin::{TILE_INPUTS, TILE_OUTPUTS, TileOrder};
 use crate::remember::layout::group_size::{ShortGroup, group_size};
 use crate::remember::layout::marlin_tiles::{MarlinCodes, PermutedScales, ScaleOrder};
-use crate::remember::layout::packed::{PackedLayer, PackedLayout};
+use crate::remember::packed::{PackedLayer, PackedLayout};
 use crate::remember::seam::NamePattern::{Ends, EndsIfQuantized};
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::{

@@ -22,8 +22,8 @@ use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_layout::rows_and_cols;
 use crate::remember::seam::scale_matrix::Matrix;
 use crate::remember::seam::{
-    CodeFamily, CodeType, Decode, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
-    TensorRole, TopExponent, base_of, wrong,
+    CodeFamily, CodeType, Decode, Floats, Granularity, Group, Identity, Index, MethodFacts,
+    QuantScheme, Scheme, StatedCodes, TensorRole, TopExponent, base_of, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -43,6 +43,11 @@ static IDENTITY: Identity = Identity {
     container: None,
 };
 
+const METHODS: &[MethodFacts] = &[MethodFacts {
+    fixed: Some("the config says `mxfp4`"),
+    ..MethodFacts::new(&QuantMethod::Mxfp4, StatedCodes::FLOAT4)
+}];
+
 impl Scheme for Mxfp4 {
     fn identity(&self) -> &'static Identity {
         &IDENTITY
@@ -57,6 +62,10 @@ impl Scheme for Mxfp4 {
             },
             CodeType::Fp4,
         )
+    }
+
+    fn methods(&self) -> &'static [MethodFacts] {
+        METHODS
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {

@@ -20,7 +20,7 @@ use crate::element::Out;
 use crate::model::Tensor;
 use crate::remember::kernels::awq::PER_WORD;
 use crate::remember::kernels::paroquant::{MAX_GROUP, ParoRows};
-use crate::remember::layout::packed::PackedLayer;
+use crate::remember::packed::PackedLayer;
 use crate::remember::seam::NamePattern::Ends;
 use crate::remember::seam::load::{StoredWords, read_transposed};
 use crate::remember::seam::{
@@ -229,7 +229,7 @@ impl Decode for ParoWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.inner.load_numbers(tile, buffers)?;
         let Buffers { words, bytes, staging, row, factors, .. } = buffers;
         // The kernel takes words, whose eight rows it rotates together.

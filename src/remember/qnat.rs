@@ -85,7 +85,7 @@ impl Decode for QnatWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let (layout, rows) = (self.layout, &tile.rows);
         let Buffers { bytes, scales, zeros, staging, .. } = buffers;
         let cols = tile.cols.start / 2..tile.cols.end.div_ceil(2);

@@ -12,6 +12,7 @@ pub(crate) mod grouped;
 pub(crate) mod identity;
 mod leftover;
 pub(crate) mod load;
+mod method;
 mod plain;
 mod quant_scheme;
 mod read_ahead;
@@ -38,6 +39,7 @@ pub(crate) use self::decode::Window;
 pub(crate) use self::decode::{Buffers, Decode, Grid, StoredRows, Tile, lcm};
 pub(crate) use self::identity::{Identity, NamePattern, Sibling};
 pub(crate) use self::load::{Floats, read};
+pub(crate) use self::method::{MethodFacts, StatedCodes};
 pub(crate) use self::plain::{PlainFloats, is_plain_float};
 pub use self::quant_scheme::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::read_ahead::{BlockPool, ReadAhead, StoredPiece, StoredRectangle};
@@ -262,6 +264,11 @@ pub(crate) trait Scheme: Sync {
         false
     }
 
+    /// What the methods of the scheme say of every weight. A method has a row in one scheme.
+    fn methods(&self) -> &'static [MethodFacts] {
+        &[]
+    }
+
     /// Keys of a file's metadata that describe the quantization of its tensors. No output has them.
     fn descriptions(&self, _metadata: &HashMap<String, String>) -> Vec<String> {
         Vec::new()
@@ -278,6 +285,8 @@ pub(crate) trait Scheme: Sync {
 pub(crate) struct Index<'m> {
     pub model: &'m ParsedModel,
     pub config: &'m QuantConfig,
+    /// What the config's method says of every weight.
+    pub method: Option<&'static MethodFacts>,
     /// One value for each scheme that prepares something. They are few, so that a search by type
     /// costs less than a map.
     prepared: Vec<Prepared>,
@@ -286,10 +295,19 @@ pub(crate) struct Index<'m> {
 }
 
 impl<'m> Index<'m> {
-    /// The index of `model`, with what the schemes of `candidates` prepare.
-    fn new(model: &'m ParsedModel, candidates: &[&Candidate]) -> Self {
-        let mut index =
-            Self { model, config: &model.config, prepared: Vec::new(), elsewhere: OnceLock::new() };
+    /// The index of `model`, with what the schemes of `candidates` among those of `registry`
+    /// prepare.
+    fn new(model: &'m ParsedModel, candidates: &[&Candidate], registry: &Registry) -> Self {
+        let config = &model.config;
+        let mut index = Self {
+            model,
+            config,
+            method: config
+                .quant_method()
+                .and_then(|method| registry.facts(method)),
+            prepared: Vec::new(),
+            elsewhere: OnceLock::new(),
+        };
         let prepare = |candidate: &&Candidate| candidate.scheme.prepare(&index);
         index.prepared = candidates.iter().filter_map(prepare).collect();
         index

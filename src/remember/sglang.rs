@@ -22,8 +22,8 @@ use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_layout::{fit, granularity, rows_and_cols};
 use crate::remember::seam::scale_matrix::Matrix;
 use crate::remember::seam::{
-    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
-    module_of, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, MethodFacts, QuantScheme, Scheme,
+    StatedCodes, TensorRole, module_of, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -71,9 +71,22 @@ static IDENTITY: Identity = Identity {
     container: None,
 };
 
+const METHODS: &[MethodFacts] = &[
+    MethodFacts::new(&QuantMethod::BlockwiseInt8, StatedCodes::Int(8)),
+    // `W4AFp8Config` has these blocks for all models, and does not write them into the config.
+    MethodFacts {
+        block: Some(([128, 128], "the config's method `w4afp8`")),
+        ..MethodFacts::new(&QuantMethod::W4aFp8, StatedCodes::Int4OrE4M3)
+    },
+];
+
 impl Scheme for Sglang {
     fn identity(&self) -> &'static Identity {
         &IDENTITY
+    }
+
+    fn methods(&self) -> &'static [MethodFacts] {
+        METHODS
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {

@@ -318,7 +318,7 @@ impl Decode for SparseFloats<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.scattered
             .unpack(tile, &mut buffers.staging, buffers.bytes.buffer())
     }

@@ -235,7 +235,7 @@ impl Decode for SpqrWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { bytes, staging, index, words, scale_words, .. } = buffers;
         let stride = self.shape.cols.div_ceil(TILE) * TILE * 8;
         let groups = tile.rows.start / TILE..tile.rows.end.div_ceil(TILE);

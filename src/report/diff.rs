@@ -15,7 +15,7 @@ use self::values::{Comparable, CompareRule, Sums};
 use crate::convert::asked::Asked;
 use crate::convert::pair::{PairScratch, TensorPair};
 use crate::convert::progress::ProgressSum;
-use crate::{ConvertOptions, ParsedModel, Recovery, RememberOptions, Result, TargetDtype};
+use crate::{Conversion, ConvertOptions, ParsedModel, RememberOptions, Result, TargetDtype};
 
 /// Options of [`ParsedModel::diff`].
 #[derive(Debug, Clone)]
@@ -107,7 +107,7 @@ impl ParsedModel {
     /// - `Cancelled`: the token of the options is set.
     pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
         let conversion = options.conversion();
-        let (a, b) = (self.recovery(&conversion)?, other.recovery(&conversion)?);
+        let (a, b) = (self.plan(&conversion)?, other.plan(&conversion)?);
         let asked = Asked::of_names(&options.include, &options.exclude)?;
         let pairing = Pairing::new((self, &a), (other, &b), &asked)?;
         let mut report = DiffReport::new(options);
@@ -136,7 +136,7 @@ enum Compared {
 /// Compares the values of all pairs. Returns a result for each, in their order.
 fn compare_values(
     pairing: &Pairing<'_>,
-    (a, b): (&Recovery<'_>, &Recovery<'_>),
+    (a, b): (&Conversion<'_>, &Conversion<'_>),
     options: &DiffOptions,
 ) -> Result<Vec<Compared>> {
     let comparable = |pair: &StoredPair<'_>| {

@@ -49,6 +49,7 @@ fn errors() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "remember"), ignore = "it decodes")]
 fn models() {
     use anamnesis::{InspectInfo, ParseLimits, ParsedModel, TargetDtype, parse, parse_with_limits};
     is_shared::<ParsedModel>();
@@ -130,30 +131,34 @@ fn limits() {
 
 /// What embedders load models with: a plan, its tensors by name, and where stored tensors lie.
 #[test]
+#[cfg_attr(not(feature = "remember"), ignore = "it decodes")]
 fn single_tensors() {
     use anamnesis::{
-        ConvertOptions, OutputTensor, Panel, Recovery, RememberOptions, Report, TargetDtype,
+        Conversion, ConvertOptions, OutputTensor, Panel, RememberOptions, Report, TargetDtype,
         TensorRole, parse,
     };
     fn is_shared_while_borrowed<T: Send + Sync>(_: &T) {}
     let model = parse(SAFETENSORS).unwrap();
-    let recovery: Recovery<'_> = model.recovery(TargetDtype::BF16).unwrap();
-    is_shared_while_borrowed(&recovery);
+    let conversion: Conversion<'_> = model.plan(TargetDtype::BF16).unwrap();
+    is_shared_while_borrowed(&conversion);
     is_value::<OutputTensor<'static>>();
-    let bytes: u64 = recovery.outputs().map(|tensor| tensor.byte_len).sum();
-    assert_eq!(recovery.outputs().len(), 1);
-    assert_eq!(bytes, recovery.report().output_bytes - header_len(&recovery.to_bytes().unwrap()));
-    let OutputTensor { name, shape, dtype, byte_len, .. } = recovery.outputs().next().unwrap();
+    let bytes: u64 = conversion.outputs().map(|tensor| tensor.byte_len).sum();
+    assert_eq!(conversion.outputs().len(), 1);
+    assert_eq!(
+        bytes,
+        conversion.report().output_bytes - header_len(&conversion.to_bytes().unwrap())
+    );
+    let OutputTensor { name, shape, dtype, byte_len, .. } = conversion.outputs().next().unwrap();
     let (_, _, _): (&str, &[usize], anamnesis::Dtype) = (name, shape, dtype);
-    let whole: Vec<u8> = recovery.tensor(name).unwrap();
+    let whole: Vec<u8> = conversion.tensor(name).unwrap();
     let mut again = vec![0; usize::try_from(byte_len).unwrap()];
-    let _: () = recovery.decode_into(name, &mut again).unwrap();
+    let _: () = conversion.decode_into(name, &mut again).unwrap();
     assert_eq!(whole, again);
-    let rows: Vec<u8> = recovery.rows(name, 0..1).unwrap();
-    let _: () = recovery
+    let rows: Vec<u8> = conversion.rows(name, 0..1).unwrap();
+    let _: () = conversion
         .decode_rows_into(name, 0..1, &mut again[..rows.len()])
         .unwrap();
-    let _: Option<OutputTensor<'_>> = recovery.output("no such tensor");
+    let _: Option<OutputTensor<'_>> = conversion.output("no such tensor");
 
     let options = RememberOptions::new(TargetDtype::BF16).no_replace();
     let _: RememberOptions = options.clone().with_force(false);
@@ -232,5 +237,45 @@ fn places_of_tensors() {
             }
         }
         assert!(0 < compressed && compressed < model.tensors().len());
+    }
+}
+
+/// Without the feature `remember` nothing is decoded, and what is stored as floats is copied.
+#[cfg(not(feature = "remember"))]
+#[test]
+fn decoding_needs_its_feature() {
+    use anamnesis::{TargetDtype, parse};
+    let is_refused = |error: anamnesis::AnamnesisError| {
+        error.to_string().contains("needs the feature `remember`")
+    };
+    let mut refused = 0;
+    let directories = crate::common::case_directories();
+    let files = directories
+        .iter()
+        .flat_map(|dir| std::fs::read_dir(dir).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
+    for path in files {
+        let Ok(model) = parse(&path) else { continue };
+        if model.inspect().quantized == 0 {
+            continue;
+        }
+        for target in [TargetDtype::BF16, TargetDtype::F16, TargetDtype::F32] {
+            let made = model.remember_to_bytes(target);
+            let error = made.expect_err(&path.display().to_string());
+            refused += usize::from(is_refused(error));
+        }
+    }
+    assert!(refused > 500, "{refused}");
+    let single = anamnesis::dequantize_per_tensor_fp8_to_bf16(&[0x38], 1.0);
+    assert!(is_refused(single.unwrap_err()));
+    let dir = tempfile::tempdir().unwrap();
+    let floats = parse("tests/data/demo/expected-bf16.safetensors").unwrap();
+    let out = dir.path().join("out.safetensors");
+    floats.remember(&out, TargetDtype::BF16).unwrap();
+    let copy = parse(&out).unwrap();
+    for tensor in floats.tensors() {
+        let copied = copy.tensor(tensor.name()).unwrap();
+        assert_eq!(copied.bytes().unwrap(), tensor.bytes().unwrap());
     }
 }

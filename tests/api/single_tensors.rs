@@ -125,6 +125,7 @@ fn single_tensors() {
 /// Of a model in memory, stored tensors are views of the parsed bytes, and of a file views of its
 /// mapping. The functions for single tensors decode them from there.
 #[test]
+#[cfg_attr(not(feature = "remember"), ignore = "it decodes")]
 fn stored_tensors_are_decoded_without_a_copy() {
     use std::borrow::Cow;
     const NAME: &str = "layers.0.attention.wq.weight";

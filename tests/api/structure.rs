@@ -228,7 +228,7 @@ fn siblings_import_one_way() {
         ("convert/adapters", 2),
         ("convert/directory", 2),
         ("families", 2),
-        ("families/engine", 21),
+        ("families/engine", 8),
         ("parse", 2),
         ("tokenizer/to_gguf", 5),
     ];
@@ -267,6 +267,24 @@ fn siblings_import_one_way() {
         .map(|(parent, left)| (parent.as_str(), left.len()))
         .collect();
     assert_eq!(counts, CIRCLES, "{found:#?}");
+}
+
+/// What schemes share names none of them: what a method of configs says is a row of its scheme.
+#[test]
+fn what_schemes_share_names_no_method() {
+    let mut found = Vec::new();
+    for source in sources() {
+        let room = source.path.trim_start_matches("remember/");
+        let is_shared = room.starts_with("seam") || room.starts_with("layout");
+        if is_shared && source.path.starts_with("remember/") {
+            let lines = source
+                .text
+                .lines()
+                .filter(|line| line.contains("QuantMethod::"));
+            found.extend(lines.map(|line| format!("{}: {}", source.path, line.trim())));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]

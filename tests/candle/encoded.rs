@@ -30,7 +30,7 @@ fn candle_decodes_the_same() {
             .pure();
         let mut options: ConvertOptions = scheme.into();
         options.single_file = true;
-        let bytes = model.recovery(options).unwrap().to_bytes().unwrap();
+        let bytes = model.plan(options).unwrap().to_bytes().unwrap();
         let ours = parse_bytes(bytes.clone()).unwrap();
         let (back, mut reader) = (decoded(&ours).unwrap(), Cursor::new(&bytes));
         let content = gguf_file::Content::read(&mut reader).unwrap();

@@ -50,7 +50,7 @@ fn gguf_is_read() {
         let model = parse(data().join("gguf").join(name).join("model.gguf")).unwrap();
         let options = ConvertOptions::new(ConvertTarget::Gguf)
             .with_gguf_metadata(vec![("general.name".to_owned(), GgufMetadataValue::U32(7))]);
-        let bytes = model.recovery(options).unwrap().to_bytes().unwrap();
+        let bytes = model.plan(options).unwrap().to_bytes().unwrap();
         check_gguf(&parse_bytes(bytes.clone()).unwrap(), &bytes);
     }
 }

@@ -173,8 +173,8 @@ fn several_tensors_are_a_table() {
     // Without a name all tensors of the model, decoded: each expert is one.
     let all = show(&mlx, &["--csv"]);
     let model = anamnesis::parse(&mlx).unwrap();
-    let recovery = model.recovery(anamnesis::TargetDtype::F32).unwrap();
-    assert_eq!(all.lines().count(), 1 + recovery.outputs().len());
+    let conversion = model.plan(anamnesis::TargetDtype::F32).unwrap();
+    assert_eq!(all.lines().count(), 1 + conversion.outputs().len());
     assert!(all.starts_with("name,dtype,shape,values,min,max,mean,std,zeros,nan,infinite\n"));
     assert_eq!(code(&mlx, &["*norm*[0]"]), Some(2));
     // Integers of 64 bits keep their digits.

@@ -174,8 +174,8 @@ fn names_that_no_tensor_has() {
 
 fn parse_names(model: &str) -> Vec<String> {
     let model = anamnesis::parse(model).unwrap();
-    let recovery = model.recovery(anamnesis::TargetDtype::F32).unwrap();
-    recovery.outputs().map(|t| t.name.to_owned()).collect()
+    let conversion = model.plan(anamnesis::TargetDtype::F32).unwrap();
+    conversion.outputs().map(|t| t.name.to_owned()).collect()
 }
 
 /// A pipe that nobody writes to is no file of an option: reading it would wait forever.

@@ -78,15 +78,15 @@ pub fn encoded(
     mut options: ConvertOptions,
 ) -> Result<(ParsedModel, Report), AnamnesisError> {
     (options.single_file, options.scope) = (true, ModelScope::Tensors);
-    let recovery = model.recovery(options)?;
-    Ok((parse_bytes(recovery.to_bytes()?)?, recovery.report().clone()))
+    let conversion = model.plan(options)?;
+    Ok((parse_bytes(conversion.to_bytes()?)?, conversion.report().clone()))
 }
 
 /// `model` decoded to F32.
 pub fn decoded(model: &ParsedModel) -> Result<ParsedModel, AnamnesisError> {
     let mut options = ConvertOptions::from(TargetDtype::F32);
     options.single_file = true;
-    parse_bytes(model.recovery(options)?.to_bytes()?)
+    parse_bytes(model.plan(options)?.to_bytes()?)
 }
 
 /// The values of a float tensor; `None` for other dtypes.

@@ -34,10 +34,10 @@ fn outputs(
     model: &ParsedModel,
     options: ConvertOptions,
 ) -> anamnesis::Result<BTreeMap<String, Vec<u8>>> {
-    let recovery = model.recovery(options)?;
-    let names = recovery.outputs().map(|t| t.name.to_owned());
+    let conversion = model.plan(options)?;
+    let names = conversion.outputs().map(|t| t.name.to_owned());
     let names: Vec<String> = names.collect();
-    let tensor = |name: String| Ok((name.clone(), recovery.tensor(&name)?));
+    let tensor = |name: String| Ok((name.clone(), conversion.tensor(&name)?));
     names.into_iter().map(tensor).collect()
 }
 
@@ -102,7 +102,7 @@ fn of_all_schemes() {
             let Ok(model) = parse(&path) else {
                 continue;
             };
-            let Err(error) = model.recovery(options()).map(|_| ()) else {
+            let Err(error) = model.plan(options()).map(|_| ()) else {
                 continue;
             };
             if !error.tensor().is_some_and(|name| name.starts_with("b.")) {
@@ -123,9 +123,9 @@ fn of_all_schemes() {
                     .all(|(name, bytes)| found.get(name) == Some(bytes)),
                 "{context}"
             );
-            assert!(model.recovery(with(&["b.*"], &[], &[])).is_err(), "{context}");
-            assert!(model.recovery(with(&[], &["a.*"], &[])).is_err(), "{context}");
-            assert!(model.recovery(with(&[], &[], &["a.*"])).is_err(), "{context}");
+            assert!(model.plan(with(&["b.*"], &[], &[])).is_err(), "{context}");
+            assert!(model.plan(with(&[], &["a.*"], &[])).is_err(), "{context}");
+            assert!(model.plan(with(&[], &[], &["a.*"])).is_err(), "{context}");
         }
     }
     assert!(tried.len() >= 20, "{tried:?}");
@@ -153,14 +153,14 @@ fn scales_are_dropped() {
         scale("b.weight_scale_inv"),
     ];
     let stale = parse_bytes(file(&tensors[..2], &[])).unwrap();
-    assert!(stale.recovery(options()).is_err());
+    assert!(stale.plan(options()).is_err());
     let found = outputs(&stale, with(&[], &[], &["*scale_inv"])).unwrap();
     assert_eq!(found["a.weight"], [0x80, 0x3f].repeat(4));
     assert_eq!(found.len(), 1);
 
     let whole = parse_bytes(file(&tensors[2..], &[])).unwrap();
     let error = whole
-        .recovery(with(&[], &[], &["*scale_inv"]))
+        .plan(with(&[], &[], &["*scale_inv"]))
         .map(|_| ())
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
@@ -171,7 +171,7 @@ fn scales_are_dropped() {
     lacking.push(fp8("c.weight"));
     let lacking = parse_bytes(file(&lacking[2..], &[])).unwrap();
     for drop in [&["b.weight"][..], &["*.nothing"]] {
-        assert!(lacking.recovery(with(&[], &[], drop)).is_err(), "{drop:?}");
+        assert!(lacking.plan(with(&[], &[], drop)).is_err(), "{drop:?}");
     }
     let found = outputs(&lacking, with(&[], &[], &["c.weight"])).unwrap();
     assert_eq!(found["b.weight"], f32s(&[0.5; 4]));
@@ -183,18 +183,18 @@ fn what_is_left_out_is_noted() {
     let model =
         parse_bytes(file(&[fp8("a.weight"), scale("a.weight_scale"), fp8("b.weight")], &[]))
             .unwrap();
-    let recovery = model.recovery(with(&["a.*"], &[], &[])).unwrap();
-    let notes = recovery.report().notes.join("\n");
+    let conversion = model.plan(with(&["a.*"], &[], &[])).unwrap();
+    let notes = conversion.report().notes.join("\n");
     assert!(notes.contains("cannot be decoded and are left out: b.weight"), "{notes}");
     // A pattern that may mean the tensor asks for it.
-    assert!(model.recovery(with(&["*.weight"], &[], &[])).is_err());
-    assert!(model.recovery(with(&["*"], &[], &[])).is_err());
+    assert!(model.plan(with(&["*.weight"], &[], &[])).is_err());
+    assert!(model.plan(with(&["*"], &[], &[])).is_err());
     // New names are those that patterns are compared with.
     let renamed = |include: &str| {
         let mut options = with(&[include], &[], &[]);
         options.names = options.names.with_rename("b.*", "x.$1");
         options.names = options.names.with_rename("a.*", "y.$1");
-        model.recovery(options).map(|_| ())
+        model.plan(options).map(|_| ())
     };
     assert!(renamed("x.weight").is_err());
 }

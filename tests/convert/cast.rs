@@ -67,9 +67,9 @@ fn casts_are_those_of_torch() {
                 })
                 .unwrap();
             assert_eq!(seen, model.tensors().len());
-            let recovery = model.recovery(&options).unwrap();
+            let conversion = model.plan(&options).unwrap();
             for tensor in whole.tensors() {
-                check(tensor.name(), &recovery.tensor(tensor.name()).unwrap());
+                check(tensor.name(), &conversion.tensor(tensor.name()).unwrap());
             }
         }
     }
@@ -215,7 +215,7 @@ fn casts_and_encoding_contradict_each_other() {
     let model = parse(data().join("cast/input.safetensors")).unwrap();
     let mut options = ConvertOptions::from(anamnesis::ForgetScheme::NF4);
     options.run.cast = FloatCast::Checked;
-    let Err(error) = model.recovery(options) else {
+    let Err(error) = model.plan(options) else {
         panic!("it is planned");
     };
     assert_eq!(error.kind(), ErrorKind::Usage);

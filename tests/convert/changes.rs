@@ -130,7 +130,7 @@ fn a_file_that_changes_is_no_input() {
 fn nothing_is_given_out_of_a_file_that_changes() {
     type Make = fn(&ParsedModel, ConvertOptions) -> anamnesis::Result<()>;
     let ways: &[Make] = &[
-        |model, options| model.recovery(options)?.to_bytes().map(drop),
+        |model, options| model.plan(options)?.to_bytes().map(drop),
         |model, options| model.remember_to_writer(Vec::new(), options).map(drop),
         |model, options| model.for_each_panel(options, |_| Ok(())).map(drop),
         |model, options| {
@@ -152,12 +152,12 @@ fn a_tensor_by_name_is_of_the_file_that_was_parsed() {
     let root = tempfile::tempdir().unwrap();
     let input = one_file(root.path());
     let model = parse(&input).unwrap();
-    let recovery = model.recovery(TO).unwrap();
-    recovery.tensor("model.ids").unwrap();
+    let conversion = model.plan(TO).unwrap();
+    conversion.tensor("model.ids").unwrap();
     overwrite(&input);
-    let error = recovery.tensor("model.ids").unwrap_err();
+    let error = conversion.tensor("model.ids").unwrap_err();
     assert_names(&error, &input, "modification time");
-    let error = recovery.rows("model.ids", 0..1).unwrap_err();
+    let error = conversion.rows("model.ids", 0..1).unwrap_err();
     assert_names(&error, &input, "modification time");
 }
 

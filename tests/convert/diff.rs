@@ -17,7 +17,7 @@ fn decoding() -> ConvertOptions {
 
 /// The decoded tensors of `model`.
 fn decoded(model: &ParsedModel) -> anamnesis::Result<ParsedModel> {
-    parse_bytes(model.recovery(decoding())?.to_bytes()?)
+    parse_bytes(model.plan(decoding())?.to_bytes()?)
 }
 
 fn diff(a: &ParsedModel, b: &ParsedModel) -> DiffReport {

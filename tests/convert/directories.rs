@@ -56,7 +56,7 @@ fn read(dir: &Path) -> (Vec<String>, Vec<String>) {
     (
         names,
         model
-            .recovery(TargetDtype::BF16)
+            .plan(TargetDtype::BF16)
             .unwrap()
             .report()
             .notes

@@ -9,21 +9,21 @@ use crate::common::zip::{Member, Zip, npy};
 
 /// Results of all ways to convert `model`, or to make its tensor `name`.
 fn results(model: &ParsedModel, name: &str) -> Vec<(&'static str, Result<()>)> {
-    let recovery = model.recovery(TargetDtype::F32).unwrap();
+    let conversion = model.plan(TargetDtype::F32).unwrap();
     let path = tempfile::tempdir().unwrap();
     let output = path.path().join("out");
     let written = model.remember(&output, TargetDtype::F32).map(drop);
     assert_eq!(written.is_ok(), output.exists());
     let to = TargetDtype::F32;
     vec![
-        ("tensor", recovery.tensor(name).map(drop)),
-        ("rows", recovery.rows(name, 0..0).map(drop)),
-        ("to bytes", recovery.to_bytes().map(drop)),
+        ("tensor", conversion.tensor(name).map(drop)),
+        ("rows", conversion.rows(name, 0..0).map(drop)),
+        ("to bytes", conversion.to_bytes().map(drop)),
         ("to a file", written),
         (
             "to NPZ",
             model
-                .recovery(ConvertTarget::Npz)
+                .plan(ConvertTarget::Npz)
                 .and_then(|r| r.to_bytes())
                 .map(drop),
         ),

@@ -18,7 +18,7 @@ fn to_gguf() -> ConvertOptions {
 }
 
 fn to_bytes(model: &ParsedModel, options: ConvertOptions) -> Vec<u8> {
-    model.recovery(options).unwrap().to_bytes().unwrap()
+    model.plan(options).unwrap().to_bytes().unwrap()
 }
 
 /// Fails unless both models have the same tensors in the same order, bit for bit.
@@ -164,7 +164,7 @@ fn what_ggml_cannot_hold_is_refused_by_name() {
             &[raw("ok", "F32", &[1], vec![0; 4]), raw("bad.one", dtype, &shape, vec![0; size])],
             &[],
         ));
-        let result = model.unwrap().recovery(to_gguf()).map(|_| ());
+        let result = model.unwrap().plan(to_gguf()).map(|_| ());
         assert_eq!(verdict(result, Unsupported, &["bad.one"]), None, "{dtype} {shape:?}");
     }
 }
@@ -227,7 +227,7 @@ fn shapes_that_comfyui_changed_come_back() {
     );
     // Shapes by names would be those of other tensors.
     let renamed = anamnesis::NameChanges::default().with_rename("conv", "other");
-    let result = model.recovery(to_gguf().with_names(renamed)).map(|_| ());
+    let result = model.plan(to_gguf().with_names(renamed)).map(|_| ());
     assert_eq!(verdict(result, Usage, &["orig_shape"]), None);
     let result = parse_bytes(file(&[8, 4, 3]))
         .unwrap()

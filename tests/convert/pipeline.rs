@@ -175,9 +175,9 @@ fn metadata_and_order_are_kept() {
     ];
     let model =
         parse_bytes(file(&tensors, &[("modelspec.title", "é\u{1b}"), ("format", "np")])).unwrap();
-    let recovery = model.recovery(TargetDtype::BF16).unwrap();
-    assert_eq!(recovery.report().dropped, ["z.input_scale"]);
-    let bytes = recovery.to_bytes().unwrap();
+    let conversion = model.plan(TargetDtype::BF16).unwrap();
+    assert_eq!(conversion.report().dropped, ["z.input_scale"]);
+    let bytes = conversion.to_bytes().unwrap();
     let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
     assert_eq!(header.offset_keys(), ["z.weight", "a", "m"]);
     let metadata = header.metadata().clone().unwrap();

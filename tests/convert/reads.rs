@@ -19,9 +19,9 @@ fn reads(tensors: &[Raw], options: impl Into<ConvertOptions>) -> f64 {
     let model = parse_from_reader(reader).unwrap();
     let mut options: ConvertOptions = options.into();
     options.run = options.run.with_threads(2);
-    let recovery = model.recovery(options).unwrap();
+    let conversion = model.plan(options).unwrap();
     bytes.store(0, Ordering::Relaxed);
-    recovery.to_bytes().unwrap();
+    conversion.to_bytes().unwrap();
     bytes.load(Ordering::Relaxed) as f64 / tensors[0].bytes.len() as f64
 }
 

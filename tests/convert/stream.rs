@@ -186,7 +186,7 @@ fn options_of_conversions() {
     let mut written = Vec::new();
     model.remember_to_writer(&mut written, &options).unwrap();
     options.single_file = true;
-    let bytes = model.recovery(options).unwrap().to_bytes().unwrap();
+    let bytes = model.plan(options).unwrap().to_bytes().unwrap();
     assert!(written == bytes && SafeTensors::deserialize(&bytes).unwrap().len() == 1);
 
     let mut none = ConvertOptions::from(TargetDtype::F32);
@@ -207,8 +207,8 @@ fn other_containers() {
         let decoded = options.decode;
         let mut written = Vec::new();
         model.remember_to_writer(&mut written, &options).unwrap();
-        let recovery = model.recovery(&options).unwrap();
-        assert!(written == recovery.to_bytes().unwrap(), "decoded: {decoded}");
+        let conversion = model.plan(&options).unwrap();
+        assert!(written == conversion.to_bytes().unwrap(), "decoded: {decoded}");
         let mut blocks = 0;
         let count = |_: &str, _: &[usize], dtype: Dtype, _: &[u8]| {
             blocks += usize::from(dtype.is_ggml_block());

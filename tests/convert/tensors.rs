@@ -4,7 +4,7 @@
 pub(super) mod costs;
 
 use anamnesis::{
-    ConvertOptions, ErrorKind, ParsedModel, Recovery, RememberOptions, TargetDtype, parse,
+    Conversion, ConvertOptions, ErrorKind, ParsedModel, RememberOptions, TargetDtype, parse,
     parse_bytes,
 };
 use safetensors::SafeTensors;
@@ -34,33 +34,33 @@ fn check(model: &ParsedModel, context: &str) {
             let run = RememberOptions::new(target).with_threads(threads);
             let mut options = ConvertOptions::from(run);
             options.single_file = true;
-            let recovery = model.recovery(options).unwrap();
-            let bytes = recovery.to_bytes().unwrap();
+            let conversion = model.plan(options).unwrap();
+            let bytes = conversion.to_bytes().unwrap();
             let file = SafeTensors::deserialize(&bytes).unwrap();
-            assert_eq!(recovery.outputs().len(), file.len(), "{context}");
+            assert_eq!(conversion.outputs().len(), file.len(), "{context}");
             // In the opposite order, so that nothing rests on what came before.
-            for tensor in recovery.outputs().collect::<Vec<_>>().into_iter().rev() {
+            for tensor in conversion.outputs().collect::<Vec<_>>().into_iter().rev() {
                 let name = tensor.name;
                 let want = file.tensor(name).unwrap();
-                assert_eq!(recovery.output(name), Some(tensor));
+                assert_eq!(conversion.output(name), Some(tensor));
                 assert_eq!(tensor.shape, want.shape(), "{context}: {name}");
                 assert_eq!(tensor.dtype.to_string(), want.dtype().to_string());
                 assert_eq!(tensor.byte_len, want.data().len() as u64);
                 let mut into = [0xaa].repeat(want.data().len());
-                recovery.decode_into(name, &mut into).unwrap();
+                conversion.decode_into(name, &mut into).unwrap();
                 assert!(into == want.data(), "{context} {target}: {name}");
                 assert!(
-                    recovery.tensor(name).unwrap() == want.data(),
+                    conversion.tensor(name).unwrap() == want.data(),
                     "{context} {target}: {name} again"
                 );
-                check_rows(&recovery, name, want.shape(), want.data());
+                check_rows(&conversion, name, want.shape(), want.data());
             }
-            assert!(recovery.to_bytes().unwrap() == bytes, "{context}: after single tensors");
+            assert!(conversion.to_bytes().unwrap() == bytes, "{context}: after single tensors");
         }
     }
 }
 
-fn check_rows(recovery: &Recovery<'_>, name: &str, shape: &[usize], want: &[u8]) {
+fn check_rows(conversion: &Conversion<'_>, name: &str, shape: &[usize], want: &[u8]) {
     let Some(&count) = shape.first() else {
         return;
     };
@@ -70,14 +70,14 @@ fn check_rows(recovery: &Recovery<'_>, name: &str, shape: &[usize], want: &[u8])
         // In the gate both ways, otherwise either.
         let ways = effort([[at % 2 == 0, at % 2 == 1], [true; 2], [true; 2]]);
         if ways[0] {
-            let have = recovery.rows(name, rows.clone()).unwrap();
+            let have = conversion.rows(name, rows.clone()).unwrap();
             assert!(have == want, "{name}: rows {rows:?}");
         }
         if !ways[1] {
             continue;
         }
         let mut into = [0xaa].repeat(want.len());
-        recovery
+        conversion
             .decode_rows_into(name, rows.clone(), &mut into)
             .unwrap();
         assert!(into == want, "{name}: rows {rows:?}, in place");
@@ -132,11 +132,11 @@ fn tensors_of_every_container() {
     let model = parse(&input).unwrap();
     check(&model, "shards");
     // A plan of many files has the same tensors.
-    let recovery = model.recovery(TargetDtype::BF16).unwrap();
-    assert!(recovery.is_directory());
+    let conversion = model.plan(TargetDtype::BF16).unwrap();
+    assert!(conversion.is_directory());
     let bytes = model.remember_to_bytes(TargetDtype::BF16).unwrap();
     for (name, want) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
-        assert!(recovery.tensor(&name).unwrap() == want.data(), "{name}");
+        assert!(conversion.tensor(&name).unwrap() == want.data(), "{name}");
     }
 }
 
@@ -146,14 +146,14 @@ fn many_threads_at_once() {
     let paths = [("demo/model-fp8.safetensors", true), ("demo/arrays.npz", cfg!(feature = "npz"))];
     for (path, _) in paths.iter().filter(|(_, built)| *built) {
         let model = parse(data().join(path)).unwrap();
-        let recovery = &model.recovery(TargetDtype::F32).unwrap();
-        let bytes = recovery.to_bytes().unwrap();
+        let conversion = &model.plan(TargetDtype::F32).unwrap();
+        let bytes = conversion.to_bytes().unwrap();
         let file = &SafeTensors::deserialize(&bytes).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for (name, want) in file.tensors() {
-                        assert!(recovery.tensor(&name).unwrap() == want.data(), "{name}");
+                        assert!(conversion.tensor(&name).unwrap() == want.data(), "{name}");
                     }
                 });
             }
@@ -166,11 +166,11 @@ fn patterns_hold_for_single_tensors() {
     let model = parse_bytes(file(&many_tiles(), &[])).unwrap();
     let mut options = ConvertOptions::from(TargetDtype::BF16);
     options.exclude = vec!["plain".to_owned()];
-    let recovery = model.recovery(options).unwrap();
-    let mut names: Vec<_> = recovery.outputs().map(|tensor| tensor.name).collect();
+    let conversion = model.plan(options).unwrap();
+    let mut names: Vec<_> = conversion.outputs().map(|tensor| tensor.name).collect();
     names.sort_unstable();
     assert_eq!(names, ["a.weight", "bytes", "c.weight", "empty", "scalar"]);
-    assert!(recovery.output("plain").is_none());
+    assert!(conversion.output("plain").is_none());
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn requests_that_make_no_sense() {
     let mut tensors = many_tiles();
     tensors.push(raw("half", "F4", &[4, 3], vec![0; 6]));
     let model = parse_bytes(file(&tensors, &[])).unwrap();
-    let recovery = model.recovery(TargetDtype::BF16).unwrap();
-    let missing = recovery.tensor("a.weight_scale_inv").unwrap_err();
+    let conversion = model.plan(TargetDtype::BF16).unwrap();
+    let missing = conversion.tensor("a.weight_scale_inv").unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::Parse);
     assert_eq!(missing.tensor(), Some("a.weight_scale_inv"));
 
@@ -187,14 +187,14 @@ fn requests_that_make_no_sense() {
     #[expect(clippy::reversed_empty_ranges)]
     let reversed = 2..1;
     let refused = [
-        (recovery.decode_into("bytes", &mut out), "5 bytes"),
-        (recovery.decode_rows_into("bytes", 0..2, &mut out), "5 bytes"),
-        (recovery.rows("bytes", 0..4).map(drop), "0..4 of 3"),
-        (recovery.rows("bytes", 9..usize::MAX).map(drop), "of 3"),
-        (recovery.rows("bytes", reversed).map(drop), "2..1"),
-        (recovery.rows("empty", 0..1).map(drop), "0..1 of 0"),
-        (recovery.rows("scalar", 0..1).map(drop), "no dimensions"),
-        (recovery.rows("half", 0..1).map(drop), "whole number"),
+        (conversion.decode_into("bytes", &mut out), "5 bytes"),
+        (conversion.decode_rows_into("bytes", 0..2, &mut out), "5 bytes"),
+        (conversion.rows("bytes", 0..4).map(drop), "0..4 of 3"),
+        (conversion.rows("bytes", 9..usize::MAX).map(drop), "of 3"),
+        (conversion.rows("bytes", reversed).map(drop), "2..1"),
+        (conversion.rows("empty", 0..1).map(drop), "0..1 of 0"),
+        (conversion.rows("scalar", 0..1).map(drop), "no dimensions"),
+        (conversion.rows("half", 0..1).map(drop), "whole number"),
     ];
     for (result, what) in refused {
         let error = result.unwrap_err();
@@ -203,7 +203,7 @@ fn requests_that_make_no_sense() {
         assert!(error.to_string().contains(what), "{what}: {error}");
     }
     assert_eq!(out, [7; 5], "a refused request writes nothing");
-    assert_eq!(recovery.tensor("half").unwrap(), [0; 6]);
+    assert_eq!(conversion.tensor("half").unwrap(), [0; 6]);
 }
 
 /// Blocks of ggml lie along the last dimension, so rows of a matrix are whole blocks and values of
@@ -211,14 +211,14 @@ fn requests_that_make_no_sense() {
 #[test]
 fn rows_of_blocks() {
     let model = parse(data().join("demo/model-q4_k.gguf")).unwrap();
-    let recovery = model.recovery(anamnesis::ConvertTarget::Gguf).unwrap();
+    let conversion = model.plan(anamnesis::ConvertTarget::Gguf).unwrap();
     let stored = |name: &str| model.tensor(name).unwrap().bytes().unwrap();
-    for tensor in recovery.outputs() {
+    for tensor in conversion.outputs() {
         let want = stored(tensor.name);
-        assert!(recovery.tensor(tensor.name).unwrap() == *want);
-        check_rows(&recovery, tensor.name, tensor.shape, &want);
+        assert!(conversion.tensor(tensor.name).unwrap() == *want);
+        check_rows(&conversion, tensor.name, tensor.shape, &want);
     }
-    assert!(recovery.outputs().any(|t| t.dtype.is_ggml_block()));
+    assert!(conversion.outputs().any(|t| t.dtype.is_ggml_block()));
 }
 
 #[test]
@@ -226,14 +226,14 @@ fn encoded_tensors_are_refused_by_name() {
     let model = parse_bytes(file(&many_tiles(), &[])).unwrap();
     let mut options = ConvertOptions::from(anamnesis::ForgetScheme::NF4);
     options.include = vec!["a.*".to_owned(), "bytes".to_owned()];
-    let recovery = model.recovery(options).unwrap();
+    let conversion = model.plan(options).unwrap();
     for name in ["a.weight", "a.weight.absmax"] {
-        assert!(recovery.output(name).is_some());
-        let error = recovery.tensor(name).unwrap_err();
+        assert!(conversion.output(name).is_some());
+        let error = conversion.tensor(name).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert_eq!(error.tensor(), Some(name));
     }
-    assert_eq!(recovery.tensor("bytes").unwrap(), [1, 2, 3]);
+    assert_eq!(conversion.tensor("bytes").unwrap(), [1, 2, 3]);
 }
 
 fn of_shared_storage(flip: bool) -> Vec<u8> {
@@ -264,8 +264,8 @@ fn a_shared_storage_is_verified_for_each_tensor() {
     check(&parse_bytes(of_shared_storage(false)).unwrap(), "views");
     let model = parse_bytes(of_shared_storage(true)).unwrap();
     for name in ["second", "first"] {
-        let recovery = model.recovery(TargetDtype::BF16).unwrap();
-        for result in [recovery.tensor(name), recovery.rows(name, 0..1)] {
+        let conversion = model.plan(TargetDtype::BF16).unwrap();
+        for result in [conversion.tensor(name), conversion.rows(name, 0..1)] {
             let error = result.unwrap_err().to_string();
             assert!(error.contains("checksum"), "{name}: {error}");
         }
@@ -290,14 +290,14 @@ fn a_wrong_checksum_is_an_error_for_its_tensor_alone() {
         .unwrap();
     bytes[at] ^= 1;
     let model = parse_bytes(bytes).unwrap();
-    let recovery = model.recovery(TargetDtype::BF16).unwrap();
+    let conversion = model.plan(TargetDtype::BF16).unwrap();
     for _ in 0..2 {
-        for result in [recovery.rows(&wrong, 1..2), recovery.tensor(&wrong)] {
+        for result in [conversion.rows(&wrong, 1..2), conversion.tensor(&wrong)] {
             let error = result.unwrap_err().to_string();
             assert!(error.contains("checksum"), "{error}");
         }
-        for other in recovery.outputs().filter(|tensor| tensor.name != wrong) {
-            recovery.tensor(other.name).unwrap();
+        for other in conversion.outputs().filter(|tensor| tensor.name != wrong) {
+            conversion.tensor(other.name).unwrap();
         }
     }
 }

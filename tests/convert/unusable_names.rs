@@ -34,7 +34,7 @@ fn plan(names: &[&str], target: ConvertTarget, changes: NameChanges) -> anamnesi
         .collect();
     let model = parse_bytes(file(&tensors, &[])).unwrap();
     let options = ConvertOptions::new(target).with_names(changes);
-    model.recovery(options)?.to_bytes()
+    model.plan(options)?.to_bytes()
 }
 
 /// By whichever way the name comes: from the input, or by `--rename`.
@@ -75,11 +75,11 @@ fn metadata_is_no_tensor() {
         let model = parse_bytes(bytes).unwrap();
         assert!(model.tensor("__metadata__").is_some());
         let options = ConvertOptions::new(ConvertTarget::Safetensors);
-        let error = model.recovery(options).map(|_| ()).unwrap_err();
+        let error = model.plan(options).map(|_| ()).unwrap_err();
         assert_eq!(error.tensor(), Some("__metadata__"), "{error}");
         let other = NameChanges::default().with_rename("__metadata__", "metadata");
         let options = ConvertOptions::new(ConvertTarget::Safetensors).with_names(other);
-        let bytes = model.recovery(options).unwrap().to_bytes().unwrap();
+        let bytes = model.plan(options).unwrap().to_bytes().unwrap();
         let written = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         assert!(written.tensor("metadata").is_ok());
     }

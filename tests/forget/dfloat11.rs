@@ -11,7 +11,7 @@ use crate::common::{Random, Raw, data, f32s, file, raw};
 fn decoded(model: &ParsedModel) -> ParsedModel {
     let mut options = ConvertOptions::from(TargetDtype::BF16);
     options.single_file = true;
-    parse_bytes(model.recovery(options).unwrap().to_bytes().unwrap()).unwrap()
+    parse_bytes(model.plan(options).unwrap().to_bytes().unwrap()).unwrap()
 }
 
 fn bf16(name: &str, shape: &[usize], bits: impl Fn(usize) -> u16) -> Raw {

@@ -40,7 +40,7 @@ fn on_the_way(family: &str, sign: &str, scheme: &str) {
             return;
         };
         let options = options(scheme);
-        let Ok(recovered) = model.recovery({
+        let Ok(recovered) = model.plan({
             let mut recovered = ConvertOptions::from(options.run.clone());
             recovered.single_file = true;
             recovered

@@ -34,7 +34,7 @@ fn with_include(scheme: &str, model: &ParsedModel, directory: &Path, name: &str)
 }
 
 fn report(model: &ParsedModel, options: ConvertOptions) -> Report {
-    model.recovery(options).unwrap().report().clone()
+    model.plan(options).unwrap().report().clone()
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn names_do_not_matter_to_what_is_asked_for() {
         // Another name is noted.
         let is_renamed = report.encoded.iter().any(|t| t.name == stored);
         assert_eq!(is_renamed, notes.contains(&stored), "{notes}");
-        let bytes = model.recovery(options).unwrap().to_bytes().unwrap();
+        let bytes = model.plan(options).unwrap().to_bytes().unwrap();
         let back = decoded(&parse_bytes(bytes).unwrap()).unwrap();
         let name = back
             .tensors()

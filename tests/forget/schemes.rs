@@ -36,7 +36,7 @@ pub(super) fn each_scheme(first: usize, check: impl Fn(&str)) {
 fn bytes(model: &ParsedModel, mut options: ConvertOptions, threads: usize) -> Vec<u8> {
     options.single_file = true;
     options.run = options.run.with_threads(threads);
-    model.recovery(options).unwrap().to_bytes().unwrap()
+    model.plan(options).unwrap().to_bytes().unwrap()
 }
 
 /// Matrices in every float type, one of several tiles, and a stack. For slow schemes a single
@@ -210,7 +210,7 @@ fn group_sizes_are_refused_where_there_is_no_choice() {
     let model = parse_bytes(file(&[tensor], &[])).unwrap();
     for name in ["w8a8", "w8a16-channel", "int8", "fp8", "gguf:q8_0"] {
         let scheme: ForgetScheme = name.parse().unwrap();
-        let Err(error) = model.recovery(scheme.with_group_size(32)) else {
+        let Err(error) = model.plan(scheme.with_group_size(32)) else {
             panic!("it is planned");
         };
         let text = error.to_string();
@@ -334,7 +334,7 @@ fn tensors_that_no_scheme_encodes_stay() {
 #[test]
 fn schemes_that_need_importance_ask_for_it() {
     let model = large("");
-    each_of(every_scheme(), |scheme| match model.recovery(options(scheme)) {
+    each_of(every_scheme(), |scheme| match model.plan(options(scheme)) {
         Ok(_) => assert!(!needs_importance(scheme)),
         Err(error) => {
             assert!(needs_importance(scheme), "{error}");

@@ -13,7 +13,7 @@ use crate::common::{assert_same, data};
 
 fn convert(model: &ParsedModel, skip: bool) -> Result<Vec<u8>> {
     let options = ConvertOptions::new(ConvertTarget::Safetensors).with_skip_unsupported(skip);
-    model.recovery(options)?.to_bytes()
+    model.plan(options)?.to_bytes()
 }
 
 /// Cases in which this crate differs from the index or from the library on purpose.
@@ -160,7 +160,7 @@ fn out_as_npz_and_back() {
                 continue;
             };
             let options = ConvertOptions::new(ConvertTarget::Npz).with_skip_unsupported(true);
-            match model.recovery(options).and_then(|r| r.to_bytes()) {
+            match model.plan(options).and_then(|r| r.to_bytes()) {
                 Ok(npz) => {
                     let again = parse_bytes(npz).unwrap();
                     assert_same(

@@ -121,7 +121,7 @@ fn storages_are_read_when_they_are_asked_for() {
     // the copy of all of storage `1` is summed on the way.
     let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
     options.run.threads = Some(1);
-    model.recovery(options).unwrap().to_bytes().unwrap();
+    model.plan(options).unwrap().to_bytes().unwrap();
     let [shared, copied] = read();
     assert_eq!(copied, STORAGE);
     assert_eq!(shared, 3 * STORAGE);
@@ -156,7 +156,7 @@ fn damaged_storages_are_not_converted() {
     let output = path.path().join("out");
     let convert = |target| {
         let options = ConvertOptions::new(target);
-        model.recovery(options).and_then(|r| r.to_bytes()).map(drop)
+        model.plan(options).and_then(|r| r.to_bytes()).map(drop)
     };
     let results = [
         ("to safetensors", convert(ConvertTarget::Safetensors)),
@@ -279,7 +279,7 @@ fn arrays_that_are_skipped() {
     assert!(skipped.iter().all(|(_, what)| !what.is_empty()));
     assert_eq!(model.tensors().len(), 1);
     let Err(AnamnesisError::Unsupported { detail, .. }) =
-        model.recovery(ConvertTarget::Safetensors).map(drop)
+        model.plan(ConvertTarget::Safetensors).map(drop)
     else {
         panic!("text became a tensor");
     };

@@ -58,13 +58,13 @@ fn values_that_are_no_tensors_are_named() {
 #[test]
 fn rows_of_a_tensor_in_pieces() {
     let model = parse(data().join("dcp/four")).unwrap();
-    let recovery = model.recovery(TargetDtype::F32).unwrap();
+    let conversion = model.plan(TargetDtype::F32).unwrap();
     for name in ["model.rows", "model.columns", "model.both", "model.inner"] {
-        let whole = recovery.tensor(name).unwrap();
+        let whole = conversion.tensor(name).unwrap();
         let rows = model.tensor(name).unwrap().shape()[0];
         let row = whole.len() / rows;
         for first in 0..rows {
-            let found = recovery.rows(name, first..rows).unwrap();
+            let found = conversion.rows(name, first..rows).unwrap();
             assert_eq!(found, whole[first * row..], "{name}");
         }
     }

@@ -18,6 +18,7 @@ mod headers;
 mod limits;
 #[cfg(all(feature = "npz", feature = "pth", feature = "gguf"))]
 mod llamafile;
+#[cfg(feature = "remember")]
 mod qnat;
 mod readers;
 mod requests;

@@ -155,7 +155,7 @@ fn written_like_the_real_writer() {
         let input = data().join("qnat").join(case["input"].as_str().unwrap());
         let model = parse(&input).unwrap();
         let written = match model
-            .recovery(anamnesis::ConvertTarget::Qnat)
+            .plan(anamnesis::ConvertTarget::Qnat)
             .and_then(|r| r.to_bytes())
         {
             Ok(written) => written,

@@ -126,8 +126,8 @@ fn unknown_codes() {
         let name = format!("`{codes}`");
         let inspected = model.inspect().notes;
         let options = ConvertOptions::new(ConvertTarget::Safetensors);
-        let recovery = model.recovery(options.clone()).unwrap();
-        let reported = &recovery.report().notes;
+        let conversion = model.plan(options.clone()).unwrap();
+        let reported = &conversion.report().notes;
         for notes in [&inspected, reported] {
             let [note] = assumptions(notes)[..] else {
                 panic!("{stored}: {notes:?}");
@@ -144,13 +144,13 @@ fn unknown_codes() {
             assert!(is_told, "{stored}: {:?}", checked.findings);
         }
         let strict = options.with_strict(true);
-        let error = model.recovery(strict.clone()).err().unwrap().to_string();
+        let error = model.plan(strict.clone()).err().unwrap().to_string();
         assert!(error.contains(&name) && error.contains("--strict"), "{error}");
         // What is not asked for does not count.
         let mut others = strict;
         others.exclude = vec![codes.to_owned()];
         if stored.contains(';') {
-            assert!(model.recovery(others).is_ok(), "{stored}");
+            assert!(model.plan(others).is_ok(), "{stored}");
         }
     }
     for stored in OTHER {
@@ -158,6 +158,6 @@ fn unknown_codes() {
         let notes = model.inspect().notes;
         assert!(assumptions(&notes).is_empty(), "{stored}: {notes:?}");
         let strict = ConvertOptions::new(ConvertTarget::Safetensors).with_strict(true);
-        assert!(model.recovery(strict).is_ok(), "{stored}");
+        assert!(model.plan(strict).is_ok(), "{stored}");
     }
 }

@@ -129,8 +129,8 @@ fn mlx_modules_without_an_entry() {
         );
         let bytes = file(&tensors(&list), &[]);
         let model = parse_beside(&bytes, &[("config.json", &config)]).unwrap();
-        let recovery = model.recovery(anamnesis::TargetDtype::BF16).unwrap();
-        let output = recovery.outputs().next().unwrap();
+        let conversion = model.plan(anamnesis::TargetDtype::BF16).unwrap();
+        let output = conversion.outputs().next().unwrap();
         assert_eq!(output.shape, [4, cols], "hidden size {hidden}");
     }
 }
@@ -253,11 +253,11 @@ fn biases_of_other_lengths() {
         let Some(mut tensors) = stored(&model) else {
             continue;
         };
-        let Ok(recovery) = model.recovery(anamnesis::TargetDtype::F32) else {
+        let Ok(conversion) = model.plan(anamnesis::TargetDtype::F32) else {
             continue;
         };
         let names: Vec<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
-        let weight = recovery.outputs().find_map(|output| {
+        let weight = conversion.outputs().find_map(|output| {
             let base = output.name.strip_suffix("weight")?;
             // Experts that are taken apart have the bias of their stack.
             let is_quantized = match model.tensor(output.name) {

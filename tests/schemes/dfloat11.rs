@@ -172,17 +172,15 @@ fn single_tensors() {
         let model = parsed(name);
         let bytes = model.remember_to_bytes(TargetDtype::BF16).unwrap();
         let whole = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let recovery = model
-            .recovery(RememberOptions::new(TargetDtype::BF16))
-            .unwrap();
+        let conversion = model.plan(RememberOptions::new(TargetDtype::BF16)).unwrap();
         for (name, t) in whole.tensors() {
             let (rows, width) = (t.shape()[0], t.data().len() / t.shape()[0]);
             let mut out = vec![0; t.data().len()];
-            recovery.decode_into(&name, &mut out).unwrap();
+            conversion.decode_into(&name, &mut out).unwrap();
             assert!(out == t.data(), "{name}");
             for first in [0, rows / 2, rows - 1] {
                 let mut row = vec![0; width];
-                recovery
+                conversion
                     .decode_rows_into(&name, first..first + 1, &mut row)
                     .unwrap();
                 assert!(row == t.data()[first * width..][..width], "{name} {first}");

@@ -85,17 +85,17 @@ fn fp8_without_values() {
 fn fp8_cast_is_reported() {
     let model =
         anamnesis::parse_bytes(file(&tensors("X.weight F8_E4M3 4,8; n F32 2"), &[])).unwrap();
-    let recovery = model.recovery(TargetDtype::BF16).unwrap();
+    let conversion = model.plan(TargetDtype::BF16).unwrap();
     assert!(
-        recovery
+        conversion
             .report()
             .notes
             .iter()
             .any(|n| n.contains("plain cast")),
         "{:?}",
-        recovery.report().notes
+        conversion.report().notes
     );
-    recovery.to_bytes().unwrap();
+    conversion.to_bytes().unwrap();
 }
 
 #[test]

@@ -124,17 +124,17 @@ fn tensors_without_values() {
 fn what_llama_cpp_does_not_read_is_noted() {
     let model = parse(data().join("ik_llama/iq4_ks/model.gguf")).unwrap();
     let options = ConvertOptions::new(ConvertTarget::Gguf);
-    let recovery = model.recovery(options).unwrap();
-    let report = recovery.report();
+    let conversion = model.plan(options).unwrap();
+    let report = conversion.report();
     let note = "3 tensors have types of ik_llama.cpp (IQ4_KS), which llama.cpp does not read";
     assert_eq!(report.notes[0], note);
-    let copied = parse_bytes(recovery.to_bytes().unwrap()).unwrap();
+    let copied = parse_bytes(conversion.to_bytes().unwrap()).unwrap();
     for (t, copy) in model.tensors().zip(copied.tensors()) {
         assert_eq!((t.dtype(), t.shape()), (copy.dtype(), copy.shape()));
         assert!(t.bytes().unwrap() == copy.bytes().unwrap());
     }
     let options = ConvertOptions::new(ConvertTarget::Safetensors);
-    let outputs = model.recovery(options).unwrap();
+    let outputs = model.plan(options).unwrap();
     assert!(outputs.outputs().all(|t| t.dtype == Dtype::BF16));
 }
 

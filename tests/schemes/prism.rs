@@ -23,10 +23,10 @@ fn keys(file: Vec<u8>) -> usize {
 #[test]
 fn outputs_say_what_they_are() {
     let model = rotated();
-    let copy = model.recovery(ConvertOptions::new(ConvertTarget::Gguf));
+    let copy = model.plan(ConvertOptions::new(ConvertTarget::Gguf));
     assert_eq!(keys(copy.unwrap().to_bytes().unwrap()), 10);
     let decoded = ConvertOptions::new(ConvertTarget::Gguf).with_decode(true);
-    let decoded = model.recovery(decoded).unwrap().to_bytes().unwrap();
+    let decoded = model.plan(decoded).unwrap().to_bytes().unwrap();
     assert_eq!(keys(decoded.clone()), 0);
     let values = model.remember_to_bytes(TargetDtype::BF16).unwrap();
     assert!(!String::from_utf8_lossy(&values).contains("prism.hadamard"));
@@ -47,7 +47,7 @@ fn encoded_files_have_no_rotated_blocks() {
     let mut forget = Forget::from("gguf:q8_0".parse::<ForgetScheme>().unwrap());
     forget.include = vec!["blk.0.ffn_down.weight".to_owned()];
     let options = ConvertOptions::from(forget);
-    let file = rotated().recovery(options).unwrap().to_bytes().unwrap();
+    let file = rotated().plan(options).unwrap().to_bytes().unwrap();
     assert_eq!(keys(file.clone()), 0);
     let model = parse_bytes(file).unwrap();
     let dtype = |name| model.tensor(name).unwrap().dtype();
@@ -79,14 +79,14 @@ fn rotations_of_q4_0_that_are_not_understood() {
     let model = parse(data().join("prism/rotated_q4_0/model.gguf")).unwrap();
     for (decodes, is_kept) in [(false, true), (true, false)] {
         let options = ConvertOptions::new(ConvertTarget::Gguf).with_decode(decodes);
-        let file = model.recovery(options).unwrap().to_bytes().unwrap();
+        let file = model.plan(options).unwrap().to_bytes().unwrap();
         let output = parse_bytes(file).unwrap();
         let metadata = output.gguf().unwrap().metadata();
         assert_eq!(metadata.get("onebit.hadamard_q4_0").is_some(), is_kept);
     }
     // The metadata of safetensors is written into GGUF files that are made of it.
     let options = ConvertOptions::new(ConvertTarget::Safetensors);
-    let file = model.recovery(options).unwrap().to_bytes().unwrap();
+    let file = model.plan(options).unwrap().to_bytes().unwrap();
     let metadata = parse_bytes(file).unwrap().metadata().clone();
     assert!(metadata.keys().any(|key| key.starts_with("gguf.")), "others stay");
     assert_eq!(metadata.get("gguf.onebit.hadamard_q4_0"), None);

@@ -7,7 +7,7 @@ use super::elements::{for_each_text, short};
 use super::for_each_run;
 use super::slice::SliceText;
 use crate::error::printable;
-use crate::{AnamnesisError, Histogram, Recovery, Result, TensorStatistics};
+use crate::{AnamnesisError, Conversion, Histogram, Result, TensorStatistics};
 
 /// Characters of the longest bar of a histogram.
 const BAR: u64 = 40;
@@ -17,12 +17,12 @@ const VALUE: usize = 12;
 
 /// Prints a tensor: statistics, the values of `slice`, the histogram.
 pub(super) fn print_tensor(
-    recovery: &Recovery<'_>,
+    conversion: &Conversion<'_>,
     found: &TensorStatistics,
     slice: &SliceText,
     out: &mut impl Write,
 ) -> Result<()> {
-    let Some(tensor) = recovery.output(&found.name) else {
+    let Some(tensor) = conversion.output(&found.name) else {
         return Err(AnamnesisError::parse("it is gone").in_tensor(&found.name));
     };
     let number = |x: Option<f64>| x.map_or("-".to_owned(), short);
@@ -50,7 +50,7 @@ pub(super) fn print_tensor(
         [outer @ .., cols] => (*cols, outer.iter().product::<usize>()),
     };
     let mut at = 0;
-    for_each_run(recovery, &tensor, &slice, |bytes| {
+    for_each_run(conversion, &tensor, &slice, |bytes| {
         for_each_text(&found.name, found.dtype, bytes, |text| {
             at += 1;
             let text = match text.parse::<f64>() {

@@ -22,7 +22,7 @@ use crate::remember::kernels::gptq::{GptqInputRows, GptqPacking};
 use crate::remember::kernels::grouped::{Formula, GroupedRows};
 use crate::remember::kernels::scale_grid::ScaleGrid;
 use crate::remember::kernels::widen::Widen;
-use crate::simd::{Kernel, Level, dispatch, perform};
+use crate::simd::{KERNELS, Kernel, Level, dispatch, perform};
 use crate::{Dtype, Result};
 
 /// What an output is called in errors.
@@ -46,6 +46,7 @@ pub(super) fn decode_with(
     unit: usize,
     decode: impl Fn(Range<usize>, Out<'_>) + Sync,
 ) -> Result<Vec<u8>> {
+    KERNELS.require("decoding")?;
     let mut out = zeroed_on_write((n as u64).saturating_mul(2), VALUES)?;
     let slab = slab_of(unit, n);
     let fill = |values: &mut [bf16]| {
@@ -221,6 +222,7 @@ pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Option<Vec<u8>>> {
     if !is_serial(n) || !blocks(0..n).are_looked_up(Level::detect()) {
         return decode(n, block, blocks).map(Some);
     }
+    KERNELS.require("decoding")?;
     let mut out = empty_with_room((n as u64).saturating_mul(2), VALUES)?;
     let mut routine = AppendCodebookBlocks { blocks: blocks(0..n), values: n, out: &mut out };
     perform(Level::detect(), &mut routine);

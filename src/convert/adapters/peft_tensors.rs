@@ -141,7 +141,7 @@ impl Decode for Replacement {
         self.grid
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         match PlainFloats::of(&self.tensor.get()) {
             Some(plain) => plain.load(tile, buffers),
             None => Ok(()),

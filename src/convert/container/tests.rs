@@ -94,8 +94,8 @@ fn shards() {
     let model = model();
     for (target, container) in built_in() {
         let options = ConvertOptions::new(target).with_max_shard_size(1);
-        let recovery = match (model.recovery(options), container.sharding()) {
-            (Ok(recovery), Some(_)) => recovery,
+        let conversion = match (model.plan(options), container.sharding()) {
+            (Ok(conversion), Some(_)) => conversion,
             (Err(e), None) => {
                 let (e, title) = (e.to_string(), container.title);
                 assert!(e.starts_with("--max-shard-size: only "), "{e}");
@@ -107,8 +107,8 @@ fn shards() {
         };
         let place = tempfile::tempdir().unwrap();
         let output = place.path().join(format!("out.{}", container.extension));
-        let paths = recovery.paths(&output);
-        let report = recovery.write(&output).unwrap();
+        let paths = conversion.paths(&output);
+        let report = conversion.write(&output).unwrap();
         assert!(paths.len() > 1, "{target:?} is not split");
         let unique: HashSet<_> = paths.iter().collect();
         assert_eq!(unique.len(), paths.len(), "{paths:?}");
@@ -133,10 +133,10 @@ fn output_directories() {
         let place = tempfile::tempdir().unwrap();
         let output = place.path().join("out");
         let write = |options: ConvertOptions| {
-            let recovery = model.recovery(options).unwrap();
-            assert!(recovery.is_directory(), "{target:?}");
-            let shards = recovery.plan.shard_names.clone().unwrap();
-            recovery.write(&output).map(|_| shards)
+            let conversion = model.plan(options).unwrap();
+            assert!(conversion.is_directory(), "{target:?}");
+            let shards = conversion.plan.shard_names.clone().unwrap();
+            conversion.write(&output).map(|_| shards)
         };
         let shards = write(options.clone()).unwrap();
         let index = (directory.index_name)(&shards);

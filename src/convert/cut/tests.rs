@@ -80,7 +80,7 @@ impl Decode for Transposed<'_> {
         self.grid
     }
 
-    fn load(&self, _tile: &Tile, _buffers: &mut Buffers) -> crate::Result<()> {
+    fn read(&self, _tile: &Tile, _buffers: &mut Buffers) -> crate::Result<()> {
         Ok(())
     }
 

@@ -205,7 +205,7 @@ mod tests {
             GRID
         }
 
-        fn load(&self, _: &Tile, _: &mut Buffers) -> Result<()> {
+        fn read(&self, _: &Tile, _: &mut Buffers) -> Result<()> {
             Ok(())
         }
 

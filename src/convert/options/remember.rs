@@ -20,7 +20,7 @@ pub struct Progress {
     /// Tensors of the whole output, or all that are compared or checked.
     pub total_tensors: usize,
     /// Index of the output's file that was written to last, as in
-    /// [`Recovery::paths`](crate::Recovery::paths).
+    /// [`Conversion::paths`](crate::Conversion::paths).
     pub file: usize,
     /// Bytes that the last job added.
     pub step_bytes: u64,

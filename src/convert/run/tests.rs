@@ -33,7 +33,7 @@ fn a_survey_that_fails_is_the_same_error_at_any_thread_count() {
         options.single_file = true;
         options.run = RememberOptions::new(TargetDtype::F32).with_threads(threads);
         let error = model
-            .recovery(options)
+            .plan(options)
             .unwrap()
             .to_bytes()
             .unwrap_err()

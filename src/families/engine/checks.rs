@@ -3,42 +3,26 @@
 
 use serde_json::Value;
 
-use super::dims::{Dims, LAYERS};
+use super::dims::LAYERS;
 use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
 use super::kinds::check_kinds;
+use super::model::Model;
 use super::rope::{PARAMETERS, Rope, SCALING, yarn_attention_factor};
-use super::settings::may_have_groups;
 use super::table::{Kind, LostWindows, ModelClass};
 use super::tied::{TIED, is_untied};
 use crate::Result;
 use crate::config::TEXT_CONFIGS;
 
 pub(in crate::families) const WINDOW: &str = "sliding_window";
-const ACTIVATION: &str = "hidden_act";
-/// The exact function, of which `gelu_pytorch_tanh` is an approximation.
-const EXACT: &str = "gelu";
-
-/// Names of the approximation of it that llama.cpp has.
-const APPROXIMATIONS: [&str; 3] = ["gelu_pytorch_tanh", "gelu_new", "gelu_fast"];
-
-/// The activation function, if it is another than the approximation that llama.cpp has.
-fn activation(fields: &Fields) -> Option<&str> {
-    let (_, name) = fields.get(&[ACTIVATION, "activation_function"])?;
-    let name = name.as_str().unwrap_or_default();
-    (!APPROXIMATIONS.contains(&name)).then_some(name)
-}
-
-/// Fails if the config says something that a GGUF file of `class` cannot say, beside what
+/// Fails if the config says something that a GGUF file of the class cannot say, beside what
 /// [`Fields::check_implied`] looks at.
 ///
 /// # Errors
 /// `Parse` that names the field.
-pub(in crate::families) fn check(
-    class: &ModelClass,
-    (config, fields): (&Value, &Fields),
-    (dims, rope): (&Dims, &Rope),
-) -> Result<()> {
-    let owner = format!("llama.cpp's {}", class.gguf);
+pub(in crate::families) fn check(model: &Model<'_>) -> Result<()> {
+    let &Model { class, stated: config, fields, dims, rope } = model;
+    let owner = model.owner();
+    model.laws()?;
     fields.check_values(class.traits.also_implied, &owner)?;
     let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
     let has_output = rules.any(|rule| rule.gguf == "output");
@@ -50,10 +34,6 @@ pub(in crate::families) fn check(
     if fields.0.get(bidirectional).is_some_and(|x| x == "all") {
         let what = format!("it is \"all\", and {owner} has causal attention");
         return Err(wrong(bidirectional, what));
-    }
-    if class.traits.approximates_gelu && activation(fields).is_some_and(|name| name != EXACT) {
-        let what = format!("it is none that {owner} has");
-        return Err(wrong(ACTIVATION, what));
     }
     if let (Some(rotary), Some(part)) = (fields.count(&["rotary_dim"])?, rope.partial)
         && dims.head as f64 * part != f64::from(rotary)
@@ -68,29 +48,11 @@ pub(in crate::families) fn check(
         return Err(wrong(dense, what));
     }
     check_kinds(class, fields)?;
-    check_pairs(class, fields, (dims, rope))?;
+    check_pairs(model)?;
     check_groups(class, fields)?;
     check_original(class, fields, rope)?;
     check_yarn(class, rope)?;
     check_rope(class, fields, rope)
-}
-
-/// Fails if `config` has null for what llama.cpp has in all models of `class`. transformers takes
-/// null for none of it, and its default only where the field is missing.
-///
-/// # Errors
-/// `Parse` that names the field.
-pub(in crate::families) fn check_nulls(class: &ModelClass, config: &Value) -> Result<()> {
-    for field in class.traits.never_null {
-        if said(config, field) == Some(&Value::Null) {
-            let what = format!(
-                "it is null, so that transformers has none; llama.cpp's {} always has one",
-                class.gguf
-            );
-            return Err(wrong(field, what));
-        }
-    }
-    Ok(())
 }
 
 /// Adds the window that transformers has where `config` has no field for it, not even null, to the
@@ -111,7 +73,7 @@ pub(in crate::families) fn add_default_window(
 
 /// What `config` says of `field`, null included: the nested config of the language model, or else
 /// the one around it.
-fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
+pub(in crate::families) fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
     let mut nested = TEXT_CONFIGS.iter().filter_map(|text| config.get(text));
     let found = nested.find_map(|text| text.get(field));
     found.or_else(|| config.get(field))
@@ -119,7 +81,8 @@ fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
 
 /// Fails if the part of a head that rotates is no whole number of pairs: transformers rounds their
 /// number up then, and llama.cpp down.
-fn check_pairs(class: &ModelClass, fields: &Fields, (dims, rope): (&Dims, &Rope)) -> Result<()> {
+fn check_pairs(model: &Model<'_>) -> Result<()> {
+    let &Model { class, fields, dims, rope, .. } = model;
     let rotary = fields.count(&["rotary_dim"])?.map(|rotary| rotary as usize);
     let part = Some(rope.rotating(class, dims)).filter(|part| *part != dims.head);
     let found = [("rotary_dim", rotary), ("partial_rotary_factor", part)];
@@ -136,26 +99,13 @@ fn check_pairs(class: &ModelClass, fields: &Fields, (dims, rope): (&Dims, &Rope)
     }
 }
 
-/// Fails if experts are in groups, and not chosen by them: llama.cpp goes by the number of groups
-/// alone.
+/// Fails if experts are in groups, and the class has none.
 fn check_groups(class: &ModelClass, fields: &Fields) -> Result<()> {
-    if has_groups(fields) && !may_have_groups(class) {
+    if has_groups(fields) && !class.traits.has_expert_groups {
         let what = format!("{} has no groups of experts", class.classes[0]);
         return Err(wrong("n_group", what));
     }
-    let Some(expected) = class.traits.group_method.filter(|_| has_groups(fields)) else {
-        return Ok(());
-    };
-    let field = "topk_method";
-    let found = fields.0.get(field).and_then(Value::as_str);
-    // The default of transformers.
-    match found.unwrap_or("greedy") {
-        found if found == expected => Ok(()),
-        found => {
-            let what = format!("it is `{found}`, and llama.cpp chooses among `n_group` groups");
-            Err(wrong(field, what))
-        }
-    }
+    Ok(())
 }
 
 /// Fails if the config states the length of the training twice, and differently: transformers 5
@@ -224,7 +174,8 @@ pub(in crate::families) fn check_yarn(class: &ModelClass, rope: &Rope) -> Result
     Ok(())
 }
 
-fn has_groups(fields: &Fields) -> bool {
+/// Whether a token goes to the best groups of experts.
+pub(in crate::families) fn has_groups(fields: &Fields) -> bool {
     let groups = fields.0.get("n_group").and_then(Value::as_u64);
     groups > Some(1)
 }
@@ -273,31 +224,13 @@ fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
 ///
 /// # Errors
 /// `Parse` that names a field of another type.
-pub(in crate::families) fn notes(
-    class: &ModelClass,
-    (config, fields): (&Value, &Fields),
-    (dims, rope): (&Dims, &Rope),
-) -> Result<Vec<String>> {
+pub(in crate::families) fn notes(model: &Model<'_>) -> Result<Vec<String>> {
+    let &Model { class, stated: config, fields, rope, .. } = model;
     let mut notes = lost_bounds(class, rope)?;
-    notes.extend(lost_window(class, (config, fields), dims)?);
-    notes.extend(latent_norms(fields, &format!("llama.cpp's {}", class.gguf))?);
-    if let Some([field, other]) = class.traits.lost_epsilon
-        && let (Some(own), Some(taken)) = (fields.number(&[field])?, fields.number(&[other])?)
-        && own != taken
-    {
-        notes.push(format!("`{field}`: llama.cpp's {} has `{other}`, {taken:e}, in the norms of mixers, too, and transformers {own:e} there, which is nearly the same", class.gguf));
-    }
-    if class.traits.approximates_gelu && activation(fields) == Some(EXACT) {
-        let what = "which transformers computes exactly; llama.cpp has the approximation with tanh";
-        notes.push(format!("`{ACTIVATION}` is `{EXACT}`, {what}"));
-    }
-    if class.traits.scales_output && fields.boolean("scale_decoder_outputs")? != Some(false) {
-        let what = "transformers divides by the root of `d_model` what goes into the tied output, and llama.cpp does not: its logits are so many times larger, in the same order";
-        notes.push(what.to_owned());
-    }
-    if class.traits.group_method.is_some() && has_groups(fields) {
-        notes.push("`topk_method`: transformers scores a group of experts by the best of them, llama.cpp by the sum of the best two".to_owned());
-    }
+    let owner = model.owner();
+    notes.extend(ignored_window(class.traits.lost_windows, class, (config, fields), &owner)?);
+    notes.extend(latent_norms(fields, &owner)?);
+    notes.extend(model.laws()?);
     notes.extend(class.traits.other_scores.map(|[what, _]| what.to_owned()));
     Ok(notes)
 }
@@ -315,19 +248,6 @@ pub(in crate::families) fn latent_norms(fields: &Fields, owner: &str) -> Result<
     Ok(found.map(|found| {
         format!("`{FIELD}`: {owner} has {found:e} in the norms of latent vectors, too, and transformers {CONSTANT:e} there, which is nearly the same")
     }))
-}
-
-/// The note of a window of attention that llama.cpp does not have in `class`.
-fn lost_window(
-    class: &ModelClass,
-    texts: (&Value, &Fields),
-    dims: &Dims,
-) -> Result<Option<String>> {
-    let owner = format!("llama.cpp's {}", class.gguf);
-    match class.traits.window_layers.is_some_and(|n| n != dims.layers) {
-        true => ignored_window(LostWindows::Everywhere, class, texts, &owner),
-        false => ignored_window(class.traits.lost_windows, class, texts, &owner),
-    }
 }
 
 /// The note that `owner` sees the whole text where transformers sees a window of it, in the layers

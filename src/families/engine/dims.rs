@@ -5,7 +5,6 @@ mod experts;
 use self::experts::check_experts;
 use super::fields::{Fields, LAYER_KINDS, wrong};
 use super::layer_sizes::SizesByLayer;
-use super::periods::period_of;
 use super::rope::Rope;
 use super::settings::LABELS;
 use super::table::{ModelClass, Need, Prediction, Transform};
@@ -106,6 +105,9 @@ const DENSE: &[&str] = &["first_k_dense_replace", "num_dense_layers", "moe_layer
 
 /// Field of the number of layers that predict further tokens.
 pub(in crate::families) const PREDICTION: &str = "num_nextn_predict_layers";
+
+/// Period and first layer of which no layer is one: the first is in no period.
+pub(in crate::families) const NO_LAYER: (usize, usize) = (1, 1);
 
 /// Most layers of a model.
 pub(in crate::families) const MOST_LAYERS: u32 = 1 << 14;
@@ -211,16 +213,8 @@ impl Dims {
         if let Prediction::Apart(names) = class.traits.prediction {
             dims.prediction_kinds = names.kinds;
         }
-        if let Some(field) = class.traits.experts_every {
-            let every = dims.need(field)?;
-            dims.experts_every = (every, every - 1);
-        }
-        if let Some(periods) = class.traits.periods {
-            dims.experts_every = period_of(&fields, periods.experts)?;
-            // A single expert is a plain feed-forward layer.
-            if dims.experts == Some(1) {
-                dims.dense = dims.layers;
-            }
+        if let Some(every) = class.traits.experts_every {
+            dims.experts_every = every(&fields)?;
         }
         if class.has_transform(Transform::Neighbours) {
             dims.rotating = Some(Rope::new(&fields)?.rotating(class, &dims));

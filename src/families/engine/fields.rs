@@ -52,7 +52,6 @@ impl Fields {
             Err(wrong(field, what))
         };
         self.check_values(class.implied, &format!("llama.cpp's {}", class.gguf))?;
-        self.check_time_steps()?;
         let expect = |field: &str, expected: Value| match self.0.get(field) {
             Some(found) if *found != expected => refuse(field, found, &expected),
             _ => Ok(()),
@@ -64,27 +63,6 @@ impl Fields {
                 .layer_kinds
                 .map_or("sliding_attention", |(kind, _)| kind);
             expect(LAYER_KINDS, layer_kinds(dims.layers, kind, every))?;
-        }
-        if let Some(field) = class.traits.full_from_first {
-            let every = dims.need(field)?;
-            let kind = |layer: usize| match layer.is_multiple_of(every) {
-                true => FULL_ATTENTION,
-                false => "sliding_attention",
-            };
-            expect(LAYER_KINDS, (0..dims.layers).map(kind).collect())?;
-        }
-        if let Some(every) = class.traits.no_rope_every {
-            let has_rope = |layer: usize| u64::from(!layer.is_multiple_of(every));
-            expect("no_rope_layer_interval", every.into())?;
-            expect("no_rope_layers", (1..=dims.layers).map(has_rope).collect())?;
-        }
-        if let Some(experts) = class.traits.normed_unless_experts {
-            expect(NORMS_HEADS, (dims.experts != Some(experts)).into())?;
-        }
-        if let Some(field) = class.traits.experts_every {
-            let every = dims.need(field)?;
-            let with_experts = (1..=dims.layers).filter(|layer| layer.is_multiple_of(every));
-            expect("moe_layers", with_experts.map(|layer| layer - 1).collect())?;
         }
         if let Some(kinds) = self.0.get(LAYER_KINDS)
             && kinds
@@ -104,12 +82,6 @@ impl Fields {
             let what = format!("no layer is of {kind}; llama.cpp has another class for that");
             return Err(wrong(LAYER_KINDS, what));
         }
-        if let Some(layers) = class.traits.window_layers.filter(|n| *n != dims.layers) {
-            let what = format!("llama.cpp's {} has one in {layers} layers", class.gguf);
-            if self.0.contains_key("sliding_window") {
-                return Err(wrong("sliding_window", what));
-            }
-        }
         if class.traits.head_dim == HeadDim::Derived {
             let derived = dims.hidden / dims.heads;
             expect("head_dim", derived.into())?;
@@ -122,33 +94,7 @@ impl Fields {
                 return refuse(field, found, expected);
             }
         }
-        let field = "query_pre_attn_scalar";
-        match (attention_scalar(class, dims), self.0.get(field)) {
-            (Some(expected), Some(found)) if found.as_f64() != Some(expected as f64) => {
-                refuse(field, found, &expected.into())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Fails if steps of a state space have a limit, which llama.cpp does not know.
-    fn check_time_steps(&self) -> Result<()> {
-        let field = "time_step_limit";
-        let limits = self
-            .0
-            .get(field)
-            .and_then(Value::as_array)
-            .map(Vec::as_slice);
-        match limits {
-            None => Ok(()),
-            // Infinity is no number of JSON: files have a name, an object with the name, or what it
-            // is read as.
-            Some([least, most]) if least.as_f64() == Some(0.0) && !most.is_number() => Ok(()),
-            Some(limits) => {
-                let what = format!("it is {limits:?}, and llama.cpp has no limits");
-                Err(wrong(field, what))
-            }
-        }
+        Ok(())
     }
 
     /// Fails if a field says something else than `owner` takes for granted.
@@ -248,9 +194,6 @@ impl Fields {
 /// Field of what each layer is, a letter each.
 pub(in crate::families) const LETTERS: &str = "hybrid_override_pattern";
 
-/// Field of whether queries and keys are normed.
-pub(in crate::families) const NORMS_HEADS: &str = "use_qk_norm";
-
 /// Field of what each layer is.
 pub(in crate::families) const LAYER_KINDS: &str = "layer_types";
 
@@ -261,15 +204,6 @@ pub(in crate::families) fn layer_kinds(layers: usize, kind: &str, every: usize) 
         false => kind,
     };
     (1..=layers).map(name).collect()
-}
-
-/// What scores are divided by the root of, if the class has a field for it.
-pub(in crate::families) fn attention_scalar(class: &ModelClass, dims: &Dims) -> Option<usize> {
-    let layers = class.traits.scaled_by_hidden_size?;
-    Some(match dims.layers == layers {
-        true => dims.hidden / dims.heads,
-        false => dims.head,
-    })
 }
 
 impl From<&Default> for Value {

@@ -5,8 +5,8 @@
 use serde_json::Value;
 
 use super::model_card;
+use super::request::GgufRequest;
 use super::settings::KeyValue;
-use super::to_gguf::GgufRequest;
 use crate::Result;
 use crate::config::Texts;
 use crate::model::gguf::GgufMetadataValue;

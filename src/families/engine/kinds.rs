@@ -35,12 +35,9 @@ fn has_kind(class: &ModelClass, kind: &str) -> bool {
     ATTENTION.contains(&kind)
         || traits.layer_kinds.is_some_and(|(usual, _)| usual == kind)
         || traits.layer_letters.iter().any(|(name, _)| *name == kind)
-        || traits
-            .periods
-            .is_some_and(|periods| periods.kinds.contains(&kind))
         || rules.any(|rule| matches!(rule.need, Need::Kind(name) if name == kind))
         || settings.any(|setting| match setting.kind {
-            Kind::Layers(name) | Kind::InnerOf(name) => name == kind,
+            Kind::Layers(name) => name == kind,
             Kind::KvHeadsBut(without, with) => [without, with].contains(&kind),
             _ => false,
         })

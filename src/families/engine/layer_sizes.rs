@@ -10,6 +10,7 @@ use super::dims::{EXPERTS, EXPERTS_USED};
 use super::fields::{Fields, LAYER_KINDS, wrong};
 use super::rope::{PARAMETERS, ROPE_FACTORS};
 use super::settings::{FULL_ATTENTION, wrong_key};
+use super::table::TensorShapes;
 use crate::error::InTensor;
 use crate::{AnamnesisError, Result};
 
@@ -246,12 +247,11 @@ fn by_kind(fields: &mut Fields, sizes: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Adds to the fields `config` of a GGUF file what its tensors say, of which `shape` gives the
-/// shapes.
-pub(in crate::families) fn from_tensors<'a>(
+/// Adds to the fields `config` of a GGUF file what its tensors say.
+pub(in crate::families) fn from_tensors(
     config: &mut Map<String, Value>,
-    shape: impl Fn(&str) -> Option<&'a [usize]>,
-) {
+    shapes: &TensorShapes<'_>,
+) -> Result<()> {
     let kinds = config.get(LAYER_KINDS).and_then(Value::as_array);
     let shared = config.get(SHARED).and_then(Value::as_u64).unwrap_or(0);
     let kinds = kinds.map(Vec::as_slice).unwrap_or_default();
@@ -259,10 +259,12 @@ pub(in crate::families) fn from_tensors<'a>(
         .len()
         .saturating_sub(usize::try_from(shared).unwrap_or(usize::MAX));
     let full = (0..own).filter(|layer| kinds[*layer] == FULL_ATTENTION);
-    let has_no = |part: &str, layer: usize| shape(&format!("blk.{layer}.{part}.weight")).is_none();
+    let name = |part: &str, layer: usize| format!("blk.{layer}.{part}.weight");
+    let has_no = |part: &str, layer| !shapes.contains_key(name(part, layer).as_str());
     let has_no_values = |layer| has_no("attn_v", layer) && has_no("attn_qkv", layer);
     let is_without = full.into_iter().any(has_no_values);
     config.insert(KEYS_ARE_VALUES.to_owned(), is_without.into());
+    Ok(())
 }
 
 /// The field `rope_parameters` of a config, from the tensors of `factors` and the bases in

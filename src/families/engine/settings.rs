@@ -9,12 +9,14 @@ mod unread;
 
 use serde_json::Value;
 
-pub(in crate::families) use self::from_gguf::{FULL_ATTENTION, config_of, float};
-pub(in crate::families) use self::unread::{causal_note, may_have_groups};
-use super::dims::{Dims, EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
+pub(in crate::families) use self::by_layer::numbers_of_kind;
+pub(in crate::families) use self::from_gguf::{
+    ConfigFields, FULL_ATTENTION, StatedKey, config_of, float,
+};
+pub(in crate::families) use self::unread::causal_note;
+use super::dims::{EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
-use super::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS};
-use super::rope::Rope;
+use super::model::Model;
 use super::table::{HeadDim, Kind, ModelClass, Setting, count, number};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
@@ -70,20 +72,19 @@ const fn required(key: &'static str, fields: &'static [&'static str]) -> Setting
     Setting { key, fields, kind: Kind::Required }
 }
 
-/// All settings of a model of `class`, with the architecture's name in front of their keys.
+/// All settings of `model`, with the architecture's name in front of their keys.
 ///
 /// # Errors
 /// `Parse` that names the field which is missing or has another type.
 pub(in crate::families) fn to_gguf(
-    class: &ModelClass,
-    fields: &Fields,
-    (dims, rope): (&Dims, &Rope),
+    model: &Model<'_>,
     file_type: KeyValue,
 ) -> Result<Vec<KeyValue>> {
+    let &Model { class, fields, rope, .. } = model;
     let usual = |settings: &'static [Setting]| {
         let is_own = |setting: &&Setting| class.settings().any(|own| own.key == setting.key);
         let settings = settings.iter().filter(|setting| !is_own(setting));
-        keys_of(settings, class, fields, (dims, rope))
+        keys_of(settings, model)
     };
     let mut all = usual(SIZES)?;
     let has_own = class.settings().any(|own| own.key == CAUSAL);
@@ -102,7 +103,7 @@ pub(in crate::families) fn to_gguf(
         all.extend(usual(HEAD_SIZES)?);
     }
     all.push(file_type);
-    all.extend(keys_of(class.settings(), class, fields, (dims, rope))?);
+    all.extend(keys_of(class.settings(), model)?);
     Ok(all)
 }
 
@@ -112,30 +113,21 @@ pub(in crate::families) fn to_gguf(
 /// As [`to_gguf`].
 pub(in crate::families) fn keys_of(
     settings: impl Iterator<Item = &'static Setting>,
-    class: &ModelClass,
-    fields: &Fields,
-    (dims, rope): (&Dims, &Rope),
+    model: &Model<'_>,
 ) -> Result<Vec<KeyValue>> {
     let mut keys = Vec::new();
     for setting in settings {
-        let value = value(setting, fields, (class, dims, rope))?;
-        keys.extend(value.map(|value| (format!("{}.{}", class.gguf, setting.key), value)));
+        let value = value(setting, model)?;
+        keys.extend(value.map(|value| (format!("{}.{}", model.class.gguf, setting.key), value)));
     }
     Ok(keys)
 }
 
 /// The value of `setting`; `None` if the config has none.
-fn value(
-    setting: &Setting,
-    fields: &Fields,
-    (class, dims, rope): (&ModelClass, &Dims, &Rope),
-) -> Result<Option<GgufMetadataValue>> {
+fn value(setting: &Setting, model: &Model<'_>) -> Result<Option<GgufMetadataValue>> {
+    let &Model { class, fields, dims, rope, .. } = model;
     let number = |x: f64| GgufMetadataValue::F32(x as f32);
-    let count = |n: usize| {
-        let n = u32::try_from(n);
-        let wrong = |_| wrong(setting.fields[0], "it is too large");
-        n.map(GgufMetadataValue::U32).map_err(wrong)
-    };
+    let count = |n: usize| setting.count(n);
     let all = |least| -> Result<Vec<usize>> {
         let size = |field: &&'static str| Ok(fields.count(&[field])?.map_or(least, |n| n as usize));
         setting.fields.iter().map(size).collect()
@@ -160,18 +152,9 @@ fn value(
         Kind::YarnLog => rope.yarn_log()?.map(number),
         Kind::Scaling => Some(number(rope.need(setting.fields[0])?)),
         Kind::Omitted | Kind::ProductToo => None,
-        Kind::OrZero => {
-            let count = fields.count(setting.fields)?.unwrap_or(0);
-            Some(GgufMetadataValue::U32(count))
-        }
-        Kind::NumberOrZero => Some(number(fields.agreed(setting.fields)?.unwrap_or(0.0))),
-        Kind::Sections(default) => Some(array(GgufMetadataArray::I32(
-            rope.sections(Some(default), rope.rotating(class, dims))?,
-        ))),
         Kind::TextSections => {
             Some(array(GgufMetadataArray::I32(rope.sections(None, rope.rotating(class, dims))?)))
         }
-        Kind::Length => Some(count(list_len(setting, fields))?),
         // The scaling has the key if there is one.
         Kind::LinearOrNone => {
             let is_none = rope.kind != "linear";
@@ -188,35 +171,6 @@ fn value(
             }
             Some(count(size)?)
         }
-        Kind::SharedWidth => match fields.count(&setting.fields[2..])? {
-            Some(0) => None,
-            _ => Some(count(shared_width(setting, fields, dims)?)?),
-        },
-        Kind::LastLayer => match fields.get(setting.fields) {
-            Some((field, last)) if *last != -1 && last.as_u64() != Some(dims.layers as u64 - 1) => {
-                return Err(wrong(field, "it is not the last layer"));
-            }
-            _ => None,
-        },
-        Kind::Choice(names) => match fields.get(setting.fields) {
-            None => None,
-            Some((field, name)) => {
-                let found = names.iter().find(|(known, _)| name == known);
-                let unknown = || wrong(field, format_args!("{name} is none that GGUF has"));
-                Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1))
-            }
-        },
-        Kind::Trained(lengths) => {
-            let trained = trained(setting, fields, class, lengths)?;
-            Some(GgufMetadataValue::U32(trained))
-        }
-        Kind::TrueOf(text) => match fields.get(setting.fields) {
-            Some((_, found)) if found == text => Some(GgufMetadataValue::Bool(true)),
-            _ => {
-                let what = format!("it is not {text}, and llama.cpp's {} has that", class.gguf);
-                return Err(wrong(setting.fields[0], what));
-            }
-        },
         Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
         Kind::Labels(is_needed) => match labels(fields)? {
             None if is_needed => {
@@ -225,79 +179,10 @@ fn value(
             }
             labels => labels.map(|all| array(GgufMetadataArray::String(all))),
         },
-        Kind::Positions => Some(count(positions(setting, fields, dims)?)?),
-        Kind::Inner if fields.flag(DOUBLE_WIDE) => by_layer::list(setting, fields, dims)?,
-        Kind::KvHeads if fields.get(&[FULL_KV_HEADS]).is_some() => {
-            by_layer::list(setting, fields, dims)?
-        }
-        Kind::Inner | Kind::KvHeads => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
-        Kind::Layers(_) | Kind::InEachLayer(_) | Kind::InnerOf(_) | Kind::KvHeadsBut(..) => {
-            by_layer::list(setting, fields, dims)?
-        }
-        Kind::InnerOfEach | Kind::LayersBehind(_) | Kind::SparseLayers(_) => {
-            Some(by_layer::value(setting, fields, (class.gguf, dims.layers))?)
-        }
-        Kind::PlainHead => Some(count(dims.hidden / dims.heads)?),
+        Kind::Layers(_) | Kind::KvHeadsBut(..) => by_layer::list(setting, fields, dims),
+        Kind::Own(own) => (own.to_gguf)(setting, model)?,
     };
     Ok(value)
-}
-
-/// The length of the list whose object and key in it are the fields of `setting`.
-fn list_len(setting: &Setting, fields: &Fields) -> usize {
-    let [object, key] = setting.fields else {
-        return 0;
-    };
-    let object = fields.get(&[object]);
-    let list = object.and_then(|(_, object)| object.get(key));
-    list.and_then(Value::as_array).map_or(0, Vec::len)
-}
-
-/// The width of all shared experts together. The fields of `setting` are a width, that of one
-/// expert, and their number.
-///
-/// # Errors
-/// llama.cpp takes another width for it.
-fn shared_width(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<usize> {
-    let quotient = fields.need(&setting.fields[..1])? as usize / dims.kv_heads;
-    let width = dims.need(setting.fields[1])?;
-    let shared = width.saturating_mul(dims.need(setting.fields[2])?);
-    match quotient == shared {
-        true => Ok(shared),
-        false => {
-            let what = format!(
-                "divided by num_key_value_heads it is {quotient}, and shared experts are {shared} wide; llama.cpp takes the one for the other"
-            );
-            Err(wrong(setting.fields[0], what))
-        }
-    }
-}
-
-/// The length of the training that belongs to the length that the config states, as `lengths` has
-/// both.
-fn trained(
-    setting: &Setting,
-    fields: &Fields,
-    class: &ModelClass,
-    lengths: &[(u32, u32)],
-) -> Result<u32> {
-    let stated = fields.need(setting.fields)?;
-    let found = lengths.iter().find(|(known, _)| *known == stated);
-    let unknown = || {
-        let what = format!(
-            "it is {stated}, and {} has one of {lengths:?}, each with that of its training",
-            class.gguf
-        );
-        wrong(setting.fields[0], what)
-    };
-    Ok(found.ok_or_else(unknown)?.1)
-}
-
-/// The number of positions behind the padding token.
-fn positions(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<usize> {
-    let all = fields.need(setting.fields)? as usize;
-    let positions = all.checked_sub(dims.unused_positions()?);
-    let too_few = || wrong(setting.fields[0], "no position is behind the padding token");
-    positions.filter(|n| *n > 0).ok_or_else(too_few)
 }
 
 /// Field of the names of classes.
@@ -331,7 +216,7 @@ fn labels(fields: &Fields) -> Result<Option<Vec<String>>> {
     Ok(Some(labels).filter(|labels| !is_made_up && !labels.is_empty()))
 }
 
-fn array(values: GgufMetadataArray) -> GgufMetadataValue {
+pub(in crate::families) fn array(values: GgufMetadataArray) -> GgufMetadataValue {
     GgufMetadataValue::Array(Box::new(values))
 }
 

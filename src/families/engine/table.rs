@@ -5,13 +5,22 @@ mod rules;
 mod settings;
 mod transforms;
 
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
 pub(in crate::families) use self::prediction::{Prediction, PredictionNames};
 pub(in crate::families) use self::rules::{
     experts, heads, in_layers, only, optional, parameter, same,
 };
-pub(in crate::families) use self::settings::{Kind, Setting, count, number, setting};
+pub(in crate::families) use self::settings::{
+    Kind, OwnSetting, Setting, count, number, own, required, setting,
+};
 pub(in crate::families) use self::transforms::{LatentPart, LinearPart, Transform, ValuePart};
-use super::dims::Dim;
+use super::dims::{Dim, Dims};
+use super::fields::Fields;
+use super::model::Model;
+use crate::Result;
 
 /// A class of models: how transformers and llama.cpp name the same thing.
 pub(in crate::families) struct ModelClass {
@@ -76,7 +85,7 @@ impl ModelClass {
 }
 
 /// How a class differs from others in ways that no rule for a tensor and no setting expresses.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub(in crate::families) struct Traits {
     pub head_dim: HeadDim,
     /// Values of norms are stored with 1 added.
@@ -85,8 +94,6 @@ pub(in crate::families) struct Traits {
     pub ties_output: bool,
     /// llama.cpp does not take the embedding for a missing `lm_head`.
     pub needs_output: bool,
-    /// llama.cpp has windows only in models of so many layers.
-    pub window_layers: Option<usize>,
     /// The factors of Llama 3's rope are stored as a tensor.
     pub stores_rope_factors: bool,
     /// Layers with a window have a rope of their own in transformers.
@@ -100,39 +107,29 @@ pub(in crate::families) struct Traits {
     /// Every so many layers one sees the whole text, and the others a window of it. llama.cpp knows
     /// no other pattern.
     pub full_attention_every: Option<usize>,
-    /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden
-    /// size / heads. llama.cpp knows no other.
-    pub scaled_by_hidden_size: Option<usize>,
     /// Published models of the class do not round YaRN's bounds (`truncate` is false). GGUF does
     /// not say it, and a config without a scaling has such YaRN.
     pub has_exact_yarn: bool,
     /// Published models have other bounds of YaRN than llama.cpp. GGUF says them, and llama.cpp
     /// does not read them.
     pub has_lost_bounds: bool,
-    /// Fields with a default that are null where the model has none of what they say, and llama.cpp
-    /// always has it.
-    pub never_null: &'static [&'static str],
     /// transformers 5 reads `is_causal`, and no layer of the class has a window of attention. In
     /// other classes both may differ.
     pub reads_causal: bool,
     /// What becomes of layers behind the last one, which predict further tokens.
     pub prediction: Prediction,
-    /// Every so many layers one has no rotary positions. llama.cpp knows no other pattern.
-    pub no_rope_every: Option<usize>,
     /// What layers are unless `layer_types` says it: all of this kind, and every so many layers one
     /// of full attention.
     pub layer_kinds: Option<(&'static str, usize)>,
-    /// The feed-forward layer may be adjusted to a width that is not `intermediate_size`.
-    pub adjusts_inner: bool,
     /// The config may have factors of rope for long and for short texts, which are tensors of GGUF.
     pub has_long_factors: bool,
-    /// `topk_method` of models whose experts are in groups. GGUF does not say it.
-    pub group_method: Option<&'static str>,
     /// The part of each head that rotates where a config does not say it; `None`: all of it,
     /// always.
     pub partial_rotary: Option<f64>,
     /// Layers that see the whole text have other sizes than those with a window, as of Gemma 4.
     pub has_layer_sizes: bool,
+    /// A token may go to the best groups of experts.
+    pub has_expert_groups: bool,
     /// No layer has attention, and the config states no heads.
     pub is_recurrent: bool,
     /// Names of kinds of layers that mean others, each with the other.
@@ -146,21 +143,11 @@ pub(in crate::families) struct Traits {
     pub lacks_kind: Option<&'static str>,
     /// What names of tensors may begin with: models have it in some files, and not in others.
     pub prefix: Option<&'static str>,
-    /// Queries and keys are normed (`use_qk_norm`) unless there are so many experts. GGUF does not
-    /// say it.
-    pub normed_unless_experts: Option<usize>,
-    /// Fields of which layers have attention, and which have experts.
-    pub periods: Option<&'static Periods>,
-    /// The field of how many layers there are from one with experts to the next.
-    pub experts_every: Option<&'static str>,
-    /// The field of how many layers there are from one that sees the whole text to the next, of
-    /// which the first layer is one. llama.cpp knows no other pattern.
-    pub full_from_first: Option<&'static str>,
+    /// How many layers there are from one with experts to the next, and which is the first of them.
+    pub experts_every: Option<Period>,
     /// Stacks of experts that quantized checkpoints store one by one, each with the projections
     /// that it has side by side, by their names in transformers.
     pub experts_apart: &'static [(&'static str, &'static [&'static str])],
-    /// Fields that configs have as a list of the same number for each layer.
-    pub listed_by_layer: &'static [&'static str],
     /// Rope may be `dynamic` with an `alpha`, which raises its base.
     pub has_alpha_rope: bool,
     /// A field that is true, or above 0, in models of this class. Others of the same name in
@@ -169,14 +156,9 @@ pub(in crate::families) struct Traits {
     /// A field, and its text in models of this class. Others of the same name in transformers are
     /// another class here.
     pub config_text: Option<(&'static str, &'static str)>,
-    /// transformers divides the state in front of the tied output by the root of its length, and
-    /// llama.cpp does not.
-    pub scales_output: bool,
     /// `model_type` of the nested config, of classes of multimodal models whose language models are
     /// of several classes.
     pub nested_type: Option<&'static str>,
-    /// All heads share one of keys and values if `multi_query` is true, and none do else.
-    pub may_be_multi_query: bool,
     /// What the names of tensors begin with that GGUF does not get.
     pub left_out: &'static [&'static str],
     /// As [`ModelClass::implied`], of fields that few configs have. They are not written from GGUF.
@@ -186,20 +168,52 @@ pub(in crate::families) struct Traits {
     pub lost_windows: LostWindows,
     /// The window of transformers where a config has no field for it, not even null.
     pub default_window: Option<u32>,
-    /// `hidden_act` counts as well, and early configs say that it is the exact GELU, for which
-    /// llama.cpp has the approximation.
-    pub approximates_gelu: bool,
-    /// A field of the epsilon of some norms, and that of the epsilon that llama.cpp has in these,
-    /// too. A note says so.
-    pub lost_epsilon: Option<[&'static str; 2]>,
     /// Why scores of the classifier differ: what a note says of a GGUF file, and of a model that was
     /// one.
     pub other_scores: Option<[&'static str; 2]>,
+    /// What the class has in transformers alone.
+    pub laws: &'static [Law],
+    /// Sets fields that others say in this class, of a config with its defaults.
+    pub completes: &'static [fn(&mut Fields) -> Result<()>],
+    /// Sets fields that the tensors of a GGUF file say.
+    pub from_tensors: &'static [FromTensors],
+    /// Sets fields that others say in this class, of a config that comes from GGUF.
+    pub restores: &'static [Restore],
     /// It is the image tower of a multimodal model, and not its language model.
     pub is_tower: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
+
+/// Something that transformers computes of a model, and llama.cpp may not be able to.
+///
+/// Returns what a user should know if it computes nearly the same.
+///
+/// # Errors
+/// `Parse` that names the field of which llama.cpp makes something else.
+pub(in crate::families) type Law = fn(&Model<'_>) -> Result<Option<String>>;
+
+/// How many layers there are from one of a kind to the next, and which is the first of them.
+///
+/// # Errors
+/// `Parse` that names the field which is missing or impossible.
+pub(in crate::families) type Period = fn(&Fields) -> Result<(usize, usize)>;
+
+/// The shapes of all tensors of a GGUF file, by their names.
+pub(in crate::families) type TensorShapes<'a> = HashMap<&'a str, &'a [usize]>;
+
+/// Sets fields of a config by the tensors of its GGUF file.
+///
+/// # Errors
+/// `Parse` if no config says what the tensors are.
+pub(in crate::families) type FromTensors =
+    fn(&mut Map<String, Value>, &TensorShapes<'_>) -> Result<()>;
+
+/// Sets fields of a config that comes from GGUF.
+///
+/// # Errors
+/// `Parse` or `Unsupported` if no config says what the others say.
+pub(in crate::families) type Restore = fn(&mut Map<String, Value>, &Dims) -> Result<()>;
 
 /// Which layers have a window of attention in transformers, and none in llama.cpp, or none in
 /// mlx-lm.
@@ -214,20 +228,6 @@ pub(in crate::families) enum LostWindows {
     /// Those that `layer_types` calls so, or else those from the number in `max_window_layers` on,
     /// which is this by default.
     From(u32),
-}
-
-/// Fields that say by a period, and by the first of them, which layers have attention and which
-/// have experts, as of Jamba.
-#[derive(Debug, PartialEq)]
-pub(in crate::families) struct Periods {
-    /// Kinds of layers with attention, and of all others.
-    pub kinds: [&'static str; 2],
-    /// Period and first layer of those with attention.
-    pub attention: [&'static str; 2],
-    /// Period and first layer of those with experts.
-    pub experts: [&'static str; 2],
-    /// The rank of time steps, which is a sixteenth of the hidden size where the config has `auto`.
-    pub rank: &'static str,
 }
 
 /// Whether GGUF states the size of a head.
@@ -270,26 +270,21 @@ impl Traits {
         norms_plus_one: false,
         ties_output: false,
         needs_output: false,
-        window_layers: None,
         stores_rope_factors: false,
         has_local_rope: false,
         has_two_bases: false,
         has_fixed_rope: false,
         cuts_embedding: false,
         full_attention_every: None,
-        scaled_by_hidden_size: None,
         has_exact_yarn: false,
         has_lost_bounds: false,
-        never_null: &[],
         reads_causal: false,
         prediction: Prediction::Unknown,
-        no_rope_every: None,
         layer_kinds: None,
-        adjusts_inner: false,
         has_long_factors: false,
-        group_method: None,
         partial_rotary: None,
         has_layer_sizes: false,
+        has_expert_groups: false,
         is_recurrent: false,
         kind_names: &[],
         layer_letters: &[],
@@ -297,24 +292,20 @@ impl Traits {
         lacks_kind: None,
         prefix: None,
         left_out: &[],
-        full_from_first: None,
-        normed_unless_experts: None,
-        periods: None,
         experts_every: None,
         experts_apart: &[],
-        listed_by_layer: &[],
         has_alpha_rope: false,
         config_sign: None,
         config_text: None,
-        scales_output: false,
         nested_type: None,
-        may_be_multi_query: false,
         also_implied: &[],
-        approximates_gelu: false,
         lost_windows: LostWindows::Nowhere,
         default_window: None,
-        lost_epsilon: None,
         other_scores: None,
+        laws: &[],
+        completes: &[],
+        from_tensors: &[],
+        restores: &[],
         is_tower: false,
         sign: Sign::Rest,
     };

@@ -2,7 +2,6 @@
 //! metadata.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -14,9 +13,11 @@ use super::general::identity;
 use super::graphs::{has_output, problems};
 use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
+use super::model::Model;
 use super::names::of_language_model;
 use super::pooling::{self, POOLING};
 use super::prediction;
+use super::request::GgufRequest;
 use super::reranker;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
@@ -27,8 +28,7 @@ use super::transform;
 use crate::config::Texts;
 use crate::error::InTensor;
 use crate::families::towers;
-use crate::families::{class_of, is_base};
-use crate::limits::ParseLimits;
+use crate::families::{class_name, class_of, is_base};
 use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::model::gguf_keys::{FILE_TYPE, VERSION};
 use crate::remember::layout::assembled::Change;
@@ -37,23 +37,6 @@ use crate::source::CompanionFile;
 use crate::tokenizer::kept::KeptMetadata;
 use crate::tokenizer::{self, TokenizerRequest};
 use crate::{AnamnesisError, Result, TargetDtype};
-
-/// What is asked for.
-pub(crate) struct GgufRequest<'a> {
-    /// Directory of the model.
-    pub directory: &'a Path,
-    pub limits: &'a ParseLimits,
-    /// Element type of matrices; `None`: as they are stored, and of what is quantized as `decoded`.
-    pub to: Option<TargetDtype>,
-    /// Element type of what is quantized.
-    pub decoded: TargetDtype,
-    /// Whether tensors are encoded.
-    pub encodes: bool,
-    /// `general.file_type`; `None`: that of `to`.
-    pub file_type: Option<u32>,
-    /// Name of the pre-tokenizer; `None`: the one that fits.
-    pub pre_tokenizer: Option<&'a str>,
-}
 
 /// A model that is ready to be written as GGUF.
 pub(crate) struct GgufModel<'m> {
@@ -82,7 +65,6 @@ pub(crate) fn to_gguf<'m>(
         return Ok(None);
     };
     let mut class: &ModelClass = find_class(name, &config)?;
-    checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
     let ranking = reranker::class_of(class, (&config, &fields), request, &texts)?;
     if let Some(ranking) = ranking {
@@ -115,7 +97,8 @@ pub(crate) fn to_gguf<'m>(
     fields.check_implied(class, &dims)?;
     let rope = Rope::new(&fields)?;
     rope.check(class)?;
-    checks::check(class, (&config, &fields), (&dims, &rope))?;
+    let model = Model { class, stated: &config, fields: &fields, dims: &dims, rope: &rope };
+    checks::check(&model)?;
     let kept = KeptMetadata::read(&texts, class.gguf)?;
     let mut tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
@@ -162,7 +145,7 @@ pub(crate) fn to_gguf<'m>(
     if let Some(kept) = &kept {
         kept.restore_general(&mut metadata);
     }
-    metadata.extend(settings::to_gguf(class, &fields, (&dims, &rope), file_type)?);
+    metadata.extend(settings::to_gguf(&model, file_type)?);
     metadata.extend(keyed);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     metadata.extend(tokenizer.keys);
@@ -178,7 +161,7 @@ pub(crate) fn to_gguf<'m>(
         .chain(tokenizer.notes)
         .chain(card_note)
         .chain(texts.note());
-    let notes = notes.chain(checks::notes(class, (&config, &fields), (&dims, &rope))?);
+    let notes = notes.chain(checks::notes(&model)?);
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::from).collect(),
         metadata,
@@ -210,7 +193,7 @@ fn require_output(
         false => "tie_word_embeddings in config.json is false".to_owned(),
     };
     let error = AnamnesisError::parse(format!("there is none, and {why}"));
-    Err(error.about(InTensor("lm_head.weight")))
+    Err(error.in_tensor("lm_head.weight"))
 }
 
 /// What each tensor of GGUF is made of, the first one of several.
@@ -254,14 +237,6 @@ fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
         decoder: Box::new(window),
         ..group
     }
-}
-
-/// The class that `config` names. That of a nested language model comes first.
-pub(in crate::families) fn class_name(config: &Value) -> Option<&str> {
-    let nested = config.pointer("/text_config/architectures/0");
-    nested
-        .or_else(|| config.pointer("/architectures/0"))?
-        .as_str()
 }
 
 /// The row of the class `name`.

@@ -4,21 +4,17 @@
 mod class;
 mod loadable;
 
-use std::collections::HashSet;
-
 use serde_json::{Map, Value, json};
 
 use self::class::class_of;
 use super::checks::{WINDOW, check_yarn};
-use super::dims::{Dims, HEADS, KV_HEADS};
-use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
+use super::dims::Dims;
+use super::fields::{Fields, LAYER_KINDS, LETTERS};
 use super::fused;
 use super::keyed::tensors_of_keys;
 use super::layer_sizes;
-use super::lists;
 use super::mapping::{Mapped, Mapping, refused};
 use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill};
-use super::periods;
 use super::pooling;
 use super::prediction;
 use super::rope::{
@@ -27,7 +23,7 @@ use super::rope::{
 };
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
-use super::table::{Kind, ModelClass, Need, Prediction, TensorRule};
+use super::table::{Kind, ModelClass, Need, Prediction, TensorRule, TensorShapes};
 use super::tied::take_output;
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
@@ -82,28 +78,19 @@ pub(crate) fn to_hf<'m>(
             config.insert((*field).to_owned(), rows.into());
         }
     }
-    if class.traits.may_be_multi_query {
-        config.insert("multi_query".to_owned(), is_multi_query(&config)?.into());
-    }
     let is_tied = sizes("output.weight").is_none();
     config.insert("tie_word_embeddings".to_owned(), is_tied.into());
     config.extend(flags_of(class, |name| sizes(name).is_some()));
-    if class.traits.has_layer_sizes {
-        layer_sizes::from_tensors(&mut config, sizes);
-    }
-    if let Some(periods) = class.traits.periods {
-        let names: HashSet<_> = items.iter().map(|item| item.name()).collect();
-        let has_experts =
-            |layer| names.contains(format!("blk.{layer}.ffn_gate_inp.weight").as_str());
-        periods::restore(&mut config, periods, has_experts)?;
-    }
+    let tensors: TensorShapes<'_> = items
+        .iter()
+        .map(|item| (item.name(), shape_of(item)))
+        .collect();
+    let mut from_tensors = class.traits.from_tensors.iter();
+    from_tensors.try_for_each(|set| set(&mut config, &tensors))?;
     let dims = Dims::of_class(&Fields::of(config.clone()), class)?;
-    if class.traits.periods.is_some() {
-        config.remove(LAYER_KINDS);
-    }
     add_full_layers(&mut config, dims.layers);
-    let scalar = attention_scalar(class, &dims);
-    config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
+    let mut restores = class.traits.restores.iter();
+    restores.try_for_each(|restore| restore(&mut config, &dims))?;
     let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));
     let factors = factors.collect::<Result<Vec<_>>>()?;
     let has_long_factors = factors.iter().any(|(name, _)| *name != ROPE_FACTORS);
@@ -131,7 +118,6 @@ pub(crate) fn to_hf<'m>(
     let items = make_items(mapped, class, &dims, (main, decoded))?;
     restore_letters(&mut config, class);
     prediction::rename_count(&mut config, class.traits.prediction);
-    lists::restore(&mut config, class, dims.layers);
     let context = config
         .get("max_position_embeddings")
         .and_then(Value::as_u64);
@@ -245,22 +231,6 @@ const SIZED: &[(&str, &str)] = &[
     ("per_layer_token_embd.weight", layer_sizes::INPUT_TOKENS),
     ("blk.0.laurel_l.weight", "laurel_rank"),
 ];
-
-/// Whether all heads share one of keys and values.
-///
-/// # Errors
-/// `Unsupported` if only some heads share one.
-fn is_multi_query(config: &Map<String, Value>) -> Result<bool> {
-    let fields = Fields::of(config.clone());
-    match (fields.need(HEADS)?, fields.need(KV_HEADS)?) {
-        (_, 1) => Ok(true),
-        (heads, kv_heads) if heads == kv_heads => Ok(false),
-        (heads, kv_heads) => {
-            let what = format!("{kv_heads} heads of keys and values, and {heads} of queries");
-            Err(AnamnesisError::unsupported("a whole model", what))
-        }
-    }
-}
 
 /// The flags that say which tensors there are, if `has` tells whether there is one.
 fn flags_of(

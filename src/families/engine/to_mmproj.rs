@@ -8,10 +8,12 @@ use super::fields::{Fields, wrong};
 use super::general::identity;
 use super::graphs::problems;
 use super::mapping::{Mapped, Mapping};
+use super::model::Model;
+use super::request::GgufRequest;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::{SourceTensor, sources_of};
-use super::to_gguf::{GgufModel, GgufRequest, is_always_f32, main_dtype};
+use super::to_gguf::{GgufModel, is_always_f32, main_dtype};
 use super::transform;
 use crate::config::Texts;
 use crate::families::towers::{
@@ -50,6 +52,7 @@ pub(crate) fn to_mmproj<'m>(
     };
     let (tower, class_name) = tower_of(config)?;
     let processor = processor(&texts)?;
+    let stated = config;
     let config = TowerConfig { root, processor: &processor };
     let fields = fields_of(tower, &config)?;
     let dims = Dims::of_class(&fields, &tower.class)?;
@@ -72,8 +75,8 @@ pub(crate) fn to_mmproj<'m>(
     let file_type = GgufMetadataValue::U32(main.gguf_file_type());
     metadata.push((FILE_TYPE.to_owned(), file_type));
     let rope = Rope::new(&fields)?;
-    let mut keys =
-        settings::keys_of(tower.class.settings(), &tower.class, &fields, (&dims, &rope))?;
+    let model = Model { class: &tower.class, stated, fields: &fields, dims: &dims, rope: &rope };
+    let mut keys = settings::keys_of(tower.class.settings(), &model)?;
     let own = keys.split_off(towers::SETTINGS.len());
     metadata.extend(keys);
     for field in ["image_mean", "image_std"] {

@@ -11,8 +11,9 @@ use super::{
     patches_of_side, projector, square, up, whole,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden};
 use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::{
     Default, ModelClass, Setting, TensorRule, Traits, count, same,
 };
@@ -43,7 +44,7 @@ macro_rules! patches {
             same(
                 "v.position_embd",
                 concat!($prefix, "embeddings.position_embedding"),
-                &[Dim::Field(PATCHES), Dim::Hidden],
+                &[Field(PATCHES), Hidden],
             ),
         ]
     };
@@ -71,7 +72,7 @@ pub(super) const SIGLIP_F32: (&str, TowerType) = ("v.patch_embd.weight", TowerTy
 
 /// What the graph of SigLIP takes for granted.
 pub(super) const SIGLIP_IMPLIED: &[(&str, Default)] =
-    &[("hidden_act", Default::Text("gelu_pytorch_tanh")), ("num_channels", COLOURS)];
+    &[("hidden_act", Text("gelu_pytorch_tanh")), ("num_channels", COLOURS)];
 
 const SIGLIP: &[TensorRule] = siglip!("vision_tower.vision_model.");
 const IN_FRONT: &[TensorRule] = patches!("vision_tower.vision_model.");
@@ -80,7 +81,7 @@ const PROJECTOR: &[TensorRule] = &[
     whole(
         "mm.input_projection.weight",
         "multi_modal_projector.mm_input_projection_weight",
-        &[Dim::Hidden, Dim::Field(TEXT_HIDDEN)],
+        &[Hidden, Field(TEXT_HIDDEN)],
     ),
     norm("mm.soft_emb_norm", "multi_modal_projector.mm_soft_emb_norm"),
 ];
@@ -99,13 +100,13 @@ pub(super) const GEMMA3: Tower = Tower {
         classes: &["Gemma3ForConditionalGeneration"],
         model_type: "siglip_vision_model",
         defaults: &[
-            ("hidden_size", Default::Int(768)),
-            ("intermediate_size", Default::Int(3072)),
-            ("num_hidden_layers", Default::Int(12)),
-            ("num_attention_heads", Default::Int(12)),
-            ("image_size", Default::Int(224)),
-            ("patch_size", Default::Int(16)),
-            (EPSILON, Default::Float(1e-6)),
+            ("hidden_size", Int(768)),
+            ("intermediate_size", Int(3072)),
+            ("num_hidden_layers", Int(12)),
+            ("num_attention_heads", Int(12)),
+            ("image_size", Int(224)),
+            ("patch_size", Int(16)),
+            (EPSILON, Float(1e-6)),
         ],
         implied: SIGLIP_IMPLIED,
         biases: &[("", FILTER_BIAS), ("", SIGLIP_BIASES)],

@@ -11,10 +11,12 @@ use super::{
 };
 use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Head, Hidden, One};
 use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, in_layers, parameter,
-    same, setting,
+    Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, in_layers, parameter, same,
+    setting,
 };
 
 /// The name of a part of a layer.
@@ -38,7 +40,7 @@ macro_rules! bounds {
 
 /// A single value, of projections that clip.
 const fn bound(gguf: &'static str, hf: &'static str) -> TensorRule {
-    let rule = parameter(gguf, hf, (Transform::Reshaped, &[], &[Dim::One]));
+    let rule = parameter(gguf, hf, (Transform::Reshaped, &[], &[One]));
     in_layers(Need::If(CLIPS), rule)
 }
 
@@ -50,8 +52,8 @@ const LAYERS: &[TensorRule] = &[
     square("v.blk.{i}.attn_k", layer!("self_attn.k_proj.linear")),
     square("v.blk.{i}.attn_v", layer!("self_attn.v_proj.linear")),
     square("v.blk.{i}.attn_out", layer!("self_attn.o_proj.linear")),
-    same("v.blk.{i}.attn_q_norm", layer!("self_attn.q_norm"), &[Dim::Head]),
-    same("v.blk.{i}.attn_k_norm", layer!("self_attn.k_norm"), &[Dim::Head]),
+    same("v.blk.{i}.attn_q_norm", layer!("self_attn.q_norm"), &[Head]),
+    same("v.blk.{i}.attn_k_norm", layer!("self_attn.k_norm"), &[Head]),
     norm("v.blk.{i}.ln1", layer!("input_layernorm")),
     norm("v.blk.{i}.attn_post_norm", layer!("post_attention_layernorm")),
     norm("v.blk.{i}.ln2", layer!("pre_feedforward_layernorm")),
@@ -72,7 +74,7 @@ const BOUNDS: [&[TensorRule]; 7] = [
 ];
 
 /// Field of the number of positions by row and by column.
-const POSITIONS: Dim = Dim::Field("position_embedding_size");
+const POSITIONS: Dim = Field("position_embedding_size");
 
 /// Field of whether what the tower returns is scaled.
 const SCALES: &str = "standardize";
@@ -82,19 +84,19 @@ const ENDS: &[TensorRule] = &[
     whole(
         "v.position_embd.weight",
         "model.vision_tower.patch_embedder.position_embedding_table",
-        &[Dim::Field("axes"), POSITIONS, Dim::Hidden],
+        &[Field("axes"), POSITIONS, Hidden],
     ),
     scaled("v.std_bias", "model.vision_tower.std_bias"),
     scaled("v.std_scale", "model.vision_tower.std_scale"),
     same(
         "mm.input_projection",
         "model.embed_vision.embedding_projection",
-        &[Dim::Field(TEXT_HIDDEN), Dim::Hidden],
+        &[Field(TEXT_HIDDEN), Hidden],
     ),
 ];
 
 const fn scaled(gguf: &'static str, hf: &'static str) -> TensorRule {
-    let rule = whole(gguf, hf, &[Dim::Hidden]);
+    let rule = whole(gguf, hf, &[Hidden]);
     in_layers(Need::If(SCALES), rule)
 }
 
@@ -110,25 +112,25 @@ pub(super) const GEMMA4: Tower = Tower {
         classes: &["Gemma4ForConditionalGeneration"],
         model_type: "gemma4_vision",
         defaults: &[
-            ("hidden_size", Default::Int(768)),
-            ("intermediate_size", Default::Int(3072)),
-            ("num_hidden_layers", Default::Int(16)),
-            ("num_attention_heads", Default::Int(12)),
-            ("num_key_value_heads", Default::Int(12)),
-            ("head_dim", Default::Int(64)),
-            ("patch_size", Default::Int(16)),
-            ("position_embedding_size", Default::Int(10_240)),
-            ("rms_norm_eps", Default::Float(1e-6)),
-            (CLIPS, Default::Bool(false)),
-            (SCALES, Default::Bool(false)),
+            ("hidden_size", Int(768)),
+            ("intermediate_size", Int(3072)),
+            ("num_hidden_layers", Int(16)),
+            ("num_attention_heads", Int(12)),
+            ("num_key_value_heads", Int(12)),
+            ("head_dim", Int(64)),
+            ("patch_size", Int(16)),
+            ("position_embedding_size", Int(10_240)),
+            ("rms_norm_eps", Float(1e-6)),
+            (CLIPS, Bool(false)),
+            (SCALES, Bool(false)),
             (CHANNELS, COLOURS),
-            ("axes", Default::Int(2)),
+            ("axes", Int(2)),
         ],
         implied: &[
-            ("pooling_kernel_size", Default::Int(3)),
-            ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
-            ("attention_bias", Default::Bool(false)),
-            ("rope_theta", Default::Float(100.0)),
+            ("pooling_kernel_size", Int(3)),
+            ("hidden_activation", Text("gelu_pytorch_tanh")),
+            ("attention_bias", Bool(false)),
+            ("rope_theta", Float(100.0)),
         ],
         tensors: &[
             ENDS, LAYERS, BOUNDS[0], BOUNDS[1], BOUNDS[2], BOUNDS[3], BOUNDS[4], BOUNDS[5],

@@ -11,24 +11,22 @@ use super::{
 };
 use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, Inner};
 use crate::families::engine::fields::Fields;
-use crate::families::engine::table::{Default, ModelClass, Setting, TensorRule, same};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::{ModelClass, Setting, TensorRule, same};
 
-const TEXT: Dim = Dim::Field(TEXT_HIDDEN);
+const TEXT: Dim = Field(TEXT_HIDDEN);
 
 /// Layers are as wide as a hidden state of the language model; the projector has the width that the
 /// config states.
 const TOWER: &[TensorRule] = &[
     norm("v.norm_embd", "visual.post_conv_layernorm"),
-    same(
-        "v.position_embd",
-        "visual.embeddings.position_embedding",
-        &[Dim::Field(PATCHES), Dim::Hidden],
-    ),
+    same("v.position_embd", "visual.embeddings.position_embedding", &[Field(PATCHES), Hidden]),
     same("v.blk.{i}.attn_qkv", "visual.blocks.{i}.attn.qkv", FUSED),
-    same("v.blk.{i}.ffn_gate", "visual.blocks.{i}.mlp.gate_proj", &[TEXT, Dim::Hidden]),
-    same("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.up_proj", &[TEXT, Dim::Hidden]),
-    same("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.down_proj", &[Dim::Hidden, TEXT]),
+    same("v.blk.{i}.ffn_gate", "visual.blocks.{i}.mlp.gate_proj", &[TEXT, Hidden]),
+    same("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.up_proj", &[TEXT, Hidden]),
+    same("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.down_proj", &[Hidden, TEXT]),
     norm("v.post_ln", "visual.post_layernorm"),
 ];
 
@@ -36,13 +34,13 @@ const PROJECTOR: &[TensorRule] = &[
     same(
         "mm.patch_merger",
         "visual.downsample",
-        &[TEXT, Dim::Hidden, Dim::Field(MERGE_SIZE), Dim::Field(MERGE_SIZE)],
+        &[TEXT, Hidden, Field(MERGE_SIZE), Field(MERGE_SIZE)],
     ),
     same("mm.model.fc", "visual.merger.proj", &[TEXT, TEXT]),
     same("mm.post_norm", "visual.merger.post_projection_norm", &[TEXT]),
-    same("mm.gate", "visual.merger.gate_proj", &[Dim::Inner, TEXT]),
-    same("mm.up", "visual.merger.up_proj", &[Dim::Inner, TEXT]),
-    same("mm.down", "visual.merger.down_proj", &[TEXT, Dim::Inner]),
+    same("mm.gate", "visual.merger.gate_proj", &[Inner, TEXT]),
+    same("mm.up", "visual.merger.up_proj", &[Inner, TEXT]),
+    same("mm.down", "visual.merger.down_proj", &[TEXT, Inner]),
 ];
 
 const BIASES: &[(&str, &[&str])] =
@@ -55,17 +53,17 @@ pub(super) const GLM4V: Tower = Tower {
         classes: &["Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration"],
         model_type: "glm4v",
         defaults: &[
-            ("depth", Default::Int(24)),
-            ("hidden_size", Default::Int(1536)),
-            ("intermediate_size", Default::Int(13_696)),
-            ("num_heads", Default::Int(12)),
-            ("out_hidden_size", Default::Int(4096)),
-            (IMAGE_SIZE, Default::Int(336)),
-            ("patch_size", Default::Int(14)),
-            ("attention_bias", Default::Bool(false)),
-            ("rms_norm_eps", Default::Float(1e-5)),
+            ("depth", Int(24)),
+            ("hidden_size", Int(1536)),
+            ("intermediate_size", Int(13_696)),
+            ("num_heads", Int(12)),
+            ("out_hidden_size", Int(4096)),
+            (IMAGE_SIZE, Int(336)),
+            ("patch_size", Int(14)),
+            ("attention_bias", Bool(false)),
+            ("rms_norm_eps", Float(1e-5)),
         ],
-        implied: &[("hidden_act", Default::Text("silu"))],
+        implied: &[("hidden_act", Text("silu"))],
         biases: BIASES,
         tensors: &[FILTERS, FILTER_BIAS, LAYERS, TOWER, PROJECTOR],
         settings: &[SETTINGS, OWN],

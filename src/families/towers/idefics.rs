@@ -9,8 +9,9 @@ use super::{
     projector, square, up,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, Product};
 use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::table::Default::{Float, Int};
 use crate::families::engine::table::{
     Default, Kind, ModelClass, Setting, TensorRule, count, same, setting,
 };
@@ -27,7 +28,7 @@ const LONGEST: &str = "longest_edge";
 const PROJECTOR: &[TensorRule] = &[same(
     "mm.model.fc",
     "model.connector.modality_projection.proj",
-    &[Dim::Field(TEXT_HIDDEN), Dim::Product(&[Dim::Field(SCALE), Dim::Field(SCALE), Dim::Hidden])],
+    &[Field(TEXT_HIDDEN), Product(&[Field(SCALE), Field(SCALE), Hidden])],
 )];
 
 const OWN: &[Setting] = &[
@@ -39,13 +40,13 @@ const OWN: &[Setting] = &[
 ];
 
 const SIZES: &[(&str, Default)] = &[
-    ("hidden_size", Default::Int(1152)),
-    ("intermediate_size", Default::Int(3072)),
-    ("num_hidden_layers", Default::Int(12)),
-    ("num_attention_heads", Default::Int(16)),
-    ("image_size", Default::Int(224)),
-    ("patch_size", Default::Int(32)),
-    (EPSILON, Default::Float(1e-6)),
+    ("hidden_size", Int(1152)),
+    ("intermediate_size", Int(3072)),
+    ("num_hidden_layers", Int(12)),
+    ("num_attention_heads", Int(16)),
+    ("image_size", Int(224)),
+    ("patch_size", Int(32)),
+    (EPSILON, Float(1e-6)),
 ];
 
 pub(super) const IDEFICS3: Tower = Tower {

@@ -11,13 +11,13 @@ use super::{
 };
 use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, One, Sum};
 use crate::families::engine::fields::{Fields, wrong};
-use crate::families::engine::table::{
-    Default, ModelClass, Need, Setting, TensorRule, count, only, same,
-};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::{ModelClass, Need, Setting, TensorRule, count, only, same};
 
-const SIZES: &[Dim] = &[Dim::One, Dim::One, Dim::Hidden];
-const POSITIONS: &[Dim] = &[Dim::One, Dim::Sum(&[Dim::One, Dim::Field(PATCHES)]), Dim::Hidden];
+const SIZES: &[Dim] = &[One, One, Hidden];
+const POSITIONS: &[Dim] = &[One, Sum(&[One, Field(PATCHES)]), Hidden];
 
 const QKV: &str = "vision_model.encoder.layers.{i}.attn.qkv";
 
@@ -34,25 +34,25 @@ const TOWER: &[TensorRule] = &[
     square("v.blk.{i}.attn_out", "vision_model.encoder.layers.{i}.attn.proj"),
     norm("v.blk.{i}.ln1", "vision_model.encoder.layers.{i}.norm1"),
     norm("v.blk.{i}.ln2", "vision_model.encoder.layers.{i}.norm2"),
-    whole("v.blk.{i}.ls1.weight", "vision_model.encoder.layers.{i}.ls1", &[Dim::Hidden]),
-    whole("v.blk.{i}.ls2.weight", "vision_model.encoder.layers.{i}.ls2", &[Dim::Hidden]),
+    whole("v.blk.{i}.ls1.weight", "vision_model.encoder.layers.{i}.ls1", &[Hidden]),
+    whole("v.blk.{i}.ls2.weight", "vision_model.encoder.layers.{i}.ls2", &[Hidden]),
     only(
         Need::If(NORMS),
         "v.blk.{i}.attn_q_norm",
         "vision_model.encoder.layers.{i}.attn.q_norm",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
     only(
         Need::If(NORMS),
         "v.blk.{i}.attn_k_norm",
         "vision_model.encoder.layers.{i}.attn.k_norm",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
     up("v.blk.{i}.ffn_up", "vision_model.encoder.layers.{i}.mlp.fc1"),
     down("v.blk.{i}.ffn_down", "vision_model.encoder.layers.{i}.mlp.fc2"),
 ];
 
-const TEXT: Dim = Dim::Field(TEXT_HIDDEN);
+const TEXT: Dim = Field(TEXT_HIDDEN);
 
 const PROJECTOR: &[TensorRule] = &[
     same("mm.model.mlp.0", "mlp1.0", &[MERGED]),
@@ -91,18 +91,18 @@ pub(super) const INTERN_VL: Tower = Tower {
         classes: &["InternVLChatModel"],
         model_type: "intern_vit_6b",
         defaults: &[
-            ("hidden_size", Default::Int(3200)),
-            ("intermediate_size", Default::Int(12_800)),
-            ("num_hidden_layers", Default::Int(48)),
-            ("num_attention_heads", Default::Int(25)),
-            (IMAGE_SIZE, Default::Int(224)),
-            ("patch_size", Default::Int(14)),
-            ("norm_type", Default::Text("rms_norm")),
-            ("qkv_bias", Default::Bool(false)),
-            (NORMS, Default::Bool(true)),
-            (EPSILON, Default::Float(1e-6)),
+            ("hidden_size", Int(3200)),
+            ("intermediate_size", Int(12_800)),
+            ("num_hidden_layers", Int(48)),
+            ("num_attention_heads", Int(25)),
+            (IMAGE_SIZE, Int(224)),
+            ("patch_size", Int(14)),
+            ("norm_type", Text("rms_norm")),
+            ("qkv_bias", Bool(false)),
+            (NORMS, Bool(true)),
+            (EPSILON, Float(1e-6)),
         ],
-        implied: &[(CHANNELS, COLOURS), ("hidden_act", Default::Text("gelu"))],
+        implied: &[(CHANNELS, COLOURS), ("hidden_act", Text("gelu"))],
         biases: BIASES,
         tensors: &[TOWER, PROJECTOR],
         settings: &[SETTINGS, OWN],

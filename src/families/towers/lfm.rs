@@ -10,11 +10,10 @@ use super::{
     expect, norm, pixels, projector, square, up, whole,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden};
 use crate::families::engine::fields::Fields;
-use crate::families::engine::table::{
-    Default, ModelClass, Need, Setting, TensorRule, Traits, only, same,
-};
+use crate::families::engine::table::Default::{Float, Int};
+use crate::families::engine::table::{ModelClass, Need, Setting, TensorRule, Traits, only, same};
 
 const SIGLIP: &[TensorRule] = siglip!("model.vision_tower.vision_model.");
 
@@ -23,12 +22,12 @@ const IN_FRONT: &[TensorRule] = &[
     whole(
         "v.patch_embd.bias",
         "model.vision_tower.vision_model.embeddings.patch_embedding.bias",
-        &[Dim::Hidden],
+        &[Hidden],
     ),
     same(
         "v.position_embd",
         "model.vision_tower.vision_model.embeddings.position_embedding",
-        &[Dim::Field("num_patches"), Dim::Hidden],
+        &[Field("num_patches"), Hidden],
     ),
 ];
 
@@ -40,12 +39,8 @@ const WIDTH: &str = "projector_hidden_size";
 
 const PROJECTOR: &[TensorRule] = &[
     only(Need::If(NORMS), "mm.input_norm", "model.multi_modal_projector.layer_norm", &[MERGED]),
-    same("mm.1", "model.multi_modal_projector.linear_1", &[Dim::Field(WIDTH), MERGED]),
-    same(
-        "mm.2",
-        "model.multi_modal_projector.linear_2",
-        &[Dim::Field(TEXT_HIDDEN), Dim::Field(WIDTH)],
-    ),
+    same("mm.1", "model.multi_modal_projector.linear_1", &[Field(WIDTH), MERGED]),
+    same("mm.2", "model.multi_modal_projector.linear_2", &[Field(TEXT_HIDDEN), Field(WIDTH)]),
 ];
 
 const PROJECTOR_BIASES: &[&str] = &["mm.1", "mm.2"];
@@ -58,14 +53,14 @@ pub(super) const LFM2_VL: Tower = Tower {
         classes: &["Lfm2VlForConditionalGeneration"],
         model_type: "siglip2_vision_model",
         defaults: &[
-            ("hidden_size", Default::Int(768)),
-            ("intermediate_size", Default::Int(3072)),
-            ("num_hidden_layers", Default::Int(12)),
-            ("num_attention_heads", Default::Int(12)),
-            ("num_patches", Default::Int(256)),
-            (EPSILON, Default::Float(1e-6)),
+            ("hidden_size", Int(768)),
+            ("intermediate_size", Int(3072)),
+            ("num_hidden_layers", Int(12)),
+            ("num_attention_heads", Int(12)),
+            ("num_patches", Int(256)),
+            (EPSILON, Float(1e-6)),
         ],
-        implied: &[(PATCH_SIZE, Default::Int(16))],
+        implied: &[(PATCH_SIZE, Int(16))],
         biases: &[("", SIGLIP_BIASES), ("", PROJECTOR_BIASES), (NORMS, NORM_BIASES)],
         tensors: &[IN_FRONT, SIGLIP, PROJECTOR],
         settings: &[SETTINGS, OWN],

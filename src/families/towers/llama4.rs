@@ -12,19 +12,21 @@ use super::{
 };
 use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden, Inner, One, Product, Sum};
 use crate::families::engine::fields::Fields;
-use crate::families::engine::table::{Default, ModelClass, Setting, TensorRule, same};
+use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::{ModelClass, Setting, TensorRule, same};
 
-const SIDE: Dim = Dim::Field(PATCH_SIZE);
+const SIDE: Dim = Field(PATCH_SIZE);
 
-const POSITIONS: &[Dim] = &[Dim::Sum(&[Dim::One, Dim::Field(PATCHES)]), Dim::Hidden];
+const POSITIONS: &[Dim] = &[Sum(&[One, Field(PATCHES)]), Hidden];
 
 const TOWER: &[TensorRule] = &[
-    whole("v.class_embd", "vision_model.class_embedding", &[Dim::Hidden]),
+    whole("v.class_embd", "vision_model.class_embedding", &[Hidden]),
     same(
         "v.patch_embd",
         "vision_model.patch_embedding.linear",
-        &[Dim::Hidden, Dim::Product(&[SIDE, SIDE, Dim::Field(CHANNELS)])],
+        &[Hidden, Product(&[SIDE, SIDE, Field(CHANNELS)])],
     ),
     whole("v.position_embd.weight", "vision_model.positional_embedding_vlm", POSITIONS),
     norm("v.pre_ln", "vision_model.layernorm_pre"),
@@ -40,14 +42,14 @@ const TOWER: &[TensorRule] = &[
 ];
 
 /// Fields of the widths of the adapter, and of what the projector gets.
-const ADAPTER: Dim = Dim::Field("projector_input_dim");
-const ADAPTED: Dim = Dim::Field("projector_output_dim");
-const SEEN: Dim = Dim::Field("vision_output_dim");
+const ADAPTER: Dim = Field("projector_input_dim");
+const ADAPTED: Dim = Field("projector_output_dim");
+const SEEN: Dim = Field("vision_output_dim");
 
 const PROJECTOR: &[TensorRule] = &[
-    same("mm.model.mlp.1", "vision_model.vision_adapter.mlp.fc1", &[ADAPTER, Dim::Inner]),
+    same("mm.model.mlp.1", "vision_model.vision_adapter.mlp.fc1", &[ADAPTER, Inner]),
     same("mm.model.mlp.2", "vision_model.vision_adapter.mlp.fc2", &[ADAPTED, ADAPTER]),
-    same("mm.model.fc", "multi_modal_projector.linear_1", &[Dim::Field(TEXT_HIDDEN), SEEN]),
+    same("mm.model.fc", "multi_modal_projector.linear_1", &[Field(TEXT_HIDDEN), SEEN]),
 ];
 
 const BIASES: &[&str] = &[
@@ -70,20 +72,20 @@ pub(super) const LLAMA4: Tower = Tower {
         classes: &["Llama4ForConditionalGeneration"],
         model_type: "llama4_vision_model",
         defaults: &[
-            ("hidden_size", Default::Int(768)),
-            ("intermediate_size", Default::Int(5632)),
-            ("num_hidden_layers", Default::Int(34)),
-            ("num_attention_heads", Default::Int(16)),
-            (IMAGE_SIZE, Default::Int(448)),
-            (PATCH_SIZE, Default::Int(14)),
-            ("norm_eps", Default::Float(1e-5)),
+            ("hidden_size", Int(768)),
+            ("intermediate_size", Int(5632)),
+            ("num_hidden_layers", Int(34)),
+            ("num_attention_heads", Int(16)),
+            (IMAGE_SIZE, Int(448)),
+            (PATCH_SIZE, Int(14)),
+            ("norm_eps", Float(1e-5)),
         ],
         implied: &[
             (CHANNELS, COLOURS),
-            ("hidden_act", Default::Text("gelu")),
-            (EPSILON, Default::Float(1e-5)),
-            ("rope_theta", Default::Float(10_000.0)),
-            ("multi_modal_projector_bias", Default::Bool(false)),
+            ("hidden_act", Text("gelu")),
+            (EPSILON, Float(1e-5)),
+            ("rope_theta", Float(10_000.0)),
+            ("multi_modal_projector_bias", Bool(false)),
         ],
         biases: &[("", BIASES)],
         tensors: &[TOWER, PROJECTOR],

@@ -11,13 +11,15 @@ use super::{
 };
 use crate::Result;
 use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden};
 use crate::families::engine::fields::{Fields, is_same, wrong};
+use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Setting, TensorRule, count, heads, same, setting,
+    Kind, ModelClass, Setting, TensorRule, count, heads, same, setting,
 };
 
 /// Rows of queries and keys are those of heads.
-const SQUARE: &[Dim] = &[Dim::Hidden, Dim::Hidden];
+const SQUARE: &[Dim] = &[Hidden, Hidden];
 
 const TOWER: &[TensorRule] = &[
     same("v.patch_embd", "vision_tower.patch_conv", FILTERS),
@@ -33,21 +35,17 @@ const TOWER: &[TensorRule] = &[
     down("v.blk.{i}.ffn_down", "vision_tower.transformer.layers.{i}.feed_forward.down_proj"),
 ];
 
-const TEXT: Dim = Dim::Field(TEXT_HIDDEN);
+const TEXT: Dim = Field(TEXT_HIDDEN);
 
 const PROJECTOR: &[TensorRule] = &[
-    same("mm.1", "multi_modal_projector.linear_1", &[TEXT, Dim::Hidden]),
+    same("mm.1", "multi_modal_projector.linear_1", &[TEXT, Hidden]),
     same("mm.2", "multi_modal_projector.linear_2", &[TEXT, TEXT]),
 ];
 
 /// What makes one token of a square of patches.
 const MERGER: &[TensorRule] = &[
     norm("mm.input_norm", "multi_modal_projector.norm"),
-    same(
-        "mm.patch_merger",
-        "multi_modal_projector.patch_merger.merging_layer",
-        &[Dim::Hidden, MERGED],
-    ),
+    same("mm.patch_merger", "multi_modal_projector.patch_merger.merging_layer", &[Hidden, MERGED]),
 ];
 
 const OWN: &[Setting] = &[
@@ -67,19 +65,19 @@ pub(super) const PIXTRAL: Tower = Tower {
         classes: &["LlavaForConditionalGeneration"],
         model_type: "pixtral",
         defaults: &[
-            ("hidden_size", Default::Int(1024)),
-            ("intermediate_size", Default::Int(4096)),
-            ("num_hidden_layers", Default::Int(24)),
-            ("num_attention_heads", Default::Int(16)),
-            ("image_size", Default::Int(1024)),
-            ("patch_size", Default::Int(16)),
-            ("hidden_act", Default::Text("gelu")),
+            ("hidden_size", Int(1024)),
+            ("intermediate_size", Int(4096)),
+            ("num_hidden_layers", Int(24)),
+            ("num_attention_heads", Int(16)),
+            ("image_size", Int(1024)),
+            ("patch_size", Int(16)),
+            ("hidden_act", Text("gelu")),
         ],
         implied: &[
-            ("model_type", Default::Text("pixtral")),
+            ("model_type", Text("pixtral")),
             ("num_channels", COLOURS),
-            (EPSILON, Default::Float(1e-5)),
-            ("rope_theta", Default::Float(10_000.0)),
+            (EPSILON, Float(1e-5)),
+            ("rope_theta", Float(10_000.0)),
         ],
         biases: PROJECTOR_BIASES,
         tensors: &[TOWER, PROJECTOR],

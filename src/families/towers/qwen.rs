@@ -12,8 +12,10 @@ use super::{
     norm, projector, rename, square, third, up, whole,
 };
 use crate::Result;
+use crate::families::engine::dims::Dim::{Field, Hidden};
 use crate::families::engine::dims::{Dim, check_layers};
 use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::{
     Default, ModelClass, Setting, TensorRule, Traits, Transform, count, parameter, same,
 };
@@ -26,22 +28,22 @@ pub(super) const FILTERS: &[TensorRule] =
     &[frame(0, "v.patch_embd.weight"), frame(1, "v.patch_embd.weight.1")];
 
 const fn frame(number: usize, gguf: &'static str) -> TensorRule {
-    const SIDE: Dim = Dim::Field(PATCH_SIZE);
-    const COLOUR: Dim = Dim::Field("in_channels");
+    const SIDE: Dim = Field(PATCH_SIZE);
+    const COLOUR: Dim = Field("in_channels");
     parameter(
         gguf,
         "visual.patch_embed.proj.weight",
         (
             Transform::Frames(number),
-            &[Dim::Hidden, COLOUR, Dim::Field(FRAMES), SIDE, SIDE],
-            &[Dim::Hidden, COLOUR, SIDE, SIDE],
+            &[Hidden, COLOUR, Field(FRAMES), SIDE, SIDE],
+            &[Hidden, COLOUR, SIDE, SIDE],
         ),
     )
 }
 
 /// The bias of these filters.
 pub(super) const FILTER_BIAS: &[TensorRule] =
-    &[whole("v.patch_embd.bias", "visual.patch_embed.proj.bias", &[Dim::Hidden])];
+    &[whole("v.patch_embd.bias", "visual.patch_embed.proj.bias", &[Hidden])];
 
 /// What all have in their layers.
 pub(super) const LAYERS: &[TensorRule] = &[
@@ -67,7 +69,7 @@ const MERGER: &[TensorRule] = &[
 ];
 
 /// From a square of patches to a token.
-pub(super) const TO_TEXT: &[Dim] = &[Dim::Field(TEXT_HIDDEN), MERGED];
+pub(super) const TO_TEXT: &[Dim] = &[Field(TEXT_HIDDEN), MERGED];
 
 const MLP: &[TensorRule] = &[
     same("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.fc1", UP),
@@ -80,9 +82,9 @@ const GATED_MLP: &[TensorRule] = &[
     down("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.down_proj"),
 ];
 
-const WIDTH: Dim = Dim::Field(MLP_WIDTH);
-const UP: &[Dim] = &[WIDTH, Dim::Hidden];
-const DOWN: &[Dim] = &[Dim::Hidden, WIDTH];
+const WIDTH: Dim = Field(MLP_WIDTH);
+const UP: &[Dim] = &[WIDTH, Hidden];
+const DOWN: &[Dim] = &[Hidden, WIDTH];
 
 /// What has a bias in all of them.
 const ATTENTION_BIASES: &[&str] = &[
@@ -103,10 +105,10 @@ pub(super) const TRAITS: Traits = Traits { also_implied: IMPLIED, ..PLAIN.traits
 
 /// Graphs merge two by two patches, and take two frames.
 const IMPLIED: &[(&str, Default)] = &[
-    (MERGE_SIZE, Default::Int(2)),
-    (FRAMES, Default::Int(2)),
+    (MERGE_SIZE, Int(2)),
+    (FRAMES, Int(2)),
     ("in_channels", COLOURS),
-    ("rope_theta", Default::Float(10_000.0)),
+    ("rope_theta", Float(10_000.0)),
 ];
 
 const QWEN2_OWN: &[Setting] = &[projector("qwen2vl_merger"), NORM_EPSILON];
@@ -116,16 +118,16 @@ pub(super) const QWEN2_VL: Tower = Tower {
         classes: &["Qwen2VLForConditionalGeneration"],
         model_type: "qwen2_vl",
         defaults: &[
-            ("depth", Default::Int(32)),
-            ("embed_dim", Default::Int(1280)),
-            ("hidden_size", Default::Int(3584)),
-            ("num_heads", Default::Int(16)),
-            ("mlp_ratio", Default::Int(4)),
-            ("patch_size", Default::Int(14)),
-            (IMAGE_SIZE, Default::Int(560)),
-            (EPSILON, Default::Float(1e-6)),
+            ("depth", Int(32)),
+            ("embed_dim", Int(1280)),
+            ("hidden_size", Int(3584)),
+            ("num_heads", Int(16)),
+            ("mlp_ratio", Int(4)),
+            ("patch_size", Int(14)),
+            (IMAGE_SIZE, Int(560)),
+            (EPSILON, Float(1e-6)),
         ],
-        implied: &[("hidden_act", Default::Text("quick_gelu"))],
+        implied: &[("hidden_act", Text("quick_gelu"))],
         biases: &[("", ATTENTION_BIASES), ("", NORM_BIASES)],
         tensors: &[FILTERS, LAYERS, THIRDS, MLP, MERGER],
         settings: &[SETTINGS, QWEN2_OWN],
@@ -167,16 +169,16 @@ pub(super) const QWEN2_5_VL: Tower = Tower {
         classes: &["Qwen2_5_VLForConditionalGeneration"],
         model_type: "qwen2_5_vl",
         defaults: &[
-            ("depth", Default::Int(32)),
-            ("hidden_size", Default::Int(3584)),
-            ("intermediate_size", Default::Int(3420)),
-            ("num_heads", Default::Int(16)),
-            ("out_hidden_size", Default::Int(3584)),
-            ("patch_size", Default::Int(14)),
-            (IMAGE_SIZE, Default::Int(560)),
-            (EPSILON, Default::Float(1e-6)),
+            ("depth", Int(32)),
+            ("hidden_size", Int(3584)),
+            ("intermediate_size", Int(3420)),
+            ("num_heads", Int(16)),
+            ("out_hidden_size", Int(3584)),
+            ("patch_size", Int(14)),
+            (IMAGE_SIZE, Int(560)),
+            (EPSILON, Float(1e-6)),
         ],
-        implied: &[("hidden_act", Default::Text("silu")), ("window_size", Default::Int(112))],
+        implied: &[("hidden_act", Text("silu")), ("window_size", Int(112))],
         biases: &[("", ATTENTION_BIASES), ("", GATE_BIASES)],
         tensors: &[FILTERS, LAYERS, THIRDS, GATED_MLP, MERGER],
         settings: &[SETTINGS, QWEN2_5_OWN],

@@ -12,10 +12,11 @@ use super::{
     PLAIN_TOWER, SETTINGS, Tower, TowerConfig, down, norm, projector, up,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::Dim::{Field, Hidden};
 use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong};
+use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, count, only, same, setting,
+    Kind, ModelClass, Need, Setting, TensorRule, count, only, same, setting,
 };
 
 /// Field of the number of learned positions.
@@ -26,7 +27,7 @@ const DEEPSTACK: &str = "deepstack";
 const DEEP: Need = Need::Kind(DEEPSTACK);
 
 const TENSORS: &[TensorRule] = &[
-    same("v.position_embd", "visual.pos_embed", &[Dim::Field(POSITIONS), Dim::Hidden]),
+    same("v.position_embd", "visual.pos_embed", &[Field(POSITIONS), Hidden]),
     same("v.blk.{i}.attn_qkv", QKV, FUSED),
     up("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.linear_fc1"),
     down("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.linear_fc2"),
@@ -72,16 +73,16 @@ pub(super) const QWEN3_VL: Tower = Tower {
         ],
         model_type: "qwen3_vl",
         defaults: &[
-            ("depth", Default::Int(27)),
-            ("hidden_size", Default::Int(1152)),
-            ("intermediate_size", Default::Int(4304)),
-            ("num_heads", Default::Int(16)),
-            ("out_hidden_size", Default::Int(3584)),
-            ("patch_size", Default::Int(16)),
-            (POSITIONS, Default::Int(2304)),
-            (EPSILON, Default::Float(1e-6)),
+            ("depth", Int(27)),
+            ("hidden_size", Int(1152)),
+            ("intermediate_size", Int(4304)),
+            ("num_heads", Int(16)),
+            ("out_hidden_size", Int(3584)),
+            ("patch_size", Int(16)),
+            (POSITIONS, Int(2304)),
+            (EPSILON, Float(1e-6)),
         ],
-        implied: &[("hidden_act", Default::Text("gelu_pytorch_tanh"))],
+        implied: &[("hidden_act", Text("gelu_pytorch_tanh"))],
         biases: &[("", BIASES), ("", NORM_BIASES), ("", DEEP_BIASES)],
         tensors: &[FILTERS, FILTER_BIAS, LAYERS, TENSORS],
         settings: &[SETTINGS, OWN],

@@ -16,7 +16,7 @@ use crate::config::Module;
 use crate::model::{Part, Tensor};
 use crate::remember::kernels::grouped::Int;
 use crate::remember::layout::group_size::configured_group;
-use crate::remember::layout::packed::{PackedLayer, PackedLayout};
+use crate::remember::packed::{PackedLayer, PackedLayout};
 use crate::remember::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };

@@ -13,7 +13,7 @@ use crate::remember::awq::packed_zeros;
 use crate::remember::kernels::awq::{PER_WORD, POSITION};
 use crate::remember::kernels::grouped::Int;
 use crate::remember::layout::group_size::{ShortGroup, group_size};
-use crate::remember::layout::packed::{PackedLayer, PackedLayout};
+use crate::remember::packed::{PackedLayer, PackedLayout};
 use crate::remember::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };

@@ -122,7 +122,7 @@ impl Decode for BnbInt8Weight<'_> {
         Grid { rows: self.n, cols: self.k, row_align: 1, col_align: 1, load_bits, transposed: None }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let (rows, cols) = (tile.rows.clone(), tile.cols.clone());
         buffers.bytes.load(&self.codes, self.k, rows, cols)?;
         // The scales are one row of `n` numbers, of which the tile's rows are columns.

@@ -226,7 +226,7 @@ impl Decode for RotatedWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let (rows, cols) = (tile.rows.clone(), tile.cols.clone());
         match &self.kind {
             RotatedKind::Levels(levels) if levels.bits == 6 => {

@@ -95,7 +95,7 @@ impl Decode for Exl3Table<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { bytes, staging, factors, .. } = buffers;
         let row_bytes = self.row_bytes();
         bytes.load(&self.rings.part(), row_bytes, tile.rows.clone(), 0..row_bytes)?;

@@ -57,7 +57,7 @@ impl Decode for InterleavedWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { bytes, scales, staging, .. } = buffers;
         let (together, stride) = (self.decoder.rows, self.stride());
         let groups = tile.rows.start / together..tile.rows.end / together;

@@ -11,7 +11,7 @@ use crate::error::InTensor;
 use crate::model::Part;
 use crate::remember::kernels::gptq::{GptqPacking, IndexedRows};
 use crate::remember::kernels::packed::CHUNK;
-use crate::remember::layout::packed::{BitStreams, for_each_zeros, grouped_rows, load_scales};
+use crate::remember::packed::{BitStreams, for_each_zeros, grouped_rows, load_scales};
 use crate::remember::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, GroupCodes, RelaySource, StoredPiece,
     StoredRectangle, StoredRows, Tile, load, read,
@@ -191,7 +191,7 @@ impl Decode for GptqWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let GptqPacking { bits, word_bits, .. } = self.packing;
         // Tiles begin at multiples of 32 codes, so the first word begins with a code.
         let words = tile.cols.start * bits / word_bits..(tile.cols.end * bits).div_ceil(word_bits);

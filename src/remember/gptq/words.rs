@@ -5,7 +5,7 @@ use crate::config::{Module, QuantMethod};
 use crate::model::Tensor;
 use crate::remember::kernels::gptq::GptqPacking;
 use crate::remember::kernels::packed::CHUNK;
-use crate::remember::layout::packed::PackedLayer;
+use crate::remember::packed::PackedLayer;
 use crate::remember::seam::{Index, wrong};
 use crate::{Dtype, Result};
 

@@ -50,7 +50,7 @@ impl Decode for HiggsWeight<'_> {
         self.general.grid()
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { scales, staging, words, bytes, .. } = buffers;
         let groups = tile.cols.start / self.group..tile.cols.end / self.group;
         scales.clear();

@@ -242,6 +242,8 @@ impl AppendCodebookBlocks<'_> {
 }
 
 impl Routine for AppendCodebookBlocks<'_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         self.append_behind(0);

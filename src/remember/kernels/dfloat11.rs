@@ -212,6 +212,8 @@ pub(crate) struct JoinBf16<'a> {
 }
 
 impl Routine for JoinBf16<'_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         let parts = zip(self.floats.exponents.iter(), self.floats.rest);

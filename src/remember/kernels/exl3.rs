@@ -51,6 +51,8 @@ pub(crate) struct BlockSums<'a> {
 }
 
 impl Routine for BlockSums<'_> {
+    const DECODES: bool = true;
+
     const HAS_AVX512: bool = true;
 
     #[inline(always)]

@@ -157,6 +157,8 @@ struct Unpacked<'a> {
 }
 
 impl Routine for Unpacked<'_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         unpack_bytes(self.bits, self.bytes, self.codes);
@@ -171,6 +173,8 @@ struct Widened<'a, V: CodeValue> {
 }
 
 impl<V: CodeValue> Routine for Widened<'_, V> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         for (value, &code) in zip(&mut self.values[..], self.codes) {

@@ -39,6 +39,8 @@ pub(crate) struct AddedSums<'a> {
 }
 
 impl Routine for AddedSums<'_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         const INFINITE: u32 = f32::INFINITY.to_bits();

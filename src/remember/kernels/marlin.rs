@@ -142,6 +142,8 @@ impl MarlinTiles<'_> {
 }
 
 impl Routine for MarlinTiles<'_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         self.unpack_in_order(InMemory);

@@ -119,6 +119,8 @@ impl MulAdd for Avx512 {
 }
 
 impl<T: Copy + Into<f64>> Routine for MatrixProduct<'_, T> {
+    const DECODES: bool = true;
+
     const HAS_AVX512: bool = true;
 
     #[inline(always)]

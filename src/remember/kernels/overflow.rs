@@ -10,6 +10,8 @@ struct FindInfinite<'a> {
 }
 
 impl Routine for FindInfinite<'_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         let mut found = false;

@@ -197,6 +197,8 @@ pub(crate) struct LaneCodes<'a> {
 }
 
 impl Routine for LaneCodes<'_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         let mask = ((1u32 << self.bits) - 1) as u8;

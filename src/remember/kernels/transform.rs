@@ -2,7 +2,6 @@
 
 mod columns;
 pub(crate) mod dense;
-pub mod fixed_point;
 #[cfg(test)]
 mod tests;
 
@@ -204,6 +203,8 @@ struct Panels<'a, T> {
 }
 
 impl<T: Exact> Routine for Panels<'_, T> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         self.product.multiply_panels(self.values, self.width);
@@ -217,6 +218,8 @@ struct Blocks<'a> {
 }
 
 impl Routine for Blocks<'_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         self.product.multiply_by_hadamard(self.values, InMemory);

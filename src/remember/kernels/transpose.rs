@@ -55,6 +55,8 @@ struct Bytes<'a, 'b> {
 }
 
 impl Routine for Bytes<'_, '_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         self.transpose(InMemory);
@@ -95,6 +97,8 @@ struct Codes<'a, 'b> {
 }
 
 impl Routine for Codes<'_, '_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         self.transpose(InMemory);

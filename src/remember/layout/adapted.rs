@@ -200,7 +200,7 @@ impl Decode for AdaptedWeight<'_> {
         PRODUCT_ROWS
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         if self.is_late(tile) {
             let cols = self.base.grid().cols;
             if !self.products.load(tile, cols, buffers)? {

@@ -36,7 +36,7 @@ impl Decode for AlternateRows<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.inner.load(&pairs_of_tile(tile), buffers)
     }
 

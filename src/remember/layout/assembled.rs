@@ -251,7 +251,7 @@ impl Decode for Assembled<'_> {
         whole
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         load_values(tile, buffers, |values, buffers, scratch| {
             self.fill(tile, buffers, (values, scratch))
         })
@@ -320,7 +320,7 @@ impl Decode for Computed {
         }
     }
 
-    fn load(&self, _tile: &Tile, _buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, _tile: &Tile, _buffers: &mut Buffers) -> Result<()> {
         Ok(())
     }
 

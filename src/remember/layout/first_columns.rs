@@ -34,7 +34,7 @@ impl Decode for FirstColumns<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.stored.load(&self.stored_tile(tile), buffers)
     }
 

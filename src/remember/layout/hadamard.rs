@@ -24,7 +24,7 @@ impl Decode for HadamardRotated<'_> {
         Grid { col_align: lcm(grid.col_align, self.group), ..grid }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.rotated.load(tile, buffers)
     }
 

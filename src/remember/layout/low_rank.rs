@@ -192,7 +192,7 @@ impl Decode for LowRankSum<'_> {
 
     /// The product of a tile has its size, so it can be computed while loading even if the rank has
     /// no bound.
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.quantized.load(tile, buffers)?;
         let LowRankFactors { a, b, rank, .. } = &self.factors;
         if self.is_late(tile) {

@@ -71,7 +71,7 @@ impl Decode for Rescaled<'_> {
         Grid { load_bits: grid.load_bits + 32.0, ..grid }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         load_values(tile, buffers, |values, buffers, _| {
             self.values.load(tile, buffers)?;
             let (all, out) = (tile.rows.clone(), Out::F32(values));

@@ -63,7 +63,7 @@ impl Decode for ShiftedBias<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         load_values(tile, buffers, |values, buffers, _| self.fill(tile, values, buffers))
     }
 

@@ -38,7 +38,7 @@ impl Decode for Signed<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.stored.load(tile, buffers)
     }
 

@@ -215,7 +215,7 @@ impl Decode for Transformed<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let read = |side: &Option<BlockTransform<'_>>| match side {
             Some(side) => side.matrix().map(Some),
             None => Ok(None),

@@ -98,7 +98,7 @@ impl Decode for TransposedStack<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         load_values(tile, buffers, |values, buffers, scratch| {
             self.fill(tile, buffers, (values, scratch))
         })

@@ -27,7 +27,7 @@ impl Decode for VectorValues<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         load_values(tile, buffers, |values, buffers, _| {
             let mut read = Vec::with_capacity(values.len());
             let rows = tile.rows.clone();

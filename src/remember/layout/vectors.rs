@@ -125,7 +125,7 @@ impl Decode for VectorWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { table, words, scales, zeros, staging, .. } = buffers;
         let owner = &self.codebooks.owner;
         table.load(owner, |out| self.codebooks.read(self.vector(), staging, out))?;

@@ -76,7 +76,7 @@ impl Decode for ExpertStack<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { words, scale_words, staging, ahead, .. } = buffers;
         let ahead = ahead.as_deref();
         self.load_part((&self.codes, ahead), 2, tile, staging, words)?;

@@ -41,7 +41,7 @@ impl Decode for Nvfp4Weight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { bytes, scales, staging, row, .. } = buffers;
         let cols = tile.cols.start / 2..tile.cols.end / 2;
         bytes.load(&self.codes, self.k / 2, tile.rows.clone(), cols)?;

@@ -43,7 +43,7 @@ impl Decode for CodebookWeight<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { bytes, scales, staging, .. } = buffers;
         self.codes.unpack(tile, staging, bytes.buffer())?;
         let rows = if self.has_row_codebooks {

@@ -2,89 +2,31 @@
 //! tensors are. Schemes go by names, dtypes and shapes; a config that says something else proves
 //! that one of the two was changed.
 
-use crate::config::{Module, QuantMethod};
+use crate::Result;
+use crate::config::Module;
 use crate::remember::seam::scale_layout::{has_halves, rows_and_cols};
 use crate::remember::seam::{
-    CodeType, Fp8Format, Granularity, Group, Index, QuantScheme, Registry, Scheme, module_of, wrong,
+    Fp8Format, Granularity, Group, Index, MethodFacts, QuantScheme, Registry, Scheme, StatedCodes,
+    module_of, wrong,
 };
-use crate::{Dtype, Result};
-
-/// A type of codes, as far as configs name it.
-#[derive(Clone, Copy, PartialEq)]
-enum StatedCodes {
-    Int(u8),
-    /// A float of this many bits, and which one of eight.
-    Float(u8, Option<Fp8Format>),
-    /// Integers in words: what GPTQ and AWQ have, whatever their width.
-    Words,
-    /// Integers of four bits in some layers, and E4M3 in the others.
-    Int4OrE4M3,
-}
-
-impl StatedCodes {
-    /// The codes of a weight. `None` of a scheme whose configs are its own, and are checked by it.
-    fn of(group: &Group<'_>) -> Option<Self> {
-        Some(match group.scheme {
-            // Sparse values are codes if they have a scale.
-            QuantScheme::Sparse => match group.parts[0].1.dtype() {
-                Dtype::I8 => Self::Int(8),
-                dtype => Self::Float(8, Some(Fp8Format::of(dtype)?)),
-            },
-            QuantScheme::FineGrainedFp8 { format, .. }
-            | QuantScheme::PerChannelFp8 { format }
-            | QuantScheme::PerTensorFp8 { format } => Self::Float(8, Some(format)),
-            QuantScheme::Nvfp4 { .. } => Self::Float(4, None),
-            QuantScheme::Grouped { codes, .. } => match codes {
-                CodeType::Int(bits) | CodeType::Uint(bits) => Self::Int(bits),
-                CodeType::Fp4 | CodeType::Mxfp4 | CodeType::Nvfp4 => Self::Float(4, None),
-                CodeType::Fp6 | CodeType::Fp6E2M3 | CodeType::Fp6E3M2 => Self::Float(6, None),
-                CodeType::Fp8 | CodeType::Mxfp8 => Self::Float(8, None),
-                CodeType::Fp16 | CodeType::Bf16 => Self::Float(16, None),
-                // Their scheme's configs are its own.
-                CodeType::Ternary | CodeType::Minifloat { .. } => return None,
-            },
-            _ => return None,
-        })
-    }
-
-    /// Whether codes that are `found` can be called like this.
-    fn allows(self, found: Self) -> bool {
-        match (self, found) {
-            // Narrower integers are stored in bytes as well.
-            (Self::Words, Self::Int(found)) => found < 8,
-            (Self::Int4OrE4M3, found) => found == Self::Int(4) || found == E4M3,
-            (Self::Int(stated), Self::Int(found)) => {
-                stated == found || stated < found && found == 8
-            }
-            (Self::Float(8, Some(stated)), Self::Float(8, Some(found))) => stated == found,
-            // Models whose config has one word for all layers have experts of four bits
-            // (DeepSeek-V4's `fmt: e4m3`).
-            (Self::Float(stated, _), Self::Float(found, _)) => stated == found || found == 4,
-            _ => false,
-        }
-    }
-}
-
-const E4M3: StatedCodes = StatedCodes::Float(8, Some(Fp8Format::E4M3));
-const E5M2: StatedCodes = StatedCodes::Float(8, Some(Fp8Format::E5M2));
 
 /// ModelOpt's algorithms (`quant_algo`): codes, and scales where the name fixes them. Names with a
 /// longer one as their beginning come first.
 ///
 /// Source: modelopt `export/quant_utils.py` (`process_layer_quant_config`).
 const ALGORITHMS: &[Algorithm] = &[
-    ("FP8_PER_CHANNEL_PER_TOKEN", E4M3, Some(Granularity::Channel)),
-    ("FP8_PB_WO", E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
+    ("FP8_PER_CHANNEL_PER_TOKEN", StatedCodes::E4M3, Some(Granularity::Channel)),
+    ("FP8_PB_WO", StatedCodes::E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
     // TensorRT-LLM's name for `FP8_PB_WO`.
-    ("FP8_BLOCK_SCALES", E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
-    ("FP8_PB_REAL", E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
-    ("FP8", E4M3, Some(Granularity::Tensor)),
-    ("MXFP8", E4M3, Some(Granularity::Group(32))),
-    ("NVFP4", StatedCodes::Float(4, None), None),
-    ("W4A16_NVFP4", StatedCodes::Float(4, None), None),
-    ("W4A8_NVFP4_FP8", StatedCodes::Float(4, None), None),
-    ("W4A8_MXFP4_FP8", StatedCodes::Float(4, None), Some(Granularity::Group(32))),
-    ("MXFP4", StatedCodes::Float(4, None), Some(Granularity::Group(32))),
+    ("FP8_BLOCK_SCALES", StatedCodes::E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
+    ("FP8_PB_REAL", StatedCodes::E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
+    ("FP8", StatedCodes::E4M3, Some(Granularity::Tensor)),
+    ("MXFP8", StatedCodes::E4M3, Some(Granularity::Group(32))),
+    ("NVFP4", StatedCodes::FLOAT4, None),
+    ("W4A16_NVFP4", StatedCodes::FLOAT4, None),
+    ("W4A8_NVFP4_FP8", StatedCodes::FLOAT4, None),
+    ("W4A8_MXFP4_FP8", StatedCodes::FLOAT4, Some(Granularity::Group(32))),
+    ("MXFP4", StatedCodes::FLOAT4, Some(Granularity::Group(32))),
     ("W4A16_AWQ", StatedCodes::Int(4), None),
     ("W4A8_AWQ", StatedCodes::Int(4), None),
     ("W8A16", StatedCodes::Int(8), Some(Granularity::Channel)),
@@ -118,43 +60,29 @@ fn algorithm<'c>(module: &Module<'c>) -> Option<(&'static Algorithm, &'c str)> {
 /// Words for types of codes: of Quark (`dtype`), of transformers' FP8 (`fmt`), of AutoRound
 /// (`data_type`), and of GPTQModel's FP8 (`format`).
 const WORDS: &[(&str, StatedCodes)] = &[
-    ("fp8_e4m3", E4M3),
-    ("fp8_e5m2", E5M2),
-    ("fp4", StatedCodes::Float(4, None)),
+    ("fp8_e4m3", StatedCodes::E4M3),
+    ("fp8_e5m2", StatedCodes::E5M2),
+    ("fp4", StatedCodes::FLOAT4),
     ("fp6_e2m3", StatedCodes::Float(6, None)),
     ("fp6_e3m2", StatedCodes::Float(6, None)),
     ("int8", StatedCodes::Int(8)),
     ("uint8", StatedCodes::Int(8)),
     ("int4", StatedCodes::Int(4)),
     ("uint4", StatedCodes::Int(4)),
-    ("e4m3", E4M3),
-    ("e5m2", E5M2),
-    ("mx_fp8e4m3", E4M3),
-    ("mx_fp8e5m2", E5M2),
-    ("mx_fp4", StatedCodes::Float(4, None)),
-    ("float8_e4m3fn", E4M3),
-    ("float8_e5m2", E5M2),
+    ("e4m3", StatedCodes::E4M3),
+    ("e5m2", StatedCodes::E5M2),
+    ("mx_fp8e4m3", StatedCodes::E4M3),
+    ("mx_fp8e5m2", StatedCodes::E5M2),
+    ("mx_fp4", StatedCodes::FLOAT4),
+    ("float8_e4m3fn", StatedCodes::E4M3),
+    ("float8_e5m2", StatedCodes::E5M2),
     ("float8_e4m3fnuz", StatedCodes::Float(8, Some(Fp8Format::E4M3Fnuz))),
     ("float8_e5m2fnuz", StatedCodes::Float(8, Some(Fp8Format::E5M2Fnuz))),
 ];
 
-/// Methods that have one type of codes, unless a word says another: fbgemm `quantize_fp8_per_row`,
-/// transformers `finegrained_fp8`.
-const METHODS: &[(QuantMethod, StatedCodes)] = &[
-    (QuantMethod::Fp8, E4M3),
-    (QuantMethod::FbgemmFp8, E4M3),
-    (QuantMethod::Mxfp8, E4M3),
-    (QuantMethod::MiniMaxM3Nvfp4, E4M3),
-    (QuantMethod::Mxfp4, StatedCodes::Float(4, None)),
-    (QuantMethod::Gptq, StatedCodes::Words),
-    (QuantMethod::Awq, StatedCodes::Words),
-    (QuantMethod::BlockwiseInt8, StatedCodes::Int(8)),
-    (QuantMethod::W4aFp8, StatedCodes::Int4OrE4M3),
-];
-
 /// The type of the codes. Keys are looked up whatever the method: each of them is written by one
 /// library, and a config that lost its method still says what it says.
-fn codes(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement<StatedCodes>> {
+fn codes(facts: Option<&MethodFacts>, module: &Module<'_>) -> Option<Statement<StatedCodes>> {
     if let Some((row, name)) = algorithm(module) {
         return state(row.1, format!("the config says `{name}`"));
     }
@@ -175,14 +103,14 @@ fn codes(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement<
     {
         return state(value, format!("{place} says `{name}`"));
     }
-    let (method, value) = METHODS.iter().find(|row| Some(&row.0) == method)?;
-    state(*value, format!("the config says {method:?}"))
+    let MethodFacts { method, codes, .. } = facts?;
+    state(*codes, format!("the config says {method:?}"))
 }
 
 /// Which values share a scale.
-fn scales(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement<Granularity>> {
-    if method == Some(&QuantMethod::FbgemmFp8) {
-        return state(Granularity::Channel, "the config says FBGEMM, which has one a row".into());
+fn scales(facts: Option<&MethodFacts>, module: &Module<'_>) -> Option<Statement<Granularity>> {
+    if let Some((scales, says)) = facts.and_then(|facts| facts.scales) {
+        return state(scales, says.to_owned());
     }
     let group = || {
         let (size, _) = module.int(&["group_size"])?;
@@ -210,16 +138,10 @@ fn scales(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement
     state(value, format!("{place} says `{strategy}`: {value}"))
 }
 
-/// How the config says that scales are not those of blocks: FBGEMM's never are, and transformers'
-/// FP8 writes a null.
-fn denies_blocks(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<&'static str> {
-    match method? {
-        QuantMethod::FbgemmFp8 => Some("the config says FBGEMM, which quantizes"),
-        QuantMethod::Fp8 if module.is_null("weight_block_size") => {
-            Some("the config says `weight_block_size: null`, which is")
-        }
-        _ => None,
-    }
+/// How the config says that scales are not those of blocks.
+fn denies_blocks(facts: Option<&MethodFacts>, module: &Module<'_>) -> Option<&'static str> {
+    let [always, if_null] = facts?.no_blocks;
+    always.or_else(|| if_null.filter(|_| module.is_null("weight_block_size")))
 }
 
 /// Rows and columns that share a scale, none of them beyond a matrix of `[rows, cols]`: a scale for
@@ -301,19 +223,14 @@ fn check_entry(group: &Group<'_>, module: &Module<'_>, all: &Index<'_>) -> Resul
     let Some(found) = StatedCodes::of(group) else {
         return Ok(());
     };
-    let method = all.config.quant_method();
-    let t = &group.parts[0].1;
+    let (facts, t) = (all.method, &group.parts[0].1);
     // A rule that is not understood might hold for this module, and one that leaves it out does not
     // describe it.
     if module.uncertain || module.skipped {
         return Ok(());
     }
-    // This method has one width, whatever another key of the config says.
-    let mxfp4 = (method == Some(&QuantMethod::Mxfp4)).then(|| Statement {
-        value: StatedCodes::Float(4, None),
-        says: "the config says `mxfp4`".to_owned(),
-    });
-    if let Some(stated) = mxfp4.or_else(|| codes(method, module))
+    let fixed = facts.and_then(|facts| state(facts.codes, facts.fixed?.to_owned()));
+    if let Some(stated) = fixed.or_else(|| codes(facts, module))
         && !stated.value.allows(found)
     {
         let what = format!("{}, and the weight is stored as {}", stated.says, t.dtype());
@@ -335,7 +252,7 @@ fn check_entry(group: &Group<'_>, module: &Module<'_>, all: &Index<'_>) -> Resul
         cols,
     };
     let differs = |stated: Granularity| extent(stated, [rows, cols]) != extent(found, [rows, cols]);
-    if let Some(says) = denies_blocks(method, module)
+    if let Some(says) = denies_blocks(facts, module)
         && [Granularity::Tensor, Granularity::Channel, by_column, by_half]
             .into_iter()
             .all(differs)
@@ -346,7 +263,7 @@ fn check_entry(group: &Group<'_>, module: &Module<'_>, all: &Index<'_>) -> Resul
     // Stacks of bytes are quantized by other rules than the layers that a config speaks of: by
     // expert or by column.
     let is_free = is_stack && !matches!(found, Granularity::Group(_));
-    if let Some(stated) = scales(method, module).filter(|_| !is_free)
+    if let Some(stated) = scales(facts, module).filter(|_| !is_free)
         && differs(stated.value)
     {
         let what = format!("{}, and its tensors have a {found}", stated.says);

@@ -8,7 +8,7 @@ use crate::element::Out;
 use crate::remember::kernels::exl2::CodeRun;
 use crate::remember::kernels::transform::BlockMatrix;
 use crate::remember::seam::{CodeBytes, ReadAhead, RelaySource, StoredRectangle, TileTable};
-use crate::simd::Level;
+use crate::simd::{KERNELS, Level};
 use crate::{Result, TargetDtype};
 
 /// How the pipeline may cut a logical tensor. Value (r, c) of the grid is element `r * cols + c` of
@@ -169,18 +169,29 @@ pub(crate) struct Assembly {
     pub rounded: Vec<u32>,
 }
 
-/// Decodes one logical tensor. [`load`](Self::load) does all the reading, and all checks that need
+/// Decodes one logical tensor. [`read`](Self::read) does all the reading, and all checks that need
 /// data; it brings scales and zero points into the form that kernels take. [`decode`](Self::decode)
 /// computes the values and cannot fail.
 pub(crate) trait Decode: Send + Sync {
     /// How the tensor may be cut.
     fn grid(&self) -> Grid;
 
-    /// Reads the codes, scales and zero points of `tile` into `buffers`.
+    /// Reads the codes, scales and zero points of `tile` into `buffers`. Others call
+    /// [`load`](Self::load).
     ///
     /// # Errors
     /// Reading fails, or what is read contradicts the shapes, such as a group index out of range.
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()>;
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()>;
+
+    /// Loads `tile` into `buffers`, from which it is decoded. Nothing is decoded that has not been
+    /// loaded: so this is where a build without kernels refuses.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read); `Unsupported` without the feature `remember`.
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        KERNELS.require("decoding")?;
+        self.read(tile, buffers)
+    }
 
     /// Decodes rows `rows` of `tile` from `buffers`, into which it has been loaded. `out` has room
     /// for exactly these values, row-major.
@@ -239,7 +250,7 @@ impl Decode for &dyn Decode {
         (**self).grid()
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         (**self).load(tile, buffers)
     }
 
@@ -295,7 +306,7 @@ impl Decode for Window<'_> {
         Grid { rows: self.rows, ..self.inner.grid() }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.inner.load(&self.inner_tile(tile), buffers)
     }
 

@@ -251,7 +251,7 @@ impl Decode for Grouped<'_> {
         Grid { rows: self.rows, cols: self.cols, row_align, col_align, load_bits, transposed }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { bytes, scales, zeros, staging, row, .. } = buffers;
         match &self.codes {
             Codes::Rows { part, row_bytes } => {

@@ -76,7 +76,7 @@ impl Decode for PlainFloats<'_> {
         }
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let cols = tile.cols.start * self.size()..tile.cols.end * self.size();
         let stride = self.cols * self.size();
         buffers

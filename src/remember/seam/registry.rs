@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::config::QuantMethod;
 use crate::model::ParsedModel;
 use crate::remember::seam::identity::{NamePattern, Sibling};
-use crate::remember::seam::{Scheme, TensorRole};
+use crate::remember::seam::{MethodFacts, Scheme, TensorRole};
 
 /// Last parts of the names of tensors that hold scales or zero points of activations or of the KV
 /// cache, behind a dot or an underscore (`X.input_scale`, `experts.gate_up_proj_input_scale`).
@@ -103,6 +103,12 @@ impl Registry {
     #[cfg(test)]
     pub(crate) fn has_circle(&self) -> bool {
         self.candidates.iter().any(|c| c.is_over(c))
+    }
+
+    /// What `method` says of every weight.
+    pub(crate) fn facts(&self, method: &QuantMethod) -> Option<&'static MethodFacts> {
+        let mut facts = self.schemes.iter().flat_map(|scheme| scheme.methods());
+        facts.find(|facts| facts.method == method)
     }
 
     /// Whether some scheme decodes, or refuses tensor by tensor, what configs call `method`.

@@ -42,7 +42,7 @@ impl<'m> Resolution<'m> {
     /// group took. Problems do not end the sorting, so that a listing can show all of them.
     pub(crate) fn new(model: &'m ParsedModel, registry: &Registry) -> Self {
         let candidates = registry.candidates(model);
-        let all = Index::new(model, &candidates);
+        let all = Index::new(model, &candidates, registry);
         let mut out = Self::default();
         let (claims, failed) = out.claim_all(&all, &candidates, registry);
         let Claims { owner, mut groups, has_common_names, .. } = claims;

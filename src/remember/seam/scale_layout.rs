@@ -5,7 +5,7 @@
 //! if the config contradicts the shapes, or if the shapes fit two grids and the config does not
 //! name one of them.
 
-use crate::config::{QuantConfig, QuantMethod};
+use crate::config::QuantConfig;
 use crate::model::Tensor;
 use crate::remember::kernels::scale_grid::ScaleGrid;
 use crate::remember::seam::{Granularity, Index, module_of, wrong};
@@ -51,27 +51,21 @@ pub(crate) fn fit(
         return Ok(per_tensor(shape));
     }
     let module = all.config.at(module_of(t.name()));
-    // `W4AFp8Config` of sglang has blocks of 128 × 128 for all models, and does not write them into
-    // the config.
-    let of_method = || {
-        let is_w4afp8 = all.config.quant_method() == Some(&QuantMethod::W4aFp8);
-        is_w4afp8.then_some(([128, 128], "the config's method `w4afp8`"))
-    };
+    let of_method = || all.method?.block;
     let block = module.block().or_else(of_method);
     // An algorithm of ModelOpt is not checked here, for it says nothing of stacks.
     let of_algorithm = || module.block_side().map(|side| [side; 2]);
     let configured = block.map(|(size, _)| size).or_else(of_algorithm);
     let has_no_blocks = configured.is_none() && module.is_null("weight_block_size");
+    let keeps_reduced = all.method.is_some_and(|facts| facts.keeps_reduced);
     // From the most specific shape to the most general, so that no layout hides another.
     // FBGEMM's `[experts, out, 1]` has to be first: for twice as many inputs as outputs it would
     // pass for blocks of two rows.
     let grid = in_chunks(t, shape, scale.shape(), configured, all.config)
-        .or_else(|| by_column(shape, scale, all.config))
+        .or_else(|| by_column(shape, scale, keeps_reduced))
         .or_else(|| {
-            // FBGEMM keeps the dimension that was reduced, so that its scales tell rows from
-            // columns.
-            let is_reduced = all.config.quant_method() == Some(&QuantMethod::FbgemmFp8)
-                && (shape.len(), scale.shape().len()) == (3, 2);
+            // The dimension that was reduced tells scales of rows from those of columns.
+            let is_reduced = keeps_reduced && (shape.len(), scale.shape().len()) == (3, 2);
             whole_rows(shape, scale).filter(|_| !is_reduced)
         })
         .or_else(|| halves(shape, scale.shape()).filter(|_| has_no_blocks && has_halves(t.name())))
@@ -215,14 +209,13 @@ pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
 /// The grid of FBGEMM's experts: the weight is `[experts, in, out]`, transposed with regard to that
 /// of a linear module, with a scale for each column of each expert, `[experts, out, 1]`. In a
 /// square matrix the same scales could be of rows: then the config decides.
-fn by_column(w: &[usize], scale: &Tensor<'_>, config: &QuantConfig) -> Option<ScaleGrid> {
+fn by_column(w: &[usize], scale: &Tensor<'_>, keeps_reduced: bool) -> Option<ScaleGrid> {
     let (&[experts, rows, cols], &[e, n, 1]) = (w, scale.shape()) else {
         return None;
     };
-    let fbgemm = config.quant_method() == Some(&QuantMethod::FbgemmFp8);
     // If the matrix is square, `[e, n, 1]` also fits a scale for each row. Rows are the rule, so
-    // only FBGEMM's own method turns it into columns.
-    let fits = e == experts && n == cols && (rows != cols || fbgemm);
+    // only a method whose scales keep the reduced dimension turns it into columns.
+    let fits = e == experts && n == cols && (rows != cols || keeps_reduced);
     let grid = ScaleGrid {
         matrix_rows: rows.max(1),
         block_rows: rows.max(1),

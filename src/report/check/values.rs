@@ -10,7 +10,7 @@ use crate::model::Tensor;
 use crate::remember::{Resolution, ResolvedItem};
 use crate::report::diff::{Schedule, jobs_of_bytes, pieces_of_job};
 use crate::{
-    ConvertOptions, Dtype, ParsedModel, QuantScheme, Recovery, RememberOptions, Result,
+    Conversion, ConvertOptions, Dtype, ParsedModel, QuantScheme, RememberOptions, Result,
     TargetDtype, TensorRole,
 };
 
@@ -33,12 +33,10 @@ pub(super) fn check(
         .filter(|t| Tally::supports(t.dtype()) && (is_numbers(t.role()) || is_input_scale(t)))
         .collect();
     let resolution = model.resolve();
-    let recovery = model.recovery(ConvertOptions::for_values(&RememberOptions {
-        to: TargetDtype::F32,
-        ..run.clone()
-    }));
+    let conversion = model
+        .plan(ConvertOptions::for_values(&RememberOptions { to: TargetDtype::F32, ..run.clone() }));
     // What cannot be decoded is left out: the structure has shown it.
-    let decoded = recovery
+    let decoded = conversion
         .as_ref()
         .map_or(vec![], |r| decoded(&resolution, r));
     let bytes = floats.iter().map(|t| t.part().len()).sum::<u64>()
@@ -95,21 +93,21 @@ fn is_numbers(role: TensorRole) -> bool {
     )
 }
 
-/// The quantized tensors of a model: their codes, and their values as `recovery` decodes them.
+/// The quantized tensors of a model: their codes, and their values as `conversion` decodes them.
 fn decoded<'a, 'm>(
     resolution: &Resolution<'m>,
-    recovery: &'a Recovery<'m>,
+    conversion: &'a Conversion<'m>,
 ) -> Vec<(Tensor<'m>, TensorPair<'a, 'm, 'm>)> {
     let items = resolution.items.iter().filter_map(|item| match item {
         ResolvedItem::Group(group) if !group.is_copied => Some((&*group.name, group.parts[0].1)),
         _ => None,
     });
     let codes: HashMap<&str, Tensor<'m>> = items.collect();
-    let outputs = recovery.outputs().enumerate();
+    let outputs = conversion.outputs().enumerate();
     outputs
         .filter_map(|(i, output)| {
             let t = codes.get(output.name)?;
-            Some((*t, TensorPair::single(recovery, i)))
+            Some((*t, TensorPair::single(conversion, i)))
         })
         .collect()
 }

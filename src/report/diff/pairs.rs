@@ -7,7 +7,7 @@ use crate::convert::asked::Asked;
 use crate::convert::progress::ProgressSum;
 use crate::model::Tensor;
 use crate::remember::ResolvedItem;
-use crate::{Dtype, ParsedModel, QuantScheme, Recovery, RememberOptions, Result, TensorRole};
+use crate::{Conversion, Dtype, ParsedModel, QuantScheme, RememberOptions, Result, TensorRole};
 
 /// How a tensor of a model is stored.
 pub(super) struct StoredSide<'m> {
@@ -38,13 +38,13 @@ pub(super) struct Pairing<'m> {
     decodes_alike: bool,
 }
 
-/// The output tensors of `recovery`, in their order, as `model` stores them.
+/// The output tensors of `conversion`, in their order, as `model` stores them.
 ///
 /// # Errors
 /// The first tensor that is asked for and cannot be decoded.
 fn sides<'m>(
     model: &'m ParsedModel,
-    recovery: &Recovery<'m>,
+    conversion: &Conversion<'m>,
     asked: &Asked,
 ) -> Result<Vec<StoredSide<'m>>> {
     let (resolution, _) = model.resolve().of_asked(|name| asked.has(name))?;
@@ -53,7 +53,7 @@ fn sides<'m>(
         .into_iter()
         .map(|item| (item.name().to_owned(), item))
         .collect();
-    let sides = recovery
+    let sides = conversion
         .outputs()
         .enumerate()
         .filter_map(|(output, tensor)| {
@@ -82,8 +82,8 @@ impl<'m> Pairing<'m> {
     /// # Errors
     /// A tensor that is asked for cannot be decoded.
     pub(super) fn new(
-        (model_a, a): (&'m ParsedModel, &Recovery<'m>),
-        (model_b, b): (&'m ParsedModel, &Recovery<'m>),
+        (model_a, a): (&'m ParsedModel, &Conversion<'m>),
+        (model_b, b): (&'m ParsedModel, &Conversion<'m>),
         asked: &Asked,
     ) -> Result<Self> {
         let mut of_b: Vec<_> = sides(model_b, b, asked)?.into_iter().map(Some).collect();

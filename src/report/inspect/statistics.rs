@@ -2,7 +2,7 @@
 //! memory.
 
 use super::element_values::for_each_value;
-use crate::convert::Recovery;
+use crate::convert::Conversion;
 use crate::error::InTensor;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -54,7 +54,7 @@ pub struct Histogram {
     pub counts: Vec<u64>,
 }
 
-impl Recovery<'_> {
+impl Conversion<'_> {
     /// Computes statistics of the output tensor called `name`, and with `bins` parts a histogram,
     /// for which the tensor is decoded a second time. Holds some MiB for each thread, whatever the
     /// size of the tensor.
@@ -62,8 +62,8 @@ impl Recovery<'_> {
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
     /// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
-    /// let recovery = model.recovery(anamnesis::TargetDtype::F32)?;
-    /// let weight = recovery.statistics("layers.0.attention.wq.weight", 10)?;
+    /// let conversion = model.plan(anamnesis::TargetDtype::F32)?;
+    /// let weight = conversion.statistics("layers.0.attention.wq.weight", 10)?;
     /// assert!(weight.nan == 0 && weight.min <= weight.mean);
     /// # Ok(())
     /// # }

@@ -127,7 +127,7 @@ fn adapters_that_exclude_each_other() {
         (vec![open("gpt2")], "h.0.attn.c_attn.weight"),
     ] {
         let error = model
-            .recovery(options(TargetDtype::F32, adapters))
+            .plan(options(TargetDtype::F32, adapters))
             .err()
             .unwrap();
         assert!(error.to_string().contains(what), "{what}: {error}");
@@ -149,16 +149,14 @@ fn tied_weights_are_refused() {
     assert_ne!(text, tied);
     std::fs::write(&path, tied).unwrap();
     let model = parse(root.path()).unwrap();
-    let run = |name: &str| model.recovery(options(TargetDtype::F32, case(name))).err();
+    let run = |name: &str| model.plan(options(TargetDtype::F32, case(name))).err();
     assert!(run("plain").is_none());
     let error = run("saved").unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("lm_head.weight"), "{error}");
     // A file beside the config is the same model.
     let model = parse(root.path().join("model.safetensors")).unwrap();
-    let error = model
-        .recovery(options(TargetDtype::F32, case("saved")))
-        .err();
+    let error = model.plan(options(TargetDtype::F32, case("saved"))).err();
     assert!(error.unwrap().to_string().contains("lm_head.weight"));
 }
 
@@ -253,7 +251,7 @@ fn columns_that_take_much_memory_are_refused() {
         ];
         let model = parse_bytes(file(&base, &[])).unwrap();
         let adapter = Adapter::open(root.path()).unwrap();
-        let result = model.recovery(options(TargetDtype::F32, vec![adapter]));
+        let result = model.plan(options(TargetDtype::F32, vec![adapter]));
         result.err()
     };
     let most = (16 << 20) / 32;

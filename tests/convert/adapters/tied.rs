@@ -214,9 +214,7 @@ fn refusal(head_rows: Option<usize>, settings: serde_json::Value, tensors: &[Raw
         Err(error) => return error.to_string(),
     };
     let model = parse(root.path().join("model.safetensors")).unwrap();
-    let error = model
-        .recovery(options(TargetDtype::F32, vec![adapter]))
-        .err();
+    let error = model.plan(options(TargetDtype::F32, vec![adapter])).err();
     error.map(|error| error.to_string()).unwrap_or_default()
 }
 

@@ -18,9 +18,9 @@ fn tensors(names: &[&str]) -> Vec<u8> {
 
 fn converted(bytes: &[u8], options: ConvertOptions) -> anamnesis::Result<Report> {
     let model = parse_bytes(bytes.to_vec()).unwrap();
-    let recovery = model.recovery(options)?;
-    let report = recovery.report().clone();
-    let has_key = recovery
+    let conversion = model.plan(options)?;
+    let report = conversion.report().clone();
+    let has_key = conversion
         .to_bytes()?
         .windows(KEY.len())
         .any(|w| w == KEY.as_bytes());
@@ -124,7 +124,7 @@ fn directories_of_adapters_are_refused() {
     for path in [adapter.as_path(), root.path()] {
         let model = parse(path).unwrap();
         for options in ways() {
-            let error = model.recovery(options).err().unwrap().to_string();
+            let error = model.plan(options).err().unwrap().to_string();
             assert!(error.contains("adapter_config.json"), "{error}");
             assert!(error.contains("amn merge"), "{error}");
         }
@@ -148,10 +148,10 @@ fn layouts_of_makers_are_refused() {
                 continue;
             };
             for options in ways() {
-                let error = model.recovery(options.clone()).err().unwrap().to_string();
+                let error = model.plan(options.clone()).err().unwrap().to_string();
                 assert!(error.contains("--tensors-only"), "{error}");
                 let alone = options.with_scope(ModelScope::Tensors);
-                assert!(model.recovery(alone).is_ok());
+                assert!(model.plan(alone).is_ok());
             }
         }
     }

@@ -38,19 +38,19 @@ fn only_what_a_tensor_needs_is_read() {
     let reader = Counted { reader: written.reopen().unwrap(), bytes: bytes.clone() };
     let model = anamnesis::parse_from_reader(reader).unwrap();
     let run = RememberOptions::new(TargetDtype::F32).with_threads(2);
-    let recovery = model.recovery(run).unwrap();
+    let conversion = model.plan(run).unwrap();
     let read = |what: &dyn Fn()| {
         bytes.store(0, Ordering::Relaxed);
         what();
         bytes.load(Ordering::Relaxed)
     };
-    let listed = read(&|| assert_eq!(recovery.outputs().count(), 6));
+    let listed = read(&|| assert_eq!(conversion.outputs().count(), 6));
     assert_eq!(listed, 0);
-    let whole = read(&|| drop(recovery.tensor("a.weight").unwrap()));
+    let whole = read(&|| drop(conversion.tensor("a.weight").unwrap()));
     assert!((3_000_000..3_300_000).contains(&whole), "{whole} bytes");
-    let row = read(&|| drop(recovery.rows("a.weight", 700..701).unwrap()));
+    let row = read(&|| drop(conversion.rows("a.weight", 700..701).unwrap()));
     assert!(row < 600_000, "{row} bytes for a row");
-    let small = read(&|| drop(recovery.tensor("bytes").unwrap()));
+    let small = read(&|| drop(conversion.tensor("bytes").unwrap()));
     assert!(small < 70_000, "{small} bytes");
 }
 
@@ -78,12 +78,12 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 #[test]
 fn many_tensors_by_name() {
     let model = many();
-    let (recovery, planning) = timed(|| model.recovery(TargetDtype::F32).unwrap());
-    let names: Vec<String> = recovery.outputs().map(|t| t.name.to_owned()).collect();
+    let (conversion, planning) = timed(|| model.plan(TargetDtype::F32).unwrap());
+    let names: Vec<String> = conversion.outputs().map(|t| t.name.to_owned()).collect();
     assert_eq!(names.len(), MANY / 2);
     let ((), thousand) = timed(|| {
         for name in names.iter().step_by(names.len() / 1000) {
-            assert_eq!(recovery.tensor(name).unwrap(), f32s(&[0.5; 16]));
+            assert_eq!(conversion.tensor(name).unwrap(), f32s(&[0.5; 16]));
         }
     });
     println!("planning {planning:?}, 1000 tensors {thousand:?}");

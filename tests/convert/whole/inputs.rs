@@ -188,11 +188,11 @@ fn a_tokenizer_that_changes() {
     let directory = tempfile::tempdir().unwrap();
     let from = named(&data().join("whole/llama"), directory.path());
     let (model, output) = (parse(&from).unwrap(), directory.path().join("model.gguf"));
-    let recovery = model.recovery(ConvertTarget::Gguf).unwrap();
+    let conversion = model.plan(ConvertTarget::Gguf).unwrap();
     let path = from.join("tokenizer_config.json");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, format!("{text} ")).unwrap();
-    let error = recovery.write(&output).unwrap_err().to_string();
+    let error = conversion.write(&output).unwrap_err().to_string();
     assert!(error.contains("tokenizer_config.json"), "{error}");
     assert!(!output.exists());
 }

@@ -35,7 +35,7 @@ fn layers_of_predictions() {
         .convert(&edited, options.with_gguf_metadata(vec![all]))
         .unwrap();
     let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
-    let result = parse(&edited).and_then(|model| model.recovery(options).map(drop));
+    let result = parse(&edited).and_then(|model| model.plan(options).map(drop));
     let error = result.unwrap_err().to_string();
     assert!(error.contains("nextn_predict_layers"), "{error}");
 }
@@ -63,7 +63,7 @@ fn counted_layers_of_predictions() {
     let with = named(&data().join("whole_prediction/qwen3_5"), directory.path());
     count(&with, 2);
     let options = ConvertOptions::new(ConvertTarget::Gguf);
-    let result = parse(&with).and_then(|model| model.recovery(options).map(drop));
+    let result = parse(&with).and_then(|model| model.plan(options).map(drop));
     let error = result.unwrap_err().to_string();
     assert!(error.contains("`mtp_num_hidden_layers`: it is 2"), "{error}");
 }
@@ -79,7 +79,7 @@ fn a_layer_of_predictions_alone() {
     let model = parse(canonical_gguf(data().join("whole_prediction/qwen3_5"))).unwrap();
     model.convert(&alone, options).unwrap();
     let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
-    let result = parse(&alone).and_then(|model| model.recovery(options).map(drop));
+    let result = parse(&alone).and_then(|model| model.plan(options).map(drop));
     let error = result.unwrap_err().to_string();
     assert!(error.contains("alone"), "{error}");
 }

@@ -66,7 +66,7 @@ fn files_that_are_no_models() {
         (&vocabulary, "--vocab-only"),
     ] {
         let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
-        let result = parse(path).and_then(|model| model.recovery(options).map(drop));
+        let result = parse(path).and_then(|model| model.plan(options).map(drop));
         let error = result.unwrap_err().to_string();
         assert!(error.contains(what), "{error}");
     }

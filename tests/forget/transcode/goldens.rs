@@ -46,7 +46,7 @@ fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
         for scheme in schemes {
             let types = effort([at % 2..at % 2 + 1, 0..2, 0..2]);
             for &to in &[TargetDtype::F16, TargetDtype::BF16][types] {
-                let planned = model.recovery(options(scheme.clone(), to));
+                let planned = model.plan(options(scheme.clone(), to));
                 if planned.is_ok_and(|planned| codes_moved(planned.report()).is_empty()) {
                     continue;
                 }

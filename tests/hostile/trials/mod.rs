@@ -227,8 +227,8 @@ fn recover_everything(model: &ParsedModel, output: Option<&Path>) -> Result<Vec<
     let result = match output {
         Some(path) => model.convert(path, options).map(|_| vec![]),
         None => model
-            .recovery(options)
-            .and_then(|recovery| recovery.to_bytes()),
+            .plan(options)
+            .and_then(|conversion| conversion.to_bytes()),
     };
     if let Ok(bytes) = &result {
         assert!(

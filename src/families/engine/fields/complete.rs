@@ -5,9 +5,8 @@ use serde_json::Value;
 
 use super::{Fields, LAYER_KINDS, LETTERS, layer_kinds, wrong};
 use crate::Result;
-use crate::families::engine::dims::{HEADS, LAYERS, check_layers};
-use crate::families::engine::table::{Default, ModelClass};
-use crate::families::engine::{layer_sizes, lists, periods};
+use crate::families::engine::dims::{LAYERS, check_layers};
+use crate::families::engine::table::ModelClass;
 
 impl Fields {
     /// Adds what `class` takes for granted.
@@ -37,30 +36,6 @@ impl Fields {
                 }
             }
         }
-        lists::complete(self, class)?;
-        // Nothing but positions by rotation is called `rope`.
-        let positions = "position_embedding_type";
-        if self.0.get(positions).is_some_and(|kind| kind == "nope") {
-            self.0.remove(positions);
-        }
-        // Published configs of Llama 4 have an empty list for the usual layers, and a number for a
-        // flag.
-        let no_rope = self.0.get("no_rope_layers").and_then(Value::as_array);
-        if no_rope.is_some_and(Vec::is_empty) {
-            self.0.remove("no_rope_layers");
-        }
-        if let Some(flag) = self.0.get_mut("attn_temperature_tuning")
-            && let Some(number) = flag.as_u64()
-        {
-            *flag = (number > 0).into();
-        }
-        // transformers 5 says of every T5 that its output is the embedding, and takes another one
-        // that is stored all the same. Whether it divides tells what was said before.
-        let tied = "tie_word_embeddings";
-        let has_output = class.implied.contains(&(tied, Default::Bool(false)));
-        if has_output && self.boolean("scale_decoder_outputs")? == Some(false) {
-            self.0.insert(tied.to_owned(), false.into());
-        }
         let has_kinds = self.0.contains_key(LAYER_KINDS);
         if let Some((kind, every)) = class.traits.layer_kinds.filter(|_| !has_kinds) {
             let every = self
@@ -69,23 +44,11 @@ impl Fields {
             let kinds = layer_kinds(self.need(LAYERS)? as usize, kind, every);
             self.0.insert(LAYER_KINDS.to_owned(), kinds);
         }
-        if let Some(periods) = class.traits.periods {
-            periods::complete(self, periods)?;
-        }
-        if class.traits.has_layer_sizes {
-            layer_sizes::complete(self)?;
-        }
-        if class.traits.may_be_multi_query {
-            let heads = match self.flag("multi_query") {
-                true => 1,
-                false => self.need(HEADS)?,
-            };
-            self.0.insert("num_kv_heads".to_owned(), heads.into());
-        }
-        if class.traits.adjusts_inner && self.flag("block_auto_adjust_ff_dim") {
-            self.adjust_inner()?;
-        }
-        Ok(())
+        class
+            .traits
+            .completes
+            .iter()
+            .try_for_each(|complete| complete(self))
     }
 
     /// Sets `layer_types` to what `hybrid_override_pattern` or `layers_block_type` says.
@@ -121,26 +84,5 @@ impl Fields {
         if self.get(LAYERS).is_none() {
             self.0.insert(LAYERS[0].to_owned(), layers.into());
         }
-    }
-
-    /// Sets `intermediate_size` to the width that a feed-forward layer gets: two thirds of it,
-    /// scaled, and rounded up.
-    ///
-    /// Source: `Lfm2MLP.__init__` in `models/lfm2/modeling_lfm2.py` of transformers.
-    fn adjust_inner(&mut self) -> Result<()> {
-        let width = self.need(&["block_ff_dim", "intermediate_size"])?;
-        let scale = self.number(&["block_ffn_dim_multiplier"])?.unwrap_or(1.0);
-        let multiple = u64::from(self.need(&["block_multiple_of"])?);
-        let width = (scale * f64::from(width / 3 * 2 + width % 3 * 2 / 3)) as u64;
-        let rounded = width
-            .checked_next_multiple_of(multiple)
-            .filter(|_| multiple > 0);
-        let wrong = || wrong("block_multiple_of", "it cannot be rounded up to");
-        let rounded = rounded.ok_or_else(wrong)?;
-        self.0
-            .insert("intermediate_size".to_owned(), rounded.into());
-        self.0
-            .insert("block_auto_adjust_ff_dim".to_owned(), false.into());
-        Ok(())
     }
 }

@@ -4,7 +4,6 @@ use serde_json::Value;
 
 use super::config::{check, check_biases, config_of};
 use super::{MlxClass, MlxModel, NamedClass, OutputLayer, is_filters};
-use crate::error::InTensor;
 use crate::families::engine::dims::{Dims, PREDICTION};
 use crate::families::engine::fields::Fields;
 use crate::families::engine::mapping::{Mapped, Mapping};
@@ -57,7 +56,7 @@ pub(crate) fn to_mlx<'m>(
     };
     if !is_tied && !mapped.tensors.iter().any(|t| t.rule.gguf == "output") {
         let error = AnamnesisError::parse("there is none, and mlx-lm's model has one");
-        return Err(error.about(InTensor("lm_head.weight")));
+        return Err(error.in_tensor("lm_head.weight"));
     }
     let stated = stated_dtype(config);
     let mut notes = mapped.notes;

@@ -7,13 +7,13 @@ use std::fmt::Display;
 use serde_json::{Map, Value, json};
 
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread, wrong_key};
-use crate::Result;
-use crate::families::engine::dims::{EXPERTS, HEADS, HIDDEN};
-use crate::families::engine::fields::{NORMS_HEADS, is_same};
+use crate::families::engine::dims::{HEADS, HIDDEN};
+use crate::families::engine::fields::is_same;
 use crate::families::engine::prediction;
 use crate::families::engine::rope::{PARAMETERS, SECTIONS};
-use crate::families::engine::table::{Default, Kind, ModelClass, Setting};
-use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
+use crate::families::engine::table::{Default, Kind, ModelClass, OwnSetting, Setting};
+use crate::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
+use crate::{AnamnesisError, Result};
 
 /// The fields of the config of a model of `class`, as the metadata of its GGUF file has them.
 ///
@@ -24,10 +24,9 @@ pub(in crate::families) fn config_of(
     metadata: &GgufMetadata,
 ) -> Result<Map<String, Value>> {
     unread::refuse(class, metadata)?;
-    let padding = metadata.get("tokenizer.ggml.padding_token_id");
     let mut config = ConfigFields {
         class,
-        padding: padding.and_then(|id| id.as_unsigned()),
+        metadata,
         prediction: prediction::apart(class, metadata)?,
         fields: Map::new(),
     };
@@ -92,20 +91,6 @@ pub(in crate::families) fn config_of(
         }
         config.insert((*field).to_owned(), value);
     }
-    if let Some([field, other]) = class.traits.lost_epsilon {
-        let epsilon = config.get(other).cloned();
-        config.extend(epsilon.map(|epsilon| (field.to_owned(), epsilon)));
-    }
-    if let Some(most) = class.traits.normed_unless_experts {
-        let experts = EXPERTS
-            .iter()
-            .find_map(|field| config.get(*field)?.as_u64());
-        let is_normed = experts != Some(most as u64);
-        config.insert(NORMS_HEADS.to_owned(), is_normed.into());
-    }
-    let has_groups = config.get("n_group").and_then(Value::as_u64) > Some(1);
-    let method = class.traits.group_method.filter(|_| has_groups);
-    config.extend(method.map(|method| ("topk_method".to_owned(), method.into())));
     Ok(config)
 }
 
@@ -122,16 +107,50 @@ fn rope_by_axes(config: &mut Map<String, Value>, sections: Value) -> Value {
 }
 
 /// The fields of a config while they are found.
-struct ConfigFields {
-    class: &'static ModelClass,
-    /// The padding token.
-    padding: Option<u64>,
+pub(in crate::families) struct ConfigFields<'a> {
+    pub class: &'static ModelClass,
+    pub metadata: &'a GgufMetadata,
     /// Layers behind the last one that predict further tokens, of which the config says nothing.
     prediction: usize,
-    fields: Map<String, Value>,
+    pub fields: Map<String, Value>,
 }
 
-impl ConfigFields {
+/// A key of the metadata with its value.
+pub(in crate::families) struct StatedKey<'a> {
+    /// With the architecture's name.
+    pub key: &'a str,
+    pub value: &'a GgufMetadataValue,
+}
+
+impl<'a> StatedKey<'a> {
+    /// The value as a number that counts something.
+    ///
+    /// # Errors
+    /// `Parse` if it is of another type.
+    pub(in crate::families) fn count(&self) -> Result<u64> {
+        let count = self.value.as_unsigned();
+        count.ok_or_else(|| self.other_type())
+    }
+
+    /// The value as a list of numbers.
+    ///
+    /// # Errors
+    /// `Parse` if it is of another type.
+    pub(in crate::families) fn numbers(&self) -> Result<&'a [i32]> {
+        match self.value.as_array() {
+            Some(GgufMetadataArray::I32(numbers)) => Ok(numbers),
+            _ => Err(self.other_type()),
+        }
+    }
+
+    /// The error that the value is of another type than the architecture has, or another value.
+    pub(in crate::families) fn other_type(&self) -> AnamnesisError {
+        let found = self.value.type_name();
+        wrong_key(self.key, format_args!("{found} is not what the architecture has"))
+    }
+}
+
+impl ConfigFields<'_> {
     /// Adds what a setting without its key says.
     fn add_missing(&mut self, setting: &Setting, key: &str) -> Result<()> {
         let value = match setting.kind {
@@ -139,9 +158,7 @@ impl ConfigFields {
             | Kind::Sum
             | Kind::Product
             | Kind::FixedFlag(_)
-            | Kind::TrueOf(_)
-            | Kind::Trained(_)
-            | Kind::Positions
+            | Kind::Own(OwnSetting { is_required: true, .. })
             | Kind::TimesHidden(_) => {
                 return Err(wrong_key(key, "it is missing"));
             }
@@ -149,10 +166,6 @@ impl ConfigFields {
             Kind::Nullable => Value::Null,
             // llama.cpp has one class then.
             Kind::Labels(true) => json!({"0": "LABEL_0"}),
-            // llama.cpp takes the first then, of which classifiers alone make something.
-            Kind::Choice(names) if self.class.has_setting(Kind::Labels(true)) => {
-                names.first().map(|(name, _)| *name).into()
-            }
             // llama.cpp turns whole heads then.
             Kind::Rotating => return self.set(ROTATING, 1.0.into(), key),
             _ => return Ok(()),
@@ -162,23 +175,18 @@ impl ConfigFields {
 
     /// Adds what the value of a key says.
     fn add(&mut self, setting: &Setting, key: &str, value: &GgufMetadataValue) -> Result<()> {
-        let other_type = || {
-            let what = format!("{} is not what the architecture has", value.type_name());
-            wrong_key(key, what)
-        };
+        let stated = StatedKey { key, value };
+        let other_type = || stated.other_type();
         let fixed = |is_same, expected: &dyn Display| self.require_fixed(key, is_same, expected);
-        let count = || value.as_unsigned().ok_or_else(other_type);
+        let count = || stated.count();
         let field = setting.fields.first().copied().unwrap_or_default();
         let (field, value) = match setting.kind {
             // The width follows from other keys, and shapes are compared with it.
-            Kind::YarnLog
-            | Kind::Scaling
-            | Kind::TextSections
-            | Kind::Length
-            | Kind::Omitted
-            | Kind::PlainHead
-            | Kind::LastLayer
-            | Kind::SharedWidth => return Ok(()),
+            Kind::YarnLog | Kind::Scaling | Kind::TextSections | Kind::Omitted => return Ok(()),
+            Kind::Own(own) => match (own.to_hf)(&stated, self)? {
+                Some(value) => (field, value),
+                None => return Ok(()),
+            },
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
             Kind::LinearOrNone => {
                 let is_known = matches!(value.as_string(), Some("none" | "linear"));
@@ -195,15 +203,6 @@ impl ConfigFields {
                 }
                 (field, size.into())
             }
-            Kind::Choice(names) => {
-                let number = count()?;
-                let found = names.iter().find(|(_, known)| u64::from(*known) == number);
-                (field, found.ok_or_else(other_type)?.0.into())
-            }
-            Kind::Positions => {
-                let positions = self.positions(key, count()?)?;
-                (field, positions.ok_or_else(other_type)?.into())
-            }
             Kind::Number => (field, float(value).ok_or_else(other_type)?),
             Kind::Flag | Kind::FlagIfTrue => {
                 (field, value.as_bool().ok_or_else(other_type)?.into())
@@ -211,14 +210,6 @@ impl ConfigFields {
             Kind::Required | Kind::Count | Kind::Nullable | Kind::HeadSize => {
                 (field, count()?.into())
             }
-            Kind::OrZero => match count()? {
-                0 => (field, Value::Null),
-                n => (field, n.into()),
-            },
-            Kind::NumberOrZero => match float(value).ok_or_else(other_type)? {
-                zero if zero == 0.0 => (field, Value::Null),
-                number => (field, number),
-            },
             Kind::Rotating => {
                 let part = self.rotating_part(count()?).ok_or_else(other_type)?;
                 (ROTATING, part)
@@ -226,31 +217,8 @@ impl ConfigFields {
             Kind::Sum | Kind::Product | Kind::ProductToo => {
                 (field, self.first_of(setting, key, count()?)?)
             }
-            Kind::Trained(lengths) => {
-                let length = count()?;
-                let found = lengths
-                    .iter()
-                    .find(|(_, known)| u64::from(*known) == length);
-                (field, found.ok_or_else(other_type)?.0.into())
-            }
-            Kind::TrueOf(text) => {
-                fixed(value.as_bool() == Some(true), &true)?;
-                (field, text.into())
-            }
             Kind::FixedFlag(flag) => return fixed(value.as_bool() == Some(flag), &flag),
-            Kind::LayersBehind(_) => (field, count()?.into()),
-            Kind::Inner | Kind::KvHeads => match self.of_list(setting, key, value)? {
-                Some(found) => found,
-                None => (field, count()?.into()),
-            },
-            Kind::Labels(_)
-            | Kind::Sections(_)
-            | Kind::Layers(_)
-            | Kind::InEachLayer(_)
-            | Kind::InnerOfEach
-            | Kind::SparseLayers(_)
-            | Kind::InnerOf(_)
-            | Kind::KvHeadsBut(..) => {
+            Kind::Labels(_) | Kind::Layers(_) | Kind::KvHeadsBut(..) => {
                 let found = self.of_list(setting, key, value)?;
                 found.ok_or_else(other_type)?
             }
@@ -259,7 +227,15 @@ impl ConfigFields {
     }
 
     /// Fails unless the value of `key` is `expected`, which all models of the class have.
-    fn require_fixed(&self, key: &str, is_same: bool, expected: &dyn Display) -> Result<()> {
+    ///
+    /// # Errors
+    /// `Parse` that names the key.
+    pub(in crate::families) fn require_fixed(
+        &self,
+        key: &str,
+        is_same: bool,
+        expected: &dyn Display,
+    ) -> Result<()> {
         match is_same {
             true => Ok(()),
             false => {
@@ -269,24 +245,11 @@ impl ConfigFields {
         }
     }
 
-    /// Adds the padding token, behind which positions begin. Returns the number of all positions if
-    /// `count` are behind it, unless it is too large.
-    fn positions(&mut self, key: &str, count: u64) -> Result<Option<u64>> {
-        let missing = || {
-            let key = "tokenizer.ggml.padding_token_id";
-            wrong_key(key, "positions begin behind it")
-        };
-        let padding = self.padding.ok_or_else(missing)?;
-        self.set("pad_token_id", padding.into(), key)?;
-        let positions = count.checked_add(padding);
-        Ok(positions.and_then(|positions| positions.checked_add(1)))
-    }
-
     /// Adds the field `name`, which key `key` says.
     ///
     /// # Errors
     /// `Parse` if another key says something else.
-    fn set(&mut self, name: &str, value: Value, key: &str) -> Result<()> {
+    pub(in crate::families) fn set(&mut self, name: &str, value: Value, key: &str) -> Result<()> {
         let own = self
             .class
             .own_fields

@@ -31,15 +31,6 @@ const KEYS: &[(&str, &[f64])] = &[
     ("swin_norm", &[0.0]),
 ];
 
-/// Whether the class chooses among groups of experts.
-pub(in crate::families) fn may_have_groups(class: &ModelClass) -> bool {
-    GROUPED.contains(&class.gguf)
-}
-
-/// Architectures whose classes choose among groups of experts.
-const GROUPED: &[&str] =
-    &["bailingmoe2", "deepseek2", "deepseek32", "dots1", "glm-dsa", "glm4moe", "nemotron_h_moe"];
-
 /// Key of what scores of attention are multiplied by.
 const SCALE: &str = "attention.scale";
 
@@ -81,20 +72,12 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
             return Err(refused(key, &value));
         }
     }
-    if let Some(value) = get("expert_group_count").filter(|_| !may_have_groups(class))
+    if let Some(value) = get("expert_group_count").filter(|_| !class.traits.has_expert_groups)
         && number(&value).is_none_or(|n| n > 1.0)
     {
         return Err(refused("expert_group_count", &value));
     }
     let is_own = |key: &str| class.settings().any(|setting| setting.key == key);
-    let key = "rope.scaling.finetuned";
-    if class.gguf.starts_with("granite")
-        && !is_own(key)
-        && let Some(value) = get(key).filter(|value| number(value) == Some(0.0))
-    {
-        // llama.cpp turns no heads of Granite then.
-        return Err(refused(key, &value));
-    }
     let key = "rope.dimension_count";
     if let (Some(value), Some(head)) = (get(key).filter(|_| !is_own(key)), head_size(get))
         && number(&value) != Some(head as f64)

@@ -1,5 +1,13 @@
 //! Settings of tables: keys of the metadata, and what their values are made of.
 
+use serde_json::Value;
+
+use crate::families::engine::fields::wrong;
+use crate::families::engine::model::Model;
+use crate::families::engine::settings::{ConfigFields, StatedKey};
+use crate::model::gguf::GgufMetadataValue;
+use crate::{AnamnesisError, Result};
+
 /// A setting of the architecture: a key of the metadata, and the field of `config.json`.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::families) struct Setting {
@@ -42,19 +50,9 @@ pub(in crate::families) enum Kind {
     Scaling,
     /// Not written.
     Omitted,
-    /// UINT32 that is 0 if the field is null.
-    OrZero,
-    /// FLOAT32 that is 0 if the field is null.
-    NumberOrZero,
-    /// INT32\[4\]: how many pairs of a head rotate by each axis of an image. Without the field, the
-    /// numbers are these.
-    Sections([i32; 4]),
-    /// As `Sections`, of a config that must have them. Coming back they are not said: in a text all
-    /// axes have the same positions.
+    /// INT32\[4\]: how many pairs of a head rotate by each axis of an image, which the config must
+    /// say. Coming back they are not said: in a text all axes have the same positions.
     TextSections,
-    /// UINT32: how many entries the list has that the second field names in the object of the
-    /// first; 0 without it.
-    Length,
     /// STRING that is the same in all models of the class.
     Text(&'static str),
     /// STRING: `none`, unless rope is scaled linearly.
@@ -62,15 +60,6 @@ pub(in crate::families) enum Kind {
     /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the
     /// fields.
     Layers(&'static str),
-    /// BOOL\[\] that is true for every layer. The field, if there is one, must be a list of this
-    /// text.
-    InEachLayer(&'static str),
-    /// UINT32: the width of a feed-forward layer, or INT32\[\] of all layers where some have twice
-    /// the width.
-    Inner,
-    /// UINT32: the heads of keys and values, or INT32\[\] of all layers where the config has
-    /// another field for some.
-    KvHeads,
     /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls
     /// by the first name; the second is that of the others.
     KvHeadsBut(&'static str, &'static str),
@@ -78,39 +67,64 @@ pub(in crate::families) enum Kind {
     ProductToo,
     /// BOOL that is the same in all models of the class.
     FixedFlag(bool),
-    /// UINT32: hidden size / heads, which nothing reads.
-    PlainHead,
-    /// INT32\[\]: the width of the feed-forward layer of those layers that `layer_types` calls so,
-    /// 0 for others.
-    InnerOf(&'static str),
     /// STRING\[\]: the names of `id2label` in the order of their numbers, unless they are those
     /// that transformers makes up; and whether there must be names.
     Labels(bool),
-    /// UINT32: the field without the positions up to that of the padding token.
-    Positions,
-    /// UINT32: the first field divided by the second. It must be the width of the experts that
-    /// every token sees, or llama.cpp does not find their tensors. It is not there if the third
-    /// field says that there are none.
-    SharedWidth,
-    /// Not written: the field is -1 or the last layer.
-    LastLayer,
-    /// UINT32: the number of the name that the field has. Of a classifier llama.cpp takes the first
-    /// where there is none.
-    Choice(&'static [(&'static str, u32)]),
-    /// UINT32: the second of the pair of lengths whose first the field is.
-    Trained(&'static [(u32, u32)]),
-    /// BOOL that is true. The field must be this text.
-    TrueOf(&'static str),
-    /// INT32\[\]: the width of the feed-forward layer, once for each layer.
-    InnerOfEach,
-    /// UINT32: how many layers there are behind so many, which the field must say.
-    LayersBehind(u32),
-    /// FLOAT32\[\]: how far the activations of each layer are cut: as 0.95 of them in the first
-    /// layers, so many, and none in the others. The field, if there is one, must say so.
-    SparseLayers(usize),
     /// UINT32: so many times the hidden size. The fields must say the same, if there are any.
     TimesHidden(u32),
+    /// What the family alone has.
+    Own(&'static OwnSetting),
 }
+
+impl Setting {
+    /// `n` as UINT32.
+    ///
+    /// # Errors
+    /// `Parse` that names the field if it is too large.
+    pub(in crate::families) fn count(&self, n: usize) -> Result<GgufMetadataValue> {
+        let too_large = |_| self.wrong("it is too large");
+        u32::try_from(n)
+            .map(GgufMetadataValue::U32)
+            .map_err(too_large)
+    }
+
+    /// The error that the first field is wrong.
+    pub(in crate::families) fn wrong(&self, what: impl std::fmt::Display) -> AnamnesisError {
+        wrong(self.fields.first().unwrap_or(&self.key), what)
+    }
+}
+
+/// What a key that one family alone has is made of, and what it says.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::families) struct OwnSetting {
+    /// The value of the key; `None`: the model has no such key.
+    pub to_gguf: fn(&Setting, &Model<'_>) -> Result<Option<GgufMetadataValue>>,
+    /// The value of the setting's first field that the key says; `None`: it says nothing.
+    pub to_hf: fn(&StatedKey<'_>, &mut ConfigFields<'_>) -> Result<Option<Value>>,
+    /// Whether each file has the key.
+    pub is_required: bool,
+}
+
+/// A key that a file may lack.
+pub(in crate::families) const fn own(
+    to_gguf: fn(&Setting, &Model<'_>) -> Result<Option<GgufMetadataValue>>,
+    to_hf: fn(&StatedKey<'_>, &mut ConfigFields<'_>) -> Result<Option<Value>>,
+) -> OwnSetting {
+    OwnSetting { to_gguf, to_hf, is_required: false }
+}
+
+/// A key that each file has.
+pub(in crate::families) const fn required(setting: OwnSetting) -> OwnSetting {
+    OwnSetting { is_required: true, ..setting }
+}
+
+impl PartialEq for OwnSetting {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for OwnSetting {}
 
 /// A setting of another kind.
 pub(in crate::families) const fn setting(

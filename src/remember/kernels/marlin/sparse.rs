@@ -39,6 +39,8 @@ impl SparsePlaces<'_> {
 }
 
 impl Routine for SparsePlaces<'_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         let (width, stored) = (self.width.max(1), self.stored.max(1));

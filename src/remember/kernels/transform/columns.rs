@@ -5,7 +5,7 @@ use crate::element::Element;
 use crate::remember::kernels::matrix_product::{MulAdd, Rounded};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{Butterflies, InMemory, Kernel, PairSums, zip};
+use crate::simd::{Butterflies, InMemory, Kernel, zip};
 
 /// Values that are multiplied at once: in F64 they stay in the first-level cache, with what they
 /// are made from.
@@ -20,8 +20,6 @@ pub(crate) struct TransformedColumns<'a> {
 }
 
 impl Kernel for TransformedColumns<'_> {
-    const ROUNDS_ON_THE_WAY: bool = true;
-
     const HAS_AVX512: bool = true;
 
     /// Of sums and differences, and of products that are rounded before they are added, LLVM makes
@@ -30,40 +28,30 @@ impl Kernel for TransformedColumns<'_> {
         matches!(self.product.matrix, BlockMatrix::Dense(matrix) if matrix.is_single)
     }
 
-    /// Products that are decided in 16 bits are never in F32.
-    fn is_rounded_last(&self) -> bool {
-        !matches!(self.product.matrix, BlockMatrix::Dense(_))
-    }
-
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        self.multiply((Rounded, InMemory), InMemory, out);
+        self.multiply(Rounded, InMemory, out);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
-        self.multiply((avx2, avx2), avx2, out);
+        self.multiply(avx2, avx2, out);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx512<E: Element>(&self, out: &mut [E], avx512: Avx512) {
-        self.multiply((avx512, avx512), Avx2::of(avx512), out);
+        self.multiply(avx512, Avx2::of(avx512), out);
     }
 }
 
 impl TransformedColumns<'_> {
     #[inline(always)]
-    fn multiply<E: Element>(
-        &self,
-        (unit, pairs): (impl MulAdd, impl PairSums),
-        by: impl Butterflies,
-        out: &mut [E],
-    ) {
+    fn multiply<E: Element>(&self, unit: impl MulAdd, by: impl Butterflies, out: &mut [E]) {
         let BlockProduct { matrix, size, factor } = self.product;
         if let BlockMatrix::Dense(matrix) = matrix {
-            return matrix.multiply(self.values, factor, (unit, pairs), out);
+            return matrix.multiply(self.values, factor, unit, out);
         }
         let strip = size.max(STRIP / size.max(1) * size);
         let mut exact = vec![0.0; strip];

@@ -1,9 +1,8 @@
 //! Vectors times a matrix without structure. Each sum has its terms in their order, in F64.
 
-use super::fixed_point::{FixedMatrix, IntegerVectors};
 use crate::element::Element;
 use crate::remember::kernels::matrix_product::{COLS, MulAdd, PANEL, ROWS, Rounded, WIDE_COLS};
-use crate::simd::{PAIR_COLUMNS, PairSums, zip};
+use crate::simd::zip;
 
 /// Vectors that are multiplied with each panel in turn. Those of 128 numbers stay in the
 /// second-level cache.
@@ -26,8 +25,6 @@ pub(crate) struct DenseMatrix {
     /// All rows of the first [`PANEL`] columns, then those of the next. There are zeros behind the
     /// last column.
     panels: Vec<PanelRow>,
-    /// For vectors of integers.
-    fixed: Option<FixedMatrix>,
 }
 
 impl DenseMatrix {
@@ -43,98 +40,50 @@ impl DenseMatrix {
                 panels.push(out);
             }
         }
-        Self {
-            size,
-            fixed: FixedMatrix::new(&numbers, size),
-            is_single: numbers.iter().all(|&x| f64::from(x as f32) == x),
-            numbers,
-            panels,
-        }
+        Self { size, is_single: numbers.iter().all(|&x| f64::from(x as f32) == x), numbers, panels }
     }
 
     /// Writes the products of vectors, times `factor`. They are rounded to F32, and then to the
-    /// type of the output. `unit` adds exact products, and `pairs` those of integers.
+    /// type of the output. `unit` adds exact products.
     #[inline(always)]
     pub(super) fn multiply<E: Element, U: MulAdd>(
         &self,
         values: &[f32],
         factor: f64,
-        (unit, pairs): (U, impl PairSums),
+        unit: U,
         out: &mut [E],
     ) {
-        let product = Product { matrix: self, factor, unit, pairs };
+        let product = Product { matrix: self, factor, unit };
         match (self.is_single, U::HAS_WIDE_TILES) {
-            (true, true) => product.write::<E, WIDE_COLS, 2>(values, out),
-            (true, false) => product.write::<E, COLS, 1>(values, out),
-            (false, _) => Product { matrix: self, factor, unit: Rounded, pairs }
-                .write::<E, COLS, 1>(values, out),
+            (true, true) => product.write::<E, WIDE_COLS>(values, out),
+            (true, false) => product.write::<E, COLS>(values, out),
+            (false, _) => {
+                let product = Product { matrix: self, factor, unit: Rounded };
+                product.write::<E, COLS>(values, out);
+            }
         }
     }
 }
 
 /// A product with a matrix.
 #[derive(Clone, Copy)]
-struct Product<'a, U, P> {
+struct Product<'a, U> {
     matrix: &'a DenseMatrix,
     factor: f64,
     unit: U,
-    pairs: P,
 }
 
-impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
-    /// Writes the products of vectors. The sums of `COLS` columns are computed at once, or those of
-    /// `UNITS` times [`PAIR_COLUMNS`] columns where vectors are of integers.
+impl<U: MulAdd> Product<'_, U> {
+    /// Writes the products of vectors. The sums of `COLS` columns are computed at once.
     #[inline(always)]
-    fn write<E: Element, const COLS: usize, const UNITS: usize>(
-        self,
-        values: &[f32],
-        out: &mut [E],
-    ) {
-        let strip = STRIP * self.matrix.size;
-        // F32 has more places than sums in fixed point are sure of.
-        let gains = P::HAS_PAIRS && E::MANTISSA < f32::MANTISSA;
-        let fixed = self.matrix.fixed.as_ref().filter(|_| gains);
-        let mut integers = IntegerVectors::default();
-        for (values, out) in zip(values.chunks(strip), out.chunks_mut(strip)) {
-            if let Some(fixed) = fixed {
-                integers.fill(fixed, values);
-            }
-            let fixed = fixed.map(|fixed| (fixed, &integers));
-            self.write_strip::<E, COLS, UNITS>(values, fixed, out);
-        }
-    }
-
-    /// Writes the products of some vectors, which may be of integers.
-    #[inline(always)]
-    fn write_strip<E: Element, const COLS: usize, const UNITS: usize>(
-        self,
-        values: &[f32],
-        fixed: Option<(&FixedMatrix, &IntegerVectors)>,
-        out: &mut [E],
-    ) {
+    fn write<E: Element, const COLS: usize>(self, values: &[f32], out: &mut [E]) {
         let size = self.matrix.size;
-        let panels = self.matrix.panels.chunks_exact(size);
-        for (first, panel) in zip((0..size).step_by(PANEL), panels) {
-            let vectors = values.chunks(ROWS * size);
-            for (i, (vectors, out)) in zip(vectors, out.chunks_mut(ROWS * size)).enumerate() {
-                let fixed = fixed.and_then(|(matrix, integers)| {
-                    Some((integers.rows_from(i * ROWS)?, matrix.panel(first)?))
-                });
-                let vectors = of_tile(vectors, size);
-                for at in (first..size.min(first + PANEL)).step_by(UNITS * PAIR_COLUMNS) {
-                    let (factor, pairs) = (self.factor, self.pairs);
-                    if let Some((rows, panel)) = fixed
-                        && panel.write_products::<E, UNITS>(
-                            rows,
-                            at - first,
-                            factor,
-                            pairs,
-                            (out, at),
-                        )
-                    {
-                        continue;
-                    }
-                    for at in (at..size.min(at + UNITS * PAIR_COLUMNS)).step_by(COLS) {
+        for (values, out) in zip(values.chunks(STRIP * size), out.chunks_mut(STRIP * size)) {
+            let panels = self.matrix.panels.chunks_exact(size);
+            for (first, panel) in zip((0..size).step_by(PANEL), panels) {
+                for (vectors, out) in zip(values.chunks(ROWS * size), out.chunks_mut(ROWS * size)) {
+                    let vectors = of_tile(vectors, size);
+                    for at in (first..size.min(first + PANEL)).step_by(COLS) {
                         self.write_exact::<E, COLS>(vectors, (panel, at - first), (out, at));
                     }
                 }
@@ -198,7 +147,7 @@ fn sums_of<const COLS: usize>(
 
 /// Writes a row of a tile into `out`, which is shorter at the right edge of the matrix.
 #[inline(always)]
-pub(super) fn store<E: Copy, const COLS: usize>(row: &[E; COLS], out: &mut [E]) {
+fn store<E: Copy, const COLS: usize>(row: &[E; COLS], out: &mut [E]) {
     match out.first_chunk_mut() {
         Some(out) => *out = *row,
         None => {

@@ -32,7 +32,7 @@ impl Decode for Numbers {
         }
     }
 
-    fn load(&self, tile: &Tile, _: &mut Buffers) -> Result<()> {
+    fn read(&self, tile: &Tile, _: &mut Buffers) -> Result<()> {
         assert!(tile.rows.start.is_multiple_of(self.align));
         assert!(tile.rows.end.is_multiple_of(self.align) || tile.rows.end == self.rows);
         Ok(())

@@ -146,19 +146,19 @@ pub fn run(bytes: &[u8]) {
         options.single_file = true;
         options
     };
-    let Ok(mut recovery) = model.recovery(options(1)) else {
+    let Ok(mut conversion) = model.plan(options(1)) else {
         return;
     };
-    let result = recovery.to_bytes();
+    let result = conversion.to_bytes();
     if salt & 0x30 == 0 {
-        let other = model.recovery(options(3)).and_then(|r| r.to_bytes());
+        let other = model.plan(options(3)).and_then(|r| r.to_bytes());
         assert_eq!(text(&result), text(&other), "{name}: three threads");
-        check_level(&mut recovery, &result);
+        check_level(&mut conversion, &result);
     }
     let Ok(output) = result else {
         return;
     };
-    let encoded: Vec<_> = recovery
+    let encoded: Vec<_> = conversion
         .report()
         .encoded
         .iter()
@@ -168,7 +168,7 @@ pub fn run(bytes: &[u8]) {
     check_values(name, &model, &back, &encoded);
     if salt & 0x700 == 0 {
         let path = place.path().join("output");
-        let report = model.recovery(options(2)).unwrap().write(&path).unwrap();
+        let report = model.plan(options(2)).unwrap().write(&path).unwrap();
         assert!(std::fs::read(&path).unwrap() == output, "{name}: file and memory differ");
         check_report(name, &model, &back, &report);
     }

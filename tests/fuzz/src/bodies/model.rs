@@ -1,6 +1,6 @@
 //! What must hold for every model that is parsed, however strange its file is.
 
-use anamnesis::{ParseLimits, ParsedModel, Recovery, RememberOptions, Result};
+use anamnesis::{Conversion, ParseLimits, ParsedModel, RememberOptions, Result};
 use safetensors::SafeTensors;
 
 use crate::common::TARGETS;
@@ -21,19 +21,19 @@ pub fn check(model: &ParsedModel, salt: u32) {
     let _ = info.to_string();
     let (target, _) = TARGETS[salt as usize % TARGETS.len()];
     let options = |threads| RememberOptions::new(target).with_threads(threads);
-    let Ok(mut recovery) = model.recovery(options(1)) else {
+    let Ok(mut conversion) = model.plan(options(1)) else {
         return;
     };
-    let result = recovery.to_bytes();
+    let result = conversion.to_bytes();
     assert!(info.problems.is_empty() || result.is_err(), "decoded in spite of {:?}", info.problems);
-    assert_eq!(text(&result), text(&recovery.to_bytes()), "a second run");
+    assert_eq!(text(&result), text(&conversion.to_bytes()), "a second run");
     if salt & 0x70 == 0 {
-        let other = model.recovery(options(3)).and_then(|r| r.to_bytes());
+        let other = model.plan(options(3)).and_then(|r| r.to_bytes());
         assert_eq!(text(&result), text(&other), "three threads");
-        check_level(&mut recovery, &result);
+        check_level(&mut conversion, &result);
     }
     if let Ok(output) = result {
-        check_output(&recovery, &output, salt);
+        check_output(&conversion, &output, salt);
     }
 }
 
@@ -48,11 +48,11 @@ pub fn text(result: &Result<Vec<u8>>) -> String {
 /// The baseline must give what the best CPU level has given, where NaN equals NaN: which of two NaN
 /// a product keeps is up to the instruction. Only the fuzz targets can choose a level.
 #[cfg(feature = "benchmarks")]
-pub fn check_level(recovery: &mut Recovery<'_>, result: &Result<Vec<u8>>) {
+pub fn check_level(conversion: &mut Conversion<'_>, result: &Result<Vec<u8>>) {
     let levels = anamnesis::benchable_apis::levels();
-    anamnesis::benchable_apis::set_level(recovery, levels[0]);
-    let baseline = recovery.to_bytes();
-    anamnesis::benchable_apis::set_level(recovery, levels[levels.len() - 1]);
+    anamnesis::benchable_apis::set_level(conversion, levels[0]);
+    let baseline = conversion.to_bytes();
+    anamnesis::benchable_apis::set_level(conversion, levels[levels.len() - 1]);
     match (result, &baseline) {
         (Ok(a), Ok(b)) if a != b => crate::common::assert_same(a, b, "baseline"),
         _ => assert_eq!(text(result), text(&baseline), "baseline"),
@@ -60,13 +60,13 @@ pub fn check_level(recovery: &mut Recovery<'_>, result: &Result<Vec<u8>>) {
 }
 
 #[cfg(not(feature = "benchmarks"))]
-pub fn check_level(_: &mut Recovery<'_>, _: &Result<Vec<u8>>) {}
+pub fn check_level(_: &mut Conversion<'_>, _: &Result<Vec<u8>>) {}
 
-fn check_output(recovery: &Recovery<'_>, output: &[u8], salt: u32) {
-    assert_eq!(recovery.report().output_bytes, output.len() as u64);
+fn check_output(conversion: &Conversion<'_>, output: &[u8], salt: u32) {
+    assert_eq!(conversion.report().output_bytes, output.len() as u64);
     let file = SafeTensors::deserialize(output).unwrap();
-    assert_eq!(file.len(), recovery.outputs().len());
-    for (i, planned) in recovery.outputs().enumerate() {
+    assert_eq!(file.len(), conversion.outputs().len());
+    for (i, planned) in conversion.outputs().enumerate() {
         let written = file.tensor(planned.name).unwrap();
         assert_eq!(written.shape(), planned.shape, "{}", planned.name);
         assert_eq!(
@@ -76,7 +76,7 @@ fn check_output(recovery: &Recovery<'_>, output: &[u8], salt: u32) {
         // An empty tensor has nothing to copy, so a whole conversion does not read its storage to
         // compare the checksum.
         if planned.byte_len > 0 && (salt >> 8).wrapping_add(i as u32).is_multiple_of(4) {
-            let alone = recovery.tensor(planned.name).unwrap();
+            let alone = conversion.tensor(planned.name).unwrap();
             assert!(alone == written.data(), "`{}` by itself", planned.name);
         }
     }

@@ -36,7 +36,7 @@ fn through_containers(model: &ParsedModel) {
     for target in [ConvertTarget::Safetensors, ConvertTarget::Gguf, ConvertTarget::Npz] {
         let mut options = ConvertOptions::new(target);
         options.run.to = TargetDtype::F32;
-        let Ok(there) = model.recovery(options).and_then(|r| r.to_bytes()) else {
+        let Ok(there) = model.plan(options).and_then(|r| r.to_bytes()) else {
             continue;
         };
         let there = parse_bytes(there).unwrap();

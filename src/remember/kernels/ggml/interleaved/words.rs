@@ -160,6 +160,8 @@ struct Mover<'a> {
 }
 
 impl Routine for Mover<'_> {
+    const DECODES: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         self.blocks(InMemory);

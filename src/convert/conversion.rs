@@ -1,4 +1,4 @@
-//! [`Recovery`]: a planned conversion, and how it is carried out.
+//! [`Conversion`]: a planned conversion, and how it is carried out.
 
 use std::path::{Path, PathBuf};
 
@@ -18,13 +18,13 @@ use crate::write::Sink;
 use crate::write::atomic::{OutputFile, OutputPlace, commit_all};
 use crate::{AnamnesisError, QuantScheme, Result};
 
-/// A planned conversion, made by [`ParsedModel::recovery`]. It can be inspected before
+/// A planned conversion, made by [`ParsedModel::plan`]. It can be inspected before
 /// [`write`](Self::write) carries it out, and makes single tensors by name
 /// ([`tensor`](Self::tensor)).
 ///
 /// Planning is the expensive part of a small request, so a program that loads tensors one by one
-/// keeps one `Recovery`. Threads may share it.
-pub struct Recovery<'m> {
+/// keeps one `Conversion`. Threads may share it.
+pub struct Conversion<'m> {
     pub(super) plan: Plan<'m>,
     pub(super) model: &'m ParsedModel,
     pub(super) options: ConvertOptions,
@@ -33,7 +33,7 @@ pub struct Recovery<'m> {
     pub(super) verified: VerifiedInputs,
 }
 
-impl<'m> Recovery<'m> {
+impl<'m> Conversion<'m> {
     /// The report as far as it is known before the work: which tensors are decoded, copied, encoded
     /// and left out.
     #[must_use]
@@ -239,7 +239,7 @@ impl<'m> Recovery<'m> {
 }
 
 #[cfg(feature = "benchmarks")]
-impl Recovery<'_> {
+impl Conversion<'_> {
     /// Carries out the plan on one thread with the instruction set `level`, and discards the bytes.
     pub(crate) fn decode_only(&self, level: crate::simd::Level) -> Result<()> {
         struct Nowhere;

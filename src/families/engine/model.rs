@@ -1,0 +1,56 @@
+//! [`Model`]: what a config says of a model, for all who ask about it on the way to GGUF.
+
+use serde_json::Value;
+
+use super::dims::Dims;
+use super::fields::{Fields, wrong};
+use super::rope::Rope;
+use super::table::ModelClass;
+use crate::Result;
+
+/// A model as its config states it.
+pub(in crate::families) struct Model<'a> {
+    pub class: &'a ModelClass,
+    /// The config as it is stored. A field that is null says something else than one that is
+    /// missing.
+    pub stated: &'a Value,
+    /// The fields that are not null, with what the class takes for granted.
+    pub fields: &'a Fields,
+    pub dims: &'a Dims,
+    pub rope: &'a Rope,
+}
+
+impl Model<'_> {
+    /// What computes the model, as messages name it.
+    pub(in crate::families) fn owner(&self) -> String {
+        format!("llama.cpp's {}", self.class.gguf)
+    }
+
+    /// The law that the config has no `field` with another value than `expected`, which llama.cpp
+    /// takes for granted.
+    ///
+    /// # Errors
+    /// `Parse` that names the field.
+    pub(in crate::families) fn expect(
+        &self,
+        field: &str,
+        expected: &Value,
+    ) -> Result<Option<String>> {
+        match self.fields.0.get(field) {
+            Some(found) if found != expected => {
+                let what = format!("it is {found}, and {} has {expected}", self.owner());
+                Err(wrong(field, what))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// What the laws of the class make of the model.
+    ///
+    /// # Errors
+    /// As a [`Law`](super::table::Law).
+    pub(in crate::families) fn laws(&self) -> Result<Vec<String>> {
+        let laws = self.class.traits.laws.iter();
+        laws.filter_map(|law| law(self).transpose()).collect()
+    }
+}
