@@ -226,7 +226,7 @@ const BY_GROUPS: &str = "group_limited_greedy";
 
 /// GGUF does not say how groups of experts are chosen.
 fn groups_by_method(model: &Model<'_>) -> Result<Option<String>> {
-    if !has_groups(model.fields) {
+    if !has_groups(&model.fields.0) {
         return Ok(None);
     }
     // The default of transformers.
@@ -241,7 +241,7 @@ fn groups_by_method(model: &Model<'_>) -> Result<Option<String>> {
 }
 
 fn restore_method(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
-    if config.get("n_group").and_then(Value::as_u64) > Some(1) {
+    if has_groups(config) {
         config.insert(METHOD.to_owned(), BY_GROUPS.into());
     }
     Ok(())

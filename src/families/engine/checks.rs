@@ -1,7 +1,7 @@
 //! What a config says that llama.cpp does not compute as transformers does. It is an error, or a
 //! note where only some texts differ, or where the difference is one of llama.cpp's own converter.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::dims::LAYERS;
 use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
@@ -15,14 +15,14 @@ use crate::config::TEXT_CONFIGS;
 
 pub(in crate::families) const WINDOW: &str = "sliding_window";
 /// Fails if the config says something that a GGUF file of the class cannot say, beside what
-/// [`Fields::check_implied`] looks at.
+/// [`Fields::check_implied`] looks at. Returns what the laws of the class say for [`notes`].
 ///
 /// # Errors
 /// `Parse` that names the field.
-pub(in crate::families) fn check(model: &Model<'_>) -> Result<()> {
+pub(in crate::families) fn check(model: &Model<'_>) -> Result<Vec<String>> {
     let &Model { class, stated: config, fields, dims, rope } = model;
     let owner = model.owner();
-    model.laws()?;
+    let nearly_same = model.laws()?;
     fields.check_values(class.traits.also_implied, &owner)?;
     let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
     let has_output = rules.any(|rule| rule.gguf == "output");
@@ -52,7 +52,8 @@ pub(in crate::families) fn check(model: &Model<'_>) -> Result<()> {
     check_groups(class, fields)?;
     check_original(class, fields, rope)?;
     check_yarn(class, rope)?;
-    check_rope(class, fields, rope)
+    check_rope(class, fields, rope)?;
+    Ok(nearly_same)
 }
 
 /// Adds the window that transformers has where `config` has no field for it, not even null, to the
@@ -101,7 +102,7 @@ fn check_pairs(model: &Model<'_>) -> Result<()> {
 
 /// Fails if experts are in groups, and the class has none.
 fn check_groups(class: &ModelClass, fields: &Fields) -> Result<()> {
-    if has_groups(fields) && !class.traits.has_expert_groups {
+    if has_groups(&fields.0) && !class.traits.has_expert_groups {
         let what = format!("{} has no groups of experts", class.classes[0]);
         return Err(wrong("n_group", what));
     }
@@ -175,8 +176,8 @@ pub(in crate::families) fn check_yarn(class: &ModelClass, rope: &Rope) -> Result
 }
 
 /// Whether a token goes to the best groups of experts.
-pub(in crate::families) fn has_groups(fields: &Fields) -> bool {
-    let groups = fields.0.get("n_group").and_then(Value::as_u64);
+pub(in crate::families) fn has_groups(fields: &Map<String, Value>) -> bool {
+    let groups = fields.get("n_group").and_then(Value::as_u64);
     groups > Some(1)
 }
 
@@ -220,17 +221,21 @@ fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
     }
 }
 
-/// What a user should know of a model that llama.cpp computes otherwise than transformers.
+/// What a user should know of a model that llama.cpp computes otherwise than transformers, with
+/// what the laws of its class say, `nearly_same`.
 ///
 /// # Errors
 /// `Parse` that names a field of another type.
-pub(in crate::families) fn notes(model: &Model<'_>) -> Result<Vec<String>> {
+pub(in crate::families) fn notes(
+    model: &Model<'_>,
+    nearly_same: Vec<String>,
+) -> Result<Vec<String>> {
     let &Model { class, stated: config, fields, rope, .. } = model;
     let mut notes = lost_bounds(class, rope)?;
     let owner = model.owner();
     notes.extend(ignored_window(class.traits.lost_windows, class, (config, fields), &owner)?);
     notes.extend(latent_norms(fields, &owner)?);
-    notes.extend(model.laws()?);
+    notes.extend(nearly_same);
     notes.extend(class.traits.other_scores.map(|[what, _]| what.to_owned()));
     Ok(notes)
 }

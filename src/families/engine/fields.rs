@@ -47,22 +47,16 @@ impl Fields {
 
     /// Fails if the config says something else than what llama.cpp takes for granted of `class`.
     pub(in crate::families) fn check_implied(&self, class: &ModelClass, dims: &Dims) -> Result<()> {
-        let refuse = |field: &str, found: &Value, expected: &Value| {
-            let what = format!("it is {found}, and llama.cpp's {} has {expected}", class.gguf);
-            Err(wrong(field, what))
-        };
-        self.check_values(class.implied, &format!("llama.cpp's {}", class.gguf))?;
-        let expect = |field: &str, expected: Value| match self.0.get(field) {
-            Some(found) if *found != expected => refuse(field, found, &expected),
-            _ => Ok(()),
-        };
+        let owner = format!("llama.cpp's {}", class.gguf);
+        self.check_values(class.implied, &owner)?;
+        let expect = |field: &str, expected: &Value| self.expect(field, expected, &owner);
         if let Some(every) = class.traits.full_attention_every {
-            expect("sliding_window_pattern", every.into())?;
+            expect("sliding_window_pattern", &every.into())?;
             let kind = class
                 .traits
                 .layer_kinds
                 .map_or("sliding_attention", |(kind, _)| kind);
-            expect(LAYER_KINDS, layer_kinds(dims.layers, kind, every))?;
+            expect(LAYER_KINDS, &layer_kinds(dims.layers, kind, every))?;
         }
         if let Some(kinds) = self.0.get(LAYER_KINDS)
             && kinds
@@ -84,17 +78,34 @@ impl Fields {
         }
         if class.traits.head_dim == HeadDim::Derived {
             let derived = dims.hidden / dims.heads;
-            expect("head_dim", derived.into())?;
+            expect("head_dim", &derived.into())?;
         }
         for (field, other) in class.equal_fields {
-            let (found, expected) = (self.0.get(*field), self.0.get(*other));
-            if let (Some(found), Some(expected)) = (found, expected)
-                && found != expected
-            {
-                return refuse(field, found, expected);
+            if let Some(expected) = self.0.get(*other) {
+                expect(field, expected)?;
             }
         }
         Ok(())
+    }
+
+    /// Fails if there is a `field` with another value than `expected`, which `owner` takes for
+    /// granted.
+    ///
+    /// # Errors
+    /// `Parse` that names the field.
+    pub(in crate::families) fn expect(
+        &self,
+        field: &str,
+        expected: &Value,
+        owner: &str,
+    ) -> Result<()> {
+        match self.0.get(field) {
+            Some(found) if found != expected => {
+                let what = format!("it is {found}, and {owner} has {expected}");
+                Err(wrong(field, what))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Fails if a field says something else than `owner` takes for granted.

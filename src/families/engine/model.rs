@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::dims::Dims;
-use super::fields::{Fields, wrong};
+use super::fields::Fields;
 use super::rope::Rope;
 use super::table::ModelClass;
 use crate::Result;
@@ -36,13 +36,8 @@ impl Model<'_> {
         field: &str,
         expected: &Value,
     ) -> Result<Option<String>> {
-        match self.fields.0.get(field) {
-            Some(found) if found != expected => {
-                let what = format!("it is {found}, and {} has {expected}", self.owner());
-                Err(wrong(field, what))
-            }
-            _ => Ok(None),
-        }
+        self.fields.expect(field, expected, &self.owner())?;
+        Ok(None)
     }
 
     /// What the laws of the class make of the model.

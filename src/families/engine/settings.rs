@@ -127,7 +127,6 @@ pub(in crate::families) fn keys_of(
 fn value(setting: &Setting, model: &Model<'_>) -> Result<Option<GgufMetadataValue>> {
     let &Model { class, fields, dims, rope, .. } = model;
     let number = |x: f64| GgufMetadataValue::F32(x as f32);
-    let count = |n: usize| setting.count(n);
     let all = |least| -> Result<Vec<usize>> {
         let size = |field: &&'static str| Ok(fields.count(&[field])?.map_or(least, |n| n as usize));
         setting.fields.iter().map(size).collect()
@@ -135,10 +134,10 @@ fn value(setting: &Setting, model: &Model<'_>) -> Result<Option<GgufMetadataValu
     let value = match setting.kind {
         Kind::Required => Some(GgufMetadataValue::U32(fields.need(setting.fields)?)),
         Kind::Count | Kind::Nullable => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
-        Kind::HeadSize => Some(count(dims.head)?),
-        Kind::Rotating => Some(count(rope.rotating(class, dims))?),
-        Kind::Sum => Some(count(all(0)?.into_iter().fold(0, usize::saturating_add))?),
-        Kind::Product => Some(count(all(1)?.into_iter().fold(1, usize::saturating_mul))?),
+        Kind::HeadSize => Some(setting.count(dims.head)?),
+        Kind::Rotating => Some(setting.count(rope.rotating(class, dims))?),
+        Kind::Sum => Some(setting.count(all(0)?.into_iter().fold(0, usize::saturating_add))?),
+        Kind::Product => Some(setting.count(all(1)?.into_iter().fold(1, usize::saturating_mul))?),
         Kind::Fixed(n) => Some(GgufMetadataValue::U32(n)),
         // A class reads one of the names, and ignores the others.
         Kind::Number => fields.agreed(setting.fields)?.map(number),
@@ -169,7 +168,7 @@ fn value(setting: &Setting, model: &Model<'_>) -> Result<Option<GgufMetadataValu
                 let what = format!("it is {found}, and {} has {size}", class.gguf);
                 return Err(wrong(setting.fields[0], what));
             }
-            Some(count(size)?)
+            Some(setting.count(size)?)
         }
         Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
         Kind::Labels(is_needed) => match labels(fields)? {
@@ -179,7 +178,10 @@ fn value(setting: &Setting, model: &Model<'_>) -> Result<Option<GgufMetadataValu
             }
             labels => labels.map(|all| array(GgufMetadataArray::String(all))),
         },
-        Kind::Layers(_) | Kind::KvHeadsBut(..) => by_layer::list(setting, fields, dims),
+        Kind::Layers(kind) => by_layer::layers_of_kind(setting, model, kind),
+        Kind::KvHeadsBut(_, kind) => {
+            numbers_of_kind(dims, kind, i32::try_from(dims.kv_heads).unwrap_or(i32::MAX))
+        }
         Kind::Own(own) => (own.to_gguf)(setting, model)?,
     };
     Ok(value)

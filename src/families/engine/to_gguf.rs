@@ -98,7 +98,7 @@ pub(crate) fn to_gguf<'m>(
     let rope = Rope::new(&fields)?;
     rope.check(class)?;
     let model = Model { class, stated: &config, fields: &fields, dims: &dims, rope: &rope };
-    checks::check(&model)?;
+    let nearly_same = checks::check(&model)?;
     let kept = KeptMetadata::read(&texts, class.gguf)?;
     let mut tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
@@ -161,7 +161,7 @@ pub(crate) fn to_gguf<'m>(
         .chain(tokenizer.notes)
         .chain(card_note)
         .chain(texts.note());
-    let notes = notes.chain(checks::notes(&model)?);
+    let notes = notes.chain(checks::notes(&model, nearly_same)?);
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::from).collect(),
         metadata,

@@ -67,9 +67,12 @@ pub(crate) fn to_hf<'m>(
     let left_out = prediction::leave_out(class, metadata, &mut config, &mut items)?;
     let (made, items): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| is_factors(item.name()));
-    let sizes = |name: &str| items.iter().find(|item| item.name() == name).map(shape_of);
+    let tensors: TensorShapes<'_> = items
+        .iter()
+        .map(|item| (item.name(), shape_of(item)))
+        .collect();
     for (name, field) in SIZED {
-        if let Some(&[rows, _]) = sizes(name) {
+        if let Some(&&[rows, _]) = tensors.get(name) {
             let stated = config.get(*field).and_then(Value::as_u64);
             if let Some(stated) = stated.filter(|stated| *stated != rows as u64) {
                 let what = format!("{rows} rows, and the metadata say {stated} (`{field}`)");
@@ -78,13 +81,9 @@ pub(crate) fn to_hf<'m>(
             config.insert((*field).to_owned(), rows.into());
         }
     }
-    let is_tied = sizes("output.weight").is_none();
+    let is_tied = !tensors.contains_key("output.weight");
     config.insert("tie_word_embeddings".to_owned(), is_tied.into());
-    config.extend(flags_of(class, |name| sizes(name).is_some()));
-    let tensors: TensorShapes<'_> = items
-        .iter()
-        .map(|item| (item.name(), shape_of(item)))
-        .collect();
+    config.extend(flags_of(class, |name| tensors.contains_key(name)));
     let mut from_tensors = class.traits.from_tensors.iter();
     from_tensors.try_for_each(|set| set(&mut config, &tensors))?;
     let dims = Dims::of_class(&Fields::of(config.clone()), class)?;
