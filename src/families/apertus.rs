@@ -58,5 +58,6 @@ pub(super) const APERTUS: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, UNGATED_MLP, ACTIVATION],
     settings: &[SETTINGS],
     traits: Traits { stores_rope_factors: true, needs_output: true, ..Traits::PLAIN },
+    mlx: None,
     ..LLAMA
 };

@@ -85,4 +85,5 @@ pub(super) const BAILING_MOE2: ModelClass = ModelClass {
         needs_output: true,
         ..Traits::PLAIN
     },
+    mlx: None,
 };

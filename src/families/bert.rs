@@ -155,6 +155,7 @@ pub(super) const BERT: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS],
     traits: TRAITS,
+    mlx: None,
 };
 
 /// BERT that ranks or classifies texts.

@@ -64,4 +64,5 @@ pub(super) const BLOOM: ModelClass = ModelClass {
         also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
+    mlx: None,
 };

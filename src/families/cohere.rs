@@ -6,9 +6,13 @@
 use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, UNGATED_MLP, VALUES};
 use crate::families::engine::dims::Dim::{Field, Head, Heads};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{
+    HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass, NO_BIAS, NO_SCALING, OutputLayer, SILU,
+};
 use crate::families::engine::table::{
     Kind, ModelClass, Need, TensorRule, Traits, count, number, only, setting,
 };
+use crate::remember::EncodedAs;
 
 /// The only norm of a layer: attention and the feed-forward layer stand side by side.
 const ONE_NORM: &[TensorRule] = &[NORMS[0]];
@@ -53,6 +57,20 @@ pub(super) const COHERE: ModelClass = ModelClass {
         setting(Kind::Text("none"), "rope.scaling.type", &[]),
     ]],
     traits: Traits { ties_output: true, has_two_bases: true, ..Traits::PLAIN },
+    mlx: Some(&COHERE_MLX),
+};
+
+const COHERE_MLX: MlxClass = MlxClass {
+    // Norms of heads are matrices.
+    modes: &[
+        ("blk.{i}.attn_q_norm", EncodedAs::Nothing),
+        ("blk.{i}.attn_k_norm", EncodedAs::Nothing),
+    ],
+    implied: &[SILU, NO_BIAS, NO_SCALING],
+    stated_fields: &[&["rope_theta", "num_key_value_heads"]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    output: OutputLayer::Tied,
+    ..MlxClass::PLAIN
 };
 
 pub(super) const COHERE2: ModelClass = ModelClass {
@@ -83,7 +101,16 @@ pub(super) const COHERE2: ModelClass = ModelClass {
         also_implied: &[("rotary_pct", Float(1.0))],
         ..Traits::PLAIN
     },
+    mlx: Some(&COHERE2_MLX),
     ..COHERE
+};
+
+const COHERE2_MLX: MlxClass = MlxClass {
+    modes: &[],
+    stated_fields: &[&["rope_theta", "num_key_value_heads", "head_dim", "sliding_window"]],
+    implied: &[SILU, NO_BIAS, NO_SCALING, ("partial_rotary_factor", Float(1.0))],
+    counted_kind: Some(("sliding_window_pattern", "sliding_attention")),
+    ..COHERE_MLX
 };
 
 pub(super) const NEMOTRON: ModelClass = ModelClass {
@@ -115,5 +142,13 @@ pub(super) const NEMOTRON: ModelClass = ModelClass {
         partial_rotary: Some(0.5),
         ..Traits::PLAIN
     },
+    mlx: Some(&NEMOTRON_MLX),
     ..COHERE
+};
+
+const NEMOTRON_MLX: MlxClass = MlxClass {
+    implied: &[("hidden_act", Text("relu2"))],
+    scalings: &["linear"],
+    stated_fields: &[&["hidden_act"], &["norm_eps", "num_key_value_heads"]],
+    ..LIKE_LLAMA
 };

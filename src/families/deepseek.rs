@@ -7,6 +7,10 @@
 //! Source: `conversion/deepseek.py` of llama.cpp, class `DeepseekV2Model`; defaults of transformers
 //! 4.57.6.
 
+use crate::families::engine::table::mlx::{
+    MlxClass, NO_BIAS, OutputLayer, RopeFields, SILU, STACKS,
+};
+use crate::remember::EncodedAs;
 use serde_json::{Map, Value};
 
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
@@ -98,6 +102,37 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::YarnLog, "rope.scaling.yarn_log_multiplier", &["mscale_all_dim"]),
 ];
 
+/// As [`STACKS`], and the two parts of the projection from the latent vector of keys and values.
+const LATENT_STACKS: &[(&str, &str)] = &[
+    STACKS[0],
+    STACKS[1],
+    STACKS[2],
+    ("blk.{i}.attn_k_b", "model.layers.{i}.self_attn.embed_q"),
+    ("blk.{i}.attn_v_b", "model.layers.{i}.self_attn.unembed_out"),
+];
+
+/// Sizes of latent attention, and counts and widths of experts.
+const LATENT_FIELDS: &[&str] = &[
+    "rope_theta",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "num_key_value_heads",
+    "moe_intermediate_size",
+    "n_routed_experts",
+    "n_shared_experts",
+    "num_experts_per_tok",
+    "n_group",
+    "topk_group",
+    "norm_topk_prob",
+    "routed_scaling_factor",
+    "first_k_dense_replace",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "v_head_dim",
+];
+
 pub(super) const DEEPSEEK2: ModelClass = ModelClass {
     gguf: "deepseek2",
     classes: &["DeepseekV2ForCausalLM"],
@@ -135,6 +170,23 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
         prediction: Prediction::LeftOut,
         ..Traits::PLAIN
     },
+    mlx: Some(&DEEPSEEK2_MLX),
+};
+
+const DEEPSEEK2_MLX: MlxClass = MlxClass {
+    renamed: STACKS,
+    modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+    implied: &[
+        SILU,
+        NO_BIAS,
+        ("scoring_func", Text("softmax")),
+        ("norm_topk_prob", Bool(false)),
+        ("moe_layer_freq", Int(1)),
+    ],
+    stated_fields: &[LATENT_FIELDS],
+    rope: RopeFields::FlatYarn,
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };
 
 pub(super) const DEEPSEEK3: ModelClass = ModelClass {
@@ -173,7 +225,25 @@ pub(super) const DEEPSEEK3: ModelClass = ModelClass {
         sign: Sign::Key("expert_gating_func", 2),
         ..Traits::PLAIN
     },
+    mlx: Some(&DEEPSEEK3_MLX),
     ..DEEPSEEK2
+};
+
+const DEEPSEEK3_MLX: MlxClass = MlxClass {
+    renamed: LATENT_STACKS,
+    modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+    kept_types: &["blk.{i}.exp_probs_b.bias"],
+    implied: &[
+        SILU,
+        NO_BIAS,
+        ("scoring_func", Text("sigmoid")),
+        ("topk_method", Text("noaux_tc")),
+        ("moe_layer_freq", Int(1)),
+        ("rope_interleave", Bool(true)),
+    ],
+    stated_fields: &[LATENT_FIELDS],
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };
 
 /// Source: `conversion/glm.py` of llama.cpp, class `Glm4MoeLiteModel`; defaults of transformers
@@ -216,8 +286,11 @@ pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
         sign: Sign::PreTokenizer("glm4"),
         ..Traits::PLAIN
     },
+    mlx: Some(&GLM4_MOE_LITE_MLX),
     ..DEEPSEEK3
 };
+
+const GLM4_MOE_LITE_MLX: MlxClass = MlxClass { has_latent_eps: true, ..DEEPSEEK3_MLX };
 
 /// How experts are chosen, and the way by the best groups of them, which llama.cpp has wherever
 /// there are groups.

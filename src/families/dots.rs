@@ -4,9 +4,18 @@
 
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{LIKE_LLAMA, MlxClass, SILU};
 use crate::families::engine::table::{
     Kind, LostWindows, ModelClass, Traits, count, number, setting,
 };
+use crate::remember::EncodedAs;
+
+/// Stacks of experts in mlx-lm.
+const DOTS_STACKS: &[(&str, &str)] = &[
+    ("blk.{i}.ffn_gate_exps", "model.layers.{i}.mlp.experts.gate_proj"),
+    ("blk.{i}.ffn_up_exps", "model.layers.{i}.mlp.experts.up_proj"),
+    ("blk.{i}.ffn_down_exps", "model.layers.{i}.mlp.experts.down_proj"),
+];
 
 pub(super) const DOTS1: ModelClass = ModelClass {
     gguf: "dots1",
@@ -47,4 +56,24 @@ pub(super) const DOTS1: ModelClass = ModelClass {
         default_window: Some(4096),
         ..Traits::PLAIN
     },
+    mlx: Some(&DOTS1_MLX),
+};
+
+const DOTS1_MLX: MlxClass = MlxClass {
+    renamed: DOTS_STACKS,
+    // A parameter of the router, and no linear module.
+    modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+    implied: &[SILU, ("scoring_func", Text("sigmoid"))],
+    lost_windows: LostWindows::From(62),
+    bias_fields: &["attention_bias", "mlp_bias"],
+    stated_fields: &[&[
+        "rope_theta",
+        "rms_norm_eps",
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "first_k_dense_replace",
+        "norm_topk_prob",
+        "routed_scaling_factor",
+    ]],
+    ..LIKE_LLAMA
 };

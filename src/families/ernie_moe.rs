@@ -92,6 +92,7 @@ pub(super) const ERNIE4_5_MOE: ModelClass = ModelClass {
         left_out: &["model.mtp_"],
         ..Traits::PLAIN
     },
+    mlx: None,
     ..ERNIE4_5
 };
 

@@ -8,7 +8,8 @@ use crate::Result;
 use crate::families::engine::checks::{WINDOW, ignored_window};
 use crate::families::engine::fields::wrong;
 use crate::families::engine::model::Model;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{LIKE_LLAMA, MlxClass, NO_SCALING, SILU};
 use crate::families::engine::table::{Kind, LostWindows, ModelClass, Traits, count, setting};
 
 pub(super) const EXAONE4: ModelClass = ModelClass {
@@ -44,6 +45,24 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
         stores_rope_factors: true,
         ..Traits::PLAIN
     },
+    mlx: Some(&EXAONE4_MLX),
+};
+
+const EXAONE4_MLX: MlxClass = MlxClass {
+    // Windows are told by a pattern that transformers need not have.
+    implied: &[SILU, ("sliding_window", Absent), ("sliding_window_pattern", Absent)],
+    stated_fields: &[&[
+        "rope_theta",
+        "rope_scaling",
+        "head_dim",
+        "num_key_value_heads",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "tie_word_embeddings",
+        "sliding_window",
+        "sliding_window_pattern",
+    ]],
+    ..MlxClass::PLAIN
 };
 
 pub(super) const SEED_OSS: ModelClass = ModelClass {
@@ -66,7 +85,14 @@ pub(super) const SEED_OSS: ModelClass = ModelClass {
     tensors: &[ENDS, POST_NORMS, QUERIES, VALUES, MLP],
     settings: &[],
     traits: Traits::PLAIN,
+    mlx: Some(&SEED_OSS_MLX),
     ..EXAONE4
+};
+
+const SEED_OSS_MLX: MlxClass = MlxClass {
+    bias_fields: &["attention_bias", "attention_out_bias", "mlp_bias"],
+    stated_fields: &[&["rope_theta", "head_dim", "num_key_value_heads"]],
+    ..LIKE_LLAMA
 };
 
 pub(super) const ERNIE4_5: ModelClass = ModelClass {
@@ -85,7 +111,22 @@ pub(super) const ERNIE4_5: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     settings: &[],
     traits: Traits::PLAIN,
+    mlx: Some(&ERNIE4_5_MLX),
     ..EXAONE4
+};
+
+const ERNIE4_5_MLX: MlxClass = MlxClass {
+    implied: &[SILU, ("use_bias", Bool(false)), NO_SCALING],
+    stated_fields: &[&[
+        "rope_theta",
+        "head_dim",
+        "num_key_value_heads",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "tie_word_embeddings",
+        "use_bias",
+    ]],
+    ..MlxClass::PLAIN
 };
 
 /// Layers of the only model in which llama.cpp has windows.

@@ -79,6 +79,7 @@ pub(super) const FALCON: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits { completes: &[complete_kv_heads], restores: &[restore_multi_query], ..TRAITS },
+    mlx: None,
 };
 
 pub(super) const FALCON_NEW: ModelClass = ModelClass {

@@ -2,6 +2,9 @@
 //!
 //! Source: `conversion/gemma.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use crate::families::engine::table::mlx::{
+    COMMON_FIELDS, MlxClass, NO_BIAS, NO_SCALING, OutputLayer, Prefix, exact_gelu,
+};
 use serde_json::{Map, Value};
 
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
@@ -14,7 +17,7 @@ use crate::families::engine::model::Model;
 use crate::families::engine::pooling::POOLING;
 use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Default, ModelClass, TensorRule, Traits, count, number, same,
+    Default, LostWindows, ModelClass, TensorRule, Traits, count, number, same,
 };
 
 /// Norms before and behind both halves of a layer.
@@ -31,6 +34,8 @@ const TRAITS: Traits = Traits {
     also_implied: &[("use_bidirectional_attention", Bool(false))],
     ..Traits::PLAIN
 };
+
+const TANH_GELU: (&str, Default) = ("hidden_activation", Text("gelu_pytorch_tanh"));
 
 pub(super) const GEMMA: ModelClass = ModelClass {
     gguf: "gemma",
@@ -51,6 +56,15 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[],
     traits: Traits { has_fixed_rope: true, laws: &[approximate_gelu], ..TRAITS },
+    mlx: Some(&GEMMA_MLX),
+};
+
+const GEMMA_MLX: MlxClass = MlxClass {
+    activation: exact_gelu("hidden_act"),
+    stated_fields: &[COMMON_FIELDS, &["head_dim", "num_key_value_heads"]],
+    implied: &[TANH_GELU, NO_BIAS, NO_SCALING],
+    output: OutputLayer::Tied,
+    ..MlxClass::PLAIN
 };
 
 pub(super) const GEMMA2: ModelClass = ModelClass {
@@ -84,7 +98,16 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
         restores: &[|config, dims| restore_scale(config, dims, LARGEST_GEMMA2)],
         ..TRAITS
     },
+    mlx: Some(&GEMMA2_MLX),
     ..GEMMA
+};
+
+const GEMMA2_MLX: MlxClass = MlxClass {
+    activation: None,
+    stated_fields: &[COMMON_FIELDS, &["head_dim", "num_key_value_heads", "query_pre_attn_scalar"]],
+    // By `layer_types`, or all.
+    lost_windows: LostWindows::From(0),
+    ..GEMMA_MLX
 };
 
 pub(super) const GEMMA3: ModelClass = ModelClass {
@@ -120,7 +143,32 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
         restores: &[|config, dims| restore_scale(config, dims, LARGEST_GEMMA3)],
         ..TRAITS
     },
+    mlx: Some(&GEMMA3_MLX),
     ..GEMMA
+};
+
+const GEMMA3_MLX: MlxClass = MlxClass {
+    activation: None,
+    reads_outer_vocab: true,
+    prefix: Prefix::IfNested("language_model."),
+    implied: &[
+        TANH_GELU,
+        NO_BIAS,
+        ("attn_logit_softcapping", Absent),
+        ("final_logit_softcapping", Absent),
+    ],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "head_dim",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "query_pre_attn_scalar",
+            "sliding_window",
+        ],
+    ],
+    counted_kind: Some(("sliding_window_pattern", "sliding_attention")),
+    ..GEMMA_MLX
 };
 
 /// EmbeddingGemma, in which tokens see those behind them as well.
@@ -140,6 +188,7 @@ pub(super) const GEMMA_EMBEDDING: ModelClass = ModelClass {
         count(POOLING, &[POOLING]),
     ]],
     traits: Traits { also_implied: &[CAUSAL], ..GEMMA3.traits },
+    mlx: None,
     ..GEMMA3
 };
 

@@ -146,6 +146,7 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
+    mlx: None,
 };
 
 /// Fields that configs have as a list of the same number for each layer.

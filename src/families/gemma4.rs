@@ -3,6 +3,7 @@
 //!
 //! Source: `Gemma4Model` in `conversion/gemma.py` of llama.cpp; defaults of transformers 5.23.
 
+use crate::families::engine::table::mlx::{MlxClass, NO_BIAS, Prefix, ROUTER_8_BITS, RopeFields};
 use serde_json::Value;
 
 use super::gemma::FOUR_NORMS;
@@ -123,6 +124,30 @@ const EXPERTS: &[TensorRule] = &[
     ),
 ];
 
+/// Stacks of Gemma 4, whose experts are parameters of transformers.
+const GEMMA4_STACKS: &[(&str, &str)] = &[
+    ("blk.{i}.ffn_gate_exps.weight", "model.layers.{i}.experts.switch_glu.gate_proj.weight"),
+    ("blk.{i}.ffn_up_exps.weight", "model.layers.{i}.experts.switch_glu.up_proj.weight"),
+    ("blk.{i}.ffn_down_exps.weight", "model.layers.{i}.experts.switch_glu.down_proj.weight"),
+];
+
+/// One of the projections of the experts of Gemma 4, which GGUF has in one.
+const fn gemma4_half(half: usize, gguf: &'static str) -> TensorRule {
+    const WIDTH: Dim = ExpertInner;
+    TensorRule {
+        need: Need::If("enable_moe_block"),
+        ..parameter(
+            gguf,
+            "model.layers.{i}.experts.gate_up_proj",
+            (
+                Transform::Halves(half),
+                &[Experts, Sum(&[WIDTH, WIDTH]), Hidden],
+                &[Experts, WIDTH, Hidden],
+            ),
+        )
+    }
+}
+
 pub(super) const GEMMA4: ModelClass = ModelClass {
     gguf: "gemma4",
     classes: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
@@ -172,6 +197,34 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
         also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
+    mlx: Some(&GEMMA4_MLX),
+};
+
+const GEMMA4_MLX: MlxClass = MlxClass {
+    renamed: GEMMA4_STACKS,
+    parts: &[gemma4_half(0, GEMMA4_STACKS[0].0), gemma4_half(1, GEMMA4_STACKS[1].0)],
+    modes: ROUTER_8_BITS,
+    implied: &[("hidden_activation", Text("gelu_pytorch_tanh")), NO_BIAS],
+    scalings: &["proportional"],
+    stated_fields: &[&[
+        "num_key_value_heads",
+        "head_dim",
+        "global_head_dim",
+        "num_global_key_value_heads",
+        "num_kv_shared_layers",
+        "attention_k_eq_v",
+        "use_double_wide_mlp",
+        "enable_moe_block",
+        "hidden_size_per_layer_input",
+        "vocab_size_per_layer_input",
+        "layer_types",
+        "sliding_window",
+        "final_logit_softcapping",
+    ]],
+    rope: RopeFields::Nested,
+    reads_outer_vocab: true,
+    prefix: Prefix::IfNested("language_model."),
+    ..MlxClass::PLAIN
 };
 
 /// FLOAT32 that is 0 if the field is null.

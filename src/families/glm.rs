@@ -8,10 +8,14 @@ use super::{
 };
 use crate::families::engine::dims::Dim::{Head, Hidden, Sum, Vocab};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{
+    LIKE_LLAMA, MlxClass, NO_SCALING, OutputLayer, SILU, STACKS,
+};
 use crate::families::engine::table::{
     HeadDim, Kind, ModelClass, Need, Prediction, Setting, TensorRule, Traits, count, number, only,
     optional, same, setting,
 };
+use crate::remember::EncodedAs;
 
 /// Norms before and behind both halves of a layer.
 pub(super) const FOUR_NORMS: &[TensorRule] = &[
@@ -83,6 +87,22 @@ pub(super) const GLM4: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[&[setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"])]],
     traits: Traits { partial_rotary: Some(0.5), ..Traits::PLAIN },
+    mlx: Some(&GLM4_MLX),
+};
+
+const GLM4_MLX: MlxClass = MlxClass {
+    implied: &[SILU, NO_SCALING, ("rope_traditional", Bool(true))],
+    bias_fields: &["attention_bias"],
+    stated_fields: &[&[
+        "rope_theta",
+        "attention_bias",
+        "head_dim",
+        "rms_norm_eps",
+        "num_key_value_heads",
+        "partial_rotary_factor",
+    ]],
+    output: OutputLayer::Stored,
+    ..LIKE_LLAMA
 };
 
 /// GLM 4 of 2024 (glm-4-9b-chat-hf), whose architecture llama.cpp calls by the name of the models in
@@ -93,6 +113,7 @@ pub(super) const GLM: ModelClass = ModelClass {
     model_type: "glm",
     tensors: &[ENDS, NORMS, QUERIES, VALUES, FUSED_MLP],
     traits: Traits { head_dim: HeadDim::Derived, ..GLM4.traits },
+    mlx: None,
     ..GLM4
 };
 
@@ -142,5 +163,42 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
         PREDICTION_SETTINGS,
     ],
     traits: Traits { has_expert_groups: true, prediction: Prediction::Kept, ..GLM4.traits },
+    mlx: Some(&GLM4_MOE_MLX),
     ..GLM4
+};
+
+const GLM4_MOE_MLX: MlxClass = MlxClass {
+    renamed: STACKS,
+    modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+    kept_types: &["blk.{i}.exp_probs_b.bias"],
+    implied: &[
+        SILU,
+        NO_SCALING,
+        ("scoring_func", Text("sigmoid")),
+        ("topk_method", Text("noaux_tc")),
+    ],
+    bias_fields: &["attention_bias"],
+    stated_fields: &[&[
+        "rope_theta",
+        "rope_scaling",
+        "partial_rotary_factor",
+        "rms_norm_eps",
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "head_dim",
+        "attention_bias",
+        "use_qk_norm",
+        "moe_intermediate_size",
+        "n_routed_experts",
+        "n_shared_experts",
+        "num_experts_per_tok",
+        "n_group",
+        "topk_group",
+        "norm_topk_prob",
+        "routed_scaling_factor",
+        "first_k_dense_replace",
+        "tie_word_embeddings",
+    ]],
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };

@@ -5,6 +5,7 @@
 use crate::families::engine::dims::Dim;
 use crate::families::engine::dims::Dim::{Field, Hidden, Sum, Vocab};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{MlxClass, OutputLayer};
 use crate::families::engine::table::{
     HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, optional, same, setting,
 };
@@ -67,6 +68,20 @@ pub(super) const BIASES: &[&str] = &[
     "blk.{i}.ffn_down",
 ];
 
+/// Names of GPT-2. mlx-lm takes the matrices of layers for `[in, out]`, and has them as `[out,
+/// in]`.
+const GPT2_NAMES: &[(&str, &str)] = &[
+    ("token_embd", "model.wte"),
+    ("position_embd", "model.wpe"),
+    ("output_norm", "model.ln_f"),
+    ("blk.{i}.attn_norm", "model.h.{i}.ln_1"),
+    ("blk.{i}.attn_qkv", "model.h.{i}.attn.c_attn"),
+    ("blk.{i}.attn_output", "model.h.{i}.attn.c_proj"),
+    ("blk.{i}.ffn_norm", "model.h.{i}.ln_2"),
+    ("blk.{i}.ffn_up", "model.h.{i}.mlp.c_fc"),
+    ("blk.{i}.ffn_down", "model.h.{i}.mlp.c_proj"),
+];
+
 pub(super) const GPT2: ModelClass = ModelClass {
     gguf: "gpt2",
     classes: &["GPT2LMHeadModel"],
@@ -104,4 +119,18 @@ pub(super) const GPT2: ModelClass = ModelClass {
         prefix: Some("transformer."),
         ..Traits::PLAIN
     },
+    mlx: Some(&GPT2_MLX),
+};
+
+const GPT2_MLX: MlxClass = MlxClass {
+    renamed: GPT2_NAMES,
+    implied: &[
+        ("activation_function", Text("gelu_new")),
+        ("scale_attn_weights", Bool(true)),
+        ("scale_attn_by_inverse_layer_idx", Bool(false)),
+        ("add_cross_attention", Bool(false)),
+    ],
+    stated_fields: &[&["n_ctx", "n_positions", "layer_norm_epsilon"]],
+    output: OutputLayer::Tied,
+    ..MlxClass::PLAIN
 };

@@ -49,5 +49,6 @@ pub(super) const GPT_BIGCODE: ModelClass = ModelClass {
         setting(Kind::Fixed(1), "attention.head_count_kv", &[]),
     ]],
     traits: Traits { laws: &[approximate_gelu], ..GPT2.traits },
+    mlx: None,
     ..GPT2
 };

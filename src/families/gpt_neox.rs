@@ -4,6 +4,7 @@
 
 use crate::families::engine::dims::Dim::{Hidden, Inner, Sum, Vocab};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{Activation, MlxClass, NO_SCALING, OutputLayer};
 use crate::families::engine::table::{
     HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, same, setting,
 };
@@ -28,6 +29,19 @@ const LAYER: &[TensorRule] = &[
     same("blk.{i}.attn_output", "gpt_neox.layers.{i}.attention.dense", &[Hidden, Hidden]),
     same("blk.{i}.ffn_up", "gpt_neox.layers.{i}.mlp.dense_h_to_4h", &[Inner, Hidden]),
     same("blk.{i}.ffn_down", "gpt_neox.layers.{i}.mlp.dense_4h_to_h", &[Hidden, Inner]),
+];
+
+/// Names of GPT-NeoX, whose parts are all called otherwise.
+const GPT_NEOX_NAMES: &[(&str, &str)] = &[
+    ("token_embd", "model.embed_in"),
+    ("output_norm", "model.final_layer_norm"),
+    ("output", "model.embed_out"),
+    ("blk.{i}.attn_norm", "model.h.{i}.input_layernorm"),
+    ("blk.{i}.ffn_norm", "model.h.{i}.post_attention_layernorm"),
+    ("blk.{i}.attn_qkv", "model.h.{i}.attention.query_key_value"),
+    ("blk.{i}.attn_output", "model.h.{i}.attention.dense"),
+    ("blk.{i}.ffn_up", "model.h.{i}.mlp.dense_h_to_4h"),
+    ("blk.{i}.ffn_down", "model.h.{i}.mlp.dense_4h_to_h"),
 ];
 
 pub(super) const GPT_NEOX: ModelClass = ModelClass {
@@ -74,4 +88,24 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
         partial_rotary: Some(0.25),
         ..Traits::PLAIN
     },
+    mlx: Some(&GPT_NEOX_MLX),
+};
+
+const GPT_NEOX_MLX: MlxClass = MlxClass {
+    renamed: GPT_NEOX_NAMES,
+    implied: &[("attention_bias", Bool(true)), NO_SCALING],
+    activation: Some(Activation {
+        field: "hidden_act",
+        computed: &["gelu_fast", "gelu_new", "gelu_pytorch_tanh"],
+        usual: "gelu",
+    }),
+    stated_fields: &[&[
+        "max_position_embeddings",
+        "layer_norm_eps",
+        "rotary_emb_base",
+        "rotary_pct",
+    ]],
+    equal_sizes: &[(Inner, Sum(&[Hidden, Hidden, Hidden, Hidden]))],
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };

@@ -6,6 +6,7 @@ use super::{ATTENTION_BIASES, CAUSAL, ENDS, POST_NORMS, QUERIES, VALUES};
 use crate::families::engine::dims::Dim;
 use crate::families::engine::dims::Dim::{Experts, Heads, Hidden, Inner, TwoInner};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{MlxClass, OutputLayer, ROUTER_8_BITS, SILU};
 use crate::families::engine::table::{
     ModelClass, TensorRule, Traits, Transform, count, parameter, same,
 };
@@ -56,6 +57,16 @@ const EXPERTS: &[TensorRule] = &[
     ),
 ];
 
+/// Stacks of gpt-oss, whose projections have biases.
+const GPT_OSS_NAMES: &[(&str, &str)] = &[
+    ("blk.{i}.ffn_gate_exps.weight", "model.layers.{i}.mlp.experts.gate_proj.weight"),
+    ("blk.{i}.ffn_up_exps.weight", "model.layers.{i}.mlp.experts.up_proj.weight"),
+    ("blk.{i}.ffn_gate_exps.bias", "model.layers.{i}.mlp.experts.gate_proj.bias"),
+    ("blk.{i}.ffn_up_exps.bias", "model.layers.{i}.mlp.experts.up_proj.bias"),
+    ("blk.{i}.ffn_down_exps.weight", "model.layers.{i}.mlp.experts.down_proj.weight"),
+    ("blk.{i}.ffn_down_exps.bias", "model.layers.{i}.mlp.experts.down_proj.bias"),
+];
+
 pub(super) const GPT_OSS: ModelClass = ModelClass {
     gguf: "gpt-oss",
     classes: &["GptOssForCausalLM"],
@@ -87,4 +98,19 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
         full_attention_every: Some(2),
         ..Traits::PLAIN
     },
+    mlx: Some(&GPT_OSS_MLX),
+};
+
+const GPT_OSS_MLX: MlxClass = MlxClass {
+    renamed: GPT_OSS_NAMES,
+    modes: ROUTER_8_BITS,
+    keeps_mxfp4: true,
+    implied: &[
+        SILU,
+        ("attention_bias", Bool(true)),
+        ("swiglu_alpha", Float(1.702)),
+        ("swiglu_limit", Float(7.0)),
+    ],
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };

@@ -2,12 +2,13 @@
 //!
 //! Source: `conversion/granite.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::llama::ROTATED;
+use super::llama::{MIXTRAL_STACKS, ROTATED};
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::families::engine::dims::Dim;
 use crate::families::engine::dims::Dim::{Experts, Hidden, Inner, TwoInner};
 use crate::families::engine::settings::wrong_key;
 use crate::families::engine::table::Default::{Float, Int, Text};
+use crate::families::engine::table::mlx::{EIGHT_BITS, HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass};
 use crate::families::engine::table::{
     HeadDim, Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, count, number,
     own, same, setting,
@@ -47,6 +48,19 @@ pub(super) const SETTINGS: &[Setting] = &[
     number("logit_scale", &["logits_scaling"]),
 ];
 
+/// Fields that mlx-lm needs of all classes of Granite.
+pub(super) const GRANITE_FIELDS: &[&str] = &[
+    "rope_theta",
+    "rms_norm_eps",
+    "logits_scaling",
+    "attention_multiplier",
+    "embedding_multiplier",
+    "residual_multiplier",
+    "max_position_embeddings",
+    "num_key_value_heads",
+    "attention_bias",
+];
+
 pub(super) const GRANITE: ModelClass = ModelClass {
     gguf: "granite",
     classes: &["GraniteForCausalLM"],
@@ -68,6 +82,18 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS, TURNED],
     traits: Traits { head_dim: HeadDim::Derived, stores_rope_factors: true, ..Traits::PLAIN },
+    mlx: Some(&GRANITE_MLX),
+};
+
+const GRANITE_MLX: MlxClass = MlxClass {
+    modes: &[
+        ("blk.{i}.attn_output", EIGHT_BITS),
+        ("blk.{i}.ffn_down", EIGHT_BITS),
+        ("output", EIGHT_BITS),
+    ],
+    stated_fields: &[GRANITE_FIELDS, &["mlp_bias"]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    ..LIKE_LLAMA
 };
 
 pub(super) const GRANITE_MOE: ModelClass = ModelClass {
@@ -87,7 +113,22 @@ pub(super) const GRANITE_MOE: ModelClass = ModelClass {
     ],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, EXPERTS],
+    mlx: Some(&GRANITE_MOE_MLX),
     ..GRANITE
+};
+
+const GRANITE_MOE_MLX: MlxClass = MlxClass {
+    renamed: MIXTRAL_STACKS,
+    modes: &[
+        ("blk.{i}.ffn_gate_inp", EIGHT_BITS),
+        ("blk.{i}.attn_output", EIGHT_BITS),
+        ("blk.{i}.ffn_down_exps", EIGHT_BITS),
+        ("output", EIGHT_BITS),
+    ],
+    bias_fields: &["attention_bias"],
+    stated_fields: &[GRANITE_FIELDS, &["num_local_experts", "num_experts_per_tok"]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    ..LIKE_LLAMA
 };
 
 const TURNED: &[Setting] = &[setting(Kind::Own(&FINETUNED), "rope.scaling.finetuned", &[])];

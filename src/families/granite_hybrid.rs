@@ -3,15 +3,18 @@
 //! Source: `GraniteHybridModel` in `conversion/granite.py` of llama.cpp; defaults of transformers
 //! 4.57.6.
 
-use super::granite::{EXPERTS, GRANITE, SETTINGS};
-use super::llama::ROTATED;
-use super::mamba::{mamba2_mixer, no_time_limits};
+use super::granite::{EXPERTS, GRANITE, GRANITE_FIELDS, SETTINGS};
+use super::llama::{MIXTRAL_STACKS, ROTATED};
+use super::mamba::{ONE_GROUP, mamba2_mixer, no_time_limits};
 use super::{ENDS, NORMS, VALUES, sparse};
 use crate::Result;
 use crate::families::engine::dims::Dim;
 use crate::families::engine::dims::Dim::{Field, Hidden, Inner, One, Product, Quotient, Sum};
 use crate::families::engine::fields::Fields;
 use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{
+    HEADS_FILL_HIDDEN, MlxClass, NO_BIAS, NO_SCALING, ROUTER_8_BITS, RopeFields, SILU,
+};
 use crate::families::engine::table::{
     Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits,
     Transform, count, in_layers, only, own, required, setting,
@@ -116,6 +119,17 @@ const RECURRENT_SETTINGS: &[Setting] = &[
     setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
 ];
 
+/// As [`MIXTRAL_STACKS`], and the feed-forward layer of models without experts. Beside experts its
+/// projections stay fused.
+const GRANITE_HYBRID_NAMES: &[(&str, &str)] = &[
+    MIXTRAL_STACKS[0],
+    MIXTRAL_STACKS[1],
+    MIXTRAL_STACKS[2],
+    ("blk.{i}.ffn_gate", "model.layers.{i}.mlp.gate_proj"),
+    ("blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj"),
+    ("blk.{i}.ffn_down", "model.layers.{i}.mlp.down_proj"),
+];
+
 pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
     gguf: "granitehybrid",
     classes: &["GraniteMoeHybridForCausalLM"],
@@ -140,7 +154,33 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
         completes: &[no_rope],
         ..Traits::PLAIN
     },
+    mlx: Some(&GRANITE_HYBRID_MLX),
     ..GRANITE
+};
+
+const GRANITE_HYBRID_MLX: MlxClass = MlxClass {
+    renamed: GRANITE_HYBRID_NAMES,
+    modes: ROUTER_8_BITS,
+    implied: &[SILU, NO_BIAS, NO_SCALING, ("mamba_n_groups", ONE_GROUP.1)],
+    stated_fields: &[
+        GRANITE_FIELDS,
+        &[
+            "num_local_experts",
+            "num_experts_per_tok",
+            "shared_intermediate_size",
+            "mamba_n_heads",
+            "mamba_n_groups",
+            "mamba_d_state",
+            "mamba_d_conv",
+            "mamba_conv_bias",
+            "mamba_proj_bias",
+            "position_embedding_type",
+            "time_step_limit",
+        ],
+    ],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    rope: RopeFields::Nested,
+    ..MlxClass::PLAIN
 };
 
 /// Granite 4 without state spaces. llama.cpp's converter writes it as one without these layers,

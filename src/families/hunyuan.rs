@@ -2,6 +2,7 @@
 //!
 //! Source: `conversion/hunyuan.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use crate::families::engine::table::mlx::{COMMON_FIELDS, MlxClass, RopeFields, SILU};
 use serde_json::{Map, Value};
 
 use super::{ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, SPARSE_MLP, VALUES};
@@ -37,6 +38,19 @@ pub(super) const HUNYUAN: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[],
     traits: Traits { has_alpha_rope: true, ..Traits::PLAIN },
+    mlx: Some(&HUNYUAN_MLX),
+};
+
+const HUNYUAN_MLX: MlxClass = MlxClass {
+    implied: &[SILU, ("use_qk_norm", Bool(true))],
+    scalings: &["dynamic"],
+    bias_fields: &["attention_bias"],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &["max_position_embeddings", "num_key_value_heads", "head_dim", "attention_bias"],
+    ],
+    rope: RopeFields::FlatTyped,
+    ..MlxClass::PLAIN
 };
 
 /// Experts in every layer, and one as wide that every token sees.
@@ -85,6 +99,7 @@ pub(super) const HUNYUAN_MOE: ModelClass = ModelClass {
         ],
         ..Traits::PLAIN
     },
+    mlx: None,
     ..HUNYUAN
 };
 

@@ -7,6 +7,9 @@ use super::lfm::INNER;
 use crate::families::engine::dims::Dim;
 use crate::families::engine::dims::Dim::{Hidden, Keys, Queries, Sum, Vocab};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{
+    COMMON_FIELDS, HEADS_FILL_HIDDEN, MlxClass, RopeFields, SILU,
+};
 use crate::families::engine::table::{
     HeadDim, ModelClass, TensorRule, Traits, Transform, optional, same,
 };
@@ -50,4 +53,14 @@ pub(super) const INTERNLM2: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[],
     traits: Traits { head_dim: HeadDim::Derived, needs_output: true, ..Traits::PLAIN },
+    mlx: Some(&INTERNLM2_MLX),
+};
+
+const INTERNLM2_MLX: MlxClass = MlxClass {
+    implied: &[SILU, ("bias", Bool(false))],
+    scalings: &["linear", "dynamic"],
+    stated_fields: &[COMMON_FIELDS, &["max_position_embeddings", "num_key_value_heads", "bias"]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    rope: RopeFields::FlatTyped,
+    ..MlxClass::PLAIN
 };

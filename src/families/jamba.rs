@@ -182,6 +182,7 @@ pub(super) const JAMBA: ModelClass = ModelClass {
         restores: &[without_kinds],
         ..Traits::PLAIN
     },
+    mlx: None,
 };
 
 /// Fields of how many layers there are from one with attention to the next, and of the first of

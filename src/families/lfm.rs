@@ -11,6 +11,9 @@ use crate::families::engine::dims::Dim::{
 };
 use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::table::Default::{Bool, Float, Int};
+use crate::families::engine::table::mlx::{
+    HEADS_FILL_HIDDEN, MlxClass, NO_SCALING, OutputLayer, ROUTER_8_BITS, RopeFields,
+};
 use crate::families::engine::table::{
     Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts, in_layers,
     only, optional, parameter, same, setting,
@@ -142,6 +145,16 @@ const EXPERT_SETTINGS: &[Setting] = &[
     setting(Kind::Fixed(2), "expert_gating_func", &[]),
 ];
 
+/// Names of LFM 2 with experts: projections are called by what they do, and experts are stacks.
+const LFM2_MOE_NAMES: &[(&str, &str)] = &[
+    ("blk.{i}.ffn_gate", "model.layers.{i}.feed_forward.gate_proj"),
+    ("blk.{i}.ffn_up", "model.layers.{i}.feed_forward.up_proj"),
+    ("blk.{i}.ffn_down", "model.layers.{i}.feed_forward.down_proj"),
+    ("blk.{i}.ffn_gate_exps", "model.layers.{i}.feed_forward.switch_mlp.gate_proj"),
+    ("blk.{i}.ffn_up_exps", "model.layers.{i}.feed_forward.switch_mlp.up_proj"),
+    ("blk.{i}.ffn_down_exps", "model.layers.{i}.feed_forward.switch_mlp.down_proj"),
+];
+
 pub(super) const LFM2: ModelClass = ModelClass {
     gguf: "lfm2",
     classes: &["Lfm2ForCausalLM", "LFM2ForCausalLM"],
@@ -169,6 +182,26 @@ pub(super) const LFM2: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits { completes: &[adjust_inner], also_implied: &[CAUSAL], ..Traits::PLAIN },
+    mlx: Some(&LFM2_MLX),
+};
+
+const LFM2_MLX: MlxClass = MlxClass {
+    implied: &[("conv_bias", Bool(false)), NO_SCALING],
+    stated_fields: &[&[
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "norm_eps",
+        "conv_bias",
+        "conv_L_cache",
+        "block_dim",
+        "block_multiple_of",
+        "block_ffn_dim_multiplier",
+        "block_auto_adjust_ff_dim",
+    ]],
+    equal_sizes: &[HEADS_FILL_HIDDEN[0], (Field("block_dim"), Hidden)],
+    output: OutputLayer::Tied,
+    rope: RopeFields::Nested,
+    ..MlxClass::PLAIN
 };
 
 pub(super) const LFM2_MOE: ModelClass = ModelClass {
@@ -197,7 +230,32 @@ pub(super) const LFM2_MOE: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, DENSE_INNER, CONVOLUTIONS, ATTENTION, EXPERTS],
     settings: &[SETTINGS, EXPERT_SETTINGS],
     traits: Traits::PLAIN,
+    mlx: Some(&LFM2_MOE_MLX),
     ..LFM2
+};
+
+const LFM2_MOE_MLX: MlxClass = MlxClass {
+    renamed: LFM2_MOE_NAMES,
+    modes: ROUTER_8_BITS,
+    kept_types: &["blk.{i}.exp_probs_b.bias"],
+    implied: &[("conv_bias", Bool(false)), NO_SCALING],
+    stated_fields: &[&[
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "norm_eps",
+        "conv_bias",
+        "conv_L_cache",
+        "moe_intermediate_size",
+        "num_dense_layers",
+        "num_experts",
+        "num_experts_per_tok",
+        "norm_topk_prob",
+        "use_expert_bias",
+    ]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    output: OutputLayer::Tied,
+    rope: RopeFields::Nested,
+    ..MlxClass::PLAIN
 };
 
 /// Sets `intermediate_size` to the width that a feed-forward layer gets: two thirds of it, scaled,

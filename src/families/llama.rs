@@ -6,7 +6,11 @@
 
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::families::engine::dims::Dim::{Experts, Hidden, Inner, Keys, Queries};
-use crate::families::engine::table::Default::{Float, Int, Text};
+use crate::families::engine::table::Default::{Absent, Float, Int, Text};
+use crate::families::engine::table::mlx::{
+    COMMON_FIELDS, HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass, NO_BIAS, NO_SCALING, Prefix,
+    RopeFields, SILU,
+};
 use crate::families::engine::table::{
     HeadDim, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, count, experts,
     heads, same, setting,
@@ -44,6 +48,13 @@ pub(super) const SETTINGS: &[Setting] = &[
 
 const TRAITS: Traits = Traits { stores_rope_factors: true, ..Traits::PLAIN };
 
+/// Stacks of experts in mlx-lm, in the module that Mixtral names otherwise.
+pub(super) const MIXTRAL_STACKS: &[(&str, &str)] = &[
+    ("blk.{i}.ffn_gate_exps", "model.layers.{i}.block_sparse_moe.switch_mlp.gate_proj"),
+    ("blk.{i}.ffn_up_exps", "model.layers.{i}.block_sparse_moe.switch_mlp.up_proj"),
+    ("blk.{i}.ffn_down_exps", "model.layers.{i}.block_sparse_moe.switch_mlp.down_proj"),
+];
+
 pub(super) const LLAMA: ModelClass = ModelClass {
     gguf: "llama",
     classes: &[
@@ -75,7 +86,10 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         nested_type: Some("llama"),
         ..TRAITS
     },
+    mlx: Some(&LLAMA_MLX),
 };
+
+const LLAMA_MLX: MlxClass = MlxClass { reads_kinds: true, ..LIKE_LLAMA };
 
 pub(super) const MISTRAL: ModelClass = ModelClass {
     classes: &["MistralForCausalLM", "LlavaForConditionalGeneration"],
@@ -93,7 +107,15 @@ pub(super) const MISTRAL: ModelClass = ModelClass {
         default_window: Some(4096),
         ..TRAITS
     },
+    mlx: Some(&MISTRAL_MLX),
     ..LLAMA
+};
+
+const MISTRAL_MLX: MlxClass = MlxClass {
+    reads_kinds: true,
+    stated_fields: &[COMMON_FIELDS, &["num_key_value_heads"]],
+    lost_windows: LostWindows::Everywhere,
+    ..LIKE_LLAMA
 };
 
 pub(super) const MIXTRAL: ModelClass = ModelClass {
@@ -110,7 +132,16 @@ pub(super) const MIXTRAL: ModelClass = ModelClass {
     biases: &[],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MIXTRAL_EXPERTS],
     traits: Traits { sign: Sign::Experts, lost_windows: LostWindows::Everywhere, ..TRAITS },
+    mlx: Some(&MIXTRAL_MLX),
     ..LLAMA
+};
+
+const MIXTRAL_MLX: MlxClass = MlxClass {
+    renamed: MIXTRAL_STACKS,
+    implied: &[SILU, NO_SCALING],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    lost_windows: LostWindows::Everywhere,
+    ..MlxClass::PLAIN
 };
 
 /// The language model of Mistral Small 3.1 and later.
@@ -118,7 +149,17 @@ pub(super) const MISTRAL3: ModelClass = ModelClass {
     gguf: "mistral3",
     classes: &["MistralForCausalLM", "Mistral3ForConditionalGeneration"],
     traits: Traits { head_dim: HeadDim::Stated, sign: Sign::Rest, ..MISTRAL.traits },
+    mlx: Some(&MISTRAL3_MLX),
     ..MISTRAL
+};
+
+// The language model of a Mistral 3.
+const MISTRAL3_MLX: MlxClass = MlxClass {
+    reads_kinds: true,
+    stated_fields: &[COMMON_FIELDS, &["num_key_value_heads"]],
+    lost_windows: LostWindows::Everywhere,
+    prefix: Prefix::IfNested("language_model."),
+    ..LIKE_LLAMA
 };
 
 /// Queries behind the length of the training are scaled, by their positions.
@@ -147,5 +188,15 @@ pub(super) const MINISTRAL3: ModelClass = ModelClass {
         default_window: None,
         ..MISTRAL.traits
     },
+    mlx: Some(&MINISTRAL3_MLX),
     ..MISTRAL
+};
+
+const MINISTRAL3_MLX: MlxClass = MlxClass {
+    implied: &[SILU, NO_BIAS, ("sliding_window", Absent)],
+    scalings: &["yarn"],
+    stated_fields: &[&["rms_norm_eps", "num_key_value_heads", "head_dim", "tie_word_embeddings"]],
+    rope: RopeFields::NestedAlone,
+    prefix: Prefix::IfNested("language_model."),
+    ..MlxClass::PLAIN
 };

@@ -132,6 +132,7 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
         experts_every: Some(experts_every),
         ..Traits::PLAIN
     },
+    mlx: None,
 };
 
 /// Published configs have a number for a flag.

@@ -2,6 +2,7 @@
 //!
 //! Source: `conversion/mamba.py` of llama.cpp; defaults of transformers 5.23.
 
+use crate::families::engine::table::mlx::{MlxClass, SILU};
 use serde_json::{Map, Value};
 
 use crate::Result;
@@ -13,8 +14,8 @@ use crate::families::engine::fields::wrong;
 use crate::families::engine::model::Model;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, number, optional,
-    parameter, same, setting,
+    Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, number,
+    optional, parameter, same, setting,
 };
 
 /// Embedding, last norm, output, and the norm in front of each layer.
@@ -90,6 +91,9 @@ const RANKS: &[Setting] = &[
     setting(Kind::Required, "ssm.time_step_rank", &["time_step_rank"]),
 ];
 
+/// mlx-lm has one norm for the whole width of a state space, and transformers one for each group.
+pub(super) const ONE_GROUP: (&str, Default) = ("n_groups", Int(1));
+
 pub(super) const MAMBA: ModelClass = ModelClass {
     gguf: "mamba",
     classes: &["MambaForCausalLM"],
@@ -113,6 +117,26 @@ pub(super) const MAMBA: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS, RANKS, &[setting(Kind::FixedFlag(false), "ssm.dt_b_c_rms", &[])]],
     traits: Traits { has_fixed_rope: true, is_recurrent: true, ..Traits::PLAIN },
+    mlx: Some(&MAMBA_MLX),
+};
+
+const MAMBA_MLX: MlxClass = MlxClass {
+    implied: &[
+        SILU,
+        ("layer_norm_epsilon", Float(1e-5)),
+        ("use_bias", Bool(false)),
+        ("use_bcdt_rms", Bool(false)),
+        ("use_conv_bias", Bool(true)),
+    ],
+    stated_fields: &[&[
+        "state_size",
+        "conv_kernel",
+        "time_step_rank",
+        "intermediate_size",
+        "use_bias",
+        "use_conv_bias",
+    ]],
+    ..MlxClass::PLAIN
 };
 
 /// Falcon Mamba, in which steps, inputs and outputs of states are normed without weights.
@@ -133,6 +157,7 @@ pub(super) const FALCON_MAMBA: ModelClass = ModelClass {
         sign: Sign::Key("ssm.dt_b_c_rms", 1),
         ..MAMBA.traits
     },
+    mlx: None,
     ..MAMBA
 };
 
@@ -250,7 +275,26 @@ pub(super) const MAMBA2: ModelClass = ModelClass {
         ],
     ],
     traits: Traits { laws: &[no_time_limits], ..MAMBA.traits },
+    mlx: Some(&MAMBA2_MLX),
     ..MAMBA
+};
+
+const MAMBA2_MLX: MlxClass = MlxClass {
+    implied: &[SILU, ONE_GROUP, ("use_bias", Bool(false)), ("use_conv_bias", Bool(true))],
+    stated_fields: &[&[
+        "num_heads",
+        "head_dim",
+        "n_groups",
+        "state_size",
+        "conv_kernel",
+        "layer_norm_epsilon",
+        "intermediate_size",
+        "time_step_rank",
+        "time_step_limit",
+        "use_bias",
+        "use_conv_bias",
+    ]],
+    ..MlxClass::PLAIN
 };
 
 /// Steps of a state space have no limits in llama.cpp.

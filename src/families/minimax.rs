@@ -3,11 +3,12 @@
 //! Source: `conversion/minimax.py` of llama.cpp, class `MiniMaxM2Model`; defaults of transformers
 //! 5.23.
 
-use super::llama::MIXTRAL_EXPERTS;
+use super::llama::{MIXTRAL_EXPERTS, MIXTRAL_STACKS};
 use super::olmo::WIDE_NORMS;
 use super::{ENDS, NORMS, QUERIES, VALUES};
 use crate::families::engine::dims::Dim::Experts;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{MlxClass, NO_SCALING, ROUTER_8_BITS, SILU};
 use crate::families::engine::table::{
     Kind, ModelClass, TensorRule, Traits, Transform, count, parameter, setting,
 };
@@ -48,4 +49,24 @@ pub(super) const MINIMAX_M2: ModelClass = ModelClass {
         setting(Kind::Required, "rope.dimension_count", &["rotary_dim"]),
     ]],
     traits: Traits { needs_output: true, partial_rotary: Some(1.0), ..Traits::PLAIN },
+    mlx: Some(&MINIMAX_M2_MLX),
+};
+
+const MINIMAX_M2_MLX: MlxClass = MlxClass {
+    renamed: MIXTRAL_STACKS,
+    modes: ROUTER_8_BITS,
+    kept_types: &["blk.{i}.exp_probs_b.bias"],
+    implied: &[SILU, NO_SCALING, ("scoring_func", Text("sigmoid")), ("use_qk_norm", Bool(true))],
+    stated_fields: &[&[
+        "rope_theta",
+        "rotary_dim",
+        "rms_norm_eps",
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "head_dim",
+        "num_local_experts",
+        "num_experts_per_tok",
+        "shared_intermediate_size",
+    ]],
+    ..MlxClass::PLAIN
 };

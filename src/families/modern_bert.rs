@@ -103,6 +103,7 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
         laws: &[full_from_first],
         ..Traits::PLAIN
     },
+    mlx: None,
 };
 
 /// ModernBERT that ranks or classifies texts.

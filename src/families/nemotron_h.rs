@@ -4,6 +4,8 @@
 //! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers
 //! 5.23.
 
+use crate::families::engine::table::mlx::{MlxClass, NO_BIAS, OutputLayer};
+use crate::remember::EncodedAs;
 use serde_json::Value;
 
 use super::glm::PREDICTION_SETTINGS;
@@ -248,6 +250,12 @@ macro_rules! implied {
     };
 }
 
+/// Stacks of Nemotron 3, whose experts have no gate.
+const NEMOTRON_STACKS: &[(&str, &str)] = &[
+    ("blk.{i}.ffn_up_exps", "backbone.layers.{i}.mixer.switch_mlp.fc1"),
+    ("blk.{i}.ffn_down_exps", "backbone.layers.{i}.mixer.switch_mlp.fc2"),
+];
+
 pub(super) const NEMOTRON_H: ModelClass = ModelClass {
     gguf: "nemotron_h",
     classes: &["NemotronHForCausalLM"],
@@ -273,7 +281,31 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
         laws: &[no_time_limits],
         ..Traits::PLAIN
     },
+    mlx: Some(&NEMOTRON_H_MLX),
     ..GRANITE
+};
+
+const NEMOTRON_H_MLX: MlxClass = MlxClass {
+    kept_types: &["blk.{i}.ssm_a"],
+    implied: &[("mlp_hidden_act", Text("relu2")), ("mamba_hidden_act", Text("silu")), NO_BIAS],
+    stated_fields: &[&[
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "layer_norm_epsilon",
+        "mamba_num_heads",
+        "mamba_head_dim",
+        "n_groups",
+        "ssm_state_size",
+        "conv_kernel",
+        "attention_bias",
+        "mlp_bias",
+        "mamba_proj_bias",
+        "use_bias",
+        "use_conv_bias",
+    ]],
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };
 
 /// Nemotron 3, whose name in transformers is the same.
@@ -306,7 +338,35 @@ pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
         prediction: Prediction::Apart(&PREDICTION_NAMES),
         ..NEMOTRON_H.traits
     },
+    mlx: Some(&NEMOTRON_H_MOE_MLX),
     ..NEMOTRON_H
+};
+
+const NEMOTRON_H_MOE_MLX: MlxClass = MlxClass {
+    implied: &[
+        NEMOTRON_H_MLX.implied[0],
+        NEMOTRON_H_MLX.implied[1],
+        NEMOTRON_H_MLX.implied[2],
+        ("moe_latent_size", Absent),
+    ],
+    renamed: NEMOTRON_STACKS,
+    // A parameter of the router, and no linear module.
+    modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+    kept_types: &["blk.{i}.ssm_a", "blk.{i}.exp_probs_b.bias"],
+    stated_fields: &[
+        NEMOTRON_H_MLX.stated_fields[0],
+        &[
+            "moe_intermediate_size",
+            "moe_shared_expert_intermediate_size",
+            "n_group",
+            "n_routed_experts",
+            "n_shared_experts",
+            "topk_group",
+            "norm_topk_prob",
+            "routed_scaling_factor",
+        ],
+    ],
+    ..NEMOTRON_H_MLX
 };
 
 /// Nemotron 3 whose experts work on a shorter state (Super, Ultra).

@@ -7,6 +7,9 @@ use super::qwen::EXPERTS;
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, LATER_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::families::engine::dims::Dim::{Keys, Queries};
 use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{
+    COMMON_FIELDS, HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass, SILU, STACKS,
+};
 use crate::families::engine::table::{
     Default, HeadDim, Kind, ModelClass, Sign, TensorRule, Traits, count, number, same, setting,
 };
@@ -37,6 +40,7 @@ pub(super) const OLMO: ModelClass = ModelClass {
     tensors: &[&[ENDS[0], ENDS[2]], ROTATED, VALUES, MLP],
     settings: &[&[number("attention.clamp_kqv", &["clip_qkv"])]],
     traits: Traits { head_dim: HeadDim::Derived, ..Traits::PLAIN },
+    mlx: None,
     ..OLMO2
 };
 
@@ -59,7 +63,10 @@ pub(super) const OLMO2: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[],
     traits: Traits { needs_output: true, ..Traits::PLAIN },
+    mlx: Some(&OLMO2_MLX),
 };
+
+const OLMO2_MLX: MlxClass = MlxClass { ..LIKE_LLAMA };
 
 pub(super) const OLMO3: ModelClass = ModelClass {
     classes: &["Olmo3ForCausalLM"],
@@ -86,7 +93,13 @@ pub(super) const OLMO3: ModelClass = ModelClass {
         also_implied: &[CAUSAL],
         ..OLMO2.traits
     },
+    mlx: Some(&OLMO3_MLX),
     ..OLMO2
+};
+
+const OLMO3_MLX: MlxClass = MlxClass {
+    stated_fields: &[COMMON_FIELDS, &["rope_theta", "max_position_embeddings", "sliding_window"]],
+    ..LIKE_LLAMA
 };
 
 pub(super) const OLMOE: ModelClass = ModelClass {
@@ -110,5 +123,14 @@ pub(super) const OLMOE: ModelClass = ModelClass {
     // llama.cpp has as many heads of keys as of queries in this class.
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, WIDE_NORMS, EXPERTS],
+    mlx: Some(&OLMOE_MLX),
     ..OLMO2
+};
+
+const OLMOE_MLX: MlxClass = MlxClass {
+    renamed: STACKS,
+    implied: &[SILU, ("clip_qkv", Absent)],
+    stated_fields: &[&["rms_norm_eps", "num_experts", "num_experts_per_tok"]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    ..LIKE_LLAMA
 };

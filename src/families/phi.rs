@@ -2,6 +2,9 @@
 //!
 //! Source: `conversion/phi.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use crate::families::engine::table::mlx::{
+    COMMON_FIELDS, HEADS_FILL_HIDDEN, MlxClass, NO_SCALING, OutputLayer,
+};
 use serde_json::Value;
 
 use super::gpt2::FOURFOLD;
@@ -52,6 +55,15 @@ pub(super) const PHI3: ModelClass = ModelClass {
         has_long_factors: true,
         ..Traits::PLAIN
     },
+    mlx: Some(&PHI3_MLX),
+};
+
+const PHI3_MLX: MlxClass = MlxClass {
+    scalings: &["longrope", "su"],
+    stated_fields: &[COMMON_FIELDS, &["max_position_embeddings"]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    lost_windows: LostWindows::Everywhere,
+    ..MlxClass::PLAIN
 };
 
 const PHI2_TENSORS: &[TensorRule] = &[
@@ -101,6 +113,20 @@ pub(super) const PHI2: ModelClass = ModelClass {
         partial_rotary: Some(0.5),
         ..Traits::PLAIN
     },
+    mlx: Some(&PHI2_MLX),
+};
+
+const PHI2_MLX: MlxClass = MlxClass {
+    implied: &[("hidden_act", Text("gelu_new")), ("qk_layernorm", Bool(false)), NO_SCALING],
+    stated_fields: &[&[
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "partial_rotary_factor",
+        "layer_norm_eps",
+    ]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };
 
 /// UINT32 that is 0 if the field is null.

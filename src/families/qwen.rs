@@ -9,6 +9,10 @@ use crate::families::engine::dims::Dim::{
 };
 use crate::families::engine::pooling::{POOLING, RANK};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{
+    COMMON_FIELDS, HEADS_FILL_HIDDEN, MlxClass, NO_BIAS, NO_SCALING, OutputLayer, ROUTER_8_BITS,
+    RopeFields, SILU, STACKS,
+};
 use crate::families::engine::table::{
     Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, experts,
     parameter, same, setting,
@@ -100,6 +104,14 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     // Models that embed texts have one.
     settings: &[&[count(POOLING, &[POOLING])]],
     traits: Traits { reads_causal: true, default_window: Some(4096), ..Traits::PLAIN },
+    mlx: Some(&QWEN2_MLX),
+};
+
+pub(super) const QWEN2_MLX: MlxClass = MlxClass {
+    stated_fields: &[COMMON_FIELDS],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    lost_windows: LostWindows::Flagged,
+    ..MlxClass::PLAIN
 };
 
 pub(super) const QWEN3: ModelClass = ModelClass {
@@ -115,7 +127,16 @@ pub(super) const QWEN3: ModelClass = ModelClass {
     ],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
+    mlx: Some(&QWEN3_MLX),
     ..QWEN2
+};
+
+pub(super) const QWEN3_MLX: MlxClass = MlxClass {
+    stated_fields: &[COMMON_FIELDS, &["head_dim"]],
+    implied: &[SILU, NO_BIAS],
+    lost_windows: LostWindows::Flagged,
+    rope: RopeFields::Nested,
+    ..MlxClass::PLAIN
 };
 
 /// Settings of classifiers, which llama.cpp makes rerankers.
@@ -171,7 +192,24 @@ pub(super) const QWEN2_MOE: ModelClass = ModelClass {
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
         count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
     ]],
+    mlx: Some(&QWEN2_MOE_MLX),
     ..QWEN2
+};
+
+const QWEN2_MOE_MLX: MlxClass = MlxClass {
+    implied: &[
+        SILU,
+        NO_SCALING,
+        ("decoder_sparse_step", Int(1)),
+        ("norm_topk_prob", Bool(false)),
+        ("qkv_bias", Bool(true)),
+    ],
+    stated_fields: &[COMMON_FIELDS],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    renamed: STACKS,
+    output: OutputLayer::Stored,
+    lost_windows: LostWindows::Flagged,
+    ..MlxClass::PLAIN
 };
 
 pub(super) const QWEN3_MOE: ModelClass = ModelClass {
@@ -205,5 +243,15 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
         default_window: Some(4096),
         ..Traits::PLAIN
     },
+    mlx: Some(&QWEN3_MOE_MLX),
     ..QWEN2
+};
+
+pub(super) const QWEN3_MOE_MLX: MlxClass = MlxClass {
+    renamed: STACKS,
+    modes: ROUTER_8_BITS,
+    lost_windows: LostWindows::Flagged,
+    implied: &[SILU, NO_BIAS, NO_SCALING, ("decoder_sparse_step", Int(1))],
+    stated_fields: &[COMMON_FIELDS, &["rope_theta", "decoder_sparse_step", "mlp_only_layers"]],
+    ..MlxClass::PLAIN
 };

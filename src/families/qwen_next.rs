@@ -11,11 +11,15 @@ use crate::families::engine::dims::Dim::{Field, Head, Hidden, Keys, One, Product
 use crate::families::engine::rope;
 use crate::families::engine::settings::array;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{
+    EIGHT_BITS, MlxClass, NO_BIAS, Prefix, RopeFields, SILU, STACKS,
+};
 use crate::families::engine::table::{
     Kind, LinearPart, ModelClass, Need, OwnSetting, Prediction, PredictionNames, Setting,
     TensorRule, Traits, Transform, ValuePart, count, only, own, setting,
 };
 use crate::model::gguf::GgufMetadataArray;
+use crate::remember::EncodedAs;
 
 const LINEAR: Need = Need::Kind("linear_attention");
 const FULL: Need = Need::Kind("full_attention");
@@ -197,6 +201,35 @@ const PREDICTION_NAMES: PredictionNames = PredictionNames {
     ],
 };
 
+/// Routers, and what weighs the expert that all tokens see.
+const GATES_8_BITS: &[(&str, EncodedAs)] =
+    &[("blk.{i}.ffn_gate_inp", EIGHT_BITS), ("blk.{i}.ffn_gate_inp_shexp", EIGHT_BITS)];
+
+/// Sizes of linear attention and of the attention of other layers, which mlx-lm needs, or has other
+/// defaults for.
+const LINEAR_FIELDS: &[&str] = &[
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "linear_num_value_heads",
+    "linear_num_key_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+];
+
+/// Counts and widths of experts.
+const EXPERT_FIELDS: &[&str] = &[
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+];
+
+/// What mlx-lm goes by in place of `layer_types`.
+const COUNTED: Option<(&str, &str)> = Some(("full_attention_interval", "linear_attention"));
+
 pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
     gguf: "qwen3next",
     classes: &["Qwen3NextForCausalLM"],
@@ -245,6 +278,28 @@ pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
         prediction: Prediction::Apart(&PREDICTION_NAMES),
         ..Traits::PLAIN
     },
+    mlx: Some(&QWEN3_NEXT_MLX),
+};
+
+const QWEN3_NEXT_MLX: MlxClass = MlxClass {
+    renamed: STACKS,
+    modes: GATES_8_BITS,
+    norms_plus_one: true,
+    implied: &[SILU, NO_BIAS, ("decoder_sparse_step", Int(1))],
+    stated_fields: &[
+        LINEAR_FIELDS,
+        EXPERT_FIELDS,
+        &[
+            "rope_theta",
+            "partial_rotary_factor",
+            "intermediate_size",
+            "decoder_sparse_step",
+            "mlp_only_layers",
+            "norm_topk_prob",
+        ],
+    ],
+    counted_kind: COUNTED,
+    ..MlxClass::PLAIN
 };
 
 pub(super) const QWEN3_5: ModelClass = ModelClass {
@@ -267,7 +322,20 @@ pub(super) const QWEN3_5: ModelClass = ModelClass {
     tensors: &[ENDS, POST_NORMS, FULL_ATTENTION, SPLIT_ATTENTION, MLP, PREDICTION],
     other_tensors: &[],
     settings: &[SETTINGS, PREDICTION_SETTINGS, AXES],
+    mlx: Some(&QWEN3_5_MLX),
     ..QWEN3_NEXT
+};
+
+const QWEN3_5_MLX: MlxClass = MlxClass {
+    mlx_type: Some("qwen3_5"),
+    kept_types: &["blk.{i}.ssm_a"],
+    norms_plus_one: true,
+    implied: &[SILU, NO_BIAS],
+    stated_fields: &[LINEAR_FIELDS],
+    counted_kind: COUNTED,
+    rope: RopeFields::NestedAlone,
+    prefix: Prefix::Always("language_model."),
+    ..MlxClass::PLAIN
 };
 
 pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
@@ -300,7 +368,18 @@ pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
         PREDICTION,
     ],
     other_tensors: FUSED_EXPERTS,
+    mlx: Some(&QWEN3_5_MOE_MLX),
     ..QWEN3_5
+};
+
+const QWEN3_5_MOE_MLX: MlxClass = MlxClass {
+    mlx_type: Some("qwen3_5_moe"),
+    renamed: STACKS,
+    modes: GATES_8_BITS,
+    // Fields of mlx-lm alone.
+    implied: &[SILU, NO_BIAS, ("norm_topk_prob", Bool(true)), ("decoder_sparse_step", Int(1))],
+    stated_fields: &[LINEAR_FIELDS, EXPERT_FIELDS],
+    ..QWEN3_5_MLX
 };
 
 /// INT32\[4\]: how many pairs of a head rotate by each axis of an image.

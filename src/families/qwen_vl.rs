@@ -5,9 +5,10 @@
 //! Source: `conversion/qwenvl.py` and `conversion/qwen3vl.py` of llama.cpp; defaults of
 //! transformers 5.24.
 
+use crate::families::engine::table::mlx::{MlxClass, NO_BIAS, OutputLayer, Prefix, SILU};
 use serde_json::Value;
 
-use super::qwen::{QWEN2, QWEN3, QWEN3_MOE, QWEN3_RERANKER};
+use super::qwen::{QWEN2, QWEN2_MLX, QWEN3, QWEN3_MLX, QWEN3_MOE, QWEN3_MOE_MLX, QWEN3_RERANKER};
 use crate::families::engine::dims::Dim::{ExpertInner, Experts, Hidden, Sum};
 use crate::families::engine::table::Default::{Bool, Float, Int};
 use crate::families::engine::table::{
@@ -62,8 +63,12 @@ pub(super) const QWEN2_VL: ModelClass = ModelClass {
     ],
     settings: &[SECTIONS],
     traits: Traits { reads_causal: false, ..QWEN2.traits },
+    mlx: Some(&QWEN2_VL_MLX),
     ..QWEN2
 };
+
+const QWEN2_VL_MLX: MlxClass =
+    MlxClass { scalings: &["mrope"], prefix: Prefix::Always("language_model."), ..QWEN2_MLX };
 
 pub(super) const QWEN3_VL: ModelClass = ModelClass {
     gguf: "qwen3vl",
@@ -77,8 +82,11 @@ pub(super) const QWEN3_VL: ModelClass = ModelClass {
     ],
     settings: &[QWEN3.settings[0], SECTIONS, IMAGE_LAYERS],
     traits: Traits { reads_causal: false, ..QWEN3.traits },
+    mlx: Some(&QWEN3_VL_MLX),
     ..QWEN3
 };
+
+const QWEN3_VL_MLX: MlxClass = MlxClass { prefix: Prefix::Always("language_model."), ..QWEN3_MLX };
 
 /// The reranker for images, a language model whose output is a classifier.
 pub(super) const QWEN3_VL_RERANKER: ModelClass = ModelClass {
@@ -105,7 +113,17 @@ pub(super) const QWEN3_VL_MOE: ModelClass = ModelClass {
     other_tensors: FUSED_EXPERTS,
     settings: &[QWEN3_MOE.settings[0], SECTIONS, IMAGE_LAYERS],
     traits: Traits::PLAIN,
+    mlx: Some(&QWEN3_VL_MOE_MLX),
     ..QWEN3_MOE
+};
+
+// It always has an output of its own.
+const QWEN3_VL_MOE_MLX: MlxClass = MlxClass {
+    implied: &[SILU, NO_BIAS, ("decoder_sparse_step", Int(1))],
+    scalings: &[],
+    output: OutputLayer::Stored,
+    prefix: Prefix::Always("language_model."),
+    ..QWEN3_MOE_MLX
 };
 
 /// UINT32: how many entries the list has that the second field names in the object of the first; 0

@@ -2,6 +2,7 @@
 //!
 //! Source: `conversion/llama.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use crate::families::engine::table::mlx::{COMMON_FIELDS, LIKE_LLAMA, MlxClass, SILU};
 use serde_json::Value;
 
 use super::llama::ROTATED;
@@ -45,6 +46,13 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
         lost_windows: LostWindows::From(u32::MAX),
         ..Traits::PLAIN
     },
+    mlx: Some(&SMOLLM3_MLX),
+};
+
+const SMOLLM3_MLX: MlxClass = MlxClass {
+    implied: &[SILU, ("use_sliding_window", Bool(false))],
+    stated_fields: &[COMMON_FIELDS, &["rope_theta", "num_key_value_heads"]],
+    ..LIKE_LLAMA
 };
 
 pub(super) const ARCEE: ModelClass = ModelClass {
@@ -63,6 +71,7 @@ pub(super) const ARCEE: ModelClass = ModelClass {
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, UNGATED_MLP],
     traits: Traits { head_dim: HeadDim::Stated, stores_rope_factors: true, ..Traits::PLAIN },
+    mlx: None,
     ..SMOLLM3
 };
 

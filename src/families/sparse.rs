@@ -90,6 +90,7 @@ pub(super) const DEEPSEEK3_2: ModelClass = ModelClass {
         kind_names: &[("indexed_attention", "full_attention")],
         ..DEEPSEEK3.traits
     },
+    mlx: None,
     ..DEEPSEEK3
 };
 

@@ -5,6 +5,9 @@
 use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, VALUES};
 use crate::families::engine::dims::Dim::{Hidden, Inner};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
+use crate::families::engine::table::mlx::{
+    HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass, NO_SCALING, OutputLayer, SILU, exact_gelu,
+};
 use crate::families::engine::table::{
     Kind, LostWindows, ModelClass, Need, TensorRule, Traits, only, same, setting,
 };
@@ -55,6 +58,16 @@ pub(super) const STARCODER2: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[],
     traits: Traits { lost_windows: LostWindows::Everywhere, ..Traits::PLAIN },
+    mlx: Some(&STARCODER2_MLX),
+};
+
+const STARCODER2_MLX: MlxClass = MlxClass {
+    implied: &[("use_bias", Bool(true)), NO_SCALING],
+    activation: exact_gelu("hidden_act"),
+    stated_fields: &[&["rope_theta", "num_key_value_heads"]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    lost_windows: LostWindows::Everywhere,
+    ..MlxClass::PLAIN
 };
 
 /// Source: `conversion/stablelm.py` of llama.cpp.
@@ -87,5 +100,21 @@ pub(super) const STABLELM: ModelClass = ModelClass {
         partial_rotary: Some(0.25),
         ..Traits::PLAIN
     },
+    mlx: Some(&STABLELM_MLX),
     ..STARCODER2
+};
+
+const STABLELM_MLX: MlxClass = MlxClass {
+    implied: &[SILU, NO_SCALING],
+    bias_fields: &["use_qkv_bias"],
+    stated_fields: &[&[
+        "rope_theta",
+        "num_key_value_heads",
+        "use_qkv_bias",
+        "partial_rotary_factor",
+        "layer_norm_eps",
+    ]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    output: OutputLayer::Stored,
+    ..LIKE_LLAMA
 };

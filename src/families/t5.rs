@@ -172,6 +172,7 @@ pub(super) const T5: ModelClass = ModelClass {
         completes: &[own_output],
         ..TRAITS
     },
+    mlx: None,
 };
 
 /// What `feed_forward_proj` says a second time, of layers with gates, and whether transformers

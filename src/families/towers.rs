@@ -171,6 +171,7 @@ const PLAIN: ModelClass = ModelClass {
         prefix: Some("model."),
         ..Traits::PLAIN
     },
+    mlx: None,
 };
 
 const PLAIN_TOWER: Tower = Tower {

@@ -1,5 +1,6 @@
 //! What the tables of architectures are made of.
 
+pub(in crate::families) mod mlx;
 mod prediction;
 mod rules;
 mod settings;
@@ -9,6 +10,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use self::mlx::MlxClass;
 pub(in crate::families) use self::prediction::{Prediction, PredictionNames};
 pub(in crate::families) use self::rules::{
     experts, heads, in_layers, only, optional, parameter, same,
@@ -49,6 +51,8 @@ pub(in crate::families) struct ModelClass {
     /// place of theirs.
     pub settings: &'static [&'static [Setting]],
     pub traits: Traits,
+    /// What mlx-lm has of it; `None`: no such class.
+    pub mlx: Option<&'static MlxClass>,
 }
 
 impl ModelClass {

@@ -2,14 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
+use super::NamedClass;
 use super::rope;
-use super::{MlxClass, NamedClass, OutputLayer, RopeFields};
 use crate::Result;
 use crate::families::engine::checks::{has_sliding_kind, ignored_window, latent_norms};
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
 use crate::families::engine::rope::{PARAMETERS, Rope};
-use crate::families::engine::table::{Default, ModelClass};
+use crate::families::engine::table::Default;
+use crate::families::engine::table::mlx::{Activation, MlxClass, OutputLayer, RopeFields};
 
 /// Fails if projections have biases and the fields say that they have none, or the other way round:
 /// mlx-lm would not load them.
@@ -33,12 +34,12 @@ pub(super) fn check_biases(
 /// # Errors
 /// `Parse` if the config says something else than what mlx-lm takes for granted of the class.
 pub(super) fn check(
-    mlx: &MlxClass,
-    class: &ModelClass,
+    found: &NamedClass<'_>,
     (config, fields): (&Value, &Fields),
     dims: &Dims,
 ) -> Result<Vec<String>> {
-    let owner = format!("mlx-lm's {}", mlx.model_type);
+    let (mlx, class) = (found.mlx, found.class);
+    let owner = format!("mlx-lm's {}", class.model_type);
     fields.check_values(mlx.implied, &owner)?;
     let of_class = |field: &str| mlx.implied.iter().any(|(name, _)| *name == field);
     let mut others = COMMON_VALUES.iter().filter(|(field, _)| !of_class(field));
@@ -69,8 +70,11 @@ pub(super) fn check(
         let what = format!("{owner} sees the text before a token alone");
         return Err(wrong(BIDIRECTIONAL, what));
     }
-    let activation = activation_note(mlx, fields)?;
-    rope::check(mlx, class, fields)?;
+    let activation = match &mlx.activation {
+        Some(activation) => activation_note(activation, &owner, fields)?,
+        None => None,
+    };
+    rope::check(found, fields)?;
     for (size, expected) in mlx.equal_sizes {
         if let (Some(found), Some(n)) = (dims.size(*size, None), dims.size(*expected, None))
             && found != n
@@ -101,7 +105,7 @@ pub(super) fn check(
     if mlx.has_latent_eps {
         notes.extend(latent_norms(fields, &owner)?);
     }
-    notes.extend(rope::note(mlx, class, fields)?);
+    notes.extend(rope::note(class, fields)?);
     Ok(notes)
 }
 
@@ -120,23 +124,24 @@ const COMMON_VALUES: &[(&str, Default)] =
 ///
 /// # Errors
 /// `Parse` if it is another activation.
-fn activation_note(mlx: &MlxClass, fields: &Fields) -> Result<Option<String>> {
-    let Some(activation) = &mlx.activation else {
-        return Ok(None);
-    };
+fn activation_note(
+    activation: &Activation,
+    owner: &str,
+    fields: &Fields,
+) -> Result<Option<String>> {
     let (field, computed) = (activation.field, activation.computed[0]);
-    let (found, owner) = (fields.0.get(field), mlx.model_type);
+    let found = fields.0.get(field);
     let is = |name: &&str| found.is_some_and(|found| found == name);
     if activation.computed.iter().any(is) {
         return Ok(None);
     }
     if let Some(found) = found.filter(|found| *found != activation.usual) {
-        let what = format!("it is {found}, and mlx-lm's {owner} has \"{computed}\"");
+        let what = format!("it is {found}, and {owner} has \"{computed}\"");
         return Err(wrong(field, what));
     }
     let usual = activation.usual;
     Ok(Some(format!(
-        "`{field}`: it is `{usual}`, and mlx-lm's {owner} computes `{computed}`, which is nearly the same"
+        "`{field}`: it is `{usual}`, and {owner} computes `{computed}`, which is nearly the same"
     )))
 }
 
@@ -176,7 +181,7 @@ pub(super) fn config_of(
             tied.or_insert(is_tied.into());
         }
     }
-    rope::state(all, (mlx, found.class), fields)?;
+    rope::state(all, found, fields)?;
     if let Some(Value::Array(limits)) = all.get_mut(TIME_STEPS)
         && let [_, most @ Value::Null] = &mut limits[..]
     {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{MlxModel, NamedClass, Prefix, is_filters};
+use super::{MlxModel, NamedClass, is_filters};
 use crate::error::InTensor;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::Fields;
@@ -10,6 +10,7 @@ use crate::families::engine::names::is_of_tower;
 use crate::families::engine::names::{Place, fill, find, split_suffix};
 use crate::families::engine::rope::{PARAMETERS, SCALING};
 use crate::families::engine::source::{Rearrangement, SourceTensor, assembled};
+use crate::families::engine::table::mlx::Prefix;
 use crate::families::engine::table::{Kind, TensorRule, Transform};
 use crate::families::engine::to_gguf::has_offset;
 use crate::families::engine::transform::{self, WaitingParts};

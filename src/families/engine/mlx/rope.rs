@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value};
 
-use super::classes::NO_SCALING;
-use super::{MlxClass, RopeFields};
+use super::NamedClass;
 use crate::Result;
 use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::rope::{
     PARAMETERS, Rope, SCALING, long_attention_factor, yarn_attention_factor,
 };
 use crate::families::engine::table::ModelClass;
+use crate::families::engine::table::mlx::{NO_SCALING, RopeFields};
 
 const BASE: &str = "rope_theta";
 const PARTIAL: &str = "partial_rotary_factor";
@@ -22,8 +22,9 @@ const ORIGINAL: &str = "original_max_position_embeddings";
 ///
 /// # Errors
 /// `Parse` that names the field.
-pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Result<()> {
-    let (rope, owner) = (Rope::new(fields)?, mlx.model_type);
+pub(super) fn check(found: &NamedClass<'_>, fields: &Fields) -> Result<()> {
+    let (rope, owner) = (Rope::new(fields)?, found.class.model_type);
+    let (mlx, class) = (found.mlx, found.class);
     let field = match fields.0.contains_key(PARAMETERS) {
         true => PARAMETERS,
         false => SCALING,
@@ -63,11 +64,11 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
         return Err(wrong(PARTIAL, what));
     }
     if class.traits.has_alpha_rope {
-        check_alpha(mlx, fields, &rope)?;
+        check_alpha(owner, fields, &rope)?;
     }
     match rope.kind.as_str() {
-        "yarn" => check_yarn(mlx, class, fields, &rope.scaling)?,
-        "longrope" | "su" => check_long(mlx, fields, &rope.scaling)?,
+        "yarn" => check_yarn(class, fields, &rope.scaling)?,
+        "longrope" | "su" => check_long(owner, fields, &rope.scaling)?,
         _ => {}
     }
     if mlx.rope == RopeFields::FlatYarn
@@ -83,8 +84,7 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
 /// not load the scaling.
 ///
 /// Source: `mlx_lm/models/hunyuan_v1_dense.py`, `HunYuanDenseV1RotaryEmbedding` of transformers.
-fn check_alpha(mlx: &MlxClass, fields: &Fields, rope: &Rope) -> Result<()> {
-    let owner = mlx.model_type;
+fn check_alpha(owner: &str, fields: &Fields, rope: &Rope) -> Result<()> {
     if rope.kind == "default" {
         let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
         return match fields.0.get(SCALING).is_none_or(is_empty) {
@@ -105,8 +105,8 @@ fn check_alpha(mlx: &MlxClass, fields: &Fields, rope: &Rope) -> Result<()> {
 ///
 /// Source: `YarnRoPE` in `mlx_lm/models/rope_utils.py`, `_compute_yarn_parameters` in
 /// `modeling_rope_utils.py` of transformers.
-fn check_yarn(mlx: &MlxClass, class: &ModelClass, fields: &Fields, scaling: &Fields) -> Result<()> {
-    let owner = mlx.model_type;
+fn check_yarn(class: &ModelClass, fields: &Fields, scaling: &Fields) -> Result<()> {
+    let owner = class.model_type;
     // transformers 5 computes a missing one from the two lengths.
     let Some(factor) = scaling.number(&["factor"])? else {
         let what = format!("it is missing, and mlx-lm's {owner} needs it");
@@ -148,8 +148,8 @@ fn check_yarn(mlx: &MlxClass, class: &ModelClass, fields: &Fields, scaling: &Fie
 /// Fails if factors for long texts scale attention otherwise than mlx-lm computes it.
 ///
 /// Source: `SuScaledRoPE` in `mlx_lm/models/rope_utils.py`.
-fn check_long(mlx: &MlxClass, fields: &Fields, scaling: &Fields) -> Result<()> {
-    let (original, owner) = (f64::from(fields.need(&[ORIGINAL])?), mlx.model_type);
+fn check_long(owner: &str, fields: &Fields, scaling: &Fields) -> Result<()> {
+    let original = f64::from(fields.need(&[ORIGINAL])?);
     // transformers 5 has it here alone, and mlx-lm does not look for it.
     if let Some(stated) = scaling.number(&[ORIGINAL])?.filter(|n| *n != original) {
         let what = format!("it is {stated}, and mlx-lm's {owner} has {original}");
@@ -169,8 +169,8 @@ fn check_long(mlx: &MlxClass, fields: &Fields, scaling: &Fields) -> Result<()> {
 }
 
 /// What a user should know of positions that mlx-lm scales otherwise than transformers.
-pub(super) fn note(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Result<Option<String>> {
-    let (rope, owner) = (Rope::new(fields)?, mlx.model_type);
+pub(super) fn note(class: &ModelClass, fields: &Fields) -> Result<Option<String>> {
+    let (rope, owner) = (Rope::new(fields)?, class.model_type);
     let [short, long] = ["short_factor", "long_factor"].map(|name| rope.scaling.0.get(name));
     Ok(match rope.kind.as_str() {
         "yarn" if is_exact(&rope.scaling) && class.traits.has_exact_yarn => Some(format!(
@@ -199,10 +199,10 @@ fn is_near(a: f64, b: f64) -> bool {
 /// `Parse` that names a field which says something else than `rope_parameters`.
 pub(super) fn state(
     text: &mut Map<String, Value>,
-    (mlx, class): (&MlxClass, &ModelClass),
+    found: &NamedClass<'_>,
     fields: &Fields,
 ) -> Result<()> {
-    let rope = Rope::new(fields)?;
+    let (rope, mlx, class) = (Rope::new(fields)?, found.mlx, found.class);
     let has_parameters = fields.0.contains_key(PARAMETERS);
     let scaling = || {
         let mut all = rope.scaling.0.clone();

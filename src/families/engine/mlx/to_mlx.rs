@@ -3,13 +3,14 @@
 use serde_json::Value;
 
 use super::config::{check, check_biases, config_of};
-use super::{MlxClass, MlxModel, NamedClass, OutputLayer, is_filters};
+use super::{MlxModel, NamedClass, is_filters};
 use crate::families::engine::dims::{Dims, PREDICTION};
 use crate::families::engine::fields::Fields;
 use crate::families::engine::mapping::{Mapped, Mapping};
 use crate::families::engine::names::{fill, of_language_model};
 use crate::families::engine::prediction::is_predicting;
 use crate::families::engine::source::{Rearrangement, SourceTensor, assembled, sources_of};
+use crate::families::engine::table::mlx::{MlxClass, OutputLayer};
 use crate::families::engine::table::{Need, TensorRule, Transform};
 use crate::families::engine::to_gguf::has_offset;
 use crate::families::engine::transform;
@@ -38,7 +39,7 @@ pub(crate) fn to_mlx<'m>(
     // mlx-lm has no layers that predict further tokens, which are layers of GGUF.
     fields.0.remove(PREDICTION);
     let dims = Dims::of_class(&fields, class)?;
-    let of_class = check(mlx, class, (config, &fields), &dims)?;
+    let of_class = check(&found, (config, &fields), &dims)?;
     let count = items.len();
     let kept = std::mem::take(items).into_iter();
     let prediction = class.traits.prediction;
