@@ -3,6 +3,7 @@
 //! Source: `conversion/bloom.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::CAUSAL;
+use super::gpt_neox::QUERIES_KEYS_VALUES;
 use super::gpt2::{BIASES, FOURFOLD, THREEFOLD};
 use crate::families::engine::dims::Dim::{Hidden, Vocab};
 use crate::families::engine::table::Default::{Bool, Float};
@@ -24,7 +25,7 @@ const TENSORS: &[TensorRule] = &[
     optional("output", "lm_head", &[Vocab, Hidden]),
     same("blk.{i}.attn_norm", "transformer.h.{i}.input_layernorm", &[Hidden]),
     TensorRule {
-        transform: Transform::FusedHeads,
+        transform: Transform::Parts(QUERIES_KEYS_VALUES),
         ..same(
             "blk.{i}.attn_qkv",
             "transformer.h.{i}.self_attention.query_key_value",

@@ -23,8 +23,8 @@ use crate::families::engine::fields::wrong;
 use crate::families::engine::model::Model;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Kind, LatentPart, ModelClass, Need, Prediction, Setting, Sign, TensorRule, Traits, Transform,
-    count, number, only, same, setting,
+    Kind, ModelClass, Need, Parts, Prediction, Setting, Sign, TensorRule, Then, Traits, Transform,
+    Turn, count, number, only, same, setting,
 };
 
 const NOPE: Dim = Field("qk_nope_head_dim");
@@ -33,6 +33,8 @@ const VALUE: Dim = Field("v_head_dim");
 const LATENT: Dim = Field("kv_lora_rank");
 pub(super) const QUERY_RANK: Dim = Field("q_lora_rank");
 const QUERIES: Dim = Product(&[Heads, Sum(&[NOPE, ROPE])]);
+/// Rows of a head that make its keys, without the part that rotates, and its values.
+const HEAD: Turn = Turn::Rows(&[NOPE, VALUE]);
 
 pub(super) const ATTENTION: &[TensorRule] = &[
     only(
@@ -65,8 +67,12 @@ pub(super) const ATTENTION: &[TensorRule] = &[
         &[Sum(&[LATENT, ROPE]), Hidden],
     ),
     same("blk.{i}.attn_kv_a_norm", "model.layers.{i}.self_attn.kv_a_layernorm", &[LATENT]),
-    latent(LatentPart::Keys, "blk.{i}.attn_k_b", &[Heads, LATENT, NOPE]),
-    latent(LatentPart::Values, "blk.{i}.attn_v_b", &[Heads, VALUE, LATENT]),
+    latent(
+        Parts { then: Then::Transposed, ..Parts::one(HEAD, 0) },
+        "blk.{i}.attn_k_b",
+        &[Heads, LATENT, NOPE],
+    ),
+    latent(Parts::one(HEAD, 1), "blk.{i}.attn_v_b", &[Heads, VALUE, LATENT]),
     same(
         "blk.{i}.attn_output",
         "model.layers.{i}.self_attn.o_proj",
@@ -75,10 +81,10 @@ pub(super) const ATTENTION: &[TensorRule] = &[
 ];
 
 /// A part of the projection from the latent vector.
-const fn latent(part: LatentPart, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
+const fn latent(part: Parts, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
     const WHOLE: &[Dim] = &[Product(&[Heads, Sum(&[NOPE, VALUE])]), LATENT];
     TensorRule {
-        transform: Transform::Latent(part),
+        transform: Transform::Parts(part),
         gguf_shape: Some(gguf_shape),
         ..same(gguf, "model.layers.{i}.self_attn.kv_b_proj", WHOLE)
     }

@@ -3,6 +3,7 @@
 //!
 //! Source: `conversion/falcon.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use super::internlm::GROUP;
 use serde_json::{Map, Value};
 
 use super::bloom::PROJECTIONS;
@@ -11,7 +12,7 @@ use crate::families::engine::dims::{Dims, HEADS};
 use crate::families::engine::fields::Fields;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, optional, same,
+    HeadDim, Kind, ModelClass, Parts, Setting, Sign, TensorRule, Traits, Transform, optional, same,
     setting,
 };
 use crate::{AnamnesisError, Result};
@@ -21,7 +22,7 @@ const TENSORS: &[TensorRule] = &[
     same("output_norm", "transformer.ln_f", &[Hidden]),
     optional("output", "lm_head", &[Vocab, Hidden]),
     TensorRule {
-        transform: Transform::FusedGroups,
+        transform: Transform::Parts(Parts::all(GROUP)),
         ..same(
             "blk.{i}.attn_qkv",
             "transformer.h.{i}.self_attention.query_key_value",

@@ -18,8 +18,8 @@ use crate::families::engine::layer_sizes::{self, DOUBLE_WIDE, FULL_HEAD, FULL_KV
 use crate::families::engine::settings::{ConfigFields, FULL_ATTENTION, array, float, wrong_key};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Kind, ModelClass, Need, OwnSetting, TensorRule, Traits, Transform, count, only, own, parameter,
-    setting,
+    Kind, ModelClass, Need, OwnSetting, Parts, TensorRule, Traits, Transform, Turn, count, only,
+    own, parameter, setting,
 };
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
@@ -140,7 +140,7 @@ const fn gemma4_half(half: usize, gguf: &'static str) -> TensorRule {
             gguf,
             "model.layers.{i}.experts.gate_up_proj",
             (
-                Transform::Halves(half),
+                Transform::Parts(Parts::one(Turn::Equal(2), half)),
                 &[Experts, Sum(&[WIDTH, WIDTH]), Hidden],
                 &[Experts, WIDTH, Hidden],
             ),

@@ -22,7 +22,7 @@ const fn matrix(
     (shape, gguf_shape): (&'static [Dim], &'static [Dim]),
 ) -> TensorRule {
     TensorRule {
-        transform: Transform::Matrix,
+        transform: Transform::Transposed,
         gguf_shape: Some(gguf_shape),
         ..same(gguf, hf, shape)
     }

@@ -2,11 +2,11 @@
 //!
 //! Source: `conversion/gptneox.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use crate::families::engine::dims::Dim::{Hidden, Inner, Sum, Vocab};
+use crate::families::engine::dims::Dim::{Head, Hidden, Inner, Sum, Vocab};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::mlx::{Activation, MlxClass, NO_SCALING, OutputLayer};
 use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, same, setting,
+    HeadDim, Kind, ModelClass, Parts, TensorRule, Traits, Transform, Turn, same, setting,
 };
 
 const ENDS: &[TensorRule] = &[
@@ -15,11 +15,14 @@ const ENDS: &[TensorRule] = &[
     same("output", "embed_out", &[Vocab, Hidden]),
 ];
 
+/// Each head has its queries, keys and values side by side.
+pub(super) const QUERIES_KEYS_VALUES: Parts = Parts::all(Turn::Rows(&[Head, Head, Head]));
+
 const LAYER: &[TensorRule] = &[
     same("blk.{i}.attn_norm", "gpt_neox.layers.{i}.input_layernorm", &[Hidden]),
     same("blk.{i}.ffn_norm", "gpt_neox.layers.{i}.post_attention_layernorm", &[Hidden]),
     TensorRule {
-        transform: Transform::FusedHeads,
+        transform: Transform::Parts(QUERIES_KEYS_VALUES),
         ..same(
             "blk.{i}.attn_qkv",
             "gpt_neox.layers.{i}.attention.query_key_value",

@@ -8,7 +8,7 @@ use crate::families::engine::dims::Dim::{Experts, Heads, Hidden, Inner, TwoInner
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::mlx::{MlxClass, OutputLayer, ROUTER_8_BITS, SILU};
 use crate::families::engine::table::{
-    ModelClass, TensorRule, Traits, Transform, count, parameter, same,
+    ModelClass, Parts, TensorRule, Traits, Transform, Turn, count, parameter, same,
 };
 
 const SINKS: &[TensorRule] = &[parameter(
@@ -22,28 +22,33 @@ const PROJECTION: &[Dim] = &[Experts, Inner, Hidden];
 const FUSED_BIAS: &[Dim] = &[Experts, TwoInner];
 const BIAS: &[Dim] = &[Experts, Inner];
 
+/// One of the two projections of which rows alternate.
+const fn half(part: usize, is_transposed: bool) -> Transform {
+    Transform::Parts(Parts { is_transposed, ..Parts::one(Turn::Single(2, 1), part) })
+}
+
 /// Rows of gate and up alternate in one matrix of each expert, which is stored as `[in, out]`.
 const EXPERTS: &[TensorRule] = &[
     same("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.router", &[Experts, Hidden]),
     parameter(
         "blk.{i}.ffn_gate_exps.weight",
         "model.layers.{i}.mlp.experts.gate_up_proj",
-        (Transform::TransposedHalf(0), FUSED, PROJECTION),
+        (half(0, true), FUSED, PROJECTION),
     ),
     parameter(
         "blk.{i}.ffn_up_exps.weight",
         "model.layers.{i}.mlp.experts.gate_up_proj",
-        (Transform::TransposedHalf(1), FUSED, PROJECTION),
+        (half(1, true), FUSED, PROJECTION),
     ),
     parameter(
         "blk.{i}.ffn_gate_exps.bias",
         "model.layers.{i}.mlp.experts.gate_up_proj_bias",
-        (Transform::Half(0), FUSED_BIAS, BIAS),
+        (half(0, false), FUSED_BIAS, BIAS),
     ),
     parameter(
         "blk.{i}.ffn_up_exps.bias",
         "model.layers.{i}.mlp.experts.gate_up_proj_bias",
-        (Transform::Half(1), FUSED_BIAS, BIAS),
+        (half(1, false), FUSED_BIAS, BIAS),
     ),
     parameter(
         "blk.{i}.ffn_down_exps.weight",

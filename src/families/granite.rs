@@ -10,15 +10,15 @@ use crate::families::engine::settings::wrong_key;
 use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::mlx::{EIGHT_BITS, HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass};
 use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, count, number,
-    own, same, setting,
+    HeadDim, Kind, ModelClass, OwnSetting, Parts, Setting, TensorRule, Traits, Transform, Turn,
+    count, number, own, same, setting,
 };
 
 /// One of the two projections of all experts that a matrix of each expert has.
 const fn half(half: usize, gguf: &'static str) -> TensorRule {
     const FUSED: &[Dim] = &[Experts, TwoInner, Hidden];
     TensorRule {
-        transform: Transform::Halves(half),
+        transform: Transform::Parts(Parts::one(Turn::Equal(2), half)),
         gguf_shape: Some(&[Experts, Inner, Hidden]),
         ..same(gguf, "model.layers.{i}.block_sparse_moe.input_linear", FUSED)
     }

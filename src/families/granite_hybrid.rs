@@ -16,8 +16,8 @@ use crate::families::engine::table::mlx::{
     HEADS_FILL_HIDDEN, MlxClass, NO_BIAS, NO_SCALING, ROUTER_8_BITS, RopeFields, SILU,
 };
 use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits,
-    Transform, count, in_layers, only, own, required, setting,
+    Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Parts, Setting, Sign, TensorRule, Traits,
+    Transform, Turn, count, in_layers, only, own, required, setting,
 };
 use crate::model::gguf::GgufMetadataValue;
 
@@ -47,7 +47,7 @@ const SHARED: Dim = Field("shared_intermediate_size");
 /// One of the two projections of the feed-forward layer that all tokens go through.
 const fn half(need: Need, half: usize, gguf: &'static str) -> TensorRule {
     TensorRule {
-        transform: Transform::Halves(half),
+        transform: Transform::Parts(Parts::one(Turn::Equal(2), half)),
         gguf_shape: Some(&[SHARED, Hidden]),
         ..only(
             need,

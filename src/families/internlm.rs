@@ -5,20 +5,29 @@
 
 use super::lfm::INNER;
 use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Hidden, Keys, Queries, Sum, Vocab};
+use crate::families::engine::dims::Dim::{Head, Hidden, Keys, Queries, Quotient, Sum, Vocab};
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::mlx::{
     COMMON_FIELDS, HEADS_FILL_HIDDEN, MlxClass, RopeFields, SILU,
 };
 use crate::families::engine::table::{
-    HeadDim, ModelClass, TensorRule, Traits, Transform, optional, same,
+    HeadDim, ModelClass, Parts, TensorRule, Then, Traits, Transform, Turn, optional, same,
 };
 
+/// Each head of keys has the queries of its group, its keys and its values side by side.
+pub(super) const GROUP: Turn =
+    Turn::Rows(&[Quotient(&[Queries, Quotient(&[Keys, Head])]), Head, Head]);
+
 /// One of the three parts of the projection.
-const fn part(part: usize, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
+const fn part(
+    part: usize,
+    then: Then,
+    gguf: &'static str,
+    gguf_shape: &'static [Dim],
+) -> TensorRule {
     const FUSED: &[Dim] = &[Sum(&[Queries, Keys, Keys]), Hidden];
     TensorRule {
-        transform: Transform::GroupPart(part),
+        transform: Transform::Parts(Parts { then, ..Parts::one(GROUP, part) }),
         gguf_shape: Some(gguf_shape),
         ..same(gguf, "model.layers.{i}.attention.wqkv", FUSED)
     }
@@ -30,9 +39,9 @@ const TENSORS: &[TensorRule] = &[
     optional("output", "output", &[Vocab, Hidden]),
     same("blk.{i}.attn_norm", "model.layers.{i}.attention_norm", &[Hidden]),
     same("blk.{i}.ffn_norm", "model.layers.{i}.ffn_norm", &[Hidden]),
-    part(0, "blk.{i}.attn_q", &[Queries, Hidden]),
-    part(1, "blk.{i}.attn_k", &[Keys, Hidden]),
-    part(2, "blk.{i}.attn_v", &[Keys, Hidden]),
+    part(0, Then::Heads, "blk.{i}.attn_q", &[Queries, Hidden]),
+    part(1, Then::Heads, "blk.{i}.attn_k", &[Keys, Hidden]),
+    part(2, Then::Nothing, "blk.{i}.attn_v", &[Keys, Hidden]),
     same("blk.{i}.attn_output", "model.layers.{i}.attention.wo", &[Hidden, Queries]),
 ];
 

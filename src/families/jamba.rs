@@ -85,7 +85,7 @@ const MIXER: &[TensorRule] = &[
         parameter(
             "blk.{i}.ssm_a",
             "model.layers.{i}.mamba.A_log",
-            (Transform::NegExp, &[INNER, STATE], &[INNER, STATE]),
+            (Transform::NEG_EXP, &[INNER, STATE], &[INNER, STATE]),
         ),
     ),
     in_layers(RECURRENT, vector("blk.{i}.ssm_d", "model.layers.{i}.mamba.D", &[INNER])),

@@ -92,7 +92,7 @@ const FILTER: Dim = Field("conv_L_cache");
 
 const CONVOLUTIONS: &[TensorRule] = &[
     TensorRule {
-        transform: Transform::Filters,
+        transform: Transform::RESHAPED,
         gguf_shape: Some(&[Hidden, FILTER]),
         ..only(
             CONVOLUTION,

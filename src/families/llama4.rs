@@ -14,7 +14,8 @@ use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::model::Model;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
 use crate::families::engine::table::{
-    Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only, parameter, setting,
+    Kind, ModelClass, Need, Parts, Setting, TensorRule, Traits, Transform, Turn, count, only,
+    parameter, setting,
 };
 
 /// `intermediate_size` is the width of an expert.
@@ -50,12 +51,20 @@ const SPARSE: &[TensorRule] = &[
     sparse(parameter(
         "blk.{i}.ffn_gate_exps.weight",
         "model.layers.{i}.feed_forward.experts.gate_up_proj",
-        (Transform::TransposedHalves(0), FUSED, PROJECTION),
+        (
+            Transform::Parts(Parts { is_transposed: true, ..Parts::one(Turn::Equal(2), 0) }),
+            FUSED,
+            PROJECTION,
+        ),
     )),
     sparse(parameter(
         "blk.{i}.ffn_up_exps.weight",
         "model.layers.{i}.feed_forward.experts.gate_up_proj",
-        (Transform::TransposedHalves(1), FUSED, PROJECTION),
+        (
+            Transform::Parts(Parts { is_transposed: true, ..Parts::one(Turn::Equal(2), 1) }),
+            FUSED,
+            PROJECTION,
+        ),
     )),
     sparse(parameter(
         "blk.{i}.ffn_down_exps.weight",

@@ -42,7 +42,7 @@ pub(super) const fn filters(
     shape: &'static [Dim; 3],
     gguf_shape: &'static [Dim; 2],
 ) -> TensorRule {
-    parameter(gguf, hf, (Transform::Filters, shape, gguf_shape))
+    parameter(gguf, hf, (Transform::RESHAPED, shape, gguf_shape))
 }
 
 const STATE: Dim = Field("state_size");
@@ -66,7 +66,7 @@ const MIXER: &[TensorRule] = &[
     parameter(
         "blk.{i}.ssm_a",
         "backbone.layers.{i}.mixer.A_log",
-        (Transform::NegExp, &[INNER, STATE], &[INNER, STATE]),
+        (Transform::NEG_EXP, &[INNER, STATE], &[INNER, STATE]),
     ),
     vector("blk.{i}.ssm_d", "backbone.layers.{i}.mixer.D", &[INNER]),
     same("blk.{i}.ssm_out", "backbone.layers.{i}.mixer.out_proj", &[Hidden, Inner]),
@@ -210,7 +210,7 @@ macro_rules! mamba2_mixer {
                 parameter(
                     "blk.{i}.ssm_a",
                     concat!($prefix, ".A_log"),
-                    (Transform::NegExp, &[HEADS], &[HEADS, One]),
+                    (Transform::NEG_EXP, &[HEADS], &[HEADS, One]),
                 ),
             ),
             in_layers(
@@ -218,7 +218,7 @@ macro_rules! mamba2_mixer {
                 parameter(
                     "blk.{i}.ssm_d",
                     concat!($prefix, ".D"),
-                    (Transform::Reshaped, &[HEADS], &[HEADS, One]),
+                    (Transform::RESHAPED, &[HEADS], &[HEADS, One]),
                 ),
             ),
             in_layers(
@@ -226,7 +226,7 @@ macro_rules! mamba2_mixer {
                 parameter(
                     "blk.{i}.ssm_norm.weight",
                     concat!($prefix, ".norm.weight"),
-                    (Transform::Reshaped, &[INNER], &[GROUPS, Quotient(&[INNER, GROUPS])]),
+                    (Transform::RESHAPED, &[INNER], &[GROUPS, Quotient(&[INNER, GROUPS])]),
                 ),
             ),
             only(NEED, "blk.{i}.ssm_out", concat!($prefix, ".out_proj"), &[Hidden, $output]),

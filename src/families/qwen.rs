@@ -14,8 +14,8 @@ use crate::families::engine::table::mlx::{
     RopeFields, SILU, STACKS,
 };
 use crate::families::engine::table::{
-    Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, experts,
-    parameter, same, setting,
+    Kind, LostWindows, ModelClass, Parts, Setting, Sign, TensorRule, Traits, Transform, Turn,
+    count, experts, parameter, same, setting,
 };
 
 pub(super) const EXPERTS: &[TensorRule] = &[
@@ -57,7 +57,7 @@ const fn half(half: usize, gguf: &'static str) -> TensorRule {
         gguf,
         "model.layers.{i}.mlp.experts.gate_up_proj",
         (
-            Transform::Halves(half),
+            Transform::Parts(Parts::one(Turn::Equal(2), half)),
             &[Experts, Sum(&[ExpertInner, ExpertInner]), Hidden],
             &[Experts, ExpertInner, Hidden],
         ),

@@ -7,7 +7,9 @@ use super::glm::{PREDICTION, PREDICTION_SETTINGS};
 use super::qwen::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERT};
 use super::{ENDS, HEAD_NORMS, MLP, POST_NORMS};
 use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Head, Hidden, Keys, One, Product, Queries, Sum};
+use crate::families::engine::dims::Dim::{
+    Field, Head, Hidden, Keys, One, Product, Queries, Quotient, Sum,
+};
 use crate::families::engine::rope;
 use crate::families::engine::settings::array;
 use crate::families::engine::table::Default::{Bool, Float, Int, Text};
@@ -15,11 +17,12 @@ use crate::families::engine::table::mlx::{
     EIGHT_BITS, MlxClass, NO_BIAS, Prefix, RopeFields, SILU, STACKS,
 };
 use crate::families::engine::table::{
-    Kind, LinearPart, ModelClass, Need, OwnSetting, Prediction, PredictionNames, Setting,
-    TensorRule, Traits, Transform, ValuePart, count, only, own, setting,
+    Kind, ModelClass, Need, OwnSetting, Parts, Prediction, PredictionNames, Setting, TensorRule,
+    Tiling, Traits, Transform, Turn, count, only, own, setting,
 };
 use crate::model::gguf::GgufMetadataArray;
 use crate::remember::EncodedAs;
+use crate::remember::layout::assembled::Change;
 
 const LINEAR: Need = Need::Kind("linear_attention");
 const FULL: Need = Need::Kind("full_attention");
@@ -27,8 +30,11 @@ const FULL: Need = Need::Kind("full_attention");
 const KEY_HEADS: Dim = Field("linear_num_key_heads");
 const VALUE_HEADS: Dim = Field("linear_num_value_heads");
 const VALUE: Dim = Field("linear_value_head_dim");
-const KEYS: Dim = Product(&[KEY_HEADS, Field("linear_key_head_dim")]);
+const KEY: Dim = Field("linear_key_head_dim");
+const KEYS: Dim = Product(&[KEY_HEADS, KEY]);
 const VALUES: Dim = Product(&[VALUE_HEADS, VALUE]);
+const HEADS_OF_KEY: Dim = Quotient(&[VALUE_HEADS, KEY_HEADS]);
+const VALUES_OF_KEY: Dim = Product(&[VALUE, HEADS_OF_KEY]);
 const PROJECTIONS: Dim = Sum(&[KEYS, KEYS, VALUES]);
 const FILTER: Dim = Field("linear_conv_kernel_dim");
 
@@ -47,10 +53,13 @@ const FULL_ATTENTION: &[TensorRule] = &[
     only(FULL, HEAD_NORMS[1].gguf, HEAD_NORMS[1].hf, &[Head]),
 ];
 
-/// A part of the matrix that has queries, keys, values and gates of each head of keys.
-const fn part(part: LinearPart, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
+/// Queries, keys, values and gates of a head of keys.
+const TURN: Turn = Turn::Rows(&[KEY, KEY, VALUES_OF_KEY, VALUES_OF_KEY]);
+
+/// Some parts of the matrix that has those of each head of keys.
+const fn part(parts: Parts, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
     TensorRule {
-        transform: Transform::Linear(part),
+        transform: Transform::Parts(parts),
         gguf_shape: Some(gguf_shape),
         ..only(
             LINEAR,
@@ -62,8 +71,8 @@ const fn part(part: LinearPart, gguf: &'static str, gguf_shape: &'static [Dim]) 
 }
 
 const LINEAR_ATTENTION: &[TensorRule] = &[
-    part(LinearPart::Projections, "blk.{i}.attn_qkv", &[PROJECTIONS, Hidden]),
-    part(LinearPart::Gate, "blk.{i}.attn_gate", &[VALUES, Hidden]),
+    part(Parts { end: 3, ..Parts::all(TURN) }, "blk.{i}.attn_qkv", &[PROJECTIONS, Hidden]),
+    part(Parts::one(TURN, 3), "blk.{i}.attn_gate", &[VALUES, Hidden]),
     only(
         LINEAR,
         "blk.{i}.ssm_ba",
@@ -71,7 +80,7 @@ const LINEAR_ATTENTION: &[TensorRule] = &[
         &[Sum(&[VALUE_HEADS, VALUE_HEADS]), Hidden],
     ),
     TensorRule {
-        transform: Transform::Filters,
+        transform: Transform::RESHAPED,
         gguf_shape: Some(&[PROJECTIONS, FILTER]),
         ..only(
             LINEAR,
@@ -81,7 +90,7 @@ const LINEAR_ATTENTION: &[TensorRule] = &[
         )
     },
     TensorRule {
-        transform: Transform::NegExp,
+        transform: Transform::NEG_EXP,
         is_whole_name: true,
         ..only(LINEAR, "blk.{i}.ssm_a", "model.layers.{i}.linear_attn.A_log", &[VALUE_HEADS])
     },
@@ -98,38 +107,47 @@ const LINEAR_ATTENTION: &[TensorRule] = &[
     only(LINEAR, "blk.{i}.ssm_out", "model.layers.{i}.linear_attn.out_proj", &[Hidden, VALUES]),
 ];
 
+/// Heads of values, of which each head of keys has some side by side, as rows.
+const ROWS: Tiling = Tiling {
+    groups: KEY_HEADS,
+    parts: HEADS_OF_KEY,
+    len: VALUE,
+    behind: None,
+    is_of_columns: false,
+    change: Change::None,
+};
+/// As [`ROWS`], behind queries and keys.
+const BEHIND_KEYS: Tiling = Tiling { behind: Some(Sum(&[KEYS, KEYS])), ..ROWS };
+/// One row, or one value, for each head.
+const ROW: Tiling = Tiling { len: One, ..ROWS };
+
 /// A tensor that has heads of values, of the layers with linear attention.
 const fn values(
-    part: ValuePart,
+    tiling: &'static Tiling,
     gguf: &'static str,
     hf: &'static str,
     shape: &'static [Dim],
 ) -> TensorRule {
-    TensorRule { transform: Transform::ValueHeads(part), ..only(LINEAR, gguf, hf, shape) }
+    TensorRule { transform: Transform::Tiled(tiling), ..only(LINEAR, gguf, hf, shape) }
 }
 
 /// As [`LINEAR_ATTENTION`], with a matrix for each part.
 const SPLIT_ATTENTION: &[TensorRule] = &[
     values(
-        ValuePart::Projections,
+        &BEHIND_KEYS,
         "blk.{i}.attn_qkv",
         "model.layers.{i}.linear_attn.in_proj_qkv",
         &[PROJECTIONS, Hidden],
     ),
+    values(&ROWS, "blk.{i}.attn_gate", "model.layers.{i}.linear_attn.in_proj_z", &[VALUES, Hidden]),
     values(
-        ValuePart::Rows,
-        "blk.{i}.attn_gate",
-        "model.layers.{i}.linear_attn.in_proj_z",
-        &[VALUES, Hidden],
-    ),
-    values(
-        ValuePart::Heads,
+        &ROW,
         "blk.{i}.ssm_alpha",
         "model.layers.{i}.linear_attn.in_proj_a",
         &[VALUE_HEADS, Hidden],
     ),
     values(
-        ValuePart::Heads,
+        &ROW,
         "blk.{i}.ssm_beta",
         "model.layers.{i}.linear_attn.in_proj_b",
         &[VALUE_HEADS, Hidden],
@@ -137,7 +155,7 @@ const SPLIT_ATTENTION: &[TensorRule] = &[
     TensorRule {
         gguf_shape: Some(&[PROJECTIONS, FILTER]),
         ..values(
-            ValuePart::Filters,
+            &BEHIND_KEYS,
             "blk.{i}.ssm_conv1d",
             "model.layers.{i}.linear_attn.conv1d",
             &[PROJECTIONS, One, FILTER],
@@ -146,7 +164,7 @@ const SPLIT_ATTENTION: &[TensorRule] = &[
     TensorRule {
         is_whole_name: true,
         ..values(
-            ValuePart::Decays,
+            &Tiling { change: Change::NegExp, ..ROW },
             "blk.{i}.ssm_a",
             "model.layers.{i}.linear_attn.A_log",
             &[VALUE_HEADS],
@@ -155,7 +173,7 @@ const SPLIT_ATTENTION: &[TensorRule] = &[
     TensorRule {
         is_whole_name: true,
         ..values(
-            ValuePart::Heads,
+            &ROW,
             "blk.{i}.ssm_dt.bias",
             "model.layers.{i}.linear_attn.dt_bias",
             &[VALUE_HEADS],
@@ -163,7 +181,7 @@ const SPLIT_ATTENTION: &[TensorRule] = &[
     },
     only(LINEAR, "blk.{i}.ssm_norm", "model.layers.{i}.linear_attn.norm", &[VALUE]),
     values(
-        ValuePart::Columns,
+        &Tiling { is_of_columns: true, ..ROWS },
         "blk.{i}.ssm_out",
         "model.layers.{i}.linear_attn.out_proj",
         &[Hidden, VALUES],

@@ -12,7 +12,8 @@ use super::qwen::{QWEN2, QWEN2_MLX, QWEN3, QWEN3_MLX, QWEN3_MOE, QWEN3_MOE_MLX, 
 use crate::families::engine::dims::Dim::{ExpertInner, Experts, Hidden, Sum};
 use crate::families::engine::table::Default::{Bool, Float, Int};
 use crate::families::engine::table::{
-    Kind, ModelClass, OwnSetting, Setting, TensorRule, Traits, Transform, own, parameter, setting,
+    Kind, ModelClass, OwnSetting, Parts, Setting, TensorRule, Traits, Transform, Turn, own,
+    parameter, setting,
 };
 
 const SECTIONS: &[Setting] = &[setting(Kind::TextSections, "rope.dimension_sections", &[])];
@@ -41,7 +42,7 @@ const fn half(half: usize, gguf: &'static str) -> TensorRule {
         gguf,
         "model.layers.{i}.mlp.experts.gate_up_proj",
         (
-            Transform::TransposedHalves(half),
+            Transform::Parts(Parts { is_transposed: true, ..Parts::one(Turn::Equal(2), half) }),
             &[Experts, Hidden, Sum(&[ExpertInner, ExpertInner])],
             &[Experts, ExpertInner, Hidden],
         ),

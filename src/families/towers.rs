@@ -15,17 +15,18 @@ mod pixtral;
 mod qwen;
 mod qwen3;
 
+use crate::remember::layout::assembled::Change;
 use serde_json::{Map, Value};
 
 use crate::config::TEXT_CONFIGS;
-use crate::families::engine::dims::Dim::{Field, Hidden, Inner, Product, Sum};
+use crate::families::engine::dims::Dim::{Field, Hidden, Inner, One, Product, Sum};
 use crate::families::engine::dims::{Dim, HEADS, HIDDEN, INNER, LAYERS};
 use crate::families::engine::fields::{Fields, is_same, wrong};
 use crate::families::engine::rope::PARAMETERS;
 use crate::families::engine::table::Default::Int;
 use crate::families::engine::table::{
-    Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, number, parameter,
-    same, setting,
+    Default, Kind, ModelClass, Parts, Setting, Sign, TensorRule, Tiling, Traits, Transform, Turn,
+    number, parameter, same, setting,
 };
 use crate::{AnamnesisError, Result};
 
@@ -192,12 +193,22 @@ const COLOURS: Default = Int(3);
 /// Filters of patches `[hidden, colours, height, width]`.
 const FILTERS: &[Dim] = &[Hidden, Field(CHANNELS), Field(PATCH_SIZE), Field(PATCH_SIZE)];
 
-/// Filters of patches that are the matrix `hf` in transformers, whose columns are pixels, each with
-/// its colours.
+const SIDE: Dim = Field(PATCH_SIZE);
+
+/// Columns that are pixels, each with its colours.
+const PIXELS: Tiling = Tiling {
+    groups: Product(&[SIDE, SIDE]),
+    parts: Field(CHANNELS),
+    len: One,
+    behind: None,
+    is_of_columns: true,
+    change: Change::None,
+};
+
+/// Filters of patches that are the matrix `hf` in transformers.
 const fn pixels(hf: &'static str) -> TensorRule {
-    const SIDE: Dim = Field(PATCH_SIZE);
     const VALUES: Dim = Product(&[SIDE, SIDE, Field(CHANNELS)]);
-    parameter("v.patch_embd.weight", hf, (Transform::Pixels, &[Hidden, VALUES], FILTERS))
+    parameter("v.patch_embd.weight", hf, (Transform::Tiled(&PIXELS), &[Hidden, VALUES], FILTERS))
 }
 
 /// A tensor whose names are whole, and which is the same on both sides.
@@ -225,7 +236,10 @@ const FUSED: &[Dim] = &[Sum(&[Hidden, Hidden, Hidden]), Hidden];
 
 /// Queries, keys or values (0, 1, 2) of a projection that has all of them.
 const fn third(part: usize, gguf: &'static str, hf: &'static str) -> TensorRule {
-    TensorRule { transform: Transform::Thirds(part), ..same(gguf, hf, FUSED) }
+    TensorRule {
+        transform: Transform::Parts(Parts::one(Turn::Equal(3), part)),
+        ..same(gguf, hf, FUSED)
+    }
 }
 
 /// A norm of the hidden state.

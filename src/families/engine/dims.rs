@@ -323,6 +323,34 @@ impl Dims {
         text.to_owned()
     }
 
+    /// The size of `dim`.
+    ///
+    /// # Errors
+    /// `Parse` that names a field which is missing, 0, or no multiple of another.
+    pub(in crate::families) fn need_size(&self, dim: Dim) -> Result<usize> {
+        let all = |dims: &[Dim], start: usize, join: fn(usize, usize) -> usize| -> Result<usize> {
+            let mut sizes = dims.iter().map(|dim| self.need_size(*dim));
+            sizes.try_fold(start, |all, size| Ok(join(all, size?)))
+        };
+        Ok(match dim {
+            Dim::Field(name) => self.need(name)?,
+            Dim::Sum(dims) => all(dims, 0, usize::saturating_add)?,
+            Dim::Product(dims) => all(dims, 1, usize::saturating_mul)?,
+            Dim::Quotient([whole, part]) => {
+                let (size, by) = (self.need_size(*whole)?, self.need_size(*part)?);
+                if !size.is_multiple_of(by) {
+                    let what = format!("{} does not divide it", self.fields_of(*part));
+                    return Err(wrong(&self.fields_of(*whole), what));
+                }
+                size / by
+            }
+            _ => {
+                let missing = || wrong(&self.fields_of(dim), "it is missing");
+                self.size(dim, None).ok_or_else(missing)?
+            }
+        })
+    }
+
     /// The value of the field `name` as a size.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ mod to_mlx;
 use serde_json::{Map, Value};
 
 use super::table::mlx::{MlxClass, Prefix};
-use super::table::{ModelClass, TensorRule, Transform, ValuePart};
+use super::table::{ModelClass, TensorRule};
 use crate::families::class_of;
 use crate::remember::ResolvedItem;
 
@@ -75,9 +75,4 @@ impl<'a> NamedClass<'a> {
             false => config.as_object_mut(),
         }
     }
-}
-
-/// Whether a tensor is a stack of filters, which mlx-lm has as `[n, k, 1]`.
-fn is_filters(transform: Transform) -> bool {
-    matches!(transform, Transform::Filters | Transform::ValueHeads(ValuePart::Filters))
 }

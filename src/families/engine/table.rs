@@ -18,7 +18,7 @@ pub(in crate::families) use self::rules::{
 pub(in crate::families) use self::settings::{
     Kind, OwnSetting, Setting, count, number, own, required, setting,
 };
-pub(in crate::families) use self::transforms::{LatentPart, LinearPart, Transform, ValuePart};
+pub(in crate::families) use self::transforms::{Parts, Then, Tiling, Transform, Turn};
 use super::dims::{Dim, Dims};
 use super::fields::Fields;
 use super::model::Model;
@@ -346,6 +346,18 @@ pub(in crate::families) struct TensorRule {
     pub need: Need,
     /// Whether transformers has it in F32, whatever the model's type.
     pub keeps_f32: bool,
+}
+
+impl TensorRule {
+    /// The dimension of length 1 that transformers has, and GGUF does not: that of the channels of
+    /// filters `[n, 1, k]`.
+    pub(in crate::families) fn dim_of_one(&self) -> Option<usize> {
+        let is_shorter = self
+            .gguf_shape
+            .is_some_and(|dims| dims.len() < self.shape.len());
+        let at = self.shape.iter().position(|dim| *dim == Dim::One);
+        at.filter(|_| is_shorter)
+    }
 }
 
 /// Which layers have a weight. Those that it does not name must not have it.

@@ -313,13 +313,13 @@ impl<'m> Maker<'_, 'm> {
             return Ok(());
         };
         let own = source.stored.unwrap_or(self.to);
-        if let Some(part) = transform::part_of(rule.transform) {
+        if let Some(parts) = rule.transform.some_parts() {
             let name = hf_name(None);
-            let Some(parts) = self.waiting.complete(&name, source, part) else {
+            let Some(parts) = self.waiting.complete(&name, source, parts) else {
                 return Ok(());
             };
-            let own = parts[0].stored.unwrap_or(self.to);
-            let whole = transform::fused(parts, (name, rule.transform), own, self.dims)?;
+            let own = parts[0].1.stored.unwrap_or(self.to);
+            let whole = transform::joined(parts, name, own, self.dims)?;
             return self.push(whole, rule);
         }
         let change = match self.class.traits.norms_plus_one && has_offset(&name) {
@@ -339,7 +339,7 @@ impl<'m> Maker<'_, 'm> {
         let is_wide =
             is_stored && group.keeps == Some(TargetDtype::F32) && self.main != TargetDtype::F32;
         let may_narrow = is_wide && !rule.keeps_f32;
-        if may_narrow && is_exact(&*group.decoder, self.main, rule.transform)? {
+        if may_narrow && is_exact(&*group.decoder, self.main, rule.transform.change())? {
             (group.keeps, group.is_copied) = (Some(self.main), false);
         }
         self.out.push(group);

@@ -1,16 +1,16 @@
 //! Values of short tensors, and whether those of vectors that GGUF has widened fit a narrower type.
 
 use crate::error::InTensor;
-use crate::families::engine::table::{Transform, ValuePart};
+use crate::remember::layout::assembled::Change;
 use crate::remember::{Decode, PIECE, PlainFloats, ResolvedItem, values_of_rows};
 use crate::{AnamnesisError, Result, TargetDtype};
 
-/// Whether all values fit `dtype`. The logarithm of a value fits if the value comes back from what
-/// it is rounded to.
+/// Whether all values fit `dtype`. The logarithm of a value, which `change` undoes, fits if the
+/// value comes back from what it is rounded to.
 pub(in crate::families) fn is_exact(
     decoder: &dyn Decode,
     dtype: TargetDtype,
-    transform: Transform,
+    change: Change,
 ) -> Result<bool> {
     let grid = decoder.grid();
     if grid.rows.saturating_mul(grid.cols) > MOST_VALUES {
@@ -23,11 +23,9 @@ pub(in crate::families) fn is_exact(
         let rows = first..(first + rows).min(grid.rows);
         let wide = values_of_rows(decoder, rows.clone(), TargetDtype::F32)?;
         let narrow = values_of_rows(decoder, rows, dtype)?;
-        let is_same = |(a, b): (&f32, &f32)| match transform {
+        let is_same = |(a, b): (&f32, &f32)| match change {
             // The exponential function itself is exact to about 2^-23.
-            Transform::NegExp | Transform::ValueHeads(ValuePart::Decays) => {
-                (a - b).abs() <= 2e-7 * a.abs().max(1.0)
-            }
+            Change::NegExp => (a - b).abs() <= 2e-7 * a.abs().max(1.0),
             _ => a.to_bits() == b.to_bits(),
         };
         if !wide.iter().zip(&narrow).all(is_same) {

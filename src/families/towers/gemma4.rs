@@ -40,7 +40,7 @@ macro_rules! bounds {
 
 /// A single value, of projections that clip.
 const fn bound(gguf: &'static str, hf: &'static str) -> TensorRule {
-    let rule = parameter(gguf, hf, (Transform::Reshaped, &[], &[One]));
+    let rule = parameter(gguf, hf, (Transform::RESHAPED, &[], &[One]));
     in_layers(Need::If(CLIPS), rule)
 }
 

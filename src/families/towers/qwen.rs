@@ -17,7 +17,8 @@ use crate::families::engine::dims::{Dim, check_layers};
 use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::table::Default::{Float, Int, Text};
 use crate::families::engine::table::{
-    Default, ModelClass, Setting, TensorRule, Traits, Transform, count, parameter, same,
+    Default, ModelClass, Parts, Setting, TensorRule, Traits, Transform, Turn, count, parameter,
+    same,
 };
 
 /// Frames of a video that are taken together.
@@ -34,7 +35,7 @@ const fn frame(number: usize, gguf: &'static str) -> TensorRule {
         gguf,
         "visual.patch_embed.proj.weight",
         (
-            Transform::Frames(number),
+            Transform::Parts(Parts::one(Turn::Single(2, 2), number)),
             &[Hidden, COLOUR, Field(FRAMES), SIDE, SIDE],
             &[Hidden, COLOUR, SIDE, SIDE],
         ),

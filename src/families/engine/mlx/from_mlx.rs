@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{MlxModel, NamedClass, is_filters};
+use super::{MlxModel, NamedClass};
 use crate::error::InTensor;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::Fields;
@@ -11,7 +11,7 @@ use crate::families::engine::names::{Place, fill, find, split_suffix};
 use crate::families::engine::rope::{PARAMETERS, SCALING};
 use crate::families::engine::source::{Rearrangement, SourceTensor, assembled};
 use crate::families::engine::table::mlx::Prefix;
-use crate::families::engine::table::{Kind, TensorRule, Transform};
+use crate::families::engine::table::{Kind, TensorRule, Transform, Turn};
 use crate::families::engine::to_gguf::has_offset;
 use crate::families::engine::transform::{self, WaitingParts};
 use crate::remember::layout::assembled::Change;
@@ -168,9 +168,9 @@ impl NamedClass<'_> {
             .filter(|rule| find(rule.hf, base).is_some())
             .peekable();
         let is_split = |rule: &TensorRule| {
-            let halves =
-                matches!(rule.transform, Transform::TransposedHalf(_) | Transform::Halves(_));
-            halves && self.name_of(rule).is_some()
+            let parts = rule.transform.some_parts();
+            parts.is_some_and(|parts| !matches!(parts.turn, Turn::Rows(_)))
+                && self.name_of(rule).is_some()
         };
         rules.peek().is_some() && rules.all(is_split)
     }
@@ -195,7 +195,7 @@ impl NamedClass<'_> {
         renamed.or_else(|| {
             // Filters of one value are the same on both sides.
             let has_filters = matches!(item.shape(), [_, len, 1] if *len > 1);
-            let is_filters = |rule: &&TensorRule| is_filters(rule.transform);
+            let is_filters = |rule: &&TensorRule| rule.dim_of_one().is_some();
             let mut filters = self.rules().filter(|rule| has_filters && is_filters(rule));
             filters.find_map(|rule| match rule.is_whole_name {
                 true => Some((rule, find(rule.hf, name)?, "")),
@@ -249,9 +249,8 @@ impl<'m> Maker<'_, 'm> {
         Err(AnamnesisError::unsupported("MLX", what))
     }
 
-    /// Fails unless a part of the projection from the latent vector has the shape that the config
-    /// says.
-    fn check_latent(&self, source: &SourceTensor<'m>, rule: &TensorRule) -> Result<()> {
+    /// Fails unless a part whose length the config says has the shape that it says.
+    fn check_lengths(&self, source: &SourceTensor<'m>, rule: &TensorRule) -> Result<()> {
         let dims = rule.gguf_shape.unwrap_or(rule.shape);
         let expected = dims.iter().map(|dim| self.dims.size(*dim, None));
         if expected.eq(source.shape.iter().copied().map(Some)) {
@@ -272,7 +271,7 @@ impl<'m> Maker<'_, 'm> {
         let (rule, place, suffix) = found;
         let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
         let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
-        if is_filters(rule.transform) {
+        if rule.dim_of_one().is_some() {
             let [filters, len, _] = source.shape[..] else {
                 return Err(AnamnesisError::parse(format!(
                     "{}: its shape is {:?}, and filters have 3 dimensions",
@@ -290,22 +289,19 @@ impl<'m> Maker<'_, 'm> {
             self.push(assembled(vec![source], (name, shape), own, &moved));
             return Ok(());
         }
-        let rank = match rule.transform {
-            Transform::Experts
-            | Transform::Transposed
-            | Transform::TransposedHalf(_)
-            | Transform::Latent(_) => 3,
+        let is_moved = match rule.transform {
+            Transform::Experts | Transform::Parts(_) => true,
             // A bias stays as it is.
-            Transform::Matrix if suffix == ".weight" => 2,
-            // Of a stack, or of one matrix.
-            Transform::Halves(_) => rule.gguf_shape.unwrap_or(rule.shape).len(),
-            Transform::Half(_) => 2,
+            Transform::Transposed => suffix != ".bias",
             // All other transforms are GGUF's alone.
-            _ => {
-                self.push(source.renamed(name, own));
-                return Ok(());
-            }
+            _ => false,
         };
+        if !is_moved {
+            self.push(source.renamed(name, own));
+            return Ok(());
+        }
+        let is_stack = rule.transform == Transform::Experts;
+        let rank = rule.gguf_shape.unwrap_or(rule.shape).len() + usize::from(is_stack);
         if source.shape.len() != rank || source.shape.contains(&0) {
             let what = format!(
                 "{}: its shape is {:?}, and stacks of experts have {rank} dimensions",
@@ -314,33 +310,32 @@ impl<'m> Maker<'_, 'm> {
             );
             return Err(AnamnesisError::parse(what));
         }
-        if rule.transform == Transform::Experts {
+        if is_stack {
             self.count(&source)?;
         }
-        let is_latent = matches!(rule.transform, Transform::Latent(_));
-        if is_latent {
-            self.check_latent(&source, rule)?;
-        }
-        let Some(part) = transform::part_of(rule.transform) else {
+        let Some(parts) = rule.transform.some_parts() else {
             let of_rule = (&hf_name as &dyn Fn(_) -> _, rule);
             let source = (name, source);
             let made = transform::to_hf(source, of_rule, own, Change::None, self.dims)?;
             made.into_iter().for_each(|group| self.push(group));
             return Ok(());
         };
-        let Some(parts) = self.waiting.complete(&name, source, part) else {
+        let has_lengths = matches!(parts.turn, Turn::Rows(_));
+        if has_lengths {
+            self.check_lengths(&source, rule)?;
+        }
+        let Some(parts) = self.waiting.complete(&name, source, parts) else {
             return Ok(());
         };
-        if let [first, second] = &parts[..]
-            && !is_latent
+        if let [(_, first), (_, second)] = &parts[..]
+            && !has_lengths
             && first.shape != second.shape
         {
             let what =
                 format!("{}: its shape is not that of `{}`", InTensor(&second.name), first.name);
             return Err(AnamnesisError::parse(what));
         }
-        let group = transform::fused(parts, (name, rule.transform), own, self.dims)?;
-        self.push(group);
+        self.push(transform::joined(parts, name, own, self.dims)?);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::config::{check, check_biases, config_of};
-use super::{MlxModel, NamedClass, is_filters};
+use super::{MlxModel, NamedClass};
 use crate::families::engine::dims::{Dims, PREDICTION};
 use crate::families::engine::fields::Fields;
 use crate::families::engine::mapping::{Mapped, Mapping};
@@ -71,7 +71,10 @@ pub(crate) fn to_mlx<'m>(
     for tensor in tensors.flat_map(|tensor| parts_of(tensor, mlx)) {
         let (rule, layer) = (tensor.rule, tensor.place.layer.unwrap_or(0));
         let has_name = found.name_of(rule).is_some();
-        let is_second = transform::part_of(rule.transform).is_some_and(|(part, _)| part > 0);
+        let is_second = rule
+            .transform
+            .some_parts()
+            .is_some_and(|parts| parts.first > 0);
         // A layer may have keys and values that it does not use.
         let may_be_unused = matches!(rule.need, Need::OwnKeys | Need::OwnValues);
         let is_unused = may_be_unused && dims.has(rule.need, layer).is_none();
@@ -124,13 +127,13 @@ fn tensor_of<'m>(
     let name = fill(pattern, tensor.place);
     let name = format!("{}{name}{end}{}", found.prefix(), tensor.suffix);
     let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(tensor.sources[0].1.scheme);
-    let is_split = transform::part_of(rule.transform).is_some() && renamed.is_some();
+    let is_split = rule.transform.some_parts().is_some() && renamed.is_some();
     let mut group = match rule.transform {
-        Transform::Experts | Transform::Transposed | Transform::Matrix => {
+        Transform::Experts | Transform::Transposed => {
             transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
         }
         _ if is_split => transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?,
-        _ if is_filters(rule.transform) => {
+        _ if rule.dim_of_one().is_some() => {
             let source = tensor.sources.swap_remove(0).1;
             let shape = vec![source.shape[0], source.shape[2], 1];
             source.reshaped(name, shape, dtype)
@@ -155,7 +158,7 @@ fn tensor_of<'m>(
         // quantized.
         _ if group.shape.len() < 2 || !group.name.ends_with(".weight") => EncodedAs::Nothing,
         // Convolutions are no linear modules.
-        _ if is_filters(rule.transform) => EncodedAs::Nothing,
+        _ if rule.dim_of_one().is_some() => EncodedAs::Nothing,
         _ if is_mxfp4 => EncodedAs::Mxfp4,
         Some((_, mode)) => *mode,
         None => EncodedAs::Scheme,

@@ -1,6 +1,9 @@
-//! How tables say that rows of a tensor change.
+//! How tables say that values of a tensor change places.
 
-/// How the rows of a tensor change on the way to GGUF.
+use crate::families::engine::dims::Dim;
+use crate::remember::layout::assembled::Change;
+
+/// How a tensor of transformers changes on the way to GGUF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::families) enum Transform {
     None,
@@ -18,91 +21,121 @@ pub(in crate::families) enum Transform {
     PaddedRows,
     /// One value, which is that of its layer in the list with this key of the metadata.
     Key(&'static str),
-    /// Matrices of a stack are transposed: `[in, out]` to `[out, in]`.
+    /// Matrices `[in, out]`, or those of a stack, as `[out, in]`. Vectors stay.
     Transposed,
-    /// Every second row of the transposed stack of experts, from this one on: one of two
-    /// projections that are fused.
-    TransposedHalf(usize),
-    /// One half of the rows of each matrix of the transposed stack of experts, the first or the
-    /// second.
-    TransposedHalves(usize),
-    /// Every second value of each expert, from this one on.
-    Half(usize),
-    /// One half of the rows of each expert, the first or the second.
-    Halves(usize),
-    /// A third of the rows (0, 1, 2): queries, keys or values.
-    Thirds(usize),
-    /// One of the two frames of filters over images, `[n, channels, 2, height, width]` as
-    /// `[n, channels, height, width]`.
-    Frames(usize),
-    /// Filters over images as a matrix, `[n, height × width × channels]` as
-    /// `[n, channels, height, width]`.
-    Pixels,
-    /// A part of the rows of each head: the weights of keys and of values from what both have in
-    /// common.
-    Latent(LatentPart),
-    /// The parts of linear attention that each head of keys has in one matrix.
-    Linear(LinearPart),
-    /// Queries, keys and values of each head become all queries, all keys, all values.
-    FusedHeads,
-    /// Heads of values in linear attention, of which each head of keys has some side by side, are
-    /// tiled.
-    ValueHeads(ValuePart),
-    /// `-exp(x)` of each value, with the dimensions of GGUF.
-    NegExp,
-    /// The same values of a vector with the dimensions of GGUF.
-    Reshaped,
-    /// A stack of filters `[n, 1, k]` as `[n, k]`.
-    Filters,
+    /// Some of the parts that take turns in the rows.
+    Parts(Parts),
+    /// Parts of groups of rows or columns become tiles.
+    Tiled(&'static Tiling),
+    /// As many values in the dimensions of GGUF, each of them changed.
+    Reshaped(Change),
     /// The rows behind that of the padding token, at which positions begin.
     Positions,
-    /// A matrix `[in, out]` as `[out, in]`. Biases stay.
-    Matrix,
-    /// Queries, keys and values of each group of heads become all queries, all keys, all values.
-    FusedGroups,
-    /// All queries, all keys or all values (0, 1, 2) of a projection with those of each group. Rows
-    /// of queries and keys alternate as of `Heads`.
-    GroupPart(usize),
 }
 
 impl Transform {
+    /// The same values in the dimensions of GGUF.
+    pub(in crate::families) const RESHAPED: Self = Self::Reshaped(Change::None);
+    /// `-exp(x)` of each value, in the dimensions of GGUF.
+    pub(in crate::families) const NEG_EXP: Self = Self::Reshaped(Change::NegExp);
+
     /// Whether several tensors become one stack.
     pub(in crate::families) fn is_stack(self) -> bool {
         matches!(self, Self::Experts | Self::Stack(_))
     }
+
+    /// What is done to each value.
+    pub(in crate::families) fn change(self) -> Change {
+        match self {
+            Self::Reshaped(change) => change,
+            Self::Tiled(tiling) => tiling.change,
+            _ => Change::None,
+        }
+    }
+
+    /// The parts of a tensor of transformers that a tensor of GGUF has, unless it has all.
+    pub(in crate::families) fn some_parts(self) -> Option<Parts> {
+        match self {
+            Self::Parts(parts) if parts.count() < parts.turn.count() => Some(parts),
+            _ => None,
+        }
+    }
 }
 
-/// Which rows of each head of `kv_b_proj` a tensor has.
+/// Parts that take turns in the rows of a tensor of transformers, of which a tensor of GGUF has
+/// some, one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum LatentPart {
-    /// Those of the keys, each head transposed.
-    Keys,
-    /// Those of the values.
-    Values,
+pub(in crate::families) struct Parts {
+    pub turn: Turn,
+    /// The number of the first part that GGUF has.
+    pub first: usize,
+    /// The number behind that of the last.
+    pub end: usize,
+    /// Whether matrices are transposed before.
+    pub is_transposed: bool,
+    pub then: Then,
 }
 
-/// Where a tensor of linear attention has heads of values.
+/// How long the parts of one turn are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum ValuePart {
-    /// Rows behind those of queries and keys.
-    Projections,
-    /// Filters `[n, 1, k]` behind those of queries and keys, as `[n, k]`.
-    Filters,
-    /// All rows.
-    Rows,
-    /// One row, or one value, for each head.
+pub(in crate::families) enum Turn {
+    /// A turn is all rows of a matrix, or of each matrix of a stack: so many parts of one length.
+    Equal(usize),
+    /// So many parts of length 1, in the dimension of this number.
+    Single(usize, usize),
+    /// The lengths of the parts in the rows of the matrix.
+    Rows(&'static [Dim]),
+}
+
+/// What is done to the parts afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::families) enum Then {
+    Nothing,
+    /// As [`Transform::Heads`].
     Heads,
-    /// One value for each head, as `-exp(x)`.
-    Decays,
-    /// Columns.
-    Columns,
+    /// The part of each turn is a matrix, and is transposed.
+    Transposed,
 }
 
-/// Which rows of each head of keys of `in_proj_qkvz` a tensor has.
+impl Turn {
+    /// Number of its parts.
+    pub(in crate::families) const fn count(self) -> usize {
+        match self {
+            Self::Equal(count) | Self::Single(count, _) => count,
+            Self::Rows(lengths) => lengths.len(),
+        }
+    }
+}
+
+impl Parts {
+    /// The part `part` alone.
+    pub(in crate::families) const fn one(turn: Turn, part: usize) -> Self {
+        Self { turn, first: part, end: part + 1, is_transposed: false, then: Then::Nothing }
+    }
+
+    /// All parts.
+    pub(in crate::families) const fn all(turn: Turn) -> Self {
+        Self { end: turn.count(), ..Self::one(turn, 0) }
+    }
+
+    /// How many they are.
+    pub(in crate::families) fn count(self) -> usize {
+        self.end - self.first
+    }
+}
+
+/// Groups of parts that become tiles: the first parts of all groups, then the second ones, ….
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum LinearPart {
-    /// All queries, all keys, all values.
-    Projections,
-    /// The gates.
-    Gate,
+pub(in crate::families) struct Tiling {
+    /// Number of groups.
+    pub groups: Dim,
+    /// Parts of a group.
+    pub parts: Dim,
+    /// Length of a part.
+    pub len: Dim,
+    /// Rows in front of them, which stay.
+    pub behind: Option<Dim>,
+    /// Whether they are columns, and not rows.
+    pub is_of_columns: bool,
+    pub change: Change,
 }

@@ -1,4 +1,4 @@
-//! Vectors that GGUF has with more dimensions, both ways.
+//! Tensors that GGUF has with other dimensions, both ways.
 
 use crate::error::InTensor;
 use crate::families::engine::dims::Dims;
@@ -18,6 +18,11 @@ pub(super) fn reshaped(
     let Some(wanted) = rule.gguf_shape else {
         return Ok(shape.to_vec());
     };
+    if let Some(at) = rule.dim_of_one() {
+        let mut made = shape.to_vec();
+        made.remove(at);
+        return Ok(made);
+    }
     let sizes = wanted.iter().map(|dim| dims.size(*dim, None));
     let sizes: Option<Vec<usize>> = sizes.collect();
     let values: usize = shape.iter().product();
@@ -34,8 +39,7 @@ pub(super) fn reshaped(
     })
 }
 
-/// The one dimension of a vector that GGUF has with the dimensions `shape`, if that is what `rule`
-/// says.
+/// The dimensions of transformers of a tensor that GGUF has with those of `shape`.
 ///
 /// # Errors
 /// `Parse` if the config prescribes another length.
@@ -45,6 +49,11 @@ pub(super) fn flattened(
     shape: Vec<usize>,
     dims: &Dims,
 ) -> Result<Vec<usize>> {
+    if let Some(at) = rule.dim_of_one() {
+        let mut made = shape;
+        made.insert(at, 1);
+        return Ok(made);
+    }
     let (Some(_), [dim]) = (rule.gguf_shape, rule.shape) else {
         return Ok(shape);
     };

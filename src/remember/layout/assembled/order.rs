@@ -58,6 +58,17 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// What undoes it.
+    pub(crate) fn inverse(self) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::PlusOne => Self::MinusOne,
+            Self::MinusOne => Self::PlusOne,
+            Self::NegExp => Self::LnNeg,
+            Self::LnNeg => Self::NegExp,
+        }
+    }
+
     pub(super) fn apply(self, values: &mut [f32]) {
         let each = |change: fn(f32) -> f32, values: &mut [f32]| {
             values.iter_mut().for_each(|x| *x = change(*x));
