@@ -28,9 +28,11 @@ mod draft;
 mod drafts;
 #[cfg(feature = "lethe")]
 mod encode;
+#[cfg(feature = "lethe")]
+mod encodings;
 #[cfg(not(feature = "lethe"))]
-#[path = "convert/no_encode.rs"]
-mod encode;
+#[path = "convert/no_encodings.rs"]
+mod encodings;
 mod footprint;
 mod hashed;
 mod held;
@@ -49,6 +51,7 @@ mod sidecars;
 mod stream;
 mod summary;
 mod tensors;
+mod unfinished;
 #[cfg(feature = "models")]
 mod whole;
 #[cfg(not(feature = "models"))]

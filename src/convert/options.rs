@@ -1,5 +1,10 @@
 //! The options of a conversion.
 
+#[cfg(feature = "lethe")]
+mod encoding;
+#[cfg(not(feature = "lethe"))]
+#[path = "options/no_encoding.rs"]
+mod encoding;
 mod remember;
 
 use std::path::PathBuf;
@@ -7,7 +12,6 @@ use std::path::PathBuf;
 pub(super) use self::remember::Callback;
 pub use self::remember::{FloatCast, Progress, RememberOptions, Replace};
 use super::adapters::Adapter;
-use super::encode;
 use super::names::NameChanges;
 #[cfg(feature = "lethe")]
 use crate::lethe::{Forget, ForgetScheme};
@@ -232,7 +236,7 @@ impl ConvertOptions {
     /// container.
     pub(crate) fn with_default_encoding(self) -> Result<Self> {
         match self.target.container().default_scheme {
-            Some(scheme) if !self.encodes() => encode::with_scheme(self, scheme),
+            Some(scheme) if !self.encodes() => self.with_scheme(scheme),
             _ => Ok(self),
         }
     }
@@ -255,18 +259,8 @@ impl ConvertOptions {
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let adapters = self.adapters.iter().map(|a| a.path().to_path_buf());
         let mut all: Vec<PathBuf> = adapters.collect();
-        all.extend(self.files.iter().cloned().chain(encode::files(self)));
+        all.extend(self.files.iter().cloned().chain(self.encoding_files()));
         all
-    }
-
-    /// All encoding options as text, to compare two runs; `None` if nothing is encoded.
-    pub(crate) fn encoding_fingerprint(&self) -> Option<String> {
-        encode::fingerprint(self)
-    }
-
-    /// Whether tensors are encoded.
-    pub(crate) fn encodes(&self) -> bool {
-        encode::is_asked_for(self)
     }
 }
 

@@ -14,7 +14,6 @@ use self::output_keys::OutputKeys;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
-use crate::convert::encode;
 use crate::convert::options::ConvertOptions;
 use crate::convert::output::BoxedOutput;
 use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
@@ -176,7 +175,7 @@ fn keys<'a>(
 
 /// The number of the output's file type in llama.cpp's `enum llama_ftype`.
 fn file_type(options: &ConvertOptions) -> u32 {
-    if let Some(number) = encode::file_type(options) {
+    if let Some(number) = options.gguf_file_type() {
         return number;
     }
     options.run.to.gguf_file_type()
