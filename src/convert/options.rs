@@ -19,7 +19,7 @@ use crate::lethe::{Forget, ForgetScheme};
 use crate::model::gguf::GgufMetadataValue;
 #[cfg(feature = "gguf")]
 use crate::parse::gguf::GgufEdit;
-use crate::{ConvertTarget, ParsedModel, Result, TargetDtype};
+use crate::{ConvertTarget, TargetDtype};
 
 /// How much of a model an output has beside its tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -230,29 +230,6 @@ impl ConvertOptions {
     pub fn with_resume(mut self, resume: bool) -> Self {
         self.resume = resume;
         self
-    }
-
-    /// Fills in the scheme of a container that holds nothing else, if the caller named only the
-    /// container.
-    pub(crate) fn with_default_encoding(self) -> Result<Self> {
-        match self.target.container().default_scheme {
-            Some(scheme) if !self.encodes() => self.with_scheme(scheme),
-            _ => Ok(self),
-        }
-    }
-
-    /// Whether the output of `model` is a directory.
-    pub(crate) fn is_directory(&self, model: &ParsedModel) -> bool {
-        let directory = self.target.container().directory();
-        directory.is_some_and(|directory| (directory.is_made)(self, model))
-    }
-
-    /// Whether the GGUF blocks of `model` are copied to the output unchanged.
-    #[must_use]
-    pub fn carries_blocks(&self, model: &ParsedModel) -> bool {
-        let writer = self.target.container().writer();
-        let copies = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
-        copies && !self.decode && !self.encodes() && self.adapters.is_empty()
     }
 
     /// The files and directories that the options name.

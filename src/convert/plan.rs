@@ -79,7 +79,9 @@ impl<'m> Plan<'m> {
             #[cfg(feature = "gguf")]
             gguf_keys: &gguf_keys,
             options,
-            whole: whole.as_ref(),
+            #[cfg(feature = "gguf")]
+            whole_metadata: whole.as_ref().map(WholeModel::metadata),
+            framework: whole.as_ref().map(WholeModel::format),
             report: &mut report,
         })?;
         report.output_bytes = layouts.iter().map(|l| l.file_len).sum();

@@ -17,7 +17,7 @@ impl ConvertOptions {
     ///
     /// # Errors
     /// `Unsupported` if this build has no such scheme.
-    pub(super) fn with_scheme(self, scheme: &str) -> Result<Self> {
+    pub(in crate::convert) fn with_scheme(self, scheme: &str) -> Result<Self> {
         let scheme: ForgetScheme = scheme.parse()?;
         let run = RememberOptions { to: scheme.dtype(), ..self.run };
         Ok(Self { run, forget: Some(scheme.into()), ..self })

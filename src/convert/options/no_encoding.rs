@@ -13,7 +13,7 @@ impl ConvertOptions {
 
     /// Returns the options unchanged: there are no schemes. The container that needs one is left out
     /// of this build, too.
-    pub(super) fn with_scheme(self, _scheme: &str) -> Result<Self> {
+    pub(in crate::convert) fn with_scheme(self, _scheme: &str) -> Result<Self> {
         Ok(self)
     }
 
