@@ -1,17 +1,20 @@
 //! The conversion pipeline: options, a plan of every output tensor and its offset, workers that
 //! write the data, and a report.
 //!
-//! - `options`, `names`: what the caller asks for; `asked`: whose problems count.
-//! - `drafts`, `draft`, `whole`, `adapters`: what becomes of each tensor; `container`: which
-//!   tensors, files and metadata an output has; `plan`, `cut`: every header, offset and job.
-//! - `run`, `outcome`: the workers and their failures; `output`, `bodies`: a tensor and its
-//!   jobs; `cast`, `overflow`, `encode`: floats of another type, and codes; `ahead`, `held`:
-//!   pieces that jobs read and write together; `checksum`, `hashed`: sums of what is read and
-//!   written; `progress`, `report`, `summary`.
-//! - `conversion`: a planned conversion, and how it is carried out; `stream`, `tensors`, `pair`,
-//!   `window`: its tensors in order, by name, beside those of another model.
-//! - `directory`, `destination`, `manifest`, `sidecars`, `footprint`: directories, the files
-//!   beside the weights, and what is there already.
+//! A module imports from those above it in this list alone:
+//!
+//! - `report`, `names`, `adapters`, `options`: what the caller asks for and is told; `asked`: whose
+//!   problems count; `progress`.
+//! - `cut`, `held`, `ahead`, `checksum`, `outcome`, `window`: a tensor's tiles, pieces that jobs read
+//!   and write together, sums and failures; `encode`: how values become codes.
+//! - `output`: a tensor and its jobs; `container`: which tensors, files and metadata an output has.
+//! - `overflow`, `bodies`, `cast`: floats of another type; `draft`, `encodings`: what a tensor becomes.
+//! - `whole`, `summary`, `drafts`: what becomes of each tensor; `plan`: every header, offset and job.
+//! - `run`: the workers; `hashed`: sums of what is written; `stream`, `tensors`, `pair`: tensors in
+//!   order, by name, beside those of another model.
+//! - `destination`, `footprint`, `unfinished`, `manifest`, `sidecars`, `directory`: directories, the
+//!   files beside the weights, and what is there already.
+//! - `conversion`: a planned conversion, and how it is carried out.
 
 mod adapters;
 mod ahead;
@@ -28,9 +31,11 @@ mod draft;
 mod drafts;
 #[cfg(feature = "lethe")]
 mod encode;
+#[cfg(feature = "lethe")]
+mod encodings;
 #[cfg(not(feature = "lethe"))]
-#[path = "convert/no_encode.rs"]
-mod encode;
+#[path = "convert/no_encodings.rs"]
+mod encodings;
 mod footprint;
 mod hashed;
 mod held;
@@ -49,6 +54,7 @@ mod sidecars;
 mod stream;
 mod summary;
 mod tensors;
+mod unfinished;
 #[cfg(feature = "models")]
 mod whole;
 #[cfg(not(feature = "models"))]

@@ -10,6 +10,7 @@ pub(crate) mod hub;
 mod listing;
 #[cfg(all(feature = "gguf", any(feature = "npz", feature = "pth")))]
 mod llamafile;
+mod magic;
 #[cfg(feature = "npz")]
 mod npy;
 #[cfg(feature = "npz")]
@@ -31,6 +32,8 @@ use std::io::{Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(feature = "pth")]
+pub(crate) use self::detect::read_head_of;
 pub use self::detect::{detect_format, detect_format_from_reader};
 #[cfg(feature = "npz")]
 pub use self::npz::*;

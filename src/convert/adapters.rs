@@ -23,6 +23,7 @@ mod merge;
 mod parameters;
 mod peft_config;
 mod peft_tensors;
+mod tensor;
 mod tied;
 mod tokens;
 mod vocabulary;
@@ -36,8 +37,6 @@ use self::gguf_adapter::GgufAdapter;
 pub(super) use self::merge::merge;
 use self::peft_config::PeftConfig;
 pub(super) use self::vocabulary::ConfigField;
-use super::options::{ConvertOptions, ModelScope};
-use super::whole::WholeModel;
 use crate::config::Texts;
 use crate::limits::ParseLimits;
 use crate::parse::parse_with_limits;
@@ -192,50 +191,21 @@ impl fmt::Debug for Adapter {
     }
 }
 
-/// Whether the adapters of `options` name weights as `model` has them, and not as a whole model
-/// that is made of it.
-///
-/// # Errors
-/// `Unsupported` if some name them as Hugging Face does and others as llama.cpp.
-pub(super) fn fit_stored_names(model: &ParsedModel, options: &ConvertOptions) -> Result<bool> {
-    let mut names = options.adapters.iter().map(Adapter::has_gguf_names);
-    let Some(has_gguf_names) = names.next() else {
-        return Ok(true);
-    };
-    if names.any(|other| other != has_gguf_names) {
-        let what = "adapters of PEFT and in GGUF are not merged at once; merge one kind first";
-        return Err(AnamnesisError::unsupported("several adapters", what));
-    }
-    let is_whole = options.scope == ModelScope::Model;
-    Ok(match has_gguf_names {
-        true => model.is_gguf(),
-        // A GGUF file with the names of Hugging Face has no others in an output that is not a whole
-        // model.
-        false => !(model.is_gguf() && is_whole),
-    })
+/// A model that adapters are merged into, and what is made of it before.
+pub(super) struct Base<'a> {
+    pub model: &'a ParsedModel,
+    /// The architecture of the whole model in GGUF that is made of it.
+    #[cfg_attr(not(feature = "gguf"), expect(dead_code, reason = "for adapters in GGUF"))]
+    pub made_architecture: Option<&'a str>,
+    /// The text of the config that is made for it.
+    pub made_config: Option<&'a str>,
 }
 
-/// Fails if adapters change `fields` of the config that the whole model `whole` was made of before
-/// they were merged into it (`merges_first`), or that is no longer one of transformers.
-///
-/// # Errors
-/// `Unsupported`.
-pub(super) fn require_same_config(
-    fields: &[ConfigField],
-    whole: Option<&WholeModel>,
-    merges_first: bool,
-) -> Result<()> {
-    let (Some(field), Some(whole)) = (fields.first(), whole) else {
-        return Ok(());
-    };
-    if !merges_first && whole.format() == "pt" {
-        return Ok(());
+impl<'a> Base<'a> {
+    /// The model as it is.
+    pub(super) fn new(model: &'a ParsedModel) -> Self {
+        Self { model, made_architecture: None, made_config: None }
     }
-    let what = format!(
-        "`{}` of config.json becomes {} with it, which the output would not have; merge it to a directory first, and convert that",
-        field.key, field.new
-    );
-    Err(AnamnesisError::unsupported("an adapter", what))
 }
 
 /// The error that the file `path` is none of an adapter.

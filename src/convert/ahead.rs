@@ -4,16 +4,12 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::cut::Cut;
-use super::output::{Job, Output, ValueSource};
 use crate::Result;
-use crate::remember::{BlockPool, Buffers, Decode, ReadAhead, StoredRectangle, Tile};
+use crate::remember::{BlockPool, Buffers, Decode, ReadAhead, StoredRectangle};
 
 /// The first rectangle of a file has a third of the usual tiles, because no thread can write while
 /// it is read.
 const FIRST_SHARE: usize = 3;
-
-/// Outputs behind that of a job that are looked through for the rectangle that is read next.
-const MOST_SKIPPED: usize = 16;
 
 /// What the jobs of one output file read together: one rectangle at a time, and the next one.
 ///
@@ -61,6 +57,16 @@ impl Shared {
 /// The job of the first tile that takes from a rectangle. Later rectangles compare greater.
 type RectangleId = usize;
 
+/// A tensor that is decoded in jobs of one tile each.
+pub(super) struct DecodedTiles<'a> {
+    pub decoder: &'a dyn Decode,
+    pub cut: Cut,
+    /// Number of the job of its first tile in the plan.
+    pub first_job: usize,
+    /// The tiles that the file's jobs decode.
+    pub tiles: Range<usize>,
+}
+
 /// Tiles whose stored rows are read together.
 struct Together<'a> {
     id: RectangleId,
@@ -94,36 +100,35 @@ impl AheadSlot {
         Self { threads, files, first_job, shared: [Shared::new(&pool), Shared::new(&pool)] }
     }
 
-    /// Loads `tile`, which is that of `job`, into `buffers`. What other jobs take of the same
-    /// stored rows is read along, with the threads that have come to them. Returns what is read
-    /// next, for [`fill_next`](Self::fill_next).
+    /// Loads tile `no` of `tensor` into `buffers`. What other jobs take of the same stored rows is
+    /// read along, with the threads that have come to them. Returns what is read next, for
+    /// [`fill_next`](Self::fill_next): of this tensor, or of those `behind` it.
     ///
     /// # Errors
     /// Those of [`Decode::load`].
     pub(super) fn load<'a>(
         &self,
-        (decoder, tile): (&'a dyn Decode, &Tile),
-        job: &'a Job<'_, '_>,
+        (tensor, no): (&DecodedTiles<'a>, usize),
+        behind: impl Iterator<Item = DecodedTiles<'a>>,
         buffers: &mut Buffers,
     ) -> Result<Option<NextRectangle<'a>>> {
-        let first = job.number - job.no;
-        let together = self.together((decoder, job.output()), &job.of_tensor, job.no, first);
-        let Some(together) = together else {
+        let (decoder, tile) = (tensor.decoder, &tensor.cut.tile(no));
+        let Some(together) = self.together(tensor, no) else {
             return decoder.load(tile, buffers).map(|()| None);
         };
         let shared = self.share(&together, &mut buffers.staging);
         buffers.ahead = shared.as_ref().map(|shared| Arc::clone(&shared.ahead));
         let loaded = decoder.load(tile, buffers);
-        let no = job.no - together.tiles.start;
+        let place = no - together.tiles.start;
         if let Some(ahead) = &buffers.ahead {
-            ahead.release(no);
+            ahead.release(place);
         }
         // Given back before the lock, so that nobody has it when the next rectangle begins.
         buffers.ahead = None;
         drop(shared);
         loaded?;
-        let next = self.next(job, &together);
-        Ok(next.map(|rectangle| NextRectangle { rectangle, tile: (no, together.tiles.len()) }))
+        let next = self.next(tensor, together.tiles.end, behind);
+        Ok(next.map(|rectangle| NextRectangle { rectangle, tile: (place, together.tiles.len()) }))
     }
 
     /// Reads all of a rectangle that other threads do not read. `None` if its tiles have to read
@@ -153,32 +158,17 @@ impl AheadSlot {
         }
     }
 
-    /// The rectangle behind `together`, of the same tensor or one behind it.
-    fn next<'a>(&self, job: &'a Job<'_, '_>, together: &Together<'a>) -> Option<Together<'a>> {
-        let (no, mut first) = (together.tiles.end, job.number - job.no);
-        if no < job.of_tensor.end {
-            return self.together((together.decoder, job.output()), &job.of_tensor, no, first);
+    /// The rectangle that begins with tile `no` of `tensor`, or with the first of one `behind` it.
+    fn next<'a>(
+        &self,
+        tensor: &DecodedTiles<'a>,
+        no: usize,
+        mut behind: impl Iterator<Item = DecodedTiles<'a>>,
+    ) -> Option<Together<'a>> {
+        match no < tensor.tiles.end {
+            true => self.together(tensor, no),
+            false => behind.find_map(|tensor| self.together(&tensor, 0)),
         }
-        let mut jobs = job.output().body.jobs(&job.output().cut);
-        if no < jobs {
-            return None;
-        }
-        let file = job.output().place.file;
-        // There are as many checksums as the run makes tensors.
-        let made = job.outputs.iter().zip(job.checksums).skip(1);
-        for (output, _) in made.take(MOST_SKIPPED) {
-            first += jobs;
-            jobs = output.body.jobs(&output.cut);
-            if output.place.file != file {
-                return None;
-            }
-            if let ValueSource::Decoded(decoder, _) = output.body.values()
-                && let Some(next) = self.together((decoder, output), &(0..jobs), 0, first)
-            {
-                return Some(next);
-            }
-        }
-        None
     }
 
     /// What is shared, if it is the rectangle `id`.
@@ -219,16 +209,9 @@ impl AheadSlot {
         }
     }
 
-    /// What tile `no` of `output` is read with, whose first job is job `first` of the plan and
-    /// whose jobs `jobs` the lane has. `None` if it reads alone.
-    fn together<'a>(
-        &self,
-        (decoder, output): (&'a dyn Decode, &Output<'_>),
-        jobs: &Range<usize>,
-        no: usize,
-        first: usize,
-    ) -> Option<Together<'a>> {
-        let cut = output.cut;
+    /// What tile `no` of `tensor` is read with. `None` if it reads alone.
+    fn together<'a>(&self, tensor: &DecodedTiles<'a>, no: usize) -> Option<Together<'a>> {
+        let &DecodedTiles { decoder, cut, first_job, tiles: ref jobs } = tensor;
         if cut.shared_bytes == 0 || jobs.is_empty() {
             return None;
         }
@@ -237,12 +220,12 @@ impl AheadSlot {
         let most = (cut.together(self.threads) / self.files.max(1)).max(cut.together(1));
         let matrix = tiles_of_matrix(no, (decoder, &cut))?;
         let matrix = matrix.start.max(jobs.start)..matrix.end.min(jobs.end);
-        let is_first = first + matrix.start == self.first_job;
+        let is_first = first_job + matrix.start == self.first_job;
         let tiles = tiles_around(no, matrix, most, is_first);
         let rows = cut.tile(tiles.start).rows.start..cut.tile(tiles.end - 1).rows.end;
         let wanted = decoder.stored_codes(&rows)?;
         let is_shared = tiles.len() > 1 && !wanted.codes.part.is_in_memory();
-        is_shared.then(|| Together { id: first + tiles.start, tiles, wanted, decoder, cut })
+        is_shared.then(|| Together { id: first_job + tiles.start, tiles, wanted, decoder, cut })
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
+use super::ahead::DecodedTiles;
 use super::cut::{SLAB_VALUES, round_down};
 use super::output::{Body, Job, ValueSource, Worker};
 use super::overflow::Overflow;
@@ -110,9 +111,15 @@ pub(super) struct DecodeBody<'m> {
 
 impl<'m> Body<'m> for DecodeBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
-        let (tile, ahead) = (&job.output().cut.tile(job.no), job.ahead);
-        let level = job.options.level;
-        let next = ahead.load((&*self.decoder, tile), job, &mut worker.input)?;
+        let (cut, ahead, level) = (job.output().cut, job.ahead, job.options.level);
+        let tile = &cut.tile(job.no);
+        let tensor = DecodedTiles {
+            decoder: &*self.decoder,
+            cut,
+            first_job: job.number - job.no,
+            tiles: job.of_tensor.clone(),
+        };
+        let next = ahead.load((&tensor, job.no), decoded_behind(job), &mut worker.input)?;
         // A tile is loaded at once but decoded in slabs of rows, whose output is still in the cache
         // when it is written.
         let slab_rows = slab_rows(tile.cols.len(), self.decoder.rows_together());
@@ -142,9 +149,41 @@ impl<'m> Body<'m> for DecodeBody<'m> {
         ValueSource::Decoded(&*self.decoder, self.target)
     }
 
-    fn overflow(&self) -> Option<&Overflow> {
-        Some(&self.overflow)
+    fn overflow_note(&self, name: &str) -> Option<String> {
+        self.overflow.note(name)
     }
+}
+
+/// Outputs behind that of a job that are looked through for what is read next.
+const MOST_SKIPPED: usize = 16;
+
+/// The tensors that jobs of the same file decode behind that of `job`, as far as the run makes them.
+fn decoded_behind<'a>(job: &'a Job<'_, '_>) -> impl Iterator<Item = DecodedTiles<'a>> {
+    let output = job.output();
+    let jobs = output.body.jobs(&output.cut);
+    // A lane that ends within a tensor does not come to those behind it.
+    let most = match job.of_tensor.end < jobs {
+        true => 0,
+        false => MOST_SKIPPED,
+    };
+    let mut first_job = job.number - job.no + jobs;
+    // There are as many checksums as the run makes tensors.
+    let made = job.outputs.iter().zip(job.checksums).skip(1).take(most);
+    made.map(|(output, _)| output)
+        .take_while(|behind| behind.place.file == output.place.file)
+        .filter_map(move |output| {
+            let (jobs, first) = (output.body.jobs(&output.cut), first_job);
+            first_job += jobs;
+            match output.body.values() {
+                ValueSource::Decoded(decoder, _) => Some(DecodedTiles {
+                    decoder,
+                    cut: output.cut,
+                    first_job: first,
+                    tiles: 0..jobs,
+                }),
+                _ => None,
+            }
+        })
 }
 
 /// Rows of `width` values that are decoded at once, by a decoder that wants a multiple of

@@ -21,7 +21,6 @@ use std::str::FromStr;
 use super::options::ConvertOptions;
 use super::output::BoxedOutput;
 use super::report::Report;
-use super::whole::WholeModel;
 use crate::config::why_unwritten;
 use crate::error::InTensor;
 use crate::features::{Gated, gated};
@@ -77,9 +76,11 @@ pub(super) struct LayoutRequest<'a, 'm> {
     #[cfg(feature = "gguf")]
     pub gguf_keys: &'a [(String, crate::GgufMetadataValue)],
     pub options: &'a ConvertOptions,
-    /// What a whole model has beside its tensors, if the output is one.
-    #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
-    pub whole: Option<&'a WholeModel>,
+    /// All metadata of an output that is a whole model in GGUF.
+    #[cfg(feature = "gguf")]
+    pub whole_metadata: Option<&'a [(String, crate::GgufMetadataValue)]>,
+    /// What the metadata of safetensors calls the framework of an output that is a whole model.
+    pub framework: Option<&'static str>,
     /// For notes.
     #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
     pub report: &'a mut Report,
@@ -228,6 +229,32 @@ impl OutputContainer {
 
     pub(super) fn directory(&self) -> Option<&OutputDirectory> {
         self.sharding()?.directory.as_ref()
+    }
+}
+
+/// What the options mean for their container.
+impl ConvertOptions {
+    /// Fills in the scheme of a container that holds nothing else, if the caller named only the
+    /// container.
+    pub(crate) fn with_default_encoding(self) -> Result<Self> {
+        match self.target.container().default_scheme {
+            Some(scheme) if !self.encodes() => self.with_scheme(scheme),
+            _ => Ok(self),
+        }
+    }
+
+    /// Whether the output of `model` is a directory.
+    pub(crate) fn is_directory(&self, model: &ParsedModel) -> bool {
+        let directory = self.target.container().directory();
+        directory.is_some_and(|directory| (directory.is_made)(self, model))
+    }
+
+    /// Whether the GGUF blocks of `model` are copied to the output unchanged.
+    #[must_use]
+    pub fn carries_blocks(&self, model: &ParsedModel) -> bool {
+        let writer = self.target.container().writer();
+        let copies = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
+        copies && !self.decode && !self.encodes() && self.adapters.is_empty()
     }
 }
 

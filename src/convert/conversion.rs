@@ -6,10 +6,10 @@ use super::directory::PartWriter;
 use super::hashed::HashingSink;
 use super::plan::Plan;
 use super::progress::ProgressSum;
-use super::run::{Run, threads};
+use super::run::Run;
 use super::tensors::VerifiedInputs;
 use super::window::OutputWindow;
-use super::{ConvertOptions, FileSum, Report, container, encode, overflow};
+use super::{ConvertOptions, FileSum, Report, container, encodings, overflow};
 use crate::limits::zeroed;
 use crate::model::{NameIndex, ParsedModel};
 use crate::source::Source;
@@ -45,7 +45,7 @@ impl<'m> Conversion<'m> {
     /// tables of tensors.
     #[must_use]
     pub fn peak_memory(&self) -> u64 {
-        let threads = threads(&self.options.run) as u64;
+        let threads = self.options.run.worker_threads() as u64;
         let tables = self.plan.outputs.len() as u64 * 1024 + self.model.header_size as u64 * 2;
         let schemes = &mut self.plan.report.schemes.iter();
         let has_codebooks = schemes.any(|s| matches!(s.scheme, QuantScheme::Vectors { .. }));
@@ -57,7 +57,7 @@ impl<'m> Conversion<'m> {
 
     /// What the output is made from.
     pub(crate) fn inputs(&self) -> Inputs<'_> {
-        inputs(self.model, &self.plan, &self.options)
+        self.plan.inputs(self.model, &self.options)
     }
 
     /// Whether the output is a directory of shards rather than one file.
@@ -182,7 +182,7 @@ impl<'m> Conversion<'m> {
         let (plan, model) = (&self.plan, self.model);
         let place = OutputPlace {
             force: self.options.run.replaces(),
-            inputs: &inputs(model, plan, &self.options),
+            inputs: &plan.inputs(model, &self.options),
             space: plan.report.output_bytes,
             is_uncached: self.options.run.uncached,
         };
@@ -200,10 +200,10 @@ impl<'m> Conversion<'m> {
     /// The report with what only the work has shown: the error of encoding, the warnings of
     /// encoders, and values that F16 does not hold.
     fn final_report(&self) -> Report {
-        let mut report = self.plan.report.clone();
-        report.distance = encode::distance(&self.plan);
-        report.notes.extend(encode::warnings(&self.plan));
-        report.notes.extend(overflow::notes(&self.plan));
+        let (mut report, outputs) = (self.plan.report.clone(), &*self.plan.outputs);
+        report.distance = encodings::distance(outputs);
+        report.notes.extend(encodings::warnings(outputs));
+        report.notes.extend(overflow::notes(outputs));
         report
     }
 
@@ -258,26 +258,6 @@ impl Conversion<'_> {
     pub(crate) fn set_level(&mut self, level: crate::simd::Level) {
         self.options.run.level = level;
     }
-}
-
-/// What is read to make `plan` of `model`: its files or its directory, the files beside it, and
-/// those that the options name.
-pub(super) fn inputs<'m>(
-    model: &'m ParsedModel,
-    plan: &Plan<'_>,
-    options: &ConvertOptions,
-) -> Inputs<'m> {
-    let mut paths = options.files();
-    paths.extend(
-        model
-            .directory
-            .iter()
-            .map(|directory| directory.path.clone()),
-    );
-    paths.extend(model.beside.iter().map(|file| file.path.clone()));
-    let companions = model.companions().chain(plan.companions());
-    paths.extend(companions.map(|companion| companion.path.clone()));
-    Inputs { sources: &model.sources, paths }
 }
 
 /// Reads the header of a written file back and compares it with the plan.

@@ -77,7 +77,3 @@ pub(super) fn replaced_path(output: &Path) -> PathBuf {
         output.file_name().unwrap_or_default().to_string_lossy()
     ))
 }
-
-/// Name of the file that marks a directory as an unfinished conversion of this program. It is empty
-/// until a directory is replaced.
-pub(super) use crate::config::MARKER_FILE;

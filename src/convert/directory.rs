@@ -9,33 +9,29 @@
 //! `n`-th shard and records in its own manifest which of them are finished. The first part also
 //! makes the files beside the weights. Only [`finish`] touches what all parts share.
 
-mod claim;
 mod finish;
 mod part;
 mod replacement;
 mod shard;
-mod unfinished;
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 
-use self::claim::Claimant;
 use self::finish::finish_claimed;
 pub use self::finish::finish_parts;
 pub(crate) use self::finish::{finish, is_input_of};
 use self::part::{MadePart, PartWork};
 pub use self::replacement::Settled;
 pub(crate) use self::replacement::settle;
-pub(super) use self::unfinished::UnfinishedDirectory;
 use super::adapters::Adapter;
-use super::conversion::inputs;
 use super::destination::{check_destination, partial_path};
 use super::hashed::sums_of_directory;
-use super::manifest::{self, ConversionParameters, Manifest, changed_input, name as manifest_name};
+use super::manifest::{self, ConversionParameters, Manifest, changed_input};
 use super::options::{ConvertOptions, FloatCast, Replace};
 use super::plan::Plan;
 use super::sidecars::Sidecars;
+use super::unfinished::{Claimant, UnfinishedDirectory, manifest_name};
 use crate::model::ParsedModel;
 use crate::parse::directory::is_zero_state;
 use crate::source::platform::available_space;
@@ -148,7 +144,8 @@ impl PartWriter<'_, '_> {
     /// Refuses an output that is the input or contains a part of it.
     fn check_input(&self, output: &Path) -> Result<()> {
         let replaced = [output.to_path_buf(), partial_path(output)?];
-        inputs(self.model, self.plan, self.options).require_apart(output, &replaced)
+        let inputs = self.plan.inputs(self.model, self.options);
+        inputs.require_apart(output, &replaced)
     }
 
     /// The files of the input directory that are copied to `output`, or those that belong to an

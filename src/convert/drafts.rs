@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::adapters::{self, ConfigField};
+use super::adapters::{Adapter, Base, ConfigField, merge};
 use super::asked::{Asked, note_on};
 use super::cast::{cast_of_item, cast_target, widen_parameter, widens_parameters};
 use super::draft::is_carried;
-use super::encode::{Drafted, Encodings};
+use super::encodings::{Drafted, Encodings};
 use super::options::{ConvertOptions, FloatCast, ModelScope};
 use super::output::{BoxedOutput, Output};
 use super::report::Report;
@@ -54,11 +54,11 @@ pub(super) fn draft_outputs<'m>(
     }
     let (mut resolution, undecoded) = model.resolve().of_asked(|name| asked.has(name))?;
     let mut merged = Report::new(options.run.to);
-    let merges_first = adapters::fit_stored_names(model, options)?;
+    let merges_first = fit_stored_names(model, options)?;
     let mut config_fields = vec![];
     if merges_first {
         config_fields =
-            adapters::merge((model, None), &mut resolution.items, &options.adapters, &mut merged)?;
+            merge(&Base::new(model), &mut resolution.items, &options.adapters, &mut merged)?;
     }
     let left_out = options.names.apply(&mut resolution, &undecoded)?;
     let unmatched = select(&mut resolution, model, options)?;
@@ -74,14 +74,14 @@ pub(super) fn draft_outputs<'m>(
     report.notes.extend(note_on(&undecoded));
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     if !merges_first {
-        config_fields = adapters::merge(
-            (model, whole.as_ref()),
-            &mut resolution.items,
-            &options.adapters,
-            &mut merged,
-        )?;
+        let base = Base {
+            model,
+            made_architecture: whole.as_ref().and_then(WholeModel::architecture),
+            made_config: whole.as_ref().and_then(WholeModel::config),
+        };
+        config_fields = merge(&base, &mut resolution.items, &options.adapters, &mut merged)?;
     }
-    adapters::require_same_config(&config_fields, whole.as_ref(), merges_first)?;
+    require_same_config(&config_fields, whole.as_ref(), merges_first)?;
     report.notes.extend(merged.notes);
     report.merged = merged.merged;
     // Between the two the tables of the class say which tensors have which type.
@@ -150,6 +150,52 @@ fn check_options(model: &ParsedModel, options: &ConvertOptions) -> Result<()> {
         return Err(AnamnesisError::usage(what));
     }
     Ok(())
+}
+
+/// Whether the adapters of `options` name weights as `model` has them, and not as a whole model
+/// that is made of it.
+///
+/// # Errors
+/// `Unsupported` if some name them as Hugging Face does and others as llama.cpp.
+fn fit_stored_names(model: &ParsedModel, options: &ConvertOptions) -> Result<bool> {
+    let mut names = options.adapters.iter().map(Adapter::has_gguf_names);
+    let Some(has_gguf_names) = names.next() else {
+        return Ok(true);
+    };
+    if names.any(|other| other != has_gguf_names) {
+        let what = "adapters of PEFT and in GGUF are not merged at once; merge one kind first";
+        return Err(AnamnesisError::unsupported("several adapters", what));
+    }
+    let is_whole = options.scope == ModelScope::Model;
+    Ok(match has_gguf_names {
+        true => model.is_gguf(),
+        // A GGUF file with the names of Hugging Face has no others in an output that is not a whole
+        // model.
+        false => !(model.is_gguf() && is_whole),
+    })
+}
+
+/// Fails if adapters change `fields` of the config that the whole model `whole` was made of before
+/// they were merged into it (`merges_first`), or that is no longer one of transformers.
+///
+/// # Errors
+/// `Unsupported`.
+fn require_same_config(
+    fields: &[ConfigField],
+    whole: Option<&WholeModel>,
+    merges_first: bool,
+) -> Result<()> {
+    let (Some(field), Some(whole)) = (fields.first(), whole) else {
+        return Ok(());
+    };
+    if !merges_first && whole.format() == "pt" {
+        return Ok(());
+    }
+    let what = format!(
+        "`{}` of config.json becomes {} with it, which the output would not have; merge it to a directory first, and convert that",
+        field.key, field.new
+    );
+    Err(AnamnesisError::unsupported("an adapter", what))
 }
 
 /// Records what becomes of each tensor.

@@ -11,17 +11,11 @@
 //! number of threads.
 
 mod bands;
-mod body;
-mod candidates;
 mod counted;
-mod decisions;
-mod distance;
-mod drafts;
 mod in_order;
 mod input;
-mod options;
 mod relay;
-mod requested;
+mod siblings;
 mod strips;
 mod tiles;
 
@@ -29,16 +23,16 @@ use std::ops::AddAssign;
 use std::sync::{Arc, OnceLock};
 
 use self::bands::Bands;
-pub(super) use self::body::{EncodeBody, WrittenWithAnother};
-pub(super) use self::distance::{distance, warnings};
-pub(super) use self::drafts::{Drafted, Encodings};
+pub(super) use self::counted::count_exponents;
 use self::in_order::InOrder;
 use self::input::EncodeInput;
-#[cfg(feature = "models")]
-pub(super) use self::options::is_mlx;
-pub(super) use self::options::{file_type, files, fingerprint, is_asked_for, with_scheme};
-use self::relay::{ExponentRange, RelayDecision};
-use crate::convert::held::Pieces;
+pub(super) use self::input::dtype_of;
+use self::relay::ExponentRange;
+pub(super) use self::relay::RelayDecision;
+pub(super) use self::siblings::link_siblings;
+use super::cut::Cut;
+use super::held::Pieces;
+use crate::error::InTensor;
 use crate::lethe::kernels::distance::{Comparison, DistanceSums};
 use crate::lethe::kernels::mean::Mean;
 use crate::lethe::{Encode, EncodeBuffers, Put, Survey, TileValues};
@@ -60,7 +54,8 @@ pub(super) struct Encoding<'m> {
     /// surveyed as well. Each of them has its own encoding, which surveys this one: jobs then
     /// depend only on jobs of the same encoding.
     siblings: Vec<EncodeInput<'m>>,
-    relay: RelayDecision,
+    /// Whether stored codes are moved undecoded.
+    pub relay: RelayDecision,
     surveyed: InOrder<SurveyTotal, TileSurvey>,
     distance: InOrder<DistanceSums, DistanceSums>,
 }
@@ -128,7 +123,7 @@ impl<'m> Encoding<'m> {
     ///
     /// # Errors
     /// The decoder cannot read what decides whether codes are relayed.
-    fn new(
+    pub(super) fn new(
         name: String,
         shape: Vec<usize>,
         scheme: String,
@@ -175,9 +170,35 @@ impl<'m> Encoding<'m> {
         })
     }
 
+    /// Name of the tensor.
+    pub(super) fn name(&self) -> &str {
+        &self.input.name
+    }
+
+    /// How the tensor is cut into tiles.
+    pub(super) fn cut(&self) -> Cut {
+        self.input.cut
+    }
+
+    /// The error that encoding introduced; `None` unless all tiles are done.
+    pub(super) fn distance(&self) -> Option<DistanceSums> {
+        self.distance.total_of(self.input.cut.tiles())
+    }
+
+    /// The encoder's warning, with the tensor's name.
+    pub(super) fn warning(&self) -> Option<String> {
+        let warning = self.encoder.warning()?;
+        Some(format!("{}: {warning}", InTensor(&self.name())))
+    }
+
+    /// Number of all jobs.
+    pub(super) fn jobs(&self) -> usize {
+        self.survey_jobs() + self.bands.jobs()
+    }
+
     /// Number of jobs of the survey pass. They come before the jobs that encode; 0 if the encoder
     /// needs no survey.
-    fn survey_jobs(&self) -> usize {
+    pub(super) fn survey_jobs(&self) -> usize {
         let inputs = self
             .encoder
             .survey()
@@ -196,7 +217,7 @@ impl<'m> Encoding<'m> {
 
     /// What the encoder has to know of all values; `None` before the last job of the survey pass is
     /// done.
-    fn survey_result(&self) -> Option<SurveyResult> {
+    pub(super) fn survey_result(&self) -> Option<SurveyResult> {
         let Some(survey) = self.encoder.survey() else {
             return Some(SurveyResult::default());
         };
@@ -214,11 +235,11 @@ impl<'m> Encoding<'m> {
     ///
     /// # Errors
     /// Reading fails, or a value is not finite.
-    fn survey_tile(
+    pub(super) fn survey_tile(
         &self,
         no: usize,
         buffers: &mut Buffers,
-        scratch: &mut Scratch,
+        EncodeScratch { scratch, .. }: &mut EncodeScratch,
         level: Level,
     ) -> Result<()> {
         let (mut tile, mut maxima) = (no, Vec::new());
@@ -260,6 +281,41 @@ impl<'m> Encoding<'m> {
             matches!(self.relay, RelayDecision::AfterSurvey(_)).then_some(ExponentRange::NONE_FIT);
         self.surveyed.add(no, TileSurvey { maxima, exponents });
         Ok(())
+    }
+
+    /// Encodes the tiles of band `no`, and passes the stored bytes to `put`, merged as far as they
+    /// are contiguous. `survey` is the [`survey_result`](Self::survey_result).
+    ///
+    /// # Errors
+    /// Reading or storing fails, or a value is not finite, or has no finite code.
+    pub(super) fn encode_band(
+        &self,
+        no: usize,
+        survey: SurveyResult,
+        buffers: &mut Buffers,
+        EncodeScratch { scratch, pieces }: &mut EncodeScratch,
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
+        let tiles = self.bands.tiles(no);
+        // A lone tile needs no putting together: neighbours that its bytes could be merged with are
+        // in other bands.
+        if let (1, Some(tile), false) =
+            (tiles.len(), tiles.clone().next(), self.input.strips.is_some())
+        {
+            return self.encode_tile((tile, None), survey, buffers, scratch, level, put);
+        }
+        pieces.clear();
+        let band = self.input.load_band(tiles.clone(), buffers)?;
+        for tile in tiles {
+            let mut collect = |part: usize, at, bytes: &[u8]| {
+                pieces.add(part, at, bytes);
+                Ok(())
+            };
+            let tile = (tile, band.as_ref());
+            self.encode_tile(tile, survey, buffers, scratch, level, &mut collect)?;
+        }
+        pieces.flush(put)
     }
 
     /// Encodes tile `no`, which may lie in a `band` that is loaded, or relays its codes, and passes
@@ -340,7 +396,7 @@ impl<'m> Encoding<'m> {
 
 /// What the survey pass has found, for jobs that encode.
 #[derive(Debug, Clone, Copy, Default)]
-struct SurveyResult {
+pub(super) struct SurveyResult {
     /// The encoder's [`Survey`]; 0 if it needs none.
     value: f64,
     /// The largest exponent, if codes of MXFP4 move to NVFP4.

@@ -14,9 +14,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::checksum::checksum_of_file;
-use super::directory::UnfinishedDirectory;
 use super::names::NameChanges;
-use crate::config::RECORD_PREFIX;
+use super::unfinished::UnfinishedDirectory;
 use crate::source::{FileState, Source};
 use crate::{AnamnesisError, CancelToken, ParsedModel, Result};
 
@@ -211,27 +210,6 @@ impl InputRecord {
         let what = self.state.difference(&now.state).or_else(of_content)?;
         Some(format!("`{}`: {what}", self.name))
     }
-}
-
-/// Name of the manifest of part `part` of `of`, counted from 1.
-pub(super) fn name((part, of): (usize, usize)) -> String {
-    format!("{RECORD_PREFIX}{part}-of-{of}.json")
-}
-
-/// Name of the file that the process which makes part `part` of `of` holds locked.
-pub(super) fn lock_name((part, of): (usize, usize)) -> String {
-    format!("anamnesis-part-{part}-of-{of}.lock")
-}
-
-/// Whether a file of this name is a manifest.
-pub(super) fn is_manifest(name: &str) -> bool {
-    has_manifest_prefix(name) && name.ends_with(".json")
-}
-
-/// Whether a file of this name is a manifest, the temporary file of one that was being written, or
-/// the lock of a part.
-pub(super) fn has_manifest_prefix(name: &str) -> bool {
-    name.starts_with(RECORD_PREFIX)
 }
 
 impl Manifest {

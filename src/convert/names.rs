@@ -1,16 +1,17 @@
 //! [`NameChanges`]: tensors that get other names, and tensors that are left out.
 
 mod file;
+mod likely;
 
 use std::collections::HashMap;
 
-use super::asked::likely_names;
 use crate::config::{RenameRule, Selection, what_was_meant};
 use crate::error::InTensor;
 use crate::remember::{Resolution, ResolvedItem};
 use crate::{AnamnesisError, Result};
 
 pub use self::file::parse_renames;
+pub(super) use self::likely::{likely_names, possible_names};
 
 /// Tensors of a model that get other names in the output, and tensors that the output does not
 /// have.

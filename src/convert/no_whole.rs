@@ -14,6 +14,14 @@ use crate::{AnamnesisError, Result};
 pub(crate) enum WholeModel {}
 
 impl WholeModel {
+    pub(super) fn architecture(&self) -> Option<&str> {
+        match *self {}
+    }
+
+    pub(super) fn config(&self) -> Option<&str> {
+        match *self {}
+    }
+
     #[cfg(feature = "gguf")]
     pub(super) fn metadata(&self) -> &[(String, GgufMetadataValue)] {
         match *self {}

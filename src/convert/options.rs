@@ -1,5 +1,10 @@
 //! The options of a conversion.
 
+#[cfg(feature = "lethe")]
+mod encoding;
+#[cfg(not(feature = "lethe"))]
+#[path = "options/no_encoding.rs"]
+mod encoding;
 mod remember;
 
 use std::path::PathBuf;
@@ -7,7 +12,6 @@ use std::path::PathBuf;
 pub(super) use self::remember::Callback;
 pub use self::remember::{FloatCast, Progress, RememberOptions, Replace};
 use super::adapters::Adapter;
-use super::encode;
 use super::names::NameChanges;
 #[cfg(feature = "lethe")]
 use crate::lethe::{Forget, ForgetScheme};
@@ -15,7 +19,7 @@ use crate::lethe::{Forget, ForgetScheme};
 use crate::model::gguf::GgufMetadataValue;
 #[cfg(feature = "gguf")]
 use crate::parse::gguf::GgufEdit;
-use crate::{ConvertTarget, ParsedModel, Result, TargetDtype};
+use crate::{ConvertTarget, TargetDtype};
 
 /// How much of a model an output has beside its tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -228,45 +232,12 @@ impl ConvertOptions {
         self
     }
 
-    /// Fills in the scheme of a container that holds nothing else, if the caller named only the
-    /// container.
-    pub(crate) fn with_default_encoding(self) -> Result<Self> {
-        match self.target.container().default_scheme {
-            Some(scheme) if !self.encodes() => encode::with_scheme(self, scheme),
-            _ => Ok(self),
-        }
-    }
-
-    /// Whether the output of `model` is a directory.
-    pub(crate) fn is_directory(&self, model: &ParsedModel) -> bool {
-        let directory = self.target.container().directory();
-        directory.is_some_and(|directory| (directory.is_made)(self, model))
-    }
-
-    /// Whether the GGUF blocks of `model` are copied to the output unchanged.
-    #[must_use]
-    pub fn carries_blocks(&self, model: &ParsedModel) -> bool {
-        let writer = self.target.container().writer();
-        let copies = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
-        copies && !self.decode && !self.encodes() && self.adapters.is_empty()
-    }
-
     /// The files and directories that the options name.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let adapters = self.adapters.iter().map(|a| a.path().to_path_buf());
         let mut all: Vec<PathBuf> = adapters.collect();
-        all.extend(self.files.iter().cloned().chain(encode::files(self)));
+        all.extend(self.files.iter().cloned().chain(self.encoding_files()));
         all
-    }
-
-    /// All encoding options as text, to compare two runs; `None` if nothing is encoded.
-    pub(crate) fn encoding_fingerprint(&self) -> Option<String> {
-        encode::fingerprint(self)
-    }
-
-    /// Whether tensors are encoded.
-    pub(crate) fn encodes(&self) -> bool {
-        encode::is_asked_for(self)
     }
 }
 

@@ -11,7 +11,6 @@ use super::encode::{EncodeScratch, Encoding};
 use super::held::HeldWrites;
 use super::options::RememberOptions;
 use super::outcome::Outcome;
-use super::overflow::Overflow;
 use crate::model::{Part, Shape, ShortList, Tensor};
 use crate::remember::{Buffers, Decode};
 use crate::write::{ChecksumPatch, Sink};
@@ -200,8 +199,9 @@ pub(super) trait Body<'m>: Send + Sync {
         ValueSource::Jobs
     }
 
-    /// What the jobs find beyond the range of F16; `None` if the body does not decode.
-    fn overflow(&self) -> Option<&Overflow> {
+    /// The note on values beyond the range of F16 that the jobs have found, of the tensor called
+    /// `name`; `None` if there are none.
+    fn overflow_note(&self, _name: &str) -> Option<String> {
         None
     }
 

@@ -8,7 +8,6 @@ use half::f16;
 
 use super::options::FloatCast;
 use super::output::{BoxedOutput, Worker};
-use super::plan::Plan;
 use crate::TargetDtype;
 use crate::element::{Element, Out};
 use crate::error::InTensor;
@@ -59,7 +58,7 @@ impl Overflow {
     }
 
     /// The note on the tensor called `name`; `None` if F16 holds its values.
-    fn note(&self, name: &str) -> Option<String> {
+    pub(super) fn note(&self, name: &str) -> Option<String> {
         let largest = f32::from_bits(self.largest.load(Ordering::Relaxed));
         let end = f16::LARGEST;
         let became = match self.saturates {
@@ -74,10 +73,10 @@ impl Overflow {
     }
 }
 
-/// Notes on the tensors of `plan` whose values F16 does not hold, once they are made.
-pub(super) fn notes(plan: &Plan<'_>) -> Vec<String> {
-    let note = |output: &BoxedOutput<'_>| output.body.overflow()?.note(&output.name);
-    let mut notes: Vec<String> = plan.outputs.iter().filter_map(note).collect();
+/// Notes on the tensors of `outputs` whose values F16 does not hold, once they are made.
+pub(super) fn notes(outputs: &[BoxedOutput<'_>]) -> Vec<String> {
+    let note = |output: &BoxedOutput<'_>| output.body.overflow_note(&output.name);
+    let mut notes: Vec<String> = outputs.iter().filter_map(note).collect();
     let more = notes.len().saturating_sub(NAMED);
     if more > 0 {
         notes.truncate(NAMED);

@@ -21,6 +21,7 @@ use super::whole::WholeModel;
 use crate::error::InTensor;
 use crate::model::ParsedModel;
 use crate::source::CompanionFile;
+use crate::source::inputs::Inputs;
 use crate::write::{FilePieces, Framing};
 use crate::{AnamnesisError, ConvertTarget, Result};
 
@@ -78,7 +79,9 @@ impl<'m> Plan<'m> {
             #[cfg(feature = "gguf")]
             gguf_keys: &gguf_keys,
             options,
-            whole: whole.as_ref(),
+            #[cfg(feature = "gguf")]
+            whole_metadata: whole.as_ref().map(WholeModel::metadata),
+            framework: whole.as_ref().map(WholeModel::format),
             report: &mut report,
         })?;
         report.output_bytes = layouts.iter().map(|l| l.file_len).sum();
@@ -131,7 +134,23 @@ impl<'m> Plan<'m> {
         whole.chain(self.adapters.iter().flat_map(Adapter::companions))
     }
 
-    /// Compares these files with their states when they were read.
+    /// What is read to make the plan of `model`: its files or its directory, the files beside it,
+    /// and those that the options name.
+    pub(super) fn inputs<'s>(
+        &self,
+        model: &'s ParsedModel,
+        options: &ConvertOptions,
+    ) -> Inputs<'s> {
+        let mut paths = options.files();
+        let directory = model.directory.iter();
+        paths.extend(directory.map(|directory| directory.path.clone()));
+        paths.extend(model.beside.iter().map(|file| file.path.clone()));
+        let companions = model.companions().chain(self.companions());
+        paths.extend(companions.map(|companion| companion.path.clone()));
+        Inputs { sources: &model.sources, paths }
+    }
+
+    /// Compares the companions with their states when they were read.
     ///
     /// # Errors
     /// `Io` that names the first that has changed.

@@ -19,7 +19,6 @@ mod tests;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use super::ahead::AheadSlot;
 use super::checksum::{ChecksumAccumulator, TensorChecksums, checksum_of_pieces};
@@ -247,17 +246,10 @@ impl<'a, 'm> Run<'a, 'm> {
     }
 }
 
-/// Number of threads that the options ask for; by default one for each available CPU.
-pub(super) fn threads(options: &RememberOptions) -> usize {
-    options
-        .threads
-        .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
-}
-
 /// Output files that are written side by side: one for each thread, as far as that gains time. Each
 /// takes its length of the page cache, and what an interrupted run has written of it is lost.
 pub(super) fn files_side_by_side(options: &RememberOptions) -> usize {
-    threads(options).clamp(1, 4)
+    options.worker_threads().clamp(1, 4)
 }
 
 /// Does the jobs of all `lanes`, which are in ascending order, without comparing checksums.
@@ -266,7 +258,7 @@ pub(super) fn files_side_by_side(options: &RememberOptions) -> usize {
 /// The error of the lowest job that failed.
 pub(super) fn run_lanes(lanes: &[Lane<'_, '_>], options: &RememberOptions) -> Result<()> {
     let jobs: usize = lanes.iter().map(Lane::len).sum();
-    let threads = threads(options).clamp(1, jobs.max(1));
+    let threads = options.worker_threads().clamp(1, jobs.max(1));
     let queue = JobQueue { lanes, outcome: Outcome::new() };
     on_threads(threads, |worker| queue.work(worker));
     // Files that are whole are kept even if jobs of others have failed.
@@ -293,7 +285,7 @@ impl<'a, 'm> Lane<'a, 'm> {
     /// One of `lanes` lanes that are done side by side.
     fn new(run: &'a Run<'a, 'm>, jobs: Range<usize>, sink: &'a dyn Sink, lanes: usize) -> Self {
         Self {
-            ahead: AheadSlot::new(threads(run.options), lanes, jobs.start),
+            ahead: AheadSlot::new(run.options.worker_threads(), lanes, jobs.start),
             held: HeldWrites::default(),
             run,
             sink,

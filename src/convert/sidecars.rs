@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::adapters::ConfigField;
 use super::container::is_weights_of_output;
-use super::directory::UnfinishedDirectory;
+use super::unfinished::UnfinishedDirectory;
 use crate::config::{
     Confined, Unwritten, edit, is_usual, read_small, resolve_links, why_unwritten,
 };

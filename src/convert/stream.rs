@@ -12,7 +12,7 @@ use super::Conversion;
 use super::options::ConvertOptions;
 use super::progress::ProgressSum;
 use super::report::Report;
-use super::run::{self, Run};
+use super::run::Run;
 use super::window::OutputWindow;
 use crate::error::InTensor;
 use crate::limits::{Budget, zeroed};
@@ -231,7 +231,7 @@ impl<'a, 'm> OutputStream<'a, 'm> {
         let Self { conversion, done, bytes } = self;
         let Conversion { plan, options, .. } = conversion;
         let output = &plan.outputs[i];
-        let (tiles, threads) = (output.cut.tiles(), run::threads(&options.run));
+        let (tiles, threads) = (output.cut.tiles(), options.run.worker_threads());
         let step = output.tiles_of_piece();
         let max_bytes = max_bytes.saturating_mul(threads as u64);
         let run = Run::new(plan, i..i + 1, &options.run, done);

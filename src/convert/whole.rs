@@ -5,7 +5,6 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::encode;
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::config::Texts;
@@ -32,6 +31,20 @@ impl WholeModel {
     /// What the metadata of safetensors calls the framework.
     pub(super) fn format(&self) -> &'static str {
         if self.is_mlx { "mlx" } else { "pt" }
+    }
+
+    /// The architecture that a GGUF output has.
+    pub(super) fn architecture(&self) -> Option<&str> {
+        let mut keys = self.metadata.iter();
+        let (_, value) = keys.find(|(key, _)| key == "general.architecture")?;
+        value.as_string()
+    }
+
+    /// The text of the config that a directory gets.
+    pub(super) fn config(&self) -> Option<&str> {
+        let mut files = self.files.iter();
+        let (_, text) = files.find(|(name, _)| name == "config.json")?;
+        Some(text)
     }
 
     /// Metadata of a GGUF output.
@@ -65,7 +78,7 @@ pub(super) fn map<'m>(
     // Quantized checkpoints in layouts of transformers keep experts apart, as they were.
     let encodes = options.target == ConvertTarget::Safetensors && options.encodes();
     if !model.is_gguf()
-        && (!encodes || encode::is_mlx(options))
+        && (!encodes || options.makes_mlx())
         && let Some((config, _)) = config_of(model, options)?
     {
         stack_experts(&mut resolution.items, &config)?;
@@ -82,7 +95,7 @@ pub(super) fn map<'m>(
         }
         ConvertTarget::Safetensors if model.is_gguf() && options.scope == ModelScope::Model => {
             let whole = from_gguf(model, resolution, options, report)?;
-            match encode::is_mlx(options) {
+            match options.makes_mlx() {
                 true => gguf_to_mlx(whole, resolution, options, report).map(Some),
                 false => Ok(Some(whole)),
             }
@@ -90,7 +103,7 @@ pub(super) fn map<'m>(
         // One file has tensors alone.
         ConvertTarget::Safetensors if options.is_directory(model) => {
             let renamed = renamed(model, resolution, options, report)?;
-            match encode::is_mlx(options) {
+            match options.makes_mlx() {
                 true => directory_to_mlx(model, renamed, resolution, options, report),
                 false => required(renamed, options),
             }
@@ -159,7 +172,7 @@ fn check_output(
     let Some(what) = other_output(&resolution.items, &config)? else {
         return Ok(());
     };
-    if keeps_files && !encode::is_mlx(options) {
+    if keeps_files && !options.makes_mlx() {
         report.notes.push(format!("{what}; both are written"));
         return Ok(());
     }
@@ -356,7 +369,7 @@ fn from_directory<'m>(
                 limits: &model.limits,
                 to: options.decode.then_some(options.run.to),
                 decoded: options.run.to,
-                file_type: encode::file_type(options),
+                file_type: options.gguf_file_type(),
                 encodes: options.encodes(),
                 pre_tokenizer: options.pre_tokenizer.as_deref(),
             };

@@ -5,7 +5,7 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 use super::read_at::ReadAt;
-use super::{other_files, safetensors};
+use super::{magic, other_files, safetensors};
 use crate::ParsedModel;
 use crate::features::{Gated, gated};
 use crate::limits::Budget;
@@ -92,13 +92,13 @@ const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
         beginning: Beginning::Of(Container::Safetensors),
         title: "safetensors",
-        matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]),
+        matches: magic::is_safetensors,
         reader: Gated::always(safetensors::read),
     },
     ContainerFormat {
         beginning: Beginning::Of(Container::Gguf),
         title: "GGUF",
-        matches: |head| head.starts_with(b"GGUF"),
+        matches: magic::is_gguf,
         reader: gated!("gguf", super::gguf::read),
     },
     ContainerFormat {
@@ -112,7 +112,7 @@ const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
         beginning: Beginning::Of(Container::Qnat),
         title: "QNAT",
-        matches: |head| head.starts_with(b"QNAT"),
+        matches: magic::is_qnat,
         reader: Gated::always(super::qnat::read),
     },
     ContainerFormat {
@@ -130,7 +130,7 @@ const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
         beginning: Beginning::Of(Container::Pth),
         title: "PyTorch checkpoint (tar)",
-        matches: |head| head.get(257..262) == Some(b"ustar"),
+        matches: magic::is_tar,
         reader: gated!("pth", super::pth::read_tar),
     },
     ContainerFormat {
@@ -148,7 +148,7 @@ const FORMATS: &[ContainerFormat] = &[
         // The layers that it names are safetensors files.
         beginning: Beginning::Of(Container::Safetensors),
         title: "a manifest of Ollama",
-        matches: is_ollama_manifest,
+        matches: magic::is_ollama_manifest,
         reader: gated!("ollama", super::ollama::read),
     },
     ContainerFormat {
@@ -159,17 +159,6 @@ const FORMATS: &[ContainerFormat] = &[
     },
 ];
 
-/// Beginnings of the media types of manifests and layers, of which each manifest of Ollama has one
-/// near its beginning.
-const MANIFEST_KINDS: [&[u8]; 3] =
-    [b"application/vnd.docker.", b"application/vnd.oci.", b"application/vnd.ollama."];
-
-/// Whether a file with these first bytes is a manifest of Ollama.
-fn is_ollama_manifest(head: &[u8]) -> bool {
-    let has = |kind: &&[u8]| head.windows(<[u8]>::len(kind)).any(|at| at == *kind);
-    head.starts_with(b"{") && MANIFEST_KINDS.iter().any(has)
-}
-
 /// Reads the first bytes of `file` and returns its row.
 pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> {
     row_of(&read_head(file)?)
@@ -177,7 +166,7 @@ pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> 
 
 /// Reads the first bytes of `file`, and checks that it can be of the format `expected`.
 #[cfg(feature = "pth")]
-pub(super) fn read_head_of(file: &mut dyn ReadAt, expected: Container) -> Result<Vec<u8>> {
+pub(crate) fn read_head_of(file: &mut dyn ReadAt, expected: Container) -> Result<Vec<u8>> {
     let head = read_head(file)?;
     row_of(&head)?.check(expected).map(|()| head)
 }
@@ -186,18 +175,6 @@ fn read_head(file: &mut dyn ReadAt) -> Result<Vec<u8>> {
     let mut head = vec![0; file.len().min(HEAD as u64) as usize];
     file.read_at(0, &mut head)?;
     Ok(head)
-}
-
-/// Whether a file with these first bytes is of a container that holds tensors and text alone.
-#[cfg(feature = "pth")]
-pub(super) fn is_weights(head: &[u8]) -> bool {
-    let row = FORMATS.iter().find(|f| (f.matches)(head));
-    let is_one = |row: &ContainerFormat| match row.beginning {
-        Beginning::Of(Container::Gguf) => head.starts_with(b"GGUF"),
-        Beginning::Of(Container::Safetensors | Container::Qnat) => true,
-        _ => false,
-    };
-    row.is_some_and(is_one)
 }
 
 fn row_of(head: &[u8]) -> Result<&'static ContainerFormat> {

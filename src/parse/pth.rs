@@ -38,7 +38,7 @@ use std::sync::OnceLock;
 use self::input::PickleInput;
 use self::pickle::{MoreGlobals, PickleMachine};
 use self::storage::{Storage, StorageKeys, StoragePlace};
-use super::detect::read_head_of;
+use super::magic::is_tar;
 use super::read_at::ReadAt;
 use super::zip::{ZipArchive, ZipMember};
 use crate::ParsedModel;
@@ -56,7 +56,6 @@ use crate::{AnamnesisError, Container, ParseLimits, Result};
 pub(super) use self::distributed::read as read_distributed;
 pub use self::risk::PickleRisk;
 pub use self::scan::{GradedGlobal, PickleScan, scan_pickles};
-pub(super) use self::tar::is_tar;
 pub(super) use self::zero::read as read_zero;
 
 /// Largest `data.pkl` that is read, in bytes.
@@ -287,16 +286,20 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
 
 /// Reads the pickles of a checkpoint and, of an archive, its directory and small records; no tensor
 /// data. Returns the tensors, and whether their storages are big-endian. A storage of an archive
-/// may be longer than the pickle says, since none of its bytes is read.
-pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
+/// may be longer than the pickle says, since none of its bytes is read. `head` is what the file begins
+/// with, which is that of a checkpoint.
+pub(crate) fn read_front(
+    file: &mut dyn ReadAt,
+    head: &[u8],
+    budget: &Budget,
+) -> Result<(ParsedModel, bool)> {
     let none = Source::HeaderOnly;
     // By the beginning, as when a file is parsed: what follows it could be an archive with other
     // tensors.
-    let head = read_head_of(file, Container::Pth)?;
     if head.starts_with(b"PK") {
         return read_archive_front(file, budget);
     }
-    let contents = if is_tar(&head) {
+    let contents = if is_tar(head) {
         tar::read(file, none, budget)
     } else {
         legacy::read(file, none, false, &mut Vec::new(), budget)

@@ -15,6 +15,7 @@ mod protobuf;
 mod ranks;
 mod rules;
 mod sentencepiece;
+mod sentencepiece_model;
 mod special;
 mod tekken;
 mod template;
@@ -29,7 +30,7 @@ use serde_json::{Map, Value};
 use self::added::TOKENIZER_CONFIG;
 use self::file::{HfTokenizerFile, TOKENIZER_JSON};
 use self::keys::KeyList;
-use self::sentencepiece::SentencePieceModel;
+use self::sentencepiece_model::SentencePieceModel;
 use self::tiktoken::TiktokenVocabulary;
 use crate::config::Texts;
 use crate::model::gguf::GgufMetadataValue;
@@ -132,6 +133,9 @@ impl TokenizerFiles<'_> {
         }
         let kind = self.json.as_ref().map(HfTokenizerFile::kind).transpose()?;
         match (model, &self.json, kind) {
+            (Some(model), _, None | Some("BPE" | "Unigram")) if unigram::is_for(self, &model) => {
+                unigram::write_model(self, &model, keys)
+            }
             (Some(model), _, None | Some("BPE" | "Unigram")) => {
                 sentencepiece::write(self, &model, keys)
             }

@@ -7,8 +7,14 @@ use std::path::Path;
 
 /// Left out: the root re-exports everything, and a stand-in repeats the names of what it stands in
 /// for.
-const LEFT_OUT: [&str; 6] =
-    ["lib.rs", "no_encode.rs", "no_extended.rs", "no_deflated.rs", "no_sha256.rs", "no_whole.rs"];
+const LEFT_OUT: [&str; 6] = [
+    "lib.rs",
+    "no_encodings.rs",
+    "no_extended.rs",
+    "no_deflated.rs",
+    "no_sha256.rs",
+    "no_whole.rs",
+];
 
 /// A source file without its comments and tests.
 struct Source {
@@ -219,19 +225,34 @@ fn imported_modules<'s>(
     found
 }
 
+/// The modules that come to themselves along `edges`, from a module to one that it imports.
+fn in_circles<'s>(edges: &BTreeSet<(&'s str, &'s str)>) -> BTreeSet<&'s str> {
+    let comes_back = |start: &str| {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![start]);
+        while let Some(at) = open.pop() {
+            for (_, to) in edges.iter().filter(|(from, _)| *from == at) {
+                if *to == start {
+                    return true;
+                }
+                if seen.insert(*to) {
+                    open.push(to);
+                }
+            }
+        }
+        false
+    };
+    let importing: BTreeSet<&str> = edges.iter().map(|(from, _)| *from).collect();
+    importing
+        .into_iter()
+        .filter(|module| comes_back(module))
+        .collect()
+}
+
 /// Modules of one parent import each other in one direction, or are among those that still do not.
 #[test]
 fn siblings_import_one_way() {
-    // How many modules are in circles, or between two, by their parents.
-    const CIRCLES: &[(&str, usize)] = &[
-        ("convert", 26),
-        ("convert/adapters", 2),
-        ("convert/directory", 2),
-        ("families", 2),
-        ("families/engine", 8),
-        ("parse", 2),
-        ("tokenizer/to_gguf", 5),
-    ];
+    // How many modules are in circles, by their parents.
+    const CIRCLES: &[(&str, usize)] = &[("families", 2), ("families/engine", 8)];
     let sources = sources();
     let paths: Vec<Vec<&str>> = sources.iter().map(Source::module).collect();
     let modules: BTreeSet<Vec<&str>> = paths.iter().cloned().collect();
@@ -246,18 +267,8 @@ fn siblings_import_one_way() {
         }
     }
     let mut found = BTreeMap::new();
-    for (parent, mut edges) in graphs {
-        // Modules without imports, or that nobody imports, are taken away until none is left.
-        loop {
-            let importing: BTreeSet<&str> = edges.iter().map(|(from, _)| *from).collect();
-            let imported: BTreeSet<&str> = edges.iter().map(|(_, to)| *to).collect();
-            let before = edges.len();
-            edges.retain(|(from, to)| imported.contains(from) && importing.contains(to));
-            if edges.len() == before {
-                break;
-            }
-        }
-        let left: BTreeSet<&str> = edges.iter().map(|(from, _)| *from).collect();
+    for (parent, edges) in graphs {
+        let left = in_circles(&edges);
         if !left.is_empty() {
             found.insert(parent.join("/"), left);
         }

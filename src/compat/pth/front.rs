@@ -6,9 +6,10 @@ use std::io::{Read, Seek};
 
 use crate::limits::Budget;
 use crate::parse::pth::read_front;
+use crate::parse::read_head_of;
 use crate::report::inspect::{InspectInfo, format_bytes, join_dtypes, write_dequantized};
 use crate::source::Seeking;
-use crate::{Dtype, ParseLimits, Result, TargetDtype};
+use crate::{Container, Dtype, ParseLimits, Result, TargetDtype};
 
 /// One tensor of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -104,7 +105,9 @@ pub fn parse_pth_front_matter_from_reader_with_limits<R: Read + Seek>(
     limits: &ParseLimits,
 ) -> Result<PthFrontMatter> {
     let budget = Budget::new(limits);
-    let (contents, big_endian) = read_front(&mut Seeking::new(reader)?, &budget)?;
+    let mut file = Seeking::new(reader)?;
+    let head = read_head_of(&mut file, Container::Pth)?;
+    let (contents, big_endian) = read_front(&mut file, &head, &budget)?;
     let tensors = contents.tensors.iter().map(PthTensorInfo::of).collect();
     let info = PthInspectInfo::new(&contents.inspect(), big_endian);
     Ok(PthFrontMatter { tensors, big_endian, info })

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use super::heads::is_head;
-use super::matrices::AdapterTensor;
 use super::peft_tensors::{Replacement, SortedTensors};
+use super::tensor::AdapterTensor;
 use super::{Adapter, Settings};
 use crate::remember::{Group, QuantScheme, ResolvedItem};
 use crate::{Result, TargetDtype};

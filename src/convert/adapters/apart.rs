@@ -6,7 +6,8 @@
 //! Concatenate(dim=1)`).
 
 use super::factors::ProductSize;
-use super::matrices::{AdapterMatrix, AdapterTensor, RowsFrom};
+use super::matrices::{AdapterMatrix, RowsFrom};
+use super::tensor::AdapterTensor;
 use crate::Result;
 use crate::remember::layout::adapted::ScaledProduct;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::matrices::AdapterTensor;
+use super::tensor::AdapterTensor;
 use crate::Result;
 use crate::element::Out;
 use crate::remember::kernels::ggml::{GgmlDecoder, decoder};

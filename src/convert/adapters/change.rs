@@ -1,7 +1,7 @@
 //! What adapters change of a weight.
 
-use super::matrices::AdapterTensor;
 use super::peft_tensors::Replacement;
+use super::tensor::AdapterTensor;
 use crate::remember::layout::adapted::{Lengths, ScaledProduct};
 
 /// What adapters change of one weight.

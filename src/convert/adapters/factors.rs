@@ -1,6 +1,7 @@
 //! How the two factors of a product of low rank are stored.
 
-use super::matrices::{AdapterMatrix, AdapterTensor};
+use super::matrices::AdapterMatrix;
+use super::tensor::AdapterTensor;
 use crate::model::Tensor;
 use crate::remember::layout::adapted::ScaledProduct;
 use crate::remember::seam::wrong;

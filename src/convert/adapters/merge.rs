@@ -7,23 +7,21 @@ use super::collect::Collector;
 use super::peft_tensors::SortedTensors;
 use super::tied::TiedHead;
 use super::vocabulary::ConfigField;
-use super::{Adapter, AdapterFiles, Settings, added, tokens, vocabulary};
+use super::{Adapter, AdapterFiles, Base, Settings, added, tokens, vocabulary};
 use crate::convert::report::Report;
-use crate::convert::whole::WholeModel;
 use crate::error::InTensor;
 use crate::remember::layout::adapted::AdaptedWeight;
 use crate::remember::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, TensorRole};
-use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
+use crate::{AnamnesisError, Result, TargetDtype};
 
-/// Merges `adapters` into `items` of `model`, or of the whole model that is made of it, in their
-/// order. Returns what changes in the model's config.
+/// Merges `adapters` into `items` of `base`, in their order. Returns what changes in the model's config.
 ///
 /// # Errors
 /// `Parse` or `Unsupported` that names the adapter's tensor: its weight is not in the model, a half
 /// of a pair is missing, a shape or a rank does not fit, or the weight is none of floats.
 /// `Unsupported` if it is one of two that the config ties.
 pub(in crate::convert) fn merge<'m>(
-    (model, whole): (&ParsedModel, Option<&WholeModel>),
+    base: &Base<'_>,
     items: &mut Vec<ResolvedItem<'m>>,
     adapters: &[Adapter],
     report: &mut Report,
@@ -31,14 +29,14 @@ pub(in crate::convert) fn merge<'m>(
     if adapters.is_empty() {
         return Ok(vec![]);
     }
-    require_same_architecture(model, whole, adapters)?;
+    require_same_architecture(base, adapters)?;
     let sorted = adapters.iter().map(|adapter| {
         let sorted = sorted(&adapter.files);
         sorted.map_err(|e| e.about(adapter.path().display()))
     });
     let sorted: Vec<SortedTensors<'_>> = sorted.collect::<Result<_>>()?;
     let with_tensors: Vec<_> = adapters.iter().zip(&sorted).collect();
-    let tied = TiedHead::new((model, whole), items, &with_tensors)?;
+    let tied = TiedHead::new(base, items, &with_tensors)?;
     let added = added::modules(items, &with_tensors, tied.embedding.is_some())?;
     let names = items.iter().enumerate();
     let names: HashMap<String, usize> =
@@ -97,19 +95,16 @@ fn sorted(files: &AdapterFiles) -> Result<SortedTensors<'_>> {
 /// Fails if an adapter in GGUF is one for models of another architecture: its rows may be in
 /// another order.
 #[cfg(feature = "gguf")]
-fn require_same_architecture(
-    model: &ParsedModel,
-    whole: Option<&WholeModel>,
-    adapters: &[Adapter],
-) -> Result<()> {
-    let of_whole = whole.and_then(|whole| {
-        let mut keys = whole.metadata().iter();
-        let (_, value) = keys.find(|(key, _)| key == "general.architecture")?;
-        value.as_string().map(str::to_owned)
-    });
-    let of_file = || model.gguf.as_ref().and_then(|gguf| gguf.architecture());
+fn require_same_architecture(base: &Base<'_>, adapters: &[Adapter]) -> Result<()> {
+    let of_file = || {
+        base.model
+            .gguf
+            .as_ref()
+            .and_then(|gguf| gguf.architecture())
+    };
     // A model without an architecture has no tensors of llama.cpp's names either.
-    let Some(ours) = of_whole.or_else(of_file) else {
+    let ours = base.made_architecture.map(str::to_owned).or_else(of_file);
+    let Some(ours) = ours else {
         return Ok(());
     };
     for adapter in adapters {
@@ -127,11 +122,7 @@ fn require_same_architecture(
 }
 
 #[cfg(not(feature = "gguf"))]
-fn require_same_architecture(
-    _model: &ParsedModel,
-    _whole: Option<&WholeModel>,
-    _adapters: &[Adapter],
-) -> Result<()> {
+fn require_same_architecture(_base: &Base<'_>, _adapters: &[Adapter]) -> Result<()> {
     Ok(())
 }
 

@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::apart::{self, ExpertsApart};
 use super::factors::FactorForm;
-use super::matrices::AdapterTensor;
 use super::peft_tensors::LoraTensors;
+use super::tensor::AdapterTensor;
 use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result};
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
-use super::matrices::AdapterTensor;
+use super::tensor::AdapterTensor;
 use crate::element::Out;
 use crate::error::InTensor;
 use crate::remember::seam::wrong;

@@ -7,16 +7,15 @@ use serde_json::Value;
 
 use super::change::WeightChange;
 use super::heads::{is_embedding, is_head};
-use super::matrices::are_same;
 use super::peft_tensors::SortedTensors;
-use super::{Adapter, Settings, tokens};
+use super::tensor::are_same;
+use super::{Adapter, Base, Settings, tokens};
 use crate::config::Texts;
-use crate::convert::whole::WholeModel;
 use crate::error::InTensor;
 use crate::model::Tensor;
 use crate::remember::seam::wrong;
 use crate::remember::{Decode, Group, ResolvedItem, have_same_values};
-use crate::{AnamnesisError, ParsedModel, Result};
+use crate::{AnamnesisError, Result};
 
 /// Name of a model's config.
 const CONFIG: &str = "config.json";
@@ -50,7 +49,7 @@ pub(super) struct TiedHead {
 }
 
 impl TiedHead {
-    /// Finds the head of `model` in `items`. One that is stored although the config ties it is
+    /// Finds the head of `base` in `items`. One that is stored although the config ties it is
     /// removed if it is the embedding once more, and one is made if an adapter needs it: of each
     /// adapter, `adapters` has the tensors.
     ///
@@ -58,7 +57,7 @@ impl TiedHead {
     /// `Unsupported` if an adapter has two tensors for one, or only one of several adapters needs a
     /// head of its own; the errors of reading.
     pub(super) fn new<'m>(
-        (model, whole): (&ParsedModel, Option<&WholeModel>),
+        base: &Base<'_>,
         items: &mut Vec<ResolvedItem<'m>>,
         adapters: &[(&Adapter, &SortedTensors<'_>)],
     ) -> Result<Self> {
@@ -71,10 +70,10 @@ impl TiedHead {
         let mut tied = Self::default();
         let &[embedding] = &*embeddings else {
             tied.contradicts = !(embeddings.is_empty() || heads.is_empty())
-                && read_tie(model, whole)? == Tie::Stated(true);
+                && read_tie(base)? == Tie::Stated(true);
             return Ok(tied);
         };
-        let tie = read_tie(model, whole)?;
+        let tie = read_tie(base)?;
         match (&*heads, tie) {
             ([], Tie::Stated(true) | Tie::Default) => {}
             (&[head], Tie::Stated(true)) if have_same_values(&items[embedding], &items[head])? => {
@@ -244,13 +243,13 @@ fn add_head<'m>(items: &mut Vec<ResolvedItem<'m>>, embedding: usize, head: Strin
     Ok(())
 }
 
-/// What the config of the output says, which a model in GGUF gets, or the one beside `model`.
-fn read_tie(model: &ParsedModel, whole: Option<&WholeModel>) -> Result<Tie> {
-    let mut files = whole.into_iter().flat_map(WholeModel::files);
-    if let Some((_, text)) = files.find(|(name, _)| name == CONFIG) {
+/// What the config of the output says, which a model in GGUF gets, or the one beside the model.
+fn read_tie(base: &Base<'_>) -> Result<Tie> {
+    if let Some(text) = base.made_config {
         let config = serde_json::from_str(text).ok();
         return Ok(config.as_ref().map_or(Tie::Unknown, tie_by_class));
     }
+    let model = base.model;
     let Some(directory) = model.model_directory() else {
         return Ok(Tie::Unknown);
     };

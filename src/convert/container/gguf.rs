@@ -14,7 +14,6 @@ use self::output_keys::OutputKeys;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
-use crate::convert::encode;
 use crate::convert::options::ConvertOptions;
 use crate::convert::output::BoxedOutput;
 use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
@@ -48,7 +47,7 @@ const LONGEST_NAME: usize = 63;
 /// # Errors
 /// `Unsupported` if GGUF cannot hold a tensor, or there would be more files than can be read back.
 fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
-    let LayoutRequest { model, drafts, options, report, gguf_keys, whole, .. } = request;
+    let LayoutRequest { model, drafts, options, report, gguf_keys, whole_metadata, .. } = request;
     let accepted = drafts
         .iter()
         .map(|d| stored_dtype(&d.name, d.dtype, &d.shape))
@@ -85,9 +84,9 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         report.notes.push(note);
     }
     let shards = split_by_size(drafts, options.max_shard_size);
-    let made = match whole {
+    let made = match whole_metadata {
         // The metadata of a whole model is complete; only the caller's keys replace some.
-        Some(whole) => OutputKeys::new([whole.metadata(), gguf_keys].concat()),
+        Some(whole) => OutputKeys::new([*whole, gguf_keys].concat()),
         None => keys(model, drafts, gguf_keys, options),
     };
     let edited = made.with_changes_of(options)?;
@@ -176,7 +175,7 @@ fn keys<'a>(
 
 /// The number of the output's file type in llama.cpp's `enum llama_ftype`.
 fn file_type(options: &ConvertOptions) -> u32 {
-    if let Some(number) = encode::file_type(options) {
+    if let Some(number) = options.gguf_file_type() {
         return number;
     }
     options.run.to.gguf_file_type()

@@ -9,7 +9,6 @@ use super::split::{numbered_names, split_as_source, split_by_size};
 use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
 use crate::config::IN_METADATA;
 use crate::convert::options::ModelScope;
-use crate::convert::whole::WholeModel;
 use crate::error::InTensor;
 use crate::model::gguf_keys::{
     FILE_TYPE, ORIGINAL_SHAPE, PREFIX, VERSION, is_rotation_key, is_split_key,
@@ -59,13 +58,13 @@ fn index_name(names: &[String]) -> Option<String> {
 /// # Errors
 /// `Unsupported` if safetensors has not the dtype of a tensor.
 fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
-    let &mut LayoutRequest { model, drafts, quantization, options, whole, .. } = request;
+    let &mut LayoutRequest { model, drafts, quantization, options, framework, .. } = request;
     if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
         let what = format!("{}: safetensors has no type {}", InTensor(&d.name), d.dtype);
         return Err(AnamnesisError::unsupported("writing safetensors", what));
     }
     // A whole model has its settings in files.
-    let mut metadata = match whole {
+    let mut metadata = match framework {
         Some(_) => HashMap::new(),
         None => model.metadata.clone(),
     };
@@ -79,7 +78,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     // transformers refuses a file without this key.
     metadata
         .entry("format".to_owned())
-        .or_insert_with(|| whole.map_or("pt", WholeModel::format).to_owned());
+        .or_insert_with(|| framework.unwrap_or("pt").to_owned());
     let metadata = Arc::new(metadata);
     let shards = match (&model.directory, options.max_shard_size) {
         _ if !options.is_directory(model) => split_by_size(drafts, None),

@@ -6,15 +6,13 @@ use std::io::{Error, ErrorKind};
 use std::path::Path;
 use std::thread;
 
-use super::claim::Claimant;
 use super::replacement::{LockedMarker, settle};
-use super::unfinished::UnfinishedDirectory;
 use crate::convert::checksum::checksum_of_file;
 use crate::convert::container::{index_name, is_weights_of_output};
 use crate::convert::destination::{check_destination, partial_path, replaced_path};
-use crate::convert::manifest::{
-    ConversionParameters, InputRecord, Manifest, has_manifest_prefix, is_manifest,
-    name as manifest_name,
+use crate::convert::manifest::{ConversionParameters, InputRecord, Manifest};
+use crate::convert::unfinished::{
+    Claimant, UnfinishedDirectory, has_manifest_prefix, is_manifest, manifest_name,
 };
 use crate::parse::directory::is_weights;
 use crate::source::FileState;

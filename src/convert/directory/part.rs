@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use super::PartWriter;
 use super::shard::{ShardCommit, ShardFile};
-use super::unfinished::UnfinishedDirectory;
 use crate::convert::checksum::checksum_of_file;
 use crate::convert::container::index_name;
 use crate::convert::hashed::HashingSink;
@@ -15,6 +14,7 @@ use crate::convert::manifest::{self, InputRecord, Manifest, changed_input};
 use crate::convert::progress::ProgressSum;
 use crate::convert::run;
 use crate::convert::sidecars::{self, Sidecars};
+use crate::convert::unfinished::UnfinishedDirectory;
 use crate::convert::whole::WholeModel;
 use crate::records::info;
 use crate::write::Sink;
@@ -161,7 +161,7 @@ impl PartWork<'_, '_> {
         let options = &self.writer.options.run;
         let file = self.directory.open_file(name).ok().flatten();
         let file = file.filter(|file| file.metadata().is_ok_and(|there| there.len() == len));
-        let sum = |file| checksum_of_file(&file, len, run::threads(options), &options.cancel);
+        let sum = |file| checksum_of_file(&file, len, options.worker_threads(), &options.cancel);
         match file.map(sum) {
             Some(Err(AnamnesisError::Cancelled)) => Err(AnamnesisError::Cancelled),
             Some(Ok(found)) => Ok(found == crc),

@@ -10,9 +10,9 @@
 use std::io::{Error, ErrorKind, Read, Result as IoResult};
 use std::path::Path;
 
-use super::unfinished::UnfinishedDirectory;
-use crate::convert::destination::{MARKER_FILE, partial_path, replaced_path};
-use crate::convert::manifest::is_manifest;
+use crate::config::MARKER_FILE;
+use crate::convert::destination::{partial_path, replaced_path};
+use crate::convert::unfinished::{UnfinishedDirectory, is_manifest};
 use crate::source::directory::OpenDirectory;
 use crate::source::lock::LockFile;
 use crate::source::platform::{place, write_all_at};

@@ -4,9 +4,9 @@ use std::io::Error;
 use std::sync::Arc;
 use std::thread;
 
-use super::unfinished::UnfinishedDirectory;
 use crate::convert::hashed::ReadBack;
 use crate::convert::manifest::{FinishedShard, Manifest};
+use crate::convert::unfinished::UnfinishedDirectory;
 use crate::source::platform::read_exact_at;
 use crate::write::Sink;
 use crate::write::written_file::WrittenFile;

@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Scratch;
-use super::candidates::dtype_of;
-use super::input::EncodeInput;
+use super::input::{EncodeInput, dtype_of};
 use super::tiles;
 use crate::Result;
 use crate::convert::options::RememberOptions;
-use crate::convert::run::threads;
 use crate::lethe::{Decision, ExponentTile, WeightInfo};
 use crate::remember::{Buffers, Decode, PlainFloats, Resolution, ResolvedItem};
 use crate::threads::on_threads;
@@ -20,7 +18,7 @@ use crate::threads::on_threads;
 ///
 /// # Errors
 /// Reading fails, or the options' token is set.
-pub(super) fn count_exponents(
+pub(in crate::convert) fn count_exponents(
     choices: &mut [Decision],
     resolution: &Resolution<'_>,
     options: &RememberOptions,
@@ -94,7 +92,7 @@ fn count(input: &EncodeInput<'_>, options: &RememberOptions) -> Result<Vec<Expon
             counted.push((tile, found));
         }
     };
-    on_threads(threads(options).min(tiles), work);
+    on_threads(options.worker_threads().min(tiles), work);
     let mut counted = counted.into_inner().unwrap_or_else(PoisonError::into_inner);
     counted.sort_unstable_by_key(|(tile, _)| *tile);
     counted.into_iter().map(|(_, found)| found).collect()

@@ -12,9 +12,18 @@ use crate::lethe::kernels::magnitudes::{
     HalfBlocks, are_finite, are_finite_halves, largest_halves, largest_magnitudes,
     largest_of_blocks,
 };
-use crate::remember::{Buffers, Decode, RelaySource, Tile, Widening, covering};
+use crate::remember::{Buffers, Decode, RelaySource, ResolvedItem, Tile, Widening, covering};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype};
+
+/// Element type of an item's values: the type that a group is decoded to, or the stored type of a
+/// plain tensor.
+pub(in crate::convert) fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype {
+    match item {
+        ResolvedItem::Group(group) => group.keeps.unwrap_or(to),
+        ResolvedItem::Plain(t) => TargetDtype::of(t.stored.dtype()).unwrap_or(to),
+    }
+}
 
 /// A tensor whose values are encoded, or surveyed for another that is.
 #[derive(Clone)]

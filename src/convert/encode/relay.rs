@@ -16,7 +16,7 @@ use crate::{AnamnesisError, Result};
 
 /// Whether the codes of a tensor are relayed. It is decided once, when the plan is made: tiles must
 /// not differ, and the answer can take many reads.
-pub(super) enum RelayDecision {
+pub(in crate::convert) enum RelayDecision {
     /// Codes are moved undecoded.
     Relay(Arc<RelaySource>),
     /// Codes of MXFP4 are moved to NVFP4 if the survey finds that its scales hold all exponents.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread;
 
 use crate::simd::Level;
 use crate::{CancelToken, TargetDtype};
@@ -102,6 +103,12 @@ impl RememberOptions {
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));
         self
+    }
+
+    /// Number of threads that the options ask for; by default one for each available CPU.
+    pub(in crate::convert) fn worker_threads(&self) -> usize {
+        self.threads
+            .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
     }
 
     /// Makes an existing output an error: [`Replace::Nothing`].

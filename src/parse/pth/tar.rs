@@ -32,11 +32,6 @@ fn wrong(what: &str) -> AnamnesisError {
     AnamnesisError::parse(format!("PyTorch checkpoint (tar): {what}"))
 }
 
-/// Whether `head`, the first bytes of a file, is the header of a tar archive.
-pub(crate) fn is_tar(head: &[u8]) -> bool {
-    head.get(257..262) == Some(b"ustar")
-}
-
 /// Whether `head` begins with a header whose checksum is right, by which Python tells tar archives:
 /// those of the oldest kind have no other mark.
 pub(super) fn is_header(head: &[u8]) -> bool {

@@ -5,7 +5,28 @@
 
 use serde_json::{Map, Value};
 
-use super::special::SpecialVocab;
+/// Kinds of special tokens: `bos`, `eos`, ….
+#[derive(Debug, Default)]
+pub(super) struct SpecialKinds {
+    /// Those that are looked for.
+    pub looked_for: Vec<&'static str>,
+    /// Whether a token of a kind is added to a text.
+    pub added: Vec<(&'static str, bool)>,
+}
+
+impl SpecialKinds {
+    pub(super) fn set_added(&mut self, kind: &'static str, flag: bool) {
+        match self.added.iter_mut().find(|(other, _)| *other == kind) {
+            Some((_, old)) => *old = flag,
+            None => self.added.push((kind, flag)),
+        }
+    }
+
+    /// Whether it is known if a token of `kind` is added.
+    pub(super) fn knows_added(&self, kind: &str) -> bool {
+        self.added.iter().any(|(other, _)| *other == kind)
+    }
+}
 
 /// tokenizer_config.json while a post-processor is compared with it. Special tokens are kept as the
 /// file has them: a token that is an object there is equal to no text, and counts as another token
@@ -86,7 +107,7 @@ impl SpecialReader {
     }
 
     /// Whether BOS, EOS and SEP are added, by the templates for one text and for two.
-    pub(super) fn read_single(&mut self, processor: &Value, out: &mut SpecialVocab) {
+    pub(super) fn read_single(&mut self, processor: &Value, out: &mut SpecialKinds) {
         let steps = |key: &str| processor.get(key).and_then(Value::as_array);
         let single = steps("single").map_or(&[][..], Vec::as_slice);
         let (mut first, mut last) = (None, None);
@@ -106,7 +127,7 @@ impl SpecialReader {
         }
     }
 
-    fn first(&mut self, first: &Value, out: &mut SpecialVocab) {
+    fn first(&mut self, first: &Value, out: &mut SpecialKinds) {
         if self.config.is_empty() {
             self.bos = first.clone();
         } else if *first != self.bos && *first != self.cls {
@@ -119,25 +140,25 @@ impl SpecialReader {
                 self.put("cls_token", first.clone());
             }
         }
-        out.set_add("bos", *first == self.bos || *first == self.cls);
+        out.set_added("bos", *first == self.bos || *first == self.cls);
     }
 
-    fn last(&mut self, last: &Value, out: &mut SpecialVocab) {
+    fn last(&mut self, last: &Value, out: &mut SpecialKinds) {
         if self.config.is_empty() {
             self.eos = last.clone();
         } else if *last != self.eos {
             // The EOS token of the config becomes the end of a turn, or of a message.
             let free = ["eot", "eom"]
                 .into_iter()
-                .find(|kind| !out.kinds.contains(kind));
+                .find(|kind| !out.looked_for.contains(kind));
             if let Some(kind) = free {
-                out.kinds.push(kind);
+                out.looked_for.push(kind);
                 self.put(&format!("{kind}_token"), self.eos.clone());
             }
             self.eos = last.clone();
             self.put("eos_token", last.clone());
         }
-        out.set_add("eos", *last == self.eos);
+        out.set_added("eos", *last == self.eos);
     }
 
     /// Whether texts are separated: `A [sep] [eos] B`.
@@ -146,7 +167,7 @@ impl SpecialReader {
         pair: &[Value],
         first: Option<&Value>,
         last: Option<&Value>,
-        out: &mut SpecialVocab,
+        out: &mut SpecialKinds,
     ) {
         let mut rest = pair;
         if first.is_some() && rest.first().map(|step| special_of(Some(step))) == Some(first) {
@@ -174,7 +195,7 @@ impl SpecialReader {
         if between.len() == 2 {
             add |= separates(between.get(1));
         }
-        out.set_add("sep", add);
+        out.set_added("sep", add);
         if add && !is_truthy(&self.sep) && !self.config.is_empty() {
             self.put("sep_token", self.eos.clone());
         }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::added::AddedTokens;
 use super::file::HfAddedToken;
 use super::keys::{ADDED_SCORE, KeyList, TokenTable, TokenType, added_token};
-use super::sentencepiece::SentencePieceModel;
+use super::sentencepiece_model::SentencePieceModel;
 use super::special::SpecialVocab;
 use super::{TokenizerFiles, TokenizerRequest};
 use crate::Result;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::added::{TOKENIZER_CONFIG, content};
 use super::file::HfTokenizerFile;
 use super::keys::KeyList;
-use super::post_processor::SpecialReader;
+use super::post_processor::{SpecialKinds, SpecialReader};
 use super::template::ChatTemplates;
 use crate::config::Texts;
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
@@ -37,12 +37,9 @@ const ADD_KEYS: &[(&str, &str)] =
 /// What the files say besides the vocabulary.
 #[derive(Debug, Default)]
 pub(super) struct SpecialVocab {
-    /// Kinds that are looked for.
-    pub kinds: Vec<&'static str>,
+    kinds: SpecialKinds,
     /// Ids by kind, in the order in which they were found.
     pub ids: Vec<(&'static str, u64)>,
-    /// Whether a kind is added to a text.
-    pub adds: Vec<(&'static str, bool)>,
     templates: ChatTemplates,
     lowercase: Option<Value>,
     strip_accents: Option<Value>,
@@ -71,7 +68,8 @@ impl SpecialVocab {
         n_tokens: Option<usize>,
         kinds: &[&'static str],
     ) -> Result<Self> {
-        let mut out = Self { kinds: kinds.to_vec(), n_tokens, ..Self::default() };
+        let kinds = SpecialKinds { looked_for: kinds.to_vec(), ..SpecialKinds::default() };
+        let mut out = Self { kinds, n_tokens, ..Self::default() };
         let config = match texts.json(TOKENIZER_CONFIG)? {
             Some(Value::Object(config)) => config,
             _ => Map::new(),
@@ -132,7 +130,7 @@ impl SpecialVocab {
             })?;
             keys.ggml(key, GgufMetadataValue::U32(id));
         }
-        for (kind, flag) in &self.adds {
+        for (kind, flag) in &self.kinds.added {
             if let Some((_, key)) = ADD_KEYS.iter().find(|(other, _)| other == kind) {
                 keys.ggml_flag(key, *flag);
             }
@@ -154,17 +152,6 @@ impl SpecialVocab {
             }
         }
         Ok(())
-    }
-
-    pub(super) fn set_add(&mut self, kind: &'static str, flag: bool) {
-        match self.adds.iter_mut().find(|(other, _)| *other == kind) {
-            Some((_, old)) => *old = flag,
-            None => self.adds.push((kind, flag)),
-        }
-    }
-
-    fn has_add(&self, kind: &str) -> bool {
-        self.adds.iter().any(|(other, _)| *other == kind)
     }
 
     fn read_tokenizer(
@@ -192,11 +179,11 @@ impl SpecialVocab {
         }
         self.templates = ChatTemplates::read(texts, &config)?;
         let added = file.map_or(&[][..], |file| &file.added_tokens);
-        for kind in self.kinds.clone() {
+        for kind in self.kinds.looked_for.clone() {
             if let Some(Value::Bool(flag)) = config.get(&format!("add_{kind}_token"))
-                && !self.has_add(kind)
+                && !self.kinds.knows_added(kind)
             {
-                self.set_add(kind, *flag);
+                self.kinds.set_added(kind, *flag);
             }
             let Some(text) = config.get(&format!("{kind}_token")).and_then(content) else {
                 continue;
@@ -212,7 +199,7 @@ impl SpecialVocab {
         let Some(config) = texts.json(CONFIG)? else {
             return Ok(());
         };
-        for kind in self.kinds.clone() {
+        for kind in self.kinds.looked_for.clone() {
             let key = format!("{kind}_token_id");
             let of = |value: &Value| value.get(&key).filter(|id| !id.is_null()).cloned();
             let id = of(&config).or_else(|| config.get("text_config").and_then(of));
@@ -246,18 +233,18 @@ impl SpecialVocab {
         match processor.get("type").and_then(Value::as_str) {
             Some("ByteLevel") => {
                 for kind in ["bos", "eos"] {
-                    if !self.has_add(kind) {
-                        self.set_add(kind, false);
+                    if !self.kinds.knows_added(kind) {
+                        self.kinds.set_added(kind, false);
                     }
                 }
             }
             Some("RobertaProcessing") => {
                 for kind in ["bos", "eos", "sep"] {
-                    self.set_add(kind, true);
+                    self.kinds.set_added(kind, true);
                 }
                 template.read_roberta(processor);
             }
-            Some("TemplateProcessing") => template.read_single(processor, self),
+            Some("TemplateProcessing") => template.read_single(processor, &mut self.kinds),
             _ => {}
         }
     }

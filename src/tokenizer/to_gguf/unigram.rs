@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::added::AddedTokens;
 use super::file::{HfTokenizerFile, TOKENIZER_JSON};
 use super::keys::{KeyList, TokenTable, TokenType};
-use super::sentencepiece::{self, SentencePieceModel};
+use super::sentencepiece_model::{SentencePieceModel, add_listed, table};
 use super::special::SpecialVocab;
 use super::{TokenizerFiles, rules};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
@@ -46,12 +46,12 @@ pub(super) fn write_model(
         precompiled_charsmap: model.precompiled_charsmap.clone(),
     };
     if model.file != FAIRSEQ {
-        let mut table = sentencepiece::table(model, files.vocab_size)?;
-        sentencepiece::add_listed(files, &mut table)?;
+        let mut table = table(model, files.vocab_size)?;
+        add_listed(files, &mut table)?;
         return flags.write(files, table, keys);
     }
     let n = files.vocab_size.max(model.pieces.len());
-    let table = realigned(sentencepiece::table(model, n)?, files.request.architecture)?;
+    let table = realigned(table(model, n)?, files.request.architecture)?;
     flags.write(files, table, keys)
 }
 

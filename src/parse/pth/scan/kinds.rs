@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use super::super::tar::is_header;
 use crate::Result;
 use crate::parse::read_at::ReadAt;
-use crate::parse::{detect, other_files};
+use crate::parse::{magic, other_files};
 
 /// What content is, as far as scanning is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) enum ContentKind {
 /// The kind of content with the first bytes `head`.
 pub(super) fn kind_of(head: &[u8]) -> ContentKind {
     // The length that safetensors begins with can be the mark of another kind.
-    if detect::is_weights(head) {
+    if magic::is_weights(head) {
         return ContentKind::Weights;
     }
     match head {

@@ -1,10 +1,9 @@
-//! Replaces `encode` in a build without the feature `lethe`. It has the same items, so the pipeline
+//! Replaces `encodings` in a build without the feature `lethe`. It has the same items, so the pipeline
 //! needs no conditions. Nothing can be encoded: no value of the types `Encoding` and `Encodings`
 //! exists.
 
 use super::options::ConvertOptions;
 use super::output::BoxedOutput;
-use super::plan::Plan;
 use super::report::{Distance, Report};
 use crate::Result;
 use crate::model::ParsedModel;
@@ -49,45 +48,12 @@ impl Encodings {
     }
 }
 
-/// Returns no files: there are no options for encoding.
-pub(super) fn files(_options: &ConvertOptions) -> Vec<std::path::PathBuf> {
-    Vec::new()
-}
-
 /// Returns `None`: no tensor is encoded.
-pub(super) fn distance(_plan: &Plan<'_>) -> Option<Distance> {
+pub(super) fn distance(_outputs: &[BoxedOutput<'_>]) -> Option<Distance> {
     None
 }
 
 /// Returns no warnings: there are no encoders.
-pub(super) fn warnings(_plan: &Plan<'_>) -> Vec<String> {
+pub(super) fn warnings(_outputs: &[BoxedOutput<'_>]) -> Vec<String> {
     Vec::new()
-}
-
-/// Returns `false`: there are no options for encoding.
-pub(super) fn is_asked_for(_options: &ConvertOptions) -> bool {
-    false
-}
-
-/// Returns the options unchanged: there are no schemes. The container that needs one is left out of
-/// this build, too.
-pub(super) fn with_scheme(options: ConvertOptions, _scheme: &str) -> Result<ConvertOptions> {
-    Ok(options)
-}
-
-/// Returns `None`: there are no schemes.
-#[cfg(feature = "gguf")]
-pub(super) fn file_type(_options: &ConvertOptions) -> Option<u32> {
-    None
-}
-
-/// Returns `false`: nothing is encoded.
-#[cfg(feature = "models")]
-pub(super) fn is_mlx(_options: &ConvertOptions) -> bool {
-    false
-}
-
-/// Returns `None`: nothing is encoded.
-pub(super) fn fingerprint(_options: &ConvertOptions) -> Option<String> {
-    None
 }

@@ -1,17 +1,9 @@
 //! Items of a model as encoders take them.
 
+use crate::convert::encode::dtype_of;
 use crate::lethe::{Candidate, WeightInfo};
 use crate::remember::{Group, QuantScheme, ResolvedItem};
 use crate::{Dtype, TargetDtype};
-
-/// Element type of an item's values: the type that a group is decoded to, or the stored type of a
-/// plain tensor.
-pub(super) fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype {
-    match item {
-        ResolvedItem::Group(group) => group.keeps.unwrap_or(to),
-        ResolvedItem::Plain(t) => TargetDtype::of(t.stored.dtype()).unwrap_or(to),
-    }
-}
 
 /// Describes an item for [`decide`], in the form of `module` if there is one, or with the shape
 /// `transposed`.

@@ -1,18 +1,24 @@
 //! Decides which tensors are encoded, and drafts the output tensors that each of them becomes.
 
-use std::collections::BTreeMap;
+mod body;
+mod candidates;
+mod decisions;
+mod distance;
+mod requested;
+
 use std::vec;
 
-use super::candidates::dtype_of;
-use super::decisions::{MetadataKeys, config_of_class, decide_all, quantization_config};
-use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
-use crate::convert::cast::is_widened;
-use crate::convert::cut::Cut;
-use crate::convert::draft::{byte_len, sources_of};
-use crate::convert::options::{ConvertOptions, FloatCast};
-use crate::convert::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
-use crate::convert::report::Report;
-use crate::lethe::{Decision, Method, StoredTensor, WeightInfo, fused};
+use self::body::{EncodeBody, WrittenWithAnother};
+use self::decisions::{MetadataKeys, config_of_class, decide_all, quantization_config};
+pub(super) use self::distance::{distance, warnings};
+use super::cast::is_widened;
+use super::cut::Cut;
+use super::draft::{byte_len, sources_of};
+use super::encode::{Encoding, RelayDecision, dtype_of, link_siblings};
+use super::options::{ConvertOptions, FloatCast};
+use super::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
+use super::report::Report;
+use crate::lethe::{Decision, Method, StoredTensor, WeightInfo};
 #[cfg(feature = "gguf")]
 use crate::model::gguf::Gguf;
 use crate::model::{ParsedModel, Tensor};
@@ -22,7 +28,7 @@ use crate::remember::{
 use crate::{Result, TargetDtype};
 
 /// The decisions for the tensors of a model, which are drafted one after another.
-pub(in crate::convert) struct Encodings {
+pub(super) struct Encodings {
     choices: vec::IntoIter<Decision>,
     quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     /// What the metadata of a GGUF file says of the encoding.
@@ -37,7 +43,7 @@ pub(in crate::convert) struct Encodings {
 }
 
 /// The result of [`Encodings::draft`].
-pub(in crate::convert) enum Drafted<'m> {
+pub(super) enum Drafted<'m> {
     /// The output tensors that replace the item.
     Encoded(Vec<BoxedOutput<'m>>),
     /// The item is not encoded: the caller drafts a copy or a decoded tensor.
@@ -51,7 +57,7 @@ impl Encodings {
     ///
     /// # Errors
     /// The options contradict each other or the model, or a file that they name cannot be read.
-    pub(in crate::convert) fn new(
+    pub(super) fn new(
         model: &ParsedModel,
         resolution: &mut Resolution<'_>,
         options: &ConvertOptions,
@@ -92,7 +98,7 @@ impl Encodings {
     ///
     /// # Errors
     /// The tensor cannot be encoded, or cannot be read.
-    pub(in crate::convert) fn draft<'m>(&mut self, item: ResolvedItem<'m>) -> Result<Drafted<'m>> {
+    pub(super) fn draft<'m>(&mut self, item: ResolvedItem<'m>) -> Result<Drafted<'m>> {
         if let Some(Decision::Encode { method, label }) = self.choices.next() {
             return encode(item, &*method, label, self.to).map(Drafted::Encoded);
         }
@@ -120,18 +126,22 @@ impl Encodings {
     }
 
     /// Takes what the metadata of a GGUF file says of the encoding.
-    pub(in crate::convert) fn take_gguf_keys(&mut self) -> MetadataKeys {
+    pub(super) fn take_gguf_keys(&mut self) -> MetadataKeys {
         std::mem::take(&mut self.gguf_keys)
     }
 
     /// Completes the drafts and the report after the last item. Returns the quantization config of
     /// the output.
-    pub(in crate::convert) fn finish(
+    pub(super) fn finish(
         self,
         drafts: &mut [BoxedOutput<'_>],
         report: &mut Report,
     ) -> Option<(Vec<&'static str>, serde_json::Value)> {
-        link_siblings(drafts);
+        link_siblings(
+            drafts
+                .iter_mut()
+                .filter_map(|draft| draft.body.encoding_mut()),
+        );
         note_relays(drafts, report);
         note_twice(&self.quantized_twice, drafts, report);
         self.quantization
@@ -191,7 +201,7 @@ fn encode<'m>(
     let encoding = Encoding::new(name.into(), shape.into(), label, encoder, decoder, rounded_to)?;
     let mut checks = Checks::of(parts.iter());
     let sources = sources_of(parts.iter());
-    let cut = encoding.input.cut;
+    let cut = encoding.cut();
     let mut first: Option<Box<dyn Body<'m> + 'm>> = Some(Box::new(EncodeBody(encoding)));
     let draft = |StoredTensor { name, dtype, shape }| {
         let (cut, body) = match first.take() {
@@ -225,37 +235,6 @@ fn widened<'m>(name: String, t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<O
     Output::decode(group, TargetDtype::F32, FloatCast::Keep)
 }
 
-/// Links tensors that inference fuses into one weight, such as the query, key and value
-/// projections. An encoder with one scale for the whole tensor must survey all of them, because the
-/// fused weight has only one scale.
-fn link_siblings(drafts: &mut [BoxedOutput<'_>]) {
-    let mut encodings: Vec<_> = drafts
-        .iter_mut()
-        .filter_map(|draft| draft.body.encoding_mut())
-        .collect();
-    let mut families: BTreeMap<(String, usize), Vec<usize>> = BTreeMap::new();
-    for (i, encoding) in encodings.iter().enumerate() {
-        if encoding.encoder.shares_survey()
-            && let Some((parent, number)) = fused(&encoding.input.name)
-        {
-            families
-                .entry((parent.to_owned(), number))
-                .or_default()
-                .push(i);
-        }
-    }
-    for members in families.values() {
-        let inputs: Vec<_> = members
-            .iter()
-            .map(|&i| encodings[i].input.clone())
-            .collect();
-        for (at, &i) in members.iter().enumerate() {
-            let others = inputs.iter().enumerate().filter(|(other, _)| *other != at);
-            encodings[i].siblings = others.map(|(_, input)| input.clone()).collect();
-        }
-    }
-}
-
 /// Marks in the report the tensors whose codes are relayed. Adds a note for each reason why tensors
 /// with codes of the same kind are not relayed.
 fn note_relays(drafts: &[BoxedOutput<'_>], report: &mut Report) {
@@ -265,13 +244,13 @@ fn note_relays(drafts: &[BoxedOutput<'_>], report: &mut Report) {
         let Some(encoding) = draft.body.encoding() else {
             continue;
         };
-        let entry = encoded.find(|entry| entry.name == encoding.input.name);
+        let entry = encoded.find(|entry| entry.name == encoding.name());
         match (&encoding.relay, entry) {
             (RelayDecision::Relay(_), Some(entry)) => entry.scheme.push_str(" (codes moved)"),
             (RelayDecision::Hindered(reason), _) => {
                 match hindered.iter_mut().find(|(other, ..)| other == reason) {
                     Some((_, n, _)) => *n += 1,
-                    None => hindered.push((reason, 1, &encoding.input.name)),
+                    None => hindered.push((reason, 1, encoding.name())),
                 }
             }
             _ => {}

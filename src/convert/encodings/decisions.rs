@@ -2,8 +2,8 @@
 //! follows from it.
 
 use super::candidates::candidate;
-use super::counted::count_exponents;
 use super::requested;
+use crate::convert::encode::count_exponents;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::{Encoded, Kept, Report};
 use crate::lethe::{Decision, Decisions, Forget, Method, decide, is_embedding, unstored_head};

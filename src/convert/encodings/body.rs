@@ -1,25 +1,22 @@
 //! The body of a tensor that is encoded: first its survey, if it needs one, then bands of tiles.
 
-use super::Encoding;
 use crate::Result;
 use crate::convert::cut::Cut;
-use crate::convert::held::Pieces;
+use crate::convert::encode::Encoding;
 use crate::convert::output::{Body, Job, Worker};
 
 /// Encodes a tensor. Writes its own output and the outputs directly behind it, such as the scales
 /// of the codes.
-pub(in crate::convert) struct EncodeBody<'m>(pub Encoding<'m>);
+pub(super) struct EncodeBody<'m>(pub Encoding<'m>);
 
 impl<'m> Body<'m> for EncodeBody<'m> {
     fn jobs(&self, _cut: &Cut) -> usize {
-        self.0.survey_jobs() + self.0.bands.jobs()
+        self.0.jobs()
     }
 
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
         let (encoding, level) = (&self.0, job.options.level);
-        let (input, scratch) = (&mut worker.input, &mut worker.encode.scratch);
-        let pieces: &mut Pieces = &mut worker.encode.pieces;
-        pieces.clear();
+        let (input, scratch) = (&mut worker.input, &mut worker.encode);
         let survey_jobs = encoding.survey_jobs();
         if job.no < survey_jobs {
             encoding.survey_tile(job.no, input, scratch, level)?;
@@ -44,25 +41,7 @@ impl<'m> Body<'m> for EncodeBody<'m> {
             written += bytes.len() as u64;
             job.put_beside(part, at, bytes)
         };
-        let tiles = encoding.bands.tiles(job.no - survey_jobs);
-        // A lone tile needs no putting together: neighbours that its bytes could be merged with are
-        // in other jobs.
-        if let (1, Some(tile), false) =
-            (tiles.len(), tiles.clone().next(), encoding.input.strips.is_some())
-        {
-            encoding.encode_tile((tile, None), survey, input, scratch, level, &mut write)?;
-            return Ok(written);
-        }
-        let band = encoding.input.load_band(tiles.clone(), input)?;
-        for tile in tiles {
-            let mut collect = |part: usize, at, bytes: &[u8]| {
-                pieces.add(part, at, bytes);
-                Ok(())
-            };
-            let tile = (tile, band.as_ref());
-            encoding.encode_tile(tile, survey, input, scratch, level, &mut collect)?;
-        }
-        pieces.flush(write)?;
+        encoding.encode_band(job.no - survey_jobs, survey, input, scratch, level, &mut write)?;
         Ok(written)
     }
 
@@ -80,7 +59,7 @@ impl<'m> Body<'m> for EncodeBody<'m> {
 }
 
 /// The body of a stored tensor that the [`EncodeBody`] before it writes.
-pub(in crate::convert) struct WrittenWithAnother;
+pub(super) struct WrittenWithAnother;
 
 impl<'m> Body<'m> for WrittenWithAnother {
     fn jobs(&self, _cut: &Cut) -> usize {

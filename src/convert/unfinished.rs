@@ -5,13 +5,15 @@
 //! opened once, without following a link, must be the user's, and is closed to everybody else until
 //! it gets its name. All that is below it is reached from its handle.
 
+mod claim;
+
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::claim::Claim;
-use crate::convert::destination::MARKER_FILE;
-use crate::convert::manifest::is_manifest;
+use self::claim::Claim;
+pub(super) use self::claim::Claimant;
+use crate::config::{MARKER_FILE, RECORD_PREFIX};
 use crate::source::directory::OpenDirectory;
 use crate::{AnamnesisError, Result};
 
@@ -21,12 +23,12 @@ const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// The hidden directory of an output that is being made, open.
 #[derive(Debug)]
-pub(in crate::convert) struct UnfinishedDirectory {
+pub(super) struct UnfinishedDirectory {
     handle: OpenDirectory,
     /// Path that it was opened by.
     path: PathBuf,
     /// What keeps other processes away.
-    pub(super) claim: Claim,
+    claim: Claim,
 }
 
 impl UnfinishedDirectory {
@@ -35,7 +37,7 @@ impl UnfinishedDirectory {
     /// # Errors
     /// `Io` if something else is there, such as a link to a directory, or if another user has made
     /// it.
-    pub(in crate::convert) fn open(path: &Path) -> Result<Option<Self>> {
+    pub(super) fn open(path: &Path) -> Result<Option<Self>> {
         match OpenDirectory::open(path) {
             Ok(handle) => Self::new(handle, path).map(Some),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -72,11 +74,11 @@ impl UnfinishedDirectory {
         found.map_err(|e| AnamnesisError::io_at(&self.path, &e))
     }
 
-    pub(in crate::convert) fn handle(&self) -> &OpenDirectory {
+    pub(super) fn handle(&self) -> &OpenDirectory {
         &self.handle
     }
 
-    pub(in crate::convert) fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -110,7 +112,7 @@ impl UnfinishedDirectory {
     ///
     /// # Errors
     /// `Io` if a link or a directory is there, or the file cannot be opened.
-    pub(in crate::convert) fn open_file(&self, name: &str) -> Result<Option<File>> {
+    pub(super) fn open_file(&self, name: &str) -> Result<Option<File>> {
         let found = self.handle.open_file(name.as_ref());
         found.map_err(|e| AnamnesisError::io_at(&self.path.join(name), &e))
     }
@@ -119,7 +121,7 @@ impl UnfinishedDirectory {
     ///
     /// # Errors
     /// `Io` if it cannot be read, or is too large for any file of this program.
-    pub(in crate::convert) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let Some(file) = self.open_file(name)? else {
             return Ok(None);
         };
@@ -139,7 +141,7 @@ impl UnfinishedDirectory {
     /// # Errors
     /// `Io` if it cannot be written, synced or renamed. Nothing is left under the temporary name
     /// then.
-    pub(in crate::convert) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = Path::new(name).with_extension("partial");
         let temporary = path.as_os_str();
         let written = self
@@ -200,4 +202,25 @@ impl UnfinishedDirectory {
             removed => removed.map_err(|e| AnamnesisError::io_at(&self.path, &e)),
         }
     }
+}
+
+/// Name of the manifest of part `part` of `of`, counted from 1.
+pub(super) fn manifest_name((part, of): (usize, usize)) -> String {
+    format!("{RECORD_PREFIX}{part}-of-{of}.json")
+}
+
+/// Name of the file that the process which makes part `part` of `of` holds locked.
+pub(super) fn lock_name((part, of): (usize, usize)) -> String {
+    format!("anamnesis-part-{part}-of-{of}.lock")
+}
+
+/// Whether a file of this name is a manifest.
+pub(super) fn is_manifest(name: &str) -> bool {
+    has_manifest_prefix(name) && name.ends_with(".json")
+}
+
+/// Whether a file of this name is a manifest, the temporary file of one that was being written, or
+/// the lock of a part.
+pub(super) fn has_manifest_prefix(name: &str) -> bool {
+    name.starts_with(RECORD_PREFIX)
 }

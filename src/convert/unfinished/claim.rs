@@ -11,9 +11,8 @@ use std::io::{Error, ErrorKind, Result as IoResult};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use super::unfinished::UnfinishedDirectory;
-use crate::convert::destination::MARKER_FILE;
-use crate::convert::manifest::lock_name;
+use super::{UnfinishedDirectory, lock_name};
+use crate::config::MARKER_FILE;
 use crate::source::directory::OpenDirectory;
 use crate::source::lock::LockFile;
 use crate::{AnamnesisError, Result};
@@ -23,7 +22,7 @@ const ATTEMPTS: usize = 100;
 
 /// Who may work on an unfinished directory at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Claimant {
+pub(in crate::convert) enum Claimant {
     /// One process alone.
     Sole,
     /// As `Sole`; nothing of what is in the directory is used.
@@ -50,7 +49,7 @@ impl UnfinishedDirectory {
     /// # Errors
     /// `Io` if another process works on it; if something else is there, or another user has made
     /// it or a file in it; or the system fails.
-    pub(super) fn claim(path: &Path, claimant: Claimant) -> Result<Option<Self>> {
+    pub(in crate::convert) fn claim(path: &Path, claimant: Claimant) -> Result<Option<Self>> {
         Self::claim_opened(path, claimant, || Self::open(path))
     }
 
@@ -58,7 +57,7 @@ impl UnfinishedDirectory {
     ///
     /// # Errors
     /// Those of [`claim`](Self::claim).
-    pub(super) fn create(path: &Path, claimant: Claimant) -> Result<Self> {
+    pub(in crate::convert) fn create(path: &Path, claimant: Claimant) -> Result<Self> {
         let open = || {
             let handle = OpenDirectory::create_private(path);
             let handle = handle.map_err(|e| AnamnesisError::io_at(path, &e))?;
@@ -122,7 +121,7 @@ impl UnfinishedDirectory {
     ///
     /// # Errors
     /// `Io` if another process makes it, or the system fails.
-    pub(super) fn claim_part(&mut self, part: (usize, usize)) -> Result<()> {
+    pub(in crate::convert) fn claim_part(&mut self, part: (usize, usize)) -> Result<()> {
         let name = lock_name(part);
         let failed = |e: Error| {
             let what = format!(
@@ -147,12 +146,12 @@ impl UnfinishedDirectory {
     }
 
     /// Whether this process is the first in the directory.
-    pub(super) fn is_new(&self) -> bool {
+    pub(in crate::convert) fn is_new(&self) -> bool {
         self.claim.is_new
     }
 
     /// A note if the file system has no locks.
-    pub(super) fn lock_note(&self) -> Option<String> {
+    pub(in crate::convert) fn lock_note(&self) -> Option<String> {
         (!self.claim.is_locked).then(|| {
             format!(
                 "`{}`: this file system has no locks; start no second process for this output while one works on it",
@@ -162,7 +161,10 @@ impl UnfinishedDirectory {
     }
 
     /// Passes the marker to `take`, as long as it is locked.
-    pub(super) fn with_marker(&self, take: impl FnOnce(&File) -> IoResult<()>) -> IoResult<()> {
+    pub(in crate::convert) fn with_marker(
+        &self,
+        take: impl FnOnce(&File) -> IoResult<()>,
+    ) -> IoResult<()> {
         let marker = self.claim.marker.lock();
         let marker = marker.unwrap_or_else(PoisonError::into_inner);
         let marker = marker.as_ref().ok_or(ErrorKind::NotFound)?;
@@ -170,7 +172,7 @@ impl UnfinishedDirectory {
     }
 
     /// Closes the marker where a directory with an open file cannot be renamed.
-    pub(super) fn allow_rename(&self) {
+    pub(in crate::convert) fn allow_rename(&self) {
         if cfg!(windows) {
             let marker = self.claim.marker.lock();
             marker.unwrap_or_else(PoisonError::into_inner).take();
@@ -188,7 +190,7 @@ impl Drop for UnfinishedDirectory {
 }
 
 /// The error that another process works on the directory `path`.
-pub(super) fn path_is_busy(path: &Path) -> AnamnesisError {
+fn path_is_busy(path: &Path) -> AnamnesisError {
     let what = "another process is working on this output; wait until it ends, or stop it";
     AnamnesisError::io_at(path, &Error::new(ErrorKind::ResourceBusy, what))
 }
