@@ -61,16 +61,8 @@ pub(crate) use self::engine::tied::{is_tied, other_output};
 pub(crate) use self::engine::to_gguf::to_gguf;
 pub(crate) use self::engine::to_hf::to_hf;
 pub(crate) use self::engine::to_mmproj::to_mmproj;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{
-    ExpertInner, Experts, Field, Head, Hidden, Inner, Keys, Product, Queries, TwoInner, Vocab,
-};
 use crate::families::engine::fields::LAYER_KINDS;
-use crate::families::engine::table::Default::Bool;
-use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, TensorRule, Transform, experts, in_layers, only, optional,
-    parameter, same,
-};
+use crate::families::engine::rows::*;
 
 /// Every class, in the order in which a GGUF file is compared with them.
 const CLASSES: &[&ModelClass] = &[

@@ -5,9 +5,7 @@
 
 use super::llama::{LLAMA, SETTINGS};
 use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, QUERIES, UNGATED_MLP, VALUES};
-use crate::families::engine::dims::Dim::{Hidden, One};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{ModelClass, TensorRule, Traits, Transform, parameter, same};
+use crate::families::engine::rows::*;
 
 const NORMS: &[TensorRule] = &[
     same("blk.{i}.attn_norm", "model.layers.{i}.attention_layernorm", &[Hidden]),

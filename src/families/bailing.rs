@@ -4,12 +4,7 @@
 //! `configuration_bailing_moe_v2.py` that published models have beside them.
 
 use super::{DENSE_MLP, NORMS, SPARSE_MLP, sparse};
-use crate::families::engine::dims::Dim::{Experts, Head, Hidden, Keys, Queries, Sum, Vocab};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number, optional, parameter,
-    same, setting,
-};
+use crate::families::engine::rows::*;
 
 const ENDS: &[TensorRule] = &[
     same("token_embd", "model.word_embeddings", &[Vocab, Hidden]),

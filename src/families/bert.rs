@@ -2,13 +2,8 @@
 //!
 //! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use crate::families::engine::dims::Dim::{Field, Hidden, Inner, Labels, Positions, Vocab};
+use crate::families::engine::rows::*;
 use crate::families::engine::settings::wrong_key;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, OwnSetting, Setting, Sign, TensorRule, Traits, Transform, count,
-    own, required, same, setting,
-};
 
 /// Tensors whose names in transformers begin with a prefix.
 macro_rules! encoder {

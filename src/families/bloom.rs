@@ -5,11 +5,7 @@
 use super::CAUSAL;
 use super::gpt_neox::QUERIES_KEYS_VALUES;
 use super::gpt2::{BIASES, FOURFOLD, THREEFOLD};
-use crate::families::engine::dims::Dim::{Hidden, Vocab};
-use crate::families::engine::table::Default::{Bool, Float};
-use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, count, optional, same, setting,
-};
+use crate::families::engine::rows::*;
 
 /// What follows attention, and the feed-forward layer.
 pub(super) const PROJECTIONS: &[TensorRule] = &[

@@ -4,14 +4,7 @@
 //! 4.57.6.
 
 use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, UNGATED_MLP, VALUES};
-use crate::families::engine::dims::Dim::{Field, Head, Heads};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{
-    HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass, NO_BIAS, NO_SCALING, OutputLayer, SILU,
-};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, TensorRule, Traits, count, number, only, setting,
-};
+use crate::families::engine::rows::*;
 use crate::remember::EncodedAs;
 
 /// The only norm of a layer: attention and the feed-forward layer stand side by side.

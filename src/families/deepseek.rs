@@ -7,9 +7,7 @@
 //! Source: `conversion/deepseek.py` of llama.cpp, class `DeepseekV2Model`; defaults of transformers
 //! 4.57.6.
 
-use crate::families::engine::table::mlx::{
-    MlxClass, NO_BIAS, OutputLayer, RopeFields, SILU, STACKS,
-};
+use crate::families::engine::rows::*;
 use crate::remember::EncodedAs;
 use serde_json::{Map, Value};
 
@@ -17,15 +15,9 @@ use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
 use crate::Result;
 use crate::families::engine::checks::has_groups;
-use crate::families::engine::dims::Dim::{Field, Heads, Hidden, Product, Sum};
-use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::wrong;
 use crate::families::engine::model::Model;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, Parts, Prediction, Setting, Sign, TensorRule, Then, Traits, Transform,
-    Turn, count, number, only, same, setting,
-};
 
 const NOPE: Dim = Field("qk_nope_head_dim");
 const ROPE: Dim = Field("qk_rope_head_dim");

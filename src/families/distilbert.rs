@@ -3,11 +3,7 @@
 //! Source: `DistilBertModel` in `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::bert::{BERT, RANK_SETTINGS, SETTINGS};
-use crate::families::engine::dims::Dim::{Field, Hidden, Inner, Labels, Vocab};
-use crate::families::engine::table::Default::{Float, Int, Text};
-use crate::families::engine::table::{
-    Default, ModelClass, Setting, Sign, TensorRule, Traits, number, same,
-};
+use crate::families::engine::rows::*;
 
 /// Tensors whose names in transformers begin with a prefix.
 macro_rules! encoder {

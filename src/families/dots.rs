@@ -3,11 +3,7 @@
 //! Source: `conversion/dots1.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{LIKE_LLAMA, MlxClass, SILU};
-use crate::families::engine::table::{
-    Kind, LostWindows, ModelClass, Traits, count, number, setting,
-};
+use crate::families::engine::rows::*;
 use crate::remember::EncodedAs;
 
 /// Stacks of experts in mlx-lm.

@@ -1,8 +1,8 @@
 //! What reads the tables of families, in every direction.
 //!
-//! - `table`: what tables are made of; `model`: what a config says; `dims`: sizes; `names`, `mapping`: names and
-//!   shapes; `transform`, `fused`: rows that move, both ways; `source`, `values`, `apart`:
-//!   tensors of the input.
+//! - `table`: what tables are made of, and `rows`: all of it that a family imports; `model`: what
+//!   a config says; `dims`: sizes; `names`, `mapping`: names and shapes; `transform`, `fused`: rows
+//!   that move, both ways; `source`, `values`, `apart`: tensors of the input.
 //! - `fields`, `settings`, `rope`, `kinds`, `layer_sizes`, `keyed`: fields
 //!   of `config.json` and keys of the metadata.
 //! - `checks`: what llama.cpp computes otherwise; `graphs`: the tensors and keys that llama.cpp
@@ -32,6 +32,7 @@ pub(super) mod prediction;
 pub(super) mod request;
 pub(super) mod reranker;
 pub(super) mod rope;
+pub(super) mod rows;
 pub(super) mod settings;
 pub(super) mod source;
 pub(super) mod table;

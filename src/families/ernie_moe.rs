@@ -4,13 +4,7 @@
 
 use super::exaone::ERNIE4_5;
 use super::{DENSE_MLP, ENDS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse};
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{ExpertInner, Experts, Field, Hidden, One, Product};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, OwnSetting, Setting, TensorRule, Traits, Transform, count, only, own,
-    parameter, setting,
-};
+use crate::families::engine::rows::*;
 
 /// Width of all experts that every token sees.
 const SHARED: Dim = Product(&[ExpertInner, Field("moe_num_shared_experts")]);

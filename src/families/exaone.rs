@@ -8,9 +8,7 @@ use crate::Result;
 use crate::families::engine::checks::{WINDOW, ignored_window};
 use crate::families::engine::fields::wrong;
 use crate::families::engine::model::Model;
-use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{LIKE_LLAMA, MlxClass, NO_SCALING, SILU};
-use crate::families::engine::table::{Kind, LostWindows, ModelClass, Traits, count, setting};
+use crate::families::engine::rows::*;
 
 pub(super) const EXAONE4: ModelClass = ModelClass {
     gguf: "exaone4",

@@ -4,17 +4,12 @@
 //! Source: `conversion/falcon.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::internlm::GROUP;
+use crate::families::engine::rows::*;
 use serde_json::{Map, Value};
 
 use super::bloom::PROJECTIONS;
-use crate::families::engine::dims::Dim::{Hidden, Keys, Queries, Sum, Vocab};
 use crate::families::engine::dims::{Dims, HEADS};
 use crate::families::engine::fields::Fields;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, Parts, Setting, Sign, TensorRule, Traits, Transform, optional, same,
-    setting,
-};
 use crate::{AnamnesisError, Result};
 
 const TENSORS: &[TensorRule] = &[

@@ -2,23 +2,16 @@
 //!
 //! Source: `conversion/gemma.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use crate::families::engine::table::mlx::{
-    COMMON_FIELDS, MlxClass, NO_BIAS, NO_SCALING, OutputLayer, Prefix, exact_gelu,
-};
 use serde_json::{Map, Value};
 
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::Result;
 use crate::families::engine::checks::said;
-use crate::families::engine::dims::Dim::Hidden;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::wrong;
 use crate::families::engine::model::Model;
 use crate::families::engine::pooling::POOLING;
-use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Default, LostWindows, ModelClass, TensorRule, Traits, count, number, same,
-};
+use crate::families::engine::rows::*;
 
 /// Norms before and behind both halves of a layer.
 pub(super) const FOUR_NORMS: &[TensorRule] = &[

@@ -10,15 +10,9 @@ use super::gemma::{FOUR_NORMS, LOGIT_CAP, not_null};
 use super::gemma4::{ALL_INPUTS, INPUTS};
 use super::hunyuan::{list_of_one, one_of_list};
 use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Hidden, Product, Vocab};
 use crate::families::engine::layer_sizes::{INPUT_TOKENS, SHARED};
+use crate::families::engine::rows::*;
 use crate::families::engine::settings::array;
-use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, OwnSetting, TensorRule, Traits, Transform, count, number, own, parameter,
-    same, setting,
-};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 /// Copies of the hidden state that are not active.

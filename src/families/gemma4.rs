@@ -3,24 +3,16 @@
 //!
 //! Source: `Gemma4Model` in `conversion/gemma.py` of llama.cpp; defaults of transformers 5.23.
 
-use crate::families::engine::table::mlx::{MlxClass, NO_BIAS, Prefix, ROUTER_8_BITS, RopeFields};
 use serde_json::Value;
 
 use super::gemma::FOUR_NORMS;
 use super::{CAUSAL, ENDS, MLP, QUERIES, VALUES};
 use crate::Result;
-use crate::families::engine::dims::Dim::{
-    ExpertInner, Experts, Field, Hidden, Layers, One, Product, Sum,
-};
-use crate::families::engine::dims::{Dim, LAYERS};
+use crate::families::engine::dims::LAYERS;
 use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::layer_sizes::{self, DOUBLE_WIDE, FULL_HEAD, FULL_KV_HEADS, SHARED};
+use crate::families::engine::rows::*;
 use crate::families::engine::settings::{ConfigFields, FULL_ATTENTION, array, float, wrong_key};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, OwnSetting, Parts, TensorRule, Traits, Transform, Turn, count, only,
-    own, parameter, setting,
-};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 const ATTENTION: &[TensorRule] = &[

@@ -6,15 +6,7 @@ use super::{
     DENSE_MLP, ENDS, F32_CHOICE_BIAS, FUSED_MLP, HEAD_NORMS, NORMS, POST_NORMS, QUERIES,
     SPARSE_MLP, VALUES,
 };
-use crate::families::engine::dims::Dim::{Head, Hidden, Sum, Vocab};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{
-    LIKE_LLAMA, MlxClass, NO_SCALING, OutputLayer, SILU, STACKS,
-};
-use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, Need, Prediction, Setting, TensorRule, Traits, count, number, only,
-    optional, same, setting,
-};
+use crate::families::engine::rows::*;
 use crate::remember::EncodedAs;
 
 /// Norms before and behind both halves of a layer.

@@ -6,12 +6,7 @@
 
 use super::glm::{FOUR_NORMS, GLM4, GLM4_MOE, PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{ENDS, FUSED_MLP, VALUES};
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Hidden, Keys, Queries};
-use crate::families::engine::table::Default::{Bool, Float, Int};
-use crate::families::engine::table::{
-    Kind, ModelClass, Prediction, Setting, Sign, TensorRule, Traits, Transform, same, setting,
-};
+use crate::families::engine::rows::*;
 
 const SECTIONS: &[Setting] = &[setting(Kind::TextSections, SECTIONS_KEY, &[])];
 

@@ -2,13 +2,7 @@
 //!
 //! Source: `conversion/gpt2.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Hidden, Sum, Vocab};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{MlxClass, OutputLayer};
-use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, TensorRule, Traits, Transform, optional, same, setting,
-};
+use crate::families::engine::rows::*;
 
 /// Width of the feed-forward layer.
 pub(super) const FOURFOLD: Dim = Sum(&[Hidden, Hidden, Hidden, Hidden]);

@@ -4,11 +4,7 @@
 
 use super::gemma::approximate_gelu;
 use super::gpt2::{FOURFOLD, GPT2};
-use crate::families::engine::dims::Dim::{Field, Head, Hidden, Sum, Vocab};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, TensorRule, Traits, optional, same, setting,
-};
+use crate::families::engine::rows::*;
 
 const TENSORS: &[TensorRule] = &[
     same("token_embd", "transformer.wte", &[Vocab, Hidden]),

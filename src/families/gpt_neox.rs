@@ -2,12 +2,7 @@
 //!
 //! Source: `conversion/gptneox.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use crate::families::engine::dims::Dim::{Head, Hidden, Inner, Sum, Vocab};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{Activation, MlxClass, NO_SCALING, OutputLayer};
-use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, Parts, TensorRule, Traits, Transform, Turn, same, setting,
-};
+use crate::families::engine::rows::*;
 
 const ENDS: &[TensorRule] = &[
     same("token_embd", "gpt_neox.embed_in", &[Vocab, Hidden]),

@@ -3,13 +3,7 @@
 //! Source: `conversion/gpt_oss.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, POST_NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Experts, Heads, Hidden, Inner, TwoInner};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{MlxClass, OutputLayer, ROUTER_8_BITS, SILU};
-use crate::families::engine::table::{
-    ModelClass, Parts, TensorRule, Traits, Transform, Turn, count, parameter, same,
-};
+use crate::families::engine::rows::*;
 
 const SINKS: &[TensorRule] = &[parameter(
     "blk.{i}.attn_sinks.weight",

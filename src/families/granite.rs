@@ -4,15 +4,8 @@
 
 use super::llama::{MIXTRAL_STACKS, ROTATED};
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Experts, Hidden, Inner, TwoInner};
+use crate::families::engine::rows::*;
 use crate::families::engine::settings::wrong_key;
-use crate::families::engine::table::Default::{Float, Int, Text};
-use crate::families::engine::table::mlx::{EIGHT_BITS, HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass};
-use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, OwnSetting, Parts, Setting, TensorRule, Traits, Transform, Turn,
-    count, number, own, same, setting,
-};
 
 /// One of the two projections of all experts that a matrix of each expert has.
 const fn half(half: usize, gguf: &'static str) -> TensorRule {

@@ -8,17 +8,8 @@ use super::llama::{MIXTRAL_STACKS, ROTATED};
 use super::mamba::{ONE_GROUP, mamba2_mixer, no_time_limits};
 use super::{ENDS, NORMS, VALUES, sparse};
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Hidden, Inner, One, Product, Quotient, Sum};
 use crate::families::engine::fields::Fields;
-use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{
-    HEADS_FILL_HIDDEN, MlxClass, NO_BIAS, NO_SCALING, ROUTER_8_BITS, RopeFields, SILU,
-};
-use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Need, OwnSetting, Parts, Setting, Sign, TensorRule, Traits,
-    Transform, Turn, count, in_layers, only, own, required, setting,
-};
+use crate::families::engine::rows::*;
 use crate::model::gguf::GgufMetadataValue;
 
 const ATTENDING: Need = Need::Kind("attention");

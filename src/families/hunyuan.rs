@@ -2,18 +2,13 @@
 //!
 //! Source: `conversion/hunyuan.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use crate::families::engine::table::mlx::{COMMON_FIELDS, MlxClass, RopeFields, SILU};
 use serde_json::{Map, Value};
 
 use super::{ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, SPARSE_MLP, VALUES};
 use crate::Result;
-use crate::families::engine::dims::Dim::{Experts, Head, Hidden, Inner};
 use crate::families::engine::dims::{Dims, LAYERS};
 use crate::families::engine::fields::{Fields, wrong};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, TensorRule, Traits, count, in_layers, same, setting,
-};
+use crate::families::engine::rows::*;
 
 const NORMS_OF_HEADS: &[TensorRule] = &[
     same(HEAD_NORMS[0].gguf, "model.layers.{i}.self_attn.query_layernorm", &[Head]),

@@ -4,15 +4,7 @@
 //! `configuration_internlm2.py` that published models have beside them.
 
 use super::lfm::INNER;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Head, Hidden, Keys, Queries, Quotient, Sum, Vocab};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{
-    COMMON_FIELDS, HEADS_FILL_HIDDEN, MlxClass, RopeFields, SILU,
-};
-use crate::families::engine::table::{
-    HeadDim, ModelClass, Parts, TensorRule, Then, Traits, Transform, Turn, optional, same,
-};
+use crate::families::engine::rows::*;
 
 /// Each head of keys has the queries of its group, its keys and its values side by side.
 pub(super) const GROUP: Turn =

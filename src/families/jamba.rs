@@ -9,16 +9,10 @@ use serde_json::{Map, Value};
 use super::mamba::{filters, vector};
 use super::{QUERIES, VALUES, sparse};
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Experts, Field, Hidden, Inner, One, Product, Sum, Vocab};
 use crate::families::engine::dims::{Dims, EXPERTS, HIDDEN, LAYERS, MOST_LAYERS, NO_LAYER};
 use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong};
+use crate::families::engine::rows::*;
 use crate::families::engine::settings::wrong_key;
-use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, Need, Setting, TensorRule, TensorShapes, Traits, Transform, count,
-    experts, in_layers, only, optional, parameter, same, setting,
-};
 
 const ENDS: &[TensorRule] = &[
     super::ENDS[0],

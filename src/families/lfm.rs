@@ -5,19 +5,8 @@
 
 use super::CAUSAL;
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{
-    ExpertInner, Experts, Field, Head, Hidden, Inner, Keys, One, Queries, Sum, Vocab,
-};
 use crate::families::engine::fields::{Fields, wrong};
-use crate::families::engine::table::Default::{Bool, Float, Int};
-use crate::families::engine::table::mlx::{
-    HEADS_FILL_HIDDEN, MlxClass, NO_SCALING, OutputLayer, ROUTER_8_BITS, RopeFields,
-};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts, in_layers,
-    only, optional, parameter, same, setting,
-};
+use crate::families::engine::rows::*;
 
 const ENDS: &[TensorRule] = &[
     same("token_embd", "model.embed_tokens", &[Vocab, Hidden]),

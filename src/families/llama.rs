@@ -5,16 +5,7 @@
 //! defaults of transformers 4.57.6, of Ministral 3 those of 5.24.
 
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
-use crate::families::engine::dims::Dim::{Experts, Hidden, Inner, Keys, Queries};
-use crate::families::engine::table::Default::{Absent, Float, Int, Text};
-use crate::families::engine::table::mlx::{
-    COMMON_FIELDS, HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass, NO_BIAS, NO_SCALING, Prefix,
-    RopeFields, SILU,
-};
-use crate::families::engine::table::{
-    HeadDim, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, count, experts,
-    heads, same, setting,
-};
+use crate::families::engine::rows::*;
 
 /// Queries and keys: rope turns pairs of neighbours in llama.cpp's `llama`.
 pub(super) const ROTATED: &[TensorRule] = &[

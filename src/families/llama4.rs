@@ -8,15 +8,10 @@ use serde_json::{Map, Value};
 use super::smollm::{no_rope_in_every_fourth, usual_rope};
 use super::{CAUSAL, ENDS, NORMS, QUERIES, VALUES, sparse};
 use crate::Result;
-use crate::families::engine::dims::Dim::{Experts, Field, Hidden, Inner, TwoInner};
-use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::model::Model;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, Parts, Setting, TensorRule, Traits, Transform, Turn, count, only,
-    parameter, setting,
-};
+use crate::families::engine::rows::*;
 
 /// `intermediate_size` is the width of an expert.
 const INNER: Dim = Field("intermediate_size_mlp");

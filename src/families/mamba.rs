@@ -2,21 +2,13 @@
 //!
 //! Source: `conversion/mamba.py` of llama.cpp; defaults of transformers 5.23.
 
-use crate::families::engine::table::mlx::{MlxClass, SILU};
 use serde_json::{Map, Value};
 
 use crate::Result;
-use crate::families::engine::dims::Dim::{
-    Field, Hidden, Inner, One, Product, Quotient, Sum, Vocab,
-};
-use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::wrong;
 use crate::families::engine::model::Model;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, number,
-    optional, parameter, same, setting,
-};
+use crate::families::engine::rows::*;
 
 /// Embedding, last norm, output, and the norm in front of each layer.
 pub(super) const ENDS: &[TensorRule] = &[

@@ -6,12 +6,7 @@
 use super::llama::{MIXTRAL_EXPERTS, MIXTRAL_STACKS};
 use super::olmo::WIDE_NORMS;
 use super::{ENDS, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim::Experts;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{MlxClass, NO_SCALING, ROUTER_8_BITS, SILU};
-use crate::families::engine::table::{
-    Kind, ModelClass, TensorRule, Traits, Transform, count, parameter, setting,
-};
+use crate::families::engine::rows::*;
 
 /// The bias that is added to scores only to choose experts.
 const CHOICE_BIAS: &[TensorRule] = &[parameter(

@@ -6,16 +6,11 @@ use serde_json::{Map, Value};
 
 use super::bert::{LABELS, RANK_SETTINGS, SETTINGS};
 use crate::Result;
-use crate::families::engine::dims::Dim::{Hidden, Inner, Labels, Sum, TwoInner, Vocab};
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::model::Model;
+use crate::families::engine::rows::*;
 use crate::families::engine::settings::FULL_ATTENTION;
-use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    HeadDim, Kind, ModelClass, Need, OwnSetting, Setting, Sign, TensorRule, Traits, count, number,
-    only, own, same, setting,
-};
 use crate::model::gguf::GgufMetadataValue;
 
 /// Tensors whose names in transformers begin with a prefix.

@@ -4,7 +4,7 @@
 //! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers
 //! 5.23.
 
-use crate::families::engine::table::mlx::{MlxClass, NO_BIAS, OutputLayer};
+use crate::families::engine::rows::*;
 use crate::remember::EncodedAs;
 use serde_json::Value;
 
@@ -12,18 +12,9 @@ use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;
 use super::mamba::{ENDS, mamba2_mixer, no_time_limits, vector};
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{
-    ExpertInner, Experts, Field, Hidden, Inner, Keys, One, Product, Queries, Quotient, Sum,
-};
 use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::model::Model;
 use crate::families::engine::settings::{ConfigFields, StatedKey, numbers_of_kind, wrong_key};
-use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, OwnSetting, Prediction, PredictionNames, Setting, Sign, TensorRule,
-    Traits, Transform, count, experts, in_layers, number, only, own, setting,
-};
 use crate::model::gguf::GgufMetadataValue;
 
 const ATTENDING: Need = Need::Kind("attention");

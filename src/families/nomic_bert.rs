@@ -5,11 +5,7 @@
 
 use super::bert::{BERT, SETTINGS};
 use super::gpt2::THREEFOLD;
-use crate::families::engine::dims::Dim::{Field, Hidden, Inner, Vocab};
-use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, OwnSetting, Sign, TensorRule, Traits, own, required, same, setting,
-};
+use crate::families::engine::rows::*;
 use crate::model::gguf::GgufMetadataValue;
 
 const TENSORS: &[TensorRule] = &[

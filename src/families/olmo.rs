@@ -5,14 +5,7 @@
 use super::llama::ROTATED;
 use super::qwen::EXPERTS;
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, LATER_NORMS, MLP, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim::{Keys, Queries};
-use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{
-    COMMON_FIELDS, HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass, SILU, STACKS,
-};
-use crate::families::engine::table::{
-    Default, HeadDim, Kind, ModelClass, Sign, TensorRule, Traits, count, number, same, setting,
-};
+use crate::families::engine::rows::*;
 
 /// Norms of all queries and of all keys.
 pub(super) const WIDE_NORMS: &[TensorRule] = &[

@@ -2,19 +2,11 @@
 //!
 //! Source: `conversion/phi.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use crate::families::engine::table::mlx::{
-    COMMON_FIELDS, HEADS_FILL_HIDDEN, MlxClass, NO_SCALING, OutputLayer,
-};
 use serde_json::Value;
 
 use super::gpt2::FOURFOLD;
 use super::{ENDS, FUSED_MLP, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim::{Hidden, Keys, Queries, Sum};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    HeadDim, Kind, LostWindows, ModelClass, OwnSetting, TensorRule, Traits, count, own, same,
-    setting,
-};
+use crate::families::engine::rows::*;
 use crate::model::gguf::GgufMetadataValue;
 
 const FUSED_ATTENTION: &[TensorRule] = &[

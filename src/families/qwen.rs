@@ -3,20 +3,8 @@
 //! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{
-    ExpertInner, Experts, Hidden, Labels, One, SharedInner, Sum,
-};
 use crate::families::engine::pooling::{POOLING, RANK};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{
-    COMMON_FIELDS, HEADS_FILL_HIDDEN, MlxClass, NO_BIAS, NO_SCALING, OutputLayer, ROUTER_8_BITS,
-    RopeFields, SILU, STACKS,
-};
-use crate::families::engine::table::{
-    Kind, LostWindows, ModelClass, Parts, Setting, Sign, TensorRule, Traits, Transform, Turn,
-    count, experts, parameter, same, setting,
-};
+use crate::families::engine::rows::*;
 
 pub(super) const EXPERTS: &[TensorRule] = &[
     same("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.gate", &[Experts, Hidden]),

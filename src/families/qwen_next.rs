@@ -6,20 +6,9 @@
 use super::glm::{PREDICTION, PREDICTION_SETTINGS};
 use super::qwen::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERT};
 use super::{ENDS, HEAD_NORMS, MLP, POST_NORMS};
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{
-    Field, Head, Hidden, Keys, One, Product, Queries, Quotient, Sum,
-};
 use crate::families::engine::rope;
+use crate::families::engine::rows::*;
 use crate::families::engine::settings::array;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{
-    EIGHT_BITS, MlxClass, NO_BIAS, Prefix, RopeFields, SILU, STACKS,
-};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, OwnSetting, Parts, Prediction, PredictionNames, Setting, TensorRule,
-    Tiling, Traits, Transform, Turn, count, only, own, setting,
-};
 use crate::model::gguf::GgufMetadataArray;
 use crate::remember::EncodedAs;
 use crate::remember::layout::assembled::Change;

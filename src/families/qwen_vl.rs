@@ -5,16 +5,10 @@
 //! Source: `conversion/qwenvl.py` and `conversion/qwen3vl.py` of llama.cpp; defaults of
 //! transformers 5.24.
 
-use crate::families::engine::table::mlx::{MlxClass, NO_BIAS, OutputLayer, Prefix, SILU};
 use serde_json::Value;
 
 use super::qwen::{QWEN2, QWEN2_MLX, QWEN3, QWEN3_MLX, QWEN3_MOE, QWEN3_MOE_MLX, QWEN3_RERANKER};
-use crate::families::engine::dims::Dim::{ExpertInner, Experts, Hidden, Sum};
-use crate::families::engine::table::Default::{Bool, Float, Int};
-use crate::families::engine::table::{
-    Kind, ModelClass, OwnSetting, Parts, Setting, TensorRule, Traits, Transform, Turn, own,
-    parameter, setting,
-};
+use crate::families::engine::rows::*;
 
 const SECTIONS: &[Setting] = &[setting(Kind::TextSections, "rope.dimension_sections", &[])];
 

@@ -2,7 +2,6 @@
 //!
 //! Source: `conversion/llama.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use crate::families::engine::table::mlx::{COMMON_FIELDS, LIKE_LLAMA, MlxClass, SILU};
 use serde_json::Value;
 
 use super::llama::ROTATED;
@@ -10,10 +9,7 @@ use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, UNGATED_MLP, VALUES}
 use crate::Result;
 use crate::families::engine::fields::Fields;
 use crate::families::engine::model::Model;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    HeadDim, Kind, LostWindows, ModelClass, Setting, Traits, count, setting,
-};
+use crate::families::engine::rows::*;
 
 const SETTINGS: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),

@@ -9,14 +9,8 @@ use serde_json::Value;
 use super::deepseek::{ATTENTION, DEEPSEEK3, QUERY_RANK, SETTINGS};
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Hidden, Product};
+use crate::families::engine::rows::*;
 use crate::families::engine::settings::array;
-use crate::families::engine::table::Default::{Absent, Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, OwnSetting, Prediction, Setting, Sign, TensorRule, Traits, count, own, same,
-    setting,
-};
 use crate::model::gguf::GgufMetadataArray;
 
 const HEADS: Dim = Field("index_n_heads");

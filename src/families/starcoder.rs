@@ -3,14 +3,7 @@
 //! Source: `conversion/starcoder.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, VALUES};
-use crate::families::engine::dims::Dim::{Hidden, Inner};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::mlx::{
-    HEADS_FILL_HIDDEN, LIKE_LLAMA, MlxClass, NO_SCALING, OutputLayer, SILU, exact_gelu,
-};
-use crate::families::engine::table::{
-    Kind, LostWindows, ModelClass, Need, TensorRule, Traits, only, same, setting,
-};
+use crate::families::engine::rows::*;
 
 /// The feed-forward layer without a gate.
 const PLAIN_MLP: &[TensorRule] = &[

@@ -6,15 +6,9 @@
 //! defaults of transformers 4.57.6.
 
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Heads, Hidden, Inner, Queries, Vocab};
 use crate::families::engine::fields::Fields;
 use crate::families::engine::model::Model;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Default, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, count, in_layers, number,
-    only, same, setting,
-};
+use crate::families::engine::rows::*;
 
 const BUCKETS: Dim = Field("relative_attention_num_buckets");
 

@@ -15,19 +15,14 @@ mod pixtral;
 mod qwen;
 mod qwen3;
 
+use crate::families::engine::rows::*;
 use crate::remember::layout::assembled::Change;
 use serde_json::{Map, Value};
 
 use crate::config::TEXT_CONFIGS;
-use crate::families::engine::dims::Dim::{Field, Hidden, Inner, One, Product, Sum};
-use crate::families::engine::dims::{Dim, HEADS, HIDDEN, INNER, LAYERS};
+use crate::families::engine::dims::{HEADS, HIDDEN, INNER, LAYERS};
 use crate::families::engine::fields::{Fields, is_same, wrong};
 use crate::families::engine::rope::PARAMETERS;
-use crate::families::engine::table::Default::Int;
-use crate::families::engine::table::{
-    Default, Kind, ModelClass, Parts, Setting, Sign, TensorRule, Tiling, Traits, Transform, Turn,
-    number, parameter, same, setting,
-};
 use crate::{AnamnesisError, Result};
 
 /// Every tower.

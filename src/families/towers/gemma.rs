@@ -11,12 +11,8 @@ use super::{
     patches_of_side, projector, square, up, whole,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim::{Field, Hidden};
 use crate::families::engine::fields::{Fields, wrong};
-use crate::families::engine::table::Default::{Float, Int, Text};
-use crate::families::engine::table::{
-    Default, ModelClass, Setting, TensorRule, Traits, count, same,
-};
+use crate::families::engine::rows::*;
 
 /// The layers of SigLIP below `$prefix`.
 macro_rules! siglip {

@@ -10,14 +10,8 @@ use super::{
     up, whole,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Head, Hidden, One};
 use crate::families::engine::fields::{Fields, wrong};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, in_layers, parameter, same,
-    setting,
-};
+use crate::families::engine::rows::*;
 
 /// The name of a part of a layer.
 macro_rules! layer {

@@ -10,11 +10,8 @@ use super::{
     SILU, TEXT_HIDDEN, Tower, TowerConfig, add_patches, norm, projector, rename,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Hidden, Inner};
 use crate::families::engine::fields::Fields;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{ModelClass, Setting, TensorRule, same};
+use crate::families::engine::rows::*;
 
 const TEXT: Dim = Field(TEXT_HIDDEN);
 

@@ -9,12 +9,8 @@ use super::{
     projector, square, up,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim::{Field, Hidden, Product};
 use crate::families::engine::fields::{Fields, wrong};
-use crate::families::engine::table::Default::{Float, Int};
-use crate::families::engine::table::{
-    Default, Kind, ModelClass, Setting, TensorRule, count, same, setting,
-};
+use crate::families::engine::rows::*;
 
 const SIGLIP: &[TensorRule] = siglip!("model.vision_model.");
 const IN_FRONT: &[TensorRule] = patches!("model.vision_model.");

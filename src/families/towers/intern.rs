@@ -10,11 +10,8 @@ use super::{
     square, take_side, third, up, whole,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Hidden, One, Sum};
 use crate::families::engine::fields::{Fields, wrong};
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{ModelClass, Need, Setting, TensorRule, count, only, same};
+use crate::families::engine::rows::*;
 
 const SIZES: &[Dim] = &[One, One, Hidden];
 const POSITIONS: &[Dim] = &[One, Sum(&[One, Field(PATCHES)]), Hidden];

@@ -10,10 +10,8 @@ use super::{
     expect, norm, pixels, projector, square, up, whole,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim::{Field, Hidden};
 use crate::families::engine::fields::Fields;
-use crate::families::engine::table::Default::{Float, Int};
-use crate::families::engine::table::{ModelClass, Need, Setting, TensorRule, Traits, only, same};
+use crate::families::engine::rows::*;
 
 const SIGLIP: &[TensorRule] = siglip!("model.vision_tower.vision_model.");
 

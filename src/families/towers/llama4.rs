@@ -11,11 +11,8 @@ use super::{
     add_patches, add_text_size, down, norm, patches_of_ratio, projector, rename, square, up, whole,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Hidden, Inner, One, Product, Sum};
 use crate::families::engine::fields::Fields;
-use crate::families::engine::table::Default::{Bool, Float, Int, Text};
-use crate::families::engine::table::{ModelClass, Setting, TensorRule, same};
+use crate::families::engine::rows::*;
 
 const SIDE: Dim = Field(PATCH_SIZE);
 

@@ -10,13 +10,8 @@ use super::{
     projector, square, up,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim;
-use crate::families::engine::dims::Dim::{Field, Hidden};
 use crate::families::engine::fields::{Fields, is_same, wrong};
-use crate::families::engine::table::Default::{Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, Setting, TensorRule, count, heads, same, setting,
-};
+use crate::families::engine::rows::*;
 
 /// Rows of queries and keys are those of heads.
 const SQUARE: &[Dim] = &[Hidden, Hidden];

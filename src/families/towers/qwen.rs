@@ -12,14 +12,9 @@ use super::{
     norm, projector, rename, square, third, up, whole,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim::{Field, Hidden};
-use crate::families::engine::dims::{Dim, check_layers};
+use crate::families::engine::dims::check_layers;
 use crate::families::engine::fields::{Fields, wrong};
-use crate::families::engine::table::Default::{Float, Int, Text};
-use crate::families::engine::table::{
-    Default, ModelClass, Parts, Setting, TensorRule, Traits, Transform, Turn, count, parameter,
-    same,
-};
+use crate::families::engine::rows::*;
 
 /// Frames of a video that are taken together.
 const FRAMES: &str = "temporal_patch_size";

@@ -12,12 +12,8 @@ use super::{
     PLAIN_TOWER, SETTINGS, Tower, TowerConfig, down, norm, projector, up,
 };
 use crate::Result;
-use crate::families::engine::dims::Dim::{Field, Hidden};
 use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong};
-use crate::families::engine::table::Default::{Float, Int, Text};
-use crate::families::engine::table::{
-    Kind, ModelClass, Need, Setting, TensorRule, count, only, same, setting,
-};
+use crate::families::engine::rows::*;
 
 /// Field of the number of learned positions.
 const POSITIONS: &str = "num_position_embeddings";
