@@ -2,6 +2,8 @@
 //!
 //! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
+mod positions;
+
 use crate::families::engine::rows::*;
 use crate::families::engine::settings::wrong_key;
 
@@ -66,7 +68,7 @@ const POSITIONS: TensorRule =
 
 /// As [`POSITIONS`], without the rows up to that of the padding token.
 const LATER_POSITIONS: TensorRule = TensorRule {
-    transform: Transform::Positions,
+    transform: Transform::Own(&positions::BEHIND_PADDING),
     gguf_shape: Some(&[Positions, Hidden]),
     ..POSITIONS
 };

@@ -3,7 +3,7 @@
 //! - `table`: what tables are made of, and `rows`: all of it that a family imports; `model`: what
 //!   a config says; `dims`: sizes; `names`, `mapping`: names and shapes; `transform`, `fused`: rows
 //!   that move, both ways; `source`, `values`, `apart`: tensors of the input.
-//! - `fields`, `settings`, `rope`, `kinds`, `layer_sizes`, `keyed`: fields
+//! - `fields`, `settings`, `rope`, `kinds`, `keyed`: fields
 //!   of `config.json` and keys of the metadata.
 //! - `checks`: what llama.cpp computes otherwise; `graphs`: the tensors and keys that llama.cpp
 //!   loads; `biases`, `tied`, `prediction`, `reranker`, `pooling`: parts that not every model
@@ -21,7 +21,6 @@ pub(super) mod general;
 pub(super) mod graphs;
 pub(super) mod keyed;
 pub(super) mod kinds;
-pub(super) mod layer_sizes;
 pub(super) mod mapping;
 pub(super) mod mlx;
 pub(super) mod model;

@@ -7,13 +7,16 @@
 use serde_json::Value;
 
 use super::gemma::{FOUR_NORMS, LOGIT_CAP, not_null};
+use super::gemma4::sizes::{INPUT_TOKENS, SHARED};
 use super::gemma4::{ALL_INPUTS, INPUTS};
 use super::hunyuan::{list_of_one, one_of_list};
 use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
-use crate::families::engine::layer_sizes::{INPUT_TOKENS, SHARED};
 use crate::families::engine::rows::*;
 use crate::families::engine::settings::array;
+use crate::families::engine::source::{Rearrangement, SourceRows, SourceTensor, computed};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::remember::ResolvedItem;
+use crate::remember::layout::assembled::{Change, RowOrder};
 
 /// Copies of the hidden state that are not active.
 const OTHERS: usize = 3;
@@ -29,10 +32,29 @@ const fn stack(gguf: &'static str, hf: &'static str) -> TensorRule {
     TensorRule { transform: Transform::Stack(OTHERS), ..same(gguf, hf, &[Hidden, Hidden]) }
 }
 
+/// Rows of zeros behind those of a matrix, for tokens that have none in transformers.
+const PADDED: OwnTransform = OwnTransform {
+    to_gguf: |sources, _, dims| {
+        let (rows, cols) = (sources[0].shape[0], sources[0].shape[1]);
+        let missing = dims.vocab.saturating_sub(rows);
+        sources.push(SourceTensor::new(ResolvedItem::from(computed(("", vec![0.0; cols]))))?);
+        let piece = |source, order, rows| SourceRows { source, order, rows, turn: 1 };
+        let moved = Rearrangement {
+            pieces: vec![piece(0, RowOrder::From(0), rows), piece(1, RowOrder::Same(0), missing)],
+            ..Rearrangement::of_each(0, RowOrder::From(0), (0, cols))
+        };
+        Ok((moved, vec![rows + missing, cols]))
+    },
+    to_hf: |sources, _, _| {
+        let shape = sources[0].shape.clone();
+        Ok((Rearrangement::changed(&shape, Change::None), shape))
+    },
+};
+
 /// Tokens of images and of sound have no input of their own, and rows of zeros in GGUF.
 const TOKEN_INPUTS: &[TensorRule] = &[
     TensorRule {
-        transform: Transform::PaddedRows,
+        transform: Transform::Own(&PADDED),
         gguf_shape: Some(&[Vocab, ALL_INPUTS]),
         ..INPUTS[0]
     },

@@ -3,14 +3,16 @@
 //!
 //! Source: `Gemma4Model` in `conversion/gemma.py` of llama.cpp; defaults of transformers 5.23.
 
+pub(super) mod sizes;
+
 use serde_json::Value;
 
+use self::sizes::{DOUBLE_WIDE, FULL_HEAD, FULL_KV_HEADS, SHARED};
 use super::gemma::FOUR_NORMS;
 use super::{CAUSAL, ENDS, MLP, QUERIES, VALUES};
 use crate::Result;
 use crate::families::engine::dims::LAYERS;
 use crate::families::engine::fields::LAYER_KINDS;
-use crate::families::engine::layer_sizes::{self, DOUBLE_WIDE, FULL_HEAD, FULL_KV_HEADS, SHARED};
 use crate::families::engine::rows::*;
 use crate::families::engine::settings::{ConfigFields, FULL_ATTENTION, array, float, wrong_key};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
@@ -181,9 +183,9 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
     traits: Traits {
         has_local_rope: true,
         experts_apart: EXPERTS_APART,
-        has_layer_sizes: true,
-        completes: &[layer_sizes::complete],
-        from_tensors: &[layer_sizes::from_tensors],
+        by_layer: Some(&ByLayer { sizes: sizes::layers, restore_rope: sizes::set_rope }),
+        completes: &[sizes::complete],
+        from_tensors: &[sizes::from_tensors],
         layer_kinds: Some(("sliding_attention", 6)),
         partial_rotary: Some(1.0),
         also_implied: &[CAUSAL],

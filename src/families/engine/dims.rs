@@ -4,7 +4,6 @@ mod experts;
 
 use self::experts::check_experts;
 use super::fields::{Fields, LAYER_KINDS, wrong};
-use super::layer_sizes::SizesByLayer;
 use super::rope::Rope;
 use super::settings::LABELS;
 use super::table::{ModelClass, Need, Prediction, Transform};
@@ -74,9 +73,24 @@ pub(in crate::families) struct Dims {
     /// How many layers there are from one with experts to the next, and which is the first of them.
     experts_every: (usize, usize),
     /// The sizes of layers, of classes where they differ.
-    layer_sizes: Option<SizesByLayer>,
+    layer_sizes: Vec<LayerSizes>,
     /// All fields of the config.
     fields: Fields,
+}
+
+/// The sizes of a layer, where they are not those of the model.
+#[derive(Debug, Clone)]
+pub(in crate::families) struct LayerSizes {
+    /// Length of a head.
+    pub head: usize,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
+    /// How many times as wide as the model's the feed-forward layer is.
+    pub inner_times: usize,
+    /// Whether it has keys; `None`: it may, and nobody reads them.
+    pub keys: Option<bool>,
+    /// Whether it has values of its own; `None`: it may, and nobody reads them.
+    pub values: Option<bool>,
 }
 
 /// Fields of the number of layers.
@@ -195,7 +209,7 @@ impl Dims {
             experts,
             dense,
             experts_every: (1, 0),
-            layer_sizes: None,
+            layer_sizes: vec![],
             fields: fields.clone(),
         })
     }
@@ -219,37 +233,38 @@ impl Dims {
         if class.has_transform(Transform::Neighbours) {
             dims.rotating = Some(Rope::new(&fields)?.rotating(class, &dims));
         }
-        if class.traits.has_layer_sizes {
-            let sizes = SizesByLayer::new(&fields, dims.layers, dims.heads, dims.kv_heads)?;
-            dims.layer_sizes = Some(sizes);
+        if let Some(by_layer) = class.traits.by_layer {
+            dims.layer_sizes = (by_layer.sizes)(&fields, &dims)?;
         }
         Ok(dims)
     }
 
+    /// The sizes of layer `layer`, where layers differ.
+    fn sizes_of(&self, layer: Option<usize>) -> Option<&LayerSizes> {
+        self.layer_sizes.get(layer?)
+    }
+
     /// Length of a head of layer `layer`.
     fn head_of(&self, layer: Option<usize>) -> usize {
-        let sizes = self.layer_sizes.as_ref().zip(layer);
-        sizes.map_or(self.head, |(sizes, layer)| sizes.head_of(layer, self.head))
+        self.sizes_of(layer).map_or(self.head, |sizes| sizes.head)
     }
 
     /// Heads of keys and values of layer `layer`.
     pub(in crate::families) fn kv_heads_of(&self, layer: Option<usize>) -> usize {
-        let sizes = self.layer_sizes.as_ref().zip(layer);
-        let heads = sizes.map(|(sizes, layer)| sizes.kv_heads_of(layer, self.kv_heads));
-        heads.unwrap_or(self.kv_heads)
+        self.sizes_of(layer)
+            .map_or(self.kv_heads, |sizes| sizes.kv_heads)
     }
 
     /// Width of the feed-forward layer of layer `layer`.
     pub(in crate::families) fn inner_of(&self, layer: Option<usize>) -> Option<usize> {
-        let sizes = self.layer_sizes.as_ref().zip(layer);
-        let inner = self.inner?;
-        Some(sizes.map_or(inner, |(sizes, layer)| sizes.inner_of(layer, inner)))
+        let times = self.sizes_of(layer).map_or(1, |sizes| sizes.inner_times);
+        Some(self.inner?.saturating_mul(times))
     }
 
-    /// Length of a head of layers that see the whole text.
+    /// Length of a head of the last layer, which sees the whole text.
     pub(in crate::families) fn full_head(&self) -> usize {
         self.layer_sizes
-            .as_ref()
+            .last()
             .map_or(self.head, |sizes| sizes.head)
     }
 
@@ -405,8 +420,8 @@ impl Dims {
             Need::With(field) => Some(has_field(field)),
             Need::Without(field) => Some(!has_field(field)),
             Need::Above0(field) => Some(is_above_0(field)),
-            Need::OwnKeys => self.layer_sizes.as_ref()?.has_keys(layer),
-            Need::OwnValues => self.layer_sizes.as_ref()?.has_values(layer),
+            Need::OwnKeys => self.sizes_of(Some(layer))?.keys,
+            Need::OwnValues => self.sizes_of(Some(layer))?.values,
             Need::If(field) => Some(self.fields.flag(field)),
             Need::Unless(field) => Some(!self.fields.flag(field)),
             Need::Prediction => Some(layer >= self.layers),

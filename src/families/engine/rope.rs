@@ -9,6 +9,7 @@ mod by_kind;
 mod from_gguf;
 mod llama3;
 mod long;
+mod proportional;
 
 use serde_json::Value;
 
@@ -17,11 +18,11 @@ pub(in crate::families) use self::by_kind::add_kinds;
 pub(in crate::families) use self::from_gguf::{add_scaling, check_attention_factor, scaling_of};
 pub(in crate::families) use self::llama3::Llama3;
 pub(in crate::families) use self::long::long_attention_factor;
+pub(in crate::families) use self::proportional::proportional;
 
 use self::long::LONG_FACTORS;
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
-use super::layer_sizes::proportional;
 use super::settings::{CONTEXT, KeyValue};
 use super::table::{Kind, ModelClass};
 use crate::Result;
@@ -165,7 +166,7 @@ impl Rope {
         if self.has_local_scaling {
             return refuse(PARAMETERS, "layers with a window have a scaling");
         }
-        if class.traits.has_layer_sizes {
+        if class.traits.by_layer.is_some() {
             if self.kind != "proportional" {
                 return refuse("rope_type", &format!("it is `{}`", self.kind));
             }
@@ -271,7 +272,7 @@ impl Rope {
             "default" | "llama3" => {}
             "mrope" if class.has_setting(Kind::TextSections) => {}
             "dynamic" => self.check_dynamic(fields)?,
-            "proportional" if class.traits.has_layer_sizes => {}
+            "proportional" if class.traits.by_layer.is_some() => {}
             "longrope" | "su" if class.traits.has_long_factors => {
                 add("scaling.attn_factor", float(long_attention_factor(fields)?));
             }

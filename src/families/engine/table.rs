@@ -18,8 +18,10 @@ pub(in crate::families) use self::rules::{
 pub(in crate::families) use self::settings::{
     Kind, OwnSetting, Setting, count, number, own, required, setting,
 };
-pub(in crate::families) use self::transforms::{Parts, Then, Tiling, Transform, Turn};
-use super::dims::{Dim, Dims};
+pub(in crate::families) use self::transforms::{
+    OwnTransform, Parts, Then, Tiling, Transform, Turn,
+};
+use super::dims::{Dim, Dims, LayerSizes};
 use super::fields::Fields;
 use super::model::Model;
 use crate::Result;
@@ -130,8 +132,8 @@ pub(in crate::families) struct Traits {
     /// The part of each head that rotates where a config does not say it; `None`: all of it,
     /// always.
     pub partial_rotary: Option<f64>,
-    /// Layers that see the whole text have other sizes than those with a window, as of Gemma 4.
-    pub has_layer_sizes: bool,
+    /// Sizes of layers that differ.
+    pub by_layer: Option<&'static ByLayer>,
     /// A token may go to the best groups of experts.
     pub has_expert_groups: bool,
     /// No layer has attention, and the config states no heads.
@@ -187,6 +189,15 @@ pub(in crate::families) struct Traits {
     pub is_tower: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
+}
+
+/// Sizes of layers that differ, and what follows for rope.
+#[derive(Debug)]
+pub(in crate::families) struct ByLayer {
+    /// The sizes of all layers of a model with these fields and sizes.
+    pub sizes: fn(&Fields, &Dims) -> Result<Vec<LayerSizes>>,
+    /// Sets the fields of rope of a config that comes from GGUF, by the tensors of factors.
+    pub restore_rope: fn(&mut Map<String, Value>, &[(&str, Vec<f32>)]) -> Result<()>,
 }
 
 /// Something that transformers computes of a model, and llama.cpp may not be able to.
@@ -287,7 +298,7 @@ impl Traits {
         layer_kinds: None,
         has_long_factors: false,
         partial_rotary: None,
-        has_layer_sizes: false,
+        by_layer: None,
         has_expert_groups: false,
         is_recurrent: false,
         kind_names: &[],

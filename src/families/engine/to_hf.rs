@@ -12,14 +12,13 @@ use super::dims::Dims;
 use super::fields::{Fields, LAYER_KINDS, LETTERS};
 use super::fused;
 use super::keyed::tensors_of_keys;
-use super::layer_sizes;
 use super::mapping::{Mapped, Mapping, refused};
 use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill};
 use super::pooling;
 use super::prediction;
 use super::rope::{
-    PARAMETERS, ROPE_FACTORS, Rope, add_kinds, add_scaling, check_attention_factor, is_factors,
-    restore_base, scaling_of,
+    ROPE_FACTORS, Rope, add_kinds, add_scaling, check_attention_factor, is_factors, restore_base,
+    scaling_of,
 };
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
@@ -95,9 +94,8 @@ pub(crate) fn to_hf<'m>(
     let has_long_factors = factors.iter().any(|(name, _)| *name != ROPE_FACTORS);
     let fields = Fields::of(config.clone());
     check_attention_factor(class, metadata, &fields, has_long_factors)?;
-    if class.traits.has_layer_sizes {
-        let rope = layer_sizes::rope_parameters(&mut config, &factors)?;
-        config.insert(PARAMETERS.to_owned(), rope);
+    if let Some(by_layer) = class.traits.by_layer {
+        (by_layer.restore_rope)(&mut config, &factors)?;
     } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
         add_scaling(&mut config, scaling);
         check_yarn(class, &Rope::new(&Fields::of(config.clone()))?)?;
@@ -227,7 +225,7 @@ fn add_full_layers(config: &mut Map<String, Value>, layers: usize) {
 const SIZED: &[(&str, &str)] = &[
     ("token_embd.weight", "vocab_size"),
     ("token_types.weight", "type_vocab_size"),
-    ("per_layer_token_embd.weight", layer_sizes::INPUT_TOKENS),
+    ("per_layer_token_embd.weight", "vocab_size_per_layer_input"),
     ("blk.0.laurel_l.weight", "laurel_rank"),
 ];
 

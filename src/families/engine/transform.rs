@@ -1,9 +1,7 @@
 //! How the rows of a tensor change on the way to GGUF, and how they come back.
 
 mod heads;
-mod padded;
 mod parts;
-mod positions;
 mod reshaped;
 mod tiled;
 
@@ -66,8 +64,7 @@ pub(in crate::families) fn to_gguf<'m>(
             let order = RowOrder::Split { len: rotating(&name, of, dims)?, of };
             (Rearrangement::of_each(1, order, (shape[0], width)), shape)
         }
-        Transform::PaddedRows => padded::to_gguf(&mut sources, dims)?,
-        Transform::Positions => positions::to_gguf(&name, &shape, dims)?,
+        Transform::Own(own) => (own.to_gguf)(&mut sources, &name, dims)?,
         Transform::Experts | Transform::Stack(_) => {
             let count = sources.len();
             let moved = Rearrangement::of_each(count, RowOrder::From(0), (shape[0], width));
@@ -130,7 +127,11 @@ pub(in crate::families) fn to_hf<'m>(
         Transform::Parts(parts) => {
             return Ok(vec![joined(vec![(parts, source)], own, dtype, dims)?]);
         }
-        Transform::Positions => return Ok(vec![positions::to_hf(source, own, dtype, dims)?]),
+        Transform::Own(transform) => {
+            let mut sources = vec![source];
+            let (moved, made) = (transform.to_hf)(&mut sources, &own, dims)?;
+            return Ok(vec![assembled(sources, (own, made), dtype, &moved)]);
+        }
         Transform::Tiled(tiling) => {
             let moved = tiled::moved(tiling, (&shape, true), tiling.change.inverse(), dims)?;
             (moved, flattened(&name, rule, shape, dims)?)

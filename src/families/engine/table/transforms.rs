@@ -1,6 +1,8 @@
 //! How tables say that values of a tensor change places.
 
-use crate::families::engine::dims::Dim;
+use crate::Result;
+use crate::families::engine::dims::{Dim, Dims};
+use crate::families::engine::source::{Rearrangement, SourceTensor};
 use crate::remember::layout::assembled::Change;
 
 /// How a tensor of transformers changes on the way to GGUF.
@@ -17,8 +19,6 @@ pub(in crate::families) enum Transform {
     Experts,
     /// One stack of so many matrices, which are numbered as experts are.
     Stack(usize),
-    /// Rows of zeros behind the others.
-    PaddedRows,
     /// One value, which is that of its layer in the list with this key of the metadata.
     Key(&'static str),
     /// Matrices `[in, out]`, or those of a stack, as `[out, in]`. Vectors stay.
@@ -29,8 +29,8 @@ pub(in crate::families) enum Transform {
     Tiled(&'static Tiling),
     /// As many values in the dimensions of GGUF, each of them changed.
     Reshaped(Change),
-    /// The rows behind that of the padding token, at which positions begin.
-    Positions,
+    /// What the family alone has.
+    Own(&'static OwnTransform),
 }
 
 impl Transform {
@@ -61,6 +61,24 @@ impl Transform {
         }
     }
 }
+
+/// How a tensor changes that one family alone has.
+#[derive(Debug)]
+pub(in crate::families) struct OwnTransform {
+    /// The rows and the shape of the tensor of GGUF with this name that is made of one tensor, to
+    /// which others may be added.
+    pub to_gguf: fn(&mut Vec<SourceTensor<'_>>, &str, &Dims) -> Result<(Rearrangement, Vec<usize>)>,
+    /// The same of the tensor of transformers.
+    pub to_hf: fn(&mut Vec<SourceTensor<'_>>, &str, &Dims) -> Result<(Rearrangement, Vec<usize>)>,
+}
+
+impl PartialEq for OwnTransform {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for OwnTransform {}
 
 /// Parts that take turns in the rows of a tensor of transformers, of which a tensor of GGUF has
 /// some, one after another.

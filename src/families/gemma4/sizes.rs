@@ -1,4 +1,4 @@
-//! Sizes that differ by layer, as of Gemma 4: layers that see the whole text have other heads than
+//! Sizes that differ by layer: layers that see the whole text have other heads than
 //! those with a window, and the last layers use keys and values of earlier ones.
 //!
 //! Source: `Gemma4TextConfig` and `Gemma4TextAttention` of transformers 5.23; `Gemma4Model` in
@@ -6,26 +6,26 @@
 
 use serde_json::{Map, Value, json};
 
-use super::dims::{EXPERTS, EXPERTS_USED};
-use super::fields::{Fields, LAYER_KINDS, wrong};
-use super::rope::{PARAMETERS, ROPE_FACTORS};
-use super::settings::{FULL_ATTENTION, wrong_key};
-use super::table::TensorShapes;
 use crate::error::InTensor;
+use crate::families::engine::dims::{Dims, EXPERTS, EXPERTS_USED, LayerSizes};
+use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong};
+use crate::families::engine::rope::{PARAMETERS, ROPE_FACTORS, proportional};
+use crate::families::engine::settings::{FULL_ATTENTION, wrong_key};
+use crate::families::engine::table::TensorShapes;
 use crate::{AnamnesisError, Result};
 
 /// What `layer_types` calls a layer with a window.
-pub(in crate::families) const WINDOWED: &str = "sliding_attention";
+pub(super) const WINDOWED: &str = "sliding_attention";
 /// Field of the length of a head in layers that see the whole text.
-pub(in crate::families) const FULL_HEAD: &str = "global_head_dim";
+pub(super) const FULL_HEAD: &str = "global_head_dim";
 /// Field of the number of heads of keys and values in them.
-pub(in crate::families) const FULL_KV_HEADS: &str = "num_global_key_value_heads";
+pub(super) const FULL_KV_HEADS: &str = "num_global_key_value_heads";
 /// Field of how many of the last layers use keys and values of earlier ones.
 pub(in crate::families) const SHARED: &str = "num_kv_shared_layers";
 /// Field of whether keys are values in layers that see the whole text.
 const KEYS_ARE_VALUES: &str = "attention_k_eq_v";
 /// Field of whether layers without keys have twice the width.
-pub(in crate::families) const DOUBLE_WIDE: &str = "use_double_wide_mlp";
+pub(super) const DOUBLE_WIDE: &str = "use_double_wide_mlp";
 /// Field of the length of what each layer gets of a token beside the hidden state.
 const INPUT: &str = "hidden_size_per_layer_input";
 /// Field of the number of tokens that layers get something of.
@@ -33,131 +33,93 @@ pub(in crate::families) const INPUT_TOKENS: &str = "vocab_size_per_layer_input";
 /// Field of an object with the sizes of single layers, by their numbers.
 const BY_LAYER: &str = "per_layer_config";
 
-/// The sizes of layers, where they are not the model's.
-#[derive(Debug, Clone)]
-pub(in crate::families) struct SizesByLayer {
-    /// Whether each layer sees the whole text.
-    is_full: Vec<bool>,
-    /// Length of a head of those that do.
-    pub head: usize,
-    /// Heads of keys and values of those that do.
-    kv_heads: usize,
-    /// First layer that uses keys and values of an earlier one.
-    first_shared: usize,
-    keys_are_values: bool,
-    is_double_wide: bool,
+/// The sizes of the layers of a model that has `fields` and, in layers with a window, `dims`.
+///
+/// # Errors
+/// `Parse` that names the field which is missing, contradicts another, or is what llama.cpp cannot
+/// be told.
+pub(super) fn layers(fields: &Fields, dims: &Dims) -> Result<Vec<LayerSizes>> {
+    let (layers, heads) = (dims.layers, dims.heads);
+    let is_full = full_layers(fields, layers)?;
+    let head = match fields.need(&[FULL_HEAD])? {
+        0 => return Err(wrong(FULL_HEAD, "it is 0")),
+        head => head as usize,
+    };
+    let keys_are_values = fields.flag(KEYS_ARE_VALUES);
+    let kv_heads = fields.count(&[FULL_KV_HEADS])?.map(|n| n as usize);
+    if let Some(full) = kv_heads
+        && (full == 0 || !heads.is_multiple_of(full))
+    {
+        let what = format!("{full} does not divide num_attention_heads, {heads}");
+        return Err(wrong(FULL_KV_HEADS, what));
+    }
+    if kv_heads.is_some_and(|full| full != dims.kv_heads) && !keys_are_values {
+        let what = format!("transformers reads it only if {KEYS_ARE_VALUES} is true");
+        return Err(wrong(FULL_KV_HEADS, what));
+    }
+    let first_shared = first_shared(fields, &is_full)?;
+    let tokens = [INPUT_TOKENS, "vocab_size"].map(|field| fields.0.get(field));
+    if fields.count(&[INPUT])? > Some(0) && tokens[0] != tokens[1] {
+        return Err(wrong(INPUT_TOKENS, "it is not vocab_size, as llama.cpp has it"));
+    }
+    let is_double_wide = fields.flag(DOUBLE_WIDE);
+    let layers = is_full.into_iter().enumerate();
+    Ok(layers
+        .map(|(layer, is_full)| {
+            let has_keys = layer < first_shared;
+            let (head, kv_heads) = match is_full {
+                true => (head, kv_heads.unwrap_or(dims.kv_heads)),
+                false => (dims.head, dims.kv_heads),
+            };
+            LayerSizes {
+                head,
+                kv_heads,
+                inner_times: if is_double_wide && !has_keys { 2 } else { 1 },
+                keys: has_keys.then_some(true),
+                values: has_keys.then_some(!(keys_are_values && is_full)),
+            }
+        })
+        .collect())
 }
 
-impl SizesByLayer {
-    /// The sizes that `fields` state of a model with `layers` layers and so many `heads`,
-    /// `kv_heads` of them of keys and values in layers with a window.
-    ///
-    /// # Errors
-    /// `Parse` that names the field which is missing, contradicts another, or is what llama.cpp
-    /// cannot be told.
-    pub(in crate::families) fn new(
-        fields: &Fields,
-        layers: usize,
-        heads: usize,
-        kv_heads: usize,
-    ) -> Result<Self> {
-        let kind = |kind: &Value| match kind.as_str() {
-            Some(FULL_ATTENTION) => Some(true),
-            Some(WINDOWED) => Some(false),
-            _ => None,
-        };
-        let kinds = fields.0.get(LAYER_KINDS).and_then(Value::as_array);
-        let is_full: Option<Vec<bool>> = kinds.and_then(|kinds| kinds.iter().map(kind).collect());
-        let is_full = is_full.filter(|kinds| kinds.len() == layers);
-        let is_full = is_full.ok_or_else(|| {
-            let what =
-                format!("it is no list of {layers} layers of {FULL_ATTENTION} or {WINDOWED}");
-            wrong(LAYER_KINDS, what)
-        })?;
-        if is_full.last() != Some(&true) {
-            let what = format!("the last layer is not of {FULL_ATTENTION}, as transformers has it");
-            return Err(wrong(LAYER_KINDS, what));
-        }
-        let head = match fields.need(&[FULL_HEAD])? {
-            0 => return Err(wrong(FULL_HEAD, "it is 0")),
-            head => head as usize,
-        };
-        let keys_are_values = fields.flag(KEYS_ARE_VALUES);
-        let full = fields.count(&[FULL_KV_HEADS])?.map(|n| n as usize);
-        if let Some(full) = full
-            && (full == 0 || !heads.is_multiple_of(full))
-        {
-            let what = format!("{full} does not divide num_attention_heads, {heads}");
-            return Err(wrong(FULL_KV_HEADS, what));
-        }
-        if full.is_some_and(|full| full != kv_heads) && !keys_are_values {
-            let what = format!("transformers reads it only if {KEYS_ARE_VALUES} is true");
-            return Err(wrong(FULL_KV_HEADS, what));
-        }
-        let shared = fields.count(&[SHARED])?.unwrap_or(0) as usize;
-        let first_shared = layers.checked_sub(shared).filter(|first| *first >= 2);
-        let Some(first_shared) = first_shared else {
-            let what = format!("llama.cpp needs two layers before the last {shared} of {layers}");
-            return Err(wrong(SHARED, what));
-        };
-        // llama.cpp takes keys and values of the last two layers that have them: a full one behind
-        // one with a window.
-        if shared > 0 && is_full[first_shared - 2..first_shared] != [false, true] {
-            let what = format!(
-                "llama.cpp needs one layer of {WINDOWED} and one of {FULL_ATTENTION} in front of the last {shared}"
-            );
-            return Err(wrong(SHARED, what));
-        }
-        let tokens = [INPUT_TOKENS, "vocab_size"].map(|field| fields.0.get(field));
-        if fields.count(&[INPUT])? > Some(0) && tokens[0] != tokens[1] {
-            return Err(wrong(INPUT_TOKENS, "it is not vocab_size, as llama.cpp has it"));
-        }
-        Ok(Self {
-            is_full,
-            head,
-            kv_heads: full.unwrap_or(kv_heads),
-            first_shared,
-            keys_are_values,
-            is_double_wide: fields.flag(DOUBLE_WIDE),
-        })
+/// Whether each of `layers` layers sees the whole text.
+fn full_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
+    let kind = |kind: &Value| match kind.as_str() {
+        Some(FULL_ATTENTION) => Some(true),
+        Some(WINDOWED) => Some(false),
+        _ => None,
+    };
+    let kinds = fields.0.get(LAYER_KINDS).and_then(Value::as_array);
+    let is_full: Option<Vec<bool>> = kinds.and_then(|kinds| kinds.iter().map(kind).collect());
+    let is_full = is_full.filter(|kinds| kinds.len() == layers);
+    let is_full = is_full.ok_or_else(|| {
+        let what = format!("it is no list of {layers} layers of {FULL_ATTENTION} or {WINDOWED}");
+        wrong(LAYER_KINDS, what)
+    })?;
+    if is_full.last() != Some(&true) {
+        let what = format!("the last layer is not of {FULL_ATTENTION}, as transformers has it");
+        return Err(wrong(LAYER_KINDS, what));
     }
+    Ok(is_full)
+}
 
-    fn is_full(&self, layer: usize) -> bool {
-        self.is_full.get(layer) == Some(&true)
+/// The first layer that uses keys and values of an earlier one.
+fn first_shared(fields: &Fields, is_full: &[bool]) -> Result<usize> {
+    let (layers, shared) = (is_full.len(), fields.count(&[SHARED])?.unwrap_or(0) as usize);
+    let first = layers.checked_sub(shared).filter(|first| *first >= 2);
+    let Some(first) = first else {
+        let what = format!("llama.cpp needs two layers before the last {shared} of {layers}");
+        return Err(wrong(SHARED, what));
+    };
+    // llama.cpp takes keys and values of the last two layers that have them: a full one behind one
+    // with a window.
+    if shared > 0 && is_full[first - 2..first] != [false, true] {
+        let what = format!(
+            "llama.cpp needs one layer of {WINDOWED} and one of {FULL_ATTENTION} in front of the last {shared}"
+        );
+        return Err(wrong(SHARED, what));
     }
-
-    /// Length of a head of layer `layer`, which is `head` in layers with a window.
-    pub(in crate::families) fn head_of(&self, layer: usize, head: usize) -> usize {
-        if self.is_full(layer) { self.head } else { head }
-    }
-
-    /// Heads of keys and values of layer `layer`, of which there are `kv_heads` in layers with a
-    /// window.
-    pub(in crate::families) fn kv_heads_of(&self, layer: usize, kv_heads: usize) -> usize {
-        if self.is_full(layer) {
-            self.kv_heads
-        } else {
-            kv_heads
-        }
-    }
-
-    /// Width of the feed-forward layer of layer `layer`, which is `inner` in layers with keys.
-    pub(in crate::families) fn inner_of(&self, layer: usize, inner: usize) -> usize {
-        match self.is_double_wide && layer >= self.first_shared {
-            true => inner.saturating_mul(2),
-            false => inner,
-        }
-    }
-
-    /// Whether layer `layer` has keys; `None`: it may, and nobody reads them.
-    pub(in crate::families) fn has_keys(&self, layer: usize) -> Option<bool> {
-        (layer < self.first_shared).then_some(true)
-    }
-
-    /// Whether layer `layer` has values of its own; `None`: it may, and nobody reads them.
-    pub(in crate::families) fn has_values(&self, layer: usize) -> Option<bool> {
-        (layer < self.first_shared).then_some(!(self.keys_are_values && self.is_full(layer)))
-    }
+    Ok(first)
 }
 
 /// Adds what transformers takes for granted, and states the sizes of single layers in the fields of
@@ -165,7 +127,7 @@ impl SizesByLayer {
 ///
 /// # Errors
 /// `Parse` if layers of one kind have different sizes, or a layer sees what is behind it.
-pub(in crate::families) fn complete(fields: &mut Fields) -> Result<()> {
+pub(super) fn complete(fields: &mut Fields) -> Result<()> {
     match fields.0.remove(BY_LAYER) {
         Some(sizes) => by_kind(fields, &sizes)?,
         None => {
@@ -248,7 +210,7 @@ fn by_kind(fields: &mut Fields, sizes: &Value) -> Result<()> {
 }
 
 /// Adds to the fields `config` of a GGUF file what its tensors say.
-pub(in crate::families) fn from_tensors(
+pub(super) fn from_tensors(
     config: &mut Map<String, Value>,
     shapes: &TensorShapes<'_>,
 ) -> Result<()> {
@@ -267,15 +229,15 @@ pub(in crate::families) fn from_tensors(
     Ok(())
 }
 
-/// The field `rope_parameters` of a config, from the tensors of `factors` and the bases in
+/// Sets the field `rope_parameters` of a config by the tensors of `factors`, and by the bases in
 /// `config`, which are taken out.
 ///
 /// # Errors
 /// `Parse` if something is missing; `Unsupported` if the factors are not those of a part of a head.
-pub(in crate::families) fn rope_parameters(
+pub(super) fn set_rope(
     config: &mut Map<String, Value>,
     factors: &[(&str, Vec<f32>)],
-) -> Result<Value> {
+) -> Result<()> {
     let mut base = |field: &str, key| {
         let missing = || wrong_key(key, "it is missing");
         config.remove(field).ok_or_else(missing)
@@ -296,7 +258,8 @@ pub(in crate::families) fn rope_parameters(
             format!("{}: its values are not those of a part of a head", InTensor(&ROPE_FACTORS));
         return Err(AnamnesisError::unsupported("a whole model", what));
     }
-    Ok(parameters(&full, &windowed, part))
+    config.insert(PARAMETERS.to_owned(), parameters(&full, &windowed, part));
+    Ok(())
 }
 
 /// Rotary positions with the base `full` of layers that see the whole text, of whose heads a `part`
@@ -306,12 +269,4 @@ fn parameters(full: &Value, windowed: &Value, part: f64) -> Value {
         (FULL_ATTENTION): {"rope_type": "proportional", "rope_theta": full, "partial_rotary_factor": part},
         (WINDOWED): {"rope_type": "default", "rope_theta": windowed},
     })
-}
-
-/// What the frequencies of a head of length `head` are divided by, of which a `part` rotates: so
-/// much that the others stand still. `None`: `part` is none.
-pub(in crate::families) fn proportional(head: usize, part: f64) -> Option<Vec<f32>> {
-    let (pairs, rotating) = (head / 2, (head as f64 * part / 2.0) as usize);
-    let still = pairs.checked_sub(rotating)?;
-    Some([vec![1.0; rotating], vec![1e30; still]].concat())
 }
