@@ -15,7 +15,7 @@ impl Mapping<'_> {
     /// # Errors
     /// `Unsupported` if a projection has one, and none has it in transformers; `Parse` if it has
     /// one in some layers alone.
-    pub(in crate::families) fn biases(&self, tensors: &[Mapped<'_>]) -> Result<Map<String, Value>> {
+    pub(crate) fn biases(&self, tensors: &[Mapped<'_>]) -> Result<Map<String, Value>> {
         let (class, mut fields) = (self.class, Map::new());
         let biases = || tensors.iter().filter(|tensor| tensor.suffix == ".bias");
         let refuse = |what: String| Err(AnamnesisError::unsupported("a whole model", what));
@@ -50,11 +50,7 @@ impl Mapping<'_> {
     ///
     /// # Errors
     /// As [`biases`](Self::biases), and `Parse` if a bias is missing, or the config denies it.
-    pub(in crate::families) fn check_biases(
-        &self,
-        tensors: &[Mapped<'_>],
-        fields: &Fields,
-    ) -> Result<()> {
+    pub(crate) fn check_biases(&self, tensors: &[Mapped<'_>], fields: &Fields) -> Result<()> {
         let found = self.biases(tensors)?;
         for (field, rules) in self.class.biases {
             if field.is_empty() {

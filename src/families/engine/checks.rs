@@ -13,13 +13,13 @@ use super::tied::{TIED, is_untied};
 use crate::Result;
 use crate::config::TEXT_CONFIGS;
 
-pub(in crate::families) const WINDOW: &str = "sliding_window";
+pub(crate) const WINDOW: &str = "sliding_window";
 /// Fails if the config says something that a GGUF file of the class cannot say, beside what
 /// [`Fields::check_implied`] looks at. Returns what the laws of the class say for [`notes`].
 ///
 /// # Errors
 /// `Parse` that names the field.
-pub(in crate::families) fn check(model: &Model<'_>) -> Result<Vec<String>> {
+pub(crate) fn check(model: &Model<'_>) -> Result<Vec<String>> {
     let &Model { class, stated: config, fields, dims, rope } = model;
     let owner = model.owner();
     let nearly_same = model.laws()?;
@@ -58,11 +58,7 @@ pub(in crate::families) fn check(model: &Model<'_>) -> Result<Vec<String>> {
 
 /// Adds the window that transformers has where `config` has no field for it, not even null, to the
 /// `fields` of a model of `class`, if GGUF has one.
-pub(in crate::families) fn add_default_window(
-    class: &ModelClass,
-    config: &Value,
-    fields: &mut Fields,
-) {
+pub(crate) fn add_default_window(class: &ModelClass, config: &Value, fields: &mut Fields) {
     let has_window = class.has_setting(Kind::Nullable);
     if let Some(window) = class.traits.default_window
         && has_window
@@ -74,7 +70,7 @@ pub(in crate::families) fn add_default_window(
 
 /// What `config` says of `field`, null included: the nested config of the language model, or else
 /// the one around it.
-pub(in crate::families) fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
+pub(crate) fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
     let mut nested = TEXT_CONFIGS.iter().filter_map(|text| config.get(text));
     let found = nested.find_map(|text| text.get(field));
     found.or_else(|| config.get(field))
@@ -148,7 +144,7 @@ fn lost_bounds(class: &ModelClass, rope: &Rope) -> Result<Vec<String>> {
 /// in any class of the table.
 ///
 /// Source: `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
-pub(in crate::families) fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
+pub(crate) fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
     if rope.kind != "yarn" {
         return Ok(());
     }
@@ -176,7 +172,7 @@ pub(in crate::families) fn check_yarn(class: &ModelClass, rope: &Rope) -> Result
 }
 
 /// Whether a token goes to the best groups of experts.
-pub(in crate::families) fn has_groups(fields: &Map<String, Value>) -> bool {
+pub(crate) fn has_groups(fields: &Map<String, Value>) -> bool {
     let groups = fields.get("n_group").and_then(Value::as_u64);
     groups > Some(1)
 }
@@ -226,10 +222,7 @@ fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
 ///
 /// # Errors
 /// `Parse` that names a field of another type.
-pub(in crate::families) fn notes(
-    model: &Model<'_>,
-    nearly_same: Vec<String>,
-) -> Result<Vec<String>> {
+pub(crate) fn notes(model: &Model<'_>, nearly_same: Vec<String>) -> Result<Vec<String>> {
     let &Model { class, stated: config, fields, rope, .. } = model;
     let mut notes = lost_bounds(class, rope)?;
     let owner = model.owner();
@@ -242,7 +235,7 @@ pub(in crate::families) fn notes(
 
 /// The note that `owner` has `rms_norm_eps` in the norms of latent vectors as well, where
 /// transformers has a constant.
-pub(in crate::families) fn latent_norms(fields: &Fields, owner: &str) -> Result<Option<String>> {
+pub(crate) fn latent_norms(fields: &Fields, owner: &str) -> Result<Option<String>> {
     // Of the norms in `DeepseekV3Attention` and `Glm4MoeLiteAttention`.
     const CONSTANT: f64 = 1e-6;
     const FIELD: &str = "rms_norm_eps";
@@ -260,7 +253,7 @@ pub(in crate::families) fn latent_norms(fields: &Fields, owner: &str) -> Result<
 ///
 /// # Errors
 /// `Parse` that names a field of another type.
-pub(in crate::families) fn ignored_window(
+pub(crate) fn ignored_window(
     lost: LostWindows,
     class: &ModelClass,
     (config, fields): (&Value, &Fields),
@@ -309,7 +302,7 @@ fn has_windows(lost: LostWindows, fields: &Fields) -> Result<bool> {
 }
 
 /// Whether `layer_types` says that a layer has a window; `None` if it is not there.
-pub(in crate::families) fn has_sliding_kind(fields: &Fields) -> Option<bool> {
+pub(crate) fn has_sliding_kind(fields: &Fields) -> Option<bool> {
     let kinds = fields.0.get(LAYER_KINDS)?.as_array()?;
     Some(kinds.iter().any(|kind| kind == "sliding_attention"))
 }

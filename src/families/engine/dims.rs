@@ -11,7 +11,7 @@ use crate::Result;
 
 /// A dimension of a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum Dim {
+pub(crate) enum Dim {
     /// `hidden_size`
     Hidden,
     /// `intermediate_size`
@@ -51,7 +51,7 @@ pub(in crate::families) enum Dim {
 
 /// The sizes of a model as its config states them.
 #[derive(Debug, Clone)]
-pub(in crate::families) struct Dims {
+pub(crate) struct Dims {
     pub layers: usize,
     /// Layers behind these, which predict further tokens.
     pub prediction: usize,
@@ -80,7 +80,7 @@ pub(in crate::families) struct Dims {
 
 /// The sizes of a layer, where they are not those of the model.
 #[derive(Debug, Clone)]
-pub(in crate::families) struct LayerSizes {
+pub(crate) struct LayerSizes {
     /// Length of a head.
     pub head: usize,
     /// Heads of keys and values.
@@ -94,40 +94,35 @@ pub(in crate::families) struct LayerSizes {
 }
 
 /// Fields of the number of layers.
-pub(in crate::families) const LAYERS: &[&str] =
-    &["num_hidden_layers", "n_layers", "n_layer", "num_layers"];
+pub(crate) const LAYERS: &[&str] = &["num_hidden_layers", "n_layers", "n_layer", "num_layers"];
 /// Fields of the length of a hidden state.
-pub(in crate::families) const HIDDEN: &[&str] =
-    &["hidden_size", "n_embd", "n_embed", "dim", "d_model"];
+pub(crate) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "n_embed", "dim", "d_model"];
 /// Fields of the number of heads.
-pub(in crate::families) const HEADS: &[&str] =
-    &["num_attention_heads", "n_head", "n_heads", "num_heads"];
+pub(crate) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads"];
 /// Fields of the number of heads of keys and values.
-pub(in crate::families) const KV_HEADS: &[&str] =
-    &["num_key_value_heads", "n_kv_heads", "num_kv_heads"];
+pub(crate) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads", "num_kv_heads"];
 /// Fields of the number of experts.
-pub(in crate::families) const EXPERTS: &[&str] =
+pub(crate) const EXPERTS: &[&str] =
     &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
 /// Fields of the number of experts that a token gets.
-pub(in crate::families) const EXPERTS_USED: &[&str] =
+pub(crate) const EXPERTS_USED: &[&str] =
     &["num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k", "moe_topk"];
 /// Fields of the width of a feed-forward layer.
-pub(in crate::families) const INNER: &[&str] =
-    &["intermediate_size", "n_inner", "hidden_dim", "d_ff"];
+pub(crate) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim", "d_ff"];
 /// Fields of the number of layers in front of the first one with experts.
 const DENSE: &[&str] = &["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"];
 
 /// Field of the number of layers that predict further tokens.
-pub(in crate::families) const PREDICTION: &str = "num_nextn_predict_layers";
+pub(crate) const PREDICTION: &str = "num_nextn_predict_layers";
 
 /// Period and first layer of which no layer is one: the first is in no period.
-pub(in crate::families) const NO_LAYER: (usize, usize) = (1, 1);
+pub(crate) const NO_LAYER: (usize, usize) = (1, 1);
 
 /// Most layers of a model.
-pub(in crate::families) const MOST_LAYERS: u32 = 1 << 14;
+pub(crate) const MOST_LAYERS: u32 = 1 << 14;
 
 /// Fails if `fields` state more layers than any model has: lists have a value for each.
-pub(in crate::families) fn check_layers(fields: &Fields) -> Result<()> {
+pub(crate) fn check_layers(fields: &Fields) -> Result<()> {
     match fields.count(LAYERS)?.filter(|layers| *layers > MOST_LAYERS) {
         None => Ok(()),
         Some(layers) => Err(wrong(LAYERS[0], format!("{layers} layers"))),
@@ -137,7 +132,7 @@ pub(in crate::families) fn check_layers(fields: &Fields) -> Result<()> {
 impl Dims {
     /// # Errors
     /// `Parse` that names a field which is missing, or contradicts another.
-    pub(in crate::families) fn new(fields: &Fields) -> Result<Self> {
+    pub(crate) fn new(fields: &Fields) -> Result<Self> {
         let size = |names: &[&str]| -> Result<Option<usize>> {
             match fields.count(names)? {
                 Some(0) => Err(wrong(names[0], "it is 0")),
@@ -218,7 +213,7 @@ impl Dims {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub(in crate::families) fn of_class(fields: &Fields, class: &ModelClass) -> Result<Self> {
+    pub(crate) fn of_class(fields: &Fields, class: &ModelClass) -> Result<Self> {
         let mut fields = fields.clone();
         if class.traits.is_recurrent {
             fields.0.insert(HEADS[0].to_owned(), 1.into());
@@ -250,26 +245,26 @@ impl Dims {
     }
 
     /// Heads of keys and values of layer `layer`.
-    pub(in crate::families) fn kv_heads_of(&self, layer: Option<usize>) -> usize {
+    pub(crate) fn kv_heads_of(&self, layer: Option<usize>) -> usize {
         self.sizes_of(layer)
             .map_or(self.kv_heads, |sizes| sizes.kv_heads)
     }
 
     /// Width of the feed-forward layer of layer `layer`.
-    pub(in crate::families) fn inner_of(&self, layer: Option<usize>) -> Option<usize> {
+    pub(crate) fn inner_of(&self, layer: Option<usize>) -> Option<usize> {
         let times = self.sizes_of(layer).map_or(1, |sizes| sizes.inner_times);
         Some(self.inner?.saturating_mul(times))
     }
 
     /// Length of a head of the last layer, which sees the whole text.
-    pub(in crate::families) fn full_head(&self) -> usize {
+    pub(crate) fn full_head(&self) -> usize {
         self.layer_sizes
             .last()
             .map_or(self.head, |sizes| sizes.head)
     }
 
     /// The size of `dim` in layer `layer`; `None`: the config does not say it.
-    pub(in crate::families) fn size(&self, dim: Dim, layer: Option<usize>) -> Option<usize> {
+    pub(crate) fn size(&self, dim: Dim, layer: Option<usize>) -> Option<usize> {
         let all = |dims: &[Dim], start: usize, join: fn(usize, usize) -> usize| {
             let mut sizes = dims.iter().map(|dim| self.size(*dim, layer));
             sizes.try_fold(start, |all, size| Some(join(all, size?)))
@@ -308,7 +303,7 @@ impl Dims {
     }
 
     /// The fields that prescribe `dim`.
-    pub(in crate::families) fn fields_of(&self, dim: Dim) -> String {
+    pub(crate) fn fields_of(&self, dim: Dim) -> String {
         let all = |dims: &[Dim], sign: &str| {
             let names: Vec<_> = dims.iter().map(|dim| self.fields_of(*dim)).collect();
             names.join(sign)
@@ -342,7 +337,7 @@ impl Dims {
     ///
     /// # Errors
     /// `Parse` that names a field which is missing, 0, or no multiple of another.
-    pub(in crate::families) fn need_size(&self, dim: Dim) -> Result<usize> {
+    pub(crate) fn need_size(&self, dim: Dim) -> Result<usize> {
         let all = |dims: &[Dim], start: usize, join: fn(usize, usize) -> usize| -> Result<usize> {
             let mut sizes = dims.iter().map(|dim| self.need_size(*dim));
             sizes.try_fold(start, |all, size| Ok(join(all, size?)))
@@ -370,7 +365,7 @@ impl Dims {
     ///
     /// # Errors
     /// `Parse` if it is missing, 0 or no size.
-    pub(in crate::families) fn need(&self, name: &str) -> Result<usize> {
+    pub(crate) fn need(&self, name: &str) -> Result<usize> {
         match self.fields.need(&[name])? {
             0 => Err(wrong(name, "it is 0")),
             size => Ok(size as usize),
@@ -382,19 +377,19 @@ impl Dims {
     ///
     /// # Errors
     /// `Parse` if the config has no padding token.
-    pub(in crate::families) fn unused_positions(&self) -> Result<usize> {
+    pub(crate) fn unused_positions(&self) -> Result<usize> {
         let padding = self.fields.need(&["pad_token_id"])? as usize;
         Ok(padding.saturating_add(1))
     }
 
     /// What each layer is, as `layer_types` says.
-    pub(in crate::families) fn kinds(&self) -> Option<impl Iterator<Item = &str>> {
+    pub(crate) fn kinds(&self) -> Option<impl Iterator<Item = &str>> {
         let kinds = self.fields.0.get(LAYER_KINDS)?.as_array()?.iter();
         Some(kinds.map(|kind| kind.as_str().unwrap_or_default()))
     }
 
     /// Which layers are of `kind`, with those that predict further tokens.
-    pub(in crate::families) fn layers_of(&self, kind: &str) -> Option<impl Iterator<Item = bool>> {
+    pub(crate) fn layers_of(&self, kind: &str) -> Option<impl Iterator<Item = bool>> {
         let behind = self.prediction_kinds.contains(&kind);
         let behind = std::iter::repeat_n(behind, self.prediction);
         Some(self.kinds()?.map(move |found| found == kind).chain(behind))
@@ -408,7 +403,7 @@ impl Dims {
 
     /// Whether layer `layer` has a weight of which `need` says which layers have it; `None`: it
     /// may.
-    pub(in crate::families) fn has(&self, need: Need, layer: usize) -> Option<bool> {
+    pub(crate) fn has(&self, need: Need, layer: usize) -> Option<bool> {
         let has_field = |name: &str| self.fields.get(&[name]).is_some();
         let is_above_0 = |name: &str| self.fields.count(&[name]).is_ok_and(|n| n > Some(0));
         match need {

@@ -13,10 +13,10 @@ use crate::{AnamnesisError, Result};
 
 /// The fields of a config.
 #[derive(Debug, Clone)]
-pub(in crate::families) struct Fields(pub Map<String, Value>);
+pub(crate) struct Fields(pub Map<String, Value>);
 
 /// Whether two values are equal. JSON has the same number with and without a point.
-pub(in crate::families) fn is_same(a: &Value, b: &Value) -> bool {
+pub(crate) fn is_same(a: &Value, b: &Value) -> bool {
     a == b || a.is_number() && a.as_f64() == b.as_f64()
 }
 
@@ -25,7 +25,7 @@ impl Fields {
     ///
     /// # Errors
     /// `Parse` if it is no object.
-    pub(in crate::families) fn new(config: &Value) -> Result<Self> {
+    pub(crate) fn new(config: &Value) -> Result<Self> {
         let Value::Object(root) = config else {
             return Err(AnamnesisError::parse("config.json: it is no object"));
         };
@@ -40,13 +40,13 @@ impl Fields {
     }
 
     /// The fields of an object. One that is null says as much as one that is not there.
-    pub(in crate::families) fn of(mut all: Map<String, Value>) -> Self {
+    pub(crate) fn of(mut all: Map<String, Value>) -> Self {
         all.retain(|_, value| !value.is_null());
         Self(all)
     }
 
     /// Fails if the config says something else than what llama.cpp takes for granted of `class`.
-    pub(in crate::families) fn check_implied(&self, class: &ModelClass, dims: &Dims) -> Result<()> {
+    pub(crate) fn check_implied(&self, class: &ModelClass, dims: &Dims) -> Result<()> {
         let owner = format!("llama.cpp's {}", class.gguf);
         self.check_values(class.implied, &owner)?;
         let expect = |field: &str, expected: &Value| self.expect(field, expected, &owner);
@@ -93,12 +93,7 @@ impl Fields {
     ///
     /// # Errors
     /// `Parse` that names the field.
-    pub(in crate::families) fn expect(
-        &self,
-        field: &str,
-        expected: &Value,
-        owner: &str,
-    ) -> Result<()> {
+    pub(crate) fn expect(&self, field: &str, expected: &Value, owner: &str) -> Result<()> {
         match self.0.get(field) {
             Some(found) if found != expected => {
                 let what = format!("it is {found}, and {owner} has {expected}");
@@ -109,11 +104,7 @@ impl Fields {
     }
 
     /// Fails if a field says something else than `owner` takes for granted.
-    pub(in crate::families) fn check_values(
-        &self,
-        implied: &[(&str, Default)],
-        owner: &str,
-    ) -> Result<()> {
+    pub(crate) fn check_values(&self, implied: &[(&str, Default)], owner: &str) -> Result<()> {
         for (field, value) in implied {
             let expected = Value::from(value);
             if let Some(found) = self
@@ -129,14 +120,14 @@ impl Fields {
     }
 
     /// The first field of `names` that there is, with its name.
-    pub(in crate::families) fn get<'a>(&self, names: &[&'a str]) -> Option<(&'a str, &Value)> {
+    pub(crate) fn get<'a>(&self, names: &[&'a str]) -> Option<(&'a str, &Value)> {
         names
             .iter()
             .find_map(|&name| Some((name, self.0.get(name)?)))
     }
 
     /// Whether the field is there and true.
-    pub(in crate::families) fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(&self, name: &str) -> bool {
         self.0.get(name).and_then(Value::as_bool) == Some(true)
     }
 
@@ -144,7 +135,7 @@ impl Fields {
     ///
     /// # Errors
     /// `Parse` if it is neither true nor false.
-    pub(in crate::families) fn boolean(&self, name: &str) -> Result<Option<bool>> {
+    pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>> {
         let Some(value) = self.0.get(name) else {
             return Ok(None);
         };
@@ -156,7 +147,7 @@ impl Fields {
     ///
     /// # Errors
     /// `Parse` if it is no integer that GGUF's UINT32 holds.
-    pub(in crate::families) fn count(&self, names: &[&str]) -> Result<Option<u32>> {
+    pub(crate) fn count(&self, names: &[&str]) -> Result<Option<u32>> {
         let Some((name, value)) = self.get(names) else {
             return Ok(None);
         };
@@ -166,7 +157,7 @@ impl Fields {
     }
 
     /// As [`count`](Self::count), of a field that must be there.
-    pub(in crate::families) fn need(&self, names: &[&str]) -> Result<u32> {
+    pub(crate) fn need(&self, names: &[&str]) -> Result<u32> {
         let missing = || wrong(names[0], "it is missing");
         self.count(names)?.ok_or_else(missing)
     }
@@ -175,7 +166,7 @@ impl Fields {
     ///
     /// # Errors
     /// `Parse` if one is something else, or two say different things.
-    pub(in crate::families) fn agreed(&self, names: &[&str]) -> Result<Option<f64>> {
+    pub(crate) fn agreed(&self, names: &[&str]) -> Result<Option<f64>> {
         let found = self.number(names)?;
         for name in names {
             if let (Some(other), Some(found)) = (self.number(&[name])?, found)
@@ -192,7 +183,7 @@ impl Fields {
     ///
     /// # Errors
     /// `Parse` if it is something else.
-    pub(in crate::families) fn number(&self, names: &[&str]) -> Result<Option<f64>> {
+    pub(crate) fn number(&self, names: &[&str]) -> Result<Option<f64>> {
         let Some((name, value)) = self.get(names) else {
             return Ok(None);
         };
@@ -203,13 +194,13 @@ impl Fields {
 }
 
 /// Field of what each layer is, a letter each.
-pub(in crate::families) const LETTERS: &str = "hybrid_override_pattern";
+pub(crate) const LETTERS: &str = "hybrid_override_pattern";
 
 /// Field of what each layer is.
-pub(in crate::families) const LAYER_KINDS: &str = "layer_types";
+pub(crate) const LAYER_KINDS: &str = "layer_types";
 
 /// The kinds of `layers` layers: `kind`, and every so many layers one of full attention.
-pub(in crate::families) fn layer_kinds(layers: usize, kind: &str, every: usize) -> Value {
+pub(crate) fn layer_kinds(layers: usize, kind: &str, every: usize) -> Value {
     let name = |layer: usize| match layer.is_multiple_of(every) {
         true => FULL_ATTENTION,
         false => kind,
@@ -230,6 +221,6 @@ impl From<&Default> for Value {
 }
 
 /// The error that field `name` of `config.json` is wrong.
-pub(in crate::families) fn wrong(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
+pub(crate) fn wrong(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("config.json: `{name}`: {what}"))
 }

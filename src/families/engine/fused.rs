@@ -14,7 +14,7 @@ type Parts = (Vec<(&'static str, usize)>, bool);
 const FUSED: [&str; 2] = ["attn_qkv", "ffn_gate_up_exps"];
 
 /// `source`, or the tensors that are fused in it.
-pub(in crate::families) fn taken_apart<'m>(
+pub(crate) fn taken_apart<'m>(
     mapping: &Mapping<'_>,
     source: SourceTensor<'m>,
 ) -> Vec<SourceTensor<'m>> {

@@ -17,7 +17,7 @@ use crate::remember::Group;
 ///
 /// # Errors
 /// A file beside the model is malformed.
-pub(in crate::families) fn identity(
+pub(crate) fn identity(
     (architecture, kind): (&str, &str),
     request: &GgufRequest<'_>,
     texts: &Texts,
@@ -40,7 +40,7 @@ pub(in crate::families) fn identity(
 }
 
 /// The name of the model's directory.
-pub(in crate::families) fn directory_name(request: &GgufRequest<'_>) -> String {
+pub(crate) fn directory_name(request: &GgufRequest<'_>) -> String {
     let path = request.directory.canonicalize().ok();
     let name = path.as_deref().unwrap_or(request.directory).file_name();
     name.unwrap_or_default().to_string_lossy().into_owned()
@@ -84,7 +84,7 @@ fn sampling(config: &Value) -> Vec<KeyValue> {
 }
 
 /// The name of a model as a title: words for dashes, and capitals for words in lower case.
-pub(in crate::families) fn title(name: &str) -> String {
+pub(crate) fn title(name: &str) -> String {
     let is_version = |word: &str| {
         let digits = word.strip_prefix('v').unwrap_or(word);
         digits.starts_with(|c: char| c.is_ascii_digit())
@@ -107,9 +107,7 @@ pub(in crate::families) fn title(name: &str) -> String {
 }
 
 /// How many parameters a model has: `8.0B`, or `8x7B` if it has experts.
-pub(in crate::families) fn size_label<'a>(
-    tensors: impl Iterator<Item = (&'a str, &'a [usize])>,
-) -> String {
+pub(crate) fn size_label<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize])>) -> String {
     let (mut shared, mut expert, mut total) = (0u128, 0u128, 0u128);
     let (mut experts, mut stacks) = (0u128, 0u128);
     for (name, shape) in tensors {

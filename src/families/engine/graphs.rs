@@ -24,16 +24,16 @@ mod towers;
 mod whole;
 
 pub(crate) use self::compare::problems;
-pub(in crate::families) use self::compare::problems_in;
+pub(crate) use self::compare::problems_in;
 pub(crate) use self::problem::GraphProblem;
 use self::sizes::{Size, When};
 pub(crate) use self::whole::is_whole_model;
 
 /// The output, which is the embedding of many models.
-pub(in crate::families) const OUTPUT: &str = "output.weight";
+pub(crate) const OUTPUT: &str = "output.weight";
 
 /// What llama.cpp loads of an architecture.
-pub(in crate::families) struct Graph {
+pub(crate) struct Graph {
     /// Values of `general.architecture`.
     pub names: &'static [&'static str],
     /// Keys that it needs, without the architecture's name.
@@ -56,7 +56,7 @@ impl Graph {
 }
 
 /// A tensor, or those of its name in all layers.
-pub(in crate::families) struct Row {
+pub(crate) struct Row {
     /// Name; `{i}` is the layer.
     pub name: &'static str,
     pub sizes: &'static [Size],
@@ -65,7 +65,7 @@ pub(in crate::families) struct Row {
 
 /// Whether a file must have a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum TensorNeed {
+pub(crate) enum TensorNeed {
     Required,
     /// As `TENSOR_NOT_REQUIRED` says.
     Optional,
@@ -91,7 +91,7 @@ macro_rules! rows {
 /// loaded alike.
 macro_rules! graphs {
     ($($($name:literal)|+ [$($key:expr),*] $equal:ident { $($when:expr => $($rows:ident)+;)+ })*) => {
-        pub(in crate::families) const GRAPHS: &[$crate::families::engine::graphs::Graph] = &[$($crate::families::engine::graphs::Graph {
+        pub(crate) const GRAPHS: &[$crate::families::engine::graphs::Graph] = &[$($crate::families::engine::graphs::Graph {
             names: &[$($name),+],
             keys: &[$($key),*],
             equal: $equal,
@@ -110,7 +110,7 @@ fn graph_of(name: &str) -> Option<&'static Graph> {
 }
 
 /// Whether llama.cpp's `architecture` loads an output beside the embedding.
-pub(in crate::families) fn has_output(architecture: &str) -> bool {
+pub(crate) fn has_output(architecture: &str) -> bool {
     let rows = graph_of(architecture)
         .into_iter()
         .flat_map(|graph| graph.tensors)

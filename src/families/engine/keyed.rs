@@ -25,7 +25,7 @@ fn rules(class: &ModelClass) -> impl Iterator<Item = (&'static str, &'static Ten
 ///
 /// # Errors
 /// `Parse` if a tensor is no single value that is stored as a float; those of reading.
-pub(in crate::families) fn take_keys(
+pub(crate) fn take_keys(
     class: &ModelClass,
     tensors: &mut Vec<Mapped<'_>>,
 ) -> Result<Vec<KeyValue>> {
@@ -54,7 +54,7 @@ pub(in crate::families) fn take_keys(
 ///
 /// # Errors
 /// `Parse` if a key is missing, or no list of numbers.
-pub(in crate::families) fn tensors_of_keys<'m>(
+pub(crate) fn tensors_of_keys<'m>(
     class: &ModelClass,
     metadata: &GgufMetadata,
 ) -> Result<Vec<SourceTensor<'m>>> {

@@ -15,7 +15,7 @@ const ATTENTION: [&str; 3] = [FULL_ATTENTION, "sliding_attention", "attention"];
 ///
 /// # Errors
 /// `Parse` that names the field.
-pub(in crate::families) fn check_kinds(class: &ModelClass, fields: &Fields) -> Result<()> {
+pub(crate) fn check_kinds(class: &ModelClass, fields: &Fields) -> Result<()> {
     let kinds = fields.0.get(LAYER_KINDS).and_then(Value::as_array);
     let is_known = |kind: &&Value| kind.as_str().is_some_and(|kind| has_kind(class, kind));
     match kinds.into_iter().flatten().find(|kind| !is_known(kind)) {

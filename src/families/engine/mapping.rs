@@ -11,13 +11,13 @@ use crate::error::InTensor;
 use crate::{AnamnesisError, Result};
 
 /// The tensors of a model, compared with the table of its class.
-pub(in crate::families) struct Mapping<'a> {
+pub(crate) struct Mapping<'a> {
     pub class: &'a ModelClass,
     pub dims: &'a Dims,
 }
 
 /// A tensor of the output, and what it is made of.
-pub(in crate::families) struct Mapped<'m> {
+pub(crate) struct Mapped<'m> {
     /// Name in the output.
     pub name: String,
     pub rule: &'static TensorRule,
@@ -30,14 +30,14 @@ pub(in crate::families) struct Mapped<'m> {
 }
 
 /// All tensors of the output.
-pub(in crate::families) struct MappedModel<'m> {
+pub(crate) struct MappedModel<'m> {
     pub tensors: Vec<Mapped<'m>>,
     pub notes: Vec<String>,
 }
 
 impl<'m> Mapped<'m> {
     /// Shape of the source, or of each of them.
-    pub(in crate::families) fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         &self.sources[0].1.shape
     }
 
@@ -59,7 +59,7 @@ impl Mapping<'_> {
     /// # Errors
     /// `Parse` that names a tensor which is none of the class or has another shape than the config
     /// says, or one that is missing.
-    pub(in crate::families) fn to_gguf<'m>(
+    pub(crate) fn to_gguf<'m>(
         &self,
         sources: Vec<SourceTensor<'m>>,
         class_name: &str,
@@ -163,10 +163,7 @@ impl Mapping<'_> {
     ///
     /// # Errors
     /// As [`to_gguf`](Self::to_gguf).
-    pub(in crate::families) fn to_hf<'m>(
-        &self,
-        sources: Vec<SourceTensor<'m>>,
-    ) -> Result<Vec<Mapped<'m>>> {
+    pub(crate) fn to_hf<'m>(&self, sources: Vec<SourceTensor<'m>>) -> Result<Vec<Mapped<'m>>> {
         let mut tensors = Vec::with_capacity(sources.len());
         let mut stacks: HashMap<String, usize> = HashMap::new();
         for source in sources {
@@ -247,18 +244,14 @@ impl Mapping<'_> {
     }
 
     /// Whether a tensor of the class is called `base` in GGUF, without `.weight` or `.bias`.
-    pub(in crate::families) fn has_rule(&self, base: &str) -> bool {
+    pub(crate) fn has_rule(&self, base: &str) -> bool {
         let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
         rules.any(|rule| find(rule.gguf, base).is_some())
     }
 
     /// The rule of the tensor that is called `base` in GGUF, without `.weight` or `.bias`, if its
     /// layer may have one.
-    pub(in crate::families) fn rule_in_layer(
-        &self,
-        base: &str,
-        layer: usize,
-    ) -> Option<&'static TensorRule> {
+    pub(crate) fn rule_in_layer(&self, base: &str, layer: usize) -> Option<&'static TensorRule> {
         let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
         rules.find(|rule| {
             find(rule.gguf, base).is_some() && self.dims.has(rule.need, layer) != Some(false)
@@ -411,6 +404,6 @@ fn require_once(tensors: &[Mapped<'_>]) -> Result<()> {
     }
 }
 
-pub(in crate::families) fn refused(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
+pub(crate) fn refused(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("{}: {what}", InTensor(&name)))
 }

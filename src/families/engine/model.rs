@@ -9,7 +9,7 @@ use super::table::ModelClass;
 use crate::Result;
 
 /// A model as its config states it.
-pub(in crate::families) struct Model<'a> {
+pub(crate) struct Model<'a> {
     pub class: &'a ModelClass,
     /// The config as it is stored. A field that is null says something else than one that is
     /// missing.
@@ -22,7 +22,7 @@ pub(in crate::families) struct Model<'a> {
 
 impl Model<'_> {
     /// What computes the model, as messages name it.
-    pub(in crate::families) fn owner(&self) -> String {
+    pub(crate) fn owner(&self) -> String {
         format!("llama.cpp's {}", self.class.gguf)
     }
 
@@ -31,11 +31,7 @@ impl Model<'_> {
     ///
     /// # Errors
     /// `Parse` that names the field.
-    pub(in crate::families) fn expect(
-        &self,
-        field: &str,
-        expected: &Value,
-    ) -> Result<Option<String>> {
+    pub(crate) fn expect(&self, field: &str, expected: &Value) -> Result<Option<String>> {
         self.fields.expect(field, expected, &self.owner())?;
         Ok(None)
     }
@@ -44,7 +40,7 @@ impl Model<'_> {
     ///
     /// # Errors
     /// As a [`Law`](super::table::Law).
-    pub(in crate::families) fn laws(&self) -> Result<Vec<String>> {
+    pub(crate) fn laws(&self) -> Result<Vec<String>> {
         let laws = self.class.traits.laws.iter();
         laws.filter_map(|law| law(self).transpose()).collect()
     }

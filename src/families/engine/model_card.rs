@@ -44,7 +44,7 @@ type CardFields = std::result::Result<BTreeMap<String, CardValue>, &'static str>
 ///
 /// # Errors
 /// `Io`; `LimitExceeded` if the file is too large for the account.
-pub(in crate::families) fn keys(texts: &Texts) -> Result<(Vec<KeyValue>, Option<String>)> {
+pub(crate) fn keys(texts: &Texts) -> Result<(Vec<KeyValue>, Option<String>)> {
     let is_long = texts.size(FILE).is_some_and(|size| size > MOST_BYTES);
     let found = match is_long {
         true => Err("it is too long"),

@@ -3,13 +3,13 @@
 
 /// The numbers in a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(in crate::families) struct Place {
+pub(crate) struct Place {
     pub layer: Option<usize>,
     pub expert: Option<usize>,
 }
 
 /// The numbers in `name`, if it is one of `pattern`.
-pub(in crate::families) fn find(pattern: &str, name: &str) -> Option<Place> {
+pub(crate) fn find(pattern: &str, name: &str) -> Option<Place> {
     let mut place = Place::default();
     let (mut pattern, mut name) = (pattern.split('.'), name.split('.'));
     loop {
@@ -24,7 +24,7 @@ pub(in crate::families) fn find(pattern: &str, name: &str) -> Option<Place> {
 }
 
 /// The name of `pattern` with the numbers of `place`.
-pub(in crate::families) fn fill(pattern: &str, place: Place) -> String {
+pub(crate) fn fill(pattern: &str, place: Place) -> String {
     let mut name = String::with_capacity(pattern.len() + 8);
     for (at, part) in pattern.split('.').enumerate() {
         if at > 0 {
@@ -48,7 +48,7 @@ fn number(text: &str) -> Option<usize> {
 }
 
 /// `name` without its last part, if that is `weight` or `bias`, and the part with its dot.
-pub(in crate::families) fn split_suffix(name: &str) -> (&str, &'static str) {
+pub(crate) fn split_suffix(name: &str) -> (&str, &'static str) {
     let suffixes = [".weight", ".bias"].into_iter();
     let mut found = suffixes.filter_map(|suffix| Some((name.strip_suffix(suffix)?, suffix)));
     found.next_back().unwrap_or((name, ""))
@@ -56,10 +56,10 @@ pub(in crate::families) fn split_suffix(name: &str) -> (&str, &'static str) {
 
 /// What names of classes end with whose tensors lack the [`BASE_PREFIX`] that they have in models
 /// with an output.
-pub(in crate::families) const BASE_MODEL: &str = "Model";
+pub(crate) const BASE_MODEL: &str = "Model";
 
 /// What names of tensors begin with that belong to the model without its output.
-pub(in crate::families) const BASE_PREFIX: &str = "model.";
+pub(crate) const BASE_PREFIX: &str = "model.";
 
 /// Ends of names of buffers that old checkpoints have, and that can be computed.
 const BUFFERS: &[&str] = &[
@@ -90,18 +90,18 @@ const TOWERS: &[&str] = &[
 ];
 
 /// Whether the tensor `name` is a buffer that can be computed.
-pub(in crate::families) fn is_buffer(name: &str) -> bool {
+pub(crate) fn is_buffer(name: &str) -> bool {
     BUFFERS.iter().any(|end| name.ends_with(end))
 }
 
 /// Whether the tensor `name` of a multimodal model is not of its language model, but of a tower of
 /// images or sounds, or of what joins both.
-pub(in crate::families) fn is_of_tower(name: &str) -> bool {
+pub(crate) fn is_of_tower(name: &str) -> bool {
     TOWERS.iter().any(|part| name.contains(part))
 }
 
 /// Whether the tensor `name` is of a layer behind the last of `layers`.
-pub(in crate::families) fn is_behind(name: &str, layers: usize) -> bool {
+pub(crate) fn is_behind(name: &str, layers: usize) -> bool {
     // Some files have the names of the model without its output.
     let rest = name
         .strip_prefix(BASE_PREFIX)
@@ -112,7 +112,7 @@ pub(in crate::families) fn is_behind(name: &str, layers: usize) -> bool {
 }
 
 /// `name` without what names of a language model have in multimodal models.
-pub(in crate::families) fn of_language_model(name: &str) -> String {
+pub(crate) fn of_language_model(name: &str) -> String {
     name.replace("language_model.", "")
         .replace("text_model.", "")
 }

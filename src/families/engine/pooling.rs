@@ -11,10 +11,10 @@ use crate::{AnamnesisError, Result};
 
 /// Field of a config that has the number of GGUF. Only directories that were GGUF have it:
 /// transformers knows no such field.
-pub(in crate::families) const POOLING: &str = "pooling_type";
+pub(crate) const POOLING: &str = "pooling_type";
 
 /// The number in GGUF of a classifier whose scores llama.cpp turns into probabilities.
-pub(in crate::families) const RANK: u32 = 4;
+pub(crate) const RANK: u32 = 4;
 
 /// The fields of sentence-transformers with the names that later versions have, and their numbers
 /// in GGUF (`LLAMA_POOLING_TYPE_*`), in the order in which llama.cpp's converter looks for them.
@@ -29,7 +29,7 @@ const MODES: &[(&str, &str, u64)] = &[
 ///
 /// # Errors
 /// `Unsupported` if llama.cpp has no such pooling; `Parse` if a file is missing or malformed.
-pub(in crate::families) fn add_to(fields: &mut Fields, texts: &Texts) -> Result<Option<String>> {
+pub(crate) fn add_to(fields: &mut Fields, texts: &Texts) -> Result<Option<String>> {
     if fields.0.get(POOLING).is_some_and(|number| !number.is_u64()) {
         fields.0.remove(POOLING);
     }
@@ -97,7 +97,7 @@ fn number_of(pooling: &Map<String, Value>) -> Option<u64> {
 }
 
 /// What a user should know of a directory whose config has the field.
-pub(in crate::families) fn note(config: &Map<String, Value>) -> Option<String> {
+pub(crate) fn note(config: &Map<String, Value>) -> Option<String> {
     let number = config.get(POOLING)?.as_u64()?;
     let mode = MODES.iter().find(|(_, _, n)| *n == number);
     let mode = mode.map_or("none that sentence-transformers has", |(_, mode, _)| mode);

@@ -14,7 +14,7 @@ use crate::remember::ResolvedItem;
 
 impl PredictionNames {
     /// `name` as that of the layer behind `layers` others; `None`: it is none of these names.
-    pub(in crate::families) fn as_layer(&self, name: &str, layers: usize) -> Option<String> {
+    pub(crate) fn as_layer(&self, name: &str, layers: usize) -> Option<String> {
         let name = without_model(name);
         let mut names = self.names.iter();
         names.find_map(|(from, to)| {
@@ -25,7 +25,7 @@ impl PredictionNames {
 
     /// The name in transformers of `name`, a tensor of the layer behind `layers` others; `None`: it
     /// is of another layer.
-    pub(in crate::families) fn of_transformers(&self, name: &str, layers: usize) -> Option<String> {
+    pub(crate) fn of_transformers(&self, name: &str, layers: usize) -> Option<String> {
         let rest = name.strip_prefix(&format!("{}{layers}.", self.layers))?;
         let mut names = self.names.iter();
         names.find_map(|(from, to)| Some(format!("{from}{}", rest.strip_prefix(to)?)))
@@ -44,11 +44,7 @@ fn is_apart(name: &str) -> bool {
 
 /// Whether the tensor `name` of transformers is of a layer that predicts further tokens, behind
 /// `layers` others.
-pub(in crate::families) fn is_predicting(
-    prediction: Prediction,
-    name: &str,
-    layers: usize,
-) -> bool {
+pub(crate) fn is_predicting(prediction: Prediction, name: &str, layers: usize) -> bool {
     let name = of_language_model(name);
     match prediction {
         Prediction::Unknown => false,
@@ -63,7 +59,7 @@ pub(in crate::families) fn is_predicting(
 ///
 /// # Errors
 /// `Parse` if llama.cpp has no place for as many.
-pub(in crate::families) fn count_layers(
+pub(crate) fn count_layers(
     fields: &mut Fields,
     class: &ModelClass,
     items: &[ResolvedItem<'_>],
@@ -91,7 +87,7 @@ pub(in crate::families) fn count_layers(
 ///
 /// # Errors
 /// `Parse` if there are more than one.
-pub(in crate::families) fn apart(class: &ModelClass, metadata: &GgufMetadata) -> Result<usize> {
+pub(crate) fn apart(class: &ModelClass, metadata: &GgufMetadata) -> Result<usize> {
     let (Prediction::Apart(_), key) = (class.traits.prediction, key_of(class)) else {
         return Ok(0);
     };
@@ -103,7 +99,7 @@ pub(in crate::families) fn apart(class: &ModelClass, metadata: &GgufMetadata) ->
 }
 
 /// Gives the number of layers that predict further tokens the name that the class has for it.
-pub(in crate::families) fn rename_count(config: &mut Map<String, Value>, prediction: Prediction) {
+pub(crate) fn rename_count(config: &mut Map<String, Value>, prediction: Prediction) {
     if let Prediction::Apart(names) = prediction {
         let count = config.remove(PREDICTION);
         config.extend(count.map(|count| (names.count.to_owned(), count)));
@@ -116,7 +112,7 @@ pub(in crate::families) fn rename_count(config: &mut Map<String, Value>, predict
 ///
 /// # Errors
 /// `Parse` that names the key, if there are as many as all layers.
-pub(in crate::families) fn leave_out(
+pub(crate) fn leave_out(
     class: &ModelClass,
     metadata: &GgufMetadata,
     config: &mut Map<String, Value>,

@@ -48,7 +48,7 @@ const TEMPLATE: (&str, &str) = (
 ///
 /// # Errors
 /// Those of reading.
-pub(in crate::families) fn class_of(
+pub(crate) fn class_of(
     class: &ModelClass,
     (config, fields): (&Value, &Fields),
     request: &GgufRequest<'_>,
@@ -87,7 +87,7 @@ fn is_classifier(class: &ModelClass) -> bool {
 }
 
 /// Names the answers in the config of a reranker.
-pub(in crate::families) fn add_labels(fields: &mut Fields) {
+pub(crate) fn add_labels(fields: &mut Fields) {
     let labels = json!({"0": ANSWERS[0], "1": ANSWERS[1]});
     fields.0.insert(LABELS.to_owned(), labels);
 }
@@ -96,7 +96,7 @@ pub(in crate::families) fn add_labels(fields: &mut Fields) {
 ///
 /// # Errors
 /// `Parse` that names the field.
-pub(in crate::families) fn check_labels(class: &ModelClass, fields: &Fields) -> Result<()> {
+pub(crate) fn check_labels(class: &ModelClass, fields: &Fields) -> Result<()> {
     let labels = fields.0.get(LABELS).and_then(Value::as_object);
     match labels.map_or(0, serde_json::Map::len) {
         0 | 1 if is_classifier(class) => {
@@ -115,7 +115,7 @@ pub(in crate::families) fn check_labels(class: &ModelClass, fields: &Fields) -> 
 ///
 /// # Errors
 /// `Unsupported` if an answer is no token; `Parse` if there is no output.
-pub(in crate::families) fn add_classifier(
+pub(crate) fn add_classifier(
     sources: &mut Vec<SourceTensor<'_>>,
     keys: &[KeyValue],
     is_tied: bool,
@@ -156,7 +156,7 @@ fn token_id(keys: &[KeyValue], token: &str) -> Option<usize> {
 }
 
 /// Adds the template of queries with documents to the keys of a tokenizer.
-pub(in crate::families) fn add_template(keys: &mut Vec<KeyValue>) {
+pub(crate) fn add_template(keys: &mut Vec<KeyValue>) {
     const NAMES: &str = "tokenizer.chat_templates";
     let (name, text) = TEMPLATE;
     let key = format!("tokenizer.chat_template.{name}");

@@ -13,12 +13,12 @@ mod proportional;
 
 use serde_json::Value;
 
-pub(in crate::families) use self::alpha::restore_base;
-pub(in crate::families) use self::by_kind::add_kinds;
-pub(in crate::families) use self::from_gguf::{add_scaling, check_attention_factor, scaling_of};
-pub(in crate::families) use self::llama3::Llama3;
-pub(in crate::families) use self::long::long_attention_factor;
-pub(in crate::families) use self::proportional::proportional;
+pub(crate) use self::alpha::restore_base;
+pub(crate) use self::by_kind::add_kinds;
+pub(crate) use self::from_gguf::{add_scaling, check_attention_factor, scaling_of};
+pub(crate) use self::llama3::Llama3;
+pub(crate) use self::long::long_attention_factor;
+pub(crate) use self::proportional::proportional;
 
 use self::long::LONG_FACTORS;
 use super::dims::Dims;
@@ -30,10 +30,10 @@ use crate::model::gguf::GgufMetadataValue;
 
 /// Object of the rotary positions, as transformers 5 names it; in some classes it has one for each
 /// kind of layers.
-pub(in crate::families) const PARAMETERS: &str = "rope_parameters";
+pub(crate) const PARAMETERS: &str = "rope_parameters";
 
 /// Object of the scaling alone, as transformers names it before version 5.
-pub(in crate::families) const SCALING: &str = "rope_scaling";
+pub(crate) const SCALING: &str = "rope_scaling";
 
 /// Fields of the base.
 const BASES: &[&str] = &[
@@ -52,7 +52,7 @@ const FIXED_BASE: f64 = 10_000.0;
 
 /// The rotary positions of a model.
 #[derive(Debug, Clone)]
-pub(in crate::families) struct Rope {
+pub(crate) struct Rope {
     pub base: Option<f64>,
     pub local_base: Option<f64>,
     /// Whether `rope_parameters` is stated by the kind of the layers, if it says anything.
@@ -72,7 +72,7 @@ pub(in crate::families) struct Rope {
 impl Rope {
     /// # Errors
     /// `Parse` that names a field of another type.
-    pub(in crate::families) fn new(fields: &Fields) -> Result<Self> {
+    pub(crate) fn new(fields: &Fields) -> Result<Self> {
         let nested = |name: &str| match fields.get(&[name]) {
             None => Ok(None),
             Some((_, Value::Object(map))) => Ok(Some(map.clone())),
@@ -129,7 +129,7 @@ impl Rope {
     ///
     /// # Errors
     /// `Parse` that names the field.
-    pub(in crate::families) fn check(&self, class: &ModelClass) -> Result<()> {
+    pub(crate) fn check(&self, class: &ModelClass) -> Result<()> {
         let refuse = |field: &str, what: &str| {
             let what = format!("{what}, which llama.cpp's {} cannot be told", class.gguf);
             Err(wrong(field, what))
@@ -193,19 +193,19 @@ impl Rope {
     }
 
     /// Dimensions of a head of a model of `class` that rotate.
-    pub(in crate::families) fn rotating(&self, class: &ModelClass, dims: &Dims) -> usize {
+    pub(crate) fn rotating(&self, class: &ModelClass, dims: &Dims) -> usize {
         let part = self.partial.or(class.traits.partial_rotary).unwrap_or(1.0);
         (dims.head as f64 * part) as usize
     }
 
     /// A tenth of YaRN's `mscale_all_dim`.
-    pub(in crate::families) fn yarn_log(&self) -> Result<Option<f64>> {
+    pub(crate) fn yarn_log(&self) -> Result<Option<f64>> {
         let scale = self.scaling.number(&[SCALE])?;
         Ok(scale.map(|scale| 0.1 * scale))
     }
 
     /// What a user should know of the scaling of a model of `class`.
-    pub(in crate::families) fn note(&self, class: &ModelClass) -> Option<String> {
+    pub(crate) fn note(&self, class: &ModelClass) -> Option<String> {
         let is_dynamic = self.kind == "dynamic" && !self.is_alpha(class);
         let is_rounded = self.kind == "yarn" && class.traits.has_exact_yarn && !self.is_exact();
         let what = match () {
@@ -256,11 +256,7 @@ impl Rope {
     ///
     /// # Errors
     /// `Parse` if the scaling is none that GGUF has, or lacks a number.
-    pub(in crate::families) fn keys(
-        &self,
-        class: &ModelClass,
-        fields: &Fields,
-    ) -> Result<Vec<KeyValue>> {
+    pub(crate) fn keys(&self, class: &ModelClass, fields: &Fields) -> Result<Vec<KeyValue>> {
         if self.is_alpha(class) {
             return alpha::keys(class.gguf, (&self.scaling, self.base), fields);
         }
@@ -307,7 +303,7 @@ impl Rope {
     }
 
     /// The tensors of a model of `class` that GGUF has for rope.
-    pub(in crate::families) fn tensors(
+    pub(crate) fn tensors(
         &self,
         class: &ModelClass,
         dims: &Dims,
@@ -335,11 +331,7 @@ impl Rope {
     ///
     /// # Errors
     /// `Parse` if the config says something else, or nothing and there is no `default`.
-    pub(in crate::families) fn sections(
-        &self,
-        default: Option<[i32; 4]>,
-        rotating: usize,
-    ) -> Result<Vec<i32>> {
+    pub(crate) fn sections(&self, default: Option<[i32; 4]>, rotating: usize) -> Result<Vec<i32>> {
         let Some((name, list)) = self.scaling.get(&[SECTIONS]) else {
             let missing = || wrong(SECTIONS, "it is missing");
             return default.map(|list| list.to_vec()).ok_or_else(missing);
@@ -395,7 +387,7 @@ impl Rope {
     ///
     /// # Errors
     /// `Parse` if it is missing or no number.
-    pub(in crate::families) fn need(&self, name: &str) -> Result<f64> {
+    pub(crate) fn need(&self, name: &str) -> Result<f64> {
         let number = self.scaling.number(&[name])?;
         number.ok_or_else(|| wrong(name, format_args!("it is missing in {} rope", self.kind)))
     }
@@ -404,7 +396,7 @@ impl Rope {
 /// What YaRN by `factor` multiplies rotated heads by, where `mscale` is `weight`.
 ///
 /// Source: `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
-pub(in crate::families) fn yarn_attention_factor(factor: f64, weight: f64) -> f64 {
+pub(crate) fn yarn_attention_factor(factor: f64, weight: f64) -> f64 {
     match factor > 1.0 {
         true => 0.1 * weight * factor.ln() + 1.0,
         false => 1.0,
@@ -415,13 +407,13 @@ pub(in crate::families) fn yarn_attention_factor(factor: f64, weight: f64) -> f6
 const SCALE: &str = "mscale_all_dim";
 
 /// Field of how many pairs of a head rotate by each axis of an image.
-pub(in crate::families) const SECTIONS: &str = "mrope_section";
+pub(crate) const SECTIONS: &str = "mrope_section";
 
 /// The tensor of the factors of Llama 3's rope.
-pub(in crate::families) const ROPE_FACTORS: &str = "rope_freqs.weight";
+pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 /// Whether the tensor `name` of GGUF is made of fields of the config.
-pub(in crate::families) fn is_factors(name: &str) -> bool {
+pub(crate) fn is_factors(name: &str) -> bool {
     name == ROPE_FACTORS || LONG_FACTORS.iter().any(|(tensor, _)| name == *tensor)
 }
 

@@ -1,6 +1,6 @@
 //! What the tables of families are made of.
 
-pub(in crate::families) use super::dims::Dim::{self, *};
-pub(in crate::families) use super::table::Default::{self, *};
-pub(in crate::families) use super::table::mlx::*;
-pub(in crate::families) use super::table::*;
+pub(crate) use super::dims::Dim::{self, *};
+pub(crate) use super::table::Default::{self, *};
+pub(crate) use super::table::mlx::*;
+pub(crate) use super::table::*;

@@ -9,11 +9,9 @@ mod unread;
 
 use serde_json::Value;
 
-pub(in crate::families) use self::by_layer::numbers_of_kind;
-pub(in crate::families) use self::from_gguf::{
-    ConfigFields, FULL_ATTENTION, StatedKey, config_of, float,
-};
-pub(in crate::families) use self::unread::causal_note;
+pub(crate) use self::by_layer::numbers_of_kind;
+pub(crate) use self::from_gguf::{ConfigFields, FULL_ATTENTION, StatedKey, config_of, float};
+pub(crate) use self::unread::causal_note;
 use super::dims::{EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
 use super::model::Model;
@@ -22,7 +20,7 @@ use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
 /// A key with its value.
-pub(in crate::families) type KeyValue = (String, GgufMetadataValue);
+pub(crate) type KeyValue = (String, GgufMetadataValue);
 
 /// Key of whether a token sees only those in front of it, as all decoders do unless a config says
 /// otherwise.
@@ -32,7 +30,7 @@ const CAUSAL: &str = "attention.causal";
 const IS_CAUSAL: &str = "is_causal";
 
 /// The sizes of a model.
-pub(in crate::families) const SIZES: &[Setting] = &[
+pub(crate) const SIZES: &[Setting] = &[
     required("block_count", LAYERS),
     count("context_length", CONTEXT),
     required("embedding_length", HIDDEN),
@@ -42,7 +40,7 @@ pub(in crate::families) const SIZES: &[Setting] = &[
 ];
 
 /// Fields of the longest text.
-pub(in crate::families) const CONTEXT: &[&str] = &[
+pub(crate) const CONTEXT: &[&str] = &[
     "max_position_embeddings",
     "n_ctx",
     "n_positions",
@@ -52,7 +50,7 @@ pub(in crate::families) const CONTEXT: &[&str] = &[
 ];
 
 /// Norms and experts.
-pub(in crate::families) const NORMS_AND_EXPERTS: &[Setting] = &[
+pub(crate) const NORMS_AND_EXPERTS: &[Setting] = &[
     number("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"]),
     number(
         "attention.layer_norm_epsilon",
@@ -65,7 +63,7 @@ pub(in crate::families) const NORMS_AND_EXPERTS: &[Setting] = &[
 ];
 
 /// The sizes of a head.
-pub(in crate::families) const HEAD_SIZES: &[Setting] =
+pub(crate) const HEAD_SIZES: &[Setting] =
     &[count("attention.key_length", &["head_dim"]), count("attention.value_length", &["head_dim"])];
 
 const fn required(key: &'static str, fields: &'static [&'static str]) -> Setting {
@@ -76,10 +74,7 @@ const fn required(key: &'static str, fields: &'static [&'static str]) -> Setting
 ///
 /// # Errors
 /// `Parse` that names the field which is missing or has another type.
-pub(in crate::families) fn to_gguf(
-    model: &Model<'_>,
-    file_type: KeyValue,
-) -> Result<Vec<KeyValue>> {
+pub(crate) fn to_gguf(model: &Model<'_>, file_type: KeyValue) -> Result<Vec<KeyValue>> {
     let &Model { class, fields, rope, .. } = model;
     let usual = |settings: &'static [Setting]| {
         let is_own = |setting: &&Setting| class.settings().any(|own| own.key == setting.key);
@@ -111,7 +106,7 @@ pub(in crate::families) fn to_gguf(
 ///
 /// # Errors
 /// As [`to_gguf`].
-pub(in crate::families) fn keys_of(
+pub(crate) fn keys_of(
     settings: impl Iterator<Item = &'static Setting>,
     model: &Model<'_>,
 ) -> Result<Vec<KeyValue>> {
@@ -188,7 +183,7 @@ fn value(setting: &Setting, model: &Model<'_>) -> Result<Option<GgufMetadataValu
 }
 
 /// Field of the names of classes.
-pub(in crate::families) const LABELS: &str = "id2label";
+pub(crate) const LABELS: &str = "id2label";
 
 /// The names of classes in the order of their numbers; `None` if there are none, or the two that
 /// transformers makes up.
@@ -218,7 +213,7 @@ fn labels(fields: &Fields) -> Result<Option<Vec<String>>> {
     Ok(Some(labels).filter(|labels| !is_made_up && !labels.is_empty()))
 }
 
-pub(in crate::families) fn array(values: GgufMetadataArray) -> GgufMetadataValue {
+pub(crate) fn array(values: GgufMetadataArray) -> GgufMetadataValue {
     GgufMetadataValue::Array(Box::new(values))
 }
 
@@ -233,7 +228,7 @@ const GATING: &[&str] = &[
 ];
 
 /// Names of these functions with their numbers in GGUF (`LLAMA_EXPERT_GATING_FUNC_TYPE_*`).
-pub(in crate::families) const GATING_FUNCTIONS: &[(&str, u32)] =
+pub(crate) const GATING_FUNCTIONS: &[(&str, u32)] =
     &[("softmax", 1), ("sigmoid", 2), ("sqrtsoftplus", 4)];
 
 /// The key of the function that turns scores of experts into weights.
@@ -255,6 +250,6 @@ fn gating(class: &ModelClass, fields: &Fields) -> Result<Option<KeyValue>> {
 }
 
 /// The error that the key `key` of the metadata is wrong.
-pub(in crate::families) fn wrong_key(key: &str, what: impl std::fmt::Display) -> AnamnesisError {
+pub(crate) fn wrong_key(key: &str, what: impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("GGUF metadata: `{key}`: {what}"))
 }

@@ -12,7 +12,7 @@ use crate::{AnamnesisError, Result, TargetDtype, TensorRole};
 
 /// A tensor of the input with its decoder.
 #[derive(Clone)]
-pub(in crate::families) struct SourceTensor<'m> {
+pub(crate) struct SourceTensor<'m> {
     pub name: String,
     pub shape: Vec<usize>,
     pub scheme: QuantScheme,
@@ -30,7 +30,7 @@ pub(in crate::families) struct SourceTensor<'m> {
 impl<'m> SourceTensor<'m> {
     /// # Errors
     /// `Unsupported` if the item is neither quantized nor floats.
-    pub(in crate::families) fn new(item: ResolvedItem<'m>) -> Result<Self> {
+    pub(crate) fn new(item: ResolvedItem<'m>) -> Result<Self> {
         match item {
             ResolvedItem::Group(group) => Ok(Self {
                 transposed: group
@@ -65,7 +65,7 @@ impl<'m> SourceTensor<'m> {
     }
 
     /// The tensor itself under another name, in the type `dtype`.
-    pub(in crate::families) fn renamed(self, name: String, dtype: TargetDtype) -> Group<'m> {
+    pub(crate) fn renamed(self, name: String, dtype: TargetDtype) -> Group<'m> {
         let rows = self.decoder.grid().rows;
         let decoder = Window { inner: self.decoder.clone(), first: 0, rows };
         let is_copied = self.is_plain && self.stored == Some(dtype);
@@ -76,12 +76,7 @@ impl<'m> SourceTensor<'m> {
     }
 
     /// As [`renamed`](Self::renamed), with the same values in the shape `shape`.
-    pub(in crate::families) fn reshaped(
-        self,
-        name: String,
-        shape: Vec<usize>,
-        dtype: TargetDtype,
-    ) -> Group<'m> {
+    pub(crate) fn reshaped(self, name: String, shape: Vec<usize>, dtype: TargetDtype) -> Group<'m> {
         let group = self.renamed(name, dtype);
         // What is copied has the shape that is stored.
         let is_copied = false;
@@ -90,7 +85,7 @@ impl<'m> SourceTensor<'m> {
 
     /// `rows` rows from `first` on, of the tensor or of each matrix of a stack, as a tensor called
     /// `name`.
-    pub(in crate::families) fn rows_of(
+    pub(crate) fn rows_of(
         &self,
         name: String,
         first: usize,
@@ -119,7 +114,7 @@ impl<'m> SourceTensor<'m> {
     }
 
     /// The rows `rows` of a matrix, one behind the other, as a tensor called `name`.
-    pub(in crate::families) fn picked(&self, name: String, rows: &[usize]) -> Self {
+    pub(crate) fn picked(&self, name: String, rows: &[usize]) -> Self {
         let piece =
             |row: &usize| SourceRows { source: 0, order: RowOrder::From(*row), rows: 1, turn: 1 };
         let cols = self.shape[1..].iter().product();
@@ -152,7 +147,7 @@ impl<'m> SourceTensor<'m> {
 
     /// A stack `[n, rows, cols]` with its matrices transposed, `[n, cols, rows]`, as values of type
     /// `dtype`.
-    pub(in crate::families) fn transposed(self, dtype: TargetDtype) -> Self {
+    pub(crate) fn transposed(self, dtype: TargetDtype) -> Self {
         if let Some((shape, decoder)) = self.transposed {
             return Self { shape, decoder, transposed: None, is_plain: false, ..self };
         }
@@ -168,7 +163,7 @@ impl<'m> SourceTensor<'m> {
 ///
 /// # Errors
 /// As [`SourceTensor::new`].
-pub(in crate::families) fn sources_of<'m>(
+pub(crate) fn sources_of<'m>(
     items: impl Iterator<Item = ResolvedItem<'m>>,
 ) -> Result<Vec<SourceTensor<'m>>> {
     let items = items.filter(|item| !is_buffer(item.name()));
@@ -177,7 +172,7 @@ pub(in crate::families) fn sources_of<'m>(
 
 /// Rows of one of several sources.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::families) struct SourceRows {
+pub(crate) struct SourceRows {
     /// Number of the source.
     pub source: usize,
     pub order: RowOrder,
@@ -188,7 +183,7 @@ pub(in crate::families) struct SourceRows {
 }
 
 /// How the rows of sources make a tensor.
-pub(in crate::families) struct Rearrangement {
+pub(crate) struct Rearrangement {
     pub pieces: Vec<SourceRows>,
     pub cols: usize,
     pub takes_turns: bool,
@@ -198,11 +193,7 @@ pub(in crate::families) struct Rearrangement {
 
 impl Rearrangement {
     /// `rows` rows of each of `sources` sources in the order `order`, one source after another.
-    pub(in crate::families) fn of_each(
-        sources: usize,
-        order: RowOrder,
-        (rows, cols): (usize, usize),
-    ) -> Self {
+    pub(crate) fn of_each(sources: usize, order: RowOrder, (rows, cols): (usize, usize)) -> Self {
         let piece = |source| SourceRows { source, order, rows, turn: 1 };
         Self {
             pieces: (0..sources).map(piece).collect(),
@@ -214,14 +205,14 @@ impl Rearrangement {
     }
 
     /// All rows of a tensor of `shape` in their order, with `change` made to each value.
-    pub(in crate::families) fn changed(shape: &[usize], change: Change) -> Self {
+    pub(crate) fn changed(shape: &[usize], change: Change) -> Self {
         let size = (shape[0], shape[1..].iter().product());
         Self { change, ..Self::of_each(1, RowOrder::From(0), size) }
     }
 }
 
 /// The tensor called `name` that is put together from rows of `sources`.
-pub(in crate::families) fn assembled<'m>(
+pub(crate) fn assembled<'m>(
     sources: Vec<SourceTensor<'m>>,
     (name, shape): (String, Vec<usize>),
     dtype: TargetDtype,
@@ -245,7 +236,7 @@ pub(in crate::families) fn assembled<'m>(
 }
 
 /// The tensor called `name` that `decoder` makes of `sources`.
-pub(in crate::families) fn made_of<'m>(
+pub(crate) fn made_of<'m>(
     sources: impl IntoIterator<Item = SourceTensor<'m>>,
     (name, shape): (String, Vec<usize>),
     dtype: TargetDtype,
@@ -262,7 +253,7 @@ pub(in crate::families) fn made_of<'m>(
 }
 
 /// A vector that is made here: factors of rope.
-pub(in crate::families) fn computed<'m>((name, values): (&str, Vec<f32>)) -> Group<'m> {
+pub(crate) fn computed<'m>((name, values): (&str, Vec<f32>)) -> Group<'m> {
     let shape = vec![values.len()];
     let mut group = Group::new(
         name.to_owned(),

@@ -1,6 +1,6 @@
 //! What the tables of architectures are made of.
 
-pub(in crate::families) mod mlx;
+pub(crate) mod mlx;
 mod prediction;
 mod rules;
 mod settings;
@@ -11,23 +11,17 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use self::mlx::MlxClass;
-pub(in crate::families) use self::prediction::{Prediction, PredictionNames};
-pub(in crate::families) use self::rules::{
-    experts, heads, in_layers, only, optional, parameter, same,
-};
-pub(in crate::families) use self::settings::{
-    Kind, OwnSetting, Setting, count, number, own, required, setting,
-};
-pub(in crate::families) use self::transforms::{
-    OwnTransform, Parts, Then, Tiling, Transform, Turn,
-};
+pub(crate) use self::prediction::{Prediction, PredictionNames};
+pub(crate) use self::rules::{experts, heads, in_layers, only, optional, parameter, same};
+pub(crate) use self::settings::{Kind, OwnSetting, Setting, count, number, own, required, setting};
+pub(crate) use self::transforms::{OwnTransform, Parts, Then, Tiling, Transform, Turn};
 use super::dims::{Dim, Dims, LayerSizes};
 use super::fields::Fields;
 use super::model::Model;
 use crate::Result;
 
 /// A class of models: how transformers and llama.cpp name the same thing.
-pub(in crate::families) struct ModelClass {
+pub(crate) struct ModelClass {
     /// llama.cpp's name, the value of `general.architecture`.
     pub gguf: &'static str,
     /// Classes of transformers that are read as this one. The first is written.
@@ -59,19 +53,19 @@ pub(in crate::families) struct ModelClass {
 
 impl ModelClass {
     /// The class with an output that is no embedding, although all published models tie the two.
-    pub(in crate::families) fn untied(&self) -> Self {
+    pub(crate) fn untied(&self) -> Self {
         let traits = Traits { ties_output: false, ..self.traits };
         Self { traits, ..*self }
     }
 
     /// The architecture's own settings.
-    pub(in crate::families) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
+    pub(crate) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
         self.settings.iter().flat_map(|settings| settings.iter())
     }
 
     /// What names of tensors of the model without its output begin with, which some files lack:
     /// the first part of the embedding's name. Empty if that is a name by itself.
-    pub(in crate::families) fn base_prefix(&self) -> String {
+    pub(crate) fn base_prefix(&self) -> String {
         let mut rules = self.tensors.iter().flat_map(|rules| rules.iter());
         let embedding = rules.find(|rule| rule.gguf == "token_embd");
         let parts = embedding.and_then(|rule| rule.hf.split_once('.'));
@@ -79,20 +73,20 @@ impl ModelClass {
     }
 
     /// Whether rows of a tensor change by `transform`.
-    pub(in crate::families) fn has_transform(&self, transform: Transform) -> bool {
+    pub(crate) fn has_transform(&self, transform: Transform) -> bool {
         let mut rules = self.tensors.iter().flat_map(|rules| rules.iter());
         rules.any(|rule| rule.transform == transform)
     }
 
     /// Whether one of these settings is of `kind`.
-    pub(in crate::families) fn has_setting(&self, kind: Kind) -> bool {
+    pub(crate) fn has_setting(&self, kind: Kind) -> bool {
         self.settings().any(|setting| setting.kind == kind)
     }
 }
 
 /// How a class differs from others in ways that no rule for a tensor and no setting expresses.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::families) struct Traits {
+pub(crate) struct Traits {
     pub head_dim: HeadDim,
     /// Values of norms are stored with 1 added.
     pub norms_plus_one: bool,
@@ -193,7 +187,7 @@ pub(in crate::families) struct Traits {
 
 /// Sizes of layers that differ, and what follows for rope.
 #[derive(Debug)]
-pub(in crate::families) struct ByLayer {
+pub(crate) struct ByLayer {
     /// The sizes of all layers of a model with these fields and sizes.
     pub sizes: fn(&Fields, &Dims) -> Result<Vec<LayerSizes>>,
     /// Sets the fields of rope of a config that comes from GGUF, by the tensors of factors.
@@ -206,34 +200,33 @@ pub(in crate::families) struct ByLayer {
 ///
 /// # Errors
 /// `Parse` that names the field of which llama.cpp makes something else.
-pub(in crate::families) type Law = fn(&Model<'_>) -> Result<Option<String>>;
+pub(crate) type Law = fn(&Model<'_>) -> Result<Option<String>>;
 
 /// How many layers there are from one of a kind to the next, and which is the first of them.
 ///
 /// # Errors
 /// `Parse` that names the field which is missing or impossible.
-pub(in crate::families) type Period = fn(&Fields) -> Result<(usize, usize)>;
+pub(crate) type Period = fn(&Fields) -> Result<(usize, usize)>;
 
 /// The shapes of all tensors of a GGUF file, by their names.
-pub(in crate::families) type TensorShapes<'a> = HashMap<&'a str, &'a [usize]>;
+pub(crate) type TensorShapes<'a> = HashMap<&'a str, &'a [usize]>;
 
 /// Sets fields of a config by the tensors of its GGUF file.
 ///
 /// # Errors
 /// `Parse` if no config says what the tensors are.
-pub(in crate::families) type FromTensors =
-    fn(&mut Map<String, Value>, &TensorShapes<'_>) -> Result<()>;
+pub(crate) type FromTensors = fn(&mut Map<String, Value>, &TensorShapes<'_>) -> Result<()>;
 
 /// Sets fields of a config that comes from GGUF.
 ///
 /// # Errors
 /// `Parse` or `Unsupported` if no config says what the others say.
-pub(in crate::families) type Restore = fn(&mut Map<String, Value>, &Dims) -> Result<()>;
+pub(crate) type Restore = fn(&mut Map<String, Value>, &Dims) -> Result<()>;
 
 /// Which layers have a window of attention in transformers, and none in llama.cpp, or none in
 /// mlx-lm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum LostWindows {
+pub(crate) enum LostWindows {
     /// None.
     Nowhere,
     /// All, unless `use_sliding_window` is false.
@@ -247,7 +240,7 @@ pub(in crate::families) enum LostWindows {
 
 /// Whether GGUF states the size of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum HeadDim {
+pub(crate) enum HeadDim {
     /// If the config does.
     AsConfig,
     /// Always.
@@ -258,7 +251,7 @@ pub(in crate::families) enum HeadDim {
 
 /// What in a GGUF file tells a class from others of the same architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum Sign {
+pub(crate) enum Sign {
     /// Nothing: it is the class of all files that no other class takes.
     Rest,
     /// It has experts.
@@ -280,7 +273,7 @@ pub(in crate::families) enum Sign {
 }
 
 impl Traits {
-    pub(in crate::families) const PLAIN: Self = Self {
+    pub(crate) const PLAIN: Self = Self {
         head_dim: HeadDim::AsConfig,
         norms_plus_one: false,
         ties_output: false,
@@ -328,7 +321,7 @@ impl Traits {
 
 /// The value of a field that a config leaves out.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::families) enum Default {
+pub(crate) enum Default {
     Int(u64),
     Float(f64),
     Bool(bool),
@@ -340,7 +333,7 @@ pub(in crate::families) enum Default {
 /// A tensor, or those of its name in all layers, without `.weight` or `.bias`, which both sides
 /// have alike.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::families) struct TensorRule {
+pub(crate) struct TensorRule {
     /// Name in GGUF; `{i}` is the layer.
     pub gguf: &'static str,
     /// Name in transformers; `{i}` is the layer, and `{e}` the expert of tensors that GGUF stacks.
@@ -362,7 +355,7 @@ pub(in crate::families) struct TensorRule {
 impl TensorRule {
     /// The dimension of length 1 that transformers has, and GGUF does not: that of the channels of
     /// filters `[n, 1, k]`.
-    pub(in crate::families) fn dim_of_one(&self) -> Option<usize> {
+    pub(crate) fn dim_of_one(&self) -> Option<usize> {
         let is_shorter = self
             .gguf_shape
             .is_some_and(|dims| dims.len() < self.shape.len());
@@ -373,7 +366,7 @@ impl TensorRule {
 
 /// Which layers have a weight. Those that it does not name must not have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum Need {
+pub(crate) enum Need {
     All,
     Optional,
     /// Layers without experts.

@@ -32,7 +32,7 @@ const EMBEDDINGS: &[&str] = &[
 const HEADS: &[&str] = &["lm_head.weight", "embed_out.weight", "output.weight"];
 
 /// Field of whether the output is the embedding.
-pub(in crate::families) const TIED: &str = "tie_word_embeddings";
+pub(crate) const TIED: &str = "tie_word_embeddings";
 
 /// What is wrong with the output among the tensors `items` of a model with the config `config`:
 /// it is the embedding by the config, and another one is stored. `None` if nothing is.
@@ -98,7 +98,7 @@ fn ends_with(name: &str, end: &str) -> bool {
 /// Whether the output of a model is another matrix than the embedding, by its config, which may nest
 /// that of the language model, with the `fields`. Of the two, transformers goes by one or the other,
 /// by its version.
-pub(in crate::families) fn is_untied(config: &Value, fields: &Fields) -> Result<bool> {
+pub(crate) fn is_untied(config: &Value, fields: &Fields) -> Result<bool> {
     Ok(fields.boolean(TIED)? == Some(false) || config.get(TIED) == Some(&false.into()))
 }
 
@@ -111,7 +111,7 @@ const ENDS: [&str; 2] = [OUTPUT, "token_embd.weight"];
 ///
 /// # Errors
 /// Those of reading.
-pub(in crate::families) fn take_output(
+pub(crate) fn take_output(
     class: &ModelClass,
     items: &mut Vec<ResolvedItem<'_>>,
 ) -> Result<Option<String>> {

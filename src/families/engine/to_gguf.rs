@@ -252,10 +252,7 @@ fn find_class(name: &str, config: &Value) -> Result<&'static ModelClass> {
 
 /// Element type of matrices: the one that is asked for, or that of the first matrix that is stored
 /// in two bytes.
-pub(in crate::families) fn main_dtype(
-    tensors: &[Mapped<'_>],
-    request: &GgufRequest<'_>,
-) -> TargetDtype {
+pub(crate) fn main_dtype(tensors: &[Mapped<'_>], request: &GgufRequest<'_>) -> TargetDtype {
     let sources = || tensors.iter().flat_map(|tensor| &tensor.sources);
     let stored = || {
         let matrices = sources().filter(|(_, source)| source.shape.len() > 1);
@@ -270,7 +267,7 @@ pub(in crate::families) fn main_dtype(
 /// Whether llama.cpp wants the tensor `name` in F32, whatever the model's type.
 ///
 /// Source: `ModelBase.prepare_tensors` in `conversion/base.py`.
-pub(in crate::families) fn is_always_f32(name: &str, rank: usize) -> bool {
+pub(crate) fn is_always_f32(name: &str, rank: usize) -> bool {
     const ENDS: &[&str] = &[
         "_norm.weight",
         ".ffn_gate_inp.weight",
@@ -311,6 +308,6 @@ fn tensor_of<'m>(
 
 /// Whether the norm `name` is stored with 1 added in classes that do so. That of linear attention
 /// is not.
-pub(in crate::families) fn has_offset(name: &str) -> bool {
+pub(crate) fn has_offset(name: &str) -> bool {
     name.ends_with("norm.weight") && !name.ends_with("ssm_norm.weight")
 }

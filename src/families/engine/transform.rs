@@ -5,7 +5,7 @@ mod parts;
 mod reshaped;
 mod tiled;
 
-pub(in crate::families) use self::parts::{WaitingParts, joined};
+pub(crate) use self::parts::{WaitingParts, joined};
 
 use self::heads::{head_rows, rotating};
 use self::reshaped::{flattened, reshaped};
@@ -23,7 +23,7 @@ use crate::{Result, TargetDtype};
 /// # Errors
 /// `Parse` if its rows are not those of heads that can be halved, or of two projections, or a size
 /// is missing in the config.
-pub(in crate::families) fn to_gguf<'m>(
+pub(crate) fn to_gguf<'m>(
     tensor: Mapped<'m>,
     dtype: TargetDtype,
     change: Change,
@@ -91,7 +91,7 @@ fn transposed(mut source: SourceTensor<'_>, dtype: TargetDtype) -> SourceTensor<
 ///
 /// # Errors
 /// As [`to_gguf`]; those that several tensors make together go to [`joined`].
-pub(in crate::families) fn to_hf<'m>(
+pub(crate) fn to_hf<'m>(
     (name, source): (String, SourceTensor<'m>),
     (hf, rule): (&dyn Fn(Option<usize>) -> String, &TensorRule),
     dtype: TargetDtype,

@@ -7,11 +7,7 @@ use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Whether all values fit `dtype`. The logarithm of a value, which `change` undoes, fits if the
 /// value comes back from what it is rounded to.
-pub(in crate::families) fn is_exact(
-    decoder: &dyn Decode,
-    dtype: TargetDtype,
-    change: Change,
-) -> Result<bool> {
+pub(crate) fn is_exact(decoder: &dyn Decode, dtype: TargetDtype, change: Change) -> Result<bool> {
     let grid = decoder.grid();
     if grid.rows.saturating_mul(grid.cols) > MOST_VALUES {
         return Ok(false);
@@ -42,7 +38,7 @@ const MOST_VALUES: usize = 4 << 20;
 ///
 /// # Errors
 /// `Parse` if it is none, or a long one; those of reading.
-pub(in crate::families) fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
+pub(crate) fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
     let plain = match item {
         ResolvedItem::Plain(t) => PlainFloats::of(&t.stored),
         ResolvedItem::Group(_) => None,
@@ -55,7 +51,7 @@ pub(in crate::families) fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>
 }
 
 /// All values of `decoder`; `None` if there are many.
-pub(in crate::families) fn decoded_values(decoder: &dyn Decode) -> Result<Option<Vec<f32>>> {
+pub(crate) fn decoded_values(decoder: &dyn Decode) -> Result<Option<Vec<f32>>> {
     let grid = decoder.grid();
     if grid.rows.saturating_mul(grid.cols) > MOST_VALUES {
         return Ok(None);

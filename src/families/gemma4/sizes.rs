@@ -21,7 +21,7 @@ pub(super) const FULL_HEAD: &str = "global_head_dim";
 /// Field of the number of heads of keys and values in them.
 pub(super) const FULL_KV_HEADS: &str = "num_global_key_value_heads";
 /// Field of how many of the last layers use keys and values of earlier ones.
-pub(in crate::families) const SHARED: &str = "num_kv_shared_layers";
+pub(crate) const SHARED: &str = "num_kv_shared_layers";
 /// Field of whether keys are values in layers that see the whole text.
 const KEYS_ARE_VALUES: &str = "attention_k_eq_v";
 /// Field of whether layers without keys have twice the width.
@@ -29,7 +29,7 @@ pub(super) const DOUBLE_WIDE: &str = "use_double_wide_mlp";
 /// Field of the length of what each layer gets of a token beside the hidden state.
 const INPUT: &str = "hidden_size_per_layer_input";
 /// Field of the number of tokens that layers get something of.
-pub(in crate::families) const INPUT_TOKENS: &str = "vocab_size_per_layer_input";
+pub(crate) const INPUT_TOKENS: &str = "vocab_size_per_layer_input";
 /// Field of an object with the sizes of single layers, by their numbers.
 const BY_LAYER: &str = "per_layer_config";
 

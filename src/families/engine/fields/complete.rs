@@ -13,7 +13,7 @@ impl Fields {
     ///
     /// # Errors
     /// `Parse` if a field that others follow from has another type.
-    pub(in crate::families) fn complete(&mut self, class: &ModelClass) -> Result<()> {
+    pub(crate) fn complete(&mut self, class: &ModelClass) -> Result<()> {
         for (key, default) in class.defaults {
             self.0
                 .entry((*key).to_owned())

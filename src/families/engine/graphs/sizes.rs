@@ -7,7 +7,7 @@ use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 /// A size, as an expression over the keys of a file.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::families) enum Size {
+pub(crate) enum Size {
     N(u64),
     /// Number of tokens.
     Vocab,
@@ -39,7 +39,7 @@ pub(in crate::families) enum Size {
 
 /// When tensors are loaded, and in which layers.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::families) enum When {
+pub(crate) enum When {
     Always,
     Above0(Size),
     Is(Size, u64),

@@ -13,7 +13,7 @@ use crate::families::engine::settings::KeyValue;
 use crate::model::gguf::GgufMetadataValue;
 
 /// The base that is raised.
-pub(in crate::families) const BASE: f64 = 10_000.0;
+pub(crate) const BASE: f64 = 10_000.0;
 /// Length of texts, whatever the config says.
 const CONTEXT: u32 = 256 * 1024;
 /// Lengths that configs state.
@@ -77,7 +77,7 @@ pub(super) fn scaling_of(base: f64, head: usize) -> Option<Value> {
 }
 
 /// Gives a config with such a scaling the base that is raised.
-pub(in crate::families) fn restore_base(config: &mut Map<String, Value>) {
+pub(crate) fn restore_base(config: &mut Map<String, Value>) {
     let is_alpha = config
         .get(SCALING)
         .is_some_and(|s| s.get("alpha").is_some());

@@ -76,7 +76,7 @@ impl Rope {
     ///
     /// # Errors
     /// `Parse` that names the field.
-    pub(in crate::families) fn check_bases(&self, class: &ModelClass) -> Result<()> {
+    pub(crate) fn check_bases(&self, class: &ModelClass) -> Result<()> {
         let (traits, name) = (&class.traits, class.classes[0]);
         if let Some(is_by_kind) = self.is_by_kind.filter(|is| *is != traits.has_local_rope) {
             let what = match is_by_kind {
@@ -113,7 +113,7 @@ impl Rope {
 
 /// Adds rope by the kind of the layers to the `config` of a model of `class` if transformers 5 had
 /// another base in those with a window without it.
-pub(in crate::families) fn add_kinds(config: &mut Map<String, Value>, class: &ModelClass) {
+pub(crate) fn add_kinds(config: &mut Map<String, Value>, class: &ModelClass) {
     if !class.traits.has_local_rope || !class.traits.has_two_bases {
         return;
     }

@@ -17,7 +17,7 @@ use crate::{AnamnesisError, Result};
 ///
 /// # Errors
 /// `Parse` that names the key.
-pub(in crate::families) fn check_attention_factor(
+pub(crate) fn check_attention_factor(
     class: &ModelClass,
     metadata: &GgufMetadata,
     fields: &Fields,
@@ -44,7 +44,7 @@ pub(in crate::families) fn check_attention_factor(
 ///
 /// # Errors
 /// `Parse` if a key is missing; `Unsupported` if transformers has no such scaling.
-pub(in crate::families) fn scaling_of(
+pub(crate) fn scaling_of(
     class: &ModelClass,
     metadata: &GgufMetadata,
     factors: &[(&str, Vec<f32>)],
@@ -138,7 +138,7 @@ pub(in crate::families) fn scaling_of(
 
 /// Adds the scaling `scaling` to a config. transformers 5 drops an object `rope_parameters` beside
 /// `rope_scaling`, so where there is one it gets the scaling.
-pub(in crate::families) fn add_scaling(config: &mut Map<String, Value>, scaling: Value) {
+pub(crate) fn add_scaling(config: &mut Map<String, Value>, scaling: Value) {
     match (config.get_mut(PARAMETERS), scaling) {
         (Some(Value::Object(parameters)), Value::Object(scaling)) => parameters.extend(scaling),
         (_, scaling) => drop(config.insert(SCALING.to_owned(), scaling)),

@@ -4,7 +4,7 @@
 
 /// The parameters of Llama 3's scaling.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::families) struct Llama3 {
+pub(crate) struct Llama3 {
     pub base: f64,
     pub factor: f64,
     pub low: f64,
@@ -14,7 +14,7 @@ pub(in crate::families) struct Llama3 {
 
 impl Llama3 {
     /// A factor for each pair of dimensions of a head.
-    pub(in crate::families) fn factors(&self, head: usize) -> Vec<f32> {
+    pub(crate) fn factors(&self, head: usize) -> Vec<f32> {
         let factor = |i: usize| {
             // torch computes frequencies in F32: exponents, powers and reciprocals are rounded to
             // it.
@@ -38,7 +38,7 @@ impl Llama3 {
     /// The parameters that give `factors`; `None` if there are none. Only the ratios of the
     /// original length to the two limits count, so the limits are taken to be 1 and 4, as all
     /// models have them.
-    pub(in crate::families) fn of(factors: &[f32], base: f64, head: usize) -> Option<Self> {
+    pub(crate) fn of(factors: &[f32], base: f64, head: usize) -> Option<Self> {
         // The length of a head may be any number that a file has.
         if factors.len() != head / 2 {
             return None;

@@ -12,7 +12,7 @@ pub(super) const LONG_FACTORS: [(&str, &str); 2] =
 ///
 /// Source: `Phi3MiniModel.generate_extra_tensors` in `conversion/phi.py` of llama.cpp;
 /// `SuScaledRoPE` in `mlx_lm/models/rope_utils.py`.
-pub(in crate::families) fn long_attention_factor(fields: &Fields) -> Result<f64> {
+pub(crate) fn long_attention_factor(fields: &Fields) -> Result<f64> {
     let original = f64::from(fields.need(&["original_max_position_embeddings"])?);
     let scale = f64::from(fields.need(CONTEXT)?) / original;
     Ok(match scale > 1.0 {

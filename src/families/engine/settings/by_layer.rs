@@ -20,11 +20,7 @@ pub(super) fn layers_of_kind(
 }
 
 /// `number` for each layer of `kind`, and 0 for the others.
-pub(in crate::families) fn numbers_of_kind(
-    dims: &Dims,
-    kind: &str,
-    number: i32,
-) -> Option<GgufMetadataValue> {
+pub(crate) fn numbers_of_kind(dims: &Dims, kind: &str, number: i32) -> Option<GgufMetadataValue> {
     let numbers = dims
         .layers_of(kind)?
         .map(|is_so| if is_so { number } else { 0 });

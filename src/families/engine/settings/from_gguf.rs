@@ -19,7 +19,7 @@ use crate::{AnamnesisError, Result};
 ///
 /// # Errors
 /// `Parse` that names a key which is missing, has another type or contradicts another.
-pub(in crate::families) fn config_of(
+pub(crate) fn config_of(
     class: &'static ModelClass,
     metadata: &GgufMetadata,
 ) -> Result<Map<String, Value>> {
@@ -107,7 +107,7 @@ fn rope_by_axes(config: &mut Map<String, Value>, sections: Value) -> Value {
 }
 
 /// The fields of a config while they are found.
-pub(in crate::families) struct ConfigFields<'a> {
+pub(crate) struct ConfigFields<'a> {
     pub class: &'static ModelClass,
     pub metadata: &'a GgufMetadata,
     /// Layers behind the last one that predict further tokens, of which the config says nothing.
@@ -116,7 +116,7 @@ pub(in crate::families) struct ConfigFields<'a> {
 }
 
 /// A key of the metadata with its value.
-pub(in crate::families) struct StatedKey<'a> {
+pub(crate) struct StatedKey<'a> {
     /// With the architecture's name.
     pub key: &'a str,
     pub value: &'a GgufMetadataValue,
@@ -127,7 +127,7 @@ impl<'a> StatedKey<'a> {
     ///
     /// # Errors
     /// `Parse` if it is of another type.
-    pub(in crate::families) fn count(&self) -> Result<u64> {
+    pub(crate) fn count(&self) -> Result<u64> {
         let count = self.value.as_unsigned();
         count.ok_or_else(|| self.other_type())
     }
@@ -136,7 +136,7 @@ impl<'a> StatedKey<'a> {
     ///
     /// # Errors
     /// `Parse` if it is of another type.
-    pub(in crate::families) fn numbers(&self) -> Result<&'a [i32]> {
+    pub(crate) fn numbers(&self) -> Result<&'a [i32]> {
         match self.value.as_array() {
             Some(GgufMetadataArray::I32(numbers)) => Ok(numbers),
             _ => Err(self.other_type()),
@@ -144,7 +144,7 @@ impl<'a> StatedKey<'a> {
     }
 
     /// The error that the value is of another type than the architecture has, or another value.
-    pub(in crate::families) fn other_type(&self) -> AnamnesisError {
+    pub(crate) fn other_type(&self) -> AnamnesisError {
         let found = self.value.type_name();
         wrong_key(self.key, format_args!("{found} is not what the architecture has"))
     }
@@ -230,7 +230,7 @@ impl ConfigFields<'_> {
     ///
     /// # Errors
     /// `Parse` that names the key.
-    pub(in crate::families) fn require_fixed(
+    pub(crate) fn require_fixed(
         &self,
         key: &str,
         is_same: bool,
@@ -249,7 +249,7 @@ impl ConfigFields<'_> {
     ///
     /// # Errors
     /// `Parse` if another key says something else.
-    pub(in crate::families) fn set(&mut self, name: &str, value: Value, key: &str) -> Result<()> {
+    pub(crate) fn set(&mut self, name: &str, value: Value, key: &str) -> Result<()> {
         let own = self
             .class
             .own_fields
@@ -306,10 +306,10 @@ impl ConfigFields<'_> {
 const ROTATING: &str = "partial_rotary_factor";
 
 /// What `layer_types` calls a layer that sees the whole text.
-pub(in crate::families) const FULL_ATTENTION: &str = "full_attention";
+pub(crate) const FULL_ATTENTION: &str = "full_attention";
 
 /// A FLOAT32 as the shortest decimal number that is rounded to it.
-pub(in crate::families) fn float(value: &GgufMetadataValue) -> Option<Value> {
+pub(crate) fn float(value: &GgufMetadataValue) -> Option<Value> {
     match *value {
         GgufMetadataValue::F32(x) if x.is_finite() => {
             Some(json!(x.to_string().parse::<f64>().ok()?))

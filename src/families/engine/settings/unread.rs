@@ -137,7 +137,7 @@ pub(super) fn add_causal(
 }
 
 /// What a user should know of a config with that field.
-pub(in crate::families) fn causal_note(config: &Map<String, Value>) -> Option<String> {
+pub(crate) fn causal_note(config: &Map<String, Value>) -> Option<String> {
     config.get(IS_CAUSAL).map(|value| {
         format!("`{IS_CAUSAL}` is {value}: transformers 5 lets tokens see those behind them, and transformers 4 does not read it")
     })

@@ -12,7 +12,7 @@ use crate::remember::EncodedAs;
 
 /// How mlx-lm has the models of a class.
 #[derive(Debug)]
-pub(in crate::families) struct MlxClass {
+pub(crate) struct MlxClass {
     /// `model_type` in MLX, where mlx-lm does not know that of the class.
     pub mlx_type: Option<&'static str>,
     /// Tensors with other names: of a rule the name in GGUF, and mlx-lm's; both without `.weight`
@@ -64,7 +64,7 @@ pub(in crate::families) struct MlxClass {
 
 /// An activation that mlx-lm computes in another form than transformers.
 #[derive(Debug)]
-pub(in crate::families) struct Activation {
+pub(crate) struct Activation {
     /// Field of its name.
     pub field: &'static str,
     /// Names of what mlx-lm computes.
@@ -75,7 +75,7 @@ pub(in crate::families) struct Activation {
 
 /// Where mlx-lm looks for the settings of rotary positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum RopeFields {
+pub(crate) enum RopeFields {
     /// In fields of the config itself, as transformers 4 writes them.
     Flat,
     /// As [`Flat`](Self::Flat), and it cannot be without YaRN.
@@ -90,7 +90,7 @@ pub(in crate::families) enum RopeFields {
 
 /// What mlx-lm's names begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum Prefix {
+pub(crate) enum Prefix {
     /// Nothing, and no config of the class nests that of a language model.
     None,
     /// This, if the config nests that of a language model.
@@ -101,7 +101,7 @@ pub(in crate::families) enum Prefix {
 
 /// What mlx-lm has of the layer behind the last norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum OutputLayer {
+pub(crate) enum OutputLayer {
     /// `tie_word_embeddings` says whether it is the embedding. If it is, a stored one is left out.
     AsConfigured,
     /// It is always the embedding.
@@ -112,7 +112,7 @@ pub(in crate::families) enum OutputLayer {
 
 impl MlxClass {
     /// What most classes are.
-    pub(in crate::families) const PLAIN: Self = Self {
+    pub(crate) const PLAIN: Self = Self {
         mlx_type: None,
         renamed: &[],
         parts: &[],
@@ -138,37 +138,36 @@ impl MlxClass {
 }
 
 /// What several classes have as Llama has it.
-pub(in crate::families) const LIKE_LLAMA: MlxClass = MlxClass {
+pub(crate) const LIKE_LLAMA: MlxClass = MlxClass {
     bias_fields: &["attention_bias", "mlp_bias"],
     stated_fields: &[COMMON_FIELDS],
     ..MlxClass::PLAIN
 };
 
-pub(in crate::families) const SILU: (&str, Default) = ("hidden_act", Default::Text("silu"));
-pub(in crate::families) const NO_BIAS: (&str, Default) = ("attention_bias", Default::Bool(false));
+pub(crate) const SILU: (&str, Default) = ("hidden_act", Default::Text("silu"));
+pub(crate) const NO_BIAS: (&str, Default) = ("attention_bias", Default::Bool(false));
 /// mlx-lm ignores scaling of rope, wherever the config says it.
-pub(in crate::families) const NO_SCALING: (&str, Default) = ("rope_scaling", Default::Absent);
+pub(crate) const NO_SCALING: (&str, Default) = ("rope_scaling", Default::Absent);
 
 /// GELU by the error function, where models of the class have the approximation by tanh in the
 /// field `field`.
-pub(in crate::families) const fn exact_gelu(field: &'static str) -> Option<Activation> {
+pub(crate) const fn exact_gelu(field: &'static str) -> Option<Activation> {
     Some(Activation { field, computed: &["gelu"], usual: "gelu_pytorch_tanh" })
 }
 
 /// Heads have no size of their own.
-pub(in crate::families) const HEADS_FILL_HIDDEN: &[(Dim, Dim)] = &[(Dim::Queries, Dim::Hidden)];
+pub(crate) const HEADS_FILL_HIDDEN: &[(Dim, Dim)] = &[(Dim::Queries, Dim::Hidden)];
 
-pub(in crate::families) const EIGHT_BITS: EncodedAs = EncodedAs::Integers { bits: 8, group: 64 };
+pub(crate) const EIGHT_BITS: EncodedAs = EncodedAs::Integers { bits: 8, group: 64 };
 
 /// Routers are more precise than the model.
-pub(in crate::families) const ROUTER_8_BITS: &[(&str, EncodedAs)] =
-    &[("blk.{i}.ffn_gate_inp", EIGHT_BITS)];
+pub(crate) const ROUTER_8_BITS: &[(&str, EncodedAs)] = &[("blk.{i}.ffn_gate_inp", EIGHT_BITS)];
 
 /// Fields that mlx-lm needs, or has other defaults for, in nearly all classes.
-pub(in crate::families) const COMMON_FIELDS: &[&str] = &["rms_norm_eps", "rope_theta"];
+pub(crate) const COMMON_FIELDS: &[&str] = &["rms_norm_eps", "rope_theta"];
 
 /// Stacks of experts in place of single ones.
-pub(in crate::families) const STACKS: &[(&str, &str)] = &[
+pub(crate) const STACKS: &[(&str, &str)] = &[
     ("blk.{i}.ffn_gate_exps", "model.layers.{i}.mlp.switch_mlp.gate_proj"),
     ("blk.{i}.ffn_up_exps", "model.layers.{i}.mlp.switch_mlp.up_proj"),
     ("blk.{i}.ffn_down_exps", "model.layers.{i}.mlp.switch_mlp.down_proj"),

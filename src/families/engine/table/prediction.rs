@@ -2,7 +2,7 @@
 
 /// What becomes of layers that predict further tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum Prediction {
+pub(crate) enum Prediction {
     /// The class has none.
     Unknown,
     /// llama.cpp's converter leaves them out.
@@ -18,7 +18,7 @@ pub(in crate::families) enum Prediction {
 /// How a class names the layer that predicts a further token, if not by a number behind the last
 /// layer.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::families) struct PredictionNames {
+pub(crate) struct PredictionNames {
     /// Field of the number of such layers. llama.cpp has at most one in classes that name it so.
     pub count: &'static str,
     /// The kinds of the layer.

@@ -4,7 +4,7 @@ use super::{Need, TensorRule, Transform};
 use crate::families::engine::dims::Dim;
 
 /// A tensor that is the same on both sides.
-pub(in crate::families) const fn same(
+pub(crate) const fn same(
     gguf: &'static str,
     hf: &'static str,
     shape: &'static [Dim],
@@ -22,7 +22,7 @@ pub(in crate::families) const fn same(
 }
 
 /// As [`same`], of which a model may have none.
-pub(in crate::families) const fn optional(
+pub(crate) const fn optional(
     gguf: &'static str,
     hf: &'static str,
     shape: &'static [Dim],
@@ -31,7 +31,7 @@ pub(in crate::families) const fn optional(
 }
 
 /// As [`same`], of the layers that `need` names.
-pub(in crate::families) const fn only(
+pub(crate) const fn only(
     need: Need,
     gguf: &'static str,
     hf: &'static str,
@@ -41,12 +41,12 @@ pub(in crate::families) const fn only(
 }
 
 /// The rule for the layers that `need` names alone.
-pub(in crate::families) const fn in_layers(need: Need, rule: TensorRule) -> TensorRule {
+pub(crate) const fn in_layers(need: Need, rule: TensorRule) -> TensorRule {
     TensorRule { need, ..rule }
 }
 
 /// A projection whose rows are those of heads.
-pub(in crate::families) const fn heads(
+pub(crate) const fn heads(
     gguf: &'static str,
     hf: &'static str,
     shape: &'static [Dim],
@@ -55,7 +55,7 @@ pub(in crate::families) const fn heads(
 }
 
 /// A projection of each expert.
-pub(in crate::families) const fn experts(
+pub(crate) const fn experts(
     gguf: &'static str,
     hf: &'static str,
     shape: &'static [Dim],
@@ -65,7 +65,7 @@ pub(in crate::families) const fn experts(
 
 /// Tensors whose names are whole: a parameter of transformers that is called neither weight nor
 /// bias.
-pub(in crate::families) const fn parameter(
+pub(crate) const fn parameter(
     gguf: &'static str,
     hf: &'static str,
     (transform, shape, gguf_shape): (Transform, &'static [Dim], &'static [Dim]),

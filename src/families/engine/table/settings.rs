@@ -10,7 +10,7 @@ use crate::{AnamnesisError, Result};
 
 /// A setting of the architecture: a key of the metadata, and the field of `config.json`.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::families) struct Setting {
+pub(crate) struct Setting {
     /// Key without the architecture's name.
     pub key: &'static str,
     /// Fields that it may have, the usual one first.
@@ -19,7 +19,7 @@ pub(in crate::families) struct Setting {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum Kind {
+pub(crate) enum Kind {
     /// UINT32 that a config must state.
     Required,
     /// UINT32.
@@ -81,7 +81,7 @@ impl Setting {
     ///
     /// # Errors
     /// `Parse` that names the field if it is too large.
-    pub(in crate::families) fn count(&self, n: usize) -> Result<GgufMetadataValue> {
+    pub(crate) fn count(&self, n: usize) -> Result<GgufMetadataValue> {
         let too_large = |_| self.wrong("it is too large");
         u32::try_from(n)
             .map(GgufMetadataValue::U32)
@@ -89,14 +89,14 @@ impl Setting {
     }
 
     /// The error that the first field is wrong.
-    pub(in crate::families) fn wrong(&self, what: impl std::fmt::Display) -> AnamnesisError {
+    pub(crate) fn wrong(&self, what: impl std::fmt::Display) -> AnamnesisError {
         wrong(self.fields.first().unwrap_or(&self.key), what)
     }
 }
 
 /// What a key that one family alone has is made of, and what it says.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::families) struct OwnSetting {
+pub(crate) struct OwnSetting {
     /// The value of the key; `None`: the model has no such key.
     pub to_gguf: fn(&Setting, &Model<'_>) -> Result<Option<GgufMetadataValue>>,
     /// The value of the setting's first field that the key says; `None`: it says nothing.
@@ -106,7 +106,7 @@ pub(in crate::families) struct OwnSetting {
 }
 
 /// A key that a file may lack.
-pub(in crate::families) const fn own(
+pub(crate) const fn own(
     to_gguf: fn(&Setting, &Model<'_>) -> Result<Option<GgufMetadataValue>>,
     to_hf: fn(&StatedKey<'_>, &mut ConfigFields<'_>) -> Result<Option<Value>>,
 ) -> OwnSetting {
@@ -114,7 +114,7 @@ pub(in crate::families) const fn own(
 }
 
 /// A key that each file has.
-pub(in crate::families) const fn required(setting: OwnSetting) -> OwnSetting {
+pub(crate) const fn required(setting: OwnSetting) -> OwnSetting {
     OwnSetting { is_required: true, ..setting }
 }
 
@@ -127,7 +127,7 @@ impl PartialEq for OwnSetting {
 impl Eq for OwnSetting {}
 
 /// A setting of another kind.
-pub(in crate::families) const fn setting(
+pub(crate) const fn setting(
     kind: Kind,
     key: &'static str,
     fields: &'static [&'static str],
@@ -136,17 +136,11 @@ pub(in crate::families) const fn setting(
 }
 
 /// A setting that only some models have.
-pub(in crate::families) const fn count(
-    key: &'static str,
-    fields: &'static [&'static str],
-) -> Setting {
+pub(crate) const fn count(key: &'static str, fields: &'static [&'static str]) -> Setting {
     Setting { key, fields, kind: Kind::Count }
 }
 
 /// A number of type FLOAT32 that only some models have.
-pub(in crate::families) const fn number(
-    key: &'static str,
-    fields: &'static [&'static str],
-) -> Setting {
+pub(crate) const fn number(key: &'static str, fields: &'static [&'static str]) -> Setting {
     Setting { key, fields, kind: Kind::Number }
 }

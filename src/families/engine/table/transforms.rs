@@ -7,7 +7,7 @@ use crate::remember::layout::assembled::Change;
 
 /// How a tensor of transformers changes on the way to GGUF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum Transform {
+pub(crate) enum Transform {
     None,
     /// Rows of each head alternate between its halves: rope turns pairs of neighbours there, and
     /// halves here.
@@ -35,17 +35,17 @@ pub(in crate::families) enum Transform {
 
 impl Transform {
     /// The same values in the dimensions of GGUF.
-    pub(in crate::families) const RESHAPED: Self = Self::Reshaped(Change::None);
+    pub(crate) const RESHAPED: Self = Self::Reshaped(Change::None);
     /// `-exp(x)` of each value, in the dimensions of GGUF.
-    pub(in crate::families) const NEG_EXP: Self = Self::Reshaped(Change::NegExp);
+    pub(crate) const NEG_EXP: Self = Self::Reshaped(Change::NegExp);
 
     /// Whether several tensors become one stack.
-    pub(in crate::families) fn is_stack(self) -> bool {
+    pub(crate) fn is_stack(self) -> bool {
         matches!(self, Self::Experts | Self::Stack(_))
     }
 
     /// What is done to each value.
-    pub(in crate::families) fn change(self) -> Change {
+    pub(crate) fn change(self) -> Change {
         match self {
             Self::Reshaped(change) => change,
             Self::Tiled(tiling) => tiling.change,
@@ -54,7 +54,7 @@ impl Transform {
     }
 
     /// The parts of a tensor of transformers that a tensor of GGUF has, unless it has all.
-    pub(in crate::families) fn some_parts(self) -> Option<Parts> {
+    pub(crate) fn some_parts(self) -> Option<Parts> {
         match self {
             Self::Parts(parts) if parts.count() < parts.turn.count() => Some(parts),
             _ => None,
@@ -64,7 +64,7 @@ impl Transform {
 
 /// How a tensor changes that one family alone has.
 #[derive(Debug)]
-pub(in crate::families) struct OwnTransform {
+pub(crate) struct OwnTransform {
     /// The rows and the shape of the tensor of GGUF with this name that is made of one tensor, to
     /// which others may be added.
     pub to_gguf: fn(&mut Vec<SourceTensor<'_>>, &str, &Dims) -> Result<(Rearrangement, Vec<usize>)>,
@@ -83,7 +83,7 @@ impl Eq for OwnTransform {}
 /// Parts that take turns in the rows of a tensor of transformers, of which a tensor of GGUF has
 /// some, one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) struct Parts {
+pub(crate) struct Parts {
     pub turn: Turn,
     /// The number of the first part that GGUF has.
     pub first: usize,
@@ -96,7 +96,7 @@ pub(in crate::families) struct Parts {
 
 /// How long the parts of one turn are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum Turn {
+pub(crate) enum Turn {
     /// A turn is all rows of a matrix, or of each matrix of a stack: so many parts of one length.
     Equal(usize),
     /// So many parts of length 1, in the dimension of this number.
@@ -107,7 +107,7 @@ pub(in crate::families) enum Turn {
 
 /// What is done to the parts afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) enum Then {
+pub(crate) enum Then {
     Nothing,
     /// As [`Transform::Heads`].
     Heads,
@@ -117,7 +117,7 @@ pub(in crate::families) enum Then {
 
 impl Turn {
     /// Number of its parts.
-    pub(in crate::families) const fn count(self) -> usize {
+    pub(crate) const fn count(self) -> usize {
         match self {
             Self::Equal(count) | Self::Single(count, _) => count,
             Self::Rows(lengths) => lengths.len(),
@@ -127,24 +127,24 @@ impl Turn {
 
 impl Parts {
     /// The part `part` alone.
-    pub(in crate::families) const fn one(turn: Turn, part: usize) -> Self {
+    pub(crate) const fn one(turn: Turn, part: usize) -> Self {
         Self { turn, first: part, end: part + 1, is_transposed: false, then: Then::Nothing }
     }
 
     /// All parts.
-    pub(in crate::families) const fn all(turn: Turn) -> Self {
+    pub(crate) const fn all(turn: Turn) -> Self {
         Self { end: turn.count(), ..Self::one(turn, 0) }
     }
 
     /// How many they are.
-    pub(in crate::families) fn count(self) -> usize {
+    pub(crate) fn count(self) -> usize {
         self.end - self.first
     }
 }
 
 /// Groups of parts that become tiles: the first parts of all groups, then the second ones, ….
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::families) struct Tiling {
+pub(crate) struct Tiling {
     /// Number of groups.
     pub groups: Dim,
     /// Parts of a group.

@@ -150,7 +150,7 @@ pub(super) fn to_gguf<'m>(
 /// # Errors
 /// `Parse` if a length is missing in the config, or rows of queries or keys are not those of heads
 /// that can be halved.
-pub(in crate::families) fn joined<'m>(
+pub(crate) fn joined<'m>(
     parts: Vec<(Parts, SourceTensor<'m>)>,
     name: String,
     dtype: TargetDtype,
@@ -225,12 +225,12 @@ pub(in crate::families) fn joined<'m>(
 
 /// Tensors that wait for the others with which they make a tensor of transformers, by its name.
 #[derive(Default)]
-pub(in crate::families) struct WaitingParts<'m>(BTreeMap<String, Vec<(Parts, SourceTensor<'m>)>>);
+pub(crate) struct WaitingParts<'m>(BTreeMap<String, Vec<(Parts, SourceTensor<'m>)>>);
 
 impl<'m> WaitingParts<'m> {
     /// All tensors that make `name`, in their order; `None`: `source`, which is `parts` of it,
     /// waits for the others.
-    pub(in crate::families) fn complete(
+    pub(crate) fn complete(
         &mut self,
         name: &str,
         source: SourceTensor<'m>,
@@ -248,7 +248,7 @@ impl<'m> WaitingParts<'m> {
     }
 
     /// A tensor that still waits, and the name of what it is a part of.
-    pub(in crate::families) fn into_waiting(self) -> Option<(String, SourceTensor<'m>)> {
+    pub(crate) fn into_waiting(self) -> Option<(String, SourceTensor<'m>)> {
         let (name, parts) = self.0.into_iter().next()?;
         Some((name, parts.into_iter().next()?.1))
     }

@@ -42,7 +42,7 @@ impl ConfigFields<'_> {
     }
 
     /// `layers` without those behind the last one that predict further tokens.
-    pub(in crate::families) fn last_left_out<'a, T>(&self, layers: &'a [T]) -> &'a [T] {
+    pub(crate) fn last_left_out<'a, T>(&self, layers: &'a [T]) -> &'a [T] {
         &layers[..layers.len().saturating_sub(self.prediction)]
     }
 }
