@@ -69,10 +69,7 @@ pub(super) const BAILING_MOE2: ModelClass = ModelClass {
         ("num_shared_experts", Int(1)),
     ],
     own_fields: &[("num_local_experts", "num_experts"), ("n_shared_experts", "num_shared_experts")],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
-    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
         has_expert_groups: true,
@@ -80,5 +77,5 @@ pub(super) const BAILING_MOE2: ModelClass = ModelClass {
         needs_output: true,
         ..Traits::PLAIN
     },
-    mlx: None,
+    ..ModelClass::PLAIN
 };

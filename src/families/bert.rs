@@ -145,14 +145,11 @@ pub(super) const BERT: ModelClass = ModelClass {
         ("is_decoder", Bool(false)),
         ("add_cross_attention", Bool(false)),
     ],
-    own_fields: &[],
-    equal_fields: &[],
     biases: &[("", BIASES)],
     tensors: &[encoder!("", POSITIONS)],
-    other_tensors: &[],
     settings: &[SETTINGS],
     traits: TRAITS,
-    mlx: None,
+    ..ModelClass::PLAIN
 };
 
 /// BERT that ranks or classifies texts.

@@ -42,10 +42,8 @@ pub(super) const BLOOM: ModelClass = ModelClass {
         ("num_attention_heads", "n_head"),
         ("layer_norm_eps", "layer_norm_epsilon"),
     ],
-    equal_fields: &[],
     biases: &[("", BIASES), ("", &["token_embd_norm"])],
     tensors: &[TENSORS, PROJECTIONS],
-    other_tensors: &[],
     settings: &[&[
         // Distances are not bounded, and configs need not say how long the texts of the training
         // were.
@@ -61,5 +59,5 @@ pub(super) const BLOOM: ModelClass = ModelClass {
         also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
-    mlx: None,
+    ..ModelClass::PLAIN
 };

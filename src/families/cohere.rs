@@ -40,10 +40,7 @@ pub(super) const COHERE: ModelClass = ModelClass {
     implied: &[("hidden_act", Text("silu")), ("attention_bias", Bool(false))],
     // The longest text that the model was trained on is longer than its positions.
     own_fields: &[("model_max_length", "max_position_embeddings")],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, ONE_NORM, QUERIES, VALUES, ALL_HEAD_NORMS, MLP],
-    other_tensors: &[],
     settings: &[&[
         count("context_length", &["model_max_length", "max_position_embeddings"]),
         number("logit_scale", &["logit_scale"]),
@@ -51,6 +48,7 @@ pub(super) const COHERE: ModelClass = ModelClass {
     ]],
     traits: Traits { ties_output: true, has_two_bases: true, ..Traits::PLAIN },
     mlx: Some(&COHERE_MLX),
+    ..ModelClass::PLAIN
 };
 
 const COHERE_MLX: MlxClass = MlxClass {

@@ -157,9 +157,7 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
     ],
     own_fields: &[("num_local_experts", "n_routed_experts")],
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
-    biases: &[],
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP],
-    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
         has_expert_groups: true,
@@ -169,6 +167,7 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&DEEPSEEK2_MLX),
+    ..ModelClass::PLAIN
 };
 
 const DEEPSEEK2_MLX: MlxClass = MlxClass {

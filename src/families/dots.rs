@@ -35,9 +35,7 @@ pub(super) const DOTS1: ModelClass = ModelClass {
     own_fields: &[("num_local_experts", "n_routed_experts")],
     // llama.cpp has as many heads of keys as of queries in this class.
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
-    biases: &[],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
-    other_tensors: &[],
     settings: &[&[
         count("leading_dense_block_count", &["first_k_dense_replace"]),
         setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
@@ -53,6 +51,7 @@ pub(super) const DOTS1: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&DOTS1_MLX),
+    ..ModelClass::PLAIN
 };
 
 const DOTS1_MLX: MlxClass = MlxClass {

@@ -21,11 +21,7 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
         ("rope_theta", Float(10_000.0)),
     ],
     implied: &[("hidden_act", Text("silu"))],
-    own_fields: &[],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, LATER_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
-    other_tensors: &[],
     settings: &[&[
         count("vocab_size", &["vocab_size"]),
         // Without windows the field is null: transformers takes 4096 for one that is missing.
@@ -44,6 +40,7 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&EXAONE4_MLX),
+    ..ModelClass::PLAIN
 };
 
 const EXAONE4_MLX: MlxClass = MlxClass {

@@ -69,13 +69,11 @@ pub(super) const FALCON: ModelClass = ModelClass {
         ("layer_norm_eps", "layer_norm_epsilon"),
         ("num_key_value_heads", "num_kv_heads"),
     ],
-    equal_fields: &[],
     biases: &[("", &["output_norm", "blk.{i}.attn_norm"])],
     tensors: &[TENSORS, PROJECTIONS, ONE_NORM],
-    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits { completes: &[complete_kv_heads], restores: &[restore_multi_query], ..TRAITS },
-    mlx: None,
+    ..ModelClass::PLAIN
 };
 
 pub(super) const FALCON_NEW: ModelClass = ModelClass {

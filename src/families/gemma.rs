@@ -42,14 +42,11 @@ pub(super) const GEMMA: ModelClass = ModelClass {
         ("rope_theta", Float(10_000.0)),
     ],
     implied: &[("hidden_activation", Text("gelu_pytorch_tanh"))],
-    own_fields: &[],
-    equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
-    other_tensors: &[],
-    settings: &[],
     traits: Traits { has_fixed_rope: true, laws: &[approximate_gelu], ..TRAITS },
     mlx: Some(&GEMMA_MLX),
+    ..ModelClass::PLAIN
 };
 
 const GEMMA_MLX: MlxClass = MlxClass {

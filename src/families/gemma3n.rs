@@ -121,9 +121,6 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         // llama.cpp does not read the key.
         (LOGIT_CAP, Float(30.0)),
     ],
-    own_fields: &[],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[
         ENDS,
         PROJECTIONS,
@@ -135,7 +132,6 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         COPIED,
         MLP,
     ],
-    other_tensors: &[],
     settings: &[&[
         setting(Kind::Own(&INNER), "feed_forward_length", &["intermediate_size"]),
         number(LOGIT_CAP, &[LOGIT_CAP]),
@@ -162,7 +158,7 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
-    mlx: None,
+    ..ModelClass::PLAIN
 };
 
 /// Fields that configs have as a list of the same number for each layer.

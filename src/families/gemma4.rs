@@ -158,10 +158,7 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
     ],
     implied: &[("hidden_activation", Text("gelu_pytorch_tanh")), ("attention_bias", Bool(false))],
     own_fields: &[("num_local_experts", "num_experts"), ("num_experts_per_tok", "top_k_experts")],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, FOUR_NORMS, ATTENTION, MLP, INPUTS, EXPERTS],
-    other_tensors: &[],
     settings: &[&[
         // llama.cpp caps at 30 without the key.
         setting(Kind::Own(&CAP), "final_logit_softcapping", &["final_logit_softcapping"]),
@@ -192,6 +189,7 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&GEMMA4_MLX),
+    ..ModelClass::PLAIN
 };
 
 const GEMMA4_MLX: MlxClass = MlxClass {

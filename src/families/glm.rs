@@ -72,14 +72,12 @@ pub(super) const GLM4: ModelClass = ModelClass {
         ("rope_theta", Float(10_000.0)),
     ],
     implied: &[("hidden_act", Text("silu"))],
-    own_fields: &[],
-    equal_fields: &[],
     biases: &[("attention_bias", BIASES)],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, FUSED_MLP],
-    other_tensors: &[],
     settings: &[&[setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"])]],
     traits: Traits { partial_rotary: Some(0.5), ..Traits::PLAIN },
     mlx: Some(&GLM4_MLX),
+    ..ModelClass::PLAIN
 };
 
 const GLM4_MLX: MlxClass = MlxClass {

@@ -101,7 +101,6 @@ pub(super) const GPT2: ModelClass = ModelClass {
     equal_fields: &[("n_ctx", "n_positions")],
     biases: &[("", BIASES)],
     tensors: &[TENSORS],
-    other_tensors: &[],
     settings: &[&[
         setting(Kind::TimesHidden(4), "feed_forward_length", &["n_inner"]),
         // Heads of keys and values are those of queries.
@@ -114,6 +113,7 @@ pub(super) const GPT2: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&GPT2_MLX),
+    ..ModelClass::PLAIN
 };
 
 const GPT2_MLX: MlxClass = MlxClass {

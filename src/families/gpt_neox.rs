@@ -57,7 +57,6 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
     ],
     implied: &[("hidden_act", Text("gelu"))],
     own_fields: &[("partial_rotary_factor", "rotary_pct"), ("rope_theta", "rotary_emb_base")],
-    equal_fields: &[],
     biases: &[
         ("attention_bias", &["blk.{i}.attn_qkv", "blk.{i}.attn_output"]),
         (
@@ -72,7 +71,6 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
         ),
     ],
     tensors: &[ENDS, LAYER],
-    other_tensors: &[],
     settings: &[&[
         setting(Kind::Rotating, "rope.dimension_count", &["rotary_pct"]),
         setting(Kind::Flag, "use_parallel_residual", &["use_parallel_residual"]),
@@ -87,6 +85,7 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&GPT_NEOX_MLX),
+    ..ModelClass::PLAIN
 };
 
 const GPT_NEOX_MLX: MlxClass = MlxClass {

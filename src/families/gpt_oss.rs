@@ -82,11 +82,8 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
         ("sliding_window", Int(128)),
     ],
     implied: &[("hidden_act", Text("silu"))],
-    own_fields: &[],
-    equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES), ("", &["blk.{i}.ffn_gate_inp"])],
     tensors: &[ENDS, POST_NORMS, QUERIES, VALUES, SINKS, EXPERTS],
-    other_tensors: &[],
     settings: &[&[
         count("attention.sliding_window", &["sliding_window"]),
         count("expert_feed_forward_length", &["intermediate_size"]),
@@ -98,6 +95,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&GPT_OSS_MLX),
+    ..ModelClass::PLAIN
 };
 
 const GPT_OSS_MLX: MlxClass = MlxClass {

@@ -68,14 +68,12 @@ pub(super) const GRANITE: ModelClass = ModelClass {
         ("logits_scaling", Float(1.0)),
     ],
     implied: &[("hidden_act", Text("silu"))],
-    own_fields: &[],
-    equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
-    other_tensors: &[],
     settings: &[SETTINGS, TURNED],
     traits: Traits { head_dim: HeadDim::Derived, stores_rope_factors: true, ..Traits::PLAIN },
     mlx: Some(&GRANITE_MLX),
+    ..ModelClass::PLAIN
 };
 
 const GRANITE_MLX: MlxClass = MlxClass {

@@ -26,14 +26,10 @@ pub(super) const HUNYUAN: ModelClass = ModelClass {
         ("tie_word_embeddings", Bool(false)),
     ],
     implied: &[("hidden_act", Text("silu")), ("attention_bias", Bool(false))],
-    own_fields: &[],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, NORMS_OF_HEADS, MLP],
-    other_tensors: &[],
-    settings: &[],
     traits: Traits { has_alpha_rope: true, ..Traits::PLAIN },
     mlx: Some(&HUNYUAN_MLX),
+    ..ModelClass::PLAIN
 };
 
 const HUNYUAN_MLX: MlxClass = MlxClass {

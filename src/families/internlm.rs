@@ -47,14 +47,10 @@ pub(super) const INTERNLM2: ModelClass = ModelClass {
         ("rope_theta", Float(10_000.0)),
     ],
     implied: &[("hidden_act", Text("silu")), ("bias", Bool(false))],
-    own_fields: &[],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[TENSORS, INNER],
-    other_tensors: &[],
-    settings: &[],
     traits: Traits { head_dim: HeadDim::Derived, needs_output: true, ..Traits::PLAIN },
     mlx: Some(&INTERNLM2_MLX),
+    ..ModelClass::PLAIN
 };
 
 const INTERNLM2_MLX: MlxClass = MlxClass {

@@ -161,10 +161,7 @@ pub(super) const JAMBA: ModelClass = ModelClass {
         ("sliding_window", Absent),
     ],
     own_fields: &[("num_local_experts", "num_experts")],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, ATTENTION, MIXER, MLP],
-    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Derived,
@@ -176,7 +173,7 @@ pub(super) const JAMBA: ModelClass = ModelClass {
         restores: &[without_kinds],
         ..Traits::PLAIN
     },
-    mlx: None,
+    ..ModelClass::PLAIN
 };
 
 /// Fields of how many layers there are from one with attention to the next, and of the first of

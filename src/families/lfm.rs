@@ -165,13 +165,11 @@ pub(super) const LFM2: ModelClass = ModelClass {
         ("block_auto_adjust_ff_dim", Bool(false)),
     ],
     own_fields: &[("rms_norm_eps", "norm_eps")],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, NORMS, INNER, CONVOLUTIONS, ATTENTION],
-    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits { completes: &[adjust_inner], also_implied: &[CAUSAL], ..Traits::PLAIN },
     mlx: Some(&LFM2_MLX),
+    ..ModelClass::PLAIN
 };
 
 const LFM2_MLX: MlxClass = MlxClass {

@@ -65,11 +65,8 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         ("rope_theta", Float(10_000.0)),
     ],
     implied: &[("hidden_act", Text("silu"))],
-    own_fields: &[],
-    equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
-    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Stated,
@@ -78,6 +75,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         ..TRAITS
     },
     mlx: Some(&LLAMA_MLX),
+    ..ModelClass::PLAIN
 };
 
 const LLAMA_MLX: MlxClass = MlxClass { reads_kinds: true, ..LIKE_LLAMA };

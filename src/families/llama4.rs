@@ -119,11 +119,7 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
         ("attn_scale", Float(0.1)),
         ("floor_scale", Int(8192)),
     ],
-    own_fields: &[],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, DENSE, SPARSE],
-    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
         stores_rope_factors: true,
@@ -136,7 +132,7 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
         experts_every: Some(experts_every),
         ..Traits::PLAIN
     },
-    mlx: None,
+    ..ModelClass::PLAIN
 };
 
 /// Published configs have a number for a flag.

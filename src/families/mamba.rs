@@ -102,14 +102,11 @@ pub(super) const MAMBA: ModelClass = ModelClass {
         ("use_conv_bias", Bool(true)),
         ("expand", Int(2)),
     ],
-    own_fields: &[],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, MIXER],
-    other_tensors: &[],
     settings: &[SETTINGS, RANKS, &[setting(Kind::FixedFlag(false), "ssm.dt_b_c_rms", &[])]],
     traits: Traits { has_fixed_rope: true, is_recurrent: true, ..Traits::PLAIN },
     mlx: Some(&MAMBA_MLX),
+    ..ModelClass::PLAIN
 };
 
 const MAMBA_MLX: MlxClass = MlxClass {

@@ -34,17 +34,14 @@ pub(super) const MINIMAX_M2: ModelClass = ModelClass {
         ("scoring_func", Text("sigmoid")),
         ("use_qk_norm", Bool(true)),
     ],
-    own_fields: &[],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, WIDE_NORMS, MIXTRAL_EXPERTS, CHOICE_BIAS],
-    other_tensors: &[],
     settings: &[&[
         count("expert_feed_forward_length", &["intermediate_size"]),
         setting(Kind::Required, "rope.dimension_count", &["rotary_dim"]),
     ]],
     traits: Traits { needs_output: true, partial_rotary: Some(1.0), ..Traits::PLAIN },
     mlx: Some(&MINIMAX_M2_MLX),
+    ..ModelClass::PLAIN
 };
 
 const MINIMAX_M2_MLX: MlxClass = MlxClass {

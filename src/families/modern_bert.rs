@@ -78,9 +78,7 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
         ("rope_local_base_freq", "local_rope_theta"),
     ],
     equal_fields: &[("layer_norm_eps", "norm_eps")],
-    biases: &[],
     tensors: &[encoder!("")],
-    other_tensors: &[],
     settings: &[POOLING, &[SETTINGS[LABELS]], SIZES],
     traits: Traits {
         head_dim: HeadDim::Derived,
@@ -98,7 +96,7 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
         laws: &[full_from_first],
         ..Traits::PLAIN
     },
-    mlx: None,
+    ..ModelClass::PLAIN
 };
 
 /// ModernBERT that ranks or classifies texts.

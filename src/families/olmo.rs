@@ -49,14 +49,11 @@ pub(super) const OLMO2: ModelClass = ModelClass {
         ("rope_theta", Float(10_000.0)),
     ],
     implied: &[("hidden_act", Text("silu"))],
-    own_fields: &[],
-    equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, LATER_NORMS, QUERIES, VALUES, WIDE_NORMS, MLP],
-    other_tensors: &[],
-    settings: &[],
     traits: Traits { needs_output: true, ..Traits::PLAIN },
     mlx: Some(&OLMO2_MLX),
+    ..ModelClass::PLAIN
 };
 
 const OLMO2_MLX: MlxClass = MlxClass { ..LIKE_LLAMA };

@@ -29,11 +29,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
         ("rope_theta", Float(10_000.0)),
     ],
     implied: &[("hidden_act", Text("silu"))],
-    own_fields: &[],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[ENDS, NORMS, FUSED_ATTENTION, FUSED_MLP],
-    other_tensors: &[],
     settings: &[&[
         count("rope.scaling.original_context_length", &["original_max_position_embeddings"]),
         setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
@@ -48,6 +44,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&PHI3_MLX),
+    ..ModelClass::PLAIN
 };
 
 const PHI3_MLX: MlxClass = MlxClass {
@@ -75,7 +72,6 @@ pub(super) const PHI2: ModelClass = ModelClass {
     model_type: "phi",
     defaults: &[("max_position_embeddings", Int(2048)), ("layer_norm_eps", Float(1e-5))],
     implied: &[("hidden_act", Text("gelu_new")), ("qk_layernorm", Bool(false))],
-    own_fields: &[],
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     biases: &[(
         "",
@@ -92,7 +88,6 @@ pub(super) const PHI2: ModelClass = ModelClass {
         ],
     )],
     tensors: &[PHI2_TENSORS, QUERIES],
-    other_tensors: &[],
     settings: &[&[
         setting(Kind::TimesHidden(4), "feed_forward_length", &["intermediate_size"]),
         count("attention.head_count_kv", &["num_attention_heads"]),
@@ -106,6 +101,7 @@ pub(super) const PHI2: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&PHI2_MLX),
+    ..ModelClass::PLAIN
 };
 
 const PHI2_MLX: MlxClass = MlxClass {

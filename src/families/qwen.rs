@@ -84,15 +84,13 @@ pub(super) const QWEN2: ModelClass = ModelClass {
         ("rope_theta", Float(10_000.0)),
     ],
     implied: &[("hidden_act", Text("silu")), ("use_sliding_window", Bool(false))],
-    own_fields: &[],
-    equal_fields: &[],
     biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
-    other_tensors: &[],
     // Models that embed texts have one.
     settings: &[&[count(POOLING, &[POOLING])]],
     traits: Traits { reads_causal: true, default_window: Some(4096), ..Traits::PLAIN },
     mlx: Some(&QWEN2_MLX),
+    ..ModelClass::PLAIN
 };
 
 pub(super) const QWEN2_MLX: MlxClass = MlxClass {

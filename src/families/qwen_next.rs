@@ -265,8 +265,6 @@ pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
         ("decoder_sparse_step", Int(1)),
     ],
     own_fields: &[("num_local_experts", "num_experts")],
-    equal_fields: &[],
-    biases: &[],
     tensors: &[
         ENDS,
         POST_NORMS,
@@ -286,6 +284,7 @@ pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&QWEN3_NEXT_MLX),
+    ..ModelClass::PLAIN
 };
 
 const QWEN3_NEXT_MLX: MlxClass = MlxClass {

@@ -28,11 +28,8 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
         ("tie_word_embeddings", Bool(true)),
     ],
     implied: &[("hidden_act", Text("silu")), ("use_sliding_window", Bool(false))],
-    own_fields: &[],
-    equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
-    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
         laws: &[no_rope_in_every_fourth],
@@ -43,6 +40,7 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     mlx: Some(&SMOLLM3_MLX),
+    ..ModelClass::PLAIN
 };
 
 const SMOLLM3_MLX: MlxClass = MlxClass {

@@ -32,7 +32,6 @@ pub(super) const STARCODER2: ModelClass = ModelClass {
     ],
     implied: &[("hidden_act", Text("gelu_pytorch_tanh"))],
     own_fields: &[("layer_norm_eps", "norm_epsilon")],
-    equal_fields: &[],
     biases: &[
         (
             "use_bias",
@@ -48,10 +47,9 @@ pub(super) const STARCODER2: ModelClass = ModelClass {
         ("", &["blk.{i}.attn_norm", "blk.{i}.ffn_norm", "output_norm"]),
     ],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, PLAIN_MLP],
-    other_tensors: &[],
-    settings: &[],
     traits: Traits { lost_windows: LostWindows::Everywhere, ..Traits::PLAIN },
     mlx: Some(&STARCODER2_MLX),
+    ..ModelClass::PLAIN
 };
 
 const STARCODER2_MLX: MlxClass = MlxClass {

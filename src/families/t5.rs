@@ -146,7 +146,6 @@ pub(super) const T5: ModelClass = ModelClass {
     ],
     // Both have as many layers, and layers of the tables are those of both.
     equal_fields: &[("num_decoder_layers", "num_layers")],
-    biases: &[],
     tensors: &[
         ENCODER_ENDS,
         DECODER_ENDS,
@@ -157,7 +156,6 @@ pub(super) const T5: ModelClass = ModelClass {
         DECODER_GATED,
         DECODER_BIAS,
     ],
-    other_tensors: &[],
     settings: &[DECODER_SETTINGS, SETTINGS],
     traits: Traits {
         config_text: GATED,
@@ -166,7 +164,7 @@ pub(super) const T5: ModelClass = ModelClass {
         completes: &[own_output],
         ..TRAITS
     },
-    mlx: None,
+    ..ModelClass::PLAIN
 };
 
 /// What `feed_forward_proj` says a second time, of layers with gates, and whether transformers

@@ -150,16 +150,6 @@ const fn projector(name: &'static str) -> Setting {
 /// A class without anything in which towers differ.
 const PLAIN: ModelClass = ModelClass {
     gguf: "clip",
-    classes: &[],
-    model_type: "",
-    defaults: &[],
-    implied: &[],
-    own_fields: &[],
-    equal_fields: &[],
-    biases: &[],
-    tensors: &[],
-    other_tensors: &[],
-    settings: &[],
     traits: Traits {
         is_tower: true,
         sign: Sign::Never,
@@ -167,7 +157,7 @@ const PLAIN: ModelClass = ModelClass {
         prefix: Some("model."),
         ..Traits::PLAIN
     },
-    mlx: None,
+    ..ModelClass::PLAIN
 };
 
 const PLAIN_TOWER: Tower = Tower {

@@ -52,6 +52,23 @@ pub(crate) struct ModelClass {
 }
 
 impl ModelClass {
+    /// A class of which nothing is known.
+    pub(crate) const PLAIN: Self = Self {
+        gguf: "",
+        classes: &[],
+        model_type: "",
+        defaults: &[],
+        implied: &[],
+        own_fields: &[],
+        equal_fields: &[],
+        biases: &[],
+        tensors: &[],
+        other_tensors: &[],
+        settings: &[],
+        traits: Traits::PLAIN,
+        mlx: None,
+    };
+
     /// The class with an output that is no embedding, although all published models tie the two.
     pub(crate) fn untied(&self) -> Self {
         let traits = Traits { ties_output: false, ..self.traits };
