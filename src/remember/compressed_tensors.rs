@@ -30,8 +30,8 @@ use crate::remember::seam::grouped::{
 use crate::remember::seam::scale_layout::{fit, granularity, rows_and_cols};
 use crate::remember::seam::scale_matrix::{GroupIndexed, Matrix, ScaleMatrix};
 use crate::remember::seam::{
-    CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
-    Sibling, TensorRole, module_of, wrong,
+    CodeFamily, CodeType, Dialect, Floats, Granularity, Group, Identity, Index, QuantScheme,
+    Scheme, Sibling, StatedCodes, TensorRole, module_of, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -59,9 +59,23 @@ static IDENTITY: Identity = Identity {
     container: None,
 };
 
+/// `data_type` of AutoRound, which writes these weights in the same layout.
+static DIALECT: Dialect = Dialect {
+    words: &[
+        ("mx_fp8e4m3", StatedCodes::E4M3),
+        ("mx_fp8e5m2", StatedCodes::E5M2),
+        ("mx_fp4", StatedCodes::FLOAT4),
+    ],
+    algorithms: &[],
+};
+
 impl Scheme for CompressedTensors {
     fn identity(&self) -> &'static Identity {
         &IDENTITY
+    }
+
+    fn dialect(&self) -> &'static Dialect {
+        &DIALECT
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {

@@ -19,8 +19,8 @@ use crate::remember::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped};
 use crate::remember::seam::scale_layout::{granularity, per_tensor, rows_and_cols};
 use crate::remember::seam::scale_matrix::{Matrix, Ones, ScaleMatrix};
 use crate::remember::seam::{
-    Floats, Fp8Format, Granularity, Group, Identity, Index, MethodFacts, Prepared, QuantScheme,
-    Scheme, Sibling, StatedCodes, TensorRole,
+    Dialect, Floats, Fp8Format, Granularity, Group, Identity, Index, MethodFacts, Prepared,
+    QuantScheme, Scheme, Sibling, StatedCodes, TensorRole,
 };
 use crate::remember::seam::{base_of, module_of, refused, wrong};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
@@ -208,9 +208,26 @@ const METHODS: &[MethodFacts] = &[
     MethodFacts::new(&QuantMethod::MiniMaxM3Nvfp4, StatedCodes::E4M3),
 ];
 
+/// `fmt` of transformers, `format` of GPTQModel.
+static DIALECT: Dialect = Dialect {
+    words: &[
+        ("e4m3", StatedCodes::E4M3),
+        ("e5m2", StatedCodes::E5M2),
+        ("float8_e4m3fn", StatedCodes::E4M3),
+        ("float8_e5m2", StatedCodes::E5M2),
+        ("float8_e4m3fnuz", StatedCodes::Float(8, Some(Fp8Format::E4M3Fnuz))),
+        ("float8_e5m2fnuz", StatedCodes::Float(8, Some(Fp8Format::E5M2Fnuz))),
+    ],
+    algorithms: &[],
+};
+
 impl Scheme for Fp8 {
     fn identity(&self) -> &'static Identity {
         &IDENTITY
+    }
+
+    fn dialect(&self) -> &'static Dialect {
+        &DIALECT
     }
 
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {

@@ -26,8 +26,8 @@ use crate::remember::seam::NamePattern::{Ends, Is};
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::remember::seam::scale_matrix::Matrix;
 use crate::remember::seam::{
-    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, Sibling,
-    TensorRole, Tile, base_of, module_of, read, refused, wrong,
+    CodeType, Dialect, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, Sibling,
+    StatedCodes, TensorRole, Tile, base_of, module_of, read, refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -53,9 +53,36 @@ static IDENTITY: Identity = Identity {
     container: None,
 };
 
+/// `process_layer_quant_config` in modelopt `export/quant_utils.py`.
+static DIALECT: Dialect = Dialect {
+    words: &[],
+    algorithms: &[
+        ("FP8_PER_CHANNEL_PER_TOKEN", StatedCodes::E4M3, Some(Granularity::Channel)),
+        ("FP8_PB_WO", StatedCodes::E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
+        // TensorRT-LLM's name for `FP8_PB_WO`.
+        ("FP8_BLOCK_SCALES", StatedCodes::E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
+        ("FP8_PB_REAL", StatedCodes::E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
+        ("FP8", StatedCodes::E4M3, Some(Granularity::Tensor)),
+        ("MXFP8", StatedCodes::E4M3, Some(Granularity::Group(32))),
+        ("NVFP4", StatedCodes::FLOAT4, None),
+        ("W4A16_NVFP4", StatedCodes::FLOAT4, None),
+        ("W4A8_NVFP4_FP8", StatedCodes::FLOAT4, None),
+        ("W4A8_MXFP4_FP8", StatedCodes::FLOAT4, Some(Granularity::Group(32))),
+        ("MXFP4", StatedCodes::FLOAT4, Some(Granularity::Group(32))),
+        ("W4A16_AWQ", StatedCodes::Int(4), None),
+        ("W4A8_AWQ", StatedCodes::Int(4), None),
+        ("W8A16", StatedCodes::Int(8), Some(Granularity::Channel)),
+        ("W8A8_SQ_PER_CHANNEL", StatedCodes::Int(8), Some(Granularity::Channel)),
+    ],
+};
+
 impl Scheme for ModelOpt {
     fn identity(&self) -> &'static Identity {
         &IDENTITY
+    }
+
+    fn dialect(&self) -> &'static Dialect {
+        &DIALECT
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {

@@ -40,7 +40,8 @@ use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_layout::{fit, granularity, rows_and_cols};
 use crate::remember::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::remember::seam::{
-    Floats, Group, Identity, Index, Scheme, TensorRole, module_of, refused, wrong,
+    Dialect, Floats, Group, Identity, Index, Scheme, StatedCodes, TensorRole, module_of, refused,
+    wrong,
 };
 use crate::{Dtype, Result};
 
@@ -77,9 +78,28 @@ static IDENTITY: Identity = Identity {
     container: None,
 };
 
+static DIALECT: Dialect = Dialect {
+    words: &[
+        ("fp8_e4m3", StatedCodes::E4M3),
+        ("fp8_e5m2", StatedCodes::E5M2),
+        ("fp4", StatedCodes::FLOAT4),
+        ("fp6_e2m3", StatedCodes::Float(6, None)),
+        ("fp6_e3m2", StatedCodes::Float(6, None)),
+        ("int8", StatedCodes::Int(8)),
+        ("uint8", StatedCodes::Int(8)),
+        ("int4", StatedCodes::Int(4)),
+        ("uint4", StatedCodes::Int(4)),
+    ],
+    algorithms: &[],
+};
+
 impl Scheme for Quark {
     fn identity(&self) -> &'static Identity {
         &IDENTITY
+    }
+
+    fn dialect(&self) -> &'static Dialect {
+        &DIALECT
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {

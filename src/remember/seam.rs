@@ -39,7 +39,7 @@ pub(crate) use self::decode::Window;
 pub(crate) use self::decode::{Buffers, Decode, Grid, StoredRows, Tile, lcm};
 pub(crate) use self::identity::{Identity, NamePattern, Sibling};
 pub(crate) use self::load::{Floats, read};
-pub(crate) use self::method::{MethodFacts, StatedCodes};
+pub(crate) use self::method::{Algorithm, Dialect, MethodFacts, StatedCodes};
 pub(crate) use self::plain::{PlainFloats, is_plain_float};
 pub use self::quant_scheme::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::read_ahead::{BlockPool, ReadAhead, StoredPiece, StoredRectangle};
@@ -262,6 +262,11 @@ pub(crate) trait Scheme: Sync {
     /// that has such names.
     fn is_parameter(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {
         false
+    }
+
+    /// Names of configs, listed by the scheme of the library that writes them.
+    fn dialect(&self) -> &'static Dialect {
+        &Dialect { words: &[], algorithms: &[] }
     }
 
     /// What the methods of the scheme say of every weight. A method has a row in one scheme.

@@ -6,32 +6,9 @@ use crate::Result;
 use crate::config::Module;
 use crate::remember::seam::scale_layout::{has_halves, rows_and_cols};
 use crate::remember::seam::{
-    Fp8Format, Granularity, Group, Index, MethodFacts, QuantScheme, Registry, Scheme, StatedCodes,
-    module_of, wrong,
+    Algorithm, Fp8Format, Granularity, Group, Index, MethodFacts, QuantScheme, Registry, Scheme,
+    StatedCodes, module_of, wrong,
 };
-
-/// ModelOpt's algorithms (`quant_algo`): codes, and scales where the name fixes them. Names with a
-/// longer one as their beginning come first.
-///
-/// Source: modelopt `export/quant_utils.py` (`process_layer_quant_config`).
-const ALGORITHMS: &[Algorithm] = &[
-    ("FP8_PER_CHANNEL_PER_TOKEN", StatedCodes::E4M3, Some(Granularity::Channel)),
-    ("FP8_PB_WO", StatedCodes::E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
-    // TensorRT-LLM's name for `FP8_PB_WO`.
-    ("FP8_BLOCK_SCALES", StatedCodes::E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
-    ("FP8_PB_REAL", StatedCodes::E4M3, Some(Granularity::Block { rows: 128, cols: 128 })),
-    ("FP8", StatedCodes::E4M3, Some(Granularity::Tensor)),
-    ("MXFP8", StatedCodes::E4M3, Some(Granularity::Group(32))),
-    ("NVFP4", StatedCodes::FLOAT4, None),
-    ("W4A16_NVFP4", StatedCodes::FLOAT4, None),
-    ("W4A8_NVFP4_FP8", StatedCodes::FLOAT4, None),
-    ("W4A8_MXFP4_FP8", StatedCodes::FLOAT4, Some(Granularity::Group(32))),
-    ("MXFP4", StatedCodes::FLOAT4, Some(Granularity::Group(32))),
-    ("W4A16_AWQ", StatedCodes::Int(4), None),
-    ("W4A8_AWQ", StatedCodes::Int(4), None),
-    ("W8A16", StatedCodes::Int(8), Some(Granularity::Channel)),
-    ("W8A8_SQ_PER_CHANNEL", StatedCodes::Int(8), Some(Granularity::Channel)),
-];
 
 /// What the config says of a weight: a value, and how the config puts it.
 struct Statement<T> {
@@ -43,47 +20,23 @@ fn state<T>(value: T, says: String) -> Option<Statement<T>> {
     Some(Statement { value, says })
 }
 
-/// A row of [`ALGORITHMS`].
-type Algorithm = (&'static str, StatedCodes, Option<Granularity>);
-
-/// The row of [`ALGORITHMS`] of a module, and how the config writes its name.
-fn algorithm<'c>(module: &Module<'c>) -> Option<(&'static Algorithm, &'c str)> {
+/// The algorithm of a module, and how the config writes its name.
+fn algorithm<'c>(
+    registry: &Registry,
+    module: &Module<'c>,
+) -> Option<(&'static Algorithm, &'c str)> {
     let (name, _) = module.text(&["quant_algo"])?;
-    let upper = name.to_uppercase();
-    let is_same = |row: &&Algorithm| {
-        let rest = upper.strip_prefix(row.0);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
-    };
-    Some((ALGORITHMS.iter().find(is_same)?, name))
+    Some((registry.algorithm(&name.to_uppercase())?, name))
 }
-
-/// Words for types of codes: of Quark (`dtype`), of transformers' FP8 (`fmt`), of AutoRound
-/// (`data_type`), and of GPTQModel's FP8 (`format`).
-const WORDS: &[(&str, StatedCodes)] = &[
-    ("fp8_e4m3", StatedCodes::E4M3),
-    ("fp8_e5m2", StatedCodes::E5M2),
-    ("fp4", StatedCodes::FLOAT4),
-    ("fp6_e2m3", StatedCodes::Float(6, None)),
-    ("fp6_e3m2", StatedCodes::Float(6, None)),
-    ("int8", StatedCodes::Int(8)),
-    ("uint8", StatedCodes::Int(8)),
-    ("int4", StatedCodes::Int(4)),
-    ("uint4", StatedCodes::Int(4)),
-    ("e4m3", StatedCodes::E4M3),
-    ("e5m2", StatedCodes::E5M2),
-    ("mx_fp8e4m3", StatedCodes::E4M3),
-    ("mx_fp8e5m2", StatedCodes::E5M2),
-    ("mx_fp4", StatedCodes::FLOAT4),
-    ("float8_e4m3fn", StatedCodes::E4M3),
-    ("float8_e5m2", StatedCodes::E5M2),
-    ("float8_e4m3fnuz", StatedCodes::Float(8, Some(Fp8Format::E4M3Fnuz))),
-    ("float8_e5m2fnuz", StatedCodes::Float(8, Some(Fp8Format::E5M2Fnuz))),
-];
 
 /// The type of the codes. Keys are looked up whatever the method: each of them is written by one
 /// library, and a config that lost its method still says what it says.
-fn codes(facts: Option<&MethodFacts>, module: &Module<'_>) -> Option<Statement<StatedCodes>> {
-    if let Some((row, name)) = algorithm(module) {
+fn codes(
+    facts: Option<&MethodFacts>,
+    module: &Module<'_>,
+    registry: &Registry,
+) -> Option<Statement<StatedCodes>> {
+    if let Some((row, name)) = algorithm(registry, module) {
         return state(row.1, format!("the config says `{name}`"));
     }
     // compressed-tensors.
@@ -99,7 +52,7 @@ fn codes(facts: Option<&MethodFacts>, module: &Module<'_>) -> Option<Statement<S
         return state(value, format!("{place} says `{kind}` of {bits} bits"));
     }
     if let Some((name, place)) = module.text(&["dtype", "fmt", "data_type", "format"])
-        && let Some(&(_, value)) = WORDS.iter().find(|(word, _)| *word == name)
+        && let Some(value) = registry.word(name)
     {
         return state(value, format!("{place} says `{name}`"));
     }
@@ -108,7 +61,11 @@ fn codes(facts: Option<&MethodFacts>, module: &Module<'_>) -> Option<Statement<S
 }
 
 /// Which values share a scale.
-fn scales(facts: Option<&MethodFacts>, module: &Module<'_>) -> Option<Statement<Granularity>> {
+fn scales(
+    facts: Option<&MethodFacts>,
+    module: &Module<'_>,
+    registry: &Registry,
+) -> Option<Statement<Granularity>> {
     if let Some((scales, says)) = facts.and_then(|facts| facts.scales) {
         return state(scales, says.to_owned());
     }
@@ -119,7 +76,7 @@ fn scales(facts: Option<&MethodFacts>, module: &Module<'_>) -> Option<Statement<
             .filter(|&n| n > 0)
             .map(Granularity::Group)
     };
-    if let Some((row, name)) = algorithm(module) {
+    if let Some((row, name)) = algorithm(registry, module) {
         let of_blocks = module
             .block_side()
             .map(|side| Granularity::Block { rows: side, cols: side });
@@ -205,11 +162,11 @@ pub(super) fn check_method(
 ///
 /// # Errors
 /// The codes are of another type than the config says, or other values share a scale.
-pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
+pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>, registry: &Registry) -> Result<()> {
     let module = all.config.at(module_of(&group.name));
     let mut checks = module
         .candidates()
-        .map(|entry| check_entry(group, &entry, all));
+        .map(|entry| check_entry(group, &entry, all, registry));
     let first = checks.next().unwrap_or(Ok(()));
     // One of the entries for a module holds.
     first.or_else(|error| match checks.any(|other| other.is_ok()) {
@@ -219,7 +176,12 @@ pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
 }
 
 /// Compares `group` with the config's entry `module`.
-fn check_entry(group: &Group<'_>, module: &Module<'_>, all: &Index<'_>) -> Result<()> {
+fn check_entry(
+    group: &Group<'_>,
+    module: &Module<'_>,
+    all: &Index<'_>,
+    registry: &Registry,
+) -> Result<()> {
     let Some(found) = StatedCodes::of(group) else {
         return Ok(());
     };
@@ -230,7 +192,7 @@ fn check_entry(group: &Group<'_>, module: &Module<'_>, all: &Index<'_>) -> Resul
         return Ok(());
     }
     let fixed = facts.and_then(|facts| state(facts.codes, facts.fixed?.to_owned()));
-    if let Some(stated) = fixed.or_else(|| codes(facts, module))
+    if let Some(stated) = fixed.or_else(|| codes(facts, module, registry))
         && !stated.value.allows(found)
     {
         let what = format!("{}, and the weight is stored as {}", stated.says, t.dtype());
@@ -263,7 +225,7 @@ fn check_entry(group: &Group<'_>, module: &Module<'_>, all: &Index<'_>) -> Resul
     // Stacks of bytes are quantized by other rules than the layers that a config speaks of: by
     // expert or by column.
     let is_free = is_stack && !matches!(found, Granularity::Group(_));
-    if let Some(stated) = scales(facts, module).filter(|_| !is_free)
+    if let Some(stated) = scales(facts, module, registry).filter(|_| !is_free)
         && differs(stated.value)
     {
         let what = format!("{}, and its tensors have a {found}", stated.says);

@@ -39,6 +39,18 @@ impl MethodFacts {
     }
 }
 
+/// How the configs of a library name what a weight is quantized to.
+#[derive(Debug)]
+pub(crate) struct Dialect {
+    /// Words for types of codes (`dtype`, `fmt`, `data_type`, `format`).
+    pub words: &'static [(&'static str, StatedCodes)],
+    /// Values of `quant_algo`, which may be the beginnings of longer ones.
+    pub algorithms: &'static [Algorithm],
+}
+
+/// A value of `quant_algo`: codes, and scales where the name fixes them.
+pub(crate) type Algorithm = (&'static str, StatedCodes, Option<Granularity>);
+
 /// A type of codes, as far as configs name it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum StatedCodes {

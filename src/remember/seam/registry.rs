@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::config::QuantMethod;
 use crate::model::ParsedModel;
 use crate::remember::seam::identity::{NamePattern, Sibling};
-use crate::remember::seam::{MethodFacts, Scheme, TensorRole};
+use crate::remember::seam::{Algorithm, MethodFacts, Scheme, StatedCodes, TensorRole};
 
 /// Last parts of the names of tensors that hold scales or zero points of activations or of the KV
 /// cache, behind a dot or an underscore (`X.input_scale`, `experts.gate_up_proj_input_scale`).
@@ -109,6 +109,30 @@ impl Registry {
     pub(crate) fn facts(&self, method: &QuantMethod) -> Option<&'static MethodFacts> {
         let mut facts = self.schemes.iter().flat_map(|scheme| scheme.methods());
         facts.find(|facts| facts.method == method)
+    }
+
+    /// What a config says of codes with the word `name`.
+    pub(crate) fn word(&self, name: &str) -> Option<StatedCodes> {
+        let mut words = self
+            .schemes
+            .iter()
+            .flat_map(|scheme| scheme.dialect().words);
+        words
+            .find(|(word, _)| *word == name)
+            .map(|(_, codes)| *codes)
+    }
+
+    /// The algorithm that `name` is, or begins with: the longest one.
+    pub(crate) fn algorithm(&self, name: &str) -> Option<&'static Algorithm> {
+        let all = self
+            .schemes
+            .iter()
+            .flat_map(|scheme| scheme.dialect().algorithms);
+        let is_same = |row: &&Algorithm| {
+            let rest = name.strip_prefix(row.0);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        };
+        all.filter(is_same).max_by_key(|row| row.0.len())
     }
 
     /// Whether some scheme decodes, or refuses tensor by tensor, what configs call `method`.

@@ -158,7 +158,7 @@ impl<'m> Resolution<'m> {
                 let checked = take_parts(&group, &mut claims.owner).and_then(|()| {
                     check_method(scheme, &group, all, registry)?;
                     whole.try_for_each(|group| {
-                        check_stated(group, all)?;
+                        check_stated(group, all, registry)?;
                         check_shape(group, all)
                     })
                 });
