@@ -60,7 +60,7 @@ pub(crate) use self::engine::request::GgufRequest;
 pub(crate) use self::engine::tied::{is_tied, other_output};
 pub(crate) use self::engine::to_gguf::to_gguf;
 pub(crate) use self::engine::to_hf::to_hf;
-pub(crate) use self::engine::to_mmproj::to_mmproj;
+pub(crate) use self::towers::to_mmproj::to_mmproj;
 use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::rows::*;
 
@@ -215,6 +215,11 @@ fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass> {
 /// What names of classes end with that have no output, and the ends of those that have one.
 const WITHOUT_OUTPUT: &str = "Model";
 const WITH_OUTPUT: &[&str] = &["ForCausalLM", "LMHeadModel"];
+
+/// Whether models of the class that `config` names have an image tower here.
+fn has_tower(config: &Value) -> bool {
+    towers::tower_of(config).is_ok()
+}
 
 /// Whether the class `name` of transformers is the model without its output.
 fn is_base(name: &str) -> bool {

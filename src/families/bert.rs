@@ -4,8 +4,8 @@
 
 mod positions;
 
+use crate::families::engine::fields::wrong_key;
 use crate::families::engine::rows::*;
-use crate::families::engine::settings::wrong_key;
 
 /// Tensors whose names in transformers begin with a prefix.
 macro_rules! encoder {

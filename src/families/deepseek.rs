@@ -8,6 +8,7 @@
 //! 4.57.6.
 
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 use crate::remember::EncodedAs;
 use serde_json::{Map, Value};
 
@@ -17,7 +18,6 @@ use crate::Result;
 use crate::families::engine::checks::has_groups;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::wrong;
-use crate::families::engine::model::Model;
 
 const NOPE: Dim = Field("qk_nope_head_dim");
 const ROPE: Dim = Field("qk_rope_head_dim");

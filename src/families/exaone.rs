@@ -7,8 +7,8 @@ use super::{ENDS, HEAD_NORMS, LATER_NORMS, MLP, NORMS, POST_NORMS, QUERIES, VALU
 use crate::Result;
 use crate::families::engine::checks::{WINDOW, ignored_window};
 use crate::families::engine::fields::wrong;
-use crate::families::engine::model::Model;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 
 pub(super) const EXAONE4: ModelClass = ModelClass {
     gguf: "exaone4",

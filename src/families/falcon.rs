@@ -8,8 +8,8 @@ use crate::families::engine::rows::*;
 use serde_json::{Map, Value};
 
 use super::bloom::PROJECTIONS;
-use crate::families::engine::dims::{Dims, HEADS};
-use crate::families::engine::fields::Fields;
+use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::{Fields, HEADS};
 use crate::{AnamnesisError, Result};
 
 const TENSORS: &[TensorRule] = &[

@@ -9,9 +9,9 @@ use crate::Result;
 use crate::families::engine::checks::said;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::wrong;
-use crate::families::engine::model::Model;
 use crate::families::engine::pooling::POOLING;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 
 /// Norms before and behind both halves of a layer.
 pub(super) const FOUR_NORMS: &[TensorRule] = &[

@@ -11,10 +11,11 @@ use self::sizes::{DOUBLE_WIDE, FULL_HEAD, FULL_KV_HEADS, SHARED};
 use super::gemma::FOUR_NORMS;
 use super::{CAUSAL, ENDS, MLP, QUERIES, VALUES};
 use crate::Result;
-use crate::families::engine::dims::LAYERS;
-use crate::families::engine::fields::LAYER_KINDS;
+use crate::families::engine::fields::{
+    FULL_ATTENTION, LAYER_KINDS, LAYERS, array, float, wrong_key,
+};
 use crate::families::engine::rows::*;
-use crate::families::engine::settings::{ConfigFields, FULL_ATTENTION, array, float, wrong_key};
+use crate::families::engine::table::ConfigFields;
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 const ATTENTION: &[TensorRule] = &[

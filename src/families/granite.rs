@@ -4,8 +4,8 @@
 
 use super::llama::{MIXTRAL_STACKS, ROTATED};
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
+use crate::families::engine::fields::wrong_key;
 use crate::families::engine::rows::*;
-use crate::families::engine::settings::wrong_key;
 
 /// One of the two projections of all experts that a matrix of each expert has.
 const fn half(half: usize, gguf: &'static str) -> TensorRule {

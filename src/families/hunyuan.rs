@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::{ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, SPARSE_MLP, VALUES};
 use crate::Result;
-use crate::families::engine::dims::{Dims, LAYERS};
-use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::{Fields, LAYERS, wrong};
 use crate::families::engine::rows::*;
 
 const NORMS_OF_HEADS: &[TensorRule] = &[

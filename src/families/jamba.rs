@@ -9,10 +9,11 @@ use serde_json::{Map, Value};
 use super::mamba::{filters, vector};
 use super::{QUERIES, VALUES, sparse};
 use crate::Result;
-use crate::families::engine::dims::{Dims, EXPERTS, HIDDEN, LAYERS, MOST_LAYERS, NO_LAYER};
-use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong};
+use crate::families::engine::dims::{Dims, MOST_LAYERS, NO_LAYER};
+use crate::families::engine::fields::{
+    EXPERTS, Fields, HIDDEN, LAYER_KINDS, LAYERS, wrong, wrong_key,
+};
 use crate::families::engine::rows::*;
-use crate::families::engine::settings::wrong_key;
 
 const ENDS: &[TensorRule] = &[
     super::ENDS[0],

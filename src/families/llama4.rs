@@ -10,8 +10,8 @@ use super::{CAUSAL, ENDS, NORMS, QUERIES, VALUES, sparse};
 use crate::Result;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{Fields, wrong};
-use crate::families::engine::model::Model;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 
 /// `intermediate_size` is the width of an expert.
 const INNER: Dim = Field("intermediate_size_mlp");

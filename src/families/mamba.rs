@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use crate::Result;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::wrong;
-use crate::families::engine::model::Model;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 
 /// Embedding, last norm, output, and the norm in front of each layer.
 pub(super) const ENDS: &[TensorRule] = &[
@@ -164,7 +164,7 @@ macro_rules! mamba2_mixer {
         output: $output:expr,
     ) => {{
         use $crate::families::engine::dims::Dim;
-        use $crate::families::engine::table::{Need, Transform, in_layers, only, parameter};
+        use $crate::families::engine::rows::{Need, Transform, in_layers, only, parameter};
         use $crate::families::mamba::{filters, vector};
         const NEED: Need = $need;
         const FILTER: Dim = $filter;

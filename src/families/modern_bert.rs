@@ -7,10 +7,9 @@ use serde_json::{Map, Value};
 use super::bert::{LABELS, RANK_SETTINGS, SETTINGS};
 use crate::Result;
 use crate::families::engine::dims::Dims;
-use crate::families::engine::fields::LAYER_KINDS;
-use crate::families::engine::model::Model;
+use crate::families::engine::fields::{FULL_ATTENTION, LAYER_KINDS};
 use crate::families::engine::rows::*;
-use crate::families::engine::settings::FULL_ATTENTION;
+use crate::families::engine::table::Model;
 use crate::model::gguf::GgufMetadataValue;
 
 /// Tensors whose names in transformers begin with a prefix.

@@ -5,6 +5,7 @@
 //! 5.23.
 
 use crate::families::engine::rows::*;
+use crate::families::engine::table::{ConfigFields, Model, StatedKey};
 use crate::remember::EncodedAs;
 use serde_json::Value;
 
@@ -12,9 +13,8 @@ use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;
 use super::mamba::{ENDS, mamba2_mixer, no_time_limits, vector};
 use crate::Result;
-use crate::families::engine::fields::LAYER_KINDS;
-use crate::families::engine::model::Model;
-use crate::families::engine::settings::{ConfigFields, StatedKey, numbers_of_kind, wrong_key};
+use crate::families::engine::fields::{LAYER_KINDS, wrong_key};
+use crate::families::engine::settings::numbers_of_kind;
 use crate::model::gguf::GgufMetadataValue;
 
 const ATTENDING: Need = Need::Kind("attention");

@@ -6,9 +6,9 @@
 use super::glm::{PREDICTION, PREDICTION_SETTINGS};
 use super::qwen::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERT};
 use super::{ENDS, HEAD_NORMS, MLP, POST_NORMS};
+use crate::families::engine::fields::array;
 use crate::families::engine::rope;
 use crate::families::engine::rows::*;
-use crate::families::engine::settings::array;
 use crate::model::gguf::GgufMetadataArray;
 use crate::remember::EncodedAs;
 use crate::remember::layout::assembled::Change;

@@ -8,8 +8,8 @@ use super::llama::ROTATED;
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, UNGATED_MLP, VALUES};
 use crate::Result;
 use crate::families::engine::fields::Fields;
-use crate::families::engine::model::Model;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 
 const SETTINGS: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),

@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::deepseek::{ATTENTION, DEEPSEEK3, QUERY_RANK, SETTINGS};
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
+use crate::families::engine::fields::array;
 use crate::families::engine::rows::*;
-use crate::families::engine::settings::array;
 use crate::model::gguf::GgufMetadataArray;
 
 const HEADS: Dim = Field("index_n_heads");

@@ -7,8 +7,8 @@
 
 use crate::Result;
 use crate::families::engine::fields::Fields;
-use crate::families::engine::model::Model;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 
 const BUCKETS: Dim = Field("relative_attention_num_buckets");
 

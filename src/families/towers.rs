@@ -14,15 +14,15 @@ mod llama4;
 mod pixtral;
 mod qwen;
 mod qwen3;
+pub(super) mod to_mmproj;
 
-use crate::families::engine::rows::*;
-use crate::remember::layout::assembled::Change;
 use serde_json::{Map, Value};
 
 use crate::config::TEXT_CONFIGS;
-use crate::families::engine::dims::{HEADS, HIDDEN, INNER, LAYERS};
-use crate::families::engine::fields::{Fields, is_same, wrong};
+use crate::families::engine::fields::{Fields, HEADS, HIDDEN, INNER, LAYERS, is_same, wrong};
 use crate::families::engine::rope::PARAMETERS;
+use crate::families::engine::rows::*;
+use crate::remember::layout::assembled::Change;
 use crate::{AnamnesisError, Result};
 
 /// Every tower.

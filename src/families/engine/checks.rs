@@ -3,12 +3,10 @@
 
 use serde_json::{Map, Value};
 
-use super::dims::LAYERS;
-use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
+use super::fields::{Fields, LAYER_KINDS, LAYERS, is_same, wrong};
 use super::kinds::check_kinds;
-use super::model::Model;
 use super::rope::{PARAMETERS, Rope, SCALING, yarn_attention_factor};
-use super::table::{Kind, LostWindows, ModelClass};
+use super::table::{Kind, LostWindows, Model, ModelClass};
 use super::tied::{TIED, is_untied};
 use crate::Result;
 use crate::config::TEXT_CONFIGS;

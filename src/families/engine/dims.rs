@@ -3,10 +3,9 @@
 mod experts;
 
 use self::experts::check_experts;
-use super::fields::{Fields, LAYER_KINDS, wrong};
-use super::rope::Rope;
-use super::settings::LABELS;
-use super::table::{ModelClass, Need, Prediction, Transform};
+use super::fields::{
+    EXPERTS, Fields, HEADS, HIDDEN, INNER, KV_HEADS, LABELS, LAYER_KINDS, LAYERS, PREDICTION, wrong,
+};
 use crate::Result;
 
 /// A dimension of a weight.
@@ -56,7 +55,7 @@ pub(crate) struct Dims {
     /// Layers behind these, which predict further tokens.
     pub prediction: usize,
     /// The kinds of each of these.
-    prediction_kinds: &'static [&'static str],
+    pub prediction_kinds: &'static [&'static str],
     pub hidden: usize,
     pub vocab: usize,
     pub heads: usize,
@@ -71,16 +70,52 @@ pub(crate) struct Dims {
     /// Layers in front of the first one with experts.
     dense: usize,
     /// How many layers there are from one with experts to the next, and which is the first of them.
-    experts_every: (usize, usize),
+    pub experts_every: (usize, usize),
     /// The sizes of layers, of classes where they differ.
-    layer_sizes: Vec<LayerSizes>,
+    pub layer_sizes: Vec<OwnSizes>,
     /// All fields of the config.
     fields: Fields,
 }
 
+/// Which layers have a weight. Those that it does not name must not have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    All,
+    Optional,
+    /// Layers without experts.
+    Dense,
+    /// Layers with experts.
+    Sparse,
+    /// Layers with experts, if a field of the config is above 0.
+    SparseIf(&'static str),
+    /// All, if the config has a field.
+    With(&'static str),
+    /// All, unless the config has a field.
+    Without(&'static str),
+    /// All, if a field of the config is above 0.
+    Above0(&'static str),
+    /// All, unless a flag of the config is true.
+    Unless(&'static str),
+    /// All, if a flag of the config is true. Coming back, the flag is true if the first layer has
+    /// the weight.
+    If(&'static str),
+    /// Layers that `layer_types` calls so.
+    Kind(&'static str),
+    /// Layers behind the last one, which predict further tokens.
+    Prediction,
+    /// Layers that do not use the keys of an earlier one. The others may have it.
+    OwnKeys,
+    /// Layers that do not use the values of an earlier one, and whose keys are not their values.
+    OwnValues,
+    /// All but the first.
+    AllButFirst,
+    /// The first.
+    First,
+}
+
 /// The sizes of a layer, where they are not those of the model.
 #[derive(Debug, Clone)]
-pub(crate) struct LayerSizes {
+pub(crate) struct OwnSizes {
     /// Length of a head.
     pub head: usize,
     /// Heads of keys and values.
@@ -93,27 +128,8 @@ pub(crate) struct LayerSizes {
     pub values: Option<bool>,
 }
 
-/// Fields of the number of layers.
-pub(crate) const LAYERS: &[&str] = &["num_hidden_layers", "n_layers", "n_layer", "num_layers"];
-/// Fields of the length of a hidden state.
-pub(crate) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "n_embed", "dim", "d_model"];
-/// Fields of the number of heads.
-pub(crate) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads"];
-/// Fields of the number of heads of keys and values.
-pub(crate) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads", "num_kv_heads"];
-/// Fields of the number of experts.
-pub(crate) const EXPERTS: &[&str] =
-    &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
-/// Fields of the number of experts that a token gets.
-pub(crate) const EXPERTS_USED: &[&str] =
-    &["num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k", "moe_topk"];
-/// Fields of the width of a feed-forward layer.
-pub(crate) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim", "d_ff"];
 /// Fields of the number of layers in front of the first one with experts.
 const DENSE: &[&str] = &["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"];
-
-/// Field of the number of layers that predict further tokens.
-pub(crate) const PREDICTION: &str = "num_nextn_predict_layers";
 
 /// Period and first layer of which no layer is one: the first is in no period.
 pub(crate) const NO_LAYER: (usize, usize) = (1, 1);
@@ -209,33 +225,8 @@ impl Dims {
         })
     }
 
-    /// As [`new`](Self::new), with the sizes of layers, if they differ in models of `class`.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub(crate) fn of_class(fields: &Fields, class: &ModelClass) -> Result<Self> {
-        let mut fields = fields.clone();
-        if class.traits.is_recurrent {
-            fields.0.insert(HEADS[0].to_owned(), 1.into());
-        }
-        let mut dims = Self::new(&fields)?;
-        if let Prediction::Apart(names) = class.traits.prediction {
-            dims.prediction_kinds = names.kinds;
-        }
-        if let Some(every) = class.traits.experts_every {
-            dims.experts_every = every(&fields)?;
-        }
-        if class.has_transform(Transform::Neighbours) {
-            dims.rotating = Some(Rope::new(&fields)?.rotating(class, &dims));
-        }
-        if let Some(by_layer) = class.traits.by_layer {
-            dims.layer_sizes = (by_layer.sizes)(&fields, &dims)?;
-        }
-        Ok(dims)
-    }
-
     /// The sizes of layer `layer`, where layers differ.
-    fn sizes_of(&self, layer: Option<usize>) -> Option<&LayerSizes> {
+    fn sizes_of(&self, layer: Option<usize>) -> Option<&OwnSizes> {
         self.layer_sizes.get(layer?)
     }
 

@@ -1,13 +1,13 @@
 //! `config.json` as a set of fields: the text model's over the root's, and the defaults of the
 //! class under both.
 
-mod complete;
+mod keys;
+mod names;
 
 use serde_json::{Map, Value};
 
-use super::dims::Dims;
-use super::settings::FULL_ATTENTION;
-use super::table::{Default, HeadDim, ModelClass};
+pub(crate) use self::keys::{KeyValue, array, float, wrong_key};
+pub(crate) use self::names::*;
 use crate::config::TEXT_CONFIGS;
 use crate::{AnamnesisError, Result};
 
@@ -45,49 +45,6 @@ impl Fields {
         Self(all)
     }
 
-    /// Fails if the config says something else than what llama.cpp takes for granted of `class`.
-    pub(crate) fn check_implied(&self, class: &ModelClass, dims: &Dims) -> Result<()> {
-        let owner = format!("llama.cpp's {}", class.gguf);
-        self.check_values(class.implied, &owner)?;
-        let expect = |field: &str, expected: &Value| self.expect(field, expected, &owner);
-        if let Some(every) = class.traits.full_attention_every {
-            expect("sliding_window_pattern", &every.into())?;
-            let kind = class
-                .traits
-                .layer_kinds
-                .map_or("sliding_attention", |(kind, _)| kind);
-            expect(LAYER_KINDS, &layer_kinds(dims.layers, kind, every))?;
-        }
-        if let Some(kinds) = self.0.get(LAYER_KINDS)
-            && kinds
-                .as_array()
-                .is_none_or(|kinds| kinds.len() != dims.layers)
-        {
-            let what = format!("it is no list of {} layers", dims.layers);
-            return Err(wrong(LAYER_KINDS, what));
-        }
-        if let Some(kind) = class.traits.needs_kind
-            && !dims
-                .kinds()
-                .into_iter()
-                .flatten()
-                .any(|found| found == kind)
-        {
-            let what = format!("no layer is of {kind}; llama.cpp has another class for that");
-            return Err(wrong(LAYER_KINDS, what));
-        }
-        if class.traits.head_dim == HeadDim::Derived {
-            let derived = dims.hidden / dims.heads;
-            expect("head_dim", &derived.into())?;
-        }
-        for (field, other) in class.equal_fields {
-            if let Some(expected) = self.0.get(*other) {
-                expect(field, expected)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Fails if there is a `field` with another value than `expected`, which `owner` takes for
     /// granted.
     ///
@@ -101,22 +58,6 @@ impl Fields {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Fails if a field says something else than `owner` takes for granted.
-    pub(crate) fn check_values(&self, implied: &[(&str, Default)], owner: &str) -> Result<()> {
-        for (field, value) in implied {
-            let expected = Value::from(value);
-            if let Some(found) = self
-                .0
-                .get(*field)
-                .filter(|found| !is_same(found, &expected))
-            {
-                let what = format!("it is {found}, and {owner} has {expected}");
-                return Err(wrong(field, what));
-            }
-        }
-        Ok(())
     }
 
     /// The first field of `names` that there is, with its name.
@@ -193,12 +134,6 @@ impl Fields {
     }
 }
 
-/// Field of what each layer is, a letter each.
-pub(crate) const LETTERS: &str = "hybrid_override_pattern";
-
-/// Field of what each layer is.
-pub(crate) const LAYER_KINDS: &str = "layer_types";
-
 /// The kinds of `layers` layers: `kind`, and every so many layers one of full attention.
 pub(crate) fn layer_kinds(layers: usize, kind: &str, every: usize) -> Value {
     let name = |layer: usize| match layer.is_multiple_of(every) {
@@ -206,18 +141,6 @@ pub(crate) fn layer_kinds(layers: usize, kind: &str, every: usize) -> Value {
         false => kind,
     };
     (1..=layers).map(name).collect()
-}
-
-impl From<&Default> for Value {
-    fn from(value: &Default) -> Self {
-        match *value {
-            Default::Int(n) => n.into(),
-            Default::Float(x) => x.into(),
-            Default::Bool(flag) => flag.into(),
-            Default::Text(text) => text.into(),
-            Default::Absent => Self::Null,
-        }
-    }
 }
 
 /// The error that field `name` of `config.json` is wrong.

@@ -4,9 +4,9 @@
 
 use serde_json::Value;
 
+use super::fields::KeyValue;
 use super::model_card;
 use super::request::GgufRequest;
-use super::settings::KeyValue;
 use crate::Result;
 use crate::config::Texts;
 use crate::model::gguf::GgufMetadataValue;

@@ -1,9 +1,9 @@
 //! Single values of each layer that are tensors in transformers and lists of the metadata in GGUF,
 //! as the parameters of Apertus' activation function.
 
+use super::fields::{KeyValue, wrong_key};
 use super::mapping::Mapped;
 use super::names::{Place, fill};
-use super::settings::{KeyValue, wrong_key};
 use super::source::{SourceTensor, computed};
 use super::table::{ModelClass, TensorRule, Transform};
 use super::values::decoded_values;

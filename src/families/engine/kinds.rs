@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::fields::{Fields, LAYER_KINDS, wrong};
-use super::settings::FULL_ATTENTION;
-use super::table::{Kind, ModelClass, Need};
+use super::dims::Need;
+use super::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, wrong};
+use super::table::{Kind, ModelClass};
 use crate::Result;
 
 /// Kinds that classes without any of their own have, too: whether a window is lost is told elsewhere.

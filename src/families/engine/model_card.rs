@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::settings::KeyValue;
+use super::fields::KeyValue;
 use crate::Result;
 use crate::config::Texts;
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};

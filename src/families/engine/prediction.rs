@@ -3,10 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::dims::{LAYERS, PREDICTION};
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, LAYERS, PREDICTION, wrong, wrong_key};
 use super::names::{is_behind, of_language_model};
-use super::settings::wrong_key;
 use super::table::{ModelClass, Prediction, PredictionNames};
 use crate::Result;
 use crate::model::gguf::GgufMetadata;

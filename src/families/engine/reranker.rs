@@ -6,12 +6,11 @@
 
 use serde_json::{Value, json};
 
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, KeyValue, LABELS, wrong};
 use super::general::directory_name;
 use super::mapping::refused;
 use super::pooling::RANK;
 use super::request::GgufRequest;
-use super::settings::{KeyValue, LABELS};
 use super::source::SourceTensor;
 use super::table::{Kind, ModelClass};
 use crate::config::Texts;

@@ -7,20 +7,16 @@ mod by_layer;
 mod from_gguf;
 mod unread;
 
+use crate::families::engine::fields::{CONTEXT, KeyValue, LABELS, array};
 use serde_json::Value;
 
 pub(crate) use self::by_layer::numbers_of_kind;
-pub(crate) use self::from_gguf::{ConfigFields, FULL_ATTENTION, StatedKey, config_of, float};
+pub(crate) use self::from_gguf::config_of;
 pub(crate) use self::unread::causal_note;
-use super::dims::{EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
-use super::fields::{Fields, wrong};
-use super::model::Model;
-use super::table::{HeadDim, Kind, ModelClass, Setting, count, number};
+use super::fields::{EXPERTS, EXPERTS_USED, Fields, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, wrong};
+use super::table::{HeadDim, Kind, Model, ModelClass, Setting, count, number};
+use crate::Result;
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
-use crate::{AnamnesisError, Result};
-
-/// A key with its value.
-pub(crate) type KeyValue = (String, GgufMetadataValue);
 
 /// Key of whether a token sees only those in front of it, as all decoders do unless a config says
 /// otherwise.
@@ -37,16 +33,6 @@ pub(crate) const SIZES: &[Setting] = &[
     count("feed_forward_length", INNER),
     required("attention.head_count", HEADS),
     count("attention.head_count_kv", KV_HEADS),
-];
-
-/// Fields of the longest text.
-pub(crate) const CONTEXT: &[&str] = &[
-    "max_position_embeddings",
-    "n_ctx",
-    "n_positions",
-    "max_length",
-    "max_sequence_length",
-    "model_max_length",
 ];
 
 /// Norms and experts.
@@ -182,9 +168,6 @@ fn value(setting: &Setting, model: &Model<'_>) -> Result<Option<GgufMetadataValu
     Ok(value)
 }
 
-/// Field of the names of classes.
-pub(crate) const LABELS: &str = "id2label";
-
 /// The names of classes in the order of their numbers; `None` if there are none, or the two that
 /// transformers makes up.
 ///
@@ -211,10 +194,6 @@ fn labels(fields: &Fields) -> Result<Option<Vec<String>>> {
     let labels: Vec<_> = all.into_iter().map(|(_, label)| label).collect();
     let is_made_up = labels.len() == 2 && labels[0] == "LABEL_0";
     Ok(Some(labels).filter(|labels| !is_made_up && !labels.is_empty()))
-}
-
-pub(crate) fn array(values: GgufMetadataArray) -> GgufMetadataValue {
-    GgufMetadataValue::Array(Box::new(values))
 }
 
 /// Fields of the function that turns scores of experts into weights.
@@ -247,9 +226,4 @@ fn gating(class: &ModelClass, fields: &Fields) -> Result<Option<KeyValue>> {
     }
     let key = format!("{}.expert_gating_func", class.gguf);
     Ok(Some((key, GgufMetadataValue::U32(*number))))
-}
-
-/// The error that the key `key` of the metadata is wrong.
-pub(crate) fn wrong_key(key: &str, what: impl std::fmt::Display) -> AnamnesisError {
-    AnamnesisError::parse(format!("GGUF metadata: `{key}`: {what}"))
 }

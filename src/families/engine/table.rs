@@ -1,23 +1,27 @@
 //! What the tables of architectures are made of.
 
 pub(crate) mod mlx;
+mod model;
 mod prediction;
 mod rules;
 mod settings;
 mod transforms;
 
+use crate::families::engine::fields::{is_same, wrong};
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
 use self::mlx::MlxClass;
+pub(crate) use self::model::Model;
 pub(crate) use self::prediction::{Prediction, PredictionNames};
 pub(crate) use self::rules::{experts, heads, in_layers, only, optional, parameter, same};
-pub(crate) use self::settings::{Kind, OwnSetting, Setting, count, number, own, required, setting};
+pub(crate) use self::settings::{
+    ConfigFields, Kind, OwnSetting, Setting, StatedKey, count, number, own, required, setting,
+};
 pub(crate) use self::transforms::{OwnTransform, Parts, Then, Tiling, Transform, Turn};
-use super::dims::{Dim, Dims, LayerSizes};
+use super::dims::{Dim, Dims, Need, OwnSizes};
 use super::fields::Fields;
-use super::model::Model;
 use crate::Result;
 
 /// A class of models: how transformers and llama.cpp name the same thing.
@@ -206,7 +210,7 @@ pub(crate) struct Traits {
 #[derive(Debug)]
 pub(crate) struct ByLayer {
     /// The sizes of all layers of a model with these fields and sizes.
-    pub sizes: fn(&Fields, &Dims) -> Result<Vec<LayerSizes>>,
+    pub sizes: fn(&Fields, &Dims) -> Result<Vec<OwnSizes>>,
     /// Sets the fields of rope of a config that comes from GGUF, by the tensors of factors.
     pub restore_rope: fn(&mut Map<String, Value>, &[(&str, Vec<f32>)]) -> Result<()>,
 }
@@ -381,38 +385,32 @@ impl TensorRule {
     }
 }
 
-/// Which layers have a weight. Those that it does not name must not have it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
-    All,
-    Optional,
-    /// Layers without experts.
-    Dense,
-    /// Layers with experts.
-    Sparse,
-    /// Layers with experts, if a field of the config is above 0.
-    SparseIf(&'static str),
-    /// All, if the config has a field.
-    With(&'static str),
-    /// All, unless the config has a field.
-    Without(&'static str),
-    /// All, if a field of the config is above 0.
-    Above0(&'static str),
-    /// All, unless a flag of the config is true.
-    Unless(&'static str),
-    /// All, if a flag of the config is true. Coming back, the flag is true if the first layer has
-    /// the weight.
-    If(&'static str),
-    /// Layers that `layer_types` calls so.
-    Kind(&'static str),
-    /// Layers behind the last one, which predict further tokens.
-    Prediction,
-    /// Layers that do not use the keys of an earlier one. The others may have it.
-    OwnKeys,
-    /// Layers that do not use the values of an earlier one, and whose keys are not their values.
-    OwnValues,
-    /// All but the first.
-    AllButFirst,
-    /// The first.
-    First,
+impl From<&Default> for Value {
+    fn from(value: &Default) -> Self {
+        match *value {
+            Default::Int(n) => n.into(),
+            Default::Float(x) => x.into(),
+            Default::Bool(flag) => flag.into(),
+            Default::Text(text) => text.into(),
+            Default::Absent => Self::Null,
+        }
+    }
+}
+
+impl Fields {
+    /// Fails if a field says something else than `owner` takes for granted.
+    pub(crate) fn check_values(&self, implied: &[(&str, Default)], owner: &str) -> Result<()> {
+        for (field, value) in implied {
+            let expected = Value::from(value);
+            if let Some(found) = self
+                .0
+                .get(*field)
+                .filter(|found| !is_same(found, &expected))
+            {
+                let what = format!("it is {found}, and {owner} has {expected}");
+                return Err(wrong(field, what));
+            }
+        }
+        Ok(())
+    }
 }

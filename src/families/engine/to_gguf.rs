@@ -8,27 +8,25 @@ use serde_json::Value;
 
 use super::checks;
 use super::dims::Dims;
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, KeyValue, wrong};
 use super::general::identity;
 use super::graphs::{has_output, problems};
 use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
-use super::model::Model;
 use super::names::of_language_model;
 use super::pooling::{self, POOLING};
 use super::prediction;
 use super::request::GgufRequest;
 use super::reranker;
 use super::rope::Rope;
-use super::settings::{self, KeyValue};
+use super::settings;
 use super::source::{computed, sources_of};
-use super::table::{HeadDim, Kind, ModelClass};
+use super::table::{HeadDim, Kind, Model, ModelClass};
 use super::tied::is_untied;
 use super::transform;
 use crate::config::Texts;
 use crate::error::InTensor;
-use crate::families::towers;
-use crate::families::{class_name, class_of, is_base};
+use crate::families::{class_name, class_of, has_tower, is_base};
 use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::model::gguf_keys::{FILE_TYPE, VERSION};
 use crate::remember::layout::assembled::Change;
@@ -150,7 +148,7 @@ pub(crate) fn to_gguf<'m>(
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     metadata.extend(tokenizer.keys);
     require_loadable(class, &metadata, &out, &source_names)?;
-    let has_tower = !mapped.notes.is_empty() && towers::tower_of(&config).is_ok();
+    let has_tower = !mapped.notes.is_empty() && has_tower(&config);
     let tower = has_tower.then(|| "--mmproj writes the model's image tower".to_owned());
     let notes = mapped
         .notes

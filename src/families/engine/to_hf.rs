@@ -8,21 +8,21 @@ use serde_json::{Map, Value, json};
 
 use self::class::class_of;
 use super::checks::{WINDOW, check_yarn};
-use super::dims::Dims;
-use super::fields::{Fields, LAYER_KINDS, LETTERS};
+use super::dims::{Dims, Need};
+use super::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LETTERS};
 use super::fused;
 use super::keyed::tensors_of_keys;
 use super::mapping::{Mapped, Mapping, refused};
 use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill};
 use super::pooling;
 use super::prediction;
-use super::rope::{
-    ROPE_FACTORS, Rope, add_kinds, add_scaling, check_attention_factor, is_factors, restore_base,
-    scaling_of,
+use super::rope::{ROPE_FACTORS, Rope, is_factors};
+use super::rope_of_class::{
+    add_kinds, add_scaling, check_attention_factor, restore_base, scaling_of,
 };
-use super::settings::{FULL_ATTENTION, causal_note, config_of};
+use super::settings::{causal_note, config_of};
 use super::source::SourceTensor;
-use super::table::{Kind, ModelClass, Need, Prediction, TensorRule, TensorShapes};
+use super::table::{Kind, ModelClass, Prediction, TensorRule, TensorShapes};
 use super::tied::take_output;
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};

@@ -7,10 +7,11 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::InTensor;
-use crate::families::engine::dims::{Dims, EXPERTS, EXPERTS_USED, LayerSizes};
-use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong};
+use crate::families::engine::dims::{Dims, OwnSizes};
+use crate::families::engine::fields::{
+    EXPERTS, EXPERTS_USED, FULL_ATTENTION, Fields, LAYER_KINDS, wrong, wrong_key,
+};
 use crate::families::engine::rope::{PARAMETERS, ROPE_FACTORS, proportional};
-use crate::families::engine::settings::{FULL_ATTENTION, wrong_key};
 use crate::families::engine::table::TensorShapes;
 use crate::{AnamnesisError, Result};
 
@@ -38,7 +39,7 @@ const BY_LAYER: &str = "per_layer_config";
 /// # Errors
 /// `Parse` that names the field which is missing, contradicts another, or is what llama.cpp cannot
 /// be told.
-pub(super) fn layers(fields: &Fields, dims: &Dims) -> Result<Vec<LayerSizes>> {
+pub(super) fn layers(fields: &Fields, dims: &Dims) -> Result<Vec<OwnSizes>> {
     let (layers, heads) = (dims.layers, dims.heads);
     let is_full = full_layers(fields, layers)?;
     let head = match fields.need(&[FULL_HEAD])? {
@@ -71,7 +72,7 @@ pub(super) fn layers(fields: &Fields, dims: &Dims) -> Result<Vec<LayerSizes>> {
                 true => (head, kv_heads.unwrap_or(dims.kv_heads)),
                 false => (dims.head, dims.kv_heads),
             };
-            LayerSizes {
+            OwnSizes {
                 head,
                 kv_heads,
                 inner_times: if is_double_wide && !has_keys { 2 } else { 1 },

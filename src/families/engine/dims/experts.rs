@@ -1,8 +1,7 @@
 //! Numbers of experts that contradict each other.
 
-use super::EXPERTS_USED;
 use crate::Result;
-use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::fields::{EXPERTS_USED, Fields, wrong};
 
 /// Fails unless a model of `experts` experts can use as many of them as `fields` say, and they can
 /// be in such groups.

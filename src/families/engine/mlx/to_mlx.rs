@@ -4,14 +4,14 @@ use serde_json::Value;
 
 use super::config::{check, check_biases, config_of};
 use super::{MlxModel, NamedClass};
-use crate::families::engine::dims::{Dims, PREDICTION};
-use crate::families::engine::fields::Fields;
+use crate::families::engine::dims::{Dims, Need};
+use crate::families::engine::fields::{Fields, PREDICTION};
 use crate::families::engine::mapping::{Mapped, Mapping};
 use crate::families::engine::names::{fill, of_language_model};
 use crate::families::engine::prediction::is_predicting;
 use crate::families::engine::source::{Rearrangement, SourceTensor, assembled, sources_of};
 use crate::families::engine::table::mlx::{MlxClass, OutputLayer};
-use crate::families::engine::table::{Need, TensorRule, Transform};
+use crate::families::engine::table::{TensorRule, Transform};
 use crate::families::engine::to_gguf::has_offset;
 use crate::families::engine::transform;
 use crate::remember::layout::assembled::Change;

@@ -1,11 +1,10 @@
 //! Phi's LongRoPE: factors for long texts and for short ones.
 
 use crate::Result;
-use crate::families::engine::fields::Fields;
-use crate::families::engine::settings::CONTEXT;
+use crate::families::engine::fields::{CONTEXT, Fields};
 
 /// The tensors of factors for long and for short texts, with the fields that have them.
-pub(super) const LONG_FACTORS: [(&str, &str); 2] =
+pub(crate) const LONG_FACTORS: [(&str, &str); 2] =
     [("rope_factors_long.weight", "long_factor"), ("rope_factors_short.weight", "short_factor")];
 
 /// What scores are multiplied by in texts longer than those of the training.

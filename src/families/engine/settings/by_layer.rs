@@ -1,9 +1,8 @@
 //! Settings with a number or a flag for each layer.
 
-use super::array;
 use crate::families::engine::dims::Dims;
-use crate::families::engine::model::Model;
-use crate::families::engine::table::Setting;
+use crate::families::engine::fields::array;
+use crate::families::engine::table::{Model, Setting};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 /// Which layers are of `kind`; `None` if the config does not have all fields of `setting`, or does

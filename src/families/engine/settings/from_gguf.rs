@@ -6,14 +6,15 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 
-use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread, wrong_key};
-use crate::families::engine::dims::{HEADS, HIDDEN};
-use crate::families::engine::fields::is_same;
+use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread};
+use crate::Result;
+use crate::families::engine::fields::{HEADS, HIDDEN, float, is_same, wrong_key};
 use crate::families::engine::prediction;
 use crate::families::engine::rope::{PARAMETERS, SECTIONS};
-use crate::families::engine::table::{Default, Kind, ModelClass, OwnSetting, Setting};
-use crate::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
-use crate::{AnamnesisError, Result};
+use crate::families::engine::table::{
+    ConfigFields, Default, Kind, ModelClass, OwnSetting, Setting, StatedKey,
+};
+use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 
 /// The fields of the config of a model of `class`, as the metadata of its GGUF file has them.
 ///
@@ -104,50 +105,6 @@ fn rope_by_axes(config: &mut Map<String, Value>, sections: Value) -> Value {
         rope.extend(config.remove(field).map(|value| (field.to_owned(), value)));
     }
     Value::Object(rope)
-}
-
-/// The fields of a config while they are found.
-pub(crate) struct ConfigFields<'a> {
-    pub class: &'static ModelClass,
-    pub metadata: &'a GgufMetadata,
-    /// Layers behind the last one that predict further tokens, of which the config says nothing.
-    prediction: usize,
-    pub fields: Map<String, Value>,
-}
-
-/// A key of the metadata with its value.
-pub(crate) struct StatedKey<'a> {
-    /// With the architecture's name.
-    pub key: &'a str,
-    pub value: &'a GgufMetadataValue,
-}
-
-impl<'a> StatedKey<'a> {
-    /// The value as a number that counts something.
-    ///
-    /// # Errors
-    /// `Parse` if it is of another type.
-    pub(crate) fn count(&self) -> Result<u64> {
-        let count = self.value.as_unsigned();
-        count.ok_or_else(|| self.other_type())
-    }
-
-    /// The value as a list of numbers.
-    ///
-    /// # Errors
-    /// `Parse` if it is of another type.
-    pub(crate) fn numbers(&self) -> Result<&'a [i32]> {
-        match self.value.as_array() {
-            Some(GgufMetadataArray::I32(numbers)) => Ok(numbers),
-            _ => Err(self.other_type()),
-        }
-    }
-
-    /// The error that the value is of another type than the architecture has, or another value.
-    pub(crate) fn other_type(&self) -> AnamnesisError {
-        let found = self.value.type_name();
-        wrong_key(self.key, format_args!("{found} is not what the architecture has"))
-    }
 }
 
 impl ConfigFields<'_> {
@@ -304,17 +261,3 @@ impl ConfigFields<'_> {
 
 /// Field of the part of a head that rotates.
 const ROTATING: &str = "partial_rotary_factor";
-
-/// What `layer_types` calls a layer that sees the whole text.
-pub(crate) const FULL_ATTENTION: &str = "full_attention";
-
-/// A FLOAT32 as the shortest decimal number that is rounded to it.
-pub(crate) fn float(value: &GgufMetadataValue) -> Option<Value> {
-    match *value {
-        GgufMetadataValue::F32(x) if x.is_finite() => {
-            Some(json!(x.to_string().parse::<f64>().ok()?))
-        }
-        GgufMetadataValue::F64(x) if x.is_finite() => Some(json!(x)),
-        _ => None,
-    }
-}

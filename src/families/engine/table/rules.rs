@@ -1,7 +1,7 @@
 //! Rows of tables: the rules of tensors.
 
-use super::{Need, TensorRule, Transform};
-use crate::families::engine::dims::Dim;
+use super::{TensorRule, Transform};
+use crate::families::engine::dims::{Dim, Need};
 
 /// A tensor that is the same on both sides.
 pub(crate) const fn same(

@@ -1,11 +1,10 @@
 //! Settings of tables: keys of the metadata, and what their values are made of.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::families::engine::fields::wrong;
-use crate::families::engine::model::Model;
-use crate::families::engine::settings::{ConfigFields, StatedKey};
-use crate::model::gguf::GgufMetadataValue;
+use super::{Model, ModelClass};
+use crate::families::engine::fields::{wrong, wrong_key};
+use crate::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
 /// A setting of the architecture: a key of the metadata, and the field of `config.json`.
@@ -143,4 +142,48 @@ pub(crate) const fn count(key: &'static str, fields: &'static [&'static str]) ->
 /// A number of type FLOAT32 that only some models have.
 pub(crate) const fn number(key: &'static str, fields: &'static [&'static str]) -> Setting {
     Setting { key, fields, kind: Kind::Number }
+}
+
+/// The fields of a config while they are found.
+pub(crate) struct ConfigFields<'a> {
+    pub class: &'static ModelClass,
+    pub metadata: &'a GgufMetadata,
+    /// Layers behind the last one that predict further tokens, of which the config says nothing.
+    pub prediction: usize,
+    pub fields: Map<String, Value>,
+}
+
+/// A key of the metadata with its value.
+pub(crate) struct StatedKey<'a> {
+    /// With the architecture's name.
+    pub key: &'a str,
+    pub value: &'a GgufMetadataValue,
+}
+
+impl<'a> StatedKey<'a> {
+    /// The value as a number that counts something.
+    ///
+    /// # Errors
+    /// `Parse` if it is of another type.
+    pub(crate) fn count(&self) -> Result<u64> {
+        let count = self.value.as_unsigned();
+        count.ok_or_else(|| self.other_type())
+    }
+
+    /// The value as a list of numbers.
+    ///
+    /// # Errors
+    /// `Parse` if it is of another type.
+    pub(crate) fn numbers(&self) -> Result<&'a [i32]> {
+        match self.value.as_array() {
+            Some(GgufMetadataArray::I32(numbers)) => Ok(numbers),
+            _ => Err(self.other_type()),
+        }
+    }
+
+    /// The error that the value is of another type than the architecture has, or another value.
+    pub(crate) fn other_type(&self) -> AnamnesisError {
+        let found = self.value.type_name();
+        wrong_key(self.key, format_args!("{found} is not what the architecture has"))
+    }
 }

@@ -3,9 +3,9 @@
 
 use super::shape_of;
 use crate::Result;
+use crate::families::engine::fields::wrong_key;
 use crate::families::engine::graphs::{GraphProblem, problems_in};
 use crate::families::engine::mapping::refused;
-use crate::families::engine::settings::wrong_key;
 use crate::model::gguf::GgufMetadata;
 use crate::remember::ResolvedItem;
 

@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use super::{ConfigFields, FULL_ATTENTION};
 use crate::Result;
+use crate::families::engine::fields::FULL_ATTENTION;
 use crate::families::engine::fields::LAYER_KINDS;
+use crate::families::engine::table::ConfigFields;
 use crate::families::engine::table::{Kind, Setting};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::dims::Dims;
-use super::fields::Fields;
-use super::rope::Rope;
-use super::table::ModelClass;
+use super::ModelClass;
 use crate::Result;
+use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::Fields;
+use crate::families::engine::rope::Rope;
 
 /// A model as its config states it.
 pub(crate) struct Model<'a> {
@@ -39,7 +39,7 @@ impl Model<'_> {
     /// What the laws of the class make of the model.
     ///
     /// # Errors
-    /// As a [`Law`](super::table::Law).
+    /// As a [`Law`](super::Law).
     pub(crate) fn laws(&self) -> Result<Vec<String>> {
         let laws = self.class.traits.laws.iter();
         laws.filter_map(|law| law(self).transpose()).collect()

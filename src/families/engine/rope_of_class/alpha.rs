@@ -6,10 +6,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::SCALING;
 use crate::Result;
-use crate::families::engine::fields::{Fields, wrong};
-use crate::families::engine::settings::KeyValue;
+use crate::families::engine::fields::{Fields, KeyValue, wrong};
+use crate::families::engine::rope::SCALING;
 use crate::model::gguf::GgufMetadataValue;
 
 /// The base that is raised.

@@ -2,12 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::long::{LONG_FACTORS, long_attention_factor};
-use super::{Llama3, PARAMETERS, ROPE_FACTORS, SCALE, SCALING, YARN, alpha};
+use super::{YARN, alpha};
 use crate::error::InTensor;
 use crate::families::engine::dims::Dims;
-use crate::families::engine::fields::Fields;
-use crate::families::engine::settings::{float, wrong_key};
+use crate::families::engine::fields::{Fields, float, wrong_key};
+use crate::families::engine::rope::{
+    LONG_FACTORS, Llama3, PARAMETERS, ROPE_FACTORS, SCALE, SCALING, long_attention_factor,
+};
 use crate::families::engine::table::{Kind, ModelClass};
 use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::{AnamnesisError, Result};

@@ -3,22 +3,20 @@
 
 use serde_json::{Map, Value};
 
-use super::dims::{Dims, HEADS, HIDDEN, INNER, KV_HEADS};
-use super::fields::{Fields, wrong};
-use super::general::identity;
-use super::graphs::problems;
-use super::mapping::{Mapped, Mapping};
-use super::model::Model;
-use super::request::GgufRequest;
-use super::rope::Rope;
-use super::settings::{self, KeyValue};
-use super::source::{SourceTensor, sources_of};
-use super::to_gguf::{GgufModel, is_always_f32, main_dtype};
-use super::transform;
+use super::{MLP_WIDTH, TEXT_HIDDEN, Tower, TowerConfig, TowerType, tower_of};
 use crate::config::Texts;
-use crate::families::towers::{
-    self, MLP_WIDTH, TEXT_HIDDEN, Tower, TowerConfig, TowerType, tower_of,
-};
+use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::{Fields, HEADS, HIDDEN, INNER, KV_HEADS, KeyValue, wrong};
+use crate::families::engine::general::identity;
+use crate::families::engine::graphs::problems;
+use crate::families::engine::mapping::{Mapped, Mapping};
+use crate::families::engine::request::GgufRequest;
+use crate::families::engine::rope::Rope;
+use crate::families::engine::settings;
+use crate::families::engine::source::{SourceTensor, sources_of};
+use crate::families::engine::table::Model;
+use crate::families::engine::to_gguf::{GgufModel, is_always_f32, main_dtype};
+use crate::families::engine::transform;
 use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataArray, GgufMetadataValue};
 use crate::model::gguf_keys::{FILE_TYPE, VERSION};
 use crate::remember::layout::assembled::Change;
@@ -77,7 +75,7 @@ pub(crate) fn to_mmproj<'m>(
     let rope = Rope::new(&fields)?;
     let model = Model { class: &tower.class, stated, fields: &fields, dims: &dims, rope: &rope };
     let mut keys = settings::keys_of(tower.class.settings(), &model)?;
-    let own = keys.split_off(towers::SETTINGS.len());
+    let own = keys.split_off(super::SETTINGS.len());
     metadata.extend(keys);
     for field in ["image_mean", "image_std"] {
         metadata.push(colours(&processor, field)?);
