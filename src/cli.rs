@@ -27,13 +27,14 @@ mod sums;
 mod table;
 mod write;
 
+use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use self::args::{Args, Command, ProgressMode};
+use self::args::{Args, Command, ProgressMode, hints};
 use crate::AnamnesisError;
 use crate::error::printable;
 
@@ -82,20 +83,33 @@ pub fn run() -> ExitCode {
 
 /// The arguments of this process. Wrong ones end it.
 fn parse_arguments() -> Args {
-    let mut program = Args::command();
-    let matches = program.get_matches_mut();
-    let command = matches.subcommand_name().unwrap_or_default().to_owned();
-    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let (mut program, given) = (Args::command(), hints::meant(std::env::args_os().collect()));
+    let matches = program.try_get_matches_from_mut(&given);
+    let matches = matches.unwrap_or_else(|error| match hints::hint(&given, &error) {
+        Some(what) => refuse(&mut program, given.get(1), error.kind(), what),
+        None => error.exit(),
+    });
+    let mut args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    args.command.join_shards();
     if let Err(what) = option_checks::check(&args.command) {
-        let command = match program.find_subcommand_mut(command) {
-            Some(command) => command,
-            None => &mut program,
-        };
-        command
-            .error(clap::error::ErrorKind::ArgumentConflict, what)
-            .exit();
+        let kind = clap::error::ErrorKind::ArgumentConflict;
+        refuse(&mut program, given.get(1), kind, what);
     }
     args
+}
+
+/// Ends the process with an error about its arguments and the usage of `command`.
+fn refuse(
+    program: &mut clap::Command,
+    command: Option<&OsString>,
+    kind: clap::error::ErrorKind,
+    what: impl std::fmt::Display,
+) -> ! {
+    let command = command.and_then(|name| name.to_str());
+    match command.and_then(|name| program.find_subcommand_mut(name)) {
+        Some(command) => command.error(kind, what).exit(),
+        None => program.error(kind, what).exit(),
+    }
 }
 
 /// An error of a command.

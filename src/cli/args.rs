@@ -2,6 +2,7 @@
 
 mod encode;
 mod examples;
+pub(super) mod hints;
 mod messages;
 mod readers;
 mod run;
@@ -58,10 +59,10 @@ pub(super) enum Command {
     #[command(visible_alias = "info", after_help = examples::INSPECT)]
     Inspect(InspectArgs),
     /// Decode every quantized tensor and write a standard safetensors file
-    #[command(visible_alias = "dequantize", after_help = examples::REMEMBER)]
+    #[command(visible_alias = "dequantize", aliases = ["dequant", "decode"], after_help = examples::REMEMBER)]
     Remember(RememberArgs),
     /// Encode a model into another precision; what is quantized already is decoded on the way
-    #[command(visible_alias = "quantize", after_help = examples::FORGET)]
+    #[command(visible_alias = "quantize", aliases = ["quant", "encode"], after_help = examples::FORGET)]
     Forget(ForgetArgs),
     /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
     #[command(after_help = examples::CONVERT)]
@@ -70,10 +71,10 @@ pub(super) enum Command {
     #[command(after_help = examples::MERGE)]
     Merge(MergeArgs),
     /// Compare two models, tensor by tensor and value by value; exit code 1 if they differ
-    #[command(after_help = examples::DIFF)]
+    #[command(alias = "compare", after_help = examples::DIFF)]
     Diff(DiffArgs),
     /// Look for everything that can be wrong with models; exit code 1 if something is
-    #[command(after_help = examples::CHECK)]
+    #[command(aliases = ["verify", "validate"], after_help = examples::CHECK)]
     Check(CheckArgs),
     /// Print a script that completes commands and options in a shell
     #[command(after_help = examples::COMPLETIONS)]
@@ -119,6 +120,19 @@ impl Command {
             is_only: files.len() == 1 && !names_its_own,
             json,
         })
+    }
+
+    /// Takes all shards of a model for the model, if the output is one file.
+    pub(super) fn join_shards(&mut self) {
+        let (input, run) = match self {
+            Self::Remember(args) => (&mut args.input, &args.run),
+            Self::Convert(args) => (&mut args.input, &args.run),
+            Self::Forget(ForgetArgs { input: Some(input), run, .. }) => (input, &*run),
+            _ => return,
+        };
+        if let Some(model) = hints::model_of(&input.files, run.output.path.as_deref()) {
+            input.files = vec![model];
+        }
     }
 
     /// How the command shows its progress; `None` if it reads headers alone.
@@ -248,7 +262,7 @@ pub(super) struct RememberArgs {
     #[command(flatten)]
     pub input: InputsArgs,
     /// Element type of recovered weights: bf16, f16 or f32
-    #[arg(long, value_name = "DTYPE", default_value = "bf16", help_heading = OUTPUT, value_parser = parse_dtype)]
+    #[arg(long, aliases = ["dtype", "type", "out-dtype", "outtype"], value_name = "DTYPE", default_value = "bf16", help_heading = OUTPUT, value_parser = parse_dtype)]
     pub to: TargetDtype,
     /// Give the directory FILE its name, now that all its parts are made (see --part)
     #[arg(long, help_heading = RUN, conflicts_with_all = [
@@ -268,10 +282,10 @@ pub(super) struct ConvertArgs {
     #[command(flatten)]
     pub input: InputsArgs,
     #[arg(long, value_name = "FORMAT", help_heading = OUTPUT, value_parser = parse_target, help = help_of_containers())]
-    pub to: ConvertTo,
+    pub to: Option<ConvertTo>,
     /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for
     /// GGUF too
-    #[arg(long, value_name = "DTYPE", help_heading = OUTPUT, value_parser = parse_dtype)]
+    #[arg(long, alias = "dtype", value_name = "DTYPE", help_heading = OUTPUT, value_parser = parse_dtype)]
     pub out_dtype: Option<TargetDtype>,
     #[command(flatten)]
     pub cast: CastArgs,

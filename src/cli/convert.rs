@@ -2,12 +2,13 @@
 
 use std::io::Write;
 
+use super::CommandResult;
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
 use super::batch::write_all;
 use super::finish::finish;
+use super::option_checks::{converted_as, remembered_as};
 use super::plan::OutputStyle;
 use super::write::run_options;
-use super::{CommandResult, option_checks};
 use crate::{AnamnesisError, ConvertOptions, Forget};
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
@@ -22,7 +23,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResu
     let run = run_options(args.to, &args.run)?.with_cast(args.cast.cast());
     let mut options = ConvertOptions::from(run);
     let output = args.run.output.path.as_deref();
-    options.target = option_checks::remembered_as(output).unwrap_or_default();
+    options.target = remembered_as(output).unwrap_or_default();
     write_all(
         &args.input,
         &options,
@@ -34,7 +35,11 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResu
 
 /// Writes a model into another container.
 pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult {
-    let mut options = match &args.to {
+    let to = match &args.to {
+        Some(to) => to.clone(),
+        None => ConvertTo::Container(converted_as(args).map_err(AnamnesisError::usage)?),
+    };
+    let mut options = match &to {
         ConvertTo::Container(container) => {
             ConvertOptions::new(*container).with_decode(args.out_dtype.is_some())
         }
@@ -44,9 +49,9 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
             ConvertOptions::from(forget)
         }
     };
-    let to = args.out_dtype.unwrap_or(options.run.to);
-    options.run = run_options(to, &args.run)?.with_cast(args.cast.cast());
-    let suffix = match &args.to {
+    let dtype = args.out_dtype.unwrap_or(options.run.to);
+    options.run = run_options(dtype, &args.run)?.with_cast(args.cast.cast());
+    let suffix = match &to {
         ConvertTo::Scheme(scheme) => Some(scheme.suffix()),
         ConvertTo::Container(container) => {
             let suffix = container.suffix();

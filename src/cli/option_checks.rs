@@ -196,8 +196,12 @@ impl<'a> Request<'a> {
             }
             Command::Convert(args) => {
                 let (target, scheme) = match &args.to {
-                    ConvertTo::Container(target) => (*target, None),
-                    ConvertTo::Scheme(scheme) => (scheme.container(), Some(scheme)),
+                    Some(ConvertTo::Container(target)) => (*target, None),
+                    Some(ConvertTo::Scheme(scheme)) => (scheme.container(), Some(scheme)),
+                    None => match converted_as(args) {
+                        Ok(target) => (target, None),
+                        Err(what) => return Some(Err(what)),
+                    },
                 };
                 (WritingCommand::Convert(args), &args.run, target, scheme, args.input.files.len())
             }
@@ -295,6 +299,21 @@ fn stated_container(output: &Path) -> std::result::Result<Option<ConvertTarget>,
     }
     let mut all = ConvertTarget::ALL.iter().copied();
     Ok(all.find(|target| extension.eq_ignore_ascii_case(target.extension())))
+}
+
+/// The container that `convert` writes without `--to`: the one that the output's extension states.
+///
+/// # Errors
+/// It states none.
+pub(super) fn converted_as(args: &ConvertArgs) -> std::result::Result<ConvertTarget, String> {
+    let output = args.run.output.path.as_deref();
+    let stated = output.map(stated_container).transpose()?.flatten();
+    stated.ok_or_else(|| {
+        let listed = ConvertTarget::listed();
+        format!(
+            "--to FORMAT is missing, and no output's name says it: {listed}, or a scheme, e.g. gguf:q4_k_m; `amn remember FILE` decodes to safetensors"
+        )
+    })
 }
 
 /// The container that `remember` writes to `output`: the one that its extension states, or

@@ -140,7 +140,7 @@ pub(in super::super) struct DiffArgs {
     /// Model to compare it with
     pub b: PathBuf,
     /// Largest absolute difference of values that count as equal
-    #[arg(long, value_name = "X", default_value = "0", value_parser = parse_tolerance)]
+    #[arg(long, alias = "atol", value_name = "X", default_value = "0", value_parser = parse_tolerance)]
     pub tolerance: f64,
     /// Compare names, shapes and values only: dtypes, schemes, metadata and configs may differ
     #[arg(long)]

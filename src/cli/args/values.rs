@@ -5,8 +5,14 @@ use std::path::PathBuf;
 use crate::{ConvertTarget, Dtype, ForgetScheme, GgufTypes, TargetDtype};
 
 pub(super) fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
-    text.parse()
-        .map_err(|_| "supported target dtypes: bf16, f32, f16".to_owned())
+    text.parse().map_err(|_| {
+        let dtypes = "supported target dtypes: bf16, f32, f16";
+        let named = [text.to_owned(), format!("gguf:{text}")];
+        let scheme = named.iter().find(|name| parse_scheme(name).is_ok());
+        scheme.map_or(dtypes.to_owned(), |name| {
+            format!("{dtypes}; `amn forget FILE --to {name}` encodes")
+        })
+    })
 }
 
 pub(super) fn parse_tolerance(text: &str) -> Result<f64, String> {
@@ -87,8 +93,18 @@ pub(super) fn parse_global(text: &str) -> Result<String, String> {
     }
 }
 
+/// Programs whose names stand for many schemes, and those that most people take.
+const COMMON: &[(&str, &[&str])] = &[
+    ("gguf", &["gguf:q4_k_m", "gguf:q5_k_m", "gguf:q6_k", "gguf:q8_0", "gguf:iq4_xs"]),
+    ("mlx", &["mlx-4bit", "mlx-6bit", "mlx-8bit", "mlx-mxfp4", "mlx-nvfp4"]),
+];
+
 /// The scheme of this name.
 pub(super) fn parse_scheme(text: &str) -> Result<ForgetScheme, String> {
+    if let Some((_, common)) = COMMON.iter().find(|(name, _)| *name == text) {
+        let common = common.join(", ");
+        return Err(format!("which one? {common}; `amn forget --list` names all"));
+    }
     text.parse().map_err(|e: crate::AnamnesisError| match e {
         crate::AnamnesisError::Unsupported { detail, .. } => {
             format!("{detail}; `amn forget --list` names all")
@@ -102,7 +118,7 @@ pub(super) fn help_of_containers() -> String {
     let listed = ConvertTarget::listed();
     let (first, last) = listed.rsplit_once(", ").unwrap_or(("", &listed));
     format!(
-        "Container of the output: {first} or {last}; or a scheme, as for forget: gguf:q4_k, bnb-nf4, …"
+        "Container of the output: {first} or {last}; or a scheme, as for forget: gguf:q4_k, bnb-nf4, … [default: as OUT ends]"
     )
 }
 
@@ -167,6 +183,13 @@ fn bytes_of(number: &str, power: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn common_schemes_are_schemes() {
+        for name in COMMON.iter().flat_map(|(_, names)| *names) {
+            assert!(parse_scheme(name).is_ok(), "{name}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_they_are_printed() {
