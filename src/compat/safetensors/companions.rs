@@ -187,10 +187,7 @@ impl SafetensorsHeader {
         else {
             return None;
         };
-        let bits = words
-            .checked_mul(32)?
-            .checked_div(outputs)
-            .filter(|bits| (1..=8).contains(bits))?;
+        let bits = bits_of_codes(words, outputs)?;
         Some(GptqConfig {
             bits: bits as u8,
             group_size: (rows.checked_mul(32)? / bits).checked_div(groups)?,
@@ -202,10 +199,7 @@ impl SafetensorsHeader {
         let (&[inputs, words], &[groups, outputs]) = (&*first.shape, &*scales.shape) else {
             return None;
         };
-        let bits = words
-            .checked_mul(32)?
-            .checked_div(outputs)
-            .filter(|bits| (1..=8).contains(bits))?;
+        let bits = bits_of_codes(words, outputs)?;
         Some(AwqConfig { bits: bits as u8, group_size: inputs.checked_div(groups)? })
     }
 
@@ -222,4 +216,10 @@ impl SafetensorsHeader {
         };
         Some(BnbConfig { block_size, double_quant: nested_absmax.is_some() })
     }
+}
+
+/// Bits of a code, of which `words` words of 32 bits hold one for each of `outputs`.
+fn bits_of_codes(words: usize, outputs: usize) -> Option<usize> {
+    let bits = words.checked_mul(32)?.checked_div(outputs)?;
+    (1..=8).contains(&bits).then_some(bits)
 }
