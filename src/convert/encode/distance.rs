@@ -22,9 +22,10 @@ pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
             tensors.push(TensorErrors { name: encoding.input.name.clone(), errors: errors(&sums) });
         }
     }
-    tensors.sort_by(|a, b| b.errors.relative.total_cmp(&a.errors.relative));
-    tensors.truncate(WORST);
-    (all.count > 0).then(|| Distance { all: errors(&all), worst: tensors })
+    let mut worst = tensors.clone();
+    worst.sort_by(|a, b| b.errors.relative.total_cmp(&a.errors.relative));
+    worst.truncate(WORST);
+    (all.count > 0).then(|| Distance { all: errors(&all), worst, tensors })
 }
 
 /// The warnings of the encoders of `plan`, with the names of their tensors.
