@@ -189,6 +189,20 @@ impl SideFile {
         OutputFile::create(path, len, &place).map(Self)
     }
 
+    /// What is read of `model`: its files or its directory, and the files beside it.
+    #[must_use]
+    pub fn inputs_of(model: &ParsedModel) -> Vec<PathBuf> {
+        let sources = model.sources.iter().filter_map(|source| source.path());
+        let directory = model
+            .directory
+            .iter()
+            .map(|directory| directory.path.as_path());
+        let beside = model.beside.iter().map(|file| file.path.as_path());
+        let companions = model.companions().map(|companion| companion.path.as_path());
+        let all = sources.chain(directory).chain(beside).chain(companions);
+        all.map(Path::to_path_buf).collect()
+    }
+
     /// [`check_name`](Self::check_name), where `inputs` are the files and directories that are read.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use super::progress::{Meter, Work};
 use super::report::print_json;
 use super::{CommandError, input, option_checks, signals};
 use crate::error::printable;
+use crate::hooks::SideFile;
 use crate::{
     AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, RememberOptions, Severity,
     TargetDtype, format_bytes,
@@ -78,7 +79,7 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
     for path in models {
         let model = input::open_path(&path, &args.limits);
         let checked_model = model.and_then(|model| {
-            files.extend(html::files_of(&model));
+            files.extend(SideFile::inputs_of(&model));
             let meter = Meter::new(&args.messages, args.progress.progress);
             let reads_data = args.data || args.manifest.is_some();
             if reads_data {

@@ -11,6 +11,7 @@ use super::progress::{Meter, Work};
 use super::report::print_json;
 use super::{CommandError, input, signals};
 use crate::error::printable;
+use crate::hooks::SideFile;
 use crate::{
     AnamnesisError, CancelToken, ComparedTensor, DiffOptions, DiffReport, FieldDiff, ParsedModel,
     RememberOptions, TensorDiff, ValueDiff,
@@ -31,7 +32,7 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
     let files = || {
         [&a, &b]
             .into_iter()
-            .flat_map(html::files_of)
+            .flat_map(SideFile::inputs_of)
             .collect::<Vec<_>>()
     };
     if let Some(path) = &args.page.html {

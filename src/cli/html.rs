@@ -89,13 +89,6 @@ impl<'a> ShownModel<'a> {
     }
 }
 
-/// The files and directories of a model, which a page does not replace.
-pub(super) fn files_of(model: &ParsedModel) -> Vec<PathBuf> {
-    let files: BTreeSet<&Path> = model.tensors().filter_map(|t| t.file()).collect();
-    let given = model.path().into_iter();
-    given.chain(files).map(Path::to_path_buf).collect()
-}
-
 /// Checks that a page may be written to `path`, before the work.
 ///
 /// # Errors
@@ -160,7 +153,12 @@ pub(super) fn render(page: &Page<'_>) -> String {
         out.push_str("<section id=\"sizes\"><h2>Sizes</h2>\n<p>An area is the size of a tensor as it is stored, a colour what it is stored in. Point at a tensor for its name.</p>\n");
         for model in &page.models {
             if !model.label.is_empty() {
-                let _ = writeln!(out, "<h3>{}</h3>", model.label);
+                let _ = writeln!(
+                    out,
+                    "<h3>{}, {}</h3>",
+                    model.label,
+                    format_bytes(model.info.current_size)
+                );
             }
             sizes::treemap(model, &colors, &mut out);
         }
@@ -270,8 +268,13 @@ fn card(model: &ShownModel<'_>, out: &mut String) {
         row("Bits per value", &bits(x));
     }
     if info.dequantized_size != info.current_size {
-        let dtype = info.output_dtype.to_string();
-        row("Decoded", &format!("{} ({dtype})", format_bytes(info.dequantized_size)));
+        let dtypes: Vec<String> = info
+            .output_dtypes
+            .iter()
+            .map(|found| found.dtype.to_string())
+            .collect();
+        let size = format_bytes(info.dequantized_size);
+        row("Decoded", &format!("{size} ({})", dtypes.join(", ")));
     }
     if let Some(n) = description.context_length {
         row("Context", &format!("{} tokens", count(n)));

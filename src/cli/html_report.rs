@@ -10,7 +10,7 @@ use super::progress::{Meter, Work};
 use super::report::print_line;
 use super::{CommandError, CommandResult, input, signals};
 use crate::error::printable;
-use crate::hooks::Distribution;
+use crate::hooks::{Distribution, SideFile};
 use crate::{
     CancelToken, CheckOptions, DiffOptions, ParsedModel, RememberOptions, Result, format_bytes,
 };
@@ -35,7 +35,7 @@ pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> CommandResult {
     let models: Vec<_> = models.into_iter().flatten().collect();
     let files: Vec<PathBuf> = models
         .iter()
-        .flat_map(|(model, _)| html::files_of(model))
+        .flat_map(|(model, _)| SideFile::inputs_of(model))
         .collect();
     if let Some(path) = output {
         html::check_place(path, &files, args.force)?;

@@ -17,7 +17,7 @@ use super::report::{
 use super::sums::SideOutput;
 use super::{CommandResult, signals, sums};
 use crate::error::printable;
-use crate::hooks::DirectoryInParts;
+use crate::hooks::{DirectoryInParts, SideFile};
 use crate::{CancelToken, RememberOptions, Report, Result, TargetDtype, format_bytes};
 
 /// The options that all commands share. Ctrl-C cancels the conversion instead of ending the
@@ -119,10 +119,10 @@ fn write_page(
     };
     let written = output.as_ref().and_then(|path| crate::parse(path).ok());
     let before = input.model.path().unwrap_or(&input.named);
-    let mut files = html::files_of(&input.model);
+    let mut files = SideFile::inputs_of(&input.model);
     let mut models = vec![ShownModel::new("A", before, &input.model)];
     if let (Some(written), Some(path)) = (&written, &output) {
-        files.extend(html::files_of(written));
+        files.extend(SideFile::inputs_of(written));
         models.push(ShownModel::new("B", path, written));
     }
     let (from, to) = (html::name_of(before), html::name_of(&plan.output));

@@ -18,6 +18,7 @@ mod file_size;
 mod forget;
 mod gguf_kv;
 mod help;
+mod html;
 mod inputs;
 mod inspect;
 mod json;

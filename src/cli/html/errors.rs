@@ -125,7 +125,7 @@ fn worst(errors: &[TensorError<'_>], out: &mut String) {
             .map_or(String::new(), |x| format!(" ({})", percent(x)));
         let _ = write!(
             out,
-            "<li><code>{}</code> RMSE {}{relative}, largest {}</li>",
+            "<li><code>{}</code> RMSE {}{relative}, largest difference {}</li>",
             Text(t.name),
             error(t.rmse),
             error(t.max)

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::text::{Text, at, count, ending, percent, things};
+use super::text::{Text, at, count, ending, percent, power_of_two, things};
 use crate::hooks::{Distribution, Magnitudes};
 
 /// Classes of modules that have a histogram of their own: those with the most values.
@@ -133,12 +133,13 @@ fn draw(title: &str, a: &Magnitudes, b: Option<&Magnitudes>, out: &mut String) {
             let height = tall(share(side, n)).max(0.5);
             let _ = write!(
                 out,
-                "<rect class=\"{class}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" data-v=\"{n}\"><title>2^{power} to 2^{}: {} ({}){}</title></rect>",
+                "<rect class=\"{class}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" data-v=\"{n}\"><title>{} to {}: {} ({}){}</title></rect>",
                 at(x(power) + 0.5),
                 at(HEIGHT - BOTTOM - height),
                 at((place - 1.0).max(0.5)),
                 at(height),
-                power + 1,
+                power_of_two(power),
+                power_of_two(power + 1),
                 things(n, "value"),
                 percent(share(side, n)),
                 match (b.is_some(), class) {
@@ -152,7 +153,7 @@ fn draw(title: &str, a: &Magnitudes, b: Option<&Magnitudes>, out: &mut String) {
     let every = (to - from) / 6 + 1;
     for power in (from..=to).step_by(every as usize) {
         let (x, y) = (at(x(power) + 1.0), at(HEIGHT - 5.0));
-        let _ = write!(out, "<text x=\"{x}\" y=\"{y}\">2^{power}</text>");
+        let _ = write!(out, "<text x=\"{x}\" y=\"{y}\">{}</text>", power_of_two(power));
     }
     let base = at(HEIGHT - BOTTOM);
     let _ = write!(

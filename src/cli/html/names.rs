@@ -50,6 +50,7 @@ mod tests {
             ("a.99999999999999999999.b", None, "a.99999999999999999999"),
             ("a..b", None, "a."),
             ("", None, ""),
+            ("blk.3", Some(("blk", 3)), "blk.3"),
         ] {
             let found = layer(name).map(|layer| (layer.stack, layer.number));
             assert_eq!((found, module(name)), (expected, in_module), "{name}");

@@ -98,7 +98,7 @@ pub(super) fn treemap(model: &ShownModel<'_>, colors: &Colors, out: &mut String)
     }
     let total = model.info.current_size;
     let label = format!("Sizes of the tensors{}, by module and tensor", model.of_label());
-    draw(&label, modules, out);
+    draw(&label, modules, !model.label.is_empty(), out);
     out.push_str("<ul class=\"legend\">");
     for ((color, stored), sum) in sums {
         let share = percent(sum.bytes as f64 / (total as f64).max(1.0));

@@ -6,12 +6,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::super::listing::shape_text;
 use super::errors::TensorError;
 use super::sizes::stored_in;
 use super::table::{Column, Table};
 use super::text::{Text, bits, count, error, percent, things};
 use super::{CheckedPart, ShownModel};
-use crate::cli::listing::shape_text;
+
 use crate::{
     CheckReport, ComparedTensor, DiffReport, FieldDiff, Report, Severity, TensorDiff, format_bytes,
 };
@@ -293,20 +294,26 @@ pub(super) fn findings(checked: &[CheckedPart<'_>], out: &mut String) {
     for CheckedPart { path, report, label, reads_data } in checked {
         let n = report.findings.len();
         let what = match (n, reads_data) {
-            (0, true) => "nothing is wrong with the headers, the configs and the values".to_owned(),
+            (0, true) => {
+                "Nothing is wrong with the headers, the configs and the values.".to_owned()
+            }
             (0, false) => {
-                "nothing is wrong with the headers, the configs and the stored checksums; \
-                           <code>amn check --data</code> also reads the values"
+                "Nothing is wrong with the headers, the configs and the stored checksums. \
+                           <code>amn check --data</code> looks at the values, too."
                     .to_owned()
             }
-            (n, _) => things(n as u64, "finding"),
+            (n, _) => format!("{}.", things(n as u64, "finding")),
         };
         let class = if worst(report) == Some(Severity::Error) {
             " class=\"error\""
         } else {
             ""
         };
-        let _ = writeln!(out, "<p{class}><b>{label}{}</b>: {what}.</p>", Text(path));
+        let _ = write!(out, "<p{class}>");
+        if checked.len() > 1 {
+            let _ = write!(out, "<b>{label}{}</b> ", Text(path));
+        }
+        let _ = writeln!(out, "{what}</p>");
         if n > 0 {
             list(Path::new(path), report, out);
         }

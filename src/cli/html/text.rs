@@ -90,7 +90,7 @@ pub(super) fn bits(x: f64) -> String {
 pub(super) fn percent(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0 %".to_owned(),
-        x if x < 0.01 => "< 0.01 %".to_owned(),
+        x if x < 0.01 => "below 0.01 %".to_owned(),
         x => format!("{x:.2} %"),
     }
 }
@@ -101,6 +101,17 @@ pub(super) fn exact(x: f64) -> String {
         true => format!("{x}"),
         false => format!("{x:e}"),
     }
+}
+
+/// A power of two: `2⁻⁷`.
+pub(super) fn power_of_two(power: i32) -> String {
+    let raised = |c: char| match c.to_digit(10) {
+        Some(digit) => ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'][digit as usize],
+        None => '⁻',
+    };
+    std::iter::once('2')
+        .chain(power.to_string().chars().map(raised))
+        .collect()
 }
 
 /// A coordinate in a picture.
@@ -130,6 +141,7 @@ mod tests {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([5, 12_345, 134_515_008].map(brief_count), ["5", "12.3 K", "134.5 M"]);
         assert_eq!([0.0, 1.5, 2.5e-7].map(exact), ["0", "1.5", "2.5e-7"]);
+        assert_eq!([0, -127, 3].map(power_of_two), ["2⁰", "2⁻¹²⁷", "2³"]);
         assert_eq!(ending("model.layers.12", 9), "…ayers.12");
         assert_eq!([1.0, 2.25].map(at), ["1", "2.2"]);
     }

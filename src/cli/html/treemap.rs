@@ -1,14 +1,19 @@
 //! Treemaps: rectangles whose areas are sizes, squarified (Bruls, Huizing, van Wijk, 2000), in two
 //! levels.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::names::layer;
 use super::text::{Text, at, ending, things};
 use crate::format_bytes;
 
 /// Size of the picture, in units of which text has 11.
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 480.0;
+
+/// Height of each of two pictures.
+const HALF_HEIGHT: f64 = 320.0;
 
 /// Least area of a rectangle. What is smaller is drawn together.
 const LEAST_AREA: f64 = 60.0;
@@ -17,7 +22,7 @@ const LEAST_AREA: f64 = 60.0;
 const TITLE: f64 = 14.0;
 
 /// Width of a character, about.
-const CHARACTER: f64 = 6.2;
+const CHARACTER: f64 = 6.7;
 
 /// A tensor in a treemap.
 pub(super) struct Leaf<'a> {
@@ -124,8 +129,9 @@ fn drawn(sizes: &[f64], area: f64) -> usize {
     }
 }
 
-/// Draws a treemap of `modules`, of which `label` says what it shows.
-pub(super) fn draw(label: &str, mut modules: Vec<Module<'_>>, out: &mut String) {
+/// Draws a treemap of `modules`, of which `label` says what it shows; a lower one if it is `one_of_two`.
+pub(super) fn draw(label: &str, mut modules: Vec<Module<'_>>, one_of_two: bool, out: &mut String) {
+    let height = if one_of_two { HALF_HEIGHT } else { HEIGHT };
     let bytes = |leaves: &[Leaf<'_>]| leaves.iter().map(|leaf| leaf.bytes as f64).sum::<f64>();
     for module in &mut modules {
         module.leaves.retain(|leaf| leaf.bytes > 0);
@@ -134,9 +140,14 @@ pub(super) fn draw(label: &str, mut modules: Vec<Module<'_>>, out: &mut String) 
             .sort_by_key(|leaf| std::cmp::Reverse(leaf.bytes));
     }
     modules.retain(|module| !module.leaves.is_empty());
-    modules.sort_by(|a, b| bytes(&b.leaves).total_cmp(&bytes(&a.leaves)));
+    // Layers of one size are in the order of their numbers, which files need not have.
+    let number = |module: &Module<'_>| layer(module.name).map(|layer| layer.number);
+    modules.sort_by(|a, b| {
+        let by_size = bytes(&b.leaves).total_cmp(&bytes(&a.leaves));
+        by_size.then_with(|| number(a).cmp(&number(b)))
+    });
     let mut sizes: Vec<f64> = modules.iter().map(|module| bytes(&module.leaves)).collect();
-    let all = Rectangle { x: 0.0, y: 0.0, width: WIDTH, height: HEIGHT };
+    let all = Rectangle { x: 0.0, y: 0.0, width: WIDTH, height };
     let n = drawn(&sizes, all.area());
     let rest: f64 = sizes[n..].iter().sum();
     sizes.truncate(n);
@@ -146,7 +157,7 @@ pub(super) fn draw(label: &str, mut modules: Vec<Module<'_>>, out: &mut String) 
     }
     let _ = write!(
         out,
-        "<div class=\"picture\"><svg class=\"treemap\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
+        "<div class=\"picture\"><svg class=\"treemap\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">",
         Text(label)
     );
     let places = squarify(&sizes, all);
@@ -155,7 +166,7 @@ pub(super) fn draw(label: &str, mut modules: Vec<Module<'_>>, out: &mut String) 
     }
     if let (true, Some(place)) = (n < modules.len(), places.last()) {
         let more = things((modules.len() - n) as u64, "smaller module");
-        draw_rest(place, &more, rest, out);
+        draw_rest(place, &more, modules[n..].iter().flat_map(|module| &module.leaves), out);
     }
     out.push_str("</svg></div>\n");
 }
@@ -189,7 +200,7 @@ fn draw_module(module: &Module<'_>, place: &Rectangle, out: &mut String) {
     }
     let places = squarify(&sizes, space);
     for (leaf, place) in module.leaves[..n].iter().zip(&places) {
-        let cell = place.inner(0.4);
+        let cell = place.inner(0.5);
         let _ = write!(
             out,
             "<rect class=\"c{}\" {}><title>{}\n{}, {}</title></rect>",
@@ -209,17 +220,35 @@ fn draw_module(module: &Module<'_>, place: &Rectangle, out: &mut String) {
     }
     if let (true, Some(place)) = (n < module.leaves.len(), places.last()) {
         let more = things((module.leaves.len() - n) as u64, "smaller tensor");
-        draw_rest(&place.inner(0.4), &format!("{}: {more}", module.name), rest, out);
+        let what = format!("{}: {more}", module.name);
+        draw_rest(&place.inner(0.5), &what, module.leaves[n..].iter(), out);
     }
     out.push_str("</g>");
 }
 
-/// Draws what is too small to be drawn by itself.
-fn draw_rest(place: &Rectangle, what: &str, bytes: f64, out: &mut String) {
-    let size = format_bytes(bytes as u64);
+/// Draws the `leaves` that are too small to be drawn by themselves, in the colour of most of them.
+fn draw_rest<'a>(
+    place: &Rectangle,
+    what: &str,
+    leaves: impl Iterator<Item = &'a Leaf<'a>>,
+    out: &mut String,
+) {
+    let mut sums: BTreeMap<usize, u64> = BTreeMap::new();
+    for leaf in leaves {
+        let sum = sums.entry(leaf.color).or_default();
+        *sum = sum.saturating_add(leaf.bytes);
+    }
+    let color = sums
+        .iter()
+        .max_by_key(|(_, bytes)| **bytes)
+        .map_or(0, |(color, _)| *color);
+    let bytes = sums
+        .values()
+        .fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+    let size = format_bytes(bytes);
     let _ = write!(
         out,
-        "<rect class=\"more\" {}><title>{}, {size} together</title></rect>",
+        "<rect class=\"more c{color}\" {}><title>{}, {size} together</title></rect>",
         place.svg(),
         Text(what)
     );
@@ -230,14 +259,29 @@ fn draw_rest(place: &Rectangle, what: &str, bytes: f64, out: &mut String) {
     }
 }
 
-/// As much of the end of `name` as `width` holds.
+/// As much of the end of `name` as `width` holds. A part of which less than three characters are left
+/// is left out.
 fn fitting(name: &str, width: f64) -> String {
-    ending(name, ((width - 5.0) / CHARACTER).max(2.0) as usize)
+    let text = ending(name, ((width - 5.0) / CHARACTER).max(2.0) as usize);
+    let rest = text.strip_prefix('…').and_then(|cut| cut.split_once('.'));
+    match rest {
+        Some((part, rest)) if part.chars().count() < 3 && !rest.is_empty() => rest.to_owned(),
+        _ => text,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_end_with_whole_parts() {
+        let width = |n: f64| n * CHARACTER + 5.5;
+        assert_eq!(fitting("attention.self.key", width(7.0)), "key");
+        assert_eq!(fitting("attention.self.key", width(9.0)), "…self.key");
+        assert_eq!(fitting("mlp.up_proj", width(20.0)), "mlp.up_proj");
+        assert_eq!(fitting("a.", width(0.0)), "a.");
+    }
 
     /// The areas are the sizes, and nothing lies outside or over another.
     #[test]
