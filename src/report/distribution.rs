@@ -104,7 +104,8 @@ pub struct ClassMagnitudes {
 pub struct Distribution {
     /// The classes in the order of their first tensors.
     pub classes: Vec<ClassMagnitudes>,
-    /// Names of the tensors whose values could not be read, with the reasons.
+    /// Names of the tensors whose values could not be read, with the reasons; no name if none could
+    /// be.
     pub unread: Vec<(String, String)>,
     at: HashMap<String, usize>,
 }
@@ -117,13 +118,20 @@ impl Distribution {
         class_name(name)
     }
 
-    /// Reads all values of `model`, decoded with `run`. What is wrong with a tensor is no error: it
-    /// is named in `unread`.
+    /// Reads all values of `model`, decoded with `run`. What is wrong with the model is no error: it
+    /// is in `unread`.
     ///
     /// # Errors
-    /// Those of [`ParsedModel::plan`]; `Io` if a file has changed since it was parsed; `Cancelled`.
+    /// `Io` if a file has changed since it was parsed; `Cancelled`.
     pub fn of_model(model: &ParsedModel, run: &RememberOptions) -> Result<Self> {
-        let conversion = model.plan(&ConvertOptions::for_values(run))?;
+        let conversion = match model.plan(&ConvertOptions::for_values(run)) {
+            Err(error @ (AnamnesisError::Cancelled | AnamnesisError::Io(_))) => return Err(error),
+            Err(error) => {
+                let unread = vec![(String::new(), error.to_string())];
+                return Ok(Self { unread, ..Self::default() });
+            }
+            Ok(conversion) => conversion,
+        };
         let names: Vec<&str> = conversion.outputs().map(|output| output.name).collect();
         let tensors: Vec<TensorPair<'_, '_, '_>> = (0..names.len())
             .map(|i| TensorPair::single(&conversion, i))

@@ -28,7 +28,7 @@ fn page_with_code(code: i32, arguments: &[&str]) -> String {
     page
 }
 
-fn page(arguments: &[&str]) -> String {
+fn page_of(arguments: &[&str]) -> String {
     page_with_code(0, arguments)
 }
 
@@ -208,7 +208,7 @@ fn at(name: &str) -> String {
 fn tensors_are_those_of_ls_and_of_show() {
     for name in MODELS {
         let model = at(name);
-        let page = page(&["report", &model, "-o", "OUT"]);
+        let page = page_of(&["report", &model, "-o", "OUT"]);
         let rows = table(&page, "tensors-table");
         let listing = json(&["ls", &model, "--json"]);
         let tensors = listing["tensors"].as_array().unwrap();
@@ -267,7 +267,7 @@ fn differences_are_those_of_diff() {
     );
     assert!(amn(&["remember", &encoded, "-o", decoded]).status.success());
     let found = json(&["diff", &model, decoded, "--json"]);
-    let by_report = page(&["report", &model, decoded, "-o", "OUT"]);
+    let by_report = page_of(&["report", &model, decoded, "-o", "OUT"]);
     let by_diff = page_with_code(1, &["diff", &model, decoded, "--html", "OUT"]);
     assert!(by_report.contains("id=\"values\"") && !by_diff.contains("id=\"values\""));
     for page in [by_report, by_diff] {
@@ -315,7 +315,7 @@ fn differences_are_those_of_diff() {
         assert!((shown / (squares("RMSE") / n).sqrt() - 1.0).abs() < 1e-12);
     }
     // Two models of the same bytes: their values are read for the histograms all the same.
-    let same = page(&["report", &model, &model, "-o", "OUT"]);
+    let same = page_of(&["report", &model, &model, "-o", "OUT"]);
     assert!(same.contains("The models are <b>equal</b>") && same.contains("No value differs."));
     assert!(same.contains("class=\"b\""));
 }
@@ -326,7 +326,7 @@ fn errors_of_encoding_are_those_of_forget() {
     let output = directory.path().join("out.safetensors");
     let output = output.to_str().unwrap();
     let model = at("guide/TinyLlama");
-    let page = page(&["forget", &model, "--to", "nf4", "-o", output, "--html", "OUT"]);
+    let page = page_of(&["forget", &model, "--to", "nf4", "-o", output, "--html", "OUT"]);
     let found = json(&["forget", &model, "--to", "nf4", "-o", output, "--json", "-f"]);
     let rows = table(&page, "encoded-table");
     assert_eq!(rows.len(), found["encoded"].as_array().unwrap().len());
@@ -382,7 +382,7 @@ fn findings_are_those_of_check() {
         page_of_check.contains("Nothing is wrong with the headers, the configs and the values.")
     );
     // What a model is alone comes with its values.
-    let page = page(&["report", model, "-o", "OUT"]);
+    let page = page_of(&["report", model, "-o", "OUT"]);
     assert!(page.contains("NaN 1</span>") && page.contains("infinite 1</span>"), "{page}");
 }
 
@@ -398,13 +398,16 @@ fn models_that_cannot_be_decoded() {
     ];
     std::fs::write(&path, file(&tensors, &[])).unwrap();
     let model = path.to_str().unwrap();
-    let page = page(&["report", model, "-o", "OUT"]);
+    let page = page_of(&["report", model, "-o", "OUT"]);
     assert!(page.contains("cannot be decoded; see the findings"), "{page}");
     let found = json(&["check", model, "--json"]);
     let finding = found["models"][0]["findings"][0]["message"]
         .as_str()
         .unwrap();
     assert!(unescaped(&page).contains(finding), "{finding}");
+    // Nothing of it can be read, and yet it can be looked at.
+    let twice = page_of(&["report", &at("pth/error_keys_collide_int.pt"), "-o", "OUT"]);
+    assert!(twice.contains("They cannot be read: "), "{twice}");
     let end = amn(&["report", &at("demo/model-fp8.safetensors"), model, "-o", "x.html"]);
     let error = String::from_utf8_lossy(&end.stderr);
     assert!(error.starts_with(&format!("error: {model}: ")), "{error}");
@@ -477,7 +480,7 @@ fn names_are_text() {
 #[test]
 fn light_dark_print_and_without_scripts() {
     let model = at("guide/TinyLlama");
-    let page = page(&["report", &model, "-o", "OUT"]);
+    let page = page_of(&["report", &model, "-o", "OUT"]);
     for rule in ["(prefers-color-scheme: dark)", "@media print", "@media (max-width"] {
         assert!(page.contains(rule), "{rule}");
     }
@@ -518,11 +521,11 @@ fn many(directory: &Path, n: usize) -> String {
 fn many_tensors() {
     let directory = tempfile::tempdir().unwrap();
     let model = many(directory.path(), 5000);
-    let page_of_5000 = page(&["report", &model, "--no-values", "-o", "OUT"]);
+    let page_of_5000 = page_of(&["report", &model, "--no-values", "-o", "OUT"]);
     assert_eq!(table(&page_of_5000, "tensors-table").len(), 5000);
     assert!(page_of_5000.len() < 4 << 20, "{}", page_of_5000.len());
     let model = many(directory.path(), 12_000);
-    let page = page(&["report", &model, "--no-values", "-o", "OUT"]);
+    let page = page_of(&["report", &model, "--no-values", "-o", "OUT"]);
     assert!(page.len() < 8 << 20, "{}", page.len());
     assert_eq!(table(&page, "tensors-table").len(), 10_000);
     let said = "The 10,000 largest tensors of 12,000; <code>amn ls FILE --json</code> prints all.";
