@@ -7,7 +7,7 @@ use super::ShownModel;
 use super::bars::{Bar, Scale, upright};
 use super::names::{Layer, layer, module};
 use super::text::{Text, bits, brief_count, percent, things};
-use super::treemap::{Leaf, Module, draw};
+use super::treemap::{Leaf, MappedModule, draw};
 use crate::{ListedTensor, QuantScheme, format_bytes};
 
 /// Number of colours; what is left has one together.
@@ -71,14 +71,14 @@ impl Colors {
 
 /// Writes the treemap of `model`, and what its colours mean.
 pub(super) fn treemap(model: &ShownModel<'_>, colors: &Colors, out: &mut String) {
-    let mut modules: Vec<Module<'_>> = Vec::new();
+    let mut modules: Vec<MappedModule<'_>> = Vec::new();
     let mut at: HashMap<&str, usize> = HashMap::new();
     let mut sums: BTreeMap<(usize, String), Sum> = BTreeMap::new();
     for t in &model.tensors {
         let stored = stored_in(t);
         let name = module(t.name);
         let i = *at.entry(name).or_insert_with(|| {
-            modules.push(Module { name, leaves: Vec::new() });
+            modules.push(MappedModule { name, leaves: Vec::new() });
             modules.len() - 1
         });
         let color = colors.color(&stored);

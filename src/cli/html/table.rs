@@ -6,12 +6,12 @@ use super::text::{Text, count, exact};
 
 /// A column.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Column {
+pub(super) struct HtmlColumn {
     pub title: &'static str,
     pub is_number: bool,
 }
 
-impl Column {
+impl HtmlColumn {
     pub(super) const fn text(title: &'static str) -> Self {
         Self { title, is_number: false }
     }
@@ -22,13 +22,13 @@ impl Column {
 }
 
 /// A table that is being written.
-pub(super) struct Table<'o> {
+pub(super) struct HtmlTable<'o> {
     out: &'o mut String,
 }
 
-impl<'o> Table<'o> {
+impl<'o> HtmlTable<'o> {
     /// Begins a table called `id`, which may be empty.
-    pub(super) fn begin(out: &'o mut String, id: &str, columns: &[Column]) -> Self {
+    pub(super) fn begin(out: &'o mut String, id: &str, columns: &[HtmlColumn]) -> Self {
         out.push_str("<div class=\"wide\"><table class=\"sortable\"");
         if !id.is_empty() {
             let _ = write!(out, " id=\"{id}\"");

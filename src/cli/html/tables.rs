@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::super::listing::shape_text;
 use super::errors::TensorError;
 use super::sizes::stored_in;
-use super::table::{Column, Table};
+use super::table::{HtmlColumn, HtmlTable};
 use super::text::{Text, bits, count, error, percent, things};
 use super::{CheckedPart, ShownModel};
 
@@ -60,19 +60,19 @@ pub(super) fn tensors(model: &ShownModel<'_>, id: &str, out: &mut String) {
         files.any(|file| Some(file) != first)
     };
     let mut columns = vec![
-        Column::text("Name"),
-        Column::text("Type"),
-        Column::text("Shape"),
-        Column::number("Values"),
-        Column::number("Size"),
-        Column::number("Bits per value"),
-        Column::text("Stored in"),
-        Column::text("Role"),
+        HtmlColumn::text("Name"),
+        HtmlColumn::text("Type"),
+        HtmlColumn::text("Shape"),
+        HtmlColumn::number("Values"),
+        HtmlColumn::number("Size"),
+        HtmlColumn::number("Bits per value"),
+        HtmlColumn::text("Stored in"),
+        HtmlColumn::text("Role"),
     ];
     if has_files {
-        columns.push(Column::text("File"));
+        columns.push(HtmlColumn::text("File"));
     }
-    let mut table = Table::begin(out, &format!("{id}-table"), &columns);
+    let mut table = HtmlTable::begin(out, &format!("{id}-table"), &columns);
     for t in cut(all, |t| t.bytes as f64) {
         table.begin_row();
         table.name(t.name);
@@ -143,20 +143,20 @@ fn changed(report: &DiffReport, out: &mut String) {
     let mut all: Vec<_> = report.changed.iter().collect();
     note_of_cut(all.len(), "worst", "amn diff A B --json", out);
     all.sort_by(|a, b| rmse(b).total_cmp(&rmse(a)));
-    const COLUMNS: [Column; 11] = [
-        Column::text("Name"),
-        Column::text("Shape"),
-        Column::text("A"),
-        Column::text("B"),
-        Column::number("Values"),
-        Column::number("Differ"),
-        Column::number("RMSE"),
-        Column::number("Mean"),
-        Column::number("Largest"),
-        Column::number("1 − cosine"),
-        Column::text("Note"),
+    const COLUMNS: [HtmlColumn; 11] = [
+        HtmlColumn::text("Name"),
+        HtmlColumn::text("Shape"),
+        HtmlColumn::text("A"),
+        HtmlColumn::text("B"),
+        HtmlColumn::number("Values"),
+        HtmlColumn::number("Differ"),
+        HtmlColumn::number("RMSE"),
+        HtmlColumn::number("Mean"),
+        HtmlColumn::number("Largest"),
+        HtmlColumn::number("1 − cosine"),
+        HtmlColumn::text("Note"),
     ];
-    let mut table = Table::begin(out, "changed-table", &COLUMNS);
+    let mut table = HtmlTable::begin(out, "changed-table", &COLUMNS);
     for t in cut(all, |t| rmse(t)) {
         table.begin_row();
         table.name(&t.name);
@@ -199,10 +199,10 @@ fn one_sided(title: &str, tensors: &[ComparedTensor], out: &mut String) {
     }
     let _ = writeln!(out, "<h3>{title}</h3>");
     note_of_cut(tensors.len(), "first", "amn diff A B --json", out);
-    const COLUMNS: [Column; 3] =
-        [Column::text("Name"), Column::text("Shape"), Column::text("Stored in")];
+    const COLUMNS: [HtmlColumn; 3] =
+        [HtmlColumn::text("Name"), HtmlColumn::text("Shape"), HtmlColumn::text("Stored in")];
     let id = title.to_lowercase().replace(' ', "-");
-    let mut table = Table::begin(out, &id, &COLUMNS);
+    let mut table = HtmlTable::begin(out, &id, &COLUMNS);
     for t in tensors.iter().take(MOST_ROWS) {
         table.begin_row();
         table.name(&t.name);
@@ -220,8 +220,9 @@ fn fields(title: &str, fields: &[FieldDiff], out: &mut String) {
     }
     let _ = writeln!(out, "<h3>{title}</h3>");
     note_of_cut(fields.len(), "first", "amn diff A B --json", out);
-    const COLUMNS: [Column; 3] = [Column::text("Key"), Column::text("A"), Column::text("B")];
-    let mut table = Table::begin(out, &title.to_lowercase(), &COLUMNS);
+    const COLUMNS: [HtmlColumn; 3] =
+        [HtmlColumn::text("Key"), HtmlColumn::text("A"), HtmlColumn::text("B")];
+    let mut table = HtmlTable::begin(out, &title.to_lowercase(), &COLUMNS);
     let text = |value: &Option<Value>| match value {
         Some(value) => {
             let text = value.to_string();
@@ -247,20 +248,20 @@ pub(super) fn encoding(report: &Report, errors: &[TensorError<'_>], out: &mut St
     let errors: HashMap<&str, &TensorError<'_>> = errors.iter().map(|t| (t.name, t)).collect();
     out.push_str("<section id=\"encoded\"><h2>Encoded tensors</h2>\n");
     note_of_cut(report.encoded.len(), "worst", "amn forget … --json", out);
-    const COLUMNS: [Column; 6] = [
-        Column::text("Name"),
-        Column::text("Encoded to"),
-        Column::number("Values"),
-        Column::number("RMSE"),
-        Column::number("Relative"),
-        Column::number("Largest"),
+    const COLUMNS: [HtmlColumn; 6] = [
+        HtmlColumn::text("Name"),
+        HtmlColumn::text("Encoded to"),
+        HtmlColumn::number("Values"),
+        HtmlColumn::number("RMSE"),
+        HtmlColumn::number("Relative"),
+        HtmlColumn::number("Largest"),
     ];
     let rows: Vec<_> = report
         .encoded
         .iter()
         .map(|t| (t, errors.get(t.name.as_str())))
         .collect();
-    let mut table = Table::begin(out, "encoded-table", &COLUMNS);
+    let mut table = HtmlTable::begin(out, "encoded-table", &COLUMNS);
     for (t, errors) in cut(rows, |(_, errors)| errors.and_then(|t| t.relative).unwrap_or(0.0)) {
         table.begin_row();
         table.name(&t.name);
@@ -275,8 +276,8 @@ pub(super) fn encoding(report: &Report, errors: &[TensorError<'_>], out: &mut St
     if !report.kept.is_empty() {
         out.push_str("<h3>Tensors that stay as they are</h3>\n");
         note_of_cut(report.kept.len(), "first", "amn forget … --json", out);
-        const KEPT: [Column; 2] = [Column::text("Name"), Column::text("Reason")];
-        let mut table = Table::begin(out, "kept-table", &KEPT);
+        const KEPT: [HtmlColumn; 2] = [HtmlColumn::text("Name"), HtmlColumn::text("Reason")];
+        let mut table = HtmlTable::begin(out, "kept-table", &KEPT);
         for t in report.kept.iter().take(MOST_ROWS) {
             table.begin_row();
             table.name(&t.name);
@@ -328,13 +329,13 @@ fn worst(report: &CheckReport) -> Option<Severity> {
 
 fn list(model: &Path, report: &CheckReport, out: &mut String) {
     note_of_cut(report.findings.len(), "first", "amn check FILE --json", out);
-    const COLUMNS: [Column; 4] = [
-        Column::text("Severity"),
-        Column::text("File"),
-        Column::text("Tensor"),
-        Column::text("What is wrong"),
+    const COLUMNS: [HtmlColumn; 4] = [
+        HtmlColumn::text("Severity"),
+        HtmlColumn::text("File"),
+        HtmlColumn::text("Tensor"),
+        HtmlColumn::text("What is wrong"),
     ];
-    let mut table = Table::begin(out, "", &COLUMNS);
+    let mut table = HtmlTable::begin(out, "", &COLUMNS);
     for finding in report.findings.iter().take(MOST_ROWS) {
         table.begin_row();
         table.text(match finding.severity == Severity::Warning {

@@ -35,7 +35,7 @@ pub(super) struct Leaf<'a> {
 }
 
 /// Tensors that are drawn together.
-pub(super) struct Module<'a> {
+pub(super) struct MappedModule<'a> {
     pub name: &'a str,
     pub leaves: Vec<Leaf<'a>>,
 }
@@ -130,7 +130,12 @@ fn drawn(sizes: &[f64], area: f64) -> usize {
 }
 
 /// Draws a treemap of `modules`, of which `label` says what it shows; a lower one if it is `one_of_two`.
-pub(super) fn draw(label: &str, mut modules: Vec<Module<'_>>, one_of_two: bool, out: &mut String) {
+pub(super) fn draw(
+    label: &str,
+    mut modules: Vec<MappedModule<'_>>,
+    one_of_two: bool,
+    out: &mut String,
+) {
     let height = if one_of_two { HALF_HEIGHT } else { HEIGHT };
     let bytes = |leaves: &[Leaf<'_>]| leaves.iter().map(|leaf| leaf.bytes as f64).sum::<f64>();
     for module in &mut modules {
@@ -141,7 +146,7 @@ pub(super) fn draw(label: &str, mut modules: Vec<Module<'_>>, one_of_two: bool, 
     }
     modules.retain(|module| !module.leaves.is_empty());
     // Layers of one size are in the order of their numbers, which files need not have.
-    let number = |module: &Module<'_>| layer(module.name).map(|layer| layer.number);
+    let number = |module: &MappedModule<'_>| layer(module.name).map(|layer| layer.number);
     modules.sort_by(|a, b| {
         let by_size = bytes(&b.leaves).total_cmp(&bytes(&a.leaves));
         by_size.then_with(|| number(a).cmp(&number(b)))
@@ -171,7 +176,7 @@ pub(super) fn draw(label: &str, mut modules: Vec<Module<'_>>, one_of_two: bool, 
     out.push_str("</svg></div>\n");
 }
 
-fn draw_module(module: &Module<'_>, place: &Rectangle, out: &mut String) {
+fn draw_module(module: &MappedModule<'_>, place: &Rectangle, out: &mut String) {
     let mut space = place.inner(1.5);
     let mut sizes: Vec<f64> = module.leaves.iter().map(|leaf| leaf.bytes as f64).collect();
     let total: f64 = sizes.iter().sum();
