@@ -346,6 +346,18 @@ fn errors_of_encoding_are_those_of_forget() {
     }
     assert_eq!(table(&page, "kept-table").len(), found["kept"].as_array().unwrap().len());
     assert!(page.contains("id=\"tensors-b-table\""), "the output is shown");
+    // The picture of the documents is of such a page.
+    let gguf = directory.path().join("tiny.gguf");
+    let gguf = gguf.to_str().unwrap();
+    let page = page_of(&["forget", &model, "--to", "gguf:q4_k_m", "-o", gguf, "--html", "OUT"]);
+    let picture = include_str!("../../docs/images/report.svg");
+    let rectangle =
+        Regex::new("<rect [^>]*data-v[^>]*>|<title>[^<]*[BK]B?, [^<]*</title>").unwrap();
+    let shown: Vec<_> = rectangle.find_iter(picture).collect();
+    assert!(shown.len() >= 18, "{}", shown.len());
+    for shown in shown {
+        assert!(page.contains(shown.as_str()), "{}: run docs/images/report.py", shown.as_str());
+    }
     // An option without effect is refused.
     for arguments in [
         &["forget", &model, "--to", "nf4", "--dry-run", "--html", "x.html"][..],

@@ -20,7 +20,7 @@ const MOST_OCTAVES: i32 = 24;
 const HARDLY_ANY: f64 = 1e-5;
 
 /// Characters of a title.
-const TITLE_LENGTH: usize = 46;
+const TITLE_LENGTH: usize = 40;
 
 /// Writes the section of histograms, of one model or of `two`.
 pub(super) fn section(found: &Distribution, two: bool, out: &mut String) {
@@ -102,7 +102,7 @@ fn unread(found: &Distribution, out: &mut String) {
 fn figure(title: &str, tensors: usize, a: &Magnitudes, b: Option<&Magnitudes>, out: &mut String) {
     let _ = write!(
         out,
-        "<figure><figcaption title=\"{}\"><b>{}</b> <span>{}, {}</span></figcaption>",
+        "<figure><figcaption title=\"{}\"><b>{}</b><span>{}, {}</span></figcaption>",
         Text(title),
         Text(&ending(title, TITLE_LENGTH)),
         things(tensors as u64, "tensor"),
