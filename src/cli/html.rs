@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use self::sizes::Colors;
 use self::text::{Text, bits, brief_count, count, things};
 use super::outputs::require_outside_cache;
-use crate::hooks::{Distribution, SideFile, list_with_notes};
+use crate::hooks::{Distribution, SideFile, directory_of, list_with_notes};
 use crate::{
     AnamnesisError, CheckReport, DiffReport, InspectInfo, ListedTensor, ModelDescription,
     ParsedModel, Report, Result, format_bytes,
@@ -93,13 +93,27 @@ impl<'a> ShownModel<'a> {
 ///
 /// # Errors
 /// `Usage` if it is no file's name; `Io` if it is one of the files of `inputs`, in a cache, no
-/// regular file, or there and is not to be replaced.
+/// regular file, or there and is not to be replaced, or has no directory.
 pub(super) fn check_place(path: &Path, inputs: &[PathBuf], force: bool) -> Result<()> {
-    if path == Path::new("-") {
-        return Err(AnamnesisError::usage("--html: a page goes to a file; stdout has the report"));
+    check_name(path)?;
+    SideFile::check_beside(path, inputs, force)?;
+    if !directory_of(path).is_dir() {
+        let what = "the page's directory does not exist";
+        let error = std::io::Error::new(std::io::ErrorKind::NotFound, what);
+        return Err(AnamnesisError::io_at(path, &error));
     }
-    require_outside_cache(path)?;
-    SideFile::check_beside(path, inputs, force)
+    Ok(())
+}
+
+/// Checks that `path` is the name of a file outside of caches.
+///
+/// # Errors
+/// `Usage` or `Io` if it is not.
+pub(super) fn check_name(path: &Path) -> Result<()> {
+    match path == Path::new("-") {
+        true => Err(AnamnesisError::usage("--html: a page goes to a file, not to stdout")),
+        false => require_outside_cache(path),
+    }
 }
 
 /// The name of a model in the title of a page.
@@ -180,13 +194,13 @@ pub(super) fn render(page: &Page<'_>) -> String {
     let encoded = page
         .encoding
         .map(|report| (report, errors::of_encoding(report)));
-    if let Some((report, errors)) = &encoded {
-        if !errors.is_empty() || report.distance.is_some() {
-            let what = "What encoding changed: the difference between the values before it and the values that are decoded \
-                        again. RMSE is the root of the mean squared difference; in parentheses it is divided by the root mean \
-                        square of the values.";
-            errors::section(what, errors, &mut out);
-        }
+    if let Some((report, errors)) = &encoded
+        && report.distance.is_some()
+    {
+        let what = "What encoding changed: the difference between the values before it and the values that are decoded again. \
+                    RMSE is the root of the mean squared difference; in parentheses it is divided by the root mean square of \
+                    the values.";
+        errors::section(what, errors, &mut out);
     }
     if let Some(values) = page.values {
         histogram::section(values, page.models.len() > 1, &mut out);
@@ -210,17 +224,20 @@ pub(super) fn render(page: &Page<'_>) -> String {
 
 /// Links to the sections.
 fn navigation(page: &Page<'_>, out: &mut String) {
-    let has_models = !page.models.is_empty();
+    let has_models = page.models.iter().any(|model| !model.tensors.is_empty());
+    let has_distance = page
+        .encoding
+        .is_some_and(|report| report.distance.is_some());
     out.push_str("<nav>");
     for (id, title, is_there) in [
         ("findings", "Findings", !page.checked.is_empty()),
         ("sizes", "Sizes", has_models),
         ("bits", "Bits per value", has_models),
-        ("errors", "Errors", page.diff.is_some() || page.encoding.is_some()),
+        ("errors", "Errors", page.diff.is_some() || has_distance),
         ("values", "Sizes of values", page.values.is_some()),
         ("differences", "Differences", page.diff.is_some()),
         ("encoded", "Encoded tensors", page.encoding.is_some()),
-        ("tensors", "Tensors", has_models),
+        ("tensors", "Tensors", !page.models.is_empty()),
     ] {
         if is_there {
             let _ = write!(out, "<a href=\"#{id}\">{title}</a> ");

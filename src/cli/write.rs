@@ -148,7 +148,7 @@ fn prepare(request: &WriteRequest<'_>, plan: &PlannedOutput<'_>) -> Result<()> {
     }
     if let Some(page) = request.style.html {
         let (weights, force) = (plan.conversion.paths(&plan.output), request.args.output.force);
-        html::check_place(page, &[], force)?;
+        html::check_name(page)?;
         let side = SideOutput::page(page);
         sums::check_place(side, &plan.output, &weights, Some(&plan.conversion), force)?;
     }

@@ -420,6 +420,17 @@ fn models_that_cannot_be_decoded() {
     // Nothing of it can be read, and yet it can be looked at.
     let twice = page_of(&["report", &at("pth/error_keys_collide_int.pt"), "-o", "OUT"]);
     assert!(twice.contains("They cannot be read: "), "{twice}");
+    // What is wrong with the place of the page shows before anything is read.
+    for arguments in [
+        &["report", "missing", "-o", "missing/x.html"][..],
+        &["check", "missing", "--html", "missing/x.html"],
+        &["report", "missing", "-o", model],
+    ] {
+        let end = amn(arguments);
+        let error = String::from_utf8_lossy(&end.stderr);
+        assert!(error.contains("the page's directory") || error.contains("exists"), "{error}");
+        assert_eq!(end.status.code(), Some(7), "{error}");
+    }
     let end = amn(&["report", &at("demo/model-fp8.safetensors"), model, "-o", "x.html"]);
     let error = String::from_utf8_lossy(&end.stderr);
     assert!(error.starts_with(&format!("error: {model}: ")), "{error}");
