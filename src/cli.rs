@@ -8,6 +8,8 @@ mod diff;
 mod documents;
 mod finish;
 mod forget;
+mod html;
+mod html_report;
 mod input;
 mod inspect;
 mod listing;
@@ -166,6 +168,7 @@ fn run_command(command: Command, out: &mut impl Write) -> CommandResult<u8> {
         Command::Man(args) => documents::man(&args, out)?,
         Command::Check(args) => return check::check(&args, out).map(u8::from),
         Command::Diff(args) => return diff::diff(&args, out).map(u8::from),
+        Command::Report(args) => html_report::report(&args, out)?,
     }
     Ok(0)
 }

@@ -10,6 +10,8 @@ pub use crate::config::Selection;
 use crate::config::Texts;
 use crate::convert::{Settled, finish, is_input_of, partial_path, settle, sums_of_directory};
 use crate::parse::hub;
+#[cfg(feature = "cli")]
+pub use crate::report::distribution::{Distribution, Magnitudes};
 use crate::report::inspect;
 use crate::source::inputs::Inputs;
 pub use crate::write::atomic::directory_of;
@@ -185,6 +187,43 @@ impl SideFile {
         let inputs = &inputs(conversion);
         let place = OutputPlace { force, inputs, space: len, is_uncached: false };
         OutputFile::create(path, len, &place).map(Self)
+    }
+
+    /// What is read of `model`: its files or its directory, and the files beside it.
+    #[must_use]
+    pub fn inputs_of(model: &ParsedModel) -> Vec<PathBuf> {
+        let sources = model.sources.iter().filter_map(|source| source.path());
+        let directory = model
+            .directory
+            .iter()
+            .map(|directory| directory.path.as_path());
+        let beside = model.beside.iter().map(|file| file.path.as_path());
+        let companions = model.companions().map(|companion| companion.path.as_path());
+        let all = sources.chain(directory).chain(beside).chain(companions);
+        all.map(Path::to_path_buf).collect()
+    }
+
+    /// [`check_name`](Self::check_name), where `inputs` are the files and directories that are read.
+    ///
+    /// # Errors
+    /// `Io` if the file may not be written.
+    pub fn check_beside(path: &Path, inputs: &[PathBuf], force: bool) -> Result<()> {
+        let inputs = &Inputs { sources: &[], paths: inputs.to_vec() };
+        OutputPlace { force, inputs, space: 0, is_uncached: false }.check_name(path)
+    }
+
+    /// Writes `bytes` to `path`, where no file of `inputs` is replaced, nor of a directory among
+    /// them, and another file only with `force`.
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create); `Io` if the file cannot be written.
+    pub fn write(path: &Path, bytes: &[u8], inputs: &[PathBuf], force: bool) -> Result<()> {
+        let inputs = &Inputs { sources: &[], paths: inputs.to_vec() };
+        let space = bytes.len() as u64;
+        let place = OutputPlace { force, inputs, space, is_uncached: false };
+        let file = OutputFile::create(path, space, &place)?;
+        file.write_at(0, bytes)?;
+        file.commit()
     }
 
     /// The file, to be written.

@@ -3,4 +3,6 @@
 #[cfg(feature = "check")]
 pub mod check;
 pub mod diff;
+#[cfg(feature = "cli")]
+pub mod distribution;
 pub mod inspect;

@@ -15,7 +15,7 @@ use clap::{Parser, Subcommand};
 pub(super) use self::encode::GgufTypeArgs;
 pub(super) use self::messages::{MessageArgs, ProgressArgs, ProgressMode};
 pub(super) use self::readers::{
-    CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ScanArgs, ShowArgs, SortKey,
+    CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ReportArgs, ScanArgs, ShowArgs, SortKey,
 };
 pub(super) use self::run::{CastArgs, OutputArgs, RunArgs};
 use self::run::{OUTPUT, RUN, SELECTION};
@@ -76,6 +76,9 @@ pub(super) enum Command {
     /// Look for everything that can be wrong with models; exit code 1 if something is
     #[command(aliases = ["verify", "validate"], after_help = examples::CHECK)]
     Check(CheckArgs),
+    /// Write an HTML page on a model, or on two: sizes, bits per value, errors, values, findings
+    #[command(after_help = examples::REPORT)]
+    Report(ReportArgs),
     /// Print a script that completes commands and options in a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions(CompletionsArgs),
@@ -110,11 +113,14 @@ impl Command {
             Self::Merge(args) => one(args.run.json, &args.base),
             Self::Diff(args) => one(args.json, &args.a),
             Self::Check(args) => (args.json, args.models.as_slice()),
+            Self::Report(args) => one(false, &args.a),
             Self::Completions(_) | Self::Man(_) => return None,
         };
         // These read several, whatever is given first, and their errors say which one is at fault.
-        let names_its_own =
-            matches!(self, Self::Scan(_) | Self::Merge(_) | Self::Diff(_) | Self::Check(_));
+        let names_its_own = matches!(
+            self,
+            Self::Scan(_) | Self::Merge(_) | Self::Diff(_) | Self::Check(_) | Self::Report(_)
+        );
         Some(CommandInput {
             path: files.first()?,
             is_only: files.len() == 1 && !names_its_own,
@@ -145,6 +151,7 @@ impl Command {
             Self::Merge(args) => &args.run.progress,
             Self::Diff(args) => &args.progress,
             Self::Check(args) => &args.progress,
+            Self::Report(args) => &args.progress,
             _ => return None,
         };
         Some(args.progress)
@@ -164,6 +171,7 @@ impl Command {
             Self::Merge(args) => &args.run.messages,
             Self::Diff(args) => &args.messages,
             Self::Check(args) => &args.messages,
+            Self::Report(args) => &args.messages,
             Self::Completions(_) | Self::Man(_) => return None,
         })
     }
@@ -353,6 +361,9 @@ pub(super) struct ForgetArgs {
     pub pure: bool,
     #[command(flatten)]
     pub types: GgufTypeArgs,
+    /// Write an HTML page on the error, too: by tensor, layer and class of modules; -f replaces one
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT, conflicts_with = "dry_run")]
+    pub html: Option<PathBuf>,
     #[command(flatten)]
     pub run: RunArgs,
 }

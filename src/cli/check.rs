@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::args::CheckArgs;
+use super::html::{self, CheckedPart, Page};
 use super::progress::{Meter, Work};
 use super::report::print_json;
 use super::{CommandError, input, option_checks, signals};
 use crate::error::printable;
+use crate::hooks::SideFile;
 use crate::{
     AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, RememberOptions, Severity,
     TargetDtype, format_bytes,
@@ -34,6 +36,12 @@ struct CheckedModel {
     report: CheckReport,
 }
 
+impl CheckedModel {
+    fn part(&self, reads_data: bool) -> CheckedPart<'_> {
+        CheckedPart { path: self.path.clone(), report: &self.report, label: "", reads_data }
+    }
+}
+
 /// Checks models and prints what is wrong. Returns whether there are findings.
 ///
 /// # Errors
@@ -50,6 +58,12 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
         option_checks::require_regular("--manifest", manifest)?;
     }
     options.manifest.clone_from(&args.manifest);
+    // What is read, which the page does not replace.
+    let mut files = args.models.clone();
+    files.extend(args.manifest.clone());
+    if let Some(path) = &args.page.html {
+        html::check_place(path, &files, args.page.force)?;
+    }
     let mut models = Vec::new();
     for path in &args.models {
         match args.recursive && path.is_dir() {
@@ -65,6 +79,7 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
     for path in models {
         let model = input::open_path(&path, &args.limits);
         let checked_model = model.and_then(|model| {
+            files.extend(SideFile::inputs_of(&model));
             let meter = Meter::new(&args.messages, args.progress.progress);
             let reads_data = args.data || args.manifest.is_some();
             if reads_data {
@@ -96,6 +111,17 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
         }
         let path = path.to_string_lossy().into_owned();
         checked.push(CheckedModel { path, report });
+    }
+    if let Some(path) = &args.page.html {
+        let page = Page {
+            title: match checked.as_slice() {
+                [one] => html::name_of(Path::new(&one.path)),
+                several => format!("Check of {} models", several.len()),
+            },
+            checked: checked.iter().map(|model| model.part(args.data)).collect(),
+            ..Page::default()
+        };
+        html::write(&page, path, &files, args.page.force)?;
     }
     if args.json {
         print_json(&CheckedModels { models: &checked }, out)?;

@@ -28,7 +28,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResu
         &args.input,
         &options,
         &args.run,
-        &OutputStyle { suffix: None, asks_dtype: true },
+        &OutputStyle { suffix: None, asks_dtype: true, html: None },
         out,
     )
 }
@@ -64,7 +64,11 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
         &args.input,
         &options,
         &args.run,
-        &OutputStyle { suffix: suffix.as_deref(), asks_dtype: args.out_dtype.is_some() },
+        &OutputStyle {
+            suffix: suffix.as_deref(),
+            asks_dtype: args.out_dtype.is_some(),
+            html: None,
+        },
         out,
     )
 }

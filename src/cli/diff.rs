@@ -6,10 +6,12 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::args::DiffArgs;
+use super::html::{self, Page, ShownModel};
 use super::progress::{Meter, Work};
 use super::report::print_json;
 use super::{CommandError, input, signals};
 use crate::error::printable;
+use crate::hooks::SideFile;
 use crate::{
     AnamnesisError, CancelToken, ComparedTensor, DiffOptions, DiffReport, FieldDiff, ParsedModel,
     RememberOptions, TensorDiff, ValueDiff,
@@ -27,6 +29,15 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
         input::open_path(path, &args.limits).map_err(|error| CommandError::of_model(path, error))
     };
     let (a, b) = (open(&args.a)?, open(&args.b)?);
+    let files = || {
+        [&a, &b]
+            .into_iter()
+            .flat_map(SideFile::inputs_of)
+            .collect::<Vec<_>>()
+    };
+    if let Some(path) = &args.page.html {
+        html::check_place(path, &files(), args.page.force)?;
+    }
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
     let meter = Meter::new(&args.messages, args.progress.progress);
@@ -54,6 +65,16 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
             None => error.into(),
         }
     })?;
+    if let Some(path) = &args.page.html {
+        let (name_a, name_b) = (html::name_of(&args.a), html::name_of(&args.b));
+        let page = Page {
+            title: format!("{name_a} → {name_b}"),
+            models: vec![ShownModel::new("A", &args.a, &a), ShownModel::new("B", &args.b, &b)],
+            diff: Some(&report),
+            ..Page::default()
+        };
+        html::write(&page, path, &files(), args.page.force)?;
+    }
     if args.json {
         print_json(&report, out)?;
     } else {
@@ -63,7 +84,7 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
 }
 
 /// Whether `error` is what makes it impossible to decode `model`.
-fn has_problem(model: &ParsedModel, error: &AnamnesisError) -> bool {
+pub(super) fn has_problem(model: &ParsedModel, error: &AnamnesisError) -> bool {
     let (text, problems) = (error.to_string(), model.problems());
     problems.iter().any(|problem| problem.to_string() == text)
 }

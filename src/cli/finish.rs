@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::CommandResult;
 use super::args::RunArgs;
 use super::report::print_line;
+use super::sums::SideOutput;
 use super::write::settle;
 use super::{signals, sums};
 use crate::error::printable;
@@ -18,7 +19,7 @@ pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> Com
     let (is_quiet, force) = (args.messages.quiet, args.output.force);
     refuse_unfinished_name(output)?;
     if let Some(manifest) = &args.output.manifest {
-        sums::check_place(manifest, output, &[], None, force)?;
+        sums::check_place(SideOutput::manifest(manifest), output, &[], None, force)?;
     }
     let directory = DirectoryInParts(output);
     let note = match () {

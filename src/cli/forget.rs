@@ -36,7 +36,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
         inputs,
         &options,
         &args.run,
-        &OutputStyle { suffix: Some(&suffix), asks_dtype: false },
+        &OutputStyle { suffix: Some(&suffix), asks_dtype: false, html: args.html.as_deref() },
         out,
     )
 }

@@ -71,6 +71,12 @@ const OPTIONS: &[Applicability] = &[
         needs: "a list is of one output, and there are several inputs",
     },
     Applicability {
+        option: "--html",
+        is_set: |r| r.forget().is_some_and(|args| args.html.is_some()),
+        applies: |r| r.inputs == 1,
+        needs: "a page is of one output, and there are several inputs",
+    },
+    Applicability {
         option: "--group-size",
         is_set: |r| r.forget().is_some_and(|args| args.group_size.is_some()),
         applies: |r| r.scheme.is_some_and(ForgetScheme::has_group_sizes),

@@ -23,6 +23,8 @@ pub(super) struct OutputStyle<'a> {
     pub suffix: Option<&'a str>,
     /// Whether the user has said, or the command says, which element type the output has.
     pub asks_dtype: bool,
+    /// The HTML page that is written on the error of encoding.
+    pub html: Option<&'a Path>,
 }
 
 /// What is to be made of an input.

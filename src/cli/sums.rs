@@ -17,31 +17,50 @@ pub(super) fn print(sums: &[FileSum], out: &mut impl Write) {
     }
 }
 
-/// Fails if there is no place for a manifest of the files `weights` at `output`, so that this shows
-/// before the work.
+/// A file that is written beside an output.
+#[derive(Clone, Copy)]
+pub(super) struct SideOutput<'a> {
+    pub path: &'a Path,
+    /// What messages call it.
+    pub what: &'static str,
+}
+
+impl<'a> SideOutput<'a> {
+    pub(super) fn manifest(path: &'a Path) -> Self {
+        Self { path, what: "the manifest" }
+    }
+
+    pub(super) fn page(path: &'a Path) -> Self {
+        Self { path, what: "the page" }
+    }
+}
+
+/// Fails if there is no place for `side`, such as a manifest of the files `weights` at `output`, so
+/// that this shows before the work.
 ///
 /// # Errors
-/// `Io` if the manifest is one of these files or of those that `conversion` reads, or no regular file; if
+/// `Io` if `side` is one of these files or of those that `conversion` reads, or no regular file; if
 /// it is there and is not to be replaced, or has no directory.
 pub(super) fn check_place(
-    manifest: &Path,
+    side: SideOutput<'_>,
     output: &Path,
     weights: &[PathBuf],
     conversion: Option<&Conversion<'_>>,
     force: bool,
 ) -> Result<()> {
+    let SideOutput { path: side, what } = side;
     let refuse =
-        |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(manifest, &Error::new(kind, what)));
-    let (itself, target) = (full_path(manifest), manifest.canonicalize().ok());
+        |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(side, &Error::new(kind, what)));
+    let (itself, target) = (full_path(side), side.canonicalize().ok());
     let outputs = weights.iter().map(PathBuf::as_path).chain([output]);
     let mut outputs = outputs.map(full_path);
     if outputs.any(|output| output == itself || Some(output) == target) {
-        return refuse(ErrorKind::InvalidInput, IS_THE_OUTPUT);
+        return refuse(ErrorKind::InvalidInput, &format!("{what} is a file of the output"));
     }
-    SideFile::check_name(manifest, conversion, force)?;
-    // The output may become the manifest's directory.
-    if !manifest.starts_with(output) && !directory_of(manifest).is_dir() {
-        return refuse(ErrorKind::NotFound, "the manifest's directory does not exist");
+    SideFile::check_name(side, conversion, force)?;
+    // The output may become its directory.
+    if !side.starts_with(output) && !directory_of(side).is_dir() {
+        return refuse(ErrorKind::NotFound, &format!("{what}'s directory does not exist"));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::args::RunArgs;
+use super::html::{self, Page, ShownModel};
 use super::input::NamedModel;
 use super::outcome::{not_quietly, print_outputs, with_advice};
 use super::outputs::{make_directory, print_input};
@@ -13,9 +14,10 @@ use super::progress::{Meter, Work};
 use super::report::{
     ConversionReport, print_distance, print_json, print_json_line, print_kept, print_line,
 };
+use super::sums::SideOutput;
 use super::{CommandResult, signals, sums};
 use crate::error::printable;
-use crate::hooks::DirectoryInParts;
+use crate::hooks::{DirectoryInParts, SideFile};
 use crate::{CancelToken, RememberOptions, Report, Result, TargetDtype, format_bytes};
 
 /// The options that all commands share. Ctrl-C cancels the conversion instead of ending the
@@ -87,6 +89,9 @@ fn carry_out(
         let force = args.output.force;
         sums::write(manifest, &report.sha256, Some(&plan.conversion), force)?;
     }
+    if let Some(path) = request.style.html {
+        write_page(path, input, &plan, &report, args.output.force)?;
+    }
     if args.json {
         print_report(request, &plan.json(input, &report, Some(seconds)), out)?;
     }
@@ -99,6 +104,36 @@ fn carry_out(
     Ok(())
 }
 
+/// Writes the page on what encoding `input` has changed. If the output has its name, the page shows
+/// it as well.
+fn write_page(
+    path: &Path,
+    input: &NamedModel,
+    plan: &PlannedOutput<'_>,
+    report: &Report,
+    force: bool,
+) -> Result<()> {
+    let output = match plan.conversion.is_directory() {
+        true => Some(plan.output.clone()),
+        false => plan.conversion.paths(&plan.output).into_iter().next(),
+    };
+    let written = output.as_ref().and_then(|path| crate::parse(path).ok());
+    let before = input.model.path().unwrap_or(&input.named);
+    let mut files = SideFile::inputs_of(&input.model);
+    let mut models = vec![ShownModel::new("A", before, &input.model)];
+    if let (Some(written), Some(path)) = (&written, &output) {
+        files.extend(SideFile::inputs_of(written));
+        models.push(ShownModel::new("B", path, written));
+    }
+    let (from, to) = (html::name_of(before), html::name_of(&plan.output));
+    let page =
+        Page {
+            title: format!("{from} → {to}"), models, encoding: Some(report), ..Page::default()
+        };
+    html::write(&page, path, &files, force)?;
+    Ok(())
+}
+
 /// Whether the work is described in lines of text.
 fn says(args: &RunArgs) -> bool {
     !args.json && !args.messages.quiet
@@ -108,7 +143,14 @@ fn says(args: &RunArgs) -> bool {
 fn prepare(request: &WriteRequest<'_>, plan: &PlannedOutput<'_>) -> Result<()> {
     if let Some(manifest) = &request.args.output.manifest {
         let (weights, force) = (plan.conversion.paths(&plan.output), request.args.output.force);
-        sums::check_place(manifest, &plan.output, &weights, Some(&plan.conversion), force)?;
+        let side = SideOutput::manifest(manifest);
+        sums::check_place(side, &plan.output, &weights, Some(&plan.conversion), force)?;
+    }
+    if let Some(page) = request.style.html {
+        let (weights, force) = (plan.conversion.paths(&plan.output), request.args.output.force);
+        html::check_name(page)?;
+        let side = SideOutput::page(page);
+        sums::check_place(side, &plan.output, &weights, Some(&plan.conversion), force)?;
     }
     if plan.conversion.is_directory() {
         settle(&plan.output, request.args.messages.quiet)?;

@@ -98,6 +98,9 @@ pub struct Distance {
     pub all: Errors,
     /// The tensors with the largest [`Errors::relative`], largest first.
     pub worst: Vec<TensorErrors>,
+    /// All encoded tensors, in the order of the output. JSON has the worst alone.
+    #[serde(skip)]
+    pub tensors: Vec<TensorErrors>,
 }
 
 /// The encoding error of one tensor.

@@ -15,7 +15,7 @@ use self::values::{Comparable, CompareRule, Sums};
 use crate::convert::asked::Asked;
 use crate::convert::pair::{PairScratch, TensorPair};
 use crate::convert::progress::ProgressSum;
-use crate::{Conversion, ConvertOptions, ParsedModel, RememberOptions, Result, TargetDtype};
+use crate::{Conversion, ConvertOptions, Dtype, ParsedModel, RememberOptions, Result, TargetDtype};
 
 /// Options of [`ParsedModel::diff`].
 #[derive(Debug, Clone)]
@@ -106,6 +106,16 @@ impl ParsedModel {
     /// - `Io`: an input cannot be read, or one of its files has changed since it was parsed.
     /// - `Cancelled`: the token of the options is set.
     pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
+        self.diff_observed(other, options, &mut ())
+    }
+
+    /// [`diff`](Self::diff), with an observer of the values.
+    pub(crate) fn diff_observed(
+        &self,
+        other: &Self,
+        options: &DiffOptions,
+        observer: &mut impl Observer,
+    ) -> Result<DiffReport> {
         let conversion = options.conversion();
         let (a, b) = (self.plan(&conversion)?, other.plan(&conversion)?);
         let asked = Asked::of_names(&options.include, &options.exclude)?;
@@ -116,7 +126,7 @@ impl ParsedModel {
             report.metadata = fields::metadata(self, other);
             report.config = fields::configs(self, other)?;
         }
-        let values = compare_values(&pairing, (&a, &b), options)?;
+        let values = compare_values(&pairing, (&a, &b), options, observer)?;
         self.require_unchanged()?;
         other.require_unchanged()?;
         report.add_tensors(pairing, values);
@@ -133,11 +143,38 @@ enum Compared {
     Incomparable,
 }
 
+/// Counts more of the values that a comparison reads.
+pub(crate) trait Observer: Send {
+    /// What is counted in one job.
+    type Counts: Default + Send;
+
+    /// Whether tensors that are stored with the same bytes are decoded, too.
+    const READS_ALL: bool;
+
+    /// Counts the consecutive values of both sides.
+    fn count(counts: &mut Self::Counts, dtypes: (Dtype, Dtype), values: (&[u8], &[u8]));
+
+    /// Adds the counts of a job of the tensor called `name`; its last job if `is_last`.
+    fn fold(&mut self, name: &str, counts: Self::Counts, is_last: bool);
+}
+
+/// Counts nothing.
+impl Observer for () {
+    type Counts = ();
+
+    const READS_ALL: bool = false;
+
+    fn count((): &mut (), _: (Dtype, Dtype), _: (&[u8], &[u8])) {}
+
+    fn fold(&mut self, _: &str, (): (), _: bool) {}
+}
+
 /// Compares the values of all pairs. Returns a result for each, in their order.
-fn compare_values(
+fn compare_values<O: Observer>(
     pairing: &Pairing<'_>,
     (a, b): (&Conversion<'_>, &Conversion<'_>),
     options: &DiffOptions,
+    observer: &mut O,
 ) -> Result<Vec<Compared>> {
     let comparable = |pair: &StoredPair<'_>| {
         let tensors = TensorPair::new((a, pair.a.output), (b, pair.b.output));
@@ -147,11 +184,17 @@ fn compare_values(
     };
     let all: Vec<_> = pairing.pairs.iter().map(comparable).collect();
     let decoded = all.iter().flatten().map(|(tensors, _)| tensors.byte_len());
-    let alike = pairing.stored_alike();
+    let alike = match O::READS_ALL {
+        true => Vec::new(),
+        false => pairing.stored_alike(),
+    };
     let stored = alike.iter().map(|(a, b)| a.part().len() + b.part().len());
     let total_bytes = decoded.sum::<u64>() + stored.sum::<u64>();
     let done = ProgressSum::new(&options.run, total_bytes, all.iter().flatten().count());
-    let same_bytes = pairing.same_bytes(&alike, &options.run, &done)?;
+    let same_bytes = match O::READS_ALL {
+        true => vec![false; pairing.pairs.len()],
+        false => pairing.same_bytes(&alike, &options.run, &done)?,
+    };
     let mut results: Vec<Compared> = Vec::with_capacity(pairing.pairs.len());
     let mut pairs = Vec::new();
     for (pair, is_same) in all.into_iter().zip(same_bytes) {
@@ -174,18 +217,20 @@ fn compare_values(
         &options.run,
         |pair, job, scratch: &mut PairScratch| {
             let (_, tensors, kind) = &pairs[pair];
-            let mut sums = Sums::default();
+            let (mut sums, mut counts) = (Sums::default(), O::Counts::default());
             tensors.run(job, scratch, |first, a, b| {
                 kind.compare(first, (a, b), &rule, &mut sums);
+                O::count(&mut counts, tensors.dtypes(), (a, b));
             })?;
-            Ok(sums)
+            Ok((sums, counts))
         },
-        |pair, sums| {
+        |pair, (sums, counts)| {
             let (result, tensors, _) = &pairs[pair];
             if let Compared::Sums(total, _) = &mut results[*result] {
                 total.add(&sums);
             }
             jobs_left[pair] -= 1;
+            observer.fold(&pairing.pairs[*result].a.name, counts, jobs_left[pair] == 0);
             done.add(tensors.bytes_of_job(jobs_left[pair]), usize::from(jobs_left[pair] == 0), 0);
         },
     )?;

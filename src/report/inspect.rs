@@ -19,6 +19,8 @@ pub use self::dtypes::DtypeCount;
 pub(crate) use self::element_values::for_each_value;
 pub use self::listed::ListedTensor;
 pub use self::modules::ModuleClass;
+#[cfg(feature = "cli")]
+pub(crate) use self::modules::class_name;
 #[cfg(feature = "check")]
 pub(crate) use self::modules::without_numbers;
 pub use self::statistics::{Histogram, TensorStatistics};

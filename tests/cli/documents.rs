@@ -4,7 +4,8 @@ use std::process::Command;
 
 use crate::amn;
 
-const COMMANDS: [&str; 7] = ["parse", "ls", "show", "inspect", "remember", "forget", "convert"];
+const COMMANDS: [&str; 8] =
+    ["parse", "ls", "show", "inspect", "remember", "forget", "convert", "report"];
 
 fn printed(arguments: &[&str]) -> String {
     let output = amn(arguments);

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "parse",
     "ls",
     "show",
@@ -14,6 +14,7 @@ const COMMANDS: [&str; 13] = [
     "merge",
     "diff",
     "check",
+    "report",
     "completions",
     "man",
 ];
@@ -47,7 +48,8 @@ fn options_are_in_groups() {
         ("forget", &["Input", "Encoding", "Which tensors", "Output", "How it runs"]),
         ("ls", &["Input", "Which tensors", "Output", "How it runs"]),
         ("show", &["Input", "Output", "How it runs"]),
-        ("diff", &["Which tensors", "How it runs"]),
+        ("diff", &["Which tensors", "Output", "How it runs"]),
+        ("report", &["Output", "How it runs"]),
     ] {
         let text = help(command);
         let at: Vec<_> = groups

@@ -19,6 +19,7 @@ mod forget;
 mod gguf_kv;
 mod help;
 mod hints;
+mod html;
 mod inputs;
 mod inspect;
 mod json;

@@ -55,11 +55,11 @@ const WRONG: &[(&str, &[&str])] = &[
 const FILES: &[&str] = &["--gguf-metadata", "--imatrix", "--like", "--manifest", "--rename-file"];
 
 /// Options whose values are places of outputs.
-const OUTPUTS: &[&str] = &["--output", "--npy"];
+const OUTPUTS: &[&str] = &["--output", "--npy", "--html"];
 
 const VERBS: &[&str] = &[
     "parse", "ls", "show", "scan", "inspect", "remember", "forget", "convert", "merge", "diff",
-    "check",
+    "check", "report",
 ];
 
 /// The options of a verb that take a value.
@@ -83,6 +83,7 @@ fn arguments(verb: &str, model: &str) -> Vec<String> {
         "convert" => vec!["convert", model, "--to", "gguf"],
         "merge" => vec!["merge", &base, &adapter, "--to", "gguf"],
         "diff" => vec!["diff", model, model],
+        "report" => vec!["report", model, "-o", "-"],
         "ls" => vec!["ls", model, "--tree"],
         verb => vec![verb, model],
     };
@@ -124,10 +125,10 @@ fn wrong_values() {
             for value in values {
                 let mut all = arguments(verb, &model);
                 if option == "--to" {
-                    all.truncate(if *verb == "merge" || *verb == "diff" {
-                        3
-                    } else {
-                        2
+                    all.truncate(match *verb {
+                        "merge" | "diff" => 3,
+                        "report" => 4,
+                        _ => 2,
                     });
                 }
                 if option == "--group-size" || option == "--scale-rule" {

@@ -28,6 +28,11 @@ const WRITERS: &[Writer] = &[
     ("a list of sums", "remember IN -o ok.safetensors --force --manifest OUT", "txt"),
     ("a list of sums of a directory", "remember DIR -o ok --force --manifest OUT", "txt"),
     ("an array", "show IN NAME --npy OUT", "npy"),
+    ("a page", "report IN -o OUT", "html"),
+    ("a page on two models", "report IN adapter/adapter_model.safetensors -o OUT", "html"),
+    ("a page of diff", "diff IN IN --html OUT", "html"),
+    ("a page of check", "check IN --html OUT", "html"),
+    ("a page of forget", "forget IN --to nf4 -o ok.safetensors --force --html OUT", "html"),
 ];
 
 const NAME: &str = "model.layers.0.self_attn.q_proj.weight";
@@ -55,7 +60,12 @@ impl Scene {
             "DIR" => path("in"),
             "OUT" => output.to_str().unwrap().to_owned(),
             "NAME" => NAME.to_owned(),
-            "adapter" | "ok" | "ok.safetensors" | "names" | "kv" => path(word),
+            "adapter"
+            | "adapter/adapter_model.safetensors"
+            | "ok"
+            | "ok.safetensors"
+            | "names"
+            | "kv" => path(word),
             _ => word.to_owned(),
         });
         words.collect()

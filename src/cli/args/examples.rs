@@ -80,6 +80,12 @@ Examples:
   amn check --data models -r
   amn check model-dir --manifest model-dir/SHA256SUMS";
 
+pub(super) const REPORT: &str = "\
+Examples:
+  amn report model.gguf
+  amn report model-bf16 model-q4.gguf -o loss.html
+  amn report model-dir --no-values -o sizes.html";
+
 pub(super) const COMPLETIONS: &str = "\
 Examples:
   amn completions bash

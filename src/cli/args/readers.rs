@@ -154,6 +154,8 @@ pub(in super::super) struct DiffArgs {
     /// No tensors with names like this, likewise; may be repeated
     #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub exclude: Vec<String>,
+    #[command(flatten)]
+    pub page: PageArgs,
     /// Print JSON; see docs/json.md
     #[arg(long, help_heading = RUN)]
     pub json: bool,
@@ -166,6 +168,47 @@ pub(in super::super) struct DiffArgs {
     pub progress: ProgressArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(in super::super) struct ReportArgs {
+    /// Model file, directory of a model, ORG/MODEL in the cache of Hugging Face, or
+    /// ollama:MODEL[:TAG]
+    pub a: PathBuf,
+    /// Model to compare it with: errors and values before and after
+    pub b: Option<PathBuf>,
+    /// The page, one HTML file; - for stdout
+    #[arg(short, long, value_name = "OUT", default_value = "report.html", help_heading = OUTPUT)]
+    pub output: PathBuf,
+    /// Replace an existing output
+    #[arg(short, long, help_heading = OUTPUT)]
+    pub force: bool,
+    /// Leave out how large the values are: of one model, only headers are read
+    #[arg(long, help_heading = OUTPUT)]
+    pub no_values: bool,
+    /// Element type that quantized values are decoded to before they are compared: bf16, f16 or f32
+    #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = parse_dtype)]
+    pub to: TargetDtype,
+    /// Worker threads [default: one for each core]
+    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub messages: MessageArgs,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// Where a command that prints also writes an HTML page.
+#[derive(Debug, clap::Args)]
+pub(in super::super) struct PageArgs {
+    /// Write an HTML page, too, which needs no network
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub html: Option<PathBuf>,
+    /// Replace an existing page
+    #[arg(short, long, requires = "html", help_heading = OUTPUT)]
+    pub force: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -183,6 +226,8 @@ pub(in super::super) struct CheckArgs {
     /// Check every model in the directories and below
     #[arg(short, long)]
     pub recursive: bool,
+    #[command(flatten)]
+    pub page: PageArgs,
     /// Print JSON; see docs/json.md
     #[arg(long, help_heading = RUN)]
     pub json: bool,

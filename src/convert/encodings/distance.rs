@@ -20,9 +20,10 @@ pub(in crate::convert) fn distance(outputs: &[BoxedOutput<'_>]) -> Option<Distan
             tensors.push(TensorErrors { name: encoding.name().to_owned(), errors: errors(&sums) });
         }
     }
-    tensors.sort_by(|a, b| b.errors.relative.total_cmp(&a.errors.relative));
-    tensors.truncate(WORST);
-    (all.count > 0).then(|| Distance { all: errors(&all), worst: tensors })
+    let mut worst = tensors.clone();
+    worst.sort_by(|a, b| b.errors.relative.total_cmp(&a.errors.relative));
+    worst.truncate(WORST);
+    (all.count > 0).then(|| Distance { all: errors(&all), worst, tensors })
 }
 
 /// The warnings of the encoders of `outputs`, with the names of their tensors.

@@ -31,7 +31,7 @@ impl ModuleClass {
 }
 
 /// `name` without the ending `.weight`, and [without numbers](without_numbers).
-fn class_name(name: &str) -> String {
+pub(crate) fn class_name(name: &str) -> String {
     without_numbers(name.strip_suffix(".weight").unwrap_or(name))
 }
 
