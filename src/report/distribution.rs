@@ -124,7 +124,7 @@ impl Distribution {
     /// # Errors
     /// `Io` if a file has changed since it was parsed; `Cancelled`.
     pub fn of_model(model: &ParsedModel, run: &RememberOptions) -> Result<Self> {
-        let conversion = match model.plan(&ConvertOptions::for_values(run)) {
+        let conversion = match model.plan(ConvertOptions::for_values(run)) {
             Err(error @ (AnamnesisError::Cancelled | AnamnesisError::Io(_))) => return Err(error),
             Err(error) => {
                 let unread = vec![(String::new(), error.to_string())];

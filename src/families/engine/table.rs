@@ -206,13 +206,18 @@ pub(crate) struct Traits {
     pub sign: Sign,
 }
 
+/// Sets the fields of rope of a config that comes from GGUF, by the tensors of factors.
+///
+/// # Errors
+/// `Parse` or `Unsupported` if no config says what they say.
+pub(crate) type RestoreRope = fn(&mut Map<String, Value>, &[(&str, Vec<f32>)]) -> Result<()>;
+
 /// Sizes of layers that differ, and what follows for rope.
 #[derive(Debug)]
 pub(crate) struct ByLayer {
     /// The sizes of all layers of a model with these fields and sizes.
     pub sizes: fn(&Fields, &Dims) -> Result<Vec<OwnSizes>>,
-    /// Sets the fields of rope of a config that comes from GGUF, by the tensors of factors.
-    pub restore_rope: fn(&mut Map<String, Value>, &[(&str, Vec<f32>)]) -> Result<()>,
+    pub restore_rope: RestoreRope,
 }
 
 /// Something that transformers computes of a model, and llama.cpp may not be able to.

@@ -62,14 +62,19 @@ impl Transform {
     }
 }
 
+/// The rows and the shape of the tensor of this name that is made of one tensor, to which others
+/// may be added.
+///
+/// # Errors
+/// `Parse` if there are not as many rows as the config says.
+pub(crate) type MakeRows =
+    fn(&mut Vec<SourceTensor<'_>>, &str, &Dims) -> Result<(Rearrangement, Vec<usize>)>;
+
 /// How a tensor changes that one family alone has.
 #[derive(Debug)]
 pub(crate) struct OwnTransform {
-    /// The rows and the shape of the tensor of GGUF with this name that is made of one tensor, to
-    /// which others may be added.
-    pub to_gguf: fn(&mut Vec<SourceTensor<'_>>, &str, &Dims) -> Result<(Rearrangement, Vec<usize>)>,
-    /// The same of the tensor of transformers.
-    pub to_hf: fn(&mut Vec<SourceTensor<'_>>, &str, &Dims) -> Result<(Rearrangement, Vec<usize>)>,
+    pub to_gguf: MakeRows,
+    pub to_hf: MakeRows,
 }
 
 impl PartialEq for OwnTransform {
