@@ -9,7 +9,6 @@ mod documents;
 mod finish;
 mod forget;
 mod html;
-mod html_report;
 mod input;
 mod inspect;
 mod listing;
@@ -20,6 +19,7 @@ mod option_checks;
 mod outcome;
 mod outputs;
 mod plan;
+mod printed;
 mod progress;
 mod report;
 mod scan;
@@ -75,7 +75,7 @@ pub fn run() -> ExitCode {
         Err(failed) => {
             let mut stderr = std::io::stderr();
             let _ = match json_input {
-                Some(input) => report::print_error(&failed, &input, is_line, &mut stderr),
+                Some(input) => printed::print_error(&failed, &input, is_line, &mut stderr),
                 None => print_error(&failed, only_input.as_deref(), &mut stderr),
             };
             ExitCode::from(exit_code(&failed.error))
@@ -168,7 +168,7 @@ fn run_command(command: Command, out: &mut impl Write) -> CommandResult<u8> {
         Command::Man(args) => documents::man(&args, out)?,
         Command::Check(args) => return check::check(&args, out).map(u8::from),
         Command::Diff(args) => return diff::diff(&args, out).map(u8::from),
-        Command::Report(args) => html_report::report(&args, out)?,
+        Command::Report(args) => report::report(&args, out)?,
     }
     Ok(0)
 }

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::html::{self, CheckedPart, Page};
+use super::printed::print_json;
 use super::progress::{Meter, Work};
-use super::report::print_json;
 use super::{CommandError, input, option_checks, signals};
 use crate::error::printable;
 use crate::hooks::SideFile;

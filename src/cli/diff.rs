@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::args::DiffArgs;
 use super::html::{self, Page, ShownModel};
+use super::printed::print_json;
 use super::progress::{Meter, Work};
-use super::report::print_json;
 use super::{CommandError, input, signals};
 use crate::error::printable;
 use crate::hooks::SideFile;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::CommandResult;
 use super::args::RunArgs;
-use super::report::print_line;
+use super::printed::print_line;
 use super::sums::SideOutput;
 use super::write::settle;
 use super::{signals, sums};

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use super::args::{InspectArgs, ParseArgs};
-use super::report::print_json;
+use super::printed::print_json;
 use super::{input, listing};
 use crate::error::printable;
 use crate::{

@@ -12,7 +12,7 @@ use self::meta::ModelTexts;
 use super::args::{LsArgs, SortKey};
 use super::input;
 use super::listing::{Total, shape_text};
-use super::report::print_json;
+use super::printed::print_json;
 use super::table::{Column, Table};
 use crate::error::printable;
 use crate::hooks::{Selection, list_with_notes};

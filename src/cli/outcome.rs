@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::CommandError;
-use super::report::{by_reason, print_line};
+use super::printed::{by_reason, print_line};
 use crate::error::printable;
 use crate::{AnamnesisError, Conversion, Kept, Report, format_bytes};
 

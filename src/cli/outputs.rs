@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::input::NamedModel;
-use super::report::print_line;
+use super::printed::print_line;
 use crate::error::printable;
 use crate::hooks::directory_of;
 use crate::{AnamnesisError, Result};

@@ -9,7 +9,7 @@ use super::args::RunArgs;
 use super::input::{self, NamedModel};
 use super::outcome::{is_copied, kept_note, nothing_encoded};
 use super::outputs::{OutputChoice, require_outside_cache};
-use super::report::ConversionReport;
+use super::printed::ConversionReport;
 use crate::error::printable;
 use crate::{
     AnamnesisError, Conversion, ConvertOptions, ConvertTarget, ModelScope, ParsedModel,

@@ -1,192 +1,138 @@
-//! What the program prints of a finished conversion.
+//! `amn report`: one HTML page on a model, or on two.
 
-use std::borrow::Cow;
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::CommandError;
-use super::input::NamedModel;
+use super::args::ReportArgs;
+use super::diff::has_problem;
+use super::html::{self, CheckedPart, Page, ShownModel};
+use super::printed::print_line;
+use super::progress::{Meter, Work};
+use super::{CommandError, CommandResult, input, signals};
 use crate::error::printable;
-use crate::{AnamnesisError, Conversion, ErrorKind, Errors, Report, Result};
+use crate::hooks::{Distribution, SideFile};
+use crate::{
+    CancelToken, CheckOptions, DiffOptions, ParsedModel, RememberOptions, Result, format_bytes,
+};
 
-/// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed
-/// it.
-pub(super) fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
-    let _ = writeln!(out, "{line}");
-    let _ = out.flush();
-}
-
-/// Prints a value as JSON.
-pub(super) fn print_json(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
-    end_json(serde_json::to_writer_pretty(&mut *out, value), out)
-}
-
-/// Prints a value as one line of JSON, at once.
-pub(super) fn print_json_line(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
-    end_json(serde_json::to_writer(&mut *out, value), out)?;
-    Ok(out.flush()?)
-}
-
-fn end_json(written: serde_json::Result<()>, out: &mut impl Write) -> Result<()> {
-    written.map_err(|e| match e.io_error_kind() {
-        Some(kind) => AnamnesisError::Io(kind.into()),
-        None => AnamnesisError::Io(std::io::Error::other(e)),
-    })?;
-    writeln!(out)?;
+/// Writes the page that the arguments ask for.
+///
+/// # Errors
+/// A model that cannot be parsed, with its path, and of two models one that cannot be decoded; `Io`
+/// if the page cannot be written. What is wrong with a model alone is on the page.
+pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> CommandResult {
+    let output = Some(args.output.as_path()).filter(|path| *path != Path::new("-"));
+    if let Some(path) = output {
+        // Before a model is parsed, which may take a while.
+        html::check_place(path, &[], args.force)?;
+    }
+    let open = |path: &Path| {
+        input::open_path(path, &args.limits).map_err(|error| CommandError::of_model(path, error))
+    };
+    let a = open(&args.a)?;
+    let b = args.b.as_deref().map(open).transpose()?;
+    let models = [Some((&a, &args.a)), b.as_ref().zip(args.b.as_ref())];
+    let models: Vec<_> = models.into_iter().flatten().collect();
+    let files: Vec<PathBuf> = models
+        .iter()
+        .flat_map(|(model, _)| SideFile::inputs_of(model))
+        .collect();
+    if let Some(path) = output {
+        html::check_place(path, &files, args.force)?;
+    }
+    let cancel = CancelToken::new();
+    signals::cancel_at_termination(&cancel)?;
+    let meter = Meter::new(&args.messages, args.progress.progress);
+    let mut run = RememberOptions::new(args.to).with_cancel(cancel);
+    if let Some(threads) = args.threads {
+        run = run.with_threads(threads as usize);
+    }
+    let silent = run.clone();
+    let run = run.with_progress(meter.listener());
+    let reads_values = b.is_some() || !args.no_values;
+    if reads_values {
+        meter.start(Work {
+            verb: if b.is_some() { "Comparing" } else { "Reading" },
+            files: vec![args.a.to_string_lossy().into_owned()],
+            ..Work::default()
+        });
+    }
+    let read = read_values(&a, b.as_ref(), run, args);
+    if reads_values {
+        meter.finish(read.is_ok());
+    }
+    let (diff, values) =
+        read.map_err(|error| match models.iter().find(|(model, _)| has_problem(model, &error)) {
+            Some((_, path)) => CommandError::of_model(path, error),
+            None if models.len() == 1 => CommandError::of_model(&args.a, error),
+            None => error.into(),
+        })?;
+    let labels = if b.is_some() { ["A", "B"] } else { ["", ""] };
+    let options = CheckOptions::default().with_run(silent);
+    let checks = models.iter().map(|(model, path)| {
+        model
+            .check(&options)
+            .map_err(|error| CommandError::of_model(path, error))
+    });
+    let checks = checks.collect::<std::result::Result<Vec<_>, _>>()?;
+    let parts = models.iter().zip(&checks).zip(["A: ", "B: "]);
+    let page = Page {
+        title: title(args),
+        checked: parts
+            .map(|(((_, path), report), label)| CheckedPart {
+                path: path.to_string_lossy().into_owned(),
+                report,
+                label: if b.is_some() { label } else { "" },
+                reads_data: false,
+            })
+            .collect(),
+        models: models
+            .iter()
+            .zip(labels)
+            .map(|((model, path), label)| ShownModel::new(label, path, model))
+            .collect(),
+        diff: diff.as_ref(),
+        values: values.as_ref(),
+        encoding: None,
+    };
+    let Some(path) = output else {
+        return Ok(out.write_all(html::render(&page).as_bytes())?);
+    };
+    let len = html::write(&page, path, &files, args.force)?;
+    if !args.messages.quiet {
+        let (path, len) = (printable(&path.to_string_lossy()), format_bytes(len));
+        print_line(out, format_args!("Output: {path} ({len})"));
+    }
     Ok(())
 }
 
-/// What `--json` prints of a conversion, or with `--dry-run` of a plan.
-#[derive(serde::Serialize)]
-pub(super) struct ConversionReport<'a> {
-    input: String,
-    /// Bytes of the input's tensors.
-    input_bytes: u64,
-    /// The output file or directory.
-    output: String,
-    /// Files of weights.
-    files: Vec<String>,
-    /// What tensors are encoded to.
-    scheme: Option<&'a str>,
-    /// Time of the conversion; null of a plan.
-    seconds: Option<f64>,
-    /// 10^9 bytes of the output in a second; null of a plan.
-    gb_per_second: Option<f64>,
-    #[serde(flatten)]
-    report: &'a Report,
-}
-
-impl<'a> ConversionReport<'a> {
-    pub(super) fn new(
-        input: &NamedModel,
-        conversion: &Conversion<'_>,
-        output: &Path,
-        scheme: Option<&'a str>,
-        report: &'a Report,
-        seconds: Option<f64>,
-    ) -> Self {
-        let text = |path: &Path| path.to_string_lossy().into_owned();
-        let path = input.model.path().unwrap_or(&input.named);
-        Self {
-            input: text(path),
-            input_bytes: input.model.tensor_bytes(),
-            output: text(output),
-            files: conversion
-                .written_paths(output)
-                .iter()
-                .map(|path| text(path))
-                .collect(),
-            scheme,
-            seconds,
-            gb_per_second: seconds.map(|s| report.output_bytes as f64 / 1e9 / s.max(1e-9)),
-            report,
+/// Compares the models, or reads the values of one: each value once.
+fn read_values(
+    a: &ParsedModel,
+    b: Option<&ParsedModel>,
+    run: RememberOptions,
+    args: &ReportArgs,
+) -> Result<(Option<crate::DiffReport>, Option<Distribution>)> {
+    let Some(b) = b else {
+        return match args.no_values {
+            true => Ok((None, None)),
+            false => Ok((None, Some(Distribution::of_model(a, &run)?))),
+        };
+    };
+    let options = DiffOptions::default().with_run(run);
+    match args.no_values {
+        true => Ok((Some(a.diff(b, &options)?), None)),
+        false => {
+            let (diff, values) = Distribution::of_diff(a, b, &options)?;
+            Ok((Some(diff), Some(values)))
         }
     }
 }
 
-/// What `--json` prints of an error, on stderr.
-#[derive(serde::Serialize)]
-struct ErrorReport<'a> {
-    kind: ErrorKind,
-    message: String,
-    /// The tensor at fault.
-    tensor: Option<&'a str>,
-    /// The file at fault; the input, if it is not known.
-    file: Cow<'a, str>,
-}
-
-/// Prints an error about `input`, or about the model that it names itself, as JSON; in one line if
-/// `is_line`.
-pub(super) fn print_error(
-    failed: &CommandError,
-    input: &Path,
-    is_line: bool,
-    out: &mut impl Write,
-) -> Result<()> {
-    let (error, model) = (&failed.error, failed.model.as_deref());
-    let report = ErrorReport {
-        kind: error.kind(),
-        message: failed.to_string(),
-        tensor: error.tensor(),
-        file: error.file().or(model).unwrap_or(input).to_string_lossy(),
-    };
-    match serde_json::to_string(&report) {
-        Ok(line) if is_line => Ok(writeln!(out, "{line}")?),
-        _ => print_json(&report, out),
-    }
-}
-
-/// Prints the number of tensors that are not encoded for each reason, the most frequent reason
-/// first; if `verbose`, also their names. Prints nothing if all are encoded, or if the conversion
-/// does not encode.
-pub(super) fn print_kept(report: &Report, verbose: bool, out: &mut impl Write) {
-    if report.kept.is_empty() {
-        return;
-    }
-    print_line(out, format_args!("As they are: {} tensors", report.kept.len()));
-    for (reason, names) in by_reason(report) {
-        let (n, reason) = (names.len(), printable(reason));
-        print_line(out, format_args!("{n:>7} {reason}"));
-        for name in names.iter().filter(|_| verbose) {
-            print_line(out, format_args!("          {}", printable(name)));
-        }
-    }
-}
-
-/// The reasons why tensors are not encoded, each with the tensors' names, the most frequent first.
-pub(super) fn by_reason(report: &Report) -> Vec<(&str, Vec<&str>)> {
-    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for tensor in &report.kept {
-        let names = reasons.entry(&tensor.reason).or_default();
-        names.push(&tensor.name);
-    }
-    let mut reasons: Vec<_> = reasons.into_iter().collect();
-    reasons.sort_by_key(|(_, names)| Reverse(names.len()));
-    reasons
-}
-
-/// Prints the error that encoding introduced.
-pub(super) fn print_distance(report: &Report, out: &mut impl Write) {
-    let Some(distance) = &report.distance else {
-        return;
-    };
-    let Errors { mean_absolute, rmse, maximum, relative, .. } = distance.all;
-    let percent = relative * 100.0;
-    print_line(
-        out,
-        format_args!("Lethe distance: {} mean absolute error", format_error(mean_absolute)),
-    );
-    print_line(
-        out,
-        format_args!(
-            "  RMSE {} ({percent:.2} %), maximum {}",
-            format_error(rmse),
-            format_error(maximum)
-        ),
-    );
-    for worst in &distance.worst {
-        let Errors { mean_absolute, rmse, maximum, relative, .. } = worst.errors;
-        let (mean, rmse, maximum, percent) = (
-            format_error(mean_absolute),
-            format_error(rmse),
-            format_error(maximum),
-            relative * 100.0,
-        );
-        let name = printable(&worst.name);
-        print_line(
-            out,
-            format_args!("  {percent:>6.2} %  mean {mean}, RMSE {rmse}, maximum {maximum}  {name}"),
-        );
-    }
-}
-
-/// Formats an error with four decimals, or with an exponent if it is small.
-fn format_error(x: f64) -> String {
-    if x == 0.0 || x >= 1e-3 {
-        format!("{x:.4}")
-    } else {
-        format!("{x:.1e}")
+/// The names of the models.
+fn title(args: &ReportArgs) -> String {
+    match &args.b {
+        Some(b) => format!("{} → {}", html::name_of(&args.a), html::name_of(b)),
+        None => html::name_of(&args.a),
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::args::ScanArgs;
-use super::report::print_json;
+use super::printed::print_json;
 use super::{CommandError, CommandResult};
 use crate::error::printable;
 use crate::hooks::NamedInput;

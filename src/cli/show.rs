@@ -11,8 +11,8 @@ use self::elements::{for_each_text, in_numpy, json, numpy_bytes};
 use self::print::{print_table, print_tensor, write_csv_table};
 use self::slice::{Slice, SliceText};
 use super::args::ShowArgs;
+use super::printed::print_json;
 use super::progress::{Meter, Work};
-use super::report::print_json;
 use super::{input, signals};
 use crate::hooks::{Selection, SideFile, npy_header};
 use crate::{

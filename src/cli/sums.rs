@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::outputs::full_path;
-use super::report::print_line;
+use super::printed::print_line;
 use crate::error::printable;
 use crate::hooks::{SideFile, directory_of};
 use crate::{AnamnesisError, Conversion, FileSum, Result};

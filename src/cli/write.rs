@@ -10,10 +10,10 @@ use super::input::NamedModel;
 use super::outcome::{not_quietly, print_outputs, with_advice};
 use super::outputs::{make_directory, print_input};
 use super::plan::{PlannedOutput, WriteRequest, parsing_line};
-use super::progress::{Meter, Work};
-use super::report::{
+use super::printed::{
     ConversionReport, print_distance, print_json, print_json_line, print_kept, print_line,
 };
+use super::progress::{Meter, Work};
 use super::sums::SideOutput;
 use super::{CommandResult, signals, sums};
 use crate::error::printable;
