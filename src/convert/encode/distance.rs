@@ -5,6 +5,7 @@ use crate::convert::plan::Plan;
 use crate::convert::report::{Distance, Errors, TensorErrors};
 use crate::error::InTensor;
 use crate::lethe::kernels::distance::DistanceSums;
+use crate::sort::sort_by;
 
 /// Number of tensors with the largest errors that a report names.
 const WORST: usize = 5;
@@ -22,7 +23,7 @@ pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
             tensors.push(TensorErrors { name: encoding.input.name.clone(), errors: errors(&sums) });
         }
     }
-    tensors.sort_by(|a, b| b.errors.relative.total_cmp(&a.errors.relative));
+    sort_by(&mut tensors, |a, b| b.errors.relative.total_cmp(&a.errors.relative));
     tensors.truncate(WORST);
     (all.count > 0).then(|| Distance { all: errors(&all), worst: tensors })
 }

@@ -19,6 +19,7 @@ use super::fields::{Fields, wrong};
 use super::model::Model;
 use super::table::{HeadDim, Kind, ModelClass, Setting, count, number};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::sort::sort_by;
 use crate::{AnamnesisError, Result};
 
 /// A key with its value.
@@ -205,7 +206,7 @@ fn labels(fields: &Fields) -> Result<Option<Vec<String>>> {
         .as_object()
         .and_then(|all| all.iter().map(label).collect::<Option<Vec<_>>>());
     let mut all = all.ok_or_else(|| wrong(LABELS, "it is no list of names by number"))?;
-    all.sort();
+    sort_by(&mut all, Ord::cmp);
     if !all
         .iter()
         .map(|(number, _)| *number)

@@ -25,11 +25,16 @@ pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
     /// The scale of a group whose largest magnitude is `max_abs`.
     fn group_scale(&self, max_abs: f32) -> GroupScale;
 
-    /// `x` over the group's scale, rounded as the library rounds. `factor` is the group's
-    /// [`GroupScale::factor`].
+    /// `x` over the group's scale. `factor` is the group's [`GroupScale::factor`].
     #[inline(always)]
     fn scaled(&self, x: f32, factor: f32) -> f32 {
         x * factor
+    }
+
+    /// Rounds scaled values to the dtype in which the library computes.
+    #[inline(always)]
+    fn round(&self, scaled: &mut [f32]) {
+        let _ = scaled;
     }
 
     /// The code of a scaled value, and the value that the code decodes to.
@@ -124,8 +129,13 @@ fn encode_group<A: GroupArithmetic<GROUP>, const GROUP: usize>(
     codes: &mut [u8; GROUP],
     back: &mut [f32; GROUP],
 ) {
-    for ((&x, code), back) in zip(zip(values.iter(), codes), back) {
-        let (bits, value) = arithmetic.code(arithmetic.scaled(x, factor));
+    let mut scaled = [0.0; GROUP];
+    for (scaled, &x) in zip(&mut scaled[..], values) {
+        *scaled = arithmetic.scaled(x, factor);
+    }
+    arithmetic.round(&mut scaled);
+    for ((&x, code), back) in zip(zip(scaled.iter(), codes), back) {
+        let (bits, value) = arithmetic.code(x);
         *code = bits as u8;
         *back = value * scale;
     }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::long::{LONG_FACTORS, long_attention_factor};
 use super::{Llama3, PARAMETERS, ROPE_FACTORS, SCALE, SCALING, YARN, alpha};
+use crate::config::object;
 use crate::error::InTensor;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::Fields;
@@ -64,7 +65,7 @@ pub(in crate::families) fn scaling_of(
             (field.to_owned(), factors.collect::<Value>())
         };
         let kind = ("type".to_owned(), "longrope".into());
-        return Ok(Some(Value::Object([kind, list(long), list(short)].into_iter().collect())));
+        return Ok(Some(Value::Object(object([kind, list(long), list(short)]))));
     }
     if let Some((_, factors)) = find(ROPE_FACTORS) {
         let found = Llama3::of(factors, base.unwrap_or(10_000.0), dims.head);

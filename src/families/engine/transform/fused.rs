@@ -9,6 +9,7 @@ use crate::families::engine::source::{Rearrangement, SourceRows, SourceTensor, a
 use crate::families::engine::table::{LatentPart, LinearPart, Transform};
 use crate::remember::layout::assembled::{Change, RowOrder};
 use crate::remember::{Group, ResolvedItem};
+use crate::sort::sort_by_key;
 use crate::{Result, TargetDtype};
 
 /// Which part of a tensor of transformers a tensor of GGUF is, and of how many; `None`: it is made
@@ -46,7 +47,7 @@ impl<'m> WaitingParts<'m> {
             return None;
         }
         let mut parts = self.0.remove(name)?;
-        parts.sort_by_key(|(part, _)| *part);
+        sort_by_key(&mut parts, |(part, _)| *part);
         Some(parts.into_iter().map(|(_, source)| source).collect())
     }
 
