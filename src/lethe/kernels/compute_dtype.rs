@@ -31,14 +31,14 @@ impl TargetDtype {
         }
     }
 
-    /// `x` rounded to the dtype, to nearest even.
+    /// `x` rounded to the dtype, to nearest even. Without branches, so that LLVM vectorises loops
+    /// over the scales of groups.
     #[inline(always)]
     pub(super) fn round(self, x: f32) -> f32 {
-        match self {
-            Self::F32 => x,
-            Self::F16 => f16::rounded(x),
-            Self::BF16 => round_to_bf16(x),
-        }
+        let of = |dtype, x: f32| x.to_bits() & 0u32.wrapping_sub(u32::from(self == dtype));
+        let bits =
+            of(Self::F32, x) | of(Self::F16, f16::rounded(x)) | of(Self::BF16, round_to_bf16(x));
+        f32::from_bits(bits)
     }
 
     /// [`round`](Self::round) of each value.

@@ -85,6 +85,9 @@ trait IntegerArithmetic: Copy {
         None
     }
 
+    /// Whether quotients are rounded, by [`round`](Self::round).
+    const ROUNDS: bool = false;
+
     /// Rounds quotients of dividends and scale to the dtype in which the library computes.
     #[inline(always)]
     fn round(self, quotients: &mut [f32], params: &QuantParams) {
@@ -265,7 +268,7 @@ fn params_of_groups<A: IntegerArithmetic>(
 
 /// Values that are divided, rounded and encoded in turn: each step is a loop, whose results stay in
 /// the L1 cache.
-const PART: usize = 64;
+const PART: usize = 256;
 
 /// Encodes one group.
 #[inline(always)]
@@ -276,14 +279,21 @@ fn encode_group<A: IntegerArithmetic>(
     codes: &mut [u8],
     back: &mut [f32],
 ) {
-    // A copy cannot change when codes are stored, so that it stays in registers.
+    // The cast is repeated rather than kept, for a group may be a whole row. A copy of the parameters
+    // cannot change when codes are stored, so that it stays in registers.
     let params = *params;
+    if !A::ROUNDS {
+        for ((&x, back), code) in zip(zip(values.iter(), back), codes) {
+            let dividend = arithmetic.dividend(arithmetic.cast(x), &params);
+            (*code, *back) = encode_quotient(arithmetic, &params, dividend / params.scale);
+        }
+        return;
+    }
     let reciprocal = arithmetic.reciprocal(params.scale);
     let parts = zip(values.chunks(PART), codes.chunks_mut(PART));
     for ((values, codes), back) in zip(parts, back.chunks_mut(PART)) {
         let mut quotients = [0.0; PART];
         let quotients = &mut quotients[..values.len()];
-        // The cast is repeated rather than kept, for a group may be a whole row.
         match reciprocal {
             Some(factor) => {
                 for (quotient, &x) in zip(&mut quotients[..], values) {
@@ -298,12 +308,21 @@ fn encode_group<A: IntegerArithmetic>(
         }
         arithmetic.round(quotients, &params);
         for ((&quotient, back), code) in zip(zip(quotients.iter(), back), codes) {
-            let sum = arithmetic.code(quotient, &params);
-            *back = arithmetic.decode(sum - ROUND_TO_INTEGER, &params);
-            // The integer lies in the low byte of the sum, so no conversion instruction is needed.
-            *code = sum.to_bits() as u8;
+            (*code, *back) = encode_quotient(arithmetic, &params, quotient);
         }
     }
+}
+
+/// The code of a value, and the value that decoding gives.
+#[inline(always)]
+fn encode_quotient<A: IntegerArithmetic>(
+    arithmetic: A,
+    params: &QuantParams,
+    quotient: f32,
+) -> (u8, f32) {
+    let sum = arithmetic.code(quotient, params);
+    // The integer lies in the low byte of the sum, so no conversion instruction is needed.
+    (sum.to_bits() as u8, arithmetic.decode(sum - ROUND_TO_INTEGER, params))
 }
 
 impl IntegerQuantizer {

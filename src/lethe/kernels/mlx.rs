@@ -83,6 +83,8 @@ struct MlxMx<N>(TargetDtype, PhantomData<N>);
 impl GroupArithmetic<MX_BLOCK> for MlxMx<Fp4E2M1> {
     type Code = Fp4E2M1;
 
+    const ROUNDS: bool = true;
+
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
         // MLX divides in the dtype of the model, so the quotient is rounded before the exponent is
@@ -110,6 +112,8 @@ impl GroupArithmetic<MX_BLOCK> for MlxMx<Fp4E2M1> {
 impl GroupArithmetic<MX_BLOCK> for MlxMx<E4M3> {
     type Code = E4M3;
 
+    const ROUNDS: bool = true;
+
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
         exponent_scale(self.0.round(max_abs / E4M3::MAX))
@@ -131,6 +135,8 @@ struct MlxNvfp4(TargetDtype);
 
 impl GroupArithmetic<NVFP4_BLOCK> for MlxNvfp4 {
     type Code = Fp4E2M1;
+
+    const ROUNDS: bool = true;
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {

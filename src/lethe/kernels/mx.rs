@@ -56,6 +56,8 @@ pub(crate) struct CompressedTensorsMx<N>(pub TargetDtype, pub PhantomData<N>);
 impl<N: MxElement> GroupArithmetic<BLOCK> for CompressedTensorsMx<N> {
     type Code = N;
 
+    const ROUNDS: bool = true;
+
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
         // `round_to_power_2` adds half a step of E2M1, for MXFP8 as well, to the bits of the

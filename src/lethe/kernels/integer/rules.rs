@@ -38,6 +38,8 @@ impl CompressedTensorsInt {
 }
 
 impl IntegerArithmetic for CompressedTensorsInt {
+    const ROUNDS: bool = true;
+
     #[inline(always)]
     fn cast(self, x: f32) -> f32 {
         x
