@@ -7,6 +7,7 @@ use half::f16;
 
 use crate::TargetDtype;
 use crate::element::Element;
+use crate::simd::zip;
 
 /// What libraries that compute in the dtype of a model do. The dtype is a value and no type
 /// parameter, so that a kernel has one copy for all: whatever is done to each value is a loop of
@@ -71,6 +72,35 @@ impl TargetDtype {
                 }
             }
             Self::F32 | Self::F16 => self.round_all(values),
+        }
+    }
+
+    /// The quotients of values of the dtype by one of them, as
+    /// [`round_quotients`](Self::round_quotients) rounds them.
+    #[inline(always)]
+    pub(super) fn divide_all(self, values: &[f32], divisor: f32, quotients: &mut [f32]) {
+        let pairs = zip(quotients, values);
+        match (self, self.reciprocal(divisor)) {
+            (Self::F32, _) => {
+                for (quotient, &x) in pairs {
+                    *quotient = x / divisor;
+                }
+            }
+            (Self::F16, _) => {
+                for (quotient, &x) in pairs {
+                    *quotient = f16::rounded(x / divisor);
+                }
+            }
+            (Self::BF16, Some(factor)) => {
+                for (quotient, &x) in pairs {
+                    *quotient = round_quotient_to_bf16(x * factor);
+                }
+            }
+            (Self::BF16, None) => {
+                for (quotient, &x) in pairs {
+                    *quotient = round_quotient_to_bf16(x / divisor);
+                }
+            }
         }
     }
 

@@ -199,7 +199,7 @@ struct BlockScaling {
 
 /// Values that are scaled, rounded and narrowed in turn: each step is a loop, whose results stay in
 /// the L1 cache.
-const PART: usize = 256;
+const PART: usize = 64;
 
 impl BlockScaling {
     #[inline(always)]

@@ -77,21 +77,13 @@ trait IntegerArithmetic: Copy {
         x
     }
 
-    /// A factor with which [`round`](Self::round) gives for a product what it gives for the quotient
-    /// of dividend and `scale`.
-    #[inline(always)]
-    fn reciprocal(self, scale: f32) -> Option<f32> {
-        let _ = scale;
-        None
-    }
-
-    /// Whether quotients are rounded, by [`round`](Self::round).
+    /// Whether quotients are rounded, so that [`divide`](Self::divide) makes them.
     const ROUNDS: bool = false;
 
-    /// Rounds quotients of dividends and scale to the dtype in which the library computes.
+    /// The rounded quotients of values of a group by its scale.
     #[inline(always)]
-    fn round(self, quotients: &mut [f32], params: &QuantParams) {
-        let _ = (quotients, params);
+    fn divide(self, values: &[f32], params: &QuantParams, quotients: &mut [f32]) {
+        let _ = (values, params, quotients);
     }
 
     /// The unsigned code of a value whose dividend has this quotient by the scale, as its sum with
@@ -266,9 +258,9 @@ fn params_of_groups<A: IntegerArithmetic>(
     all
 }
 
-/// Values that are divided, rounded and encoded in turn: each step is a loop, whose results stay in
-/// the L1 cache.
-const PART: usize = 256;
+/// Values that are divided and encoded in turn: each step is a loop, whose results stay in the L1
+/// cache.
+const PART: usize = 64;
 
 /// Encodes one group.
 #[inline(always)]
@@ -289,24 +281,11 @@ fn encode_group<A: IntegerArithmetic>(
         }
         return;
     }
-    let reciprocal = arithmetic.reciprocal(params.scale);
     let parts = zip(values.chunks(PART), codes.chunks_mut(PART));
     for ((values, codes), back) in zip(parts, back.chunks_mut(PART)) {
         let mut quotients = [0.0; PART];
         let quotients = &mut quotients[..values.len()];
-        match reciprocal {
-            Some(factor) => {
-                for (quotient, &x) in zip(&mut quotients[..], values) {
-                    *quotient = arithmetic.dividend(arithmetic.cast(x), &params) * factor;
-                }
-            }
-            None => {
-                for (quotient, &x) in zip(&mut quotients[..], values) {
-                    *quotient = arithmetic.dividend(arithmetic.cast(x), &params) / params.scale;
-                }
-            }
-        }
-        arithmetic.round(quotients, &params);
+        arithmetic.divide(values, &params, quotients);
         for ((&quotient, back), code) in zip(zip(quotients.iter(), back), codes) {
             (*code, *back) = encode_quotient(arithmetic, &params, quotient);
         }

@@ -86,13 +86,8 @@ impl IntegerArithmetic for CompressedTensorsInt {
     }
 
     #[inline(always)]
-    fn reciprocal(self, scale: f32) -> Option<f32> {
-        self.dtype.reciprocal(scale)
-    }
-
-    #[inline(always)]
-    fn round(self, quotients: &mut [f32], params: &QuantParams) {
-        self.dtype.round_quotients(quotients);
+    fn divide(self, values: &[f32], params: &QuantParams, quotients: &mut [f32]) {
+        self.dtype.divide_all(values, params.scale, quotients);
         if !self.symmetric {
             for x in &mut *quotients {
                 *x += params.offset;
