@@ -51,7 +51,6 @@ pub(crate) use self::confined::{Confined, resolve_links};
 pub(crate) use self::dfloat11::DFloat11Config;
 use self::hadamard_pack::HadamardPack;
 use self::json::read_json;
-#[cfg_attr(not(feature = "models"), allow(unused_imports))]
 pub(crate) use self::json::{object, read_small};
 pub(crate) use self::method::QuantMethod;
 pub(crate) use self::module::{FP8_SCALES, Module, NVFP4, OF_FP8, is_embedding};
