@@ -39,6 +39,7 @@ use clap::{CommandFactory, FromArgMatches};
 use self::args::{Args, Command, ProgressMode, hints};
 use crate::AnamnesisError;
 use crate::error::printable;
+use crate::hooks::end_process_at_panic;
 
 /// Runs the program with the arguments of this process. Results go to stdout, progress and errors
 /// to stderr.
@@ -47,6 +48,7 @@ use crate::error::printable;
 /// input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O, 8 something dangerous was found,
 /// 130 interrupted.
 pub fn run() -> ExitCode {
+    end_process_at_panic();
     signals::survive_file_size_limit();
     let args = parse_arguments();
     if args

@@ -44,14 +44,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use self::agreement::{check_repeated, repeated};
 pub(crate) use self::confined::{Confined, resolve_links};
 pub(crate) use self::dfloat11::DFloat11Config;
 use self::hadamard_pack::HadamardPack;
 use self::json::read_json;
-pub(crate) use self::json::read_small;
+pub(crate) use self::json::{object, read_small};
 pub(crate) use self::method::QuantMethod;
 pub(crate) use self::module::{FP8_SCALES, Module, NVFP4, OF_FP8, is_embedding};
 pub use self::pattern::Selection;
@@ -320,7 +320,7 @@ impl QuantConfig {
         let text = |(key, value): (&String, &String)| {
             Some((key.strip_prefix("gptq_")?.to_owned(), Value::String(value.clone())))
         };
-        let mut values: Map<String, Value> = metadata.iter().filter_map(text).collect();
+        let mut values = object(metadata.iter().filter_map(text));
         if values.contains_key("bits") || values.contains_key("group_size") {
             values.insert("quant_method".to_owned(), "gptq".into());
             self.places.push(ConfigPlace {
@@ -335,7 +335,7 @@ impl QuantConfig {
         if let Some(level) = level {
             self.places.push(ConfigPlace {
                 name: "__metadata__".to_owned(),
-                values: Map::from_iter([(MFLUX_LEVEL.to_owned(), level.as_str().into())]),
+                values: object([(MFLUX_LEVEL.to_owned(), level.as_str().into())]),
                 ..ConfigPlace::default()
             });
         }

@@ -209,6 +209,15 @@ impl<'a> Out<'a> {
         }
     }
 
+    /// The type of the elements.
+    pub(crate) fn dtype(&self) -> TargetDtype {
+        match self {
+            Self::F32(_) => TargetDtype::F32,
+            Self::F16(_) => TargetDtype::F16,
+            Self::Bf16(_) => TargetDtype::BF16,
+        }
+    }
+
     /// Splits into the first `n` elements and the rest.
     pub(crate) fn split_at(self, n: usize) -> (Self, Self) {
         macro_rules! split {

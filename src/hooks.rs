@@ -18,10 +18,17 @@ pub use crate::write::atomic::directory_of;
 use crate::write::atomic::{OutputFile, OutputPlace};
 #[cfg(feature = "npz")]
 pub use crate::write::npz::npy_header;
+use crate::write::temporary;
 use crate::{
     AnamnesisError, CancelToken, Conversion, Dtype, FileSum, ListedTensor, ParseLimits,
     ParsedModel, Result,
 };
+
+/// Makes a panic of any thread end the process, after the usual message. Temporary outputs are
+/// removed before, for a program without unwinding drops nothing.
+pub fn end_process_at_panic() {
+    temporary::end_process_at_panic();
+}
 
 /// A model as a user names it: a path; `ORG/MODEL[@REVISION]` in the cache of Hugging Face; or
 /// `ollama:MODEL[:TAG]` in Ollama's store.

@@ -65,6 +65,7 @@ mod records;
 pub mod remember;
 mod report;
 mod simd;
+mod sort;
 mod source;
 #[cfg(test)]
 mod test_utils;

@@ -10,6 +10,7 @@ pub(crate) mod npz;
 pub(crate) mod qnat;
 pub(crate) mod safetensors;
 mod target;
+pub(crate) mod temporary;
 pub(crate) mod written_file;
 
 use std::borrow::Cow;

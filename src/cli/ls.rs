@@ -3,7 +3,6 @@
 mod meta;
 mod tree;
 
-use std::cmp::Reverse;
 use std::io::Write;
 
 use serde::Serialize;
@@ -45,12 +44,13 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
     if tensors.is_empty() && model.tensors().len() > 0 {
         return Err(selection.has_none(model.tensors().map(|t| t.name())));
     }
-    match args.sort {
-        None => {}
+    if let Some(key) = args.sort {
         // Stable: tensors that are alike stay in the order of the data.
-        Some(SortKey::Size) => tensors.sort_by_key(|t| Reverse(t.bytes)),
-        Some(SortKey::Name) => tensors.sort_by_key(|t| t.name),
-        Some(SortKey::Dtype) => tensors.sort_by_key(|t| t.dtype.name()),
+        tensors.sort_by(|a, b| match key {
+            SortKey::Size => b.bytes.cmp(&a.bytes),
+            SortKey::Name => a.name.cmp(b.name),
+            SortKey::Dtype => a.dtype.name().cmp(b.dtype.name()),
+        });
     }
     let texts = match args.meta {
         true => Some(ModelTexts::of(&model)?),

@@ -20,12 +20,15 @@ pub(super) fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
 
 /// Prints a value as JSON.
 pub(super) fn print_json(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
-    end_json(serde_json::to_writer_pretty(&mut *out, value), out)
+    // Serializers are compiled for each type of writer.
+    let writer: &mut dyn Write = out;
+    end_json(serde_json::to_writer_pretty(writer, value), out)
 }
 
 /// Prints a value as one line of JSON, at once.
 pub(super) fn print_json_line(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
-    end_json(serde_json::to_writer(&mut *out, value), out)?;
+    let writer: &mut dyn Write = out;
+    end_json(serde_json::to_writer(writer, value), out)?;
     Ok(out.flush()?)
 }
 

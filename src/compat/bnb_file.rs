@@ -18,6 +18,7 @@ use super::whole::{WholeTensor, to_bytes, to_file};
 use crate::error::InTensor;
 use crate::lethe::kernels::bnb::NF4_CODEBOOK;
 use crate::remember::bnb::Bnb4StateText;
+use crate::sort::sort_by_key;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// Number of values that share a scale: 64, as in transformers.
@@ -213,6 +214,6 @@ fn borrowed<'a>(all: &'a EncodedInputs, inputs: &'a [BnbWriteInput<'a>]) -> Vec<
             })),
         }
     }
-    tensors.sort_by_key(|t| t.name);
+    sort_by_key(&mut tensors, |t| t.name);
     tensors
 }

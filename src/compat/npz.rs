@@ -13,6 +13,7 @@ pub use self::front::{
 use super::whole::{WholeTensor, to_bytes, to_file};
 use crate::limits::Budget;
 use crate::parse::{parse_bytes_only, parse_only};
+use crate::sort::sort_by_key;
 use crate::{Container, Dtype, ParseLimits, ParsedModel, Result};
 
 /// Element type of an array: the crate's one [`Dtype`].
@@ -154,6 +155,6 @@ fn tensors<S: BuildHasher>(arrays: &HashMap<String, NpzTensor, S>) -> Vec<WholeT
         .iter()
         .map(|(name, t)| WholeTensor { name, shape: &t.shape, dtype: t.dtype, data: &t.data })
         .collect();
-    all.sort_by_key(|t| t.name);
+    sort_by_key(&mut all, |t| t.name);
     all
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::PLACES;
+use crate::sort::sort_by_key;
 
 /// The files that are edited: those that describe a model beside its quantization.
 pub(crate) const EDITED_FILES: &[&str] = &["config.json", "params.json"];
@@ -65,7 +66,7 @@ pub(crate) fn dequantized(json: &str, stored: StoredDtypes<'_>) -> Option<String
     }
     // Removals come before the edits of nested objects in the list, whatever their order in the
     // text.
-    edits.sort_by_key(|(range, _)| range.start);
+    sort_by_key(&mut edits, |(range, _)| range.start);
     let (mut out, mut at) = (String::with_capacity(json.len()), 0);
     for (range, text) in edits {
         // `get` instead of an index: ranges that overlapped would end the edit with `None` rather
@@ -124,7 +125,7 @@ pub(crate) fn replaced(json: &str, key: &str, old: Option<&Value>, new: &Value) 
         Some(old.is_none_or(|old| value.as_ref() == Some(old)))
     };
     places.retain(|place| is_old(place) == Some(true));
-    places.sort_by_key(|place| place.start);
+    sort_by_key(&mut places, |place| place.start);
     let mut out = json.to_owned();
     for place in places.into_iter().rev() {
         out.replace_range(place, &new.to_string());

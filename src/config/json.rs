@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use serde_json::{Map, Value};
+
 use super::unique_json::{self, JsonError, UniqueJson};
 use crate::limits::Budget;
 use crate::{AnamnesisError, Result};
@@ -11,6 +13,14 @@ use crate::{AnamnesisError, Result};
 /// Largest config file that is read, in bytes. Real ones have a few KiB; with tables for each
 /// layer, some MiB.
 const MAX_CONFIG_BYTES: u64 = 64 << 20;
+
+/// The object of `fields`; of several with one name the last. `collect` would compile a sort for
+/// every kind of iterator.
+pub(crate) fn object(fields: impl IntoIterator<Item = (String, Value)>) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.extend(fields);
+    object
+}
 
 /// Replaces Python's `NaN`, `Infinity` and `-Infinity` by `null`, outside of strings. JSON has no
 /// such values, but Python's `json.dump` writes them, and so they are in many `config.json`.

@@ -18,6 +18,7 @@ use crate::limits::Budget;
 use crate::model::FileBeside;
 use crate::parse::directory::is_weights;
 use crate::remember::is_sidecar;
+use crate::sort::sort_by;
 use crate::source::directory::OpenDirectory;
 use crate::source::inputs::{MAX_DEPTH, place_at};
 use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked};
@@ -231,7 +232,7 @@ impl SidecarSearch<'_> {
         for entry in std::fs::read_dir(from).map_err(|e| failed(&e))? {
             entries.push(entry.map_err(|e| failed(&e))?.path());
         }
-        entries.sort();
+        sort_by(&mut entries, PathBuf::cmp);
         for path in entries {
             let (Some(name), Ok(kind)) = (path.file_name(), path.symlink_metadata()) else {
                 continue;

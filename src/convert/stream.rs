@@ -16,6 +16,7 @@ use super::run::Run;
 use super::window::OutputWindow;
 use crate::error::InTensor;
 use crate::limits::{Budget, zeroed};
+use crate::sort::sort_by_key;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Bytes of a piece for each thread: large enough that all threads have several tiles to do, small
@@ -288,7 +289,7 @@ impl Conversion<'_> {
         let tensors = plan.outputs.iter().enumerate();
         let tensors = tensors.map(|(i, output)| (output.place.offset, FileSection::Tensor(i)));
         let mut sections: Vec<_> = pieces.chain(tensors).collect();
-        sections.sort_by_key(|(at, _)| *at);
+        sort_by_key(&mut sections, |(at, _)| *at);
         let mut stream = OutputStream::new(self);
         let mut written = 0;
         for (at, section) in sections {

@@ -15,6 +15,7 @@ use crate::families::{
 use crate::model::ParsedModel;
 use crate::model::gguf::GgufMetadataValue;
 use crate::remember::{QuantScheme, Resolution, ResolvedItem};
+use crate::sort::sort_by_key;
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
 
@@ -251,7 +252,7 @@ fn take<'m>(
 ) -> WholeModel {
     resolution.items = found.items;
     // Shards have what their counterparts have, so a stack is where its first expert is.
-    resolution.items.sort_by_key(|item| match item {
+    sort_by_key(&mut resolution.items, |item| match item {
         ResolvedItem::Group(group) => group.parts.first().map(|(_, t)| t.info().source),
         ResolvedItem::Plain(t) => Some(t.stored.info().source),
     });

@@ -16,13 +16,12 @@ mod encoder;
 
 use serde_json::{Value, json};
 
-use self::encoder::{Fp8Encoder, Fp8Runner, run};
+use self::encoder::Fp8Encoder;
 use super::compressed_tensors as ct;
 use super::{Encode, Method, StoredTensor, WeightInfo};
-use crate::lethe::kernels::fp8::{ComfyKitchenFp8, CompressedTensorsFp8, TransformersFp8};
+use crate::lethe::kernels::fp8::Fp8Arithmetic;
 use crate::lethe::seam::rows::{MAX_ROW_LEN, linear_weight_objection, stored_tensor};
 use crate::remember::Granularity;
-use crate::remember::kernels::fp8::{E4M3, E5M2};
 use crate::{Dtype, Result, TargetDtype};
 
 /// The library whose names, config and arithmetic are used.
@@ -66,32 +65,11 @@ impl Fp8 {
         self.granularity == Granularity::Tensor
     }
 
-    fn runner(&self, dtype: TargetDtype) -> Fp8Runner {
-        use half::{bf16, f16};
-        match (self.layout, dtype) {
-            (Fp8Layout::Transformers { is_ue8m0: false, .. }, _) => run::<TransformersFp8<false>>,
-            (Fp8Layout::Transformers { is_ue8m0: true, .. }, _) => run::<TransformersFp8<true>>,
-            (Fp8Layout::CompressedTensors, TargetDtype::F32) => run::<CompressedTensorsFp8<f32>>,
-            (Fp8Layout::CompressedTensors, TargetDtype::F16) => run::<CompressedTensorsFp8<f16>>,
-            (Fp8Layout::CompressedTensors, TargetDtype::BF16) => run::<CompressedTensorsFp8<bf16>>,
-            (Fp8Layout::ComfyUi { is_e5m2: false }, TargetDtype::F32) => {
-                run::<ComfyKitchenFp8<f32, E4M3>>
-            }
-            (Fp8Layout::ComfyUi { is_e5m2: false }, TargetDtype::F16) => {
-                run::<ComfyKitchenFp8<f16, E4M3>>
-            }
-            (Fp8Layout::ComfyUi { is_e5m2: false }, TargetDtype::BF16) => {
-                run::<ComfyKitchenFp8<bf16, E4M3>>
-            }
-            (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::F32) => {
-                run::<ComfyKitchenFp8<f32, E5M2>>
-            }
-            (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::F16) => {
-                run::<ComfyKitchenFp8<f16, E5M2>>
-            }
-            (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::BF16) => {
-                run::<ComfyKitchenFp8<bf16, E5M2>>
-            }
+    fn arithmetic(&self, dtype: TargetDtype) -> Fp8Arithmetic {
+        match self.layout {
+            Fp8Layout::Transformers { is_ue8m0, .. } => Fp8Arithmetic::Transformers { is_ue8m0 },
+            Fp8Layout::CompressedTensors => Fp8Arithmetic::CompressedTensors(dtype),
+            Fp8Layout::ComfyUi { .. } => Fp8Arithmetic::ComfyKitchen(dtype),
         }
     }
 
@@ -196,11 +174,11 @@ impl Method for Fp8 {
         let name = format!("{}.comfy_quant", weight.base());
         parts.extend(description.map(|text| stored_tensor(name, Dtype::U8, &[text.len()])));
         let (rows, cols) = (weight.rows(), weight.cols());
-        let (run, has_one_scale) = (self.runner(weight.dtype), self.has_one_scale());
+        let (arithmetic, has_one_scale) = (self.arithmetic(weight.dtype), self.has_one_scale());
         Ok(Box::new(Fp8Encoder {
             stored: parts,
             description,
-            run,
+            arithmetic,
             rows,
             cols,
             block,

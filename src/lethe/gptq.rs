@@ -12,9 +12,10 @@
 //! Layout and config: gptqmodel 7.7.0 `nn_modules/qlinear/__init__.py`
 //! (`PackableQuantLinear.pack_original`), `quantization/config.py`.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Encode, Method, StoredTensor, WeightInfo};
+use crate::config::object;
 use crate::lethe::kernels::integer::{IntegerQuantizer, IntegerRule};
 use crate::lethe::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection, module_objection,
@@ -138,11 +139,8 @@ impl Method for Gptq {
         // The key `lm_head` says that the output layer is not quantized. Other skipped modules are
         // excluded by a regular expression with a `-:` prefix, as `QuantizeConfig.dynamic` has it.
         let except = |name: &&String| !name.ends_with("lm_head");
-        let dynamic: Map<String, Value> = skipped
-            .iter()
-            .filter(except)
-            .map(|name| (format!("-:^{}$", escaped(name)), json!({})))
-            .collect();
+        let excluded = skipped.iter().filter(except);
+        let dynamic = object(excluded.map(|name| (format!("-:^{}$", escaped(name)), json!({}))));
         if !dynamic.is_empty() {
             config["dynamic"] = Value::Object(dynamic);
         }

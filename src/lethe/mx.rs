@@ -102,7 +102,6 @@ impl MxKernel {
     where
         ModelOptMx<N>: GroupArithmetic<BLOCK>,
     {
-        use half::{bf16, f16};
         match (self.rule, self.dtype) {
             (ScaleRule::ModelOpt, _) => groups.encode_with(&ModelOptMx::<N>(PhantomData)),
             (ScaleRule::TorchAo(mode), _) => {
@@ -110,15 +109,7 @@ impl MxKernel {
             }
             // ggml has this rule for FP4 alone; `objection` has refused MXFP8.
             (ScaleRule::Ggml, _) => groups.encode_with(&GgmlMxfp4),
-            (_, TargetDtype::F32) => {
-                groups.encode_with(&CompressedTensorsMx::<f32, N>(PhantomData));
-            }
-            (_, TargetDtype::F16) => {
-                groups.encode_with(&CompressedTensorsMx::<f16, N>(PhantomData));
-            }
-            (_, TargetDtype::BF16) => {
-                groups.encode_with(&CompressedTensorsMx::<bf16, N>(PhantomData));
-            }
+            (_, dtype) => groups.encode_with(&CompressedTensorsMx::<N>(dtype, PhantomData)),
         }
     }
 }

@@ -9,8 +9,6 @@
 //! The scale of the tensor maps the largest magnitude to 448 × 6, the largest scale times the
 //! largest code. So a survey pass has to find that magnitude before the first group is encoded.
 
-use std::marker::PhantomData;
-
 use serde_json::{Value, json};
 
 use super::compressed_tensors as ct;
@@ -54,19 +52,9 @@ impl Method for Nvfp4 {
     }
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
-        use half::{bf16, f16};
-        // ModelOpt computes in F32 whatever the model's type; compressed-tensors in that type, so
-        // its kernel has three instances.
-        let (ends, global, run): (_, &[usize], Nvfp4Runner) = match (self, weight.dtype) {
-            (Self::ModelOpt, _) => (["", "_scale", "_scale_2"], &[], modelopt),
-            (Self::CompressedTensors, dtype) => {
-                let run = match dtype {
-                    TargetDtype::F32 => compressed_tensors::<f32>,
-                    TargetDtype::F16 => compressed_tensors::<f16>,
-                    TargetDtype::BF16 => compressed_tensors::<bf16>,
-                };
-                (["_packed", "_scale", "_global_scale"], &[1], run)
-            }
+        let (ends, global): (_, &[usize]) = match self {
+            Self::ModelOpt => (["", "_scale", "_scale_2"], &[]),
+            Self::CompressedTensors => (["_packed", "_scale", "_global_scale"], &[1]),
         };
         let name = |i: usize| format!("{}{}", weight.name, ends[i]);
         let stored = [
@@ -78,8 +66,8 @@ impl Method for Nvfp4 {
         ];
         Ok(Box::new(Nvfp4Encoder {
             stored,
-            run,
-            divides: *self == Self::CompressedTensors,
+            library: *self,
+            dtype: weight.dtype,
             rows: weight.rows(),
             cols: weight.cols(),
         }))
@@ -108,31 +96,12 @@ impl Method for Nvfp4 {
     }
 }
 
-/// The kernel of one library and type: encodes the groups of a tile, given the largest magnitude of
-/// the tensor, and returns the scale of the tensor.
-type Nvfp4Runner = fn(f32, GroupBuffers<'_>) -> f32;
-
-fn modelopt(max: f32, job: GroupBuffers<'_>) -> f32 {
-    let global = global_multiplier(max);
-    job.encode_with(&ModelOptNvfp4(global));
-    global
-}
-
-fn compressed_tensors<E: crate::lethe::kernels::compute_dtype::ComputeDtype>(
-    max: f32,
-    job: GroupBuffers<'_>,
-) -> f32 {
-    let global = global_divisor::<E>(max);
-    job.encode_with(&CompressedTensorsNvfp4::<E>(global, PhantomData));
-    global
-}
-
 /// Encodes one tensor to NVFP4.
 struct Nvfp4Encoder {
     stored: [StoredTensor; 3],
-    run: Nvfp4Runner,
-    /// Whether decoding divides by the scale of the tensor.
-    divides: bool,
+    library: Nvfp4,
+    /// The dtype of the model's values.
+    dtype: TargetDtype,
     rows: usize,
     cols: usize,
 }
@@ -174,7 +143,19 @@ impl Encode for Nvfp4Encoder {
         let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [2, BLOCK]);
         let job = GroupBuffers { values, codes, scale_bytes, back, level };
         // Every tile computes the global scale from the same survey; the first one writes it.
-        let global = (self.run)(survey as f32, job);
+        let max_abs = survey as f32;
+        let global = match self.library {
+            Nvfp4::ModelOpt => {
+                let global = global_multiplier(max_abs);
+                job.encode_with(&ModelOptNvfp4(global));
+                global
+            }
+            Nvfp4::CompressedTensors => {
+                let global = global_divisor(self.dtype, max_abs);
+                job.encode_with(&CompressedTensorsNvfp4(global, self.dtype));
+                global
+            }
+        };
         self.store(tile, (codes, scale_bytes), global, put)
     }
 
@@ -221,7 +202,12 @@ impl StoreCodes for Nvfp4Encoder {
             .flat_map(|byte| std::iter::repeat_n(byte, per_block))
             .collect();
         let power = top - EXPONENT_BIAS - MAX_POWER;
-        let global = 2f64.powi(if self.divides { -power } else { power }) as f32;
+        let exponent = match self.library {
+            Nvfp4::ModelOpt => power,
+            // It divides by the scale of the tensor.
+            Nvfp4::CompressedTensors => -power,
+        };
+        let global = 2f64.powi(exponent) as f32;
         self.store(tile, (&pairs(&codes.codes), &scales), global, put)
     }
 }

@@ -30,6 +30,7 @@ use crate::error::InTensor;
 use crate::limits::Budget;
 use crate::model::TensorInfo;
 pub use crate::model::gguf::{Gguf, GgufMetadata, GgufMetadataArray, GgufMetadataValue};
+use crate::sort::sort_by_key;
 use crate::source::Source;
 use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 
@@ -131,7 +132,7 @@ fn read_part_at(
     let at = place.start;
     let mut header = header::read(SourceReader { source, at }, Some(len), budget)?;
     let mut entries = std::mem::take(&mut header.tensors);
-    entries.sort_by_key(|e| e.offset);
+    sort_by_key(&mut entries, |e| e.offset);
     tell_q2_0(&mut entries, header.alignment.into(), len);
     let tensors = check_extents(entries, &header, len, index)?;
     Ok((header, tensors))

@@ -22,6 +22,7 @@ pub use crate::compat::safetensors::{
 };
 use crate::error::InTensor;
 use crate::limits::{Budget, cap};
+use crate::sort::sort_by_key;
 use crate::source::Source;
 use crate::{AnamnesisError, Container, ParsedModel, Result};
 pub use crate::{Dtype, QuantScheme, TensorRole};
@@ -174,7 +175,7 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
     let data_len = entries.iter().map(|(_, info)| info.data_offsets.1).max();
     let len = (json.len() as u64).saturating_add(data_len.unwrap_or(0) as u64);
     budget.tables(entries.len() as u64, keys, len)?;
-    entries.sort_by_key(|(_, info)| info.data_offsets);
+    sort_by_key(&mut entries, |(_, info)| info.data_offsets);
     let base = 8 + json.len() as u64;
     let tensor = |(name, info): &(String, TensorInfo)| {
         let (start, end) = info.data_offsets;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
 use super::Sink;
+use super::temporary::{Creation, Temporary};
 use super::written_file::WrittenFile;
 use crate::source::directory::OpenDirectory;
 use crate::source::inputs::Inputs;
@@ -30,6 +31,8 @@ pub(crate) struct OutputFile {
     directory: PathBuf,
     path: PathBuf,
     force: bool,
+    /// Removes the temporary file after a panic.
+    _removed_at_panic: Temporary,
 }
 
 /// What the place of an output is checked for.
@@ -119,9 +122,12 @@ impl OutputFile {
         builder.prefix(".anamnesis-").suffix(".tmp");
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask
+        let creation = Creation::begin();
         let temporary = builder
             .tempfile_in(&directory)
             .map_err(|e| AnamnesisError::io_at(&directory, &e))?;
+        let name = temporary.path().to_path_buf();
+        let removed_at_panic = creation.end(move || drop(std::fs::remove_file(name)));
         let file = temporary.as_file();
         let written = file.set_len(len).and_then(|()| file.try_clone());
         let written = written.map_err(|e| AnamnesisError::io_at(path, &e))?;
@@ -131,6 +137,7 @@ impl OutputFile {
             directory,
             path: path.to_path_buf(),
             force: place.force,
+            _removed_at_panic: removed_at_panic,
         })
     }
 

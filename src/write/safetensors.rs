@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{Framing, OutputEntry, OutputLayout, unusable_name};
+use crate::sort::sort_by_key;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Length in bytes of the length prefix, a `u64`.
@@ -102,7 +103,7 @@ fn data_offsets(entries: &[OutputEntry<'_>]) -> Result<(Vec<u64>, u64)> {
         start % width(i) == 0
     });
     if !aligned {
-        order.sort_by_key(|&i| std::cmp::Reverse(width(i)));
+        sort_by_key(&mut order, |&i| std::cmp::Reverse(width(i)));
     }
     let mut offsets = vec![0; entries.len()];
     let mut at = 0u64;

@@ -62,6 +62,11 @@ impl WrittenFile {
         &self.file
     }
 
+    /// The file itself, to be kept.
+    pub(crate) fn shared(&self) -> Arc<File> {
+        self.file.clone()
+    }
+
     /// Writes all of `bytes` at `offset`.
     pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         write_all_at(&self.file, offset, bytes)?;

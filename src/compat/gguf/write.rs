@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::error::InTensor;
 use crate::model::gguf::GgufMetadataValue;
+use crate::sort::sort_by;
 use crate::source::inputs::Inputs;
 use crate::write::atomic::{OutputFile, OutputPlace};
 use crate::write::gguf::{GgufKeys, layout, stored_dtype};
@@ -99,7 +100,7 @@ fn plan<S: BuildHasher>(
         .iter()
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    edits.sort_by(|a, b| a.0.cmp(&b.0));
+    sort_by(&mut edits, |a, b| a.0.cmp(&b.0));
     let keys = GgufKeys::new(None, |_| false, &edits)?;
     let mut names = HashSet::new();
     let mut shapes = Vec::with_capacity(tensors.len());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{FLOAT_BITS, ModuleMatcher, ModuleRules, ModuleSettings, is_top_module, objects};
+use crate::config::object;
 use crate::config::pattern::Pattern;
 use crate::config::place::ConfigPlace;
 use crate::config::presets;
@@ -145,13 +146,13 @@ impl ModuleRules {
                 // One level may be a list as well (vLLM `_unwrap_single_quant_config`).
                 Value::Array(levels) if levels.len() == 1 => levels[0].as_object()?.clone(),
                 Value::Array(levels) if is_nvfp4(levels) => {
-                    Map::from_iter([("dtype".to_owned(), NVFP4.into())])
+                    object([("dtype".to_owned(), NVFP4.into())])
                 }
                 Value::Array(levels) if let Some(args) = integers_of_fp8(levels) => args,
                 Value::Array(levels) if let Some(args) = integers_of_fp8_scales(levels) => args,
                 // A list describes several levels of scales. Its text becomes a dtype that no
                 // scheme decodes, so that the weight is refused.
-                levels => Map::from_iter([("dtype".to_owned(), Value::String(levels.to_string()))]),
+                levels => object([("dtype".to_owned(), Value::String(levels.to_string()))]),
             };
             // The order of packing is stated once for the model, but belongs to each weight, so it
             // joins every rule.

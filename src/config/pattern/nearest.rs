@@ -1,5 +1,6 @@
 //! The names that somebody may have meant who has typed another.
 
+use crate::sort::sort_by_key;
 use std::collections::HashSet;
 
 /// How many names are offered.
@@ -45,7 +46,7 @@ fn by_edits<'a>(text: &str, names: &mut dyn Iterator<Item = &'a str>) -> Vec<(us
         .map(|name| (edits(&text, &plain(name)), name))
         .collect();
     // Of equally near names the first in the table is offered first.
-    all.sort_by_key(|(edits, _)| *edits);
+    sort_by_key(&mut all, |(edits, _)| *edits);
     all
 }
 

@@ -14,6 +14,7 @@ use crate::error::InTensor;
 use crate::remember::Decode;
 use crate::remember::layout::assembled::{Assembled, Change, Piece, RowOrder};
 use crate::remember::seam::wrong;
+use crate::sort::sort_by_key;
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// The tokens whose rows were trained, in the order of the rows.
@@ -198,7 +199,7 @@ pub(super) fn with_rows<'m>(
         let of_tensor = tokens.into_iter().enumerate();
         replaced.extend(of_tensor.map(|(row, token)| (token, decoder.clone(), row)));
     }
-    replaced.sort_by_key(|(token, ..)| *token);
+    sort_by_key(&mut replaced, |(token, ..)| *token);
     let piece = |decoder: &Arc<dyn Decode + 'm>, first: usize, rows: usize| Piece {
         decoder: decoder.clone(),
         rows,

@@ -22,6 +22,7 @@ use crate::model::gguf_keys::{
 };
 use crate::parse::gguf::{MAX_PARTS, from_text};
 use crate::remember::image_models::ImageModel;
+use crate::sort::sort_by;
 use crate::write::gguf::{GGML_MAX_DIMS, layout as lay_out, stored_dtype};
 use crate::write::{OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
@@ -152,7 +153,7 @@ fn keys<'a>(
         all.retain(|(key, _)| {
             !is_split_key(key) && (!quantized || key != FILE_TYPE && key != VERSION)
         });
-        all.sort_by(|a, b| a.0.cmp(&b.0));
+        sort_by(&mut all, |a, b| a.0.cmp(&b.0));
         let image = ImageModel::of(drafts.iter().map(|draft| &*draft.name));
         if let Some(image) = image.filter(|_| all.iter().all(|(key, _)| key != ARCHITECTURE)) {
             let value = GgufMetadataValue::String(image.architecture.into());

@@ -9,6 +9,7 @@ use crate::convert::manifest::{FinishedShard, Manifest};
 use crate::convert::unfinished::UnfinishedDirectory;
 use crate::source::platform::read_exact_at;
 use crate::write::Sink;
+use crate::write::temporary::{Creation, Temporary};
 use crate::write::written_file::WrittenFile;
 use crate::{AnamnesisError, Result};
 
@@ -21,6 +22,8 @@ pub(super) struct ShardFile {
     directory: Arc<UnfinishedDirectory>,
     temporary: String,
     name: String,
+    /// Removes the temporary file after a panic.
+    _removed_at_panic: Temporary,
 }
 
 impl ShardFile {
@@ -37,14 +40,23 @@ impl ShardFile {
         is_uncached: bool,
     ) -> Result<Self> {
         let temporary = format!("{name}.partial");
-        let file = directory.handle().create_anew(temporary.as_ref(), false);
         let path = directory.path().join(&temporary);
+        let creation = Creation::begin();
+        let file = directory.handle().create_anew(temporary.as_ref(), false);
         let file = file.map_err(|e| AnamnesisError::io_at(&path, &e))?;
+        let file = WrittenFile::new(file, is_uncached);
+        let (theirs, written, written_name) = (directory.clone(), file.shared(), temporary.clone());
+        let removed_at_panic = creation.end(move || {
+            let _ = theirs
+                .handle()
+                .remove_written(&written, written_name.as_ref());
+        });
         let shard = Self {
-            file: WrittenFile::new(file, is_uncached),
+            file,
             directory: directory.clone(),
             temporary,
             name: name.to_owned(),
+            _removed_at_panic: removed_at_panic,
         };
         let extended = shard.file.file().set_len(len);
         extended.map_err(|e| AnamnesisError::io_at(&path, &e))?;

@@ -1,7 +1,7 @@
 //! Totals over tiles that are done in any order, on any thread. Floating-point addition depends on
 //! the order, so a total waits for the next tile in order.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ops::AddAssign;
 use std::sync::{Mutex, PoisonError};
 
@@ -15,13 +15,13 @@ struct State<T, P> {
     done: usize,
     total: T,
     /// Parts of later tiles. Tiles are begun in order, so about as many wait as there are threads.
-    waiting: BTreeMap<usize, P>,
+    waiting: HashMap<usize, P>,
 }
 
 impl<P, T: AddAssign<P> + Clone> InOrder<T, P> {
     /// A total that begins with `total`.
     pub(super) fn new(total: T) -> Self {
-        Self(Mutex::new(State { done: 0, total, waiting: BTreeMap::new() }))
+        Self(Mutex::new(State { done: 0, total, waiting: HashMap::new() }))
     }
 
     /// Adds the part of tile `tile`, now or once all tiles before it have been added.

@@ -10,6 +10,7 @@ use super::values::decoded_values;
 use crate::error::InTensor;
 use crate::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
 use crate::remember::ResolvedItem;
+use crate::sort::sort_by_key;
 use crate::{AnamnesisError, Result};
 
 /// The key that the rule's tensors are, and its rule.
@@ -33,7 +34,7 @@ pub(crate) fn take_keys(
     for (key, rule) in rules(class) {
         let of_rule = |tensor: &mut Mapped<'_>| tensor.rule.gguf == rule.gguf;
         let mut found: Vec<_> = tensors.extract_if(.., of_rule).collect();
-        found.sort_by_key(|tensor| tensor.place);
+        sort_by_key(&mut found, |tensor| tensor.place);
         let values = found.iter().map(|tensor| {
             let source = &tensor.sources[0].1;
             match decoded_values(&*source.decoder)?.as_deref() {

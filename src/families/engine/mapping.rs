@@ -8,6 +8,7 @@ use super::prediction::is_predicting;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Prediction, TensorRule, Transform};
 use crate::error::InTensor;
+use crate::sort::sort_by_key;
 use crate::{AnamnesisError, Result};
 
 /// The tensors of a model, compared with the table of its class.
@@ -138,7 +139,7 @@ impl Mapping<'_> {
             }
         }
         for tensor in &mut tensors {
-            tensor.sources.sort_by_key(|(expert, _)| *expert);
+            sort_by_key(&mut tensor.sources, |(expert, _)| *expert);
         }
         self.require_layers(&tensors)?;
         require_once(&tensors)?;
@@ -213,7 +214,7 @@ impl Mapping<'_> {
         }
         for tensor in stacks.values().copied().collect::<Vec<_>>() {
             let stack = &mut tensors[tensor];
-            stack.sources.sort_by_key(|(expert, _)| *expert);
+            sort_by_key(&mut stack.sources, |(expert, _)| *expert);
             self.check_experts(stack)?;
         }
         require_once(&tensors)?;

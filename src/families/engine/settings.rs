@@ -17,6 +17,7 @@ use super::fields::{EXPERTS, EXPERTS_USED, Fields, HEADS, HIDDEN, INNER, KV_HEAD
 use super::table::{HeadDim, Kind, Model, ModelClass, Setting, count, number};
 use crate::Result;
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::sort::sort_by;
 
 /// Key of whether a token sees only those in front of it, as all decoders do unless a config says
 /// otherwise.
@@ -183,7 +184,7 @@ fn labels(fields: &Fields) -> Result<Option<Vec<String>>> {
         .as_object()
         .and_then(|all| all.iter().map(label).collect::<Option<Vec<_>>>());
     let mut all = all.ok_or_else(|| wrong(LABELS, "it is no list of names by number"))?;
-    all.sort();
+    sort_by(&mut all, Ord::cmp);
     if !all
         .iter()
         .map(|(number, _)| *number)

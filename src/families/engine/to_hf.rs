@@ -27,6 +27,7 @@ use super::tied::take_output;
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use super::values::{is_exact, values_of};
+use crate::config::object;
 use crate::error::InTensor;
 use crate::families;
 use crate::model::gguf::GgufMetadata;
@@ -352,7 +353,7 @@ fn token_ids(metadata: &GgufMetadata) -> Map<String, Value> {
         let id = metadata.get(&format!("tokenizer.ggml.{key}_token_id"))?;
         Some((field.to_owned(), json!(id.as_unsigned()?)))
     };
-    keys.into_iter().filter_map(id).collect()
+    object(keys.into_iter().filter_map(id))
 }
 
 /// `value` as a file has it.

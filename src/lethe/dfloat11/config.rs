@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::config::object;
 use crate::lethe::kernels::dfloat11::{CHUNK_RUNS, RUN_BITS};
 
 /// Most patterns; more become a single one. Whoever loads a model tries each of them for each
@@ -40,7 +41,7 @@ pub(super) fn config(modules: &[&str]) -> Value {
     if patterns.len() > MAX_PATTERNS {
         patterns = vec![patterns.join("|")];
     }
-    let patterns: Map<String, Value> = patterns.into_iter().map(|p| (p, json!([]))).collect();
+    let patterns = object(patterns.into_iter().map(|p| (p, json!([]))));
     json!({
         "version": "0.5.0",
         "threads_per_block": [CHUNK_RUNS],

@@ -9,51 +9,15 @@ use crate::lethe::kernels::fp8::{EncodeFp8Blocks, Fp8Arithmetic};
 use crate::lethe::seam::rows::ByteMatrix;
 use crate::lethe::{Encode, EncodeBuffers, Put, StoredTensor, Survey, TileValues};
 use crate::remember::Grid;
-use crate::simd::{Level, perform};
+use crate::remember::kernels::fp8::{E4M3, E5M2};
+use crate::simd::perform;
 use crate::{Dtype, Result};
-
-/// Arguments of a [`Fp8Runner`]: a tile, and the buffers for its codes, decoded values and scales.
-pub(super) struct Fp8Job<'a> {
-    pub values: &'a [f32],
-    /// Columns of the tile.
-    pub width: usize,
-    /// Rows and columns of a block.
-    pub block: [usize; 2],
-    /// Largest magnitudes of the blocks beside each other, if they are known; else empty.
-    pub maxima: &'a [f32],
-    pub level: Level,
-    pub codes: &'a mut [u8],
-    pub back: &'a mut [f32],
-    pub scales: &'a mut [f32],
-}
-
-/// The kernel of one library and type. Chosen once a tensor, so that the kernel is compiled for
-/// each combination.
-pub(super) type Fp8Runner = fn(Fp8Job<'_>);
-
-pub(super) fn run<A: Fp8Arithmetic>(job: Fp8Job<'_>) {
-    let Fp8Job { values, width, block: [rows, cols], maxima, level, codes, back, scales } = job;
-    perform(
-        level,
-        &mut EncodeFp8Blocks {
-            values,
-            width,
-            rows,
-            cols,
-            maxima,
-            codes,
-            back,
-            scales,
-            arithmetic: PhantomData::<A>,
-        },
-    );
-}
 
 /// Encodes one tensor to FP8.
 pub(super) struct Fp8Encoder {
     pub stored: Vec<StoredTensor>,
     pub description: Option<&'static str>,
-    pub run: Fp8Runner,
+    pub arithmetic: Fp8Arithmetic,
     pub rows: usize,
     pub cols: usize,
     pub block: [usize; 2],
@@ -116,21 +80,50 @@ impl Encode for Fp8Encoder {
         scales.resize(blocks, 0.0);
         // The survey is an exact F32 in an F64.
         let of_tensor = [survey as f32];
-        let job = Fp8Job {
-            values,
-            width,
-            block: self.block,
-            maxima: if self.has_one_scale {
-                &of_tensor
-            } else {
-                maxima
-            },
-            level,
-            codes,
-            back,
-            scales,
+        let maxima = if self.has_one_scale {
+            &of_tensor
+        } else {
+            maxima
         };
-        (self.run)(job);
+        let arithmetic = self.arithmetic;
+        match self.stored[0].dtype {
+            Dtype::F8E5M2 => {
+                let code = PhantomData::<E5M2>;
+                perform(
+                    level,
+                    &mut EncodeFp8Blocks {
+                        values,
+                        width,
+                        rows,
+                        cols,
+                        maxima,
+                        codes,
+                        back,
+                        scales,
+                        arithmetic,
+                        code,
+                    },
+                );
+            }
+            _ => {
+                let code = PhantomData::<E4M3>;
+                perform(
+                    level,
+                    &mut EncodeFp8Blocks {
+                        values,
+                        width,
+                        rows,
+                        cols,
+                        maxima,
+                        codes,
+                        back,
+                        scales,
+                        arithmetic,
+                        code,
+                    },
+                );
+            }
+        }
         ByteMatrix { part: 0, stride: self.cols }.put(
             tile.rows.clone(),
             tile.cols.clone(),

@@ -28,6 +28,7 @@ use self::rules::{Category, Counters, TypeRules};
 use crate::error::InTensor;
 use crate::lethe::llama_names::{LlamaName, is_token_embedding, llama_name};
 use crate::remember::image_models::ImageModel;
+use crate::sort::sort_by;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A tensor of the model before it is encoded.
@@ -236,7 +237,7 @@ fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
         }
         tensor.is_multimodal &= is_language;
     }
-    stacked.sort_by(|a, b| (a.layer, &a.name).cmp(&(b.layer, &b.name)));
+    sort_by(&mut stacked, |a, b| (a.layer, &a.name).cmp(&(b.layer, &b.name)));
     stacked
 }
 

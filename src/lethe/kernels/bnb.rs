@@ -6,6 +6,7 @@
 pub(crate) mod nested;
 
 use super::codebook::{BlockNorm, CodebookEncoder};
+use crate::sort::sort_by;
 
 /// The levels of NF4, by code.
 #[rustfmt::skip]
@@ -38,7 +39,7 @@ pub(crate) fn codebook_encoder(codebook: &[f32; 16]) -> CodebookEncoder {
     let level = |code: u8| codebook[usize::from(code)];
     // The order is total and stable; +0 takes the sign of a zero away, so that it does not order
     // the two zeros.
-    codes.sort_by(|&a, &b| (level(a) + 0.0).total_cmp(&(level(b) + 0.0)));
+    sort_by(&mut codes, |&a, &b| (level(a) + 0.0).total_cmp(&(level(b) + 0.0)));
     let bounds: [f32; 15] = std::array::from_fn(|i| (level(codes[i]) + level(codes[i + 1])) / 2.0);
     // The rank of 0, with which bitsandbytes pads an odd number of values.
     let zero = bounds.iter().filter(|&&bound| bound < 0.0).count() as u8;

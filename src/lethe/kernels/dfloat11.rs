@@ -19,6 +19,7 @@ pub(crate) use self::stream::{
     CHUNK_RUNS, EncodedRun, RUN_BITS, StreamPlace, chunks, encode_exponents, end_stream, pack_gaps,
 };
 use crate::remember::kernels::dfloat11::{LEAST_LINK, MAX_LEN, MAX_TABLES, TABLE};
+use crate::sort::sort_by_key;
 
 /// How often each exponent occurs.
 pub(crate) type ExponentCounts = [u64; TABLE];
@@ -58,7 +59,7 @@ impl HuffmanCode {
         let mut symbols: Vec<usize> = (0..TABLE).filter(|&e| counts[e] > 0).collect();
         let mut tree = Tree::new(&symbols, counts);
         if tree.depth() > MAX_LEN {
-            symbols.sort_by_key(|&e| counts[e]);
+            sort_by_key(&mut symbols, |&e| counts[e]);
             let mut flattened = *counts;
             for rarest in 2..=symbols.len() {
                 for &e in &symbols[..rarest] {

@@ -9,133 +9,107 @@
 
 use std::marker::PhantomData;
 
-use super::compute_dtype::ComputeDtype;
 use super::narrow::{NarrowFloat, ceil_log2, is_in_range, max_abs, narrow, narrow_in_range};
-use crate::remember::kernels::fp8::{E4M3, Float8};
+use crate::TargetDtype;
+use crate::remember::kernels::fp8::Float8;
 use crate::simd::{Routine, copy, zip};
 
-/// A library's arithmetic for FP8: how it finds a scale and how it rounds. Implementations are
-/// `#[inline(always)]`.
-pub(crate) trait Fp8Arithmetic: Sync {
-    /// The float that values become.
-    type Code: NarrowFloat + Float8;
+/// A library's arithmetic for FP8: how it finds a scale and how it rounds. It is a value, so that
+/// the kernel has one copy for all libraries and dtypes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fp8Arithmetic {
+    /// `Fp8Quantize` of transformers.
+    Transformers {
+        /// Whether scales are powers of two (`scale_fmt` is `ue8m0`).
+        is_ue8m0: bool,
+    },
+    /// `calculate_qparams` and `_quantize` of compressed-tensors, for a model in this dtype.
+    CompressedTensors(TargetDtype),
+    /// `quantize_per_tensor_fp8` of comfy-kitchen, for a model in this dtype.
+    ComfyKitchen(TargetDtype),
+}
 
-    /// The scale that is stored for a block with this largest magnitude, and the factor that
-    /// [`scaled`](Self::scaled) takes.
-    fn scale(max_abs: f32) -> (f32, f32);
+impl Fp8Arithmetic {
+    /// The scale that is stored for a block with this largest magnitude, and the operand of
+    /// [`scaled`](Self::scaled). Codes are `N`.
+    #[inline(always)]
+    fn scale<N: NarrowFloat>(self, max_abs: f32) -> (f32, f32) {
+        match self {
+            Self::Transformers { is_ue8m0 } => {
+                // torch computes a number over a tensor as the tensor's reciprocal times the number.
+                let scale = if max_abs > 0.0 {
+                    (1.0 / max_abs) * 448.0
+                } else {
+                    1.0
+                };
+                // Decoding multiplies, so the reciprocal is stored, and the factor that was used is
+                // not.
+                let inverse = 1.0 / scale;
+                if !is_ue8m0 {
+                    return (inverse, scale);
+                }
+                // Rounded up, so that no value exceeds 448. Below the smallest normal value a shift
+                // of the exponent would not be a power of two.
+                let exponent = ceil_log2(inverse.max(f32::MIN_POSITIVE));
+                let inverse = f32::from_bits(((exponent + 127) as u32) << 23);
+                (inverse, 1.0 / inverse)
+            }
+            Self::CompressedTensors(dtype) => {
+                let scale = dtype.round(max_abs / 448.0);
+                // `calculate_qparams` replaces a scale of 0 by `torch.finfo(dtype).eps`.
+                let scale = if scale == 0.0 { dtype.epsilon() } else { scale };
+                (scale, scale)
+            }
+            Self::ComfyKitchen(dtype) => {
+                let scale = dtype.round(max_abs / N::MAX);
+                // In a tensor of zeros the library multiplies zeros by the reciprocal of zero, which
+                // gives NaN. Here the codes are zeros.
+                let factor = match max_abs == 0.0 {
+                    true => 1.0,
+                    false => dtype.round(1.0 / scale),
+                };
+                (scale, factor)
+            }
+        }
+    }
+
+    /// The dtype to which scaled values are rounded.
+    #[inline(always)]
+    fn dtype(self) -> TargetDtype {
+        match self {
+            Self::Transformers { .. } => TargetDtype::F32,
+            Self::CompressedTensors(dtype) | Self::ComfyKitchen(dtype) => dtype,
+        }
+    }
+
+    /// Whether values are divided by the operand of [`scaled`](Self::scaled).
+    #[inline(always)]
+    fn divides(self) -> bool {
+        matches!(self, Self::CompressedTensors(_))
+    }
+
+    /// What is added to scaled values. compressed-tensors adds a zero point of +0, which makes +0 of
+    /// -0; a sum with -0 is the value itself.
+    #[inline(always)]
+    fn zero_point(self) -> f32 {
+        if self.divides() { 0.0 } else { -0.0 }
+    }
 
     /// `x` over the block's scale, rounded as the library rounds.
-    fn scaled(x: f32, factor: f32) -> f32;
-
-    /// The other operand of a product that [`scaled_by_product`](Self::scaled_by_product) computes
-    /// in place of a quotient, bit for bit the same; `None` if there is none for `factor`, or if
-    /// nothing is divided.
     #[inline(always)]
-    fn reciprocal(factor: f32) -> Option<f32> {
-        let _ = factor;
-        None
-    }
-
-    /// What [`scaled`](Self::scaled) gives, from a [`reciprocal`](Self::reciprocal).
-    #[inline(always)]
-    fn scaled_by_product(x: f32, reciprocal: f32) -> f32 {
-        Self::scaled(x, reciprocal)
-    }
-}
-
-/// `Fp8Quantize` of transformers. With `POWERS` scales are powers of two (`scale_fmt` is `ue8m0`).
-pub(crate) struct TransformersFp8<const POWERS: bool>;
-
-impl<const POWERS: bool> Fp8Arithmetic for TransformersFp8<POWERS> {
-    type Code = E4M3;
-
-    #[inline(always)]
-    fn scale(max_abs: f32) -> (f32, f32) {
-        // torch computes a number over a tensor as the tensor's reciprocal times the number.
-        let scale = if max_abs > 0.0 {
-            (1.0 / max_abs) * 448.0
+    fn scaled(self, x: f32, factor: f32) -> f32 {
+        let scaled = if self.divides() {
+            x / factor
         } else {
-            1.0
+            x * factor
         };
-        // Decoding multiplies, so the reciprocal is stored, and the factor that was used is not.
-        let inverse = 1.0 / scale;
-        if !POWERS {
-            return (inverse, scale);
-        }
-        // Rounded up, so that no value exceeds 448.
-        let inverse =
-            // Below the smallest normal value a shift of the exponent would not be a power of two.
-            f32::from_bits(((ceil_log2(inverse.max(f32::MIN_POSITIVE)) + 127) as u32) << 23);
-        (inverse, 1.0 / inverse)
-    }
-
-    #[inline(always)]
-    fn scaled(x: f32, factor: f32) -> f32 {
-        x * factor
-    }
-}
-
-/// `calculate_qparams` and `_quantize` of compressed-tensors, for a model in `E`.
-pub(crate) struct CompressedTensorsFp8<E>(PhantomData<E>);
-
-impl<E: ComputeDtype> Fp8Arithmetic for CompressedTensorsFp8<E> {
-    type Code = E4M3;
-
-    #[inline(always)]
-    fn scale(max_abs: f32) -> (f32, f32) {
-        let scale = E::round(max_abs / 448.0);
-        // `calculate_qparams` replaces a scale of 0 by `torch.finfo(dtype).eps`.
-        let scale = if scale == 0.0 { E::EPSILON } else { scale };
-        (scale, scale)
-    }
-
-    #[inline(always)]
-    fn scaled(x: f32, factor: f32) -> f32 {
-        // The library adds a zero point of +0, which makes +0 of -0.
-        E::round(x / factor) + 0.0
-    }
-
-    #[inline(always)]
-    fn reciprocal(factor: f32) -> Option<f32> {
-        E::reciprocal(factor)
-    }
-
-    #[inline(always)]
-    fn scaled_by_product(x: f32, reciprocal: f32) -> f32 {
-        E::round_quotient(x * reciprocal) + 0.0
-    }
-}
-
-/// `quantize_per_tensor_fp8` of comfy-kitchen, for a model in `E`.
-pub(crate) struct ComfyKitchenFp8<E, N>(PhantomData<(E, N)>);
-
-impl<E: ComputeDtype, N: NarrowFloat + Float8> Fp8Arithmetic for ComfyKitchenFp8<E, N> {
-    type Code = N;
-
-    #[inline(always)]
-    fn scale(max_abs: f32) -> (f32, f32) {
-        let scale = E::round(max_abs / N::MAX);
-        // In a tensor of zeros the library multiplies zeros by the reciprocal of zero, which gives
-        // NaN. Here the codes are zeros.
-        (
-            scale,
-            if max_abs == 0.0 {
-                1.0
-            } else {
-                E::round(1.0 / scale)
-            },
-        )
-    }
-
-    #[inline(always)]
-    fn scaled(x: f32, factor: f32) -> f32 {
-        E::round(x * factor)
+        self.dtype().round(scaled) + self.zero_point()
     }
 }
 
 /// Encodes whole rows of a tile, in blocks of `rows` × `cols` from its first value on; edge blocks
 /// are smaller.
-pub(crate) struct EncodeFp8Blocks<'a, A> {
+pub(crate) struct EncodeFp8Blocks<'a, N> {
     pub values: &'a [f32],
     /// Columns of the tile.
     pub width: usize,
@@ -149,10 +123,12 @@ pub(crate) struct EncodeFp8Blocks<'a, A> {
     pub back: &'a mut [f32],
     /// Receives the scale of each block, row by row of blocks.
     pub scales: &'a mut [f32],
-    pub arithmetic: PhantomData<A>,
+    pub arithmetic: Fp8Arithmetic,
+    /// The float that values become.
+    pub code: PhantomData<N>,
 }
 
-impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
+impl<N: NarrowFloat + Float8> Routine for EncodeFp8Blocks<'_, N> {
     #[inline(always)]
     fn run(&mut self) {
         let width = self.width.max(1);
@@ -187,7 +163,7 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
                 for ((scaling, stored), &mut max) in
                     zip(zip(&mut scalings[..], &mut *stored), maxima)
                 {
-                    *scaling = BlockScaling::new::<A>(max);
+                    *scaling = BlockScaling::new::<N>(self.arithmetic, max);
                     *stored = scaling.scale;
                 }
                 let rows = zip(values.chunks_exact(width), codes.chunks_exact_mut(width));
@@ -195,7 +171,7 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
                     for (block, scaling) in scalings[..stored.len()].iter().enumerate() {
                         let cols = cols(block);
                         let (codes, back) = (&mut codes[cols.clone()], &mut back[cols.clone()]);
-                        scaling.encode::<A>(&values[cols], codes, back);
+                        scaling.encode::<N>(self.arithmetic, &values[cols], codes, back);
                     }
                 }
             }
@@ -212,63 +188,93 @@ const BESIDE: usize = 32;
 struct BlockScaling {
     /// What is stored.
     scale: f32,
+    /// The operand of [`Fp8Arithmetic::scaled`].
     factor: f32,
-    /// See [`Fp8Arithmetic::reciprocal`].
+    /// A factor with which a product gives what the quotient by `factor` gives.
     reciprocal: Option<f32>,
     /// Whether all scaled values are in range. Scaling keeps their order, so that they are if the
     /// largest is.
     is_in_range: bool,
 }
 
+/// Values that are scaled, rounded and narrowed in turn: each step is a loop, whose results stay in
+/// the L1 cache.
+const PART: usize = 64;
+
 impl BlockScaling {
     #[inline(always)]
-    fn new<A: Fp8Arithmetic>(max_abs: f32) -> Self {
-        let (scale, factor) = A::scale(max_abs);
+    fn new<N: NarrowFloat>(arithmetic: Fp8Arithmetic, max_abs: f32) -> Self {
+        let (scale, factor) = arithmetic.scale::<N>(max_abs);
+        let is_in_range = is_in_range::<N>(arithmetic.scaled(max_abs, factor));
+        let reciprocal = arithmetic.dtype().reciprocal(factor);
         Self {
             scale,
             factor,
-            reciprocal: A::reciprocal(factor),
-            is_in_range: is_in_range::<A::Code>(A::scaled(max_abs, factor)),
+            reciprocal: reciprocal.filter(|_| arithmetic.divides() && is_in_range),
+            is_in_range,
         }
     }
 
     /// Encodes values of a row.
     #[inline(always)]
-    fn encode<A: Fp8Arithmetic>(self, values: &[f32], codes: &mut [u8], back: &mut [f32]) {
-        let Self { scale, factor, .. } = self;
-        match self.reciprocal {
-            Some(factor) if self.is_in_range => encode_row(values, scale, codes, back, |x| {
-                narrow_in_range::<A::Code>(A::scaled_by_product(x, factor))
-            }),
-            None if self.is_in_range => encode_row(values, scale, codes, back, |x| {
-                narrow_in_range::<A::Code>(A::scaled(x, factor))
-            }),
-            _ => {
-                encode_row(values, scale, codes, back, |x| narrow::<A::Code>(A::scaled(x, factor)));
+    fn encode<N: NarrowFloat + Float8>(
+        self,
+        arithmetic: Fp8Arithmetic,
+        values: &[f32],
+        codes: &mut [u8],
+        back: &mut [f32],
+    ) {
+        let Self { scale, factor, reciprocal, is_in_range } = self;
+        let parts = zip(values.chunks(PART), codes.chunks_mut(PART));
+        for ((values, codes), back) in zip(parts, back.chunks_mut(PART)) {
+            let mut scaled = [0.0; PART];
+            let scaled = &mut scaled[..values.len()];
+            match reciprocal {
+                None if arithmetic.divides() => {
+                    for (scaled, &x) in zip(&mut scaled[..], values) {
+                        *scaled = x / factor;
+                    }
+                }
+                _ => {
+                    let factor = reciprocal.unwrap_or(factor);
+                    for (scaled, &x) in zip(&mut scaled[..], values) {
+                        *scaled = x * factor;
+                    }
+                }
             }
-        }
-        if !factor.is_finite() {
-            // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the
-            // code of NaN.
-            for (back, &code) in zip(&mut back[..], &*codes) {
-                *back = A::Code::widen(code) * scale;
+            match reciprocal {
+                Some(_) => arithmetic.dtype().round_quotients(scaled),
+                None => arithmetic.dtype().round_all(scaled),
+            }
+            let zero_point = arithmetic.zero_point();
+            match is_in_range {
+                true => store(scaled, scale, codes, back, |x| narrow_in_range::<N>(x + zero_point)),
+                false => store(scaled, scale, codes, back, |x| narrow::<N>(x + zero_point)),
+            }
+            if !factor.is_finite() {
+                // Zero times an infinite factor is NaN, for which `narrow` returns a number beside
+                // the code of NaN.
+                for (back, &code) in zip(&mut back[..], &*codes) {
+                    *back = N::widen(code) * scale;
+                }
             }
         }
     }
 }
 
+/// Stores the codes of scaled values, and the values that decoding gives.
 #[inline(always)]
-fn encode_row(
-    values: &[f32],
+fn store(
+    scaled: &[f32],
     scale: f32,
     codes: &mut [u8],
     back: &mut [f32],
     narrowed: impl Fn(f32) -> (u32, f32),
 ) {
-    for ((&x, code), back) in zip(zip(values.iter(), codes), back) {
+    for ((&x, code), back) in zip(zip(scaled.iter(), codes), back) {
         let (bits, value) = narrowed(x);
         *code = bits as u8;
-        // Decoding multiplies by the stored scale, which need not be the reciprocal of `factor`
+        // Decoding multiplies by the stored scale, which need not be the reciprocal of the factor
         // after rounding.
         *back = value * scale;
     }

@@ -25,11 +25,19 @@ pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
     /// The scale of a group whose largest magnitude is `max_abs`.
     fn group_scale(&self, max_abs: f32) -> GroupScale;
 
-    /// `x` over the group's scale, rounded as the library rounds. `factor` is the group's
-    /// [`GroupScale::factor`].
+    /// Whether scaled values are rounded, by [`round`](Self::round).
+    const ROUNDS: bool = false;
+
+    /// `x` over the group's scale. `factor` is the group's [`GroupScale::factor`].
     #[inline(always)]
     fn scaled(&self, x: f32, factor: f32) -> f32 {
         x * factor
+    }
+
+    /// Rounds scaled values to the dtype in which the library computes.
+    #[inline(always)]
+    fn round(&self, scaled: &mut [f32]) {
+        let _ = scaled;
     }
 
     /// The code of a scaled value, and the value that the code decodes to.
@@ -75,7 +83,17 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
                 true => &mut unpacked[..],
                 false => codes.as_chunks_mut::<GROUP>().0,
             };
-            let groups = zip(zip(values.iter(), back.as_chunks_mut::<GROUP>().0), code_bytes);
+            let mut scaled = [[0.0; GROUP]; BATCH];
+            if A::ROUNDS {
+                for ((scaled, values), factor) in zip(zip(&mut scaled[..], values), factors) {
+                    for (scaled, &x) in zip(&mut scaled[..], values) {
+                        *scaled = self.arithmetic.scaled(x, factor);
+                    }
+                }
+                self.arithmetic.round(scaled.flat_mut());
+            }
+            let values = zip(values.iter(), &scaled);
+            let groups = zip(zip(values, back.as_chunks_mut::<GROUP>().0), code_bytes);
             let scales = zip(factors, scales);
             for (((values, back), codes), scale) in zip(groups, scales) {
                 encode_group::<A, GROUP>(self.arithmetic, values, scale, codes, back);
@@ -115,17 +133,22 @@ const BATCH: usize = 16;
 /// Values of a group of an MX format. Those of NVFP4 have half as many.
 const MOST_IN_GROUP: usize = 32;
 
-/// Encodes one group under the factor and the scale of its [`GroupScale`].
+/// Encodes one group under the factor and the scale of its [`GroupScale`]. `scaled` are its scaled
+/// values where these are rounded.
 #[inline(always)]
 fn encode_group<A: GroupArithmetic<GROUP>, const GROUP: usize>(
     arithmetic: &A,
-    values: &[f32; GROUP],
+    (values, scaled): (&[f32; GROUP], &[f32; GROUP]),
     (factor, scale): (f32, f32),
     codes: &mut [u8; GROUP],
     back: &mut [f32; GROUP],
 ) {
-    for ((&x, code), back) in zip(zip(values.iter(), codes), back) {
-        let (bits, value) = arithmetic.code(arithmetic.scaled(x, factor));
+    for (((&x, &scaled), code), back) in zip(zip(zip(values.iter(), scaled), codes), back) {
+        let scaled = match A::ROUNDS {
+            true => scaled,
+            false => arithmetic.scaled(x, factor),
+        };
+        let (bits, value) = arithmetic.code(scaled);
         *code = bits as u8;
         *back = value * scale;
     }

@@ -9,8 +9,6 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-use half::{bf16, f16};
-
 use self::rules::AwqInt;
 use self::rules::GptqInt;
 use self::rules::{CompressedTensorsInt, MlxAffine};
@@ -79,12 +77,13 @@ trait IntegerArithmetic: Copy {
         x
     }
 
-    /// A factor with which [`code`](Self::code) gives for a product what it gives for the quotient
-    /// of dividend and `scale`.
+    /// Whether quotients are rounded, so that [`divide`](Self::divide) makes them.
+    const ROUNDS: bool = false;
+
+    /// The rounded quotients of values of a group by its scale.
     #[inline(always)]
-    fn reciprocal(self, scale: f32) -> Option<f32> {
-        let _ = scale;
-        None
+    fn divide(self, values: &[f32], params: &QuantParams, quotients: &mut [f32]) {
+        let _ = (values, params, quotients);
     }
 
     /// The unsigned code of a value whose dividend has this quotient by the scale, as its sum with
@@ -218,14 +217,7 @@ impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
                 codes.chunks_exact_mut(group),
             );
             for (((values, back), codes), params) in zip(groups, &params) {
-                match arithmetic.reciprocal(params.scale) {
-                    Some(factor) => {
-                        encode_group(arithmetic, params, values, codes, back, |x| x * factor);
-                    }
-                    None => {
-                        encode_group(arithmetic, params, values, codes, back, |x| x / params.scale);
-                    }
-                }
+                encode_group(arithmetic, params, values, codes, back);
             }
         }
     }
@@ -266,7 +258,11 @@ fn params_of_groups<A: IntegerArithmetic>(
     all
 }
 
-/// Encodes one group. `quotient` divides by its scale.
+/// Values that are divided and encoded in turn: each step is a loop, whose results stay in the L1
+/// cache.
+const PART: usize = 64;
+
+/// Encodes one group.
 #[inline(always)]
 fn encode_group<A: IntegerArithmetic>(
     arithmetic: A,
@@ -274,18 +270,38 @@ fn encode_group<A: IntegerArithmetic>(
     values: &[f32],
     codes: &mut [u8],
     back: &mut [f32],
-    quotient: impl Fn(f32) -> f32,
 ) {
-    // A copy cannot change when codes are stored, so that it stays in registers.
+    // The cast is repeated rather than kept, for a group may be a whole row. A copy of the parameters
+    // cannot change when codes are stored, so that it stays in registers.
     let params = *params;
-    for ((&x, back), code) in zip(zip(values.iter(), back), codes) {
-        // The cast is repeated rather than kept, for a group may be a whole row.
-        let dividend = arithmetic.dividend(arithmetic.cast(x), &params);
-        let sum = arithmetic.code(quotient(dividend), &params);
-        *back = arithmetic.decode(sum - ROUND_TO_INTEGER, &params);
-        // The integer lies in the low byte of the sum, so no conversion instruction is needed.
-        *code = sum.to_bits() as u8;
+    if !A::ROUNDS {
+        for ((&x, back), code) in zip(zip(values.iter(), back), codes) {
+            let dividend = arithmetic.dividend(arithmetic.cast(x), &params);
+            (*code, *back) = encode_quotient(arithmetic, &params, dividend / params.scale);
+        }
+        return;
     }
+    let parts = zip(values.chunks(PART), codes.chunks_mut(PART));
+    for ((values, codes), back) in zip(parts, back.chunks_mut(PART)) {
+        let mut quotients = [0.0; PART];
+        let quotients = &mut quotients[..values.len()];
+        arithmetic.divide(values, &params, quotients);
+        for ((&quotient, back), code) in zip(zip(quotients.iter(), back), codes) {
+            (*code, *back) = encode_quotient(arithmetic, &params, quotient);
+        }
+    }
+}
+
+/// The code of a value, and the value that decoding gives.
+#[inline(always)]
+fn encode_quotient<A: IntegerArithmetic>(
+    arithmetic: A,
+    params: &QuantParams,
+    quotient: f32,
+) -> (u8, f32) {
+    let sum = arithmetic.code(quotient, params);
+    // The integer lies in the low byte of the sum, so no conversion instruction is needed.
+    (sum.to_bits() as u8, arithmetic.decode(sum - ROUND_TO_INTEGER, params))
 }
 
 impl IntegerQuantizer {
@@ -302,39 +318,30 @@ impl IntegerQuantizer {
         out.scales.resize(groups, 0.0);
         out.offsets.resize(groups, 0.0);
         let bits = self.bits;
-        macro_rules! run {
-            ($arithmetic:expr) => {
-                perform(
-                    level,
-                    &mut EncodeIntegerGroups {
-                        arithmetic: $arithmetic,
-                        group: self.group.max(1),
-                        values,
-                        back,
-                        out,
-                    },
-                )
-            };
+        match self.rule {
+            IntegerRule::CompressedTensors { symmetric } => {
+                let arithmetic = CompressedTensorsInt::new(bits, symmetric, self.dtype);
+                self.encode_by(arithmetic, values, level, back, out);
+            }
+            IntegerRule::Gptq { symmetric } => {
+                self.encode_by(GptqInt::new(bits, symmetric), values, level, back, out);
+            }
+            IntegerRule::Awq => self.encode_by(AwqInt, values, level, back, out),
+            IntegerRule::Mlx => {
+                self.encode_by(MlxAffine::new(bits, self.dtype), values, level, back, out);
+            }
         }
-        macro_rules! signed {
-            ($dtype:ident, $symmetric:literal) => {
-                run!(CompressedTensorsInt::<$dtype, $symmetric>::new(bits))
-            };
-        }
-        match (self.rule, self.dtype) {
-            (IntegerRule::CompressedTensors { symmetric }, dtype) => match (dtype, symmetric) {
-                (TargetDtype::F32, true) => signed!(f32, true),
-                (TargetDtype::F16, true) => signed!(f16, true),
-                (TargetDtype::BF16, true) => signed!(bf16, true),
-                (TargetDtype::F32, false) => signed!(f32, false),
-                (TargetDtype::F16, false) => signed!(f16, false),
-                (TargetDtype::BF16, false) => signed!(bf16, false),
-            },
-            (IntegerRule::Gptq { symmetric }, _) => run!(GptqInt::new(bits, symmetric)),
-            (IntegerRule::Awq, _) => run!(AwqInt),
-            (IntegerRule::Mlx, TargetDtype::F32) => run!(MlxAffine::<f32>::new(bits)),
-            (IntegerRule::Mlx, TargetDtype::F16) => run!(MlxAffine::<f16>::new(bits)),
-            (IntegerRule::Mlx, TargetDtype::BF16) => run!(MlxAffine::<bf16>::new(bits)),
-        }
+    }
+
+    fn encode_by(
+        &self,
+        arithmetic: impl IntegerArithmetic,
+        values: &[f32],
+        level: Level,
+        back: &mut [f32],
+        out: &mut IntegerGroups,
+    ) {
+        let group = self.group.max(1);
+        perform(level, &mut EncodeIntegerGroups { arithmetic, group, values, back, out });
     }
 }

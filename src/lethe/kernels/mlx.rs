@@ -13,9 +13,6 @@ mod tests;
 
 use std::marker::PhantomData;
 
-use half::{bf16, f16};
-
-use super::compute_dtype::ComputeDtype;
 use super::groups::{GroupArithmetic, GroupBuffers, GroupScale};
 use super::mx::{BLOCK as MX_BLOCK, GgmlMxfp4};
 use super::narrow::{Fp4E2M1, NarrowFloat, narrow};
@@ -80,22 +77,29 @@ fn exponent_scale(scale: f32) -> GroupScale {
     GroupScale { byte, factor: power_of_two(exponent), scale: f32_from_exponent(byte) }
 }
 
-/// Groups of an MX mode with codes `N`, of a model in `E`.
-struct MlxMx<N, E>(PhantomData<(N, E)>);
+/// Groups of an MX mode with codes `N`, of a model in this dtype.
+struct MlxMx<N>(TargetDtype, PhantomData<N>);
 
-impl<E: ComputeDtype> GroupArithmetic<MX_BLOCK> for MlxMx<Fp4E2M1, E> {
+impl GroupArithmetic<MX_BLOCK> for MlxMx<Fp4E2M1> {
     type Code = Fp4E2M1;
+
+    const ROUNDS: bool = true;
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
         // MLX divides in the dtype of the model, so the quotient is rounded before the exponent is
         // found.
-        exponent_scale(E::round(max_abs / Fp4E2M1::MAX))
+        exponent_scale(self.0.round(max_abs / Fp4E2M1::MAX))
     }
 
     #[inline(always)]
     fn scaled(&self, x: f32, factor: f32) -> f32 {
-        E::round(x / factor)
+        x / factor
+    }
+
+    #[inline(always)]
+    fn round(&self, scaled: &mut [f32]) {
+        self.0.round_all(scaled);
     }
 
     /// To nearest, the smaller magnitude of two: ggml's rounding is MLX's.
@@ -105,29 +109,38 @@ impl<E: ComputeDtype> GroupArithmetic<MX_BLOCK> for MlxMx<Fp4E2M1, E> {
     }
 }
 
-impl<E: ComputeDtype> GroupArithmetic<MX_BLOCK> for MlxMx<E4M3, E> {
+impl GroupArithmetic<MX_BLOCK> for MlxMx<E4M3> {
     type Code = E4M3;
+
+    const ROUNDS: bool = true;
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
-        exponent_scale(E::round(max_abs / E4M3::MAX))
+        exponent_scale(self.0.round(max_abs / E4M3::MAX))
     }
 
     #[inline(always)]
     fn scaled(&self, x: f32, factor: f32) -> f32 {
-        E::round(x / factor)
+        x / factor
+    }
+
+    #[inline(always)]
+    fn round(&self, scaled: &mut [f32]) {
+        self.0.round_all(scaled);
     }
 }
 
-/// Groups of the NVFP4 mode, of a model in `E`.
-struct MlxNvfp4<E>(PhantomData<E>);
+/// Groups of the NVFP4 mode, of a model in this dtype.
+struct MlxNvfp4(TargetDtype);
 
-impl<E: ComputeDtype> GroupArithmetic<NVFP4_BLOCK> for MlxNvfp4<E> {
+impl GroupArithmetic<NVFP4_BLOCK> for MlxNvfp4 {
     type Code = Fp4E2M1;
+
+    const ROUNDS: bool = true;
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
-        let (byte, scale) = narrow::<E4M3>(E::round(max_abs / Fp4E2M1::MAX));
+        let (byte, scale) = narrow::<E4M3>(self.0.round(max_abs / Fp4E2M1::MAX));
         GroupScale {
             byte: byte as u8,
             // Values over a scale that is rounded to zero get code 0, by division by infinity.
@@ -138,7 +151,12 @@ impl<E: ComputeDtype> GroupArithmetic<NVFP4_BLOCK> for MlxNvfp4<E> {
 
     #[inline(always)]
     fn scaled(&self, x: f32, factor: f32) -> f32 {
-        E::round(x / factor)
+        x / factor
+    }
+
+    #[inline(always)]
+    fn round(&self, scaled: &mut [f32]) {
+        self.0.round_all(scaled);
     }
 
     #[inline(always)]
@@ -149,17 +167,9 @@ impl<E: ComputeDtype> GroupArithmetic<NVFP4_BLOCK> for MlxNvfp4<E> {
 
 /// Encodes whole groups of a model in `dtype`.
 pub(crate) fn encode(mode: MlxFloatMode, dtype: TargetDtype, groups: GroupBuffers<'_>) {
-    match dtype {
-        TargetDtype::F32 => encode_in::<f32>(mode, groups),
-        TargetDtype::F16 => encode_in::<f16>(mode, groups),
-        TargetDtype::BF16 => encode_in::<bf16>(mode, groups),
-    }
-}
-
-fn encode_in<E: ComputeDtype>(mode: MlxFloatMode, groups: GroupBuffers<'_>) {
     match mode {
-        MlxFloatMode::Mxfp4 => groups.encode_with(&MlxMx::<Fp4E2M1, E>(PhantomData)),
-        MlxFloatMode::Mxfp8 => groups.encode_with(&MlxMx::<E4M3, E>(PhantomData)),
-        MlxFloatMode::Nvfp4 => groups.encode_with(&MlxNvfp4::<E>(PhantomData)),
+        MlxFloatMode::Mxfp4 => groups.encode_with(&MlxMx::<Fp4E2M1>(dtype, PhantomData)),
+        MlxFloatMode::Mxfp8 => groups.encode_with(&MlxMx::<E4M3>(dtype, PhantomData)),
+        MlxFloatMode::Nvfp4 => groups.encode_with(&MlxNvfp4(dtype)),
     }
 }

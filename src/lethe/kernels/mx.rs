@@ -10,9 +10,9 @@
 
 use std::marker::PhantomData;
 
-use super::compute_dtype::ComputeDtype;
 use super::groups::{GroupArithmetic, GroupScale};
 use super::narrow::{Fp4E2M1, NarrowFloat, ceil_log2, floor_log2, narrow_number};
+use crate::TargetDtype;
 use crate::remember::kernels::fp8::{E4M3, f32_from_exponent};
 
 /// Values that share a power of two.
@@ -50,11 +50,13 @@ fn half_step_up(x: f32) -> f32 {
     f32::from_bits(x.to_bits() + (1 << 21))
 }
 
-/// `generate_mx_scales` and `_quantize` of compressed-tensors, for a model in `E`.
-pub(crate) struct CompressedTensorsMx<E, N>(pub PhantomData<(E, N)>);
+/// `generate_mx_scales` and `_quantize` of compressed-tensors, for a model in this dtype.
+pub(crate) struct CompressedTensorsMx<N>(pub TargetDtype, pub PhantomData<N>);
 
-impl<E: ComputeDtype, N: MxElement> GroupArithmetic<BLOCK> for CompressedTensorsMx<E, N> {
+impl<N: MxElement> GroupArithmetic<BLOCK> for CompressedTensorsMx<N> {
     type Code = N;
+
+    const ROUNDS: bool = true;
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
@@ -62,22 +64,27 @@ impl<E: ComputeDtype, N: MxElement> GroupArithmetic<BLOCK> for CompressedTensors
         // model's dtype, and clears the mantissa. In F32 the sum is the same for what is normal in
         // that dtype. A subnormal has no implicit bit: from three quarters of the smallest normal
         // value on it carries into that, below it becomes 0.
-        let tiny = max_abs < E::SMALLEST_NORMAL;
-        let power = if tiny && max_abs < 0.75 * E::SMALLEST_NORMAL {
+        let smallest_normal = self.0.smallest_normal();
+        let tiny = max_abs < smallest_normal;
+        let power = if tiny && max_abs < 0.75 * smallest_normal {
             0.0
         } else {
-            half_step_up(max_abs.max(E::SMALLEST_NORMAL))
+            half_step_up(max_abs.max(smallest_normal))
         };
         // Negative exponents are cut off at 2^-127, the smallest that the byte has.
         let exponent = (biased_exponent(power) - N::MAX_EXPONENT).max(0);
-        if E::round(f32::from_bits((biased_exponent(power) as u32) << 23)) == f32::INFINITY {
+        if self
+            .0
+            .round(f32::from_bits((biased_exponent(power) as u32) << 23))
+            == f32::INFINITY
+        {
             // The next power of two may be infinity in F16. Values over it are zeros, and the byte
             // that the library stores for its exponent is that of 1.
             return power_of_two_scale(127, 0.0);
         }
         // A power of two that the model's dtype cannot hold is 0 there, and the library takes 1 for
         // it.
-        let scale = E::round(f32_from_exponent(exponent as u8));
+        let scale = self.0.round(f32_from_exponent(exponent as u8));
         if scale == 0.0 {
             power_of_two_scale(127, 1.0)
         } else {
@@ -86,8 +93,8 @@ impl<E: ComputeDtype, N: MxElement> GroupArithmetic<BLOCK> for CompressedTensors
     }
 
     #[inline(always)]
-    fn scaled(&self, x: f32, factor: f32) -> f32 {
-        E::round_quotient(x * factor)
+    fn round(&self, scaled: &mut [f32]) {
+        self.0.round_quotients(scaled);
     }
 
     #[inline(always)]

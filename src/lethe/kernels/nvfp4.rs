@@ -6,11 +6,9 @@
 //!   llm-compressor 0.14 calls them: the global scale is computed in the model's dtype, and so is a
 //!   group's scale before the global one applies.
 
-use std::marker::PhantomData;
-
-use super::compute_dtype::ComputeDtype;
 use super::groups::{GroupArithmetic, GroupScale};
 use super::narrow::{Fp4E2M1, narrow, narrow_number};
+use crate::TargetDtype;
 use crate::remember::kernels::fp8::E4M3;
 use crate::remember::kernels::nvfp4::{BLOCK, block_scale};
 
@@ -22,9 +20,10 @@ pub(crate) fn global_multiplier(max_abs: f32) -> f32 {
 
 /// compressed-tensors' global scale of a tensor, which divides. It is 1 where the model's dtype
 /// cannot hold it.
-pub(crate) fn global_divisor<E: ComputeDtype>(max_abs: f32) -> f32 {
+pub(crate) fn global_divisor(dtype: TargetDtype, max_abs: f32) -> f32 {
     // torch computes a number over a tensor as the tensor's reciprocal times the number.
-    let divisor = E::round(E::round(1.0 / max_abs.max(E::SMALLEST_NORMAL)) * 2688.0);
+    let reciprocal = dtype.round(1.0 / max_abs.max(dtype.smallest_normal()));
+    let divisor = dtype.round(reciprocal * 2688.0);
     if divisor.is_finite() { divisor } else { 1.0 }
 }
 
@@ -68,17 +67,17 @@ impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
 }
 
 /// `calculate_qparams` and `_quantize` of compressed-tensors, with the tensor's [`global_divisor`],
-/// for a model in `E`.
-pub(crate) struct CompressedTensorsNvfp4<E>(pub f32, pub PhantomData<E>);
+/// for a model in this dtype.
+pub(crate) struct CompressedTensorsNvfp4(pub f32, pub TargetDtype);
 
-impl<E: ComputeDtype> GroupArithmetic<BLOCK> for CompressedTensorsNvfp4<E> {
+impl GroupArithmetic<BLOCK> for CompressedTensorsNvfp4 {
     type Code = Fp4E2M1;
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
         // The group's scale is rounded in the model's dtype, and its product with the global one in
         // F32.
-        let byte = narrow::<E4M3>(E::round(max_abs / 6.0) * self.0).0 as u8;
+        let byte = narrow::<E4M3>(self.1.round(max_abs / 6.0) * self.0).0 as u8;
         // `calculate_qparams` takes the step of E4M3 at 1 for a scale of 0.
         let byte = if byte == 0 {
             narrow::<E4M3>(0.125).0 as u8
@@ -130,12 +129,12 @@ mod tests {
     #[test]
     fn scales_of_tensors() {
         assert_eq!(global_multiplier(2688.0), 1.0);
-        assert_eq!(global_divisor::<f32>(2688.0), 1.0);
+        assert_eq!(global_divisor(TargetDtype::F32, 2688.0), 1.0);
         // Too large for F16: the library then has one.
         assert_eq!(
-            (global_divisor::<half::f16>(0.04), global_divisor::<half::f16>(0.25)),
+            (global_divisor(TargetDtype::F16, 0.04), global_divisor(TargetDtype::F16, 0.25)),
             (1.0, 10752.0)
         );
-        assert_eq!(global_divisor::<half::bf16>(0.0), 1.0);
+        assert_eq!(global_divisor(TargetDtype::BF16, 0.0), 1.0);
     }
 }

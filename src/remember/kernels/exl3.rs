@@ -307,7 +307,7 @@ fn products<E: Element>(
             for quarter in 0..4 {
                 // Three roundings, and one of what is wanted.
                 let product = sums[quarter] as f32 * inputs[quarter][lane] * output;
-                unsure |= u32::from(!is_decided::<E>(product));
+                unsure |= u32::from(!is_decided(product, E::MANTISSA));
                 products[quarter][lane] = product;
             }
         }

@@ -12,8 +12,11 @@
 
 use std::ops::{Add, Sub};
 
+use half::{bf16, f16};
+
 use super::rotated::{is_group, rotate};
 use super::rounding_margin::is_decided;
+use crate::TargetDtype;
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
@@ -49,27 +52,20 @@ pub(crate) struct HadamardGroups<'a> {
     pub group: usize,
     /// `None`: the matrix is SDNQ's.
     pub stored: Option<&'a StoredHadamard>,
+    /// The type of the output. Values come out in F32, and are right when they are rounded to it.
+    pub target: TargetDtype,
 }
 
 impl Kernel for HadamardGroups<'_> {
-    const ROUNDS_ON_THE_WAY: bool = true;
-
-    /// What [`StoredHadamard::finish`] decides depends on the type of the output, and saves
-    /// divisions.
-    fn is_rounded_last(&self) -> bool {
-        self.stored
-            .is_some_and(StoredHadamard::has_exact_reciprocal)
-    }
-
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        self.each_matrix(InMemory, out);
+        self.each_strip(InMemory, out);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
-        self.each_matrix(avx2, out);
+        self.each_strip(avx2, out);
     }
 }
 
@@ -79,100 +75,94 @@ const STRIP: usize = 1024;
 
 impl HadamardGroups<'_> {
     #[inline(always)]
-    fn each_matrix<E: Element>(&self, by: impl Butterflies, out: &mut [E]) {
-        match self.stored {
-            None => self.run_rounded(by, out),
-            Some(stored) => self.run_stored(stored, by, out),
-        }
-    }
-
-    /// Multiplies by SDNQ's matrix.
-    #[inline(always)]
-    fn run_rounded<E: Element>(&self, by: impl Butterflies, out: &mut [E]) {
-        let unit = E::rounded(1.0 / (self.group as f64).sqrt() as f32);
-        // Values of 24 bits seldom have sums of as many.
-        let is_narrow = E::MANTISSA < f32::MANTISSA;
+    fn each_strip<E: Element>(&self, by: impl Butterflies, out: &mut [E]) {
         let strip = self.group.max(STRIP);
-        let (mut rounded, mut sums) = (vec![0.0; strip], vec![0.0; strip]);
-        for (values, out) in zip(self.values.chunks(strip), out.chunks_mut(strip)) {
-            let rounded = &mut rounded[..values.len()];
-            for (rounded, &value) in zip(&mut rounded[..], values) {
-                *rounded = E::rounded(value);
-            }
-            if is_narrow && has_exact_sums(rounded, self.group) {
-                self.rotate(by, rounded);
-                for (out, &sum) in zip(&mut out[..], &*rounded) {
-                    // F64 has the product, so that it is rounded once in either type. A sum of
-                    // zeros is +0.
-                    *out = E::from_f32(sum * unit + 0.0);
-                }
-                continue;
-            }
-            let sums = &mut sums[..values.len()];
-            for (sum, &value) in zip(&mut sums[..], &*rounded) {
-                *sum = f64::from(value);
-            }
-            self.rotate(by, sums);
-            for (out, &sum) in zip(&mut out[..], &*sums) {
-                *out = E::from_f32((sum * f64::from(unit)) as f32 + 0.0);
-            }
-        }
-    }
-
-    /// Multiplies each group by SDNQ's matrix times the square root of its size.
-    #[inline(always)]
-    fn rotate<T: Summed>(&self, by: impl Butterflies, values: &mut [T]) {
-        if is_group(self.group) {
-            rotate(values, self.group);
-        } else {
-            butterflies(by, values, self.group);
-        }
-    }
-
-    /// Multiplies by a stored matrix.
-    #[inline(always)]
-    fn run_stored<E: Element>(&self, stored: &StoredHadamard, by: impl Butterflies, out: &mut [E]) {
-        let (strip, factor) = (self.group.max(STRIP), stored.factor());
+        let is_rotated = (self.stored).is_none_or(|m| m.columns != HadamardColumns::Identity);
+        // Values of 24 bits seldom have sums of as many.
+        let may_be_exact = self.stored.is_some() || self.target != TargetDtype::F32;
         let (mut placed, mut sums) = (vec![0.0; strip], vec![0.0; strip]);
         for (values, out) in zip(self.values.chunks(strip), out.chunks_mut(strip)) {
             let placed = &mut placed[..values.len()];
-            if let HadamardColumns::Permuted(places) = &stored.columns {
-                let groups = placed.chunks_exact_mut(self.group.max(1));
-                for (placed, values) in zip(groups, values.chunks_exact(self.group.max(1))) {
-                    for (&place, &value) in zip(places.iter(), values) {
-                        placed[usize::from(place)] = value;
-                    }
-                }
-            } else {
-                copy(values, placed);
-            }
-            let is_rotated = stored.columns != HadamardColumns::Identity;
-            let is_exact = has_exact_sums(placed, self.group);
-            if is_rotated && is_exact {
-                butterflies(by, placed, self.group);
-            }
-            // A product is rounded once in either type. A sum of zeros is +0.
-            if let (true, Some(factor)) = (is_exact || !is_rotated, factor) {
-                for (out, &sum) in zip(&mut out[..], &*placed) {
-                    *out = E::from_f32(sum * factor + 0.0);
-                }
-                continue;
-            }
+            self.place(values, placed);
+            let is_exact = may_be_exact && has_exact_sums(placed, self.group);
             if is_exact || !is_rotated {
-                stored.finish(placed, out);
+                if is_rotated {
+                    self.rotate(by, placed);
+                }
+                self.finish(placed, out);
                 continue;
             }
             let sums = &mut sums[..values.len()];
             for (sum, &value) in zip(&mut sums[..], &*placed) {
                 *sum = f64::from(value);
             }
-            butterflies(by, sums, self.group);
-            // Sums of F64 take longer to decide than to multiply.
-            match stored.has_exact_reciprocal() {
-                true => stored.finish_exactly(sums, out),
-                false => stored.finish(sums, out),
+            self.rotate(by, sums);
+            self.finish(sums, out);
+        }
+    }
+
+    /// The values as they are rotated: SDNQ rounds them, and a stored matrix may permute them.
+    #[inline(always)]
+    fn place(&self, values: &[f32], placed: &mut [f32]) {
+        match (self.stored.map(|stored| &stored.columns), self.target) {
+            (Some(HadamardColumns::Permuted(places)), _) => {
+                let groups = placed.chunks_exact_mut(self.group.max(1));
+                for (placed, values) in zip(groups, values.chunks_exact(self.group.max(1))) {
+                    for (&place, &value) in zip(places.iter(), values) {
+                        placed[usize::from(place)] = value;
+                    }
+                }
+            }
+            (Some(_), _) | (None, TargetDtype::F32) => copy(values, placed),
+            (None, TargetDtype::F16) => {
+                for (placed, &value) in zip(&mut placed[..], values) {
+                    *placed = f16::rounded(value);
+                }
+            }
+            (None, TargetDtype::BF16) => {
+                for (placed, &value) in zip(&mut placed[..], values) {
+                    *placed = bf16::rounded(value);
+                }
             }
         }
+    }
+
+    /// Multiplies each group by the matrix, but for its factor.
+    #[inline(always)]
+    fn rotate<T: Summed>(&self, by: impl Butterflies, values: &mut [T]) {
+        if self.stored.is_none() && is_group(self.group) {
+            rotate(values, self.group);
+        } else {
+            butterflies(by, values, self.group);
+        }
+    }
+
+    /// Multiplies sums by the factor of the matrix. A product is rounded once in either type. A sum
+    /// of zeros is +0.
+    #[inline(always)]
+    fn finish<T: Summed, E: Element>(&self, sums: &[T], out: &mut [E]) {
+        let Some(stored) = self.stored else {
+            let unit = 1.0 / (self.group as f64).sqrt();
+            let unit = match self.target {
+                TargetDtype::F32 => unit as f32,
+                TargetDtype::F16 => f16::rounded(unit as f32),
+                TargetDtype::BF16 => bf16::rounded(unit as f32),
+            };
+            return multiply(sums, unit, out);
+        };
+        match stored.factor() {
+            Some(factor) if T::IS_SINGLE => multiply(sums, factor, out),
+            // Sums of F64 take longer to decide than to multiply.
+            _ if !T::IS_SINGLE && stored.has_exact_reciprocal() => stored.finish_exactly(sums, out),
+            _ => stored.finish(sums, self.target, out),
+        }
+    }
+}
+
+#[inline(always)]
+fn multiply<T: Summed, E: Element>(sums: &[T], factor: f32, out: &mut [E]) {
+    for (out, &sum) in zip(&mut out[..], sums) {
+        *out = E::from_f32(sum.product(factor) + 0.0);
     }
 }
 
@@ -180,8 +170,8 @@ impl HadamardGroups<'_> {
 const DECIDED: usize = 16;
 
 impl StoredHadamard {
-    /// `sum * entry / divisor` in F64, rounded to F32 and then to the type of the output. A sum of
-    /// zeros is +0.
+    /// `sum * entry / divisor` in F64, rounded to F32, or what is rounded to the same of type
+    /// `target`. A sum of zeros is +0.
     ///
     /// For types of 16 bits, a product of three roundings in F32 is enough: of the sum, of the
     /// factor and of the product. Each is within 2^-24 of its number, and so is the value in F32
@@ -191,18 +181,22 @@ impl StoredHadamard {
     /// the least number, and a product loses half a place. If no number halfway between two of the
     /// output's is as near as that, both products are rounded to the same.
     #[inline(always)]
-    fn finish<T: Summed, E: Element>(&self, sums: &[T], out: &mut [E]) {
+    fn finish<T: Summed, E: Element>(&self, sums: &[T], target: TargetDtype, out: &mut [E]) {
         let factor = (self.entry / self.divisor) as f32;
-        if E::MANTISSA == f32::MANTISSA || !factor.is_normal() {
+        if target == TargetDtype::F32 || !factor.is_normal() {
             return self.finish_exactly(sums, out);
         }
+        let mantissa = match target {
+            TargetDtype::F16 => f16::MANTISSA,
+            TargetDtype::F32 | TargetDtype::BF16 => bf16::MANTISSA,
+        };
         let (blocks, rest) = sums.as_chunks::<DECIDED>();
         let (outs, last) = out.as_chunks_mut::<DECIDED>();
         for (sums, out) in zip(blocks.iter(), outs) {
             let mut unsure = 0;
             for (out, &sum) in zip(&mut out[..], sums) {
                 let product = sum.single() * factor + 0.0;
-                unsure |= u32::from(!is_decided::<E>(product));
+                unsure |= u32::from(!is_decided(product, mantissa));
                 *out = E::from_f32(product);
             }
             if unsure != 0 {
@@ -272,6 +266,15 @@ fn has_exact_sums(values: &[f32], group: usize) -> bool {
 
 /// A type of sums and differences.
 pub(crate) trait Summed: Copy + Add<Output = Self> + Sub<Output = Self> {
+    /// Whether it is F32.
+    const IS_SINGLE: bool = false;
+
+    /// The sum times `factor`, rounded once to F32.
+    #[inline(always)]
+    fn product(self, factor: f32) -> f32 {
+        (self.double() * f64::from(factor)) as f32
+    }
+
     /// The sum in F32, rounded.
     fn single(self) -> f32;
 
@@ -286,6 +289,13 @@ pub(crate) trait Summed: Copy + Add<Output = Self> + Sub<Output = Self> {
 }
 
 impl Summed for f32 {
+    const IS_SINGLE: bool = true;
+
+    #[inline(always)]
+    fn product(self, factor: f32) -> f32 {
+        self * factor
+    }
+
     #[inline(always)]
     fn single(self) -> f32 {
         self

@@ -9,16 +9,16 @@ use crate::element::Element;
 pub(crate) const MARGIN: u32 = 8;
 
 /// Whether all numbers of F32 with the sign of `x` that are up to [`MARGIN`] places from it are
-/// rounded to the same of 16 bits. Of halves only zero and the normal values are rounded at a place
+/// rounded to the same of 16 bits, of which `mantissa` are explicit bits of the mantissa. Of halves only zero and the normal values are rounded at a place
 /// that is known.
 #[inline(always)]
-pub(crate) fn is_decided<E: Element>(x: f32) -> bool {
-    let places = f32::MANTISSA - E::MANTISSA;
+pub(crate) fn is_decided(x: f32, mantissa: u32) -> bool {
+    let places = f32::MANTISSA - mantissa;
     let half = (1 << places) >> 1;
     let bits = x.to_bits();
     let behind = bits.wrapping_add(half + MARGIN) & ((1 << places) - 1);
     let is_far = behind > 2 * MARGIN;
-    let least = if E::MANTISSA == f16::MANTISSA {
+    let least = if mantissa == f16::MANTISSA {
         LEAST_HALF
     } else {
         0.0

@@ -39,7 +39,7 @@ impl Decode for HadamardRotated<'_> {
         let (group, stored) = (self.group, self.stored.as_ref());
         let loaded = LoadedRows { tile, rows, buffers, level };
         loaded.each_strip(&*self.rotated, STRIP, out, |values, _, out| {
-            let kernel = HadamardGroups { values, group, stored };
+            let kernel = HadamardGroups { values, group, stored, target: out.dtype() };
             dispatch(level, &kernel, out);
         });
     }

@@ -226,6 +226,7 @@ pub(crate) trait Decode: Send + Sync {
     /// The little-endian bytes of the values of `tile`, row-major, of the
     /// [`stored_dtype`](Self::stored_dtype). `buffers` are those into which the tile has been
     /// loaded.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
         let _ = (tile, buffers);
         None

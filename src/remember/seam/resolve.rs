@@ -12,6 +12,7 @@ use crate::remember::seam::shape_check::check_shape;
 use crate::remember::seam::{
     Candidate, Group, Index, QuantScheme, Registry, Scheme, TensorRole, last_part, refused, wrong,
 };
+use crate::sort::sort_by_key;
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 /// What schemes have claimed.
@@ -135,7 +136,7 @@ impl<'m> Resolution<'m> {
                 self.claim_one(&t, all, &last, registry, &mut claims);
             }
         }
-        self.problems.sort_by_key(|problem| problem.tensor.index);
+        sort_by_key(&mut self.problems, |problem| problem.tensor.index);
         (claims, failed)
     }
 
@@ -299,7 +300,7 @@ fn contested<'m>(
     standing: &[(&Candidate, Result<Group<'m>>)],
 ) -> (QuantScheme, AnamnesisError) {
     let mut schemes: Vec<&dyn Scheme> = standing.iter().map(|(c, _)| c.scheme).collect();
-    schemes.sort_by_key(|scheme| scheme.identity().name);
+    sort_by_key(&mut schemes, |scheme| scheme.identity().name);
     let names: Vec<&str> = schemes
         .iter()
         .map(|scheme| scheme.identity().name)

@@ -7,6 +7,7 @@ use super::{Finding, Severity};
 use crate::model::Tensor;
 use crate::remember::{QuantScheme, Resolution};
 use crate::report::inspect::without_numbers;
+use crate::sort::sort_by;
 use crate::{ParsedModel, TensorRole};
 
 /// A scale of activations by where it lies: the kind of its module, and the last part of its name.
@@ -68,7 +69,7 @@ pub(super) fn check<'m>(
         }
     }
     let mut kinds: Vec<_> = kinds.into_iter().collect();
-    kinds.sort_by(|(a, _), (b, _)| a.cmp(b));
+    sort_by(&mut kinds, |(a, _), (b, _)| a.cmp(b));
     for ((_, end), mut scales) in kinds {
         scales.lacking.dedup_by(|a, b| a.0 == b.0);
         let Some(other) = scales.modules.iter().min() else {

@@ -1,6 +1,6 @@
 //! [`Schedule`]: jobs of many items, done by several threads and folded in order.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -41,7 +41,7 @@ struct InOrder<T, F> {
     next: usize,
     /// Results of later jobs: about as many as there are threads, because jobs are handed out in
     /// order.
-    pending: BTreeMap<usize, Result<T>>,
+    pending: HashMap<usize, Result<T>>,
     fold: F,
     outcome: Result<()>,
 }
@@ -84,7 +84,7 @@ impl Schedule {
             .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
         let next = AtomicUsize::new(0);
         let folded =
-            Mutex::new(InOrder { next: 0, pending: BTreeMap::new(), fold, outcome: Ok(()) });
+            Mutex::new(InOrder { next: 0, pending: HashMap::new(), fold, outcome: Ok(()) });
         let worker = |_| {
             let mut scratch = S::default();
             loop {

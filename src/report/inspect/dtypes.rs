@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::model::Tensor;
 use crate::remember::{Resolution, ResolvedItem};
+use crate::sort::sort_by_key;
 use crate::{Dtype, ParsedModel, TargetDtype};
 
 /// Number and bytes of the tensors of one dtype.
@@ -41,7 +42,7 @@ pub(super) fn recovered(resolution: &Resolution<'_>, to: TargetDtype) -> Vec<Dty
     });
     let failed = resolution.problems.iter().map(|p| stored_size(&p.tensor));
     let mut counts = count(items.chain(failed));
-    counts.sort_by_key(|c| Reverse(c.bytes));
+    sort_by_key(&mut counts, |c| Reverse(c.bytes));
     counts
 }
 

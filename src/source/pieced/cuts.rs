@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use super::TensorPiece;
+use crate::sort::sort_by_key;
 use crate::{AnamnesisError, Result};
 
 /// Deepest nesting of cuts. A split over a mesh nests as deep as the tensor has dimensions.
@@ -91,7 +92,7 @@ fn cut(
         return Err(AnamnesisError::unsupported("pieces of a tensor", what));
     }
     for dim in 0..whole.len() {
-        mine.sort_by_key(|&piece| range(piece, dim).start);
+        sort_by_key(&mut mine, |&piece| range(piece, dim).start);
         let mut groups: Vec<Vec<usize>> = vec![];
         let mut end = 0;
         for &piece in &mine {

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::file::{HfAddedToken, HfTokenizerFile, TOKENIZER_JSON};
+use crate::sort::sort_by_key;
 use crate::{AnamnesisError, Result};
 
 /// Name of the file.
@@ -270,6 +271,6 @@ pub(super) fn listed_in(config: &Map<String, Value>) -> Result<Vec<HfAddedToken>
         };
         out.push(HfAddedToken { id, ..token });
     }
-    out.sort_by_key(|token| token.id);
+    sort_by_key(&mut out, |token| token.id);
     Ok(out)
 }

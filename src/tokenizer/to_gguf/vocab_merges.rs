@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::TokenizerFiles;
 use super::added::{AddedTokens, TOKENIZER_CONFIG, named};
 use super::file::{HfAddedToken, HfTokenizerFile, HfVocabulary, TokenizerJsonModel};
+use crate::sort::sort_by_key;
 use crate::tokenizer::pre::{self, PreStep};
 use crate::{AnamnesisError, Result};
 
@@ -124,7 +125,7 @@ pub(super) fn read(files: &mut TokenizerFiles<'_>) -> Result<Option<HfTokenizerF
         json.added_tokens = listed(texts.json(ADDED)?, &json)?;
     }
     let mut all = AddedTokens::new(&json, config)?.tokens;
-    all.sort_by_key(|token| token.id);
+    sort_by_key(&mut all, |token| token.id);
     json.added_tokens = all;
     json.post_processor = post_processor(class.ends, config);
     Ok(Some(json))
@@ -223,7 +224,7 @@ fn listed(added: Option<Value>, json: &HfTokenizerFile) -> Result<Vec<HfAddedTok
         })
     };
     let mut out = entries.iter().map(token).collect::<Result<Vec<_>>>()?;
-    out.sort_by_key(|token| token.id);
+    sort_by_key(&mut out, |token| token.id);
     let ids = json.model.vocab.tokens.iter();
     let ids: std::collections::HashMap<_, _> = ids.map(|(text, id)| (text, *id)).collect();
     let mut next = ids.len() as u64;

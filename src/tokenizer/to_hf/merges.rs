@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::keys::{GgufTokenizer, malformed};
 use super::vocabulary::{GgufTokenType, TOKENS, Vocabulary};
 use crate::Result;
+use crate::sort::sort_by;
 
 pub(super) const MERGES: &str = "tokenizer.ggml.merges";
 
@@ -132,7 +133,7 @@ pub(super) fn merges_by_priority<'a>(
         splits.extend(of_token.drain(..).map(|(_, split)| split));
     }
     // The sort is stable, and so is Python's in descending order.
-    splits.sort_by(|a, b| {
+    sort_by(&mut splits, |a, b| {
         let chars = |split: &TokenSplit| (split.left_chars, split.right_chars);
         let by_priority = b.priority.total_cmp(&a.priority);
         by_priority.then_with(|| chars(b).cmp(&chars(a)))

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{YARN, alpha};
+use crate::config::object;
 use crate::error::InTensor;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{Fields, float, wrong_key};
@@ -65,7 +66,7 @@ pub(crate) fn scaling_of(
             (field.to_owned(), factors.collect::<Value>())
         };
         let kind = ("type".to_owned(), "longrope".into());
-        return Ok(Some(Value::Object([kind, list(long), list(short)].into_iter().collect())));
+        return Ok(Some(Value::Object(object([kind, list(long), list(short)]))));
     }
     if let Some((_, factors)) = find(ROPE_FACTORS) {
         let found = Llama3::of(factors, base.unwrap_or(10_000.0), dims.head);

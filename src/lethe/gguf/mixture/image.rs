@@ -10,6 +10,7 @@
 use super::rules::Category;
 use super::{FileType, LlamaTensor, Mixture, MixtureTensor, TypeChoice, fallback, overrides};
 use crate::remember::image_models::{ImageModel, ImageWeight};
+use crate::sort::sort_by_key;
 use crate::{Dtype, Result};
 
 /// Parts of the names of values of an attention.
@@ -52,7 +53,7 @@ impl Mixture<'_> {
         // Counted in the order of names, as llama.cpp visits tensors that are in no layer of its
         // own names.
         let mut order: Vec<usize> = (0..apart.len()).collect();
-        order.sort_by_key(|&i| apart[i].shown);
+        sort_by_key(&mut order, |&i| apart[i].shown);
         let mut choices = vec![TypeChoice::Keep(String::new()); apart.len()];
         let mut values = 0;
         for i in order {

@@ -1,6 +1,7 @@
 use half::bf16;
 
 use super::*;
+use crate::remember::kernels::fp8::E4M3;
 use crate::simd::{Level, perform};
 use crate::test_utils::miri_or;
 
@@ -68,7 +69,8 @@ fn blocks_are_as_one_value_at_a_time() {
                 codes: &mut vec![0; values.len()],
                 back: &mut vec![0.0; values.len()],
                 scales: &mut vec![0.0; scales.len()],
-                arithmetic: PhantomData::<CompressedTensorsFp8<bf16>>,
+                arithmetic: Fp8Arithmetic::CompressedTensors(TargetDtype::BF16),
+                code: PhantomData::<E4M3>,
             };
             perform(level, &mut ours);
             assert_eq!((&*ours.codes, &*ours.scales), (&*codes, &*scales), "{block:?} {level:?}");
@@ -95,7 +97,8 @@ fn parts_of_blocks_are_as_the_whole() {
             codes: &mut codes,
             back: &mut back,
             scales: &mut scales,
-            arithmetic: PhantomData::<TransformersFp8<false>>,
+            arithmetic: Fp8Arithmetic::Transformers { is_ue8m0: false },
+            code: PhantomData::<E4M3>,
         };
         perform(Level::detect(), &mut kernel);
         (codes, back, scales)
@@ -117,9 +120,13 @@ fn parts_of_blocks_are_as_the_whole() {
 
 #[test]
 fn nothing_but_zero() {
-    assert_eq!(TransformersFp8::<false>::scale(0.0), (1.0, 1.0));
-    assert_eq!(TransformersFp8::<true>::scale(0.0), (1.0, 1.0));
-    assert_eq!(CompressedTensorsFp8::<bf16>::scale(0.0), (0.007_812_5, 0.007_812_5));
+    for is_ue8m0 in [false, true] {
+        let transformers = Fp8Arithmetic::Transformers { is_ue8m0 };
+        assert_eq!(transformers.scale::<E4M3>(0.0), (1.0, 1.0));
+    }
+    let compressed_tensors = Fp8Arithmetic::CompressedTensors(TargetDtype::BF16);
+    assert_eq!(compressed_tensors.scale::<E4M3>(0.0), (0.007_812_5, 0.007_812_5));
     // Where the library has NaN.
-    assert_eq!(ComfyKitchenFp8::<bf16, E4M3>::scale(0.0), (0.0, 1.0));
+    let comfy_kitchen = Fp8Arithmetic::ComfyKitchen(TargetDtype::BF16);
+    assert_eq!(comfy_kitchen.scale::<E4M3>(0.0), (0.0, 1.0));
 }

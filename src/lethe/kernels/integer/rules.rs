@@ -1,7 +1,6 @@
 //! The arithmetic of each library for integers by groups.
 
 use crate::simd::zip;
-use std::marker::PhantomData;
 
 use half::f16;
 
@@ -9,8 +8,8 @@ use super::{
     BATCH, IntegerArithmetic, QuantParams, ROUND_TO_INTEGER, clamp, min_max_of_groups,
     round_to_even,
 };
+use crate::TargetDtype;
 use crate::element::Element;
-use crate::lethe::kernels::compute_dtype::ComputeDtype;
 use crate::lethe::kernels::narrow::max_abs;
 
 /// The largest code of `bits` bits.
@@ -25,21 +24,22 @@ fn max_code(bits: usize) -> f32 {
 /// the minimum and maximum of llm-compressor's min-max observer;
 /// `quantization/lifecycle/forward_helpers.py` (`_quantize`).
 #[derive(Clone, Copy)]
-pub(super) struct CompressedTensorsInt<E, const SYMMETRIC: bool> {
+pub(super) struct CompressedTensorsInt {
     /// Half the number of codes: what is added to a signed code to store it.
     half: f32,
-    dtype: PhantomData<E>,
+    symmetric: bool,
+    dtype: TargetDtype,
 }
 
-impl<E: ComputeDtype, const SYMMETRIC: bool> CompressedTensorsInt<E, SYMMETRIC> {
-    pub(super) fn new(bits: usize) -> Self {
-        Self { half: (1u32 << (bits - 1)) as f32, dtype: PhantomData }
+impl CompressedTensorsInt {
+    pub(super) fn new(bits: usize, symmetric: bool, dtype: TargetDtype) -> Self {
+        Self { half: (1u32 << (bits - 1)) as f32, symmetric, dtype }
     }
 }
 
-impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
-    for CompressedTensorsInt<E, SYMMETRIC>
-{
+impl IntegerArithmetic for CompressedTensorsInt {
+    const ROUNDS: bool = true;
+
     #[inline(always)]
     fn cast(self, x: f32) -> f32 {
         x
@@ -47,7 +47,7 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
 
     #[inline(always)]
     fn bounds(self, values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
-        if !SYMMETRIC {
+        if !self.symmetric {
             return min_max_of_groups(values, group, |x| x);
         }
         // Only the larger magnitude counts, which takes half of the comparisons.
@@ -60,16 +60,17 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
 
     #[inline(always)]
     fn params(self, min: f32, max: f32) -> QuantParams {
+        let dtype = self.dtype;
         // The range always contains 0, so that 0 has a code.
         let (min, max) = (min.min(0.0), max.max(0.0));
         let range = 2.0 * self.half - 1.0;
-        let (scale, zero) = if SYMMETRIC {
+        let (scale, zero) = if self.symmetric {
             // Half of an odd number of steps: 2 amax / (2^b - 1), with codes from -2^(b-1) on.
-            (E::round((-min).max(max) / (range / 2.0)), 0.0)
+            (dtype.round((-min).max(max) / (range / 2.0)), 0.0)
         } else {
-            let scale = E::round(E::round(max - min) / range);
+            let scale = dtype.round(dtype.round(max - min) / range);
             // A group of zeros divides zero by zero. torch's cast makes the integer 0 of that NaN.
-            let zero = E::round(-self.half - E::round(min / scale));
+            let zero = dtype.round(-self.half - dtype.round(min / scale));
             (
                 scale,
                 if zero.is_nan() {
@@ -80,24 +81,26 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
             )
         };
         // `torch.finfo(dtype).eps` in the library, for a scale that is 0 or has underflowed.
-        let scale = if scale == 0.0 { E::EPSILON } else { scale };
+        let scale = if scale == 0.0 { dtype.epsilon() } else { scale };
         QuantParams { scale, offset: zero, stored_scale: scale, stored_offset: zero + self.half }
     }
 
     #[inline(always)]
-    fn reciprocal(self, scale: f32) -> Option<f32> {
-        E::reciprocal(scale)
+    fn divide(self, values: &[f32], params: &QuantParams, quotients: &mut [f32]) {
+        self.dtype.divide_all(values, params.scale, quotients);
+        if !self.symmetric {
+            for x in &mut *quotients {
+                *x += params.offset;
+            }
+            self.dtype.round_all(quotients);
+        }
     }
 
     #[inline(always)]
-    fn code(self, quotient: f32, params: &QuantParams) -> f32 {
-        let mut x = E::round_quotient(quotient);
-        if !SYMMETRIC {
-            x = E::round(x + params.offset);
-        }
+    fn code(self, steps: f32, _: &QuantParams) -> f32 {
         // The sum with `half` is a stored code from 0 on, and is exact. Added before, the half of
         // two codes would change ties.
-        (clamp(x, -self.half, self.half - 1.0) + ROUND_TO_INTEGER) + self.half
+        (clamp(steps, -self.half, self.half - 1.0) + ROUND_TO_INTEGER) + self.half
     }
 
     #[inline(always)]
@@ -219,18 +222,18 @@ impl IntegerArithmetic for AwqInt {
 ///
 /// Formulas: MLX 0.32.4 `mlx/backend/cpu/quantized.cpp` (`quantize`).
 #[derive(Clone, Copy)]
-pub(super) struct MlxAffine<E> {
+pub(super) struct MlxAffine {
     max_code: f32,
-    dtype: PhantomData<E>,
+    dtype: TargetDtype,
 }
 
-impl<E> MlxAffine<E> {
-    pub(super) fn new(bits: usize) -> Self {
-        Self { max_code: max_code(bits), dtype: PhantomData }
+impl MlxAffine {
+    pub(super) fn new(bits: usize, dtype: TargetDtype) -> Self {
+        Self { max_code: max_code(bits), dtype }
     }
 }
 
-impl<E: Element> IntegerArithmetic for MlxAffine<E> {
+impl IntegerArithmetic for MlxAffine {
     #[inline(always)]
     fn cast(self, x: f32) -> f32 {
         x
@@ -263,8 +266,8 @@ impl<E: Element> IntegerArithmetic for MlxAffine<E> {
         QuantParams {
             scale,
             offset: bias,
-            stored_scale: E::rounded(scale),
-            stored_offset: E::rounded(bias),
+            stored_scale: self.dtype.round(scale),
+            stored_offset: self.dtype.round(bias),
         }
     }
 

@@ -28,9 +28,9 @@ pub(crate) const MAX_RANK: usize = 1024;
 const LINE: usize = 64;
 
 /// Rows of values, each with a sum.
-pub(crate) struct LowRankRows<'a, V, A: Addition> {
+pub(crate) struct LowRankRows<'a, A: Addition> {
     /// Values without their sums, row by row.
-    pub values: &'a [V],
+    pub values: &'a [f32],
     pub width: usize,
     /// The left factor: `rank` numbers for each row.
     pub left: &'a [A::Left],
@@ -130,12 +130,12 @@ pub(crate) fn have_exact_products(numbers: &[f64]) -> bool {
 pub(crate) fn pack_panels(rows: &[f32], width: usize, out: &mut Vec<f32>) {
     for first in (0..width).step_by(PANEL) {
         for row in rows.chunks_exact(width) {
-            out.extend(load::<f32, PANEL, false>(&row[first..]));
+            out.extend(load::<PANEL, false>(&row[first..]));
         }
     }
 }
 
-impl<V: Element, A: Addition> Kernel for LowRankRows<'_, V, A> {
+impl<A: Addition> Kernel for LowRankRows<'_, A> {
     const HAS_AVX512: bool = true;
 
     /// Of rounded products LLVM may make loops that collect the numbers of AVX-512's registers one
@@ -165,9 +165,9 @@ impl<V: Element, A: Addition> Kernel for LowRankRows<'_, V, A> {
     }
 }
 
-impl<'a, V, A: Addition> LowRankRows<'a, V, A> {
+impl<'a, A: Addition> LowRankRows<'a, A> {
     /// The same rows with another addition.
-    pub(crate) fn with<B: Addition<Left = A::Left>>(&self, addition: B) -> LowRankRows<'a, V, B> {
+    pub(crate) fn with<B: Addition<Left = A::Left>>(&self, addition: B) -> LowRankRows<'a, B> {
         LowRankRows {
             values: self.values,
             width: self.width,
@@ -180,7 +180,7 @@ impl<'a, V, A: Addition> LowRankRows<'a, V, A> {
     }
 }
 
-impl<V: Element, A: Addition> LowRankRows<'_, V, A> {
+impl<A: Addition> LowRankRows<'_, A> {
     /// All rows, of which the sums of `COLS` columns are computed at once.
     #[inline(always)]
     fn rows<E: Element, const COLS: usize>(&self, unit: impl MulAdd, out: &mut [E]) {
@@ -224,7 +224,7 @@ impl<V: Element, A: Addition> LowRankRows<'_, V, A> {
                     let Some(values) = self.values.get(at..at + n) else {
                         break;
                     };
-                    let values = load::<V, COLS, IS_WHOLE>(values);
+                    let values = load::<COLS, IS_WHOLE>(values);
                     let mut row = [E::from_f32(0.0); COLS];
                     for (i, out) in row.iter_mut().enumerate() {
                         *out = E::from_f32(self.addition.add(values[i], sums[i], columns[i]));
@@ -272,16 +272,14 @@ fn store<E: Copy, const COLS: usize, const IS_WHOLE: bool>(row: &[E; COLS], out:
 
 /// The first numbers of a tile's row; zeros behind them.
 #[inline(always)]
-fn load<V: Element, const COLS: usize, const IS_WHOLE: bool>(numbers: &[V]) -> [f32; COLS] {
+fn load<const COLS: usize, const IS_WHOLE: bool>(numbers: &[f32]) -> [f32; COLS] {
     let mut row = [0.0; COLS];
     if !IS_WHOLE {
         for (number, &stored) in zip(&mut row[..], numbers) {
-            *number = stored.to_f32();
+            *number = stored;
         }
-    } else if let Some(numbers) = numbers.first_chunk::<COLS>() {
-        for (number, &stored) in zip(&mut row[..], numbers) {
-            *number = stored.to_f32();
-        }
+    } else if let Some(numbers) = numbers.first_chunk() {
+        row = *numbers;
     }
     row
 }

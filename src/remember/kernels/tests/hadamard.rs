@@ -3,11 +3,27 @@
 
 use half::{bf16, f16};
 
-use super::{HOSTILE, bytes, check as check_values, each_level, scales};
-use crate::element::Element;
+use super::{Decoder, HOSTILE, bytes, check as check_values, each_level, scales};
+use crate::element::{Element, Out};
 use crate::remember::kernels::codebook_groups::CodebookGroups;
 use crate::remember::kernels::hadamard::{HadamardColumns, HadamardGroups, StoredHadamard};
+use crate::simd::{Level, dispatch};
 use crate::test_utils::{effort, miri_or};
+
+/// [`HadamardGroups`], for the type of each output.
+pub(super) struct RotatedGroups<'a> {
+    pub values: &'a [f32],
+    pub group: usize,
+    pub stored: Option<&'a StoredHadamard>,
+}
+
+impl Decoder for RotatedGroups<'_> {
+    fn decode_at(&self, level: Level, out: Out<'_>) {
+        let Self { values, group, stored } = *self;
+        let target = out.dtype();
+        dispatch(level, &HadamardGroups { values, group, stored, target }, out);
+    }
+}
 
 /// The sign of an entry of H: the Kronecker power of a matrix of four rows, or of two.
 fn sign(group: usize, row: usize, col: usize) -> f64 {
@@ -47,7 +63,7 @@ fn rotations() {
             .zip(bytes(5 * group).iter().rev())
             .map(|(&a, &b)| (f32::from(a) - 130.0) * (1.0 + f32::from(b) / 4096.0) / 64.0)
             .collect();
-        let kernel = HadamardGroups { values: &values, group, stored: None };
+        let kernel = RotatedGroups { values: &values, group, stored: None };
         let same = |got: f32, want: f32| got.to_bits() == want.to_bits();
         let (single, half, brain) = (
             twin::<f32>(&values, group),
@@ -85,7 +101,7 @@ fn stored_matrices() {
             (HadamardColumns::Identity, vec![], 0.3, 2.0),
         ] {
             let stored = StoredHadamard { columns, entry, divisor };
-            let kernel = HadamardGroups { values: &values, group, stored: Some(&stored) };
+            let kernel = RotatedGroups { values: &values, group, stored: Some(&stored) };
             check_values("stored matrix", &kernel, values.len(), |i| {
                 let values = &values[i / group * group..][..group];
                 let sum: f64 = if places.is_empty() {
@@ -152,7 +168,7 @@ fn near_ties() {
                 values
             })
             .collect();
-        let kernel = HadamardGroups { values: &values, group, stored: Some(&stored) };
+        let kernel = RotatedGroups { values: &values, group, stored: Some(&stored) };
         check_values("near ties", &kernel, values.len(), |i| {
             let [a, b] = [0, 5].map(|at| f64::from(values[i / group * group + at]));
             let sum = if (i & 5).count_ones() % 2 == 0 {
@@ -180,7 +196,7 @@ fn small_values_beside_large_ones() {
             twin::<f16>(&values, group),
             twin::<bf16>(&values, group),
         );
-        let kernel = HadamardGroups { values: &values, group, stored: None };
+        let kernel = RotatedGroups { values: &values, group, stored: None };
         each_level(&kernel, values.len(), |level, s, h, b| {
             let halves: Vec<f32> = h.iter().map(|&x| Element::to_f32(x)).collect();
             let brains: Vec<f32> = b.iter().map(|&x| Element::to_f32(x)).collect();
@@ -191,7 +207,7 @@ fn small_values_beside_large_ones() {
         });
         let stored =
             StoredHadamard { columns: HadamardColumns::InOrder, entry: 0.25, divisor: 2.0 };
-        let kernel = HadamardGroups { stored: Some(&stored), ..kernel };
+        let kernel = RotatedGroups { stored: Some(&stored), ..kernel };
         check_values(&format!("{group}, {small}"), &kernel, values.len(), |i| {
             let terms = values[i / group * group..][..group].iter().enumerate();
             let sign = |j: usize| [1.0, -1.0][((i % group) & j).count_ones() as usize % 2];
@@ -206,7 +222,7 @@ fn hostile_rotations() {
     for special in [f32::NAN, f32::INFINITY] {
         let mut values = vec![1.0; 8];
         values[5] = special;
-        let kernel = HadamardGroups { values: &values, group: 8, stored: None };
+        let kernel = RotatedGroups { values: &values, group: 8, stored: None };
         each_level(&kernel, 8, |_, s, h, b| {
             assert!(s.iter().all(|x| !x.is_finite()));
             assert!(h.iter().all(|x| !x.is_finite()));

@@ -3,8 +3,9 @@
 
 use half::{bf16, f16};
 
+use super::hadamard::RotatedGroups;
 use super::{bytes, check, each_level};
-use crate::remember::kernels::hadamard::{HadamardColumns, HadamardGroups, StoredHadamard};
+use crate::remember::kernels::hadamard::{HadamardColumns, StoredHadamard};
 use crate::remember::kernels::rotated_pairs::{IntegerPairs, LaneCodes, RotatedPairs};
 use crate::simd::{Level, perform};
 use crate::test_utils::miri_or;
@@ -119,7 +120,7 @@ fn sums_are_those_of_any_values() {
         let products: Vec<f32> = (0..rotation)
             .map(|i| values[usize::from(codes[i / 2]) * 2 + i % 2] * scales[i / group])
             .collect();
-        let any = HadamardGroups { values: &products, group: rotation, stored: Some(&stored) };
+        let any = RotatedGroups { values: &products, group: rotation, stored: Some(&stored) };
         let sums = RotatedPairs {
             table: &table,
             codes: &codes,

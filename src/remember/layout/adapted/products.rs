@@ -1,18 +1,15 @@
 //! The products of low rank that adapters add to a weight: computed for a tile that is loaded, or
 //! for rows that are decoded.
 
-use half::{bf16, f16};
-use zerocopy::FromBytes;
-
 use super::super::low_rank::{add_factors, can_keep, load_panels, product_strip};
 use super::super::strips::LoadedRows;
-use crate::element::{Element, Out};
+use crate::Result;
+use crate::element::Out;
 use crate::remember::kernels::low_rank::panels::{InDouble, LowRankRows, have_exact_products};
 use crate::remember::seam::decode::AdapterFactors;
 use crate::remember::seam::scale_matrix::ScaleMatrix;
 use crate::remember::seam::{Buffers, Decode, Grid, TableOwner, Tile};
 use crate::simd::dispatch;
-use crate::{Result, TargetDtype};
 
 /// `scale` times `b` `[rows, rank]` times `a` `[rank, cols]`. A stack of n matrices has a product
 /// for each of them: the n `b` lie one below the other, and so do the n `a`.
@@ -119,16 +116,6 @@ impl Products {
 
     /// Writes rows of `base` with their sums. The tile and its factors are loaded.
     pub(super) fn decode(&self, base: &dyn Decode, loaded: LoadedRows<'_>, out: Out<'_>) {
-        // Values that are stored as they are need not be moved before the kernel reads them.
-        let left = match base.stored_dtype() {
-            Some(TargetDtype::F32) => self.decode_stored::<f32>(base, &loaded, out),
-            Some(TargetDtype::F16) => self.decode_stored::<f16>(base, &loaded, out),
-            Some(TargetDtype::BF16) => self.decode_stored::<bf16>(base, &loaded, out),
-            None => Some(out),
-        };
-        let Some(out) = left else {
-            return;
-        };
         let (tile, buffers, level) = (loaded.tile, loaded.buffers, loaded.level);
         let strip = product_strip(tile.cols.len());
         loaded.each_strip(base, strip, out, |values, at, out| {
@@ -137,33 +124,13 @@ impl Products {
         });
     }
 
-    /// Writes rows of which the buffers have the stored values of type `V`. Gives `out` back if
-    /// they do not lie as such values do.
-    fn decode_stored<'o, V: Element>(
-        &self,
-        base: &dyn Decode,
-        loaded: &LoadedRows<'_>,
-        out: Out<'o>,
-    ) -> Option<Out<'o>> {
-        let (tile, buffers) = (loaded.tile, loaded.buffers);
-        let stored = base.stored_bytes(tile, buffers);
-        let Some(values) = stored.and_then(|bytes| <[V]>::ref_from_bytes(bytes).ok()) else {
-            return Some(out);
-        };
-        let [first, end] = [loaded.rows.start, loaded.rows.end]
-            .map(|row| (row - tile.rows.start) * tile.cols.len());
-        let kernel = self.kernel(&values[first..end], (tile, first), buffers);
-        dispatch(loaded.level, &kernel, out);
-        None
-    }
-
     /// Adds the sums of whole rows, the first value of which is value `at` of the tile.
-    fn kernel<'b, V>(
+    fn kernel<'b>(
         &self,
-        values: &'b [V],
+        values: &'b [f32],
         (tile, at): (&Tile, usize),
         buffers: &'b Buffers,
-    ) -> LowRankRows<'b, V, InDouble> {
+    ) -> LowRankRows<'b, InDouble> {
         let (rank, width) = (self.rank(), tile.cols.len());
         let (first, count) = (at / width.max(1), values.len() / width.max(1));
         let AdapterFactors { panels, left, is_exact, .. } = &buffers.adapter;

@@ -129,8 +129,13 @@ impl ComparePiece<'_> {
                 (a, b) = ([T::default(); BLOCK], [T::default(); BLOCK]);
             }
             let (bytes_a, bytes_b) = (self.block(self.a, from, n), self.block(self.b, from, n));
-            widen(self.a.0, bytes_a, &mut a);
-            if self.a.0 == self.b.0 && bytes_a == bytes_b {
+            let is_same = self.a.0 == self.b.0 && bytes_a == bytes_b;
+            // A loop, so that there is one copy of those over all dtypes.
+            let sides = [(self.a.0, bytes_a, &mut a), (self.b.0, bytes_b, &mut b)];
+            for (dtype, bytes, out) in sides.into_iter().take(if is_same { 1 } else { 2 }) {
+                widen(dtype, bytes, out);
+            }
+            if is_same {
                 let squares = block_squares(&a);
                 if squares.is_finite() {
                     self.sums.finite += n as u64;
@@ -141,7 +146,6 @@ impl ComparePiece<'_> {
                     self.one_by_one(from, &a[..n], &a[..n]);
                 }
             } else {
-                widen(self.b.0, bytes_b, &mut b);
                 let sums = if self.tolerance > 0.0 {
                     block_sums::<T, true>(&a, &b, self.tolerance)
                 } else {

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::Result;
 use crate::families::engine::fields::FULL_ATTENTION;
+use crate::config::object;
 use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::table::ConfigFields;
 use crate::families::engine::table::{Kind, Setting};
@@ -26,7 +27,7 @@ impl ConfigFields<'_> {
             (Kind::Labels(_), GgufMetadataArray::String(labels)) => {
                 let labels = labels.iter().enumerate();
                 let labels = labels.map(|(i, label)| (i.to_string(), label.as_str().into()));
-                ("id2label", Value::Object(labels.collect()))
+                ("id2label", Value::Object(object(labels)))
             }
             (Kind::Layers(kind), GgufMetadataArray::Bool(layers)) => {
                 let layers = self.last_left_out(layers).iter().copied();
