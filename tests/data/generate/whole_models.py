@@ -258,6 +258,7 @@ MODELS.update({
 })
 # The converter of GLM's class takes fields of its older config: a context of the hidden size, an epsilon of 1e-5 and a base of 10000 are what it writes.
 MODELS["glm"] = ("glm", dict(BASE, head_dim=8, max_position_embeddings=32, rms_norm_eps=1e-5, pad_token_id=0), "glm")
+MODELS["mpt"] = ("mpt", dict(d_model=24, n_layers=2, n_heads=3, max_seq_len=128, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, attn_config=dict(clip_qkv=0.25)), "llama3")
 # Classes of models that are no causal language models.
 AUTO = {**dict.fromkeys(["bert_rank", "distilbert_rank", "modern_bert_rank"], "AutoModelForSequenceClassification"), "distilbert": "AutoModel", "roberta": "AutoModel", "roberta_rank": "AutoModelForSequenceClassification", "umt5": "AutoModelForSeq2SeqLM", "t5_encoder": "T5EncoderModel", "t5_ungated": "AutoModelForSeq2SeqLM", "t5_ungated_encoder": "T5EncoderModel", "gemma_embedding": "AutoModel",
         "t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
@@ -596,6 +597,9 @@ def make(name, out):
     if name == "gemma_embedding":  # the class halves the window of the config, and published ones have the whole
         written = json.loads((out / "config.json").read_text())
         (out / "config.json").write_text(json.dumps(written | {"sliding_window": config["sliding_window"]}, indent=2))
+    if name == "mpt":  # as published models have it: the converter does not know the name that transformers writes
+        written = json.loads((out / "config.json").read_text())
+        (out / "config.json").write_text(json.dumps(written | {"architectures": ["MPTForCausalLM"]}, indent=2))
     if name == "nemotron_h":
         # As published models have it: of one without experts, transformers 5 writes fields of experts that are not there.
         written = json.loads((out / "config.json").read_text())
