@@ -67,7 +67,7 @@ pub(super) const MPT: ModelClass = ModelClass {
             ("attn_config.qk_ln", Bool(false)),
             ("attn_config.qk_gn", Bool(false)),
             ("attn_config.rope", Bool(false)),
-            ("attn_config.sliding_window_size", Absent),
+            ("attn_config.sliding_window_size", Float(-1.0)),
             ("attn_config.attn_logit_softcapping", Absent),
             ("ffn_config.ffn_type", Text("mptmlp")),
             ("ffn_config.ffn_act_fn", Absent),
