@@ -597,9 +597,6 @@ def make(name, out):
     if name == "gemma_embedding":  # the class halves the window of the config, and published ones have the whole
         written = json.loads((out / "config.json").read_text())
         (out / "config.json").write_text(json.dumps(written | {"sliding_window": config["sliding_window"]}, indent=2))
-    if name == "mpt":  # as published models have it: the converter does not know the name that transformers writes
-        written = json.loads((out / "config.json").read_text())
-        (out / "config.json").write_text(json.dumps(written | {"architectures": ["MPTForCausalLM"]}, indent=2))
     if name == "nemotron_h":
         # As published models have it: of one without experts, transformers 5 writes fields of experts that are not there.
         written = json.loads((out / "config.json").read_text())
@@ -703,6 +700,9 @@ import conversion.base as base
 base.TextModel.get_vocab_base_pre = lambda self, tokenizer: {pre!r}
 import conversion.deepseek as deepseek  # it asks for a field that transformers 5 does not read
 deepseek.DeepseekV32Model.set_vocab = base.TextModel._set_vocab_gpt2
+import conversion, conversion.mpt  # it knows MPT by the name of published models, and not by that of transformers
+conversion.TEXT_MODEL_MAP["MptForCausalLM"] = "mpt"
+base.ModelBase.register("MptForCausalLM")(conversion.mpt.MPTModel)
 write = base.gguf.GGUFWriter.add_bos_token_id  # of Hunyuan, the converter writes the id of <|bos|> in the published vocabulary
 base.gguf.GGUFWriter.add_bos_token_id = lambda self, id: write(self, {RANKS + 2} if id == 127959 else id)
 sys.argv = {arguments!r}
