@@ -38,6 +38,7 @@ mod llama4;
 mod mamba;
 mod minimax;
 mod modern_bert;
+mod mpt;
 mod nemotron_h;
 mod nomic_bert;
 mod olmo;
@@ -136,6 +137,7 @@ const CLASSES: &[&ModelClass] = &[
     &gpt_neox::GPT_NEOX,
     &gpt2::GPT2,
     &bloom::BLOOM,
+    &mpt::MPT,
     &phi::PHI2,
     &falcon::FALCON_NEW,
     &falcon::FALCON,

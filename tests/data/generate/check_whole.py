@@ -3,7 +3,7 @@
     python check_whole.py AMN WHOLE [NAME...]
 
 AMN is the program, WHOLE is tests/data/whole. Needs torch, transformers 4.57.6 (5.23.0 for Qwen 3.5,
-GLM 4.7 Flash, MiniMax, Gemma 4, LFM 2 with experts and Mamba; 5.24.0 for Apertus, Falcon Mamba, OLMo 1 and GPTBigCode) and llama-cpp-python 0.3.36.
+GLM 4.7 Flash, MiniMax, Gemma 4, LFM 2 with experts and Mamba; 5.24.0 for Apertus, Falcon Mamba, OLMo 1, GPTBigCode and MPT) and llama-cpp-python 0.3.36.
 
 To GGUF: llama.cpp loads what `amn convert` writes, its logits (of encoders: hidden states, or the score of a text) are those of transformers
 (everything in F32), and a page of mixed text

@@ -258,6 +258,7 @@ MODELS.update({
 })
 # The converter of GLM's class takes fields of its older config: a context of the hidden size, an epsilon of 1e-5 and a base of 10000 are what it writes.
 MODELS["glm"] = ("glm", dict(BASE, head_dim=8, max_position_embeddings=32, rms_norm_eps=1e-5, pad_token_id=0), "glm")
+MODELS["mpt"] = ("mpt", dict(d_model=24, n_layers=2, n_heads=3, max_seq_len=128, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, attn_config=dict(clip_qkv=0.25)), "llama3")
 # Classes of models that are no causal language models.
 AUTO = {**dict.fromkeys(["bert_rank", "distilbert_rank", "modern_bert_rank"], "AutoModelForSequenceClassification"), "distilbert": "AutoModel", "roberta": "AutoModel", "roberta_rank": "AutoModelForSequenceClassification", "umt5": "AutoModelForSeq2SeqLM", "t5_encoder": "T5EncoderModel", "t5_ungated": "AutoModelForSeq2SeqLM", "t5_ungated_encoder": "T5EncoderModel", "gemma_embedding": "AutoModel",
         "t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
@@ -699,6 +700,9 @@ import conversion.base as base
 base.TextModel.get_vocab_base_pre = lambda self, tokenizer: {pre!r}
 import conversion.deepseek as deepseek  # it asks for a field that transformers 5 does not read
 deepseek.DeepseekV32Model.set_vocab = base.TextModel._set_vocab_gpt2
+import conversion, conversion.mpt  # it knows MPT by the name of published models, and not by that of transformers
+conversion.TEXT_MODEL_MAP["MptForCausalLM"] = "mpt"
+base.ModelBase.register("MptForCausalLM")(conversion.mpt.MPTModel)
 write = base.gguf.GGUFWriter.add_bos_token_id  # of Hunyuan, the converter writes the id of <|bos|> in the published vocabulary
 base.gguf.GGUFWriter.add_bos_token_id = lambda self, id: write(self, {RANKS + 2} if id == 127959 else id)
 sys.argv = {arguments!r}

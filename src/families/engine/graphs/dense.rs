@@ -11,7 +11,7 @@ use super::feed_forward::{
     UNGATED_BIASES,
 };
 use super::sizes::When::{Always, AtLeast, Not, Predicting};
-use super::sizes::{CONTEXT, EMBD, HEAD, HEADS, KEYS, Size, VOCAB};
+use super::sizes::{CONTEXT, EMBD, FF, HEAD, HEADS, KEYS, Size, VALUES, VOCAB};
 use super::{Row, graphs, rows};
 
 const OUTPUT_BIAS: &[Row] = rows! {
@@ -84,6 +84,20 @@ const STABLE_NORMS: &[Row] = rows! {
 const HEAD_NORM_BIASES: &[Row] = rows! {
     "blk.{i}.attn_q_norm.bias" [HEAD] optional;
     "blk.{i}.attn_k_norm.bias" [HEAD] optional;
+};
+
+/// What MPT may have, and no model of transformers has.
+const MPT_REST: &[Row] = rows! {
+    "position_embd.weight" [EMBD, CONTEXT] optional;
+    "output_norm.bias" [EMBD] optional;
+    "blk.{i}.attn_norm.bias" [EMBD] optional;
+    "blk.{i}.attn_qkv.bias" [Size::Sum(&[EMBD, VALUES, VALUES])] optional;
+    "blk.{i}.attn_q_norm.weight" [EMBD] optional;
+    "blk.{i}.attn_q_norm.bias" [EMBD] optional;
+    "blk.{i}.attn_k_norm.weight" [EMBD] optional;
+    "blk.{i}.attn_k_norm.bias" [EMBD] optional;
+    "blk.{i}.ffn_norm.bias" [EMBD] optional;
+    "blk.{i}.ffn_act.scales" [FF] optional;
 };
 
 const SECOND_NORM: &[Row] = rows! {
@@ -160,6 +174,10 @@ graphs! {
         Always => EMBEDDING TOKEN_NORM OUTPUT_NORM_BIAS MAYBE_OUTPUT ATTN_NORM ATTN_NORM_BIAS
             FUSED_QKV FUSED_QKV_BIAS NARROW_OUT OUT_BIAS FFN_NORM FFN_NORM_BIAS UNGATED
             UNGATED_BIASES;
+    }
+    "mpt" [LAYER_NORM] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FUSED_QKV NARROW_OUT MAYBE_OUT_BIAS FFN_NORM UNGATED
+            MAYBE_UNGATED_BIASES MPT_REST;
     }
     "gptneox" [LAYER_NORM, (Always, &["use_parallel_residual"])] SAME_HEADS {
         Always => EMBEDDING OUTPUT_NORM_BIAS OUTPUT ATTN_NORM ATTN_NORM_BIAS FUSED_QKV

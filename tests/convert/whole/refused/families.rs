@@ -21,7 +21,7 @@ fn configs() {
             wrong.push(format!("{line}: {error}"));
         }
     }
-    assert_eq!(CONFIGS.lines().count(), 308);
+    assert_eq!(CONFIGS.lines().count(), 327);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
@@ -161,6 +161,10 @@ fn metadata() {
         ("gpt2", "gpt2.context_length", U32(64), "n_positions"),
         ("falcon", "falcon.attention.head_count_kv", U32(2), "heads"),
         ("bloom", "bloom.attention.head_count_kv", U32(2), "n_head"),
+        ("mpt", "mpt.attention.max_alibi_bias", GgufMetadataValue::F32(0.0), "max_alibi_bias"),
+        ("mpt", "mpt.attention.max_alibi_bias", GgufMetadataValue::F32(8.5), "max_alibi_bias"),
+        ("mpt", "mpt.attention.head_count_kv", U32(1), "attn_qkv"),
+        ("mpt", "mpt.feed_forward_length", U32(64), "feed_forward_length"),
         ("falcon", "falcon.tensor_data_layout", Text("other".into()), "tensor_data_layout"),
         ("phi2", "phi2.attention.head_count_kv", U32(2), "num_attention_heads"),
         ("hunyuan", "hunyuan-dense.rope.freq_base", GgufMetadataValue::F32(12_345.0), "freq_base"),
