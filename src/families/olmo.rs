@@ -5,6 +5,8 @@
 use super::llama::ROTATED;
 use super::qwen::EXPERTS;
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, LATER_NORMS, MLP, NORMS, QUERIES, VALUES};
+use crate::Result;
+use crate::families::engine::fields::wrong;
 use crate::families::engine::rows::*;
 
 /// Norms of all queries and of all keys.
@@ -32,10 +34,22 @@ pub(super) const OLMO: ModelClass = ModelClass {
     biases: &[],
     tensors: &[&[ENDS[0], ENDS[2]], ROTATED, VALUES, MLP],
     settings: &[&[number("attention.clamp_kqv", &["clip_qkv"])]],
-    traits: Traits { head_dim: HeadDim::Derived, ..Traits::PLAIN },
+    traits: Traits { head_dim: HeadDim::Derived, laws: &[clamp], ..Traits::PLAIN },
     mlx: None,
     ..OLMO2
 };
+
+/// llama.cpp clamps queries, keys and values to what is above 0, and transformers to any number.
+fn clamp(model: &Model<'_>) -> Result<Option<String>> {
+    const FIELD: &str = "clip_qkv";
+    match model.fields.number(&[FIELD])?.filter(|clamp| *clamp <= 0.0) {
+        None => Ok(None),
+        Some(clamp) => {
+            let what = format!("it is {clamp}, and {} does not clamp then", model.owner());
+            Err(wrong(FIELD, what))
+        }
+    }
+}
 
 const EPSILON: Default = Float(1e-5);
 

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::Result;
-use crate::families::engine::fields::FULL_ATTENTION;
 use crate::config::object;
+use crate::families::engine::fields::FULL_ATTENTION;
 use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::table::ConfigFields;
 use crate::families::engine::table::{Kind, Setting};
