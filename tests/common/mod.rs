@@ -1,6 +1,8 @@
 //! Helpers of several test programs: safetensors files made in memory, and comparisons of tensors.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
+#[path = "../../src/test_utils/cpu_time.rs"]
+mod cpu_time;
 pub mod directory;
 #[path = "../../src/test_utils/effort.rs"]
 mod effort;
@@ -9,6 +11,8 @@ pub mod forget;
 pub mod gguf;
 #[cfg(all(feature = "npz", feature = "pth"))]
 pub mod pickle;
+#[path = "../../src/test_utils/tempdir.rs"]
+mod tempdir;
 pub mod verdict;
 #[cfg(all(feature = "npz", feature = "pth"))]
 pub mod zip;
@@ -17,10 +21,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anamnesis::{Dtype, ParsedModel, TargetDtype};
+#[allow(unused_imports, reason = "not every program limits time")]
+pub use cpu_time::cpu_time;
 #[allow(unused_imports, reason = "not every program sweeps")]
 pub use effort::effort;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
+#[allow(unused_imports, reason = "not every program has files")]
+pub use tempdir::tempdir;
 
 /// The three output types with the names that golden files use.
 pub const TARGETS: [(TargetDtype, &str); 3] =

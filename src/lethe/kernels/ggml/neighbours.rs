@@ -187,15 +187,16 @@ fn near_half<const N: usize, const BITS: usize>(
     shift: usize,
     top: usize,
 ) -> Vec<Vec<Vec<u64>>> {
-    let codes_of = |packed: u16| (0..N / 2).map(move |i| code::<BITS>(packed, i));
     let of_each = |packed| {
-        if codes_of(packed).any(|code| code as usize > top) {
+        if (0..N / 2).any(|i| code::<BITS>(packed, i) as usize > top) {
             return Vec::new();
         }
         let mut at = vec![vec![0; points.len().div_ceil(64)]; N / 2 * top * top + 1];
         for (index, &point) in points.iter().enumerate() {
-            let pairs = codes_of(packed).zip(codes_of(point >> shift));
-            let distance = pairs.map(|(a, b)| (a - b) * (a - b)).sum::<i32>();
+            let difference = |i| code::<BITS>(packed, i) - code::<BITS>(point >> shift, i);
+            let distance = (0..N / 2)
+                .map(|i| difference(i) * difference(i))
+                .sum::<i32>();
             at[distance as usize][index / 64] |= 1 << (index % 64);
         }
         at
