@@ -19,6 +19,9 @@ from inputs import DATA, Inputs
 from models import by_role, models
 from words import Source, keys_of_llama_cpp
 
+# Members, fields and opcodes of an archive in which faults are tried.
+MOST_PLACES = 40
+
 # Objects with more fields than this are maps, e.g. vocabularies, of which few are tried. In some files most are.
 MOST_FIELDS = 48
 MAPS = {"tokenizer.json": 8, ".index.json": 4, "index.json.meta.json": 4}
@@ -199,8 +202,9 @@ class Mutants:
             elif file.endswith(".gguf"):
                 yield from self.of_gguf(model, kind, file)
             elif zipfile.is_zipfile(DATA / model.files[file]):
-                for faults in archive_faults(file, (DATA / model.files[file]).read_bytes()):
-                    yield from turns(faults, OTHERS, f"{model.path} {faults[:1]}") if faults else []
+                places = [faults for faults in archive_faults(file, (DATA / model.files[file]).read_bytes()) if faults]
+                for faults in turns(places, MOST_PLACES, model.path):
+                    yield from turns(faults, OTHERS, f"{model.path} {faults[0]}")
 
     def of_json(self, model, kind, file, value):
         is_config = os.path.basename(file) in ("config.json", "adapter_config.json")
