@@ -78,36 +78,64 @@ pub enum Level {
 }
 
 impl Level {
-    /// The best level of this CPU.
+    /// The best level of this CPU, or in builds with debug assertions that of `ANAMNESIS_LEVEL`, if it is
+    /// lower: so two levels of one program are compared.
     #[must_use]
     pub fn detect() -> Self {
         static BEST: OnceLock<Level> = OnceLock::new();
-        *BEST.get_or_init(|| {
-            #[cfg(target_arch = "x86_64")]
-            {
-                let has_avx2 = is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("bmi2")
-                    && is_x86_feature_detected!("f16c")
-                    && is_x86_feature_detected!("fma");
-                let has_avx512 = is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl");
-                if has_avx2 {
-                    return if has_avx512 { Self::Avx512 } else { Self::Avx2 };
-                }
-            }
-            Self::Baseline
-        })
+        *BEST.get_or_init(|| Self::of_cpu().min(Self::allowed()))
     }
 
-    /// Every level that this CPU can run, lowest first.
+    fn of_cpu() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let has_avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("f16c")
+                && is_x86_feature_detected!("fma");
+            let has_avx512 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            if has_avx2 {
+                return if has_avx512 { Self::Avx512 } else { Self::Avx2 };
+            }
+        }
+        Self::Baseline
+    }
+
+    #[cfg(not(debug_assertions))]
+    fn allowed() -> Self {
+        Self::Avx512
+    }
+
+    #[cfg(debug_assertions)]
+    fn allowed() -> Self {
+        match std::env::var("ANAMNESIS_LEVEL").as_deref() {
+            Ok("baseline") => Self::Baseline,
+            Ok("avx2") => Self::Avx2,
+            other => {
+                assert!(other.is_err(), "ANAMNESIS_LEVEL is neither `baseline` nor `avx2`");
+                Self::Avx512
+            }
+        }
+    }
+
+    /// Every level that this CPU can run, lowest first. Of three, tests outside the gate try the lowest
+    /// and the highest, at which most kernels run what they have for the second.
     #[cfg(any(test, feature = "benchmarks"))]
     #[must_use]
     pub fn available() -> Vec<Self> {
+        #[cfg(not(test))]
+        let is_tried = |_: Self| true;
+        #[cfg(test)]
+        let is_tried = |level: Self| {
+            crate::test_utils::effort([false, true, true])
+                || [Self::Baseline, Self::detect()].contains(&level)
+        };
         [Self::Baseline, Self::Avx2, Self::Avx512]
             .into_iter()
-            .filter(|&level| level <= Self::detect())
+            .filter(|&level| level <= Self::detect() && is_tried(level))
             .collect()
     }
 }

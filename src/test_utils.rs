@@ -1,10 +1,16 @@
 //! What unit tests share: where `tests/data` is, and how much of a test runs.
 
+mod cpu_time;
 mod effort;
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+mod tempdir;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use cpu_time::cpu_time;
 pub(crate) use effort::effort;
+#[cfg_attr(not(feature = "lethe"), allow(unused_imports))]
+pub(crate) use tempdir::tempdir;
 
 /// The directory `tests/data`, of which the published package has some. It is looked up when a test
 /// runs: the gate runs the tests of the checkout on the files of the package.

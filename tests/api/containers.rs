@@ -92,7 +92,7 @@ fn gguf() {
     let tensor = GgufWriteTensor { name: "x", shape: &[1], dtype: GgufType::F32, data: &data };
     let mut written = std::io::Cursor::new(Vec::new());
     write_gguf_to_writer(&mut written, &[tensor], metadata).unwrap();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     write_gguf(dir.path().join("x.gguf"), &[tensor], metadata).unwrap();
     assert_eq!(std::fs::read(dir.path().join("x.gguf")).unwrap(), written.into_inner());
     let bytes = gguf
@@ -144,7 +144,7 @@ fn npz() {
     );
     let made = NpzTensor::new("x".to_owned(), vec![1], NpzDtype::U8, vec![1]);
     let one = HashMap::from([(made.name.clone(), made)]);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     npz_to_safetensors(&one, dir.path().join("x")).unwrap();
     assert_eq!(
         std::fs::read(dir.path().join("x")).unwrap(),
@@ -183,7 +183,7 @@ fn pth() {
             (&tensor.name, &tensor.shape, tensor.dtype, tensor.data.len())
         );
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     pth_to_safetensors(&tensors, dir.path().join("x")).unwrap();
     assert_eq!(
         std::fs::read(dir.path().join("x")).unwrap(),

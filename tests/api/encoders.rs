@@ -60,7 +60,7 @@ fn bitsandbytes_encoders() {
     let stats = classify_inputs(&inputs);
     assert_eq!((stats.quantized, stats.passthrough), (1, 1));
     assert!(is_eligible_for_nf4(inputs[0].shape) && !is_eligible_for_nf4(inputs[1].shape));
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     write_bnb_nf4_safetensors(&inputs, dir.path().join("x")).unwrap();
     assert_eq!(
         std::fs::read(dir.path().join("x")).unwrap(),

@@ -59,7 +59,7 @@ fn models() {
         |path, l| parse_with_limits(path, l);
     let model = parse(SAFETENSORS).unwrap();
     let bytes: Vec<u8> = model.remember_to_bytes(TargetDtype::BF16).unwrap();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     model
         .remember(dir.path().join("out.safetensors"), TargetDtype::BF16)
         .unwrap();
@@ -269,7 +269,7 @@ fn decoding_needs_its_feature() {
     assert!(refused > 500, "{refused}");
     let single = anamnesis::dequantize_per_tensor_fp8_to_bf16(&[0x38], 1.0);
     assert!(is_refused(single.unwrap_err()));
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let floats = parse("tests/data/demo/expected-bf16.safetensors").unwrap();
     let out = dir.path().join("out.safetensors");
     floats.remember(&out, TargetDtype::BF16).unwrap();

@@ -52,7 +52,7 @@ fn clean_models() {
 /// Special values, of tensors as they are and of scales.
 #[test]
 fn values() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let tensors = [
         raw("bad", "F32", &[4], f32s(&[1.0, f32::NAN, f32::INFINITY, f32::NAN])),
         raw("bias", "F32", &[2], f32s(&[0.0, 0.0])),
@@ -79,7 +79,7 @@ fn values() {
 /// need none.
 #[test]
 fn scales_of_activations() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let expert = |i: usize, scale: Option<f32>| {
         let name = format!("layers.0.experts.{i}.up_proj");
         let mut tensors = vec![
@@ -113,7 +113,7 @@ fn scales_of_activations() {
 /// A code that decodes to NaN, and a group index out of range: only the data shows them.
 #[test]
 fn decoded_values() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let mut codes = vec![0x38; 128 * 128];
     codes[7] = 0x7f;
     let tensors = [
@@ -152,7 +152,7 @@ fn decoded_values() {
 /// Companions without a weight, bytes behind the last tensor, and checksums of archives.
 #[test]
 fn structure() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let orphan = [
         raw("w.qzeros", "I32", &[1, 1], vec![0x11; 4]),
@@ -188,7 +188,7 @@ fn structure() {
 #[test]
 fn sums() {
     use std::process::Command;
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     // Written by coreutils 9.4: `sha256sum tests/data/demo/model-fp8.safetensors`.
     let demo = data().join("demo/model-fp8.safetensors");
@@ -239,7 +239,7 @@ fn sums() {
 /// the same.
 #[test]
 fn several_models() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::create_dir_all(at("a/model")).unwrap();
     std::fs::create_dir_all(at("empty")).unwrap();

@@ -37,7 +37,7 @@ fn models_of_all_architectures_are_clean() {
 
 #[test]
 fn keys_and_tensors() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     for (key, number, expected) in [
         ("llama.block_count", 3, "tensor `blk.2.attn_norm.weight` is missing"),
         ("llama.block_count", 1, "no place for the tensor `blk.1.attn_k.weight`"),
@@ -63,7 +63,7 @@ fn keys_and_tensors() {
 /// A key without which llama.cpp has no place for tensors that are there.
 #[test]
 fn keys_of_shared_experts() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     for (model, architecture) in
         [("ernie4_5_moe", "ernie4_5-moe"), ("granite_hybrid_moe", "granitehybrid")]
     {
@@ -84,7 +84,7 @@ fn keys_of_shared_experts() {
 
 #[test]
 fn templates() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let harmless = "{% for m in messages %}{{ m.content }}{% endfor %}";
     let harmful = "{{ cycler.__init__.__globals__ }}";
     for (template, expected) in [(harmless, 0), (harmful, 1)] {

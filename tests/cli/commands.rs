@@ -36,7 +36,7 @@ fn version_and_help() {
 /// A scheme that no tensor can have is an error, and nothing is written.
 #[test]
 fn nothing_to_encode() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let output = directory.path().join("out.safetensors");
     let run = amn(&["forget", &demo(), "--to", "mxfp4-gpt-oss", "-o", &output.to_string_lossy()]);
     assert_eq!(run.status.code(), Some(6));
@@ -48,7 +48,7 @@ fn nothing_to_encode() {
 /// Names and options as other tools have them.
 #[test]
 fn habits() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let output = directory.path().join("out.safetensors");
     let output = output.to_string_lossy();
     for dtype in ["bfloat16", "fp16", "half", "float32", "FP32", "float16", "float"] {
@@ -89,7 +89,7 @@ fn inspect_shows_format_and_sizes() {
 
 #[test]
 fn remember_writes_beside_the_input() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let input = directory.path().join("model-fp8.safetensors");
     std::fs::copy(demo(), &input).unwrap();
     let input = input.to_string_lossy().into_owned();
@@ -122,7 +122,7 @@ fn remember_writes_beside_the_input() {
 /// A file and a directory that leave nothing in the system's cache are those that do.
 #[test]
 fn uncached_outputs_are_the_same() {
-    let (input, root) = (demo(), tempfile::tempdir().unwrap());
+    let (input, root) = (demo(), crate::common::tempdir().unwrap());
     let directory = root.path().join("model");
     std::fs::create_dir(&directory).unwrap();
     std::fs::copy(&input, directory.join("model.safetensors")).unwrap();
@@ -145,7 +145,7 @@ fn uncached_outputs_are_the_same() {
 /// Every golden of these families, through the program.
 #[test]
 fn goldens_come_out_of_the_program() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let output = directory.path().join("out").to_string_lossy().into_owned();
     for family in ["fp8", "nvfp4", "bnb", "gptq", "awq"] {
         let cases = std::fs::read_dir(data().join(family)).unwrap();
@@ -172,7 +172,7 @@ fn goldens_come_out_of_the_program() {
 
 #[test]
 fn several_schemes_are_listed_one_a_line() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let input = directory.path().join("mixed.safetensors");
     let tensors = [
         raw("a.weight", "F8_E4M3", &[2, 2], vec![0; 4]),
@@ -212,7 +212,7 @@ fn code_of(content: &[u8], name: &str, directory: &Path) -> Option<i32> {
 
 #[test]
 fn exit_codes_by_kind_of_error() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let at = directory.path();
     assert_eq!(code_of(b"junk", "junk", at), Some(3));
     assert_eq!(code_of(b"a line of text\n", "text", at), Some(6));
@@ -224,7 +224,7 @@ fn exit_codes_by_kind_of_error() {
     let missing = amn(&["inspect", &at.join("missing").to_string_lossy()]);
     assert_eq!(missing.status.code(), Some(7));
     assert!(stderr(&missing).contains("No such file or directory"), "{}", stderr(&missing));
-    let empty = tempfile::tempdir().unwrap();
+    let empty = crate::common::tempdir().unwrap();
     let empty = amn(&["inspect", &empty.path().to_string_lossy()]);
     assert_eq!(empty.status.code(), Some(3));
     assert!(stderr(&empty).contains("no weights in this directory"), "{}", stderr(&empty));
@@ -247,7 +247,7 @@ fn a_closed_pipe_ends_quietly() {
 #[cfg(unix)]
 #[test]
 fn signals_leave_no_temporary_file() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let input = directory.path().join("in.safetensors");
     let n = 96 << 20;
     let tensors = [

@@ -35,7 +35,7 @@ fn save(path: PathBuf, tensors: &[Raw], metadata: &[(&str, &str)]) -> PathBuf {
 /// from BF16.
 #[test]
 fn a_model_and_its_decoded_output() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     for model in ["demo/model-fp8.safetensors", "demo/model-q4_k.gguf", "gptq/b2_v1_act_order"] {
         let input = data().join(model);
         let (code, text) = diff(&input, &input, &[]);
@@ -58,7 +58,7 @@ fn a_model_and_its_decoded_output() {
 /// Names, shapes, dtypes, values and metadata, as text and as JSON.
 #[test]
 fn every_kind_of_difference() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let two = |name: &str, shape: &[usize], values: &[f32]| raw(name, "F32", shape, f32s(values));
     let a = save(
@@ -127,7 +127,7 @@ fn every_kind_of_difference() {
 /// they are.
 #[test]
 fn threads_change_nothing() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let mut random = Random(3);
     let mut side = |name: &str| {
         let (rows, cols) = (640, 4096);
@@ -156,7 +156,7 @@ fn threads_change_nothing() {
 /// One byte of a quantized tensor, and the same bytes under another config.
 #[test]
 fn quantized_bytes_and_their_config() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let (rows, cols) = (256, 512);
     let codes = Random(5)
         .bytes(rows * cols)
@@ -197,7 +197,7 @@ fn quantized_bytes_and_their_config() {
 /// Typed metadata of GGUF, and different containers.
 #[test]
 fn metadata_of_gguf() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let input = data().join("demo/model-q4_k.gguf");
     let output = directory.path().join("b.gguf");
     let paths = [&input, &output].map(|path| path.to_str().unwrap());

@@ -53,7 +53,7 @@ struct Scene {
 impl Scene {
     /// A model of two layers, in two files or in one.
     fn new(is_directory: bool) -> Self {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let mut input = root.path().join("model");
         if is_directory {
             make(&input, &shards(2, 128));

@@ -7,7 +7,7 @@ use crate::common::directory::{in_one_file, make, names_in, shards};
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error() {
     for is_directory in [true, false] {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let mut input = root.path().join("model");
         match is_directory {
             true => make(&input, &shards(2, 512)),

@@ -41,7 +41,7 @@ fn model(directory: &Path) -> String {
 
 #[test]
 fn the_distance_is_printed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let output = root.path().join("out.safetensors");
     let text = stdout_of(&["forget", &input, "--to", "nf4", "-o", output.to_str().unwrap()]);
@@ -76,7 +76,7 @@ fn the_distance_is_printed() {
 /// The tensors that stay are counted by reason; `-v` names them.
 #[test]
 fn tensors_that_stay_are_reported_after_a_run() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let output = root.path().join("out.safetensors");
     let arguments = ["forget", &input, "--to", "nf4", "-o"];
@@ -112,7 +112,7 @@ fn tensors_that_stay_are_reported_after_a_run() {
 
 #[test]
 fn json_output_is_all_that_is_printed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let output = root.path().join("out.safetensors");
     let arguments = ["forget", &input, "--to", "w4a16", "--json", "-o", output.to_str().unwrap()];
@@ -162,7 +162,7 @@ fn json_output_is_all_that_is_printed() {
 
 #[test]
 fn a_dry_run_lists_tensors_that_stay() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let before = names_in(root.path(), "");
     let text =
@@ -188,7 +188,7 @@ fn a_dry_run_lists_tensors_that_stay() {
 
 #[test]
 fn outputs_are_named_after_the_scheme() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     for (scheme, name) in [
         ("nf4", "model-nf4.safetensors"),
@@ -231,7 +231,7 @@ fn every_scheme_is_listed() {
 
 #[test]
 fn quantize_is_an_alias_of_forget() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let (one, other) = (root.path().join("one.safetensors"), root.path().join("other.safetensors"));
     stdout_of(&["forget", &input, "--to", "nf4", "-o", one.to_str().unwrap()]);

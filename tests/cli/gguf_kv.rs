@@ -30,7 +30,7 @@ fn commands() -> Vec<Vec<String>> {
 
 #[test]
 fn keys_keep_their_types() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let json = root.path().join("kv.json");
     std::fs::write(&json, r#"{"llama.rope.freq_base": 1000000, "general.url": "7"}"#).unwrap();
     let json = json.to_string_lossy().into_owned();
@@ -69,7 +69,7 @@ fn keys_keep_their_types() {
 
 #[test]
 fn keys_are_removed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     for (i, mut arguments) in commands().into_iter().enumerate() {
         let output = root.path().join(format!("{i}.gguf"));
         let more = [
@@ -95,7 +95,7 @@ fn keys_are_removed() {
 /// A value for which llama.cpp would not load the output, from a file and from a directory.
 #[test]
 fn what_makes_a_model_unloadable_is_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let output = root.path().join("out.gguf").to_string_lossy().into_owned();
     let json = root.path().join("kv.json");
     std::fs::write(&json, r#"{"llama.block_count": 7}"#).unwrap();
@@ -133,7 +133,7 @@ fn what_makes_a_model_unloadable_is_refused() {
 /// A value of another type, and a key that is not for callers.
 #[test]
 fn what_does_not_fit_is_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let output = root.path().join("out.gguf").to_string_lossy().into_owned();
     for wrong in [
         "llama.block_count=x",

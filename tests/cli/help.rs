@@ -69,7 +69,7 @@ fn options_are_in_groups() {
 #[cfg(unix)]
 #[test]
 fn examples_parse() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     for command in COMMANDS.into_iter().chain([""]) {
         let text = help(command);
         let (_, examples) = text

@@ -17,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// A directory with the copies `a.safetensors` and `b-fp8.safetensors` of a model.
 fn two_models() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     for name in ["a.safetensors", "b-fp8.safetensors"] {
         fs::copy(demo(), dir.path().join(name)).unwrap();
     }
@@ -131,7 +131,7 @@ fn cache_with(dir: &Path, hashes: &[&str]) -> PathBuf {
 #[test]
 #[cfg(unix)]
 fn models_in_the_cache_of_hugging_face() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let folder = cache_with(dir.path(), &["aaaa", "bbbb"]);
     let hub = dir.path().join("hub");
     let variables: [(&str, &Path); 1] = [("HF_HUB_CACHE", &hub)];
@@ -203,7 +203,7 @@ fn models_in_the_cache_of_hugging_face() {
 #[test]
 #[cfg(unix)]
 fn places_of_the_cache() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     cache_with(dir.path(), &["aaaa"]);
     let hub = dir.path().join("hub");
     for name in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"] {
@@ -246,7 +246,7 @@ fn places_of_the_cache() {
 fn bytes_of_names_stay() {
     use std::ffi::{OsStr, OsString};
     use std::os::unix::ffi::OsStrExt;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let name = |bytes: &[u8]| dir.path().join(OsStr::from_bytes(bytes));
     let input = name(b"m\xff-fp8.safetensors");
     fs::copy(demo(), &input).unwrap();
@@ -280,7 +280,7 @@ fn bytes_of_names_stay() {
 /// What is no model is named, alone and in a directory.
 #[test]
 fn other_models_are_named() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let rows: [(&str, &[u8], &str); 4] = [
         ("model.mlmodel", b"\x08\x04\x12\x1b\x0a\x15\x0a\x05input\x1a\x0c", "Core ML"),
         ("flax_model.msgpack", b"\x81\xa6params\x82\xa5Dense", "Flax"),

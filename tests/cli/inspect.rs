@@ -81,7 +81,7 @@ fn active_parameters_of_a_mixture() {
 /// A single file has the files beside it; a shard is called one, and what it lacks is not counted.
 #[test]
 fn single_files_and_shards() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let write =
         |name: &str, bytes: &[u8]| std::fs::write(directory.path().join(name), bytes).unwrap();
     let tensors = [raw("a.weight", "F32", &[2, 2], f32s(&[1.0; 4]))];
@@ -150,7 +150,7 @@ fn labels_are_true() {
     let text = run("inspect", &gptq("b4_v1_g32"), &[]);
     assert!(text.contains("Group index: 1 tensors (groups in the order of columns)\n"), "{text}");
     // Arrays called like norms are no norms of a language model.
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("a.npz");
     let array = std::fs::read(data().join("npz/bf16_little.npy")).unwrap();
     let member = crate::common::zip::Member::stored("encoder.norm.weight.npy", &array);

@@ -204,7 +204,7 @@ fn valid_without_tensors(path: &str) -> Value {
 /// Of several inputs each has a line.
 #[test]
 fn a_line_for_each_input() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let out = directory.path().to_string_lossy();
     let (a, b) = (at("demo/model-fp8.safetensors"), at("demo/checkpoint.pth"));
     for more in [&["--dry-run"][..], &[]] {
@@ -222,7 +222,7 @@ fn a_line_for_each_input() {
 
 #[test]
 fn what_conversions_did() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let out = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
     let input = at("demo/model-fp8.safetensors");
     for arguments in [
@@ -279,7 +279,7 @@ fn what_models_differ_in() {
 /// Values that JSON has no numbers for, shapes that differ, and codes that are compared as bytes.
 #[test]
 fn values_that_are_no_numbers() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let save = |name: &str, values: [f32; 2], shape: &[usize], code: u8| {
         let path = directory.path().join(name);
         let tensors = [
@@ -330,7 +330,7 @@ fn what_is_wrong_with_models() {
 #[test]
 fn paths_that_are_not_utf8() {
     use std::os::unix::ffi::OsStrExt;
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let name = std::ffi::OsStr::from_bytes(b"m\xff.safetensors");
     let path = directory.path().join(name);
     let tensors = [raw("x", "F32", &[1], f32s(&[f32::NAN]))];
@@ -351,7 +351,7 @@ fn paths_that_are_not_utf8() {
 /// Of two models, an error is about the one that cannot be parsed or decoded.
 #[test]
 fn errors_of_several_models() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let orphan = directory.path().join("orphan.safetensors");
     let tensors = [raw("x.weight_scale", "F32", &[], f32s(&[1.0]))];
     std::fs::write(&orphan, file(&tensors, &[])).unwrap();
@@ -380,7 +380,7 @@ fn errors_of_several_models() {
 
 #[test]
 fn errors() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
     std::fs::write(&path, file(&[raw("x.weight_scale", "F32", &[], f32s(&[1.0]))], &[])).unwrap();
     let input = path.to_str().unwrap();

@@ -42,7 +42,7 @@ fn every_limit_is_an_option() {
 #[test]
 fn a_bomb_ends() {
     use crate::common::zip::{Member, Zip, dict, npy};
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let (bomb, out) = (dir.path().join("bomb.npz"), dir.path().join("out"));
     let header = npy(&dict("'|u1'", "False", "(2147483648,)"), &[]);
     let mut member = Member::deflated("a.npy", &header);

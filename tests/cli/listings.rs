@@ -83,7 +83,7 @@ fn tensors_of_every_container_are_listed() {
 
 #[test]
 fn columns_are_as_wide_as_names_and_names_are_escaped() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
     let long = format!("model.{}.weight", "x".repeat(60));
     let tensors = [
@@ -105,7 +105,7 @@ fn columns_are_as_wide_as_names_and_names_are_escaped() {
 
 #[test]
 fn archives_name_their_container_and_keep_their_dtype() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let write = |name: &str, arrays: &[(&str, &str)]| {
         let array = |(name, header): &(&str, &str)| {
             let text = format!("{header:<117}\n");
@@ -143,7 +143,7 @@ fn archives_name_their_container_and_keep_their_dtype() {
 
 #[test]
 fn passthrough_tensors_are_called_what_they_are() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     for (names, expected) in [
         (&["model.norm.weight", "lm_head.weight"][..], " (norms, lm_head)"),
         (&["W_enc", "b_enc"], ""),
@@ -164,7 +164,7 @@ fn passthrough_tensors_are_called_what_they_are() {
 /// What a pickle may take counts the machine's stack and memo, and the message says so.
 #[test]
 fn the_limit_of_a_pickle_is_told_plainly() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.pkl");
     // One value, and its copies on the stack of the machine: 24 bytes each.
     let pickle = [&b"\x80\x02N"[..], &vec![b'2'; 3 << 20]].concat();

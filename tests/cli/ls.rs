@@ -103,7 +103,7 @@ fn trees_have_totals() {
     assert!(rows.iter().any(|row| *row == norm), "{text}");
     assert_eq!(text.lines().last(), Some("35 tensors, 18568 bytes (18.1 KB), 29056 parameters"));
     // Names may have any number of parts, and hide nothing in a terminal.
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("deep.safetensors");
     let deep = "a.".repeat(100_000) + "\u{1b}[31m";
     let fork = "a.".repeat(50_000) + "b";
@@ -131,7 +131,7 @@ fn metadata_and_config() {
 /// A tensor that cannot be decoded is listed, and its values are not made up.
 #[test]
 fn what_cannot_be_decoded_is_listed() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
     let tensors =
         [raw("a.weight_scale", "F32", &[], f32s(&[1.0])), raw("b", "F32", &[2], f32s(&[1.0, 2.0]))];

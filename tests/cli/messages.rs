@@ -28,7 +28,7 @@ fn run(arguments: &[&str]) -> (String, String) {
 
 #[test]
 fn quiet_commands_print_results_alone() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let out = directory.path().join("out").to_string_lossy().into_owned();
     let (demo, fp8) = (at("demo/model-fp8.safetensors"), at("fp8/cast/model.safetensors"));
     let nothing = (String::new(), String::new());
@@ -69,7 +69,7 @@ fn quiet_commands_print_results_alone() {
 
 #[test]
 fn quiet_finish() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = seven_layers(root.path(), 256);
     let (input, out) = (
         input.to_string_lossy().into_owned(),
@@ -84,7 +84,7 @@ fn quiet_finish() {
 
 #[test]
 fn verbose_commands_say_what_they_decide() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let out = directory.path().join("out").to_string_lossy().into_owned();
     let demo = at("demo/model-fp8.safetensors");
     let (_, err) = run(&["remember", &demo, "-o", &out, "-v"]);
@@ -111,7 +111,7 @@ fn verbose_commands_say_what_they_decide() {
 /// Names from files reach no terminal as they are.
 #[test]
 fn verbose_lines_are_escaped() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
     let tensors = [raw("a\u{1b}[31m\n", "F32", &[1], f32s(&[1.0]))];
     std::fs::write(&path, file(&tensors, &[])).unwrap();
@@ -122,7 +122,7 @@ fn verbose_lines_are_escaped() {
 
 #[test]
 fn verbose_resume() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = seven_layers(root.path(), 256);
     let (input, out) = (
         input.to_string_lossy().into_owned(),
@@ -148,7 +148,7 @@ fn events(code: i32, arguments: &[&str]) -> Vec<Value> {
 
 #[test]
 fn progress_as_json() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let out = directory.path().join("out").to_string_lossy().into_owned();
     let (demo, moe) = (at("demo/model-fp8.safetensors"), at("mlx/tiny_qwen3_moe/model"));
     let gguf = at("demo/model-q4_k.gguf");
@@ -177,7 +177,7 @@ fn progress_as_json() {
 
 #[test]
 fn progress_of_shards() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = seven_layers(root.path(), 256);
     let (input, out) = (input.to_string_lossy().into_owned(), root.path().join("out"));
     let text = out.to_string_lossy().into_owned();
@@ -197,7 +197,7 @@ fn progress_of_shards() {
 
 #[test]
 fn progress_of_failures() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
     std::fs::write(&path, file(&[raw("x.weight", "F32", &[2, 32], f32s(&[f32::NAN; 64]))], &[]))
         .unwrap();
@@ -216,7 +216,7 @@ fn progress_of_failures() {
 
 #[test]
 fn progress_as_text() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let out = directory.path().join("out").to_string_lossy().into_owned();
     let command = ["remember", &at("demo/model-fp8.safetensors"), "-f", "-o", &out];
     let stderr = |more: &[&str]| run(&[&command[..], more].concat()).1;

@@ -33,7 +33,7 @@ fn assert_refused(out: &Output, parts: &[&str]) {
 
 #[test]
 fn an_output_is_not_the_input_by_another_mount() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (a, b) = (root.path().join("a"), root.path().join("b"));
     make(&a.join("model"), &shards(3, 256));
     std::fs::create_dir(&b).unwrap();
@@ -49,7 +49,7 @@ fn an_output_is_not_the_input_by_another_mount() {
 
 #[test]
 fn an_input_that_is_mounted_in_the_output_is_not_removed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, output) = (root.path().join("model"), root.path().join("out"));
     make(&input, &shards(3, 256));
     make(&output, &shards(1, 256));
@@ -66,7 +66,7 @@ fn an_input_that_is_mounted_in_the_output_is_not_removed() {
 
 #[test]
 fn a_file_is_not_replaced_by_another_mount() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (a, b) = (root.path().join("a"), root.path().join("b"));
     std::fs::create_dir(&a).unwrap();
     std::fs::create_dir(&b).unwrap();

@@ -29,7 +29,7 @@ fn run(command: &str, input: &Path, output: &Path, options: &[&str]) -> (Option<
 
 #[test]
 fn tensors_get_other_names() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let file = dir.path().join("names.txt");
     std::fs::write(&file, "# names\n\nlayers.*.wq.weight=$1.q\n").unwrap();
     let json = dir.path().join("names.json");
@@ -74,7 +74,7 @@ fn tensors_get_other_names() {
 
 #[test]
 fn names_of_gguf_tensors() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let input = data().join("demo/model-q4_k.gguf");
     let output = dir.path().join("out.gguf");
     let options = ["--to", "gguf", "--rename", "blk.0.*=blk.7.$1"];
@@ -91,7 +91,7 @@ fn names_of_gguf_tensors() {
 
 #[test]
 fn what_is_wrong_with_names() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let output = dir.path().join("out");
     let tiny = data().join("compressed_tensors/tiny_mixed/model");
     let rows: [(&[&str], i32, &[&str]); 9] = [
@@ -121,7 +121,7 @@ fn what_is_wrong_with_names() {
 
 #[test]
 fn dropped_weights_go_with_their_scales() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let output = dir.path().join("out");
     let tiny = data().join("compressed_tensors/tiny_mixed/model");
     // By the name of the weight, and by that of its codes.
@@ -163,7 +163,7 @@ fn dropped_weights_go_with_their_scales() {
 /// A run is continued with the same names only.
 #[test]
 fn names_are_parameters_of_a_run() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let output = dir.path().join("out");
     let tiny = data().join("compressed_tensors/tiny_mixed/model");
     let first = ["--part", "1/2", "--drop", "lm_head.*"];
@@ -192,7 +192,7 @@ fn with_targets(dir: &Path, attention: &str, mlp: &str) -> PathBuf {
 
 #[test]
 fn expressions_of_python_in_configs() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let tiny = data().join("compressed_tensors/tiny_mixed/model");
     let expected = dir.path().join("expected.safetensors");
     assert_eq!(run("remember", &tiny, &expected, &[]).0, Some(0));

@@ -26,7 +26,7 @@ struct Store(TempDir);
 
 impl Store {
     fn new() -> Self {
-        let store = Self(tempfile::tempdir().unwrap());
+        let store = Self(crate::common::tempdir().unwrap());
         std::fs::create_dir_all(store.root().join("manifests")).unwrap();
         std::fs::create_dir(store.root().join("blobs")).unwrap();
         std::fs::copy(demo(), store.blob()).unwrap();
@@ -128,7 +128,7 @@ fn good() -> Value {
 #[test]
 fn a_model_in_layers_of_tensors() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ollama");
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let run = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_amn"));
         command.args(args).current_dir(directory.path());
@@ -186,7 +186,7 @@ fn a_missing_manifest_lists_the_other_tags() {
 
 #[test]
 fn a_missing_store_is_a_missing_manifest() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let output = amn("ollama:llama3")
         .env("OLLAMA_MODELS", directory.path().join("none"))
         .output()

@@ -6,7 +6,7 @@ use crate::common::{Raw, assert_same, raw};
 
 #[test]
 fn more_shards_than_open_files() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let dir = root.path().join("model");
     let shards: Vec<Vec<Raw>> = (0..150)
         .map(|i| vec![raw(&format!("layer.{i:03}"), "BF16", &[1], vec![1, 2])])

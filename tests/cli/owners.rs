@@ -46,7 +46,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let (input, _) = seven_layers(root.path(), 4096);
         let output = root.path().join("out");
         Self { root, input, output }
@@ -201,7 +201,7 @@ fn outputs(path: &Path) -> BTreeMap<String, Vec<u8>> {
 /// all of it.
 #[test]
 fn runs_that_replace_one_output_at_once() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = seven_layers(root.path(), 256);
     let one = root.path().join("one");
     std::fs::create_dir(&one).unwrap();

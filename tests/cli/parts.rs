@@ -15,7 +15,7 @@ struct Parts {
 
 impl Parts {
     fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let (input, want) = seven_layers(root.path(), 256);
         let out = root.path().join("out");
         Self { root, input, out, want }

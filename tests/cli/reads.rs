@@ -21,7 +21,7 @@ fn bytes_read(command: &str, file: &std::path::Path) -> u64 {
 /// Listings of a model read its header, and of 64 MiB of tensors nothing.
 #[test]
 fn listings_read_the_header_alone() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let data: u64 = 64 << 20;
     let header = Gguf::default()
         .text("general.architecture", "llama")

@@ -54,7 +54,7 @@ fn resume(input: &Path, output: &Path, want: &BTreeMap<String, Vec<u8>>, context
 
 #[test]
 fn killed_at_any_moment() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 1024);
     let (output, partial) = (root.path().join("out"), root.path().join(".out.partial"));
     let mut early = 0;
@@ -88,7 +88,7 @@ fn killed_at_any_moment() {
 
 #[test]
 fn killed_again_and_again() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 1024);
     let (output, partial) = (root.path().join("out"), root.path().join(".out.partial"));
     for k in 1..=3 {
@@ -107,7 +107,7 @@ fn killed_again_and_again() {
 
 #[test]
 fn four_processes_at_once() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 1024);
     let output = root.path().join("out");
     let start = |no: usize| {
@@ -133,7 +133,7 @@ fn four_processes_at_once() {
 
 #[test]
 fn a_dry_run_does_nothing() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let before = tree(root.path());
     let out = amn(&input, &root.path().join("out"), &["--dry-run"])
@@ -158,7 +158,7 @@ fn a_dry_run_does_nothing() {
 
 #[test]
 fn default_output_names() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let dir = root.path().join("Name-1.5-8B");
     make(&dir, &shards(2, 256));
     let run = |arguments: &[&str]| {

@@ -71,7 +71,7 @@ fn attacks_are_found() {
 
 #[test]
 fn directories_and_what_cannot_be_read() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let below = directory.path().join("a/b");
     std::fs::create_dir_all(&below).unwrap();
     std::fs::copy(at("demo/model-fp8.safetensors"), below.join("m.safetensors")).unwrap();
@@ -100,7 +100,7 @@ fn directories_and_what_cannot_be_read() {
 /// in its buffer, so it runs other opcodes than those that stand in the file.
 #[test]
 fn opcodes_end_in_their_frames() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.pkl");
     let framed = |len: u64, body: &[u8]| {
         let len = len.to_le_bytes();
@@ -146,7 +146,7 @@ fn opcodes_end_in_their_frames() {
 #[test]
 fn links_are_told() {
     use std::os::unix::fs::symlink;
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [inner, other] = ["inner", "other"].map(|name| directory.path().join(name));
     std::fs::create_dir(&inner).unwrap();
     std::fs::create_dir(&other).unwrap();
@@ -183,7 +183,7 @@ fn checkpoint(module: &str, name: &str) -> Vec<u8> {
 
 #[test]
 fn objects_may_be_opaque() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.pt");
     let out = directory.path().join("m.safetensors");
     let (input, output) = (path.to_str().unwrap(), out.to_str().unwrap());
@@ -221,7 +221,7 @@ fn objects_may_be_opaque() {
 /// A class as the key of a dict, as Lightning files the states of callbacks.
 #[test]
 fn classes_may_be_keys() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.ckpt");
     let out = directory.path().join("m.safetensors");
     let tensor = good();

@@ -118,7 +118,7 @@ const WRAPPERS: &[Wrapper] = &[
 
 #[test]
 fn what_runs_is_dangerous() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let mut count = 0;
     for (wrapper, wrap) in WRAPPERS {
         for (payload, bytes) in PAYLOADS {
@@ -140,7 +140,7 @@ fn what_runs_is_dangerous() {
 /// What is not looked into is suspicious, whatever it is called.
 #[test]
 fn what_is_not_looked_into_is_suspicious() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let files: &[(&str, &[u8])] = &[
         ("a.bz2", b"BZh91AY&SY"),
         ("a.xz", b"\xfd7zXZ\0\0\x04"),
@@ -174,7 +174,7 @@ fn what_is_not_looked_into_is_suspicious() {
 /// What holds nothing to run is safe, whatever it begins with.
 #[test]
 fn harmless_content_is_safe() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let long = format!("In all of this text there is nothing. {}", "word ".repeat(40_000));
     let files: &[(&str, &[u8])] = &[
         ("empty", b""),
@@ -216,7 +216,7 @@ fn harmless_content_is_safe() {
 /// Compressed content that would become large is not unpacked as a whole.
 #[test]
 fn bombs_are_bounded() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("bomb.gz");
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let zeros = vec![b'N'; 1 << 20];

@@ -51,7 +51,7 @@ fn statistics_are_numpys() {
 /// What is not finite is counted, and is in no other number.
 #[test]
 fn values_that_are_not_finite() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
     let values = [1.0, 2.0, 4.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, -3.5];
     let tensors = [
@@ -128,7 +128,7 @@ fn values_and_slices() {
 
 #[test]
 fn numpy_files() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let out = directory
         .path()
         .join("w.npy")
@@ -178,7 +178,7 @@ fn several_tensors_are_a_table() {
     assert!(all.starts_with("name,dtype,shape,values,min,max,mean,std,zeros,nan,infinite\n"));
     assert_eq!(code(&mlx, &["*norm*[0]"]), Some(2));
     // Integers of 64 bits keep their digits.
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
     let long = raw("n", "I64", &[1], i64::MAX.to_le_bytes().to_vec());
     std::fs::write(&path, file(&[long], &[])).unwrap();

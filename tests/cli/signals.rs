@@ -56,7 +56,7 @@ fn wait_until(child: &mut Child, is_so: impl Fn() -> bool) {
 
 #[test]
 fn of_a_file_nothing_is_left() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let input = large(directory.path());
     let out = directory.path().join("out");
     let mut child = start(&input, &out, &["--to", "f32"]);
@@ -74,7 +74,7 @@ fn of_a_file_nothing_is_left() {
 #[test]
 fn a_second_one_ends_at_once() {
     let ends_at_once = || {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let input = large(directory.path());
         let mut child = start(&input, &directory.path().join("out"), &["--to", "f32"]);
         wait_until(&mut child, || names_in(directory.path(), "").len() > 1);
@@ -90,7 +90,7 @@ fn a_second_one_ends_at_once() {
 
 #[test]
 fn a_directory_can_be_resumed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 4096);
     let (out, partial) = (root.path().join("out"), root.path().join(".out.partial"));
     let mut child = start(&input, &out, &["--json"]);

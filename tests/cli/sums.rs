@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::amn;
 use crate::canonical::canonical_gguf;
 use crate::common::directory::{names_in, seven_layers};
-use crate::common::{Random, data, file, raw};
+use crate::common::{Random, data, effort, file, raw};
 
 fn succeeds(arguments: &[&str]) -> String {
     let output = amn(arguments);
@@ -57,13 +57,15 @@ fn model(directory: &Path) -> String {
 
 #[test]
 fn every_container_and_layout() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let input = model(directory.path());
     let out = directory.path().join("out dir").join("out");
     std::fs::create_dir(out.parent().unwrap()).unwrap();
     let manifest = out.with_file_name("SHA256SUMS");
     let (text, list) = (out.to_str().unwrap(), manifest.to_str().unwrap());
-    for command in [
+    // In the gate each with one thread and with three, otherwise with either.
+    let count = effort([1, 2, 2]);
+    let commands = [
         &["remember", &input][..],
         &["convert", &input, "--to", "gguf", "--exclude", "*odd", "--exclude", "*none"],
         &["convert", &input, "--to", "npz"],
@@ -75,8 +77,9 @@ fn every_container_and_layout() {
         &["forget", &input, "--to", "gptq"],
         &["forget", &input, "--to", "awq"],
         &["forget", &input, "--to", "mlx-4bit"],
-    ] {
-        for threads in ["1", "3"] {
+    ];
+    for (at, command) in commands.into_iter().enumerate() {
+        for threads in ["1", "3"].into_iter().cycle().skip(at).take(count) {
             let more = ["-f", "-o", text, "--manifest", list, "-j", threads, "-q"];
             assert_eq!(succeeds(&[command, &more].concat()), "");
             confirm(&out, &manifest, 1, &format!("{command:?} {threads}"));
@@ -86,7 +89,7 @@ fn every_container_and_layout() {
 
 #[test]
 fn sums_are_printed_and_in_json() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let input = canonical_gguf(data().join("whole/llama"));
     let out = directory.path().join("split.gguf");
     let command = [
@@ -124,7 +127,7 @@ fn sums_are_printed_and_in_json() {
 /// beside the weights.
 #[test]
 fn directories_also_resumed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 1024);
     let (out, partial) = (root.path().join("out"), root.path().join(".out.partial"));
     let manifest = out.join("SHA256SUMS");
@@ -154,7 +157,7 @@ fn directories_also_resumed() {
 
 #[test]
 fn parts_have_theirs_when_they_are_finished() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let out = root.path().join("out");
     let text = out.to_str().unwrap();
@@ -175,7 +178,7 @@ fn parts_have_theirs_when_they_are_finished() {
 
 #[test]
 fn places_and_names_of_manifests() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let input = data().join("demo/model-fp8.safetensors");
     let out = at("a\\b\nc.safetensors");

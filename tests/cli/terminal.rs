@@ -32,7 +32,7 @@ fn printed(columns: u16, arguments: &[&str]) -> String {
 
 #[test]
 fn tables_end_at_the_edge() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("m.safetensors");
     let name = format!("model.{}.weight", "x".repeat(70));
     let tensors = [raw(&name, "F32", &[2], f32s(&[1.0, 2.0])), raw("a", "F32", &[1], f32s(&[1.0]))];
@@ -52,7 +52,7 @@ fn tables_end_at_the_edge() {
 
 #[test]
 fn progress_is_a_bar_unless_quiet() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let out = directory.path().join("out").to_string_lossy().into_owned();
     let input = data().join("demo/model-fp8.safetensors");
     let command = ["remember", input.to_str().unwrap(), "-f", "-o", &out];

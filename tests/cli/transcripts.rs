@@ -25,7 +25,7 @@ struct Desk {
 
 impl Desk {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         std::os::unix::fs::symlink(root().join("tests"), directory.path().join("tests")).unwrap();
         Self { directory, code: Cell::new(0) }
     }

@@ -103,7 +103,7 @@ fn assert_usage(arguments: &[String], context: &str) {
 
 #[test]
 fn wrong_values() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let model = data().join("demo/model-fp8.safetensors");
     let model = model.to_string_lossy();
     let output = root.path().join("out.gguf").to_string_lossy().into_owned();
@@ -183,7 +183,7 @@ fn parse_names(model: &str) -> Vec<String> {
 #[cfg(target_os = "linux")]
 #[test]
 fn pipes_are_no_files() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let pipe = root.path().join("pipe").to_string_lossy().into_owned();
     let made = std::process::Command::new("mkfifo")
         .arg(&pipe)

@@ -24,7 +24,7 @@ fn run(arguments: &[&str]) {
 
 #[test]
 fn there_and_back() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = path(&data().join("whole/llama/hf"));
     let [gguf, back, encoded] =
         ["a.gguf", "back", "b.gguf"].map(|name| path(&directory.path().join(name)));
@@ -73,7 +73,7 @@ fn there_and_back() {
 /// asked for.
 #[test]
 fn tensors_alone() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = path(&canonical_gguf(data().join("whole/llama")));
     let [file, sharded] = ["out.safetensors", "out"].map(|name| path(&directory.path().join(name)));
     run(&["remember", &from, "-o", &file]);
@@ -92,7 +92,7 @@ fn tensors_alone() {
 /// how it is written.
 #[test]
 fn image_towers() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = path(&data().join("towers/qwen2_5_vl/hf"));
     let place = format!("{}/", path(directory.path()));
     run(&["convert", &from, "--to", "gguf", "--mmproj", "-o", &place]);
@@ -107,7 +107,7 @@ fn image_towers() {
 
 #[test]
 fn refusals() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let out = path(&directory.path().join("out"));
     let demo = path(&data().join("demo/model-q4_k.gguf"));
     // One tensor is no model.
@@ -122,7 +122,7 @@ fn refusals() {
 /// As `llama-quantize` copies a file whose tensors have the type that is asked for.
 #[test]
 fn a_file_type_that_a_model_has_already_makes_a_copy() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let at = |name: &str| path(&directory.path().join(name));
     let from = path(&data().join("whole/qwen2/hf"));
     let canonical = path(&canonical_gguf(data().join("whole/qwen2")));

@@ -39,7 +39,7 @@ const NAME: &str = "model.layers.0.self_attn.q_proj.weight";
 
 impl Scene {
     fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         for (from, to) in [("adapters/base", "in"), ("adapters/plain", "adapter")] {
             copy(&data().join(from), &root.path().join(to));
         }

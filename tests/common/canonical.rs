@@ -41,7 +41,7 @@ pub fn restored(sums: &Path) -> PathBuf {
     let path = made.join(&name);
     if !path.exists() {
         std::fs::create_dir_all(&all).unwrap();
-        let (new, other) = (tempfile::tempdir_in(&all).unwrap(), tempfile::tempdir().unwrap());
+        let (new, other) = (tempfile::tempdir_in(&all).unwrap(), crate::common::tempdir().unwrap());
         let whole = fill(&stored, &converted(sums, other.path()), sums);
         std::fs::write(new.path().join(name), whole).unwrap();
         // A directory replaces none that has files: of several made at the same time the first

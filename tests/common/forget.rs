@@ -9,7 +9,7 @@ use anamnesis::{
     TargetDtype, Tensor, parse, parse_bytes,
 };
 
-use super::{Random, Raw, f32s, file, raw};
+use super::{Random, Raw, bytes_of, f32s, file, raw, values_of_bytes};
 
 /// GGUF file types whose encoders need an importance matrix.
 const NEED_IMPORTANCE: &[&str] =
@@ -92,26 +92,10 @@ pub fn decoded(model: &ParsedModel) -> Result<ParsedModel, AnamnesisError> {
 /// The values of a float tensor; `None` for other dtypes.
 pub fn values(t: &Tensor<'_>) -> Option<Vec<f32>> {
     let bytes = t.bytes().unwrap();
-    let halves = || bytes.as_chunks::<2>().0.iter();
     match t.dtype().to_string().as_str() {
-        "F32" => Some(
-            bytes
-                .as_chunks()
-                .0
-                .iter()
-                .map(|&b| f32::from_le_bytes(b))
-                .collect(),
-        ),
-        "BF16" => Some(
-            halves()
-                .map(|&b| half::bf16::from_le_bytes(b).to_f32())
-                .collect(),
-        ),
-        "F16" => Some(
-            halves()
-                .map(|&b| half::f16::from_le_bytes(b).to_f32())
-                .collect(),
-        ),
+        "F32" => Some(values_of_bytes(&bytes, f32::from_le_bytes)),
+        "BF16" => Some(values_of_bytes(&bytes, |b| half::bf16::from_le_bytes(b).to_f32())),
+        "F16" => Some(values_of_bytes(&bytes, |b| half::f16::from_le_bytes(b).to_f32())),
         _ => None,
     }
 }
@@ -154,32 +138,28 @@ pub fn values_of(model: &ParsedModel, name: &str) -> Vec<f32> {
 
 /// Values like those of weights: roughly normal, with a few outliers.
 pub fn weights(random: &mut Random, n: usize) -> Vec<f32> {
-    (0..n)
-        .map(|_| {
-            let bell: f32 = random.floats(4).iter().sum();
-            if random.next().is_multiple_of(499) {
-                bell * 20.0
-            } else {
-                bell
-            }
-        })
-        .collect()
+    let (mut out, mut i) = (vec![0.0; n], 0);
+    while i < n {
+        let [a, b, c, d] = [random.float(), random.float(), random.float(), random.float()];
+        let factor = if random.next().is_multiple_of(499) {
+            20.0
+        } else {
+            1.0
+        };
+        out[i] = (a + b + c + d) * factor;
+        i += 1;
+    }
+    out
 }
 
 /// Values as BF16.
 pub fn bf16s(values: &[f32]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|&v| half::bf16::from_f32(v).to_le_bytes())
-        .collect()
+    bytes_of(values, |v| half::bf16::from_f32(v).to_le_bytes())
 }
 
 /// Values as F16.
 pub fn f16s(values: &[f32]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|&v| half::f16::from_f32(v).to_le_bytes())
-        .collect()
+    bytes_of(values, |v| half::f16::from_f32(v).to_le_bytes())
 }
 
 /// One layer of a model in every float type: matrices of `rows` × `cols` and stacks of experts,

@@ -1,6 +1,8 @@
 //! Helpers of several test programs: safetensors files made in memory, and comparisons of tensors.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
+#[path = "../../src/test_utils/cpu_time.rs"]
+mod cpu_time;
 pub mod directory;
 #[path = "../../src/test_utils/effort.rs"]
 mod effort;
@@ -9,6 +11,8 @@ pub mod forget;
 pub mod gguf;
 #[cfg(all(feature = "npz", feature = "pth"))]
 pub mod pickle;
+#[path = "../../src/test_utils/tempdir.rs"]
+mod tempdir;
 pub mod verdict;
 #[cfg(all(feature = "npz", feature = "pth"))]
 pub mod zip;
@@ -17,10 +21,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anamnesis::{Dtype, ParsedModel, TargetDtype};
+#[allow(unused_imports, reason = "not every program limits time")]
+pub use cpu_time::cpu_time;
 #[allow(unused_imports, reason = "not every program sweeps")]
 pub use effort::effort;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
+#[allow(unused_imports, reason = "not every program has files")]
+pub use tempdir::tempdir;
 
 /// The three output types with the names that golden files use.
 pub const TARGETS: [(TargetDtype, &str); 3] =
@@ -116,7 +124,30 @@ pub fn raw(name: &str, dtype: &'static str, shape: &[usize], bytes: Vec<u8>) -> 
 }
 
 pub fn f32s(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+    bytes_of(values, f32::to_le_bytes)
+}
+
+/// The bytes of all values. Loops over millions of values count here, because iterators take several
+/// times as long where nothing is optimised.
+pub fn bytes_of<const N: usize>(values: &[f32], to: impl Fn(f32) -> [u8; N]) -> Vec<u8> {
+    let mut out = vec![0; values.len() * N];
+    let (chunks, mut i) = (out.as_chunks_mut().0, 0);
+    while i < values.len() {
+        chunks[i] = to(values[i]);
+        i += 1;
+    }
+    out
+}
+
+/// The values of which `bytes` has each in `N`.
+pub fn values_of_bytes<const N: usize>(bytes: &[u8], from: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+    let chunks = bytes.as_chunks().0;
+    let (mut out, mut i) = (vec![0.0; chunks.len()], 0);
+    while i < chunks.len() {
+        out[i] = from(chunks[i]);
+        i += 1;
+    }
+    out
 }
 
 /// A safetensors file with the tensors in this order, valid or not.
@@ -236,14 +267,26 @@ impl Random {
     }
 
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| (self.next() >> 32) as u8).collect()
+        let (mut out, mut i) = (vec![0; n], 0);
+        while i < n {
+            out[i] = (self.next() >> 32) as u8;
+            i += 1;
+        }
+        out
     }
 
     /// Floats around ±0.01, of both signs.
     pub fn floats(&mut self, n: usize) -> Vec<f32> {
-        (0..n)
-            .map(|_| ((self.next() >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.04)
-            .collect()
+        let (mut out, mut i) = (vec![0.0; n], 0);
+        while i < n {
+            out[i] = self.float();
+            i += 1;
+        }
+        out
+    }
+
+    pub fn float(&mut self) -> f32 {
+        ((self.next() >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.04
     }
 }
 

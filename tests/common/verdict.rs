@@ -45,7 +45,7 @@ pub fn tensors(text: &str) -> Vec<Raw> {
 
 /// Parses `bytes` with `configs` (file name, content) beside them.
 pub fn parse_beside(bytes: &[u8], configs: &[(&str, &str)]) -> Result<ParsedModel> {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     std::fs::write(directory.path().join("model.safetensors"), bytes).unwrap();
     configs
         .iter()

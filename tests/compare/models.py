@@ -4,6 +4,7 @@ import json
 import os
 import re
 import struct
+import zipfile
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -58,8 +59,10 @@ def models(inputs):
         if weights and (names & {"config.json", "model.safetensors", "adapter_config.json"} or len(weights) > 1 and "index.json" in " ".join(names)):
             yield Model(directory, {f"model/{p.name}": f"{directory}/{p.name}" for p in inside}, "model", base_of(directory))
         else:
-            for name in sorted(weights):
+            for name in sorted(n for n in weights if n != "expected.safetensors"):
                 yield Model(f"{directory}/{name}", {name: f"{directory}/{name}"}, name)
+    for path in sorted(f for f in inputs.files if zipfile.is_zipfile(DATA / f)):
+        yield Model(path, {os.path.basename(path): path}, os.path.basename(path))
     for path in sorted(f for f in inputs.files if f.endswith(".gguf") and not SAME.search(f)):
         name = os.path.basename(path)
         yield Model(path, {name: path}, name, base_of(path))

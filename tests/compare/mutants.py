@@ -7,15 +7,20 @@ A mutant is a directory with links to the model's files, so that only what is ch
 import os
 import random
 import re
+import zipfile
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from archives import archive_faults
 from command import Command, crc, turns
 from containers import TEXT
 from faults import WRONG, fields, foreign_key, gguf_tensor_faults, json_fault, key_faults, kind_of, safetensors_faults
-from inputs import Inputs
+from inputs import DATA, Inputs
 from models import by_role, models
 from words import Source, keys_of_llama_cpp
+
+# Members, fields and opcodes of an archive in which faults are tried.
+MOST_PLACES = 40
 
 # Objects with more fields than this are maps, e.g. vocabularies, of which few are tried. In some files most are.
 MOST_FIELDS = 48
@@ -65,6 +70,12 @@ KINDS = [
         fields=2, tensors=2, foreign=True,
     ),
     Kind(r".*\.gguf", ["inspect MODEL --json", "remember MODEL -o out"], fields=1, tensors=2),
+    Kind(
+        r".*\.(npz|pth|pt|ckpt|bin)",
+        ["remember MODEL -o out"],
+        ["inspect MODEL --json", "check MODEL --data", "convert MODEL --to safetensors -o out", "ls MODEL --json"],
+        every=2,
+    ),
     Kind(r"adapters.*", ["merge BASE MODEL -o out"], ["merge BASE MODEL -o out --to f32", "inspect MODEL --json"],
          fields=1, tensors=2),
     Kind(
@@ -190,6 +201,10 @@ class Mutants:
                 yield from self.of_safetensors(model, kind, file)
             elif file.endswith(".gguf"):
                 yield from self.of_gguf(model, kind, file)
+            elif zipfile.is_zipfile(DATA / model.files[file]):
+                places = [faults for faults in archive_faults(file, (DATA / model.files[file]).read_bytes()) if faults]
+                for faults in turns(places, MOST_PLACES, model.path):
+                    yield from turns(faults, OTHERS, f"{model.path} {faults[0]}")
 
     def of_json(self, model, kind, file, value):
         is_config = os.path.basename(file) in ("config.json", "adapter_config.json")

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import costs
 from command import crc
 from inputs import DATA
 
@@ -52,8 +53,10 @@ class Compared:
 class Runner:
     """Runs commands in directories of its own, one for each worker."""
 
-    def __init__(self, programs, root, jobs):
+    def __init__(self, programs, root, jobs, costs=False, level=None):
+        """With `costs`, what a run costs is compared too. With `level`, the second program runs at that level of the CPU."""
         self.programs = programs
+        self.with_costs = costs
         self.root = root
         # Where very much differs, it does not vary.
         self.reruns = 100
@@ -64,6 +67,7 @@ class Runner:
             "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": "UTC", "COLUMNS": "100", "NO_COLOR": "1", "HOME": str(root / "home"),
             "TMPDIR": str(root / "tmp"), "OLLAMA_MODELS": str(root / "data/ollama/models"), "HF_HUB_CACHE": str(root / "hub"),
         }
+        self.environments = [self.environment, {**self.environment, "ANAMNESIS_LEVEL": level} if level else self.environment]
 
     def prepare(self, commands):
         for name in ["home", "tmp"]:
@@ -87,20 +91,23 @@ class Runner:
         """What came of a command."""
         place = self.places.get()
         try:
-            (codes, old), (_, new) = (self.run(program, command, place) for program in self.programs)
+            (codes, old, old_costs), (_, new, new_costs) = (self.run(which, command, place) for which in (0, 1))
             found = differences(old, new)
             if not found and any(isinstance(code, str) for code in codes):
                 return Compared([f"neither program ends within {TIMEOUT} s"], codes)
             # Which of several errors comes first may depend on the threads. The new program may do what the old one does in some run.
             self.reruns -= bool(found)
-            varies = bool(found) and self.reruns >= 0 and any(self.run(self.programs[0], command, place)[1] == new for _ in range(RUNS))
+            varies = bool(found) and self.reruns >= 0 and any(self.run(0, command, place)[1] == new for _ in range(RUNS))
+            if self.with_costs and not found and costs.more(old_costs, new_costs):
+                again = [[self.run(which, command, place)[2] for _ in range(costs.RUNS)] for which in (0, 1)]
+                found = costs.more(*({name: min(run[name] for run in runs) for name in costs.MORE} for runs in again))
             reason = next((text for name, text in old.items() if name.startswith("stderr")), b"") if codes[0] else b""
             return Compared([] if varies else found, codes, varies, reason.decode("utf-8", "replace"))
         finally:
             self.places.put(place)
 
-    def run(self, program, command, place):
-        """The outcome of a command: what is compared by what it is called."""
+    def run(self, which, command, place):
+        """The exit codes of a command, its outcome, which is what is compared by what it is called, and its costs."""
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         for source, to in command.copies:
@@ -109,10 +116,10 @@ class Runner:
             self.link(command.model, command.faults, place)
         for name, text in command.files:
             (place / name).write_text(text)
-        outcome, codes = {}, []
+        outcome, codes, spent = {}, [], costs.Costs()
         for i, step in enumerate(command.steps):
             of = f" of step {i + 1}" if len(command.steps) > 1 else ""
-            code, stdout, stderr = self.step(program, step, place)
+            code, stdout, stderr = self.step(which, step, place, spent)
             codes.append(code)
             outcome["exit code" + of] = code
             outcome["stdout" + of] = normalised(stdout)
@@ -121,12 +128,18 @@ class Runner:
         is_cut = any(codes) and not any("-j1" in step for step in command.steps)
         outcome.update({name: what for name, what in tree(place).items() if not (is_cut and UNFINISHED.search(name))})
         shutil.rmtree(place, ignore_errors=True)
-        return codes, outcome
+        return codes, outcome, spent
 
-    def step(self, program, arguments, place):
+    def step(self, which, arguments, place, spent):
+        program, environment = self.programs[which], self.environments[which]
+        if self.with_costs:
+            options = {"executable": program, "cwd": place, "env": environment, "close_fds": False}
+            code, stdout, stderr, read, usage = costs.run(["amn", *arguments], TIMEOUT, **options)
+            spent.add(read, usage)
+            return (f"none after {TIMEOUT} s" if code == -9 else code), stdout, stderr
         try:
             # Messages have the name that a program is called by.
-            done = subprocess.run(["amn", *arguments], executable=program, cwd=place, env=self.environment, stdin=subprocess.DEVNULL,
+            done = subprocess.run(["amn", *arguments], executable=program, cwd=place, env=environment, stdin=subprocess.DEVNULL,
                                   capture_output=True, timeout=TIMEOUT, close_fds=False)
         except subprocess.TimeoutExpired:
             return f"none after {TIMEOUT} s", b"", b""

@@ -126,7 +126,7 @@ fn expected(base: &str, case: &str) -> ParsedModel {
 /// those without the adapter.
 #[test]
 fn values_are_those_of_peft() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (mut differing, mut all) = (0, 0);
     for (base_name, case_name) in CASES {
         let context = format!("{base_name} {case_name}");
@@ -176,7 +176,7 @@ fn values_are_those_of_peft() {
 /// BF16 is F32 rounded once, also where a GGUF base's rows move.
 #[test]
 fn narrower_types_are_rounded_once() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     for name in ["base-nf4", "base-q8_0.gguf"] {
         let wide =
             merged(&base(name), "plain", TargetDtype::F32, &root.path().join(format!("{name}-32")));
@@ -200,7 +200,7 @@ fn narrower_types_are_rounded_once() {
 /// One pass to a scheme or to GGUF is the same as two.
 #[test]
 fn what_is_merged_is_encoded() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     let model = parse(base("base")).unwrap();
     merged(&base("base"), "two", TargetDtype::F32, &at("merged"));
@@ -228,7 +228,7 @@ fn what_is_merged_is_encoded() {
 /// Blocks of GGUF are copied to GGUF, but not those that an adapter changes.
 #[test]
 fn gguf_blocks_are_not_copied() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let tensors = root.path().join("tensors.gguf");
     let mut scheme = ConvertOptions::from("gguf:q8_0".parse::<ForgetScheme>().unwrap());
     scheme.scope = ModelScope::Tensors;
@@ -264,7 +264,7 @@ fn gguf_blocks_are_not_copied() {
 /// output.
 #[test]
 fn adapters_are_inputs() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let copy = root.path().join("adapter");
     std::fs::create_dir(&copy).unwrap();
     for name in ["adapter_config.json", "adapter_model.safetensors"] {

@@ -55,7 +55,7 @@ fn tensors(path: &Path) -> Option<Vec<Raw>> {
 
 /// The model of the directory twice, below `a` and `b`, without its tensor `removed` below `b`.
 fn doubled(case: &Path, tensors: &[Raw], removed: Option<&str>) -> (tempfile::TempDir, PathBuf) {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let named = |prefix: &str, t: &Raw| Raw { name: format!("{prefix}.{}", t.name), ..t.clone() };
     let first = tensors.iter().map(|t| named("a", t));
     let second = tensors.iter().filter(|t| Some(&*t.name) != removed);

@@ -28,7 +28,7 @@ fn assert_like(want: &ParsedModel, got: &ParsedModel, context: &str) {
 
 #[test]
 fn casts_are_those_of_torch() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     for (input, golden, cast) in [
         ("input", "expected", FloatCast::Checked),
         ("input", "expected", FloatCast::Saturating),
@@ -79,7 +79,7 @@ fn casts_are_those_of_torch() {
 #[test]
 fn overflow_is_an_error() {
     let model = parse(data().join("cast/overflow.safetensors")).unwrap();
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     for (to, name, value) in [
         (TargetDtype::F16, "brain", "65536.0 at [1]"),
         (TargetDtype::F32, "double", "1e39 at [1]"),
@@ -139,7 +139,7 @@ fn overflow_of_quantized_values_is_reported() {
         &[],
     );
     let model = anamnesis::parse_bytes(bytes).unwrap();
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     for (to, cast, expected, notes) in [
         (TargetDtype::F16, FloatCast::Keep, f32::INFINITY, 1),
         (TargetDtype::F16, FloatCast::Saturating, 65504.0, 1),
@@ -177,7 +177,7 @@ fn overflow_of_quantized_values_is_reported() {
 #[cfg(all(feature = "gguf", feature = "npz"))]
 fn casts_into_other_containers() {
     let model = parse(data().join("cast/input.safetensors")).unwrap();
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let convert = |target, name: &str| {
         let options =
             ConvertOptions::new(target).with_run(options(TargetDtype::F16, FloatCast::Checked));

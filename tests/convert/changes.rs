@@ -113,7 +113,7 @@ fn assert_names(error: &AnamnesisError, path: &Path, what: &str) {
 #[test]
 fn a_file_that_changes_is_no_input() {
     for &(change, what) in CHANGES {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let input = one_file(root.path());
         let output = root.path().join("out.safetensors");
         let model = parse(&input).unwrap();
@@ -139,7 +139,7 @@ fn nothing_is_given_out_of_a_file_that_changes() {
         },
     ];
     for make in ways {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let input = one_file(root.path());
         let model = parse(&input).unwrap();
         let error = make(&model, changing(&input, overwrite)).unwrap_err();
@@ -149,7 +149,7 @@ fn nothing_is_given_out_of_a_file_that_changes() {
 
 #[test]
 fn a_tensor_by_name_is_of_the_file_that_was_parsed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = one_file(root.path());
     let model = parse(&input).unwrap();
     let conversion = model.plan(TO).unwrap();
@@ -164,7 +164,7 @@ fn a_tensor_by_name_is_of_the_file_that_was_parsed() {
 #[test]
 fn a_shard_that_changes_ends_the_run() {
     for &(change, what) in CHANGES {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let input = eight_shards(root.path());
         let shard = input.join(&names_in(&input, ".safetensors")[3]);
         let output = root.path().join("out");
@@ -193,7 +193,7 @@ fn configs_and_the_index_are_part_of_the_input() {
         ("quantize_config.json", append, "bytes and has"),
     ];
     for (name, change, what) in cases {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let input = eight_shards(root.path());
         let (path, output) = (input.join(name), root.path().join("out"));
         let model = parse(&input).unwrap();
@@ -206,7 +206,7 @@ fn configs_and_the_index_are_part_of_the_input() {
 /// What was read of a config holds when it is gone, but a directory needs the file for its copy.
 #[test]
 fn a_config_that_is_gone_cannot_be_copied() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = eight_shards(root.path());
     let (path, output) = (input.join("config.json"), root.path().join("out"));
     let model = parse(&input).unwrap();
@@ -217,7 +217,7 @@ fn a_config_that_is_gone_cannot_be_copied() {
 
 #[test]
 fn a_file_that_is_opened_again_is_the_same() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = root.path().join("model");
     let tensor = |i: usize| {
         let name = format!("layer.{i:03}");
@@ -241,7 +241,7 @@ fn a_file_that_is_opened_again_is_the_same() {
 #[cfg(unix)]
 #[test]
 fn a_file_without_a_name_is_read_to_its_end() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = one_file(root.path());
     let expected = parse(&input).unwrap().remember_to_bytes(TO).unwrap();
     let model = parse(&input).unwrap();

@@ -79,7 +79,7 @@ fn a_model_has_the_values_of_its_output() {
 fn two_encodings() {
     use crate::common::{Random, f32s, file, raw};
 
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let (n, k) = (128, effort([256, 1024, 1024]));
     let tensors = ["q_proj", "up_proj"].map(|name| {
         let values = f32s(&Random(name.len() as u64).floats(n * k));

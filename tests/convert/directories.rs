@@ -35,7 +35,7 @@ fn indexed(dir: &Path, map: &[(&str, &str)]) {
 
 /// The error for a directory that `fill` fills.
 fn refused(fill: impl FnOnce(&Path)) -> String {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     fill(dir.path());
     let error = parse(dir.path()).unwrap_err();
     // A shard that is a text is called so.
@@ -66,7 +66,7 @@ fn read(dir: &Path) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn shards_are_one_model() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let shards = shards(4, 256);
     make(&dir.path().join("model"), &shards);
     let one = in_one_file(&dir.path().join("one"), &shards);
@@ -91,7 +91,7 @@ fn len(dir: &Path, no: usize, count: usize) -> u64 {
 fn the_index_must_match_the_shards() {
     let (a, b) = ("a.safetensors", "b.safetensors");
     let right = [("x", a), ("y", a), ("z", b)];
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     indexed(dir.path(), &right);
     assert_eq!(read(dir.path()), (vec!["x".into(), "y".into(), "z".into()], vec![]));
 
@@ -156,7 +156,7 @@ fn malformed_indices_are_refused() {
 
 #[test]
 fn shards_stay_in_the_directory() {
-    let outside = tempfile::tempdir().unwrap();
+    let outside = crate::common::tempdir().unwrap();
     std::fs::write(outside.path().join("x.safetensors"), file(&[tensor("x")], &[])).unwrap();
     let absolute = outside
         .path()
@@ -191,7 +191,7 @@ fn shards_stay_in_the_directory() {
 
 #[test]
 fn stray_weights_are_noted() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     indexed(dir.path(), &[("x", "a.safetensors"), ("y", "a.safetensors"), ("z", "b.safetensors")]);
     for name in ["c.safetensors", "training_args.bin", "tokenizer.json", "flax_model.msgpack"] {
         std::fs::write(dir.path().join(name), "{}").unwrap();

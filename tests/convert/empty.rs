@@ -10,7 +10,7 @@ use crate::common::zip::{Member, Zip, npy};
 /// Results of all ways to convert `model`, or to make its tensor `name`.
 fn results(model: &ParsedModel, name: &str) -> Vec<(&'static str, Result<()>)> {
     let conversion = model.plan(TargetDtype::F32).unwrap();
-    let path = tempfile::tempdir().unwrap();
+    let path = crate::common::tempdir().unwrap();
     let output = path.path().join("out");
     let written = model.remember(&output, TargetDtype::F32).map(drop);
     assert_eq!(written.is_ok(), output.exists());

@@ -237,7 +237,7 @@ fn shapes_that_comfyui_changed_come_back() {
 
 #[test]
 fn split_and_joined() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let whole = parse(data().join("gguf/q4_0/model.gguf")).unwrap();
     let report = whole
         .convert(directory.path().join("m.gguf"), to_gguf().with_max_shard_size(200))

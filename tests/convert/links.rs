@@ -132,40 +132,35 @@ type Converted = (BTreeMap<PathBuf, Vec<u8>>, Vec<String>);
 #[test]
 fn nothing_gets_out() {
     for (name, sidecar) in SIDECARS {
+        let root = crate::common::tempdir().unwrap();
+        let model = copy_of(name, root.path());
+        let (file, outside) = (model.join(sidecar), root.path().join("private/file"));
+        let itself = std::fs::read(&file).ok();
+        std::fs::create_dir(root.path().join("private")).unwrap();
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let _ = std::fs::remove_file(&file);
+        let all_without = convert_all(&model, root.path());
         for is_text in [true, false] {
-            let root = tempfile::tempdir().unwrap();
-            let model = copy_of(name, root.path());
-            let file = model.join(sidecar);
-            // Of a file that the model has not, JSON would be as good as nothing for a text.
-            if !is_text && !file.exists() && !sidecar.ends_with(".json") {
-                continue;
-            }
-            let outside = root.path().join("private/file");
-            std::fs::create_dir(root.path().join("private")).unwrap();
-            // The file itself, which would fit, or one that is none.
-            match (is_text, file.exists()) {
-                (false, true) => drop(std::fs::copy(&file, &outside).unwrap()),
-                (false, false) => std::fs::write(
-                    &outside,
-                    format!("{{\"chat_template\": \"{SECRET}\", \"license\": \"{SECRET}\"}}"),
-                )
-                .unwrap(),
-                (true, _) => {
-                    let text = format!("---\nlicense: {SECRET}\n---\n{SECRET}\n");
-                    std::fs::write(&outside, text).unwrap();
+            // The file itself, which would fit, or one that is none. Of a file that the model has
+            // not, JSON would be as good as nothing for a text.
+            let linked = match (is_text, &itself) {
+                (false, Some(itself)) => itself.clone(),
+                (false, None) if !sidecar.ends_with(".json") => continue,
+                (false, None) => {
+                    format!("{{\"chat_template\": \"{SECRET}\", \"license\": \"{SECRET}\"}}").into()
                 }
-            }
+                (true, _) => format!("---\nlicense: {SECRET}\n---\n{SECRET}\n").into(),
+            };
+            std::fs::write(&outside, linked).unwrap();
             let _ = std::fs::remove_file(&file);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            let without = convert_all(&model, root.path());
             symlink(&outside, &file).unwrap();
             let with = convert_all(&model, root.path());
-            for ((what, without), (_, with)) in without.into_iter().zip(with) {
+            for ((what, without), (_, with)) in all_without.iter().zip(with) {
                 let context = format!("{name}, {sidecar}, {what}");
                 match (with, without) {
                     (Err(error), _) => assert!(!error.contains(SECRET), "{context}: {error}"),
                     (Ok((with, _)), Ok((without, _))) => {
-                        assert!(with == without, "{context}: it was read");
+                        assert!(with == *without, "{context}: it was read");
                     }
                     // A config says what is quantized, and is used for that alone.
                     (Ok((with, _)), Err(_)) => {
@@ -184,7 +179,7 @@ fn nothing_gets_out() {
 #[test]
 fn the_link_is_named() {
     let linked = |sidecar: &str| {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let model = copy_of("llama", root.path());
         let outside = root.path().join("private");
         std::fs::write(&outside, "{}").unwrap();
@@ -210,7 +205,7 @@ fn the_link_is_named() {
 /// A directory of links to directories leads out as well.
 #[test]
 fn directories_that_are_links() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let model = copy_of("llama", root.path());
     let outside = root.path().join("private");
     std::fs::create_dir(&outside).unwrap();
@@ -230,7 +225,7 @@ fn directories_that_are_links() {
 /// below a snapshot.
 #[test]
 fn links_of_the_model_are_followed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let plain = copy_of("llama", root.path());
     let output = root.path().join("out.gguf");
     let gguf = |model: &Path| {
@@ -273,7 +268,7 @@ fn links_of_the_model_are_followed() {
 /// of a directory and of a file by itself.
 #[test]
 fn configs_that_are_links_are_told() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let [plain, linked] = ["plain", "linked"].map(|name| root.path().join(name));
     copy(&data().join("gptq_more/ar_plain_b6/model"), &plain);
     copy(&plain, &linked);

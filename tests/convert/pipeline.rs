@@ -22,13 +22,13 @@ fn mixed() -> Vec<Raw> {
     let mut tensors = vec![
         raw("tall.weight", "F8_E4M3", &[5000, 130], codes(&mut random, 5000 * 130)),
         raw("tall.weight_scale_inv", "F32", &[40, 2], f32s(&random.floats(80))),
-        raw("wide.weight", "F8_E4M3", &[3, 300_001], codes(&mut random, 900_003)),
+        raw("wide.weight", "F8_E4M3", &[3, 150_001], codes(&mut random, 450_003)),
         raw("wide.weight_scale", "F32", &[3, 1], f32s(&random.floats(3))),
         raw("norm.weight", "BF16", &[7], random.bytes(14)),
         raw("ids", "I64", &[100_000], random.bytes(800_000)),
         raw("empty", "F16", &[0, 4], vec![]),
     ];
-    for (name, k, n, groups) in [("deep", 150_000, 40, 3000), ("square", 768, 800, 12)] {
+    for (name, k, n, groups) in [("deep", 150_000, 32, 3000), ("square", 768, 800, 12)] {
         tensors.extend([
             raw(&format!("{name}.qweight"), "I32", &[k / 8, n], random.bytes(k * n / 2)),
             raw(&format!("{name}.qzeros"), "I32", &[groups, n / 8], random.bytes(groups * n / 2)),
@@ -36,7 +36,7 @@ fn mixed() -> Vec<Raw> {
         ]);
     }
     {
-        let (k, n) = (140_000, 16);
+        let (k, n) = (140_000, 8);
         tensors.extend([
             raw("awq.qweight", "I32", &[k, n / 8], random.bytes(k * n / 2)),
             raw("awq.qzeros", "I32", &[k / 80, n / 8], random.bytes(k / 80 * n / 2)),
@@ -44,8 +44,8 @@ fn mixed() -> Vec<Raw> {
         ]);
     }
     tensors.extend([
-        raw("fp4.weight", "U8", &[3, 150_000], random.bytes(450_000)),
-        raw("fp4.weight_scale", "F8_E4M3", &[3, 18_750], codes(&mut random, 56_250)),
+        raw("fp4.weight", "U8", &[3, 75_000], random.bytes(225_000)),
+        raw("fp4.weight_scale", "F8_E4M3", &[3, 9375], codes(&mut random, 28_125)),
         raw("fp4.weight_scale_2", "F32", &[], f32s(&[0.25])),
     ]);
     {
@@ -111,7 +111,7 @@ fn tiles_within_rows_match_an_untiled_decoder() {
         } else {
             (1.0 + m) * 2f32.powi(e - 7)
         };
-        let expected = if code < 128 { magnitude } else { -magnitude } * scale[i / 300_001];
+        let expected = if code < 128 { magnitude } else { -magnitude } * scale[i / 150_001];
         assert_eq!(value(&wide, i), expected, "wide[{i}]");
     }
     {
@@ -128,13 +128,13 @@ fn tiles_within_rows_match_an_untiled_decoder() {
             .iter()
             .map(|&w| u32::from_le_bytes(w))
             .collect();
-        assert_eq!(deep.shape(), [40, 150_000]);
-        for i in (0..40 * 150_000).step_by(997) {
+        assert_eq!(deep.shape(), [32, 150_000]);
+        for i in (0..32 * 150_000).step_by(997) {
             let (n, k) = (i / 150_000, i % 150_000);
-            let q = nibble("deep.qweight", k / 8 * 40 + n, k % 8) as f32;
+            let q = nibble("deep.qweight", k / 8 * 32 + n, k % 8) as f32;
             let z =
-                (zeros[k / 50 * 5 + n / 8].wrapping_add(0x1111_1111) >> (n % 8 * 4) & 15) as f32;
-            assert_eq!(value(&deep, i), (q - z) * scale[k / 50 * 40 + n], "deep[{n},{k}]");
+                (zeros[k / 50 * 4 + n / 8].wrapping_add(0x1111_1111) >> (n % 8 * 4) & 15) as f32;
+            assert_eq!(value(&deep, i), (q - z) * scale[k / 50 * 32 + n], "deep[{n},{k}]");
         }
     }
 }

@@ -47,7 +47,7 @@ fn refused(root: &Path, options: ConvertOptions) -> String {
 fn a_link_in_place_of_the_unfinished_directory() {
     for is_empty in [true, false] {
         for force in [false, true] {
-            let root = tempfile::tempdir().unwrap();
+            let root = crate::common::tempdir().unwrap();
             let root = root.path();
             seven_layers(root, 256);
             let theirs = somebodys(root);
@@ -77,7 +77,7 @@ fn a_link_in_the_unfinished_directory() {
         "tokenizer.json",
         "extra",
     ] {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let root = root.path();
         let (input, _) = seven_layers(root, 256);
         let theirs = somebodys(root);
@@ -97,7 +97,7 @@ fn a_link_in_the_unfinished_directory() {
 
 #[test]
 fn a_hard_link_in_the_unfinished_directory() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let root = root.path();
     let (input, _) = seven_layers(root, 256);
     somebodys(root);
@@ -111,7 +111,7 @@ fn a_hard_link_in_the_unfinished_directory() {
 #[test]
 fn what_another_user_has_made_is_refused() {
     for name in ["", "anamnesis-part-1-of-1.json", "planted.py"] {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let root = root.path();
         let (input, _) = seven_layers(root, 256);
         somebodys(root);
@@ -132,7 +132,7 @@ fn what_another_user_has_made_is_refused() {
 /// All of the directory is another user's, so that nothing in it differs from the rest.
 #[test]
 fn a_directory_of_another_user_is_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let root = root.path();
     let (input, _) = seven_layers(root, 256);
     somebodys(root);
@@ -154,7 +154,7 @@ fn a_directory_of_another_user_is_refused() {
 
 #[test]
 fn nobody_else_has_access_before_the_directory_has_its_name() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let root = root.path();
     let (input, want) = seven_layers(root, 256);
     let (partial, output) = (root.join(".out.partial"), root.join("out"));
@@ -184,7 +184,7 @@ fn nobody_else_has_access_before_the_directory_has_its_name() {
 
 #[test]
 fn a_directory_that_is_exchanged_meanwhile() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let root = root.path();
     seven_layers(root, 256);
     let theirs = somebodys(root);

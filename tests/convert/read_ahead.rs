@@ -60,7 +60,7 @@ fn experts(random: &mut Random) -> Vec<Raw> {
 #[test]
 fn rows_that_are_read_together_give_the_same_output() {
     let random = &mut Random(77);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let layers = [awq(random), gptq(random), experts(random)].concat();
     let bytes = file(&layers, &[]);
@@ -92,7 +92,7 @@ fn rows_that_are_read_together_give_the_same_output() {
 
 #[test]
 fn rows_that_cannot_be_read_are_an_error_of_their_tensor() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let bytes = file(&awq(&mut Random(78)), &[]);
     std::fs::write(&path, &bytes).unwrap();

@@ -62,7 +62,7 @@ fn refused(input: &Path, output: &Path, options: ConvertOptions) -> String {
 
 #[test]
 fn a_cancelled_conversion_is_resumed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     for bytes in [1, 300_000, 600_000, 1_000_000, 1_150_000] {
         let output = root.path().join("out");
@@ -84,7 +84,7 @@ fn a_cancelled_conversion_is_resumed() {
 
 #[test]
 fn shards_that_are_there_are_not_made_again() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let partial = root.path().join(".out.partial");
@@ -118,7 +118,7 @@ fn shards_that_are_there_are_not_made_again() {
 
 #[test]
 fn a_shard_that_is_not_whole_is_made_again() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let partial = root.path().join(".out.partial");
@@ -133,7 +133,7 @@ fn a_shard_that_is_not_whole_is_made_again() {
 
 #[test]
 fn an_unfinished_directory_is_not_resumed_unasked() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let error = refused(&input, &output, bf16());
@@ -166,7 +166,7 @@ fn an_unfinished_directory_is_not_resumed_unasked() {
 
 #[test]
 fn an_input_that_has_changed_is_not_resumed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let shard = input.join(&names_in(&input, ".safetensors")[3]);
@@ -200,7 +200,7 @@ fn an_input_that_has_changed_is_not_resumed() {
 
 #[test]
 fn files_of_another_conversion_do_not_stay() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let partial = root.path().join(".out.partial");
@@ -222,7 +222,7 @@ fn files_of_another_conversion_do_not_stay() {
 
 #[test]
 fn parts_one_after_another() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let output = root.path().join("out");
     let model = parse(&input).unwrap();
@@ -265,7 +265,7 @@ fn parts_one_after_another() {
 
 #[test]
 fn more_parts_than_shards() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let output = root.path().join("out");
     for part in (1..=10).rev() {
@@ -280,7 +280,7 @@ fn more_parts_than_shards() {
 
 #[test]
 fn parts_are_made_of_one_input() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = seven_layers(root.path(), 256);
     let output = root.path().join("out");
     parse(&input)

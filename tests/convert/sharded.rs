@@ -33,7 +33,7 @@ fn forced() -> ConvertOptions {
 
 #[test]
 fn weights_are_those_of_the_model() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, one) = model(root.path(), 4);
     let one = parse(one).unwrap();
     for (target, name) in TARGETS {
@@ -54,7 +54,7 @@ fn weights_are_those_of_the_model() {
 
 #[test]
 fn tensors_stay_in_the_shard_of_their_codes() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 3);
     let output = root.path().join("out");
     parse(input)
@@ -79,7 +79,7 @@ fn tensors_stay_in_the_shard_of_their_codes() {
 
 #[test]
 fn files_beside_the_weights() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let output = root.path().join("out");
     parse(&input)
@@ -103,7 +103,7 @@ fn files_beside_the_weights() {
 
 /// The output's config for an FP8 model with the config `config`.
 fn edited(config: &str) -> String {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let tensors = vec![
         raw("a.weight", "F8_E4M3", &[256, 256], vec![0x38; 256 * 256]),
         raw("a.weight_scale_inv", "F32", &[2, 2], crate::common::f32s(&[1.0; 4])),
@@ -147,7 +147,7 @@ fn configs_of_every_kind() {
 /// Copied weights keep their dtypes, whichever output dtype is requested.
 #[test]
 fn a_model_without_quantization_keeps_its_dtype() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = root.path().join("model");
     write_shards(&input, &[vec![raw("x", "F32", &[1], vec![1; 4])]]);
     let config = "{\"quantization\": null, \"torch_dtype\": \"float32\", \"text_config\": {\"dtype\": \"float32\"}}";
@@ -171,7 +171,7 @@ fn a_model_without_quantization_keeps_its_dtype() {
 #[test]
 fn links_out_of_the_directory() {
     use std::os::unix::fs::symlink;
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     write_files(root.path(), &[("secret.txt", "secret"), ("elsewhere/more.txt", "secret")]);
     symlink(root.path().join("secret.txt"), input.join("extra/file-link")).unwrap();
@@ -195,7 +195,7 @@ fn links_out_of_the_directory() {
 
 #[test]
 fn shards_of_a_size() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, one) = model(root.path(), 4);
     for (from, size) in [(&input, 250_000), (&input, 1), (&one, 250_000), (&input, 1 << 40)] {
         let output = root.path().join("out");
@@ -239,7 +239,7 @@ fn shards_of_a_size() {
 
 #[test]
 fn thread_count_does_not_matter() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 4);
     let made = |threads: usize| {
         let output = root.path().join(threads.to_string());
@@ -255,7 +255,7 @@ fn thread_count_does_not_matter() {
 
 #[test]
 fn selected_tensors() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 3);
     let model = parse(input).unwrap();
     let made = |include: &[&str], exclude: &[&str]| {

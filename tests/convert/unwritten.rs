@@ -101,7 +101,7 @@ fn assert_clean(output: &Path, notes: &[String], what: &str) {
 
 #[test]
 fn of_directories() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = root.path().join("in");
     make(&input, &shards(2, 128));
     plant(&input);
@@ -123,7 +123,7 @@ fn of_directories() {
 
 #[test]
 fn of_bases_of_adapters() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let base = root.path().join("base");
     std::fs::create_dir(&base).unwrap();
     for entry in std::fs::read_dir(data().join("adapters/base")).unwrap() {
@@ -142,7 +142,7 @@ fn of_bases_of_adapters() {
 #[cfg(unix)]
 #[test]
 fn of_the_cache_of_the_hub() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let repository = root.path().join("models--org--name");
     let snapshot = repository.join("snapshots/main");
     make(&snapshot, &shards(2, 128));

@@ -124,7 +124,7 @@ fn layers_of_unusual_sizes() {
     let mut random = Random(5);
     let tensors =
         names.map(|name| raw(name, "BF16", &[96, 64], bf16s(&weights(&mut random, 96 * 64))));
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [plain, made] = ["plain", "made"].map(|name| directory.path().join(name));
     std::fs::create_dir(&plain).unwrap();
     std::fs::write(plain.join("model.safetensors"), file(&tensors, &[])).unwrap();
@@ -145,7 +145,7 @@ fn layers_of_unusual_sizes() {
 #[test]
 fn directories() {
     let golden = data().join("dfloat11/llama/model");
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [plain, made] = ["plain", "made"].map(|name| directory.path().join(name));
     let model = parse(&golden).unwrap();
     model.remember(&plain, TargetDtype::BF16).unwrap();

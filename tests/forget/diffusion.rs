@@ -18,7 +18,7 @@ fn bf16(name: &str, shape: &[usize]) -> Raw {
 /// The names of `tensors` that are encoded to NF4 as a model of `class`, and the list of modules
 /// that are not.
 fn nf4(class: &str, tensors: Vec<Raw>, exclude: &[&str]) -> (Vec<String>, Value) {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let [input, output] = ["model", "out"].map(|name| root.path().join(name));
     write_shards(&input, &[tensors]);
     let config = format!(r#"{{"_class_name": "{class}"}}"#);
@@ -76,7 +76,7 @@ fn namesakes_of_a_module_at_the_top_stay_with_it() {
 /// by any program.
 #[test]
 fn gguf_of_an_image_model_is_as_comfyui_loads_it() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let [input, output] = ["wan.safetensors", "wan.gguf"].map(|name| root.path().join(name));
     let tensors = [
         bf16("blocks.0.self_attn.norm_q.weight", &[256]),
@@ -115,7 +115,7 @@ fn gguf_of_an_image_model_is_as_comfyui_loads_it() {
 /// ComfyUI takes FP8 of which it does not know the layout for weights without scales.
 #[test]
 fn a_note_says_what_comfyui_does_not_load() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let [input, output] = ["flux.safetensors", "out.safetensors"].map(|n| root.path().join(n));
     let tensors = [bf16("double_blocks.0.img_attn.proj.weight", &[128, 128])];
     std::fs::write(&input, file(&tensors, &[])).unwrap();
@@ -132,7 +132,7 @@ fn a_note_says_what_comfyui_does_not_load() {
 /// vLLM fuses queries with keys and values.
 #[test]
 fn a_note_names_a_layer_that_is_fused_with_one_that_is_not_encoded() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let [input, output] = ["in.safetensors", "out.safetensors"].map(|n| root.path().join(n));
     let name = |layer: &str| format!("model.layers.0.self_attn.{layer}.weight");
     let tensors = ["q_proj", "k_proj", "o_proj"].map(|layer| bf16(&name(layer), &[128, 128]));
@@ -150,7 +150,7 @@ fn a_note_names_a_layer_that_is_fused_with_one_that_is_not_encoded() {
 
 /// Names of the tensors of `names` that `scheme` encodes, and the notes. All are matrices.
 fn encoded_of(names: &[&str], scheme: &str, include: &[&str]) -> (Vec<String>, String) {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let [input, output] = ["in.safetensors", "out.safetensors"].map(|n| root.path().join(n));
     let tensors: Vec<Raw> = names.iter().map(|name| bf16(name, &[128, 128])).collect();
     std::fs::write(&input, file(&tensors, &[])).unwrap();
@@ -258,7 +258,7 @@ fn layers_stay_that_tools_of_comfyui_leave() {
 /// ComfyUI-GGUF decodes BF16 in weights of layers alone.
 #[test]
 fn plain_gguf_of_an_image_model_has_parameters_in_f32() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let [input, output] = ["z.safetensors", "z.gguf"].map(|name| root.path().join(name));
     let (parameters, weights) = (
         ["x_pad_token", "cap_pad_token", "layers.0.modulation"],

@@ -86,7 +86,7 @@ fn assert_together(output: &Path, encoded: &[String], context: &str) {
 
 #[test]
 fn a_directory_becomes_a_directory() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let before = tree(&input);
     for (scheme, skipped) in SCHEMES {
@@ -172,7 +172,7 @@ fn check_values(input: &Path, output: &Path, report: &anamnesis::Report, context
 
 #[test]
 fn companions_stay_with_their_tensors() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let one = root.path().join("one.safetensors");
     std::fs::write(&one, file(&tensors().concat(), &[])).unwrap();
@@ -206,7 +206,7 @@ fn stored_in(bytes: &[u8]) -> BTreeMap<String, Stored> {
 /// A single output file has the quantization config in its metadata.
 #[test]
 fn a_single_file_describes_its_quantization() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     for (scheme, _) in SCHEMES {
         let output = root.path().join("out");
@@ -255,7 +255,7 @@ fn assert_same_values(expected: &ParsedModel, actual: &ParsedModel, context: &st
 /// nor in the config.
 #[test]
 fn a_quantized_directory_is_encoded_again() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = root.path().join("model");
     directory::make(&input, &directory::shards(3, 256));
     let plain = root.path().join("plain");
@@ -296,7 +296,7 @@ fn a_quantized_directory_is_encoded_again() {
 /// An error in a later shard leaves no output, and names the tensor.
 #[test]
 fn a_shard_that_cannot_be_encoded() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = root.path().join("model");
     let weight = |no: usize, last: f32| -> Vec<Raw> {
         let mut values = vec![0.25f32; 128 * 128];
@@ -326,7 +326,7 @@ const STORED: &str = r#"{"model_type": "x", "expert_dtype": "fp4", "quantize": "
 /// Loaders choose the layout of weights by such keys.
 #[test]
 fn no_key_says_how_weights_were_stored() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     write_files(&input, &[("config.json", STORED)]);
     let directories = every_scheme()

@@ -37,7 +37,7 @@ fn model(root: &Path, layers: usize, width: usize) -> PathBuf {
 /// that it stores as UINT32.
 #[test]
 fn metadata_names_the_matrix_as_llama_quantize_does() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path(), 1, 256);
     let dataset = "d".repeat(200);
     let path = root.path().join("importance.dat");
@@ -63,7 +63,7 @@ fn metadata_names_the_matrix_as_llama_quantize_does() {
 
 #[test]
 fn a_matrix_that_fits_nothing_is_refused_and_one_that_fits_in_part_noted() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let [one, two] = [(1, 256), (2, 256)].map(|(n, width)| model(root.path(), n, width));
     let path = root.path().join("importance.dat");
     let output = root.path().join("out.gguf");

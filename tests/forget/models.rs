@@ -152,7 +152,7 @@ fn bytes_do_not_depend_on_threads() {
     let bytes = |threads: usize| {
         let mut options = options("gguf:q8_0");
         options.run = options.run.with_threads(threads);
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let path = directory.path().join("out.gguf");
         let report = model.forget(&path, options).unwrap();
         (std::fs::read(path).unwrap(), report.distance.unwrap())
@@ -202,7 +202,7 @@ fn names_select_tensors() {
 
 #[test]
 fn like_another_model() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let other = directory.path().join("other.safetensors");
     let mut random = Random(3);
     let tensors = [

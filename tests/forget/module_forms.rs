@@ -12,7 +12,7 @@ use crate::common::{data, f32s, raw};
 /// `[out, in]`.
 #[test]
 fn weights_of_conv1d_are_encoded_as_their_libraries_store_them() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     for (case, scheme, group, is_exact) in [
         ("bnb4", "nf4", None, true),
         ("bnb8", "int8", None, true),
@@ -52,7 +52,7 @@ fn weights_of_conv1d_are_encoded_as_their_libraries_store_them() {
 /// each input.
 #[test]
 fn weights_of_conv1d_are_transposed_for_awq() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let [plain, out, back] = ["plain", "out", "back"].map(|name| root.path().join(name));
     let golden = data().join("conv1d/gptq/model");
     parse(&golden)
@@ -80,7 +80,7 @@ fn weights_of_conv1d_are_transposed_for_awq() {
 /// head that is tied to the embedding is in no file.
 #[test]
 fn a_tied_head_is_named_among_what_is_not_encoded() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let skipped = |head: &str, scheme: &str, list: &str| {
         let (input, output) = (root.path().join("model"), root.path().join("out"));
         let matrix = |name: &str| raw(name, "F32", &[128, 128], f32s(&[0.5; 128 * 128]));

@@ -40,7 +40,7 @@ fn report(model: &ParsedModel, options: ConvertOptions) -> Report {
 #[test]
 fn names_do_not_matter_to_what_is_asked_for() {
     let model = arrays();
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     each_scheme(4, |scheme| {
         // QNAT has room for nothing but encoded tensors, and these are BF16 already.
         if scheme.starts_with("qnat") || scheme == "gguf:bf16" {

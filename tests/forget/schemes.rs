@@ -40,10 +40,19 @@ fn bytes(model: &ParsedModel, mut options: ConvertOptions, threads: usize) -> Ve
 }
 
 /// Matrices in every float type, one of several tiles, and a stack. For slow schemes a single
-/// matrix of two tiles.
+/// matrix of two tiles, or outside the gate two of one each.
 fn large(scheme: &str) -> ParsedModel {
     let mut random = Random(29);
     let mut floats = |n: usize| weights(&mut random, n);
+    if scheme.starts_with("gguf:iq") && effort([true, false, false]) {
+        let matrix = |name: &str, rows: usize, values: &[f32]| {
+            let name = format!("model.layers.0.mlp.{name}_proj.weight");
+            raw(&name, "BF16", &[rows, 768], bf16s(values))
+        };
+        let tensors =
+            [("up", 17), ("down", 12)].map(|(name, rows)| matrix(name, rows, &floats(rows * 768)));
+        return parse_bytes(file(&tensors, &[])).unwrap();
+    }
     if scheme.starts_with("gguf:iq") {
         let matrix = raw(
             "model.layers.0.mlp.up_proj.weight",
@@ -69,7 +78,7 @@ fn large(scheme: &str) -> ParsedModel {
 
 #[test]
 fn bytes_do_not_depend_on_threads() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     each_scheme(0, |scheme| {
         let model = large(scheme);
         let options = || options_for(scheme, &model, directory.path());
@@ -128,7 +137,7 @@ fn with(scheme: &str, value: f32) -> Raw {
 /// refused with the tensor's name, or decodes to a finite value whose error is in the report.
 #[test]
 fn hostile_values() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     // `gguf:f32` copies F32 tensors, and `dfloat11` takes BF16 alone.
     each_scheme(1, |scheme| {
         if ["gguf:f32", "dfloat11"].contains(&scheme) {
@@ -221,7 +230,7 @@ fn group_sizes_are_refused_where_there_is_no_choice() {
 /// Tensors whose values are all equal: zeros, the smallest and the largest finite ones.
 #[test]
 fn constant_values() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     each_scheme(2, |scheme| {
         let values = [0.0, 1e-45, 1.0, -0.0, 1e-38, -1.0, f32::MAX, 1e-8, 65504.0];
         let (first, step) = effort([(scheme.len() % 3, 3), (0, 1), (0, 1)]);
@@ -278,7 +287,7 @@ fn odd(rows: usize) -> Vec<Raw> {
 
 #[test]
 fn tensors_that_no_scheme_encodes_stay() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     each_scheme(3, |scheme| {
         let tensors = odd(if scheme.starts_with("gguf:") { 4 } else { 128 });
         let model = parse_bytes(file(&tensors, &[])).unwrap();

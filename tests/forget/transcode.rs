@@ -58,7 +58,7 @@ fn codes_moved(report: &Report) -> Vec<&str> {
 /// Encodes `input` to each scheme of `steps` in turn. Each step must move the codes and keep every
 /// value; the last output must equal the input.
 fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let before = values_at(input);
     let mut path = input.to_owned();
     for step in steps {
@@ -89,7 +89,7 @@ fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
 
 /// A directory with one layer.
 fn directory(tensors: &[Raw], quantization: &Value) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     std::fs::write(directory.path().join("model.safetensors"), file(tensors, &[])).unwrap();
     let config = json!({"model_type": "llama", "quantization_config": quantization});
     std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
@@ -164,7 +164,7 @@ fn symmetric_integers_round_trip() {
         }
     }
     // `gptq-asym` writes version 2, so the zero points of a version 2 model stay as well.
-    let (model, outputs) = (gptq(4, 64, Some(0x88), true), tempfile::tempdir().unwrap());
+    let (model, outputs) = (gptq(4, 64, Some(0x88), true), crate::common::tempdir().unwrap());
     let (first, report) =
         forget(model.path(), outputs.path(), scheme("gptq-asym", Some(64)), TargetDtype::F16)
             .unwrap();
@@ -214,7 +214,7 @@ fn mxfp4_round_trips() {
     // NaN must stay NaN.
     let names = ["mlx-mxfp4", "mxfp4-modelopt", "mxfp4"];
     cycle(mxfp4(true).path(), TargetDtype::BF16, &names.map(|name| scheme(name, None)));
-    let outputs = tempfile::tempdir().unwrap();
+    let outputs = crate::common::tempdir().unwrap();
     let result =
         forget(mxfp4(true).path(), outputs.path(), scheme("gguf:mxfp4", None), TargetDtype::BF16);
     assert!(
@@ -240,11 +240,11 @@ fn exponents_that_mean_another_value_do_not_move() {
     };
     let [sound, with_nan] = [254, 255].map(model);
     for name in ["mxfp4", "mlx-mxfp4", "gguf:mxfp4"] {
-        let outputs = tempfile::tempdir().unwrap();
+        let outputs = crate::common::tempdir().unwrap();
         let to = TargetDtype::F32;
         let (_, report) = forget(sound.path(), outputs.path(), scheme(name, None), to).unwrap();
         assert_eq!(codes_moved(&report).len(), 1, "{name}");
-        let outputs = tempfile::tempdir().unwrap();
+        let outputs = crate::common::tempdir().unwrap();
         let refused = forget(with_nan.path(), outputs.path(), scheme(name, None), to);
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("its exponent is 255"), "{name}: {refused}");
@@ -253,7 +253,7 @@ fn exponents_that_mean_another_value_do_not_move() {
 
 #[test]
 fn codes_that_do_not_fit_are_encoded_again() {
-    let outputs = tempfile::tempdir().unwrap();
+    let outputs = crate::common::tempdir().unwrap();
     let says = |model: &Path, name: &str, group, to, reason: &str| {
         let (output, report) =
             forget(model, outputs.path(), scheme(name, Some(group)), to).unwrap();
@@ -291,7 +291,7 @@ fn codes_that_do_not_fit_are_encoded_again() {
 #[test]
 fn a_config_that_is_wrong_about_symmetry_is_not_believed() {
     let model = gptq(4, 64, Some(0x76), true);
-    let outputs = tempfile::tempdir().unwrap();
+    let outputs = crate::common::tempdir().unwrap();
     let result =
         forget(model.path(), outputs.path(), scheme("w4a16-asym", Some(64)), TargetDtype::F16)
             .unwrap();

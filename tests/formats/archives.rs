@@ -211,7 +211,7 @@ fn npz_and_pth_functions_agree_with_the_model() {
     assert_same(&bytes, &convert(&parse(&path).unwrap(), false).unwrap(), "pth");
     let tensors = checkpoint.tensors().unwrap();
     assert_same(&bytes, &anamnesis::pth_to_safetensors_bytes(&tensors).unwrap(), "pth tensors");
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     checkpoint
         .to_safetensors(directory.path().join("a"))
         .unwrap();

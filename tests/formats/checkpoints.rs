@@ -131,7 +131,7 @@ fn storages_are_read_when_they_are_asked_for() {
 #[test]
 fn views_are_borrowed_and_not_checked() {
     for damage in [false, true] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let path = directory.path().join("checkpoint.pth");
         std::fs::write(&path, checkpoint(damage)).unwrap();
         let checkpoint = anamnesis::parse_pth(&path).unwrap();
@@ -152,7 +152,7 @@ fn views_are_borrowed_and_not_checked() {
 fn damaged_storages_are_not_converted() {
     let (model, pth) =
         (parse_bytes(checkpoint(true)).unwrap(), parse_pth_bytes(checkpoint(true)).unwrap());
-    let path = tempfile::tempdir().unwrap();
+    let path = crate::common::tempdir().unwrap();
     let output = path.path().join("out");
     let convert = |target| {
         let options = ConvertOptions::new(target);

@@ -36,7 +36,7 @@ fn tensors_of_torch() {
         let apart = model.tensors().filter(|t| t.file().is_none());
         assert_eq!(apart.count(), in_pieces, "{name}");
         model.verify_checksums().unwrap();
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let output = directory.path().join("out");
         let options = ConvertOptions::new(ConvertTarget::Safetensors);
         model.convert(&output, &options).unwrap();
@@ -78,7 +78,7 @@ fn safetensors_of_torch() {
     let model = parse(&directory).unwrap();
     let expected = std::fs::read(data().join("dcp/files.expected.safetensors")).unwrap();
     assert_same(&expected, &model.remember_to_bytes(TargetDtype::BF16).unwrap(), "joined");
-    let copy = tempfile::tempdir().unwrap();
+    let copy = crate::common::tempdir().unwrap();
     for rank in 1..=2 {
         let name = format!("shard-{rank:05}-model-00001-of-00001.safetensors");
         let error = parse(directory.join(&name)).unwrap_err();
@@ -94,7 +94,7 @@ fn safetensors_of_torch() {
 
 /// Copies the files of a case to a directory, without those that `left_out` selects.
 fn copied(case: &str, left_out: impl Fn(&str) -> bool) -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
+    let copy = crate::common::tempdir().unwrap();
     for entry in std::fs::read_dir(data().join("dcp").join(case)).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -154,7 +154,7 @@ fn pickles_are_graded() {
     // Of two archives the first is graded as well, and what is in none is a remark.
     let evil = Member::stored("m/data.pkl", b"\x80\x02cos\nsystem\n.");
     let mild = Zip::of(&[Member::stored("m/data.pkl", b"\x80\x02N.")]).file();
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("__0_0.distcp");
     std::fs::write(&path, [Zip::of(&[evil]).file(), mild.clone()].concat()).unwrap();
     let scan = scan_pickles(&path, &Default::default()).unwrap();

@@ -76,7 +76,7 @@ fn safetensors() {
     let of_slice =
         |l: &ParseLimits| anamnesis::parse_safetensors_header_with_limits(&bytes, l).map(drop);
     assert_eq!(least("safetensors", ITEMS, of_slice), 3);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     std::fs::write(dir.path().join("model.safetensors"), &bytes).unwrap();
     let of_file = |l: &ParseLimits| {
         anamnesis::parse_with_limits(dir.path().join("model.safetensors"), l).map(drop)
@@ -117,7 +117,7 @@ fn decoding() {
     }
     let large = raw("large", "U8", &[100_000], vec![0; 100_000]);
     let bytes = file(&[large], &[]);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let out = dir.path().join("out.safetensors");
     type Make<'a> = &'a dyn Fn(&anamnesis::ParsedModel) -> Result<()>;
     let makes: [Make<'_>; 4] = [
@@ -168,7 +168,7 @@ fn gguf() {
     let total = least("gguf", TOTAL, parsing(&bytes));
     assert!((600..bytes.len() as u64).contains(&total), "{total}");
     // In-memory output counts as well.
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
     std::fs::write(&path, &bytes).unwrap();
     let view = |l: &ParseLimits| anamnesis::parse_gguf_with_limits(&path, l).map(drop);
@@ -192,7 +192,7 @@ fn archives() {
         least("npz, stored", RATIO, parsing(&Zip::of(&[Member::stored("a.npy", &array)]).file())),
         0
     );
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let path = dir.path().join("a.npz");
     std::fs::write(&path, &bytes).unwrap();
     let arrays = |l: &ParseLimits| anamnesis::parse_npz_with_limits(&path, l).map(drop);

@@ -35,7 +35,7 @@ fn one_of_each() -> Vec<(Container, Vec<u8>)> {
 
 #[test]
 fn formats_are_told_by_content() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("model.bin");
     for (format, bytes) in one_of_each() {
         std::fs::write(&path, &bytes).unwrap();
@@ -62,7 +62,7 @@ fn one_container_alone() {
         }
         other => panic!("{format} as {expected}: {other:?}"),
     };
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     for (format, bytes) in one_of_each() {
         let npz = directory.path().join("renamed.npz");
         let pth = directory.path().join("renamed.pth");

@@ -48,7 +48,7 @@ fn tensors_are_those_of_zero_to_fp32() {
             let apart = model.tensors().filter(|t| t.file().is_none());
             assert_eq!(apart.count(), in_pieces, "{name}");
             model.verify_checksums().unwrap();
-            let out = tempfile::tempdir().unwrap();
+            let out = crate::common::tempdir().unwrap();
             let options = ConvertOptions::new(ConvertTarget::Safetensors);
             model.convert(out.path().join("out"), &options).unwrap();
             let written = std::fs::read(out.path().join("out/model.safetensors")).unwrap();
@@ -72,7 +72,7 @@ fn what_is_left_out_is_named() {
 
 /// A copy of the checkpoint of a case, which `change` changes.
 fn copied(case: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
+    let copy = crate::common::tempdir().unwrap();
     let source = data().join("deepspeed").join(case).join("global_step1");
     for entry in std::fs::read_dir(source).unwrap() {
         let path = entry.unwrap().path();
@@ -114,7 +114,7 @@ fn missing_files_are_errors() {
     refused(copy.path(), "without the weights");
     refused(&copy.path().join(model(0)), "without the weights");
     // The directory above does without its `latest`, but then it has no weights.
-    let above = tempfile::tempdir().unwrap();
+    let above = crate::common::tempdir().unwrap();
     std::fs::create_dir(above.path().join("global_step1")).unwrap();
     refused(above.path(), "there are no weights");
     std::fs::write(above.path().join("latest"), "../global_step1").unwrap();

@@ -86,7 +86,7 @@ fn sdnq() -> Vec<Raw> {
 /// Measures decoding of `layers`, for which each worker has a table of `table` bytes.
 fn check(config: &str, layers: impl Fn() -> Vec<Raw>, table: usize) {
     let profiler = Profiler::new();
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let input = directory.path().join("model.safetensors");
     let config = format!(r#"{{"quantization_config":{config}}}"#);
     std::fs::write(directory.path().join("config.json"), config).unwrap();

@@ -80,7 +80,7 @@ const REMEMBER: [&[&str]; 2] = [
 #[test]
 fn heap_is_bounded() {
     let profiler = Profiler::new();
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let input = directory.path().join("in");
     let quark = r#"{"quantization_config":{"quant_method":"quark","global_quant_config":{"weight":
         {"dtype":"uint4","qscheme":"per_group","group_size":16}}}}"#;

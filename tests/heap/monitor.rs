@@ -21,7 +21,7 @@ impl Monitor {
     }
 
     /// Runs `f` once without a limit: time is measured in `hostile`.
-    pub fn time<T>(&mut self, _: &str, mut f: impl FnMut() -> T) -> (T, Option<String>) {
+    pub fn time<T>(&mut self, _: &str, f: impl FnOnce() -> T) -> (T, Option<String>) {
         (f(), None)
     }
 

@@ -185,7 +185,7 @@ fn many_small_items() {
     let profiler = Profiler::new();
     let mut failures = String::new();
     for (what, files) in rows() {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let dir = root.path().join("in");
         std::fs::create_dir(&dir).unwrap();
         for (name, bytes) in &files {

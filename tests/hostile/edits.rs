@@ -74,7 +74,7 @@ fn try_model(path: &Path, mut choice: Choice, tally: &Mutex<Tally>) {
     let Some(model) = Model::read(path) else {
         return;
     };
-    let place = tempfile::tempdir().unwrap();
+    let place = crate::common::tempdir().unwrap();
     let Some(expected) = model.decode(place.path()).accepted() else {
         return;
     };

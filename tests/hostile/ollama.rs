@@ -19,7 +19,7 @@ struct Store {
 
 impl Store {
     fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("models/blobs")).unwrap();
         let layers = vec![];
         Self { root, layers }

@@ -223,7 +223,7 @@ fn files_of_modules() {
         ("diffusion_pytorch_model.safetensors", None),
         ("rest.safetensors", Some(index)),
     ] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| {
             std::fs::write(directory.path().join(name), bytes).unwrap();
         };

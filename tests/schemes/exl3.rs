@@ -154,7 +154,7 @@ fn padded_bias() {
 #[test]
 fn mark_in_another_shard() {
     let index = r#"{"weight_map":{"X.trellis":"model.safetensors","X.mul1":"other.safetensors"}}"#;
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     std::fs::write(&path, file(&layer("{t}; {u}; {v}", "X"), &[])).unwrap();
     std::fs::write(directory.path().join("model.safetensors.index.json"), index).unwrap();

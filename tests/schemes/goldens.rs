@@ -22,7 +22,7 @@ fn check_case(case: &std::path::Path) {
     let has_config = std::fs::read_dir(case).unwrap().any(is_json);
     let in_memory =
         (!has_config).then(|| anamnesis::parse_bytes(std::fs::read(file).unwrap()).unwrap());
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     for (target, name) in TARGETS {
         let own = case.join(format!("expected-{name}.safetensors"));
         let expected = match own.is_file() {

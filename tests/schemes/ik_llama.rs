@@ -61,7 +61,7 @@ fn rows_longer_than_a_tile() {
         let want: Vec<u8> = each.collect();
         let file = model_of(dtype, &[n, cols], &bytes);
         let in_memory = parse_bytes(file.clone()).unwrap();
-        let path = tempfile::tempdir().unwrap();
+        let path = crate::common::tempdir().unwrap();
         let path = path.path().join("model.gguf");
         std::fs::write(&path, file).unwrap();
         for model in [in_memory, parse(&path).unwrap()] {

@@ -124,7 +124,7 @@ fn method(config: &mut Value) -> Option<&mut Value> {
 
 /// Decodes the model of `dir` with `config` in place of its own; `None` if it is refused.
 fn decode(dir: &Path, config: &Value) -> Option<Vec<u8>> {
-    let place = tempfile::tempdir().unwrap();
+    let place = crate::common::tempdir().unwrap();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_file() && path.file_name().is_some_and(|name| name != "config.json") {

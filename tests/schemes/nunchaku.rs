@@ -8,7 +8,7 @@ use crate::common::{data, file};
 /// A model in two files, which do not name its class.
 #[test]
 fn files_of_the_older_format() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let layer = file(&tensors("X.qweight I8 128,64; X.wscales BF16 2,128"), &[]);
     for name in ["transformer_blocks", "unquantized_layers"] {
         std::fs::write(directory.path().join(format!("{name}.safetensors")), &layer).unwrap();

@@ -34,7 +34,7 @@ struct Store(tempfile::TempDir);
 
 impl Store {
     fn new(blobs: &[Vec<u8>]) -> Self {
-        let store = Self(tempfile::tempdir().unwrap());
+        let store = Self(crate::common::tempdir().unwrap());
         let models = store.0.path().join("models");
         std::fs::create_dir_all(models.join("blobs")).unwrap();
         let layer = |(i, bytes): (usize, &Vec<u8>)| -> Value {

@@ -32,7 +32,7 @@ fn recover_shard(
     index: &str,
     config: Option<&[u8]>,
 ) -> anamnesis::Result<Vec<u8>> {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let path = dir.path().join("model-00001-of-00002.safetensors");
     std::fs::write(&path, file(shard, &[])).unwrap();
     let is_here = |t: &Raw| shard.iter().any(|here| here.name == t.name);
@@ -151,7 +151,7 @@ fn shards_that_are_whole() {
 /// Of several files without an index, each may lack what another one has.
 #[test]
 fn a_numbered_file_without_an_index() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let bytes = file(&tensors("X.weight F8_E4M3 4,8"), &[]);
     for (name, is_refused) in [
         ("model-00001-of-00002.safetensors", true),

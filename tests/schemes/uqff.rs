@@ -59,7 +59,7 @@ fn layers_of_mistral_rs() {
 
 #[test]
 fn directories_of_files() {
-    let copy = tempfile::tempdir().unwrap();
+    let copy = crate::common::tempdir().unwrap();
     let from = data().join("uqff/random");
     let put = |name: &str, as_name: &str| {
         std::fs::copy(from.join(name), copy.path().join(as_name)).unwrap();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::*;
-use crate::test_utils::{effort, packaged_data};
+use crate::test_utils::{effort, packaged_data, tempdir};
 use crate::{GgufMetadataArray, GgufMetadataValue, GgufWriteTensor};
 
 fn data() -> PathBuf {
@@ -12,9 +12,10 @@ fn data() -> PathBuf {
 }
 
 fn open(bytes: &[u8]) -> Result<Imatrix> {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), bytes).unwrap();
-    Imatrix::open(file.path())
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("imatrix");
+    std::fs::write(&path, bytes).unwrap();
+    Imatrix::open(&path)
 }
 
 fn message(bytes: &[u8]) -> String {

@@ -9,7 +9,7 @@ use crate::common::{data, f32s, file, raw};
 
 #[test]
 fn options_reach_the_encoder() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let path = |name: &str| root.path().join(name).to_string_lossy().into_owned();
     let run = |name: &str, more: &[&str]| {
@@ -49,7 +49,7 @@ fn options_reach_the_encoder() {
 
 #[test]
 fn exit_codes() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     for scheme in ["nf5", "", "gguf:", "gguf:q4_9", "w4a16 "] {
         let (message, code) = stderr_and_code_of(&["forget", &input, "--to", scheme]);
@@ -82,7 +82,7 @@ fn exit_codes() {
 /// Types of fewer than three bits need an importance matrix; the message says so.
 #[test]
 fn an_importance_matrix_is_asked_for() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = root.path().join("in.safetensors");
     std::fs::write(&input, whole(1, 256, 256)).unwrap();
     let input = input.to_string_lossy().into_owned();
@@ -111,7 +111,7 @@ fn an_importance_matrix_is_asked_for() {
 
 #[test]
 fn directories_in_parts() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = root.path().join("model");
     write_shards(&input, &shards(3, 128, 128));
     write_files(&input, &[("config.json", PLAIN)]);

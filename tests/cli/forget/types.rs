@@ -43,7 +43,7 @@ fn forget(input: &Path, output: &Path, options: &[&str]) -> (Option<i32>, String
 /// Each tensor has the bytes that the uniform type gives it.
 #[test]
 fn types_of_single_tensors() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let input = at("in.safetensors");
     model(&input, 256);
@@ -83,7 +83,7 @@ fn types_of_single_tensors() {
 
 #[test]
 fn types_that_cannot_be() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let (input, short) = (at("in.safetensors"), at("short.safetensors"));
     model(&input, 256);
@@ -109,7 +109,7 @@ fn types_that_cannot_be() {
 
 #[test]
 fn encoding_twice_is_asked_for() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let input = data().join("demo/model-q4_k.gguf");
     for command in ["forget", "convert"] {

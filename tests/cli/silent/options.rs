@@ -7,7 +7,7 @@ use crate::amn;
 
 #[test]
 fn options_that_do_not_apply_are_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = at(DEMO);
     let output = root.path().join("out").to_string_lossy().into_owned();
     let forget = |to: &'static str| vec!["forget", &input, "--to", to];
@@ -72,7 +72,7 @@ fn wrong_arguments_show_the_usage() {
 /// A file that an option names is looked for before the input is parsed.
 #[test]
 fn missing_files_are_named() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let missing = root.path().join("gone.dat").to_string_lossy().into_owned();
     for (option, to) in [("--imatrix", "gguf:q4_k_m"), ("--like", "nf4")] {
         let arguments = ["forget", "no-such-input", "--to", to, option, &missing];
@@ -82,7 +82,7 @@ fn missing_files_are_named() {
 
 #[test]
 fn nothing_encoded_says_why() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let directory = plain_directory(root.path()).to_string_lossy().into_owned();
     for (more, words) in [
         (&["--to", "mxfp4-gpt-oss"][..], ["no tensor can be encoded", "1: "]),
@@ -101,7 +101,7 @@ fn nothing_encoded_says_why() {
 /// may have been meant.
 #[test]
 fn patterns_that_match_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let (model, out) = (at("guide/TinyLlama/model.safetensors"), dir.path().join("o"));
     let (model, out) = (model.as_str(), out.to_str().unwrap());
     let norm = "model.norm.weigh";
@@ -140,7 +140,7 @@ fn patterns_that_match_nothing() {
 /// Patterns select among blocks that are copied, too.
 #[test]
 fn patterns_apply_to_copied_blocks() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, output) = (at("gguf-files/whole.gguf"), root.path().join("some.gguf"));
     let all = parse(&input).unwrap();
     let name = all.tensors().next().unwrap().name().to_owned();

@@ -11,7 +11,7 @@ use crate::common::{assert_same, file, raw};
 
 #[test]
 fn extensions_are_believed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let path = |name: &str| root.path().join(name).to_string_lossy().into_owned();
     let input = at(DEMO);
     #[cfg(all(feature = "gguf", feature = "npz"))]
@@ -56,7 +56,7 @@ fn extensions_are_believed() {
 
 #[test]
 fn stdout_takes_what_can_be_streamed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = (at(DEMO), root.path().join("want.safetensors"));
     succeed(&["remember", &input, "-o", want.to_str().unwrap()]);
     let output = amn(&["remember", &input, "-o", "-"]);
@@ -101,7 +101,7 @@ fn stdout_takes_what_can_be_streamed() {
 #[cfg(unix)]
 #[test]
 fn a_closed_pipe_is_an_error() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = root.path().join("in.safetensors");
     let tensors = [raw("a", "F32", &[1 << 20], vec![0; 4 << 20])];
     std::fs::write(&input, file(&tensors, &[])).unwrap();

@@ -12,7 +12,7 @@ use crate::common::{data, file, raw};
 
 #[test]
 fn names_have_the_types_that_are_there() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = plain_directory(root.path()).to_string_lossy().into_owned();
     let text = succeed(&["remember", &input, "--to", "bf16"]);
     assert!(root.path().join("plain-F32/model.safetensors").exists(), "{text}");
@@ -41,7 +41,7 @@ fn names_have_the_types_that_are_there() {
 #[cfg(feature = "npz")]
 #[test]
 fn arrays_give_their_types_to_names_and_are_cast() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let tensors = |values: &[f64]| {
         let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         file(&[raw("a", "F64", &[2, 2], bytes)], &[])
@@ -69,7 +69,7 @@ fn arrays_give_their_types_to_names_and_are_cast() {
 #[cfg(feature = "npz")]
 #[test]
 fn arrays_that_numpy_does_not_know_are_noted() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let output = root.path().join("a.npz").to_string_lossy().into_owned();
     let run = |more: &[&str]| {
         let arguments = ["convert", &at(DEMO), "--to", "npz", "--force", "-o", &output];
@@ -85,7 +85,7 @@ fn arrays_that_numpy_does_not_know_are_noted() {
 /// A whole model as F16: what is beyond its range is an error, although no cast is asked for.
 #[test]
 fn whole_models_do_not_overflow() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let (source, model) = (data().join("whole/llama/hf"), directory.path().join("model"));
     std::fs::create_dir(&model).unwrap();
     for name in names_in(&source, "") {

@@ -17,7 +17,7 @@ fn whole_gguf(base: &Path, adapters: Vec<Adapter>, out: &Path) -> ParsedModel {
 /// model that becomes one, and into a GGUF file that becomes a directory.
 #[test]
 fn both_forms_are_the_same() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let plain = root.path().join("plain.gguf");
     whole_gguf(&base("base"), vec![], &plain);
     for (name, changed) in [("plain", 3), ("embedding", 2)] {
@@ -59,7 +59,7 @@ fn both_forms_are_the_same() {
 /// file.
 #[test]
 fn factors_in_blocks() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let [blocks, floats] = ["plain-q8_0", "plain-q8_0-f32"].map(|name| {
         let out = root.path().join(format!("{name}.gguf"));
         whole_gguf(&base("base"), vec![open(&format!("{name}.gguf"))], &out);
@@ -72,7 +72,7 @@ fn factors_in_blocks() {
 /// `blk.0.attn_q.weight` of three rows and two columns and `token_embd.weight` of two rows and
 /// three columns; empty if there is none.
 fn gguf_refusal(adapter: &Gguf) -> String {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let base = Gguf::default()
         .text("general.architecture", "llama")
         .tensor("blk.0.attn_q.weight", 0, &[2, 3], &f32s(&[1.0; 6]))
@@ -160,7 +160,7 @@ fn gguf_adapters_that_do_not_fit_are_errors() {
 /// are not merged at once.
 #[test]
 fn gguf_adapters_need_the_names_of_gguf() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let out = root.path().join("out.safetensors");
     let refused = |adapters| {
         let model = parse(base("base")).unwrap();
@@ -176,7 +176,7 @@ fn gguf_adapters_need_the_names_of_gguf() {
 /// A model whose class has another order of rows, under the same names and with the same shapes.
 #[test]
 fn gguf_adapters_of_another_architecture_are_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let path = root.path().join("adapter.gguf");
     let mut bytes = std::fs::read(adapters().join("plain.gguf")).unwrap();
     let at = bytes

@@ -59,7 +59,7 @@ fn classes_of_square_weights() {
         ("encoder.query", None, false, Ok(out_in)),
         ("encoder.query", None, true, Err("`fan_in_fan_out`")),
     ] {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let base = root.path().join("base.safetensors");
         let weight = format!("{module}.weight");
         let other = others.map(|(name, shape)| (format!("{name}.weight"), shape));
@@ -262,7 +262,7 @@ fn experts_apart_that_do_not_fit_are_errors() {
 
 #[test]
 fn quantized_stacks_are_merged() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     let stored = parse(data().join("mxfp4/tiny_gpt_oss/model")).unwrap();
     stored
@@ -322,7 +322,7 @@ fn quantized_stacks_are_merged() {
 /// LoRA of programs other than PEFT, as a file and in a directory of PEFT's.
 #[test]
 fn files_of_other_programs_are_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let path = root.path().join("style.safetensors");
     let tensors = [
         raw(
@@ -349,7 +349,7 @@ fn files_of_other_programs_are_refused() {
     for (weights, program) in
         [("adapters.safetensors", "mlx-lm"), ("pytorch_lora_weights.safetensors", "diffusers")]
     {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let settings = r#"{"fine_tune_type":"lora","num_layers":2}"#;
         std::fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
         std::fs::copy(&path, directory.path().join(weights)).unwrap();

@@ -13,7 +13,7 @@ fn refusal(tensors: &[Raw], settings: &serde_json::Value) -> String {
 /// The error of merging an adapter of these tensors and settings into `base`; empty if there is
 /// none.
 pub(super) fn refusal_by(base: &[Raw], tensors: &[Raw], settings: &serde_json::Value) -> String {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let base_path = root.path().join("base.safetensors");
     std::fs::write(&base_path, file(base, &[])).unwrap();
     let mut config = json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1});
@@ -139,7 +139,7 @@ fn adapters_that_exclude_each_other() {
 /// Programs load one of two tied weights for both, so that the other's change would be lost.
 #[test]
 fn tied_weights_are_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(base("base").join(name), root.path().join(name)).unwrap();
     }
@@ -163,7 +163,7 @@ fn tied_weights_are_refused() {
 /// PEFT trains a copy of the embedding, while the head stays the tensor that it was.
 #[test]
 fn replaced_embeddings_that_are_the_head_are_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let weights = [
         raw("model.embed_tokens.weight", "F32", &[3, 2], f32s(&[1.0; 6])),
         raw("model.q.weight", "F32", &[2, 2], f32s(&[1.0; 4])),
@@ -181,7 +181,7 @@ fn replaced_embeddings_that_are_the_head_are_refused() {
         write("adapter_model.safetensors", &file(tensors, &[]));
         let adapters = vec![Adapter::open(root.path()).unwrap()];
         let model = parse(root.path().join("model.safetensors")).unwrap();
-        let out = tempfile::tempdir().unwrap();
+        let out = crate::common::tempdir().unwrap();
         let path = out.path().join("out.safetensors");
         let report = model.convert(path, options(TargetDtype::F32, adapters));
         report.map(|report| report.notes.join(" "))
@@ -231,7 +231,7 @@ fn replaced_embeddings_that_are_the_head_are_refused() {
 /// DoRA of columns needs all rows of 32 of them at once, and a thread may take 16 Mi values.
 #[test]
 fn columns_that_take_much_memory_are_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let config = json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "use_dora": true});
     std::fs::write(root.path().join("adapter_config.json"), config.to_string()).unwrap();
     let error = |rows: usize| {

@@ -70,7 +70,7 @@ impl Case {
 
     /// The weight merged into a base of these bytes.
     fn merged_into(&self, dtype: &'static str, base: Vec<u8>) -> Result<Vec<f32>, String> {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| {
             let path = root.path().join(name);
             std::fs::write(&path, bytes).unwrap();

@@ -62,7 +62,7 @@ fn config(directory: &Path) -> serde_json::Value {
 /// Tensors, their values, and what `config.json` says are what peft makes of them.
 #[test]
 fn embeddings_and_heads_are_those_of_peft() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     for (name, bases) in ADAPTERS {
         for base in bases {
             let context = format!("{name} {base}");
@@ -104,7 +104,7 @@ fn embeddings_and_heads_are_those_of_peft() {
 /// `exclude`, and a container whose config was made of the base before is refused.
 #[test]
 fn other_outputs() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     for (name, base) in [("grown", "tied"), ("copy-head", "tied"), ("score", "untied")] {
         let bases = if name == "score" { UNTIED } else { BOTH };
@@ -147,7 +147,7 @@ fn other_outputs() {
 /// an error, as only one of the two would be loaded.
 #[test]
 fn stored_heads_of_tied_models() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let base = tied().join("base-tied");
     let write = |head: &[u8]| {
         let model = parse(base.join("model.safetensors")).unwrap();
@@ -191,7 +191,7 @@ fn stored_heads_of_tied_models() {
 /// The error of merging `tensors` with `settings` into a base of two embeddings and a layer.
 #[allow(clippy::needless_pass_by_value)]
 fn refusal(head_rows: Option<usize>, settings: serde_json::Value, tensors: &[Raw]) -> String {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(root.path().join(name), bytes).unwrap();
     let mut base = vec![
         raw("model.embed_tokens.weight", "F32", &[3, 2], f32s(&[1.0; 6])),

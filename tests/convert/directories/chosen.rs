@@ -16,13 +16,13 @@ fn write(dir: &Path, name: &str) {
 
 #[test]
 fn a_whole_file_beside_an_index_of_another_model() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     write(dir.path(), SINGLE);
     let single = decoded(dir.path());
     let shards =
         [("x", "model-00001-of-00002.safetensors"), ("y", "model-00002-of-00002.safetensors")];
     write_index(dir.path(), INDEX, &shards);
-    let other = tempfile::tempdir().unwrap();
+    let other = crate::common::tempdir().unwrap();
     let to = other.path().join("out");
     let report = parse(dir.path())
         .unwrap()
@@ -50,7 +50,7 @@ fn an_index_without_its_shards_and_without_a_whole_file() {
 
 #[test]
 fn one_file_beside_those_of_formats_that_are_not_read() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     write(dir.path(), "weights.safetensors");
     let alone = decoded(dir.path());
     for name in

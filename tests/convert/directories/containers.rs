@@ -10,7 +10,7 @@ use crate::common::{assert_same, file};
 
 #[test]
 fn a_split_gguf_model_is_one_model() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let name = |no: usize| format!("split-0000{no}-of-00003.gguf");
     for no in 1..=3 {
         std::fs::copy(
@@ -54,7 +54,7 @@ fn cached(root: &Path) -> (PathBuf, PathBuf) {
 #[test]
 fn hub_cache() {
     use crate::common::directory::{KEPT, assert_same_tree, tree};
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (repository, snapshot) = cached(root.path());
     parse(root.path().join("plain"))
         .unwrap()
@@ -81,7 +81,7 @@ fn hub_cache() {
 
 #[test]
 fn shards_of_pytorch() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     let sources = [
         crate::common::data().join("demo/checkpoint.pth"),
         crate::common::data().join("pth/layout_old.bin"),
@@ -102,7 +102,7 @@ fn shards_of_pytorch() {
         .map(|(name, bin)| (name.as_str(), *bin))
         .collect();
     write_index(dir.path(), "pytorch_model.bin.index.json", &map);
-    let output = tempfile::tempdir().unwrap();
+    let output = crate::common::tempdir().unwrap();
     let output = output.path().join("out");
     parse(dir.path())
         .unwrap()
@@ -128,7 +128,7 @@ fn a_gguf_model_is_no_shard() {
 
 #[test]
 fn other_containers_are_one_file() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let shards = shards(2, 256);
     make(&root.path().join("model"), &shards);
     let want = decoded(&in_one_file(&root.path().join("one"), &shards));

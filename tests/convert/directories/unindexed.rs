@@ -8,7 +8,7 @@ use crate::common::file;
 /// The names of the tensors in a directory without an index. Each of `files` has one tensor, named
 /// after the file.
 fn unindexed(files: &[&str]) -> Result<Vec<String>, String> {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir().unwrap();
     for name in files {
         std::fs::write(dir.path().join(name), file(&[tensor(name)], &[])).unwrap();
     }

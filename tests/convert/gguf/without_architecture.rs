@@ -115,7 +115,7 @@ fn other_tensors_get_a_note() {
 /// Adapters of every kind that `adapter_config.json` describes, whatever their tensors are called.
 #[test]
 fn directories_of_adapters_are_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let adapter = data().join("adapters/plain");
     let name = "adapter_config.json";
     std::fs::copy(adapter.join(name), root.path().join(name)).unwrap();
@@ -139,7 +139,7 @@ fn layouts_of_makers_are_refused() {
         ("consolidated.safetensors", vec!["norm.weight", "tok_embeddings.weight"]),
         ("consolidated-00001-of-00001.safetensors", vec!["layers.0.attention.wq_a.weight"]),
     ] {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let file = root.path().join(weights);
         std::fs::write(&file, tensors(&names)).unwrap();
         std::fs::write(root.path().join("params.json"), "{\"dim\": 32}").unwrap();

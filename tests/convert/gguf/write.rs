@@ -30,7 +30,7 @@ fn written_from_parts() {
         GgufWriteTensor { name: "q", shape: &[64, 2], dtype: GgufType::Q4_0, data: &bytes },
         GgufWriteTensor { name: "i", shape: &[], dtype: GgufType::I8, data: &[7] },
     ];
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("x.gguf");
     write_gguf(&path, &tensors, &metadata).unwrap();
     let mut memory = Cursor::new(Vec::new());
@@ -54,7 +54,7 @@ fn wrong_parts_are_refused_before_anything_is_written() {
         (&[GgufWriteTensor { dtype: GgufType::U8, shape: &[72], ..good }], "no such type"),
         (&[GgufWriteTensor { shape: &[64, 2, 1, 1, 1, 1, 1, 1, 1], ..good }], "dimensions"),
     ];
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     for (tensors, word) in cases {
         let text = write_gguf(directory.path().join("x"), tensors, &metadata)
             .unwrap_err()

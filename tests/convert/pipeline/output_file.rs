@@ -22,7 +22,7 @@ fn left_behind(directory: &Path) -> Vec<String> {
 
 #[test]
 fn a_cancelled_conversion_leaves_nothing() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let cancel = CancelToken::new();
     let (token, seen) = (cancel.clone(), Arc::new(AtomicU64::new(0)));
     let count = seen.clone();
@@ -69,7 +69,7 @@ fn refused(output: &Path, force: bool) -> String {
 
 #[test]
 fn bad_places_are_refused_before_the_work() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("there"), b"precious").unwrap();
     assert!(refused(&at("there"), false).contains("exists"));
@@ -85,7 +85,7 @@ fn bad_places_are_refused_before_the_work() {
 #[cfg(unix)]
 #[test]
 fn the_input_is_never_the_output() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::copy(demo(), at("model")).unwrap();
     std::os::unix::fs::symlink(at("model"), at("soft")).unwrap();
@@ -105,7 +105,7 @@ fn the_input_is_never_the_output() {
 /// made.
 #[test]
 fn an_output_is_replaced_unless_the_options_say_otherwise() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let output = directory.path().join("out");
     let model = parse(demo()).unwrap();
     let bf16 = TargetDtype::BF16;
@@ -137,7 +137,7 @@ fn an_output_is_replaced_unless_the_options_say_otherwise() {
 
 #[test]
 fn force_replaces_and_repeats() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let output = directory.path().join("out");
     std::fs::write(&output, b"old").unwrap();
     let model = parse(demo()).unwrap();

@@ -33,7 +33,7 @@ fn each_file_of_the_input_counts() {
         ("README.md", remove, "no longer there"),
     ];
     for &(name, change, what) in cases {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let (input, _) = seven_layers(root.path(), 256);
         let output = interrupt(root.path(), &input);
         std::thread::sleep(TICK);
@@ -48,7 +48,7 @@ fn each_file_of_the_input_counts() {
 /// does.
 #[test]
 fn the_content_of_small_files_counts() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let record = root.path().join(".out.partial/anamnesis-part-1-of-1.json");
@@ -67,7 +67,7 @@ fn the_content_of_small_files_counts() {
 /// rest.
 #[test]
 fn a_copied_file_that_changes_ends_the_run() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = seven_layers(root.path(), 256);
     let output = root.path().join("out");
     let (path, once) = (input.join("tokenizer.json"), std::sync::Once::new());
@@ -97,7 +97,7 @@ fn damage(path: &Path) {
 
 #[test]
 fn a_damaged_shard_is_made_again() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let partial = root.path().join(".out.partial");
@@ -114,7 +114,7 @@ fn a_damaged_shard_is_made_again() {
 
 #[test]
 fn a_damaged_shard_of_a_part_is_not_finished() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let output = root.path().join("out");
     let model = parse(&input).unwrap();

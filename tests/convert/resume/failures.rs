@@ -22,7 +22,7 @@ fn layers() -> Vec<u8> {
 
 #[test]
 fn the_lowest_failure_counts_and_whole_shards_stay() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, output) = (root.path().join("in"), root.path().join("out"));
     std::fs::write(&input, layers()).unwrap();
     for threads in [1, 2, 3, 4, 16] {

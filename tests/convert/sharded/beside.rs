@@ -19,7 +19,7 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn permissions_are_those_of_new_files() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let new = root.path().join("new");
     std::fs::write(&new, "").unwrap();
@@ -44,7 +44,7 @@ fn permissions_are_those_of_new_files() {
 #[test]
 fn holes_stay_holes() {
     const LEN: u64 = 10 << 30;
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let mut sparse = std::fs::File::create(input.join("sparse.dat")).unwrap();
     sparse.set_len(LEN).unwrap();
@@ -79,7 +79,7 @@ fn holes_stay_holes() {
 #[cfg(target_os = "linux")]
 #[test]
 fn names_that_are_no_text() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let names: [&[u8]; 3] = [b"token\xff.txt", b"\xfe\xfd/inner\xc3.json", b"\xf0/a\xff/b"];
     for name in names {
@@ -114,7 +114,7 @@ fn blobs_of_others_are_not_copied() {
     ];
     for (snapshot, blob, is_copied) in cases {
         let context = format!("{snapshot}, {blob}");
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::common::tempdir().unwrap();
         let input = root.path().join(snapshot);
         make(&input, &shards(2, 128));
         let blobs = root.path().join(snapshot).join("../../blobs");
@@ -133,7 +133,7 @@ fn blobs_of_others_are_not_copied() {
 /// A store of blobs that is a link may lead anywhere.
 #[test]
 fn a_link_is_no_store_of_blobs() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = root.path().join("models--org--Name/snapshots/main");
     make(&input, &shards(2, 128));
     let hash = "0123456789".repeat(4);

@@ -10,7 +10,7 @@ use crate::common::file;
 
 #[test]
 fn the_output_place_is_checked_first() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, one) = model(root.path(), 2);
     let at = |name: &str| root.path().join(name);
     let parsed = parse(&input).unwrap();
@@ -51,7 +51,7 @@ fn the_output_place_is_checked_first() {
 /// else.
 #[test]
 fn files_of_others_are_never_removed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let files = [
         (".a.partial/mine.safetensors", "precious"),
@@ -85,7 +85,7 @@ fn files_of_others_are_never_removed() {
 /// Replacing a directory removes everything in it, so it must not hold the input.
 #[test]
 fn an_output_that_holds_the_input_is_not_replaced() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, one) = model(root.path(), 2);
     std::fs::write(root.path().join("weights.safetensors"), file(&[], &[])).unwrap();
     let linked = root.path().join("linked");
@@ -119,7 +119,7 @@ fn an_output_that_holds_the_input_is_not_replaced() {
 
 #[test]
 fn an_output_within_the_input_is_not_copied_into_itself() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let model = parse(&input).unwrap();
     model
@@ -133,7 +133,7 @@ fn an_output_within_the_input_is_not_copied_into_itself() {
 
 #[test]
 fn parts_need_directories() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, one) = model(root.path(), 2);
     let to_npz = ConvertOptions::new(ConvertTarget::Npz);
     let refused = |path: &Path, options: ConvertOptions, what: &str| {
@@ -162,7 +162,7 @@ fn parts_need_directories() {
 #[cfg(unix)]
 #[test]
 fn an_output_with_the_inputs_files_is_not_replaced() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let output = root.path().join("linked");
     std::fs::create_dir(&output).unwrap();

@@ -45,7 +45,7 @@ fn remembered(from: &Path, to: PathBuf) -> PathBuf {
 
 #[test]
 fn experts_of_gemma4_are_stacked() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let (apart, whole) = (gemma4_apart(directory.path()), data().join("whole/gemma4_moe"));
     assert!(tensors(&to_gguf(&apart, directory.path())) == tensors(&canonical_gguf(&whole)));
@@ -66,7 +66,7 @@ fn experts_of_gemma4_are_stacked() {
 /// Matrices of 12 columns have no groups of 16, and stay as they are.
 #[test]
 fn experts_of_gemma4_in_nvfp4_are_stacked() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let (apart, quantized) = (gemma4_apart(directory.path()), path("nvfp4"));
     let scheme = "nvfp4".parse::<ForgetScheme>().unwrap();
@@ -108,7 +108,7 @@ fn experts_of_gemma4_in_nvfp4_are_stacked() {
 
 #[test]
 fn an_expert_that_is_missing_is_named() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let apart = gemma4_apart(directory.path());
     let mut all = tensors(&apart);
     all.remove("model.layers.1.experts.2.up_proj.weight")
@@ -152,7 +152,7 @@ fn early_mixtral(directory: &Path, change: impl FnOnce(&mut Tensors)) -> PathBuf
 
 #[test]
 fn experts_of_early_gguf_files() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let early = early_mixtral(directory.path(), |_| {});
     assert!(tensors(&early).contains_key("blk.1.ffn_down.3.weight"));
     let back = to_hf(&early, directory.path());
@@ -162,7 +162,7 @@ fn experts_of_early_gguf_files() {
 
 #[test]
 fn early_files_without_an_expert_are_refused() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let early = early_mixtral(directory.path(), |all| {
         drop(all.remove("blk.1.ffn_up.2.weight"));
     });
@@ -189,7 +189,7 @@ fn early_mixtral_in(scheme: &str, directory: &Path) -> PathBuf {
 /// if the file had been made of the later one.
 #[test]
 fn experts_of_early_gguf_files_are_stacked() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let canonical = canonical_gguf(data().join("whole/mixtral"));
     let later = path("later-q8_0.gguf");
@@ -222,7 +222,7 @@ fn experts_of_early_gguf_files_are_stacked() {
 /// Bytes of experts end within the pieces that are copied at once.
 #[test]
 fn experts_that_are_larger_than_a_piece() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let (shape, count) = ([700, 333], 3);
     let len = shape[0] * shape[1] * 4;
     let bytes: Vec<u8> = (0..count * len).map(|i| (i % 251) as u8 & 0x3f).collect();
@@ -244,7 +244,7 @@ fn experts_that_are_larger_than_a_piece() {
 #[test]
 fn early_files_without_an_expert_are_not_stacked() {
     for expert in ["2", "3"] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let early = early_mixtral(directory.path(), |all| {
             drop(all.remove(&format!("blk.1.ffn_up.{expert}.weight")));
         });

@@ -70,7 +70,7 @@ fn names_without_their_first_part() {
             continue;
         }
         count += 1;
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let bare = changed(&hf, directory.path(), |_, all| without_prefix(all));
         let found = to_gguf(&bare, directory.path());
         check(&found, &tensors(&canonical_gguf(&model)), &model.display().to_string());
@@ -94,7 +94,7 @@ fn classes_without_an_output() {
         };
         let all = [false, true].into_iter().cycle();
         for is_tied in all.skip(number).take(tried) {
-            let directory = tempfile::tempdir().unwrap();
+            let directory = crate::common::tempdir().unwrap();
             let base = changed(&hf, directory.path(), |config, mut all| {
                 config["architectures"] = json!([format!("{stem}Model")]);
                 config["tie_word_embeddings"] = is_tied.into();
@@ -130,7 +130,7 @@ fn classes_without_an_output() {
 #[test]
 fn layers_that_are_counted_by_their_kinds() {
     for name in ["nemotron_h", "nemotron_h_moe"] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let model = data().join("whole").join(name);
         let counted = changed(&model.join("hf"), directory.path(), |config, all| {
             let fields = config.as_object_mut().unwrap();
@@ -162,7 +162,7 @@ fn layers_that_are_counted_by_their_kinds() {
 
 #[test]
 fn ernie_without_shared_experts() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let model = data().join("whole/ernie4_5_moe");
     let without = changed(&model.join("hf"), directory.path(), |config, mut all| {
         config["moe_num_shared_experts"] = 0.into();

@@ -19,7 +19,7 @@ type Keys = Vec<(String, Value)>;
 
 /// The keys that a model gets from the card `card`, and the notes on the card.
 fn with_card(card: &[u8]) -> (Keys, Vec<String>) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/llama"), directory.path());
     std::fs::write(from.join("README.md"), card).unwrap();
     let output = directory.path().join("out.gguf");

@@ -47,7 +47,7 @@ fn refusal(model: &Path, directory: &Path) -> String {
 #[test]
 fn names_without_their_first_part() {
     for model in classifiers() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let short = changed(&model, directory.path(), |_, all| {
             let short = |name: &str| {
                 let parts = ["bert.", "roberta.", "distilbert.", "model."];
@@ -67,7 +67,7 @@ fn names_without_their_first_part() {
 fn names_of_classes_are_needed() {
     for model in classifiers() {
         for labels in [None, Some(json!({"0": "LABEL_0", "1": "LABEL_1"}))] {
-            let directory = tempfile::tempdir().unwrap();
+            let directory = crate::common::tempdir().unwrap();
             let unnamed = changed(&model, directory.path(), |config, all| {
                 let fields = config.as_object_mut().unwrap();
                 fields.remove("id2label");
@@ -85,7 +85,7 @@ fn names_of_classes_are_needed() {
 fn other_scores_are_noted() {
     let said = [("bert_rank", "pooler"), ("distilbert_rank", "ReLU")];
     for model in classifiers() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let name = model.file_name().unwrap().to_str().unwrap();
         let gguf = directory.path().join("model.gguf");
         let there = parse(model.join("hf")).unwrap();
@@ -109,14 +109,14 @@ fn other_scores_are_noted() {
 #[test]
 fn what_llama_cpp_has_otherwise_is_refused() {
     let modern = data().join("whole/modern_bert_rank");
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let other = changed(&modern, directory.path(), |config, all| {
         config["classifier_activation"] = "relu".into();
         all
     });
     let error = refusal(&other, directory.path());
     assert!(error.contains("classifier_activation"), "{error}");
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let with_bias = changed(&modern, directory.path(), |config, mut all| {
         config["classifier_bias"] = true.into();
         let bias = all["head.norm.weight"].clone();
@@ -126,7 +126,7 @@ fn what_llama_cpp_has_otherwise_is_refused() {
     let error = refusal(&with_bias, directory.path());
     assert!(error.contains("head.dense.bias"), "{error}");
     // Of a classifier that the checkpoint lacks nothing is made up.
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let without = changed(&modern, directory.path(), |_, mut all| {
         all.retain(|name, _| !name.starts_with("classifier."));
         all

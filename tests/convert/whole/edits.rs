@@ -54,7 +54,7 @@ fn converts(from: &Path, output: &Path) -> bool {
 fn numbers_of_configs() {
     let (mut accepted, mut refused) = (0, 0);
     for (at, model) in models().into_iter().enumerate() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let from = named(&model, directory.path());
         let (path, output) = (from.join("config.json"), directory.path().join("out.gguf"));
         let config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -78,7 +78,7 @@ fn numbers_of_configs() {
 fn numbers_of_metadata() {
     let (mut accepted, mut refused) = (0, 0);
     for (at, model) in models().into_iter().enumerate() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
         let path = canonical_gguf(&model);
         let canonical = parse(&path).unwrap();

@@ -8,7 +8,7 @@ use crate::common::data;
 /// llama.cpp's converter takes other fields of GLM, which this class does not have.
 #[test]
 fn glm_keeps_the_numbers_of_its_config() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/glm"), directory.path());
     let mut config = json(&from.join("config.json"));
     config["max_position_embeddings"] = 131_072.into();

@@ -14,7 +14,7 @@ use crate::common::data;
 /// sizes of single layers.
 #[test]
 fn gemma4_with_towers() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/gemma4_moe"), directory.path());
     let mut text = json(&from.join("config.json"));
     let fields = text.as_object_mut().unwrap();
@@ -49,7 +49,7 @@ fn gemma4_with_towers() {
 /// Old checkpoints have numbers of positions, which are integers. They are left out.
 #[test]
 fn buffers_of_integers() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let model = data().join("whole/bert");
     let from = named(&model, directory.path());
     let mut all = tensors(&from);
@@ -65,7 +65,7 @@ fn buffers_of_integers() {
 /// same.
 #[test]
 fn t5_of_transformers_5() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let model = data().join("whole/t5");
     let from = named(&model, directory.path());
     let mut config = json(&from.join("config.json"));
@@ -81,7 +81,7 @@ fn t5_of_transformers_5() {
 #[test]
 fn fused_experts() {
     for name in ["qwen3_5_moe", "qwen3_next", "qwen3_moe", "qwen2_moe"] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let from = named(&data().join("whole").join(name), directory.path());
         let path = from.join("model.safetensors");
         let bytes = std::fs::read(&path).unwrap();
@@ -155,7 +155,7 @@ fn fused_experts() {
 /// Only the tensors, under their own names, as long as a caller says so or names a file.
 #[test]
 fn tensors_alone() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let model = data().join("whole/llama");
     let output = directory.path().join("tensors.gguf");
     let options = ConvertOptions::new(ConvertTarget::Gguf).with_scope(ModelScope::Tensors);
@@ -176,7 +176,7 @@ fn tensors_alone() {
 /// One file of weights with its config beside it is a whole model as well.
 #[test]
 fn a_file_with_a_config() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let model = data().join("whole/qwen2");
     let found = to_gguf(&model.join("hf/model.safetensors"), directory.path());
     assert!(tensors(&found) == tensors(&canonical_gguf(&model)));
@@ -185,7 +185,7 @@ fn a_file_with_a_config() {
 /// A file of the model that changes while it is converted leaves no output.
 #[test]
 fn a_tokenizer_that_changes() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/llama"), directory.path());
     let (model, output) = (parse(&from).unwrap(), directory.path().join("model.gguf"));
     let conversion = model.plan(ConvertTarget::Gguf).unwrap();
@@ -213,7 +213,7 @@ fn encoded_in_one_pass() {
         ("qwen3_5", "gguf:q4_0"),
         ("granitemoe", "gguf:iq4_nl"),
     ] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let model = data().join("whole").join(name);
         let scheme: ForgetScheme = scheme.parse().unwrap();
         let [once, twice] = ["once.gguf", "twice.gguf"].map(|name| directory.path().join(name));
@@ -245,7 +245,7 @@ fn quantized_directories() {
     let moved = ["fp8-block", "bnb-nf4", "w4a16"].into_iter();
     let moved = moved.flat_map(|scheme| [(scheme, "deepseek_v3"), (scheme, "qwen3_5")]);
     for (scheme, name) in all.chain(moved).chain([("mxfp4-gpt-oss", "gpt_oss")]) {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let model = data().join("whole").join(name);
         let scheme: ForgetScheme = scheme.parse().unwrap();
         let [quantized, decoded] = ["quantized", "decoded"].map(|n| directory.path().join(n));
@@ -270,7 +270,7 @@ fn quantized_directories() {
 /// flags of that file.
 #[test]
 fn unigram_without_its_model() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let model = data().join("whole/xlm_roberta");
     let from = named(&model, directory.path());
     std::fs::remove_file(from.join("sentencepiece.bpe.model")).unwrap();
@@ -301,7 +301,7 @@ fn unigram_without_its_model() {
 /// Kimi K2.5 as it is published: Kimi K2 with a tower for images.
 #[test]
 fn kimi_k2_with_a_tower() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/kimi_k2"), directory.path());
     let mut text = json(&from.join("config.json"));
     let path = from.join("model.safetensors");
@@ -336,7 +336,7 @@ fn kimi_k2_with_a_tower() {
 #[test]
 fn bounds_of_yarn_are_noted() {
     for (name, is_noted) in [("kimi_k2", true), ("deepseek_v3", false)] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let model = parse(data().join("whole").join(name).join("hf")).unwrap();
         let output = directory.path().join("model.gguf");
         let report = model.convert(&output, ConvertTarget::Gguf).unwrap();
@@ -355,7 +355,7 @@ fn bounds_of_yarn_are_noted() {
 /// The source of a class in Python counts, wherever tokenizer_config.json says that it is known.
 #[test]
 fn a_class_with_another_regex() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/hunyuan_moe"), directory.path());
     let path = from.join("tokenization_hy.py");
     let source = std::fs::read_to_string(&path).unwrap();
@@ -372,7 +372,7 @@ fn a_class_with_another_regex() {
 /// pooling are named.
 #[test]
 fn encoders_as_they_are_published() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/t5_encoder"), directory.path());
     let mut all = tensors(&from);
     let shared = all["shared.weight"].clone();
@@ -412,7 +412,7 @@ fn encoders_as_they_are_published() {
 /// Tokens of images have no input of each layer in transformers, and rows of zeros in GGUF.
 #[test]
 fn inputs_of_tokens_are_padded() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/gemma3n"), directory.path());
     let (name, rows, all) = ("model.embed_tokens_per_layer.weight", 256, 288);
     let mut stored = tensors(&from);

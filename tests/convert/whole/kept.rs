@@ -47,7 +47,7 @@ pub fn require_same_but(first: &Path, second: &Path, key: &str) {
 #[test]
 fn every_key_comes_back() {
     for model in some_models(2) {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let canonical = canonical_gguf(&model);
         let again = to_gguf(&to_hf(&canonical, directory.path()), directory.path());
         require_same(&canonical, &again);
@@ -85,7 +85,7 @@ fn unusual(directory: &Path) -> PathBuf {
 
 #[test]
 fn what_no_file_of_a_tokenizer_can_say_comes_back() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let first = unusual(directory.path());
     let back = to_hf(&first, directory.path());
     require_same(&first, &to_gguf(&back, directory.path()));
@@ -107,7 +107,7 @@ fn what_no_file_of_a_tokenizer_can_say_comes_back() {
 
 #[test]
 fn a_vocabulary_that_has_changed_is_converted_anew() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let first = unusual(directory.path());
     let back = to_hf(&first, directory.path());
     let json = back.join("tokenizer.json");
@@ -127,7 +127,7 @@ fn a_vocabulary_that_has_changed_is_converted_anew() {
 
 #[test]
 fn a_file_that_is_malformed_is_refused() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let back = to_hf(&unusual(directory.path()), directory.path());
     let kept = back.join("gguf_metadata.json");
     let whole = std::fs::read_to_string(&kept).unwrap();

@@ -39,7 +39,7 @@ fn architecture(model: &Path) -> String {
 #[test]
 fn changed_keys() {
     for (number, model) in some_models(0).into_iter().enumerate() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let output = directory.path().join("out.gguf");
         let architecture = architecture(&model);
         let key = |name: &str| format!("{architecture}.{name}");
@@ -79,7 +79,7 @@ fn changed_keys() {
 /// The same metadata, given whole.
 #[test]
 fn changed_metadata() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let output = directory.path().join("out.gguf");
     let value = GgufMetadataValue::U32(3);
     let metadata = vec![("qwen3.attention.head_count".to_owned(), value)];
@@ -98,7 +98,7 @@ fn changed_metadata() {
 #[test]
 fn lost_tensors() {
     for model in some_models(1) {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let output = directory.path().join("out.gguf");
         let from = canonical_gguf(&model);
         let embedding = "token_embd.weight";
@@ -127,7 +127,7 @@ fn lost_tensors() {
 /// no note.
 #[test]
 fn changes_of_what_is_not_loaded() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let (whole, half) = (canonical_gguf(data().join("whole/qwen3")), path("half.gguf"));
     let drop = NameChanges::default().with_drop("blk.1.*");
@@ -158,7 +158,7 @@ fn changes_of_what_is_not_loaded() {
 fn towers() {
     for entry in std::fs::read_dir(data().join("towers")).unwrap() {
         let tower = entry.unwrap().path();
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let output = directory.path().join("out.gguf");
         let scopes = [
             (canonical_gguf(&tower), ModelScope::Auto),

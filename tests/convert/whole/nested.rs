@@ -131,7 +131,7 @@ fn nest(from: &Path, name: &str, [old, new]: [&str; 2]) {
 #[test]
 fn language_models_are_those_of_llama_cpp() {
     for (name, like, prefixes, _) in MODELS {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let from = named(&data().join("whole").join(like), directory.path());
         nest(&from, name, prefixes);
         let output = to_gguf(&from, directory.path());
@@ -148,7 +148,7 @@ fn language_models_are_those_of_llama_cpp() {
 #[test]
 fn windows_that_are_not_there_have_no_note() {
     for (name, like, prefixes, _) in MODELS {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let from = named(&data().join("whole").join(like), directory.path());
         nest(&from, name, prefixes);
         let mut config = json(&from.join("config.json"));
@@ -176,7 +176,7 @@ fn windows_that_are_not_there_have_no_note() {
 /// refused.
 #[test]
 fn towers_are_left_out_with_a_note() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/qwen3"), directory.path());
     let (name, _, prefixes, _) = MODELS[2];
     nest(&from, name, prefixes);
@@ -196,7 +196,7 @@ fn towers_are_left_out_with_a_note() {
 #[test]
 fn language_models_come_back_without_images() {
     for (name, like, _, class) in MODELS {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let canonical = data()
             .join("whole_nested")
             .join(name)
@@ -223,7 +223,7 @@ fn language_models_come_back_without_images() {
 /// Ministral 3 scales queries by their positions, and has YaRN always.
 #[test]
 fn ministral_without_its_scaling_is_refused() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/ministral3"), directory.path());
     let config = json(&from.join("config.json"));
     for (field, value, expected) in [
@@ -254,7 +254,7 @@ fn language_models_by_their_own_type() {
         ("llama", "VoxtralForConditionalGeneration", true),
         ("qwen2", "LlavaForConditionalGeneration", false),
     ] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let from = named(&data().join("whole").join(like), directory.path());
         let mut text = json(&from.join("config.json"));
         text.as_object_mut().unwrap().remove("architectures");

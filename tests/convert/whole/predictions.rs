@@ -12,7 +12,7 @@ use crate::common::data;
 /// nothing else changes by them.
 #[test]
 fn layers_of_predictions() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let canonical = data().join("whole_mtp/qwen3_5.gguf");
     let back = to_hf(&canonical, directory.path());
     let (found, want) = (tensors(&back), data().join("whole/qwen3_5/hf"));
@@ -44,7 +44,7 @@ fn layers_of_predictions() {
 /// has not saved it. llama.cpp has at most one.
 #[test]
 fn counted_layers_of_predictions() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let count = |from: &Path, count: u32| {
         let path = from.join("config.json");
         let mut config = json(&path);
@@ -72,7 +72,7 @@ fn counted_layers_of_predictions() {
 /// it shares with the model.
 #[test]
 fn a_layer_of_predictions_alone() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let alone = directory.path().join("alone.gguf");
     let mut options = ConvertOptions::new(ConvertTarget::Gguf);
     options.exclude = vec!["blk.0.*".to_owned(), "blk.1.*".to_owned()];

@@ -18,7 +18,7 @@ use crate::common::gguf::Gguf;
 
 /// Converts a copy of the model `name` that `edit` has changed, and returns the error.
 fn refusal(name: &str, edit: impl FnOnce(&Path)) -> String {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole").join(name), directory.path());
     edit(&from);
     let output = directory.path().join("out.gguf");
@@ -48,7 +48,7 @@ fn set(file: &'static str, fields: Value) -> impl FnOnce(&Path) {
 /// Files of llama.cpp that are no models have keys of one.
 #[test]
 fn files_that_are_no_models() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let adapter = data().join("adapters/plain.gguf");
     let projector = directory.path().join("projector.gguf");
     let kind = ("general.type".to_owned(), GgufMetadataValue::String("mmproj".to_owned()));
@@ -149,7 +149,7 @@ fn unknown_classes() {
 /// Of a model without a class, the tensors are written as before.
 #[test]
 fn no_class() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/llama"), directory.path());
     set("config.json", json!({"architectures": null}))(&from);
     let output = directory.path().join("out.gguf");
@@ -237,7 +237,7 @@ fn gguf_that_contradicts() {
 
 /// Sets a key of the GGUF file of the model `name`, and returns why it becomes no directory.
 fn gguf_refusal(name: &str, (key, value): (&str, GgufMetadataValue)) -> String {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
     let canonical = parse(canonical_gguf(data().join("whole").join(name))).unwrap();
     let options = ConvertOptions::new(ConvertTarget::Gguf);

@@ -81,7 +81,7 @@ const CASES: [&str; 4] = ["tied", "untied", "base", "vl"];
 #[test]
 fn rerankers_are_those_of_llama_cpp() {
     for name in CASES {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let found = to_gguf(&made(name, directory.path()), directory.path());
         let expected = data().join(format!("whole_rerankers/{name}.gguf"));
         assert!(tensors(&found) == tensors(&expected), "{name}");
@@ -94,7 +94,7 @@ fn rerankers_are_those_of_llama_cpp() {
 #[test]
 fn rerankers_come_back_as_classifiers() {
     for name in CASES {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let canonical = data().join(format!("whole_rerankers/{name}.gguf"));
         let back = to_hf(&canonical, directory.path());
         let config = json(&back.join("config.json"));
@@ -125,7 +125,7 @@ fn signs_of_rerankers() {
         found.get("qwen3.pooling_type").cloned()
     };
     let ranks = Some(GgufMetadataValue::U32(4));
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let plain = model("plain", directory.path());
     assert_eq!(pooling(&plain, directory.path()), None);
     edit(&plain, "config.json", |config| {
@@ -147,7 +147,7 @@ fn refusal(made: &Path, directory: &Path) -> String {
 
 #[test]
 fn what_is_no_reranker_is_refused() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let without_answers = directory.path().join("Qwen3-Reranker-x");
     copy(&data().join("whole/qwen3/hf"), &without_answers);
     let error = refusal(&without_answers, directory.path());
@@ -171,7 +171,7 @@ fn what_is_no_reranker_is_refused() {
 /// Of an added token that the vocabulary has, the library takes the number of the vocabulary.
 #[test]
 fn answers_that_are_added_tokens_as_well() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let made = made("tied", directory.path());
     edit(&made, "tokenizer.json", |tokenizer| {
         let mut token = tokenizer["added_tokens"][0].clone();

@@ -131,7 +131,7 @@ fn files_of_llama_cpp_come_back() {
     let mut files: Vec<_> = some_models(0).iter().map(canonical_gguf).collect();
     files.push(data().join("whole_mtp/qwen3_5.gguf"));
     for file in files {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         check(&file.display().to_string(), &file, directory.path(), &mut wrong);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -163,7 +163,7 @@ fn settings_of_text(path: &Path) -> Settings {
 #[test]
 fn models_for_images_come_back() {
     for first in ggufs("whole_nested", 8) {
-        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (one, two) = (crate::common::tempdir().unwrap(), crate::common::tempdir().unwrap());
         let second = there_and_back(&first, one.path()).unwrap();
         there_and_back(&second, two.path()).unwrap();
         let [found, expected] = [&second, &first].map(|path| settings_of_text(path));
@@ -239,7 +239,7 @@ fn tokenizers_come_back() {
     let files = ggufs("tokenizer_hf", WITH_TOKENIZER.len());
     for (file, (name, like)) in files.iter().zip(WITH_TOKENIZER) {
         assert_eq!(file.file_stem().unwrap(), name);
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let first = with_tokenizer(like, file, directory.path());
         let second = there_and_back(&first, directory.path()).unwrap();
         assert_eq!(difference(&second, &first), None, "{name}");
@@ -331,7 +331,7 @@ fn all_kinds_of_rope_come_back() {
         let all = ropes(2).into_iter();
         let all = all.chain(ropes(4).into_iter().filter(is_long));
         for rope in all.skip(at % step).step_by(step) {
-            let directory = tempfile::tempdir().unwrap();
+            let directory = crate::common::tempdir().unwrap();
             let edited = with_rope(&model.join("hf"), &rope, directory.path());
             let first = directory.path().join("first.gguf");
             if to_gguf(&edited, &first).is_err() {
@@ -370,7 +370,7 @@ fn is_long(rope: &Value) -> bool {
 #[test]
 fn one_object_says_all_of_rope() {
     for model in ["qwen3_5", "qwen3_5_moe"] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let rope = json!({
             "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16
         });
@@ -396,7 +396,7 @@ fn one_object_says_all_of_rope() {
 /// A config without a scaling has that of published models of gpt-oss.
 #[test]
 fn gpt_oss_says_that_rope_is_not_scaled() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = data().join("whole/gpt_oss/hf");
     let edited = with_rope(&from, &json!({"rope_type": "default"}), directory.path());
     let first = directory.path().join("first.gguf");

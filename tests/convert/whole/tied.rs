@@ -89,7 +89,7 @@ fn other_outputs_do_not_become_gguf() {
     let tried = effort([1, 2, 2]);
     for (number, model) in models().iter().enumerate() {
         let name = output_of(model);
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let all = [(false, "equal"), (true, "other")].into_iter().cycle();
         for (differs, at) in all.skip(number).take(tried) {
             let at = directory.path().join(at);
@@ -113,7 +113,7 @@ fn mlx() -> ConvertOptions {
 
 #[test]
 fn other_outputs_in_all_directions() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let make = |name: &str, differs| {
         std::fs::create_dir(path(name)).unwrap();
@@ -147,7 +147,7 @@ fn other_outputs_in_all_directions() {
 fn other_outputs_of_classes_that_are_tied() {
     for (model, is_tied) in [("gemma", true), ("cohere", true), ("llama", false), ("qwen3", false)]
     {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let made = with_output(
             &data().join("whole").join(model).join("hf"),
             "lm_head.weight",
@@ -198,7 +198,7 @@ fn outputs_of_gguf() {
         ("gemma3n", true),
     ] {
         for differs in [false, true] {
-            let directory = tempfile::tempdir().unwrap();
+            let directory = crate::common::tempdir().unwrap();
             let path = directory.path();
             let made = gguf_with_output(model, differs, path);
             let back = path.join("back");
@@ -232,7 +232,7 @@ fn outputs_of_gguf() {
 /// An output that is missing although the config has one.
 #[test]
 fn untied_models_have_an_output() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let made = gguf_with_output("gemma3", true, directory.path());
     let back = to_hf(&made, directory.path());
     let mut all = tensors(&back);
@@ -257,7 +257,7 @@ fn quantized_outputs() {
     };
     let mut compared = 0;
     for (head, differs) in [(&values, false), (&others, true)] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         std::fs::create_dir(path("plain")).unwrap();
         let matrix = |name, values: &[f32]| raw(name, "F32", &[256, 256], f32s(values));
@@ -301,7 +301,7 @@ fn quantized_outputs() {
 /// Adapters of a model whose config ties an output that is stored.
 #[test]
 fn outputs_of_merged_models() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let make = |name: &str, differs| {
         std::fs::create_dir(path(name)).unwrap();
@@ -350,7 +350,7 @@ fn outputs_of_merged_models() {
 #[test]
 fn adapters_of_embeddings() {
     for (model, codes) in [("gemma", None), ("qwen3", Some("fp8-channel"))] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         let from = data().join("whole").join(model).join("hf");
         let mut base = with_output(&from, "lm_head.weight", false, directory.path());

@@ -44,7 +44,7 @@ fn towers_are_those_of_llama_cpp() {
             options.decode = true;
             options.run.to = dtype;
         }
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let output = to_mmproj(&model.join("hf"), directory.path(), options);
         let (found, expected) = (tensors(&output), tensors(&canonical));
         let names = |tensors: &Tensors| tensors.keys().cloned().collect::<Vec<_>>();
@@ -76,7 +76,7 @@ fn what_llama_cpp_computes_otherwise_is_refused() {
     for line in EDITS.lines() {
         type Edit = (String, String, Value, Vec<String>);
         let (model, pointer, value, words): Edit = serde_json::from_str(line).unwrap();
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let from = directory.path().join("hf");
         copy(&data().join("towers").join(&model).join("hf"), &from);
         let path = match pointer.as_str() {
@@ -116,7 +116,7 @@ fn missing_and_unknown_tensors_are_refused() {
     let step = effort([4, 1, 1]);
     for (number, model) in towers().into_iter().enumerate() {
         let all = tensors(&model.join("hf"));
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let from = directory.path().join("hf");
         copy(&model.join("hf"), &from);
         let try_with = |tensors: &Tensors| {
@@ -148,7 +148,7 @@ fn missing_and_unknown_tensors_are_refused() {
 #[test]
 fn towers_are_no_other_outputs() {
     let model = data().join("towers/gemma3");
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let output = directory.path().join("out");
     let refused = |from: &Path, options: ConvertOptions| {
         let result = parse(from).unwrap().convert(&output, options);

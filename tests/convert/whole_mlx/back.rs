@@ -100,7 +100,7 @@ fn is_one_less(back: &[u8], values: &[u8]) -> bool {
 #[test]
 fn directories_come_back() {
     for (name, found) in models().into_iter().step_by(effort([2, 1, 1])) {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let [from, to, back, alone] =
             ["hf", "mlx", "back", "alone"].map(|name| directory.path().join(name));
         write_hf(&found, &from);
@@ -158,7 +158,7 @@ fn directories_come_back() {
 /// Experts of gpt-oss are MXFP4 on both sides, and come back bit for bit.
 #[test]
 fn mxfp4_comes_back() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, to, back, decoded] =
         ["hf", "mlx", "back", "decoded"].map(|name| directory.path().join(name));
     write_hf(&model("gpt_oss"), &from);
@@ -189,7 +189,7 @@ fn mxfp4_comes_back() {
 /// Stacks that mlx-lm has not quantized are taken apart as well.
 #[test]
 fn unquantized_stacks() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, to] = ["mlx", "hf"].map(|name| directory.path().join(name));
     let found = model("mixtral");
     let mut stacked = found.clone();
@@ -218,7 +218,7 @@ fn unquantized_stacks() {
 /// A single file has the tensors under the names that they have, as before.
 #[test]
 fn one_file() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, mlx, to] = ["hf", "mlx", "one.safetensors"].map(|name| directory.path().join(name));
     write_hf(&model("gpt_oss"), &from);
     forget(&from, &mlx, "mlx-4bit").unwrap();
@@ -233,7 +233,7 @@ fn one_file() {
 #[test]
 fn beside_other_towers() {
     for name in ["qwen3_5", "gemma4_moe"] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let [from, mlx, back] = ["hf", "mlx", "back"].map(|name| directory.path().join(name));
         let mut found = model(name);
         write_hf(&found, &from);

@@ -7,7 +7,7 @@ use super::{forget, json, model, tensors, write_hf};
 /// A missing field is false to transformers and true to some classes of mlx-lm, so it is written.
 #[test]
 fn an_output_layer_without_a_field() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let mut found = model("llama");
     let config = found["config"].as_object_mut().unwrap();
     config.remove("tie_word_embeddings");
@@ -65,7 +65,7 @@ fn silent_configs() {
             }),
         ),
     ] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
         let mut found = model(name);
         let config = found["config"].as_object_mut().unwrap();
@@ -87,7 +87,7 @@ fn silent_configs() {
 /// Writes `found` with the fields `fields`, of which those that are null are not there, and returns
 /// its config in MLX and the notes, or what is wrong: nothing is written then.
 pub(super) fn in_mlx(mut found: Value, fields: &Value) -> Result<(Value, Vec<String>), String> {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
     let config = found["config"].as_object_mut().unwrap();
     for (field, value) in fields.as_object().unwrap() {
@@ -213,7 +213,7 @@ fn ignored_windows() {
 /// that transformers 5 writes.
 #[test]
 fn infinite_time_steps() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
     let found = model("granite_hybrid");
     write_hf(&found, &from);

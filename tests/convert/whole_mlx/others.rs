@@ -35,7 +35,7 @@ fn from_gguf() {
         "hunyuan",
         "internlm2",
     ] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let from = data().join("whole").join(name);
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let scheme = ForgetScheme::MLX_4BIT.with_group_size(32);
@@ -62,7 +62,7 @@ fn from_gguf() {
 fn to_gguf() {
     for name in ["qwen3_moe", "gpt_oss", "qwen3_next", "qwen3_5", "lfm2_moe", "granite_hybrid_moe"]
     {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let [mlx, hf, a, b] =
             ["mlx", "hf", "a.gguf", "b.gguf"].map(|name| directory.path().join(name));
         let scheme = ForgetScheme::MLX_8BIT.with_group_size(32);
@@ -92,7 +92,7 @@ fn from_mlx_to_mlx() {
     for name in
         ["qwen3_moe", "gpt_oss", "gemma3_vision", "deepseek_v2", "granite_hybrid", "lfm2_moe"]
     {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let [from, first, again] = ["hf", "first", "again"].map(|name| directory.path().join(name));
         write_hf(&model(name), &from);
         forget(&from, &first, "mlx-8bit").unwrap();
@@ -117,7 +117,7 @@ fn from_mlx_to_mlx() {
 /// give.
 #[test]
 fn mxfp4_to_gguf() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, gguf, back, decoded] =
         ["hf", "model.gguf", "back", "decoded"].map(|name| directory.path().join(name));
     let mut found = model("gpt_oss");
@@ -167,7 +167,7 @@ fn classes_of_others_fields_keep_their_names() {
         ("qwen2", "Qwen2AudioForConditionalGeneration", "lm_head.weight"),
         ("gemma_embedding", "Gemma3TextModel", "norm.weight"),
     ] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let [from, to] = ["hf", "mlx"].map(|name| directory.path().join(name));
         std::fs::create_dir(&from).unwrap();
         for file in ["config.json", "model.safetensors"] {

@@ -12,7 +12,7 @@ fn directories_are_those_of_mlx_lm() {
     // In the gate each model takes all schemes, otherwise a third of them.
     let step = effort([3, 1, 1]);
     for (at, (name, found)) in models().into_iter().enumerate() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let from = directory.path().join("hf");
         write_hf(&found, &from);
         let schemes = found["mlx"].as_object().unwrap();
@@ -53,7 +53,7 @@ fn directories_are_those_of_mlx_lm() {
 /// Filters have another shape on the other sides, and the same bytes, also where their type stays.
 #[test]
 fn filters() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, mlx, back] = ["hf", "mlx", "back"].map(|name| directory.path().join(name));
     let mut found = model("lfm2");
     for (_, entry) in found["hf"].as_object_mut().unwrap() {
@@ -77,7 +77,7 @@ fn quantized_shards() {
     for (name, scheme) in
         [("mixtral", "fp8-tensor"), ("qwen3_moe", "nf4"), ("llama", "int8"), ("gpt_oss", "nf4")]
     {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let [from, quantized, decoded, a, b] =
             ["hf", "quantized", "decoded", "a", "b"].map(|name| directory.path().join(name));
         write_hf(&model(name), &from);
@@ -110,7 +110,7 @@ fn quantized_shards() {
 /// Tensors alone keep their names, as far as a caller says so or the class is unknown.
 #[test]
 fn tensors_alone() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let mut found = model("mixtral");
     let [from, unknown, to, other] =
         ["hf", "unknown", "to", "other"].map(|name| directory.path().join(name));
@@ -136,7 +136,7 @@ fn tensors_alone() {
 /// Experts that some checkpoints have in one tensor become the stacks that single ones become.
 #[test]
 fn fused_experts() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
     let mut found = model("qwen3_moe");
     let all = found["hf"].as_object_mut().unwrap();

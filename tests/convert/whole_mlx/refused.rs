@@ -73,7 +73,7 @@ fn tensors_that_contradict() {
         ),
     ];
     for (found, what) in cases {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
         write_hf(&found(), &from);
         let error = forget(&from, &to, "mlx-4bit").unwrap_err().to_string();
@@ -86,7 +86,7 @@ fn tensors_that_contradict() {
 /// One of two projections that transformers fuses is no model.
 #[test]
 fn half_of_a_projection() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, mlx, to] = ["hf", "mlx", "to"].map(|name| directory.path().join(name));
     write_hf(&model("gpt_oss"), &from);
     forget(&from, &mlx, "mlx-4bit").unwrap();
@@ -111,7 +111,7 @@ fn half_of_a_projection() {
 /// there.
 #[test]
 fn latent_parts() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, mlx, to] = ["hf", "mlx", "to"].map(|name| directory.path().join(name));
     write_hf(&model("deepseek_v3"), &from);
     forget(&from, &mlx, "mlx-8bit").unwrap();
@@ -142,7 +142,7 @@ fn stacks_that_ask_for_too_much() {
         (json!([4, 0, 64]), "its shape is"),
         (json!([4, 64]), "its shape is"),
     ] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
         let mut found = model("mixtral");
         found["hf"] = json!({ name: ["BF16", shape] });
@@ -155,7 +155,7 @@ fn stacks_that_ask_for_too_much() {
             .to_string();
         assert!(error.contains(what) && error.contains(name), "{error}");
     }
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
     let mut found = model("mixtral");
     found["hf"] = (0..20)
@@ -176,7 +176,7 @@ fn stacks_that_ask_for_too_much() {
 /// are.
 #[test]
 fn odd_projections() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
     let mut found = model("gpt_oss");
     found["config"]

@@ -29,7 +29,7 @@ fn cancelled_after(mut options: ConvertOptions, bytes: u64) -> ConvertOptions {
 
 #[test]
 fn an_interrupted_encoding_is_resumed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let mut resumed = 0;
     // In the gate each scheme is stopped at three places, otherwise at another one of them.
@@ -79,7 +79,7 @@ fn an_interrupted_encoding_is_resumed() {
 
 #[test]
 fn parts_make_the_same_directory() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let (want, output) = (root.path().join("want"), root.path().join("out"));
     for (scheme, _) in SCHEMES {
@@ -103,7 +103,7 @@ fn parts_make_the_same_directory() {
 
 #[test]
 fn parts_of_another_encoding_are_refused() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir().unwrap();
     let input = model(root.path());
     let output = root.path().join("out");
     let model = parse(&input).unwrap();

@@ -11,7 +11,7 @@ use crate::common::forget::{stored_at, values_at};
 #[test]
 fn stacks_of_gpt_oss_stay_as_they_are() {
     let input = data().join("mxfp4/gpt_oss_exponents/model");
-    let outputs = tempfile::tempdir().unwrap();
+    let outputs = crate::common::tempdir().unwrap();
     let (output, report) =
         forget(&input, outputs.path(), scheme("mxfp4-gpt-oss", None), TargetDtype::BF16).unwrap();
     assert_eq!(codes_moved(&report).len(), 2);
@@ -63,7 +63,7 @@ fn stacks_of_gpt_oss_round_trip() {
     let with_exponent_255 = ["gguf:mxfp4", "mxfp4-gpt-oss"];
     for (case, steps) in [("gpt_oss_exponents", &with_exponent_255[..]), ("tiny_gpt_oss", &all)] {
         let (input, outputs) =
-            (data().join("mxfp4").join(case).join("model"), tempfile::tempdir().unwrap());
+            (data().join("mxfp4").join(case).join("model"), crate::common::tempdir().unwrap());
         let (before, first) = (values_at(&input), stored_at(&input));
         let stacks: Vec<&str> = first
             .keys()
@@ -101,7 +101,7 @@ fn stacks_of_gpt_oss_round_trip() {
         }
     }
     let (input, outputs) =
-        (data().join("mxfp4/gpt_oss_exponents/model"), tempfile::tempdir().unwrap());
+        (data().join("mxfp4/gpt_oss_exponents/model"), crate::common::tempdir().unwrap());
     let error = forget_experts(&input, outputs.path(), "mlx-mxfp4")
         .unwrap_err()
         .to_string();
@@ -113,7 +113,8 @@ fn stacks_of_gpt_oss_round_trip() {
 
 #[test]
 fn stacks_of_gpt_oss_become_weights_of_other_types() {
-    let (input, outputs) = (data().join("mxfp4/tiny_gpt_oss/model"), tempfile::tempdir().unwrap());
+    let (input, outputs) =
+        (data().join("mxfp4/tiny_gpt_oss/model"), crate::common::tempdir().unwrap());
     let before = values_at(&input);
     for (scheme, error) in [("gguf:q8_0", 0.01), ("mlx-mxfp8", 0.05), ("gguf:q4_0", 0.1)] {
         let (output, report) = forget_experts(&input, outputs.path(), scheme).unwrap();

@@ -39,7 +39,7 @@ fn error(shapes: Vec<u8>, parts: Vec<u8>) -> Option<ErrorKind> {
         ("single_partition_of_fp32_groups", parts),
     ]);
     let optimizer = dict(&[("optimizer_state_dict", optimizer)]);
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     for (name, pickle) in [
         ("mp_rank_00_model_states.pt", model),
         ("zero_pp_rank_0_mp_rank_00_optim_states.pt", optimizer),

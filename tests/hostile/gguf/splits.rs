@@ -23,7 +23,7 @@ type Files<'a> = &'a [(&'a str, &'a Gguf)];
 
 /// Parses the first of `files`, with the others beside it, and returns the number of tensors.
 fn open(files: Files<'_>) -> Result<usize> {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     files
         .iter()
         .for_each(|(name, file)| std::fs::write(directory.path().join(name), file.file()).unwrap());

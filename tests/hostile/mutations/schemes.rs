@@ -129,7 +129,7 @@ fn read((name, entry): (&String, &Value)) -> Entry {
 
 /// A new directory with copies of the configs beside `model`.
 fn place(model: &Model) -> tempfile::TempDir {
-    let place = tempfile::tempdir().unwrap();
+    let place = crate::common::tempdir().unwrap();
     for beside in configs(model) {
         std::fs::copy(&beside, place.path().join(beside.file_name().unwrap())).unwrap();
     }

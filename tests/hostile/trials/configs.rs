@@ -44,7 +44,7 @@ fn expressions_of_configs() {
         // In the gate both lists of each kind, otherwise either.
         let lists = [false, true].into_iter().cycle();
         for is_target in lists.skip(number).take(effort([1, 2, 2])) {
-            let place = tempfile::tempdir().unwrap();
+            let place = crate::common::tempdir().unwrap();
             let len = copy(&model, place.path(), &|config| match is_target {
                 false => config["ignore"] = json!(all),
                 true => config["config_groups"]["group_0"]["targets"] = json!(all),

@@ -96,7 +96,7 @@ impl Trial {
     /// directory must have the file, and the output of a success, and nothing else. Returns `None` if
     /// the trial has already failed.
     pub fn try_file(&mut self, what: &str, bytes: &[u8]) -> Option<Result<Vec<u8>>> {
-        let place = tempfile::tempdir().unwrap();
+        let place = crate::common::tempdir().unwrap();
         let [input, output] = ["in", "out"].map(|name| place.path().join(name).join("model"));
         [&input, &output]
             .iter()
@@ -174,19 +174,18 @@ impl Trial {
         assert!(good > 2 * batches && good < 98 * batches, "{good} of {batches} hundred");
     }
 
-    /// Runs `f`, which must stay within what the program limits for a file of `len` bytes, and may run
-    /// again if it does not. Returns `None` if it panics.
-    pub fn measure<T>(&mut self, what: &str, len: usize, f: impl FnMut() -> T) -> Option<T> {
+    /// Runs `f`, which must stay within what the program limits for a file of `len` bytes. Returns
+    /// `None` if it panics.
+    pub fn measure<T>(&mut self, what: &str, len: usize, f: impl FnOnce() -> T) -> Option<T> {
         match Monitor::LIMITS_TIME {
             true => self.time(what, f),
             false => self.watch(what, len, f),
         }
     }
 
-    /// Runs `f`, which must end within the time that the program allows and may run again if it
-    /// does not. Returns `None` if it panics.
-    pub fn time<T>(&mut self, what: &str, mut f: impl FnMut() -> T) -> Option<T> {
-        let run = || catch_unwind(AssertUnwindSafe(&mut f));
+    /// Runs `f`, which must end within the time that the program allows. Returns `None` if it panics.
+    pub fn time<T>(&mut self, what: &str, f: impl FnOnce() -> T) -> Option<T> {
+        let run = || catch_unwind(AssertUnwindSafe(f));
         let (caught, wrong) = self.monitor.time(what, run);
         self.finish(what, caught, wrong)
     }

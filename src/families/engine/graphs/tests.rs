@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::rc::Rc;
 
 use super::{GraphProblem, graph_of, problems};
 use crate::families::CLASSES;
 use crate::{GgufMetadataValue, ParsedModel};
 
-type Keys = Vec<(String, GgufMetadataValue)>;
-type Shapes = Vec<(String, Vec<usize>)>;
+// Each file shares with the others what is the same.
+type Keys<'a> = Vec<(&'a str, &'a GgufMetadataValue)>;
+type Shapes = Vec<(Rc<str>, Rc<[usize]>)>;
 
 #[test]
 fn every_architecture_has_a_table() {
@@ -19,8 +21,8 @@ fn every_architecture_has_a_table() {
 }
 
 /// What is wrong with a file.
-fn found(architecture: &str, keys: &Keys, tensors: &Shapes) -> Vec<GraphProblem> {
-    let keys = keys.iter().map(|(key, value)| (&**key, value));
+fn found(architecture: &str, keys: &Keys<'_>, tensors: &Shapes) -> Vec<GraphProblem> {
+    let keys = keys.iter().copied();
     let tensors = tensors.iter().map(|(name, shape)| (&**name, &shape[..]));
     problems(architecture, keys, tensors)
 }
@@ -39,22 +41,26 @@ fn kind_of(name: &str) -> String {
 }
 
 /// The files that differ from one with `keys` and `tensors` in one thing, by name.
-fn variants(architecture: &str, keys: &Keys, tensors: &Shapes) -> Vec<(String, Keys, Shapes)> {
+fn variants<'a>(
+    architecture: &str,
+    keys: &Keys<'a>,
+    tensors: &Shapes,
+) -> Vec<(String, Keys<'a>, Shapes)> {
     let mut all = vec![("as it is".to_owned(), keys.clone(), tensors.clone())];
     let prefix = format!("{architecture}.");
     for (key, _) in keys {
         if key.starts_with(&prefix) || key.starts_with("xielu.") {
-            let rest = keys.iter().filter(|(other, _)| other != key).cloned();
+            let rest = keys.iter().filter(|(other, _)| other != key).copied();
             all.push((format!("without key {key}"), rest.collect(), tensors.clone()));
         }
     }
     let mut add = |what: String, tensors: Shapes| all.push((what, keys.clone(), tensors));
     let with = |name: &str, shape: Vec<usize>| {
         let mut tensors = tensors.clone();
-        tensors.push((name.to_owned(), shape));
+        tensors.push((name.into(), shape.into()));
         tensors
     };
-    let has = |name: &str| tensors.iter().any(|(other, _)| other == name);
+    let has = |name: &str| tensors.iter().any(|(other, _)| **other == *name);
     let mut seen = BTreeSet::new();
     for (at, (name, shape)) in tensors.iter().enumerate().rev() {
         if !seen.insert(kind_of(name)) {
@@ -65,7 +71,9 @@ fn variants(architecture: &str, keys: &Keys, tensors: &Shapes) -> Vec<(String, K
         add(format!("without {name}"), rest);
         for axis in 0..shape.len() {
             let mut longer = tensors.clone();
-            longer[at].1[axis] += 1;
+            let mut shape = shape.to_vec();
+            shape[axis] += 1;
+            longer[at].1 = shape.into();
             add(format!("longer axis {axis} of {name}"), longer);
         }
         if let Some(base) = name.strip_suffix(".weight")
@@ -78,9 +86,11 @@ fn variants(architecture: &str, keys: &Keys, tensors: &Shapes) -> Vec<(String, K
     }
     let other = "blk.0.other.weight";
     add(format!("with {other}"), with(other, vec![8]));
-    let embedding = tensors.iter().find(|(name, _)| name == "token_embd.weight");
+    let embedding = tensors
+        .iter()
+        .find(|(name, _)| **name == *"token_embd.weight");
     if let (false, Some((_, shape))) = (has("output.weight"), embedding) {
-        add("with output.weight".to_owned(), with("output.weight", shape.clone()));
+        add("with output.weight".to_owned(), with("output.weight", shape.to_vec()));
     }
     all
 }
@@ -147,14 +157,11 @@ fn compare(
         let model = canonical(&data.join(directory).join(name));
         let gguf = model.gguf().unwrap();
         let architecture = gguf.architecture().unwrap();
-        let keys: Keys = gguf
-            .metadata()
-            .iter()
-            .map(|(key, value)| (key.to_owned(), value))
-            .collect();
+        let metadata: Vec<_> = gguf.metadata().iter().collect();
+        let keys: Keys<'_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
         let tensors: Shapes = model
             .tensors()
-            .map(|t| (t.name().to_owned(), t.shape().to_vec()))
+            .map(|t| (t.name().into(), t.shape().into()))
             .collect();
         for (what, keys, tensors) in variants(&architecture, &keys, &tensors) {
             count += 1;

@@ -60,10 +60,9 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
     /// A grid from its packed points. A list of neighbours has the points at the `rings` smallest
     /// distances that occur.
     fn new(points: impl Iterator<Item = u16>, rings: usize) -> Self {
-        let unpack = |packed| std::array::from_fn::<i32, N, _>(|i| code::<BITS>(packed, i));
         let points: Vec<u16> = points.collect();
-        let unpacked: Vec<_> = points.iter().map(|&point| unpack(point)).collect();
-        let top = unpacked.iter().flatten().copied().max().unwrap_or(0);
+        let codes_of = |packed: u16| (0..N).map(move |i| code::<BITS>(packed, i));
+        let top = points.iter().copied().flat_map(codes_of).max().unwrap_or(0);
         let mut grid = Self {
             lists: vec![NeighbourList::default(); 1 << (N * BITS)],
             neighbours: Vec::new(),
@@ -76,32 +75,36 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
             grid.lists[usize::from(point)].start = index as u32;
             on_grid[usize::from(point)] = true;
         }
-        let (mut distances, mut list) = (vec![0; points.len()], Vec::new());
+        let half = BITS * N / 2;
+        let [low, high] = [0, half].map(|shift| near_half::<N, BITS>(&points, shift, top as usize));
+        let mut list = Vec::new();
         for (packed, list_of) in grid.lists.iter_mut().enumerate() {
-            let codes = unpack(packed as u16);
             // Codes above the top are never looked up, so they need no list.
-            if on_grid[packed] || codes.iter().any(|&code| code > top) {
+            if on_grid[packed] || codes_of(packed as u16).any(|code| code > top) {
                 continue;
             }
-            for (distance, point) in zip(&mut distances[..], &unpacked) {
-                *distance = zip(codes.iter(), point)
-                    .map(|(a, b)| (a - b) * (a - b))
-                    .sum::<i32>();
-            }
             list.clear();
-            let mut last = 0;
-            // Distances are found ring by ring, in the order of ggml's sorted list; within a ring
+            let (low, high) = (&low[packed & ((1 << half) - 1)], &high[packed >> half]);
+            // Rings of points at one distance, in the order of ggml's sorted list; within a ring
             // by index.
-            for _ in 0..rings {
-                let Some(ring) = distances.iter().copied().filter(|&d| d > last).min() else {
+            let mut left = rings;
+            for distance in 1..low.len() + high.len() - 1 {
+                let before = list.len();
+                for word in 0..points.len().div_ceil(64) {
+                    let mut ring = 0;
+                    let first = (distance + 1).saturating_sub(high.len());
+                    for in_low in first..low.len().min(distance + 1) {
+                        ring |= low[in_low][word] & high[distance - in_low][word];
+                    }
+                    while ring != 0 {
+                        list.push(points[64 * word + ring.trailing_zeros() as usize]);
+                        ring &= ring - 1;
+                    }
+                }
+                left -= usize::from(list.len() > before);
+                if left == 0 {
                     break;
-                };
-                list.extend(
-                    zip(points.iter(), &distances)
-                        .filter(|&(_, &d)| d == ring)
-                        .map(|(&point, _)| point),
-                );
-                last = ring;
+                }
             }
             list_of.start = grid.neighbours.len() as u32;
             for chunk in list.chunks(CODES_PER_SUM) {
@@ -174,6 +177,31 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
 /// its code.
 fn pack<const N: usize, const BITS: usize>(entry: u64, shift: usize) -> u16 {
     (0..N).fold(0, |packed, i| packed | ((entry >> (8 * i) & 0xff) as u16 >> shift) << (BITS * i))
+}
+
+/// Which points are how far from codes in one half of them: indexed by the half's packed codes and
+/// the distance, a bit for each point. So the points at a distance from all codes are found without
+/// a look at each point. Halves with codes above the top have no entry.
+fn near_half<const N: usize, const BITS: usize>(
+    points: &[u16],
+    shift: usize,
+    top: usize,
+) -> Vec<Vec<Vec<u64>>> {
+    let of_each = |packed| {
+        if (0..N / 2).any(|i| code::<BITS>(packed, i) as usize > top) {
+            return Vec::new();
+        }
+        let mut at = vec![vec![0; points.len().div_ceil(64)]; N / 2 * top * top + 1];
+        for (index, &point) in points.iter().enumerate() {
+            let difference = |i| code::<BITS>(packed, i) - code::<BITS>(point >> shift, i);
+            let distance = (0..N / 2)
+                .map(|i| difference(i) * difference(i))
+                .sum::<i32>();
+            at[distance as usize][index / 64] |= 1 << (index % 64);
+        }
+        at
+    };
+    (0..1 << (BITS * N / 2)).map(of_each).collect()
 }
 
 /// Defines for each type a function that returns its grid, which is made at the first call from the

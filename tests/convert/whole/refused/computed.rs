@@ -119,7 +119,7 @@ fn parallel_residual() {
     assert!(error.contains("post_attention_layernorm"), "{error}");
     let error = gguf_refusal("stablelm", (KEY, GgufMetadataValue::Bool(true)));
     assert!(error.contains("ffn_norm"), "{error}");
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole/stablelm"), directory.path());
     without(is_norm)(&from);
     set("config.json", json!({"use_parallel_residual": true}))(&from);
@@ -135,7 +135,7 @@ fn parallel_residual() {
 /// What a copy of the model `name` becomes that `edit` has changed: the notes, and the value of a
 /// key.
 fn converted(name: &str, fields: Value, key: &str) -> (Vec<String>, Option<GgufMetadataValue>) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let from = named(&data().join("whole").join(name), directory.path());
     set("config.json", fields)(&from);
     let output = directory.path().join("out.gguf");
@@ -254,7 +254,7 @@ fn causal() {
 #[test]
 fn pooling_of_decoders() {
     for model in ["qwen2", "qwen3"] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let from = named(&data().join("whole").join(model), directory.path());
         let modules = json!([
             {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},

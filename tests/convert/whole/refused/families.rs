@@ -21,7 +21,7 @@ fn configs() {
             wrong.push(format!("{line}: {error}"));
         }
     }
-    assert_eq!(CONFIGS.lines().count(), 327);
+    assert!(CONFIGS.lines().count() > 300);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

@@ -207,7 +207,7 @@ fn shared_experts() {
 fn keys_that_are_needed() {
     let recorded = std::fs::read(data().join("graphs.json")).unwrap();
     let recorded: BTreeMap<String, Vec<String>> = serde_json::from_slice(&recorded).unwrap();
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
     let (mut wrong, mut count) = (Vec::new(), 0);
     for (number, (name, loaded)) in recorded.iter().enumerate() {
@@ -242,7 +242,7 @@ fn keys_that_are_needed() {
 /// Numbers of the metadata that the tensors refute.
 #[test]
 fn keys_that_tensors_refute() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
     for (key, number) in [
         ("llama.vocab_size", 300),

@@ -55,7 +55,7 @@ fn keys_that_the_class_does_not_have() {
 #[test]
 fn attention_that_is_not_causal() {
     for (model, architecture) in [("qwen3", "qwen3"), ("qwen2", "qwen2"), ("llama", "llama")] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         let canonical = canonical_gguf(data().join("whole").join(model));
         let key = format!("{architecture}.attention.causal");
         for (flag, expected) in [(false, Some(json!(false))), (true, None)] {
@@ -89,7 +89,7 @@ fn attention_that_is_not_causal() {
 
 /// The config that the GGUF file of `model` gives without the key `key`.
 fn config_without(model: &str, key: &str) -> Value {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
     let canonical = canonical_gguf(data().join("whole").join(model));
     let mut bytes = std::fs::read(canonical).unwrap();
@@ -149,7 +149,7 @@ fn keys_that_are_missing() {
 /// all others.
 #[test]
 fn base_of_gpt_neox() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir().unwrap();
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
     let canonical = canonical_gguf(data().join("whole/gpt_neox"));
     let base = ("gptneox.rope.freq_base".to_owned(), F32(555.0));

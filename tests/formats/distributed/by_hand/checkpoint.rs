@@ -108,7 +108,7 @@ impl Checkpoint {
 
     /// Parses and decodes the checkpoint in a directory.
     pub fn decode(&self) -> anamnesis::Result<Vec<u8>> {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir().unwrap();
         std::fs::write(directory.path().join(".metadata"), self.metadata()).unwrap();
         std::fs::create_dir(directory.path().join("sub")).unwrap();
         for name in ["a.distcp", "sub/a.distcp"] {

@@ -35,7 +35,7 @@ fn classes_and_opcodes_are_named() {
 #[test]
 fn globals() {
     let mut trial = Trial::new();
-    let place = tempfile::tempdir().unwrap();
+    let place = crate::common::tempdir().unwrap();
     let path = place.path().join("model");
     let command =
         [&text(&format!("touch {}/executed", place.path().display()))[..], b"\x85"].concat();

@@ -5,7 +5,7 @@ use super::super::iq4;
 use super::Rng;
 use super::iq_search::{nearest_level, sorted, split16, split32};
 use crate::remember::kernels::ggml::grids;
-use crate::test_utils::miri_or;
+use crate::test_utils::{effort, miri_or};
 
 #[test]
 fn splits_as_its_twin() {
@@ -47,7 +47,7 @@ fn splits_as_its_twin_where_scores_are_equal_or_extreme() {
         (first, second, shift, scale.to_bits())
     };
     let powers = [0, -140, -100, -75, -60, -50, -40, -30, -20, 20, 30, 40, 50, 60, 75, 100, 126];
-    for round in 0..miri_or(2, 3000) {
+    for round in 0..miri_or(2, effort([600, 3000, 3000])) {
         let (values, weights) = (rng.normals::<32>(1.0), rng.normals::<32>(1.0));
         let (x_power, w_power) = (powers[round % 17], powers[round / 17 % 17]);
         let steps = [1e6, 4.0, 1.0][round % 3];
