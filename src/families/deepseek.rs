@@ -7,10 +7,11 @@
 //! Source: `conversion/deepseek.py` of llama.cpp, class `DeepseekV2Model`; defaults of transformers
 //! 4.57.6.
 
+use serde_json::{Map, Value};
+
 use crate::families::engine::rows::*;
 use crate::families::engine::table::Model;
 use crate::remember::EncodedAs;
-use serde_json::{Map, Value};
 
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};

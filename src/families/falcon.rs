@@ -3,9 +3,10 @@
 //!
 //! Source: `conversion/falcon.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::internlm::GROUP;
 use crate::families::engine::rows::*;
-use serde_json::{Map, Value};
 
 use super::bloom::PROJECTIONS;
 use crate::families::engine::dims::Dims;

@@ -4,10 +4,11 @@
 //! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers
 //! 5.23.
 
+use serde_json::Value;
+
 use crate::families::engine::rows::*;
 use crate::families::engine::table::{ConfigFields, Model, StatedKey};
 use crate::remember::EncodedAs;
-use serde_json::Value;
 
 use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;

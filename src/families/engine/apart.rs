@@ -8,12 +8,11 @@ use serde_json::Value;
 use super::mapping::refused;
 use super::names::{Place, fill, find, of_language_model};
 use super::source::{Rearrangement, SourceRows, SourceTensor, assembled};
-use crate::families;
 use crate::families::class_name;
 use crate::model::gguf::GgufMetadata;
 use crate::remember::layout::assembled::{Change, RowOrder};
 use crate::remember::{QuantScheme, ResolvedItem};
-use crate::{Result, TargetDtype};
+use crate::{Result, TargetDtype, families};
 
 /// Where a tensor belongs: the stack, the layer, the expert and the projection.
 type PlaceInStack = (usize, Option<usize>, Option<usize>, usize);

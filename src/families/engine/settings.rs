@@ -7,13 +7,15 @@ mod by_layer;
 mod from_gguf;
 mod unread;
 
-use crate::families::engine::fields::{CONTEXT, KeyValue, LABELS, array};
 use serde_json::Value;
 
 pub(crate) use self::by_layer::numbers_of_kind;
 pub(crate) use self::from_gguf::config_of;
 pub(crate) use self::unread::causal_note;
-use super::fields::{EXPERTS, EXPERTS_USED, Fields, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, wrong};
+use super::fields::{
+    CONTEXT, EXPERTS, EXPERTS_USED, Fields, HEADS, HIDDEN, INNER, KV_HEADS, KeyValue, LABELS,
+    LAYERS, array, wrong,
+};
 use super::table::{HeadDim, Kind, Model, ModelClass, Setting, count, number};
 use crate::Result;
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};

@@ -7,7 +7,6 @@ mod rules;
 mod settings;
 mod transforms;
 
-use crate::families::engine::fields::{is_same, wrong};
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
@@ -21,7 +20,7 @@ pub(crate) use self::settings::{
 };
 pub(crate) use self::transforms::{OwnTransform, Parts, Then, Tiling, Transform, Turn};
 use super::dims::{Dim, Dims, Need, OwnSizes};
-use super::fields::Fields;
+use super::fields::{Fields, is_same, wrong};
 use crate::Result;
 
 /// A class of models: how transformers and llama.cpp name the same thing.

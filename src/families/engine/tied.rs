@@ -9,12 +9,11 @@ use super::fields::Fields;
 use super::graphs::{OUTPUT, has_output};
 use super::names::is_of_tower;
 use super::table::ModelClass;
-use crate::Result;
 use crate::config::TEXT_CONFIGS;
 use crate::error::InTensor;
-use crate::families;
 use crate::families::class_name;
 use crate::remember::{ResolvedItem, have_same_values};
+use crate::{Result, families};
 
 /// Ends of the names of embeddings.
 const EMBEDDINGS: &[&str] = &[

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::checks;
 use super::dims::Dims;
 use super::fields::{Fields, KeyValue, wrong};
 use super::general::identity;
@@ -15,15 +14,12 @@ use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
 use super::names::of_language_model;
 use super::pooling::{self, POOLING};
-use super::prediction;
 use super::request::GgufRequest;
-use super::reranker;
 use super::rope::Rope;
-use super::settings;
 use super::source::{computed, sources_of};
 use super::table::{HeadDim, Kind, Model, ModelClass};
 use super::tied::is_untied;
-use super::transform;
+use super::{checks, prediction, reranker, settings, transform};
 use crate::config::Texts;
 use crate::error::InTensor;
 use crate::families::{class_name, class_of, has_tower, is_base};

@@ -10,12 +10,9 @@ use self::class::class_of;
 use super::checks::{WINDOW, check_yarn};
 use super::dims::{Dims, Need};
 use super::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LETTERS};
-use super::fused;
 use super::keyed::tensors_of_keys;
 use super::mapping::{Mapped, Mapping, refused};
 use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill};
-use super::pooling;
-use super::prediction;
 use super::rope::{ROPE_FACTORS, Rope, is_factors};
 use super::rope_of_class::{
     add_kinds, add_scaling, check_attention_factor, restore_base, scaling_of,
@@ -27,14 +24,14 @@ use super::tied::take_output;
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use super::values::{is_exact, values_of};
+use super::{fused, pooling, prediction};
 use crate::config::object;
 use crate::error::InTensor;
-use crate::families;
 use crate::model::gguf::GgufMetadata;
 use crate::remember::layout::assembled::Change;
 use crate::remember::{Group, QuantScheme, ResolvedItem};
 use crate::tokenizer::{self, kept};
-use crate::{AnamnesisError, Result, TargetDtype};
+use crate::{AnamnesisError, Result, TargetDtype, families};
 
 /// A model that is ready to be written as a directory.
 pub(crate) struct DirectoryModel<'m> {

@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::NamedClass;
-use super::rope;
+use super::{NamedClass, rope};
 use crate::Result;
 use crate::families::engine::checks::{has_sliding_kind, ignored_window, latent_norms};
 use crate::families::engine::dims::Dims;

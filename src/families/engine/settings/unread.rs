@@ -4,8 +4,9 @@
 //! Source: `llama_model_base::load_hparams` of llama.cpp (`src/llama-model.cpp`), which reads some
 //! for all architectures, and reads others where an architecture asks for them.
 
-use crate::families::engine::fields::wrong_key;
 use serde_json::{Map, Value};
+
+use crate::families::engine::fields::wrong_key;
 
 use super::{CAUSAL, GATING, GATING_FUNCTIONS, IS_CAUSAL};
 use crate::Result;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::heads::head_rows;
 use super::transposed;
 use crate::error::InTensor;
-use crate::families::engine::dims::Dims;
+use crate::families::engine::dims::{Dim, Dims};
 use crate::families::engine::source::{
     Rearrangement, SourceRows, SourceTensor, assembled, made_of,
 };
@@ -82,7 +82,11 @@ impl Turns {
     }
 }
 
-fn lengths_of(lengths: &[crate::families::engine::dims::Dim], dims: &Dims) -> Result<Vec<usize>> {
+/// The lengths that the config says.
+///
+/// # Errors
+/// `Parse` that names a field which is missing or 0.
+fn lengths_of(lengths: &[Dim], dims: &Dims) -> Result<Vec<usize>> {
     lengths.iter().map(|dim| dims.need_size(*dim)).collect()
 }
 

@@ -4,10 +4,8 @@ use serde_json::Value;
 
 use crate::Result;
 use crate::config::object;
-use crate::families::engine::fields::FULL_ATTENTION;
-use crate::families::engine::fields::LAYER_KINDS;
-use crate::families::engine::table::ConfigFields;
-use crate::families::engine::table::{Kind, Setting};
+use crate::families::engine::fields::{FULL_ATTENTION, LAYER_KINDS};
+use crate::families::engine::table::{ConfigFields, Kind, Setting};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 impl ConfigFields<'_> {
