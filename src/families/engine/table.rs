@@ -33,9 +33,11 @@ pub(crate) struct ModelClass {
     pub model_type: &'static str,
     /// Fields that the class has where a config is silent.
     pub defaults: &'static [(&'static str, Default)],
-    /// What llama.cpp takes for granted of the class. A config that says something else is refused.
+    /// What llama.cpp takes for granted of the class. A config that says something else is refused,
+    /// and one from GGUF says it. What few configs say is [`Traits::also_implied`].
     pub implied: &'static [(&'static str, Default)],
-    /// Fields that the class calls otherwise than others: the usual name, and its own.
+    /// Fields that the class calls otherwise than others: the usual name, and its own, which a config
+    /// from GGUF gets. To GGUF, the lists of names in `fields/names.rs` have it.
     pub own_fields: &'static [(&'static str, &'static str)],
     /// Fields that are not in GGUF, each with the one that it is equal to.
     pub equal_fields: &'static [(&'static str, &'static str)],

@@ -47,7 +47,7 @@ pub(crate) enum Kind {
     YarnLog,
     /// FLOAT32: the field of the scaling of rope, which must be there.
     Scaling,
-    /// Not written.
+    /// Not written, and ignored on the way back.
     Omitted,
     /// INT32\[4\]: how many pairs of a head rotate by each axis of an image, which the config must
     /// say. Coming back they are not said: in a text all axes have the same positions.
