@@ -289,7 +289,9 @@ impl<'m> Maker<'_, 'm> {
             return Ok(());
         }
         let is_moved = match rule.transform {
-            Transform::Experts | Transform::Parts(_) => true,
+            Transform::Experts => true,
+            // mlx-lm has all parts in one matrix, as transformers has them.
+            Transform::Parts(_) => rule.transform.some_parts().is_some(),
             // A bias stays as it is.
             Transform::Transposed => suffix != ".bias",
             // All other transforms are GGUF's alone.
