@@ -87,7 +87,8 @@ pub fn run() -> ExitCode {
 
 /// The arguments of this process. Wrong ones end it.
 fn parse_arguments() -> Args {
-    let (mut program, given) = (Args::command(), hints::meant(std::env::args_os().collect()));
+    let mut program = Args::command();
+    let given = hints::meant(&program, std::env::args_os().collect());
     let matches = program.try_get_matches_from_mut(&given);
     let matches = matches.unwrap_or_else(|error| match hints::hint(&given, &error) {
         Some(what) => refuse(&mut program, given.get(1), error.kind(), what),

@@ -4,10 +4,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::Args;
 use super::values::parse_scheme;
 use crate::GgufTypes;
 
@@ -56,12 +54,12 @@ const OPTIONS: &[(&str, &str)] = &[
     ("--leave-output-tensor", "`--exclude output.weight` leaves it as it is"),
 ];
 
-/// The arguments of a process: a file alone is inspected.
-pub(in super::super) fn meant(mut args: Vec<OsString>) -> Vec<OsString> {
+/// The arguments of `program`: a file alone is inspected.
+pub(in super::super) fn meant(program: &clap::Command, mut args: Vec<OsString>) -> Vec<OsString> {
     let is_file = args.get(1).is_some_and(|first| {
-        let is_command = first.to_str().is_some_and(|name| {
-            name.starts_with('-') || Args::command().find_subcommand(name).is_some()
-        });
+        let is_command = first
+            .to_str()
+            .is_some_and(|name| name.starts_with('-') || program.find_subcommand(name).is_some());
         !is_command && Path::new(first).exists()
     });
     if is_file {

@@ -9,9 +9,9 @@ use crate::TargetDtype;
 use crate::element::Element;
 use crate::simd::zip;
 
-/// What libraries that compute in the dtype of a model do. The dtype is a value and no type
-/// parameter, so that a kernel has one copy for all: whatever is done to each value is a loop of
-/// its own, of which there is one for each dtype.
+/// Rounding as in libraries that compute in the dtype of a model. The dtype is an argument and no
+/// type parameter, so that each kernel is compiled once; only the loops over values below are
+/// compiled for each dtype.
 impl TargetDtype {
     /// Distance from 1 to the next value, as in `torch.finfo(dtype).eps`.
     #[inline(always)]

@@ -104,7 +104,7 @@ pub(crate) struct Parts {
 pub(crate) enum Turn {
     /// A turn is all rows of a matrix, or of each matrix of a stack: so many parts of one length.
     Equal(usize),
-    /// So many parts of length 1, in the dimension of this number.
+    /// Each part is one row: how many parts there are, and the dimension of the shape that they are in.
     Single(usize, usize),
     /// The lengths of the parts in the rows of the matrix.
     Rows(&'static [Dim]),
@@ -126,6 +126,15 @@ impl Turn {
         match self {
             Self::Equal(count) | Self::Single(count, _) => count,
             Self::Rows(lengths) => lengths.len(),
+        }
+    }
+
+    /// The dimension that its parts are in, of a tensor of transformers with `rank` dimensions.
+    pub(crate) fn axis(self, rank: usize) -> usize {
+        match self {
+            Self::Equal(_) => rank.saturating_sub(2),
+            Self::Single(_, axis) => axis,
+            Self::Rows(_) => 0,
         }
     }
 }

@@ -31,13 +31,11 @@ impl Turns {
     /// # Errors
     /// `Parse` if its rows are no whole turns, or a length is missing in the config.
     fn new(turn: Turn, (name, shape): (&str, &[usize]), dims: &Dims) -> Result<Self> {
-        let (axis, lengths) = match turn {
-            Turn::Equal(count) => {
-                let axis = shape.len().saturating_sub(2);
-                (axis, vec![shape[axis] / count; count])
-            }
-            Turn::Single(count, axis) => (axis, vec![1; count]),
-            Turn::Rows(lengths) => (0, lengths_of(lengths, dims)?),
+        let axis = turn.axis(shape.len());
+        let lengths = match turn {
+            Turn::Equal(count) => vec![shape[axis] / count; count],
+            Turn::Single(count, _) => vec![1; count],
+            Turn::Rows(lengths) => lengths_of(lengths, dims)?,
         };
         let (rows, of) = (shape[axis], lengths.iter().sum::<usize>());
         if of == 0 || !rows.is_multiple_of(of) {
@@ -185,10 +183,7 @@ pub(crate) fn joined<'m>(
     let mut whole = shape.clone();
     let all = match kind.turn {
         Turn::Equal(count) | Turn::Single(count, _) => {
-            let axis = match kind.turn {
-                Turn::Single(_, axis) => axis,
-                _ => shape.len().saturating_sub(2),
-            };
+            let axis = kind.turn.axis(shape.len());
             whole[axis] = shape[axis] / kind.count() * count;
             whole
         }
