@@ -22,6 +22,7 @@ mod plan;
 mod printed;
 mod progress;
 mod report;
+mod sarif;
 mod scan;
 mod show;
 mod signals;

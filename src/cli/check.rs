@@ -10,6 +10,7 @@ use super::args::CheckArgs;
 use super::html::{self, CheckedPart, Page};
 use super::printed::print_json;
 use super::progress::{Meter, Work};
+use super::sarif::Sarif;
 use super::{CommandError, input, option_checks, signals};
 use crate::error::printable;
 use crate::hooks::SideFile;
@@ -106,7 +107,7 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
             }
         };
         let is_said = !args.messages.quiet || !report.findings.is_empty();
-        if is_said && !args.json {
+        if is_said && !args.json && !args.sarif {
             print(&path, &report, out)?;
         }
         let path = path.to_string_lossy().into_owned();
@@ -125,6 +126,13 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
     }
     if args.json {
         print_json(&CheckedModels { models: &checked }, out)?;
+    }
+    if args.sarif {
+        let mut log = Sarif::default();
+        for model in &checked {
+            log.add_findings(Path::new(&model.path), &model.report.findings);
+        }
+        log.print(out)?;
     }
     match unreadable {
         Some(error) => Err(error),

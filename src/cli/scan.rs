@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::args::ScanArgs;
 use super::printed::print_json;
+use super::sarif::Sarif;
 use super::{CommandError, CommandResult};
 use crate::error::printable;
 use crate::hooks::NamedInput;
@@ -44,6 +45,7 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
         }
     }
     let (limits, mut worst, mut files) = (args.limits.limits(), PickleRisk::Safe, Vec::new());
+    let mut log = Sarif::default();
     for (path, not_followed) in &entries {
         let scan = match not_followed {
             Some(what) => PickleScan::of_unread(*what),
@@ -54,14 +56,16 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
         };
         worst = worst.max(scan.risk);
         let file = path.to_string_lossy().into_owned();
-        match args.json {
-            true => files.push(ScannedFile { file, scan }),
-            false => print(&file, &scan, args.messages.verbose, out)?,
+        match () {
+            () if args.json => files.push(ScannedFile { file, scan }),
+            () if args.sarif => log.add_scan(path, &scan),
+            () => print(&file, &scan, args.messages.verbose, out)?,
         }
     }
-    match args.json {
-        true => print_json(&Scans { risk: worst, files }, out)?,
-        false => writeln!(out, "{} files: {}", entries.len(), name(worst))?,
+    match () {
+        () if args.json => print_json(&Scans { risk: worst, files }, out)?,
+        () if args.sarif => log.print(out)?,
+        () => writeln!(out, "{} files: {}", entries.len(), name(worst))?,
     }
     Ok(grade(worst).0)
 }

@@ -41,6 +41,7 @@ mod parts;
 #[cfg(target_os = "linux")]
 mod reads;
 mod resume;
+mod sarif;
 mod scan;
 mod scan_corpus;
 mod show;

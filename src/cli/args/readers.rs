@@ -63,6 +63,9 @@ pub(in super::super) struct ScanArgs {
     /// Print JSON; see docs/json.md
     #[arg(long, help_heading = RUN)]
     pub json: bool,
+    /// Print SARIF, which code hosts show beside the files
+    #[arg(long, conflicts_with = "json", help_heading = RUN)]
+    pub sarif: bool,
     #[command(flatten)]
     pub messages: MessageArgs,
     #[command(flatten)]
@@ -231,6 +234,9 @@ pub(in super::super) struct CheckArgs {
     /// Print JSON; see docs/json.md
     #[arg(long, help_heading = RUN)]
     pub json: bool,
+    /// Print SARIF, which code hosts show beside the files
+    #[arg(long, conflicts_with = "json", help_heading = RUN)]
+    pub sarif: bool,
     /// Worker threads [default: one for each core]
     #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
