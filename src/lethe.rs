@@ -6,7 +6,7 @@
 //! bytes, and what `config.json` says of them. The arithmetic (scales, rounding, searches) is in
 //! `kernels`.
 //!
-//! - `scheme`: a scheme with its parameters; `schemes`: the table of them; `scheme_names`: by name.
+//! - `scheme`: a scheme with its parameters; `quant_scheme`: names of schemes to decode; `schemes`: the table of them; `scheme_names`: by name.
 //! - `decide`, `decision`: which tensors of a model are encoded, and why the others are not.
 //! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
 //! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
@@ -55,6 +55,8 @@ mod nvfp4;
 #[cfg(feature = "lethe")]
 mod qnat;
 #[cfg(feature = "lethe")]
+mod quant_scheme;
+#[cfg(feature = "lethe")]
 mod scheme;
 #[cfg(feature = "lethe")]
 mod scheme_names;
@@ -75,6 +77,8 @@ pub(crate) use self::decide::decide;
 pub(crate) use self::decision::{Candidate, Decision, Decisions};
 #[cfg(feature = "lethe")]
 pub(crate) use self::gguf::ALREADY;
+#[cfg(feature = "lethe")]
+pub use self::quant_scheme::QuantScheme;
 #[cfg(feature = "lethe")]
 pub use self::scheme::{Forget, ForgetScheme, GgufTypes};
 #[cfg(feature = "lethe")]

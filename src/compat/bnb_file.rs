@@ -47,8 +47,9 @@ pub struct BnbNf4WriteStats {
     pub passthrough: usize,
 }
 
-/// Whether a tensor of this shape is quantized to NF4: a matrix whose values are a multiple of
-/// [`NF4_BLOCK_SIZE`].
+/// Whether [`write_bnb_nf4_safetensors`] quantizes a tensor of this shape: a matrix whose values are
+/// a multiple of [`NF4_BLOCK_SIZE`]. [`ForgetScheme::NF4`](crate::ForgetScheme::NF4) goes by the
+/// module instead, as bitsandbytes does: weights of linear layers, of any size.
 ///
 /// ```
 /// use anamnesis::is_eligible_for_nf4;

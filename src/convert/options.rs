@@ -257,6 +257,13 @@ impl From<ForgetScheme> for ConvertOptions {
     }
 }
 
+#[cfg(feature = "lethe")]
+impl From<crate::lethe::QuantScheme> for ConvertOptions {
+    fn from(scheme: crate::lethe::QuantScheme) -> Self {
+        ForgetScheme::from(scheme).into()
+    }
+}
+
 impl From<RememberOptions> for ConvertOptions {
     fn from(run: RememberOptions) -> Self {
         Self::default().with_run(run).with_decode(true)

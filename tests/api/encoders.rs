@@ -136,3 +136,34 @@ fn module_paths() {
     let _ = anamnesis::remember::dequantize_awq_to_bf16;
     let _ = anamnesis::remember::dequantize_gptq_to_bf16;
 }
+
+/// A scheme to encode to has the name of the scheme that is decoded.
+#[cfg(feature = "lethe")]
+#[test]
+fn schemes_have_the_names_of_those_that_are_decoded() {
+    use anamnesis::lethe::QuantScheme as To;
+    use anamnesis::{QuantScheme as From, parse};
+
+    let place = crate::common::tempdir().unwrap();
+    let (plain, encoded) = (place.path().join("plain"), place.path().join("encoded"));
+    let weight = crate::common::forget::bf16s(&vec![0.5; 256 * 256]);
+    let tensor = crate::common::raw("a.up_proj.weight", "BF16", &[256, 256], weight);
+    std::fs::write(&plain, crate::common::file(&[tensor], &[])).unwrap();
+    let is_fp8 = |found: &From| found.to_string().contains("FP8");
+    let pairs: [(To, &dyn Fn(&From) -> bool); 8] = [
+        (To::FineGrainedFp8, &|found| matches!(found, From::FineGrainedFp8 { .. })),
+        (To::PerChannelFp8, &|found| matches!(found, From::PerChannelFp8 { .. })),
+        (To::PerTensorFp8, &|found| is_fp8(found) && matches!(found, From::PerTensorFp8 { .. })),
+        (To::Gptq, &|found| *found == From::Gptq),
+        (To::Awq, &|found| *found == From::Awq),
+        (To::Bnb4, &|found| *found == From::Bnb4),
+        (To::BnbInt8, &|found| *found == From::BnbInt8),
+        (To::Nvfp4, &|found| matches!(found, From::Nvfp4 { .. })),
+    ];
+    for (to, is_found) in pairs {
+        let _ = std::fs::remove_file(&encoded);
+        parse(&plain).unwrap().forget(&encoded, to).unwrap();
+        let found = parse(&encoded).unwrap().inspect().format;
+        assert!(is_found(&found), "{to:?}: {found}");
+    }
+}

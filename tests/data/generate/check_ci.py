@@ -1,7 +1,7 @@
 """Runs the workflows of docs/guide/ci.md in a repository with a good model, and again with a bad one.
 
     python check_ci.py AMN
-        (pre-commit 4.6.0, sarif-tools 4.2.0)
+        (pre-commit 4.7.0, sarif-tools 3.0.5)
 
 Steps that install programs or need a code host are left out.
 """
