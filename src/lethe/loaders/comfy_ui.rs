@@ -254,10 +254,13 @@ impl ComfyUiModel {
             .zip(decisions)
             .filter(|(_, decision)| stays(decision));
         let (first, _) = kept.next()?;
-        let others = kept.count();
+        let which = match kept.count() {
+            0 => format!("`{}` stays as it is", first.name),
+            1 => format!("`{}` and another weight stay as they are", first.name),
+            n => format!("`{}` and {n} other weights stay as they are", first.name),
+        };
         Some(format!(
-            "`{}` and {others} other weights stay as they are: ComfyUI takes codes in autoencoders and in text encoders of a checkpoint for weights; `--include` encodes them all the same",
-            first.name
+            "{which}: ComfyUI takes codes in autoencoders and in text encoders of a checkpoint for weights; `--include` encodes them all the same"
         ))
     }
 }
