@@ -487,3 +487,28 @@ fn roles() {
     let roles: BTreeSet<&str> = cli.iter().flat_map(|row| codes(&row[0])).collect();
     assert_eq!(roles, codes(&words).into_iter().collect());
 }
+
+/// Each piece of a published model is in the table of tested models.
+#[test]
+fn tested_models() {
+    let rows = rows(&page("docs/schemes.md"), &["model", "scheme", "file"]);
+    let listed: Vec<&str> = rows.iter().map(|row| row[2].trim_matches('`')).collect();
+    let slices = data().join("slices");
+    let mut used = BTreeSet::new();
+    for ending in [".bin", ".npz", ".pth"] {
+        for path in files_below(&slices, ending) {
+            let path = path.strip_prefix(&slices).unwrap();
+            let name = path.to_str().unwrap().replace('\\', "/");
+            if name.contains("synthetic_") || name.contains("_reference") {
+                continue;
+            }
+            let is_row = |pattern: &&&str| match pattern.split_once('*') {
+                Some((start, end)) => name.starts_with(start) && name.ends_with(end),
+                None => **pattern == name,
+            };
+            let row = listed.iter().find(is_row);
+            used.insert(row.unwrap_or_else(|| panic!("{name} is not listed")));
+        }
+    }
+    assert_eq!(used.len(), listed.len(), "{used:?}");
+}
