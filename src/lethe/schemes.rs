@@ -159,7 +159,7 @@ schemes! {
     FP8_TENSOR "fp8-tensor" ["fp8-per-tensor"]
         "FP8 of transformers, one scale for each tensor"
         linear(|_| tf_fp8(Granularity::Tensor, false, false));
-    FP8_COMFY "fp8-comfy" ["fp8-e4m3fn"]
+    FP8_COMFY "fp8-comfy" ["fp8-e4m3fn" "fp8-scaled"]
         "FP8 E4M3 of ComfyUI, one scale for each tensor"
         comfy(|_| comfy_fp8(false));
     FP8_COMFY_E5M2 "fp8-comfy-e5m2" ["fp8-e5m2"]

@@ -17,6 +17,7 @@ mod faults;
 mod file_size;
 mod forget;
 mod gguf_kv;
+mod habits;
 mod help;
 mod hints;
 mod html;

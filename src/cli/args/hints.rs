@@ -1,58 +1,15 @@
 //! What people type who come from other programs: arguments that are taken as they are meant, and
 //! those whose error names the command that does it.
 
+mod names;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use self::names::{JOIN, OPTIONS, VERBS, find};
 use super::values::parse_scheme;
-use crate::GgufTypes;
-
-/// Commands of other programs that are no command here.
-const VERBS: &[(&str, &str)] = &[
-    (
-        "extract",
-        "`amn convert FILE --include NAME --to safetensors -o OUT` writes some tensors, and `amn show FILE NAME --npy OUT.npy` the values of one",
-    ),
-    (
-        "split",
-        "`amn convert FILE --to safetensors --max-shard-size 5GB -o DIRECTORY` writes several files",
-    ),
-    ("join", JOIN),
-    (
-        "repair",
-        "`amn check FILE` says what is wrong, and `amn convert FILE --to safetensors --skip-unsupported -o OUT` writes what can be read",
-    ),
-    ("edit", "`amn convert IN.gguf --to gguf --gguf-kv KEY=VALUE -o OUT.gguf` changes metadata"),
-];
-
-/// How shards become one file.
-const JOIN: &str = "`amn convert SHARD... -o OUT.gguf` or `-o OUT.safetensors` makes one file of all shards of a model";
-
-/// Options of other programs, and what does the same here.
-const OPTIONS: &[(&str, &str)] = &[
-    (
-        "--override-kv",
-        "`--gguf-kv KEY=VALUE` sets metadata, and `--gguf-kv KEY:TYPE=VALUE` with a type",
-    ),
-    (
-        "--chat-template-file",
-        "`--gguf-kv \"tokenizer.chat_template=$(cat FILE)\"` sets the template",
-    ),
-    ("--lora", "`amn merge BASE ADAPTER -o OUT` merges adapters"),
-    ("--scale", "`amn merge BASE ADAPTER=0.5 -o OUT` multiplies what an adapter adds"),
-    (
-        "--outtype",
-        "`--to gguf:f16`, `--to gguf:bf16` or `--to gguf:q8_0` says container and type, and `--out-dtype` the type of what is decoded",
-    ),
-    ("--outfile", "`-o OUT` names the output"),
-    ("--rtol", "`--tolerance X` is the largest absolute difference; `--json` has relative ones"),
-    ("--split-max-size", "`--max-shard-size 5GB` splits the output"),
-    ("--split-max-tensors", "`--max-shard-size 5GB` splits the output, by size"),
-    ("--merge", JOIN),
-    ("--leave-output-tensor", "`--exclude output.weight` leaves it as it is"),
-];
 
 /// The arguments of `program`: a file alone is inspected.
 pub(in super::super) fn meant(program: &clap::Command, mut args: Vec<OsString>) -> Vec<OsString> {
@@ -105,10 +62,6 @@ pub(in super::super) fn hint(args: &[OsString], error: &clap::Error) -> Option<S
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
     };
-    let find = |table: &[(&str, &'static str)], name: &str| {
-        let row = table.iter().find(|(known, _)| *known == name);
-        row.map(|(name, what)| format!("amn has no `{name}`: {what}"))
-    };
     match error.kind() {
         ErrorKind::InvalidSubcommand => find(VERBS, invalid(ContextKind::InvalidSubcommand)?),
         ErrorKind::UnknownArgument => find(OPTIONS, invalid(ContextKind::InvalidArg)?),
@@ -121,23 +74,29 @@ pub(in super::super) fn hint(args: &[OsString], error: &clap::Error) -> Option<S
 fn missing(args: &[OsString]) -> Option<String> {
     let mut texts = args.iter().skip(1).filter_map(|arg| arg.to_str());
     match (texts.next()?, texts.collect::<Vec<_>>().as_slice()) {
-        // As for llama-quantize.
-        ("forget" | "quantize", [input, output, name])
-            if GgufTypes::parse_type(name).is_ok() || parse_scheme(&gguf(name)).is_ok() =>
-        {
-            Some(format!(
-                "the scheme is an option: `amn quantize {input} --to {} -o {output}`",
-                gguf(name)
-            ))
+        // As for llama-quantize, whose options come first.
+        ("forget" | "quantize", [.., input, output, name]) if is_file_type(name) && !input.starts_with('-') => {
+            let name = gguf(name);
+            Some(format!("the scheme is an option: `amn quantize {input} --to {name} -o {output}`"))
         }
-        ("forget" | "quantize", [input, name]) if parse_scheme(&gguf(name)).is_ok() => {
+        ("forget" | "quantize", [.., input, name]) if is_file_type(name) => {
             Some(format!("the scheme is an option: `amn quantize {input} --to {}`", gguf(name)))
+        }
+        ("forget" | "quantize", [.., number]) if number.parse::<u32>().is_ok() => {
+            Some("the scheme is an option, and has a name: `amn quantize IN.gguf --to gguf:q4_k_m -o OUT.gguf`".to_owned())
+        }
+        ("ls" | "list", []) => {
+            Some("`amn ls FILE` lists the tensors of a model, and `amn ls ollama:MODEL` of one of those that `ollama list` names".to_owned())
         }
         ("merge", rest) if rest.iter().filter(|arg| !arg.starts_with('-')).count() < 3 => {
             Some(format!("`amn merge BASE ADAPTER -o OUT` merges adapters; {JOIN}"))
         }
         _ => None,
     }
+}
+
+fn is_file_type(name: &str) -> bool {
+    parse_scheme(&gguf(name)).is_ok()
 }
 
 /// The scheme of a file type of GGUF.

@@ -8,6 +8,9 @@ pub(super) fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
     text.parse().map_err(|_| {
         let dtypes = "supported target dtypes: bf16, f32, f16";
         let named = [text.to_owned(), format!("gguf:{text}")];
+        if text == "safetensors" {
+            return format!("{dtypes}; `amn remember FILE` writes safetensors");
+        }
         let scheme = named.iter().find(|name| parse_scheme(name).is_ok());
         scheme.map_or(dtypes.to_owned(), |name| {
             format!("{dtypes}; `amn forget FILE --to {name}` encodes")
@@ -52,8 +55,21 @@ pub(super) fn parse_target(text: &str) -> Result<ConvertTo, String> {
     if let Ok(container) = text.parse() {
         return Ok(ConvertTo::Container(container));
     }
-    let scheme = parse_scheme(text).map(ConvertTo::Scheme);
-    scheme.map_err(|what| format!("containers: {}; {what}", ConvertTarget::listed()))
+    // What people ask of a converter that other commands do.
+    let listed = ConvertTarget::listed();
+    let command = match text {
+        "npy" | "csv" => Some(format!("`amn show FILE TENSOR --{text}`")),
+        _ if parse_dtype(text).is_ok() => Some(format!(
+            "`amn remember FILE --to {text}` decodes, and `--out-dtype {text}` is the type in other containers"
+        )),
+        _ => None,
+    };
+    match command {
+        Some(command) => Err(format!("containers: {listed}; {command}")),
+        None => parse_scheme(text)
+            .map(ConvertTo::Scheme)
+            .map_err(|what| format!("containers: {listed}; {what}")),
+    }
 }
 
 /// The value of `merge --to`: an element type, or what `convert --to` takes.
@@ -97,6 +113,11 @@ pub(super) fn parse_global(text: &str) -> Result<String, String> {
 const COMMON: &[(&str, &[&str])] = &[
     ("gguf", &["gguf:q4_k_m", "gguf:q5_k_m", "gguf:q6_k", "gguf:q8_0", "gguf:iq4_xs"]),
     ("mlx", &["mlx-4bit", "mlx-6bit", "mlx-8bit", "mlx-mxfp4", "mlx-nvfp4"]),
+    ("4bit", &["nf4", "w4a16", "gptq", "awq", "nvfp4", "mlx-4bit", "gguf:q4_k_m"]),
+    ("8bit", &["int8", "fp8", "w8a8", "mxfp8", "mlx-8bit", "gguf:q8_0"]),
+    ("compressed-tensors", &["w4a16", "w8a8", "fp8", "fp8-channel", "nvfp4-ct"]),
+    ("bitsandbytes", &["nf4", "nf4-dq", "fp4", "int8"]),
+    ("comfy", &["fp8-comfy", "comfy-w4a4"]),
 ];
 
 /// The scheme of this name.

@@ -1,0 +1,227 @@
+//! What people type who come from other programs, by the guide that they read: it works, or the first
+//! line of the error names what does it.
+
+use std::process::{Command, Stdio};
+
+use crate::common::{data, tempdir};
+
+/// A guide, a line, and what the first line of the error has; nothing if it works. `F` and `B` are files,
+/// `T` and `X` directories, `G` and `Q` GGUF, `N` arrays, `P` a checkpoint, `OUT` is not there.
+const HABITS: &[(&str, &str, &str)] = &[
+    ("researcher", "inspect F", ""),
+    ("researcher", "info F", ""),
+    ("researcher", "F", ""),
+    ("researcher", "ls T *q_proj*", ""),
+    ("researcher", "show F layers.0.attention.wq.weight", ""),
+    ("researcher", "print F layers.0.attention.wq.weight", "amn inspect FILE"),
+    ("researcher", "dequantize F -o OUT.safetensors", ""),
+    ("researcher", "dequantize F --dtype float32 -o OUT.safetensors", ""),
+    ("researcher", "convert F --to float32 -o OUT.safetensors", "amn remember FILE --to float32"),
+    (
+        "researcher",
+        "extract F layers.0.attention.wq.weight -o OUT.npy",
+        "amn convert FILE --include NAME --to safetensors -o OUT",
+    ),
+    ("researcher", "dump F", "amn inspect FILE"),
+    ("researcher", "stats F", "amn inspect FILE"),
+    ("researcher", "histogram F", "amn inspect FILE"),
+    ("researcher", "compare T T", ""),
+    (
+        "researcher",
+        "export F --format npz",
+        "amn convert FILE --include NAME --to safetensors -o OUT",
+    ),
+    ("fine-tuning", "dequantize F --dry-run", ""),
+    ("fine-tuning", "remember T --to bf16 -o OUT", ""),
+    ("fine-tuning", "upcast F -o OUT.safetensors", "amn remember FILE"),
+    ("fine-tuning", "remember F --bf16 -o OUT.safetensors", "amn remember FILE --to bf16"),
+    ("fine-tuning", "convert F --to bf16 -o OUT.safetensors", "amn remember FILE --to bf16"),
+    ("fine-tuning", "convert F --dtype bfloat16 -o OUT.safetensors", ""),
+    ("fine-tuning", "remember Q --to safetensors -o OUT.safetensors", "amn remember FILE"),
+    ("fine-tuning", "remember F -o OUT --torch-dtype bfloat16", "amn remember FILE --to bf16"),
+    ("fine-tuning", "remember F --output-dir out", "-o OUT"),
+    ("fine-tuning", "merge_and_unload T adapter", "amn merge BASE ADAPTER -o OUT"),
+    ("fine-tuning", "restore F", "amn remember FILE"),
+    ("llama-cpp", "convert T --to gguf -o OUT.gguf", ""),
+    ("llama-cpp", "convert T --outtype f16 --outfile m.gguf", "--to gguf:f16"),
+    ("llama-cpp", "convert_hf_to_gguf T", "amn convert DIR --to gguf"),
+    ("llama-cpp", "quantize G o.gguf Q4_K_M", "--to gguf:q4_k_m -o "),
+    ("llama-cpp", "forget T --to Q4_K_M -o OUT.gguf", ""),
+    ("llama-cpp", "forget T --to gguf:Q4_K_M -o OUT.gguf", ""),
+    ("llama-cpp", "quantize --imatrix x.dat G o.gguf Q4_K_M", "--to gguf:q4_k_m -o "),
+    ("llama-cpp", "quantize --pure G o3.gguf q8_0", "--to gguf:q8_0 -o "),
+    ("llama-cpp", "quantize G o4.gguf 15", "amn quantize IN.gguf --to gguf:q4_k_m -o OUT.gguf"),
+    ("llama-cpp", "quantize --output-tensor-type q8_0 G o5.gguf Q4_K_M", "--to gguf:q4_k_m -o "),
+    ("llama-cpp", "quantize --allow-requantize G o6.gguf Q4_K_M", "--to gguf:q4_k_m -o "),
+    (
+        "llama-cpp",
+        "gguf-split --split G part",
+        "amn convert FILE --to safetensors --max-shard-size 5GB -o DIRECTORY",
+    ),
+    (
+        "llama-cpp",
+        "split G -o OUT",
+        "amn convert FILE --to safetensors --max-shard-size 5GB -o DIRECTORY",
+    ),
+    ("llama-cpp", "gguf-dump G", "amn inspect FILE"),
+    ("llama-cpp", "convert T --to gguf --vocab-only -o OUT.gguf", "--include"),
+    ("llama-cpp", "convert G --override-kv general.name=str:x -o OUT.gguf", "--gguf-kv KEY=VALUE"),
+    ("ollama", "inspect ollama:NAME", ""),
+    ("ollama", "ls ollama:NAME", ""),
+    ("ollama", "list ollama:NAME", ""),
+    ("ollama", "show ollama:NAME", ""),
+    ("ollama", "convert ollama:NAME -o OUT.safetensors", ""),
+    ("ollama", "remember ollama:NAME -o OUT.safetensors", ""),
+    ("ollama", "run ollama:NAME", "runs none"),
+    ("ollama", "pull llama3", "amn inspect ORG/MODEL"),
+    ("ollama", "list", "amn ls ollama:MODEL"),
+    (
+        "ollama",
+        "export ollama:tinyllama",
+        "amn convert FILE --include NAME --to safetensors -o OUT",
+    ),
+    ("ollama", "create foo -f Modelfile", "amn convert DIR --to gguf -o model.gguf"),
+    ("ollama", "modelfile ollama:tinyllama", "amn convert DIR --to gguf -o model.gguf"),
+    ("comfyui", "convert F --to fp16 -o OUT.safetensors", "amn remember FILE --to fp16"),
+    ("comfyui", "convert F --fp16 -o OUT.safetensors", "amn remember FILE --to bf16"),
+    ("comfyui", "forget B --to fp8 -o OUT.safetensors", ""),
+    ("comfyui", "forget B --to fp8_e4m3fn -o OUT.safetensors", ""),
+    ("comfyui", "forget B --to fp8_scaled -o OUT.safetensors", ""),
+    ("comfyui", "convert B --to q8_0 -o OUT.gguf", ""),
+    ("comfyui", "forget B --to Q4_K_S -o OUT.gguf", ""),
+    ("comfyui", "forget B --to nvfp4 -o OUT.safetensors", ""),
+    ("comfyui", "forget B --to comfy-nvfp4 -o OUT.safetensors", "amn forget --list"),
+    ("comfyui", "prune B -o OUT", "amn convert FILE --include NAME --to safetensors -o OUT"),
+    ("comfyui", "remember F --to fp32 -o OUT.safetensors", ""),
+    ("vllm", "forget T --to fp8 -o OUT", ""),
+    ("vllm", "quantize T --scheme FP8_DYNAMIC -o OUT", ""),
+    ("vllm", "forget T --to FP8_BLOCK -o OUT", ""),
+    ("vllm", "forget T --to W4A16 -o OUT", ""),
+    ("vllm", "forget T --to W8A8 -o OUT", ""),
+    ("vllm", "forget T --to int4 -o OUT", ""),
+    ("vllm", "forget T --to awq -o OUT", ""),
+    ("vllm", "forget T --to compressed-tensors -o OUT", "which one? "),
+    ("vllm", "forget T --to NVFP4 -o OUT", ""),
+    ("vllm", "forget T --to gptq --bits 4 --group-size 64 -o OUT", "--to mlx-4bit"),
+    ("vllm", "forget T --to fp8 --ignore lm_head -o OUT", "--exclude PATTERN"),
+    ("vllm", "serve T", "runs none"),
+    ("mlx", "convert T --to mlx -o OUT", "which one? "),
+    ("mlx", "forget T --to mlx -o OUT", "which one? "),
+    ("mlx", "forget T --to mlx-4bit -o OUT", ""),
+    ("mlx", "convert --hf-path T -q --mlx-path M5", "amn convert DIR --to gguf"),
+    ("mlx", "forget T --to mlx --bits 4 -o OUT", "--to mlx-4bit"),
+    ("mlx", "forget T --to mlx --q-bits 4 --q-group-size 64 -o OUT", "--to mlx-4bit"),
+    ("mlx", "remember X -o OUT", ""),
+    ("mlx", "dequantize X -o OUT", ""),
+    ("mlx", "forget T --to mlx-8bit -o OUT", ""),
+    ("mlx", "forget T --to 4bit -o OUT", "which one? "),
+    ("numpy", "convert F --to npz -o OUT.npz", ""),
+    ("numpy", "convert F -o OUT.npz", ""),
+    ("numpy", "convert F --to npy -o OUT", "amn show FILE TENSOR --npy"),
+    ("numpy", "convert N --to safetensors -o OUT.safetensors", ""),
+    ("numpy", "convert N -o OUT.safetensors", ""),
+    ("numpy", "show F layers.0.attention.wq.weight --npy OUT.npy", ""),
+    (
+        "numpy",
+        "save F layers.0.attention.wq.weight w.npy",
+        "amn convert FILE --include NAME --to safetensors -o OUT",
+    ),
+    ("numpy", "ls N", ""),
+    ("numpy", "convert P --to npz -o OUT.npz", ""),
+    ("numpy", "convert P -o OUT.safetensors", ""),
+    ("numpy", "convert F --to csv", "amn show FILE TENSOR --csv"),
+    ("rust", "parse F", ""),
+    ("rust", "ls F --json", ""),
+    ("rust", "inspect F --json", ""),
+    ("rust", "header F", "amn inspect FILE"),
+    ("rust", "--version", ""),
+    ("rust", "version", "amn --version"),
+    ("rust", "help remember", ""),
+    ("rust", "metadata F", "amn inspect FILE"),
+    ("rust", "tensors F", "amn inspect FILE"),
+    ("rust", "list F", ""),
+    ("untrusted-files", "scan P", ""),
+    ("untrusted-files", "check P", ""),
+    ("untrusted-files", "validate P", ""),
+    ("untrusted-files", "verify P", ""),
+    ("untrusted-files", "inspect P --globals", ""),
+    ("untrusted-files", "convert P -o OUT.safetensors", ""),
+    ("untrusted-files", "safe P", "amn scan FILE"),
+    ("untrusted-files", "audit P", "amn scan FILE"),
+    ("untrusted-files", "lint P", "amn scan FILE"),
+    ("untrusted-files", "picklescan -p P", "amn scan FILE"),
+    ("untrusted-files", "disassemble P", "amn scan FILE"),
+    ("ci", "check T --strict", "amn check"),
+    ("ci", "check T --json", ""),
+    ("ci", "diff T T", ""),
+    ("ci", "scan T --format json", "--json"),
+    ("ci", "check T -o OUT.json", "--json > FILE"),
+    ("ci", "check T --html OUT.html", ""),
+    ("ci", "verify T --sha256", "amn check FILE --manifest SHA256SUMS"),
+    ("ci", "hash T", "--sha256"),
+    ("ci", "sha256 T", "--sha256"),
+    ("ci", "diff T T --atol 1e-3", ""),
+    ("ci", "diff T T --rtol 1e-3", "--tolerance X"),
+    ("ci", "checksum T", "--sha256"),
+    ("cluster", "remember T -o OUT --part 1/4", ""),
+    ("cluster", "remember T -o OUT --shard 1/4", "--part 1/4"),
+    ("cluster", "remember T -o OUT --resume", ""),
+    ("cluster", "remember T -o OUT --threads 4", ""),
+    ("cluster", "remember T -o OUT --num-workers 4", "--threads N"),
+    ("cluster", "remember T -o OUT -j 4", ""),
+    ("cluster", "join C", "amn convert SHARD... -o OUT.gguf"),
+    ("cluster", "remember T -o OUT --dry-run", ""),
+    ("cluster", "status C", "--resume"),
+    ("cluster", "remember T --output OUT", ""),
+    ("cluster", "remember T -o OUT --max-shard-size 5GB", ""),
+    ("cluster", "merge C", "amn merge BASE ADAPTER -o OUT"),
+];
+
+#[test]
+fn of_all_guides() {
+    let guides = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide")).unwrap();
+    for guide in guides {
+        let name = guide.unwrap().file_name().into_string().unwrap();
+        let name = name.strip_suffix(".md").unwrap();
+        let lines = HABITS.iter().filter(|(guide, ..)| *guide == name).count();
+        assert!(lines >= 10 || ["README", "troubleshooting"].contains(&name), "{name}: {lines}");
+    }
+    let place = tempdir().unwrap();
+    let mut failed = Vec::new();
+    for (n, (_, line, says)) in HABITS.iter().enumerate() {
+        let words = line.split(' ').map(|word| match word {
+            "F" => at("demo/model-fp8.safetensors"),
+            "B" => at("demo/expected-bf16.safetensors"),
+            "Q" => at("demo/model-q4_k.gguf"),
+            "G" => at("adapters/base-q8_0.gguf"),
+            "T" => at("guide/TinyLlama"),
+            "X" => at("mlx/tiny_qwen3_moe/model"),
+            "N" => at("demo/arrays.npz"),
+            "P" => at("demo/checkpoint.pth"),
+            word => word
+                .replace("OUT", &format!("out{n}"))
+                .replace("ollama:NAME", "ollama:layers"),
+        });
+        let end = Command::new(env!("CARGO_BIN_EXE_amn"))
+            .current_dir(place.path())
+            .env("OLLAMA_MODELS", at("ollama/models"))
+            .stdin(Stdio::null())
+            .args(words)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&end.stderr);
+        let first = error.lines().next().unwrap_or_default();
+        let is_met = match says.is_empty() {
+            true => end.status.success(),
+            false => !end.status.success() && first.contains(says),
+        };
+        if !is_met {
+            failed.push(format!("{line}: {first}"));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+fn at(name: &str) -> String {
+    data().join(name).to_str().unwrap().to_owned()
+}
