@@ -106,7 +106,7 @@ impl Command {
             Self::Ls(args) => one(args.json, &args.input.file),
             Self::Show(args) => one(args.json, &args.input.file),
             Self::Scan(args) => (args.json, args.paths.as_slice()),
-            Self::Inspect(args) => one(args.json, &args.input.file),
+            Self::Inspect(args) => (args.json, args.files.as_slice()),
             Self::Remember(args) => (args.run.json, args.input.files.as_slice()),
             Self::Forget(args) => (args.run.json, args.input.as_ref()?.files.as_slice()),
             Self::Convert(args) => (args.run.json, args.input.files.as_slice()),

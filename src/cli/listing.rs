@@ -1,10 +1,10 @@
-//! The table of a model's tensors, as `amn parse` prints it.
+//! What listings of tensors share, and the table that `amn parse` prints.
 
 use std::io::Write;
 
 use super::table::{Column, Table};
 use crate::error::printable;
-use crate::{Container, Dtype, ParsedModel, Result, format_bytes};
+use crate::{Container, Dtype, ListedTensor, ParsedModel, QuantScheme, Result, format_bytes};
 
 const COLUMNS: [Column; 4] = [
     Column { least: 40, ..Column::text("") },
@@ -43,6 +43,14 @@ pub(super) fn shape_text(container: Container, shape: &[usize]) -> String {
         shape.reverse();
     }
     format!("{shape:?}")
+}
+
+/// What a tensor is stored in: its scheme, or the element type of one that is not quantized.
+pub(super) fn stored_in(t: &ListedTensor<'_>) -> String {
+    let scheme = t
+        .scheme
+        .filter(|scheme| *scheme != QuantScheme::Unquantized);
+    scheme.map_or_else(|| t.dtype.to_string(), |scheme| scheme.column())
 }
 
 /// Number and bytes of listed tensors.

@@ -91,13 +91,26 @@ impl<'a> ConversionReport<'a> {
 
 /// What `--json` prints of an error, on stderr.
 #[derive(serde::Serialize)]
-struct ErrorReport<'a> {
+pub(super) struct ErrorReport<'a> {
     kind: ErrorKind,
     message: String,
     /// The tensor at fault.
     tensor: Option<&'a str>,
     /// The file at fault; the input, if it is not known.
     file: Cow<'a, str>,
+}
+
+impl<'a> ErrorReport<'a> {
+    /// An error about `input`, or about the model that it names itself.
+    pub(super) fn new(failed: &'a CommandError, input: &'a Path) -> Self {
+        let (error, model) = (&failed.error, failed.model.as_deref());
+        Self {
+            kind: error.kind(),
+            message: failed.to_string(),
+            tensor: error.tensor(),
+            file: error.file().or(model).unwrap_or(input).to_string_lossy(),
+        }
+    }
 }
 
 /// Prints an error about `input`, or about the model that it names itself, as JSON; in one line if
@@ -108,13 +121,7 @@ pub(super) fn print_error(
     is_line: bool,
     out: &mut impl Write,
 ) -> Result<()> {
-    let (error, model) = (&failed.error, failed.model.as_deref());
-    let report = ErrorReport {
-        kind: error.kind(),
-        message: failed.to_string(),
-        tensor: error.tensor(),
-        file: error.file().or(model).unwrap_or(input).to_string_lossy(),
-    };
+    let report = ErrorReport::new(failed, input);
     match serde_json::to_string(&report) {
         Ok(line) if is_line => Ok(writeln!(out, "{line}")?),
         _ => print_json(&report, out),

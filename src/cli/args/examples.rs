@@ -36,6 +36,7 @@ pub(super) const INSPECT: &str = "\
 Examples:
   amn inspect model-dir
   amn inspect ollama:llama3.2
+  amn inspect models/*.gguf
   amn inspect checkpoint.pt --globals";
 
 pub(super) const REMEMBER: &str = "\

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::run::{OUTPUT, RUN, SELECTION};
 use super::values::{parse_dtype, parse_tolerance};
-use super::{FileArgs, LimitArgs, MessageArgs, ProgressArgs};
+use super::{FileArgs, INPUT, LimitArgs, MessageArgs, ProgressArgs};
 use crate::TargetDtype;
 
 #[derive(Debug, clap::Args)]
@@ -119,8 +119,13 @@ pub(in super::super) enum SortKey {
 
 #[derive(Debug, clap::Args)]
 pub(in super::super) struct InspectArgs {
-    #[command(flatten)]
-    pub input: FileArgs,
+    /// Model files, directories of models, ORG/MODEL in the cache of Hugging Face, or
+    /// ollama:MODEL[:TAG]; several make a table
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
+    #[arg(long, visible_alias = "prefix", value_name = "KEY", help_heading = INPUT)]
+    pub root: Option<String>,
     /// List every global that a pickle names, allowed or not; nothing is executed
     #[arg(long, help_heading = OUTPUT)]
     pub globals: bool,

@@ -6,9 +6,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::listing::shape_text;
+use super::super::listing::{shape_text, stored_in};
 use super::errors::TensorError;
-use super::sizes::stored_in;
 use super::table::{HtmlColumn, HtmlTable};
 use super::text::{Text, bits, count, error, percent, things};
 use super::{CheckedPart, ShownModel};

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::super::table::{Column, Table};
+use super::super::table::{Column, Table, bar};
 use super::elements::{for_each_text, short};
 use super::for_each_run;
 use super::slice::SliceText;
@@ -70,11 +70,9 @@ pub(super) fn print_tensor(
 
 fn print_histogram(histogram: &Histogram, out: &mut impl Write) -> Result<()> {
     writeln!(out)?;
-    let most = histogram.counts.iter().copied().max().unwrap_or(0).max(1);
+    let most = histogram.counts.iter().copied().max().unwrap_or(0);
     for (i, &count) in histogram.counts.iter().enumerate() {
-        // In wider numbers: a count times the width may not fit. Values that are there have a bar.
-        let length = u128::from(count) * u128::from(BAR) / u128::from(most);
-        let bar = "█".repeat((length as usize).max(usize::from(count > 0)));
+        let bar = bar(count, most, BAR);
         let (from, to) = (short(histogram.bound(i)), short(histogram.bound(i + 1)));
         writeln!(out, "{from:>VALUE$} .. {to:<VALUE$} {count:>VALUE$} {bar}")?;
     }
