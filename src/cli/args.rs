@@ -15,7 +15,8 @@ use clap::{Parser, Subcommand};
 pub(super) use self::encode::GgufTypeArgs;
 pub(super) use self::messages::{MessageArgs, ProgressArgs, ProgressMode};
 pub(super) use self::readers::{
-    CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ReportArgs, ScanArgs, ShowArgs, SortKey,
+    CheckArgs, DiffArgs, DiffSortKey, InspectArgs, LsArgs, ParseArgs, ReportArgs, ScanArgs,
+    ShowArgs, SortKey,
 };
 pub(super) use self::run::{CastArgs, OutputArgs, RunArgs};
 use self::run::{OUTPUT, RUN, SELECTION};

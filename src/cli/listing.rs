@@ -4,7 +4,10 @@ use std::io::Write;
 
 use super::table::{Column, Table};
 use crate::error::printable;
-use crate::{Container, Dtype, ListedTensor, ParsedModel, QuantScheme, Result, format_bytes};
+use crate::{
+    ComparedTensor, Container, Dtype, ListedTensor, ParsedModel, QuantScheme, Result, TensorDiff,
+    format_bytes,
+};
 
 const COLUMNS: [Column; 4] = [
     Column { least: 40, ..Column::text("") },
@@ -51,6 +54,21 @@ pub(super) fn stored_in(t: &ListedTensor<'_>) -> String {
         .scheme
         .filter(|scheme| *scheme != QuantScheme::Unquantized);
     scheme.map_or_else(|| t.dtype.to_string(), |scheme| scheme.column())
+}
+
+/// What a tensor of a comparison is stored in, as [`stored_in`].
+pub(super) fn compared_in(t: &ComparedTensor) -> String {
+    match t.scheme == QuantScheme::Unquantized {
+        true => t.dtype.to_string(),
+        false => t.scheme.column(),
+    }
+}
+
+/// How much a tensor differs, to find the worst: the RMSE of its values, infinite if they cannot be
+/// compared or some are not finite.
+pub(super) fn error_of(t: &TensorDiff) -> f64 {
+    let values = t.values.as_ref().filter(|values| values.not_finite == 0);
+    values.map_or(f64::INFINITY, |values| values.rmse.unwrap_or(0.0))
 }
 
 /// Number and bytes of listed tensors.

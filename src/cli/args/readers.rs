@@ -159,6 +159,13 @@ pub(in super::super) struct DiffArgs {
     /// No tensors with names like this, likewise; may be repeated
     #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub exclude: Vec<String>,
+    /// Order of the tensors that differ: worst first, by name, or largest first [default: error; of
+    /// JSON, the order of A]
+    #[arg(long, help_heading = OUTPUT, value_name = "KEY")]
+    pub sort: Option<DiffSortKey>,
+    /// Print so many of the tensors that differ
+    #[arg(long, help_heading = OUTPUT, value_name = "N", conflicts_with = "json")]
+    pub top: Option<usize>,
     #[command(flatten)]
     pub page: PageArgs,
     /// Print JSON; see docs/json.md
@@ -173,6 +180,14 @@ pub(in super::super) struct DiffArgs {
     pub progress: ProgressArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+/// What `amn diff --sort` sorts by.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(in super::super) enum DiffSortKey {
+    Error,
+    Name,
+    Size,
 }
 
 #[derive(Debug, clap::Args)]
