@@ -365,6 +365,9 @@ pub(super) struct ForgetArgs {
     /// Write an HTML page on the error, too: by tensor, layer and class of modules; -f replaces one
     #[arg(long, value_name = "FILE", help_heading = OUTPUT, conflicts_with = "dry_run")]
     pub html: Option<PathBuf>,
+    /// Print CSV: the error of every encoded tensor
+    #[arg(long, conflicts_with_all = ["json", "dry_run", "sha256"], help_heading = RUN)]
+    pub csv: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }

@@ -40,7 +40,7 @@ pub(super) fn merge(args: &MergeArgs, out: &mut impl Write) -> CommandResult {
         &inputs,
         &options,
         &args.run,
-        &OutputStyle { suffix: Some("merged"), asks_dtype: false, html: None },
+        &OutputStyle { suffix: Some("merged"), ..OutputStyle::default() },
         out,
     )
 }

@@ -12,6 +12,7 @@ use super::outputs::{make_directory, print_input};
 use super::plan::{PlannedOutput, WriteRequest, parsing_line};
 use super::printed::{
     ConversionReport, print_distance, print_json, print_json_line, print_kept, print_line,
+    write_errors_as_csv,
 };
 use super::progress::{Meter, Work};
 use super::sums::SideOutput;
@@ -63,7 +64,7 @@ fn carry_out(
     options.run = options.run.with_progress(meter.listener());
     let plan = WriteRequest { options: &options, ..*request }.plan(input)?;
     let planned = plan.with_note(plan.conversion.report());
-    if says(args) && request.place.is_of_several() {
+    if says(request) && request.place.is_of_several() {
         print_input(input, out);
     }
     if args.dry_run {
@@ -72,7 +73,7 @@ fn carry_out(
             false => Ok(plan.print(input, &planned, out)?),
         };
     }
-    if says(args) {
+    if says(request) {
         print_line(out, format_args!("{}", parsing_line(input, &planned)));
     }
     prepare(request, &plan)?;
@@ -95,7 +96,10 @@ fn carry_out(
     if args.json {
         print_report(request, &plan.json(input, &report, Some(seconds)), out)?;
     }
-    if says(args) {
+    if request.style.csv {
+        write_errors_as_csv(&report, out)?;
+    }
+    if says(request) {
         print_done(request, &plan, &report, seconds, out);
     }
     if !args.json && args.output.sha256 {
@@ -135,8 +139,8 @@ fn write_page(
 }
 
 /// Whether the work is described in lines of text.
-fn says(args: &RunArgs) -> bool {
-    !args.json && !args.messages.quiet
+fn says(request: &WriteRequest<'_>) -> bool {
+    !request.args.json && !request.args.messages.quiet && !request.style.csv
 }
 
 /// Makes the places of what is written, before the work begins.

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::super::printed::csv_text;
 use super::super::table::{Column, Table, bar};
 use super::elements::{for_each_text, short};
 use super::for_each_run;
@@ -124,12 +125,12 @@ pub(super) fn write_csv_table<'a>(
     writeln!(out, "name,dtype,shape,values,min,max,mean,std,zeros,nan,infinite")?;
     let number = |x: Option<f64>| x.map_or(String::new(), |x| format!("{x:e}"));
     for found in all {
-        let name = found.name.replace('"', "\"\"");
+        let name = csv_text(&found.name);
         let shape: Vec<_> = found.shape.iter().map(usize::to_string).collect();
         let moments = [found.min, found.max, found.mean, found.std].map(number);
         writeln!(
             out,
-            "\"{name}\",{},{},{},{},{},{},{}",
+            "{name},{},{},{},{},{},{},{}",
             found.dtype,
             shape.join("x"),
             found.values,
