@@ -80,7 +80,7 @@ pub(in super::super) struct ShowArgs {
     /// Values to show, e.g. "[0, :8]" [default: the first rows and columns]
     #[arg(long, help_heading = OUTPUT, value_name = "SLICE", allow_hyphen_values = true)]
     pub slice: Option<String>,
-    /// Parts of the histogram; 0: none
+    /// Parts of the histogram; 0: no pictures
     #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub bins: u32,
     /// Show tensors as they are stored, codes and scales too, instead of decoded
