@@ -18,6 +18,7 @@ mod merge;
 mod option_checks;
 mod outcome;
 mod outputs;
+mod paint;
 mod plan;
 mod printed;
 mod progress;

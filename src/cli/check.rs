@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::html::{self, CheckedPart, Page};
+use super::paint::{Verdict, painted};
 use super::printed::print_json;
 use super::progress::{Meter, Work};
 use super::{CommandError, input, option_checks, signals};
@@ -138,23 +139,37 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
 fn print(model: &Path, report: &CheckReport, out: &mut impl Write) -> crate::Result<()> {
     let path = printable(&model.to_string_lossy());
     let (tensors, bytes) = (report.tensors, format_bytes(report.bytes));
-    match report.findings.len() {
-        0 => writeln!(out, "{path}: clean ({tensors} tensors, {bytes})")?,
-        1 => writeln!(out, "{path}: 1 finding ({tensors} tensors, {bytes})")?,
-        n => writeln!(out, "{path}: {n} findings ({tensors} tensors, {bytes})")?,
-    }
+    let worst = report
+        .findings
+        .iter()
+        .map(verdict)
+        .find(|verdict| *verdict == Verdict::Bad);
+    let worst = worst.unwrap_or(Verdict::Doubtful);
+    let found = match report.findings.len() {
+        0 => painted("clean", Verdict::Good),
+        1 => painted("1 finding", worst),
+        n => painted(&format!("{n} findings"), worst),
+    };
+    writeln!(out, "{path}: {found} ({tensors} tensors, {bytes})")?;
     for finding in &report.findings {
         print_finding(finding, model, out)?;
     }
     Ok(())
 }
 
+fn verdict(finding: &Finding) -> Verdict {
+    match finding.severity {
+        Severity::Warning => Verdict::Doubtful,
+        _ => Verdict::Bad,
+    }
+}
+
 fn print_finding(finding: &Finding, model: &Path, out: &mut impl Write) -> crate::Result<()> {
-    let severity = match finding.severity == Severity::Warning {
-        true => "warning",
-        false => "error",
+    let severity = match verdict(finding) {
+        Verdict::Bad => "error",
+        _ => "warning",
     };
-    write!(out, "  {severity}: ")?;
+    write!(out, "  {}: ", painted(severity, verdict(finding)))?;
     if let Some(file) = finding.file.as_deref().filter(|&file| file != model) {
         let file = file.strip_prefix(model).unwrap_or(file);
         write!(out, "{}: ", printable(&file.to_string_lossy()))?;

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::args::{DiffArgs, DiffSortKey};
 use super::html::{self, Page, ShownModel};
 use super::listing::{compared_in, error_of};
+use super::paint::{Verdict, painted};
 use super::printed::print_json;
 use super::progress::{Meter, Work};
 use super::table::{Column, Table};
@@ -119,8 +120,8 @@ fn print(report: &DiffReport, top: Option<usize>, out: &mut impl Write) -> crate
         writeln!(out, "Note: {}", printable(note))?;
     }
     let verdict = match report.is_different() {
-        true => "different",
-        false => "equal",
+        true => painted("different", Verdict::Doubtful),
+        false => painted("equal", Verdict::Good),
     };
     writeln!(out, "Equal: {} tensors", report.equal)?;
     writeln!(out, "The models are {verdict}.")?;

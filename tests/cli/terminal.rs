@@ -10,10 +10,26 @@ use crate::common::{data, f32s, file, raw};
 
 /// What `amn` prints on a terminal of so many columns.
 fn printed(columns: u16, arguments: &[&str]) -> String {
+    let (text, code) = printed_with(columns, arguments, &[]);
+    assert_eq!(code, Some(0), "{text}");
+    text
+}
+
+/// What `amn` prints on a terminal of so many columns with these variables of the environment, and its
+/// exit code.
+fn printed_with(
+    columns: u16,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> (String, Option<i32>) {
     let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let terminal = openpty(Some(&size), None).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_amn"));
     command.args(arguments).stdin(Stdio::null());
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
+        command.env_remove(name);
+    }
+    command.env("TERM", "xterm").envs(variables.iter().copied());
     command
         .stdout(terminal.slave.try_clone().unwrap())
         .stderr(terminal.slave);
@@ -26,8 +42,8 @@ fn printed(columns: u16, arguments: &[&str]) -> String {
     while let Ok(n @ 1..) = master.read(&mut buffer) {
         bytes.extend(&buffer[..n]);
     }
-    assert!(child.wait().unwrap().success());
-    String::from_utf8(bytes).unwrap()
+    let code = child.wait().unwrap().code();
+    (String::from_utf8(bytes).unwrap(), code)
 }
 
 #[test]
@@ -62,4 +78,53 @@ fn progress_is_a_bar_unless_quiet() {
         assert!(!with(more).contains("ETA"), "{more:?}");
     }
     assert!(with(&["-q", "--progress", "always"]).contains("ETA"));
+}
+
+/// Verdicts have colours on a terminal, unless the environment asks for none; elsewhere they have them
+/// if it forces them.
+#[test]
+fn verdicts_have_colours() {
+    let at = |name: &str| data().join(name).to_string_lossy().into_owned();
+    let (good, evil) = (at("demo/model-fp8.safetensors"), at("pth/attack_eval.pt"));
+    let hostile = at("gptq/b4_v1_hostile_f16/model.safetensors");
+    let cases: [(&[&str], &[&str]); 5] = [
+        (&["check", &good], &[": \u{1b}[1m\u{1b}[32mclean\u{1b}[0m (2 tensors"]),
+        (&["check", "--data", &hostile], &["\u{1b}[31m", "[31merror\u{1b}[0m: "]),
+        (
+            &["scan", &evil],
+            &["[31mdangerous\u{1b}[0m   /", "1 files: \u{1b}[1m\u{1b}[31mdangerous"],
+        ),
+        (&["diff", &good, &good], &["The models are \u{1b}[1m\u{1b}[32mequal\u{1b}[0m."]),
+        (&["diff", &good, &hostile], &["The models are \u{1b}[1m\u{1b}[33mdifferent\u{1b}[0m."]),
+    ];
+    for (arguments, parts) in cases {
+        let (text, code) = printed_with(200, arguments, &[]);
+        for part in parts {
+            assert!(text.contains(part), "{part:?}: {text:?}");
+        }
+        let plain = amn_without_terminal(arguments, &[]);
+        assert!(!plain.contains('\u{1b}'), "{plain:?}");
+        for variable in [("NO_COLOR", "1"), ("CLICOLOR", "0"), ("TERM", "dumb")] {
+            let never = ["--progress", "never"];
+            let never = if arguments[0] == "scan" {
+                &[][..]
+            } else {
+                &never
+            };
+            let (text, same) = printed_with(200, &[arguments, never].concat(), &[variable]);
+            assert_eq!((text.replace('\r', ""), same), (plain.clone(), code), "{variable:?}");
+        }
+        let forced = amn_without_terminal(arguments, &[("CLICOLOR_FORCE", "1")]);
+        assert!(parts.iter().all(|part| forced.contains(part)), "{forced:?}");
+    }
+    // JSON has none.
+    let json = amn_without_terminal(&["check", "--json", &hostile], &[("CLICOLOR_FORCE", "1")]);
+    assert!(!json.contains('\u{1b}'), "{json}");
+}
+
+/// What `amn` prints into a pipe.
+fn amn_without_terminal(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_amn"));
+    command.args(arguments).envs(variables.iter().copied());
+    String::from_utf8(command.output().unwrap().stdout).unwrap()
 }
