@@ -53,12 +53,8 @@ struct ShownSlice {
 pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(&args.input, &args.limits)?.model;
     let (cancel, meter) = (CancelToken::new(), Meter::new(&args.messages, args.progress.progress));
-    // Only a file is to be removed; whatever is printed may end anywhere.
-    if args.npy.is_some() {
-        signals::cancel_at_termination(&cancel)?;
-    }
     let run = RememberOptions::new(TargetDtype::F32)
-        .with_cancel(cancel)
+        .with_cancel(cancel.clone())
         .with_progress(meter.summing_listener());
     let run = match args.threads {
         Some(threads) => run.with_threads(threads as usize),
@@ -87,6 +83,8 @@ pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     }
     let prints_meanwhile = is_one && args.csv && std::io::stdout().is_terminal();
     if !prints_meanwhile {
+        // A file and a bar are to be removed; what is printed may end anywhere.
+        signals::cancel_at_termination(&cancel)?;
         start(&meter, &wanted, args);
     }
     let shown = match (wanted.as_slice(), &args.npy) {
