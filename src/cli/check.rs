@@ -15,8 +15,8 @@ use super::{CommandError, input, option_checks, signals};
 use crate::error::printable;
 use crate::hooks::SideFile;
 use crate::{
-    AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, RememberOptions, Severity,
-    TargetDtype, format_bytes,
+    AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, Severity, TargetDtype,
+    format_bytes,
 };
 
 /// Endings of files that are models by themselves.
@@ -50,10 +50,7 @@ impl CheckedModel {
 pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, CommandError> {
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
-    let mut run = RememberOptions::new(TargetDtype::F32).with_cancel(cancel);
-    if let Some(threads) = args.threads {
-        run = run.with_threads(threads as usize);
-    }
+    let run = args.read.options(TargetDtype::F32, cancel);
     let mut options = CheckOptions::default().with_run(run).with_data(args.data);
     if let Some(manifest) = &args.manifest {
         option_checks::require_regular("--manifest", manifest)?;
@@ -78,10 +75,10 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
     }
     let (mut checked, mut unreadable) = (Vec::new(), None);
     for path in models {
-        let model = input::open_path(&path, &args.limits);
+        let model = input::open_path(&path, &args.read.limits);
         let checked_model = model.and_then(|model| {
             files.extend(SideFile::inputs_of(&model));
-            let meter = Meter::new(&args.messages, args.progress.progress);
+            let meter = Meter::new(&args.read);
             let reads_data = args.data || args.manifest.is_some();
             if reads_data {
                 meter.start(Work {
@@ -106,7 +103,7 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
                 report
             }
         };
-        let is_said = !args.messages.quiet || !report.findings.is_empty();
+        let is_said = !args.read.messages.quiet || !report.findings.is_empty();
         if is_said && !args.json {
             print(&path, &report, out)?;
         }

@@ -17,7 +17,7 @@ use crate::error::printable;
 use crate::hooks::SideFile;
 use crate::{
     AnamnesisError, CancelToken, ComparedTensor, DiffOptions, DiffReport, FieldDiff, ParsedModel,
-    RememberOptions, TensorDiff, ValueDiff,
+    TensorDiff, ValueDiff,
 };
 
 /// Longest value of metadata or of a config that is printed whole, in characters.
@@ -29,7 +29,8 @@ const MAX_VALUE: usize = 60;
 /// A model that cannot be parsed or decoded, with its path; what [`ParsedModel::diff`] returns.
 pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, CommandError> {
     let open = |path: &Path| {
-        input::open_path(path, &args.limits).map_err(|error| CommandError::of_model(path, error))
+        input::open_path(path, &args.read.limits)
+            .map_err(|error| CommandError::of_model(path, error))
     };
     let (a, b) = (open(&args.a)?, open(&args.b)?);
     let files = || {
@@ -43,12 +44,11 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
     }
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
-    let meter = Meter::new(&args.messages, args.progress.progress);
-    let mut run = RememberOptions::new(args.to).with_cancel(cancel);
-    if let Some(threads) = args.threads {
-        run = run.with_threads(threads as usize);
-    }
-    let run = run.with_progress(meter.listener());
+    let meter = Meter::new(&args.read);
+    let run = args
+        .read
+        .options(args.to, cancel)
+        .with_progress(meter.listener());
     meter.start(Work {
         verb: "Comparing",
         files: vec![args.a.to_string_lossy().into_owned()],

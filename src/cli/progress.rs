@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use terminal_size::terminal_size_of;
 use unicode_width::UnicodeWidthStr;
 
-use super::args::{MessageArgs, ProgressMode};
+use super::args::{ProgressMode, ReadArgs};
 use super::table::cut;
 use crate::{Progress, format_bytes};
 
@@ -88,13 +88,13 @@ struct ProgressEvent<'a> {
 
 impl Meter {
     /// A meter that shows nothing before it is [started](Self::start).
-    pub(super) fn new(args: &MessageArgs, mode: ProgressMode) -> Self {
+    pub(super) fn new(args: &ReadArgs) -> Self {
         let stderr = || Box::new(std::io::stderr()) as Box<dyn Write + Send>;
         let lines = |is_eager| Display::Lines { out: stderr(), every: LINE_EVERY, is_eager };
-        Self::of_display(match (mode, std::io::stderr().is_terminal()) {
+        Self::of_display(match (args.progress, std::io::stderr().is_terminal()) {
             (ProgressMode::Json, _) => Display::Json(stderr()),
             (ProgressMode::Never, _) => Display::Silent,
-            (ProgressMode::Auto, _) if args.quiet => Display::Silent,
+            (ProgressMode::Auto, _) if args.messages.quiet => Display::Silent,
             (ProgressMode::Auto | ProgressMode::Always, true) => Display::Bar,
             (ProgressMode::Auto, false) => lines(false),
             (ProgressMode::Always, false) => lines(true),

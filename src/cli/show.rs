@@ -19,7 +19,7 @@ use super::{input, signals};
 use crate::hooks::{Selection, SideFile, npy_header};
 use crate::{
     AnamnesisError, CancelToken, Conversion, ConvertOptions, ModelScope, OutputTensor, ParsedModel,
-    RememberOptions, Result, TargetDtype, TensorStatistics,
+    Result, TargetDtype, TensorStatistics,
 };
 
 /// A tensor to show.
@@ -51,15 +51,10 @@ struct ShownSlice {
 
 /// Shows one tensor in full, or several as a table.
 pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
-    let model = input::open(&args.input, &args.limits)?.model;
-    let (cancel, meter) = (CancelToken::new(), Meter::new(&args.messages, args.progress.progress));
-    let run = RememberOptions::new(TargetDtype::F32)
-        .with_cancel(cancel.clone())
-        .with_progress(meter.summing_listener());
-    let run = match args.threads {
-        Some(threads) => run.with_threads(threads as usize),
-        None => run,
-    };
+    let model = input::open(&args.input, &args.read.limits)?.model;
+    let (cancel, meter) = (CancelToken::new(), Meter::new(&args.read));
+    let run = args.read.options(TargetDtype::F32, cancel.clone());
+    let run = run.with_progress(meter.summing_listener());
     let mut options = ConvertOptions::from(run)
         .with_scope(ModelScope::Tensors)
         .with_skip_unsupported(true);

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::values::parse_scheme;
-use crate::GgufTypes;
 
 /// Commands of other programs that are no command here.
 const VERBS: &[(&str, &str)] = &[
@@ -122,9 +121,7 @@ fn missing(args: &[OsString]) -> Option<String> {
     let mut texts = args.iter().skip(1).filter_map(|arg| arg.to_str());
     match (texts.next()?, texts.collect::<Vec<_>>().as_slice()) {
         // As for llama-quantize.
-        ("forget" | "quantize", [input, output, name])
-            if GgufTypes::parse_type(name).is_ok() || parse_scheme(&gguf(name)).is_ok() =>
-        {
+        ("forget" | "quantize", [input, output, name]) if parse_scheme(&gguf(name)).is_ok() => {
             Some(format!(
                 "the scheme is an option: `amn quantize {input} --to {} -o {output}`",
                 gguf(name)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::run::{OUTPUT, RUN, SELECTION};
 use super::values::{parse_dtype, parse_tolerance};
-use super::{FileArgs, INPUT, LimitArgs, MessageArgs, ProgressArgs};
+use super::{FileArgs, INPUT, LimitArgs, MessageArgs, ReadArgs};
 use crate::TargetDtype;
 
 #[derive(Debug, clap::Args)]
@@ -98,15 +98,8 @@ pub(in super::super) struct ShowArgs {
     /// Replace an existing output
     #[arg(short, long, help_heading = OUTPUT)]
     pub force: bool,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
     #[command(flatten)]
-    pub messages: MessageArgs,
-    #[command(flatten)]
-    pub progress: ProgressArgs,
-    #[command(flatten)]
-    pub limits: LimitArgs,
+    pub read: ReadArgs,
 }
 
 /// What `amn ls --sort` sorts by.
@@ -171,15 +164,8 @@ pub(in super::super) struct DiffArgs {
     /// Print JSON; see docs/json.md
     #[arg(long, help_heading = RUN)]
     pub json: bool,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
     #[command(flatten)]
-    pub messages: MessageArgs,
-    #[command(flatten)]
-    pub progress: ProgressArgs,
-    #[command(flatten)]
-    pub limits: LimitArgs,
+    pub read: ReadArgs,
 }
 
 /// What `amn diff --sort` sorts by.
@@ -197,6 +183,15 @@ pub(in super::super) struct ReportArgs {
     pub a: PathBuf,
     /// Model to compare it with: errors and values before and after
     pub b: Option<PathBuf>,
+    /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
+    #[arg(long, visible_alias = "prefix", value_name = "KEY", help_heading = INPUT)]
+    pub root: Option<String>,
+    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
+    pub include: Vec<String>,
+    /// No tensors with names like this, likewise; may be repeated
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
+    pub exclude: Vec<String>,
     /// The page, one HTML file; - for stdout
     #[arg(short, long, value_name = "OUT", default_value = "report.html", help_heading = OUTPUT)]
     pub output: PathBuf,
@@ -209,15 +204,8 @@ pub(in super::super) struct ReportArgs {
     /// Element type that quantized values are decoded to before they are compared: bf16, f16 or f32
     #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = parse_dtype)]
     pub to: TargetDtype,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
     #[command(flatten)]
-    pub messages: MessageArgs,
-    #[command(flatten)]
-    pub progress: ProgressArgs,
-    #[command(flatten)]
-    pub limits: LimitArgs,
+    pub read: ReadArgs,
 }
 
 /// Where a command that prints also writes an HTML page.
@@ -251,13 +239,6 @@ pub(in super::super) struct CheckArgs {
     /// Print JSON; see docs/json.md
     #[arg(long, help_heading = RUN)]
     pub json: bool,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
     #[command(flatten)]
-    pub messages: MessageArgs,
-    #[command(flatten)]
-    pub progress: ProgressArgs,
-    #[command(flatten)]
-    pub limits: LimitArgs,
+    pub read: ReadArgs,
 }
