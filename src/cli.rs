@@ -18,6 +18,7 @@ mod merge;
 mod option_checks;
 mod outcome;
 mod outputs;
+mod paint;
 mod plan;
 mod printed;
 mod progress;
@@ -37,7 +38,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use self::args::{Args, Command, ProgressMode, hints};
+use self::args::{Args, Command, ProgressMode, hints, short_help};
 use crate::AnamnesisError;
 use crate::error::printable;
 use crate::hooks::end_process_at_panic;
@@ -65,7 +66,8 @@ pub fn run() -> ExitCode {
     let json_input = json_input.map(|input| input.path.to_path_buf());
     let only_input = input.filter(|input| input.is_only);
     let only_input = only_input.map(|input| input.path.to_path_buf());
-    let is_line = args.command.progress() == Some(ProgressMode::Json);
+    let reading = args.command.reading();
+    let is_line = reading.is_some_and(|read| read.progress == ProgressMode::Json);
     let result = run_command(args.command, &mut out);
     match result.and_then(|code| Ok(out.flush().map(|()| code)?)) {
         Ok(code) => ExitCode::from(code),
@@ -91,9 +93,18 @@ fn parse_arguments() -> Args {
     let mut program = Args::command();
     let given = hints::meant(&program, std::env::args_os().collect());
     let matches = program.try_get_matches_from_mut(&given);
-    let matches = matches.unwrap_or_else(|error| match hints::hint(&given, &error) {
-        Some(what) => refuse(&mut program, given.get(1), error.kind(), what),
-        None => error.exit(),
+    let matches = matches.unwrap_or_else(|error| {
+        if let Some(what) = hints::hint(&given, &error) {
+            refuse(&mut program, given.get(1), error.kind(), what);
+        }
+        let is_help = error.kind() == clap::error::ErrorKind::DisplayHelp;
+        let short = is_help
+            .then(|| short_help::asked(&program, &given))
+            .flatten();
+        match short.map(|mut command| command.print_help()) {
+            Some(Ok(())) => std::process::exit(0),
+            _ => error.exit(),
+        }
     });
     let mut args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     args.command.join_shards();

@@ -6,6 +6,7 @@ pub(super) mod hints;
 mod messages;
 mod readers;
 mod run;
+pub(super) mod short_help;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -13,9 +14,10 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 
 pub(super) use self::encode::GgufTypeArgs;
-pub(super) use self::messages::{MessageArgs, ProgressArgs, ProgressMode};
+pub(super) use self::messages::{MessageArgs, ProgressMode, ReadArgs};
 pub(super) use self::readers::{
-    CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ReportArgs, ScanArgs, ShowArgs, SortKey,
+    CheckArgs, DiffArgs, DiffSortKey, InspectArgs, LsArgs, ParseArgs, ReportArgs, ScanArgs,
+    ShowArgs, SortKey,
 };
 pub(super) use self::run::{CastArgs, OutputArgs, RunArgs};
 use self::run::{OUTPUT, RUN, SELECTION};
@@ -106,7 +108,7 @@ impl Command {
             Self::Ls(args) => one(args.json, &args.input.file),
             Self::Show(args) => one(args.json, &args.input.file),
             Self::Scan(args) => (args.json, args.paths.as_slice()),
-            Self::Inspect(args) => one(args.json, &args.input.file),
+            Self::Inspect(args) => (args.json, args.files.as_slice()),
             Self::Remember(args) => (args.run.json, args.input.files.as_slice()),
             Self::Forget(args) => (args.run.json, args.input.as_ref()?.files.as_slice()),
             Self::Convert(args) => (args.run.json, args.input.files.as_slice()),
@@ -141,39 +143,30 @@ impl Command {
         }
     }
 
-    /// How the command shows its progress; `None` if it reads headers alone.
-    pub(super) fn progress(&self) -> Option<ProgressMode> {
-        let args = match self {
-            Self::Show(args) => &args.progress,
-            Self::Remember(args) => &args.run.progress,
-            Self::Forget(args) => &args.run.progress,
-            Self::Convert(args) => &args.run.progress,
-            Self::Merge(args) => &args.run.progress,
-            Self::Diff(args) => &args.progress,
-            Self::Check(args) => &args.progress,
-            Self::Report(args) => &args.progress,
+    /// How the command reads tensor data; `None` if it reads headers alone.
+    pub(super) fn reading(&self) -> Option<&ReadArgs> {
+        Some(match self {
+            Self::Show(args) => &args.read,
+            Self::Remember(args) => &args.run.read,
+            Self::Forget(args) => &args.run.read,
+            Self::Convert(args) => &args.run.read,
+            Self::Merge(args) => &args.run.read,
+            Self::Diff(args) => &args.read,
+            Self::Check(args) => &args.read,
+            Self::Report(args) => &args.read,
             _ => return None,
-        };
-        Some(args.progress)
+        })
     }
 
     /// How much the command says; `None` if it reads no model.
     pub(super) fn messages(&self) -> Option<&MessageArgs> {
-        Some(match self {
-            Self::Parse(args) => &args.messages,
-            Self::Ls(args) => &args.messages,
-            Self::Show(args) => &args.messages,
-            Self::Scan(args) => &args.messages,
-            Self::Inspect(args) => &args.messages,
-            Self::Remember(args) => &args.run.messages,
-            Self::Forget(args) => &args.run.messages,
-            Self::Convert(args) => &args.run.messages,
-            Self::Merge(args) => &args.run.messages,
-            Self::Diff(args) => &args.messages,
-            Self::Check(args) => &args.messages,
-            Self::Report(args) => &args.messages,
-            Self::Completions(_) | Self::Man(_) => return None,
-        })
+        match self {
+            Self::Parse(args) => Some(&args.messages),
+            Self::Ls(args) => Some(&args.messages),
+            Self::Scan(args) => Some(&args.messages),
+            Self::Inspect(args) => Some(&args.messages),
+            _ => self.reading().map(|read| &read.messages),
+        }
     }
 }
 
@@ -364,6 +357,9 @@ pub(super) struct ForgetArgs {
     /// Write an HTML page on the error, too: by tensor, layer and class of modules; -f replaces one
     #[arg(long, value_name = "FILE", help_heading = OUTPUT, conflicts_with = "dry_run")]
     pub html: Option<PathBuf>,
+    /// Print CSV: the error of every encoded tensor
+    #[arg(long, conflicts_with_all = ["json", "dry_run", "sha256"], help_heading = RUN)]
+    pub csv: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }

@@ -74,7 +74,7 @@ pub(super) fn write_all(
         [_] => OutputChoice::OfOne(given),
         files => OutputChoice::of_several(given, files.len())?,
     };
-    let open = |file: &Path| input::open_below(file, inputs.root.as_deref(), &args.limits);
+    let open = |file: &Path| input::open_below(file, inputs.root.as_deref(), &args.read.limits);
     let request = WriteRequest { options, args, place, style };
     if let [file] = inputs.files.as_slice() {
         return write(&request, &open(file)?, out);

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::html::{self, CheckedPart, Page};
+use super::paint::{Verdict, painted};
 use super::printed::print_json;
 use super::progress::{Meter, Work};
 use super::sarif::Sarif;
@@ -15,8 +16,8 @@ use super::{CommandError, input, option_checks, signals};
 use crate::error::printable;
 use crate::hooks::SideFile;
 use crate::{
-    AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, RememberOptions, Severity,
-    TargetDtype, format_bytes,
+    AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, Severity, TargetDtype,
+    format_bytes,
 };
 
 /// Endings of files that are models by themselves.
@@ -50,10 +51,7 @@ impl CheckedModel {
 pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, CommandError> {
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
-    let mut run = RememberOptions::new(TargetDtype::F32).with_cancel(cancel);
-    if let Some(threads) = args.threads {
-        run = run.with_threads(threads as usize);
-    }
+    let run = args.read.options(TargetDtype::F32, cancel);
     let mut options = CheckOptions::default().with_run(run).with_data(args.data);
     if let Some(manifest) = &args.manifest {
         option_checks::require_regular("--manifest", manifest)?;
@@ -78,10 +76,10 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
     }
     let (mut checked, mut unreadable) = (Vec::new(), None);
     for path in models {
-        let model = input::open_path(&path, &args.limits);
+        let model = input::open_path(&path, &args.read.limits);
         let checked_model = model.and_then(|model| {
             files.extend(SideFile::inputs_of(&model));
-            let meter = Meter::new(&args.messages, args.progress.progress);
+            let meter = Meter::new(&args.read);
             let reads_data = args.data || args.manifest.is_some();
             if reads_data {
                 meter.start(Work {
@@ -106,7 +104,7 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
                 report
             }
         };
-        let is_said = !args.messages.quiet || !report.findings.is_empty();
+        let is_said = !args.read.messages.quiet || !report.findings.is_empty();
         if is_said && !args.json && !args.sarif {
             print(&path, &report, out)?;
         }
@@ -146,23 +144,37 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
 fn print(model: &Path, report: &CheckReport, out: &mut impl Write) -> crate::Result<()> {
     let path = printable(&model.to_string_lossy());
     let (tensors, bytes) = (report.tensors, format_bytes(report.bytes));
-    match report.findings.len() {
-        0 => writeln!(out, "{path}: clean ({tensors} tensors, {bytes})")?,
-        1 => writeln!(out, "{path}: 1 finding ({tensors} tensors, {bytes})")?,
-        n => writeln!(out, "{path}: {n} findings ({tensors} tensors, {bytes})")?,
-    }
+    let worst = report
+        .findings
+        .iter()
+        .map(verdict)
+        .find(|verdict| *verdict == Verdict::Bad);
+    let worst = worst.unwrap_or(Verdict::Doubtful);
+    let found = match report.findings.len() {
+        0 => painted("clean", Verdict::Good),
+        1 => painted("1 finding", worst),
+        n => painted(&format!("{n} findings"), worst),
+    };
+    writeln!(out, "{path}: {found} ({tensors} tensors, {bytes})")?;
     for finding in &report.findings {
         print_finding(finding, model, out)?;
     }
     Ok(())
 }
 
+fn verdict(finding: &Finding) -> Verdict {
+    match finding.severity {
+        Severity::Warning => Verdict::Doubtful,
+        _ => Verdict::Bad,
+    }
+}
+
 fn print_finding(finding: &Finding, model: &Path, out: &mut impl Write) -> crate::Result<()> {
-    let severity = match finding.severity == Severity::Warning {
-        true => "warning",
-        false => "error",
+    let severity = match verdict(finding) {
+        Verdict::Bad => "error",
+        _ => "warning",
     };
-    write!(out, "  {severity}: ")?;
+    write!(out, "  {}: ", painted(severity, verdict(finding)))?;
     if let Some(file) = finding.file.as_deref().filter(|&file| file != model) {
         let file = file.strip_prefix(model).unwrap_or(file);
         write!(out, "{}: ", printable(&file.to_string_lossy()))?;

@@ -28,7 +28,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResu
         &args.input,
         &options,
         &args.run,
-        &OutputStyle { suffix: None, asks_dtype: true, html: None },
+        &OutputStyle { asks_dtype: true, ..OutputStyle::default() },
         out,
     )
 }
@@ -67,7 +67,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
         &OutputStyle {
             suffix: suffix.as_deref(),
             asks_dtype: args.out_dtype.is_some(),
-            html: None,
+            ..OutputStyle::default()
         },
         out,
     )

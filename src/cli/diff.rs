@@ -5,16 +5,19 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::args::DiffArgs;
+use super::args::{DiffArgs, DiffSortKey};
 use super::html::{self, Page, ShownModel};
+use super::listing::{compared_in, error_of};
+use super::paint::{Verdict, painted};
 use super::printed::print_json;
 use super::progress::{Meter, Work};
+use super::table::{Column, Table};
 use super::{CommandError, input, signals};
 use crate::error::printable;
 use crate::hooks::SideFile;
 use crate::{
     AnamnesisError, CancelToken, ComparedTensor, DiffOptions, DiffReport, FieldDiff, ParsedModel,
-    RememberOptions, TensorDiff, ValueDiff,
+    TensorDiff, ValueDiff,
 };
 
 /// Longest value of metadata or of a config that is printed whole, in characters.
@@ -26,7 +29,8 @@ const MAX_VALUE: usize = 60;
 /// A model that cannot be parsed or decoded, with its path; what [`ParsedModel::diff`] returns.
 pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, CommandError> {
     let open = |path: &Path| {
-        input::open_path(path, &args.limits).map_err(|error| CommandError::of_model(path, error))
+        input::open_path(path, &args.read.limits)
+            .map_err(|error| CommandError::of_model(path, error))
     };
     let (a, b) = (open(&args.a)?, open(&args.b)?);
     let files = || {
@@ -40,12 +44,11 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
     }
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
-    let meter = Meter::new(&args.messages, args.progress.progress);
-    let mut run = RememberOptions::new(args.to).with_cancel(cancel);
-    if let Some(threads) = args.threads {
-        run = run.with_threads(threads as usize);
-    }
-    let run = run.with_progress(meter.listener());
+    let meter = Meter::new(&args.read);
+    let run = args
+        .read
+        .options(args.to, cancel)
+        .with_progress(meter.listener());
     meter.start(Work {
         verb: "Comparing",
         files: vec![args.a.to_string_lossy().into_owned()],
@@ -58,7 +61,7 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
     (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
     let report = a.diff(&b, &options);
     meter.finish(report.is_ok());
-    let report = report.map_err(|error| {
+    let mut report = report.map_err(|error| {
         let models = [(&a, &args.a), (&b, &args.b)];
         match models.iter().find(|(model, _)| has_problem(model, &error)) {
             Some((_, path)) => CommandError::of_model(path, error),
@@ -75,10 +78,13 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
         };
         html::write(&page, path, &files(), args.page.force)?;
     }
-    if args.json {
-        print_json(&report, out)?;
-    } else {
-        print(&report, out)?;
+    // JSON has the order of A, unless another is asked for.
+    if let Some(key) = args.sort.or((!args.json).then_some(DiffSortKey::Error)) {
+        sort(&mut report.changed, key);
+    }
+    match args.json {
+        true => print_json(&report, out)?,
+        false => print(&report, args.top, out)?,
     }
     Ok(report.is_different())
 }
@@ -89,24 +95,33 @@ pub(super) fn has_problem(model: &ParsedModel, error: &AnamnesisError) -> bool {
     problems.iter().any(|problem| problem.to_string() == text)
 }
 
-/// Prints a report as text.
-fn print(report: &DiffReport, out: &mut impl Write) -> crate::Result<()> {
+/// Sorts the tensors that differ. Those that are alike stay in the order of A.
+fn sort(changed: &mut [TensorDiff], key: DiffSortKey) {
+    let size = |t: &TensorDiff| {
+        t.a.shape
+            .iter()
+            .fold(1, |n: usize, dim| n.saturating_mul(*dim))
+    };
+    changed.sort_by(|a, b| match key {
+        DiffSortKey::Error => error_of(b).total_cmp(&error_of(a)),
+        DiffSortKey::Name => a.name.cmp(&b.name),
+        DiffSortKey::Size => size(b).cmp(&size(a)),
+    });
+}
+
+/// Prints a report as text, with the first `top` of the tensors that differ.
+fn print(report: &DiffReport, top: Option<usize>, out: &mut impl Write) -> crate::Result<()> {
     print_tensors("Only in A", &report.only_in_a, out)?;
     print_tensors("Only in B", &report.only_in_b, out)?;
-    if !report.changed.is_empty() {
-        writeln!(out, "Changed: {} tensors", report.changed.len())?;
-        for tensor in &report.changed {
-            print_change(tensor, out)?;
-        }
-    }
+    print_changed(&report.changed, top, out)?;
     print_fields("Metadata", &report.metadata, out)?;
     print_fields("Config", &report.config, out)?;
     for note in &report.notes {
         writeln!(out, "Note: {}", printable(note))?;
     }
     let verdict = match report.is_different() {
-        true => "different",
-        false => "equal",
+        true => painted("different", Verdict::Doubtful),
+        false => painted("equal", Verdict::Good),
     };
     writeln!(out, "Equal: {} tensors", report.equal)?;
     writeln!(out, "The models are {verdict}.")?;
@@ -130,57 +145,82 @@ fn print_tensors(
     Ok(())
 }
 
-/// Prints what differs in one tensor.
-fn print_change(tensor: &TensorDiff, out: &mut impl Write) -> crate::Result<()> {
-    writeln!(out, "  {}", printable(&tensor.name))?;
-    let (a, b) = (&tensor.a, &tensor.b);
-    for (what, a, b) in [
-        ("dtype", a.dtype.to_string(), b.dtype.to_string()),
-        ("scheme", a.scheme.column(), b.scheme.column()),
-        ("shape", format!("{:?}", a.shape), format!("{:?}", b.shape)),
-    ] {
-        if a != b {
-            writeln!(out, "    {what}: {a} -> {b}")?;
-        }
+/// Prints a line for each of the first `top` tensors that differ.
+fn print_changed(
+    changed: &[TensorDiff],
+    top: Option<usize>,
+    out: &mut impl Write,
+) -> crate::Result<()> {
+    const COLUMNS: [Column; 7] = [
+        Column::text("NAME"),
+        Column::number("RMSE"),
+        Column::number("MAX"),
+        Column::number("MEAN"),
+        Column::number("COSINE"),
+        Column::number("DIFFER"),
+        Column::text("NOTE"),
+    ];
+    let n = changed.len();
+    let shown = &changed[..top.unwrap_or(n).min(n)];
+    match shown.len() {
+        _ if n == 0 => return Ok(()),
+        all if all == n => writeln!(out, "Changed: {n} tensors")?,
+        first => writeln!(out, "Changed: {n} tensors, of which these are the first {first}")?,
     }
-    match &tensor.values {
-        Some(values) => print_values(values, out),
-        None if a.shape == b.shape => {
-            writeln!(out, "    values: {} and {} cannot be compared", a.dtype, b.dtype)?;
-            Ok(())
-        }
-        None => Ok(()),
+    let table = Table::new(COLUMNS, shown.iter().map(row_of));
+    if !shown.is_empty() {
+        table.write_titles(out)?;
     }
+    let mut rows = shown.iter();
+    rows.try_for_each(|tensor| table.write_row("", &row_of(tensor), out))
 }
 
-/// Prints the differences of the values of one tensor.
-fn print_values(values: &ValueDiff, out: &mut impl Write) -> crate::Result<()> {
-    if values.unequal == 0 {
-        writeln!(out, "    values: equal")?;
-        return Ok(());
+fn row_of(tensor: &TensorDiff) -> [String; 7] {
+    let values = tensor.values.as_ref();
+    let number = |of: fn(&ValueDiff) -> Option<f64>| match values.and_then(of) {
+        Some(0.0) => "0".to_owned(),
+        Some(x) => format!("{x:.3e}"),
+        None => "-".to_owned(),
+    };
+    let cosine = values.and_then(|values| values.cosine);
+    [
+        printable(&tensor.name),
+        number(|values| values.rmse),
+        number(|values| values.max_abs),
+        number(|values| values.mean_abs),
+        cosine.map_or("-".to_owned(), |x| format!("{x:.8}")),
+        values.map_or("-".to_owned(), |values| format!("{} of {}", values.unequal, values.values)),
+        note_on(tensor),
+    ]
+}
+
+/// What figures do not say: how the tensor is stored, and where its values begin to differ.
+fn note_on(tensor: &TensorDiff) -> String {
+    let (a, b, mut notes) = (&tensor.a, &tensor.b, Vec::new());
+    if tensor.is_stored_differently() {
+        let [from, to] = match compared_in(a) == compared_in(b) {
+            true => [a.dtype, b.dtype].map(|dtype| dtype.to_string()),
+            false => [a, b].map(compared_in),
+        };
+        notes.push(format!("{from} -> {to}"));
     }
-    let (unequal, all) = (values.unequal, values.values);
-    write!(out, "    values: {unequal} of {all} differ")?;
-    if values.beyond_tolerance != unequal {
-        let beyond = values.beyond_tolerance;
-        write!(out, ", {beyond} by more than the tolerance")?;
+    let Some(values) = &tensor.values else {
+        notes.push(match a.shape == b.shape {
+            true => "cannot be compared".to_owned(),
+            false => format!("{:?} -> {:?}", a.shape, b.shape),
+        });
+        return notes.join("; ");
+    };
+    if values.beyond_tolerance != values.unequal {
+        notes.push(format!("{} by more than the tolerance", values.beyond_tolerance));
     }
     if values.not_finite > 0 {
-        write!(out, ", {} where a side is NaN or infinite", values.not_finite)?;
-    }
-    writeln!(out)?;
-    if let (Some(max), Some(mean), Some(rmse)) = (values.max_abs, values.mean_abs, values.rmse) {
-        write!(out, "    max {max:.3e}, mean {mean:.3e}, RMSE {rmse:.3e}")?;
-        match values.cosine {
-            Some(cosine) => writeln!(out, ", cosine {cosine:.8}")?,
-            None => writeln!(out)?,
-        }
+        notes.push(format!("{} where a side is NaN or infinite", values.not_finite));
     }
     if let Some(first) = &values.first {
-        let (index, a, b) = (&first.index, first.a, first.b);
-        writeln!(out, "    first at {index:?}: {a} and {b}")?;
+        notes.push(format!("first at {:?}: {} and {}", first.index, first.a, first.b));
     }
-    Ok(())
+    notes.join("; ")
 }
 
 /// Prints values of metadata or of configs.

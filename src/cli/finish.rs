@@ -16,7 +16,7 @@ use crate::{AnamnesisError, CancelToken, Result};
 /// Gives the directory `output` its name, now that all its parts are made, and prints the sums that
 /// the options ask for. That it has its name already is no error.
 pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> CommandResult {
-    let (is_quiet, force) = (args.messages.quiet, args.output.force);
+    let (is_quiet, force) = (args.read.messages.quiet, args.output.force);
     refuse_unfinished_name(output)?;
     if let Some(manifest) = &args.output.manifest {
         sums::check_place(SideOutput::manifest(manifest), output, &[], None, force)?;

@@ -36,7 +36,12 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
         inputs,
         &options,
         &args.run,
-        &OutputStyle { suffix: Some(&suffix), asks_dtype: false, html: args.html.as_deref() },
+        &OutputStyle {
+            suffix: Some(&suffix),
+            asks_dtype: false,
+            html: args.html.as_deref(),
+            csv: args.csv,
+        },
         out,
     )
 }

@@ -20,8 +20,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use self::sizes::Colors;
-use self::text::{Text, bits, brief_count, count, things};
+use self::text::{Text, bits, count, things};
 use super::outputs::require_outside_cache;
+use super::table::brief_count;
 use crate::hooks::{Distribution, SideFile, directory_of, list_with_notes};
 use crate::{
     AnamnesisError, CheckReport, DiffReport, InspectInfo, ListedTensor, ModelDescription,

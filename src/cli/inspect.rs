@@ -1,4 +1,8 @@
-//! `amn parse` and `amn inspect`.
+//! `amn parse` and `amn inspect`: `space` draws what takes the space, `several` is the table of several
+//! models.
+
+mod several;
+mod space;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -7,11 +11,12 @@ use std::path::Path;
 
 use super::args::{InspectArgs, ParseArgs};
 use super::printed::print_json;
-use super::{input, listing};
+use super::table::{cut, line_width};
+use super::{CommandResult, input, listing};
 use crate::error::printable;
 use crate::{
-    Dtype, GgufInspectInfo, InspectInfo, ListedTensor, ModelDescription, ParsedModel, Result,
-    Tensor, TensorRole, format_bytes,
+    AnamnesisError, Dtype, GgufInspectInfo, InspectInfo, ListedTensor, ModelDescription,
+    ParsedModel, Result, Tensor, TensorRole, format_bytes,
 };
 
 /// Prints the number of tensors of each role, for a GGUF file its header, and a line for each
@@ -127,30 +132,37 @@ struct Inspection<'a> {
 }
 
 /// Prints the format and the sizes before and after recovery; with `--globals`, the globals of a
-/// pickle.
-pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
-    if args.globals {
-        return print_globals(args, out);
+/// pickle; of several models a table.
+pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> CommandResult {
+    match args.files.as_slice() {
+        [file] if args.globals => Ok(print_globals(file, args, out)?),
+        [file] => Ok(inspect_one(file, args, out)?),
+        _ if args.globals => {
+            let what = "--globals: it lists what one file names; several are given";
+            Err(AnamnesisError::usage(what).into())
+        }
+        _ => several::inspect(args, out),
     }
-    let model = input::open(&args.input, &args.limits)?.model;
+}
+
+fn inspect_one(file: &Path, args: &InspectArgs, out: &mut impl Write) -> Result<()> {
+    let model = input::open_below(file, args.root.as_deref(), &args.limits)?.model;
     let (info, mut description) = (model.inspect(), model.describe());
     if args.json {
-        let inspection = Inspection {
-            file: args.input.file.to_string_lossy(),
-            info: &info,
-            model: &description,
-        };
-        return print_json(&inspection, out);
+        let file = file.to_string_lossy();
+        return print_json(&Inspection { file, info: &info, model: &description }, out);
     }
     if let Some(summary) = GgufInspectInfo::of_inspected(&model, &info) {
         writeln!(out, "{summary}")?;
         // The summary has it.
         description.architecture = None;
         writeln!(out, "{description}")?;
+        space::print(&model, out)?;
         return print_problems(&info, out);
     }
     writeln!(out, "{info}")?;
     writeln!(out, "{description}")?;
+    space::print(&model, out)?;
     if model.path().is_some_and(Path::is_dir) {
         print_modules(&info, out)
     } else {
@@ -169,20 +181,20 @@ fn print_modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
         .min(64);
     for m in &info.modules {
         let (class, bits, scheme) = (printable(&m.class), m.bits_per_weight(), m.scheme.column());
-        writeln!(
-            out,
+        let line = format!(
             "  {class:<width$} {:>5} x {:>14} values {bits:>6.2} bits  {scheme}",
             m.tensors, m.parameters
-        )?;
+        );
+        writeln!(out, "{}", cut(&line, line_width().unwrap_or(usize::MAX)))?;
     }
     Ok(())
 }
 
 /// Prints the globals that a pickle names.
-fn print_globals(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
-    let globals = crate::pickle_globals_with_limits(&args.input.file, &args.limits.limits())?;
+fn print_globals(file: &Path, args: &InspectArgs, out: &mut impl Write) -> Result<()> {
+    let globals = crate::pickle_globals_with_limits(file, &args.limits.limits())?;
     if args.json {
-        let file = args.input.file.to_string_lossy();
+        let file = file.to_string_lossy();
         return print_json(&NamedGlobals { file, globals }, out);
     }
     for global in globals {

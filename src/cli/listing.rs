@@ -1,10 +1,13 @@
-//! The table of a model's tensors, as `amn parse` prints it.
+//! What listings of tensors share, and the table that `amn parse` prints.
 
 use std::io::Write;
 
 use super::table::{Column, Table};
 use crate::error::printable;
-use crate::{Container, Dtype, ParsedModel, Result, format_bytes};
+use crate::{
+    ComparedTensor, Container, Dtype, ListedTensor, ParsedModel, QuantScheme, Result, TensorDiff,
+    format_bytes,
+};
 
 const COLUMNS: [Column; 4] = [
     Column { least: 40, ..Column::text("") },
@@ -43,6 +46,29 @@ pub(super) fn shape_text(container: Container, shape: &[usize]) -> String {
         shape.reverse();
     }
     format!("{shape:?}")
+}
+
+/// What a tensor is stored in: its scheme, or the element type of one that is not quantized.
+pub(super) fn stored_in(t: &ListedTensor<'_>) -> String {
+    let scheme = t
+        .scheme
+        .filter(|scheme| *scheme != QuantScheme::Unquantized);
+    scheme.map_or_else(|| t.dtype.to_string(), |scheme| scheme.column())
+}
+
+/// What a tensor of a comparison is stored in, as [`stored_in`].
+pub(super) fn compared_in(t: &ComparedTensor) -> String {
+    match t.scheme == QuantScheme::Unquantized {
+        true => t.dtype.to_string(),
+        false => t.scheme.column(),
+    }
+}
+
+/// How much a tensor differs, to find the worst: the RMSE of its values, infinite if they cannot be
+/// compared or some are not finite.
+pub(super) fn error_of(t: &TensorDiff) -> f64 {
+    let values = t.values.as_ref().filter(|values| values.not_finite == 0);
+    values.map_or(f64::INFINITY, |values| values.rmse.unwrap_or(0.0))
 }
 
 /// Number and bytes of listed tensors.

@@ -42,7 +42,8 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
     tensors.retain(|t| selection.has(t.name));
     selection.check()?;
     if tensors.is_empty() && model.tensors().len() > 0 {
-        return Err(selection.has_none(model.tensors().map(|t| t.name())));
+        let names = model.tensors().map(|t| t.name());
+        return Err(selection.has_none(names.clone(), names));
     }
     if let Some(key) = args.sort {
         // Stable: tensors that are alike stay in the order of the data.

@@ -12,7 +12,7 @@ use crate::{Adapter, ConvertOptions, Forget, RememberOptions, Result, TargetDtyp
 
 /// Merges adapters into a model and prints a summary.
 pub(super) fn merge(args: &MergeArgs, out: &mut impl Write) -> CommandResult {
-    let limits = args.run.limits.limits();
+    let limits = args.run.read.limits.limits();
     let opened = args.adapters.iter().map(|(path, weight)| {
         let adapter = Adapter::open_with_limits(path, &limits)?;
         Ok(adapter.with_weight(*weight))
@@ -40,7 +40,7 @@ pub(super) fn merge(args: &MergeArgs, out: &mut impl Write) -> CommandResult {
         &inputs,
         &options,
         &args.run,
-        &OutputStyle { suffix: Some("merged"), asks_dtype: false, html: None },
+        &OutputStyle { suffix: Some("merged"), ..OutputStyle::default() },
         out,
     )
 }

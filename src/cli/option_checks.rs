@@ -77,6 +77,18 @@ const OPTIONS: &[Applicability] = &[
         needs: "a page is of one output, and there are several inputs",
     },
     Applicability {
+        option: "--csv",
+        is_set: |r| r.forget().is_some_and(|args| args.csv),
+        applies: |r| r.inputs == 1,
+        needs: "a table is of one output, and there are several inputs",
+    },
+    Applicability {
+        option: "--csv",
+        is_set: |r| r.forget().is_some_and(|args| args.csv),
+        applies: |r| r.is_to_file(),
+        needs: "stdout is for the output (-o -)",
+    },
+    Applicability {
         option: "--group-size",
         is_set: |r| r.forget().is_some_and(|args| args.group_size.is_some()),
         applies: |r| r.scheme.is_some_and(ForgetScheme::has_group_sizes),

@@ -17,6 +17,7 @@ use crate::{
 };
 
 /// How a command names its output and reports its work.
+#[derive(Default)]
 pub(super) struct OutputStyle<'a> {
     /// Suffix of the output's default name, such as `nf4`; `None`: the element type of its tensors,
     /// such as `bf16`.
@@ -25,6 +26,8 @@ pub(super) struct OutputStyle<'a> {
     pub asks_dtype: bool,
     /// The HTML page that is written on the error of encoding.
     pub html: Option<&'a Path>,
+    /// Whether the error of each encoded tensor is printed as CSV, and nothing else.
+    pub csv: bool,
 }
 
 /// What is to be made of an input.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::Path;
 
@@ -91,13 +91,26 @@ impl<'a> ConversionReport<'a> {
 
 /// What `--json` prints of an error, on stderr.
 #[derive(serde::Serialize)]
-struct ErrorReport<'a> {
+pub(super) struct ErrorReport<'a> {
     kind: ErrorKind,
     message: String,
     /// The tensor at fault.
     tensor: Option<&'a str>,
     /// The file at fault; the input, if it is not known.
     file: Cow<'a, str>,
+}
+
+impl<'a> ErrorReport<'a> {
+    /// An error about `input`, or about the model that it names itself.
+    pub(super) fn new(failed: &'a CommandError, input: &'a Path) -> Self {
+        let (error, model) = (&failed.error, failed.model.as_deref());
+        Self {
+            kind: error.kind(),
+            message: failed.to_string(),
+            tensor: error.tensor(),
+            file: error.file().or(model).unwrap_or(input).to_string_lossy(),
+        }
+    }
 }
 
 /// Prints an error about `input`, or about the model that it names itself, as JSON; in one line if
@@ -108,13 +121,7 @@ pub(super) fn print_error(
     is_line: bool,
     out: &mut impl Write,
 ) -> Result<()> {
-    let (error, model) = (&failed.error, failed.model.as_deref());
-    let report = ErrorReport {
-        kind: error.kind(),
-        message: failed.to_string(),
-        tensor: error.tensor(),
-        file: error.file().or(model).unwrap_or(input).to_string_lossy(),
-    };
+    let report = ErrorReport::new(failed, input);
     match serde_json::to_string(&report) {
         Ok(line) if is_line => Ok(writeln!(out, "{line}")?),
         _ => print_json(&report, out),
@@ -183,6 +190,33 @@ pub(super) fn print_distance(report: &Report, out: &mut impl Write) {
             format_args!("  {percent:>6.2} %  mean {mean}, RMSE {rmse}, maximum {maximum}  {name}"),
         );
     }
+}
+
+/// Writes the error of each encoded tensor as a line of CSV, behind a line of titles. Codes that were
+/// moved undecoded have none.
+pub(super) fn write_errors_as_csv(report: &Report, out: &mut impl Write) -> Result<()> {
+    let tensors = report
+        .distance
+        .iter()
+        .flat_map(|distance| &distance.tensors);
+    let errors: HashMap<&str, &Errors> = tensors.map(|t| (&*t.name, &t.errors)).collect();
+    writeln!(out, "name,scheme,values,mean_absolute,rmse,maximum,relative")?;
+    for tensor in &report.encoded {
+        let (name, scheme) = (csv_text(&tensor.name), csv_text(&tensor.scheme));
+        let figures = errors
+            .get(&*tensor.name)
+            .map_or(",,,,".to_owned(), |errors| {
+                let Errors { values, mean_absolute, rmse, maximum, relative } = errors;
+                format!("{values},{mean_absolute:e},{rmse:e},{maximum:e},{relative:e}")
+            });
+        writeln!(out, "{name},{scheme},{figures}")?;
+    }
+    Ok(())
+}
+
+/// A text as CSV quotes it.
+pub(super) fn csv_text(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
 }
 
 /// Formats an error with four decimals, or with an exponent if it is small.

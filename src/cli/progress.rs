@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use terminal_size::terminal_size_of;
+use unicode_width::UnicodeWidthStr;
 
-use super::args::{MessageArgs, ProgressMode};
+use super::args::{ProgressMode, ReadArgs};
+use super::table::cut;
 use crate::{Progress, format_bytes};
 
 /// Time between two looks at what was done.
@@ -19,13 +21,24 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Time between two lines of JSON.
 const JSON_EVERY: Duration = Duration::from_millis(250);
 
-/// The bar that is drawn, above which other lines are printed.
-static DRAWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+/// Time between two drawings of a bar.
+const BAR_EVERY: Duration = Duration::from_millis(100);
+
+/// Most characters between the brackets of a bar, and fewest.
+const BAR: usize = 20;
+const LEAST_BAR: usize = 6;
+
+/// Columns right of a bar that stay free: a terminal shows Ctrl-C as `^C` behind it, and a line that is
+/// full continues in the next.
+const FREE: usize = 3;
+
+/// The line with the bar that is drawn, above which other lines are printed; empty without a bar.
+static DRAWN: Mutex<String> = Mutex::new(String::new());
 
 /// How the progress is shown.
 enum Display {
     Silent,
-    Bar(ProgressBar),
+    Bar,
     Lines {
         out: Box<dyn Write + Send>,
         every: Duration,
@@ -57,6 +70,8 @@ struct MeterState {
     started: Instant,
     /// Time of the last line.
     shown: Instant,
+    /// Whether a bar has been drawn.
+    is_drawn: bool,
 }
 
 /// A line of `--progress json`.
@@ -73,14 +88,14 @@ struct ProgressEvent<'a> {
 
 impl Meter {
     /// A meter that shows nothing before it is [started](Self::start).
-    pub(super) fn new(args: &MessageArgs, mode: ProgressMode) -> Self {
+    pub(super) fn new(args: &ReadArgs) -> Self {
         let stderr = || Box::new(std::io::stderr()) as Box<dyn Write + Send>;
         let lines = |is_eager| Display::Lines { out: stderr(), every: LINE_EVERY, is_eager };
-        Self::of_display(match (mode, std::io::stderr().is_terminal()) {
+        Self::of_display(match (args.progress, std::io::stderr().is_terminal()) {
             (ProgressMode::Json, _) => Display::Json(stderr()),
             (ProgressMode::Never, _) => Display::Silent,
-            (ProgressMode::Auto, _) if args.quiet => Display::Silent,
-            (ProgressMode::Auto | ProgressMode::Always, true) => Display::Bar(bar()),
+            (ProgressMode::Auto, _) if args.messages.quiet => Display::Silent,
+            (ProgressMode::Auto | ProgressMode::Always, true) => Display::Bar,
             (ProgressMode::Auto, false) => lines(false),
             (ProgressMode::Always, false) => lines(true),
         })
@@ -93,6 +108,7 @@ impl Meter {
             now: Progress::default(),
             started: Instant::now(),
             shown: Instant::now(),
+            is_drawn: false,
         })))
     }
 
@@ -136,10 +152,7 @@ impl Meter {
         state.now = Progress::default();
         match &mut state.display {
             Display::Silent => return,
-            Display::Bar(bar) => {
-                bar.reset();
-                *DRAWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
-            }
+            Display::Bar => {}
             Display::Lines { is_eager: true, .. } => state.write_line(),
             Display::Lines { .. } => {}
             Display::Json(_) => state.write_event("start"),
@@ -155,10 +168,7 @@ impl Meter {
         let mut state = lock(&self.0);
         match &state.display {
             Display::Silent => {}
-            Display::Bar(bar) => {
-                bar.finish_and_clear();
-                *DRAWN.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            }
+            Display::Bar => draw(String::new()),
             Display::Lines { is_eager: true, .. } => state.write_line(),
             Display::Lines { .. } => {}
             Display::Json(_) => state.write_event(if is_done { "end" } else { "failed" }),
@@ -188,13 +198,13 @@ fn lock(state: &Mutex<MeterState>) -> MutexGuard<'_, MeterState> {
 impl MeterState {
     /// Shows what was done, if it is time.
     fn look(&mut self) {
-        let (work, since) = (&self.work, self.shown.elapsed());
+        let since = self.shown.elapsed();
         match &self.display {
-            Display::Bar(bar) => {
-                bar.set_length(work.total_bytes);
-                bar.set_message(format!("{} {} tensors", work.verb, work.total_tensors));
-                bar.set_position(self.now.done_bytes);
-                bar.tick();
+            Display::Bar if since >= BAR_EVERY || !self.is_drawn => {
+                let size = terminal_size_of(std::io::stderr());
+                let width = size.map_or(80, |(width, _)| width.0.into());
+                draw(self.bar(width));
+                (self.shown, self.is_drawn) = (Instant::now(), true);
             }
             Display::Lines { every, .. } if since >= *every => self.write_line(),
             Display::Json(_) if since >= JSON_EVERY => self.write_event("progress"),
@@ -202,11 +212,49 @@ impl MeterState {
         }
     }
 
+    /// Bytes in a second, and the seconds that are left at this rate.
+    fn rate(&self) -> (f64, f64) {
+        let seconds = self.started.elapsed().as_secs_f64();
+        let rate = self.now.done_bytes as f64 / seconds.max(1e-9);
+        let left = self.work.total_bytes.saturating_sub(self.now.done_bytes) as f64;
+        (rate, left / rate.max(1e-9))
+    }
+
+    /// The line with the bar on a terminal of `width` columns: what is done, as far as it fits.
+    fn bar(&self, width: usize) -> String {
+        let (work, room) = (&self.work, width.saturating_sub(FREE));
+        let share = match work.total_bytes {
+            0 => 0.0,
+            total => (self.now.done_bytes as f64 / total as f64).min(1.0),
+        };
+        let (rate, left) = self.rate();
+        let left = match left {
+            _ if self.now.done_bytes == 0 => "-".to_owned(),
+            0.0..100.0 => format!("{left:.0}s"),
+            100.0..6000.0 => format!("{:.0}m", left / 60.0),
+            _ => format!("{:.0}h", left / 3600.0),
+        };
+        let (percent, rate) = ((share * 100.0) as u32, format_bytes(rate as u64));
+        let figures = format!("{percent}% {rate}/s ETA {left}");
+        let verb = work.verb.trim_end();
+        let titles = [format!("{verb} {} tensors ", work.total_tensors), format!("{verb} ")];
+        for title in titles.iter().map(String::as_str).chain([""]) {
+            let taken = title.width() + "[] ".len() + figures.width();
+            let length = room.saturating_sub(taken).min(BAR);
+            if length >= LEAST_BAR {
+                let done = (share * length as f64) as usize;
+                let head = if done < length { ">" } else { "" };
+                let bar = "=".repeat(done) + head;
+                return format!("{title}[{bar:<length$}] {figures}");
+            }
+        }
+        cut(&figures, room)
+    }
+
     /// Writes a line of text.
     fn write_line(&mut self) {
         let (work, now) = (&self.work, &self.now);
-        let seconds = self.started.elapsed().as_secs_f64();
-        let rate = now.done_bytes as f64 / seconds.max(1e-9);
+        let (rate, left) = self.rate();
         let mut line = format!(
             "{} {} of {} tensors, {} of {}",
             work.verb.trim_end(),
@@ -217,7 +265,6 @@ impl MeterState {
         );
         if now.done_bytes > 0 && work.total_bytes > 0 {
             let percent = now.done_bytes as f64 / work.total_bytes as f64 * 100.0;
-            let left = work.total_bytes.saturating_sub(now.done_bytes) as f64 / rate;
             let rate = format_bytes(rate as u64);
             line += &format!(" ({percent:.0} %), {rate}/s, {left:.0} s left");
         }
@@ -247,27 +294,33 @@ impl MeterState {
     }
 }
 
-/// A bar that is not drawn yet.
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::new(0);
-    if let Ok(style) =
-        ProgressStyle::with_template("{msg} [{bar:20}] {percent}% {binary_bytes_per_sec} ETA {eta}")
-    {
-        bar.set_style(style.progress_chars("=> "));
+/// Draws `line` in place of the line with the bar; nothing if it is empty. Spaces cover the one before,
+/// and `^C` behind it: no escape sequences are needed, which some consoles lack.
+fn draw(line: String) {
+    let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = drawn.width();
+    if before == 0 && line.is_empty() {
+        return;
     }
-    bar
+    let text = format!("{}{line}", blank(before));
+    // In one write, so that nothing comes between.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+    *drawn = line;
+}
+
+/// What makes a line of so many columns empty, and `^C` behind them.
+fn blank(columns: usize) -> String {
+    format!("\r{}\r", " ".repeat(columns + FREE - 1))
 }
 
 /// Prints a line on stderr, above the bar if one is drawn.
 pub(super) fn print_above_bar(line: &str) {
-    let bar = DRAWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let print = || {
-        let _ = writeln!(std::io::stderr(), "{line}");
+    let drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = match drawn.width() {
+        0 => format!("{line}\n"),
+        columns => format!("{}{line}\n{drawn}", blank(columns)),
     };
-    match bar {
-        Some(bar) => bar.suspend(print),
-        None => print(),
-    }
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 #[cfg(test)]
@@ -330,5 +383,42 @@ mod tests {
         meter.listener()(half());
         meter.finish(true);
         assert!(lines.0.lock().unwrap().is_empty());
+    }
+
+    /// The line fits any terminal, and three columns stay free.
+    #[test]
+    fn bars_fit() {
+        let state = |done| {
+            let meter = Meter::of_display(Display::Silent);
+            let mut state = Arc::into_inner(meter.0).unwrap().into_inner().unwrap();
+            state.work = Work {
+                verb: "Forgetting...",
+                total_bytes: 4000,
+                total_tensors: 1234,
+                files: vec![],
+            };
+            state.now.done_bytes = done;
+            state.started = Instant::now() - Duration::from_secs(4000);
+            state
+        };
+        let half = state(2000);
+        assert_eq!(
+            half.bar(80),
+            "Forgetting... 1234 tensors [==========>         ] 50% 0 B/s ETA 67m"
+        );
+        assert_eq!(half.bar(50), "Forgetting... [========>       ] 50% 0 B/s ETA 67m");
+        assert_eq!(half.bar(40), "Forgetting... [===>  ] 50% 0 B/s ETA 67m");
+        assert_eq!(half.bar(30), "[===>  ] 50% 0 B/s ETA 67m");
+        assert_eq!(half.bar(12), "50% 0 B/…");
+        assert_eq!(half.bar(0).width(), 1);
+        assert!(state(4000).bar(60).contains("[====================] 100%"));
+        assert!(
+            state(0)
+                .bar(60)
+                .ends_with("[>                   ] 0% 0 B/s ETA -")
+        );
+        for width in 12..100 {
+            assert!(half.bar(width).width() <= width - FREE, "{width}");
+        }
     }
 }

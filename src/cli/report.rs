@@ -10,7 +10,7 @@ use super::printed::print_line;
 use super::progress::{Meter, Work};
 use super::{CommandError, CommandResult, input, signals};
 use crate::error::printable;
-use crate::hooks::{Distribution, SideFile};
+use crate::hooks::{Distribution, Selection, SideFile};
 use crate::{
     CancelToken, CheckOptions, DiffOptions, ParsedModel, RememberOptions, Result, format_bytes,
 };
@@ -26,8 +26,12 @@ pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> CommandResult {
         // Before a model is parsed, which may take a while.
         html::check_place(path, &[], args.force)?;
     }
+    let selection = Selection::new(&args.include, &args.exclude)?;
     let open = |path: &Path| {
-        input::open_path(path, &args.limits).map_err(|error| CommandError::of_model(path, error))
+        let opened = input::open_below(path, args.root.as_deref(), &args.read.limits);
+        opened
+            .map(|named| named.model)
+            .map_err(|error| CommandError::of_model(path, error))
     };
     let a = open(&args.a)?;
     let b = args.b.as_deref().map(open).transpose()?;
@@ -42,13 +46,9 @@ pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> CommandResult {
     }
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
-    let meter = Meter::new(&args.messages, args.progress.progress);
-    let mut run = RememberOptions::new(args.to).with_cancel(cancel);
-    if let Some(threads) = args.threads {
-        run = run.with_threads(threads as usize);
-    }
-    let silent = run.clone();
-    let run = run.with_progress(meter.listener());
+    let meter = Meter::new(&args.read);
+    let silent = args.read.options(args.to, cancel);
+    let run = silent.clone().with_progress(meter.listener());
     let reads_values = b.is_some() || !args.no_values;
     if reads_values {
         meter.start(Work {
@@ -89,7 +89,11 @@ pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> CommandResult {
         models: models
             .iter()
             .zip(labels)
-            .map(|((model, path), label)| ShownModel::new(label, path, model))
+            .map(|((model, path), label)| {
+                let mut shown = ShownModel::new(label, path, model);
+                shown.tensors.retain(|t| selection.has(t.name));
+                shown
+            })
             .collect(),
         diff: diff.as_ref(),
         values: values.as_ref(),
@@ -99,7 +103,7 @@ pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> CommandResult {
         return Ok(out.write_all(html::render(&page).as_bytes())?);
     };
     let len = html::write(&page, path, &files, args.force)?;
-    if !args.messages.quiet {
+    if !args.read.messages.quiet {
         let (path, len) = (printable(&path.to_string_lossy()), format_bytes(len));
         print_line(out, format_args!("Output: {path} ({len})"));
     }
@@ -113,13 +117,14 @@ fn read_values(
     run: RememberOptions,
     args: &ReportArgs,
 ) -> Result<(Option<crate::DiffReport>, Option<Distribution>)> {
+    let mut options = DiffOptions::default().with_run(run);
+    (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
     let Some(b) = b else {
         return match args.no_values {
             true => Ok((None, None)),
-            false => Ok((None, Some(Distribution::of_model(a, &run)?))),
+            false => Ok((None, Some(Distribution::of_model(a, &options)?))),
         };
     };
-    let options = DiffOptions::default().with_run(run);
     match args.no_values {
         true => Ok((Some(a.diff(b, &options)?), None)),
         false => {

@@ -6,12 +6,16 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::args::ScanArgs;
+use super::paint::{Verdict, painted};
 use super::printed::print_json;
 use super::sarif::Sarif;
 use super::{CommandError, CommandResult};
 use crate::error::printable;
 use crate::hooks::NamedInput;
 use crate::{AnamnesisError, GradedGlobal, PickleRisk, PickleScan, Result, scan_pickles};
+
+/// Characters of the longest name of a risk.
+const WIDTH: usize = 10;
 
 /// Most directories below each other. Symbolic links are not followed, so it bounds the stack
 /// alone.
@@ -65,9 +69,13 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
     match () {
         () if args.json => print_json(&Scans { risk: worst, files }, out)?,
         () if args.sarif => log.print(out)?,
-        () => writeln!(out, "{} files: {}", entries.len(), name(worst))?,
+        () => writeln!(out, "{} files: {}", entries.len(), name(worst, 0))?,
     }
-    Ok(grade(worst).0)
+    Ok(match grade(worst).1 {
+        Verdict::Good => 0,
+        Verdict::Doubtful => 1,
+        Verdict::Bad => 8,
+    })
 }
 
 /// A file, or why something in a directory is not looked into.
@@ -102,17 +110,20 @@ fn add_entries(directory: &Path, level: usize, entries: &mut Vec<Entry>) -> Resu
     Ok(())
 }
 
-/// Exit code and name of a risk. What the program does not know is dangerous.
-fn grade(risk: PickleRisk) -> (u8, &'static str) {
+/// Name of a risk, and what it means. What the program does not know is dangerous.
+fn grade(risk: PickleRisk) -> (&'static str, Verdict) {
     match risk {
-        PickleRisk::Safe => (0, "safe"),
-        PickleRisk::Suspicious => (1, "suspicious"),
-        _ => (8, "dangerous"),
+        PickleRisk::Safe => ("safe", Verdict::Good),
+        PickleRisk::Suspicious => ("suspicious", Verdict::Doubtful),
+        _ => ("dangerous", Verdict::Bad),
     }
 }
 
-fn name(risk: PickleRisk) -> &'static str {
-    grade(risk).1
+/// The name of a risk, which takes `width` characters at least.
+fn name(risk: PickleRisk, width: usize) -> String {
+    let (name, verdict) = grade(risk);
+    let padding = " ".repeat(width.saturating_sub(name.len()));
+    painted(name, verdict) + &padding
 }
 
 /// Prints a file with what makes it suspicious or dangerous. Without `is_verbose`, a safe file has
@@ -121,15 +132,16 @@ fn print(file: &str, scan: &PickleScan, is_verbose: bool, out: &mut impl Write) 
     if scan.risk == PickleRisk::Safe && !is_verbose {
         return Ok(());
     }
-    writeln!(out, "{:<10}  {}", name(scan.risk), printable(file))?;
+    writeln!(out, "{}  {}", name(scan.risk, WIDTH), printable(file))?;
     let is_told = |graded: &&GradedGlobal| is_verbose || graded.risk > PickleRisk::Safe;
     for graded in scan.globals.iter().filter(is_told) {
         let global = &graded.global;
         let (module, global) = (printable(&global.module), printable(&global.name));
-        writeln!(out, "  {:<10}  {module}.{global}", name(graded.risk))?;
+        writeln!(out, "  {}  {module}.{global}", name(graded.risk, WIDTH))?;
     }
     for remark in &scan.remarks {
-        writeln!(out, "  {:<10}  {}", "suspicious", printable(remark))?;
+        let suspicious = name(PickleRisk::Suspicious, WIDTH);
+        writeln!(out, "  {suspicious}  {}", printable(remark))?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `amn show`: the values of tensors, decoded from whatever they are stored in.
 
 mod elements;
+mod picture;
 mod print;
 mod slice;
 
@@ -8,6 +9,7 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::path::Path;
 
 use self::elements::{for_each_text, in_numpy, json, numpy_bytes};
+use self::picture::Picture;
 use self::print::{print_table, print_tensor, write_csv_table};
 use self::slice::{Slice, SliceText};
 use super::args::ShowArgs;
@@ -17,7 +19,7 @@ use super::{input, signals};
 use crate::hooks::{Selection, SideFile, npy_header};
 use crate::{
     AnamnesisError, CancelToken, Conversion, ConvertOptions, ModelScope, OutputTensor, ParsedModel,
-    RememberOptions, Result, TargetDtype, TensorStatistics,
+    Result, TargetDtype, TensorStatistics,
 };
 
 /// A tensor to show.
@@ -49,19 +51,10 @@ struct ShownSlice {
 
 /// Shows one tensor in full, or several as a table.
 pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
-    let model = input::open(&args.input, &args.limits)?.model;
-    let (cancel, meter) = (CancelToken::new(), Meter::new(&args.messages, args.progress.progress));
-    // Only a file is to be removed; whatever is printed may end anywhere.
-    if args.npy.is_some() {
-        signals::cancel_at_termination(&cancel)?;
-    }
-    let run = RememberOptions::new(TargetDtype::F32)
-        .with_cancel(cancel)
-        .with_progress(meter.summing_listener());
-    let run = match args.threads {
-        Some(threads) => run.with_threads(threads as usize),
-        None => run,
-    };
+    let model = input::open(&args.input, &args.read.limits)?.model;
+    let (cancel, meter) = (CancelToken::new(), Meter::new(&args.read));
+    let run = args.read.options(TargetDtype::F32, cancel.clone());
+    let run = run.with_progress(meter.summing_listener());
     let mut options = ConvertOptions::from(run)
         .with_scope(ModelScope::Tensors)
         .with_skip_unsupported(true);
@@ -85,6 +78,8 @@ pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     }
     let prints_meanwhile = is_one && args.csv && std::io::stdout().is_terminal();
     if !prints_meanwhile {
+        // A file and a bar are to be removed; what is printed may end anywhere.
+        signals::cancel_at_termination(&cancel)?;
         start(&meter, &wanted, args);
     }
     let shown = match (wanted.as_slice(), &args.npy) {
@@ -96,11 +91,19 @@ pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
         }
         ([one], None) if !args.json => {
             let found = conversion.statistics(one.tensor.name, args.bins as usize);
+            let found = found.and_then(|found| {
+                let picture = picture(one, args);
+                let picture = picture.map(|picture| picture.read(conversion, one.tensor.name));
+                Ok((found, picture.transpose()?))
+            });
             meter.add_tensor();
             meter.finish(found.is_ok());
             let corner = SliceText::corner(one.tensor.shape.len());
             let slice = one.slice.clone().unwrap_or(corner);
-            found.and_then(|found| print_tensor(conversion, &found, &slice, out))
+            found.and_then(|(found, picture)| {
+                print_tensor(conversion, &found, &slice, out)?;
+                picture.map_or(Ok(()), |picture| picture.print(out))
+            })
         }
         (several, _) => show_several(conversion, several, args, &meter, out),
     };
@@ -174,12 +177,22 @@ fn wanted<'a>(conversion: &'a Conversion<'_>, args: &ShowArgs) -> Result<Vec<Wan
     Ok(found)
 }
 
+/// The picture of a tensor that is shown whole; `None` if there is none.
+fn picture(one: &Wanted<'_>, args: &ShowArgs) -> Option<Picture> {
+    let is_drawn = args.bins > 0 && one.slice.is_none();
+    is_drawn.then(|| Picture::of(one.tensor.shape)).flatten()
+}
+
 /// Begins to show the progress of reading the tensors `wanted`, some of them several times.
 fn start(meter: &Meter, wanted: &[Wanted<'_>], args: &ShowArgs) {
     let has_histogram = args.bins > 0 && (args.json || wanted.len() == 1);
     let reads = |one: &Wanted<'_>| match args.npy.is_some() || args.csv {
         true => 1,
-        false => 1 + u64::from(has_histogram) + u64::from(args.json && one.slice.is_some()),
+        false if args.json => 1 + u64::from(has_histogram) + u64::from(one.slice.is_some()),
+        false if wanted.len() == 1 => {
+            1 + u64::from(has_histogram) + u64::from(picture(one, args).is_some())
+        }
+        false => 1,
     };
     let bytes = |one: &Wanted<'_>| {
         let values = one.tensor.shape.iter().product::<usize>() as u64;

@@ -54,14 +54,7 @@ impl<const N: usize> Table<N> {
                 *width = cell.width().min(WIDEST).max(*width);
             }
         }
-        let stdout = std::io::stdout();
-        let size = stdout.is_terminal().then(|| terminal_size_of(&stdout));
-        Self {
-            columns,
-            widths,
-            gap: "  ",
-            line_width: size.flatten().map(|(width, _)| width.0.into()),
-        }
+        Self { columns, widths, gap: "  ", line_width: line_width() }
     }
 
     /// Writes the line of titles.
@@ -88,11 +81,45 @@ impl<const N: usize> Table<N> {
             line.extend([gap, before, cell, after]);
         }
         let line = line.trim_end();
-        match self.line_width.filter(|width| line.width() > *width) {
-            Some(width) => writeln!(out, "{}…", beginning(line, width.saturating_sub(1)))?,
+        match self.line_width {
+            Some(width) => writeln!(out, "{}", cut(line, width))?,
             None => writeln!(out, "{line}")?,
         }
         Ok(())
+    }
+}
+
+/// Width of the terminal that lines are cut at; `None` if stdout is a file or a pipe.
+pub(super) fn line_width() -> Option<usize> {
+    let stdout = std::io::stdout();
+    let size = stdout.is_terminal().then(|| terminal_size_of(&stdout));
+    size.flatten().map(|(width, _)| width.0.into())
+}
+
+/// `text` in at most `width` character cells, with a mark where it is cut.
+pub(super) fn cut(text: &str, width: usize) -> String {
+    match text.width() > width {
+        true => format!("{}…", beginning(text, width.saturating_sub(1))),
+        false => text.to_owned(),
+    }
+}
+
+/// A bar as long as the share of `part` in `whole`, which has `width` characters. What is there has
+/// one at least.
+pub(super) fn bar(part: u64, whole: u64, width: u64) -> String {
+    // In wider numbers: a count times the width may not fit.
+    let length = u128::from(part) * u128::from(width) / u128::from(whole.max(1));
+    "█".repeat((length as usize).max(usize::from(part > 0)))
+}
+
+/// A number of values in short: `1.54 B`, `135 M`.
+pub(super) fn brief_count(n: u64) -> String {
+    let x = n as f64;
+    match n {
+        1_000_000_000.. => format!("{:.2} B", x / 1e9),
+        1_000_000.. => format!("{:.1} M", x / 1e6),
+        10_000.. => format!("{:.1} K", x / 1e3),
+        _ => n.to_string(),
     }
 }
 
@@ -129,6 +156,11 @@ mod tests {
             row(&"x".repeat(100), "a dtype of more than sixteen characters"),
             row("層.重み", "U8"),
         ]
+    }
+
+    #[test]
+    fn counts_are_brief() {
+        assert_eq!([5, 12_345, 134_515_008].map(brief_count), ["5", "12.3 K", "134.5 M"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::outputs::{make_directory, print_input};
 use super::plan::{PlannedOutput, WriteRequest, parsing_line};
 use super::printed::{
     ConversionReport, print_distance, print_json, print_json_line, print_kept, print_line,
+    write_errors_as_csv,
 };
 use super::progress::{Meter, Work};
 use super::sums::SideOutput;
@@ -25,14 +26,10 @@ use crate::{CancelToken, RememberOptions, Report, Result, TargetDtype, format_by
 pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOptions> {
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
-    let options = RememberOptions::new(to)
+    let options = args.read.options(to, cancel);
+    Ok(options
         .with_force(args.output.force)
-        .with_uncached(args.uncached)
-        .with_cancel(cancel);
-    Ok(match args.threads {
-        Some(threads) => options.with_threads(threads as usize),
-        None => options,
-    })
+        .with_uncached(args.uncached))
 }
 
 /// Converts the model and prints what is done; with `--dry-run`, only prints the plan. What is
@@ -58,12 +55,12 @@ fn carry_out(
     stdout: Option<&mut impl Write>,
 ) -> CommandResult {
     let (args, started) = (request.args, Instant::now());
-    let meter = Meter::new(&args.messages, args.progress.progress);
+    let meter = Meter::new(&args.read);
     let mut options = request.options.clone();
     options.run = options.run.with_progress(meter.listener());
     let plan = WriteRequest { options: &options, ..*request }.plan(input)?;
     let planned = plan.with_note(plan.conversion.report());
-    if says(args) && request.place.is_of_several() {
+    if says(request) && request.place.is_of_several() {
         print_input(input, out);
     }
     if args.dry_run {
@@ -72,7 +69,7 @@ fn carry_out(
             false => Ok(plan.print(input, &planned, out)?),
         };
     }
-    if says(args) {
+    if says(request) {
         print_line(out, format_args!("{}", parsing_line(input, &planned)));
     }
     prepare(request, &plan)?;
@@ -95,7 +92,10 @@ fn carry_out(
     if args.json {
         print_report(request, &plan.json(input, &report, Some(seconds)), out)?;
     }
-    if says(args) {
+    if request.style.csv {
+        write_errors_as_csv(&report, out)?;
+    }
+    if says(request) {
         print_done(request, &plan, &report, seconds, out);
     }
     if !args.json && args.output.sha256 {
@@ -135,8 +135,8 @@ fn write_page(
 }
 
 /// Whether the work is described in lines of text.
-fn says(args: &RunArgs) -> bool {
-    !args.json && !args.messages.quiet
+fn says(request: &WriteRequest<'_>) -> bool {
+    !request.args.json && !request.args.read.messages.quiet && !request.style.csv
 }
 
 /// Makes the places of what is written, before the work begins.
@@ -153,7 +153,7 @@ fn prepare(request: &WriteRequest<'_>, plan: &PlannedOutput<'_>) -> Result<()> {
         sums::check_place(side, &plan.output, &weights, Some(&plan.conversion), force)?;
     }
     if plan.conversion.is_directory() {
-        settle(&plan.output, request.args.messages.quiet)?;
+        settle(&plan.output, request.args.read.messages.quiet)?;
     }
     make_directory(request.place, &plan.output)
 }
@@ -183,7 +183,7 @@ fn print_done(
     let (verb, n) = verb(report);
     let bar = "[====================]";
     print_line(out, format_args!("{verb} {n} tensors {bar} {seconds:.1}s"));
-    print_kept(report, request.args.messages.verbose, out);
+    print_kept(report, request.args.read.messages.verbose, out);
     for note in &report.notes {
         print_line(out, format_args!("Note: {}", printable(note)));
     }

@@ -20,9 +20,7 @@ use regex_lite::{Regex, RegexBuilder};
 
 use self::backtracking::Backtracking;
 use self::glob::glob_expression;
-#[cfg(feature = "lethe")]
-pub(crate) use self::nearest::nearest;
-pub(crate) use self::nearest::what_was_meant;
+pub(crate) use self::nearest::{nearest, what_was_meant};
 pub(crate) use self::rename::RenameRule;
 pub use self::selection::Selection;
 use crate::{AnamnesisError, Result};

@@ -244,8 +244,8 @@ fn select(
     let selection = Selection::new(&options.include, &options.exclude)?;
     let items = std::mem::take(&mut resolution.items);
     let stored = model.tensors().map(|t| t.name());
-    let names = items.iter().map(ResolvedItem::name).chain(stored);
-    let notes = selection.notes(&names);
+    let names = items.iter().map(ResolvedItem::name);
+    let notes = selection.notes(&names, &stored);
     let is_selected: Vec<bool> = items
         .iter()
         .map(|item| selection.has(item.name()))
@@ -254,7 +254,7 @@ fn select(
     let has_patterns = !(options.include.is_empty() && options.exclude.is_empty());
     let is_lost = has_patterns || !options.skip_unsupported;
     if is_lost && !is_selected.contains(&true) && !model.tensors.is_empty() {
-        return Err(selection.has_none(names));
+        return Err(selection.has_none(names, stored));
     }
     let selected = items.into_iter().zip(is_selected);
     resolution.items = selected

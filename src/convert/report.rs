@@ -98,8 +98,7 @@ pub struct Distance {
     pub all: Errors,
     /// The tensors with the largest [`Errors::relative`], largest first.
     pub worst: Vec<TensorErrors>,
-    /// All encoded tensors, in the order of the output. JSON has the worst alone.
-    #[serde(skip)]
+    /// All encoded tensors, in the order of the output.
     pub tensors: Vec<TensorErrors>,
 }
 

@@ -39,9 +39,9 @@ pub(crate) fn decide(
     let stored = model.tensors().map(|t| t.name());
     let names = candidates.iter().map(|candidate| candidate.name);
     if !names.clone().any(|name| filter.selection.has(name)) && !candidates.is_empty() {
-        return Err(filter.selection.has_none(names.chain(stored)));
+        return Err(filter.selection.has_none(names, stored));
     }
-    let notes = filter.selection.notes(&names.chain(stored));
+    let notes = filter.selection.notes(&names, &stored);
     decisions.notes.extend(notes);
     Ok(decisions)
 }

@@ -69,8 +69,8 @@ impl DiffOptions {
         self
     }
 
-    /// The options of the two conversions whose output tensors are compared.
-    fn conversion(&self) -> ConvertOptions {
+    /// The options of the conversions whose output tensors are compared.
+    pub(crate) fn conversion(&self) -> ConvertOptions {
         let mut options = ConvertOptions::for_values(&self.run);
         (options.include, options.exclude) = (self.include.clone(), self.exclude.clone());
         options

@@ -7,10 +7,7 @@ use super::diff::{Observer, Schedule};
 use super::inspect::{class_name, for_each_value};
 use crate::convert::pair::{PairScratch, TensorPair};
 use crate::convert::progress::ProgressSum;
-use crate::{
-    AnamnesisError, ConvertOptions, DiffOptions, DiffReport, Dtype, ParsedModel, RememberOptions,
-    Result,
-};
+use crate::{AnamnesisError, DiffOptions, DiffReport, Dtype, ParsedModel, Result};
 
 /// Counts by powers of two: one for each exponent of F32. What is smaller than F32's normal numbers
 /// is in the first, what is larger than its largest in the last.
@@ -118,14 +115,18 @@ impl Distribution {
         class_name(name)
     }
 
-    /// Reads all values of `model`, decoded with `run`. What is wrong with the model is no error: it
+    /// Reads the values of `model` that `options` select. What is wrong with the model is no error: it
     /// is in `unread`.
     ///
     /// # Errors
-    /// `Io` if a file has changed since it was parsed; `Cancelled`.
-    pub fn of_model(model: &ParsedModel, run: &RememberOptions) -> Result<Self> {
-        let conversion = match model.plan(ConvertOptions::for_values(run)) {
-            Err(error @ (AnamnesisError::Cancelled | AnamnesisError::Io(_))) => return Err(error),
+    /// `Io` if a file has changed since it was parsed; `Usage` if a pattern matches no tensor;
+    /// `Cancelled`.
+    pub fn of_model(model: &ParsedModel, options: &DiffOptions) -> Result<Self> {
+        use AnamnesisError::{Cancelled, Io, Usage};
+
+        let run = &options.run;
+        let conversion = match model.plan(options.conversion()) {
+            Err(error @ (Cancelled | Io(_) | Usage { .. })) => return Err(error),
             Err(error) => {
                 let unread = vec![(String::new(), error.to_string())];
                 return Ok(Self { unread, ..Self::default() });

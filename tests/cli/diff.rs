@@ -110,17 +110,84 @@ fn every_kind_of_difference() {
     assert_eq!(values["first"], json!({"index": [1, 0], "a": 3.0, "b": 3.25}));
 
     let (_, text) = diff(&a, &b, &["--include", "value"]);
-    assert_eq!(
-        text,
-        "Changed: 1 tensors\n  value\n    values: 2 of 4 differ\n    max 5.000e-1, mean 1.875e-1, RMSE 2.795e-1, \
-         cosine 0.99915613\n    first at [1, 0]: 3.0 and 3.25\nMetadata: 1 differences\n  step: \"1\" -> \"2\"\n\
-         Equal: 0 tensors\nThe models are different.\n"
-    );
+    let expected = [
+        "Changed: 1 tensors",
+        "NAME       RMSE       MAX      MEAN      COSINE  DIFFER  NOTE",
+        "value  2.795e-1  5.000e-1  1.875e-1  0.99915613  2 of 4  first at [1, 0]: 3.0 and 3.25",
+        "Metadata: 1 differences",
+        "  step: \"1\" -> \"2\"",
+        "Equal: 0 tensors",
+        "The models are different.",
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
     let values_only = ["--include", "value", "--values-only", "--tolerance"];
     assert_eq!(diff(&a, &b, &[&values_only[..], &["0.5"]].concat()).0, 0);
     assert_eq!(diff(&a, &b, &[&values_only[..], &["0.4"]].concat()).0, 1);
     assert_eq!(diff(&a, &b, &["--include", "type", "--values-only"]).0, 0);
     assert_eq!(diff(&a, &b, &["--include", "shape", "--values-only"]).0, 1);
+}
+
+/// The tensors that differ are the rows of a table: worst first, by name, or by size; all or the
+/// first of them.
+#[test]
+fn changed_tensors_are_sorted() {
+    let directory = crate::common::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let side = |name: &str, x: f32, lost: f32, shape: &[usize]| {
+        let plain = |name: &str, n: usize, x: f32| raw(name, "F32", &[n], f32s(&vec![x; n]));
+        let tensors = [
+            raw("shape", "F32", shape, f32s(&[1.0, 2.0])),
+            plain("small", 2, 1.0 + x),
+            plain("lost", 3, lost),
+            plain("large", 8, 1.0 + x / 2.0),
+            plain("middle", 4, 1.0 + x * 2.0),
+            plain("same", 4, 1.0),
+        ];
+        save(at(name), &tensors, &[])
+    };
+    let a = side("a.safetensors", 0.0, 0.0, &[1, 2]);
+    let b = side("b.safetensors", 1.0, f32::NAN, &[2]);
+    let names = |options: &[&str]| {
+        let (code, text) = diff(&a, &b, options);
+        assert_eq!(code, 1, "{text}");
+        let rows = text
+            .lines()
+            .skip_while(|line| !line.starts_with("NAME "))
+            .skip(1);
+        let rows = rows.take_while(|line| !line.starts_with("Equal: "));
+        rows.map(|row| row.split(' ').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    // What has no error is the worst: shapes that differ, NaN.
+    let worst = ["shape", "lost", "middle", "small", "large"];
+    assert_eq!(names(&[]), worst);
+    assert_eq!(names(&["--sort", "error"]), worst);
+    assert_eq!(names(&["--sort", "name"]), ["large", "lost", "middle", "shape", "small"]);
+    assert_eq!(names(&["--sort", "size"]), ["large", "middle", "lost", "shape", "small"]);
+    assert_eq!(names(&["--top", "2"]), worst[..2]);
+    assert_eq!(names(&["--top", "9", "--sort", "size"])[0], "large");
+    assert_eq!(names(&["--top", "0"]), [""; 0]);
+    let (_, text) = diff(&a, &b, &["--top", "2"]);
+    assert!(text.contains("Changed: 5 tensors, of which these are the first 2\n"), "{text}");
+    for part in ["[1, 2] -> [2]", "3 where a side is NaN or infinite; first at [0]: 0.0 and NaN"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // JSON has the order of A, and all; a scheme that differs is a note.
+    let order = |options: &[&str]| {
+        let (_, found) = report(&a, &b, options);
+        let changed = found["changed"].as_array().unwrap().clone();
+        changed
+            .iter()
+            .map(|t| t["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(order(&[]), ["shape", "small", "lost", "large", "middle"]);
+    assert_eq!(order(&["--sort", "error"]), worst);
+    assert_eq!(diff(&a, &b, &["--json", "--top", "2"]).0, 2);
+    let gptq = data().join("gptq/b4_v1_act_order");
+    let (_, text) =
+        diff(&gptq.join("model.safetensors"), &gptq.join("expected-bf16.safetensors"), &[]);
+    assert!(text.contains("  3536 of 4096  GPTQ -> BF16; first at [0, 0]: "), "{text}");
 }
 
 /// The sums are the same bits for any number of threads: tensors of several jobs, decoded and as

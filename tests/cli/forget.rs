@@ -160,6 +160,48 @@ fn json_output_is_all_that_is_printed() {
     );
 }
 
+/// JSON and CSV have the error of every encoded tensor, of which the text names the worst.
+#[test]
+fn errors_of_all_tensors() {
+    let root = crate::common::tempdir().unwrap();
+    let directory = root.path().join("tiny");
+    write_shards(&directory, &shards(3, 128, 128));
+    write_files(&directory, &[("config.json", PLAIN)]);
+    let output = root.path().join("out");
+    let arguments = ["forget", directory.to_str().unwrap(), "--to", "w4a16", "-f"];
+    let run = |more: &[&str]| {
+        stdout_of(&[&arguments[..], &["-o", output.to_str().unwrap()], more].concat())
+    };
+    let done: Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let tensors = done["distance"]["tensors"].as_array().unwrap();
+    let encoded = done["encoded"].as_array().unwrap();
+    assert!(tensors.len() > 5 && tensors.len() == encoded.len(), "{done}");
+    assert_eq!(done["distance"]["worst"].as_array().unwrap().len(), 5);
+    let text = run(&["--csv"]);
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("name,scheme,values,mean_absolute,rmse,maximum,relative"));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(lines.len(), encoded.len(), "{text}");
+    for tensor in tensors {
+        let name = format!("\"{}\",", tensor["name"].as_str().unwrap());
+        let line = lines.iter().find(|line| line.starts_with(&name)).unwrap();
+        let cells: Vec<&str> = line.split(',').collect();
+        assert_eq!(cells[1..3], ["\"w4a16\"", &tensor["values"].to_string()], "{line}");
+        for (cell, field) in cells[3..]
+            .iter()
+            .zip(["mean_absolute", "rmse", "maximum", "relative"])
+        {
+            // The parser of JSON may be off by one bit.
+            let (found, expected) = (cell.parse::<f64>().unwrap(), tensor[field].as_f64().unwrap());
+            assert!((found - expected).abs() <= expected * 1e-15, "{line}");
+        }
+    }
+    for more in [&["--csv", "--json"][..], &["--csv", "--dry-run"], &["--csv", "-o", "-"]] {
+        let (_, code) = stderr_and_code_of(&[&arguments[..], more].concat());
+        assert_eq!(code, 2, "{more:?}");
+    }
+}
+
 #[test]
 fn a_dry_run_lists_tensors_that_stay() {
     let root = crate::common::tempdir().unwrap();

@@ -38,6 +38,49 @@ fn lines_are_wrapped() {
     }
 }
 
+/// `-h` is one screen, and says how many options `--help` has besides.
+#[test]
+fn the_short_help_is_one_screen() {
+    let options = |text: &str| -> Vec<String> {
+        let words = text.lines().filter_map(|line| {
+            // `  -f, --force` or `      --json`.
+            let rest = line
+                .get(6..)
+                .filter(|_| line.starts_with("  -") || line.starts_with("      -"))?;
+            Some(
+                rest.strip_prefix("--")?
+                    .split([' ', '='])
+                    .next()?
+                    .to_owned(),
+            )
+        });
+        words.collect()
+    };
+    for command in COMMANDS {
+        let mut amn = Command::new(env!("CARGO_BIN_EXE_amn"));
+        let output = amn
+            .args([command, "-h"])
+            .env("COLUMNS", "80")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().count();
+        assert!(lines <= 40, "{command}: {lines}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("\nExamples:\n"), "{text}");
+        let (some, all) = (options(&text), options(&help(command)));
+        assert!(some.iter().all(|name| all.contains(name)), "{some:?} {all:?}");
+        let more = format!("amn {command} --help has {} more options.\n", all.len() - some.len());
+        assert_eq!(text.ends_with(&more), all.len() > some.len(), "{more}: {text}");
+        assert!(text.contains("--help"), "{text}");
+    }
+    // The full help comes with both, and of `help`.
+    let both = String::from_utf8(crate::amn(&["diff", "-h", "--help"]).stdout).unwrap();
+    assert_eq!(both, help("diff"));
+    assert_eq!(String::from_utf8(crate::amn(&["help", "diff"]).stdout).unwrap(), help("diff"));
+}
+
 #[test]
 fn options_are_in_groups() {
     let position =

@@ -64,6 +64,8 @@ fn habits_that_are_called_otherwise() {
     let lines = [
         ("quantize G OUT.gguf Q4_K_M", "--to gguf:q4_k_m -o "),
         ("quantize G q8_0", "--to gguf:q8_0`"),
+        // Types that no scheme is called after have no hint.
+        ("quantize G OUT.gguf i32", "required arguments were not provided"),
         ("convert M --outtype q8_0", "--to gguf:q8_0"),
         ("convert G --override-kv a=str:x -o OUT.gguf", "--gguf-kv KEY=VALUE"),
         (

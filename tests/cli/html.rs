@@ -583,3 +583,33 @@ fn chromium_opens_a_page() {
     assert!(dom.contains("<title>5000.safetensors</title>"), "another script has run");
     assert_eq!(dom.matches("<tr>").count(), 5001);
 }
+
+/// `report` takes the options of the commands that read.
+#[test]
+fn chosen_tensors_and_roots() {
+    let model = at("mlx/tiny_qwen3_moe/model");
+    let options = ["--include", "*.self_attn.*", "--exclude", "*norm*"];
+    let page = page_of(&[&["report", &model, "-o", "OUT"], &options[..]].concat());
+    let listing = json(&[&["ls", &model, "--json"], &options[..]].concat());
+    let names: Vec<&str> = listing["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["name"].as_str().unwrap())
+        .collect();
+    let rows = table(&page, "tensors-table");
+    assert!(names.len() > 3 && names.len() < 35, "{names:?}");
+    assert_eq!(
+        rows.iter()
+            .map(|row| row["Name"].text.as_str())
+            .collect::<Vec<_>>(),
+        names
+    );
+    let (_, figure) = page.split_once("<b>All values</b>").unwrap();
+    assert!(!figure.contains("lm_head"), "the values are those of the chosen tensors");
+    let checkpoint = at("pth/checkpoint.ckpt");
+    let page = page_of(&["report", &checkpoint, "-o", "OUT", "--root", "state_dict"]);
+    assert_eq!(table(&page, "tensors-table")[0]["Name"].text, "embed.weight");
+    let wrong = ["report", &model, "-o", "/nowhere", "--include", "nothing"];
+    assert_ne!(amn(&wrong).status.code(), Some(0));
+}

@@ -157,3 +157,87 @@ fn labels_are_true() {
     std::fs::write(&path, crate::common::zip::Zip::of(&[member]).file()).unwrap();
     assert!(run("inspect", &path, &[]).contains("\nPassthrough: 1 tensors\n"));
 }
+
+/// The lines of the picture: share, size and name of each bar.
+fn space(text: &str) -> Vec<&str> {
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("Space:"));
+    let is_bar = |line: &&str| line.contains('█');
+    lines.by_ref().take_while(is_bar).collect()
+}
+
+/// What takes the space, largest first, in lines of at most 80 characters.
+#[test]
+fn what_takes_the_space() {
+    let text = run("inspect", &data().join("adapters/base-q8_0.gguf"), &[]);
+    let expected = [
+        "Space:       ████████████████  99 %    70.1 KB  GGUF Q8_0, 32-value blocks",
+        "             █                  1 %      768 B  F32",
+    ];
+    assert_eq!(space(&text), expected);
+    let text = run("inspect", &data().join("demo/model-q4_k.gguf"), &[]);
+    assert!(!text.contains("Space:"), "one kind is no picture: {text}");
+    // The schemes and types are those that `ls` lists, and more than eight are others.
+    let directory = crate::common::tempdir().unwrap();
+    let path = directory.path().join("m.safetensors");
+    let dtypes = ["F64", "I64", "F32", "I32", "U32", "F16", "BF16", "I16", "I8", "U8"];
+    let sizes = [8, 8, 4, 4, 4, 2, 2, 2, 1, 1];
+    let tensors: Vec<_> = dtypes
+        .iter()
+        .enumerate()
+        .map(|(i, dtype)| {
+            let bytes = 8 * (200 - 20 * i);
+            raw(dtype, dtype, &[bytes / sizes[i]], vec![0; bytes])
+        })
+        .collect();
+    std::fs::write(&path, file(&tensors, &[])).unwrap();
+    let text = run("inspect", &path, &[]);
+    let lines = space(&text);
+    assert_eq!(lines.len(), 8, "{text}");
+    assert!(lines[0].ends_with("18 %     1.6 KB  F64"), "{text}");
+    assert!(lines[7].ends_with("11 %      960 B  3 others"), "{text}");
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+/// Several models are a table, in which one that cannot be read has a row.
+#[test]
+fn several_models_are_a_table() {
+    let demo = |name: &str| data().join(name).to_str().unwrap().to_owned();
+    let models = [
+        demo("demo/model-fp8.safetensors"),
+        demo("README.md"),
+        demo("gptq/b4_v1_hostile_f16/model.safetensors"),
+        demo("adapters/base-q8_0.gguf"),
+    ];
+    let models = models.each_ref().map(String::as_str);
+    let output = amn(&[&["inspect"], &models[..]].concat());
+    assert_eq!(output.status.code(), Some(6));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let expected = [
+        "NAME                   FORMAT     ARCHITECTURE      PARAMETERS  BITS     SIZE   DECODED",
+        "model-fp8.safetensors  FP8 E4M3   -                     65.5 K  8.00  64.0 KB  128.0 KB",
+        "README.md              error: unsupported format `text`: give the file of weights, or the directory",
+        "base-q8_0.gguf         GGUF Q8_0  llama                 67.8 K  8.57  70.9 KB  132.8 KB",
+    ];
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!([lines[0], lines[1], lines[2], lines[4]], expected, "{text}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with(&format!("error: {}: unsupported", models[1])), "{error}");
+    // JSON has what it has of each alone.
+    let output = amn(&[&["inspect", "--json"], &models[..]].concat());
+    let found = crate::json::assert_valid(&output.stdout, "inspected", "several models");
+    let alone = amn(&["inspect", "--json", models[3]]).stdout;
+    let alone: Value = serde_json::from_slice(&alone).unwrap();
+    assert_eq!(found["models"][2], alone);
+    assert_eq!(found["errors"][0]["file"], models[1]);
+    assert_eq!(
+        amn(&["inspect", "--globals", models[0], models[1]])
+            .status
+            .code(),
+        Some(2)
+    );
+    // Names that are alike have their directories.
+    let (a, b) = (demo("whole/llama/hf"), demo("whole/mixtral/hf"));
+    let output = amn(&["inspect", &a, &b]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(&a) && text.contains(&b), "{text}");
+}

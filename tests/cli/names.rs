@@ -94,13 +94,18 @@ fn what_is_wrong_with_names() {
     let dir = crate::common::tempdir().unwrap();
     let output = dir.path().join("out");
     let tiny = data().join("compressed_tensors/tiny_mixed/model");
-    let rows: [(&[&str], i32, &[&str]); 9] = [
+    let rows: [(&[&str], i32, &[&str]); 10] = [
         (
             &["--rename", "model.layers.0.self_attn.*_proj.weight=same"],
             2,
             &["`same`", "k_proj.weight`:", "q_proj.weight`"],
         ),
         (&["--rename", "nothing.*=x"], 2, &["`nothing.*`"]),
+        (
+            &["--rename", "model.*=m.$1", "--include", "model.*"],
+            2,
+            &["--include: ", "`model.*` matches names of the input alone", "such as `"],
+        ),
         (&["--rename", "*=a", "--rename", "*=b"], 2, &["`*`"]),
         (&["--rename", "model.*=$2"], 2, &["group 2"]),
         (&["--rename", "model.*=$x"], 2, &["`$1`"]),
@@ -116,6 +121,32 @@ fn what_is_wrong_with_names() {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none());
+    }
+}
+
+/// Patterns with old names, or with names that a whole model does not keep, choose nothing, and a note
+/// says so.
+#[test]
+fn patterns_of_old_names_are_noted() {
+    let dir = crate::common::tempdir().unwrap();
+    let tiny = data().join("guide/TinyLlama");
+    let output = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let rows: [(&str, &[&str], &str); 3] = [
+        ("nf4", &["--rename", "model.*=m.$1", "--exclude", "model.*.mlp.*"], "such as `"),
+        ("gguf:q8_0", &["--exclude", "*mlp.up_proj*"], "such as `"),
+        ("gguf:q8_0", &["--exclude", "*ffn_up*"], ""),
+    ];
+    for (i, (scheme, options, expected)) in rows.into_iter().enumerate() {
+        let arguments =
+            ["forget", tiny.to_str().unwrap(), "--to", scheme, "-f", "-o", &output(&i.to_string())];
+        let run = amn(&[&arguments[..], options].concat());
+        assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
+        let text = String::from_utf8(run.stdout).unwrap();
+        let note = text
+            .lines()
+            .find(|line| line.contains("names of the input alone"));
+        assert_eq!(note.is_none(), expected.is_empty(), "{text}");
+        assert!(note.is_none_or(|note| note.contains(expected)), "{text}");
     }
 }
 

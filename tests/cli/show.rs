@@ -126,6 +126,66 @@ fn values_and_slices() {
     assert_eq!(code(&path, &["nothing"]), Some(2));
 }
 
+/// A matrix has a map of the means of blocks; a stack of matrices a line for each.
+#[test]
+fn where_large_values_are() {
+    let directory = crate::common::tempdir().unwrap();
+    let path = directory.path().join("m.safetensors");
+    // Blocks of two rows and of one or two columns: all alike but one that is twice as large, one
+    // that is zero, and one with an infinity.
+    let mut matrix = vec![-1.0f32; 32 * 90];
+    for row in [30, 31] {
+        matrix[row * 90..row * 90 + 1].fill(2.0);
+        matrix[row * 90 + 88..row * 90 + 90].fill(0.0);
+    }
+    matrix[89] = f32::INFINITY;
+    let stack: Vec<f32> = (0..3 * 8 * 8)
+        .map(|i| (i / 64) as f32 * if i % 2 == 0 { 1.0 } else { -3.0 })
+        .collect();
+    let tensors = [
+        raw("w", "F32", &[32, 90], f32s(&matrix)),
+        raw("experts", "F32", &[3, 8, 8], f32s(&stack)),
+        raw("kernel", "F32", &[64, 1, 3], f32s(&stack)),
+        raw("alike", "F32", &[2, 3], f32s(&[1.0; 6])),
+        raw("vector", "F32", &[192], f32s(&stack)),
+        raw("empty", "F32", &[0, 8], vec![]),
+    ];
+    std::fs::write(&path, file(&tensors, &[])).unwrap();
+    let path = path.to_str().unwrap();
+    let text = show(path, &["w"]);
+    let (_, map) = text.split_once("\n\nmean |x| ").unwrap();
+    let lines: Vec<&str> = map.lines().collect();
+    assert_eq!(lines[0], "of 16 x 60 blocks, from 0 ' ' to 2 '@'; '!': not finite");
+    assert_eq!(lines.len(), 17);
+    assert_eq!(lines[1], format!("  |{}!|", "+".repeat(59)));
+    assert_eq!(lines[2], format!("  |{}|", "+".repeat(60)));
+    assert_eq!(lines[16], format!("  |@{} |", "+".repeat(58)));
+    assert!(
+        show(path, &["alike"]).ends_with("mean |x| of 2 x 3 blocks, all 1\n  |===|\n  |===|\n")
+    );
+    // numpy: x.min(), x.max(), x.mean(), np.sqrt((x * x).mean()) of each matrix.
+    let text = show(path, &["experts"]);
+    let (_, table) = text.split_once("\n\nINDEX ").unwrap();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .skip(1)
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ["0", "0", "0", "0", "0", "0"],
+            ["1", "-3", "1", "-1", "2.2361", "0"],
+            ["2", "-6", "2", "-2", "4.4721", "0"]
+        ]
+    );
+    for name in ["kernel", "vector", "empty", "w[0]", "experts[1]"] {
+        let text = show(path, &[name]);
+        assert!(!text.contains("mean |x|") && !text.contains("INDEX"), "{text}");
+    }
+    assert!(!show(path, &["w", "--bins", "0"]).contains("mean |x|"));
+}
+
 #[test]
 fn numpy_files() {
     let directory = crate::common::tempdir().unwrap();

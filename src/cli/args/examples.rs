@@ -36,6 +36,7 @@ pub(super) const INSPECT: &str = "\
 Examples:
   amn inspect model-dir
   amn inspect ollama:llama3.2
+  amn inspect models/*.gguf
   amn inspect checkpoint.pt --globals";
 
 pub(super) const REMEMBER: &str = "\
@@ -72,6 +73,7 @@ pub(super) const DIFF: &str = "\
 Examples:
   amn diff model-awq model-bf16 --to bf16 --values-only
   amn diff a.gguf b.gguf --tolerance 1e-6 --include '*norm*'
+  amn diff model-bf16 model-q4.gguf --values-only --top 10
   amn diff a.safetensors b.safetensors --json -q";
 
 pub(super) const CHECK: &str = "\

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::run::{OUTPUT, RUN, SELECTION};
 use super::values::{parse_dtype, parse_tolerance};
-use super::{FileArgs, LimitArgs, MessageArgs, ProgressArgs};
+use super::{FileArgs, INPUT, LimitArgs, MessageArgs, ReadArgs};
 use crate::TargetDtype;
 
 #[derive(Debug, clap::Args)]
@@ -83,7 +83,7 @@ pub(in super::super) struct ShowArgs {
     /// Values to show, e.g. "[0, :8]" [default: the first rows and columns]
     #[arg(long, help_heading = OUTPUT, value_name = "SLICE", allow_hyphen_values = true)]
     pub slice: Option<String>,
-    /// Parts of the histogram; 0: none
+    /// Parts of the histogram; 0: no pictures
     #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub bins: u32,
     /// Show tensors as they are stored, codes and scales too, instead of decoded
@@ -101,15 +101,8 @@ pub(in super::super) struct ShowArgs {
     /// Replace an existing output
     #[arg(short, long, help_heading = OUTPUT)]
     pub force: bool,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
     #[command(flatten)]
-    pub messages: MessageArgs,
-    #[command(flatten)]
-    pub progress: ProgressArgs,
-    #[command(flatten)]
-    pub limits: LimitArgs,
+    pub read: ReadArgs,
 }
 
 /// What `amn ls --sort` sorts by.
@@ -122,8 +115,13 @@ pub(in super::super) enum SortKey {
 
 #[derive(Debug, clap::Args)]
 pub(in super::super) struct InspectArgs {
-    #[command(flatten)]
-    pub input: FileArgs,
+    /// Model files, directories of models, ORG/MODEL in the cache of Hugging Face, or
+    /// ollama:MODEL[:TAG]; several make a table
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
+    #[arg(long, visible_alias = "prefix", value_name = "KEY", help_heading = INPUT)]
+    pub root: Option<String>,
     /// List every global that a pickle names, allowed or not; nothing is executed
     #[arg(long, help_heading = OUTPUT)]
     pub globals: bool,
@@ -157,20 +155,28 @@ pub(in super::super) struct DiffArgs {
     /// No tensors with names like this, likewise; may be repeated
     #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub exclude: Vec<String>,
+    /// Order of the tensors that differ: worst first, by name, or largest first [default: error; of
+    /// JSON, the order of A]
+    #[arg(long, help_heading = OUTPUT, value_name = "KEY")]
+    pub sort: Option<DiffSortKey>,
+    /// Print so many of the tensors that differ
+    #[arg(long, help_heading = OUTPUT, value_name = "N", conflicts_with = "json")]
+    pub top: Option<usize>,
     #[command(flatten)]
     pub page: PageArgs,
     /// Print JSON; see docs/json.md
     #[arg(long, help_heading = RUN)]
     pub json: bool,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
     #[command(flatten)]
-    pub messages: MessageArgs,
-    #[command(flatten)]
-    pub progress: ProgressArgs,
-    #[command(flatten)]
-    pub limits: LimitArgs,
+    pub read: ReadArgs,
+}
+
+/// What `amn diff --sort` sorts by.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(in super::super) enum DiffSortKey {
+    Error,
+    Name,
+    Size,
 }
 
 #[derive(Debug, clap::Args)]
@@ -180,6 +186,15 @@ pub(in super::super) struct ReportArgs {
     pub a: PathBuf,
     /// Model to compare it with: errors and values before and after
     pub b: Option<PathBuf>,
+    /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
+    #[arg(long, visible_alias = "prefix", value_name = "KEY", help_heading = INPUT)]
+    pub root: Option<String>,
+    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
+    pub include: Vec<String>,
+    /// No tensors with names like this, likewise; may be repeated
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
+    pub exclude: Vec<String>,
     /// The page, one HTML file; - for stdout
     #[arg(short, long, value_name = "OUT", default_value = "report.html", help_heading = OUTPUT)]
     pub output: PathBuf,
@@ -192,15 +207,8 @@ pub(in super::super) struct ReportArgs {
     /// Element type that quantized values are decoded to before they are compared: bf16, f16 or f32
     #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = parse_dtype)]
     pub to: TargetDtype,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
     #[command(flatten)]
-    pub messages: MessageArgs,
-    #[command(flatten)]
-    pub progress: ProgressArgs,
-    #[command(flatten)]
-    pub limits: LimitArgs,
+    pub read: ReadArgs,
 }
 
 /// Where a command that prints also writes an HTML page.
@@ -237,13 +245,6 @@ pub(in super::super) struct CheckArgs {
     /// Print SARIF, which code hosts show beside the files
     #[arg(long, conflicts_with = "json", help_heading = RUN)]
     pub sarif: bool,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
     #[command(flatten)]
-    pub messages: MessageArgs,
-    #[command(flatten)]
-    pub progress: ProgressArgs,
-    #[command(flatten)]
-    pub limits: LimitArgs,
+    pub read: ReadArgs,
 }

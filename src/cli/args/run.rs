@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::ReadArgs;
 use super::values::{parse_part, parse_part_index, parse_rename, parse_size};
-use super::{LimitArgs, MessageArgs, ProgressArgs};
 use crate::FloatCast;
 
 /// Headings of the options in `--help`.
@@ -17,9 +17,6 @@ pub(in super::super) struct RunArgs {
     pub select: SelectArgs,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
     /// Leave nothing of input and output in the system's cache (Linux)
     #[arg(long, help_heading = RUN)]
     pub uncached: bool,
@@ -46,11 +43,7 @@ pub(in super::super) struct RunArgs {
     )]
     pub part_index: Option<(usize, usize)>,
     #[command(flatten)]
-    pub messages: MessageArgs,
-    #[command(flatten)]
-    pub progress: ProgressArgs,
-    #[command(flatten)]
-    pub limits: LimitArgs,
+    pub read: ReadArgs,
 }
 
 impl RunArgs {

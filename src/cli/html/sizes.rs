@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
+use super::super::listing::stored_in;
+use super::super::table::brief_count;
 use super::ShownModel;
 use super::bars::{Bar, Scale, upright};
 use super::names::{Layer, layer, module};
-use super::text::{Text, bits, brief_count, percent, things};
+use super::text::{Text, bits, percent, things};
 use super::treemap::{Leaf, MappedModule, draw};
-use crate::{ListedTensor, QuantScheme, format_bytes};
+use crate::{ListedTensor, format_bytes};
 
 /// Number of colours; what is left has one together.
 pub(super) const COLORS: usize = 8;
@@ -16,14 +18,6 @@ pub(super) const COLORS: usize = 8;
 /// Stacks of layers that are drawn, and layers of each.
 const MOST_STACKS: usize = 6;
 const MOST_LAYERS: usize = 256;
-
-/// What a tensor is stored in: its scheme, or the element type of one that is not quantized.
-pub(super) fn stored_in(t: &ListedTensor<'_>) -> String {
-    let scheme = t
-        .scheme
-        .filter(|scheme| *scheme != QuantScheme::Unquantized);
-    scheme.map_or_else(|| t.dtype.to_string(), |scheme| scheme.column())
-}
 
 /// Bytes, values and number of tensors.
 #[derive(Default, Clone, Copy)]

@@ -6,16 +6,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::listing::shape_text;
+use super::super::listing::{compared_in, error_of, shape_text, stored_in};
 use super::errors::TensorError;
-use super::sizes::stored_in;
 use super::table::{HtmlColumn, HtmlTable};
 use super::text::{Text, bits, count, error, percent, things};
 use super::{CheckedPart, ShownModel};
 
-use crate::{
-    CheckReport, ComparedTensor, DiffReport, FieldDiff, Report, Severity, TensorDiff, format_bytes,
-};
+use crate::{CheckReport, ComparedTensor, DiffReport, FieldDiff, Report, Severity, format_bytes};
 
 /// Rows of a table. Browsers show more slowly; what is left out is said.
 pub(super) const MOST_ROWS: usize = 10_000;
@@ -136,13 +133,9 @@ fn changed(report: &DiffReport, out: &mut String) {
         return;
     }
     out.push_str("<h3>Changed tensors</h3>\n");
-    let rmse = |t: &TensorDiff| match &t.values {
-        Some(values) => values.rmse.unwrap_or(0.0),
-        None => f64::INFINITY,
-    };
     let mut all: Vec<_> = report.changed.iter().collect();
     note_of_cut(all.len(), "worst", "amn diff A B --json", out);
-    all.sort_by(|a, b| rmse(b).total_cmp(&rmse(a)));
+    all.sort_by(|a, b| error_of(b).total_cmp(&error_of(a)));
     const COLUMNS: [HtmlColumn; 11] = [
         HtmlColumn::text("Name"),
         HtmlColumn::text("Shape"),
@@ -157,15 +150,15 @@ fn changed(report: &DiffReport, out: &mut String) {
         HtmlColumn::text("Note"),
     ];
     let mut table = HtmlTable::begin(out, "changed-table", &COLUMNS);
-    for t in cut(all, |t| rmse(t)) {
+    for t in cut(all, |t| error_of(t)) {
         table.begin_row();
         table.name(&t.name);
         table.text(&match t.a.shape == t.b.shape {
             true => format!("{:?}", t.a.shape),
             false => format!("{:?} → {:?}", t.a.shape, t.b.shape),
         });
-        table.text(&stored(&t.a));
-        table.text(&stored(&t.b));
+        table.text(&compared_in(&t.a));
+        table.text(&compared_in(&t.b));
         let values = t.values.as_ref();
         table.count(values.map(|v| v.values));
         table.count(values.map(|v| v.unequal));
@@ -184,14 +177,6 @@ fn changed(report: &DiffReport, out: &mut String) {
     table.end();
 }
 
-/// What a compared tensor is stored in.
-fn stored(t: &ComparedTensor) -> String {
-    match t.scheme == crate::QuantScheme::Unquantized {
-        true => t.dtype.to_string(),
-        false => t.scheme.column(),
-    }
-}
-
 /// Writes the tensors that one of two models has.
 fn one_sided(title: &str, tensors: &[ComparedTensor], out: &mut String) {
     if tensors.is_empty() {
@@ -207,7 +192,7 @@ fn one_sided(title: &str, tensors: &[ComparedTensor], out: &mut String) {
         table.begin_row();
         table.name(&t.name);
         table.text(&format!("{:?}", t.shape));
-        table.text(&stored(t));
+        table.text(&compared_in(t));
         table.end_row();
     }
     table.end();

@@ -62,17 +62,6 @@ pub(super) fn things(n: u64, one: &str) -> String {
     }
 }
 
-/// A number of values in short: `1.54 B`, `135 M`.
-pub(super) fn brief_count(n: u64) -> String {
-    let x = n as f64;
-    match n {
-        1_000_000_000.. => format!("{:.2} B", x / 1e9),
-        1_000_000.. => format!("{:.1} M", x / 1e6),
-        10_000.. => format!("{:.1} K", x / 1e3),
-        _ => n.to_string(),
-    }
-}
-
 /// An error, in the form in which `amn diff` prints it.
 pub(super) fn error(x: f64) -> String {
     match x == 0.0 {
@@ -139,7 +128,6 @@ mod tests {
     #[test]
     fn numbers() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([5, 12_345, 134_515_008].map(brief_count), ["5", "12.3 K", "134.5 M"]);
         assert_eq!([0.0, 1.5, 2.5e-7].map(exact), ["0", "1.5", "2.5e-7"]);
         assert_eq!([0, -127, 3].map(power_of_two), ["2⁰", "2⁻¹²⁷", "2³"]);
         assert_eq!(ending("model.layers.12", 9), "…ayers.12");

@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-use super::super::table::{Column, Table};
+use super::super::printed::csv_text;
+use super::super::table::{Column, Table, bar};
 use super::elements::{for_each_text, short};
 use super::for_each_run;
 use super::slice::SliceText;
@@ -70,11 +71,9 @@ pub(super) fn print_tensor(
 
 fn print_histogram(histogram: &Histogram, out: &mut impl Write) -> Result<()> {
     writeln!(out)?;
-    let most = histogram.counts.iter().copied().max().unwrap_or(0).max(1);
+    let most = histogram.counts.iter().copied().max().unwrap_or(0);
     for (i, &count) in histogram.counts.iter().enumerate() {
-        // In wider numbers: a count times the width may not fit. Values that are there have a bar.
-        let length = u128::from(count) * u128::from(BAR) / u128::from(most);
-        let bar = "█".repeat((length as usize).max(usize::from(count > 0)));
+        let bar = bar(count, most, BAR);
         let (from, to) = (short(histogram.bound(i)), short(histogram.bound(i + 1)));
         writeln!(out, "{from:>VALUE$} .. {to:<VALUE$} {count:>VALUE$} {bar}")?;
     }
@@ -126,12 +125,12 @@ pub(super) fn write_csv_table<'a>(
     writeln!(out, "name,dtype,shape,values,min,max,mean,std,zeros,nan,infinite")?;
     let number = |x: Option<f64>| x.map_or(String::new(), |x| format!("{x:e}"));
     for found in all {
-        let name = found.name.replace('"', "\"\"");
+        let name = csv_text(&found.name);
         let shape: Vec<_> = found.shape.iter().map(usize::to_string).collect();
         let moments = [found.min, found.max, found.mean, found.std].map(number);
         writeln!(
             out,
-            "\"{name}\",{},{},{},{},{},{},{}",
+            "{name},{},{},{},{},{},{},{}",
             found.dtype,
             shape.join("x"),
             found.values,

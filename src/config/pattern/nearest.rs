@@ -7,7 +7,6 @@ use std::collections::HashSet;
 const OFFERED: usize = 3;
 
 /// The names among `names` that differ least from `text`, the nearest first.
-#[cfg(feature = "lethe")]
 pub(crate) fn nearest<'a>(text: &str, mut names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let all = by_edits(text, &mut names).into_iter();
     all.map(|(_, name)| name).take(OFFERED).collect()

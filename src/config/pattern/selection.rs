@@ -1,6 +1,6 @@
 //! [`Selection`]: the tensors that a user's patterns choose.
 
-use super::{Pattern, PatternList, what_was_meant};
+use super::{Pattern, PatternList, nearest, what_was_meant};
 use crate::{AnamnesisError, Result};
 
 /// Patterns that a tensor's name must match, if there are any, and others that it must not.
@@ -52,30 +52,60 @@ impl Selection {
     }
 
     /// A note for each pattern that matches none of `names`: without it the selection would be the
-    /// same, which is a typing mistake most of the time.
-    pub(crate) fn notes<'n>(&self, names: &(impl Iterator<Item = &'n str> + Clone)) -> Vec<String> {
-        let unmatched = self.include.unmatched(names.clone());
-        let unmatched = unmatched.chain(self.exclude.unmatched(names.clone()));
-        let note = |text: &String| {
-            let meant = what_was_meant(text, names.clone());
-            format!("no tensor has a name like `{text}`; {meant}")
+    /// same, which is a typing mistake most of the time. `input` are the names of the stored tensors.
+    pub(crate) fn notes<'n>(
+        &self,
+        names: &(impl Iterator<Item = &'n str> + Clone),
+        input: &(impl Iterator<Item = &'n str> + Clone),
+    ) -> Vec<String> {
+        let all = names.clone().chain(input.clone());
+        let of = |list: &PatternList<String>| {
+            let unmatched: Vec<String> = list.unmatched(names.clone()).cloned().collect();
+            let nowhere: Vec<&String> = list.unmatched(all.clone()).collect();
+            let note = |text: &String| match nowhere.contains(&text) {
+                true => format!(
+                    "no tensor has a name like `{text}`; {}",
+                    what_was_meant(text, all.clone())
+                ),
+                false => of_input(text, names.clone()),
+            };
+            unmatched.iter().map(note).collect::<Vec<_>>()
         };
-        unmatched.map(note).collect()
+        [of(&self.include), of(&self.exclude)].concat()
     }
 
-    /// The error that none of `names` is selected: `Usage`.
-    pub fn has_none<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> AnamnesisError {
-        let mut wrong = self.include.unmatched(names.clone());
-        AnamnesisError::usage(match wrong.next() {
-            Some(text) => {
-                let meant = what_was_meant(text, names);
+    /// The error that none of `names` is selected: `Usage`. `input` are the names of the stored tensors.
+    pub fn has_none<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str> + Clone,
+        input: impl Iterator<Item = &'n str> + Clone,
+    ) -> AnamnesisError {
+        let all = names.clone().chain(input);
+        let nowhere = self.include.unmatched(all.clone()).next();
+        let elsewhere = self.include.unmatched(names.clone()).next();
+        AnamnesisError::usage(match (nowhere, elsewhere) {
+            (Some(text), _) => {
+                let meant = what_was_meant(text, all);
                 format!("--include: no tensor is left: none has a name like `{text}`; {meant}")
             }
-            None => {
+            (None, Some(text)) => {
+                format!("--include: no tensor is left: {}", of_input(text, names))
+            }
+            (None, None) => {
                 "--exclude: no tensor is left: all that are included are excluded, too".to_owned()
             }
         })
     }
+}
+
+/// What is wrong with the pattern `text`, which matches stored names, but none of `names`: tensors are
+/// decoded or renamed.
+fn of_input<'n>(text: &str, names: impl Iterator<Item = &'n str>) -> String {
+    let example = nearest(text, names).into_iter().next();
+    let example = example.map_or(String::new(), |name| format!(", such as `{name}`"));
+    format!(
+        "`{text}` matches names of the input alone, and patterns are compared with names of the output{example}"
+    )
 }
 
 fn compile(patterns: &[String]) -> Result<PatternList<String>> {
