@@ -5,8 +5,8 @@ mod printable;
 use std::fmt::{Display, Formatter};
 use std::path::{Path, PathBuf};
 
-pub use self::printable::printable;
 use self::printable::short;
+pub use self::printable::{counted, printable};
 
 /// What a message about a tensor begins with, before the name and a backtick.
 const TENSOR: &str = "tensor `";

@@ -13,7 +13,7 @@ use super::printed::print_json;
 use super::progress::{Meter, Work};
 use super::sarif::Sarif;
 use super::{CommandError, input, option_checks, signals};
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::hooks::SideFile;
 use crate::{
     AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, Severity, TargetDtype,
@@ -143,7 +143,7 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
 /// Prints a line for a model, and one for each finding.
 fn print(model: &Path, report: &CheckReport, out: &mut impl Write) -> crate::Result<()> {
     let path = printable(&model.to_string_lossy());
-    let (tensors, bytes) = (report.tensors, format_bytes(report.bytes));
+    let (tensors, bytes) = (counted(report.tensors, "tensor"), format_bytes(report.bytes));
     let worst = report
         .findings
         .iter()
@@ -152,10 +152,9 @@ fn print(model: &Path, report: &CheckReport, out: &mut impl Write) -> crate::Res
     let worst = worst.unwrap_or(Verdict::Doubtful);
     let found = match report.findings.len() {
         0 => painted("clean", Verdict::Good),
-        1 => painted("1 finding", worst),
-        n => painted(&format!("{n} findings"), worst),
+        n => painted(&counted(n, "finding"), worst),
     };
-    writeln!(out, "{path}: {found} ({tensors} tensors, {bytes})")?;
+    writeln!(out, "{path}: {found} ({tensors}, {bytes})")?;
     for finding in &report.findings {
         print_finding(finding, model, out)?;
     }

@@ -13,7 +13,7 @@ use super::printed::print_json;
 use super::progress::{Meter, Work};
 use super::table::{Column, Table};
 use super::{CommandError, input, signals};
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::hooks::SideFile;
 use crate::{
     AnamnesisError, CancelToken, ComparedTensor, DiffOptions, DiffReport, FieldDiff, ParsedModel,
@@ -123,7 +123,7 @@ fn print(report: &DiffReport, top: Option<usize>, out: &mut impl Write) -> crate
         true => painted("different", Verdict::Doubtful),
         false => painted("equal", Verdict::Good),
     };
-    writeln!(out, "Equal: {} tensors", report.equal)?;
+    writeln!(out, "Equal: {}", counted(report.equal, "tensor"))?;
     writeln!(out, "The models are {verdict}.")?;
     Ok(())
 }
@@ -137,7 +137,7 @@ fn print_tensors(
     if tensors.is_empty() {
         return Ok(());
     }
-    writeln!(out, "{title}: {} tensors", tensors.len())?;
+    writeln!(out, "{title}: {}", counted(tensors.len(), "tensor"))?;
     for t in tensors {
         let (name, scheme) = (printable(&t.name), t.scheme.column());
         writeln!(out, "  {name}  {} {:?}, {scheme}", t.dtype, t.shape)?;
@@ -164,7 +164,7 @@ fn print_changed(
     let shown = &changed[..top.unwrap_or(n).min(n)];
     match shown.len() {
         _ if n == 0 => return Ok(()),
-        all if all == n => writeln!(out, "Changed: {n} tensors")?,
+        all if all == n => writeln!(out, "Changed: {}", counted(n, "tensor"))?,
         first => writeln!(out, "Changed: {n} tensors, of which these are the first {first}")?,
     }
     let table = Table::new(COLUMNS, shown.iter().map(row_of));

@@ -13,7 +13,7 @@ use super::args::{InspectArgs, ParseArgs};
 use super::printed::print_json;
 use super::table::{cut, line_width};
 use super::{CommandResult, input, listing};
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::{
     AnamnesisError, Dtype, GgufInspectInfo, InspectInfo, ListedTensor, ModelDescription,
     ParsedModel, Result, Tensor, TensorRole, format_bytes,
@@ -45,7 +45,7 @@ pub(super) fn parse(args: &ParseArgs, out: &mut impl Write) -> Result<()> {
 
 /// Prints the number of tensors of each scheme and role, the problems, and the size of the file.
 fn print_roles(model: &ParsedModel, info: &InspectInfo, out: &mut impl Write) -> Result<()> {
-    writeln!(out, "{} tensors parsed", info.tensor_count)?;
+    writeln!(out, "{} parsed", counted(info.tensor_count, "tensor"))?;
     for s in &info.schemes {
         let role = TensorRole::Quantized;
         writeln!(out, "  {:>3} {role:<11} {}", s.tensors, s.scheme.column())?;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::table::{Column, Table};
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::{
     ComparedTensor, Container, Dtype, ListedTensor, ParsedModel, QuantScheme, Result, TensorDiff,
     format_bytes,
@@ -92,13 +92,13 @@ impl Total {
 
 impl std::fmt::Display for Total {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} tensors, {} bytes", self.tensors, self.bytes)?;
+        write!(f, "{}, {} bytes", counted(self.tensors, "tensor"), self.bytes)?;
         if self.bytes >= 1024 {
             write!(f, " ({})", format_bytes(self.bytes))?;
         }
         match self.unknown {
             0 => Ok(()),
-            n => write!(f, ", and {n} tensors of unknown size"),
+            n => write!(f, ", and {} of unknown size", counted(n, "tensor")),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::input;
 use super::listing::{Total, shape_text};
 use super::printed::print_json;
 use super::table::{Column, Table};
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::hooks::{Selection, list_with_notes};
 use crate::{Container, ListedTensor, ParsedModel, Result, format_bytes};
 
@@ -131,6 +131,9 @@ fn print_total(tensors: &[ListedTensor<'_>], out: &mut impl Write) -> Result<()>
     writeln!(out, "{total}, {} parameters", parameters(tensors))?;
     match tensors.iter().filter(|t| t.parameters.is_none()).count() {
         0 => Ok(()),
-        n => Ok(writeln!(out, "{n} tensors cannot be decoded; `amn inspect` says why")?),
+        n => {
+            let tensors = counted(n, "tensor");
+            Ok(writeln!(out, "{tensors} cannot be decoded; `amn inspect` says why")?)
+        }
     }
 }

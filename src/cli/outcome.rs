@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::CommandError;
 use super::printed::{by_reason, print_line};
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::{AnamnesisError, Conversion, Kept, Report, format_bytes};
 
 /// Prints the files that were written: their directory, or each of them.
@@ -25,12 +25,12 @@ pub(super) fn print_outputs(
     match paths.first().and_then(|path| path.parent()) {
         Some(unfinished) if conversion.is_directory() && unfinished != output => {
             let size = format_bytes(paths.iter().map(len).sum());
-            let what = format!("{} of {all} files of weights, {size}", paths.len());
+            let what = format!("{} of {} of weights, {size}", paths.len(), counted(all, "file"));
             line(out, unfinished, &what);
         }
         _ if conversion.is_directory() => {
             let size = format_bytes(report.output_bytes);
-            line(out, output, &format!("{all} files of weights, {size}"));
+            line(out, output, &format!("{} of weights, {size}", counted(all, "file")));
         }
         _ => {
             for path in &paths {
@@ -89,7 +89,10 @@ pub(super) fn kept_note(report: &Report) -> Option<String> {
         .collect();
     let each = each.join(", ");
     (n > 0).then(|| {
-        format!("{n} tensors are not quantized and keep their type ({each}); --cast converts them")
+        let tensors = counted(n, "tensor");
+        format!(
+            "not quantized, and of the same type as before: {tensors} ({each}); --cast converts"
+        )
     })
 }
 

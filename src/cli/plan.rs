@@ -1,6 +1,7 @@
 //! What a command is going to write: [`WriteRequest`], what is asked for, and [`PlannedOutput`],
 //! what that makes of one input.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use super::input::{self, NamedModel};
 use super::outcome::{is_copied, kept_note, nothing_encoded};
 use super::outputs::{OutputChoice, require_outside_cache};
 use super::printed::ConversionReport;
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::{
     AnamnesisError, Conversion, ConvertOptions, ConvertTarget, ModelScope, ParsedModel,
     QuantScheme, Report, Result, format_bytes,
@@ -189,32 +190,32 @@ fn print_tensors(report: &Report, out: &mut impl Write) -> Result<()> {
     match report.encoded.len() {
         0 => {
             let (n, to) = (report.recovered(), &report.to);
-            writeln!(out, "Decoded:     {n} tensors to {to}")?;
+            writeln!(out, "Decoded:     {} to {to}", counted(n, "tensor"))?;
         }
-        n => writeln!(out, "Encoded:     {n} tensors")?,
+        n => writeln!(out, "Encoded:     {}", counted(n, "tensor"))?,
     }
     for tensor in &report.encoded {
         writeln!(out, "  {}  {}", printable(&tensor.name), tensor.scheme)?;
     }
     if report.merged > 0 {
-        writeln!(out, "Merged:      {} tensors", report.merged)?;
+        writeln!(out, "Merged:      {}", counted(report.merged, "tensor"))?;
     }
     if report.cast > 0 {
-        writeln!(out, "Cast:        {} tensors", report.cast)?;
+        writeln!(out, "Cast:        {}", counted(report.cast, "tensor"))?;
     }
-    writeln!(out, "As they are: {} tensors", report.passthrough)?;
+    writeln!(out, "As they are: {}", counted(report.passthrough, "tensor"))?;
     for tensor in &report.kept {
         let (name, reason) = (printable(&tensor.name), printable(&tensor.reason));
         writeln!(out, "  {name}  {reason}")?;
     }
-    writeln!(out, "Left out:    {} tensors", report.dropped.len())?;
+    writeln!(out, "Left out:    {}", counted(report.dropped.len(), "tensor"))?;
     Ok(())
 }
 
 /// The line that says what was found in the input.
 pub(super) fn parsing_line(input: &NamedModel, report: &Report) -> String {
     let (n, schemes) = (input.model.tensors().len(), schemes(input, report));
-    format!("Parsing...   {n} tensors, {schemes}")
+    format!("Parsing...   {}, {schemes}", counted(n, "tensor"))
 }
 
 /// The schemes of a report: a single one as a phrase, several as lines with their counts.
@@ -223,7 +224,7 @@ fn schemes(input: &NamedModel, report: &Report) -> String {
         [] if input.model.tensors().any(|t| t.dtype().is_ggml_block()) => {
             "GGUF, copied as it is".to_owned()
         }
-        [] => QuantScheme::Unquantized.phrase(),
+        [] => plain_types(input),
         [only] => only.scheme.phrase(),
         several => {
             let each = several
@@ -231,6 +232,21 @@ fn schemes(input: &NamedModel, report: &Report) -> String {
                 .map(|s| format!("\n{:>15} {}", s.tensors, s.scheme.phrase()));
             format!("{} schemes{}", several.len(), each.collect::<String>())
         }
+    }
+}
+
+/// The element types of a model that is not quantized, that of the most bytes first.
+fn plain_types(input: &NamedModel) -> String {
+    let mut bytes = BTreeMap::new();
+    for tensor in input.model.tensors() {
+        *bytes.entry(tensor.dtype().to_string()).or_insert(0) += tensor.byte_len();
+    }
+    let mut types: Vec<_> = bytes.into_iter().collect();
+    types.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let types: Vec<String> = types.into_iter().map(|(dtype, _)| dtype).collect();
+    match types.is_empty() {
+        true => QuantScheme::Unquantized.phrase(),
+        false => types.join(", "),
     }
 }
 

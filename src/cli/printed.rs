@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::CommandError;
 use super::input::NamedModel;
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::{AnamnesisError, Conversion, ErrorKind, Errors, Report, Result};
 
 /// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed
@@ -135,7 +135,7 @@ pub(super) fn print_kept(report: &Report, verbose: bool, out: &mut impl Write) {
     if report.kept.is_empty() {
         return;
     }
-    print_line(out, format_args!("As they are: {} tensors", report.kept.len()));
+    print_line(out, format_args!("As they are: {}", counted(report.kept.len(), "tensor")));
     for (reason, names) in by_reason(report) {
         let (n, reason) = (names.len(), printable(reason));
         print_line(out, format_args!("{n:>7} {reason}"));
@@ -206,7 +206,7 @@ pub(super) fn write_errors_as_csv(report: &Report, out: &mut impl Write) -> Resu
         let figures = errors
             .get(&*tensor.name)
             .map_or(",,,,".to_owned(), |errors| {
-                let Errors { values, mean_absolute, rmse, maximum, relative } = errors;
+                let Errors { values, mean_absolute, rmse, maximum, relative, .. } = errors;
                 format!("{values},{mean_absolute:e},{rmse:e},{maximum:e},{relative:e}")
             });
         writeln!(out, "{name},{scheme},{figures}")?;

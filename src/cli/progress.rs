@@ -10,6 +10,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::args::{ProgressMode, ReadArgs};
 use super::table::cut;
+use crate::error::counted;
 use crate::{Progress, format_bytes};
 
 /// Time between two looks at what was done.
@@ -237,7 +238,8 @@ impl MeterState {
         let (percent, rate) = ((share * 100.0) as u32, format_bytes(rate as u64));
         let figures = format!("{percent}% {rate}/s ETA {left}");
         let verb = work.verb.trim_end();
-        let titles = [format!("{verb} {} tensors ", work.total_tensors), format!("{verb} ")];
+        let tensors = counted(work.total_tensors, "tensor");
+        let titles = [format!("{verb} {tensors} "), format!("{verb} ")];
         for title in titles.iter().map(String::as_str).chain([""]) {
             let taken = title.width() + "[] ".len() + figures.width();
             let length = room.saturating_sub(taken).min(BAR);

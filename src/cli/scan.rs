@@ -10,7 +10,7 @@ use super::paint::{Verdict, painted};
 use super::printed::print_json;
 use super::sarif::Sarif;
 use super::{CommandError, CommandResult};
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::hooks::NamedInput;
 use crate::{AnamnesisError, GradedGlobal, PickleRisk, PickleScan, Result, scan_pickles};
 
@@ -69,7 +69,7 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
     match () {
         () if args.json => print_json(&Scans { risk: worst, files }, out)?,
         () if args.sarif => log.print(out)?,
-        () => writeln!(out, "{} files: {}", entries.len(), name(worst, 0))?,
+        () => writeln!(out, "{}: {}", counted(entries.len(), "file"), name(worst, 0))?,
     }
     Ok(match grade(worst).1 {
         Verdict::Good => 0,

@@ -17,7 +17,7 @@ use super::printed::{
 use super::progress::{Meter, Work};
 use super::sums::SideOutput;
 use super::{CommandResult, signals, sums};
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::hooks::{DirectoryInParts, SideFile};
 use crate::{CancelToken, RememberOptions, Report, Result, TargetDtype, format_bytes};
 
@@ -182,7 +182,7 @@ fn print_done(
 ) {
     let (verb, n) = verb(report);
     let bar = "[====================]";
-    print_line(out, format_args!("{verb} {n} tensors {bar} {seconds:.1}s"));
+    print_line(out, format_args!("{verb} {} {bar} {seconds:.1}s", counted(n, "tensor")));
     print_kept(report, request.args.read.messages.verbose, out);
     for note in &report.notes {
         print_line(out, format_args!("Note: {}", printable(note)));

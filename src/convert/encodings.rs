@@ -18,6 +18,7 @@ use super::encode::{Encoding, RelayDecision, dtype_of, link_siblings};
 use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
 use super::report::Report;
+use crate::error::counted;
 use crate::lethe::{Decision, Method, StoredTensor, WeightInfo};
 #[cfg(feature = "gguf")]
 use crate::model::gguf::Gguf;
@@ -258,7 +259,8 @@ fn note_relays(drafts: &[BoxedOutput<'_>], report: &mut Report) {
     }
     let note = |(reason, n, name)| {
         format!(
-            "{n} tensors have codes of the same kind that are not moved as they are: {reason}, e.g. `{name}`"
+            "{} with codes of the same kind that are not moved as they are: {reason}, e.g. `{name}`",
+            counted(n, "tensor")
         )
     };
     report.notes.extend(hindered.into_iter().map(note));
@@ -277,7 +279,8 @@ fn note_twice(names: &[String], drafts: &[BoxedOutput<'_>], report: &mut Report)
     let rounded = names.len().saturating_sub(moved);
     if let Some(name) = names.first().filter(|_| rounded > 0) {
         report.notes.push(format!(
-            "{rounded} tensors were quantized already; what that has lost stays lost, e.g. `{name}`"
+            "{} quantized already, e.g. `{name}`; what that has lost stays lost",
+            counted(rounded, "tensor")
         ));
     }
 }

@@ -1,4 +1,4 @@
-//! Text of files, made safe for a terminal.
+//! Text for people: of files, made safe for a terminal, and numbers of things.
 
 use std::fmt::Write as _;
 
@@ -9,6 +9,14 @@ const MAX_MESSAGE: usize = 2048;
 /// `\u{…}`. Text over 2048 characters is cut, and the number of missing characters is appended.
 pub fn printable(text: &str) -> String {
     escaped(text, MAX_MESSAGE)
+}
+
+/// A number of things: `1 tensor`, `2 tensors`.
+pub fn counted(n: usize, one: &str) -> String {
+    match n {
+        1 => format!("1 {one}"),
+        n => format!("{n} {one}s"),
+    }
 }
 
 /// Makes a name safe for a terminal, and cuts it at 48 characters.

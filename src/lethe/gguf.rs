@@ -15,7 +15,7 @@ use self::mixture::{Mixture, MixtureTensor, ModelFacts, TypeChoice, TypeOverride
 use super::ggml::Ggml;
 use super::{Forget, Method};
 use crate::config::read_small;
-use crate::error::InTensor;
+use crate::error::{InTensor, counted};
 use crate::lethe::decision::{Candidate, Decision, Decisions, TensorFilter, encode};
 use crate::lethe::imatrix::Imatrix;
 use crate::lethe::kernels::ggml::requires_importance;
@@ -123,7 +123,8 @@ fn require_unquantized(candidates: &[Candidate<'_>], decisions: &[Decision]) -> 
     Err(AnamnesisError::unsupported(
         "quantizing twice",
         format!(
-            "{n} tensors are quantized already, e.g. `{name}` ({dtype}); take the original model, or --allow-requantize"
+            "{} quantized already, e.g. `{name}` ({dtype}); take the original model, or --allow-requantize",
+            counted(n, "tensor")
         ),
     ))
 }

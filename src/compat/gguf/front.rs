@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{Read, Seek};
 
 use super::VALUE_BYTES;
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::limits::Budget;
 use crate::model::TensorInfo;
 use crate::model::gguf::GgufMetadataValue;
@@ -222,7 +222,8 @@ impl fmt::Display for GgufInspectInfo {
         writeln!(f, "Tensors:     {}", self.tensor_count)?;
         write!(f, "Total size:  {}", format_bytes(self.total_bytes))?;
         if self.unknown_size_tensors > 0 {
-            write!(f, " (+{} tensors with dtype of unknown size)", self.unknown_size_tensors)?;
+            let unknown = counted(self.unknown_size_tensors, "tensor");
+            write!(f, " (+{unknown} with dtype of unknown size)")?;
         }
         writeln!(f)?;
         let (total, size) = (self.total_bytes, self.dequantized_size);

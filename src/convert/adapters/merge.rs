@@ -9,7 +9,7 @@ use super::tied::TiedHead;
 use super::vocabulary::ConfigField;
 use super::{Adapter, AdapterFiles, Base, Settings, added, tokens, vocabulary};
 use crate::convert::report::Report;
-use crate::error::InTensor;
+use crate::error::{InTensor, counted};
 use crate::remember::layout::adapted::AdaptedWeight;
 use crate::remember::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, TensorRole};
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -75,7 +75,9 @@ pub(in crate::convert) fn merge<'m>(
         1 => "an adapter".to_owned(),
         several => format!("{several} adapters"),
     };
-    report.notes.push(format!("{from} merged into {n} tensors"));
+    report
+        .notes
+        .push(format!("{from} merged into {}", counted(n, "tensor")));
     report.notes.extend(tied.notes);
     report.notes.extend(of_ties);
     report.notes.extend(of_vocabulary);

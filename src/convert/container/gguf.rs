@@ -16,6 +16,7 @@ use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
 use crate::convert::options::ConvertOptions;
 use crate::convert::output::BoxedOutput;
+use crate::error::counted;
 use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::model::gguf_keys::{
     ARCHITECTURE, FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
@@ -71,16 +72,16 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     let deep: Vec<&str> = deep.map(|e| e.name).collect();
     if let Some(first) = deep.first() {
         let note = format!(
-            "{} tensors have more than {GGML_MAX_DIMS} dimensions, e.g. `{first}`; ComfyUI-GGUF and diffusers read them, llama.cpp does not",
-            deep.len()
+            "{} of more than {GGML_MAX_DIMS} dimensions, e.g. `{first}`, which ComfyUI-GGUF and diffusers read, and llama.cpp does not",
+            counted(deep.len(), "tensor")
         );
         report.notes.push(note);
     }
     let of_fork = |e: &OutputEntry<'_>| e.dtype.fork().map(|fork| (fork, e.dtype));
     if let Some((fork, dtype)) = entries.iter().find_map(of_fork) {
         let note = format!(
-            "{} tensors have types of {fork} ({dtype}), which llama.cpp does not read",
-            entries.iter().filter_map(of_fork).count(),
+            "{} in types of {fork} ({dtype}), which llama.cpp does not read",
+            counted(entries.iter().filter_map(of_fork).count(), "tensor"),
         );
         report.notes.push(note);
     }

@@ -2,7 +2,7 @@
 
 use super::{ContainerWriter, LayoutRequest};
 use crate::convert::output::BoxedOutput;
-use crate::error::InTensor;
+use crate::error::{InTensor, counted};
 use crate::write::OutputLayout;
 use crate::write::qnat::{QnatOutputTensor, block_for, layout as lay_out};
 use crate::{AnamnesisError, Result};
@@ -42,8 +42,8 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     });
     let tensors: Vec<QnatOutputTensor<'_>> = tensors.collect();
     report.notes.push(format!(
-        "{} tensors are quantized to NF4, which QNAT holds and nothing else",
-        tensors.len()
+        "{} quantized to NF4, which QNAT holds and nothing else",
+        counted(tensors.len(), "tensor")
     ));
     let double = options
         .forget

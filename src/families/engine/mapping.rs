@@ -7,7 +7,7 @@ use super::names::{Place, fill, find, is_of_tower, split_suffix};
 use super::prediction::is_predicting;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Prediction, TensorRule, Transform};
-use crate::error::InTensor;
+use crate::error::{InTensor, counted};
 use crate::sort::sort_by_key;
 use crate::{AnamnesisError, Result};
 
@@ -147,16 +147,17 @@ impl Mapping<'_> {
         let mut stacks = tensors.iter().filter(is_stack);
         stacks.try_for_each(|stack| self.check_experts(stack))?;
         let others = match self.class.traits.is_tower {
-            true => "are of the language model",
-            false => "are not of the language model",
+            true => "of the language model",
+            false => "of other parts than the language model",
         };
         let reasons = [
             (left_out, others),
-            (predicting, "predict several tokens at once"),
-            (without_place, "have no place in GGUF"),
+            (predicting, "of layers that predict several tokens at once"),
+            (without_place, "without a place in GGUF"),
         ];
         let reasons = reasons.into_iter().filter(|(count, _)| *count > 0);
-        let notes = reasons.map(|(count, which)| format!("{count} tensors left out that {which}"));
+        let notes =
+            reasons.map(|(count, which)| format!("{} left out, {which}", counted(count, "tensor")));
         Ok(MappedModel { notes: notes.collect(), tensors })
     }
 

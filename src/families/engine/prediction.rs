@@ -7,6 +7,7 @@ use super::fields::{Fields, LAYERS, PREDICTION, wrong, wrong_key};
 use super::names::{is_behind, of_language_model};
 use super::table::{ModelClass, Prediction, PredictionNames};
 use crate::Result;
+use crate::error::counted;
 use crate::model::gguf::GgufMetadata;
 use crate::remember::ResolvedItem;
 
@@ -157,7 +158,7 @@ pub(crate) fn leave_out(
 
 /// The note that `count` tensors are left out.
 fn note(count: usize) -> String {
-    format!("{count} tensors left out that predict several tokens at once")
+    format!("{} left out, of layers that predict several tokens at once", counted(count, "tensor"))
 }
 
 /// The layer that the tensor `name` of GGUF is of.

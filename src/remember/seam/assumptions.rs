@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use crate::AnamnesisError;
+use crate::error::counted;
 use crate::model::Tensor;
 use crate::remember::seam::{Registry, Resolution, ResolvedItem, last_part};
 
@@ -16,7 +17,7 @@ pub(crate) struct Assumption<'m> {
 
 impl fmt::Display for Assumption<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} tensors", self.what, self.tensors.len())?;
+        write!(f, "{}: {}", self.what, counted(self.tensors.len(), "tensor"))?;
         let first = self.tensors.first();
         first.map_or(Ok(()), |t| write!(f, ", e.g. `{}`", t.name()))
     }

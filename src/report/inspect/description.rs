@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{is_optimizer, product};
 use crate::config::Texts;
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::parse::directory::numbering;
 use crate::remember::ResolvedItem;
 use crate::{ParsedModel, Result};
@@ -298,7 +298,7 @@ impl fmt::Display for ModelDescription {
         let remark = match (self.bits_per_weight, self.undecodable) {
             (Some(bits), _) => format!(" ({bits:.2} bits each as stored)"),
             (None, 0) => String::new(),
-            (None, n) => format!(" (without {n} tensors that cannot be decoded)"),
+            (None, n) => format!(" (without {} that cannot be decoded)", counted(n, "tensor")),
         };
         let all = self.parameters;
         line("Parameters:", format!("{all}{active}{remark}"));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{InspectInfo, ModuleClass, format_bytes, join_dtypes};
-use crate::error::printable;
+use crate::error::{counted, printable};
 use crate::{Container, QuantScheme};
 
 /// Writes the line of a container's summary on its `size` after recovery to `dtypes`, unless that
@@ -25,12 +25,13 @@ pub(crate) fn write_dequantized(
 impl fmt::Display for InspectInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_schemes(f)?;
-        write!(f, "Quantized:   {} tensors (weights)", self.quantized)?;
+        write!(f, "Quantized:   {} (weights)", counted(self.quantized, "tensor"))?;
         if self.scales > 0 {
-            write!(f, " + {} scale tensors ({})", self.scales, join_dtypes(&self.scale_dtypes))?;
+            let scales = counted(self.scales, "scale tensor");
+            write!(f, " + {scales} ({})", join_dtypes(&self.scale_dtypes))?;
         }
         writeln!(f)?;
-        write!(f, "Passthrough: {} tensors", self.passthrough)?;
+        write!(f, "Passthrough: {}", counted(self.passthrough, "tensor"))?;
         if !self.passthrough_kinds.is_empty() {
             write!(f, " ({})", self.passthrough_kinds.join(", "))?;
         }
@@ -45,7 +46,7 @@ impl fmt::Display for InspectInfo {
             ("Nested:      ", self.nested_scales, " (double-quant absmax)"),
         ];
         for (label, n, what) in optional.into_iter().filter(|(_, n, _)| *n > 0) {
-            writeln!(f, "{label}{n} tensors{what}")?;
+            writeln!(f, "{label}{}{what}", counted(n, "tensor"))?;
         }
         if self.optimizer > 0 {
             let size = format_bytes(self.optimizer_size);
@@ -88,7 +89,7 @@ impl InspectInfo {
             [] | [_] => writeln!(f, "{label}{}", described(&self.format)),
             several => several.iter().try_for_each(|s| {
                 let label = std::mem::replace(&mut label, "             ");
-                writeln!(f, "{label}{} ({} tensors)", described(&s.scheme), s.tensors)
+                writeln!(f, "{label}{} ({})", described(&s.scheme), counted(s.tensors, "tensor"))
             }),
         }
     }
