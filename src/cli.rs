@@ -29,6 +29,7 @@ mod show;
 mod signals;
 mod sums;
 mod table;
+mod way_out;
 mod write;
 
 use std::ffi::OsString;
@@ -62,6 +63,7 @@ pub fn run() -> ExitCode {
     }
     let mut out = std::io::stdout().lock();
     let input = args.command.input();
+    let first_input = input.as_ref().map(|input| input.path.to_path_buf());
     let json_input = input.as_ref().filter(|input| input.json);
     let json_input = json_input.map(|input| input.path.to_path_buf());
     let only_input = input.filter(|input| input.is_only);
@@ -77,7 +79,10 @@ pub fn run() -> ExitCode {
         {
             ExitCode::SUCCESS
         }
-        Err(failed) => {
+        Err(mut failed) => {
+            let path = failed.model.as_deref().or(first_input.as_deref());
+            let way_out = path.and_then(|path| way_out::of_global(&failed.error, path));
+            failed.advice = failed.advice.or(way_out);
             let mut stderr = std::io::stderr();
             let _ = match json_input {
                 Some(input) => printed::print_error(&failed, &input, is_line, &mut stderr),

@@ -23,8 +23,8 @@ pub(super) use self::run::{CastArgs, OutputArgs, RunArgs};
 use self::run::{OUTPUT, RUN, SELECTION};
 pub(super) use self::values::{ConvertTo, MergeTo};
 use self::values::{
-    help_of_containers, parse_adapter, parse_dtype, parse_global, parse_merge_target, parse_scheme,
-    parse_size, parse_target,
+    DTYPE, MERGE_TARGET, SCHEME, TARGET, help_of_containers, parse_adapter, parse_global,
+    parse_size,
 };
 use crate::{ForgetScheme, ParseLimits, TargetDtype};
 
@@ -263,7 +263,7 @@ pub(super) struct RememberArgs {
     #[command(flatten)]
     pub input: InputsArgs,
     /// Element type of recovered weights: bf16, f16 or f32
-    #[arg(long, aliases = ["dtype", "type", "out-dtype", "outtype"], value_name = "DTYPE", default_value = "bf16", help_heading = OUTPUT, value_parser = parse_dtype)]
+    #[arg(long, aliases = ["dtype", "type", "out-dtype", "outtype"], value_name = "DTYPE", default_value = "bf16", help_heading = OUTPUT, value_parser = DTYPE, hide_possible_values = true)]
     pub to: TargetDtype,
     /// Give the directory FILE its name, now that all its parts are made (see --part)
     #[arg(long, help_heading = RUN, conflicts_with_all = [
@@ -282,11 +282,11 @@ pub(super) struct RememberArgs {
 pub(super) struct ConvertArgs {
     #[command(flatten)]
     pub input: InputsArgs,
-    #[arg(long, value_name = "FORMAT", help_heading = OUTPUT, value_parser = parse_target, help = help_of_containers())]
+    #[arg(long, value_name = "FORMAT", help_heading = OUTPUT, value_parser = TARGET, hide_possible_values = true, help = help_of_containers())]
     pub to: Option<ConvertTo>,
     /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for
     /// GGUF too
-    #[arg(long, alias = "dtype", value_name = "DTYPE", help_heading = OUTPUT, value_parser = parse_dtype)]
+    #[arg(long, alias = "dtype", value_name = "DTYPE", help_heading = OUTPUT, value_parser = DTYPE, hide_possible_values = true)]
     pub out_dtype: Option<TargetDtype>,
     #[command(flatten)]
     pub cast: CastArgs,
@@ -307,7 +307,7 @@ pub(super) struct MergeArgs {
     pub adapters: Vec<(PathBuf, f64)>,
     /// Element type of what is quantized now: bf16, f16 or f32; or a container or a scheme, as for
     /// convert
-    #[arg(long, value_name = "DTYPE", default_value = "bf16", help_heading = OUTPUT, value_parser = parse_merge_target)]
+    #[arg(long, value_name = "DTYPE", default_value = "bf16", help_heading = OUTPUT, value_parser = MERGE_TARGET, hide_possible_values = true)]
     pub to: MergeTo,
     #[command(flatten)]
     pub cast: CastArgs,
@@ -325,7 +325,7 @@ pub(super) struct ForgetArgs {
         visible_alias = "scheme",
         value_name = "SCHEME",
         help_heading = ENCODING,
-        value_parser = parse_scheme,
+        value_parser = SCHEME, hide_possible_values = true,
         required_unless_present = "list"
     )]
     pub to: Option<ForgetScheme>,
@@ -333,7 +333,7 @@ pub(super) struct ForgetArgs {
     #[arg(long, exclusive = true, help_heading = ENCODING)]
     pub list: bool,
     /// Element type of values that are quantized now, and of those among them that are not encoded
-    #[arg(long, value_name = "DTYPE", help_heading = ENCODING, value_parser = parse_dtype)]
+    #[arg(long, value_name = "DTYPE", help_heading = ENCODING, value_parser = DTYPE, hide_possible_values = true)]
     pub out_dtype: Option<TargetDtype>,
     /// Encode the tensors that are quantized in this model of the same names
     #[arg(long, value_name = "MODEL", help_heading = SELECTION)]

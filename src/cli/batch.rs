@@ -82,10 +82,11 @@ pub(super) fn write_all(
     // Each input is opened and planned twice, for all of them at once may not fit the memory.
     let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
     for file in &inputs.files {
-        let planned = open(file).and_then(|input| Ok(request.plan(&input)?.output));
+        let planned = open(file).map_err(CommandError::from);
+        let planned = planned.and_then(|input| Ok(request.plan(&input)?.output));
         planned
-            .and_then(|output| require_own(file, &output, args, &mut outputs))
-            .map_err(|error| CommandError::of_model(file, error))?;
+            .and_then(|output| Ok(require_own(file, &output, args, &mut outputs)?))
+            .map_err(|failed| failed.about_model(file))?;
     }
     for (done, file) in inputs.files.iter().enumerate() {
         let written = open(file).map_err(CommandError::from);

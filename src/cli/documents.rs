@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use clap::CommandFactory;
+use clap_complete::Shell;
 
 use super::args::{Args, CompletionsArgs, ManArgs};
 use crate::{AnamnesisError, Result};
@@ -17,11 +18,17 @@ fn program() -> &'static str {
     }
 }
 
+/// Bash ends words at colons otherwise, so that nothing completes `gguf:q4`.
+const BASH_COLONS: &str = "COMP_WORDBREAKS=${COMP_WORDBREAKS//:}\n";
+
 /// Prints the script that completes commands and options in a shell.
 pub(super) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> Result<()> {
     // In memory, because the generator panics where a pipe is closed.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), program(), &mut script);
+    if args.shell == Shell::Bash {
+        script.extend(BASH_COLONS.as_bytes());
+    }
     Ok(out.write_all(&script)?)
 }
 

@@ -11,6 +11,7 @@ use super::input::{self, NamedModel};
 use super::outcome::{is_copied, kept_note, nothing_encoded};
 use super::outputs::{OutputChoice, require_outside_cache};
 use super::printed::ConversionReport;
+use super::{CommandResult, way_out};
 use crate::error::{counted, printable};
 use crate::{
     AnamnesisError, Conversion, ConvertOptions, ConvertTarget, ModelScope, ParsedModel,
@@ -55,21 +56,22 @@ impl WriteRequest<'_> {
     /// # Errors
     /// Those of [`ParsedModel::plan`], and `Unsupported` if nothing can be encoded or an option
     /// has no effect on this model.
-    pub(super) fn plan<'m>(&self, input: &'m NamedModel) -> Result<PlannedOutput<'m>> {
+    pub(super) fn plan<'m>(&self, input: &'m NamedModel) -> CommandResult<PlannedOutput<'m>> {
         let (args, model) = (self.args, &input.model);
         let options = self.full_options(model);
         let extension = options.target.extension();
         let keeps_blocks = options.carries_blocks(model);
         let scheme = options.forget.as_ref().map(|f| f.scheme.to_string());
-        let conversion = model.plan(options)?;
+        let planned = model.plan(options.clone());
+        let conversion = planned.map_err(|error| way_out::of_plan(error, model, &options))?;
         if args.output.tokenizer_pre.is_some() && !conversion.is_whole_model() {
             let what = "--tokenizer-pre: the output is no whole model of a Hugging Face directory, so it has no pre-tokenizer of that name";
-            return Err(AnamnesisError::usage(what));
+            return Err(AnamnesisError::usage(what).into());
         }
         let report = conversion.report();
         let encodes_nothing = report.encoded.is_empty() && !is_copied(report);
         if let Some(scheme) = scheme.as_ref().filter(|_| encodes_nothing) {
-            return Err(nothing_encoded(scheme, report));
+            return Err(nothing_encoded(scheme, report).into());
         }
         let suffix = self.style.suffix.map(str::to_owned);
         let suffix = suffix.unwrap_or_else(|| dtype_suffix(&conversion));

@@ -408,15 +408,15 @@ mod tests {
             half.bar(80),
             "Forgetting... 1234 tensors [==========>         ] 50% 0 B/s ETA 67m"
         );
-        assert_eq!(half.bar(50), "Forgetting... [========>       ] 50% 0 B/s ETA 67m");
-        assert_eq!(half.bar(40), "Forgetting... [===>  ] 50% 0 B/s ETA 67m");
-        assert_eq!(half.bar(30), "[===>  ] 50% 0 B/s ETA 67m");
+        assert_eq!(half.bar(50), "Forgetting... [======>      ] 50% 0 B/s ETA 67m");
+        assert_eq!(half.bar(40), "[========>        ] 50% 0 B/s ETA 67m");
+        assert_eq!(half.bar(30), "[===>   ] 50% 0 B/s ETA 67m");
         assert_eq!(half.bar(12), "50% 0 B/…");
         assert_eq!(half.bar(0).width(), 1);
-        assert!(state(4000).bar(60).contains("[====================] 100%"));
+        assert!(state(4000).bar(100).contains("[====================] 100%"));
         assert!(
             state(0)
-                .bar(60)
+                .bar(100)
                 .ends_with("[>                   ] 0% 0 B/s ETA -")
         );
         for width in 12..100 {

@@ -12,7 +12,8 @@ use super::{CommandError, CommandResult, input, signals};
 use crate::error::printable;
 use crate::hooks::{Distribution, Selection, SideFile};
 use crate::{
-    CancelToken, CheckOptions, DiffOptions, ParsedModel, RememberOptions, Result, format_bytes,
+    AnamnesisError, CancelToken, CheckOptions, DiffOptions, ErrorKind, ParsedModel,
+    RememberOptions, Result, format_bytes,
 };
 
 /// Writes the page that the arguments ask for.
@@ -31,7 +32,7 @@ pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> CommandResult {
         let opened = input::open_below(path, args.root.as_deref(), &args.read.limits);
         opened
             .map(|named| named.model)
-            .map_err(|error| CommandError::of_model(path, error))
+            .map_err(|error| fault_of(path, error))
     };
     let a = open(&args.a)?;
     let b = args.b.as_deref().map(open).transpose()?;
@@ -64,7 +65,7 @@ pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> CommandResult {
     let (diff, values) =
         read.map_err(|error| match models.iter().find(|(model, _)| has_problem(model, &error)) {
             Some((_, path)) => CommandError::of_model(path, error),
-            None if models.len() == 1 => CommandError::of_model(&args.a, error),
+            None if models.len() == 1 => fault_of(&args.a, error),
             None => error.into(),
         })?;
     let labels = if b.is_some() { ["A", "B"] } else { ["", ""] };
@@ -108,6 +109,14 @@ pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> CommandResult {
         print_line(out, format_args!("Output: {path} ({len})"));
     }
     Ok(())
+}
+
+/// An error about the model at `path`, whose fault a wrong pattern or root is not.
+fn fault_of(path: &Path, error: AnamnesisError) -> CommandError {
+    match error.kind() {
+        ErrorKind::Usage => error.into(),
+        _ => CommandError::of_model(path, error),
+    }
 }
 
 /// Compares the models, or reads the values of one: each value once.

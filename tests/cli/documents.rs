@@ -40,6 +40,44 @@ fn bash_completes() {
     assert_eq!(reply.trim(), "inspect", "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Schemes, containers and element types are completed.
+#[test]
+fn values_are_completed() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = printed(&["completions", shell]).replace('\\', "");
+        for name in ["gguf:q4_k_m", "fp8-block", "safetensors", "bf16"] {
+            assert!(script.contains(name), "{shell}: {name}");
+        }
+    }
+    // In an interactive bash, which ends words where the script says.
+    #[cfg(unix)]
+    {
+        let script = printed(&["completions", "bash"]);
+        for (line, expected) in [
+            ("amn forget x --to gguf:q4_k_", "gguf:q4_k_m gguf:q4_k_s"),
+            ("amn convert x --to np", "npz"),
+            ("amn remember x --to bf", "bf16"),
+            ("amn diff a b --sort e", "error"),
+        ] {
+            let text = format!(
+                "{script}\n[[ $COMP_WORDBREAKS != *:* ]] || exit 1; COMP_WORDS=({line}); set -- \"${{COMP_WORDS[@]}}\"\n\
+                 COMP_CWORD=$(($# - 1)); _amn amn \"${{@: -1}}\" \"${{@: -2:1}}\"\n\
+                 printf '%s\\n' \"${{COMPREPLY[@]}}\" | sort"
+            );
+            let Ok(output) = Command::new("bash").args(["-c", &text]).output() else {
+                return;
+            };
+            let reply = String::from_utf8(output.stdout).unwrap();
+            let words: Vec<&str> = reply.split_whitespace().collect();
+            assert_eq!(words.join(" "), expected, "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    // Help and manual do not list them.
+    for text in [printed(&["forget", "--help"]), printed(&["man", "forget"])] {
+        assert!(!text.contains("mxfp8-modelopt"), "{text}");
+    }
+}
+
 #[test]
 fn manual_pages() {
     let page = printed(&["man"]);

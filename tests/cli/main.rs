@@ -57,6 +57,7 @@ mod terminal;
 mod transcripts;
 #[cfg(unix)]
 mod usage;
+mod ways_out;
 mod whole;
 #[cfg(unix)]
 mod written_files;

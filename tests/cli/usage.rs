@@ -48,6 +48,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ("--token-embedding-type", &["x"]),
     ("--tokenizer-pre", &["x"]),
     ("--tolerance", &["-1", "nan", "x"]),
+    ("--top", &["-1", "x"]),
 ];
 
 /// Options that name files: those that are missing are errors of the system. `/dev/zero` is no file

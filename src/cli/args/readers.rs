@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::run::{OUTPUT, RUN, SELECTION};
-use super::values::{parse_dtype, parse_tolerance};
+use super::values::{DTYPE, parse_tolerance};
 use super::{FileArgs, INPUT, LimitArgs, MessageArgs, ReadArgs};
 use crate::TargetDtype;
 
@@ -147,7 +147,7 @@ pub(in super::super) struct DiffArgs {
     #[arg(long)]
     pub values_only: bool,
     /// Element type that quantized values are decoded to before they are compared: bf16, f16 or f32
-    #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = parse_dtype)]
+    #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = DTYPE, hide_possible_values = true)]
     pub to: TargetDtype,
     /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated
     #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
@@ -205,7 +205,7 @@ pub(in super::super) struct ReportArgs {
     #[arg(long, help_heading = OUTPUT)]
     pub no_values: bool,
     /// Element type that quantized values are decoded to before they are compared: bf16, f16 or f32
-    #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = parse_dtype)]
+    #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = DTYPE, hide_possible_values = true)]
     pub to: TargetDtype,
     #[command(flatten)]
     pub read: ReadArgs,

@@ -1,8 +1,80 @@
 //! The values of options: what they are parsed to, and what is said of those that cannot be.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use std::sync::OnceLock;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+
 use crate::{ConvertTarget, Dtype, ForgetScheme, GgufTypes, TargetDtype};
+
+/// A parser of names that shells complete. The help does not list them.
+#[derive(Clone, Copy)]
+pub(super) struct Named<T: 'static> {
+    pub parse: fn(&str) -> Result<T, String>,
+    pub names: fn() -> &'static [String],
+}
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Named<T> {
+    type Value = T;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<T, clap::Error> {
+        TypedValueParser::parse_ref(&self.parse, command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(
+            (self.names)()
+                .iter()
+                .map(|name| PossibleValue::new(name.as_str())),
+        ))
+    }
+}
+
+/// Names of schemes, for `forget --to`.
+pub(super) fn scheme_names() -> &'static [String] {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        let schemes = ForgetScheme::all().map(|(name, _)| name.to_owned());
+        let gguf = ForgetScheme::all_gguf().map(|name| format!("gguf:{}", name.to_lowercase()));
+        schemes.chain(gguf).collect()
+    })
+}
+
+/// Names of containers and schemes, for `convert --to`.
+pub(super) fn target_names() -> &'static [String] {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        let containers = ConvertTarget::ALL
+            .iter()
+            .map(|target| target.extension().to_owned());
+        containers.chain(scheme_names().iter().cloned()).collect()
+    })
+}
+
+/// Element types, for `remember --to` and `--out-dtype`.
+pub(super) fn dtype_names() -> &'static [String] {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    NAMES.get_or_init(|| ["bf16", "f16", "f32"].map(str::to_owned).to_vec())
+}
+
+/// What `merge --to` takes.
+pub(super) fn merge_names() -> &'static [String] {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    NAMES.get_or_init(|| [dtype_names(), target_names()].concat())
+}
+
+pub(super) const DTYPE: Named<TargetDtype> = Named { parse: parse_dtype, names: dtype_names };
+pub(super) const SCHEME: Named<ForgetScheme> = Named { parse: parse_scheme, names: scheme_names };
+pub(super) const TARGET: Named<ConvertTo> = Named { parse: parse_target, names: target_names };
+pub(super) const MERGE_TARGET: Named<MergeTo> =
+    Named { parse: parse_merge_target, names: merge_names };
 
 pub(super) fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
     text.parse().map_err(|_| {
@@ -210,6 +282,20 @@ mod tests {
         for name in COMMON.iter().flat_map(|(_, names)| *names) {
             assert!(parse_scheme(name).is_ok(), "{name}");
         }
+    }
+
+    #[test]
+    fn completed_names_are_parsed() {
+        let all = [scheme_names(), target_names(), dtype_names(), merge_names()];
+        assert!(all.iter().all(|names| names.len() > 2));
+        assert!(scheme_names().iter().all(|name| parse_scheme(name).is_ok()));
+        assert!(target_names().iter().all(|name| parse_target(name).is_ok()));
+        assert!(dtype_names().iter().all(|name| parse_dtype(name).is_ok()));
+        assert!(
+            merge_names()
+                .iter()
+                .all(|name| parse_merge_target(name).is_ok())
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod names;
 
 use serde_json::{Map, Value};
 
-pub(crate) use self::keys::{KeyValue, array, float, wrong_key};
+pub(crate) use self::keys::{KeyValue, array, float, missing_key, wrong_key};
 pub(crate) use self::names::*;
 use crate::config::TEXT_CONFIGS;
 use crate::{AnamnesisError, Result};

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::error::InTensor;
 use crate::families::engine::dims::{Dims, OwnSizes};
 use crate::families::engine::fields::{
-    EXPERTS, EXPERTS_USED, FULL_ATTENTION, Fields, LAYER_KINDS, wrong, wrong_key,
+    EXPERTS, EXPERTS_USED, FULL_ATTENTION, Fields, LAYER_KINDS, missing_key, wrong,
 };
 use crate::families::engine::rope::{PARAMETERS, ROPE_FACTORS, proportional};
 use crate::families::engine::table::TensorShapes;
@@ -240,7 +240,7 @@ pub(super) fn set_rope(
     factors: &[(&str, Vec<f32>)],
 ) -> Result<()> {
     let mut base = |field: &str, key| {
-        let missing = || wrong_key(key, "it is missing");
+        let missing = || missing_key(key);
         config.remove(field).ok_or_else(missing)
     };
     let full = base("rope_theta", "gemma4.rope.freq_base")?;

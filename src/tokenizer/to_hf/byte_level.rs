@@ -20,7 +20,7 @@ const PRE: &str = "tokenizer.ggml.pre";
 /// known how the pre-tokenizer cuts text.
 pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     let name = keys.text(PRE)?.ok_or_else(|| {
-        let what = "is missing: the file does not say how text is cut before merging";
+        let what = "is missing: the file does not say how text is cut before merging; `amn convert FILE --to gguf --gguf-kv tokenizer.ggml.pre=NAME` makes a copy that does";
         unknown("none", what)
     })?;
     if pre::ON_TEXT.contains(&name.as_str()) {

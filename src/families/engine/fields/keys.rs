@@ -17,6 +17,13 @@ pub(crate) fn wrong_key(key: &str, what: impl std::fmt::Display) -> AnamnesisErr
     AnamnesisError::parse(format!("GGUF metadata: `{key}`: {what}"))
 }
 
+/// A `Parse` error: the key is missing that the output needs.
+pub(crate) fn missing_key(key: &str) -> AnamnesisError {
+    let way_out =
+        format!("`amn convert FILE --to gguf --gguf-kv {key}=VALUE` makes a copy that has it");
+    wrong_key(key, format_args!("it is missing; {way_out}"))
+}
+
 /// A FLOAT32 as the shortest decimal number that is rounded to it.
 pub(crate) fn float(value: &GgufMetadataValue) -> Option<Value> {
     match *value {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread};
 use crate::Result;
-use crate::families::engine::fields::{HEADS, HIDDEN, float, is_same, wrong_key};
+use crate::families::engine::fields::{HEADS, HIDDEN, float, is_same, missing_key, wrong_key};
 use crate::families::engine::prediction;
 use crate::families::engine::rope::{PARAMETERS, SECTIONS};
 use crate::families::engine::table::{
@@ -117,7 +117,7 @@ impl ConfigFields<'_> {
             | Kind::FixedFlag(_)
             | Kind::Own(OwnSetting { is_required: true, .. })
             | Kind::TimesHidden(_) => {
-                return Err(wrong_key(key, "it is missing"));
+                return Err(missing_key(key));
             }
             Kind::FlagIfTrue => false.into(),
             Kind::Nullable => Value::Null,

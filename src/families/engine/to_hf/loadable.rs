@@ -3,7 +3,7 @@
 
 use super::shape_of;
 use crate::Result;
-use crate::families::engine::fields::wrong_key;
+use crate::families::engine::fields::{missing_key, wrong_key};
 use crate::families::engine::graphs::{GraphProblem, problems_in};
 use crate::families::engine::mapping::refused;
 use crate::model::gguf::GgufMetadata;
@@ -35,7 +35,7 @@ pub(super) fn require(
     let keys = metadata.small(MOST_BYTES);
     for problem in problems_in(architecture, keys, tensors, rows as u64) {
         match &problem {
-            GraphProblem::Key(key) => return Err(wrong_key(key, "it is missing")),
+            GraphProblem::Key(key) => return Err(missing_key(key)),
             GraphProblem::Value { key, what } => return Err(wrong_key(key, what)),
             GraphProblem::Shape { tensor, .. } => return Err(refused(tensor, &problem)),
             GraphProblem::Missing { .. } | GraphProblem::NoPlace { .. } => {}
