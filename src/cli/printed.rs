@@ -208,7 +208,7 @@ pub(super) fn write_errors_as_csv(report: &Report, out: &mut impl Write) -> Resu
         let figures = errors
             .get(&*tensor.name)
             .map_or(",,,,".to_owned(), |errors| {
-                let Errors { values, mean_absolute, rmse, maximum, relative } = errors;
+                let Errors { values, mean_absolute, rmse, maximum, relative, .. } = errors;
                 format!("{values},{mean_absolute:e},{rmse:e},{maximum:e},{relative:e}")
             });
         writeln!(out, "{name},{scheme},{figures}")?;

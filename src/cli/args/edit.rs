@@ -14,12 +14,12 @@ pub(in super::super) struct EditArgs {
     /// GGUF or safetensors file, a JSON file such as config.json, a directory with one,
     /// ORG/MODEL in the cache of Hugging Face, or ollama:MODEL[:TAG]
     pub model: PathBuf,
-    /// Set a key. GGUF: the value gets the type of its key, and KEY:TYPE=VALUE another, e.g.
-    /// my.list:[f32]=[1, 2]. Safetensors: a text. JSON: what is not JSON is a text; keys of nested
-    /// objects have dots between them. May be repeated
+    /// Set a key, e.g. general.name=Tiny; may be repeated. GGUF: the value gets the type of its key,
+    /// and KEY:TYPE=VALUE another, e.g. my.list:[f32]=[1, 2]. Safetensors: a text. JSON: JSON or a
+    /// text, and keys of nested objects have dots between them
     #[arg(long, alias = "gguf-kv", value_name = "KEY=VALUE", help_heading = CHANGES)]
     pub set: Vec<String>,
-    /// Remove a key, before others are renamed and set; may be repeated
+    /// Remove a key; may be repeated. Keys are removed first, then renamed, then set
     #[arg(long, visible_alias = "remove", value_name = "KEY", help_heading = CHANGES)]
     pub unset: Vec<String>,
     /// Give a key another name; may be repeated
@@ -34,14 +34,13 @@ pub(in super::super) struct EditArgs {
     /// Output file: a copy with the changes
     #[arg(short, long, value_name = "OUT", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
-    /// Change the file itself: at once, or not at all
+    /// Change the file itself; it has all changes or none, whatever happens
     #[arg(short, long, conflicts_with = "output", help_heading = OUTPUT)]
     pub in_place: bool,
     /// Write what the file has before its tensor data, or the whole config, to FILE first
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub backup: Option<PathBuf>,
-    /// Replace an existing OUT and backup, and write changes with which llama.cpp would not load the
-    /// model
+    /// Replace an existing output; also write changes with which llama.cpp would not load the model
     #[arg(short, long, help_heading = OUTPUT)]
     pub force: bool,
     /// Say what would be done, and do nothing
