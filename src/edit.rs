@@ -257,7 +257,11 @@ fn edited_file(path: &Path, options: &EditOptions) -> Result<PathBuf> {
     let config = path.join("config.json");
     match (path.is_dir(), &options.output) {
         (false, _) => Ok(path.to_path_buf()),
-        (true, None) => Ok(config),
+        (true, None) if config.exists() => Ok(config),
+        (true, None) => Err(AnamnesisError::usage(format!(
+            "{} is a directory without a config.json; give the file that has the metadata",
+            path.display()
+        ))),
         (true, Some(_)) => Err(AnamnesisError::usage(format!(
             "{} is a directory, and -o names a file; --in-place edits its config.json, and {} as MODEL writes a copy of that alone",
             path.display(),

@@ -68,7 +68,7 @@ fn directories() {
     refused(&path, &["--set", "a=1", "-o", &format!("{path}-new")], 2, words);
     refused(&path, &["--chat-template", &format!("{path}/config.json"), "-i"], 2, "chat_template");
     std::fs::remove_file(directory.join("config.json")).unwrap();
-    refused(&path, &["--set", "a=1", "-i"], 7, "config.json");
+    refused(&path, &["--set", "a=1", "-i"], 2, "without a config.json");
 }
 
 /// A value of another type, and a section that says how weights are stored, are written and told.
