@@ -6,6 +6,7 @@ mod check;
 mod convert;
 mod diff;
 mod documents;
+mod edit;
 mod finish;
 mod forget;
 mod html;
@@ -184,6 +185,7 @@ fn run_command(command: Command, out: &mut impl Write) -> CommandResult<u8> {
         Command::Forget(args) => forget::forget(&args, out)?,
         Command::Convert(args) => convert::convert(&args, out)?,
         Command::Merge(args) => merge::merge(&args, out)?,
+        Command::Edit(args) => edit::edit(&args, out)?,
         Command::Completions(args) => documents::completions(&args, out)?,
         Command::Man(args) => documents::man(&args, out)?,
         Command::Check(args) => return check::check(&args, out).map(u8::from),

@@ -9,7 +9,7 @@
 //!   contradictions.
 //! - `module`, `ordered`, `skips`, `presets`, `sizes`: entries for single modules; `method`:
 //!   names of methods.
-//! - `json`, `unique_json`, `edit`: reading, and edits of the text; `confined`, `texts`: which
+//! - `json`, `unique_json`, `json_object`, `member`, `edit`: reading, and edits of the text; `confined`, `texts`: which
 //!   files are the model's.
 //! - `pattern`: names with wildcards and expressions.
 
@@ -21,6 +21,8 @@ pub(crate) mod edit;
 mod hadamard_pack;
 mod indexed;
 mod json;
+mod json_object;
+mod member;
 mod method;
 mod module;
 mod ordered;
@@ -50,8 +52,8 @@ use self::agreement::{check_repeated, repeated};
 pub(crate) use self::confined::{Confined, resolve_links};
 pub(crate) use self::dfloat11::DFloat11Config;
 use self::hadamard_pack::HadamardPack;
-use self::json::read_json;
-pub(crate) use self::json::{object, read_small};
+pub(crate) use self::json::{object, parse_python, read_json, read_small};
+pub(crate) use self::member::{Member, quoted};
 pub(crate) use self::method::QuantMethod;
 pub(crate) use self::module::{FP8_SCALES, Module, NVFP4, OF_FP8, is_embedding};
 pub use self::pattern::Selection;
@@ -78,7 +80,7 @@ use crate::{ParseLimits, Result};
 
 /// Where a quantization config can be: a file and the path of keys in it (empty: the whole file).
 /// Earlier places take precedence.
-const PLACES: &[(&str, &[&str])] = &[
+pub(crate) const PLACES: &[(&str, &[&str])] = &[
     ("config.json", &["quantization_config"]),
     ("config.json", &["text_config", "quantization_config"]),
     ("config.json", &["compression_config"]),

@@ -35,7 +35,7 @@ pub fn end_process_at_panic() {
 #[derive(Debug)]
 pub struct NamedInput {
     /// Where the model is.
-    path: PathBuf,
+    pub path: PathBuf,
     /// What outputs are named after: the path, or a file name in the current directory for a model in
     /// Ollama's store, whose blobs are named by their hash.
     pub named: PathBuf,

@@ -30,6 +30,7 @@
 //! | read a remote header alone | the functions `…_from_reader` of the modules in [`parse`](mod@parse) |
 //! | encode | `ParsedModel::forget` with a `ForgetScheme` (feature `lethe`) |
 //! | write another container | [`ParsedModel::convert`] with [`ConvertOptions`]; what they and reports consist of is in [`convert`](mod@convert) |
+//! | change metadata of a file | [`edit()`] with the options of [`edit`](mod@edit) |
 //! | compare two models | [`ParsedModel::diff`] with [`DiffOptions`]; the report's parts are in [`diff`](mod@diff) |
 //! | find what is wrong with a model | `ParsedModel::check` with `CheckOptions` (feature `check`) |
 //! | decode or encode slices of bytes | the functions of [`remember`] and [`lethe`] |
@@ -50,6 +51,7 @@ mod compat;
 mod config;
 pub mod convert;
 mod dtype;
+pub mod edit;
 mod element;
 pub mod error;
 #[cfg(feature = "models")]
@@ -91,6 +93,8 @@ pub use convert::{
     Adapter, Conversion, ConvertOptions, FloatCast, ModelScope, Progress, RememberOptions, Report,
     finish_parts,
 };
+#[doc(inline)]
+pub use edit::edit;
 #[cfg(feature = "lethe")]
 #[doc(inline)]
 pub use lethe::{Forget, ForgetScheme};
@@ -119,6 +123,8 @@ pub use convert::{
     Distance, Encoded, Errors, FileSum, Kept, NameChanges, OutputTensor, Panel, Replace,
     TensorErrors, parse_renames,
 };
+#[doc(hidden)]
+pub use edit::{EditOptions, EditReport, EditWritten, KeyChange, KeyValue};
 #[cfg(feature = "lethe")]
 #[doc(hidden)]
 pub use lethe::GgufTypes;

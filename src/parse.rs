@@ -32,6 +32,7 @@ use std::io::{Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
 
+pub(crate) use self::detect::format_of;
 #[cfg(feature = "pth")]
 pub(crate) use self::detect::read_head_of;
 pub use self::detect::{detect_format, detect_format_from_reader};

@@ -1,5 +1,6 @@
 //! The arguments of the command line. Doc comments in this file are the texts of `--help`.
 
+mod edit;
 mod encode;
 mod examples;
 pub(super) mod hints;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
+pub(super) use self::edit::EditArgs;
 pub(super) use self::encode::GgufTypeArgs;
 pub(super) use self::messages::{MessageArgs, ProgressMode, ReadArgs};
 pub(super) use self::readers::{
@@ -72,6 +74,9 @@ pub(super) enum Command {
     /// Merge LoRA adapters of PEFT or in GGUF into a model of any precision
     #[command(after_help = examples::MERGE)]
     Merge(MergeArgs),
+    /// Set, remove and rename metadata of GGUF and safetensors files, and fields of config.json
+    #[command(after_help = examples::EDIT)]
+    Edit(EditArgs),
     /// Compare two models, tensor by tensor and value by value; exit code 1 if they differ
     #[command(alias = "compare", after_help = examples::DIFF)]
     Diff(DiffArgs),
@@ -113,6 +118,7 @@ impl Command {
             Self::Forget(args) => (args.run.json, args.input.as_ref()?.files.as_slice()),
             Self::Convert(args) => (args.run.json, args.input.files.as_slice()),
             Self::Merge(args) => one(args.run.json, &args.base),
+            Self::Edit(args) => one(args.json, &args.model),
             Self::Diff(args) => one(args.json, &args.a),
             Self::Check(args) => (args.json, args.models.as_slice()),
             Self::Report(args) => one(false, &args.a),
@@ -165,6 +171,7 @@ impl Command {
             Self::Ls(args) => Some(&args.messages),
             Self::Scan(args) => Some(&args.messages),
             Self::Inspect(args) => Some(&args.messages),
+            Self::Edit(args) => Some(&args.messages),
             _ => self.reading().map(|read| &read.messages),
         }
     }

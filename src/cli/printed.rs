@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::CommandError;
 use super::input::NamedModel;
 use crate::error::{counted, printable};
@@ -225,5 +227,30 @@ fn format_error(x: f64) -> String {
         format!("{x:.4}")
     } else {
         format!("{x:.1e}")
+    }
+}
+
+/// Most characters of a value that a line shows.
+const MOST_CHARS: usize = 120;
+
+/// Most items of an array that a line shows.
+const MOST_ITEMS: usize = 4;
+
+/// `value` in one line: the first items of an array, the first characters of a text.
+pub(super) fn short_value(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.len() > MOST_ITEMS => {
+            let first: Vec<_> = items[..MOST_ITEMS].iter().map(short_value).collect();
+            return format!("[{}, …] ({} items)", first.join(", "), items.len());
+        }
+        other => other.to_string(),
+    };
+    match text.chars().count() {
+        n if n > MOST_CHARS => {
+            let head: String = text.chars().take(MOST_CHARS).collect();
+            format!("{}… ({n} characters)", printable(&head))
+        }
+        _ => printable(&text),
     }
 }

@@ -95,17 +95,25 @@ pub(crate) fn read_small(path: &Path, budget: &Budget) -> Result<Option<Vec<u8>>
 /// if there is no such file.
 ///
 /// # Errors
-/// As [`read_small`]; `Parse` if it is no JSON; `LimitExceeded` if its values take too much memory.
-pub(super) fn read_json(path: &Path, budget: &Budget) -> Result<Option<(UniqueJson, Vec<u8>)>> {
+/// As [`read_small`]; those of [`parse_python`].
+pub(crate) fn read_json(path: &Path, budget: &Budget) -> Result<Option<(UniqueJson, Vec<u8>)>> {
     let Some(json) = read_small(path, budget)? else {
         return Ok(None);
     };
+    Ok(Some((parse_python(&json, path, budget)?, json)))
+}
+
+/// Parses the text of the file at `path`, as Python writes it.
+///
+/// # Errors
+/// `Parse` if it is no JSON; `LimitExceeded` if its values take too much memory.
+pub(crate) fn parse_python(json: &[u8], path: &Path, budget: &Budget) -> Result<UniqueJson> {
     // Of two failures the first is reported: its line and column are those of the file.
     // The text is replaced only after a failure: the copy costs memory, and nearly all configs are
     // valid JSON.
     let mut free = budget.free_json.get();
-    let parsed = match unique_json::parse(&json, &mut free) {
-        Err(JsonError::Syntax(e)) => unique_json::parse(&without_python_floats(&json), &mut free)
+    let parsed = match unique_json::parse(json, &mut free) {
+        Err(JsonError::Syntax(e)) => unique_json::parse(&without_python_floats(json), &mut free)
             .map_err(|again| match again {
                 JsonError::Syntax(_) => JsonError::Syntax(e),
                 JsonError::TooLarge => again,
@@ -114,7 +122,7 @@ pub(super) fn read_json(path: &Path, budget: &Budget) -> Result<Option<(UniqueJs
     };
     budget.free_json.set(free);
     match parsed {
-        Ok(parsed) => Ok(Some((parsed, json))),
+        Ok(parsed) => Ok(parsed),
         Err(JsonError::Syntax(e)) => Err(AnamnesisError::parse(format!("{}: {e}", path.display()))),
         Err(JsonError::TooLarge) => Err(AnamnesisError::LimitExceeded {
             limit: "MAX_JSON_WORKING_SET",

@@ -6,7 +6,7 @@ mod value;
 
 pub use self::metadata::GgufMetadata;
 pub(crate) use self::metadata::write_entry;
-pub(crate) use self::value::{ARRAY, GgufEncoding, STRING, fixed_size, write_str};
+pub(crate) use self::value::{ARRAY, GgufEncoding, STRING, fixed_size};
 pub use self::value::{GgufMetadataArray, GgufMetadataValue};
 use super::Shape;
 use super::gguf_keys::{ORIGINAL_SHAPE, is_rotation_key};

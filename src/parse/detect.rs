@@ -209,7 +209,11 @@ pub fn detect_format_from_reader<R: Read + Seek>(reader: R) -> Result<Container>
     format_of(&mut Seeking::new(reader)?)
 }
 
-fn format_of(file: &mut dyn ReadAt) -> Result<Container> {
+/// The container format of a file.
+///
+/// # Errors
+/// Those of [`detect_format`].
+pub(crate) fn format_of(file: &mut dyn ReadAt) -> Result<Container> {
     match detect(file)?.beginning {
         Beginning::Of(format) => Ok(format),
         Beginning::Zip => zip_format(file),

@@ -7,7 +7,7 @@ mod cursor;
 mod edit;
 pub(crate) mod header;
 mod json;
-mod split;
+pub(crate) mod split;
 
 use std::io::Read;
 use std::ops::Range;
@@ -72,6 +72,11 @@ fn with_texts(mut contents: ParsedModel) -> ParsedModel {
         .map(|gguf| json::texts(&gguf.metadata))
         .unwrap_or_default();
     contents
+}
+
+/// Reads the header of one file, whatever its tensors are.
+pub(crate) fn read_header(source: &Source, budget: &Budget) -> Result<GgufHeader> {
+    header::read(SourceReader { source, at: 0 }, source.len(), budget)
 }
 
 /// Reads the header of one file from a stream, and nothing behind it. The tensors are in the order

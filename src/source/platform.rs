@@ -46,6 +46,13 @@ mod unix {
         meta.mode() & 0o100 != 0
     }
 
+    /// Gives `file` the owner and the permissions in `meta`. Only root gives files away, so a file of
+    /// somebody else may stay the user's.
+    pub(crate) fn take_owner(meta: &Metadata, file: &File) -> Result<()> {
+        let _ = std::os::unix::fs::fchown(file, Some(meta.uid()), Some(meta.gid()));
+        file.set_permissions(meta.permissions())
+    }
+
     /// Bytes that a file takes on the disk, if it is written with the same holes.
     pub(crate) fn allocated(meta: &Metadata) -> u64 {
         meta.len().min(meta.blocks().saturating_mul(512))
@@ -188,6 +195,11 @@ mod portable {
     /// Whether the owner of a file may run it: no file says so here.
     pub(crate) fn is_executable(_meta: &Metadata) -> bool {
         false
+    }
+
+    /// Does nothing: a new file has the rights of its directory.
+    pub(crate) fn take_owner(_meta: &Metadata, _file: &File) -> Result<()> {
+        Ok(())
     }
 
     /// Bytes that a file takes on the disk.

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use super::{OutputEntry, OutputLayout, unusable_name};
 use crate::error::InTensor;
 use crate::model::gguf::{
-    DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, write_entry, write_str,
+    DEFAULT_ALIGNMENT, GgufEncoding, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, write_entry,
 };
 use crate::model::gguf_keys::{ARCHITECTURE, is_split_key};
 use crate::{AnamnesisError, Dtype, Result};
@@ -110,7 +110,7 @@ impl GgufKeys {
                     .ok_or_else(|| AnamnesisError::parse(what))?,
             );
         }
-        write_entry(key, value, &mut self.bytes);
+        write_entry(key, value, GgufEncoding::WRITTEN, &mut self.bytes);
         self.has_architecture |= key == ARCHITECTURE;
         self.count += 1;
         Ok(())
@@ -200,7 +200,7 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>], keys: &GgufKeys) -> Result<Out
         AnamnesisError::parse(format!("{}: its size overflows", InTensor(&e.name)))
     };
     for e in entries {
-        write_str(e.name, &mut header);
+        GgufEncoding::WRITTEN.write_str(e.name, &mut header);
         header.extend((e.shape.len() as u32).to_le_bytes());
         e.shape
             .iter()

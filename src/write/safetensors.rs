@@ -18,10 +18,10 @@ const PREFIX_LEN: u64 = 8;
 const ALIGN: usize = 8;
 
 /// Key of the metadata among the names of tensors.
-const METADATA: &str = "__metadata__";
+pub(crate) const METADATA: &str = "__metadata__";
 
 /// Longest header that readers accept, in bytes: `MAX_HEADER_SIZE` of the `safetensors` crate.
-const LONGEST_HEADER: usize = 100_000_000;
+pub(crate) const LONGEST_HEADER: usize = 100_000_000;
 
 /// Fails if readers would not find a tensor under its name.
 ///

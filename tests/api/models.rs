@@ -279,3 +279,33 @@ fn decoding_needs_its_feature() {
         assert_eq!(copied.bytes().unwrap(), tensor.bytes().unwrap());
     }
 }
+
+/// Edits of metadata: options, and what they report.
+#[test]
+fn edits() {
+    use anamnesis::edit::{EditWritten, KeyChange, KeyValue};
+    use anamnesis::{EditOptions, EditReport, edit};
+    let _: fn(&Path, &EditOptions) -> Result<EditReport> = |path, options| edit(path, options);
+    let mut options = EditOptions::to("never.safetensors")
+        .with_set("format=pt")
+        .with_set("old=x")
+        .with_unset("none")
+        .with_rename("a", "b");
+    let _: (&Option<PathBuf>, &Option<PathBuf>) = (&options.output, &options.backup);
+    assert_eq!((options.force, options.chat_template, options.tokenizer_pre), (false, None, None));
+    let _: (anamnesis::CancelToken, anamnesis::ParseLimits) = (options.cancel, options.limits);
+    options = EditOptions::in_place().with_set("author=me");
+    options.dry_run = true;
+    let report = edit(SAFETENSORS, &options).unwrap();
+    assert_eq!((report.input.as_path(), &report.input), (Path::new(SAFETENSORS), &report.output));
+    assert!(report.output_bytes > 65_538 && report.notes.is_empty());
+    assert_eq!(report.written, EditWritten::File);
+    is_value::<KeyChange>();
+    let KeyChange { key, renamed_from, before, after, .. } = &report.changes[0];
+    assert_eq!((&**key, renamed_from, before), ("author", &None, &None));
+    let KeyValue { kind, value, .. } = after.as_ref().unwrap();
+    assert_eq!((&**kind, value), ("string", &serde_json::json!("me")));
+    options = options.with_unset("gone");
+    let error = edit(SAFETENSORS, &options).unwrap_err();
+    assert_eq!(error.kind(), anamnesis::ErrorKind::Usage);
+}

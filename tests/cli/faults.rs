@@ -2,6 +2,7 @@
 //! of the process. An output under its name is whole, or it is what was there before; the next run
 //! makes the bytes of an undisturbed one.
 
+mod edit;
 mod tracer;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "parse",
     "ls",
     "show",
@@ -12,6 +12,7 @@ const COMMANDS: [&str; 14] = [
     "forget",
     "convert",
     "merge",
+    "edit",
     "diff",
     "check",
     "report",
@@ -91,6 +92,7 @@ fn options_are_in_groups() {
         ("forget", &["Input", "Encoding", "Which tensors", "Output", "How it runs"]),
         ("ls", &["Input", "Which tensors", "Output", "How it runs"]),
         ("show", &["Input", "Output", "How it runs"]),
+        ("edit", &["Changes", "Output", "How it runs"]),
         ("diff", &["Which tensors", "Output", "How it runs"]),
         ("report", &["Output", "How it runs"]),
     ] {

@@ -50,6 +50,8 @@ fn habits_that_work() {
         "convert M -o OUT.gguf",
         "convert G -f -o OUT.gguf --dtype bf16",
         "encode M -f -o OUT.safetensors --to int8",
+        "edit G -f -o OUT.gguf --gguf-kv general.name=Tiny",
+        "edit G -f -o OUT.gguf --remove general.name",
     ];
     for line in lines {
         let out = directory.path().join("out").to_string_lossy().into_owned();
@@ -81,7 +83,11 @@ fn habits_that_are_called_otherwise() {
         ("merge M -o OUT", "amn merge BASE ADAPTER -o OUT"),
         ("merge M --lora A --scale 0.5", "amn merge BASE ADAPTER"),
         ("repair M", "amn check FILE"),
-        ("edit G", "--gguf-kv KEY=VALUE"),
+        ("edit G general.name Tiny", "`amn edit "),
+        ("edit G --remove-metadata general.name", "--unset KEY"),
+        ("edit G --general-name Tiny", "--set general.name=NAME"),
+        ("edit G --special-token eos </s>", "--set tokenizer.ggml.eos_token_id="),
+        ("set-metadata G general.name Tiny", "`amn edit FILE --set KEY=VALUE"),
         ("diff M M --rtol 1e-3", "--tolerance X"),
         ("remember M --to q8_0", "amn forget FILE --to q8_0"),
         ("remember M --to q4_k_m", "amn forget FILE --to q4_k_m"),

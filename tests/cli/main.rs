@@ -11,6 +11,7 @@ mod check_gguf;
 mod commands;
 mod diff;
 mod documents;
+mod edit;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod faults;
 #[cfg(unix)]

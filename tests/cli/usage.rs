@@ -40,6 +40,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ("--rename", &["nothing", "nothing=x", "re:[=x", "*=$2"]),
     ("--root", &["nothing"]),
     ("--scale-rule", &["x"]),
+    ("--set", &["nothing", "=x"]),
     ("--slice", &["x", "[x]", "[0"]),
     ("--sort", &["x"]),
     ("--tensor-type", &["x", "=q8_0", "*=x", "nothing=q8_0", "re:[=q8_0"]),
@@ -49,18 +50,20 @@ const WRONG: &[(&str, &[&str])] = &[
     ("--tokenizer-pre", &["x"]),
     ("--tolerance", &["-1", "nan", "x"]),
     ("--top", &["-1", "x"]),
+    ("--unset", &["nothing"]),
 ];
 
 /// Options that name files: those that are missing are errors of the system. `/dev/zero` is no file
 /// that can be read to its end.
-const FILES: &[&str] = &["--gguf-metadata", "--imatrix", "--like", "--manifest", "--rename-file"];
+const FILES: &[&str] =
+    &["--chat-template", "--gguf-metadata", "--imatrix", "--like", "--manifest", "--rename-file"];
 
 /// Options whose values are places of outputs.
-const OUTPUTS: &[&str] = &["--output", "--npy", "--html"];
+const OUTPUTS: &[&str] = &["--backup", "--output", "--npy", "--html"];
 
 const VERBS: &[&str] = &[
-    "parse", "ls", "show", "scan", "inspect", "remember", "forget", "convert", "merge", "diff",
-    "check", "report",
+    "parse", "ls", "show", "scan", "inspect", "remember", "forget", "convert", "merge", "edit",
+    "diff", "check", "report",
 ];
 
 /// The options of a verb that take a value.
@@ -86,6 +89,7 @@ fn arguments(verb: &str, model: &str) -> Vec<String> {
         "diff" => vec!["diff", model, model],
         "report" => vec!["report", model, "-o", "-"],
         "ls" => vec!["ls", model, "--tree"],
+        "edit" => vec!["edit", model, "--dry-run"],
         verb => vec![verb, model],
     };
     all.into_iter().map(str::to_owned).collect()
@@ -196,6 +200,7 @@ fn pipes_are_no_files() {
     let output = root.path().join("out.gguf").to_string_lossy().into_owned();
     for option in FILES {
         let verb = match *option {
+            "--chat-template" => "edit",
             "--manifest" => "check",
             _ => "forget",
         };

@@ -14,6 +14,8 @@ mod edits;
 mod fuzz;
 #[cfg(feature = "gguf")]
 mod gguf;
+#[cfg(feature = "gguf")]
+mod metadata_edits;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod monitor;
 mod mutations;

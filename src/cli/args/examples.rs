@@ -69,6 +69,14 @@ Examples:
   amn merge model-dir style=0.7 subject=0.4 -o both
   amn merge model-dir my-lora --to gguf:q8_0 -o merged.gguf";
 
+pub(super) const EDIT: &str = "\
+Examples:
+  amn edit model.gguf --set general.name=Tiny --in-place
+  amn edit model.gguf --chat-template template.jinja -o fixed.gguf
+  amn edit model.gguf --set tokenizer.ggml.eos_token_id='<|im_end|>' -i
+  amn edit lora.safetensors --set format=pt --unset ss_tag_frequency -i
+  amn edit model-dir --set rope_theta=1e6 --set rope_scaling.factor=8 -i";
+
 pub(super) const DIFF: &str = "\
 Examples:
   amn diff model-awq model-bf16 --to bf16 --values-only

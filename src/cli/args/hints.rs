@@ -64,8 +64,21 @@ pub(in super::super) fn hint(args: &[OsString], error: &clap::Error) -> Option<S
     };
     match error.kind() {
         ErrorKind::InvalidSubcommand => find(VERBS, invalid(ContextKind::InvalidSubcommand)?),
-        ErrorKind::UnknownArgument => find(OPTIONS, invalid(ContextKind::InvalidArg)?),
+        ErrorKind::UnknownArgument => {
+            find(OPTIONS, invalid(ContextKind::InvalidArg)?).or_else(|| pair(args))
+        }
         ErrorKind::MissingRequiredArgument => missing(args),
+        _ => None,
+    }
+}
+
+/// What is meant by a key and a value as arguments, as gguf_set_metadata.py takes them.
+fn pair(args: &[OsString]) -> Option<String> {
+    let mut texts = args.iter().skip(1).filter_map(|arg| arg.to_str());
+    match (texts.next()?, texts.collect::<Vec<_>>().as_slice()) {
+        ("edit", [file, key, value]) if !value.starts_with('-') => {
+            Some(format!("a change is an option: `amn edit {file} --set {key}={value} --in-place`"))
+        }
         _ => None,
     }
 }

@@ -14,6 +14,7 @@ const COMMON: &[&str] = &[
     "help",
     "html",
     "imatrix",
+    "in_place",
     "include",
     "json",
     "list",
@@ -24,6 +25,7 @@ const COMMON: &[&str] = &[
     "quiet",
     "recursive",
     "root",
+    "set",
     "slice",
     "sort",
     "stored",
@@ -32,6 +34,7 @@ const COMMON: &[&str] = &[
     "tolerance",
     "top",
     "tree",
+    "unset",
     "values_only",
     "verbose",
 ];

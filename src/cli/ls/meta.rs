@@ -5,15 +5,10 @@ use std::io::Write;
 
 use serde_json::Value;
 
+use super::super::printed::short_value;
 use crate::error::printable;
 use crate::hooks::config_json;
 use crate::{GgufMetadata, ParsedModel, Result};
-
-/// Most characters of a value that a line shows.
-const MOST_CHARS: usize = 120;
-
-/// Most items of an array that a line shows.
-const MOST_ITEMS: usize = 4;
 
 /// Metadata and config of a model.
 #[derive(serde::Serialize)]
@@ -46,7 +41,7 @@ impl<'m> ModelTexts<'m> {
     pub(super) fn print(&self, out: &mut impl Write) -> Result<()> {
         writeln!(out, "Metadata:")?;
         let mut line = |key: &str, value: &Value| -> Result<()> {
-            Ok(writeln!(out, "  {} = {}", printable(key), short(value))?)
+            Ok(writeln!(out, "  {} = {}", printable(key), short_value(value))?)
         };
         match &self.metadata {
             ShownMetadata::Texts(texts) => texts
@@ -65,24 +60,5 @@ impl<'m> ModelTexts<'m> {
             }
         }
         Ok(())
-    }
-}
-
-/// `value` in one line: the first items of an array, the first characters of a text.
-fn short(value: &Value) -> String {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Array(items) if items.len() > MOST_ITEMS => {
-            let first: Vec<_> = items[..MOST_ITEMS].iter().map(short).collect();
-            return format!("[{}, …] ({} items)", first.join(", "), items.len());
-        }
-        other => other.to_string(),
-    };
-    match text.chars().count() {
-        n if n > MOST_CHARS => {
-            let head: String = text.chars().take(MOST_CHARS).collect();
-            format!("{}… ({n} characters)", printable(&head))
-        }
-        _ => printable(&text),
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 #[cfg(feature = "models")]
 use super::value::{ARRAY, STRING};
-use super::value::{GgufBytes, GgufEncoding, GgufMetadataValue, write_str};
+use super::value::{GgufBytes, GgufEncoding, GgufMetadataValue};
 
 /// GGUF metadata: typed values by key, in the order of the file.
 #[derive(Debug, Clone)]
@@ -43,6 +43,17 @@ impl GgufMetadata {
     /// Sets the bytes that the ranges of all entries refer to.
     pub(crate) fn set_bytes(&mut self, bytes: Vec<u8>) {
         self.bytes = bytes;
+    }
+
+    /// How the file stores numbers and lengths.
+    pub(crate) fn encoding(&self) -> GgufEncoding {
+        self.encoding
+    }
+
+    /// The number of the type and the bytes of the value of `key`, as they are stored.
+    pub(crate) fn stored(&self, key: &str) -> Option<(u32, &[u8])> {
+        let entry = &self.entries[*self.index.get(key)?];
+        Some((entry.type_id, self.bytes.get(entry.start..entry.end)?))
     }
 
     /// Number of keys.
@@ -118,8 +129,8 @@ impl GgufMetadata {
     /// there is no such key.
     pub(crate) fn write_entry(&self, key: &str, out: &mut Vec<u8>) {
         if let Some(entry) = self.index.get(key).map(|&i| &self.entries[i]) {
-            write_str(key, out);
-            out.extend(entry.type_id.to_le_bytes());
+            GgufEncoding::WRITTEN.write_str(key, out);
+            GgufEncoding::WRITTEN.write_type(entry.type_id, out);
             out.extend_from_slice(&self.encoded(entry));
         }
     }
@@ -131,7 +142,7 @@ impl GgufMetadata {
             return Cow::Borrowed(self.bytes.get(entry.start..entry.end).unwrap_or_default());
         }
         let mut out = Vec::new();
-        self.value(entry).write(&mut out);
+        self.value(entry).write(GgufEncoding::WRITTEN, &mut out);
         Cow::Owned(out)
     }
 }
@@ -143,9 +154,14 @@ impl serde::Serialize for GgufMetadata {
     }
 }
 
-/// Appends one key with its value to `out`, in the encoding of written files.
-pub(crate) fn write_entry(key: &str, value: &GgufMetadataValue, out: &mut Vec<u8>) {
-    write_str(key, out);
-    out.extend(value.type_id().to_le_bytes());
-    value.write(out);
+/// Appends one key with its value to `out`.
+pub(crate) fn write_entry(
+    key: &str,
+    value: &GgufMetadataValue,
+    encoding: GgufEncoding,
+    out: &mut Vec<u8>,
+) {
+    encoding.write_str(key, out);
+    encoding.write_type(value.type_id(), out);
+    value.write(encoding, out);
 }

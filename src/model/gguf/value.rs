@@ -35,6 +35,26 @@ impl GgufEncoding {
             bytes.iter().rev().fold(0, fold)
         }
     }
+
+    /// Appends a length or a count to `out`.
+    pub(crate) fn write_len(self, len: usize, out: &mut Vec<u8>) {
+        match self.has_64_bit_lengths {
+            true => (len as u64).write(self, out),
+            // What is read or written is far shorter than 4 GiB.
+            false => (len as u32).write(self, out),
+        }
+    }
+
+    /// Appends a string to `out`: its length and the text.
+    pub(crate) fn write_str(self, text: &str, out: &mut Vec<u8>) {
+        self.write_len(text.len(), out);
+        out.extend_from_slice(text.as_bytes());
+    }
+
+    /// Appends the number of a type to `out`.
+    pub(crate) fn write_type(self, id: u32, out: &mut Vec<u8>) {
+        id.write(self, out);
+    }
 }
 
 impl<'a> GgufBytes<'a> {
@@ -59,7 +79,7 @@ impl<'a> GgufBytes<'a> {
 /// A Rust type of metadata values and of arrays' elements.
 trait GgufItem: Sized {
     fn read(bytes: &mut GgufBytes<'_>) -> Self;
-    fn write(&self, out: &mut Vec<u8>);
+    fn write(&self, encoding: GgufEncoding, out: &mut Vec<u8>);
 
     fn read_array(bytes: &mut GgufBytes<'_>) -> Vec<Self> {
         let n = bytes.len();
@@ -76,8 +96,11 @@ macro_rules! numbers {
                 Self::from_le_bytes((bytes.number(size_of::<Self>()) as $bits).to_le_bytes())
             }
 
-            fn write(&self, out: &mut Vec<u8>) {
-                out.extend(self.to_le_bytes());
+            fn write(&self, encoding: GgufEncoding, out: &mut Vec<u8>) {
+                match encoding.big_endian {
+                    true => out.extend(self.to_be_bytes()),
+                    false => out.extend(self.to_le_bytes()),
+                }
             }
         }
     )*};
@@ -90,7 +113,7 @@ impl GgufItem for bool {
         bytes.number(1) != 0
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _encoding: GgufEncoding, out: &mut Vec<u8>) {
         out.push((*self).into());
     }
 }
@@ -101,16 +124,9 @@ impl GgufItem for String {
         Self::from_utf8_lossy(bytes.take(n)).into_owned()
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
-        write_str(self, out);
+    fn write(&self, encoding: GgufEncoding, out: &mut Vec<u8>) {
+        encoding.write_str(self, out);
     }
-}
-
-/// Appends a string to `out` in the encoding of written files: a length of eight bytes, and the
-/// text.
-pub(crate) fn write_str(text: &str, out: &mut Vec<u8>) {
-    (text.len() as u64).write(out);
-    out.extend_from_slice(text.as_bytes());
 }
 
 /// Number of the type `array` in files.
@@ -167,11 +183,11 @@ macro_rules! values {
                 }
             }
 
-            /// Appends the value to `out` in the encoding of written files, without its type.
-            pub(crate) fn write(&self, out: &mut Vec<u8>) {
+            /// Appends the value to `out`, without its type.
+            pub(crate) fn write(&self, encoding: GgufEncoding, out: &mut Vec<u8>) {
                 match self {
-                    $(Self::$variant(value) => value.write(out),)*
-                    Self::Array(array) => array.write(out),
+                    $(Self::$variant(value) => value.write(encoding, out),)*
+                    Self::Array(array) => array.write(encoding, out),
                 }
             }
         }
@@ -213,16 +229,16 @@ macro_rules! values {
                 }
             }
 
-            fn write(&self, out: &mut Vec<u8>) {
+            fn write(&self, encoding: GgufEncoding, out: &mut Vec<u8>) {
                 let id: u32 = match self {
                     $(Self::$variant(_) => $id,)*
                     Self::Array(_) => ARRAY,
                 };
-                id.write(out);
-                (self.len() as u64).write(out);
+                encoding.write_type(id, out);
+                encoding.write_len(self.len(), out);
                 match self {
-                    $(Self::$variant(items) => items.iter().for_each(|item| item.write(out)),)*
-                    Self::Array(items) => items.iter().for_each(|item| item.write(out)),
+                    $(Self::$variant(items) => items.iter().for_each(|item| item.write(encoding, out)),)*
+                    Self::Array(items) => items.iter().for_each(|item| item.write(encoding, out)),
                 }
             }
         }

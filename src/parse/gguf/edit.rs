@@ -57,6 +57,14 @@ impl GgufEdit {
         &self.key
     }
 
+    /// The text that the key is set to, if it gets the type of the key.
+    pub(crate) fn as_text(&self) -> Option<&str> {
+        match &self.change {
+            Change::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     fn new(key: String, change: Change) -> Self {
         Self { key, change }
     }
@@ -184,7 +192,7 @@ fn written(text: &str) -> Value {
 fn list_of(item: &str, value: &Value) -> std::result::Result<GgufMetadataValue, String> {
     let items = value
         .as_array()
-        .ok_or_else(|| format!("`{value}` is no list"))?;
+        .ok_or_else(|| format!("`{value}` is no list such as [1, 2]"))?;
     array(item, items, 1).map(|array| GgufMetadataValue::Array(Box::new(array)))
 }
 

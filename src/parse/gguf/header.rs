@@ -31,6 +31,8 @@ pub(crate) struct GgufHeader {
     pub metadata: GgufMetadata,
     /// The tensors in the order of the header.
     pub tensors: Vec<GgufTensorEntry>,
+    /// Offset in the file behind the descriptions of the tensors.
+    pub end: u64,
     /// Offset in the file of the first byte of tensor data.
     pub data_start: u64,
 }
@@ -114,6 +116,7 @@ pub(crate) fn read<R: Read>(
         alignment,
         metadata,
         tensors: entries,
+        end,
         data_start,
     })
 }

@@ -194,12 +194,17 @@ fn single(value: &Value) -> Option<f32> {
     (single.is_finite() || !double.is_finite()).then_some(single)
 }
 
+/// What is said of a type that there is not.
+fn no_type(kind: &str, known: &[&str]) -> String {
+    format!("there is no type `{kind}`; types are {}, and [TYPE] is a list", known.join(", "))
+}
+
 macro_rules! kinds {
     ($($name:literal $variant:ident $read:expr, $show:expr;)*) => {
         pub(super) fn scalar(kind: &str, value: &Value) -> JsonResult<GgufMetadataValue> {
             let found = match kind {
                 $($name => $read(value).map(GgufMetadataValue::$variant),)*
-                _ => return Err(format!("there is no type `{kind}`")),
+                _ => return Err(no_type(kind, &[$($name),*])),
             };
             found.ok_or_else(|| format!("`{value}` is no {kind}"))
         }
@@ -217,7 +222,7 @@ macro_rules! kinds {
                     };
                     items.iter().map(item).collect::<JsonResult<_>>().map(GgufMetadataArray::Array)
                 }
-                _ => Err(format!("there is no type `{kind}`")),
+                _ => Err(no_type(kind, &[$($name),*])),
             }
         }
 

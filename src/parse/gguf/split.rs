@@ -30,9 +30,8 @@ pub(super) fn read_other_parts(
     let Some(gguf) = &contents.gguf else {
         return Ok(());
     };
-    let number = |key: &str| unsigned(&gguf.metadata, key);
-    let (no, count) = (number("split.no")?.unwrap_or(0), number("split.count")?.unwrap_or(1));
-    let tensors = number("split.tensors.count")?;
+    let (no, count) = numbers(&gguf.metadata)?;
+    let tensors = unsigned(&gguf.metadata, "split.tensors.count")?;
     if count <= 1 {
         return Ok(());
     }
@@ -41,13 +40,8 @@ pub(super) fn read_other_parts(
         let what = format!("this is part {} of {count}; open the first part as a file", no + 1);
         return Err(AnamnesisError::unsupported("split GGUF in memory", what));
     };
+    require_first((no, count), path)?;
     let part = |no: u64| sibling(path, no, count);
-    if no != 0 {
-        let first = part(0).unwrap_or_default();
-        let what =
-            format!("this is part {} of {count}; open the first, `{}`", no + 1, file_name(&first));
-        return Err(AnamnesisError::unsupported("a part of a split GGUF", what));
-    }
     let big_endian = gguf.big_endian;
     for no in 1..count {
         let path = part(no).ok_or_else(|| {
@@ -91,6 +85,30 @@ pub(super) fn read_other_parts(
         ))),
         None => Ok(()),
     }
+}
+
+/// The number of a file, from 0 on, and of all files of its model.
+///
+/// # Errors
+/// `Parse` if the metadata have no integers there.
+pub(crate) fn numbers(metadata: &GgufMetadata) -> Result<(u64, u64)> {
+    let number = |key: &str| unsigned(metadata, key);
+    Ok((number("split.no")?.unwrap_or(0), number("split.count")?.unwrap_or(1)))
+}
+
+/// Checks that the file at `path`, number `no` of `count`, is the first, which has the model's
+/// metadata.
+///
+/// # Errors
+/// `Unsupported` that names the first file.
+pub(crate) fn require_first((no, count): (u64, u64), path: &Path) -> Result<()> {
+    if no == 0 {
+        return Ok(());
+    }
+    let first = sibling(path, 0, count).unwrap_or_default();
+    let no = no.saturating_add(1);
+    let what = format!("this is part {no} of {count}; open the first, `{}`", file_name(&first));
+    Err(AnamnesisError::unsupported("a part of a split GGUF", what))
 }
 
 /// Checks that no two tensors of the model have one name.

@@ -31,7 +31,10 @@ pub(super) const VERBS: &[NamesRow] = &[
         &["repair", "fix"],
         "`amn check FILE` says what is wrong, and `amn convert FILE --to safetensors --skip-unsupported -o OUT` writes what can be read",
     ),
-    (&["edit"], "`amn convert IN.gguf --to gguf --gguf-kv KEY=VALUE -o OUT.gguf` changes metadata"),
+    (
+        &["set", "set-metadata", "new-metadata", "gguf-set-metadata", "gguf-new-metadata"],
+        "`amn edit FILE --set KEY=VALUE --in-place` changes metadata, and -o OUT writes a copy",
+    ),
     (
         &[
             "dump",
@@ -94,6 +97,19 @@ pub(super) const OPTIONS: &[NamesRow] = &[
     (
         &["--chat-template-file"],
         "`--gguf-kv \"tokenizer.chat_template=$(cat FILE)\"` sets the template",
+    ),
+    (&["--remove-metadata"], "`amn edit FILE --unset KEY --in-place` removes a key"),
+    (
+        &["--general-name", "--general-description"],
+        "`amn edit FILE --set general.name=NAME --in-place` sets a key",
+    ),
+    (
+        &["--special-token", "--special-token-by-id"],
+        "`amn edit FILE --set tokenizer.ggml.eos_token_id='<|im_end|>' --in-place` sets a special token, by its text or its number",
+    ),
+    (
+        &["--chat-template-config"],
+        "`amn edit FILE --chat-template tokenizer_config.json --in-place` sets its template",
     ),
     (&["--lora"], "`amn merge BASE ADAPTER -o OUT` merges adapters"),
     (&["--scale"], "`amn merge BASE ADAPTER=0.5 -o OUT` multiplies what an adapter adds"),

@@ -53,7 +53,7 @@ impl Keys {
         let mut bytes = Vec::new();
         for (key, value) in &self.0 {
             let start = bytes.len();
-            value.write(&mut bytes);
+            value.write(GgufEncoding::WRITTEN, &mut bytes);
             metadata.add(key.clone(), value.type_id(), start, bytes.len());
         }
         edit(&mut bytes);
