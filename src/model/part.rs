@@ -75,9 +75,10 @@ impl<'m> Part<'m> {
         has_pieces_with || self.check().is_some()
     }
 
-    /// Whether the tensor lies in several pieces, which have no common place.
-    pub(crate) fn is_in_pieces(&self) -> bool {
-        self.source.is_pieced()
+    /// Whether no file has the tensor's bytes at one place: it lies in several pieces, or is made
+    /// while it is read.
+    pub(crate) fn has_no_place(&self) -> bool {
+        self.source.is_made_of_others()
     }
 
     /// The checksum, if it covers exactly the bytes that readers of this tensor see. A copy can

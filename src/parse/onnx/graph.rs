@@ -1,0 +1,345 @@
+//! Walks over graphs: which tensors are in them, and the nodes that tell what the tensors are.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::quantized::{QuantNode, is_quantized_op};
+use super::tensor::TensorFields;
+use crate::limits::{Budget, cap};
+use crate::parse::message::MessageReader;
+use crate::{AnamnesisError, Result};
+
+/// Most graphs inside of each other. Protocol Buffers' own limit allows about as many.
+const MAX_DEPTH: u64 = 32;
+
+/// Longest name that may be put before those of tensors, in bytes.
+pub(super) const MAX_NAME: usize = 1024;
+
+/// Most inputs of a node that are looked at.
+pub(super) const MAX_INPUTS: usize = 16;
+
+/// What names of weights begin with whose own names the exporter has lost, with a number behind it:
+/// it has transposed the weight of a linear layer.
+pub(super) const LOST: &str = "onnx::MatMul_";
+
+/// A tensor with data, and the graph that it is in.
+pub(super) struct FoundTensor {
+    pub name: String,
+    /// Index of its [`Scope`].
+    pub scope: usize,
+    pub data: TensorData,
+}
+
+/// Where the data of a tensor is.
+pub(super) enum TensorData {
+    Dense(TensorFields),
+    /// Values, indices and dimensions.
+    Sparse(Box<(TensorFields, TensorFields, Vec<u64>)>),
+}
+
+/// A graph: of the model, of an attribute of a node, or of a function.
+pub(super) struct Scope {
+    /// The graph whose names this one sees, too.
+    pub parent: Option<usize>,
+    /// Name of the node that has it and of the attribute, or of the function; empty for the model's
+    /// graph.
+    pub label: String,
+}
+
+/// The use of a weight that has lost its name.
+#[derive(Default)]
+pub(super) struct LostUse {
+    /// How many inputs of nodes it is.
+    pub count: usize,
+    /// Name of the `MatMul` whose second input it is.
+    pub node: Option<String>,
+}
+
+/// What is found in the graphs of a model.
+pub(super) struct GraphWalk<'a> {
+    pub file: MessageReader<'a>,
+    pub budget: &'a Budget,
+    pub found: Vec<FoundTensor>,
+    pub scopes: Vec<Scope>,
+    pub nodes: Vec<QuantNode>,
+    pub lost: HashMap<String, LostUse>,
+}
+
+/// The fields of a node that tell what it is.
+#[derive(Default)]
+struct NodeFields {
+    op: String,
+    domain: String,
+    name: Range<u64>,
+    inputs: Vec<Range<u64>>,
+    output: Range<u64>,
+}
+
+impl<'a> GraphWalk<'a> {
+    pub(super) fn new(file: MessageReader<'a>, budget: &'a Budget) -> Self {
+        let (found, nodes, lost) = (Vec::new(), Vec::new(), HashMap::new());
+        let scopes = vec![Scope { parent: None, label: String::new() }];
+        Self { file, budget, found, scopes, nodes, lost }
+    }
+
+    /// Walks over a `GraphProto`, which has the scope `scope` and is in `depth` - 1 others.
+    pub(super) fn graph(&mut self, mut rest: Range<u64>, scope: usize, depth: u64) -> Result<()> {
+        cap("MAX_GRAPH_DEPTH", depth, MAX_DEPTH, "graphs inside of each other")?;
+        while let Some(field) = self.file.next(&mut rest)? {
+            match (field.number, field.bytes()) {
+                (1, Some(node)) => self.node(node, scope, depth)?,
+                (5, Some(message)) => {
+                    let tensor = TensorFields::read(&mut self.file, message)?;
+                    let name = self.file.text(tensor.name.clone())?;
+                    self.add(name, scope, TensorData::Dense(tensor))?;
+                }
+                (15, Some(message)) => {
+                    let (name, data) = self.sparse(message)?;
+                    self.add(name, scope, data)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks over a `FunctionProto`.
+    pub(super) fn function(&mut self, message: Range<u64>) -> Result<()> {
+        let (mut rest, mut label) = (message.clone(), String::new());
+        while let Some(field) = self.file.next(&mut rest)? {
+            if let (1, Some(name)) = (field.number, field.bytes()) {
+                label = self.file.text(name)?;
+            }
+        }
+        let scope = self.add_scope(None, label)?;
+        let mut rest = message;
+        while let Some(field) = self.file.next(&mut rest)? {
+            if let (7, Some(node)) = (field.number, field.bytes()) {
+                self.node(node, scope, 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_scope(&mut self, parent: Option<usize>, label: String) -> Result<usize> {
+        // A node may have many graphs, each of which has a copy of the name.
+        cap("MAX_NAME_LEN", label.len() as u64, MAX_NAME as u64, "bytes of a name")?;
+        self.budget.tables(1, 0, 0)?;
+        self.budget.grow(label.len() as u64, "names of graphs")?;
+        self.scopes.push(Scope { parent, label });
+        Ok(self.scopes.len() - 1)
+    }
+
+    fn add(&mut self, name: String, scope: usize, data: TensorData) -> Result<()> {
+        if name.is_empty() {
+            return Err(AnamnesisError::parse("ONNX: a tensor has no name"));
+        }
+        self.budget.items(1, "tensors")?;
+        self.budget.tables(1, 0, 0)?;
+        self.budget.grow(name.len() as u64, "names of tensors")?;
+        self.found.push(FoundTensor { name, scope, data });
+        Ok(())
+    }
+
+    /// Reads a `SparseTensorProto`: its name, which its values have, and its parts.
+    fn sparse(&mut self, mut rest: Range<u64>) -> Result<(String, TensorData)> {
+        let (mut values, mut indices, mut dims) = (None, None, Vec::new());
+        while let Some(field) = self.file.next(&mut rest)? {
+            match (field.number, field.bytes()) {
+                (1, Some(message)) => values = Some(TensorFields::read(&mut self.file, message)?),
+                (2, Some(message)) => indices = Some(TensorFields::read(&mut self.file, message)?),
+                (3, _) => TensorFields::read_dims(&mut self.file, &field, &mut dims)?,
+                _ => {}
+            }
+        }
+        let (Some(values), Some(indices)) = (values, indices) else {
+            return Err(AnamnesisError::parse("a sparse tensor has no values or no indices"));
+        };
+        let name = self.file.text(values.name.clone())?;
+        Ok((name, TensorData::Sparse(Box::new((values, indices, dims)))))
+    }
+
+    /// Walks over a `NodeProto`: first its own fields, which may come in any order, then the
+    /// attributes.
+    fn node(&mut self, message: Range<u64>, scope: usize, depth: u64) -> Result<()> {
+        let node = self.node_fields(message.clone())?;
+        let is_constant = node.op == "Constant" && is_standard(&node.domain);
+        let (mut integers, first) = (Vec::new(), self.found.len());
+        let is_quantized = is_quantized_op(&node.op, &node.domain);
+        let mut rest = message;
+        while let Some(field) = self.file.next(&mut rest)? {
+            let (5, Some(attribute)) = (field.number, field.bytes()) else {
+                continue;
+            };
+            if let Some(number) = self.attribute(attribute, &node, is_constant, scope, depth)?
+                && is_quantized
+                && integers.len() < MAX_INPUTS
+            {
+                integers.push(number);
+            }
+            if is_constant && self.found.len() > first + 1 {
+                return Err(AnamnesisError::parse("a Constant node has two values"));
+            }
+        }
+        if is_quantized {
+            self.budget.tables(0, 1, 0)?;
+            let inputs = node.inputs.iter().map(|input| self.file.text(input.clone()));
+            let inputs = inputs.collect::<Result<_>>()?;
+            let NodeFields { op, domain, .. } = node;
+            self.nodes.push(QuantNode { op, domain, scope, inputs, integers });
+        }
+        Ok(())
+    }
+
+    fn node_fields(&mut self, mut rest: Range<u64>) -> Result<NodeFields> {
+        let mut node = NodeFields::default();
+        let (mut inputs, mut outputs) = (0, 0);
+        let mut lost = None;
+        while let Some(field) = self.file.next(&mut rest)? {
+            let Some(text) = field.bytes() else {
+                continue;
+            };
+            match field.number {
+                1 => {
+                    if let Some(name) = self.lost_name(&text)? {
+                        self.lost.entry(name.clone()).or_default().count += 1;
+                        if inputs == 1 {
+                            lost = Some(name);
+                        }
+                    }
+                    inputs += 1;
+                    if node.inputs.len() < MAX_INPUTS {
+                        node.inputs.push(text);
+                    }
+                }
+                2 => {
+                    if outputs == 0 {
+                        node.output = text;
+                    }
+                    outputs += 1;
+                }
+                3 => node.name = text,
+                4 => node.op = self.file.text(text)?,
+                7 => node.domain = self.file.text(text)?,
+                _ => {}
+            }
+        }
+        if let Some(lost) = lost
+            && node.op == "MatMul"
+            && is_standard(&node.domain)
+        {
+            let name = self.file.text(node.name.clone())?;
+            self.lost.entry(lost).or_default().node = Some(name);
+        }
+        Ok(node)
+    }
+
+    /// The text in `range`, if it is a name that the exporter has made up.
+    fn lost_name(&mut self, range: &Range<u64>) -> Result<Option<String>> {
+        let len = range.end - range.start;
+        let lost = LOST.len() as u64;
+        if !(lost..lost + 20).contains(&len)
+            || !self.file.bytes(range.clone())?.starts_with(LOST.as_bytes())
+        {
+            return Ok(None);
+        }
+        self.budget.tables(0, 1, 0)?;
+        self.file.text(range.clone()).map(Some)
+    }
+
+    /// Walks over an `AttributeProto`. Returns its name and its number, if it is an integer.
+    fn attribute(
+        &mut self,
+        message: Range<u64>,
+        node: &NodeFields,
+        is_constant: bool,
+        scope: usize,
+        depth: u64,
+    ) -> Result<Option<(String, i64)>> {
+        let (mut name, mut number, mut has_graphs) = (0..0, None, false);
+        let mut rest = message.clone();
+        while let Some(field) = self.file.next(&mut rest)? {
+            match (field.number, field.bytes(), field.varint()) {
+                (1, Some(text), _) => name = text,
+                (3, _, Some(value)) => number = Some(value as i64),
+                (6 | 11, Some(_), _) => has_graphs = true,
+                _ => {}
+            }
+        }
+        let name = self.file.text(name)?;
+        if has_graphs {
+            self.subgraphs(message, node, &name, scope, depth)?;
+        } else if is_constant {
+            self.constant(message, &name, node, scope)?;
+        }
+        Ok(number.map(|number| (name, number)))
+    }
+
+    /// Walks over the graphs of the attribute `name`.
+    fn subgraphs(
+        &mut self,
+        message: Range<u64>,
+        node: &NodeFields,
+        name: &str,
+        scope: usize,
+        depth: u64,
+    ) -> Result<()> {
+        let called = match node.name.is_empty() {
+            true => node.output.clone(),
+            false => node.name.clone(),
+        };
+        let label = format!("{}.{name}", self.file.text(called)?);
+        let mut rest = message;
+        while let Some(field) = self.file.next(&mut rest)? {
+            if let (6 | 11, Some(graph)) = (field.number, field.bytes()) {
+                let inner = self.add_scope(Some(scope), label.clone())?;
+                self.graph(graph, inner, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the value of a `Constant` node, which its attribute `name` is. Texts are no tensors.
+    fn constant(
+        &mut self,
+        message: Range<u64>,
+        name: &str,
+        node: &NodeFields,
+        scope: usize,
+    ) -> Result<()> {
+        let output = self.file.text(node.output.clone())?;
+        let data = match name {
+            // Nothing reads an output without a name.
+            _ if output.is_empty() => return Ok(()),
+            "value" | "sparse_value" => match self.value(message)? {
+                Some(data) => data,
+                None => return Ok(()),
+            },
+            "value_float" | "value_floats" | "value_int" | "value_ints" => {
+                TensorData::Dense(TensorFields::of_attribute(message, name))
+            }
+            _ => return Ok(()),
+        };
+        self.add(output, scope, data)
+    }
+
+    /// The tensor of an attribute; `None` if it is that of a function, whose callers have it.
+    fn value(&mut self, mut rest: Range<u64>) -> Result<Option<TensorData>> {
+        while let Some(field) = self.file.next(&mut rest)? {
+            match (field.number, field.bytes()) {
+                (5, Some(message)) => {
+                    let tensor = TensorFields::read(&mut self.file, message)?;
+                    return Ok(Some(TensorData::Dense(tensor)));
+                }
+                (22, Some(message)) => return Ok(Some(self.sparse(message)?.1)),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether `domain` is that of ONNX itself.
+pub(super) fn is_standard(domain: &str) -> bool {
+    matches!(domain, "" | "ai.onnx")
+}
