@@ -30,6 +30,7 @@ pub(super) fn is_onnx(head: &[u8]) -> bool {
     while let Ok(field) = FieldHead::read(rest) {
         let content = &rest[field.len..];
         let part = &content[..content.len().min(field.content_len() as usize)];
+        let is_cut = (part.len() as u64) < field.content_len();
         match (field.number, field.kind) {
             (1, FieldKind::Varint(1..=64)) => has_version = true,
             (5, FieldKind::Varint(_)) => {}
@@ -39,10 +40,9 @@ pub(super) fn is_onnx(head: &[u8]) -> bool {
             (7, FieldKind::Bytes(_)) if is_onnx_graph(part) => {
                 (has_version, has_more) = (has_version || rest.len() == head.len(), true);
             }
-            (8, FieldKind::Bytes(..256)) if part.is_empty() || begins_as(part, &[1, 2]) => {
-                has_more = true;
-            }
-            (14, FieldKind::Bytes(_)) if begins_as(part, &[1, 2]) => {}
+            (8, FieldKind::Bytes(0)) => has_more = true,
+            (8, FieldKind::Bytes(..256)) if is_cut || begins_as(part, &[1, 2]) => has_more = true,
+            (14, FieldKind::Bytes(_)) if is_cut || begins_as(part, &[1, 2]) => {}
             _ => return false,
         }
         rest = &content[part.len()..];

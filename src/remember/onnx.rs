@@ -1,9 +1,24 @@
 //! Quantized weights of ONNX models. The graph tells which tensors are codes, which have their scales,
 //! and the operator that decodes them (`parse::onnx`); names tell nothing.
+//!
+//! Sources: ONNX `docs/Operators.md`, onnxruntime `docs/ContribOperators.md`.
+
+mod linear;
+mod n_bits;
+mod stored;
 
 use crate::model::{OnnxCodes, OnnxRole, Tensor};
-use crate::remember::seam::{Group, Identity, Index, QuantScheme, Scheme, refused};
+use crate::remember::kernels::scale_grid::ScaleGrid;
+use crate::remember::seam::decode::Decode;
+use crate::remember::seam::grouped::{GroupFormula, GroupOffsets};
+use crate::remember::seam::scale_layout::granularity;
+use crate::remember::seam::scale_matrix::ScaleMatrix;
+use crate::remember::seam::{
+    CodeType, Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused, wrong,
+};
 use crate::{Container, Result};
+
+use self::stored::StoredInts;
 
 pub(super) struct Onnx;
 
@@ -30,15 +45,120 @@ impl Scheme for Onnx {
         &IDENTITY
     }
 
-    fn claim<'m>(&self, t: &Tensor<'m>, _all: &Index<'m>) -> Result<Option<Group<'m>>> {
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let OnnxRole::Codes(codes) = role(t) else {
             return Ok(None);
         };
-        let OnnxCodes { op, .. } = &**codes;
-        Err(refused(t, "ONNX", format!("its operator {op} is not decoded by this version")))
+        let weight = OnnxWeight::new(t, codes, all)?;
+        let decode = match codes.op.as_str() {
+            "DequantizeLinear" => linear::decoder,
+            "MatMulNBits" => n_bits::decoder,
+            _ => return Err(weight.refused(format!("its operator is {}", codes.op))),
+        };
+        if codes.has_more {
+            let what = "its operators take more than codes, scales and zero points, or do not agree";
+            return Err(weight.refused(format!("{what} ({})", codes.op)));
+        }
+        let decoded = decode(&weight)?;
+        Ok(Some(weight.group(decoded, all)))
     }
 
     fn is_activation(&self, t: &Tensor<'_>, _all: &Index<'_>) -> bool {
         matches!(role(t), OnnxRole::Activation | OnnxRole::Companion { .. })
+    }
+}
+
+/// Codes with their companions.
+struct OnnxWeight<'m> {
+    t: Tensor<'m>,
+    codes: &'m OnnxCodes,
+    scale: Option<Tensor<'m>>,
+    zero_point: Option<Tensor<'m>>,
+}
+
+/// How a weight is decoded.
+struct OnnxDecoder<'m> {
+    shape: Vec<usize>,
+    code_type: CodeType,
+    grid: ScaleGrid,
+    decoder: Box<dyn Decode + 'm>,
+}
+
+impl<'m> OnnxWeight<'m> {
+    fn new(t: &Tensor<'m>, codes: &'m OnnxCodes, all: &Index<'m>) -> Result<Self> {
+        let find = |name: &Option<Box<str>>| match name {
+            None => Ok(None),
+            Some(name) => {
+                let found = all.model.tensor(name);
+                found.map(Some).ok_or_else(|| wrong(t, format!("its `{name}` is missing")))
+            }
+        };
+        let (scale, zero_point) = (find(&codes.scale)?, find(&codes.zero_point)?);
+        Ok(Self { t: *t, codes, scale, zero_point })
+    }
+
+    fn refused(&self, what: impl std::fmt::Display) -> crate::AnamnesisError {
+        refused(&self.t, "ONNX", format!("{what}, which this version does not decode"))
+    }
+
+    /// The scale.
+    ///
+    /// # Errors
+    /// There is none among the stored tensors.
+    fn need_scale(&self) -> Result<Tensor<'m>> {
+        self.scale.ok_or_else(|| self.refused("its scale is made by another operator"))
+    }
+
+    /// The integer attribute `name`, which is at least 1.
+    ///
+    /// # Errors
+    /// It is missing, zero or negative.
+    fn need_integer(&self, name: &str) -> Result<usize> {
+        let value = usize::try_from(self.codes.integer(name, 0));
+        let value = value.ok().filter(|&value| value > 0);
+        value.ok_or_else(|| wrong(&self.t, format!("its operator has no {name} above 0")))
+    }
+
+    /// The formula, with `zero_points` if there are any.
+    fn formula(zero_points: Option<Box<dyn ScaleMatrix + 'm>>) -> GroupFormula<'m> {
+        match zero_points {
+            None => GroupFormula::Scale,
+            Some(matrix) => GroupFormula::ShiftScale(GroupOffsets::new(matrix)),
+        }
+    }
+
+    /// The group that `decoded` decodes. Companions of several weights are no parts of it: they are in
+    /// no output, and each of the weights would own them.
+    fn group(&self, decoded: OnnxDecoder<'m>, all: &Index<'m>) -> Group<'m> {
+        let mut parts = vec![(TensorRole::Quantized, self.t)];
+        let companions =
+            [(TensorRole::Scale, self.scale), (TensorRole::ZeroPoint, self.zero_point)];
+        for (part, companion) in companions {
+            let Some(companion) = companion else {
+                continue;
+            };
+            if *role(&companion) == (OnnxRole::Companion { is_shared: false }) {
+                parts.push((part, companion));
+            }
+        }
+        let cols = decoded.shape.last().copied().unwrap_or(1);
+        let scheme = QuantScheme::Grouped {
+            family: "ONNX",
+            codes: decoded.code_type,
+            scales: granularity(&decoded.grid, cols),
+        };
+        let name = self.name(all);
+        Group::new(name, decoded.shape, scheme, parts, decoded.decoder)
+    }
+
+    /// The name of the weight before onnxruntime's tools have quantized it, if they have added
+    /// something to it and no other tensor has the name.
+    fn name(&self, all: &Index<'m>) -> &'m str {
+        let name = self.t.name();
+        let added = ["_quantized", "_Q2", "_Q4", "_Q8", "_Q4G32"];
+        let before = added.iter().find_map(|end| name.strip_suffix(end));
+        before
+            .filter(|name| !name.is_empty() && all.model.tensor(name).is_none())
+            .unwrap_or(name)
     }
 }
