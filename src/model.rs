@@ -342,7 +342,10 @@ impl ParsedModel {
     /// Bytes of the whole container, in all its files; `None` if only its header was read.
     #[must_use]
     pub fn file_size(&self) -> Option<u64> {
-        let files = self.sources.iter().filter(|source| !source.is_made_of_others());
+        let files = self
+            .sources
+            .iter()
+            .filter(|source| !source.is_made_of_others());
         files.map(Source::len).sum()
     }
 
@@ -375,7 +378,10 @@ impl ParsedModel {
     /// `Io` that names the first file that has changed.
     pub(crate) fn require_unchanged(&self) -> Result<()> {
         // The files that such a tensor is made of are sources by themselves.
-        let mut files = self.sources.iter().filter(|source| !source.is_made_of_others());
+        let mut files = self
+            .sources
+            .iter()
+            .filter(|source| !source.is_made_of_others());
         files.try_for_each(Source::require_unchanged)?;
         self.companions()
             .try_for_each(CompanionFile::require_unchanged)

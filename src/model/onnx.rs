@@ -10,7 +10,9 @@ pub(crate) enum OnnxRole {
     /// Scale or zero point of activations.
     Activation,
     /// Scale or zero point of codes; of several tensors of codes if it is shared.
-    Companion { is_shared: bool },
+    Companion {
+        is_shared: bool,
+    },
     Codes(Box<OnnxCodes>),
 }
 
@@ -18,13 +20,17 @@ pub(crate) enum OnnxRole {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "remember"), allow(dead_code))]
 pub(crate) struct OnnxCodes {
-    /// Operator; several are separated by commas.
+    /// The operator, or the first of several.
     pub op: String,
     /// Names of the tensors with scales and zero points.
     pub scale: Option<Box<str>>,
     pub zero_point: Option<Box<str>>,
+    /// Name of another scale, by which the first is multiplied.
+    pub factor: Option<Box<str>>,
+    /// Whether the operator takes the codes in another order or shape than they are stored in.
+    pub is_moved: bool,
     /// Whether the operator has other scales, zero points or maps, or takes one of these from
-    /// another node: then there is more to the values than is known.
+    /// another node: then there is more to the values than is known. Also true if operators do not agree.
     pub has_more: bool,
     /// Integer attributes of the operator.
     pub integers: Vec<(String, i64)>,

@@ -155,7 +155,7 @@ const FORMATS: &[ContainerFormat] = &[
         beginning: Beginning::Of(Container::Onnx),
         title: "ONNX",
         matches: magic::is_onnx,
-        reader: gated!("onnx", super::onnx::read),
+        reader: gated!("onnx", |source, path, budget| super::onnx::read(&source, path, budget)),
     },
     ContainerFormat {
         beginning: Beginning::Unknown,

@@ -184,7 +184,16 @@ fn describes_itself(shard: &ParsedModel) -> bool {
 fn append(all: &mut ParsedModel, shard: ParsedModel) {
     let base = all.sources.len();
     let ParsedModel {
-        sources, tensors, metadata, facts, header_size, skipped, qnat, onnx, notes, ..
+        sources,
+        tensors,
+        metadata,
+        facts,
+        header_size,
+        skipped,
+        qnat,
+        onnx,
+        notes,
+        ..
     } = shard;
     all.sources.extend(sources);
     all.tensors.extend(tensors.into_iter().map(|mut t| {

@@ -75,8 +75,8 @@ impl<'a> MessageReader<'a> {
 
     /// The bytes of `range`, which is in the file and short.
     pub(super) fn bytes(&mut self, range: Range<u64>) -> Result<&[u8]> {
-        let has = self.window_at <= range.start
-            && range.end <= self.window_at + self.window.len() as u64;
+        let has =
+            self.window_at <= range.start && range.end <= self.window_at + self.window.len() as u64;
         if !has {
             let want = (range.end - range.start).max(WINDOW);
             let n = want.min(self.len.saturating_sub(range.start));

@@ -28,8 +28,8 @@ use crate::{AnamnesisError, Container, ParsedModel, Result};
 /// # Errors
 /// `Parse` if the file, or the place of a tensor's data, is malformed; `Unsupported` if data lies in
 /// other files and the model was not given by a path; `LimitExceeded`; `Io`.
-pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
-    let mut walk = GraphWalk::new(MessageReader::new(&source), budget);
+pub(super) fn read(source: &Source, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
+    let mut walk = GraphWalk::new(MessageReader::new(source), budget);
     let file_len = walk.file.len;
     budget.tables(0, 0, file_len)?;
     let metadata = read_model(&mut walk, 0..file_len)?;
@@ -40,13 +40,18 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
     let mut external = ExternalFiles::new(path);
     let names = names::of_tensors(&found, &scopes, &lost)?;
     for (tensor, name) in found.iter().zip(&names) {
-        let added = tensor::add(&mut contents, tensor, name, &source, &mut external, budget);
+        let added = tensor::add(&mut contents, tensor, name, source, &mut external, budget);
         added.map_err(|error| error.in_tensor(&name.text))?;
     }
     external.check_ranges(&contents)?;
     names::note(&names, &mut contents.notes);
-    quantized::mark(&mut contents, &found, &scopes, &names, nodes);
-    let stored: u64 = contents.tensors.iter().filter(|t| t.source == 0).map(|t| t.len).sum();
+    quantized::mark(&mut contents, &found, &scopes, &names, &nodes);
+    let stored: u64 = contents
+        .tensors
+        .iter()
+        .filter(|t| t.source == 0)
+        .map(|t| t.len)
+        .sum();
     contents.header_size = file_len.saturating_sub(stored) as usize;
     Ok(contents)
 }
@@ -78,7 +83,11 @@ fn read_model(walk: &mut GraphWalk<'_>, mut rest: Range<u64>) -> Result<HashMap<
             }
             8 => {
                 let (domain, version) = read_pair(walk, message)?;
-                let domain = if domain.is_empty() { "ai.onnx" } else { &domain };
+                let domain = if domain.is_empty() {
+                    "ai.onnx"
+                } else {
+                    &domain
+                };
                 metadata.insert(format!("onnx.opset.{domain}"), version);
             }
             14 => {

@@ -3,6 +3,7 @@
 //!
 //! Sources: ONNX `docs/Operators.md`, onnxruntime `docs/ContribOperators.md`.
 
+mod gather;
 mod linear;
 mod n_bits;
 mod stored;
@@ -51,12 +52,18 @@ impl Scheme for Onnx {
         };
         let weight = OnnxWeight::new(t, codes, all)?;
         let decode = match codes.op.as_str() {
-            "DequantizeLinear" => linear::decoder,
             "MatMulNBits" => n_bits::decoder,
-            _ => return Err(weight.refused(format!("its operator is {}", codes.op))),
+            "GatherBlockQuantized" => gather::decoder,
+            _ if linear::axis(codes).is_some() => linear::decoder,
+            op => return Err(weight.refused(format!("its operator is {op}"))),
         };
+        if codes.is_moved && weight.scale.is_some_and(|scale| scale.elements() != 1) {
+            let what = "its operator takes it in another order or shape than it is stored in";
+            return Err(weight.refused(format!("{what} ({})", codes.op)));
+        }
         if codes.has_more {
-            let what = "its operators take more than codes, scales and zero points, or do not agree";
+            let what =
+                "its operators take more than codes, scales and zero points, or do not agree";
             return Err(weight.refused(format!("{what} ({})", codes.op)));
         }
         let decoded = decode(&weight)?;
@@ -74,6 +81,8 @@ struct OnnxWeight<'m> {
     codes: &'m OnnxCodes,
     scale: Option<Tensor<'m>>,
     zero_point: Option<Tensor<'m>>,
+    /// Another scale, by which the first is multiplied.
+    factor: Option<Tensor<'m>>,
 }
 
 /// How a weight is decoded.
@@ -90,11 +99,13 @@ impl<'m> OnnxWeight<'m> {
             None => Ok(None),
             Some(name) => {
                 let found = all.model.tensor(name);
-                found.map(Some).ok_or_else(|| wrong(t, format!("its `{name}` is missing")))
+                found
+                    .map(Some)
+                    .ok_or_else(|| wrong(t, format!("its `{name}` is missing")))
             }
         };
         let (scale, zero_point) = (find(&codes.scale)?, find(&codes.zero_point)?);
-        Ok(Self { t: *t, codes, scale, zero_point })
+        Ok(Self { t: *t, codes, scale, zero_point, factor: find(&codes.factor)? })
     }
 
     fn refused(&self, what: impl std::fmt::Display) -> crate::AnamnesisError {
@@ -106,7 +117,8 @@ impl<'m> OnnxWeight<'m> {
     /// # Errors
     /// There is none among the stored tensors.
     fn need_scale(&self) -> Result<Tensor<'m>> {
-        self.scale.ok_or_else(|| self.refused("its scale is made by another operator"))
+        self.scale
+            .ok_or_else(|| self.refused("its scale is made by another operator"))
     }
 
     /// The integer attribute `name`, which is at least 1.

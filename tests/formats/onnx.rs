@@ -63,7 +63,13 @@ fn data_that_is_not_there() {
         let secret = other.path().join("secret");
         fs::write(&secret, [0; 68]).unwrap();
         std::os::unix::fs::symlink(&secret, &data).unwrap();
-        assert!(refused().to_string().contains("not in the model's directory"), "{}", refused());
+        assert!(
+            refused()
+                .to_string()
+                .contains("not in the model's directory"),
+            "{}",
+            refused()
+        );
     }
 }
 
@@ -78,7 +84,13 @@ fn which_file_of_a_directory() {
     }
     let model = parse(directory.path()).unwrap();
     assert_eq!(model.container(), Container::Onnx);
-    assert!(model.inspect().notes.iter().any(|note| note.contains("model_fp16.onnx")));
+    assert!(
+        model
+            .inspect()
+            .notes
+            .iter()
+            .any(|note| note.contains("model_fp16.onnx"))
+    );
     fs::rename(directory.path().join("model.onnx"), directory.path().join("a.onnx")).unwrap();
     let error = parse(directory.path()).unwrap_err();
     assert!(error.to_string().contains("which of 2 weight files"), "{error}");

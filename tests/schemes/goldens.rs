@@ -83,7 +83,7 @@ fn awq() {
 #[cfg(feature = "onnx")]
 #[test]
 fn onnx() {
-    check("onnx_quantized", 29);
+    check("onnx_quantized", 42);
 }
 
 #[cfg(feature = "gguf")]

@@ -94,7 +94,9 @@ impl ExternalFiles {
         }
         Source::open_pooled(&self.pool, self.opened.len(), &path).map_err(|error| match error {
             AnamnesisError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                AnamnesisError::parse(format!("the file of its data, `{location}`, is missing: {e}"))
+                AnamnesisError::parse(format!(
+                    "the file of its data, `{location}`, is missing: {e}"
+                ))
             }
             error => error,
         })

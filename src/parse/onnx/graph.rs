@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::quantized::{QuantNode, is_quantized_op};
+use super::quantized::{NodeUse, QuantNode, SCALE, node_use};
 use super::tensor::TensorFields;
 use crate::limits::{Budget, cap};
 use crate::parse::message::MessageReader;
@@ -165,14 +165,14 @@ impl<'a> GraphWalk<'a> {
         let node = self.node_fields(message.clone())?;
         let is_constant = node.op == "Constant" && is_standard(&node.domain);
         let (mut integers, first) = (Vec::new(), self.found.len());
-        let is_quantized = is_quantized_op(&node.op, &node.domain);
+        let kept = self.use_of(&node)?;
         let mut rest = message;
         while let Some(field) = self.file.next(&mut rest)? {
             let (5, Some(attribute)) = (field.number, field.bytes()) else {
                 continue;
             };
             if let Some(number) = self.attribute(attribute, &node, is_constant, scope, depth)?
-                && is_quantized
+                && kept.is_some()
                 && integers.len() < MAX_INPUTS
             {
                 integers.push(number);
@@ -181,14 +181,32 @@ impl<'a> GraphWalk<'a> {
                 return Err(AnamnesisError::parse("a Constant node has two values"));
             }
         }
-        if is_quantized {
+        if let Some(kept) = kept {
             self.budget.tables(0, 1, 0)?;
-            let inputs = node.inputs.iter().map(|input| self.file.text(input.clone()));
+            let inputs = node.inputs.iter();
+            let inputs = inputs.map(|input| self.file.text(input.clone()));
             let inputs = inputs.collect::<Result<_>>()?;
-            let NodeFields { op, domain, .. } = node;
-            self.nodes.push(QuantNode { op, domain, scope, inputs, integers });
+            let output = self.file.text(node.output.clone())?;
+            let op = node.op;
+            self.nodes
+                .push(QuantNode { op, kept, scope, inputs, output, integers });
         }
         Ok(())
+    }
+
+    /// What `node` may tell of codes. Of products only those with something that is called a scale
+    /// do.
+    fn use_of(&mut self, node: &NodeFields) -> Result<Option<NodeUse>> {
+        let found = node_use(&node.op, &node.domain);
+        if found != Some(NodeUse::Product) {
+            return Ok(found);
+        }
+        for input in &node.inputs {
+            if self.file.text(input.clone())?.ends_with(SCALE) {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
 
     fn node_fields(&mut self, mut rest: Range<u64>) -> Result<NodeFields> {

@@ -90,7 +90,8 @@ fn modules<'f>(
     for tensor in found {
         let number = tensor.name.strip_prefix(LOST);
         let is_lost = number.is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
-        let is_matrix = matches!(&tensor.data, TensorData::Dense(t) if is_matrix(t.dims.as_slice()));
+        let is_matrix =
+            matches!(&tensor.data, TensorData::Dense(t) if is_matrix(t.dims.as_slice()));
         let Some(LostUse { count: 1, node: Some(node) }) = lost.get(&tensor.name) else {
             continue;
         };
@@ -143,7 +144,10 @@ mod tests {
     #[test]
     fn modules_of_nodes() {
         for (node, module) in [
-            ("/encoder/layer.0/attention/self/query/MatMul", Some("encoder.layer.0.attention.self.query")),
+            (
+                "/encoder/layer.0/attention/self/query/MatMul",
+                Some("encoder.layer.0.attention.self.query"),
+            ),
             ("/layer1/layer1.0/fc/MatMul", Some("layer1.0.fc")),
             ("/fc/MatMul", Some("fc")),
             ("/fc/MatMul_1", None),

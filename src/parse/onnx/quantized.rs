@@ -1,153 +1,325 @@
 //! Which tensors are codes of a quantized weight, by the nodes that take them. What codes mean is the
 //! scheme's affair.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::graph::{FoundTensor, Scope, is_standard};
 use super::names::TensorName;
-use crate::model::{OnnxCodes, OnnxRole};
+use crate::model::{OnnxCodes, OnnxRole, TensorInfo};
 use crate::{Dtype, ParsedModel};
 
-/// A node that may take codes.
+/// A node that tells something of codes.
 pub(super) struct QuantNode {
     pub op: String,
-    pub domain: String,
+    pub kept: NodeUse,
     /// The graph that it is in.
     pub scope: usize,
     /// Names of the first inputs; empty for those that it lacks.
     pub inputs: Vec<String>,
+    /// The first output.
+    pub output: String,
     pub integers: Vec<(String, i64)>,
 }
 
+/// What a node tells of codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodeUse {
+    /// It takes them, by a row of [`OPS`].
+    Takes(&'static OpRow),
+    /// It quantizes activations.
+    Quantizes,
+    /// It passes on the elements of its first input in another order or shape.
+    Moves,
+    /// It makes floats of integers, which are codes then.
+    Casts,
+    /// It multiplies by a scale.
+    Product,
+    /// An operator of another domain, which may take codes.
+    Unknown,
+}
+
 /// Which inputs of an operator are codes of a weight, their scales and their zero points.
-struct OpRow {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct OpRow {
     op: &'static str,
     codes: usize,
     scale: Option<usize>,
     zero_point: Option<usize>,
-    /// Other scales, zero points or maps of the codes.
+    /// Maps of columns to groups.
     more: &'static [usize],
     /// Scales and zero points of activations.
     activations: &'static [usize],
+    /// Integers that are added to the product, and the scale of the activations, by which that of the
+    /// codes is multiplied.
+    bias: Option<(usize, usize)>,
 }
 
 const fn row(
     op: &'static str,
     [codes, scale, zero_point]: [usize; 3],
-    more: &'static [usize],
     activations: &'static [usize],
 ) -> OpRow {
-    OpRow { op, codes, scale: Some(scale), zero_point: Some(zero_point), more, activations }
+    let (scale, zero_point) = (Some(scale), Some(zero_point));
+    OpRow { op, codes, scale, zero_point, more: &[], activations, bias: None }
 }
 
 /// Operators of ONNX and of onnxruntime (`docs/ContribOperators.md`).
-const OPS: &[OpRow] = &[
-    row("DequantizeLinear", [0, 1, 2], &[], &[]),
-    row("MatMulNBits", [1, 2, 3], &[4], &[]),
-    row("GatherBlockQuantized", [0, 2, 3], &[], &[]),
-    OpRow { zero_point: None, ..row("MatMulBnb4", [1, 2, 0], &[], &[]) },
-    row("QLinearMatMul", [3, 4, 5], &[], &[1, 2, 6, 7]),
-    row("QLinearConv", [3, 4, 5], &[], &[1, 2, 6, 7]),
-    row("QGemm", [3, 4, 5], &[], &[1, 2, 7, 8]),
-    row("MatMulIntegerToFloat", [1, 3, 5], &[], &[2, 4]),
-    row("DynamicQuantizeMatMul", [1, 2, 3], &[], &[]),
-    OpRow { scale: None, ..row("MatMulInteger", [1, 0, 3], &[], &[2]) },
-    OpRow { scale: None, ..row("ConvInteger", [1, 0, 3], &[], &[2]) },
+static OPS: &[OpRow] = &[
+    row("DequantizeLinear", [0, 1, 2], &[]),
+    OpRow { more: &[4], ..row("MatMulNBits", [1, 2, 3], &[]) },
+    row("GatherBlockQuantized", [0, 2, 3], &[]),
+    OpRow { zero_point: None, ..row("MatMulBnb4", [1, 2, 0], &[]) },
+    row("QLinearMatMul", [3, 4, 5], &[1, 2, 6, 7]),
+    OpRow { bias: Some((8, 1)), ..row("QLinearConv", [3, 4, 5], &[1, 2, 6, 7]) },
+    OpRow { bias: Some((6, 1)), ..row("QGemm", [3, 4, 5], &[1, 2, 7, 8]) },
+    row("MatMulIntegerToFloat", [1, 3, 5], &[2, 4]),
+    row("DynamicQuantizeMatMul", [1, 2, 3], &[]),
+    OpRow { scale: None, ..row("MatMulInteger", [1, 0, 3], &[2]) },
+    OpRow { scale: None, ..row("ConvInteger", [1, 0, 3], &[2]) },
 ];
 
-/// Whether the tensors of a node with this operator are looked at: operators of other domains may
-/// take codes, too.
-pub(super) fn is_quantized_op(op: &str, domain: &str) -> bool {
-    !is_standard(domain) || op == "QuantizeLinear" || OPS.iter().any(|row| row.op == op)
+/// Operators that pass on the elements of their first input.
+const MOVES: [&str; 9] = [
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+];
+
+/// Ends of the names of codes and of their scales, by which onnxruntime's `quantize_dynamic` tells which
+/// belong together.
+const CODES: &str = "_quantized";
+pub(super) const SCALE: &str = "_scale";
+
+/// Most operators that only move elements between codes and what takes them.
+const MAX_MOVES: usize = 16;
+
+/// What a node of this operator tells of codes; `None`: nothing.
+pub(super) fn node_use(op: &str, domain: &str) -> Option<NodeUse> {
+    if let Some(row) = OPS.iter().find(|row| row.op == op) {
+        return Some(NodeUse::Takes(row));
+    }
+    match op {
+        "QuantizeLinear" => Some(NodeUse::Quantizes),
+        _ if !is_standard(domain) => Some(NodeUse::Unknown),
+        "Cast" => Some(NodeUse::Casts),
+        "Mul" => Some(NodeUse::Product),
+        _ if MOVES.contains(&op) => Some(NodeUse::Moves),
+        _ => None,
+    }
 }
 
-/// Fills in the role of each tensor of `contents`, if any node takes codes.
+/// Fills in the role of each tensor of `contents`.
 pub(super) fn mark(
     contents: &mut ParsedModel,
     found: &[FoundTensor],
     scopes: &[Scope],
     names: &[TensorName],
-    nodes: Vec<QuantNode>,
+    nodes: &[QuantNode],
 ) {
-    let positions: HashMap<&str, usize> = contents.tensors.iter().map(|t| &*t.name).zip(0..).collect();
+    let positions: HashMap<&str, usize> =
+        contents.tensors.iter().map(|t| &*t.name).zip(0..).collect();
     let by_scope = found.iter().zip(names).filter_map(|(tensor, name)| {
         let position = positions.get(&*name.text)?;
         Some(((tensor.scope, tensor.name.as_str()), *position))
     });
-    let by_scope: HashMap<(usize, &str), usize> = by_scope.collect();
-    let mut marks = Marks { roles: vec![OnnxRole::Plain; contents.tensors.len()] };
+    let mut marks = Marks {
+        tensors: &contents.tensors,
+        scopes,
+        stored: by_scope.collect(),
+        moved: HashMap::new(),
+        factors: HashSet::new(),
+        roles: vec![OnnxRole::Plain; contents.tensors.len()],
+    };
     for node in nodes {
-        // A graph sees the names of those around it.
-        let stored = |name: &String| {
-            let mut scope = Some(node.scope);
-            while let Some(i) = scope {
-                if let Some(position) = by_scope.get(&(i, name.as_str())) {
-                    return Some(*position);
-                }
-                scope = scopes[i].parent;
+        match (node.kept, node.inputs.first()) {
+            (NodeUse::Moves, Some(input)) => {
+                marks.moved.insert((node.scope, &node.output), input);
             }
-            None
-        };
-        let inputs: Vec<Option<usize>> = node.inputs.iter().map(stored).collect();
-        marks.add(node, &inputs, contents);
+            (NodeUse::Product, _) => {
+                let factors = node.inputs.iter().map(|name| (node.scope, name.as_str()));
+                marks.factors.extend(factors);
+            }
+            _ => {}
+        }
     }
+    nodes.iter().for_each(|node| marks.add(node));
+    marks.add_rest(nodes);
     contents.onnx = marks.roles;
 }
 
 /// The roles of a model's tensors.
-struct Marks {
+struct Marks<'a> {
+    tensors: &'a [TensorInfo],
+    scopes: &'a [Scope],
+    /// The stored tensors, by graph and name.
+    stored: HashMap<(usize, &'a str), usize>,
+    /// What is an output of an operator that moves elements, with the input.
+    moved: HashMap<(usize, &'a str), &'a str>,
+    /// What is multiplied.
+    factors: HashSet<(usize, &'a str)>,
     roles: Vec<OnnxRole>,
 }
 
-impl Marks {
-    /// Adds what `node` says of the tensors that its `inputs` are.
-    fn add(&mut self, node: QuantNode, inputs: &[Option<usize>], contents: &ParsedModel) {
-        let at = |i: usize| inputs.get(i).copied().flatten();
-        let Some(row) = OPS.iter().find(|row| row.op == node.op) else {
-            match node.op == "QuantizeLinear" && is_standard(&node.domain) {
-                true => (1..3).filter_map(at).for_each(|i| self.set(i, OnnxRole::Activation)),
-                false => self.add_unknown(&node, inputs, contents),
+impl<'a> Marks<'a> {
+    /// What `map` has for `name` in the graph `scope`, or in those around it, whose names it sees.
+    fn find<T: Copy>(
+        &self,
+        map: &HashMap<(usize, &str), T>,
+        scope: usize,
+        name: &str,
+    ) -> Option<T> {
+        let mut scope = Some(scope);
+        while let Some(i) = scope {
+            if let Some(value) = map.get(&(i, name)) {
+                return Some(*value);
             }
-            return;
+            scope = self.scopes[i].parent;
+        }
+        None
+    }
+
+    /// The stored tensor `name`, or the one whose elements it has, and whether these are moved.
+    fn source(&self, scope: usize, name: &str) -> Option<(usize, bool)> {
+        let mut name = name;
+        for moves in 0..MAX_MOVES {
+            if let Some(position) = self.find(&self.stored, scope, name) {
+                return Some((position, moves > 0));
+            }
+            name = self.find(&self.moved, scope, name)?;
+        }
+        None
+    }
+
+    /// Adds what `node` says of the tensors that its inputs are.
+    fn add(&mut self, node: &'a QuantNode) {
+        let stored = |i: usize| {
+            let name = node.inputs.get(i).filter(|name| !name.is_empty())?;
+            self.find(&self.stored, node.scope, name)
         };
-        let activations = row.activations.iter().filter_map(|&i| at(i));
-        activations.for_each(|i| self.set(i, OnnxRole::Activation));
-        let (scale, zero_point) = (row.scale.and_then(at), row.zero_point.and_then(at));
-        let Some(codes) = at(row.codes) else {
-            // The codes are activations.
-            let parts = scale.into_iter().chain(zero_point);
-            parts.for_each(|i| self.set(i, OnnxRole::Activation));
-            return;
-        };
-        let is_given = |i: usize| node.inputs.get(i).is_some_and(|name| !name.is_empty());
-        let is_elsewhere = |i: Option<usize>| i.is_some_and(|i| is_given(i) && at(i).is_none());
-        let has_more = row.more.iter().any(|&i| is_given(i))
-            || is_elsewhere(row.scale)
-            || is_elsewhere(row.zero_point);
-        let name = |i: Option<usize>| i.map(|i| contents.tensors[i].name.clone());
-        let role = OnnxCodes {
-            op: node.op,
-            scale: name(scale),
-            zero_point: name(zero_point),
-            has_more,
-            integers: node.integers,
-        };
-        if self.set_codes(codes, role) {
-            let parts = scale.into_iter().chain(zero_point);
-            parts.for_each(|i| self.set(i, OnnxRole::Companion { is_shared: false }));
+        match node.kept {
+            NodeUse::Takes(row) => self.add_row(node, row),
+            NodeUse::Quantizes => {
+                let parts: Vec<usize> = (1..3).filter_map(stored).collect();
+                parts
+                    .into_iter()
+                    .for_each(|i| self.set(i, OnnxRole::Activation));
+            }
+            NodeUse::Casts => {
+                let to = node.integers.iter().find(|(name, _)| name == "to");
+                // F32, F16, F64 and BF16.
+                let is_float = to.is_some_and(|(_, to)| matches!(to, 1 | 10 | 11 | 16));
+                let codes = stored(0).filter(|&i| is_float && self.may_be_codes(i));
+                if let Some(i) = codes.filter(|&i| self.tensors[i].shape.len() > 1) {
+                    self.set_codes(i, unknown(&node.op));
+                }
+            }
+            NodeUse::Unknown => {
+                let narrow: Vec<usize> = (0..node.inputs.len())
+                    .filter_map(stored)
+                    .filter(|&i| self.may_be_codes(i))
+                    .collect();
+                narrow.into_iter().for_each(|i| {
+                    self.set_codes(i, unknown(&node.op));
+                });
+            }
+            NodeUse::Moves | NodeUse::Product => {}
         }
     }
 
-    /// Adds the inputs of an operator that is not known and takes integers of at most eight bits:
-    /// more than one of them are codes.
-    fn add_unknown(&mut self, node: &QuantNode, inputs: &[Option<usize>], contents: &ParsedModel) {
-        for &i in inputs.iter().flatten() {
-            let t = &contents.tensors[i];
-            let is_narrow = t.dtype.bits() <= 8 && t.dtype != Dtype::Bool;
-            if is_narrow && t.shape.iter().product::<usize>() > 1 {
-                let op = node.op.clone();
-                let (scale, zero_point, integers) = (None, None, Vec::new());
-                self.set_codes(i, OnnxCodes { op, scale, zero_point, has_more: true, integers });
+    /// Whether a tensor has several integers or floats of at most eight bits.
+    fn may_be_codes(&self, i: usize) -> bool {
+        let t = &self.tensors[i];
+        t.dtype.bits() <= 8 && t.dtype != Dtype::Bool && t.shape.iter().product::<usize>() > 1
+    }
+
+    fn add_row(&mut self, node: &'a QuantNode, row: &OpRow) {
+        let name = |i: usize| {
+            node.inputs
+                .get(i)
+                .map(String::as_str)
+                .filter(|name| !name.is_empty())
+        };
+        let at = |i: usize| self.find(&self.stored, node.scope, name(i)?);
+        let activations: Vec<usize> = row.activations.iter().filter_map(|&i| at(i)).collect();
+        let (mut scale, zero_point) = (row.scale.and_then(at), row.zero_point.and_then(at));
+        let codes = name(row.codes).and_then(|name| self.source(node.scope, name));
+        let bias = row
+            .bias
+            .and_then(|(bias, factor)| Some((at(bias)?, at(factor))));
+        if row.scale.is_none() {
+            scale = codes.and_then(|(codes, _)| self.scale_by_name(node.scope, codes));
+        }
+        let is_elsewhere =
+            |i: Option<usize>| i.is_some_and(|i| name(i).is_some() && at(i).is_none());
+        let has_more = row.more.iter().any(|&i| name(i).is_some())
+            || is_elsewhere(row.scale)
+            || is_elsewhere(row.zero_point);
+        activations
+            .into_iter()
+            .for_each(|i| self.set(i, OnnxRole::Activation));
+        let parts: Vec<usize> = scale.into_iter().chain(zero_point).collect();
+        let Some((codes, is_moved)) = codes else {
+            // The codes are activations.
+            parts
+                .into_iter()
+                .for_each(|i| self.set(i, OnnxRole::Activation));
+            return;
+        };
+        let text = |i: usize| self.tensors[i].name.clone();
+        let role = OnnxCodes {
+            op: node.op.clone(),
+            scale: scale.map(text),
+            zero_point: zero_point.map(text),
+            factor: None,
+            is_moved,
+            has_more,
+            integers: node.integers.clone(),
+        };
+        if let Some((bias, factor)) = bias {
+            let role = OnnxCodes {
+                op: format!("{} (bias)", node.op),
+                zero_point: None,
+                factor: factor.map(text),
+                is_moved: false,
+                has_more: factor.is_none() || scale.is_none(),
+                ..role.clone()
+            };
+            if self.set_codes(bias, role) {
+                scale.into_iter().for_each(|i| self.set(i, COMPANION));
+            }
+        }
+        if self.set_codes(codes, role) {
+            parts.into_iter().for_each(|i| self.set(i, COMPANION));
+        }
+    }
+
+    /// The scale of codes that `quantize_dynamic` has made: it has their name, and is multiplied by
+    /// that of the activations.
+    fn scale_by_name(&self, scope: usize, codes: usize) -> Option<usize> {
+        let name = self.tensors[codes].name.strip_suffix(CODES)?;
+        let scale = format!("{name}{SCALE}");
+        let is_factor = self.factors.contains(&(scope, scale.as_str()));
+        self.find(&self.stored, scope, &scale).filter(|_| is_factor)
+    }
+
+    /// In a model with codes, refuses whatever else may be some: a weight that reaches its operator
+    /// in a way that is not followed here.
+    fn add_rest(&mut self, nodes: &[QuantNode]) {
+        let takes = |node: &&QuantNode| matches!(node.kept, NodeUse::Takes(_));
+        let Some(node) = nodes.iter().find(takes) else {
+            return;
+        };
+        for i in 0..self.roles.len() {
+            let t = &self.tensors[i];
+            let is_plain = self.roles[i] == OnnxRole::Plain && t.dtype.is_integer();
+            if is_plain && self.may_be_codes(i) && t.shape.len() > 1 {
+                self.set_codes(i, unknown(&node.op));
             }
         }
     }
@@ -169,9 +341,6 @@ impl Marks {
             OnnxRole::Codes(old) if **old == codes => false,
             OnnxRole::Codes(old) => {
                 // Two operators take the same codes, and do not agree.
-                if !old.op.split(", ").any(|op| op == codes.op) {
-                    old.op = format!("{}, {}", old.op, codes.op);
-                }
                 old.has_more = true;
                 false
             }
@@ -180,5 +349,20 @@ impl Marks {
                 true
             }
         }
+    }
+}
+
+const COMPANION: OnnxRole = OnnxRole::Companion { is_shared: false };
+
+/// Codes of which nothing is known but an operator `op` that takes codes.
+fn unknown(op: &str) -> OnnxCodes {
+    OnnxCodes {
+        op: op.to_owned(),
+        scale: None,
+        zero_point: None,
+        factor: None,
+        is_moved: false,
+        has_more: true,
+        integers: Vec::new(),
     }
 }

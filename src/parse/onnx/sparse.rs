@@ -70,8 +70,10 @@ fn read_places(
     let outside = || AnamnesisError::parse("an index is past the end of the tensor");
     let place = |index: &[u64]| {
         let dims = index.iter().zip(shape);
-        dims.fold(Some(0u64), |at, (&i, &dim)| {
-            at?.checked_mul(dim as u64)?.checked_add(Some(i).filter(|&i| i < dim as u64)?)
+        let mut dims = dims.map(|(&i, &dim)| (i, dim as u64));
+        dims.try_fold(0u64, |at, (i, dim)| {
+            let i = Some(i).filter(|&i| i < dim)?;
+            at.checked_mul(dim)?.checked_add(i)
         })
     };
     let rows = numbers.chunks_exact(shape.len().max(1));

@@ -156,7 +156,8 @@ impl TensorFields {
 
     /// The dimensions, and the bytes that so many elements take.
     pub(super) fn size(&self, dtype: Dtype) -> Result<(Shape, u64)> {
-        let wrong = |what: &str| AnamnesisError::parse(format!("{what} ({:?})", self.signed_dims()));
+        let wrong =
+            |what: &str| AnamnesisError::parse(format!("{what} ({:?})", self.signed_dims()));
         if self.dims.iter().any(|&dim| dim as i64 <= -1) {
             return Err(wrong("a dimension is negative"));
         }
@@ -171,6 +172,11 @@ impl TensorFields {
             bits @ ..8 => Ok((shape, bytes.div_ceil(8 / bits as u64))),
             _ => Ok((shape, bytes)),
         }
+    }
+
+    /// Whether the elements, two a byte, end within one.
+    fn has_half_byte(&self) -> bool {
+        self.dims.iter().all(|dim| dim % 2 == 1)
     }
 
     fn signed_dims(&self) -> Vec<i64> {
@@ -192,7 +198,10 @@ impl TensorFields {
             return Err(AnamnesisError::unsupported("ONNX", "a tensor in segments"));
         }
         if self.is_external {
-            let (source, offset) = files.external.find(source, &self.external, bytes, files.contents)?;
+            let (source, offset) =
+                files
+                    .external
+                    .find(source, &self.external, bytes, files.contents)?;
             return Ok(ElementPlace::Stored { source, offset });
         }
         if let Some(raw) = &self.raw {
@@ -268,11 +277,20 @@ pub(super) fn add(
     let dtype = match fields.dtype() {
         Ok(dtype) => dtype,
         Err(what) => {
-            contents.skipped.push(Skipped { name: name.text.clone(), what });
+            contents
+                .skipped
+                .push(Skipped { name: name.text.clone(), what });
             return Ok(());
         }
     };
     fields.count_list(dtype, source)?;
+    if dtype == Dtype::F4 && fields.has_half_byte() {
+        let what = "an odd number of FP4 elements".to_owned();
+        contents
+            .skipped
+            .push(Skipped { name: name.text.clone(), what });
+        return Ok(());
+    }
     let (shape, len) = fields.size(dtype)?;
     let mut files = ExternalPlaces { external, contents };
     let place = match &tensor.data {

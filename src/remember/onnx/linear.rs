@@ -1,18 +1,34 @@
-//! `DequantizeLinear`: `(code - zero point) * scale`, with one scale, one for each index of an axis, or
-//! one for each block along it.
+//! `DequantizeLinear`, and operators that multiply integers: `(code - zero point) * scale`, with one
+//! scale, one for each index of an axis, or one for each block along it.
 
 use super::stored::{FlatCodes, RepeatedRows, int_format};
 use super::{OnnxDecoder, OnnxWeight, StoredInts};
-use crate::model::Tensor;
+use crate::model::{OnnxCodes, Tensor};
 use crate::remember::kernels::grouped::E2M1;
 use crate::remember::kernels::scale_grid::ScaleGrid;
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped};
 use crate::remember::seam::scale_layout::{per_tensor, rows_and_cols};
-use crate::remember::seam::scale_matrix::{Matrix, Repeated, ScaleMatrix};
+use crate::remember::seam::scale_matrix::{Matrix, NestedOp, NestedScales, Repeated, ScaleMatrix};
 use crate::remember::seam::{CodeType, Floats, wrong};
 use crate::{Dtype, Result};
 
-/// The decoder of a weight that is the first input.
+/// The axis along which the operator of `codes` has its scales; `None` if it is no operator of this
+/// kind.
+pub(super) fn axis(codes: &OnnxCodes) -> Option<i64> {
+    Some(match codes.op.as_str() {
+        "DequantizeLinear" => codes.integer("axis", 1),
+        "QLinearConv" | "QLinearConv (bias)" | "ConvInteger" | "QGemm (bias)" => 0,
+        "QGemm" if codes.integer("transB", 0) != 0 => 0,
+        "QGemm"
+        | "QLinearMatMul"
+        | "MatMulInteger"
+        | "MatMulIntegerToFloat"
+        | "DynamicQuantizeMatMul" => -1,
+        _ => return None,
+    })
+}
+
+/// The decoder of a weight of such an operator.
 pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
     let t = weight.t;
     let (code_type, format) = format_of(t.dtype())
@@ -20,7 +36,19 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
     let scale = weight.need_scale()?;
     let (rows, cols) = rows_and_cols(t.shape());
     let layout = ScaleLayout::new(weight, &scale)?;
-    let scales = layout.matrix(Floats::ieee(&scale)?);
+    let inner = layout.matrix(Floats::ieee(&scale)?);
+    let scales: Box<dyn ScaleMatrix + 'm> = match &weight.factor {
+        None => inner,
+        Some(factor) if factor.elements() == 1 => Box::new(NestedScales {
+            inner,
+            outer: Floats::ieee(factor)?,
+            count: 1,
+            rows_each: usize::MAX,
+            op: NestedOp::Multiply,
+            unit: 1.0,
+        }),
+        Some(_) => return Err(weight.refused("the scale of its activations is no number")),
+    };
     // onnxruntime takes no zero points of floats and of 32 bits: they are zero.
     let has_zero = t.dtype().is_integer() && t.dtype() != Dtype::I32;
     let zero_point = weight.zero_point.filter(|_| has_zero);
@@ -73,9 +101,7 @@ fn format_of(dtype: Dtype) -> Option<(CodeType, CodeFormat)> {
         }
         Dtype::F8E5M2Fnuz => (CodeType::Fp8, CodeFormat::E5M2Fnuz),
         Dtype::I32 => (CodeType::Int(32), CodeFormat::I32),
-        Dtype::F4 => {
-            (CodeType::Fp4, CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: false }))
-        }
+        Dtype::F4 => (CodeType::Fp4, CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: false })),
         _ => int_format(dtype)?,
     })
 }
@@ -104,10 +130,12 @@ impl ScaleLayout {
             let what = format!("its scale `{}` {:?} does not fit", scale.name(), scale.shape());
             wrong(&t, what)
         };
-        let axis = weight.codes.integer("axis", 1);
+        let axis = axis(weight.codes).ok_or_else(misfit)?;
         let rank = shape.len() as i64;
         let axis = if axis < 0 { axis + rank } else { axis };
-        let axis = usize::try_from(axis).ok().filter(|&axis| axis < shape.len());
+        let axis = usize::try_from(axis)
+            .ok()
+            .filter(|&axis| axis < shape.len());
         let axis = axis.ok_or_else(misfit)?;
         let block = usize::try_from(weight.codes.integer("block_size", 0)).map_err(|_| misfit())?;
         let is_last = axis + 1 == shape.len();
@@ -115,15 +143,20 @@ impl ScaleLayout {
         let within: usize = shape[axis + 1..].iter().product();
         if block == 0 {
             return match scale.shape() == [n] && n > 0 {
-                true => Ok(Self::by_index(n, [rows, cols], (!is_last).then_some(within / cols.max(1)))),
+                true => {
+                    Ok(Self::by_index(n, [rows, cols], (!is_last).then_some(within / cols.max(1))))
+                }
                 false => Err(misfit()),
             };
         }
         let blocks = n.div_ceil(block);
         let fits = scale.shape().len() == shape.len()
-            && scale.shape().iter().zip(shape).enumerate().all(|(d, (&scales, &dim))| {
-                scales == if d == axis { blocks } else { dim }
-            });
+            && scale
+                .shape()
+                .iter()
+                .zip(shape)
+                .enumerate()
+                .all(|(d, (&scales, &dim))| scales == if d == axis { blocks } else { dim });
         match fits {
             false => Err(misfit()),
             true if is_last => Ok(Self::along_rows(rows, cols, block)),

@@ -3,8 +3,8 @@
 //! and each row of them begins with a byte of its own.
 
 use super::{OnnxDecoder, OnnxWeight, StoredInts};
-use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::kernels::grouped::Int;
+use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::remember::seam::{CodeType, Floats, wrong};
 use crate::{Dtype, Result};
@@ -24,8 +24,12 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
         return Err(weight.refused("its codes are in the order of a processor"));
     }
     let blocks = cols.div_ceil(block);
-    let misfit = |what: &str| wrong(&t, format!("its {what} not fit its operator: N {rows}, K {cols}, blocks of {block}"));
-    let block_bytes = block.checked_mul(bits).filter(|bits| bits.is_multiple_of(8));
+    let misfit = |what: &str| {
+        wrong(&t, format!("its {what} not fit its operator: N {rows}, K {cols}, blocks of {block}"))
+    };
+    let block_bytes = block
+        .checked_mul(bits)
+        .filter(|bits| bits.is_multiple_of(8));
     let row_bytes = block_bytes.and_then(|bits| blocks.checked_mul(bits / 8));
     let row_bytes = row_bytes.ok_or_else(|| misfit("size does"))?;
     if t.dtype() != Dtype::U8 || row_bytes.checked_mul(rows) != Some(t.elements()) {

@@ -92,7 +92,8 @@ impl Bits<'_, '_> {
         for i in 0..self.n {
             let bit = self.first % 8 + i * self.bits;
             // Integers of 2 and 4 bits lie in a byte, those of 8 and 16 bits begin with one.
-            let [low, high] = [0, 1].map(|i| u32::from(staging.get(bit / 8 + i).copied().unwrap_or(0)));
+            let [low, high] =
+                [0, 1].map(|i| u32::from(staging.get(bit / 8 + i).copied().unwrap_or(0)));
             take((low | high << 8) >> (bit % 8) & mask);
         }
         Ok(())
@@ -137,7 +138,8 @@ impl ScaleMatrix for RepeatedRows<'_> {
         while row < rows.end {
             let first = row % count;
             let n = (count - first).min(rows.end - row);
-            self.inner.extend(first..first + n, cols.clone(), staging, out)?;
+            self.inner
+                .extend(first..first + n, cols.clone(), staging, out)?;
             row += n;
         }
         Ok(())

@@ -88,13 +88,12 @@ mod tests {
     fn every_range_is_dense() {
         let values: Vec<u8> = (1..=8).collect();
         let places = vec![1, 2, 5, 9];
-        let mut dense = vec![0u8; 20];
+        let mut dense = [0u8; 20];
         for (i, &place) in places.iter().enumerate() {
             dense[place as usize * 2..][..2].copy_from_slice(&values[2 * i..][..2]);
         }
-        let new = |places| {
-            SparseValues::new(Source::Bytes(Arc::new(values.clone())), 0, 2, places, 10)
-        };
+        let new =
+            |places| SparseValues::new(Source::Bytes(Arc::new(values.clone())), 0, 2, places, 10);
         let sparse = new(places).unwrap();
         for from in 0..=20 {
             for to in from..=20 {

@@ -449,9 +449,137 @@ def write_n_bits():
         write_case(name, made, "fc.weight", np.ascontiguousarray(values.T))
 
 
+def gather_cases():
+    """Name, type of codes, bits, shape, block, whether there are zero points."""
+    yield "gather_u4", TensorProto.UINT4, 4, (5, 64), 32, True
+    yield "gather_i4", TensorProto.INT4, 4, (5, 48), 16, True
+    yield "gather_i4_plain", TensorProto.INT4, 4, (5, 32), 16, False
+    yield "gather_bytes_4", TensorProto.UINT8, 4, (5, 96), 32, True
+    yield "gather_bytes_4_plain", TensorProto.UINT8, 4, (5, 64), 32, False
+    yield "gather_bytes_8", TensorProto.UINT8, 8, (5, 64), 32, True
+
+
+def write_gather():
+    for name, dtype, bits, (rows, cols), block, has_zero in gather_cases():
+        blocks = cols // block
+        packed = dtype == TensorProto.UINT8
+        codes = codes_of(dtype, (rows, cols * bits // 8 if packed else cols))
+        scale = (RNG.uniform(0.5, 1.5, (rows, blocks)) / 8).astype(np.float32)
+        tensors = [F32(codes, "embed.weight_Q4"), F32(scale, "embed.weight_scales")]
+        if has_zero:
+            tensors.append(F32(codes_of(dtype, (rows, -(-blocks * bits // 8) if packed else blocks)), "embed.weight_zero_points"))
+        attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": block, **({"bits": bits} if packed else {})}
+        inputs = [tensors[0].name, "x", *(t.name for t in tensors[1:])]
+        node = helper.make_node("GatherBlockQuantized", inputs, ["y"], domain="com.microsoft", **attributes)
+        made, (values,) = run([node], tensors, {"y": TensorProto.FLOAT}, inputs={"x": np.arange(rows)})
+        write_case(name, made, "embed.weight", values)
+
+
+def write_moved():
+    """Codes that reach their operator through others."""
+    tensors = [
+        F32(codes_of(TensorProto.UINT8, (5, 4)), "embed_quantized"), F32(np.float32(0.03125), "embed_scale"),
+        F32(np.uint8(7), "embed_zero_point"),
+    ]  # fmt: skip
+    gather = helper.make_node("Gather", [tensors[0].name, "x"], ["g"])
+    linear = helper.make_node("DequantizeLinear", ["g", tensors[1].name, tensors[2].name], ["y"])
+    made, (values,) = run([gather, linear], tensors, {"y": TensorProto.FLOAT}, inputs={"x": np.arange(5)})
+    write_case("moved", made, "embed", values)
+
+
+def dequantized(codes, scale, zero_point, axis):
+    """What onnxruntime's operator makes of initializers."""
+    tensors = [F32(codes, "c"), F32(scale, "s"), *([] if zero_point is None else [F32(zero_point, "z")])]
+    node = helper.make_node("DequantizeLinear", [t.name for t in tensors], ["w"], axis=axis)
+    return run([node], tensors, {"w": TensorProto.FLOAT})[1][0]
+
+
+def write_tools():
+    """A small model as onnxruntime's tools quantize it."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+
+    class Reader(CalibrationDataReader):
+        def __init__(self):
+            self.inputs = iter([{"x": RNG.standard_normal((1, 1, 4, 4)).astype(np.float32)} for _ in range(3)])
+
+        def get_next(self):
+            return next(self.inputs, None)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "conv.weight", "conv.bias"], ["c"], kernel_shape=[3, 3], pads=[1] * 4, name="conv"),
+        helper.make_node("Reshape", ["c", "shape"], ["r"], name="reshape"),
+        helper.make_node("MatMul", ["r", "fc.weight"], ["m"], name="fc"),
+        helper.make_node("Gemm", ["m", "fc2.weight", "fc2.bias"], ["y"], transB=1, name="fc2"),
+    ]
+    tensors = [floats("conv.weight", 4, 1, 3, 3), floats("conv.bias", 4), floats("fc.weight", 64, 6), floats("fc2.weight", 8, 6)]
+    tensors += [floats("fc2.bias", 8), F32(np.array([1, 64]), "shape")]
+    x, y = helper.make_tensor_value_info("x", 1, [1, 1, 4, 4]), helper.make_tensor_value_info("y", 1, [1, 8])
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    folder = HERE / "onnx_quantized"
+    float_model = folder / "float.onnx"
+    onnx.save(made, float_model)
+    for name, options in {
+        "tool_dynamic": None, "tool_dynamic_channels": None, "tool_qdq": QuantFormat.QDQ,
+        "tool_qdq_channels": QuantFormat.QDQ, "tool_operators": QuantFormat.QOperator,
+        "tool_operators_channels": QuantFormat.QOperator,
+    }.items():  # fmt: skip
+        (folder / name).mkdir()
+        path, per_channel = folder / name / "model.onnx", name.endswith("channels")
+        if options is None:
+            quantize_dynamic(float_model, path, weight_type=QuantType.QInt8, per_channel=per_channel)
+        else:
+            quantize_static(float_model, path, Reader(), quant_format=options, per_channel=per_channel)
+        write_tool_values(folder / name, onnx.load(path))
+    float_model.unlink()
+
+
+# The axis of the scales of each weight, by the operator.
+AXES = {"QLinearConv": 0, "ConvInteger": 0, "QGemm": 0, "QLinearMatMul": 1, "MatMulInteger": 1}
+
+
+def write_tool_values(folder, made):
+    arrays = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    codes, parts = {}, set()
+    for node in made.graph.node:
+        attributes = {a.name: a.i for a in node.attribute}
+        get = lambda i: arrays.get(node.input[i]) if i < len(node.input) else None
+        if node.op_type == "DequantizeLinear":
+            names = node.input[:3]
+            if names[0] in arrays:
+                codes[names[0]] = dequantized(get(0), get(1), get(2), attributes.get("axis", 1))
+            parts.update(names[1:])
+        elif node.op_type == "QuantizeLinear":
+            parts.update(node.input[1:3])
+        elif node.op_type in ("MatMulInteger", "ConvInteger"):
+            scale = node.input[1].replace("_quantized", "_scale")
+            codes[node.input[1]] = dequantized(get(1), arrays[scale], get(3), AXES[node.op_type])
+            parts.update([scale, node.input[3]])
+        elif node.op_type in AXES:
+            codes[node.input[3]] = dequantized(get(3), get(4), get(5), AXES[node.op_type])
+            parts.update(node.input[i] for i in (1, 2, 4, 5, -2, -1))
+            bias = {"QLinearConv": 8, "QGemm": 6}.get(node.op_type)
+            if bias:
+                codes[node.input[bias]] = dequantized(get(bias), np.float32(get(1) * get(4)), None, 0)
+                parts.update(node.input[6:8] if node.op_type == "QLinearConv" else node.input[7:9])
+                parts.discard(node.input[bias])
+    out = []
+    for name, array in arrays.items():
+        if name in codes:
+            array = codes[name]
+            name = name.removesuffix("_quantized")
+        elif name in parts:
+            continue
+        out.append((name, *read(F32(np.array(array), name))))
+    (folder / "expected-f32.safetensors").write_bytes(safetensors(out))
+
+
 if __name__ == "__main__":
     write_plain()
     write_external()
     shutil.rmtree(HERE / "onnx_quantized", ignore_errors=True)
     write_linear()
     write_n_bits()
+    write_gather()
+    write_moved()
+    write_tools()
