@@ -5,8 +5,12 @@
 //! Format: `onnx.proto`, and `docs/ExternalData.md` of ONNX.
 
 mod external;
+mod fields;
+mod found;
 mod graph;
 mod names;
+mod ops;
+mod place;
 mod quantized;
 mod sparse;
 mod tensor;

@@ -9,13 +9,11 @@ mod n_bits;
 mod stored;
 
 use crate::model::{OnnxCodes, OnnxRole, Tensor};
-use crate::remember::kernels::scale_grid::ScaleGrid;
 use crate::remember::seam::decode::Decode;
 use crate::remember::seam::grouped::{GroupFormula, GroupOffsets};
-use crate::remember::seam::scale_layout::granularity;
 use crate::remember::seam::scale_matrix::ScaleMatrix;
 use crate::remember::seam::{
-    CodeType, Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused, wrong,
+    CodeType, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused, wrong,
 };
 use crate::{Container, Result};
 
@@ -57,15 +55,7 @@ impl Scheme for Onnx {
             _ if linear::axis(codes).is_some() => linear::decoder,
             op => return Err(weight.refused(format!("its operator is {op}"))),
         };
-        if codes.is_moved && weight.scale.is_some_and(|scale| scale.elements() != 1) {
-            let what = "its operator takes it in another order or shape than it is stored in";
-            return Err(weight.refused(format!("{what} ({})", codes.op)));
-        }
-        if codes.has_more {
-            let what =
-                "its operators take more than codes, scales and zero points, or do not agree";
-            return Err(weight.refused(format!("{what} ({})", codes.op)));
-        }
+        weight.check_uses()?;
         let decoded = decode(&weight)?;
         Ok(Some(weight.group(decoded, all)))
     }
@@ -89,7 +79,7 @@ struct OnnxWeight<'m> {
 struct OnnxDecoder<'m> {
     shape: Vec<usize>,
     code_type: CodeType,
-    grid: ScaleGrid,
+    scales: Granularity,
     decoder: Box<dyn Decode + 'm>,
 }
 
@@ -110,6 +100,23 @@ impl<'m> OnnxWeight<'m> {
 
     fn refused(&self, what: impl std::fmt::Display) -> crate::AnamnesisError {
         refused(&self.t, "ONNX", format!("{what}, which this version does not decode"))
+    }
+
+    /// # Errors
+    /// `Unsupported` if the graph does not tell all that makes values of the codes.
+    fn check_uses(&self) -> Result<()> {
+        let codes = self.codes;
+        let scale = self.need_scale()?;
+        let what = match () {
+            () if codes.is_moved && scale.elements() != 1 => {
+                "its operator takes it in another order or shape than it is stored in"
+            }
+            () if codes.has_more => {
+                "its operators take more than codes, scales and zero points, or do not agree"
+            }
+            () => return Ok(()),
+        };
+        Err(self.refused(format!("{what} ({})", codes.op)))
     }
 
     /// The scale.
@@ -153,11 +160,10 @@ impl<'m> OnnxWeight<'m> {
                 parts.push((part, companion));
             }
         }
-        let cols = decoded.shape.last().copied().unwrap_or(1);
         let scheme = QuantScheme::Grouped {
             family: "ONNX",
             codes: decoded.code_type,
-            scales: granularity(&decoded.grid, cols),
+            scales: decoded.scales,
         };
         let name = self.name(all);
         Group::new(name, decoded.shape, scheme, parts, decoded.decoder)

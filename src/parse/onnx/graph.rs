@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::quantized::{NodeUse, QuantNode, SCALE, node_use};
-use super::tensor::TensorFields;
+use super::fields::TensorFields;
+use super::found::{GraphScope, GraphTensor, LOST, LostUse, MAX_NAME, TensorData};
+use super::ops::{NodeUse, QuantNode, SCALE, is_standard, node_use};
+
 use crate::limits::{Budget, cap};
 use crate::parse::message::MessageReader;
 use crate::{AnamnesisError, Result};
@@ -12,55 +14,15 @@ use crate::{AnamnesisError, Result};
 /// Most graphs inside of each other. Protocol Buffers' own limit allows about as many.
 const MAX_DEPTH: u64 = 32;
 
-/// Longest name that may be put before those of tensors, in bytes.
-pub(super) const MAX_NAME: usize = 1024;
-
 /// Most inputs of a node that are looked at.
 pub(super) const MAX_INPUTS: usize = 16;
-
-/// What names of weights begin with whose own names the exporter has lost, with a number behind it:
-/// it has transposed the weight of a linear layer.
-pub(super) const LOST: &str = "onnx::MatMul_";
-
-/// A tensor with data, and the graph that it is in.
-pub(super) struct FoundTensor {
-    pub name: String,
-    /// Index of its [`Scope`].
-    pub scope: usize,
-    pub data: TensorData,
-}
-
-/// Where the data of a tensor is.
-pub(super) enum TensorData {
-    Dense(TensorFields),
-    /// Values, indices and dimensions.
-    Sparse(Box<(TensorFields, TensorFields, Vec<u64>)>),
-}
-
-/// A graph: of the model, of an attribute of a node, or of a function.
-pub(super) struct Scope {
-    /// The graph whose names this one sees, too.
-    pub parent: Option<usize>,
-    /// Name of the node that has it and of the attribute, or of the function; empty for the model's
-    /// graph.
-    pub label: String,
-}
-
-/// The use of a weight that has lost its name.
-#[derive(Default)]
-pub(super) struct LostUse {
-    /// How many inputs of nodes it is.
-    pub count: usize,
-    /// Name of the `MatMul` whose second input it is.
-    pub node: Option<String>,
-}
 
 /// What is found in the graphs of a model.
 pub(super) struct GraphWalk<'a> {
     pub file: MessageReader<'a>,
     pub budget: &'a Budget,
-    pub found: Vec<FoundTensor>,
-    pub scopes: Vec<Scope>,
+    pub found: Vec<GraphTensor>,
+    pub scopes: Vec<GraphScope>,
     pub nodes: Vec<QuantNode>,
     pub lost: HashMap<String, LostUse>,
 }
@@ -78,7 +40,7 @@ struct NodeFields {
 impl<'a> GraphWalk<'a> {
     pub(super) fn new(file: MessageReader<'a>, budget: &'a Budget) -> Self {
         let (found, nodes, lost) = (Vec::new(), Vec::new(), HashMap::new());
-        let scopes = vec![Scope { parent: None, label: String::new() }];
+        let scopes = vec![GraphScope { parent: None, label: String::new() }];
         Self { file, budget, found, scopes, nodes, lost }
     }
 
@@ -126,7 +88,7 @@ impl<'a> GraphWalk<'a> {
         cap("MAX_NAME_LEN", label.len() as u64, MAX_NAME as u64, "bytes of a name")?;
         self.budget.tables(1, 0, 0)?;
         self.budget.grow(label.len() as u64, "names of graphs")?;
-        self.scopes.push(Scope { parent, label });
+        self.scopes.push(GraphScope { parent, label });
         Ok(self.scopes.len() - 1)
     }
 
@@ -137,7 +99,7 @@ impl<'a> GraphWalk<'a> {
         self.budget.items(1, "tensors")?;
         self.budget.tables(1, 0, 0)?;
         self.budget.grow(name.len() as u64, "names of tensors")?;
-        self.found.push(FoundTensor { name, scope, data });
+        self.found.push(GraphTensor { name, scope, data });
         Ok(())
     }
 
@@ -355,9 +317,4 @@ impl<'a> GraphWalk<'a> {
         }
         Ok(None)
     }
-}
-
-/// Whether `domain` is that of ONNX itself.
-pub(super) fn is_standard(domain: &str) -> bool {
-    matches!(domain, "" | "ai.onnx")
 }

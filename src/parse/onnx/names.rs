@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::graph::{FoundTensor, LOST, LostUse, MAX_NAME, Scope, TensorData};
+use super::found::{GraphScope, GraphTensor, LOST, LostUse, MAX_NAME, TensorData};
 use crate::limits::cap;
 use crate::model::{Shape, ShortList};
 use crate::{AnamnesisError, Dtype, Result};
@@ -33,8 +33,8 @@ impl TensorName {
 /// # Errors
 /// `Parse` if two tensors have one name after all; `LimitExceeded` if a name becomes too long.
 pub(super) fn of_tensors(
-    found: &[FoundTensor],
-    scopes: &[Scope],
+    found: &[GraphTensor],
+    scopes: &[GraphScope],
     lost: &HashMap<String, LostUse>,
 ) -> Result<Vec<TensorName>> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
@@ -63,7 +63,7 @@ pub(super) fn of_tensors(
 }
 
 /// The name of `tensor` behind those of the nodes that it is in.
-fn with_path(tensor: &FoundTensor, scopes: &[Scope]) -> Result<String> {
+fn with_path(tensor: &GraphTensor, scopes: &[GraphScope]) -> Result<String> {
     let mut parts = vec![tensor.name.as_str()];
     let mut scope = Some(tensor.scope);
     while let Some(i) = scope {
@@ -81,7 +81,7 @@ fn with_path(tensor: &FoundTensor, scopes: &[Scope]) -> Result<String> {
 /// The weights of linear modules that have lost their names, by what the file calls them. The path of
 /// the node that uses such a weight is that of the module, if the node is the only one.
 fn modules<'f>(
-    found: &'f [FoundTensor],
+    found: &'f [GraphTensor],
     lost: &HashMap<String, LostUse>,
     counts: &HashMap<&str, usize>,
 ) -> HashMap<&'f str, String> {

@@ -1,6 +1,7 @@
 //! Sparse tensors: values, the places of these in the dense tensor, and its shape.
 
-use super::tensor::{ElementPlace, ExternalPlaces, TensorFields};
+use super::fields::TensorFields;
+use super::place::{ElementPlace, ExternalPlaces};
 use crate::limits::Budget;
 use crate::source::{Derived, Source, SparseValues};
 use crate::{AnamnesisError, Dtype, Result};

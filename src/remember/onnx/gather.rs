@@ -8,7 +8,7 @@ use crate::remember::kernels::grouped::Int;
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_layout::rows_and_cols;
 use crate::remember::seam::scale_matrix::{Matrix, ScaleMatrix};
-use crate::remember::seam::{CodeType, Floats, wrong};
+use crate::remember::seam::{CodeType, Floats, Granularity, wrong};
 use crate::{Dtype, Result};
 
 /// The decoder of a weight that is the first input.
@@ -76,5 +76,6 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
         formula: OnnxWeight::formula(zero_points),
         ..Grouped::scaled(codes, bits, format, [rows, cols], grid, scales)
     };
-    Ok(OnnxDecoder { shape, code_type, grid, decoder: Box::new(decoder) })
+    let scales = Granularity::Group(block);
+    Ok(OnnxDecoder { shape, code_type, scales, decoder: Box::new(decoder) })
 }

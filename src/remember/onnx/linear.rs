@@ -6,10 +6,10 @@ use super::{OnnxDecoder, OnnxWeight, StoredInts};
 use crate::model::{OnnxCodes, Tensor};
 use crate::remember::kernels::grouped::E2M1;
 use crate::remember::kernels::scale_grid::ScaleGrid;
-use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped};
+use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_layout::{per_tensor, rows_and_cols};
 use crate::remember::seam::scale_matrix::{Matrix, NestedOp, NestedScales, Repeated, ScaleMatrix};
-use crate::remember::seam::{CodeType, Floats, wrong};
+use crate::remember::seam::{CodeType, Floats, Granularity, wrong};
 use crate::{Dtype, Result};
 
 /// The axis along which the operator of `codes` has its scales; `None` if it is no operator of this
@@ -76,7 +76,7 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
     Ok(OnnxDecoder {
         shape: t.shape().to_vec(),
         code_type,
-        grid: layout.grid,
+        scales: layout.granularity,
         decoder: Box::new(decoder),
     })
 }
@@ -109,8 +109,8 @@ fn format_of(dtype: Dtype) -> Option<(CodeType, CodeFormat)> {
 /// Where the scale of each value is.
 struct ScaleLayout {
     grid: ScaleGrid,
-    /// Whether there is one for all.
-    is_one: bool,
+    /// What listings show.
+    granularity: Granularity,
     /// Scales in a row of them.
     cols: usize,
     /// Rows of scales, which begin anew behind the last.
@@ -124,7 +124,8 @@ impl ScaleLayout {
     fn new(weight: &OnnxWeight<'_>, scale: &Tensor<'_>) -> Result<Self> {
         let (t, shape) = (weight.t, weight.t.shape());
         if scale.elements() == 1 {
-            return Ok(Self { grid: per_tensor(shape), is_one: true, cols: 1, rows: 1 });
+            let grid = per_tensor(shape);
+            return Ok(Self { grid, granularity: Granularity::Tensor, cols: 1, rows: 1 });
         }
         let misfit = || {
             let what = format!("its scale `{}` {:?} does not fit", scale.name(), scale.shape());
@@ -177,7 +178,7 @@ impl ScaleLayout {
                     rows_per_matrix: 1,
                     cols: n,
                 },
-                is_one: false,
+                granularity: Granularity::Channel,
                 cols: n,
                 rows: 1,
             },
@@ -189,7 +190,7 @@ impl ScaleLayout {
                     rows_per_matrix: n,
                     cols: 1,
                 },
-                is_one: false,
+                granularity: Granularity::Channel,
                 cols: 1,
                 rows: n,
             },
@@ -198,8 +199,8 @@ impl ScaleLayout {
 
     /// One for each `block` values of a row.
     fn along_rows(rows: usize, cols: usize, block: usize) -> Self {
-        let grid = crate::remember::seam::grouped::row_groups(cols, block);
-        Self { grid, is_one: false, cols: grid.cols, rows }
+        let grid = row_groups(cols, block);
+        Self { grid, granularity: Granularity::Group(block), cols: grid.cols, rows }
     }
 
     /// One for each `block` values of a column of matrices of `n` rows.
@@ -212,14 +213,15 @@ impl ScaleLayout {
             rows_per_matrix: blocks,
             cols,
         };
-        Self { grid, is_one: false, cols, rows: rows / n.max(1) * blocks }
+        let granularity = Granularity::Block { rows: block, cols: 1 };
+        Self { grid, granularity, cols, rows: rows / n.max(1) * blocks }
     }
 
     /// The scales `floats`.
     fn matrix<'m>(&self, floats: Floats<'m>) -> Box<dyn ScaleMatrix + 'm> {
-        match self.is_one {
-            true => Box::new(Repeated(floats)),
-            false => self.repeated(Box::new(Matrix { floats, cols: self.cols })),
+        match self.granularity {
+            Granularity::Tensor => Box::new(Repeated(floats)),
+            _ => self.repeated(Box::new(Matrix { floats, cols: self.cols })),
         }
     }
 

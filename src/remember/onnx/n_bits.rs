@@ -6,7 +6,7 @@ use super::{OnnxDecoder, OnnxWeight, StoredInts};
 use crate::remember::kernels::grouped::Int;
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_matrix::{Matrix, ScaleMatrix};
-use crate::remember::seam::{CodeType, Floats, wrong};
+use crate::remember::seam::{CodeType, Floats, Granularity, wrong};
 use crate::{Dtype, Result};
 
 /// The decoder of a weight that is the second input.
@@ -62,5 +62,6 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
         ..Grouped::scaled(codes, bits, format, [rows, cols], grid, scales)
     };
     let code_type = CodeType::Uint(bits as u8);
-    Ok(OnnxDecoder { shape: vec![rows, cols], code_type, grid, decoder: Box::new(decoder) })
+    let scales = Granularity::Group(block);
+    Ok(OnnxDecoder { shape: vec![rows, cols], code_type, scales, decoder: Box::new(decoder) })
 }

@@ -128,7 +128,9 @@ fn messages() {
             break;
         }
     }
-    let lie = |n: u64| [number(1, 8), bytes(2, "x"), varint(7 << 3 | 2), varint(n)].concat();
+    let lie = |n: u64| {
+        [number(1, 8), bytes(2, "x"), varint(7 << 3 | 2), varint(n), bytes(2, "g")].concat()
+    };
     trial.refused(vec![
         ("graphs inside of each other", model(&[deep]), Limit, &["graphs inside"]),
         ("a graph longer than the file", lie(1000), Parse, &["within a field"]),
@@ -146,7 +148,7 @@ fn messages() {
 fn amplification() {
     let mut trial = Trial::new();
     let long = "n".repeat(100_000);
-    let graphs: Vec<u8> = (0..50_000).flat_map(|_| bytes(11, [])).collect();
+    let graphs: Vec<u8> = (0..100_000).flat_map(|_| bytes(11, [])).collect();
     let many = |name: &str| {
         let attribute = bytes(5, [bytes(1, "bodies"), graphs.clone()].concat());
         model(&[bytes(1, [bytes(3, name), attribute].concat())])
@@ -162,7 +164,7 @@ fn amplification() {
     };
     trial.refused(vec![
         ("graphs of a node with a long name", many(&long), Limit, &["name"]),
-        ("50 000 graphs", many("n"), Limit, &["MAX_TABLE_BYTES"]),
+        ("100 000 graphs", many("n"), Limit, &["MAX_TABLE_BYTES"]),
         (
             "two values of a constant",
             model(&[node("Constant", &[], &[twice.clone(), twice])]),
@@ -201,7 +203,7 @@ fn quantized_weights() {
             Parse,
             fit,
         ),
-        ("a scale of integers", quantized(w(&[2]), raw("s", 3, &[1], &[1]), &[]), Parse, &["`w`"]),
+        ("a scale of integers", quantized(w(&[2]), raw("s", 3, &[1], &[1]), &[]), Parse, &["`s`"]),
         (
             "no scale",
             model(&[node("DequantizeLinear", &["w", "s"], &[]), w(&[2])]),
