@@ -97,7 +97,7 @@ fn read_model(walk: &mut GraphWalk<'_>, mut rest: Range<u64>) -> Result<HashMap<
             14 => {
                 let (key, value) = read_pair(walk, message)?;
                 walk.budget.tables(0, 1, 0)?;
-                metadata.insert(key, value);
+                metadata.entry(key).or_insert(value);
             }
             25 => walk.function(message)?,
             _ => {}

@@ -8,6 +8,8 @@ mod linear;
 mod n_bits;
 mod stored;
 
+use std::collections::HashMap;
+
 use crate::model::{OnnxCodes, OnnxRole, Tensor};
 use crate::remember::seam::decode::Decode;
 use crate::remember::seam::grouped::{GroupFormula, GroupOffsets};
@@ -58,6 +60,13 @@ impl Scheme for Onnx {
         weight.check_uses()?;
         let decoded = decode(&weight)?;
         Ok(Some(weight.group(decoded, all)))
+    }
+
+    fn descriptions(&self, metadata: &HashMap<String, String>) -> Vec<String> {
+        // What the tools of onnxruntime say of a model that they have quantized.
+        let key = "onnx.infer";
+        let is_there = metadata.contains_key(key);
+        is_there.then(|| key.to_owned()).into_iter().collect()
     }
 
     fn is_activation(&self, t: &Tensor<'_>, _all: &Index<'_>) -> bool {

@@ -83,7 +83,7 @@ fn awq() {
 #[cfg(feature = "onnx")]
 #[test]
 fn onnx() {
-    check("onnx_quantized", 42);
+    check("onnx_quantized", 47);
 }
 
 #[cfg(feature = "gguf")]

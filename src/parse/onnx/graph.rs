@@ -150,6 +150,8 @@ impl<'a> GraphWalk<'a> {
             let inputs = inputs.collect::<Result<_>>()?;
             let output = self.file.text(node.output.clone())?;
             let op = node.op;
+            // Nodes that say the same may say it in another order.
+            integers.sort_unstable();
             self.nodes
                 .push(QuantNode { op, kept, scope, inputs, output, integers });
         }

@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::fields::TensorFields;
 use super::found::{GraphScope, GraphTensor, LOST, LostUse, MAX_NAME, TensorData};
 use crate::limits::cap;
 use crate::model::{Shape, ShortList};
-use crate::{AnamnesisError, Dtype, Result};
+use crate::{AnamnesisError, Result};
 
 /// The name of a tensor in the model.
 pub(super) struct TensorName {
@@ -16,9 +17,9 @@ pub(super) struct TensorName {
 
 impl TensorName {
     /// The shape and the strides of the tensor, which is stored in `shape`.
-    pub(super) fn of_module(&self, shape: Shape, dtype: Dtype) -> (Shape, Option<Box<ShortList>>) {
+    pub(super) fn of_module(&self, shape: Shape) -> (Shape, Option<Box<ShortList>>) {
         match (self.is_of_module, &*shape) {
-            (true, &[rows, cols]) if dtype.bits() >= 8 && rows > 1 && cols > 1 => {
+            (true, &[rows, cols]) if rows > 1 && cols > 1 => {
                 ([cols, rows].into(), Some(Box::new([1, cols].into())))
             }
             (true, &[rows, cols]) => ([cols, rows].into(), None),
@@ -90,8 +91,7 @@ fn modules<'f>(
     for tensor in found {
         let number = tensor.name.strip_prefix(LOST);
         let is_lost = number.is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
-        let is_matrix =
-            matches!(&tensor.data, TensorData::Dense(t) if is_matrix(t.dims.as_slice()));
+        let is_matrix = matches!(&tensor.data, TensorData::Dense(t) if is_matrix(t));
         let Some(LostUse { count: 1, node: Some(node) }) = lost.get(&tensor.name) else {
             continue;
         };
@@ -105,8 +105,10 @@ fn modules<'f>(
     out
 }
 
-fn is_matrix(dims: &[u64]) -> bool {
-    matches!(dims, [rows, cols] if *rows > 0 && *cols > 0)
+/// Whether `t` is a matrix of whole bytes, which can be read transposed.
+fn is_matrix(t: &TensorFields) -> bool {
+    let has_bytes = t.dtype().is_ok_and(|dtype| dtype.bits() >= 8);
+    has_bytes && matches!(*t.dims, [rows, cols] if rows > 0 && cols > 0)
 }
 
 /// The module of the only `MatMul` in it: `a.b.0` of `/a/b/b.0/MatMul`. A list of modules is named

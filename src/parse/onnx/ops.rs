@@ -13,6 +13,14 @@ pub(super) struct QuantNode {
     pub integers: Vec<(String, i64)>,
 }
 
+impl QuantNode {
+    /// Name of input `i`, if the node has it.
+    pub(super) fn input(&self, i: usize) -> Option<&str> {
+        let name = self.inputs.get(i).map(String::as_str);
+        name.filter(|name| !name.is_empty())
+    }
+}
+
 /// What a node tells of codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NodeUse {

@@ -32,6 +32,7 @@ pub(super) fn mark(
         stored: by_scope.collect(),
         moved: HashMap::new(),
         factors: HashSet::new(),
+        scales: HashMap::new(),
         roles: vec![OnnxRole::Plain; contents.tensors.len()],
     };
     for node in nodes {
@@ -46,9 +47,27 @@ pub(super) fn mark(
             _ => {}
         }
     }
+    let linear = nodes.iter().filter(|node| node.op == "DequantizeLinear");
+    let used = linear
+        .clone()
+        .filter_map(|node| Some((node.scope, node.input(1)?)));
+    let used: HashSet<_> = used.collect();
+    linear.for_each(|node| marks.add_scale(node, &used));
     nodes.iter().for_each(|node| marks.add(node));
     marks.add_rest(nodes);
     contents.onnx = marks.roles;
+}
+
+/// The stored tensors that an operator takes.
+struct RowInputs {
+    /// The codes, and whether others move them on their way.
+    codes: Option<(usize, bool)>,
+    scale: Option<usize>,
+    zero_point: Option<usize>,
+    /// What the scale is multiplied by.
+    factor: Option<usize>,
+    /// As of [`OnnxCodes`].
+    has_more: bool,
 }
 
 /// The roles of a model's tensors.
@@ -61,6 +80,8 @@ struct Marks<'a> {
     moved: HashMap<(usize, &'a str), &'a str>,
     /// What is multiplied.
     factors: HashSet<(usize, &'a str)>,
+    /// Scales that are decoded themselves: by the output, their codes and the scale of these.
+    scales: HashMap<(usize, &'a str), (usize, usize)>,
     roles: Vec<OnnxRole>,
 }
 
@@ -96,14 +117,11 @@ impl<'a> Marks<'a> {
 
     /// Adds what `node` says of the tensors that its inputs are.
     fn add(&mut self, node: &'a QuantNode) {
-        let stored = |i: usize| {
-            let name = node.inputs.get(i).filter(|name| !name.is_empty())?;
-            self.find(&self.stored, node.scope, name)
-        };
         match node.kept {
+            NodeUse::Takes(_) if self.scales.contains_key(&(node.scope, &*node.output)) => {}
             NodeUse::Takes(row) => self.add_row(node, row),
             NodeUse::Quantizes => {
-                let parts: Vec<usize> = (1..3).filter_map(stored).collect();
+                let parts: Vec<usize> = (1..3).filter_map(|i| self.input(node, i)).collect();
                 parts
                     .into_iter()
                     .for_each(|i| self.set(i, OnnxRole::Activation));
@@ -112,14 +130,16 @@ impl<'a> Marks<'a> {
                 let to = node.integers.iter().find(|(name, _)| name == "to");
                 // F32, F16, F64 and BF16.
                 let is_float = to.is_some_and(|(_, to)| matches!(to, 1 | 10 | 11 | 16));
-                let codes = stored(0).filter(|&i| is_float && self.may_be_codes(i));
+                let codes = self
+                    .input(node, 0)
+                    .filter(|&i| is_float && self.may_be_codes(i));
                 if let Some(i) = codes.filter(|&i| self.tensors[i].shape.len() > 1) {
                     self.set_codes(i, unknown(&node.op));
                 }
             }
             NodeUse::Unknown => {
                 let narrow: Vec<usize> = (0..node.inputs.len())
-                    .filter_map(stored)
+                    .filter_map(|i| self.input(node, i))
                     .filter(|&i| self.may_be_codes(i))
                     .collect();
                 narrow.into_iter().for_each(|i| {
@@ -136,33 +156,20 @@ impl<'a> Marks<'a> {
         t.dtype.bits() <= 8 && t.dtype != Dtype::Bool && t.shape.iter().product::<usize>() > 1
     }
 
+    /// Adds what an operator of a row of the table says of its inputs.
     fn add_row(&mut self, node: &'a QuantNode, row: &OpRow) {
-        let name = |i: usize| {
-            node.inputs
-                .get(i)
-                .map(String::as_str)
-                .filter(|name| !name.is_empty())
-        };
-        let at = |i: usize| self.find(&self.stored, node.scope, name(i)?);
-        let activations: Vec<usize> = row.activations.iter().filter_map(|&i| at(i)).collect();
-        let (mut scale, zero_point) = (row.scale.and_then(at), row.zero_point.and_then(at));
-        let codes = name(row.codes).and_then(|name| self.source(node.scope, name));
-        let bias = row
-            .bias
-            .and_then(|(bias, factor)| Some((at(bias)?, at(factor))));
-        if row.scale.is_none() {
-            scale = codes.and_then(|(codes, _)| self.scale_by_name(node.scope, codes));
-        }
-        let is_elsewhere =
-            |i: Option<usize>| i.is_some_and(|i| name(i).is_some() && at(i).is_none());
-        let has_more = row.more.iter().any(|&i| name(i).is_some())
-            || is_elsewhere(row.scale)
-            || is_elsewhere(row.zero_point);
+        let activations: Vec<usize> = row
+            .activations
+            .iter()
+            .filter_map(|&i| self.input(node, i))
+            .collect();
+        let inputs = self.inputs(node, row);
+        let parts = [inputs.scale, inputs.zero_point, inputs.factor];
+        let parts: Vec<usize> = parts.into_iter().flatten().collect();
         activations
             .into_iter()
             .for_each(|i| self.set(i, OnnxRole::Activation));
-        let parts: Vec<usize> = scale.into_iter().chain(zero_point).collect();
-        let Some((codes, is_moved)) = codes else {
+        let Some((codes, is_moved)) = inputs.codes else {
             // The codes are activations.
             parts
                 .into_iter()
@@ -172,28 +179,81 @@ impl<'a> Marks<'a> {
         let text = |i: usize| self.tensors[i].name.clone();
         let role = OnnxCodes {
             op: node.op.clone(),
-            scale: scale.map(text),
-            zero_point: zero_point.map(text),
-            factor: None,
+            scale: inputs.scale.map(text),
+            zero_point: inputs.zero_point.map(text),
+            factor: inputs.factor.map(text),
             is_moved,
-            has_more,
+            has_more: inputs.has_more,
             integers: node.integers.clone(),
         };
-        if let Some((bias, factor)) = bias {
-            let role = OnnxCodes {
-                op: format!("{} (bias)", node.op),
-                zero_point: None,
-                factor: factor.map(text),
-                is_moved: false,
-                has_more: factor.is_none() || scale.is_none(),
-                ..role.clone()
-            };
-            if self.set_codes(bias, role) {
-                scale.into_iter().for_each(|i| self.set(i, COMPANION));
-            }
-        }
+        self.add_bias(node, row, &role);
         if self.set_codes(codes, role) {
             parts.into_iter().for_each(|i| self.set(i, COMPANION));
+        }
+    }
+
+    /// The stored tensor that input `i` of `node` is.
+    fn input(&self, node: &QuantNode, i: usize) -> Option<usize> {
+        self.find(&self.stored, node.scope, node.input(i)?)
+    }
+
+    /// The codes of a weight that `node` takes, and their companions.
+    fn inputs(&self, node: &QuantNode, row: &OpRow) -> RowInputs {
+        let codes = node.input(row.codes);
+        let codes = codes.and_then(|name| self.source(node.scope, name));
+        let at = |i: Option<usize>| self.input(node, i?);
+        let (mut scale, zero_point, mut factor) = (at(row.scale), at(row.zero_point), None);
+        match (row.scale, codes) {
+            (None, Some((codes, _))) => scale = self.scale_by_name(node.scope, codes),
+            (Some(i), _) if scale.is_none() => {
+                let made = node.input(i);
+                let made = made.and_then(|name| self.find(&self.scales, node.scope, name));
+                (scale, factor) = made.unzip();
+            }
+            _ => {}
+        }
+        let is_lost = |i: Option<usize>, found: Option<usize>| {
+            found.is_none() && i.is_some_and(|i| node.input(i).is_some())
+        };
+        let has_more = row.more.iter().any(|&i| node.input(i).is_some())
+            || is_lost(row.scale, scale)
+            || is_lost(row.zero_point, zero_point);
+        RowInputs { codes, scale, zero_point, factor, has_more }
+    }
+
+    /// Adds the integers that `node` adds to the product, if there are any. `codes` are those of the
+    /// weight.
+    fn add_bias(&mut self, node: &QuantNode, row: &OpRow, codes: &OnnxCodes) {
+        let Some((bias, factor)) = row
+            .bias
+            .and_then(|(bias, factor)| Some((self.input(node, bias)?, self.input(node, factor))))
+        else {
+            return;
+        };
+        let role = OnnxCodes {
+            op: format!("{} (bias)", node.op),
+            zero_point: None,
+            factor: factor.map(|i| self.tensors[i].name.clone()),
+            is_moved: false,
+            has_more: factor.is_none() || codes.scale.is_none(),
+            ..codes.clone()
+        };
+        let scale = row.scale.and_then(|i| self.input(node, i));
+        if self.set_codes(bias, role) {
+            scale.into_iter().for_each(|i| self.set(i, COMPANION));
+        }
+    }
+
+    /// Notes the scales that are codes themselves, with a scale of their own: `node` decodes them, and
+    /// makes one of the outputs `used` of them.
+    fn add_scale(&mut self, node: &'a QuantNode, used: &HashSet<(usize, &str)>) {
+        let (codes, scale) = (self.input(node, 0), self.input(node, 1));
+        let is_used = used.contains(&(node.scope, node.output.as_str()));
+        if let (Some(codes), Some(scale), true, None) = (codes, scale, is_used, node.input(2))
+            && self.tensors[scale].shape.iter().product::<usize>() == 1
+        {
+            self.scales
+                .insert((node.scope, &node.output), (codes, scale));
         }
     }
 
@@ -237,7 +297,10 @@ impl<'a> Marks<'a> {
         let old = &mut self.roles[i];
         match old {
             OnnxRole::Codes(old) if **old == codes => false,
-            OnnxRole::Codes(old) => {
+            // Shared by an embedding and an output layer: who takes them as they are tells what they
+            // are.
+            OnnxRole::Codes(old) if codes.is_moved && !old.is_moved && !old.has_more => false,
+            OnnxRole::Codes(old) if codes.is_moved || !old.is_moved => {
                 // Two operators take the same codes, and do not agree.
                 old.has_more = true;
                 false

@@ -61,7 +61,7 @@ pub(super) fn add(
             (contents.sources.len() - 1, 0)
         }
     };
-    let (shape, strides) = name.of_module(shape, dtype);
+    let (shape, strides) = name.of_module(shape);
     contents.tensors.push(TensorInfo {
         name: name.text.as_str().into(),
         dtype,

@@ -36,7 +36,7 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
     let scale = weight.need_scale()?;
     let (rows, cols) = rows_and_cols(t.shape());
     let layout = ScaleLayout::new(weight, &scale)?;
-    let inner = layout.matrix(Floats::ieee(&scale)?);
+    let inner = layout.matrix(scale_floats(&scale)?);
     let scales: Box<dyn ScaleMatrix + 'm> = match &weight.factor {
         None => inner,
         Some(factor) if factor.elements() == 1 => Box::new(NestedScales {
@@ -79,6 +79,15 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
         scales: layout.granularity,
         decoder: Box::new(decoder),
     })
+}
+
+/// Scales that are floats of at most 32 bits, or codes of eight bits with a factor.
+fn scale_floats<'m>(scale: &Tensor<'m>) -> Result<Floats<'m>> {
+    match scale.dtype() {
+        Dtype::F8E8M0 => Floats::new(scale),
+        Dtype::F8E4M3 => Floats::fp8(scale),
+        _ => Floats::ieee(scale),
+    }
 }
 
 /// The codes of `t`, which lie in rows unless a row ends within a byte.

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 HERE = Path(__file__).parent.parent
 RNG = np.random.default_rng(7)
@@ -385,7 +386,7 @@ def linear_cases():
     yield "u2_blocks", TensorProto.UINT2, (3, 40), (3, 3), {"axis": 1, "block_size": 16}, True, single
 
 
-def write_case(name, made, weight, values):
+def write_case(name, made, weight, values, others=()):
     folder = HERE / "onnx_quantized" / name
     folder.mkdir(parents=True)
     # What onnxruntime needs to run the model is not needed to read it.
@@ -395,7 +396,8 @@ def write_case(name, made, weight, values):
     if kind[0] == "F16":
         files.append((("F32", "f32"), WIDE[name]))
     for (dtype, end), array in files:
-        data = safetensors([(weight, dtype, array.shape, np.ascontiguousarray(array).tobytes())])
+        plain = [(t.name, *read(t)) for t in others]
+        data = safetensors([(weight, dtype, array.shape, np.ascontiguousarray(array).tobytes()), *plain])
         (folder / f"expected-{end}.safetensors").write_bytes(data)
 
 
@@ -485,6 +487,49 @@ def write_moved():
     linear = helper.make_node("DequantizeLinear", ["g", tensors[1].name, tensors[2].name], ["y"])
     made, (values,) = run([gather, linear], tensors, {"y": TensorProto.FLOAT}, inputs={"x": np.arange(5)})
     write_case("moved", made, "embed", values)
+
+
+def write_shared():
+    """An embedding that is also the output layer, as onnxruntime-genai writes it."""
+    rows, cols, block = 6, 64, 32
+    codes = RNG.integers(0, 256, (rows, cols // block, block // 2), np.uint8)
+    scale = (RNG.uniform(0.5, 1.5, (rows, cols // block)) / 8).astype(np.float32)
+    tensors = [F32(codes, "head.weight_Q4"), F32(scale, "head.weight_scales"), F32(np.array([rows, cols // 2]), "shape")]
+    nodes = [
+        helper.make_node("Reshape", ["head.weight_Q4", "shape"], ["table"]),
+        helper.make_node("GatherBlockQuantized", ["table", "ids", "head.weight_scales"], ["e"], domain="com.microsoft",
+                         gather_axis=0, quantize_axis=1, block_size=block, bits=4),
+        helper.make_node("MatMulNBits", ["x", "head.weight_Q4", "head.weight_scales"], ["y"], domain="com.microsoft",
+                         N=rows, K=cols, bits=4, block_size=block),
+    ]  # fmt: skip
+    inputs = {"x": np.eye(cols, dtype=np.float32), "ids": np.arange(rows)}
+    made, (values, table) = run(nodes, tensors, {"y": TensorProto.FLOAT, "e": TensorProto.FLOAT}, inputs=inputs)
+    assert np.array_equal(values.T, table)
+    write_case("shared", made, "head.weight", np.ascontiguousarray(table), [tensors[2]])
+
+
+def write_mx():
+    """Types of microscaling formats, which onnxruntime does not run: by ONNX's own evaluator."""
+    f4, f8 = TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E4M3FN
+    powers = np.exp2(RNG.integers(-6, 6, (4, 2))).astype(ml_dtypes.float8_e8m0fnu)
+    floats8 = RNG.uniform(1, 400, (4, 2)).astype(np.float32).astype(ml_dtypes.float8_e4m3fn)
+    linear = {"axis": -1, "block_size": 32}
+    for name, dtype, scale in [("mxfp4", f4, powers), ("mxfp8", f8, powers), ("fp4_blocks", f4, powers.astype(np.float32) / 3)]:
+        tensors = [F32(codes_of(dtype, (4, 64)), "w_quantized"), F32(scale, "w_scale")]
+        node = helper.make_node("DequantizeLinear", [t.name for t in tensors], ["w"], output_dtype=TensorProto.FLOAT, **linear)
+        write_evaluated(name, [node], tensors)
+    # Two levels of scales, as ModelOpt writes NVFP4.
+    tensors = [F32(codes_of(f4, (4, 64)), "w_quantized"), F32(floats8, "w_scale"), F32(np.float32(0.0123), "w_scale_2")]
+    inner = helper.make_node("DequantizeLinear", ["w_scale", "w_scale_2"], ["s"])
+    outer = helper.make_node("DequantizeLinear", ["w_quantized", "s"], ["w"], **linear)
+    write_evaluated("nvfp4", [inner, outer], tensors)
+
+
+def write_evaluated(name, nodes, tensors):
+    graph = helper.make_graph(nodes, "g", [], [helper.make_tensor_value_info("w", TensorProto.FLOAT, None)], tensors)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], producer_name="test")
+    (values,) = ReferenceEvaluator(made).run(None, {})
+    write_case(name, made, "w", values.astype(np.float32))
 
 
 def dequantized(codes, scale, zero_point, axis):
@@ -582,4 +627,6 @@ if __name__ == "__main__":
     write_n_bits()
     write_gather()
     write_moved()
+    write_shared()
+    write_mx()
     write_tools()
