@@ -27,6 +27,8 @@ pub(crate) struct OnnxCodes {
     pub zero_point: Option<Box<str>>,
     /// Name of another scale, by which the first is multiplied.
     pub factor: Option<Box<str>>,
+    /// Whether the operator takes the codes transposed, with regard to the tensor.
+    pub is_transposed: bool,
     /// Whether the operator takes the codes in another order or shape than they are stored in.
     pub is_moved: bool,
     /// Whether the operator has other scales, zero points or maps, or takes one of these from

@@ -69,6 +69,10 @@ impl Scheme for Onnx {
         is_there.then(|| key.to_owned()).into_iter().collect()
     }
 
+    fn is_proved_by_file(&self) -> bool {
+        true
+    }
+
     fn is_activation(&self, t: &Tensor<'_>, _all: &Index<'_>) -> bool {
         matches!(role(t), OnnxRole::Activation | OnnxRole::Companion { .. })
     }
@@ -184,8 +188,12 @@ impl<'m> OnnxWeight<'m> {
         let name = self.t.name();
         let added = ["_quantized", "_Q2", "_Q4", "_Q8", "_Q4G32"];
         let before = added.iter().find_map(|end| name.strip_suffix(end));
-        before
-            .filter(|name| !name.is_empty() && all.model.tensor(name).is_none())
-            .unwrap_or(name)
+        let is_free = |before: &&str| {
+            let mut others = added.iter().map(|end| format!("{before}{end}"));
+            !before.is_empty()
+                && all.model.tensor(before).is_none()
+                && !others.any(|other| other != name && all.model.tensor(&other).is_some())
+        };
+        before.filter(is_free).unwrap_or(name)
     }
 }

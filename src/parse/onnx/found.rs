@@ -38,6 +38,7 @@ pub(super) struct GraphScope {
 pub(super) struct LostUse {
     /// How many inputs of nodes it is.
     pub count: usize,
-    /// Name of the `MatMul` whose second input it is.
-    pub node: Option<String>,
+    /// Name of the `MatMul` whose second input it is, without what quantizers have added, and whether
+    /// the product takes the weight transposed.
+    pub node: Option<(String, bool)>,
 }

@@ -207,20 +207,31 @@ impl<'a> GraphWalk<'a> {
             }
         }
         if let Some(lost) = lost
-            && node.op == "MatMul"
-            && is_standard(&node.domain)
+            && let Some(product) = self.product(&node)?
         {
-            let name = self.file.text(node.name.clone())?;
-            self.lost.entry(lost).or_default().node = Some(name);
+            self.lost.entry(lost).or_default().node = Some(product);
         }
         Ok(node)
+    }
+
+    /// The name of a `MatMul`, or of what onnxruntime's tools make of one, as [`LostUse`] has it.
+    fn product(&mut self, node: &NodeFields) -> Result<Option<(String, bool)>> {
+        let is_transposed = match (&*node.op, is_standard(&node.domain)) {
+            ("MatMul" | "MatMulInteger", true) => true,
+            ("MatMulNBits", false) => false,
+            _ => return Ok(None),
+        };
+        let name = self.file.text(node.name.clone())?;
+        let ends = ["_quant", "_Q2", "_Q4", "_Q8"];
+        let before = ends.iter().find_map(|end| name.strip_suffix(end));
+        Ok(Some((before.unwrap_or(&name).to_owned(), is_transposed)))
     }
 
     /// The text in `range`, if it is a name that the exporter has made up.
     fn lost_name(&mut self, range: &Range<u64>) -> Result<Option<String>> {
         let len = range.end - range.start;
         let lost = LOST.len() as u64;
-        if !(lost..lost + 20).contains(&len)
+        if !(lost..lost + 32).contains(&len)
             || !self.file.bytes(range.clone())?.starts_with(LOST.as_bytes())
         {
             return Ok(None);

@@ -11,14 +11,16 @@ use crate::{AnamnesisError, Result};
 /// The name of a tensor in the model.
 pub(super) struct TensorName {
     pub text: String,
-    /// Whether it is that of a linear module's weight, which the exporter has transposed.
+    /// Whether it is that of the module that has the weight, and not the one in the file.
     is_of_module: bool,
+    /// Whether the weight is stored transposed, with regard to that of the module.
+    pub is_transposed: bool,
 }
 
 impl TensorName {
     /// The shape and the strides of the tensor, which is stored in `shape`.
     pub(super) fn of_module(&self, shape: Shape) -> (Shape, Option<Box<ShortList>>) {
-        match (self.is_of_module, &*shape) {
+        match (self.is_transposed, &*shape) {
             (true, &[rows, cols]) if rows > 1 && cols > 1 => {
                 ([cols, rows].into(), Some(Box::new([1, cols].into())))
             }
@@ -48,11 +50,12 @@ pub(super) fn of_tensors(
         let is_shared = counts.get(&*tensor.name).is_some_and(|&n| n > 1);
         let module = modules.get(&*tensor.name).filter(|_| tensor.scope == 0);
         let text = match module {
-            Some(module) => module.clone(),
+            Some((module, _)) => module.clone(),
             None if is_shared => with_path(tensor, scopes)?,
             None => tensor.name.clone(),
         };
-        names.push(TensorName { text, is_of_module: module.is_some() });
+        let is_transposed = module.is_some_and(|(_, is_transposed)| *is_transposed);
+        names.push(TensorName { text, is_of_module: module.is_some(), is_transposed });
     }
     let mut known = HashSet::with_capacity(names.len());
     match names.iter().find(|name| !known.insert(&*name.text)) {
@@ -79,30 +82,45 @@ fn with_path(tensor: &GraphTensor, scopes: &[GraphScope]) -> Result<String> {
     Ok(parts.join("."))
 }
 
-/// The weights of linear modules that have lost their names, by what the file calls them. The path of
-/// the node that uses such a weight is that of the module, if the node is the only one.
+/// The weights of linear modules that have lost their names, by what the file calls them, with whether
+/// they are stored transposed. The path of the node that uses such a weight is that of the module, if
+/// the node is the only one.
 fn modules<'f>(
     found: &'f [GraphTensor],
     lost: &HashMap<String, LostUse>,
     counts: &HashMap<&str, usize>,
-) -> HashMap<&'f str, String> {
+) -> HashMap<&'f str, (String, bool)> {
     let mut out = HashMap::new();
     let mut taken: HashMap<String, usize> = HashMap::new();
     for tensor in found {
-        let number = tensor.name.strip_prefix(LOST);
-        let is_lost = number.is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
-        let is_matrix = matches!(&tensor.data, TensorData::Dense(t) if is_matrix(t));
-        let Some(LostUse { count: 1, node: Some(node) }) = lost.get(&tensor.name) else {
+        let Some(LostUse { count: 1, node: Some((node, is_transposed)) }) = lost.get(&tensor.name)
+        else {
             continue;
         };
-        if let Some(module) = module_of_node(node).filter(|_| is_lost && is_matrix) {
-            let name = format!("{module}.weight");
-            *taken.entry(name.clone()).or_default() += 1;
-            out.insert(tensor.name.as_str(), name);
+        let is_matrix = matches!(&tensor.data, TensorData::Dense(t) if is_matrix(t));
+        let (Some(module), Some(end)) = (module_of_node(node), end_of_lost(&tensor.name)) else {
+            continue;
+        };
+        let weight = format!("{module}.weight");
+        *taken.entry(weight.clone()).or_default() += 1;
+        if (is_matrix || !is_transposed) && !counts.contains_key(weight.as_str()) {
+            out.insert(tensor.name.as_str(), (weight + end, *is_transposed));
         }
     }
-    out.retain(|_, name| taken.get(name) == Some(&1) && !counts.contains_key(name.as_str()));
+    out.retain(|name, (weight, _)| {
+        let module = end_of_lost(name).and_then(|end| weight.strip_suffix(end));
+        module.is_some_and(|weight| taken.get(weight) == Some(&1))
+            && !counts.contains_key(weight.as_str())
+    });
     out
+}
+
+/// What a quantizer has added to a name that the exporter has made up; `None` if it is another name.
+fn end_of_lost(name: &str) -> Option<&str> {
+    let number = name.strip_prefix(LOST)?;
+    let end = number.trim_start_matches(|c: char| c.is_ascii_digit());
+    let is_known = matches!(end, "" | "_quantized" | "_Q2" | "_Q4" | "_Q8");
+    (is_known && end.len() < number.len()).then_some(end)
 }
 
 /// Whether `t` is a matrix of whole bytes, which can be read transposed.
@@ -134,7 +152,7 @@ pub(super) fn note(names: &[TensorName], notes: &mut Vec<String>) {
     let n = names.iter().filter(|name| name.is_of_module).count();
     if n > 0 {
         notes.push(format!(
-            "the exporter has lost the names of {n} weights and transposed them: they have the names of the modules that use them, and the modules' order"
+            "the exporter has lost the names of {n} weights: they have those of the modules that use them, and the modules' order"
         ));
     }
 }

@@ -26,6 +26,8 @@ pub(super) fn mark(
         let position = positions.get(&*name.text)?;
         Some(((tensor.scope, tensor.name.as_str()), *position))
     });
+    let transposed = names.iter().filter(|name| name.is_transposed);
+    let transposed = transposed.filter_map(|name| positions.get(&*name.text).copied());
     let mut marks = Marks {
         tensors: &contents.tensors,
         scopes,
@@ -33,6 +35,7 @@ pub(super) fn mark(
         moved: HashMap::new(),
         factors: HashSet::new(),
         scales: HashMap::new(),
+        transposed: transposed.collect(),
         roles: vec![OnnxRole::Plain; contents.tensors.len()],
     };
     for node in nodes {
@@ -82,6 +85,8 @@ struct Marks<'a> {
     factors: HashSet<(usize, &'a str)>,
     /// Scales that are decoded themselves: by the output, their codes and the scale of these.
     scales: HashMap<(usize, &'a str), (usize, usize)>,
+    /// The tensors that operators take transposed.
+    transposed: HashSet<usize>,
     roles: Vec<OnnxRole>,
 }
 
@@ -103,12 +108,16 @@ impl<'a> Marks<'a> {
         None
     }
 
-    /// The stored tensor `name`, or the one whose elements it has, and whether these are moved.
-    fn source(&self, scope: usize, name: &str) -> Option<(usize, bool)> {
+    /// The stored tensor `name`, or the one whose elements it has: its position, its name in the file,
+    /// and whether the elements are moved.
+    fn source<'n>(&self, scope: usize, name: &'n str) -> Option<(usize, &'n str, bool)>
+    where
+        'a: 'n,
+    {
         let mut name = name;
         for moves in 0..MAX_MOVES {
             if let Some(position) = self.find(&self.stored, scope, name) {
-                return Some((position, moves > 0));
+                return Some((position, name, moves > 0));
             }
             name = self.find(&self.moved, scope, name)?;
         }
@@ -182,6 +191,7 @@ impl<'a> Marks<'a> {
             scale: inputs.scale.map(text),
             zero_point: inputs.zero_point.map(text),
             factor: inputs.factor.map(text),
+            is_transposed: self.transposed.contains(&codes),
             is_moved,
             has_more: inputs.has_more,
             integers: node.integers.clone(),
@@ -200,11 +210,12 @@ impl<'a> Marks<'a> {
     /// The codes of a weight that `node` takes, and their companions.
     fn inputs(&self, node: &QuantNode, row: &OpRow) -> RowInputs {
         let codes = node.input(row.codes);
-        let codes = codes.and_then(|name| self.source(node.scope, name));
+        let found = codes.and_then(|name| self.source(node.scope, name));
+        let codes = found.map(|(codes, _, is_moved)| (codes, is_moved));
         let at = |i: Option<usize>| self.input(node, i?);
         let (mut scale, zero_point, mut factor) = (at(row.scale), at(row.zero_point), None);
-        match (row.scale, codes) {
-            (None, Some((codes, _))) => scale = self.scale_by_name(node.scope, codes),
+        match (row.scale, found) {
+            (None, Some((_, name, _))) => scale = self.scale_by_name(node.scope, name),
             (Some(i), _) if scale.is_none() => {
                 let made = node.input(i);
                 let made = made.and_then(|name| self.find(&self.scales, node.scope, name));
@@ -234,6 +245,7 @@ impl<'a> Marks<'a> {
             op: format!("{} (bias)", node.op),
             zero_point: None,
             factor: factor.map(|i| self.tensors[i].name.clone()),
+            is_transposed: false,
             is_moved: false,
             has_more: factor.is_none() || codes.scale.is_none(),
             ..codes.clone()
@@ -259,8 +271,8 @@ impl<'a> Marks<'a> {
 
     /// The scale of codes that `quantize_dynamic` has made: it has their name, and is multiplied by
     /// that of the activations.
-    fn scale_by_name(&self, scope: usize, codes: usize) -> Option<usize> {
-        let name = self.tensors[codes].name.strip_suffix(CODES)?;
+    fn scale_by_name(&self, scope: usize, codes: &str) -> Option<usize> {
+        let name = codes.strip_suffix(CODES)?;
         let scale = format!("{name}{SCALE}");
         let is_factor = self.factors.contains(&(scope, scale.as_str()));
         self.find(&self.stored, scope, &scale).filter(|_| is_factor)
@@ -322,6 +334,7 @@ fn unknown(op: &str) -> OnnxCodes {
         scale: None,
         zero_point: None,
         factor: None,
+        is_transposed: false,
         is_moved: false,
         has_more: true,
         integers: Vec::new(),

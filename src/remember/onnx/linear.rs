@@ -28,6 +28,18 @@ pub(super) fn axis(codes: &OnnxCodes) -> Option<i64> {
     })
 }
 
+/// The axis of scales in a tensor of codes of `rank` dimensions, if it has that.
+fn stored_axis(codes: &OnnxCodes, rank: usize) -> Option<usize> {
+    let axis = axis(codes)?;
+    let axis = if axis < 0 { axis + rank as i64 } else { axis };
+    let axis = usize::try_from(axis).ok().filter(|&axis| axis < rank)?;
+    Some(if codes.is_transposed {
+        rank - 1 - axis
+    } else {
+        axis
+    })
+}
+
 /// The decoder of a weight of such an operator.
 pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
     let t = weight.t;
@@ -140,13 +152,7 @@ impl ScaleLayout {
             let what = format!("its scale `{}` {:?} does not fit", scale.name(), scale.shape());
             wrong(&t, what)
         };
-        let axis = axis(weight.codes).ok_or_else(misfit)?;
-        let rank = shape.len() as i64;
-        let axis = if axis < 0 { axis + rank } else { axis };
-        let axis = usize::try_from(axis)
-            .ok()
-            .filter(|&axis| axis < shape.len());
-        let axis = axis.ok_or_else(misfit)?;
+        let axis = stored_axis(weight.codes, shape.len()).ok_or_else(misfit)?;
         let block = usize::try_from(weight.codes.integer("block_size", 0)).map_err(|_| misfit())?;
         let is_last = axis + 1 == shape.len();
         let (n, (rows, cols)) = (shape[axis], rows_and_cols(shape));

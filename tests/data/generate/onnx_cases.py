@@ -576,6 +576,15 @@ def write_tools():
         else:
             quantize_static(float_model, path, Reader(), quant_format=options, per_channel=per_channel)
         write_tool_values(folder / name, onnx.load(path))
+    # A weight that torch's exporter has transposed, so that its name is lost.
+    made.graph.initializer[2].name = made.graph.node[2].input[1] = "onnx::MatMul_12"
+    made.graph.node[2].name = "/encoder/fc/MatMul"
+    onnx.save(made, float_model)
+    for name, per_channel in [("tool_lost", False), ("tool_lost_channels", True)]:
+        (folder / name).mkdir()
+        path = folder / name / "model.onnx"
+        quantize_dynamic(float_model, path, weight_type=QuantType.QInt8, per_channel=per_channel)
+        write_tool_values(folder / name, onnx.load(path), {"onnx::MatMul_12": "encoder.fc.weight"})
     float_model.unlink()
 
 
@@ -583,7 +592,7 @@ def write_tools():
 AXES = {"QLinearConv": 0, "ConvInteger": 0, "QGemm": 0, "QLinearMatMul": 1, "MatMulInteger": 1}
 
 
-def write_tool_values(folder, made):
+def write_tool_values(folder, made, lost={}):
     arrays = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
     codes, parts = {}, set()
     for node in made.graph.node:
@@ -613,6 +622,8 @@ def write_tool_values(folder, made):
         if name in codes:
             array = codes[name]
             name = name.removesuffix("_quantized")
+            if name in lost:
+                name, array = lost[name], np.ascontiguousarray(array.T)
         elif name in parts:
             continue
         out.append((name, *read(F32(np.array(array), name))))
