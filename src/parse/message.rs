@@ -94,7 +94,7 @@ impl<'a> MessageReader<'a> {
     /// # Errors
     /// `Parse` if it is no UTF-8; `LimitExceeded` if it is long; `Io`.
     pub(super) fn text(&mut self, range: Range<u64>) -> Result<String> {
-        cap("MAX_TEXT", range.end - range.start, MAX_TEXT, "bytes of a name or a text")?;
+        cap("MAX_TEXT_BYTES", range.end - range.start, MAX_TEXT, "bytes of a name or a text")?;
         let at = range.start;
         let text = std::str::from_utf8(self.bytes(range)?);
         text.map(str::to_owned)

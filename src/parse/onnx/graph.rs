@@ -46,7 +46,7 @@ impl<'a> GraphWalk<'a> {
 
     /// Walks over a `GraphProto`, which has the scope `scope` and is in `depth` - 1 others.
     pub(super) fn graph(&mut self, mut rest: Range<u64>, scope: usize, depth: u64) -> Result<()> {
-        cap("MAX_GRAPH_DEPTH", depth, MAX_DEPTH, "graphs inside of each other")?;
+        cap("ONNX_MAX_GRAPH_DEPTH", depth, MAX_DEPTH, "graphs inside of each other")?;
         while let Some(field) = self.file.next(&mut rest)? {
             match (field.number, field.bytes()) {
                 (1, Some(node)) => self.node(node, scope, depth)?,
@@ -85,7 +85,7 @@ impl<'a> GraphWalk<'a> {
 
     fn add_scope(&mut self, parent: Option<usize>, label: String) -> Result<usize> {
         // A node may have many graphs, each of which has a copy of the name.
-        cap("MAX_NAME_LEN", label.len() as u64, MAX_NAME as u64, "bytes of a name")?;
+        cap("ONNX_MAX_PATH_BYTES", label.len() as u64, MAX_NAME as u64, "bytes of a name")?;
         self.budget.tables(1, 0, 0)?;
         self.budget.grow(label.len() as u64, "names of graphs")?;
         self.scopes.push(GraphScope { parent, label });

@@ -77,7 +77,12 @@ fn with_path(tensor: &GraphTensor, scopes: &[GraphScope]) -> Result<String> {
         scope = scopes[i].parent;
     }
     let len: usize = parts.iter().map(|part| part.len()).sum();
-    cap("MAX_NAME_LEN", len as u64, MAX_NAME as u64, "bytes of a name behind those of its nodes")?;
+    cap(
+        "ONNX_MAX_PATH_BYTES",
+        len as u64,
+        MAX_NAME as u64,
+        "bytes of a name behind those of its nodes",
+    )?;
     parts.reverse();
     Ok(parts.join("."))
 }
