@@ -20,7 +20,7 @@ pub(crate) enum OnnxRole {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "remember"), allow(dead_code))]
 pub(crate) struct OnnxCodes {
-    /// The operator, or the first of several.
+    /// The operator, or the first of several; empty if none is known.
     pub op: String,
     /// Names of the tensors with scales and zero points.
     pub scale: Option<Box<str>>,

@@ -55,6 +55,10 @@ impl Scheme for Onnx {
             "MatMulNBits" => n_bits::decoder,
             "GatherBlockQuantized" => gather::decoder,
             _ if linear::axis(codes).is_some() => linear::decoder,
+            "" => {
+                let what = "no operator tells what it is in a quantized graph";
+                return Err(weight.refused(what));
+            }
             op => return Err(weight.refused(format!("its operator is {op}"))),
         };
         weight.check_uses()?;

@@ -87,7 +87,7 @@ impl ExternalFiles {
             ));
         };
         let path = directory.join(location);
-        if !is_inside(location) || !confined.has(&path) {
+        if !is_inside(location) || path.exists() && !confined.has(&path) {
             return Err(AnamnesisError::parse(format!(
                 "its data is in `{location}`, which is not in the model's directory"
             )));

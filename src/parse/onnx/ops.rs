@@ -32,10 +32,14 @@ pub(super) enum NodeUse {
     Moves,
     /// It makes floats of integers, which are codes then.
     Casts,
+    /// It takes bits of integers: several codes lie in one.
+    Unpacks,
     /// It multiplies by a scale.
     Product,
-    /// An operator of another domain, which may take codes.
+    /// An operator of onnxruntime, which may take codes of eight bits or fewer.
     Unknown,
+    /// One of a domain that nothing is known of, which may take codes in any integers.
+    Foreign,
 }
 
 /// Which inputs of an operator are codes of a weight, their scales and their zero points.
@@ -103,7 +107,9 @@ pub(super) fn node_use(op: &str, domain: &str) -> Option<NodeUse> {
     }
     match op {
         "QuantizeLinear" => Some(NodeUse::Quantizes),
-        _ if !is_standard(domain) => Some(NodeUse::Unknown),
+        _ if matches!(domain, "com.microsoft" | "ai.onnx.ml") => Some(NodeUse::Unknown),
+        _ if !is_standard(domain) => Some(NodeUse::Foreign),
+        "BitShift" | "BitwiseAnd" => Some(NodeUse::Unpacks),
         "Cast" => Some(NodeUse::Casts),
         "Mul" => Some(NodeUse::Product),
         _ if MOVES.contains(&op) => Some(NodeUse::Moves),

@@ -138,31 +138,28 @@ impl<'a> Marks<'a> {
             NodeUse::Casts => {
                 let to = node.integers.iter().find(|(name, _)| name == "to");
                 // F32, F16, F64 and BF16.
-                let is_float = to.is_some_and(|(_, to)| matches!(to, 1 | 10 | 11 | 16));
-                let codes = self
-                    .input(node, 0)
-                    .filter(|&i| is_float && self.may_be_codes(i));
-                if let Some(i) = codes.filter(|&i| self.tensors[i].shape.len() > 1) {
-                    self.set_codes(i, unknown(&node.op));
+                if to.is_some_and(|(_, to)| matches!(to, 1 | 10 | 11 | 16)) {
+                    self.refuse(node, |t| is_narrow(t) && t.shape.len() > 1);
                 }
             }
-            NodeUse::Unknown => {
-                let narrow: Vec<usize> = (0..node.inputs.len())
-                    .filter_map(|i| self.input(node, i))
-                    .filter(|&i| self.may_be_codes(i))
-                    .collect();
-                narrow.into_iter().for_each(|i| {
-                    self.set_codes(i, unknown(&node.op));
-                });
+            NodeUse::Unpacks => self.refuse(node, |t| t.dtype.is_integer() && t.shape.len() > 1),
+            NodeUse::Unknown => self.refuse(node, is_narrow),
+            NodeUse::Foreign => {
+                self.refuse(node, |t| is_narrow(t) || t.dtype.is_integer() && t.shape.len() > 1)
             }
             NodeUse::Moves | NodeUse::Product => {}
         }
     }
 
-    /// Whether a tensor has several integers or floats of at most eight bits.
-    fn may_be_codes(&self, i: usize) -> bool {
-        let t = &self.tensors[i];
-        t.dtype.bits() <= 8 && t.dtype != Dtype::Bool && t.shape.iter().product::<usize>() > 1
+    /// Notes the inputs of `node` that `may_be_codes` as codes of which nothing is known.
+    fn refuse(&mut self, node: &QuantNode, may_be_codes: impl Fn(&TensorInfo) -> bool) {
+        for name in &node.inputs {
+            if let Some((i, ..)) = self.source(node.scope, name)
+                && may_be_codes(&self.tensors[i])
+            {
+                self.set_codes(i, unknown(&node.op));
+            }
+        }
     }
 
     /// Adds what an operator of a row of the table says of its inputs.
@@ -281,15 +278,15 @@ impl<'a> Marks<'a> {
     /// In a model with codes, refuses whatever else may be some: a weight that reaches its operator
     /// in a way that is not followed here.
     fn add_rest(&mut self, nodes: &[QuantNode]) {
-        let takes = |node: &&QuantNode| matches!(node.kept, NodeUse::Takes(_));
-        let Some(node) = nodes.iter().find(takes) else {
+        let takes = |node: &QuantNode| matches!(node.kept, NodeUse::Takes(_));
+        if !nodes.iter().any(takes) {
             return;
-        };
+        }
         for i in 0..self.roles.len() {
             let t = &self.tensors[i];
             let is_plain = self.roles[i] == OnnxRole::Plain && t.dtype.is_integer();
-            if is_plain && self.may_be_codes(i) && t.shape.len() > 1 {
-                self.set_codes(i, unknown(&node.op));
+            if is_plain && is_narrow(t) && t.shape.len() > 1 {
+                self.set_codes(i, unknown(""));
             }
         }
     }
@@ -325,9 +322,14 @@ impl<'a> Marks<'a> {
     }
 }
 
+/// Whether a tensor has several integers or floats of at most eight bits.
+fn is_narrow(t: &TensorInfo) -> bool {
+    t.dtype.bits() <= 8 && t.dtype != Dtype::Bool && t.shape.iter().product::<usize>() > 1
+}
+
 const COMPANION: OnnxRole = OnnxRole::Companion { is_shared: false };
 
-/// Codes of which nothing is known but an operator `op` that takes codes.
+/// Codes of which nothing is known but the operator `op` that takes them, or not even that.
 fn unknown(op: &str) -> OnnxCodes {
     OnnxCodes {
         op: op.to_owned(),

@@ -191,6 +191,20 @@ fn quantized_weights() {
         ("no values", quantized(w(&[0, 3]), s(&[]), &[])),
         ("a block of any size", quantized(w(&[2, 3]), s(&[2, 1]), &[("block_size", max)])),
     ]);
+    let cast_to = |to: u64| bytes(5, [bytes(1, "to"), number(3, to)].concat());
+    let of_node =
+        |op: &str, attributes: &[Vec<u8>]| model(&[node(op, &["w"], attributes), w(&[2, 3])]);
+    let moved = |scales: &[u64]| {
+        let turned = bytes(1, [bytes(1, "w"), bytes(2, "t"), bytes(4, "Transpose")].concat());
+        let linear = node("DequantizeLinear", &["t", "s"], &[]);
+        model(&[turned, linear, w(&[2, 3]), s(scales)])
+    };
+    trial.fine(vec![
+        ("codes that are cast to truth values", of_node("Cast", &[cast_to(9)])),
+        ("codes that are moved, with one scale", moved(&[])),
+    ]);
+    let beside = raw("v", 3, &[2, 3], &[1; 6]);
+    let beside = model(&[node("DequantizeLinear", &["w", "s"], &[]), w(&[2, 3]), s(&[]), beside]);
     let fit: &[&str] = &["does not fit"];
     trial.refused(vec![
         ("a scale too many", quantized(w(&[2, 3]), s(&[4]), &[]), Parse, fit),
@@ -210,6 +224,10 @@ fn quantized_weights() {
             Unsupported,
             &["another operator"],
         ),
+        ("codes that are cast", of_node("Cast", &[cast_to(1)]), Unsupported, &["Cast"]),
+        ("codes in integers", of_node("BitwiseAnd", &[]), Unsupported, &["BitwiseAnd"]),
+        ("codes that are moved", moved(&[2]), Unsupported, &["another order"]),
+        ("codes beside those", beside, Unsupported, &["`v`", "no operator"]),
         (
             "an unknown operator",
             model(&[
