@@ -3,6 +3,7 @@
 //!
 //! Sources: ONNX `docs/Operators.md`, onnxruntime `docs/ContribOperators.md`.
 
+mod bnb4;
 mod gather;
 mod linear;
 mod n_bits;
@@ -54,6 +55,7 @@ impl Scheme for Onnx {
         let decode = match codes.op.as_str() {
             "MatMulNBits" => n_bits::decoder,
             "GatherBlockQuantized" => gather::decoder,
+            "MatMulBnb4" => bnb4::decoder,
             _ if linear::axis(codes).is_some() => linear::decoder,
             "" => {
                 let what = "no operator tells what it is in a quantized graph";
@@ -95,9 +97,13 @@ struct OnnxWeight<'m> {
 /// How a weight is decoded.
 struct OnnxDecoder<'m> {
     shape: Vec<usize>,
-    code_type: CodeType,
-    scales: Granularity,
+    scheme: QuantScheme,
     decoder: Box<dyn Decode + 'm>,
+}
+
+/// What listings show of codes with scales.
+fn scheme(codes: CodeType, scales: Granularity) -> QuantScheme {
+    QuantScheme::Grouped { family: "ONNX", codes, scales }
 }
 
 impl<'m> OnnxWeight<'m> {
@@ -177,20 +183,15 @@ impl<'m> OnnxWeight<'m> {
                 parts.push((part, companion));
             }
         }
-        let scheme = QuantScheme::Grouped {
-            family: "ONNX",
-            codes: decoded.code_type,
-            scales: decoded.scales,
-        };
         let name = self.name(all);
-        Group::new(name, decoded.shape, scheme, parts, decoded.decoder)
+        Group::new(name, decoded.shape, decoded.scheme, parts, decoded.decoder)
     }
 
     /// The name of the weight before onnxruntime's tools have quantized it, if they have added
     /// something to it and no other tensor has the name.
     fn name(&self, all: &Index<'m>) -> &'m str {
         let name = self.t.name();
-        let added = ["_quantized", "_Q2", "_Q4", "_Q8", "_Q4G32"];
+        let added = ["_quantized", "_Q2", "_Q4", "_Q8", "_Q4G32", "_Bnb4"];
         let before = added.iter().find_map(|end| name.strip_suffix(end));
         let is_free = |before: &&str| {
             let mut others = added.iter().map(|end| format!("{before}{end}"));

@@ -83,7 +83,7 @@ fn awq() {
 #[cfg(feature = "onnx")]
 #[test]
 fn onnx() {
-    check("onnx_quantized", 49);
+    check("onnx_quantized", 51);
 }
 
 #[cfg(feature = "gguf")]

@@ -145,7 +145,7 @@ impl<'a> Marks<'a> {
             NodeUse::Unpacks => self.refuse(node, |t| t.dtype.is_integer() && t.shape.len() > 1),
             NodeUse::Unknown => self.refuse(node, is_narrow),
             NodeUse::Foreign => {
-                self.refuse(node, |t| is_narrow(t) || t.dtype.is_integer() && t.shape.len() > 1)
+                self.refuse(node, |t| is_narrow(t) || t.dtype.is_integer() && t.shape.len() > 1);
             }
             NodeUse::Moves | NodeUse::Product => {}
         }

@@ -3,7 +3,7 @@
 //! ones.
 
 use super::stored::int_format;
-use super::{OnnxDecoder, OnnxWeight, StoredInts};
+use super::{OnnxDecoder, OnnxWeight, StoredInts, scheme};
 use crate::remember::kernels::grouped::Int;
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_layout::rows_and_cols;
@@ -76,6 +76,6 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
         formula: OnnxWeight::formula(zero_points),
         ..Grouped::scaled(codes, bits, format, [rows, cols], grid, scales)
     };
-    let scales = Granularity::Group(block);
-    Ok(OnnxDecoder { shape, code_type, scales, decoder: Box::new(decoder) })
+    let scheme = scheme(code_type, Granularity::Group(block));
+    Ok(OnnxDecoder { shape, scheme, decoder: Box::new(decoder) })
 }

@@ -2,7 +2,7 @@
 //! scale, one for each index of an axis, or one for each block along it.
 
 use super::stored::{FlatCodes, RepeatedRows, int_format};
-use super::{OnnxDecoder, OnnxWeight, StoredInts};
+use super::{OnnxDecoder, OnnxWeight, StoredInts, scheme};
 use crate::model::{OnnxCodes, Tensor};
 use crate::remember::kernels::grouped::E2M1;
 use crate::remember::kernels::scale_grid::ScaleGrid;
@@ -87,8 +87,7 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
     };
     Ok(OnnxDecoder {
         shape: t.shape().to_vec(),
-        code_type,
-        scales: layout.granularity,
+        scheme: scheme(code_type, layout.granularity),
         decoder: Box::new(decoder),
     })
 }

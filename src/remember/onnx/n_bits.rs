@@ -2,7 +2,7 @@
 //! bits lie in blocks of a row, least significant bits first; zero points are packed in the same way,
 //! and each row of them begins with a byte of its own.
 
-use super::{OnnxDecoder, OnnxWeight, StoredInts};
+use super::{OnnxDecoder, OnnxWeight, StoredInts, scheme};
 use crate::remember::kernels::grouped::Int;
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_matrix::{Matrix, ScaleMatrix};
@@ -61,7 +61,6 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
         formula: OnnxWeight::formula(zero_points),
         ..Grouped::scaled(codes, bits, format, [rows, cols], grid, scales)
     };
-    let code_type = CodeType::Uint(bits as u8);
-    let scales = Granularity::Group(block);
-    Ok(OnnxDecoder { shape: vec![rows, cols], code_type, scales, decoder: Box::new(decoder) })
+    let scheme = scheme(CodeType::Uint(bits as u8), Granularity::Group(block));
+    Ok(OnnxDecoder { shape: vec![rows, cols], scheme, decoder: Box::new(decoder) })
 }

@@ -451,6 +451,18 @@ def write_n_bits():
         write_case(name, made, "fc.weight", np.ascontiguousarray(values.T))
 
 
+def write_bnb4():
+    for name, kind in [("bnb4_fp4", 0), ("bnb4_nf4", 1)]:
+        codes = RNG.integers(0, 256, 5 * 24 // 2, np.uint8)
+        # FP4's code 8 is -0, which a product does not show.
+        codes[(codes & 15 == 8) | (codes >> 4 == 8)] = 0x9A
+        tensors = [F32(codes, "fc.weight_Bnb4"), F32(RNG.uniform(0.5, 1.5, -(-5 * 24 // 16)).astype(np.float32), "fc.weight_absmax")]
+        attributes = {"N": 5, "K": 24, "block_size": 16, "quant_type": kind}
+        node = helper.make_node("MatMulBnb4", ["x", *(t.name for t in tensors)], ["y"], domain="com.microsoft", **attributes)
+        made, (values,) = run([node], tensors, {"y": TensorProto.FLOAT}, inputs={"x": np.eye(24, dtype=np.float32)})
+        write_case(name, made, "fc.weight", np.ascontiguousarray(values.T))
+
+
 def gather_cases():
     """Name, type of codes, bits, shape, block, whether there are zero points."""
     yield "gather_u4", TensorProto.UINT4, 4, (5, 64), 32, True
@@ -640,4 +652,5 @@ if __name__ == "__main__":
     write_moved()
     write_shared()
     write_mx()
+    write_bnb4()
     write_tools()
