@@ -175,6 +175,14 @@ ggml_block_types! { dtypes { {
     F6E3M2 "F6_E3M2" 6 SmallFloat F6_E3M2 -;
     /// OCP 4-bit float E2M1.
     F4 "F4" 4 SmallFloat F4 -;
+    /// Unsigned 4-bit integer, two a byte, the first in the lower half.
+    U4 "U4" 4 Int - -;
+    /// Signed 4-bit integer, two a byte, the first in the lower half.
+    I4 "I4" 4 Int - -;
+    /// Unsigned 2-bit integer, four a byte, the first in the lowest bits.
+    U2 "U2" 2 Int - -;
+    /// Signed 2-bit integer, four a byte, the first in the lowest bits.
+    I2 "I2" 2 Int - -;
 } } }
 
 /// Most elements of a tensor, counted as if no dimension were zero.

@@ -63,6 +63,7 @@ pub mod lethe;
 pub mod limits;
 pub mod model;
 pub mod parse;
+mod protobuf;
 mod records;
 pub mod remember;
 mod report;

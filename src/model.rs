@@ -7,6 +7,7 @@ pub(crate) mod gguf;
 pub(crate) mod gguf_key_types;
 pub(crate) mod gguf_keys;
 mod names;
+mod onnx;
 mod part;
 mod role;
 mod short_list;
@@ -19,6 +20,7 @@ use std::sync::OnceLock;
 
 pub use self::container::Container;
 pub(crate) use self::names::NameIndex;
+pub(crate) use self::onnx::{OnnxCodes, OnnxRole};
 pub(crate) use self::part::{Part, SharedBytes};
 pub use self::role::TensorRole;
 pub(crate) use self::short_list::ShortList;
@@ -65,6 +67,8 @@ pub struct ParsedModel {
     pub(crate) skipped: Vec<Skipped>,
     /// The layout of each tensor of a QNAT file, in the order of `tensors`.
     pub(crate) qnat: Vec<QnatTensor>,
+    /// What the graph of an ONNX model says of each tensor, in the order of `tensors`.
+    pub(crate) onnx: Vec<OnnxRole>,
     /// Files that belong beside the weights in a directory, and lie elsewhere.
     pub(crate) beside: Vec<FileBeside>,
     /// What a user should know.
@@ -190,6 +194,7 @@ impl ParsedModel {
             config: QuantConfig::default(),
             skipped: Vec::new(),
             qnat: Vec::new(),
+            onnx: Vec::new(),
             beside: Vec::new(),
             notes: Vec::new(),
             #[cfg(feature = "gguf")]
@@ -266,6 +271,8 @@ impl ParsedModel {
             .iter()
             .filter_map(|&i| self.qnat.get(i).cloned())
             .collect();
+        let onnx = found.iter().filter_map(|&i| self.onnx.get(i).cloned());
+        self.onnx = onnx.collect();
         self.tensors = found.into_iter().map(|i| self.tensors[i].clone()).collect();
         self.facts = self
             .facts
@@ -335,7 +342,10 @@ impl ParsedModel {
     /// Bytes of the whole container, in all its files; `None` if only its header was read.
     #[must_use]
     pub fn file_size(&self) -> Option<u64> {
-        let files = self.sources.iter().filter(|source| !source.is_pieced());
+        let files = self
+            .sources
+            .iter()
+            .filter(|source| !source.is_made_of_others());
         files.map(Source::len).sum()
     }
 
@@ -367,8 +377,11 @@ impl ParsedModel {
     /// # Errors
     /// `Io` that names the first file that has changed.
     pub(crate) fn require_unchanged(&self) -> Result<()> {
-        // The files of pieces are sources by themselves.
-        let mut files = self.sources.iter().filter(|source| !source.is_pieced());
+        // The files that such a tensor is made of are sources by themselves.
+        let mut files = self
+            .sources
+            .iter()
+            .filter(|source| !source.is_made_of_others());
         files.try_for_each(Source::require_unchanged)?;
         self.companions()
             .try_for_each(CompanionFile::require_unchanged)

@@ -11,12 +11,16 @@ mod listing;
 #[cfg(all(feature = "gguf", any(feature = "npz", feature = "pth")))]
 mod llamafile;
 mod magic;
+#[cfg(feature = "onnx")]
+mod message;
 #[cfg(feature = "npz")]
 mod npy;
 #[cfg(feature = "npz")]
 pub mod npz;
 #[cfg(feature = "ollama")]
 pub mod ollama;
+#[cfg(feature = "onnx")]
+mod onnx;
 mod other_files;
 #[cfg(feature = "pth")]
 pub mod pth;

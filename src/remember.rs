@@ -39,6 +39,7 @@ pub(crate) mod module_names;
 mod mxfp4;
 mod nunchaku;
 mod nvfp4;
+mod onnx;
 mod packed;
 mod paroquant;
 mod qnat;
@@ -115,6 +116,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
     &qnat::Qnat,
+    &onnx::Onnx,
     &uqff::Uqff,
     // Claims nothing unless a config names its method, and then whatever is called like its codes.
     &sdnq::Sdnq,

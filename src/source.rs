@@ -6,6 +6,11 @@ mod deflated;
 #[cfg(not(any(feature = "npz", feature = "pth")))]
 #[path = "source/no_deflated.rs"]
 mod deflated;
+#[cfg(feature = "onnx")]
+mod derived;
+#[cfg(not(feature = "onnx"))]
+#[path = "source/no_derived.rs"]
+mod derived;
 pub(crate) mod directory;
 mod files;
 pub(crate) mod inputs;
@@ -30,6 +35,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use memmap2::Mmap;
 
 pub(crate) use self::deflated::Deflated;
+pub(crate) use self::derived::Derived;
+#[cfg(feature = "onnx")]
+pub(crate) use self::derived::{FieldPlace, NumberKind, RepeatedField, SparseValues};
 use self::files::FileHandle;
 pub(crate) use self::files::FilePool;
 pub(crate) use self::pieced::Pieced;
@@ -66,6 +74,9 @@ pub(crate) enum Source {
     /// A tensor in several pieces, in files that are sources of the model, too.
     #[cfg_attr(not(feature = "pth"), allow(dead_code))]
     Pieced(Box<Pieced>),
+    /// A tensor that is made of another source's bytes while it is read.
+    #[cfg_attr(not(feature = "onnx"), allow(dead_code))]
+    Derived(Box<Derived>),
     /// Only the header was read; tensor data is out of reach.
     HeaderOnly,
 }
@@ -115,21 +126,22 @@ impl Source {
         Ok(Self::Stream { len: stream.len(), stream: Arc::new(Mutex::new(stream)) })
     }
 
-    /// Whether [`view`](Self::view) copies the bytes of a stream, or of several pieces, into
-    /// memory.
+    /// Whether [`view`](Self::view) copies the bytes into memory: of a stream, of several pieces, or
+    /// of what is made while it is read.
     pub(crate) fn is_copied_to_be_viewed(&self) -> bool {
-        matches!(self, Self::Stream { .. } | Self::Pieced(_))
+        matches!(self, Self::Stream { .. } | Self::Pieced(_) | Self::Derived(_))
     }
 
-    /// Whether this is a tensor in several pieces of other sources.
-    pub(crate) fn is_pieced(&self) -> bool {
-        matches!(self, Self::Pieced(_))
+    /// Whether this is a tensor that has no place of its own in a file: it is in several pieces of
+    /// other sources, or made of their bytes.
+    pub(crate) fn is_made_of_others(&self) -> bool {
+        matches!(self, Self::Pieced(_) | Self::Derived(_))
     }
 
     /// Returns another source of the same bytes: with the same file handle, but a mapping of its
-    /// own. Of a compressed member and of a tensor in pieces it is
+    /// own. Of a compressed member and of a tensor that is made of other sources it is
     /// [`HeaderOnly`](Self::HeaderOnly), for neither is nested.
-    #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "npz", feature = "pth", feature = "onnx")), allow(dead_code))]
     pub(crate) fn share(&self) -> Self {
         match self {
             Self::File { file, path, state, .. } => Self::File {
@@ -140,7 +152,9 @@ impl Source {
             },
             Self::Bytes(bytes) => Self::Bytes(bytes.clone()),
             Self::Stream { stream, len } => Self::Stream { stream: stream.clone(), len: *len },
-            Self::Deflated(_) | Self::Pieced(_) | Self::HeaderOnly => Self::HeaderOnly,
+            Self::Deflated(_) | Self::Pieced(_) | Self::Derived(_) | Self::HeaderOnly => {
+                Self::HeaderOnly
+            }
         }
     }
 
@@ -149,6 +163,7 @@ impl Source {
         match self {
             Self::File { path, .. } => path.as_deref(),
             Self::Deflated(member) => member.path(),
+            Self::Derived(tensor) => tensor.base().path(),
             _ => None,
         }
     }
@@ -182,6 +197,7 @@ impl Source {
             Self::File { file, path, state, .. } => (file, path.as_deref(), state),
             Self::Deflated(member) => return member.require_unchanged(),
             Self::Pieced(tensor) => return tensor.require_unchanged(),
+            Self::Derived(tensor) => return tensor.base().require_unchanged(),
             _ => return Ok(()),
         };
         // While the name leads to the same inode, in the same state, so does the open handle. A
@@ -204,7 +220,7 @@ impl Source {
     }
 
     /// Length in bytes; `None` if only the header was read. Of a compressed member, its
-    /// decompressed length; of a tensor in pieces, that of the tensor.
+    /// decompressed length; of a tensor that is made of other sources, that of the tensor.
     pub(crate) fn len(&self) -> Option<u64> {
         match self {
             Self::File { state, .. } => Some(state.len),
@@ -212,6 +228,7 @@ impl Source {
             Self::Bytes(bytes) => Some(bytes.len() as u64),
             Self::Deflated(member) => Some(member.len()),
             Self::Pieced(tensor) => Some(tensor.len()),
+            Self::Derived(tensor) => Some(tensor.len()),
             Self::HeaderOnly => None,
         }
     }
@@ -239,6 +256,7 @@ impl Source {
             }
             Self::Deflated(member) => member.read_at(offset, out),
             Self::Pieced(tensor) => tensor.read_at(offset, out),
+            Self::Derived(tensor) => tensor.read_at(offset, out),
             Self::HeaderOnly => Err(header_only()),
         }
     }
@@ -308,7 +326,7 @@ impl Source {
                 }
             },
             Self::Bytes(bytes) => bytes,
-            Self::Deflated(_) | Self::Pieced(_) | Self::Stream { .. } => {
+            Self::Deflated(_) | Self::Pieced(_) | Self::Derived(_) | Self::Stream { .. } => {
                 let mut out = zeroed(range.end.saturating_sub(range.start), "a tensor")?;
                 self.read_at(range.start, &mut out)?;
                 return Ok(Cow::Owned(out));

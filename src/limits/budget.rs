@@ -9,7 +9,7 @@ use crate::{AnamnesisError, Result};
 /// Ratio up to which a compressed member does not count as one that grows: its length is in
 /// proportion to the file's. Weights are compressed to half or a tenth of their size, masks of
 /// which one value in a hundred is set to a fiftieth, and zeros to a thousandth.
-#[cfg(any(feature = "npz", feature = "pth"))]
+#[cfg(any(feature = "npz", feature = "pth", feature = "onnx"))]
 const ORDINARY_RATIO: u64 = 100;
 
 /// Running account of one call: one parse, or one call that materialises tensors. All readers of a
@@ -23,7 +23,7 @@ pub(crate) struct Budget {
     total: Cell<u64>,
     items: Cell<u64>,
     /// Bytes of compressed members that are more than [`ORDINARY_RATIO`] times as long as stored.
-    #[cfg(any(feature = "npz", feature = "pth"))]
+    #[cfg(any(feature = "npz", feature = "pth", feature = "onnx"))]
     decompressed: Cell<u64>,
     /// Memory that tables of tensors and keys take, and the bytes of the files that they are of.
     tables: Cell<(u64, u64)>,
@@ -53,7 +53,7 @@ impl Budget {
             limits: limits.clone(),
             total: Cell::new(0),
             items: Cell::new(0),
-            #[cfg(any(feature = "npz", feature = "pth"))]
+            #[cfg(any(feature = "npz", feature = "pth", feature = "onnx"))]
             decompressed: Cell::new(0),
             tables: Cell::new((0, 0)),
             free_json: Cell::new(FREE_JSON_BYTES),
@@ -124,7 +124,7 @@ impl Budget {
 
     /// Checks that a member of `stored` compressed bytes may decompress to `len` bytes, and counts
     /// these if they are more than [`ORDINARY_RATIO`] times as many.
-    #[cfg(any(feature = "npz", feature = "pth"))]
+    #[cfg(any(feature = "npz", feature = "pth", feature = "onnx"))]
     pub(crate) fn decompress(&self, stored: u64, len: u64, what: impl Display) -> Result<()> {
         // Rounded up, so that a ratio slightly above the limit is over it.
         let times = len.div_ceil(stored.max(1));
@@ -152,10 +152,10 @@ const SINGLE: LimitNames =
     ("max_single_alloc_bytes", "with_max_single_alloc", "--max-single-alloc");
 const TOTAL: LimitNames = ("max_total_bytes", "with_max_total_bytes", "--max-total-bytes");
 const ITEMS: LimitNames = ("max_item_count", "with_max_item_count", "--max-item-count");
-#[cfg(any(feature = "npz", feature = "pth"))]
+#[cfg(any(feature = "npz", feature = "pth", feature = "onnx"))]
 const RATIO: LimitNames =
     ("max_decompression_ratio", "with_max_decompression_ratio", "--max-decompression-ratio");
-#[cfg(any(feature = "npz", feature = "pth"))]
+#[cfg(any(feature = "npz", feature = "pth", feature = "onnx"))]
 const DECOMPRESSED: LimitNames =
     ("max_decompressed_bytes", "with_max_decompressed_bytes", "--max-decompressed-bytes");
 

@@ -21,6 +21,8 @@ pub enum Container {
     Pth,
     /// The native format of qlora-rs.
     Qnat,
+    /// ONNX: the weights of a graph, in one file or several.
+    Onnx,
 }
 
 impl Container {
@@ -40,6 +42,7 @@ impl fmt::Display for Container {
             Self::Npy => "NumPy array (.npy)",
             Self::Pth => "PyTorch checkpoint",
             Self::Qnat => "QNAT",
+            Self::Onnx => "ONNX",
         })
     }
 }

@@ -75,9 +75,10 @@ impl<'m> Part<'m> {
         has_pieces_with || self.check().is_some()
     }
 
-    /// Whether the tensor lies in several pieces, which have no common place.
-    pub(crate) fn is_in_pieces(&self) -> bool {
-        self.source.is_pieced()
+    /// Whether no file has the tensor's bytes at one place: it lies in several pieces, or is made
+    /// while it is read.
+    pub(crate) fn has_no_place(&self) -> bool {
+        self.source.is_made_of_others()
     }
 
     /// The checksum, if it covers exactly the bytes that readers of this tensor see. A copy can
@@ -263,14 +264,21 @@ impl<'m> Part<'m> {
         ))
     }
 
-    /// Fills `out` with elements of a strided tensor from byte `at` on, row by row of the last
-    /// dimension.
+    /// Fills `out` with elements of a strided tensor from byte `at` on. Whole rows of the last dimension
+    /// are gathered together: of a transposed matrix each row by itself would read all of it.
     fn read_strided(&self, strides: &[usize], at: u64, mut out: &mut [u8]) -> Result<()> {
         let size = self.dtype().bits() / 8;
         let cols = self.info.shape.last().copied().unwrap_or(1).max(1);
         let mut element = at as usize / size;
         while !out.is_empty() {
             let (row, col) = (element / cols, element % cols);
+            let rows = out.len() / (cols * size);
+            if col == 0 && rows > 0 {
+                let (now, rest) = out.split_at_mut(rows * cols * size);
+                self.gather_matrix(strides, 1, row..row + rows, now)?;
+                (element, out) = (element + rows * cols, rest);
+                continue;
+            }
             let n = (cols - col).min(out.len() / size);
             let (now, rest) = out.split_at_mut(n * size);
             let start = strided::offset(row * cols, &self.info.shape, strides)
@@ -290,19 +298,35 @@ impl<'m> Part<'m> {
         rows: Range<usize>,
         out: &mut [u8],
     ) -> Result<()> {
-        let (Some(strides), shape) = (&self.info.strides, &self.info.shape) else {
+        let Some(strides) = &self.info.strides else {
             return Ok(());
         };
+        self.gather_matrix(strides, inner, rows, out)?;
+        if self.info.big_endian {
+            self.dtype().swap_bytes(out);
+        }
+        Ok(())
+    }
+
+    /// As [`gather_rows`](Self::gather_rows), with bytes in the order of the file.
+    fn gather_matrix(
+        &self,
+        strides: &[usize],
+        inner: usize,
+        rows: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let shape = &self.info.shape;
         let size = self.dtype().bits() / 8;
-        let outer = shape.len() - inner;
+        let outer = shape.len().saturating_sub(inner);
         let cols: usize = shape[outer..].iter().product();
         // Consecutive rows have a common stride as long as only the innermost of the outer
         // dimensions changes. Such a group of rows is gathered together.
         let group = outer.checked_sub(1).map_or(1, |d| shape[d]).max(1);
-        let (mut row, mut left) = (rows.start, &mut *out);
+        let (mut row, mut left) = (rows.start, out);
         while row < rows.end {
             let n = (group - row % group).min(rows.end - row);
-            let (now, rest) = std::mem::take(&mut left).split_at_mut(n * cols * size);
+            let (now, rest) = left.split_at_mut(n * cols * size);
             let row_dim = outer
                 .checked_sub(1)
                 .map(|d| StridedDim { len: n, stride: strides[d] });
@@ -313,9 +337,6 @@ impl<'m> Part<'m> {
             let dims: Vec<StridedDim> = row_dim.into_iter().chain(columns).collect();
             self.gather(strided::offset(row * cols, shape, strides), &dims, now)?;
             (row, left) = (row + n, rest);
-        }
-        if self.info.big_endian {
-            self.dtype().swap_bytes(out);
         }
         Ok(())
     }

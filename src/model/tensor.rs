@@ -103,15 +103,15 @@ impl<'m> Tensor<'m> {
     }
 
     /// Offset in its file, or in the parsed bytes, of the tensor's first element. `None` if it is
-    /// in a compressed member of an archive, and so nowhere in the file as it is, or in several
-    /// pieces.
+    /// nowhere in the file as it is: in a compressed member of an archive, in several pieces, or as
+    /// numbers of variable length.
     ///
     /// The elements follow as [`bytes`](Self::bytes) gives them, unless the file is big-endian or
     /// stores a view with strides.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         let part = self.part();
-        (!part.is_deflated() && !part.is_in_pieces()).then_some(self.info().offset)
+        (!part.is_deflated() && !part.has_no_place()).then_some(self.info().offset)
     }
 
     /// Where the bytes are, for positional reads.

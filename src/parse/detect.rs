@@ -152,6 +152,12 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("ollama", super::ollama::read),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Onnx),
+        title: "ONNX",
+        matches: magic::is_onnx,
+        reader: gated!("onnx", |source, path, budget| super::onnx::read(&source, path, budget)),
+    },
+    ContainerFormat {
         beginning: Beginning::Unknown,
         title: "safetensors",
         matches: |_| true,

@@ -169,14 +169,14 @@ fn resolve_snapshot(path: &Path, budget: &Budget) -> Result<PathBuf> {
     }
 }
 
-/// Whether the container describes the quantization of its tensors itself (GGUF, QNAT). Such a file
+/// Whether the container describes the quantization of its tensors itself (GGUF, QNAT, ONNX). Such a file
 /// is a whole model and cannot be one shard of several.
 fn describes_itself(shard: &ParsedModel) -> bool {
     #[cfg(feature = "gguf")]
     if shard.gguf.is_some() {
         return true;
     }
-    !shard.qnat.is_empty()
+    !shard.qnat.is_empty() || shard.container == Container::Onnx
 }
 
 /// Adds a shard's tensors and sources to `all`. Of metadata keys in several shards, the first one's
@@ -184,7 +184,16 @@ fn describes_itself(shard: &ParsedModel) -> bool {
 fn append(all: &mut ParsedModel, shard: ParsedModel) {
     let base = all.sources.len();
     let ParsedModel {
-        sources, tensors, metadata, facts, header_size, skipped, qnat, notes, ..
+        sources,
+        tensors,
+        metadata,
+        facts,
+        header_size,
+        skipped,
+        qnat,
+        onnx,
+        notes,
+        ..
     } = shard;
     all.sources.extend(sources);
     all.tensors.extend(tensors.into_iter().map(|mut t| {
@@ -198,6 +207,7 @@ fn append(all: &mut ParsedModel, shard: ParsedModel) {
     all.header_size = all.header_size.saturating_add(header_size);
     all.skipped.extend(skipped);
     all.qnat.extend(qnat);
+    all.onnx.extend(onnx);
     all.notes.extend(notes);
     #[cfg(feature = "gguf")]
     {

@@ -1,6 +1,8 @@
 //! The first bytes of containers. A file can have those of several; [`detect`](super::detect) says
 //! in which order they count.
 
+use crate::protobuf::{FieldHead, FieldKind, MAX_HEAD};
+
 /// Whether a file with these first bytes is safetensors: the length of its header, and JSON.
 pub(super) fn is_safetensors(head: &[u8]) -> bool {
     matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..])
@@ -19,6 +21,61 @@ pub(super) fn is_qnat(head: &[u8]) -> bool {
 /// Whether a file with these first bytes is a tar archive, but for the oldest kind.
 pub(super) fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
+}
+
+/// Whether a file with these first bytes is ONNX, which has no mark: whether the fields that they have
+/// can be those of a model, in any order.
+pub(super) fn is_onnx(head: &[u8]) -> bool {
+    let (mut rest, mut has_version, mut has_more) = (head, false, false);
+    while let Ok(field) = FieldHead::read(rest) {
+        let content = &rest[field.len..];
+        let part = &content[..content.len().min(field.content_len() as usize)];
+        let is_cut = (part.len() as u64) < field.content_len();
+        match (field.number, field.kind) {
+            (1, FieldKind::Varint(1..=64)) => has_version = true,
+            (5, FieldKind::Varint(_)) => {}
+            (2, FieldKind::Bytes(1..)) if is_line(part) => has_more = true,
+            (2..=4, FieldKind::Bytes(_)) if is_line(part) => {}
+            (6 | 20 | 25 | 26, FieldKind::Bytes(_)) => {}
+            (7, FieldKind::Bytes(_)) if is_onnx_graph(part) => {
+                (has_version, has_more) = (has_version || rest.len() == head.len(), true);
+            }
+            (8, FieldKind::Bytes(0)) => has_more = true,
+            (8, FieldKind::Bytes(..256)) if is_cut || begins_as(part, &[1, 2]) => has_more = true,
+            (14, FieldKind::Bytes(_)) if is_cut || begins_as(part, &[1, 2]) => {}
+            _ => return false,
+        }
+        rest = &content[part.len()..];
+    }
+    // What is left is the beginning of a field that goes on behind the head.
+    has_version && has_more && rest.len() < MAX_HEAD
+}
+
+/// Whether `part` may be the beginning of a graph of ONNX: it begins with a node, a name, a tensor or
+/// the description of one, and so does what that begins with.
+fn is_onnx_graph(part: &[u8]) -> bool {
+    let Ok(FieldHead { number, kind: FieldKind::Bytes(_), len }) = FieldHead::read(part) else {
+        return false;
+    };
+    let inner = &part[len..];
+    match number {
+        1 => begins_as(inner, &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        2 => inner.first().is_some_and(|b| *b >= b' '),
+        5 => begins_as(inner, &[1, 2, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14]),
+        11..=13 => begins_as(inner, &[1, 2, 3]),
+        15 => begins_as(inner, &[1, 2, 3]),
+        _ => false,
+    }
+}
+
+/// Whether `part` begins with a field that has one of the `numbers`.
+fn begins_as(part: &[u8], numbers: &[u64]) -> bool {
+    FieldHead::read(part).is_ok_and(|field| numbers.contains(&field.number))
+}
+
+/// Whether `text` is one line without control characters.
+fn is_line(text: &[u8]) -> bool {
+    text.iter().all(|b| *b >= b' ')
 }
 
 /// Beginnings of the media types of manifests and layers, of which each manifest of Ollama has one

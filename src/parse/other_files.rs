@@ -224,18 +224,6 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: None,
     },
     OtherFile {
-        // The version of the format, and then the name of the program that wrote the file.
-        // Some write no name: then the graph follows, which begins with a node, its name or a tensor.
-        matches: |head| {
-            let graph = message(head, [0x08, 0x3a]);
-            matches!(head, [0x08, 1..=20, 0x12, 1..=64, b'a'..=b'z' | b'A'..=b'Z', ..])
-                || graph.is_some_and(|graph| matches!(graph.first(), Some(&NAME | 0x12 | 0x2a)))
-        },
-        name: "ONNX",
-        advice: MODELS_NOT_READ,
-        hides: None,
-    },
-    OtherFile {
         // GGML, GGMF, GGJT and GGLA as little-endian numbers.
         matches: |head| {
             let magics = [b"lmgg", b"fmgg", b"tjgg", b"algg"];
@@ -502,7 +490,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 33] = [
+        let rows: [(&[u8], &str); 31] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -517,9 +505,6 @@ mod tests {
             (b"\x28\xb5\x2f\xfdaaaa", "Zstandard"),
             (b"\x89HDF\r\n\x1a\naaaa", "HDF5"),
             (b"\x1c\0\0\0TFL3aaaa", "TensorFlow Lite"),
-            (b"\x08\x08\x12\x07pytorchaaaa", "ONNX"),
-            // As paddle2onnx writes it.
-            (b"\x08\x08\x3a\xa0\xd2\xa1\x02\x0a\x86\x01\x12\x12batch_norm2d_0.b_0", "ONNX"),
             (b"\xef\xbb\xbf <?xml version='1.0'?><Error>", "XML"),
             (b"\n {\"a\": 1}", "JSON text"),
             (b"tokens and more\n", "text"),

@@ -193,7 +193,7 @@ impl Scheme for Bnb4 {
         parts.push((TensorRole::QuantState, state_tensor));
         let decoder = Box::new(Bnb4Weight {
             codes: t.part(),
-            map: map.part(),
+            map: Codebook::Stored(map.part()),
             absmax,
             total,
             block: state.block,
@@ -297,11 +297,29 @@ fn find_absmax<'m>(
     })
 }
 
+/// The 16 values of codes.
+enum Codebook<'m> {
+    Stored(Part<'m>),
+    Fixed(&'static [f32; 16]),
+}
+
+/// The decoder of `total` values in `codes`, with an absmax for each `block` of them and the codebook
+/// `map`. The caller has checked the sizes.
+pub(super) fn decoder_of_blocks<'m>(
+    codes: &Tensor<'m>,
+    absmax: Floats<'m>,
+    [total, block]: [usize; 2],
+    map: &'static [f32; 16],
+) -> Box<dyn Decode + 'm> {
+    let (codes, absmax) = (codes.part(), Absmax::Plain(absmax));
+    Box::new(Bnb4Weight { codes, map: Codebook::Fixed(map), absmax, total, block, fp4: false })
+}
+
 /// Decoder of a 4-bit weight. Blocks are cut from the flattened weight and may cross rows, so the
 /// grid is one row.
 struct Bnb4Weight<'m> {
     codes: Part<'m>,
-    map: Part<'m>,
+    map: Codebook<'m>,
     absmax: Absmax<'m>,
     total: usize,
     block: usize,
@@ -369,7 +387,10 @@ impl Decode for Bnb4Weight<'_> {
             }
         }
         row.clear();
-        row.extend(read_floats(&self.map)?);
+        match &self.map {
+            Codebook::Stored(map) => row.extend(read_floats(map)?),
+            Codebook::Fixed(map) => row.extend(*map),
+        }
         Ok(())
     }
 

@@ -279,6 +279,12 @@ pub(crate) trait Scheme: Sync {
         Vec::new()
     }
 
+    /// Whether the file proves what its weights are, so that they are not compared with configs and
+    /// biases: names may be those of a module that has the weight transposed.
+    fn is_proved_by_file(&self) -> bool {
+        false
+    }
+
     /// Whether `t` of the scheme's own container, which it did not claim, is about activations. It
     /// is then dropped.
     fn is_activation(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {

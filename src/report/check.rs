@@ -244,9 +244,10 @@ impl ParsedModel {
         Ok(findings)
     }
 
-    /// Adds the files of which bytes lie behind the last tensor. Archives have a directory there.
+    /// Adds the files of which bytes lie behind the last tensor. Archives have a directory there, and a
+    /// graph is around its tensors.
     fn check_ends(&self, findings: &mut Vec<Finding>) {
-        if matches!(self.container(), Container::Npz | Container::Pth) {
+        if matches!(self.container(), Container::Npz | Container::Pth | Container::Onnx) {
             return;
         }
         // GGUF writers may pad the last tensor, too.

@@ -11,7 +11,6 @@ mod file;
 mod keys;
 mod merge_scores;
 mod post_processor;
-mod protobuf;
 mod ranks;
 mod rules;
 mod sentencepiece;

@@ -85,6 +85,7 @@ pub const FOREIGN: &[&str] = &[
     "higgs",
     "mlx_more",
     "mlx_towers",
+    "onnx_quantized",
     "modelslim",
     "paroquant",
     "rotations",

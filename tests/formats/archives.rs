@@ -1,4 +1,4 @@
-//! Files written by NumPy and PyTorch (tests/data/README.md): each must give exactly the tensors
+//! Files written by NumPy, PyTorch and ONNX (tests/data/README.md): each must give exactly the tensors
 //! that the library reads, or the error that its index lists.
 
 use std::collections::HashMap;
@@ -141,12 +141,17 @@ fn pytorch() {
     check_all("pth", 150);
 }
 
+#[test]
+fn onnx() {
+    check_all("onnx", 35);
+}
+
 /// Every file, converted to NPZ and read again, gives the same tensors; the archive's checksums are
 /// right.
 #[test]
 fn out_as_npz_and_back() {
     let (mut same, mut refused) = (0, 0);
-    for directory in ["npz", "pth"] {
+    for directory in ["npz", "pth", "onnx"] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path

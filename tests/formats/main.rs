@@ -5,7 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-#[cfg(all(feature = "npz", feature = "pth"))]
+#[cfg(all(feature = "npz", feature = "pth", feature = "onnx"))]
 mod archives;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod checkpoints;
@@ -18,6 +18,8 @@ mod headers;
 mod limits;
 #[cfg(all(feature = "npz", feature = "pth", feature = "gguf"))]
 mod llamafile;
+#[cfg(all(feature = "onnx", feature = "remember"))]
+mod onnx;
 #[cfg(feature = "remember")]
 mod qnat;
 mod readers;

@@ -7,7 +7,7 @@ fn check(family: &str, least: usize) {
 }
 
 fn check_case(case: &std::path::Path) {
-    let files = ["model.safetensors", "model.gguf"].map(|name| case.join(name));
+    let files = ["model.safetensors", "model.gguf", "model.onnx"].map(|name| case.join(name));
     let file = files.iter().find(|file| file.is_file()).unwrap();
     let model = anamnesis::parse(file).unwrap();
     // A model in memory has no config beside it. Its codes are decoded where they are, and not
@@ -78,6 +78,12 @@ fn ollama() {
 #[test]
 fn awq() {
     check("awq", 14);
+}
+
+#[cfg(feature = "onnx")]
+#[test]
+fn onnx() {
+    check("onnx_quantized", 51);
 }
 
 #[cfg(feature = "gguf")]

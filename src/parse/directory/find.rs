@@ -8,7 +8,7 @@ use super::dfloat11::find_dfloat11;
 use super::no_weights::no_weights;
 use super::nunchaku::refuse_nunchaku_pair;
 use super::shards::{
-    DISTRIBUTED, DISTRIBUTED_ENDING, FoundShards, INDEXES, SINGLE, ShardKind, UNREAD, ending,
+    DISTRIBUTED, DISTRIBUTED_ENDING, FoundShards, INDEXES, ONNX, SINGLE, ShardKind, UNREAD, ending,
     find_indexed, is_weights, numbering, preferred,
 };
 use super::uqff::find_uqff;
@@ -71,10 +71,22 @@ pub(super) fn find_shards(
     let is_model =
         |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
     // Beside a file that is read, those of other formats are the same model for other programs.
-    let is_read = |name: &str| is_model(name) && !UNREAD.contains(&ending(name).as_str());
-    let one = match names.iter().filter(|name| is_read(name)).count() {
-        0 => only(names, is_model, "weight files")?,
-        _ => only(names, is_read, "weight files")?,
+    let is_onnx = |name: &str| ending(name) == ONNX;
+    let has_onnx = names.iter().any(|name| is_onnx(name));
+    // The data of an ONNX model may be in a file called like a checkpoint.
+    let is_data = |ending: &str| has_onnx && ending == "bin";
+    let is_read = |name: &str| {
+        let ending = &*ending(name);
+        is_model(name) && !UNREAD.contains(&ending) && ending != ONNX && !is_data(ending)
+    };
+    let one = match names.iter().any(|name| is_read(name)) {
+        true => only(names, is_read, "weight files")?,
+        // Those beside it are the same model in other precisions.
+        false if has_onnx => match preferred(&["model.onnx"], names) {
+            Some(model) => Some(model),
+            None => only(names, is_onnx, "weight files")?,
+        },
+        false => only(names, is_model, "weight files")?,
     };
     match one {
         Some(single) => Ok(vec![single.to_owned()].into()),

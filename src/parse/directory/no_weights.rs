@@ -14,7 +14,6 @@ const OTHER_MODELS: &[(&str, &str)] = &[
     (".ckpt.index", "a checkpoint of TensorFlow"),
     ("tf_model.h5", "a model of TensorFlow"),
     ("flax_model.msgpack", "a model of Flax"),
-    (".onnx", "a model of ONNX"),
     (".mlmodel", "a model of Core ML"),
     (".mlpackage", "a model of Core ML"),
     ("com.apple.CoreML", "a model of Core ML"),

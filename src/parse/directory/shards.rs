@@ -56,11 +56,14 @@ const WEIGHTS: &[&str] = &[
     "npy",
     "qnat",
     "uqff",
+    ONNX,
 ];
 
-/// Endings of files of weights in formats that are not read.
-pub(super) const UNREAD: &[&str] =
-    &["h5", "msgpack", "onnx", "onnx_data", "ot", "tflite", "mlmodel"];
+/// Ending of files of ONNX. They are mostly there for other programs, beside a file of another format.
+pub(super) const ONNX: &str = "onnx";
+
+/// Endings of files of weights in formats that are not read, or not by themselves.
+pub(super) const UNREAD: &[&str] = &["h5", "msgpack", "onnx_data", "ot", "tflite", "mlmodel"];
 
 /// Whether a file of this name holds weights, or is an index of them.
 pub(crate) fn is_weights(name: &str) -> bool {

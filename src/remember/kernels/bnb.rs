@@ -10,6 +10,27 @@ use std::ops::Range;
 use crate::element::Element;
 use crate::simd::{Kernel, zip};
 
+/// The levels of NF4, by code.
+#[rustfmt::skip]
+pub const NF4_CODEBOOK: [f32; 16] = [
+    -1.0, -0.696_192_8, -0.525_073_05, -0.394_917_5, -0.284_441_38, -0.184_773_43, -0.091_050_036, 0.0,
+    0.079_580_3, 0.160_930_2, 0.246_112_3, 0.337_915_24, 0.440_709_83, 0.562_617, 0.722_956_84, 1.0,
+];
+
+/// The levels of FP4, by code. bitsandbytes decodes code 8 to -0; the map in its files has +0
+/// there.
+#[rustfmt::skip]
+pub const FP4_CODEBOOK: [f32; 16] = [
+    0.0, 0.005_208_333_5, 0.666_666_7, 1.0, 0.333_333_34, 0.5, 0.166_666_67, 0.25,
+    -0.0, -0.005_208_333_5, -0.666_666_7, -1.0, -0.333_333_34, -0.5, -0.166_666_67, -0.25,
+];
+
+// The digits above have to give the library's floats, whose bits are known.
+const _: () =
+    assert!(NF4_CODEBOOK[1].to_bits() == 0xbf32_39b1 && NF4_CODEBOOK[14].to_bits() == 0x3f39_13b3);
+const _: () =
+    assert!(FP4_CODEBOOK[1].to_bits() == 0x3baa_aaab && FP4_CODEBOOK[2].to_bits() == 0x3f2a_aaab);
+
 /// `f32(code2[q] * absmax2) + offset` for each double-quantized absmax of blocks `blocks`.
 pub(crate) fn nested_absmax(
     codes: &[u8],

@@ -19,8 +19,8 @@ use std::ops::Range;
 
 use self::codes::UnpackedCode;
 pub(crate) use self::codes::{
-    Bf16Code, CodeValue, E2M1, E2M3, E3M2, HalfCode, Int, Minifloat, SignMagnitude, WideInt,
-    WideMinifloat,
+    Bf16Code, CodeValue, E2M1, E2M3, E3M2, HalfCode, Int, LongInt, Minifloat, SignMagnitude,
+    WideInt, WideMinifloat,
 };
 #[cfg(target_arch = "x86_64")]
 use self::formula::FmaOp;
@@ -45,7 +45,8 @@ pub(crate) struct GroupedRows<'a, V> {
     /// whole byte on.
     pub bytes: &'a [u8],
     pub row_bytes: usize,
-    /// Stored bits of a code: one to eight, or sixteen if the format's codes are two bytes.
+    /// Stored bits of a code: one to eight, or those of two or four bytes if the format's codes have
+    /// so many.
     pub bits: usize,
     /// Every code is below two to this power, whatever it is stored in.
     pub code_bits: usize,

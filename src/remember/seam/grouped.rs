@@ -11,8 +11,8 @@ use crate::element::Out;
 use crate::model::Part;
 use crate::remember::kernels::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz};
 use crate::remember::kernels::grouped::{
-    Bf16Code, CodeValue, E2M1, E2M3, E3M2, GroupedRows, HalfCode, Int, Minifloat, SignMagnitude,
-    WideInt, WideMinifloat,
+    Bf16Code, CodeValue, E2M1, E2M3, E3M2, GroupedRows, HalfCode, Int, LongInt, Minifloat,
+    SignMagnitude, WideInt, WideMinifloat,
 };
 use crate::remember::kernels::packed::CHUNK;
 use crate::remember::kernels::scale_grid::ScaleGrid;
@@ -45,6 +45,8 @@ pub(crate) enum CodeFormat {
     /// The same and integers of nine to sixteen bits.
     WideMinifloat(WideMinifloat),
     WideInt(WideInt),
+    /// Integers of 32 bits, in rows.
+    I32,
     F16,
     BF16,
 }
@@ -319,6 +321,7 @@ impl Decode for Grouped<'_> {
             CodeFormat::Minifloat(float) => run!(float),
             CodeFormat::WideMinifloat(float) => run!(float),
             CodeFormat::WideInt(int) => run!(int),
+            CodeFormat::I32 => run!(LongInt),
             CodeFormat::F16 => run!(HalfCode),
             CodeFormat::BF16 => run!(Bf16Code),
         }

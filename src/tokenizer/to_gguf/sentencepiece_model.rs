@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::file::{HfTokenizerFile, TOKENIZER_JSON};
 use super::keys::{ADDED_SCORE, TokenTable, TokenType};
-use super::protobuf::{ProtoFields, ProtoValue};
 use super::{MAX_TOKENS, TokenizerFiles};
+use crate::protobuf::{ProtoFields, ProtoValue};
 use crate::{AnamnesisError, Result};
 
 /// Names of the file; older models have the others.

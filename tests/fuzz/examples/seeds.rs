@@ -18,7 +18,7 @@ fn main() {
     for (id, golden) in goldens() {
         seeds.golden(*id, golden);
     }
-    for directory in ["npz", "pth", "qnat", "gguf-files", "llamafile", "demo"] {
+    for directory in ["npz", "pth", "qnat", "onnx", "gguf-files", "llamafile", "demo"] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {
@@ -61,6 +61,7 @@ impl Seeds {
                 }
             }
             Some("qnat") => self.put("qnat", &bytes),
+            Some("onnx") => self.put("onnx", &bytes),
             Some("gguf" | "llamafile") => {
                 self.put("gguf", &bytes);
                 self.put("gguf_header", &bytes[..bytes.len().min(4096)]);

@@ -4,6 +4,8 @@
 
 mod configs;
 mod npz;
+#[cfg(feature = "onnx")]
+mod onnx;
 mod pickles;
 mod pth;
 mod zip;

@@ -10,7 +10,7 @@ pub(crate) trait CodeValue: Copy + Sync {
     fn value(self, code: Self::Code) -> f32;
 }
 
-/// A code that is unpacked: a byte, or two of them in little-endian order.
+/// A code that is unpacked: a byte, or two or four of them in little-endian order.
 pub(crate) trait UnpackedCode: Copy + Sync + 'static {
     /// The codes that lie in `bytes`.
     fn of(bytes: &[u8]) -> &[Self];
@@ -23,6 +23,12 @@ impl UnpackedCode for u8 {
 }
 
 impl UnpackedCode for [u8; 2] {
+    fn of(bytes: &[u8]) -> &[Self] {
+        bytes.as_chunks().0
+    }
+}
+
+impl UnpackedCode for [u8; 4] {
     fn of(bytes: &[u8]) -> &[Self] {
         bytes.as_chunks().0
     }
@@ -131,6 +137,19 @@ impl CodeValue for WideInt {
     #[inline(always)]
     fn value(self, code: [u8; 2]) -> f32 {
         f32::from(u16::from_le_bytes(code) ^ self.flip) - self.offset
+    }
+}
+
+/// An integer of 32 bits in two's complement, rounded to F32.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LongInt;
+
+impl CodeValue for LongInt {
+    type Code = [u8; 4];
+
+    #[inline(always)]
+    fn value(self, code: [u8; 4]) -> f32 {
+        i32::from_le_bytes(code) as f32
     }
 }
 

@@ -30,6 +30,7 @@ pub const TARGETS: &[Target] = &[
     ("pickle", containers::pickle),
     ("zip", headers::zip),
     ("qnat", containers::any),
+    ("onnx", containers::any),
     ("directory", directory::run),
     ("decode", decode::run),
     ("encode", encode::run),

@@ -1,0 +1,103 @@
+//! [`MessageReader`]: the fields of messages of Protocol Buffers in a file, one after another. What a
+//! reader does not ask for is skipped, however long it is.
+
+use std::ops::Range;
+
+use crate::limits::cap;
+use crate::protobuf::{FieldHead, FieldKind, MAX_HEAD};
+use crate::source::Source;
+use crate::{AnamnesisError, Result};
+
+/// Bytes of the file that are read at once.
+const WINDOW: u64 = 8 << 10;
+
+/// Longest text that is read, in bytes.
+const MAX_TEXT: u64 = 1 << 20;
+
+/// A field of a message in a file.
+#[derive(Debug, Clone)]
+pub(super) struct FieldAt {
+    pub number: u64,
+    pub kind: FieldKind,
+    /// Where its content is. That of a varint is in `kind`.
+    pub content: Range<u64>,
+}
+
+impl FieldAt {
+    /// The content, if it is a text, a message or packed numbers.
+    pub(super) fn bytes(&self) -> Option<Range<u64>> {
+        matches!(self.kind, FieldKind::Bytes(_)).then(|| self.content.clone())
+    }
+
+    /// The number, if the field is a varint.
+    pub(super) fn varint(&self) -> Option<u64> {
+        match self.kind {
+            FieldKind::Varint(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+/// Reads fields of a file through a small window.
+pub(super) struct MessageReader<'a> {
+    file: &'a Source,
+    window: Vec<u8>,
+    window_at: u64,
+    /// Length of the file.
+    pub len: u64,
+}
+
+impl<'a> MessageReader<'a> {
+    pub(super) fn new(file: &'a Source) -> Self {
+        Self { file, window: Vec::new(), window_at: 0, len: file.len().unwrap_or(0) }
+    }
+
+    /// The next field of the message whose rest is `rest`, which is moved behind it; `None` at its
+    /// end.
+    ///
+    /// # Errors
+    /// `Parse` if the field is malformed, or longer than the message; `Io`.
+    pub(super) fn next(&mut self, rest: &mut Range<u64>) -> Result<Option<FieldAt>> {
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        let at = rest.start;
+        let wrong = |what: &str| AnamnesisError::parse(format!("{what} (at byte {at})"));
+        let left = (rest.end - at).min(MAX_HEAD as u64);
+        let head = FieldHead::read(self.bytes(at..at + left)?).map_err(wrong)?;
+        let start = at + head.len as u64;
+        let end = start.checked_add(head.content_len());
+        let end = end.filter(|&end| end <= rest.end);
+        let end = end.ok_or_else(|| wrong("it ends within a field"))?;
+        rest.start = end;
+        Ok(Some(FieldAt { number: head.number, kind: head.kind, content: start..end }))
+    }
+
+    /// The bytes of `range`, which is in the file and short.
+    pub(super) fn bytes(&mut self, range: Range<u64>) -> Result<&[u8]> {
+        let has =
+            self.window_at <= range.start && range.end <= self.window_at + self.window.len() as u64;
+        if !has {
+            let want = (range.end - range.start).max(WINDOW);
+            let n = want.min(self.len.saturating_sub(range.start));
+            self.window.resize(n as usize, 0);
+            self.file.read_at(range.start, &mut self.window)?;
+            self.window_at = range.start;
+        }
+        let found = (range.start - self.window_at) as usize..(range.end - self.window_at) as usize;
+        let found = self.window.get(found);
+        found.ok_or_else(|| AnamnesisError::parse("the file is truncated"))
+    }
+
+    /// The text in `range`.
+    ///
+    /// # Errors
+    /// `Parse` if it is no UTF-8; `LimitExceeded` if it is long; `Io`.
+    pub(super) fn text(&mut self, range: Range<u64>) -> Result<String> {
+        cap("MAX_TEXT_BYTES", range.end - range.start, MAX_TEXT, "bytes of a name or a text")?;
+        let at = range.start;
+        let text = std::str::from_utf8(self.bytes(range)?);
+        text.map(str::to_owned)
+            .map_err(|_| AnamnesisError::parse(format!("a name is no UTF-8 (at byte {at})")))
+    }
+}
