@@ -228,7 +228,7 @@ fn print_fields(title: &str, fields: &[FieldDiff], out: &mut impl Write) -> crat
     if fields.is_empty() {
         return Ok(());
     }
-    writeln!(out, "{title}: {} differences", fields.len())?;
+    writeln!(out, "{title}: {}", counted(fields.len(), "difference"))?;
     for field in fields {
         let (a, b) = (brief(field.a.as_ref()), brief(field.b.as_ref()));
         writeln!(out, "  {}: {a} -> {b}", printable(&field.path))?;

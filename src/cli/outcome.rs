@@ -91,7 +91,7 @@ pub(super) fn kept_note(report: &Report) -> Option<String> {
     (n > 0).then(|| {
         let tensors = counted(n, "tensor");
         format!(
-            "not quantized, and of the same type as before: {tensors} ({each}); --cast converts"
+            "not quantized, and of the same type as before: {tensors} ({each}); --cast converts them"
         )
     })
 }

@@ -258,10 +258,10 @@ impl MeterState {
         let (work, now) = (&self.work, &self.now);
         let (rate, left) = self.rate();
         let mut line = format!(
-            "{} {} of {} tensors, {} of {}",
+            "{} {} of {}, {} of {}",
             work.verb.trim_end(),
             now.done_tensors,
-            work.total_tensors,
+            counted(work.total_tensors, "tensor"),
             format_bytes(now.done_bytes),
             format_bytes(work.total_bytes)
         );

@@ -185,7 +185,7 @@ fn text_of_a_summary() {
         let model = anamnesis::parse_bytes(file(&tensors(list), &[])).unwrap();
         model.inspect().to_string()
     };
-    let plain = "Format:      Unquantized\nQuantized:   0 tensors (weights)\nPassthrough: 1 tensors\n\
+    let plain = "Format:      Unquantized\nQuantized:   0 tensors (weights)\nPassthrough: 1 tensor\n\
                  Size:        24 B (unquantized) -> 24 B (F32)";
     assert_eq!(text("W_enc F32 2,3"), plain);
     let passthrough = |list: &str| {
@@ -194,13 +194,13 @@ fn text_of_a_summary() {
         line.to_owned()
     };
     for (list, expected) in [
-        ("model.norm.weight F32 2", "1 tensors (norms)"),
+        ("model.norm.weight F32 2", "1 tensor (norms)"),
         (
             "lm_head.weight F32 2; model.embed_tokens.weight F32 2; model.norm.weight F32 2",
             "3 tensors (norms, embeddings, lm_head)",
         ),
         ("model.norm.weight F32 2; x F32 2", "2 tensors (norms, others)"),
-        ("a.q_proj.weight F32 2,2", "1 tensors"),
+        ("a.q_proj.weight F32 2,2", "1 tensor"),
     ] {
         assert_eq!(passthrough(list), format!("Passthrough: {expected}"));
     }

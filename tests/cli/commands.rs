@@ -80,7 +80,7 @@ fn parse_counts_by_role() {
 fn inspect_shows_format_and_sizes() {
     for command in ["inspect", "info"] {
         let text = stdout(&amn(&[command, &demo()]));
-        let expected = "Format:      Per-tensor FP8 (E4M3), single scale factor per tensor\nQuantized:   1 tensors (weights) + 1 scale tensors (BF16)\n\
+        let expected = "Format:      Per-tensor FP8 (E4M3), single scale factor per tensor\nQuantized:   1 tensor (weights) + 1 scale tensor (BF16)\n\
                         Passthrough: 0 tensors\nSize:        64.0 KB (FP8) -> 128.0 KB (BF16)\n\
                         Lethe took:  ~64.0 KB of precision\nParameters:  65536 (8.00 bits each as stored)\n";
         assert_eq!(text, expected);
@@ -101,7 +101,7 @@ fn remember_writes_beside_the_input() {
         let text = stdout(&output);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "Parsing...   2 tensors, per-tensor FP8 (E4M3)");
-        assert!(lines[1].starts_with("Recalling... 1 tensors [====================] "), "{text}");
+        assert!(lines[1].starts_with("Recalling... 1 tensor [====================] "), "{text}");
         assert!(lines[2].starts_with(&format!("Output: {} (", path.display())), "{text}");
         assert_eq!(stderr(&output), "", "progress is for terminals");
         let expected =
@@ -192,7 +192,7 @@ fn several_schemes_are_listed_one_a_line() {
     let inspected = stdout(&amn(&["inspect", &input]));
     assert!(
         inspected
-            .contains("single scale factor per tensor (1 tensors)\n             Per-channel FP8 (E5M2), one scale per row (1"),
+            .contains("single scale factor per tensor (1 tensor)\n             Per-channel FP8 (E5M2), one scale per row (1"),
         "{inspected}"
     );
     let remembered = stdout(&amn(&["remember", &input]));

@@ -111,10 +111,10 @@ fn every_kind_of_difference() {
 
     let (_, text) = diff(&a, &b, &["--include", "value"]);
     let expected = [
-        "Changed: 1 tensors",
+        "Changed: 1 tensor",
         "NAME       RMSE       MAX      MEAN      COSINE  DIFFER  NOTE",
         "value  2.795e-1  5.000e-1  1.875e-1  0.99915613  2 of 4  first at [1, 0]: 3.0 and 3.25",
-        "Metadata: 1 differences",
+        "Metadata: 1 difference",
         "  step: \"1\" -> \"2\"",
         "Equal: 0 tensors",
         "The models are different.",

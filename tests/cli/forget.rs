@@ -46,7 +46,7 @@ fn the_distance_is_printed() {
     let output = root.path().join("out.safetensors");
     let text = stdout_of(&["forget", &input, "--to", "nf4", "-o", output.to_str().unwrap()]);
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], "Parsing...   9 tensors, unquantized", "{text}");
+    assert_eq!(lines[0], "Parsing...   9 tensors, BF16, F32, F16", "{text}");
     assert!(lines[1].starts_with("Forgetting... 3 tensors [====================] "), "{text}");
     let at = lines
         .iter()

@@ -148,14 +148,14 @@ fn labels_are_true() {
     assert!(text.contains("1 zero-point  I32 (packed)\n"), "{text}");
     assert!(text.contains("1 g_idx       I32 (activation-order)\n"), "{text}");
     let text = run("inspect", &gptq("b4_v1_g32"), &[]);
-    assert!(text.contains("Group index: 1 tensors (groups in the order of columns)\n"), "{text}");
+    assert!(text.contains("Group index: 1 tensor (groups in the order of columns)\n"), "{text}");
     // Arrays called like norms are no norms of a language model.
     let directory = crate::common::tempdir().unwrap();
     let path = directory.path().join("a.npz");
     let array = std::fs::read(data().join("npz/bf16_little.npy")).unwrap();
     let member = crate::common::zip::Member::stored("encoder.norm.weight.npy", &array);
     std::fs::write(&path, crate::common::zip::Zip::of(&[member]).file()).unwrap();
-    assert!(run("inspect", &path, &[]).contains("\nPassthrough: 1 tensors\n"));
+    assert!(run("inspect", &path, &[]).contains("\nPassthrough: 1 tensor\n"));
 }
 
 /// The lines of the picture: share, size and name of each bar.

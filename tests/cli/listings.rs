@@ -72,7 +72,7 @@ fn tensors_of_every_container_are_listed() {
         (
             "model-q4_k.gguf",
             &[["blk.0.ffn_up.weight", "Q4_K", "[256, 32]"]],
-            "1 tensors, 4608 bytes (4.5 KB)",
+            "1 tensor, 4608 bytes (4.5 KB)",
         ),
     ] {
         let path = demo(name);
@@ -125,7 +125,7 @@ fn archives_name_their_container_and_keep_their_dtype() {
         "Format:      NPZ archive",
         "Scheme:      Unquantized",
         "Quantized:   0 tensors (weights)",
-        "Passthrough: 1 tensors",
+        "Passthrough: 1 tensor",
         "Size:        16 B (unquantized) -> 16 B (F32)",
         "Parameters:  4 (32.00 bits each as stored)",
     ];

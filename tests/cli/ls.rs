@@ -140,6 +140,6 @@ fn what_cannot_be_decoded_is_listed() {
     let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row[..4], ["a.weight_scale", "F32", "[]", "?"]);
     assert!(text.ends_with(
-        "2 tensors, 12 bytes, 2 parameters\n1 tensors cannot be decoded; `amn inspect` says why\n"
+        "2 tensors, 12 bytes, 2 parameters\n1 tensor cannot be decoded; `amn inspect` says why\n"
     ));
 }

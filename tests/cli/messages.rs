@@ -225,8 +225,8 @@ fn progress_as_text() {
     }
     let lines = stderr(&["--progress", "always", "-q"]);
     let lines: Vec<&str> = lines.lines().collect();
-    assert_eq!(lines[0], "Recalling... 0 of 1 tensors, 0 B of 128.0 KB");
-    let done = "Recalling... 1 of 1 tensors, 128.0 KB of 128.0 KB (100 %), ";
+    assert_eq!(lines[0], "Recalling... 0 of 1 tensor, 0 B of 128.0 KB");
+    let done = "Recalling... 1 of 1 tensor, 128.0 KB of 128.0 KB (100 %), ";
     assert!(lines[1].starts_with(done), "{lines:?}");
     assert_eq!(amn(&["remember", "x", "--progress", "some"]).status.code(), Some(2));
     assert_eq!(amn(&["ls", "x", "--progress", "json"]).status.code(), Some(2));

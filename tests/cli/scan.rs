@@ -22,7 +22,7 @@ fn files_are_graded() {
         "demo/arrays.npz",
         "npz/bf16_little.npy",
     ] {
-        assert_eq!(scan(&[&at(safe)]), (Some(0), "1 files: safe\n".to_owned()), "{safe}");
+        assert_eq!(scan(&[&at(safe)]), (Some(0), "1 file: safe\n".to_owned()), "{safe}");
     }
     let (code, text) = scan(&[&at("demo/checkpoint.pth"), &at("pth/attack_eval.pt")]);
     let path = at("pth/attack_eval.pt");

@@ -118,10 +118,7 @@ fn verdicts_have_colours() {
     let cases: [(&[&str], &[&str]); 5] = [
         (&["check", &good], &[": \u{1b}[1m\u{1b}[32mclean\u{1b}[0m (2 tensors"]),
         (&["check", "--data", &hostile], &["\u{1b}[31m", "[31merror\u{1b}[0m: "]),
-        (
-            &["scan", &evil],
-            &["[31mdangerous\u{1b}[0m   /", "1 files: \u{1b}[1m\u{1b}[31mdangerous"],
-        ),
+        (&["scan", &evil], &["[31mdangerous\u{1b}[0m   /", "1 file: \u{1b}[1m\u{1b}[31mdangerous"]),
         (&["diff", &good, &good], &["The models are \u{1b}[1m\u{1b}[32mequal\u{1b}[0m."]),
         (&["diff", &good, &hostile], &["The models are \u{1b}[1m\u{1b}[33mdifferent\u{1b}[0m."]),
     ];

@@ -126,7 +126,7 @@ fn what_llama_cpp_does_not_read_is_noted() {
     let options = ConvertOptions::new(ConvertTarget::Gguf);
     let conversion = model.plan(options).unwrap();
     let report = conversion.report();
-    let note = "3 tensors have types of ik_llama.cpp (IQ4_KS), which llama.cpp does not read";
+    let note = "3 tensors in types of ik_llama.cpp (IQ4_KS), which llama.cpp does not read";
     assert_eq!(report.notes[0], note);
     let copied = parse_bytes(conversion.to_bytes().unwrap()).unwrap();
     for (t, copy) in model.tensors().zip(copied.tensors()) {

@@ -124,7 +124,7 @@ fn encoding_twice_is_asked_for() {
         ]);
         let text = String::from_utf8(run.stderr).unwrap();
         assert_eq!(run.status.code(), Some(6), "{text}");
-        assert!(text.contains("1 tensors") && text.contains("--allow-requantize"), "{text}");
+        assert!(text.contains("1 tensor") && text.contains("--allow-requantize"), "{text}");
         assert!(!output.exists());
     }
     assert_eq!(forget(&input, &at("a.gguf"), &["--to", "q8_0", "--allow-requantize"]).0, Some(0));
@@ -141,5 +141,5 @@ fn encoding_twice_is_asked_for() {
         at("c.gguf").to_str().unwrap(),
     ]);
     let text = String::from_utf8(run.stdout).unwrap();
-    assert!(text.contains("1 tensors were quantized already"), "{text}");
+    assert!(text.contains("1 tensor quantized already"), "{text}");
 }

@@ -17,7 +17,7 @@ fn names_have_the_types_that_are_there() {
     let text = succeed(&["remember", &input, "--to", "bf16"]);
     assert!(root.path().join("plain-F32/model.safetensors").exists(), "{text}");
     assert!(!root.path().join("plain-BF16").exists());
-    let note = "Note: 2 tensors are not quantized and keep their type (1 F32, 1 F16); --cast converts them";
+    let note = "Note: not quantized, and of the same type as before: 2 tensors (1 F32, 1 F16); --cast converts them";
     assert!(text.contains(note), "{text}");
     let text = succeed(&["remember", &input, "--to", "bf16", "--cast"]);
     let output = root.path().join("plain-BF16");
@@ -26,12 +26,12 @@ fn names_have_the_types_that_are_there() {
     let config = std::fs::read_to_string(output.join("config.json")).unwrap();
     assert_eq!(config, r#"{"torch_dtype": "bfloat16"}"#);
     let plan = succeed(&["remember", &input, "--to", "bf16", "--cast", "--dry-run", "--force"]);
-    assert!(plan.contains("Cast:        2 tensors\nAs they are: 1 tensors"), "{plan}");
+    assert!(plan.contains("Cast:        2 tensors\nAs they are: 1 tensor"), "{plan}");
     let json = succeed(&["remember", &input, "--cast", "--dry-run", "--json", "--force"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["cast"], &json["passthrough"]), (&2.into(), &1.into()));
     let json = succeed(&["remember", &input, "--dry-run", "--json", "--force"]);
-    assert!(json.contains("2 tensors are not quantized"), "{json}");
+    assert!(json.contains("as before: 2 tensors"), "{json}");
     // What is decoded has the type that was asked for.
     std::fs::copy(at(DEMO), root.path().join("m-fp8.safetensors")).unwrap();
     succeed(&["remember", root.path().join("m-fp8.safetensors").to_str().unwrap()]);

@@ -183,7 +183,8 @@ fn towers_are_left_out_with_a_note() {
     let output = directory.path().join("model.gguf");
     let convert = || parse(&from).unwrap().convert(&output, ConvertTarget::Gguf);
     let notes = convert().unwrap().notes;
-    let is_count = |note: &String| note == "1 tensors left out that are not of the language model";
+    let is_count =
+        |note: &String| note == "1 tensor left out, of other parts than the language model";
     assert!(notes.iter().any(is_count), "{notes:?}");
     let mut config = json(&from.join("config.json"));
     config["text_config"]["rope_scaling"] = serde_json::json!({"rope_type": "default"});
