@@ -107,6 +107,11 @@ const OTHER_VALUES: &[(&str, &[&str], &str)] = &[
         "a scale for each row or each column of a square stack has one shape",
     ),
     (
+        "w4afp8",
+        &["blockwise_int8"],
+        "the method alone says whether a byte is a code of 8 bits or two of 4, if no config states the blocks",
+    ),
+    (
         "gptq",
         &["auto-round"],
         "the method alone says how codes of odd widths are packed, and whether inputs are rotated",
