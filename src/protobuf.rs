@@ -3,6 +3,8 @@
 //!
 //! Source: protobuf.dev, "Encoding".
 
+use std::ops::Range;
+
 /// Value of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "models"), allow(dead_code))]
@@ -31,7 +33,7 @@ pub(crate) struct FieldHead {
 pub(crate) enum FieldKind {
     Varint(u64),
     Fixed64,
-    /// So many bytes: a text, a message, or numbers that are packed.
+    /// A text, a message, or packed numbers: how many bytes they have.
     Bytes(u64),
     Fixed32,
 }
@@ -58,6 +60,18 @@ impl FieldHead {
             0 => Err("a field has the number 0"),
             number => Ok(Self { number, kind, len: len + more }),
         }
+    }
+
+    /// Where the content is, of a field that begins at `at` of a message that ends at `end`.
+    ///
+    /// # Errors
+    /// It goes on behind the message.
+    pub(crate) fn content(&self, at: u64, end: u64) -> Result<Range<u64>, &'static str> {
+        let start = at + self.len as u64;
+        let behind = start
+            .checked_add(self.content_len())
+            .filter(|&behind| behind <= end);
+        Ok(start..behind.ok_or("it ends within a field")?)
     }
 
     /// Bytes of the content behind the head.
@@ -99,16 +113,18 @@ impl<'a> ProtoFields<'a> {
     }
 
     fn field(&mut self) -> Result<(u64, ProtoValue<'a>), &'static str> {
-        const CUT: &str = "it ends within a field";
         let head = FieldHead::read(self.0)?;
-        let n = usize::try_from(head.content_len()).map_err(|_| CUT)?;
-        let (content, rest) = self.0[head.len..].split_at_checked(n).ok_or(CUT)?;
+        let end = head.content(0, self.0.len() as u64)?.end;
+        let (field, rest) = self.0.split_at(end as usize);
+        let content = &field[head.len..];
         self.0 = rest;
         let value = match head.kind {
             FieldKind::Varint(value) => ProtoValue::Varint(value),
             FieldKind::Fixed64 => ProtoValue::Fixed64,
             FieldKind::Bytes(_) => ProtoValue::Bytes(content),
-            FieldKind::Fixed32 => ProtoValue::Fixed32(content.try_into().map_err(|_| CUT)?),
+            FieldKind::Fixed32 => {
+                ProtoValue::Fixed32(content.try_into().map_err(|_| "it ends within a field")?)
+            }
         };
         Ok((head.number, value))
     }

@@ -1,5 +1,7 @@
 //! What listings of tensors share, and the table that `amn parse` prints.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use super::table::{Column, Table};
@@ -62,6 +64,18 @@ pub(super) fn compared_in(t: &ComparedTensor) -> String {
         true => t.dtype.to_string(),
         false => t.scheme.column(),
     }
+}
+
+/// The sums of bytes by name, most first.
+pub(super) fn most_first(bytes: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> {
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, bytes) in bytes {
+        let sum = sums.entry(name).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    sums
 }
 
 /// How much a tensor differs, to find the worst: the RMSE of its values, infinite if they cannot be

@@ -1,13 +1,13 @@
 //! What a command is going to write: [`WriteRequest`], what is asked for, and [`PlannedOutput`],
 //! what that makes of one input.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::args::RunArgs;
 use super::input::{self, NamedModel};
+use super::listing::most_first;
 use super::outcome::{is_copied, kept_note, nothing_encoded};
 use super::outputs::{OutputChoice, require_outside_cache};
 use super::printed::ConversionReport;
@@ -239,12 +239,8 @@ fn schemes(input: &NamedModel, report: &Report) -> String {
 
 /// The element types of a model that is not quantized, that of the most bytes first.
 fn plain_types(input: &NamedModel) -> String {
-    let mut bytes = BTreeMap::new();
-    for tensor in input.model.tensors() {
-        *bytes.entry(tensor.dtype().to_string()).or_insert(0) += tensor.byte_len();
-    }
-    let mut types: Vec<_> = bytes.into_iter().collect();
-    types.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let tensors = input.model.tensors();
+    let types = most_first(tensors.map(|t| (t.dtype().to_string(), t.byte_len())));
     let types: Vec<String> = types.into_iter().map(|(dtype, _)| dtype).collect();
     match types.is_empty() {
         true => QuantScheme::Unquantized.phrase(),

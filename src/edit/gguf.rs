@@ -9,6 +9,7 @@ use std::path::Path;
 use self::keys::EditedKeys;
 use super::{EditOptions, EditedHeader};
 use crate::limits::{Budget, zeroed};
+use crate::model::gguf_keys::{CHAT_TEMPLATE, PRE_TOKENIZER};
 use crate::parse::gguf::header::{self, GgufHeader};
 use crate::parse::gguf::{GgufEdit, parse_gguf_edit, read_header, split};
 use crate::source::Source;
@@ -81,11 +82,11 @@ fn edits(options: &EditOptions) -> Result<Vec<GgufEdit>> {
         .map(|text| parse_gguf_edit(text).map_err(|e| e.about("--set")));
     let mut all = set.collect::<Result<Vec<_>>>()?;
     if let Some(text) = &options.chat_template {
-        all.push(GgufEdit::text("tokenizer.chat_template", text));
+        all.push(GgufEdit::text(CHAT_TEMPLATE, text));
     }
     if let Some(name) = &options.tokenizer_pre {
         checks::require_pre_tokenizer(name)?;
-        all.push(GgufEdit::text("tokenizer.ggml.pre", name));
+        all.push(GgufEdit::text(PRE_TOKENIZER, name));
     }
     Ok(all)
 }

@@ -43,10 +43,11 @@ pub(super) fn write(
     let data = old.len() as u64..source.len().unwrap_or(0);
     let output = options.output.as_deref().unwrap_or(path);
     let place = Place::of(path, options)?;
-    let written = match (&options.output, changed_sector(&old, &new)) {
-        (None, _) if old == new => EditWritten::Nothing,
-        (None, Some(_)) => EditWritten::Header,
-        _ => EditWritten::File,
+    let sector = changed_sector(&old, &new).filter(|_| place.is_in_place);
+    let written = match sector {
+        _ if place.is_in_place && old == new => EditWritten::Nothing,
+        Some(_) => EditWritten::Header,
+        None => EditWritten::File,
     };
     if !options.dry_run {
         if let Some(backup) = options
@@ -56,12 +57,10 @@ pub(super) fn write(
         {
             write_backup(backup, &old, &source, options)?;
         }
-        match (written, changed_sector(&old, &new)) {
-            (EditWritten::Nothing, _) => {}
-            (EditWritten::Header, Some(range)) => {
-                place.overwrite(&source, range.start as u64, &new[range])?;
-            }
-            _ => place.write_file(source, &new, data.clone(), options)?,
+        match sector {
+            _ if written == EditWritten::Nothing => {}
+            Some(range) => place.overwrite(&source, range.start as u64, &new[range])?,
+            None => place.write_file(source, &new, data.clone(), options)?,
         }
     }
     Ok(EditReport {

@@ -8,6 +8,22 @@ pub(crate) const PREFIX: &str = "gguf.";
 #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
 pub(crate) const ARCHITECTURE: &str = "general.architecture";
 
+/// What the places of tensors in the data are multiples of.
+#[cfg_attr(not(feature = "gguf"), allow(dead_code))]
+pub(crate) const ALIGNMENT: &str = "general.alignment";
+
+/// llama.cpp's name of the pre-tokenizer.
+#[cfg_attr(not(feature = "gguf"), allow(dead_code))]
+pub(crate) const PRE_TOKENIZER: &str = "tokenizer.ggml.pre";
+
+/// The texts of all tokens.
+#[cfg_attr(not(feature = "gguf"), allow(dead_code))]
+pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
+
+/// The chat template; those of other uses have a name behind it.
+#[cfg_attr(not(feature = "gguf"), allow(dead_code))]
+pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+
 /// The type of most tensors, a number of llama.cpp's `enum llama_ftype`.
 pub(crate) const FILE_TYPE: &str = "general.file_type";
 

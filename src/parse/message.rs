@@ -65,12 +65,9 @@ impl<'a> MessageReader<'a> {
         let wrong = |what: &str| AnamnesisError::parse(format!("{what} (at byte {at})"));
         let left = (rest.end - at).min(MAX_HEAD as u64);
         let head = FieldHead::read(self.bytes(at..at + left)?).map_err(wrong)?;
-        let start = at + head.len as u64;
-        let end = start.checked_add(head.content_len());
-        let end = end.filter(|&end| end <= rest.end);
-        let end = end.ok_or_else(|| wrong("it ends within a field"))?;
-        rest.start = end;
-        Ok(Some(FieldAt { number: head.number, kind: head.kind, content: start..end }))
+        let content = head.content(at, rest.end).map_err(wrong)?;
+        rest.start = content.end;
+        Ok(Some(FieldAt { number: head.number, kind: head.kind, content }))
     }
 
     /// The bytes of `range`, which is in the file and short.
@@ -87,6 +84,24 @@ impl<'a> MessageReader<'a> {
         let found = (range.start - self.window_at) as usize..(range.end - self.window_at) as usize;
         let found = self.window.get(found);
         found.ok_or_else(|| AnamnesisError::parse("the file is truncated"))
+    }
+
+    /// Field 1 and field 2 of the message in `rest`, which is an entry of a map: a text, and a text or a
+    /// number.
+    ///
+    /// # Errors
+    /// Those of [`next`](Self::next) and [`text`](Self::text).
+    pub(super) fn entry(&mut self, mut rest: Range<u64>) -> Result<(String, String)> {
+        let (mut key, mut value) = (String::new(), String::new());
+        while let Some(field) = self.next(&mut rest)? {
+            match (field.number, field.bytes(), field.varint()) {
+                (1, Some(text), _) => key = self.text(text)?,
+                (2, Some(text), _) => value = self.text(text)?,
+                (2, _, Some(number)) => value = number.to_string(),
+                _ => {}
+            }
+        }
+        Ok((key, value))
     }
 
     /// The text in `range`.

@@ -86,7 +86,7 @@ fn read_model(walk: &mut GraphWalk<'_>, mut rest: Range<u64>) -> Result<HashMap<
                 walk.graph(message, 0, 1)?;
             }
             8 => {
-                let (domain, version) = read_pair(walk, message)?;
+                let (domain, version) = walk.file.entry(message)?;
                 let domain = if domain.is_empty() {
                     "ai.onnx"
                 } else {
@@ -95,7 +95,7 @@ fn read_model(walk: &mut GraphWalk<'_>, mut rest: Range<u64>) -> Result<HashMap<
                 metadata.insert(format!("onnx.opset.{domain}"), version);
             }
             14 => {
-                let (key, value) = read_pair(walk, message)?;
+                let (key, value) = walk.file.entry(message)?;
                 walk.budget.tables(0, 1, 0)?;
                 metadata.entry(key).or_insert(value);
             }
@@ -107,18 +107,4 @@ fn read_model(walk: &mut GraphWalk<'_>, mut rest: Range<u64>) -> Result<HashMap<
         0 => Err(AnamnesisError::parse("ONNX: it has no graph")),
         _ => Ok(metadata),
     }
-}
-
-/// Field 1 and field 2 of a message: a text, and a text or a number.
-fn read_pair(walk: &mut GraphWalk<'_>, mut rest: Range<u64>) -> Result<(String, String)> {
-    let (mut key, mut value) = (String::new(), String::new());
-    while let Some(field) = walk.file.next(&mut rest)? {
-        match (field.number, field.bytes(), field.varint()) {
-            (1, Some(text), _) => key = walk.file.text(text)?,
-            (2, Some(text), _) => value = walk.file.text(text)?,
-            (2, _, Some(number)) => value = number.to_string(),
-            _ => {}
-        }
-    }
-    Ok((key, value))
 }

@@ -33,6 +33,7 @@ use self::sentencepiece_model::SentencePieceModel;
 use self::tiktoken::TiktokenVocabulary;
 use crate::config::Texts;
 use crate::model::gguf::GgufMetadataValue;
+use crate::model::gguf_keys::PRE_TOKENIZER;
 use crate::{AnamnesisError, Result};
 
 /// What is known of a model besides its tokenizer files.
@@ -103,7 +104,7 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
     let tokens = files.write(&mut keys)?;
     // A name that has no effect would look as if it had one.
     let pre = keys
-        .get("tokenizer.ggml.pre")
+        .get(PRE_TOKENIZER)
         .and_then(GgufMetadataValue::as_string);
     if let Some(wanted) = request.pre.filter(|wanted| Some(*wanted) != pre) {
         return Err(AnamnesisError::usage(format!(

@@ -10,7 +10,7 @@ use crate::error::InTensor;
 use crate::model::gguf::{
     DEFAULT_ALIGNMENT, GgufEncoding, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, write_entry,
 };
-use crate::model::gguf_keys::{ARCHITECTURE, is_split_key};
+use crate::model::gguf_keys::{ALIGNMENT, ARCHITECTURE, is_split_key};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Most dimensions of a tensor that llama.cpp reads (`GGML_MAX_DIMS`).
@@ -137,8 +137,6 @@ impl GgufKeys {
         }
     }
 }
-
-const ALIGNMENT: &str = "general.alignment";
 
 /// The dtype that a tensor is stored as.
 ///

@@ -20,7 +20,6 @@ mod forget;
 mod gguf_kv;
 mod habits;
 mod help;
-mod hints;
 mod html;
 mod inputs;
 mod inspect;

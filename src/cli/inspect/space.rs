@@ -1,11 +1,9 @@
 //! What takes the space of a model: a bar for each scheme, and for each element type of what is not
 //! quantized.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::io::Write;
 
-use super::super::listing::stored_in;
+use super::super::listing::{most_first, stored_in};
 use super::super::table::{bar, cut};
 use crate::error::printable;
 use crate::{ParsedModel, Result, format_bytes};
@@ -19,13 +17,9 @@ const NAME: usize = 31;
 
 /// Bytes of all tensors by what they are stored in, most first.
 pub(super) fn by_storage(model: &ParsedModel) -> Vec<(String, u64)> {
-    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-    for t in model.list() {
-        let sum = sums.entry(stored_in(&t)).or_default();
-        *sum = sum.saturating_add(t.bytes);
-    }
-    let mut sums: Vec<_> = sums.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
-    sums.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let listed = model.list();
+    let mut sums = most_first(listed.iter().map(|t| (stored_in(t), t.bytes)));
+    sums.retain(|(_, bytes)| *bytes > 0);
     sums
 }
 

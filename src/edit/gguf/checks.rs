@@ -4,13 +4,9 @@ use super::super::{EditOptions, KeyChange, wrong_key};
 use super::keys::EditedKeys;
 use crate::model::gguf::DEFAULT_ALIGNMENT;
 use crate::model::gguf_key_types::known_type;
-use crate::model::gguf_keys::{ARCHITECTURE, is_split_key};
+use crate::model::gguf_keys::{ALIGNMENT, ARCHITECTURE, CHAT_TEMPLATE, TOKENS, is_split_key};
 use crate::parse::gguf::header::GgufHeader;
 use crate::{AnamnesisError, Result};
-
-const ALIGNMENT: &str = "general.alignment";
-
-const TEMPLATE: &str = "tokenizer.chat_template";
 
 /// Checks the `changes` of `keys`, of a model in `parts` files, and returns notes on them.
 ///
@@ -42,7 +38,7 @@ pub(super) fn check(
     let mut notes: Vec<String> = changes.iter().filter_map(note_on_type).collect();
     if options.chat_template.is_some() {
         let others = keys.source.keys().filter(|key| {
-            key.strip_prefix(TEMPLATE)
+            key.strip_prefix(CHAT_TEMPLATE)
                 .is_some_and(|rest| rest.starts_with('.'))
         });
         let others: Vec<String> = others.map(|key| format!("`{key}`")).collect();
@@ -71,7 +67,7 @@ fn require_alignment(header: &GgufHeader, keys: &EditedKeys<'_>) -> Result<()> {
 
 /// Checks that the numbers of special tokens are those of tokens.
 fn require_token_ids(keys: &EditedKeys<'_>, changes: &[KeyChange]) -> Result<()> {
-    let tokens = keys.get("tokenizer.ggml.tokens");
+    let tokens = keys.get(TOKENS);
     let Some(count) = tokens
         .as_ref()
         .and_then(|tokens| tokens.as_array())

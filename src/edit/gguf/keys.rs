@@ -2,6 +2,7 @@
 
 use super::super::{KeyChange, KeyValue, wrong_key};
 use crate::model::gguf::{GgufMetadata, GgufMetadataValue, write_entry};
+use crate::model::gguf_keys::TOKENS;
 use crate::parse::gguf::{GgufEdit, ResolvedEdits, resolve_edits};
 use crate::{AnamnesisError, Result};
 
@@ -10,8 +11,6 @@ const LONGEST_KEY: usize = 65_535;
 
 /// Keys of special tokens have a token's number; the text of the token says it, too.
 const TOKEN_ID: (&str, &str) = ("tokenizer.ggml.", "_token_id");
-
-const TOKENS: &str = "tokenizer.ggml.tokens";
 
 /// The keys of a file in their order, as edits make them.
 pub(super) struct EditedKeys<'a> {

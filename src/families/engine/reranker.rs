@@ -16,6 +16,7 @@ use super::table::{Kind, ModelClass};
 use crate::config::Texts;
 use crate::families::CLASSES;
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf_keys::TOKENS;
 use crate::{AnamnesisError, Result};
 
 /// What names of rerankers contain, in small letters. Cards have it behind `# `.
@@ -147,7 +148,7 @@ pub(crate) fn add_classifier(
 
 /// The number of the token `token`.
 fn token_id(keys: &[KeyValue], token: &str) -> Option<usize> {
-    let tokens = keys.iter().find(|(key, _)| key == "tokenizer.ggml.tokens");
+    let tokens = keys.iter().find(|(key, _)| key == TOKENS);
     match tokens?.1.as_array()? {
         GgufMetadataArray::String(tokens) => tokens.iter().position(|found| found == token),
         _ => None,

@@ -11,6 +11,7 @@ use crate::limits::{Budget, cap};
 use crate::model::gguf::{
     ARRAY, DEFAULT_ALIGNMENT, GgufMetadata, MAX_ALIGNMENT, STRING, fixed_size,
 };
+use crate::model::gguf_keys::ALIGNMENT;
 use crate::{AnamnesisError, Dtype, Result};
 
 // Permanent caps, far above real files. The longest arrays are those of tokenizers, with
@@ -265,7 +266,7 @@ fn read_tensor<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<GgufTensorEntr
 /// `Parse` if it is no `u32` or no power of two; `LimitExceeded` if it is larger than
 /// [`MAX_ALIGNMENT`].
 fn alignment(metadata: &GgufMetadata) -> Result<u32> {
-    let Some(value) = metadata.get("general.alignment") else {
+    let Some(value) = metadata.get(ALIGNMENT) else {
         return Ok(DEFAULT_ALIGNMENT);
     };
     match value.as_u32() {

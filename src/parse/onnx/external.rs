@@ -139,15 +139,7 @@ fn read_entries(model: &Source, entries: &[Range<u64>]) -> Result<ExternalEntrie
     let mut file = MessageReader::new(model);
     let mut out = ExternalEntries::default();
     for entry in entries {
-        let (mut key, mut value) = (String::new(), String::new());
-        let mut rest = entry.clone();
-        while let Some(field) = file.next(&mut rest)? {
-            match (field.number, field.bytes()) {
-                (1, Some(text)) => key = file.text(text)?,
-                (2, Some(text)) => value = file.text(text)?,
-                _ => {}
-            }
-        }
+        let (key, value) = file.entry(entry.clone())?;
         let number = || {
             let wrong = |_| AnamnesisError::parse(format!("its {key} is `{value}`"));
             value.parse::<u64>().map_err(wrong)

@@ -23,28 +23,23 @@ pub(super) fn add(
     external: &mut ExternalFiles,
     budget: &Budget,
 ) -> Result<()> {
-    let fields = match &tensor.data {
+    let mut fields = match &tensor.data {
         TensorData::Dense(fields) => fields.clone(),
         TensorData::Sparse(parts) => TensorFields { dims: parts.2.clone(), ..parts.0.clone() },
     };
-    let mut fields = fields;
     let dtype = match fields.dtype() {
+        Ok(Dtype::F4) if fields.has_half_byte() => Err("an odd number of FP4 elements".to_owned()),
+        dtype => dtype,
+    };
+    let dtype = match dtype {
         Ok(dtype) => dtype,
         Err(what) => {
-            contents
-                .skipped
-                .push(Skipped { name: name.text.clone(), what });
+            let skipped = Skipped { name: name.text.clone(), what };
+            contents.skipped.push(skipped);
             return Ok(());
         }
     };
     fields.count_list(dtype, source)?;
-    if dtype == Dtype::F4 && fields.has_half_byte() {
-        let what = "an odd number of FP4 elements".to_owned();
-        contents
-            .skipped
-            .push(Skipped { name: name.text.clone(), what });
-        return Ok(());
-    }
     let (shape, len) = fields.size(dtype)?;
     let mut files = ExternalPlaces { external, contents };
     let place = match &tensor.data {

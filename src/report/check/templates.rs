@@ -8,6 +8,8 @@ use serde_json::Value;
 use super::{Finding, Severity};
 use crate::ParsedModel;
 use crate::config::Texts;
+#[cfg(feature = "gguf")]
+use crate::model::gguf_keys::CHAT_TEMPLATE;
 
 /// Names of Python's objects by which templates get from a value to a module. No template needs one.
 const INTERNALS: &[&str] = &[
@@ -59,7 +61,7 @@ pub(super) fn check(model: &ParsedModel, findings: &mut Vec<Finding>) {
     #[cfg(feature = "gguf")]
     if let Some(gguf) = model.gguf() {
         let metadata = gguf.metadata();
-        let is_template = |key: &&str| key.starts_with("tokenizer.chat_template");
+        let is_template = |key: &&str| key.starts_with(CHAT_TEMPLATE);
         for key in metadata.keys().filter(is_template) {
             let text = metadata.get(key);
             if let Some(text) = text.as_ref().and_then(|text| text.as_string()) {

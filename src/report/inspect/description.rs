@@ -7,6 +7,8 @@ use serde_json::Value;
 use super::{is_optimizer, product};
 use crate::config::Texts;
 use crate::error::{counted, printable};
+#[cfg(feature = "gguf")]
+use crate::model::gguf_keys::{CHAT_TEMPLATE, PRE_TOKENIZER};
 use crate::parse::directory::numbering;
 use crate::remember::ResolvedItem;
 use crate::{ParsedModel, Result};
@@ -191,7 +193,7 @@ impl ParsedModel {
             (context, experts.filter(|n| *n > 0), used.filter(|n| *n > 0));
         found.tokenizer = text("tokenizer.ggml.model").map(|model| {
             let known = GGUF_VOCABULARIES.iter().find(|(name, _)| *name == model);
-            let names = match text("tokenizer.ggml.pre") {
+            let names = match text(PRE_TOKENIZER) {
                 Some(pre) => format!("{model}, {pre}"),
                 None => model.clone(),
             };
@@ -201,7 +203,7 @@ impl ParsedModel {
             }
         });
         let mut keys = metadata.keys();
-        found.chat_template = keys.any(|key| key.starts_with("tokenizer.chat_template"));
+        found.chat_template = keys.any(|key| key.starts_with(CHAT_TEMPLATE));
         true
     }
 

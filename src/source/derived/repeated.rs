@@ -1,6 +1,8 @@
 //! [`RepeatedField`]: a repeated field of numbers in a message of Protocol Buffers, as the elements of
 //! a tensor. The numbers may be packed, one by one, or both by turns.
 
+use std::ops::Range;
+
 use crate::protobuf::{FieldHead, FieldKind, MAX_HEAD, varint};
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
@@ -160,10 +162,8 @@ impl<'a> Numbers<'a> {
     /// returned.
     fn next_field(&mut self) -> Result<Option<u64>> {
         let head = FieldHead::read(self.bytes(MAX_HEAD, self.field.end)?).map_err(malformed)?;
-        let start = self.place.at + head.len as u64;
-        let end = start.checked_add(head.content_len());
-        let end = end.filter(|&end| end <= self.field.end);
-        let end = end.ok_or_else(|| malformed("it ends within a field"))?;
+        let content = head.content(self.place.at, self.field.end);
+        let Range { start, end } = content.map_err(malformed)?;
         self.place.at = start;
         let is_ours = head.number == self.field.number;
         match (head.kind, self.field.kind) {

@@ -10,6 +10,7 @@ use super::template::ChatTemplates;
 use super::unigram::base64;
 use super::{MAX_TOKENS, TokenizerFiles};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf_keys::CHAT_TEMPLATE;
 use crate::tokenizer::pre::{self, PreStep, PreTokenizerFacts};
 use crate::{AnamnesisError, Result};
 
@@ -151,7 +152,7 @@ pub(super) fn write(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<Op
     {
         Some((_, name)) => {
             let name = GgufMetadataValue::String((*name).to_owned());
-            keys.set("tokenizer.chat_template".to_owned(), name);
+            keys.set(CHAT_TEMPLATE.to_owned(), name);
         }
         // For newer versions the converter takes a template of llama.cpp's repository; here it is
         // the model's own.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::keys::KeyList;
 use crate::config::Texts;
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf_keys::CHAT_TEMPLATE;
 use crate::{AnamnesisError, Result};
 
 /// Directory of templates besides the main one.
@@ -100,7 +101,7 @@ impl ChatTemplates {
             keys.set("tokenizer.chat_templates".to_owned(), value);
         }
         if let Some(text) = main {
-            keys.set("tokenizer.chat_template".to_owned(), GgufMetadataValue::String(text));
+            keys.set(CHAT_TEMPLATE.to_owned(), GgufMetadataValue::String(text));
         }
     }
 }

@@ -10,16 +10,15 @@ use super::merges::{parse_merges, stored_merges};
 use super::special::SpecialTokens;
 use super::spm::{self, MergeSource};
 use super::vocabulary::{StripRules, Vocabulary};
+use crate::model::gguf_keys::PRE_TOKENIZER;
 use crate::tokenizer::pre::{self, PreStep};
 use crate::{AnamnesisError, Result};
-
-const PRE: &str = "tokenizer.ggml.pre";
 
 /// # Errors
 /// `Parse` if metadata is missing, malformed or contradicts itself; `Unsupported` if it is not
 /// known how the pre-tokenizer cuts text.
 pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
-    let name = keys.text(PRE)?.ok_or_else(|| {
+    let name = keys.text(PRE_TOKENIZER)?.ok_or_else(|| {
         let what = "is missing: the file does not say how text is cut before merging; `amn convert FILE --to gguf --gguf-kv tokenizer.ggml.pre=NAME` makes a copy that does";
         unknown("none", what)
     })?;
@@ -78,7 +77,7 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
 
 /// The error for a pre-tokenizer that cannot be written.
 fn unknown(name: &str, what: &str) -> AnamnesisError {
-    AnamnesisError::unsupported(name, format!("metadata key `{PRE}`: {what}"))
+    AnamnesisError::unsupported(name, format!("metadata key `{PRE_TOKENIZER}`: {what}"))
 }
 
 fn pre_tokenizer(steps: &[PreStep<'static>]) -> PreTokenizer {

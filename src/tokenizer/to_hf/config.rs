@@ -6,8 +6,8 @@ use super::keys::{GgufTokenizer, malformed};
 use super::special::SpecialTokens;
 use super::vocabulary::Vocabulary;
 use crate::Result;
+use crate::model::gguf_keys::CHAT_TEMPLATE;
 
-const TEMPLATE: &str = "tokenizer.chat_template";
 const TEMPLATE_NAMES: &str = "tokenizer.chat_templates";
 
 /// What `tokenizer_config.json` says of every tokenizer.
@@ -43,7 +43,7 @@ pub(super) fn files(
 ) -> Result<Vec<(&'static str, String)>> {
     let mut set = |key: &str, value: Value| config.insert(key.to_owned(), value);
     let mut files = Vec::new();
-    let main = keys.text(TEMPLATE)?;
+    let main = keys.text(CHAT_TEMPLATE)?;
     let named = named_templates(keys)?;
     if named.is_empty() {
         if let Some(main) = main {
@@ -68,7 +68,7 @@ pub(super) fn files(
 fn named_templates(keys: GgufTokenizer<'_>) -> Result<Vec<(String, String)>> {
     let names = keys.texts(TEMPLATE_NAMES)?.unwrap_or_default();
     let template = |name: String| {
-        let key = format!("{TEMPLATE}.{name}");
+        let key = format!("{CHAT_TEMPLATE}.{name}");
         match keys.text(&key)? {
             Some(template) => Ok((name, template)),
             None => Err(malformed(TEMPLATE_NAMES, format_args!("there is no `{key}`"))),

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::keys::{GgufTokenizer, malformed};
-use super::vocabulary::{GgufTokenType, TOKENS, Vocabulary};
+use super::vocabulary::{GgufTokenType, Vocabulary};
 use crate::Result;
+use crate::model::gguf_keys::TOKENS;
 use crate::sort::sort_by;
 
 pub(super) const MERGES: &str = "tokenizer.ggml.merges";

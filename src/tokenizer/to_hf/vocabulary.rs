@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use super::json::{AddedToken, IdByText};
 use super::keys::{GgufTokenizer, malformed};
+use crate::model::gguf_keys::{ARCHITECTURE, PRE_TOKENIZER, TOKENS};
 use crate::{AnamnesisError, Result};
 
-pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 
@@ -212,7 +212,7 @@ impl StripRules {
     /// `Parse` if a name is no string.
     pub(super) fn read(keys: GgufTokenizer<'_>) -> Result<Self> {
         let text = |key: &str| Ok::<_, AnamnesisError>(keys.text(key)?.unwrap_or_default());
-        let (pre, architecture) = (text("tokenizer.ggml.pre")?, text("general.architecture")?);
+        let (pre, architecture) = (text(PRE_TOKENIZER)?, text(ARCHITECTURE)?);
         let name = text("general.name")?.to_lowercase();
         let has_any = |text: &str, parts: &[&str]| parts.iter().any(|part| text.contains(part));
         let jina = has_any(&pre, &["jina-v2-de", "jina-v2-es", "jina-v2-code"]);

@@ -10,6 +10,7 @@ use super::sizes::{
 use super::towers::{self, CLIP};
 use super::{Graph, Row, TensorNeed, graph_of};
 use crate::model::gguf::GgufMetadataValue;
+use crate::model::gguf_keys::TOKENS;
 
 /// Keys that llama.cpp needs of every model.
 const ALL_NEED: &[&str] = &["context_length", "embedding_length", "block_count"];
@@ -65,9 +66,6 @@ fn of_facts<'a>(
         false => of_keys,
     }
 }
-
-/// The key of the list of tokens.
-const TOKENS: &str = "tokenizer.ggml.tokens";
 
 /// The keys that the table `graph` has and `facts` lack.
 fn missing(graph: &Graph, facts: &GgufFacts<'_>) -> Vec<String> {

@@ -3,6 +3,7 @@
 use crate::families::CLASSES;
 use crate::families::engine::table::{ModelClass, Sign};
 use crate::model::gguf::GgufMetadata;
+use crate::model::gguf_keys::PRE_TOKENIZER;
 use crate::{AnamnesisError, Result};
 
 /// What `general.type` calls files that are no models, and what they are.
@@ -50,7 +51,7 @@ pub(super) fn class_of(
     let is_so = |sign: &Sign| match *sign {
         Sign::Experts => has_experts,
         Sign::Key(key, number) => is_number(key, number),
-        Sign::PreTokenizer(pre) => is_text("tokenizer.ggml.pre", pre),
+        Sign::PreTokenizer(pre) => is_text(PRE_TOKENIZER, pre),
         Sign::Tokenizer(kind) => is_text("tokenizer.ggml.model", kind),
         Sign::Tensor(tensor) => has_tensor(tensor),
         Sign::Has(key) => metadata.get(&format!("{name}.{key}")).is_some(),
