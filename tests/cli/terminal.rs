@@ -62,17 +62,26 @@ impl Screen {
 
     /// What is printed from here to the end, and the exit code.
     fn end(self) -> (String, Option<i32>) {
-        let Self { mut child, mut master, terminal } = self;
-        // Reading ends with an error when the program has closed its side, and this is the other copy.
-        drop(terminal);
+        let Self { mut child, mut master, mut terminal } = self;
+        // A terminal that nobody has open any more may lose what was not read yet, so the end is a mark
+        // that is written to it behind all that the program wrote.
+        let waiting = std::thread::spawn(move || {
+            let code = child.wait().unwrap().code();
+            terminal.write_all(&[END]).unwrap();
+            (code, terminal)
+        });
         let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
-        while let Ok(n @ 1..) = master.read(&mut buffer) {
+        while bytes.last() != Some(&END) {
+            let n = master.read(&mut buffer).unwrap();
             bytes.extend(&buffer[..n]);
         }
-        let code = child.wait().unwrap().code();
-        (String::from_utf8(bytes).unwrap(), code)
+        bytes.pop();
+        (String::from_utf8(bytes).unwrap(), waiting.join().unwrap().0)
     }
 }
+
+/// A character that no program here writes.
+const END: u8 = 0;
 
 #[test]
 fn tables_end_at_the_edge() {
