@@ -10,7 +10,7 @@
 //! - `decide`, `decision`: which tensors of a model are encoded, and why the others are not.
 //! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
 //! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
-//!   which some types need and others use; `llama_names`: names of tensors in llama.cpp.
+//!   which some types need and others use; `importance`: what they say of values whose scales are searched; `llama_names`: names of tensors in llama.cpp.
 //! - All others: one stored layout each.
 
 #[cfg(feature = "lethe")]
@@ -40,6 +40,8 @@ mod gguf;
 mod gptq;
 #[cfg(feature = "lethe")]
 mod imatrix;
+#[cfg(feature = "lethe")]
+mod importance;
 #[cfg(feature = "bnb")]
 pub(crate) mod kernels;
 #[cfg(feature = "lethe")]
@@ -77,6 +79,8 @@ pub(crate) use self::decide::decide;
 pub(crate) use self::decision::{Candidate, Decision, Decisions};
 #[cfg(feature = "lethe")]
 pub(crate) use self::gguf::ALREADY;
+#[cfg(feature = "lethe")]
+pub(crate) use self::importance::Importance;
 #[cfg(feature = "lethe")]
 pub use self::quant_scheme::QuantScheme;
 #[cfg(feature = "lethe")]

@@ -345,7 +345,10 @@ pub(super) struct ForgetArgs {
     /// Encode the tensors that are quantized in this model of the same names
     #[arg(long, value_name = "MODEL", help_heading = SELECTION)]
     pub like: Option<PathBuf>,
-    /// Importance matrix of llama.cpp's, for GGUF
+    /// Search scales that lose least, rather than take the library's; best with --imatrix
+    #[arg(long, help_heading = ENCODING)]
+    pub search: bool,
+    /// Importance matrix of llama.cpp's, for GGUF and --search
     #[arg(long, value_name = "FILE", help_heading = ENCODING)]
     pub imatrix: Option<PathBuf>,
     /// Values that share a scale, where a scheme leaves a choice: the group or the block [default:

@@ -43,8 +43,17 @@ const OPTIONS: &[Applicability] = &[
     Applicability {
         option: "--imatrix",
         is_set: |r| r.forget().is_some_and(|args| args.imatrix.is_some()),
-        applies: |r| r.scheme.is_some_and(ForgetScheme::is_gguf),
-        needs: "importance matrices are for GGUF types, such as gguf:q4_k_m",
+        applies: |r| {
+            let searches = r.forget().is_some_and(|args| args.search);
+            r.scheme.is_some_and(|scheme| scheme.is_gguf() || searches)
+        },
+        needs: "importance matrices are for GGUF types, such as gguf:q4_k_m, and for --search",
+    },
+    Applicability {
+        option: "--search",
+        is_set: |r| r.forget().is_some_and(|args| args.search),
+        applies: |r| r.scheme.is_some_and(ForgetScheme::has_search),
+        needs: "the scheme has no search of scales; GGUF types always search",
     },
     Applicability {
         option: "--pure",

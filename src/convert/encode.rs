@@ -35,7 +35,7 @@ use super::held::Pieces;
 use crate::error::InTensor;
 use crate::lethe::kernels::distance::{Comparison, DistanceSums};
 use crate::lethe::kernels::mean::Mean;
-use crate::lethe::{Encode, EncodeBuffers, Put, Survey, TileValues};
+use crate::lethe::{Encode, EncodeBuffers, Importance, Put, Survey, TileValues};
 use crate::remember::{Buffers, Decode, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
@@ -48,6 +48,8 @@ pub(super) struct Encoding<'m> {
     /// Name of the scheme that it is encoded to, for messages.
     scheme: String,
     encoder: Box<dyn Encode>,
+    /// What errors are weighted with, if scales are searched.
+    importance: Option<Importance>,
     /// Tiles that are encoded by one job.
     bands: Bands,
     /// Tensors that inference fuses with this one, so that they share a scale. Their tiles are
@@ -71,6 +73,8 @@ pub(super) struct EncodeScratch {
 #[derive(Default)]
 struct Scratch {
     values: Vec<f32>,
+    /// The importance of each value, if scales are searched.
+    weights: Vec<f32>,
     /// The largest magnitudes of the blocks that the values are in, if they are known.
     maxima: Vec<f32>,
     /// The values as decoding the codes will give them.
@@ -162,12 +166,18 @@ impl<'m> Encoding<'m> {
             shape,
             scheme,
             encoder,
+            importance: None,
             bands: Bands::new(&cut, to.transposed.is_some()),
             siblings: vec![],
             relay,
             surveyed: InOrder::new(total),
             distance: InOrder::new(DistanceSums::default()),
         })
+    }
+
+    /// The encoding with scales that are searched, if there is an `importance` of values.
+    pub(super) fn weighted(self, importance: Option<Importance>) -> Self {
+        Self { importance, ..self }
     }
 
     /// Name of the tensor.
@@ -376,9 +386,16 @@ impl<'m> Encoding<'m> {
         put: &mut Put<'_>,
         distance: &mut Comparison,
     ) -> Result<()> {
-        let Scratch { values, maxima, back, encoder: buffers, .. } = scratch;
+        let Scratch { values, weights, maxima, back, encoder: buffers, .. } = scratch;
         back.resize(values.len(), 0.0);
-        let input = TileValues { tile: part, values, survey, maxima, level };
+        if let Some(importance) = &self.importance {
+            importance.of_tile(part, weights)?;
+        }
+        let weights = match self.importance {
+            Some(_) => &weights[..],
+            None => &[],
+        };
+        let input = TileValues { tile: part, values, survey, maxima, weights, level };
         self.encoder.encode(&input, buffers, back, put)?;
         distance.add(values, back, level);
         // A finite value can be too large for the scheme. Its library would store the infinity

@@ -19,7 +19,7 @@ use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
 use super::report::Report;
 use crate::error::counted;
-use crate::lethe::{Decision, Method, StoredTensor, WeightInfo};
+use crate::lethe::{Decision, Importance, Method, StoredTensor, WeightInfo};
 #[cfg(feature = "gguf")]
 use crate::model::gguf::Gguf;
 use crate::model::{ParsedModel, Tensor};
@@ -100,8 +100,8 @@ impl Encodings {
     /// # Errors
     /// The tensor cannot be encoded, or cannot be read.
     pub(super) fn draft<'m>(&mut self, item: ResolvedItem<'m>) -> Result<Drafted<'m>> {
-        if let Some(Decision::Encode { method, label }) = self.choices.next() {
-            return encode(item, &*method, label, self.to).map(Drafted::Encoded);
+        if let Some(Decision::Encode { method, label, importance }) = self.choices.next() {
+            return encode(item, &*method, (label, importance), self.to).map(Drafted::Encoded);
         }
         let drafts = match &item {
             // Blocks that are not encoded again are copied, because decoding them would make the
@@ -168,7 +168,7 @@ fn is_rotated(model: &ParsedModel) -> bool {
 fn encode<'m>(
     item: ResolvedItem<'m>,
     method: &dyn Method,
-    label: String,
+    (label, importance): (String, Option<Importance>),
     to: TargetDtype,
 ) -> Result<Vec<BoxedOutput<'m>>> {
     let (weight_dtype, is_plain) = (dtype_of(&item, to), matches!(item, ResolvedItem::Plain(_)));
@@ -199,7 +199,8 @@ fn encode<'m>(
     let encoder =
         method.encoder(&WeightInfo { name: &name, shape: &shape, dtype: weight_dtype })?;
     let stored = encoder.stored();
-    let encoding = Encoding::new(name.into(), shape.into(), label, encoder, decoder, rounded_to)?;
+    let encoding = Encoding::new(name.into(), shape.into(), label, encoder, decoder, rounded_to)?
+        .weighted(importance);
     let mut checks = Checks::of(parts.iter());
     let sources = sources_of(parts.iter());
     let cut = encoding.cut();

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::decision::{Candidate, Decision, Decisions, TensorFilter, encode};
+use super::importance;
 use super::loaders;
 use super::mlx::Mlx;
 use super::seam::names;
@@ -36,6 +37,9 @@ pub(crate) fn decide(
     let decisions = decide_by(&filter, model, candidates, forget, to);
     filter.selection.check()?;
     let mut decisions = decisions?;
+    if forget.search {
+        importance::search(&mut decisions, candidates, forget)?;
+    }
     let stored = model.tensors().map(|t| t.name());
     let names = candidates.iter().map(|candidate| candidate.name);
     if !names.clone().any(|name| filter.selection.has(name)) && !candidates.is_empty() {

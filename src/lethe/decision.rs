@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::importance::Importance;
 use super::{Forget, Method, WeightInfo};
 use crate::config::Selection;
 use crate::model::gguf::GgufMetadataValue;
@@ -32,6 +33,9 @@ pub(crate) enum Decision {
         method: Arc<dyn Method>,
         /// Name of the scheme or of the ggml type, for the report.
         label: String,
+        /// What its errors are weighted with, if scales are searched; else they are as the library
+        /// has them.
+        importance: Option<Importance>,
     },
     /// It stays as it is, for this reason.
     Keep(String),
@@ -55,7 +59,9 @@ pub(crate) fn encode(method: &Arc<dyn Method>, label: &str, candidate: &Candidat
     let empty = is_refused.then(|| "it is empty".to_owned());
     match empty.or_else(|| method.objection(&candidate.weight)) {
         Some(reason) => Decision::Keep(reason),
-        None => Decision::Encode { method: method.clone(), label: label.to_owned() },
+        None => {
+            Decision::Encode { method: method.clone(), label: label.to_owned(), importance: None }
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::lethe::decision::{Candidate, Decision, Decisions, TensorFilter, encod
 use crate::lethe::imatrix::Imatrix;
 use crate::lethe::kernels::ggml::requires_importance;
 use crate::limits::Budget;
-use crate::{AnamnesisError, Dtype, ParsedModel, Result};
+use crate::{AnamnesisError, Dtype, ParsedModel, Result, TargetDtype};
 
 /// Decides on the type of each tensor.
 ///
@@ -241,4 +241,10 @@ fn read_facts(model: &ParsedModel) -> ModelFacts {
 fn is_block_type(label: &str) -> bool {
     let found = Dtype::ALL.iter().find(|dtype| dtype.name() == label);
     found.is_some_and(|dtype| dtype.is_ggml_block())
+}
+
+/// Whether `label`, the name of a type that tensors are encoded to, is one of floats.
+fn is_float_type(label: &str) -> bool {
+    let found = Dtype::ALL.iter().find(|dtype| dtype.name() == label);
+    found.is_some_and(|dtype| TargetDtype::of(*dtype).is_some())
 }

@@ -72,6 +72,8 @@ pub(super) struct SchemeRow {
     pub is_comfy: bool,
     /// Whether [`ForgetScheme::with_group_size`] changes it.
     pub has_group_sizes: bool,
+    /// Whether its scales can be searched.
+    pub has_search: bool,
     /// Whether [`ForgetScheme::with_scale_rule`] changes it.
     pub has_scale_rules: bool,
     /// Names of the nearest schemes that take shapes which this one does not, such as columns that
@@ -232,6 +234,12 @@ impl ForgetScheme {
         matches!(self.kind, SchemeKind::Table(row) if row.has_scale_rules)
     }
 
+    /// Whether its scales can be searched ([`Forget::search`]). Those of GGUF types always are.
+    #[must_use]
+    pub fn has_search(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.has_search)
+    }
+
     /// Whether it is a file type of GGUF.
     #[must_use]
     pub fn is_gguf(&self) -> bool {
@@ -318,7 +326,10 @@ pub struct Forget {
     /// Path of a model with the same tensor names: exactly the tensors that are quantized there are
     /// encoded.
     pub like: Option<PathBuf>,
-    /// Path of an importance matrix of llama.cpp, for GGUF.
+    /// Whether scales and zero points are searched that make the squared errors least, weighted by
+    /// `imatrix` if there is one. Otherwise they are as the scheme's library has them.
+    pub search: bool,
+    /// Path of an importance matrix of llama.cpp, for GGUF and for `search`.
     pub imatrix: Option<PathBuf>,
     /// Types of some tensors of a GGUF file.
     pub types: GgufTypes,
@@ -378,6 +389,7 @@ impl From<ForgetScheme> for Forget {
             include: vec![],
             exclude: vec![],
             like: None,
+            search: false,
             imatrix: None,
             types: GgufTypes::default(),
             refuses_requantizing: false,

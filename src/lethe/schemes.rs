@@ -37,6 +37,7 @@ const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
         is_mlx: false,
         is_comfy: false,
         has_group_sizes: false,
+        has_search: false,
         has_scale_rules: false,
         instead: &[],
         make,
@@ -91,6 +92,11 @@ const fn in_groups(row: SchemeRow) -> SchemeRow {
     SchemeRow { has_group_sizes: true, ..row }
 }
 
+/// `row`, whose scales can be searched.
+const fn searched(row: SchemeRow) -> SchemeRow {
+    SchemeRow { has_search: true, ..row }
+}
+
 /// `row`, whose scales are powers of two that a rule chooses.
 const fn with_scale_rule(row: SchemeRow) -> SchemeRow {
     SchemeRow { has_scale_rules: true, ..row }
@@ -125,16 +131,16 @@ macro_rules! schemes {
 schemes! {
     NF4 "nf4" ["bnb-nf4" "bnb-4bit" "bitsandbytes-4bit"]
         "BitsAndBytes NF4, blocks of 64"
-        in_groups(linear(|p| bnb4(p, Bnb4QuantType::Nf4, false)));
+        searched(in_groups(linear(|p| bnb4(p, Bnb4QuantType::Nf4, false))));
     NF4_DQ "nf4-dq" ["bnb-nf4-dq" "qlora"]
         "BitsAndBytes NF4 with quantized scales"
-        in_groups(with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Nf4, true))));
+        searched(in_groups(with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Nf4, true)))));
     FP4 "fp4" ["bnb-fp4"]
         "BitsAndBytes FP4, blocks of 64"
-        in_groups(linear(|p| bnb4(p, Bnb4QuantType::Fp4, false)));
+        searched(in_groups(linear(|p| bnb4(p, Bnb4QuantType::Fp4, false))));
     FP4_DQ "fp4-dq" ["bnb-fp4-dq"]
         "BitsAndBytes FP4 with quantized scales"
-        in_groups(with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Fp4, true))));
+        searched(in_groups(with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Fp4, true)))));
     INT8 "int8" ["bnb-int8" "bnb-8bit" "bitsandbytes-8bit" "llm-int8"]
         "BitsAndBytes LLM.int8(), a scale for each row"
         linear(|_| Arc::new(BnbInt8));
@@ -179,25 +185,25 @@ schemes! {
         or(&["fp8-tensor"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, true))));
     MXFP4 "mxfp4" []
         "MXFP4 of compressed-tensors"
-        or(&["nvfp4-ct"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, false))));
+        searched(or(&["nvfp4-ct"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, false)))));
     MXFP4_MODELOPT "mxfp4-modelopt" []
         "MXFP4 of ModelOpt"
-        or(&["nvfp4"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, false))));
+        searched(or(&["nvfp4"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, false)))));
     MXFP4_GPT_OSS "mxfp4-gpt-oss" ["gpt-oss"]
         "MXFP4 of gpt-oss, for stacks of experts"
         with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, false)));
     NVFP4 "nvfp4" ["nvfp4-modelopt"]
         "NVFP4 of ModelOpt"
-        or(&["fp8-tensor"], linear(|_| Arc::new(Nvfp4::ModelOpt)));
+        searched(or(&["fp8-tensor"], linear(|_| Arc::new(Nvfp4::ModelOpt))));
     NVFP4_CT "nvfp4-ct" []
         "NVFP4 of compressed-tensors"
-        or(&["fp8-channel"], linear(|_| Arc::new(Nvfp4::CompressedTensors)));
+        searched(or(&["fp8-channel"], linear(|_| Arc::new(Nvfp4::CompressedTensors))));
     W4A16 "w4a16" ["int4"]
         "INT4 of compressed-tensors, groups of 128"
-        in_groups(linear(|p| ct(p, CompressedTensors::W4A16)));
+        searched(in_groups(linear(|p| ct(p, CompressedTensors::W4A16))));
     W4A16_ASYM "w4a16-asym" ["int4-asym"]
         "INT4 of compressed-tensors, groups of 128, with zero points"
-        in_groups(linear(|p| ct(p, CompressedTensors::W4A16_ASYM)));
+        searched(in_groups(linear(|p| ct(p, CompressedTensors::W4A16_ASYM))));
     W8A16 "w8a16" []
         "INT8 of compressed-tensors, groups of 128"
         in_groups(linear(|p| ct(p, CompressedTensors::W8A16)));
@@ -209,43 +215,43 @@ schemes! {
         linear(|p| ct(p, CompressedTensors::W8A8));
     GPTQ "gptq" ["gptq-int4" "gptq-4bit"]
         "GPTQ's layout, 4 bits, groups of 128, rounded to nearest"
-        in_groups(linear(|p| gptq(p, Gptq::INT4)));
+        searched(in_groups(linear(|p| gptq(p, Gptq::INT4))));
     GPTQ_INT8 "gptq-int8" ["gptq-8bit"]
         "GPTQ's layout, 8 bits, groups of 128"
         in_groups(linear(|p| gptq(p, Gptq::INT8)));
     GPTQ_ASYM "gptq-asym" []
         "GPTQ's layout, version 2, 4 bits with zero points"
-        in_groups(linear(|p| gptq(p, GPTQ_ASYM)));
+        searched(in_groups(linear(|p| gptq(p, GPTQ_ASYM))));
     AWQ "awq" ["awq-int4" "awq-4bit"]
         "AWQ's layout, 4 bits, groups of 128, rounded to nearest"
-        in_groups(linear(|p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group }))));
+        searched(in_groups(linear(|p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group })))));
     MLX_2BIT "mlx-2bit" []
         "MLX affine, 2 bits, groups of 64"
-        in_groups(mlx(|p| affine(p, 2)));
+        searched(in_groups(mlx(|p| affine(p, 2))));
     MLX_3BIT "mlx-3bit" []
         "MLX affine, 3 bits, groups of 64"
-        in_groups(mlx(|p| affine(p, 3)));
+        searched(in_groups(mlx(|p| affine(p, 3))));
     MLX_4BIT "mlx-4bit" []
         "MLX affine, 4 bits, groups of 64"
-        in_groups(mlx(|p| affine(p, 4)));
+        searched(in_groups(mlx(|p| affine(p, 4))));
     MLX_5BIT "mlx-5bit" []
         "MLX affine, 5 bits, groups of 64"
-        in_groups(mlx(|p| affine(p, 5)));
+        searched(in_groups(mlx(|p| affine(p, 5))));
     MLX_6BIT "mlx-6bit" []
         "MLX affine, 6 bits, groups of 64"
-        in_groups(mlx(|p| affine(p, 6)));
+        searched(in_groups(mlx(|p| affine(p, 6))));
     MLX_8BIT "mlx-8bit" []
         "MLX affine, 8 bits, groups of 64"
         in_groups(mlx(|p| affine(p, 8)));
     MLX_MXFP4 "mlx-mxfp4" []
         "MLX MXFP4"
-        or(&["mlx-nvfp4"], mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp4))));
+        searched(or(&["mlx-nvfp4"], mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp4)))));
     MLX_MXFP8 "mlx-mxfp8" []
         "MLX MXFP8"
         or(&["mlx-nvfp4"], mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp8))));
     MLX_NVFP4 "mlx-nvfp4" []
         "MLX NVFP4"
-        mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Nvfp4)));
+        searched(mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Nvfp4))));
     DFLOAT11 "dfloat11" ["df11"]
         "DFloat11: BF16 without loss, exponents as Huffman codes"
         DFLOAT11_ROW;

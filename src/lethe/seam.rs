@@ -84,6 +84,9 @@ pub(crate) struct TileValues<'a> {
     /// left to right, if they are known; else empty, and the tile has whole blocks. If they are
     /// known, the tile is as wide as all of them or lies in one.
     pub maxima: &'a [f32],
+    /// The importance of each value, if scales are searched under which the sum of squared errors,
+    /// weighted with it, is least; else empty.
+    pub weights: &'a [f32],
     pub level: Level,
 }
 

@@ -85,7 +85,7 @@ fn encode_cut(
             .collect();
         let values: Vec<f32> = places.iter().map(|&at| values[at]).collect();
         let mut back = vec![f32::NAN; values.len()];
-        let values = TileValues { tile, values: &values, survey, maxima: &[], level };
+        let values = TileValues { tile, values: &values, survey, maxima: &[], weights: &[], level };
         encoder
             .encode(&values, &mut EncodeBuffers::default(), &mut back, &mut |i, at, bytes| {
                 for (place, &byte) in stored[i].1[at as usize..][..bytes.len()]

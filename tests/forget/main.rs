@@ -13,5 +13,6 @@ mod module_forms;
 mod requested;
 mod round_trip;
 mod schemes;
+mod searches;
 mod transcode;
 mod trips;

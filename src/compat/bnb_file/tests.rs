@@ -79,6 +79,7 @@ fn weights_as_the_pipeline_stores_them() {
         values: &floats,
         survey: 0.0,
         maxima: &[],
+        weights: &[],
         level: crate::simd::Level::detect(),
     };
     let mut put = |i: usize, at: u64, bytes: &[u8]| {

@@ -24,7 +24,7 @@ pub(in crate::convert) fn count_exponents(
     options: &RememberOptions,
 ) -> Result<()> {
     for (choice, item) in choices.iter_mut().zip(&resolution.items) {
-        let Decision::Encode { method, label } = choice else {
+        let Decision::Encode { method, label, .. } = choice else {
             continue;
         };
         let dtype = dtype_of(item, options.to);
@@ -58,7 +58,10 @@ pub(in crate::convert) fn count_exponents(
             relayed: None,
         };
         *choice = match method.with_exponents(&count(&input, options)?) {
-            Some(Ok(method)) => Decision::Encode { method, label: std::mem::take(label) },
+            Some(Ok(method)) => {
+                let label = std::mem::take(label);
+                Decision::Encode { method, label, importance: None }
+            }
             Some(Err(reason)) => Decision::Keep(reason),
             None => continue,
         };

@@ -228,12 +228,13 @@ impl Encode for Bnb4Encoder {
             scales.clear();
             // Decoding has these scales, or those that the quantized ones stand for.
             let back = &mut back[run.clone()];
+            let weights = values.weights.get(run.clone()).unwrap_or_default();
             let (decoded_now, decoded_later) = match double_quant {
                 true => (&mut [][..], back),
                 false => (back, &mut [][..]),
             };
             tables.encoder.encode(
-                &values.values[run],
+                [&values.values[run], weights],
                 block,
                 values.level,
                 (codes, &mut scales),

@@ -186,6 +186,7 @@ fn objections_say_why() {
         values: &[1.0, 2.0, 3.0, 65520.0],
         survey: 0.0,
         maxima: &[],
+        weights: &[],
         level: Level::Baseline,
     };
     let error = BnbInt8

@@ -51,6 +51,7 @@ fn encode(
             values: tiles[i],
             survey: 0.0,
             maxima: &[],
+            weights: &[],
             level: Level::Baseline,
         };
         let mut back = vec![0.0; tiles[i].len()];
@@ -119,6 +120,7 @@ fn changed_values() {
             values: &changed,
             survey: 0.0,
             maxima: &[],
+            weights: &[],
             level: Level::Baseline,
         };
         let (mut buffers, mut back) = (EncodeBuffers::default(), vec![0.0; 100]);

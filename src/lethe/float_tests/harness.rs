@@ -93,7 +93,14 @@ pub(super) fn encode(
             };
             encoder
                 .encode(
-                    &TileValues { tile: &tile, values: &part, survey, maxima: &[], level },
+                    &TileValues {
+                        tile: &tile,
+                        values: &part,
+                        survey,
+                        maxima: &[],
+                        weights: &[],
+                        level,
+                    },
                     &mut buffers,
                     &mut back,
                     &mut put,

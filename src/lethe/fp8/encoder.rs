@@ -61,7 +61,7 @@ impl Encode for Fp8Encoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues { tile, values, survey, maxima, level } = *values;
+        let TileValues { tile, values, survey, maxima, level, .. } = *values;
         let [rows, cols] = self.block;
         let width = tile.cols.len();
         let across = if self.has_one_scale {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::is_block_type;
+use super::is_float_type;
 use crate::lethe::decision::{Candidate, Decision};
 use crate::lethe::imatrix::Imatrix;
 use crate::lethe::llama_names::{is_token_embedding, llama_name};
@@ -36,7 +36,7 @@ impl Imatrix {
                     Some(_) => weight.name.to_owned(),
                     None => llama,
                 });
-            } else if matches!(decision, Decision::Encode { label, .. } if is_block_type(label))
+            } else if matches!(decision, Decision::Encode { label, .. } if !is_float_type(label))
                 && !is_token_embedding(&llama)
                 && llama != "output.weight"
             {

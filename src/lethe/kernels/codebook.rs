@@ -4,6 +4,9 @@
 //! A level's *rank* is its place among the levels in ascending order; its code is what the codebook
 //! calls it.
 
+#[cfg(feature = "lethe")]
+mod search;
+
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Bounds, InMemory, Level, RANKED_VALUES, Ranks, Routine, copy, perform, zip};
@@ -72,11 +75,12 @@ impl CodebookEncoder {
     }
 
     /// Encodes blocks of `block` values, of which the last may be short. Appends the codes of each
-    /// block, in whole bytes, to `codes`, and its largest magnitude as its scale to `scales`.
-    /// `back`, if it is not empty, receives the values that decoding gives under these scales.
+    /// block, in whole bytes, to `codes`, and its largest magnitude as its scale to `scales`; with
+    /// `weights`, the importance of each value, the scale that a search finds. `back`, if it is not
+    /// empty, receives the values that decoding gives under these scales.
     pub(crate) fn encode(
         &self,
-        values: &[f32],
+        [values, weights]: [&[f32]; 2],
         block: usize,
         level: Level,
         (codes, scales): (&mut Vec<u8>, &mut Vec<f32>),
@@ -86,6 +90,11 @@ impl CodebookEncoder {
             extend_zeroed(codes, code_bytes(values.len(), block)),
             extend_zeroed(scales, values.len().div_ceil(block)),
         );
+        let has_scales = !weights.is_empty();
+        #[cfg(feature = "lethe")]
+        if has_scales {
+            self.search([values, weights], block, level, scales);
+        }
         perform(
             level,
             &mut EncodeCodebookBlocks {
@@ -94,7 +103,7 @@ impl CodebookEncoder {
                 encoder: self,
                 codes,
                 scales,
-                has_scales: false,
+                has_scales,
                 back,
             },
         );

@@ -25,6 +25,13 @@ pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
     /// The scale of a group whose largest magnitude is `max_abs`.
     fn group_scale(&self, max_abs: f32) -> GroupScale;
 
+    /// What a search adds to the byte of that scale to come to the first and the last byte that it
+    /// tries.
+    const TRIED: [i32; 2];
+
+    /// The scale whose stored byte is this one, if a library decodes it to a number other than 0.
+    fn scale_of(&self, byte: u8) -> Option<GroupScale>;
+
     /// Whether scaled values are rounded, by [`round`](Self::round).
     const ROUNDS: bool = false;
 
@@ -51,6 +58,8 @@ pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
 pub(crate) struct EncodeGroups<'a, A, const GROUP: usize> {
     pub arithmetic: &'a A,
     pub values: &'a [f32],
+    /// Importance of each value, if scales are searched; else empty.
+    pub weights: &'a [f32],
     pub codes: &'a mut [u8],
     /// One byte for each group.
     pub scale_bytes: &'a mut [u8],
@@ -65,6 +74,7 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
         let bytes = if is_four_bits { GROUP / 2 } else { GROUP };
         let batches = zip(self.values.chunks(GROUP * BATCH), self.back.chunks_mut(GROUP * BATCH));
         let stored = zip(self.codes.chunks_mut(bytes * BATCH), self.scale_bytes.chunks_mut(BATCH));
+        let mut weights = self.weights.chunks(GROUP * BATCH);
         for ((values, back), (codes, scale_bytes)) in zip(batches, stored) {
             let values = values.as_chunks::<GROUP>().0;
             let maxima = largest_of_groups(values);
@@ -76,6 +86,19 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
                 bytes_of_scales[g] = scale.byte;
                 factors[g] = scale.factor;
                 scales[g] = scale.scale;
+            }
+            if let Some(weights) = weights.next() {
+                let groups = zip(values.iter(), weights.as_chunks::<GROUP>().0);
+                for (g, (values, weights)) in groups.enumerate() {
+                    let plain = GroupScale {
+                        byte: bytes_of_scales[g],
+                        factor: factors[g],
+                        scale: scales[g],
+                    };
+                    let best = search_scale(self.arithmetic, values, weights, plain);
+                    (bytes_of_scales[g], factors[g], scales[g]) =
+                        (best.byte, best.factor, best.scale);
+                }
             }
             copy(&bytes_of_scales[..scale_bytes.len()], scale_bytes);
             let mut unpacked = [[0u8; GROUP]; BATCH];
@@ -110,6 +133,8 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
 /// The slices that encoding of a tile's groups reads and writes, for any arithmetic.
 pub(crate) struct GroupBuffers<'a> {
     pub values: &'a [f32],
+    /// Importance of each value, if scales are searched; else empty.
+    pub weights: &'a [f32],
     pub codes: &'a mut [u8],
     /// One byte for each group.
     pub scale_bytes: &'a mut [u8],
@@ -121,9 +146,57 @@ pub(crate) struct GroupBuffers<'a> {
 impl GroupBuffers<'_> {
     /// Encodes the groups with `arithmetic`.
     pub(crate) fn encode_with<A: GroupArithmetic<GROUP>, const GROUP: usize>(self, arithmetic: &A) {
-        let Self { values, codes, scale_bytes, back, level } = self;
-        perform(level, &mut EncodeGroups { arithmetic, values, codes, scale_bytes, back });
+        let Self { values, weights, codes, scale_bytes, back, level } = self;
+        perform(level, &mut EncodeGroups { arithmetic, values, weights, codes, scale_bytes, back });
     }
+}
+
+/// Of the library's scale of a group and those around it the one with the least sum of squared
+/// errors, each weighted; the library's, if none is better.
+#[inline(always)]
+fn search_scale<A: GroupArithmetic<GROUP>, const GROUP: usize>(
+    arithmetic: &A,
+    values: &[f32; GROUP],
+    weights: &[f32; GROUP],
+    plain: GroupScale,
+) -> GroupScale {
+    let (mut best, mut least) = (plain, f32::INFINITY);
+    let [first, last] = A::TRIED;
+    for i in first..=last + 1 {
+        // The library's own scale comes first, as its factor has it.
+        let scale = match i == first {
+            true => Some(plain),
+            false => u8::try_from(i32::from(plain.byte) + i - 1)
+                .ok()
+                .and_then(|byte| arithmetic.scale_of(byte)),
+        };
+        let Some(scale) = scale else { continue };
+        let mut errors = [0.0; GROUP];
+        for ((error, &x), &w) in zip(zip(&mut errors[..], values), weights) {
+            let (_, value) = arithmetic.code(arithmetic.scaled(x, scale.factor));
+            let difference = value * scale.scale - x;
+            *error = w * difference * difference;
+        }
+        let error = sum_of(&errors);
+        if error < least {
+            (best, least) = (scale, error);
+        }
+    }
+    best
+}
+
+/// The sum of all numbers: halves are added until one number is left.
+#[inline(always)]
+pub(crate) fn sum_of<const N: usize>(numbers: &[f32; N]) -> f32 {
+    let mut sums = *numbers;
+    let mut half = N / 2;
+    while half > 0 {
+        for i in 0..half {
+            sums[i] += sums[i + half];
+        }
+        half /= 2;
+    }
+    sums[0]
 }
 
 /// Groups whose scales are found before any of them is encoded: a scale is one long chain of
@@ -274,6 +347,7 @@ mod tests {
             let mut ours = EncodeGroups {
                 arithmetic: &mx::TorchAoMx::<Fp4E2M1>(mx::ScaleMode::Floor, PhantomData),
                 values: &values,
+                weights: &[],
                 codes: &mut vec![0; codes.len()],
                 scale_bytes: &mut vec![0; shared.len()],
                 back: &mut vec![0.0; values.len()],

@@ -6,12 +6,14 @@
 //! gptqmodel and MLX.
 
 mod rules;
+mod search;
 #[cfg(test)]
 mod tests;
 
 use self::rules::AwqInt;
 use self::rules::GptqInt;
 use self::rules::{CompressedTensorsInt, MlxAffine};
+use self::search::{Fit, FitGroups, ZeroPoint, error_of};
 use crate::TargetDtype;
 use crate::simd::{Aligned, Flat, Level, Routine, perform, zip};
 
@@ -44,6 +46,15 @@ pub(crate) struct IntegerGroups {
     pub scales: Vec<f32>,
     /// The zero point of each group, an unsigned integer as the codes are, or the bias of MLX.
     pub offsets: Vec<f32>,
+    /// What was found for each group, if scales are searched.
+    fits: Vec<Fit>,
+}
+
+impl IntegerGroups {
+    /// Groups that are encoded already.
+    pub(crate) fn new(codes: Vec<u8>, scales: Vec<f32>, offsets: Vec<f32>) -> Self {
+        Self { codes, scales, offsets, fits: vec![] }
+    }
 }
 
 /// The scale and the offset of a group: with which values are encoded, and as they are stored.
@@ -69,6 +80,10 @@ trait IntegerArithmetic: Copy {
 
     /// Scale and offset of a group whose cast values lie in `min..=max`.
     fn params(self, min: f32, max: f32) -> QuantParams;
+
+    /// Scale and offset of a group in which codes count `zero` from, and are to be multiples of
+    /// `scale`.
+    fn fitted(self, fit: Fit) -> QuantParams;
 
     /// What is divided by the group's scale for the code of the cast value `x`.
     #[inline(always)]
@@ -192,6 +207,8 @@ struct EncodeIntegerGroups<'a, A> {
     arithmetic: A,
     group: usize,
     values: &'a [f32],
+    /// Importance of each value, if the fits of `out` are tried; else empty.
+    weights: &'a [f32],
     back: &'a mut [f32],
     out: &'a mut IntegerGroups,
 }
@@ -199,6 +216,9 @@ struct EncodeIntegerGroups<'a, A> {
 impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
     #[inline(always)]
     fn run(&mut self) {
+        if !self.weights.is_empty() {
+            return self.try_fits();
+        }
         let (arithmetic, group) = (self.arithmetic, self.group);
         let batch = (BATCH_VALUES / group).clamp(1, BATCH);
         let batches = zip(
@@ -218,6 +238,37 @@ impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
             );
             for (((values, back), codes), params) in zip(groups, &params) {
                 encode_group(arithmetic, params, values, codes, back);
+            }
+        }
+    }
+}
+
+impl<A: IntegerArithmetic> EncodeIntegerGroups<'_, A> {
+    /// Encodes each group under its fit, or as the library does where that has no larger error.
+    #[inline(always)]
+    fn try_fits(&mut self) {
+        let (arithmetic, group) = (self.arithmetic, self.group);
+        let groups = zip(
+            zip(self.values.chunks_exact(group), self.weights.chunks_exact(group)),
+            zip(self.back.chunks_exact_mut(group), self.out.codes.chunks_exact_mut(group)),
+        );
+        let stored = zip(&mut self.out.scales[..], &mut self.out.offsets[..]);
+        for ((((values, weights), (back, codes)), (scale, offset)), fit) in
+            zip(zip(groups, stored), &self.out.fits)
+        {
+            let [low, high] = arithmetic.bounds(values, group);
+            let tried = [arithmetic.fitted(*fit), arithmetic.params(low[0], high[0])];
+            let mut errors = [f32::INFINITY; 2];
+            // The third time is for the fit, if it is the better of the two.
+            for i in 0..3 {
+                let params = &tried[i % 2];
+                if i < 2 || errors[0] < errors[1] {
+                    encode_group(arithmetic, params, values, codes, back);
+                    (*scale, *offset) = (params.stored_scale, params.stored_offset);
+                }
+                if i < 2 && params.stored_scale != 0.0 {
+                    errors[i] = error_of(values, weights, back);
+                }
             }
         }
     }
@@ -305,10 +356,12 @@ fn encode_quotient<A: IntegerArithmetic>(
 }
 
 impl IntegerQuantizer {
-    /// Encodes whole groups into `out`; `back` receives the values that decoding gives.
+    /// Encodes whole groups into `out`; `back` receives the values that decoding gives. With
+    /// `weights`, the importance of each value, scales and zero points are searched, and a group
+    /// has no larger weighted error than without.
     pub(crate) fn encode(
         &self,
-        values: &[f32],
+        [values, weights]: [&[f32]; 2],
         level: Level,
         back: &mut [f32],
         out: &mut IntegerGroups,
@@ -317,18 +370,25 @@ impl IntegerQuantizer {
         out.codes.resize(values.len(), 0);
         out.scales.resize(groups, 0.0);
         out.offsets.resize(groups, 0.0);
-        let bits = self.bits;
+        if !weights.is_empty() {
+            out.fits.resize(groups, Fit::default());
+            let (max_code, group) = (rules::max_code(self.bits), self.group.max(1));
+            let fits = &mut out.fits;
+            let zero = self.rule.zero_point();
+            perform(level, &mut FitGroups { max_code, zero, group, values, weights, fits });
+        }
+        let (bits, input) = (self.bits, [values, weights]);
         match self.rule {
             IntegerRule::CompressedTensors { symmetric } => {
                 let arithmetic = CompressedTensorsInt::new(bits, symmetric, self.dtype);
-                self.encode_by(arithmetic, values, level, back, out);
+                self.encode_by(arithmetic, input, level, back, out);
             }
             IntegerRule::Gptq { symmetric } => {
-                self.encode_by(GptqInt::new(bits, symmetric), values, level, back, out);
+                self.encode_by(GptqInt::new(bits, symmetric), input, level, back, out);
             }
-            IntegerRule::Awq => self.encode_by(AwqInt, values, level, back, out),
+            IntegerRule::Awq => self.encode_by(AwqInt, input, level, back, out),
             IntegerRule::Mlx => {
-                self.encode_by(MlxAffine::new(bits, self.dtype), values, level, back, out);
+                self.encode_by(MlxAffine::new(bits, self.dtype), input, level, back, out);
             }
         }
     }
@@ -336,12 +396,24 @@ impl IntegerQuantizer {
     fn encode_by(
         &self,
         arithmetic: impl IntegerArithmetic,
-        values: &[f32],
+        [values, weights]: [&[f32]; 2],
         level: Level,
         back: &mut [f32],
         out: &mut IntegerGroups,
     ) {
         let group = self.group.max(1);
-        perform(level, &mut EncodeIntegerGroups { arithmetic, group, values, back, out });
+        perform(level, &mut EncodeIntegerGroups { arithmetic, group, values, weights, back, out });
+    }
+}
+
+impl IntegerRule {
+    fn zero_point(self) -> ZeroPoint {
+        match self {
+            Self::CompressedTensors { symmetric: true } | Self::Gptq { symmetric: true } => {
+                ZeroPoint::Middle
+            }
+            Self::CompressedTensors { .. } | Self::Gptq { .. } | Self::Awq => ZeroPoint::Code,
+            Self::Mlx => ZeroPoint::Any,
+        }
     }
 }

@@ -14,11 +14,12 @@ mod tests;
 use std::marker::PhantomData;
 
 use super::groups::{GroupArithmetic, GroupBuffers, GroupScale};
-use super::mx::{BLOCK as MX_BLOCK, GgmlMxfp4};
+use super::mx::{BLOCK as MX_BLOCK, GgmlMxfp4, TRIED_EXPONENTS};
 use super::narrow::{Fp4E2M1, NarrowFloat, narrow};
+use super::nvfp4::{TRIED_SCALES, is_scale};
 use crate::TargetDtype;
 use crate::remember::kernels::fp8::{E4M3, f32_from_exponent};
-use crate::remember::kernels::nvfp4::BLOCK as NVFP4_BLOCK;
+use crate::remember::kernels::nvfp4::{BLOCK as NVFP4_BLOCK, block_scale};
 
 /// A floating-point `mode` of `mx.quantize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +93,14 @@ impl GroupArithmetic<MX_BLOCK> for MlxMx<Fp4E2M1> {
         exponent_scale(self.0.round(max_abs / Fp4E2M1::MAX))
     }
 
+    const TRIED: [i32; 2] = TRIED_EXPONENTS;
+
+    #[inline(always)]
+    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
+        let scale = f32_from_exponent(byte);
+        (byte < u8::MAX).then_some(GroupScale { byte, factor: scale, scale })
+    }
+
     #[inline(always)]
     fn scaled(&self, x: f32, factor: f32) -> f32 {
         x / factor
@@ -117,6 +126,14 @@ impl GroupArithmetic<MX_BLOCK> for MlxMx<E4M3> {
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
         exponent_scale(self.0.round(max_abs / E4M3::MAX))
+    }
+
+    const TRIED: [i32; 2] = TRIED_EXPONENTS;
+
+    #[inline(always)]
+    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
+        let scale = f32_from_exponent(byte);
+        (byte < u8::MAX).then_some(GroupScale { byte, factor: scale, scale })
     }
 
     #[inline(always)]
@@ -147,6 +164,14 @@ impl GroupArithmetic<NVFP4_BLOCK> for MlxNvfp4 {
             factor: if scale == 0.0 { f32::INFINITY } else { scale },
             scale,
         }
+    }
+
+    const TRIED: [i32; 2] = TRIED_SCALES;
+
+    #[inline(always)]
+    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
+        let scale = block_scale(byte, 1.0, false);
+        is_scale(byte).then_some(GroupScale { byte, factor: scale, scale })
     }
 
     #[inline(always)]

@@ -27,6 +27,16 @@ pub(crate) fn global_divisor(dtype: TargetDtype, max_abs: f32) -> f32 {
     if divisor.is_finite() { divisor } else { 1.0 }
 }
 
+/// What a search of scales adds to the byte of the library's: eight bytes are a factor of 2. The best
+/// scale under which the largest value is cut off may be far below.
+pub(super) const TRIED_SCALES: [i32; 2] = [-8, 6];
+
+/// Whether this byte is a number of E4M3 above zero.
+#[inline(always)]
+pub(super) fn is_scale(byte: u8) -> bool {
+    (1..=0x7e).contains(&byte)
+}
+
 /// `NVFP4QTensor.quantize` of modelopt, with the tensor's [`global_multiplier`].
 pub(crate) struct ModelOptNvfp4(pub f32);
 
@@ -50,6 +60,14 @@ impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
         // Under a global scale of 0 zeros are divided by 1 and not by 0, and so have the code of
         // zero.
         GroupScale { byte, factor: if scale == 0.0 { 1.0 } else { scale }, scale }
+    }
+
+    const TRIED: [i32; 2] = TRIED_SCALES;
+
+    #[inline(always)]
+    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
+        let scale = block_scale(byte, self.0, false);
+        (is_scale(byte) && scale != 0.0).then_some(GroupScale { byte, factor: scale, scale })
     }
 
     #[inline(always)]
@@ -88,6 +106,14 @@ impl GroupArithmetic<BLOCK> for CompressedTensorsNvfp4 {
         GroupScale { byte, factor: scale, scale }
     }
 
+    const TRIED: [i32; 2] = TRIED_SCALES;
+
+    #[inline(always)]
+    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
+        let scale = block_scale(byte, self.0, true);
+        (is_scale(byte) && scale != 0.0).then_some(GroupScale { byte, factor: scale, scale })
+    }
+
     #[inline(always)]
     fn scaled(&self, x: f32, factor: f32) -> f32 {
         x / factor
@@ -117,6 +143,7 @@ mod tests {
                 &mut EncodeGroups {
                     arithmetic,
                     values: &[-0.0; 32],
+                    weights: &[],
                     codes: &mut codes,
                     scale_bytes: &mut shared,
                     back: &mut back,

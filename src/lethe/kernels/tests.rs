@@ -1,5 +1,7 @@
 //! Every kernel at every CPU level, against a twin that computes one value at a time.
 
+mod searches;
+
 use half::f16;
 
 use super::bnb::nested::{dynamic_map, encode_nested};
@@ -95,7 +97,7 @@ fn bitsandbytes_4_bit() {
                     let (mut codes, mut found) = (Vec::new(), Vec::new());
                     let mut back = vec![f32::NAN; n];
                     let stored = (&mut codes, &mut found);
-                    encoder.encode(&values, block, level, stored, &mut back);
+                    encoder.encode([&values, &[]], block, level, stored, &mut back);
                     assert_eq!(codes, want, "{level:?} {n} in blocks of {block}: {values:?}");
                     assert_eq!(bits(&found), bits(&scales), "{level:?} {n} in blocks of {block}");
                     for (i, &value) in back.iter().enumerate() {

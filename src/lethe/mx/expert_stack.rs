@@ -57,6 +57,7 @@ impl Encode for ExpertStackEncoder {
         let (codes, shared) = (&mut codes[..], &mut shared[..]);
         self.kernel.run(GroupBuffers {
             values: &columns,
+            weights: &[],
             codes,
             scale_bytes: shared,
             back: &mut columns_back,

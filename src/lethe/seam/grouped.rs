@@ -119,7 +119,8 @@ impl Encode for Grouped {
     ) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
         let EncodeBuffers { groups: out, words, .. } = buffers;
-        self.quantizer.encode(values.values, level, back, out);
+        self.quantizer
+            .encode([values.values, values.weights], level, back, out);
         // A scale can overflow its dtype although every value fits the model's, such as an F16
         // scale of a BF16 model.
         if !out
@@ -184,7 +185,7 @@ impl StoreCodes for Grouped {
         let (codes, scales) = (std::mem::take(&mut codes.codes), std::mem::take(&mut codes.scales));
         self.store(
             tile,
-            &mut IntegerGroups { codes, scales, offsets },
+            &mut IntegerGroups::new(codes, scales, offsets),
             level,
             &mut WordBuffers::default(),
             put,

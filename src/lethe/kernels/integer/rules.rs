@@ -5,7 +5,7 @@ use crate::simd::zip;
 use half::f16;
 
 use super::{
-    BATCH, IntegerArithmetic, QuantParams, ROUND_TO_INTEGER, clamp, min_max_of_groups,
+    BATCH, Fit, IntegerArithmetic, QuantParams, ROUND_TO_INTEGER, clamp, min_max_of_groups,
     round_to_even,
 };
 use crate::TargetDtype;
@@ -13,7 +13,7 @@ use crate::element::Element;
 use crate::lethe::kernels::narrow::max_abs;
 
 /// The largest code of `bits` bits.
-fn max_code(bits: usize) -> f32 {
+pub(super) fn max_code(bits: usize) -> f32 {
     ((1u32 << bits) - 1) as f32
 }
 
@@ -83,6 +83,17 @@ impl IntegerArithmetic for CompressedTensorsInt {
         // `torch.finfo(dtype).eps` in the library, for a scale that is 0 or has underflowed.
         let scale = if scale == 0.0 { dtype.epsilon() } else { scale };
         QuantParams { scale, offset: zero, stored_scale: scale, stored_offset: zero + self.half }
+    }
+
+    #[inline(always)]
+    fn fitted(self, fit: Fit) -> QuantParams {
+        let scale = self.dtype.round(fit.scale);
+        QuantParams {
+            scale,
+            offset: fit.zero - self.half,
+            stored_scale: scale,
+            stored_offset: fit.zero,
+        }
     }
 
     #[inline(always)]
@@ -163,6 +174,17 @@ impl IntegerArithmetic for GptqInt {
     }
 
     #[inline(always)]
+    fn fitted(self, fit: Fit) -> QuantParams {
+        let scale = f16::rounded(fit.scale);
+        QuantParams {
+            scale,
+            offset: fit.zero * scale,
+            stored_scale: scale,
+            stored_offset: fit.zero,
+        }
+    }
+
+    #[inline(always)]
     fn dividend(self, x: f32, params: &QuantParams) -> f32 {
         x + params.offset
     }
@@ -202,6 +224,12 @@ impl IntegerArithmetic for AwqInt {
         // `round_to_even`'s range.
         let zero = round_to_even(clamp(-f16::rounded(min / scale), 0.0, 15.0));
         QuantParams { scale, offset: zero, stored_scale: scale, stored_offset: zero }
+    }
+
+    #[inline(always)]
+    fn fitted(self, fit: Fit) -> QuantParams {
+        let scale = f16::rounded(fit.scale);
+        QuantParams { scale, offset: fit.zero, stored_scale: scale, stored_offset: fit.zero }
     }
 
     #[inline(always)]
@@ -269,6 +297,13 @@ impl IntegerArithmetic for MlxAffine {
             stored_scale: self.dtype.round(scale),
             stored_offset: self.dtype.round(bias),
         }
+    }
+
+    #[inline(always)]
+    fn fitted(self, fit: Fit) -> QuantParams {
+        let scale = self.dtype.round(fit.scale);
+        let bias = self.dtype.round(-fit.zero * fit.scale);
+        QuantParams { scale, offset: bias, stored_scale: scale, stored_offset: bias }
     }
 
     #[inline(always)]

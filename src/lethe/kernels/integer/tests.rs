@@ -159,7 +159,7 @@ fn rules_equal_their_twins() {
                 for level in Level::available() {
                     let (mut back, mut out) =
                         (vec![f32::NAN; values.len()], IntegerGroups::default());
-                    q.encode(&values, level, &mut back, &mut out);
+                    q.encode([&values, &[]], level, &mut back, &mut out);
                     for (i, values) in values.chunks(group).enumerate() {
                         let (codes, scale, offset, subtracted) = twin(&q, values);
                         let what = format!("{q:?}, {level:?}, group {i}");

@@ -122,6 +122,7 @@ fn modes_equal_their_twins() {
                 let mut codes = vec![0; values.len() * mode.bits() / 8];
                 let mut scales = vec![0; values.len() / group];
                 let groups = GroupBuffers {
+                    weights: &[],
                     values: &values,
                     codes: &mut codes,
                     scale_bytes: &mut scales,

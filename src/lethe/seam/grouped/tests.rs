@@ -96,7 +96,8 @@ fn encoded(
             .flat_map(|row| values[of_row(row)].iter().copied())
             .collect();
         let mut back = vec![f32::NAN; part.len()];
-        let input = TileValues { tile, values: &part, survey: 0.0, maxima: &[], level };
+        let input =
+            TileValues { tile, values: &part, survey: 0.0, maxima: &[], weights: &[], level };
         let mut put = |part: usize, at: u64, bytes: &[u8]| {
             let range = at as usize..at as usize + bytes.len();
             out[part][range.clone()].copy_from_slice(bytes);
@@ -314,6 +315,7 @@ fn scales_that_cannot_be_stored_are_errors() {
             values: &values,
             survey: 0.0,
             maxima: &[],
+            weights: &[],
             level: Level::Baseline,
         };
         let error = encoder

@@ -1,0 +1,240 @@
+//! The search for the scale and the zero point of a group under which the sum of squared errors,
+//! each weighted with the importance of its value, is least.
+//!
+//! For given codes the best scale is a quotient of two sums, and the error that is left follows from
+//! them. So a candidate is only a scale by which codes are found, and few candidates lead to the
+//! best of all scales. The published form of the idea is ggml's `make_qx_quants`; the candidates
+//! here, of both signs and around the middle of the range, are chosen so that nearly all of the gain
+//! of an exhaustive search is reached.
+
+use super::{LANES, clamp, larger, round_to_even, smaller};
+use crate::lethe::kernels::groups::sum_of;
+use crate::simd::{Routine, zip};
+
+/// What a code of zero counts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ZeroPoint {
+    /// The middle of all codes. The scale may be negative, so that the one code more of one side is
+    /// on either side.
+    Middle,
+    /// One of the codes.
+    Code,
+    /// Any number.
+    Any,
+}
+
+/// `scale * (code - zero)` is the value of a code. A `scale` of 0 is that of a group in which
+/// nothing was found.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Fit {
+    pub scale: f32,
+    pub zero: f32,
+}
+
+/// Candidates for a scale, as a part of the scale under which the range of a group is just that of
+/// the codes: the best scale cuts off extreme values, more of them the fewer codes there are and the
+/// less they count.
+const FACTORS: [f32; 16] =
+    [0.30, 0.35, 0.40, 0.45, 0.50, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.0, 1.05];
+
+/// Finds the fits of groups that lie one after the other.
+pub(super) struct FitGroups<'a> {
+    /// The largest code.
+    pub max_code: f32,
+    pub zero: ZeroPoint,
+    pub group: usize,
+    pub values: &'a [f32],
+    /// Importance of each value.
+    pub weights: &'a [f32],
+    pub fits: &'a mut [Fit],
+}
+
+impl Routine for FitGroups<'_> {
+    #[inline(always)]
+    fn run(&mut self) {
+        let (max_code, zero) = (self.max_code, self.zero);
+        let groups =
+            zip(self.values.chunks_exact(self.group), self.weights.chunks_exact(self.group));
+        for ((values, weights), fit) in zip(groups, &mut *self.fits) {
+            let group = WeightedGroup { values, weights, max_code };
+            *fit = match zero {
+                ZeroPoint::Any => group.fit_line(),
+                zero => group.fit_scale(zero),
+            };
+        }
+    }
+}
+
+/// The values of a group, each with its importance.
+struct WeightedGroup<'a> {
+    values: &'a [f32],
+    weights: &'a [f32],
+    max_code: f32,
+}
+
+impl WeightedGroup<'_> {
+    /// The scale and the zero point, which is the middle of the codes or any code.
+    #[inline(always)]
+    fn fit_scale(&self, zero: ZeroPoint) -> Fit {
+        let most = self.max_code;
+        let (low, high) = range(self.values);
+        let (low, high) = (low.min(0.0), high.max(0.0));
+        let middle = (most + 1.0) / 2.0;
+        let (width, zeros) = match zero {
+            ZeroPoint::Middle => (larger(-low, high) * most / middle, 2),
+            _ => (high - low, 5),
+        };
+        let (mut best, mut found) = (0.0, Fit::default());
+        for factor in FACTORS {
+            let scale = width / most * factor;
+            // The zero point with which as much is cut off on either side.
+            let centred = round_to_even(clamp(most / 2.0 - (high + low) / 2.0 / scale, 0.0, most));
+            for i in 0..zeros {
+                let zero = match zero {
+                    ZeroPoint::Middle => middle - i as f32,
+                    _ => clamp(centred + (i as f32 - 2.0), 0.0, most),
+                };
+                let [product, square] = self.sums(scale, zero);
+                let explained = product * product / square;
+                if product > 0.0 && explained > best {
+                    (best, found) = (explained, Fit { scale: product / square, zero });
+                }
+            }
+        }
+        for _ in 0..2 {
+            let [product, square] = self.sums(found.scale, found.zero);
+            if product > 0.0 && square > 0.0 {
+                found.scale = product / square;
+            }
+        }
+        match zero {
+            // Codes from `1 - middle` to `middle` are those of the negative scale.
+            ZeroPoint::Middle if found.zero < middle => Fit { scale: -found.scale, zero: middle },
+            _ => found,
+        }
+    }
+
+    /// Weighted sums of the products of codes, counted from `zero`, with their values, and of the
+    /// squares of codes.
+    #[inline(always)]
+    fn sums(&self, scale: f32, zero: f32) -> [f32; 2] {
+        let (inverse, low, high) = (1.0 / scale, -zero, self.max_code - zero);
+        let mut sums = [[0.0; LANES]; 2];
+        self.for_each_part(|values, weights| {
+            for i in 0..LANES {
+                let code = round_to_even(clamp(values[i] * inverse, low, high));
+                let weighted = weights[i] * code;
+                sums[0][i] += weighted * values[i];
+                sums[1][i] += weighted * code;
+            }
+        });
+        sums.map(|lanes| sum_of(&lanes))
+    }
+
+    /// The scale and the zero point, which is any number.
+    #[inline(always)]
+    fn fit_line(&self) -> Fit {
+        let most = self.max_code;
+        let (low, high) = range(self.values);
+        let (mut best, mut found) = (0.0, Line::default());
+        for factor in FACTORS {
+            let scale = (high - low) / most * factor;
+            for shift in [-1.0, -0.5, 0.0, 0.5, 1.0] {
+                let bias = (high + low) / 2.0 - scale * (most / 2.0 + shift);
+                let line = self.line_of(&Line { scale, bias, explained: 0.0 });
+                if line.explained > best {
+                    (best, found) = (line.explained, line);
+                }
+            }
+        }
+        for _ in 0..3 {
+            let line = self.line_of(&found);
+            if line.explained > 0.0 {
+                found = line;
+            }
+        }
+        match found.scale {
+            0.0 => Fit::default(),
+            scale => Fit { scale, zero: -found.bias / scale },
+        }
+    }
+
+    /// The line through the values over their codes on `line`, by weighted least squares.
+    #[inline(always)]
+    fn line_of(&self, line: &Line) -> Line {
+        let (inverse, bias, most) = (1.0 / line.scale, line.bias, self.max_code);
+        let mut sums = [[0.0; LANES]; 5];
+        self.for_each_part(|values, weights| {
+            for i in 0..LANES {
+                let (x, w) = (values[i] - bias, weights[i]);
+                let code = round_to_even(clamp(x * inverse, 0.0, most));
+                sums[0][i] += w;
+                sums[1][i] += w * x;
+                sums[2][i] += w * code;
+                sums[3][i] += w * code * x;
+                sums[4][i] += w * code * code;
+            }
+        });
+        let [weight, x, code, product, square] = sums.map(|lanes| sum_of(&lanes));
+        let (covariance, variance) = (product - code * x / weight, square - code * code / weight);
+        let scale = covariance / variance;
+        match variance > 0.0 && covariance > 0.0 {
+            true => Line {
+                scale,
+                bias: bias + (x - scale * code) / weight,
+                explained: covariance * scale,
+            },
+            false => Line::default(),
+        }
+    }
+
+    /// Calls `add` with the values and weights of [`LANES`] lanes at a time; lanes behind the last
+    /// value have values and weights of 0.
+    #[inline(always)]
+    fn for_each_part(&self, mut add: impl FnMut(&[f32; LANES], &[f32; LANES])) {
+        let (values, rest) = self.values.as_chunks::<LANES>();
+        let (weights, rest_weights) = self.weights.as_chunks::<LANES>();
+        for (values, weights) in zip(values.iter(), weights) {
+            add(values, weights);
+        }
+        if !rest.is_empty() {
+            let mut last = [[0.0; LANES]; 2];
+            for (lane, &x) in zip(&mut last[0][..], rest) {
+                *lane = x;
+            }
+            for (lane, &w) in zip(&mut last[1][..], rest_weights) {
+                *lane = w;
+            }
+            add(&last[0], &last[1]);
+        }
+    }
+}
+
+/// `scale * code + bias`, and what part of the squares of values it explains.
+#[derive(Clone, Copy, Default)]
+struct Line {
+    scale: f32,
+    bias: f32,
+    explained: f32,
+}
+
+/// The smallest and the largest value.
+#[inline(always)]
+fn range(values: &[f32]) -> (f32, f32) {
+    let (low, high) = super::min_max(values, |x| x);
+    let low = low.iter().fold(f32::INFINITY, |a, &b| smaller(a, b));
+    (low, high.iter().fold(f32::NEG_INFINITY, |a, &b| larger(a, b)))
+}
+
+/// The sum of squared differences of `values` and `back`, each weighted.
+#[inline(always)]
+pub(super) fn error_of(values: &[f32], weights: &[f32], back: &[f32]) -> f32 {
+    let mut sums = [0.0; LANES];
+    let parts = zip(values.chunks(LANES), weights.chunks(LANES));
+    for ((values, weights), back) in zip(parts, back.chunks(LANES)) {
+        for ((sum, &x), (&w, &back)) in zip(zip(&mut sums[..], values), zip(weights.iter(), back)) {
+            *sum += w * (back - x) * (back - x);
+        }
+    }
+    sum_of(&sums)
+}

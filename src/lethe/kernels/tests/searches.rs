@@ -1,0 +1,274 @@
+//! Searches of scales: what they gain, by that of trying every scale; no group loses by them; the same
+//! codes at every CPU level.
+
+use std::marker::PhantomData;
+
+use super::random;
+use crate::TargetDtype;
+use crate::lethe::kernels::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, codebook_encoder};
+use crate::lethe::kernels::groups::{EncodeGroups, GroupArithmetic};
+use crate::lethe::kernels::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
+use crate::lethe::kernels::mx::{BLOCK as MX_BLOCK, ModelOptMx};
+use crate::lethe::kernels::narrow::Fp4E2M1;
+use crate::lethe::kernels::nvfp4::{
+    CompressedTensorsNvfp4, ModelOptNvfp4, global_divisor, global_multiplier,
+};
+use crate::remember::kernels::nvfp4::BLOCK;
+use crate::simd::{Level, perform};
+use crate::test_utils::miri_or;
+
+/// Values as weights have them: sums of twelve random numbers are nearly Gaussian, and every
+/// seventeenth is an outlier.
+fn values(n: usize) -> Vec<f32> {
+    let numbers: Vec<f32> = random(n * 12).collect();
+    let sums = numbers.chunks(12).map(|twelve| twelve.iter().sum::<f32>());
+    let outlier = |(i, x): (usize, f32)| if i % 17 == 3 { x * 2.5 } else { x };
+    sums.enumerate().map(outlier).map(|x| x * 0.01).collect()
+}
+
+/// Importances, whose logarithms have this spread.
+fn weights(n: usize, spread: f32) -> Vec<f32> {
+    random(n + 5)
+        .skip(5)
+        .map(|x| (x * 2.0 * spread).exp())
+        .collect()
+}
+
+/// The weighted error of each group.
+fn errors(values: &[f32], weights: &[f32], back: &[f32], group: usize) -> Vec<f64> {
+    let error = |((&x, &w), &back): ((&f32, &f32), &f32)| {
+        f64::from(w) * (f64::from(back) - f64::from(x)).powi(2)
+    };
+    let all: Vec<f64> = values.iter().zip(weights).zip(back).map(error).collect();
+    all.chunks(group).map(|group| group.iter().sum()).collect()
+}
+
+/// What a search gains of what `least`, the best of all scales, could gain. No group loses.
+fn gained(plain: &[f64], found: &[f64], least: f64) -> f64 {
+    for (found, plain) in found.iter().zip(plain) {
+        assert!(*found <= plain * (1.0 + 1e-5));
+    }
+    let [plain, found] = [plain, found].map(|errors| errors.iter().sum::<f64>());
+    (plain - found) / (plain - least)
+}
+
+const RULES: [IntegerRule; 6] = [
+    IntegerRule::CompressedTensors { symmetric: true },
+    IntegerRule::CompressedTensors { symmetric: false },
+    IntegerRule::Gptq { symmetric: true },
+    IntegerRule::Gptq { symmetric: false },
+    IntegerRule::Awq,
+    IntegerRule::Mlx,
+];
+
+fn encode_integers(
+    q: &IntegerQuantizer,
+    values: &[f32],
+    weights: &[f32],
+    level: Level,
+) -> (IntegerGroups, Vec<f32>) {
+    let (mut out, mut back) = (IntegerGroups::default(), vec![0.0; values.len()]);
+    q.encode([values, weights], level, &mut back, &mut out);
+    (out, back)
+}
+
+/// The least weighted error of a group over many scales of both signs and these zero points.
+fn least_of_integers(bits: usize, zeros: &[f64], x: &[f32], w: &[f32]) -> f64 {
+    let most = f64::from((1u32 << bits) - 1);
+    let largest = x.iter().fold(0f32, |max, x| max.max(x.abs()));
+    let error = |scale: f64, zero: f64| -> f64 {
+        let of_value = |(&x, &w): (&f32, &f32)| {
+            let code = (f64::from(x) / scale + zero).round().clamp(0.0, most);
+            f64::from(w) * (scale * (code - zero) - f64::from(x)).powi(2)
+        };
+        x.iter().zip(w).map(of_value).sum()
+    };
+    let scales =
+        (0..160).map(|step| 2.0 * f64::from(largest) / most * (0.15 + f64::from(step) / 160.0));
+    let candidates = scales.flat_map(|scale| [scale, -scale]);
+    let all = candidates.flat_map(|scale| zeros.iter().map(move |&zero| (scale, zero)));
+    all.fold(f64::INFINITY, |least, (scale, zero)| least.min(error(scale, zero)))
+}
+
+#[test]
+fn integers() {
+    const GROUP: usize = 64;
+    for rule in RULES {
+        let widths = match rule {
+            IntegerRule::Awq => 4..=4,
+            _ => 2..=4,
+        };
+        for (bits, spread) in widths.flat_map(|bits| [(bits, 0.0), (bits, 1.5)]) {
+            let q = IntegerQuantizer { rule, bits, group: GROUP, dtype: TargetDtype::BF16 };
+            let values = values(GROUP * miri_or(1, 12));
+            let weights = weights(values.len(), spread);
+            let of = |searched: &[f32]| {
+                let (_, back) = encode_integers(&q, &values, searched, Level::detect());
+                errors(&values, &weights, &back, GROUP)
+            };
+            let codes = 1u32 << bits;
+            let zeros: Vec<f64> = match rule {
+                IntegerRule::CompressedTensors { symmetric: true }
+                | IntegerRule::Gptq { symmetric: true } => vec![f64::from(codes / 2)],
+                IntegerRule::Mlx => (0..codes * 4).map(|i| f64::from(i) / 4.0).collect(),
+                _ => (0..codes).map(f64::from).collect(),
+            };
+            let groups = values.chunks(GROUP).zip(weights.chunks(GROUP));
+            let least = groups
+                .map(|(x, w)| least_of_integers(bits, &zeros, x, w))
+                .sum();
+            let part = gained(&of(&[]), &of(&weights), least);
+            println!("{q:?}, weights of {spread}: {part:.3}");
+            assert!(part > 0.96, "{q:?}, weights of {spread}: {part}");
+        }
+    }
+}
+
+#[test]
+fn integers_at_every_level() {
+    for rule in RULES {
+        for (bits, group) in [(4, 32), (4, 75), (3, 128)] {
+            if rule == IntegerRule::Awq && bits != 4 {
+                continue;
+            }
+            for dtype in [TargetDtype::F32, TargetDtype::F16, TargetDtype::BF16] {
+                let q = IntegerQuantizer { rule, bits, group, dtype };
+                let mut values = values(group * 5);
+                // Groups of zeros, of one value, of subnormal values, and without importance.
+                values[..group].fill(0.0);
+                values[group..2 * group].fill(0.25);
+                values[2 * group..3 * group]
+                    .iter_mut()
+                    .for_each(|x| *x *= 1e-38);
+                let mut weights = weights(values.len(), 1.0);
+                weights[3 * group..4 * group].fill(0.0);
+                let (there, back) = encode_integers(&q, &values, &weights, Level::Baseline);
+                let (_, plain) = encode_integers(&q, &values, &[], Level::Baseline);
+                assert_eq!(back[3 * group..4 * group], plain[3 * group..4 * group], "{q:?}");
+                assert!(back.iter().all(|x| x.is_finite()), "{q:?}");
+                for level in Level::available() {
+                    let (out, found) = encode_integers(&q, &values, &weights, level);
+                    assert_eq!(
+                        (&out.codes, found),
+                        (&there.codes, back.clone()),
+                        "{q:?} {level:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Codes, scales and what they decode to.
+fn encode_groups<A: GroupArithmetic<GROUP>, const GROUP: usize>(
+    arithmetic: &A,
+    values: &[f32],
+    weights: &[f32],
+    level: Level,
+) -> (Vec<u8>, Vec<u8>, Vec<f32>) {
+    let n = values.len();
+    let (mut codes, mut scales, mut back) = (vec![0; n / 2], vec![0; n / GROUP], vec![0.0; n]);
+    let (codes_out, scale_bytes) = (&mut codes[..], &mut scales[..]);
+    let back_out = &mut back[..];
+    perform(
+        level,
+        &mut EncodeGroups {
+            arithmetic,
+            values,
+            weights,
+            codes: codes_out,
+            scale_bytes,
+            back: back_out,
+        },
+    );
+    (codes, scales, back)
+}
+
+/// The searches of one arithmetic of FP4 against all scales that a byte has.
+fn fp4_groups<A: GroupArithmetic<GROUP>, const GROUP: usize>(
+    arithmetic: &A,
+    values: &[f32],
+    goal: f64,
+) {
+    for spread in [0.0, 1.0, 2.0] {
+        let weights = weights(values.len(), spread);
+        let of = |searched: &[f32]| {
+            let (.., back) = encode_groups(arithmetic, values, searched, Level::detect());
+            errors(values, &weights, &back, GROUP)
+        };
+        let groups = values.chunks(GROUP).zip(weights.chunks(GROUP));
+        let least = groups.map(|(x, w)| {
+            let scales = (0..=255).filter_map(|byte| arithmetic.scale_of(byte));
+            let error = scales.map(|scale| {
+                let of_value = |(&x, &w): (&f32, &f32)| {
+                    let (_, value) = arithmetic.code(arithmetic.scaled(x, scale.factor));
+                    f64::from(w) * f64::from(value * scale.scale - x).powi(2)
+                };
+                x.iter().zip(w).map(of_value).sum()
+            });
+            error.fold(f64::INFINITY, f64::min)
+        });
+        let part = gained(&of(&[]), &of(&weights), least.sum());
+        println!("groups of {GROUP}, weights of {spread}: {part:.3}");
+        assert!(part > goal, "groups of {GROUP}, weights of {spread}: {part}");
+        let there = encode_groups(arithmetic, values, &weights, Level::Baseline);
+        for level in Level::available() {
+            assert_eq!(encode_groups(arithmetic, values, &weights, level), there, "{level:?}");
+        }
+    }
+}
+
+#[test]
+fn groups() {
+    let mut values = values(MX_BLOCK * miri_or(2, 40));
+    values[..MX_BLOCK].fill(0.0);
+    let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
+    fp4_groups(&ModelOptNvfp4(global_multiplier(max)), &values, 0.98);
+    let dtype = TargetDtype::BF16;
+    fp4_groups(&CompressedTensorsNvfp4(global_divisor(dtype, max), dtype), &values, 0.98);
+    fp4_groups::<_, MX_BLOCK>(&ModelOptMx::<Fp4E2M1>(PhantomData), &values, 0.98);
+    let _: [(); 16] = [(); BLOCK];
+}
+
+#[test]
+fn codebooks() {
+    for codebook in [&NF4_CODEBOOK, &FP4_CODEBOOK] {
+        let encoder = codebook_encoder(codebook);
+        for (block, spread) in [(64, 0.0), (64, 1.5), (32, 1.0), (128, 0.5)] {
+            let mut values = values(block * miri_or(1, 12) + 6);
+            values[block * miri_or(0, 1)..][..miri_or(0, block)].fill(0.0);
+            let weights = weights(values.len(), spread);
+            let run = |searched: &[f32], level: Level| {
+                let (mut codes, mut scales) = (vec![], vec![]);
+                let mut back = vec![0.0; values.len()];
+                let out = (&mut codes, &mut scales);
+                encoder.encode([&values, searched], block, level, out, &mut back);
+                (codes, scales, back)
+            };
+            let of = |searched: &[f32]| {
+                errors(&values, &weights, &run(searched, Level::detect()).2, block)
+            };
+            let groups = values.chunks(block).zip(weights.chunks(block));
+            let least = groups.map(|(x, w)| {
+                let largest = x.iter().fold(0f32, |max, x| max.max(x.abs()));
+                let scales = (0..400).map(|i| f64::from(largest) * (0.2 + f64::from(i) / 400.0));
+                let error = |scale: f64| {
+                    let of_value = |(&x, &w): (&f32, &f32)| {
+                        let off = |level: &f32| (f64::from(*level) * scale - f64::from(x)).abs();
+                        let nearest = codebook.iter().map(off).fold(f64::INFINITY, f64::min);
+                        f64::from(w) * nearest * nearest
+                    };
+                    x.iter().zip(w).map(of_value).sum()
+                };
+                scales.map(error).fold(f64::INFINITY, f64::min)
+            });
+            let part = gained(&of(&[]), &of(&weights), least.sum());
+            println!("codebook, blocks of {block}, weights of {spread}: {part:.3}");
+            assert!(part > 0.97, "blocks of {block}, weights of {spread}: {part}");
+            let there = run(&weights, Level::Baseline);
+            for level in Level::available() {
+                assert_eq!(run(&weights, level), there, "{level:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Searched scales (`Forget::search`): no larger errors, weighted as an importance matrix says; the same
+//! bytes with any number of threads; what has no entry in the matrix stays as the library rounds it.
+
+use std::path::Path;
+
+use anamnesis::{ConvertOptions, Forget, ForgetScheme, ParsedModel, parse_bytes};
+
+use crate::common::forget::{
+    all_stored, decoded, encoded, every_scheme, importance, values_of, whole,
+};
+
+/// Every scheme whose scales can be searched.
+fn searched_schemes() -> Vec<ForgetScheme> {
+    let all = every_scheme().into_iter();
+    let all = all.map(|name| name.parse::<ForgetScheme>().unwrap());
+    all.filter(ForgetScheme::has_search).collect()
+}
+
+/// A model whose rows are groups of 32.
+fn model(layers: usize) -> ParsedModel {
+    parse_bytes(whole(layers, 32, 64)).unwrap()
+}
+
+fn options(scheme: &ForgetScheme, search: bool, imatrix: Option<&Path>) -> ConvertOptions {
+    let scheme = match scheme.has_group_sizes() {
+        true => scheme.clone().with_group_size(32),
+        false => scheme.clone(),
+    };
+    let mut forget = Forget::from(scheme);
+    (forget.search, forget.imatrix) = (search, imatrix.map(Path::to_owned));
+    forget.into()
+}
+
+/// Sums of squared errors of the tensor `name`, each column with what the matrix of
+/// [`importance`] says, if `weighted`.
+fn error(model: &ParsedModel, output: &ParsedModel, name: &str, weighted: bool) -> f64 {
+    let [before, after] = [model, &decoded(output).unwrap()].map(|model| values_of(model, name));
+    let cols = *model.tensor(name).unwrap().shape().last().unwrap();
+    let weight = |i: usize| match weighted {
+        true => 0.5 + f64::from((i % cols * 37 % 101) as u16) / 16.0,
+        false => 1.0,
+    };
+    let pairs = before.iter().zip(&after).enumerate();
+    pairs
+        .map(|(i, (a, b))| weight(i) * (f64::from(*a) - f64::from(*b)).powi(2))
+        .sum()
+}
+
+const MATRICES: [&str; 3] = [
+    "model.layers.0.self_attn.q_proj.weight",
+    "model.layers.0.mlp.up_proj.weight",
+    "model.layers.0.mlp.down_proj.weight",
+];
+
+#[test]
+fn errors_are_smaller() {
+    let (model, directory) = (model(1), crate::common::tempdir().unwrap());
+    let path = directory.path().join("importance.dat");
+    std::fs::write(&path, importance(&model)).unwrap();
+    let schemes = searched_schemes();
+    assert!(schemes.len() >= 20, "{schemes:?}");
+    for scheme in schemes {
+        let run = |search, imatrix: Option<&Path>, threads| {
+            let mut options = options(&scheme, search, imatrix);
+            options.run = options.run.with_threads(threads);
+            encoded(&model, options).unwrap().0
+        };
+        let plain = run(false, None, 1);
+        for imatrix in [None, Some(&*path)] {
+            let found = run(true, imatrix, 1);
+            for name in MATRICES {
+                let [plain, found] =
+                    [&plain, &found].map(|output| error(&model, output, name, imatrix.is_some()));
+                assert!(found < plain, "{scheme} {imatrix:?} {name}: {found} {plain}");
+            }
+            assert_eq!(all_stored(&run(true, imatrix, 5)), all_stored(&found), "{scheme}");
+        }
+    }
+}
+
+#[test]
+fn what_a_matrix_does_not_know_stays_as_the_library_has_it() {
+    let (model, directory) = (model(2), crate::common::tempdir().unwrap());
+    // A matrix of the first layer alone.
+    let known = self::model(1);
+    let path = directory.path().join("importance.dat");
+    std::fs::write(&path, importance(&known)).unwrap();
+    let plain = encoded(&model, options(&ForgetScheme::NF4, false, None))
+        .unwrap()
+        .0;
+    let (found, report) = encoded(&model, options(&ForgetScheme::NF4, true, Some(&path))).unwrap();
+    let notes = report.notes.join("\n");
+    assert!(notes.contains("encoded tensors have no entry"), "{notes}");
+    let [plain, found] = [plain, found].map(|output| all_stored(&output));
+    for (name, stored) in &plain {
+        let is_weight = name.contains("proj.weight") && !name.contains("quant_");
+        let differs = is_weight && name.starts_with("model.layers.0.");
+        assert_eq!(found[name] != *stored, differs, "{name}");
+    }
+}
+
+#[test]
+fn schemes_without_a_search_refuse_it() {
+    let model = model(1);
+    for scheme in [ForgetScheme::INT8, ForgetScheme::FP8_BLOCK, ForgetScheme::Q4_K_M] {
+        let error = encoded(&model, options(&scheme, true, None)).unwrap_err();
+        assert!(error.to_string().contains("has no search of scales"), "{error}");
+    }
+}
