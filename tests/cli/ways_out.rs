@@ -42,7 +42,7 @@ fn assert_ways_out(arguments: &[&str], ways: &[(&str, &[&str])]) {
         let stderr = String::from_utf8_lossy(&again.stderr);
         assert_eq!(again.status.code(), Some(0), "{options:?}: {stderr}");
     }
-    let named = ["--drop ", "--tensors-only", "--allow-opaque "];
+    let named = ["--drop ", "--tensors-only", "--allow-opaque ", "--skip-unsupported"];
     let named = named
         .into_iter()
         .filter(|option| error.contains(option))
@@ -112,6 +112,26 @@ fn of_pickles() {
     assert!(error["message"].as_str().unwrap().contains(way.0), "{error}");
     // What is dangerous is refused with the option, too.
     assert_ways_out(&["remember", &at("attack_eval.pt"), "-o", &out], &[]);
+    assert!(refusal(&["remember", &at("attack_eval.pt"), "-o", &out]).contains("`amn scan`"));
+}
+
+/// An array that is no tensor.
+#[test]
+fn of_arrays() {
+    let directory = crate::common::tempdir().unwrap();
+    let out = directory
+        .path()
+        .join("out.safetensors")
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let archive = data()
+        .join("npz/no_tensors_among.npz")
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let way = ("--skip-unsupported leaves out", &["--skip-unsupported"][..]);
+    assert_ways_out(&["convert", &archive, "-o", &out], &[way]);
 }
 
 /// A key that a GGUF file lacks is added by a command that the error names.
