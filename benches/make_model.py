@@ -8,12 +8,13 @@ python3 benches/make_model.py SCHEME[:ROWSxCOLS] OUT [N [M]]  SCHEME: fp8-block 
 With M, OUT is a directory of M shards of N tensors each, under an index; with N = 1 a shard has the scales of the weight
 before it.
 
-Codes are random, scales are random and small. Needs nothing but Python.
+Codes are random, scales are random and small; the same call writes the same bytes. Needs nothing but Python.
 """
 import json, os, random, struct, sys
 
 # Outputs and inputs of a weight.
 ROWS = COLS = 4096
+random_bytes = random.Random(0).randbytes
 
 
 def scales(n, fmt, size):
@@ -32,7 +33,7 @@ def tensors(scheme, i):
         yield p + "weight_scale", "F32", [], scales(1, "<f", 4)
     elif scheme.startswith("gptq"):
         bits = int(scheme[4])
-        yield p + "qweight", "I32", [COLS * bits // 32, ROWS], os.urandom(ROWS * COLS * bits // 8)
+        yield p + "qweight", "I32", [COLS * bits // 32, ROWS], random_bytes(ROWS * COLS * bits // 8)
         yield p + "qzeros", "I32", [COLS // 128, ROWS * bits // 32], b"\x77" * (COLS // 128 * ROWS * bits // 8)
         yield p + "scales", "F16", [COLS // 128, ROWS], scales(ROWS * COLS // 128, "<e", 2)
         order = list(range(COLS))
@@ -40,8 +41,8 @@ def tensors(scheme, i):
             random.Random(i).shuffle(order)
         yield p + "g_idx", "I32", [COLS], struct.pack(f"<{COLS}i", *(k // 128 for k in order))
     elif scheme == "awq":
-        yield p + "qweight", "I32", [COLS, ROWS // 8], os.urandom(ROWS * COLS // 2)
-        yield p + "qzeros", "I32", [COLS // 128, ROWS // 8], os.urandom(COLS // 128 * ROWS // 2)
+        yield p + "qweight", "I32", [COLS, ROWS // 8], random_bytes(ROWS * COLS // 2)
+        yield p + "qzeros", "I32", [COLS // 128, ROWS // 8], random_bytes(COLS // 128 * ROWS // 2)
         yield p + "scales", "F16", [COLS // 128, ROWS], scales(ROWS * COLS // 128, "<e", 2)
     elif scheme in ("nf4", "nf4-dq"):
         codebook = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
@@ -49,42 +50,42 @@ def tensors(scheme, i):
                     0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
         state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [ROWS, COLS]}
         blocks = ROWS * COLS // 64
-        yield p + "weight", "U8", [ROWS * COLS // 2, 1], os.urandom(ROWS * COLS // 2)
+        yield p + "weight", "U8", [ROWS * COLS // 2, 1], random_bytes(ROWS * COLS // 2)
         if scheme == "nf4":
             yield p + "weight.absmax", "F32", [blocks], scales(blocks, "<f", 4)
         else:
             state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.01}
-            yield p + "weight.absmax", "U8", [blocks], os.urandom(blocks)
+            yield p + "weight.absmax", "U8", [blocks], random_bytes(blocks)
             yield p + "weight.nested_absmax", "F32", [blocks // 256], scales(blocks // 256, "<f", 4)
             yield p + "weight.nested_quant_map", "F32", [256], struct.pack("<256f", *(v / 128 - 1 for v in range(256)))
         yield p + "weight.quant_map", "F32", [16], struct.pack("<16f", *codebook)
         text = json.dumps(state).encode()
         yield p + "weight.quant_state.bitsandbytes__nf4", "U8", [len(text)], text
     elif scheme == "int8":
-        yield p + "weight", "I8", [ROWS, COLS], os.urandom(ROWS * COLS)
+        yield p + "weight", "I8", [ROWS, COLS], random_bytes(ROWS * COLS)
         yield p + "SCB", "F32", [ROWS], scales(ROWS, "<f", 4)
     elif scheme == "nvfp4":
-        yield p + "weight", "U8", [ROWS, COLS // 2], os.urandom(ROWS * COLS // 2)
+        yield p + "weight", "U8", [ROWS, COLS // 2], random_bytes(ROWS * COLS // 2)
         yield p + "weight_scale", "F8_E4M3", [ROWS, COLS // 16], fp8_codes()[: ROWS * COLS // 16]
         yield p + "weight_scale_2", "F32", [], scales(1, "<f", 4)
     elif scheme == "int4":
-        yield p + "weight_packed", "I32", [ROWS, COLS // 8], os.urandom(ROWS * COLS // 2)
+        yield p + "weight_packed", "I32", [ROWS, COLS // 8], random_bytes(ROWS * COLS // 2)
         yield p + "weight_scale", "BF16", [ROWS, COLS // 128], scales(ROWS * COLS // 128, "<f", 4)[2 : 2 + ROWS * COLS // 64]
         yield p + "weight_shape", "I64", [2], struct.pack("<2q", ROWS, COLS)
     elif scheme == "mlx4":
-        yield p + "weight", "U32", [ROWS, COLS // 8], os.urandom(ROWS * COLS // 2)
+        yield p + "weight", "U32", [ROWS, COLS // 8], random_bytes(ROWS * COLS // 2)
         yield p + "scales", "F16", [ROWS, COLS // 64], scales(ROWS * COLS // 64, "<e", 2)
         yield p + "biases", "F16", [ROWS, COLS // 64], scales(ROWS * COLS // 64, "<e", 2)
     elif scheme == "gpt-oss":
         p = f"model.layers.{i}.mlp.experts.down_proj"
-        yield p + "_blocks", "U8", [1, ROWS, COLS // 32, 16], os.urandom(ROWS * COLS // 2)
-        yield p + "_scales", "U8", [1, ROWS, COLS // 32], bytes(120 + b % 8 for b in os.urandom(ROWS * COLS // 32))
+        yield p + "_blocks", "U8", [1, ROWS, COLS // 32, 16], random_bytes(ROWS * COLS // 2)
+        yield p + "_scales", "U8", [1, ROWS, COLS // 32], bytes(120 + b % 8 for b in random_bytes(ROWS * COLS // 32))
     else:
         sys.exit(__doc__)
 
 
 def fp8_codes():
-    return os.urandom(ROWS * COLS).replace(b"\x7f", b"\x7e").replace(b"\xff", b"\xfe")
+    return random_bytes(ROWS * COLS).replace(b"\x7f", b"\x7e").replace(b"\xff", b"\xfe")
 
 
 # GGUF types: number, values and bytes of a block, and where it has f16 scales.
@@ -117,7 +118,7 @@ def gguf(kind, out, count):
     else:
         (number, block, size, scale_at), header = GGML[kind], 0
     n = ROWS * COLS // block
-    piece = bytearray(os.urandom(n * size + ROWS * header))
+    piece = bytearray(random_bytes(n * size + ROWS * header))
     scale = struct.pack("<e" if header == 2 else "<f", 0.004)
     for at in range(0, len(piece) if header else 0, len(piece) // ROWS):
         piece[at : at + len(scale)] = scale

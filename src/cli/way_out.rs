@@ -30,6 +30,11 @@ pub(super) fn of_plan(
             ways.push(format!("--drop {} leaves the tensor out", printable(name)));
         }
     }
+    let skipping = options.clone().with_skip_unsupported(true);
+    if !options.skip_unsupported && model.skipped_arrays().len() > 0 && model.plan(skipping).is_ok()
+    {
+        ways.push("--skip-unsupported leaves out what no tensor can hold".to_owned());
+    }
     let writes_model = !matches!(options.scope, ModelScope::Tensors | ModelScope::ImageTower);
     let tensors = options.clone().with_scope(ModelScope::Tensors);
     let is_named = text.contains("tensors alone");
@@ -40,8 +45,8 @@ pub(super) fn of_plan(
     CommandError { error, model: None, advice }
 }
 
-/// What helps if the pickle at `path` names a global that is not allowed: an option, unless the global
-/// is dangerous.
+/// What helps if the pickle at `path` names a global that is not allowed: an option, or a list of all
+/// such globals if this one is dangerous.
 pub(super) fn of_global(error: &AnamnesisError, path: &Path) -> Option<String> {
     let AnamnesisError::DisallowedGlobal { module, name, .. } = error else {
         return None;
@@ -50,8 +55,12 @@ pub(super) fn of_global(error: &AnamnesisError, path: &Path) -> Option<String> {
     let named = |global: &crate::PickleGlobal| global.module == *module && global.name == *name;
     let graded = scan.globals.iter().find(|graded| named(&graded.global))?;
     let (module, name) = (printable(module), printable(name));
-    let is_harmless = graded.risk < PickleRisk::Dangerous;
-    is_harmless.then(|| {
-        format!("--allow-opaque {module}.{name} reads the file without what objects of it hold")
+    Some(match graded.risk {
+        PickleRisk::Dangerous => {
+            "no option allows it; `amn scan` lists what else the file names".to_owned()
+        }
+        _ => {
+            format!("--allow-opaque {module}.{name} reads the file without what objects of it hold")
+        }
     })
 }

@@ -26,6 +26,8 @@ const HABITS: &[(&str, &str, &str)] = &[
     ("researcher", "dump F", "amn inspect FILE"),
     ("researcher", "stats F", "amn inspect FILE"),
     ("researcher", "histogram F", "amn inspect FILE"),
+    ("researcher", "show F layers.0.attention.wq.weight -o OUT.npy", "--npy OUT.npy"),
+    ("researcher", "show F layers.0.attention.wq.weight --histogram", "--bins N"),
     ("researcher", "compare T T", ""),
     (
         "researcher",
@@ -66,8 +68,11 @@ const HABITS: &[(&str, &str, &str)] = &[
     ),
     ("llama-cpp", "gguf-dump G", "amn inspect FILE"),
     ("llama-cpp", "convert T --to gguf --vocab-only -o OUT.gguf", "--include"),
+    ("llama-cpp", "convert G --to hf -o OUT", "amn remember FILE -o DIRECTORY"),
+    ("llama-cpp", "remember T --to gguf", "amn convert FILE --to gguf"),
     ("llama-cpp", "convert G --override-kv general.name=str:x -o OUT.gguf", "--gguf-kv KEY=VALUE"),
     ("ollama", "inspect ollama:NAME", ""),
+    ("ollama", "ollama:NAME", ""),
     ("ollama", "ls ollama:NAME", ""),
     ("ollama", "list ollama:NAME", ""),
     ("ollama", "show ollama:NAME", ""),
@@ -102,6 +107,8 @@ const HABITS: &[(&str, &str, &str)] = &[
     ("vllm", "forget T --to int4 -o OUT", ""),
     ("vllm", "forget T --to awq -o OUT", ""),
     ("vllm", "forget T --to compressed-tensors -o OUT", "which one? "),
+    ("vllm", "forget T --to int4-awq -o OUT", "near are int4, awq, "),
+    ("vllm", "forget T --method awq -o OUT", "--to SCHEME"),
     ("vllm", "forget T --to NVFP4 -o OUT", ""),
     ("vllm", "forget T --to gptq --bits 4 --group-size 64 -o OUT", "--to mlx-4bit"),
     ("vllm", "forget T --to fp8 --ignore lm_head -o OUT", "--exclude PATTERN"),
@@ -116,6 +123,7 @@ const HABITS: &[(&str, &str, &str)] = &[
     ("mlx", "dequantize X -o OUT", ""),
     ("mlx", "forget T --to mlx-8bit -o OUT", ""),
     ("mlx", "forget T --to 4bit -o OUT", "which one? "),
+    ("mlx", "forget T --to mlx-q4 -o OUT", "which one? mlx-4bit, "),
     ("numpy", "convert F --to npz -o OUT.npz", ""),
     ("numpy", "convert F -o OUT.npz", ""),
     ("numpy", "convert F --to npy -o OUT", "amn show FILE TENSOR --npy"),
@@ -131,6 +139,8 @@ const HABITS: &[(&str, &str, &str)] = &[
     ("numpy", "convert P --to npz -o OUT.npz", ""),
     ("numpy", "convert P -o OUT.safetensors", ""),
     ("numpy", "convert F --to csv", "amn show FILE TENSOR --csv"),
+    ("numpy", "show F layers.0.attention.wq.weight --numpy OUT.npy", "--npy OUT.npy"),
+    ("numpy", "convert N --to pt -o OUT.pt", "read and not written"),
     ("rust", "parse F", ""),
     ("rust", "ls F --json", ""),
     ("rust", "inspect F --json", ""),
@@ -152,7 +162,10 @@ const HABITS: &[(&str, &str, &str)] = &[
     ("untrusted-files", "lint P", "amn scan FILE"),
     ("untrusted-files", "picklescan -p P", "amn scan FILE"),
     ("untrusted-files", "disassemble P", "amn scan FILE"),
+    ("untrusted-files", "scan P --strict", "the exit code says it"),
     ("ci", "check T --strict", "amn check"),
+    ("ci", "diff T T --exit-code", "the exit code says it"),
+    ("ci", "check T --junit", "--sarif"),
     ("ci", "check T --json", ""),
     ("ci", "diff T T", ""),
     ("ci", "scan T --format json", "--json"),
@@ -166,6 +179,9 @@ const HABITS: &[(&str, &str, &str)] = &[
     ("ci", "checksum T", "--sha256"),
     ("cluster", "remember T -o OUT --part 1/4", ""),
     ("cluster", "remember T -o OUT --shard 1/4", "--part 1/4"),
+    ("cluster", "remember T -o OUT --rank 0 --world-size 4", "--part-index 0/4"),
+    ("cluster", "remember T -o OUT --finish", "amn remember "),
+    ("cluster", "finish OUT", "amn remember OUT --finish"),
     ("cluster", "remember T -o OUT --resume", ""),
     ("cluster", "remember T -o OUT --threads 4", ""),
     ("cluster", "remember T -o OUT --num-workers 4", "--threads N"),
@@ -265,6 +281,15 @@ fn of_all_guides() {
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// A path alone is a model, also if nothing is there.
+#[test]
+fn a_model_that_is_missing() {
+    let end = amn(&["not/there.gguf"]);
+    let error = text(&end.stderr);
+    assert_eq!(end.status.code(), Some(7), "{error}");
+    assert!(error.contains("not/there.gguf") && !error.contains("subcommand"), "{error}");
 }
 
 fn at(name: &str) -> String {

@@ -187,6 +187,10 @@ fn what_models_hold() {
     let globals = amn(&["inspect", &at("demo/checkpoint.pth"), "--globals", "--json"]);
     let globals: Value = serde_json::from_slice(&globals.stdout).unwrap();
     assert_eq!(globals["globals"][0]["module"], "collections");
+    for global in globals["globals"].as_array().unwrap() {
+        let all = schemas();
+        assert_eq!(wrong(global, &all["global"], &all, ""), None);
+    }
 }
 
 /// `parse` has the fields of `inspect`, and tensors.
@@ -199,6 +203,47 @@ fn valid_without_tensors(path: &str) -> Value {
         assert_eq!(wrong(tensor, &all["tensor"], &all, ""), None);
     }
     assert_valid(&serde_json::to_vec(&parsed).unwrap(), "inspect", path)
+}
+
+/// A command that has `--json` and is not in this table fails.
+#[test]
+fn every_command() {
+    let directory = crate::common::tempdir().unwrap();
+    let out = directory.path().join("out").to_string_lossy().into_owned();
+    let (fp8, gguf) = (at("demo/model-fp8.safetensors"), at("demo/model-q4_k.gguf"));
+    let (base, adapter) = (at("adapters/base-q8_0.gguf"), at("adapters/plain.gguf"));
+    let lines: &[(&str, &[&str])] = &[
+        ("ls", &["ls", &fp8]),
+        ("show", &["show", &fp8]),
+        ("scan", &["scan", &fp8]),
+        ("inspect", &["inspect", &fp8]),
+        ("inspected", &["inspect", &fp8, &gguf]),
+        ("conversion", &["remember", &fp8, "-o", &out]),
+        ("conversion", &["forget", &fp8, "--to", "fp8", "-fo", &out]),
+        ("conversion", &["convert", &fp8, "--to", "npz", "-fo", &out]),
+        ("conversion", &["merge", &base, &adapter, "-o", &out, "--dry-run"]),
+        ("edit", &["edit", &gguf, "--set", "general.name=Tiny", "--dry-run", "-o", &out]),
+        ("diff", &["diff", &fp8, &fp8]),
+        ("check", &["check", &fp8]),
+    ];
+    for (schema, line) in lines {
+        valid(schema, line);
+    }
+    valid_without_tensors(&fp8);
+    let help = String::from_utf8(amn(&["--help"]).stdout).unwrap();
+    let commands = help.split("Commands:").nth(1).unwrap().lines();
+    let commands = commands
+        .filter_map(|line| line.strip_prefix("  ")?.split_once(' '))
+        .map(|(name, _)| name)
+        .filter(|name| name.starts_with(char::is_alphabetic) && *name != "amn");
+    for command in commands {
+        let help = String::from_utf8(amn(&["help", command]).stdout).unwrap();
+        let has_json = help
+            .lines()
+            .any(|line| line.trim_start().starts_with("--json"));
+        let is_tried = command == "parse" || lines.iter().any(|(_, line)| line[0] == command);
+        assert_eq!(has_json, is_tried, "{command}");
+    }
 }
 
 /// Of several inputs each has a line.

@@ -42,7 +42,7 @@ fn assert_ways_out(arguments: &[&str], ways: &[(&str, &[&str])]) {
         let stderr = String::from_utf8_lossy(&again.stderr);
         assert_eq!(again.status.code(), Some(0), "{options:?}: {stderr}");
     }
-    let named = ["--drop ", "--tensors-only", "--allow-opaque "];
+    let named = ["--drop ", "--tensors-only", "--allow-opaque ", "--skip-unsupported"];
     let named = named
         .into_iter()
         .filter(|option| error.contains(option))
@@ -94,7 +94,7 @@ fn of_whole_models() {
 }
 
 #[test]
-fn of_pickles() {
+fn of_pickles_and_arrays() {
     let directory = crate::common::tempdir().unwrap();
     let out = directory
         .path()
@@ -112,6 +112,10 @@ fn of_pickles() {
     assert!(error["message"].as_str().unwrap().contains(way.0), "{error}");
     // What is dangerous is refused with the option, too.
     assert_ways_out(&["remember", &at("attack_eval.pt"), "-o", &out], &[]);
+    assert!(refusal(&["remember", &at("attack_eval.pt"), "-o", &out]).contains("`amn scan`"));
+    let archive = data().join("npz/no_tensors_among.npz");
+    let way = ("--skip-unsupported leaves out", &["--skip-unsupported"][..]);
+    assert_ways_out(&["convert", archive.to_str().unwrap(), "-o", &out], &[way]);
 }
 
 /// A key that a GGUF file lacks is added by a command that the error names.

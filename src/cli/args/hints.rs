@@ -11,15 +11,17 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use self::names::{JOIN, OPTIONS, VERBS, find};
 use super::values::parse_scheme;
 
-/// The arguments of `program`: a file alone is inspected.
+/// The arguments of `program`: a model alone is inspected, also one of Ollama's, and one that has a
+/// path and is not there, whose error says so.
 pub(in super::super) fn meant(program: &clap::Command, mut args: Vec<OsString>) -> Vec<OsString> {
-    let is_file = args.get(1).is_some_and(|first| {
-        let is_command = first
-            .to_str()
+    let is_model = args.get(1).is_some_and(|first| {
+        let text = first.to_str();
+        let is_command = text
             .is_some_and(|name| name.starts_with('-') || program.find_subcommand(name).is_some());
-        !is_command && Path::new(first).exists()
+        let is_name = text.is_some_and(|name| name.starts_with("ollama:") || name.contains('/'));
+        !is_command && (is_name || Path::new(first).exists())
     });
-    if is_file {
+    if is_model {
         args.insert(1, "inspect".into());
     }
     args
@@ -68,6 +70,7 @@ pub(in super::super) fn hint(args: &[OsString], error: &clap::Error) -> Option<S
             find(OPTIONS, invalid(ContextKind::InvalidArg)?).or_else(|| pair(args))
         }
         ErrorKind::MissingRequiredArgument => missing(args),
+        ErrorKind::ArgumentConflict => output_of_parts(args),
         _ => None,
     }
 }
@@ -81,6 +84,18 @@ fn pair(args: &[OsString]) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// What is meant by `--finish` with an output, which is the command's argument.
+fn output_of_parts(args: &[OsString]) -> Option<String> {
+    let texts: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
+    let at = texts
+        .iter()
+        .position(|arg| ["-o", "--output"].contains(arg))?;
+    let output = texts.get(at + 1).filter(|_| texts.contains(&"--finish"))?;
+    Some(format!(
+        "the argument is the output whose parts are there: `amn remember {output} --finish`"
+    ))
 }
 
 /// What is meant by a command that lacks an argument.

@@ -80,8 +80,14 @@ pub(super) fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
     text.parse().map_err(|_| {
         let dtypes = "supported target dtypes: bf16, f32, f16";
         let named = [text.to_owned(), format!("gguf:{text}")];
-        if text == "safetensors" {
-            return format!("{dtypes}; `amn remember FILE` writes safetensors");
+        match text.parse() {
+            Ok(ConvertTarget::Safetensors) => {
+                return format!("{dtypes}; `amn remember FILE` writes safetensors");
+            }
+            Ok(_) => {
+                return format!("{dtypes}; `amn convert FILE --to {text}` writes that container");
+            }
+            Err(_) => {}
         }
         let scheme = named.iter().find(|name| parse_scheme(name).is_ok());
         scheme.map_or(dtypes.to_owned(), |name| {
@@ -131,6 +137,12 @@ pub(super) fn parse_target(text: &str) -> Result<ConvertTo, String> {
     let listed = ConvertTarget::listed();
     let command = match text {
         "npy" | "csv" => Some(format!("`amn show FILE TENSOR --{text}`")),
+        "hf" | "huggingface" | "transformers" | "dir" | "directory" => {
+            Some("`amn remember FILE -o DIRECTORY` writes a model for transformers".to_owned())
+        }
+        "pt" | "pth" | "bin" | "ckpt" | "pytorch" | "onnx" => {
+            Some("files of that kind are read and not written".to_owned())
+        }
         _ if parse_dtype(text).is_ok() => Some(format!(
             "`amn remember FILE --to {text}` decodes, and `--out-dtype {text}` is the type in other containers"
         )),
@@ -194,15 +206,17 @@ const COMMON: &[(&str, &[&str])] = &[
 
 /// The scheme of this name.
 pub(super) fn parse_scheme(text: &str) -> Result<ForgetScheme, String> {
-    if let Some((_, common)) = COMMON.iter().find(|(name, _)| *name == text) {
-        let common = common.join(", ");
-        return Err(format!("which one? {common}; `amn forget --list` names all"));
-    }
-    text.parse().map_err(|e: crate::AnamnesisError| match e {
-        crate::AnamnesisError::Unsupported { detail, .. } => {
-            format!("{detail}; `amn forget --list` names all")
-        }
-        other => other.to_string(),
+    let parsed = text.parse();
+    parsed.map_err(|e: crate::AnamnesisError| {
+        // Also a part of the name, as in `mlx-q4`.
+        let of_program =
+            |(name, _): &&(&str, _)| *name == text || text.split('-').any(|word| word == *name);
+        let detail = match (COMMON.iter().find(of_program), e) {
+            (Some((_, common)), _) => format!("which one? {}", common.join(", ")),
+            (None, crate::AnamnesisError::Unsupported { detail, .. }) => detail,
+            (None, other) => return other.to_string(),
+        };
+        format!("{detail}; `amn forget --list` names all")
     })
 }
 

@@ -6,9 +6,13 @@ use std::collections::HashSet;
 /// How many names are offered.
 const OFFERED: usize = 3;
 
-/// The names among `names` that differ least from `text`, the nearest first.
+/// The names among `names` that are words of `text`, and then those that differ least from it, the
+/// nearest first.
 pub(crate) fn nearest<'a>(text: &str, mut names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let all = by_edits(text, &mut names).into_iter();
+    let mut all = by_edits(text, &mut names);
+    let words: Vec<&str> = text.split(['-', '_']).collect();
+    sort_by_key(&mut all, |(_, name)| !words.iter().any(|word| word.eq_ignore_ascii_case(name)));
+    let all = all.into_iter();
     all.map(|(_, name)| name).take(OFFERED).collect()
 }
 
@@ -92,6 +96,8 @@ mod tests {
     fn three_names() {
         let names = ["nf4", "Q4_K_M", "Q4_K_S", "int8"];
         assert_eq!(nearest("q4k_m", names.into_iter()), ["Q4_K_M", "Q4_K_S", "nf4"]);
+        let names = ["nf4", "int3", "awq", "int4"];
+        assert_eq!(nearest("INT4_AWQ", names.into_iter()), ["int4", "awq", "int3"]);
     }
 
     #[test]

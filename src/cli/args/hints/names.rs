@@ -14,6 +14,8 @@ const TYPE: &str = "`amn remember FILE --to bf16`, f16 or f32 decodes, and `--ou
 
 const WIDTH: &str = "the scheme says it: `--to mlx-4bit`, `--to gptq-4bit`, `--to gguf:q4_k_m`; `amn forget --list` names all";
 
+const PARTS: &str = "`--part 1/4` makes one of four parts, `--part-index 0/4` counts from 0, and `amn remember OUT --finish` gives all of them their name";
+
 const RUNS: &str = "it reads and writes models, and runs none: llama.cpp, vLLM, transformers do";
 
 /// Commands of other programs.
@@ -51,7 +53,7 @@ pub(super) const VERBS: &[NamesRow] = &[
         ],
         LOOK,
     ),
-    (&["hash", "sha256", "sha256sum", "checksum"], SUMS),
+    (&["hash", "sha256", "sha256sum", "checksum", "manifest"], SUMS),
     (
         &["audit", "safe", "picklescan", "modelscan", "lint", "disassemble"],
         "`amn scan FILE` says what a checkpoint would do to Python, and `amn inspect FILE --globals` what it names",
@@ -85,6 +87,7 @@ pub(super) const VERBS: &[NamesRow] = &[
         &["status", "resume"],
         "`--resume` continues an interrupted run, and `--dry-run` says what is left to do",
     ),
+    (&["finish", "part"], PARTS),
     (&["version"], "`amn --version` prints it"),
 ];
 
@@ -128,6 +131,10 @@ pub(super) const OPTIONS: &[NamesRow] = &[
     (&["--bf16", "--fp16", "--f16", "--fp32", "--f32", "--torch-dtype", "--torch_dtype"], TYPE),
     (&["--bits", "--q-bits", "--wbits", "-b", "--ftype"], WIDTH),
     (
+        &["--method", "--quant-method", "--quant", "--quantization", "--qtype"],
+        "`--to SCHEME` says it, e.g. `--to awq` or `--to gguf:q4_k_m`; `amn forget --list` names all",
+    ),
+    (
         &["--q-group-size", "--q_group_size", "--groupsize", "--block-size"],
         "`--group-size N` is the number of values that share a scale",
     ),
@@ -149,17 +156,27 @@ pub(super) const OPTIONS: &[NamesRow] = &[
         &["--num-workers", "--num_workers", "--workers", "--nthreads", "--jobs"],
         "`--threads N` or `-j N`",
     ),
-    (&["--sha256", "--checksum", "--verify"], SUMS),
+    (&["--rank", "--world-size", "--node", "--nodes", "--num-parts", "--array"], PARTS),
+    (&["--sha256", "--checksum", "--verify", "--hash", "--md5"], SUMS),
     (&["--overwrite"], "`--force` replaces an output that exists"),
     (&["--rtol"], "`--tolerance X` is the largest absolute difference; `--json` has relative ones"),
     (&["--split-max-size"], "`--max-shard-size 5GB` splits the output"),
     (&["--split-max-tensors"], "`--max-shard-size 5GB` splits the output, by size"),
     (&["--merge"], JOIN),
     (&["--leave-output-tensor"], "`--exclude output.weight` leaves it as it is"),
-    (&["--strict"], "`amn check` has no degrees: each finding makes the exit code 1"),
+    (
+        &["--strict", "--fail", "--fail-on", "--exit-code"],
+        "the exit code says it already: 1 if `amn check` or `amn scan` finds something or `amn diff` a difference, 8 if it is dangerous",
+    ),
+    (&["--junit", "--xml", "--github"], "`--sarif` and `--json` are what other programs read"),
+    (&["--numpy", "--array-out"], "`amn show FILE TENSOR --npy OUT.npy` writes an array"),
+    (
+        &["--histogram", "--hist", "--plot"],
+        "`amn show FILE TENSOR` draws a histogram, `--bins N` divides it, and `amn report FILE` has pictures",
+    ),
     (
         &["-o", "--output"],
-        "the command prints; `--json > FILE` keeps it, and `--html FILE` writes a page, if it has these options",
+        "the command prints; `--json > FILE` or `--csv > FILE` keeps it, `amn show FILE TENSOR --npy OUT.npy` writes an array, and `--html FILE` a page",
     ),
 ];
 
