@@ -122,6 +122,10 @@ fn schemes_that_are_encoded() {
     let rows = rows(&page, &["SCHEME"]);
     let documented: BTreeSet<&str> = rows.iter().flat_map(|row| codes(&row[0])).collect();
     assert_eq!(documented, known);
+    let searched = self::rows(&page, &["SCHEME", "searched"]);
+    let documented: BTreeSet<&str> = searched.iter().flat_map(|row| codes(&row[0])).collect();
+    let has_search = |name: &&str| name.parse::<anamnesis::ForgetScheme>().unwrap().has_search();
+    assert_eq!(documented, known.iter().copied().filter(has_search).collect());
     let help = String::from_utf8(amn(&["forget", "--help"]).stdout).unwrap();
     let (_, help) = help.split_once("--scale-rule").unwrap();
     let (rules, _) = help.split_once("--").unwrap();

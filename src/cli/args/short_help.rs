@@ -25,6 +25,7 @@ const COMMON: &[&str] = &[
     "quiet",
     "recursive",
     "root",
+    "search",
     "set",
     "slice",
     "sort",

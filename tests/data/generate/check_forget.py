@@ -1,10 +1,10 @@
 """Loads what `amn forget` writes with the libraries that it is for, and compares their weights with ours.
 
-    python check_forget.py AMN [SCHEME…]
+    python check_forget.py AMN [--search] [SCHEME…]
 
 Makes a tiny Llama in BF16 (transformers), encodes it with AMN into each scheme, loads the result and compares every weight
-with `amn remember` of the same output, bit for bit. transformers 5.23, bitsandbytes 0.50.2, compressed-tensors 0.20,
-gguf 0.19.0; MLX 0.32.4 and mlx-lm 0.32.2 for the schemes of MLX, which are left out where they cannot be imported.
+with `amn remember` of the same output, bit for bit; with --search, scales are searched. transformers 5.24, bitsandbytes 0.50.2,
+compressed-tensors 0.20, gguf 0.19.0; MLX 0.32.4 and mlx-lm 0.32.2 for the schemes of MLX, which are left out where they cannot be imported.
 """
 
 import json
@@ -110,12 +110,12 @@ def check_gguf(program, scheme, model, work):
     return len(reader.tensors)
 
 
-def check_mlx(program, scheme, model, work):
+def check_mlx(program, scheme, model, work, search):
     import mlx.core as mx
     from mlx_lm.utils import load_model
 
     out = work / "out"
-    amn(program, "forget", model, "--to", scheme, "-o", out)
+    amn(program, "forget", model, "--to", scheme, *search, "-o", out)
     back = work / "back"
     amn(program, "remember", out, "-o", back)
     mine = ours(back)
@@ -163,7 +163,8 @@ def check_gpt_oss(program, work):
 
 
 def main():
-    program, schemes = sys.argv[1], sys.argv[2:] or SCHEMES
+    program, search = sys.argv[1], [option for option in sys.argv[2:] if option == "--search"]
+    schemes = sys.argv[2 + len(search) :] or SCHEMES
     failed = 0
     with tempfile.TemporaryDirectory() as work:
         model = Path(work) / "tiny"
@@ -176,10 +177,10 @@ def main():
                 elif scheme.startswith("gguf:"):
                     n = check_gguf(program, scheme, model, here)
                 elif scheme.startswith("mlx"):
-                    n = check_mlx(program, scheme, model, here)
+                    n = check_mlx(program, scheme, model, here, search)
                 else:
                     out, back = here / "out", here / "back"
-                    amn(program, "forget", model, "--to", scheme, "-o", out)
+                    amn(program, "forget", model, "--to", scheme, *search, "-o", out)
                     amn(program, "remember", out, "-o", back)
                     n = compare(scheme, dequantized(scheme, out), ours(back))
                 print(f"{scheme}: {n} tensors equal")
