@@ -1,4 +1,4 @@
-//! Every scheme that is encoded to × CPU level: one BF16 tensor of 512 × 4096, read from memory,
+//! Every scheme that is encoded to, also with searched scales, × CPU level: one BF16 tensor of 512 × 4096, read from memory,
 //! encoded on one thread, compared with what it decodes to, written nowhere.
 //!
 //! `cargo bench --features benchmarks --bench encode`, or with a filter: `… -- nf4/`.
@@ -7,7 +7,7 @@
 mod normal;
 
 use anamnesis::benchable_apis::{decode, levels};
-use anamnesis::{ConvertOptions, ForgetScheme};
+use anamnesis::{ConvertOptions, Forget, ForgetScheme};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const ROWS: usize = 512;
@@ -31,9 +31,19 @@ fn encoders(c: &mut Criterion) {
     let names = ForgetScheme::all()
         .map(|(name, _)| name.to_owned())
         .chain(ggml.map(|name| format!("gguf:{name}")));
-    for name in names {
+    let searches = |name: String| {
         let scheme: ForgetScheme = name.parse().unwrap();
-        let mut options = ConvertOptions::from(scheme.pure());
+        let searched = scheme
+            .has_search()
+            .then(|| (format!("{name}, searched"), true));
+        std::iter::once((name, false))
+            .chain(searched)
+            .map(move |(label, search)| (label, scheme.clone(), search))
+    };
+    for (name, scheme, search) in names.flat_map(searches) {
+        let mut forget = Forget::from(scheme.pure());
+        forget.search = search;
+        let mut options = ConvertOptions::from(forget);
         options.single_file = true;
         let conversion = model.plan(options).unwrap();
         if conversion.report().encoded.is_empty() {

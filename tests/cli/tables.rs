@@ -124,7 +124,11 @@ fn schemes_that_are_encoded() {
     assert_eq!(documented, known);
     let searched = self::rows(&page, &["SCHEME", "searched"]);
     let documented: BTreeSet<&str> = searched.iter().flat_map(|row| codes(&row[0])).collect();
-    let has_search = |name: &&str| name.parse::<anamnesis::ForgetScheme>().unwrap().has_search();
+    let has_search = |name: &&str| {
+        name.parse::<anamnesis::ForgetScheme>()
+            .unwrap()
+            .has_search()
+    };
     assert_eq!(documented, known.iter().copied().filter(has_search).collect());
     let help = String::from_utf8(amn(&["forget", "--help"]).stdout).unwrap();
     let (_, help) = help.split_once("--scale-rule").unwrap();
