@@ -50,7 +50,7 @@ const HABITS: &[(&str, &str, &str)] = &[
     ("llama-cpp", "convert_hf_to_gguf T", "amn convert DIR --to gguf"),
     ("llama-cpp", "quantize G o.gguf Q4_K_M", "--to gguf:q4_k_m -o "),
     ("llama-cpp", "forget T --to Q4_K_M -o OUT.gguf", ""),
-    ("llama-cpp", "forget T --to gguf:Q4_K_M -o OUT.gguf", ""),
+    ("llama-cpp", "forget B --to gguf:Q4_K_M -o OUT.gguf", ""),
     ("llama-cpp", "quantize --imatrix x.dat G o.gguf Q4_K_M", "--to gguf:q4_k_m -o "),
     ("llama-cpp", "quantize --pure G o3.gguf q8_0", "--to gguf:q8_0 -o "),
     ("llama-cpp", "quantize G o4.gguf 15", "amn quantize IN.gguf --to gguf:q4_k_m -o OUT.gguf"),

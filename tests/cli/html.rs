@@ -258,7 +258,7 @@ fn differences_are_those_of_diff() {
     let (model, decoded) = (at("guide/TinyLlama"), directory.path().join("back"));
     let decoded = decoded.to_str().unwrap();
     assert!(
-        amn(&["forget", &model, "--to", "gguf:q4_k", "-o", &encoded])
+        amn(&["forget", &model, "--to", "gguf:q4_0", "-o", &encoded])
             .status
             .success()
     );
