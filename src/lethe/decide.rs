@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use super::decision::{Candidate, Decision, Decisions, TensorFilter, encode};
-use super::importance;
+use super::imatrix::Imatrix;
+use super::importance::Importance;
 use super::loaders;
 use super::mlx::Mlx;
 use super::seam::names;
@@ -34,11 +35,15 @@ pub(crate) fn decide(
         let what = "--tensor-type: only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
         return Err(AnamnesisError::usage(what));
     }
+    if forget.imatrix.is_some() && !forget.search && forget.scheme.file_type().is_none() {
+        let what = "--imatrix: without a search of scales (--search) only GGUF types use an importance matrix";
+        return Err(AnamnesisError::usage(what));
+    }
     let decisions = decide_by(&filter, model, candidates, forget, to);
     filter.selection.check()?;
     let mut decisions = decisions?;
     if forget.search {
-        importance::search(&mut decisions, candidates, forget)?;
+        search(&mut decisions, candidates, forget)?;
     }
     let stored = model.tensors().map(|t| t.name());
     let names = candidates.iter().map(|candidate| candidate.name);
@@ -48,6 +53,30 @@ pub(crate) fn decide(
     let notes = filter.selection.notes(&names, &stored);
     decisions.notes.extend(notes);
     Ok(decisions)
+}
+
+/// Gives the tensors that are encoded their importance, so that their scales are searched, and notes
+/// which an importance matrix says nothing of: these stay as the library rounds them.
+///
+/// # Errors
+/// `Usage` if the scheme has no search, and the errors of an importance matrix.
+fn search(decisions: &mut Decisions, candidates: &[Candidate<'_>], forget: &Forget) -> Result<()> {
+    if !forget.scheme.has_search() {
+        let what = format!("--search: {} has no search of scales", forget.scheme);
+        return Err(AnamnesisError::usage(what));
+    }
+    let imatrix = forget.imatrix.as_deref().map(Imatrix::open).transpose()?;
+    let imatrix = imatrix.map(Arc::new);
+    if let (Some(imatrix), Some(path)) = (&imatrix, &forget.imatrix) {
+        let note = imatrix.note_of_fit(path, candidates, &decisions.all)?;
+        decisions.notes.extend(note);
+    }
+    for (candidate, decision) in candidates.iter().zip(&mut decisions.all) {
+        if let Decision::Encode { importance, .. } = decision {
+            *importance = Importance::of(&candidate.weight, imatrix.as_ref())?;
+        }
+    }
+    Ok(())
 }
 
 /// Decides for each of `candidates` which of them `filter` lets through.

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use super::decision::{Candidate, Decision, Decisions};
+use super::WeightInfo;
 use super::imatrix::Imatrix;
-use super::{Forget, WeightInfo};
+use crate::Result;
 use crate::remember::Tile;
-use crate::{AnamnesisError, Result};
 
 /// The importance of the values of one tensor.
 #[derive(Clone)]
@@ -19,6 +18,25 @@ pub(crate) struct Importance {
 }
 
 impl Importance {
+    /// That of the values of `weight`; `None` if a matrix says nothing of them.
+    ///
+    /// # Errors
+    /// `Parse` if the entry of the matrix does not fit the tensor.
+    pub(super) fn of(
+        weight: &WeightInfo<'_>,
+        imatrix: Option<&Arc<Imatrix>>,
+    ) -> Result<Option<Self>> {
+        let is_known = match imatrix {
+            Some(imatrix) => imatrix.of_tensor(weight.name, weight.shape)?.is_some(),
+            None => true,
+        };
+        Ok(is_known.then(|| Self {
+            imatrix: imatrix.cloned(),
+            name: weight.name.to_owned(),
+            shape: weight.shape.to_vec(),
+        }))
+    }
+
     /// The importance of each value of `tile`, row by row.
     ///
     /// # Errors
@@ -47,42 +65,4 @@ impl Importance {
         }
         Ok(())
     }
-}
-
-/// Gives the tensors that are encoded their importance, so that their scales are searched, and notes
-/// which an importance matrix says nothing of: these stay as the library rounds them.
-///
-/// # Errors
-/// `Usage` if the scheme has no search, and the errors of an importance matrix.
-pub(super) fn search(
-    decisions: &mut Decisions,
-    candidates: &[Candidate<'_>],
-    forget: &Forget,
-) -> Result<()> {
-    if !forget.scheme.has_search() {
-        let what = format!("--search: {} has no search of scales", forget.scheme);
-        return Err(AnamnesisError::usage(what));
-    }
-    let imatrix = forget.imatrix.as_deref().map(Imatrix::open).transpose()?;
-    let imatrix = imatrix.map(Arc::new);
-    if let (Some(imatrix), Some(path)) = (&imatrix, &forget.imatrix) {
-        let note = imatrix.note_of_fit(path, candidates, &decisions.all)?;
-        decisions.notes.extend(note);
-    }
-    for (candidate, decision) in candidates.iter().zip(&mut decisions.all) {
-        let Decision::Encode { importance, .. } = decision else {
-            continue;
-        };
-        let WeightInfo { name, shape, .. } = candidate.weight;
-        let is_known = match &imatrix {
-            Some(imatrix) => imatrix.of_tensor(name, shape)?.is_some(),
-            None => true,
-        };
-        *importance = is_known.then(|| Importance {
-            imatrix: imatrix.clone(),
-            name: name.to_owned(),
-            shape: shape.to_vec(),
-        });
-    }
-    Ok(())
 }

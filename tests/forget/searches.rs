@@ -106,4 +106,8 @@ fn schemes_without_a_search_refuse_it() {
         let error = encoded(&model, options(&scheme, true, None)).unwrap_err();
         assert!(error.to_string().contains("has no search of scales"), "{error}");
     }
+    // Nor does a matrix do nothing without a word.
+    let unused = options(&ForgetScheme::NF4, false, Some(Path::new("importance.dat")));
+    let error = encoded(&model, unused).unwrap_err();
+    assert!(error.to_string().contains("--search"), "{error}");
 }
