@@ -52,8 +52,7 @@ Examples:
   amn forget model-bf16 --to gguf:q4_k_m -o model.gguf
   amn forget model-bf16 --to gguf:iq2_xs --imatrix imatrix.gguf
   amn forget model.safetensors --to nf4 --exclude '*lm_head*' -v
-  amn forget model-bf16 --to w4a16 --search --imatrix imatrix.gguf
-  amn forget model-bf16 --to w4a16 --group-size 32 --dry-run
+  amn forget model-bf16 --to w4a16 --search --imatrix imatrix.gguf --dry-run
   amn forget --list";
 
 pub(super) const CONVERT: &str = "\

@@ -25,7 +25,6 @@ const COMMON: &[&str] = &[
     "quiet",
     "recursive",
     "root",
-    "search",
     "set",
     "slice",
     "sort",
