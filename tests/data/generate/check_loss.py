@@ -111,11 +111,12 @@ class Subject:
         return [self.tokenizer(part, return_tensors="pt", padding=True, truncation=True, max_length=128) for part in parts]
 
     def write_imatrix(self):
-        """Writes sums of squares of the inputs of each layer as llama.cpp's importance matrix."""
+        """Writes sums of the inputs of each layer and of their squares as llama.cpp's importance matrix."""
         sums, count, mask = {name: 0 for name in self.layers}, 0, None
 
         def add(name, inputs):
-            sums[name] += (inputs if mask is None else inputs[mask]).flatten(0, -2).double().square().sum(0)
+            used = (inputs if mask is None else inputs[mask]).flatten(0, -2).double()
+            sums[name] += torch.stack([used.sum(0), used.square().sum(0)])
 
         hooks = [layer.register_forward_pre_hook(lambda _, inputs, name=name: add(name, inputs[0])) for name, layer in self.layers.items()]
         for batch in self.batches(CALIBRATION, 4096):
@@ -126,15 +127,13 @@ class Subject:
             hook.remove()
         writer = gguf.GGUFWriter(self.imatrix, arch="")
         writer.add_array("imatrix.datasets", ["pydoc_data.topics"])
-        writer.add_uint32("imatrix.chunk_count", max(1, count // WINDOW))
-        writer.add_uint32("imatrix.chunk_size", WINDOW)
-        for name, squares in sums.items():
-            writer.add_tensor(f"{self.llama_names[name]}.in_sum2", squares.float()[None].numpy())
-            writer.add_tensor(f"{self.llama_names[name]}.counts", torch.tensor([[float(count)]]).numpy())
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        for key, value in ("count", max(1, count // WINDOW)), ("size", WINDOW):
+            writer.add_uint32(f"imatrix.chunk_{key}", value)
+        for name, of_layer in sums.items():
+            for what, values in ("in_sum", of_layer[0]), ("in_sum2", of_layer[1]), ("counts", torch.tensor([float(count)])):
+                writer.add_tensor(f"{self.llama_names[name]}.{what}", values.float()[None].numpy())
+        for write in writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close:
+            write()
 
     def answer(self, batch):
         """Hidden states of a window, or embeddings of paragraphs."""
