@@ -18,8 +18,8 @@ fn program() -> &'static str {
     }
 }
 
-/// Bash ends words at colons otherwise, so that nothing completes `gguf:q4`.
-const BASH_COLONS: &str = "COMP_WORDBREAKS=${COMP_WORDBREAKS//:}\n";
+/// What bash completes beside commands and options: names of tensors and of models.
+const BASH_VALUES: &str = include_str!("documents/values.bash");
 
 /// Prints the script that completes commands and options in a shell.
 pub(super) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> Result<()> {
@@ -27,7 +27,7 @@ pub(super) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> Resul
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), program(), &mut script);
     if args.shell == Shell::Bash {
-        script.extend(BASH_COLONS.as_bytes());
+        script.extend(BASH_VALUES.replace("PROGRAM", program()).as_bytes());
     }
     Ok(out.write_all(&script)?)
 }

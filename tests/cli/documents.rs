@@ -40,6 +40,56 @@ fn bash_completes() {
     assert_eq!(reply.trim(), "inspect", "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// What interactive bash completes the last word of `line` to, in a directory and with the cache of
+/// Hugging Face at `cache`; `None` without bash.
+#[cfg(unix)]
+fn completed(line: &str, cache: &std::path::Path) -> Option<String> {
+    let script = printed(&["completions", "bash"]);
+    let text = format!(
+        "{script}\nCOMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
+         _amn_values amn \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    );
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &text]).env("HF_HUB_CACHE", cache);
+    let output = bash.output().ok()?;
+    Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+}
+
+/// Tensors of the model at hand and models in the cache are completed. What a name says is not run.
+#[cfg(unix)]
+#[test]
+fn names_are_completed() {
+    use crate::common::{data, f32s, file, raw};
+    let directory = crate::common::tempdir().unwrap();
+    let cache = directory.path().join("hub");
+    std::fs::create_dir_all(cache.join("models--acme--tiny-llama")).unwrap();
+    let (amn, demo) = (env!("CARGO_BIN_EXE_amn"), data().join("demo/model-fp8.safetensors"));
+    let demo = demo.display();
+    let evil = directory.path().join("evil.safetensors");
+    let touched = directory.path().join("touched");
+    let name = format!("a$(touch${{IFS}}{})", touched.display());
+    let tensors = [raw(&name, "F32", &[1], f32s(&[1.0])), raw("b", "F32", &[1], f32s(&[1.0]))];
+    std::fs::write(&evil, file(&tensors, &[])).unwrap();
+    let (scale, weight) = ("layers.0.attention.wq.weight_scale", "layers.0.attention.wq.weight");
+    let both = format!("{scale}\n{weight}");
+    for (line, expected) in [
+        (format!("{amn} show {demo} layers.0."), &*both),
+        (format!("{amn} remember {demo} --drop layers.0.attention.wq.weight_"), scale),
+        (format!("{amn} show {demo} x"), ""),
+        (format!("{amn} show {} b", evil.display()), "b"),
+        (format!("{amn} inspect acme/ti"), "acme/tiny-llama"),
+        (format!("{amn} inspect other/"), ""),
+    ] {
+        let Some(found) = completed(&line, &cache) else {
+            return;
+        };
+        assert_eq!(found, expected, "{line}");
+    }
+    let found = completed(&format!("{amn} show {} a", evil.display()), &cache).unwrap();
+    assert!(found.starts_with("a\\$"), "quoted: {found}");
+    assert!(!touched.exists(), "the name has been run");
+}
+
 /// Schemes, containers and element types are completed.
 #[test]
 fn values_are_completed() {
