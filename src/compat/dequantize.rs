@@ -17,7 +17,7 @@ use self::direct::{Bnb4Slices, NestedAbsmax, PackedSlices};
 pub use self::gguf::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
 use crate::{Dtype, Result};
 
-/// Decodes FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`,
+/// Decodes FP8 (E4M3) with a scale for each block of 128x128 values: `weight` is `[rows, cols]`,
 /// `scale` row-major, of type `scale_dtype`: F32, F16 or BF16.
 ///
 /// ```

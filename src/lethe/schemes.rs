@@ -151,16 +151,16 @@ schemes! {
         "FP8 of compressed-tensors, a scale for each row"
         linear(|_| ct_fp8(Granularity::Channel));
     FP8_BLOCK_CT "fp8-block-ct" []
-        "FP8 of compressed-tensors, blocks of 128 × 128"
+        "FP8 of compressed-tensors, blocks of 128x128"
         or(&["fp8-channel"], in_groups(linear(|p| ct_fp8(square_blocks(p)))));
     FP8_BLOCK "fp8-block" ["fp8-fine-grained"]
-        "FP8 of transformers and DeepSeek, blocks of 128 × 128"
+        "FP8 of transformers and DeepSeek, blocks of 128x128"
         or(&["fp8-block-ragged"], in_groups(linear(|p| tf_fp8(square_blocks(p), false, false))));
     FP8_BLOCK_RAGGED "fp8-block-ragged" []
-        "FP8 of DeepSeek, blocks of 128 × 128, smaller ones at the edges"
+        "FP8 of DeepSeek, blocks of 128x128, smaller ones at the edges"
         in_groups(linear(|p| tf_fp8(square_blocks(p), false, true)));
     FP8_BLOCK_UE8M0 "fp8-block-ue8m0" []
-        "FP8 of transformers, blocks of 128 × 128, scales are powers of two"
+        "FP8 of transformers, blocks of 128x128, scales are powers of two"
         or(&["fp8-block-ragged"], in_groups(linear(|p| tf_fp8(square_blocks(p), true, false))));
     FP8_TENSOR "fp8-tensor" ["fp8-per-tensor"]
         "FP8 of transformers, one scale for each tensor"

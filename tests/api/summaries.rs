@@ -215,7 +215,7 @@ fn text_of_a_summary() {
         ),
         (
             "a.weight F8_E4M3 256,256; a.weight_scale_inv F32 2,2",
-            "Fine-grained FP8 (E4M3), 128×128 blocks",
+            "Fine-grained FP8 (E4M3), 128x128 blocks",
         ),
     ] {
         let text = text(list);

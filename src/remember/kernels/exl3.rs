@@ -1,4 +1,4 @@
-//! EXL3: a weight whose transpose has, in every block of 128 × 128, values of a trellis code
+//! EXL3: a weight whose transpose has, in every block of 128x128, values of a trellis code
 //! between two Hadamard matrices: `W = (diag(u) · H · C · H · diag(v))ᵀ`, with H of 128 columns
 //! over √128.
 //!

@@ -301,7 +301,7 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
     Some(ScaleGrid { matrix_rows: *n, block_rows, block_cols, rows_per_matrix: *rows, cols: *cols })
 }
 
-/// The grid of ModelOpt's 128 × 128 blocks, whose scales are `[rows, 1, cols, 1]`: a reduction that
+/// The grid of ModelOpt's 128x128 blocks, whose scales are `[rows, 1, cols, 1]`: a reduction that
 /// kept its dimensions.
 fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     const SIDE: usize = 128;

@@ -132,9 +132,6 @@ impl InspectInfo {
 fn described(scheme: &QuantScheme) -> String {
     match scheme {
         QuantScheme::PerTensorFp8 { .. } => format!("{scheme}, single scale factor per tensor"),
-        QuantScheme::FineGrainedFp8 { format, rows, cols } => {
-            format!("Fine-grained FP8 ({format}), {rows}×{cols} blocks")
-        }
         // `Per-channel FP8 (E4M3), one scale per row` says so itself.
         _ => scheme.to_string(),
     }
