@@ -301,6 +301,10 @@ def measure(name, arguments, options):
     return size, *runs
 
 
+def speed(value):
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
 def row(name, options):
     size, ours, theirs = measure(name, ROWS[name][2], options)
     both = lambda values: f"{statistics.median(values):.2f}, {min(values):.2f}"
@@ -309,8 +313,8 @@ def row(name, options):
     cells = [name, ROWS[name][0].replace(" ", ", ")]
     for runs in (ours, theirs):
         wall, cpu = ([r[at] for r in runs] for at in (0, 1))
-        cells += [both(wall), both(cpu), f"{size / min(wall):.3g}"]
-    cells += [f"{size / work:.3g}", f"{work / least(ours, 0):.1f}"]
+        cells += [both(wall), both(cpu), speed(size / min(wall))]
+    cells += [speed(size / work), f"{work / least(ours, 0):.1f}"]
     cells += [f"{least(theirs, at) / least(ours, at):.1f}" for at in (0, 1)]
     print("| " + " | ".join(cells) + " |", flush=True)
 
