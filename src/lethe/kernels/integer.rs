@@ -81,8 +81,8 @@ trait IntegerArithmetic: Copy {
     /// Scale and offset of a group whose cast values lie in `min..=max`.
     fn params(self, min: f32, max: f32) -> QuantParams;
 
-    /// Scale and offset of a group in which codes count `zero` from, and are to be multiples of
-    /// `scale`.
+    /// Scale and offset under which codes stand for what `fit` says, as far as the stored types hold
+    /// it.
     fn fitted(self, fit: Fit) -> QuantParams;
 
     /// What is divided by the group's scale for the code of the cast value `x`.

@@ -2,16 +2,15 @@
 //! each weighted with the importance of its value, is least.
 //!
 //! For given codes the best scale is a quotient of two sums, and the error that is left follows from
-//! them. So a candidate is only a scale by which codes are found, and few candidates lead to the
-//! best of all scales. The published form of the idea is ggml's `make_qx_quants`; the candidates
-//! here, of both signs and around the middle of the range, are chosen so that nearly all of the gain
-//! of an exhaustive search is reached.
+//! them, as in ggml's `make_qx_quants`. So a candidate is only a scale by which codes are found, and a
+//! few of them, of both signs or with several zero points, reach nearly all that trying every scale
+//! gains (`kernels/tests/searches`).
 
 use super::{LANES, clamp, larger, round_to_even, smaller};
 use crate::lethe::kernels::groups::sum_of;
 use crate::simd::{Routine, zip};
 
-/// What a code of zero counts from.
+/// Which zero points a search may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ZeroPoint {
     /// The middle of all codes. The scale may be negative, so that the one code more of one side is
