@@ -21,15 +21,50 @@ fn program() -> &'static str {
 /// What bash completes beside commands and options: names of tensors and of models.
 const BASH_VALUES: &str = include_str!("documents/values.bash");
 
+/// The same for fish.
+const FISH_VALUES: &str = include_str!("documents/values.fish");
+
+/// Functions for zsh, which the script of [`with_names`] calls.
+const ZSH_VALUES: &str = include_str!("documents/values.zsh");
+
 /// Prints the script that completes commands and options in a shell.
 pub(super) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> Result<()> {
     // In memory, because the generator panics where a pipe is closed.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), program(), &mut script);
-    if args.shell == Shell::Bash {
-        script.extend(BASH_VALUES.replace("PROGRAM", program()).as_bytes());
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    match args.shell {
+        Shell::Bash => script.push_str(&BASH_VALUES.replace("PROGRAM", program())),
+        Shell::Fish => script.push_str(&FISH_VALUES.replace("PROGRAM", program())),
+        Shell::Zsh => script = with_names(&script),
+        _ => {}
     }
-    Ok(out.write_all(&script)?)
+    Ok(out.write_all(script.as_bytes())?)
+}
+
+/// The script for zsh, which says of each argument what completes it, with names of tensors and of
+/// models.
+fn with_names(script: &str) -> String {
+    let (models, tensors) =
+        (format!(":_{}_models'", program()), format!(":_{}_tensors'", program()));
+    let mut out = String::new();
+    for line in script.lines() {
+        let are_tensors = ["'*::tensors ", "'*::patterns "];
+        let named = if line.contains("ORG/MODEL") {
+            line.replace(":_files'", &models)
+        } else if line.contains(":GLOB:") || are_tensors.iter().any(|are| line.starts_with(are)) {
+            line.replace(":_default'", &tensors)
+        } else {
+            line.to_owned()
+        };
+        out += &named;
+        out.push('\n');
+        // The first line says whose script it is.
+        if line.starts_with("#compdef") {
+            out += &ZSH_VALUES.replace("PROGRAM", program());
+        }
+    }
+    out
 }
 
 /// Prints a manual page.

@@ -90,6 +90,52 @@ fn names_are_completed() {
     assert!(!touched.exists(), "the name has been run");
 }
 
+/// The same in zsh, whose functions are called as its completion calls them, and in fish. A shell that
+/// is not there is not tested.
+#[cfg(unix)]
+#[test]
+fn other_shells_complete_names() {
+    let directory = crate::common::tempdir().unwrap();
+    std::fs::create_dir_all(directory.path().join("models--acme--tiny-llama")).unwrap();
+    let demo = crate::common::data().join("demo/model-fp8.safetensors");
+    let demo = demo.to_str().unwrap();
+    let programs = std::path::Path::new(env!("CARGO_BIN_EXE_amn"))
+        .parent()
+        .unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let says = |shell: &str, text: &str| {
+        let mut command = Command::new(shell);
+        command
+            .args(["-c", text])
+            .env("PATH", &path)
+            .env("HF_HUB_CACHE", directory.path());
+        Some(String::from_utf8(command.output().ok()?.stdout).unwrap())
+    };
+    let (scale, weight) = ("layers.0.attention.wq.weight_scale", "layers.0.attention.wq.weight");
+    let script = printed(&["completions", "zsh"]);
+    for function in [":_amn_tensors'", ":_amn_models'"] {
+        assert!(script.matches(function).count() > 8, "{function}: {script}");
+    }
+    // The functions of zsh's completion system, which a script has not.
+    let system = "compdef() { }; _files() { }; compadd() { print -rl -- ${(P)2} }";
+    let calls = format!(
+        "words=(show {demo} la) CURRENT=3; _amn_tensors; words=(inspect ac) CURRENT=2; _amn_models"
+    );
+    if let Some(found) = says("zsh", &format!("{system}\n{script}\n{calls}")) {
+        assert_eq!(found.lines().collect::<Vec<_>>(), [scale, weight, "acme/tiny-llama"]);
+    }
+    let script = printed(&["completions", "fish"]);
+    for (line, expected) in [
+        (format!("amn show {demo} {weight}_"), scale),
+        (format!("amn remember {demo} --drop {weight}_"), scale),
+        ("amn inspect acme/".to_owned(), "acme/tiny-llama"),
+    ] {
+        if let Some(found) = says("fish", &format!("{script}\ncomplete -C '{line}'")) {
+            assert_eq!(found.trim(), expected, "{line}");
+        }
+    }
+}
+
 /// Schemes, containers and element types are completed.
 #[test]
 fn values_are_completed() {
