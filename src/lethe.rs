@@ -10,7 +10,8 @@
 //! - `decide`, `decision`: which tensors of a model are encoded, and why the others are not.
 //! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
 //! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
-//!   which some types need and others use; `importance`: what they say of values whose scales are searched; `llama_names`: names of tensors in llama.cpp.
+//!   which some types need and others use; `importance`: what they say of values whose scales are
+//!   searched; `llama_names`: names of tensors in llama.cpp.
 //! - All others: one stored layout each.
 
 #[cfg(feature = "lethe")]

@@ -34,19 +34,23 @@ pub(super) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> Resul
     clap_complete::generate(args.shell, &mut Args::command(), program(), &mut script);
     let mut script = String::from_utf8_lossy(&script).into_owned();
     match args.shell {
-        Shell::Bash => script.push_str(&BASH_VALUES.replace("PROGRAM", program())),
-        Shell::Fish => script.push_str(&FISH_VALUES.replace("PROGRAM", program())),
+        Shell::Bash => script.push_str(&of_program(BASH_VALUES)),
+        Shell::Fish => script.push_str(&of_program(FISH_VALUES)),
         Shell::Zsh => script = with_names(&script),
         _ => {}
     }
     Ok(out.write_all(script.as_bytes())?)
 }
 
+/// `text`, in which functions and commands have the program's name.
+fn of_program(text: &str) -> String {
+    text.replace("PROGRAM", program())
+}
+
 /// The script for zsh, which says of each argument what completes it, with names of tensors and of
 /// models.
 fn with_names(script: &str) -> String {
-    let (models, tensors) =
-        (format!(":_{}_models'", program()), format!(":_{}_tensors'", program()));
+    let [models, tensors] = [":_PROGRAM_models'", ":_PROGRAM_tensors'"].map(of_program);
     let mut out = String::new();
     for line in script.lines() {
         let are_tensors = ["'*::tensors ", "'*::patterns "];
@@ -61,7 +65,7 @@ fn with_names(script: &str) -> String {
         out.push('\n');
         // The first line says whose script it is.
         if line.starts_with("#compdef") {
-            out += &ZSH_VALUES.replace("PROGRAM", program());
+            out += &of_program(ZSH_VALUES);
         }
     }
     out

@@ -388,13 +388,10 @@ impl<'m> Encoding<'m> {
     ) -> Result<()> {
         let Scratch { values, weights, maxima, back, encoder: buffers, .. } = scratch;
         back.resize(values.len(), 0.0);
+        weights.clear();
         if let Some(importance) = &self.importance {
             importance.of_tile(part, weights)?;
         }
-        let weights = match self.importance {
-            Some(_) => &weights[..],
-            None => &[],
-        };
         let input = TileValues { tile: part, values, survey, maxima, weights, level };
         self.encoder.encode(&input, buffers, back, put)?;
         distance.add(values, back, level);

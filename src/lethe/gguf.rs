@@ -113,7 +113,7 @@ impl FallbackNotes {
 fn require_unquantized(candidates: &[Candidate<'_>], decisions: &[Decision]) -> Result<()> {
     let is_lossy = |(candidate, decision): &(&Candidate<'_>, &Decision)| {
         let is_blocks = candidate.is_quantized && candidate.stored.is_ggml_block();
-        is_blocks && matches!(decision, Decision::Encode { label, .. } if is_block_type(label))
+        is_blocks && matches!(decision, Decision::Encode { label, .. } if !is_float_type(label))
     };
     let mut again = candidates.iter().zip(decisions).filter(is_lossy);
     let Some((first, _)) = again.next() else {
@@ -235,12 +235,6 @@ fn read_facts(model: &ParsedModel) -> ModelFacts {
         .and_then(|text| serde_json::from_slice(&text).ok())
         .unwrap_or_default();
     ModelFacts::from_config(&root)
-}
-
-/// Whether `label`, the name of a type that tensors are encoded to, is one of blocks.
-fn is_block_type(label: &str) -> bool {
-    let found = Dtype::ALL.iter().find(|dtype| dtype.name() == label);
-    found.is_some_and(|dtype| dtype.is_ggml_block())
 }
 
 /// Whether `label`, the name of a type that tensors are encoded to, is one of floats.

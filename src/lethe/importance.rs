@@ -9,7 +9,6 @@ use crate::Result;
 use crate::remember::Tile;
 
 /// The importance of the values of one tensor.
-#[derive(Clone)]
 pub(crate) struct Importance {
     /// Without a matrix all values count the same.
     imatrix: Option<Arc<Imatrix>>,

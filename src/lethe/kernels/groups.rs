@@ -2,6 +2,7 @@
 //! bits lie in a byte, the first in its low nibble.
 
 use super::narrow::{NarrowFloat, max_abs, narrow_number};
+use crate::remember::kernels::fp8::f32_from_exponent;
 use crate::simd::{Flat, Level, Routine, copy, perform, zip};
 
 /// The scale of a group.
@@ -26,11 +27,16 @@ pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
     fn group_scale(&self, max_abs: f32) -> GroupScale;
 
     /// What a search adds to the byte of that scale to come to the first and the last byte that it
-    /// tries.
-    const TRIED: [i32; 2];
+    /// tries. The best exponent is mostly the library's or a neighbour.
+    const TRIED: [i32; 2] = [-2, 1];
 
-    /// The scale whose stored byte is this one, if a library decodes it to a number other than 0.
-    fn scale_of(&self, byte: u8) -> Option<GroupScale>;
+    /// The scale whose stored byte is this one, if a library decodes it to a number other than 0: by
+    /// default a power of two, by whose reciprocal values are multiplied.
+    #[inline(always)]
+    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
+        let scale = f32_from_exponent(byte);
+        (byte < u8::MAX).then(|| GroupScale { byte, factor: 1.0 / scale, scale })
+    }
 
     /// Whether scaled values are rounded, by [`round`](Self::round).
     const ROUNDS: bool = false;

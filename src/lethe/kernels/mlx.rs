@@ -14,9 +14,9 @@ mod tests;
 use std::marker::PhantomData;
 
 use super::groups::{GroupArithmetic, GroupBuffers, GroupScale};
-use super::mx::{BLOCK as MX_BLOCK, GgmlMxfp4, TRIED_EXPONENTS};
+use super::mx::{BLOCK as MX_BLOCK, GgmlMxfp4};
 use super::narrow::{Fp4E2M1, NarrowFloat, narrow};
-use super::nvfp4::{TRIED_SCALES, is_scale};
+use super::nvfp4::{TRIED_SCALES, divisor_of};
 use crate::TargetDtype;
 use crate::remember::kernels::fp8::{E4M3, f32_from_exponent};
 use crate::remember::kernels::nvfp4::{BLOCK as NVFP4_BLOCK, block_scale};
@@ -78,6 +78,13 @@ fn exponent_scale(scale: f32) -> GroupScale {
     GroupScale { byte, factor: power_of_two(exponent), scale: f32_from_exponent(byte) }
 }
 
+/// The scale of this byte, by which values are divided; `None` for NaN.
+#[inline(always)]
+fn divisor_of_exponent(byte: u8) -> Option<GroupScale> {
+    let scale = f32_from_exponent(byte);
+    (byte < u8::MAX).then_some(GroupScale { byte, factor: scale, scale })
+}
+
 /// Groups of an MX mode with codes `N`, of a model in this dtype.
 struct MlxMx<N>(TargetDtype, PhantomData<N>);
 
@@ -93,12 +100,9 @@ impl GroupArithmetic<MX_BLOCK> for MlxMx<Fp4E2M1> {
         exponent_scale(self.0.round(max_abs / Fp4E2M1::MAX))
     }
 
-    const TRIED: [i32; 2] = TRIED_EXPONENTS;
-
     #[inline(always)]
     fn scale_of(&self, byte: u8) -> Option<GroupScale> {
-        let scale = f32_from_exponent(byte);
-        (byte < u8::MAX).then_some(GroupScale { byte, factor: scale, scale })
+        divisor_of_exponent(byte)
     }
 
     #[inline(always)]
@@ -128,12 +132,9 @@ impl GroupArithmetic<MX_BLOCK> for MlxMx<E4M3> {
         exponent_scale(self.0.round(max_abs / E4M3::MAX))
     }
 
-    const TRIED: [i32; 2] = TRIED_EXPONENTS;
-
     #[inline(always)]
     fn scale_of(&self, byte: u8) -> Option<GroupScale> {
-        let scale = f32_from_exponent(byte);
-        (byte < u8::MAX).then_some(GroupScale { byte, factor: scale, scale })
+        divisor_of_exponent(byte)
     }
 
     #[inline(always)]
@@ -170,8 +171,7 @@ impl GroupArithmetic<NVFP4_BLOCK> for MlxNvfp4 {
 
     #[inline(always)]
     fn scale_of(&self, byte: u8) -> Option<GroupScale> {
-        let scale = block_scale(byte, 1.0, false);
-        is_scale(byte).then_some(GroupScale { byte, factor: scale, scale })
+        divisor_of(byte, block_scale(byte, 1.0, false))
     }
 
     #[inline(always)]

@@ -37,16 +37,6 @@ fn power_of_two_scale(exponent: i32, factor: f32) -> GroupScale {
     GroupScale { byte, factor, scale: f32_from_exponent(byte) }
 }
 
-/// What a search of exponents adds to the library's: the best is mostly that or a neighbour.
-pub(super) const TRIED_EXPONENTS: [i32; 2] = [-2, 1];
-
-/// The scale of this byte under which values are multiplied by its reciprocal; `None` for NaN.
-#[inline(always)]
-fn scale_of_exponent(byte: u8) -> Option<GroupScale> {
-    let factor = 1.0 / f32_from_exponent(byte);
-    (byte < u8::MAX).then(|| power_of_two_scale(byte.into(), factor))
-}
-
 /// Biased exponent of the power of two at or below `x`, which is not negative; 0 for subnormals.
 #[inline(always)]
 fn biased_exponent(x: f32) -> i32 {
@@ -102,13 +92,12 @@ impl<N: MxElement> GroupArithmetic<BLOCK> for CompressedTensorsMx<N> {
         }
     }
 
-    const TRIED: [i32; 2] = TRIED_EXPONENTS;
-
     /// Loaders hold a scale in the model's dtype.
     #[inline(always)]
     fn scale_of(&self, byte: u8) -> Option<GroupScale> {
-        let held = self.0.round(f32_from_exponent(byte));
-        scale_of_exponent(byte).filter(|scale| scale.scale == held)
+        let scale = f32_from_exponent(byte);
+        let is_held = byte < u8::MAX && self.0.round(scale) == scale;
+        is_held.then(|| GroupScale { byte, factor: 1.0 / scale, scale })
     }
 
     #[inline(always)]
@@ -148,13 +137,6 @@ impl GroupArithmetic<BLOCK> for ModelOptMx<Fp4E2M1> {
         power_of_two_scale(exponent + 127, 1.0 / f32_from_exponent((exponent + 127) as u8))
     }
 
-    const TRIED: [i32; 2] = TRIED_EXPONENTS;
-
-    #[inline(always)]
-    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
-        scale_of_exponent(byte)
-    }
-
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
         let (code, value) = narrow_ties_down(x);
@@ -171,13 +153,6 @@ impl GroupArithmetic<BLOCK> for ModelOptMx<E4M3> {
     fn group_scale(&self, max_abs: f32) -> GroupScale {
         let exponent = clamped_ceil_log2(max_abs / 448.0);
         power_of_two_scale(exponent + 127, f32_from_exponent((127 - exponent) as u8))
-    }
-
-    const TRIED: [i32; 2] = TRIED_EXPONENTS;
-
-    #[inline(always)]
-    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
-        scale_of_exponent(byte)
     }
 }
 
@@ -241,13 +216,6 @@ impl<N: MxElement> GroupArithmetic<BLOCK> for TorchAoMx<N> {
         // Values are divided by a normal number: by 2^-126 where 2^-127 is stored.
         power_of_two_scale(exponent, 1.0 / f32_from_exponent(exponent.max(1) as u8))
     }
-
-    const TRIED: [i32; 2] = TRIED_EXPONENTS;
-
-    #[inline(always)]
-    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
-        scale_of_exponent(byte)
-    }
 }
 
 /// `quantize_row_mxfp4_ref` of ggml. It takes the first of the nearest codes: a middle becomes the
@@ -265,13 +233,6 @@ impl GroupArithmetic<BLOCK> for GgmlMxfp4 {
             0
         };
         power_of_two_scale(exponent, 1.0 / f32_from_exponent(exponent as u8))
-    }
-
-    const TRIED: [i32; 2] = TRIED_EXPONENTS;
-
-    #[inline(always)]
-    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
-        scale_of_exponent(byte)
     }
 
     #[inline(always)]

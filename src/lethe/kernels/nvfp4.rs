@@ -31,10 +31,11 @@ pub(crate) fn global_divisor(dtype: TargetDtype, max_abs: f32) -> f32 {
 /// scale under which the largest value is cut off may be far below.
 pub(super) const TRIED_SCALES: [i32; 2] = [-8, 6];
 
-/// Whether this byte is a number of E4M3 above zero.
+/// The `scale` of this byte, by which values are divided; `None` for 0, negative numbers and NaN.
 #[inline(always)]
-pub(super) fn is_scale(byte: u8) -> bool {
-    (1..=0x7e).contains(&byte)
+pub(super) fn divisor_of(byte: u8, scale: f32) -> Option<GroupScale> {
+    let is_divisor = (1..=0x7e).contains(&byte) && scale != 0.0;
+    is_divisor.then_some(GroupScale { byte, factor: scale, scale })
 }
 
 /// `NVFP4QTensor.quantize` of modelopt, with the tensor's [`global_multiplier`].
@@ -66,8 +67,7 @@ impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
 
     #[inline(always)]
     fn scale_of(&self, byte: u8) -> Option<GroupScale> {
-        let scale = block_scale(byte, self.0, false);
-        (is_scale(byte) && scale != 0.0).then_some(GroupScale { byte, factor: scale, scale })
+        divisor_of(byte, block_scale(byte, self.0, false))
     }
 
     #[inline(always)]
@@ -110,8 +110,7 @@ impl GroupArithmetic<BLOCK> for CompressedTensorsNvfp4 {
 
     #[inline(always)]
     fn scale_of(&self, byte: u8) -> Option<GroupScale> {
-        let scale = block_scale(byte, self.0, true);
-        (is_scale(byte) && scale != 0.0).then_some(GroupScale { byte, factor: scale, scale })
+        divisor_of(byte, block_scale(byte, self.0, true))
     }
 
     #[inline(always)]

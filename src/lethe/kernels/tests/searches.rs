@@ -118,7 +118,6 @@ fn integers() {
                 .map(|(x, w)| least_of_integers(bits, &zeros, x, w))
                 .sum();
             let part = gained(&of(&[]), &of(&weights), least);
-            println!("{q:?}, weights of {spread}: {part:.3}");
             assert!(part > 0.96, "{q:?}, weights of {spread}: {part}");
         }
     }
@@ -209,7 +208,6 @@ fn fp4_groups<A: GroupArithmetic<GROUP>, const GROUP: usize>(
             error.fold(f64::INFINITY, f64::min)
         });
         let part = gained(&of(&[]), &of(&weights), least.sum());
-        println!("groups of {GROUP}, weights of {spread}: {part:.3}");
         assert!(part > goal, "groups of {GROUP}, weights of {spread}: {part}");
         let there = encode_groups(arithmetic, values, &weights, Level::Baseline);
         for level in Level::available() {
@@ -223,11 +221,14 @@ fn groups() {
     let mut values = values(MX_BLOCK * miri_or(2, 40));
     values[..MX_BLOCK].fill(0.0);
     let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
-    fp4_groups(&ModelOptNvfp4(global_multiplier(max)), &values, 0.98);
+    fp4_groups::<_, BLOCK>(&ModelOptNvfp4(global_multiplier(max)), &values, 0.98);
     let dtype = TargetDtype::BF16;
-    fp4_groups(&CompressedTensorsNvfp4(global_divisor(dtype, max), dtype), &values, 0.98);
+    fp4_groups::<_, BLOCK>(
+        &CompressedTensorsNvfp4(global_divisor(dtype, max), dtype),
+        &values,
+        0.98,
+    );
     fp4_groups::<_, MX_BLOCK>(&ModelOptMx::<Fp4E2M1>(PhantomData), &values, 0.98);
-    let _: [(); 16] = [(); BLOCK];
 }
 
 #[test]
@@ -263,7 +264,6 @@ fn codebooks() {
                 scales.map(error).fold(f64::INFINITY, f64::min)
             });
             let part = gained(&of(&[]), &of(&weights), least.sum());
-            println!("codebook, blocks of {block}, weights of {spread}: {part:.3}");
             assert!(part > 0.97, "blocks of {block}, weights of {spread}: {part}");
             let there = run(&weights, Level::Baseline);
             for level in Level::available() {
