@@ -81,7 +81,7 @@ pub(crate) use self::decision::{Candidate, Decision, Decisions};
 #[cfg(feature = "lethe")]
 pub(crate) use self::gguf::ALREADY;
 #[cfg(feature = "lethe")]
-pub(crate) use self::importance::Importance;
+pub(crate) use self::importance::{Importance, TileStatistics};
 #[cfg(feature = "lethe")]
 pub use self::quant_scheme::QuantScheme;
 #[cfg(feature = "lethe")]

@@ -164,7 +164,7 @@ pub(super) fn print_distance(report: &Report, out: &mut impl Write) {
     let Some(distance) = &report.distance else {
         return;
     };
-    let Errors { mean_absolute, rmse, maximum, relative, .. } = distance.all;
+    let Errors { mean_absolute, rmse, maximum, relative, outputs, .. } = distance.all;
     let percent = relative * 100.0;
     print_line(
         out,
@@ -178,13 +178,17 @@ pub(super) fn print_distance(report: &Report, out: &mut impl Write) {
             format_error(maximum)
         ),
     );
+    if let Some(outputs) = outputs {
+        let percent = outputs * 100.0;
+        print_line(out, format_args!("  of outputs, by the importance matrix: {percent:.2} %"));
+    }
     for worst in &distance.worst {
-        let Errors { mean_absolute, rmse, maximum, relative, .. } = worst.errors;
+        let Errors { mean_absolute, rmse, maximum, relative, outputs, .. } = worst.errors;
         let (mean, rmse, maximum, percent) = (
             format_error(mean_absolute),
             format_error(rmse),
             format_error(maximum),
-            relative * 100.0,
+            outputs.unwrap_or(relative) * 100.0,
         );
         let name = printable(&worst.name);
         print_line(
@@ -202,14 +206,15 @@ pub(super) fn write_errors_as_csv(report: &Report, out: &mut impl Write) -> Resu
         .iter()
         .flat_map(|distance| &distance.tensors);
     let errors: HashMap<&str, &Errors> = tensors.map(|t| (&*t.name, &t.errors)).collect();
-    writeln!(out, "name,scheme,values,mean_absolute,rmse,maximum,relative")?;
+    writeln!(out, "name,scheme,values,mean_absolute,rmse,maximum,relative,outputs")?;
     for tensor in &report.encoded {
         let (name, scheme) = (csv_text(&tensor.name), csv_text(&tensor.scheme));
         let figures = errors
             .get(&*tensor.name)
-            .map_or(",,,,".to_owned(), |errors| {
-                let Errors { values, mean_absolute, rmse, maximum, relative, .. } = errors;
-                format!("{values},{mean_absolute:e},{rmse:e},{maximum:e},{relative:e}")
+            .map_or(",,,,,".to_owned(), |errors| {
+                let Errors { values, mean_absolute, rmse, maximum, relative, outputs, .. } = errors;
+                let outputs = outputs.map_or(String::new(), |outputs| format!("{outputs:e}"));
+                format!("{values},{mean_absolute:e},{rmse:e},{maximum:e},{relative:e},{outputs}")
             });
         writeln!(out, "{name},{scheme},{figures}")?;
     }

@@ -195,7 +195,7 @@ pub fn encode_bnb4_compute_absmax(
     for_each_slab(total_elements, slabs, |((bf16, codes), scales)| {
         let (mut made, mut absmax) = (Vec::new(), Vec::new());
         encoder.encode(
-            [&widened(bf16), &[]],
+            &widened(bf16),
             block_size,
             Level::detect(),
             (&mut made, &mut absmax),

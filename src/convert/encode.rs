@@ -35,7 +35,7 @@ use super::held::Pieces;
 use crate::error::InTensor;
 use crate::lethe::kernels::distance::{Comparison, DistanceSums};
 use crate::lethe::kernels::mean::Mean;
-use crate::lethe::{Encode, EncodeBuffers, Importance, Put, Survey, TileValues};
+use crate::lethe::{Encode, EncodeBuffers, Importance, Put, Survey, TileStatistics, TileValues};
 use crate::remember::{Buffers, Decode, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
@@ -73,8 +73,7 @@ pub(super) struct EncodeScratch {
 #[derive(Default)]
 struct Scratch {
     values: Vec<f32>,
-    /// The importance of each value, if scales are searched.
-    weights: Vec<f32>,
+    statistics: TileStatistics,
     /// The largest magnitudes of the blocks that the values are in, if they are known.
     maxima: Vec<f32>,
     /// The values as decoding the codes will give them.
@@ -175,7 +174,7 @@ impl<'m> Encoding<'m> {
         })
     }
 
-    /// The encoding with scales that are searched, if there is an `importance` of values.
+    /// The encoding that knows the `importance` of values, if there is one.
     pub(super) fn weighted(self, importance: Option<Importance>) -> Self {
         Self { importance, ..self }
     }
@@ -386,15 +385,23 @@ impl<'m> Encoding<'m> {
         put: &mut Put<'_>,
         distance: &mut Comparison,
     ) -> Result<()> {
-        let Scratch { values, weights, maxima, back, encoder: buffers, .. } = scratch;
+        let Scratch { values, statistics, maxima, back, encoder: buffers, .. } = scratch;
         back.resize(values.len(), 0.0);
-        weights.clear();
+        statistics.clear();
         if let Some(importance) = &self.importance {
-            importance.of_tile(part, weights)?;
+            importance.of_tile(part, statistics)?;
         }
-        let input = TileValues { tile: part, values, survey, maxima, weights, level };
+        let activations = statistics.activations(part.cols.len());
+        let input = TileValues { tile: part, values, survey, maxima, activations, level };
         self.encoder.encode(&input, buffers, back, put)?;
         distance.add(values, back, level);
+        if self
+            .importance
+            .as_ref()
+            .is_some_and(Importance::is_measured)
+        {
+            distance.add_outputs(activations.outputs(values, back, level));
+        }
         // A finite value can be too large for the scheme. Its library would store the infinity
         // without a word.
         if !distance.sums().is_finite()

@@ -39,12 +39,16 @@ pub(crate) fn decide(
         let what = "--imatrix: without a search of scales (--search) only GGUF types use an importance matrix";
         return Err(AnamnesisError::usage(what));
     }
-    let decisions = decide_by(&filter, model, candidates, forget, to);
+    if forget.search && !forget.scheme.has_search() {
+        let what = format!("--search: {} has no search of scales", forget.scheme);
+        return Err(AnamnesisError::usage(what));
+    }
+    let imatrix = forget.imatrix.as_deref().map(Imatrix::open).transpose()?;
+    let imatrix = imatrix.map(Arc::new);
+    let decisions = decide_by(&filter, model, candidates, (forget, imatrix.as_ref()), to);
     filter.selection.check()?;
     let mut decisions = decisions?;
-    if forget.search {
-        search(&mut decisions, candidates, forget)?;
-    }
+    weigh(&mut decisions, candidates, (forget, imatrix.as_ref()))?;
     let stored = model.tensors().map(|t| t.name());
     let names = candidates.iter().map(|candidate| candidate.name);
     if !names.clone().any(|name| filter.selection.has(name)) && !candidates.is_empty() {
@@ -55,25 +59,26 @@ pub(crate) fn decide(
     Ok(decisions)
 }
 
-/// Gives the tensors that are encoded their importance, so that their scales are searched, and notes
-/// which an importance matrix says nothing of: these stay as the library rounds them.
+/// Gives the tensors that are encoded their importance, and notes which a matrix says nothing of:
+/// their scales stay as the library has them.
 ///
 /// # Errors
-/// `Usage` if the scheme has no search, and the errors of an importance matrix.
-fn search(decisions: &mut Decisions, candidates: &[Candidate<'_>], forget: &Forget) -> Result<()> {
-    if !forget.scheme.has_search() {
-        let what = format!("--search: {} has no search of scales", forget.scheme);
-        return Err(AnamnesisError::usage(what));
-    }
-    let imatrix = forget.imatrix.as_deref().map(Imatrix::open).transpose()?;
-    let imatrix = imatrix.map(Arc::new);
-    if let (Some(imatrix), Some(path)) = (&imatrix, &forget.imatrix) {
+/// `Unsupported` if no entry of the matrix fits, `Parse` if one has the wrong size.
+fn weigh(
+    decisions: &mut Decisions,
+    candidates: &[Candidate<'_>],
+    (forget, imatrix): (&Forget, Option<&Arc<Imatrix>>),
+) -> Result<()> {
+    if let (Some(imatrix), Some(path)) = (imatrix, &forget.imatrix) {
         let note = imatrix.note_of_fit(path, candidates, &decisions.all)?;
         decisions.notes.extend(note);
     }
+    if !forget.search && imatrix.is_none() {
+        return Ok(());
+    }
     for (candidate, decision) in candidates.iter().zip(&mut decisions.all) {
         if let Decision::Encode { importance, .. } = decision {
-            *importance = Importance::of(&candidate.weight, imatrix.as_ref())?;
+            *importance = Importance::of(&candidate.weight, imatrix)?;
         }
     }
     Ok(())
@@ -84,7 +89,7 @@ fn decide_by(
     filter: &TensorFilter,
     model: &ParsedModel,
     candidates: &[Candidate<'_>],
-    forget: &Forget,
+    (forget, imatrix): (&Forget, Option<&Arc<Imatrix>>),
     to: TargetDtype,
 ) -> Result<Decisions> {
     match forget.scheme.method(to) {
@@ -132,7 +137,7 @@ fn decide_by(
         }
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and
         // layer.
-        None => super::gguf::decide(model, candidates, forget, filter),
+        None => super::gguf::decide(model, candidates, (forget, imatrix), filter),
     }
 }
 

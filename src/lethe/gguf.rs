@@ -28,24 +28,18 @@ use crate::{AnamnesisError, Dtype, ParsedModel, Result, TargetDtype};
 /// count only where the user did not ask for it.
 ///
 /// # Errors
-/// `Io` or `Parse` for an importance matrix that cannot be read, `Unsupported` if a type needs one
-/// that is not there or if the mixture fits no layer.
+/// `Unsupported` if a type needs an importance matrix that is not there or if the mixture fits no
+/// layer.
 pub(crate) fn decide(
     model: &ParsedModel,
     candidates: &[Candidate<'_>],
-    forget: &Forget,
+    (forget, imatrix): (&Forget, Option<&Arc<Imatrix>>),
     filter: &TensorFilter,
 ) -> Result<Decisions> {
     // `decide` calls this for schemes without a single method, which are all GGUF file types.
     let Some((file_type, pure)) = forget.scheme.file_type() else {
         return Ok(Decisions { all: vec![], notes: vec![], gguf_keys: vec![] });
     };
-    let imatrix = forget
-        .imatrix
-        .as_deref()
-        .map(Imatrix::open)
-        .transpose()?
-        .map(Arc::new);
     let overrides = TypeOverrides::new(&forget.types)?;
     let mixture =
         Mixture { file_type, overrides: overrides.as_ref(), pure, has_imatrix: imatrix.is_some() };
@@ -58,7 +52,7 @@ pub(crate) fn decide(
     // Types are chosen for all tensors, also for those that the user excludes: the rules count
     // tensors.
     let choices = mixture.choose(&read_facts(model), &tensors)?;
-    let mut methods = Methods { imatrix: imatrix.clone(), all: HashMap::new() };
+    let mut methods = Methods { imatrix: imatrix.cloned(), all: HashMap::new() };
     let mut notes = FallbackNotes::default();
     // Choices come in the order of the candidates, whatever the order in which llama.cpp visits
     // them.
@@ -78,12 +72,9 @@ pub(crate) fn decide(
     if forget.refuses_requantizing {
         require_unquantized(candidates, &all)?;
     }
-    let (mut notes, mut gguf_keys) = (notes.lines(), vec![]);
-    if let (Some(imatrix), Some(path)) = (&imatrix, &forget.imatrix) {
-        notes.extend(imatrix.note_of_fit(path, candidates, &all)?);
-        gguf_keys = imatrix.gguf_keys(path);
-    }
-    Ok(Decisions { all, notes, gguf_keys })
+    let gguf_keys = imatrix.zip(forget.imatrix.as_deref());
+    let gguf_keys = gguf_keys.map_or(vec![], |(imatrix, path)| imatrix.gguf_keys(path));
+    Ok(Decisions { all, notes: notes.lines(), gguf_keys })
 }
 
 /// Why tensors have other types than the rules give: of each reason one tensor and the number of

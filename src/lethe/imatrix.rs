@@ -25,6 +25,8 @@ const STEP: usize = 1 << 20;
 pub(crate) struct Imatrix {
     /// Importance of columns by llama.cpp's tensor names. Experts follow each other.
     pub(super) entries: HashMap<String, Vec<f32>>,
+    /// Means of the activations of as many columns. The older format has none.
+    pub(super) means: HashMap<String, Vec<f32>>,
     /// Names of the texts that it was computed from.
     pub datasets: Vec<String>,
     /// Number of chunks of text that were evaluated.
@@ -70,66 +72,89 @@ impl Imatrix {
     /// `Parse` if the entry has another size. That of a token embedding is ignored then, as
     /// llama.cpp does.
     pub(crate) fn of_tensor(&self, name: &str, dims: &[usize]) -> Result<Option<&[f32]>> {
-        let LlamaName { name: ours, expert, .. } = llama_name(name);
-        // The user's name first: an importance matrix of a model in Hugging Face's naming has
-        // entries by it.
-        let Some(values) = self.get(name).or_else(|| self.get(&ours)) else {
-            return Ok(None);
-        };
-        let cols = dims.last().copied().unwrap_or(1);
-        let wrong = |wanted: String| {
-            let what = format!(
-                "{}: the importance matrix has {} values, not {wanted}",
-                InTensor(&name),
-                values.len()
-            );
-            if is_token_embedding(&ours) {
-                Ok(None)
-            } else {
-                Err(AnamnesisError::parse(what))
-            }
-        };
-        // llama.cpp has one entry for all experts of a layer, in the order of their numbers.
-        if let Some(expert) = expert {
-            let part = values
-                .chunks_exact(cols.max(1))
-                .nth(expert)
-                .filter(|_| values.len().is_multiple_of(cols.max(1)));
-            return part
-                .map_or_else(|| wrong(format!("{cols} for this expert")), |part| Ok(Some(part)));
-        }
-        // llama.cpp expects `ne[0] * ne[2]` values, and `ne[2]` is the third dimension from the
-        // last.
-        let matrices = dims
-            .len()
-            .checked_sub(3)
-            .and_then(|at| dims.get(at))
-            .copied()
-            .unwrap_or(1);
-        if cols.checked_mul(matrices) != Some(values.len()) {
-            return wrong(format!("{cols} × {matrices}"));
-        }
-        Ok(Some(values))
+        part_of(&self.entries, name, dims)
+    }
+
+    /// Means of the activations of these columns, if they are known.
+    ///
+    /// # Errors
+    /// As for [`of_tensor`](Self::of_tensor).
+    pub(crate) fn means_of_tensor(&self, name: &str, dims: &[usize]) -> Result<Option<&[f32]>> {
+        part_of(&self.means, name, dims)
     }
 
     /// Adds an entry. A later one of the same name replaces an earlier one.
     fn add(&mut self, name: &str, values: Vec<f32>) -> Result<()> {
-        // llama.cpp refuses such a matrix as well (`llama_model_quantize_impl`): one infinite
-        // weight would decide every search.
-        if let Some(value) = values.iter().find(|value| !value.is_finite()) {
-            return Err(AnamnesisError::parse(format!(
-                "entry `{name}`: the value {value} is not finite"
-            )));
-        }
+        require_finite(name, &values)?;
         self.entries.insert(name.to_owned(), values);
         Ok(())
     }
 }
 
+/// llama.cpp refuses such a matrix as well (`llama_model_quantize_impl`): one infinite weight would
+/// decide every search.
+fn require_finite(name: &str, values: &[f32]) -> Result<()> {
+    match values.iter().find(|value| !value.is_finite()) {
+        Some(value) => {
+            let what = format!("entry `{name}`: the value {value} is not finite");
+            Err(AnamnesisError::parse(what))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The part of an entry that belongs to the tensor `name` ([`Imatrix::of_tensor`]).
+fn part_of<'m>(
+    entries: &'m HashMap<String, Vec<f32>>,
+    name: &str,
+    dims: &[usize],
+) -> Result<Option<&'m [f32]>> {
+    let LlamaName { name: ours, expert, .. } = llama_name(name);
+    // The user's name first: an importance matrix of a model in Hugging Face's naming has
+    // entries by it.
+    let Some(values) = entries.get(name).or_else(|| entries.get(&ours)) else {
+        return Ok(None);
+    };
+    let cols = dims.last().copied().unwrap_or(1);
+    let wrong = |wanted: String| {
+        let what = format!(
+            "{}: the importance matrix has {} values, not {wanted}",
+            InTensor(&name),
+            values.len()
+        );
+        if is_token_embedding(&ours) {
+            Ok(None)
+        } else {
+            Err(AnamnesisError::parse(what))
+        }
+    };
+    // llama.cpp has one entry for all experts of a layer, in the order of their numbers.
+    if let Some(expert) = expert {
+        let part = values
+            .chunks_exact(cols.max(1))
+            .nth(expert)
+            .filter(|_| values.len().is_multiple_of(cols.max(1)));
+        return part
+            .map_or_else(|| wrong(format!("{cols} for this expert")), |part| Ok(Some(part)));
+    }
+    // llama.cpp expects `ne[0] * ne[2]` values, and `ne[2]` is the third dimension from the
+    // last.
+    let matrices = dims
+        .len()
+        .checked_sub(3)
+        .and_then(|at| dims.get(at))
+        .copied()
+        .unwrap_or(1);
+    if cols.checked_mul(matrices) != Some(values.len()) {
+        return wrong(format!("{cols} × {matrices}"));
+    }
+    Ok(Some(values))
+}
+
 /// The tensors of one entry in a GGUF file.
 #[derive(Default)]
 struct ImatrixEntry<'m> {
-    /// Sums of activations. Only their number is checked.
+    /// Sums of activations.
     sums: Option<Tensor<'m>>,
     /// Sums of squares of activations, a row for each expert.
     squares: Option<Tensor<'m>>,
@@ -161,10 +186,11 @@ fn read_gguf(model: &ParsedModel) -> Result<Imatrix> {
         return Err(AnamnesisError::parse("an importance matrix without entries"));
     }
     for (name, entry) in entries {
-        if let Some(values) =
-            read_means(&entry).map_err(|error| error.about(format_args!("entry `{name}`")))?
-        {
-            matrix.add(name, values)?;
+        let read = read_means(&entry).map_err(|error| error.about(format_args!("entry `{name}`")));
+        if let Some([squares, means]) = read? {
+            matrix.add(name, squares)?;
+            require_finite(name, &means)?;
+            matrix.means.insert(name.to_owned(), means);
         }
     }
     Ok(matrix)
@@ -197,8 +223,9 @@ fn missing(key: &str) -> AnamnesisError {
     AnamnesisError::parse(format!("no importance matrix: its metadata has no `{key}`"))
 }
 
-/// Reads an entry and divides its sums by its counts. None if the entry is empty.
-fn read_means(entry: &ImatrixEntry<'_>) -> Result<Option<Vec<f32>>> {
+/// Reads an entry and divides its sums, of squares and of activations, by its counts. None if the
+/// entry is empty.
+fn read_means(entry: &ImatrixEntry<'_>) -> Result<Option<[Vec<f32>; 2]>> {
     let (Some(squares), Some(counts)) = (entry.squares, entry.counts) else {
         return Err(AnamnesisError::parse("it has not both `in_sum2` and `counts`"));
     };
@@ -211,29 +238,36 @@ fn read_means(entry: &ImatrixEntry<'_>) -> Result<Option<Vec<f32>>> {
     if squares.dtype() != Dtype::F32 || counts.dtype() != Dtype::F32 {
         return Err(AnamnesisError::parse("`in_sum2` and `counts` have to be F32"));
     }
-    let (mut values, counts) = (read_f32(&squares)?, read_f32(&counts)?);
-    if values.is_empty() || counts.is_empty() {
+    let (mut squares, counts) = (read_f32(&squares)?, read_f32(&counts)?);
+    if squares.is_empty() || counts.is_empty() {
         return Ok(None);
     }
+    // What does not say the means of activations says nothing of them.
+    let mut means = match entry.sums.filter(|sums| sums.dtype() == Dtype::F32) {
+        Some(sums) => read_f32(&sums)?,
+        None => vec![0.0; squares.len()],
+    };
     // A row for each expert, all of the same length.
-    if !values.len().is_multiple_of(counts.len()) {
-        let what = format!("{} values of {} counts", values.len(), counts.len());
+    if !squares.len().is_multiple_of(counts.len()) {
+        let what = format!("{} values of {} counts", squares.len(), counts.len());
         return Err(AnamnesisError::parse(what));
     }
-    let columns = values.len() / counts.len();
-    for (values, count) in values.chunks_exact_mut(columns).zip(&counts) {
-        // Counts are stored as floats.
-        // Halves are rounded away from zero, as `lround` does.
+    let columns = squares.len() / counts.len();
+    let experts = squares
+        .chunks_exact_mut(columns)
+        .zip(means.chunks_exact_mut(columns));
+    for ((squares, means), count) in experts.zip(&counts) {
+        // Counts are stored as floats. Halves are rounded away from zero, as `lround` does.
         let count = count.round();
         if !count.is_finite() {
             return Err(AnamnesisError::parse(format!("the count {count} is not finite")));
         }
         // An expert that no token was routed to has sums of 0. All its columns count the same then.
-        values
-            .iter_mut()
-            .for_each(|value| *value = if count > 0.0 { *value / count } else { 1.0 });
+        let mean = |sum: f32, without: f32| if count > 0.0 { sum / count } else { without };
+        squares.iter_mut().for_each(|sum| *sum = mean(*sum, 1.0));
+        means.iter_mut().for_each(|sum| *sum = mean(*sum, 0.0));
     }
-    Ok(Some(values))
+    Ok(Some([squares, means]))
 }
 
 /// Reads the values of an F32 tensor.

@@ -1,11 +1,12 @@
-//! What errors are weighted with where scales are searched: the importance of each value, which is
-//! that of its column in an importance matrix.
+//! What errors cost where scales are searched: what an importance matrix says of the activations that
+//! each value is multiplied with.
 
 use std::sync::Arc;
 
 use super::WeightInfo;
 use super::imatrix::Imatrix;
 use crate::Result;
+use crate::lethe::kernels::activations::Activations;
 use crate::remember::Tile;
 
 /// The importance of the values of one tensor.
@@ -36,36 +37,73 @@ impl Importance {
         }))
     }
 
-    /// The importance of each value of `tile`, row by row.
+    /// Whether it is that of a matrix.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.imatrix.is_some()
+    }
+
+    /// What is known of the activations of each value of `tile`, row by row.
     ///
     /// # Errors
     /// `Parse` if the entry of the matrix does not fit the tensor.
-    pub(crate) fn of_tile(&self, tile: &Tile, weights: &mut Vec<f32>) -> Result<()> {
-        let columns = match &self.imatrix {
-            Some(imatrix) => imatrix.of_tensor(&self.name, &self.shape)?,
-            None => None,
-        };
-        let len = tile.rows.len() * tile.cols.len();
-        weights.clear();
-        let Some(columns) = columns else {
-            weights.resize(len, 1.0);
-            return Ok(());
-        };
-        // One row of numbers serves all matrices of a stack, or there is one for each.
-        let (cols, rows) = match *self.shape {
-            [.., rows, cols] => (cols.max(1), rows.max(1)),
-            _ => (columns.len().max(1), 1),
-        };
-        let matrices = (columns.len() / cols).max(1);
-        for row in tile.rows.clone() {
-            let first = row / rows % matrices * cols;
-            let of_row = columns.get(first + tile.cols.start..first + tile.cols.end);
-            weights.extend_from_slice(of_row.unwrap_or_default());
+    pub(crate) fn of_tile(&self, tile: &Tile, statistics: &mut TileStatistics) -> Result<()> {
+        let TileStatistics { variances, means } = statistics;
+        variances.clear();
+        means.clear();
+        let (mut squares_of_columns, mut means_of_columns) = (None, None);
+        if let Some(imatrix) = &self.imatrix {
+            squares_of_columns = imatrix.of_tensor(&self.name, &self.shape)?;
+            means_of_columns = imatrix.means_of_tensor(&self.name, &self.shape)?;
         }
-        // What has no importance stays as the library has it. `of_tensor` has checked that nothing is
-        // left here, and a weight for each value is what encoders rely on.
-        weights.resize(len, 0.0);
+        // One row of numbers serves all matrices of a stack, or there is one for each.
+        let cols = self.shape.last().copied().unwrap_or(1).max(1);
+        let rows = match *self.shape {
+            [.., rows, _] => rows.max(1),
+            _ => 1,
+        };
+        let of_row = |columns: &[f32], row: usize, to: &mut Vec<f32>| {
+            let first = row / rows % (columns.len() / cols).max(1) * cols;
+            let of_row = columns.get(first + tile.cols.start..first + tile.cols.end);
+            to.extend_from_slice(of_row.unwrap_or_default());
+        };
+        for row in tile.rows.clone() {
+            if let Some(columns) = squares_of_columns {
+                of_row(columns, row, variances);
+            }
+            if let Some(columns) = means_of_columns {
+                of_row(columns, row, means);
+            }
+        }
+        let len = tile.rows.len() * tile.cols.len();
+        // Without a matrix all values count the same. What has no importance stays as the library
+        // has it; `of_tensor` has checked that nothing of an entry is left here, and statistics of
+        // each value are what encoders rely on.
+        variances.resize(len, if self.imatrix.is_some() { 0.0 } else { 1.0 });
+        means.resize(len, 0.0);
+        // Sums of floats may say that a mean is larger than the mean square.
+        for (variance, mean) in variances.iter_mut().zip(means) {
+            *variance = (*variance - *mean * *mean).max(0.0);
+        }
         Ok(())
+    }
+}
+
+/// Statistics of the activations of a tile's values; empty if nothing is searched.
+#[derive(Debug, Default)]
+pub(crate) struct TileStatistics {
+    variances: Vec<f32>,
+    means: Vec<f32>,
+}
+
+impl TileStatistics {
+    pub(crate) fn clear(&mut self) {
+        self.variances.clear();
+        self.means.clear();
+    }
+
+    /// Those of a tile with rows of `row` values.
+    pub(crate) fn activations(&self, row: usize) -> Activations<'_> {
+        Activations { variances: &self.variances, means: &self.means, row }
     }
 }
 
@@ -77,10 +115,12 @@ mod tests {
     fn each_matrix_of_a_stack_has_its_own() {
         let name = "blk.0.ffn_up_exps.weight".to_owned();
         let entries = [(name.clone(), (1..=8u8).map(f32::from).collect())].into();
-        let imatrix = Some(Arc::new(Imatrix { entries, ..Imatrix::default() }));
+        let means = [(name.clone(), vec![0.0, 1.0, 0.5, 0.0, 0.0, 2.0, 9.0, 0.0])].into();
+        let imatrix = Some(Arc::new(Imatrix { entries, means, ..Imatrix::default() }));
         let importance = Importance { imatrix, name, shape: vec![2, 3, 4] };
-        let (tile, mut weights) = (Tile { rows: 2..5, cols: 1..3 }, vec![]);
-        importance.of_tile(&tile, &mut weights).unwrap();
-        assert_eq!(weights, [2.0, 3.0, 6.0, 7.0, 6.0, 7.0]);
+        let (tile, mut found) = (Tile { rows: 2..5, cols: 1..3 }, TileStatistics::default());
+        importance.of_tile(&tile, &mut found).unwrap();
+        assert_eq!(found.means, [1.0, 0.5, 2.0, 9.0, 2.0, 9.0]);
+        assert_eq!(found.variances, [1.0, 2.75, 2.0, 0.0, 2.0, 0.0]);
     }
 }

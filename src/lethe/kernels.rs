@@ -7,6 +7,7 @@
 //! - `groups` is the kernel that `mx` and `nvfp4` share, `narrow` the rounding to floats of eight
 //!   bits and four, `compute_dtype` the rounding to the model's dtype between operations.
 //! - `dfloat11` makes Huffman codes of exponents.
+//! - `activations` says what errors cost where scales are searched.
 //! - `pack` puts codes into words; `magnitudes` finds the largest; `mean` and `distance` are sums
 //!   over what was encoded.
 
@@ -14,6 +15,8 @@ pub(crate) mod bnb;
 pub(crate) mod codebook;
 pub(crate) mod int8;
 
+#[cfg(feature = "lethe")]
+pub(crate) mod activations;
 #[cfg(feature = "lethe")]
 pub(crate) mod compute_dtype;
 #[cfg(feature = "lethe")]

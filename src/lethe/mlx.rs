@@ -187,10 +187,10 @@ impl Encode for MlxFloatEncoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues { tile, values, weights, level, .. } = *values;
+        let TileValues { tile, values, activations, level, .. } = *values;
         let (unit, group) = (8 / self.mode.bits(), self.mode.group());
         let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [unit, group]);
-        let groups = GroupBuffers { values, weights, codes, scale_bytes, back, level };
+        let groups = GroupBuffers { values, activations, codes, scale_bytes, back, level };
         mlx::encode(self.mode, self.dtype, groups);
         // Words are little-endian and their first code is the lowest, so that they are bytes of two
         // codes, or of one.

@@ -248,10 +248,10 @@ impl Encode for MxMatrixEncoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues { tile, values, weights, level, .. } = *values;
+        let TileValues { tile, values, activations, level, .. } = *values;
         let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [self.unit, BLOCK]);
         self.kernel
-            .run(GroupBuffers { values, weights, codes, scale_bytes, back, level });
+            .run(GroupBuffers { values, activations, codes, scale_bytes, back, level });
         self.store(tile, codes, scale_bytes, put)
     }
 

@@ -139,9 +139,9 @@ impl Encode for Nvfp4Encoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues { tile, values, survey, weights, level, .. } = *values;
+        let TileValues { tile, values, survey, activations, level, .. } = *values;
         let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [2, BLOCK]);
-        let job = GroupBuffers { values, weights, codes, scale_bytes, back, level };
+        let job = GroupBuffers { values, activations, codes, scale_bytes, back, level };
         // Every tile computes the global scale from the same survey; the first one writes it.
         let max_abs = survey as f32;
         let global = match self.library {

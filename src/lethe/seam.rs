@@ -16,6 +16,7 @@ pub(crate) mod rows;
 use std::sync::Arc;
 
 use self::grouped::WordBuffers;
+use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::dfloat11::EncodedRun;
 use crate::lethe::kernels::integer::IntegerGroups;
 use crate::remember::{CodeFamily, EncodedAs, Grid, GroupCodes, Tile};
@@ -84,9 +85,8 @@ pub(crate) struct TileValues<'a> {
     /// left to right, if they are known; else empty, and the tile has whole blocks. If they are
     /// known, the tile is as wide as all of them or lies in one.
     pub maxima: &'a [f32],
-    /// The importance of each value, if scales are searched under which the sum of squared errors,
-    /// weighted with it, is least; else empty.
-    pub weights: &'a [f32],
+    /// What errors of the values cost, if scales are searched.
+    pub activations: Activations<'a>,
     pub level: Level,
 }
 

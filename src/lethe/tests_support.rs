@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::TargetDtype;
+use crate::lethe::kernels::activations::Activations;
 use crate::model::Tensor;
 use crate::remember::Tile;
 use crate::remember::kernels::widen::Widen;
@@ -85,7 +86,14 @@ fn encode_cut(
             .collect();
         let values: Vec<f32> = places.iter().map(|&at| values[at]).collect();
         let mut back = vec![f32::NAN; values.len()];
-        let values = TileValues { tile, values: &values, survey, maxima: &[], weights: &[], level };
+        let values = TileValues {
+            tile,
+            values: &values,
+            survey,
+            maxima: &[],
+            activations: Activations::default(),
+            level,
+        };
         encoder
             .encode(&values, &mut EncodeBuffers::default(), &mut back, &mut |i, at, bytes| {
                 for (place, &byte) in stored[i].1[at as usize..][..bytes.len()]

@@ -179,7 +179,10 @@ fn errors_of_all_tensors() {
     assert_eq!(done["distance"]["worst"].as_array().unwrap().len(), 5);
     let text = run(&["--csv"]);
     let mut lines = text.lines();
-    assert_eq!(lines.next(), Some("name,scheme,values,mean_absolute,rmse,maximum,relative"));
+    assert_eq!(
+        lines.next(),
+        Some("name,scheme,values,mean_absolute,rmse,maximum,relative,outputs")
+    );
     let lines: Vec<&str> = lines.collect();
     assert_eq!(lines.len(), encoded.len(), "{text}");
     for tensor in tensors {

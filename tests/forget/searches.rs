@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anamnesis::{ConvertOptions, Forget, ForgetScheme, ParsedModel, parse_bytes};
+use anamnesis::{ConvertOptions, Forget, ForgetScheme, ModelScope, ParsedModel, parse_bytes};
 
 use crate::common::forget::{
     all_stored, decoded, encoded, every_scheme, importance, values_of, whole,
@@ -96,6 +96,39 @@ fn what_a_matrix_does_not_know_stays_as_the_library_has_it() {
         let is_weight = name.contains("proj.weight") && !name.contains("quant_");
         let differs = is_weight && name.starts_with("model.layers.0.");
         assert_eq!(found[name] != *stored, differs, "{name}");
+    }
+}
+
+/// Only a matrix tells what becomes of outputs, and a search makes that less.
+#[test]
+fn errors_of_outputs_are_reported() {
+    let (model, directory) = (model(1), crate::common::tempdir().unwrap());
+    let path = directory.path().join("importance.dat");
+    std::fs::write(&path, importance(&model)).unwrap();
+    let outputs = |scheme: &ForgetScheme, search, imatrix: Option<&Path>| {
+        let output = directory
+            .path()
+            .join(format!("{scheme}-{search}-{}", imatrix.is_some()));
+        let mut options = options(scheme, search, imatrix);
+        (options.single_file, options.scope) = (true, ModelScope::Tensors);
+        let report = model.forget(&output, options).unwrap();
+        let distance = report.distance.unwrap();
+        let of_tensors = distance
+            .tensors
+            .iter()
+            .filter(|t| t.name.contains("_proj."));
+        assert!(
+            of_tensors
+                .clone()
+                .all(|t| t.errors.outputs.is_some() == imatrix.is_some())
+        );
+        distance.all.outputs
+    };
+    assert_eq!(outputs(&ForgetScheme::NF4, true, None), None);
+    let q4_0: ForgetScheme = "gguf:q4_0".parse().unwrap();
+    for (scheme, search) in [(ForgetScheme::NF4, true), (q4_0, false)] {
+        let error = outputs(&scheme, search, Some(&*path)).unwrap();
+        assert!((0.01..0.2).contains(&error), "{scheme} {error}");
     }
 }
 

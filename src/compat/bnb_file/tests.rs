@@ -53,6 +53,7 @@ fn a_file_of_weights_and_others() {
 #[test]
 fn weights_as_the_pipeline_stores_them() {
     use crate::lethe::bnb::{Bnb4, Bnb4QuantType};
+    use crate::lethe::kernels::activations::Activations;
     use crate::lethe::{EncodeBuffers, Method, TileValues, WeightInfo};
     let shape = [96, 42];
     let floats: Vec<f32> = (0..96 * 42).map(|i| (i % 89) as f32 - 44.0).collect();
@@ -79,7 +80,7 @@ fn weights_as_the_pipeline_stores_them() {
         values: &floats,
         survey: 0.0,
         maxima: &[],
-        weights: &[],
+        activations: Activations::default(),
         level: crate::simd::Level::detect(),
     };
     let mut put = |i: usize, at: u64, bytes: &[u8]| {

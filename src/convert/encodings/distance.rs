@@ -21,7 +21,8 @@ pub(in crate::convert) fn distance(outputs: &[BoxedOutput<'_>]) -> Option<Distan
         }
     }
     let mut worst = tensors.clone();
-    worst.sort_by(|a, b| b.errors.relative.total_cmp(&a.errors.relative));
+    let size = |errors: &Errors| errors.outputs.unwrap_or(errors.relative);
+    worst.sort_by(|a, b| size(&b.errors).total_cmp(&size(&a.errors)));
     worst.truncate(WORST);
     (all.count > 0).then(|| Distance { all: errors(&all), worst, tensors })
 }
@@ -44,5 +45,7 @@ fn errors(sums: &DistanceSums) -> Errors {
         } else {
             0.0
         },
+        outputs: (sums.outputs.values > 0.0)
+            .then(|| (sums.outputs.errors / sums.outputs.values).sqrt()),
     }
 }

@@ -228,18 +228,19 @@ impl Encode for Bnb4Encoder {
             scales.clear();
             // Decoding has these scales, or those that the quantized ones stand for.
             let back = &mut back[run.clone()];
-            let weights = values.weights.get(run.clone()).unwrap_or_default();
+            let activations = values.activations.of_run(run.clone());
             let (decoded_now, decoded_later) = match double_quant {
                 true => (&mut [][..], back),
                 false => (back, &mut [][..]),
             };
-            tables.encoder.encode(
-                [&values.values[run], weights],
-                block,
-                values.level,
-                (codes, &mut scales),
-                decoded_now,
-            );
+            let (run, level) = (&values.values[run], values.level);
+            let (encoder, out) = (&tables.encoder, (&mut *codes, &mut scales));
+            match activations.is_empty() {
+                true => encoder.encode(run, block, level, out, decoded_now),
+                false => {
+                    encoder.encode_searched((run, activations), block, level, out, decoded_now);
+                }
+            }
             put(WEIGHT, start as u64 / 2, codes)?;
             let first = start / block;
             if double_quant {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::TargetDtype;
 use crate::lethe::WeightInfo;
+use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::codebook::absmax;
 use crate::lethe::kernels::mean::mean;
 use crate::lethe::tests_support::{by_name, bytes_of, decoded, encode, file, values_of};
@@ -186,7 +187,7 @@ fn objections_say_why() {
         values: &[1.0, 2.0, 3.0, 65520.0],
         survey: 0.0,
         maxima: &[],
-        weights: &[],
+        activations: Activations::default(),
         level: Level::Baseline,
     };
     let error = BnbInt8

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
+use crate::lethe::kernels::activations::Activations;
 use crate::remember::Tile;
 use crate::simd::Level;
 use crate::test_utils::test_data;
@@ -51,7 +52,7 @@ fn encode(
             values: tiles[i],
             survey: 0.0,
             maxima: &[],
-            weights: &[],
+            activations: Activations::default(),
             level: Level::Baseline,
         };
         let mut back = vec![0.0; tiles[i].len()];
@@ -120,7 +121,7 @@ fn changed_values() {
             values: &changed,
             survey: 0.0,
             maxima: &[],
-            weights: &[],
+            activations: Activations::default(),
             level: Level::Baseline,
         };
         let (mut buffers, mut back) = (EncodeBuffers::default(), vec![0.0; 100]);

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use safetensors::SafeTensors;
 
 use crate::element::{f32_from_bf16, f32_from_f16};
+use crate::lethe::kernels::activations::Activations;
 use crate::lethe::{Encode, EncodeBuffers, Method, StoredTensor, Survey, TileValues};
 use crate::remember::Tile;
 use crate::simd::Level;
@@ -98,7 +99,7 @@ pub(super) fn encode(
                         values: &part,
                         survey,
                         maxima: &[],
-                        weights: &[],
+                        activations: Activations::default(),
                         level,
                     },
                     &mut buffers,

@@ -58,6 +58,13 @@ fn sizes_are_checked_against_tensors() {
         matrix.get("blk.0.attn_q.weight")
     );
     assert_eq!(matrix.of_tensor("blk.1.attn_q.weight", &[100, 32]).unwrap(), None);
+    // An entry without sums of activations says nothing of their means.
+    let means = |name, dims: &[usize]| matrix.means_of_tensor(name, dims).unwrap().unwrap();
+    assert_eq!(means("blk.0.attn_q.weight", &[100, 32]), [0.0; 32]);
+    let of_experts = means("blk.0.ffn_down_exps.weight", &[4, 9, 32]);
+    assert_eq!((of_experts.len(), of_experts[3]), (128, 1.0 / 12.0));
+    // No token came to the second expert.
+    assert_eq!(of_experts[32..64], [0.0; 32]);
     let error = matrix
         .of_tensor("blk.0.attn_q.weight", &[100, 64])
         .unwrap_err()

@@ -8,6 +8,8 @@
 mod search;
 
 #[cfg(target_arch = "x86_64")]
+#[cfg(feature = "lethe")]
+use crate::lethe::kernels::activations::Activations;
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Bounds, InMemory, Level, RANKED_VALUES, Ranks, Routine, copy, perform, zip};
 
@@ -75,38 +77,35 @@ impl CodebookEncoder {
     }
 
     /// Encodes blocks of `block` values, of which the last may be short. Appends the codes of each
-    /// block, in whole bytes, to `codes`, and its largest magnitude as its scale to `scales`; with
-    /// `weights`, the importance of each value, the scale that a search finds. `back`, if it is not
-    /// empty, receives the values that decoding gives under these scales.
+    /// block, in whole bytes, to `codes`, and its largest magnitude as its scale to `scales`.
+    /// `back`, if it is not empty, receives the values that decoding gives under these scales.
     pub(crate) fn encode(
         &self,
-        [values, weights]: [&[f32]; 2],
+        values: &[f32],
         block: usize,
         level: Level,
         (codes, scales): (&mut Vec<u8>, &mut Vec<f32>),
         back: &mut [f32],
     ) {
-        let (codes, scales) = (
-            extend_zeroed(codes, code_bytes(values.len(), block)),
-            extend_zeroed(scales, values.len().div_ceil(block)),
-        );
-        let has_scales = !weights.is_empty();
-        #[cfg(feature = "lethe")]
-        if has_scales {
-            self.search([values, weights], block, level, scales);
-        }
-        perform(
-            level,
-            &mut EncodeCodebookBlocks {
-                values,
-                block,
-                encoder: self,
-                codes,
-                scales,
-                has_scales,
-                back,
-            },
-        );
+        let codes = extend_zeroed(codes, code_bytes(values.len(), block));
+        let scales = extend_zeroed(scales, values.len().div_ceil(block));
+        self.encode_blocks(values, (block, false), level, (codes, scales), back);
+    }
+
+    /// As [`encode`](Self::encode), under the scales that a search finds.
+    #[cfg(feature = "lethe")]
+    pub(crate) fn encode_searched(
+        &self,
+        (values, activations): (&[f32], Activations<'_>),
+        block: usize,
+        level: Level,
+        (codes, scales): (&mut Vec<u8>, &mut Vec<f32>),
+        back: &mut [f32],
+    ) {
+        let codes = extend_zeroed(codes, code_bytes(values.len(), block));
+        let scales = extend_zeroed(scales, values.len().div_ceil(block));
+        self.search(values, activations, block, level, scales);
+        self.encode_blocks(values, (block, true), level, (codes, scales), back);
     }
 
     /// The codes of `values` in blocks of `block` values under the given `scales`. Where
@@ -119,19 +118,23 @@ impl CodebookEncoder {
         level: Level,
     ) -> Vec<u8> {
         let mut codes = vec![0; code_bytes(values.len(), block)];
+        self.encode_blocks(values, (block, true), level, (&mut codes, scales), &mut []);
+        codes
+    }
+
+    fn encode_blocks(
+        &self,
+        values: &[f32],
+        (block, has_scales): (usize, bool),
+        level: Level,
+        (codes, scales): (&mut [u8], &mut [f32]),
+        back: &mut [f32],
+    ) {
+        let encoder = self;
         perform(
             level,
-            &mut EncodeCodebookBlocks {
-                values,
-                block,
-                encoder: self,
-                codes: &mut codes,
-                scales,
-                has_scales: true,
-                back: &mut [],
-            },
+            &mut EncodeCodebookBlocks { values, block, encoder, codes, scales, has_scales, back },
         );
-        codes
     }
 }
 

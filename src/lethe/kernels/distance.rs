@@ -3,6 +3,7 @@
 
 use std::ops::AddAssign;
 
+use super::activations::OutputSquares;
 use crate::simd::{Level, Routine, copy, perform, zip};
 
 /// Sums over pairs of a value and what its code decodes to.
@@ -17,6 +18,8 @@ pub(crate) struct DistanceSums {
     pub square: f64,
     /// Sum of the squares of values.
     pub norm: f64,
+    /// Zeros where nothing is known of activations.
+    pub outputs: OutputSquares,
 }
 
 impl DistanceSums {
@@ -34,6 +37,7 @@ impl AddAssign for DistanceSums {
         self.largest = self.largest.max(other.largest);
         self.square += other.square;
         self.norm += other.norm;
+        self.outputs += other.outputs;
     }
 }
 
@@ -143,6 +147,7 @@ impl Routine for Compare<'_> {
 pub(crate) struct Comparison {
     lanes: LaneSums,
     count: u64,
+    outputs: OutputSquares,
 }
 
 impl Comparison {
@@ -153,10 +158,15 @@ impl Comparison {
         self.count += values.len() as u64;
     }
 
+    /// Adds what is lost of outputs.
+    pub(crate) fn add_outputs(&mut self, outputs: OutputSquares) {
+        self.outputs += outputs;
+    }
+
     /// The distance of all values that were added.
     pub(crate) fn sums(&self) -> DistanceSums {
         let (lanes, count) = (&self.lanes, self.count);
-        let mut sums = DistanceSums { count, ..DistanceSums::default() };
+        let mut sums = DistanceSums { count, outputs: self.outputs, ..DistanceSums::default() };
         // Lane by lane in a fixed order, which makes the sum the same at every level.
         for i in 0..LANES {
             sums.absolute += lanes.absolute[i];

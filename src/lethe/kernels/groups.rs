@@ -1,6 +1,7 @@
 //! Groups of values of a row that share a scale of one byte: MXFP4, MXFP8, NVFP4. Two codes of four
 //! bits lie in a byte, the first in its low nibble.
 
+use super::activations::{Activations, Cost, sum_of};
 use super::narrow::{NarrowFloat, max_abs, narrow_number};
 use crate::remember::kernels::fp8::f32_from_exponent;
 use crate::simd::{Flat, Level, Routine, copy, perform, zip};
@@ -64,8 +65,7 @@ pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
 pub(crate) struct EncodeGroups<'a, A, const GROUP: usize> {
     pub arithmetic: &'a A,
     pub values: &'a [f32],
-    /// Importance of each value, if scales are searched; else empty.
-    pub weights: &'a [f32],
+    pub activations: Activations<'a>,
     pub codes: &'a mut [u8],
     /// One byte for each group.
     pub scale_bytes: &'a mut [u8],
@@ -80,7 +80,9 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
         let bytes = if is_four_bits { GROUP / 2 } else { GROUP };
         let batches = zip(self.values.chunks(GROUP * BATCH), self.back.chunks_mut(GROUP * BATCH));
         let stored = zip(self.codes.chunks_mut(bytes * BATCH), self.scale_bytes.chunks_mut(BATCH));
-        let mut weights = self.weights.chunks(GROUP * BATCH);
+        let Activations { variances, means, .. } = self.activations;
+        let mut statistics = zip(variances.chunks(GROUP * BATCH), means.chunks(GROUP * BATCH));
+        let (mut first, mut carried) = (0, 0.0);
         for ((values, back), (codes, scale_bytes)) in zip(batches, stored) {
             let values = values.as_chunks::<GROUP>().0;
             let maxima = largest_of_groups(values);
@@ -93,18 +95,25 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
                 factors[g] = scale.factor;
                 scales[g] = scale.scale;
             }
-            if let Some(weights) = weights.next() {
-                let groups = zip(values.iter(), weights.as_chunks::<GROUP>().0);
-                for (g, (values, weights)) in groups.enumerate() {
+            if let Some((variances, means)) = statistics.next() {
+                let statistics =
+                    zip(variances.as_chunks::<GROUP>().0, means.as_chunks::<GROUP>().0);
+                for (g, (values, statistics)) in zip(values.iter(), statistics).enumerate() {
+                    if self.activations.begins_row(first + g, GROUP) {
+                        carried = 0.0;
+                    }
                     let plain = GroupScale {
                         byte: bytes_of_scales[g],
                         factor: factors[g],
                         scale: scales[g],
                     };
-                    let best = search_scale(self.arithmetic, values, weights, plain);
+                    let best;
+                    (best, carried) =
+                        search_scale(self.arithmetic, values, statistics, plain, carried);
                     (bytes_of_scales[g], factors[g], scales[g]) =
                         (best.byte, best.factor, best.scale);
                 }
+                first += BATCH;
             }
             copy(&bytes_of_scales[..scale_bytes.len()], scale_bytes);
             let mut unpacked = [[0u8; GROUP]; BATCH];
@@ -139,8 +148,7 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
 /// The slices that encoding of a tile's groups reads and writes, for any arithmetic.
 pub(crate) struct GroupBuffers<'a> {
     pub values: &'a [f32],
-    /// Importance of each value, if scales are searched; else empty.
-    pub weights: &'a [f32],
+    pub activations: Activations<'a>,
     pub codes: &'a mut [u8],
     /// One byte for each group.
     pub scale_bytes: &'a mut [u8],
@@ -152,21 +160,23 @@ pub(crate) struct GroupBuffers<'a> {
 impl GroupBuffers<'_> {
     /// Encodes the groups with `arithmetic`.
     pub(crate) fn encode_with<A: GroupArithmetic<GROUP>, const GROUP: usize>(self, arithmetic: &A) {
-        let Self { values, weights, codes, scale_bytes, back, level } = self;
-        perform(level, &mut EncodeGroups { arithmetic, values, weights, codes, scale_bytes, back });
+        let Self { values, activations, codes, scale_bytes, back, level } = self;
+        let groups = EncodeGroups { arithmetic, values, activations, codes, scale_bytes, back };
+        perform(level, &mut { groups });
     }
 }
 
-/// Of the library's scale of a group and those around it the one with the least sum of squared
-/// errors, each weighted; the library's, if none is better.
+/// Of the library's scale of a group and those around it the one under which errors cost least; the
+/// library's, if none is better. With what is carried on.
 #[inline(always)]
 fn search_scale<A: GroupArithmetic<GROUP>, const GROUP: usize>(
     arithmetic: &A,
     values: &[f32; GROUP],
-    weights: &[f32; GROUP],
+    (variances, means): (&[f32; GROUP], &[f32; GROUP]),
     plain: GroupScale,
-) -> GroupScale {
-    let (mut best, mut least) = (plain, f32::INFINITY);
+    carried: f32,
+) -> (GroupScale, f32) {
+    let (mut best, mut least) = (plain, Cost { total: f32::INFINITY, carried });
     let [first, last] = A::TRIED;
     for i in first..=last + 1 {
         // The library's own scale comes first, as its factor has it.
@@ -177,32 +187,20 @@ fn search_scale<A: GroupArithmetic<GROUP>, const GROUP: usize>(
                 .and_then(|byte| arithmetic.scale_of(byte)),
         };
         let Some(scale) = scale else { continue };
-        let mut errors = [0.0; GROUP];
-        for ((error, &x), &w) in zip(zip(&mut errors[..], values), weights) {
+        let (mut squares, mut errors) = ([0.0; GROUP], [0.0; GROUP]);
+        let weighted = zip(zip(&mut squares[..], &mut errors[..]), zip(variances.iter(), means));
+        for (((square, error), (&variance, &mean)), &x) in zip(weighted, values) {
             let (_, value) = arithmetic.code(arithmetic.scaled(x, scale.factor));
             let difference = value * scale.scale - x;
-            *error = w * difference * difference;
+            *square = variance * difference * difference;
+            *error = mean * difference;
         }
-        let error = sum_of(&errors);
-        if error < least {
-            (best, least) = (scale, error);
+        let cost = Cost::of([sum_of(&squares), sum_of(&errors)], carried);
+        if cost.total < least.total {
+            (best, least) = (scale, cost);
         }
     }
-    best
-}
-
-/// The sum of all numbers: halves are added until one number is left.
-#[inline(always)]
-pub(crate) fn sum_of<const N: usize>(numbers: &[f32; N]) -> f32 {
-    let mut sums = *numbers;
-    let mut half = N / 2;
-    while half > 0 {
-        for i in 0..half {
-            sums[i] += sums[i + half];
-        }
-        half /= 2;
-    }
-    sums[0]
+    (best, least.carried)
 }
 
 /// Groups whose scales are found before any of them is encoded: a scale is one long chain of
@@ -353,7 +351,7 @@ mod tests {
             let mut ours = EncodeGroups {
                 arithmetic: &mx::TorchAoMx::<Fp4E2M1>(mx::ScaleMode::Floor, PhantomData),
                 values: &values,
-                weights: &[],
+                activations: Activations::default(),
                 codes: &mut vec![0; codes.len()],
                 scale_bytes: &mut vec![0; shared.len()],
                 back: &mut vec![0.0; values.len()],

@@ -13,8 +13,9 @@ mod tests;
 use self::rules::AwqInt;
 use self::rules::GptqInt;
 use self::rules::{CompressedTensorsInt, MlxAffine};
-use self::search::{Fit, FitGroups, ZeroPoint, error_of};
+use self::search::{Fit, FitGroup, ZeroPoint};
 use crate::TargetDtype;
+use crate::lethe::kernels::activations::{Activations, SearchedGroup};
 use crate::simd::{Aligned, Flat, Level, Routine, perform, zip};
 
 /// The library whose arithmetic applies.
@@ -46,15 +47,6 @@ pub(crate) struct IntegerGroups {
     pub scales: Vec<f32>,
     /// The zero point of each group, an unsigned integer as the codes are, or the bias of MLX.
     pub offsets: Vec<f32>,
-    /// What was found for each group, if scales are searched.
-    fits: Vec<Fit>,
-}
-
-impl IntegerGroups {
-    /// Groups that are encoded already.
-    pub(crate) fn new(codes: Vec<u8>, scales: Vec<f32>, offsets: Vec<f32>) -> Self {
-        Self { codes, scales, offsets, fits: vec![] }
-    }
 }
 
 /// The scale and the offset of a group: with which values are encoded, and as they are stored.
@@ -207,8 +199,6 @@ struct EncodeIntegerGroups<'a, A> {
     arithmetic: A,
     group: usize,
     values: &'a [f32],
-    /// Importance of each value, if the fits of `out` are tried; else empty.
-    weights: &'a [f32],
     back: &'a mut [f32],
     out: &'a mut IntegerGroups,
 }
@@ -216,9 +206,6 @@ struct EncodeIntegerGroups<'a, A> {
 impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
     #[inline(always)]
     fn run(&mut self) {
-        if !self.weights.is_empty() {
-            return self.try_fits();
-        }
         let (arithmetic, group) = (self.arithmetic, self.group);
         let batch = (BATCH_VALUES / group).clamp(1, BATCH);
         let batches = zip(
@@ -243,31 +230,36 @@ impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
     }
 }
 
-impl<A: IntegerArithmetic> EncodeIntegerGroups<'_, A> {
-    /// Encodes each group under its fit, or as the library does where that has no larger error.
+/// Encodes one group under its fit, or as the library does where that costs no more.
+struct TryFit<'a, A> {
+    arithmetic: A,
+    fit: Fit,
+    group: SearchedGroup<'a>,
+    back: &'a mut [f32],
+    codes: &'a mut [u8],
+    scale: &'a mut f32,
+    offset: &'a mut f32,
+    /// What is carried on to the next group.
+    carried: f32,
+}
+
+impl<A: IntegerArithmetic> Routine for TryFit<'_, A> {
     #[inline(always)]
-    fn try_fits(&mut self) {
-        let (arithmetic, group) = (self.arithmetic, self.group);
-        let groups = zip(
-            zip(self.values.chunks_exact(group), self.weights.chunks_exact(group)),
-            zip(self.back.chunks_exact_mut(group), self.out.codes.chunks_exact_mut(group)),
-        );
-        let stored = zip(&mut self.out.scales[..], &mut self.out.offsets[..]);
-        for ((((values, weights), (back, codes)), (scale, offset)), fit) in
-            zip(zip(groups, stored), &self.out.fits)
-        {
-            let [low, high] = arithmetic.bounds(values, group);
-            let tried = [arithmetic.fitted(*fit), arithmetic.params(low[0], high[0])];
-            let mut errors = [f32::INFINITY; 2];
-            // The third time is for the fit, if it is the better of the two.
-            for i in 0..3 {
-                let params = &tried[i % 2];
-                if i < 2 || errors[0] < errors[1] {
-                    encode_group(arithmetic, params, values, codes, back);
-                    (*scale, *offset) = (params.stored_scale, params.stored_offset);
-                }
-                if i < 2 && params.stored_scale != 0.0 {
-                    errors[i] = error_of(values, weights, back);
+    fn run(&mut self) {
+        let (arithmetic, values) = (self.arithmetic, self.group.values);
+        let [low, high] = arithmetic.bounds(values, values.len());
+        let tried = [arithmetic.fitted(self.fit), arithmetic.params(low[0], high[0])];
+        let mut costs = [f32::INFINITY; 2];
+        // The third time is for the fit, if it is the better of the two.
+        for i in 0..3 {
+            let params = &tried[i % 2];
+            if i < 2 || costs[0] < costs[1] {
+                encode_group(arithmetic, params, values, self.codes, self.back);
+                (*self.scale, *self.offset) = (params.stored_scale, params.stored_offset);
+                let cost = self.group.cost_of(self.back);
+                self.carried = cost.carried;
+                if params.stored_scale != 0.0 {
+                    costs[i % 2] = cost.total;
                 }
             }
         }
@@ -357,11 +349,12 @@ fn encode_quotient<A: IntegerArithmetic>(
 
 impl IntegerQuantizer {
     /// Encodes whole groups into `out`; `back` receives the values that decoding gives. With
-    /// `weights`, the importance of each value, scales and zero points are searched, and a group
-    /// has no larger weighted error than without.
+    /// `activations` scales and zero points are searched, and the errors of a group cost no more
+    /// than without.
     pub(crate) fn encode(
         &self,
-        [values, weights]: [&[f32]; 2],
+        values: &[f32],
+        activations: Activations<'_>,
         level: Level,
         back: &mut [f32],
         out: &mut IntegerGroups,
@@ -370,14 +363,7 @@ impl IntegerQuantizer {
         out.codes.resize(values.len(), 0);
         out.scales.resize(groups, 0.0);
         out.offsets.resize(groups, 0.0);
-        if !weights.is_empty() {
-            out.fits.resize(groups, Fit::default());
-            let (max_code, group) = (rules::max_code(self.bits), self.group.max(1));
-            let fits = &mut out.fits;
-            let zero = self.rule.zero_point();
-            perform(level, &mut FitGroups { max_code, zero, group, values, weights, fits });
-        }
-        let (bits, input) = (self.bits, [values, weights]);
+        let (bits, input) = (self.bits, (values, activations));
         match self.rule {
             IntegerRule::CompressedTensors { symmetric } => {
                 let arithmetic = CompressedTensorsInt::new(bits, symmetric, self.dtype);
@@ -396,13 +382,37 @@ impl IntegerQuantizer {
     fn encode_by(
         &self,
         arithmetic: impl IntegerArithmetic,
-        [values, weights]: [&[f32]; 2],
+        (values, activations): (&[f32], Activations<'_>),
         level: Level,
         back: &mut [f32],
         out: &mut IntegerGroups,
     ) {
         let group = self.group.max(1);
-        perform(level, &mut EncodeIntegerGroups { arithmetic, group, values, weights, back, out });
+        if activations.is_empty() {
+            perform(level, &mut EncodeIntegerGroups { arithmetic, group, values, back, out });
+            return;
+        }
+        let (max_code, zero) = (rules::max_code(self.bits), self.rule.zero_point());
+        let Activations { variances, means, .. } = activations;
+        let statistics = zip(variances.chunks_exact(group), means.chunks_exact(group));
+        let groups = zip(values.chunks_exact(group), statistics);
+        let outputs = zip(back.chunks_exact_mut(group), out.codes.chunks_exact_mut(group));
+        let stored = zip(&mut out.scales[..], &mut out.offsets[..]);
+        let mut carried = 0.0;
+        for (i, (((values, (variances, means)), (back, codes)), (scale, offset))) in
+            zip(zip(groups, outputs), stored).enumerate()
+        {
+            if activations.begins_row(i, group) {
+                carried = 0.0;
+            }
+            let group = SearchedGroup { values, variances, means, carried };
+            let mut search = FitGroup { max_code, zero, group, fit: Fit::default() };
+            perform(level, &mut search);
+            let fit = search.fit;
+            let mut tried = TryFit { arithmetic, fit, group, back, codes, scale, offset, carried };
+            perform(level, &mut tried);
+            carried = tried.carried;
+        }
     }
 }
 

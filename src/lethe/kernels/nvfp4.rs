@@ -128,6 +128,7 @@ impl GroupArithmetic<BLOCK> for CompressedTensorsNvfp4 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lethe::kernels::activations::Activations;
     use crate::lethe::kernels::groups::EncodeGroups;
     use crate::simd::{Level, perform};
 
@@ -142,7 +143,7 @@ mod tests {
                 &mut EncodeGroups {
                     arithmetic,
                     values: &[-0.0; 32],
-                    weights: &[],
+                    activations: Activations::default(),
                     codes: &mut codes,
                     scale_bytes: &mut shared,
                     back: &mut back,

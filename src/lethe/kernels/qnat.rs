@@ -31,7 +31,7 @@ pub(crate) fn encode(
             BlockNorm::Qlora,
         )
     });
-    encoder.encode([values, &[]], block, cpu_level, (codes, scales), &mut []);
+    encoder.encode(values, block, cpu_level, (codes, scales), &mut []);
 }
 
 /// The largest value that is not nearer to level `code + 1` than to `code`.

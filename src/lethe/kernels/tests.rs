@@ -97,7 +97,7 @@ fn bitsandbytes_4_bit() {
                     let (mut codes, mut found) = (Vec::new(), Vec::new());
                     let mut back = vec![f32::NAN; n];
                     let stored = (&mut codes, &mut found);
-                    encoder.encode([&values, &[]], block, level, stored, &mut back);
+                    encoder.encode(&values, block, level, stored, &mut back);
                     assert_eq!(codes, want, "{level:?} {n} in blocks of {block}: {values:?}");
                     assert_eq!(bits(&found), bits(&scales), "{level:?} {n} in blocks of {block}");
                     for (i, &value) in back.iter().enumerate() {

@@ -3,6 +3,7 @@
 
 use super::MxKernel;
 use crate::Result;
+use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::groups::GroupBuffers;
 use crate::lethe::kernels::mx::BLOCK;
 use crate::lethe::kernels::pack::transposed;
@@ -57,7 +58,7 @@ impl Encode for ExpertStackEncoder {
         let (codes, shared) = (&mut codes[..], &mut shared[..]);
         self.kernel.run(GroupBuffers {
             values: &columns,
-            weights: &[],
+            activations: Activations::default(),
             codes,
             scale_bytes: shared,
             back: &mut columns_back,

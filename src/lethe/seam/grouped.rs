@@ -120,7 +120,7 @@ impl Encode for Grouped {
         let (tile, level) = (values.tile, values.level);
         let EncodeBuffers { groups: out, words, .. } = buffers;
         self.quantizer
-            .encode([values.values, values.weights], level, back, out);
+            .encode(values.values, values.activations, level, back, out);
         // A scale can overflow its dtype although every value fits the model's, such as an F16
         // scale of a BF16 model.
         if !out
@@ -185,7 +185,7 @@ impl StoreCodes for Grouped {
         let (codes, scales) = (std::mem::take(&mut codes.codes), std::mem::take(&mut codes.scales));
         self.store(
             tile,
-            &mut IntegerGroups::new(codes, scales, offsets),
+            &mut IntegerGroups { codes, scales, offsets },
             level,
             &mut WordBuffers::default(),
             put,

@@ -1,11 +1,10 @@
-//! The search for the scales of blocks under which the sum of squared errors, each weighted with the
-//! importance of its value, is least.
+//! The search for the scales of blocks under which errors cost least.
 //!
 //! As for integers, the best scale of given codes is a quotient of two sums, so a candidate is only
-//! a scale by which codes are found.
+//! a scale by which codes are found, and what is carried on is one more value of the sums.
 
 use super::{CHUNK, CodebookEncoder, absmax, decoded, ranks_of_chunk};
-use crate::lethe::kernels::groups::sum_of;
+use crate::lethe::kernels::activations::{Activations, Cost, SearchedGroup, sum_of};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{InMemory, Level, Ranks, Routine, copy, perform, zip};
@@ -15,23 +14,24 @@ const FACTORS: [f32; 16] =
     [0.4, 0.46, 0.52, 0.58, 0.64, 0.69, 0.74, 0.78, 0.82, 0.86, 0.9, 0.94, 0.97, 1.0, 1.04, 1.08];
 
 impl CodebookEncoder {
-    /// The scales of blocks of `block` values, of which the last may be short, for values of these
-    /// `weights`. No block has a larger weighted error than under its largest magnitude.
+    /// The scales of blocks of `block` values, of which the last may be short. No block's errors
+    /// cost more than under its largest magnitude.
     pub(super) fn search(
         &self,
-        [values, weights]: [&[f32]; 2],
+        values: &[f32],
+        activations: Activations<'_>,
         block: usize,
         level: Level,
         scales: &mut [f32],
     ) {
-        perform(level, &mut SearchBlocks { encoder: self, values, weights, block, scales });
+        perform(level, &mut SearchBlocks { encoder: self, values, activations, block, scales });
     }
 }
 
 struct SearchBlocks<'a> {
     encoder: &'a CodebookEncoder,
     values: &'a [f32],
-    weights: &'a [f32],
+    activations: Activations<'a>,
     block: usize,
     scales: &'a mut [f32],
 }
@@ -55,11 +55,11 @@ impl Routine for SearchBlocks<'_> {
     }
 }
 
-/// What the codes of a block under one scale say: weighted sums of the squares of errors, of the
-/// products of levels with their values, and of the squares of levels.
+/// What the codes of a block under one scale say: the cost of errors, and weighted sums of the
+/// products of levels with their values and of the squares of levels.
 #[derive(Clone, Copy)]
 struct Sums {
-    error: f32,
+    cost: Cost,
     product: f32,
     square: f32,
 }
@@ -67,13 +67,20 @@ struct Sums {
 impl SearchBlocks<'_> {
     #[inline(always)]
     fn search_blocks(&mut self, ranks: impl Ranks) {
-        let blocks = zip(self.values.chunks(self.block), self.weights.chunks(self.block));
-        for ((values, weights), found) in zip(blocks, &mut *self.scales) {
+        let Activations { variances, means, .. } = self.activations;
+        let statistics = zip(variances.chunks(self.block), means.chunks(self.block));
+        let blocks = zip(zip(self.values.chunks(self.block), statistics), &mut *self.scales);
+        let mut carried = 0.0;
+        for (i, ((values, (variances, means)), found)) in blocks.enumerate() {
+            if self.activations.begins_row(i, self.block) {
+                carried = 0.0;
+            }
             let largest = absmax(values);
             *found = largest;
             if largest == 0.0 {
                 continue;
             }
+            let group = SearchedGroup { values, variances, means, carried };
             let (mut best, mut least, mut fitted) = (0.0, f32::INFINITY, largest);
             // Candidates for codes, then the library's scale and three fits: one place in the code that
             // sums, for all of it is inlined.
@@ -83,8 +90,7 @@ impl SearchBlocks<'_> {
                     None if i == FACTORS.len() => largest,
                     None => fitted,
                 };
-                let Sums { error, product, square } =
-                    sums(self.encoder, ranks, values, weights, scale);
+                let Sums { cost, product, square } = sums(self.encoder, ranks, &group, scale);
                 let explained = product * product / square;
                 if i < FACTORS.len() {
                     if product > 0.0 && explained > best {
@@ -92,8 +98,8 @@ impl SearchBlocks<'_> {
                     }
                     continue;
                 }
-                if error < least {
-                    (least, *found) = (error, scale);
+                if cost.total < least {
+                    (least, carried, *found) = (cost.total, cost.carried, scale);
                 }
                 if i > FACTORS.len() {
                     fitted = product / square;
@@ -107,43 +113,53 @@ impl SearchBlocks<'_> {
 fn sums(
     encoder: &CodebookEncoder,
     ranks: impl Ranks,
-    values: &[f32],
-    weights: &[f32],
+    group: &SearchedGroup<'_>,
     scale: f32,
 ) -> Sums {
-    let mut lanes = [[0.0; CHUNK]; 3];
-    let (chunks, rest) = values.as_chunks::<CHUNK>();
-    let (weight_chunks, rest_weights) = weights.as_chunks::<CHUNK>();
-    for (values, weights) in zip(chunks.iter(), weight_chunks) {
-        add(&mut lanes, encoder, ranks, (values, weights), scale);
+    let mut lanes = [[0.0; CHUNK]; 6];
+    let (chunks, rest) = group.values.as_chunks::<CHUNK>();
+    let (variances, rest_variances) = group.variances.as_chunks::<CHUNK>();
+    let (means, rest_means) = group.means.as_chunks::<CHUNK>();
+    for (values, statistics) in zip(chunks.iter(), zip(variances.iter(), means)) {
+        add(&mut lanes, encoder, ranks, values, statistics, scale);
     }
     if !rest.is_empty() {
-        let mut last = [[0.0; CHUNK]; 2];
-        copy(rest, &mut last[0][..rest.len()]);
-        copy(rest_weights, &mut last[1][..rest.len()]);
-        add(&mut lanes, encoder, ranks, (&last[0], &last[1]), scale);
+        let mut last = [[0.0; CHUNK]; 3];
+        for (lanes, rest) in zip(&mut last[..], &[rest, rest_variances, rest_means]) {
+            copy(rest, &mut lanes[..rest.len()]);
+        }
+        add(&mut lanes, encoder, ranks, &last[0], (&last[1], &last[2]), scale);
     }
-    let [error, product, square] = lanes.map(|lanes| sum_of(&lanes));
-    Sums { error, product, square }
+    let [squares, product, square, mean_error, mean_value, mean_level] =
+        lanes.map(|lanes| sum_of(&lanes));
+    Sums {
+        cost: Cost::of([squares, mean_error], group.carried),
+        product: product + mean_level * (mean_value - group.carried),
+        square: square + mean_level * mean_level,
+    }
 }
 
-/// Adds what a chunk of values says to the `lanes` of [`Sums`].
+/// Adds what a chunk of values says to the `lanes` of each sum.
 #[inline(always)]
 fn add(
-    lanes: &mut [[f32; CHUNK]; 3],
+    lanes: &mut [[f32; CHUNK]; 6],
     encoder: &CodebookEncoder,
     ranks: impl Ranks,
-    (values, weights): (&[f32; CHUNK], &[f32; CHUNK]),
+    values: &[f32; CHUNK],
+    (variances, means): (&[f32; CHUNK], &[f32; CHUNK]),
     scale: f32,
 ) {
     let factor = 1.0 / scale;
     let found = ranks_of_chunk(values, encoder, ranks, |x| x * factor);
     let levels = decoded(&found, encoder, ranks, 1.0);
     for i in 0..CHUNK {
-        let (level, x) = (levels[i], values[i]);
-        let (weighted, difference) = (weights[i] * level, level * scale - x);
-        lanes[0][i] += weights[i] * difference * difference;
+        let (level, x, mean) = (levels[i], values[i], means[i]);
+        let (weighted, error) = (variances[i] * level, level * scale - x);
+        lanes[0][i] += variances[i] * error * error;
         lanes[1][i] += weighted * x;
         lanes[2][i] += weighted * level;
+        lanes[3][i] += mean * error;
+        lanes[4][i] += mean * x;
+        lanes[5][i] += mean * level;
     }
 }

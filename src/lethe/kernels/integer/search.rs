@@ -1,13 +1,15 @@
-//! The search for the scale and the zero point of a group under which the sum of squared errors,
-//! each weighted with the importance of its value, is least.
+//! The search for the scale and the zero point of a group under which its errors cost least.
 //!
-//! For given codes the best scale is a quotient of two sums, and the error that is left follows from
+//! For given codes the best scale is a quotient of two sums, and the cost that is left follows from
 //! them, as in ggml's `make_qx_quants`. So a candidate is only a scale by which codes are found, and a
 //! few of them, of both signs or with several zero points, reach nearly all that trying every scale
 //! gains (`kernels/tests/searches`).
+//!
+//! What is carried on is one more value of these sums: its code is `Σ μ·code`, and with what is
+//! `Σ μ·x` less what the groups before have carried on, all is made up for.
 
 use super::{LANES, clamp, larger, round_to_even, smaller};
-use crate::lethe::kernels::groups::sum_of;
+use crate::lethe::kernels::activations::{SearchedGroup, sum_of};
 use crate::simd::{Routine, zip};
 
 /// Which zero points a search may choose.
@@ -36,47 +38,57 @@ pub(super) struct Fit {
 const FACTORS: [f32; 16] =
     [0.30, 0.35, 0.40, 0.45, 0.50, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.0, 1.05];
 
-/// Finds the fits of groups that lie one after the other.
-pub(super) struct FitGroups<'a> {
+/// Finds the fit of a group.
+pub(super) struct FitGroup<'a> {
     /// The largest code.
     pub max_code: f32,
     pub zero: ZeroPoint,
-    pub group: usize,
-    pub values: &'a [f32],
-    /// Importance of each value.
-    pub weights: &'a [f32],
-    pub fits: &'a mut [Fit],
+    pub group: SearchedGroup<'a>,
+    pub fit: Fit,
 }
 
-impl Routine for FitGroups<'_> {
+impl Routine for FitGroup<'_> {
     #[inline(always)]
     fn run(&mut self) {
-        let (max_code, zero) = (self.max_code, self.zero);
-        let groups =
-            zip(self.values.chunks_exact(self.group), self.weights.chunks_exact(self.group));
-        for ((values, weights), fit) in zip(groups, &mut *self.fits) {
-            let group = WeightedGroup { values, weights, max_code };
-            *fit = match zero {
-                ZeroPoint::Any => group.fit_line(),
-                zero => group.fit_scale(zero),
-            };
-        }
+        let candidates = Candidates::new(self.group, self.max_code);
+        self.fit = match self.zero {
+            ZeroPoint::Any => candidates.fit_line(),
+            zero => candidates.fit_scale(zero),
+        };
     }
 }
 
-/// The values of a group, each with its importance.
-struct WeightedGroup<'a> {
-    values: &'a [f32],
-    weights: &'a [f32],
+/// What codes of the values of a group explain.
+struct Candidates<'a> {
+    group: SearchedGroup<'a>,
     max_code: f32,
+    /// `Σ μ·x` less what is carried on.
+    target: f32,
+    /// `Σ μ`.
+    mean: f32,
 }
 
-impl WeightedGroup<'_> {
+impl<'a> Candidates<'a> {
+    #[inline(always)]
+    fn new(group: SearchedGroup<'a>, max_code: f32) -> Self {
+        let mut candidates = Self { group, max_code, target: 0.0, mean: 0.0 };
+        let mut sums = [[0.0; LANES]; 2];
+        candidates.for_each_part(|values, _, means| {
+            for i in 0..LANES {
+                sums[0][i] += means[i] * values[i];
+                sums[1][i] += means[i];
+            }
+        });
+        let [product, mean] = sums.map(|lanes| sum_of(&lanes));
+        (candidates.target, candidates.mean) = (product - group.carried, mean);
+        candidates
+    }
+
     /// The scale and the zero point, which is the middle of the codes or any code.
     #[inline(always)]
     fn fit_scale(&self, zero: ZeroPoint) -> Fit {
         let most = self.max_code;
-        let (low, high) = range(self.values);
+        let (low, high) = range(self.group.values);
         let (low, high) = (low.min(0.0), high.max(0.0));
         let middle = (most + 1.0) / 2.0;
         let (width, zeros) = match zero {
@@ -118,23 +130,25 @@ impl WeightedGroup<'_> {
     #[inline(always)]
     fn sums(&self, scale: f32, zero: f32) -> [f32; 2] {
         let (inverse, low, high) = (1.0 / scale, -zero, self.max_code - zero);
-        let mut sums = [[0.0; LANES]; 2];
-        self.for_each_part(|values, weights| {
+        let mut sums = [[0.0; LANES]; 3];
+        self.for_each_part(|values, variances, means| {
             for i in 0..LANES {
                 let code = round_to_even(clamp(values[i] * inverse, low, high));
-                let weighted = weights[i] * code;
+                let weighted = variances[i] * code;
                 sums[0][i] += weighted * values[i];
                 sums[1][i] += weighted * code;
+                sums[2][i] += means[i] * code;
             }
         });
-        sums.map(|lanes| sum_of(&lanes))
+        let [product, square, mean] = sums.map(|lanes| sum_of(&lanes));
+        [product + mean * self.target, square + mean * mean]
     }
 
     /// The scale and the zero point, which is any number.
     #[inline(always)]
     fn fit_line(&self) -> Fit {
         let most = self.max_code;
-        let (low, high) = range(self.values);
+        let (low, high) = range(self.group.values);
         let (mut best, mut found) = (0.0, Line::default());
         // A line adapts its scale and its bias, so that half of the candidates lead as far.
         for factor in FACTORS.into_iter().skip(1).step_by(2) {
@@ -163,19 +177,24 @@ impl WeightedGroup<'_> {
     #[inline(always)]
     fn line_of(&self, line: &Line) -> Line {
         let (inverse, bias, most) = (1.0 / line.scale, line.bias, self.max_code);
-        let mut sums = [[0.0; LANES]; 5];
-        self.for_each_part(|values, weights| {
+        let mut sums = [[0.0; LANES]; 6];
+        self.for_each_part(|values, variances, means| {
             for i in 0..LANES {
-                let (x, w) = (values[i] - bias, weights[i]);
+                let (x, w) = (values[i] - bias, variances[i]);
                 let code = round_to_even(clamp(x * inverse, 0.0, most));
                 sums[0][i] += w;
                 sums[1][i] += w * x;
                 sums[2][i] += w * code;
                 sums[3][i] += w * code * x;
                 sums[4][i] += w * code * code;
+                sums[5][i] += means[i] * code;
             }
         });
-        let [weight, x, code, product, square] = sums.map(|lanes| sum_of(&lanes));
+        let [weight, x, code, product, square, mean] = sums.map(|lanes| sum_of(&lanes));
+        let target = self.target - bias * self.mean;
+        let (weight, x) = (weight + self.mean * self.mean, x + self.mean * target);
+        let (code, product) = (code + mean * self.mean, product + mean * target);
+        let square = square + mean * mean;
         let (covariance, variance) = (product - code * x / weight, square - code * code / weight);
         let scale = covariance / variance;
         match variance > 0.0 && covariance > 0.0 {
@@ -188,24 +207,24 @@ impl WeightedGroup<'_> {
         }
     }
 
-    /// Calls `add` with the values and weights of [`LANES`] lanes at a time; lanes behind the last
-    /// value have values and weights of 0.
+    /// Calls `add` with the values, variances and means of [`LANES`] lanes at a time; all are 0 in
+    /// lanes behind the last value.
     #[inline(always)]
-    fn for_each_part(&self, mut add: impl FnMut(&[f32; LANES], &[f32; LANES])) {
-        let (values, rest) = self.values.as_chunks::<LANES>();
-        let (weights, rest_weights) = self.weights.as_chunks::<LANES>();
-        for (values, weights) in zip(values.iter(), weights) {
-            add(values, weights);
+    fn for_each_part(&self, mut add: impl FnMut(&[f32; LANES], &[f32; LANES], &[f32; LANES])) {
+        let (values, rest) = self.group.values.as_chunks::<LANES>();
+        let (variances, rest_variances) = self.group.variances.as_chunks::<LANES>();
+        let (means, rest_means) = self.group.means.as_chunks::<LANES>();
+        for ((values, variances), means) in zip(zip(values.iter(), variances), means) {
+            add(values, variances, means);
         }
         if !rest.is_empty() {
-            let mut last = [[0.0; LANES]; 2];
-            for (lane, &x) in zip(&mut last[0][..], rest) {
-                *lane = x;
+            let mut last = [[0.0; LANES]; 3];
+            for (lanes, rest) in zip(&mut last[..], &[rest, rest_variances, rest_means]) {
+                for (lane, &x) in zip(&mut lanes[..], *rest) {
+                    *lane = x;
+                }
             }
-            for (lane, &w) in zip(&mut last[1][..], rest_weights) {
-                *lane = w;
-            }
-            add(&last[0], &last[1]);
+            add(&last[0], &last[1], &last[2]);
         }
     }
 }
@@ -224,17 +243,4 @@ fn range(values: &[f32]) -> (f32, f32) {
     let (low, high) = super::min_max(values, |x| x);
     let low = low.iter().fold(f32::INFINITY, |a, &b| smaller(a, b));
     (low, high.iter().fold(f32::NEG_INFINITY, |a, &b| larger(a, b)))
-}
-
-/// The sum of squared differences of `values` and `back`, each weighted.
-#[inline(always)]
-pub(super) fn error_of(values: &[f32], weights: &[f32], back: &[f32]) -> f32 {
-    let mut sums = [0.0; LANES];
-    let parts = zip(values.chunks(LANES), weights.chunks(LANES));
-    for ((values, weights), back) in zip(parts, back.chunks(LANES)) {
-        for ((sum, &x), (&w, &back)) in zip(zip(&mut sums[..], values), zip(weights.iter(), back)) {
-            *sum += w * (back - x) * (back - x);
-        }
-    }
-    sum_of(&sums)
 }

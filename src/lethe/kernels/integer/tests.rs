@@ -4,6 +4,7 @@ use half::{bf16, f16};
 
 use super::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::TargetDtype;
+use crate::lethe::kernels::activations::Activations;
 use crate::simd::Level;
 use crate::test_utils::miri_or;
 
@@ -159,7 +160,7 @@ fn rules_equal_their_twins() {
                 for level in Level::available() {
                     let (mut back, mut out) =
                         (vec![f32::NAN; values.len()], IntegerGroups::default());
-                    q.encode([&values, &[]], level, &mut back, &mut out);
+                    q.encode(&values, Activations::default(), level, &mut back, &mut out);
                     for (i, values) in values.chunks(group).enumerate() {
                         let (codes, scale, offset, subtracted) = twin(&q, values);
                         let what = format!("{q:?}, {level:?}, group {i}");

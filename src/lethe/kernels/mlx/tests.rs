@@ -4,6 +4,7 @@ use half::{bf16, f16};
 
 use super::{MlxFloatMode, encode};
 use crate::TargetDtype;
+use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::groups::GroupBuffers;
 use crate::remember::kernels::fp8::{E4M3, Float8, f32_from_exponent};
 use crate::simd::Level;
@@ -122,7 +123,7 @@ fn modes_equal_their_twins() {
                 let mut codes = vec![0; values.len() * mode.bits() / 8];
                 let mut scales = vec![0; values.len() / group];
                 let groups = GroupBuffers {
-                    weights: &[],
+                    activations: Activations::default(),
                     values: &values,
                     codes: &mut codes,
                     scale_bytes: &mut scales,

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use super::random;
 use crate::TargetDtype;
+use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, codebook_encoder};
 use crate::lethe::kernels::groups::{EncodeGroups, GroupArithmetic};
 use crate::lethe::kernels::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
@@ -32,6 +33,107 @@ fn weights(n: usize, spread: f32) -> Vec<f32> {
         .skip(5)
         .map(|x| (x * 2.0 * spread).exp())
         .collect()
+}
+
+/// Means of 0.
+const NO_MEANS: [f32; 1 << 16] = [0.0; 1 << 16];
+
+/// Activations whose means are not known.
+fn of_weights(weights: &[f32]) -> Activations<'_> {
+    Activations { variances: weights, means: &NO_MEANS[..weights.len()], row: weights.len().max(1) }
+}
+
+/// Activations of rows of `row` values with these variances, and with means about as large as their
+/// deviations.
+struct Known {
+    variances: Vec<f32>,
+    means: Vec<f32>,
+    row: usize,
+}
+
+impl Known {
+    fn new(n: usize, row: usize) -> Self {
+        let variances = weights(n, 1.0);
+        let signs = random(n + 9).skip(9).map(|x| x * 3.0);
+        let means = signs.zip(&variances).map(|(sign, v)| sign * v.sqrt());
+        Self { means: means.collect(), variances, row }
+    }
+
+    fn activations(&self) -> Activations<'_> {
+        let Self { variances, means, row } = self;
+        Activations { variances, means, row: *row }
+    }
+
+    /// The mean square of what errors add to the outputs.
+    fn cost(&self, values: &[f32], back: &[f32]) -> f64 {
+        let errors = values.iter().zip(back).map(|(x, back)| f64::from(back - x));
+        let statistics = self.variances.iter().zip(&self.means);
+        let terms = errors
+            .zip(statistics)
+            .map(|(e, (&v, &m))| [e * e * f64::from(v), e * f64::from(m)]);
+        let terms: Vec<[f64; 2]> = terms.collect();
+        let of_row = |row: &[[f64; 2]]| {
+            let [squares, errors] = [0, 1].map(|i| row.iter().map(|term| term[i]).sum::<f64>());
+            squares + errors * errors
+        };
+        terms.chunks(self.row).map(of_row).sum()
+    }
+
+    /// Encodings that know the means cost the outputs less than those that only know mean squares.
+    fn lower_costs(&self, values: &[f32], encode: impl Fn(Activations<'_>, Level) -> Vec<f32>) {
+        let squares = self
+            .variances
+            .iter()
+            .zip(&self.means)
+            .map(|(v, m)| v + m * m);
+        let squares: Vec<f32> = squares.collect();
+        let [without, with] = [of_weights(&squares), self.activations()]
+            .map(|activations| self.cost(values, &encode(activations, Level::detect())));
+        assert!(with < 0.9 * without, "{with} {without}");
+        let there = encode(self.activations(), Level::Baseline);
+        for level in Level::available() {
+            assert_eq!(encode(self.activations(), level), there, "{level:?}");
+        }
+    }
+}
+
+#[test]
+fn means_of_activations() {
+    const ROW: usize = 512;
+    let values = values(ROW * miri_or(1, 6));
+    let known = Known::new(values.len(), ROW);
+    for rule in RULES {
+        let q = IntegerQuantizer { rule, bits: 4, group: 64, dtype: TargetDtype::BF16 };
+        known.lower_costs(&values, |known, level| encode_integers(&q, &values, known, level).1);
+    }
+    let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
+    let nvfp4 = ModelOptNvfp4(global_multiplier(max));
+    known.lower_costs(&values, |known, level| {
+        encode_groups::<_, BLOCK>(&nvfp4, &values, known, level).2
+    });
+    let mxfp4 = ModelOptMx::<Fp4E2M1>(PhantomData);
+    known.lower_costs(&values, |known, level| {
+        encode_groups::<_, MX_BLOCK>(&mxfp4, &values, known, level).2
+    });
+    let encoder = codebook_encoder(&NF4_CODEBOOK);
+    known.lower_costs(&values, |known, level| {
+        let mut back = vec![0.0; values.len()];
+        let out = (&mut vec![], &mut vec![]);
+        encoder.encode_searched((&values, known), 64, level, out, &mut back);
+        back
+    });
+}
+
+#[test]
+fn nothing_is_carried_to_the_next_row() {
+    const ROW: usize = 256;
+    let values = values(2 * ROW);
+    let known = Known::new(values.len(), ROW);
+    let q = IntegerQuantizer { rule: RULES[0], bits: 4, group: 64, dtype: TargetDtype::F32 };
+    let (_, both) = encode_integers(&q, &values, known.activations(), Level::detect());
+    let second = known.activations().of_run(ROW..2 * ROW);
+    let (_, alone) = encode_integers(&q, &values[ROW..], second, Level::detect());
+    assert_eq!(both[ROW..], alone);
 }
 
 /// The weighted error of each group.
@@ -64,11 +166,11 @@ const RULES: [IntegerRule; 6] = [
 fn encode_integers(
     q: &IntegerQuantizer,
     values: &[f32],
-    weights: &[f32],
+    activations: Activations<'_>,
     level: Level,
 ) -> (IntegerGroups, Vec<f32>) {
     let (mut out, mut back) = (IntegerGroups::default(), vec![0.0; values.len()]);
-    q.encode([values, weights], level, &mut back, &mut out);
+    q.encode(values, activations, level, &mut back, &mut out);
     (out, back)
 }
 
@@ -102,7 +204,7 @@ fn integers() {
             let q = IntegerQuantizer { rule, bits, group: GROUP, dtype: TargetDtype::BF16 };
             let values = values(GROUP * miri_or(1, 12));
             let weights = weights(values.len(), spread);
-            let of = |searched: &[f32]| {
+            let of = |searched: Activations<'_>| {
                 let (_, back) = encode_integers(&q, &values, searched, Level::detect());
                 errors(&values, &weights, &back, GROUP)
             };
@@ -117,7 +219,7 @@ fn integers() {
             let least = groups
                 .map(|(x, w)| least_of_integers(bits, &zeros, x, w))
                 .sum();
-            let part = gained(&of(&[]), &of(&weights), least);
+            let part = gained(&of(Activations::default()), &of(of_weights(&weights)), least);
             assert!(part > 0.96, "{q:?}, weights of {spread}: {part}");
         }
     }
@@ -141,12 +243,14 @@ fn integers_at_every_level() {
                     .for_each(|x| *x *= 1e-38);
                 let mut weights = weights(values.len(), 1.0);
                 weights[3 * group..4 * group].fill(0.0);
-                let (there, back) = encode_integers(&q, &values, &weights, Level::Baseline);
-                let (_, plain) = encode_integers(&q, &values, &[], Level::Baseline);
+                let known = of_weights(&weights);
+                let (there, back) = encode_integers(&q, &values, known, Level::Baseline);
+                let (_, plain) =
+                    encode_integers(&q, &values, Activations::default(), Level::Baseline);
                 assert_eq!(back[3 * group..4 * group], plain[3 * group..4 * group], "{q:?}");
                 assert!(back.iter().all(|x| x.is_finite()), "{q:?}");
                 for level in Level::available() {
-                    let (out, found) = encode_integers(&q, &values, &weights, level);
+                    let (out, found) = encode_integers(&q, &values, known, level);
                     assert_eq!(
                         (&out.codes, found),
                         (&there.codes, back.clone()),
@@ -162,7 +266,7 @@ fn integers_at_every_level() {
 fn encode_groups<A: GroupArithmetic<GROUP>, const GROUP: usize>(
     arithmetic: &A,
     values: &[f32],
-    weights: &[f32],
+    activations: Activations<'_>,
     level: Level,
 ) -> (Vec<u8>, Vec<u8>, Vec<f32>) {
     let n = values.len();
@@ -174,7 +278,7 @@ fn encode_groups<A: GroupArithmetic<GROUP>, const GROUP: usize>(
         &mut EncodeGroups {
             arithmetic,
             values,
-            weights,
+            activations,
             codes: codes_out,
             scale_bytes,
             back: back_out,
@@ -191,7 +295,7 @@ fn fp4_groups<A: GroupArithmetic<GROUP>, const GROUP: usize>(
 ) {
     for spread in [0.0, 1.0, 2.0] {
         let weights = weights(values.len(), spread);
-        let of = |searched: &[f32]| {
+        let of = |searched: Activations<'_>| {
             let (.., back) = encode_groups(arithmetic, values, searched, Level::detect());
             errors(values, &weights, &back, GROUP)
         };
@@ -207,11 +311,11 @@ fn fp4_groups<A: GroupArithmetic<GROUP>, const GROUP: usize>(
             });
             error.fold(f64::INFINITY, f64::min)
         });
-        let part = gained(&of(&[]), &of(&weights), least.sum());
+        let part = gained(&of(Activations::default()), &of(of_weights(&weights)), least.sum());
         assert!(part > goal, "groups of {GROUP}, weights of {spread}: {part}");
-        let there = encode_groups(arithmetic, values, &weights, Level::Baseline);
+        let there = encode_groups(arithmetic, values, of_weights(&weights), Level::Baseline);
         for level in Level::available() {
-            assert_eq!(encode_groups(arithmetic, values, &weights, level), there, "{level:?}");
+            assert_eq!(encode_groups(arithmetic, values, of_weights(&weights), level), there);
         }
     }
 }
@@ -239,14 +343,19 @@ fn codebooks() {
             let mut values = values(block * miri_or(1, 12) + 6);
             values[block * miri_or(0, 1)..][..miri_or(0, block)].fill(0.0);
             let weights = weights(values.len(), spread);
-            let run = |searched: &[f32], level: Level| {
+            let run = |searched: Activations<'_>, level: Level| {
                 let (mut codes, mut scales) = (vec![], vec![]);
                 let mut back = vec![0.0; values.len()];
                 let out = (&mut codes, &mut scales);
-                encoder.encode([&values, searched], block, level, out, &mut back);
+                match searched.is_empty() {
+                    true => encoder.encode(&values, block, level, out, &mut back),
+                    false => {
+                        encoder.encode_searched((&values, searched), block, level, out, &mut back)
+                    }
+                }
                 (codes, scales, back)
             };
-            let of = |searched: &[f32]| {
+            let of = |searched: Activations<'_>| {
                 errors(&values, &weights, &run(searched, Level::detect()).2, block)
             };
             let groups = values.chunks(block).zip(weights.chunks(block));
@@ -263,12 +372,31 @@ fn codebooks() {
                 };
                 scales.map(error).fold(f64::INFINITY, f64::min)
             });
-            let part = gained(&of(&[]), &of(&weights), least.sum());
+            let part = gained(&of(Activations::default()), &of(of_weights(&weights)), least.sum());
             assert!(part > 0.97, "blocks of {block}, weights of {spread}: {part}");
-            let there = run(&weights, Level::Baseline);
+            let there = run(of_weights(&weights), Level::Baseline);
             for level in Level::available() {
-                assert_eq!(run(&weights, level), there, "{level:?}");
+                assert_eq!(run(of_weights(&weights), level), there, "{level:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn squares_of_outputs() {
+    const ROW: usize = 75;
+    for size in [1e-30f32, 1.0, 1e30] {
+        let values: Vec<f32> = values(ROW * 4).iter().map(|x| x * size).collect();
+        let back: Vec<f32> = values.iter().map(|x| x * 1.25 + size * 1e-3).collect();
+        let known = Known::new(values.len(), ROW);
+        let zeros = vec![0.0; values.len()];
+        for level in Level::available() {
+            let found = known.activations().outputs(&values, &back, level);
+            let ratios = [
+                found.errors / known.cost(&values, &back),
+                found.values / known.cost(&zeros, &values),
+            ];
+            assert!(ratios.iter().all(|ratio| (ratio - 1.0).abs() < 1e-6), "{size:e} {ratios:?}");
         }
     }
 }

@@ -13,6 +13,7 @@ use serde_json::json;
 use self::cases::{GroupedCase, mlx};
 use crate::TargetDtype;
 use crate::lethe::compressed_tensors::CompressedTensors;
+use crate::lethe::kernels::activations::Activations;
 use crate::lethe::{Encode, EncodeBuffers, Method, TileValues, WeightInfo};
 use crate::remember::Tile;
 use crate::simd::Level;
@@ -96,8 +97,14 @@ fn encoded(
             .flat_map(|row| values[of_row(row)].iter().copied())
             .collect();
         let mut back = vec![f32::NAN; part.len()];
-        let input =
-            TileValues { tile, values: &part, survey: 0.0, maxima: &[], weights: &[], level };
+        let input = TileValues {
+            tile,
+            values: &part,
+            survey: 0.0,
+            maxima: &[],
+            activations: Activations::default(),
+            level,
+        };
         let mut put = |part: usize, at: u64, bytes: &[u8]| {
             let range = at as usize..at as usize + bytes.len();
             out[part][range.clone()].copy_from_slice(bytes);
@@ -315,7 +322,7 @@ fn scales_that_cannot_be_stored_are_errors() {
             values: &values,
             survey: 0.0,
             maxima: &[],
-            weights: &[],
+            activations: Activations::default(),
             level: Level::Baseline,
         };
         let error = encoder

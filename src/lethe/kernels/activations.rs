@@ -1,0 +1,173 @@
+//! What an importance matrix says of the activations that the values of a row are multiplied with,
+//! and what errors of the values cost.
+//!
+//! Errors e of a row add `Σ e·h` to an output of the layer, whose activations are h. If these vary
+//! independently of each other around their means μ, the mean square of that is
+//! `Σ e²·var(h) + (Σ e·μ)²`. The second sum is of a whole row, so it is carried on from group to
+//! group, and each group makes up for those before it.
+
+use std::ops::{AddAssign, Range};
+
+use crate::simd::{Level, Routine, perform, zip};
+
+/// Statistics of the activations of each value of a tile, if scales are searched; else empty.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Activations<'a> {
+    /// The variances; mean squares if the means are not known.
+    pub variances: &'a [f32],
+    /// The means; zeros if they are not known.
+    pub means: &'a [f32],
+    /// Number of values of a row of the tile.
+    pub row: usize,
+}
+
+impl<'a> Activations<'a> {
+    /// Whether there are none, so that nothing is searched.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.variances.is_empty()
+    }
+
+    /// Those of a run of values, which begins with a row or lies in one.
+    pub(crate) fn of_run(&self, run: Range<usize>) -> Self {
+        let of = |all: &'a [f32]| all.get(run.clone()).unwrap_or_default();
+        Self { variances: of(self.variances), means: of(self.means), row: self.row }
+    }
+
+    /// Whether group `i` of groups of `group` values begins in another row than the one before, so
+    /// that nothing is carried on.
+    #[inline(always)]
+    pub(crate) fn begins_row(&self, i: usize, group: usize) -> bool {
+        i == 0 || i * group / self.row != (i - 1) * group / self.row
+    }
+}
+
+/// Mean squares of the outputs of a layer, summed over its rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct OutputSquares {
+    /// Of what errors add to them.
+    pub errors: f64,
+    /// Of the outputs themselves.
+    pub values: f64,
+}
+
+impl AddAssign for OutputSquares {
+    fn add_assign(&mut self, other: Self) {
+        self.errors += other.errors;
+        self.values += other.values;
+    }
+}
+
+impl Activations<'_> {
+    /// The outputs of `values`, and what they lose where these decode to `back`.
+    pub(crate) fn outputs(&self, values: &[f32], back: &[f32], level: Level) -> OutputSquares {
+        let mut sums =
+            SumOutputs { activations: *self, values, back, found: OutputSquares::default() };
+        perform(level, &mut sums);
+        sums.found
+    }
+}
+
+struct SumOutputs<'a> {
+    activations: Activations<'a>,
+    values: &'a [f32],
+    back: &'a [f32],
+    found: OutputSquares,
+}
+
+impl Routine for SumOutputs<'_> {
+    #[inline(always)]
+    fn run(&mut self) {
+        let Activations { variances, means, row } = self.activations;
+        let row = row.max(1);
+        let rows = zip(self.values.chunks(row), self.back.chunks(row));
+        let statistics = zip(variances.chunks(row), means.chunks(row));
+        for ((values, back), (variances, means)) in zip(rows, statistics) {
+            // In F64, for values of any size have squares there. Lanes fix the order of the sums.
+            let mut sums = [[0.0f64; LANES]; 4];
+            let values = zip(values.chunks(LANES), back.chunks(LANES));
+            let statistics = zip(variances.chunks(LANES), means.chunks(LANES));
+            for ((values, back), (variances, means)) in zip(values, statistics) {
+                let lanes = zip(zip(values.iter(), back), zip(variances.iter(), means));
+                for (i, ((&x, &back), (&variance, &mean))) in lanes.enumerate() {
+                    let (x, back) = (f64::from(x), f64::from(back));
+                    let (variance, mean, error) = (f64::from(variance), f64::from(mean), back - x);
+                    sums[0][i] += variance * error * error;
+                    sums[1][i] += mean * error;
+                    sums[2][i] += variance * x * x;
+                    sums[3][i] += mean * x;
+                }
+            }
+            let mut of_row = [0.0; 4];
+            for (sum, lanes) in zip(&mut of_row[..], &sums) {
+                for lane in lanes {
+                    *sum += lane;
+                }
+            }
+            let [squares, errors, value_squares, outputs] = of_row;
+            self.found.errors += squares + errors * errors;
+            self.found.values += value_squares + outputs * outputs;
+        }
+    }
+}
+
+/// A group whose scale is searched.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SearchedGroup<'a> {
+    pub values: &'a [f32],
+    pub variances: &'a [f32],
+    pub means: &'a [f32],
+    /// `Σ e·μ` of the groups before it in its row.
+    pub carried: f32,
+}
+
+/// What the errors of a group cost, and `Σ e·μ` up to its end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cost {
+    pub total: f32,
+    pub carried: f32,
+}
+
+impl Cost {
+    /// Of the weighted sums of the squares of a group's errors and of the errors.
+    #[inline(always)]
+    pub(crate) fn of([squares, errors]: [f32; 2], carried: f32) -> Self {
+        let carried = carried + errors;
+        Self { total: squares + carried * carried, carried }
+    }
+}
+
+const LANES: usize = 16;
+
+impl SearchedGroup<'_> {
+    /// The cost of the errors of `back`, what the group is decoded to.
+    #[inline(always)]
+    pub(crate) fn cost_of(&self, back: &[f32]) -> Cost {
+        let mut sums = [[0.0; LANES]; 2];
+        let values = zip(self.values.chunks(LANES), back.chunks(LANES));
+        let statistics = zip(self.variances.chunks(LANES), self.means.chunks(LANES));
+        for ((values, back), (variances, means)) in zip(values, statistics) {
+            let lanes = zip(zip(values.iter(), back), zip(variances.iter(), means));
+            for (i, ((&x, &back), (&variance, &mean))) in lanes.enumerate() {
+                let error = back - x;
+                sums[0][i] += variance * error * error;
+                sums[1][i] += mean * error;
+            }
+        }
+        Cost::of(sums.map(|lanes| sum_of(&lanes)), self.carried)
+    }
+}
+
+/// The sum of all numbers: halves are added until one number is left.
+#[inline(always)]
+pub(crate) fn sum_of<const N: usize>(numbers: &[f32; N]) -> f32 {
+    let mut sums = *numbers;
+    let mut half = N / 2;
+    while half > 0 {
+        for i in 0..half {
+            sums[i] += sums[i + half];
+        }
+        half /= 2;
+    }
+    sums[0]
+}
