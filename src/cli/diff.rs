@@ -1,5 +1,7 @@
 //! `amn diff`.
 
+mod against;
+
 use std::io::Write;
 use std::path::Path;
 
@@ -28,11 +30,10 @@ const MAX_VALUE: usize = 60;
 /// # Errors
 /// A model that cannot be parsed or decoded, with its path; what [`ParsedModel::diff`] returns.
 pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, CommandError> {
-    let open = |path: &Path| {
-        input::open_path(path, &args.read.limits)
-            .map_err(|error| CommandError::of_model(path, error))
-    };
-    let (a, b) = (open(&args.a)?, open(&args.b)?);
+    if let Some(reference) = &args.against {
+        return against::diff_against(args, reference, out);
+    }
+    let (a, b) = (open(&args.a, args)?, open(&args.b, args)?);
     let files = || {
         [&a, &b]
             .into_iter()
@@ -42,32 +43,7 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
     if let Some(path) = &args.page.html {
         html::check_place(path, &files(), args.page.force)?;
     }
-    let cancel = CancelToken::new();
-    signals::cancel_at_termination(&cancel)?;
-    let meter = Meter::new(&args.read);
-    let run = args
-        .read
-        .options(args.to, cancel)
-        .with_progress(meter.listener());
-    meter.start(Work {
-        verb: "Comparing",
-        files: vec![args.a.to_string_lossy().into_owned()],
-        ..Work::default()
-    });
-    let mut options = DiffOptions::default()
-        .with_run(run)
-        .with_tolerance(args.tolerance)
-        .with_values_only(args.values_only);
-    (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
-    let report = a.diff(&b, &options);
-    meter.finish(report.is_ok());
-    let mut report = report.map_err(|error| {
-        let models = [(&a, &args.a), (&b, &args.b)];
-        match models.iter().find(|(model, _)| has_problem(model, &error)) {
-            Some((_, path)) => CommandError::of_model(path, error),
-            None => error.into(),
-        }
-    })?;
+    let mut report = compared(args, [(&a, &args.a), (&b, &args.b)])?;
     if let Some(path) = &args.page.html {
         let (name_a, name_b) = (html::name_of(&args.a), html::name_of(&args.b));
         let page = Page {
@@ -87,6 +63,42 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
         false => print(&report, args.top, out)?,
     }
     Ok(report.is_different())
+}
+
+/// The model at `path`.
+fn open(path: &Path, args: &DiffArgs) -> Result<ParsedModel, CommandError> {
+    input::open_path(path, &args.read.limits).map_err(|error| CommandError::of_model(path, error))
+}
+
+/// Compares two models, each with its path, as `args` say.
+fn compared(
+    args: &DiffArgs,
+    models: [(&ParsedModel, &Path); 2],
+) -> Result<DiffReport, CommandError> {
+    let [(a, place), (b, _)] = models;
+    let cancel = CancelToken::new();
+    signals::cancel_at_termination(&cancel)?;
+    let meter = Meter::new(&args.read);
+    let run = args
+        .read
+        .options(args.to, cancel)
+        .with_progress(meter.listener());
+    meter.start(Work {
+        verb: "Comparing",
+        files: vec![place.to_string_lossy().into_owned()],
+        ..Work::default()
+    });
+    let mut options = DiffOptions::default()
+        .with_run(run)
+        .with_tolerance(args.tolerance)
+        .with_values_only(args.values_only || args.against.is_some());
+    (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
+    let report = a.diff(b, &options);
+    meter.finish(report.is_ok());
+    report.map_err(|error| match models.iter().find(|(model, _)| has_problem(model, &error)) {
+        Some((_, path)) => CommandError::of_model(path, error),
+        None => error.into(),
+    })
 }
 
 /// Whether `error` is what makes it impossible to decode `model`.

@@ -305,3 +305,32 @@ fn errors() {
     let text = data().join("README.md");
     assert_eq!(amn(&["diff", demo, text.to_str().unwrap()]).status.code(), Some(6));
 }
+
+/// The errors of two encodings beside each other are those of each by itself.
+#[test]
+fn two_encodings_against_what_they_were_made_of() {
+    let (directory, model) = (crate::common::tempdir().unwrap(), data().join("guide/TinyLlama"));
+    let made = |scheme: &str| {
+        let output = directory.path().join(scheme.replace(':', "-"));
+        let paths = [&model, &output].map(|path| path.to_str().unwrap());
+        let run = amn(&["forget", paths[0], "--to", scheme, "-o", paths[1], "-q"]);
+        assert!(run.status.success(), "{run:?}");
+        output
+    };
+    let (a, b) = (made("nf4"), made("int8"));
+    let against = ["--against", model.to_str().unwrap()];
+    let (code, both) = report(&a, &b, &against);
+    assert_eq!(code, 1);
+    for (side, output) in [("a", &a), ("b", &b)] {
+        assert_eq!(both[side], report(&model, output, &["--values-only"]).1, "{side}");
+    }
+    let (code, text) = diff(&a, &b, &[&against[..], &["--top", "2"]].concat());
+    assert_eq!(code, 1);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 5, "{text}");
+    assert!(lines[0].starts_with("NAME") && lines[1].contains("NF4") && lines[1].contains("INT8"));
+    assert!(lines[4].ends_with("0 in A, 7 in B"), "{text}");
+    // A model is as near to itself as can be.
+    let (code, text) = diff(&model, &model, &against);
+    assert!(code == 0 && text.starts_with("0 tensors"), "{text}");
+}

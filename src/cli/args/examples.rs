@@ -82,6 +82,7 @@ Examples:
   amn diff model-awq model-bf16 --to bf16 --values-only
   amn diff a.gguf b.gguf --tolerance 1e-6 --include '*norm*'
   amn diff model-bf16 model-q4.gguf --values-only --top 10
+  amn diff model-nf4 model-w4a16 --against model-bf16 --top 10
   amn diff a.safetensors b.safetensors --json -q";
 
 pub(super) const CHECK: &str = "\

@@ -140,6 +140,9 @@ pub(in super::super) struct DiffArgs {
     pub a: PathBuf,
     /// Model to compare it with
     pub b: PathBuf,
+    /// Compare the values of both with those of this model, e.g. the one that they are encodings of
+    #[arg(long, value_name = "MODEL", conflicts_with = "html")]
+    pub against: Option<PathBuf>,
     /// Largest absolute difference of values that count as equal
     #[arg(long, alias = "atol", value_name = "X", default_value = "0", value_parser = parse_tolerance)]
     pub tolerance: f64,

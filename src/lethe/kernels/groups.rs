@@ -95,7 +95,9 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
                 factors[g] = scale.factor;
                 scales[g] = scale.scale;
             }
-            if let Some((variances, means)) = statistics.next() {
+            // Codes of eight bits are as fine under any exponent that holds the largest value, so that
+            // nothing is to be found.
+            if is_four_bits && let Some((variances, means)) = statistics.next() {
                 let statistics =
                     zip(variances.as_chunks::<GROUP>().0, means.as_chunks::<GROUP>().0);
                 for (g, (values, statistics)) in zip(values.iter(), statistics).enumerate() {
