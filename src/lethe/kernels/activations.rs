@@ -140,6 +140,19 @@ impl Cost {
 const LANES: usize = 16;
 
 impl SearchedGroup<'_> {
+    /// `Σ μ·x` and `Σ μ`.
+    #[inline(always)]
+    pub(crate) fn sums_of_means(&self) -> [f32; 2] {
+        let mut sums = [[0.0; LANES]; 2];
+        for (values, means) in zip(self.values.chunks(LANES), self.means.chunks(LANES)) {
+            for (i, (&x, &mean)) in zip(values.iter(), means).enumerate() {
+                sums[0][i] += mean * x;
+                sums[1][i] += mean;
+            }
+        }
+        sums.map(|lanes| sum_of(&lanes))
+    }
+
     /// The cost of the errors of `back`, what the group is decoded to.
     #[inline(always)]
     pub(crate) fn cost_of(&self, back: &[f32]) -> Cost {

@@ -81,6 +81,7 @@ impl SearchBlocks<'_> {
                 continue;
             }
             let group = SearchedGroup { values, variances, means, carried };
+            let [mean_value, _] = group.sums_of_means();
             let (mut best, mut least, mut fitted) = (0.0, f32::INFINITY, largest);
             // Candidates for codes, then the library's scale and three fits: one place in the code that
             // sums, for all of it is inlined.
@@ -90,7 +91,8 @@ impl SearchBlocks<'_> {
                     None if i == FACTORS.len() => largest,
                     None => fitted,
                 };
-                let Sums { cost, product, square } = sums(self.encoder, ranks, &group, scale);
+                let Sums { cost, product, square } =
+                    sums(self.encoder, ranks, &group, mean_value, scale);
                 let explained = product * product / square;
                 if i < FACTORS.len() {
                     if product > 0.0 && explained > best {
@@ -114,9 +116,10 @@ fn sums(
     encoder: &CodebookEncoder,
     ranks: impl Ranks,
     group: &SearchedGroup<'_>,
+    mean_value: f32,
     scale: f32,
 ) -> Sums {
-    let mut lanes = [[0.0; CHUNK]; 6];
+    let mut lanes = [[0.0; LANES]; 4];
     let (chunks, rest) = group.values.as_chunks::<CHUNK>();
     let (variances, rest_variances) = group.variances.as_chunks::<CHUNK>();
     let (means, rest_means) = group.means.as_chunks::<CHUNK>();
@@ -130,10 +133,9 @@ fn sums(
         }
         add(&mut lanes, encoder, ranks, &last[0], (&last[1], &last[2]), scale);
     }
-    let [squares, product, square, mean_error, mean_value, mean_level] =
-        lanes.map(|lanes| sum_of(&lanes));
+    let [squares, product, square, mean_level] = lanes.map(|lanes| sum_of(&lanes));
     Sums {
-        cost: Cost::of([squares, mean_error], group.carried),
+        cost: Cost::of([squares, mean_level * scale - mean_value], group.carried),
         product: product + mean_level * (mean_value - group.carried),
         square: square + mean_level * mean_level,
     }
@@ -142,7 +144,7 @@ fn sums(
 /// Adds what a chunk of values says to the `lanes` of each sum.
 #[inline(always)]
 fn add(
-    lanes: &mut [[f32; CHUNK]; 6],
+    lanes: &mut [[f32; LANES]; 4],
     encoder: &CodebookEncoder,
     ranks: impl Ranks,
     values: &[f32; CHUNK],
@@ -152,14 +154,19 @@ fn add(
     let factor = 1.0 / scale;
     let found = ranks_of_chunk(values, encoder, ranks, |x| x * factor);
     let levels = decoded(&found, encoder, ranks, 1.0);
-    for i in 0..CHUNK {
-        let (level, x, mean) = (levels[i], values[i], means[i]);
-        let (weighted, error) = (variances[i] * level, level * scale - x);
-        lanes[0][i] += variances[i] * error * error;
-        lanes[1][i] += weighted * x;
-        lanes[2][i] += weighted * level;
-        lanes[3][i] += mean * error;
-        lanes[4][i] += mean * x;
-        lanes[5][i] += mean * level;
+    for first in [0, LANES] {
+        for i in 0..LANES {
+            let (level, x) = (levels[first + i], values[first + i]);
+            let (variance, error) = (variances[first + i], level * scale - x);
+            let weighted = variance * level;
+            lanes[0][i] += variance * error * error;
+            lanes[1][i] += weighted * x;
+            lanes[2][i] += weighted * level;
+            lanes[3][i] += means[first + i] * level;
+        }
     }
 }
+
+/// Sums that are taken side by side: with as many for each value of a chunk, they would not stay in
+/// registers.
+const LANES: usize = CHUNK / 2;

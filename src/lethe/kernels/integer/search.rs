@@ -71,17 +71,8 @@ struct Candidates<'a> {
 impl<'a> Candidates<'a> {
     #[inline(always)]
     fn new(group: SearchedGroup<'a>, max_code: f32) -> Self {
-        let mut candidates = Self { group, max_code, target: 0.0, mean: 0.0 };
-        let mut sums = [[0.0; LANES]; 2];
-        candidates.for_each_part(|values, _, means| {
-            for i in 0..LANES {
-                sums[0][i] += means[i] * values[i];
-                sums[1][i] += means[i];
-            }
-        });
-        let [product, mean] = sums.map(|lanes| sum_of(&lanes));
-        (candidates.target, candidates.mean) = (product - group.carried, mean);
-        candidates
+        let [product, mean] = group.sums_of_means();
+        Self { group, max_code, target: product - group.carried, mean }
     }
 
     /// The scale and the zero point, which is the middle of the codes or any code.
