@@ -6,12 +6,12 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::super::CommandError;
+use super::super::args::{DiffArgs, DiffSortKey};
+use super::super::listing::{compared_in, error_of};
+use super::super::printed::print_json;
+use super::super::table::{Column, Table};
 use super::{compared, open};
-use crate::cli::CommandError;
-use crate::cli::args::{DiffArgs, DiffSortKey};
-use crate::cli::listing::{compared_in, error_of};
-use crate::cli::printed::print_json;
-use crate::cli::table::{Column, Table};
 use crate::error::{counted, printable};
 use crate::{DiffReport, TensorDiff, ValueDiff};
 

@@ -36,7 +36,7 @@ fn weights(n: usize, spread: f32) -> Vec<f32> {
 }
 
 /// Means of 0.
-const NO_MEANS: [f32; 1 << 16] = [0.0; 1 << 16];
+static NO_MEANS: [f32; 1 << 16] = [0.0; 1 << 16];
 
 /// Activations whose means are not known.
 fn of_weights(weights: &[f32]) -> Activations<'_> {
@@ -350,7 +350,7 @@ fn codebooks() {
                 match searched.is_empty() {
                     true => encoder.encode(&values, block, level, out, &mut back),
                     false => {
-                        encoder.encode_searched((&values, searched), block, level, out, &mut back)
+                        encoder.encode_searched((&values, searched), block, level, out, &mut back);
                     }
                 }
                 (codes, scales, back)
