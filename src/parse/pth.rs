@@ -9,12 +9,14 @@
 //!
 //! - `pickle`, `value`, `input`, `literal`, `globals`: the machine and its values; `storage`,
 //!   `views`, `tensors`, `facts`: what a checkpoint holds; `legacy`, `tar`: files before
-//!   archives.
+//!   archives; `archive`, `exported`: archives of `torch.save` and `torch.export`.
 //! - `records`, `distributed`, `zero`: checkpoints of many processes.
 //! - `risk`, `scan`: what Python would run.
 
+mod archive;
 mod calls;
 mod distributed;
+mod exported;
 mod facts;
 mod fields;
 mod globals;
@@ -31,16 +33,13 @@ mod value;
 mod views;
 mod zero;
 
-use std::collections::HashMap;
 use std::path::Path;
-use std::sync::OnceLock;
 
-use self::input::PickleInput;
-use self::pickle::{MoreGlobals, PickleMachine};
-use self::storage::{Storage, StorageKeys, StoragePlace};
+use self::archive::run_archive;
+use self::pickle::PickleMachine;
 use super::magic::is_tar;
 use super::read_at::ReadAt;
-use super::zip::{ZipArchive, ZipMember};
+use super::zip::ZipArchive;
 use crate::ParsedModel;
 pub use crate::compat::pth::{
     ParsedPth, PthDtype, PthFrontMatter, PthInspectInfo, PthTensor, PthTensorInfo,
@@ -50,16 +49,14 @@ pub use crate::compat::pth::{
     pth_to_safetensors_bytes,
 };
 use crate::limits::Budget;
-use crate::source::{Deflated, Source};
-use crate::{AnamnesisError, Container, ParseLimits, Result};
+use crate::source::Source;
+use crate::{AnamnesisError, ParseLimits, Result};
 
+pub(super) use self::archive::read_archive;
 pub(super) use self::distributed::read as read_distributed;
 pub use self::risk::PickleRisk;
 pub use self::scan::{GradedGlobal, PickleScan, scan_pickles};
 pub(super) use self::zero::read as read_zero;
-
-/// Largest `data.pkl` that is read, in bytes.
-const MAX_PICKLE_BYTES: u64 = 100 << 20;
 
 /// A Python global that a checkpoint's pickle names; see [`pickle_globals`].
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -139,6 +136,10 @@ fn collect_globals(
     let budget = Budget::new(limits);
     if head.starts_with(b"PK\x03\x04") {
         let archive = ZipArchive::read(&mut &*source, &budget)?;
+        if archive.exported().is_some() {
+            let what = "`amn scan` looks into the pickles that it may have beside its weights";
+            return Err(AnamnesisError::unsupported("an archive of torch.export", what));
+        }
         run_archive(&mut &*source, &archive, true, named, &budget).map(drop)
     } else if is_tar(&head[..n]) {
         tar::collect_globals(&mut &*source, named, &budget)
@@ -148,17 +149,6 @@ fn collect_globals(
         let what = "globals are named by PyTorch checkpoints and pickles";
         Err(AnamnesisError::unsupported("not a pickle", what))
     }
-}
-
-/// Reads the checkpoint in a ZIP archive.
-pub(super) fn read_archive(
-    source: Source,
-    archive: &ZipArchive,
-    budget: &Budget,
-) -> Result<ParsedModel> {
-    let mut contents = open_archive(&source, archive, budget)?;
-    contents.sources[0] = source;
-    Ok(contents)
 }
 
 /// Reads a legacy stream of pickles.
@@ -179,111 +169,6 @@ pub(super) fn read_tar(
     tar::read(&mut &source.share(), source, budget)
 }
 
-/// An archive whose pickle has been run and whose records have been read, before its storages are
-/// looked up.
-struct OpenedArchive<'a> {
-    machine: PickleMachine<'a>,
-    /// The value of the pickle.
-    root: value::NodeId,
-    /// Whether storages are big-endian, by the record `byteorder`.
-    big_endian: bool,
-    /// Directory of `data.pkl` in the archive, with its slash.
-    prefix: String,
-}
-
-/// Runs the pickle of an archive, reads the records beside it, and appends the globals that it
-/// names to `named`. With `lenient`, the machine goes on past errors. No tensor data is read.
-fn run_archive<'b>(
-    file: &mut dyn ReadAt,
-    archive: &ZipArchive,
-    lenient: bool,
-    named: &mut Vec<PickleGlobal>,
-    budget: &'b Budget,
-) -> Result<OpenedArchive<'b>> {
-    run_archive_allowing(|_, _| None, file, archive, lenient, named, budget)
-}
-
-/// [`run_archive`] of a pickle that may name `more_globals` as well.
-fn run_archive_allowing<'b>(
-    more_globals: MoreGlobals,
-    file: &mut dyn ReadAt,
-    archive: &ZipArchive,
-    lenient: bool,
-    named: &mut Vec<PickleGlobal>,
-    budget: &'b Budget,
-) -> Result<OpenedArchive<'b>> {
-    let member = archive.pickle().ok_or_else(|| archive.neither())?;
-    archive.check_only_root(member)?;
-    let prefix = member.name.trim_end_matches("data.pkl").to_owned();
-    let pickle = archive.read_content(file, member, MAX_PICKLE_BYTES, budget)?;
-    let input = PickleInput::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
-    let mut machine = PickleMachine::new(input, lenient);
-    machine.more_globals = more_globals;
-    let root = machine.run();
-    record_globals(&machine, named);
-    let root = root?;
-    let mut text = |name: &str| -> Result<Option<String>> {
-        match archive.member(&format!("{prefix}{name}")) {
-            Some(member) => {
-                let content = archive.read_content(file, member, 64, budget)?;
-                Ok(Some(String::from_utf8_lossy(content.trim_ascii_end()).into_owned()))
-            }
-            None => Ok(None),
-        }
-    };
-    let big_endian = match text("byteorder")?.as_deref() {
-        None | Some("little") => false,
-        Some("big") => true,
-        _ => {
-            return Err(AnamnesisError::parse("the archive's byteorder is neither little nor big"));
-        }
-    };
-    if let Some(version) =
-        text("version")?.filter(|v| !v.parse().is_ok_and(|v: u32| (1..=10).contains(&v)))
-    {
-        return Err(AnamnesisError::unsupported(
-            format!("PyTorch archive version {version}"),
-            "1 to 10 are read",
-        ));
-    }
-    Ok(OpenedArchive { machine, root, big_endian, prefix })
-}
-
-fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Result<ParsedModel> {
-    let OpenedArchive { machine, root, big_endian, prefix } =
-        run_archive(&mut &*source, archive, false, &mut Vec::new(), budget)?;
-    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
-    let by_name: HashMap<&str, &ZipMember> = archive
-        .members
-        .iter()
-        .map(|m| (m.name.as_str(), m))
-        .collect();
-    contents.sources.push(source.share());
-    let place = |storage: &Storage, contents: &mut ParsedModel| {
-        let name = format!("{prefix}data/{}", storage.key.text);
-        let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
-        let member = by_name.get(name.as_str()).ok_or_else(what)?;
-        let (data, offset) = member_source(source, archive, member)?;
-        // Writers may leave the checksum out; it is zero then. A compressed member checks itself.
-        let crc = Some(member.crc).filter(|&crc| crc != 0 && !member.deflated);
-        let source = if member.deflated {
-            contents.sources.len()
-        } else {
-            0
-        };
-        let place = StoragePlace { source, offset, len: member.len, crc };
-        if member.deflated {
-            contents.sources.push(data);
-        }
-        storage.check_len(member.len).map(|()| place)
-    };
-    let found = tensors::walk_with_facts(root, &machine, &mut contents.facts)?;
-    count_tensors(&found, archive, budget)?;
-    tensors::add(found, &machine, &mut StorageKeys::default(), big_endian, place, &mut contents)?;
-    zero::check_alone(root, &machine, &contents)?;
-    not_empty(contents)
-}
-
 /// Reads the pickles of a checkpoint and, of an archive, its directory and small records; no tensor
 /// data. Returns the tensors, and whether their storages are big-endian. A storage of an archive
 /// may be longer than the pickle says, since none of its bytes is read. `head` is what the file begins
@@ -297,7 +182,7 @@ pub(crate) fn read_front(
     // By the beginning, as when a file is parsed: what follows it could be an archive with other
     // tensors.
     if head.starts_with(b"PK") {
-        return read_archive_front(file, budget);
+        return archive::read_archive_front(file, budget);
     }
     let contents = if is_tar(head) {
         tar::read(file, none, budget)
@@ -305,55 +190,6 @@ pub(crate) fn read_front(
         legacy::read(file, none, false, &mut Vec::new(), budget)
     };
     Ok((contents?, false))
-}
-
-fn read_archive_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
-    let archive = ZipArchive::read(file, budget)?;
-    archive.check_format(Container::Pth)?;
-    let OpenedArchive { machine, root, big_endian, prefix } =
-        run_archive(file, &archive, false, &mut Vec::new(), budget)?;
-    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
-    contents.sources.push(Source::HeaderOnly);
-    let by_name: HashMap<&str, &ZipMember> = archive
-        .members
-        .iter()
-        .map(|m| (m.name.as_str(), m))
-        .collect();
-    let place = |storage: &Storage, _: &mut ParsedModel| {
-        let name = format!("{prefix}data/{}", storage.key.text);
-        let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
-        let member = by_name.get(name.as_str()).ok_or_else(what)?;
-        Ok(StoragePlace { source: 0, offset: 0, len: storage.len_within(member.len)?, crc: None })
-    };
-    let found = tensors::walk_with_facts(root, &machine, &mut contents.facts)?;
-    tensors::add(found, &machine, &mut StorageKeys::default(), big_endian, place, &mut contents)?;
-    Ok((not_empty(contents)?, big_endian))
-}
-
-/// Counts the tensors against the item limit. Members of the archive are counted already, and a
-/// tensor usually is one.
-fn count_tensors(
-    found: &[tensors::FoundTensor],
-    archive: &ZipArchive,
-    budget: &Budget,
-) -> Result<()> {
-    budget.items((found.len() as u64).saturating_sub(archive.members.len() as u64), "tensors")
-}
-
-/// The source of a member's decompressed bytes, and their offset in it.
-fn member_source(
-    source: &Source,
-    archive: &ZipArchive,
-    member: &ZipMember,
-) -> Result<(Source, u64)> {
-    let start = archive.read_data_start(&mut &*source, member)?;
-    if !member.deflated {
-        return Ok((source.share(), start));
-    }
-    let ZipMember { stored_len, len, crc, .. } = *member;
-    let deflated =
-        Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() };
-    Ok((Source::Deflated(Box::new(deflated)), 0))
 }
 
 /// Returns `contents`, or an error if a checkpoint has no tensors at all: it would pass for a model

@@ -51,16 +51,16 @@ impl ReadAt for &Source {
     }
 }
 
-/// A part of a source, read as if it were a file of its own.
+/// A part of a file, read as if it were a file of its own.
 #[cfg(feature = "pth")]
-pub(crate) struct SourceWindow<'a> {
-    pub source: &'a Source,
+pub(crate) struct Window<'a> {
+    pub file: &'a mut dyn ReadAt,
     pub start: u64,
     pub len: u64,
 }
 
 #[cfg(feature = "pth")]
-impl ReadAt for SourceWindow<'_> {
+impl ReadAt for Window<'_> {
     fn len(&self) -> u64 {
         self.len
     }
@@ -69,7 +69,7 @@ impl ReadAt for SourceWindow<'_> {
         check_range(offset, out.len(), self.len)?;
         let at = self.start.checked_add(offset);
         let at = at.ok_or_else(|| AnamnesisError::parse("an offset that overflows"))?;
-        (&mut &*self.source).read_at(at, out)
+        self.file.read_at(at, out)
     }
 }
 

@@ -232,9 +232,12 @@ impl ZipArchive {
         Ok(bytes)
     }
 
-    /// NPZ if a member is named like an array, or if there is none; a checkpoint if there is a
-    /// pickle where checkpoints have it. `None` for any other archive.
+    /// NPZ if a member is named like an array, or if there is none; PyTorch if `torch.export` has
+    /// written it, or if there is a pickle where checkpoints have it. `None` for any other archive.
     pub(crate) fn format(&self) -> Option<Container> {
+        if self.exported().is_some() {
+            return Some(Container::Pth);
+        }
         if self.members.is_empty() || self.members.iter().any(|m| m.name.ends_with(".npy")) {
             return Some(Container::Npz);
         }
@@ -247,6 +250,28 @@ impl ZipArchive {
             Some(found) if found == expected => Ok(()),
             Some(found) => Err(found.refused_as(expected)),
             None => Err(self.neither()),
+        }
+    }
+
+    /// The directory, with its slash, of what `torch.export` or AOTInductor has written, which is
+    /// empty before torch 2.8; `None` for any other archive.
+    pub(crate) fn exported(&self) -> Option<&str> {
+        let has = |root: &str, name: &str| {
+            self.members
+                .iter()
+                .any(|m| m.name.strip_prefix(root) == Some(name))
+        };
+        let root = |m: &'_ ZipMember| {
+            let root = m.name.len().checked_sub("archive_format".len())?;
+            let is_root = m.name.ends_with("/archive_format") && m.name.matches('/').count() == 1;
+            is_root.then_some(root)
+        };
+        let root = self.members.iter().find_map(|m| m.name.get(..root(m)?));
+        let older =
+            || has("", "serialized_exported_program.json") && has("", "serialized_state_dict.pt");
+        match root {
+            Some(root) => has(root, "archive_version").then_some(root),
+            None => older().then_some(""),
         }
     }
 
@@ -278,7 +303,16 @@ impl ZipArchive {
             let (name, other) = (&pickle.name, &other.name);
             return Err(broken(format!("it has two roots, `{name}` and `{other}`")));
         }
-        // Names of TorchScript's code may differ in case alone.
+        self.check_case(directory)
+    }
+
+    /// Checks that no two members have one name but for case, other than the code of TorchScript
+    /// below `directory`.
+    ///
+    /// # Errors
+    /// `Parse` that names one: torch finds members in any case.
+    #[cfg(feature = "pth")]
+    pub(crate) fn check_case(&self, directory: &str) -> Result<()> {
         let is_data = |m: &&ZipMember| {
             let below = m.name.get(directory.len()..).unwrap_or_default();
             let code = below.get(..5).unwrap_or_default();

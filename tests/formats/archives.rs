@@ -142,6 +142,11 @@ fn pytorch() {
 }
 
 #[test]
+fn torch_export() {
+    check_all("pt2", 5);
+}
+
+#[test]
 fn onnx() {
     check_all("onnx", 35);
 }
@@ -151,7 +156,7 @@ fn onnx() {
 #[test]
 fn out_as_npz_and_back() {
     let (mut same, mut refused) = (0, 0);
-    for directory in ["npz", "pth", "onnx"] {
+    for directory in ["npz", "pth", "pt2", "onnx"] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path

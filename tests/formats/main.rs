@@ -12,6 +12,8 @@ mod checkpoints;
 #[cfg(feature = "pth")]
 mod distributed;
 mod duplicates;
+#[cfg(feature = "pth")]
+mod exported;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod headers;

@@ -23,8 +23,9 @@ use std::sync::Arc;
 
 use self::archive::{PieceTensor, read_piece};
 use self::index::{CheckpointIndex, LogicalTensor, Rectangle, read_index};
+use super::not_empty;
+use super::storage::StoragePlace;
 use super::views::check_ratio;
-use super::{StoragePlace, not_empty};
 use crate::error::InTensor;
 use crate::limits::{Budget, join_first};
 use crate::model::{Skipped, TensorInfo};
@@ -70,7 +71,7 @@ pub(in crate::parse) fn read(source: &Source, path: &Path, budget: &Budget) -> R
         let added = assembly.add(tensor, &mut model);
         added.map_err(|error| of_tensor(error, &tensor.name))?;
     }
-    check_ratio(&model, assembly.places.iter())?;
+    check_ratio(&model.tensors, assembly.places.iter())?;
     if !values.is_empty() {
         let (n, named) = (values.len(), join_first(&values, MAX_NAMED));
         let note = format!("left out, as they are no tensors: {n} values ({named})");

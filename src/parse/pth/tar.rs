@@ -98,7 +98,7 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
             .push(TensorInfo { name: name.into(), ..info.clone() });
     }
     drop(machine);
-    check_ratio(&contents, storages.values().map(|stored| &stored.place))?;
+    check_ratio(&contents.tensors, storages.values().map(|stored| &stored.place))?;
     contents.sources.push(source);
     not_empty(contents)
 }

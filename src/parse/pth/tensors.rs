@@ -337,6 +337,7 @@ pub(super) fn add(
 ) -> Result<()> {
     let (mut places, mut users): (HashMap<usize, StoragePlace>, HashMap<usize, usize>) =
         Default::default();
+    let first = contents.tensors.len();
     for (name, view) in take_unread(found, contents) {
         let &Node::Persistent(id) = machine.values.node(view.storage) else {
             continue;
@@ -366,7 +367,7 @@ pub(super) fn add(
             .tensors
             .push(tensor_of(&name, dtype, &view, storage.offset, at, big_endian)?);
     }
-    check_ratio(contents, places.values())?;
+    check_ratio(&contents.tensors[first..], places.values())?;
     let opaque = machine
         .named
         .iter()
@@ -378,13 +379,16 @@ pub(super) fn add(
             opaque.join(", ")
         ));
     }
-    let shared = users.values().filter(|&&n| n > 1).sum::<usize>();
-    if shared > 0 {
-        contents.notes.push(format!(
-            "{shared} tensors share their storage with others; each is written by itself"
-        ));
-    }
+    contents.notes.extend(note_of_shared(users.values()));
     Ok(())
+}
+
+/// The note on tensors that share their storage. `users` are the numbers of tensors of each storage.
+pub(super) fn note_of_shared<'a>(users: impl Iterator<Item = &'a usize>) -> Option<String> {
+    let shared = users.filter(|&&n| n > 1).sum::<usize>();
+    (shared > 0).then(|| {
+        format!("{shared} tensors share their storage with others; each is written by itself")
+    })
 }
 
 /// Tells `contents` of the tensors that are not read, and returns the others.

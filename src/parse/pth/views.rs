@@ -5,7 +5,7 @@ use super::value::TensorView;
 use crate::error::InTensor;
 use crate::model::strided::{row_major_strides, span};
 use crate::model::{Check, TensorInfo};
-use crate::{AnamnesisError, Dtype, ParsedModel, Result};
+use crate::{AnamnesisError, Dtype, Result};
 
 /// Most bytes of tensors for each byte of the storages that they are views of. Views may overlap
 /// and repeat elements (stride 0), so that a small file could describe tensors of any size.
@@ -101,14 +101,11 @@ pub(super) fn tensor_of(
 /// # Errors
 /// `LimitExceeded` (`PTH_MAX_MATERIALISE_RATIO`).
 pub(super) fn check_ratio<'a>(
-    contents: &ParsedModel,
+    tensors: &[TensorInfo],
     places: impl Iterator<Item = &'a StoragePlace>,
 ) -> Result<()> {
     let stored = places.fold(0u64, |n, place| n.saturating_add(place.len));
-    let wanted = contents
-        .tensors
-        .iter()
-        .fold(0u64, |n, t| n.saturating_add(t.len));
+    let wanted = tensors.iter().fold(0u64, |n, t| n.saturating_add(t.len));
     if wanted > stored.saturating_mul(MAX_RATIO).saturating_add(FREE_BYTES) {
         let message = format!("tensors of {wanted} bytes in all, made of {stored} stored ones");
         return Err(AnamnesisError::LimitExceeded { limit: "PTH_MAX_MATERIALISE_RATIO", message });

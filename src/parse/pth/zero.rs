@@ -89,7 +89,7 @@ pub(in crate::parse) fn read(source: &Source, path: &Path, budget: &Budget) -> R
     let joined = join(stage, (&state, &others_fragments), &ranks, budget)?;
     let only_in_module = note_on_module(&state.module.parameters);
     let mut model = assemble(joined, state, &opened, budget)?;
-    check_ratio(&model, places.iter())?;
+    check_ratio(&model.tensors, places.iter())?;
     let n = parts.len();
     model.notes.push(format!(
         "the weights in F32 of a DeepSpeed checkpoint (ZeRO stage {stage}, {n} processes); the state of the optimizer and the module in 16 bits are left out"

@@ -1,14 +1,14 @@
 //! One piece of a distributed checkpoint: an archive of `torch.save` inside of a file, with a
 //! single tensor.
 
-use super::super::storage::{Storage, StorageKeys};
+use super::super::archive::{OpenedArchive, run_archive};
+use super::super::storage::{Storage, StorageKeys, StoragePlace};
 use super::super::value::Node;
 use super::super::views::tensor_of;
-use super::super::{OpenedArchive, StoragePlace, run_archive};
 use super::PlaceOfPiece;
 use crate::limits::Budget;
 use crate::model::TensorInfo;
-use crate::parse::read_at::SourceWindow;
+use crate::parse::read_at::Window;
 use crate::parse::zip::ZipArchive;
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
@@ -33,7 +33,8 @@ pub(super) fn read_piece(
     budget: &Budget,
 ) -> Result<std::result::Result<PieceTensor, &'static str>> {
     let (start, len) = (place.offset, place.len);
-    let mut window = SourceWindow { source: file, start, len };
+    let mut file = file;
+    let mut window = Window { file: &mut file, start, len };
     let archive = ZipArchive::read_small(&mut window, budget)?;
     let OpenedArchive { machine, root, big_endian, prefix } =
         run_archive(&mut window, &archive, false, &mut Vec::new(), budget)?;

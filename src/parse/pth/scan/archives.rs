@@ -4,7 +4,7 @@ use super::Scanner;
 use super::content::Item;
 use super::unpack::Method;
 use crate::Result;
-use crate::parse::read_at::ReadAt;
+use crate::parse::read_at::{ReadAt, Window};
 use crate::parse::zip::{ZipArchive, ZipMember, archive_len};
 
 /// Bytes of the end of a file in which the end record of an archive can lie.
@@ -16,27 +16,6 @@ const MAX_CHAINED: usize = 1 << 20;
 /// Most members that are looked for in an archive that cannot be followed.
 const MAX_LOCAL: usize = 1024;
 
-/// A part of a file, read as if it were a file of its own.
-pub(super) struct MemberBytes<'a> {
-    pub file: &'a mut dyn ReadAt,
-    pub start: u64,
-    pub len: u64,
-}
-
-impl ReadAt for MemberBytes<'_> {
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let end = offset.checked_add(out.len() as u64);
-        if end.is_none_or(|end| end > self.len) {
-            return Err(crate::AnamnesisError::parse("a member is truncated"));
-        }
-        self.file.read_at(self.start + offset, out)
-    }
-}
-
 impl Scanner<'_> {
     /// Looks into the members of a ZIP archive. One that is refused is a remark, and its members are
     /// looked for one by one.
@@ -46,7 +25,7 @@ impl Scanner<'_> {
             Err(error) => {
                 if let Some(archives) = chained(file) {
                     for (start, len) in archives {
-                        let mut window = MemberBytes { file: &mut *file, start, len };
+                        let mut window = Window { file: &mut *file, start, len };
                         let archive = ZipArchive::read_small(&mut window, self.budget);
                         if let Some(archive) = self.tolerate(archive, NOT_FOLLOWED, item)? {
                             self.members(&mut window, &archive, item)?;
@@ -66,9 +45,8 @@ impl Scanner<'_> {
         archive: &ZipArchive,
         item: &Item<'_>,
     ) -> Result<()> {
-        let root = archive
-            .pickle()
-            .map(|pickle| pickle.name.trim_end_matches("data.pkl"));
+        let of_pickle = || Some(archive.pickle()?.name.trim_end_matches("data.pkl"));
+        let root = archive.exported().or_else(of_pickle);
         for member in &archive.members {
             let start = archive.read_data_start(file, member);
             let mut inner = item.member(&member.name);
@@ -90,7 +68,7 @@ impl Scanner<'_> {
     ) -> Result<()> {
         match is_deflated {
             true => self.packed(file, (start, len), Method::Deflate, item),
-            false => self.content(&mut MemberBytes { file, start, len }, item),
+            false => self.content(&mut Window { file, start, len }, item),
         }
     }
 
@@ -127,7 +105,7 @@ impl Scanner<'_> {
             .map_or(0, |len| usize::from(len[0]) | usize::from(len[1]) << 8);
         let end = (end + 22 + comment as u64).min(file.len());
         let len = end - start;
-        let mut window = MemberBytes { file, start, len };
+        let mut window = Window { file, start, len };
         self.zip(&mut window, item)
     }
 
@@ -188,7 +166,7 @@ fn chained(file: &mut dyn ReadAt) -> Option<Vec<(u64, u64)>> {
         if archives.len() == MAX_CHAINED {
             return None;
         }
-        let mut before = MemberBytes { file: &mut *file, start: 0, len: end };
+        let mut before = Window { file: &mut *file, start: 0, len: end };
         let len = archive_len(&mut before).ok()?;
         end -= len;
         archives.push((end, len));

@@ -2,11 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::OpenedArchive;
-use super::super::StoragePlace;
+use super::super::archive::OpenedArchive;
 use super::super::pickle::{PickleMachine, wrong};
 use super::super::records::Record;
-use super::super::storage::{Storage, StorageKeys};
+use super::super::storage::{Storage, StorageKeys, StoragePlace};
 use super::super::value::{Node, NodeId};
 use super::super::views::tensor_of;
 use crate::error::InTensor;

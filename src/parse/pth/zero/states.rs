@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use super::super::archive::{OpenedArchive, run_archive_allowing};
 use super::super::globals::Global;
 use super::super::pickle::wrong;
 use super::super::records::Record;
-use super::super::{OpenedArchive, StoragePlace, run_archive_allowing};
+use super::super::storage::StoragePlace;
 use super::reader::{Fragment, ModuleTensors, Shapes, StateReader};
 use crate::Result;
 use crate::limits::Budget;

@@ -1,0 +1,216 @@
+//! ZIP archives of `torch.save`: the pickle, the records beside it, and the storages that it names.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use super::input::PickleInput;
+use super::pickle::{MoreGlobals, PickleMachine};
+use super::storage::{Storage, StorageKeys, StoragePlace};
+use super::tensors::{self, FoundTensor};
+use super::value::NodeId;
+use super::{PickleGlobal, exported, not_empty, record_globals, zero};
+use crate::limits::Budget;
+use crate::parse::read_at::ReadAt;
+use crate::parse::zip::{ZipArchive, ZipMember};
+use crate::source::{Deflated, Source};
+use crate::{AnamnesisError, Container, ParsedModel, Result};
+
+/// Largest `data.pkl` that is read, in bytes.
+const MAX_PICKLE_BYTES: u64 = 100 << 20;
+
+/// An archive whose pickle has been run and whose records have been read, before its storages are
+/// looked up.
+pub(super) struct OpenedArchive<'a> {
+    pub machine: PickleMachine<'a>,
+    /// The value of the pickle.
+    pub root: NodeId,
+    /// Whether storages are big-endian, by the record `byteorder`.
+    pub big_endian: bool,
+    /// Directory of `data.pkl` in the archive, with its slash.
+    pub prefix: String,
+}
+
+/// Runs the pickle of an archive, reads the records beside it, and appends the globals that it
+/// names to `named`. With `lenient`, the machine goes on past errors. No tensor data is read.
+pub(super) fn run_archive<'b>(
+    file: &mut dyn ReadAt,
+    archive: &ZipArchive,
+    lenient: bool,
+    named: &mut Vec<PickleGlobal>,
+    budget: &'b Budget,
+) -> Result<OpenedArchive<'b>> {
+    run_archive_allowing(|_, _| None, file, archive, lenient, named, budget)
+}
+
+/// [`run_archive`] of a pickle that may name `more_globals` as well.
+pub(super) fn run_archive_allowing<'b>(
+    more_globals: MoreGlobals,
+    file: &mut dyn ReadAt,
+    archive: &ZipArchive,
+    lenient: bool,
+    named: &mut Vec<PickleGlobal>,
+    budget: &'b Budget,
+) -> Result<OpenedArchive<'b>> {
+    let member = archive.pickle().ok_or_else(|| archive.neither())?;
+    archive.check_only_root(member)?;
+    let prefix = member.name.trim_end_matches("data.pkl").to_owned();
+    let pickle = archive.read_content(file, member, MAX_PICKLE_BYTES, budget)?;
+    let input = PickleInput::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
+    let mut machine = PickleMachine::new(input, lenient);
+    machine.more_globals = more_globals;
+    let root = machine.run();
+    record_globals(&machine, named);
+    let root = root?;
+    let big_endian = is_big_endian(file, archive, &prefix, budget)?;
+    if let Some(version) = read_line(file, archive, &format!("{prefix}version"), budget)?
+        .filter(|v| !v.parse().is_ok_and(|v: u32| (1..=10).contains(&v)))
+    {
+        return Err(AnamnesisError::unsupported(
+            format!("PyTorch archive version {version}"),
+            "1 to 10 are read",
+        ));
+    }
+    Ok(OpenedArchive { machine, root, big_endian, prefix })
+}
+
+/// Whether numbers are big-endian, by the record `byteorder` below `prefix`.
+pub(super) fn is_big_endian(
+    file: &mut dyn ReadAt,
+    archive: &ZipArchive,
+    prefix: &str,
+    budget: &Budget,
+) -> Result<bool> {
+    match read_line(file, archive, &format!("{prefix}byteorder"), budget)?.as_deref() {
+        None | Some("little") => Ok(false),
+        Some("big") => Ok(true),
+        _ => Err(AnamnesisError::parse("the archive's byteorder is neither little nor big")),
+    }
+}
+
+/// The text of the small member `name`, if it is there.
+pub(super) fn read_line(
+    file: &mut dyn ReadAt,
+    archive: &ZipArchive,
+    name: &str,
+    budget: &Budget,
+) -> Result<Option<String>> {
+    let Some(member) = archive.member(name) else {
+        return Ok(None);
+    };
+    let content = archive.read_content(file, member, 64, budget)?;
+    Ok(Some(String::from_utf8_lossy(content.trim_ascii_end()).into_owned()))
+}
+
+/// Reads the model in a ZIP archive.
+pub(in crate::parse) fn read_archive(
+    source: Source,
+    archive: &ZipArchive,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    let mut contents = match archive.exported() {
+        Some(root) => exported::read(&mut &source, archive, root, budget)?,
+        None => open_archive(&source, archive, budget)?,
+    };
+    contents.sources[0] = source;
+    Ok(contents)
+}
+
+fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Result<ParsedModel> {
+    let place = |member: &ZipMember, storage: &Storage, contents: &mut ParsedModel| {
+        let (data, offset) = member_source(source, archive, member)?;
+        // Writers may leave the checksum out; it is zero then. A compressed member checks itself.
+        let crc = Some(member.crc).filter(|&crc| crc != 0 && !member.deflated);
+        let source = if member.deflated {
+            contents.sources.len()
+        } else {
+            0
+        };
+        let place = StoragePlace { source, offset, len: member.len, crc };
+        if member.deflated {
+            contents.sources.push(data);
+        }
+        storage.check_len(member.len).map(|()| place)
+    };
+    read_checkpoint(&mut &*source, archive, place, budget).map(|(contents, _)| contents)
+}
+
+/// Reads the model in an archive whose storages may be longer than its pickle says, since none of
+/// their bytes is read. Returns whether they are big-endian, too.
+pub(super) fn read_archive_front(
+    file: &mut dyn ReadAt,
+    budget: &Budget,
+) -> Result<(ParsedModel, bool)> {
+    let archive = ZipArchive::read(file, budget)?;
+    archive.check_format(Container::Pth)?;
+    if let Some(root) = archive.exported() {
+        let big_endian = is_big_endian(file, &archive, root, budget)?;
+        return Ok((exported::read(file, &archive, root, budget)?, big_endian));
+    }
+    let place = |member: &ZipMember, storage: &Storage, _: &mut ParsedModel| {
+        Ok(StoragePlace { source: 0, offset: 0, len: storage.len_within(member.len)?, crc: None })
+    };
+    read_checkpoint(file, &archive, place, budget)
+}
+
+/// Reads the pickle of an archive. `place` says where a storage is that is the member. The first
+/// source of the model is to be replaced with that of the archive. Returns whether storages are
+/// big-endian, too.
+fn read_checkpoint(
+    file: &mut dyn ReadAt,
+    archive: &ZipArchive,
+    mut place: impl FnMut(&ZipMember, &Storage, &mut ParsedModel) -> Result<StoragePlace>,
+    budget: &Budget,
+) -> Result<(ParsedModel, bool)> {
+    let OpenedArchive { machine, root, big_endian, prefix } =
+        run_archive(file, archive, false, &mut Vec::new(), budget)?;
+    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
+    contents.sources.push(Source::HeaderOnly);
+    let by_name = members_by_name(archive);
+    let place = |storage: &Storage, contents: &mut ParsedModel| {
+        place(find_storage(&by_name, &format!("{prefix}data/"), storage)?, storage, contents)
+    };
+    let found = tensors::walk_with_facts(root, &machine, &mut contents.facts)?;
+    count_tensors(&found, archive, budget)?;
+    tensors::add(found, &machine, &mut StorageKeys::default(), big_endian, place, &mut contents)?;
+    zero::check_alone(root, &machine, &contents)?;
+    Ok((not_empty(contents)?, big_endian))
+}
+
+/// The members of an archive by their names.
+pub(super) fn members_by_name(archive: &ZipArchive) -> HashMap<&str, &ZipMember> {
+    let members = archive.members.iter();
+    members.map(|m| (m.name.as_str(), m)).collect()
+}
+
+/// The member of a storage in the directory `data`.
+pub(super) fn find_storage<'a>(
+    by_name: &HashMap<&str, &'a ZipMember>,
+    data: &str,
+    storage: &Storage,
+) -> Result<&'a ZipMember> {
+    let name = format!("{data}{}", storage.key.text);
+    let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
+    by_name.get(name.as_str()).copied().ok_or_else(what)
+}
+
+/// Counts the tensors against the item limit. Members of the archive are counted already, and a
+/// tensor usually is one.
+fn count_tensors(found: &[FoundTensor], archive: &ZipArchive, budget: &Budget) -> Result<()> {
+    budget.items((found.len() as u64).saturating_sub(archive.members.len() as u64), "tensors")
+}
+
+/// The source of a member's decompressed bytes, and their offset in it.
+fn member_source(
+    source: &Source,
+    archive: &ZipArchive,
+    member: &ZipMember,
+) -> Result<(Source, u64)> {
+    let start = archive.read_data_start(&mut &*source, member)?;
+    if !member.deflated {
+        return Ok((source.share(), start));
+    }
+    let ZipMember { stored_len, len, crc, .. } = *member;
+    let deflated =
+        Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() };
+    Ok((Source::Deflated(Box::new(deflated)), 0))
+}
