@@ -22,6 +22,7 @@ mod fields;
 mod globals;
 mod input;
 mod legacy;
+mod objects;
 mod pickle;
 mod records;
 mod risk;

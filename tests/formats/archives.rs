@@ -40,6 +40,11 @@ const OURS: &[(&str, &str)] = &[
     // torch does not open these archives, but their contents are unambiguous.
     ("no_folder.pt", "ok"),
     ("no_version.pt", "ok"),
+    // torch loads these only if it may run what they name.
+    ("refused_module.pt", "ok"),
+    ("legacy_refused_module.pt", "ok"),
+    ("torchscript_script.pt", "ok"),
+    ("torchscript_trace.pt", "ok"),
 ];
 
 /// Of each file in a directory that is read, by its name without its ending, a file of the tensors
@@ -147,6 +152,16 @@ fn torch_export() {
 }
 
 #[test]
+fn torchscript() {
+    check_all("torchscript", 5);
+}
+
+#[test]
+fn modules() {
+    check_all("modules", 5);
+}
+
+#[test]
 fn onnx() {
     check_all("onnx", 35);
 }
@@ -156,7 +171,7 @@ fn onnx() {
 #[test]
 fn out_as_npz_and_back() {
     let (mut same, mut refused) = (0, 0);
-    for directory in ["npz", "pth", "pt2", "onnx"] {
+    for directory in ["npz", "pth", "pt2", "torchscript", "modules", "onnx"] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path

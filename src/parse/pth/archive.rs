@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::input::PickleInput;
+use super::objects::{ObjectForm, class, of_module, script_global};
 use super::pickle::{MoreGlobals, PickleMachine};
 use super::storage::{Storage, StorageKeys, StoragePlace};
-use super::tensors::{self, FoundTensor};
-use super::value::NodeId;
+use super::tensors::{self, FoundTensor, WalkedTensors};
+use super::value::{Node, NodeId};
 use super::{PickleGlobal, exported, not_empty, record_globals, zero};
 use crate::limits::Budget;
 use crate::parse::read_at::ReadAt;
@@ -161,19 +162,107 @@ fn read_checkpoint(
     mut place: impl FnMut(&ZipMember, &Storage, &mut ParsedModel) -> Result<StoragePlace>,
     budget: &Budget,
 ) -> Result<(ParsedModel, bool)> {
-    let OpenedArchive { machine, root, big_endian, prefix } =
-        run_archive(file, archive, false, &mut Vec::new(), budget)?;
-    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
-    contents.sources.push(Source::HeaderOnly);
-    let by_name = members_by_name(archive);
-    let place = |storage: &Storage, contents: &mut ParsedModel| {
-        place(find_storage(&by_name, &format!("{prefix}data/"), storage)?, storage, contents)
+    let mut facts = HashMap::new();
+    let (opened, found) = match script_directory(archive) {
+        Some(_) => {
+            run_and_walk(script_global, ObjectForm::Script, file, archive, budget, &mut facts)
+                .map(|(opened, walked)| (opened, walked.found))?
+        }
+        None => run_module(file, archive, budget, &mut facts)?,
     };
-    let found = tensors::walk_with_facts(root, &machine, &mut contents.facts)?;
+    let OpenedArchive { machine, root, big_endian, prefix } = opened;
+    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
+    contents.facts = facts;
+    contents.sources.push(Source::HeaderOnly);
     count_tensors(&found, archive, budget)?;
-    tensors::add(found, &machine, &mut StorageKeys::default(), big_endian, place, &mut contents)?;
+    let by_name = members_by_name(archive);
+    let mut place_in = |directory: &str, storage: &Storage, contents: &mut ParsedModel| {
+        let directory = format!("{prefix}{directory}/");
+        place(find_storage(&by_name, &directory, storage)?, storage, contents)
+    };
+    let keys = &mut StorageKeys::default();
+    let of_data =
+        |storage: &Storage, contents: &mut ParsedModel| place_in("data", storage, contents);
+    tensors::add(found, &machine, keys, big_endian, of_data, &mut contents)?;
+    if let Some(constants) = script_directory(archive) {
+        let of_constants = |storage: &Storage, contents: &mut ParsedModel| {
+            place_in("constants", storage, contents)
+        };
+        add_constants(file, (archive, constants), of_constants, budget, big_endian, &mut contents)?;
+    }
     zero::check_alone(root, &machine, &contents)?;
     Ok((not_empty(contents)?, big_endian))
+}
+
+/// The member with the constants of TorchScript, which no other archive has beside its pickle.
+fn script_directory(archive: &ZipArchive) -> Option<&ZipMember> {
+    let prefix = archive.pickle()?.name.trim_end_matches("data.pkl");
+    archive.member(&format!("{prefix}constants.pkl"))
+}
+
+/// Runs the pickle of an archive, which may name `more_globals`, and finds its tensors.
+fn run_and_walk<'b>(
+    more_globals: MoreGlobals,
+    form: ObjectForm,
+    file: &mut dyn ReadAt,
+    archive: &ZipArchive,
+    budget: &'b Budget,
+    facts: &mut HashMap<String, String>,
+) -> Result<(OpenedArchive<'b>, WalkedTensors)> {
+    let named = &mut Vec::new();
+    let opened = run_archive_allowing(more_globals, file, archive, false, named, budget)?;
+    let walked = tensors::walk_with_facts(opened.root, &opened.machine, form, facts)?;
+    Ok((opened, walked))
+}
+
+/// Runs the pickle of an archive, and finds its tensors. If it names a global that is not allowed, it
+/// may be that of a whole module, whose classes are opaque names.
+fn run_module<'b>(
+    file: &mut dyn ReadAt,
+    archive: &ZipArchive,
+    budget: &'b Budget,
+    facts: &mut HashMap<String, String>,
+) -> Result<(OpenedArchive<'b>, Vec<FoundTensor>)> {
+    let form = ObjectForm::Python;
+    let (opened, walked) = match run_and_walk(|_, _| None, form, file, archive, budget, facts) {
+        Err(error @ AnamnesisError::DisallowedGlobal { .. }) => {
+            let again = run_and_walk(class, form, file, archive, budget, facts);
+            let modules = again.as_ref().map_or(0, |(_, walked)| walked.modules);
+            of_module(again, modules, error)?
+        }
+        first => first?,
+    };
+    Ok((opened, walked.found))
+}
+
+/// Adds the tensors of `constants.pkl`, a tuple, under the names that the code of TorchScript has for
+/// them: `CONSTANTS.c0`. The names that they had in the model are lost.
+fn add_constants(
+    file: &mut dyn ReadAt,
+    (archive, constants): (&ZipArchive, &ZipMember),
+    place: impl FnMut(&Storage, &mut ParsedModel) -> Result<StoragePlace>,
+    budget: &Budget,
+    big_endian: bool,
+    contents: &mut ParsedModel,
+) -> Result<()> {
+    let pickle = archive.read_content(file, constants, MAX_PICKLE_BYTES, budget)?;
+    let stored = constants.stored_len as usize;
+    let mut machine =
+        PickleMachine::new(PickleInput::of_bytes(pickle, stored, file.len(), budget), false);
+    machine.more_globals = script_global;
+    let root = machine.run()?;
+    let Node::Tuple(_) = machine.values.node(root) else {
+        return Err(AnamnesisError::parse("the constants of TorchScript are no tuple"));
+    };
+    let facts = &mut HashMap::new();
+    let walked = tensors::walk_with_facts(root, &machine, ObjectForm::Script, facts)?;
+    let mut found = walked.found;
+    for constant in &mut found {
+        constant.name.insert_str(0, "CONSTANTS.c");
+    }
+    budget.items(found.len() as u64, "constants")?;
+    contents.header_size = contents.header_size.saturating_add(machine.input.at);
+    tensors::add(found, &machine, &mut StorageKeys::default(), big_endian, place, contents)
 }
 
 /// The members of an archive by their names.

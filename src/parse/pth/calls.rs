@@ -6,6 +6,7 @@
 //! Arguments: torch `torch/_utils.py`.
 
 use super::globals::Global;
+use super::records::Record;
 use super::value::{Node, NodeId, PickleValues, TensorView};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -49,6 +50,11 @@ impl Global {
                 Some(Node::Refused(what)) => Node::Refused(what),
                 _ => return Err(wrong("a parameter without its tensor")),
             },
+            Self::FirstValue => match args.first().map(|&id| values.node(id)) {
+                Some(Node::List(items)) => Node::List(items.clone()),
+                Some(Node::Dict(entries)) => Node::Dict(entries.clone()),
+                _ => return Err(wrong("a list or a dict made of none")),
+            },
             // The one case that calls another global. That one must not be of this kind, so
             // recursion ends here.
             Self::RebuildFromType => {
@@ -73,6 +79,7 @@ impl Global {
                 Some(Node::Str(range)) => Node::Bytes(range.clone()),
                 _ => return Err(wrong("an encoding of what is no text")),
             },
+            Self::Class => Node::Record(Record::Object, None),
             Self::Record(record) => Node::Record(record, None),
             Self::Number => match args.first().map(|&id| values.node(id)) {
                 Some(&Node::Int(n)) => Node::Int(n),

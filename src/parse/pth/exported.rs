@@ -20,11 +20,11 @@ use self::config::{Layout, Payload, read_config};
 use super::archive::{
     OpenedArchive, find_storage, is_big_endian, members_by_name, read_line, run_archive,
 };
+use super::not_empty;
 use super::storage::{Storage, StorageKeys, StoragePlace};
 use super::tensors::{self, note_of_shared};
 use super::value::TensorView;
 use super::views::{check_ratio, tensor_of};
-use super::{not_empty, tensors::FoundTensor};
 use crate::error::InTensor;
 use crate::limits::{Budget, join_first};
 use crate::model::Skipped;
@@ -261,10 +261,9 @@ impl<'a> ExportedReader<'a, '_> {
             run_archive(&mut window, &inner, false, &mut Vec::new(), self.budget)?;
         let mut found = tensors::walk(root, &machine)?;
         self.budget.items(found.len() as u64, "tensors")?;
-        // A lone tensor has a name of its own.
-        let named =
-            |FoundTensor { name, tensor }| FoundTensor { name: format!("{prefix}{name}"), tensor };
-        found = found.into_iter().map(named).collect();
+        for tensor in &mut found {
+            tensor.name.insert_str(0, prefix);
+        }
         let by_name = members_by_name(&inner);
         let place = |storage: &Storage, _: &mut ParsedModel| {
             let member = find_storage(&by_name, &format!("{directory}data/"), storage)?;

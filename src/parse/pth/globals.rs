@@ -35,6 +35,8 @@ pub(super) enum Global {
     /// A function that wraps its first argument and leaves its data alone, such as
     /// `torch.nn.parameter.Parameter`.
     FirstArgument,
+    /// A function that returns its first argument, a list or a dict.
+    FirstValue,
     /// `_rebuild_from_type_v2(function, type, arguments, state)`: calls `function` and sets
     /// attributes on the result.
     RebuildFromType,
@@ -46,6 +48,8 @@ pub(super) enum Global {
     Encode,
     /// A class of the metadata of distributed checkpoints.
     Record(Record),
+    /// A class that is not known. Its objects are their states; a function counts as one.
+    Class,
     /// A class whose objects are numbers, made of a number.
     Number,
     /// `joblib.numpy_pickle.NumpyArrayWrapper` and `numpy.dtype`, in a lenient run.

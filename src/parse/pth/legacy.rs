@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use super::input::PickleInput;
+use super::objects::{ObjectForm, class, of_module};
 use super::pickle::PickleMachine;
 use super::storage::{Storage, StorageKeys, StoragePlace};
 use super::value::{Node, NodeId};
@@ -30,11 +31,21 @@ pub(super) fn read(
     budget: &Budget,
 ) -> Result<ParsedModel> {
     let len = file.len();
-    let mut machine = PickleMachine::new(PickleInput::new(file, 0, len, budget), lenient);
-    let contents = read_stream(&mut machine);
+    let mut machine = PickleMachine::new(PickleInput::new(&mut *file, 0, len, budget), lenient);
+    let contents = read_stream(&mut machine, &mut 0);
     record_globals(&machine, named);
     drop(machine);
-    let mut contents = contents?;
+    let mut contents = match contents {
+        Err(error @ AnamnesisError::DisallowedGlobal { .. }) if !lenient => {
+            // It may be a whole module, whose classes are opaque names.
+            let mut machine = PickleMachine::new(PickleInput::new(file, 0, len, budget), false);
+            machine.more_globals = class;
+            let mut modules = 0;
+            let contents = read_stream(&mut machine, &mut modules);
+            of_module(contents, modules, error)?
+        }
+        contents => contents?,
+    };
     contents.sources.push(source);
     if lenient {
         Ok(contents)
@@ -43,7 +54,8 @@ pub(super) fn read(
     }
 }
 
-fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
+/// Reads a stream. `modules` is the number of modules whose tensors have been found.
+fn read_stream(machine: &mut PickleMachine<'_>, modules: &mut usize) -> Result<ParsedModel> {
     let first = machine.run()?;
     if machine.lenient {
         // An integer can be written with many opcodes, or be computed, and torch compares its
@@ -81,7 +93,10 @@ fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
     let root = machine.run()?;
     let keys = machine.run()?;
     let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
-    let found = tensors::walk_with_facts(root, machine, &mut contents.facts)?;
+    let form = ObjectForm::Python;
+    let walked = tensors::walk_with_facts(root, machine, form, &mut contents.facts)?;
+    let found = walked.found;
+    *modules = walked.modules;
     machine.input.budget.items(found.len() as u64, "tensors")?;
     let mut read = StorageKeys::default();
     let places = read_storages(keys, machine, &mut read)?;

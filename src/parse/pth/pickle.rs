@@ -25,6 +25,7 @@ use std::mem::take;
 use self::literal::python_integer;
 use super::globals::Global;
 use super::input::PickleInput;
+use super::records::Record;
 use super::value::{Node, NodeId, PickleValues};
 use crate::{AnamnesisError, Result};
 
@@ -291,6 +292,7 @@ impl<'a> PickleMachine<'a> {
         let top = self.floor(1).map(|at| self.stack[at]);
         match top.map(|top| self.values.node_mut(top)) {
             Ok(Node::Set(set)) => set.extend(items),
+            Ok(Node::Record(Record::Object, _)) => return self.attach_to_top(Node::Set(items)),
             Ok(Node::Opaque) => {}
             _ if self.lenient => {}
             _ => return Err(wrong("an item is added to what is no set")),
@@ -305,6 +307,7 @@ impl<'a> PickleMachine<'a> {
             Node::List(list) => list.extend(items),
             Node::Opaque => {}
             Node::Set(set) => set.extend(items),
+            Node::Record(Record::Object, _) => return self.attach_to_top(Node::List(items)),
             // Python accepts any object with a method `append` or `extend`.
             _ if self.lenient => {}
             _ => return Err(wrong("an item is added to what is no list")),
@@ -318,11 +321,32 @@ impl<'a> PickleMachine<'a> {
         let (top, more) = (self.top()?, pairs(items)?);
         match self.values.node_mut(top) {
             Node::Dict(entries) => entries.extend(more),
+            Node::Record(Record::Object, _) => return self.attach_to_top(Node::Dict(more)),
             Node::Opaque => {}
             _ if self.lenient => {}
             _ => return Err(wrong("an entry is added to what is no dict")),
         }
         Ok(())
+    }
+
+    /// Keeps that the items of `container` belong to the object at the top of the stack.
+    fn attach_to_top(&mut self, container: Node) -> Result<()> {
+        let (top, items) = (self.top()?, self.values.add(container));
+        self.values.attach(top, items);
+        Ok(())
+    }
+
+    /// The globals that are allowed, are on no list, and have the value `value`.
+    pub(super) fn unlisted(&self, value: Global) -> Vec<String> {
+        let is_one = |named: &&NamedGlobal| {
+            named.allowed
+                && Global::find(&named.module, &named.name).is_none()
+                && self.seen.get(*named) == Some(&value)
+        };
+        let found = self.named.iter().filter(is_one);
+        found
+            .map(|named| format!("{}.{}", named.module, named.name))
+            .collect()
     }
 
     /// Adds a value to the table and pushes it.

@@ -28,6 +28,8 @@ pub(super) enum Record {
     Writer,
     /// `_MEM_FORMAT_ENCODING`, a number.
     MemoryFormat,
+    /// An object of a class that is not known.
+    Object,
     /// `NumpyArrayWrapper` of joblib, in a lenient run.
     JoblibArray,
     /// `fragment_address` of DeepSpeed: where a parameter lies in the part of a process.

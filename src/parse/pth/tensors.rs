@@ -11,12 +11,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::facts;
 use super::globals::Global;
+use super::objects::{ModuleState, ObjectForm, module_state};
 use super::pickle::PickleMachine;
+use super::records::Record;
 use super::storage::{Storage, StorageKeys, StoragePlace};
 use super::value::{Node, NodeId, TensorView};
 use super::views::{check_ratio, tensor_of};
 use crate::ParsedModel;
 use crate::error::InTensor;
+use crate::limits::join_first;
 use crate::model::Skipped;
 use crate::{AnamnesisError, Result};
 
@@ -32,8 +35,16 @@ const TENSOR_BYTES: usize = 1000;
 
 /// A tensor with its name.
 pub(super) struct FoundTensor {
+    id: NodeId,
     pub name: String,
     pub tensor: std::result::Result<TensorView, Unread>,
+}
+
+/// The tensors that were found, in the order of the pickle, and the number of modules that they are
+/// of.
+pub(super) struct WalkedTensors {
+    pub found: Vec<FoundTensor>,
+    pub modules: usize,
 }
 
 /// Why a tensor is not read.
@@ -46,9 +57,14 @@ pub(super) enum Unread {
 }
 
 const OF_A_SET: Unread = Unread::Refused("item of a set, which has no name");
-const ATTRIBUTE: Unread = Unread::Aside("attributes of other values");
+const ATTRIBUTE: Unread = Unread::Aside(ATTRIBUTES);
+const ATTRIBUTES: &str = "attributes of other values";
 const STORAGE: Unread = Unread::Aside("storages without a tensor");
 const NO_DATA: Unread = Unread::Refused("tensor that was given no data");
+const BY_ITSELF: Unread = Unread::Aside("attributes of modules");
+const LOST: Unread = Unread::Aside("buffers that are not persistent");
+const OWN_STATE: Unread = Unread::Refused("tensor of a module that has a state of its own");
+const NO_TENSOR: Unread = Unread::Refused("parameter or buffer of a class that is not known");
 const UNDER_CLASS: Unread = Unread::Refused("what is under a key that is a class");
 
 /// A value to be visited.
@@ -64,17 +80,18 @@ struct Place {
 /// # Errors
 /// `Parse` if a key of a dict is no name; `LimitExceeded`.
 pub(super) fn walk(root: NodeId, machine: &PickleMachine<'_>) -> Result<Vec<FoundTensor>> {
-    walk_all(root, machine, false, &mut HashMap::new())
+    Ok(walk_all(root, machine, (false, ObjectForm::Python), &mut HashMap::new())?.found)
 }
 
-/// Finds every tensor below `root`, and adds the values that describe quantized weights to `facts`,
+/// Finds every tensor below `root`, whose objects are of the form `form`, and adds the values that describe quantized weights to `facts`,
 /// by path.
 pub(super) fn walk_with_facts(
     root: NodeId,
     machine: &PickleMachine<'_>,
+    form: ObjectForm,
     facts: &mut HashMap<String, String>,
-) -> Result<Vec<FoundTensor>> {
-    walk_all(root, machine, false, facts)
+) -> Result<WalkedTensors> {
+    walk_all(root, machine, (false, form), facts)
 }
 
 /// Finds every tensor below `root` in a tar checkpoint, where a persistent id stands for a tensor.
@@ -83,21 +100,23 @@ pub(super) fn walk_persistent(
     root: NodeId,
     machine: &PickleMachine<'_>,
 ) -> Result<Vec<FoundTensor>> {
-    walk_all(root, machine, true, &mut HashMap::new())
+    Ok(walk_all(root, machine, (true, ObjectForm::Python), &mut HashMap::new())?.found)
 }
 
 /// The walk behind the three functions above. `persistent`: persistent ids are tensors.
 fn walk_all(
     root: NodeId,
     machine: &PickleMachine<'_>,
-    persistent: bool,
+    (persistent, form): (bool, ObjectForm),
     facts: &mut HashMap<String, String>,
-) -> Result<Vec<FoundTensor>> {
+) -> Result<WalkedTensors> {
     let mut walk = TensorWalk {
         machine,
         persistent,
+        form,
         facts,
         found: Vec::new(),
+        modules: 0,
         told: HashSet::new(),
         steps: machine.values.len() * 4 + 100_000,
         charged: 0,
@@ -121,13 +140,20 @@ fn walk_all(
         let below = below.into_iter().rev();
         stack.extend(below.map(|place| (place, depth + 1)));
     }
-    let mut found = walk.found;
+    let (mut found, modules) = (walk.found, walk.modules);
+    if modules > 0 {
+        // Attributes of modules often refer to modules of the tree.
+        let is_read = |found: &&FoundTensor| found.tensor.is_ok();
+        let read: HashSet<NodeId> = found.iter().filter(is_read).map(|found| found.id).collect();
+        let is_aside = |found: &FoundTensor| matches!(found.tensor, Err(Unread::Aside(_)));
+        found.retain(|found| !(is_aside(found) && read.contains(&found.id)));
+    }
     if let [only] = found.as_mut_slice()
         && only.name.is_empty()
     {
         only.name = "tensor".to_owned();
     }
-    Ok(found)
+    Ok(WalkedTensors { found, modules })
 }
 
 fn beyond_working_set(what: &str) -> AnamnesisError {
@@ -138,8 +164,11 @@ fn beyond_working_set(what: &str) -> AnamnesisError {
 struct TensorWalk<'a, 'i> {
     machine: &'a PickleMachine<'i>,
     persistent: bool,
+    form: ObjectForm,
     facts: &'a mut HashMap<String, String>,
     found: Vec<FoundTensor>,
+    /// Modules of Python so far.
+    modules: usize,
     /// Values that are no entries and have been visited, once each.
     told: HashSet<NodeId>,
     /// Values that may still be visited. A shared value is walked once for each path to it. The
@@ -159,6 +188,9 @@ impl TensorWalk<'_, '_> {
             Node::Dict(entries) => self.visit_dict(entries, &name, unread)?,
             Node::List(items) | Node::Tuple(items) => self.visit_items(items, &name, unread)?,
             Node::Set(items) => self.visit_items(items, &name, unread.or(Some(OF_A_SET)))?,
+            &Node::Record(Record::Object, Some(state)) => {
+                self.visit_object((id, state), &name, unread)?
+            }
             _ => Vec::new(),
         };
         for &attached in values.attached(id) {
@@ -184,7 +216,7 @@ impl TensorWalk<'_, '_> {
         };
         let dimensions = tensor.as_ref().map_or(0, |view| view.shape.len());
         self.charge(TENSOR_BYTES + name.len() + dimensions * 32)?;
-        self.found.push(FoundTensor { name, tensor });
+        self.found.push(FoundTensor { id, name, tensor });
         Ok(below)
     }
 
@@ -241,6 +273,72 @@ impl TensorWalk<'_, '_> {
         Ok(below)
     }
 
+    /// What is in an object, and its state.
+    fn visit_object(
+        &mut self,
+        (id, state): (NodeId, NodeId),
+        name: &str,
+        unread: Option<Unread>,
+    ) -> Result<Vec<Place>> {
+        self.charge(name.len())?;
+        let whole = |unread| vec![Place { id: state, name: name.to_owned(), unread }];
+        if self.form == ObjectForm::Script {
+            return Ok(whole(unread));
+        }
+        // Modules that are attributes of objects that are none are read; those that are attributes of
+        // modules are no parts of them.
+        let is_read = matches!(unread, None | Some(Unread::Aside(ATTRIBUTES)));
+        match module_state(id, self.machine).filter(|_| is_read) {
+            Some(module) => self.visit_module(&module, name),
+            None => Ok(whole(unread.or(Some(ATTRIBUTE)))),
+        }
+    }
+
+    /// What is in a module, in the order of `state_dict()`: parameters, buffers, modules.
+    fn visit_module(&mut self, module: &ModuleState<'_>, name: &str) -> Result<Vec<Place>> {
+        self.modules += 1;
+        let machine = self.machine;
+        let text = |id: NodeId| match machine.values.node(id) {
+            Node::Str(range) => machine.input.bytes(range),
+            _ => &[],
+        };
+        let lost: HashSet<&[u8]> = module.lost.iter().map(|&id| text(id)).collect();
+        let is_lost = |&(key, _): &(NodeId, NodeId)| lost.contains(text(key));
+        let (lost, kept): (Vec<_>, Vec<_>) =
+            module.buffers.iter().partition(|entry| is_lost(entry));
+        let mut below = self.visit_tensors(module.parameters, name)?;
+        below.extend(self.visit_tensors(&kept, name)?);
+        let mut inner = self.visit_dict(module.modules, name, None)?;
+        for place in &mut inner {
+            place.unread = module_state(place.id, machine)
+                .is_none()
+                .then_some(OWN_STATE);
+        }
+        below.extend(inner);
+        below.extend(self.visit_dict(&lost, name, Some(LOST))?);
+        below.extend(self.visit_dict(&module.others, name, Some(BY_ITSELF))?);
+        Ok(below)
+    }
+
+    /// The parameters or buffers of a module. What is no tensor, and not `None`, is told of.
+    fn visit_tensors(&mut self, entries: &[(NodeId, NodeId)], name: &str) -> Result<Vec<Place>> {
+        let machine = self.machine;
+        let is_tensor = |&&(_, value): &&(NodeId, NodeId)| {
+            let node = machine.values.node(value);
+            matches!(node, Node::Tensor(_) | Node::NewTensor(_) | Node::Refused(_))
+        };
+        let (tensors, others): (Vec<_>, Vec<_>) = entries.iter().partition(is_tensor);
+        for (key, value) in others {
+            if !matches!(machine.values.node(value), Node::None) {
+                let name = join(name, &key_name(key, machine, 0)?);
+                self.charge(TENSOR_BYTES + name.len())?;
+                self.found
+                    .push(FoundTensor { id: value, name, tensor: Err(NO_TENSOR) });
+            }
+        }
+        self.visit_dict(&tensors, name, None)
+    }
+
     fn visit_items(
         &mut self,
         items: &[NodeId],
@@ -264,6 +362,7 @@ impl TensorWalk<'_, '_> {
         match self.machine.values.node(id) {
             Node::Dict(_) | Node::List(_) | Node::Tuple(_) | Node::Set(_) => true,
             Node::Tensor(_) | Node::NewTensor(_) | Node::Refused(_) | Node::Persistent(_) => true,
+            Node::Record(Record::Object, Some(_)) => true,
             _ => !self.machine.values.attached(id).is_empty(),
         }
     }
@@ -322,6 +421,9 @@ fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<St
     })
 }
 
+/// What the names of TorchScript's classes begin with.
+const SCRIPT: &str = "__torch__";
+
 /// Adds the tensors to `contents`. `place` looks up a storage in the container, once for each key.
 ///
 /// # Errors
@@ -368,15 +470,19 @@ pub(super) fn add(
             .push(tensor_of(&name, dtype, &view, storage.offset, at, big_endian)?);
     }
     check_ratio(&contents.tensors[first..], places.values())?;
-    let opaque = machine
-        .named
-        .iter()
-        .filter(|global| global.allowed && Global::find(&global.module, &global.name).is_none());
-    let opaque: Vec<_> = opaque.map(|g| format!("{}.{}", g.module, g.name)).collect();
+    let opaque = machine.unlisted(Global::Opaque);
     if !opaque.is_empty() {
         contents.notes.push(format!(
             "objects of {} are opaque: what they hold is not read",
             opaque.join(", ")
+        ));
+    }
+    let mut classes = machine.unlisted(Global::Class);
+    classes.retain(|class| !class.starts_with(SCRIPT));
+    if !classes.is_empty() {
+        let named = join_first(&classes, MAX_LISTED);
+        contents.notes.push(format!(
+            "a whole module: tensors are named by attributes, and nothing of its classes is run: {named}"
         ));
     }
     contents.notes.extend(note_of_shared(users.values()));
@@ -397,7 +503,7 @@ pub(super) fn take_unread(
     contents: &mut ParsedModel,
 ) -> Vec<(String, TensorView)> {
     let (mut views, mut asides) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
-    for FoundTensor { name, tensor } in found {
+    for FoundTensor { name, tensor, .. } in found {
         match tensor {
             Ok(view) => views.push((name, view)),
             Err(Unread::Refused(what)) => {

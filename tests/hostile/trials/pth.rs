@@ -2,6 +2,7 @@
 //! in them may run.
 
 mod archives;
+mod objects;
 mod streams;
 
 use crate::common::pickle::*;

@@ -67,8 +67,26 @@ impl PickleMachine<'_> {
             }
             _ => {
                 let id = self.pop()?;
-                self.push(Node::Persistent(id))
+                match self.saved_class(id) {
+                    Some(class) => self.push(Node::Global(class)),
+                    None => self.push(Node::Persistent(id)),
+                }
             }
+        }
+    }
+
+    /// The class that legacy checkpoints save with its source: `('module', class, file, source)`.
+    fn saved_class(&self, id: NodeId) -> Option<Global> {
+        let &[kind, class, ..] = self.values.tuple(id)? else {
+            return None;
+        };
+        match (self.values.node(kind), self.values.node(class)) {
+            (Node::Str(range), &Node::Global(class @ Global::Class))
+                if self.input.bytes(range) == b"module" =>
+            {
+                Some(class)
+            }
+            _ => None,
         }
     }
 
@@ -191,14 +209,13 @@ impl PickleMachine<'_> {
         if self.trace.stops_at_errors && !(is_importable(&module) && is_importable(&name)) {
             return Err(wrong("a global that Python does not find"));
         }
-        let limits = self.input.budget.limits();
-        // Usually the user has named none, and grading each global would take most of the time of a
-        // long list.
-        let is_opaque =
-            || limits.is_opaque(&module, &name) && risk_of(&module, &name) != PickleRisk::Dangerous;
-        let found = Global::find(&module, &name).or_else(|| (self.more_globals)(&module, &name));
-        let found = found.or_else(|| is_opaque().then_some(Global::Opaque));
-        let named = NamedGlobal { module, name, allowed: found.is_some() };
+        // A long list may name one global many times, and grading it would take most of the time.
+        let mut named = NamedGlobal { module, name, allowed: true };
+        if let Some(&value) = self.seen.get(&named) {
+            return Ok(value);
+        }
+        let found = self.allowed(&named.module, &named.name);
+        named.allowed = found.is_some();
         let value = match self.seen.get(&named) {
             Some(&value) => value,
             None => self.record(&named, found)?,
@@ -209,6 +226,17 @@ impl PickleMachine<'_> {
                 Err(AnamnesisError::DisallowedGlobal { module: named.module, name: named.name })
             }
         }
+    }
+
+    /// The global, if it is on the allow-list, or the user or the kind of checkpoint adds it.
+    fn allowed(&self, module: &str, name: &str) -> Option<Global> {
+        let limits = self.input.budget.limits();
+        // Usually the user has named none.
+        let is_opaque =
+            || limits.is_opaque(module, name) && risk_of(module, name) != PickleRisk::Dangerous;
+        Global::find(module, name)
+            .or_else(|| is_opaque().then_some(Global::Opaque))
+            .or_else(|| (self.more_globals)(module, name))
     }
 
     /// Records a global that has not been named before, and returns what stands for it.
@@ -243,7 +271,7 @@ impl PickleMachine<'_> {
             self.push(global.call(args, &self.values)?)?;
             let object = self.top()?;
             let more = match global {
-                Global::Opaque => args,
+                Global::Opaque | Global::Class => args,
                 Global::FirstArgument => args.get(1..).unwrap_or_default(),
                 // Behind the function, the class and the function's arguments.
                 Global::RebuildFromType => args.get(3..).unwrap_or_default(),
