@@ -5,6 +5,7 @@ mod dfloat11;
 mod find;
 mod no_weights;
 mod nunchaku;
+mod ranks;
 mod shards;
 mod uqff;
 mod zero;
@@ -112,6 +113,7 @@ fn read_shard(
         ShardKind::Distributed => {
             READ_DISTRIBUTED.require("distributed checkpoint")?(&source, path, budget)
         }
+        ShardKind::Ranks => READ_RANK_FILES.require("files of FSDP")?(&source, path, budget),
         ShardKind::Zero => READ_ZERO.require("checkpoint of DeepSpeed")?(&source, path, budget),
         ShardKind::Single => detect::detect(&mut &source)?.read(source, Some(path), budget),
     }
@@ -142,6 +144,9 @@ const READ_DISTRIBUTED: Gated<CheckpointReader> = gated!("pth", super::pth::read
 
 /// Reads the checkpoint of DeepSpeed with a file of the model's state.
 const READ_ZERO: Gated<CheckpointReader> = gated!("pth", super::pth::read_zero);
+
+/// Reads the files of the processes of FSDP.
+const READ_RANK_FILES: Gated<CheckpointReader> = gated!("pth", super::pth::read_rank_files);
 
 type CheckpointReader = fn(&Source, &Path, &Budget) -> Result<ParsedModel>;
 

@@ -26,3 +26,19 @@ pub(super) fn is_inside(file: &str) -> bool {
             .components()
             .all(|part| matches!(part, Component::Normal(_)))
 }
+
+/// The numbers of processes and of the process in the name of a file of FSDP's processes.
+pub(super) fn rank_file(name: &str) -> Option<(usize, usize)> {
+    let numbers = name
+        .strip_prefix("model_world_size_")?
+        .strip_suffix(".pt")?;
+    let (world, rank) = numbers.split_once("_rank_")?;
+    let (world, rank) = (world.parse().ok()?, rank.parse().ok()?);
+    // Without signs and zeros before the numbers, so that no process has two names.
+    (rank < world && rank_file_name(world, rank) == name).then_some((world, rank))
+}
+
+/// The name of the file of process `rank` of `world` processes.
+pub(super) fn rank_file_name(world: usize, rank: usize) -> String {
+    format!("model_world_size_{world}_rank_{rank}.pt")
+}

@@ -10,7 +10,7 @@
 //! - `pickle`, `value`, `input`, `literal`, `globals`: the machine and its values; `storage`,
 //!   `views`, `tensors`, `facts`: what a checkpoint holds; `legacy`, `tar`: files before
 //!   archives; `archive`, `exported`: archives of `torch.save` and `torch.export`.
-//! - `records`, `distributed`, `zero`: checkpoints of many processes.
+//! - `records`, `state`, `pieces`, `distributed`, `rank_files`, `zero`: checkpoints of many processes.
 //! - `risk`, `scan`: what Python would run.
 
 mod archive;
@@ -24,9 +24,12 @@ mod input;
 mod legacy;
 mod objects;
 mod pickle;
+mod pieces;
+mod rank_files;
 mod records;
 mod risk;
 mod scan;
+mod state;
 mod storage;
 mod tar;
 mod tensors;
@@ -55,6 +58,7 @@ use crate::{AnamnesisError, ParseLimits, Result};
 
 pub(super) use self::archive::read_archive;
 pub(super) use self::distributed::read as read_distributed;
+pub(super) use self::rank_files::read as read_rank_files;
 pub use self::risk::PickleRisk;
 pub use self::scan::{GradedGlobal, PickleScan, scan_pickles};
 pub(super) use self::zero::read as read_zero;

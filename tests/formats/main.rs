@@ -24,6 +24,8 @@ mod llamafile;
 mod onnx;
 #[cfg(feature = "remember")]
 mod qnat;
+#[cfg(feature = "pth")]
+mod rank_files;
 mod readers;
 mod requests;
 #[cfg(feature = "pth")]

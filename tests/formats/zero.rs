@@ -1,7 +1,7 @@
 //! Checkpoints of DeepSpeed's ZeRO: what DeepSpeed has written and joined itself
 //! (`generate/deepspeed_zero.py`), missing files, and changed bytes.
 
-mod changed;
+pub mod changed;
 mod hostile;
 mod ranks;
 

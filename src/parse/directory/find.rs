@@ -7,6 +7,7 @@ use super::MAX_NAMED;
 use super::dfloat11::find_dfloat11;
 use super::no_weights::no_weights;
 use super::nunchaku::refuse_nunchaku_pair;
+use super::ranks::find_rank_files;
 use super::shards::{
     DISTRIBUTED, DISTRIBUTED_ENDING, FoundShards, INDEXES, ONNX, SINGLE, ShardKind, UNREAD, ending,
     find_indexed, is_weights, numbering, preferred,
@@ -64,6 +65,9 @@ pub(super) fn find_shards(
     }
     if let Some(set) = find_numbered(names)? {
         return Ok(set.into());
+    }
+    if let Some(found) = find_rank_files(names)? {
+        return Ok(found);
     }
     if let Some(found) = find_latest_zero(dir, names, budget)? {
         return Ok(found);

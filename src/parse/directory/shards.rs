@@ -90,6 +90,8 @@ pub(super) enum ShardKind {
     Distributed,
     /// As a checkpoint of DeepSpeed's ZeRO, by the state of the model.
     Zero,
+    /// As the files of the processes of FSDP, by that of the first.
+    Ranks,
 }
 
 /// The weight files of a directory, in order.

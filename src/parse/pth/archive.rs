@@ -228,11 +228,22 @@ fn run_module<'b>(
         Err(error @ AnamnesisError::DisallowedGlobal { .. }) => {
             let again = run_and_walk(class, form, file, archive, budget, facts);
             let modules = again.as_ref().map_or(0, |(_, walked)| walked.modules);
-            of_module(again, modules, error)?
+            of_module(again, modules, error).map_err(of_one_process)?
         }
         first => first?,
     };
     Ok((opened, walked.found))
+}
+
+/// The error of a file of one process of FSDP, if `error` is that of its class of tensors.
+fn of_one_process(error: AnamnesisError) -> AnamnesisError {
+    match error {
+        AnamnesisError::DisallowedGlobal { name, .. } if name == "DTensor" => {
+            let what = "its tensors are parts: give the directory with the files of all processes";
+            AnamnesisError::unsupported("file of one process (FSDP)", what)
+        }
+        error => error,
+    }
 }
 
 /// Adds the tensors of `constants.pkl`, a tuple, under the names that the code of TorchScript has for

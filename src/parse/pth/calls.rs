@@ -68,6 +68,9 @@ impl Global {
                             Some(Node::Global(Self::FirstArgument)) => {
                                 function.call(inner, values)?
                             }
+                            Some(Node::Global(Self::Record(Record::Sharded))) => {
+                                Node::Record(Record::Sharded, args.get(3).copied())
+                            }
                             _ => Node::Refused("tensor subclass"),
                         }
                     }

@@ -22,15 +22,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::archive::{PieceTensor, read_piece};
-use self::index::{CheckpointIndex, LogicalTensor, Rectangle, read_index};
+use self::index::{CheckpointIndex, LogicalTensor, read_index};
 use super::not_empty;
+use super::pieces::{Rectangle, assemble, stored_shape};
 use super::storage::StoragePlace;
 use super::views::check_ratio;
 use crate::error::InTensor;
 use crate::limits::{Budget, join_first};
 use crate::model::{Skipped, TensorInfo};
-use crate::source::{FilePool, Pieced, Source, StorageCheck, TensorPiece};
-use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
+use crate::source::{FilePool, Source};
+use crate::{AnamnesisError, Container, ParsedModel, Result};
 
 /// Bytes of a file that a piece takes, and which piece it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -167,89 +168,10 @@ impl Assembly<'_> {
             Some(only) if found.is_empty() && whole(&only) => only.1,
             last => {
                 found.extend(last);
-                self.assemble(tensor, dtype, &found, model)?
+                assemble((name, dtype, size), &found, &self.files, model)?
             }
         };
         model.tensors.push(info);
         Ok(())
     }
-
-    /// The tensor that consists of `pieces`, with a source of its own. An empty one has no pieces,
-    /// and refers to the first file.
-    fn assemble(
-        &self,
-        tensor: &LogicalTensor,
-        dtype: Dtype,
-        pieces: &[(&Rectangle, TensorInfo)],
-        model: &mut ParsedModel,
-    ) -> Result<TensorInfo> {
-        let LogicalTensor { name, size, .. } = tensor;
-        let overflow = || AnamnesisError::parse("its size overflows");
-        let shape = stored_shape(dtype, size).ok_or_else(overflow)?;
-        dtype.byte_len(&shape).ok_or_else(overflow)?;
-        let bytes = in_bytes(size, dtype).ok_or_else(overflow)?;
-        let len = bytes.iter().try_fold(1u64, |n, &len| n.checked_mul(len));
-        let len = len.ok_or_else(overflow)?;
-        if self.files.is_empty() {
-            return Err(AnamnesisError::parse("no file has a piece of it"));
-        }
-        let mut source = 0;
-        if len > 0 {
-            let piece = |(rectangle, info): &(&Rectangle, TensorInfo)| {
-                if info.strides.is_some() || info.big_endian {
-                    let what = "a piece that is big-endian, or not in the order of rows";
-                    return Err(AnamnesisError::unsupported("pieces of a tensor", what));
-                }
-                let check = info.check.as_ref().map(|check| StorageCheck {
-                    crc: check.crc,
-                    offset: check.start,
-                    len: check.len,
-                });
-                Ok(TensorPiece {
-                    start: in_bytes(&rectangle.start, dtype).ok_or_else(overflow)?,
-                    sizes: in_bytes(&rectangle.sizes, dtype).ok_or_else(overflow)?,
-                    source: info.source,
-                    offset: info.offset,
-                    check,
-                })
-            };
-            let pieces = pieces.iter().map(piece).collect::<Result<_>>()?;
-            let pieced = Pieced::new(self.files.clone(), bytes, pieces)?;
-            source = model.sources.len();
-            model.sources.push(Source::Pieced(Box::new(pieced)));
-        }
-        Ok(TensorInfo {
-            name: name.as_str().into(),
-            dtype,
-            shape: shape.into(),
-            source,
-            offset: 0,
-            len,
-            strides: None,
-            big_endian: false,
-            check: None,
-        })
-    }
-}
-
-/// The shape as this crate counts it: to torch, two packed four-bit floats are one element.
-fn stored_shape(dtype: Dtype, size: &[usize]) -> Option<Vec<usize>> {
-    let mut shape = size.to_vec();
-    if dtype == Dtype::F4 {
-        let last = shape.last_mut()?;
-        *last = last.checked_mul(2)?;
-    }
-    Some(shape)
-}
-
-/// Positions or lengths in elements, of which the last is to count bytes; of a scalar, its only
-/// element.
-fn in_bytes(elements: &[usize], dtype: Dtype) -> Option<Vec<u64>> {
-    let size = dtype.bits().div_ceil(8) as u64;
-    let mut bytes: Vec<u64> = elements.iter().map(|&n| n as u64).collect();
-    match bytes.last_mut() {
-        Some(last) => *last = last.checked_mul(size)?,
-        None => bytes.push(size),
-    }
-    Some(bytes)
 }

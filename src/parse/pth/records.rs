@@ -28,6 +28,16 @@ pub(super) enum Record {
     Writer,
     /// `_MEM_FORMAT_ENCODING`, a number.
     MemoryFormat,
+    /// `DTensor`: the part that a process has of a tensor, and how tensors are divided.
+    Sharded,
+    /// `DTensorSpec`: how a tensor is divided among processes.
+    Spec,
+    /// `DeviceMesh`: the processes.
+    Mesh,
+    /// `Shard`: a dimension is divided along one of the mesh.
+    Shard,
+    /// `Replicate`: the processes along a dimension of the mesh have the same.
+    Replicate,
     /// An object of a class that is not known.
     Object,
     /// `NumpyArrayWrapper` of joblib, in a lenient run.

@@ -61,7 +61,8 @@ const ATTRIBUTE: Unread = Unread::Aside(ATTRIBUTES);
 const ATTRIBUTES: &str = "attributes of other values";
 const STORAGE: Unread = Unread::Aside("storages without a tensor");
 const NO_DATA: Unread = Unread::Refused("tensor that was given no data");
-const BY_ITSELF: Unread = Unread::Aside("attributes of modules");
+const BY_ITSELF: Unread = Unread::Aside(OF_MODULES);
+const OF_MODULES: &str = "attributes of modules";
 const LOST: Unread = Unread::Aside("buffers that are not persistent");
 const OWN_STATE: Unread = Unread::Refused("tensor of a module that has a state of its own");
 const NO_TENSOR: Unread = Unread::Refused("parameter or buffer of a class that is not known");
@@ -206,7 +207,11 @@ impl TensorWalk<'_, '_> {
         let tensor = match values.node(id) {
             Node::Tensor(view) => unread.map_or_else(|| Ok((**view).clone()), Err),
             Node::NewTensor(_) => Err(unread.unwrap_or(NO_DATA)),
-            Node::Refused(what) => Err(unread.unwrap_or(Unread::Refused(what))),
+            // Quantized layers keep their weights in an attribute.
+            Node::Refused(what) => Err(match unread {
+                None | Some(Unread::Aside(OF_MODULES)) => Unread::Refused(what),
+                Some(unread) => unread,
+            }),
             &Node::Persistent(storage) if self.persistent => unread.map_or(
                 Ok(TensorView { storage, dtype: None, offset: 0, shape: vec![], strides: vec![] }),
                 Err,

@@ -40,6 +40,20 @@ class Small(torch.nn.Module):
         return x + self.weight
 
 
+class Few(Small):
+    """A parameter, buffers of three kinds, a constant."""
+
+    def __init__(self):
+        super().__init__("few")
+        self.register_buffer("transposed", rand("transposed", "F32", 3, 2).t())
+        self.register_buffer("view", rand("view", "F32", 10)[2:5])
+        self.register_buffer("scalar", torch.tensor(7))
+        self.constant = torch.tensor([1.5, 2.5])
+
+    def forward(self, x):
+        return super().forward(x) + self.transposed.sum() + self.view.sum() + self.scalar + self.constant
+
+
 class Exported(torch.nn.Module):
     """Tied weights, views of a storage, transposed ones, buffers that are not persistent, constants."""
 
@@ -94,7 +108,7 @@ def exported():
     kept = without_graph(content)
     out.add("module.pt2", torch_zip(kept), "parameters, buffers and constants: tied, transposed, a part of a storage",
             expected, torch=says(content, expected))
-    whole = program(Exported())
+    whole = program(Few(), 2)
     expected = tensors_of(whole)
     older = {k: v for k, v in kept.items() if not k.startswith("data/")}
     older |= {"data/weights/model.pt": save(dict(whole.state_dict)), "data/constants/model.pt": save(dict(whole.constants))}
@@ -174,7 +188,7 @@ def torchscript():
         assert not any(b"torch_models.py" in v for v in found.values())
         content = plain_zip(found)
         loaded = torch.jit.load(io.BytesIO(content))
-        tensors = dict(loaded.state_dict()) if not skipped else {k: v for k, v in loaded.state_dict().items() if k[:2] not in ("a.", "b.")}
+        tensors = dict(loaded.state_dict()) if not skipped else {k: v for k, v in loaded.state_dict().items() if k[:2] != "0."}
         for name in attributes:
             tensors |= {f"{name}.{k}" if k != "tensor" else name: v for k, v in flatten(getattr(loaded, name))}
         out.add(file, content, detail, tensors | constants_of(found) | (more if skipped else {}), torch="loads",
@@ -189,11 +203,13 @@ def torchscript():
     add("trace.pt", "a traced module, with constants and the inputs", lambda f: torch.jit.save(traced, f))
     frozen = torch.jit.freeze(scripted)
     add("frozen.pt", "a frozen module, whose weights are constants", lambda f: torch.jit.save(frozen, f))
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), Small("quantized")).eval()
+    fill("quantized", net.state_dict())
     quantized = torch.ao.quantization.quantize_dynamic(net, {torch.nn.Linear}, dtype=torch.qint8)
-    more = {f"{k}._packed_params._packed_params.1": getattr(quantized, k).bias().detach() for k in "ab"}
+    more = {"0._packed_params._packed_params.1": quantized[0].bias().detach()}
     traced = torch.jit.trace(quantized, torch.ones(1, 3), check_trace=False)
-    add("quantized.pt", "quantized layers, which have packed parameters", lambda f: torch.jit.save(traced, f),
-        skipped=[f"{k}._packed_params._packed_params.0" for k in "ab"])
+    add("quantized.pt", "a quantized layer, which has packed parameters", lambda f: torch.jit.save(traced, f),
+        skipped=["0._packed_params._packed_params.0"])
     out.finish()
 
 
@@ -250,13 +266,13 @@ def modules():
     fill("block", block.state_dict())
 
     def add(file, content, detail, obj, expected):
-        state = (block if file in ("checkpoint.pt", "attribute.pt") else net).state_dict()
+        state = (net if file in ("module.pt", "legacy.pt") else block).state_dict()
         loaded = torch.load(io.BytesIO(content), weights_only=False)
         assert {k: to_bytes(v) for k, v in obj(loaded).state_dict().items()} == {k: to_bytes(v) for k, v in state.items()}
         out.add(file, content, detail, expected, torch="loads")
 
     add("module.pt", save(net), "a whole module", lambda x: x, state)
-    add("protocol_4.pt", save(net, pickle_protocol=4), "pickle protocol 4", lambda x: x, state)
+    add("protocol_4.pt", save(block, pickle_protocol=4), "pickle protocol 4", lambda x: x, dict(block.state_dict()))
     source = torch.serialization.get_source_lines_and_file
     torch.serialization.get_source_lines_and_file = lambda _: (["class X(Module):\n", "    pass\n"], 1, "library.py")
     try:
@@ -273,6 +289,12 @@ def modules():
     add("checkpoint.pt", save(checkpoint), "a module in a dict, beside an optimizer's state and objects of other classes",
         lambda x: x["model"], expected | {"optimizer.state.0.exp_avg": checkpoint["optimizer"]["state"][0]["exp_avg"]})
     add("attribute.pt", save(library.Helper(block)), "a module that is an attribute of an object", lambda x: x.model, expected)
+    mixed = torch.nn.Sequential(torch.nn.Linear(3, 2), library.Block())
+    fill("mixed", mixed.state_dict())
+    quantized = torch.ao.quantization.quantize_dynamic(mixed, {torch.nn.Linear}, dtype=torch.qint8)
+    out.add("quantized.pt", save(quantized), "a quantized layer, whose weight is in an attribute, beside another",
+            {k: v for k, v in quantized.state_dict().items() if k[:2] == "1."}, expect="skips",
+            skipped=["0._packed_params._packed_params.0"])
     del sys.modules["library"]
     out.finish()
 

@@ -8,12 +8,10 @@ use super::{copied, refused};
 use crate::common::zip::{Member, Zip};
 
 /// Replaces bytes of the pickle in the archive `path`, the first behind `anchor`, with as many.
-pub(super) fn edit(path: &Path, anchor: &str, from: &[u8], to: &[u8]) {
+pub fn edit(path: &Path, anchor: &str, from: &[u8], to: &[u8]) {
     assert_eq!(from.len(), to.len());
-    let bytes = std::fs::read(path).unwrap();
-    let mut members = vec![];
-    for (name, start, len) in stored_members(&bytes) {
-        let mut content = bytes[start..start + len].to_vec();
+    let mut edited = vec![];
+    for (name, mut content) in members(&std::fs::read(path).unwrap()) {
         if name.ends_with("data.pkl") {
             let find = |what: &[u8], from: usize| {
                 let mut windows = content[from..].windows(what.len());
@@ -23,9 +21,17 @@ pub(super) fn edit(path: &Path, anchor: &str, from: &[u8], to: &[u8]) {
             let at = find(from, find(anchor.as_bytes(), 0));
             content[at..at + to.len()].copy_from_slice(to);
         }
-        members.push(Member::stored(&name, &content));
+        edited.push(Member::stored(&name, &content));
     }
-    std::fs::write(path, Zip::of(&members).file()).unwrap();
+    std::fs::write(path, Zip::of(&edited).file()).unwrap();
+}
+
+/// The members of an archive of torch: names and contents.
+pub fn members(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let found = stored_members(bytes).into_iter();
+    found
+        .map(|(name, start, len)| (name, bytes[start..start + len].to_vec()))
+        .collect()
 }
 
 /// The members of an archive of torch, which are not compressed: name, first byte and length.

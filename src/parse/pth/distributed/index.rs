@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::super::globals::Global;
 use super::super::input::PickleInput;
 use super::super::pickle::{PickleMachine, wrong};
+use super::super::pieces::Rectangle;
 use super::super::records::Record;
 use super::super::value::{Node, NodeId};
 use super::{PlaceOfPiece, of_tensor};
@@ -25,13 +26,6 @@ const MAX_DIMENSIONS: usize = 16;
 
 /// Longest name of a tensor, in bytes.
 const MAX_NAME_BYTES: u64 = 4096;
-
-/// A rectangle of a tensor, in elements.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Rectangle {
-    pub start: Vec<usize>,
-    pub sizes: Vec<usize>,
-}
 
 /// A tensor as the metadata describe it.
 #[derive(Debug)]

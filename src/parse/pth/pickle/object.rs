@@ -270,10 +270,13 @@ impl PickleMachine<'_> {
         if !self.lenient {
             self.push(global.call(args, &self.values)?)?;
             let object = self.top()?;
+            let is_sharded = matches!(self.values.node(object), Node::Record(Record::Sharded, _));
             let more = match global {
                 Global::Opaque | Global::Class => args,
                 Global::FirstArgument => args.get(1..).unwrap_or_default(),
-                // Behind the function, the class and the function's arguments.
+                // Behind the function and the class; its arguments have the size of a sharded tensor.
+                Global::RebuildFromType if is_sharded => args.get(2..).unwrap_or_default(),
+                // Behind the function's arguments.
                 Global::RebuildFromType => args.get(3..).unwrap_or_default(),
                 _ => &[],
             };
