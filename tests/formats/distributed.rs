@@ -15,35 +15,39 @@ use crate::common::{assert_same, data, effort};
 const CASES: [(&str, usize); 5] =
     [("one", 0), ("two", 6), ("four", 9), ("ragged", 1), ("files", 1)];
 
+/// Compares the checkpoint `name` in `directory` with its golden, as it is and converted. `in_pieces`
+/// of its tensors lie in several files.
+pub fn assert_tensors(directory: &str, name: &str, in_pieces: usize) {
+    let directory = data().join(directory);
+    let expected = std::fs::read(directory.join(format!("{name}.expected.safetensors"))).unwrap();
+    let model = parse(directory.join(name)).unwrap();
+    let tensors = SafeTensors::deserialize(&expected).unwrap();
+    assert_eq!(model.tensors().len(), tensors.len(), "{name}");
+    for (tensor, view) in tensors.tensors() {
+        let found = model
+            .tensor(&tensor)
+            .unwrap_or_else(|| panic!("{name}: no {tensor}"));
+        assert_eq!(found.shape(), view.shape(), "{name}: {tensor}");
+        assert_eq!(*found.bytes().unwrap(), *view.data(), "{name}: {tensor}");
+        assert_eq!(found.file().is_none(), found.offset().is_none(), "{tensor}");
+    }
+    let apart = model.tensors().filter(|t| t.file().is_none());
+    assert_eq!(apart.count(), in_pieces, "{name}");
+    model.verify_checksums().unwrap();
+    let directory = crate::common::tempdir().unwrap();
+    let output = directory.path().join("out");
+    let options = ConvertOptions::new(ConvertTarget::Safetensors);
+    model.convert(&output, &options).unwrap();
+    let written: Vec<_> = std::fs::read_dir(&output).unwrap().collect();
+    assert_eq!(written.len(), 1, "{written:?}");
+    let written = std::fs::read(output.join("model.safetensors")).unwrap();
+    assert_same(&expected, &written, name);
+}
+
 #[test]
 fn tensors_of_torch() {
     for (name, in_pieces) in CASES {
-        let expected = data()
-            .join("dcp")
-            .join(format!("{name}.expected.safetensors"));
-        let expected = std::fs::read(expected).unwrap();
-        let model = parse(data().join("dcp").join(name)).unwrap();
-        let tensors = SafeTensors::deserialize(&expected).unwrap();
-        assert_eq!(model.tensors().len(), tensors.len(), "{name}");
-        for (tensor, view) in tensors.tensors() {
-            let found = model
-                .tensor(&tensor)
-                .unwrap_or_else(|| panic!("{name}: no {tensor}"));
-            assert_eq!(found.shape(), view.shape(), "{name}: {tensor}");
-            assert_eq!(*found.bytes().unwrap(), *view.data(), "{name}: {tensor}");
-            assert_eq!(found.file().is_none(), found.offset().is_none(), "{tensor}");
-        }
-        let apart = model.tensors().filter(|t| t.file().is_none());
-        assert_eq!(apart.count(), in_pieces, "{name}");
-        model.verify_checksums().unwrap();
-        let directory = crate::common::tempdir().unwrap();
-        let output = directory.path().join("out");
-        let options = ConvertOptions::new(ConvertTarget::Safetensors);
-        model.convert(&output, &options).unwrap();
-        let written: Vec<_> = std::fs::read_dir(&output).unwrap().collect();
-        assert_eq!(written.len(), 1, "{written:?}");
-        let written = std::fs::read(output.join("model.safetensors")).unwrap();
-        assert_same(&expected, &written, name);
+        assert_tensors("dcp", name, in_pieces);
     }
 }
 

@@ -3,8 +3,7 @@
 
 use std::path::Path;
 
-use anamnesis::{ConvertOptions, ConvertTarget, ErrorKind, PickleRisk, parse, scan_pickles};
-use safetensors::SafeTensors;
+use anamnesis::{ConvertTarget, ErrorKind, PickleRisk, parse, scan_pickles};
 
 use crate::common::{assert_same, data};
 use crate::zero::changed::edit;
@@ -15,30 +14,7 @@ const CASES: [(&str, usize); 3] = [("four", 4), ("replicas", 3), ("torch_2_6", 2
 #[test]
 fn tensors_of_torch() {
     for (name, in_pieces) in CASES {
-        let expected = data()
-            .join("fsdp")
-            .join(format!("{name}.expected.safetensors"));
-        let expected = std::fs::read(expected).unwrap();
-        let model = parse(data().join("fsdp").join(name)).unwrap();
-        let tensors = SafeTensors::deserialize(&expected).unwrap();
-        assert_eq!(model.tensors().len(), tensors.len(), "{name}");
-        for (tensor, view) in tensors.tensors() {
-            let found = model
-                .tensor(&tensor)
-                .unwrap_or_else(|| panic!("{name}: no {tensor}"));
-            assert_eq!(found.shape(), view.shape(), "{name}: {tensor}");
-            assert_eq!(*found.bytes().unwrap(), *view.data(), "{name}: {tensor}");
-        }
-        let apart = model.tensors().filter(|t| t.file().is_none());
-        assert_eq!(apart.count(), in_pieces, "{name}");
-        model.verify_checksums().unwrap();
-        let directory = crate::common::tempdir().unwrap();
-        let output = directory.path().join("out");
-        model
-            .convert(&output, &ConvertOptions::new(ConvertTarget::Safetensors))
-            .unwrap();
-        let written = std::fs::read(output.join("model.safetensors")).unwrap();
-        assert_same(&expected, &written, name);
+        crate::distributed::assert_tensors("fsdp", name, in_pieces);
     }
     let notes = parse(data().join("fsdp/four")).unwrap().inspect().notes;
     for words in ["the parts of 4 processes", "no tensors: step"] {
@@ -68,6 +44,16 @@ fn refused(case: &str, words: &str, change: impl Fn(&Path)) {
     assert!(matches!(error.kind(), ErrorKind::Parse | ErrorKind::Unsupported), "{error}");
 }
 
+/// The model in `dir` is that of a case.
+fn assert_same_model(dir: &Path, case: &str) {
+    let [ours, theirs] = [dir.to_owned(), data().join("fsdp").join(case)].map(|dir| {
+        let model = parse(dir).unwrap();
+        let plan = model.plan(ConvertTarget::Safetensors);
+        plan.and_then(|plan| plan.to_bytes()).unwrap()
+    });
+    assert_same(&theirs, &ours, case);
+}
+
 #[test]
 fn files_that_do_not_go_together() {
     for n in 0..4 {
@@ -91,15 +77,7 @@ fn files_that_do_not_go_together() {
         std::fs::rename(rank(dir, 2), rank(dir, 1)).unwrap();
         std::fs::rename(dir.join("x"), rank(dir, 2)).unwrap();
     });
-    let [ours, theirs] = [copy.path().to_owned(), data().join("fsdp/four")].map(|dir| {
-        let model = parse(dir).unwrap();
-        model
-            .plan(ConvertTarget::Safetensors)
-            .unwrap()
-            .to_bytes()
-            .unwrap()
-    });
-    assert_same(&theirs, &ours, "exchanged");
+    assert_same_model(copy.path(), "four");
     // Another model beside them is taken, and the files are noted as they were.
     let copy = changed("four", |dir| {
         std::fs::copy(data().join("demo/model-fp8.safetensors"), dir.join("model.safetensors"))
@@ -156,23 +134,25 @@ fn changed_states() {
     });
 }
 
+/// Writes the file of a process anew. `change` makes the content of a member another, and says
+/// whether it has a checksum.
+fn rewrite(path: &Path, change: impl Fn(&str, Vec<u8>) -> (Vec<u8>, bool)) {
+    let members = crate::zero::changed::members(&std::fs::read(path).unwrap());
+    let made = members.into_iter().map(|(name, content)| {
+        let (content, has_crc) = change(&name, content);
+        let member = crate::common::zip::Member::stored(&name, &content);
+        match has_crc {
+            true => member,
+            false => member.both(|header| header.crc = 0),
+        }
+    });
+    let members: Vec<_> = made.collect();
+    std::fs::write(path, crate::common::zip::Zip::of(&members).file()).unwrap();
+}
+
 /// Copies are compared by the checksums of their storages, and by their values without these.
 #[test]
 fn copies_that_differ() {
-    let storages = |dir: &Path, n: usize, change: &dyn Fn(&str, Vec<u8>) -> (Vec<u8>, bool)| {
-        let path = rank(dir, n);
-        let members = crate::zero::changed::members(&std::fs::read(&path).unwrap());
-        let made = members.into_iter().map(|(name, content)| {
-            let (content, has_crc) = change(&name, content);
-            let member = crate::common::zip::Member::stored(&name, &content);
-            match has_crc {
-                true => member,
-                false => member.both(|header| header.crc = 0),
-            }
-        });
-        let members: Vec<_> = made.collect();
-        std::fs::write(&path, crate::common::zip::Zip::of(&members).file()).unwrap();
-    };
     let flipped = |has_crc: bool| {
         move |name: &str, mut content: Vec<u8>| {
             if name.contains("/data/") && content.len() == 12 {
@@ -185,21 +165,15 @@ fn copies_that_differ() {
         // `whole`, of three values, and its copy in another process.
         let words =
             "tensor `whole`: `model_world_size_4_rank_0.pt` and `model_world_size_4_rank_3.pt`";
-        refused("replicas", words, |dir| storages(dir, 3, &flipped(has_crc)));
+        refused("replicas", words, |dir| rewrite(&rank(dir, 3), flipped(has_crc)));
     }
     // Without checksums, and the same.
     let copy = changed("replicas", |dir| {
-        (0..4).for_each(|n| storages(dir, n, &|name, content| (content, !name.contains("/data/"))));
+        (0..4).for_each(|n| {
+            rewrite(&rank(dir, n), |name, content| (content, !name.contains("/data/")));
+        });
     });
-    let [ours, theirs] = [copy.path().to_owned(), data().join("fsdp/replicas")].map(|dir| {
-        let model = parse(dir).unwrap();
-        model
-            .plan(ConvertTarget::Safetensors)
-            .unwrap()
-            .to_bytes()
-            .unwrap()
-    });
-    assert_same(&theirs, &ours, "without checksums");
+    assert_same_model(copy.path(), "replicas");
     // A part of a tensor, which two processes have.
     refused("replicas", "different values of what must be the same", |dir| {
         let change = |name: &str, mut content: Vec<u8>| {
@@ -208,7 +182,7 @@ fn copies_that_differ() {
             }
             (content, true)
         };
-        storages(dir, 2, &change);
+        rewrite(&rank(dir, 2), change);
     });
 }
 

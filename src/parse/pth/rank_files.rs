@@ -71,7 +71,9 @@ pub(in crate::parse) fn read(source: &Source, path: &Path, budget: &Budget) -> R
     let values = ranks.first().map_or(&[][..], |first| &first.values);
     if !values.is_empty() {
         let named = join_first(values, MAX_NAMED);
-        model.notes.push(format!("left out, as they are no tensors: {named}"));
+        model
+            .notes
+            .push(format!("left out, as they are no tensors: {named}"));
     }
     not_empty(model)
 }
