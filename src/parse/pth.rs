@@ -9,12 +9,13 @@
 //!
 //! - `pickle`, `value`, `input`, `literal`, `globals`: the machine and its values; `storage`,
 //!   `views`, `tensors`, `facts`: what a checkpoint holds; `legacy`, `tar`: files before
-//!   archives; `archive`, `exported`: archives of `torch.save` and `torch.export`.
+//!   archives; `archive`, `checkpoint`, `exported`: archives of `torch.save` and `torch.export`.
 //! - `records`, `state`, `pieces`, `distributed`, `rank_files`, `zero`: checkpoints of many processes.
 //! - `risk`, `scan`: what Python would run.
 
 mod archive;
 mod calls;
+mod checkpoint;
 mod distributed;
 mod exported;
 mod facts;
@@ -56,7 +57,7 @@ use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, ParseLimits, Result};
 
-pub(super) use self::archive::read_archive;
+pub(super) use self::checkpoint::read_archive;
 pub(super) use self::distributed::read as read_distributed;
 pub(super) use self::rank_files::read as read_rank_files;
 pub use self::risk::PickleRisk;
@@ -187,7 +188,7 @@ pub(crate) fn read_front(
     // By the beginning, as when a file is parsed: what follows it could be an archive with other
     // tensors.
     if head.starts_with(b"PK") {
-        return archive::read_archive_front(file, budget);
+        return checkpoint::read_archive_front(file, budget);
     }
     let contents = if is_tar(head) {
         tar::read(file, none, budget)

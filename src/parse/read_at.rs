@@ -53,14 +53,14 @@ impl ReadAt for &Source {
 
 /// A part of a file, read as if it were a file of its own.
 #[cfg(feature = "pth")]
-pub(crate) struct Window<'a> {
+pub(crate) struct FileWindow<'a> {
     pub file: &'a mut dyn ReadAt,
     pub start: u64,
     pub len: u64,
 }
 
 #[cfg(feature = "pth")]
-impl ReadAt for Window<'_> {
+impl ReadAt for FileWindow<'_> {
     fn len(&self) -> u64 {
         self.len
     }

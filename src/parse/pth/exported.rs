@@ -28,7 +28,7 @@ use super::views::{check_ratio, tensor_of};
 use crate::error::InTensor;
 use crate::limits::{Budget, join_first};
 use crate::model::Skipped;
-use crate::parse::read_at::{ReadAt, Window};
+use crate::parse::read_at::{FileWindow, ReadAt};
 use crate::parse::zip::{ZipArchive, ZipMember};
 use crate::source::Source;
 use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
@@ -255,7 +255,7 @@ impl<'a> ExportedReader<'a, '_> {
             ));
         }
         let start = self.archive.read_data_start(&mut *self.file, member)?;
-        let mut window = Window { file: &mut *self.file, start, len: member.len };
+        let mut window = FileWindow { file: &mut *self.file, start, len: member.len };
         let inner = ZipArchive::read(&mut window, self.budget)?;
         let OpenedArchive { machine, root, big_endian, prefix: directory } =
             run_archive(&mut window, &inner, false, &mut Vec::new(), self.budget)?;

@@ -8,7 +8,7 @@ use super::super::views::tensor_of;
 use super::PlaceOfPiece;
 use crate::limits::Budget;
 use crate::model::TensorInfo;
-use crate::parse::read_at::Window;
+use crate::parse::read_at::FileWindow;
 use crate::parse::zip::ZipArchive;
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
@@ -34,7 +34,7 @@ pub(super) fn read_piece(
 ) -> Result<std::result::Result<PieceTensor, &'static str>> {
     let (start, len) = (place.offset, place.len);
     let mut file = file;
-    let mut window = Window { file: &mut file, start, len };
+    let mut window = FileWindow { file: &mut file, start, len };
     let archive = ZipArchive::read_small(&mut window, budget)?;
     let OpenedArchive { machine, root, big_endian, prefix } =
         run_archive(&mut window, &archive, false, &mut Vec::new(), budget)?;

@@ -4,7 +4,7 @@ use super::Scanner;
 use super::content::Item;
 use super::unpack::Method;
 use crate::Result;
-use crate::parse::read_at::{ReadAt, Window};
+use crate::parse::read_at::{FileWindow, ReadAt};
 use crate::parse::zip::{ZipArchive, ZipMember, archive_len};
 
 /// Bytes of the end of a file in which the end record of an archive can lie.
@@ -25,7 +25,7 @@ impl Scanner<'_> {
             Err(error) => {
                 if let Some(archives) = chained(file) {
                     for (start, len) in archives {
-                        let mut window = Window { file: &mut *file, start, len };
+                        let mut window = FileWindow { file: &mut *file, start, len };
                         let archive = ZipArchive::read_small(&mut window, self.budget);
                         if let Some(archive) = self.tolerate(archive, NOT_FOLLOWED, item)? {
                             self.members(&mut window, &archive, item)?;
@@ -68,7 +68,7 @@ impl Scanner<'_> {
     ) -> Result<()> {
         match is_deflated {
             true => self.packed(file, (start, len), Method::Deflate, item),
-            false => self.content(&mut Window { file, start, len }, item),
+            false => self.content(&mut FileWindow { file, start, len }, item),
         }
     }
 
@@ -105,7 +105,7 @@ impl Scanner<'_> {
             .map_or(0, |len| usize::from(len[0]) | usize::from(len[1]) << 8);
         let end = (end + 22 + comment as u64).min(file.len());
         let len = end - start;
-        let mut window = Window { file, start, len };
+        let mut window = FileWindow { file, start, len };
         self.zip(&mut window, item)
     }
 
@@ -166,7 +166,7 @@ fn chained(file: &mut dyn ReadAt) -> Option<Vec<(u64, u64)>> {
         if archives.len() == MAX_CHAINED {
             return None;
         }
-        let mut before = Window { file: &mut *file, start: 0, len: end };
+        let mut before = FileWindow { file: &mut *file, start: 0, len: end };
         let len = archive_len(&mut before).ok()?;
         end -= len;
         archives.push((end, len));

@@ -4,7 +4,7 @@ use super::super::tar::{self, is_header};
 use super::Scanner;
 use super::content::Item;
 use crate::Result;
-use crate::parse::read_at::{ReadAt, Window};
+use crate::parse::read_at::{FileWindow, ReadAt};
 
 /// Files that a checkpoint of torch's oldest format has.
 const CHECKPOINT: [&str; 3] = ["storages", "tensors", "pickle"];
@@ -56,7 +56,7 @@ impl Scanner<'_> {
                     names += usize::from(CHECKPOINT.contains(&name.trim_start_matches("./")));
                     let len = size.min(left);
                     let inner = Item { is_storage: names > 0, ..inner };
-                    self.content(&mut Window { file: &mut *file, start, len }, &inner)?;
+                    self.content(&mut FileWindow { file: &mut *file, start, len }, &inner)?;
                 }
             }
             if size > left {
