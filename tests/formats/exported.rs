@@ -103,6 +103,8 @@ fn other_archives() {
     let more = |member: Member| [without_weights.clone(), vec![member]].concat();
     let mut deflated = good.clone();
     deflated[3] = Member::deflated("m/data/weights/weight_0", &[7; 24]);
+    let mut config = good.clone();
+    config[2] = Member::deflated("m/data/weights/model_weights_config.json", &good[2].data);
     let mut format = good.clone();
     format[0] = Member::stored("m/archive_format", b"pt3");
     let constant = [
@@ -115,6 +117,7 @@ fn other_archives() {
         (without_weights.clone(), "has no weights"),
         (more(Member::stored("m/data/aotinductor/model/x.so", b"")), "compiled library"),
         (deflated, "compressed archive"),
+        (config, "compressed archive"),
         (format, "`archive_format` is not pt2"),
         (constant, "tensor `w`: the archive has it twice"),
         (more(Member::stored("m/data/weights/model.pt", b"PK\x05\x06")), "model.pt"),

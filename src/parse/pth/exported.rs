@@ -152,6 +152,12 @@ fn no_weights(archive: &ZipArchive, root: &str) -> AnamnesisError {
     }
 }
 
+fn compressed() -> AnamnesisError {
+    let advice =
+        "torch stores members as they are: unpack it, and make an archive without compression";
+    AnamnesisError::unsupported("a compressed archive of torch.export", advice)
+}
+
 /// Reads the tables of an archive.
 struct ExportedReader<'a, 'f> {
     file: &'f mut dyn ReadAt,
@@ -169,6 +175,10 @@ struct ExportedReader<'a, 'f> {
 
 impl<'a> ExportedReader<'a, '_> {
     fn add_table(&mut self, table: &Table<'a>) -> Result<()> {
+        // One that is compressed could be many times as long as the file.
+        if table.member.deflated {
+            return Err(compressed());
+        }
         if table.is_checkpoint {
             return self.add_checkpoint(table);
         }
@@ -228,11 +238,7 @@ impl<'a> ExportedReader<'a, '_> {
             .copied()
             .ok_or_else(missing)?;
         if member.deflated {
-            let what = "a compressed archive of torch.export";
-            return Err(AnamnesisError::unsupported(
-                what,
-                "torch stores tensors as they are: unpack it, and store it without compression",
-            ));
+            return Err(compressed());
         }
         let offset = self.archive.read_data_start(&mut *self.file, member)?;
         let crc = Some(member.crc).filter(|&crc| crc != 0);
@@ -248,12 +254,6 @@ impl<'a> ExportedReader<'a, '_> {
     /// Adds the tensors of a checkpoint that is a member.
     fn add_checkpoint(&mut self, table: &Table<'a>) -> Result<()> {
         let Table { member, prefix, .. } = table;
-        if member.deflated {
-            return Err(AnamnesisError::unsupported(
-                "a compressed archive of torch.export",
-                "unpack it, and give the checkpoint in it",
-            ));
-        }
         let start = self.archive.read_data_start(&mut *self.file, member)?;
         let mut window = FileWindow { file: &mut *self.file, start, len: member.len };
         let inner = ZipArchive::read(&mut window, self.budget)?;

@@ -48,7 +48,7 @@ pub(super) struct WalkedTensors {
 }
 
 /// Why a tensor is not read.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unread {
     /// It is of a kind that is not read; the text says which.
     Refused(&'static str),
@@ -63,6 +63,8 @@ const STORAGE: Unread = Unread::Aside("storages without a tensor");
 const NO_DATA: Unread = Unread::Refused("tensor that was given no data");
 const BY_ITSELF: Unread = Unread::Aside(OF_MODULES);
 const OF_MODULES: &str = "attributes of modules";
+/// A module of a module, which is read after all.
+const PART: Unread = Unread::Aside("modules that are none");
 const LOST: Unread = Unread::Aside("buffers that are not persistent");
 const OWN_STATE: Unread = Unread::Refused("tensor of a module that has a state of its own");
 const NO_TENSOR: Unread = Unread::Refused("parameter or buffer of a class that is not known");
@@ -125,7 +127,8 @@ fn walk_all(
     let (id, name, unread) = (root, String::new(), None);
     let mut stack = vec![(Place { id, name, unread }, 0usize)];
     while let Some((place, depth)) = stack.pop() {
-        if place.unread.is_some() && (depth > MAX_DEPTH || !walk.told.insert(place.id)) {
+        let is_told = place.unread.is_some_and(|unread| unread != PART);
+        if is_told && (depth > MAX_DEPTH || !walk.told.insert(place.id)) {
             continue;
         }
         if depth > MAX_DEPTH {
@@ -292,9 +295,16 @@ impl TensorWalk<'_, '_> {
         }
         // Modules that are attributes of objects that are none are read; those that are attributes of
         // modules are no parts of them.
-        let is_read = matches!(unread, None | Some(Unread::Aside(ATTRIBUTES)));
+        let is_read = matches!(unread, None | Some(PART | Unread::Aside(ATTRIBUTES)));
+        // A state may be that of many objects, each of which looks through it.
+        let attributes = match self.machine.values.node(state) {
+            Node::Dict(entries) => entries.len(),
+            _ => 0,
+        };
+        self.steps = self.steps.saturating_sub(attributes);
         match module_state(id, self.machine).filter(|_| is_read) {
             Some(module) => self.visit_module(&module, name),
+            None if unread == Some(PART) => Ok(whole(Some(OWN_STATE))),
             None => Ok(whole(unread.or(Some(ATTRIBUTE)))),
         }
     }
@@ -307,20 +317,27 @@ impl TensorWalk<'_, '_> {
             Node::Str(range) => machine.input.bytes(range),
             _ => &[],
         };
-        let lost: HashSet<&[u8]> = module.lost.iter().map(|&id| text(id)).collect();
-        let is_lost = |&(key, _): &(NodeId, NodeId)| lost.contains(text(key));
-        let (lost, kept): (Vec<_>, Vec<_>) =
-            module.buffers.iter().partition(|entry| is_lost(entry));
-        let mut below = self.visit_tensors(module.parameters, name)?;
+        let ModuleState { parameters, buffers, modules, lost, .. } = *module;
+        let entries = parameters.len() + buffers.len() + modules.len() + lost.len();
+        self.steps = self.steps.saturating_sub(entries);
+        let (mut lost_buffers, mut kept) = (vec![], buffers.to_vec());
+        if !lost.is_empty() {
+            let keys = buffers
+                .iter()
+                .map(|&(key, _)| key)
+                .chain(lost.iter().copied());
+            self.charge(keys.map(|id| text(id).len()).sum())?;
+            let lost: HashSet<&[u8]> = lost.iter().map(|&id| text(id)).collect();
+            (lost_buffers, kept) = kept.iter().partition(|(key, _)| lost.contains(text(*key)));
+        }
+        let mut below = self.visit_tensors(parameters, name)?;
         below.extend(self.visit_tensors(&kept, name)?);
-        let mut inner = self.visit_dict(module.modules, name, None)?;
+        let mut inner = self.visit_dict(modules, name, None)?;
         for place in &mut inner {
-            place.unread = module_state(place.id, machine)
-                .is_none()
-                .then_some(OWN_STATE);
+            place.unread = Some(PART);
         }
         below.extend(inner);
-        below.extend(self.visit_dict(&lost, name, Some(LOST))?);
+        below.extend(self.visit_dict(&lost_buffers, name, Some(LOST))?);
         below.extend(self.visit_dict(&module.others, name, Some(BY_ITSELF))?);
         Ok(below)
     }

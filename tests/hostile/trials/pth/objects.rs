@@ -87,6 +87,25 @@ fn modules() {
             whole(&module(&dictionary(&[("n", b"N"), ("w", &good())]), b"}", b"}")),
         ),
     ]);
+    // Many modules that share one long state, with many names of buffers that are not persistent.
+    let shared = |n: usize| {
+        let names = [&b"\x8f("[..], &b"h\x01".repeat(n), b"\x90"].concat();
+        let state = dictionary(&[
+            ("_parameters", &one),
+            ("_buffers", b"}"),
+            ("_modules", b"}"),
+            (
+                "_non_persistent_buffers_set",
+                &[&text(&"x".repeat(n))[..], b"q\x010", &names].concat(),
+            ),
+        ]);
+        let more = (0..n)
+            .map(|i| [int(i as i64), b"Ns".to_vec()].concat())
+            .collect::<Vec<_>>();
+        let first = [b"clibrary\nX\nq\x02)\x81", &state[..], &more.concat(), b"q\x03b"].concat();
+        let items = [&first[..], &b"h\x02)\x81h\x03b".repeat(n)].concat();
+        whole(&[b"](", &items[..], b"e"].concat())
+    };
     let with = |key: &str, value: &[u8]| {
         let of = |name: &str| match name == key {
             true => value.to_vec(),
@@ -124,6 +143,7 @@ fn modules() {
         ("modules in each other without end", whole(&cycle.concat()), Limit, &[]),
         ("300 modules in each other", nested(300), Limit, &["256 levels"]),
         ("2^60 copies", doubled(60), Limit, &[]),
+        ("modules with one state", shared(60_000), Limit, &[]),
     ]);
     trial.end();
 }
