@@ -52,7 +52,11 @@ pub(super) fn class(module: &str, name: &str) -> Option<Global> {
 /// `refused` if there were none, be the pickle malformed besides or not; else the error of `read`.
 pub(super) fn of_module<T>(read: Result<T>, modules: usize, refused: AnamnesisError) -> Result<T> {
     match read {
-        Ok(_) | Err(AnamnesisError::Parse { .. }) if modules == 0 => Err(refused),
+        Ok(_) | Err(AnamnesisError::Parse { .. } | AnamnesisError::Unsupported { .. })
+            if modules == 0 =>
+        {
+            Err(refused)
+        }
         read => read,
     }
 }
