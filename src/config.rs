@@ -108,6 +108,14 @@ pub(crate) const SINQ_FILE: &str = "model.safetensors.index.json.meta.json";
 pub(crate) const TEXT_CONFIGS: &[&str] =
     &["text_config", "llm_config", "lm_config", "language_config"];
 
+/// The config of the language model in that of a multimodal model. Qwen's models that speak have it in
+/// the config of the part that thinks.
+pub(crate) fn text_config(config: &Value) -> Option<&Value> {
+    let mut nested = TEXT_CONFIGS.iter().filter_map(|key| config.get(*key));
+    let thinking = || config.pointer("/thinker_config/text_config");
+    nested.find(|text| text.is_object()).or_else(thinking)
+}
+
 /// Key of the safetensors metadata that holds a whole config as JSON. It counts only where no file
 /// has a config.
 pub(crate) const IN_METADATA: &str = "quantization_config";

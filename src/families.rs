@@ -6,17 +6,21 @@
 //! `config.json` that they come from. `engine` reads the same rows in every direction; `towers` has
 //! the image towers.
 
+mod afmoe;
 mod apertus;
 mod bailing;
 mod bert;
 mod bloom;
 mod cohere;
 mod deepseek;
+mod deepseek_moe;
 mod distilbert;
 mod dots;
 mod engine;
 mod ernie_moe;
+mod eurobert;
 mod exaone;
+mod exaone_moe;
 mod falcon;
 mod gemma;
 mod gemma3n;
@@ -32,10 +36,12 @@ mod granite_hybrid;
 mod hunyuan;
 mod internlm;
 mod jamba;
+mod jina_bert;
 mod lfm;
 mod llama;
 mod llama4;
 mod mamba;
+mod minicpm;
 mod minimax;
 mod modern_bert;
 mod mpt;
@@ -43,6 +49,7 @@ mod nemotron_h;
 mod nomic_bert;
 mod olmo;
 mod phi;
+mod plain;
 mod qwen;
 mod qwen_next;
 mod qwen_vl;
@@ -69,25 +76,34 @@ use crate::families::engine::rows::*;
 const CLASSES: &[&ModelClass] = &[
     &llama::MIXTRAL,
     &llama::LLAMA,
+    &llama::INTERNLM3,
     &llama::MISTRAL,
     &llama::MINISTRAL3,
     &llama::MISTRAL3,
     &qwen::QWEN2,
+    &qwen::QWEN2_NESTED,
+    &qwen::QWEN2_AUDIO,
     &qwen::QWEN2_MOE,
     &qwen::QWEN3_RERANKER,
     &qwen::QWEN3,
+    &qwen::QWEN3_NESTED,
     &qwen::QWEN3_MOE,
     &qwen_vl::QWEN2_VL,
+    &qwen_vl::QWEN2_OMNI,
     &qwen_vl::QWEN3_VL_RERANKER,
     &qwen_vl::QWEN3_VL,
+    &qwen_vl::QWEN3_ASR,
     &qwen_vl::QWEN3_VL_MOE,
+    &qwen_vl::QWEN3_OMNI,
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &gemma::GEMMA_EMBEDDING,
     &gemma3n::GEMMA3N,
     &gemma4::GEMMA4,
+    &gemma4::GEMMA4_UNIFIED,
     &gpt_oss::GPT_OSS,
+    &deepseek::YOUTU,
     &deepseek::GLM4_MOE_LITE,
     &deepseek::DEEPSEEK3,
     &deepseek::DEEPSEEK2,
@@ -98,14 +114,20 @@ const CLASSES: &[&ModelClass] = &[
     &glm_vl::GLM4V_MOE,
     &glm::GLM,
     &glm::GLM4,
+    &glm::SOLAR_OPEN,
     &glm::GLM4_MOE,
     &qwen_next::QWEN3_NEXT,
     &qwen_next::QWEN3_5,
+    &qwen_next::QWEN3_5_NESTED,
     &qwen_next::QWEN3_5_MOE,
     &phi::PHI3,
+    &phi::PHI4_V,
     &granite_hybrid::GRANITE_ATTENDING,
     &granite::GRANITE,
+    &granite::GRANITE_MOE_SHARED,
     &granite::GRANITE_MOE,
+    &lfm::LFM2_BIDIRECTIONAL,
+    &lfm::LFM2_EMBEDDING,
     &lfm::LFM2,
     &lfm::LFM2_MOE,
     &mamba::FALCON_MAMBA,
@@ -132,6 +154,7 @@ const CLASSES: &[&ModelClass] = &[
     &cohere::NEMOTRON,
     &apertus::APERTUS,
     &bailing::BAILING_MOE2,
+    &bailing::SARVAM_MOE,
     &dots::DOTS1,
     &minimax::MINIMAX_M2,
     &gpt_neox::GPT_NEOX,
@@ -164,6 +187,22 @@ const CLASSES: &[&ModelClass] = &[
     &bert::BERT,
     &distilbert::DISTILBERT_CLASSIFIER,
     &distilbert::DISTILBERT,
+    &jina_bert::JINA_BERT2,
+    &eurobert::EUROBERT,
+    &llama::LLAMA_EMBED,
+    &phi::PHI_MOE,
+    &exaone::EXAONE,
+    &exaone_moe::EXAONE_MOE,
+    &afmoe::AFMOE,
+    &bailing::BAILING_MOE,
+    &deepseek_moe::DEEPSEEK,
+    &minicpm::MINICPM,
+    &plain::ORION,
+    &plain::PANGU,
+    &plain::JAIS2,
+    &plain::MAINCODER,
+    &minicpm::MINICPM3,
+    &exaone::PADDLE_OCR,
 ];
 
 /// The class that `config` names. That of a nested language model comes first.

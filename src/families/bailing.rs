@@ -3,6 +3,7 @@
 //! Source: `BailingMoeV2Model` in `conversion/bailingmoe.py` of llama.cpp; defaults of the
 //! `configuration_bailing_moe_v2.py` that published models have beside them.
 
+use super::internlm::part;
 use super::{DENSE_MLP, NORMS, SPARSE_MLP, sparse};
 use crate::families::engine::rows::*;
 
@@ -78,4 +79,79 @@ pub(super) const BAILING_MOE2: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     ..ModelClass::PLAIN
+};
+
+const FUSED: (&str, Turn) = (ATTENTION[0].hf, Turn::Rows(&[Queries, Keys, Keys]));
+
+/// As [`ATTENTION`] without norms, taken apart.
+const SPLIT_ATTENTION: &[TensorRule] = &[
+    part(FUSED, (0, Then::Heads), "blk.{i}.attn_q", &[Queries, Hidden]),
+    part(FUSED, (1, Then::Heads), "blk.{i}.attn_k", &[Keys, Hidden]),
+    part(FUSED, (2, Then::Nothing), "blk.{i}.attn_v", &[Keys, Hidden]),
+    ATTENTION[1],
+];
+
+/// Ling 1 and Ring 1, which have experts in all layers.
+///
+/// Source: `BailingMoeModel` in `conversion/bailingmoe.py` of llama.cpp.
+pub(super) const BAILING_MOE: ModelClass = ModelClass {
+    gguf: "bailingmoe",
+    classes: &["BailingMoeForCausalLM"],
+    defaults: &[
+        ("max_position_embeddings", Int(16_384)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
+        ("first_k_dense_replace", Int(0)),
+        ("norm_topk_prob", Bool(true)),
+        // What the class does not scale by.
+        ("routed_scaling_factor", Float(1.0)),
+    ],
+    implied: &[
+        ("hidden_act", Text("silu")),
+        ("use_bias", Bool(false)),
+        ("use_qkv_bias", Bool(false)),
+        // The converter divides the output's columns by their lengths, which does not come back.
+        ("norm_head", Bool(false)),
+        ("norm_softmax", Bool(false)),
+        ("first_k_dense_replace", Int(0)),
+        ("routed_scaling_factor", Float(1.0)),
+    ],
+    tensors: &[ENDS, NORMS, SPLIT_ATTENTION, SPARSE_MLP],
+    settings: &[&[
+        setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
+        count("leading_dense_block_count", &["first_k_dense_replace"]),
+        count("vocab_size", &["vocab_size"]),
+        count("expert_feed_forward_length", &["moe_intermediate_size"]),
+        number("expert_weights_scale", &["routed_scaling_factor"]),
+        setting(Kind::Required, "expert_shared_count", &["num_shared_experts"]),
+        setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+    ]],
+    traits: Traits { needs_output: true, ..Traits::PLAIN },
+    ..BAILING_MOE2
+};
+
+/// Sarvam, whose heads rotate as a whole.
+///
+/// Source: `SarvamMoEModel` in `conversion/bailingmoe.py` of llama.cpp, which also takes the mean of the
+/// choice's biases from them: the experts that are chosen are the same.
+pub(super) const SARVAM_MOE: ModelClass = ModelClass {
+    classes: &["SarvamMoEForCausalLM", "modeling_sarvam_moe.SarvamMoEForCausalLM"],
+    model_type: "sarvam_moe",
+    defaults: &[
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(4)),
+        ("head_dim", Int(64)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(8e6)),
+        ("moe_intermediate_size", Int(1024)),
+        ("num_experts", Int(128)),
+        ("num_experts_per_tok", Int(6)),
+        ("num_shared_experts", Int(1)),
+        ("first_k_dense_replace", Int(1)),
+        ("routed_scaling_factor", Float(2.5)),
+        ("norm_topk_prob", Bool(true)),
+        ("score_function", Text("sigmoid")),
+    ],
+    traits: Traits { partial_rotary: Some(1.0), sign: Sign::Never, ..BAILING_MOE2.traits },
+    ..BAILING_MOE2
 };

@@ -14,7 +14,7 @@ use crate::families::engine::table::Model;
 use crate::remember::EncodedAs;
 
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
-use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
+use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, MLP, NORMS, SPARSE_MLP};
 use crate::Result;
 use crate::families::engine::checks::has_groups;
 use crate::families::engine::dims::Dims;
@@ -188,7 +188,11 @@ const DEEPSEEK2_MLX: MlxClass = MlxClass {
 };
 
 pub(super) const DEEPSEEK3: ModelClass = ModelClass {
-    classes: &["DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"],
+    classes: &[
+        "DeepseekV3ForCausalLM",
+        "KimiK25ForConditionalGeneration",
+        "KimiVLForConditionalGeneration",
+    ],
     model_type: "deepseek_v3",
     defaults: &[
         ("max_position_embeddings", Int(4096)),
@@ -225,6 +229,52 @@ pub(super) const DEEPSEEK3: ModelClass = ModelClass {
     },
     mlx: Some(&DEEPSEEK3_MLX),
     ..DEEPSEEK2
+};
+
+/// Youtu, with images and without: latent keys and values, and no experts.
+///
+/// Source: `DeepseekV2Model` in `conversion/deepseek.py` of llama.cpp; defaults of transformers 5.24.
+pub(super) const YOUTU: ModelClass = ModelClass {
+    classes: &["YoutuForCausalLM", "YoutuVLForConditionalGeneration"],
+    model_type: "youtu",
+    defaults: &[
+        ("max_position_embeddings", Int(131_072)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("q_lora_rank", Int(1536)),
+        ("qk_rope_head_dim", Int(64)),
+        ("qk_nope_head_dim", Int(128)),
+        ("v_head_dim", Int(128)),
+        ("kv_lora_rank", Int(512)),
+        ("tie_word_embeddings", Bool(true)),
+    ],
+    implied: &[
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("mlp_bias", Bool(false)),
+        ("rope_interleave", Bool(true)),
+    ],
+    own_fields: &[],
+    tensors: &[ENDS, NORMS, ATTENTION, MLP],
+    settings: &[&[
+        SETTINGS[0],
+        SETTINGS[2],
+        SETTINGS[3],
+        SETTINGS[4],
+        SETTINGS[5],
+        SETTINGS[6],
+        SETTINGS[7],
+        SETTINGS[8],
+        SETTINGS[9],
+        SETTINGS[14],
+        // llama.cpp asks for sizes of experts.
+        count("leading_dense_block_count", &["num_hidden_layers"]),
+        count("expert_feed_forward_length", &["intermediate_size"]),
+        setting(Kind::Fixed(0), "expert_shared_count", &[]),
+    ]],
+    traits: Traits { sign: Sign::Key("expert_shared_count", 0), ..Traits::PLAIN },
+    mlx: None,
+    ..DEEPSEEK3
 };
 
 const DEEPSEEK3_MLX: MlxClass = MlxClass {

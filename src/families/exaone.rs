@@ -12,7 +12,7 @@ use crate::families::engine::table::Model;
 
 pub(super) const EXAONE4: ModelClass = ModelClass {
     gguf: "exaone4",
-    classes: &["Exaone4ForCausalLM"],
+    classes: &["Exaone4ForCausalLM", "Exaone4_5_ForConditionalGeneration"],
     model_type: "exaone4",
     defaults: &[
         ("max_position_embeddings", Int(2048)),
@@ -37,11 +37,53 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
         laws: &[windows_by_layers],
         default_window: Some(4096),
         stores_rope_factors: true,
+        prediction: Prediction::LeftOut,
         ..Traits::PLAIN
     },
     mlx: Some(&EXAONE4_MLX),
     ..ModelClass::PLAIN
 };
+
+/// EXAONE 3 and 3.5, which have the names of GPT-2.
+pub(super) const EXAONE: ModelClass = ModelClass {
+    gguf: "exaone",
+    classes: &["ExaoneForCausalLM"],
+    model_type: "exaone",
+    defaults: &[
+        ("max_position_embeddings", Int(4096)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(500_000.0)),
+    ],
+    implied: &[
+        ("activation_function", Text("silu")),
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("mlp_bias", Bool(false)),
+    ],
+    own_fields: &[("num_hidden_layers", "num_layers"), ("rms_norm_eps", "layer_norm_epsilon")],
+    tensors: &[EXAONE_TENSORS],
+    settings: &[&[
+        number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon", "rms_norm_eps"]),
+        setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
+    ]],
+    traits: Traits { stores_rope_factors: true, prefix: Some("transformer."), ..Traits::PLAIN },
+    ..ModelClass::PLAIN
+};
+
+const EXAONE_TENSORS: &[TensorRule] = &[
+    same("token_embd", "transformer.wte", &[Vocab, Hidden]),
+    same("output_norm", "transformer.ln_f", &[Hidden]),
+    optional("output", "lm_head", &[Vocab, Hidden]),
+    same("blk.{i}.attn_norm", "transformer.h.{i}.ln_1", &[Hidden]),
+    same("blk.{i}.attn_q", "transformer.h.{i}.attn.attention.q_proj", &[Queries, Hidden]),
+    same("blk.{i}.attn_k", "transformer.h.{i}.attn.attention.k_proj", &[Keys, Hidden]),
+    same("blk.{i}.attn_v", "transformer.h.{i}.attn.attention.v_proj", &[Keys, Hidden]),
+    same("blk.{i}.attn_output", "transformer.h.{i}.attn.attention.out_proj", &[Hidden, Queries]),
+    same("blk.{i}.ffn_norm", "transformer.h.{i}.ln_2", &[Hidden]),
+    same("blk.{i}.ffn_gate", "transformer.h.{i}.mlp.c_fc_0", &[Inner, Hidden]),
+    same("blk.{i}.ffn_up", "transformer.h.{i}.mlp.c_fc_1", &[Inner, Hidden]),
+    same("blk.{i}.ffn_down", "transformer.h.{i}.mlp.c_proj", &[Hidden, Inner]),
+];
 
 const EXAONE4_MLX: MlxClass = MlxClass {
     // Windows are told by a pattern that transformers need not have.
@@ -108,6 +150,17 @@ pub(super) const ERNIE4_5: ModelClass = ModelClass {
     traits: Traits::PLAIN,
     mlx: Some(&ERNIE4_5_MLX),
     ..EXAONE4
+};
+
+/// The language model of PaddleOCR-VL, whose heads rotate halves, by three axes of an image. Of a text
+/// it is Llama.
+pub(super) const PADDLE_OCR: ModelClass = ModelClass {
+    gguf: "paddleocr",
+    classes: &["LlamaForCausalLM", "PaddleOCRVLForConditionalGeneration"],
+    model_type: "llama",
+    settings: &[&[setting(Kind::TextSections, "rope.dimension_sections", &[])]],
+    mlx: None,
+    ..ERNIE4_5
 };
 
 const ERNIE4_5_MLX: MlxClass = MlxClass {

@@ -51,7 +51,8 @@ const TRAITS: Traits = Traits {
 
 pub(super) const FALCON: ModelClass = ModelClass {
     gguf: "falcon",
-    classes: &["FalconForCausalLM"],
+    // The second is that of the code beside the first models.
+    classes: &["FalconForCausalLM", "RWForCausalLM"],
     model_type: "falcon",
     defaults: &[
         ("layer_norm_epsilon", Float(1e-5)),

@@ -193,6 +193,14 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
     ..ModelClass::PLAIN
 };
 
+/// Gemma 4 whose images and sounds are tokens.
+pub(super) const GEMMA4_UNIFIED: ModelClass = ModelClass {
+    classes: &["Gemma4UnifiedForConditionalGeneration"],
+    traits: Traits { sign: Sign::Never, ..GEMMA4.traits },
+    mlx: None,
+    ..GEMMA4
+};
+
 const GEMMA4_MLX: MlxClass = MlxClass {
     renamed: GEMMA4_STACKS,
     parts: &[gemma4_half(0, GEMMA4_STACKS[0].0), gemma4_half(1, GEMMA4_STACKS[1].0)],

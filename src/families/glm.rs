@@ -2,10 +2,14 @@
 //!
 //! Source: `conversion/glm.py` and `conversion/chatglm.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use serde_json::{Map, Value};
+
 use super::{
     DENSE_MLP, ENDS, F32_CHOICE_BIAS, FUSED_MLP, HEAD_NORMS, NORMS, POST_NORMS, QUERIES,
     SPARSE_MLP, VALUES,
 };
+use crate::Result;
+use crate::families::engine::dims::Dims;
 use crate::families::engine::rows::*;
 use crate::remember::EncodedAs;
 
@@ -152,10 +156,56 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
         ],
         PREDICTION_SETTINGS,
     ],
-    traits: Traits { has_expert_groups: true, prediction: Prediction::Kept, ..GLM4.traits },
+    traits: Traits {
+        has_expert_groups: true,
+        prediction: Prediction::Kept,
+        restores: &[no_dense_layers],
+        ..GLM4.traits
+    },
     mlx: Some(&GLM4_MOE_MLX),
     ..GLM4
 };
+
+/// Solar Open: experts in all layers, and heads that rotate as a whole.
+///
+/// Source: `SolarOpenModel` in `conversion/glm.py` of llama.cpp; defaults of transformers 5.24.
+pub(super) const SOLAR_OPEN: ModelClass = ModelClass {
+    classes: &["SolarOpenForCausalLM"],
+    model_type: "solar_open",
+    defaults: &[
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(8)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(1e6)),
+        ("moe_intermediate_size", Int(1280)),
+        ("num_experts_per_tok", Int(8)),
+        ("n_shared_experts", Int(1)),
+        ("n_routed_experts", Int(128)),
+        ("routed_scaling_factor", Float(1.0)),
+        ("n_group", Int(1)),
+        ("topk_group", Int(1)),
+        ("norm_topk_prob", Bool(true)),
+    ],
+    implied: &[("hidden_act", Text("silu")), ("first_k_dense_replace", Int(0))],
+    tensors: &[ENDS, POST_NORMS, QUERIES, VALUES, DENSE_MLP, SPARSE_MLP, F32_CHOICE_BIAS],
+    settings: &[GLM4_MOE.settings[0]],
+    traits: Traits {
+        has_expert_groups: true,
+        partial_rotary: Some(1.0),
+        restores: &[no_dense_layers],
+        sign: Sign::PreTokenizer("solar-open"),
+        ..Traits::PLAIN
+    },
+    mlx: None,
+    ..GLM4_MOE
+};
+
+/// No layer is dense in llama.cpp unless a file says so; the class of GLM has another default.
+fn no_dense_layers(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
+    config.entry("first_k_dense_replace").or_insert(0.into());
+    Ok(())
+}
 
 const GLM4_MOE_MLX: MlxClass = MlxClass {
     renamed: STACKS,

@@ -4,7 +4,8 @@
 
 use super::llama::{MIXTRAL_STACKS, ROTATED};
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
-use crate::families::engine::fields::wrong_key;
+use crate::Result;
+use crate::families::engine::fields::{Fields, wrong_key};
 use crate::families::engine::rows::*;
 
 /// One of the two projections of all experts that a matrix of each expert has.
@@ -31,6 +32,37 @@ pub(super) const EXPERTS: &[TensorRule] = &[
         &[Experts, Hidden, Inner],
     ),
 ];
+
+const SHARED: Dim = Field(SHARED_WIDTH);
+const SHARED_WIDTH: &str = "shared_intermediate_size";
+
+/// One of the two projections of the feed-forward layer that all tokens go through.
+pub(super) const fn shared_half(need: Need, half: usize, gguf: &'static str) -> TensorRule {
+    TensorRule {
+        transform: Transform::Parts(Parts::one(Turn::Equal(2), half)),
+        gguf_shape: Some(&[SHARED, Hidden]),
+        ..only(
+            need,
+            gguf,
+            "model.layers.{i}.shared_mlp.input_linear",
+            &[Sum(&[SHARED, SHARED]), Hidden],
+        )
+    }
+}
+
+/// That layer beside experts.
+pub(super) const SHARED_EXPERTS: &[TensorRule] = &[
+    shared_half(HAS_SHARED, 0, "blk.{i}.ffn_gate_shexp"),
+    shared_half(HAS_SHARED, 1, "blk.{i}.ffn_up_shexp"),
+    only(
+        HAS_SHARED,
+        "blk.{i}.ffn_down_shexp",
+        "model.layers.{i}.shared_mlp.output_linear",
+        &[Hidden, SHARED],
+    ),
+];
+
+const HAS_SHARED: Need = Need::Above0(SHARED_WIDTH);
 
 pub(super) const SETTINGS: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),
@@ -107,6 +139,29 @@ pub(super) const GRANITE_MOE: ModelClass = ModelClass {
     mlx: Some(&GRANITE_MOE_MLX),
     ..GRANITE
 };
+
+/// Granite with experts and one that every token sees.
+pub(super) const GRANITE_MOE_SHARED: ModelClass = ModelClass {
+    classes: &["GraniteMoeSharedForCausalLM"],
+    model_type: "granitemoeshared",
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, EXPERTS, SHARED_EXPERTS],
+    settings: &[SETTINGS, TURNED, &[count("expert_shared_feed_forward_length", &[SHARED_WIDTH])]],
+    traits: Traits {
+        completes: &[some_shared],
+        sign: Sign::Has("expert_shared_feed_forward_length"),
+        ..GRANITE.traits
+    },
+    mlx: None,
+    ..GRANITE_MOE
+};
+
+/// A width of 0 is none, and GGUF does not have it.
+fn some_shared(fields: &mut Fields) -> Result<()> {
+    if fields.count(&[SHARED_WIDTH])? == Some(0) {
+        fields.0.remove(SHARED_WIDTH);
+    }
+    Ok(())
+}
 
 const GRANITE_MOE_MLX: MlxClass = MlxClass {
     renamed: MIXTRAL_STACKS,

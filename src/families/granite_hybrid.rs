@@ -3,7 +3,7 @@
 //! Source: `GraniteHybridModel` in `conversion/granite.py` of llama.cpp; defaults of transformers
 //! 4.57.6.
 
-use super::granite::{EXPERTS, GRANITE, GRANITE_FIELDS, SETTINGS};
+use super::granite::{EXPERTS, GRANITE, GRANITE_FIELDS, SETTINGS, SHARED_EXPERTS, shared_half};
 use super::llama::{MIXTRAL_STACKS, ROTATED};
 use super::mamba::{ONE_GROUP, mamba2_mixer, no_time_limits};
 use super::{ENDS, NORMS, VALUES, sparse};
@@ -33,26 +33,10 @@ const MIXER: &[TensorRule] = mamba2_mixer! {
     output: Product(&[Field("mamba_n_heads"), Field("mamba_d_head")]),
 };
 
-const SHARED: Dim = Field("shared_intermediate_size");
-
-/// One of the two projections of the feed-forward layer that all tokens go through.
-const fn half(need: Need, half: usize, gguf: &'static str) -> TensorRule {
-    TensorRule {
-        transform: Transform::Parts(Parts::one(Turn::Equal(2), half)),
-        gguf_shape: Some(&[SHARED, Hidden]),
-        ..only(
-            need,
-            gguf,
-            "model.layers.{i}.shared_mlp.input_linear",
-            &[Sum(&[SHARED, SHARED]), Hidden],
-        )
-    }
-}
-
 /// That layer, which GGUF calls otherwise where there are experts beside it.
 const SHARED_MLP: &[TensorRule] = &[
-    half(Need::Dense, 0, "blk.{i}.ffn_gate"),
-    half(Need::Dense, 1, "blk.{i}.ffn_up"),
+    shared_half(Need::Dense, 0, "blk.{i}.ffn_gate"),
+    shared_half(Need::Dense, 1, "blk.{i}.ffn_up"),
     // Of a layer without experts llama.cpp takes the width from `intermediate_size`.
     only(
         Need::Dense,
@@ -60,14 +44,9 @@ const SHARED_MLP: &[TensorRule] = &[
         "model.layers.{i}.shared_mlp.output_linear",
         &[Hidden, Inner],
     ),
-    half(Need::Sparse, 0, "blk.{i}.ffn_gate_shexp"),
-    half(Need::Sparse, 1, "blk.{i}.ffn_up_shexp"),
-    only(
-        Need::Sparse,
-        "blk.{i}.ffn_down_shexp",
-        "model.layers.{i}.shared_mlp.output_linear",
-        &[Hidden, SHARED],
-    ),
+    in_layers(Need::Sparse, SHARED_EXPERTS[0]),
+    in_layers(Need::Sparse, SHARED_EXPERTS[1]),
+    in_layers(Need::Sparse, SHARED_EXPERTS[2]),
 ];
 
 const SPARSE_EXPERTS: &[TensorRule] =

@@ -10,20 +10,22 @@ use crate::families::engine::rows::*;
 pub(super) const GROUP: Turn =
     Turn::Rows(&[Quotient(&[Queries, Quotient(&[Keys, Head])]), Head, Head]);
 
-/// One of the three parts of the projection.
-const fn part(
-    part: usize,
-    then: Then,
+/// One of the three parts of the projection `hf`, which take turns.
+pub(super) const fn part(
+    (hf, turn): (&'static str, Turn),
+    (part, then): (usize, Then),
     gguf: &'static str,
     gguf_shape: &'static [Dim],
 ) -> TensorRule {
     const FUSED: &[Dim] = &[Sum(&[Queries, Keys, Keys]), Hidden];
     TensorRule {
-        transform: Transform::Parts(Parts { then, ..Parts::one(GROUP, part) }),
+        transform: Transform::Parts(Parts { then, ..Parts::one(turn, part) }),
         gguf_shape: Some(gguf_shape),
-        ..same(gguf, "model.layers.{i}.attention.wqkv", FUSED)
+        ..same(gguf, hf, FUSED)
     }
 }
+
+const FUSED: (&str, Turn) = ("model.layers.{i}.attention.wqkv", GROUP);
 
 const TENSORS: &[TensorRule] = &[
     same("token_embd", "model.tok_embeddings", &[Vocab, Hidden]),
@@ -31,9 +33,9 @@ const TENSORS: &[TensorRule] = &[
     optional("output", "output", &[Vocab, Hidden]),
     same("blk.{i}.attn_norm", "model.layers.{i}.attention_norm", &[Hidden]),
     same("blk.{i}.ffn_norm", "model.layers.{i}.ffn_norm", &[Hidden]),
-    part(0, Then::Heads, "blk.{i}.attn_q", &[Queries, Hidden]),
-    part(1, Then::Heads, "blk.{i}.attn_k", &[Keys, Hidden]),
-    part(2, Then::Nothing, "blk.{i}.attn_v", &[Keys, Hidden]),
+    part(FUSED, (0, Then::Heads), "blk.{i}.attn_q", &[Queries, Hidden]),
+    part(FUSED, (1, Then::Heads), "blk.{i}.attn_k", &[Keys, Hidden]),
+    part(FUSED, (2, Then::Nothing), "blk.{i}.attn_v", &[Keys, Hidden]),
     same("blk.{i}.attn_output", "model.layers.{i}.attention.wo", &[Hidden, Queries]),
 ];
 

@@ -6,6 +6,7 @@
 use super::CAUSAL;
 use crate::Result;
 use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::pooling::POOLING;
 use crate::families::engine::rows::*;
 
 const ENDS: &[TensorRule] = &[
@@ -170,6 +171,31 @@ pub(super) const LFM2: ModelClass = ModelClass {
     traits: Traits { completes: &[adjust_inner], also_implied: &[CAUSAL], ..Traits::PLAIN },
     mlx: Some(&LFM2_MLX),
     ..ModelClass::PLAIN
+};
+
+/// LFM 2 that embeds texts.
+pub(super) const LFM2_EMBEDDING: ModelClass = ModelClass {
+    classes: &["Lfm2Model"],
+    tensors: &[&[ENDS[0], ENDS[1]], NORMS, INNER, CONVOLUTIONS, ATTENTION],
+    settings: &[SETTINGS, &[count(POOLING, &[POOLING])]],
+    traits: Traits { ties_output: true, sign: Sign::Has(POOLING), ..LFM2.traits },
+    mlx: None,
+    ..LFM2
+};
+
+/// As [`LFM2_EMBEDDING`], whose tokens see those behind them.
+pub(super) const LFM2_BIDIRECTIONAL: ModelClass = ModelClass {
+    classes: &["Lfm2BidirectionalModel"],
+    settings: &[
+        SETTINGS,
+        &[count(POOLING, &[POOLING]), setting(Kind::FixedFlag(false), "attention.causal", &[])],
+    ],
+    traits: Traits {
+        also_implied: &[],
+        sign: Sign::Key("attention.causal", 0),
+        ..LFM2_EMBEDDING.traits
+    },
+    ..LFM2_EMBEDDING
 };
 
 const LFM2_MLX: MlxClass = MlxClass {

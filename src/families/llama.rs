@@ -57,6 +57,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         "VoxtralForConditionalGeneration",
         // SmolVLM and Idefics 3
         "VLlama3ForCausalLM",
+        "JanusForConditionalGeneration",
     ],
     model_type: "llama",
     defaults: &[
@@ -76,6 +77,43 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     },
     mlx: Some(&LLAMA_MLX),
     ..ModelClass::PLAIN
+};
+
+/// Llama that embeds texts, and whose tokens see those behind them.
+pub(super) const LLAMA_EMBED: ModelClass = ModelClass {
+    gguf: "llama-embed",
+    classes: &["LlamaBidirectionalModel"],
+    model_type: "llama_bidirec",
+    tensors: &[&[ENDS[0], ENDS[1]], NORMS, ROTATED, VALUES, MLP],
+    settings: &[SETTINGS, &[setting(Kind::FixedFlag(false), "attention.causal", &[])]],
+    traits: Traits {
+        ties_output: true,
+        reads_causal: false,
+        nested_type: None,
+        also_implied: &[("is_causal", Bool(false))],
+        ..LLAMA.traits
+    },
+    mlx: None,
+    ..LLAMA
+};
+
+/// InternLM 3, which llama.cpp has as Llama.
+///
+/// Source: `conversion/internlm.py` of llama.cpp; defaults of transformers 5.24.
+pub(super) const INTERNLM3: ModelClass = ModelClass {
+    classes: &["InternLM3ForCausalLM"],
+    model_type: "internlm3",
+    defaults: &[
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(2)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Text("silu")), ("qkv_bias", Bool(false)), ("bias", Bool(false))],
+    traits: Traits { reads_causal: false, sign: Sign::Never, ..LLAMA.traits },
+    mlx: None,
+    ..LLAMA
 };
 
 const LLAMA_MLX: MlxClass = MlxClass { reads_kinds: true, ..LIKE_LLAMA };

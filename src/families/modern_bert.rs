@@ -59,7 +59,7 @@ const SIZES: &[Setting] = &[
 
 pub(super) const MODERN_BERT: ModelClass = ModelClass {
     gguf: "modern-bert",
-    classes: &["ModernBertModel"],
+    classes: &["ModernBertModel", "ModernBertForMaskedLM"],
     model_type: "modernbert",
     defaults: &[
         ("max_position_embeddings", Int(8192)),
@@ -84,6 +84,8 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
         // An encoder has no `lm_head`.
         ties_output: true,
         prefix: Some("model."),
+        // What predicts masked tokens.
+        left_out: &["head.", "decoder."],
         has_local_rope: true,
         also_implied: &[
             ("attention_bias", Bool(false)),
@@ -106,6 +108,7 @@ pub(super) const MODERN_BERT_CLASSIFIER: ModelClass = ModelClass {
     settings: &[POOLING, &[RANK_SETTINGS[LABELS]], SIZES],
     implied: &[MODERN_BERT.implied[0], ("classifier_activation", Text("gelu"))],
     traits: Traits {
+        left_out: &[],
         sign: Sign::Tensor("cls.output.weight"),
         restores: &[restore_pooling],
         ..MODERN_BERT.traits

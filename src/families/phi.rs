@@ -5,8 +5,11 @@
 use serde_json::Value;
 
 use super::gpt2::FOURFOLD;
-use super::{ENDS, FUSED_MLP, NORMS, QUERIES, VALUES};
+use super::llama::MIXTRAL_EXPERTS;
+use super::{ATTENTION_BIASES, ENDS, FUSED_MLP, NORMS, QUERIES, VALUES};
+use crate::Result;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 use crate::model::gguf::GgufMetadataValue;
 
 const FUSED_ATTENTION: &[TensorRule] = &[
@@ -46,6 +49,52 @@ pub(super) const PHI3: ModelClass = ModelClass {
     mlx: Some(&PHI3_MLX),
     ..ModelClass::PLAIN
 };
+
+/// Phi 4 with images.
+pub(super) const PHI4_V: ModelClass = ModelClass {
+    classes: &["Phi4ForCausalLMV"],
+    traits: Traits { sign: Sign::Never, ..PHI3.traits },
+    mlx: None,
+    ..PHI3
+};
+
+/// Phi 3.5 with experts, whose norms have biases.
+pub(super) const PHI_MOE: ModelClass = ModelClass {
+    gguf: "phimoe",
+    classes: &["PhiMoEForCausalLM", "PhimoeForCausalLM"],
+    model_type: "phimoe",
+    defaults: &[
+        ("max_position_embeddings", Int(131_072)),
+        ("original_max_position_embeddings", Int(4096)),
+        ("num_key_value_heads", Int(8)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(1e6)),
+        ("num_local_experts", Int(16)),
+        ("num_experts_per_tok", Int(2)),
+        ("attention_bias", Bool(false)),
+        ("lm_head_bias", Bool(false)),
+    ],
+    // llama.cpp needs both biases.
+    implied: &[
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(true)),
+        ("lm_head_bias", Bool(true)),
+    ],
+    biases: &[
+        ("", &["output_norm", "output", "blk.{i}.attn_norm", "blk.{i}.ffn_norm"]),
+        ("", ATTENTION_BIASES),
+    ],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, MIXTRAL_EXPERTS],
+    traits: Traits { needs_output: true, laws: &[other_graph], ..PHI3.traits },
+    mlx: None,
+    ..PHI3
+};
+
+/// llama.cpp's graph is that of Phi 3, whose norms and weights of experts are others.
+fn other_graph(_: &Model<'_>) -> Result<Option<String>> {
+    let what = "llama.cpp computes something else of this class than transformers: its norms do not subtract the mean, and experts are weighed by all scores in place of those near their own, and `short_mscale` and `long_mscale` are not read";
+    Ok(Some(what.to_owned()))
+}
 
 const PHI3_MLX: MlxClass = MlxClass {
     scalings: &["longrope", "su"],

@@ -93,6 +93,33 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     ..ModelClass::PLAIN
 };
 
+/// Language models of others, for images and for sounds.
+pub(super) const QWEN2_NESTED: ModelClass = ModelClass {
+    classes: &["DotsOCRForCausalLM", "AudioFlamingo3ForConditionalGeneration"],
+    traits: NESTED,
+    mlx: None,
+    ..QWEN2
+};
+
+const NESTED: Traits = Traits { sign: Sign::Never, ..QWEN2.traits };
+
+/// Qwen 2-Audio, whose published config leaves to the class what all have alike.
+pub(super) const QWEN2_AUDIO: ModelClass = ModelClass {
+    classes: &["Qwen2AudioForConditionalGeneration"],
+    defaults: &[
+        ("vocab_size", Int(151_936)),
+        ("hidden_size", Int(4096)),
+        ("intermediate_size", Int(22_016)),
+        ("num_hidden_layers", Int(32)),
+        ("num_attention_heads", Int(32)),
+        ("max_position_embeddings", Int(32_768)),
+        ("num_key_value_heads", Int(32)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+    ],
+    ..QWEN2_NESTED
+};
+
 pub(super) const QWEN2_MLX: MlxClass = MlxClass {
     stated_fields: &[COMMON_FIELDS],
     equal_sizes: HEADS_FILL_HIDDEN,
@@ -115,6 +142,14 @@ pub(super) const QWEN3: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
     mlx: Some(&QWEN3_MLX),
     ..QWEN2
+};
+
+/// Step3-VL, whose language model is Qwen 3.
+pub(super) const QWEN3_NESTED: ModelClass = ModelClass {
+    classes: &["StepVLForConditionalGeneration"],
+    traits: Traits { sign: Sign::Never, ..QWEN3.traits },
+    mlx: None,
+    ..QWEN3
 };
 
 pub(super) const QWEN3_MLX: MlxClass = MlxClass {

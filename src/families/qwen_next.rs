@@ -332,6 +332,14 @@ pub(super) const QWEN3_5: ModelClass = ModelClass {
     ..QWEN3_NEXT
 };
 
+/// MiniCPM-V 4.6, whose language model is Qwen 3.5.
+pub(super) const QWEN3_5_NESTED: ModelClass = ModelClass {
+    classes: &["MiniCPMV4_6ForConditionalGeneration"],
+    traits: Traits { sign: Sign::Never, ..QWEN3_5.traits },
+    mlx: None,
+    ..QWEN3_5
+};
+
 const QWEN3_5_MLX: MlxClass = MlxClass {
     mlx_type: Some("qwen3_5"),
     kept_types: &["blk.{i}.ssm_a"],

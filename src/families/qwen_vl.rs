@@ -62,6 +62,14 @@ pub(super) const QWEN2_VL: ModelClass = ModelClass {
     ..QWEN2
 };
 
+/// Qwen 2.5-Omni, which hears and speaks as well, and the name of Qwen 2-VL without its output.
+pub(super) const QWEN2_OMNI: ModelClass = ModelClass {
+    classes: &["Qwen2ForCausalLM", "Qwen2_5OmniModel", "Qwen2VLModel"],
+    traits: Traits { sign: Sign::Never, ..QWEN2_VL.traits },
+    mlx: None,
+    ..QWEN2_VL
+};
+
 const QWEN2_VL_MLX: MlxClass =
     MlxClass { scalings: &["mrope"], prefix: Prefix::Always("language_model."), ..QWEN2_MLX };
 
@@ -90,6 +98,27 @@ pub(super) const QWEN3_VL_RERANKER: ModelClass = ModelClass {
     settings: &[QWEN3_RERANKER.settings[0], SECTIONS, IMAGE_LAYERS],
     traits: Traits { reads_causal: false, ..QWEN3_RERANKER.traits },
     ..QWEN3_VL
+};
+
+/// Features of images, if there are any, are added in front of the first layer alone.
+const NO_IMAGE_LAYERS: &[Setting] = &[setting(Kind::Fixed(0), "n_deepstack_layers", &[])];
+
+/// Qwen 3-ASR, which writes what it hears.
+pub(super) const QWEN3_ASR: ModelClass = ModelClass {
+    classes: &["Qwen3ForCausalLM", "Qwen3ASRForConditionalGeneration"],
+    settings: &[QWEN3.settings[0], SECTIONS, NO_IMAGE_LAYERS],
+    traits: Traits { sign: Sign::Never, ..QWEN3_VL.traits },
+    mlx: None,
+    ..QWEN3_VL
+};
+
+/// Qwen 3-Omni, which hears and speaks as well.
+pub(super) const QWEN3_OMNI: ModelClass = ModelClass {
+    classes: &["Qwen3MoeForCausalLM", "Qwen3OmniMoeForConditionalGeneration"],
+    settings: &[QWEN3_MOE.settings[0], SECTIONS, NO_IMAGE_LAYERS],
+    traits: Traits { sign: Sign::Never, ..QWEN3_VL_MOE.traits },
+    mlx: None,
+    ..QWEN3_VL_MOE
 };
 
 pub(super) const QWEN3_VL_MOE: ModelClass = ModelClass {

@@ -121,7 +121,8 @@ const DECODER_SETTINGS: &[Setting] = &[
 
 pub(super) const T5: ModelClass = ModelClass {
     gguf: "t5",
-    classes: &["T5ForConditionalGeneration", "MT5ForConditionalGeneration"],
+    // The third is the name of the first versions of transformers.
+    classes: &["T5ForConditionalGeneration", "MT5ForConditionalGeneration", "T5WithLMHeadModel"],
     model_type: "t5",
     defaults: &[
         ("n_positions", Int(512)),
@@ -217,7 +218,7 @@ const TRAITS: Traits = Traits {
 };
 
 pub(super) const UMT5: ModelClass = ModelClass {
-    classes: &["UMT5ForConditionalGeneration"],
+    classes: &["UMT5ForConditionalGeneration", "UMT5Model"],
     model_type: "umt5",
     defaults: UMT5_DEFAULTS,
     tensors: &[

@@ -3,6 +3,7 @@
 mod apart;
 mod bases;
 mod cards;
+mod classes;
 mod classifiers;
 mod edits;
 mod glm;

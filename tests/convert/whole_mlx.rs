@@ -37,7 +37,7 @@ fn json(path: &Path) -> Value {
 }
 
 /// Bytes of a tensor, as `values` in `generate/whole_mlx.py` has them.
-fn values(name: &str, dtype: &str, count: usize) -> Vec<u8> {
+pub fn values(name: &str, dtype: &str, count: usize) -> Vec<u8> {
     let mut state = crc32fast::hash(name.as_bytes());
     let mut bytes = Vec::new();
     for _ in 0..count {
@@ -59,7 +59,7 @@ fn shape(entry: &Value) -> Vec<usize> {
 }
 
 /// Writes the directory that the model `found` has in transformers.
-fn write_hf(found: &Value, to: &Path) {
+pub fn write_hf(found: &Value, to: &Path) {
     std::fs::create_dir(to).unwrap();
     std::fs::write(to.join("config.json"), found["config"].to_string()).unwrap();
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());

@@ -9,7 +9,7 @@ use super::rope::{PARAMETERS, Rope, SCALING, yarn_attention_factor};
 use super::table::{Kind, LostWindows, Model, ModelClass};
 use super::tied::{TIED, is_untied};
 use crate::Result;
-use crate::config::TEXT_CONFIGS;
+use crate::config::text_config;
 
 pub(crate) const WINDOW: &str = "sliding_window";
 /// Fails if the config says something that a GGUF file of the class cannot say, beside what
@@ -69,8 +69,7 @@ pub(crate) fn add_default_window(class: &ModelClass, config: &Value, fields: &mu
 /// What `config` says of `field`, null included: the nested config of the language model, or else
 /// the one around it.
 pub(crate) fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
-    let mut nested = TEXT_CONFIGS.iter().filter_map(|text| config.get(text));
-    let found = nested.find_map(|text| text.get(field));
+    let found = text_config(config).and_then(|text| text.get(field));
     found.or_else(|| config.get(field))
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 pub(crate) use self::keys::{KeyValue, array, float, missing_key, wrong_key};
 pub(crate) use self::names::*;
-use crate::config::TEXT_CONFIGS;
+use crate::config::text_config;
 use crate::{AnamnesisError, Result};
 
 /// The fields of a config.
@@ -30,10 +30,7 @@ impl Fields {
             return Err(AnamnesisError::parse("config.json: it is no object"));
         };
         let mut all = root.clone();
-        let text = TEXT_CONFIGS
-            .iter()
-            .find_map(|key| root.get(*key)?.as_object());
-        if let Some(text) = text {
+        if let Some(text) = text_config(config).and_then(Value::as_object) {
             all.extend(text.iter().map(|(key, value)| (key.clone(), value.clone())));
         }
         Ok(Self::of(all))

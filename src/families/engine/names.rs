@@ -87,6 +87,16 @@ const TOWERS: &[&str] = &[
     "model.connector.",
     // The projector of InternVL.
     "mlp1.",
+    // Towers that have names of their own, and what makes images and speech.
+    "siglip2.",
+    "mlp_AR.",
+    "merger.",
+    "aligner.",
+    "vqmodel.",
+    "model.generation_",
+    "talker.",
+    "token2wav.",
+    "code2wav.",
 ];
 
 /// Whether the tensor `name` is a buffer that can be computed.
@@ -113,6 +123,7 @@ pub(crate) fn is_behind(name: &str, layers: usize) -> bool {
 
 /// `name` without what names of a language model have in multimodal models.
 pub(crate) fn of_language_model(name: &str) -> String {
+    let name = name.strip_prefix("thinker.").unwrap_or(name);
     name.replace("language_model.", "")
         .replace("text_model.", "")
 }

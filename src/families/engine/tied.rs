@@ -9,7 +9,7 @@ use super::fields::Fields;
 use super::graphs::{OUTPUT, has_output};
 use super::names::is_of_tower;
 use super::table::ModelClass;
-use crate::config::TEXT_CONFIGS;
+use crate::config::text_config;
 use crate::error::InTensor;
 use crate::families::class_name;
 use crate::remember::{ResolvedItem, have_same_values};
@@ -67,8 +67,7 @@ pub(crate) fn other_output(items: &[ResolvedItem<'_>], config: &Value) -> Result
 /// Whether the output of a model is the embedding by its config, or by its class where the config
 /// does not say it.
 pub(crate) fn is_tied(config: &Value) -> bool {
-    let nested = TEXT_CONFIGS.iter().filter_map(|key| config.get(key));
-    let places = std::iter::once(config).chain(nested);
+    let places = std::iter::once(config).chain(text_config(config));
     let stated: Vec<bool> = places
         .filter_map(|place| place.get(TIED)?.as_bool())
         .collect();

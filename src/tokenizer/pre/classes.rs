@@ -166,7 +166,7 @@ pub(crate) static CLASSES: &[PreTokenizerClass] = &[
             name("megrez").with_nfc(),
             name("stablelm2").of(&["stablelm"]),
             name("hunyuan").of(&["hunyuan-moe"]),
-            name("solar-open"),
+            name("solar-open").of(&["glm4moe"]),
             name("grok-2").of(&["grok"]),
         ],
     ),

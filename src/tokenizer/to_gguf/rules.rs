@@ -10,7 +10,7 @@ use super::sentencepiece_model::SentencePieceModel;
 use super::special::SpecialVocab;
 use super::{TokenizerFiles, TokenizerRequest};
 use crate::Result;
-use crate::model::gguf::GgufMetadataValue;
+use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 /// Architectures of the converter's class of Llama, which takes `add_prefix_space` from
 /// tokenizer_config.json.
@@ -116,7 +116,13 @@ fn is_of_llama(files: &TokenizerFiles<'_>) -> bool {
 /// Whether the model is InternLM 3, which is of the architecture `llama` and has a class of its
 /// own.
 fn is_internlm3(files: &TokenizerFiles<'_>) -> bool {
-    files.request.config.pointer("/architectures/0") == Some(&Value::from("InternLM3ForCausalLM"))
+    is_class(files, "InternLM3ForCausalLM")
+}
+
+/// Whether config.json names this class.
+fn is_class(files: &TokenizerFiles<'_>, name: &str) -> bool {
+    let class = files.request.config.pointer("/architectures/0");
+    class.and_then(Value::as_str) == Some(name)
 }
 
 fn space_prefix(files: &TokenizerFiles<'_>, keys: &mut KeyList) {
@@ -201,6 +207,17 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
                 keys.ggml("eot_token_id", u32(end));
             }
         }
+        "gemma4" if is_class(files, "Gemma4UnifiedForConditionalGeneration") => {
+            suppressed(files, keys)?;
+        }
+        "qwen3vl" if is_class(files, "Qwen3ASRForConditionalGeneration") => {
+            turns(files, keys)?;
+            let template = GgufMetadataValue::String(CHAT_ML.to_owned());
+            keys.set("tokenizer.chat_template".to_owned(), template);
+        }
+        "qwen3vlmoe" if is_class(files, "Qwen3OmniMoeForConditionalGeneration") => {
+            turns(files, keys)?;
+        }
         "phi2" => keys.ggml_flag("add_bos_token", false),
         "llada" => keys.ggml_flag("add_bos_token", true),
         // BPE of RoBERTa; WordPiece has the key before its tokens.
@@ -210,6 +227,33 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
         "jina-bert-v2" if !has_count => keys.ggml("token_type_count", u32(2)),
         _ => {}
     }
+    Ok(())
+}
+
+/// What the converter writes for the template of Qwen 3-ASR, which has one for sounds.
+const CHAT_ML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+/// Sets the tokens that begin and end a text to that which ends a turn.
+fn turns(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()> {
+    let listed = super::added::listed_in(&files.config)?;
+    let end = listed.iter().find(|token| token.content == "<|im_end|>");
+    if let Some(id) = end.and_then(|token| u32::try_from(token.id).ok()) {
+        for key in ["bos_token_id", "eos_token_id"] {
+            keys.ggml(key, GgufMetadataValue::U32(id));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the tokens that the model must not generate.
+fn suppressed(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()> {
+    let generation = files.request.texts.json("generation_config.json")?;
+    let tokens = generation
+        .as_ref()
+        .and_then(|config| config.get("suppress_tokens")?.as_array());
+    let id = |token: &Value| token.as_i64().and_then(|id| i32::try_from(id).ok());
+    let tokens: Option<Vec<i32>> = tokens.and_then(|tokens| tokens.iter().map(id).collect());
+    keys.ggml_array("suppress_tokens", GgufMetadataArray::I32(tokens.unwrap_or_default()));
     Ok(())
 }
 

@@ -28,7 +28,7 @@ fn refusal(name: &str, edit: impl FnOnce(&Path)) -> String {
 }
 
 /// Sets fields of a JSON file; null removes one.
-fn set(file: &'static str, fields: Value) -> impl FnOnce(&Path) {
+pub fn set(file: &'static str, fields: Value) -> impl FnOnce(&Path) {
     move |directory| {
         let path = directory.join(file);
         let mut all: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

@@ -2,9 +2,9 @@
 
 use super::attention::{
     ATTN_NORM, EMBEDDING, FREE_HEADS, LAYER_NORM, MAYBE_OUT_BIAS, MAYBE_OUTPUT, NARROW_OUT,
-    NARROW_QKV, RMS, SAME_HEADS,
+    NARROW_QKV, OUT_BIAS, RMS, SAME_HEADS,
 };
-use super::feed_forward::{FFN_NORM, FUSED_MLP, MAYBE_UNGATED_BIASES, UNGATED};
+use super::feed_forward::{FFN_NORM, FUSED_MLP, MAYBE_UNGATED_BIASES, MLP, UNGATED};
 use super::sizes::When::Always;
 use super::sizes::{CONTEXT, EMBD, FF, HEADS, KEYS, Size, VALUES, VOCAB, When};
 use super::{Row, graphs, rows};
@@ -14,9 +14,37 @@ const TYPE_COUNT: (When, &[&str]) = (Always, &["tokenizer.ggml.token_type_count"
 
 const BERT_ENDS: &[Row] = rows! {
     "token_embd.weight" [EMBD, VOCAB];
-    "token_types.weight" [EMBD, TYPES] optional;
     "token_embd_norm.weight" [EMBD];
     "token_embd_norm.bias" [EMBD];
+};
+
+const MAYBE_TYPES: &[Row] = rows! {
+    "token_types.weight" [EMBD, TYPES] optional;
+};
+
+const NEEDED_TYPES: &[Row] = rows! {
+    "token_types.weight" [EMBD, TYPES];
+};
+
+const JINA_HEAD: &[Row] = rows! {
+    "cls.weight" [EMBD, Size::N(1)] optional;
+    "cls.bias" [Size::N(1)] optional;
+};
+
+/// Norms of models for code.
+const JINA_NORMS: &[Row] = rows! {
+    "blk.{i}.attn_q_norm.weight" [EMBD] optional;
+    "blk.{i}.attn_q_norm.bias" [EMBD] optional;
+    "blk.{i}.attn_k_norm.weight" [EMBD] optional;
+    "blk.{i}.attn_k_norm.bias" [EMBD] optional;
+    "blk.{i}.attn_norm_2.weight" [EMBD] optional;
+    "blk.{i}.attn_norm_2.bias" [EMBD] optional;
+};
+
+/// Of a fused matrix; one without a gate has half of it.
+const FUSED_BIASES: &[Row] = rows! {
+    "blk.{i}.ffn_up.bias" [Size::Product(&[Size::N(2), FF])] optional;
+    "blk.{i}.ffn_down.bias" [EMBD];
 };
 
 const POSITIONS: &[Row] = rows! {
@@ -111,16 +139,23 @@ const T5_DECODER: &[Row] = rows! {
 
 graphs! {
     "bert" [LAYER_NORM, TYPE_COUNT] SAME_HEADS {
-        Always => BERT_ENDS POSITIONS HEAD NARROW_QKV NARROW_OUT MAYBE_OUT_BIAS BERT_NORMS UNGATED
+        Always => BERT_ENDS MAYBE_TYPES POSITIONS HEAD NARROW_QKV NARROW_OUT MAYBE_OUT_BIAS BERT_NORMS UNGATED
             MAYBE_UNGATED_BIASES;
     }
     "nomic-bert" [LAYER_NORM, TYPE_COUNT] SAME_HEADS {
-        Always => BERT_ENDS NARROW_QKV NARROW_OUT MAYBE_OUT_BIAS BERT_NORMS UNGATED
+        Always => BERT_ENDS MAYBE_TYPES NARROW_QKV NARROW_OUT MAYBE_OUT_BIAS BERT_NORMS UNGATED
             MAYBE_UNGATED_BIASES GATE;
     }
     "modern-bert" [LAYER_NORM] SAME_HEADS {
         Always => EMBEDDING MODERN_ENDS FIRST_NORM WIDE_QKV NARROW_OUT FUSED_MLP FFN_NORM;
         When::From(Size::N(1)) => ATTN_NORM;
+    }
+    "jina-bert-v2" [LAYER_NORM, TYPE_COUNT] SAME_HEADS {
+        Always => BERT_ENDS NEEDED_TYPES JINA_HEAD NARROW_QKV JINA_NORMS NARROW_OUT OUT_BIAS BERT_NORMS FUSED_MLP
+            FUSED_BIASES;
+    }
+    "eurobert" [RMS] SAME_HEADS {
+        Always => EMBEDDING ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;
     }
     "t5" [RMS, T5_KEYS] SAME_HEADS {
         Always => T5_ENDS MAYBE_OUTPUT T5_BIASES T5_ENCODER T5_DECODER_BIASES T5_DECODER;

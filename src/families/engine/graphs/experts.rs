@@ -1,12 +1,13 @@
 //! Decoders with experts, and those that may have some.
 
 use super::attention::{
-    ATTN_NORM, EMBEDDING, FUSED_QKV, HEAD_NORMS, LONG_FACTORS, LONGROPE, MAYBE_HEAD_NORMS,
-    MAYBE_OUT_BIAS, MAYBE_OUTPUT, NARROW_OUT, NARROW_QKV, OUT, OUTPUT, POST_ATTENTION_NORM,
-    PREDICTION, QKV, RMS, ROPE_FREQS, ROTATING_HEADS, SAME_HEADS, SECTIONS, WINDOW, projections,
+    ATTN_NORM, ATTN_NORM_BIAS, EMBEDDING, FUSED_QKV, HEAD_NORMS, LONG_FACTORS, LONGROPE,
+    MAYBE_HEAD_NORMS, MAYBE_OUT_BIAS, MAYBE_OUTPUT, NARROW_OUT, NARROW_QKV, OUT, OUT_BIAS, OUTPUT,
+    OUTPUT_NORM_BIAS, POST_ATTENTION_NORM, PREDICTION, QKV, RMS, ROPE_FREQS, ROTATING_HEADS,
+    SAME_HEADS, SECTIONS, WINDOW, projections,
 };
 use super::feed_forward::{
-    CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, MAYBE_CHOICE_BIAS,
+    CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, FFN_NORM_BIAS, MAYBE_CHOICE_BIAS,
     MAYBE_MLP_BIASES, MLP, POST_FFW_NORM, ROUTER, SHARED_COUNT, expert_stacks, shared_experts,
 };
 use super::sizes::When::{
@@ -77,6 +78,23 @@ const OSS: &[Row] = rows! {
     "blk.{i}.ffn_gate_exps.bias" [FF_EXPERT, EXPERTS];
     "blk.{i}.ffn_down_exps.bias" [EMBD, EXPERTS];
     "blk.{i}.ffn_up_exps.bias" [FF_EXPERT, EXPERTS];
+};
+
+/// Heads are as long as what rotates of them.
+const BAILING_QKV: &[Row] = projections!(unless, TURNING, TURNING_KEYS, TURNING_KEYS);
+
+const BAILING_OUT: &[Row] = rows! {
+    "blk.{i}.attn_output.weight" [TURNING, EMBD];
+};
+
+const SHARED_OR_ONE: &[Row] = shared_experts!(Size::Or(&[FF_SHARED, FF_EXPERT]));
+
+const AFMOE_GATE: &[Row] = rows! {
+    "blk.{i}.attn_gate.weight" [EMBD, QUERIES];
+};
+
+const NEEDED_OUTPUT_BIAS: &[Row] = rows! {
+    "output.bias" [VOCAB];
 };
 
 const BAILING_PREDICTION: &[Row] = rows! {
@@ -152,7 +170,7 @@ const GEMMA4_KEY_NAMES: (When, &[&str]) = (
 );
 
 graphs! {
-    "llama" | "mistral3" [RMS] ROTATING_HEADS {
+    "llama" | "llama-embed" | "mistral3" | "minicpm" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
         LONGROPE => LONG_FACTORS;
         Not(&LONGROPE) => ROPE_FREQS;
@@ -206,6 +224,30 @@ graphs! {
         From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS ALL_SHARED_OWN;
         Not(&From(DENSE)) => MLP;
         Predicting => PREDICTION BAILING_PREDICTION;
+    }
+    "bailingmoe" [RMS, USED_EXPERTS, EXPERT_WIDTH, SHARED_EXPERTS] SAME_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM BAILING_QKV BAILING_OUT FFN_NORM ROUTER STACKS ALL_SHARED;
+    }
+    "deepseek" [RMS, USED_EXPERTS, EXPERT_WIDTH, SHARED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER STACKS ALL_SHARED;
+    }
+    "phimoe" [RMS, USED_EXPERTS] SAME_HEADS {
+        Always => EMBEDDING OUTPUT_NORM_BIAS OUTPUT NEEDED_OUTPUT_BIAS ATTN_NORM ATTN_NORM_BIAS NARROW_QKV
+            NARROW_OUT OUT_BIAS FFN_NORM FFN_NORM_BIAS ROUTER WIDE_STACKS LONG_FACTORS;
+    }
+    "exaone-moe" [RMS, USED_EXPERTS, EXPERT_WIDTH, GATING, WINDOW] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT QKV OUT ROPE_FREQS ATTN_NORM HEAD_NORMS FFN_NORM;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS SHARED_OR_ONE;
+    }
+    "afmoe" [RMS, USED_EXPERTS, EXPERT_WIDTH, SHARED_EXPERTS, WINDOW] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM POST_ATTENTION_NORM QKV OUT HEAD_NORMS AFMOE_GATE FFN_NORM
+            POST_FFW_NORM;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER CHOICE_BIAS STACKS;
+        All(&[From(DENSE), Above0(SHARED_COUNT)]) => ALL_SHARED;
     }
     "hunyuan-moe" [RMS, USED_EXPERTS, EXPERT_WIDTH] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER WIDE_STACKS

@@ -1,6 +1,8 @@
 //! Decoders whose keys and values are made of a latent vector.
 
-use super::attention::{ATTN_NORM, EMBEDDING, MAYBE_OUTPUT, PREDICTION, RMS};
+use super::attention::{
+    ATTN_NORM, EMBEDDING, FREE_HEADS, LONG_FACTORS, MAYBE_OUTPUT, PREDICTION, RMS,
+};
 use super::feed_forward::{
     DENSE, FF_EXPERT, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, expert_stacks,
     fused_expert_stacks, shared_experts,
@@ -103,6 +105,9 @@ graphs! {
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER MAYBE_CHOICE_BIAS FUSED_STACKS SHARED;
         MayPredict => PREDICTION;
+    }
+    "minicpm3" [RMS, KV_KEYS, (Always, &["attention.q_lora_rank"])] FREE_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QUERIES LATENT WHOLE_KV FFN_NORM MLP LONG_FACTORS;
     }
     "deepseek32" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING] ONE_HEAD {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM QUERIES SPLIT_KV INDEXER;

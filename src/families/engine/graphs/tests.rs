@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 
+use serde_json::Value;
+
 use super::{GraphProblem, graph_of, problems};
 use crate::families::CLASSES;
-use crate::{GgufMetadataValue, ParsedModel};
+use crate::{GgufMetadataArray, GgufMetadataValue, ParsedModel};
 
 // Each file shares with the others what is the same.
 type Keys<'a> = Vec<(&'a str, &'a GgufMetadataValue)>;
 type Shapes = Vec<(Rc<str>, Rc<[usize]>)>;
+type Metadata = BTreeMap<String, GgufMetadataValue>;
 
 #[test]
 fn every_architecture_has_a_table() {
@@ -155,24 +158,47 @@ fn compare(
     let (mut wrong, mut count) = (Vec::new(), 0);
     for (name, loaded) in &recorded {
         let model = canonical(&data.join(directory).join(name));
-        let gguf = model.gguf().unwrap();
-        let architecture = gguf.architecture().unwrap();
-        let metadata: Vec<_> = gguf.metadata().iter().collect();
-        let keys: Keys<'_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
+        let metadata = metadata_of(&model);
         let tensors: Shapes = model
             .tensors()
             .map(|t| (t.name().into(), t.shape().into()))
             .collect();
-        for (what, keys, tensors) in variants(&architecture, &keys, &tensors) {
-            count += 1;
-            let problems = found(&architecture, &keys, &tensors);
-            if problems.is_empty() != loaded.contains(&what) && !is_stricter(name, &what) {
-                wrong.push(format!("{name} {what}: {problems:?}"));
-            }
-        }
+        let (problems, files) = compare_files((name, loaded), (&metadata, &tensors), &is_stricter);
+        wrong.extend(problems);
+        count += files;
     }
     assert!(wrong.is_empty(), "{count} {wrong:#?}");
     Some((recorded.into_keys().collect(), count))
+}
+
+fn metadata_of(model: &ParsedModel) -> Metadata {
+    let metadata = model.gguf().unwrap().metadata();
+    metadata
+        .iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+/// Compares the tables with the files `loaded` that differ in one thing from that of the model `name`.
+/// Returns what differs, and the number of files.
+fn compare_files(
+    (name, loaded): (&str, &BTreeSet<String>),
+    (metadata, tensors): (&Metadata, &Shapes),
+    is_stricter: impl Fn(&str, &str) -> bool,
+) -> (Vec<String>, usize) {
+    let architecture = metadata["general.architecture"].as_string().unwrap();
+    let keys: Keys<'_> = metadata
+        .iter()
+        .map(|(key, value)| (key.as_str(), value))
+        .collect();
+    let all = variants(architecture, &keys, tensors);
+    let count = all.len();
+    let wrong = all.into_iter().filter_map(|(what, keys, tensors)| {
+        let problems = found(architecture, &keys, &tensors);
+        let is_same = problems.is_empty() == loaded.contains(&what) || is_stricter(name, &what);
+        (!is_same).then(|| format!("{name} {what}: {problems:?}"))
+    });
+    (wrong.collect(), count)
 }
 
 #[test]
@@ -191,4 +217,71 @@ fn image_towers_that_llama_cpp_loads() {
     if let Some((names, count)) = compare(("tower_graphs.json", "towers"), is_stricter) {
         assert!(names.len() == 16 && count > 1000, "{count}");
     }
+}
+
+/// Classes of `whole_classes.jsonl`, of which no file is stored.
+#[test]
+fn classes_that_llama_cpp_loads() {
+    let Some(data) = crate::test_utils::test_data() else {
+        return;
+    };
+    let recorded = std::fs::read(data.join("class_graphs.json")).unwrap();
+    let recorded: BTreeMap<String, BTreeSet<String>> = serde_json::from_slice(&recorded).unwrap();
+    let models = std::fs::read_to_string(data.join("whole_classes.jsonl")).unwrap();
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for line in models.lines() {
+        let model: Value = serde_json::from_str(line).unwrap();
+        let name = model["name"].as_str().unwrap();
+        let Some(loaded) = recorded.get(name) else {
+            continue;
+        };
+        let like = data
+            .join("whole")
+            .join(model["tokenizer"].as_str().unwrap());
+        let mut metadata = metadata_of(&canonical(&like));
+        metadata.retain(|key, _| key.starts_with("tokenizer."));
+        for keys in [&model["keys"], &model["here"]] {
+            let stored = keys.as_object().into_iter().flatten();
+            metadata.extend(
+                stored.filter_map(|(key, stored)| Some((key.clone(), value(stored.get(1)?)))),
+            );
+        }
+        let tensors = model["tensors"].as_object().unwrap().iter();
+        let tensors: Shapes = tensors
+            .map(|(name, stored)| (name.as_str().into(), shape(stored)))
+            .collect();
+        let (problems, files) = compare_files((name, loaded), (&metadata, &tensors), |_, _| false);
+        wrong.extend(problems);
+        count += files;
+    }
+    assert!(wrong.is_empty() && count > 1000, "{count} {wrong:#?}");
+}
+
+/// A value as the tables look at it.
+fn value(stored: &Value) -> GgufMetadataValue {
+    let number = |n: &Value| n.as_i64().unwrap_or(0) as i32;
+    match stored {
+        Value::Bool(flag) => GgufMetadataValue::Bool(*flag),
+        Value::String(text) => GgufMetadataValue::String(text.clone()),
+        Value::Array(all) if all.iter().all(Value::is_boolean) => {
+            let all = all.iter().map(|flag| flag == &Value::Bool(true)).collect();
+            GgufMetadataValue::Array(Box::new(GgufMetadataArray::Bool(all)))
+        }
+        Value::Array(all) => GgufMetadataValue::Array(Box::new(GgufMetadataArray::I32(
+            all.iter().map(number).collect(),
+        ))),
+        stored => match stored.as_u64() {
+            Some(n) => GgufMetadataValue::U32(n as u32),
+            None => GgufMetadataValue::F32(stored.as_f64().unwrap() as f32),
+        },
+    }
+}
+
+/// The shape in the description of a tensor: type, sizes, sum.
+fn shape(stored: &Value) -> Rc<[usize]> {
+    let sizes = stored.as_str().unwrap().split(' ').nth(1).unwrap();
+    sizes
+        .split('x')
+        .map(|n| n.parse::<usize>().unwrap())
+        .collect()
 }

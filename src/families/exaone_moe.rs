@@ -1,0 +1,81 @@
+//! K-EXAONE: experts behind the dense layers, windows in three of four layers. Layers that see the
+//! whole text have no positions.
+//!
+//! Source: `ExaoneMoEModel` in `conversion/exaone.py` of llama.cpp; defaults of transformers 5.24.
+
+use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
+use crate::families::engine::rows::*;
+
+/// Width of all experts that every token sees.
+const SHARED: Dim = Product(&[ExpertInner, Field(SHARED_COUNT)]);
+const SHARED_COUNT: &str = "num_shared_experts";
+
+const fn shared(rule: TensorRule, shape: &'static [Dim]) -> TensorRule {
+    TensorRule { need: Need::SparseIf(SHARED_COUNT), shape, ..rule }
+}
+
+/// Experts, and those that every token sees, by another field than that of [`SPARSE_MLP`].
+pub(super) const EXPERTS: &[TensorRule] = &[
+    SPARSE_MLP[1],
+    SPARSE_MLP[2],
+    SPARSE_MLP[3],
+    shared(SPARSE_MLP[4], &[SHARED, Hidden]),
+    shared(SPARSE_MLP[5], &[SHARED, Hidden]),
+    shared(SPARSE_MLP[6], &[Hidden, SHARED]),
+];
+
+const ROUTER: &[TensorRule] = &[
+    SPARSE_MLP[0],
+    TensorRule { hf: "model.layers.{i}.mlp.e_score_correction_bias", ..F32_CHOICE_BIAS[0] },
+];
+
+pub(super) const EXAONE_MOE: ModelClass = ModelClass {
+    gguf: "exaone-moe",
+    classes: &["ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"],
+    model_type: "exaone_moe",
+    defaults: &[
+        ("max_position_embeddings", Int(2048)),
+        ("num_key_value_heads", Int(32)),
+        ("rms_norm_eps", Float(1e-5)),
+        ("rope_theta", Float(10_000.0)),
+        ("sliding_window", Int(4096)),
+        ("first_k_dense_replace", Int(1)),
+        ("moe_intermediate_size", Int(1024)),
+        ("num_experts", Int(64)),
+        ("num_experts_per_tok", Int(8)),
+        ("num_shared_experts", Int(1)),
+        ("norm_topk_prob", Bool(true)),
+        ("routed_scaling_factor", Float(2.5)),
+        ("n_group", Int(1)),
+        ("topk_group", Int(1)),
+        // llama.cpp has to be told.
+        ("scoring_func", Text("sigmoid")),
+    ],
+    implied: &[("hidden_act", Text("silu")), ("scoring_func", Text("sigmoid"))],
+    own_fields: &[("num_local_experts", "num_experts")],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, DENSE_MLP, ROUTER, EXPERTS],
+    settings: &[&[
+        count("vocab_size", &["vocab_size"]),
+        setting(Kind::Required, "attention.sliding_window", &["sliding_window"]),
+        setting(Kind::Layers("sliding_attention"), "attention.sliding_window_pattern", &[]),
+        count("expert_feed_forward_length", &["moe_intermediate_size"]),
+        setting(Kind::Required, "expert_shared_count", &["num_shared_experts"]),
+        setting(
+            Kind::Product,
+            "expert_shared_feed_forward_length",
+            &["moe_intermediate_size", "num_shared_experts"],
+        ),
+        number("expert_weights_scale", &["routed_scaling_factor"]),
+        setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+        count("leading_dense_block_count", &["first_k_dense_replace"]),
+        setting(Kind::Fixed(0), "nextn_predict_layers", &[]),
+        setting(Kind::Text("none"), "rope.scaling.type", &[]),
+    ]],
+    traits: Traits {
+        has_expert_groups: true,
+        layer_kinds: Some(("sliding_attention", 4)),
+        prediction: Prediction::LeftOut,
+        ..Traits::PLAIN
+    },
+    ..ModelClass::PLAIN
+};

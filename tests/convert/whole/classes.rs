@@ -1,0 +1,269 @@
+//! Models of `tests/data/whole_classes.jsonl`: classes of which no weights are stored, against
+//! llama.cpp's converter.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anamnesis::{GgufMetadataArray, GgufMetadataValue, parse};
+use serde_json::Value;
+
+use super::refused::set;
+use super::{OTHERWISE, Tensors, json, metadata, tensors, to_gguf, to_hf};
+use crate::canonical::canonical_gguf;
+use crate::common::{data, effort};
+use crate::whole_mlx::{values, write_hf};
+
+/// All models, by name.
+fn models() -> BTreeMap<String, Value> {
+    let text = std::fs::read_to_string(data().join("whole_classes.jsonl")).unwrap();
+    let model = |line| {
+        let model: Value = serde_json::from_str(line).unwrap();
+        (model["name"].as_str().unwrap().to_owned(), model)
+    };
+    let all: BTreeMap<_, _> = text.lines().map(model).collect();
+    assert!(all.len() > 40, "{}", all.len());
+    all
+}
+
+/// In the gate all models, otherwise a third of them, other ones for another `part`.
+fn some_models(part: usize) -> impl Iterator<Item = (String, Value)> {
+    let step = effort([3, 1, 1]);
+    models().into_iter().skip(part % step).step_by(step)
+}
+
+/// The directory of the model `found` in `directory`, whose tokenizer is that of another one.
+fn written(found: &Value, directory: &Path) -> std::path::PathBuf {
+    let to = directory.join("model");
+    write_hf(found, &to);
+    let like = data()
+        .join("whole")
+        .join(found["tokenizer"].as_str().unwrap());
+    copy_tokenizer(&like.join("hf"), &to);
+    let tokens = found.get("tokens").and_then(Value::as_object);
+    for (old, new) in tokens.into_iter().flatten() {
+        for file in ["tokenizer.json", "tokenizer_config.json"] {
+            let text = std::fs::read_to_string(to.join(file)).unwrap();
+            std::fs::write(to.join(file), text.replace(old, new.as_str().unwrap())).unwrap();
+        }
+    }
+    let files = found.get("files").and_then(Value::as_object);
+    for (name, content) in files.into_iter().flatten() {
+        let path = to.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content.to_string()).unwrap();
+    }
+    to
+}
+
+/// Copies what is neither weights nor a config of the model, with the directories below.
+fn copy_tokenizer(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if entry.path().is_dir() {
+            std::fs::create_dir_all(to.join(&name)).unwrap();
+            for below in std::fs::read_dir(entry.path()).unwrap() {
+                let below = below.unwrap();
+                std::fs::copy(below.path(), to.join(&name).join(below.file_name())).unwrap();
+            }
+        } else if !["config.json", "generation_config.json", "model.safetensors"]
+            .contains(&name.as_str())
+        {
+            std::fs::copy(entry.path(), to.join(name)).unwrap();
+        }
+    }
+}
+
+/// A value of GGUF of a type that gguf-py names.
+fn value(stored: &Value) -> GgufMetadataValue {
+    let [kind, value] = &stored.as_array().unwrap()[..] else {
+        panic!("{stored}")
+    };
+    fn all<T>(list: &Value, one: impl Fn(&Value) -> Option<T>) -> Vec<T> {
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|x| one(x).unwrap())
+            .collect()
+    }
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let float = |value: &Value| value.as_f64().map(|x| x as f32);
+    let int = |value: &Value| value.as_i64().and_then(|n| i32::try_from(n).ok());
+    let array = match kind.as_str().unwrap() {
+        "UINT32" => return GgufMetadataValue::U32(value.as_u64().unwrap() as u32),
+        "FLOAT32" => return GgufMetadataValue::F32(float(value).unwrap()),
+        "BOOL" => return GgufMetadataValue::Bool(value.as_bool().unwrap()),
+        "STRING" => return GgufMetadataValue::String(text(value).unwrap()),
+        "ARRAY INT32" => GgufMetadataArray::I32(all(value, int)),
+        "ARRAY FLOAT32" => GgufMetadataArray::F32(all(value, float)),
+        "ARRAY BOOL" => GgufMetadataArray::Bool(all(value, Value::as_bool)),
+        "ARRAY STRING" => GgufMetadataArray::String(all(value, text)),
+        kind => panic!("{kind}"),
+    };
+    GgufMetadataValue::Array(Box::new(array))
+}
+
+/// The metadata that the converter writes of the model `found`.
+fn expected_keys(found: &Value) -> BTreeMap<String, GgufMetadataValue> {
+    let like = data()
+        .join("whole")
+        .join(found["tokenizer"].as_str().unwrap());
+    let mut keys = metadata(&canonical_gguf(like));
+    keys.retain(|key, _| key.starts_with("tokenizer."));
+    for (key, stored) in found["keys"].as_object().unwrap() {
+        match stored {
+            Value::Null => keys.remove(key),
+            stored => keys.insert(key.clone(), value(stored)),
+        };
+    }
+    keys
+}
+
+/// Dtype, shape and CRC-32 of each tensor, as they are stored.
+fn described(tensors: &Tensors) -> BTreeMap<String, String> {
+    let one = |(name, (dtype, shape, bytes)): (&String, &super::Tensor)| {
+        let shape: Vec<_> = shape.iter().map(ToString::to_string).collect();
+        let sum = crc32fast::hash(bytes);
+        (name.clone(), format!("{dtype} {} {sum:08x}", shape.join("x")))
+    };
+    tensors.iter().map(one).collect()
+}
+
+#[test]
+fn classes_are_those_of_llama_cpp() {
+    let mut wrong = Vec::new();
+    for (name, found) in some_models(0) {
+        let directory = crate::common::tempdir().unwrap();
+        let output = directory.path().join("model.gguf");
+        let model = parse(written(&found, directory.path())).unwrap();
+        if let Err(error) = model.convert(&output, anamnesis::ConvertTarget::Gguf) {
+            wrong.push(format!("{name}: {error}"));
+            continue;
+        }
+        let mut keys = metadata(&output);
+        for key in OTHERWISE.iter().chain(&["general.size_label"]) {
+            keys.remove(*key);
+        }
+        let mut expected = expected_keys(&found);
+        // The converter takes tokens for normal ones that are special here (`metadata_is_that_of_llama_cpp`).
+        if found["tokenizer"] == "gemma4" {
+            keys.remove("tokenizer.ggml.token_type");
+            expected.remove("tokenizer.ggml.token_type");
+        }
+        for (key, stored) in found["here"].as_object().into_iter().flatten() {
+            expected.insert(key.clone(), value(stored));
+        }
+        for (key, value) in keys {
+            match expected.remove(&key) {
+                Some(other) if other == value => {}
+                other => wrong.push(format!("{name} `{key}`: {value:?} for {other:?}")),
+            }
+        }
+        wrong.extend(
+            expected
+                .into_iter()
+                .map(|(key, value)| format!("{name} no `{key}`: {value:?}")),
+        );
+        let found_tensors = described(&tensors(&output));
+        let stored = found["tensors"].as_object().unwrap();
+        let is_other = |name: &String| {
+            found["other_values"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|other| other == name))
+        };
+        for (tensor, stored) in stored.iter().filter(|(name, _)| !is_other(name)) {
+            let here = found_tensors.get(tensor);
+            if here.map(String::as_str) != stored.as_str() {
+                wrong.push(format!("{name} `{tensor}`: {here:?} for {stored}"));
+            }
+        }
+        let more = found_tensors
+            .keys()
+            .filter(|tensor| !stored.contains_key(*tensor));
+        wrong.extend(more.map(|tensor| format!("{name} `{tensor}` more")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What comes back has the weights of the model, without its towers and under the names of a class
+/// without them, and makes the same file.
+#[test]
+fn classes_come_back() {
+    let mut wrong = Vec::new();
+    for (name, found) in some_models(1) {
+        let directory = crate::common::tempdir().unwrap();
+        let gguf = to_gguf(&written(&found, directory.path()), directory.path());
+        let back = to_hf(&gguf, directory.path());
+        let config = json(&back.join("config.json"));
+        let class = found["back"]
+            .as_str()
+            .unwrap_or(found["config"]["architectures"][0].as_str().unwrap());
+        if config["architectures"][0] != class {
+            wrong.push(format!("{name}: {}", config["architectures"]));
+        }
+        let all = tensors(&back);
+        let mut bytes: Vec<_> = all.values().map(|(_, _, bytes)| bytes.clone()).collect();
+        let mut expected: Vec<_> = found["hf"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .filter_map(|(name, entry)| {
+                let shape: Vec<_> = entry[1]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|n| n.as_u64().unwrap() as usize)
+                    .collect();
+                (shape != [8] || !is_tower(&found, name))
+                    .then(|| values(name, entry[0].as_str().unwrap(), shape.iter().product()))
+            })
+            .collect();
+        bytes.sort();
+        expected.sort();
+        let has_names =
+            found["back"].is_string() || found["hf"].as_object().unwrap().keys().eq(all.keys());
+        if bytes != expected || !has_names {
+            let names: Vec<_> = all.keys().collect();
+            wrong.push(format!("{name}: {} of {} tensors: {names:?}", bytes.len(), expected.len()));
+        }
+        let other = crate::common::tempdir().unwrap();
+        let again = to_gguf(&back, other.path());
+        let architecture = |path: &Path| metadata(path).remove("general.architecture");
+        // A language model of another architecture without images has its own.
+        if architecture(&again) == architecture(&gguf) && tensors(&again) != tensors(&gguf) {
+            wrong.push(format!("{name}: not the same again"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Whether a tensor is not of the language model.
+fn is_tower(found: &Value, name: &str) -> bool {
+    found["towers"]
+        .as_array()
+        .is_some_and(|all| all.iter().any(|tower| tower == name))
+}
+
+/// Rows of (model, fields of its config, what the error names); null removes a field.
+const REFUSED: &str = include_str!("refused/classes.jsonl");
+
+#[test]
+fn settings_that_llama_cpp_has_not() {
+    let models = models();
+    let mut wrong = Vec::new();
+    for line in REFUSED.lines().step_by(effort([3, 1, 1])) {
+        let (model, fields, named): (String, Value, String) = serde_json::from_str(line).unwrap();
+        let directory = crate::common::tempdir().unwrap();
+        let from = written(&models[&model], directory.path());
+        set("config.json", fields)(&from);
+        let output = directory.path().join("out.gguf");
+        let converted = parse(&from)
+            .unwrap()
+            .convert(&output, anamnesis::ConvertTarget::Gguf);
+        match converted {
+            Err(error) if error.to_string().contains(&named) => {}
+            other => wrong.push(format!("{line}: {:?}", other.map(|_| ()))),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

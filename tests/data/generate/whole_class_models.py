@@ -1,0 +1,259 @@
+"""The models of tests/data/whole_classes.jsonl: configs, names and shapes (see whole_classes.py)."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors import safe_open
+from transformers import CONFIG_MAPPING
+
+VOCAB = 288
+BASE = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64,
+            vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, pad_token_id=0, tie_word_embeddings=False)
+TIED = dict(BASE, tie_word_embeddings=True)
+# What transformers writes and no program reads.
+NOISE = ("transformers_version", "use_cache", "initializer_range", "attention_dropout", "output_router_logits", "router_aux_loss_coef", "pretraining_tp",
+         "dtype", "torch_dtype", "_name_or_path")
+# Name: how it is made (below), tokenizer and its name in llama.cpp.
+MODELS = {}
+TOKENIZERS = {"llama": "llama-bpe", "qwen3": "qwen2", "glm4": "glm4", "deepseek_v3": "deepseek-v3", "lfm2": "lfm2", "ernie4_5": "default", "bert": "bert-bge",
+              "modern_bert": "llama-bpe", "t5": "default", "umt5": "default", "phi3": "llama-bpe", "gemma4": "default", "xlm_roberta": "default", "qwen2": "qwen2",
+              "exaone4": "llama-bpe", "solar": "solar-open", "mistral": "llama-bpe", "roberta": "roberta-bpe"}
+
+
+def model_of(name, tokenizer, make, **more):
+    MODELS[name] = (tokenizer, make, more)
+
+
+def of_transformers(model_type, config, auto="AutoModelForCausalLM"):
+    """Config and tensors as transformers saves a model with these fields."""
+    def make():
+        own = CONFIG_MAPPING[model_type](**config)
+        with torch.device("cpu"):
+            cls = getattr(transformers, auto)
+            model = cls.from_config(own, torch_dtype=torch.bfloat16) if auto.startswith("Auto") else cls(own).bfloat16()
+        with tempfile.TemporaryDirectory() as directory:
+            model.save_pretrained(directory)
+            saved = json.loads((Path(directory) / "config.json").read_text())
+            with safe_open(Path(directory) / "model.safetensors", "pt") as f:
+                tensors = {key: [{"torch.bfloat16": "BF16", "torch.float32": "F32"}[str(f.get_tensor(key).dtype)], list(f.get_slice(key).get_shape())] for key in sorted(f.keys())}
+        for key in tensors:  # routers, which transformers 5.24 saves in F32, and published models do not
+            if key.endswith(".gate.weight") or model_type == "deepseek_v3":
+                tensors[key][0] = "BF16"
+        return {key: value for key, value in saved.items() if key not in NOISE}, tensors
+    return make
+
+
+def written(config, shapes):
+    """A model of a class that transformers does not have. Of layers there are as many as the config says."""
+    def make():
+        layers = next(config[key] for key in ("num_hidden_layers", "n_layer", "n_layers") if key in config)
+        return config, {key.format(layer): ["BF16", list(shape)] for key, shape in shapes.items() for layer in range(layers)}
+    return make
+
+
+def nested(like, outer, prefixes, tower="model.visual.norm.weight", text="text_config", fields=None):
+    """The model `like` as the language model of one for images: its config in that of `outer`, and names with other beginnings."""
+    def make():
+        config, tensors = like()
+        classes = config.get("architectures")
+        inner = {key: value for key, value in config.items() if key != "architectures"} | (fields or {})
+        config = inner | outer if text is None else outer | {text: inner}
+        def renamed(key):
+            old, new = next((old, new) for old, new in prefixes if key.startswith(old))
+            return new + key.removeprefix(old)
+        tensors = {renamed(key): value for key, value in tensors.items()}
+        towers = [tower] if isinstance(tower, str) else tower
+        return config, tensors | {name: ["BF16", [8]] for name in towers}, {"towers": towers, "back": classes[0]}
+    return make
+
+
+def described(name):
+    tokenizer, make, more = MODELS[name]
+    config, tensors, *others = make()
+    more = {key: value for made in others for key, value in made.items()} | more
+    return {"tokenizer": tokenizer, "pre": TOKENIZERS.get(tokenizer), "config": config, **more, "hf": tensors}
+
+
+QWEN2_FIELDS = {key: value for key, value in TIED.items() if key != "head_dim"}
+MROPE = dict(rope_scaling=dict(type="default", rope_type="default", mrope_section=[2, 1, 1]), rope_theta=1e6)
+QWEN2 = of_transformers("qwen2", QWEN2_FIELDS)
+QWEN3 = of_transformers("qwen3", TIED)
+QWEN3_MOE = of_transformers("qwen3_moe", dict(BASE, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, norm_topk_prob=True))
+LLAMA = of_transformers("llama", BASE)
+T5 = dict(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_decoder_layers=2, num_heads=2, vocab_size=VOCAB, feed_forward_proj="gated-gelu", tie_word_embeddings=False,
+          pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+LATENT = dict(BASE, num_hidden_layers=2, num_key_value_heads=2, head_dim=4, q_lora_rank=12, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12)
+DEEPSEEK3 = of_transformers("deepseek_v3", dict(LATENT, n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, n_shared_experts=1, first_k_dense_replace=1,
+                                                n_group=1, topk_group=1, scoring_func="sigmoid"))
+LINEAR = dict(TIED, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=4,
+              linear_value_head_dim=4, rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.75, mrope_interleaved=True, mrope_section=[1, 1, 1]))
+GEMMA4 = dict(QWEN2_FIELDS, num_hidden_layers=2, global_head_dim=16, head_dim=8, sliding_window=32, vocab_size=VOCAB + 64, vocab_size_per_layer_input=VOCAB + 64,
+              hidden_size_per_layer_input=0, layer_types=["sliding_attention", "full_attention"], num_kv_shared_layers=0, final_logit_softcapping=30.0)
+PHI3 = of_transformers("phi3", dict(QWEN2_FIELDS, original_max_position_embeddings=64, sliding_window=None))
+IN_LANGUAGE_MODEL = [("model.", "model.language_model."), ("", "")]
+BEHIND = [("", "language_model.")]
+THINKER = [("", "thinker.")]
+
+
+def without(make, *fields):
+    """The model without these fields of its config, and without those of rope that are the class's."""
+    def made():
+        config, tensors = make()
+        return {key: value for key, value in config.items() if key not in fields}, tensors
+    return made
+
+
+def flat_rope(make, **rope):
+    """The model with rope as configs before transformers 5 have it."""
+    def made():
+        config, tensors = make()
+        return {key: value for key, value in config.items() if key != "rope_parameters"} | rope, tensors
+    return made
+
+
+def named(make, architecture, renamed=lambda key: key, is_own=False, **fields):
+    """The model with another name of its class, and of its tensors."""
+    def made():
+        config, tensors = make()
+        back = architecture if is_own else config["architectures"][0]
+        return config | dict(architectures=[architecture]) | fields, {renamed(key): value for key, value in tensors.items()}, {"back": back}
+    return made
+
+
+def thinking(make, architecture, model_type):
+    """The model as the part that thinks of one that speaks."""
+    def made():
+        config, tensors, more = make()
+        return dict(architectures=[architecture], model_type=model_type, thinker_config=dict(config, model_type=f"{model_type}_thinker"), talker_config={}), tensors, more
+    return made
+
+
+model_of("step_vl", "qwen3", nested(QWEN3, dict(architectures=["StepVLForConditionalGeneration"], model_type="step_robotics", vision_config=dict(width=8), tie_word_embeddings=True),
+                                   IN_LANGUAGE_MODEL, tower=["model.vision_model.ln_pre.weight", "model.vit_large_projector.weight"]))
+model_of("dots_ocr", "qwen2", nested(of_transformers("qwen2", dict(QWEN2_FIELDS, tie_word_embeddings=False)), dict(architectures=["DotsOCRForCausalLM"], model_type="dots_ocr", vision_config=dict(embed_dim=8), attention_bias=True),
+                                    [("", "")], tower=["vision_tower.post_trunk_norm.weight"], text=None))
+model_of("qwen2_audio", "qwen2", nested(QWEN2, dict(architectures=["Qwen2AudioForConditionalGeneration"], model_type="qwen2_audio", audio_config=dict(model_type="qwen2_audio_encoder")),
+                                       BEHIND, tower=["audio_tower.layer_norm.weight", "multi_modal_projector.linear.bias"]))
+model_of("audio_flamingo3", "qwen2", nested(QWEN2, dict(architectures=["AudioFlamingo3ForConditionalGeneration"], model_type="audioflamingo3", audio_config=dict(model_type="audioflamingo3_encoder")),
+                                           BEHIND, tower=["audio_tower.layer_norm.weight", "multi_modal_projector.linear_1.bias"]))
+OMNI = nested(flat_rope(QWEN2, **MROPE), {}, THINKER, tower=["thinker.visual.norm.weight", "thinker.audio_tower.ln_post.weight", "talker.norm.weight", "token2wav.norm.weight"])
+model_of("qwen2_5_omni", "qwen2", thinking(OMNI, "Qwen2_5OmniModel", "qwen2_5_omni"))
+model_of("qwen2_vl_model", "qwen2", named(flat_rope(QWEN2, **MROPE), "Qwen2VLModel", model_type="qwen2_vl", vision_config=dict(depth=1)))
+OMNI_MOE = nested(flat_rope(QWEN3_MOE, **MROPE), {}, THINKER, tower=["thinker.visual.merger.ln_q.weight", "thinker.audio_tower.ln_post.weight", "talker.norm.weight", "code2wav.norm.weight"])
+END_OF_TURN = {"added_tokens_decoder": {"1": dict(content="<|im_end|>", lstrip=False, normalized=False, rstrip=False, single_word=False, special=True)}, "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
+model_of("qwen3_omni_moe", "qwen3", thinking(OMNI_MOE, "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe"),
+         files={"tokenizer_config.json": END_OF_TURN})
+ASR = nested(flat_rope(QWEN3, **MROPE), {}, THINKER, tower=["thinker.audio_tower.ln_post.weight"])
+model_of("qwen3_asr", "qwen3", thinking(ASR, "Qwen3ASRForConditionalGeneration", "qwen3_asr"),
+         files={"tokenizer_config.json": END_OF_TURN})
+model_of("kimi_vl", "deepseek_v3", nested(DEEPSEEK3, dict(architectures=["KimiVLForConditionalGeneration"], model_type="kimi_vl", vision_config=dict(model_type="moonvit"), tie_word_embeddings=False),
+                                         BEHIND, tower=["vision_tower.patch_embed.proj.bias", "multi_modal_projector.linear_1.bias"]))
+model_of("minicpmv4_6", "qwen3", options=["--no-mtp"], make=nested(of_transformers("qwen3_5_text", LINEAR), dict(architectures=["MiniCPMV4_6ForConditionalGeneration"], model_type="minicpmv4_6", vision_config=dict(model_type="minicpmv4_6_vision"), tie_word_embeddings=True),
+                                       IN_LANGUAGE_MODEL, tower=["model.vision_tower.post_layernorm.weight", "model.merger.mlp.0.pre_norm.weight"]))
+model_of("phi4_v", "phi3", nested(PHI3, dict(architectures=["Phi4ForCausalLMV"], model_type="phi4-siglip", mm_hidden_size=8), [("", "")],
+                                  tower=["model.vision_tower.vision_tower.vision_model.post_layernorm.weight", "model.mm_projector.0.bias"], text=None))
+model_of("janus", "llama", nested(LLAMA, dict(architectures=["JanusForConditionalGeneration"], model_type="janus", vision_config=dict(model_type="janus_vision_model"), vq_config=dict(num_embeddings=8)),
+                                  IN_LANGUAGE_MODEL, tower=["model.vision_model.post_layernorm.weight", "model.aligner.fc1.bias", "model.vqmodel.quantize.bias", "model.generation_embeddings.bias",
+                                                            "model.generation_aligner.fc1.bias", "model.generation_head.proj_out.bias"]))
+model_of("exaone4_5", "exaone4", nested(of_transformers("exaone4", dict(BASE, sliding_window=None, layer_types=["full_attention"])),
+                                        dict(architectures=["Exaone4_5_ForConditionalGeneration"], model_type="exaone4_5", vision_config=dict(model_type="exaone4_5_vision"), tie_word_embeddings=False),
+                                        IN_LANGUAGE_MODEL))
+model_of("gemma4_unified", "gemma4", nested(of_transformers("gemma4_text", GEMMA4), dict(architectures=["Gemma4UnifiedForConditionalGeneration"], model_type="gemma4_unified", vision_config=dict(hidden_size=8)),
+                                            IN_LANGUAGE_MODEL, tower=["model.embed_vision.embedding_projection.weight"]), files={"generation_config.json": {"suppress_tokens": [7, 9]}})
+model_of("solar_open", "qwen3", pre="solar-open", tokens={"<|im_start|>": "<|startoftext|>", "<|im_end|>": "<unk>"}, make=of_transformers("solar_open", dict(BASE, rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=1.0), n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, n_shared_experts=1, n_group=1, topk_group=1)))
+model_of("granitemoeshared", "llama", of_transformers("granitemoeshared", dict(QWEN2_FIELDS, attention_multiplier=0.125, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
+                                                                              num_local_experts=2, num_experts_per_tok=1, shared_intermediate_size=20)))
+model_of("internlm3", "ernie4_5", named(of_transformers("internlm3", BASE), "InternLM3ForCausalLM"), back="LlamaForCausalLM")
+BAILING = {"model.word_embeddings.weight": (VOCAB, 16), "model.norm.weight": (16,), "lm_head.weight": (VOCAB, 16),
+           **{"model.layers.{}." + key: shape for key, shape in {"input_layernorm.weight": (16,), "post_attention_layernorm.weight": (16,), "attention.query_key_value.weight": (32, 16),
+              "attention.dense.weight": (16, 16), "attention.query_layernorm.weight": (8,), "attention.key_layernorm.weight": (8,)}.items()},
+           **{f"model.layers.0.mlp.{part}_proj.weight": (16, 24) if part == "down" else (24, 16) for part in ("gate", "up", "down")},
+           "model.layers.1.mlp.gate.weight": (2, 16), "model.layers.1.mlp.gate.expert_bias": (2,),
+           **{f"model.layers.1.mlp.{e}.{part}_proj.weight": (16, 12) if part == "down" else (12, 16) for part in ("gate", "up", "down") for e in ("experts.0", "experts.1", "shared_experts")}}
+model_of("sarvam_moe", "llama", written(dict(architectures=["SarvamMoEForCausalLM"], model_type="sarvam_moe", hidden_act="silu", hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+    num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64, vocab_size=VOCAB, rms_norm_eps=1e-6, rope_theta=8000000.0, rope_scaling=None, tie_word_embeddings=False,
+    use_bias=False, use_qkv_bias=False, use_qk_norm=True, use_rmsnorm=True, first_k_dense_replace=1, num_experts=2, num_experts_per_tok=1, num_shared_experts=1, moe_intermediate_size=12,
+    moe_shared_expert_intermediate_size=12, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, score_function="sigmoid", moe_router_enable_expert_bias=True), BAILING), raw=True, back="BailingMoeV2ForCausalLM",
+    other_values=["blk.1.exp_probs_b.bias"])  # the converter takes their mean from them, which changes no choice
+YOUTU = of_transformers("youtu", {key: value for key, value in LATENT.items() if key != "head_dim"})
+model_of("youtu", "llama", YOUTU)
+model_of("youtu_vl", "llama", nested(YOUTU, dict(architectures=["YoutuVLForConditionalGeneration"], model_type="youtu_vl", vision_config=dict(hidden_size=8)), [("", "")],
+                                     tower=["siglip2.vision_model.post_layernorm.weight", "merger.ln_q.weight"], text=None))
+LFM2 = of_transformers("lfm2", dict(QWEN2_FIELDS, num_hidden_layers=2, layer_types=["conv", "full_attention"], conv_L_cache=3, block_multiple_of=8))
+BASE_NAMES = lambda key: key.removeprefix("model.")
+SENTENCES = {"modules.json": [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"} for i, (path, kind) in enumerate([("", "Transformer"), ("1_Pooling", "Pooling")])],
+             "1_Pooling/config.json": {"word_embedding_dimension": 16, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}}
+model_of("lfm2_model", "lfm2", named(LFM2, "Lfm2Model", BASE_NAMES, is_own=True), files=SENTENCES)
+model_of("lfm2_bidirectional", "lfm2", named(LFM2, "Lfm2BidirectionalModel", BASE_NAMES, is_own=True), files=SENTENCES)
+def with_output(make):
+    def made():
+        config, tensors = make()
+        return config | dict(tie_word_embeddings=False), tensors | {"lm_head.weight": ["BF16", [VOCAB, 16]]}
+    return made
+
+
+model_of("t5_lm_head", "t5", named(with_output(of_transformers("t5", T5, "AutoModelForSeq2SeqLM")), "T5WithLMHeadModel"))
+model_of("umt5_model", "umt5", named(with_output(of_transformers("umt5", T5, "AutoModelForSeq2SeqLM")), "UMT5Model"))
+MODERN_BERT = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=64, vocab_size=VOCAB, local_attention=4, pad_token_id=0,
+                   bos_token_id=0, eos_token_id=1, cls_token_id=0, sep_token_id=1)
+model_of("modern_bert_mlm", "modern_bert", named(without(of_transformers("modernbert", MODERN_BERT, "AutoModel"), "layer_types", "rope_parameters"), "ModernBertForMaskedLM", lambda key: f"model.{key}", layer_norm_eps=1e-5, global_attn_every_n_layers=3, global_rope_theta=160000.0, local_rope_theta=10000.0), raw=True)
+MODEL = lambda key: f"model.{key}"
+LAYER = lambda shapes: {"model.layers.{}." + key: shape for key, shape in shapes.items()}
+FLAT = dict(hidden_act="silu", hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=64, vocab_size=VOCAB, bos_token_id=1, eos_token_id=2,
+            pad_token_id=0, rms_norm_eps=1e-5, tie_word_embeddings=False, torch_dtype="bfloat16")
+ATTENTION = {"self_attn.q_proj.weight": (16, 16), "self_attn.k_proj.weight": (8, 16), "self_attn.v_proj.weight": (8, 16), "self_attn.o_proj.weight": (16, 16)}
+ALL_HEADS = {f"self_attn.{part}_proj.weight": (16, 16) for part in "qkvo"}
+GATED = {"mlp.gate_proj.weight": (24, 16), "mlp.up_proj.weight": (24, 16), "mlp.down_proj.weight": (16, 24)}
+TWO_NORMS = {"input_layernorm.weight": (16,), "post_attention_layernorm.weight": (16,)}
+ENDS = {"model.embed_tokens.weight": (VOCAB, 16), "model.norm.weight": (16,), "lm_head.weight": (VOCAB, 16)}
+# Of their own architectures.
+model_of("llama_bidirectional", "llama", named(of_transformers("llama", BASE, "AutoModel"), "LlamaBidirectionalModel", is_own=True, model_type="llama_bidirec", is_causal=False))
+model_of("eurobert", "llama", without(of_transformers("eurobert", dict(BASE, num_key_value_heads=2), "AutoModel"), "classifier_pooling", "mask_token_id"), files=SENTENCES, raw=True, pre="jina-v5-nano")
+model_of("phimoe", "ernie4_5", named(of_transformers("phimoe", dict(QWEN2_FIELDS, tie_word_embeddings=False, num_local_experts=2, num_experts_per_tok=2, attention_bias=True, lm_head_bias=True)), "PhiMoEForCausalLM", is_own=True, original_max_position_embeddings=64))
+JINA = {"embeddings.word_embeddings.weight": (VOCAB, 16), "embeddings.token_type_embeddings.weight": (2, 16), "embeddings.LayerNorm.weight": (16,), "embeddings.LayerNorm.bias": (16,),
+        **{"encoder.layer.{}." + key: shape for key, shape in {**{f"attention.self.{part}.{end}": (16, 16) if end == "weight" else (16,) for part in ("query", "key", "value") for end in ("weight", "bias")},
+           "attention.output.dense.weight": (16, 16), "attention.output.dense.bias": (16,), "attention.output.LayerNorm.weight": (16,), "attention.output.LayerNorm.bias": (16,),
+           "mlp.gated_layers.weight": (48, 16), "mlp.wo.weight": (16, 24), "mlp.wo.bias": (16,), "mlp.layernorm.weight": (16,), "mlp.layernorm.bias": (16,)}.items()}}
+model_of("jina_bert_v2", "bert", written(dict(architectures=["JinaBertForMaskedLM"], model_type="bert", hidden_act="gelu", feed_forward_type="geglu", position_embedding_type="alibi", emb_pooler="mean",
+    hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=64, vocab_size=VOCAB, type_vocab_size=2, layer_norm_eps=1e-12, pad_token_id=0,
+    torch_dtype="bfloat16"), JINA), raw=True, pre="jina-v2-en")
+SPARSE = dict(BASE, num_hidden_layers=4, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, num_shared_experts=1, sliding_window=32)
+# llama.cpp does not load a file without the key.
+model_of("exaone_moe", "exaone4", of_transformers("exaone_moe", dict(SPARSE, first_k_dense_replace=3, n_group=1, topk_group=1)), here={"exaone-moe.expert_gating_func": ["UINT32", 2]})
+model_of("afmoe", "llama", named(of_transformers("afmoe", dict(SPARSE, num_dense_layers=3, mup_enabled=True, route_scale=2.0)), "AfmoeForCausalLM", is_own=True, route_norm=True, score_func="sigmoid"))
+model_of("minicpm", "ernie4_5", written(FLAT | dict(architectures=["MiniCPMForCausalLM"], model_type="minicpm", num_key_value_heads=1, scale_emb=12, dim_model_base=8, scale_depth=1.4),
+    ENDS | LAYER(TWO_NORMS | ATTENTION | GATED)))
+model_of("minicpm3", "ernie4_5", of_transformers("minicpm3", dict({key: value for key, value in LATENT.items() if key != "head_dim"}, num_hidden_layers=1, v_head_dim=8, tie_word_embeddings=True, scale_emb=12, scale_depth=1.4, dim_model_base=256)))
+model_of("deepseek", "llama", written(FLAT | dict(architectures=["DeepseekForCausalLM"], model_type="deepseek", num_hidden_layers=2, num_key_value_heads=2, n_routed_experts=2, n_shared_experts=1,
+    num_experts_per_tok=1, moe_intermediate_size=12, first_k_dense_replace=1, moe_layer_freq=1, norm_topk_prob=False, scoring_func="softmax", rope_theta=10000.0, attention_bias=False),
+    ENDS | LAYER(TWO_NORMS | ALL_HEADS) | {f"model.layers.0.{key}": shape for key, shape in GATED.items()} | {"model.layers.1.mlp.gate.weight": (2, 16)} |
+    {f"model.layers.1.mlp.{e}.{part}_proj.weight": (16, 12) if part == "down" else (12, 16) for part in ("gate", "up", "down") for e in ("experts.0", "experts.1", "shared_experts")}))
+model_of("bailing_moe", "llama", written(FLAT | dict(architectures=["BailingMoeForCausalLM"], model_type="bailing_moe", num_hidden_layers=1, num_key_value_heads=1, head_dim=8, num_experts=2, num_shared_experts=1,
+    num_experts_per_tok=1, moe_intermediate_size=12, first_k_dense_replace=0, norm_topk_prob=True, rope_theta=600000.0, use_bias=False, use_qkv_bias=False, norm_head=False, norm_softmax=False),
+    {key.replace("embed_tokens", "word_embeddings"): shape for key, shape in ENDS.items()} | LAYER(TWO_NORMS | {"attention.query_key_value.weight": (32, 16), "attention.dense.weight": (16, 16), "mlp.gate.weight": (2, 16)} |
+    {f"mlp.{e}.{part}_proj.weight": (16, 12) if part == "down" else (12, 16) for part in ("gate", "up", "down") for e in ("experts.0", "experts.1", "shared_experts")})))
+model_of("orion", "ernie4_5", written(FLAT | dict(architectures=["OrionForCausalLM"], model_type="orion", num_key_value_heads=2, rope_theta=10000.0, attention_bias=False),
+    ENDS | {"model.norm.bias": (16,)} | LAYER(TWO_NORMS | {key.replace("weight", "bias"): shape for key, shape in TWO_NORMS.items()} | ALL_HEADS | GATED)))
+model_of("exaone", "exaone4", written(dict(architectures=["ExaoneForCausalLM"], model_type="exaone", activation_function="silu", hidden_size=16, intermediate_size=24, num_layers=1, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=1, head_dim=8, max_position_embeddings=64, vocab_size=VOCAB, layer_norm_epsilon=1e-5, rope_theta=1000000.0, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False,
+    rope_scaling=dict(rope_type="llama3", factor=8.0, high_freq_factor=4.0, low_freq_factor=1.0, original_max_position_embeddings=32)),
+    {"transformer.wte.weight": (VOCAB, 16), "transformer.ln_f.weight": (16,), "lm_head.weight": (VOCAB, 16), **{"transformer.h.{}." + key: shape for key, shape in {"ln_1.weight": (16,), "ln_2.weight": (16,),
+     "attn.attention.q_proj.weight": (16, 16), "attn.attention.k_proj.weight": (8, 16), "attn.attention.v_proj.weight": (8, 16), "attn.attention.out_proj.weight": (16, 16),
+     "mlp.c_fc_0.weight": (24, 16), "mlp.c_fc_1.weight": (24, 16), "mlp.c_proj.weight": (16, 24)}.items()}}), raw=True, here={"exaone.attention.layer_norm_rms_epsilon": ["FLOAT32", 1e-5]})
+model_of("pangu", "ernie4_5", written(FLAT | dict(architectures=["PanguEmbeddedForCausalLM"], model_type="PanguEmbedded", num_key_value_heads=1, bias=True, rope_theta=16000000.0),
+    ENDS | LAYER(TWO_NORMS | ATTENTION | {key.replace("weight", "bias"): shape[:1] for key, shape in ATTENTION.items()} | GATED)))
+model_of("maincoder", "llama", written(FLAT | dict(architectures=["MaincoderForCausalLM"], model_type="maincoder", num_key_value_heads=1, head_dim=8, rope_theta=10000.0),
+    ENDS | LAYER(TWO_NORMS | ATTENTION | {"self_attn.q_norm.weight": (8,), "self_attn.k_norm.weight": (8,)} | GATED)))
+model_of("jais2", "llama", of_transformers("jais2", dict(BASE)))
+model_of("paddleocr_vl", "ernie4_5", nested(flat_rope(of_transformers("ernie4_5", dict(TIED)), rope_theta=500000.0, rope_scaling=dict(type="default", rope_type="default", mrope_section=[2, 1, 1])),
+                                           dict(architectures=["PaddleOCRVLForConditionalGeneration"], model_type="paddleocr_vl", vision_config=dict(hidden_size=8)), [("", "")],
+                                           tower=["visual.vision_model.post_layernorm.weight", "mlp_AR.pre_norm.weight"], text=None), back="LlamaForCausalLM", raw=True)
+FALCON_LAYER = {"input_layernorm.weight": (16,), "input_layernorm.bias": (16,), "self_attention.query_key_value.weight": (32, 16), "self_attention.dense.weight": (16, 16),
+                "mlp.dense_h_to_4h.weight": (64, 16), "mlp.dense_4h_to_h.weight": (16, 64)}
+model_of("falcon_rw", "llama", written(dict(architectures=["RWForCausalLM"], model_type="RefinedWebModel", alibi=False, apply_residual_connection_post_layernorm=False, bias=False, hidden_size=16,
+    layer_norm_epsilon=1e-5, multi_query=True, n_head=2, n_layer=1, parallel_attn=True, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, torch_dtype="bfloat16"),
+    {"transformer.word_embeddings.weight": (VOCAB, 16), "transformer.ln_f.weight": (16,), "transformer.ln_f.bias": (16,),
+     **{"transformer.h.{}." + key: shape for key, shape in FALCON_LAYER.items()}}), back="FalconForCausalLM")
