@@ -244,6 +244,40 @@ fn is_tower(found: &Value, name: &str) -> bool {
         .is_some_and(|all| all.iter().any(|tower| tower == name))
 }
 
+/// What predicts tokens, or a further token, has no place: a note counts it, and the rest is as without it.
+#[test]
+fn what_has_no_place_is_counted() {
+    let models = models();
+    for (name, more, what) in [
+        (
+            "modern_bert_mlm",
+            &["head.dense.weight", "head.norm.weight", "decoder.bias"][..],
+            "without a place",
+        ),
+        (
+            "exaone4_5",
+            &["mtp.fc.weight", "mtp.layers.0.mlp.up_proj.weight"],
+            "several tokens at once",
+        ),
+        ("janus", &["model.vqmodel.encoder.bias"], "other parts than the language model"),
+    ] {
+        let mut found = models[name].clone();
+        let directory = crate::common::tempdir().unwrap();
+        let plain = tensors(&to_gguf(&written(&found, directory.path()), directory.path()));
+        for tensor in more {
+            found["hf"][tensor] = serde_json::json!(["BF16", [8]]);
+        }
+        let directory = crate::common::tempdir().unwrap();
+        let output = directory.path().join("model.gguf");
+        let model = parse(written(&found, directory.path())).unwrap();
+        let report = model
+            .convert(&output, anamnesis::ConvertTarget::Gguf)
+            .unwrap();
+        assert!(report.notes.iter().any(|note| note.contains(what)), "{name}: {:?}", report.notes);
+        assert!(tensors(&output) == plain, "{name}");
+    }
+}
+
 /// Rows of (model, fields of its config, what the error names); null removes a field.
 const REFUSED: &str = include_str!("refused/classes.jsonl");
 

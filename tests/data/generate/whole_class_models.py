@@ -16,11 +16,13 @@ TIED = dict(BASE, tie_word_embeddings=True)
 # What transformers writes and no program reads.
 NOISE = ("transformers_version", "use_cache", "initializer_range", "attention_dropout", "output_router_logits", "router_aux_loss_coef", "pretraining_tp",
          "dtype", "torch_dtype", "_name_or_path")
-# Name: how it is made (below), tokenizer and its name in llama.cpp.
+# Name: the model of `whole` whose tokenizer it has, a function that makes config and tensors, and more: `files` beside the config, `tokens` of the tokenizer that
+# have other names, `pre` (the tokenizer's name in llama.cpp), `options` of the converter, `raw` (it reads config.json as it is), `back` (the class that comes back),
+# `here` (keys that differ on purpose), `other_values` (tensors that do).
 MODELS = {}
-TOKENIZERS = {"llama": "llama-bpe", "qwen3": "qwen2", "glm4": "glm4", "deepseek_v3": "deepseek-v3", "lfm2": "lfm2", "ernie4_5": "default", "bert": "bert-bge",
-              "modern_bert": "llama-bpe", "t5": "default", "umt5": "default", "phi3": "llama-bpe", "gemma4": "default", "xlm_roberta": "default", "qwen2": "qwen2",
-              "exaone4": "llama-bpe", "solar": "solar-open", "mistral": "llama-bpe", "roberta": "roberta-bpe"}
+# Names of tokenizers in llama.cpp.
+TOKENIZERS = {"llama": "llama-bpe", "qwen3": "qwen2", "qwen2": "qwen2", "deepseek_v3": "deepseek-v3", "lfm2": "lfm2", "ernie4_5": "default", "modern_bert": "llama-bpe",
+              "t5": "default", "umt5": "default", "phi3": "llama-bpe", "gemma4": "default", "exaone4": "llama-bpe"}
 
 
 def model_of(name, tokenizer, make, **more):
@@ -99,7 +101,7 @@ THINKER = [("", "thinker.")]
 
 
 def without(make, *fields):
-    """The model without these fields of its config, and without those of rope that are the class's."""
+    """The model without these fields of its config."""
     def made():
         config, tensors = make()
         return {key: value for key, value in config.items() if key not in fields}, tensors
