@@ -26,8 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from whole_class_models import MODELS, described
 from whole_mlx import values
 

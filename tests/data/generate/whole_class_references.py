@@ -1,0 +1,90 @@
+"""What the code beside published models computes, of classes that transformers does not have: logits, or hidden states of an encoder."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+HEAD = 8
+
+
+def rms(x, weight, eps=1e-5):
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
+
+
+def rotated(x, base):
+    """Heads `[token, head, dimension]` with halves rotated."""
+    angles = torch.outer(torch.arange(len(x)).float(), base ** -(torch.arange(0, HEAD, 2).float() / HEAD))
+    angles = torch.cat([angles, angles], -1)[:, None]
+    turned = torch.cat([-x[..., HEAD // 2 :], x[..., : HEAD // 2]], -1)
+    return x * angles.cos() + turned * angles.sin()
+
+
+def attention(q, k, v, bias=None):
+    """What tokens see of those in front of them, or with `bias` of all."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = (part.repeat_interleave(groups, 1) for part in (k, v))
+    mask = torch.full((len(q), len(q)), -math.inf).triu(1) if bias is None else bias
+    scores = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(HEAD) + mask
+    return torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).reshape(len(q), -1)
+
+
+def feed_forward(x, w, prefix):
+    gate, up, down = (w[f"{prefix}{part}_proj.weight"].T for part in ("gate", "up", "down"))
+    return (F.silu(x @ gate) * (x @ up)) @ down
+
+
+def experts(x, w, prefix, norms_weights):
+    """One expert for each token, and the shared one."""
+    weights, chosen = (x @ w[prefix + "gate.weight"].T).softmax(-1).topk(1, -1)
+    weights = weights / weights.sum(-1, keepdim=True) if norms_weights else weights
+    own = [weights[i, 0] * feed_forward(x[i], w, f"{prefix}experts.{int(chosen[i, 0])}.") for i in range(len(x))]
+    return torch.stack(own) + feed_forward(x, w, prefix + "shared_experts.")
+
+
+def projections(h, w, prefix):
+    return [(h @ w[f"{prefix}self_attn.{part}_proj.weight"].T).view(len(h), -1, HEAD) for part in "qkv"]
+
+
+def orion(w, ids):
+    norm = lambda x, name: F.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"], 1e-5)
+    x, layer = w["model.embed_tokens.weight"][ids], "model.layers.0."
+    q, k, v = projections(norm(x, layer + "input_layernorm"), w, layer)
+    x = x + attention(rotated(q, 1e4), rotated(k, 1e4), v) @ w[layer + "self_attn.o_proj.weight"].T
+    x = x + feed_forward(norm(x, layer + "post_attention_layernorm"), w, layer + "mlp.")
+    return norm(x, "model.norm") @ w["lm_head.weight"].T
+
+
+def deepseek(w, ids):
+    x = w["model.embed_tokens.weight"][ids]
+    for number in range(2):
+        layer = f"model.layers.{number}."
+        q, k, v = projections(rms(x, w[layer + "input_layernorm.weight"]), w, layer)
+        x = x + attention(rotated(q, 1e4), rotated(k, 1e4), v) @ w[layer + "self_attn.o_proj.weight"].T
+        h = rms(x, w[layer + "post_attention_layernorm.weight"])
+        x = x + (experts(h, w, layer + "mlp.", False) if number else feed_forward(h, w, layer + "mlp."))
+    return rms(x, w["model.norm.weight"]) @ w["lm_head.weight"].T
+
+
+def bailing_moe(w, ids):
+    x, layer = w["model.word_embeddings.weight"][ids], "model.layers.0."
+    h = rms(x, w[layer + "input_layernorm.weight"]) @ w[layer + "attention.query_key_value.weight"].T
+    h = h.view(len(x), 4, HEAD)
+    x = x + attention(rotated(h[:, :2], 6e5), rotated(h[:, 2:3], 6e5), h[:, 3:]) @ w[layer + "attention.dense.weight"].T
+    x = x + experts(rms(x, w[layer + "post_attention_layernorm.weight"]), w, layer + "mlp.", True)
+    return rms(x, w["model.norm.weight"]) @ w["lm_head.weight"].T
+
+
+def jina_bert_v2(w, ids):
+    norm = lambda x, name: F.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"], 1e-12)
+    linear = lambda x, name: x @ w[name + ".weight"].T + w[name + ".bias"]
+    x, layer = norm(w["embeddings.word_embeddings.weight"][ids] + w["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm"), "encoder.layer.0."
+    q, k, v = (linear(x, f"{layer}attention.self.{part}").view(len(x), -1, HEAD) for part in ("query", "key", "value"))
+    places = torch.arange(len(x)).float()
+    slopes = torch.tensor([2**-4, 2**-8])[:, None, None]  # of two heads
+    x = norm(x + linear(attention(q, k, v, -(places[:, None] - places).abs() * slopes), layer + "attention.output.dense"), layer + "attention.output.LayerNorm")
+    gate, up = (x @ w[layer + "mlp.gated_layers.weight"].T).chunk(2, -1)
+    return norm(x + linear(F.gelu(gate) * up, layer + "mlp.wo"), layer + "mlp.layernorm")
+
+
+REFERENCES = {"orion": orion, "deepseek": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}
