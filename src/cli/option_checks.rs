@@ -405,6 +405,18 @@ pub(super) fn require_regular(option: &str, path: &Path) -> Result<()> {
     }
 }
 
+/// Fails if the model `path` that `option` names is a pipe or a device. One that is not there may be in a
+/// cache.
+///
+/// # Errors
+/// `Usage`.
+pub(super) fn require_model(option: &str, path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(there) if !there.is_file() && !there.is_dir() => Err(not_regular(option, path)),
+        _ => Ok(()),
+    }
+}
+
 fn not_regular(option: &str, path: &Path) -> AnamnesisError {
     AnamnesisError::usage(format!("{option}: {} is not a regular file", path.display()))
 }

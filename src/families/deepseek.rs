@@ -83,9 +83,14 @@ const fn latent(part: Parts, gguf: &'static str, gguf_shape: &'static [Dim]) -> 
     }
 }
 
-pub(super) const SETTINGS: &[Setting] = &[
-    setting(Kind::Fixed(1), "attention.head_count_kv", &[]),
-    count("leading_dense_block_count", &["first_k_dense_replace"]),
+pub(super) const ONE_KEY_HEAD: &[Setting] =
+    &[setting(Kind::Fixed(1), "attention.head_count_kv", &[])];
+
+pub(super) const DENSE_LAYERS: &[Setting] =
+    &[count("leading_dense_block_count", &["first_k_dense_replace"])];
+
+/// Sizes of latent queries, keys and values.
+pub(super) const LATENT_SIZES: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),
     setting(Kind::Nullable, "attention.q_lora_rank", &["q_lora_rank"]),
     setting(Kind::Required, "attention.kv_lora_rank", &["kv_lora_rank"]),
@@ -94,12 +99,17 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::Required, "attention.value_length", &["kv_lora_rank"]),
     setting(Kind::Sum, "attention.key_length_mla", &["qk_nope_head_dim", "qk_rope_head_dim"]),
     setting(Kind::Required, "attention.value_length_mla", &["v_head_dim"]),
+];
+
+pub(super) const EXPERTS: &[Setting] = &[
     count("expert_feed_forward_length", &["moe_intermediate_size"]),
     setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
     number("expert_weights_scale", &["routed_scaling_factor"]),
     setting(Kind::FlagIfTrue, "expert_weights_norm", &["norm_topk_prob"]),
-    setting(Kind::YarnLog, "rope.scaling.yarn_log_multiplier", &["mscale_all_dim"]),
 ];
+
+pub(super) const YARN: &[Setting] =
+    &[setting(Kind::YarnLog, "rope.scaling.yarn_log_multiplier", &["mscale_all_dim"])];
 
 /// As [`STACKS`], and the two parts of the projection from the latent vector of keys and values.
 const LATENT_STACKS: &[(&str, &str)] = &[
@@ -159,7 +169,7 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
     own_fields: &[("num_local_experts", "n_routed_experts")],
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP],
-    settings: &[SETTINGS],
+    settings: &[ONE_KEY_HEAD, DENSE_LAYERS, LATENT_SIZES, EXPERTS, YARN],
     traits: Traits {
         has_expert_groups: true,
         laws: &[groups_by_method],
@@ -256,22 +266,17 @@ pub(super) const YOUTU: ModelClass = ModelClass {
     ],
     own_fields: &[],
     tensors: &[ENDS, NORMS, ATTENTION, MLP],
-    settings: &[&[
-        SETTINGS[0],
-        SETTINGS[2],
-        SETTINGS[3],
-        SETTINGS[4],
-        SETTINGS[5],
-        SETTINGS[6],
-        SETTINGS[7],
-        SETTINGS[8],
-        SETTINGS[9],
-        SETTINGS[14],
+    settings: &[
+        ONE_KEY_HEAD,
+        LATENT_SIZES,
+        YARN,
         // llama.cpp asks for sizes of experts.
-        count("leading_dense_block_count", &["num_hidden_layers"]),
-        count("expert_feed_forward_length", &["intermediate_size"]),
-        setting(Kind::Fixed(0), "expert_shared_count", &[]),
-    ]],
+        &[
+            count("leading_dense_block_count", &["num_hidden_layers"]),
+            count("expert_feed_forward_length", &["intermediate_size"]),
+            setting(Kind::Fixed(0), "expert_shared_count", &[]),
+        ],
+    ],
     traits: Traits { sign: Sign::Key("expert_shared_count", 0), ..Traits::PLAIN },
     mlx: None,
     ..DEEPSEEK3
@@ -327,7 +332,7 @@ pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
         PREDICTION,
         PREDICTION_ENDS,
     ],
-    settings: &[SETTINGS, PREDICTION_SETTINGS],
+    settings: &[ONE_KEY_HEAD, DENSE_LAYERS, LATENT_SIZES, EXPERTS, YARN, PREDICTION_SETTINGS],
     traits: Traits {
         has_expert_groups: true,
         prediction: Prediction::Kept,

@@ -6,7 +6,9 @@
 
 use serde_json::Value;
 
-use super::deepseek::{ATTENTION, DEEPSEEK3, QUERY_RANK, SETTINGS};
+use super::deepseek::{
+    ATTENTION, DEEPSEEK3, DENSE_LAYERS, EXPERTS, LATENT_SIZES, ONE_KEY_HEAD, QUERY_RANK, YARN,
+};
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
 use crate::families::engine::fields::array;
@@ -76,7 +78,15 @@ pub(super) const DEEPSEEK3_2: ModelClass = ModelClass {
         PREDICTION,
         PREDICTION_ENDS,
     ],
-    settings: &[SETTINGS, PREDICTION_SETTINGS, INDEXER_SETTINGS],
+    settings: &[
+        ONE_KEY_HEAD,
+        DENSE_LAYERS,
+        LATENT_SIZES,
+        EXPERTS,
+        YARN,
+        PREDICTION_SETTINGS,
+        INDEXER_SETTINGS,
+    ],
     traits: Traits {
         prediction: Prediction::Kept,
         sign: Sign::Rest,
@@ -117,7 +127,11 @@ pub(super) const GLM5: ModelClass = ModelClass {
         ("index_topk", Int(2048)),
     ],
     settings: &[
-        SETTINGS,
+        ONE_KEY_HEAD,
+        DENSE_LAYERS,
+        LATENT_SIZES,
+        EXPERTS,
+        YARN,
         PREDICTION_SETTINGS,
         INDEXER_SETTINGS,
         &[setting(Kind::Own(&INDEXER_KINDS), "attention.indexer.types", &["indexer_types"])],

@@ -269,6 +269,12 @@ fn types_of_ggml() {
 #[test]
 fn families() {
     let page = page("docs/models.md");
+    // The list of classes that are not taken says nothing of those that are.
+    let (before, rest) = page
+        .split_once("<!-- check_coverage.py: begin -->")
+        .unwrap();
+    let (_, after) = rest.split_once("<!-- check_coverage.py: end -->").unwrap();
+    let page = [before, after].concat();
     let mut families = String::new();
     let mut sources = String::new();
     for path in files_below(&root().join("src"), ".rs") {

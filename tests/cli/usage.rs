@@ -55,8 +55,15 @@ const WRONG: &[(&str, &[&str])] = &[
 
 /// Options that name files: those that are missing are errors of the system. `/dev/zero` is no file
 /// that can be read to its end.
-const FILES: &[&str] =
-    &["--chat-template", "--gguf-metadata", "--imatrix", "--like", "--manifest", "--rename-file"];
+const FILES: &[&str] = &[
+    "--against",
+    "--chat-template",
+    "--gguf-metadata",
+    "--imatrix",
+    "--like",
+    "--manifest",
+    "--rename-file",
+];
 
 /// Options whose values are places of outputs.
 const OUTPUTS: &[&str] = &["--backup", "--output", "--npy", "--html"];

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::super::CommandError;
 use super::super::args::{DiffArgs, DiffSortKey};
 use super::super::listing::{compared_in, error_of};
+use super::super::option_checks::require_model;
 use super::super::printed::print_json;
 use super::super::table::{Column, Table};
 use super::{compared, open};
@@ -25,6 +26,7 @@ pub(super) fn diff_against(
     path: &Path,
     out: &mut impl Write,
 ) -> Result<bool, CommandError> {
+    require_model("--against", path)?;
     let (reference, a, b) = (open(path, args)?, open(&args.a, args)?, open(&args.b, args)?);
     let report_of = |model, place: &Path| compared(args, [(&reference, path), (model, place)]);
     let (a, b) = (report_of(&a, &args.a)?, report_of(&b, &args.b)?);
