@@ -198,17 +198,27 @@ impl Encode for GgmlBlockEncoder {
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {
-        (self.stored.dtype == Dtype::MXFP4).then_some(RelayTarget {
+        let integers = |bits| CodeFamily::Int {
+            bits,
+            group: 32,
+            scales: TargetDtype::F16,
+            has_half_scales: true,
+            is_symmetric: true,
+        };
+        let family = match self.stored.dtype {
             // ggml reads exponent 255 as 2^128, so codes with OCP's NaN do not fit without a check.
-            family: CodeFamily::Mxfp4 { top: TopExponent::Power },
-            codes: self,
-        })
+            Dtype::MXFP4 => CodeFamily::Mxfp4 { top: TopExponent::Power },
+            Dtype::Q4_0 => integers(4),
+            Dtype::Q8_0 => integers(8),
+            _ => return None,
+        };
+        Some(RelayTarget { family, codes: self })
     }
 }
 
 impl StoreCodes for GgmlBlockEncoder {
-    /// Blocks of MXFP4: an exponent, and 16 bytes, of which each has a code of either half of the
-    /// block.
+    /// Blocks of 32 codes behind an exponent or a scale in F16. Of four bits, each of 16 bytes has a
+    /// code of either half of the block.
     fn store_codes(
         &self,
         tile: &Tile,
@@ -217,11 +227,20 @@ impl StoreCodes for GgmlBlockEncoder {
         put: &mut Put<'_>,
     ) -> Result<()> {
         let mut bytes = Vec::with_capacity(tile.rows.len() * self.row_bytes);
-        // The exponent of block i goes with codes 32i and on; both are in the order of rows.
-        for (exponent, codes) in codes.exponents.iter().zip(codes.codes.as_chunks::<32>().0) {
-            let (low, high) = codes.split_at(16);
-            bytes.push(*exponent);
-            bytes.extend(low.iter().zip(high).map(|(low, high)| low | high << 4));
+        // The numbers of block i go with codes 32i and on; both are in the order of rows.
+        for (i, block) in codes.codes.as_chunks::<32>().0.iter().enumerate() {
+            match codes.exponents.get(i) {
+                Some(&exponent) => bytes.push(exponent),
+                None => bytes.extend(half::f16::from_f32(codes.scales[i]).to_le_bytes()),
+            }
+            match self.stored.dtype {
+                // Signed there, and counted from the lowest code here.
+                Dtype::Q8_0 => bytes.extend(block.iter().map(|code| code ^ 0x80)),
+                _ => {
+                    let (low, high) = block.split_at(16);
+                    bytes.extend(low.iter().zip(high).map(|(low, high)| low | high << 4));
+                }
+            }
         }
         put(0, (tile.rows.start * self.row_bytes) as u64, &bytes)
     }

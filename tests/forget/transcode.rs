@@ -277,15 +277,49 @@ fn codes_that_do_not_fit_are_encoded_again() {
         output
     };
     let (awq, gptq) = (make("awq", half), make("gptq", half));
-    let brains = says(&awq, "w4a16-asym", 64, brain, "scales in F16 cannot all be had in BF16");
-    says(&brains, "gptq-asym", 64, half, "scales in BF16 cannot all be had in F16");
-    says(&awq, "w4a16-asym", 32, half, "groups of 64 are no groups of 32");
+    says(&awq, "w4a16-asym", 64, brain, "scales in F16 cannot all be had in BF16");
+    says(&awq, "w4a16-asym", 128, half, "groups of 64 are no groups of 128");
     says(&awq, "w4a16", 64, half, "zero points");
     let singles =
         forget(&gptq, outputs.path(), scheme("w4a16", Some(64)), TargetDtype::F32).unwrap();
     assert_eq!(codes_moved(&singles.1).len(), 1); // F32 holds every F16
-    says(&singles.0, "gptq", 64, half, "scales in F32 cannot all be had in F16");
     assert_eq!(values_at(&singles.0), values_at(&gptq));
+}
+
+/// Scales in BF16 and F32 that F16 holds, larger groups, and blocks of ggml.
+#[test]
+fn integers_move_to_other_scales_and_smaller_groups() {
+    let outputs = crate::common::tempdir().unwrap();
+    let floats = Random(3).floats(64 * 256);
+    let brains = floats
+        .iter()
+        .flat_map(|x| half::bf16::from_f32(*x).to_le_bytes());
+    let tensor = named("weight", "BF16", &[64, 256], brains.collect());
+    let model = directory(&[tensor], &json!(null));
+    let (half, brain) = (TargetDtype::F16, TargetDtype::BF16);
+    let pairs = [
+        ("w4a16", brain, "gptq"),
+        ("w4a16-asym", brain, "awq"),
+        ("w4a16", brain, "gguf:q4_0"),
+        ("gptq", half, "gguf:q4_0"),
+        ("w8a16", brain, "gguf:q8_0"),
+        ("gptq-int8", half, "gguf:q8_0"),
+    ];
+    for (from, dtype, name) in pairs {
+        let made = forget(model.path(), outputs.path(), scheme(from, Some(128)), dtype)
+            .unwrap()
+            .0;
+        let group = (!name.starts_with("gguf")).then_some(32);
+        let (output, report) = forget(&made, outputs.path(), scheme(name, group), half).unwrap();
+        let is_moved = codes_moved(&report).len() == 1;
+        assert!(is_moved, "{from} {dtype} {name}: {:?} {:?}", report.encoded, report.notes);
+        let differ = |(name, values): (String, Vec<f32>)| {
+            let after = values_at(&output);
+            let after = &after[&name];
+            values.iter().zip(after).any(|(a, b)| a != b)
+        };
+        assert!(!values_at(&made).into_iter().any(differ), "{from} {dtype} {name}");
+    }
 }
 
 #[test]
@@ -301,4 +335,62 @@ fn a_config_that_is_wrong_about_symmetry_is_not_believed() {
         Err(AnamnesisError::Unsupported { .. }) => {}
         Err(other) => panic!("{other}"),
     }
+}
+
+/// Schemes whose codes have a family.
+const FAMILIES: [&str; 17] = [
+    "w4a16",
+    "w4a16-asym",
+    "w8a16",
+    "w8a16-channel",
+    "w8a8",
+    "gptq",
+    "gptq-asym",
+    "gptq-int8",
+    "awq",
+    "mxfp4",
+    "mxfp4-modelopt",
+    "mlx-mxfp4",
+    "nvfp4",
+    "nvfp4-ct",
+    "gguf:q4_0",
+    "gguf:q8_0",
+    "gguf:mxfp4",
+];
+
+/// Whatever moves codes keeps all values, of all pairs.
+#[test]
+fn no_moved_code_changes_its_value() {
+    let outputs = crate::common::tempdir().unwrap();
+    let floats = Random(8).floats(32 * 256);
+    let brains = floats
+        .iter()
+        .flat_map(|x| half::bf16::from_f32(*x).to_le_bytes());
+    let tensor = named("weight", "BF16", &[32, 256], brains.collect());
+    let model = directory(&[tensor], &json!(null));
+    let brain = TargetDtype::BF16;
+    let of = |name: &str, group| {
+        let scheme: ForgetScheme = name.parse().unwrap();
+        match scheme.has_group_sizes() {
+            true => scheme.with_group_size(group),
+            false => scheme,
+        }
+    };
+    let mut moved = 0;
+    for from in FAMILIES {
+        let made = forget(model.path(), outputs.path(), of(from, 64), brain)
+            .unwrap()
+            .0;
+        let before = values_at(&made);
+        for to in FAMILIES {
+            let (output, report) = forget(&made, outputs.path(), of(to, 32), brain).unwrap();
+            if !codes_moved(&report).is_empty() {
+                moved += 1;
+                for (name, after) in values_at(&output) {
+                    assert!(before[&name] == after, "{from} {to}: {name}");
+                }
+            }
+        }
+    }
+    assert!(moved > 40, "{moved}");
 }

@@ -136,6 +136,7 @@ impl Encoding<'_> {
         decoder.load(tile, buffers)?;
         let size = [tile.rows.len(), tile.cols.len()];
         source.codes.extract(size, buffers, codes);
+        codes.cut_groups(source.family.groups_of(target.family));
         codes.top_exponent = top;
         if let Some((group, what)) = source.family.first_difference(target.family, codes) {
             let per_row = (codes.exponents.len() / tile.rows.len()).max(1);

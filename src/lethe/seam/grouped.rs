@@ -18,7 +18,7 @@ use crate::lethe::kernels::integer::{IntegerGroups, IntegerQuantizer, IntegerRul
 use crate::lethe::seam::rows::MAX_ROW_LEN;
 use crate::remember::{CodeFamily, Grid, GroupCodes, StoredRows, Tile};
 use crate::simd::Level;
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Encodes one tensor as integers in groups.
 pub(crate) struct Grouped {
@@ -162,6 +162,7 @@ impl Encode for Grouped {
                 bits: bits as u8,
                 group: u32::try_from(group).ok()?,
                 scales: dtype,
+                has_half_scales: dtype == TargetDtype::F16,
                 is_symmetric,
             },
             codes: self,

@@ -24,6 +24,8 @@ pub(crate) enum CodeFamily {
         group: u32,
         /// The dtype of the scales.
         scales: TargetDtype,
+        /// Whether F16 holds all of them.
+        has_half_scales: bool,
         /// Whether every zero point is the middle of the range, so that none need be stored.
         is_symmetric: bool,
     },
@@ -41,7 +43,7 @@ pub(crate) enum TopExponent {
 }
 
 impl CodeFamily {
-    /// Integers whose scales are of dtype `scales`. `None` if a row of `cols` values ends within a
+    /// Integers whose scales are of dtype `scales`, which F16 is only known to hold if it is that. `None` if a row of `cols` values ends within a
     /// group, or if no encoder stores scales of this dtype.
     pub(crate) fn int(
         bits: usize,
@@ -57,6 +59,7 @@ impl CodeFamily {
             bits: bits as u8,
             group: u32::try_from(group).ok()?,
             scales,
+            has_half_scales: scales == TargetDtype::F16,
             is_symmetric,
         })
     }
@@ -71,20 +74,24 @@ impl CodeFamily {
             // If the range of its exponents fits, which a survey finds.
             (Self::Mxfp4 { .. }, Self::Nvfp4) => Some(Ok(())),
             (
-                Self::Int { bits, group, scales, is_symmetric },
+                Self::Int { bits, group, scales, has_half_scales, is_symmetric },
                 Self::Int {
                     bits: to_bits,
                     group: to_group,
                     scales: to_scales,
                     is_symmetric: to_symmetric,
+                    ..
                 },
             ) if bits == to_bits => Some(match () {
-                () if group != to_group => {
+                () if !group.is_multiple_of(to_group) => {
                     Err(format!("groups of {group} are no groups of {to_group}"))
                 }
-                // F32 holds every F16 and BF16; these two hold neither each other's values nor
+                // F32 holds every F16 and BF16; these two hold neither all of each other's values nor
                 // those of F32.
-                () if scales != to_scales && to_scales != TargetDtype::F32 => {
+                () if scales != to_scales
+                    && to_scales != TargetDtype::F32
+                    && !(to_scales == TargetDtype::F16 && has_half_scales) =>
+                {
                     let (from, to) = (scales.dtype(), to_scales.dtype());
                     Err(format!("scales in {from} cannot all be had in {to}"))
                 }
@@ -94,6 +101,14 @@ impl CodeFamily {
                 () => Ok(()),
             }),
             _ => None,
+        }
+    }
+
+    /// Into how many groups of `to`, which it fits, a group is cut.
+    pub(crate) fn groups_of(self, to: Self) -> usize {
+        match (self, to) {
+            (Self::Int { group, .. }, Self::Int { group: to, .. }) => (group / to) as usize,
+            _ => 1,
         }
     }
 
@@ -183,6 +198,20 @@ impl GroupCodes {
         }
     }
 
+    /// Cuts each group into `n`, which have its numbers.
+    pub(crate) fn cut_groups(&mut self, n: usize) {
+        fn repeated<T: Copy>(all: &mut Vec<T>, n: usize) {
+            *all = all
+                .iter()
+                .flat_map(|&x| std::iter::repeat_n(x, n))
+                .collect();
+        }
+        if n > 1 {
+            repeated(&mut self.scales, n);
+            repeated(&mut self.zero_points, n);
+        }
+    }
+
     /// Sets the exponents from the powers of two that [`Floats`](super::Floats) made of them, or
     /// from halves of those powers if `is_halved`.
     pub(crate) fn set_exponents(&mut self, powers: &[f32], is_halved: bool) {
@@ -242,14 +271,26 @@ mod tests {
 
     #[test]
     fn families_that_fit() {
-        let int =
-            |group, scales, is_symmetric| CodeFamily::Int { bits: 4, group, scales, is_symmetric };
+        let int = |group, scales, is_symmetric| {
+            let has_half_scales = scales == TargetDtype::F16;
+            CodeFamily::Int { bits: 4, group, scales, has_half_scales, is_symmetric }
+        };
         let (half, brain, single) = (TargetDtype::F16, TargetDtype::BF16, TargetDtype::F32);
         let fits = |from: CodeFamily, to| from.fits(to).map(|fit| fit.is_ok());
         assert_eq!(fits(int(32, half, true), int(32, half, false)), Some(true));
         assert_eq!(fits(int(32, half, true), int(32, single, true)), Some(true));
         assert_eq!(fits(int(32, half, false), int(32, half, true)), Some(false));
         assert_eq!(fits(int(32, half, true), int(64, half, true)), Some(false));
+        assert_eq!(fits(int(96, half, true), int(32, half, true)), Some(true));
+        assert_eq!(int(96, half, true).groups_of(int(32, half, true)), 3);
+        let holding = CodeFamily::Int {
+            bits: 4,
+            group: 32,
+            scales: brain,
+            has_half_scales: true,
+            is_symmetric: true,
+        };
+        assert_eq!(fits(holding, int(32, half, true)), Some(true));
         for (from, to) in [(half, brain), (brain, half), (single, half)] {
             assert_eq!(fits(int(32, from, true), int(32, to, true)), Some(false));
         }

@@ -23,6 +23,7 @@ use crate::remember::seam::{
 };
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
+use half::f16;
 
 /// The value that a code stands for, before its scale is applied.
 #[derive(Debug, Clone, Copy)]
@@ -329,7 +330,12 @@ impl Decode for Grouped<'_> {
 
     fn find_relay(&self) -> Result<Option<RelaySource>> {
         let has_zero_points = self.formula.offsets().is_some();
-        Ok(self.family.map(|family| {
+        let mut family = self.family;
+        if let Some(CodeFamily::Int { has_half_scales: is_half @ false, .. }) = &mut family {
+            // A model of a header alone has no scales to look at.
+            *is_half = self.has_half_scales().unwrap_or(false);
+        }
+        Ok(family.map(|family| {
             let codes = GroupedCodes {
                 bits: self.code_bits(),
                 loaded_bits: self.loaded_bits(),
@@ -340,6 +346,31 @@ impl Decode for Grouped<'_> {
         }))
     }
 }
+
+impl Grouped<'_> {
+    /// Whether F16 holds all scales. They are read for it: codes that move lose nothing, and those
+    /// that are encoded again do.
+    fn has_half_scales(&self) -> Result<bool> {
+        let (mut staging, mut scales) = (vec![], vec![]);
+        for first in (0..self.rows).step_by(ROWS_OF_SCALES) {
+            let last = (first + ROWS_OF_SCALES).min(self.rows);
+            let tile = Tile { rows: first..last, cols: 0..self.cols };
+            let (rows, cols) = self.scale_range(&tile);
+            scales.clear();
+            self.scales.extend(rows, cols, &mut staging, &mut scales)?;
+            if scales
+                .iter()
+                .any(|&scale| f16::from_f32(scale).to_f32() != scale)
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Rows whose scales are looked at together.
+const ROWS_OF_SCALES: usize = 256;
 
 /// How the codes of a [`Grouped`] lie in its buffers.
 struct GroupedCodes {
