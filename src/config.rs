@@ -110,6 +110,7 @@ pub(crate) const TEXT_CONFIGS: &[&str] =
 
 /// The config of the language model in that of a multimodal model. Qwen's models that speak have it in
 /// the config of the part that thinks.
+#[cfg(feature = "models")]
 pub(crate) fn text_config(config: &Value) -> Option<&Value> {
     let mut nested = TEXT_CONFIGS.iter().filter_map(|key| config.get(*key));
     let thinking = || config.pointer("/thinker_config/text_config");
