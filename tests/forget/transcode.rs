@@ -5,7 +5,9 @@ mod stacks;
 
 use std::path::{Path, PathBuf};
 
-use anamnesis::{AnamnesisError, ConvertOptions, Forget, ForgetScheme, Report, TargetDtype, parse};
+use anamnesis::{
+    AnamnesisError, ConvertOptions, Forget, ForgetScheme, ModelScope, Report, TargetDtype, parse,
+};
 use serde_json::{Value, json};
 
 use crate::common::forget::{stored_at, values_at};
@@ -393,4 +395,35 @@ fn no_moved_code_changes_its_value() {
         }
     }
     assert!(moved > 40, "{moved}");
+}
+
+/// Rows of queries and keys change places in GGUF; their codes move all the same.
+#[test]
+fn codes_of_a_whole_model_move() {
+    let outputs = crate::common::tempdir().unwrap();
+    let model = crate::common::data().join("whole/llama/hf");
+    for (name, moved) in [("w4a16", "gguf:q4_0"), ("w8a16", "gguf:q8_0")] {
+        let [quantized, gguf, back] =
+            ["hf", "gguf", "back"].map(|end| outputs.path().join(format!("{name}.{end}")));
+        let brain = TargetDtype::BF16;
+        parse(&model)
+            .unwrap()
+            .forget(&quantized, options(scheme(name, Some(32)), brain))
+            .unwrap();
+        let report = parse(&quantized)
+            .unwrap()
+            .forget(&gguf, options(scheme(moved, None), brain))
+            .unwrap();
+        // Rows of `down_proj` are no whole groups.
+        assert_eq!(codes_moved(&report).len(), 12, "{:?}", report.encoded);
+        let whole = ConvertOptions::from(TargetDtype::F32).with_scope(ModelScope::Model);
+        parse(&gguf).unwrap().convert(&back, whole).unwrap();
+        let (before, after) = (values_at(&quantized), values_at(&back));
+        for (name, values) in before {
+            if !name.contains("_proj.") || name.contains("down_proj") {
+                continue;
+            }
+            assert!(after[&name] == values, "{name}");
+        }
+    }
 }

@@ -76,37 +76,6 @@ struct AlternateCodes {
 impl ExtractCodes for AlternateCodes {
     fn extract(&self, [rows, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
         self.codes.extract([rows * 2, cols], buffers, out);
-        let pairs = rows.max(1);
-        let GroupCodes { codes, exponents, scales, zero_points, top_exponent: _ } = out;
-        keep_every_second(codes, (pairs, self.first));
-        keep_every_second(exponents, (pairs, self.first));
-        keep_every_second(scales, (pairs, self.first));
-        keep_every_second(zero_points, (pairs, self.first));
-    }
-}
-
-/// Leaves one row of each pair in `values`, the one numbered `first`.
-fn keep_every_second<T: Copy>(values: &mut Vec<T>, (pairs, first): (usize, usize)) {
-    let width = values.len() / pairs / 2;
-    for pair in 0..pairs {
-        let from = (pair * 2 + first) * width;
-        values.copy_within(from..from + width, pair * width);
-    }
-    values.truncate(pairs * width);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_row_of_each_pair_stays() {
-        let mut values: Vec<u8> = (0..12).collect();
-        keep_every_second(&mut values, (3, 1));
-        assert_eq!(values, [2, 3, 6, 7, 10, 11]);
-        let mut values: Vec<u8> = (0..12).collect();
-        keep_every_second(&mut values, (2, 0));
-        assert_eq!(values, [0, 1, 2, 6, 7, 8]);
-        keep_every_second(&mut Vec::<u8>::new(), (2, 0));
+        out.take_rows(rows, rows * 2, |row| 2 * row + self.first);
     }
 }

@@ -19,7 +19,9 @@ use crate::element::Out;
 use crate::remember::kernels::widen::Widen;
 use crate::remember::seam::decode::Assembly;
 use crate::remember::seam::widening::aligned;
-use crate::remember::seam::{Buffers, Decode, Grid, Tile, Widening, covering, lcm};
+use crate::remember::seam::{
+    Buffers, Decode, ExtractCodes, Grid, GroupCodes, RelaySource, Tile, Widening, covering, lcm,
+};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
 
@@ -266,6 +268,40 @@ impl Decode for Assembled<'_> {
         out: Out<'_>,
     ) {
         decode_values(tile, rows, buffers, level, out);
+    }
+
+    /// Codes move if rows of one piece only change places within runs that tiles have whole: its
+    /// decoder has loaded the tile then, and the buffers hold its codes.
+    fn find_relay(&self) -> Result<Option<RelaySource>> {
+        let ([piece], Change::None, None) = (&self.pieces[..], self.change, self.columns) else {
+            return Ok(None);
+        };
+        let grid = piece.decoder.grid();
+        let order = match piece.order {
+            order @ (RowOrder::Interleaved { .. } | RowOrder::Split { .. }) => order,
+            _ => return Ok(None),
+        };
+        if (grid.rows, grid.cols) != (piece.rows, self.cols) {
+            return Ok(None);
+        }
+        let found = piece.decoder.find_relay()?;
+        Ok(found.map(|RelaySource { family, codes }| {
+            RelaySource::new(family, ReorderedCodes { codes, order })
+        }))
+    }
+}
+
+/// Codes of a loaded tile, whose rows change places.
+struct ReorderedCodes {
+    codes: Box<dyn ExtractCodes>,
+    order: RowOrder,
+}
+
+impl ExtractCodes for ReorderedCodes {
+    fn extract(&self, [rows, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
+        self.codes.extract([rows, cols], buffers, out);
+        // Tiles begin with a run, so that the order is the same in all.
+        out.take_rows(rows, rows, |row| self.order.source(row));
     }
 }
 

@@ -198,6 +198,24 @@ impl GroupCodes {
         }
     }
 
+    /// Takes `rows` rows of those that there are, which are `all`: for each the one that `source` says.
+    pub(crate) fn take_rows(&mut self, rows: usize, all: usize, source: impl Fn(usize) -> usize) {
+        fn taken<T: Copy>(
+            values: &mut Vec<T>,
+            (rows, all): (usize, usize),
+            source: &impl Fn(usize) -> usize,
+        ) {
+            let width = values.len() / all.max(1);
+            let row = |row: usize| &values[source(row) * width..][..width];
+            *values = (0..rows).flat_map(row).copied().collect();
+        }
+        let Self { codes, exponents, scales, zero_points, top_exponent: _ } = self;
+        taken(codes, (rows, all), &source);
+        taken(exponents, (rows, all), &source);
+        taken(scales, (rows, all), &source);
+        taken(zero_points, (rows, all), &source);
+    }
+
     /// Cuts each group into `n`, which have its numbers.
     pub(crate) fn cut_groups(&mut self, n: usize) {
         fn repeated<T: Copy>(all: &mut Vec<T>, n: usize) {
@@ -267,6 +285,17 @@ mod tests {
             found.unpack(&bytes, row_bytes, 40, bits);
             assert_eq!(found.codes, codes, "{bits} bits");
         }
+    }
+
+    #[test]
+    fn rows_are_taken() {
+        let mut codes = GroupCodes {
+            codes: (0..12).collect(),
+            scales: vec![0.5, 1.5, 2.5, 3.5],
+            ..Default::default()
+        };
+        codes.take_rows(2, 4, |row| 2 * row + 1);
+        assert_eq!((codes.codes, codes.scales), (vec![3, 4, 5, 9, 10, 11], vec![1.5, 3.5]));
     }
 
     #[test]
