@@ -67,10 +67,12 @@ fn on_the_way(family: &str, sign: &str, scheme: &str) {
         let is_turned = |name: &str| {
             family == "mxfp4" && name.contains(".experts.") && recovered.tensor(name).is_none()
         };
+        // Codes that move keep their values (`transcode`), and those that are encoded again need not.
+        let is_moved = |scheme: &str| scheme.ends_with(" (codes moved)");
         for tensor in report
             .encoded
             .iter()
-            .filter(|tensor| !is_turned(&tensor.name))
+            .filter(|tensor| !is_turned(&tensor.name) && !is_moved(&tensor.scheme))
         {
             assert_eq!(
                 stored_as(&direct, &tensor.name),
