@@ -107,17 +107,18 @@ pub(super) fn has_problem(model: &ParsedModel, error: &AnamnesisError) -> bool {
     problems.iter().any(|problem| problem.to_string() == text)
 }
 
+/// Number of values of the tensor in A.
+fn values_of(t: &TensorDiff) -> usize {
+    let shape = t.a.shape.iter();
+    shape.fold(1, |n: usize, dim| n.saturating_mul(*dim))
+}
+
 /// Sorts the tensors that differ. Those that are alike stay in the order of A.
 fn sort(changed: &mut [TensorDiff], key: DiffSortKey) {
-    let size = |t: &TensorDiff| {
-        t.a.shape
-            .iter()
-            .fold(1, |n: usize, dim| n.saturating_mul(*dim))
-    };
     changed.sort_by(|a, b| match key {
         DiffSortKey::Error => error_of(b).total_cmp(&error_of(a)),
         DiffSortKey::Name => a.name.cmp(&b.name),
-        DiffSortKey::Size => size(b).cmp(&size(a)),
+        DiffSortKey::Size => values_of(b).cmp(&values_of(a)),
     });
 }
 

@@ -12,7 +12,7 @@ use super::super::listing::{compared_in, error_of};
 use super::super::option_checks::require_model;
 use super::super::printed::print_json;
 use super::super::table::{Column, Table};
-use super::{compared, open};
+use super::{compared, open, values_of};
 use crate::error::{counted, printable};
 use crate::{DiffReport, TensorDiff, ValueDiff};
 
@@ -60,32 +60,20 @@ impl Row<'_> {
     }
 
     fn size(&self) -> usize {
-        let shape = self.sides.iter().flatten().map(|t| &t.a.shape).next();
-        shape.map_or(0, |shape| shape.iter().fold(1, |n: usize, dim| n.saturating_mul(*dim)))
+        self.sides.into_iter().flatten().next().map_or(0, values_of)
     }
 
     fn cells(&self) -> [String; 8] {
         let [a, b] = self.sides;
         let scheme =
             |t: Option<&TensorDiff>| t.map_or("as it was".to_owned(), |t| compared_in(&t.b));
-        let number = |t: Option<&TensorDiff>,
-                      of: fn(&ValueDiff) -> Option<f64>,
-                      equal: &str,
-                      places| {
-            match t.map(|t| t.values.as_ref().and_then(of)) {
+        let number =
+            |t: Option<&TensorDiff>, equal: &str, text: fn(&ValueDiff) -> Option<String>| match t {
                 None => equal.to_owned(),
-                Some(None) => "-".to_owned(),
-                Some(Some(x)) => {
-                    if places {
-                        format!("{x:.6}")
-                    } else {
-                        format!("{x:.3e}")
-                    }
-                }
-            }
-        };
-        let rmse = |t| number(t, |values| values.rmse, "0", false);
-        let cosine = |t| number(t, |values| values.cosine, "1", true);
+                Some(t) => t.values.as_ref().and_then(text).unwrap_or("-".to_owned()),
+            };
+        let rmse = |t| number(t, "0", |values| Some(format!("{:.3e}", values.rmse?)));
+        let cosine = |t| number(t, "1", |values| Some(format!("{:.6}", values.cosine?)));
         let ratio = match [a, b].map(|t| t.map_or(0.0, error_of)) {
             [a, b] if a > 0.0 && a.is_finite() && b.is_finite() => format!("{:.3}", b / a),
             _ => "-".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::archive::OpenedArchive;
+use super::archive::{OpenedArchive, find_storage, members_by_name};
 use super::pickle::{PickleMachine, wrong};
 use super::storage::{Storage, StorageKeys, StoragePlace};
 use super::value::{Node, NodeId};
@@ -40,7 +40,6 @@ impl<'a, 'b> StateReader<'a, 'b> {
         (archive, budget): (&'a ZipArchive, &'a Budget),
         places: &'a mut Vec<StoragePlace>,
     ) -> Self {
-        let members = archive.members.iter();
         Self {
             machine: &opened.machine,
             opened,
@@ -48,7 +47,7 @@ impl<'a, 'b> StateReader<'a, 'b> {
             number,
             archive,
             budget,
-            members: members.map(|m| (m.name.as_str(), m)).collect(),
+            members: members_by_name(archive),
             keys: StorageKeys::default(),
             known: HashMap::new(),
             places,
@@ -134,10 +133,8 @@ impl<'a, 'b> StateReader<'a, 'b> {
 
     /// Where the bytes of a storage are in the file.
     fn place(&mut self, storage: &Storage) -> Result<StoragePlace> {
-        let member = format!("{}data/{}", self.opened.prefix, storage.key.text);
-        let missing =
-            || AnamnesisError::parse(format!("its storage `{member}` is not in the archive"));
-        let member = self.members.get(member.as_str()).ok_or_else(missing)?;
+        let data = format!("{}data/", self.opened.prefix);
+        let member = find_storage(&self.members, &data, storage)?;
         if member.deflated {
             let what = "a compressed archive in a checkpoint of several files";
             return Err(AnamnesisError::unsupported(what, "torch stores tensors as they are"));

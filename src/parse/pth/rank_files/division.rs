@@ -10,7 +10,7 @@ use crate::{AnamnesisError, Result};
 pub(super) enum Placement {
     /// Chunks along this dimension of the tensor.
     Shard(usize),
-    /// The same.
+    /// The whole tensor, each of them.
     Replicate,
 }
 
