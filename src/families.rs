@@ -64,6 +64,8 @@ use serde_json::Value;
 pub(crate) use self::engine::apart::{is_early_expert, stack_early_experts, stack_experts};
 pub(crate) use self::engine::graphs::{GraphProblem, is_whole_model, problems};
 pub(crate) use self::engine::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
+pub(crate) use self::engine::pre_norms::PreNorm;
+use self::engine::pre_norms::pre_norms;
 pub(crate) use self::engine::request::GgufRequest;
 pub(crate) use self::engine::tied::{is_tied, other_output};
 pub(crate) use self::engine::to_gguf::to_gguf;
@@ -256,6 +258,40 @@ fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass> {
 /// What names of classes end with that have no output, and the ends of those that have one.
 const WITHOUT_OUTPUT: &str = "Model";
 const WITH_OUTPUT: &[&str] = &["ForCausalLM", "LMHeadModel"];
+
+/// The norms of a model whose outputs only projections of their layers read, among `tensors`, with
+/// these: names, and whether each is of a matrix. The class is that of `config`, or of a GGUF file's
+/// `architecture`.
+///
+/// # Errors
+/// The reason why they are not known.
+pub(crate) fn find_pre_norms(
+    config: Option<&Value>,
+    architecture: Option<&str>,
+    tensors: &[(&str, bool)],
+    is_mlx: bool,
+) -> std::result::Result<Vec<PreNorm>, String> {
+    let (name, classes): (_, Vec<&ModelClass>) = match (architecture, config.and_then(class_name)) {
+        (Some(gguf), _) => {
+            let all = CLASSES.iter().filter(|class| class.gguf == gguf);
+            (gguf, all.copied().collect())
+        }
+        (None, Some(name)) => (name, config.and_then(|c| class_of(name, c)).into_iter().collect()),
+        (None, None) => return Err("the model has no config that names its class".to_owned()),
+    };
+    if classes.is_empty() || !classes.iter().all(|class| class.traits.has_pre_norms) {
+        return Err(format!("of `{name}` it is not known what reads the outputs of its norms"));
+    }
+    // Several classes may be one in GGUF: the model is of that whose tensors it has.
+    let mut found = classes
+        .into_iter()
+        .map(|class| pre_norms(class, tensors, is_mlx));
+    let first = found.next().unwrap_or_else(|| Ok(vec![]));
+    found.fold(first, |best, next| match (&best, &next) {
+        (Err(_), Ok(_)) => next,
+        _ => best,
+    })
+}
 
 /// Whether models of the class that `config` names have an image tower here.
 fn has_tower(config: &Value) -> bool {

@@ -11,7 +11,7 @@
 //! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
 //! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
 //!   which some types need and others use; `importance`: what they say of values whose scales are
-//!   searched; `llama_names`: names of tensors in llama.cpp.
+//!   searched; `input_scales`: columns that are multiplied with what norms are divided by; `llama_names`: names of tensors in llama.cpp.
 //! - All others: one stored layout each.
 
 #[cfg(feature = "lethe")]
@@ -43,6 +43,8 @@ mod gptq;
 mod imatrix;
 #[cfg(feature = "lethe")]
 mod importance;
+#[cfg(feature = "models")]
+mod input_scales;
 #[cfg(feature = "bnb")]
 pub(crate) mod kernels;
 #[cfg(feature = "lethe")]
@@ -75,13 +77,17 @@ mod tests_support;
 #[doc(no_inline)]
 pub use self::bnb::*;
 #[cfg(feature = "lethe")]
-pub(crate) use self::decide::decide;
+pub(crate) use self::decide::{check, decide};
 #[cfg(feature = "lethe")]
 pub(crate) use self::decision::{Candidate, Decision, Decisions};
 #[cfg(feature = "lethe")]
 pub(crate) use self::gguf::ALREADY;
 #[cfg(feature = "lethe")]
+pub(crate) use self::imatrix::Imatrix;
+#[cfg(feature = "lethe")]
 pub(crate) use self::importance::{Importance, TileStatistics};
+#[cfg(feature = "models")]
+pub(crate) use self::input_scales::{InputScales, NormValues, SampledRows, find_input_scales};
 #[cfg(feature = "lethe")]
 pub use self::quant_scheme::QuantScheme;
 #[cfg(feature = "lethe")]

@@ -351,6 +351,10 @@ pub(super) struct ForgetArgs {
     /// Importance matrix of llama.cpp's, for GGUF and --search
     #[arg(long, value_name = "FILE", help_heading = ENCODING)]
     pub imatrix: Option<PathBuf>,
+    /// Multiply columns whose inputs are large with what the norms before them are divided by, as AWQ
+    /// does: the model computes what it did, and 4 bits or fewer lose less. Needs --imatrix
+    #[arg(long, help_heading = ENCODING)]
+    pub awq_scaling: bool,
     /// Values that share a scale, where a scheme leaves a choice: the group or the block [default:
     /// what is usual]
     #[arg(long, value_name = "N", help_heading = ENCODING, value_parser = clap::value_parser!(u32).range(1..))]

@@ -29,7 +29,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
     let to = args.out_dtype.unwrap_or_else(|| scheme.dtype());
     let mut forget = Forget::from(scheme);
     (forget.like, forget.imatrix) = (args.like.clone(), args.imatrix.clone());
-    forget.search = args.search;
+    (forget.search, forget.scales_inputs) = (args.search, args.awq_scaling);
     args.types.apply(&mut forget);
     let mut options = ConvertOptions::from(forget);
     options.run = run_options(to, &args.run)?;

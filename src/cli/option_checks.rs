@@ -50,6 +50,12 @@ const OPTIONS: &[Applicability] = &[
         needs: "importance matrices are for GGUF types, such as gguf:q4_k_m, and for --search",
     },
     Applicability {
+        option: "--awq-scaling",
+        is_set: |r| r.forget().is_some_and(|args| args.awq_scaling),
+        applies: |r| r.forget().is_some_and(|args| args.imatrix.is_some()),
+        needs: "which inputs are large is in an importance matrix (--imatrix)",
+    },
+    Applicability {
         option: "--search",
         is_set: |r| r.forget().is_some_and(|args| args.search),
         applies: |r| r.scheme.is_some_and(ForgetScheme::has_search),

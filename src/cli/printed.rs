@@ -164,7 +164,7 @@ pub(super) fn print_distance(report: &Report, out: &mut impl Write) {
     let Some(distance) = &report.distance else {
         return;
     };
-    let Errors { mean_absolute, rmse, maximum, relative, outputs, .. } = distance.all;
+    let Errors { mean_absolute, rmse, maximum, relative, cosine, outputs, .. } = distance.all;
     let percent = relative * 100.0;
     print_line(
         out,
@@ -173,7 +173,7 @@ pub(super) fn print_distance(report: &Report, out: &mut impl Write) {
     print_line(
         out,
         format_args!(
-            "  RMSE {} ({percent:.2} %), maximum {}",
+            "  RMSE {} ({percent:.2} %), cosine {cosine:.5}, maximum {}",
             format_error(rmse),
             format_error(maximum)
         ),
@@ -206,15 +206,15 @@ pub(super) fn write_errors_as_csv(report: &Report, out: &mut impl Write) -> Resu
         .iter()
         .flat_map(|distance| &distance.tensors);
     let errors: HashMap<&str, &Errors> = tensors.map(|t| (&*t.name, &t.errors)).collect();
-    writeln!(out, "name,scheme,values,mean_absolute,rmse,maximum,relative,outputs")?;
+    writeln!(out, "name,scheme,values,mean_absolute,rmse,maximum,relative,cosine,outputs")?;
     for tensor in &report.encoded {
         let (name, scheme) = (csv_text(&tensor.name), csv_text(&tensor.scheme));
         let figures = errors
             .get(&*tensor.name)
-            .map_or(",,,,,".to_owned(), |errors| {
-                let Errors { values, mean_absolute, rmse, maximum, relative, outputs, .. } = errors;
+            .map_or(",,,,,,".to_owned(), |errors| {
+                let Errors { values, mean_absolute, rmse, maximum, relative, cosine, outputs } = errors;
                 let outputs = outputs.map_or(String::new(), |outputs| format!("{outputs:e}"));
-                format!("{values},{mean_absolute:e},{rmse:e},{maximum:e},{relative:e},{outputs}")
+                format!("{values},{mean_absolute:e},{rmse:e},{maximum:e},{relative:e},{cosine},{outputs}")
             });
         writeln!(out, "{name},{scheme},{figures}")?;
     }

@@ -4,8 +4,11 @@ mod body;
 mod candidates;
 mod decisions;
 mod distance;
+#[cfg(feature = "models")]
+mod input_scales;
 mod requested;
 
+use std::sync::Arc;
 use std::vec;
 
 use self::body::{EncodeBody, WrittenWithAnother};
@@ -23,6 +26,8 @@ use crate::lethe::{Decision, Importance, Method, StoredTensor, WeightInfo};
 #[cfg(feature = "gguf")]
 use crate::model::gguf::Gguf;
 use crate::model::{ParsedModel, Tensor};
+#[cfg(feature = "models")]
+use crate::remember::layout::column_factors::{ColumnFactors, MultipliedColumns};
 use crate::remember::{
     Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
 };
@@ -100,7 +105,8 @@ impl Encodings {
     /// # Errors
     /// The tensor cannot be encoded, or cannot be read.
     pub(super) fn draft<'m>(&mut self, item: ResolvedItem<'m>) -> Result<Drafted<'m>> {
-        if let Some(Decision::Encode { method, label, importance }) = self.choices.next() {
+        if let Some(Decision::Encode { method, label, importance, columns }) = self.choices.next() {
+            let item = EncodedItem { item, columns };
             return encode(item, &*method, (label, importance), self.to).map(Drafted::Encoded);
         }
         let drafts = match &item {
@@ -160,13 +166,20 @@ fn is_rotated(model: &ParsedModel) -> bool {
     }
 }
 
-/// Drafts the stored tensors that `item` is encoded to. The jobs of the first one write all of
+/// An item that is encoded.
+struct EncodedItem<'m> {
+    item: ResolvedItem<'m>,
+    /// What its columns are multiplied with before.
+    columns: Option<Arc<[f32]>>,
+}
+
+/// Drafts the stored tensors that an item is encoded to. The jobs of the first one write all of
 /// them.
 ///
 /// # Errors
 /// The encoder refuses the tensor, or its size overflows.
 fn encode<'m>(
-    item: ResolvedItem<'m>,
+    EncodedItem { item, columns }: EncodedItem<'m>,
     method: &dyn Method,
     (label, importance): (String, Option<Importance>),
     to: TargetDtype,
@@ -190,12 +203,12 @@ fn encode<'m>(
         },
     };
     // Stored floats are exact in F32; decoded values are rounded first, as a decoded file would
-    // have them.
-    let rounded_to = if is_plain {
-        TargetDtype::F32
-    } else {
-        weight_dtype
+    // have them. Products are not: what the norm is divided by is exact.
+    let rounded_to = match is_plain || columns.is_some() {
+        true => TargetDtype::F32,
+        false => weight_dtype,
     };
+    let decoder = multiplied(decoder, columns);
     let encoder =
         method.encoder(&WeightInfo { name: &name, shape: &shape, dtype: weight_dtype })?;
     let stored = encoder.stored();
@@ -223,6 +236,21 @@ fn encode<'m>(
         }))
     };
     stored.into_iter().map(draft).collect()
+}
+
+/// The decoder of the values of `decoder` with its columns multiplied.
+fn multiplied<'m>(
+    decoder: Box<dyn Decode + 'm>,
+    columns: Option<Arc<[f32]>>,
+) -> Box<dyn Decode + 'm> {
+    match columns {
+        #[cfg(feature = "models")]
+        Some(factors) => {
+            let columns = ColumnFactors { factors: Some(factors), heads: None };
+            Box::new(MultipliedColumns { stored: decoder, columns })
+        }
+        _ => decoder,
+    }
 }
 
 /// Drafts a tensor of plain floats, converted to F32.

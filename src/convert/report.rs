@@ -127,7 +127,9 @@ pub struct Errors {
     pub maximum: f64,
     /// `rmse` divided by the root mean square of the original values; 0 if these are all 0.
     pub relative: f64,
-    /// The same of the outputs of layers, as an importance matrix lets expect it: inputs vary
+    /// The cosine of the angle between original and decoded values; 1 if all are 0.
+    pub cosine: f64,
+    /// `relative` of the outputs of layers, as an importance matrix lets expect it: inputs vary
     /// independently of each other. `None` without a matrix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs: Option<f64>,

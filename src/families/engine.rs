@@ -12,6 +12,7 @@
 //! - `checks`: what llama.cpp computes otherwise; `graphs`: the tensors and keys that llama.cpp
 //!   loads; `biases`, `tied`, `prediction`, `reranker`, `pooling`: parts that not every model has.
 //! - `to_gguf`, `to_hf`, `mlx`: the directions.
+//! - `pre_norms`: which projections read what a norm gives.
 
 pub(super) mod apart;
 pub(super) mod biases;
@@ -29,6 +30,7 @@ pub(super) mod mlx;
 pub(super) mod model_card;
 pub(super) mod names;
 pub(super) mod pooling;
+pub(super) mod pre_norms;
 pub(super) mod prediction;
 pub(super) mod request;
 pub(super) mod reranker;

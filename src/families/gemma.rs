@@ -23,6 +23,7 @@ pub(super) const FOUR_NORMS: &[TensorRule] = &[
 
 const TRAITS: Traits = Traits {
     norms_plus_one: true,
+    has_pre_norms: true,
     ties_output: true,
     also_implied: &[("use_bidirectional_attention", Bool(false))],
     ..Traits::PLAIN

@@ -103,7 +103,12 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     settings: &[SETTINGS, TURNED],
-    traits: Traits { head_dim: HeadDim::Derived, stores_rope_factors: true, ..Traits::PLAIN },
+    traits: Traits {
+        has_pre_norms: true,
+        head_dim: HeadDim::Derived,
+        stores_rope_factors: true,
+        ..Traits::PLAIN
+    },
     mlx: Some(&GRANITE_MLX),
     ..ModelClass::PLAIN
 };

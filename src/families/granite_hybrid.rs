@@ -173,6 +173,7 @@ pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
         &[setting(Kind::Own(&HAS_ROPE), "rope.scaling.finetuned", &[POSITIONS])],
     ],
     traits: Traits {
+        has_pre_norms: true,
         lacks_kind: Some("mamba"),
         needs_kind: None,
         stores_rope_factors: true,

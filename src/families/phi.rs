@@ -40,6 +40,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
         setting(Kind::Own(&WINDOW), "attention.sliding_window", &["sliding_window"]),
     ]],
     traits: Traits {
+        has_pre_norms: true,
         head_dim: HeadDim::Derived,
         lost_windows: LostWindows::Everywhere,
         partial_rotary: Some(1.0),

@@ -88,7 +88,12 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     // Models that embed texts have one.
     settings: &[&[count(POOLING, &[POOLING])]],
-    traits: Traits { reads_causal: true, default_window: Some(4096), ..Traits::PLAIN },
+    traits: Traits {
+        has_pre_norms: true,
+        reads_causal: true,
+        default_window: Some(4096),
+        ..Traits::PLAIN
+    },
     mlx: Some(&QWEN2_MLX),
     ..ModelClass::PLAIN
 };
@@ -260,6 +265,7 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
     other_tensors: FUSED_EXPERTS,
     settings: &[&[count("expert_feed_forward_length", &["moe_intermediate_size"])]],
     traits: Traits {
+        has_pre_norms: true,
         lost_windows: LostWindows::Everywhere,
         default_window: Some(4096),
         ..Traits::PLAIN

@@ -32,6 +32,7 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     settings: &[SETTINGS],
     traits: Traits {
+        has_pre_norms: true,
         laws: &[no_rope_in_every_fourth],
         completes: &[usual_rope],
         stores_rope_factors: true,
@@ -64,7 +65,12 @@ pub(super) const ARCEE: ModelClass = ModelClass {
         ("mlp_bias", &["blk.{i}.ffn_up", "blk.{i}.ffn_down"]),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, UNGATED_MLP],
-    traits: Traits { head_dim: HeadDim::Stated, stores_rope_factors: true, ..Traits::PLAIN },
+    traits: Traits {
+        has_pre_norms: true,
+        head_dim: HeadDim::Stated,
+        stores_rope_factors: true,
+        ..Traits::PLAIN
+    },
     mlx: None,
     ..SMOLLM3
 };

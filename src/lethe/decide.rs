@@ -17,19 +17,11 @@ use crate::lethe::kernels::mlx::MlxFloatMode;
 use crate::remember::EncodedAs;
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
-/// Decides for each of `candidates`, which are all tensors of `model`. Quantized values are decoded
-/// to `to`.
+/// Fails if options of `forget` contradict each other.
 ///
 /// # Errors
-/// For patterns that do not compile, a model of `--like` or an importance matrix that cannot be
-/// read, and for mixtures of GGUF that llama.cpp refuses, too.
-pub(crate) fn decide(
-    model: &ParsedModel,
-    candidates: &[Candidate<'_>],
-    forget: &Forget,
-    to: TargetDtype,
-) -> Result<Decisions> {
-    let filter = TensorFilter::new(forget, &model.limits)?;
+/// `Usage` that names the option.
+pub(crate) fn check(forget: &Forget) -> Result<()> {
     forget.scheme.check_group_size()?;
     if !forget.types.is_empty() && forget.scheme.file_type().is_none() {
         let what = "--tensor-type: only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
@@ -39,16 +31,39 @@ pub(crate) fn decide(
         let what = "--imatrix: without a search of scales (--search) only GGUF types use an importance matrix";
         return Err(AnamnesisError::usage(what));
     }
+    #[cfg(not(feature = "models"))]
+    if forget.scales_inputs {
+        let what = "which norms layers read is known with the feature `models`, which this build leaves out";
+        return Err(AnamnesisError::unsupported("--awq-scaling", what));
+    }
+    if forget.scales_inputs && forget.imatrix.is_none() {
+        let what = "--awq-scaling: which inputs are large is in an importance matrix (--imatrix)";
+        return Err(AnamnesisError::usage(what));
+    }
     if forget.search && !forget.scheme.has_search() {
         let what = format!("--search: {} has no search of scales", forget.scheme);
         return Err(AnamnesisError::usage(what));
     }
-    let imatrix = forget.imatrix.as_deref().map(Imatrix::open).transpose()?;
-    let imatrix = imatrix.map(Arc::new);
-    let decisions = decide_by(&filter, model, candidates, (forget, imatrix.as_ref()), to);
+    Ok(())
+}
+
+/// Decides for each of `candidates`, which are all tensors of `model`. `imatrix` is the importance
+/// matrix of `forget`. Quantized values are decoded to `to`.
+///
+/// # Errors
+/// For patterns that do not compile, a model of `--like` that cannot be read, and for mixtures of
+/// GGUF that llama.cpp refuses, too.
+pub(crate) fn decide(
+    model: &ParsedModel,
+    candidates: &[Candidate<'_>],
+    (forget, imatrix): (&Forget, Option<&Arc<Imatrix>>),
+    to: TargetDtype,
+) -> Result<Decisions> {
+    let filter = TensorFilter::new(forget, &model.limits)?;
+    let decisions = decide_by(&filter, model, candidates, (forget, imatrix), to);
     filter.selection.check()?;
     let mut decisions = decisions?;
-    weigh(&mut decisions, candidates, (forget, imatrix.as_ref()))?;
+    weigh(&mut decisions, candidates, (forget, imatrix))?;
     let stored = model.tensors().map(|t| t.name());
     let names = candidates.iter().map(|candidate| candidate.name);
     if !names.clone().any(|name| filter.selection.has(name)) && !candidates.is_empty() {

@@ -36,6 +36,8 @@ pub(crate) enum Decision {
         /// What its errors are weighted with, if scales are searched; else they are as the library
         /// has them.
         importance: Option<Importance>,
+        /// What the columns are multiplied with before they are encoded.
+        columns: Option<Arc<[f32]>>,
     },
     /// It stays as it is, for this reason.
     Keep(String),
@@ -60,7 +62,8 @@ pub(crate) fn encode(method: &Arc<dyn Method>, label: &str, candidate: &Candidat
     match empty.or_else(|| method.objection(&candidate.weight)) {
         Some(reason) => Decision::Keep(reason),
         None => {
-            Decision::Encode { method: method.clone(), label: label.to_owned(), importance: None }
+            let (method, label) = (method.clone(), label.to_owned());
+            Decision::Encode { method, label, importance: None, columns: None }
         }
     }
 }

@@ -331,6 +331,9 @@ pub struct Forget {
     pub search: bool,
     /// Path of an importance matrix of llama.cpp, for GGUF and for `search`.
     pub imatrix: Option<PathBuf>,
+    /// Whether columns whose inputs are large by `imatrix` are multiplied with what the norms that
+    /// these come from are divided by (AWQ). The model computes what it did.
+    pub scales_inputs: bool,
     /// Types of some tensors of a GGUF file.
     pub types: GgufTypes,
     /// Whether it is an error to encode blocks of a GGUF file to blocks of another type, as it is
@@ -391,6 +394,7 @@ impl From<ForgetScheme> for Forget {
             like: None,
             search: false,
             imatrix: None,
+            scales_inputs: false,
             types: GgufTypes::default(),
             refuses_requantizing: false,
         }

@@ -14,6 +14,8 @@ pub(crate) mod bnb;
 pub(crate) mod cast;
 pub(crate) mod codebook;
 pub(crate) mod codebook_groups;
+#[cfg(feature = "gguf")]
+pub(crate) mod column_factors;
 pub(crate) mod dfloat11;
 pub(crate) mod exl2;
 pub(crate) mod exl3;
@@ -38,8 +40,6 @@ pub(crate) mod rotated_pairs;
 pub(crate) mod rounding_margin;
 pub(crate) mod scale_grid;
 pub(crate) mod sdnq;
-#[cfg(feature = "gguf")]
-pub(crate) mod signed_columns;
 pub(crate) mod spqr;
 #[cfg(test)]
 mod tests;

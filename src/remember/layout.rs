@@ -5,6 +5,8 @@ pub(crate) mod adapted;
 pub(crate) mod alternate;
 #[cfg_attr(not(feature = "models"), allow(dead_code))]
 pub(crate) mod assembled;
+#[cfg(feature = "gguf")]
+pub(crate) mod column_factors;
 pub(crate) mod e5m3;
 pub(crate) mod first_columns;
 pub(crate) mod group_size;
@@ -15,8 +17,6 @@ pub(crate) mod marlin_tiles;
 pub(crate) mod padding;
 pub(crate) mod rescaled;
 pub(crate) mod shifted_bias;
-#[cfg(feature = "gguf")]
-pub(crate) mod signed_columns;
 pub(crate) mod strided;
 pub(crate) mod strips;
 pub(crate) mod tiled;

@@ -181,7 +181,7 @@ fn errors_of_all_tensors() {
     let mut lines = text.lines();
     assert_eq!(
         lines.next(),
-        Some("name,scheme,values,mean_absolute,rmse,maximum,relative,outputs")
+        Some("name,scheme,values,mean_absolute,rmse,maximum,relative,cosine,outputs")
     );
     let lines: Vec<&str> = lines.collect();
     assert_eq!(lines.len(), encoded.len(), "{text}");
@@ -190,9 +190,10 @@ fn errors_of_all_tensors() {
         let line = lines.iter().find(|line| line.starts_with(&name)).unwrap();
         let cells: Vec<&str> = line.split(',').collect();
         assert_eq!(cells[1..3], ["\"w4a16\"", &tensor["values"].to_string()], "{line}");
-        for (cell, field) in cells[3..]
-            .iter()
-            .zip(["mean_absolute", "rmse", "maximum", "relative"])
+        for (cell, field) in
+            cells[3..]
+                .iter()
+                .zip(["mean_absolute", "rmse", "maximum", "relative", "cosine"])
         {
             // The parser of JSON may be off by one bit.
             let (found, expected) = (cell.parse::<f64>().unwrap(), tensor[field].as_f64().unwrap());

@@ -8,6 +8,7 @@ mod dfloat11;
 mod diffusion;
 mod directories;
 mod importance;
+mod input_scales;
 mod models;
 mod module_forms;
 mod requested;

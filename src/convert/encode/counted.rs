@@ -1,8 +1,7 @@
 //! Counts exponents of tensors whose encoded size depends on their values. This reads them while
 //! planning, for the plan has the size of every output tensor.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::Scratch;
 use super::input::{EncodeInput, dtype_of};
@@ -11,7 +10,7 @@ use crate::Result;
 use crate::convert::options::RememberOptions;
 use crate::lethe::{Decision, ExponentTile, WeightInfo};
 use crate::remember::{Buffers, Decode, PlainFloats, Resolution, ResolvedItem};
-use crate::threads::on_threads;
+use crate::threads::map_numbers;
 
 /// Counts the exponents of all items whose method asks for it, and gives each the method that
 /// follows.
@@ -60,7 +59,7 @@ pub(in crate::convert) fn count_exponents(
         *choice = match method.with_exponents(&count(&input, options)?) {
             Some(Ok(method)) => {
                 let label = std::mem::take(label);
-                Decision::Encode { method, label, importance: None }
+                Decision::Encode { method, label, importance: None, columns: None }
             }
             Some(Err(reason)) => Decision::Keep(reason),
             None => continue,
@@ -74,31 +73,11 @@ pub(in crate::convert) fn count_exponents(
 /// # Errors
 /// The first that a single thread would have met.
 fn count(input: &EncodeInput<'_>, options: &RememberOptions) -> Result<Vec<ExponentTile>> {
-    let tiles = input.cut.tiles();
-    let (next, counted) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(tiles)));
-    let work = |_| {
-        let (mut buffers, mut scratch) = (Buffers::default(), Scratch::default());
-        loop {
-            let tile = next.fetch_add(1, Ordering::Relaxed);
-            if tile >= tiles {
-                return;
-            }
-            let found = options
-                .cancel
-                .check()
-                .and_then(|()| count_tile(input, tile, &mut buffers, &mut scratch, options));
-            // No tile behind a failed one is begun; those before it have been.
-            if found.is_err() {
-                next.store(tiles, Ordering::Relaxed);
-            }
-            let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
-            counted.push((tile, found));
-        }
+    let work = |tile, (buffers, scratch): &mut (Buffers, Scratch)| {
+        options.cancel.check()?;
+        count_tile(input, tile, buffers, scratch, options)
     };
-    on_threads(options.worker_threads().min(tiles), work);
-    let mut counted = counted.into_inner().unwrap_or_else(PoisonError::into_inner);
-    counted.sort_unstable_by_key(|(tile, _)| *tile);
-    counted.into_iter().map(|(_, found)| found).collect()
+    map_numbers(input.cut.tiles(), options.worker_threads(), work)
 }
 
 fn count_tile(

@@ -1,12 +1,18 @@
 //! The decision for each item of a model whether it is encoded, and the quantization config that
 //! follows from it.
 
+use std::sync::Arc;
+
 use super::candidates::candidate;
+#[cfg(feature = "models")]
+use super::input_scales::ScaledInputs;
 use super::requested;
 use crate::convert::encode::count_exponents;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::{Encoded, Kept, Report};
-use crate::lethe::{Decision, Decisions, Forget, Method, decide, is_embedding, unstored_head};
+use crate::lethe::{
+    Decision, Decisions, Forget, Imatrix, Method, check, decide, is_embedding, unstored_head,
+};
 use crate::model::ParsedModel;
 use crate::model::gguf::GgufMetadataValue;
 use crate::records::debug;
@@ -33,10 +39,25 @@ pub(super) fn decide_all(
         true => conv1d::transposed_shapes(model, resolution),
         false => vec![None; resolution.items.len()],
     };
+    check(forget)?;
+    let imatrix = forget.imatrix.as_deref().map(Imatrix::open);
+    let imatrix = imatrix.transpose()?.map(Arc::new);
+    #[cfg(feature = "models")]
+    let (imatrix, scaled) = match imatrix {
+        Some(imatrix) if forget.scales_inputs => {
+            let ways = (forget, &imatrix);
+            let scaled = find_scaled(model, resolution, &transposed, ways, (options, report))?;
+            (Some(Arc::new(scaled.imatrix(&imatrix, resolution)?)), scaled)
+        }
+        imatrix => (imatrix, ScaledInputs::default()),
+    };
+    let ways = (forget, imatrix.as_ref());
     let (mut choices, gguf_keys) =
-        decide_in_layouts(model, resolution, &transposed, forget, (to, report))?;
+        decide_in_layouts(model, resolution, &transposed, ways, (to, report))?;
     let parts = (&mut *resolution, &mut *choices);
-    requested::encode_as_modules(model, parts, forget, (to, report))?;
+    requested::encode_as_modules(model, parts, ways, (to, report))?;
+    #[cfg(feature = "models")]
+    scaled.apply(resolution, &mut choices);
     let encoded = resolution.items.iter_mut().zip(transposed).zip(&choices);
     let encoded = encoded.filter(|(_, choice)| matches!(choice, Decision::Encode { .. }));
     for ((item, transposed), _) in encoded {
@@ -52,6 +73,22 @@ pub(super) fn decide_all(
     Ok((choices, gguf_keys))
 }
 
+/// The scales of the inputs of what is encoded.
+#[cfg(feature = "models")]
+fn find_scaled(
+    model: &ParsedModel,
+    resolution: &mut Resolution<'_>,
+    transposed: &[Option<[usize; 2]>],
+    (forget, imatrix): (&Forget, &Arc<Imatrix>),
+    (options, report): (&ConvertOptions, &mut Report),
+) -> Result<ScaledInputs> {
+    // All is decided once more, and noted then, with the importances of scaled inputs.
+    let (ways, to) = ((forget, Some(imatrix)), options.run.to);
+    let parts = (to, &mut Report::new(to));
+    let (choices, _) = decide_in_layouts(model, resolution, transposed, ways, parts)?;
+    ScaledInputs::find(model, (resolution, &choices), imatrix, options, report)
+}
+
 /// Decides for each item, in the layout in which it is encoded.
 ///
 /// Some parameters are stored in another layout than the modules of inference have (`[out, in]`).
@@ -61,7 +98,7 @@ fn decide_in_layouts(
     model: &ParsedModel,
     resolution: &mut Resolution<'_>,
     transposed: &[Option<[usize; 2]>],
-    forget: &Forget,
+    ways: (&Forget, Option<&Arc<Imatrix>>),
     (to, report): (TargetDtype, &mut Report),
 ) -> Result<(Vec<Decision>, MetadataKeys)> {
     let items = resolution.items.iter().zip(transposed);
@@ -69,7 +106,7 @@ fn decide_in_layouts(
         .clone()
         .map(|(item, shape)| candidate(item, (item.module(), shape.as_ref()), to))
         .collect();
-    let Decisions { all: mut choices, notes, gguf_keys } = decide(model, &modules, forget, to)?;
+    let Decisions { all: mut choices, notes, gguf_keys } = decide(model, &modules, ways, to)?;
     report.notes.extend(notes);
     let is_refused = |item: &ResolvedItem<'_>, choice: &Decision| {
         item.module().is_some() && matches!(choice, Decision::Keep(_))
@@ -81,7 +118,7 @@ fn decide_in_layouts(
     let stored: Vec<_> = items
         .map(|(item, shape)| candidate(item, (None, shape.as_ref()), to))
         .collect();
-    let others = decide(model, &stored, forget, to)?.all;
+    let others = decide(model, &stored, ways, to)?.all;
     for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
         if is_refused(item, choice) && matches!(other, Decision::Encode { .. }) {
             *choice = other;

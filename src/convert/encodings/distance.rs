@@ -45,7 +45,18 @@ fn errors(sums: &DistanceSums) -> Errors {
         } else {
             0.0
         },
+        cosine: cosine(sums),
         outputs: (sums.outputs.values > 0.0)
             .then(|| (sums.outputs.errors / sums.outputs.values).sqrt()),
+    }
+}
+
+/// The squares of decoded values are those of values, errors and products.
+fn cosine(sums: &DistanceSums) -> f64 {
+    let decoded = sums.square - sums.norm + 2.0 * sums.product;
+    match (sums.norm * decoded.max(0.0)).sqrt() {
+        length if length > 0.0 => (sums.product / length).min(1.0),
+        _ if sums.square > 0.0 => 0.0,
+        _ => 1.0,
     }
 }

@@ -1,10 +1,12 @@
 //! Tensors that the caller asks for by name: they are encoded whatever they are called, and a note
 //! names those that cannot be.
 
+use std::sync::Arc;
+
 use super::candidates::candidate;
 use crate::config::Selection;
 use crate::convert::report::Report;
-use crate::lethe::{Decision, Forget, decide};
+use crate::lethe::{Decision, Forget, Imatrix, decide};
 use crate::limits::join_first;
 use crate::model::ParsedModel;
 use crate::remember::{Resolution, ResolvedItem};
@@ -21,7 +23,7 @@ const NAMED: usize = 3;
 pub(super) fn encode_as_modules(
     model: &ParsedModel,
     (resolution, choices): (&mut Resolution<'_>, &mut [Decision]),
-    forget: &Forget,
+    (forget, imatrix): (&Forget, Option<&Arc<Imatrix>>),
     (to, report): (TargetDtype, &mut Report),
 ) -> Result<()> {
     let Some(selection) = requested(forget)? else {
@@ -44,7 +46,7 @@ pub(super) fn encode_as_modules(
         candidate
     });
     let candidates: Vec<_> = candidates.collect();
-    let others = decide(model, &candidates, forget, to)?.all;
+    let others = decide(model, &candidates, (forget, imatrix), to)?.all;
     drop(candidates);
     let mut renamed = vec![];
     let items = resolution.items.iter_mut().zip(choices);

@@ -112,6 +112,9 @@ pub(crate) struct Traits {
     pub head_dim: HeadDim,
     /// Values of norms are stored with 1 added.
     pub norms_plus_one: bool,
+    /// Each layer has a norm before attention and one before the feed-forward layer, whose outputs
+    /// only these read.
+    pub has_pre_norms: bool,
     /// `lm_head` is left out of GGUF, because the class always ties it to the embedding.
     pub ties_output: bool,
     /// llama.cpp does not take the embedding for a missing `lm_head`.
@@ -303,6 +306,7 @@ impl Traits {
     pub(crate) const PLAIN: Self = Self {
         head_dim: HeadDim::AsConfig,
         norms_plus_one: false,
+        has_pre_norms: false,
         ties_output: false,
         needs_output: false,
         stores_rope_factors: false,

@@ -3,6 +3,7 @@
 
 use super::general::{size_label, title};
 use super::names::{Place, fill, find, split_suffix};
+use super::pre_norms::is_complete;
 use super::rope::Llama3;
 use crate::families::CLASSES;
 
@@ -41,6 +42,17 @@ fn rules_are_unique() {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count, "{}", class.classes[0]);
+    }
+}
+
+/// Of a class with pre-norms it is known which norm each matrix reads, and all classes of its name in
+/// GGUF have such norms.
+#[test]
+fn pre_norms_have_all_readers() {
+    for class in CLASSES.iter().filter(|class| class.traits.has_pre_norms) {
+        assert!(is_complete(class), "{}", class.classes[0]);
+        let mut namesakes = CLASSES.iter().filter(|other| other.gguf == class.gguf);
+        assert!(namesakes.all(|other| other.traits.has_pre_norms), "{}", class.gguf);
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct DistanceSums {
     pub square: f64,
     /// Sum of the squares of values.
     pub norm: f64,
+    /// Sum of the products of values and what their codes decode to.
+    pub product: f64,
     /// Zeros where nothing is known of activations.
     pub outputs: OutputSquares,
 }
@@ -37,6 +39,7 @@ impl AddAssign for DistanceSums {
         self.largest = self.largest.max(other.largest);
         self.square += other.square;
         self.norm += other.norm;
+        self.product += other.product;
         self.outputs += other.outputs;
     }
 }
@@ -63,6 +66,7 @@ struct LaneSums {
     absolute: [f64; LANES],
     square: [f64; LANES],
     norm: [f64; LANES],
+    product: [f64; LANES],
     largest: [f32; LANES],
 }
 
@@ -70,7 +74,8 @@ impl LaneSums {
     /// Adds a block of pairs.
     #[inline(always)]
     fn add(&mut self, x: &[[f32; LANES]], y: &[[f32; LANES]]) {
-        let (mut absolute, mut square, mut norm) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+        let (mut absolute, mut square) = ([0.0; LANES], [0.0; LANES]);
+        let (mut norm, mut product) = ([0.0; LANES], [0.0; LANES]);
         let mut largest = self.largest;
         for (x, y) in zip(x.iter(), y) {
             for l in 0..LANES {
@@ -79,6 +84,7 @@ impl LaneSums {
                 absolute[l] += d;
                 square[l] += d * d;
                 norm[l] += x[l] * x[l];
+                product[l] += x[l] * y[l];
             }
         }
         self.largest = largest;
@@ -95,6 +101,7 @@ impl LaneSums {
             self.absolute[l] += f64::from(absolute[l]);
             self.square[l] += f64::from(square[l]);
             self.norm[l] += f64::from(norm[l]);
+            self.product[l] += f64::from(product[l]);
         }
     }
 
@@ -107,6 +114,7 @@ impl LaneSums {
                 self.absolute[l] += (x - y).abs();
                 self.square[l] += (x - y) * (x - y);
                 self.norm[l] += x * x;
+                self.product[l] += x * y;
             }
         }
     }
@@ -172,6 +180,7 @@ impl Comparison {
             sums.absolute += lanes.absolute[i];
             sums.square += lanes.square[i];
             sums.norm += lanes.norm[i];
+            sums.product += lanes.product[i];
             sums.largest = sums.largest.max(lanes.largest[i]);
         }
         sums
@@ -222,6 +231,7 @@ mod tests {
                 let sums = compare(&values, &back, level);
                 assert!((sums.absolute / absolute - 1.0).abs() < 1e-6, "{size:e}");
                 assert!((sums.square / square - 1.0).abs() < 1e-6, "{size:e}");
+                assert!((sums.product / sums.norm - 1.01).abs() < 1e-6, "{size:e}");
                 assert!((sums.square / sums.norm).sqrt() - 0.01 < 1e-6);
             }
         }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::model::Tensor;
 use crate::model::gguf::{GgufMetadata, GgufMetadataArray};
 use crate::model::gguf_keys::{ROTATED_Q4_0, ROTATIONS};
-use crate::remember::layout::signed_columns::{Signed, SignedColumns};
+use crate::remember::layout::column_factors::{ColumnFactors, MultipliedColumns};
 use crate::remember::layout::transformed::{BlockTransform, SharedMatrix};
 use crate::remember::seam::{Decode, PlainFloats, Resolution, ResolvedItem, refused, wrong};
 use crate::remember::transforms::{
@@ -71,7 +71,9 @@ pub(in crate::remember) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Res
             Ok((blocks, signed)) => {
                 transform(item, tensor, [Some(blocks), None]);
                 if let Some(columns) = signed {
-                    change_decoder(item, tensor, |stored| Box::new(Signed { stored, columns }));
+                    change_decoder(item, tensor, |stored| {
+                        Box::new(MultipliedColumns { stored, columns })
+                    });
                 }
             }
             Err(error) => failed.push((tensor, error)),
@@ -161,7 +163,7 @@ impl Rotations {
         &self,
         item: &ResolvedItem<'m>,
         t: &Tensor<'m>,
-    ) -> Result<(BlockTransform<'m>, Option<SignedColumns>)> {
+    ) -> Result<(BlockTransform<'m>, Option<ColumnFactors>)> {
         let aligned = match item {
             ResolvedItem::Group(group) => group.decoder.grid(),
             ResolvedItem::Plain(_) => match PlainFloats::of(t) {
@@ -192,7 +194,7 @@ impl Rotations {
             }
         };
         let is_signed = signs.is_some() || heads.is_some();
-        let signed = is_signed.then_some(SignedColumns { signs, heads });
+        let signed = is_signed.then_some(ColumnFactors { factors: signs, heads });
         Ok((columns, signed))
     }
 

@@ -50,3 +50,21 @@ impl Decode for VectorValues<'_> {
         decode_values(tile, rows, buffers, level, out);
     }
 }
+
+/// A row that is in memory.
+#[cfg(feature = "models")]
+pub(crate) struct KnownRow(pub std::sync::Arc<[f32]>);
+
+#[cfg(feature = "models")]
+impl ScaleMatrix for KnownRow {
+    fn extend(
+        &self,
+        _: Range<usize>,
+        cols: Range<usize>,
+        _: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        out.extend_from_slice(self.0.get(cols).unwrap_or_default());
+        Ok(())
+    }
+}

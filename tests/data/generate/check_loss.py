@@ -12,7 +12,8 @@ Prints a Markdown table. Each row is a line of CACHE/results.jsonl too, and is n
 | loss | language models: KL divergence from the base, nats a token; MiniLM: 1 - cosine of embeddings. In brackets: by that of `plain` |
 | ppl | perplexity, and that of the base |
 
-Only linear layers inside blocks take the decoded weights; embeddings, the last layer and norms stay those of the base. Importances are mean squares
+Only linear layers inside blocks and the norms before them take the decoded weights; embeddings, the last layer and the last norm stay those of the
+base. Where norms are others (`--awq-scaling`) so are weights, and errors of weights are not counted. Importances are mean squares
 of the inputs of each layer, on other text than that which is evaluated: both are Python's own documentation (`pydoc_data.topics` of Python 3.11).
 """
 
@@ -43,6 +44,7 @@ VARIANTS = {
     "plain": [],
     "search": ["--search"],
     "imatrix": ["--search", "--imatrix", "FILE"],
+    "awq": ["--search", "--imatrix", "FILE", "--awq-scaling"],
 }
 SCHEMES = "w4a16 w4a16-asym gptq awq mlx-4bit nvfp4 nvfp4-ct nf4 mxfp4 int8 fp8-block gguf:q4_k_m gguf:iq4_xs gguf:q3_k_m".split()
 GROUPS_OF_128 = {"w4a16", "w4a16-asym", "gptq", "gptq-asym", "awq"}
@@ -88,6 +90,8 @@ class Subject:
         self.model = (AutoModelForCausalLM if self.tokens else AutoModel).from_pretrained(base, dtype=torch.float32).eval()
         self.layers = {name: layer for name, layer in self.model.named_modules() if isinstance(layer, torch.nn.Linear) and ".layer" in name}
         self.weights = {name: layer.weight.clone() for name, layer in self.layers.items()}
+        self.norms = {name: norm for name, norm in self.model.named_modules() if "Norm" in type(norm).__name__ and ".layer" in name}
+        self.norm_weights = {name: norm.weight.clone() for name, norm in self.norms.items()}
         self.count = sum(weight.numel() for weight in self.weights.values())
         names = gguf.get_tensor_name_map(architecture, self.model.config.num_hidden_layers)
         # llama.cpp's names in the importance matrix meet tensors of directories, too.
@@ -166,9 +170,12 @@ class Subject:
 
     def load(self, directory):
         """Gives the layers the weights of a decoded directory. Returns their errors."""
-        sums, found = torch.zeros(4, dtype=torch.float64), 0
+        sums, found, is_scaled = torch.zeros(4, dtype=torch.float64), 0, False
         for file in directory.glob("*.safetensors"):
             with safe_open(file, "pt") as tensors:
+                for name in [name for name in self.norms if f"{name}.weight" in tensors.keys()]:
+                    self.norms[name].weight.copy_(tensors.get_tensor(f"{name}.weight").float())
+                    is_scaled |= not torch.equal(self.norms[name].weight, self.norm_weights[name])
                 for name in [name for name in self.layers if f"{name}.weight" in tensors.keys()]:
                     weight, base, importance = tensors.get_tensor(f"{name}.weight").float(), self.weights[name], self.importances[name]
                     self.layers[name].weight.copy_(weight)
@@ -177,6 +184,8 @@ class Subject:
                     found += 1
         if found != len(self.layers):
             raise RuntimeError(f"{directory} has the weights of {found} of {len(self.layers)} layers")
+        if is_scaled:
+            return {"rmse": None, "weighted": None}
         return {"rmse": (sums[0] / sums[1]).sqrt().item(), "weighted": (sums[2] / sums[3]).sqrt().item()}
 
     def bits(self, output):
@@ -210,7 +219,7 @@ def print_table(rows, keys):
         row, plain = rows[key], rows.get((*key[:2], "plain"), rows[key])
         ratio = f" ({row['loss'] / plain['loss']:.2f} ×)" if row is not plain else ""
         ppl = f"{row['ppl']:.2f}, {row['base_ppl']:.2f}" if row["ppl"] else ""
-        errors = [f"{row[error]:.4f}" for error in ("rmse", "weighted", "loss")]
+        errors = ["" if row[error] is None else f"{row[error]:.4f}" for error in ("rmse", "weighted", "loss")]
         print("|", " | ".join([*key, f"{row['bits']:.2f}", *errors]) + ratio, "|", ppl, "|")
 
 

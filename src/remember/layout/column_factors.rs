@@ -1,4 +1,4 @@
-//! Weights whose columns are multiplied with signs, and are in another order.
+//! Weights whose columns are multiplied with signs or other factors, and are in another order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 use super::strips::{LoadedRows, STRIP};
 use crate::Result;
 use crate::element::Out;
-use crate::remember::kernels::signed_columns::SignedRows;
+use crate::remember::kernels::column_factors::MultipliedRows;
 use crate::remember::seam::{Buffers, Decode, Grid, Tile};
 use crate::simd::{Level, dispatch};
 
-/// Signs of the columns of a weight, and their order.
-pub(crate) struct SignedColumns {
-    /// One for each stored column; `None`: all are 1.
-    pub signs: Option<Arc<[f32]>>,
+/// Factors of the columns of a weight, and their order.
+pub(crate) struct ColumnFactors {
+    /// One for each stored column, mostly 1 or -1; `None`: all are 1.
+    pub factors: Option<Arc<[f32]>>,
     /// `[keys, heads]`, which divide the columns, if the stored heads of each key are side by side,
     /// and those of the weight tiled.
     pub heads: Option<[usize; 2]>,
 }
 
-/// The decoder of a weight with signs: the values of another decoder, in their order.
-pub(crate) struct Signed<'m> {
+/// The decoder of such a weight: the values of another decoder, in their order.
+pub(crate) struct MultipliedColumns<'m> {
     pub stored: Box<dyn Decode + 'm>,
-    pub columns: SignedColumns,
+    pub columns: ColumnFactors,
 }
 
-impl Decode for Signed<'_> {
+impl Decode for MultipliedColumns<'_> {
     fn grid(&self) -> Grid {
         let grid = self.stored.grid();
         Grid {
@@ -50,14 +50,14 @@ impl Decode for Signed<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let signs = self.columns.signs.as_deref();
-        let signs = signs.map(|signs| &signs[tile.cols.clone()]);
+        let factors = self.columns.factors.as_deref();
+        let factors = factors.map(|factors| &factors[tile.cols.clone()]);
         let loaded = LoadedRows { tile, rows, buffers, level };
         loaded.each_strip(&*self.stored, STRIP, out, |values, _, out| {
-            let kernel = SignedRows {
+            let kernel = MultipliedRows {
                 values,
                 width: tile.cols.len(),
-                signs,
+                factors,
                 heads: self.columns.heads.unwrap_or([1, 1]),
             };
             dispatch(level, &kernel, out);

@@ -1,20 +1,21 @@
-//! Rows whose columns are multiplied with signs, and put in another order. No product is rounded.
+//! Rows whose columns are multiplied with factors, and put in another order. Products are F32, exact if
+//! the factors are signs.
 
 use crate::element::Element;
 use crate::simd::{Kernel, zip};
 
 /// Whole rows of `width` values.
-pub(crate) struct SignedRows<'a> {
+pub(crate) struct MultipliedRows<'a> {
     pub values: &'a [f32],
     pub width: usize,
-    /// 1 or -1 for each column of `values`; `None`: all are 1.
-    pub signs: Option<&'a [f32]>,
+    /// One for each column of `values`; `None`: all are 1.
+    pub factors: Option<&'a [f32]>,
     /// `[keys, heads]`: a row has so many heads, in `values` those of each of so many keys side by
     /// side (`k * n + i`), and in the output tiled (`k + keys * i`). `[1, 1]` for no other order.
     pub heads: [usize; 2],
 }
 
-impl Kernel for SignedRows<'_> {
+impl Kernel for MultipliedRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let (width, [keys, heads]) = (self.width.max(1), self.heads.map(|n| n.max(1)));
@@ -25,12 +26,12 @@ impl Kernel for SignedRows<'_> {
                 let first = (head % keys * of_key + head / keys) * size;
                 let values = values[first..first + size].iter();
                 // Adding 0 makes +0 of -0: a sum of zeros has no sign.
-                match self.signs {
+                match self.factors {
                     None => zip(&mut out[..], values)
                         .for_each(|(out, &value)| *out = E::from_f32(value)),
-                    Some(signs) => {
-                        let signed = zip(values, &signs[first..first + size]);
-                        zip(&mut out[..], signed)
+                    Some(factors) => {
+                        let products = zip(values, &factors[first..first + size]);
+                        zip(&mut out[..], products)
                             .for_each(|(out, (v, s))| *out = E::from_f32(v * s + 0.0));
                     }
                 }

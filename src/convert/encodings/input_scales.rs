@@ -1,0 +1,287 @@
+//! Scales of the inputs of layers (AWQ): which norms and matrices of a model share them, and how the
+//! two get them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::config::Texts;
+use crate::convert::encode::dtype_of;
+use crate::convert::options::ConvertOptions;
+use crate::convert::report::Report;
+use crate::error::counted;
+use crate::families::{PreNorm, find_pre_norms};
+use crate::lethe::{Decision, Imatrix, InputScales, NormValues, SampledRows, find_input_scales};
+use crate::model::{ParsedModel, TensorRole};
+use crate::remember::layout::vector::{KnownRow, VectorValues};
+use crate::remember::{
+    Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, values_of_rows,
+};
+use crate::threads::map_numbers;
+use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
+
+/// Values of a matrix whose errors choose its scales, in pieces of rows that lie together.
+const SAMPLED_VALUES: usize = 1 << 17;
+const PIECES: usize = 4;
+
+/// Values of a piece, whose rows may be decoded together alone.
+const MOST_VALUES: usize = 1 << 22;
+
+/// Scales of a model.
+#[derive(Default)]
+pub(super) struct ScaledInputs {
+    /// The norms, with their values and their types.
+    norms: Vec<(usize, Arc<[f32]>, TargetDtype)>,
+    /// What columns of matrices are multiplied with.
+    columns: HashMap<usize, Arc<[f32]>>,
+}
+
+impl ScaledInputs {
+    /// The scales of the norms of which all readers are encoded by `choices`.
+    ///
+    /// # Errors
+    /// `Usage` if the class of the model is not known; those of reading and of encoding.
+    pub(super) fn find(
+        model: &ParsedModel,
+        (resolution, choices): (&Resolution<'_>, &[Decision]),
+        imatrix: &Imatrix,
+        options: &ConvertOptions,
+        report: &mut Report,
+    ) -> Result<Self> {
+        let norms = norms_of(model, resolution, options)?;
+        let of_norm = |at: usize, (): &mut ()| {
+            options.run.cancel.check()?;
+            let norm = &norms[at];
+            let Some(values) = values_of(norm, resolution, options)? else {
+                return Ok(None);
+            };
+            let mut readers = Vec::with_capacity(norm.readers.len());
+            for &at in &norm.readers {
+                match sampled(&resolution.items[at], &choices[at], imatrix)? {
+                    Some(rows) if rows.cols == values.values.len() => readers.push(rows),
+                    _ => return Ok(None),
+                }
+            }
+            let found = find_input_scales(&readers, &values, options.run.level)?;
+            Ok(Some((values.dtype, found)))
+        };
+        let found = map_numbers(norms.len(), options.run.worker_threads(), of_norm)?;
+        let (mut scaled, mut without, mut refused) = (Self::default(), 0, None);
+        for (norm, found) in norms.iter().zip(found) {
+            match found {
+                Some((dtype, Some(InputScales { columns, norm: divided }))) => {
+                    scaled.norms.push((norm.norm, divided, dtype));
+                    let readers = norm.readers.iter().map(|&at| (at, columns.clone()));
+                    scaled.columns.extend(readers);
+                }
+                Some((_, None)) => without += 1,
+                None => refused = refused.or(Some(norm)),
+            }
+        }
+        let what = format!(
+            "AWQ scaling: columns of {} multiplied with what {} divided by",
+            matrices(scaled.columns.len()),
+            counted(scaled.norms.len(), "norm"),
+        );
+        report.notes.push(what);
+        if without > 0 {
+            let what =
+                format!("AWQ scaling: of {} no scale lowers the error", counted(without, "norm"));
+            report.notes.push(what);
+        }
+        if let Some(norm) = refused {
+            let name = resolution.items[norm.norm].name();
+            report.notes.push(format!(
+                "AWQ scaling: `{name}` and others stay, for not all that reads them is encoded with known importances"
+            ));
+        }
+        Ok(scaled)
+    }
+
+    /// The importance matrix of the model with the scales.
+    ///
+    /// # Errors
+    /// An entry does not fit its tensor.
+    pub(super) fn imatrix(
+        &self,
+        imatrix: &Imatrix,
+        resolution: &Resolution<'_>,
+    ) -> Result<Imatrix> {
+        let of_reader = |(&at, columns): (&usize, &Arc<[f32]>)| {
+            let item = &resolution.items[at];
+            (item.name().to_owned(), item.shape().to_vec(), columns.clone())
+        };
+        let scaled: Vec<_> = self.columns.iter().map(of_reader).collect();
+        let scaled = scaled
+            .iter()
+            .map(|(name, shape, columns)| (&**name, &**shape, &**columns));
+        imatrix.with_scaled_inputs(&scaled.collect::<Vec<_>>())
+    }
+
+    /// Divides the norms, and notes in `choices` what the columns are multiplied with.
+    pub(super) fn apply(self, resolution: &mut Resolution<'_>, choices: &mut [Decision]) {
+        for (at, factors) in self.columns {
+            if let Decision::Encode { columns, .. } = &mut choices[at] {
+                *columns = Some(factors);
+            }
+        }
+        for (at, values, dtype) in self.norms {
+            divide(&mut resolution.items[at], values, dtype);
+        }
+    }
+}
+
+fn matrices(n: usize) -> String {
+    match n {
+        1 => "1 matrix".to_owned(),
+        _ => format!("{n} matrices"),
+    }
+}
+
+/// Replaces the values of a norm.
+fn divide(item: &mut ResolvedItem<'_>, values: Arc<[f32]>, dtype: TargetDtype) {
+    let len = values.len();
+    let decoder = Box::new(VectorValues { matrix: Box::new(KnownRow(values)), len });
+    let mut group = match item {
+        ResolvedItem::Group(group) => {
+            group.decoder = decoder;
+            return (group.keeps, group.is_merged, group.is_copied) = (Some(dtype), true, false);
+        }
+        ResolvedItem::Plain(t) => Group::new(
+            t.name().to_owned(),
+            t.stored.shape(),
+            QuantScheme::Unquantized,
+            vec![(TensorRole::Passthrough, t.stored)],
+            decoder,
+        ),
+    };
+    (group.keeps, group.is_merged) = (Some(dtype), true);
+    *item = ResolvedItem::from(group);
+}
+
+/// The norms of the model, and what reads them.
+fn norms_of(
+    model: &ParsedModel,
+    resolution: &Resolution<'_>,
+    options: &ConvertOptions,
+) -> Result<Vec<PreNorm>> {
+    let config = match model.model_directory() {
+        Some(directory) if !model.is_gguf() => {
+            Texts::new(&directory, &model.limits).json("config.json")?
+        }
+        _ => None,
+    };
+    let architecture = model.gguf().and_then(|gguf| gguf.architecture());
+    let names = resolution.items.iter();
+    let names: Vec<_> = names
+        .map(|item| (item.name(), item.shape().len() > 1))
+        .collect();
+    find_pre_norms(config.as_ref(), architecture.as_deref(), &names, options.makes_mlx())
+        .map_err(|reason| AnamnesisError::usage(format!("--awq-scaling: {reason}")))
+}
+
+/// The values of a norm; `None` if it is none of floats.
+fn values_of(
+    norm: &PreNorm,
+    resolution: &Resolution<'_>,
+    options: &ConvertOptions,
+) -> Result<Option<NormValues>> {
+    let item = &resolution.items[norm.norm];
+    let has_bias = item.name().strip_suffix(".weight").is_some_and(|base| {
+        let bias = format!("{base}.bias");
+        resolution.items.iter().any(|item| item.name() == bias)
+    });
+    let plain = plain_of(item);
+    let (Some(decoder), false) = (decoder_of(item, plain.as_ref()), has_bias) else {
+        return Ok(None);
+    };
+    if item.shape().len() != 1 || item.shape()[0] > SAMPLED_VALUES {
+        return Ok(None);
+    }
+    let values = values_of_rows(decoder, 0..decoder.grid().rows, TargetDtype::F32)?;
+    let dtype = match options.target {
+        // Vectors of GGUF are F32.
+        ConvertTarget::Gguf => TargetDtype::F32,
+        _ => dtype_of(item, options.run.to),
+    };
+    Ok(Some(NormValues { values, offset: norm.offset, dtype }))
+}
+
+/// Some rows of a matrix; `None` if it is not encoded, or nothing is known of its inputs.
+fn sampled(
+    item: &ResolvedItem<'_>,
+    choice: &Decision,
+    imatrix: &Imatrix,
+) -> Result<Option<SampledRows>> {
+    let Decision::Encode { method, importance: Some(_), .. } = choice else {
+        return Ok(None);
+    };
+    let (&[rows, cols], None) = (item.shape(), item.module()) else {
+        return Ok(None);
+    };
+    let statistics = (
+        imatrix.of_tensor(item.name(), item.shape())?,
+        imatrix.means_of_tensor(item.name(), item.shape())?,
+    );
+    let plain = plain_of(item);
+    let (Some(squares), Some(decoder)) = (statistics.0, decoder_of(item, plain.as_ref())) else {
+        return Ok(None);
+    };
+    if decoder.grid().cols != cols || squares.len() != cols {
+        return Ok(None);
+    }
+    let mut values = vec![];
+    for piece in pieces([rows, cols], decoder.grid().row_align) {
+        if piece.len().saturating_mul(cols) > MOST_VALUES {
+            return Ok(None);
+        }
+        values.extend(values_of_rows(decoder, piece, TargetDtype::F32)?);
+    }
+    // What is not finite is refused when it is encoded.
+    if !values.iter().all(|x| x.is_finite()) {
+        return Ok(None);
+    }
+    Ok(Some(SampledRows {
+        name: item.name().to_owned(),
+        dtype: dtype_of(item, TargetDtype::BF16),
+        cols,
+        method: method.clone(),
+        values,
+        squares: squares.to_vec(),
+        means: statistics
+            .1
+            .map_or_else(|| vec![0.0; cols], <[f32]>::to_vec),
+    }))
+}
+
+/// Ranges of rows from all parts of a matrix.
+fn pieces([rows, cols]: [usize; 2], align: usize) -> Vec<Range<usize>> {
+    let align = align.max(1);
+    let of_piece = (SAMPLED_VALUES / PIECES / cols.max(1)).max(1);
+    let len = of_piece.next_multiple_of(align);
+    if rows <= len * PIECES {
+        return std::iter::once(0..rows).collect();
+    }
+    let ranges = (0..PIECES).map(|piece| {
+        let begin = rows / PIECES * piece / align * align;
+        begin..begin + len
+    });
+    ranges.collect()
+}
+
+fn plain_of<'m>(item: &ResolvedItem<'m>) -> Option<PlainFloats<'m>> {
+    match item {
+        ResolvedItem::Plain(t) => PlainFloats::of(&t.stored),
+        ResolvedItem::Group(_) => None,
+    }
+}
+
+fn decoder_of<'d>(
+    item: &'d ResolvedItem<'_>,
+    plain: Option<&'d PlainFloats<'_>>,
+) -> Option<&'d dyn Decode> {
+    match item {
+        ResolvedItem::Group(group) => Some(&*group.decoder),
+        ResolvedItem::Plain(_) => plain.map(|plain| plain as &dyn Decode),
+    }
+}
