@@ -14,6 +14,7 @@ mod bloom;
 mod cohere;
 mod deepseek;
 mod deepseek_moe;
+mod dense_first;
 mod distilbert;
 mod dots;
 mod engine;
@@ -33,7 +34,9 @@ mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
+mod granite_swa;
 mod hunyuan;
+mod hy;
 mod internlm;
 mod jamba;
 mod jina_bert;
@@ -41,6 +44,7 @@ mod lfm;
 mod llama;
 mod llama4;
 mod mamba;
+mod mellum;
 mod minicpm;
 mod minimax;
 mod modern_bert;
@@ -203,6 +207,11 @@ const CLASSES: &[&ModelClass] = &[
     &plain::MAINCODER,
     &minicpm::MINICPM3,
     &exaone::PADDLE_OCR,
+    &hy::HY3,
+    &mellum::MELLUM,
+    &cohere::COHERE2_MOE,
+    &granite_swa::GRANITE_MOE_SWA,
+    &granite_swa::GRANITE_SWA,
 ];
 
 /// The class that `config` names. That of a nested language model comes first.

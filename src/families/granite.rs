@@ -34,7 +34,7 @@ pub(super) const EXPERTS: &[TensorRule] = &[
 ];
 
 const SHARED: Dim = Field(SHARED_WIDTH);
-const SHARED_WIDTH: &str = "shared_intermediate_size";
+pub(super) const SHARED_WIDTH: &str = "shared_intermediate_size";
 
 /// One of the two projections of the feed-forward layer that all tokens go through.
 pub(super) const fn shared_half(need: Need, half: usize, gguf: &'static str) -> TensorRule {
@@ -156,7 +156,7 @@ pub(super) const GRANITE_MOE_SHARED: ModelClass = ModelClass {
 };
 
 /// A width of 0 is none, and GGUF does not have it.
-fn some_shared(fields: &mut Fields) -> Result<()> {
+pub(super) fn some_shared(fields: &mut Fields) -> Result<()> {
     if fields.count(&[SHARED_WIDTH])? == Some(0) {
         fields.0.remove(SHARED_WIDTH);
     }

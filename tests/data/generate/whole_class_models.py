@@ -259,3 +259,14 @@ model_of("falcon_rw", "llama", written(dict(architectures=["RWForCausalLM"], mod
     layer_norm_epsilon=1e-5, multi_query=True, n_head=2, n_layer=1, parallel_attn=True, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, torch_dtype="bfloat16"),
     {"transformer.word_embeddings.weight": (VOCAB, 16), "transformer.ln_f.weight": (16,), "transformer.ln_f.bias": (16,),
      **{"transformer.h.{}." + key: shape for key, shape in FALCON_LAYER.items()}}), back="FalconForCausalLM")
+# Layers with experts behind one without.
+EXPERTS = dict(num_hidden_layers=2, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=12)
+model_of("hy_v3", "llama", without(of_transformers("hy_v3", dict(BASE, **EXPERTS, num_shared_experts=1)), "enable_moe_fp32_combine"))
+model_of("mellum", "llama", of_transformers("mellum", dict(BASE, **EXPERTS, layer_types=["sliding_attention", "full_attention"], sliding_window=32)))
+model_of("cohere2_moe", "llama", without(of_transformers("cohere2_moe", dict(BASE, **EXPERTS, num_shared_experts=2, first_k_dense_replace=1, prefix_dense_intermediate_size=24, layer_types=["sliding_attention", "full_attention"],
+    mlp_layer_types=["dense", "sparse"], sliding_window=32)), "moe_intermediate_size"))
+SCALES = dict(attention_multiplier=0.125, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0)
+WINDOWS = dict(num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"], sliding_window=32)
+model_of("granite_swa", "llama", of_transformers("granite_swa", dict(QWEN2_FIELDS, **SCALES, **WINDOWS)))
+model_of("granitemoe_swa", "llama", of_transformers("granitemoe_swa", dict(QWEN2_FIELDS, **SCALES, **WINDOWS, num_local_experts=2, num_experts_per_tok=1, shared_intermediate_size=20)))
+model_of("bamba", "llama", without(of_transformers("bamba", dict(QWEN2_FIELDS, num_hidden_layers=2, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, attn_layer_indices=[1])), "time_step_limit", "num_logits_to_keep", "z_loss_coefficient"))

@@ -1,0 +1,51 @@
+//! Mellum 2: experts in all layers, and windows in some, whose rope has a base of its own.
+//!
+//! Source: `conversion/mellum.py` of llama.cpp; defaults of transformers 5.24.
+
+use super::qwen::EXPERTS;
+use super::{ENDS, HEAD_NORMS, NORMS, QUERIES, VALUES};
+use crate::families::engine::rows::*;
+
+pub(super) const MELLUM: ModelClass = ModelClass {
+    gguf: "mellum",
+    classes: &["MellumForCausalLM"],
+    model_type: "mellum",
+    defaults: &[
+        ("max_position_embeddings", Int(131_072)),
+        ("num_key_value_heads", Int(4)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(500_000.0)),
+        ("rope_local_base_freq", Float(10_000.0)),
+        ("sliding_window", Int(1024)),
+        ("num_experts", Int(64)),
+        ("num_experts_per_tok", Int(8)),
+        ("moe_intermediate_size", Int(896)),
+        ("norm_topk_prob", Bool(true)),
+    ],
+    implied: &[
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("norm_topk_prob", Bool(true)),
+        ("use_sliding_window", Bool(true)),
+    ],
+    own_fields: &[("num_local_experts", "num_experts")],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, EXPERTS],
+    settings: &[&[
+        count("expert_feed_forward_length", &["moe_intermediate_size"]),
+        count("attention.sliding_window", &["sliding_window"]),
+        setting(
+            Kind::Layers("sliding_attention"),
+            "attention.sliding_window_pattern",
+            &["sliding_window"],
+        ),
+    ]],
+    traits: Traits {
+        needs_output: true,
+        has_local_rope: true,
+        layer_kinds: Some(("full_attention", 1)),
+        prediction: Prediction::LeftOut,
+        ..Traits::PLAIN
+    },
+    ..ModelClass::PLAIN
+};
