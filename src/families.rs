@@ -40,6 +40,7 @@ mod hy;
 mod internlm;
 mod jamba;
 mod jina_bert;
+mod kimi;
 mod lfm;
 mod llama;
 mod llama4;
@@ -208,7 +209,10 @@ const CLASSES: &[&ModelClass] = &[
     &minicpm::MINICPM3,
     &exaone::PADDLE_OCR,
     &hy::HY3,
+    &hy::HY4,
     &mellum::MELLUM,
+    &minimax::MINIMAX_M3,
+    &kimi::KIMI_LINEAR,
     &cohere::COHERE2_MOE,
     &granite_swa::GRANITE_MOE_SWA,
     &granite_swa::GRANITE_SWA,

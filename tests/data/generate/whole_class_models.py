@@ -22,7 +22,7 @@ NOISE = ("transformers_version", "use_cache", "initializer_range", "attention_dr
 MODELS = {}
 # Names of tokenizers in llama.cpp.
 TOKENIZERS = {"llama": "llama-bpe", "qwen3": "qwen2", "qwen2": "qwen2", "deepseek_v3": "deepseek-v3", "lfm2": "lfm2", "ernie4_5": "default", "modern_bert": "llama-bpe",
-              "t5": "default", "umt5": "default", "phi3": "llama-bpe", "gemma4": "default", "exaone4": "llama-bpe"}
+              "t5": "default", "umt5": "default", "phi3": "llama-bpe", "gemma4": "default", "exaone4": "llama-bpe", "glm_moe_dsa": "glm4"}
 
 
 def model_of(name, tokenizer, make, **more):
@@ -48,11 +48,11 @@ def of_transformers(model_type, config, auto="AutoModelForCausalLM"):
     return make
 
 
-def written(config, shapes):
-    """A model of a class that transformers does not have. Of layers there are as many as the config says."""
+def written(config, shapes, wide=()):
+    """A model of a class that transformers does not have. Of layers there are as many as the config says. Tensors whose names end with one of `wide` are F32."""
     def make():
         layers = next(config[key] for key in ("num_hidden_layers", "n_layer", "n_layers") if key in config)
-        return config, {key.format(layer): ["BF16", list(shape)] for key, shape in shapes.items() for layer in range(layers)}
+        return config, {key.format(layer): ["F32" if key.endswith(tuple(wide)) else "BF16", list(shape)] for key, shape in shapes.items() for layer in range(layers)}
     return make
 
 
@@ -262,7 +262,8 @@ model_of("falcon_rw", "llama", written(dict(architectures=["RWForCausalLM"], mod
 # Layers with experts behind one without.
 EXPERTS = dict(num_hidden_layers=2, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=12)
 model_of("hy_v3", "llama", without(of_transformers("hy_v3", dict(BASE, **EXPERTS, num_shared_experts=1)), "enable_moe_fp32_combine"))
-model_of("mellum", "llama", of_transformers("mellum", dict(BASE, **EXPERTS, layer_types=["sliding_attention", "full_attention"], sliding_window=32)))
+model_of("mellum", "llama", of_transformers("mellum", dict(BASE, **EXPERTS, layer_types=["sliding_attention", "full_attention"], sliding_window=32,
+    rope_parameters={kind: dict(rope_type="default", rope_theta=500000.0) for kind in ("full_attention", "sliding_attention")})))
 model_of("cohere2_moe", "llama", without(of_transformers("cohere2_moe", dict(BASE, **EXPERTS, num_shared_experts=2, first_k_dense_replace=1, prefix_dense_intermediate_size=24, layer_types=["sliding_attention", "full_attention"],
     mlp_layer_types=["dense", "sparse"], sliding_window=32)), "moe_intermediate_size"))
 SCALES = dict(attention_multiplier=0.125, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0)
@@ -270,3 +271,39 @@ WINDOWS = dict(num_hidden_layers=2, layer_types=["full_attention", "sliding_atte
 model_of("granite_swa", "llama", of_transformers("granite_swa", dict(QWEN2_FIELDS, **SCALES, **WINDOWS)))
 model_of("granitemoe_swa", "llama", of_transformers("granitemoe_swa", dict(QWEN2_FIELDS, **SCALES, **WINDOWS, num_local_experts=2, num_experts_per_tok=1, shared_intermediate_size=20)))
 model_of("bamba", "llama", without(of_transformers("bamba", dict(QWEN2_FIELDS, num_hidden_layers=2, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, attn_layer_indices=[1])), "time_step_limit", "num_logits_to_keep", "z_loss_coefficient"))
+INDEXER = dict(index_n_heads=2, index_head_dim=8, index_topk=64)
+def published_hy4(make):
+    """With the names of the published model, which transformers renames when it loads it."""
+    def made():
+        config, tensors = make()
+        names = [(".hc_pre.hc_attn_layer.", ".hc_attn_layer.hc_pre."), (".hc_pre.hc_mlp_layer.", ".hc_mlp_layer.hc_pre."), ("model.hc_pre.hc_head.", "model.hc_head."), ("mlp.linear_gate", "mlp.gate_proj"), ("shared_experts.linear_gate", "shared_experts.gate_proj")]
+        def renamed(key):
+            for old, new in names:
+                key = key.replace(old, new)
+            return key
+        tensors = {renamed(key): value for key, value in tensors.items()}
+        tensors["lm_head.weight"][0] = "BF16"
+        return config, tensors
+    return made
+
+
+model_of("hy_v4", "llama", published_hy4(without(of_transformers("hy_v4", dict(LATENT, **INDEXER, num_hidden_layers=3, n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, n_shared_experts=1, hc_mult=2, indexer_types=["full", "full", "shared"])), "learnable_sink_init", "qk_head_dim", "head_dim")))
+model_of("glm_moe_dsa_shared", "glm_moe_dsa", make=of_transformers("glm_moe_dsa", dict(LATENT, **INDEXER | dict(index_head_dim=64), scoring_func="sigmoid", num_hidden_layers=3, n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, indexer_types=["full", "full", "shared"])))
+THREE = lambda name: {f"{name}.{part}_proj.weight": (16, 12) if part == "down" else (12, 16) for part in ("gate", "up", "down")}
+W123 = lambda name, width=12: {f"{name}.w1.weight": (width, 16), f"{name}.w2.weight": (16, width), f"{name}.w3.weight": (width, 16)}
+AT = lambda layer, shapes: {f"model.layers.{layer}.{key}": shape for key, shape in shapes.items()}
+M3 = {**ATTENTION, "self_attn.q_norm.weight": (8,), "self_attn.k_norm.weight": (8,), **TWO_NORMS}
+MINIMAX_M3 = written(FLAT | dict(architectures=["MiniMaxM3SparseForCausalLM"], model_type="minimax_m3", hidden_act="swigluoai", intermediate_size=12, dense_intermediate_size=24, shared_intermediate_size=12, num_hidden_layers=2, num_key_value_heads=1, head_dim=8,
+    rotary_dim=4, rope_theta=5000000.0, num_local_experts=2, num_experts_per_tok=1, n_shared_experts=1, routed_scaling_factor=2.0, scoring_func="sigmoid", use_routing_bias=True, use_gemma_norm=True, use_qk_norm=True, qk_norm_type="per_head",
+    swiglu_alpha=1.702, swiglu_limit=7.0, moe_layer_freq=[0, 1], sparse_attention_config=dict(use_sparse_attention=True, sparse_index_dim=8, sparse_num_index_heads=1, sparse_topk_blocks=16, sparse_block_size=128, sparse_local_block=1, sparse_attention_freq=[0, 1])),
+    ENDS | AT(0, M3 | GATED) | AT(1, M3 | {"self_attn.index_q_proj.weight": (8, 16), "self_attn.index_k_proj.weight": (8, 16), "self_attn.index_q_norm.weight": (8,), "self_attn.index_k_norm.weight": (8,)} |
+    {"block_sparse_moe.gate.weight": (2, 16), "block_sparse_moe.e_score_correction_bias": (2,)} | THREE("block_sparse_moe.shared_experts") | W123("block_sparse_moe.experts.0") | W123("block_sparse_moe.experts.1")))
+model_of("minimax_m3", "llama", MINIMAX_M3, raw=True)
+KDA = {**{f"self_attn.{part}_proj.weight": (16, 16) for part in "qkv"}, **{f"self_attn.{part}_conv1d.weight": (16, 1, 4) for part in "qkv"}, **{f"self_attn.{part}_a_proj.weight": (8, 16) for part in "fg"}, **{f"self_attn.{part}_b_proj.weight": (16, 8) for part in "fg"},
+       "self_attn.A_log": (1, 1, 2, 1), "self_attn.dt_bias": (16,), "self_attn.b_proj.weight": (2, 16), "self_attn.o_norm.weight": (8,), "self_attn.o_proj.weight": (16, 16)}
+MLA = {"self_attn.q_proj.weight": (24, 16), "self_attn.kv_a_proj_with_mqa.weight": (12, 16), "self_attn.kv_a_layernorm.weight": (8,), "self_attn.kv_b_proj.weight": (40, 8), "self_attn.o_proj.weight": (16, 24)}
+KIMI = FLAT | dict(architectures=["KimiLinearForCausalLM"], model_type="kimi_linear", num_hidden_layers=2, num_key_value_heads=2, head_dim=8, model_max_length=64, q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12, mla_use_nope=True,
+    first_k_dense_replace=1, moe_layer_freq=1, moe_intermediate_size=12, moe_renormalize=True, moe_router_activation_func="sigmoid", num_experts=2, num_experts_per_token=1, num_shared_experts=1, num_expert_group=1, topk_group=1, use_grouped_topk=True,
+    routed_scaling_factor=2.446, rope_theta=10000.0, rope_scaling=None, linear_attn_config=dict(full_attn_layers=[2], kda_layers=[1], head_dim=8, num_heads=2, short_conv_kernel_size=4))
+model_of("kimi_linear", "llama", written({key: value for key, value in KIMI.items() if key != "max_position_embeddings"},
+    ENDS | AT(0, TWO_NORMS | KDA | GATED) | AT(1, TWO_NORMS | MLA | {"block_sparse_moe.gate.weight": (2, 16), "block_sparse_moe.gate.e_score_correction_bias": (2,)} | THREE("block_sparse_moe.shared_experts") | W123("block_sparse_moe.experts.0") | W123("block_sparse_moe.experts.1")), wide=["A_log", "dt_bias", "e_score_correction_bias"]), raw=True)
