@@ -15,6 +15,7 @@ mod cohere;
 mod deepseek;
 mod deepseek_moe;
 mod dense_first;
+mod diffusion;
 mod distilbert;
 mod dots;
 mod engine;
@@ -45,6 +46,7 @@ mod lfm;
 mod llama;
 mod llama4;
 mod mamba;
+mod maple;
 mod mellum;
 mod minicpm;
 mod minimax;
@@ -58,7 +60,9 @@ mod plain;
 mod qwen;
 mod qwen_next;
 mod qwen_vl;
+mod smallthinker;
 mod smollm;
+mod spark;
 mod sparse;
 mod starcoder;
 mod t5;
@@ -213,6 +217,14 @@ const CLASSES: &[&ModelClass] = &[
     &mellum::MELLUM,
     &minimax::MINIMAX_M3,
     &kimi::KIMI_LINEAR,
+    &diffusion::DREAM,
+    &diffusion::RND1,
+    &llama::NANBEIGE,
+    &llama::SARASHINA,
+    &minicpm::PLM,
+    &smallthinker::SMALLTHINKER,
+    &maple::MAPLE,
+    &spark::SPARK2_5,
     &cohere::COHERE2_MOE,
     &granite_swa::GRANITE_MOE_SWA,
     &granite_swa::GRANITE_SWA,

@@ -240,7 +240,7 @@ pub(super) const HY4: ModelClass = ModelClass {
 const LIMIT: &str = "swiglu_limit";
 
 /// FLOAT32\[\]: the bound of each layer, which is the same for all; none if there is no bound.
-const CLAMP: OwnSetting = own(
+pub(super) const CLAMP: OwnSetting = own(
     |setting, model| {
         let limit = model.fields.number(setting.fields)?.filter(|limit| *limit > 0.0);
         let all = |limit: f64| vec![limit as f32; model.dims.layers];

@@ -307,3 +307,24 @@ KIMI = FLAT | dict(architectures=["KimiLinearForCausalLM"], model_type="kimi_lin
     routed_scaling_factor=2.446, rope_theta=10000.0, rope_scaling=None, linear_attn_config=dict(full_attn_layers=[2], kda_layers=[1], head_dim=8, num_heads=2, short_conv_kernel_size=4))
 model_of("kimi_linear", "llama", written({key: value for key, value in KIMI.items() if key != "max_position_embeddings"},
     ENDS | AT(0, TWO_NORMS | KDA | GATED) | AT(1, TWO_NORMS | MLA | {"block_sparse_moe.gate.weight": (2, 16), "block_sparse_moe.gate.e_score_correction_bias": (2,)} | THREE("block_sparse_moe.shared_experts") | W123("block_sparse_moe.experts.0") | W123("block_sparse_moe.experts.1")), wide=["A_log", "dt_bias", "e_score_correction_bias"]), raw=True)
+QKV_BIASES = {f"self_attn.{part}_proj.bias": (16,) if part == "q" else (8,) for part in "qkv"}
+NORMS_OF_HEADS = {"self_attn.q_norm.weight": (8,), "self_attn.k_norm.weight": (8,)}
+SPARSE_MLP = {"mlp.gate.weight": (2, 16)} | THREE("mlp.experts.0") | THREE("mlp.experts.1")
+KV = dict(num_key_value_heads=1, head_dim=8, rope_theta=10000.0)
+MOE = KV | dict(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, norm_topk_prob=True)
+model_of("dream", "qwen2", raw=True, make=written(FLAT | dict(architectures=["DreamModel"], model_type="Dream", num_key_value_heads=1, rope_theta=1000000.0, rope_scaling=None, mask_token_id=7, use_sliding_window=False, sliding_window=None), ENDS | LAYER(TWO_NORMS | ATTENTION | QKV_BIASES | GATED)))
+model_of("rnd1", "qwen3", raw=True, make=written(FLAT | MOE | dict(architectures=["RND1"], model_type="rnd1", mask_token_id=7, decoder_sparse_step=1, mlp_only_layers=[], use_sliding_window=False, sliding_window=None), ENDS | LAYER(TWO_NORMS | ATTENTION | NORMS_OF_HEADS | SPARSE_MLP)))
+model_of("nanbeige", "llama", raw=True, make=written(FLAT | KV | dict(architectures=["NanbeigeForCausalLM"], model_type="nanbeige", num_loops=2, skip_loop_final_norm=True), ENDS | LAYER(TWO_NORMS | ATTENTION | GATED)))
+model_of("plm", "qwen2", raw=True, make=written({key: value for key, value in FLAT.items() if key != "tie_word_embeddings"} | dict(architectures=["PLMForCausalLM"], model_type="plm", hidden_act="relu2", num_key_value_heads=2, q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12,
+    rope_theta=100000.0, attention_bias=False, tie_word_embeddings=True), {key: shape for key, shape in ENDS.items() if key != "lm_head.weight"} | LAYER(TWO_NORMS | MLA | {key: shape for key, shape in GATED.items() if "gate" not in key})))
+SMALL = lambda name: {f"{name}.{part}.weight": (16, 12) if part == "down" else (12, 16) for part in ("gate", "up", "down")}
+model_of("smallthinker", "qwen2", raw=True, make=written({key: value for key, value in FLAT.items() if key not in ("intermediate_size", "hidden_act", "num_hidden_layers")} | KV | dict(architectures=["SmallThinkerForCausalLM"], model_type="smallthinker", num_hidden_layers=4, moe_num_primary_experts=2, moe_num_active_primary_experts=1, moe_ffn_hidden_size=12,
+    moe_primary_router_apply_softmax=False, norm_topk_prob=True, moe_enable_early_router=True, moe_enable_secondary_experts=False, sliding_window_size=32, sliding_window_layout=[0, 1, 1, 1], rope_layout=[0, 1, 1, 1], moe_layer_layout=[1, 1, 1, 1]),
+    ENDS | LAYER(TWO_NORMS | ATTENTION | {"block_sparse_moe.primary_router.weight": (2, 16)} | SMALL("block_sparse_moe.experts.0") | SMALL("block_sparse_moe.experts.1"))))
+model_of("maple", "llama", raw=True, make=written(FLAT | MOE | dict(architectures=["MapleForCausalLM"], model_type="maple", num_hidden_layers=2, num_shared_experts=0, nope_on_global_attention=True, sliding_window=32, layer_types=["sliding_attention", "full_attention"], partial_rotary_factor=0.5),
+    ENDS | LAYER(TWO_NORMS | ATTENTION | NORMS_OF_HEADS | SPARSE_MLP)))
+model_of("spark2_5", "llama", raw=True, make=written(FLAT | dict(num_key_value_heads=1, head_dim=8) | dict(architectures=["Spark2_5ForCausalLM"], model_type="spark2_5", hidden_act="gelu", num_hidden_layers=2, sliding_window=32, layer_types=["sliding_attention", "full_attention"], gate_attn_act_mode="sigmoid", headwise_attn_output_gate=True,
+    rope_parameters={"full_attention": dict(rope_type="default", rope_theta=1000000.0, partial_rotary_factor=0.5), "sliding_attention": dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0)}),
+    ENDS | LAYER(TWO_NORMS | {"self_attn.q_k_v_proj.weight": (32, 16), "self_attn.g_proj.weight": (2, 16), "self_attn.o_proj.weight": (16, 16)} | GATED)))
+SARASHINA = of_transformers("llama", BASE)
+model_of("sarashina2_vision", "llama", nested(SARASHINA, dict(architectures=["Sarashina2VisionForCausalLM"], model_type="sarashina2_vision", vision_config=dict(model_type="qwen2_vl"), tie_word_embeddings=False), [("", "llm.")], tower=["visual.merger.ln_q.weight", "norm.weight"]))
