@@ -103,7 +103,13 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     biases: &[("attention_bias", ATTENTION_BIASES), ("mlp_bias", MLP_BIASES)],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     settings: &[SETTINGS, TURNED],
-    traits: Traits { head_dim: HeadDim::Derived, stores_rope_factors: true, ..Traits::PLAIN },
+    traits: Traits {
+        head_dim: HeadDim::Derived,
+        stores_rope_factors: true,
+        // Of models that hear.
+        left_out: &["encoder."],
+        ..Traits::PLAIN
+    },
     mlx: Some(&GRANITE_MLX),
     ..ModelClass::PLAIN
 };
@@ -117,6 +123,14 @@ const GRANITE_MLX: MlxClass = MlxClass {
     stated_fields: &[GRANITE_FIELDS, &["mlp_bias"]],
     equal_sizes: HEADS_FILL_HIDDEN,
     ..LIKE_LLAMA
+};
+
+/// Granite that hears: its language model alone.
+pub(super) const GRANITE_SPEECH: ModelClass = ModelClass {
+    classes: &["GraniteSpeechForConditionalGeneration", "GraniteSpeechPlusForConditionalGeneration"],
+    traits: Traits { sign: Sign::Never, ..GRANITE.traits },
+    mlx: None,
+    ..GRANITE
 };
 
 pub(super) const GRANITE_MOE: ModelClass = ModelClass {

@@ -18,7 +18,7 @@ pub(super) const WIDE_NORMS: &[TensorRule] = &[
 /// Norms have no weights.
 pub(super) const OLMO: ModelClass = ModelClass {
     gguf: "olmo",
-    classes: &["OlmoForCausalLM"],
+    classes: &["OlmoForCausalLM", "OLMoForCausalLM"],
     model_type: "olmo",
     defaults: &[
         ("max_position_embeddings", Int(2048)),

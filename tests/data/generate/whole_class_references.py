@@ -112,4 +112,4 @@ def minimax_m3(w, ids):
         return model(torch.tensor([ids])).logits[0]
 
 
-REFERENCES = {"minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}
+REFERENCES = {"minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}

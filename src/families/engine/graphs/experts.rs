@@ -8,10 +8,10 @@ use super::attention::{
 };
 use super::feed_forward::{
     CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, FFN_NORM_BIAS, MAYBE_CHOICE_BIAS,
-    MAYBE_MLP_BIASES, MLP, POST_FFW_NORM, ROUTER, SHARED_COUNT, expert_stacks, fused_expert_stacks, shared_experts,
+    MAYBE_MLP_BIASES, MLP, POST_FFW_NORM, UNGATED, ROUTER, SHARED_COUNT, expert_stacks, fused_expert_stacks, shared_experts,
 };
 use super::sizes::When::{
-    Above0, All, Always, Every, From, Has, MayPredict, Not, Predicting, Somewhere, Window,
+    Above0, All, Always, Any, Every, From, Has, MayPredict, Not, Predicting, Somewhere, Window,
 };
 use super::sizes::{EMBD, EXPERTS, FF, HEAD, HEADS, KEYS, QUERIES, Size, VALUES, VOCAB, When};
 use super::{Row, graphs, rows};
@@ -205,14 +205,14 @@ const HY_FEED_FORWARD: &[Row] = rows! {
     "blk.{i}.ffn_down_shexp.weight" [SHARE_OR_SHARED, EMBD] optional;
 };
 
-const DOWN: &[Row] = rows! { "blk.{i}.ffn_down.weight" [FF, EMBD]; };
-const UP: &[Row] = rows! { "blk.{i}.ffn_up.weight" [EMBD, FF]; };
-const DOWN_EXPERTS: &[Row] = rows! { "blk.{i}.ffn_down_exps.weight" [FF_SHARE, EMBD, EXPERTS]; };
-const UP_EXPERTS: &[Row] = rows! {
+const HY_EXPERTS: &[Row] = rows! {
+    "blk.{i}.ffn_down_exps.weight" [FF_SHARE, EMBD, EXPERTS];
     "blk.{i}.ffn_up_exps.weight" [EMBD, FF_SHARE, EXPERTS] unless "blk.{i}.ffn_gate_up_exps.weight";
 };
-const DOWN_SHARED: &[Row] = rows! { "blk.{i}.ffn_down_shexp.weight" [SHARE_OR_SHARED, EMBD]; };
-const UP_SHARED: &[Row] = rows! { "blk.{i}.ffn_up_shexp.weight" [EMBD, SHARE_OR_SHARED]; };
+const HY_SHARED: &[Row] = rows! {
+    "blk.{i}.ffn_down_shexp.weight" [SHARE_OR_SHARED, EMBD];
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, SHARE_OR_SHARED];
+};
 
 const INDEX_HEAD: Size = Size::Key("attention.indexer.key_length");
 
@@ -358,12 +358,9 @@ graphs! {
     }
     "hy_v3" [RMS, EXPERT_WIDTH] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM HY_FEED_FORWARD;
-        Has("blk.{i}.ffn_up.weight") => DOWN;
-        Has("blk.{i}.ffn_down.weight") => UP;
-        Has("blk.{i}.ffn_up_exps.weight") => DOWN_EXPERTS;
-        Has("blk.{i}.ffn_down_exps.weight") => UP_EXPERTS;
-        Has("blk.{i}.ffn_up_shexp.weight") => DOWN_SHARED;
-        Has("blk.{i}.ffn_down_shexp.weight") => UP_SHARED;
+        Any(&[Has("blk.{i}.ffn_up.weight"), Has("blk.{i}.ffn_down.weight")]) => UNGATED;
+        Any(&[Has("blk.{i}.ffn_up_exps.weight"), Has("blk.{i}.ffn_down_exps.weight")]) => HY_EXPERTS;
+        Any(&[Has("blk.{i}.ffn_up_shexp.weight"), Has("blk.{i}.ffn_down_shexp.weight")]) => HY_SHARED;
         MayPredict => PREDICTION;
     }
     "minimax-m3" [RMS, USED_EXPERTS, EXPERT_WIDTH, SHARED_EXPERTS, GATING, M3_KEYS] SAME_HEADS {

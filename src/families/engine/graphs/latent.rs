@@ -2,6 +2,7 @@
 
 use super::attention::{
     ATTN_NORM, EMBEDDING, FREE_HEADS, LONG_FACTORS, MAYBE_OUTPUT, OUTPUT, PREDICTION, RMS,
+    projections,
 };
 use super::feed_forward::{
     CHOICE_BIAS, DENSE, FF_EXPERT, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, expert_stacks,
@@ -143,9 +144,6 @@ const KERNEL: Size = Size::Key("ssm.conv_kernel");
 
 /// Linear attention with a decay for each dimension of a head.
 const KDA: &[Row] = rows! {
-    "blk.{i}.attn_q.weight" [EMBD, KDA_WIDTH];
-    "blk.{i}.attn_k.weight" [EMBD, KDA_WIDTH];
-    "blk.{i}.attn_v.weight" [EMBD, KDA_WIDTH];
     "blk.{i}.ssm_conv1d_q.weight" [KERNEL, Size::N(1), KDA_WIDTH];
     "blk.{i}.ssm_conv1d_k.weight" [KERNEL, Size::N(1), KDA_WIDTH];
     "blk.{i}.ssm_conv1d_v.weight" [KERNEL, Size::N(1), KDA_WIDTH];
@@ -166,9 +164,23 @@ const MAYBE_SHARED: &[Row] = rows! {
     "blk.{i}.ffn_up_shexp.weight" [EMBD, Size::Product(&[FF_EXPERT, SHARED_COUNT])] optional;
 };
 
+const PAIR: &[Row] = rows! {
+    "blk.{i}.ffn_down_shexp.weight" [Size::Product(&[FF_EXPERT, SHARED_COUNT]), EMBD];
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, Size::Product(&[FF_EXPERT, SHARED_COUNT])];
+};
+
+const KDA_QKV: &[Row] = projections!(unless, KDA_WIDTH, KDA_WIDTH, KDA_WIDTH);
+
 const KIMI_KEYS: (When, &[&str]) = (
     Always,
-    &["attention.key_length_mla", "attention.value_length_mla", "ssm.conv_kernel", "kda.head_dim", "leading_dense_block_count"],
+    &[
+        "attention.key_length",
+        "attention.key_length_mla",
+        "attention.value_length_mla",
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        "leading_dense_block_count",
+    ],
 );
 
 graphs! {
@@ -204,13 +216,14 @@ graphs! {
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS SHARED;
     }
-    "kimi-linear" [RMS, EXPERT_KEYS, KV_KEYS, KIMI_KEYS] FREE_HEADS {
+    "kimi-linear" [RMS, EXPERT_KEYS, KV_KEYS, KIMI_KEYS, GATING] FREE_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM FFN_NORM;
-        Not(&ATTENDS) => KDA;
+        Not(&ATTENDS) => KDA KDA_QKV;
         ATTENDS => LATENT SPLIT_KV;
         All(&[ATTENDS, LATENT_QUERIES_THERE]) => QUERIES;
         All(&[ATTENDS, Not(&LATENT_QUERIES_THERE)]) => PLAIN_QUERIES;
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER CHOICE_BIAS STACKS MAYBE_SHARED;
+        Any(&[When::Has("blk.{i}.ffn_up_shexp.weight"), When::Has("blk.{i}.ffn_down_shexp.weight")]) => PAIR;
     }
 }
