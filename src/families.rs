@@ -37,6 +37,7 @@ mod granite;
 mod granite_hybrid;
 mod granite_swa;
 mod hunyuan;
+mod hunyuan_vl;
 mod hy;
 mod internlm;
 mod jamba;
@@ -212,6 +213,7 @@ const CLASSES: &[&ModelClass] = &[
     &plain::MAINCODER,
     &minicpm::MINICPM3,
     &exaone::PADDLE_OCR,
+    &hunyuan_vl::HUNYUAN_VL,
     &hy::HY3,
     &hy::HY4,
     &mellum::MELLUM,
