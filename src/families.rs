@@ -221,6 +221,8 @@ const CLASSES: &[&ModelClass] = &[
     &kimi::KIMI_LINEAR,
     &diffusion::DREAM,
     &diffusion::RND1,
+    &diffusion::LLADA,
+    &diffusion::LLADA_MOE,
     &llama::NANBEIGE,
     &llama::SARASHINA,
     &minicpm::PLM,

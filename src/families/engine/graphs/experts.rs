@@ -234,6 +234,9 @@ const M3_KEYS: (When, &[&str]) = (
     ],
 );
 
+/// All heads have keys of their own.
+const FULL_QKV: &[Row] = projections!(unless, EMBD, EMBD, EMBD);
+
 graphs! {
     "llama" | "llama-embed" | "mistral3" | "minicpm" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
@@ -367,5 +370,22 @@ graphs! {
         Always => EMBEDDING OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM;
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER CHOICE_BIAS STACKS ALL_SHARED M3_INDEXER;
+    }
+    "rnd1" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER SHARE_STACKS;
+    }
+    "smallthinker" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT FFN_NORM ROUTER STACKS;
+    }
+    "maple" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["swiglu_clamp_exp"])] SAME_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER STACKS;
+    }
+    "deepseek2-ocr" [RMS, EXPERT_WIDTH, SHARED_EXPERTS] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FULL_QKV NARROW_OUT FFN_NORM;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER MAYBE_CHOICE_BIAS FUSED_STACKS ALL_SHARED;
+    }
+    "llada-moe" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT HEAD_NORMS FFN_NORM ROUTER STACKS;
     }
 }

@@ -5,7 +5,7 @@ use super::attention::{
     projections,
 };
 use super::feed_forward::{
-    CHOICE_BIAS, DENSE, FF_EXPERT, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, expert_stacks,
+    CHOICE_BIAS, DENSE, FF_EXPERT, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, UNGATED, expert_stacks,
     fused_expert_stacks, shared_experts,
 };
 use super::sizes::When::{Above0, All, Always, Any, From, Is, MayPredict, Not, Predicting, Somewhere};
@@ -225,5 +225,8 @@ graphs! {
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER CHOICE_BIAS STACKS MAYBE_SHARED;
         Any(&[When::Has("blk.{i}.ffn_up_shexp.weight"), When::Has("blk.{i}.ffn_down_shexp.weight")]) => PAIR;
+    }
+    "plm" [RMS, KV_KEYS] FREE_HEADS {
+        Always => EMBEDDING ATTN_NORM PLAIN_QUERIES LATENT WHOLE_KV FFN_NORM UNGATED;
     }
 }
