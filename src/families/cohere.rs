@@ -217,8 +217,12 @@ const CHOICE_SETTING: OwnSetting = own(
     |_, _| Ok(None),
     |stated, _| {
         let number = stated.count()?;
-        let known = GATING_FUNCTIONS.iter().find(|(_, known)| u64::from(*known) == number);
-        known.map(|(name, _)| Some((*name).into())).ok_or_else(|| stated.other_type())
+        let known = GATING_FUNCTIONS
+            .iter()
+            .find(|(_, known)| u64::from(*known) == number);
+        known
+            .map(|(name, _)| Some((*name).into()))
+            .ok_or_else(|| stated.other_type())
     },
 );
 

@@ -94,10 +94,14 @@ const ROTATING: &str = "rotating";
 
 /// Sizes of latent keys and values, which no layer has.
 fn without_latent(fields: &mut Fields) -> Result<()> {
-    let sizes = ["qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank"];
+    let sizes =
+        ["qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank"];
     for name in sizes {
         if fields.count(&[name])?.is_some_and(|size| size > 0) {
-            return Err(wrong(name, "it is not 0, and llama.cpp's deepseek2-ocr has no latent keys"));
+            return Err(wrong(
+                name,
+                "it is not 0, and llama.cpp's deepseek2-ocr has no latent keys",
+            ));
         }
         fields.0.remove(name);
     }

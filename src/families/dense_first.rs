@@ -26,7 +26,10 @@ pub(super) fn counted(fields: &mut Fields) -> Result<()> {
     let list = found.as_array().map(Vec::as_slice).unwrap_or_default();
     let dense = list.iter().take_while(|kind| *kind == "dense").count();
     if *found != kinds(dense, layers) {
-        return Err(wrong(KINDS, format!("it is no list of `dense` and then `sparse` for {layers} layers")));
+        return Err(wrong(
+            KINDS,
+            format!("it is no list of `dense` and then `sparse` for {layers} layers"),
+        ));
     }
     fields.0.insert(DENSE.to_owned(), dense.into());
     Ok(())
@@ -42,8 +45,11 @@ pub(super) fn named(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> 
 /// Counts the layers in front of the first with a router, of files that do not say it.
 pub(super) fn of_tensors(config: &mut Map<String, Value>, shapes: &TensorShapes<'_>) -> Result<()> {
     let layers = config.get(LAYERS[0]).and_then(Value::as_u64).unwrap_or(0);
-    let has_router = |layer: &u64| shapes.contains_key(format!("blk.{layer}.ffn_gate_inp.weight").as_str());
-    let dense = (0..layers.min(MOST_LAYERS.into())).find(has_router).unwrap_or(layers);
+    let has_router =
+        |layer: &u64| shapes.contains_key(format!("blk.{layer}.ffn_gate_inp.weight").as_str());
+    let dense = (0..layers.min(MOST_LAYERS.into()))
+        .find(has_router)
+        .unwrap_or(layers);
     config.insert(DENSE.to_owned(), dense.into());
     Ok(())
 }

@@ -37,10 +37,8 @@ pub(super) const RND1: ModelClass = ModelClass {
 };
 
 /// Logits are those of the token itself, and not of the one behind it.
-const UNSHIFTED: &[Setting] = &[
-    SEES_ALL[0],
-    setting(Kind::FixedFlag(false), ".diffusion.shift_logits", &[]),
-];
+const UNSHIFTED: &[Setting] =
+    &[SEES_ALL[0], setting(Kind::FixedFlag(false), ".diffusion.shift_logits", &[])];
 
 const INNER: Dim = Field("mlp_hidden_size");
 

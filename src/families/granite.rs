@@ -127,7 +127,10 @@ const GRANITE_MLX: MlxClass = MlxClass {
 
 /// Granite that hears: its language model alone.
 pub(super) const GRANITE_SPEECH: ModelClass = ModelClass {
-    classes: &["GraniteSpeechForConditionalGeneration", "GraniteSpeechPlusForConditionalGeneration"],
+    classes: &[
+        "GraniteSpeechForConditionalGeneration",
+        "GraniteSpeechPlusForConditionalGeneration",
+    ],
     traits: Traits { sign: Sign::Never, ..GRANITE.traits },
     mlx: None,
     ..GRANITE

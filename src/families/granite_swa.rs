@@ -109,8 +109,17 @@ pub(super) const GRANITE_MOE_SWA: ModelClass = ModelClass {
 /// The first of four layers sees the whole text.
 fn kinds(fields: &mut Fields) -> Result<()> {
     let layers = fields.need(LAYERS)?.min(MOST_LAYERS);
-    let kind = |layer: u32| if layer.is_multiple_of(4) { FULL_ATTENTION } else { "sliding_attention" };
-    fields.0.entry(LAYER_KINDS).or_insert_with(|| (0..layers).map(kind).collect());
+    let kind = |layer: u32| {
+        if layer.is_multiple_of(4) {
+            FULL_ATTENTION
+        } else {
+            "sliding_attention"
+        }
+    };
+    fields
+        .0
+        .entry(LAYER_KINDS)
+        .or_insert_with(|| (0..layers).map(kind).collect());
     Ok(())
 }
 
@@ -123,13 +132,21 @@ fn no_rope(fields: &mut Fields) -> Result<()> {
     let Some(bases) = fields.0.get(BASES).and_then(Value::as_array) else {
         return Ok(());
     };
-    let rope = fields.0.get("rope_parameters").and_then(|rope| rope.get("rope_theta"));
-    let base = rope.or_else(|| fields.0.get("rope_theta")).and_then(Value::as_f64);
+    let rope = fields
+        .0
+        .get("rope_parameters")
+        .and_then(|rope| rope.get("rope_theta"));
+    let base = rope
+        .or_else(|| fields.0.get("rope_theta"))
+        .and_then(Value::as_f64);
     let known = |x: &Value| x.as_f64() == Some(0.0) || x.as_f64() == base;
     if !bases.iter().all(known) {
         return Err(wrong(BASES, "it is neither 0 nor `rope_theta` in each layer"));
     }
-    let turns: Vec<_> = bases.iter().map(|x| i32::from(x.as_f64() != Some(0.0))).collect();
+    let turns: Vec<_> = bases
+        .iter()
+        .map(|x| i32::from(x.as_f64() != Some(0.0)))
+        .collect();
     match fields.0.get(NO_ROPE) {
         Some(found) if *found != Value::from(turns.clone()) => {
             Err(wrong(NO_ROPE, format!("`{BASES}` says something else")))
@@ -148,7 +165,9 @@ const ROTATING: OwnSetting = own(
         let Some((name, list)) = model.fields.get(setting.fields) else {
             return Ok(None);
         };
-        let list = list.as_array().filter(|list| list.len() == model.dims.layers);
+        let list = list
+            .as_array()
+            .filter(|list| list.len() == model.dims.layers);
         let turns = |n: &Value| n.as_u64().map(|n| n > 0);
         let all = list.and_then(|list| list.iter().map(turns).collect::<Option<Vec<_>>>());
         let all = all.ok_or_else(|| wrong(name, "it is no list of 0 and 1 for each layer"))?;
@@ -162,9 +181,15 @@ const ROTATING: OwnSetting = own(
 
 /// Adds what transformers reads of layers without positions.
 fn bases(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
-    let base = config.get("rope_theta").cloned().unwrap_or_else(|| 10_000.0.into());
+    let base = config
+        .get("rope_theta")
+        .cloned()
+        .unwrap_or_else(|| 10_000.0.into());
     if let Some(all) = config.get(NO_ROPE).and_then(Value::as_array) {
-        let bases = all.iter().map(|n| if *n == 0 { 0.into() } else { base.clone() }).collect();
+        let bases = all
+            .iter()
+            .map(|n| if *n == 0 { 0.into() } else { base.clone() })
+            .collect();
         config.insert(BASES.to_owned(), bases);
     }
     Ok(())

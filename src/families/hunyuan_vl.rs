@@ -51,29 +51,42 @@ fn flat(fields: &mut Fields) -> Result<()> {
     }
     fields.0.remove("num_experts");
     let stated = ["rope_parameters", "rope_scaling"].into_iter();
-    let mut objects: Vec<_> = stated.filter_map(|name| Some((name, fields.0.remove(name)?))).collect();
+    let mut objects: Vec<_> = stated
+        .filter_map(|name| Some((name, fields.0.remove(name)?)))
+        .collect();
     let Some((name, Value::Object(rope))) = objects.drain(..).next() else {
         return Ok(());
     };
     let kind = rope.get("rope_type").or_else(|| rope.get("type"));
-    let sections = rope.get(SECTION_FIELD).or_else(|| rope.get("mrope_section"));
+    let sections = rope
+        .get(SECTION_FIELD)
+        .or_else(|| rope.get("mrope_section"));
     let is_known = kind.is_some_and(|kind| kind == "xdrope" || kind == "dynamic");
-    let alpha = Fields(rope.clone()).number(&["alpha"])?.filter(|alpha| *alpha > 0.0);
+    let alpha = Fields(rope.clone())
+        .number(&["alpha"])?
+        .filter(|alpha| *alpha > 0.0);
     let (Some(alpha), Some(sections), true) = (alpha, sections, is_known) else {
         return Err(wrong(name, "it is no scaling by four axes with an `alpha`"));
     };
     let base = rope.get("rope_theta").cloned();
-    fields.0.extend(base.map(|base| ("rope_theta".to_owned(), base)));
+    fields
+        .0
+        .extend(base.map(|base| ("rope_theta".to_owned(), base)));
     let factor = rope.get("factor").cloned().unwrap_or_else(|| 1.0.into());
     let all = [(ALPHA, alpha.into()), (FACTOR, factor), (SECTION_FIELD, sections.clone())];
-    fields.0.extend(all.map(|(name, value)| (name.to_owned(), value)));
+    fields
+        .0
+        .extend(all.map(|(name, value)| (name.to_owned(), value)));
     Ok(())
 }
 
 /// INT32\[4\]: how many pairs of a head rotate by each axis.
 const SECTIONS: OwnSetting = required(own(
     |setting, model| {
-        let list = model.fields.get(setting.fields).and_then(|(_, list)| list.as_array());
+        let list = model
+            .fields
+            .get(setting.fields)
+            .and_then(|(_, list)| list.as_array());
         let number = |n: &Value| i32::try_from(n.as_u64()?).ok();
         let all = list.and_then(|list| list.iter().map(number).collect::<Option<Vec<_>>>());
         let all = all.filter(|all| all.len() == 4);
@@ -86,7 +99,10 @@ const SECTIONS: OwnSetting = required(own(
 /// Raises the base as `alpha` says.
 fn raised(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     config.remove(FACTOR);
-    let base = config.get("rope_theta").and_then(Value::as_f64).unwrap_or(10_000.0);
+    let base = config
+        .get("rope_theta")
+        .and_then(Value::as_f64)
+        .unwrap_or(10_000.0);
     if let Some(alpha) = config.remove(ALPHA).and_then(|alpha| alpha.as_f64()) {
         let head = dims.head as f64;
         if head <= 2.0 || alpha <= 0.0 {

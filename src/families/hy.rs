@@ -4,11 +4,15 @@
 //! Source: `HYV3Model` in `conversion/hunyuan.py` and `HYV4Model` in `conversion/hy_v4.py` of llama.cpp;
 //! defaults of transformers 5.24.
 
-use super::deepseek::{ATTENTION, DENSE_LAYERS, EXPERTS as EXPERT_SETTINGS, LATENT_SIZES, ONE_KEY_HEAD, YARN};
+use super::deepseek::{
+    ATTENTION, DENSE_LAYERS, EXPERTS as EXPERT_SETTINGS, LATENT_SIZES, ONE_KEY_HEAD, YARN,
+};
 use super::dense_first::{DENSE, counted, named, of_tensors};
 use super::glm::{PREDICTION, PREDICTION_SETTINGS};
 use super::sparse::{INDEXER, INDEXER_KINDS, INDEXER_SETTINGS, KINDS};
-use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse};
+use super::{
+    DENSE_MLP, ENDS, F32_CHOICE_BIAS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse,
+};
 use crate::families::engine::fields::array;
 use crate::families::engine::rows::*;
 use crate::model::gguf::GgufMetadataArray;
@@ -85,13 +89,20 @@ pub(super) const HY3: ModelClass = ModelClass {
     ],
     own_fields: &[("num_local_experts", "num_experts")],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, DENSE_MLP, EXPERTS, PREDICTING],
-    settings: &[PREDICTION_SETTINGS, &[
-        count("expert_feed_forward_length", &["moe_intermediate_size"]),
-        setting(Kind::Product, "expert_shared_feed_forward_length", &[COUNT, "moe_intermediate_size"]),
-        setting(Kind::Flag, "expert_weights_norm", &["route_norm"]),
-        number("expert_weights_scale", &["router_scaling_factor"]),
-        setting(Kind::Fixed(2), "expert_gating_func", &[]),
-    ]],
+    settings: &[
+        PREDICTION_SETTINGS,
+        &[
+            count("expert_feed_forward_length", &["moe_intermediate_size"]),
+            setting(
+                Kind::Product,
+                "expert_shared_feed_forward_length",
+                &[COUNT, "moe_intermediate_size"],
+            ),
+            setting(Kind::Flag, "expert_weights_norm", &["route_norm"]),
+            number("expert_weights_scale", &["router_scaling_factor"]),
+            setting(Kind::Fixed(2), "expert_gating_func", &[]),
+        ],
+    ],
     traits: Traits {
         prediction: Prediction::Kept,
         completes: &[counted],
@@ -117,12 +128,36 @@ const CONNECTIONS: &[TensorRule] = &[
     connection("output_hc_fn.weight", "model.hc_head.hc_head_fn", &[COPIES, STATE]),
     connection("output_hc_base.weight", "model.hc_head.hc_head_base", &[COPIES]),
     connection("output_hc_scale.weight", "model.hc_head.hc_head_scale", &[One]),
-    connection("blk.{i}.hc_attn_fn.weight", "model.layers.{i}.hc_attn_layer.hc_pre.hc_fn", &[TWICE, STATE]),
-    connection("blk.{i}.hc_attn_base.weight", "model.layers.{i}.hc_attn_layer.hc_pre.hc_base", &[TWICE]),
-    connection("blk.{i}.hc_attn_scale.weight", "model.layers.{i}.hc_attn_layer.hc_pre.hc_scale", &[TWO]),
-    connection("blk.{i}.hc_ffn_fn.weight", "model.layers.{i}.hc_mlp_layer.hc_pre.hc_fn", &[TWICE, STATE]),
-    connection("blk.{i}.hc_ffn_base.weight", "model.layers.{i}.hc_mlp_layer.hc_pre.hc_base", &[TWICE]),
-    connection("blk.{i}.hc_ffn_scale.weight", "model.layers.{i}.hc_mlp_layer.hc_pre.hc_scale", &[TWO]),
+    connection(
+        "blk.{i}.hc_attn_fn.weight",
+        "model.layers.{i}.hc_attn_layer.hc_pre.hc_fn",
+        &[TWICE, STATE],
+    ),
+    connection(
+        "blk.{i}.hc_attn_base.weight",
+        "model.layers.{i}.hc_attn_layer.hc_pre.hc_base",
+        &[TWICE],
+    ),
+    connection(
+        "blk.{i}.hc_attn_scale.weight",
+        "model.layers.{i}.hc_attn_layer.hc_pre.hc_scale",
+        &[TWO],
+    ),
+    connection(
+        "blk.{i}.hc_ffn_fn.weight",
+        "model.layers.{i}.hc_mlp_layer.hc_pre.hc_fn",
+        &[TWICE, STATE],
+    ),
+    connection(
+        "blk.{i}.hc_ffn_base.weight",
+        "model.layers.{i}.hc_mlp_layer.hc_pre.hc_base",
+        &[TWICE],
+    ),
+    connection(
+        "blk.{i}.hc_ffn_scale.weight",
+        "model.layers.{i}.hc_mlp_layer.hc_pre.hc_scale",
+        &[TWO],
+    ),
 ];
 
 const GATE: &[TensorRule] = &[
@@ -131,7 +166,11 @@ const GATE: &[TensorRule] = &[
         "model.layers.{i}.self_attn.linear_gate",
         &[Product(&[Heads, Field("v_head_dim")]), Hidden],
     ),
-    connection("blk.{i}.attn_sinks.weight", "model.layers.{i}.self_attn.learnable_sink_param", &[Heads]),
+    connection(
+        "blk.{i}.attn_sinks.weight",
+        "model.layers.{i}.self_attn.learnable_sink_param",
+        &[Heads],
+    ),
 ];
 
 /// The indexer, of which transformers has norm and weights in F32.
@@ -242,7 +281,10 @@ const LIMIT: &str = "swiglu_limit";
 /// FLOAT32\[\]: the bound of each layer, which is the same for all; none if there is no bound.
 pub(super) const CLAMP: OwnSetting = own(
     |setting, model| {
-        let limit = model.fields.number(setting.fields)?.filter(|limit| *limit > 0.0);
+        let limit = model
+            .fields
+            .number(setting.fields)?
+            .filter(|limit| *limit > 0.0);
         let all = |limit: f64| vec![limit as f32; model.dims.layers];
         Ok(limit.map(|limit| array(GgufMetadataArray::F32(all(limit)))))
     },

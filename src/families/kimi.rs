@@ -11,8 +11,8 @@ use super::minimax::shared;
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, sparse};
 use crate::Result;
 use crate::families::engine::dims::Dims;
-use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, array, wrong};
 use crate::families::engine::dims::MOST_LAYERS;
+use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, array, wrong};
 use crate::families::engine::rows::*;
 use crate::model::gguf::GgufMetadataArray;
 
@@ -61,7 +61,11 @@ const DELTA_ATTENTION: &[TensorRule] = &[
     linear("blk.{i}.ssm_norm", "model.layers.{i}.self_attn.o_norm", &[Field(HEAD)]),
     linear("blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Hidden, WIDTH]),
     f32("blk.{i}.ssm_a", "model.layers.{i}.self_attn.A_log", (Transform::NEG_EXP, DECAYS, DECAYS)),
-    f32("blk.{i}.ssm_dt.bias", "model.layers.{i}.self_attn.dt_bias", (Transform::None, &[WIDTH], &[WIDTH])),
+    f32(
+        "blk.{i}.ssm_dt.bias",
+        "model.layers.{i}.self_attn.dt_bias",
+        (Transform::None, &[WIDTH], &[WIDTH]),
+    ),
 ];
 
 const FULL: Need = Need::Kind(FULL_ATTENTION);
@@ -170,10 +174,20 @@ fn flat(fields: &mut Fields) -> Result<()> {
     let full = full.ok_or_else(|| wrong("full_attn_layers", "it is missing"))?;
     // They are counted from 1.
     let is_full = |layer: u32| full.contains(&layer.into());
-    let kind = |layer: u32| if is_full(layer) { FULL_ATTENTION } else { LINEAR };
-    fields.0.insert(LAYER_KINDS.to_owned(), (1..=layers).map(kind).collect());
+    let kind = |layer: u32| {
+        if is_full(layer) {
+            FULL_ATTENTION
+        } else {
+            LINEAR
+        }
+    };
+    fields
+        .0
+        .insert(LAYER_KINDS.to_owned(), (1..=layers).map(kind).collect());
     for (name, own) in FLAT {
-        fields.0.extend(object.remove(*name).map(|value| ((*own).to_owned(), value)));
+        fields
+            .0
+            .extend(object.remove(*name).map(|value| ((*own).to_owned(), value)));
     }
     let heads = fields.need(&["num_attention_heads"])?;
     match fields.need(&[HEADS])? {
@@ -186,7 +200,10 @@ fn nested(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     let kinds = config.remove(LAYER_KINDS).unwrap_or_default();
     let of = |kind: &str| -> Vec<usize> {
         let kinds = kinds.as_array().into_iter().flatten().enumerate();
-        kinds.filter(|(_, found)| *found == kind).map(|(layer, _)| layer + 1).collect()
+        kinds
+            .filter(|(_, found)| *found == kind)
+            .map(|(layer, _)| layer + 1)
+            .collect()
     };
     let mut object = Map::new();
     object.insert("full_attn_layers".to_owned(), json!(of(FULL_ATTENTION)));

@@ -128,14 +128,26 @@ fn of_package(fields: &mut Fields) -> Result<()> {
     const OWN: &str = "ssm_cfg";
     let is_plain = |own: &Value| own.as_object().is_some_and(|own| own.is_empty());
     if let Some(own) = fields.0.get(OWN).filter(|own| !is_plain(own)) {
-        return Err(wrong(OWN, format!("it is {own}, and only Mamba 1 with its defaults is converted")));
+        return Err(wrong(
+            OWN,
+            format!("it is {own}, and only Mamba 1 with its defaults is converted"),
+        ));
     }
     let hidden = fields.need(HIDDEN)?;
-    fields.0.entry("intermediate_size").or_insert(hidden.saturating_mul(2).into());
-    fields.0.entry("time_step_rank").or_insert(hidden.div_ceil(16).into());
-    let (vocab, multiple) = (fields.need(&["vocab_size"])?, fields.count(&["pad_vocab_size_multiple"])?);
+    fields
+        .0
+        .entry("intermediate_size")
+        .or_insert(hidden.saturating_mul(2).into());
+    fields
+        .0
+        .entry("time_step_rank")
+        .or_insert(hidden.div_ceil(16).into());
+    let (vocab, multiple) =
+        (fields.need(&["vocab_size"])?, fields.count(&["pad_vocab_size_multiple"])?);
     let padded = vocab.checked_next_multiple_of(multiple.unwrap_or(8).max(1));
-    fields.0.insert("vocab_size".to_owned(), padded.unwrap_or(vocab).into());
+    fields
+        .0
+        .insert("vocab_size".to_owned(), padded.unwrap_or(vocab).into());
     Ok(())
 }
 

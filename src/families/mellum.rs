@@ -55,10 +55,15 @@ pub(super) const MELLUM: ModelClass = ModelClass {
 
 /// llama.cpp turns heads of all layers by the base of those that see the whole text.
 fn one_base(model: &Model<'_>) -> Result<Option<String>> {
-    match model.rope.local_base.filter(|base| Some(*base) != model.rope.base) {
+    match model
+        .rope
+        .local_base
+        .filter(|base| Some(*base) != model.rope.base)
+    {
         None => Ok(None),
         Some(base) => {
-            let what = format!("it is {base} in layers with a window, and {} has one base", model.owner());
+            let what =
+                format!("it is {base} in layers with a window, and {} has one base", model.owner());
             Err(wrong("rope_theta", what))
         }
     }

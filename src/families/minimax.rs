@@ -73,10 +73,30 @@ const INDEX_QUERIES: Dim = Product(&[Field("sparse_num_index_heads"), INDEX_HEAD
 const SHARED: Dim = Product(&[Inner, Field("n_shared_experts")]);
 
 const INDEXER: &[TensorRule] = &[
-    only(Need::Sparse, "blk.{i}.indexer.q_proj", "model.layers.{i}.self_attn.index_q_proj", &[INDEX_QUERIES, Hidden]),
-    only(Need::Sparse, "blk.{i}.indexer.k_proj", "model.layers.{i}.self_attn.index_k_proj", &[INDEX_HEAD, Hidden]),
-    only(Need::Sparse, "blk.{i}.indexer.q_norm", "model.layers.{i}.self_attn.index_q_norm", &[INDEX_HEAD]),
-    only(Need::Sparse, "blk.{i}.indexer.k_norm", "model.layers.{i}.self_attn.index_k_norm", &[INDEX_HEAD]),
+    only(
+        Need::Sparse,
+        "blk.{i}.indexer.q_proj",
+        "model.layers.{i}.self_attn.index_q_proj",
+        &[INDEX_QUERIES, Hidden],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.indexer.k_proj",
+        "model.layers.{i}.self_attn.index_k_proj",
+        &[INDEX_HEAD, Hidden],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.indexer.q_norm",
+        "model.layers.{i}.self_attn.index_q_norm",
+        &[INDEX_HEAD],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.indexer.k_norm",
+        "model.layers.{i}.self_attn.index_k_norm",
+        &[INDEX_HEAD],
+    ),
 ];
 
 const DENSE_WIDTH: Dim = Field("dense_intermediate_size");
@@ -183,24 +203,34 @@ fn indexed(fields: &mut Fields) -> Result<()> {
             false => Err(wrong(INDEX, "it is missing")),
         };
     };
-    let list = fields.0.get(SPARSE).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let list = fields
+        .0
+        .get(SPARSE)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     let dense = list.iter().take_while(|is_sparse| **is_sparse == 0).count();
     let expected = behind(dense, list.len());
     for (name, found) in [(SPARSE, fields.0.get(SPARSE)), (INDEXED, index.get(INDEXED))] {
         if found != Some(&expected) {
-            let what = "it is no list of 0 and then 1, which says the same of experts and of the indexer";
+            let what =
+                "it is no list of 0 and then 1, which says the same of experts and of the indexer";
             return Err(wrong(name, what));
         }
     }
     fields.0.insert(DENSE.to_owned(), dense.into());
-    let own = index.into_iter().filter(|(name, _)| INDEX_FIELDS.contains(&name.as_str()));
+    let own = index
+        .into_iter()
+        .filter(|(name, _)| INDEX_FIELDS.contains(&name.as_str()));
     fields.0.extend(own);
     Ok(())
 }
 
 fn nested(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     let dense = config.remove(DENSE).and_then(|n| n.as_u64()).unwrap_or(0) as usize;
-    let own = INDEX_FIELDS.iter().filter_map(|name| config.remove_entry(*name));
+    let own = INDEX_FIELDS
+        .iter()
+        .filter_map(|name| config.remove_entry(*name));
     let mut index: Map<_, _> = own.collect();
     index.insert("use_sparse_attention".to_owned(), true.into());
     index.insert(INDEXED.to_owned(), behind(dense, dims.layers));

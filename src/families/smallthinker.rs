@@ -16,9 +16,21 @@ const EXPERTS: &[TensorRule] = &[
         "model.layers.{i}.block_sparse_moe.primary_router",
         &[Experts, Hidden],
     ),
-    experts("blk.{i}.ffn_gate_exps", "model.layers.{i}.block_sparse_moe.experts.{e}.gate", &[WIDTH, Hidden]),
-    experts("blk.{i}.ffn_up_exps", "model.layers.{i}.block_sparse_moe.experts.{e}.up", &[WIDTH, Hidden]),
-    experts("blk.{i}.ffn_down_exps", "model.layers.{i}.block_sparse_moe.experts.{e}.down", &[Hidden, WIDTH]),
+    experts(
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.block_sparse_moe.experts.{e}.gate",
+        &[WIDTH, Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.block_sparse_moe.experts.{e}.up",
+        &[WIDTH, Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.block_sparse_moe.experts.{e}.down",
+        &[Hidden, WIDTH],
+    ),
 ];
 
 const WIDTH: Dim = Field(INNER);

@@ -51,11 +51,18 @@ pub(super) const SPARK2_5: ModelClass = ModelClass {
 
 /// States rope by the kind of the layers.
 fn by_kind(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
-    let part = config.remove("partial_rotary_factor").unwrap_or_else(|| 1.0.into());
-    let base = config.remove("rope_theta").unwrap_or_else(|| 10_000.0.into());
-    let local = config.remove("rope_local_base_freq").unwrap_or_else(|| base.clone());
+    let part = config
+        .remove("partial_rotary_factor")
+        .unwrap_or_else(|| 1.0.into());
+    let base = config
+        .remove("rope_theta")
+        .unwrap_or_else(|| 10_000.0.into());
+    let local = config
+        .remove("rope_local_base_freq")
+        .unwrap_or_else(|| base.clone());
     let rope = |base, part| json!({"rope_type": "default", "rope_theta": base, "partial_rotary_factor": part});
-    let kinds = json!({"full_attention": rope(base, part), "sliding_attention": rope(local, 1.0.into())});
+    let kinds =
+        json!({"full_attention": rope(base, part), "sliding_attention": rope(local, 1.0.into())});
     config.insert("rope_parameters".to_owned(), kinds);
     Ok(())
 }

@@ -31,7 +31,12 @@ pub(super) const INDEXER: &[TensorRule] = &[
         "model.layers.{i}.self_attn.indexer.wq_b",
         &[Product(&[HEADS, HEAD]), QUERY_RANK],
     ),
-    only(CHOOSING, "blk.{i}.indexer.attn_k", "model.layers.{i}.self_attn.indexer.wk", &[HEAD, Hidden]),
+    only(
+        CHOOSING,
+        "blk.{i}.indexer.attn_k",
+        "model.layers.{i}.self_attn.indexer.wk",
+        &[HEAD, Hidden],
+    ),
     only(CHOOSING, "blk.{i}.indexer.k_norm", "model.layers.{i}.self_attn.indexer.k_norm", &[HEAD]),
     only(
         CHOOSING,
@@ -159,7 +164,9 @@ fn chosen(fields: &mut Fields) -> Result<()> {
     }
     if let Some(pattern) = fields.0.get(pattern) {
         let kind = |letter| if letter == 'F' { ALL_KEYS } else { SHARED };
-        let kinds = pattern.as_str().map(|letters| letters.chars().map(kind).collect());
+        let kinds = pattern
+            .as_str()
+            .map(|letters| letters.chars().map(kind).collect());
         let kinds = kinds.unwrap_or_else(|| pattern.clone());
         fields.0.insert(KINDS.to_owned(), kinds);
         return Ok(());
@@ -190,7 +197,11 @@ pub(super) const INDEXER_KINDS: OwnSetting = own(
         };
         let all = list.and_then(|list| list.iter().map(chooses).collect::<Option<Vec<_>>>());
         let all = all.filter(|all| all.first() == Some(&true));
-        let what = || setting.wrong(format_args!("it is no list of `{ALL_KEYS}` and then `{ALL_KEYS}` or `{SHARED}` for each layer"));
+        let what = || {
+            setting.wrong(format_args!(
+                "it is no list of `{ALL_KEYS}` and then `{ALL_KEYS}` or `{SHARED}` for each layer"
+            ))
+        };
         Ok(Some(array(GgufMetadataArray::Bool(all.ok_or_else(what)?))))
     },
     |stated, config| {

@@ -84,7 +84,11 @@ impl Mapping<'_> {
                 name = self.with_own_prefix(name, &prefix);
             }
             let starts = self.class.traits.left_out.iter();
-            if starts.into_iter().any(|start| [&name, &source.name].iter().any(|name| name.starts_with(start))) {
+            if starts.into_iter().any(|start| {
+                [&name, &source.name]
+                    .iter()
+                    .any(|name| name.starts_with(start))
+            }) {
                 without_place += 1;
                 continue;
             }

@@ -7,8 +7,8 @@ use super::attention::{
     RANKS, RMS, ROPE_FREQS, ROTATING_HEADS, SAME_HEADS, SECTIONS, WINDOW,
 };
 use super::feed_forward::{
-    FFN_NORM, FFN_NORM_BIAS, FUSED_MLP, MAYBE_MLP_BIASES, MAYBE_UNGATED_BIASES, MLP, POST_FFW_NORM, UNGATED,
-    UNGATED_BIASES,
+    FFN_NORM, FFN_NORM_BIAS, FUSED_MLP, MAYBE_MLP_BIASES, MAYBE_UNGATED_BIASES, MLP, POST_FFW_NORM,
+    UNGATED, UNGATED_BIASES,
 };
 use super::sizes::When::{Always, AtLeast, Not, Predicting};
 use super::sizes::{CONTEXT, EMBD, FF, HEAD, HEADS, KEYS, Size, VALUES, VOCAB};
@@ -259,7 +259,7 @@ graphs! {
     "nanbeige" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT ROPE_FREQS FFN_NORM MLP;
     }
-    "spark2_5" [RMS, WINDOW] SAME_HEADS {
+    "spark2_5" [RMS, WINDOW, (Always, &["attention.sliding_window_pattern"])] SAME_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV HEAD_GATE OUT FFN_NORM MLP;
     }
     "llada" [RMS] ROTATING_HEADS {

@@ -8,7 +8,8 @@ use super::attention::{
 };
 use super::feed_forward::{
     CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, FFN_NORM_BIAS, MAYBE_CHOICE_BIAS,
-    MAYBE_MLP_BIASES, MLP, POST_FFW_NORM, UNGATED, ROUTER, SHARED_COUNT, expert_stacks, fused_expert_stacks, shared_experts,
+    MAYBE_MLP_BIASES, MLP, POST_FFW_NORM, ROUTER, SHARED_COUNT, UNGATED, expert_stacks,
+    fused_expert_stacks, shared_experts,
 };
 use super::sizes::When::{
     Above0, All, Always, Any, Every, From, Has, MayPredict, Not, Predicting, Somewhere, Window,
@@ -173,10 +174,8 @@ const FUSED_STACKS: &[Row] = fused_expert_stacks!(FF_EXPERT);
 const FUSED_WIDE_STACKS: &[Row] = fused_expert_stacks!(FF);
 const COHERE_SHARED: &[Row] =
     shared_experts!(Size::Or(&[FF_SHARED, Size::Product(&[FF_EXPERT, SHARED_COUNT])]));
-const COHERE_KEYS: (When, &[&str]) = (
-    Always,
-    &["logit_scale", "leading_dense_block_count", "attention.layer_norm_epsilon"],
-);
+const COHERE_KEYS: (When, &[&str]) =
+    (Always, &["logit_scale", "leading_dense_block_count", "attention.layer_norm_epsilon"]);
 
 const SINKS: &[Row] = rows! {
     "blk.{i}.attn_sinks.weight" [HEADS];
@@ -374,10 +373,10 @@ graphs! {
     "rnd1" [RMS, USED_EXPERTS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER SHARE_STACKS;
     }
-    "smallthinker" [RMS, USED_EXPERTS] ROTATING_HEADS {
+    "smallthinker" [RMS, USED_EXPERTS, GATING] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT FFN_NORM ROUTER STACKS;
     }
-    "maple" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["swiglu_clamp_exp"])] SAME_HEADS {
+    "maple" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["swiglu_clamp_exp", "attention.sliding_window_pattern"])] SAME_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER STACKS;
     }
     "deepseek2-ocr" [RMS, EXPERT_WIDTH, SHARED_EXPERTS] SAME_HEADS {
