@@ -9,6 +9,7 @@ use super::{DENSE_MLP, ENDS, NORMS, QUERIES, SPARSE_MLP, VALUES};
 use crate::Result;
 use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::rows::*;
+use crate::remember::EncodedAs;
 
 pub(super) const DEEPSEEK: ModelClass = ModelClass {
     gguf: "deepseek",
@@ -44,7 +45,32 @@ pub(super) const DEEPSEEK: ModelClass = ModelClass {
         setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
     ]],
     traits: Traits { head_dim: HeadDim::Derived, ..Traits::PLAIN },
+    mlx: Some(&DEEPSEEK_MLX),
     ..ModelClass::PLAIN
+};
+
+const DEEPSEEK_MLX: MlxClass = MlxClass {
+    renamed: STACKS,
+    modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+    implied: &[
+        SILU,
+        NO_BIAS,
+        NO_SCALING,
+        ("moe_layer_freq", Int(1)),
+        ("norm_topk_prob", Bool(false)),
+        ("scoring_func", Text("softmax")),
+    ],
+    stated_fields: &[&[
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "rope_theta",
+        "num_key_value_heads",
+        "moe_intermediate_size",
+        "first_k_dense_replace",
+    ]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };
 
 /// Source: `DeepseekV2Model` in the same file.
@@ -86,6 +112,7 @@ pub(super) const DEEPSEEK_OCR: ModelClass = ModelClass {
         left_out: &["model.sam_model.", "model.image_newline", "model.view_seperator"],
         ..DEEPSEEK.traits
     },
+    mlx: None,
     ..DEEPSEEK
 };
 

@@ -125,8 +125,16 @@ pub(super) const NANBEIGE: ModelClass = ModelClass {
         ("mlp_bias", Bool(false)),
     ],
     traits: Traits { head_dim: HeadDim::AsConfig, ..TRAITS },
-    mlx: None,
+    mlx: Some(&NANBEIGE_MLX),
     ..LLAMA
+};
+
+const NANBEIGE_MLX: MlxClass = MlxClass {
+    stated_fields: &[
+        COMMON_FIELDS,
+        &["num_key_value_heads", "head_dim", "num_loops", "skip_loop_final_norm"],
+    ],
+    ..LIKE_LLAMA
 };
 
 /// Sarashina 2 for images, whose language model is Llama under another name.
