@@ -2,6 +2,7 @@
 //!
 //! Source: `conversion/mellum.py` of llama.cpp; defaults of transformers 5.24.
 
+use super::olmo::WINDOWS;
 use super::qwen::EXPERTS;
 use super::{ENDS, HEAD_NORMS, NORMS, QUERIES, VALUES};
 use crate::Result;
@@ -32,15 +33,7 @@ pub(super) const MELLUM: ModelClass = ModelClass {
     ],
     own_fields: &[("num_local_experts", "num_experts")],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, EXPERTS],
-    settings: &[&[
-        count("expert_feed_forward_length", &["moe_intermediate_size"]),
-        count("attention.sliding_window", &["sliding_window"]),
-        setting(
-            Kind::Layers("sliding_attention"),
-            "attention.sliding_window_pattern",
-            &["sliding_window"],
-        ),
-    ]],
+    settings: &[&[count("expert_feed_forward_length", &["moe_intermediate_size"])], WINDOWS],
     traits: Traits {
         needs_output: true,
         has_local_rope: true,
