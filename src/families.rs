@@ -14,6 +14,8 @@ mod bloom;
 mod cohere;
 mod deepseek;
 mod deepseek_moe;
+mod dense_first;
+mod diffusion;
 mod distilbert;
 mod dots;
 mod engine;
@@ -33,14 +35,20 @@ mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
+mod granite_swa;
 mod hunyuan;
+mod hunyuan_vl;
+mod hy;
 mod internlm;
 mod jamba;
 mod jina_bert;
+mod kimi;
 mod lfm;
 mod llama;
 mod llama4;
 mod mamba;
+mod maple;
+mod mellum;
 mod minicpm;
 mod minimax;
 mod modern_bert;
@@ -53,7 +61,9 @@ mod plain;
 mod qwen;
 mod qwen_next;
 mod qwen_vl;
+mod smallthinker;
 mod smollm;
+mod spark;
 mod sparse;
 mod starcoder;
 mod t5;
@@ -205,6 +215,28 @@ const CLASSES: &[&ModelClass] = &[
     &plain::MAINCODER,
     &minicpm::MINICPM3,
     &exaone::PADDLE_OCR,
+    &hunyuan_vl::HUNYUAN_VL,
+    &hy::HY3,
+    &hy::HY4,
+    &mellum::MELLUM,
+    &minimax::MINIMAX_M3,
+    &kimi::KIMI_LINEAR,
+    &diffusion::DREAM,
+    &diffusion::RND1,
+    &diffusion::LLADA,
+    &diffusion::LLADA_MOE,
+    &llama::NANBEIGE,
+    &llama::SARASHINA,
+    &minicpm::PLM,
+    &smallthinker::SMALLTHINKER,
+    &maple::MAPLE,
+    &spark::SPARK2_5,
+    &granite::GRANITE_SPEECH,
+    &deepseek_moe::DEEPSEEK_OCR,
+    &mamba::MAMBA_LM_HEAD,
+    &cohere::COHERE2_MOE,
+    &granite_swa::GRANITE_MOE_SWA,
+    &granite_swa::GRANITE_SWA,
 ];
 
 /// The class that `config` names. That of a nested language model comes first.

@@ -3,8 +3,14 @@
 //! Source: `conversion/command_r.py` and `nemotron.py` of llama.cpp; defaults of transformers
 //! 4.57.6.
 
-use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, UNGATED_MLP, VALUES};
+use serde_json::Value;
+
+use super::dense_first::{DENSE, counted, named};
+use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, SPARSE_MLP, UNGATED_MLP, VALUES};
+use crate::Result;
+use crate::families::engine::fields::Fields;
 use crate::families::engine::rows::*;
+use crate::families::engine::settings::GATING_FUNCTIONS;
 use crate::remember::EncodedAs;
 
 /// The only norm of a layer: attention and the feed-forward layer stand side by side.
@@ -103,6 +109,122 @@ const COHERE2_MLX: MlxClass = MlxClass {
     counted_kind: Some(("sliding_window_pattern", "sliding_attention")),
     ..COHERE_MLX
 };
+
+/// Cohere with experts, one of which every token sees, behind dense layers.
+///
+/// Source: `Cohere2MoeModel` in the same file; defaults of transformers 5.24.
+pub(super) const COHERE2_MOE: ModelClass = ModelClass {
+    gguf: "cohere2moe",
+    classes: &["Cohere2MoeForCausalLM"],
+    model_type: "cohere2_moe",
+    defaults: &[
+        ("max_position_embeddings", Int(8192)),
+        ("head_dim", Int(128)),
+        ("layer_norm_eps", Float(1e-5)),
+        ("logit_scale", Float(0.0625)),
+        ("rope_theta", Float(10_000.0)),
+        ("sliding_window", Int(4096)),
+        ("num_experts", Int(8)),
+        ("num_experts_per_tok", Int(2)),
+        ("norm_topk_prob", Bool(true)),
+        (CHOICE, Text("softmax")),
+        ("tie_word_embeddings", Bool(true)),
+        (DENSE, Int(0)),
+    ],
+    implied: &[
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("rms_norm_eps", Absent),
+        ("shared_expert_combination_strategy", Text("average")),
+    ],
+    own_fields: &[("num_local_experts", "num_experts")],
+    tensors: &[ENDS, ONE_NORM, QUERIES, VALUES, DENSE_MLP, EXPERTS],
+    settings: &[&[
+        number("logit_scale", &["logit_scale"]),
+        setting(Kind::Required, "attention.sliding_window", &["sliding_window"]),
+        setting(Kind::Layers("sliding_attention"), "attention.sliding_window_pattern", &[]),
+        count("vocab_size", &["vocab_size"]),
+        count("feed_forward_length", &[DENSE_WIDTH]),
+        count("expert_feed_forward_length", &["intermediate_size"]),
+        count("leading_dense_block_count", &[DENSE]),
+        setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+        count("expert_shared_count", &[SHARED_COUNT]),
+        setting(Kind::Own(&SHARED_WIDTH), "expert_shared_feed_forward_length", &[]),
+        setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
+        setting(Kind::Text("none"), "rope.scaling.type", &[]),
+        setting(Kind::Own(&CHOICE_SETTING), "expert_gating_func", &[CHOICE]),
+    ]],
+    traits: Traits {
+        layer_kinds: Some(("sliding_attention", 4)),
+        prediction: Prediction::LeftOut,
+        completes: &[counted, widths],
+        restores: &[named],
+        ..Traits::PLAIN
+    },
+    mlx: None,
+    ..COHERE
+};
+
+const SHARED_COUNT: &str = "num_shared_experts";
+const DENSE_WIDTH: &str = "prefix_dense_intermediate_size";
+const SHARED: Dim = Product(&[Inner, Field(SHARED_COUNT)]);
+
+const DENSE_MLP: &[TensorRule] = &[
+    only(Need::Dense, MLP[0].gguf, MLP[0].hf, &[Field(DENSE_WIDTH), Hidden]),
+    only(Need::Dense, MLP[1].gguf, MLP[1].hf, &[Field(DENSE_WIDTH), Hidden]),
+    only(Need::Dense, MLP[2].gguf, MLP[2].hf, &[Hidden, Field(DENSE_WIDTH)]),
+];
+
+/// Experts, which have the width that other classes have for the feed-forward layer.
+const EXPERTS: &[TensorRule] = &[
+    SPARSE_MLP[0],
+    TensorRule { shape: &[Inner, Hidden], ..SPARSE_MLP[1] },
+    TensorRule { shape: &[Inner, Hidden], ..SPARSE_MLP[2] },
+    TensorRule { shape: &[Hidden, Inner], ..SPARSE_MLP[3] },
+    TensorRule { need: Need::SparseIf(SHARED_COUNT), shape: &[SHARED, Hidden], ..SPARSE_MLP[4] },
+    TensorRule { need: Need::SparseIf(SHARED_COUNT), shape: &[SHARED, Hidden], ..SPARSE_MLP[5] },
+    TensorRule { need: Need::SparseIf(SHARED_COUNT), shape: &[Hidden, SHARED], ..SPARSE_MLP[6] },
+];
+
+/// Dense layers are as wide as experts unless the config says it; without shared experts GGUF has no count.
+fn widths(fields: &mut Fields) -> Result<()> {
+    let width = fields.need(&["intermediate_size"])?;
+    fields.0.entry(DENSE_WIDTH).or_insert(width.into());
+    if fields.count(&[SHARED_COUNT])? == Some(0) {
+        fields.0.remove(SHARED_COUNT);
+    }
+    Ok(())
+}
+
+/// UINT32: the width of all shared experts.
+const SHARED_WIDTH: OwnSetting = own(
+    |setting, model| match model.fields.count(&[SHARED_COUNT])? {
+        None => Ok(None),
+        Some(_) => setting.count(model.dims.need_size(SHARED)?).map(Some),
+    },
+    |stated, config| {
+        let size = |field: &str| config.fields.get(field).and_then(Value::as_u64);
+        let width = size(SHARED_COUNT).zip(size("intermediate_size"));
+        let is_same = width.is_some_and(|(n, width)| stated.count().ok() == n.checked_mul(width));
+        config.require_fixed(stated.key, is_same, &"the width of all shared experts")?;
+        Ok(None)
+    },
+);
+
+/// Field of the function that turns scores of experts into weights; the key is written for all classes.
+const CHOICE: &str = "expert_selection_fn";
+const CHOICE_SETTING: OwnSetting = own(
+    |_, _| Ok(None),
+    |stated, _| {
+        let number = stated.count()?;
+        let known = GATING_FUNCTIONS
+            .iter()
+            .find(|(_, known)| u64::from(*known) == number);
+        known
+            .map(|(name, _)| Some((*name).into()))
+            .ok_or_else(|| stated.other_type())
+    },
+);
 
 pub(super) const NEMOTRON: ModelClass = ModelClass {
     gguf: "nemotron",

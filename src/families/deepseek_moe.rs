@@ -1,11 +1,15 @@
-//! DeepSeek MoE, the first of the name: attention of Llama, and experts behind the dense layers.
+//! DeepSeek MoE, the first of the name: attention of Llama, and experts behind the dense layers; and the
+//! language model of DeepSeek OCR, which is the same without its order of rows.
 //!
 //! Source: `DeepseekModel` in `conversion/deepseek.py` of llama.cpp; defaults of the code beside
 //! published models.
 
 use super::llama::ROTATED;
-use super::{DENSE_MLP, ENDS, NORMS, SPARSE_MLP, VALUES};
+use super::{DENSE_MLP, ENDS, NORMS, QUERIES, SPARSE_MLP, VALUES};
+use crate::Result;
+use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::rows::*;
+use crate::remember::EncodedAs;
 
 pub(super) const DEEPSEEK: ModelClass = ModelClass {
     gguf: "deepseek",
@@ -41,5 +45,93 @@ pub(super) const DEEPSEEK: ModelClass = ModelClass {
         setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
     ]],
     traits: Traits { head_dim: HeadDim::Derived, ..Traits::PLAIN },
+    mlx: Some(&DEEPSEEK_MLX),
     ..ModelClass::PLAIN
 };
+
+const DEEPSEEK_MLX: MlxClass = MlxClass {
+    renamed: STACKS,
+    modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+    implied: &[
+        SILU,
+        NO_BIAS,
+        NO_SCALING,
+        ("moe_layer_freq", Int(1)),
+        ("norm_topk_prob", Bool(false)),
+        ("scoring_func", Text("softmax")),
+    ],
+    stated_fields: &[&[
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "rope_theta",
+        "num_key_value_heads",
+        "moe_intermediate_size",
+        "first_k_dense_replace",
+    ]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
+};
+
+/// Source: `DeepseekV2Model` in the same file.
+pub(super) const DEEPSEEK_OCR: ModelClass = ModelClass {
+    gguf: "deepseek2-ocr",
+    classes: &["DeepseekOCRForCausalLM", "UnlimitedOCRForCausalLM"],
+    model_type: "deepseekocr",
+    defaults: &[
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("first_k_dense_replace", Int(0)),
+        ("norm_topk_prob", Bool(false)),
+        ("n_group", Int(1)),
+        ("topk_group", Int(1)),
+    ],
+    implied: &[
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("scoring_func", Text("softmax")),
+        ("moe_layer_freq", Int(1)),
+        ("use_mla", Bool(false)),
+        ("n_group", Int(1)),
+        ("topk_group", Int(1)),
+    ],
+    equal_fields: &[("num_key_value_heads", "num_attention_heads")],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, DENSE_MLP, SPARSE_MLP],
+    settings: &[&[
+        setting(Kind::Required, "rope.dimension_count", &[ROTATING]),
+        count("leading_dense_block_count", &["first_k_dense_replace"]),
+        count("vocab_size", &["vocab_size"]),
+        count("expert_feed_forward_length", &["moe_intermediate_size"]),
+        number("expert_weights_scale", &["routed_scaling_factor"]),
+        setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
+        setting(Kind::FlagIfTrue, "expert_weights_norm", &["norm_topk_prob"]),
+    ]],
+    traits: Traits {
+        has_expert_groups: true,
+        completes: &[without_latent],
+        left_out: &["model.sam_model.", "model.image_newline", "model.view_seperator"],
+        ..DEEPSEEK.traits
+    },
+    mlx: None,
+    ..DEEPSEEK
+};
+
+/// The dimensions of a head that rotate are 0 in the config, and so in GGUF; heads rotate as a whole.
+const ROTATING: &str = "rotating";
+
+/// Sizes of latent keys and values, which no layer has.
+fn without_latent(fields: &mut Fields) -> Result<()> {
+    let sizes =
+        ["qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank"];
+    for name in sizes {
+        if fields.count(&[name])?.is_some_and(|size| size > 0) {
+            return Err(wrong(
+                name,
+                "it is not 0, and llama.cpp's deepseek2-ocr has no latent keys",
+            ));
+        }
+        fields.0.remove(name);
+    }
+    fields.0.insert(ROTATING.to_owned(), 0.into());
+    Ok(())
+}

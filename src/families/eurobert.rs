@@ -8,7 +8,7 @@ use crate::families::engine::rows::*;
 
 pub(super) const EUROBERT: ModelClass = ModelClass {
     gguf: "eurobert",
-    classes: &["EuroBertModel"],
+    classes: &["EuroBertModel", "JinaEmbeddingsV5Model"],
     model_type: "eurobert",
     defaults: &[
         ("max_position_embeddings", Int(8192)),

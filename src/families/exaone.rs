@@ -67,7 +67,20 @@ pub(super) const EXAONE: ModelClass = ModelClass {
         setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
     ]],
     traits: Traits { stores_rope_factors: true, prefix: Some("transformer."), ..Traits::PLAIN },
+    mlx: Some(&EXAONE_MLX),
     ..ModelClass::PLAIN
+};
+
+const EXAONE_MLX: MlxClass = MlxClass {
+    implied: &[("activation_function", Text("silu"))],
+    stated_fields: &[&[
+        "rope_theta",
+        "num_key_value_heads",
+        "layer_norm_epsilon",
+        "max_position_embeddings",
+        "tie_word_embeddings",
+    ]],
+    ..LIKE_LLAMA
 };
 
 const EXAONE_TENSORS: &[TensorRule] = &[

@@ -5,7 +5,7 @@
 use super::{ATTENTION_BIASES, CAUSAL, ENDS, POST_NORMS, QUERIES, VALUES};
 use crate::families::engine::rows::*;
 
-const SINKS: &[TensorRule] = &[parameter(
+pub(super) const SINKS: &[TensorRule] = &[parameter(
     "blk.{i}.attn_sinks.weight",
     "model.layers.{i}.self_attn.sinks",
     (Transform::None, &[Heads], &[Heads]),

@@ -34,7 +34,7 @@ pub(super) const EXPERTS: &[TensorRule] = &[
 ];
 
 const SHARED: Dim = Field(SHARED_WIDTH);
-const SHARED_WIDTH: &str = "shared_intermediate_size";
+pub(super) const SHARED_WIDTH: &str = "shared_intermediate_size";
 
 /// One of the two projections of the feed-forward layer that all tokens go through.
 pub(super) const fn shared_half(need: Need, half: usize, gguf: &'static str) -> TensorRule {
@@ -104,9 +104,16 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     settings: &[SETTINGS, TURNED],
     traits: Traits {
+<<<<<<< HEAD
         has_pre_norms: true,
         head_dim: HeadDim::Derived,
         stores_rope_factors: true,
+=======
+        head_dim: HeadDim::Derived,
+        stores_rope_factors: true,
+        // Of models that hear.
+        left_out: &["encoder."],
+>>>>>>> w-classes2
         ..Traits::PLAIN
     },
     mlx: Some(&GRANITE_MLX),
@@ -122,6 +129,17 @@ const GRANITE_MLX: MlxClass = MlxClass {
     stated_fields: &[GRANITE_FIELDS, &["mlp_bias"]],
     equal_sizes: HEADS_FILL_HIDDEN,
     ..LIKE_LLAMA
+};
+
+/// Granite that hears: its language model alone.
+pub(super) const GRANITE_SPEECH: ModelClass = ModelClass {
+    classes: &[
+        "GraniteSpeechForConditionalGeneration",
+        "GraniteSpeechPlusForConditionalGeneration",
+    ],
+    traits: Traits { sign: Sign::Never, ..GRANITE.traits },
+    mlx: None,
+    ..GRANITE
 };
 
 pub(super) const GRANITE_MOE: ModelClass = ModelClass {
@@ -161,7 +179,7 @@ pub(super) const GRANITE_MOE_SHARED: ModelClass = ModelClass {
 };
 
 /// A width of 0 is none, and GGUF does not have it.
-fn some_shared(fields: &mut Fields) -> Result<()> {
+pub(super) fn some_shared(fields: &mut Fields) -> Result<()> {
     if fields.count(&[SHARED_WIDTH])? == Some(0) {
         fields.0.remove(SHARED_WIDTH);
     }

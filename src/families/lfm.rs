@@ -185,7 +185,7 @@ pub(super) const LFM2_EMBEDDING: ModelClass = ModelClass {
 
 /// As [`LFM2_EMBEDDING`], whose tokens see those behind them.
 pub(super) const LFM2_BIDIRECTIONAL: ModelClass = ModelClass {
-    classes: &["Lfm2BidirectionalModel"],
+    classes: &["Lfm2BidirectionalModel", "Lfm2BidirectionalForMaskedLM"],
     settings: &[
         SETTINGS,
         &[count(POOLING, &[POOLING]), setting(Kind::FixedFlag(false), "attention.causal", &[])],

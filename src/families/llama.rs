@@ -97,6 +97,54 @@ pub(super) const LLAMA_EMBED: ModelClass = ModelClass {
     ..LLAMA
 };
 
+/// Nanbeige, whose layers all tokens go through several times.
+///
+/// Source: `conversion/nanbeige.py` of llama.cpp.
+pub(super) const NANBEIGE: ModelClass = ModelClass {
+    gguf: "nanbeige",
+    classes: &["NanbeigeForCausalLM"],
+    model_type: "nanbeige",
+    defaults: &[
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("num_loops", Int(1)),
+        ("skip_loop_final_norm", Bool(false)),
+    ],
+    settings: &[
+        SETTINGS,
+        &[
+            setting(Kind::Required, "num_loops", &["num_loops"]),
+            setting(Kind::Flag, "skip_loop_final_norm", &["skip_loop_final_norm"]),
+        ],
+    ],
+    biases: &[],
+    implied: &[
+        ("hidden_act", Text("silu")),
+        ("attention_bias", Bool(false)),
+        ("mlp_bias", Bool(false)),
+    ],
+    traits: Traits { head_dim: HeadDim::AsConfig, ..TRAITS },
+    mlx: Some(&NANBEIGE_MLX),
+    ..LLAMA
+};
+
+const NANBEIGE_MLX: MlxClass = MlxClass {
+    stated_fields: &[
+        COMMON_FIELDS,
+        &["num_key_value_heads", "head_dim", "num_loops", "skip_loop_final_norm"],
+    ],
+    ..LIKE_LLAMA
+};
+
+/// Sarashina 2 for images, whose language model is Llama under another name.
+pub(super) const SARASHINA: ModelClass = ModelClass {
+    classes: &["Sarashina2VisionForCausalLM"],
+    traits: Traits { nested_type: None, sign: Sign::Never, left_out: &["norm."], ..LLAMA.traits },
+    mlx: None,
+    ..LLAMA
+};
+
 /// InternLM 3, which llama.cpp has as Llama.
 ///
 /// Source: `conversion/internlm.py` of llama.cpp; defaults of transformers 5.24.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::Result;
 use crate::families::engine::dims::Dims;
-use crate::families::engine::fields::wrong;
+use crate::families::engine::fields::{Fields, HIDDEN, wrong};
 use crate::families::engine::rows::*;
 use crate::families::engine::table::Model;
 
@@ -108,6 +108,48 @@ pub(super) const MAMBA: ModelClass = ModelClass {
     mlx: Some(&MAMBA_MLX),
     ..ModelClass::PLAIN
 };
+
+/// Mamba as the authors' package names it, which comes back as [`MAMBA`].
+pub(super) const MAMBA_LM_HEAD: ModelClass = ModelClass {
+    classes: &["MambaLMHeadModel"],
+    tensors: &[
+        &[TensorRule { hf: "backbone.embedding", ..ENDS[0] }, ENDS[1], ENDS[2], ENDS[3]],
+        MIXER,
+    ],
+    traits: Traits { completes: &[of_package], sign: Sign::Never, ..MAMBA.traits },
+    mlx: None,
+    ..MAMBA
+};
+
+/// Sets what the package takes where its config is silent.
+///
+/// Source: `MambaConfig` and `Mamba` of mamba_ssm.
+fn of_package(fields: &mut Fields) -> Result<()> {
+    const OWN: &str = "ssm_cfg";
+    let is_plain = |own: &Value| own.as_object().is_some_and(|own| own.is_empty());
+    if let Some(own) = fields.0.get(OWN).filter(|own| !is_plain(own)) {
+        return Err(wrong(
+            OWN,
+            format!("it is {own}, and only Mamba 1 with its defaults is converted"),
+        ));
+    }
+    let hidden = fields.need(HIDDEN)?;
+    fields
+        .0
+        .entry("intermediate_size")
+        .or_insert(hidden.saturating_mul(2).into());
+    fields
+        .0
+        .entry("time_step_rank")
+        .or_insert(hidden.div_ceil(16).into());
+    let (vocab, multiple) =
+        (fields.need(&["vocab_size"])?, fields.count(&["pad_vocab_size_multiple"])?);
+    let padded = vocab.checked_next_multiple_of(multiple.unwrap_or(8).max(1));
+    fields
+        .0
+        .insert("vocab_size".to_owned(), padded.unwrap_or(vocab).into());
+    Ok(())
+}
 
 const MAMBA_MLX: MlxClass = MlxClass {
     implied: &[

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::deepseek::ATTENTION;
 use super::llama::ROTATED;
-use super::{ENDS, MLP, NORMS, VALUES};
+use super::{ENDS, MLP, NORMS, UNGATED_MLP, VALUES};
 use crate::Result;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{Fields, wrong};
@@ -99,6 +99,50 @@ const LATENT: &[TensorRule] = &[
         &[Sum(&[Product(&[Heads, Field("qk_nope_head_dim")]), Hidden]), Field("kv_lora_rank")],
     ),
     same("blk.{i}.attn_output", "model.layers.{i}.self_attn.o_proj", &[Hidden, Hidden]),
+];
+
+/// PLM: keys and values of a latent vector, and a feed-forward layer without a gate.
+///
+/// Source: `conversion/plm.py` of llama.cpp.
+pub(super) const PLM: ModelClass = ModelClass {
+    gguf: "plm",
+    classes: &["PLMForCausalLM"],
+    model_type: "plm",
+    defaults: &[
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+        ("tie_word_embeddings", Bool(true)),
+    ],
+    implied: &[
+        ("hidden_act", Text("relu2")),
+        ("attention_bias", Bool(false)),
+        ("q_lora_rank", Absent),
+    ],
+    tensors: &[ENDS, NORMS, PLM_ATTENTION, UNGATED_MLP],
+    settings: &[&[
+        count("vocab_size", &["vocab_size"]),
+        setting(Kind::Required, "attention.kv_lora_rank", &["kv_lora_rank"]),
+        setting(Kind::Required, "rope.dimension_count", &["qk_rope_head_dim"]),
+        setting(Kind::Sum, "attention.key_length", &["qk_nope_head_dim", "qk_rope_head_dim"]),
+        setting(Kind::Required, "attention.value_length", &["v_head_dim"]),
+    ]],
+    traits: Traits { ties_output: true, ..Traits::PLAIN },
+    ..ModelClass::PLAIN
+};
+
+const PLM_ATTENTION: &[TensorRule] = &[
+    ATTENTION[0],
+    ATTENTION[4],
+    ATTENTION[5],
+    same(
+        "blk.{i}.attn_kv_b",
+        "model.layers.{i}.self_attn.kv_b_proj",
+        &[
+            Product(&[Heads, Sum(&[Field("qk_nope_head_dim"), Field("v_head_dim")])]),
+            Field("kv_lora_rank"),
+        ],
+    ),
+    ATTENTION[8],
 ];
 
 /// GGUF does not say how long a head of values is.

@@ -1,11 +1,16 @@
-//! MiniMax M2.
+//! MiniMax M2, and M3, of which an indexer chooses blocks of tokens that are seen.
 //!
-//! Source: `conversion/minimax.py` of llama.cpp, class `MiniMaxM2Model`; defaults of transformers
-//! 5.23.
+//! Source: `conversion/minimax.py` of llama.cpp, classes `MiniMaxM2Model` and `MiniMaxM3Model`; defaults of
+//! transformers 5.23 and 5.24.
+
+use serde_json::{Map, Value};
 
 use super::llama::{MIXTRAL_EXPERTS, MIXTRAL_STACKS};
 use super::olmo::WIDE_NORMS;
-use super::{ENDS, NORMS, QUERIES, VALUES};
+use super::{DENSE_MLP, ENDS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse};
+use crate::Result;
+use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::rows::*;
 
 /// The bias that is added to scores only to choose experts.
@@ -62,3 +67,174 @@ const MINIMAX_M2_MLX: MlxClass = MlxClass {
     ]],
     ..MlxClass::PLAIN
 };
+
+const INDEX_HEAD: Dim = Field("sparse_index_dim");
+const INDEX_QUERIES: Dim = Product(&[Field("sparse_num_index_heads"), INDEX_HEAD]);
+const SHARED: Dim = Product(&[Inner, Field("n_shared_experts")]);
+
+const INDEXER: &[TensorRule] = &[
+    only(
+        Need::Sparse,
+        "blk.{i}.indexer.q_proj",
+        "model.layers.{i}.self_attn.index_q_proj",
+        &[INDEX_QUERIES, Hidden],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.indexer.k_proj",
+        "model.layers.{i}.self_attn.index_k_proj",
+        &[INDEX_HEAD, Hidden],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.indexer.q_norm",
+        "model.layers.{i}.self_attn.index_q_norm",
+        &[INDEX_HEAD],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.indexer.k_norm",
+        "model.layers.{i}.self_attn.index_k_norm",
+        &[INDEX_HEAD],
+    ),
+];
+
+const DENSE_WIDTH: Dim = Field("dense_intermediate_size");
+
+const M3_FEED_FORWARD: &[TensorRule] = &[
+    TensorRule { shape: &[DENSE_WIDTH, Hidden], ..DENSE_MLP[0] },
+    TensorRule { shape: &[DENSE_WIDTH, Hidden], ..DENSE_MLP[1] },
+    TensorRule { shape: &[Hidden, DENSE_WIDTH], ..DENSE_MLP[2] },
+    sparse(MIXTRAL_EXPERTS[0]),
+    sparse(MIXTRAL_EXPERTS[1]),
+    sparse(MIXTRAL_EXPERTS[2]),
+    sparse(MIXTRAL_EXPERTS[3]),
+    sparse(CHOICE_BIAS[0]),
+    shared(4, "model.layers.{i}.block_sparse_moe.shared_experts.gate_proj", &[SHARED, Hidden]),
+    shared(5, "model.layers.{i}.block_sparse_moe.shared_experts.up_proj", &[SHARED, Hidden]),
+    shared(6, "model.layers.{i}.block_sparse_moe.shared_experts.down_proj", &[Hidden, SHARED]),
+];
+
+/// A projection of the experts that every token sees.
+pub(super) const fn shared(at: usize, hf: &'static str, shape: &'static [Dim]) -> TensorRule {
+    TensorRule { hf, shape, ..SPARSE_MLP[at] }
+}
+
+pub(super) const MINIMAX_M3: ModelClass = ModelClass {
+    gguf: "minimax-m3",
+    classes: &["MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration"],
+    model_type: "minimax_m3",
+    defaults: &[
+        ("max_position_embeddings", Int(1_048_576)),
+        ("num_key_value_heads", Int(4)),
+        ("head_dim", Int(128)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(5e6)),
+        ("rotary_dim", Int(64)),
+        ("num_local_experts", Int(128)),
+        ("num_experts_per_tok", Int(4)),
+        ("n_shared_experts", Int(1)),
+        ("dense_intermediate_size", Int(12_288)),
+        ("routed_scaling_factor", Float(2.0)),
+        ("scoring_func", Text("sigmoid")),
+        ("norm_topk_prob", Bool(true)),
+    ],
+    implied: &[
+        ("hidden_act", Text("swigluoai")),
+        ("scoring_func", Text("sigmoid")),
+        ("norm_topk_prob", Bool(true)),
+        ("use_qk_norm", Bool(true)),
+        ("qk_norm_type", Text("per_head")),
+        ("use_gemma_norm", Bool(true)),
+        ("use_routing_bias", Bool(true)),
+        ("swiglu_alpha", Float(1.702)),
+        ("swiglu_limit", Float(7.0)),
+    ],
+    equal_fields: &[("shared_intermediate_size", "intermediate_size")],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, INDEXER, M3_FEED_FORWARD],
+    settings: &[&[
+        count("feed_forward_length", &["dense_intermediate_size"]),
+        count("expert_feed_forward_length", &["intermediate_size"]),
+        setting(Kind::Required, "rope.dimension_count", &["rotary_dim"]),
+        setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
+        number("expert_weights_scale", &["routed_scaling_factor"]),
+        setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+        setting(Kind::Required, "leading_dense_block_count", &[DENSE]),
+        setting(Kind::Required, "attention.indexer.head_count", &["sparse_num_index_heads"]),
+        setting(Kind::Required, "attention.indexer.key_length", &["sparse_index_dim"]),
+        setting(Kind::Required, "attention.indexer.top_k", &["sparse_topk_blocks"]),
+        setting(Kind::Required, "attention.indexer.block_size", &["sparse_block_size"]),
+        setting(Kind::Required, "attention.indexer.local_blocks", &["sparse_local_block"]),
+    ]],
+    traits: Traits {
+        norms_plus_one: true,
+        completes: &[indexed],
+        restores: &[nested],
+        ..MINIMAX_M2.traits
+    },
+    mlx: None,
+    ..MINIMAX_M2
+};
+
+const DENSE: &str = "first_k_dense_replace";
+/// Fields of the indexer, in an object of their own.
+const INDEX: &str = "sparse_attention_config";
+const INDEX_FIELDS: &[&str] = &[
+    "sparse_num_index_heads",
+    "sparse_index_dim",
+    "sparse_topk_blocks",
+    "sparse_block_size",
+    "sparse_local_block",
+];
+/// Lists of which layers have experts, and which have an indexer.
+const SPARSE: &str = "moe_layer_freq";
+const INDEXED: &str = "sparse_attention_freq";
+
+/// The list of which layers of `layers` come behind the first `dense` ones.
+fn behind(dense: usize, layers: usize) -> Value {
+    (0..layers).map(|layer| i32::from(layer >= dense)).collect()
+}
+
+/// Sets the fields of the indexer, and counts the layers without experts, which have none.
+fn indexed(fields: &mut Fields) -> Result<()> {
+    let Some(Value::Object(index)) = fields.0.remove(INDEX) else {
+        return match fields.0.contains_key(INDEX_FIELDS[0]) {
+            true => Ok(()),
+            false => Err(wrong(INDEX, "it is missing")),
+        };
+    };
+    let list = fields
+        .0
+        .get(SPARSE)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let dense = list.iter().take_while(|is_sparse| **is_sparse == 0).count();
+    let expected = behind(dense, list.len());
+    for (name, found) in [(SPARSE, fields.0.get(SPARSE)), (INDEXED, index.get(INDEXED))] {
+        if found != Some(&expected) {
+            let what =
+                "it is no list of 0 and then 1, which says the same of experts and of the indexer";
+            return Err(wrong(name, what));
+        }
+    }
+    fields.0.insert(DENSE.to_owned(), dense.into());
+    let own = index
+        .into_iter()
+        .filter(|(name, _)| INDEX_FIELDS.contains(&name.as_str()));
+    fields.0.extend(own);
+    Ok(())
+}
+
+fn nested(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
+    let dense = config.remove(DENSE).and_then(|n| n.as_u64()).unwrap_or(0) as usize;
+    let own = INDEX_FIELDS
+        .iter()
+        .filter_map(|name| config.remove_entry(*name));
+    let mut index: Map<_, _> = own.collect();
+    index.insert("use_sparse_attention".to_owned(), true.into());
+    index.insert(INDEXED.to_owned(), behind(dense, dims.layers));
+    config.insert(INDEX.to_owned(), index.into());
+    config.insert(SPARSE.to_owned(), behind(dense, dims.layers));
+    Ok(())
+}

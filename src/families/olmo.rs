@@ -18,7 +18,7 @@ pub(super) const WIDE_NORMS: &[TensorRule] = &[
 /// Norms have no weights.
 pub(super) const OLMO: ModelClass = ModelClass {
     gguf: "olmo",
-    classes: &["OlmoForCausalLM"],
+    classes: &["OlmoForCausalLM", "OLMoForCausalLM"],
     model_type: "olmo",
     defaults: &[
         ("max_position_embeddings", Int(2048)),
@@ -72,6 +72,16 @@ pub(super) const OLMO2: ModelClass = ModelClass {
 
 const OLMO2_MLX: MlxClass = MlxClass { ..LIKE_LLAMA };
 
+/// The window, and which layers have one.
+pub(super) const WINDOWS: &[Setting] = &[
+    count("attention.sliding_window", &["sliding_window"]),
+    setting(
+        Kind::Layers("sliding_attention"),
+        "attention.sliding_window_pattern",
+        &["sliding_window"],
+    ),
+];
+
 pub(super) const OLMO3: ModelClass = ModelClass {
     classes: &["Olmo3ForCausalLM"],
     model_type: "olmo3",
@@ -81,14 +91,7 @@ pub(super) const OLMO3: ModelClass = ModelClass {
         ("rope_theta", Float(10_000.0)),
         ("sliding_window", Int(4096)),
     ],
-    settings: &[&[
-        count("attention.sliding_window", &["sliding_window"]),
-        setting(
-            Kind::Layers("sliding_attention"),
-            "attention.sliding_window_pattern",
-            &["sliding_window"],
-        ),
-    ]],
+    settings: &[WINDOWS],
     traits: Traits {
         has_local_rope: true,
         has_two_bases: true,

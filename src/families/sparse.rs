@@ -11,29 +11,42 @@ use super::deepseek::{
 };
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
-use crate::families::engine::fields::array;
+use crate::Result;
+use crate::families::engine::dims::MOST_LAYERS;
+use crate::families::engine::fields::{Fields, LAYERS, array};
 use crate::families::engine::rows::*;
 use crate::model::gguf::GgufMetadataArray;
 
 const HEADS: Dim = Field("index_n_heads");
 const HEAD: Dim = Field("index_head_dim");
 
-const INDEXER: &[TensorRule] = &[
-    same(
+/// The list of layers that choose tokens; the others share the choice of the one before.
+pub(super) const KINDS: &str = "indexer_types";
+const CHOOSING: Need = Need::KindIn(KINDS, ALL_KEYS);
+
+pub(super) const INDEXER: &[TensorRule] = &[
+    only(
+        CHOOSING,
         "blk.{i}.indexer.attn_q_b",
         "model.layers.{i}.self_attn.indexer.wq_b",
         &[Product(&[HEADS, HEAD]), QUERY_RANK],
     ),
-    same("blk.{i}.indexer.attn_k", "model.layers.{i}.self_attn.indexer.wk", &[HEAD, Hidden]),
-    same("blk.{i}.indexer.k_norm", "model.layers.{i}.self_attn.indexer.k_norm", &[HEAD]),
-    same(
+    only(
+        CHOOSING,
+        "blk.{i}.indexer.attn_k",
+        "model.layers.{i}.self_attn.indexer.wk",
+        &[HEAD, Hidden],
+    ),
+    only(CHOOSING, "blk.{i}.indexer.k_norm", "model.layers.{i}.self_attn.indexer.k_norm", &[HEAD]),
+    only(
+        CHOOSING,
         "blk.{i}.indexer.proj",
         "model.layers.{i}.self_attn.indexer.weights_proj",
         &[HEADS, Hidden],
     ),
 ];
 
-const INDEXER_SETTINGS: &[Setting] = &[
+pub(super) const INDEXER_SETTINGS: &[Setting] = &[
     count("attention.indexer.head_count", &["index_n_heads"]),
     count("attention.indexer.key_length", &["index_head_dim"]),
     count("attention.indexer.top_k", &["index_topk"]),
@@ -91,6 +104,7 @@ pub(super) const DEEPSEEK3_2: ModelClass = ModelClass {
         prediction: Prediction::Kept,
         sign: Sign::Rest,
         // All layers have an indexer.
+        also_implied: &[(KINDS, Absent)],
         kind_names: &[("indexed_attention", "full_attention")],
         ..DEEPSEEK3.traits
     },
@@ -98,7 +112,7 @@ pub(super) const DEEPSEEK3_2: ModelClass = ModelClass {
     ..DEEPSEEK3
 };
 
-/// GLM 5 and 5.1. Some layers of GLM 5.2 share the choice of the one before.
+/// GLM 5, and GLM 5.2, of which some layers share the choice of the one before.
 pub(super) const GLM5: ModelClass = ModelClass {
     gguf: "glm-dsa",
     classes: &["GlmMoeDsaForCausalLM"],
@@ -134,33 +148,72 @@ pub(super) const GLM5: ModelClass = ModelClass {
         YARN,
         PREDICTION_SETTINGS,
         INDEXER_SETTINGS,
-        &[setting(Kind::Own(&INDEXER_KINDS), "attention.indexer.types", &["indexer_types"])],
+        &[setting(Kind::Own(&INDEXER_KINDS), "attention.indexer.types", &[KINDS])],
     ],
-    traits: Traits {
-        also_implied: &[("index_topk_freq", Int(1)), ("index_topk_pattern", Absent)],
-        ..DEEPSEEK3_2.traits
-    },
+    traits: Traits { also_implied: &[], completes: &[chosen], ..DEEPSEEK3_2.traits },
     ..DEEPSEEK3_2
 };
 
-/// BOOL\[\] that is true for every layer. The field, if there is one, must say so.
-const INDEXER_KINDS: OwnSetting = own(
+/// Lists the layers that choose, of a config that says how often they do.
+///
+/// Source: `GlmMoeDsaConfig` of transformers 5.24.
+fn chosen(fields: &mut Fields) -> Result<()> {
+    let [frequency, pattern] = ["index_topk_freq", "index_topk_pattern"];
+    if fields.0.contains_key(KINDS) {
+        return Ok(());
+    }
+    if let Some(pattern) = fields.0.get(pattern) {
+        let kind = |letter| if letter == 'F' { ALL_KEYS } else { SHARED };
+        let kinds = pattern
+            .as_str()
+            .map(|letters| letters.chars().map(kind).collect());
+        let kinds = kinds.unwrap_or_else(|| pattern.clone());
+        fields.0.insert(KINDS.to_owned(), kinds);
+        return Ok(());
+    }
+    let every = fields.count(&[frequency])?.unwrap_or(1).max(1);
+    let first = fields.count(&["index_skip_topk_offset"])?.unwrap_or(2);
+    if every > 1 {
+        let layers = fields.need(LAYERS)?.min(MOST_LAYERS);
+        let chooses = |layer: u32| (layer + 1).saturating_sub(first).is_multiple_of(every);
+        let kinds = (0..layers).map(|layer| if chooses(layer) { ALL_KEYS } else { SHARED });
+        fields.0.insert(KINDS.to_owned(), kinds.collect());
+    }
+    Ok(())
+}
+
+/// BOOL\[\]: which layers choose. Without the field, all do.
+pub(super) const INDEXER_KINDS: OwnSetting = own(
     |setting, model| {
         let layers = model.dims.layers;
-        let other = model.fields.get(setting.fields);
-        if other.is_some_and(|(_, list)| *list != Value::from(vec![ALL_KEYS; layers])) {
-            return Err(setting.wrong(format_args!("it is not `{ALL_KEYS}` for each layer")));
-        }
-        Ok(Some(array(GgufMetadataArray::Bool(vec![true; layers]))))
+        let Some((_, list)) = model.fields.get(setting.fields) else {
+            return Ok(Some(array(GgufMetadataArray::Bool(vec![true; layers]))));
+        };
+        let list = list.as_array().filter(|list| list.len() == layers);
+        let chooses = |kind: &Value| match kind.as_str() {
+            Some(ALL_KEYS) => Some(true),
+            Some(SHARED) => Some(false),
+            _ => None,
+        };
+        let all = list.and_then(|list| list.iter().map(chooses).collect::<Option<Vec<_>>>());
+        let all = all.filter(|all| all.first() == Some(&true));
+        let what = || {
+            setting.wrong(format_args!(
+                "it is no list of `{ALL_KEYS}` and then `{ALL_KEYS}` or `{SHARED}` for each layer"
+            ))
+        };
+        Ok(Some(array(GgufMetadataArray::Bool(all.ok_or_else(what)?))))
     },
     |stated, config| {
         let Some(GgufMetadataArray::Bool(layers)) = stated.value.as_array() else {
             return Err(stated.other_type());
         };
-        config.require_fixed(stated.key, layers.iter().all(|is_so| *is_so), &true)?;
-        Ok(Some(vec![ALL_KEYS; layers.len()].into()))
+        config.require_fixed(stated.key, layers.first() == Some(&true), &true)?;
+        let name = |is_full: &bool| if *is_full { ALL_KEYS } else { SHARED };
+        Ok(Some(layers.iter().map(name).collect()))
     },
 );
 
-/// What the config calls a layer with an indexer of its own.
+/// What the config calls a layer with an indexer of its own, and one without.
 const ALL_KEYS: &str = "full";
+const SHARED: &str = "shared";

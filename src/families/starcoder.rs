@@ -64,7 +64,7 @@ const STARCODER2_MLX: MlxClass = MlxClass {
 /// Source: `conversion/stablelm.py` of llama.cpp.
 pub(super) const STABLELM: ModelClass = ModelClass {
     gguf: "stablelm",
-    classes: &["StableLmForCausalLM", "StableLMEpochForCausalLM"],
+    classes: &["StableLmForCausalLM", "StableLMEpochForCausalLM", "LlavaStableLMEpochForCausalLM"],
     model_type: "stablelm",
     defaults: &[
         ("max_position_embeddings", Int(4096)),

@@ -101,6 +101,8 @@ pub(crate) enum Need {
     If(&'static str),
     /// Layers that `layer_types` calls so.
     Kind(&'static str),
+    /// Layers that the list in a field calls so, and those behind it; all without the list.
+    KindIn(&'static str, &'static str),
     /// Layers behind the last one, which predict further tokens.
     Prediction,
     /// Layers that do not use the keys of an earlier one. The others may have it.
@@ -413,6 +415,10 @@ impl Dims {
             Need::Prediction => Some(layer >= self.layers),
             Need::AllButFirst => Some(layer > 0),
             Need::First => Some(layer == 0),
+            Need::KindIn(field, kind) => {
+                let found = self.fields.0.get(field).and_then(|list| list.get(layer));
+                Some(found.is_none_or(|found| found == kind))
+            }
             Need::Kind(kind) if layer >= self.layers => Some(self.prediction_kinds.contains(&kind)),
             Need::Kind(kind) => {
                 let kinds = self.fields.0.get(LAYER_KINDS);

@@ -84,7 +84,11 @@ impl Mapping<'_> {
                 name = self.with_own_prefix(name, &prefix);
             }
             let starts = self.class.traits.left_out.iter();
-            if starts.into_iter().any(|start| name.starts_with(start)) {
+            if starts.into_iter().any(|start| {
+                [&name, &source.name]
+                    .iter()
+                    .any(|name| name.starts_with(start))
+            }) {
                 without_place += 1;
                 continue;
             }
@@ -100,15 +104,8 @@ impl Mapping<'_> {
                 }
                 _ => {}
             }
-            let mut found = self.rules(&name, self.class.other_tensors, |rule| rule.hf);
-            // Of several names in GGUF, those count that the layer has by the config.
-            if found.len() > 1 {
-                let is_there = |(rule, place, _): &(&TensorRule, Place, _)| {
-                    self.dims.has(rule.need, place.layer.unwrap_or(0)) != Some(false)
-                };
-                let (there, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_there);
-                found = if there.is_empty() { others } else { there };
-            }
+            let found = self.rules(&name, self.class.other_tensors, |rule| rule.hf);
+            let found = self.of_layer(found);
             if found.is_empty() {
                 let what = format!("no tensor of {class_name} is called so");
                 return Err(refused(&source.name, what));
@@ -190,7 +187,7 @@ impl Mapping<'_> {
                 }
                 continue;
             }
-            let found = self.rules(&source.name, &[], |rule| rule.gguf);
+            let found = self.of_layer(self.rules(&source.name, &[], |rule| rule.gguf));
             let [(rule, place, suffix)] = found[..] else {
                 let what = format!("no tensor of {} is called so", self.class.gguf);
                 return Err(refused(&source.name, what));
@@ -291,6 +288,21 @@ impl Mapping<'_> {
                 false => Some((rule, find(side(rule), base)?, suffix)),
             });
         found.collect()
+    }
+
+    /// Of several rules for a name, those that the layer has by the config, if there are any.
+    fn of_layer(
+        &self,
+        found: Vec<(&'static TensorRule, Place, &'static str)>,
+    ) -> Vec<(&'static TensorRule, Place, &'static str)> {
+        if found.len() < 2 {
+            return found;
+        }
+        let is_there = |(rule, place, _): &(&TensorRule, Place, _)| {
+            self.dims.has(rule.need, place.layer.unwrap_or(0)) != Some(false)
+        };
+        let (there, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_there);
+        if there.is_empty() { others } else { there }
     }
 
     /// Checks the shape of tensor `name` against what the config says.

@@ -123,7 +123,8 @@ pub(crate) fn is_behind(name: &str, layers: usize) -> bool {
 
 /// `name` without what names of a language model have in multimodal models.
 pub(crate) fn of_language_model(name: &str) -> String {
-    let name = name.strip_prefix("thinker.").unwrap_or(name);
+    let starts = ["thinker.", "llm.", "lfm2."].into_iter();
+    let name = starts.fold(name, |name, start| name.strip_prefix(start).unwrap_or(name));
     name.replace("language_model.", "")
         .replace("text_model.", "")
 }

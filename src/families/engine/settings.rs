@@ -102,7 +102,7 @@ pub(crate) fn keys_of(
     let mut keys = Vec::new();
     for setting in settings {
         let value = value(setting, model)?;
-        keys.extend(value.map(|value| (format!("{}.{}", model.class.gguf, setting.key), value)));
+        keys.extend(value.map(|value| (setting.whole_key(model.class), value)));
     }
     Ok(keys)
 }

@@ -1,6 +1,7 @@
 //! Names, titles and rope of the tables; expected values come from llama.cpp's converter and torch
 //! 2.6.
 
+use super::dims::Need;
 use super::general::{size_label, title};
 use super::names::{Place, fill, find, split_suffix};
 use super::pre_norms::is_complete;
@@ -32,12 +33,16 @@ fn names_with_numbers() {
     assert_eq!(split_suffix("a.weights"), ("a.weights", ""));
 }
 
-/// No name fits two rules of a class, except those of projections that are fused in transformers.
+/// No name fits two rules of a layer, except those of projections that are fused in transformers.
 #[test]
 fn rules_are_unique() {
     for class in CLASSES {
         let names = class.tensors.iter().flat_map(|rules| rules.iter());
-        let mut names: Vec<_> = names.map(|rule| rule.gguf).collect();
+        let kind = |need| match need {
+            Need::Kind(kind) => kind,
+            _ => "",
+        };
+        let mut names: Vec<_> = names.map(|rule| (rule.gguf, kind(rule.need))).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

@@ -269,8 +269,14 @@ pub(crate) fn is_always_f32(name: &str, rank: usize) -> bool {
         "position_embd.weight",
         "token_types.weight",
         ".ssm_conv1d.weight",
+        ".ssm_conv1d_q.weight",
+        ".ssm_conv1d_k.weight",
+        ".ssm_conv1d_v.weight",
         ".shortconv.conv.weight",
         ".indexer.proj.weight",
+        // Of MiniMax M3.
+        ".indexer.q_proj.weight",
+        ".indexer.k_proj.weight",
         ".altup_correct_coef.weight",
         ".altup_predict_coef.weight",
     ];
@@ -289,7 +295,7 @@ fn tensor_of<'m>(
     // What is encoded is exact before, as far as it is stored.
     let own = tensor.sources[0].1.stored.unwrap_or(request.decoded);
     let dtype = match () {
-        () if is_always_f32(&tensor.name, rank) => TargetDtype::F32,
+        () if tensor.rule.keeps_f32 || is_always_f32(&tensor.name, rank) => TargetDtype::F32,
         () if request.encodes => own,
         () => main,
     };

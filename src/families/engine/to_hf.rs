@@ -284,7 +284,7 @@ impl<'m> Maker<'_, 'm> {
         let Mapped { name, rule, place, suffix, sources } = tensor;
         let hf_name = |expert| {
             let name = format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
-            let is_base = self.class.classes[0].ends_with(BASE_MODEL);
+            let is_base = has_no_output(self.class);
             let name = match name.strip_prefix(BASE_PREFIX) {
                 Some(short) if is_base => short.to_owned(),
                 _ => name,
@@ -356,4 +356,11 @@ fn token_ids(metadata: &GgufMetadata) -> Map<String, Value> {
 /// `value` as a file has it.
 fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
+}
+
+/// Whether names of tensors lack what those of models with an output begin with.
+fn has_no_output(class: &ModelClass) -> bool {
+    let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
+    let writes_output = !class.traits.ties_output && rules.any(|rule| rule.gguf == "output");
+    class.classes[0].ends_with(BASE_MODEL) && !writes_output
 }

@@ -24,6 +24,8 @@ const LLAMA: &[&str] = &[
     "afmoe",
     "granite",
     "granitemoe",
+    "granite_swa",
+    "nanbeige",
 ];
 
 /// Tokens of GLM 4's dense models that are special by their texts.

@@ -26,10 +26,9 @@ fn is_left_out(name: &str, found: &Value) -> bool {
         ".attn.bias",
     ];
     let fields = text(found);
-    let layers = fields
-        .get("n_layer")
-        .unwrap_or(&fields["num_hidden_layers"]);
-    let layers = layers.as_u64().unwrap();
+    let names = ["n_layer", "num_layers", "num_hidden_layers"];
+    let layers = names.iter().find_map(|name| fields.get(*name)?.as_u64());
+    let layers = layers.unwrap();
     let layer = name.strip_prefix("model.layers.");
     let layer = layer.and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
     let is_unused = text(found)["num_kv_shared_layers"] == 2 && matches!(layer, Some(3 | 4));

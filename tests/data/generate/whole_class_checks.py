@@ -15,7 +15,7 @@ from whole_class_references import REFERENCES
 
 IDS = [5, 17, 100, 33, 260, 7, 9, 200]
 # Classes of models that are no causal language models.
-AUTO = dict.fromkeys(["modern_bert_mlm", "eurobert", "jina_bert_v2", "llama_bidirectional", "lfm2_model", "lfm2_bidirectional"], "AutoModel")
+AUTO = dict.fromkeys(["modern_bert_mlm", "eurobert", "jina_bert_v2", "llama_bidirectional", "lfm2_model", "lfm2_bidirectional", "lfm2_masked_lm", "jina_v5"], "AutoModel")
 
 
 class Batch(ctypes.Structure):
@@ -65,10 +65,13 @@ LIKE = {
     "pangu": dict(model_type="llama", architectures=["LlamaForCausalLM"], attention_bias=True),
     "minicpm": dict(model_type="granite", architectures=["GraniteForCausalLM"], embedding_multiplier=12.0, residual_multiplier=1.4, logits_scaling=2.0, attention_multiplier=8**-0.5),
     "llama_bidirectional": dict(model_type="llama", architectures=["LlamaModel"]),
+    "llada_moe": dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], norm_topk_prob=False, moe_intermediate_size=12, head_dim=8),
+    "dream": dict(model_type="qwen2", architectures=["Qwen2ForCausalLM"]),
+    "rnd1": dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"]),
     "sarvam_moe": dict(model_type="sarvam_moe", architectures=["SarvamMoEForCausalLM"]),
 }
 # Models whose tokens see those behind them.
-BIDIRECTIONAL = {"llama_bidirectional", "lfm2_bidirectional"}
+BIDIRECTIONAL = {"llada_moe", "lfm2_masked_lm", "llama_bidirectional", "lfm2_bidirectional", "dream", "rnd1"}
 
 
 def states(model, is_bidirectional=False):

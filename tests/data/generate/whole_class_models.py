@@ -18,11 +18,11 @@ NOISE = ("transformers_version", "use_cache", "initializer_range", "attention_dr
          "dtype", "torch_dtype", "_name_or_path")
 # Name: the model of `whole` whose tokenizer it has, a function that makes config and tensors, and more: `files` beside the config, `tokens` of the tokenizer that
 # have other names, `pre` (the tokenizer's name in llama.cpp), `options` of the converter, `raw` (it reads config.json as it is), `back` (the class that comes back),
-# `here` (keys that differ on purpose), `other_values` (tensors that do).
+# `here` (keys that differ on purpose), `other_values` (tensors that do), `inexact` (those that come back nearly the same).
 MODELS = {}
 # Names of tokenizers in llama.cpp.
 TOKENIZERS = {"llama": "llama-bpe", "qwen3": "qwen2", "qwen2": "qwen2", "deepseek_v3": "deepseek-v3", "lfm2": "lfm2", "ernie4_5": "default", "modern_bert": "llama-bpe",
-              "t5": "default", "umt5": "default", "phi3": "llama-bpe", "gemma4": "default", "exaone4": "llama-bpe"}
+              "t5": "default", "umt5": "default", "phi3": "llama-bpe", "gemma4": "default", "exaone4": "llama-bpe", "glm_moe_dsa": "glm4"}
 
 
 def model_of(name, tokenizer, make, **more):
@@ -48,11 +48,11 @@ def of_transformers(model_type, config, auto="AutoModelForCausalLM"):
     return make
 
 
-def written(config, shapes):
-    """A model of a class that transformers does not have. Of layers there are as many as the config says."""
+def written(config, shapes, wide=()):
+    """A model of a class that transformers does not have. Of layers there are as many as the config says. Tensors whose names end with one of `wide` are F32."""
     def make():
         layers = next(config[key] for key in ("num_hidden_layers", "n_layer", "n_layers") if key in config)
-        return config, {key.format(layer): ["BF16", list(shape)] for key, shape in shapes.items() for layer in range(layers)}
+        return config, {key.format(layer): ["F32" if key.endswith(tuple(wide)) else "BF16", list(shape)] for key, shape in shapes.items() for layer in range(layers)}
     return make
 
 
@@ -259,3 +259,92 @@ model_of("falcon_rw", "llama", written(dict(architectures=["RWForCausalLM"], mod
     layer_norm_epsilon=1e-5, multi_query=True, n_head=2, n_layer=1, parallel_attn=True, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, torch_dtype="bfloat16"),
     {"transformer.word_embeddings.weight": (VOCAB, 16), "transformer.ln_f.weight": (16,), "transformer.ln_f.bias": (16,),
      **{"transformer.h.{}." + key: shape for key, shape in FALCON_LAYER.items()}}), back="FalconForCausalLM")
+# Layers with experts behind one without.
+EXPERTS = dict(num_hidden_layers=2, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=12)
+model_of("hy_v3", "llama", without(of_transformers("hy_v3", dict(BASE, **EXPERTS, num_shared_experts=1)), "enable_moe_fp32_combine"))
+model_of("mellum", "llama", of_transformers("mellum", dict(BASE, **EXPERTS, layer_types=["sliding_attention", "full_attention"], sliding_window=32,
+    rope_parameters={kind: dict(rope_type="default", rope_theta=500000.0) for kind in ("full_attention", "sliding_attention")})))
+model_of("cohere2_moe", "llama", without(of_transformers("cohere2_moe", dict(BASE, **EXPERTS, num_shared_experts=2, first_k_dense_replace=1, prefix_dense_intermediate_size=24, layer_types=["sliding_attention", "full_attention"],
+    mlp_layer_types=["dense", "sparse"], sliding_window=32)), "moe_intermediate_size"))
+SCALES = dict(attention_multiplier=0.125, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0)
+WINDOWS = dict(num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"], sliding_window=32)
+model_of("granite_swa", "llama", of_transformers("granite_swa", dict(QWEN2_FIELDS, **SCALES, **WINDOWS)))
+model_of("granitemoe_swa", "llama", of_transformers("granitemoe_swa", dict(QWEN2_FIELDS, **SCALES, **WINDOWS, num_local_experts=2, num_experts_per_tok=1, shared_intermediate_size=20)))
+INDEXER = dict(index_n_heads=2, index_head_dim=8, index_topk=64)
+def published_hy4(make):
+    """With the names of the published model, which transformers renames when it loads it."""
+    def made():
+        config, tensors = make()
+        names = [(".hc_pre.hc_attn_layer.", ".hc_attn_layer.hc_pre."), (".hc_pre.hc_mlp_layer.", ".hc_mlp_layer.hc_pre."), ("model.hc_pre.hc_head.", "model.hc_head."), ("mlp.linear_gate", "mlp.gate_proj"), ("shared_experts.linear_gate", "shared_experts.gate_proj")]
+        def renamed(key):
+            for old, new in names:
+                key = key.replace(old, new)
+            return key
+        tensors = {renamed(key): value for key, value in tensors.items()}
+        tensors["lm_head.weight"][0] = "BF16"
+        return config, tensors
+    return made
+
+
+model_of("hy_v4", "llama", published_hy4(without(of_transformers("hy_v4", dict(LATENT, **INDEXER, num_hidden_layers=3, n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, n_shared_experts=1, hc_mult=2, indexer_types=["full", "full", "shared"])), "learnable_sink_init", "qk_head_dim", "head_dim")))
+model_of("glm_moe_dsa_shared", "glm_moe_dsa", make=of_transformers("glm_moe_dsa", dict(LATENT, **INDEXER | dict(index_head_dim=64), scoring_func="sigmoid", num_hidden_layers=3, n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, indexer_types=["full", "full", "shared"])))
+THREE = lambda name: {f"{name}.{part}_proj.weight": (16, 12) if part == "down" else (12, 16) for part in ("gate", "up", "down")}
+W123 = lambda name, width=12: {f"{name}.w1.weight": (width, 16), f"{name}.w2.weight": (16, width), f"{name}.w3.weight": (width, 16)}
+AT = lambda layer, shapes: {f"model.layers.{layer}.{key}": shape for key, shape in shapes.items()}
+M3 = {**ATTENTION, "self_attn.q_norm.weight": (8,), "self_attn.k_norm.weight": (8,), **TWO_NORMS}
+MINIMAX_M3 = written(FLAT | dict(architectures=["MiniMaxM3SparseForCausalLM"], model_type="minimax_m3", hidden_act="swigluoai", intermediate_size=12, dense_intermediate_size=24, shared_intermediate_size=12, num_hidden_layers=2, num_key_value_heads=1, head_dim=8,
+    rotary_dim=4, rope_theta=5000000.0, num_local_experts=2, num_experts_per_tok=1, n_shared_experts=1, routed_scaling_factor=2.0, scoring_func="sigmoid", use_routing_bias=True, use_gemma_norm=True, use_qk_norm=True, qk_norm_type="per_head",
+    swiglu_alpha=1.702, swiglu_limit=7.0, moe_layer_freq=[0, 1], sparse_attention_config=dict(use_sparse_attention=True, sparse_index_dim=8, sparse_num_index_heads=1, sparse_topk_blocks=16, sparse_block_size=128, sparse_local_block=1, sparse_attention_freq=[0, 1])),
+    ENDS | AT(0, M3 | GATED) | AT(1, M3 | {"self_attn.index_q_proj.weight": (8, 16), "self_attn.index_k_proj.weight": (8, 16), "self_attn.index_q_norm.weight": (8,), "self_attn.index_k_norm.weight": (8,)} |
+    {"block_sparse_moe.gate.weight": (2, 16), "block_sparse_moe.e_score_correction_bias": (2,)} | THREE("block_sparse_moe.shared_experts") | W123("block_sparse_moe.experts.0") | W123("block_sparse_moe.experts.1")))
+model_of("minimax_m3", "llama", MINIMAX_M3, raw=True)
+KDA = {**{f"self_attn.{part}_proj.weight": (16, 16) for part in "qkv"}, **{f"self_attn.{part}_conv1d.weight": (16, 1, 4) for part in "qkv"}, **{f"self_attn.{part}_a_proj.weight": (8, 16) for part in "fg"}, **{f"self_attn.{part}_b_proj.weight": (16, 8) for part in "fg"},
+       "self_attn.A_log": (1, 1, 2, 1), "self_attn.dt_bias": (16,), "self_attn.b_proj.weight": (2, 16), "self_attn.o_norm.weight": (8,), "self_attn.o_proj.weight": (16, 16)}
+MLA = {"self_attn.q_proj.weight": (24, 16), "self_attn.kv_a_proj_with_mqa.weight": (12, 16), "self_attn.kv_a_layernorm.weight": (8,), "self_attn.kv_b_proj.weight": (40, 8), "self_attn.o_proj.weight": (16, 24)}
+KIMI = FLAT | dict(architectures=["KimiLinearForCausalLM"], model_type="kimi_linear", num_hidden_layers=2, num_key_value_heads=2, head_dim=8, model_max_length=64, q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12, mla_use_nope=True,
+    first_k_dense_replace=1, moe_layer_freq=1, moe_intermediate_size=12, moe_renormalize=True, moe_router_activation_func="sigmoid", num_experts=2, num_experts_per_token=1, num_shared_experts=1, num_expert_group=1, topk_group=1, use_grouped_topk=True,
+    routed_scaling_factor=2.446, rope_theta=10000.0, rope_scaling=None, linear_attn_config=dict(full_attn_layers=[2], kda_layers=[1], head_dim=8, num_heads=2, short_conv_kernel_size=4))
+model_of("kimi_linear", "llama", written({key: value for key, value in KIMI.items() if key != "max_position_embeddings"},
+    ENDS | AT(0, TWO_NORMS | KDA | GATED) | AT(1, TWO_NORMS | MLA | {"block_sparse_moe.gate.weight": (2, 16), "block_sparse_moe.gate.e_score_correction_bias": (2,)} | THREE("block_sparse_moe.shared_experts") | W123("block_sparse_moe.experts.0") | W123("block_sparse_moe.experts.1")), wide=["A_log", "dt_bias", "e_score_correction_bias"]), raw=True, inexact=["model.layers.0.self_attn.A_log"])
+QKV_BIASES = {f"self_attn.{part}_proj.bias": (16,) if part == "q" else (8,) for part in "qkv"}
+NORMS_OF_HEADS = {"self_attn.q_norm.weight": (8,), "self_attn.k_norm.weight": (8,)}
+SPARSE_MLP = {"mlp.gate.weight": (2, 16)} | THREE("mlp.experts.0") | THREE("mlp.experts.1")
+KV = dict(num_key_value_heads=1, head_dim=8, rope_theta=10000.0)
+MOE = KV | dict(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, norm_topk_prob=True)
+model_of("dream", "qwen2", raw=True, make=written(FLAT | dict(architectures=["DreamModel"], model_type="Dream", num_key_value_heads=1, rope_theta=1000000.0, rope_scaling=None, mask_token_id=7, use_sliding_window=False, sliding_window=None), ENDS | LAYER(TWO_NORMS | ATTENTION | QKV_BIASES | GATED)))
+model_of("rnd1", "qwen3", raw=True, make=written(FLAT | MOE | dict(architectures=["RND1"], model_type="rnd1", mask_token_id=7, decoder_sparse_step=1, mlp_only_layers=[], use_sliding_window=False, sliding_window=None), ENDS | LAYER(TWO_NORMS | ATTENTION | NORMS_OF_HEADS | SPARSE_MLP)))
+model_of("nanbeige", "llama", raw=True, make=written(FLAT | KV | dict(architectures=["NanbeigeForCausalLM"], model_type="nanbeige", num_loops=2, skip_loop_final_norm=True), ENDS | LAYER(TWO_NORMS | ATTENTION | GATED)))
+model_of("plm", "qwen2", raw=True, make=written({key: value for key, value in FLAT.items() if key != "tie_word_embeddings"} | dict(architectures=["PLMForCausalLM"], model_type="plm", hidden_act="relu2", num_key_value_heads=2, q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12,
+    rope_theta=100000.0, attention_bias=False, tie_word_embeddings=True), {key: shape for key, shape in ENDS.items() if key != "lm_head.weight"} | LAYER(TWO_NORMS | MLA | {key: shape for key, shape in GATED.items() if "gate" not in key})))
+SMALL = lambda name: {f"{name}.{part}.weight": (16, 12) if part == "down" else (12, 16) for part in ("gate", "up", "down")}
+model_of("smallthinker", "qwen2", raw=True, make=written({key: value for key, value in FLAT.items() if key not in ("intermediate_size", "hidden_act", "num_hidden_layers")} | KV | dict(architectures=["SmallThinkerForCausalLM"], model_type="smallthinker", num_hidden_layers=4, moe_num_primary_experts=2, moe_num_active_primary_experts=1, moe_ffn_hidden_size=12,
+    moe_primary_router_apply_softmax=False, norm_topk_prob=True, moe_enable_early_router=True, moe_enable_secondary_experts=False, sliding_window_size=32, sliding_window_layout=[0, 1, 1, 1], rope_layout=[0, 1, 1, 1], moe_layer_layout=[1, 1, 1, 1]),
+    ENDS | LAYER(TWO_NORMS | ATTENTION | {"block_sparse_moe.primary_router.weight": (2, 16)} | SMALL("block_sparse_moe.experts.0") | SMALL("block_sparse_moe.experts.1"))))
+model_of("maple", "llama", raw=True, make=written(FLAT | MOE | dict(architectures=["MapleForCausalLM"], model_type="maple", num_hidden_layers=2, num_shared_experts=0, nope_on_global_attention=True, sliding_window=32, layer_types=["sliding_attention", "full_attention"], partial_rotary_factor=0.5),
+    ENDS | LAYER(TWO_NORMS | ATTENTION | NORMS_OF_HEADS | SPARSE_MLP)))
+model_of("spark2_5", "llama", raw=True, make=written(FLAT | dict(num_key_value_heads=1, head_dim=8) | dict(architectures=["Spark2_5ForCausalLM"], model_type="spark2_5", hidden_act="gelu", num_hidden_layers=2, sliding_window=32, layer_types=["sliding_attention", "full_attention"], gate_attn_act_mode="sigmoid", headwise_attn_output_gate=True,
+    rope_parameters={"full_attention": dict(rope_type="default", rope_theta=1000000.0, partial_rotary_factor=0.5), "sliding_attention": dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0)}),
+    ENDS | LAYER(TWO_NORMS | {"self_attn.q_k_v_proj.weight": (32, 16), "self_attn.g_proj.weight": (2, 16), "self_attn.o_proj.weight": (16, 16)} | GATED)))
+SARASHINA = of_transformers("llama", BASE)
+model_of("sarashina2_vision", "llama", nested(SARASHINA, dict(architectures=["Sarashina2VisionForCausalLM"], model_type="sarashina2_vision", vision_config=dict(model_type="qwen2_vl"), tie_word_embeddings=False), [("", "llm.")], tower=["visual.merger.ln_q.weight", "norm.weight"]))
+model_of("lfm2_masked_lm", "lfm2", named(LFM2, "Lfm2BidirectionalForMaskedLM", lambda key: key.replace("model.", "lfm2."), is_own=True), files=SENTENCES, back="Lfm2BidirectionalModel", raw=True)
+model_of("olmo_lm", "llama", named(of_transformers("olmo", dict(QWEN2_FIELDS, num_key_value_heads=2)), "OLMoForCausalLM"))
+model_of("jina_v5", "llama", named(without(of_transformers("eurobert", dict(BASE, num_key_value_heads=2), "AutoModel"), "classifier_pooling", "mask_token_id"), "JinaEmbeddingsV5Model", MODEL), files=SENTENCES, raw=True, pre="jina-v5-nano", back="EuroBertModel")
+model_of("granite_speech", "llama", nested(of_transformers("granite", dict(QWEN2_FIELDS, **SCALES)), dict(architectures=["GraniteSpeechForConditionalGeneration"], model_type="granite_speech", encoder_config=dict(model_type="granite_speech_encoder")), BEHIND, fields=dict(architectures=["GraniteForCausalLM"]), tower=["encoder.input_linear.weight", "projector.query"]))
+OCR = FLAT | dict(architectures=["DeepseekOCRForCausalLM"], num_hidden_layers=2, num_key_value_heads=2, n_routed_experts=2, n_shared_experts=1, num_experts_per_tok=1, moe_intermediate_size=12, first_k_dense_replace=1, n_group=1, topk_group=1, topk_method="greedy", use_mla=False,
+    kv_lora_rank=None, q_lora_rank=None, qk_nope_head_dim=0, qk_rope_head_dim=0, v_head_dim=0)
+DEEPSEEK_LAYERS = ENDS | LAYER(TWO_NORMS | ALL_HEADS) | AT(0, GATED) | AT(1, {"mlp.gate.weight": (2, 16)} | THREE("mlp.experts.0") | THREE("mlp.experts.1") | THREE("mlp.shared_experts"))
+model_of("deepseek_ocr", "llama", nested(written({key: value for key, value in OCR.items() if key != "model_type"}, DEEPSEEK_LAYERS), dict(architectures=["DeepseekOCRForCausalLM"], model_type="DeepseekOCR", vision_config=dict(image_size=1024)), [("", "")], text="language_config",
+    tower=["model.sam_model.neck.1.weight", "model.vision_model.pre_layrnorm.weight", "model.projector.layers.bias", "model.image_newline", "model.view_seperator"]), back="DeepseekOCRForCausalLM", raw=True)
+MAMBA = {"mixer.in_proj.weight": (64, 16), "mixer.conv1d.weight": (32, 1, 4), "mixer.conv1d.bias": (32,), "mixer.x_proj.weight": (33, 32), "mixer.dt_proj.weight": (32, 1), "mixer.dt_proj.bias": (32,), "mixer.A_log": (32, 16), "mixer.D": (32,), "mixer.out_proj.weight": (16, 32), "norm.weight": (16,)}
+model_of("mamba_lm_head", "llama", raw=True, make=written(dict(architectures=["MambaLMHeadModel"], model_type="mamba", d_model=16, n_layer=1, vocab_size=VOCAB, ssm_cfg={}, rms_norm=True, residual_in_fp32=True, fused_add_norm=True, pad_vocab_size_multiple=8, torch_dtype="bfloat16"),
+    {"backbone.embedding.weight": (VOCAB, 16), "backbone.norm_f.weight": (16,)} | {"backbone.layers.{}." + key: shape for key, shape in MAMBA.items()}), back="MambaForCausalLM", other_values=["blk.0.ssm_a"])  # exponentials, whose last bits differ
+HUNYUAN = flat_rope(of_transformers("hunyuan_v1_dense", TIED), rope_theta=10000.0, rope_scaling=dict(type="xdrope", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0, xdrope_section=[1, 1, 1, 1]))
+model_of("hunyuan_vl", "llama", nested(HUNYUAN, dict(architectures=["HunYuanVLForConditionalGeneration"], model_type="hunyuan_vl", num_experts=1, eod_token_id=1, vision_config=dict(model_type="hunyuan_vl")), [("", "")], tower=["vit.perceive.before_rms.weight"], text=None), raw=True)
+LLADA = {"attn_norm.weight": (16,), "ff_norm.weight": (16,), **{f"{part}_proj.weight": (16, 16) for part in "qkv"}, "attn_out.weight": (16, 16), "ff_proj.weight": (24, 16), "up_proj.weight": (24, 16), "ff_out.weight": (16, 24)}
+model_of("llada", "qwen2", raw=True, make=written(dict(architectures=["LLaDAModelLM"], model_type="llada", d_model=16, n_heads=2, n_kv_heads=2, n_layers=1, mlp_hidden_size=24, max_sequence_length=64, vocab_size=VOCAB, embedding_size=VOCAB, rms_norm_eps=1e-5,
+    rope=True, rope_theta=500000.0, alibi=False, attention_layer_norm=False, include_bias=False, include_qkv_bias=False, block_type="llama", activation_type="silu", layer_norm_type="rms", scale_logits=False, weight_tying=False, eos_token_id=1, pad_token_id=0, mask_token_id=7, torch_dtype="bfloat16"),
+    {"model.transformer.wte.weight": (VOCAB, 16), "model.transformer.ln_f.weight": (16,), "model.transformer.ff_out.weight": (VOCAB, 16)} | {"model.transformer.blocks.{}." + key: shape for key, shape in LLADA.items()}))
+# The converter has the id of the mask of the published model.
+model_of("llada_moe", "qwen2", raw=True, here={"tokenizer.ggml.mask_token_id": ["UINT32", 7]}, make=written(FLAT | dict(architectures=["LLaDAMoEModelLM"], model_type="llada", num_key_value_heads=2, rope_theta=50000.0, num_experts=2, num_experts_per_tok=1, expert_intermediate_size=12, dense_intermediate_size=24, norm_topk_prob=None, qk_layernorm=True,
+    shared_expert_intermediate_size=None, mask_token_id=7), ENDS | LAYER(TWO_NORMS | ALL_HEADS | NORMS_OF_HEADS | SPARSE_MLP)))

@@ -87,4 +87,29 @@ def jina_bert_v2(w, ids):
     return norm(x + linear(F.gelu(gate) * up, layer + "mlp.wo"), layer + "mlp.layernorm")
 
 
-REFERENCES = {"orion": orion, "deepseek": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}
+def minimax_m3(w, ids):
+    """What transformers computes, which knows the names of the published model in that for images alone."""
+    from transformers import MiniMaxM3VLForCausalLM, MiniMaxM3VLTextConfig
+
+    config = MiniMaxM3VLTextConfig(hidden_size=16, intermediate_size=12, dense_intermediate_size=24, shared_intermediate_size=12, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8, vocab_size=len(w["lm_head.weight"]), rms_norm_eps=1e-5,
+                                   rope_parameters=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5), rotary_dim=4, num_local_experts=2, num_experts_per_tok=1, index_head_dim=8, index_n_heads=1,
+                                   layer_types=["full_attention", "minimax_m3_sparse"], mlp_layer_types=["dense", "sparse"], pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    model = MiniMaxM3VLForCausalLM(config).float().eval()
+    stack = lambda part: torch.stack([w[f"model.layers.1.block_sparse_moe.experts.{e}.{part}.weight"] for e in range(2)])
+    both = lambda name: torch.cat([w[f"{name}.gate_proj.weight"], w[f"{name}.up_proj.weight"]])
+    own = {"model.layers.1.mlp.experts.gate_up_proj": torch.cat([stack("w1"), stack("w3")], 1), "model.layers.1.mlp.experts.down_proj": stack("w2"),
+           "model.layers.0.mlp.gate_up_proj.weight": both("model.layers.0.mlp"), "model.layers.1.mlp.shared_experts.gate_up_proj.weight": both("model.layers.1.block_sparse_moe.shared_experts"),
+           "model.layers.1.mlp.gate.e_score_correction_bias": w["model.layers.1.block_sparse_moe.e_score_correction_bias"]}
+    names = [("self_attn.index_", "self_attn.indexer."), ("block_sparse_moe.", "mlp.")]
+    for key, value in w.items():
+        if any(part in key for part in ("experts.0", "experts.1", "gate_proj", "up_proj", "correction")):
+            continue
+        for old, new in names:
+            key = key.replace(old, new)
+        own[key] = value
+    model.load_state_dict(own)
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0]
+
+
+REFERENCES = {"minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}

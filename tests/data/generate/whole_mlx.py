@@ -131,12 +131,21 @@ MODELS.update({
     "hunyuan_dense": ("hunyuan_v1_dense", dict(TIED, head_dim=32, rope_scaling=ALPHA, max_position_embeddings=32768, pad_token_id=0), {}, {}),
     "internlm2": ("internlm2", dict(UNTIED, architectures=["InternLM2ForCausalLM"], model_type="internlm2", bias=False, hidden_act="silu", rms_norm_eps=1e-5,
                                     rope_theta=1000000, rope_scaling=dict(type="dynamic", factor=2.0), torch_dtype="bfloat16"), {}, {}),
+    "exaone": ("exaone", dict(architectures=["ExaoneForCausalLM"], model_type="exaone", activation_function="silu", hidden_size=64, intermediate_size=128, num_layers=1, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+                              vocab_size=VOCAB, layer_norm_epsilon=1e-5, rope_theta=1000000, bos_token_id=0, eos_token_id=1, tie_word_embeddings=False, torch_dtype="bfloat16",
+                              rope_scaling=dict(rope_type="llama3", factor=8.0, high_freq_factor=4.0, low_freq_factor=1.0, original_max_position_embeddings=128)), {}, {}),
+    "nanbeige": ("nanbeige", dict(UNTIED, architectures=["NanbeigeForCausalLM"], model_type="nanbeige", hidden_act="silu", rms_norm_eps=1e-5, rope_theta=1000000, head_dim=16, num_loops=2, skip_loop_final_norm=True, torch_dtype="bfloat16"), {}, {}),
+    "deepseek": ("deepseek", dict(UNTIED, architectures=["DeepseekForCausalLM"], model_type="deepseek", hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000, num_key_value_heads=4, num_hidden_layers=2, n_routed_experts=2, n_shared_experts=1,
+                                  num_experts_per_tok=1, moe_intermediate_size=64, first_k_dense_replace=1, moe_layer_freq=1, norm_topk_prob=False, scoring_func="softmax", torch_dtype="bfloat16"), {}, {}),
     "nemotron_h_moe": ("nemotron_h", dict(UNTIED, head_dim=16, layers_block_type=["linear_attention", "full_attention", "moe"], mamba_num_heads=4, mamba_head_dim=16,
                                           n_groups=2, ssm_state_size=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64,
                                           moe_shared_expert_intermediate_size=128, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True,
                                           routed_scaling_factor=2.5), {"num_hidden_layers": 3, "hybrid_override_pattern": "M*E", **BF16},
                        {"backbone.layers.0.mixer.A_log": ["F32", [4]], "backbone.layers.2.mixer.gate.e_score_correction_bias": ["F32", [4]]}),
 })
+LIKE_LLAMA = {
+    "model.embed_tokens.weight": [VOCAB, 64], "model.norm.weight": [64], "lm_head.weight": [VOCAB, 64], "model.layers.0.input_layernorm.weight": [64], "model.layers.0.post_attention_layernorm.weight": [64],
+    **{f"model.layers.0.self_attn.{part}_proj.weight": [64, 64] for part in "qkvo"}, "model.layers.0.mlp.gate_proj.weight": [128, 64], "model.layers.0.mlp.up_proj.weight": [128, 64], "model.layers.0.mlp.down_proj.weight": [64, 128]}
 # Tensors of classes that are not in transformers, but beside published models: layer by layer, and then the others.
 WRITTEN = {
     "internlm2": {
@@ -144,6 +153,15 @@ WRITTEN = {
         "model.layers.0.feed_forward.w1.weight": [128, 64], "model.layers.0.feed_forward.w2.weight": [64, 128],
         "model.layers.0.feed_forward.w3.weight": [128, 64], "model.layers.0.attention_norm.weight": [64], "model.layers.0.ffn_norm.weight": [64],
         "model.tok_embeddings.weight": [VOCAB, 64], "model.norm.weight": [64], "output.weight": [VOCAB, 64]},
+    "nanbeige": {**LIKE_LLAMA, **{f"model.layers.0.self_attn.{part}_proj.weight": [32, 64] for part in "kv"}},
+    "deepseek": {
+        **LIKE_LLAMA, **{key.replace("layers.0", "layers.1"): shape for key, shape in LIKE_LLAMA.items() if "mlp" not in key}, "model.layers.1.mlp.gate.weight": [2, 64],
+        **{f"model.layers.1.mlp.{of}.{part}_proj.weight": [64, 64] for of in ("experts.0", "experts.1", "shared_experts") for part in ("gate", "up", "down")}},
+    "exaone": {
+        **{f"transformer.h.0.attn.attention.{part}_proj.weight": [64 if part in ("q", "out") else 32, 64] for part in ("q", "k", "v", "out")},
+        "transformer.h.0.mlp.c_fc_0.weight": [128, 64], "transformer.h.0.mlp.c_fc_1.weight": [128, 64], "transformer.h.0.mlp.c_proj.weight": [64, 128],
+        "transformer.h.0.ln_1.weight": [64], "transformer.h.0.ln_2.weight": [64],
+        "transformer.wte.weight": [VOCAB, 64], "transformer.ln_f.weight": [64], "lm_head.weight": [VOCAB, 64]},
 }
 # Classes that transformers 4.57.6 does not know: these are of 5.23.0 with torch 2.15.0.
 NEWER = ("glm4_moe_lite", "minimax_m2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "nemotron_h", "nemotron_h_moe", "gemma4", "gemma4_moe", "mistral3", "ministral3", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe")

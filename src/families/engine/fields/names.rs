@@ -13,12 +13,23 @@ pub(crate) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", 
 pub(crate) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads", "num_kv_heads"];
 
 /// Fields of the number of experts.
-pub(crate) const EXPERTS: &[&str] =
-    &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
+pub(crate) const EXPERTS: &[&str] = &[
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "moe_num_primary_experts",
+];
 
 /// Fields of the number of experts that a token gets.
-pub(crate) const EXPERTS_USED: &[&str] =
-    &["num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k", "moe_topk"];
+pub(crate) const EXPERTS_USED: &[&str] = &[
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "top_k_experts",
+    "moe_k",
+    "moe_topk",
+    "moe_num_active_primary_experts",
+];
 
 /// Fields of the width of a feed-forward layer.
 pub(crate) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim", "d_ff"];

@@ -7,8 +7,8 @@ use super::attention::{
     RANKS, RMS, ROPE_FREQS, ROTATING_HEADS, SAME_HEADS, SECTIONS, WINDOW,
 };
 use super::feed_forward::{
-    FFN_NORM, FFN_NORM_BIAS, FUSED_MLP, MAYBE_UNGATED_BIASES, MLP, POST_FFW_NORM, UNGATED,
-    UNGATED_BIASES,
+    FFN_NORM, FFN_NORM_BIAS, FUSED_MLP, MAYBE_MLP_BIASES, MAYBE_UNGATED_BIASES, MLP, POST_FFW_NORM,
+    UNGATED, UNGATED_BIASES,
 };
 use super::sizes::When::{Always, AtLeast, Not, Predicting};
 use super::sizes::{CONTEXT, EMBD, FF, HEAD, HEADS, KEYS, Size, VALUES, VOCAB};
@@ -103,6 +103,11 @@ const MPT_REST: &[Row] = rows! {
 const SECOND_NORM: &[Row] = rows! {
     "blk.{i}.attn_norm_2.weight" [EMBD] optional;
     "blk.{i}.attn_norm_2.bias" [EMBD] optional;
+};
+
+/// A gate for each head.
+const HEAD_GATE: &[Row] = rows! {
+    "blk.{i}.attn_gate.weight" [EMBD, HEADS];
 };
 
 graphs! {
@@ -223,7 +228,7 @@ graphs! {
         Always => EMBEDDING OUTPUT_NORM_BIAS MAYBE_OUTPUT ATTN_NORM ATTN_NORM_BIAS SECOND_NORM
             FUSED_QKV NARROW_OUT UNGATED;
     }
-    "hunyuan-dense" [RMS] ROTATING_HEADS {
+    "hunyuan-dense" | "hunyuan_vl" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM MLP;
     }
     "exaone" [RMS] ROTATING_HEADS {
@@ -247,5 +252,17 @@ graphs! {
     }
     "internlm2" [RMS] ROTATING_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;
+    }
+    "dream" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT OUTPUT_BIAS ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;
+    }
+    "nanbeige" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT ROPE_FREQS FFN_NORM MLP;
+    }
+    "spark2_5" [RMS, WINDOW, (Always, &["attention.sliding_window_pattern"])] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV HEAD_GATE OUT FFN_NORM MLP;
+    }
+    "llada" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM ROPE_FREQS MLP MAYBE_MLP_BIASES;
     }
 }

@@ -8,10 +8,11 @@ use super::attention::{
 };
 use super::feed_forward::{
     CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, FFN_NORM_BIAS, MAYBE_CHOICE_BIAS,
-    MAYBE_MLP_BIASES, MLP, POST_FFW_NORM, ROUTER, SHARED_COUNT, expert_stacks, shared_experts,
+    MAYBE_MLP_BIASES, MLP, POST_FFW_NORM, ROUTER, SHARED_COUNT, UNGATED, expert_stacks,
+    fused_expert_stacks, shared_experts,
 };
 use super::sizes::When::{
-    Above0, All, Always, Every, From, Has, MayPredict, Not, Predicting, Somewhere, Window,
+    Above0, All, Always, Any, Every, From, Has, MayPredict, Not, Predicting, Somewhere, Window,
 };
 use super::sizes::{EMBD, EXPERTS, FF, HEAD, HEADS, KEYS, QUERIES, Size, VALUES, VOCAB, When};
 use super::{Row, graphs, rows};
@@ -169,6 +170,72 @@ const GEMMA4_KEY_NAMES: (When, &[&str]) = (
     ],
 );
 
+const FUSED_STACKS: &[Row] = fused_expert_stacks!(FF_EXPERT);
+const FUSED_WIDE_STACKS: &[Row] = fused_expert_stacks!(FF);
+const COHERE_SHARED: &[Row] =
+    shared_experts!(Size::Or(&[FF_SHARED, Size::Product(&[FF_EXPERT, SHARED_COUNT])]));
+const COHERE_KEYS: (When, &[&str]) =
+    (Always, &["logit_scale", "leading_dense_block_count", "attention.layer_norm_epsilon"]);
+
+const SINKS: &[Row] = rows! {
+    "blk.{i}.attn_sinks.weight" [HEADS];
+};
+
+const FUSED_SHARED: &[Row] = rows! {
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, Size::Product(&[Size::N(2), FF_SHARED])];
+    "blk.{i}.ffn_down_shexp.weight" [FF_SHARED, EMBD];
+};
+
+const SHARE_OR_SHARED: Size = Size::Or(&[FF_SHARED, FF_SHARE]);
+
+/// llama.cpp loads layers with what is there.
+const HY_FEED_FORWARD: &[Row] = rows! {
+    "blk.{i}.ffn_gate.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_down.weight" [FF, EMBD] optional;
+    "blk.{i}.ffn_up.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS] optional;
+    "blk.{i}.exp_probs_b" [EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [FF_SHARE, EMBD, EXPERTS] optional;
+    "blk.{i}.ffn_gate_up_exps.weight" [EMBD, Size::Product(&[Size::N(2), FF_SHARE]), EXPERTS] optional;
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF_SHARE, EXPERTS] optional;
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_SHARE, EXPERTS] optional;
+    "blk.{i}.ffn_gate_shexp.weight" [EMBD, SHARE_OR_SHARED] optional;
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, SHARE_OR_SHARED] optional;
+    "blk.{i}.ffn_down_shexp.weight" [SHARE_OR_SHARED, EMBD] optional;
+};
+
+const HY_EXPERTS: &[Row] = rows! {
+    "blk.{i}.ffn_down_exps.weight" [FF_SHARE, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_SHARE, EXPERTS] unless "blk.{i}.ffn_gate_up_exps.weight";
+};
+const HY_SHARED: &[Row] = rows! {
+    "blk.{i}.ffn_down_shexp.weight" [SHARE_OR_SHARED, EMBD];
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, SHARE_OR_SHARED];
+};
+
+const INDEX_HEAD: Size = Size::Key("attention.indexer.key_length");
+
+const M3_INDEXER: &[Row] = rows! {
+    "blk.{i}.indexer.q_proj.weight" [EMBD, Size::Product(&[Size::Key("attention.indexer.head_count"), INDEX_HEAD])];
+    "blk.{i}.indexer.k_proj.weight" [EMBD, INDEX_HEAD];
+    "blk.{i}.indexer.q_norm.weight" [INDEX_HEAD];
+    "blk.{i}.indexer.k_norm.weight" [INDEX_HEAD];
+};
+
+const M3_KEYS: (When, &[&str]) = (
+    Always,
+    &[
+        "attention.indexer.head_count",
+        "attention.indexer.key_length",
+        "attention.indexer.top_k",
+        "attention.indexer.block_size",
+        "attention.indexer.local_blocks",
+    ],
+);
+
+/// All heads have keys of their own.
+const FULL_QKV: &[Row] = projections!(unless, EMBD, EMBD, EMBD);
+
 graphs! {
     "llama" | "llama-embed" | "mistral3" | "minicpm" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
@@ -272,5 +339,52 @@ graphs! {
         Not(&OWN_KEYS) => GEMMA4_UNUSED_KEYS;
         Somewhere(&Not(&Window)) => GEMMA4_ROPE;
         Has("blk.{i}.ffn_gate_inp.weight") => GEMMA4_EXPERTS;
+    }
+    "mellum" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER SHARE_STACKS;
+    }
+    "cohere2moe" [USED_EXPERTS, EXPERT_WIDTH, WINDOW, COHERE_KEYS] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER FUSED_STACKS;
+        All(&[From(DENSE), Above0(SHARED_COUNT)]) => COHERE_SHARED;
+        MayPredict => PREDICTION;
+    }
+    "granite_swa" [RMS, WINDOW, (Always, &["logit_scale", "attention.sliding_window_pattern"])] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS SINKS FFN_NORM;
+        LONGROPE => LONG_FACTORS;
+        Not(&LONGROPE) => ROPE_FREQS;
+        Not(&HAS_EXPERTS) => MLP MAYBE_MLP_BIASES;
+        HAS_EXPERTS => ROUTER FUSED_WIDE_STACKS;
+        HAS_SHARED => FUSED_SHARED;
+    }
+    "hy_v3" [RMS, EXPERT_WIDTH] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM HY_FEED_FORWARD;
+        Any(&[Has("blk.{i}.ffn_up.weight"), Has("blk.{i}.ffn_down.weight")]) => UNGATED;
+        Any(&[Has("blk.{i}.ffn_up_exps.weight"), Has("blk.{i}.ffn_down_exps.weight")]) => HY_EXPERTS;
+        Any(&[Has("blk.{i}.ffn_up_shexp.weight"), Has("blk.{i}.ffn_down_shexp.weight")]) => HY_SHARED;
+        MayPredict => PREDICTION;
+    }
+    "minimax-m3" [RMS, USED_EXPERTS, EXPERT_WIDTH, SHARED_EXPERTS, GATING, M3_KEYS] SAME_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER CHOICE_BIAS STACKS ALL_SHARED M3_INDEXER;
+    }
+    "rnd1" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER SHARE_STACKS;
+    }
+    "smallthinker" [RMS, USED_EXPERTS, GATING] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT FFN_NORM ROUTER STACKS;
+    }
+    "maple" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["swiglu_clamp_exp", "attention.sliding_window_pattern"])] SAME_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER STACKS;
+    }
+    "deepseek2-ocr" [RMS, EXPERT_WIDTH, SHARED_EXPERTS] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FULL_QKV NARROW_OUT FFN_NORM;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER MAYBE_CHOICE_BIAS FUSED_STACKS ALL_SHARED;
+    }
+    "llada-moe" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT HEAD_NORMS FFN_NORM ROUTER STACKS;
     }
 }

@@ -1,13 +1,16 @@
 //! Decoders whose keys and values are made of a latent vector.
 
 use super::attention::{
-    ATTN_NORM, EMBEDDING, FREE_HEADS, LONG_FACTORS, MAYBE_OUTPUT, PREDICTION, RMS,
+    ATTN_NORM, EMBEDDING, FREE_HEADS, LONG_FACTORS, MAYBE_OUTPUT, OUTPUT, PREDICTION, RMS,
+    projections,
 };
 use super::feed_forward::{
-    DENSE, FF_EXPERT, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, expert_stacks,
-    fused_expert_stacks, shared_experts,
+    CHOICE_BIAS, DENSE, FF_EXPERT, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, UNGATED,
+    expert_stacks, fused_expert_stacks, shared_experts,
 };
-use super::sizes::When::{Above0, All, Always, Any, From, Is, MayPredict, Not};
+use super::sizes::When::{
+    Above0, All, Always, Any, From, Is, MayPredict, Not, Predicting, Somewhere,
+};
 use super::sizes::{EMBD, EXPERTS, HEADS, Size, VOCAB, When};
 use super::{Row, graphs, rows};
 
@@ -74,6 +77,10 @@ const INDEXER: &[Row] = rows! {
     "blk.{i}.indexer.attn_q_b.weight" [Q_RANK, Size::Product(&[INDEX_HEADS, INDEX_HEAD])];
 };
 
+const TYPES: When = Above0(Size::Key("attention.indexer.types"));
+/// In layers that share the choice of another one, there is none.
+const CHOOSING: When = Any(&[TYPES, Not(&Somewhere(&TYPES)), Predicting]);
+
 const STACKS: &[Row] = expert_stacks!(FF_EXPERT);
 const FUSED_STACKS: &[Row] = fused_expert_stacks!(FF_EXPERT);
 const SHARED: &[Row] = shared_experts!(Size::Product(&[FF_EXPERT, SHARED_COUNT]));
@@ -94,6 +101,89 @@ const INDEX_KEYS: (When, &[&str]) = (
     ],
 );
 const GATING: (When, &[&str]) = (Always, &["expert_gating_func"]);
+
+/// Copies of the state.
+const COPIES: Size = Size::Key("hyper_connection.count");
+const TWICE: Size = Size::Product(&[Size::N(2), COPIES]);
+const STATE: Size = Size::Product(&[COPIES, EMBD]);
+
+const HY_ENDS: &[Row] = rows! {
+    "output_hc_fn.weight" [STATE, COPIES];
+    "output_hc_base.weight" [COPIES];
+    "output_hc_scale.weight" [Size::N(1)];
+};
+
+const HY_LAYERS: &[Row] = rows! {
+    "blk.{i}.attn_sinks.weight" [HEADS];
+    "blk.{i}.attn_gate.weight" [EMBD, ALL_VALUES];
+    "blk.{i}.hc_attn_fn.weight" [STATE, TWICE];
+    "blk.{i}.hc_attn_base.weight" [TWICE];
+    "blk.{i}.hc_attn_scale.weight" [Size::N(2)];
+    "blk.{i}.hc_ffn_fn.weight" [STATE, TWICE];
+    "blk.{i}.hc_ffn_base.weight" [TWICE];
+    "blk.{i}.hc_ffn_scale.weight" [Size::N(2)];
+};
+
+const HY_KEYS: (When, &[&str]) = (
+    Always,
+    &[
+        "attention.q_lora_rank",
+        "attention.key_length_mla",
+        "attention.value_length_mla",
+        "hyper_connection.count",
+        "hyper_connection.epsilon",
+        "hyper_connection.magnitude",
+    ],
+);
+
+/// Layers without a head of keys have linear attention.
+const ATTENDS: When = Above0(Size::KvHeads);
+const LATENT_QUERIES_THERE: When = When::Has("blk.{i}.attn_q_a_norm.weight");
+
+const KDA_HEAD: Size = Size::Key("kda.head_dim");
+const KDA_WIDTH: Size = Size::Product(&[HEADS, KDA_HEAD]);
+const KERNEL: Size = Size::Key("ssm.conv_kernel");
+
+/// Linear attention with a decay for each dimension of a head.
+const KDA: &[Row] = rows! {
+    "blk.{i}.ssm_conv1d_q.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_conv1d_k.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_conv1d_v.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_f_a.weight" [EMBD, KDA_HEAD];
+    "blk.{i}.ssm_f_b.weight" [KDA_HEAD, KDA_WIDTH];
+    "blk.{i}.ssm_g_a.weight" [EMBD, KDA_HEAD];
+    "blk.{i}.ssm_g_b.weight" [KDA_HEAD, KDA_WIDTH];
+    "blk.{i}.ssm_beta.weight" [EMBD, HEADS];
+    "blk.{i}.ssm_a" [Size::N(1), HEADS];
+    "blk.{i}.ssm_dt.bias" [KDA_WIDTH];
+    "blk.{i}.ssm_norm.weight" [KDA_HEAD];
+    "blk.{i}.attn_output.weight" [KDA_WIDTH, EMBD];
+};
+
+const MAYBE_SHARED: &[Row] = rows! {
+    "blk.{i}.ffn_gate_shexp.weight" [EMBD, Size::Product(&[FF_EXPERT, SHARED_COUNT])] optional;
+    "blk.{i}.ffn_down_shexp.weight" [Size::Product(&[FF_EXPERT, SHARED_COUNT]), EMBD] optional;
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, Size::Product(&[FF_EXPERT, SHARED_COUNT])] optional;
+};
+
+const PAIR: &[Row] = rows! {
+    "blk.{i}.ffn_down_shexp.weight" [Size::Product(&[FF_EXPERT, SHARED_COUNT]), EMBD];
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, Size::Product(&[FF_EXPERT, SHARED_COUNT])];
+};
+
+const KDA_QKV: &[Row] = projections!(unless, KDA_WIDTH, KDA_WIDTH, KDA_WIDTH);
+
+const KIMI_KEYS: (When, &[&str]) = (
+    Always,
+    &[
+        "attention.key_length",
+        "attention.key_length_mla",
+        "attention.value_length_mla",
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        "leading_dense_block_count",
+    ],
+);
 
 graphs! {
     "deepseek2" [RMS, EXPERT_KEYS, KV_KEYS, Q_KEYS] ONE_HEAD {
@@ -116,9 +206,29 @@ graphs! {
         MayPredict => PREDICTION;
     }
     "glm-dsa" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS] ONE_HEAD {
-        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM QUERIES SPLIT_KV INDEXER;
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM QUERIES SPLIT_KV;
+        CHOOSING => INDEXER;
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS SHARED;
         MayPredict => PREDICTION;
+    }
+    "hy_v4" [RMS, EXPERT_KEYS, KV_KEYS, HY_KEYS, GATING] ONE_HEAD {
+        Always => EMBEDDING OUTPUT HY_ENDS ATTN_NORM HY_LAYERS LATENT FFN_NORM QUERIES SPLIT_KV;
+        All(&[CHOOSING, Above0(Size::Key("attention.indexer.top_k"))]) => INDEXER;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS SHARED;
+    }
+    "kimi-linear" [RMS, EXPERT_KEYS, KV_KEYS, KIMI_KEYS, GATING] FREE_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM FFN_NORM;
+        Not(&ATTENDS) => KDA KDA_QKV;
+        ATTENDS => LATENT SPLIT_KV;
+        All(&[ATTENDS, LATENT_QUERIES_THERE]) => QUERIES;
+        All(&[ATTENDS, Not(&LATENT_QUERIES_THERE)]) => PLAIN_QUERIES;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER CHOICE_BIAS STACKS MAYBE_SHARED;
+        Any(&[When::Has("blk.{i}.ffn_up_shexp.weight"), When::Has("blk.{i}.ffn_down_shexp.weight")]) => PAIR;
+    }
+    "plm" [RMS, KV_KEYS] FREE_HEADS {
+        Always => EMBEDDING ATTN_NORM PLAIN_QUERIES LATENT WHOLE_KV FFN_NORM UNGATED;
     }
 }

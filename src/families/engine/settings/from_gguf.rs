@@ -49,7 +49,7 @@ pub(crate) fn config_of(
     };
     let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
     for setting in stated.into_iter().chain(computed) {
-        let key = format!("{}.{}", class.gguf, setting.key);
+        let key = setting.whole_key(class);
         match metadata.get(&key) {
             Some(value) => config.add(setting, &key, &value)?,
             None => config.add_missing(setting, &key)?,

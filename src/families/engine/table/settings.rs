@@ -10,7 +10,7 @@ use crate::{AnamnesisError, Result};
 /// A setting of the architecture: a key of the metadata, and the field of `config.json`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
-    /// Key without the architecture's name.
+    /// Key without the architecture's name. One that begins with a dot has none in front.
     pub key: &'static str,
     /// Fields that it may have, the usual one first.
     pub fields: &'static [&'static str],
@@ -76,6 +76,14 @@ pub(crate) enum Kind {
 }
 
 impl Setting {
+    /// The key in a file of `class`.
+    pub(crate) fn whole_key(&self, class: &ModelClass) -> String {
+        match self.key.strip_prefix('.') {
+            Some(key) => key.to_owned(),
+            None => format!("{}.{}", class.gguf, self.key),
+        }
+    }
+
     /// `n` as UINT32.
     ///
     /// # Errors

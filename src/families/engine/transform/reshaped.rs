@@ -54,19 +54,24 @@ pub(super) fn flattened(
         made.insert(at, 1);
         return Ok(made);
     }
-    let (Some(_), [dim]) = (rule.gguf_shape, rule.shape) else {
-        return Ok(shape);
-    };
     let values: usize = shape.iter().product();
-    match dims.size(*dim, None).filter(|len| *len != values) {
-        None => Ok(vec![values]),
-        Some(len) => {
+    let sizes = rule.shape.iter().map(|dim| dims.size(*dim, None));
+    let sizes = sizes.collect::<Option<Vec<usize>>>();
+    let is_same = |sizes: &Vec<usize>| {
+        let mut all = sizes.iter();
+        all.try_fold(1, |all: usize, n| all.checked_mul(*n)) == Some(values)
+    };
+    match (rule.gguf_shape, rule.shape, sizes) {
+        (Some(_), _, Some(sizes)) if is_same(&sizes) => Ok(sizes),
+        (Some(_), [dim], Some(_)) => {
             let what = format!(
-                "{}: its shape is {shape:?}, and {} is {len}",
+                "{}: its shape is {shape:?}, and {} is another size",
                 InTensor(&name),
                 dims.fields_of(*dim)
             );
             Err(AnamnesisError::parse(what))
         }
+        (Some(_), [_], None) => Ok(vec![values]),
+        _ => Ok(shape),
     }
 }
