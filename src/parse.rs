@@ -13,6 +13,8 @@ mod llamafile;
 mod magic;
 #[cfg(feature = "onnx")]
 mod message;
+#[cfg(feature = "msgpack")]
+mod msgpack;
 #[cfg(feature = "npz")]
 mod npy;
 #[cfg(feature = "npz")]
@@ -29,6 +31,8 @@ mod python;
 mod qnat;
 pub(crate) mod read_at;
 pub mod safetensors;
+#[cfg(any(feature = "msgpack", feature = "onnx"))]
+mod window;
 #[cfg(any(feature = "npz", feature = "pth"))]
 pub(crate) mod zip;
 

@@ -23,6 +23,8 @@ pub enum Container {
     Qnat,
     /// ONNX: the weights of a graph, in one file or several.
     Onnx,
+    /// MessagePack, as Flax writes it.
+    Msgpack,
 }
 
 impl Container {
@@ -43,6 +45,7 @@ impl fmt::Display for Container {
             Self::Pth => "PyTorch checkpoint",
             Self::Qnat => "QNAT",
             Self::Onnx => "ONNX",
+            Self::Msgpack => "Flax (MessagePack)",
         })
     }
 }

@@ -158,6 +158,12 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("onnx", |source, path, budget| super::onnx::read(&source, path, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Msgpack),
+        title: "Flax (MessagePack)",
+        matches: magic::is_flax,
+        reader: gated!("msgpack", |source, _, budget| super::msgpack::read(&source, budget)),
+    },
+    ContainerFormat {
         beginning: Beginning::Unknown,
         title: "safetensors",
         matches: |_| true,

@@ -205,22 +205,20 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: None,
     },
     OtherFile {
+        // The version of a tensor, levels of its details, the version again, and a length. Each tensor
+        // begins so.
+        matches: |head| {
+            head.starts_with(&[0; 16]) && matches!(head.get(16..21), Some([_, 0, 0, 0, 0x08]))
+        },
+        name: "Paddle (.pdiparams)",
+        advice: "it has no names of tensors; give the `.pdparams` of the model",
+        hides: None,
+    },
+    OtherFile {
         // `BurnRecord`: a map of `metadata`, `item` and a mark of no size.
         matches: |head| head.starts_with(b"\x83\xa8metadata"),
         name: "MessagePack, as Burn's recorders write it",
         advice: BURN,
-        hides: None,
-    },
-    OtherFile {
-        // A map whose first key is a word.
-        matches: |head| match head {
-            [0x81..=0x8f, 0xa1..=0xbf, rest @ ..] | [0x81..=0x8f, 0xd9, _, rest @ ..] => {
-                rest.len() > 2 && rest[..2].iter().all(u8::is_ascii_alphabetic)
-            }
-            _ => false,
-        },
-        name: "MessagePack, as Flax writes it",
-        advice: "its models are not read; transformers loads them with `from_flax=True` and saves safetensors",
         hides: None,
     },
     OtherFile {
@@ -528,7 +526,8 @@ mod tests {
                 "TensorFlow SavedModel",
             ),
             (b"\x0a\x2a\x0a\x05input\x12\x0bPlaceholder", "TensorFlow graph"),
-            (b"\x81\xa6params\x82\xa5Dense", "Flax"),
+            // `DenseTensor` of Paddle's `SerializeToStream`.
+            (b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x04\0\0\0\x08\x05\x10\x02", "pdparams"),
             // `MAGIC_NUMBER` of burn-pack 0.22, and `BurnRecord` of burn-core, up to 0.20.
             (b"NRUB\x01\0\x10\0\0\0\xa1gtensors", "SafetensorsStore"),
             (b"\x83\xa8metadata\x85\xa5float", "Burn's recorders"),

@@ -3,6 +3,8 @@
 //! time, and `heap`, whose `Monitor` limits memory.
 
 mod configs;
+#[cfg(feature = "msgpack")]
+mod msgpack;
 mod npz;
 #[cfg(feature = "onnx")]
 mod onnx;
