@@ -6,6 +6,8 @@ mod detect;
 pub(crate) mod directory;
 #[cfg(feature = "gguf")]
 pub mod gguf;
+#[cfg(feature = "hdf5")]
+mod hdf5;
 pub(crate) mod hub;
 mod listing;
 #[cfg(all(feature = "gguf", any(feature = "npz", feature = "pth")))]
@@ -31,7 +33,7 @@ mod python;
 mod qnat;
 pub(crate) mod read_at;
 pub mod safetensors;
-#[cfg(any(feature = "msgpack", feature = "onnx"))]
+#[cfg(any(feature = "hdf5", feature = "msgpack", feature = "onnx"))]
 mod window;
 #[cfg(any(feature = "npz", feature = "pth"))]
 pub(crate) mod zip;

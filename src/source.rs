@@ -6,9 +6,9 @@ mod deflated;
 #[cfg(not(any(feature = "npz", feature = "pth")))]
 #[path = "source/no_deflated.rs"]
 mod deflated;
-#[cfg(any(feature = "onnx", feature = "pth"))]
+#[cfg(any(feature = "hdf5", feature = "onnx", feature = "pth"))]
 mod derived;
-#[cfg(not(any(feature = "onnx", feature = "pth")))]
+#[cfg(not(any(feature = "hdf5", feature = "onnx", feature = "pth")))]
 #[path = "source/no_derived.rs"]
 mod derived;
 pub(crate) mod directory;
@@ -38,6 +38,8 @@ pub(crate) use self::deflated::Deflated;
 pub(crate) use self::derived::Derived;
 #[cfg(feature = "pth")]
 pub(crate) use self::derived::Latin1Text;
+#[cfg(feature = "hdf5")]
+pub(crate) use self::derived::{ChunkFilter, ChunkPlace, ChunkedTensor};
 #[cfg(feature = "onnx")]
 pub(crate) use self::derived::{FieldPlace, NumberKind, RepeatedField, SparseValues};
 use self::files::FileHandle;
@@ -77,7 +79,7 @@ pub(crate) enum Source {
     #[cfg_attr(not(feature = "pth"), allow(dead_code))]
     Pieced(Box<Pieced>),
     /// A tensor that is made of another source's bytes while it is read.
-    #[cfg_attr(not(any(feature = "onnx", feature = "pth")), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "hdf5", feature = "onnx", feature = "pth")), allow(dead_code))]
     Derived(Box<Derived>),
     /// Only the header was read; tensor data is out of reach.
     HeaderOnly,

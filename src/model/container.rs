@@ -25,6 +25,8 @@ pub enum Container {
     Onnx,
     /// MessagePack, as Flax writes it.
     Msgpack,
+    /// HDF5, also in an archive of Keras.
+    Hdf5,
 }
 
 impl Container {
@@ -46,6 +48,7 @@ impl fmt::Display for Container {
             Self::Qnat => "QNAT",
             Self::Onnx => "ONNX",
             Self::Msgpack => "Flax (MessagePack)",
+            Self::Hdf5 => "HDF5",
         })
     }
 }

@@ -51,6 +51,14 @@ pub(super) fn is_onnx(head: &[u8]) -> bool {
     has_version && has_more && rest.len() < MAX_HEAD
 }
 
+/// What an HDF5 file has at its beginning, or at a power of two from 512 on.
+pub(super) const HDF5: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
+
+/// Whether a file with these first bytes is HDF5.
+pub(super) fn is_hdf5(head: &[u8]) -> bool {
+    head.starts_with(HDF5)
+}
+
 /// Whether a file with these first bytes is a checkpoint of Flax: MessagePack of a map whose first key
 /// is a word, and not a record of Burn.
 pub(super) fn is_flax(head: &[u8]) -> bool {

@@ -116,14 +116,6 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: PACKED,
     },
     OtherFile {
-        matches: |head| head.starts_with(b"\x89HDF\r\n\x1a\n"),
-        name: "HDF5",
-        advice: "Keras and TensorFlow models are not read",
-        hides: Some(
-            "HDF5, which was not looked into: a Keras model in it may hold code (`Lambda`)",
-        ),
-    },
-    OtherFile {
         matches: |head| head.get(4..8) == Some(b"TFL3"),
         name: "TensorFlow Lite",
         advice: MODELS_NOT_READ,
@@ -488,7 +480,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 31] = [
+        let rows: [(&[u8], &str); 30] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -501,7 +493,6 @@ mod tests {
             (b"7z\xbc\xaf\x27\x1c\0\x04", "7-Zip"),
             (b"\xfd7zXZ\0aaaa", "xz"),
             (b"\x28\xb5\x2f\xfdaaaa", "Zstandard"),
-            (b"\x89HDF\r\n\x1a\naaaa", "HDF5"),
             (b"\x1c\0\0\0TFL3aaaa", "TensorFlow Lite"),
             (b"\xef\xbb\xbf <?xml version='1.0'?><Error>", "XML"),
             (b"\n {\"a\": 1}", "JSON text"),

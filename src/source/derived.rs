@@ -1,6 +1,8 @@
 //! [`Derived`]: a tensor whose bytes no file has as they are, and that are made of a file's while they
 //! are read. Reading takes constant memory, at any place.
 
+#[cfg(feature = "hdf5")]
+mod chunked;
 #[cfg(feature = "pth")]
 mod latin1;
 #[cfg(feature = "onnx")]
@@ -8,6 +10,8 @@ mod repeated;
 #[cfg(feature = "onnx")]
 mod sparse;
 
+#[cfg(feature = "hdf5")]
+pub(crate) use self::chunked::{ChunkFilter, ChunkPlace, ChunkedTensor};
 #[cfg(feature = "pth")]
 pub(crate) use self::latin1::Latin1Text;
 #[cfg(feature = "onnx")]
@@ -26,6 +30,9 @@ pub(crate) enum Derived {
     /// The values of a sparse tensor, with zeros between them.
     #[cfg(feature = "onnx")]
     Sparse(SparseValues),
+    /// Elements in chunks, which may be compressed.
+    #[cfg(feature = "hdf5")]
+    Chunked(ChunkedTensor),
     /// Bytes that the file has as text.
     #[cfg(feature = "pth")]
     Latin1(Latin1Text),
@@ -39,6 +46,8 @@ impl Derived {
             Self::Repeated(field) => field.len(),
             #[cfg(feature = "onnx")]
             Self::Sparse(values) => values.len(),
+            #[cfg(feature = "hdf5")]
+            Self::Chunked(tensor) => tensor.len(),
             #[cfg(feature = "pth")]
             Self::Latin1(text) => text.len(),
         }
@@ -51,6 +60,8 @@ impl Derived {
             Self::Repeated(field) => field.base(),
             #[cfg(feature = "onnx")]
             Self::Sparse(values) => values.base(),
+            #[cfg(feature = "hdf5")]
+            Self::Chunked(tensor) => tensor.base(),
             #[cfg(feature = "pth")]
             Self::Latin1(text) => text.base(),
         }
@@ -63,6 +74,8 @@ impl Derived {
             Self::Repeated(field) => field.read_at(offset, out),
             #[cfg(feature = "onnx")]
             Self::Sparse(values) => values.read_at(offset, out),
+            #[cfg(feature = "hdf5")]
+            Self::Chunked(tensor) => tensor.read_at(offset, out),
             #[cfg(feature = "pth")]
             Self::Latin1(text) => text.read_at(offset, out),
         }

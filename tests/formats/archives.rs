@@ -177,6 +177,11 @@ fn flax() {
 }
 
 #[test]
+fn hdf5() {
+    check_all("hdf5", 20);
+}
+
+#[test]
 fn onnx() {
     check_all("onnx", 35);
 }
@@ -186,7 +191,9 @@ fn onnx() {
 #[test]
 fn out_as_npz_and_back() {
     let (mut same, mut refused) = (0, 0);
-    for directory in ["npz", "pth", "pt2", "torchscript", "modules", "paddle", "flax", "onnx"] {
+    for directory in
+        ["npz", "pth", "pt2", "torchscript", "modules", "paddle", "flax", "hdf5", "onnx"]
+    {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path

@@ -211,11 +211,11 @@ impl ArrayData<'_> {
             let values = &self.machine.values;
             match values.node(part) {
                 Node::Bytes(range) if range.is_empty() => {
-                    bytes.push(StoredRange { offset: 0, len: 0 })
+                    bytes.push(StoredRange { offset: 0, len: 0 });
                 }
                 Node::Encoded(text) => texts.push(self.range(*text).ok_or_else(no_data)?),
                 Node::Bytes(_) | Node::Stored(_) => {
-                    bytes.push(self.range(part).ok_or_else(no_data)?)
+                    bytes.push(self.range(part).ok_or_else(no_data)?);
                 }
                 _ => return Err(no_data()),
             }

@@ -32,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     ("qnat", containers::any),
     ("onnx", containers::any),
     ("msgpack", containers::any),
+    ("hdf5", containers::any),
     ("directory", directory::run),
     ("decode", decode::run),
     ("encode", encode::run),
