@@ -15,7 +15,7 @@ pub(crate) mod directory;
 mod files;
 pub(crate) mod inputs;
 pub(crate) mod lock;
-#[cfg_attr(not(feature = "pth"), allow(dead_code))]
+#[cfg_attr(not(any(feature = "msgpack", feature = "pth")), allow(dead_code))]
 mod pieced;
 pub(crate) mod platform;
 mod seeking;

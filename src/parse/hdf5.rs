@@ -6,7 +6,7 @@
 //!
 //! - `file`: structures at addresses; `object`: the messages of an object.
 //! - `group`, `btree1`, `btree2`, `heap`: links by name.
-//! - `datatype`, `dataset`, `layout`, `chunks`: datasets, and where their data is.
+//! - `datatype`, `dataset`, `layout`, `chunks`, `extensible`: datasets, and where their data is.
 //!
 //! Format: [HDF5 File Format Specification](https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html), versions 1 to 3.
 
@@ -15,6 +15,7 @@ mod btree2;
 mod chunks;
 mod dataset;
 mod datatype;
+mod extensible;
 mod file;
 mod group;
 mod heap;

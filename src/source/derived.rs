@@ -32,7 +32,7 @@ pub(crate) enum Derived {
     Sparse(SparseValues),
     /// Elements in chunks, which may be compressed.
     #[cfg(feature = "hdf5")]
-    Chunked(ChunkedTensor),
+    Chunked(Box<ChunkedTensor>),
     /// Bytes that the file has as text.
     #[cfg(feature = "pth")]
     Latin1(Latin1Text),

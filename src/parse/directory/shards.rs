@@ -65,7 +65,7 @@ pub(super) const ONNX: &str = "onnx";
 /// Endings of files of weights that are mostly there for other programs: they are read where there is
 /// nothing else, or not by themselves.
 pub(super) const SECONDARY: &[&str] =
-    &["h5", "hdf5", "keras", "msgpack", "onnx_data", "ot", "tflite", "mlmodel"];
+    &["h5", "hdf5", "keras", "msgpack", "pdparams", "onnx_data", "ot", "tflite", "mlmodel"];
 
 /// Whether a file of this name holds weights, or is an index of them.
 pub(crate) fn is_weights(name: &str) -> bool {

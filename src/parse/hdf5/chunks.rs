@@ -2,6 +2,7 @@
 
 use super::btree1::{self, TreeKind};
 use super::btree2;
+use super::extensible;
 use super::file::{Fields, Hdf5File, bytes_of, wrong};
 use crate::limits::cap;
 use crate::source::ChunkPlace;
@@ -40,9 +41,9 @@ impl ChunkShape {
 
     /// The number of the chunk with these coordinates, counted in chunks; `None` outside.
     fn number(&self, coordinates: impl Iterator<Item = u64>) -> Option<u64> {
-        let both = self.grid.iter().zip(coordinates);
-        both.fold(Some(0u64), |n, (&len, at)| {
-            n?.checked_mul(len)?.checked_add(at).filter(|_| at < len)
+        let mut both = self.grid.iter().zip(coordinates);
+        both.try_fold(0u64, |n, (&len, at)| {
+            n.checked_mul(len)?.checked_add(at).filter(|_| at < len)
         })
     }
 }
@@ -120,7 +121,7 @@ impl ChunkIndex {
         &self,
         file: &mut Hdf5File<'_>,
         of: &ChunkShape,
-        may_grow: bool,
+        grows: &[bool],
     ) -> Result<Vec<ChunkPlace>> {
         let Some(address) = self.address else {
             return Ok(vec![]);
@@ -132,8 +133,8 @@ impl ChunkIndex {
                 let (len, mask) = stored.unwrap_or((of.bytes, 0));
                 vec![ChunkPlace { number: 0, offset: address, len, mask }]
             }
-            Index::Fixed | Index::Implicit if may_grow => return Err(of_growing()),
-            Index::Extensible => return Err(of_growing()),
+            Index::Fixed | Index::Implicit if grows.contains(&true) => return Err(of_growing()),
+            Index::Extensible => self.in_extensible(file, address, of, grows)?,
             Index::Implicit => {
                 // As many as the file has, so that a false number is an error below.
                 let most = file.len() / of.bytes.max(1) + 1;
@@ -222,6 +223,63 @@ impl ChunkIndex {
         }
     }
 
+    /// The chunks of an array that may grow, which counts along the dimension that grows last.
+    fn in_extensible(
+        &self,
+        file: &mut Hdf5File<'_>,
+        address: u64,
+        of: &ChunkShape,
+        grows: &[bool],
+    ) -> Result<Vec<ChunkPlace>> {
+        let growing = grows.iter().position(|&grows| grows);
+        let is_only = grows.iter().filter(|&&grows| grows).count() == 1;
+        let growing = growing.filter(|_| is_only).ok_or_else(of_growing)?;
+        let found = extensible::entries(file, address, of.count)?;
+        let is_filtered = self.check_entries(file, found.client, found.entry, of)?;
+        let across = of.count / of.grid[growing].max(1);
+        let mut places = vec![];
+        for (number, mut fields) in found
+            .each(file)
+            .take_while(|&(number, _)| number < of.count)
+        {
+            let Some((offset, len, mask)) = self.entry(&mut fields, of, is_filtered)? else {
+                continue;
+            };
+            let mut at = vec![0; of.grid.len()];
+            at[growing] = number / across.max(1);
+            let mut rest = number % across.max(1);
+            for d in (0..at.len()).rev().filter(|&d| d != growing) {
+                (at[d], rest) = (rest % of.grid[d], rest / of.grid[d]);
+            }
+            let number = of.number(at.into_iter());
+            places.extend(number.map(|number| ChunkPlace { number, offset, len, mask }));
+        }
+        Ok(places)
+    }
+
+    /// Whether the entries of an array for `client` are of filtered chunks.
+    ///
+    /// # Errors
+    /// `Parse` if they have another size.
+    fn check_entries(
+        &self,
+        file: &Hdf5File<'_>,
+        client: u8,
+        entry: u64,
+        of: &ChunkShape,
+    ) -> Result<bool> {
+        let filtered = file.sizes.0 + self.len_size(of) + 4;
+        let (is_filtered, len) = match client {
+            0 => (false, file.sizes.0),
+            1 => (true, filtered),
+            _ => return Err(wrong("an array of another kind")),
+        };
+        match entry == len as u64 {
+            true => Ok(is_filtered),
+            false => Err(wrong("an array with entries of another size")),
+        }
+    }
+
     /// The chunks of an array of fixed length.
     fn in_fixed(
         &self,
@@ -236,13 +294,9 @@ impl ChunkIndex {
         let (_, client, entry, page_bits) =
             (fields.u8()?, fields.u8()?, u64::from(fields.u8()?), fields.u8()?);
         let (count, block) = (fields.length()?, fields.address()?);
-        let (is_filtered, least) = match client {
-            0 => (false, o),
-            1 => (true, o + self.len_size(of) + 4),
-            _ => return Err(wrong("an array of another kind")),
-        };
-        if entry != least as u64 || page_bits > 32 {
-            return Err(wrong("an array with entries of another size"));
+        let is_filtered = self.check_entries(file, client, entry, of)?;
+        if page_bits > 32 {
+            return Err(wrong("an array of false sizes"));
         }
         let Some(block) = block else {
             return Ok(vec![]);
@@ -291,7 +345,7 @@ impl ChunkIndex {
 }
 
 fn of_growing() -> AnamnesisError {
-    let what = "chunks of a dataset that may grow, in the format of `libver=\"latest\"`; `h5repack` writes it anew";
+    let what = "chunks of a dataset that may grow in several dimensions; `h5repack` writes it anew";
     AnamnesisError::unsupported("HDF5 dataset", what)
 }
 

@@ -31,7 +31,7 @@ pub(super) fn read(
     budget: &Budget,
     contents: &mut ParsedModel,
 ) -> Result<std::result::Result<TensorInfo, String>> {
-    let Some((shape, may_grow)) = dataspace(file, object)? else {
+    let Some((shape, grows)) = dataspace(file, object)? else {
         return Ok(Err("dataset without elements".to_owned()));
     };
     let message = object.read_shared(file, kind::DATATYPE)?;
@@ -47,7 +47,7 @@ pub(super) fn read(
     let sizes: Option<Vec<usize>> = shape.iter().map(|&n| usize::try_from(n).ok()).collect();
     let sizes = sizes.ok_or_else(overflow)?;
     let len = dtype.byte_len(&sizes).ok_or_else(overflow)? as u64;
-    let layout = match layout::read(file, object, (&shape, may_grow), datatype.size as u64)? {
+    let layout = match layout::read(file, object, (&shape, &grows), datatype.size as u64)? {
         Ok(layout) => layout,
         Err(what) => return Ok(Err(what)),
     };
@@ -99,12 +99,12 @@ pub(super) fn read(
     tensor.source = contents.sources.len();
     contents
         .sources
-        .push(Source::Derived(Box::new(Derived::Chunked(source))));
+        .push(Source::Derived(Box::new(Derived::Chunked(Box::new(source)))));
     Ok(Ok(tensor))
 }
 
-/// Sizes, and whether the dataset may grow; `None` if it has no elements at all.
-fn dataspace(file: &mut Hdf5File<'_>, object: &Object) -> Result<Option<(Vec<u64>, bool)>> {
+/// Sizes, and which of them may grow; `None` if it has no elements at all.
+fn dataspace(file: &mut Hdf5File<'_>, object: &Object) -> Result<Option<(Vec<u64>, Vec<bool>)>> {
     let message = object.read_shared(file, kind::DATASPACE)?;
     let mut fields = file.fields(&message);
     let (version, rank, flags) = (fields.u8()?, fields.u8()?, fields.u8()?);
@@ -127,7 +127,12 @@ fn dataspace(file: &mut Hdf5File<'_>, object: &Object) -> Result<Option<(Vec<u64
             .map(|_| fields.length())
             .collect::<Result<Vec<_>>>()?,
     };
-    Ok(Some((shape.clone(), most != shape)))
+    let grows = shape
+        .iter()
+        .zip(&most)
+        .map(|(size, most)| size != most)
+        .collect();
+    Ok(Some((shape, grows)))
 }
 
 /// Whether Keras has called opaque elements BF16.

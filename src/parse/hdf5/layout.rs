@@ -23,7 +23,7 @@ pub(super) struct ChunkedLayout {
     pub keeps_partial: bool,
 }
 
-/// Reads the layout of the dataset `object` of a shape, which may grow, and whose elements have `size` bytes. The inner
+/// Reads the layout of the dataset `object` of a shape, whose dimensions may grow, and whose elements have `size` bytes. The inner
 /// error says why data is not read.
 ///
 /// # Errors
@@ -31,7 +31,7 @@ pub(super) struct ChunkedLayout {
 pub(super) fn read(
     file: &mut Hdf5File<'_>,
     object: &Object,
-    (shape, may_grow): (&[u64], bool),
+    (shape, grows): (&[u64], &[bool]),
     size: u64,
 ) -> Result<std::result::Result<Layout, String>> {
     let message = object.find(kind::LAYOUT);
@@ -69,7 +69,7 @@ pub(super) fn read(
             }
             let of = ChunkShape::new(shape, &chunk, size)?;
             let index = ChunkIndex { wide: version > 4, ..index };
-            let chunks = index.places(file, &of, may_grow)?;
+            let chunks = index.places(file, &of, grows)?;
             Ok(Ok(Layout::Chunked(ChunkedLayout { chunk, chunks, filters, keeps_partial })))
         }
         _ => Ok(Err("data in other datasets".to_owned())),

@@ -3,7 +3,7 @@
 use super::StoredArray;
 use super::value::{Kind, ValueReader, wrong};
 use crate::limits::cap;
-use crate::source::{Pieced, Source, TensorPiece};
+use crate::source::{Pieced, Source};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Most pieces of an array: Flax cuts pieces of 1 GiB.
@@ -59,26 +59,17 @@ impl ChunkedArray {
         let wrong = |what: &str| AnamnesisError::parse(format!("its pieces {what}"));
         let dtype = chunks.first().and_then(|chunk| chunk.dtype.as_ref().ok());
         let dtype: Dtype = *dtype.ok_or_else(|| wrong("are of a type that is not read"))?;
-        let (mut pieces, mut len) = (vec![], 0u64);
+        let mut len = 0;
         for chunk in &chunks {
             if chunk.dtype != Ok(dtype) || chunk.shape.len() != 1 {
                 return Err(wrong("do not fit together"));
-            }
-            if chunk.len > 0 {
-                pieces.push(TensorPiece {
-                    start: vec![len],
-                    sizes: vec![chunk.len],
-                    source: 0,
-                    offset: chunk.offset,
-                    check: None,
-                });
             }
             len += chunk.len;
         }
         if dtype.byte_len(&shape).map(|bytes| bytes as u64) != Some(len) || len == 0 {
             return Err(wrong(&format!("have {len} bytes, which are not {dtype} {shape:?}")));
         }
-        let pieced = Pieced::new([base].into(), vec![len], pieces)?;
+        let pieced = Pieced::joined(base, chunks.iter().map(|chunk| (chunk.offset, chunk.len)))?;
         let array = StoredArray { dtype: Ok(dtype), shape, offset: 0, len };
         Ok((Source::Pieced(Box::new(pieced)), array))
     }

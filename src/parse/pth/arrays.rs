@@ -25,7 +25,7 @@ use crate::error::InTensor;
 use crate::limits::Budget;
 use crate::model::strided::row_major_strides;
 use crate::parse::read_at::ReadAt;
-use crate::source::{Derived, Latin1Text, Pieced, Source, TensorPiece};
+use crate::source::{Derived, Latin1Text, Pieced, Source};
 use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 
 /// The key of a dict of Paddle's that lists arrays in slices.
@@ -60,6 +60,8 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
         contents.tensors.push(tensor);
     }
     check_ratio(&contents.tensors, data.places.values())?;
+    let what = "a pickle of NumPy arrays, as Paddle writes them: no code in it is run";
+    contents.notes.push(what.to_owned());
     if let Some(first) = contents.tensors.iter().find(|t| t.dtype == Dtype::U16) {
         contents.notes.push(format!(
             "{} and others may be BF16, which Paddle stores as U16 without a mark; they are kept as U16",
@@ -233,7 +235,10 @@ impl ArrayData<'_> {
                 let text = Latin1Text::new(base, ranges, &mut read)?;
                 Source::Derived(Box::new(Derived::Latin1(text)))
             }
-            false if texts.is_empty() => Source::Pieced(Box::new(joined(base, &bytes)?)),
+            false if texts.is_empty() => {
+                let ranges = bytes.iter().map(|range| (range.offset, range.len));
+                Source::Pieced(Box::new(Pieced::joined(base, ranges)?))
+            }
             false => return Err(no_data()),
         };
         let (number, len) = (contents.sources.len(), source.len().unwrap_or(0));
@@ -252,20 +257,4 @@ impl ArrayData<'_> {
             _ => None,
         }
     }
-}
-
-/// The bytes of `ranges` of a file, one after another.
-fn joined(base: Source, ranges: &[StoredRange]) -> Result<Pieced> {
-    let (mut pieces, mut at) = (vec![], 0u64);
-    for &StoredRange { offset, len } in ranges.iter().filter(|range| range.len > 0) {
-        pieces.push(TensorPiece {
-            start: vec![at],
-            sizes: vec![len],
-            source: 0,
-            offset,
-            check: None,
-        });
-        at += len;
-    }
-    Pieced::new([base].into(), vec![at], pieces)
 }

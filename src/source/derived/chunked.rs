@@ -146,10 +146,10 @@ impl ChunkedTensor {
         let mut index = vec![0u64; first];
         loop {
             let (mut from, mut to) = (0, 0);
-            for d in 0..rank {
+            for (d, first) in start.iter().enumerate() {
                 let at = index.get(d).copied().unwrap_or(0);
                 from = from * self.chunk[d] + at;
-                to = to * self.shape[d] + start[d] + at;
+                to = to * self.shape[d] + first + at;
             }
             let from = (from * self.size) as usize;
             file.seek(SeekFrom::Start(to * self.size))?;

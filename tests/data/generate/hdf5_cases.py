@@ -103,6 +103,15 @@ def latest_chunks(h):
     d.write(h5py.h5s.ALL, h5py.h5s.ALL, a)
 
 
+def growing(h):
+    h.create_dataset("few", data=array("few", "i4", (9,)), chunks=(2,), maxshape=(None,))
+    h.create_dataset("many", data=array("many", "u1", (700,)), chunks=(1,), maxshape=(None,))
+    h.create_dataset("gzip", data=array("gzip", "f4", (40, 5)), chunks=(2, 3), maxshape=(None, 5), compression="gzip")
+    h.create_dataset("second", data=array("second", "i2", (5, 13)), chunks=(2, 2), maxshape=(5, None))
+    some = h.create_dataset("some", (300,), "u1", chunks=(2,), maxshape=(None,))
+    some[200:203] = 7
+
+
 def compact(h):
     for name, code in ("small", "f4"), ("other", "i8"):
         p = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -182,8 +191,9 @@ def main():
         add(f"compact_{libver}.h5", made(compact, libver=libver), "data in headers")
     add("chunked.h5", made(chunked), "chunks and filters")
     add("latest_chunks.h5", made(latest_chunks, libver="latest"), "chunks with indexes of version 4")
-    grows = made(lambda h: h.create_dataset("x", data=np.arange(9), chunks=(2,), maxshape=(None,)), libver="latest")
-    out.add("latest_grows.h5", grows, "chunks in an extensible array", expect="error")
+    add("latest_grows.h5", made(growing, libver="latest"), "chunks in extensible arrays")
+    grows = made(lambda h: h.create_dataset("x", data=np.arange(9), chunks=(2,), maxshape=(20,)), libver="latest")
+    out.add("latest_may_grow.h5", grows, "chunks in an array of another length than the dataset", expect="error")
     for n, libver in (3, "earliest"), (300, "earliest"), (3, "latest"), (300, "latest"):
         add(f"links_{n}_{libver}.h5", made(links(n), libver=libver), "groups with few and many links, of all kinds")
     add("ordered.h5", made(lambda h: [h.create_dataset(f"z{9 - i}", data=i) for i in range(9)], track_order=True), "links in the order of their making")

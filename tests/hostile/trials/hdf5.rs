@@ -178,13 +178,13 @@ fn datasets() {
             "2^40 numbers that were never written",
             one(&[1 << 40], |_| whole(u64::MAX, 0), &[]),
             Limit,
-            &["times its stored size"],
+            &["max_decompressed_bytes"],
         ),
         (
             "2^40 numbers in chunks",
             chunked(&[1 << 40], &[4], &[&[0]], &[]),
             Limit,
-            &["times its stored size"],
+            &["max_decompressed_bytes"],
         ),
         ("a chunk twice", chunked(&[2, 4], &[2, 2], &[&[0, 0], &[0, 0]], &[]), Parse, &["twice"]),
         (
