@@ -17,7 +17,7 @@ mod value;
 use std::collections::HashSet;
 
 use self::chunked::ChunkedArray;
-use self::value::{Kind, ValueReader};
+use self::value::{ValueKind, ValueReader};
 use crate::error::InTensor;
 use crate::limits::{Budget, cap};
 use crate::model::{Skipped, TensorInfo};
@@ -77,17 +77,21 @@ impl TreeWalk<'_> {
     fn tree(&mut self, name: &mut String, depth: usize) -> Result<()> {
         cap("MAX_MSGPACK_DEPTH", depth as u64, MAX_DEPTH as u64, "maps inside of each other")?;
         let (number, is_map) = match self.reader.next()? {
-            Kind::Map(number) => (number, true),
-            Kind::Array(number) => (number, false),
-            Kind::Ext(1 | 3, len) => {
+            ValueKind::Map(number) => (number, true),
+            ValueKind::Array(number) => (number, false),
+            ValueKind::Ext(1 | 3, len) => {
                 let array = self
                     .reader
                     .array(len)
                     .map_err(|e| e.about(InTensor(&name)))?;
                 return self.add(name, array);
             }
-            Kind::Bytes(len) | Kind::Text(len) | Kind::Ext(_, len) => return self.reader.skip(len),
-            Kind::Nil | Kind::Bool(_) | Kind::Int(_) | Kind::Float => return Ok(()),
+            ValueKind::Bytes(len) | ValueKind::Text(len) | ValueKind::Ext(_, len) => {
+                return self.reader.skip(len);
+            }
+            ValueKind::Nil | ValueKind::Bool(_) | ValueKind::Int(_) | ValueKind::Float => {
+                return Ok(());
+            }
         };
         let before = name.len();
         for item in 0..number {

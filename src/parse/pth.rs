@@ -199,7 +199,9 @@ pub(crate) fn read_front(
     } else {
         legacy::read(file, none, false, &mut Vec::new(), budget)
     };
-    Ok((contents?, false))
+    let contents = contents?;
+    let big_endian = contents.tensors.iter().any(|tensor| tensor.big_endian);
+    Ok((contents, big_endian))
 }
 
 /// Returns `contents`, or an error if a checkpoint has no tensors at all: it would pass for a model

@@ -1,6 +1,6 @@
 //! B-trees of version 1: those of old groups, and those of chunks.
 
-use super::file::{Fields, Hdf5File, wrong};
+use super::file::{Hdf5File, StructureFields, wrong};
 use crate::Result;
 
 /// What the nodes of a kind of tree have.
@@ -12,7 +12,7 @@ pub(super) trait TreeKind {
     /// Bytes of a key.
     fn key_len(&self, sizes: (usize, usize)) -> usize;
     /// What is collected of a child and the key before it.
-    fn leaf(&self, key: Fields<'_>, child: u64) -> Result<Self::Leaf>;
+    fn leaf(&self, key: StructureFields<'_>, child: u64) -> Result<Self::Leaf>;
 }
 
 /// The tree of a group, whose leaves are addresses of tables of symbols.
@@ -26,7 +26,7 @@ impl TreeKind for GroupTree {
         sizes.1
     }
 
-    fn leaf(&self, _key: Fields<'_>, child: u64) -> Result<u64> {
+    fn leaf(&self, _key: StructureFields<'_>, child: u64) -> Result<u64> {
         Ok(child)
     }
 }

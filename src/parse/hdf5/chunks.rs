@@ -3,7 +3,7 @@
 use super::btree1::{self, TreeKind};
 use super::btree2;
 use super::extensible;
-use super::file::{Fields, Hdf5File, bytes_of, wrong};
+use super::file::{Hdf5File, StructureFields, bytes_of, wrong};
 use crate::limits::cap;
 use crate::source::ChunkPlace;
 use crate::{AnamnesisError, Result};
@@ -49,7 +49,7 @@ impl ChunkShape {
 }
 
 /// How chunks are found.
-pub(super) enum Index {
+pub(super) enum ChunkIndexKind {
     /// Version 1 of B-trees.
     Tree,
     /// The only chunk: its stored size and the filters that were left out, if it is filtered.
@@ -66,7 +66,7 @@ pub(super) enum Index {
 
 /// The index of the chunks of a dataset.
 pub(super) struct ChunkIndex {
-    pub index: Index,
+    pub index: ChunkIndexKind,
     /// Its address, unless nothing was written.
     pub address: Option<u64>,
     /// Whether sizes of filtered chunks have eight bytes.
@@ -78,18 +78,18 @@ pub(super) struct ChunkIndex {
 type Described = (ChunkIndex, Vec<u64>, bool);
 
 /// A layout of version 3, behind the class.
-pub(super) fn of_version_3(fields: &mut Fields<'_>) -> Result<Described> {
+pub(super) fn of_version_3(fields: &mut StructureFields<'_>) -> Result<Described> {
     let rank = fields.u8()?;
     let address = fields.address()?;
     let chunk = (0..rank)
         .map(|_| fields.u32().map(u64::from))
         .collect::<Result<_>>()?;
-    let index = ChunkIndex { index: Index::Tree, address, wide: false };
+    let index = ChunkIndex { index: ChunkIndexKind::Tree, address, wide: false };
     Ok((index, chunk, false))
 }
 
 /// A layout of version 4 or 5, behind the class.
-pub(super) fn of_version_4(fields: &mut Fields<'_>) -> Result<Described> {
+pub(super) fn of_version_4(fields: &mut StructureFields<'_>) -> Result<Described> {
     let (flags, rank, size) = (fields.u8()?, fields.u8()?, usize::from(fields.u8()?));
     if size > 8 {
         return Err(wrong("sizes of chunks that are too long"));
@@ -98,12 +98,12 @@ pub(super) fn of_version_4(fields: &mut Fields<'_>) -> Result<Described> {
         .map(|_| fields.number(size))
         .collect::<Result<_>>()?;
     let index = match fields.u8()? {
-        1 if flags & 2 != 0 => Index::Single(Some((fields.length()?, fields.u32()?))),
-        1 => Index::Single(None),
-        2 => Index::Implicit,
-        3 => fields.take(1).map(|_| Index::Fixed)?,
-        4 => fields.take(5).map(|_| Index::Extensible)?,
-        5 => fields.take(6).map(|_| Index::Tree2)?,
+        1 if flags & 2 != 0 => ChunkIndexKind::Single(Some((fields.length()?, fields.u32()?))),
+        1 => ChunkIndexKind::Single(None),
+        2 => ChunkIndexKind::Implicit,
+        3 => fields.take(1).map(|_| ChunkIndexKind::Fixed)?,
+        4 => fields.take(5).map(|_| ChunkIndexKind::Extensible)?,
+        5 => fields.take(6).map(|_| ChunkIndexKind::Tree2)?,
         _ => return Err(wrong("an index of chunks of an unknown kind")),
     };
     let address = fields.address()?;
@@ -127,15 +127,17 @@ impl ChunkIndex {
             return Ok(vec![]);
         };
         let mut found = match self.index {
-            Index::Tree => self.in_tree(file, address, of)?,
-            Index::Tree2 => self.in_tree2(file, address, of)?,
-            Index::Single(stored) => {
+            ChunkIndexKind::Tree => self.in_tree(file, address, of)?,
+            ChunkIndexKind::Tree2 => self.in_tree2(file, address, of)?,
+            ChunkIndexKind::Single(stored) => {
                 let (len, mask) = stored.unwrap_or((of.bytes, 0));
                 vec![ChunkPlace { number: 0, offset: address, len, mask }]
             }
-            Index::Fixed | Index::Implicit if grows.contains(&true) => return Err(of_growing()),
-            Index::Extensible => self.in_extensible(file, address, of, grows)?,
-            Index::Implicit => {
+            ChunkIndexKind::Fixed | ChunkIndexKind::Implicit if grows.contains(&true) => {
+                return Err(of_growing());
+            }
+            ChunkIndexKind::Extensible => self.in_extensible(file, address, of, grows)?,
+            ChunkIndexKind::Implicit => {
                 // As many as the file has, so that a false number is an error below.
                 let most = file.len() / of.bytes.max(1) + 1;
                 let place = |number| ChunkPlace {
@@ -146,7 +148,7 @@ impl ChunkIndex {
                 };
                 (0..of.count.min(most)).map(place).collect()
             }
-            Index::Fixed => self.in_fixed(file, address, of)?,
+            ChunkIndexKind::Fixed => self.in_fixed(file, address, of)?,
         };
         found.sort_unstable_by_key(|chunk| chunk.number);
         if found.windows(2).any(|two| two[0].number == two[1].number) {
@@ -202,7 +204,7 @@ impl ChunkIndex {
     /// written.
     fn entry(
         &self,
-        fields: &mut Fields<'_>,
+        fields: &mut StructureFields<'_>,
         of: &ChunkShape,
         is_filtered: bool,
     ) -> Result<Option<(u64, u64, u32)>> {
@@ -361,7 +363,7 @@ impl TreeKind for ChunkTree {
         8 + 8 * (self.0 + 1)
     }
 
-    fn leaf(&self, mut key: Fields<'_>, child: u64) -> Result<Self::Leaf> {
+    fn leaf(&self, mut key: StructureFields<'_>, child: u64) -> Result<Self::Leaf> {
         let (len, mask) = (key.u32()?, key.u32()?);
         let at = (0..self.0).map(|_| key.number(8)).collect::<Result<_>>()?;
         Ok((len.into(), mask, at, child))

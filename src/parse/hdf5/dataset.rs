@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::datatype::{Datatype, Untyped};
 use super::file::{Hdf5File, wrong};
 use super::heap::variable_text;
-use super::layout::{self, ChunkedLayout, Layout};
+use super::layout::{self, ChunkedLayout, DataLayout};
 use super::object::{Object, kind};
 use crate::limits::{Budget, cap};
 use crate::model::TensorInfo;
@@ -64,20 +64,20 @@ pub(super) fn read(
     };
     let chunked = match layout {
         _ if len == 0 => return Ok(Ok(tensor)),
-        Layout::Whole(Some(address), stored) => {
+        DataLayout::Whole(Some(address), stored) => {
             if stored != len {
                 return Err(wrong(&format!("a dataset of {len} bytes with {stored} of data")));
             }
             tensor.offset = file.offset(address, len)?;
             return Ok(Ok(tensor));
         }
-        Layout::Whole(None, _) => ChunkedLayout {
+        DataLayout::Whole(None, _) => ChunkedLayout {
             chunk: shape.clone(),
             chunks: vec![],
             filters: vec![],
             keeps_partial: false,
         },
-        Layout::Chunked(chunked) => chunked,
+        DataLayout::Chunked(chunked) => chunked,
     };
     let stored: u64 = chunked.chunks.iter().map(|chunk| chunk.len).sum();
     budget.decompress(stored, len, format_args!("dataset `{path}`"))?;
@@ -197,7 +197,7 @@ fn fill_value(file: &Hdf5File<'_>, object: &Object, size: usize) -> Result<Vec<u
 }
 
 /// Bytes with their number before them.
-fn sized<'b>(fields: &mut super::file::Fields<'b>) -> Result<&'b [u8]> {
+fn sized<'b>(fields: &mut super::file::StructureFields<'b>) -> Result<&'b [u8]> {
     let len = fields.u32()?;
     // Old writers have a negative number for none.
     match len as i32 {

@@ -1,6 +1,6 @@
 //! Datatypes: which element type a tensor has that holds them.
 
-use super::file::{Fields, Hdf5File, wrong};
+use super::file::{Hdf5File, StructureFields, wrong};
 use crate::{Dtype, Result};
 
 /// A datatype.
@@ -53,7 +53,7 @@ impl Datatype {
         Self::of_fields(&mut file.fields(message), 0)
     }
 
-    fn of_fields(fields: &mut Fields<'_>, depth: usize) -> Result<Self> {
+    fn of_fields(fields: &mut StructureFields<'_>, depth: usize) -> Result<Self> {
         let class_and_version = fields.u8()?;
         let bits = fields.number(3)?;
         let size = fields.u32()? as usize;
@@ -83,7 +83,7 @@ impl Datatype {
 /// The element type and whether it is big-endian, or what else it is.
 type Element = std::result::Result<(Dtype, bool), Untyped>;
 
-fn integer(fields: &mut Fields<'_>, bits: u64, size: usize) -> Result<Element> {
+fn integer(fields: &mut StructureFields<'_>, bits: u64, size: usize) -> Result<Element> {
     let (offset, precision) = (fields.u16()?, fields.u16()?);
     let (is_big, is_signed) = (bits & 1 != 0, bits & 8 != 0);
     let is_whole = offset == 0 && usize::from(precision) == size.saturating_mul(8);
@@ -104,7 +104,7 @@ fn integer(fields: &mut Fields<'_>, bits: u64, size: usize) -> Result<Element> {
     }
 }
 
-fn float(fields: &mut Fields<'_>, bits: u64, size: usize) -> Result<Element> {
+fn float(fields: &mut StructureFields<'_>, bits: u64, size: usize) -> Result<Element> {
     let (offset, precision) = (fields.u16()?, fields.u16()?);
     let mut form = [u32::from(precision), 0, 0, 0, 0, 0];
     for part in &mut form[1..5] {
@@ -123,7 +123,12 @@ fn float(fields: &mut Fields<'_>, bits: u64, size: usize) -> Result<Element> {
 }
 
 /// An enumeration, which is h5py's truth values if it has two of one byte.
-fn truth_values(fields: &mut Fields<'_>, version: u8, bits: u64, depth: usize) -> Result<Element> {
+fn truth_values(
+    fields: &mut StructureFields<'_>,
+    version: u8,
+    bits: u64,
+    depth: usize,
+) -> Result<Element> {
     let other = Ok(Err(Untyped::Other("an enumeration")));
     if depth > 0 || bits & 0xffff != 2 {
         return other;
@@ -146,7 +151,7 @@ fn truth_values(fields: &mut Fields<'_>, version: u8, bits: u64, depth: usize) -
 
 /// A record, which is a complex number of NumPy if it has two floats `r` and `i`.
 fn complex(
-    fields: &mut Fields<'_>,
+    fields: &mut StructureFields<'_>,
     version: u8,
     bits: u64,
     size: usize,

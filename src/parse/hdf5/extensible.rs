@@ -4,7 +4,7 @@
 //! group `u` has `2^(u / 2)` of them, each with `2^((u + 1) / 2)` times the least number of entries.
 //! The index block has the addresses of the first data blocks, and then those of groups.
 
-use super::file::{Fields, Hdf5File, wrong};
+use super::file::{Hdf5File, StructureFields, wrong};
 use crate::Result;
 
 /// The array, as its header describes it.
@@ -196,7 +196,7 @@ impl Entries {
     pub(super) fn each<'b>(
         &'b self,
         file: &'b Hdf5File<'_>,
-    ) -> impl Iterator<Item = (u64, Fields<'b>)> {
+    ) -> impl Iterator<Item = (u64, StructureFields<'b>)> {
         let entry = self.entry as usize;
         self.pieces.iter().flat_map(move |(first, bytes)| {
             (*first..).zip(bytes.chunks_exact(entry).map(|bytes| file.fields(bytes)))

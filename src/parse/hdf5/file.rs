@@ -67,19 +67,19 @@ impl<'a> Hdf5File<'a> {
     }
 
     /// The fields of bytes of this file.
-    pub(super) fn fields<'b>(&self, bytes: &'b [u8]) -> Fields<'b> {
-        Fields { rest: bytes, sizes: self.sizes }
+    pub(super) fn fields<'b>(&self, bytes: &'b [u8]) -> StructureFields<'b> {
+        StructureFields { rest: bytes, sizes: self.sizes }
     }
 }
 
-/// Fields one after another. Numbers are little-endian.
+/// StructureFields one after another. Numbers are little-endian.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fields<'b> {
+pub(super) struct StructureFields<'b> {
     pub rest: &'b [u8],
     sizes: (usize, usize),
 }
 
-impl<'b> Fields<'b> {
+impl<'b> StructureFields<'b> {
     pub(super) fn take(&mut self, n: usize) -> Result<&'b [u8]> {
         let found = self.rest.split_at_checked(n);
         let (taken, rest) = found.ok_or_else(|| wrong("a structure that ends early"))?;

@@ -1,6 +1,6 @@
 //! Heaps: the fractal heap of a group with many links, and the global heap of text of any length.
 
-use super::file::{Fields, Hdf5File, bytes_of, wrong};
+use super::file::{Hdf5File, StructureFields, bytes_of, wrong};
 use crate::{AnamnesisError, Result};
 
 /// A fractal heap: blocks in rows, of which the sizes double.
@@ -116,7 +116,10 @@ impl FractalHeap {
 }
 
 /// Text of any length: its length, and the place in the global heap.
-pub(super) fn variable_text(file: &mut Hdf5File<'_>, mut place: Fields<'_>) -> Result<Vec<u8>> {
+pub(super) fn variable_text(
+    file: &mut Hdf5File<'_>,
+    mut place: StructureFields<'_>,
+) -> Result<Vec<u8>> {
     let (len, heap, number) = (place.u32()?, place.address()?, place.u32()?);
     let Some(heap) = heap.filter(|_| len > 0) else {
         return Ok(vec![]);

@@ -7,7 +7,7 @@ use crate::source::{ChunkFilter, ChunkPlace};
 use crate::{AnamnesisError, Result};
 
 /// The place of the data.
-pub(super) enum Layout {
+pub(super) enum DataLayout {
     /// In one piece: the address, unless nothing was written, and the length.
     Whole(Option<u64>, u64),
     Chunked(ChunkedLayout),
@@ -33,7 +33,7 @@ pub(super) fn read(
     object: &Object,
     (shape, grows): (&[u64], &[bool]),
     size: u64,
-) -> Result<std::result::Result<Layout, String>> {
+) -> Result<std::result::Result<DataLayout, String>> {
     let message = object.find(kind::LAYOUT);
     let message = message
         .ok_or_else(|| wrong("a dataset without a layout"))?
@@ -51,9 +51,9 @@ pub(super) fn read(
         0 => {
             let len = fields.u16()?.into();
             let at = object.address_of(kind::LAYOUT).map(|at| at + 4);
-            Ok(Ok(Layout::Whole(at, len)))
+            Ok(Ok(DataLayout::Whole(at, len)))
         }
-        1 => Ok(Ok(Layout::Whole(fields.address()?, fields.length()?))),
+        1 => Ok(Ok(DataLayout::Whole(fields.address()?, fields.length()?))),
         2 => {
             let filters = match filters(file, object)? {
                 Ok(filters) => filters,
@@ -70,7 +70,7 @@ pub(super) fn read(
             let of = ChunkShape::new(shape, &chunk, size)?;
             let index = ChunkIndex { wide: version > 4, ..index };
             let chunks = index.places(file, &of, grows)?;
-            Ok(Ok(Layout::Chunked(ChunkedLayout { chunk, chunks, filters, keeps_partial })))
+            Ok(Ok(DataLayout::Chunked(ChunkedLayout { chunk, chunks, filters, keeps_partial })))
         }
         _ => Ok(Err("data in other datasets".to_owned())),
     }

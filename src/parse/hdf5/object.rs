@@ -1,6 +1,6 @@
 //! Object headers: the messages of a group or a dataset.
 
-use super::file::{Fields, Hdf5File, wrong};
+use super::file::{Hdf5File, StructureFields, wrong};
 use crate::limits::cap;
 use crate::{AnamnesisError, Result};
 
@@ -107,7 +107,7 @@ impl Object {
         Ok(vec![(address + 6 + times + phases + size, len, flags)])
     }
 
-    fn messages_v1(&mut self, (mut fields, at): (Fields<'_>, u64)) -> Result<()> {
+    fn messages_v1(&mut self, (mut fields, at): (StructureFields<'_>, u64)) -> Result<()> {
         let all = fields.rest.len();
         while fields.rest.len() >= 8 {
             let (kind, len, flags) = (fields.u16()?, fields.u16()?, fields.u8()?);
@@ -118,7 +118,11 @@ impl Object {
         Ok(())
     }
 
-    fn messages_v2(&mut self, (mut fields, at): (Fields<'_>, u64), header_flags: u8) -> Result<()> {
+    fn messages_v2(
+        &mut self,
+        (mut fields, at): (StructureFields<'_>, u64),
+        header_flags: u8,
+    ) -> Result<()> {
         let all = fields.rest.len();
         let order = if header_flags & 4 != 0 { 2 } else { 0 };
         // What is shorter than a message is a gap.

@@ -1,7 +1,7 @@
 //! Large arrays, which Flax stores in pieces.
 
 use super::StoredArray;
-use super::value::{Kind, ValueReader, wrong};
+use super::value::{ValueKind, ValueReader, wrong};
 use crate::limits::cap;
 use crate::source::{Pieced, Source};
 use crate::{AnamnesisError, Dtype, Result};
@@ -26,7 +26,7 @@ impl ChunkedArray {
     pub(super) fn read(reader: &mut ValueReader<'_>, entries: u64) -> Result<Self> {
         let start = reader.at;
         let other = || wrong("a large array that is not as Flax writes it", start);
-        if entries != 3 || reader.next()? != Kind::Bool(true) || reader.key()? != "shape" {
+        if entries != 3 || reader.next()? != ValueKind::Bool(true) || reader.key()? != "shape" {
             return Err(other());
         }
         let rank = list(reader, MAX_DIMS)?.ok_or_else(other)?;
@@ -43,7 +43,7 @@ impl ChunkedArray {
         for number in 0..count.items {
             count.check_key(reader, number)?;
             match reader.next()? {
-                Kind::Ext(1, len) => chunks.push(reader.array(len)?),
+                ValueKind::Ext(1, len) => chunks.push(reader.array(len)?),
                 _ => return Err(other()),
             }
         }
@@ -95,8 +95,8 @@ impl List {
 /// The list that begins at the position; `None` if it is another value.
 fn list(reader: &mut ValueReader<'_>, most: u64) -> Result<Option<List>> {
     let (items, has_keys) = match reader.next()? {
-        Kind::Array(items) => (items, false),
-        Kind::Map(items) => (items, true),
+        ValueKind::Array(items) => (items, false),
+        ValueKind::Map(items) => (items, true),
         _ => return Ok(None),
     };
     cap("MAX_MSGPACK_ITEMS", items, most, "items of a large array")?;

@@ -16,7 +16,7 @@ const MAX_DIMS: u64 = 64;
 
 /// The beginning of a value. What has a length lies behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Nil,
     Bool(bool),
     /// A number; `None` is one that is negative.
@@ -52,42 +52,45 @@ impl<'a> ValueReader<'a> {
     ///
     /// # Errors
     /// `Parse` if it is none, or longer than the file; `Io`.
-    pub(super) fn next(&mut self) -> Result<Kind> {
+    pub(super) fn next(&mut self) -> Result<ValueKind> {
         let start = self.at;
         let first = self.number(1)? as u8;
         let kind = match first {
-            0x00..=0x7f => Kind::Int(Some(first.into())),
-            0x80..=0x8f => Kind::Map((first & 0x0f).into()),
-            0x90..=0x9f => Kind::Array((first & 0x0f).into()),
-            0xa0..=0xbf => Kind::Text((first & 0x1f).into()),
-            0xc0 => Kind::Nil,
-            0xc2 | 0xc3 => Kind::Bool(first == 0xc3),
-            0xc4..=0xc6 => Kind::Bytes(self.number(1 << (first - 0xc4))?),
+            0x00..=0x7f => ValueKind::Int(Some(first.into())),
+            0x80..=0x8f => ValueKind::Map((first & 0x0f).into()),
+            0x90..=0x9f => ValueKind::Array((first & 0x0f).into()),
+            0xa0..=0xbf => ValueKind::Text((first & 0x1f).into()),
+            0xc0 => ValueKind::Nil,
+            0xc2 | 0xc3 => ValueKind::Bool(first == 0xc3),
+            0xc4..=0xc6 => ValueKind::Bytes(self.number(1 << (first - 0xc4))?),
             0xc7..=0xc9 => {
                 let len = self.number(1 << (first - 0xc7))?;
-                Kind::Ext(self.number(1)? as i8, len)
+                ValueKind::Ext(self.number(1)? as i8, len)
             }
             0xca | 0xcb => {
                 self.skip(4 << (first - 0xca))?;
-                Kind::Float
+                ValueKind::Float
             }
-            0xcc..=0xcf => Kind::Int(Some(self.number(1 << (first - 0xcc))?)),
+            0xcc..=0xcf => ValueKind::Int(Some(self.number(1 << (first - 0xcc))?)),
             0xd0..=0xd3 => {
                 let bytes = 1 << (first - 0xd0);
                 let number = self.number(bytes)?;
-                Kind::Int(Some(number).filter(|number| number >> (8 * bytes - 1) == 0))
+                ValueKind::Int(Some(number).filter(|number| number >> (8 * bytes - 1) == 0))
             }
-            0xd4..=0xd8 => Kind::Ext(self.number(1)? as i8, 1 << (first - 0xd4)),
-            0xd9..=0xdb => Kind::Text(self.number(1 << (first - 0xd9))?),
-            0xdc | 0xdd => Kind::Array(self.number(2 << (first - 0xdc))?),
-            0xde | 0xdf => Kind::Map(self.number(2 << (first - 0xde))?),
-            0xe0..=0xff => Kind::Int(None),
+            0xd4..=0xd8 => ValueKind::Ext(self.number(1)? as i8, 1 << (first - 0xd4)),
+            0xd9..=0xdb => ValueKind::Text(self.number(1 << (first - 0xd9))?),
+            0xdc | 0xdd => ValueKind::Array(self.number(2 << (first - 0xdc))?),
+            0xde | 0xdf => ValueKind::Map(self.number(2 << (first - 0xde))?),
+            0xe0..=0xff => ValueKind::Int(None),
             0xc1 => return Err(wrong("byte 0xc1, which begins no value", start)),
         };
         // An item takes a byte at least, so that a false number is found before it is counted to.
         let least = match kind {
-            Kind::Text(len) | Kind::Bytes(len) | Kind::Array(len) | Kind::Ext(_, len) => len,
-            Kind::Map(len) => len.saturating_mul(2),
+            ValueKind::Text(len)
+            | ValueKind::Bytes(len)
+            | ValueKind::Array(len)
+            | ValueKind::Ext(_, len) => len,
+            ValueKind::Map(len) => len.saturating_mul(2),
             _ => 0,
         };
         match self.at.checked_add(least) {
@@ -113,8 +116,8 @@ impl<'a> ValueReader<'a> {
     pub(super) fn key(&mut self) -> Result<String> {
         let start = self.at;
         match self.next()? {
-            Kind::Text(len) => self.text(len),
-            Kind::Int(Some(number)) => Ok(number.to_string()),
+            ValueKind::Text(len) => self.text(len),
+            ValueKind::Int(Some(number)) => Ok(number.to_string()),
             _ => Err(wrong("a key that is no text", start)),
         }
     }
@@ -127,16 +130,16 @@ impl<'a> ValueReader<'a> {
         let start = self.at;
         let end = start + len;
         let other = || wrong("an array that is not as Flax writes it", start);
-        let (Kind::Array(3), Kind::Array(rank)) = (self.next()?, self.next()?) else {
+        let (ValueKind::Array(3), ValueKind::Array(rank)) = (self.next()?, self.next()?) else {
             return Err(other());
         };
         cap("MAX_MSGPACK_DIMS", rank, MAX_DIMS, "dimensions of an array")?;
         let shape = (0..rank).map(|_| self.size()).collect::<Result<Vec<_>>>()?;
-        let Kind::Text(name) = self.next()? else {
+        let ValueKind::Text(name) = self.next()? else {
             return Err(other());
         };
         let name = self.text(name)?;
-        let Kind::Bytes(bytes) = self.next()? else {
+        let ValueKind::Bytes(bytes) = self.next()? else {
             return Err(other());
         };
         let offset = self.at;
@@ -161,7 +164,7 @@ impl<'a> ValueReader<'a> {
     pub(super) fn size(&mut self) -> Result<usize> {
         let start = self.at;
         match self.next()? {
-            Kind::Int(Some(number)) => usize::try_from(number).ok(),
+            ValueKind::Int(Some(number)) => usize::try_from(number).ok(),
             _ => None,
         }
         .ok_or_else(|| wrong("a size that is none", start))
