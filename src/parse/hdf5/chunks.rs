@@ -77,9 +77,8 @@ pub(super) struct ChunkIndex {
 /// whether partial chunks are not filtered.
 type Described = (ChunkIndex, Vec<u64>, bool);
 
-/// A layout of version 3, behind the class.
-pub(super) fn of_version_3(fields: &mut StructureFields<'_>) -> Result<Described> {
-    let rank = fields.u8()?;
+/// A layout of version 1 to 3, behind the number of dimensions `rank`.
+pub(super) fn in_a_tree(fields: &mut StructureFields<'_>, rank: u8) -> Result<Described> {
     let address = fields.address()?;
     let chunk = (0..rank)
         .map(|_| fields.u32().map(u64::from))

@@ -39,29 +39,56 @@ pub(super) fn read(
         .ok_or_else(|| wrong("a dataset without a layout"))?
         .to_vec();
     let mut fields = file.fields(&message);
-    let (version, class) = (fields.u8()?, fields.u8()?);
-    if !matches!(version, 3..=5) {
-        let what = format!("HDF5 data layout version {version}");
-        return Err(AnamnesisError::unsupported(what, "versions 3 to 5 are read"));
-    }
+    let (version, second) = (fields.u8()?, fields.u8()?);
+    // Old versions have the number of dimensions before the class, and sizes that say nothing more.
+    let old_rank = matches!(version, 1 | 2).then_some(second);
+    let class = match (version, old_rank) {
+        (_, Some(_)) => {
+            let class = fields.u8()?;
+            fields.take(5)?;
+            class
+        }
+        (3..=5, None) => second,
+        _ => {
+            let what = format!("HDF5 data layout version {version}");
+            return Err(AnamnesisError::unsupported(what, "versions 1 to 5 are read"));
+        }
+    };
     if object.find(kind::EXTERNAL_FILES).is_some() {
         return Ok(Err("data in other files".to_owned()));
     }
     match class {
         0 => {
-            let len = fields.u16()?.into();
-            let at = object.address_of(kind::LAYOUT).map(|at| at + 4);
+            let len = match old_rank {
+                Some(rank) => {
+                    fields.take(4 * usize::from(rank))?;
+                    fields.u32()?.into()
+                }
+                None => fields.u16()?.into(),
+            };
+            let before = (message.len() - fields.rest.len()) as u64;
+            let at = object.address_of(kind::LAYOUT).map(|at| at + before);
             Ok(Ok(DataLayout::Whole(at, len)))
         }
-        1 => Ok(Ok(DataLayout::Whole(fields.address()?, fields.length()?))),
+        1 => {
+            let address = fields.address()?;
+            let len = match old_rank {
+                Some(_) => shape.iter().fold(size, |n, &dim| n.saturating_mul(dim)),
+                None => fields.length()?,
+            };
+            Ok(Ok(DataLayout::Whole(address, len)))
+        }
         2 => {
             let filters = match filters(file, object)? {
                 Ok(filters) => filters,
                 Err(what) => return Ok(Err(what)),
             };
-            let mut fields = file.fields(&message[2..]);
-            let (index, mut chunk, keeps_partial) = match version {
-                3 => chunks::of_version_3(&mut fields)?,
+            let (index, mut chunk, keeps_partial) = match (version, old_rank) {
+                (_, Some(rank)) => chunks::in_a_tree(&mut fields, rank)?,
+                (3, None) => {
+                    let rank = fields.u8()?;
+                    chunks::in_a_tree(&mut fields, rank)?
+                }
                 _ => chunks::of_version_4(&mut fields)?,
             };
             if chunk.pop() != Some(size) || chunk.len() != shape.len() || chunk.contains(&0) {

@@ -153,6 +153,25 @@ fn datasets() {
     trial.fine(vec![
         ("six numbers", one(&[2, 3], stored(24), &[])),
         ("chunks", chunked(&[2, 4], &[2, 2], &[&[0, 0], &[0, 2]], &[])),
+        (
+            "an old layout",
+            one(
+                &[2],
+                |file| {
+                    let data = file.add(&[1; 8]);
+                    [vec![1, 1, 1, 0, 0, 0, 0, 0], n(data, 8), n(2, 4)].concat()
+                },
+                &[],
+            ),
+        ),
+        (
+            "an old layout with the data in it",
+            one(
+                &[2],
+                |_| [vec![2, 1, 0, 0, 0, 0, 0, 0], n(2, 4), n(8, 4), vec![1; 8]].concat(),
+                &[],
+            ),
+        ),
         ("a chunk that is missing", chunked(&[2, 4], &[2, 2], &[&[0, 2]], &[])),
         ("chunks outside", chunked(&[2, 2], &[2, 2], &[&[0, 0], &[2, 2]], &[])),
         ("behind a block of the user", [vec![b'x'; 512], one(&[2], stored(8), &[])].concat()),
@@ -232,10 +251,10 @@ fn datasets() {
             &["other files"],
         ),
         (
-            "a layout of version 2",
-            one(&[2], |_| vec![2, 1, 1, 0, 0, 0, 0, 0], &[]),
+            "a layout of version 6",
+            one(&[2], |_| vec![6, 1, 1, 0, 0, 0, 0, 0], &[]),
             Unsupported,
-            &["version 2"],
+            &["version 6"],
         ),
         (
             "a fill value of two bytes",
