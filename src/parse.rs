@@ -6,6 +6,8 @@ mod detect;
 pub(crate) mod directory;
 #[cfg(feature = "gguf")]
 pub mod gguf;
+#[cfg(feature = "hdf5")]
+mod hdf5;
 pub(crate) mod hub;
 mod listing;
 #[cfg(all(feature = "gguf", any(feature = "npz", feature = "pth")))]
@@ -13,6 +15,8 @@ mod llamafile;
 mod magic;
 #[cfg(feature = "onnx")]
 mod message;
+#[cfg(feature = "msgpack")]
+mod msgpack;
 #[cfg(feature = "npz")]
 mod npy;
 #[cfg(feature = "npz")]
@@ -29,6 +33,8 @@ mod python;
 mod qnat;
 pub(crate) mod read_at;
 pub mod safetensors;
+#[cfg(any(feature = "hdf5", feature = "msgpack", feature = "onnx"))]
+mod window;
 #[cfg(any(feature = "npz", feature = "pth"))]
 pub(crate) mod zip;
 

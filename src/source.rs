@@ -6,16 +6,16 @@ mod deflated;
 #[cfg(not(any(feature = "npz", feature = "pth")))]
 #[path = "source/no_deflated.rs"]
 mod deflated;
-#[cfg(feature = "onnx")]
+#[cfg(any(feature = "hdf5", feature = "onnx", feature = "pth"))]
 mod derived;
-#[cfg(not(feature = "onnx"))]
+#[cfg(not(any(feature = "hdf5", feature = "onnx", feature = "pth")))]
 #[path = "source/no_derived.rs"]
 mod derived;
 pub(crate) mod directory;
 mod files;
 pub(crate) mod inputs;
 pub(crate) mod lock;
-#[cfg_attr(not(feature = "pth"), allow(dead_code))]
+#[cfg_attr(not(any(feature = "msgpack", feature = "pth")), allow(dead_code))]
 mod pieced;
 pub(crate) mod platform;
 mod seeking;
@@ -36,6 +36,10 @@ use memmap2::Mmap;
 
 pub(crate) use self::deflated::Deflated;
 pub(crate) use self::derived::Derived;
+#[cfg(feature = "pth")]
+pub(crate) use self::derived::Latin1Text;
+#[cfg(feature = "hdf5")]
+pub(crate) use self::derived::{ChunkFilter, ChunkPlace, ChunkedTensor};
 #[cfg(feature = "onnx")]
 pub(crate) use self::derived::{FieldPlace, NumberKind, RepeatedField, SparseValues};
 use self::files::FileHandle;
@@ -75,7 +79,7 @@ pub(crate) enum Source {
     #[cfg_attr(not(feature = "pth"), allow(dead_code))]
     Pieced(Box<Pieced>),
     /// A tensor that is made of another source's bytes while it is read.
-    #[cfg_attr(not(feature = "onnx"), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "hdf5", feature = "onnx", feature = "pth")), allow(dead_code))]
     Derived(Box<Derived>),
     /// Only the header was read; tensor data is out of reach.
     HeaderOnly,

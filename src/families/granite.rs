@@ -104,16 +104,11 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     settings: &[SETTINGS, TURNED],
     traits: Traits {
-<<<<<<< HEAD
         has_pre_norms: true,
-        head_dim: HeadDim::Derived,
-        stores_rope_factors: true,
-=======
         head_dim: HeadDim::Derived,
         stores_rope_factors: true,
         // Of models that hear.
         left_out: &["encoder."],
->>>>>>> w-classes2
         ..Traits::PLAIN
     },
     mlx: Some(&GRANITE_MLX),

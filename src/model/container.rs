@@ -23,6 +23,10 @@ pub enum Container {
     Qnat,
     /// ONNX: the weights of a graph, in one file or several.
     Onnx,
+    /// MessagePack, as Flax writes it.
+    Msgpack,
+    /// HDF5, also in an archive of Keras.
+    Hdf5,
 }
 
 impl Container {
@@ -43,6 +47,8 @@ impl fmt::Display for Container {
             Self::Pth => "PyTorch checkpoint",
             Self::Qnat => "QNAT",
             Self::Onnx => "ONNX",
+            Self::Msgpack => "Flax (MessagePack)",
+            Self::Hdf5 => "HDF5",
         })
     }
 }

@@ -72,7 +72,9 @@ impl ContainerFormat {
     fn check(&self, expected: Container) -> Result<()> {
         match self.beginning {
             Beginning::Of(found) if found != expected => Err(found.refused_as(expected)),
-            Beginning::Zip if !matches!(expected, Container::Npz | Container::Pth) => {
+            Beginning::Zip
+                if !matches!(expected, Container::Npz | Container::Pth | Container::Hdf5) =>
+            {
                 Err(AnamnesisError::unsupported("ZIP archive", format!("this is no {expected}")))
             }
             Beginning::Unknown => Err(AnamnesisError::parse(format!("this is no {expected}"))),
@@ -158,6 +160,18 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("onnx", |source, path, budget| super::onnx::read(&source, path, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Hdf5),
+        title: "HDF5",
+        matches: magic::is_hdf5,
+        reader: gated!("hdf5", |source, _, budget| super::hdf5::read(&source, budget)),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::Msgpack),
+        title: "Flax (MessagePack)",
+        matches: magic::is_flax,
+        reader: gated!("msgpack", |source, _, budget| super::msgpack::read(&source, budget)),
+    },
+    ContainerFormat {
         beginning: Beginning::Unknown,
         title: "safetensors",
         matches: |_| true,
@@ -167,7 +181,12 @@ const FORMATS: &[ContainerFormat] = &[
 
 /// Reads the first bytes of `file` and returns its row.
 pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> {
-    row_of(&read_head(file)?)
+    let row = row_of(&read_head(file)?)?;
+    #[cfg(feature = "hdf5")]
+    if matches!(row.beginning, Beginning::Unknown) && super::hdf5::superblock_of(file)?.is_some() {
+        return row_of(magic::HDF5);
+    }
+    Ok(row)
 }
 
 /// Reads the first bytes of `file`, and checks that it can be of the format `expected`.
@@ -275,6 +294,10 @@ mod archive {
             }
             #[cfg(feature = "pth")]
             Container::Pth => crate::parse::pth::read_archive(source, &archive, budget),
+            #[cfg(feature = "hdf5")]
+            Container::Hdf5 => crate::parse::hdf5::read_archive(&source, &archive, budget),
+            #[cfg(not(feature = "hdf5"))]
+            Container::Hdf5 => Err(AnamnesisError::missing_feature("Keras", "hdf5")),
             _ => Err(AnamnesisError::missing_feature(ZIP, "npz` and `pth")),
         }
     }

@@ -51,6 +51,33 @@ pub(super) fn is_onnx(head: &[u8]) -> bool {
     has_version && has_more && rest.len() < MAX_HEAD
 }
 
+/// What an HDF5 file has at its beginning, or at a power of two from 512 on.
+pub(super) const HDF5: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
+
+/// Whether a file with these first bytes is HDF5.
+pub(super) fn is_hdf5(head: &[u8]) -> bool {
+    head.starts_with(HDF5)
+}
+
+/// Whether a file with these first bytes is a checkpoint of Flax: MessagePack of a map whose first key
+/// is a word, and not a record of Burn.
+pub(super) fn is_flax(head: &[u8]) -> bool {
+    let behind = match head {
+        [0x81..=0x8f, rest @ ..] | [0xde, _, _, rest @ ..] | [0xdf, _, _, _, _, rest @ ..] => rest,
+        _ => return false,
+    };
+    let (len, key) = match behind {
+        [len @ 0xa1..=0xbf, key @ ..] => (usize::from(len & 0x1f), key),
+        [0xd9, len, key @ ..] => (usize::from(*len), key),
+        [0xda, high, low, key @ ..] => (usize::from(u16::from_be_bytes([*high, *low])), key),
+        _ => return false,
+    };
+    let key = &key[..key.len().min(len)];
+    let is_word = !key.is_empty()
+        && std::str::from_utf8(key).map_or_else(|e| e.error_len().is_none(), |_| true);
+    is_word && is_line(key) && !head.starts_with(b"\x83\xa8metadata")
+}
+
 /// Whether `part` may be the beginning of a graph of ONNX: it begins with a node, a name, a tensor or
 /// the description of one, and so does what that begins with.
 fn is_onnx_graph(part: &[u8]) -> bool {

@@ -3,13 +3,11 @@
 
 use std::ops::Range;
 
+use super::window::WindowReader;
 use crate::limits::cap;
 use crate::protobuf::{FieldHead, FieldKind, MAX_HEAD};
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
-
-/// Bytes of the file that are read at once.
-const WINDOW: u64 = 8 << 10;
 
 /// Longest text that is read, in bytes.
 const MAX_TEXT: u64 = 1 << 20;
@@ -40,16 +38,15 @@ impl FieldAt {
 
 /// Reads fields of a file through a small window.
 pub(super) struct MessageReader<'a> {
-    file: &'a Source,
-    window: Vec<u8>,
-    window_at: u64,
+    window: WindowReader<'a>,
     /// Length of the file.
     pub len: u64,
 }
 
 impl<'a> MessageReader<'a> {
     pub(super) fn new(file: &'a Source) -> Self {
-        Self { file, window: Vec::new(), window_at: 0, len: file.len().unwrap_or(0) }
+        let window = WindowReader::new(file);
+        Self { len: window.len, window }
     }
 
     /// The next field of the message whose rest is `rest`, which is moved behind it; `None` at its
@@ -72,18 +69,7 @@ impl<'a> MessageReader<'a> {
 
     /// The bytes of `range`, which is in the file and short.
     pub(super) fn bytes(&mut self, range: Range<u64>) -> Result<&[u8]> {
-        let has =
-            self.window_at <= range.start && range.end <= self.window_at + self.window.len() as u64;
-        if !has {
-            let want = (range.end - range.start).max(WINDOW);
-            let n = want.min(self.len.saturating_sub(range.start));
-            self.window.resize(n as usize, 0);
-            self.file.read_at(range.start, &mut self.window)?;
-            self.window_at = range.start;
-        }
-        let found = (range.start - self.window_at) as usize..(range.end - self.window_at) as usize;
-        let found = self.window.get(found);
-        found.ok_or_else(|| AnamnesisError::parse("the file is truncated"))
+        self.window.bytes(range)
     }
 
     /// Field 1 and field 2 of the message in `rest`, which is an entry of a map: a text, and a text or a

@@ -116,14 +116,6 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: PACKED,
     },
     OtherFile {
-        matches: |head| head.starts_with(b"\x89HDF\r\n\x1a\n"),
-        name: "HDF5",
-        advice: "Keras and TensorFlow models are not read",
-        hides: Some(
-            "HDF5, which was not looked into: a Keras model in it may hold code (`Lambda`)",
-        ),
-    },
-    OtherFile {
         matches: |head| head.get(4..8) == Some(b"TFL3"),
         name: "TensorFlow Lite",
         advice: MODELS_NOT_READ,
@@ -205,22 +197,20 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: None,
     },
     OtherFile {
+        // The version of a tensor, levels of its details, the version again, and a length. Each tensor
+        // begins so.
+        matches: |head| {
+            head.starts_with(&[0; 16]) && matches!(head.get(16..21), Some([_, 0, 0, 0, 0x08]))
+        },
+        name: "Paddle (.pdiparams)",
+        advice: "it has no names of tensors; give the `.pdparams` of the model",
+        hides: None,
+    },
+    OtherFile {
         // `BurnRecord`: a map of `metadata`, `item` and a mark of no size.
         matches: |head| head.starts_with(b"\x83\xa8metadata"),
         name: "MessagePack, as Burn's recorders write it",
         advice: BURN,
-        hides: None,
-    },
-    OtherFile {
-        // A map whose first key is a word.
-        matches: |head| match head {
-            [0x81..=0x8f, 0xa1..=0xbf, rest @ ..] | [0x81..=0x8f, 0xd9, _, rest @ ..] => {
-                rest.len() > 2 && rest[..2].iter().all(u8::is_ascii_alphabetic)
-            }
-            _ => false,
-        },
-        name: "MessagePack, as Flax writes it",
-        advice: "its models are not read; transformers loads them with `from_flax=True` and saves safetensors",
         hides: None,
     },
     OtherFile {
@@ -490,7 +480,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 31] = [
+        let rows: [(&[u8], &str); 30] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -503,7 +493,6 @@ mod tests {
             (b"7z\xbc\xaf\x27\x1c\0\x04", "7-Zip"),
             (b"\xfd7zXZ\0aaaa", "xz"),
             (b"\x28\xb5\x2f\xfdaaaa", "Zstandard"),
-            (b"\x89HDF\r\n\x1a\naaaa", "HDF5"),
             (b"\x1c\0\0\0TFL3aaaa", "TensorFlow Lite"),
             (b"\xef\xbb\xbf <?xml version='1.0'?><Error>", "XML"),
             (b"\n {\"a\": 1}", "JSON text"),
@@ -528,7 +517,8 @@ mod tests {
                 "TensorFlow SavedModel",
             ),
             (b"\x0a\x2a\x0a\x05input\x12\x0bPlaceholder", "TensorFlow graph"),
-            (b"\x81\xa6params\x82\xa5Dense", "Flax"),
+            // `DenseTensor` of Paddle's `SerializeToStream`.
+            (b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x04\0\0\0\x08\x05\x10\x02", "pdparams"),
             // `MAGIC_NUMBER` of burn-pack 0.22, and `BurnRecord` of burn-core, up to 0.20.
             (b"NRUB\x01\0\x10\0\0\0\xa1gtensors", "SafetensorsStore"),
             (b"\x83\xa8metadata\x85\xa5float", "Burn's recorders"),

@@ -10,10 +10,12 @@
 //! - `pickle`, `value`, `input`, `literal`, `globals`: the machine and its values; `storage`,
 //!   `views`, `tensors`, `facts`: what a checkpoint holds; `legacy`, `tar`: files before
 //!   archives; `archive`, `checkpoint`, `exported`: archives of `torch.save` and `torch.export`.
+//! - `ndarray`, `arrays`: pickles of NumPy arrays; `subclass`: tensors that are stored in parts.
 //! - `records`, `state`, `pieces`, `distributed`, `rank_files`, `zero`: checkpoints of many processes.
 //! - `risk`, `scan`: what Python would run.
 
 mod archive;
+mod arrays;
 mod calls;
 mod checkpoint;
 mod distributed;
@@ -23,6 +25,7 @@ mod fields;
 mod globals;
 mod input;
 mod legacy;
+mod ndarray;
 mod objects;
 mod pickle;
 mod pieces;
@@ -32,6 +35,7 @@ mod risk;
 mod scan;
 mod state;
 mod storage;
+mod subclass;
 mod tar;
 mod tensors;
 mod value;
@@ -195,7 +199,9 @@ pub(crate) fn read_front(
     } else {
         legacy::read(file, none, false, &mut Vec::new(), budget)
     };
-    Ok((contents?, false))
+    let contents = contents?;
+    let big_endian = contents.tensors.iter().any(|tensor| tensor.big_endian);
+    Ok((contents, big_endian))
 }
 
 /// Returns `contents`, or an error if a checkpoint has no tensors at all: it would pass for a model

@@ -241,7 +241,13 @@ impl ZipArchive {
         if self.members.is_empty() || self.members.iter().any(|m| m.name.ends_with(".npy")) {
             return Some(Container::Npz);
         }
-        self.pickle().map(|_| Container::Pth)
+        let checkpoint = self.pickle().map(|_| Container::Pth);
+        checkpoint.or_else(|| self.keras().map(|_| Container::Hdf5))
+    }
+
+    /// The weights in an archive of Keras.
+    pub(crate) fn keras(&self) -> Option<&ZipMember> {
+        self.members.iter().find(|m| m.name == "model.weights.h5")
     }
 
     /// Checks that the archive is of the format `expected`.
@@ -372,7 +378,6 @@ impl ZipArchive {
             }
             () if is_in("com.apple.CoreML") => ("Core ML", "its models are not read"),
             () if has("saved_model.pb") => ("TensorFlow SavedModel", "its models are not read"),
-            () if has("model.weights.h5") => ("Keras", "its models are not read"),
             () => ("ZIP archive", "neither NPZ nor a PyTorch checkpoint"),
         };
         AnamnesisError::unsupported(what, advice)

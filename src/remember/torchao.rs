@@ -3,11 +3,14 @@
 //! "_tensor_data_names": [part, …]}`. The metadata of a shard may describe parameters of other
 //! shards.
 //!
-//! - Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor: one byte a code, scales with as many
+//! - Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor, AffineQuantizedTensor: one byte a code, scales with as many
 //!   dimensions as the weight, `(q - zero) * scale`.
 //! - Int4Tensor, Int4PlainInt32Tensor: see `torchao/int4.rs`.
 //! - NVFP4Tensor, MXTensor: see `torchao/blocks.rs`.
 //! - Int4TilePackedTo4dTensor: see `torchao/tiles.rs`.
+//!
+//! A checkpoint of PyTorch has the same parts and descriptions, which its reader makes of the
+//! subclasses in its pickle.
 //!
 //! Names: torchao `prototype/safetensors` (`flatten_tensor_state_dict`). Formulas: the classes'
 //! `dequantize`.
@@ -27,6 +30,7 @@ use self::description::{TorchaoDescription, TorchaoParameter};
 use self::metadata::{TorchaoParts, parts_prefix};
 use crate::config::QuantMethod;
 use crate::model::Tensor;
+use crate::remember::kernels::grouped::Int;
 use crate::remember::seam::NamePattern::Ends;
 use crate::remember::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
 use crate::remember::seam::scale_layout::{by_dimension, granularity, per_tensor, rows_and_cols};
@@ -41,6 +45,9 @@ pub(super) struct Torchao;
 
 /// Name in listings.
 const FAMILY: &str = "torchao";
+
+/// The class of torchao up to 0.15, which checkpoints alone have.
+const AFFINE: &str = "AffineQuantizedTensor";
 
 /// Parts that torchao uses to quantize activations at run time. They do not change the weight.
 const ACTIVATION_PARTS: &[&str] =
@@ -150,6 +157,9 @@ impl<'m> TorchaoLayer<'_, 'm> {
             // a kernel would read other bytes.
             "Float8Tensor" if self.t.dtype() != Dtype::I8 => self.byte_codes(CodeType::Fp8),
             "Int8Tensor" | "IntxUnpackedToInt8Tensor" if self.t.dtype() == Dtype::I8 => {
+                self.byte_codes(CodeType::Int(8))
+            }
+            AFFINE if matches!(self.t.dtype(), Dtype::I8 | Dtype::U8) => {
                 self.byte_codes(CodeType::Int(8))
             }
             "Int4Tensor" if matches!(self.t.dtype(), Dtype::I8 | Dtype::U8) => self.int4(true),
@@ -263,7 +273,10 @@ impl<'m> TorchaoLayer<'_, 'm> {
 
     /// Decoder of one-byte codes.
     fn byte_codes(&mut self, codes: CodeType) -> Result<TorchaoDecoder<'m>> {
-        let code_format = CodeFormat::of_bytes(self.t.dtype());
+        let code_format = match self.t.dtype() {
+            Dtype::U8 if self.description.class == AFFINE => Some(CodeFormat::Int(Int::UNSIGNED)),
+            dtype => CodeFormat::of_bytes(dtype),
+        };
         let code_format = code_format
             .ok_or_else(|| wrong(&self.t, "its codes are neither I8 nor eight-bit floats"))?;
         let (scale, shape) = (self.need_part(TensorRole::Scale, "scale")?, self.t.shape());
@@ -292,7 +305,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
                 // The difference of a code and a float is rounded to the compute dtype; that of two
                 // integers is exact.
                 GroupOffsets::new(matrix).computed_in(self.compute_dtype(&scale))
-            } else if zero.dtype() == Dtype::I8 {
+            } else if zero.dtype() == Dtype::I8 || self.description.class == AFFINE {
                 GroupOffsets::new(Box::new(Integers::new(&zero, grid.cols, 0.0)?))
             } else {
                 return Err(wrong(&zero, "zero points of signed codes are I8 or floats"));

@@ -245,9 +245,11 @@ impl ParsedModel {
     }
 
     /// Adds the files of which bytes lie behind the last tensor. Archives have a directory there, and a
-    /// graph is around its tensors.
+    /// graph or a tree is around its tensors.
     fn check_ends(&self, findings: &mut Vec<Finding>) {
-        if matches!(self.container(), Container::Npz | Container::Pth | Container::Onnx) {
+        const AROUND: [Container; 5] =
+            [Container::Npz, Container::Pth, Container::Onnx, Container::Msgpack, Container::Hdf5];
+        if AROUND.contains(&self.container()) {
             return;
         }
         // GGUF writers may pad the last tensor, too.

@@ -1,10 +1,22 @@
 //! [`Derived`]: a tensor whose bytes no file has as they are, and that are made of a file's while they
 //! are read. Reading takes constant memory, at any place.
 
+#[cfg(feature = "hdf5")]
+mod chunked;
+#[cfg(feature = "pth")]
+mod latin1;
+#[cfg(feature = "onnx")]
 mod repeated;
+#[cfg(feature = "onnx")]
 mod sparse;
 
+#[cfg(feature = "hdf5")]
+pub(crate) use self::chunked::{ChunkFilter, ChunkPlace, ChunkedTensor};
+#[cfg(feature = "pth")]
+pub(crate) use self::latin1::Latin1Text;
+#[cfg(feature = "onnx")]
 pub(crate) use self::repeated::{FieldPlace, NumberKind, RepeatedField};
+#[cfg(feature = "onnx")]
 pub(crate) use self::sparse::SparseValues;
 use super::Source;
 use crate::Result;
@@ -13,33 +25,59 @@ use crate::Result;
 #[derive(Debug)]
 pub(crate) enum Derived {
     /// The numbers of a repeated field of a message.
+    #[cfg(feature = "onnx")]
     Repeated(RepeatedField),
     /// The values of a sparse tensor, with zeros between them.
+    #[cfg(feature = "onnx")]
     Sparse(SparseValues),
+    /// Elements in chunks, which may be compressed.
+    #[cfg(feature = "hdf5")]
+    Chunked(Box<ChunkedTensor>),
+    /// Bytes that the file has as text.
+    #[cfg(feature = "pth")]
+    Latin1(Latin1Text),
 }
 
 impl Derived {
     /// Bytes of the tensor.
     pub(super) fn len(&self) -> u64 {
         match self {
+            #[cfg(feature = "onnx")]
             Self::Repeated(field) => field.len(),
+            #[cfg(feature = "onnx")]
             Self::Sparse(values) => values.len(),
+            #[cfg(feature = "hdf5")]
+            Self::Chunked(tensor) => tensor.len(),
+            #[cfg(feature = "pth")]
+            Self::Latin1(text) => text.len(),
         }
     }
 
     /// The source that the bytes are made of.
     pub(super) fn base(&self) -> &Source {
         match self {
+            #[cfg(feature = "onnx")]
             Self::Repeated(field) => field.base(),
+            #[cfg(feature = "onnx")]
             Self::Sparse(values) => values.base(),
+            #[cfg(feature = "hdf5")]
+            Self::Chunked(tensor) => tensor.base(),
+            #[cfg(feature = "pth")]
+            Self::Latin1(text) => text.base(),
         }
     }
 
     /// Fills `out` with the tensor's bytes from `offset` on.
     pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self {
+            #[cfg(feature = "onnx")]
             Self::Repeated(field) => field.read_at(offset, out),
+            #[cfg(feature = "onnx")]
             Self::Sparse(values) => values.read_at(offset, out),
+            #[cfg(feature = "hdf5")]
+            Self::Chunked(tensor) => tensor.read_at(offset, out),
+            #[cfg(feature = "pth")]
+            Self::Latin1(text) => text.read_at(offset, out),
         }
     }
 }

@@ -71,6 +71,22 @@ impl Pieced {
         Ok(Self { sources, used, shape, pieces, cuts, len })
     }
 
+    /// The bytes of `ranges` of `base`, each an offset and a length, one after another.
+    ///
+    /// # Errors
+    /// `Parse` if they overflow.
+    #[cfg(any(feature = "msgpack", feature = "pth"))]
+    pub(crate) fn joined(base: Source, ranges: impl Iterator<Item = (u64, u64)>) -> Result<Self> {
+        let (mut pieces, mut at) = (vec![], 0u64);
+        for (offset, len) in ranges.filter(|&(_, len)| len > 0) {
+            let (start, sizes) = (vec![at], vec![len]);
+            pieces.push(TensorPiece { start, sizes, source: 0, offset, check: None });
+            let end = at.checked_add(len);
+            at = end.ok_or_else(|| AnamnesisError::parse("the size of the tensor overflows"))?;
+        }
+        Self::new([base].into(), vec![at], pieces)
+    }
+
     /// Bytes of the tensor.
     pub(super) fn len(&self) -> u64 {
         self.len

@@ -45,6 +45,11 @@ const OURS: &[(&str, &str)] = &[
     ("legacy_refused_module.pt", "ok"),
     ("torchscript_script.pt", "ok"),
     ("torchscript_trace.pt", "ok"),
+    // Arrays of NumPy are read where they are all that a pickle holds.
+    ("plain_numpy_1.pkl", "ok"),
+    ("plain_numpy_2.pkl", "ok"),
+    ("plain_numpy_4.pkl", "ok"),
+    ("plain_numpy_5.pkl", "ok"),
 ];
 
 /// Of each file in a directory that is read, by its name without its ending, a file of the tensors
@@ -162,6 +167,21 @@ fn modules() {
 }
 
 #[test]
+fn paddle() {
+    check_all("paddle", 9);
+}
+
+#[test]
+fn flax() {
+    check_all("flax", 9);
+}
+
+#[test]
+fn hdf5() {
+    check_all("hdf5", 20);
+}
+
+#[test]
 fn onnx() {
     check_all("onnx", 35);
 }
@@ -171,7 +191,9 @@ fn onnx() {
 #[test]
 fn out_as_npz_and_back() {
     let (mut same, mut refused) = (0, 0);
-    for directory in ["npz", "pth", "pt2", "torchscript", "modules", "onnx"] {
+    for directory in
+        ["npz", "pth", "pt2", "torchscript", "modules", "paddle", "flax", "hdf5", "onnx"]
+    {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path

@@ -289,6 +289,12 @@ fn hqq() {
     check("hqq", 15);
 }
 
+#[cfg(feature = "pth")]
+#[test]
+fn torchao_checkpoints() {
+    check("torchao_checkpoints", 6);
+}
+
 /// torchao's metadata describes the quantized tensors, so the output must not have it.
 #[test]
 fn torchao_metadata_is_gone() {

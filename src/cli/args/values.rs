@@ -140,9 +140,8 @@ pub(super) fn parse_target(text: &str) -> Result<ConvertTo, String> {
         "hf" | "huggingface" | "transformers" | "dir" | "directory" => {
             Some("`amn remember FILE -o DIRECTORY` writes a model for transformers".to_owned())
         }
-        "pt" | "pth" | "bin" | "ckpt" | "pytorch" | "onnx" => {
-            Some("files of that kind are read and not written".to_owned())
-        }
+        "pt" | "pth" | "bin" | "ckpt" | "pytorch" | "onnx" | "h5" | "keras" | "msgpack"
+        | "pdparams" => Some("files of that kind are read and not written".to_owned()),
         _ if parse_dtype(text).is_ok() => Some(format!(
             "`amn remember FILE --to {text}` decodes, and `--out-dtype {text}` is the type in other containers"
         )),

@@ -12,8 +12,6 @@ use crate::parse::listing::list;
 const OTHER_MODELS: &[(&str, &str)] = &[
     ("saved_model.pb", "a SavedModel of TensorFlow"),
     (".ckpt.index", "a checkpoint of TensorFlow"),
-    ("tf_model.h5", "a model of TensorFlow"),
-    ("flax_model.msgpack", "a model of Flax"),
     (".mlmodel", "a model of Core ML"),
     (".mlpackage", "a model of Core ML"),
     ("com.apple.CoreML", "a model of Core ML"),

@@ -62,14 +62,16 @@ const WEIGHTS: &[&str] = &[
 /// Ending of files of ONNX. They are mostly there for other programs, beside a file of another format.
 pub(super) const ONNX: &str = "onnx";
 
-/// Endings of files of weights in formats that are not read, or not by themselves.
-pub(super) const UNREAD: &[&str] = &["h5", "msgpack", "onnx_data", "ot", "tflite", "mlmodel"];
+/// Endings of files of weights that are mostly there for other programs: they are read where there is
+/// nothing else, or not by themselves.
+pub(super) const SECONDARY: &[&str] =
+    &["h5", "hdf5", "keras", "msgpack", "pdparams", "onnx_data", "ot", "tflite", "mlmodel"];
 
 /// Whether a file of this name holds weights, or is an index of them.
 pub(crate) fn is_weights(name: &str) -> bool {
     let is_index = name == DISTRIBUTED || name.ends_with(".index.json");
     let ending = &*ending(name);
-    is_index || WEIGHTS.contains(&ending) || UNREAD.contains(&ending)
+    is_index || WEIGHTS.contains(&ending) || SECONDARY.contains(&ending)
 }
 
 /// What follows the last dot of `name`, in small letters; empty without one.

@@ -71,6 +71,9 @@ impl Global {
                             Some(Node::Global(Self::Record(Record::Sharded))) => {
                                 Node::Record(Record::Sharded, args.get(3).copied())
                             }
+                            Some(&Node::Global(Self::Subclass(class))) => {
+                                Node::Record(Record::Subclass(class), args.get(3).copied())
+                            }
                             _ => Node::Refused("tensor subclass"),
                         }
                     }
@@ -79,7 +82,7 @@ impl Global {
             }
             Self::Refused(what) => Node::Refused(what),
             Self::Encode => match args.first().map(|&id| values.node(id)) {
-                Some(Node::Str(range)) => Node::Bytes(range.clone()),
+                Some(Node::Str(_) | Node::StoredText(_)) => Node::Encoded(args[0]),
                 _ => return Err(wrong("an encoding of what is no text")),
             },
             Self::Class => Node::Record(Record::Object, None),
@@ -88,12 +91,34 @@ impl Global {
                 Some(&Node::Int(n)) => Node::Int(n),
                 _ => return Err(wrong("a number made of none")),
             },
-            Self::Opaque | Self::JoblibArray | Self::NumpyDtype | Self::Unlisted => Node::Opaque,
-            Self::Storage(_) | Self::Dtype(_) => {
+            Self::NumpyDtype => match args.first().map(|&id| values.node(id)) {
+                Some(Node::Str(code)) => Node::NumpyDtype(code.clone()),
+                _ => Node::Opaque,
+            },
+            Self::Array => Node::Record(Record::Array, None),
+            Self::ArrayOfBuffer => return Err(wrong("an array of a buffer outside of its run")),
+            Self::NamedArray => match args.first().map(|&id| values.node(id)) {
+                Some(Node::Tuple(items)) => named_array(items, values),
+                _ => return Err(wrong("a tuple made of what is none")),
+            },
+            Self::NoBytes if args.is_empty() => Node::Bytes(0..0),
+            Self::NoBytes => return Err(wrong("bytes made of what is no text")),
+            Self::Opaque | Self::JoblibArray | Self::Unlisted => Node::Opaque,
+            Self::Storage(_) | Self::Dtype(_) | Self::Subclass(_) => {
                 return Err(wrong("a call of what is no function"));
             }
         })
     }
+}
+
+/// The array of a name and an array; of other items, their tuple.
+fn named_array(items: &[NodeId], values: &PickleValues) -> Node {
+    if let &[name, array] = items
+        && let (Node::Str(_), Node::Tensor(view)) = (values.node(name), values.node(array))
+    {
+        return Node::Tensor(view.clone());
+    }
+    Node::Tuple(items.to_vec())
 }
 
 /// The entries of a dict made from an iterable of pairs, or copied from a dict.
@@ -195,5 +220,5 @@ fn view(
     if shape.len() != strides.len() || shape.len() > 64 {
         return Err(wrong("a tensor whose shape and strides do not go together"));
     }
-    Ok(TensorView { storage, dtype, offset, shape, strides })
+    Ok(TensorView { storage, dtype, offset, shape, strides, big_endian: false })
 }

@@ -42,6 +42,8 @@ pub(super) enum Global {
     RebuildFromType,
     /// A class of tensors that names the dtype, such as `torch.FloatTensor`.
     TensorClass(Dtype),
+    /// A subclass of `Tensor`, by its name.
+    Subclass(&'static str),
     /// A function that makes a tensor of a kind that is not read; the text says which.
     Refused(&'static str),
     /// `_codecs.encode`: text to bytes.
@@ -52,9 +54,18 @@ pub(super) enum Global {
     Class,
     /// A class whose objects are numbers, made of a number.
     Number,
-    /// `joblib.numpy_pickle.NumpyArrayWrapper` and `numpy.dtype`, in a lenient run.
+    /// `joblib.numpy_pickle.NumpyArrayWrapper`, in a lenient run.
     JoblibArray,
+    /// `numpy.dtype`.
     NumpyDtype,
+    /// `_reconstruct`, which makes an array of NumPy without its data.
+    Array,
+    /// `_frombuffer`, which makes one with its data.
+    ArrayOfBuffer,
+    /// `tuple`, of which Paddle makes the name and the array of a tensor.
+    NamedArray,
+    /// `bytes` without arguments.
+    NoBytes,
     /// One that is not on the list, in a lenient run.
     Unlisted,
     /// Allowed, and holds no tensor.
@@ -206,6 +217,70 @@ const OTHERS: &[(&str, &str, Global)] = &[
     ("pathlib._local", "WindowsPath", Global::Opaque),
 ];
 
+/// Classes of torchao whose objects are tensors, in whatever module of it a version has them.
+const TORCHAO_TENSORS: &[&str] = &[
+    "AffineQuantizedTensor",
+    "Float8AQTTensorImpl",
+    "Float8Tensor",
+    "Int4CPUAQTTensorImpl",
+    "Int4PlainInt32Tensor",
+    "Int4Tensor",
+    "Int4TilePackedTo4dTensor",
+    "Int8Tensor",
+    "IntxUnpackedToInt8Tensor",
+    "LinearActivationQuantizedTensor",
+    "MXTensor",
+    "NVFP4Tensor",
+    "PlainAQTTensorImpl",
+    "QDQTensorImpl",
+    "TensorCoreTiledAQTTensorImpl",
+    "UintxAQTTensorImpl",
+    "UintxTensor",
+    "WeightTensorWithLinearActivationQuantizationMetadata",
+];
+
+/// Classes and functions of torchao that are settings of such a tensor.
+const TORCHAO_SETTINGS: &[&str] = &[
+    "Float8Layout",
+    "Float8MMConfig",
+    "Int4CPULayout",
+    "KernelPreference",
+    "MappingType",
+    "PerAxis",
+    "PerBlock",
+    "PerGroup",
+    "PerRow",
+    "PerTensor",
+    "PerToken",
+    "PlainLayout",
+    "QDQLayout",
+    "QuantizeTensorToFloat8Kwargs",
+    "QuantizeTensorToInt8Kwargs",
+    "QuantizeTensorToMXKwargs",
+    "QuantizeTensorToNVFP4Kwargs",
+    "ScaleCalculationMode",
+    "TensorCoreTiledLayout",
+    "UintxLayout",
+    "_input_activation_quant_func_fp8",
+    "_int8_asymm_per_token_quant",
+    "_int8_symm_per_token_quant",
+    "_int8_symm_per_token_reduced_range_quant",
+    "_int8_symm_per_token_reduced_range_quant_noop_decode",
+];
+
+/// A global of torchao.
+fn of_torchao(module: &str, name: &str) -> Option<Global> {
+    if module != "torchao" && !module.starts_with("torchao.") {
+        return None;
+    }
+    let is_number = name == "ZeroPointDomain";
+    let listed = |list: &[&'static str]| list.iter().find(|known| **known == name).copied();
+    listed(TORCHAO_TENSORS)
+        .map(Global::Subclass)
+        .or_else(|| is_number.then_some(Global::Number))
+        .or_else(|| listed(TORCHAO_SETTINGS).map(|_| Global::Opaque))
+}
+
 impl Global {
     /// The global, if it is one that checkpoints may name.
     pub(super) fn find(module: &str, name: &str) -> Option<Self> {
@@ -237,6 +312,13 @@ impl Global {
             .find(|(m, n, _)| (*m, *n) == (module, name))
             .map(|&(_, _, global)| global)
             .or_else(|| Record::find(module, name).map(Self::Record))
+            .or_else(|| of_torchao(module, name))
+    }
+
+    /// The name that torch has for the dtype.
+    pub(super) fn name_of(dtype: Dtype) -> Option<&'static str> {
+        let found = DTYPES.iter().find(|(_, known)| *known == Some(dtype));
+        found.map(|(name, _)| *name)
     }
 
     /// The global that stands for one that is not on the list, in a lenient run.

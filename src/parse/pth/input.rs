@@ -49,6 +49,8 @@ pub(super) struct PickleInput<'a> {
     pub is_truncated: bool,
     /// Offset in the file of the end of the last frame; 0 if there was none.
     frame_end: u64,
+    /// Index in `read` and `start` of what follows each long literal that was passed over.
+    passed: Vec<(usize, u64)>,
 }
 
 impl<'a> PickleInput<'a> {
@@ -70,6 +72,7 @@ impl<'a> PickleInput<'a> {
             is_lost: false,
             is_truncated: false,
             frame_end: 0,
+            passed: Vec::new(),
         }
     }
 
@@ -96,6 +99,7 @@ impl<'a> PickleInput<'a> {
             is_lost: false,
             is_truncated: false,
             frame_end: 0,
+            passed: Vec::new(),
         }
     }
 
@@ -227,6 +231,26 @@ impl<'a> PickleInput<'a> {
         bytes.unwrap_or_default()
     }
 
+    /// Offset in the file of a range, if it is there as it is in the buffer. There must have been no
+    /// gaps but those that [`pass_over`](Self::pass_over) has left.
+    pub(super) fn file_offset(&self, range: &Range<usize>) -> Option<u64> {
+        let is_read = self.file.is_some() && range.end <= self.read.len();
+        let before = self.passed.partition_point(|&(at, _)| at <= range.start);
+        let start = before.checked_sub(1).map_or(0, |last| self.passed[last].1);
+        is_read.then_some(start + range.start as u64)
+    }
+
+    /// Fills `out` with bytes of the file that are not in the buffer.
+    ///
+    /// # Errors
+    /// `Parse` if there is no file behind the buffer; `Io`.
+    pub(super) fn read_file(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
+        match &mut self.file {
+            Some(file) => file.read_at(offset, out),
+            None => Err(AnamnesisError::parse("pickle: it is truncated")),
+        }
+    }
+
     /// Keeps text that is not among the bytes of the input, and returns its range.
     pub(super) fn add_decoded(&mut self, text: &[u8]) -> Range<usize> {
         let start = DECODED + self.decoded.len();
@@ -247,6 +271,7 @@ impl<'a> PickleInput<'a> {
             return self.fill(n).map(|()| false);
         }
         self.skip(n as u64);
+        self.passed.push((self.at, self.start));
         Ok(true)
     }
 

@@ -4,7 +4,9 @@
 
 use std::collections::HashMap;
 
+use super::arrays;
 use super::input::PickleInput;
+use super::ndarray::array_global;
 use super::objects::{ObjectForm, class, of_module};
 use super::pickle::PickleMachine;
 use super::storage::{Storage, StorageKeys, StoragePlace};
@@ -34,8 +36,14 @@ pub(super) fn read(
     let mut machine = PickleMachine::new(PickleInput::new(&mut *file, 0, len, budget), lenient);
     let contents = read_stream(&mut machine, &mut 0);
     record_globals(&machine, named);
+    let is_stream = has_magic(0, &machine);
     drop(machine);
     let mut contents = match contents {
+        Err(AnamnesisError::DisallowedGlobal { module, name })
+            if !lenient && !is_stream && array_global(&module, &name).is_some() =>
+        {
+            return arrays::read(file, source, budget);
+        }
         Err(error @ AnamnesisError::DisallowedGlobal { .. }) if !lenient => {
             // It may be a whole module, whose classes are opaque names.
             let mut machine = PickleMachine::new(PickleInput::new(file, 0, len, budget), false);
@@ -70,13 +78,12 @@ fn read_stream(machine: &mut PickleMachine<'_>, modules: &mut usize) -> Result<P
         }
         return Ok(ParsedModel::new(Container::Pth, machine.input.at));
     }
-    let is_magic = matches!(machine.values.node(first), Node::BigInt(range) if machine.input.bytes(range) == MAGIC);
     if matches!(machine.values.node(first), Node::Record(..)) {
         let advice = "give the directory that it is in";
         let what = "the metadata of a distributed checkpoint";
         return Err(AnamnesisError::unsupported(what, advice));
     }
-    if !is_magic {
+    if !has_magic(first, machine) {
         return tensors::walk(first, machine)
             .map(|_| ParsedModel::new(Container::Pth, machine.input.at));
     }
@@ -108,6 +115,11 @@ fn read_stream(machine: &mut PickleMachine<'_>, modules: &mut usize) -> Result<P
     };
     tensors::add(found, machine, &mut read, false, place, &mut contents)?;
     Ok(contents)
+}
+
+/// Whether a value is the magic number of a stream.
+fn has_magic(value: NodeId, machine: &PickleMachine<'_>) -> bool {
+    matches!(machine.values.node(value), Node::BigInt(range) if machine.input.bytes(range) == MAGIC)
 }
 
 /// Finds the storages, by the number of their key. The file has their lengths in elements; the

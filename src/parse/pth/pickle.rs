@@ -61,6 +61,8 @@ pub(super) struct PickleMachine<'a> {
     /// Whether the machine only collects the names of globals: it goes on past errors as long as it
     /// can tell where the next opcode begins, and calls give opaque values.
     pub lenient: bool,
+    /// Whether long text and bytes stay in the file: they are the data of arrays.
+    pub leaves_data: bool,
     /// Globals that are allowed besides those of all checkpoints.
     pub more_globals: MoreGlobals,
     /// What a lenient run does besides, and what it has found.
@@ -111,6 +113,7 @@ impl<'a> PickleMachine<'a> {
             seen,
             looked_up,
             lenient,
+            leaves_data: false,
             more_globals: |_, _| None,
             trace: Trace::default(),
         }

@@ -38,6 +38,10 @@ pub(super) enum Record {
     Shard,
     /// `Replicate`: the processes along a dimension of the mesh have the same.
     Replicate,
+    /// `ndarray` of NumPy, before it has a state.
+    Array,
+    /// A subclass of `Tensor` by its name; its state is a dict of tensors and settings.
+    Subclass(&'static str),
     /// An object of a class that is not known.
     Object,
     /// `NumpyArrayWrapper` of joblib, in a lenient run.

@@ -326,7 +326,8 @@ impl TarReader<'_> {
             let stored = storages
                 .get(&storage.number)
                 .ok_or_else(|| wrong("a tensor whose storage is missing"))?;
-            let view = TensorView { storage: 0, dtype: None, offset, shape, strides };
+            let (storage, dtype, big_endian) = (0, None, false);
+            let view = TensorView { storage, dtype, offset, shape, strides, big_endian };
             let tensor = tensor_of(&key.text, stored.dtype, &view, 0, stored.place, false)?;
             Ok((key, Some(tensor)))
         };

@@ -15,6 +15,7 @@ use super::objects::{ModuleState, ObjectForm, module_state};
 use super::pickle::PickleMachine;
 use super::records::Record;
 use super::storage::{Storage, StorageKeys, StoragePlace};
+use super::subclass::{self, PartsOfTensor};
 use super::value::{Node, NodeId, TensorView};
 use super::views::{check_ratio, tensor_of};
 use crate::ParsedModel;
@@ -195,6 +196,10 @@ impl TensorWalk<'_, '_> {
             &Node::Record(Record::Object, Some(state)) => {
                 self.visit_object((id, state), &name, unread)?
             }
+            &Node::Record(Record::Subclass(class), Some(state)) => {
+                self.visit_subclass(id, (class, state), name, unread)?;
+                return Ok(Vec::new());
+            }
             _ => Vec::new(),
         };
         for &attached in values.attached(id) {
@@ -216,7 +221,14 @@ impl TensorWalk<'_, '_> {
                 Some(unread) => unread,
             }),
             &Node::Persistent(storage) if self.persistent => unread.map_or(
-                Ok(TensorView { storage, dtype: None, offset: 0, shape: vec![], strides: vec![] }),
+                Ok(TensorView {
+                    storage,
+                    dtype: None,
+                    offset: 0,
+                    shape: vec![],
+                    strides: vec![],
+                    big_endian: false,
+                }),
                 Err,
             ),
             Node::Persistent(_) => Err(STORAGE),
@@ -309,6 +321,46 @@ impl TensorWalk<'_, '_> {
         }
     }
 
+    /// A tensor that is stored in parts: each is a tensor, and a fact describes them.
+    fn visit_subclass(
+        &mut self,
+        id: NodeId,
+        (class, state): (&'static str, NodeId),
+        name: String,
+        unread: Option<Unread>,
+    ) -> Result<()> {
+        self.steps = self.steps.saturating_sub(subclass::MAX_FIELDS);
+        self.charge(TENSOR_BYTES + name.len())?;
+        let parts = match unread {
+            Some(unread) => Err(unread),
+            None => subclass::parts((id, class, state), self.machine)?.map_err(Unread::Refused),
+        };
+        let PartsOfTensor { parts, description } = match parts {
+            Ok(parts) => parts,
+            Err(unread) => {
+                self.found
+                    .push(FoundTensor { id, name, tensor: Err(unread) });
+                return Ok(());
+            }
+        };
+        let name = if name.is_empty() {
+            "tensor".to_owned()
+        } else {
+            name
+        };
+        for (part, view) in parts {
+            let name = match name.rsplit_once('.') {
+                Some((module, parameter)) => format!("{module}._{parameter}_{part}"),
+                None => format!("_{name}_{part}"),
+            };
+            self.charge(TENSOR_BYTES + name.len() + view.shape.len() * 32)?;
+            self.found.push(FoundTensor { id, name, tensor: Ok(view) });
+        }
+        self.charge(name.len() + description.len())?;
+        self.facts.insert(name, description);
+        Ok(())
+    }
+
     /// What is in a module, in the order of `state_dict()`: parameters, buffers, modules.
     fn visit_module(&mut self, module: &ModuleState<'_>, name: &str) -> Result<Vec<Place>> {
         self.modules += 1;
@@ -348,6 +400,7 @@ impl TensorWalk<'_, '_> {
         let is_tensor = |&&(_, value): &&(NodeId, NodeId)| {
             let node = machine.values.node(value);
             matches!(node, Node::Tensor(_) | Node::NewTensor(_) | Node::Refused(_))
+                || matches!(node, Node::Record(Record::Subclass(_), Some(_)))
         };
         let (tensors, others): (Vec<_>, Vec<_>) = entries.iter().partition(is_tensor);
         for (key, value) in others {
@@ -384,7 +437,7 @@ impl TensorWalk<'_, '_> {
         match self.machine.values.node(id) {
             Node::Dict(_) | Node::List(_) | Node::Tuple(_) | Node::Set(_) => true,
             Node::Tensor(_) | Node::NewTensor(_) | Node::Refused(_) | Node::Persistent(_) => true,
-            Node::Record(Record::Object, Some(_)) => true,
+            Node::Record(Record::Object | Record::Subclass(_), Some(_)) => true,
             _ => !self.machine.values.attached(id).is_empty(),
         }
     }
@@ -424,6 +477,10 @@ fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<St
     Ok(match machine.values.node(key) {
         Node::Str(range) => machine.input.text(range)?.to_owned(),
         Node::Bytes(range) => format!("b'{}'", machine.input.bytes(range).escape_ascii()),
+        &Node::Encoded(text) => match machine.values.node(text) {
+            Node::Str(range) => format!("b'{}'", machine.input.bytes(range).escape_ascii()),
+            _ => return Err(AnamnesisError::parse("pickle: a dict whose key is no name")),
+        },
         Node::Int(n) => n.to_string(),
         Node::Float(x) => format!("{x:?}"),
         Node::Bool(b) => if *b { "True" } else { "False" }.to_owned(),

@@ -26,6 +26,12 @@ pub(super) enum Node {
     Float(f64),
     Str(Range<usize>),
     Bytes(Range<usize>),
+    /// Bytes that are the text in the table, with a byte for each character (Latin-1).
+    Encoded(NodeId),
+    /// Long bytes, which the input leaves in the file.
+    Stored(StoredRange),
+    /// Long text, which the input leaves in the file.
+    StoredText(StoredRange),
     List(Vec<NodeId>),
     Tuple(Vec<NodeId>),
     Dict(Vec<(NodeId, NodeId)>),
@@ -42,16 +48,23 @@ pub(super) enum Node {
     Refused(&'static str),
     /// An object of a class of distributed checkpoints, with the state that `BUILD` has given it.
     Record(Record, Option<NodeId>),
-    /// A dtype of NumPy by its code, in a lenient run.
+    /// A dtype of NumPy by its code.
     NumpyDtype(Range<usize>),
     /// An allowed value that holds no tensor.
     Opaque,
 }
 
+/// Bytes of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StoredRange {
+    pub offset: u64,
+    pub len: u64,
+}
+
 /// A tensor: a view of a storage. Offset, shape and strides count elements.
 #[derive(Debug, Clone)]
 pub(super) struct TensorView {
-    /// The storage's persistent id.
+    /// The storage's persistent id; of an array of NumPy its bytes.
     pub storage: NodeId,
     /// The dtype, if the view names one because its storage is untyped; `Some(None)` if it is one
     /// that is not read.
@@ -59,6 +72,8 @@ pub(super) struct TensorView {
     pub offset: usize,
     pub shape: Vec<usize>,
     pub strides: Vec<usize>,
+    /// Whether numbers are big-endian, whatever the container says.
+    pub big_endian: bool,
 }
 
 /// The table of values, with an account of the memory that it takes.
@@ -91,17 +106,21 @@ const BYTES_PER_BYTE_READ: usize = 6;
 /// Memory of an entry of `attached`.
 const ATTACHED_BYTES: usize = 96;
 
+/// Memory of a value besides its entry in the table.
+fn memory_of(node: &Node) -> usize {
+    // Twice the size of an index for each item of a list: its vector grows by doubling.
+    match node {
+        Node::List(items) | Node::Tuple(items) | Node::Set(items) => items.len() * 8,
+        Node::Dict(items) => items.len() * 16,
+        Node::Tensor(view) => size_of::<TensorView>() + view.shape.len() * 16,
+        _ => 0,
+    }
+}
+
 impl PickleValues {
     /// Adds a value, charges its memory, and returns its index.
     pub(super) fn add(&mut self, node: Node) -> NodeId {
-        // Twice the size of an index for each item of a list: its vector grows by doubling.
-        self.bytes += size_of::<Node>()
-            + match &node {
-                Node::List(items) | Node::Tuple(items) | Node::Set(items) => items.len() * 8,
-                Node::Dict(items) => items.len() * 16,
-                Node::Tensor(view) => size_of::<TensorView>() + view.shape.len() * 16,
-                _ => 0,
-            };
+        self.bytes += size_of::<Node>() + memory_of(&node);
         self.nodes.push(node);
         (self.nodes.len() - 1) as NodeId
     }
@@ -115,6 +134,12 @@ impl PickleValues {
         // Items that are appended later are not charged. Each was pushed by an opcode of at least
         // one byte, which bounds them by the bytes read.
         &mut self.nodes[id as usize]
+    }
+
+    /// Puts another value in the place of the one at `id`.
+    pub(super) fn replace(&mut self, id: NodeId, node: Node) {
+        self.bytes += memory_of(&node);
+        self.nodes[id as usize] = node;
     }
 
     /// Charges `bytes` of memory, or of repeated work, that no value accounts for.

@@ -17,10 +17,10 @@ impl TorchaoParts {
     /// that are tensors.
     pub(super) fn new(model: &ParsedModel) -> Self {
         let (mut parts, mut free) = (HashMap::new(), FREE_JSON_BYTES);
-        let described = model
-            .metadata
-            .iter()
-            .filter_map(|(name, text)| Some((name, parse_description(text, &mut free)?)));
+        // A checkpoint describes its tensors by itself.
+        let texts = model.metadata.iter().chain(&model.facts);
+        let described =
+            texts.filter_map(|(name, text)| Some((name, parse_description(text, &mut free)?)));
         let described: Vec<_> = described.collect();
         if described.is_empty() {
             return Self(parts);

@@ -18,7 +18,7 @@ fn main() {
     for (id, golden) in goldens() {
         seeds.golden(*id, golden);
     }
-    for directory in ["npz", "pth", "qnat", "onnx", "gguf-files", "llamafile", "demo"] {
+    for directory in ["npz", "pth", "paddle", "qnat", "onnx", "flax", "hdf5", "gguf-files", "llamafile", "demo"] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {
@@ -51,7 +51,7 @@ impl Seeds {
                 self.put("zip", &bytes);
             }
             Some("npy") => self.put("npy", &bytes),
-            Some("pt" | "pth" | "pkl" | "bin" | "ckpt") => {
+            Some("pt" | "pth" | "pkl" | "bin" | "ckpt" | "pdparams" | "pdopt" | "pdtensor") => {
                 self.put("pth", &bytes);
                 if bytes.starts_with(b"PK") {
                     self.put("zip", &bytes);
@@ -62,6 +62,8 @@ impl Seeds {
             }
             Some("qnat") => self.put("qnat", &bytes),
             Some("onnx") => self.put("onnx", &bytes),
+            Some("msgpack") => self.put("msgpack", &bytes),
+            Some("h5" | "keras") => self.put("hdf5", &bytes),
             Some("gguf" | "llamafile") => {
                 self.put("gguf", &bytes);
                 self.put("gguf_header", &bytes[..bytes.len().min(4096)]);

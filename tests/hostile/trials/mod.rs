@@ -3,6 +3,10 @@
 //! time, and `heap`, whose `Monitor` limits memory.
 
 mod configs;
+#[cfg(feature = "hdf5")]
+mod hdf5;
+#[cfg(feature = "msgpack")]
+mod msgpack;
 mod npz;
 #[cfg(feature = "onnx")]
 mod onnx;

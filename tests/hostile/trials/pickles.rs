@@ -1,6 +1,7 @@
 //! Pickles that are malformed or hostile: opcodes, values, globals, and large amounts of each.
 //! Nothing in them may run.
 
+mod arrays;
 mod globals;
 
 use anamnesis::parse_bytes;

@@ -96,6 +96,7 @@ impl Payload {
             offset: storage_offset.as_int,
             shape: numbers(sizes),
             strides: numbers(strides),
+            big_endian: false,
         })
     }
 }

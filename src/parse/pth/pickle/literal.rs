@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::value::Node;
+use super::super::value::{Node, StoredRange};
 use super::{PickleMachine, wrong};
 use crate::Result;
 
@@ -87,12 +87,18 @@ impl PickleMachine<'_> {
         Ok(Node::Int(i64::from_le_bytes(extended)))
     }
 
-    /// Text or bytes of `n` bytes. A lenient run does not keep long ones, which can name no global.
+    /// Text or bytes of `n` bytes. A lenient run does not keep long ones, which can name no global,
+    /// and a run for arrays leaves them in the file.
     fn take_long(&mut self, n: usize, node: fn(Range<usize>) -> Node) -> Result<Node> {
-        match self.lenient && n > MAX_KEPT && self.input.pass_over(n)? {
-            true => Ok(Node::Opaque),
-            false => Ok(node(self.input.take(n)?)),
+        let range = StoredRange { offset: self.input.position(), len: n as u64 };
+        if n <= MAX_KEPT || !(self.lenient || self.leaves_data) || !self.input.pass_over(n)? {
+            return Ok(node(self.input.take(n)?));
         }
+        Ok(match node(0..0) {
+            _ if self.lenient => Node::Opaque,
+            Node::Str(_) => Node::StoredText(range),
+            _ => Node::Stored(range),
+        })
     }
 
     /// A decimal integer on a line of its own. Protocol 0 writes booleans as `00` and `01`.
@@ -182,7 +188,7 @@ impl PickleMachine<'_> {
     }
 }
 
-/// Longest text or bytes that a lenient run keeps.
+/// Longest text or bytes that are kept in any case.
 const MAX_KEPT: usize = 64 << 10;
 
 /// The digits of a decimal integer with its sign, as Python's `int` reads them: with whitespace

@@ -3,6 +3,7 @@
 
 use super::super::calls::view_of_state;
 use super::super::globals::Global;
+use super::super::ndarray;
 use super::super::records::Record;
 use super::super::risk::{PickleRisk, risk_of};
 use super::super::value::{Node, NodeId};
@@ -101,6 +102,11 @@ impl PickleMachine<'_> {
         if self.lenient {
             return self.build_leniently(state, object);
         }
+        if let Node::Record(Record::Array, None) = self.values.node(object) {
+            let array = ndarray::of_state(state, &self.values, &self.input)?;
+            self.values.replace(object, array);
+            return Ok(());
+        }
         let is_harmless = |items: &Vec<NodeId>| {
             let first = items.first().map(|&id| self.values.node(id));
             items.len() == 3 && matches!(first, Some(Node::Bool(_)))
@@ -110,9 +116,7 @@ impl PickleMachine<'_> {
             (Node::Global(_), _) => return Err(wrong("attributes of a global")),
             (&Node::NewTensor(dtype), _) => {
                 let view = view_of_state(dtype, state, &self.values)?;
-                self.values
-                    .charge(size_of_val(&view) + view.shape.len() * 16);
-                *self.values.node_mut(object) = Node::Tensor(Box::new(view));
+                self.values.replace(object, Node::Tensor(Box::new(view)));
                 return Ok(());
             }
             // `requires_grad`, `volatile` and hooks, as torch 0.3 and earlier wrote them.
@@ -268,13 +272,20 @@ impl PickleMachine<'_> {
     /// Pushes the value that stands for a call of `global`.
     fn call(&mut self, global: &Global, args: &[NodeId]) -> Result<()> {
         if !self.lenient {
-            self.push(global.call(args, &self.values)?)?;
+            let node = match global {
+                Global::ArrayOfBuffer => ndarray::of_buffer(args, &self.values, &self.input)?,
+                global => global.call(args, &self.values)?,
+            };
+            self.push(node)?;
             let object = self.top()?;
-            let is_sharded = matches!(self.values.node(object), Node::Record(Record::Sharded, _));
+            let is_sharded = matches!(
+                self.values.node(object),
+                Node::Record(Record::Sharded | Record::Subclass(_), _)
+            );
             let more = match global {
                 Global::Opaque | Global::Class => args,
                 Global::FirstArgument => args.get(1..).unwrap_or_default(),
-                // Behind the function and the class; its arguments have the size of a sharded tensor.
+                // Behind the function and the class; its arguments have the size of the tensor.
                 Global::RebuildFromType if is_sharded => args.get(2..).unwrap_or_default(),
                 // Behind the function's arguments.
                 Global::RebuildFromType => args.get(3..).unwrap_or_default(),

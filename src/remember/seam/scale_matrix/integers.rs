@@ -18,13 +18,13 @@ pub(crate) struct Integers<'m> {
 
 impl<'m> Integers<'m> {
     /// # Errors
-    /// `t` is not I8, U8 or I32.
+    /// `t` is not I8, U8, I32 or I64.
     pub(crate) fn new(t: &Tensor<'m>, cols: usize, offset: f32) -> Result<Self> {
         match t.dtype() {
-            Dtype::I8 | Dtype::U8 | Dtype::I32 => {
+            Dtype::I8 | Dtype::U8 | Dtype::I32 | Dtype::I64 => {
                 Ok(Self { part: t.part(), dtype: t.dtype(), cols, offset })
             }
-            _ => Err(wrong(t, "zero points are I8, U8 or I32")),
+            _ => Err(wrong(t, "zero points are I8, U8, I32 or I64")),
         }
     }
 }
@@ -39,11 +39,18 @@ impl ScaleMatrix for Integers<'_> {
     ) -> Result<()> {
         let size = self.dtype.bits() / 8;
         read(&self.part, self.cols * size, rows, cols.start * size..cols.end * size, staging)?;
-        // I8 and U8 minus an offset of at most 128 are exact in F32. So is an I32 below 2^24, and
-        // zero points of codes are.
+        // I8 and U8 minus an offset of at most 128 are exact in F32. So are I32 and I64 below 2^24,
+        // and zero points of codes are.
         match self.dtype {
             Dtype::I8 => out.extend(staging.iter().map(|&b| f32::from(b as i8) - self.offset)),
             Dtype::U8 => out.extend(staging.iter().map(|&b| f32::from(b) - self.offset)),
+            Dtype::I64 => out.extend(
+                staging
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| i64::from_le_bytes(b) as f32 - self.offset),
+            ),
             _ => out.extend(
                 staging
                     .as_chunks()

@@ -31,6 +31,8 @@ pub const TARGETS: &[Target] = &[
     ("zip", headers::zip),
     ("qnat", containers::any),
     ("onnx", containers::any),
+    ("msgpack", containers::any),
+    ("hdf5", containers::any),
     ("directory", directory::run),
     ("decode", decode::run),
     ("encode", encode::run),

@@ -1,0 +1,218 @@
+//! HDF5, as Keras, PyTables and h5py write weights: datasets in groups, called by their paths.
+//!
+//! Read are files of all versions of the superblock, behind a user block of any length as well, with
+//! old and new groups. Data is contiguous, in the object's header, or in chunks with the filters
+//! deflate, shuffle and Fletcher32. Links to paths and to other files are not followed.
+//!
+//! - `file`: structures at addresses; `object`: the messages of an object.
+//! - `group`, `btree1`, `btree2`, `heap`: links by name.
+//! - `datatype`, `dataset`, `layout`, `chunks`, `extensible`: datasets, and where their data is.
+//!
+//! Format: [HDF5 File Format Specification](https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html), versions 1 to 3.
+
+mod btree1;
+mod btree2;
+mod chunks;
+mod dataset;
+mod datatype;
+mod extensible;
+mod file;
+mod group;
+mod heap;
+mod layout;
+mod object;
+
+use std::collections::HashSet;
+
+use self::file::{Hdf5File, wrong};
+use self::object::{Object, kind};
+use super::magic::HDF5;
+use super::read_at::ReadAt;
+use super::zip::ZipArchive;
+use crate::limits::{Budget, cap};
+use crate::model::Skipped;
+use crate::source::Source;
+use crate::{AnamnesisError, Container, ParsedModel, Result};
+
+/// Longest path, in bytes.
+const MAX_PATH: usize = 4096;
+
+/// Reads an HDF5 file.
+///
+/// # Errors
+/// `Parse` if it is malformed; `Unsupported` for versions that are not read; `LimitExceeded`; `Io`.
+pub(super) fn read(source: &Source, budget: &Budget) -> Result<ParsedModel> {
+    let len = source.len().unwrap_or(0);
+    let start = superblock_of(&mut &*source)?.ok_or_else(|| wrong("no superblock"))?;
+    read_range(source, (start, len), start, budget)
+}
+
+/// Offset of the superblock: 0, or a power of two from 512 on, behind a block of the user's; `None` if
+/// there is none.
+pub(super) fn superblock_of(file: &mut dyn ReadAt) -> Result<Option<u64>> {
+    let (mut at, len) = (0, file.len());
+    while at + HDF5.len() as u64 <= len {
+        let mut head = [0; HDF5.len()];
+        file.read_at(at, &mut head)?;
+        if head == *HDF5 {
+            return Ok(Some(at));
+        }
+        at = (at * 2).max(512);
+    }
+    Ok(None)
+}
+
+/// Reads the weights in an archive of Keras, which stores them as they are.
+///
+/// # Errors
+/// As [`read`], and `Unsupported` if they are compressed.
+pub(super) fn read_archive(
+    source: &Source,
+    archive: &ZipArchive,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    let member = archive.keras().ok_or_else(|| archive.neither())?;
+    if member.deflated {
+        let what = "its weights are compressed; unpack it, and give `model.weights.h5`";
+        return Err(AnamnesisError::unsupported("Keras", what));
+    }
+    let start = archive.read_data_start(&mut &*source, member)?;
+    read_range(source, (start, start + member.len), 0, budget)
+}
+
+/// Reads the file in `start..end` of `source`, before which there is a block of the user's of `before`
+/// bytes.
+fn read_range(
+    source: &Source,
+    (start, end): (u64, u64),
+    before: u64,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    let mut file = Hdf5File::new(source, start, end);
+    budget.tables(0, 0, file.len())?;
+    let root = superblock(&mut file, before)?;
+    let mut contents = ParsedModel::new(Container::Hdf5, 0);
+    contents.sources.push(source.share());
+    let mut walk =
+        Walk { file, budget, contents, names: HashSet::new(), groups: HashSet::new(), repeated: 0 };
+    walk.all(root)?;
+    let Walk { mut contents, repeated, .. } = walk;
+    if repeated > 0 {
+        contents.notes.push(format!(
+            "{repeated} links lead to groups that have other names as well, under which their datasets are listed"
+        ));
+    }
+    if contents.tensors.is_empty() && contents.skipped.is_empty() {
+        return Err(AnamnesisError::parse("the HDF5 file holds no datasets"));
+    }
+    let stored: u64 = contents
+        .tensors
+        .iter()
+        .filter(|t| t.source == 0)
+        .map(|t| t.len)
+        .sum();
+    contents.header_size = (end - start).saturating_sub(stored) as usize;
+    Ok(contents)
+}
+
+/// Reads the superblock, and returns the address of the root's object header.
+fn superblock(file: &mut Hdf5File<'_>, before: u64) -> Result<u64> {
+    let head = file.structure(0, 16)?;
+    if !head.starts_with(HDF5) {
+        return Err(wrong("no superblock"));
+    }
+    let version = head[8];
+    let sizes = match version {
+        0 | 1 => (head[13], head[14]),
+        2 | 3 => (head[9], head[10]),
+        _ => {
+            let what = format!("HDF5 superblock version {version}");
+            return Err(AnamnesisError::unsupported(what, "versions 0 to 3 are read"));
+        }
+    };
+    let is_read = |size: u8| matches!(size, 2 | 4 | 8);
+    if !is_read(sizes.0) || !is_read(sizes.1) {
+        return Err(wrong("addresses of another size than 2, 4 or 8 bytes"));
+    }
+    file.sizes = (sizes.0.into(), sizes.1.into());
+    let o = sizes.0.into();
+    // Old ones have the root's entry behind four addresses: the place of its name, and its address.
+    // The third address is the end of the file.
+    let (end, root) = match version {
+        0 => (24 + 2 * o, 24 + 4 * o + o),
+        1 => (28 + 2 * o, 28 + 4 * o + o),
+        _ => (12 + 2 * o, 12 + 3 * o),
+    };
+    let stated = file.structure(end, o)?;
+    let stated = file.fields(&stated).some_address()?;
+    if stated > file.len().saturating_add(before) {
+        return Err(wrong(&format!("it should have {stated} bytes, and is truncated")));
+    }
+    let address = file.structure(root, o)?;
+    file.fields(&address).some_address()
+}
+
+/// Walks over the groups, and collects their datasets.
+struct Walk<'a> {
+    file: Hdf5File<'a>,
+    budget: &'a Budget,
+    contents: ParsedModel,
+    /// Paths of the datasets so far.
+    names: HashSet<String>,
+    /// Addresses of the groups so far.
+    groups: HashSet<u64>,
+    /// Links to groups that were met before.
+    repeated: usize,
+}
+
+impl Walk<'_> {
+    fn all(&mut self, root: u64) -> Result<()> {
+        let mut places = vec![(String::new(), root)];
+        while let Some((path, address)) = places.pop() {
+            let object = Object::read(&mut self.file, address)?;
+            if object.find(kind::LAYOUT).is_some() {
+                self.dataset(path, &object)?;
+                continue;
+            }
+            let Some(mut links) = group::links(&mut self.file, &object)? else {
+                continue;
+            };
+            if !self.groups.insert(address) {
+                self.repeated += 1;
+                continue;
+            }
+            // Backwards, because the last one is taken first.
+            links.sort_unstable_by(|a, b| b.name.cmp(&a.name));
+            for link in links {
+                let Some(object) = link.object else {
+                    continue;
+                };
+                let slash = if path.is_empty() { "" } else { "/" };
+                let below = format!("{path}{slash}{}", link.name);
+                cap("MAX_HDF5_PATH", below.len() as u64, MAX_PATH as u64, "bytes of a path")?;
+                self.budget.tables(0, 1 + below.len() as u64 / 256, 0)?;
+                places.push((below, object));
+            }
+        }
+        Ok(())
+    }
+
+    fn dataset(&mut self, path: String, object: &Object) -> Result<()> {
+        self.budget.items(1, "datasets")?;
+        self.budget.tables(1, 0, 0)?;
+        let path = if path.is_empty() {
+            "tensor".to_owned()
+        } else {
+            path
+        };
+        if !self.names.insert(path.clone()) {
+            return Err(wrong(&format!("two datasets are called `{path}`")));
+        }
+        let added = dataset::read(&mut self.file, object, &path, self.budget, &mut self.contents);
+        match added.map_err(|error| error.in_tensor(&path))? {
+            Ok(tensor) => self.contents.tensors.push(tensor),
+            Err(what) => self.contents.skipped.push(Skipped { name: path, what }),
+        }
+        Ok(())
+    }
+}

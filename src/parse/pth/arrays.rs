@@ -1,0 +1,260 @@
+//! Pickles of NumPy arrays: parameters of Paddle (`.pdparams`, `.pdopt`), and whatever else
+//! `pickle.dump` has written of dicts, lists and tuples of arrays.
+//!
+//! The data of an array are bytes in the pickle itself. Up to protocol 2 they are text: UTF-8, each
+//! character of which is a byte (Latin-1). Both stay in the file, and are read on demand.
+//!
+//! Paddle: `python/paddle/framework/io.py` and `io_utils.py`.
+//!
+//! - A tensor in nested objects is a tuple `(name, array)`. The name is that of the program's
+//!   variable, and is dropped.
+//! - Up to protocol 3 arrays of more than 1 GiB are in slices: `UnpackBigParamInfor@@` has the
+//!   shape and the slices of each.
+
+use std::collections::{HashMap, HashSet};
+
+use super::input::PickleInput;
+use super::ndarray::array_global;
+use super::not_empty;
+use super::pickle::PickleMachine;
+use super::storage::StoragePlace;
+use super::tensors::{take_unread, walk};
+use super::value::{Node, NodeId, StoredRange, TensorView};
+use super::views::{check_ratio, tensor_of};
+use crate::error::InTensor;
+use crate::limits::Budget;
+use crate::model::strided::row_major_strides;
+use crate::parse::read_at::ReadAt;
+use crate::source::{Derived, Latin1Text, Pieced, Source};
+use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
+
+/// The key of a dict of Paddle's that lists arrays in slices.
+const SLICES: &str = "UnpackBigParamInfor@@";
+
+/// Reads a pickle of arrays from `file`, whose data is in `source`.
+///
+/// # Errors
+/// `Parse` if it is malformed; `DisallowedGlobal`; `LimitExceeded`; `Io`.
+pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Result<ParsedModel> {
+    let len = file.len();
+    let mut machine = PickleMachine::new(PickleInput::new(file, 0, len, budget), false);
+    (machine.more_globals, machine.leaves_data) = (array_global, true);
+    let root = machine.run()?;
+    if !machine.input.is_at_end() {
+        return Err(AnamnesisError::parse("pickle: there is data behind it"));
+    }
+    let found = walk(root, &machine)?;
+    budget.items(found.len() as u64, "arrays")?;
+    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
+    contents.sources.push(source);
+    let slices = read_slices(root, &machine)?;
+    let mut views = take_unread(found, &mut contents);
+    let joined = take_slices(&mut views, slices)?;
+    let mut data = ArrayData { machine, places: HashMap::new() };
+    let whole = views.into_iter().map(|(name, view)| {
+        let parts = vec![view.storage];
+        (name, view, parts)
+    });
+    for (name, view, parts) in whole.chain(joined) {
+        let tensor = data.tensor(&name, &view, &parts, &mut contents)?;
+        contents.tensors.push(tensor);
+    }
+    check_ratio(&contents.tensors, data.places.values())?;
+    let what = "a pickle of NumPy arrays, as Paddle writes them: no code in it is run";
+    contents.notes.push(what.to_owned());
+    if let Some(first) = contents.tensors.iter().find(|t| t.dtype == Dtype::U16) {
+        contents.notes.push(format!(
+            "{} and others may be BF16, which Paddle stores as U16 without a mark; they are kept as U16",
+            InTensor(&first.name)
+        ));
+    }
+    not_empty(contents)
+}
+
+/// An array that is stored in slices.
+struct Sliced {
+    name: String,
+    shape: Vec<usize>,
+    slices: Vec<String>,
+}
+
+/// The arrays that the dict `root` lists as being in slices.
+fn read_slices(root: NodeId, machine: &PickleMachine<'_>) -> Result<Vec<Sliced>> {
+    let wrong = || AnamnesisError::parse(format!("pickle: `{SLICES}` is not as Paddle writes it"));
+    let text = |id: NodeId| match machine.values.node(id) {
+        Node::Str(range) => machine.input.text(range).ok(),
+        _ => None,
+    };
+    let dict = |id: NodeId| match machine.values.node(id) {
+        Node::Dict(entries) => Some(entries.as_slice()),
+        _ => None,
+    };
+    let list = dict(root).unwrap_or_default();
+    let Some(&(_, list)) = list.iter().find(|&&(key, _)| text(key) == Some(SLICES)) else {
+        return Ok(vec![]);
+    };
+    let mut found = vec![];
+    for &(name, description) in dict(list).ok_or_else(wrong)? {
+        let entries = dict(description).filter(|entries| entries.len() == 2);
+        let entries = entries.ok_or_else(wrong)?;
+        let value = |name: &str| {
+            let entry = entries.iter().find(|&&(key, _)| text(key) == Some(name));
+            entry.map(|&(_, value)| value).ok_or_else(wrong)
+        };
+        let shape = machine
+            .values
+            .sizes(value("OriginShape")?)
+            .ok_or_else(wrong)?;
+        let Node::List(slices) = machine.values.node(value("slices")?) else {
+            return Err(wrong());
+        };
+        let slices: Option<_> = slices
+            .iter()
+            .map(|&id| text(id).map(str::to_owned))
+            .collect();
+        let name = text(name).ok_or_else(wrong)?.to_owned();
+        let bytes = machine.input.budget;
+        found.push(Sliced { name, shape, slices: slices.ok_or_else(wrong)? });
+        let names = found
+            .last()
+            .map_or(0, |last| last.slices.iter().map(String::len).sum());
+        bytes.grow(names as u64, "names of slices")?;
+    }
+    Ok(found)
+}
+
+/// An array's name, what it is a view of, and the data of its slices.
+type JoinedArray = (String, TensorView, Vec<NodeId>);
+
+/// Takes the slices of arrays from `views`.
+///
+/// # Errors
+/// `Parse` that names the array if a slice is missing, is of two arrays or is of another dtype than
+/// the first.
+fn take_slices(
+    views: &mut Vec<(String, TensorView)>,
+    sliced: Vec<Sliced>,
+) -> Result<Vec<JoinedArray>> {
+    let mut by_name: HashMap<String, TensorView> = HashMap::new();
+    if !sliced.is_empty() {
+        let names = sliced.iter().flat_map(|array| array.slices.iter());
+        let names: HashSet<&str> = names.map(String::as_str).collect();
+        let taken = views.extract_if(.., |(name, _)| names.contains(name.as_str()));
+        by_name = taken.collect();
+    }
+    let mut joined: Vec<JoinedArray> = vec![];
+    for Sliced { name, shape, slices } in sliced {
+        let wrong =
+            |what: &str| AnamnesisError::parse(format!("{}: its slices {what}", InTensor(&name)));
+        if views.iter().any(|(other, _)| *other == name) {
+            return Err(wrong("are there beside the whole"));
+        }
+        let (mut parts, mut kind) = (vec![], None);
+        for slice in &slices {
+            let view = by_name
+                .remove(slice)
+                .ok_or_else(|| wrong("are missing, or of two arrays"))?;
+            let of_view = (view.dtype, view.big_endian);
+            if view.shape.len() != 1 || *kind.get_or_insert(of_view) != of_view {
+                return Err(wrong("do not fit together"));
+            }
+            parts.push(view.storage);
+        }
+        let storage = *parts.first().ok_or_else(|| wrong("are missing"))?;
+        let ((dtype, big_endian), strides) = (kind.unwrap_or_default(), row_major_strides(&shape));
+        let view = TensorView { storage, dtype, offset: 0, shape, strides, big_endian };
+        joined.push((name, view, parts));
+    }
+    Ok(joined)
+}
+
+/// The data of arrays, and the places of those that have been looked up.
+struct ArrayData<'a> {
+    machine: PickleMachine<'a>,
+    /// By the value of the data, or of its first slice.
+    places: HashMap<NodeId, StoragePlace>,
+}
+
+impl ArrayData<'_> {
+    /// The tensor `view`, whose data are the values `parts` one after another.
+    fn tensor(
+        &mut self,
+        name: &str,
+        view: &TensorView,
+        parts: &[NodeId],
+        contents: &mut ParsedModel,
+    ) -> Result<crate::model::TensorInfo> {
+        let Some(Some(dtype)) = view.dtype else {
+            return Err(AnamnesisError::parse("its dtype is missing"));
+        };
+        let place = match self.places.get(&view.storage) {
+            Some(&place) => place,
+            None => {
+                let place = self.place(parts, contents);
+                let place = place.map_err(|error| error.in_tensor(name))?;
+                self.places.insert(view.storage, place);
+                place
+            }
+        };
+        let tensor = tensor_of(name, dtype, view, 0, place, view.big_endian)?;
+        if tensor.len != place.len {
+            let (len, stored) = (tensor.len, place.len);
+            let what = format!("its type and shape need {len} bytes, and it has {stored}");
+            return Err(AnamnesisError::parse(what).in_tensor(name));
+        }
+        Ok(tensor)
+    }
+
+    /// Where the bytes of `parts` are, one after another.
+    fn place(&mut self, parts: &[NodeId], contents: &mut ParsedModel) -> Result<StoragePlace> {
+        let no_data = || AnamnesisError::parse("its data are no bytes");
+        let (mut bytes, mut texts) = (vec![], vec![]);
+        for &part in parts {
+            let values = &self.machine.values;
+            match values.node(part) {
+                Node::Bytes(range) if range.is_empty() => {
+                    bytes.push(StoredRange { offset: 0, len: 0 });
+                }
+                Node::Encoded(text) => texts.push(self.range(*text).ok_or_else(no_data)?),
+                Node::Bytes(_) | Node::Stored(_) => {
+                    bytes.push(self.range(part).ok_or_else(no_data)?);
+                }
+                _ => return Err(no_data()),
+            }
+        }
+        if let ([only], []) = (&*bytes, &*texts) {
+            let &StoredRange { offset, len } = only;
+            return Ok(StoragePlace { source: 0, offset, len, crc: None });
+        }
+        let base = contents.sources[0].share();
+        let source = match bytes.is_empty() {
+            true => {
+                let input = &mut self.machine.input;
+                let mut read = |offset: u64, out: &mut [u8]| input.read_file(offset, out);
+                let ranges = texts.iter().map(|text| (text.offset, text.len)).collect();
+                let text = Latin1Text::new(base, ranges, &mut read)?;
+                Source::Derived(Box::new(Derived::Latin1(text)))
+            }
+            false if texts.is_empty() => {
+                let ranges = bytes.iter().map(|range| (range.offset, range.len));
+                Source::Pieced(Box::new(Pieced::joined(base, ranges)?))
+            }
+            false => return Err(no_data()),
+        };
+        let (number, len) = (contents.sources.len(), source.len().unwrap_or(0));
+        contents.sources.push(source);
+        Ok(StoragePlace { source: number, offset: 0, len, crc: None })
+    }
+
+    /// Where bytes or text are in the file.
+    fn range(&self, id: NodeId) -> Option<StoredRange> {
+        match self.machine.values.node(id) {
+            &Node::Stored(range) | &Node::StoredText(range) => Some(range),
+            Node::Bytes(range) | Node::Str(range) => {
+                let offset = self.machine.input.file_offset(range)?;
+                Some(StoredRange { offset, len: range.len() as u64 })
+            }
+            _ => None,
+        }
+    }
+}
