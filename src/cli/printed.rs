@@ -212,7 +212,8 @@ pub(super) fn write_errors_as_csv(report: &Report, out: &mut impl Write) -> Resu
         let figures = errors
             .get(&*tensor.name)
             .map_or(",,,,,,".to_owned(), |errors| {
-                let Errors { values, mean_absolute, rmse, maximum, relative, cosine, outputs } = errors;
+                let Errors { values, mean_absolute, rmse, maximum, relative, cosine, outputs, .. } =
+                    errors;
                 let outputs = outputs.map_or(String::new(), |outputs| format!("{outputs:e}"));
                 format!("{values},{mean_absolute:e},{rmse:e},{maximum:e},{relative:e},{cosine},{outputs}")
             });
