@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde_json::Value;
 
 use super::*;
-use crate::test_utils::effort;
+use crate::test_utils::{effort, test_data};
 use crate::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
 
-/// The types that llama.cpp gives to the tensors of each model.
-fn goldens() -> Value {
-    serde_json::from_str(include_str!("../../../../tests/data/mixture/models.json")).unwrap()
+/// What a file of `tests/data/mixture` has: `models`, the types that llama.cpp gives to the tensors of
+/// each model, or `names`. `None` in the package.
+fn goldens(file: &str) -> Option<Value> {
+    let path = test_data()?.join(format!("mixture/{file}.json"));
+    Some(serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap())
 }
 
 fn text(value: &Value) -> &str {
@@ -119,9 +121,11 @@ fn stride() -> usize {
 }
 
 /// Calls `check` with each model's name, tensors, mixture and types, which are none where llama.cpp
-/// gives up.
-fn each(mut check: impl FnMut(&str, &Value, &[(String, Vec<usize>)], &Mixture, Option<&[Dtype]>)) {
-    let goldens = goldens();
+/// gives up. `None` if there are no models.
+fn each(
+    mut check: impl FnMut(&str, &Value, &[(String, Vec<usize>)], &Mixture, Option<&[Dtype]>),
+) -> Option<()> {
+    let goldens = goldens("models")?;
     for (at, (name, model)) in goldens["models"].as_object().unwrap().iter().enumerate() {
         let tensors = tensors(model);
         let types = model["types"].as_object().unwrap().iter();
@@ -146,13 +150,14 @@ fn each(mut check: impl FnMut(&str, &Value, &[(String, Vec<usize>)], &Mixture, O
             }
         }
     }
+    Some(())
 }
 
 #[test]
 fn types_are_those_of_llama_cpp() {
     let mut facts = BTreeMap::new();
     let mut compared = 0;
-    each(|name, model, tensors, mixture, types| {
+    let found = each(|name, model, tensors, mixture, types| {
         let facts = facts
             .entry(name.to_owned())
             .or_insert_with(|| ModelFacts::from_metadata(&metadata(&model["metadata"])));
@@ -175,13 +180,13 @@ fn types_are_those_of_llama_cpp() {
         }
     });
     println!("{compared} types");
-    assert!(compared > effort([70_000, 300_000, 300_000]));
+    assert!(found.is_none() || compared > effort([70_000, 300_000, 300_000]));
 }
 
 #[test]
 fn names_of_hugging_face_get_the_same_types() {
     let mut models = HashSet::new();
-    each(|name, model, tensors, mixture, types| {
+    let found = each(|name, model, tensors, mixture, types| {
         let (Some(lines), Some(types), false) = (model["hf"].as_array(), types, mixture.pure)
         else {
             return;
@@ -226,12 +231,14 @@ fn names_of_hugging_face_get_the_same_types() {
         }
         models.insert(name.to_owned());
     });
-    assert_eq!(models.len(), 11);
+    assert!(found.is_none() || models.len() == 11);
 }
 
 #[test]
 fn types_that_require_an_importance_matrix() {
-    let goldens = goldens();
+    let Some(goldens) = goldens("models") else {
+        return;
+    };
     let mut found = 0;
     for (at, (name, model)) in goldens["models"].as_object().unwrap().iter().enumerate() {
         let tensors = tensors(model);
