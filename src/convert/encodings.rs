@@ -40,12 +40,16 @@ pub(super) struct Encodings {
     /// What the metadata of a GGUF file says of the encoding.
     gguf_keys: MetadataKeys,
     to: TargetDtype,
+    /// Whether that is the scheme's own choice.
+    is_usual_type: bool,
     /// Whether blocks that are not encoded again are copied.
     copies_blocks: bool,
     /// Whether vectors are stored in F32.
     widens_vectors: bool,
     /// Names of the tensors that are quantized already and encoded again.
     quantized_twice: Vec<String>,
+    /// Names of the tensors that are copied, for they are stored as they would be encoded.
+    copied: Vec<String>,
 }
 
 /// The result of [`Encodings::draft`].
@@ -89,10 +93,12 @@ impl Encodings {
         let quantized_twice = again.map(|(_, item)| item.name().to_owned()).collect();
         Ok(Some(Self {
             quantized_twice,
+            copied: vec![],
             choices: choices.into_iter(),
             quantization,
             gguf_keys,
             to: options.run.to,
+            is_usual_type: options.run.to == forget.scheme.dtype(),
             copies_blocks,
             // Of a model whose blocks are copied, vectors are copied, too.
             widens_vectors: !copies_blocks && writer.is_some_and(|writer| writer.widens_vectors),
@@ -106,6 +112,12 @@ impl Encodings {
     /// The tensor cannot be encoded, or cannot be read.
     pub(super) fn draft<'m>(&mut self, item: ResolvedItem<'m>) -> Result<Drafted<'m>> {
         if let Some(Decision::Encode { method, label, importance, columns }) = self.choices.next() {
+            if columns.is_none()
+                && let Some(copies) = copies_of(&item, &*method, (self.to, self.is_usual_type))?
+            {
+                self.copied.push(item.name().to_owned());
+                return Ok(Drafted::Encoded(copies));
+            }
             let item = EncodedItem { item, columns };
             return encode(item, &*method, (label, importance), self.to).map(Drafted::Encoded);
         }
@@ -150,7 +162,13 @@ impl Encodings {
                 .filter_map(|draft| draft.body.encoding_mut()),
         );
         note_relays(drafts, report);
-        note_twice(&self.quantized_twice, drafts, report);
+        let mut encoded = report.encoded.iter_mut();
+        for name in &self.copied {
+            if let Some(entry) = encoded.find(|entry| entry.name == *name) {
+                entry.scheme.push_str(" (copied)");
+            }
+        }
+        note_twice((&self.quantized_twice, self.copied.len()), drafts, report);
         self.quantization
     }
 }
@@ -238,6 +256,44 @@ fn encode<'m>(
     stored.into_iter().map(draft).collect()
 }
 
+/// Copies of the stored tensors of `item`, if they are those that `method` would make of it: their
+/// values have been rounded once, and are not again.
+///
+/// # Errors
+/// The encoder refuses the tensor, or its size overflows.
+fn copies_of<'m>(
+    item: &ResolvedItem<'m>,
+    method: &dyn Method,
+    (to, is_usual_type): (TargetDtype, bool),
+) -> Result<Option<Vec<BoxedOutput<'m>>>> {
+    let ResolvedItem::Group(group) = item else {
+        return Ok(None);
+    };
+    if group.is_merged || group.rest.is_some() || !method.makes(group.scheme) {
+        return Ok(None);
+    }
+    let weight = WeightInfo { name: &group.name, shape: &group.shape, dtype: dtype_of(item, to) };
+    let stored = method.encoder(&weight)?.stored();
+    let is_stored = |wanted: &StoredTensor| {
+        let mut parts = group.parts.iter().map(|(_, t)| t);
+        parts.any(|t| {
+            // Scales may be of any float type, unless the caller has asked for one.
+            let [found, asked] = [t.dtype(), wanted.dtype].map(TargetDtype::of);
+            let is_same =
+                t.dtype() == wanted.dtype || is_usual_type && found.is_some() && asked.is_some();
+            is_same && (t.name(), t.shape()) == (&*wanted.name, &*wanted.shape)
+        })
+    };
+    if stored.len() != group.parts.len() || !stored.iter().all(is_stored) {
+        return Ok(None);
+    }
+    let mut copies: Vec<BoxedOutput<'m>> = Vec::with_capacity(stored.len());
+    for (_, t) in &group.parts {
+        copies.push(Box::new(Output::copy(t)?));
+    }
+    Ok(Some(copies))
+}
+
 /// The decoder of the values of `decoder` with its columns multiplied.
 fn multiplied<'m>(
     decoder: Box<dyn Decode + 'm>,
@@ -296,8 +352,12 @@ fn note_relays(drafts: &[BoxedOutput<'_>], report: &mut Report) {
 }
 
 /// Adds a note if values are rounded that an earlier encoding has rounded; not of codes that are
-/// moved.
-fn note_twice(names: &[String], drafts: &[BoxedOutput<'_>], report: &mut Report) {
+/// moved, nor of tensors that are `copied`.
+fn note_twice(
+    (names, copied): (&[String], usize),
+    drafts: &[BoxedOutput<'_>],
+    report: &mut Report,
+) {
     let is_moved = |draft: &&BoxedOutput<'_>| {
         let encoding = draft.body.encoding();
         encoding.is_some_and(|encoding| {
@@ -305,7 +365,7 @@ fn note_twice(names: &[String], drafts: &[BoxedOutput<'_>], report: &mut Report)
         })
     };
     let moved = drafts.iter().filter(is_moved).count();
-    let rounded = names.len().saturating_sub(moved);
+    let rounded = names.len().saturating_sub(moved + copied);
     if let Some(name) = names.first().filter(|_| rounded > 0) {
         report.notes.push(format!(
             "{} quantized already, e.g. `{name}`; what that has lost stays lost",

@@ -21,7 +21,7 @@ use super::compressed_tensors as ct;
 use super::{Encode, Method, StoredTensor, WeightInfo};
 use crate::lethe::kernels::fp8::Fp8Arithmetic;
 use crate::lethe::seam::rows::{MAX_ROW_LEN, linear_weight_objection, stored_tensor};
-use crate::remember::Granularity;
+use crate::remember::{Granularity, QuantScheme};
 use crate::{Dtype, Result, TargetDtype};
 
 /// The library whose names, config and arithmetic are used.
@@ -137,6 +137,15 @@ impl Fp8 {
 }
 
 impl Method for Fp8 {
+    fn makes(&self, scheme: QuantScheme) -> bool {
+        matches!(
+            scheme,
+            QuantScheme::FineGrainedFp8 { .. }
+                | QuantScheme::PerChannelFp8 { .. }
+                | QuantScheme::PerTensorFp8 { .. }
+        )
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let shape = match self.layout {
             Fp8Layout::Transformers { allows_edge_blocks, .. } => {

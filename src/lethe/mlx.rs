@@ -24,7 +24,7 @@ use crate::lethe::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, WordBuffers, WordPacking, group_objection, module_objection,
 };
 use crate::lethe::seam::rows::put_codes_and_scales;
-use crate::remember::{CodeFamily, EncodedAs, Grid, GroupCodes, Tile, TopExponent};
+use crate::remember::{CodeFamily, EncodedAs, Grid, GroupCodes, QuantScheme, Tile, TopExponent};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -61,6 +61,10 @@ impl Mlx {
 }
 
 impl Method for Mlx {
+    fn makes(&self, scheme: QuantScheme) -> bool {
+        matches!(scheme, QuantScheme::Grouped { family: "MLX", .. })
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         if weight.shape.len() < 2 {
             return Some("it has fewer than two dimensions".to_owned());

@@ -28,7 +28,7 @@ use crate::lethe::seam::rows::{
 };
 use crate::remember::kernels::fp8::E4M3;
 use crate::remember::kernels::nvfp4::BLOCK;
-use crate::remember::{CodeFamily, Grid, GroupCodes, Tile};
+use crate::remember::{CodeFamily, Grid, GroupCodes, QuantScheme, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -47,6 +47,10 @@ pub(crate) enum Nvfp4 {
 }
 
 impl Method for Nvfp4 {
+    fn makes(&self, scheme: QuantScheme) -> bool {
+        matches!(scheme, QuantScheme::Nvfp4 { .. })
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         linear_weight_objection(weight, BLOCK)
     }

@@ -19,7 +19,7 @@ use self::grouped::WordBuffers;
 use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::dfloat11::EncodedRun;
 use crate::lethe::kernels::integer::IntegerGroups;
-use crate::remember::{CodeFamily, EncodedAs, Grid, GroupCodes, Tile};
+use crate::remember::{CodeFamily, EncodedAs, Grid, GroupCodes, QuantScheme, Tile};
 use crate::simd::{Level, zip};
 use crate::{Dtype, Result, TargetDtype};
 
@@ -278,6 +278,13 @@ pub(crate) trait Method: Send + Sync {
     /// `Unsupported` if there is no encoder for the type, `Parse` if the importance matrix does not
     /// fit the tensor.
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>>;
+
+    /// Whether tensors of `scheme` are what an encoder makes, if they have its names, types and shapes:
+    /// they are copied.
+    fn makes(&self, scheme: QuantScheme) -> bool {
+        let _ = scheme;
+        false
+    }
 
     /// Whether the scheme's libraries store weights of `Conv1D` (GPT-2) as those of any linear
     /// layer.

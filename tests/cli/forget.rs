@@ -54,7 +54,7 @@ fn the_distance_is_printed() {
         .unwrap();
     assert!(lines[at].ends_with(" mean absolute error"), "{text}");
     assert!(
-        lines[at + 1].starts_with("  RMSE ") && lines[at + 1].contains(" %), maximum "),
+        lines[at + 1].starts_with("  RMSE ") && lines[at + 1].contains(" %), cosine 0.9"),
         "{text}"
     );
     let worst = &lines[at + 2..at + 5];

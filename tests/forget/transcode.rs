@@ -6,11 +6,12 @@ mod stacks;
 use std::path::{Path, PathBuf};
 
 use anamnesis::{
-    AnamnesisError, ConvertOptions, Forget, ForgetScheme, ModelScope, Report, TargetDtype, parse,
+    AnamnesisError, ConvertOptions, Encoded, Forget, ForgetScheme, ModelScope, Report, TargetDtype,
+    parse,
 };
 use serde_json::{Value, json};
 
-use crate::common::forget::{stored_at, values_at};
+use crate::common::forget::{bf16s, every_scheme, needs_importance, stored_at, values_at, weights};
 use crate::common::{Random, Raw, effort, file, raw};
 
 /// A scheme with groups of so many values.
@@ -426,4 +427,54 @@ fn codes_of_a_whole_model_move() {
             assert!(after[&name] == values, "{name}");
         }
     }
+}
+
+/// What is encoded already keeps its bytes: it is copied, or its codes are moved. Of other schemes the
+/// decoded values are rounded again.
+#[test]
+fn the_same_scheme_keeps_what_is_stored() {
+    let scratch = crate::common::tempdir().unwrap();
+    let input = scratch.path().join("model.safetensors");
+    let matrix = |name: &str| {
+        let name = format!("model.layers.0.{name}.weight");
+        raw(&name, "BF16", &[128, 256], bf16s(&weights(&mut Random(5), 128 * 256)))
+    };
+    let tensors = ["self_attn.o_proj", "mlp.down_proj"].map(matrix);
+    std::fs::write(&input, file(&tensors, &[])).unwrap();
+    let mut others = vec![];
+    for name in every_scheme() {
+        let container = name.parse::<ForgetScheme>().unwrap().container();
+        if container.extension() != "safetensors" || needs_importance(&name) {
+            continue;
+        }
+        let twice = || -> Result<_, AnamnesisError> {
+            let scheme = || scheme(&name, None);
+            let (once, _) = forget(&input, scratch.path(), scheme(), TargetDtype::BF16)?;
+            let (twice, report) = forget(&once, scratch.path(), scheme(), TargetDtype::BF16)?;
+            let is_kept = |e: &Encoded| {
+                e.scheme.ends_with(" (copied)") || e.scheme.ends_with(" (codes moved)")
+            };
+            let all_kept = !report.encoded.is_empty() && report.encoded.iter().all(is_kept);
+            Ok((stored_at(&once) == stored_at(&twice), all_kept))
+        };
+        match twice() {
+            Ok((is_equal, all_kept)) => {
+                assert!(is_equal || !all_kept, "{name}");
+                if !all_kept {
+                    others.push(name);
+                }
+            }
+            Err(error) => others.push(format!("{name}: {error}")),
+        }
+    }
+    let rounded_again = [
+        "comfy-int8-convrot",
+        "comfy-w4a4",
+        "mxfp8",
+        "mxfp8-modelopt",
+        "mxfp4-gpt-oss",
+        "w8a8",
+        "dfloat11",
+    ];
+    assert_eq!(others, rounded_again);
 }

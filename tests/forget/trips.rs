@@ -92,6 +92,7 @@ pub const FOREIGN: &[&str] = &[
     "sdnq",
     "sglang",
     "sinq",
+    "torchao_checkpoints",
     "spqr",
     "torchao",
     "transforms",

@@ -21,10 +21,10 @@ use crate::lethe::seam::rows::flat_block_grid;
 use crate::lethe::{
     Encode, EncodeBuffers, Method, Put, StoredTensor, Survey, TileValues, WeightInfo,
 };
-use crate::remember::Grid;
 use crate::remember::bnb::Bnb4StateText;
 use crate::remember::kernels::bnb::nested_absmax;
 use crate::remember::kernels::codebook::{CodebookBlocks, PairTable};
+use crate::remember::{Grid, QuantScheme};
 use crate::simd::dispatch;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -86,6 +86,10 @@ pub(crate) struct Bnb4 {
 }
 
 impl Method for Bnb4 {
+    fn makes(&self, scheme: QuantScheme) -> bool {
+        scheme == QuantScheme::Bnb4
+    }
+
     fn transposes_conv1d(&self) -> bool {
         true
     }

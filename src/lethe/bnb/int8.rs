@@ -12,8 +12,8 @@ use crate::element::Out;
 use crate::error::InTensor;
 use crate::lethe::kernels::int8;
 use crate::lethe::{Encode, EncodeBuffers, Method, Put, StoredTensor, TileValues, WeightInfo};
-use crate::remember::Grid;
 use crate::remember::kernels::bnb::Int8Rows;
+use crate::remember::{Grid, QuantScheme};
 use crate::simd::dispatch;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -22,6 +22,10 @@ use crate::{AnamnesisError, Dtype, Result};
 pub(crate) struct BnbInt8;
 
 impl Method for BnbInt8 {
+    fn makes(&self, scheme: QuantScheme) -> bool {
+        scheme == QuantScheme::BnbInt8
+    }
+
     fn transposes_conv1d(&self) -> bool {
         true
     }
