@@ -74,7 +74,9 @@ use serde_json::Value;
 pub(crate) use self::engine::apart::{is_early_expert, stack_early_experts, stack_experts};
 pub(crate) use self::engine::graphs::{GraphProblem, is_whole_model, problems};
 pub(crate) use self::engine::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
+#[cfg(feature = "lethe")]
 pub(crate) use self::engine::pre_norms::PreNorm;
+#[cfg(feature = "lethe")]
 use self::engine::pre_norms::pre_norms;
 pub(crate) use self::engine::request::GgufRequest;
 pub(crate) use self::engine::tied::{is_tied, other_output};
@@ -297,6 +299,7 @@ const WITH_OUTPUT: &[&str] = &["ForCausalLM", "LMHeadModel"];
 ///
 /// # Errors
 /// The reason why they are not known.
+#[cfg(feature = "lethe")]
 pub(crate) fn find_pre_norms(
     config: Option<&Value>,
     architecture: Option<&str>,

@@ -43,7 +43,7 @@ mod gptq;
 mod imatrix;
 #[cfg(feature = "lethe")]
 mod importance;
-#[cfg(feature = "models")]
+#[cfg(all(feature = "lethe", feature = "models"))]
 mod input_scales;
 #[cfg(feature = "bnb")]
 pub(crate) mod kernels;
@@ -86,7 +86,7 @@ pub(crate) use self::gguf::ALREADY;
 pub(crate) use self::imatrix::Imatrix;
 #[cfg(feature = "lethe")]
 pub(crate) use self::importance::{Importance, TileStatistics};
-#[cfg(feature = "models")]
+#[cfg(all(feature = "lethe", feature = "models"))]
 pub(crate) use self::input_scales::{InputScales, NormValues, SampledRows, find_input_scales};
 #[cfg(feature = "lethe")]
 pub use self::quant_scheme::QuantScheme;

@@ -30,6 +30,7 @@ pub(super) mod mlx;
 pub(super) mod model_card;
 pub(super) mod names;
 pub(super) mod pooling;
+#[cfg(feature = "lethe")]
 pub(super) mod pre_norms;
 pub(super) mod prediction;
 pub(super) mod request;

@@ -114,6 +114,7 @@ pub(crate) struct Traits {
     pub norms_plus_one: bool,
     /// Each layer has a norm before attention and one before the feed-forward layer, whose outputs
     /// only these read.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub has_pre_norms: bool,
     /// `lm_head` is left out of GGUF, because the class always ties it to the embedding.
     pub ties_output: bool,

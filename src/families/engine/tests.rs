@@ -4,6 +4,7 @@
 use super::dims::Need;
 use super::general::{size_label, title};
 use super::names::{Place, fill, find, split_suffix};
+#[cfg(feature = "lethe")]
 use super::pre_norms::is_complete;
 use super::rope::Llama3;
 use crate::families::CLASSES;
@@ -53,6 +54,7 @@ fn rules_are_unique() {
 /// Of a class with pre-norms it is known which norm each matrix reads, and all classes of its name in
 /// GGUF have such norms.
 #[test]
+#[cfg(feature = "lethe")]
 fn pre_norms_have_all_readers() {
     for class in CLASSES.iter().filter(|class| class.traits.has_pre_norms) {
         assert!(is_complete(class), "{}", class.classes[0]);

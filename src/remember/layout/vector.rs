@@ -52,10 +52,10 @@ impl Decode for VectorValues<'_> {
 }
 
 /// A row that is in memory.
-#[cfg(feature = "models")]
+#[cfg(all(feature = "lethe", feature = "models"))]
 pub(crate) struct KnownRow(pub std::sync::Arc<[f32]>);
 
-#[cfg(feature = "models")]
+#[cfg(all(feature = "lethe", feature = "models"))]
 impl ScaleMatrix for KnownRow {
     fn extend(
         &self,
