@@ -98,7 +98,12 @@ impl TreeWalk<'_> {
             match is_map {
                 true => {
                     let key = self.reader.key()?;
-                    if item == 0 && key == CHUNKED {
+                    if key == CHUNKED {
+                        // Its parts would pass for arrays.
+                        if item > 0 {
+                            let what = "a large array whose mark is not the first key";
+                            return Err(value::wrong(what, self.reader.at));
+                        }
                         let array = ChunkedArray::read(&mut self.reader, number)
                             .map_err(|e| e.about(InTensor(&name)))?;
                         return self.add_chunked(name, array);
