@@ -93,8 +93,15 @@ fn read_range(
     let root = superblock(&mut file, before)?;
     let mut contents = ParsedModel::new(Container::Hdf5, 0);
     contents.sources.push(source.share());
-    let mut walk =
-        Walk { file, budget, contents, names: HashSet::new(), groups: HashSet::new(), repeated: 0, not_followed: (0, String::new()) };
+    let mut walk = Walk {
+        file,
+        budget,
+        contents,
+        names: HashSet::new(),
+        groups: HashSet::new(),
+        repeated: 0,
+        not_followed: (0, String::new()),
+    };
     walk.all(root)?;
     let Walk { mut contents, repeated, not_followed, .. } = walk;
     if repeated > 0 {

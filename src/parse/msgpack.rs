@@ -144,6 +144,8 @@ impl TreeWalk<'_> {
     }
 
     fn add_chunked(&mut self, name: &str, array: ChunkedArray) -> Result<()> {
+        // Each piece takes memory, however short it is.
+        self.budget.tables(array.pieces(), 0, 0)?;
         let source = self.contents.sources.len();
         let base = self.contents.sources[0].share();
         let (made, array) = array.join(base).map_err(|e| e.about(InTensor(&name)))?;

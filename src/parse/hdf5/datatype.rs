@@ -119,7 +119,9 @@ fn float(fields: &mut StructureFields<'_>, bits: u64, size: usize) -> Result<Ele
         .iter()
         .find(|(known, dtype)| *known == form && dtype.bits() == size * 8);
     match found {
-        Some(&(_, dtype)) if offset == 0 && is_ieee && !is_vax => Ok(Ok((dtype, is_big && size > 1))),
+        Some(&(_, dtype)) if offset == 0 && is_ieee && !is_vax => {
+            Ok(Ok((dtype, is_big && size > 1)))
+        }
         _ => Ok(Err(Untyped::Other("floats of another format"))),
     }
 }

@@ -169,7 +169,8 @@ impl<'b> StructureFields<'b> {
             .iter()
             .take(MAX_NAME + 1)
             .position(|&byte| byte == 0);
-        let end = end.ok_or_else(|| wrong("a name without an end, or one of more than 4096 bytes"))?;
+        let end =
+            end.ok_or_else(|| wrong("a name without an end, or one of more than 4096 bytes"))?;
         let text = self.take(end + 1)?;
         utf8(&text[..end])
     }

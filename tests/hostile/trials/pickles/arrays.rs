@@ -46,13 +46,16 @@ fn sliced(slices: &[(&str, Vec<u8>)], list: &[u8]) -> Vec<u8> {
 
 /// The description of the array `a` with a shape and slices.
 fn description(shape: &[i64], slices: &[&str]) -> Vec<u8> {
+    [b"}", &described("a", shape, slices)[..]].concat()
+}
+
+fn described(name: &str, shape: &[i64], slices: &[&str]) -> Vec<u8> {
     let slices: Vec<u8> = slices
         .iter()
         .flat_map(|name| [text(name), b"a".to_vec()].concat())
         .collect();
     [
-        &b"}"[..],
-        &text("a"),
+        &text(name)[..],
         b"}",
         &text("OriginShape"),
         &tuple(shape),
@@ -142,6 +145,25 @@ fn arrays() {
             &["as Paddle writes it"],
         ),
     ]);
+    // A slice that is the first of two arrays.
+    let part = |data: &[u8]| array(&tuple(&[data[1].into()]), &dtype("u1", "|"), data);
+    let first = [&raw(&[1; 4])[..], b"q\x07"].concat();
+    let of_both = array(&tuple(&[4]), &dtype("u1", "|"), b"h\x07");
+    let slices = [
+        ("a0", part(&first)),
+        ("a1", part(&raw(&[2]))),
+        ("b0", of_both),
+        ("b1", part(&raw(&[3; 2]))),
+    ];
+    let list =
+        [&description(&[5], &["a0", "a1"])[..], &described("b", &[6], &["b0", "b1"])].concat();
+    let text_of = |encoding: &str| {
+        let call = [b"c_codecs\nencode\n(", &text("abc")[..], &text(encoding), b"tR"].concat();
+        with(&[3], "u1", &call)
+    };
+    trial
+        .fine(vec![("a slice of two arrays", sliced(&slices, &list)), ("text", text_of("latin1"))]);
+    trial.refused(vec![("text in another encoding", text_of("rot13"), Parse, &["no bytes"])]);
     // One text that many arrays have is read once.
     let shared = [
         &b"("[..],
