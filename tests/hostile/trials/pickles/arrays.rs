@@ -157,6 +157,28 @@ fn arrays() {
     ];
     let list =
         [&description(&[5], &["a0", "a1"])[..], &described("b", &[6], &["b0", "b1"])].concat();
+    let of_buffer = |order: &str, axes: &[i64]| {
+        let axes = if axes.is_empty() { vec![] } else { tuple(axes) };
+        let call = b"cnumpy.core.numeric\n_frombuffer\n(";
+        let data = raw(&(0..24).collect::<Vec<_>>());
+        let shape = tuple(&[2, 3, 4]);
+        let ends = [&text(order)[..], &axes, b"tR"].concat();
+        file(&[&call[..], &data, &dtype("u1", "|"), &shape, &ends].concat())
+    };
+    trial.fine(vec![("axes in another order", of_buffer("K", &[1, 0, 2]))]);
+    let made = anamnesis::parse_bytes(of_buffer("K", &[2, 0, 1])).unwrap();
+    let tensor = made.tensors().next().unwrap();
+    assert_eq!(tensor.shape(), [4, 2, 3]);
+    assert_eq!(tensor.bytes().unwrap()[..7], [0, 4, 8, 12, 16, 20, 1]);
+    let order = |order, axes: &[i64]| (order, of_buffer(order, axes), Parse, &["order"][..]);
+    trial.refused(vec![
+        order("K", &[]),
+        order("K", &[0, 1]),
+        order("K", &[0, 1, 1]),
+        order("K", &[0, 1, 3]),
+        order("C", &[1, 0, 2]),
+        order("A", &[]),
+    ]);
     let text_of = |encoding: &str| {
         let call = [b"c_codecs\nencode\n(", &text("abc")[..], &text(encoding), b"tR"].concat();
         with(&[3], "u1", &call)
