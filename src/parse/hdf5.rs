@@ -93,13 +93,25 @@ fn read_range(
     let root = superblock(&mut file, before)?;
     let mut contents = ParsedModel::new(Container::Hdf5, 0);
     contents.sources.push(source.share());
-    let mut walk =
-        Walk { file, budget, contents, names: HashSet::new(), groups: HashSet::new(), repeated: 0 };
+    let mut walk = Walk {
+        file,
+        budget,
+        contents,
+        names: HashSet::new(),
+        groups: HashSet::new(),
+        repeated: 0,
+        not_followed: (0, String::new()),
+    };
     walk.all(root)?;
-    let Walk { mut contents, repeated, .. } = walk;
+    let Walk { mut contents, repeated, not_followed, .. } = walk;
     if repeated > 0 {
         contents.notes.push(format!(
             "{repeated} links lead to groups that have other names as well, under which their datasets are listed"
+        ));
+    }
+    if let (links @ 1.., one) = not_followed {
+        contents.notes.push(format!(
+            "{links} links lead to paths or to other files, and are not followed, such as `{one}`"
         ));
     }
     if contents.tensors.is_empty() && contents.skipped.is_empty() {
@@ -163,6 +175,8 @@ struct Walk<'a> {
     groups: HashSet<u64>,
     /// Links to groups that were met before.
     repeated: usize,
+    /// Links to paths and to other files, and the path of one.
+    not_followed: (usize, String),
 }
 
 impl Walk<'_> {
@@ -184,14 +198,17 @@ impl Walk<'_> {
             // Backwards, because the last one is taken first.
             links.sort_unstable_by(|a, b| b.name.cmp(&a.name));
             for link in links {
-                let Some(object) = link.object else {
-                    continue;
-                };
                 let slash = if path.is_empty() { "" } else { "/" };
                 let below = format!("{path}{slash}{}", link.name);
                 cap("MAX_HDF5_PATH", below.len() as u64, MAX_PATH as u64, "bytes of a path")?;
                 self.budget.tables(0, 1 + below.len() as u64 / 256, 0)?;
-                places.push((below, object));
+                match link.object {
+                    Some(object) => places.push((below, object)),
+                    None => {
+                        self.not_followed.0 += 1;
+                        self.not_followed.1 = below;
+                    }
+                }
             }
         }
         Ok(())

@@ -98,7 +98,12 @@ impl TreeWalk<'_> {
             match is_map {
                 true => {
                     let key = self.reader.key()?;
-                    if item == 0 && key == CHUNKED {
+                    if key == CHUNKED {
+                        // Its parts would pass for arrays.
+                        if item > 0 {
+                            let what = "a large array whose mark is not the first key";
+                            return Err(value::wrong(what, self.reader.at));
+                        }
                         let array = ChunkedArray::read(&mut self.reader, number)
                             .map_err(|e| e.about(InTensor(&name)))?;
                         return self.add_chunked(name, array);
@@ -139,6 +144,8 @@ impl TreeWalk<'_> {
     }
 
     fn add_chunked(&mut self, name: &str, array: ChunkedArray) -> Result<()> {
+        // Each piece takes memory, however short it is.
+        self.budget.tables(array.pieces(), 0, 0)?;
         let source = self.contents.sources.len();
         let base = self.contents.sources[0].share();
         let (made, array) = array.join(base).map_err(|e| e.about(InTensor(&name)))?;

@@ -6,7 +6,15 @@ use crate::Result;
 /// The records of a tree, in order.
 pub(super) struct Records {
     pub kind: u8,
-    pub records: Vec<Vec<u8>>,
+    /// Bytes of a record, which is not zero.
+    record: usize,
+    bytes: Vec<u8>,
+}
+
+impl Records {
+    pub(super) fn each(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks_exact(self.record)
+    }
 }
 
 /// Bytes of the beginning and the checksum of a node.
@@ -52,7 +60,7 @@ pub(super) fn records(file: &mut Hdf5File<'_>, address: u64, kinds: &[u8]) -> Re
     if let Some(root) = root {
         tree.node(file, (root, count), depth.into(), &mut found)?;
     }
-    Ok(Records { kind, records: found })
+    Ok(Records { kind, record: record as usize, bytes: found })
 }
 
 /// The sizes of nodes from the leaves up.
@@ -90,7 +98,7 @@ impl Tree {
         file: &mut Hdf5File<'_>,
         (address, count): (u64, u64),
         level: usize,
-        found: &mut Vec<Vec<u8>>,
+        found: &mut Vec<u8>,
     ) -> Result<()> {
         if count > self.levels[level].most {
             return Err(wrong("a node with too many records"));
@@ -108,7 +116,7 @@ impl Tree {
         }
         let records = fields.take(len as usize)?;
         let Some(below) = level.checked_sub(1) else {
-            found.extend(records.chunks_exact(record).map(<[u8]>::to_vec));
+            found.extend(records);
             return Ok(());
         };
         let mut records = records.chunks_exact(record);
@@ -119,7 +127,7 @@ impl Tree {
             let mut fields = file.fields(pointer);
             let child = (fields.some_address()?, fields.number(self.count_size)?);
             self.node(file, child, below, found)?;
-            found.extend(records.next().map(<[u8]>::to_vec));
+            found.extend(records.next().unwrap_or_default());
         }
         Ok(())
     }

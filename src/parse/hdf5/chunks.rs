@@ -129,6 +129,9 @@ impl ChunkIndex {
             ChunkIndexKind::Tree => self.in_tree(file, address, of)?,
             ChunkIndexKind::Tree2 => self.in_tree2(file, address, of)?,
             ChunkIndexKind::Single(stored) => {
+                if of.count > 1 {
+                    return Err(wrong("a single chunk of a dataset that has several"));
+                }
                 let (len, mask) = stored.unwrap_or((of.bytes, 0));
                 vec![ChunkPlace { number: 0, offset: address, len, mask }]
             }
@@ -155,7 +158,7 @@ impl ChunkIndex {
         }
         for chunk in &mut found {
             cap("MAX_HDF5_CHUNK", chunk.len, MAX_CHUNK, "bytes of a chunk")?;
-            chunk.offset = file.offset(chunk.offset, chunk.len)?;
+            chunk.offset = file.data(chunk.offset, chunk.len)?;
         }
         Ok(found)
     }
@@ -167,6 +170,10 @@ impl ChunkIndex {
         of: &ChunkShape,
     ) -> Result<Vec<ChunkPlace>> {
         let leaves = btree1::leaves(file, address, &ChunkTree(of.chunk.len()))?;
+        let is_between = |at: &[u64]| at.iter().zip(&of.chunk).any(|(at, len)| at % len != 0);
+        if leaves.iter().any(|(_, _, at, _)| is_between(at)) {
+            return Err(wrong("a chunk that begins inside of another"));
+        }
         let place = |(len, mask, at, address): (u64, u32, Vec<u64>, u64)| {
             let number = of.number(at.iter().zip(&of.chunk).map(|(at, len)| at / len));
             // Chunks outside are left of a larger dataset.
@@ -183,7 +190,7 @@ impl ChunkIndex {
     ) -> Result<Vec<ChunkPlace>> {
         let found = btree2::records(file, address, &[10, 11])?;
         let mut places = vec![];
-        for record in &found.records {
+        for record in found.each() {
             let mut fields = file.fields(record);
             let Some((offset, len, mask)) = self.entry(&mut fields, of, found.kind == 11)? else {
                 continue;
@@ -336,7 +343,7 @@ impl ChunkIndex {
             if is_written {
                 let first = number * page;
                 let len = (count - first).min(page) * entry;
-                let at = first_page.saturating_add(number * (page * entry + 4));
+                let at = first_page.saturating_add(number.saturating_mul(page * entry + 4));
                 let entries = file.structure(at, len)?;
                 add(file, first, &entries)?;
             }

@@ -111,13 +111,17 @@ fn float(fields: &mut StructureFields<'_>, bits: u64, size: usize) -> Result<Ele
         *part = fields.u8()?.into();
     }
     form[5] = fields.u32()?;
-    // Bit 6 with bit 0 is the order of VAX.
+    // Bit 6 with bit 0 is the order of VAX. The first bit of the mantissa is not stored, and the sign
+    // is the last bit.
     let (is_big, is_vax) = (bits & 1 != 0, bits & 0x40 != 0);
+    let is_ieee = bits >> 4 & 3 == 2 && bits >> 8 & 0xff == u64::from(precision.saturating_sub(1));
     let found = FLOATS
         .iter()
         .find(|(known, dtype)| *known == form && dtype.bits() == size * 8);
     match found {
-        Some(&(_, dtype)) if offset == 0 && !is_vax => Ok(Ok((dtype, is_big && size > 1))),
+        Some(&(_, dtype)) if offset == 0 && is_ieee && !is_vax => {
+            Ok(Ok((dtype, is_big && size > 1)))
+        }
         _ => Ok(Err(Untyped::Other("floats of another format"))),
     }
 }

@@ -10,6 +10,13 @@ use crate::{AnamnesisError, Result};
 const FREE_BYTES: u64 = 16 << 20;
 const BYTES_PER_BYTE: u64 = 8;
 
+/// The same of data: several names may lead to one dataset, and chunks may lie on each other.
+const FREE_DATA: u64 = 16 << 20;
+const DATA_PER_BYTE: u64 = 16;
+
+/// Longest name of a link or a member.
+const MAX_NAME: usize = 4096;
+
 /// What reading a structure costs besides its bytes.
 const COST_OF_READ: u64 = 32;
 
@@ -26,6 +33,8 @@ pub(super) struct Hdf5File<'a> {
     /// Bytes of an address, and of a length.
     pub sizes: (usize, usize),
     work: u64,
+    /// Bytes of data that datasets have.
+    data: u64,
 }
 
 impl<'a> Hdf5File<'a> {
@@ -33,7 +42,7 @@ impl<'a> Hdf5File<'a> {
     pub(super) fn new(source: &'a Source, start: u64, end: u64) -> Self {
         let window = WindowReader::new(source);
         let end = end.min(window.len);
-        Self { window, base: start, end, sizes: (8, 8), work: 0 }
+        Self { window, base: start, end, sizes: (8, 8), work: 0, data: 0 }
     }
 
     /// Length of the file from the superblock on.
@@ -52,6 +61,28 @@ impl<'a> Hdf5File<'a> {
         start.ok_or_else(|| wrong(&format!("{len} bytes at {address}, which are not in the file")))
     }
 
+    /// The offset in the source of data of a dataset.
+    ///
+    /// # Errors
+    /// `Parse` if it is not in the file; `LimitExceeded` if datasets have much more than the file.
+    pub(super) fn data(&mut self, address: u64, len: u64) -> Result<u64> {
+        let offset = self.offset(address, len)?;
+        self.data = self.data.saturating_add(len);
+        let most = FREE_DATA.saturating_add(self.len().saturating_mul(DATA_PER_BYTE));
+        cap("MAX_HDF5_DATA", self.data, most, "bytes of data, which several datasets share")?;
+        Ok(offset)
+    }
+
+    /// Counts `bytes` that are kept of a structure more than once.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if more is read than the file has.
+    pub(super) fn charge(&mut self, bytes: u64) -> Result<()> {
+        self.work = self.work.saturating_add(bytes);
+        let most = FREE_BYTES.saturating_add(self.len().saturating_mul(BYTES_PER_BYTE));
+        cap("MAX_HDF5_WORK", self.work, most, "bytes of structures, which refer to each other")
+    }
+
     /// The structure of `len` bytes at `address`.
     ///
     /// # Errors
@@ -60,9 +91,7 @@ impl<'a> Hdf5File<'a> {
     pub(super) fn structure(&mut self, address: u64, len: u64) -> Result<Vec<u8>> {
         let offset = self.offset(address, len)?;
         cap("MAX_HDF5_STRUCTURE", len, MAX_STRUCTURE, "bytes of a structure")?;
-        self.work = self.work.saturating_add(len + COST_OF_READ);
-        let most = FREE_BYTES.saturating_add(self.len().saturating_mul(BYTES_PER_BYTE));
-        cap("MAX_HDF5_WORK", self.work, most, "bytes of structures, which refer to each other")?;
+        self.charge(len + COST_OF_READ)?;
         self.window.bytes(offset..offset + len).map(<[u8]>::to_vec)
     }
 
@@ -135,8 +164,13 @@ impl<'b> StructureFields<'b> {
 
     /// A text that ends with a zero.
     pub(super) fn text(&mut self) -> Result<&'b str> {
-        let end = self.rest.iter().position(|&byte| byte == 0);
-        let end = end.ok_or_else(|| wrong("a name without an end"))?;
+        let end = self
+            .rest
+            .iter()
+            .take(MAX_NAME + 1)
+            .position(|&byte| byte == 0);
+        let end =
+            end.ok_or_else(|| wrong("a name without an end, or one of more than 4096 bytes"))?;
         let text = self.take(end + 1)?;
         utf8(&text[..end])
     }

@@ -39,7 +39,7 @@ pub(super) fn links(file: &mut Hdf5File<'_>, object: &Object) -> Result<Option<V
     }
     if let (Some(heap), Some(names)) = (fields.address()?, fields.address()?) {
         let heap = FractalHeap::read(file, heap)?;
-        for record in btree2::records(file, names, &[5])?.records {
+        for record in btree2::records(file, names, &[5])?.each() {
             // A hash of the name, and the place in the heap.
             let id = record.get(4..).unwrap_or_default();
             let message = heap.object(file, id)?;
@@ -75,6 +75,8 @@ fn symbols(file: &mut Hdf5File<'_>, tree: u64, heap: u64) -> Result<Vec<Link>> {
             let name = usize::try_from(name).ok().and_then(|at| names.get(at..));
             let mut name = file.fields(name.ok_or_else(|| wrong("a name outside of its heap"))?);
             let name = name.text()?.to_owned();
+            // Many links may have one name.
+            file.charge(name.len() as u64)?;
             let object = if is_link { None } else { Some(object?) };
             found.push(Link { name, object });
         }

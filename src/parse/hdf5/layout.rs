@@ -3,6 +3,7 @@
 use super::chunks::{self, ChunkIndex, ChunkShape};
 use super::file::{Hdf5File, wrong};
 use super::object::{Object, kind};
+use crate::limits::cap;
 use crate::source::{ChunkFilter, ChunkPlace};
 use crate::{AnamnesisError, Result};
 
@@ -91,7 +92,9 @@ pub(super) fn read(
                 }
                 _ => chunks::of_version_4(&mut fields)?,
             };
-            if chunk.pop() != Some(size) || chunk.len() != shape.len() || chunk.contains(&0) {
+            // A number alone is never in chunks.
+            let fits = chunk.pop() == Some(size) && chunk.len() == shape.len();
+            if !fits || chunk.is_empty() || chunk.contains(&0) {
                 return Err(wrong("chunks that do not fit their dataset"));
             }
             let of = ChunkShape::new(shape, &chunk, size)?;
@@ -105,14 +108,16 @@ pub(super) fn read(
 
 /// The filters of a dataset, in the order of writing.
 fn filters(
-    file: &Hdf5File<'_>,
+    file: &mut Hdf5File<'_>,
     object: &Object,
 ) -> Result<std::result::Result<Vec<ChunkFilter>, String>> {
-    let Some(message) = object.find(kind::FILTERS) else {
+    let Some(message) = object.read_optional(file, kind::FILTERS)? else {
         return Ok(Ok(vec![]));
     };
-    let mut fields = file.fields(message);
+    let mut fields = file.fields(&message);
     let (version, count) = (fields.u8()?, fields.u8()?);
+    // A mask has a bit for each.
+    cap("MAX_HDF5_FILTERS", count.into(), 32, "filters of a dataset")?;
     if version == 1 {
         fields.take(6)?;
     }

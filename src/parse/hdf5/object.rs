@@ -23,6 +23,9 @@ pub(super) mod kind {
 /// Most messages of an object.
 const MAX_MESSAGES: usize = 1 << 16;
 
+/// Most bytes of the messages of an object, which are kept in memory.
+const MAX_OBJECT: u64 = 64 << 20;
+
 /// A message that lies in another object, such as a type that has a name.
 const SHARED: u8 = 0x02;
 
@@ -48,9 +51,11 @@ impl Object {
             false => object.begin_v1(file, address, &head)?,
         };
         let is_v2 = head.starts_with(b"OHDR");
-        let mut next = 0;
+        let (mut next, mut read) = (0, 0u64);
         while let Some(&(at, len, flags)) = blocks.get(next) {
             next += 1;
+            read = read.saturating_add(len);
+            cap("MAX_HDF5_OBJECT", read, MAX_OBJECT, "bytes of the messages of an object")?;
             let bytes = file.structure(at, len)?;
             let first = object.0.len();
             match is_v2 {
@@ -162,6 +167,21 @@ impl Object {
             .iter()
             .find(|message| message.kind == kind)
             .map(|message| message.address)
+    }
+
+    /// The content of the message of a kind that an object may lack.
+    ///
+    /// # Errors
+    /// Those of [`read_shared`](Self::read_shared): what lies elsewhere is not passed over.
+    pub(super) fn read_optional(
+        &self,
+        file: &mut Hdf5File<'_>,
+        kind: u16,
+    ) -> Result<Option<Vec<u8>>> {
+        match self.0.iter().any(|message| message.kind == kind) {
+            true => self.read_shared(file, kind).map(Some),
+            false => Ok(None),
+        }
     }
 
     pub(super) fn find(&self, kind: u16) -> Option<&[u8]> {

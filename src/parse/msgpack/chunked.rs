@@ -50,6 +50,10 @@ impl ChunkedArray {
         Ok(Self { shape, chunks })
     }
 
+    pub(super) fn pieces(&self) -> u64 {
+        self.chunks.len() as u64
+    }
+
     /// The source of the array's bytes, which are in `base`, and the array in it.
     ///
     /// # Errors

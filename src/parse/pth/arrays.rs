@@ -143,10 +143,14 @@ fn take_slices(
         by_name = taken.collect();
     }
     let mut joined: Vec<JoinedArray> = vec![];
+    let others: HashSet<&str> = match sliced.is_empty() {
+        true => HashSet::new(),
+        false => views.iter().map(|(name, _)| name.as_str()).collect(),
+    };
     for Sliced { name, shape, slices } in sliced {
         let wrong =
             |what: &str| AnamnesisError::parse(format!("{}: its slices {what}", InTensor(&name)));
-        if views.iter().any(|(other, _)| *other == name) {
+        if others.contains(name.as_str()) {
             return Err(wrong("are there beside the whole"));
         }
         let (mut parts, mut kind) = (vec![], None);
@@ -171,8 +175,8 @@ fn take_slices(
 /// The data of arrays, and the places of those that have been looked up.
 struct ArrayData<'a> {
     machine: PickleMachine<'a>,
-    /// By the value of the data, or of its first slice.
-    places: HashMap<NodeId, StoragePlace>,
+    /// By the values of the data, which is in one piece or in slices.
+    places: HashMap<Vec<NodeId>, StoragePlace>,
 }
 
 impl ArrayData<'_> {
@@ -187,12 +191,12 @@ impl ArrayData<'_> {
         let Some(Some(dtype)) = view.dtype else {
             return Err(AnamnesisError::parse("its dtype is missing"));
         };
-        let place = match self.places.get(&view.storage) {
+        let place = match self.places.get(parts) {
             Some(&place) => place,
             None => {
                 let place = self.place(parts, contents);
                 let place = place.map_err(|error| error.in_tensor(name))?;
-                self.places.insert(view.storage, place);
+                self.places.insert(parts.to_vec(), place);
                 place
             }
         };

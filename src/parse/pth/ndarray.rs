@@ -73,7 +73,8 @@ pub(super) fn of_state(
     array(shape, dtype, is_fortran, data, (values, input))
 }
 
-/// The array that `_frombuffer(data, dtype, shape, order)` makes.
+/// The array that `_frombuffer(data, dtype, shape, order, axes)` makes: order `K` has the dimensions as
+/// they are stored, and where each dimension of the array is among them.
 ///
 /// # Errors
 /// `Parse` if the arguments are others.
@@ -82,15 +83,29 @@ pub(super) fn of_buffer(
     values: &PickleValues,
     input: &PickleInput<'_>,
 ) -> Result<Node> {
-    let &[data, dtype, shape, order] = args else {
+    let (&[data, dtype, shape, order], axes) = (match args {
+        [first @ .., axes] if first.len() == 4 => (first, values.sizes(*axes)),
+        all => (all, None),
+    }) else {
         return Err(wrong("an array of a buffer with other arguments"));
     };
-    let is_fortran = match values.node(order) {
-        Node::Str(order) if input.bytes(order) == b"C" => false,
-        Node::Str(order) if input.bytes(order) == b"F" => true,
+    let (is_fortran, axes) = match (values.node(order), axes) {
+        (Node::Str(order), None) if input.bytes(order) == b"C" => (false, None),
+        (Node::Str(order), None) if input.bytes(order) == b"F" => (true, None),
+        (Node::Str(order), Some(axes)) if input.bytes(order) == b"K" => (false, Some(axes)),
         _ => return Err(wrong("an array of a buffer in an order that is none")),
     };
-    array(shape, dtype, is_fortran, data, (values, input))
+    let mut made = array(shape, dtype, is_fortran, data, (values, input))?;
+    if let (Node::Tensor(view), Some(axes)) = (&mut made, axes) {
+        let mut sorted = axes.clone();
+        sorted.sort_unstable();
+        if !sorted.iter().copied().eq(0..view.shape.len()) {
+            return Err(wrong("an array of a buffer in an order that is none"));
+        }
+        view.strides = axes.iter().map(|&axis| view.strides[axis]).collect();
+        view.shape = axes.iter().map(|&axis| view.shape[axis]).collect();
+    }
+    Ok(made)
 }
 
 fn array(

@@ -149,6 +149,18 @@ fn datasets() {
             whole(data, len as u64)
         }
     };
+    let filters = |n: usize| {
+        let all = [3, 0, 0, 0, 0, 0, 0, 0].repeat(n);
+        (0x0b, [vec![1, n as u8, 0, 0, 0, 0, 0, 0], all].concat())
+    };
+    // A message whose content lies elsewhere has flag 2.
+    let with = |mut bytes: Vec<u8>, find: &[u8], put: &[u8]| {
+        let at = bytes.windows(find.len()).position(|window| window == find);
+        bytes[at.unwrap()..][..put.len()].copy_from_slice(put);
+        bytes
+    };
+    let twenty: Vec<[u64; 2]> = (0..20).map(|i| [i, 0]).collect();
+    let twenty: Vec<&[u64]> = twenty.iter().map(|at| &at[..]).collect();
     let filter = |id: u64| (0x0b, [vec![1, 1, 0, 0, 0, 0, 0, 0], n(id, 2), vec![0; 6]].concat());
     trial.fine(vec![
         ("six numbers", one(&[2, 3], stored(24), &[])),
@@ -217,6 +229,44 @@ fn datasets() {
             chunked(&[4], &[5], &[&[0]], &[]),
             Parse,
             &["16 bytes in place of 20"],
+        ),
+        ("a number alone in chunks", chunked(&[], &[], &[&[]], &[]), Parse, &["do not fit"]),
+        ("a chunk between two", chunked(&[8], &[4], &[&[2]], &[]), Parse, &["inside of another"]),
+        (
+            "chunks that are far larger than the dataset",
+            chunked(&[20, 1], &[1, 1 << 24], &twenty, &[filter(1)]),
+            Limit,
+            &["max_decompressed_bytes"],
+        ),
+        (
+            "one chunk of two",
+            one(
+                &[8],
+                |file| {
+                    let data = file.add(&[1; 16]);
+                    [vec![4, 2, 0, 2, 1, 4, 4, 1], n(data, 8)].concat()
+                },
+                &[],
+            ),
+            Parse,
+            &["single chunk"],
+        ),
+        ("33 filters", chunked(&[4], &[4], &[&[0]], &[filters(33)]), Limit, &["MAX_HDF5_FILTERS"]),
+        (
+            "filters that lie elsewhere",
+            with(
+                chunked(&[4], &[4], &[&[0]], &[filter(3)]),
+                &[0x0b, 0, 16, 0, 0],
+                &[0x0b, 0, 16, 0, 2],
+            ),
+            Parse,
+            &["object header"],
+        ),
+        (
+            "floats that store the first bit of the mantissa",
+            with(one(&[2], stored(8), &[]), &[0x11, 0x20, 31], &[0x11, 0, 31]),
+            Unsupported,
+            &["another format"],
         ),
         ("chunks of no elements", chunked(&[4], &[0], &[&[0]], &[]), Parse, &["do not fit"]),
         (
@@ -312,6 +362,35 @@ fn structures() {
     let tree = file.tree(0, 0, &tables);
     let root = file.group(tree);
     trial.refused(vec![("60 million links", file.finish(root), Limit, &["MAX"])]);
+    let mut file = File::new();
+    let data = file.add(&[1; 1 << 16]);
+    let dataset = file.dataset(&[1 << 14], whole(data, 1 << 16), &[]);
+    let table = file.table(&[(0, dataset); 600]);
+    let names = |mut file: File, table: u64, times: usize, names: Vec<u8>| {
+        let tree = file.tree(0, 0, &vec![(n(0, 8), table); times]);
+        let names_at = file.add(&names);
+        let len = n(names.len() as u64, 8);
+        let heap = file.add(&[&b"HEAP\0\0\0\0"[..], &len, &n(1, 8), &n(names_at, 8)].concat());
+        let root = file.object(&[(0x11, [n(tree, 8), n(heap, 8)].concat())]);
+        file.finish(root)
+    };
+    let long = |len: usize| [vec![b'a'; len], vec![0]].concat();
+    let copy = || File(file.0.clone());
+    let mut many = copy();
+    let links: Vec<_> = (0..600).map(|i| (8 * i, dataset)).collect();
+    let of_many = many.table(&links);
+    let all: String = (0..600).map(|i| format!("{i:07}\0")).collect();
+    trial.refused(vec![
+        ("a name of 5000 bytes", names(copy(), table, 1, long(5000)), Parse, &["4096"]),
+        ("24 000 links of a long name", names(copy(), table, 40, long(4000)), Limit, &["WORK"]),
+        (
+            "600 names of one dataset",
+            names(many, of_many, 1, all.into()),
+            Limit,
+            &["MAX_HDF5_DATA"],
+        ),
+    ]);
+    trial.refused(vec![("records of a byte", records_of_a_byte(), Limit, &["MAX_HDF5_WORK"])]);
     let lost = |bytes: Vec<u8>| [vec![0u8; 3], bytes].concat();
     let file = File::new();
     let empty = file.finish(1 << 50);
@@ -320,6 +399,27 @@ fn structures() {
         ("a superblock at byte 3", lost(empty), Parse, &[]),
     ]);
     trial.end();
+}
+
+/// A group whose names are in a tree with records of a byte, of which many nodes are one.
+fn records_of_a_byte() -> Vec<u8> {
+    let mut file = File::new();
+    let (records, children) = (60_000u64, 3000u64);
+    let leaf = file.add(&[&b"BTLF\0\x05"[..], &vec![0; records as usize + 4]].concat());
+    let pointers = [n(leaf, 8), n(records, 2)]
+        .concat()
+        .repeat(children as usize + 1);
+    let node = [&b"BTIN\0\x05"[..], &vec![0; children as usize], &pointers, &[0; 4]].concat();
+    let node = file.add(&node);
+    let sizes = [n(records + 200, 4), n(1, 2), n(1, 2), n(0, 2)].concat();
+    let root = [n(node, 8), n(children, 2), n(1 << 28, 8), n(0, 4)].concat();
+    let tree = file.add(&[&b"BTHD\0\x05"[..], &sizes, &root].concat());
+    let sizes = [n(4, 2), n(512, 8), n(1 << 16, 8), n(32, 2), n(1, 2)].concat();
+    let root = [n(leaf, 8), n(0, 2), n(0, 4)].concat();
+    let head = [&b"FRHP\0\x07\0\0\0\0"[..], &n(4096, 4), &[0; 96]].concat();
+    let heap = file.add(&[head, sizes, root].concat());
+    let root = file.object(&[(2, [vec![0, 0], n(heap, 8), n(tree, 8)].concat())]);
+    file.finish(root)
 }
 
 #[test]

@@ -107,9 +107,19 @@ fn arrays() {
         ),
         (
             "a piece of two dimensions",
-            chunked(shape, map(&[("0", array(&[2, 3], "int8", &[1; 6]))])),
+            chunked(shape.clone(), map(&[("0", array(&[2, 3], "int8", &[1; 6]))])),
             Parse,
             &["fit together"],
+        ),
+        (
+            "a mark behind the shape",
+            one(map(&[
+                ("shape", shape.clone()),
+                ("__msgpack_chunked_array__", vec![0xc3]),
+                ("chunks", two),
+            ])),
+            Parse,
+            &["first key"],
         ),
         (
             "a shape of 2^60",
@@ -133,6 +143,12 @@ fn amplification() {
     let empty: Vec<u8> = (0..60_000u32)
         .flat_map(|i| [text(&i.to_string()), array(&[0], "int8", &[])].concat())
         .collect();
+    let short: Vec<u8> = (0..60_000u32)
+        .flat_map(|i| [text(&i.to_string()), array(&[1], "int8", &[1])].concat())
+        .collect();
+    let short = [&[0xde][..], &60_000u16.to_be_bytes(), &short].concat();
+    let pieces = &chunked(map(&[("0", int(60_000))]), short)[7..];
+    let twice: Vec<(&str, Vec<u8>)> = vec![("a", pieces.to_vec()), ("b", pieces.to_vec())];
     let many = [&[0xde][..], &60_000u16.to_be_bytes(), &empty].concat();
     trial.refused(vec![
         ("100 000 maps", deep(100_000), Limit, &["MAX_MSGPACK_DEPTH"]),
@@ -143,6 +159,7 @@ fn amplification() {
             &["longer"],
         ),
         ("60 000 arrays below a long name", map(&[(&long, many)]), Limit, &["MAX_TABLE_BYTES"]),
+        ("two arrays in 60 000 pieces", map(&twice), Limit, &["MAX_TABLE_BYTES"]),
         (
             "a megabyte of lists",
             one([&[0xdd, 0, 16, 0, 0][..], &[0x90; 1 << 20]].concat()),

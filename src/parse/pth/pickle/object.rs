@@ -269,11 +269,18 @@ impl PickleMachine<'_> {
         }
     }
 
+    /// Whether the arguments of an encoding name the one that pickles use: another makes other bytes.
+    fn is_latin1(&self, args: &[NodeId]) -> bool {
+        let encoding = args.get(1).map(|&id| self.values.node(id));
+        matches!(encoding, Some(Node::Str(name)) if self.input.bytes(name) == b"latin1")
+    }
+
     /// Pushes the value that stands for a call of `global`.
     fn call(&mut self, global: &Global, args: &[NodeId]) -> Result<()> {
         if !self.lenient {
             let node = match global {
                 Global::ArrayOfBuffer => ndarray::of_buffer(args, &self.values, &self.input)?,
+                Global::Encode if !self.is_latin1(args) => Node::Opaque,
                 global => global.call(args, &self.values)?,
             };
             self.push(node)?;

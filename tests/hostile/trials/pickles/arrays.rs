@@ -46,13 +46,16 @@ fn sliced(slices: &[(&str, Vec<u8>)], list: &[u8]) -> Vec<u8> {
 
 /// The description of the array `a` with a shape and slices.
 fn description(shape: &[i64], slices: &[&str]) -> Vec<u8> {
+    [b"}", &described("a", shape, slices)[..]].concat()
+}
+
+fn described(name: &str, shape: &[i64], slices: &[&str]) -> Vec<u8> {
     let slices: Vec<u8> = slices
         .iter()
         .flat_map(|name| [text(name), b"a".to_vec()].concat())
         .collect();
     [
-        &b"}"[..],
-        &text("a"),
+        &text(name)[..],
         b"}",
         &text("OriginShape"),
         &tuple(shape),
@@ -142,6 +145,47 @@ fn arrays() {
             &["as Paddle writes it"],
         ),
     ]);
+    // A slice that is the first of two arrays.
+    let part = |data: &[u8]| array(&tuple(&[data[1].into()]), &dtype("u1", "|"), data);
+    let first = [&raw(&[1; 4])[..], b"q\x07"].concat();
+    let of_both = array(&tuple(&[4]), &dtype("u1", "|"), b"h\x07");
+    let slices = [
+        ("a0", part(&first)),
+        ("a1", part(&raw(&[2]))),
+        ("b0", of_both),
+        ("b1", part(&raw(&[3; 2]))),
+    ];
+    let list =
+        [&description(&[5], &["a0", "a1"])[..], &described("b", &[6], &["b0", "b1"])].concat();
+    let of_buffer = |order: &str, axes: &[i64]| {
+        let axes = if axes.is_empty() { vec![] } else { tuple(axes) };
+        let call = b"cnumpy.core.numeric\n_frombuffer\n(";
+        let data = raw(&(0..24).collect::<Vec<_>>());
+        let shape = tuple(&[2, 3, 4]);
+        let ends = [&text(order)[..], &axes, b"tR"].concat();
+        file(&[&call[..], &data, &dtype("u1", "|"), &shape, &ends].concat())
+    };
+    trial.fine(vec![("axes in another order", of_buffer("K", &[1, 0, 2]))]);
+    let made = anamnesis::parse_bytes(of_buffer("K", &[2, 0, 1])).unwrap();
+    let tensor = made.tensors().next().unwrap();
+    assert_eq!(tensor.shape(), [4, 2, 3]);
+    assert_eq!(tensor.bytes().unwrap()[..7], [0, 4, 8, 12, 16, 20, 1]);
+    let order = |order, axes: &[i64]| (order, of_buffer(order, axes), Parse, &["order"][..]);
+    trial.refused(vec![
+        order("K", &[]),
+        order("K", &[0, 1]),
+        order("K", &[0, 1, 1]),
+        order("K", &[0, 1, 3]),
+        order("C", &[1, 0, 2]),
+        order("A", &[]),
+    ]);
+    let text_of = |encoding: &str| {
+        let call = [b"c_codecs\nencode\n(", &text("abc")[..], &text(encoding), b"tR"].concat();
+        with(&[3], "u1", &call)
+    };
+    trial
+        .fine(vec![("a slice of two arrays", sliced(&slices, &list)), ("text", text_of("latin1"))]);
+    trial.refused(vec![("text in another encoding", text_of("rot13"), Parse, &["no bytes"])]);
     // One text that many arrays have is read once.
     let shared = [
         &b"("[..],
