@@ -203,6 +203,25 @@ fn outputs_lose_less() {
     assert!(scaled < 0.97 * plain, "{scaled} {plain}");
 }
 
+/// Codes that move lose nothing: what reads them stays as it is.
+#[test]
+fn codes_that_move_are_not_scaled() {
+    let scratch = crate::common::tempdir().unwrap();
+    let model = data().join("whole/llama/hf");
+    let (source, _) = forget(&model, scratch.path(), "w4a16", (false, 1)).unwrap();
+    for scheme in ["gptq", "w4a16"] {
+        let directory = scratch.path().join(scheme);
+        std::fs::create_dir(&directory).unwrap();
+        let matrix = directory.join("uneven.dat");
+        std::fs::write(&matrix, uneven(&model)).unwrap();
+        let mut forget = Forget::from(scheme.parse::<ForgetScheme>().unwrap().with_group_size(32));
+        (forget.search, forget.imatrix, forget.scales_inputs) = (true, Some(matrix), true);
+        let output = directory.join("output");
+        let report = parse(&source).unwrap().forget(&output, forget).unwrap();
+        assert_eq!(values_at(&output), values_at(&source), "{:?}", report.notes);
+    }
+}
+
 #[test]
 fn classes_with_other_norms_are_refused() {
     let scratch = crate::common::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Scales of the inputs of layers (AWQ): which norms and matrices of a model share them, and how the
 //! two get them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ const SAMPLED_VALUES: usize = 1 << 17;
 const PIECES: usize = 4;
 
 /// Values of a piece, whose rows may be decoded together alone.
-const MOST_VALUES: usize = 1 << 22;
+const MOST_VALUES: usize = 1 << 20;
 
 /// Scales of a model.
 #[derive(Default)]
@@ -49,10 +49,15 @@ impl ScaledInputs {
         report: &mut Report,
     ) -> Result<Self> {
         let norms = norms_of(model, resolution, options)?;
+        let names = resolution.items.iter().map(ResolvedItem::name);
+        let biases: HashSet<&str> = names.filter(|name| name.ends_with(".bias")).collect();
         let of_norm = |at: usize, (): &mut ()| {
             options.run.cancel.check()?;
             let norm = &norms[at];
-            let Some(values) = values_of(norm, resolution, options)? else {
+            let item = &resolution.items[norm.norm];
+            let base = item.name().strip_suffix("weight").unwrap_or_default();
+            let has_bias = biases.contains(&*format!("{base}bias"));
+            let (Some(values), false) = (values_of(item, norm.offset, options)?, has_bias) else {
                 return Ok(None);
             };
             let mut readers = Vec::with_capacity(norm.readers.len());
@@ -79,9 +84,9 @@ impl ScaledInputs {
             }
         }
         let what = format!(
-            "AWQ scaling: columns of {} multiplied with what {} divided by",
-            matrices(scaled.columns.len()),
+            "AWQ scaling: {} divided, columns of {} multiplied",
             counted(scaled.norms.len(), "norm"),
+            matrices(scaled.columns.len()),
         );
         report.notes.push(what);
         if without > 0 {
@@ -92,7 +97,7 @@ impl ScaledInputs {
         if let Some(norm) = refused {
             let name = resolution.items[norm.norm].name();
             report.notes.push(format!(
-                "AWQ scaling: `{name}` and others stay, for not all that reads them is encoded with known importances"
+                "AWQ scaling: `{name}` and others stay, for not all that reads them is rounded with known importances"
             ));
         }
         Ok(scaled)
@@ -118,7 +123,7 @@ impl ScaledInputs {
         imatrix.with_scaled_inputs(&scaled.collect::<Vec<_>>())
     }
 
-    /// Divides the norms, and notes in `choices` what the columns are multiplied with.
+    /// Divides the norms, and sets in `choices` what the columns are multiplied with.
     pub(super) fn apply(self, resolution: &mut Resolution<'_>, choices: &mut [Decision]) {
         for (at, factors) in self.columns {
             if let Decision::Encode { columns, .. } = &mut choices[at] {
@@ -127,6 +132,7 @@ impl ScaledInputs {
         }
         for (at, values, dtype) in self.norms {
             divide(&mut resolution.items[at], values, dtype);
+            choices[at] = Decision::Keep("a norm that is divided".to_owned());
         }
     }
 }
@@ -182,17 +188,12 @@ fn norms_of(
 
 /// The values of a norm; `None` if it is none of floats.
 fn values_of(
-    norm: &PreNorm,
-    resolution: &Resolution<'_>,
+    item: &ResolvedItem<'_>,
+    offset: f32,
     options: &ConvertOptions,
 ) -> Result<Option<NormValues>> {
-    let item = &resolution.items[norm.norm];
-    let has_bias = item.name().strip_suffix(".weight").is_some_and(|base| {
-        let bias = format!("{base}.bias");
-        resolution.items.iter().any(|item| item.name() == bias)
-    });
     let plain = plain_of(item);
-    let (Some(decoder), false) = (decoder_of(item, plain.as_ref()), has_bias) else {
+    let Some(decoder) = decoder_of(item, plain.as_ref()) else {
         return Ok(None);
     };
     if item.shape().len() != 1 || item.shape()[0] > SAMPLED_VALUES {
@@ -204,10 +205,11 @@ fn values_of(
         ConvertTarget::Gguf => TargetDtype::F32,
         _ => dtype_of(item, options.run.to),
     };
-    Ok(Some(NormValues { values, offset: norm.offset, dtype }))
+    Ok(Some(NormValues { values, offset, dtype }))
 }
 
-/// Some rows of a matrix; `None` if it is not encoded, or nothing is known of its inputs.
+/// Some rows of a matrix; `None` if it is not encoded, its codes may move, or nothing is known of its
+/// inputs.
 fn sampled(
     item: &ResolvedItem<'_>,
     choice: &Decision,
@@ -228,6 +230,16 @@ fn sampled(
         return Ok(None);
     };
     if decoder.grid().cols != cols || squares.len() != cols {
+        return Ok(None);
+    }
+    // Codes that move lose nothing, and products have none.
+    let moves = match item {
+        ResolvedItem::Group(group) => {
+            method.makes(group.scheme) || group.decoder.find_relay()?.is_some()
+        }
+        ResolvedItem::Plain(_) => false,
+    };
+    if moves {
         return Ok(None);
     }
     let mut values = vec![];
