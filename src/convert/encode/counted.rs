@@ -9,7 +9,7 @@ use super::tiles;
 use crate::Result;
 use crate::convert::options::RememberOptions;
 use crate::lethe::{Decision, ExponentTile, WeightInfo};
-use crate::remember::{Buffers, Decode, PlainFloats, Resolution, ResolvedItem};
+use crate::remember::{Buffers, Resolution};
 use crate::threads::map_numbers;
 
 /// Counts the exponents of all items whose method asks for it, and gives each the method that
@@ -27,22 +27,11 @@ pub(in crate::convert) fn count_exponents(
             continue;
         };
         let dtype = dtype_of(item, options.to);
-        let (shape, plain);
-        let decoder: &dyn Decode = match item {
-            ResolvedItem::Group(group) => {
-                shape = &*group.shape;
-                &*group.decoder
-            }
-            ResolvedItem::Plain(t) => {
-                shape = t.stored.shape();
-                plain = PlainFloats::of(&t.stored);
-                match &plain {
-                    Some(plain) => plain,
-                    None => continue,
-                }
-            }
+        let plain = item.plain_floats();
+        let Some(decoder) = item.decoder(plain.as_ref()) else {
+            continue;
         };
-        let weight = WeightInfo { name: item.name(), shape, dtype };
+        let weight = WeightInfo { name: item.name(), shape: item.shape(), dtype };
         let Some(grid) = method.counting_grid(&weight) else {
             continue;
         };

@@ -14,9 +14,7 @@ use crate::families::{PreNorm, find_pre_norms};
 use crate::lethe::{Decision, Imatrix, InputScales, NormValues, SampledRows, find_input_scales};
 use crate::model::{ParsedModel, TensorRole};
 use crate::remember::layout::vector::{KnownRow, VectorValues};
-use crate::remember::{
-    Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, values_of_rows,
-};
+use crate::remember::{Group, QuantScheme, Resolution, ResolvedItem, values_of_rows};
 use crate::threads::map_numbers;
 use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
 
@@ -192,8 +190,8 @@ fn values_of(
     offset: f32,
     options: &ConvertOptions,
 ) -> Result<Option<NormValues>> {
-    let plain = plain_of(item);
-    let Some(decoder) = decoder_of(item, plain.as_ref()) else {
+    let plain = item.plain_floats();
+    let Some(decoder) = item.decoder(plain.as_ref()) else {
         return Ok(None);
     };
     if item.shape().len() != 1 || item.shape()[0] > SAMPLED_VALUES {
@@ -225,8 +223,8 @@ fn sampled(
         imatrix.of_tensor(item.name(), item.shape())?,
         imatrix.means_of_tensor(item.name(), item.shape())?,
     );
-    let plain = plain_of(item);
-    let (Some(squares), Some(decoder)) = (statistics.0, decoder_of(item, plain.as_ref())) else {
+    let plain = item.plain_floats();
+    let (Some(squares), Some(decoder)) = (statistics.0, item.decoder(plain.as_ref())) else {
         return Ok(None);
     };
     if decoder.grid().cols != cols || squares.len() != cols {
@@ -279,21 +277,4 @@ fn pieces([rows, cols]: [usize; 2], align: usize) -> Vec<Range<usize>> {
         begin..begin + len
     });
     ranges.collect()
-}
-
-fn plain_of<'m>(item: &ResolvedItem<'m>) -> Option<PlainFloats<'m>> {
-    match item {
-        ResolvedItem::Plain(t) => PlainFloats::of(&t.stored),
-        ResolvedItem::Group(_) => None,
-    }
-}
-
-fn decoder_of<'d>(
-    item: &'d ResolvedItem<'_>,
-    plain: Option<&'d PlainFloats<'_>>,
-) -> Option<&'d dyn Decode> {
-    match item {
-        ResolvedItem::Group(group) => Some(&*group.decoder),
-        ResolvedItem::Plain(_) => plain.map(|plain| plain as &dyn Decode),
-    }
 }

@@ -7,7 +7,7 @@ use crate::model::Tensor;
 #[cfg(feature = "lethe")]
 use crate::remember::seam::EncodedAs;
 use crate::remember::seam::assumptions::Assumption;
-use crate::remember::seam::{Group, QuantScheme, TensorRole};
+use crate::remember::seam::{Decode, Group, PlainFloats, QuantScheme, TensorRole};
 use crate::{AnamnesisError, Result};
 
 /// A logical tensor of a model, which becomes a tensor of the output.
@@ -82,6 +82,25 @@ impl<'m> ResolvedItem<'m> {
         match self {
             Self::Group(group) => &group.shape,
             Self::Plain(t) => t.stored.shape(),
+        }
+    }
+
+    /// The stored values, if the item is a tensor of plain floats.
+    pub(crate) fn plain_floats(&self) -> Option<PlainFloats<'m>> {
+        match self {
+            Self::Plain(t) => PlainFloats::of(&t.stored),
+            Self::Group(_) => None,
+        }
+    }
+
+    /// The decoder of the item's values, of which `plain` are its [`plain_floats`](Self::plain_floats).
+    pub(crate) fn decoder<'d>(
+        &'d self,
+        plain: Option<&'d PlainFloats<'m>>,
+    ) -> Option<&'d dyn Decode> {
+        match self {
+            Self::Group(group) => Some(&*group.decoder),
+            Self::Plain(_) => plain.map(|plain| plain as &dyn Decode),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Buffers, Decode, PlainFloats, ResolvedItem, Tile, Widening, lcm};
+use super::{Buffers, Decode, ResolvedItem, Tile, Widening, lcm};
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
 
@@ -30,24 +30,9 @@ pub(crate) fn values_of_rows(
 /// # Errors
 /// Those of reading.
 pub(crate) fn have_same_values(a: &ResolvedItem<'_>, b: &ResolvedItem<'_>) -> Result<bool> {
-    fn plain<'m>(item: &ResolvedItem<'m>) -> Option<PlainFloats<'m>> {
-        match item {
-            ResolvedItem::Plain(t) => PlainFloats::of(&t.stored),
-            ResolvedItem::Group(_) => None,
-        }
-    }
-    fn decoder<'d>(
-        item: &'d ResolvedItem<'_>,
-        plain: Option<&'d PlainFloats<'_>>,
-    ) -> Option<(&'d [usize], &'d dyn Decode)> {
-        match item {
-            ResolvedItem::Group(group) => Some((&group.shape, &*group.decoder)),
-            ResolvedItem::Plain(t) => Some((t.stored.shape(), plain? as &dyn Decode)),
-        }
-    }
-    let (plain_a, plain_b) = (plain(a), plain(b));
-    let both = decoder(a, plain_a.as_ref()).zip(decoder(b, plain_b.as_ref()));
-    let Some(((shape, a), (other, b))) = both else {
+    let (plain_a, plain_b) = (a.plain_floats(), b.plain_floats());
+    let (shape, other) = (a.shape(), b.shape());
+    let Some((a, b)) = a.decoder(plain_a.as_ref()).zip(b.decoder(plain_b.as_ref())) else {
         return Ok(false);
     };
     let grids = [a.grid(), b.grid()];
