@@ -220,12 +220,16 @@ fn forgetting(profiler: &Profiler, directory: &std::path::Path) {
                 .forget(directory.join("out"), options)
                 .unwrap()
         });
-        let values = report.distance.unwrap().all.values as usize;
+        // What is stored as it would be encoded is copied, and has no distance.
+        let values = report.distance.map(|distance| distance.all.values as usize);
         let least = match scheme {
             "gguf:q4_k_s" => BOUND,
             _ => LEAST_OUTPUT,
         };
-        assert!(values * 4 >= least, "{scheme} {context}: too small a model to prove anything");
+        assert!(
+            values.is_none_or(|values| values * 4 >= least),
+            "{scheme} {context}: too small a model to prove anything"
+        );
         // Codes that are stored across rows are collected until their runs are long, as decoders of
         // them read long ones.
         let bound = match scheme {
