@@ -59,6 +59,8 @@ pub(crate) fn map_numbers<T: Send, S: Default>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
