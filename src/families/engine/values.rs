@@ -2,7 +2,7 @@
 
 use crate::error::InTensor;
 use crate::remember::layout::assembled::Change;
-use crate::remember::{Decode, PIECE, PlainFloats, ResolvedItem, values_of_rows};
+use crate::remember::{Decode, PIECE, ResolvedItem, values_of_rows};
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Whether all values fit `dtype`. The logarithm of a value, which `change` undoes, fits if the
@@ -39,11 +39,7 @@ const MOST_VALUES: usize = 4 << 20;
 /// # Errors
 /// `Parse` if it is none, or a long one; those of reading.
 pub(crate) fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
-    let plain = match item {
-        ResolvedItem::Plain(t) => PlainFloats::of(&t.stored),
-        ResolvedItem::Group(_) => None,
-    };
-    let values = plain.map(|plain| decoded_values(&plain));
+    let values = item.plain_floats().map(|plain| decoded_values(&plain));
     values.transpose()?.flatten().ok_or_else(|| {
         let what = format!("{}: it is no short vector of floats", InTensor(&item.name()));
         AnamnesisError::parse(what)

@@ -108,17 +108,15 @@ fn read_slices(root: NodeId, machine: &PickleMachine<'_>) -> Result<Vec<Sliced>>
         let Node::List(slices) = machine.values.node(value("slices")?) else {
             return Err(wrong());
         };
-        let slices: Option<_> = slices
+        let slices: Option<Vec<String>> = slices
             .iter()
             .map(|&id| text(id).map(str::to_owned))
             .collect();
         let name = text(name).ok_or_else(wrong)?.to_owned();
-        let bytes = machine.input.budget;
-        found.push(Sliced { name, shape, slices: slices.ok_or_else(wrong)? });
-        let names = found
-            .last()
-            .map_or(0, |last| last.slices.iter().map(String::len).sum());
-        bytes.grow(names as u64, "names of slices")?;
+        let slices = slices.ok_or_else(wrong)?;
+        let names: usize = slices.iter().map(String::len).sum();
+        machine.input.budget.grow(names as u64, "names of slices")?;
+        found.push(Sliced { name, shape, slices });
     }
     Ok(found)
 }
@@ -135,18 +133,15 @@ fn take_slices(
     views: &mut Vec<(String, TensorView)>,
     sliced: Vec<Sliced>,
 ) -> Result<Vec<JoinedArray>> {
-    let mut by_name: HashMap<String, TensorView> = HashMap::new();
-    if !sliced.is_empty() {
-        let names = sliced.iter().flat_map(|array| array.slices.iter());
-        let names: HashSet<&str> = names.map(String::as_str).collect();
-        let taken = views.extract_if(.., |(name, _)| names.contains(name.as_str()));
-        by_name = taken.collect();
+    if sliced.is_empty() {
+        return Ok(vec![]);
     }
+    let names = sliced.iter().flat_map(|array| array.slices.iter());
+    let names: HashSet<&str> = names.map(String::as_str).collect();
+    let taken = views.extract_if(.., |(name, _)| names.contains(name.as_str()));
+    let mut by_name: HashMap<String, TensorView> = taken.collect();
+    let others: HashSet<&str> = views.iter().map(|(name, _)| name.as_str()).collect();
     let mut joined: Vec<JoinedArray> = vec![];
-    let others: HashSet<&str> = match sliced.is_empty() {
-        true => HashSet::new(),
-        false => views.iter().map(|(name, _)| name.as_str()).collect(),
-    };
     for Sliced { name, shape, slices } in sliced {
         let wrong =
             |what: &str| AnamnesisError::parse(format!("{}: its slices {what}", InTensor(&name)));

@@ -36,8 +36,9 @@ pub(crate) struct ChunkPlace {
 #[derive(Debug)]
 pub(crate) struct ChunkedTensor {
     pub base: Source,
-    /// Elements of the tensor and of a chunk in each dimension, of which there is one or more.
+    /// Sizes of the tensor, in elements; it has at least one dimension.
     pub shape: Vec<u64>,
+    /// Sizes of a chunk, in elements.
     pub chunk: Vec<u64>,
     /// Bytes of an element.
     pub size: u64,
