@@ -14,7 +14,7 @@ use half::{bf16, f16};
 
 use super::imatrix::Imatrix;
 use super::llama_names::llama_name;
-use super::{EncodeBuffers, Method, Survey, TileValues, WeightInfo};
+use super::{Encode, EncodeBuffers, Survey, TileValues};
 use crate::element::Element;
 use crate::lethe::kernels::activations::Activations;
 use crate::remember::Tile;
@@ -29,11 +29,9 @@ const LARGEST: f32 = 64.0;
 
 /// A matrix that is to be encoded, and some of its rows.
 pub(crate) struct SampledRows {
-    /// Name of the matrix.
-    pub name: String,
-    pub dtype: TargetDtype,
+    /// The encoder of a matrix of these rows alone.
+    pub encoder: Box<dyn Encode>,
     pub cols: usize,
-    pub method: Arc<dyn Method>,
     pub values: Vec<f32>,
     /// Mean squares of the activations of the columns.
     pub squares: Vec<f32>,
@@ -136,8 +134,7 @@ fn cost(readers: &[SampledRows], scales: Option<&[f32]>, level: Level) -> Result
 impl SampledRows {
     fn cost(&self, scales: Option<&[f32]>, level: Level) -> Result<f64> {
         let cols = self.cols.max(1);
-        let shape = [self.values.len() / cols, cols];
-        let weight = WeightInfo { name: &self.name, shape: &shape, dtype: self.dtype };
+        let rows = self.values.len() / cols;
         let (mut values, mut squares, mut means) =
             (self.values.clone(), self.squares.clone(), self.means.clone());
         if let Some(scales) = scales {
@@ -151,9 +148,9 @@ impl SampledRows {
             .zip(&means)
             .map(|(square, mean)| (square - mean * mean).max(0.0));
         let variances: Vec<f32> = variances.collect();
-        let [variances, means] = [variances, means].map(|of_row| of_row.repeat(shape[0]));
+        let [variances, means] = [variances, means].map(|of_row| of_row.repeat(rows));
         let activations = Activations { variances: &variances, means: &means, row: cols };
-        let back = encoded(&weight, &*self.method, (&values, activations), level)?;
+        let back = encoded(&*self.encoder, [rows, cols], (&values, activations), level)?;
         Ok(activations.outputs(&values, &back, level).errors)
     }
 }
@@ -168,12 +165,11 @@ fn divide(squares: &mut [f32], means: &mut [f32], scales: &[f32]) {
 
 /// What `values` are decoded to once they are encoded.
 fn encoded(
-    weight: &WeightInfo<'_>,
-    method: &dyn Method,
+    encoder: &dyn Encode,
+    [rows, cols]: [usize; 2],
     (values, activations): (&[f32], Activations<'_>),
     level: Level,
 ) -> Result<Vec<f32>> {
-    let encoder = method.encoder(weight)?;
     let magnitude = |values: &[f32]| values.iter().fold(0.0f32, |max, x| max.max(x.abs()));
     let survey = match encoder.survey() {
         None => 0.0,
@@ -185,7 +181,7 @@ fn encoded(
         }
     };
     let tile = match encoder.grid() {
-        grid if grid.cols == weight.cols() => Tile { rows: 0..weight.rows(), cols: 0..grid.cols },
+        grid if grid.cols == cols => Tile { rows: 0..rows, cols: 0..cols },
         // One flat run of blocks.
         grid => Tile { rows: 0..grid.rows, cols: 0..grid.cols },
     };

@@ -11,7 +11,9 @@ use crate::convert::options::ConvertOptions;
 use crate::convert::report::Report;
 use crate::error::counted;
 use crate::families::{PreNorm, find_pre_norms};
-use crate::lethe::{Decision, Imatrix, InputScales, NormValues, SampledRows, find_input_scales};
+use crate::lethe::{
+    Decision, Imatrix, InputScales, NormValues, SampledRows, WeightInfo, find_input_scales,
+};
 use crate::model::{ParsedModel, TensorRole};
 use crate::remember::layout::vector::{KnownRow, VectorValues};
 use crate::remember::{Group, QuantScheme, Resolution, ResolvedItem, values_of_rows};
@@ -251,16 +253,15 @@ fn sampled(
     if !values.iter().all(|x| x.is_finite()) {
         return Ok(None);
     }
+    let shape = [values.len() / cols.max(1), cols];
+    let dtype = dtype_of(item, TargetDtype::BF16);
+    let means = statistics.1;
     Ok(Some(SampledRows {
-        name: item.name().to_owned(),
-        dtype: dtype_of(item, TargetDtype::BF16),
+        encoder: method.encoder(&WeightInfo { name: item.name(), shape: &shape, dtype })?,
         cols,
-        method: method.clone(),
         values,
         squares: squares.to_vec(),
-        means: statistics
-            .1
-            .map_or_else(|| vec![0.0; cols], <[f32]>::to_vec),
+        means: means.map_or_else(|| vec![0.0; cols], <[f32]>::to_vec),
     }))
 }
 
