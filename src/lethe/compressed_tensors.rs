@@ -20,6 +20,7 @@ use crate::lethe::kernels::integer::{IntegerQuantizer, IntegerRule};
 use crate::lethe::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
 };
+use crate::remember::QuantScheme;
 use crate::{Dtype, Result};
 
 /// A scheme of compressed-tensors with integer weights.
@@ -61,6 +62,12 @@ impl CompressedTensors {
 }
 
 impl Method for CompressedTensors {
+    /// Codes of the packed layouts are moved.
+    fn makes(&self, scheme: QuantScheme) -> bool {
+        self.activations
+            && matches!(scheme, QuantScheme::Grouped { family: "compressed-tensors", .. })
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         grouped_matrix_objection(weight, self.group_of(weight))
     }

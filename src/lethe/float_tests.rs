@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use safetensors::SafeTensors;
 
 use self::harness::{decoded, encode, widened};
-use super::comfy::ComfyConvRot;
+use super::comfy::{ComfyBlocks, ComfyConvRot};
 use super::fp8::{Fp8, Fp8Layout};
 use super::mx::{Mx, MxLayout, ScaleRule};
 use super::nvfp4::Nvfp4;
@@ -49,6 +49,8 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
         } else {
             ComfyConvRot::W4A4
         })),
+        ["nvfp4", "comfy"] => Some(Box::new(ComfyBlocks::Nvfp4)),
+        ["mxfp8", "comfy", _] => Some(Box::new(ComfyBlocks::Mxfp8)),
         ["nvfp4", whose] => Some(Box::new(if whose == "model_opt" {
             Nvfp4::ModelOpt
         } else {
@@ -196,6 +198,10 @@ fn objections_to_shapes() {
         ("comfy int8", "a.weight", &[2, 1 << 20]),
         ("comfy w4a4", "a.weight", &[2, 96]),
         ("comfy w4a4", "a.weight", &[2, 2, 64]),
+        ("nvfp4 comfy", "a.weight", &[16, 24]),
+        ("nvfp4 comfy", "a.weight", &[24, 16]),
+        ("mxfp8 comfy own", "a.weight", &[48, 32]),
+        ("mxfp8 comfy own", "a.weight", &[2, 32, 32]),
     ] {
         assert!(objects(method, name, shape), "{method} {name} {shape:?}");
     }

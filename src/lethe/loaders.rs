@@ -78,7 +78,7 @@ fn note_of_image_models(
     }
     ImageModel::of(candidates.iter().map(|candidate| candidate.name))?;
     Some(format!(
-        "ComfyUI does not load `{label}`, and takes codes in FP8 for weights without scales; it loads `fp8-comfy`, `comfy-int8-convrot`, `comfy-w4a4` and GGUF"
+        "ComfyUI does not load `{label}`, and takes codes in FP8 for weights without scales; it loads `fp8-comfy`, `comfy-nvfp4`, `comfy-mxfp8`, `comfy-int8-convrot`, `comfy-w4a4` and GGUF"
     ))
 }
 

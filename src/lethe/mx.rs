@@ -31,7 +31,7 @@ use crate::lethe::seam::rows::{
     linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
 };
 use crate::remember::kernels::fp8::E4M3;
-use crate::remember::{CodeFamily, Grid, GroupCodes, Tile, TopExponent};
+use crate::remember::{CodeFamily, Grid, GroupCodes, QuantScheme, Tile, TopExponent};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -127,6 +127,10 @@ impl Mx {
 }
 
 impl Method for Mx {
+    fn makes(&self, scheme: QuantScheme) -> bool {
+        self.is_mxfp8 && matches!(scheme, QuantScheme::FineGrainedFp8 { rows: 1, cols: BLOCK, .. })
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         if self.is_mxfp8 && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
             return Some("MXFP8 is not known there".to_owned());

@@ -184,8 +184,6 @@ impl Nvfp4Encoder {
     }
 }
 
-/// Codes of MXFP4 under scales that are powers of two, as ModelOpt 0.47.0 casts them
-/// (`quantize_mxfp4_to_nvfp4_lossless`).
 impl StoreCodes for Nvfp4Encoder {
     fn store_codes(
         &self,
@@ -194,18 +192,7 @@ impl StoreCodes for Nvfp4Encoder {
         _level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let top = i32::from(codes.top_exponent);
-        // A block of zeros may have an exponent below the range; it gets the least scale.
-        let scale = |&exponent: &u8| {
-            let power = (i32::from(exponent) - top + MAX_POWER).max(MIN_POWER);
-            narrow::<E4M3>(2f32.powi(power)).0 as u8
-        };
-        let per_block = MX_BLOCK / BLOCK;
-        let scales = codes.exponents.iter().map(scale);
-        let scales: Vec<u8> = scales
-            .flat_map(|byte| std::iter::repeat_n(byte, per_block))
-            .collect();
-        let power = top - EXPONENT_BIAS - MAX_POWER;
+        let (scales, power) = scales_of_mxfp4(codes);
         let exponent = match self.library {
             Nvfp4::ModelOpt => power,
             // It divides by the scale of the tensor.
@@ -214,4 +201,18 @@ impl StoreCodes for Nvfp4Encoder {
         let global = 2f64.powi(exponent) as f32;
         self.store(tile, (&pairs(&codes.codes), &scales), global, put)
     }
+}
+
+/// The scales of codes of MXFP4, which are powers of two, and the exponent of that of the tensor, as
+/// ModelOpt 0.47.0 casts them (`quantize_mxfp4_to_nvfp4_lossless`).
+pub(super) fn scales_of_mxfp4(codes: &GroupCodes) -> (Vec<u8>, i32) {
+    let top = i32::from(codes.top_exponent);
+    // A block of zeros may have an exponent below the range; it gets the least scale.
+    let scale = |&exponent: &u8| {
+        let power = (i32::from(exponent) - top + MAX_POWER).max(MIN_POWER);
+        narrow::<E4M3>(2f32.powi(power)).0 as u8
+    };
+    let scales = codes.exponents.iter().map(scale);
+    let scales = scales.flat_map(|byte| std::iter::repeat_n(byte, MX_BLOCK / BLOCK));
+    (scales.collect(), top - EXPONENT_BIAS - MAX_POWER)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::awq::Awq;
 use super::bnb::{Bnb4, Bnb4QuantType, BnbInt8};
-use super::comfy::ComfyConvRot;
+use super::comfy::{ComfyBlocks, ComfyConvRot};
 use super::compressed_tensors::CompressedTensors;
 use super::dfloat11::DFloat11;
 use super::fp8::{Fp8, Fp8Layout};
@@ -177,6 +177,12 @@ schemes! {
     COMFY_W4A4 "comfy-w4a4" ["convrot-w4a4"]
         "INT4 of ComfyUI, rotated (ConvRot), a scale for each row"
         or(&["comfy-int8-convrot"], comfy(|_| Arc::new(ComfyConvRot::W4A4)));
+    COMFY_NVFP4 "comfy-nvfp4" ["nvfp4-comfy"]
+        "NVFP4 of ComfyUI"
+        searched(or(&["fp8-comfy"], comfy(|_| Arc::new(ComfyBlocks::Nvfp4))));
+    COMFY_MXFP8 "comfy-mxfp8" ["mxfp8-comfy"]
+        "MXFP8 of ComfyUI"
+        or(&["fp8-comfy"], comfy(|_| Arc::new(ComfyBlocks::Mxfp8)));
     MXFP8 "mxfp8" []
         "MXFP8 of compressed-tensors"
         or(&["fp8-channel"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, true))));

@@ -96,7 +96,7 @@ const HABITS: &[(&str, &str, &str)] = &[
     ("comfyui", "convert B --to q8_0 -o OUT.gguf", ""),
     ("comfyui", "forget B --to Q4_K_S -o OUT.gguf", ""),
     ("comfyui", "forget B --to nvfp4 -o OUT.safetensors", ""),
-    ("comfyui", "forget B --to comfy-nvfp4 -o OUT.safetensors", "amn forget --list"),
+    ("comfyui", "forget B --to comfy-nvfp4 -o OUT.safetensors", ""),
     ("comfyui", "prune B -o OUT", "amn convert FILE --include NAME --to safetensors -o OUT"),
     ("comfyui", "remember F --to fp32 -o OUT.safetensors", ""),
     ("vllm", "forget T --to fp8 -o OUT", ""),

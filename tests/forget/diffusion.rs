@@ -161,7 +161,14 @@ fn encoded_of(names: &[&str], scheme: &str, include: &[&str]) -> (Vec<String>, S
     (encoded.collect(), report.notes.join("\n"))
 }
 
-const COMFY: &[&str] = &["fp8-comfy", "fp8-comfy-e5m2", "comfy-int8-convrot", "comfy-w4a4"];
+const COMFY: &[&str] = &[
+    "fp8-comfy",
+    "fp8-comfy-e5m2",
+    "comfy-nvfp4",
+    "comfy-mxfp8",
+    "comfy-int8-convrot",
+    "comfy-w4a4",
+];
 
 /// ComfyUI makes quantized layers of the diffusion model of a checkpoint, and takes codes elsewhere
 /// for weights.

@@ -200,7 +200,7 @@ const COMMON: &[(&str, &[&str])] = &[
     ("8bit", &["int8", "fp8", "w8a8", "mxfp8", "mlx-8bit", "gguf:q8_0"]),
     ("compressed-tensors", &["w4a16", "w8a8", "fp8", "fp8-channel", "nvfp4-ct"]),
     ("bitsandbytes", &["nf4", "nf4-dq", "fp4", "int8"]),
-    ("comfy", &["fp8-comfy", "comfy-w4a4"]),
+    ("comfy", &["fp8-comfy", "comfy-nvfp4"]),
 ];
 
 /// The scheme of this name.

@@ -7,6 +7,7 @@
 //! - torchao 0.18.0: `prototype/mx_formats/mx_tensor.py`, `to_mx`, with each
 //!   `ScaleCalculationMode`.
 //! - ggml: `quantize_row_mxfp4_ref`.
+//! - comfy-kitchen 0.2.40: `quantize_mxfp8` (eager backend).
 
 use std::marker::PhantomData;
 
@@ -153,6 +154,28 @@ impl GroupArithmetic<BLOCK> for ModelOptMx<E4M3> {
     fn group_scale(&self, max_abs: f32) -> GroupScale {
         let exponent = clamped_ceil_log2(max_abs / 448.0);
         power_of_two_scale(exponent + 127, f32_from_exponent((127 - exponent) as u8))
+    }
+}
+
+/// `quantize_mxfp8` of comfy-kitchen: modelopt's exponents, but the least one decodes to 0. Values under
+/// it are zeros; the library divides them by 0.
+pub(crate) struct ComfyMxfp8;
+
+impl GroupArithmetic<BLOCK> for ComfyMxfp8 {
+    type Code = E4M3;
+
+    #[inline(always)]
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        let scale = ModelOptMx::<E4M3>(PhantomData).group_scale(max_abs);
+        match scale.byte {
+            0 => GroupScale { byte: 0, factor: 0.0, scale: 0.0 },
+            _ => scale,
+        }
+    }
+
+    #[inline(always)]
+    fn scaled(&self, x: f32, factor: f32) -> f32 {
+        if factor == 0.0 { 0.0 } else { x * factor }
     }
 }
 

@@ -5,6 +5,8 @@
 //! - compressed-tensors 0.20.0, `generate_gparam`, `calculate_qparams` and `_quantize`, as
 //!   llm-compressor 0.14 calls them: the global scale is computed in the model's dtype, and so is a
 //!   group's scale before the global one applies.
+//! - comfy-kitchen 0.2.40, `TensorCoreNVFP4Layout.quantize`, `quantize_nvfp4` (eager backend): F32, but
+//!   for the global scale, which is rounded to the model's dtype.
 
 use super::groups::{GroupArithmetic, GroupScale};
 use super::narrow::{Fp4E2M1, narrow, narrow_number};
@@ -25,6 +27,14 @@ pub(crate) fn global_divisor(dtype: TargetDtype, max_abs: f32) -> f32 {
     let reciprocal = dtype.round(1.0 / max_abs.max(dtype.smallest_normal()));
     let divisor = dtype.round(reciprocal * 2688.0);
     if divisor.is_finite() { divisor } else { 1.0 }
+}
+
+/// comfy-kitchen's global scale of a tensor, which multiplies. It stays in F32 where the model's dtype
+/// would make 0 of it, and the library zeros of all values.
+pub(crate) fn comfy_multiplier(dtype: TargetDtype, max_abs: f32) -> f32 {
+    let multiplier = global_multiplier(max_abs);
+    let rounded = dtype.round(multiplier);
+    if rounded == 0.0 { multiplier } else { rounded }
 }
 
 /// What a search of scales adds to the byte of the library's: eight bytes are a factor of 2. The best
@@ -125,6 +135,39 @@ impl GroupArithmetic<BLOCK> for CompressedTensorsNvfp4 {
     }
 }
 
+/// `quantize_nvfp4` of comfy-kitchen, with the tensor's [`comfy_multiplier`].
+pub(crate) struct ComfyNvfp4(pub f32);
+
+impl GroupArithmetic<BLOCK> for ComfyNvfp4 {
+    type Code = Fp4E2M1;
+
+    #[inline(always)]
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        // Zeros in a tensor of zeros are not divided by its scale, which is 0 as well.
+        let scale = if max_abs == 0.0 {
+            0.0
+        } else {
+            max_abs / 6.0 / self.0
+        };
+        let byte = narrow_number::<E4M3>(scale).0 as u8;
+        let scale = block_scale(byte, self.0, false);
+        GroupScale { byte, factor: scale, scale }
+    }
+
+    const TRIED: [i32; 2] = TRIED_SCALES;
+
+    #[inline(always)]
+    fn scale_of(&self, byte: u8) -> Option<GroupScale> {
+        divisor_of(byte, block_scale(byte, self.0, false))
+    }
+
+    /// Zeros under a scale of 0.
+    #[inline(always)]
+    fn scaled(&self, x: f32, factor: f32) -> f32 {
+        if factor == 0.0 { 0.0 } else { x / factor }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,24 +175,34 @@ mod tests {
     use crate::lethe::kernels::groups::EncodeGroups;
     use crate::simd::{Level, perform};
 
-    /// modelopt's own result is NaN: zero over zero.
+    fn encoded_zeros(
+        level: Level,
+        arithmetic: &impl GroupArithmetic<BLOCK>,
+    ) -> ([u8; 16], [u8; 2]) {
+        let (mut codes, mut shared, mut back) = ([0xff; 16], [0xff; 2], [f32::NAN; 32]);
+        perform(
+            level,
+            &mut EncodeGroups {
+                arithmetic,
+                values: &[-0.0; 32],
+                activations: Activations::default(),
+                codes: &mut codes,
+                scale_bytes: &mut shared,
+                back: &mut back,
+            },
+        );
+        assert_eq!(back, [0.0; 32]);
+        (codes, shared)
+    }
+
+    /// The libraries' own result is NaN: zero over zero.
     #[test]
     fn nothing_but_zero() {
         for level in Level::available() {
-            let (mut codes, mut shared, mut back) = ([0xff; 16], [0; 2], [f32::NAN; 32]);
-            let arithmetic = &ModelOptNvfp4(global_multiplier(0.0));
-            perform(
-                level,
-                &mut EncodeGroups {
-                    arithmetic,
-                    values: &[-0.0; 32],
-                    activations: Activations::default(),
-                    codes: &mut codes,
-                    scale_bytes: &mut shared,
-                    back: &mut back,
-                },
-            );
-            assert_eq!((codes, shared, back), ([0; 16], [0x38; 2], [0.0; 32]));
+            let multiplier = global_multiplier(0.0);
+            assert_eq!(encoded_zeros(level, &ModelOptNvfp4(multiplier)), ([0; 16], [0x38; 2]));
+            let multiplier = comfy_multiplier(TargetDtype::BF16, 0.0);
+            assert_eq!(encoded_zeros(level, &ComfyNvfp4(multiplier)), ([0; 16], [0; 2]));
         }
     }
 
@@ -163,5 +216,8 @@ mod tests {
             (1.0, 10752.0)
         );
         assert_eq!(global_divisor(TargetDtype::BF16, 0.0), 1.0);
+        assert_eq!(comfy_multiplier(TargetDtype::BF16, 3000.0), 1.1171875);
+        // 0 in F16.
+        assert_eq!(comfy_multiplier(TargetDtype::F16, 2e-5), 2e-5 / 2688.0);
     }
 }

@@ -15,7 +15,7 @@ use crate::remember::seam::scale_matrix::ScaleMatrix;
 /// Rows, columns and scales of a tile.
 pub(crate) const TILE_ROWS: usize = 128;
 pub(crate) const TILE_COLS: usize = 4;
-const TILE_LEN: usize = TILE_ROWS * TILE_COLS;
+pub(crate) const TILE_LEN: usize = TILE_ROWS * TILE_COLS;
 
 /// Tiles of one row of tiles that one read takes: 32768 scales, which bounds the scratch for a wide
 /// matrix.
@@ -51,6 +51,19 @@ fn offset_in_tile(row: usize, col: usize) -> usize {
     // A tile is 32 lines of 16 scales, and line r is | row r | row r + 32 | row r + 64 | row r + 96
     // |, 4 columns of each.
     row % 32 * 16 + row % TILE_ROWS / 32 * TILE_COLS + col % TILE_COLS
+}
+
+/// `scales` in tiles that lie side by side: rows of `width` scales, no more of them than a tile has. The
+/// padding is zeros.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+pub(crate) fn in_tiles(scales: &[u8], width: usize) -> Vec<u8> {
+    let mut tiles = vec![0; width.div_ceil(TILE_COLS) * TILE_LEN];
+    for (row, scales) in scales.chunks(width.max(1)).enumerate() {
+        for (col, &scale) in scales.iter().enumerate() {
+            tiles[col / TILE_COLS * TILE_LEN + offset_in_tile(row, col)] = scale;
+        }
+    }
+    tiles
 }
 
 impl ScaleMatrix for TiledScales<'_> {

@@ -94,6 +94,26 @@ def comfy(dtype):
     return encode
 
 
+def comfy_blocks(format):
+    from comfy_kitchen.tensor.mxfp8 import TensorCoreMXFP8Layout
+    from comfy_kitchen.tensor.nvfp4 import TensorCoreNVFP4Layout
+
+    layout = {"nvfp4": TensorCoreNVFP4Layout, "mxfp8": TensorCoreMXFP8Layout}[format]
+
+    def encode(w, name):
+        data, params = layout.quantize(w)
+        out = {name + end: tensor for end, tensor in layout.state_dict_tensors(data, params).items()}
+        if format == "mxfp8":
+            # Values under an exponent of 0, which decodes to 0: the library divides by 0, and has infinity and NaN.
+            scale = w.float().abs().reshape(w.shape[0], -1, 32).amax(-1) / 448
+            data.view(torch.uint8).reshape(w.shape[0], -1, 32)[scale <= 2.0**-127] = 0
+        text = list(('{"format": "%s"}' % format).encode())
+        out[name.removesuffix("weight") + "comfy_quant"] = torch.tensor(text, dtype=torch.uint8)
+        return out
+
+    return encode
+
+
 def modelopt_nvfp4(w, name):
     from modelopt.torch.quantization.qtensor import NVFP4QTensor
 
@@ -194,6 +214,8 @@ METHODS = [
     ("fp8 compressed_tensors 32x40", compressed_tensors("FP8_BLOCK", block_structure=[32, 40]), (70, 50), False),
     ("fp8 comfy e4m3", comfy(torch.float8_e4m3fn), (35, 61), True),
     ("fp8 comfy e5m2", comfy(torch.float8_e5m2), (35, 61), True),
+    ("nvfp4 comfy", comfy_blocks("nvfp4"), (144, 80), True),
+    ("mxfp8 comfy own", comfy_blocks("mxfp8"), (32, 160), False),
     ("nvfp4 model_opt", modelopt_nvfp4, (32, 96), True),
     ("nvfp4 compressed_tensors", compressed_tensors("NVFP4A16"), (32, 96), True),
     ("mxfp4 compressed_tensors own", compressed_tensors("MXFP4A16"), (32, 96), False),

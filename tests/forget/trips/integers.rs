@@ -136,5 +136,7 @@ pub const TABLE: &[Case] = &[
     ("modelopt", "mxfp4 w4a8_mxfp4_fp8", "mxfp4-modelopt", 0, Columns(32), Values),
     ("comfy", "scaled_fp8 scaled_fp8_f32_marker float8_e4m3fn", "fp8-comfy", 0, Whole, Values),
     ("comfy", "scaled_fp8_e5m2", "fp8-comfy-e5m2", 0, Whole, Values),
+    ("comfy", "nvfp4", "comfy-nvfp4", 0, Columns(16), Bytes),
+    ("comfy", "mxfp8", "comfy-mxfp8", 0, Columns(32), Values),
     ("comfy", "float8_e5m2", "fp8-comfy-e5m2", 0, Whole, Bytes),
 ];
