@@ -225,6 +225,12 @@ schemes! {
     GPTQ_INT8 "gptq-int8" ["gptq-8bit"]
         "GPTQ's layout, 8 bits, groups of 128"
         in_groups(linear(|p| gptq(p, Gptq::INT8)));
+    GPTQ_INT3 "gptq-int3" ["gptq-3bit"]
+        "GPTQ's layout, 3 bits, groups of 128"
+        searched(in_groups(linear(|p| gptq(p, Gptq { bits: 3, ..Gptq::INT4 }))));
+    GPTQ_INT2 "gptq-int2" ["gptq-2bit"]
+        "GPTQ's layout, 2 bits, groups of 128"
+        searched(in_groups(linear(|p| gptq(p, Gptq { bits: 2, ..Gptq::INT4 }))));
     GPTQ_ASYM "gptq-asym" []
         "GPTQ's layout, version 2, 4 bits with zero points"
         searched(in_groups(linear(|p| gptq(p, GPTQ_ASYM))));
