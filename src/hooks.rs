@@ -9,6 +9,7 @@ use serde_json::Value;
 pub use crate::config::Selection;
 use crate::config::Texts;
 use crate::convert::{Settled, finish, is_input_of, partial_path, settle, sums_of_directory};
+use crate::parse::directory::is_model_file;
 use crate::parse::hub;
 #[cfg(feature = "cli")]
 pub use crate::report::distribution::{Distribution, Magnitudes};
@@ -58,6 +59,12 @@ impl NamedInput {
         }
         let path = Self::in_hub(given)?.unwrap_or_else(|| given.to_path_buf());
         Ok(Self { named: path.clone(), path, notes: Vec::new() })
+    }
+
+    /// Whether a file of this name is a model by itself.
+    #[must_use]
+    pub fn is_model_file(name: &str) -> bool {
+        is_model_file(name)
     }
 
     /// The snapshot of a model that `given` names in the cache of Hugging Face; `None` if it is a path.

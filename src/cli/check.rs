@@ -14,15 +14,11 @@ use super::progress::{Meter, Work};
 use super::sarif::Sarif;
 use super::{CommandError, input, option_checks, signals};
 use crate::error::{counted, printable};
-use crate::hooks::SideFile;
+use crate::hooks::{NamedInput, SideFile};
 use crate::{
     AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, Severity, TargetDtype,
     format_bytes,
 };
-
-/// Endings of files that are models by themselves.
-const MODEL_FILES: [&str; 9] =
-    ["safetensors", "gguf", "npz", "pth", "pt", "ckpt", "qnat", "distcp", "uqff"];
 
 /// The reports on all models.
 #[derive(Serialize)]
@@ -107,6 +103,9 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
         let is_said = !args.read.messages.quiet || !report.findings.is_empty();
         if is_said && !args.json && !args.sarif {
             print(&path, &report, out)?;
+            if unreadable.is_some() && !args.recursive && path.is_dir() {
+                writeln!(out, "  `amn check -r` checks every model in the directory and below")?;
+            }
         }
         let path = path.to_string_lossy().into_owned();
         checked.push(CheckedModel { path, report });
@@ -206,11 +205,7 @@ fn find_models(directory: &Path, models: &mut Vec<PathBuf>) -> crate::Result<()>
             .to_string_lossy()
             .into_owned()
     };
-    let is_weights = |path: &&PathBuf| {
-        let ending = path.extension().and_then(|ending| ending.to_str());
-        ending.is_some_and(|ending| MODEL_FILES.contains(&ending))
-            || name(path).starts_with("pytorch_model") && name(path).ends_with(".bin")
-    };
+    let is_weights = |path: &&PathBuf| NamedInput::is_model_file(&name(path));
     let is_index = |path: &PathBuf| {
         let name = name(path);
         matches!(name.as_str(), "config.json" | ".metadata" | "residual.safetensors")

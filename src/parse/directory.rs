@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use self::find::find_shards;
 use self::shards::{FoundShards, ShardKind, WeightMap};
-pub(crate) use self::shards::{is_weights, numbering};
+pub(crate) use self::shards::{is_model_file, is_weights, numbering};
 pub(super) use self::uqff::read_other_files;
 pub(crate) use self::zero::is_zero_state;
 use super::detect;

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 pub(super) use self::layers::read;
-use self::name::{DEFAULT_TAG, OllamaName, flaw};
+use self::name::{DEFAULT_TAG, HOST, NAMESPACE, OllamaName, PREFIX, flaw};
 use self::other_layers::notes_on;
 use crate::limits::join_first;
 use crate::{AnamnesisError, Result};
@@ -80,9 +80,13 @@ pub fn resolve_ollama_model(spec: &str) -> Result<PathBuf> {
 /// # Errors
 /// As [`resolve_ollama_model`].
 pub(crate) fn resolve_with_notes(spec: &str) -> Result<(PathBuf, Vec<String>)> {
-    let name = OllamaName::parse(spec)?;
     let service = cfg!(target_os = "linux").then(|| PathBuf::from(SERVICE_ROOT));
-    let store = find_store(std::env::var_os("OLLAMA_MODELS"), std::env::home_dir(), service)?;
+    let store = || find_store(std::env::var_os("OLLAMA_MODELS"), std::env::home_dir(), service);
+    if spec == PREFIX {
+        return Err(unnamed_model(&store()?));
+    }
+    let name = OllamaName::parse(spec)?;
+    let store = store()?;
     let manifest = find_manifest(&store, &name)?;
     let Layers { weights, others } = read_layers_of(&manifest)?;
     match weights {
@@ -203,6 +207,24 @@ fn is_absence(error: &Error) -> bool {
         error.kind(),
         ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidFilename
     )
+}
+
+/// The error for no name at all. It lists the models that Ollama has without a host and a namespace.
+fn unnamed_model(root: &Path) -> AnamnesisError {
+    let library = root.join("manifests").join(HOST).join(NAMESPACE);
+    let models =
+        list_matching(&[library], |name| flaw("model", name).is_none(), &mut { MAX_ENTRIES });
+    let models = models.unwrap_or_default();
+    let mut names: Vec<_> = models
+        .iter()
+        .filter_map(|path| path.file_name()?.to_str())
+        .collect();
+    names.sort_unstable();
+    let what = match names.is_empty() {
+        true => format!("none is pulled into {}; is OLLAMA_MODELS set?", root.display()),
+        false => format!("pulled are {}", join_first(&names, MAX_NAMED)),
+    };
+    AnamnesisError::usage(format!("`{PREFIX}` wants the name of a model, `{PREFIX}NAME`; {what}"))
 }
 
 /// The error for a missing manifest. It lists the tags that the model has.

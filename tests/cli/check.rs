@@ -244,6 +244,7 @@ fn several_models() {
     std::fs::create_dir_all(at("a/model")).unwrap();
     std::fs::create_dir_all(at("empty")).unwrap();
     std::fs::create_dir_all(at("uqff")).unwrap();
+    std::fs::create_dir_all(at("others")).unwrap();
     for name in ["m-0.uqff", "m-1.uqff", "residual.safetensors"] {
         let file = data().join("uqff/random").join(name);
         std::fs::copy(file, at("uqff").join(name)).unwrap();
@@ -268,6 +269,28 @@ fn several_models() {
     assert_eq!(rows.collect::<Vec<_>>(), expected);
     std::fs::remove_file(cut).unwrap();
     assert_eq!(amn(&["check", "-r", root]).status.code(), Some(0));
+    // Without it, the way out is named.
+    assert!(stdout(&amn(&["check", root])).contains("  `amn check -r` checks every model"));
+    // Files of every container, and none of what is not read.
+    let others = [
+        "demo/arrays.npz",
+        "demo/checkpoint.pth",
+        "flax/dtypes.msgpack",
+        "hdf5/keras_float32.h5",
+        "hdf5/keras_float32_archive.keras",
+        "npz/bf16_little.npy",
+    ];
+    for from in others {
+        save(
+            at("others").join(Path::new(from).file_name().unwrap()),
+            &std::fs::read(data().join(from)).unwrap(),
+        );
+    }
+    save(at("others/training_args.bin"), b"no model");
+    save(at("others/model.tflite"), b"not read");
+    let run = amn(&["check", "-r", at("others").to_str().unwrap()]);
+    assert_eq!(run.status.code(), Some(0), "{}", stdout(&run));
+    assert_eq!(stdout(&run).lines().count(), others.len());
     let empty = at("empty");
     assert_eq!(amn(&["check", "-r", empty.to_str().unwrap()]).status.code(), Some(3));
     assert_eq!(amn(&["check"]).status.code(), Some(2));

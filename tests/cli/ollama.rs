@@ -180,6 +180,7 @@ fn a_missing_manifest_lists_the_other_tags() {
     let listed =
         "tags of this model: 70b, 8b, t10, t11, t12, t13, t14, t15, t16, t17 and 12 more\n";
     store.fails("ollama:llama3", 7, &[listed]);
+    store.fails("ollama:", 2, &["wants the name of a model, `ollama:NAME`; pulled are llama3\n"]);
     // A name longer than file systems allow is missing as well.
     store.fails(&format!("ollama:{}/n/m", "h".repeat(350)), 7, &["no such manifest"]);
 }

@@ -9,8 +9,8 @@ use super::no_weights::no_weights;
 use super::nunchaku::refuse_nunchaku_pair;
 use super::ranks::find_rank_files;
 use super::shards::{
-    DISTRIBUTED, DISTRIBUTED_ENDING, FoundShards, INDEXES, ONNX, SECONDARY, SINGLE, ShardKind,
-    ending, find_indexed, is_weights, numbering, preferred,
+    DISTRIBUTED, DISTRIBUTED_ENDING, FoundShards, INDEXES, ONNX, SINGLE, ShardKind, ending,
+    find_indexed, is_secondary, is_weights, numbering, preferred,
 };
 use super::uqff::find_uqff;
 use super::zero::{find_latest_zero, find_zero};
@@ -81,7 +81,7 @@ pub(super) fn find_shards(
     let is_data = |ending: &str| has_onnx && ending == "bin";
     let is_read = |name: &str| {
         let ending = &*ending(name);
-        is_model(name) && !SECONDARY.contains(&ending) && ending != ONNX && !is_data(ending)
+        is_model(name) && !is_secondary(ending) && !is_data(ending)
     };
     let one = match names.iter().any(|name| is_read(name)) {
         true => only(names, is_read, "weight files")?,

@@ -63,15 +63,30 @@ const WEIGHTS: &[&str] = &[
 pub(super) const ONNX: &str = "onnx";
 
 /// Endings of files of weights that are mostly there for other programs: they are read where there is
-/// nothing else, or not by themselves.
-pub(super) const SECONDARY: &[&str] =
-    &["h5", "hdf5", "keras", "msgpack", "pdparams", "onnx_data", "ot", "tflite", "mlmodel"];
+/// nothing else.
+const SECONDARY: &[&str] = &["h5", "hdf5", "keras", "msgpack", "pdparams"];
+
+/// Endings of files of weights that are not read by themselves.
+const NOT_READ: &[&str] = &["onnx_data", "ot", "tflite", "mlmodel"];
+
+/// Whether files of this ending are those of a directory only if it has no others.
+pub(super) fn is_secondary(ending: &str) -> bool {
+    ending == ONNX || SECONDARY.contains(&ending) || NOT_READ.contains(&ending)
+}
+
+/// Whether a file of this name is a model by itself. Many other files end in `.bin`.
+pub(crate) fn is_model_file(name: &str) -> bool {
+    match &*ending(name) {
+        "bin" => name.contains("model"),
+        ending => WEIGHTS.contains(&ending) || SECONDARY.contains(&ending),
+    }
+}
 
 /// Whether a file of this name holds weights, or is an index of them.
 pub(crate) fn is_weights(name: &str) -> bool {
     let is_index = name == DISTRIBUTED || name.ends_with(".index.json");
     let ending = &*ending(name);
-    is_index || WEIGHTS.contains(&ending) || SECONDARY.contains(&ending)
+    is_index || WEIGHTS.contains(&ending) || is_secondary(ending)
 }
 
 /// What follows the last dot of `name`, in small letters; empty without one.

@@ -2,7 +2,9 @@
 
 use crate::{AnamnesisError, Result};
 
-const PREFIX: &str = "ollama:";
+pub(super) const PREFIX: &str = "ollama:";
+pub(super) const HOST: &str = "registry.ollama.ai";
+pub(super) const NAMESPACE: &str = "library";
 pub(super) const DEFAULT_TAG: &str = "latest";
 
 /// A model's full name. Each part is checked to be safe as one component of a path.
@@ -41,8 +43,8 @@ impl<'a> OllamaName<'a> {
             .unwrap_or((text, DEFAULT_TAG));
         let mut parts = path.rsplitn(3, '/');
         let model = parts.next().unwrap_or_default();
-        let namespace = parts.next().unwrap_or("library");
-        let host = parts.next().unwrap_or("registry.ollama.ai");
+        let namespace = parts.next().unwrap_or(NAMESPACE);
+        let host = parts.next().unwrap_or(HOST);
         for (what, part) in
             [("host", host), ("namespace", namespace), ("model", model), ("tag", tag)]
         {

@@ -68,7 +68,6 @@ fn malformed_names_are_refused_by_the_part() {
     std::fs::write(store.root().join("secret"), good().to_string()).unwrap();
     let (n81, n351) = ("n".repeat(81), "h".repeat(351));
     for (spec, part) in [
-        ("", "model `` is empty"),
         (":latest", "model `` is empty"),
         ("llama3:", "tag `` is empty"),
         ("/llama3", "namespace `` is empty"),
