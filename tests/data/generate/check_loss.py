@@ -47,7 +47,7 @@ VARIANTS = {
     "awq": ["--search", "--imatrix", "FILE", "--awq-scaling"],
 }
 SCHEMES = "w4a16 w4a16-asym gptq awq mlx-4bit nvfp4 nvfp4-ct nf4 mxfp4 int8 fp8-block gguf:q4_k_m gguf:iq4_xs gguf:q3_k_m".split()
-GROUPS_OF_128 = {"w4a16", "w4a16-asym", "gptq", "gptq-asym", "awq"}
+GROUPS_OF_128 = {"w4a16", "w4a16-asym", "gptq", "gptq-int3", "gptq-int2", "gptq-asym", "awq"}
 TOPICS = pydoc_data.topics.topics
 EVALUATED = TOPICS["debugger"] + "\n" + TOPICS["objects"]
 CALIBRATION = TOPICS["compound"] + TOPICS["class"] + TOPICS["specialnames"]
