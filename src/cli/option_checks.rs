@@ -7,6 +7,7 @@ use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, GgufTypeArgs, MergeTo, RunArgs};
+use crate::hooks::NamedInput;
 use crate::{AnamnesisError, ConvertTarget, ForgetScheme, Result};
 
 /// A command that writes a model, as far as its arguments tell.
@@ -309,29 +310,24 @@ pub(super) fn check(command: &Command) -> std::result::Result<(), String> {
     }
 }
 
-/// Extensions of containers that are read and not written.
-const READ_ONLY: &[&str] = &["pt", "pth", "ckpt", "npy"];
-
 /// The container that the name of an output states by its extension; `None` if it states none.
 ///
 /// # Errors
-/// The extension is that of a container that is not written.
+/// The extension is that of a container that is read and not written.
 fn stated_container(output: &Path) -> std::result::Result<Option<ConvertTarget>, String> {
-    let Some(extension) = output.extension() else {
+    let (Some(extension), Some(name)) = (output.extension(), output.file_name()) else {
         return Ok(None);
     };
-    if READ_ONLY
-        .iter()
-        .any(|name| extension.eq_ignore_ascii_case(name))
-    {
-        return Err(format!(
+    let mut all = ConvertTarget::ALL.iter().copied();
+    let written = all.find(|target| extension.eq_ignore_ascii_case(target.extension()));
+    match written {
+        None if NamedInput::is_model_file(&name.to_string_lossy()) => Err(format!(
             "-o {}: files of this kind are read and not written; what is written is {}",
             output.display(),
             ConvertTarget::listed()
-        ));
+        )),
+        written => Ok(written),
     }
-    let mut all = ConvertTarget::ALL.iter().copied();
-    Ok(all.find(|target| extension.eq_ignore_ascii_case(target.extension())))
 }
 
 /// The container that `convert` writes without `--to`: the one that the output's extension states.

@@ -345,3 +345,30 @@ fn shards_are_joined() {
         assert_eq!(amn(&args).status.code(), Some(2));
     }
 }
+
+/// What is read and not written is refused by name, as an output and as a target.
+#[test]
+fn containers_that_are_not_written() {
+    let directory = tempdir().unwrap();
+    let input = at("demo/expected-bf16.safetensors");
+    for ending in
+        "bin ckpt distcp h5 hdf5 keras msgpack npy onnx pdparams pkl pt pth uqff".split(' ')
+    {
+        let out = directory.path().join(format!("model.{ending}"));
+        let out = out.to_str().unwrap();
+        let runs = [
+            vec!["remember", &input, "-o", out],
+            vec!["convert", &input, "-o", out],
+            vec!["forget", &input, "--to", "nf4", "-o", out],
+            vec!["convert", &input, "--to", ending, "-o", "out"],
+        ];
+        for run in runs {
+            let end = amn(&run);
+            let error = text(&end.stderr);
+            assert_eq!(end.status.code(), Some(2), "{run:?}: {error}");
+            let is_named = error.contains("read and not written") || ending == "npy";
+            assert!(is_named, "{run:?}: {error}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}

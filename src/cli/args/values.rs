@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 
+use crate::hooks::NamedInput;
 use crate::{ConvertTarget, Dtype, ForgetScheme, GgufTypes, TargetDtype};
 
 /// A parser of names that shells complete. The help does not list them.
@@ -140,8 +141,10 @@ pub(super) fn parse_target(text: &str) -> Result<ConvertTo, String> {
         "hf" | "huggingface" | "transformers" | "dir" | "directory" => {
             Some("`amn remember FILE -o DIRECTORY` writes a model for transformers".to_owned())
         }
-        "pt" | "pth" | "bin" | "ckpt" | "pytorch" | "onnx" | "h5" | "keras" | "msgpack"
-        | "pdparams" => Some("files of that kind are read and not written".to_owned()),
+        "pytorch" => Some("files of that kind are read and not written".to_owned()),
+        _ if NamedInput::is_model_file(&format!("model.{text}")) => {
+            Some("files of that kind are read and not written".to_owned())
+        }
         _ if parse_dtype(text).is_ok() => Some(format!(
             "`amn remember FILE --to {text}` decodes, and `--out-dtype {text}` is the type in other containers"
         )),
