@@ -203,20 +203,12 @@ impl<'a> LiteralParser<'a> {
         let (digits, rest) = self.rest.split_at(end);
         self.rest = rest;
         let digits = if self.has_longs {
-            digits.strip_suffix(['L', 'l']).unwrap_or(digits)
+            digits.strip_suffix('L').unwrap_or(digits)
         } else {
             digits
         };
-        let plain: String = digits.chars().filter(|&c| c != '_').collect();
-        let number = match plain.get(..2).map(str::to_ascii_lowercase).as_deref() {
-            Some("0x") => i64::from_str_radix(&plain[2..], 16),
-            Some("0b") => i64::from_str_radix(&plain[2..], 2),
-            Some("0o") => i64::from_str_radix(&plain[2..], 8),
-            _ => plain.parse(),
-        };
-        number
-            .ok()
-            .map(|n| Literal::Int(if negative { -n } else { n }))
+        let number = number(digits)?;
+        Some(Literal::Int(if negative { -number } else { number }))
     }
 
     fn word(&mut self) -> Option<Literal> {
@@ -232,6 +224,29 @@ impl<'a> LiteralParser<'a> {
     }
 }
 
+/// The integer that `text` is in Python 3. A zero before other digits is an error there, and octal in
+/// Python 2; an underscore stands between two digits, or behind the prefix of a base.
+fn number(text: &str) -> Option<i64> {
+    let prefix = text.get(..2).map(str::to_ascii_lowercase);
+    let (base, digits) = match prefix.as_deref() {
+        Some("0x") => (16, &text[2..]),
+        Some("0o") => (8, &text[2..]),
+        Some("0b") => (2, &text[2..]),
+        _ => (10, text),
+    };
+    let after_prefix = digits.strip_prefix('_').filter(|_| base != 10);
+    let parts = after_prefix.unwrap_or(digits).split('_');
+    if parts.clone().any(str::is_empty) {
+        return None;
+    }
+    let plain: String = parts.collect();
+    let is_octal_of_python_2 = base == 10 && plain.starts_with('0') && plain.contains(|c| c != '0');
+    match is_octal_of_python_2 {
+        true => None,
+        false => i64::from_str_radix(&plain, base).ok(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,6 +258,10 @@ mod tests {
         assert_eq!(parse("()", true), Some(Literal::Tuple(vec![])));
         assert_eq!(parse("(3)", true), Some(int(3)));
         assert_eq!(parse("(2L, -3)", true), Some(Literal::Tuple(vec![int(2), int(-3)])));
+        assert_eq!(
+            parse("(0, 00, 0_0, 1_0, 0x_1f, 0B11, 0o17)", true),
+            Some(Literal::Tuple([0, 0, 0, 10, 31, 3, 15].map(int).to_vec()))
+        );
         assert_eq!(
             parse(r#"{"a": 'b', 'c\'': [True, None,]}"#, true).map(|l| format!("{l:?}")),
             Some(
@@ -260,6 +279,15 @@ mod tests {
             "{'a': 1, , }",
             "99999999999999999999",
             "--1",
+            "003",
+            "010",
+            "0_1",
+            "3_",
+            "_3",
+            "1__0",
+            "0x",
+            "0x1_",
+            "3l",
             &"(".repeat(99),
         ] {
             assert_eq!(parse(bad, true), None, "{bad}");

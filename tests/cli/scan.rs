@@ -119,11 +119,13 @@ fn opcodes_end_in_their_frames() {
         framed(5, b"ccollections\nOrderedDict\n"),
         outer(30, 2),
         outer(11, 3),
+        // A pickle that ends before its frame: the next one begins behind the frame.
+        [&framed(7, b"N")[..], b"B\xff\0\0\0\x80\x05cos\nsystem\nV\n\x85R."].concat(),
     ] {
         std::fs::write(&path, &pickle).unwrap();
         let (code, text) = scan(&[path.to_str().unwrap()]);
         assert_eq!(code, Some(1), "{pickle:?}: {text}");
-        assert!(text.contains("the end of its frame"), "{text}");
+        assert!(text.contains("end in its frame"), "{text}");
         // Behind other beginnings, too.
         std::fs::write(&path, [&b"GGUF\0\0\0\0\x000"[..], &pickle].concat()).unwrap();
         let (code, text) = scan(&[path.to_str().unwrap()]);

@@ -136,6 +136,13 @@ impl<'a> PickleInput<'a> {
         start < self.frame_end
     }
 
+    /// Whether the last frame goes on behind what was read, and ends in the input. Python's unpicklers
+    /// have read it as a whole, so that the pickle after this one begins behind it.
+    pub(super) fn is_left_in_frame(&self) -> bool {
+        let behind = self.frame_end.saturating_sub(self.position());
+        (1..=self.len.saturating_sub(self.at as u64)).contains(&behind)
+    }
+
     /// Leaves a gap of `n` bytes.
     pub(super) fn skip(&mut self, n: u64) {
         if n == 0 {

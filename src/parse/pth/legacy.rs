@@ -131,7 +131,7 @@ fn read_storages(
     read: &mut StorageKeys,
 ) -> Result<HashMap<usize, StoragePlace>> {
     let wrong = |what: &str| AnamnesisError::parse(format!("PyTorch checkpoint: {what}"));
-    let sizes = element_sizes(machine, read)?;
+    let described = described_storages(machine, read)?;
     let Node::List(keys) = machine.values.node(keys) else {
         return Err(wrong("the keys of its storages are no list"));
     };
@@ -146,10 +146,16 @@ fn read_storages(
             .iter()
             .rev()
             .fold(0, |n: u64, &b| n << 8 | u64::from(b));
-        let size = sizes
+        let &(size, len) = described
             .get(&key.number)
-            .copied()
             .ok_or_else(|| wrong("a storage that no tensor has"))?;
+        if elements != len {
+            let what = format!(
+                "storage `{}` has {elements} elements, and its tensors say {len}",
+                key.text
+            );
+            return Err(wrong(&what));
+        }
         let offset = machine.input.position();
         let file_len = machine.input.file_len;
         let len = elements
@@ -172,23 +178,25 @@ fn read_storages(
     Ok(places)
 }
 
-/// Bytes of an element of each storage that the object refers to, by the number of its key.
-fn element_sizes(
+/// Bytes of an element, and the number of elements, of each storage that the object refers to, by
+/// the number of its key.
+fn described_storages(
     machine: &PickleMachine<'_>,
     read: &mut StorageKeys,
-) -> Result<HashMap<usize, u64>> {
-    let mut sizes = HashMap::new();
+) -> Result<HashMap<usize, (u64, u64)>> {
+    let mut described = HashMap::new();
     for id in machine.values.persistent_ids() {
         let storage = Storage::from_persistent_id(id, machine, read)?;
         let size = storage.element.map_or(1, |element| element.size as u64);
-        if sizes
-            .insert(storage.key.number, size)
-            .is_some_and(|other| other != size)
+        let (number, this) = (storage.key.number, (size, storage.len as u64));
+        if described
+            .insert(number, this)
+            .is_some_and(|other| other != this)
         {
             return Err(AnamnesisError::parse(
-                "PyTorch checkpoint: a storage of two element types",
+                "PyTorch checkpoint: a storage of two element types or lengths",
             ));
         }
     }
-    Ok(sizes)
+    Ok(described)
 }

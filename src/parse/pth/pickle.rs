@@ -88,7 +88,7 @@ pub(super) struct Trace {
     /// Whether Python may go on where the run had to end.
     pub is_unclear: bool,
     /// Whether an opcode reached over the end of its frame, where Python's unpicklers read on in
-    /// different ways.
+    /// different ways, or the pickle ended before it, where they go on behind the frame.
     pub crosses_frames: bool,
 }
 
@@ -140,6 +140,9 @@ impl<'a> PickleMachine<'a> {
             let start = self.input.position();
             let opcode = self.input.byte()?;
             if opcode == b'.' {
+                if self.input.is_left_in_frame() {
+                    self.crossed_frame()?;
+                }
                 return self.pop();
             }
             let result = self.execute(opcode);
@@ -243,7 +246,7 @@ impl<'a> PickleMachine<'a> {
         match self.lenient {
             true => Ok(()),
             false => Err(wrong(
-                "an opcode reaches over the end of its frame, and what follows depends on the reader",
+                "an opcode or the pickle does not end in its frame, and what follows depends on the reader",
             )),
         }
     }

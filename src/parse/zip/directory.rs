@@ -214,6 +214,9 @@ fn parse_member(
     cap("ZIP_MAX_NAME_LEN", name_len as u64, MAX_NAME_LEN as u64, "bytes of a ZIP member's name")?;
     let (name, extra) = entry[46..].split_at(name_len);
     let name = std::str::from_utf8(name).map_err(|_| broken("a member's name is not UTF-8"))?;
+    if name.contains('\0') {
+        return Err(broken(format!("`{name}`: its name has a NUL, where some readers end it")));
+    }
     let wrong = |what: &dyn Display| Err(broken(format!("`{name}`: {what}")));
     archive.clear();
     archive.extend_from_slice(entry);
@@ -247,6 +250,10 @@ fn parse_member(
     // The crate sets a flag where it finds a name in Unicode; local headers are compared with what
     // is stored.
     let (flags, method) = (u16_at(entry, 8), u16_at(entry, 10));
+    if flags & 0x20 != 0 {
+        let what = format!("member `{name}`: its data is a patch of other data");
+        return Err(AnamnesisError::unsupported("ZIP compression", what));
+    }
     // Bit 0: encrypted; bit 6: strong encryption; bit 13: the directory's values are masked.
     if flags & 0x2041 != 0 {
         return Err(AnamnesisError::unsupported(

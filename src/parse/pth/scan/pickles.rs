@@ -9,8 +9,7 @@ use super::content::Item;
 use crate::parse::read_at::ReadAt;
 use crate::{AnamnesisError, Result};
 
-const CROSSES_FRAMES: &str =
-    "an opcode reaches over the end of its frame, where Python's readers go on in different ways";
+const CROSSES_FRAMES: &str = "an opcode or the pickle does not end in its frame, where Python's readers go on in different ways";
 
 /// What became of a run.
 struct Ran {

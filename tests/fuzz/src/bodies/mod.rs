@@ -13,6 +13,7 @@ pub mod golden;
 mod headers;
 mod model;
 mod round_trip;
+pub mod said;
 
 /// The name of a target, which is that of its program and its corpus, and what it does with an
 /// input.
