@@ -192,7 +192,11 @@ fn elements(descr: &Literal) -> Result<std::result::Result<NpyElements, String>>
         Some(("<" | "|" | "=", code)) => (false, code),
         _ => (false, text.as_str()),
     };
-    if let Some(&(.., dtype)) = TYPES.iter().find(|(a, b, c, _)| [a, b, c].contains(&&code)) {
+    // A name stands alone.
+    let is_named = |&&(short, char, name, _): &&(&str, &str, &str, Dtype)| {
+        [short, char].contains(&code) || name == text
+    };
+    if let Some(&(.., dtype)) = TYPES.iter().find(is_named) {
         return Ok(Ok(NpyElements { dtype, big_endian: big_endian && dtype.bits() > 8 }));
     }
     let kind = match (code.chars().next(), code.get(1..).unwrap_or_default()) {

@@ -120,12 +120,10 @@ impl<'a> LiteralParser<'a> {
                 .rest
                 .strip_prefix(['u', 'U', 'r', 'R'])
                 .unwrap_or(self.rest);
-            let quote = self
-                .rest
-                .chars()
-                .next()
-                .filter(|c| matches!(c, '\'' | '"'))?;
-            self.rest = &self.rest[1..];
+            let quote = ["\"\"\"", "'''", "\"", "'"]
+                .into_iter()
+                .find(|quote| self.rest.starts_with(quote))?;
+            self.rest = &self.rest[quote.len()..];
             self.string_body(quote, raw, &mut all)?;
             self.skip_blanks();
             let prefixed = self
@@ -138,13 +136,16 @@ impl<'a> LiteralParser<'a> {
         }
     }
 
-    /// Appends one string literal, from behind its opening quote on, to `out`.
-    fn string_body(&mut self, quote: char, raw: bool, out: &mut String) -> Option<()> {
+    /// Appends one string literal, from behind its opening quotes on, to `out`.
+    fn string_body(&mut self, quote: &str, raw: bool, out: &mut String) -> Option<()> {
         loop {
+            if let Some(rest) = self.rest.strip_prefix(quote) {
+                self.rest = rest;
+                return Some(());
+            }
             let c = self.next()?;
             match c {
-                _ if c == quote => return Some(()),
-                '\n' => return None,
+                '\n' if quote.len() == 1 => return None,
                 '\\' if raw => {
                     out.push(c);
                     out.push(self.next()?);
@@ -268,8 +269,13 @@ mod tests {
                 "Dict([(Str(\"a\"), Str(\"b\")), (Str(\"c'\"), List([Bool(true), None]))])".into()
             )
         );
+        let text = |text: &str| Some(Literal::Str(text.to_owned()));
+        assert_eq!(parse("'''a'b''' \"c\" ''", true), text("a'bc"));
+        assert_eq!(parse("\"\"\"a\nb\"\"\"", true), text("a\nb"));
         for bad in [
             "",
+            "'''a'",
+            "'''a",
             "{",
             "(1,,)",
             "{'a' 1}",

@@ -125,6 +125,20 @@ fn archives() {
     let twice = [b"}(", &x()[..], &x(), b"u."].concat();
     let result = anamnesis::parse_bytes(archive(&twice));
     assert_eq!(verdict(result, Parse, &["`x`", "twice"]), None);
+    // Keys that are equal are one in Python, and all of them are numbers.
+    for (a, b) in [(&b"K\x01"[..], &b"\x88"[..]), (b"K\x02", b"G\x40\0\0\0\0\0\0\0"), (b"K\0", b"I00\n")] {
+        let twice = [b"}(", a, &good(), b, &good(), b"u."].concat();
+        assert_eq!(verdict(anamnesis::parse_bytes(archive(&twice)), Parse, &["twice"]), None);
+    }
+    let names = |pickle: &[u8]| -> Vec<String> {
+        let model = anamnesis::parse_bytes(archive(pickle)).unwrap();
+        model.tensors().map(|t| t.name().to_owned()).collect()
+    };
+    let one = [&text("1")[..], b"\x85"].concat();
+    let pair = [&b"K\x01"[..], &text("a'b"), b"\x86"].concat();
+    let float = b"G\x44\xb5\x2d\x02\xc7\xe1\x4a\xf6".to_vec();
+    let unlike = [&b"}("[..], &one, &good(), &pair, &good(), &float, &good(), b"u."].concat();
+    assert_eq!(names(&unlike), ["('1',)", "(1, \"a'b\")", "1e+23"]);
     // A value that is no tensor is lost as well.
     let twice = [b"}(", &x()[..], &text("a"), b"K\x01", &text("a"), b"K\x02u."].concat();
     let result = anamnesis::parse_bytes(archive(&twice));

@@ -20,13 +20,17 @@ const TIME: Duration = Duration::from_secs(10);
 /// Time by the clock, for what other threads do, on a machine that is busy with other work.
 const CLOCK: Duration = Duration::from_secs(120);
 
-fn fuzz() -> PathBuf {
+pub fn fuzz() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz")
 }
 
 /// The inputs of a target, which are the members of its archive, with their names.
 fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
-    let path = fuzz().join("corpus").join(target).with_extension("zip");
+    members(&fuzz().join("corpus").join(target).with_extension("zip"))
+}
+
+/// The deflated members of an archive, with their names.
+pub fn members(path: &Path) -> Vec<(String, Vec<u8>)> {
     let mut archive = zip::ZipArchive::new(File::open(path).unwrap()).unwrap();
     let count = archive.len();
     let read = |i| {
@@ -88,5 +92,5 @@ macro_rules! replays {
 }
 
 replays! {
-    safetensors safetensors_header gguf gguf_header npz npy pth pickle zip qnat onnx msgpack hdf5 directory decode encode round_trip
+    safetensors safetensors_header gguf gguf_header npz npy pth pickle zip qnat onnx msgpack hdf5 directory decode encode round_trip doors
 }

@@ -8,6 +8,8 @@ mod common;
 
 #[cfg(all(feature = "npz", feature = "pth", feature = "lethe"))]
 mod corpus;
+#[cfg(all(feature = "npz", feature = "pth", feature = "lethe"))]
+mod differences;
 mod edits;
 #[cfg(all(feature = "npz", feature = "pth", feature = "lethe"))]
 #[path = "../fuzz/src/bodies/mod.rs"]

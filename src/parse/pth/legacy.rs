@@ -146,16 +146,9 @@ fn read_storages(
             .iter()
             .rev()
             .fold(0, |n: u64, &b| n << 8 | u64::from(b));
-        let &(size, len) = described
+        let &(size, described_len) = described
             .get(&key.number)
             .ok_or_else(|| wrong("a storage that no tensor has"))?;
-        if elements != len {
-            let what = format!(
-                "storage `{}` has {elements} elements, and its tensors say {len}",
-                key.text
-            );
-            return Err(wrong(&what));
-        }
         let offset = machine.input.position();
         let file_len = machine.input.file_len;
         let len = elements
@@ -164,6 +157,13 @@ fn read_storages(
         let len = len.ok_or_else(|| {
             wrong(&format!("storage `{}` of {elements} elements is truncated", key.text))
         })?;
+        if elements != described_len {
+            let what = format!(
+                "storage `{}` has {elements} elements, and its tensors say {described_len}",
+                key.text
+            );
+            return Err(wrong(&what));
+        }
         machine.input.skip(len);
         if places
             .insert(key.number, StoragePlace { source: 0, offset, len, crc: None })

@@ -268,12 +268,15 @@ impl TensorWalk<'_, '_> {
                 continue;
             }
             // In Python the last value of a repeated key counts, in other readers the first; no
-            // writer repeats one. The type is part of the key: 1 and "1" are two keys, although
-            // their names are equal.
-            let typed_key =
-                (std::mem::discriminant(machine.values.node(key)), key_name(key, machine, 0)?);
-            let name = join(name, &typed_key.1);
-            self.charge(name.len() + typed_key.1.len())?;
+            // writer repeats one. 1 and "1" are two keys, although their names are equal, and 1,
+            // True and 1.0 are one.
+            let short_name = key_name(key, machine, 0)?;
+            let name = join(name, &short_name);
+            self.charge(name.len() + short_name.len())?;
+            let typed_key = match number_of(machine.values.node(key)) {
+                Some(number) => (None, number.to_string()),
+                None => (Some(std::mem::discriminant(machine.values.node(key))), short_name),
+            };
             if let Some((_, key)) = seen.replace(typed_key) {
                 let twice = format!("pickle: a dict has the key `{key}` twice");
                 return Err(AnamnesisError::parse(twice));
@@ -499,6 +502,16 @@ fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<St
         }
         _ => return Err(AnamnesisError::parse("pickle: a dict whose key is no name")),
     })
+}
+
+/// The integer that a key of a dict is equal to.
+fn number_of(key: &Node) -> Option<i64> {
+    match *key {
+        Node::Int(n) => Some(n),
+        Node::Bool(b) => Some(b.into()),
+        Node::Float(x) if x as i64 as f64 == x => Some(x as i64),
+        _ => None,
+    }
 }
 
 /// A text as Python writes it in a tuple. Characters other than control characters stay.

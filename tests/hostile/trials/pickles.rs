@@ -13,9 +13,9 @@ use crate::common::{Random, effort};
 use crate::monitor::Monitor;
 use crate::trials::{Trial, try_everything};
 
-/// Opcodes that end behind their frame, and a frame in a frame.
+/// Opcodes that end behind their frame, a frame in a frame, and a pickle that ends before its frame.
 const FRAMES: &[u8] = b"\x95\x01\0\0\0\0\0\0\0K\x01|\x95\x03\0\0\0\0\0\0\0Vxxxx\n|\
-    \x95\x0b\0\0\0\0\0\0\0N0\x95\x02\0\0\0\0\0\0\0NN0";
+    \x95\x0b\0\0\0\0\0\0\0N0\x95\x02\0\0\0\0\0\0\0NN0|\x95\x04\0\0\0\0\0\0\0N.NN";
 
 #[test]
 fn opcodes() {

@@ -56,6 +56,7 @@ fn directories() {
         ("a name of 5000 bytes", name(&[b'x'; 5000]), Limit, &["5000"]),
         ("a name that is not UTF-8", name(b"a\xff.npy"), Parse, &["UTF-8"]),
         ("a name cut in a character", name(b"a.npy\xc3"), Parse, &["UTF-8"]),
+        ("a name with a NUL", name(b"a.npy\0x"), Parse, &["NUL"]),
         ("a member twice", twice, Parse, &["`b.npy`", "twice"]),
         ("64-bit sizes that are missing", wide(b""), Parse, &["`a.npy`", "64-bit"]),
         (
@@ -133,6 +134,7 @@ fn directories() {
         ),
         ("a disk", &|n| central(|h| h.disk = n as u16), &[1], Parse, "disk"),
         ("flags", &|n| both(|h| h.flags = n as u16), &[1, 0x40, 0x2000], Unsupported, "encrypted"),
+        ("flags", &|n| both(|h| h.flags = n as u16), &[0x20, 0x28], Unsupported, "a patch"),
         (
             "method",
             &|n| both(|h| h.method = n as u16),

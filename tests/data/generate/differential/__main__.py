@@ -7,8 +7,8 @@
 Targets: npy, npz (NumPy), gguf (gguf-py), torch, legacy (torch with `weights_only`); the `safetensors` crate has a program of its own,
 `cargo run --release --example safetensors_crate`. It prints how many inputs there were, how many both read and both refuse, and for each
 class of difference how many there were and its reason, if `reasons.py` has one. Classes without a reason make it fail.
-With `--keep DIRECTORY` the shortest input of each class is written there. With `--seeds` it rewrites ../../differences/TARGET.zip: the
-shortest input of each class, which `tests/hostile/differences.rs` replays.
+With `--keep DIRECTORY` the shortest input of each class is written there. With `--seeds` it rewrites tests/fuzz/differences/TARGET.zip, which
+`tests/hostile/differences.rs` replays: for each reason the shortest inputs of some classes, and what this crate says of them.
 """
 
 import argparse
@@ -20,11 +20,14 @@ import resource
 import signal
 import sys
 import time
+import zipfile
 import zlib
 from pathlib import Path
 
 from common import Verdicts, difference, generator
 from reasons import REASONS
+
+SEEDS = Path(__file__).resolve().parents[3] / "fuzz" / "differences"
 
 
 def reason(target, said):
@@ -41,7 +44,7 @@ def late(*_):
 def refer(target, file):
     """What the library reads, or its exception. gguf-py counts to any number that a file declares."""
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
         try:
             return target.read(file)
         except (KeyboardInterrupt, SystemExit):
@@ -115,6 +118,21 @@ def tell(name, counts, keep):
     return unknown
 
 
+def write_seeds(name, counts, most=4):
+    """The shortest inputs of some classes for each reason, with what this crate says of them."""
+    chosen, index = collections.Counter(), []
+    out = zipfile.ZipFile(SEEDS / f"{name}.zip", "w", zipfile.ZIP_DEFLATED)
+    for said, (file, _, ours) in sorted(counts.shortest.items(), key=lambda item: (len(item[1][0]), item[0])):
+        why = reason(name, said)
+        chosen[why] += 1
+        if chosen[why] > most or len(file) > 4096 or why is None:
+            continue
+        index.append({"name": f"{len(index):03}", "class": said, "reason": why, "ours": ours})
+        out.writestr(zipfile.ZipInfo(index[-1]["name"]), file, zipfile.ZIP_DEFLATED)
+    out.writestr(zipfile.ZipInfo("index.json"), json.dumps(index, indent=1), zipfile.ZIP_DEFLATED)
+    out.close()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", nargs="+")
@@ -123,12 +141,18 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch", type=int, default=200)
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--seeds", action="store_true")
     parser.add_argument("--last", help="file that gets each batch before it is read, for libraries that crash")
     arguments = parser.parse_args()
     signal.signal(signal.SIGALRM, late)
     if arguments.keep:
         arguments.keep.mkdir(parents=True, exist_ok=True)
-    unknown = sum(tell(name, run(name, arguments), arguments.keep) for name in arguments.target)
+    unknown = 0
+    for name in arguments.target:
+        counts = run(name, arguments)
+        unknown += tell(name, counts, arguments.keep)
+        if arguments.seeds:
+            write_seeds(name, counts)
     sys.exit(unknown > 0)
 
 

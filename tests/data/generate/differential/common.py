@@ -71,17 +71,23 @@ def plain(text):
 def difference(theirs, ours):
     """What differs, as a class; `None` if nothing does. `theirs` is an exception or what was read, as `verdicts` says it."""
     refused = isinstance(theirs, BaseException)
+    if not refused and theirs.get("failed") and "error" in ours:
+        return None
     if refused or "error" in ours:
         if refused and "error" in ours:
             return "panic" if ours["kind"] == "panic" else None
         if refused:
-            return f"{type(theirs).__name__}: {plain(theirs)} | read"
+            return f"{type(theirs).__name__}: {plain(theirs)} | {'read' if ours['tensors'] else 'left out'}"
         return f"read | {ours['kind']}: {plain(ours['error'])}"
     a = {name: (dtype, shape, crc) for name, dtype, shape, crc in theirs["tensors"]}
     b = {name: (dtype, shape, crc) for name, dtype, shape, crc in ours["tensors"]}
     if len(theirs["tensors"]) != len(a):
         return "read | read: theirs has a name twice"
-    skipped = set(theirs["skipped"]) ^ set(ours["skipped"])
+    failed = theirs.get("failed", {})
+    for name, error in failed.items():
+        if name not in ours["skipped"]:
+            return f"{type(error).__name__}: {plain(error)} | read"
+    skipped = (set(theirs["skipped"]) ^ set(ours["skipped"])) - failed.keys()
     for name in a.keys() ^ b.keys():
         return f"read | read: tensor only in {'theirs' if name in a else 'ours'}{', skipped in one' if name in skipped else ''}"
     for name, said in a.items():

@@ -103,7 +103,7 @@ def mutate_key(rng, g):
     kind = rng.randrange(10)
     if kind == 0:
         g.keys.append(choose(rng, [g.keys[i], (key, type_id, value), (key, 4, 7)]))
-    elif kind == 1:
+    elif kind == 1 and isinstance(key, bytes):
         key = choose(rng, [b"", key + b"\0", key.upper(), b"\xff\xfe", key[:-1], (number(rng, 64, [len(key)]), key), b"general.alignment"])
     elif kind == 2:
         type_id = choose(rng, [*range(15), 255, 1 << 31])
@@ -136,7 +136,7 @@ def mutate_tensor(rng, g):
     i = rng.randrange(len(g.tensors))
     t, kind = g.tensors[i], rng.randrange(13)
     if kind == 0:
-        t["name"] = choose(rng, [b"", t["name"] + b"\0", t["name"].upper() if isinstance(t["name"], bytes) else b"q", b"\xff", b"x" * 64, b"y" * 200, choose(rng, g.tensors)["name"]])
+        t["name"] = choose(rng, [b"", t["name"] + b"\0", t["name"].upper(), b"\xff", b"x" * 64, b"y" * 200, choose(rng, g.tensors)["name"]])
     elif kind == 1:
         t["type"] = choose(rng, [*range(45), 97, 133, 152, 255, 1 << 31])
     elif kind == 2 and t["dims"]:

@@ -37,12 +37,16 @@ def read(file):
     arrays = np.load(io.BytesIO(file), allow_pickle=False)
     if isinstance(arrays, np.ndarray):
         raise ValueError("no archive")
-    tensors, skipped, names = [], [], arrays.zip.namelist()
+    tensors, skipped, failed, names = [], [], {}, arrays.zip.namelist()
     for name in names:
         if name.endswith("/"):
             continue
-        array = arrays[name]
         key = name.removesuffix(".npy")
+        try:
+            array = arrays[name]
+        except Exception as error:  # noqa: BLE001
+            failed[key] = error
+            continue
         if not isinstance(array, np.ndarray):
             continue
         said = npy_files.describe(array)
@@ -50,4 +54,4 @@ def read(file):
             tensors.append([key, *said])
         else:
             skipped.append(key)
-    return {"tensors": tensors, "skipped": skipped}
+    return {"tensors": tensors, "skipped": skipped, "failed": failed}

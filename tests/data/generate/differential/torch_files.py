@@ -91,10 +91,10 @@ def dtype_and_values(t):
         return None
     if t.numel() > 1 << 20:
         raise ValueError("a tensor of many values")
-    # A copy: strides of dimensions of one element may be any, and keep the bytes from being viewed.
-    flat = torch.empty(t.numel(), dtype=t.dtype)
-    flat.copy_(t.detach().resolve_conj().resolve_neg().reshape(-1))
-    content = flat.view(torch.uint8).numpy().tobytes() if t.numel() else b""
+    t = t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # The stride of one element may be any, and keeps its bytes from being viewed.
+    t = t.as_strided((1,), (1,), t.storage_offset()) if t.numel() == 1 else t
+    content = t.view(torch.uint8).numpy().tobytes() if t.numel() else b""
     return dtype, zlib.crc32(content)
 
 
@@ -105,9 +105,9 @@ def walk(value, name, out, depth=0):
     if isinstance(value, torch.Tensor):
         said = dtype_and_values(value)
         if said:
-            out["tensors"].append([name or "tensor", said[0], list(value.shape), said[1]])
+            out["tensors"].append([name, said[0], list(value.shape), said[1]])
         else:
-            out["skipped"].append(name or "tensor")
+            out["skipped"].append(name)
     elif isinstance(value, dict):
         for key, item in value.items():
             walk(item, at(key), out, depth + 1)
@@ -140,6 +140,8 @@ def read(file):
         value = torch.load(io.BytesIO(file), weights_only=False, map_location="cpu", pickle_module=RESTRICTED)
     out = {"tensors": [], "skipped": []}
     walk(value, "", out)
+    if len(out["tensors"]) == 1 and not out["skipped"] and not out["tensors"][0][0]:
+        out["tensors"][0][0] = "tensor"
     if not out["tensors"] and not out["skipped"]:
         raise ValueError("no tensors")
     return out

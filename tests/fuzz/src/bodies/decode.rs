@@ -208,7 +208,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 /// The files of `golden` with the edits of `input`.
-fn edited(golden: &Golden, input: &mut Bytes<'_>) -> (Vec<File>, Vec<File>) {
+pub fn edited(golden: &Golden, input: &mut Bytes<'_>) -> (Vec<File>, Vec<File>) {
     let mut weights: Vec<(String, Weights)> = golden
         .weights
         .iter()

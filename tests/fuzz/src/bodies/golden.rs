@@ -31,6 +31,11 @@ const TREES: &[(&str, &str)] = &[
     ("deepspeed/stage2-one", ""),
     ("deepspeed/stage3", ""),
     ("deepspeed/stage3-frozen", ""),
+    ("fsdp/four", ""),
+    ("fsdp/replicas", ""),
+    ("fsdp/torch_2_6", ""),
+    ("uqff/isq", ""),
+    ("uqff/random", ""),
     ("ollama/models", "manifests/registry.ollama.ai/library/layers/latest"),
 ];
 

@@ -8,10 +8,11 @@ mod bytes;
 mod containers;
 mod decode;
 mod directory;
+pub mod doors;
 pub mod encode;
 pub mod golden;
 mod headers;
-mod model;
+pub mod model;
 mod round_trip;
 pub mod said;
 
@@ -35,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     ("msgpack", containers::any),
     ("hdf5", containers::any),
     ("directory", directory::run),
+    ("doors", doors::run),
     ("decode", decode::run),
     ("encode", encode::run),
     ("round_trip", round_trip::run),

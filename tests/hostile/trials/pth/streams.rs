@@ -12,13 +12,17 @@ fn streams() {
     let with = |n: u64, bytes: usize| stream(&root, &keys, &[(n, bytes)]);
     let double = view(&storage("DoubleStorage", &text("0"), 6), 0, &[1], &[1]);
     let both = [b"](", &good()[..], &double, b"e."].concat();
+    let longer = view(&storage("FloatStorage", &text("0"), 7), 0, &[1], &[1]);
+    let lengths = [b"](", &good()[..], &longer, b"e."].concat();
     trial.fine(vec![("as it is", with(6, 24))]);
     trial.refused(vec![
         ("no keys", stream(&root, b"]", &[]), Parse, &["`0`"]),
         ("a key twice", stream(&root, b"](U\x010U\x010e", &[(6, 24), (6, 24)]), Parse, &["twice"]),
         ("a key of another", stream(&root, b"]U\x011a", &[(6, 24)]), Parse, &["storage"]),
         ("a storage of two types", stream(&both, &keys, &[(6, 24)]), Parse, &["types"]),
-        ("an element less", with(5, 20), Parse, &["`x`"]),
+        ("an element less", with(5, 20), Parse, &["5 elements", "say 6"]),
+        ("an element more", with(7, 28), Parse, &["7 elements", "say 6"]),
+        ("a storage of two lengths", stream(&lengths, &keys, &[(6, 24)]), Parse, &["lengths"]),
         ("a byte behind it", with(6, 25), Parse, &["behind"]),
     ]);
     trial.refused_numbers(&[(
