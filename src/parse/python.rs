@@ -20,6 +20,10 @@ const MAX_DEPTH: usize = 16;
 /// `None` if it is not. Linear in the length of the text. With `has_longs`, integers may end in an
 /// `L`, as Python 2 writes them.
 pub(super) fn parse(text: &str, has_longs: bool) -> Option<Literal> {
+    // Python takes no source with a NUL, not even in a comment.
+    if text.contains('\0') {
+        return None;
+    }
     let mut parser = LiteralParser { rest: text, has_longs };
     let literal = parser.literal(0)?;
     parser.skip_blanks();
@@ -294,6 +298,7 @@ mod tests {
             "0x",
             "0x1_",
             "3l",
+            "3 # \0",
             &"(".repeat(99),
         ] {
             assert_eq!(parse(bad, true), None, "{bad}");

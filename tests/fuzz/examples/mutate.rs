@@ -33,7 +33,10 @@ fn main() {
             std::fs::create_dir_all(&artifacts).unwrap();
             let name = format!("{:08x}", crc32fast::hash(&input));
             std::fs::write(artifacts.join(&name), &input).unwrap();
-            println!("{target}: {name} {} {time:?}", if result.is_err() { "panics" } else { "is slow" });
+            println!(
+                "{target}: {name} {} {time:?}",
+                if result.is_err() { "panics" } else { "is slow" }
+            );
         }
     }
     println!("{target}: {runs} runs, {failures} failures");
@@ -49,7 +52,9 @@ fn corpus(path: &Path) -> Vec<Vec<u8>> {
     for i in 0..archive.len() {
         let mut input = vec![];
         let member = archive.by_index_raw(i).unwrap();
-        flate2::read::DeflateDecoder::new(member).read_to_end(&mut input).unwrap();
+        flate2::read::DeflateDecoder::new(member)
+            .read_to_end(&mut input)
+            .unwrap();
         inputs.push(input);
     }
     inputs
@@ -73,12 +78,21 @@ fn mutated(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
             4 => {
                 let other = &corpus[below(corpus.len())];
                 let from = below(other.len());
-                let part: Vec<u8> = other.iter().skip(from).take(1 + below(30)).copied().collect();
+                let part: Vec<u8> = other
+                    .iter()
+                    .skip(from)
+                    .take(1 + below(30))
+                    .copied()
+                    .collect();
                 input.splice(at..at, part);
             }
             5 => {
                 let n = (below(5) as u64).wrapping_sub(2).to_le_bytes();
-                input.iter_mut().skip(at).zip(n).for_each(|(byte, new)| *byte = new);
+                input
+                    .iter_mut()
+                    .skip(at)
+                    .zip(n)
+                    .for_each(|(byte, new)| *byte = new);
             }
             _ => input[at] ^= 1 << below(8),
         }

@@ -12,25 +12,133 @@ use safetensors::SafeTensors;
 
 /// Pieces of JSON that a value may become.
 const VALUES: &[&str] = &[
-    "0", "1", "-0", "-1", "00", "01", "1.0", "1e0", "1E+1", "0x1", "+1", "1.", ".5", "4294967296", "9223372036854775807", "9223372036854775808",
-    "18446744073709551615", "18446744073709551616", "1e400", "NaN", "Infinity", "null", "true", "false", "[]", "{}", "[1]", "[[1]]", "[0,4]", "[4,0]",
-    "[0,0]", "[0,4,8]", "[0]", "[1,]", "[,1]", "\"\"", "\"1\"", "\"F32\"", "\"f32\"", "\"F33\"", "\"\\u0046\\u00332\"", "\"F32 \"", "'F32'", "\"a\\\n\"", "\"\\x41\"",
-    "\"\\ud800\"", "\"\\ud83d\\ude00\"", "\"\\u0000\"", "\"\u{1}\"", "\"\u{7f}\"", "\"\u{e4}\"", "[\"F32\",[1],[0,4]]", "[\"F32\",[1],[0,4],1]", "{\"dtype\":\"F32\"}",
+    "0",
+    "1",
+    "-0",
+    "-1",
+    "00",
+    "01",
+    "1.0",
+    "1e0",
+    "1E+1",
+    "0x1",
+    "+1",
+    "1.",
+    ".5",
+    "4294967296",
+    "9223372036854775807",
+    "9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "1e400",
+    "NaN",
+    "Infinity",
+    "null",
+    "true",
+    "false",
+    "[]",
+    "{}",
+    "[1]",
+    "[[1]]",
+    "[0,4]",
+    "[4,0]",
+    "[0,0]",
+    "[0,4,8]",
+    "[0]",
+    "[1,]",
+    "[,1]",
+    "\"\"",
+    "\"1\"",
+    "\"F32\"",
+    "\"f32\"",
+    "\"F33\"",
+    "\"\\u0046\\u00332\"",
+    "\"F32 \"",
+    "'F32'",
+    "\"a\\\n\"",
+    "\"\\x41\"",
+    "\"\\ud800\"",
+    "\"\\ud83d\\ude00\"",
+    "\"\\u0000\"",
+    "\"\u{1}\"",
+    "\"\u{7f}\"",
+    "\"\u{e4}\"",
+    "[\"F32\",[1],[0,4]]",
+    "[\"F32\",[1],[0,4],1]",
+    "{\"dtype\":\"F32\"}",
 ];
 
 const NAMES: &[&str] = &[
-    "\"a\"", "\"b\"", "\"\\u0061\"", "\"A\"", "\"\"", "\" a\"", "\"a\\u0000\"", "\"__metadata__\"", "\"\\u005f_metadata__\"", "\"__Metadata__\"", "\"a.b\"", "\"\\ud800\"", "\"\\/\"",
-    "\"\u{e4}\"", "\"a\u{308}\"", "'a'", "a", "1", "null", "\"a\\\"b\"", "\"\u{feff}a\"", "\"dtype\"",
+    "\"a\"",
+    "\"b\"",
+    "\"\\u0061\"",
+    "\"A\"",
+    "\"\"",
+    "\" a\"",
+    "\"a\\u0000\"",
+    "\"__metadata__\"",
+    "\"\\u005f_metadata__\"",
+    "\"__Metadata__\"",
+    "\"a.b\"",
+    "\"\\ud800\"",
+    "\"\\/\"",
+    "\"\u{e4}\"",
+    "\"a\u{308}\"",
+    "'a'",
+    "a",
+    "1",
+    "null",
+    "\"a\\\"b\"",
+    "\"\u{feff}a\"",
+    "\"dtype\"",
 ];
 
-const FIELDS: &[&str] = &["\"dtype\"", "\"shape\"", "\"data_offsets\"", "\"Dtype\"", "\"\\u0064type\"", "\"offsets\"", "\"x\"", "\"\""];
+const FIELDS: &[&str] = &[
+    "\"dtype\"",
+    "\"shape\"",
+    "\"data_offsets\"",
+    "\"Dtype\"",
+    "\"\\u0064type\"",
+    "\"offsets\"",
+    "\"x\"",
+    "\"\"",
+];
 
 const DTYPES: &[&str] = &[
-    "BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64",
-    "F64", "I64", "U64", "I4", "U4", "F8", "BF8", "F128", "Q4",
+    "BOOL",
+    "F4",
+    "F6_E2M3",
+    "F6_E3M2",
+    "U8",
+    "I8",
+    "F8_E5M2",
+    "F8_E4M3",
+    "F8_E8M0",
+    "F8_E4M3FNUZ",
+    "F8_E5M2FNUZ",
+    "I16",
+    "U16",
+    "F16",
+    "BF16",
+    "I32",
+    "U32",
+    "F32",
+    "C64",
+    "F64",
+    "I64",
+    "U64",
+    "I4",
+    "U4",
+    "F8",
+    "BF8",
+    "F128",
+    "Q4",
 ];
 
-const BLANKS: &[&str] = &[" ", "\n", "\t", "\r", "\u{b}", "\u{c}", "\0", "\u{feff}", "\u{a0}", "//x\n", "/**/", "#", ",", ":", "}", "{", "\"", "\\"];
+const BLANKS: &[&str] = &[
+    " ", "\n", "\t", "\r", "\u{b}", "\u{c}", "\0", "\u{feff}", "\u{a0}", "//x\n", "/**/", "#", ",",
+    ":", "}", "{", "\"", "\\",
+];
 
 struct Maker(Random);
 
@@ -52,7 +160,9 @@ impl Maker {
         let dtype = self.of(DTYPES);
         let bits = anamnesis_fuzz::common::find_dtype(dtype).map_or(32, |(_, bits)| bits);
         let rank = self.below(4);
-        let mut dims: Vec<usize> = (0..rank).map(|_| [0, 1, 2, 3, 4, 8][self.below(6)]).collect();
+        let mut dims: Vec<usize> = (0..rank)
+            .map(|_| [0, 1, 2, 3, 4, 8][self.below(6)])
+            .collect();
         if self.one_in(3) && bits < 8 {
             dims = vec![4, 2];
         }
@@ -61,7 +171,13 @@ impl Maker {
         let mut offsets = format!("[{},{}]", start, end);
         if self.one_in(30) {
             let wrong = (self.0.next() >> self.below(64)) as usize;
-            offsets = [format!("[{end},{start}]"), format!("[{start},{wrong}]"), format!("[{wrong},{end}]"), format!("[{start},{end}.0]")][self.below(4)].clone();
+            offsets = [
+                format!("[{end},{start}]"),
+                format!("[{start},{wrong}]"),
+                format!("[{wrong},{end}]"),
+                format!("[{start},{end}.0]"),
+            ][self.below(4)]
+            .clone();
         }
         if self.one_in(30) {
             let at = self.below(dims.len() + 1);
@@ -69,7 +185,11 @@ impl Maker {
             dims.insert(at, n);
             shape = format!("{dims:?}");
         }
-        let mut fields = vec![("\"dtype\"".to_owned(), format!("\"{dtype}\"")), ("\"shape\"".to_owned(), shape), ("\"data_offsets\"".to_owned(), offsets)];
+        let mut fields = vec![
+            ("\"dtype\"".to_owned(), format!("\"{dtype}\"")),
+            ("\"shape\"".to_owned(), shape),
+            ("\"data_offsets\"".to_owned(), offsets),
+        ];
         if self.one_in(12) {
             let i = self.below(3);
             match self.below(7) {
@@ -85,7 +205,10 @@ impl Maker {
                 }
             }
         }
-        let fields: Vec<_> = fields.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|(key, value)| format!("{key}:{value}"))
+            .collect();
         (format!("{{{}}}", fields.join(",")), end)
     }
 
@@ -94,14 +217,30 @@ impl Maker {
             return self.of(VALUES).to_owned();
         }
         let n = self.below(4);
-        let entries: Vec<_> = (0..n).map(|_| format!("{}:{}", self.of(NAMES), if self.one_in(6) { self.of(VALUES) } else { "\"x\"" })).collect();
+        let entries: Vec<_> = (0..n)
+            .map(|_| {
+                format!(
+                    "{}:{}",
+                    self.of(NAMES),
+                    if self.one_in(6) {
+                        self.of(VALUES)
+                    } else {
+                        "\"x\""
+                    }
+                )
+            })
+            .collect();
         format!("{{{}}}", entries.join(","))
     }
 
     fn header(&mut self) -> (String, usize) {
         let (mut entries, mut end) = (Vec::new(), 0);
         for i in 0..self.below(4) {
-            let name = if self.one_in(6) { self.of(NAMES).to_owned() } else { format!("\"t{i}\"") };
+            let name = if self.one_in(6) {
+                self.of(NAMES).to_owned()
+            } else {
+                format!("\"t{i}\"")
+            };
             let (record, next) = self.tensor(end);
             // Now and then a tensor over another one.
             if !self.one_in(40) {
@@ -112,7 +251,15 @@ impl Maker {
         for _ in 0..[0, 0, 1, 1, 2][self.below(5)] {
             let at = self.below(entries.len() + 1);
             let metadata = self.metadata();
-            entries.insert(at, (["\"__metadata__\"", "\"__metadata__\"", "\"\\u005f_metadata__\""][self.below(3)].to_owned(), metadata));
+            entries.insert(
+                at,
+                (
+                    ["\"__metadata__\"", "\"__metadata__\"", "\"\\u005f_metadata__\""]
+                        [self.below(3)]
+                    .to_owned(),
+                    metadata,
+                ),
+            );
         }
         if self.one_in(3) && entries.len() > 1 {
             let (i, j) = (self.below(entries.len()), self.below(entries.len()));
@@ -122,10 +269,15 @@ impl Maker {
             let i = self.below(entries.len());
             entries.push(entries[i].clone());
         }
-        let entries: Vec<_> = entries.iter().map(|(name, record)| format!("{name}:{record}")).collect();
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(name, record)| format!("{name}:{record}"))
+            .collect();
         let mut text = format!("{{{}}}", entries.join(","));
         if self.one_in(8) {
-            let places: Vec<usize> = (0..=text.len()).filter(|&at| text.is_char_boundary(at)).collect();
+            let places: Vec<usize> = (0..=text.len())
+                .filter(|&at| text.is_char_boundary(at))
+                .collect();
             let at = places[self.below(places.len())];
             text.insert_str(at, self.of(BLANKS));
         }
@@ -135,7 +287,9 @@ impl Maker {
             2 => text = format!("[{text}]"),
             // Lengths whose bytes are the magic of a pickle.
             3 => text.extend(std::iter::repeat_n(' ', 640usize.saturating_sub(text.len()))),
-            4..10 => text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len())),
+            4..10 => {
+                text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()))
+            }
             _ => {}
         }
         (text, end)
@@ -156,7 +310,8 @@ impl Maker {
         }
         let mut n = json.len() as u64;
         if self.one_in(40) {
-            n = [n + 1, n.saturating_sub(1), 0, u64::MAX, n | 1 << 40, n + 8, 100_000_001][self.below(7)];
+            n = [n + 1, n.saturating_sub(1), 0, u64::MAX, n | 1 << 40, n + 8, 100_000_001]
+                [self.below(7)];
         }
         let mut file = n.to_le_bytes().to_vec();
         file.extend(json);
@@ -176,18 +331,29 @@ fn theirs(file: &[u8]) -> Result<Contents, String> {
     let (_, header) = SafeTensors::read_metadata(file).map_err(|error| error.to_string())?;
     let read = SafeTensors::deserialize(file).map_err(|error| error.to_string())?;
     let tensors = read.tensors().into_iter().map(|(name, t)| {
-        let dtype = Dtype::try_from(t.dtype()).map_or_else(|_| t.dtype().to_string(), |dtype| dtype.to_string());
+        let dtype = Dtype::try_from(t.dtype())
+            .map_or_else(|_| t.dtype().to_string(), |dtype| dtype.to_string());
         (name, (dtype, t.shape().to_vec(), t.data().to_vec()))
     });
-    Ok((tensors.collect(), header.metadata().clone().unwrap_or_default().into_iter().collect()))
+    Ok((
+        tensors.collect(),
+        header
+            .metadata()
+            .clone()
+            .unwrap_or_default()
+            .into_iter()
+            .collect(),
+    ))
 }
 
 fn ours(file: &[u8]) -> Result<Contents, String> {
-    let model = parse_bytes_with_limits(file.to_vec(), &limits()).map_err(|error| error.to_string())?;
+    let model =
+        parse_bytes_with_limits(file.to_vec(), &limits()).map_err(|error| error.to_string())?;
     let mut tensors = BTreeMap::new();
     for t in model.tensors() {
         let bytes = t.bytes().map_err(|error| error.to_string())?.into_owned();
-        let twice = tensors.insert(t.name().to_owned(), (t.dtype().to_string(), t.shape().to_vec(), bytes));
+        let twice =
+            tensors.insert(t.name().to_owned(), (t.dtype().to_string(), t.shape().to_vec(), bytes));
         assert!(twice.is_none());
     }
     Ok((tensors, model.metadata().clone().into_iter().collect()))
@@ -236,7 +402,9 @@ fn main() {
         }
     }
     let differing: u64 = classes.values().map(|(n, _)| n).sum();
-    println!("safetensors: {count} inputs, {read} read by both, {refused} refused by both, {differing} differ");
+    println!(
+        "safetensors: {count} inputs, {read} read by both, {refused} refused by both, {differing} differ"
+    );
     for (class, (n, file)) in classes {
         println!("{n:9} {class}\n          {}", file.escape_ascii());
     }

@@ -62,8 +62,8 @@ def plain(text):
     text = re.sub(r"`[^`]*`", "`…`", str(text).split("\n")[0])
     text = re.sub(r"file in archive is not in a subdirectory.*", "file in archive is not in a subdirectory", text)
     text = re.sub(r"(failed retrieving file meta-data for|AssertionError: expected|can't decode byte).*", r"\1", text)
-    text = re.sub(r"(Cannot parse header|valid dtype descriptor): .*", r"\1", text)
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", text)
+    text = re.sub(r"(Cannot parse header|valid dtype descriptor): ('[^']{0,16}'$)?.*", r"\1 \2", text)
+    text = re.sub(r"(?<!descriptor )'[^']*'|\"[^\"]*\"", "'…'", text)
     text = re.sub(r"0x[0-9a-f]+|\d+", "N", text)
     return re.sub(r"\[[^\]]*\]|\([^()]*\)", "[…]", text)[:110]
 
