@@ -66,11 +66,14 @@ def limit_memory(more):
 
 class Counts:
     def __init__(self):
-        self.inputs = self.read = self.refused = self.differing = 0
+        self.inputs = self.read = self.refused = self.differing = self.late = 0
         self.classes, self.shortest = collections.Counter(), {}
 
     def add(self, file, theirs, ours):
         self.inputs += 1
+        if isinstance(theirs, TimeoutError):
+            self.late += 1
+            return
         said = difference(theirs, ours)
         if said is None:
             self.read += "error" not in ours
@@ -100,7 +103,7 @@ def run(name, arguments):
 
 
 def tell(name, counts, keep):
-    print(f"{name}: {counts.inputs} inputs, {counts.read} read by both, {counts.refused} refused by both, {counts.differing} differ")
+    print(f"{name}: {counts.inputs} inputs, {counts.read} read by both, {counts.refused} refused by both, {counts.differing} differ, {counts.late} without an end")
     by_reason, unknown = collections.Counter(), 0
     for said, count in counts.classes.most_common():
         why = reason(name, said)

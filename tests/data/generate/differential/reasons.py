@@ -30,7 +30,7 @@ ARRAYS = [
     (r"^read \| Limit", "limits on headers, dimensions and memory"),
     (r"^(ValueError|IndexError|TypeError|MemoryError|SyntaxError|OverflowError|UnicodeDecodeError|KeyError|RecursionError|AttributeError|TimeoutError).* \| left out$",
      "what no tensor can hold (objects, text, records, long doubles) is listed as left out, and neither its type nor its data is looked at; `<f1` is a type of ml_dtypes"),
-    (r"^ValueError: descr is not a valid dtype descriptor '[<|=>]?(f1|float8_\w+|bfloat16)' \| read", "`f1` and names are types of ml_dtypes, without which NumPy does not know them"),
+    (r"^ValueError: descr is not a valid dtype descriptor '[<|=>]?(fN|floatN_\w+|bfloatN)' \| read", "`f1` and names are types of ml_dtypes, without which NumPy does not know them"),
     (r"^read \| read: other values of BF16", "`>V2`: ml_dtypes writes big-endian BF16 so, which this crate turns; NumPy alone knows no type and leaves the bytes"),
     (r"^read \| read: tensor only in theirs, skipped in one", "types written as tuples are listed as records"),
 ]

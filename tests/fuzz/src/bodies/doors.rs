@@ -37,8 +37,8 @@ const DOORS: &[Door] = &[
     },
     Door { models: "whole", enter: back },
     Door {
-        models: "whole_mlx",
-        enter: |from, input| convert(from, input, ConvertTarget::Safetensors, ModelScope::Model),
+        models: "mlx/",
+        enter: |from, input| convert(from, input, ConvertTarget::Gguf, ModelScope::Model),
     },
     Door { models: "tokenizer", enter: tokenizer },
     Door { models: "adapters", enter: adapter },
