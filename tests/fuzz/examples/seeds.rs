@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anamnesis::parse_bytes;
 use anamnesis_fuzz::bodies::encode::schemes;
 use anamnesis_fuzz::bodies::golden::{Golden, goldens};
-use anamnesis_fuzz::common::data;
+use anamnesis_fuzz::common::{Random, data};
 
 /// A longer seed slows its target down, and says no more than a short one.
 const LONGEST: usize = 24 << 10;
@@ -27,6 +27,13 @@ fn main() {
         }
     }
     seeds.encoders();
+    // A door, a model, eight choices, and edits.
+    for door in 0..9u8 {
+        for no in 0..4u8 {
+            let bytes = Random(u64::from(door) << 8 | u64::from(no) | 1 << 16).bytes(40);
+            seeds.put("doors", &[&[door], &bytes[..11 + usize::from(no) * 7]].concat());
+        }
+    }
 }
 
 struct Seeds(PathBuf);

@@ -31,6 +31,7 @@ ARRAYS = [
     (r"^(ValueError|IndexError|TypeError|MemoryError|SyntaxError|OverflowError|UnicodeDecodeError|KeyError|RecursionError|AttributeError|TimeoutError).* \| left out$",
      "what no tensor can hold (objects, text, records, long doubles) is listed as left out, and neither its type nor its data is looked at; `<f1` is a type of ml_dtypes"),
     (r"^ValueError: descr is not a valid dtype descriptor '[<|=>]?(fN|floatN_\w+|bfloatN)' \| read", "`f1` and names are types of ml_dtypes, without which NumPy does not know them"),
+    (r"^ValueError: Cannot parse header +\| read", "a dict that is indented behind a line with a comment"),
     (r"^read \| read: other values of BF16", "`>V2`: ml_dtypes writes big-endian BF16 so, which this crate turns; NumPy alone knows no type and leaves the bytes"),
     (r"^read \| read: tensor only in theirs, skipped in one", "types written as tuples are listed as records"),
 ]
@@ -65,6 +66,7 @@ GGUF = [
 TORCH = [
     (r"^read \| .*(PyTorch checkpoint: there is data behind)", "data behind the last storage of a stream"),
     (r"^read \| .*PyTorch checkpoint: (storage|a storage|the keys)", "storages whose length, type or list says two things, of which torch does not look at one"),
+    (r"^read \| .*(its storage `…` is not in the archive)", "a member whose name is another in case, which torch finds"),
     (r"^read \| .*(its storage `…` is not in the file|the checkpoint holds no tensors)", "a stream without the magic number as torch writes it, and storages that are not there, whose memory torch leaves as it was"),
     (r"^read \| .*(a number that is none|memo)", "integers with spaces and underscores, which Python's two unpicklers read in different ways"),
     (r"^read \| .*does not end in its frame", "frames that end elsewhere than opcodes or the pickle, behind which Python's two unpicklers go on in different ways"),
@@ -77,7 +79,7 @@ TORCH = [
     (r"^(TypeError|AssertionError|AttributeError|IndexError|KeyError|UnicodeDecodeError|UnicodeEncodeError|ValueError: (not enough|too many) values|LookupError|ZeroDivisionError).* \| (read|left out)$",
      "calls whose values hold no tensor are not made, and arguments that no tensor follows from are not looked at"),
     (r"^ValueError: (invalid literal|could not convert|bytes must be|byte must be|ASN|dictionary update|Cannot|unknown|negative count|embedded)", "the same"),
-    (r"^RuntimeError: (requires_grad|only Tensors of floating|Only Tensors of floating|a leaf Variable|Expected one of|Invalid device|Device index|.*[dD]evice|.*Unknown saved id|\[…\]: .*)", "the same: gradients and devices"),
+    (r"^RuntimeError: (requires_grad|only Tensors of floating|Trying to resize|Only Tensors of floating|a leaf Variable|Expected one of|Invalid device|Device index|.*[dD]evice|.*Unknown saved id|\[…\]: .*)", "the same: gradients and devices"),
     (r"^RuntimeError: (record size|.*storage has wrong byte size)", "a storage under one key with two lengths, of which the tensors that are found use one"),
     (r"^(RuntimeError: (Expected hasRecord|.*file in archive is not|Pytorch|.*parse the version|.*internal miniz|.*unsupported)|ValueError: (negative seek|Unknown endianness))", "torch wants a record of its version and one directory for all, and its ZIP reader refuses more"),
     (r"^ValueError: a directory with data", "a member with the attribute of a directory: torch leaves the memory that it is for as it was"),

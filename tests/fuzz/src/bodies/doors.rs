@@ -292,7 +292,7 @@ fn edit(from: &Path, input: &mut Bytes<'_>) {
     options.output = Some(from.with_file_name("edited"));
     let was_model = parse_with_limits(&path, &limits()).is_ok() && path.is_file();
     let edited = anamnesis::edit(&path, &options);
-    if edited.is_ok() && was_model && !path.extension().is_some_and(|ending| ending == "json") {
+    if edited.is_ok() && was_model && path.extension().is_none_or(|ending| ending != "json") {
         parse_with_limits(from.with_file_name("edited"), &limits()).unwrap();
     }
 }
