@@ -44,7 +44,7 @@ def late(*_):
 def refer(target, file):
     """What the library reads, or its exception. gguf-py counts to any number that a file declares."""
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.1, 0.5)
         try:
             return target.read(file)
         except (KeyboardInterrupt, SystemExit):
@@ -52,7 +52,7 @@ def refer(target, file):
         except BaseException as error:  # noqa: BLE001: torch and NumPy raise anything
             return error
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     except TimeoutError as error:
         return error
 
@@ -147,7 +147,7 @@ def main():
     parser.add_argument("--seeds", action="store_true")
     parser.add_argument("--last", help="file that gets each batch before it is read, for libraries that crash")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGVTALRM, late)
     if arguments.keep:
         arguments.keep.mkdir(parents=True, exist_ok=True)
     unknown = 0
