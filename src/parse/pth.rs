@@ -8,7 +8,7 @@
 //! Formats: torch `torch/serialization.py`, `_load`, `_legacy_load` and `legacy_load`.
 //!
 //! - `pickle`, `value`, `input`, `literal`, `globals`: the machine and its values; `storage`,
-//!   `views`, `tensors`, `facts`: what a checkpoint holds; `legacy`, `tar`: files before
+//!   `views`, `tensors`, `keys`, `facts`: what a checkpoint holds; `legacy`, `tar`: files before
 //!   archives; `archive`, `checkpoint`, `exported`: archives of `torch.save` and `torch.export`.
 //! - `ndarray`, `arrays`: pickles of NumPy arrays; `subclass`: tensors that are stored in parts.
 //! - `records`, `state`, `pieces`, `distributed`, `rank_files`, `zero`: checkpoints of many processes.
@@ -24,6 +24,7 @@ mod facts;
 mod fields;
 mod globals;
 mod input;
+mod keys;
 mod legacy;
 mod ndarray;
 mod objects;

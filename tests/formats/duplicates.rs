@@ -126,7 +126,9 @@ fn archives() {
     let result = anamnesis::parse_bytes(archive(&twice));
     assert_eq!(verdict(result, Parse, &["`x`", "twice"]), None);
     // Keys that are equal are one in Python, and all of them are numbers.
-    for (a, b) in [(&b"K\x01"[..], &b"\x88"[..]), (b"K\x02", b"G\x40\0\0\0\0\0\0\0"), (b"K\0", b"I00\n")] {
+    for (a, b) in
+        [(&b"K\x01"[..], &b"\x88"[..]), (b"K\x02", b"G\x40\0\0\0\0\0\0\0"), (b"K\0", b"I00\n")]
+    {
         let twice = [b"}(", a, &good(), b, &good(), b"u."].concat();
         assert_eq!(verdict(anamnesis::parse_bytes(archive(&twice)), Parse, &["twice"]), None);
     }

@@ -16,7 +16,12 @@ fn without_text(said: &Value) -> Value {
 }
 
 fn replay(library: &str) {
-    let files = members(&fuzz().join("differences").join(library).with_extension("zip"));
+    let files = members(
+        &fuzz()
+            .join("differences")
+            .join(library)
+            .with_extension("zip"),
+    );
     let content = |name: &str| &files.iter().find(|(other, _)| other == name).unwrap().1;
     let index: Vec<Value> = serde_json::from_slice(content("index.json")).unwrap();
     assert!(index.len() > 10 && files.len() == index.len() + 1);

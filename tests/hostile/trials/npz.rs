@@ -76,7 +76,17 @@ fn headers() {
         (&whole, &["'descr'", "('<f4', False, (2,))", "[]", "0", "None"], "no dict"),
         (
             &whole,
-            &["", "{", "{'''descr': 0}", "{'descr'}", "{'descr': '\\", "{b'': 1}", "{\0}", "{**{}}", "{}{}"],
+            &[
+                "",
+                "{",
+                "{'''descr': 0}",
+                "{'descr'}",
+                "{'descr': '\\",
+                "{b'': 1}",
+                "{\0}",
+                "{**{}}",
+                "{}{}",
+            ],
             "literal",
         ),
         (
@@ -92,7 +102,18 @@ fn headers() {
         (&descr, &["None", "True", "4", "{}"], "descr"),
         (
             &descr,
-            &["'<float32'", "'|uint8'", "'<'", "'<f3'", "'<<f4'", "'<f4 '", r"'<\u0444\u0664'", r"'<f4\x00'", "'f-4'", &long],
+            &[
+                "'<float32'",
+                "'|uint8'",
+                "'<'",
+                "'<f3'",
+                "'<<f4'",
+                "'<f4 '",
+                r"'<\u0444\u0664'",
+                r"'<f4\x00'",
+                "'f-4'",
+                &long,
+            ],
             "type",
         ),
         (
@@ -203,8 +224,7 @@ fn many_members() {
 #[test]
 fn names() {
     let mut trial = Trial::new();
-    let names =
-        "../x|../../out/x|/etc/x|C:\\x|..||a/../../x|\u{202e}x|x\n|CON|in/model".split('|');
+    let names = "../x|../../out/x|/etc/x|C:\\x|..||a/../../x|\u{202e}x|x\n|CON|in/model".split('|');
     for name in names {
         let bytes = Zip::of(&[Member::deflated(&format!("{name}.npy"), &zeros(300))]).file();
         match trial.try_file(name, &bytes) {
