@@ -17,6 +17,7 @@ ARCHIVES = [
      "data behind the last block of a stream, or a checksum that the library does not compare"),
     (r"^read \| Unsupported: .*member `…`", "encryption or methods of compression, of members that the library does not read either, or that no writer of models uses"),
     (r"^NotImplementedError: zip file version", "the version that a member needs is not compared; its flags and its method are"),
+    (r"^BadZipFile: Corrupt extra field", "a 64-bit field that is longer than the entry: the sizes in it are there"),
     (r"^BadZipFile: (Bad CRC|Truncated)|^(EOFError|error|ValueError: a member that is no array)", "a member that is no array is not read"),
 ]
 
