@@ -8,10 +8,14 @@
 
 mod afmoe;
 mod apertus;
+mod arctic;
 mod bailing;
+mod bailing3;
 mod bert;
 mod bloom;
 mod cohere;
+mod dbrx;
+mod deci;
 mod deepseek;
 mod deepseek_moe;
 mod dense_first;
@@ -36,6 +40,7 @@ mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod granite_swa;
+mod grok;
 mod hunyuan;
 mod hunyuan_vl;
 mod hy;
@@ -43,14 +48,17 @@ mod internlm;
 mod jamba;
 mod jina_bert;
 mod kimi;
+mod laguna;
 mod lfm;
 mod llama;
 mod llama4;
 mod mamba;
 mod maple;
 mod mellum;
+mod mimo;
 mod minicpm;
 mod minimax;
+mod minimax_01;
 mod modern_bert;
 mod mpt;
 mod nemotron_h;
@@ -239,6 +247,17 @@ const CLASSES: &[&ModelClass] = &[
     &cohere::COHERE2_MOE,
     &granite_swa::GRANITE_MOE_SWA,
     &granite_swa::GRANITE_SWA,
+    &plain::XVERSE,
+    &dbrx::DBRX,
+    &arctic::ARCTIC,
+    &grok::GROK2,
+    &grok::GROK1,
+    &deci::DECI,
+    &minimax_01::MINIMAX_01,
+    &mimo::MIMO_V2_FLASH,
+    &mimo::MIMO_V2,
+    &laguna::LAGUNA,
+    &bailing3::BAILING_MOE3,
 ];
 
 /// The class that `config` names. That of a nested language model comes first.

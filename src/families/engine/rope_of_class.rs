@@ -30,6 +30,12 @@ const YARN: &[(&str, &[&str])] = &[
     ("scaling.yarn_beta_slow", &["beta_slow"]),
 ];
 
+/// Whether rope of `class` has factors for heads of other lengths.
+fn has_proportional(class: &ModelClass) -> bool {
+    let by_layer = class.traits.by_layer;
+    by_layer.is_some_and(|by_layer| by_layer.restore_rope.is_some())
+}
+
 impl Rope {
     /// Fails if the config says what llama.cpp does not do with models of `class`.
     ///
@@ -72,7 +78,7 @@ impl Rope {
         if self.has_local_scaling {
             return refuse(PARAMETERS, "layers with a window have a scaling");
         }
-        if class.traits.by_layer.is_some() {
+        if has_proportional(class) {
             if self.kind != "proportional" {
                 return refuse("rope_type", &format!("it is `{}`", self.kind));
             }
@@ -141,7 +147,7 @@ impl Rope {
             "default" | "llama3" => {}
             "mrope" if class.has_setting(Kind::TextSections) => {}
             "dynamic" => self.check_dynamic(fields)?,
-            "proportional" if class.traits.by_layer.is_some() => {}
+            "proportional" if has_proportional(class) => {}
             "longrope" | "su" if class.traits.has_long_factors => {
                 add("scaling.attn_factor", float(long_attention_factor(fields)?));
             }

@@ -112,4 +112,20 @@ def minimax_m3(w, ids):
         return model(torch.tensor([ids])).logits[0]
 
 
-REFERENCES = {"minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}
+def minimax_01(w, ids):
+    """What transformers computes, which has the decays in the checkpoint."""
+    from transformers import MiniMaxConfig, MiniMaxForCausalLM
+
+    config = MiniMaxConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8, vocab_size=len(w["lm_head.weight"]), num_local_experts=4, num_experts_per_tok=2, layer_types=["linear_attention", "full_attention"],
+                           rms_norm_eps=1e-5, full_attn_alpha_factor=3.5, linear_attn_alpha_factor=3.5, mlp_alpha_factor=3.5, rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.5))
+    model = MiniMaxForCausalLM(config).float().eval()
+    own = {key.replace("block_sparse_moe", "mlp"): value for key, value in w.items() if ".experts." not in key}
+    for layer in range(2):
+        stack = lambda part: torch.stack([w[f"model.layers.{layer}.block_sparse_moe.experts.{e}.{part}.weight"] for e in range(4)])
+        own |= {f"model.layers.{layer}.mlp.experts.gate_up_proj": torch.cat([stack("w1"), stack("w3")], 1), f"model.layers.{layer}.mlp.experts.down_proj": stack("w2")}
+    assert not model.load_state_dict(own, strict=False).unexpected_keys
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0]
+
+
+REFERENCES = {"minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}

@@ -10,8 +10,8 @@ use super::feed_forward::{
     FFN_NORM, FFN_NORM_BIAS, FUSED_MLP, MAYBE_MLP_BIASES, MAYBE_UNGATED_BIASES, MLP, POST_FFW_NORM,
     UNGATED, UNGATED_BIASES,
 };
-use super::sizes::When::{Always, AtLeast, Not, Predicting};
-use super::sizes::{CONTEXT, EMBD, FF, HEAD, HEADS, KEYS, Size, VALUES, VOCAB};
+use super::sizes::When::{Above0, Always, AtLeast, Not, Predicting};
+use super::sizes::{CONTEXT, EMBD, FF, HEAD, HEADS, KEYS, Size, VALUES, VOCAB, When};
 use super::{Row, graphs, rows};
 
 const OUTPUT_BIAS: &[Row] = rows! {
@@ -109,6 +109,11 @@ const SECOND_NORM: &[Row] = rows! {
 const HEAD_GATE: &[Row] = rows! {
     "blk.{i}.attn_gate.weight" [EMBD, HEADS];
 };
+
+/// Layers without queries may have a projection in place of attention.
+const NO_KEYS: When = When::Is(Size::KvHeads, 0);
+const PLAIN_OUT: When = When::All(&[NO_KEYS, Above0(HEADS)]);
+const HAS_FF: When = Above0(FF);
 
 graphs! {
     "qwen2" [RMS] ROTATING_HEADS {
@@ -264,5 +269,17 @@ graphs! {
     }
     "llada" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM ROPE_FREQS MLP MAYBE_MLP_BIASES;
+    }
+    "xverse" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;
+    }
+    "deci" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT MAYBE_OUT_BIAS MAYBE_MLP_BIASES;
+        Above0(HEADS) => ATTN_NORM;
+        PLAIN_OUT => NARROW_OUT;
+        Above0(Size::KvHeads) => QKV OUT;
+        HAS_FF => FFN_NORM MLP;
+        LONGROPE => LONG_FACTORS;
+        Not(&LONGROPE) => ROPE_FREQS;
     }
 }

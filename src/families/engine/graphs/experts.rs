@@ -1,7 +1,7 @@
 //! Decoders with experts, and those that may have some.
 
 use super::attention::{
-    ATTN_NORM, ATTN_NORM_BIAS, EMBEDDING, FUSED_QKV, HEAD_NORMS, LONG_FACTORS, LONGROPE,
+    ATTN_NORM, ATTN_NORM_BIAS, EMBEDDING, FREE_HEADS, FUSED_QKV, HEAD_NORMS, LAYER_NORM, LONG_FACTORS, LONGROPE,
     MAYBE_HEAD_NORMS, MAYBE_OUT_BIAS, MAYBE_OUTPUT, NARROW_OUT, NARROW_QKV, OUT, OUT_BIAS, OUTPUT,
     OUTPUT_NORM_BIAS, POST_ATTENTION_NORM, PREDICTION, QKV, RMS, ROPE_FREQS, ROTATING_HEADS,
     SAME_HEADS, SECTIONS, WINDOW, projections,
@@ -236,6 +236,53 @@ const M3_KEYS: (When, &[&str]) = (
 /// All heads have keys of their own.
 const FULL_QKV: &[Row] = projections!(unless, EMBD, EMBD, EMBD);
 
+/// Heads of values are of another length, and layers have what is there.
+const MIMO: &[Row] = rows! {
+    "blk.{i}.attn_output.weight" [Size::Product(&[Size::HeadV, HEADS]), EMBD];
+    "blk.{i}.attn_sinks.weight" [HEADS] optional;
+    "blk.{i}.ffn_gate.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_down.weight" [FF, EMBD] optional;
+    "blk.{i}.ffn_up.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS] optional;
+    "blk.{i}.exp_probs_b.bias" [EXPERTS] optional;
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS] optional;
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
+};
+const MIMO_PREDICTION: &[Row] = rows! {
+    "blk.{i}.layer_output_norm.weight" [EMBD] optional;
+};
+
+/// A gate for each head, or for each value.
+const LAGUNA_GATE: &[Row] = rows! {
+    "blk.{i}.attn_gate.weight" [EMBD, Size::Free];
+};
+
+const ATTN_OUT_NORM: &[Row] = rows! {
+    "blk.{i}.attn_output_norm.weight" [EMBD];
+};
+
+/// A feed-forward layer as wide as the hidden state, and the norm in front of experts.
+const ARCTIC_RESIDUAL: &[Row] = rows! {
+    "blk.{i}.ffn_gate.weight" [EMBD, EMBD];
+    "blk.{i}.ffn_down.weight" [EMBD, EMBD];
+    "blk.{i}.ffn_up.weight" [EMBD, EMBD];
+    "blk.{i}.ffn_norm_exps.weight" [EMBD];
+};
+
+const EXPERT_OR_WIDE: Size = Size::Or(&[FF_EXPERT, FF]);
+
+const GROK: &[Row] = rows! {
+    "blk.{i}.ffn_gate.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_down.weight" [FF, EMBD] optional;
+    "blk.{i}.ffn_up.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, EXPERT_OR_WIDE, EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [EXPERT_OR_WIDE, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, EXPERT_OR_WIDE, EXPERTS];
+    "blk.{i}.layer_output_norm.weight" [EMBD] optional;
+    "blk.{i}.post_ffw_norm.weight" [EMBD] unless "blk.{i}.layer_output_norm.weight";
+};
+
 graphs! {
     "llama" | "llama-embed" | "mistral3" | "minicpm" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
@@ -386,5 +433,25 @@ graphs! {
     }
     "llada-moe" [RMS, USED_EXPERTS] ROTATING_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT HEAD_NORMS FFN_NORM ROUTER STACKS;
+    }
+    "dbrx" [LAYER_NORM, USED_EXPERTS, (Always, &["attention.clamp_kqv"])] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM FUSED_QKV NARROW_OUT ATTN_OUT_NORM ROUTER WIDE_STACKS;
+    }
+    "arctic" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM ARCTIC_RESIDUAL ROUTER
+            WIDE_STACKS;
+    }
+    "grok" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT MAYBE_OUT_BIAS ATTN_OUT_NORM FFN_NORM
+            ROUTER GROK;
+    }
+    "mimo2" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM MIMO;
+        MayPredict => PREDICTION MIMO_PREDICTION;
+    }
+    "laguna" [RMS, USED_EXPERTS, EXPERT_WIDTH, (Always, &["leading_dense_block_count"])] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS LAGUNA_GATE FFN_NORM;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED_OR_ONE;
     }
 }

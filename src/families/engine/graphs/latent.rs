@@ -5,7 +5,7 @@ use super::attention::{
     projections,
 };
 use super::feed_forward::{
-    CHOICE_BIAS, DENSE, FF_EXPERT, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, UNGATED,
+    CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARED, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, UNGATED,
     expert_stacks, fused_expert_stacks, shared_experts,
 };
 use super::sizes::When::{
@@ -185,6 +185,37 @@ const KIMI_KEYS: (When, &[&str]) = (
     ],
 );
 
+/// As [`KDA`], with whole matrices for decays and gates.
+const WHOLE_KDA: &[Row] = rows! {
+    "blk.{i}.ssm_conv1d_q.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_conv1d_k.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_conv1d_v.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_f_a.weight" [EMBD, KDA_WIDTH];
+    "blk.{i}.ssm_g_a.weight" [EMBD, KDA_WIDTH];
+    "blk.{i}.ssm_beta.weight" [EMBD, HEADS];
+    "blk.{i}.ssm_a" [Size::N(1), HEADS];
+    "blk.{i}.ssm_dt.bias" [KDA_WIDTH];
+    "blk.{i}.ssm_norm.weight" [KDA_HEAD];
+    "blk.{i}.attn_output.weight" [KDA_WIDTH, EMBD];
+};
+
+/// A gate for each head.
+const HEAD_GATE: &[Row] = rows! {
+    "blk.{i}.attn_gate.weight" [EMBD, HEADS];
+};
+
+const SHARED_OR_ALL: &[Row] =
+    shared_experts!(Size::Or(&[FF_SHARED, Size::Product(&[FF_EXPERT, SHARED_COUNT])]));
+
+const BAILING_PREDICTION: &[Row] = rows! {
+    "blk.{i}.nextn.eh_proj.weight" [Size::Product(&[Size::N(2), EMBD]), EMBD];
+    "blk.{i}.nextn.enorm.weight" [EMBD];
+    "blk.{i}.nextn.hnorm.weight" [EMBD];
+    "blk.{i}.layer_output_norm.weight" [EMBD];
+};
+
+const BAILING_KEYS: (When, &[&str]) = (Always, &["kda.gate_lower_bound"]);
+
 graphs! {
     "deepseek2" [RMS, EXPERT_KEYS, KV_KEYS, Q_KEYS] ONE_HEAD {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM;
@@ -230,5 +261,15 @@ graphs! {
     }
     "plm" [RMS, KV_KEYS] FREE_HEADS {
         Always => EMBEDDING ATTN_NORM PLAIN_QUERIES LATENT WHOLE_KV FFN_NORM UNGATED;
+    }
+    "bailingmoe3" [RMS, EXPERT_KEYS, KV_KEYS, KIMI_KEYS, BAILING_KEYS, GATING] FREE_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM;
+        Not(&ATTENDS) => WHOLE_KDA KDA_QKV;
+        ATTENDS => LATENT SPLIT_KV HEAD_GATE;
+        All(&[ATTENDS, Above0(Q_RANK)]) => QUERIES;
+        All(&[ATTENDS, Not(&Above0(Q_RANK))]) => PLAIN_QUERIES;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED_OR_ALL;
+        MayPredict => BAILING_PREDICTION;
     }
 }

@@ -54,6 +54,13 @@ pub(crate) fn scaling_of(
 ) -> Result<Option<Value>> {
     let key = |key: &str| format!("{}.rope.{key}", class.gguf);
     let get = |name: &str| metadata.get(&key(name));
+    // Fields of its own say it.
+    if class
+        .settings()
+        .any(|setting| setting.key == "rope.scaling.yarn_ext_factor")
+    {
+        return Ok(None);
+    }
     let base = get("freq_base")
         .as_ref()
         .and_then(float)
