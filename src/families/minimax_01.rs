@@ -11,6 +11,7 @@ use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS};
 use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, array, wrong};
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 use crate::model::gguf::GgufMetadataArray;
 
 const LINEAR: &str = "linear_attention";
@@ -76,12 +77,26 @@ pub(super) const MINIMAX_01: ModelClass = ModelClass {
     ]],
     traits: Traits {
         partial_rotary: Some(1.0),
+        laws: &[one_epsilon],
         completes: &[kinds],
         restores: &[list],
         ..Traits::PLAIN
     },
     ..ModelClass::PLAIN
 };
+
+/// The class has a constant in the norms of linear attention.
+fn one_epsilon(model: &Model<'_>) -> Result<Option<String>> {
+    const CONSTANT: f64 = 1e-6;
+    const FIELD: &str = "rms_norm_eps";
+    let found = model.fields.number(&[FIELD])?;
+    Ok(found.filter(|found| *found != CONSTANT).map(|found| {
+        format!(
+            "`{FIELD}`: {} has {found:e} in the norms of linear attention, too, and the class {CONSTANT:e} there, which is nearly the same",
+            model.owner()
+        )
+    }))
+}
 
 /// List of which layers see the whole text (1).
 const LIST: &str = "attn_type_list";

@@ -117,7 +117,7 @@ def minimax_01(w, ids):
     from transformers import MiniMaxConfig, MiniMaxForCausalLM
 
     config = MiniMaxConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8, vocab_size=len(w["lm_head.weight"]), num_local_experts=4, num_experts_per_tok=2, layer_types=["linear_attention", "full_attention"],
-                           rms_norm_eps=1e-5, full_attn_alpha_factor=3.5, linear_attn_alpha_factor=3.5, mlp_alpha_factor=3.5, rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.5))
+                           rms_norm_eps=1e-6, full_attn_alpha_factor=3.5, linear_attn_alpha_factor=3.5, mlp_alpha_factor=3.5, rope_parameters=dict(rope_type="default", rope_theta=1e7))
     model = MiniMaxForCausalLM(config).float().eval()
     own = {key.replace("block_sparse_moe", "mlp"): value for key, value in w.items() if ".experts." not in key}
     for layer in range(2):
