@@ -9,6 +9,7 @@
 mod afmoe;
 mod apertus;
 mod arctic;
+mod baichuan;
 mod bailing;
 mod bailing3;
 mod bert;
@@ -61,12 +62,15 @@ mod minimax;
 mod minimax_01;
 mod modern_bert;
 mod mpt;
+mod neo_bert;
 mod nemotron_h;
 mod nomic_bert;
 mod olmo;
+mod openelm;
 mod phi;
 mod plain;
 mod qwen;
+mod qwen_lm;
 mod qwen_next;
 mod qwen_vl;
 mod smallthinker;
@@ -74,6 +78,7 @@ mod smollm;
 mod spark;
 mod sparse;
 mod starcoder;
+mod step;
 mod t5;
 mod towers;
 
@@ -258,6 +263,11 @@ const CLASSES: &[&ModelClass] = &[
     &mimo::MIMO_V2,
     &laguna::LAGUNA,
     &bailing3::BAILING_MOE3,
+    &step::STEP3_5,
+    &openelm::OPENELM,
+    &neo_bert::NEO_BERT,
+    &qwen_lm::QWEN,
+    &baichuan::BAICHUAN,
 ];
 
 /// The class that `config` names. That of a nested language model comes first.

@@ -7,13 +7,14 @@ use serde_json::{Map, Value};
 
 use super::bailing::{CHOICE_BIAS, ENDS};
 use super::deepseek::ATTENTION as LATENT;
+use super::step::LIMITS;
 use super::{DENSE_MLP, NORMS, SPARSE_MLP};
 use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS};
-use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, array, float, wrong};
+use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, array, wrong};
 use crate::families::engine::rows::*;
 use crate::families::engine::table::TensorShapes;
-use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::GgufMetadataArray;
 use crate::remember::layout::assembled::Change;
 
 const LINEAR: &str = "linear_attention";
@@ -255,27 +256,3 @@ const LATENT_HEADS: OwnSetting = required(own(
         }
     },
 ));
-
-/// FLOAT32\[\]: what the halves of gated layers are clamped to, 0 for those that are not.
-const LIMITS: OwnSetting = own(
-    |setting, model| {
-        let Some(Value::Array(all)) = model.fields.0.get(setting.fields[0]) else {
-            return Ok(None);
-        };
-        let limit = |limit: &Value| limit.as_f64().unwrap_or(0.0) as f32;
-        let mut limits: Vec<f32> = all.iter().map(limit).collect();
-        limits.resize(model.dims.layers, 0.0);
-        Ok(Some(array(GgufMetadataArray::F32(limits))))
-    },
-    |stated, _| match stated.value.as_array() {
-        Some(GgufMetadataArray::F32(all)) => {
-            let limit = |limit: &f32| match *limit {
-                0.0 => Value::Null,
-                limit => float(&GgufMetadataValue::F32(limit))
-                    .unwrap_or_default(),
-            };
-            Ok(Some(all.iter().map(limit).collect()))
-        }
-        _ => Err(stated.other_type()),
-    },
-);

@@ -190,7 +190,10 @@ impl Rope {
         let rotating = self.rotating(class, dims);
         match self.kind.as_str() {
             "llama3" if class.traits.stores_rope_factors => {
-                Ok(vec![(ROPE_FACTORS, self.llama3_factors(rotating)?)])
+                // Layers of which more rotates have no factors for it.
+                let mut factors = self.llama3_factors(rotating)?;
+                factors.resize(dims.head / 2, 1.0);
+                Ok(vec![(ROPE_FACTORS, factors)])
             }
             "proportional" => {
                 let part = self.partial.or(class.traits.partial_rotary).unwrap_or(1.0);

@@ -11,7 +11,7 @@ use super::feed_forward::{
     UNGATED, UNGATED_BIASES,
 };
 use super::sizes::When::{Above0, Always, AtLeast, Not, Predicting};
-use super::sizes::{CONTEXT, EMBD, FF, HEAD, HEADS, KEYS, Size, VALUES, VOCAB, When};
+use super::sizes::{CONTEXT, EMBD, FF, HEAD, HEADS, KEYS, QUERIES, Size, VALUES, VOCAB, When};
 use super::{Row, graphs, rows};
 
 const OUTPUT_BIAS: &[Row] = rows! {
@@ -108,6 +108,22 @@ const SECOND_NORM: &[Row] = rows! {
 /// A gate for each head.
 const HEAD_GATE: &[Row] = rows! {
     "blk.{i}.attn_gate.weight" [EMBD, HEADS];
+};
+
+const WHOLE_QKV: &[Row] = rows! {
+    "blk.{i}.attn_qkv.weight" [EMBD, Size::Sum(&[QUERIES, KEYS, VALUES])];
+};
+
+/// The key of the width has that of gate and projection together.
+const HALF_MLP: &[Row] = rows! {
+    "blk.{i}.ffn_gate.weight" [EMBD, Size::Quotient(&[FF, Size::N(2)])];
+    "blk.{i}.ffn_down.weight" [Size::Quotient(&[FF, Size::N(2)]), EMBD];
+    "blk.{i}.ffn_up.weight" [EMBD, Size::Quotient(&[FF, Size::N(2)])];
+};
+
+const THREE_QKV: &[Row] = rows! {
+    "blk.{i}.attn_qkv.weight" [EMBD, Size::Product(&[EMBD, Size::N(3)])];
+    "blk.{i}.attn_qkv.bias" [Size::Product(&[EMBD, Size::N(3)])];
 };
 
 /// Layers without queries may have a projection in place of attention.
@@ -281,5 +297,14 @@ graphs! {
         HAS_FF => FFN_NORM MLP;
         LONGROPE => LONG_FACTORS;
         Not(&LONGROPE) => ROPE_FREQS;
+    }
+    "openelm" [RMS] SAME_HEADS {
+        Always => EMBEDDING ATTN_NORM WHOLE_QKV HEAD_NORMS OUT FFN_NORM MLP;
+    }
+    "qwen" [RMS] SAME_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM THREE_QKV NARROW_OUT FFN_NORM HALF_MLP;
+    }
+    "baichuan" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;
     }
 }

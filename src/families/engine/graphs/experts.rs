@@ -103,7 +103,7 @@ const BAILING_PREDICTION: &[Row] = rows! {
 };
 
 /// In every so many layers.
-const STEP: Size = Size::Key("interleave_moe_layer_step");
+const EVERY_STEP: Size = Size::Key("interleave_moe_layer_step");
 
 const INPUT: Size = Size::Key("embedding_length_per_layer_input");
 const ALL_INPUTS: Size = Size::Product(&[INPUT, Size::Layers]);
@@ -253,6 +253,25 @@ const MIMO_PREDICTION: &[Row] = rows! {
     "blk.{i}.layer_output_norm.weight" [EMBD] optional;
 };
 
+/// Layers have what is there.
+const STEP: &[Row] = rows! {
+    "blk.{i}.attn_q_norm.weight" [HEAD] optional;
+    "blk.{i}.attn_k_norm.weight" [HEAD] optional;
+    "blk.{i}.attn_output.weight" [Size::Product(&[Size::HeadV, HEADS]), EMBD];
+    "blk.{i}.attn_gate.weight" [EMBD, HEADS] optional;
+    "blk.{i}.ffn_gate.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_down.weight" [FF, EMBD] optional;
+    "blk.{i}.ffn_up.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS] optional;
+    "blk.{i}.exp_probs_b.bias" [EXPERTS] optional;
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS] optional;
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
+    "blk.{i}.ffn_gate_shexp.weight" [EMBD, FF_SHARED] optional;
+    "blk.{i}.ffn_down_shexp.weight" [FF_SHARED, EMBD] optional;
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, FF_SHARED] optional;
+};
+
 /// A gate for each head, or for each value.
 const LAGUNA_GATE: &[Row] = rows! {
     "blk.{i}.attn_gate.weight" [EMBD, Size::Free];
@@ -375,8 +394,8 @@ graphs! {
     }
     "llama4" [RMS, USED_EXPERTS, EXPERT_WIDTH, (Always, &["interleave_moe_layer_step"])] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT FFN_NORM ROPE_FREQS;
-        Every(STEP) => ROUTER STACKS ONE_SHARED;
-        Not(&Every(STEP)) => MLP;
+        Every(EVERY_STEP) => ROUTER STACKS ONE_SHARED;
+        Not(&Every(EVERY_STEP)) => MLP;
     }
     "gemma4" [RMS, WINDOW, GEMMA4_KEY_NAMES] SAME_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM GEMMA4_LAYERS OUT POST_ATTENTION_NORM FFN_NORM MLP
@@ -453,5 +472,9 @@ graphs! {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS LAGUNA_GATE FFN_NORM;
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED_OR_ONE;
+    }
+    "step35" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM STEP ROPE_FREQS;
+        MayPredict => PREDICTION;
     }
 }
