@@ -33,6 +33,7 @@ mod gemma;
 mod gemma3n;
 mod gemma4;
 mod glm;
+mod glm_next;
 mod glm_vl;
 mod gpt2;
 mod gpt_bigcode;
@@ -268,6 +269,7 @@ const CLASSES: &[&ModelClass] = &[
     &neo_bert::NEO_BERT,
     &qwen_lm::QWEN,
     &baichuan::BAICHUAN,
+    &glm_next::GLM5_NEXT,
 ];
 
 /// The class that `config` names. That of a nested language model comes first.

@@ -20,9 +20,9 @@ const LINEAR: &str = "linear_attention";
 const DELTA: Need = Need::Kind(LINEAR);
 
 /// What the published config has in an object of its own.
-const HEAD: &str = "linear_head_dim";
+pub(super) const HEAD: &str = "linear_head_dim";
 const HEADS: &str = "linear_num_heads";
-const FILTER: &str = "linear_conv_kernel_dim";
+pub(super) const FILTER: &str = "linear_conv_kernel_dim";
 
 const WIDTH: Dim = Product(&[Heads, Field(HEAD)]);
 const FILTERS: &[Dim] = &[WIDTH, One, Field(FILTER)];
@@ -46,7 +46,7 @@ const fn f32(
     TensorRule { keeps_f32: true, ..in_layers(DELTA, parameter(gguf, hf, shapes)) }
 }
 
-const DELTA_ATTENTION: &[TensorRule] = &[
+pub(super) const DELTA_ATTENTION: &[TensorRule] = &[
     linear("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[WIDTH, Hidden]),
     linear("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[WIDTH, Hidden]),
     linear("blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[WIDTH, Hidden]),

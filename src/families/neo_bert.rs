@@ -16,7 +16,12 @@ const TENSORS: &[TensorRule] = &[
     same("token_embd", "encoder", &[Vocab, Hidden]),
     same("enc.output_norm", "layer_norm", &[Hidden]),
     same("blk.{i}.attn_norm", "transformer_encoder.{i}.attention_norm", &[Hidden]),
-    same("blk.{i}.attn_qkv", "transformer_encoder.{i}.qkv", &[THREEFOLD, Hidden]),
+    // Queries, keys and values of each head lie side by side, where llama.cpp has those of all heads
+    // one after another. The converter does not move them.
+    TensorRule {
+        transform: Transform::Parts(Parts::all(Turn::Rows(&[Head, Head, Head]))),
+        ..same("blk.{i}.attn_qkv", "transformer_encoder.{i}.qkv", &[THREEFOLD, Hidden])
+    },
     same("blk.{i}.attn_output", "transformer_encoder.{i}.wo", &[Hidden, Hidden]),
     same("blk.{i}.ffn_norm", "transformer_encoder.{i}.ffn_norm", &[Hidden]),
     same("blk.{i}.ffn_up", "transformer_encoder.{i}.ffn.w12", &[Sum(&[WIDTH, WIDTH]), Hidden]),

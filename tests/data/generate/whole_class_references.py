@@ -201,7 +201,7 @@ def neo_bert(w, ids):
     x, layer = w["encoder.weight"][ids], "transformer_encoder.0."
     h = (rms(x, w[layer + "attention_norm.weight"]) @ w[layer + "qkv.weight"].T).view(len(x), 2, 3 * HEAD)
     q, k, v = h.chunk(3, -1)
-    angles = torch.outer(torch.arange(len(x)).float(), 1e4 ** -(torch.arange(0, HEAD, 2).float() / HEAD))[:, None]
+    angles = torch.outer(torch.arange(len(x)).float(), 1e4 ** -(torch.arange(0, HEAD, 2).float() / HEAD))[:, None].repeat(1, 2, 1)
     turned = lambda part: torch.view_as_real(torch.view_as_complex(part.reshape(*part.shape[:-1], -1, 2)) * torch.polar(torch.ones_like(angles), angles)).flatten(2)
     x = x + attention(turned(q), turned(k), v, torch.zeros(len(x), len(x))) @ w[layer + "wo.weight"].T
     gate, up = (rms(x, w[layer + "ffn_norm.weight"]) @ w[layer + "ffn.w12.weight"].T).chunk(2, -1)
@@ -209,4 +209,28 @@ def neo_bert(w, ids):
     return rms(x, w["layer_norm.weight"])
 
 
-REFERENCES = {"step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "neo_bert": neo_bert, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}
+def glm5_next(w, ids):
+    """What transformers computes of the language model, whose class has no output."""
+    from transformers import Glm5NextTextConfig, Glm5NextTextModel
+
+    config = Glm5NextTextConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, vocab_size=len(w["lm_head.weight"]), n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, kv_lora_rank=8, q_lora_rank=12, v_head_dim=12, qk_nope_head_dim=8, qk_rope_head_dim=0,
+                                layer_types=["linear_attention", "indexed_attention"], mlp_layer_types=["dense", "sparse"], indexer_types=["full", "full"], index_n_heads=2, index_head_dim=8, index_topk=16, index_kpool=4, linear_attn_config=dict(head_dim=8, num_heads=2, short_conv_kernel_size=4, gate_lower_bound=-5.0), pad_token_id=0, rms_norm_eps=1e-5)
+    model = Glm5NextTextModel(config).float().eval()
+    known = model.state_dict()
+    stack = lambda part: torch.stack([w[f"model.layers.1.mlp.experts.{e}.{part}_proj.weight"] for e in range(2)])
+    own = {"layers.1.mlp.experts.gate_up_proj": torch.cat([stack("gate"), stack("up")], 1), "layers.1.mlp.experts.down_proj": stack("down")}
+    names = [("self_attn.f_", "self_attn.forget_gate.f_"), ("self_attn.A_log", "self_attn.forget_gate.A_log"), ("self_attn.dt_bias", "self_attn.forget_gate.dt_bias"), ("self_attn.g_", "self_attn.output_gate.g_")]
+    for key, value in w.items():
+        if key == "lm_head.weight" or ".experts." in key:
+            continue
+        key = key.removeprefix("model.")
+        for old, new in names:
+            key = key.replace(old, new)
+        own[key] = value
+    missing = model.load_state_dict(own, strict=False)
+    assert not missing.unexpected_keys and not missing.missing_keys, (missing, sorted(known))
+    with torch.no_grad():
+        return model(torch.tensor([ids])).last_hidden_state[0] @ w["lm_head.weight"].T
+
+
+REFERENCES = {"glm5_next": glm5_next, "neo_bert": neo_bert, "step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}

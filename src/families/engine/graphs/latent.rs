@@ -216,6 +216,63 @@ const BAILING_PREDICTION: &[Row] = rows! {
 
 const BAILING_KEYS: (When, &[&str]) = (Always, &["kda.gate_lower_bound"]);
 
+/// The indexer of pooled keys.
+const POOLED_INDEXER: &[Row] = rows! {
+    "blk.{i}.indexer_compressor_gate.weight" [EMBD, INDEX_HEAD];
+    "blk.{i}.indexer_compressor_ape.weight" [INDEX_HEAD, Size::Key("attention.indexer.kpool")];
+};
+/// What layers without one may have of it.
+const MAYBE_INDEXER: &[Row] = rows! {
+    "blk.{i}.indexer.k_norm.weight" [INDEX_HEAD] optional;
+    "blk.{i}.indexer.k_norm.bias" [INDEX_HEAD] optional;
+    "blk.{i}.indexer.proj.weight" [EMBD, INDEX_HEADS] optional;
+    "blk.{i}.indexer.attn_k.weight" [EMBD, INDEX_HEAD] optional;
+    "blk.{i}.indexer.attn_q_b.weight" [Q_RANK, Size::Product(&[INDEX_HEADS, INDEX_HEAD])] optional;
+    "blk.{i}.indexer_compressor_gate.weight" [EMBD, INDEX_HEAD] optional;
+    "blk.{i}.indexer_compressor_ape.weight" [INDEX_HEAD, Size::Key("attention.indexer.kpool")] optional;
+};
+
+const MIX: Size = Size::Product(&[Size::Sum(&[Size::N(2), COPIES]), COPIES]);
+const GLM_CONNECTIONS: &[Row] = rows! {
+    "blk.{i}.hc_attn_fn.weight" [STATE, MIX];
+    "blk.{i}.hc_attn_base.weight" [MIX];
+    "blk.{i}.hc_attn_scale.weight" [Size::N(3)];
+    "blk.{i}.hc_ffn_fn.weight" [STATE, MIX];
+    "blk.{i}.hc_ffn_base.weight" [MIX];
+    "blk.{i}.hc_ffn_scale.weight" [Size::N(3)];
+};
+
+/// As [`KDA`], with a list of decays.
+const LISTED_KDA: &[Row] = rows! {
+    "blk.{i}.ssm_conv1d_q.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_conv1d_k.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_conv1d_v.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_f_a.weight" [EMBD, KDA_HEAD];
+    "blk.{i}.ssm_f_b.weight" [KDA_HEAD, KDA_WIDTH];
+    "blk.{i}.ssm_g_a.weight" [EMBD, KDA_HEAD];
+    "blk.{i}.ssm_g_b.weight" [KDA_HEAD, KDA_WIDTH];
+    "blk.{i}.ssm_beta.weight" [EMBD, HEADS];
+    "blk.{i}.ssm_a" [HEADS];
+    "blk.{i}.ssm_dt.bias" [KDA_WIDTH];
+    "blk.{i}.ssm_norm.weight" [KDA_HEAD];
+    "blk.{i}.attn_output.weight" [KDA_WIDTH, EMBD];
+};
+
+const GLM_KEYS: (When, &[&str]) = (
+    Always,
+    &[
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        "attention.indexer.kpool",
+        "hyper_connection.count",
+        "hyper_connection.sinkhorn_iterations",
+        "hyper_connection.epsilon",
+    ],
+);
+/// Without a list, all layers choose.
+const LISTED: When = Any(&[TYPES, Not(&Somewhere(&TYPES))]);
+const FOUR_COPIES: &[(When, [Size; 2])] = &[(Always, [COPIES, Size::N(4)])];
+
 graphs! {
     "deepseek2" [RMS, EXPERT_KEYS, KV_KEYS, Q_KEYS] ONE_HEAD {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM;
@@ -271,5 +328,16 @@ graphs! {
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED_OR_ALL;
         MayPredict => BAILING_PREDICTION;
+    }
+    "glm5-next" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GLM_KEYS] FOUR_COPIES {
+        Always => EMBEDDING OUTPUT ATTN_NORM FFN_NORM;
+        Not(&Predicting) => GLM_CONNECTIONS;
+        Not(&ATTENDS) => LISTED_KDA KDA_QKV;
+        ATTENDS => QUERIES LATENT SPLIT_KV;
+        All(&[ATTENDS, LISTED]) => INDEXER POOLED_INDEXER;
+        All(&[ATTENDS, Not(&LISTED)]) => MAYBE_INDEXER;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED;
+        MayPredict => PREDICTION;
     }
 }
