@@ -179,6 +179,38 @@ pub(super) const BAILING_MOE3: ModelClass = ModelClass {
     ..ModelClass::PLAIN
 };
 
+/// Ling 3 for images, whose heads rotate by three axes, which are the same in a text.
+pub(super) const BAILING_MOE3_VL: ModelClass = ModelClass {
+    classes: &["BailingMoeV3VLForConditionalGeneration"],
+    settings: &[
+        BAILING_MOE3.settings[0],
+        &[setting(Kind::Own(&SECTIONS), "rope.dimension_sections", &["mrope_section"])],
+    ],
+    traits: Traits { sign: Sign::Never, left_out: &["linear_proj."], ..BAILING_MOE3.traits },
+    ..BAILING_MOE3
+};
+
+/// INT32\[4\]: how many pairs of what rotates turn by each axis of an image. They come back as a
+/// text has them.
+const SECTIONS: OwnSetting = own(
+    |setting, model| {
+        let stated = model.fields.0.get(setting.fields[0]).and_then(Value::as_array);
+        let number = |n: &Value| i32::try_from(n.as_u64()?).ok();
+        let all = stated.and_then(|all| all.iter().take(3).map(number).collect::<Option<Vec<_>>>());
+        let all = all.filter(|all| all.len() == 3);
+        let mut all = all.ok_or_else(|| setting.wrong("it is no list of three numbers"))?;
+        let pairs: i64 = all.iter().map(|n| i64::from(*n)).sum();
+        let rotating = model.fields.need(&["qk_rope_head_dim"])?;
+        if 2 * pairs != i64::from(rotating) {
+            let what = format!("{pairs} pairs are not half of qk_rope_head_dim, {rotating}");
+            return Err(setting.wrong(what));
+        }
+        all.push(0);
+        Ok(Some(array(GgufMetadataArray::I32(all))))
+    },
+    |_, _| Ok(None),
+);
+
 fn complete(fields: &mut Fields) -> Result<()> {
     if let Some(head) = fields.0.remove("head_dim") {
         fields.0.entry(HEAD).or_insert(head);

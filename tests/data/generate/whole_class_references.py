@@ -216,19 +216,18 @@ def glm5_next(w, ids):
     config = Glm5NextTextConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, vocab_size=len(w["lm_head.weight"]), n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, kv_lora_rank=8, q_lora_rank=12, v_head_dim=12, qk_nope_head_dim=8, qk_rope_head_dim=0,
                                 layer_types=["linear_attention", "indexed_attention"], mlp_layer_types=["dense", "sparse"], indexer_types=["full", "full"], index_n_heads=2, index_head_dim=8, index_topk=16, index_kpool=4, linear_attn_config=dict(head_dim=8, num_heads=2, short_conv_kernel_size=4, gate_lower_bound=-5.0), pad_token_id=0, rms_norm_eps=1e-5)
     model = Glm5NextTextModel(config).float().eval()
-    known = model.state_dict()
     stack = lambda part: torch.stack([w[f"model.layers.1.mlp.experts.{e}.{part}_proj.weight"] for e in range(2)])
     own = {"layers.1.mlp.experts.gate_up_proj": torch.cat([stack("gate"), stack("up")], 1), "layers.1.mlp.experts.down_proj": stack("down")}
-    names = [("self_attn.f_", "self_attn.forget_gate.f_"), ("self_attn.A_log", "self_attn.forget_gate.A_log"), ("self_attn.dt_bias", "self_attn.forget_gate.dt_bias"), ("self_attn.g_", "self_attn.output_gate.g_")]
+    own["layers.0.self_attn.conv1d.weight"] = torch.cat([w[f"model.layers.0.self_attn.{part}_conv1d.weight"] for part in "qkv"])
+    names = [("self_attn.f_", "self_attn.forget_gate.f_"), ("self_attn.A_log", "self_attn.forget_gate.A_log"), ("self_attn.dt_bias", "self_attn.forget_gate.dt_bias"), ("hc_attn_", "attn_hc."), ("hc_ffn_", "ffn_hc.")]
     for key, value in w.items():
-        if key == "lm_head.weight" or ".experts." in key:
+        if key == "lm_head.weight" or ".experts." in key or "_conv1d" in key:
             continue
         key = key.removeprefix("model.")
         for old, new in names:
             key = key.replace(old, new)
         own[key] = value
-    missing = model.load_state_dict(own, strict=False)
-    assert not missing.unexpected_keys and not missing.missing_keys, (missing, sorted(known))
+    model.load_state_dict(own)
     with torch.no_grad():
         return model(torch.tensor([ids])).last_hidden_state[0] @ w["lm_head.weight"].T
 

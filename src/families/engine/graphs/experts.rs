@@ -249,6 +249,17 @@ const MIMO: &[Row] = rows! {
     "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS] optional;
     "blk.{i}.ffn_up_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
 };
+/// What layers with a router need.
+const ROUTED_PAIR: &[Row] = rows! {
+    "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_EXPERT, EXPERTS];
+};
+const SHARED_PAIR: &[Row] = rows! {
+    "blk.{i}.ffn_down_shexp.weight" [FF_SHARED, EMBD];
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, FF_SHARED];
+};
+const ROUTES: When = Has("blk.{i}.ffn_gate_inp.weight");
+
 const MIMO_PREDICTION: &[Row] = rows! {
     "blk.{i}.layer_output_norm.weight" [EMBD] optional;
 };
@@ -466,6 +477,8 @@ graphs! {
     }
     "mimo2" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM MIMO;
+        ROUTES => ROUTED_PAIR;
+        Not(&ROUTES) => UNGATED;
         MayPredict => PREDICTION MIMO_PREDICTION;
     }
     "laguna" [RMS, USED_EXPERTS, EXPERT_WIDTH, (Always, &["leading_dense_block_count"])] SAME_HEADS {
@@ -475,6 +488,8 @@ graphs! {
     }
     "step35" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM STEP ROPE_FREQS;
+        ROUTES => ROUTED_PAIR SHARED_PAIR;
+        Not(&ROUTES) => UNGATED;
         MayPredict => PREDICTION;
     }
 }
