@@ -348,7 +348,7 @@ model_of("llada", "qwen2", raw=True, make=written(dict(architectures=["LLaDAMode
 # The converter has the id of the mask of the published model.
 model_of("llada_moe", "qwen2", raw=True, here={"tokenizer.ggml.mask_token_id": ["UINT32", 7]}, make=written(FLAT | dict(architectures=["LLaDAMoEModelLM"], model_type="llada", num_key_value_heads=2, rope_theta=50000.0, num_experts=2, num_experts_per_tok=1, expert_intermediate_size=12, dense_intermediate_size=24, norm_topk_prob=None, qk_layernorm=True,
     shared_expert_intermediate_size=None, mask_token_id=7), ENDS | LAYER(TWO_NORMS | ALL_HEADS | NORMS_OF_HEADS | SPARSE_MLP)))
-SCORES = {"tokenizer.ggml.scores": ["ARRAY FLOAT32", [-63.0] * 289 + [0.0 - rank for rank in range(63)]]}
+SCORES = {"tokenizer.ggml.scores": ["ARRAY FLOAT32", [-63.0] * 290 + [0.0 - rank for rank in range(63) if rank != 15]]}
 SPACES = {"tokenizer.ggml.add_space_prefix": ["BOOL", False]}
 LARGE_ENDS = {key: (352, *shape[1:]) if len(shape) > 1 else shape for key, shape in ENDS.items()}
 # The converter writes no scores, without which llama.cpp takes tokens apart otherwise.
@@ -379,7 +379,7 @@ NO_WIDTH = {key: value for key, value in FLAT.items() if key != "intermediate_si
 model_of("deci_nas", "llama", raw=True, patch="import conversion.deci as deci; deci.DeciModel.set_vocab = base.TextModel._set_vocab_gpt2", make=written(NO_WIDTH | dict(architectures=["DeciLMForCausalLM"], model_type="nemotron-nas", num_hidden_layers=5, num_key_value_heads=None, intermediate_size=None, rope_theta=500000.0,
     block_configs=[BLOCK(2, 24.0), BLOCK(None, 48.0, True), BLOCK(None, 24.0), BLOCK(None, None), BLOCK(1, 48.0)]),
     ENDS | AT(0, IN_NORM | ATTEND(1) | WIDE(256)) | AT(1, IN_NORM | {"self_attn.linear_attn.weight": (16, 16)} | WIDE(512)) | AT(2, WIDE(256)) | AT(4, IN_NORM | ATTEND(2) | WIDE(512))))
-model_of("deci_7b", "gemma4", raw=True, here=SPACES, make=written(FLAT | dict(vocab_size=352, architectures=["DeciLMForCausalLM"], model_type="deci", num_hidden_layers=2, num_key_value_heads_per_layer=[1, 2], rope_theta=10000.0), LARGE_ENDS | AT(0, TWO_NORMS | ATTEND(1) | GATED) | AT(1, TWO_NORMS | ATTEND(2) | GATED)))
+model_of("deci_7b", "gemma4", raw=True, here=SCORES | SPACES, make=written(FLAT | dict(vocab_size=352, architectures=["DeciLMForCausalLM"], model_type="deci", num_hidden_layers=2, num_key_value_heads_per_layer=[1, 2], rope_theta=10000.0), LARGE_ENDS | AT(0, TWO_NORMS | ATTEND(1) | GATED) | AT(1, TWO_NORMS | ATTEND(2) | GATED)))
 MOE_W = {"block_sparse_moe.gate.weight": (4, 16)} | FOUR_W123("block_sparse_moe.experts", 24)
 MINIMAX_01 = ENDS | AT(0, TWO_NORMS | MOE_W | {"self_attn.qkv_proj.weight": (48, 16), "self_attn.output_gate.weight": (16, 16), "self_attn.norm.weight": (16,), "self_attn.out_proj.weight": (16, 16)}) | AT(1, TWO_NORMS | MOE_W | ATTENTION)
 model_of("minimax_01", "llama", raw=True, files={"chat_template.jinja": "", "model.safetensors.index.json": {"weight_map": dict.fromkeys(MINIMAX_01, "model.safetensors")}}, here={"minimax-01.attention.recurrent_layers": ["ARRAY BOOL", [True, False]], "tokenizer.chat_template": ["STRING", "{% for m in messages %}{{ m.content }}{% endfor %}"]},
