@@ -68,7 +68,8 @@ const DELTA_ATTENTION: &[TensorRule] = &[
     ),
 ];
 
-const QUERIES: Dim = Product(&[Heads, Sum(&[Field("qk_nope_head_dim"), Field("qk_rope_head_dim")])]);
+const QUERIES: Dim =
+    Product(&[Heads, Sum(&[Field("qk_nope_head_dim"), Field("qk_rope_head_dim")])]);
 
 /// A rule of latent attention under the name that the class has for it.
 const fn latent(at: usize, hf: &'static str) -> TensorRule {
@@ -84,10 +85,7 @@ const fn queries(kind: &'static str, rule: TensorRule) -> TensorRule {
 }
 
 const LATENT_ATTENTION: &[TensorRule] = &[
-    queries(
-        PLAIN,
-        same("blk.{i}.attn_q", "model.layers.{i}.attention.q_proj", &[QUERIES, Hidden]),
-    ),
+    queries(PLAIN, same("blk.{i}.attn_q", "model.layers.{i}.attention.q_proj", &[QUERIES, Hidden])),
     queries("latent", latent(1, "model.layers.{i}.attention.q_a_proj")),
     queries("latent", latent(2, "model.layers.{i}.attention.q_a_layernorm")),
     queries("latent", latent(3, "model.layers.{i}.attention.q_b_proj")),
@@ -194,7 +192,11 @@ pub(super) const BAILING_MOE3_VL: ModelClass = ModelClass {
 /// text has them.
 const SECTIONS: OwnSetting = own(
     |setting, model| {
-        let stated = model.fields.0.get(setting.fields[0]).and_then(Value::as_array);
+        let stated = model
+            .fields
+            .0
+            .get(setting.fields[0])
+            .and_then(Value::as_array);
         let number = |n: &Value| i32::try_from(n.as_u64()?).ok();
         let all = stated.and_then(|all| all.iter().take(3).map(number).collect::<Option<Vec<_>>>());
         let all = all.filter(|all| all.len() == 3);
@@ -242,7 +244,10 @@ fn complete(fields: &mut Fields) -> Result<()> {
 
 /// Makes lists of what attention layers have, and of their queries.
 fn list_kinds(config: &mut Map<String, Value>, (layers, group): (u32, u32)) {
-    let full = match config.get("q_lora_rank").is_some_and(|rank| !rank.is_null()) {
+    let full = match config
+        .get("q_lora_rank")
+        .is_some_and(|rank| !rank.is_null())
+    {
         true => "latent",
         false => PLAIN,
     };
@@ -280,8 +285,12 @@ const LATENT_HEADS: OwnSetting = required(own(
     },
     |stated, _| {
         let all = stated.numbers()?;
-        let group = all.iter().position(|n| *n != 0).map_or(all.len(), |at| at + 1);
-        let is_so = |(layer, n): (usize, &i32)| (*n != 0) == (layer + 1).is_multiple_of(group.max(1));
+        let group = all
+            .iter()
+            .position(|n| *n != 0)
+            .map_or(all.len(), |at| at + 1);
+        let is_so =
+            |(layer, n): (usize, &i32)| (*n != 0) == (layer + 1).is_multiple_of(group.max(1));
         match all.iter().enumerate().all(is_so) {
             true => Ok(Some(group.into())),
             false => Err(stated.other_type()),

@@ -197,7 +197,8 @@ fn fill(fields: &mut Fields) -> Result<()> {
     let has = |width: &usize| if *width > 0 { DENSE } else { NOTHING };
     let mut lost = kinds.iter().zip(&widths);
     if lost.any(|(kind, width)| *width == 0 && kind != NOTHING) {
-        let what = "a layer has attention and no feed-forward layer, of which llama.cpp computes nothing";
+        let what =
+            "a layer has attention and no feed-forward layer, of which llama.cpp computes nothing";
         return Err(wrong(BLOCKS, what));
     }
     if widths.last() == Some(&0) {
@@ -266,7 +267,8 @@ const HEADS_BY_LAYER: OwnSetting = required(own(
         let Some(kinds) = kinds else {
             return Ok(Some(setting.count(model.dims.heads)?));
         };
-        let heads = i32::try_from(model.dims.heads).map_err(|_| setting.wrong("it is too large"))?;
+        let heads =
+            i32::try_from(model.dims.heads).map_err(|_| setting.wrong("it is too large"))?;
         let all = kinds
             .iter()
             .map(|kind| if *kind == NOTHING { 0 } else { heads });

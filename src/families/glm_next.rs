@@ -12,9 +12,7 @@ use super::sparse::{INDEXER, INDEXER_KINDS, INDEXER_SETTINGS, KINDS, chosen};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
 use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS};
-use crate::families::engine::fields::{
-    FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, array, wrong,
-};
+use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, array, wrong};
 use crate::families::engine::rows::*;
 use crate::families::engine::table::{Model, TensorShapes};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
@@ -26,11 +24,8 @@ const HEADS: &str = "linear_num_heads";
 const FILTER: &str = "linear_conv_kernel_dim";
 const BOUND: &str = "linear_lower_bound";
 
-const DECAYS: TensorRule = TensorRule {
-    shape: &[Heads],
-    gguf_shape: Some(&[Heads]),
-    ..DELTA_ATTENTION[13]
-};
+const DECAYS: TensorRule =
+    TensorRule { shape: &[Heads], gguf_shape: Some(&[Heads]), ..DELTA_ATTENTION[13] };
 
 /// Where no part of a head rotates, heads are as long as what does not.
 const NOPE: Dim = Field("qk_nope_head_dim");
@@ -249,7 +244,13 @@ fn complete(fields: &mut Fields) -> Result<()> {
         return Err(wrong(HEADS, format!("it is not num_attention_heads, {heads}")));
     }
     let layers = fields.need(LAYERS)?.min(MOST_LAYERS);
-    let kind = |layer: u32| if layer % 4 == 3 { FULL_ATTENTION } else { LINEAR };
+    let kind = |layer: u32| {
+        if layer % 4 == 3 {
+            FULL_ATTENTION
+        } else {
+            LINEAR
+        }
+    };
     fields
         .0
         .entry(LAYER_KINDS)
@@ -297,7 +298,9 @@ fn pools(model: &Model<'_>) -> Result<Option<String>> {
     let (pool, chosen) = (model.fields.need(&[FIELD])?, model.fields.need(&["index_topk"])?);
     match pool > 1 && chosen.is_multiple_of(pool) {
         true => Ok(None),
-        false => Err(wrong(FIELD, format!("index_topk, {chosen}, is no multiple of {pool} above 1"))),
+        false => {
+            Err(wrong(FIELD, format!("index_topk, {chosen}, is no multiple of {pool} above 1")))
+        }
     }
 }
 

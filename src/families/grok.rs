@@ -92,7 +92,11 @@ const OUTPUT_SCALE: OwnSetting = required(own(
         let scale = model.fields.number(setting.fields)?.unwrap_or_else(usual);
         Ok(Some(GgufMetadataValue::F32(scale as f32)))
     },
-    |stated, _| float(stated.value).map(Some).ok_or_else(|| stated.other_type()),
+    |stated, _| {
+        float(stated.value)
+            .map(Some)
+            .ok_or_else(|| stated.other_type())
+    },
 ));
 
 /// What the published config calls YaRN.
@@ -139,7 +143,9 @@ fn unscaled(fields: &mut Fields) -> Result<()> {
 /// The converter needs all fields of YaRN.
 fn whole_scaling(model: &Model<'_>) -> Result<Option<String>> {
     let fields = &model.fields.0;
-    let mut missing = YARN_FIELDS.iter().filter(|field| !fields.contains_key(**field));
+    let mut missing = YARN_FIELDS
+        .iter()
+        .filter(|field| !fields.contains_key(**field));
     match missing.next().filter(|_| fields.contains_key(SCALING)) {
         Some(field) => Err(wrong(field, "it is missing")),
         None => Ok(None),

@@ -42,10 +42,7 @@ const EXPERTS: &[TensorRule] = &[
     SPARSE_MLP[1],
     SPARSE_MLP[2],
     SPARSE_MLP[3],
-    TensorRule {
-        hf: "model.layers.{i}.mlp.experts.e_score_correction_bias",
-        ..F32_CHOICE_BIAS[0]
-    },
+    TensorRule { hf: "model.layers.{i}.mlp.experts.e_score_correction_bias", ..F32_CHOICE_BIAS[0] },
     shared(4, "model.layers.{i}.mlp.shared_expert.gate_proj", &[SharedInner, Hidden]),
     shared(5, "model.layers.{i}.mlp.shared_expert.up_proj", &[SharedInner, Hidden]),
     shared(6, "model.layers.{i}.mlp.shared_expert.down_proj", &[Hidden, SharedInner]),
@@ -185,7 +182,8 @@ fn every_fourth(model: &Model<'_>) -> Result<Option<String>> {
     match kinds.find(|(layer, kind)| *kind != expected(*layer)) {
         None => Ok(None),
         Some((layer, kind)) => {
-            let what = format!("layer {layer} is {kind}, and {} has {}", model.owner(), expected(layer));
+            let what =
+                format!("layer {layer} is {kind}, and {} has {}", model.owner(), expected(layer));
             Err(wrong(LAYER_KINDS, what))
         }
     }
@@ -195,7 +193,11 @@ fn every_fourth(model: &Model<'_>) -> Result<Option<String>> {
 fn gates(config: &mut Map<String, Value>, tensors: &TensorShapes<'_>) -> Result<()> {
     let rows = |name: &str| tensors.get(name).and_then(|shape| shape.first());
     let is_each = rows("blk.0.attn_gate.weight") == rows("blk.0.attn_q.weight");
-    let gating: Value = if is_each { "per-element".into() } else { true.into() };
+    let gating: Value = if is_each {
+        "per-element".into()
+    } else {
+        true.into()
+    };
     config.insert(GATING.to_owned(), gating);
     config.insert(PER_HEAD.to_owned(), (!is_each).into());
     Ok(())

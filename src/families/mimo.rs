@@ -119,10 +119,7 @@ pub(super) const MIMO_V2_FLASH: ModelClass = ModelClass {
         partial_rotary: Some(1.0),
         by_layer: Some(&ByLayer { sizes, restore_rope: None }),
         left_out: &["model.mtp."],
-        also_implied: &[
-            ("routed_scaling_factor", Float(1.0)),
-            ("n_shared_experts", Absent),
-        ],
+        also_implied: &[("routed_scaling_factor", Float(1.0)), ("n_shared_experts", Absent)],
         laws: &[narrower_windows],
         completes: &[complete],
         from_tensors: &[dense_layers, sinks, one_projection],
@@ -164,7 +161,11 @@ fn sizes(fields: &Fields, dims: &Dims) -> Result<Vec<OwnSizes>> {
     let of = |kind: &str| OwnSizes {
         head: dims.head,
         heads: dims.heads,
-        kv_heads: if kind == WINDOWED { windowed } else { dims.kv_heads },
+        kv_heads: if kind == WINDOWED {
+            windowed
+        } else {
+            dims.kv_heads
+        },
         inner: None,
         keys: None,
         values: None,

@@ -134,7 +134,9 @@ fn list(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     let layers = u32::try_from(dims.layers).unwrap_or(MOST_LAYERS);
     let kinds = config.remove(LAYER_KINDS).unwrap_or_else(|| usual(layers));
     let kinds = kinds.as_array().into_iter().flatten();
-    let list = kinds.map(|kind| i32::from(*kind == FULL_ATTENTION)).collect();
+    let list = kinds
+        .map(|kind| i32::from(*kind == FULL_ATTENTION))
+        .collect();
     config.insert(LIST.to_owned(), list);
     Ok(())
 }

@@ -39,11 +39,7 @@ pub(super) const NEO_BERT: ModelClass = ModelClass {
         ("rope", Bool(true)),
         ("rms_norm", Bool(true)),
     ],
-    implied: &[
-        ("hidden_act", Text("SwiGLU")),
-        ("rope", Bool(true)),
-        ("rms_norm", Bool(true)),
-    ],
+    implied: &[("hidden_act", Text("SwiGLU")), ("rope", Bool(true)), ("rms_norm", Bool(true))],
     own_fields: &[("max_position_embeddings", "max_length"), ("rms_norm_eps", "norm_eps")],
     tensors: &[TENSORS],
     settings: &[&[

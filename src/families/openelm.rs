@@ -93,15 +93,18 @@ fn width(factor: f64, hidden: u32, step: u32) -> u64 {
     let rounded = ((wanted + step as f64 / 2.0) as u64) / step * step;
     let width = rounded.max(step);
     // Not more than a tenth is lost.
-    if (width as f64) < 0.9 * wanted { width + step } else { width }
+    if (width as f64) < 0.9 * wanted {
+        width + step
+    } else {
+        width
+    }
 }
 
 /// Gives fields their usual names, beside lists of layers.
 fn usual(fields: &mut Fields) -> Result<()> {
-    for (own, usual) in [
-        ("model_dim", "hidden_size"),
-        ("num_transformer_layers", "num_hidden_layers"),
-    ] {
+    for (own, usual) in
+        [("model_dim", "hidden_size"), ("num_transformer_layers", "num_hidden_layers")]
+    {
         let value = fields.0.get(own).cloned();
         fields
             .0

@@ -230,7 +230,13 @@ fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
         .unwrap_or_else(|| 10_000.0.into());
     let local = config.remove("rope_local_base_freq");
     let local = local.unwrap_or_else(|| base.clone());
-    let base_of = |windowed: &bool| if *windowed { local.clone() } else { base.clone() };
+    let base_of = |windowed: &bool| {
+        if *windowed {
+            local.clone()
+        } else {
+            base.clone()
+        }
+    };
     let bases: Value = is_windowed.iter().map(base_of).collect();
     config.insert("rope_theta".to_owned(), bases);
     let part = |windowed: &bool| if *windowed { 1.0 } else { 0.5 };

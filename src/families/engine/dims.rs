@@ -241,8 +241,7 @@ impl Dims {
 
     /// Heads of queries of layer `layer`.
     pub(crate) fn heads_of(&self, layer: Option<usize>) -> usize {
-        self.sizes_of(layer)
-            .map_or(self.heads, |sizes| sizes.heads)
+        self.sizes_of(layer).map_or(self.heads, |sizes| sizes.heads)
     }
 
     /// Heads of keys and values of layer `layer`.

@@ -5,8 +5,8 @@ use super::attention::{
     projections,
 };
 use super::feed_forward::{
-    CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARED, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, UNGATED,
-    expert_stacks, fused_expert_stacks, shared_experts,
+    CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARED, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER,
+    SHARED_COUNT, UNGATED, expert_stacks, fused_expert_stacks, shared_experts,
 };
 use super::sizes::When::{
     Above0, All, Always, Any, From, Is, MayPredict, Not, Predicting, Somewhere,
