@@ -472,8 +472,9 @@ graphs! {
             WIDE_STACKS;
     }
     "grok" [RMS, USED_EXPERTS] ROTATING_HEADS {
-        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT MAYBE_OUT_BIAS ATTN_OUT_NORM FFN_NORM
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT ATTN_OUT_NORM FFN_NORM
             ROUTER GROK;
+        Has("blk.{i}.ffn_up.weight") => UNGATED;
     }
     "mimo2" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM MIMO;
