@@ -264,7 +264,6 @@ const CLASSES: &[&ModelClass] = &[
     &mimo::MIMO_V2,
     &laguna::LAGUNA,
     &bailing3::BAILING_MOE3,
-    &bailing3::BAILING_MOE3_VL,
     &step::STEP3_5,
     &openelm::OPENELM,
     &neo_bert::NEO_BERT,

@@ -177,42 +177,6 @@ pub(super) const BAILING_MOE3: ModelClass = ModelClass {
     ..ModelClass::PLAIN
 };
 
-/// Ling 3 for images, whose heads rotate by three axes, which are the same in a text.
-pub(super) const BAILING_MOE3_VL: ModelClass = ModelClass {
-    classes: &["BailingMoeV3VLForConditionalGeneration"],
-    settings: &[
-        BAILING_MOE3.settings[0],
-        &[setting(Kind::Own(&SECTIONS), "rope.dimension_sections", &["mrope_section"])],
-    ],
-    traits: Traits { sign: Sign::Never, left_out: &["linear_proj."], ..BAILING_MOE3.traits },
-    ..BAILING_MOE3
-};
-
-/// INT32\[4\]: how many pairs of what rotates turn by each axis of an image. They come back as a
-/// text has them.
-const SECTIONS: OwnSetting = own(
-    |setting, model| {
-        let stated = model
-            .fields
-            .0
-            .get(setting.fields[0])
-            .and_then(Value::as_array);
-        let number = |n: &Value| i32::try_from(n.as_u64()?).ok();
-        let all = stated.and_then(|all| all.iter().take(3).map(number).collect::<Option<Vec<_>>>());
-        let all = all.filter(|all| all.len() == 3);
-        let mut all = all.ok_or_else(|| setting.wrong("it is no list of three numbers"))?;
-        let pairs: i64 = all.iter().map(|n| i64::from(*n)).sum();
-        let rotating = model.fields.need(&["qk_rope_head_dim"])?;
-        if 2 * pairs != i64::from(rotating) {
-            let what = format!("{pairs} pairs are not half of qk_rope_head_dim, {rotating}");
-            return Err(setting.wrong(what));
-        }
-        all.push(0);
-        Ok(Some(array(GgufMetadataArray::I32(all))))
-    },
-    |_, _| Ok(None),
-);
-
 fn complete(fields: &mut Fields) -> Result<()> {
     if let Some(head) = fields.0.remove("head_dim") {
         fields.0.entry(HEAD).or_insert(head);
@@ -277,23 +241,15 @@ fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
 }
 
 /// INT32\[\]: one head of latent keys and values, 0 for layers of linear attention.
-const LATENT_HEADS: OwnSetting = required(own(
-    |_, model| {
-        let kinds = model.dims.kinds().into_iter().flatten();
-        let heads = kinds.map(|kind| i32::from(kind != LINEAR)).collect();
-        Ok(Some(array(GgufMetadataArray::I32(heads))))
-    },
-    |stated, _| {
-        let all = stated.numbers()?;
-        let group = all
-            .iter()
-            .position(|n| *n != 0)
-            .map_or(all.len(), |at| at + 1);
-        let is_so =
-            |(layer, n): (usize, &i32)| (*n != 0) == (layer + 1).is_multiple_of(group.max(1));
-        match all.iter().enumerate().all(is_so) {
-            true => Ok(Some(group.into())),
-            false => Err(stated.other_type()),
-        }
-    },
-));
+const LATENT_HEADS: OwnSetting = required(own(super::kimi::LATENT_HEADS.to_gguf, |stated, _| {
+    let all = stated.numbers()?;
+    let group = all
+        .iter()
+        .position(|n| *n != 0)
+        .map_or(all.len(), |at| at + 1);
+    let is_so = |(layer, n): (usize, &i32)| (*n != 0) == (layer + 1).is_multiple_of(group.max(1));
+    match all.iter().enumerate().all(is_so) {
+        true => Ok(Some(group.into())),
+        false => Err(stated.other_type()),
+    }
+}));

@@ -7,15 +7,15 @@ use serde_json::{Map, Value, json};
 
 use super::deepseek::{ATTENTION as LATENT, QUERY_RANK};
 use super::hy::{CLAMP, connection};
-use super::kimi::DELTA_ATTENTION;
+use super::kimi::{DELTA_ATTENTION, LATENT_HEADS};
 use super::sparse::{INDEXER, INDEXER_KINDS, INDEXER_SETTINGS, KINDS, chosen};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
 use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS};
-use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, array, wrong};
+use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, wrong};
 use crate::families::engine::rows::*;
 use crate::families::engine::table::{Model, TensorShapes};
-use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::GgufMetadataValue;
 
 const LINEAR: &str = "linear_attention";
 const FULL: Need = Need::Kind(FULL_ATTENTION);
@@ -322,19 +322,6 @@ fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     }
     Ok(())
 }
-
-/// INT32\[\]: one head of latent keys and values, 0 for layers of linear attention.
-const LATENT_HEADS: OwnSetting = required(own(
-    |_, model| {
-        let kinds = model.dims.kinds().into_iter().flatten();
-        let heads = kinds.map(|kind| i32::from(kind != LINEAR)).collect();
-        Ok(Some(array(GgufMetadataArray::I32(heads))))
-    },
-    |stated, _| {
-        let kind = |n: &i32| if *n == 0 { LINEAR } else { FULL_ATTENTION };
-        Ok(Some(stated.numbers()?.iter().map(kind).collect()))
-    },
-));
 
 /// FLOAT32 that is the same in all models: that of the indexer's norm.
 const EPSILON: OwnSetting = own(

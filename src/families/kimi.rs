@@ -220,7 +220,7 @@ fn nested(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
 }
 
 /// INT32\[\]: one head of latent keys and values, 0 for layers of linear attention.
-const LATENT_HEADS: OwnSetting = required(own(
+pub(super) const LATENT_HEADS: OwnSetting = required(own(
     |_, model| {
         let kinds = model.dims.kinds().into_iter().flatten();
         let heads = kinds.map(|kind| i32::from(kind != LINEAR)).collect();

@@ -3,9 +3,10 @@
 //!
 //! Source: `conversion/laguna.py` of llama.cpp; defaults of transformers 5.24.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::llama::SETTINGS;
+use super::spark::by_kind;
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
 use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS, OwnSizes};
@@ -216,19 +217,7 @@ fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
         false => FULL_ATTENTION,
     };
     config.insert(LAYER_KINDS.to_owned(), (0..dims.layers).map(kind).collect());
-    let part = config
-        .remove("partial_rotary_factor")
-        .unwrap_or_else(|| 1.0.into());
-    let base = config
-        .remove("rope_theta")
-        .unwrap_or_else(|| 10_000.0.into());
-    let local = config
-        .remove("rope_local_base_freq")
-        .unwrap_or_else(|| base.clone());
-    let rope = |base, part| json!({"rope_type": "default", "rope_theta": base, "partial_rotary_factor": part});
-    let kinds = json!({FULL_ATTENTION: rope(base, part), WINDOWED: rope(local, 1.0.into())});
-    config.insert("rope_parameters".to_owned(), kinds);
-    Ok(())
+    by_kind(config, dims)
 }
 
 /// INT32\[\]: heads of each layer.

@@ -70,7 +70,6 @@ LIKE = {
     "rnd1": dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"]),
     "xverse": dict(model_type="llama", architectures=["LlamaForCausalLM"]),
     "mimo_v2_flash": dict(model_type="mimo_v2_flash", rms_norm_eps=1e-5, sliding_window=33, rope_theta=None, rope_parameters={kind: dict(rope_type="default", rope_theta=base, partial_rotary_factor=0.5) for kind, base in (("full_attention", 5e6), ("sliding_attention", 1e4))}),
-    "bailing_moe3_vl": dict(model_type="bailing_hybrid", architectures=["BailingHybridForCausalLM"]),
     "bailing_moe3": dict(model_type="bailing_hybrid", architectures=["BailingHybridForCausalLM"]),
     "sarvam_moe": dict(model_type="sarvam_moe", architectures=["SarvamMoEForCausalLM"]),
 }

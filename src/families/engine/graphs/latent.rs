@@ -149,15 +149,32 @@ const KDA: &[Row] = rows! {
     "blk.{i}.ssm_conv1d_q.weight" [KERNEL, Size::N(1), KDA_WIDTH];
     "blk.{i}.ssm_conv1d_k.weight" [KERNEL, Size::N(1), KDA_WIDTH];
     "blk.{i}.ssm_conv1d_v.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_beta.weight" [EMBD, HEADS];
+    "blk.{i}.ssm_dt.bias" [KDA_WIDTH];
+    "blk.{i}.ssm_norm.weight" [KDA_HEAD];
+    "blk.{i}.attn_output.weight" [KDA_WIDTH, EMBD];
+};
+
+/// Decays and gates of low rank.
+const LOW_RANK: &[Row] = rows! {
     "blk.{i}.ssm_f_a.weight" [EMBD, KDA_HEAD];
     "blk.{i}.ssm_f_b.weight" [KDA_HEAD, KDA_WIDTH];
     "blk.{i}.ssm_g_a.weight" [EMBD, KDA_HEAD];
     "blk.{i}.ssm_g_b.weight" [KDA_HEAD, KDA_WIDTH];
-    "blk.{i}.ssm_beta.weight" [EMBD, HEADS];
+};
+
+/// Decays and gates of whole matrices.
+const WHOLE_RANK: &[Row] = rows! {
+    "blk.{i}.ssm_f_a.weight" [EMBD, KDA_WIDTH];
+    "blk.{i}.ssm_g_a.weight" [EMBD, KDA_WIDTH];
+};
+
+const DECAYS: &[Row] = rows! {
     "blk.{i}.ssm_a" [Size::N(1), HEADS];
-    "blk.{i}.ssm_dt.bias" [KDA_WIDTH];
-    "blk.{i}.ssm_norm.weight" [KDA_HEAD];
-    "blk.{i}.attn_output.weight" [KDA_WIDTH, EMBD];
+};
+
+const LISTED_DECAYS: &[Row] = rows! {
+    "blk.{i}.ssm_a" [HEADS];
 };
 
 const MAYBE_SHARED: &[Row] = rows! {
@@ -184,20 +201,6 @@ const KIMI_KEYS: (When, &[&str]) = (
         "leading_dense_block_count",
     ],
 );
-
-/// As [`KDA`], with whole matrices for decays and gates.
-const WHOLE_KDA: &[Row] = rows! {
-    "blk.{i}.ssm_conv1d_q.weight" [KERNEL, Size::N(1), KDA_WIDTH];
-    "blk.{i}.ssm_conv1d_k.weight" [KERNEL, Size::N(1), KDA_WIDTH];
-    "blk.{i}.ssm_conv1d_v.weight" [KERNEL, Size::N(1), KDA_WIDTH];
-    "blk.{i}.ssm_f_a.weight" [EMBD, KDA_WIDTH];
-    "blk.{i}.ssm_g_a.weight" [EMBD, KDA_WIDTH];
-    "blk.{i}.ssm_beta.weight" [EMBD, HEADS];
-    "blk.{i}.ssm_a" [Size::N(1), HEADS];
-    "blk.{i}.ssm_dt.bias" [KDA_WIDTH];
-    "blk.{i}.ssm_norm.weight" [KDA_HEAD];
-    "blk.{i}.attn_output.weight" [KDA_WIDTH, EMBD];
-};
 
 /// A gate for each head.
 const HEAD_GATE: &[Row] = rows! {
@@ -240,22 +243,6 @@ const GLM_CONNECTIONS: &[Row] = rows! {
     "blk.{i}.hc_ffn_fn.weight" [STATE, MIX];
     "blk.{i}.hc_ffn_base.weight" [MIX];
     "blk.{i}.hc_ffn_scale.weight" [Size::N(3)];
-};
-
-/// As [`KDA`], with a list of decays.
-const LISTED_KDA: &[Row] = rows! {
-    "blk.{i}.ssm_conv1d_q.weight" [KERNEL, Size::N(1), KDA_WIDTH];
-    "blk.{i}.ssm_conv1d_k.weight" [KERNEL, Size::N(1), KDA_WIDTH];
-    "blk.{i}.ssm_conv1d_v.weight" [KERNEL, Size::N(1), KDA_WIDTH];
-    "blk.{i}.ssm_f_a.weight" [EMBD, KDA_HEAD];
-    "blk.{i}.ssm_f_b.weight" [KDA_HEAD, KDA_WIDTH];
-    "blk.{i}.ssm_g_a.weight" [EMBD, KDA_HEAD];
-    "blk.{i}.ssm_g_b.weight" [KDA_HEAD, KDA_WIDTH];
-    "blk.{i}.ssm_beta.weight" [EMBD, HEADS];
-    "blk.{i}.ssm_a" [HEADS];
-    "blk.{i}.ssm_dt.bias" [KDA_WIDTH];
-    "blk.{i}.ssm_norm.weight" [KDA_HEAD];
-    "blk.{i}.attn_output.weight" [KDA_WIDTH, EMBD];
 };
 
 const GLM_KEYS: (When, &[&str]) = (
@@ -308,7 +295,7 @@ graphs! {
     }
     "kimi-linear" [RMS, EXPERT_KEYS, KV_KEYS, KIMI_KEYS, GATING] FREE_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM FFN_NORM;
-        Not(&ATTENDS) => KDA KDA_QKV;
+        Not(&ATTENDS) => KDA LOW_RANK DECAYS KDA_QKV;
         ATTENDS => LATENT SPLIT_KV;
         All(&[ATTENDS, LATENT_QUERIES_THERE]) => QUERIES;
         All(&[ATTENDS, Not(&LATENT_QUERIES_THERE)]) => PLAIN_QUERIES;
@@ -321,7 +308,7 @@ graphs! {
     }
     "bailingmoe3" [RMS, EXPERT_KEYS, KV_KEYS, KIMI_KEYS, BAILING_KEYS, GATING] FREE_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM;
-        Not(&ATTENDS) => WHOLE_KDA KDA_QKV;
+        Not(&ATTENDS) => KDA WHOLE_RANK DECAYS KDA_QKV;
         ATTENDS => LATENT SPLIT_KV HEAD_GATE;
         All(&[ATTENDS, Above0(Q_RANK)]) => QUERIES;
         All(&[ATTENDS, Not(&Above0(Q_RANK))]) => PLAIN_QUERIES;
@@ -332,7 +319,7 @@ graphs! {
     "glm5-next" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GLM_KEYS] FOUR_COPIES {
         Always => EMBEDDING OUTPUT ATTN_NORM FFN_NORM;
         Not(&Predicting) => GLM_CONNECTIONS;
-        Not(&ATTENDS) => LISTED_KDA KDA_QKV;
+        Not(&ATTENDS) => KDA LOW_RANK LISTED_DECAYS KDA_QKV;
         ATTENDS => QUERIES LATENT SPLIT_KV;
         All(&[ATTENDS, LISTED]) => INDEXER POOLED_INDEXER;
         All(&[ATTENDS, Not(&LISTED)]) => MAYBE_INDEXER;
