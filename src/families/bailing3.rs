@@ -11,10 +11,9 @@ use super::step::LIMITS;
 use super::{DENSE_MLP, NORMS, SPARSE_MLP};
 use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS};
-use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, array, wrong};
+use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, wrong};
 use crate::families::engine::rows::*;
 use crate::families::engine::table::TensorShapes;
-use crate::model::gguf::GgufMetadataArray;
 use crate::remember::layout::assembled::Change;
 
 const LINEAR: &str = "linear_attention";
