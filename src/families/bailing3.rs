@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::bailing::{CHOICE_BIAS, ENDS};
 use super::deepseek::ATTENTION as LATENT;
+use super::kimi::f32;
 use super::step::LIMITS;
 use super::{DENSE_MLP, NORMS, SPARSE_MLP};
 use crate::Result;
@@ -49,21 +50,15 @@ const DELTA_ATTENTION: &[TensorRule] = &[
     linear("blk.{i}.ssm_beta", "model.layers.{i}.attention.b_proj", &[Heads, Hidden]),
     linear("blk.{i}.ssm_norm", "model.layers.{i}.attention.o_norm", &[Field(HEAD)]),
     linear("blk.{i}.attn_output", "model.layers.{i}.attention.dense", &[Hidden, WIDTH]),
-    in_layers(
-        DELTA,
-        parameter(
-            "blk.{i}.ssm_a",
-            "model.layers.{i}.attention.A_log",
-            (Transform::Reshaped(Change::Exp), &[Heads], &[Heads, One]),
-        ),
+    f32(
+        "blk.{i}.ssm_a",
+        "model.layers.{i}.attention.A_log",
+        (Transform::Reshaped(Change::Exp), &[Heads], &[Heads, One]),
     ),
-    in_layers(
-        DELTA,
-        parameter(
-            "blk.{i}.ssm_dt.bias",
-            "model.layers.{i}.attention.dt_bias",
-            (Transform::None, &[WIDTH], &[WIDTH]),
-        ),
+    f32(
+        "blk.{i}.ssm_dt.bias",
+        "model.layers.{i}.attention.dt_bias",
+        (Transform::None, &[WIDTH], &[WIDTH]),
     ),
 ];
 
@@ -107,6 +102,7 @@ const EXPERTS: &[TensorRule] = &[
     TensorRule { shape: &[SHARED, Hidden], ..SPARSE_MLP[4] },
     TensorRule { shape: &[SHARED, Hidden], ..SPARSE_MLP[5] },
     TensorRule { shape: &[Hidden, SHARED], ..SPARSE_MLP[6] },
+    TensorRule { keeps_f32: true, ..CHOICE_BIAS[0] },
 ];
 
 pub(super) const BAILING_MOE3: ModelClass = ModelClass {
@@ -138,7 +134,7 @@ pub(super) const BAILING_MOE3: ModelClass = ModelClass {
     ],
     own_fields: &[("num_local_experts", "num_experts"), ("n_shared_experts", "num_shared_experts")],
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
-    tensors: &[ENDS, NORMS, DELTA_ATTENTION, LATENT_ATTENTION, DENSE_MLP, EXPERTS, CHOICE_BIAS],
+    tensors: &[ENDS, NORMS, DELTA_ATTENTION, LATENT_ATTENTION, DENSE_MLP, EXPERTS],
     settings: &[&[
         setting(Kind::Own(&LATENT_HEADS), "attention.head_count_kv", &[GROUP]),
         count("vocab_size", &["vocab_size"]),

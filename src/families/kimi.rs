@@ -38,7 +38,7 @@ const fn linear(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> 
     only(DELTA, gguf, hf, shape)
 }
 
-const fn f32(
+pub(super) const fn f32(
     gguf: &'static str,
     hf: &'static str,
     shapes: (Transform, &'static [Dim], &'static [Dim]),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::llama::SETTINGS;
 use super::spark::by_kind;
-use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
+use super::{CHOICE_BIAS, DENSE_MLP, ENDS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
 use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS, OwnSizes};
 use crate::families::engine::fields::{

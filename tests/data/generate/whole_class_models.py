@@ -445,4 +445,4 @@ GLM_NEXT = FLAT | dict(architectures=["Glm5NextForConditionalGeneration"], model
 KDA_LIST = {key: (2,) if key.endswith("A_log") else shape for key, shape in KDA.items()}
 model_of("glm5_next", "glm_moe_dsa", raw=True, make=nested(written(GLM_NEXT, ENDS | AT(0, TWO_NORMS | KDA_LIST | HC | GATED) | AT(1, TWO_NORMS | NO_ROPE_MLA | POOLS | HC | {"mlp.gate.weight": (2, 16), "mlp.gate.e_score_correction_bias": (2,)} | THREE("mlp.experts.0") | THREE("mlp.experts.1") | THREE("mlp.shared_experts")),
     wide=["A_log", "dt_bias", "e_score_correction_bias", "_fn", "_base", "_scale", "compress_ape", "compress_gate"]), dict(architectures=["Glm5NextForConditionalGeneration"], model_type="glm5_next", vision_config=dict(hidden_size=8), tie_word_embeddings=False), IN_LANGUAGE_MODEL),
-    back="Glm5NextForConditionalGeneration", inexact=["model.layers.0.self_attn.A_log"])
+    back="Glm5NextForConditionalGeneration", inexact=["model.layers.0.self_attn.A_log", "model.language_model.layers.0.self_attn.A_log"])
