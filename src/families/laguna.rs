@@ -43,7 +43,7 @@ const EXPERTS: &[TensorRule] = &[
     SPARSE_MLP[1],
     SPARSE_MLP[2],
     SPARSE_MLP[3],
-    TensorRule { hf: "model.layers.{i}.mlp.experts.e_score_correction_bias", ..F32_CHOICE_BIAS[0] },
+    TensorRule { hf: "model.layers.{i}.mlp.experts.e_score_correction_bias", ..CHOICE_BIAS[0] },
     shared(4, "model.layers.{i}.mlp.shared_expert.gate_proj", &[SharedInner, Hidden]),
     shared(5, "model.layers.{i}.mlp.shared_expert.up_proj", &[SharedInner, Hidden]),
     shared(6, "model.layers.{i}.mlp.shared_expert.down_proj", &[Hidden, SharedInner]),
