@@ -259,6 +259,15 @@ const SHARED_PAIR: &[Row] = rows! {
     "blk.{i}.ffn_up_shexp.weight" [EMBD, FF_SHARED];
 };
 const ROUTES: When = Has("blk.{i}.ffn_gate_inp.weight");
+/// Layers without a router that have something of a feed-forward layer.
+const FEEDS: When = All(&[
+    Not(&ROUTES),
+    Any(&[
+        Has("blk.{i}.ffn_gate.weight"),
+        Has("blk.{i}.ffn_up.weight"),
+        Has("blk.{i}.ffn_down.weight"),
+    ]),
+]);
 
 const MIMO_PREDICTION: &[Row] = rows! {
     "blk.{i}.layer_output_norm.weight" [EMBD] optional;
@@ -479,7 +488,7 @@ graphs! {
     "mimo2" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM MIMO;
         ROUTES => ROUTED_PAIR;
-        Not(&ROUTES) => UNGATED;
+        FEEDS => UNGATED;
         MayPredict => PREDICTION MIMO_PREDICTION;
     }
     "laguna" [RMS, USED_EXPERTS, EXPERT_WIDTH, (Always, &["leading_dense_block_count"])] SAME_HEADS {
@@ -490,7 +499,7 @@ graphs! {
     "step35" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM STEP ROPE_FREQS;
         ROUTES => ROUTED_PAIR SHARED_PAIR;
-        Not(&ROUTES) => UNGATED;
+        FEEDS => UNGATED;
         MayPredict => PREDICTION;
     }
 }
