@@ -8,10 +8,15 @@
 
 mod afmoe;
 mod apertus;
+mod arctic;
+mod baichuan;
 mod bailing;
+mod bailing3;
 mod bert;
 mod bloom;
 mod cohere;
+mod dbrx;
+mod deci;
 mod deepseek;
 mod deepseek_moe;
 mod dense_first;
@@ -28,6 +33,7 @@ mod gemma;
 mod gemma3n;
 mod gemma4;
 mod glm;
+mod glm_next;
 mod glm_vl;
 mod gpt2;
 mod gpt_bigcode;
@@ -36,6 +42,7 @@ mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod granite_swa;
+mod grok;
 mod hunyuan;
 mod hunyuan_vl;
 mod hy;
@@ -43,22 +50,28 @@ mod internlm;
 mod jamba;
 mod jina_bert;
 mod kimi;
+mod laguna;
 mod lfm;
 mod llama;
 mod llama4;
 mod mamba;
 mod maple;
 mod mellum;
+mod mimo;
 mod minicpm;
 mod minimax;
+mod minimax_01;
 mod modern_bert;
 mod mpt;
 mod nemotron_h;
+mod neo_bert;
 mod nomic_bert;
 mod olmo;
+mod openelm;
 mod phi;
 mod plain;
 mod qwen;
+mod qwen_lm;
 mod qwen_next;
 mod qwen_vl;
 mod smallthinker;
@@ -66,6 +79,7 @@ mod smollm;
 mod spark;
 mod sparse;
 mod starcoder;
+mod step;
 mod t5;
 mod towers;
 
@@ -239,6 +253,23 @@ const CLASSES: &[&ModelClass] = &[
     &cohere::COHERE2_MOE,
     &granite_swa::GRANITE_MOE_SWA,
     &granite_swa::GRANITE_SWA,
+    &plain::XVERSE,
+    &dbrx::DBRX,
+    &arctic::ARCTIC,
+    &grok::GROK2,
+    &grok::GROK1,
+    &deci::DECI,
+    &minimax_01::MINIMAX_01,
+    &mimo::MIMO_V2_FLASH,
+    &mimo::MIMO_V2,
+    &laguna::LAGUNA,
+    &bailing3::BAILING_MOE3,
+    &step::STEP3_5,
+    &openelm::OPENELM,
+    &neo_bert::NEO_BERT,
+    &qwen_lm::QWEN,
+    &baichuan::BAICHUAN,
+    &glm_next::GLM5_NEXT,
 ];
 
 /// The class that `config` names. That of a nested language model comes first.

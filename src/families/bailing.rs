@@ -7,7 +7,7 @@ use super::internlm::part;
 use super::{DENSE_MLP, NORMS, SPARSE_MLP, sparse};
 use crate::families::engine::rows::*;
 
-const ENDS: &[TensorRule] = &[
+pub(super) const ENDS: &[TensorRule] = &[
     same("token_embd", "model.word_embeddings", &[Vocab, Hidden]),
     same("output_norm", "model.norm", &[Hidden]),
     optional("output", "lm_head", &[Vocab, Hidden]),
@@ -24,7 +24,7 @@ const ATTENTION: &[TensorRule] = &[
     same("blk.{i}.attn_k_norm", "model.layers.{i}.attention.key_layernorm", &[Head]),
 ];
 
-const CHOICE_BIAS: &[TensorRule] = &[sparse(parameter(
+pub(super) const CHOICE_BIAS: &[TensorRule] = &[sparse(parameter(
     "blk.{i}.exp_probs_b.bias",
     "model.layers.{i}.mlp.gate.expert_bias",
     (Transform::None, &[Experts], &[Experts]),

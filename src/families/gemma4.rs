@@ -181,7 +181,7 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
     traits: Traits {
         has_local_rope: true,
         experts_apart: EXPERTS_APART,
-        by_layer: Some(&ByLayer { sizes: sizes::layers, restore_rope: sizes::set_rope }),
+        by_layer: Some(&ByLayer { sizes: sizes::layers, restore_rope: Some(sizes::set_rope) }),
         completes: &[sizes::complete],
         from_tensors: &[sizes::from_tensors],
         layer_kinds: Some(("sliding_attention", 6)),

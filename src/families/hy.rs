@@ -117,7 +117,11 @@ const COPIES: Dim = Field("hc_mult");
 const STATE: Dim = Product(&[COPIES, Hidden]);
 
 /// A parameter of the connections of copies of the state, which transformers has in F32.
-const fn connection(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> TensorRule {
+pub(super) const fn connection(
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorRule {
     TensorRule { keeps_f32: true, ..parameter(gguf, hf, (Transform::None, shape, shape)) }
 }
 

@@ -20,9 +20,9 @@ const LINEAR: &str = "linear_attention";
 const DELTA: Need = Need::Kind(LINEAR);
 
 /// What the published config has in an object of its own.
-const HEAD: &str = "linear_head_dim";
+pub(super) const HEAD: &str = "linear_head_dim";
 const HEADS: &str = "linear_num_heads";
-const FILTER: &str = "linear_conv_kernel_dim";
+pub(super) const FILTER: &str = "linear_conv_kernel_dim";
 
 const WIDTH: Dim = Product(&[Heads, Field(HEAD)]);
 const FILTERS: &[Dim] = &[WIDTH, One, Field(FILTER)];
@@ -38,7 +38,7 @@ const fn linear(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> 
     only(DELTA, gguf, hf, shape)
 }
 
-const fn f32(
+pub(super) const fn f32(
     gguf: &'static str,
     hf: &'static str,
     shapes: (Transform, &'static [Dim], &'static [Dim]),
@@ -46,7 +46,7 @@ const fn f32(
     TensorRule { keeps_f32: true, ..in_layers(DELTA, parameter(gguf, hf, shapes)) }
 }
 
-const DELTA_ATTENTION: &[TensorRule] = &[
+pub(super) const DELTA_ATTENTION: &[TensorRule] = &[
     linear("blk.{i}.attn_q", "model.layers.{i}.self_attn.q_proj", &[WIDTH, Hidden]),
     linear("blk.{i}.attn_k", "model.layers.{i}.self_attn.k_proj", &[WIDTH, Hidden]),
     linear("blk.{i}.attn_v", "model.layers.{i}.self_attn.v_proj", &[WIDTH, Hidden]),
@@ -220,7 +220,7 @@ fn nested(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
 }
 
 /// INT32\[\]: one head of latent keys and values, 0 for layers of linear attention.
-const LATENT_HEADS: OwnSetting = required(own(
+pub(super) const LATENT_HEADS: OwnSetting = required(own(
     |_, model| {
         let kinds = model.dims.kinds().into_iter().flatten();
         let heads = kinds.map(|kind| i32::from(kind != LINEAR)).collect();

@@ -103,9 +103,9 @@ const BIAS: OwnSetting = required(own(
     },
 ));
 
-/// Adds the fields of the configs inside, with the name of theirs in front.
-fn complete(fields: &mut Fields) -> Result<()> {
-    for name in NESTED {
+/// Adds the fields of the configs `inside`, with the name of theirs in front.
+pub(super) fn flatten(fields: &mut Fields, inside: &[&str]) -> Result<()> {
+    for name in inside {
         let nested = match fields.0.get(*name) {
             None => continue,
             Some(Value::Object(nested)) => Fields::of(nested.clone()),
@@ -116,6 +116,11 @@ fn complete(fields: &mut Fields) -> Result<()> {
             .0
             .extend(nested.map(|(field, value)| (format!("{name}.{field}"), value)));
     }
+    Ok(())
+}
+
+fn complete(fields: &mut Fields) -> Result<()> {
+    flatten(fields, NESTED)?;
     match fields.number(&[CLAMP])? {
         // No clamp, in transformers and in llama.cpp.
         Some(0.0) => drop(fields.0.remove(CLAMP)),

@@ -1,8 +1,9 @@
-//! Orion, openPangu Embedded, Jais 2 and Maincoder: plain models of one class each.
+//! Orion, openPangu Embedded, Jais 2, Maincoder and XVERSE: plain models of one class each.
 //!
-//! Source: `conversion/orion.py`, `pangu.py` and `maincoder.py` of llama.cpp; defaults of the code
+//! Source: `conversion/orion.py`, `pangu.py`, `maincoder.py` and `xverse.py` of llama.cpp; defaults of the code
 //! beside published models.
 
+use super::llama::ROTATED;
 use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, UNGATED_MLP, VALUES};
 use crate::families::engine::rows::*;
 
@@ -94,5 +95,25 @@ pub(super) const MAINCODER: ModelClass = ModelClass {
     ],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
     settings: &[&[count("rope.dimension_count", &["head_dim"])]],
+    ..ModelClass::PLAIN
+};
+
+/// The converter mixes up rows of keys of models with fewer heads of them; none is published.
+pub(super) const XVERSE: ModelClass = ModelClass {
+    gguf: "xverse",
+    classes: &["XverseForCausalLM"],
+    model_type: "xverse",
+    defaults: &[
+        ("max_position_embeddings", Int(2048)),
+        ("rms_norm_eps", Float(1e-6)),
+        ("rope_theta", Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Text("silu"))],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
+    settings: &[&[
+        setting(Kind::Text("Meta AI original pth"), "tensor_data_layout", &[]),
+        setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
+    ]],
+    traits: Traits { head_dim: HeadDim::Derived, needs_output: true, ..Traits::PLAIN },
     ..ModelClass::PLAIN
 };

@@ -50,7 +50,7 @@ pub(super) const SPARK2_5: ModelClass = ModelClass {
 };
 
 /// States rope by the kind of the layers.
-fn by_kind(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
+pub(super) fn by_kind(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
     let part = config
         .remove("partial_rotary_factor")
         .unwrap_or_else(|| 1.0.into());

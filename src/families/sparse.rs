@@ -157,7 +157,7 @@ pub(super) const GLM5: ModelClass = ModelClass {
 /// Lists the layers that choose, of a config that says how often they do.
 ///
 /// Source: `GlmMoeDsaConfig` of transformers 5.24.
-fn chosen(fields: &mut Fields) -> Result<()> {
+pub(super) fn chosen(fields: &mut Fields) -> Result<()> {
     let [frequency, pattern] = ["index_topk_freq", "index_topk_pattern"];
     if fields.0.contains_key(KINDS) {
         return Ok(());

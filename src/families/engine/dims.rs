@@ -120,10 +120,12 @@ pub(crate) enum Need {
 pub(crate) struct OwnSizes {
     /// Length of a head.
     pub head: usize,
+    /// Heads of queries.
+    pub heads: usize,
     /// Heads of keys and values.
     pub kv_heads: usize,
-    /// How many times as wide as the model's the feed-forward layer is.
-    pub inner_times: usize,
+    /// Width of the feed-forward layer; `None`: that of the model.
+    pub inner: Option<usize>,
     /// Whether it has keys; `None`: it may, and nobody reads them.
     pub keys: Option<bool>,
     /// Whether it has values of its own; `None`: it may, and nobody reads them.
@@ -237,6 +239,11 @@ impl Dims {
         self.sizes_of(layer).map_or(self.head, |sizes| sizes.head)
     }
 
+    /// Heads of queries of layer `layer`.
+    pub(crate) fn heads_of(&self, layer: Option<usize>) -> usize {
+        self.sizes_of(layer).map_or(self.heads, |sizes| sizes.heads)
+    }
+
     /// Heads of keys and values of layer `layer`.
     pub(crate) fn kv_heads_of(&self, layer: Option<usize>) -> usize {
         self.sizes_of(layer)
@@ -245,8 +252,8 @@ impl Dims {
 
     /// Width of the feed-forward layer of layer `layer`.
     pub(crate) fn inner_of(&self, layer: Option<usize>) -> Option<usize> {
-        let times = self.sizes_of(layer).map_or(1, |sizes| sizes.inner_times);
-        Some(self.inner?.saturating_mul(times))
+        let own = self.sizes_of(layer).and_then(|sizes| sizes.inner);
+        own.or(self.inner)
     }
 
     /// Length of a head of the last layer, which sees the whole text.
@@ -268,7 +275,7 @@ impl Dims {
             Dim::ExpertInner => self.expert_inner.or(self.inner),
             Dim::SharedInner => self.shared_inner,
             Dim::Vocab => Some(self.vocab),
-            Dim::Queries => Some(self.heads.saturating_mul(self.head_of(layer))),
+            Dim::Queries => Some(self.heads_of(layer).saturating_mul(self.head_of(layer))),
             Dim::Keys => {
                 let head = self.head_of(layer);
                 Some(self.kv_heads_of(layer).saturating_mul(head))
@@ -276,8 +283,8 @@ impl Dims {
             Dim::Head => Some(self.head_of(layer)),
             Dim::Layers => Some(self.layers),
             Dim::Experts => self.experts,
-            Dim::TwoInner => Some(self.inner?.saturating_mul(2)),
-            Dim::Heads => Some(self.heads),
+            Dim::TwoInner => Some(self.inner_of(layer)?.saturating_mul(2)),
+            Dim::Heads => Some(self.heads_of(layer)),
             Dim::One => Some(1),
             Dim::Field(name) => Some(self.fields.count(&[name]).ok()?? as usize),
             Dim::Labels => self.fields.0.get(LABELS)?.as_object().map(|all| all.len()),

@@ -30,6 +30,12 @@ const YARN: &[(&str, &[&str])] = &[
     ("scaling.yarn_beta_slow", &["beta_slow"]),
 ];
 
+/// Whether rope of `class` has factors for heads of other lengths.
+fn has_proportional(class: &ModelClass) -> bool {
+    let by_layer = class.traits.by_layer;
+    by_layer.is_some_and(|by_layer| by_layer.restore_rope.is_some())
+}
+
 impl Rope {
     /// Fails if the config says what llama.cpp does not do with models of `class`.
     ///
@@ -72,7 +78,7 @@ impl Rope {
         if self.has_local_scaling {
             return refuse(PARAMETERS, "layers with a window have a scaling");
         }
-        if class.traits.by_layer.is_some() {
+        if has_proportional(class) {
             if self.kind != "proportional" {
                 return refuse("rope_type", &format!("it is `{}`", self.kind));
             }
@@ -141,7 +147,7 @@ impl Rope {
             "default" | "llama3" => {}
             "mrope" if class.has_setting(Kind::TextSections) => {}
             "dynamic" => self.check_dynamic(fields)?,
-            "proportional" if class.traits.by_layer.is_some() => {}
+            "proportional" if has_proportional(class) => {}
             "longrope" | "su" if class.traits.has_long_factors => {
                 add("scaling.attn_factor", float(long_attention_factor(fields)?));
             }
@@ -184,7 +190,10 @@ impl Rope {
         let rotating = self.rotating(class, dims);
         match self.kind.as_str() {
             "llama3" if class.traits.stores_rope_factors => {
-                Ok(vec![(ROPE_FACTORS, self.llama3_factors(rotating)?)])
+                // Layers of which more rotates have no factors for it.
+                let mut factors = self.llama3_factors(rotating)?;
+                factors.resize(dims.head / 2, 1.0);
+                Ok(vec![(ROPE_FACTORS, factors)])
             }
             "proportional" => {
                 let part = self.partial.or(class.traits.partial_rotary).unwrap_or(1.0);

@@ -222,7 +222,8 @@ pub(crate) type RestoreRope = fn(&mut Map<String, Value>, &[(&str, Vec<f32>)]) -
 pub(crate) struct ByLayer {
     /// The sizes of all layers of a model with these fields and sizes.
     pub sizes: fn(&Fields, &Dims) -> Result<Vec<OwnSizes>>,
-    pub restore_rope: RestoreRope,
+    /// Sets rope where it has factors for heads of other lengths.
+    pub restore_rope: Option<RestoreRope>,
 }
 
 /// Something that transformers computes of a model, and llama.cpp may not be able to.

@@ -40,7 +40,8 @@ fn rules_are_unique() {
     for class in CLASSES {
         let names = class.tensors.iter().flat_map(|rules| rules.iter());
         let kind = |need| match need {
-            Need::Kind(kind) => kind,
+            Need::Kind(kind) | Need::KindIn(_, kind) => kind,
+            Need::If(_) => "if",
             _ => "",
         };
         let mut names: Vec<_> = names.map(|rule| (rule.gguf, kind(rule.need))).collect();

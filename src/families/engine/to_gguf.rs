@@ -69,7 +69,10 @@ pub(crate) fn to_gguf<'m>(
     checks::add_default_window(class, &config, &mut fields);
     // Before the defaults of the class: what a config does not state differs by the version of
     // transformers.
-    Rope::new(&fields)?.check_bases(class)?;
+    // Of a list of layers the class makes numbers, or it is an error below.
+    if !fields.0.get("rope_theta").is_some_and(Value::is_array) {
+        Rope::new(&fields)?.check_bases(class)?;
+    }
     fields.complete(class)?;
     // llama.cpp's converter leaves the output out, and the program loads it.
     let untied;

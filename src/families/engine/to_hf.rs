@@ -92,8 +92,9 @@ pub(crate) fn to_hf<'m>(
     let has_long_factors = factors.iter().any(|(name, _)| *name != ROPE_FACTORS);
     let fields = Fields::of(config.clone());
     check_attention_factor(class, metadata, &fields, has_long_factors)?;
-    if let Some(by_layer) = class.traits.by_layer {
-        (by_layer.restore_rope)(&mut config, &factors)?;
+    let by_layer = class.traits.by_layer;
+    if let Some(restore) = by_layer.and_then(|by_layer| by_layer.restore_rope) {
+        restore(&mut config, &factors)?;
     } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
         add_scaling(&mut config, scaling);
         check_yarn(class, &Rope::new(&Fields::of(config.clone()))?)?;

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::InTensor;
-use crate::families::engine::dims::{Dims, OwnSizes};
+use crate::families::engine::dims::{Dim, Dims, OwnSizes};
 use crate::families::engine::fields::{
     EXPERTS, EXPERTS_USED, FULL_ATTENTION, Fields, LAYER_KINDS, missing_key, wrong,
 };
@@ -64,6 +64,7 @@ pub(super) fn layers(fields: &Fields, dims: &Dims) -> Result<Vec<OwnSizes>> {
         return Err(wrong(INPUT_TOKENS, "it is not vocab_size, as llama.cpp has it"));
     }
     let is_double_wide = fields.flag(DOUBLE_WIDE);
+    let inner = dims.size(Dim::TwoInner, None);
     let layers = is_full.into_iter().enumerate();
     Ok(layers
         .map(|(layer, is_full)| {
@@ -74,8 +75,9 @@ pub(super) fn layers(fields: &Fields, dims: &Dims) -> Result<Vec<OwnSizes>> {
             };
             OwnSizes {
                 head,
+                heads,
                 kv_heads,
-                inner_times: if is_double_wide && !has_keys { 2 } else { 1 },
+                inner: inner.filter(|_| is_double_wide && !has_keys),
                 keys: has_keys.then_some(true),
                 values: has_keys.then_some(!(keys_are_values && is_full)),
             }

@@ -123,7 +123,7 @@ const fn tiktoken(
     PreTokenizerClass { forms, merges_are_complete: true, names }
 }
 
-const GLM: &[&str] = &["glm4", "glm4moe", "glm-dsa", "chatglm"];
+const GLM: &[&str] = &["glm4", "glm4moe", "glm-dsa", "glm5-next", "chatglm"];
 
 /// All names that llama.cpp knows, each once.
 pub(crate) static CLASSES: &[PreTokenizerClass] = &[

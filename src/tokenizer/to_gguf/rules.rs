@@ -142,7 +142,7 @@ pub(super) fn special_by_text(
     let table = match architecture {
         "glm4" => GLM4,
         "chatglm" => CHATGLM,
-        "glm4moe" | "glm-dsa" | "deepseek2" if added.get("[gMASK]").is_some() => GLM,
+        "glm4moe" | "glm-dsa" | "glm5-next" | "deepseek2" if added.get("[gMASK]").is_some() => GLM,
         "glm4moe" => SOLAR_OPEN,
         _ => return Ok(()),
     };

@@ -18,7 +18,7 @@ NOISE = ("transformers_version", "use_cache", "initializer_range", "attention_dr
          "dtype", "torch_dtype", "_name_or_path")
 # Name: the model of `whole` whose tokenizer it has, a function that makes config and tensors, and more: `files` beside the config, `tokens` of the tokenizer that
 # have other names, `pre` (the tokenizer's name in llama.cpp), `options` of the converter, `raw` (it reads config.json as it is), `back` (the class that comes back),
-# `here` (keys that differ on purpose), `other_values` (tensors that do), `inexact` (those that come back nearly the same).
+# `patch` (what is done to the converter first), `here` (keys that differ on purpose), `other_values` (tensors that do), `inexact` (those that come back nearly the same).
 MODELS = {}
 # Names of tokenizers in llama.cpp.
 TOKENIZERS = {"llama": "llama-bpe", "qwen3": "qwen2", "qwen2": "qwen2", "deepseek_v3": "deepseek-v3", "lfm2": "lfm2", "ernie4_5": "default", "modern_bert": "llama-bpe",
@@ -348,3 +348,101 @@ model_of("llada", "qwen2", raw=True, make=written(dict(architectures=["LLaDAMode
 # The converter has the id of the mask of the published model.
 model_of("llada_moe", "qwen2", raw=True, here={"tokenizer.ggml.mask_token_id": ["UINT32", 7]}, make=written(FLAT | dict(architectures=["LLaDAMoEModelLM"], model_type="llada", num_key_value_heads=2, rope_theta=50000.0, num_experts=2, num_experts_per_tok=1, expert_intermediate_size=12, dense_intermediate_size=24, norm_topk_prob=None, qk_layernorm=True,
     shared_expert_intermediate_size=None, mask_token_id=7), ENDS | LAYER(TWO_NORMS | ALL_HEADS | NORMS_OF_HEADS | SPARSE_MLP)))
+SCORES = {"tokenizer.ggml.scores": ["ARRAY FLOAT32", [-63.0] * 290 + [0.0 - rank for rank in range(63) if rank != 15]]}
+SPACES = {"tokenizer.ggml.add_space_prefix": ["BOOL", False]}
+LARGE_ENDS = {key: (352, *shape[1:]) if len(shape) > 1 else shape for key, shape in ENDS.items()}
+# The converter writes no scores, without which llama.cpp takes tokens apart otherwise.
+model_of("xverse", "gemma4", raw=True, here=SCORES | SPACES, make=written(FLAT | dict(vocab_size=352, architectures=["XverseForCausalLM"], model_type="xverse", rope_theta=10000.0), LARGE_ENDS | LAYER(TWO_NORMS | ALL_HEADS | GATED)))
+DBRX = {"norm_attn_norm.norm_1.weight": (16,), "norm_attn_norm.norm_2.weight": (16,), "norm_attn_norm.attn.Wqkv.weight": (32, 16), "norm_attn_norm.attn.out_proj.weight": (16, 16), "ffn.router.layer.weight": (4, 16),
+        **{f"ffn.experts.mlp.{part}": (48, 16) for part in ("w1", "v1", "w2")}}
+# The converter encodes routers, too, which are F32 in other classes.
+model_of("dbrx", "llama", raw=True, other_values=["blk.0.ffn_gate_inp.weight"], make=written(dict(architectures=["DbrxForCausalLM"], model_type="dbrx", d_model=16, n_heads=2, n_layers=1, max_seq_len=64, vocab_size=VOCAB, tie_word_embeddings=False, rope_theta=500000.0, torch_dtype="bfloat16",
+    attn_config=dict(model_type="", kv_n_heads=1, clip_qkv=8.0, rope_theta=500000.0), ffn_config=dict(model_type="", ffn_hidden_size=12, moe_num_experts=4, moe_top_k=2, moe_normalize_expert_weights=1.0)),
+    {"transformer.wte.weight": (VOCAB, 16), "transformer.norm_f.weight": (16,), "lm_head.weight": (VOCAB, 16)} | {"transformer.blocks.{}." + key: shape for key, shape in DBRX.items()}))
+FOUR_W123 = lambda name, width: {key: shape for e in range(4) for key, shape in W123(f"{name}.{e}", width).items()}
+model_of("arctic", "ernie4_5", raw=True, make=written(FLAT | dict(architectures=["ArcticForCausalLM"], model_type="arctic", num_key_value_heads=1, rope_theta=1e6, num_local_experts=4, num_experts_per_tok=2, moe_layer_frequency=1, parallel_attn_mlp_res=True, use_residual=True),
+    ENDS | LAYER(TWO_NORMS | ATTENTION | {"residual_layernorm.weight": (16,), "block_sparse_moe.gate.weight": (4, 16)} | W123("residual_mlp", 16) | FOUR_W123("block_sparse_moe.experts", 24))))
+GROK = dict(num_key_value_heads=1, num_local_experts=4, num_experts_per_tok=2, embedding_multiplier_scale=8.0, output_multiplier_scale=0.5)
+model_of("grok2", "llama", raw=True, files={"chat_template.jinja": ""}, make=written(FLAT | GROK | dict(architectures=["Grok1ForCausalLM"], model_type="git", head_dim=8, moe_intermediate_size=12, residual_moe=True, final_logit_softcapping=50, attn_logit_softcapping=30.0, router_logit_softcapping=30.0,
+    rope_theta=208533496, attn_temperature_len=1024, sliding_window_size=-1, global_attn_every_n=1, rope_type="original", original_max_position_embeddings=8192, scaling_factor=16.0, extrapolation_factor=1.0, attn_factor=1.0, beta_fast=8, beta_slow=1),
+    ENDS | LAYER(ATTENTION | GATED | {f"{part}_norm.weight": (16,) for part in ("pre_attn", "post_attn", "pre_moe", "post_moe")} | {"block_sparse_moe.gate.weight": (4, 16)} | FOUR_W123("block_sparse_moe.experts", 12))))
+GROK1 = {"rms_norm.weight": (16,), "rms_norm_1.weight": (16,), "rms_norm_2.weight": (16,), "rms_norm_3.weight": (16,), "router.weight": (4, 16), **{f"multi_head_attention.{part}.weight": (8 if part in ("key", "value") else 16, 16) for part in ("query", "key", "value", "linear")},
+         **{f"moe.{e}.{part}.weight": (16, 24) if part == "linear_1" else (24, 16) for e in range(4) for part in ("linear", "linear_1", "linear_v")}}
+model_of("grok1", "ernie4_5", raw=True, make=written(FLAT | GROK | dict(architectures=["GrokForCausalLM"], model_type="grok-1", rope_theta=10000.0, attn_output_multiplier=0.3535533905932738),
+    {"transformer.in_out_embed.weight": (VOCAB, 16), "transformer.rms_norm.weight": (16,), "lm_head.weight": (VOCAB, 16)} | {"transformer.decoder_layer.{}." + key: shape for key, shape in GROK1.items()}))
+ATTEND = lambda kv: {"self_attn.q_proj.weight": (16, 16), "self_attn.k_proj.weight": (8 * kv, 16), "self_attn.v_proj.weight": (8 * kv, 16), "self_attn.o_proj.weight": (16, 16)}
+WIDE = lambda width: {"post_attention_layernorm.weight": (16,), "mlp.gate_proj.weight": (width, 16), "mlp.up_proj.weight": (width, 16), "mlp.down_proj.weight": (16, width)}
+IN_NORM = {"input_layernorm.weight": (16,)}
+BLOCK = lambda group, factor, linear=False: {"attention": {"n_heads_in_group": group, "no_op": group is None and not linear, "replace_with_linear": linear, "sparsify": None}, "ffn": {"ffn_mult": factor, "no_op": factor is None, "replace_with_linear": False, "sparsify": None}}
+NO_WIDTH = {key: value for key, value in FLAT.items() if key != "intermediate_size"}
+# Of the tokenizer of Llama 3, the converter asks for all tokens.
+model_of("deci_nas", "llama", raw=True, patch="import conversion.deci as deci; deci.DeciModel.set_vocab = base.TextModel._set_vocab_gpt2", make=written(NO_WIDTH | dict(architectures=["DeciLMForCausalLM"], model_type="nemotron-nas", num_hidden_layers=5, num_key_value_heads=None, intermediate_size=None, rope_theta=500000.0,
+    block_configs=[BLOCK(2, 24.0), BLOCK(None, 48.0, True), BLOCK(None, 24.0), BLOCK(None, None), BLOCK(1, 48.0)]),
+    ENDS | AT(0, IN_NORM | ATTEND(1) | WIDE(256)) | AT(1, IN_NORM | {"self_attn.linear_attn.weight": (16, 16)} | WIDE(512)) | AT(2, WIDE(256)) | AT(4, IN_NORM | ATTEND(2) | WIDE(512))))
+model_of("deci_7b", "gemma4", raw=True, here=SCORES | SPACES, make=written(FLAT | dict(vocab_size=352, architectures=["DeciLMForCausalLM"], model_type="deci", num_hidden_layers=2, num_key_value_heads_per_layer=[1, 2], rope_theta=10000.0), LARGE_ENDS | AT(0, TWO_NORMS | ATTEND(1) | GATED) | AT(1, TWO_NORMS | ATTEND(2) | GATED)))
+MOE_W = {"block_sparse_moe.gate.weight": (4, 16)} | FOUR_W123("block_sparse_moe.experts", 24)
+MINIMAX_01 = ENDS | AT(0, TWO_NORMS | MOE_W | {"self_attn.qkv_proj.weight": (48, 16), "self_attn.output_gate.weight": (16, 16), "self_attn.norm.weight": (16,), "self_attn.out_proj.weight": (16, 16)}) | AT(1, TWO_NORMS | MOE_W | ATTENTION)
+model_of("minimax_01", "llama", raw=True, files={"chat_template.jinja": "", "model.safetensors.index.json": {"weight_map": dict.fromkeys(MINIMAX_01, "model.safetensors")}}, here={"minimax-01.attention.recurrent_layers": ["ARRAY BOOL", [True, False]], "tokenizer.chat_template": ["STRING", "{% for m in messages %}{{ m.content }}{% endfor %}"]},
+    make=written(FLAT | dict(architectures=["MiniMaxText01ForCausalLM"], model_type="minimax_text_01", num_hidden_layers=2, num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-6, rotary_dim=8, rope_theta=10000000, attn_type_list=[0, 1], postnorm=True, shared_intermediate_size=0, shared_moe_mode="sigmoid",
+    layernorm_full_attention_alpha=3.5, layernorm_full_attention_beta=1.0, layernorm_linear_attention_alpha=3.5, layernorm_linear_attention_beta=1.0, layernorm_mlp_alpha=3.5, layernorm_mlp_beta=1.0, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
+    MINIMAX_01))
+MIMO = FLAT | dict(num_hidden_layers=2, num_key_value_heads=1, head_dim=8, v_head_dim=4, swa_head_dim=8, swa_v_head_dim=4, swa_num_attention_heads=2, swa_num_key_value_heads=2, layernorm_epsilon=1e-5, rope_theta=5000000, swa_rope_theta=10000, partial_rotary_factor=0.5, attention_value_scale=0.707,
+    add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False, hybrid_layer_pattern=[0, 1], moe_layer_freq=[0, 1], n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, n_shared_experts=None, topk_method="noaux_tc", scoring_func="sigmoid", n_group=1, topk_group=1, norm_topk_prob=True,
+    routed_scaling_factor=None, sliding_window=32, sliding_window_size=32, attention_bias=False)
+MIMO = {key: value for key, value in MIMO.items() if key != "rms_norm_eps"}
+ROUTED = {"mlp.gate.weight": (2, 16), "mlp.gate.e_score_correction_bias": (2,)} | THREE("mlp.experts.0") | THREE("mlp.experts.1")
+VALUE_HEADS = lambda kv: {"self_attn.q_proj.weight": (16, 16), "self_attn.k_proj.weight": (8 * kv, 16), "self_attn.v_proj.weight": (4 * kv, 16)}
+SINK = {"self_attn.attention_sink_bias": (2,)}
+OUT8 = {"self_attn.o_proj.weight": (16, 8)}
+model_of("mimo_v2_flash", "qwen2", raw=True, options=["--no-mtp"], make=written(MIMO | dict(architectures=["MiMoV2FlashForCausalLM"], model_type="mimo_v2_flash"),
+    ENDS | AT(0, TWO_NORMS | VALUE_HEADS(1) | OUT8 | GATED) | AT(1, TWO_NORMS | VALUE_HEADS(2) | OUT8 | SINK | ROUTED), wide=["e_score_correction_bias"]))
+model_of("mimo_v2", "qwen2", raw=True, options=["--no-mtp"], make=written(MIMO | dict(architectures=["MiMoV2ForCausalLM"], model_type="mimo_v2"),
+    ENDS | AT(0, TWO_NORMS | {"self_attn.qkv_proj.weight": (28, 16)} | OUT8 | GATED) | AT(1, TWO_NORMS | {"self_attn.qkv_proj.weight": (40, 16)} | OUT8 | SINK | ROUTED), wide=["e_score_correction_bias"]))
+LAGUNA = dict(num_hidden_layers=2, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, shared_expert_intermediate_size=12, layer_types=["full_attention", "sliding_attention"], num_attention_heads_per_layer=[2, 3], sliding_window=32)
+model_of("laguna", "llama", of_transformers("laguna", BASE | LAGUNA))
+LING = lambda name: f"attention.{name.removeprefix('self_attn.')}".replace("o_proj", "dense") if name.startswith("self_attn.") else name
+LING_KDA = {LING(name): shape for name, shape in KDA.items() if "_a_proj" not in name and "_b_proj" not in name} | {"attention.A_log": (2,), "attention.f_proj.weight": (16, 16), "attention.g_proj.weight": (16, 16)}
+LING_MLA = {LING(name): shape for name, shape in MLA.items()} | {"attention.g_proj.weight": (2, 16)}
+LING3 = written(FLAT | dict(architectures=["BailingMoeV3ForCausalLM"], model_type="bailing_hybrid", num_hidden_layers=2, num_key_value_heads=2, head_dim=8, q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12, rope_theta=6000000.0,
+    no_kda_lora=True, kda_safe_gate=True, kda_lower_bound=-5.0, gated_attention_proj_granularity_type="head_wise", short_conv_kernel_size=4, layer_group_size=2, first_k_dense_replace=1, moe_intermediate_size=12, moe_shared_expert_intermediate_size=12, num_experts=2, num_experts_per_tok=1, num_shared_experts=1,
+    n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, score_function="sigmoid", num_nextn_predict_layers=0),
+    {key.replace("embed_tokens", "word_embeddings"): shape for key, shape in ENDS.items()} | AT(0, TWO_NORMS | LING_KDA | GATED) | AT(1, TWO_NORMS | LING_MLA | {"mlp.gate.weight": (2, 16), "mlp.gate.expert_bias": (2,)} | THREE("mlp.experts.0") | THREE("mlp.experts.1") | THREE("mlp.shared_experts")), wide=["A_log", "dt_bias", "expert_bias"])
+LAST_BITS = dict(inexact=["model.layers.0.attention.A_log"], other_values=["blk.0.ssm_a"])  # exponentials
+model_of("bailing_moe3", "llama", raw=True, options=["--no-mtp"], make=LING3, **LAST_BITS)
+STEP = FLAT | dict(architectures=["Step3p5ForCausalLM"], model_type="step3p5", num_hidden_layers=2, num_attention_groups=1, head_dim=8, use_head_wise_attn_gate=True, attention_other_setting=dict(attention_type="sliding_attention", num_attention_heads=3, num_attention_groups=1, head_dim=8),
+    layer_types=["full_attention", "sliding_attention", "sliding_attention"], partial_rotary_factors=[0.5, 1.0, 1.0], rope_theta=[5000000.0, 10000.0, 10000.0], sliding_window=32, moe_num_experts=2, moe_top_k=1, moe_intermediate_size=12, share_expert_dim=12, moe_layers_enum="1", moe_every_n_layer=1,
+    moe_router_activation="sigmoid", moe_router_scaling_factor=3.0, norm_expert_weight=True, use_moe_router_bias=True, swiglu_limits=[None, 7.0, None], num_nextn_predict_layers=1)
+STEP_HEADS = lambda n: {"self_attn.q_proj.weight": (8 * n, 16), "self_attn.k_proj.weight": (8, 16), "self_attn.v_proj.weight": (8, 16), "self_attn.o_proj.weight": (16, 8 * n), "self_attn.g_proj.weight": (n, 16)}
+STEP_MOE = {"moe.gate.weight": (2, 16), "moe.router_bias": (2,), "moe.gate_proj.weight": (2, 12, 16), "moe.up_proj.weight": (2, 12, 16), "moe.down_proj.weight": (2, 16, 12)} | THREE("share_expert")
+STEP_MODEL = ENDS | AT(0, TWO_NORMS | NORMS_OF_HEADS | STEP_HEADS(2) | GATED) | AT(1, TWO_NORMS | NORMS_OF_HEADS | STEP_HEADS(3) | STEP_MOE)
+model_of("step3p5", "llama", raw=True, options=["--no-mtp"], make=written(STEP, STEP_MODEL))
+model_of("step3p7", "llama", raw=True, options=["--no-mtp"], make=nested(written(STEP, STEP_MODEL), dict(architectures=["Step3p7ForConditionalGeneration"], model_type="step3p7", vision_config=dict(width=8), tie_word_embeddings=False), [("", "")], tower=["vision_model.ln_pre.weight", "vit_large_projector.weight"]), back="Step3p5ForCausalLM")
+ELM = lambda q, kv, ff: {"attn_norm.weight": (16,), "ffn_norm.weight": (16,), "attn.qkv_proj.weight": (8 * (q + 2 * kv), 16), "attn.q_norm.weight": (8,), "attn.k_norm.weight": (8,), "attn.out_proj.weight": (16, 8 * q), "ffn.proj_1.weight": (2 * ff, 16), "ffn.proj_2.weight": (16, ff)}
+model_of("openelm", "ernie4_5", raw=True, make=written(dict(architectures=["OpenELMForCausalLM"], model_type="openelm", num_hidden_layers=2, model_dim=16, num_transformer_layers=2, head_dim=8, vocab_size=VOCAB, max_context_length=64, num_query_heads=[2, 4], num_kv_heads=[1, 2], ffn_multipliers=[1.5, 2.0], ffn_dim_divisor=8,
+    rope_freq_constant=10000, activation_fn_name="swish", ffn_with_glu=True, normalize_qk_projections=True, share_input_output_layers=True, normalization_layer_name="rms_norm", rope_max_length=128, torch_dtype="bfloat16"),
+    {"transformer.token_embeddings.weight": (VOCAB, 16), "transformer.norm.weight": (16,)} | {f"transformer.layers.{layer}.{key}": shape for layer, sizes in enumerate([(2, 1, 24), (4, 2, 32)]) for key, shape in ELM(*sizes).items()}))
+NEO = {"attention_norm.weight": (16,), "ffn_norm.weight": (16,), "qkv.weight": (48, 16), "wo.weight": (16, 16), "ffn.w12.weight": (32, 16), "ffn.w3.weight": (16, 16)}
+# The converter leaves queries, keys and values in the order of the model.
+model_of("neo_bert", "bert", raw=True, pre="bert-bge", other_values=["blk.0.attn_qkv.weight"], make=written(dict(architectures=["NeoBERTLMHead"], model_type="neobert", hidden_act="SwiGLU", hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, max_length=64, vocab_size=VOCAB, norm_eps=1e-5, rms_norm=True, rope=True, pad_token_id=0, torch_dtype="bfloat16"),
+    {"model.encoder.weight": (VOCAB, 16), "model.layer_norm.weight": (16,)} | {"model.transformer_encoder.{}." + key: shape for key, shape in NEO.items()}), back="NeoBERT")
+QWEN_LM = {"ln_1.weight": (16,), "ln_2.weight": (16,), "attn.c_attn.weight": (48, 16), "attn.c_attn.bias": (48,), "attn.c_proj.weight": (16, 16), "mlp.w1.weight": (24, 16), "mlp.w2.weight": (24, 16), "mlp.c_proj.weight": (16, 24)}
+# The converter writes the epsilon under the key of another norm.
+model_of("qwen_lm", "qwen2", raw=True, patch="base.TextModel._set_vocab_qwen = base.TextModel._set_vocab_gpt2", here={"qwen.attention.layer_norm_rms_epsilon": ["FLOAT32", 9.999999974752427e-07]}, make=written(dict(architectures=["QWenLMHeadModel"], model_type="qwen", hidden_size=16, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, kv_channels=8, max_position_embeddings=64, seq_length=64, vocab_size=VOCAB, layer_norm_epsilon=1e-6, rotary_emb_base=10000, rotary_pct=1.0,
+    no_bias=True, scale_attn_weights=True, use_dynamic_ntk=True, use_logn_attn=True, tie_word_embeddings=False, torch_dtype="bfloat16"),
+    {"transformer.wte.weight": (VOCAB, 16), "transformer.ln_f.weight": (16,), "lm_head.weight": (VOCAB, 16)} | {"transformer.h.{}." + key: shape for key, shape in QWEN_LM.items()}))
+# The converter calls itself without an end for all but the matrix of three.
+PACKED_ALONE = """import conversion.baichuan as baichuan
+packed = baichuan.BaichuanModel.modify_tensors
+baichuan.BaichuanModel.modify_tensors = lambda self, data, name, layer: (packed if "W_pack" in name else base.TextModel.modify_tensors)(self, data, name, layer)"""
+model_of("baichuan", "ernie4_5", raw=True, patch=PACKED_ALONE, make=written(FLAT | dict(architectures=["BaichuanForCausalLM"], model_type="baichuan", num_hidden_layers=32, hidden_size=4, intermediate_size=4, num_attention_heads=2),
+    {"model.embed_tokens.weight": (VOCAB, 4), "model.norm.weight": (4,), "lm_head.weight": (VOCAB, 4)} | LAYER({"input_layernorm.weight": (4,), "post_attention_layernorm.weight": (4,), "self_attn.W_pack.weight": (12, 4), "self_attn.o_proj.weight": (4, 4), "mlp.gate_proj.weight": (4, 4), "mlp.up_proj.weight": (4, 4), "mlp.down_proj.weight": (4, 4)})))
+HC = {f"hc_{half}_{part}": shape for half in ("attn", "ffn") for part, shape in (("fn", (24, 64)), ("base", (24,)), ("scale", (3,)))}
+POOLS = {"self_attn.indexer.index_kpool_compress_ape": (4, 8), "self_attn.indexer.index_kpool_compress_gate": (8, 16), "self_attn.indexer.k_norm.weight": (8,), "self_attn.indexer.k_norm.bias": (8,), "self_attn.indexer.weights_proj.weight": (2, 16), "self_attn.indexer.wk.weight": (8, 16), "self_attn.indexer.wq_b.weight": (16, 12)}
+NO_ROPE_MLA = {"self_attn.q_a_proj.weight": (12, 16), "self_attn.q_a_layernorm.weight": (12,), "self_attn.q_b_proj.weight": (16, 12), "self_attn.kv_a_proj_with_mqa.weight": (8, 16), "self_attn.kv_a_layernorm.weight": (8,), "self_attn.kv_b_proj.weight": (40, 8), "self_attn.o_proj.weight": (16, 24)}
+GLM_NEXT = FLAT | dict(architectures=["Glm5NextForConditionalGeneration"], model_type="glm5_next_text", num_hidden_layers=2, num_key_value_heads=2, head_dim=0, q_lora_rank=12, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=0, v_head_dim=12, mla_use_nope=True, layer_types=["linear_attention", "indexed_attention"],
+    mlp_layer_types=["dense", "sparse"], first_k_dense_replace=1, indexer_types=["full", "full"], index_n_heads=2, index_head_dim=8, index_topk=16, index_kpool=4, index_kpool_always_select_tail=True, linear_attn_config=dict(head_dim=8, num_heads=2, short_conv_kernel_size=4, gate_lower_bound=-5.0),
+    hc_mult=4, hc_eps=1e-6, hc_sinkhorn_iters=20, moe_intermediate_size=12, n_routed_experts=2, num_experts_per_tok=1, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, scoring_func="sigmoid", swiglu_limit=10.0)
+KDA_LIST = {key: (2,) if key.endswith("A_log") else shape for key, shape in KDA.items()}
+model_of("glm5_next", "glm_moe_dsa", raw=True, make=nested(written(GLM_NEXT, ENDS | AT(0, TWO_NORMS | KDA_LIST | HC | GATED) | AT(1, TWO_NORMS | NO_ROPE_MLA | POOLS | HC | {"mlp.gate.weight": (2, 16), "mlp.gate.e_score_correction_bias": (2,)} | THREE("mlp.experts.0") | THREE("mlp.experts.1") | THREE("mlp.shared_experts")),
+    wide=["A_log", "dt_bias", "e_score_correction_bias", "_fn", "_base", "_scale", "compress_ape", "compress_gate"]), dict(architectures=["Glm5NextForConditionalGeneration"], model_type="glm5_next", vision_config=dict(hidden_size=8), tie_word_embeddings=False), IN_LANGUAGE_MODEL),
+    back="Glm5NextForConditionalGeneration", inexact=["model.layers.0.self_attn.A_log", "model.language_model.layers.0.self_attn.A_log"])

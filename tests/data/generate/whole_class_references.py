@@ -14,9 +14,10 @@ def rms(x, weight, eps=1e-5):
 
 def rotated(x, base):
     """Heads `[token, head, dimension]` with halves rotated."""
-    angles = torch.outer(torch.arange(len(x)).float(), base ** -(torch.arange(0, HEAD, 2).float() / HEAD))
+    head = x.shape[-1]
+    angles = torch.outer(torch.arange(len(x)).float(), base ** -(torch.arange(0, head, 2).float() / head))
     angles = torch.cat([angles, angles], -1)[:, None]
-    turned = torch.cat([-x[..., HEAD // 2 :], x[..., : HEAD // 2]], -1)
+    turned = torch.cat([-x[..., head // 2 :], x[..., : head // 2]], -1)
     return x * angles.cos() + turned * angles.sin()
 
 
@@ -25,7 +26,7 @@ def attention(q, k, v, bias=None):
     groups = q.shape[1] // k.shape[1]
     k, v = (part.repeat_interleave(groups, 1) for part in (k, v))
     mask = torch.full((len(q), len(q)), -math.inf).triu(1) if bias is None else bias
-    scores = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(HEAD) + mask
+    scores = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(q.shape[-1]) + mask
     return torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).reshape(len(q), -1)
 
 
@@ -112,4 +113,123 @@ def minimax_m3(w, ids):
         return model(torch.tensor([ids])).logits[0]
 
 
-REFERENCES = {"minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}
+def minimax_01(w, ids):
+    """What transformers computes, which has the decays in the checkpoint."""
+    from transformers import MiniMaxConfig, MiniMaxForCausalLM
+
+    config = MiniMaxConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8, vocab_size=len(w["lm_head.weight"]), num_local_experts=4, num_experts_per_tok=2, layer_types=["linear_attention", "full_attention"],
+                           rms_norm_eps=1e-6, full_attn_alpha_factor=3.5, linear_attn_alpha_factor=3.5, mlp_alpha_factor=3.5, rope_parameters=dict(rope_type="default", rope_theta=1e7))
+    model = MiniMaxForCausalLM(config).float().eval()
+    own = {key.replace("block_sparse_moe", "mlp"): value for key, value in w.items() if ".experts." not in key}
+    for layer in range(2):
+        stack = lambda part: torch.stack([w[f"model.layers.{layer}.block_sparse_moe.experts.{e}.{part}.weight"] for e in range(4)])
+        own |= {f"model.layers.{layer}.mlp.experts.gate_up_proj": torch.cat([stack("w1"), stack("w3")], 1), f"model.layers.{layer}.mlp.experts.down_proj": stack("w2")}
+    assert not model.load_state_dict(own, strict=False).unexpected_keys
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0]
+
+
+def step3p5(w, ids):
+    """What transformers computes, which knows the names of the published model in that for images alone."""
+    from transformers import Step3p7TextConfig, Step3p7TextModel
+
+    config = Step3p7TextConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8, vocab_size=len(w["lm_head.weight"]), n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, share_expert_dim=12, rms_norm_eps=1e-5,
+                               layer_types=["full_attention", "sliding_attention"], mlp_layer_types=["dense", "sparse"], num_sliding_attention_heads=3, sliding_window=32, pad_token_id=0, rope_theta=[5e6, 1e4], partial_rotary_factors=[0.5, 1.0], moe_router_scaling_factor=3.0, swiglu_limits=[None, 7.0])
+    model = Step3p7TextModel(config).float().eval()
+    names = [("moe.gate.weight", "mlp.gate.weight"), ("moe.router_bias", "mlp.gate.e_score_correction_bias"), ("moe.down_proj.weight", "mlp.experts.down_proj"), ("share_expert.", "mlp.shared_experts."), ("model.", "")]
+    own = {}
+    for key, value in w.items():
+        if key != "lm_head.weight" and "moe.gate_proj" not in key and "moe.up_proj" not in key:
+            for old, new in names:
+                key = key.replace(old, new, 1)
+            own[key] = value
+    own["layers.1.mlp.experts.gate_up_proj"] = torch.cat([w[f"model.layers.1.moe.{part}_proj.weight"] for part in ("gate", "up")], 1)
+    model.load_state_dict(own)
+    with torch.no_grad():
+        return model(torch.tensor([ids])).last_hidden_state[0] @ w["lm_head.weight"].T
+
+
+def baichuan(w, ids):
+    norm = lambda x, name: rms(x, w[name + ".weight"])
+    x = w["model.embed_tokens.weight"][ids]
+    for number in range(32):
+        layer = f"model.layers.{number}."
+        packed = norm(x, layer + "input_layernorm") @ w[layer + "self_attn.W_pack.weight"].T
+        q, k, v = (part.view(len(x), 2, -1) for part in packed.chunk(3, -1))
+        x = x + attention(rotated(q, 1e4), rotated(k, 1e4), v) @ w[layer + "self_attn.o_proj.weight"].T
+        x = x + feed_forward(norm(x, layer + "post_attention_layernorm"), w, layer + "mlp.")
+    return norm(x, "model.norm") @ w["lm_head.weight"].T
+
+
+def openelm(w, ids):
+    x = w["transformer.token_embeddings.weight"][ids]
+    for number, (heads, keys) in enumerate([(2, 1), (4, 2)]):
+        layer = f"transformer.layers.{number}."
+        h = (rms(x, w[layer + "attn_norm.weight"], 1e-6) @ w[layer + "attn.qkv_proj.weight"].T).view(len(x), -1, HEAD)
+        q, k, v = h.split([heads, keys, keys], 1)
+        q, k = (rms(part, w[f"{layer}attn.{name}_norm.weight"], 1e-6) for part, name in ((q, "q"), (k, "k")))
+        x = x + attention(rotated(q, 1e4), rotated(k, 1e4), v) @ w[layer + "attn.out_proj.weight"].T
+        gate, up = (rms(x, w[layer + "ffn_norm.weight"], 1e-6) @ w[layer + "ffn.proj_1.weight"].T).chunk(2, -1)
+        x = x + (F.silu(gate) * up) @ w[layer + "ffn.proj_2.weight"].T
+    return rms(x, w["transformer.norm.weight"], 1e-6) @ w["transformer.token_embeddings.weight"].T
+
+
+def qwen_lm(w, ids):
+    x, layer = w["transformer.wte.weight"][ids], "transformer.h.0."
+    h = rms(x, w[layer + "ln_1.weight"], 1e-6) @ w[layer + "attn.c_attn.weight"].T + w[layer + "attn.c_attn.bias"]
+    q, k, v = (part.view(len(x), -1, HEAD) for part in h.chunk(3, -1))
+    x = x + attention(rotated(q, 1e4), rotated(k, 1e4), v) @ w[layer + "attn.c_proj.weight"].T
+    h = rms(x, w[layer + "ln_2.weight"], 1e-6)
+    x = x + (h @ w[layer + "mlp.w1.weight"].T * F.silu(h @ w[layer + "mlp.w2.weight"].T)) @ w[layer + "mlp.c_proj.weight"].T
+    return rms(x, w["transformer.ln_f.weight"], 1e-6) @ w["lm_head.weight"].T
+
+
+def arctic(w, ids):
+    x, layer = w["model.embed_tokens.weight"][ids], "model.layers.0."
+    q, k, v = projections(rms(x, w[layer + "input_layernorm.weight"]), w, layer)
+    attended = x + attention(rotated(q, 1e6), rotated(k, 1e6), v) @ w[layer + "self_attn.o_proj.weight"].T
+    gated = lambda h, name: (F.silu(h @ w[name + "w1.weight"].T) * (h @ w[name + "w3.weight"].T)) @ w[name + "w2.weight"].T
+    residual = attended + gated(rms(attended, w[layer + "residual_layernorm.weight"]), layer + "residual_mlp.")
+    h = rms(x, w[layer + "post_attention_layernorm.weight"])
+    weights, chosen = (h @ w[layer + "block_sparse_moe.gate.weight"].T).softmax(-1).topk(2, -1)
+    weights = weights / weights.sum(-1, keepdim=True)
+    own = [sum(weights[i, n] * gated(h[i], f"{layer}block_sparse_moe.experts.{int(chosen[i, n])}.") for n in range(2)) for i in range(len(x))]
+    return rms(residual + torch.stack(own), w["model.norm.weight"]) @ w["lm_head.weight"].T
+
+
+def neo_bert(w, ids):
+    x, layer = w["encoder.weight"][ids], "transformer_encoder.0."
+    h = (rms(x, w[layer + "attention_norm.weight"]) @ w[layer + "qkv.weight"].T).view(len(x), 2, 3 * HEAD)
+    q, k, v = h.chunk(3, -1)
+    angles = torch.outer(torch.arange(len(x)).float(), 1e4 ** -(torch.arange(0, HEAD, 2).float() / HEAD))[:, None].repeat(1, 2, 1)
+    turned = lambda part: torch.view_as_real(torch.view_as_complex(part.reshape(*part.shape[:-1], -1, 2)) * torch.polar(torch.ones_like(angles), angles)).flatten(2)
+    x = x + attention(turned(q), turned(k), v, torch.zeros(len(x), len(x))) @ w[layer + "wo.weight"].T
+    gate, up = (rms(x, w[layer + "ffn_norm.weight"]) @ w[layer + "ffn.w12.weight"].T).chunk(2, -1)
+    x = x + (F.silu(gate) * up) @ w[layer + "ffn.w3.weight"].T
+    return rms(x, w["layer_norm.weight"])
+
+
+def glm5_next(w, ids):
+    """What transformers computes of the language model, whose class has no output."""
+    from transformers import Glm5NextTextConfig, Glm5NextTextModel
+
+    config = Glm5NextTextConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, vocab_size=len(w["lm_head.weight"]), n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, kv_lora_rank=8, q_lora_rank=12, v_head_dim=12, qk_nope_head_dim=8, qk_rope_head_dim=0,
+                                layer_types=["linear_attention", "indexed_attention"], mlp_layer_types=["dense", "sparse"], indexer_types=["full", "full"], index_n_heads=2, index_head_dim=8, index_topk=16, index_kpool=4, linear_attn_config=dict(head_dim=8, num_heads=2, short_conv_kernel_size=4, gate_lower_bound=-5.0), pad_token_id=0, rms_norm_eps=1e-5)
+    model = Glm5NextTextModel(config).float().eval()
+    stack = lambda part: torch.stack([w[f"model.layers.1.mlp.experts.{e}.{part}_proj.weight"] for e in range(2)])
+    own = {"layers.1.mlp.experts.gate_up_proj": torch.cat([stack("gate"), stack("up")], 1), "layers.1.mlp.experts.down_proj": stack("down")}
+    own["layers.0.self_attn.conv1d.weight"] = torch.cat([w[f"model.layers.0.self_attn.{part}_conv1d.weight"] for part in "qkv"])
+    names = [("self_attn.f_", "self_attn.forget_gate.f_"), ("self_attn.A_log", "self_attn.forget_gate.A_log"), ("self_attn.dt_bias", "self_attn.forget_gate.dt_bias"), ("hc_attn_", "attn_hc."), ("hc_ffn_", "ffn_hc.")]
+    for key, value in w.items():
+        if key == "lm_head.weight" or ".experts." in key or "_conv1d" in key:
+            continue
+        key = key.removeprefix("model.")
+        for old, new in names:
+            key = key.replace(old, new)
+        own[key] = value
+    model.load_state_dict(own)
+    with torch.no_grad():
+        return model(torch.tensor([ids])).last_hidden_state[0] @ w["lm_head.weight"].T
+
+
+REFERENCES = {"glm5_next": glm5_next, "neo_bert": neo_bert, "step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}

@@ -62,6 +62,7 @@ import runpy, sys
 sys.path[:0] = {[str(llama_cpp), str(llama_cpp / "gguf-py")]!r}
 import conversion.base as base
 base.TextModel.get_vocab_base_pre = lambda self, tokenizer: {model["pre"]!r}
+{model.get("patch", "")}
 if {model.get("raw", False)}:  # the class of published models is beside them, and transformers has another of the name
     base.AutoConfig = None
 sys.argv = {arguments!r}

@@ -10,8 +10,8 @@ use super::feed_forward::{
     FFN_NORM, FFN_NORM_BIAS, FUSED_MLP, MAYBE_MLP_BIASES, MAYBE_UNGATED_BIASES, MLP, POST_FFW_NORM,
     UNGATED, UNGATED_BIASES,
 };
-use super::sizes::When::{Always, AtLeast, Not, Predicting};
-use super::sizes::{CONTEXT, EMBD, FF, HEAD, HEADS, KEYS, Size, VALUES, VOCAB};
+use super::sizes::When::{Above0, Always, AtLeast, Not, Predicting};
+use super::sizes::{CONTEXT, EMBD, FF, HEAD, HEADS, KEYS, QUERIES, Size, VALUES, VOCAB, When};
 use super::{Row, graphs, rows};
 
 const OUTPUT_BIAS: &[Row] = rows! {
@@ -109,6 +109,27 @@ const SECOND_NORM: &[Row] = rows! {
 const HEAD_GATE: &[Row] = rows! {
     "blk.{i}.attn_gate.weight" [EMBD, HEADS];
 };
+
+const WHOLE_QKV: &[Row] = rows! {
+    "blk.{i}.attn_qkv.weight" [EMBD, Size::Sum(&[QUERIES, KEYS, VALUES])];
+};
+
+/// The key of the width has that of gate and projection together.
+const HALF_MLP: &[Row] = rows! {
+    "blk.{i}.ffn_gate.weight" [EMBD, Size::Quotient(&[FF, Size::N(2)])];
+    "blk.{i}.ffn_down.weight" [Size::Quotient(&[FF, Size::N(2)]), EMBD];
+    "blk.{i}.ffn_up.weight" [EMBD, Size::Quotient(&[FF, Size::N(2)])];
+};
+
+const THREE_QKV: &[Row] = rows! {
+    "blk.{i}.attn_qkv.weight" [EMBD, Size::Product(&[EMBD, Size::N(3)])];
+    "blk.{i}.attn_qkv.bias" [Size::Product(&[EMBD, Size::N(3)])];
+};
+
+/// Layers without queries may have a projection in place of attention.
+const NO_KEYS: When = When::Is(Size::KvHeads, 0);
+const PLAIN_OUT: When = When::All(&[NO_KEYS, Above0(HEADS)]);
+const HAS_FF: When = Above0(FF);
 
 graphs! {
     "qwen2" [RMS] ROTATING_HEADS {
@@ -264,5 +285,26 @@ graphs! {
     }
     "llada" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM ROPE_FREQS MLP MAYBE_MLP_BIASES;
+    }
+    "xverse" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;
+    }
+    "deci" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT MAYBE_OUT_BIAS MAYBE_MLP_BIASES;
+        Above0(HEADS) => ATTN_NORM;
+        PLAIN_OUT => NARROW_OUT;
+        Above0(Size::KvHeads) => QKV OUT;
+        HAS_FF => FFN_NORM MLP;
+        LONGROPE => LONG_FACTORS;
+        Not(&LONGROPE) => ROPE_FREQS;
+    }
+    "openelm" [RMS] SAME_HEADS {
+        Always => EMBEDDING ATTN_NORM WHOLE_QKV HEAD_NORMS OUT FFN_NORM MLP;
+    }
+    "qwen" [RMS] SAME_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM THREE_QKV NARROW_OUT FFN_NORM HALF_MLP;
+    }
+    "baichuan" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;
     }
 }

@@ -1,10 +1,10 @@
 //! Decoders with experts, and those that may have some.
 
 use super::attention::{
-    ATTN_NORM, ATTN_NORM_BIAS, EMBEDDING, FUSED_QKV, HEAD_NORMS, LONG_FACTORS, LONGROPE,
-    MAYBE_HEAD_NORMS, MAYBE_OUT_BIAS, MAYBE_OUTPUT, NARROW_OUT, NARROW_QKV, OUT, OUT_BIAS, OUTPUT,
-    OUTPUT_NORM_BIAS, POST_ATTENTION_NORM, PREDICTION, QKV, RMS, ROPE_FREQS, ROTATING_HEADS,
-    SAME_HEADS, SECTIONS, WINDOW, projections,
+    ATTN_NORM, ATTN_NORM_BIAS, EMBEDDING, FREE_HEADS, FUSED_QKV, HEAD_NORMS, LAYER_NORM,
+    LONG_FACTORS, LONGROPE, MAYBE_HEAD_NORMS, MAYBE_OUT_BIAS, MAYBE_OUTPUT, NARROW_OUT, NARROW_QKV,
+    OUT, OUT_BIAS, OUTPUT, OUTPUT_NORM_BIAS, POST_ATTENTION_NORM, PREDICTION, QKV, RMS, ROPE_FREQS,
+    ROTATING_HEADS, SAME_HEADS, SECTIONS, WINDOW, projections,
 };
 use super::feed_forward::{
     CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, FFN_NORM_BIAS, MAYBE_CHOICE_BIAS,
@@ -103,7 +103,7 @@ const BAILING_PREDICTION: &[Row] = rows! {
 };
 
 /// In every so many layers.
-const STEP: Size = Size::Key("interleave_moe_layer_step");
+const EVERY_STEP: Size = Size::Key("interleave_moe_layer_step");
 
 const INPUT: Size = Size::Key("embedding_length_per_layer_input");
 const ALL_INPUTS: Size = Size::Product(&[INPUT, Size::Layers]);
@@ -236,6 +236,92 @@ const M3_KEYS: (When, &[&str]) = (
 /// All heads have keys of their own.
 const FULL_QKV: &[Row] = projections!(unless, EMBD, EMBD, EMBD);
 
+/// Heads of values are of another length, and layers have what is there.
+const MIMO: &[Row] = rows! {
+    "blk.{i}.attn_output.weight" [Size::Product(&[Size::HeadV, HEADS]), EMBD];
+    "blk.{i}.attn_sinks.weight" [HEADS] optional;
+    "blk.{i}.ffn_gate.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_down.weight" [FF, EMBD] optional;
+    "blk.{i}.ffn_up.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS] optional;
+    "blk.{i}.exp_probs_b.bias" [EXPERTS] optional;
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS] optional;
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
+};
+/// What layers with a router need.
+const ROUTED_PAIR: &[Row] = rows! {
+    "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_EXPERT, EXPERTS];
+};
+const SHARED_PAIR: &[Row] = rows! {
+    "blk.{i}.ffn_down_shexp.weight" [FF_SHARED, EMBD];
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, FF_SHARED];
+};
+const ROUTES: When = Has("blk.{i}.ffn_gate_inp.weight");
+/// Layers without a router that have something of a feed-forward layer.
+const FEEDS: When = All(&[
+    Not(&ROUTES),
+    Any(&[
+        Has("blk.{i}.ffn_gate.weight"),
+        Has("blk.{i}.ffn_up.weight"),
+        Has("blk.{i}.ffn_down.weight"),
+    ]),
+]);
+
+const MIMO_PREDICTION: &[Row] = rows! {
+    "blk.{i}.layer_output_norm.weight" [EMBD] optional;
+};
+
+/// Layers have what is there.
+const STEP: &[Row] = rows! {
+    "blk.{i}.attn_q_norm.weight" [HEAD] optional;
+    "blk.{i}.attn_k_norm.weight" [HEAD] optional;
+    "blk.{i}.attn_output.weight" [Size::Product(&[Size::HeadV, HEADS]), EMBD];
+    "blk.{i}.attn_gate.weight" [EMBD, HEADS] optional;
+    "blk.{i}.ffn_gate.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_down.weight" [FF, EMBD] optional;
+    "blk.{i}.ffn_up.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS] optional;
+    "blk.{i}.exp_probs_b.bias" [EXPERTS] optional;
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS] optional;
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
+    "blk.{i}.ffn_gate_shexp.weight" [EMBD, FF_SHARED] optional;
+    "blk.{i}.ffn_down_shexp.weight" [FF_SHARED, EMBD] optional;
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, FF_SHARED] optional;
+};
+
+/// A gate for each head, or for each value.
+const LAGUNA_GATE: &[Row] = rows! {
+    "blk.{i}.attn_gate.weight" [EMBD, Size::Free];
+};
+
+const ATTN_OUT_NORM: &[Row] = rows! {
+    "blk.{i}.attn_output_norm.weight" [EMBD];
+};
+
+/// A feed-forward layer as wide as the hidden state, and the norm in front of experts.
+const ARCTIC_RESIDUAL: &[Row] = rows! {
+    "blk.{i}.ffn_gate.weight" [EMBD, EMBD];
+    "blk.{i}.ffn_down.weight" [EMBD, EMBD];
+    "blk.{i}.ffn_up.weight" [EMBD, EMBD];
+    "blk.{i}.ffn_norm_exps.weight" [EMBD];
+};
+
+const EXPERT_OR_WIDE: Size = Size::Or(&[FF_EXPERT, FF]);
+
+const GROK: &[Row] = rows! {
+    "blk.{i}.ffn_gate.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_down.weight" [FF, EMBD] optional;
+    "blk.{i}.ffn_up.weight" [EMBD, FF] optional;
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, EXPERT_OR_WIDE, EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [EXPERT_OR_WIDE, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, EXPERT_OR_WIDE, EXPERTS];
+    "blk.{i}.layer_output_norm.weight" [EMBD] optional;
+    "blk.{i}.post_ffw_norm.weight" [EMBD] unless "blk.{i}.layer_output_norm.weight";
+};
+
 graphs! {
     "llama" | "llama-embed" | "mistral3" | "minicpm" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
@@ -328,8 +414,8 @@ graphs! {
     }
     "llama4" [RMS, USED_EXPERTS, EXPERT_WIDTH, (Always, &["interleave_moe_layer_step"])] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT FFN_NORM ROPE_FREQS;
-        Every(STEP) => ROUTER STACKS ONE_SHARED;
-        Not(&Every(STEP)) => MLP;
+        Every(EVERY_STEP) => ROUTER STACKS ONE_SHARED;
+        Not(&Every(EVERY_STEP)) => MLP;
     }
     "gemma4" [RMS, WINDOW, GEMMA4_KEY_NAMES] SAME_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM GEMMA4_LAYERS OUT POST_ATTENTION_NORM FFN_NORM MLP
@@ -386,5 +472,34 @@ graphs! {
     }
     "llada-moe" [RMS, USED_EXPERTS] ROTATING_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT HEAD_NORMS FFN_NORM ROUTER STACKS;
+    }
+    "dbrx" [LAYER_NORM, USED_EXPERTS, (Always, &["attention.clamp_kqv"])] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM FUSED_QKV NARROW_OUT ATTN_OUT_NORM ROUTER WIDE_STACKS;
+    }
+    "arctic" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM ARCTIC_RESIDUAL ROUTER
+            WIDE_STACKS;
+    }
+    "grok" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT ATTN_OUT_NORM FFN_NORM
+            ROUTER GROK;
+        Has("blk.{i}.ffn_up.weight") => UNGATED;
+    }
+    "mimo2" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM MIMO;
+        ROUTES => ROUTED_PAIR;
+        FEEDS => UNGATED;
+        MayPredict => PREDICTION MIMO_PREDICTION;
+    }
+    "laguna" [RMS, USED_EXPERTS, EXPERT_WIDTH, (Always, &["leading_dense_block_count"])] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS LAGUNA_GATE FFN_NORM;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED_OR_ONE;
+    }
+    "step35" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM STEP ROPE_FREQS;
+        ROUTES => ROUTED_PAIR SHARED_PAIR;
+        FEEDS => UNGATED;
+        MayPredict => PREDICTION;
     }
 }

@@ -162,25 +162,38 @@ const SHORT_CONV: &[Row] = rows! {
 const SHORT: (When, &[&str]) = (Always, &["shortconv.l_cache"]);
 const MOE: (When, &[&str]) = (Always, &["expert_feed_forward_length", "expert_gating_func"]);
 
+/// Linear attention of MiniMax, with as many heads of keys as of queries.
+const DECAYING: &[Row] = rows! {
+    "blk.{i}.attn_norm_2.weight" [QUERIES];
+    "blk.{i}.attn_qkv.weight" [EMBD, Size::Product(&[Size::N(3), QUERIES])];
+    "blk.{i}.attn_gate.weight" [EMBD, QUERIES];
+};
+
+const MINIMAX_EXPERTS: &[Row] = rows! {
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF, EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [FF, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF, EXPERTS];
+};
+
 graphs! {
     "qwen3next" [RMS, SSM, SSM_GROUPS] SAME_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM POST_ATTENTION_NORM ROUTER FUSED_STACKS
             SHARED_GATE SHARED_OR_WIDE;
-        Linear => DELTA DELTA_NEXT;
-        Not(&Linear) => GATED_QKV OUT HEAD_NORMS;
+        Linear(4) => DELTA DELTA_NEXT;
+        Not(&Linear(4)) => GATED_QKV OUT HEAD_NORMS;
         Predicting => PREDICTION;
     }
     "qwen35" [RMS, SECTIONS, SSM, SSM_GROUPS] SAME_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM POST_ATTENTION_NORM MLP;
-        Linear => DELTA DELTA_3_5;
-        Not(&Linear) => GATED_QKV OUT HEAD_NORMS;
+        Linear(4) => DELTA DELTA_3_5;
+        Not(&Linear(4)) => GATED_QKV OUT HEAD_NORMS;
         Predicting => PREDICTION;
     }
     "qwen35moe" [RMS, SECTIONS, SSM, SSM_GROUPS] SAME_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM POST_ATTENTION_NORM ROUTER FUSED_STACKS
             SHARED_GATE SHARED_OR_WIDE;
-        Linear => DELTA DELTA_3_5;
-        Not(&Linear) => GATED_QKV OUT HEAD_NORMS;
+        Linear(4) => DELTA DELTA_3_5;
+        Not(&Linear(4)) => GATED_QKV OUT HEAD_NORMS;
         Predicting => PREDICTION;
     }
     "granitehybrid" [RMS, SSM, SSM_GROUPS] TWICE_AND_HEADS {
@@ -223,5 +236,10 @@ graphs! {
         ROUTES => NEMOTRON_EXPERTS;
         FEEDS_PLAIN => UNGATED MAYBE_UNGATED_BIASES;
         Predicting => NEMOTRON_PREDICTION QKV OUT MAYBE_OUT_BIAS POST_ATTENTION_NORM NEMOTRON_EXPERTS;
+    }
+    "minimax-01" [RMS, (Always, &["residual_scale"])] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM OUT FFN_NORM ROUTER MINIMAX_EXPERTS;
+        Linear(8) => DECAYING;
+        Not(&Linear(8)) => QKV;
     }
 }

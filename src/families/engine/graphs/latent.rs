@@ -5,8 +5,8 @@ use super::attention::{
     projections,
 };
 use super::feed_forward::{
-    CHOICE_BIAS, DENSE, FF_EXPERT, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, UNGATED,
-    expert_stacks, fused_expert_stacks, shared_experts,
+    CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARED, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER,
+    SHARED_COUNT, UNGATED, expert_stacks, fused_expert_stacks, shared_experts,
 };
 use super::sizes::When::{
     Above0, All, Always, Any, From, Is, MayPredict, Not, Predicting, Somewhere,
@@ -149,15 +149,32 @@ const KDA: &[Row] = rows! {
     "blk.{i}.ssm_conv1d_q.weight" [KERNEL, Size::N(1), KDA_WIDTH];
     "blk.{i}.ssm_conv1d_k.weight" [KERNEL, Size::N(1), KDA_WIDTH];
     "blk.{i}.ssm_conv1d_v.weight" [KERNEL, Size::N(1), KDA_WIDTH];
+    "blk.{i}.ssm_beta.weight" [EMBD, HEADS];
+    "blk.{i}.ssm_dt.bias" [KDA_WIDTH];
+    "blk.{i}.ssm_norm.weight" [KDA_HEAD];
+    "blk.{i}.attn_output.weight" [KDA_WIDTH, EMBD];
+};
+
+/// Decays and gates of low rank.
+const LOW_RANK: &[Row] = rows! {
     "blk.{i}.ssm_f_a.weight" [EMBD, KDA_HEAD];
     "blk.{i}.ssm_f_b.weight" [KDA_HEAD, KDA_WIDTH];
     "blk.{i}.ssm_g_a.weight" [EMBD, KDA_HEAD];
     "blk.{i}.ssm_g_b.weight" [KDA_HEAD, KDA_WIDTH];
-    "blk.{i}.ssm_beta.weight" [EMBD, HEADS];
+};
+
+/// Decays and gates of whole matrices.
+const WHOLE_RANK: &[Row] = rows! {
+    "blk.{i}.ssm_f_a.weight" [EMBD, KDA_WIDTH];
+    "blk.{i}.ssm_g_a.weight" [EMBD, KDA_WIDTH];
+};
+
+const DECAYS: &[Row] = rows! {
     "blk.{i}.ssm_a" [Size::N(1), HEADS];
-    "blk.{i}.ssm_dt.bias" [KDA_WIDTH];
-    "blk.{i}.ssm_norm.weight" [KDA_HEAD];
-    "blk.{i}.attn_output.weight" [KDA_WIDTH, EMBD];
+};
+
+const LISTED_DECAYS: &[Row] = rows! {
+    "blk.{i}.ssm_a" [HEADS];
 };
 
 const MAYBE_SHARED: &[Row] = rows! {
@@ -184,6 +201,64 @@ const KIMI_KEYS: (When, &[&str]) = (
         "leading_dense_block_count",
     ],
 );
+
+/// A gate for each head.
+const HEAD_GATE: &[Row] = rows! {
+    "blk.{i}.attn_gate.weight" [EMBD, HEADS];
+};
+
+const SHARED_OR_ALL: &[Row] =
+    shared_experts!(Size::Or(&[FF_SHARED, Size::Product(&[FF_EXPERT, SHARED_COUNT])]));
+
+const BAILING_PREDICTION: &[Row] = rows! {
+    "blk.{i}.nextn.eh_proj.weight" [Size::Product(&[Size::N(2), EMBD]), EMBD];
+    "blk.{i}.nextn.enorm.weight" [EMBD];
+    "blk.{i}.nextn.hnorm.weight" [EMBD];
+    "blk.{i}.layer_output_norm.weight" [EMBD];
+};
+
+const BAILING_KEYS: (When, &[&str]) = (Always, &["kda.gate_lower_bound"]);
+
+/// The indexer of pooled keys.
+const POOLED_INDEXER: &[Row] = rows! {
+    "blk.{i}.indexer_compressor_gate.weight" [EMBD, INDEX_HEAD];
+    "blk.{i}.indexer_compressor_ape.weight" [INDEX_HEAD, Size::Key("attention.indexer.kpool")];
+};
+/// What layers without one may have of it.
+const MAYBE_INDEXER: &[Row] = rows! {
+    "blk.{i}.indexer.k_norm.weight" [INDEX_HEAD] optional;
+    "blk.{i}.indexer.k_norm.bias" [INDEX_HEAD] optional;
+    "blk.{i}.indexer.proj.weight" [EMBD, INDEX_HEADS] optional;
+    "blk.{i}.indexer.attn_k.weight" [EMBD, INDEX_HEAD] optional;
+    "blk.{i}.indexer.attn_q_b.weight" [Q_RANK, Size::Product(&[INDEX_HEADS, INDEX_HEAD])] optional;
+    "blk.{i}.indexer_compressor_gate.weight" [EMBD, INDEX_HEAD] optional;
+    "blk.{i}.indexer_compressor_ape.weight" [INDEX_HEAD, Size::Key("attention.indexer.kpool")] optional;
+};
+
+const MIX: Size = Size::Product(&[Size::Sum(&[Size::N(2), COPIES]), COPIES]);
+const GLM_CONNECTIONS: &[Row] = rows! {
+    "blk.{i}.hc_attn_fn.weight" [STATE, MIX];
+    "blk.{i}.hc_attn_base.weight" [MIX];
+    "blk.{i}.hc_attn_scale.weight" [Size::N(3)];
+    "blk.{i}.hc_ffn_fn.weight" [STATE, MIX];
+    "blk.{i}.hc_ffn_base.weight" [MIX];
+    "blk.{i}.hc_ffn_scale.weight" [Size::N(3)];
+};
+
+const GLM_KEYS: (When, &[&str]) = (
+    Always,
+    &[
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        "attention.indexer.kpool",
+        "hyper_connection.count",
+        "hyper_connection.sinkhorn_iterations",
+        "hyper_connection.epsilon",
+    ],
+);
+/// Without a list, all layers choose.
+const LISTED: When = Any(&[TYPES, Not(&Somewhere(&TYPES))]);
+const FOUR_COPIES: &[(When, [Size; 2])] = &[(Always, [COPIES, Size::N(4)])];
 
 graphs! {
     "deepseek2" [RMS, EXPERT_KEYS, KV_KEYS, Q_KEYS] ONE_HEAD {
@@ -220,7 +295,7 @@ graphs! {
     }
     "kimi-linear" [RMS, EXPERT_KEYS, KV_KEYS, KIMI_KEYS, GATING] FREE_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM FFN_NORM;
-        Not(&ATTENDS) => KDA KDA_QKV;
+        Not(&ATTENDS) => KDA LOW_RANK DECAYS KDA_QKV;
         ATTENDS => LATENT SPLIT_KV;
         All(&[ATTENDS, LATENT_QUERIES_THERE]) => QUERIES;
         All(&[ATTENDS, Not(&LATENT_QUERIES_THERE)]) => PLAIN_QUERIES;
@@ -230,5 +305,26 @@ graphs! {
     }
     "plm" [RMS, KV_KEYS] FREE_HEADS {
         Always => EMBEDDING ATTN_NORM PLAIN_QUERIES LATENT WHOLE_KV FFN_NORM UNGATED;
+    }
+    "bailingmoe3" [RMS, EXPERT_KEYS, KV_KEYS, KIMI_KEYS, BAILING_KEYS, GATING] FREE_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM;
+        Not(&ATTENDS) => KDA WHOLE_RANK DECAYS KDA_QKV;
+        ATTENDS => LATENT SPLIT_KV HEAD_GATE;
+        All(&[ATTENDS, Above0(Q_RANK)]) => QUERIES;
+        All(&[ATTENDS, Not(&Above0(Q_RANK))]) => PLAIN_QUERIES;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED_OR_ALL;
+        MayPredict => BAILING_PREDICTION;
+    }
+    "glm5-next" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GLM_KEYS] FOUR_COPIES {
+        Always => EMBEDDING OUTPUT ATTN_NORM FFN_NORM;
+        Not(&Predicting) => GLM_CONNECTIONS;
+        Not(&ATTENDS) => KDA LOW_RANK LISTED_DECAYS KDA_QKV;
+        ATTENDS => QUERIES LATENT SPLIT_KV;
+        All(&[ATTENDS, LISTED]) => INDEXER POOLED_INDEXER;
+        All(&[ATTENDS, Not(&LISTED)]) => MAYBE_INDEXER;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED;
+        MayPredict => PREDICTION;
     }
 }

@@ -48,8 +48,8 @@ pub(crate) enum When {
     From(Size),
     /// In every so many layers, the last of each.
     Every(Size),
-    /// In layers of linear attention, as Qwen 3 Next tells them.
-    Linear,
+    /// In layers of linear attention: those that a key lists, or all but one in so many.
+    Linear(u64),
     /// In layers that see a window of the text.
     Window,
     /// In layers that predict further tokens.
@@ -218,7 +218,7 @@ impl GgufFacts<'_> {
             When::AtLeast(size, n) => self.size(size, layer) >= n,
             When::From(size) => layer as u64 >= self.size(size, layer),
             When::Every(size) => (layer as u64 + 1).checked_rem(self.size(size, layer)) == Some(0),
-            When::Linear => self.is_linear(layer),
+            When::Linear(every) => self.is_linear(every, layer),
             When::Window => self.has_window(layer),
             When::Predicting | When::MayPredict => self.is_predicting(layer),
             When::Has(name) => self
@@ -254,11 +254,11 @@ impl GgufFacts<'_> {
         }
     }
 
-    fn is_linear(&self, layer: usize) -> bool {
+    fn is_linear(&self, every: u64, layer: usize) -> bool {
         if let Some(KeyFacts::Numbers(all)) = self.key("attention.recurrent_layers") {
             return all.get(layer) == Some(&1);
         }
-        let every = self.number("full_attention_interval", 0).unwrap_or(4);
+        let every = self.number("full_attention_interval", 0).unwrap_or(every);
         let is_full = (layer as u64 + 1).checked_rem(every) == Some(0);
         !self.is_predicting(layer) && !is_full
     }

@@ -54,6 +54,13 @@ pub(crate) fn scaling_of(
 ) -> Result<Option<Value>> {
     let key = |key: &str| format!("{}.rope.{key}", class.gguf);
     let get = |name: &str| metadata.get(&key(name));
+    // Fields of its own say it.
+    if class
+        .settings()
+        .any(|setting| setting.key == "rope.scaling.yarn_ext_factor")
+    {
+        return Ok(None);
+    }
     let base = get("freq_base")
         .as_ref()
         .and_then(float)
@@ -69,7 +76,10 @@ pub(crate) fn scaling_of(
         return Ok(Some(Value::Object(object([kind, list(long), list(short)]))));
     }
     if let Some((_, factors)) = find(ROPE_FACTORS) {
-        let found = Llama3::of(factors, base.unwrap_or(10_000.0), dims.head);
+        let part = class.traits.partial_rotary.unwrap_or(1.0);
+        let rotating = (dims.head as f64 * part) as usize;
+        let own = factors.get(..rotating / 2).unwrap_or(factors);
+        let found = Llama3::of(own, base.unwrap_or(10_000.0), rotating);
         let Some(found) = found else {
             let name = InTensor("rope_freqs.weight");
             let what = format!("{name}: its values are none of Llama 3's scaling");

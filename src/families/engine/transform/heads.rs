@@ -9,12 +9,16 @@ use crate::{AnamnesisError, Result};
 /// # Errors
 /// `Parse` if its rows are not those of heads that can be halved.
 pub(super) fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usize> {
+    let number = name
+        .strip_prefix("blk.")
+        .and_then(|rest| rest.split('.').next());
+    let layer = number.and_then(|number| number.parse().ok());
     let heads = if name.contains(".attn_k.") {
-        dims.kv_heads
+        dims.kv_heads_of(layer)
     } else {
-        dims.heads
+        dims.heads_of(layer)
     };
-    let rows = shape[0] / heads;
+    let rows = shape[0].checked_div(heads).unwrap_or(0);
     if shape[0].is_multiple_of(heads) && rows.is_multiple_of(2) && rows > 0 {
         return Ok(rows);
     }

@@ -55,6 +55,10 @@ pub(crate) enum Change {
     NegExp,
     /// `ln(-x)`, rounded once to F32: the inverse of `NegExp`.
     LnNeg,
+    /// `exp(x)`, rounded once to F32.
+    Exp,
+    /// `ln(x)`, rounded once to F32: the inverse of `Exp`.
+    Ln,
 }
 
 impl Change {
@@ -66,6 +70,8 @@ impl Change {
             Self::MinusOne => Self::PlusOne,
             Self::NegExp => Self::LnNeg,
             Self::LnNeg => Self::NegExp,
+            Self::Exp => Self::Ln,
+            Self::Ln => Self::Exp,
         }
     }
 
@@ -80,6 +86,8 @@ impl Change {
             // In F64, so that the result does not depend on the platform's F32 functions.
             Self::NegExp => each(|x| -f64::from(x).exp() as f32, values),
             Self::LnNeg => each(|x| (-f64::from(x)).ln() as f32, values),
+            Self::Exp => each(|x| f64::from(x).exp() as f32, values),
+            Self::Ln => each(|x| f64::from(x).ln() as f32, values),
         }
     }
 }
