@@ -64,7 +64,6 @@ mod minimax_01;
 mod modern_bert;
 mod mpt;
 mod nemotron_h;
-mod neo_bert;
 mod nomic_bert;
 mod olmo;
 mod openelm;
@@ -266,7 +265,6 @@ const CLASSES: &[&ModelClass] = &[
     &bailing3::BAILING_MOE3,
     &step::STEP3_5,
     &openelm::OPENELM,
-    &neo_bert::NEO_BERT,
     &qwen_lm::QWEN,
     &baichuan::BAICHUAN,
     &glm_next::GLM5_NEXT,

@@ -197,18 +197,6 @@ def arctic(w, ids):
     return rms(residual + torch.stack(own), w["model.norm.weight"]) @ w["lm_head.weight"].T
 
 
-def neo_bert(w, ids):
-    x, layer = w["encoder.weight"][ids], "transformer_encoder.0."
-    h = (rms(x, w[layer + "attention_norm.weight"]) @ w[layer + "qkv.weight"].T).view(len(x), 2, 3 * HEAD)
-    q, k, v = h.chunk(3, -1)
-    angles = torch.outer(torch.arange(len(x)).float(), 1e4 ** -(torch.arange(0, HEAD, 2).float() / HEAD))[:, None].repeat(1, 2, 1)
-    turned = lambda part: torch.view_as_real(torch.view_as_complex(part.reshape(*part.shape[:-1], -1, 2)) * torch.polar(torch.ones_like(angles), angles)).flatten(2)
-    x = x + attention(turned(q), turned(k), v, torch.zeros(len(x), len(x))) @ w[layer + "wo.weight"].T
-    gate, up = (rms(x, w[layer + "ffn_norm.weight"]) @ w[layer + "ffn.w12.weight"].T).chunk(2, -1)
-    x = x + (F.silu(gate) * up) @ w[layer + "ffn.w3.weight"].T
-    return rms(x, w["layer_norm.weight"])
-
-
 def glm5_next(w, ids):
     """What transformers computes of the language model, whose class has no output."""
     from transformers import Glm5NextTextConfig, Glm5NextTextModel
@@ -232,4 +220,4 @@ def glm5_next(w, ids):
         return model(torch.tensor([ids])).last_hidden_state[0] @ w["lm_head.weight"].T
 
 
-REFERENCES = {"glm5_next": glm5_next, "neo_bert": neo_bert, "step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}
+REFERENCES = {"glm5_next": glm5_next, "step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}

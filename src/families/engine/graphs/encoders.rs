@@ -137,16 +137,6 @@ const T5_DECODER: &[Row] = rows! {
     "dec.blk.{i}.ffn_up.weight" [EMBD, FF];
 };
 
-/// The answers, and the last norm.
-const NEO_ENDS: &[Row] = rows! {
-    "token_embd.weight" [EMBD, VOCAB];
-    "cls.weight" [EMBD, EMBD] optional;
-    "cls.bias" [EMBD] optional;
-    "cls.output.weight" [EMBD, Size::Labels] optional;
-    "cls.output.bias" [Size::Labels] optional;
-    "enc.output_norm.weight" [EMBD];
-};
-
 graphs! {
     "bert" [LAYER_NORM, TYPE_COUNT] SAME_HEADS {
         Always => BERT_ENDS MAYBE_TYPES POSITIONS HEAD NARROW_QKV NARROW_OUT MAYBE_OUT_BIAS BERT_NORMS UNGATED
@@ -172,8 +162,5 @@ graphs! {
     }
     "t5encoder" [RMS, T5_KEYS] FREE_HEADS {
         Always => T5_ENDS MAYBE_OUTPUT T5_BIASES T5_ENCODER;
-    }
-    "neo-bert" [RMS] SAME_HEADS {
-        Always => NEO_ENDS ATTN_NORM WIDE_QKV NARROW_OUT FFN_NORM FUSED_MLP;
     }
 }

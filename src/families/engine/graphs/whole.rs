@@ -10,8 +10,7 @@ use crate::model::gguf_keys::ARCHITECTURE;
 const OTHER_KINDS: [&str; 2] = ["adapter", "mmproj"];
 
 /// Tensors at the ends of every model, and of every image tower.
-const ENDS: [&str; 4] =
-    ["token_embd.weight", "output_norm.weight", "enc.output_norm.weight", "v.patch_embd.weight"];
+const ENDS: [&str; 3] = ["token_embd.weight", "output_norm.weight", "v.patch_embd.weight"];
 
 /// Whether a file with the metadata `keys` and tensors of the names `names` is a whole model, or an
 /// image tower: files with tensors alone, other parts of models and adapters have no keys of an
