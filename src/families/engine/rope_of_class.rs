@@ -190,9 +190,11 @@ impl Rope {
         let rotating = self.rotating(class, dims);
         match self.kind.as_str() {
             "llama3" if class.traits.stores_rope_factors => {
-                // Layers of which more rotates have no factors for it.
                 let mut factors = self.llama3_factors(rotating)?;
-                factors.resize(dims.head / 2, 1.0);
+                if class.traits.by_layer.is_some() {
+                    // Layers of which more rotates have no factors for it.
+                    factors.resize(dims.head / 2, 1.0);
+                }
                 Ok(vec![(ROPE_FACTORS, factors)])
             }
             "proportional" => {
