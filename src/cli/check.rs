@@ -91,6 +91,7 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
             }
             report
         });
+        let is_read = checked_model.is_ok();
         let report = match checked_model {
             Ok(report) => report,
             Err(AnamnesisError::Cancelled) => return Err(AnamnesisError::Cancelled.into()),
@@ -103,7 +104,7 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
         let is_said = !args.read.messages.quiet || !report.findings.is_empty();
         if is_said && !args.json && !args.sarif {
             print(&path, &report, out)?;
-            if unreadable.is_some() && !args.recursive && path.is_dir() {
+            if !is_read && !args.recursive && path.is_dir() {
                 writeln!(out, "  `amn check -r` checks every model in the directory and below")?;
             }
         }

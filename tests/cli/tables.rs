@@ -343,6 +343,30 @@ fn limits() {
     }
 }
 
+/// Each test that `docs/safety.md` names for a promise is there: `suite::module::test`.
+#[test]
+fn promises_have_tests() {
+    let page = page("docs/safety.md");
+    let rows =
+        [rows(&page, &["item", "check", "tests"]), rows(&page, &["promise", "tests"])].concat();
+    for row in rows {
+        let named = codes(row.last().unwrap());
+        assert!(!named.is_empty(), "{}: no test is named", row[0]);
+        for name in named {
+            let (module, test) = name.rsplit_once("::").unwrap();
+            let file = root().join("tests").join(module.replace("::", "/"));
+            let files = [file.with_extension("rs"), file.join("main.rs")];
+            let source = files.iter().find_map(|file| fs::read_to_string(file).ok());
+            let source = source.unwrap_or_else(|| panic!("{name}: no file of this module"));
+            let is_there = source.contains(&format!("fn {test}()"))
+                || source
+                    .lines()
+                    .any(|line| line.starts_with("replays! {") && line.contains(test));
+            assert!(is_there, "{name} is no test");
+        }
+    }
+}
+
 /// The globals of `docs/safety.md` are those that `amn inspect --globals` calls allowed.
 #[cfg(feature = "pth")]
 #[test]
