@@ -9,7 +9,7 @@ use crate::families::engine::rows::TensorShapes;
 
 /// Field of the number of such layers.
 pub(super) const DENSE: &str = "first_k_dense_replace";
-const KINDS: &str = "mlp_layer_types";
+pub(super) const SPARSE_KINDS: &str = "mlp_layer_types";
 
 /// The list for `dense` of `layers` layers.
 fn kinds(dense: usize, layers: usize) -> Value {
@@ -17,20 +17,29 @@ fn kinds(dense: usize, layers: usize) -> Value {
     (0..layers).map(kind).collect()
 }
 
+/// The layers without experts of such a list.
+///
+/// # Errors
+/// `Parse` if one of them is not in front.
+pub(super) fn in_front(kinds: &[Value]) -> Result<usize> {
+    let dense = kinds.iter().take_while(|kind| *kind == "dense").count();
+    match kinds[dense..].iter().all(|kind| kind == "sparse") {
+        true => Ok(dense),
+        false => Err(wrong(SPARSE_KINDS, "a layer behind one with experts has none")),
+    }
+}
+
 /// Counts the layers that the list names, if there is one.
 pub(super) fn counted(fields: &mut Fields) -> Result<()> {
-    let Some(found) = fields.0.get(KINDS) else {
+    let Some(found) = fields.0.get(SPARSE_KINDS) else {
         return Ok(());
     };
     let layers = fields.need(LAYERS)?.min(MOST_LAYERS) as usize;
-    let list = found.as_array().map(Vec::as_slice).unwrap_or_default();
-    let dense = list.iter().take_while(|kind| *kind == "dense").count();
-    if *found != kinds(dense, layers) {
-        return Err(wrong(
-            KINDS,
-            format!("it is no list of `dense` and then `sparse` for {layers} layers"),
-        ));
-    }
+    let list = found.as_array().filter(|list| list.len() == layers);
+    let dense = list.and_then(|list| in_front(list).ok()).ok_or_else(|| {
+        let what = format!("it is no list of `dense` and then `sparse` for {layers} layers");
+        wrong(SPARSE_KINDS, what)
+    })?;
     fields.0.insert(DENSE.to_owned(), dense.into());
     Ok(())
 }
@@ -38,7 +47,7 @@ pub(super) fn counted(fields: &mut Fields) -> Result<()> {
 /// Names the layers that are counted.
 pub(super) fn named(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     let dense = config.remove(DENSE).and_then(|n| n.as_u64()).unwrap_or(0);
-    config.insert(KINDS.to_owned(), kinds(dense as usize, dims.layers));
+    config.insert(SPARSE_KINDS.to_owned(), kinds(dense as usize, dims.layers));
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::deepseek::{ATTENTION as LATENT, QUERY_RANK};
+use super::dense_first::{DENSE, SPARSE_KINDS, in_front, named};
 use super::hy::{CLAMP, connection};
 use super::kimi::{DELTA_ATTENTION, LATENT_HEADS};
 use super::sparse::{INDEXER, INDEXER_KINDS, INDEXER_SETTINGS, KINDS, chosen};
@@ -90,8 +91,6 @@ const CONNECTIONS: &[TensorRule] = &[
     connection("blk.{i}.hc_ffn_scale.weight", "model.layers.{i}.hc_ffn_scale", &[THREE]),
 ];
 
-const SPARSE_KINDS: &str = "mlp_layer_types";
-const DENSE: &str = "first_k_dense_replace";
 const TAIL: &str = "index_kpool_always_select_tail";
 
 pub(super) const GLM5_NEXT: ModelClass = ModelClass {
@@ -257,13 +256,7 @@ fn complete(fields: &mut Fields) -> Result<()> {
         .or_insert_with(|| (0..layers).map(kind).collect());
     chosen(fields)?;
     let dense = match fields.0.remove(SPARSE_KINDS) {
-        Some(Value::Array(kinds)) => {
-            let dense = kinds.iter().take_while(|kind| *kind == "dense").count();
-            if !kinds[dense..].iter().all(|kind| kind == "sparse") {
-                return Err(wrong(SPARSE_KINDS, "a layer behind one with experts has none"));
-            }
-            dense
-        }
+        Some(Value::Array(kinds)) => in_front(&kinds)?,
         _ => fields.count(&[DENSE])?.unwrap_or(3).min(layers) as usize,
     };
     fields.0.insert(DENSE.to_owned(), dense.into());
@@ -306,9 +299,8 @@ fn pools(model: &Model<'_>) -> Result<Option<String>> {
 
 fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     config.remove(INDEXING);
-    let dense = config.remove(DENSE).and_then(|n| n.as_u64()).unwrap_or(0) as usize;
-    let sparse = |layer: usize| if layer < dense { "dense" } else { "sparse" };
-    config.insert(SPARSE_KINDS.to_owned(), (0..dims.layers).map(sparse).collect());
+    let dense = config.get(DENSE).and_then(Value::as_u64).unwrap_or(0);
+    named(config, dims)?;
     config.insert(DENSE.to_owned(), dense.into());
     let linear = json!({
         "head_dim": config.get(HEAD),

@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value};
 
+use super::dense_first::{DENSE, SPARSE_KINDS, counted, named};
 use super::llama::SETTINGS;
 use super::spark::by_kind;
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
@@ -51,8 +52,6 @@ const EXPERTS: &[TensorRule] = &[
 
 /// List of heads of each layer.
 const ALL_HEADS: &str = "num_attention_heads_per_layer";
-const SPARSE_KINDS: &str = "mlp_layer_types";
-const DENSE: &str = "first_k_dense_replace";
 const GATING: &str = "gating";
 const WINDOWED: &str = "sliding_attention";
 
@@ -146,19 +145,11 @@ fn complete(fields: &mut Fields) -> Result<()> {
         .0
         .entry(LAYER_KINDS)
         .or_insert_with(|| vec![FULL_ATTENTION; layers].into());
-    let dense = match fields.0.remove(SPARSE_KINDS) {
-        None => fields.count(&[DENSE])?.map_or(1, |n| n as usize),
-        Some(kinds) => {
-            let kinds = kinds.as_array().map(Vec::as_slice).unwrap_or_default();
-            let dense = kinds.iter().take_while(|kind| *kind == "dense").count();
-            if kinds.len() != layers || !kinds[dense..].iter().all(|kind| kind == "sparse") {
-                let what = "it is no list of layers without and then with experts";
-                return Err(wrong(SPARSE_KINDS, what));
-            }
-            dense
-        }
-    };
-    fields.0.insert(DENSE.to_owned(), dense.into());
+    counted(fields)?;
+    if fields.0.remove(SPARSE_KINDS).is_none() {
+        let dense = fields.count(&[DENSE])?.unwrap_or(1);
+        fields.0.insert(DENSE.to_owned(), dense.into());
+    }
     let per_head = match fields.0.get(GATING) {
         Some(Value::Bool(true)) => true,
         Some(text) if text == "per-head" => true,
@@ -206,11 +197,7 @@ fn gates(config: &mut Map<String, Value>, tensors: &TensorShapes<'_>) -> Result<
 
 fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     config.remove(PER_HEAD);
-    let dense = config.remove(DENSE).and_then(|n| n.as_u64()).unwrap_or(0) as usize;
-    let sparse: Value = (0..dims.layers)
-        .map(|layer| if layer < dense { "dense" } else { "sparse" })
-        .collect();
-    config.insert(SPARSE_KINDS.to_owned(), sparse);
+    named(config, dims)?;
     let window = config.get("sliding_window").and_then(Value::as_u64);
     let kind = |layer: usize| match window > Some(0) && !layer.is_multiple_of(4) {
         true => WINDOWED,

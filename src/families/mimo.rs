@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value};
 
+use super::dense_first::{DENSE, SPARSE_KINDS, named, of_tensors};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, QUERIES, SPARSE_MLP};
 use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS, OwnSizes};
@@ -62,9 +63,6 @@ const WINDOW_KV_HEADS: &str = "swa_num_key_value_heads";
 /// Lists of which layers have a window, and which have experts.
 const PATTERN: &str = "hybrid_layer_pattern";
 const SPARSE: &str = "moe_layer_freq";
-const DENSE: &str = "first_k_dense_replace";
-/// Fields that transformers has in place of these.
-const SPARSE_KINDS: &str = "mlp_layer_types";
 
 /// Queries, keys and values of a layer are three matrices.
 pub(super) const MIMO_V2_FLASH: ModelClass = ModelClass {
@@ -122,7 +120,7 @@ pub(super) const MIMO_V2_FLASH: ModelClass = ModelClass {
         also_implied: &[("routed_scaling_factor", Float(1.0)), ("n_shared_experts", Absent)],
         laws: &[narrower_windows],
         completes: &[complete],
-        from_tensors: &[dense_layers, sinks, one_projection],
+        from_tensors: &[of_tensors, sinks, one_projection],
         restores: &[restore],
         sign: Sign::Tensor("blk.0.attn_q.weight"),
         ..Traits::PLAIN
@@ -238,14 +236,6 @@ fn narrower_windows(model: &Model<'_>) -> Result<Option<String>> {
     })
 }
 
-fn dense_layers(config: &mut Map<String, Value>, tensors: &TensorShapes<'_>) -> Result<()> {
-    let has = |layer: &usize| !tensors.contains_key(&*format!("blk.{layer}.ffn_gate_inp.weight"));
-    let dense = (0..MOST_LAYERS as usize).take_while(has).count();
-    let layers = config.get(LAYERS[0]).and_then(Value::as_u64).unwrap_or(0) as usize;
-    config.insert(DENSE.to_owned(), dense.min(layers).into());
-    Ok(())
-}
-
 fn sinks(config: &mut Map<String, Value>, tensors: &TensorShapes<'_>) -> Result<()> {
     let kinds = config.get(LAYER_KINDS).and_then(Value::as_array);
     let kinds = kinds.cloned().unwrap_or_default();
@@ -275,14 +265,10 @@ fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
         .map(|kind| i32::from(kind == WINDOWED))
         .collect();
     config.insert(PATTERN.to_owned(), windows);
-    let dense = config.remove(DENSE).and_then(|n| n.as_u64()).unwrap_or(0) as usize;
+    let dense = config.get(DENSE).and_then(Value::as_u64).unwrap_or(0) as usize;
     let sparse: Value = (0..dims.layers).map(|n| i32::from(n >= dense)).collect();
     config.insert(SPARSE.to_owned(), sparse);
-    let kinds: Value = (0..dims.layers)
-        .map(|n| if n >= dense { "sparse" } else { "dense" })
-        .collect();
-    config.insert(SPARSE_KINDS.to_owned(), kinds);
-    Ok(())
+    named(config, dims)
 }
 
 /// INT32\[\]: heads of keys and values of each layer.

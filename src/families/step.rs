@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::dense_first::{DENSE, SPARSE_KINDS, in_front, named};
 use super::{DENSE_MLP, ENDS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse};
 use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS, OwnSizes};
@@ -46,10 +47,8 @@ const WINDOWED: &str = "sliding_attention";
 const OTHERS: &str = "attention_other_setting";
 const WINDOW_HEADS: &str = "num_sliding_attention_heads";
 const WINDOW_KV_HEADS: &str = "num_sliding_attention_groups";
-const DENSE: &str = "first_k_dense_replace";
-/// A text with the numbers of layers with experts, and a list of the kinds of layers.
+/// A text with the numbers of layers with experts.
 const SPARSE_LAYERS: &str = "moe_layers_enum";
-const SPARSE_KINDS: &str = "mlp_layer_types";
 /// List of the parts of heads that rotate, by layer.
 const PARTS: &str = "partial_rotary_factors";
 
@@ -196,11 +195,7 @@ fn complete(fields: &mut Fields) -> Result<()> {
 /// Layers in front of the first one with experts.
 fn dense_layers(fields: &mut Fields, layers: usize) -> Result<usize> {
     if let Some(Value::Array(kinds)) = fields.0.remove(SPARSE_KINDS) {
-        let dense = kinds.iter().take_while(|kind| *kind == "dense").count();
-        return match kinds[dense..].iter().all(|kind| kind == "sparse") {
-            true => Ok(dense),
-            false => Err(wrong(SPARSE_KINDS, "a layer behind one with experts has none")),
-        };
+        return in_front(&kinds);
     }
     let Some(numbers) = fields.0.remove(SPARSE_LAYERS) else {
         return Ok(layers.min(3));
@@ -220,11 +215,10 @@ fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     let kinds = config.get(LAYER_KINDS).and_then(Value::as_array);
     let kinds = kinds.cloned().unwrap_or_default();
     let is_windowed: Vec<bool> = kinds.iter().map(|kind| kind == WINDOWED).collect();
-    let dense = config.remove(DENSE).and_then(|n| n.as_u64()).unwrap_or(0) as usize;
+    let dense = config.get(DENSE).and_then(Value::as_u64).unwrap_or(0) as usize;
     let sparse: Vec<_> = (dense..dims.layers).map(|n| n.to_string()).collect();
     config.insert(SPARSE_LAYERS.to_owned(), sparse.join(",").into());
-    let kind = |layer: usize| if layer < dense { "dense" } else { "sparse" };
-    config.insert(SPARSE_KINDS.to_owned(), (0..dims.layers).map(kind).collect());
+    named(config, dims)?;
     let base = config
         .remove("rope_theta")
         .unwrap_or_else(|| 10_000.0.into());

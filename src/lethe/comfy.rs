@@ -12,11 +12,11 @@ use crate::Dtype;
 use crate::remember::QuantScheme;
 
 /// The tensor that has the `description` of how `weight` is stored.
-fn marker(weight: &WeightInfo<'_>, description: &str) -> StoredTensor {
+pub(super) fn marker(weight: &WeightInfo<'_>, description: &str) -> StoredTensor {
     stored_tensor(format!("{}.comfy_quant", weight.base()), Dtype::U8, &[description.len()])
 }
 
-/// Whether a tensor has a marker that tells how it is stored, so that a copy is read as it is.
+/// Whether `scheme` is one of ComfyUI's, whose tensors have a marker by which a copy is read.
 fn has_marker(scheme: QuantScheme) -> bool {
     matches!(scheme, QuantScheme::Grouped { family: "ComfyUI", .. })
 }

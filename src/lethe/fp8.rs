@@ -17,6 +17,7 @@ mod encoder;
 use serde_json::{Value, json};
 
 use self::encoder::Fp8Encoder;
+use super::comfy::marker;
 use super::compressed_tensors as ct;
 use super::{Encode, Method, StoredTensor, WeightInfo};
 use crate::lethe::kernels::fp8::Fp8Arithmetic;
@@ -180,8 +181,7 @@ impl Method for Fp8 {
             self.scales(weight, block),
         ];
         let description = self.description();
-        let name = format!("{}.comfy_quant", weight.base());
-        parts.extend(description.map(|text| stored_tensor(name, Dtype::U8, &[text.len()])));
+        parts.extend(description.map(|text| marker(weight, text)));
         let (rows, cols) = (weight.rows(), weight.cols());
         let (arithmetic, has_one_scale) = (self.arithmetic(weight.dtype), self.has_one_scale());
         Ok(Box::new(Fp8Encoder {

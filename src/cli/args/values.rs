@@ -141,8 +141,7 @@ pub(super) fn parse_target(text: &str) -> Result<ConvertTo, String> {
         "hf" | "huggingface" | "transformers" | "dir" | "directory" => {
             Some("`amn remember FILE -o DIRECTORY` writes a model for transformers".to_owned())
         }
-        "pytorch" => Some("files of that kind are read and not written".to_owned()),
-        _ if NamedInput::is_model_file(&format!("model.{text}")) => {
+        _ if text == "pytorch" || NamedInput::is_model_file(&format!("model.{text}")) => {
             Some("files of that kind are read and not written".to_owned())
         }
         _ if parse_dtype(text).is_ok() => Some(format!(

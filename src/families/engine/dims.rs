@@ -149,6 +149,12 @@ pub(crate) fn check_layers(fields: &Fields) -> Result<()> {
     }
 }
 
+/// The layer that the tensor `name` of GGUF is of.
+pub(crate) fn layer_of(name: &str) -> Option<u64> {
+    let rest = name.strip_prefix("blk.")?;
+    rest.split('.').next()?.parse().ok()
+}
+
 impl Dims {
     /// # Errors
     /// `Parse` that names a field which is missing, or contradicts another.

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::dims::layer_of;
 use super::fields::{Fields, LAYERS, PREDICTION, wrong, wrong_key};
 use super::names::{is_behind, of_language_model};
 use super::table::{ModelClass, Prediction, PredictionNames};
@@ -159,12 +160,6 @@ pub(crate) fn leave_out(
 /// The note that `count` tensors are left out.
 fn note(count: usize) -> String {
     format!("{} left out, of layers that predict several tokens at once", counted(count, "tensor"))
-}
-
-/// The layer that the tensor `name` of GGUF is of.
-fn layer_of(name: &str) -> Option<u64> {
-    let rest = name.strip_prefix("blk.")?;
-    rest.split('.').next()?.parse().ok()
 }
 
 fn key_of(class: &ModelClass) -> String {

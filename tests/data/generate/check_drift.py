@@ -1,7 +1,7 @@
 """Prints what the newest libraries know of formats and this crate does not: a step before each release.
 
     pip install -U gguf safetensors transformers compressed-tensors ml_dtypes onnx
-    pip install -U --no-deps torchao mlx-lm comfy-kitchen picklescan
+    pip install -U --no-deps torchao mlx-lm comfy-kitchen
     python check_drift.py
 
 What a library lists is known here if the sources have it as a text, or if a reason below says why not. Libraries that are not installed are
@@ -18,7 +18,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.rs")))
-DOCS = "\n".join(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md")))
 
 # What is left out, and why.
 REASONS = {
@@ -46,7 +45,6 @@ REASONS = {
         ".*(Opaque|Preshuffled|Lut|Sparse).*": "layouts of one kind of processor, refused by name",
         "Codebook.*|GGUFQuantizedTensor|NF4Tensor|PrototypeFloat8Tensor|UIntxBitPackedTensor": "prototypes, refused by name",
     },
-    "dtypes of safetensors": {},
     "types of ml_dtypes": {
         "float6_e2m3fn|float8_e3m4|float8_e4m3b11fnuz": "nothing stores them",
     },
@@ -133,7 +131,7 @@ LISTS = [
     ("safetensors", "dtypes of safetensors", dtypes_of_safetensors, lambda name: f'"{name}"' in SOURCES),
     ("ml_dtypes", "types of ml_dtypes", types_of_ml_dtypes, lambda name: f'"{name}"' in SOURCES),
     ("onnx", "types of ONNX", types_of_onnx, lambda name: re.search(rf"\b{name}\b", SOURCES, re.I)),
-    ("comfy_kitchen", "layouts of comfy-kitchen", lambda root: set(classes(root / "tensor", "Layout")) - {"QuantizedLayout"}, lambda name: name in SOURCES or name in DOCS),
+    ("comfy_kitchen", "layouts of comfy-kitchen", lambda root: set(classes(root / "tensor", "Layout")) - {"QuantizedLayout"}, lambda name: name in SOURCES),
     ("mlx_lm", "models of mlx-lm", models_of_mlx_lm, lambda name: f'"{name}"' in SOURCES),
 ]
 

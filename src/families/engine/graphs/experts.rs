@@ -236,10 +236,13 @@ const M3_KEYS: (When, &[&str]) = (
 /// All heads have keys of their own.
 const FULL_QKV: &[Row] = projections!(unless, EMBD, EMBD, EMBD);
 
-/// Heads of values are of another length, and layers have what is there.
+/// Heads of values are of another length.
 const MIMO: &[Row] = rows! {
     "blk.{i}.attn_output.weight" [Size::Product(&[Size::HeadV, HEADS]), EMBD];
     "blk.{i}.attn_sinks.weight" [HEADS] optional;
+};
+/// Layers have what is there.
+const MAYBE_FEEDS: &[Row] = rows! {
     "blk.{i}.ffn_gate.weight" [EMBD, FF] optional;
     "blk.{i}.ffn_down.weight" [FF, EMBD] optional;
     "blk.{i}.ffn_up.weight" [EMBD, FF] optional;
@@ -273,20 +276,13 @@ const MIMO_PREDICTION: &[Row] = rows! {
     "blk.{i}.layer_output_norm.weight" [EMBD] optional;
 };
 
-/// Layers have what is there.
 const STEP: &[Row] = rows! {
     "blk.{i}.attn_q_norm.weight" [HEAD] optional;
     "blk.{i}.attn_k_norm.weight" [HEAD] optional;
     "blk.{i}.attn_output.weight" [Size::Product(&[Size::HeadV, HEADS]), EMBD];
     "blk.{i}.attn_gate.weight" [EMBD, HEADS] optional;
-    "blk.{i}.ffn_gate.weight" [EMBD, FF] optional;
-    "blk.{i}.ffn_down.weight" [FF, EMBD] optional;
-    "blk.{i}.ffn_up.weight" [EMBD, FF] optional;
-    "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS] optional;
-    "blk.{i}.exp_probs_b.bias" [EXPERTS] optional;
-    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
-    "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS] optional;
-    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
+};
+const MAYBE_SHARED_FEEDS: &[Row] = rows! {
     "blk.{i}.ffn_gate_shexp.weight" [EMBD, FF_SHARED] optional;
     "blk.{i}.ffn_down_shexp.weight" [FF_SHARED, EMBD] optional;
     "blk.{i}.ffn_up_shexp.weight" [EMBD, FF_SHARED] optional;
@@ -486,7 +482,7 @@ graphs! {
         Has("blk.{i}.ffn_up.weight") => UNGATED;
     }
     "mimo2" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
-        Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM MIMO;
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM MIMO MAYBE_FEEDS;
         ROUTES => ROUTED_PAIR;
         FEEDS => UNGATED;
         MayPredict => PREDICTION MIMO_PREDICTION;
@@ -497,7 +493,7 @@ graphs! {
         From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED_OR_ONE;
     }
     "step35" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW, (Always, &["attention.sliding_window_pattern"])] FREE_HEADS {
-        Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM STEP ROPE_FREQS;
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV FFN_NORM STEP MAYBE_FEEDS MAYBE_SHARED_FEEDS ROPE_FREQS;
         ROUTES => ROUTED_PAIR SHARED_PAIR;
         FEEDS => UNGATED;
         MayPredict => PREDICTION;

@@ -1,7 +1,7 @@
 //! Heads of attention: which of their rows rotate.
 
 use crate::error::InTensor;
-use crate::families::engine::dims::Dims;
+use crate::families::engine::dims::{Dims, layer_of};
 use crate::{AnamnesisError, Result};
 
 /// Rows of a head of the tensor that GGUF calls `name`.
@@ -9,10 +9,7 @@ use crate::{AnamnesisError, Result};
 /// # Errors
 /// `Parse` if its rows are not those of heads that can be halved.
 pub(super) fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usize> {
-    let number = name
-        .strip_prefix("blk.")
-        .and_then(|rest| rest.split('.').next());
-    let layer = number.and_then(|number| number.parse().ok());
+    let layer = layer_of(name).and_then(|layer| usize::try_from(layer).ok());
     let heads = if name.contains(".attn_k.") {
         dims.kv_heads_of(layer)
     } else {
