@@ -1,10 +1,12 @@
 //! `forget` with every scheme: any number of threads, values that a scheme cannot represent,
 //! and tensors of every kind.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anamnesis::{ConvertOptions, ConvertTarget, ForgetScheme, ParsedModel, parse_bytes};
 use safetensors::SafeTensors;
+use serde_json::{Map, Value};
 
 use crate::common::forget::{
     bf16s, decoded, encoded, every_scheme, f16s, needs_importance, options, options_for, values,
@@ -386,5 +388,39 @@ fn presets_of_compressed_tensors() {
         let (out, _) = encoded(&model, options(scheme)).unwrap();
         let scales = out.tensor("x.weight_scale").unwrap();
         assert_eq!(scales.shape(), [4, groups], "{scheme}");
+    }
+}
+
+/// Tensors that each scheme encodes are those that `tests/data/outputs.json` has the CRC-32 of: a
+/// change of what users get is made on purpose, and CHANGELOG.md says why. `UPDATE_OUTPUTS=1` with
+/// `ANAMNESIS_TESTS=all` writes the list.
+#[test]
+fn outputs_stay_as_they_are() {
+    let directory = crate::common::tempdir().unwrap();
+    let path = data().join("outputs.json");
+    let listed: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let made = RefCell::new(Map::new());
+    each_scheme(2, |scheme| {
+        let (name, shape) = matrix(scheme);
+        let values = weights(&mut Random(31), shape.iter().product());
+        let tensor = raw(name, "BF16", &shape, bf16s(&values));
+        let model = parse_bytes(file(&[tensor], &[])).unwrap();
+        let (out, _) = encoded(&model, options_for(scheme, &model, directory.path())).unwrap();
+        let mut sum = crc32fast::Hasher::new();
+        for tensor in out.tensors() {
+            sum.update(
+                format!("{} {} {:?}", tensor.name(), tensor.dtype(), tensor.shape()).as_bytes(),
+            );
+            sum.update(&tensor.bytes().unwrap());
+        }
+        let sum = sum.finalize();
+        made.borrow_mut().insert(scheme.to_owned(), sum.into());
+        if std::env::var_os("UPDATE_OUTPUTS").is_none() {
+            assert_eq!(listed[scheme], sum, "other bytes; does CHANGELOG.md say why?");
+        }
+    });
+    if std::env::var_os("UPDATE_OUTPUTS").is_some() {
+        let text = serde_json::to_string_pretty(&made.into_inner()).unwrap();
+        std::fs::write(path, text + "\n").unwrap();
     }
 }
