@@ -217,3 +217,15 @@ const WIDTHS: OwnSetting = required(own(
         Ok(None)
     },
 ));
+
+#[cfg(test)]
+mod tests {
+    use super::width;
+
+    /// Layers of the smallest published model, whose matrices have these rows.
+    #[test]
+    fn widths_of_layers() {
+        let widths = [0.5, 0.63, 0.76, 0.89, 0.69, 4.0].map(|factor| width(factor, 1280, 256));
+        assert_eq!(widths, [768, 768, 1024, 1280, 1024, 5120]);
+    }
+}

@@ -55,14 +55,14 @@ impl Importance {
             squares_of_columns = imatrix.of_tensor(&self.name, &self.shape)?;
             means_of_columns = imatrix.means_of_tensor(&self.name, &self.shape)?;
         }
-        // One row of numbers serves all matrices of a stack, or there is one for each.
+        // Each matrix of a stack has numbers of its own.
         let cols = self.shape.last().copied().unwrap_or(1).max(1);
         let rows = match *self.shape {
             [.., rows, _] => rows.max(1),
             _ => 1,
         };
         let of_row = |columns: &[f32], row: usize, to: &mut Vec<f32>| {
-            let first = row / rows % (columns.len() / cols).max(1) * cols;
+            let first = row / rows * cols;
             let of_row = columns.get(first + tile.cols.start..first + tile.cols.end);
             to.extend_from_slice(of_row.unwrap_or_default());
         };

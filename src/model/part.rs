@@ -398,3 +398,39 @@ impl<'m> Part<'m> {
 fn is_malformed(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput)
 }
+
+#[cfg(all(test, feature = "npz"))]
+mod tests {
+    /// Any rows of an array in Fortran order, seen as a matrix in any way, and any elements.
+    #[test]
+    fn parts_of_an_array_that_is_not_in_order() {
+        let dict = "{'descr': '>u2', 'fortran_order': True, 'shape': (3, 4, 5), }";
+        let header = format!("{dict:<117}\n");
+        let mut file = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+        file.extend(header.as_bytes());
+        // Each value is its place in row-major order.
+        let places = (0..60u16).map(|at| at % 3 * 20 + at / 3 % 4 * 5 + at / 12);
+        file.extend(places.flat_map(u16::to_be_bytes));
+        let model = crate::parse_bytes(file).unwrap();
+        let tensor = model.tensors().next().unwrap();
+        let part = tensor.part();
+        let values = |n: std::ops::Range<usize>| -> Vec<u8> {
+            n.flat_map(|place| (place as u16).to_le_bytes()).collect()
+        };
+        for (inner, cols) in [(1, 5), (2, 20), (3, 60)] {
+            let all = 60 / cols;
+            for (start, end) in
+                (0..all).flat_map(|start| (start..=all).map(move |end| (start, end)))
+            {
+                let mut out = vec![0; (end - start) * cols * 2];
+                part.gather_rows(inner, start..end, &mut out).unwrap();
+                assert_eq!(out, values(start * cols..end * cols), "{inner} {start} {end}");
+            }
+        }
+        for (start, end) in (0..60).flat_map(|start| (start..=60).map(move |end| (start, end))) {
+            let mut out = vec![0; (end - start) * 2];
+            part.read_at(2 * start as u64, &mut out).unwrap();
+            assert_eq!(out, values(start..end), "{start} {end}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 
 mod edit;
 mod tracer;
+mod verbs;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

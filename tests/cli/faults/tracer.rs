@@ -56,6 +56,18 @@ pub struct Plan {
     pub at: Option<usize>,
 }
 
+/// What a call did to what is on the disk.
+#[derive(Debug)]
+pub enum Event {
+    /// Bytes of a file.
+    Changed(PathBuf),
+    /// A new name.
+    Created(PathBuf),
+    Synced(PathBuf),
+    Renamed(PathBuf, PathBuf),
+    Removed(PathBuf),
+}
+
 /// How a run ended.
 #[derive(Debug)]
 pub struct End {
@@ -65,6 +77,9 @@ pub struct End {
     pub changed: Vec<String>,
     /// How many calls of the kinds there were.
     pub calls: usize,
+    /// What was done below the root, in order.
+    pub events: Vec<Event>,
+    pub stdout: String,
     pub stderr: String,
 }
 
@@ -119,18 +134,39 @@ fn names_root(pid: Pid, regs: &user_regs_struct, root: &Path) -> bool {
     }
 }
 
+/// The path of an open file, or that of a name in an open directory, which is at an address.
+fn path_of(pid: Pid, fd: u64, name: Option<u64>) -> Option<PathBuf> {
+    let link = match fd as i32 {
+        libc::AT_FDCWD => format!("/proc/{pid}/cwd"),
+        fd => format!("/proc/{pid}/fd/{fd}"),
+    };
+    let directory = std::fs::read_link(link).ok()?;
+    let Some(name) = name else {
+        return Some(directory);
+    };
+    let mut bytes = Vec::new();
+    while !bytes.contains(&0) {
+        let at = name + bytes.len() as u64;
+        let word = ptrace::read(pid, at as ptrace::AddressType).ok()?;
+        bytes.extend(word.to_le_bytes());
+    }
+    let end = bytes.iter().position(|b| *b == 0)?;
+    Some(directory.join(OsStr::from_bytes(&bytes[..end])))
+}
+
 /// Runs `amn` with `arguments`. Calls count from the first one that names a path below `root`: what
 /// comes before belongs to the loader and to the standard library.
 #[expect(clippy::zombie_processes, reason = "`Tracer::trace` waits for it")]
 pub fn run(root: &Path, arguments: &[&OsStr], plan: Plan) -> End {
     let log = tempfile::NamedTempFile::new().unwrap();
+    let out = tempfile::NamedTempFile::new().unwrap();
     // A tracer attaches to a process that exists, so the process waits until that is done.
     let child = Command::new("sh")
         .args(["-c", "kill -STOP $$; exec \"$0\" \"$@\""])
         .arg(env!("CARGO_BIN_EXE_amn"))
         .args(arguments)
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(out.reopen().unwrap())
         .stderr(log.reopen().unwrap())
         .spawn()
         .unwrap();
@@ -155,10 +191,12 @@ pub fn run(root: &Path, arguments: &[&OsStr], plan: Plan) -> End {
         calls: 0,
         changed: vec![],
         pending: vec![],
+        events: vec![],
     };
     let code = tracer.trace();
-    let stderr = std::fs::read_to_string(log.path()).unwrap();
-    End { code, changed: tracer.changed, calls: tracer.calls, stderr }
+    let [stdout, stderr] = [&out, &log].map(|file| std::fs::read_to_string(file.path()).unwrap());
+    let Tracer { changed, calls, events, .. } = tracer;
+    End { code, changed, calls, events, stdout, stderr }
 }
 
 struct Tracer {
@@ -172,6 +210,7 @@ struct Tracer {
     changed: Vec<String>,
     /// Threads whose current call was changed, with the registers at its entry.
     pending: Vec<(Pid, user_regs_struct)>,
+    events: Vec<Event>,
 }
 
 impl Tracer {
@@ -217,6 +256,9 @@ impl Tracer {
             return;
         };
         self.is_counting |= self.has_executed && names_root(pid, &regs, &self.root);
+        if self.is_counting {
+            self.note(pid, &regs);
+        }
         let kinds = self.plan.kinds;
         if !self.is_counting || !kind(&regs).is_some_and(|kind| kinds.contains(&kind)) {
             return;
@@ -242,6 +284,48 @@ impl Tracer {
             kill(self.main, Signal::SIGKILL).unwrap();
         } else {
             self.pending.push((pid, regs));
+        }
+    }
+
+    /// Records what a call that begins is going to do to files below the root.
+    fn note(&mut self, pid: Pid, regs: &user_regs_struct) {
+        let here = libc::AT_FDCWD.cast_unsigned().into();
+        let file = |fd| path_of(pid, fd, None);
+        let named = |fd, name| path_of(pid, fd, Some(name));
+        let (mut changed, mut created, mut removed) = (None, None, None);
+        match regs.orig_rax.cast_signed() {
+            libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_ftruncate | libc::SYS_fallocate => {
+                changed = file(regs.rdi);
+            }
+            libc::SYS_sendfile => changed = file(regs.rdi),
+            libc::SYS_copy_file_range => changed = file(regs.rdx),
+            libc::SYS_openat if regs.rdx & libc::O_CREAT as u64 != 0 => {
+                created = named(regs.rdi, regs.rsi).filter(|path| !path.exists());
+            }
+            libc::SYS_mkdir => created = named(here, regs.rdi),
+            libc::SYS_mkdirat => created = named(regs.rdi, regs.rsi),
+            libc::SYS_unlink | libc::SYS_rmdir => removed = named(here, regs.rdi),
+            libc::SYS_unlinkat => removed = named(regs.rdi, regs.rsi),
+            libc::SYS_fsync | libc::SYS_fdatasync => {
+                self.events.extend(file(regs.rdi).map(Event::Synced));
+            }
+            libc::SYS_rename => self.renamed([named(here, regs.rdi), named(here, regs.rsi)]),
+            libc::SYS_renameat | libc::SYS_renameat2 | libc::SYS_linkat => {
+                self.renamed([named(regs.rdi, regs.rsi), named(regs.rdx, regs.r10)]);
+            }
+            _ => {}
+        }
+        let is_below = |path: &PathBuf| path.starts_with(&self.root);
+        self.events
+            .extend(changed.filter(is_below).map(Event::Changed));
+        self.events
+            .extend(created.filter(is_below).map(Event::Created));
+        self.events.extend(removed.map(Event::Removed));
+    }
+
+    fn renamed(&mut self, paths: [Option<PathBuf>; 2]) {
+        if let [Some(from), Some(to)] = paths {
+            self.events.push(Event::Renamed(from, to));
         }
     }
 
