@@ -55,14 +55,14 @@ impl Importance {
             squares_of_columns = imatrix.of_tensor(&self.name, &self.shape)?;
             means_of_columns = imatrix.means_of_tensor(&self.name, &self.shape)?;
         }
-        // Each matrix of a stack has numbers of its own.
+        // Each matrix of a stack has numbers of its own. Those of a fourth dimension have the same.
         let cols = self.shape.last().copied().unwrap_or(1).max(1);
         let rows = match *self.shape {
             [.., rows, _] => rows.max(1),
             _ => 1,
         };
         let of_row = |columns: &[f32], row: usize, to: &mut Vec<f32>| {
-            let first = row / rows * cols;
+            let first = row / rows % (columns.len() / cols).max(1) * cols;
             let of_row = columns.get(first + tile.cols.start..first + tile.cols.end);
             to.extend_from_slice(of_row.unwrap_or_default());
         };
@@ -122,5 +122,12 @@ mod tests {
         importance.of_tile(&tile, &mut found).unwrap();
         assert_eq!(found.means, [1.0, 0.5, 2.0, 9.0, 2.0, 9.0]);
         assert_eq!(found.variances, [1.0, 2.75, 2.0, 0.0, 2.0, 0.0]);
+
+        // llama.cpp has numbers for `ne[2]` matrices, whatever `ne[3]` is.
+        let stacks = Importance { shape: vec![3, 2, 1, 4], ..importance };
+        let (tile, mut found) = (Tile { rows: 3..6, cols: 0..1 }, TileStatistics::default());
+        stacks.of_tile(&tile, &mut found).unwrap();
+        assert_eq!(found.means, [0.0, 0.0, 0.0]);
+        assert_eq!(found.variances, [5.0, 1.0, 5.0]);
     }
 }
