@@ -81,41 +81,43 @@ impl Scene {
     }
 }
 
+/// Whichever verb works on a directory, and whichever other one comes, with whatever options.
 #[test]
 fn a_run_that_is_stopped_owns_its_directory() {
     let scene = Scene::new();
+    let adapter = scene.root.path().join("adapter");
+    make_adapter(&adapter);
+    let [input, adapter, output] =
+        [&scene.input, &adapter, &scene.output].map(|path| path.to_str().unwrap());
     let verbs = [
-        &["remember"][..],
-        &["forget", "--to", "nf4"],
-        &["convert", "--to", "safetensors"],
-        &["merge", "--to", "f32"],
+        &["remember", input][..],
+        &["forget", input, "--to", "nf4"],
+        &["convert", input, "--to", "safetensors"],
+        &["merge", input, adapter, "--to", "f32"],
     ];
-    // In the gate each verb with all options, otherwise with another one of them.
+    let verbs = verbs.map(|verb| [verb, &["-o", output, "--threads", "1"]].concat());
+    let options = [&["--resume"][..], &["--force"], &[], &["--force", "--resume"]];
+    // In the gate each pair of verbs with each options, otherwise each pair with some.
     let count = effort([1, 4, 4]);
-    for (at, verb) in verbs.into_iter().enumerate() {
-        let mut arguments = scene.arguments(&verb[..1]);
-        let adapter = scene.root.path().join("adapter");
-        if verb[0] == "merge" {
-            make_adapter(&adapter);
-            arguments.insert(2, adapter.to_str().unwrap());
-        }
-        arguments.extend(&verb[1..]);
-        let want = command(&arguments, &[]).output().unwrap();
-        assert_success(&want, verb[0]);
+    for (at, arguments) in verbs.iter().enumerate() {
+        let verb = arguments[0];
+        let want = command(arguments, &[]).output().unwrap();
+        assert_success(&want, verb);
         let want = tree(&scene.output);
         scene.remove();
 
-        let first = scene.stopped(&arguments, &[]);
-        let all = [&["--resume"][..], &["--force"], &[], &["--force", "--resume"]];
-        for more in all.into_iter().cycle().skip(at).take(count) {
-            let second = command(&arguments, more).output().unwrap();
-            assert_refused(&second, "working on this output", &format!("{verb:?} {more:?}"));
+        let first = scene.stopped(arguments, &[]);
+        for (no, other) in verbs.iter().enumerate() {
+            for more in options.into_iter().cycle().skip(at + no).take(count) {
+                let second = command(other, more).output().unwrap();
+                let context = format!("{verb}, then {other:?} {more:?}");
+                assert_refused(&second, "working on this output", &context);
+            }
         }
-        let finish = ["remember", scene.output.to_str().unwrap(), "--finish"];
-        let finish = command(&finish, &[]).output().unwrap();
-        assert_refused(&finish, "working on this output", "--finish");
-        assert_success(&Scene::go_on(first), verb[0]);
-        assert_same_tree(&want, &tree(&scene.output), verb[0]);
+        let finish = command(&["remember", output], &["--finish"]).output();
+        assert_refused(&finish.unwrap(), "working on this output", "--finish");
+        assert_success(&Scene::go_on(first), verb);
+        assert_same_tree(&want, &tree(&scene.output), verb);
         scene.remove();
         assert!(names_in(scene.root.path(), ".partial").is_empty());
     }
