@@ -222,6 +222,7 @@ fn torchao_metadata() {
         "X._weight_qdata I8 4,32; X._weight_scale BF16 2,4; X._weight_zero_point BF16 2,4";
     let nvfp4 = "X._weight_qdata U8 4,32; X._weight_scale F8_E4M3 4,4";
     let tiles = "X._weight_qdata I32 1,1,32,4; X._weight_scale_and_zero BF16 4,8,2";
+    let shifted = "X._weight_qdata I8 4,64; X._weight_scale F32 4,2; X._weight_zero_point I8 4,1";
     let (int8, int4, fp4) = ("Int8Tensor", "Int4Tensor", "NVFP4Tensor");
     let packed = "Int4TilePackedTo4dTensor";
     for (text, class, data, parts, kind, named) in [
@@ -229,6 +230,7 @@ fn torchao_metadata() {
         (bytes, "Other", "", r#""scale""#, Unsupported, "_weight_qdata"),
         (bytes, int8, "", r#""qdata","scale","extra""#, Unsupported, "extra"),
         (bytes, int8, "", r#""qdata","scale","zero_point""#, Parse, "zero_point"),
+        (shifted, int8, "", r#""qdata","scale","zero_point""#, Parse, "zero_point"),
         (bytes, int8, r#""block_size":[1,64]"#, r#""qdata","scale""#, Parse, "scale"),
         (bytes, int8, r#""block_size":[0,0]"#, r#""qdata","scale""#, Parse, "scale"),
         (bytes, "Float8Tensor", "", r#""qdata","scale""#, Unsupported, "Float8Tensor"),

@@ -324,7 +324,10 @@ mod tests {
         assert_eq!(unescaped(b"po\\x73\\151x\\q\\\\").as_deref(), Some(&b"posix\\q\\"[..]));
         assert_eq!(unescaped(b"\\x7"), None);
         assert_eq!(raw_unescaped(b"\\u006fs\xe9\\\\u0061").as_deref(), Some("os\u{e9}\\\\u0061"));
-        assert_eq!(raw_unescaped(b"\\ud800"), None);
+        assert_eq!(raw_unescaped(b"\\U0001f600s").as_deref(), Some("\u{1f600}s"));
+        for none in [&b"\\ud800"[..], b"\\U00110000", b"\\U0001f60"] {
+            assert_eq!(raw_unescaped(none), None);
+        }
         assert!(is_decimal(b"0") && is_decimal(b"10") && !is_decimal(b"010") && !is_decimal(b""));
     }
 }
