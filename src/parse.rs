@@ -4,6 +4,8 @@
 
 mod detect;
 pub(crate) mod directory;
+#[cfg(feature = "tflite")]
+mod flatbuffer;
 #[cfg(feature = "gguf")]
 pub mod gguf;
 #[cfg(feature = "hdf5")]
@@ -33,7 +35,9 @@ mod python;
 mod qnat;
 pub(crate) mod read_at;
 pub mod safetensors;
-#[cfg(any(feature = "hdf5", feature = "msgpack", feature = "onnx"))]
+#[cfg(feature = "tflite")]
+mod tflite;
+#[cfg(any(feature = "hdf5", feature = "msgpack", feature = "onnx", feature = "tflite"))]
 mod window;
 #[cfg(any(feature = "npz", feature = "pth"))]
 pub(crate) mod zip;

@@ -39,7 +39,7 @@ pub(crate) mod module_names;
 mod mxfp4;
 mod nunchaku;
 mod nvfp4;
-mod onnx;
+mod graph;
 mod packed;
 mod paroquant;
 mod qnat;
@@ -116,7 +116,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
     &qnat::Qnat,
-    &onnx::Onnx,
+    &graph::ONNX,
+    &graph::TFLITE,
     &uqff::Uqff,
     // Claims nothing unless a config names its method, and then whatever is called like its codes.
     &sdnq::Sdnq,

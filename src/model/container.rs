@@ -27,6 +27,8 @@ pub enum Container {
     Msgpack,
     /// HDF5, also in an archive of Keras.
     Hdf5,
+    /// LiteRT, before called TensorFlow Lite: the weights of a graph.
+    Tflite,
 }
 
 impl Container {
@@ -49,6 +51,7 @@ impl fmt::Display for Container {
             Self::Onnx => "ONNX",
             Self::Msgpack => "Flax (MessagePack)",
             Self::Hdf5 => "HDF5",
+            Self::Tflite => "LiteRT",
         })
     }
 }

@@ -7,7 +7,7 @@ fn check(family: &str, least: usize) {
 }
 
 fn check_case(case: &std::path::Path) {
-    let files = ["model.safetensors", "model.gguf", "model.onnx"].map(|name| case.join(name));
+    let files = ["model.safetensors", "model.gguf", "model.onnx", "model.tflite"].map(|name| case.join(name));
     let file = files.iter().find(|file| file.is_file()).unwrap();
     let model = anamnesis::parse(file).unwrap();
     // A model in memory has no config beside it. Its codes are decoded where they are, and not
@@ -84,6 +84,12 @@ fn awq() {
 #[test]
 fn onnx() {
     check("onnx_quantized", 51);
+}
+
+#[cfg(feature = "tflite")]
+#[test]
+fn tflite() {
+    check("tflite_quantized", 26);
 }
 
 #[cfg(feature = "gguf")]

@@ -12,6 +12,8 @@ mod npz;
 mod onnx;
 mod pickles;
 mod pth;
+#[cfg(feature = "tflite")]
+mod tflite;
 mod zip;
 
 use std::io::Cursor;

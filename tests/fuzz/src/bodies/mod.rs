@@ -35,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     ("onnx", containers::any),
     ("msgpack", containers::any),
     ("hdf5", containers::any),
+    ("tflite", containers::any),
     ("directory", directory::run),
     ("doors", doors::run),
     ("decode", decode::run),

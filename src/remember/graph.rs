@@ -1,5 +1,6 @@
-//! Quantized weights of ONNX models. The graph tells which tensors are codes, which have their scales,
-//! and the operator that decodes them (`parse::onnx`); names tell nothing.
+//! Quantized weights of models that are graphs. The graph tells which tensors are codes, which have
+//! their scales, and the operator that decodes them (`parse::onnx`, `parse::tflite`); names tell nothing.
+//! Containers without such an operator have what ONNX's `DequantizeLinear` does.
 //!
 //! Sources: ONNX `docs/Operators.md`, onnxruntime `docs/ContribOperators.md`.
 
@@ -11,47 +12,56 @@ mod stored;
 
 use std::collections::HashMap;
 
-use crate::model::{OnnxCodes, OnnxRole, Tensor};
+use crate::model::{GraphCodes, GraphRole, Tensor};
 use crate::remember::seam::decode::Decode;
 use crate::remember::seam::grouped::{GroupFormula, GroupOffsets};
 use crate::remember::seam::scale_matrix::ScaleMatrix;
 use crate::remember::seam::{
     CodeType, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused, wrong,
 };
-use crate::{Container, Result};
+use crate::{Container, ParsedModel, Result};
 
 use self::stored::StoredInts;
 
-pub(super) struct Onnx;
+/// The scheme of a container whose graph tells what codes are.
+pub(super) struct Graph(&'static Identity);
 
-static IDENTITY: Identity = Identity {
-    name: "ONNX",
-    over: &[],
-    methods: &[],
-    codes: &[],
-    companions: &[],
-    optional: &[],
-    activations: &[],
-    markers: &[],
-    sidecars: &[],
-    container: Some(|model| model.container == Container::Onnx),
-};
+pub(super) static ONNX: Graph =
+    Graph(&identity("ONNX", |model| model.container == Container::Onnx));
 
-/// What the graph says of `t`.
-fn role<'m>(t: &Tensor<'m>) -> &'m OnnxRole {
-    t.model.onnx.get(t.index).unwrap_or(&OnnxRole::Plain)
+pub(super) static TFLITE: Graph =
+    Graph(&identity("LiteRT", |model| model.container == Container::Tflite));
+
+const fn identity(name: &'static str, is_container: fn(&ParsedModel) -> bool) -> Identity {
+    Identity {
+        name,
+        over: &[],
+        methods: &[],
+        codes: &[],
+        companions: &[],
+        optional: &[],
+        activations: &[],
+        markers: &[],
+        sidecars: &[],
+        container: Some(is_container),
+    }
 }
 
-impl Scheme for Onnx {
+/// What the graph says of `t`.
+fn role<'m>(t: &Tensor<'m>) -> &'m GraphRole {
+    t.model.graph.get(t.index).unwrap_or(&GraphRole::Plain)
+}
+
+impl Scheme for Graph {
     fn identity(&self) -> &'static Identity {
-        &IDENTITY
+        self.0
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let OnnxRole::Codes(codes) = role(t) else {
+        let GraphRole::Codes(codes) = role(t) else {
             return Ok(None);
         };
-        let weight = OnnxWeight::new(t, codes, all)?;
+        let weight = GraphWeight::new(self.0.name, t, codes, all)?;
         let decode = match codes.op.as_str() {
             "MatMulNBits" => n_bits::decoder,
             "GatherBlockQuantized" => gather::decoder,
@@ -80,14 +90,16 @@ impl Scheme for Onnx {
     }
 
     fn is_activation(&self, t: &Tensor<'_>, _all: &Index<'_>) -> bool {
-        matches!(role(t), OnnxRole::Activation | OnnxRole::Companion { .. })
+        matches!(role(t), GraphRole::Activation | GraphRole::Companion { .. })
     }
 }
 
 /// Codes with their companions.
-struct OnnxWeight<'m> {
+struct GraphWeight<'m> {
+    /// What listings and errors call the scheme.
+    family: &'static str,
     t: Tensor<'m>,
-    codes: &'m OnnxCodes,
+    codes: &'m GraphCodes,
     scale: Option<Tensor<'m>>,
     zero_point: Option<Tensor<'m>>,
     /// Another scale, by which the first is multiplied.
@@ -95,19 +107,19 @@ struct OnnxWeight<'m> {
 }
 
 /// How a weight is decoded.
-struct OnnxDecoder<'m> {
+struct GraphDecoder<'m> {
     shape: Vec<usize>,
     scheme: QuantScheme,
     decoder: Box<dyn Decode + 'm>,
 }
 
-/// What listings show of codes with scales.
-fn scheme(codes: CodeType, scales: Granularity) -> QuantScheme {
-    QuantScheme::Grouped { family: "ONNX", codes, scales }
-}
-
-impl<'m> OnnxWeight<'m> {
-    fn new(t: &Tensor<'m>, codes: &'m OnnxCodes, all: &Index<'m>) -> Result<Self> {
+impl<'m> GraphWeight<'m> {
+    fn new(
+        family: &'static str,
+        t: &Tensor<'m>,
+        codes: &'m GraphCodes,
+        all: &Index<'m>,
+    ) -> Result<Self> {
         let find = |name: &Option<Box<str>>| match name {
             None => Ok(None),
             Some(name) => {
@@ -118,11 +130,17 @@ impl<'m> OnnxWeight<'m> {
             }
         };
         let (scale, zero_point) = (find(&codes.scale)?, find(&codes.zero_point)?);
-        Ok(Self { t: *t, codes, scale, zero_point, factor: find(&codes.factor)? })
+        let factor = find(&codes.factor)?;
+        Ok(Self { family, t: *t, codes, scale, zero_point, factor })
     }
 
     fn refused(&self, what: impl std::fmt::Display) -> crate::AnamnesisError {
-        refused(&self.t, "ONNX", format!("{what}, which this version does not decode"))
+        refused(&self.t, self.family, format!("{what}, which this version does not decode"))
+    }
+
+    /// What listings show of codes with scales.
+    fn scheme(&self, codes: CodeType, scales: Granularity) -> QuantScheme {
+        QuantScheme::Grouped { family: self.family, codes, scales }
     }
 
     /// # Errors
@@ -171,7 +189,7 @@ impl<'m> OnnxWeight<'m> {
 
     /// The group that `decoded` decodes. Companions of several weights are no parts of it: they are in
     /// no output, and each of the weights would own them.
-    fn group(&self, decoded: OnnxDecoder<'m>, all: &Index<'m>) -> Group<'m> {
+    fn group(&self, decoded: GraphDecoder<'m>, all: &Index<'m>) -> Group<'m> {
         let mut parts = vec![(TensorRole::Quantized, self.t)];
         let companions =
             [(TensorRole::Scale, self.scale), (TensorRole::ZeroPoint, self.zero_point)];
@@ -179,7 +197,7 @@ impl<'m> OnnxWeight<'m> {
             let Some(companion) = companion else {
                 continue;
             };
-            if *role(&companion) == (OnnxRole::Companion { is_shared: false }) {
+            if *role(&companion) == (GraphRole::Companion { is_shared: false }) {
                 parts.push((part, companion));
             }
         }

@@ -1,13 +1,13 @@
 //! `MatMulBnb4` of onnxruntime: NF4 and FP4 of bitsandbytes, `[N, K]`, in blocks of the flattened weight.
 
-use super::{OnnxDecoder, OnnxWeight};
+use super::{GraphDecoder, GraphWeight};
 use crate::remember::bnb::decoder_of_blocks;
 use crate::remember::kernels::bnb::{FP4_CODEBOOK, NF4_CODEBOOK};
 use crate::remember::seam::{Floats, QuantScheme, wrong};
 use crate::{Dtype, Result};
 
 /// The decoder of a weight that is the second input.
-pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
+pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> {
     let (t, scale) = (weight.t, weight.need_scale()?);
     let (rows, cols) = (weight.need_integer("N")?, weight.need_integer("K")?);
     let block = weight.need_integer("block_size")?;
@@ -28,5 +28,5 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
         wrong(&t, what)
     })?;
     let decoder = decoder_of_blocks(&t, Floats::ieee(&scale)?, [total, block], map);
-    Ok(OnnxDecoder { shape: vec![rows, cols], scheme: QuantScheme::Bnb4, decoder })
+    Ok(GraphDecoder { shape: vec![rows, cols], scheme: QuantScheme::Bnb4, decoder })
 }

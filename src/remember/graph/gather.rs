@@ -3,7 +3,7 @@
 //! ones.
 
 use super::stored::int_format;
-use super::{OnnxDecoder, OnnxWeight, StoredInts, scheme};
+use super::{GraphDecoder, GraphWeight, StoredInts};
 use crate::remember::kernels::grouped::Int;
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_layout::rows_and_cols;
@@ -12,7 +12,7 @@ use crate::remember::seam::{CodeType, Floats, Granularity, wrong};
 use crate::{Dtype, Result};
 
 /// The decoder of a weight that is the first input.
-pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
+pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> {
     let (t, scale) = (weight.t, weight.need_scale()?);
     let misfit = |what: &str| wrong(&t, format!("its {what} its operator"));
     // In bytes, codes that are less than a byte lie along the last dimension.
@@ -73,9 +73,9 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
     let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: blocks });
     let codes = Codes::Rows { part: t.part(), row_bytes: row_bits / 8 };
     let decoder = Grouped {
-        formula: OnnxWeight::formula(zero_points),
+        formula: GraphWeight::formula(zero_points),
         ..Grouped::scaled(codes, bits, format, [rows, cols], grid, scales)
     };
-    let scheme = scheme(code_type, Granularity::Group(block));
-    Ok(OnnxDecoder { shape, scheme, decoder: Box::new(decoder) })
+    let scheme = weight.scheme(code_type, Granularity::Group(block));
+    Ok(GraphDecoder { shape, scheme, decoder: Box::new(decoder) })
 }

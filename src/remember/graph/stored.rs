@@ -1,4 +1,4 @@
-//! Integers as ONNX stores them: several in a byte, least significant bits first, and no gap at the end
+//! Integers as graphs store them: several in a byte, least significant bits first, and no gap at the end
 //! of a row.
 
 use std::ops::Range;
@@ -7,7 +7,7 @@ use crate::model::{Part, Tensor};
 use crate::remember::kernels::grouped::{Int, WideInt};
 use crate::remember::seam::grouped::{CodeFormat, Unpack};
 use crate::remember::seam::scale_matrix::ScaleMatrix;
-use crate::remember::seam::{CodeType, Tile, wrong};
+use crate::remember::seam::{CodeType, Tile, read, wrong};
 use crate::{Dtype, Result};
 
 /// Type and format of integers that are stored as `dtype`; `None` for other types, and for those of
@@ -114,6 +114,28 @@ impl Unpack for FlatCodes<'_> {
             let first = (row * self.cols + tile.cols.start) * self.bits;
             let codes = Bits { part: &self.part, bits: self.bits, first, n: tile.cols.len() };
             codes.read(staging, |code| out.push(code as u8))?;
+        }
+        Ok(())
+    }
+}
+
+/// Codes of 32 or 64 bits.
+pub(super) struct LongCodes<'m> {
+    pub part: Part<'m>,
+    /// Bytes of a code.
+    pub size: usize,
+    pub cols: usize,
+}
+
+impl Unpack for LongCodes<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let cols = tile.cols.start * self.size..tile.cols.end * self.size;
+        read(&self.part, self.cols * self.size, tile.rows.clone(), cols, staging)?;
+        out.clear();
+        let mut put = |code: f32| out.extend(code.to_le_bytes());
+        match self.size {
+            8 => staging.as_chunks().0.iter().for_each(|&b| put(i64::from_le_bytes(b) as f32)),
+            _ => staging.as_chunks().0.iter().for_each(|&b| put(i32::from_le_bytes(b) as f32)),
         }
         Ok(())
     }

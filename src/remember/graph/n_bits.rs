@@ -2,7 +2,7 @@
 //! bits lie in blocks of a row, least significant bits first; zero points are packed in the same way,
 //! and each row of them begins with a byte of its own.
 
-use super::{OnnxDecoder, OnnxWeight, StoredInts, scheme};
+use super::{GraphDecoder, GraphWeight, StoredInts};
 use crate::remember::kernels::grouped::Int;
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_matrix::{Matrix, ScaleMatrix};
@@ -10,7 +10,7 @@ use crate::remember::seam::{CodeType, Floats, Granularity, wrong};
 use crate::{Dtype, Result};
 
 /// The decoder of a weight that is the second input.
-pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
+pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> {
     let (t, scale) = (weight.t, weight.need_scale()?);
     let [rows, cols, block] = ["N", "K", "block_size"].map(|name| weight.need_integer(name));
     let (rows, cols, block) = (rows?, cols?, block?);
@@ -58,9 +58,9 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
     let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: blocks });
     let codes = Codes::Rows { part: t.part(), row_bytes };
     let decoder = Grouped {
-        formula: OnnxWeight::formula(zero_points),
+        formula: GraphWeight::formula(zero_points),
         ..Grouped::scaled(codes, bits, format, [rows, cols], grid, scales)
     };
-    let scheme = scheme(CodeType::Uint(bits as u8), Granularity::Group(block));
-    Ok(OnnxDecoder { shape: vec![rows, cols], scheme, decoder: Box::new(decoder) })
+    let scheme = weight.scheme(CodeType::Uint(bits as u8), Granularity::Group(block));
+    Ok(GraphDecoder { shape: vec![rows, cols], scheme, decoder: Box::new(decoder) })
 }

@@ -1,9 +1,9 @@
-//! What the graph of an ONNX model says of its tensors.
+//! What the graph of a model says of its tensors.
 
 /// The use of a tensor in the graph.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(not(feature = "onnx"), allow(dead_code))]
-pub(crate) enum OnnxRole {
+#[cfg_attr(not(any(feature = "onnx", feature = "tflite")), allow(dead_code))]
+pub(crate) enum GraphRole {
     /// A weight, or whatever else has values of its own.
     #[default]
     Plain,
@@ -13,14 +13,15 @@ pub(crate) enum OnnxRole {
     Companion {
         is_shared: bool,
     },
-    Codes(Box<OnnxCodes>),
+    Codes(Box<GraphCodes>),
 }
 
 /// Codes, with the operator that takes them and what it takes besides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "remember"), allow(dead_code))]
-pub(crate) struct OnnxCodes {
-    /// The operator, or the first of several; empty if none is known.
+pub(crate) struct GraphCodes {
+    /// The operator, or the first of several; empty if none is known. Graphs whose tensors have scales
+    /// themselves have `DequantizeLinear`, as ONNX has it.
     pub op: String,
     /// Names of the tensors with scales and zero points.
     pub scale: Option<Box<str>>,
@@ -38,9 +39,32 @@ pub(crate) struct OnnxCodes {
     pub integers: Vec<(String, i64)>,
 }
 
-#[cfg_attr(not(feature = "remember"), allow(dead_code))]
-impl OnnxCodes {
+impl GraphCodes {
+    /// Codes with neither companions nor attributes.
+    #[cfg_attr(not(any(feature = "onnx", feature = "tflite")), allow(dead_code))]
+    pub(crate) fn new(op: &str) -> Self {
+        Self {
+            op: op.to_owned(),
+            scale: None,
+            zero_point: None,
+            factor: None,
+            is_transposed: false,
+            is_moved: false,
+            has_more: false,
+            integers: Vec::new(),
+        }
+    }
+
+    /// Codes with scales along `axis`, one for each `block` values of it, or one for each index if
+    /// `block` is 0.
+    #[cfg_attr(not(feature = "tflite"), allow(dead_code))]
+    pub(crate) fn along(axis: i64, block: i64) -> Self {
+        let integers = vec![("axis".to_owned(), axis), ("block_size".to_owned(), block)];
+        Self { integers, ..Self::new("DequantizeLinear") }
+    }
+
     /// The integer attribute `name`, or `default` if the operator does not have it.
+    #[cfg_attr(not(feature = "remember"), allow(dead_code))]
     pub(crate) fn integer(&self, name: &str, default: i64) -> i64 {
         let found = self.integers.iter().find(|(key, _)| key == name);
         found.map_or(default, |(_, value)| *value)

@@ -1,20 +1,20 @@
 //! `DequantizeLinear`, and operators that multiply integers: `(code - zero point) * scale`, with one
 //! scale, one for each index of an axis, or one for each block along it.
 
-use super::stored::{FlatCodes, RepeatedRows, int_format};
-use super::{OnnxDecoder, OnnxWeight, StoredInts, scheme};
-use crate::model::{OnnxCodes, Tensor};
+use super::stored::{FlatCodes, LongCodes, RepeatedRows, int_format};
+use super::{GraphDecoder, GraphWeight, StoredInts};
+use crate::model::{GraphCodes, Tensor};
 use crate::remember::kernels::grouped::E2M1;
 use crate::remember::kernels::scale_grid::ScaleGrid;
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_layout::{per_tensor, rows_and_cols};
-use crate::remember::seam::scale_matrix::{Matrix, NestedOp, NestedScales, Repeated, ScaleMatrix};
+use crate::remember::seam::scale_matrix::{Integers, Matrix, NestedOp, NestedScales, Repeated, ScaleMatrix};
 use crate::remember::seam::{CodeType, Floats, Granularity, wrong};
-use crate::{Dtype, Result};
+use crate::{Container, Dtype, Result};
 
 /// The axis along which the operator of `codes` has its scales; `None` if it is no operator of this
 /// kind.
-pub(super) fn axis(codes: &OnnxCodes) -> Option<i64> {
+pub(super) fn axis(codes: &GraphCodes) -> Option<i64> {
     Some(match codes.op.as_str() {
         "DequantizeLinear" => codes.integer("axis", 1),
         "QLinearConv" | "QLinearConv (bias)" | "ConvInteger" | "QGemm (bias)" => 0,
@@ -29,7 +29,7 @@ pub(super) fn axis(codes: &OnnxCodes) -> Option<i64> {
 }
 
 /// The axis of scales in a tensor of codes of `rank` dimensions, if it has that.
-fn stored_axis(codes: &OnnxCodes, rank: usize) -> Option<usize> {
+fn stored_axis(codes: &GraphCodes, rank: usize) -> Option<usize> {
     let axis = axis(codes)?;
     let axis = if axis < 0 { axis + rank as i64 } else { axis };
     let axis = usize::try_from(axis).ok().filter(|&axis| axis < rank)?;
@@ -41,7 +41,7 @@ fn stored_axis(codes: &OnnxCodes, rank: usize) -> Option<usize> {
 }
 
 /// The decoder of a weight of such an operator.
-pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
+pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> {
     let t = weight.t;
     let (code_type, format) = format_of(t.dtype())
         .ok_or_else(|| weight.refused(format!("its codes are {}", t.dtype())))?;
@@ -64,18 +64,21 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
     // onnxruntime takes no zero points of floats and of 32 bits: they are zero.
     let has_zero = t.dtype().is_integer() && t.dtype() != Dtype::I32;
     let zero_point = weight.zero_point.filter(|_| has_zero);
+    // Those of LiteRT are I64, and their reader has seen that they are small.
+    let is_of_reader = weight.t.model.container == Container::Tflite;
+    let fits = |zero: &Tensor<'_>| {
+        (zero.dtype() == t.dtype() || is_of_reader) && zero.elements() == scale.elements()
+    };
     let zero_points = match &zero_point {
         None => None,
-        Some(zero) if zero.dtype() == t.dtype() && zero.elements() == scale.elements() => {
-            Some(layout.integers(zero)?)
-        }
+        Some(zero) if fits(zero) => Some(layout.integers(zero)?),
         Some(zero) => {
             let what = format!("its zero point `{}` has another type or shape", zero.name());
             return Err(wrong(&t, what));
         }
     };
     let decoder = Grouped {
-        formula: OnnxWeight::formula(zero_points),
+        formula: GraphWeight::formula(zero_points),
         ..Grouped::scaled(
             codes(&t, cols),
             t.dtype().bits(),
@@ -85,9 +88,9 @@ pub(super) fn decoder<'m>(weight: &OnnxWeight<'m>) -> Result<OnnxDecoder<'m>> {
             scales,
         )
     };
-    Ok(OnnxDecoder {
+    Ok(GraphDecoder {
         shape: t.shape().to_vec(),
-        scheme: scheme(code_type, layout.granularity),
+        scheme: weight.scheme(code_type, layout.granularity),
         decoder: Box::new(decoder),
     })
 }
@@ -104,6 +107,10 @@ fn scale_floats<'m>(scale: &Tensor<'m>) -> Result<Floats<'m>> {
 /// The codes of `t`, which lie in rows unless a row ends within a byte.
 fn codes<'m>(t: &Tensor<'m>, cols: usize) -> Codes<'m> {
     let bits = cols.saturating_mul(t.dtype().bits());
+    if let Dtype::I32 | Dtype::I64 = t.dtype() {
+        let size = t.dtype().byte_size();
+        return Codes::Unpacked(Box::new(LongCodes { part: t.part(), size, cols }));
+    }
     match bits.is_multiple_of(8) || t.elements() == cols {
         true => Codes::Rows { part: t.part(), row_bytes: bits.div_ceil(8) },
         false => {
@@ -120,7 +127,8 @@ fn format_of(dtype: Dtype) -> Option<(CodeType, CodeFormat)> {
             (CodeType::Fp8, CodeFormat::of_bytes(dtype)?)
         }
         Dtype::F8E5M2Fnuz => (CodeType::Fp8, CodeFormat::E5M2Fnuz),
-        Dtype::I32 => (CodeType::Int(32), CodeFormat::I32),
+        Dtype::I32 => (CodeType::Int(32), CodeFormat::LongInt),
+        Dtype::I64 => (CodeType::Int(64), CodeFormat::LongInt),
         Dtype::F4 => (CodeType::Fp4, CodeFormat::E2M1(E2M1 { factor: 1.0, plain_zero: false })),
         _ => int_format(dtype)?,
     })
@@ -141,7 +149,7 @@ impl ScaleLayout {
     /// # Errors
     /// The shapes of weight and scale do not go together; `Unsupported` if blocks run along an axis
     /// with several behind it.
-    fn new(weight: &OnnxWeight<'_>, scale: &Tensor<'_>) -> Result<Self> {
+    fn new(weight: &GraphWeight<'_>, scale: &Tensor<'_>) -> Result<Self> {
         let (t, shape) = (weight.t, weight.t.shape());
         if scale.elements() == 1 {
             let grid = per_tensor(shape);
@@ -241,6 +249,9 @@ impl ScaleLayout {
 
     /// The zero points `zero`, as many as there are scales.
     fn integers<'m>(&self, zero: &Tensor<'m>) -> Result<Box<dyn ScaleMatrix + 'm>> {
+        if zero.dtype() == Dtype::I64 {
+            return Ok(self.repeated(Box::new(Integers::new(zero, self.cols, 0.0)?)));
+        }
         let row_bits = self.cols * zero.dtype().bits();
         let stored = StoredInts::new(zero, zero.dtype(), row_bits)?;
         Ok(self.repeated(Box::new(stored)))
