@@ -6,8 +6,8 @@ pub(crate) mod gguf;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf_key_types;
 pub(crate) mod gguf_keys;
-mod names;
 mod graph;
+mod names;
 mod part;
 mod role;
 mod short_list;
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 pub use self::container::Container;
-pub(crate) use self::names::NameIndex;
 pub(crate) use self::graph::{GraphCodes, GraphRole};
+pub(crate) use self::names::NameIndex;
 pub(crate) use self::part::{Part, SharedBytes};
 pub use self::role::TensorRole;
 pub(crate) use self::short_list::ShortList;

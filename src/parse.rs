@@ -27,6 +27,8 @@ pub mod npz;
 pub mod ollama;
 #[cfg(feature = "onnx")]
 mod onnx;
+#[cfg(feature = "openvino")]
+mod openvino;
 mod other_files;
 #[cfg(feature = "pth")]
 pub mod pth;
@@ -39,6 +41,8 @@ pub mod safetensors;
 mod tflite;
 #[cfg(any(feature = "hdf5", feature = "msgpack", feature = "onnx", feature = "tflite"))]
 mod window;
+#[cfg(feature = "openvino")]
+mod xml;
 #[cfg(any(feature = "npz", feature = "pth"))]
 pub(crate) mod zip;
 

@@ -38,10 +38,10 @@ pub(crate) use self::deflated::Deflated;
 pub(crate) use self::derived::Derived;
 #[cfg(feature = "pth")]
 pub(crate) use self::derived::Latin1Text;
-#[cfg(feature = "hdf5")]
-pub(crate) use self::derived::{ChunkFilter, ChunkPlace, ChunkedTensor};
 #[cfg(any(feature = "onnx", feature = "tflite"))]
 pub(crate) use self::derived::SparseValues;
+#[cfg(feature = "hdf5")]
+pub(crate) use self::derived::{ChunkFilter, ChunkPlace, ChunkedTensor};
 #[cfg(feature = "onnx")]
 pub(crate) use self::derived::{FieldPlace, NumberKind, RepeatedField};
 use self::files::FileHandle;
@@ -81,7 +81,10 @@ pub(crate) enum Source {
     #[cfg_attr(not(feature = "pth"), allow(dead_code))]
     Pieced(Box<Pieced>),
     /// A tensor that is made of another source's bytes while it is read.
-    #[cfg_attr(not(any(feature = "hdf5", feature = "onnx", feature = "pth", feature = "tflite")), allow(dead_code))]
+    #[cfg_attr(
+        not(any(feature = "hdf5", feature = "onnx", feature = "pth", feature = "tflite")),
+        allow(dead_code)
+    )]
     Derived(Box<Derived>),
     /// Only the header was read; tensor data is out of reach.
     HeaderOnly,

@@ -29,6 +29,9 @@ pub enum Container {
     Hdf5,
     /// LiteRT, before called TensorFlow Lite: the weights of a graph.
     Tflite,
+    /// OpenVINO's intermediate representation: a graph, and the data of its constants.
+    #[serde(rename = "openvino")]
+    OpenVino,
 }
 
 impl Container {
@@ -52,6 +55,7 @@ impl fmt::Display for Container {
             Self::Msgpack => "Flax (MessagePack)",
             Self::Hdf5 => "HDF5",
             Self::Tflite => "LiteRT",
+            Self::OpenVino => "OpenVINO",
         })
     }
 }

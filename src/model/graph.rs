@@ -2,7 +2,7 @@
 
 /// The use of a tensor in the graph.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(not(any(feature = "onnx", feature = "tflite")), allow(dead_code))]
+#[cfg_attr(not(any(feature = "onnx", feature = "tflite", feature = "openvino")), allow(dead_code))]
 pub(crate) enum GraphRole {
     /// A weight, or whatever else has values of its own.
     #[default]
@@ -28,6 +28,10 @@ pub(crate) struct GraphCodes {
     pub zero_point: Option<Box<str>>,
     /// Name of another scale, by which the first is multiplied.
     pub factor: Option<Box<str>>,
+    /// Name of the values that codes pick, before they are multiplied.
+    pub codebook: Option<Box<str>>,
+    /// Shape that the graph gives the decoded weight, if it is another than that of the codes.
+    pub shape: Option<Vec<usize>>,
     /// Whether the operator takes the codes transposed, with regard to the tensor.
     pub is_transposed: bool,
     /// Whether the operator takes the codes in another order or shape than they are stored in.
@@ -41,13 +45,18 @@ pub(crate) struct GraphCodes {
 
 impl GraphCodes {
     /// Codes with neither companions nor attributes.
-    #[cfg_attr(not(any(feature = "onnx", feature = "tflite")), allow(dead_code))]
+    #[cfg_attr(
+        not(any(feature = "onnx", feature = "tflite", feature = "openvino")),
+        allow(dead_code)
+    )]
     pub(crate) fn new(op: &str) -> Self {
         Self {
             op: op.to_owned(),
             scale: None,
             zero_point: None,
             factor: None,
+            codebook: None,
+            shape: None,
             is_transposed: false,
             is_moved: false,
             has_more: false,

@@ -163,6 +163,14 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("tflite", |source, _, budget| super::tflite::read(&source, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::OpenVino),
+        title: "OpenVINO",
+        matches: magic::is_openvino,
+        reader: gated!("openvino", |source, path, budget| {
+            super::openvino::read(&source, path, budget)
+        }),
+    },
+    ContainerFormat {
         beginning: Beginning::Of(Container::Onnx),
         title: "ONNX",
         matches: magic::is_onnx,

@@ -181,7 +181,8 @@ fn describes_itself(shard: &ParsedModel) -> bool {
     if shard.gguf.is_some() {
         return true;
     }
-    !shard.qnat.is_empty() || matches!(shard.container, Container::Onnx | Container::Tflite)
+    !shard.qnat.is_empty()
+        || matches!(shard.container, Container::Onnx | Container::Tflite | Container::OpenVino)
 }
 
 /// Adds a shard's tensors and sources to `all`. Of metadata keys in several shards, the first one's

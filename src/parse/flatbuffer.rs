@@ -141,12 +141,7 @@ impl<'a> FlatBuffer<'a> {
     }
 
     /// The vector that is field `id`, with elements of `width` bytes. Empty if the table lacks it.
-    pub(super) fn vector(
-        &mut self,
-        table: &FlatTable,
-        id: u64,
-        width: u64,
-    ) -> Result<FlatVector> {
+    pub(super) fn vector(&mut self, table: &FlatTable, id: u64, width: u64) -> Result<FlatVector> {
         let Some(at) = self.find(table, id, 4)? else {
             return Ok(FlatVector { at: self.range.start, len: 0 });
         };

@@ -62,8 +62,7 @@ pub(super) fn read_archive(
             1 => String::new(),
             _ => format!("{}.", name.strip_suffix(".tflite").unwrap_or(name)),
         };
-        let added =
-            read_range(&mut contents, source, start..start + member.len, &before, budget);
+        let added = read_range(&mut contents, source, start..start + member.len, &before, budget);
         added.map_err(|error| error.about(format_args!("`{name}`")))?;
     }
     finish(&mut contents, len);

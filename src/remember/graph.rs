@@ -1,10 +1,11 @@
 //! Quantized weights of models that are graphs. The graph tells which tensors are codes, which have
-//! their scales, and the operator that decodes them (`parse::onnx`, `parse::tflite`); names tell nothing.
-//! Containers without such an operator have what ONNX's `DequantizeLinear` does.
+//! their scales, and the operator that decodes them (`parse::onnx`, `parse::tflite`, `parse::openvino`);
+//! names tell nothing. Containers without such an operator have what ONNX's `DequantizeLinear` does.
 //!
 //! Sources: ONNX `docs/Operators.md`, onnxruntime `docs/ContribOperators.md`.
 
 mod bnb4;
+mod broadcast;
 mod gather;
 mod linear;
 mod n_bits;
@@ -31,6 +32,9 @@ pub(super) static ONNX: Graph =
 
 pub(super) static TFLITE: Graph =
     Graph(&identity("LiteRT", |model| model.container == Container::Tflite));
+
+pub(super) static OPENVINO: Graph =
+    Graph(&identity("OpenVINO", |model| model.container == Container::OpenVino));
 
 const fn identity(name: &'static str, is_container: fn(&ParsedModel) -> bool) -> Identity {
     Identity {
@@ -66,6 +70,7 @@ impl Scheme for Graph {
             "MatMulNBits" => n_bits::decoder,
             "GatherBlockQuantized" => gather::decoder,
             "MatMulBnb4" => bnb4::decoder,
+            "Multiply" | "NF4" => broadcast::decoder,
             _ if linear::axis(codes).is_some() => linear::decoder,
             "" => {
                 let what = "no operator tells what it is in a quantized graph";
@@ -104,6 +109,8 @@ struct GraphWeight<'m> {
     zero_point: Option<Tensor<'m>>,
     /// Another scale, by which the first is multiplied.
     factor: Option<Tensor<'m>>,
+    /// The values that codes pick.
+    codebook: Option<Tensor<'m>>,
 }
 
 /// How a weight is decoded.
@@ -130,8 +137,8 @@ impl<'m> GraphWeight<'m> {
             }
         };
         let (scale, zero_point) = (find(&codes.scale)?, find(&codes.zero_point)?);
-        let factor = find(&codes.factor)?;
-        Ok(Self { family, t: *t, codes, scale, zero_point, factor })
+        let (factor, codebook) = (find(&codes.factor)?, find(&codes.codebook)?);
+        Ok(Self { family, t: *t, codes, scale, zero_point, factor, codebook })
     }
 
     fn refused(&self, what: impl std::fmt::Display) -> crate::AnamnesisError {

@@ -247,13 +247,14 @@ impl ParsedModel {
     /// Adds the files of which bytes lie behind the last tensor. Archives have a directory there, and a
     /// graph or a tree is around its tensors.
     fn check_ends(&self, findings: &mut Vec<Finding>) {
-        const AROUND: [Container; 6] = [
+        const AROUND: [Container; 7] = [
             Container::Npz,
             Container::Pth,
             Container::Onnx,
             Container::Msgpack,
             Container::Hdf5,
             Container::Tflite,
+            Container::OpenVino,
         ];
         if AROUND.contains(&self.container()) {
             return;

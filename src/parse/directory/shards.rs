@@ -74,10 +74,10 @@ pub(super) fn is_secondary(ending: &str) -> bool {
     ending == ONNX || SECONDARY.contains(&ending) || NOT_READ.contains(&ending)
 }
 
-/// Whether a file of this name is a model by itself. Many other files end in `.bin`.
+/// Whether a file of this name is a model by itself. Many other files end in `.bin` and `.xml`.
 pub(crate) fn is_model_file(name: &str) -> bool {
     match &*ending(name) {
-        "bin" => name.contains("model"),
+        "bin" | "xml" => name.contains("model"),
         ending => WEIGHTS.contains(&ending) || SECONDARY.contains(&ending),
     }
 }

@@ -184,7 +184,6 @@ impl<'a> Marks<'a> {
         };
         let text = |i: usize| self.tensors[i].name.clone();
         let role = GraphCodes {
-            op: node.op.clone(),
             scale: inputs.scale.map(text),
             zero_point: inputs.zero_point.map(text),
             factor: inputs.factor.map(text),
@@ -192,6 +191,7 @@ impl<'a> Marks<'a> {
             is_moved,
             has_more: inputs.has_more,
             integers: node.integers.clone(),
+            ..GraphCodes::new(&node.op)
         };
         self.add_bias(node, row, &role);
         if self.set_codes(codes, role) {

@@ -46,6 +46,8 @@ pub(super) fn of_tensors(
 
 fn counts(found: &[FoundTensor], name: impl Fn(&FoundTensor) -> String) -> HashMap<String, usize> {
     let mut out = HashMap::with_capacity(found.len());
-    found.iter().for_each(|t| *out.entry(name(t)).or_default() += 1);
+    found
+        .iter()
+        .for_each(|t| *out.entry(name(t)).or_default() += 1);
     out
 }

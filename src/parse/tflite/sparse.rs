@@ -23,11 +23,14 @@ enum Level {
     Sparse { segments: Vec<u64>, indices: Vec<u64> },
 }
 
+/// For a level, the dimension of the dense tensor and how many elements of it one index stands for.
+type Step = (usize, u64);
+
 /// What the walk needs, and where it has been.
 struct Walk<'a> {
     levels: Vec<Level>,
-    /// For each level, the dimension of the dense tensor and how many elements of it one index stands for.
-    steps: Vec<(usize, u64)>,
+    /// That of each level.
+    steps: Vec<Step>,
     shape: &'a [usize],
     /// How many values there are.
     count: u64,
@@ -69,8 +72,7 @@ pub(super) fn values(
         return Err(AnamnesisError::unsupported("LiteRT", what));
     }
     let elements = len / width;
-    let values =
-        SparseValues::new(source.share(), data.start, width as usize, places, elements)?;
+    let values = SparseValues::new(source.share(), data.start, width as usize, places, elements)?;
     Ok(Source::Derived(Box::new(Derived::Sparse(values))))
 }
 
@@ -80,7 +82,7 @@ fn read_levels(
     sparsity: &FlatTable,
     shape: &[usize],
     budget: &Budget,
-) -> Result<(Vec<Level>, Vec<(usize, u64)>)> {
+) -> Result<(Vec<Level>, Vec<Step>)> {
     let [order, map, levels] = [0, 1, 2].map(|id| file.vector(sparsity, id, 4));
     let (order, map, levels) = (order?, map?, levels?);
     cap("TFLITE_MAX_LEVELS", levels.len, MAX_LEVELS, "levels of a sparse tensor")?;
@@ -134,7 +136,9 @@ fn read_level(
 ) -> Result<(Level, Option<u64>)> {
     match file.byte(level, 0)? {
         0 => {
-            let size = u64::try_from(file.int(level, 1)?).ok().filter(|&size| size > 0);
+            let size = u64::try_from(file.int(level, 1)?)
+                .ok()
+                .filter(|&size| size > 0);
             let size = size.ok_or_else(|| wrong("a dimension of its sparsity has no size"))?;
             Ok((Level::Dense(size), Some(size)))
         }
@@ -169,17 +173,26 @@ fn read_indices(
         1 => {
             let vector = read(4)?;
             let numbers = file.numbers(vector)?;
-            numbers.into_iter().map(|b| u64::from(u32::from_le_bytes(b))).collect()
+            numbers
+                .into_iter()
+                .map(|b| u64::from(u32::from_le_bytes(b)))
+                .collect()
         }
         2 => {
             let vector = read(2)?;
             let numbers = file.numbers(vector)?;
-            numbers.into_iter().map(|b| u64::from(u16::from_le_bytes(b))).collect()
+            numbers
+                .into_iter()
+                .map(|b| u64::from(u16::from_le_bytes(b)))
+                .collect()
         }
         3 => {
             let vector = read(1)?;
             let numbers = file.numbers(vector)?;
-            numbers.into_iter().map(|b| u64::from(u8::from_le_bytes(b))).collect()
+            numbers
+                .into_iter()
+                .map(|b| u64::from(u8::from_le_bytes(b)))
+                .collect()
         }
         _ => return Err(missing()),
     })
@@ -200,16 +213,18 @@ impl Walk<'_> {
                 }
             }
             Level::Sparse { segments, .. } => {
-                let segment = usize::try_from(number).ok().and_then(|i| {
-                    Some(*segments.get(i)?..*segments.get(i.checked_add(1)?)?)
-                });
-                let segment = segment.ok_or_else(|| wrong("a segment of its sparsity is missing"))?;
+                let segment = usize::try_from(number)
+                    .ok()
+                    .and_then(|i| Some(*segments.get(i)?..*segments.get(i.checked_add(1)?)?));
+                let segment =
+                    segment.ok_or_else(|| wrong("a segment of its sparsity is missing"))?;
                 for at in segment {
                     let index = match &self.levels[n] {
                         Level::Sparse { indices, .. } => indices.get(at as usize).copied(),
                         Level::Dense(_) => None,
                     };
-                    let index = index.ok_or_else(|| wrong("an index of its sparsity is missing"))?;
+                    let index =
+                        index.ok_or_else(|| wrong("an index of its sparsity is missing"))?;
                     self.step(n, index, at)?;
                 }
             }
@@ -233,12 +248,13 @@ impl Walk<'_> {
         if self.places.len() as u64 >= self.count {
             return Err(wrong("it has fewer values than its sparsity has places"));
         }
-        let dims = self.index.iter().zip(self.shape);
-        let place = dims.fold(Some(0u64), |at, (&i, &dim)| {
+        let mut dims = self.index.iter().zip(self.shape);
+        let place = dims.try_fold(0u64, |at, (&i, &dim)| {
             let i = Some(i).filter(|&i| i < dim as u64)?;
-            at?.checked_mul(dim as u64)?.checked_add(i)
+            at.checked_mul(dim as u64)?.checked_add(i)
         });
-        self.places.push(place.ok_or_else(|| wrong("an index is past the end of the tensor"))?);
+        self.places
+            .push(place.ok_or_else(|| wrong("an index is past the end of the tensor"))?);
         Ok(())
     }
 }

@@ -151,7 +151,9 @@ fn add_role(
         }
         Some(Quantization::Blocks { scales, zero_points, block }) => {
             let (scale, scale_name) = companions.find(t, *scales)?;
-            let zero = zero_points.map(|zero| companions.find(t, zero)).transpose()?;
+            let zero = zero_points
+                .map(|zero| companions.find(t, zero))
+                .transpose()?;
             let codes = GraphCodes {
                 scale: Some(scale_name.into()),
                 zero_point: zero.map(|(_, name)| name.into()),

@@ -8,7 +8,9 @@ use crate::remember::kernels::grouped::E2M1;
 use crate::remember::kernels::scale_grid::ScaleGrid;
 use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_layout::{per_tensor, rows_and_cols};
-use crate::remember::seam::scale_matrix::{Integers, Matrix, NestedOp, NestedScales, Repeated, ScaleMatrix};
+use crate::remember::seam::scale_matrix::{
+    Integers, Matrix, NestedOp, NestedScales, Repeated, ScaleMatrix,
+};
 use crate::remember::seam::{CodeType, Floats, Granularity, wrong};
 use crate::{Container, Dtype, Result};
 
@@ -96,7 +98,7 @@ pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> 
 }
 
 /// Scales that are floats of at most 32 bits, or codes of eight bits with a factor.
-fn scale_floats<'m>(scale: &Tensor<'m>) -> Result<Floats<'m>> {
+pub(super) fn scale_floats<'m>(scale: &Tensor<'m>) -> Result<Floats<'m>> {
     match scale.dtype() {
         Dtype::F8E8M0 => Floats::new(scale),
         Dtype::F8E4M3 => Floats::fp8(scale),
@@ -105,7 +107,7 @@ fn scale_floats<'m>(scale: &Tensor<'m>) -> Result<Floats<'m>> {
 }
 
 /// The codes of `t`, which lie in rows unless a row ends within a byte.
-fn codes<'m>(t: &Tensor<'m>, cols: usize) -> Codes<'m> {
+pub(super) fn codes<'m>(t: &Tensor<'m>, cols: usize) -> Codes<'m> {
     let bits = cols.saturating_mul(t.dtype().bits());
     if let Dtype::I32 | Dtype::I64 = t.dtype() {
         let size = t.dtype().byte_size();
@@ -121,7 +123,7 @@ fn codes<'m>(t: &Tensor<'m>, cols: usize) -> Codes<'m> {
 }
 
 /// Type and format of codes that are stored as `dtype`.
-fn format_of(dtype: Dtype) -> Option<(CodeType, CodeFormat)> {
+pub(super) fn format_of(dtype: Dtype) -> Option<(CodeType, CodeFormat)> {
     Some(match dtype {
         Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E4M3Fnuz => {
             (CodeType::Fp8, CodeFormat::of_bytes(dtype)?)

@@ -3,12 +3,14 @@
 
 use std::ops::Range;
 
+use crate::error::InTensor;
 use crate::model::{Part, Tensor};
 use crate::remember::kernels::grouped::{Int, WideInt};
 use crate::remember::seam::grouped::{CodeFormat, Unpack};
 use crate::remember::seam::scale_matrix::ScaleMatrix;
 use crate::remember::seam::{CodeType, Tile, read, wrong};
-use crate::{Dtype, Result};
+use crate::{AnamnesisError, Dtype, Result};
+use half::f16;
 
 /// Type and format of integers that are stored as `dtype`; `None` for other types, and for those of
 /// more than 16 bits.
@@ -119,6 +121,56 @@ impl Unpack for FlatCodes<'_> {
     }
 }
 
+/// Codes that pick entries of a table.
+pub(super) struct LookedUp<'m> {
+    pub part: Part<'m>,
+    pub bits: usize,
+    pub cols: usize,
+    pub table: Vec<f16>,
+}
+
+impl Unpack for LookedUp<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        let mut is_outside = false;
+        for row in tile.rows.clone() {
+            let first = (row * self.cols + tile.cols.start) * self.bits;
+            let codes = Bits { part: &self.part, bits: self.bits, first, n: tile.cols.len() };
+            codes.read(staging, |code| {
+                let value = self.table.get(code as usize);
+                is_outside |= value.is_none();
+                out.extend(value.unwrap_or(&f16::NAN).to_le_bytes());
+            })?;
+        }
+        match is_outside {
+            true => Err(AnamnesisError::parse(format!(
+                "{}: a code is past the end of its codebook",
+                InTensor(&self.part.name())
+            ))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// One number in all places.
+pub(super) struct OneNumber<'m>(pub Box<dyn ScaleMatrix + 'm>);
+
+impl ScaleMatrix for OneNumber<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mut number = Vec::with_capacity(1);
+        self.0.extend(0..1, 0..1, staging, &mut number)?;
+        let number = number.first().copied().unwrap_or(f32::NAN);
+        out.resize(out.len() + rows.len() * cols.len(), number);
+        Ok(())
+    }
+}
+
 /// Codes of 32 or 64 bits.
 pub(super) struct LongCodes<'m> {
     pub part: Part<'m>,
@@ -134,8 +186,16 @@ impl Unpack for LongCodes<'_> {
         out.clear();
         let mut put = |code: f32| out.extend(code.to_le_bytes());
         match self.size {
-            8 => staging.as_chunks().0.iter().for_each(|&b| put(i64::from_le_bytes(b) as f32)),
-            _ => staging.as_chunks().0.iter().for_each(|&b| put(i32::from_le_bytes(b) as f32)),
+            8 => staging
+                .as_chunks()
+                .0
+                .iter()
+                .for_each(|&b| put(i64::from_le_bytes(b) as f32)),
+            _ => staging
+                .as_chunks()
+                .0
+                .iter()
+                .for_each(|&b| put(i32::from_le_bytes(b) as f32)),
         }
         Ok(())
     }

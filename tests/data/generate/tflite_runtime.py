@@ -65,8 +65,8 @@ def run(t, data, kind, builtin, version):
     t.buffer = 1
     out = tensor("out", kind, t.shape)
     g = graph([t, out], operators=[operator([0], [1])], outputs=[1])
-    # Without delegates, which take other types and round otherwise.
-    plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    # The reference operators: others multiply zero point and scale first, which rounds twice.
+    plain = OpResolverType.BUILTIN_REF
     content = pack(model([g], [data], [code(builtin, version)]))
     interpreter = Interpreter(model_content=content, experimental_op_resolver_type=plain)
     interpreter.allocate_tensors()

@@ -26,6 +26,11 @@ fn main() {
             }
         }
     }
+    for entry in std::fs::read_dir(data().join("openvino_quantized")).unwrap() {
+        let graph = entry.unwrap().path().join("model.xml");
+        let files = [graph.clone(), graph.with_extension("bin")].map(|file| std::fs::read(file).unwrap());
+        seeds.put("openvino", &files.join(&0));
+    }
     seeds.encoders();
     // A door, a model, eight choices, and edits.
     for door in 0..9u8 {

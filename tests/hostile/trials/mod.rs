@@ -10,6 +10,8 @@ mod msgpack;
 mod npz;
 #[cfg(feature = "onnx")]
 mod onnx;
+#[cfg(feature = "openvino")]
+mod openvino;
 mod pickles;
 mod pth;
 #[cfg(feature = "tflite")]

@@ -36,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     ("msgpack", containers::any),
     ("hdf5", containers::any),
     ("tflite", containers::any),
+    ("openvino", containers::openvino),
     ("directory", directory::run),
     ("doors", doors::run),
     ("decode", decode::run),
