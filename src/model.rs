@@ -6,8 +6,8 @@ pub(crate) mod gguf;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf_key_types;
 pub(crate) mod gguf_keys;
+mod graph;
 mod names;
-mod onnx;
 mod part;
 mod role;
 mod short_list;
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 pub use self::container::Container;
+pub(crate) use self::graph::{GraphCodes, GraphRole};
 pub(crate) use self::names::NameIndex;
-pub(crate) use self::onnx::{OnnxCodes, OnnxRole};
 pub(crate) use self::part::{Part, SharedBytes};
 pub use self::role::TensorRole;
 pub(crate) use self::short_list::ShortList;
@@ -67,8 +67,8 @@ pub struct ParsedModel {
     pub(crate) skipped: Vec<Skipped>,
     /// The layout of each tensor of a QNAT file, in the order of `tensors`.
     pub(crate) qnat: Vec<QnatTensor>,
-    /// What the graph of an ONNX model says of each tensor, in the order of `tensors`.
-    pub(crate) onnx: Vec<OnnxRole>,
+    /// What the graph of a model says of each tensor, in the order of `tensors`.
+    pub(crate) graph: Vec<GraphRole>,
     /// Files that belong beside the weights in a directory, and lie elsewhere.
     pub(crate) beside: Vec<FileBeside>,
     /// What a user should know.
@@ -194,7 +194,7 @@ impl ParsedModel {
             config: QuantConfig::default(),
             skipped: Vec::new(),
             qnat: Vec::new(),
-            onnx: Vec::new(),
+            graph: Vec::new(),
             beside: Vec::new(),
             notes: Vec::new(),
             #[cfg(feature = "gguf")]
@@ -271,8 +271,8 @@ impl ParsedModel {
             .iter()
             .filter_map(|&i| self.qnat.get(i).cloned())
             .collect();
-        let onnx = found.iter().filter_map(|&i| self.onnx.get(i).cloned());
-        self.onnx = onnx.collect();
+        let graph = found.iter().filter_map(|&i| self.graph.get(i).cloned());
+        self.graph = graph.collect();
         self.tensors = found.into_iter().map(|i| self.tensors[i].clone()).collect();
         self.facts = self
             .facts

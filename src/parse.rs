@@ -4,6 +4,8 @@
 
 mod detect;
 pub(crate) mod directory;
+#[cfg(feature = "tflite")]
+mod flatbuffer;
 #[cfg(feature = "gguf")]
 pub mod gguf;
 #[cfg(feature = "hdf5")]
@@ -25,6 +27,8 @@ pub mod npz;
 pub mod ollama;
 #[cfg(feature = "onnx")]
 mod onnx;
+#[cfg(feature = "openvino")]
+mod openvino;
 mod other_files;
 #[cfg(feature = "pth")]
 pub mod pth;
@@ -33,8 +37,12 @@ mod python;
 mod qnat;
 pub(crate) mod read_at;
 pub mod safetensors;
-#[cfg(any(feature = "hdf5", feature = "msgpack", feature = "onnx"))]
+#[cfg(feature = "tflite")]
+mod tflite;
+#[cfg(any(feature = "hdf5", feature = "msgpack", feature = "onnx", feature = "tflite"))]
 mod window;
+#[cfg(feature = "openvino")]
+mod xml;
 #[cfg(any(feature = "npz", feature = "pth"))]
 pub(crate) mod zip;
 

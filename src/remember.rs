@@ -23,6 +23,7 @@ mod gemma_qat;
 mod ggml;
 mod ggml_blocks;
 pub mod gptq;
+mod graph;
 mod higgs;
 mod hqq;
 #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
@@ -39,7 +40,6 @@ pub(crate) mod module_names;
 mod mxfp4;
 mod nunchaku;
 mod nvfp4;
-mod onnx;
 mod packed;
 mod paroquant;
 mod qnat;
@@ -116,7 +116,9 @@ const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
     &qnat::Qnat,
-    &onnx::Onnx,
+    &graph::ONNX,
+    &graph::TFLITE,
+    &graph::OPENVINO,
     &uqff::Uqff,
     // Claims nothing unless a config names its method, and then whatever is called like its codes.
     &sdnq::Sdnq,

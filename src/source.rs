@@ -6,9 +6,9 @@ mod deflated;
 #[cfg(not(any(feature = "npz", feature = "pth")))]
 #[path = "source/no_deflated.rs"]
 mod deflated;
-#[cfg(any(feature = "hdf5", feature = "onnx", feature = "pth"))]
+#[cfg(any(feature = "hdf5", feature = "onnx", feature = "pth", feature = "tflite"))]
 mod derived;
-#[cfg(not(any(feature = "hdf5", feature = "onnx", feature = "pth")))]
+#[cfg(not(any(feature = "hdf5", feature = "onnx", feature = "pth", feature = "tflite")))]
 #[path = "source/no_derived.rs"]
 mod derived;
 pub(crate) mod directory;
@@ -38,10 +38,12 @@ pub(crate) use self::deflated::Deflated;
 pub(crate) use self::derived::Derived;
 #[cfg(feature = "pth")]
 pub(crate) use self::derived::Latin1Text;
+#[cfg(any(feature = "onnx", feature = "tflite"))]
+pub(crate) use self::derived::SparseValues;
 #[cfg(feature = "hdf5")]
 pub(crate) use self::derived::{ChunkFilter, ChunkPlace, ChunkedTensor};
 #[cfg(feature = "onnx")]
-pub(crate) use self::derived::{FieldPlace, NumberKind, RepeatedField, SparseValues};
+pub(crate) use self::derived::{FieldPlace, NumberKind, RepeatedField};
 use self::files::FileHandle;
 pub(crate) use self::files::FilePool;
 pub(crate) use self::pieced::Pieced;
@@ -79,7 +81,10 @@ pub(crate) enum Source {
     #[cfg_attr(not(feature = "pth"), allow(dead_code))]
     Pieced(Box<Pieced>),
     /// A tensor that is made of another source's bytes while it is read.
-    #[cfg_attr(not(any(feature = "hdf5", feature = "onnx", feature = "pth")), allow(dead_code))]
+    #[cfg_attr(
+        not(any(feature = "hdf5", feature = "onnx", feature = "pth", feature = "tflite")),
+        allow(dead_code)
+    )]
     Derived(Box<Derived>),
     /// Only the header was read; tensor data is out of reach.
     HeaderOnly,

@@ -219,7 +219,8 @@ fn find_models(directory: &Path, models: &mut Vec<PathBuf>) -> crate::Result<()>
         // The first file of a split GGUF model stands for all.
         let is_first = |path: &&&PathBuf| match name(path).split_once("-of-") {
             Some((stem, _)) if name(path).ends_with(".gguf") => stem.ends_with("-00001"),
-            _ => true,
+            // The data of a graph of OpenVINO.
+            _ => !name(path).ends_with(".bin") || !files.contains(&path.with_extension("xml")),
         };
         models.extend(weights.iter().filter(is_first).map(|&path| path.clone()));
     }

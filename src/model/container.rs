@@ -27,6 +27,11 @@ pub enum Container {
     Msgpack,
     /// HDF5, also in an archive of Keras.
     Hdf5,
+    /// LiteRT, before called TensorFlow Lite: the weights of a graph.
+    Tflite,
+    /// OpenVINO's intermediate representation: a graph, and the data of its constants.
+    #[serde(rename = "openvino")]
+    OpenVino,
 }
 
 impl Container {
@@ -49,6 +54,8 @@ impl fmt::Display for Container {
             Self::Onnx => "ONNX",
             Self::Msgpack => "Flax (MessagePack)",
             Self::Hdf5 => "HDF5",
+            Self::Tflite => "LiteRT",
+            Self::OpenVino => "OpenVINO",
         })
     }
 }

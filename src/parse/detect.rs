@@ -73,7 +73,10 @@ impl ContainerFormat {
         match self.beginning {
             Beginning::Of(found) if found != expected => Err(found.refused_as(expected)),
             Beginning::Zip
-                if !matches!(expected, Container::Npz | Container::Pth | Container::Hdf5) =>
+                if !matches!(
+                    expected,
+                    Container::Npz | Container::Pth | Container::Hdf5 | Container::Tflite
+                ) =>
             {
                 Err(AnamnesisError::unsupported("ZIP archive", format!("this is no {expected}")))
             }
@@ -152,6 +155,20 @@ const FORMATS: &[ContainerFormat] = &[
         title: "a manifest of Ollama",
         matches: magic::is_ollama_manifest,
         reader: gated!("ollama", super::ollama::read),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::Tflite),
+        title: "LiteRT",
+        matches: magic::is_tflite,
+        reader: gated!("tflite", |source, _, budget| super::tflite::read(&source, budget)),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::OpenVino),
+        title: "OpenVINO",
+        matches: magic::is_openvino,
+        reader: gated!("openvino", |source, path, budget| {
+            super::openvino::read(&source, path, budget)
+        }),
     },
     ContainerFormat {
         beginning: Beginning::Of(Container::Onnx),
@@ -296,6 +313,10 @@ mod archive {
             Container::Pth => crate::parse::pth::read_archive(source, &archive, budget),
             #[cfg(feature = "hdf5")]
             Container::Hdf5 => crate::parse::hdf5::read_archive(&source, &archive, budget),
+            #[cfg(feature = "tflite")]
+            Container::Tflite => crate::parse::tflite::read_archive(&source, &archive, budget),
+            #[cfg(not(feature = "tflite"))]
+            Container::Tflite => Err(AnamnesisError::missing_feature("LiteRT", "tflite")),
             #[cfg(not(feature = "hdf5"))]
             Container::Hdf5 => Err(AnamnesisError::missing_feature("Keras", "hdf5")),
             _ => Err(AnamnesisError::missing_feature(ZIP, "npz` and `pth")),

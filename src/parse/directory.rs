@@ -174,14 +174,15 @@ fn resolve_snapshot(path: &Path, budget: &Budget) -> Result<PathBuf> {
     }
 }
 
-/// Whether the container describes the quantization of its tensors itself (GGUF, QNAT, ONNX). Such a file
+/// Whether the container describes the quantization of its tensors itself (GGUF, QNAT, graphs). Such a file
 /// is a whole model and cannot be one shard of several.
 fn describes_itself(shard: &ParsedModel) -> bool {
     #[cfg(feature = "gguf")]
     if shard.gguf.is_some() {
         return true;
     }
-    !shard.qnat.is_empty() || shard.container == Container::Onnx
+    !shard.qnat.is_empty()
+        || matches!(shard.container, Container::Onnx | Container::Tflite | Container::OpenVino)
 }
 
 /// Adds a shard's tensors and sources to `all`. Of metadata keys in several shards, the first one's
@@ -196,7 +197,7 @@ fn append(all: &mut ParsedModel, shard: ParsedModel) {
         header_size,
         skipped,
         qnat,
-        onnx,
+        graph,
         notes,
         ..
     } = shard;
@@ -212,7 +213,7 @@ fn append(all: &mut ParsedModel, shard: ParsedModel) {
     all.header_size = all.header_size.saturating_add(header_size);
     all.skipped.extend(skipped);
     all.qnat.extend(qnat);
-    all.onnx.extend(onnx);
+    all.graph.extend(graph);
     all.notes.extend(notes);
     #[cfg(feature = "gguf")]
     {

@@ -59,6 +59,23 @@ pub(super) fn is_hdf5(head: &[u8]) -> bool {
     head.starts_with(HDF5)
 }
 
+/// Whether a file with these first bytes is a model of LiteRT: a FlatBuffer of that kind.
+pub(super) fn is_tflite(head: &[u8]) -> bool {
+    head.get(4..8) == Some(b"TFL3")
+}
+
+/// Whether a file with these first bytes is a graph of OpenVINO: XML whose root is `net`.
+pub(super) fn is_openvino(head: &[u8]) -> bool {
+    let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
+    let mut tags = head.split(|&b| b == b'<').skip(1);
+    let is_markup = |tag: &&[u8]| tag.starts_with(b"?") || tag.starts_with(b"!--");
+    let is_xml = head.trim_ascii_start().starts_with(b"<");
+    is_xml
+        && tags
+            .find(|tag| !is_markup(tag))
+            .is_some_and(|tag| tag.starts_with(b"net "))
+}
+
 /// Whether a file with these first bytes is a checkpoint of Flax: MessagePack of a map whose first key
 /// is a word, and not a record of Burn.
 pub(super) fn is_flax(head: &[u8]) -> bool {

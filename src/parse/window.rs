@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
-/// Bytes of the file that are read at once.
+/// Bytes of the file that are read at once where pieces follow each other.
 const WINDOW: u64 = 8 << 10;
 
 /// A file that is read in short pieces, mostly one after another.
@@ -13,13 +13,20 @@ pub(super) struct WindowReader<'a> {
     file: &'a Source,
     window: Vec<u8>,
     window_at: u64,
+    /// Bytes of the file that are read at once.
+    step: u64,
     /// Length of the file.
     pub len: u64,
 }
 
 impl<'a> WindowReader<'a> {
     pub(super) fn new(file: &'a Source) -> Self {
-        Self { file, window: Vec::new(), window_at: 0, len: file.len().unwrap_or(0) }
+        Self::with_step(file, WINDOW)
+    }
+
+    /// Reads `step` bytes at once, or more where a piece is longer.
+    pub(super) fn with_step(file: &'a Source, step: u64) -> Self {
+        Self { file, window: Vec::new(), window_at: 0, step, len: file.len().unwrap_or(0) }
     }
 
     /// The bytes of `range`, which is short.
@@ -33,7 +40,7 @@ impl<'a> WindowReader<'a> {
             if range.end > self.len || range.start > range.end {
                 return Err(AnamnesisError::parse("the file is truncated"));
             }
-            let want = (range.end - range.start).max(WINDOW);
+            let want = (range.end - range.start).max(self.step);
             let n = want.min(self.len - range.start);
             self.window.resize(n as usize, 0);
             self.file.read_at(range.start, &mut self.window)?;

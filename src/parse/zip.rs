@@ -233,7 +233,8 @@ impl ZipArchive {
     }
 
     /// NPZ if a member is named like an array, or if there is none; PyTorch if `torch.export` has
-    /// written it, or if there is a pickle where checkpoints have it. `None` for any other archive.
+    /// written it, or if there is a pickle where checkpoints have it; Keras or LiteRT if their files are
+    /// in it. `None` for any other archive.
     pub(crate) fn format(&self) -> Option<Container> {
         if self.exported().is_some() {
             return Some(Container::Pth);
@@ -242,7 +243,16 @@ impl ZipArchive {
             return Some(Container::Npz);
         }
         let checkpoint = self.pickle().map(|_| Container::Pth);
-        checkpoint.or_else(|| self.keras().map(|_| Container::Hdf5))
+        let keras = || self.keras().map(|_| Container::Hdf5);
+        let tflite = || self.tflite().next().map(|_| Container::Tflite);
+        checkpoint.or_else(keras).or_else(tflite)
+    }
+
+    /// The models of LiteRT in a bundle of MediaPipe, where those of language models have no ending.
+    pub(crate) fn tflite(&self) -> impl Iterator<Item = &ZipMember> {
+        let is_model =
+            |m: &&ZipMember| m.name.ends_with(".tflite") || m.name.starts_with("TF_LITE_");
+        self.members.iter().filter(is_model)
     }
 
     /// The weights in an archive of Keras.

@@ -247,8 +247,15 @@ impl ParsedModel {
     /// Adds the files of which bytes lie behind the last tensor. Archives have a directory there, and a
     /// graph or a tree is around its tensors.
     fn check_ends(&self, findings: &mut Vec<Finding>) {
-        const AROUND: [Container; 5] =
-            [Container::Npz, Container::Pth, Container::Onnx, Container::Msgpack, Container::Hdf5];
+        const AROUND: [Container; 7] = [
+            Container::Npz,
+            Container::Pth,
+            Container::Onnx,
+            Container::Msgpack,
+            Container::Hdf5,
+            Container::Tflite,
+            Container::OpenVino,
+        ];
         if AROUND.contains(&self.container()) {
             return;
         }

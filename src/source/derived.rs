@@ -7,7 +7,7 @@ mod chunked;
 mod latin1;
 #[cfg(feature = "onnx")]
 mod repeated;
-#[cfg(feature = "onnx")]
+#[cfg(any(feature = "onnx", feature = "tflite"))]
 mod sparse;
 
 #[cfg(feature = "hdf5")]
@@ -16,7 +16,7 @@ pub(crate) use self::chunked::{ChunkFilter, ChunkPlace, ChunkedTensor};
 pub(crate) use self::latin1::Latin1Text;
 #[cfg(feature = "onnx")]
 pub(crate) use self::repeated::{FieldPlace, NumberKind, RepeatedField};
-#[cfg(feature = "onnx")]
+#[cfg(any(feature = "onnx", feature = "tflite"))]
 pub(crate) use self::sparse::SparseValues;
 use super::Source;
 use crate::Result;
@@ -28,7 +28,7 @@ pub(crate) enum Derived {
     #[cfg(feature = "onnx")]
     Repeated(RepeatedField),
     /// The values of a sparse tensor, with zeros between them.
-    #[cfg(feature = "onnx")]
+    #[cfg(any(feature = "onnx", feature = "tflite"))]
     Sparse(SparseValues),
     /// Elements in chunks, which may be compressed.
     #[cfg(feature = "hdf5")]
@@ -44,7 +44,7 @@ impl Derived {
         match self {
             #[cfg(feature = "onnx")]
             Self::Repeated(field) => field.len(),
-            #[cfg(feature = "onnx")]
+            #[cfg(any(feature = "onnx", feature = "tflite"))]
             Self::Sparse(values) => values.len(),
             #[cfg(feature = "hdf5")]
             Self::Chunked(tensor) => tensor.len(),
@@ -58,7 +58,7 @@ impl Derived {
         match self {
             #[cfg(feature = "onnx")]
             Self::Repeated(field) => field.base(),
-            #[cfg(feature = "onnx")]
+            #[cfg(any(feature = "onnx", feature = "tflite"))]
             Self::Sparse(values) => values.base(),
             #[cfg(feature = "hdf5")]
             Self::Chunked(tensor) => tensor.base(),
@@ -72,7 +72,7 @@ impl Derived {
         match self {
             #[cfg(feature = "onnx")]
             Self::Repeated(field) => field.read_at(offset, out),
-            #[cfg(feature = "onnx")]
+            #[cfg(any(feature = "onnx", feature = "tflite"))]
             Self::Sparse(values) => values.read_at(offset, out),
             #[cfg(feature = "hdf5")]
             Self::Chunked(tensor) => tensor.read_at(offset, out),

@@ -286,11 +286,15 @@ fn several_models() {
             &std::fs::read(data().join(from)).unwrap(),
         );
     }
+    for end in ["xml", "bin"] {
+        let part = data().join("openvino/bodies/model").with_extension(end);
+        save(at("others/model").with_extension(end), &std::fs::read(part).unwrap());
+    }
     save(at("others/training_args.bin"), b"no model");
-    save(at("others/model.tflite"), b"not read");
+    save(at("others/model.mlmodel"), b"not read");
     let run = amn(&["check", "-r", at("others").to_str().unwrap()]);
     assert_eq!(run.status.code(), Some(0), "{}", stdout(&run));
-    assert_eq!(stdout(&run).lines().count(), others.len());
+    assert_eq!(stdout(&run).lines().count(), others.len() + 1);
     let empty = at("empty");
     assert_eq!(amn(&["check", "-r", empty.to_str().unwrap()]).status.code(), Some(3));
     assert_eq!(amn(&["check"]).status.code(), Some(2));

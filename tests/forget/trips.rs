@@ -86,6 +86,8 @@ pub const FOREIGN: &[&str] = &[
     "mlx_more",
     "mlx_towers",
     "onnx_quantized",
+    "openvino_quantized",
+    "tflite_quantized",
     "modelslim",
     "paroquant",
     "rotations",

@@ -186,13 +186,19 @@ fn onnx() {
     check_all("onnx", 35);
 }
 
+#[cfg(feature = "tflite")]
+#[test]
+fn tflite() {
+    check_all("tflite", 16);
+}
+
 /// Every file, converted to NPZ and read again, gives the same tensors; the archive's checksums are
 /// right.
 #[test]
 fn out_as_npz_and_back() {
     let (mut same, mut refused) = (0, 0);
     for directory in
-        ["npz", "pth", "pt2", "torchscript", "modules", "paddle", "flax", "hdf5", "onnx"]
+        ["npz", "pth", "pt2", "torchscript", "modules", "paddle", "flax", "hdf5", "onnx", "tflite"]
     {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();

@@ -22,6 +22,8 @@ mod limits;
 mod llamafile;
 #[cfg(all(feature = "onnx", feature = "remember"))]
 mod onnx;
+#[cfg(all(feature = "openvino", feature = "remember"))]
+mod openvino;
 #[cfg(feature = "remember")]
 mod qnat;
 #[cfg(feature = "pth")]

@@ -7,7 +7,8 @@ fn check(family: &str, least: usize) {
 }
 
 fn check_case(case: &std::path::Path) {
-    let files = ["model.safetensors", "model.gguf", "model.onnx"].map(|name| case.join(name));
+    let files = ["model.safetensors", "model.gguf", "model.onnx", "model.tflite", "model.xml"]
+        .map(|name| case.join(name));
     let file = files.iter().find(|file| file.is_file()).unwrap();
     let model = anamnesis::parse(file).unwrap();
     // A model in memory has no config beside it. Its codes are decoded where they are, and not
@@ -20,8 +21,9 @@ fn check_case(case: &std::path::Path) {
             .is_some_and(|e| e == "json")
     };
     let has_config = std::fs::read_dir(case).unwrap().any(is_json);
-    let in_memory =
-        (!has_config).then(|| anamnesis::parse_bytes(std::fs::read(file).unwrap()).unwrap());
+    // Nor has it the data of a graph that is in another file.
+    let is_alone = !has_config && !file.ends_with("model.xml");
+    let in_memory = is_alone.then(|| anamnesis::parse_bytes(std::fs::read(file).unwrap()).unwrap());
     let directory = crate::common::tempdir().unwrap();
     for (target, name) in TARGETS {
         let own = case.join(format!("expected-{name}.safetensors"));
@@ -84,6 +86,18 @@ fn awq() {
 #[test]
 fn onnx() {
     check("onnx_quantized", 51);
+}
+
+#[cfg(feature = "tflite")]
+#[test]
+fn tflite() {
+    check("tflite_quantized", 28);
+}
+
+#[cfg(feature = "openvino")]
+#[test]
+fn openvino() {
+    check("openvino_quantized", 27);
 }
 
 #[cfg(feature = "gguf")]

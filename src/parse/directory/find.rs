@@ -77,12 +77,13 @@ pub(super) fn find_shards(
     // Beside a file that is read, those of other formats are the same model for other programs.
     let is_onnx = |name: &str| ending(name) == ONNX;
     let has_onnx = names.iter().any(|name| is_onnx(name));
-    // The data of an ONNX model may be in a file called like a checkpoint.
-    let is_data = |ending: &str| has_onnx && ending == "bin";
-    let is_read = |name: &str| {
-        let ending = &*ending(name);
-        is_model(name) && !is_secondary(ending) && !is_data(ending)
+    let is_openvino = |name: &str| is_graph(name, names);
+    // The data of a graph may be in a file called like a checkpoint.
+    let is_data = |name: &str| {
+        let beside = name.strip_suffix(".bin").map(|stem| format!("{stem}.xml"));
+        ending(name) == "bin" && (has_onnx || beside.is_some_and(|graph| names.contains(&graph)))
     };
+    let is_read = |name: &str| is_model(name) && !is_secondary(&ending(name)) && !is_data(name);
     let one = match names.iter().any(|name| is_read(name)) {
         true => only(names, is_read, "weight files")?,
         // Those beside it are the same model in other precisions.
@@ -90,12 +91,25 @@ pub(super) fn find_shards(
             Some(model) => Some(model),
             None => only(names, is_onnx, "weight files")?,
         },
+        false if names.iter().any(|name| is_openvino(name)) => {
+            match preferred(&["openvino_model.xml"], names) {
+                Some(model) => Some(model),
+                None => only(names, is_openvino, "weight files")?,
+            }
+        }
         false => only(names, is_model, "weight files")?,
     };
     match one {
         Some(single) => Ok(vec![single.to_owned()].into()),
         None => Err(no_weights(dir, names)),
     }
+}
+
+/// Whether a file of this name may be a graph of OpenVINO: beside it is one for its data. Other XML files
+/// are of any kind.
+fn is_graph(name: &str, names: &[String]) -> bool {
+    let data = name.strip_suffix(".xml").map(|stem| format!("{stem}.bin"));
+    data.is_some_and(|data| names.contains(&data))
 }
 
 /// The file beside an index whose shards are not all there, which is left of an earlier model:

@@ -64,20 +64,20 @@ pub(super) const ONNX: &str = "onnx";
 
 /// Endings of files of weights that are mostly there for other programs: they are read where there is
 /// nothing else.
-const SECONDARY: &[&str] = &["h5", "hdf5", "keras", "msgpack", "pdparams"];
+const SECONDARY: &[&str] = &["h5", "hdf5", "keras", "msgpack", "pdparams", "tflite"];
 
 /// Endings of files of weights that are not read by themselves.
-const NOT_READ: &[&str] = &["onnx_data", "ot", "tflite", "mlmodel"];
+const NOT_READ: &[&str] = &["onnx_data", "ot", "mlmodel"];
 
 /// Whether files of this ending are those of a directory only if it has no others.
 pub(super) fn is_secondary(ending: &str) -> bool {
     ending == ONNX || SECONDARY.contains(&ending) || NOT_READ.contains(&ending)
 }
 
-/// Whether a file of this name is a model by itself. Many other files end in `.bin`.
+/// Whether a file of this name is a model by itself. Many other files end in `.bin` and `.xml`.
 pub(crate) fn is_model_file(name: &str) -> bool {
     match &*ending(name) {
-        "bin" => name.contains("model"),
+        "bin" | "xml" => name.contains("model"),
         ending => WEIGHTS.contains(&ending) || SECONDARY.contains(&ending),
     }
 }

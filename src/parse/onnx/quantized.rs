@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::found::{GraphScope, GraphTensor};
 use super::names::TensorName;
 use super::ops::{CODES, NodeUse, OpRow, QuantNode, SCALE};
-use crate::model::{OnnxCodes, OnnxRole, TensorInfo};
+use crate::model::{GraphCodes, GraphRole, TensorInfo};
 use crate::{Dtype, ParsedModel};
 
 /// Most operators that only move elements between codes and what takes them.
@@ -36,7 +36,7 @@ pub(super) fn mark(
         factors: HashSet::new(),
         scales: HashMap::new(),
         transposed: transposed.collect(),
-        roles: vec![OnnxRole::Plain; contents.tensors.len()],
+        roles: vec![GraphRole::Plain; contents.tensors.len()],
     };
     for node in nodes {
         match (node.kept, node.inputs.first()) {
@@ -58,7 +58,7 @@ pub(super) fn mark(
     linear.for_each(|node| marks.add_scale(node, &used));
     nodes.iter().for_each(|node| marks.add(node));
     marks.add_rest(nodes);
-    contents.onnx = marks.roles;
+    contents.graph = marks.roles;
 }
 
 /// The stored tensors that an operator takes.
@@ -69,7 +69,7 @@ struct RowInputs {
     zero_point: Option<usize>,
     /// What the scale is multiplied by.
     factor: Option<usize>,
-    /// As of [`OnnxCodes`].
+    /// As of [`GraphCodes`].
     has_more: bool,
 }
 
@@ -87,7 +87,7 @@ struct Marks<'a> {
     scales: HashMap<(usize, &'a str), (usize, usize)>,
     /// The tensors that operators take transposed.
     transposed: HashSet<usize>,
-    roles: Vec<OnnxRole>,
+    roles: Vec<GraphRole>,
 }
 
 impl<'a> Marks<'a> {
@@ -133,7 +133,7 @@ impl<'a> Marks<'a> {
                 let parts: Vec<usize> = (1..3).filter_map(|i| self.input(node, i)).collect();
                 parts
                     .into_iter()
-                    .for_each(|i| self.set(i, OnnxRole::Activation));
+                    .for_each(|i| self.set(i, GraphRole::Activation));
             }
             NodeUse::Casts => {
                 let to = node.integers.iter().find(|(name, _)| name == "to");
@@ -174,17 +174,16 @@ impl<'a> Marks<'a> {
         let parts: Vec<usize> = parts.into_iter().flatten().collect();
         activations
             .into_iter()
-            .for_each(|i| self.set(i, OnnxRole::Activation));
+            .for_each(|i| self.set(i, GraphRole::Activation));
         let Some((codes, is_moved)) = inputs.codes else {
             // The codes are activations.
             parts
                 .into_iter()
-                .for_each(|i| self.set(i, OnnxRole::Activation));
+                .for_each(|i| self.set(i, GraphRole::Activation));
             return;
         };
         let text = |i: usize| self.tensors[i].name.clone();
-        let role = OnnxCodes {
-            op: node.op.clone(),
+        let role = GraphCodes {
             scale: inputs.scale.map(text),
             zero_point: inputs.zero_point.map(text),
             factor: inputs.factor.map(text),
@@ -192,6 +191,7 @@ impl<'a> Marks<'a> {
             is_moved,
             has_more: inputs.has_more,
             integers: node.integers.clone(),
+            ..GraphCodes::new(&node.op)
         };
         self.add_bias(node, row, &role);
         if self.set_codes(codes, role) {
@@ -231,14 +231,14 @@ impl<'a> Marks<'a> {
 
     /// Adds the integers that `node` adds to the product, if there are any. `codes` are those of the
     /// weight.
-    fn add_bias(&mut self, node: &QuantNode, row: &OpRow, codes: &OnnxCodes) {
+    fn add_bias(&mut self, node: &QuantNode, row: &OpRow, codes: &GraphCodes) {
         let Some((bias, factor)) = row
             .bias
             .and_then(|(bias, factor)| Some((self.input(node, bias)?, self.input(node, factor))))
         else {
             return;
         };
-        let role = OnnxCodes {
+        let role = GraphCodes {
             op: format!("{} (bias)", node.op),
             zero_point: None,
             factor: factor.map(|i| self.tensors[i].name.clone()),
@@ -284,7 +284,7 @@ impl<'a> Marks<'a> {
         }
         for i in 0..self.roles.len() {
             let t = &self.tensors[i];
-            let is_plain = self.roles[i] == OnnxRole::Plain && t.dtype.is_integer();
+            let is_plain = self.roles[i] == GraphRole::Plain && t.dtype.is_integer();
             if is_plain && is_narrow(t) && t.shape.len() > 1 {
                 self.set_codes(i, unknown(""));
             }
@@ -292,30 +292,30 @@ impl<'a> Marks<'a> {
     }
 
     /// Sets the role of a companion, or of a tensor of activations. What says more of it counts.
-    fn set(&mut self, i: usize, role: OnnxRole) {
+    fn set(&mut self, i: usize, role: GraphRole) {
         let old = &mut self.roles[i];
         match (&*old, &role) {
-            (OnnxRole::Codes(_), _) | (OnnxRole::Companion { .. }, OnnxRole::Activation) => {}
-            (OnnxRole::Companion { .. }, _) => *old = OnnxRole::Companion { is_shared: true },
+            (GraphRole::Codes(_), _) | (GraphRole::Companion { .. }, GraphRole::Activation) => {}
+            (GraphRole::Companion { .. }, _) => *old = GraphRole::Companion { is_shared: true },
             _ => *old = role,
         }
     }
 
     /// Sets the role of codes, and returns whether no node has said the same before.
-    fn set_codes(&mut self, i: usize, codes: OnnxCodes) -> bool {
+    fn set_codes(&mut self, i: usize, codes: GraphCodes) -> bool {
         let old = &mut self.roles[i];
         match old {
-            OnnxRole::Codes(old) if **old == codes => false,
+            GraphRole::Codes(old) if **old == codes => false,
             // Shared by an embedding and an output layer: who takes them as they are tells what they
             // are.
-            OnnxRole::Codes(old) if codes.is_moved && !old.is_moved && !old.has_more => false,
-            OnnxRole::Codes(old) if codes.is_moved || !old.is_moved => {
+            GraphRole::Codes(old) if codes.is_moved && !old.is_moved && !old.has_more => false,
+            GraphRole::Codes(old) if codes.is_moved || !old.is_moved => {
                 // Two operators take the same codes, and do not agree.
                 old.has_more = true;
                 false
             }
             _ => {
-                *old = OnnxRole::Codes(Box::new(codes));
+                *old = GraphRole::Codes(Box::new(codes));
                 true
             }
         }
@@ -327,18 +327,9 @@ fn is_narrow(t: &TensorInfo) -> bool {
     t.dtype.bits() <= 8 && t.dtype != Dtype::Bool && t.shape.iter().product::<usize>() > 1
 }
 
-const COMPANION: OnnxRole = OnnxRole::Companion { is_shared: false };
+const COMPANION: GraphRole = GraphRole::Companion { is_shared: false };
 
 /// Codes of which nothing is known but the operator `op` that takes them, or not even that.
-fn unknown(op: &str) -> OnnxCodes {
-    OnnxCodes {
-        op: op.to_owned(),
-        scale: None,
-        zero_point: None,
-        factor: None,
-        is_transposed: false,
-        is_moved: false,
-        has_more: true,
-        integers: Vec::new(),
-    }
+fn unknown(op: &str) -> GraphCodes {
+    GraphCodes { has_more: true, ..GraphCodes::new(op) }
 }

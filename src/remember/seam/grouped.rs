@@ -46,8 +46,8 @@ pub(crate) enum CodeFormat {
     /// The same and integers of nine to sixteen bits.
     WideMinifloat(WideMinifloat),
     WideInt(WideInt),
-    /// Integers of 32 bits, in rows.
-    I32,
+    /// Integers of more than sixteen bits, unpacked to F32.
+    LongInt,
     F16,
     BF16,
 }
@@ -64,9 +64,13 @@ impl CodeFormat {
         }
     }
 
-    /// Whether unpacked codes take two bytes.
-    fn is_wide(self) -> bool {
-        matches!(self, Self::WideMinifloat(_) | Self::WideInt(_) | Self::F16 | Self::BF16)
+    /// Bits of an unpacked code.
+    fn unpacked_bits(self) -> usize {
+        match self {
+            Self::WideMinifloat(_) | Self::WideInt(_) | Self::F16 | Self::BF16 => 16,
+            Self::LongInt => 32,
+            _ => 8,
+        }
     }
 
     /// The format of FP8 codes.
@@ -84,8 +88,8 @@ impl CodeFormat {
 pub(crate) enum Codes<'m> {
     /// Rows of `row_bytes` bytes, each a bit stream, least significant bit first.
     Rows { part: Part<'m>, row_bytes: usize },
-    /// Any other layout. Loading a tile unpacks its codes, one byte each, or two if the format is
-    /// wider than a byte.
+    /// Any other layout. Loading a tile unpacks its codes, one byte each, or two or four if the format
+    /// is wider than a byte.
     Unpacked(Box<dyn Unpack + 'm>),
     /// A layout in which codes that follow each other in a row share bytes. Loading a tile puts
     /// these into rows as those of [`Rows`](Self::Rows): unpacked codes would take several times
@@ -161,8 +165,7 @@ impl<'m> Grouped<'m> {
     fn loaded_bits(&self) -> usize {
         match self.codes {
             Codes::Rows { .. } | Codes::Arranged(_) => self.code_bits(),
-            Codes::Unpacked(_) if self.code_format.is_wide() => 16,
-            Codes::Unpacked(_) => 8,
+            Codes::Unpacked(_) => self.code_format.unpacked_bits(),
         }
     }
 
@@ -322,7 +325,7 @@ impl Decode for Grouped<'_> {
             CodeFormat::Minifloat(float) => run!(float),
             CodeFormat::WideMinifloat(float) => run!(float),
             CodeFormat::WideInt(int) => run!(int),
-            CodeFormat::I32 => run!(LongInt),
+            CodeFormat::LongInt => run!(LongInt),
             CodeFormat::F16 => run!(HalfCode),
             CodeFormat::BF16 => run!(Bf16Code),
         }

@@ -87,7 +87,10 @@ impl StatedCodes {
                 CodeType::Fp8 | CodeType::Mxfp8 => Self::Float(8, None),
                 CodeType::Fp16 | CodeType::Bf16 => Self::Float(16, None),
                 // Their scheme's configs are its own.
-                CodeType::Ternary | CodeType::Minifloat { .. } => return None,
+                CodeType::Ternary
+                | CodeType::Minifloat { .. }
+                | CodeType::Nf4
+                | CodeType::Codebook(_) => return None,
             },
             _ => return None,
         })

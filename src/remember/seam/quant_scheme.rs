@@ -113,6 +113,10 @@ pub enum CodeType {
     Mxfp8,
     /// E2M1 in short blocks with an E4M3 scale each.
     Nvfp4,
+    /// Entries of the codebook of QLoRA.
+    Nf4,
+    /// Entries of a codebook in the file, by codes of this many bits.
+    Codebook(u8),
 }
 
 impl fmt::Display for CodeType {
@@ -136,6 +140,8 @@ impl fmt::Display for CodeType {
             Self::Mxfp4 => f.write_str("MXFP4"),
             Self::Mxfp8 => f.write_str("MXFP8"),
             Self::Nvfp4 => f.write_str("NVFP4"),
+            Self::Nf4 => f.write_str("NF4"),
+            Self::Codebook(bits) => write!(f, "codebook of {bits} bits"),
         }
     }
 }

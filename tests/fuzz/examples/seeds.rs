@@ -18,13 +18,18 @@ fn main() {
     for (id, golden) in goldens() {
         seeds.golden(*id, golden);
     }
-    for directory in ["npz", "pth", "paddle", "qnat", "onnx", "flax", "hdf5", "gguf-files", "llamafile", "demo"] {
+    for directory in ["npz", "pth", "paddle", "qnat", "onnx", "flax", "hdf5", "tflite", "gguf-files", "llamafile", "demo"] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {
                 seeds.file(&path);
             }
         }
+    }
+    for entry in std::fs::read_dir(data().join("openvino_quantized")).unwrap() {
+        let graph = entry.unwrap().path().join("model.xml");
+        let files = [graph.clone(), graph.with_extension("bin")].map(|file| std::fs::read(file).unwrap());
+        seeds.put("openvino", &files.join(&0));
     }
     seeds.encoders();
     // A door, a model, eight choices, and edits.
@@ -71,6 +76,7 @@ impl Seeds {
             Some("onnx") => self.put("onnx", &bytes),
             Some("msgpack") => self.put("msgpack", &bytes),
             Some("h5" | "keras") => self.put("hdf5", &bytes),
+            Some("tflite") => self.put("tflite", &bytes),
             Some("gguf" | "llamafile") => {
                 self.put("gguf", &bytes);
                 self.put("gguf_header", &bytes[..bytes.len().min(4096)]);

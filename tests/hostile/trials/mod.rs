@@ -10,8 +10,12 @@ mod msgpack;
 mod npz;
 #[cfg(feature = "onnx")]
 mod onnx;
+#[cfg(feature = "openvino")]
+mod openvino;
 mod pickles;
 mod pth;
+#[cfg(feature = "tflite")]
+mod tflite;
 mod zip;
 
 use std::io::Cursor;

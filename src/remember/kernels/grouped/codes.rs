@@ -140,7 +140,7 @@ impl CodeValue for WideInt {
     }
 }
 
-/// An integer of 32 bits in two's complement, rounded to F32.
+/// An integer of more than sixteen bits, which loading has rounded to F32.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LongInt;
 
@@ -149,7 +149,7 @@ impl CodeValue for LongInt {
 
     #[inline(always)]
     fn value(self, code: [u8; 4]) -> f32 {
-        i32::from_le_bytes(code) as f32
+        f32::from_le_bytes(code)
     }
 }
 

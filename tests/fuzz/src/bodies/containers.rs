@@ -1,7 +1,7 @@
 //! Containers from bytes: parsed, inspected and decoded. A target mends what a fuzzer cannot guess:
 //! lengths and checksums.
 
-use anamnesis::{ParsedModel, parse_bytes_with_limits};
+use anamnesis::{ParsedModel, parse_bytes_with_limits, parse_with_limits};
 
 use super::bytes::Bytes;
 use super::model::{check, limits};
@@ -14,6 +14,19 @@ fn parse(bytes: &[u8]) -> Option<ParsedModel> {
 /// A file as it is.
 pub fn any(bytes: &[u8]) {
     if let Some(model) = parse(bytes) {
+        check(&model, crc32fast::hash(bytes));
+    }
+}
+
+/// A model of OpenVINO: its graph up to a byte of zero, and the data of its constants.
+pub fn openvino(bytes: &[u8]) {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    let directory = crate::common::tempdir().unwrap();
+    let graph = directory.path().join("model.xml");
+    std::fs::write(&graph, &bytes[..end]).unwrap();
+    let data = bytes.get(end + 1..).unwrap_or_default();
+    std::fs::write(graph.with_extension("bin"), data).unwrap();
+    if let Ok(model) = parse_with_limits(&graph, &limits()) {
         check(&model, crc32fast::hash(bytes));
     }
 }

@@ -35,6 +35,8 @@ pub const TARGETS: &[Target] = &[
     ("onnx", containers::any),
     ("msgpack", containers::any),
     ("hdf5", containers::any),
+    ("tflite", containers::any),
+    ("openvino", containers::openvino),
     ("directory", directory::run),
     ("doors", doors::run),
     ("decode", decode::run),
