@@ -169,10 +169,10 @@ impl<'a> XmlTag<'a> {
             if !behind.is_empty() && !behind.starts_with(|c: char| c.is_ascii_whitespace()) {
                 return Err(malformed());
             }
-            if let Some(i) = names.iter().position(|wanted| *wanted == name) {
-                if found[i].replace(unescaped(value)?).is_some() {
-                    return Err(wrong("an attribute is there twice"));
-                }
+            if let Some(i) = names.iter().position(|wanted| *wanted == name)
+                && found[i].replace(unescaped(value)?).is_some()
+            {
+                return Err(wrong("an attribute is there twice"));
             }
             rest = behind.trim_ascii_start();
         }
