@@ -2,6 +2,8 @@
 //! places of tensors, and nothing of quantization schemes. The public modules also have functions and
 //! types of their container alone.
 
+#[cfg(feature = "burnpack")]
+mod burnpack;
 mod detect;
 pub(crate) mod directory;
 #[cfg(feature = "tflite")]
@@ -39,7 +41,13 @@ pub(crate) mod read_at;
 pub mod safetensors;
 #[cfg(feature = "tflite")]
 mod tflite;
-#[cfg(any(feature = "hdf5", feature = "msgpack", feature = "onnx", feature = "tflite"))]
+#[cfg(any(
+    feature = "burnpack",
+    feature = "hdf5",
+    feature = "msgpack",
+    feature = "onnx",
+    feature = "tflite"
+))]
 mod window;
 #[cfg(feature = "openvino")]
 mod xml;

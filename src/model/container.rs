@@ -32,6 +32,8 @@ pub enum Container {
     /// OpenVINO's intermediate representation: a graph, and the data of its constants.
     #[serde(rename = "openvino")]
     OpenVino,
+    /// Burnpack, the container of Burn.
+    Burnpack,
 }
 
 impl Container {
@@ -56,6 +58,7 @@ impl fmt::Display for Container {
             Self::Hdf5 => "HDF5",
             Self::Tflite => "LiteRT",
             Self::OpenVino => "OpenVINO",
+            Self::Burnpack => "Burnpack",
         })
     }
 }

@@ -189,6 +189,12 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("msgpack", |source, _, budget| super::msgpack::read(&source, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Burnpack),
+        title: "Burnpack",
+        matches: magic::is_burnpack,
+        reader: gated!("burnpack", |source, _, budget| super::burnpack::read(&source, budget)),
+    },
+    ContainerFormat {
         beginning: Beginning::Unknown,
         title: "safetensors",
         matches: |_| true,

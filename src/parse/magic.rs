@@ -59,6 +59,11 @@ pub(super) fn is_hdf5(head: &[u8]) -> bool {
     head.starts_with(HDF5)
 }
 
+/// Whether a file with these first bytes is a Burnpack: the number of `burn-pack`, little-endian.
+pub(super) fn is_burnpack(head: &[u8]) -> bool {
+    head.starts_with(b"NRUB")
+}
+
 /// Whether a file with these first bytes is a model of LiteRT: a FlatBuffer of that kind.
 pub(super) fn is_tflite(head: &[u8]) -> bool {
     head.get(4..8) == Some(b"TFL3")

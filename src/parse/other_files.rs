@@ -184,13 +184,6 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: None,
     },
     OtherFile {
-        // The magic of burn-pack as a little-endian number.
-        matches: |head| head.starts_with(b"NRUB"),
-        name: "Burnpack",
-        advice: BURN,
-        hides: None,
-    },
-    OtherFile {
         // The version of a tensor, levels of its details, the version again, and a length. Each tensor
         // begins so.
         matches: |head| {
@@ -474,7 +467,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 30] = [
+        let rows: [(&[u8], &str); 29] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -513,8 +506,7 @@ mod tests {
             (b"\x0a\x2a\x0a\x05input\x12\x0bPlaceholder", "TensorFlow graph"),
             // `DenseTensor` of Paddle's `SerializeToStream`.
             (b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x04\0\0\0\x08\x05\x10\x02", "pdparams"),
-            // `MAGIC_NUMBER` of burn-pack 0.22, and `BurnRecord` of burn-core, up to 0.20.
-            (b"NRUB\x01\0\x10\0\0\0\xa1gtensors", "SafetensorsStore"),
+            // `BurnRecord` of burn-core, up to 0.20.
             (b"\x83\xa8metadata\x85\xa5float", "Burn's recorders"),
             (b"\0\0\0\0\x01\0\0\0\0\0\0\x57\xfb\x80\x8b\x24\x75\x47\xdb", "TensorFlow checkpoint"),
         ];

@@ -275,6 +275,7 @@ fn several_models() {
     let others = [
         "demo/arrays.npz",
         "demo/checkpoint.pth",
+        "burnpack/types.bpk",
         "flax/dtypes.msgpack",
         "hdf5/keras_float32.h5",
         "hdf5/keras_float32_archive.keras",

@@ -171,6 +171,12 @@ fn paddle() {
     check_all("paddle", 9);
 }
 
+#[cfg(feature = "burnpack")]
+#[test]
+fn burnpack() {
+    check_all("burnpack", 3);
+}
+
 #[test]
 fn flax() {
     check_all("flax", 9);
@@ -197,9 +203,19 @@ fn tflite() {
 #[test]
 fn out_as_npz_and_back() {
     let (mut same, mut refused) = (0, 0);
-    for directory in
-        ["npz", "pth", "pt2", "torchscript", "modules", "paddle", "flax", "hdf5", "onnx", "tflite"]
-    {
+    for directory in [
+        "npz",
+        "pth",
+        "pt2",
+        "torchscript",
+        "modules",
+        "paddle",
+        "flax",
+        "burnpack",
+        "hdf5",
+        "onnx",
+        "tflite",
+    ] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path

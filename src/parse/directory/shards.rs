@@ -64,7 +64,7 @@ pub(super) const ONNX: &str = "onnx";
 
 /// Endings of files of weights that are mostly there for other programs: they are read where there is
 /// nothing else.
-const SECONDARY: &[&str] = &["h5", "hdf5", "keras", "msgpack", "pdparams", "tflite"];
+const SECONDARY: &[&str] = &["bpk", "h5", "hdf5", "keras", "msgpack", "pdparams", "tflite"];
 
 /// Endings of files of weights that are not read by themselves.
 const NOT_READ: &[&str] = &["onnx_data", "ot", "mlmodel"];

@@ -75,6 +75,7 @@ impl Seeds {
             Some("qnat") => self.put("qnat", &bytes),
             Some("onnx") => self.put("onnx", &bytes),
             Some("msgpack") => self.put("msgpack", &bytes),
+            Some("bpk") => self.put("burnpack", &bytes),
             Some("h5" | "keras") => self.put("hdf5", &bytes),
             Some("tflite") => self.put("tflite", &bytes),
             Some("gguf" | "llamafile") => {

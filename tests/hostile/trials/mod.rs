@@ -2,6 +2,8 @@
 //! behind are checked. Two test programs compile this module: `hostile`, whose `Monitor` limits
 //! time, and `heap`, whose `Monitor` limits memory.
 
+#[cfg(feature = "burnpack")]
+mod burnpack;
 mod configs;
 #[cfg(feature = "hdf5")]
 mod hdf5;

@@ -34,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     ("qnat", containers::any),
     ("onnx", containers::any),
     ("msgpack", containers::any),
+    ("burnpack", containers::any),
     ("hdf5", containers::any),
     ("tflite", containers::any),
     ("openvino", containers::openvino),
