@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::graph::{Constant, Graph, Net};
+use super::graph::{Constant, Net, NetGraph};
 use super::wrong;
 use crate::model::{Skipped, TensorInfo};
 use crate::{Dtype, ParsedModel, Result};
@@ -45,7 +45,7 @@ pub(super) fn add_all(
 }
 
 /// The name of a constant, if no other has it.
-fn name_of(graph: &Graph, constant: &Constant) -> String {
+fn name_of(graph: &NetGraph, constant: &Constant) -> String {
     format!("{}{}", graph.before, graph.layers[constant.layer].name)
 }
 

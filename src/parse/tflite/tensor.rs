@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::graph::{FoundTensor, GraphWalk};
+use super::graph::{LiteTensor, SubgraphWalk};
 use super::quantized::Quantization;
 use super::{names, sparse, wrong};
 use crate::limits::Budget;
@@ -18,11 +18,11 @@ const ZERO_POINT: &str = ".zero_point";
 /// Adds what `walk` has found in `source` to `contents`, under names behind `before`.
 pub(super) fn add_all(
     contents: &mut ParsedModel,
-    walk: GraphWalk<'_>,
+    walk: SubgraphWalk<'_>,
     source: &Source,
     before: &str,
 ) -> Result<()> {
-    let GraphWalk { mut file, budget, found, subgraphs, scales, .. } = walk;
+    let SubgraphWalk { mut file, budget, found, subgraphs, scales, .. } = walk;
     let names = names::of_tensors(&found, &subgraphs, before)?;
     let known = names.iter().map(String::as_str).collect();
     let companions = Companions { found: &found, names: &names, known, uses: &scales };
@@ -39,7 +39,7 @@ pub(super) fn add_all(
 /// Adds a tensor, or notes that no tensor can hold it and returns `false`.
 fn add(
     contents: &mut ParsedModel,
-    t: &FoundTensor,
+    t: &LiteTensor,
     name: &str,
     file: &mut FlatBuffer<'_>,
     source: &Source,
@@ -96,7 +96,7 @@ fn size(dims: &[i32], dtype: Dtype) -> Result<(Shape, u64)> {
 
 /// The tensors that others may have their scales in.
 struct Companions<'a> {
-    found: &'a [FoundTensor],
+    found: &'a [LiteTensor],
     names: &'a [String],
     /// The names.
     known: HashSet<&'a str>,
@@ -106,7 +106,7 @@ struct Companions<'a> {
 
 impl Companions<'_> {
     /// Tensor `number` of the subgraph of `t`: it, and its name.
-    fn find(&self, t: &FoundTensor, number: u64) -> Result<(&FoundTensor, &str)> {
+    fn find(&self, t: &LiteTensor, number: u64) -> Result<(&LiteTensor, &str)> {
         let place = self
             .found
             .binary_search_by_key(&(t.subgraph, number), |t| (t.subgraph, t.number));
@@ -118,7 +118,7 @@ impl Companions<'_> {
 /// Adds the role of the tensor called `name`, which was added last, and its companions.
 fn add_role(
     contents: &mut ParsedModel,
-    t: &FoundTensor,
+    t: &LiteTensor,
     name: &str,
     companions: &Companions<'_>,
     budget: &Budget,

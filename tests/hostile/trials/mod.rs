@@ -14,6 +14,8 @@ mod onnx;
 mod openvino;
 mod pickles;
 mod pth;
+#[cfg(feature = "tensorflow")]
+mod tensorflow;
 #[cfg(feature = "tflite")]
 mod tflite;
 mod zip;
