@@ -151,7 +151,9 @@ fn schemes_that_are_decoded() {
     let documented: BTreeSet<&str> = rows.iter().map(|row| &*row[1]).collect();
     let mut shown: BTreeMap<String, PathBuf> = BTreeMap::new();
     let files = ["model.onnx", "model.tflite", "model.xml", "config.json"];
-    let endings = [".safetensors", ".gguf", ".pt", ".qnat"].into_iter().chain(files);
+    let endings = [".safetensors", ".gguf", ".pt", ".qnat"]
+        .into_iter()
+        .chain(files);
     for ending in endings {
         for path in files_below(&data(), ending) {
             // Decoded values, and whole models, which are not quantized.
