@@ -201,7 +201,8 @@ impl<'a> NetReader<'a> {
         let [id, name, kind] = tag.attributes(["id", "name", "type"])?;
         let (id, name) = (number(id, "a layer")?, name.unwrap_or_default().into_owned());
         self.check_name(&name)?;
-        self.budget.tables(0, 2 + name.len() as u64 / 256, 0)?;
+        // Of long names there are a few copies.
+        self.budget.tables(0, 2 + name.len() as u64 / 64, 0)?;
         let kind = kind.unwrap_or_default().into_owned();
         let (graph, _) = self.graph()?;
         let place = graph.layers.len();

@@ -68,11 +68,8 @@ fn add(contents: &mut ParsedModel, constant: &Constant, name: &str) -> Result<Op
             .push(Skipped { name: name.to_owned(), what });
         return Ok(None);
     };
-    // Bytes as of the next wider type that has whole ones.
-    let whole = if dtype.bits() < 8 { Dtype::U8 } else { dtype };
-    let bytes = whole.byte_len(&constant.shape);
-    let bytes = bytes.ok_or_else(|| wrong(format!("its size overflows ({:?})", constant.shape)))?;
-    let need = (bytes as u64).div_ceil((8 / dtype.bits().min(8)) as u64);
+    let need = dtype.packed_len(&constant.shape);
+    let need = need.ok_or_else(|| wrong(format!("its size overflows ({:?})", constant.shape)))?;
     let Constant { offset, len, .. } = *constant;
     if len != need {
         return Err(wrong(format!("{len} bytes of data, and its type and shape need {need}")));

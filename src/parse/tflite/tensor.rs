@@ -86,12 +86,9 @@ fn add(
 fn size(dims: &[i32], dtype: Dtype) -> Result<(Shape, u64)> {
     let shape: Option<Vec<usize>> = dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
     let shape = shape.ok_or_else(|| wrong(format!("a dimension is negative ({dims:?})")))?;
-    // Bytes as of the next wider type that has whole ones.
-    let whole = if dtype.bits() < 8 { Dtype::U8 } else { dtype };
-    let bytes = whole.byte_len(&shape);
-    let bytes = bytes.ok_or_else(|| wrong(format!("its size overflows ({dims:?})")))? as u64;
-    let in_a_byte = (8 / dtype.bits().min(8)) as u64;
-    Ok((shape.into(), bytes.div_ceil(in_a_byte)))
+    let bytes = dtype.packed_len(&shape);
+    let bytes = bytes.ok_or_else(|| wrong(format!("its size overflows ({dims:?})")))?;
+    Ok((shape.into(), bytes))
 }
 
 /// The tensors that others may have their scales in.
