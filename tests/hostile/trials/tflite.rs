@@ -144,7 +144,7 @@ fn tables_and_vectors() {
     trial.truncations("a model", &whole);
     let golden = |name: &str| std::fs::read(data().join("tflite").join(name)).unwrap();
     let files = ["graphs.tflite", "sparse.tflite", "behind.tflite", "types.tflite"].map(golden);
-    trial.mutations(&[&files[..], &[whole.clone()]].concat(), 19);
+    trial.mutations(&[&files[..], std::slice::from_ref(&whole)].concat(), 19);
     let with = |at: usize, n: u32| {
         let mut bytes = whole.clone();
         bytes[at..at + 4].copy_from_slice(&n.to_le_bytes());
