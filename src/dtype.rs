@@ -338,6 +338,23 @@ impl Dtype {
         let blocks = bits.is_multiple_of(8).then_some(bits / 8)?;
         blocks.checked_add(headers)
     }
+
+    /// Bytes of a tensor whose elements follow each other without gaps, as graphs store them: the last
+    /// byte may have room for more. `None` as of [`byte_len`](Self::byte_len).
+    #[cfg_attr(
+        not(any(feature = "onnx", feature = "openvino", feature = "tflite")),
+        allow(dead_code)
+    )]
+    pub(crate) fn packed_len(self, shape: &[usize]) -> Option<u64> {
+        match self.bits() {
+            // Bytes as of the next wider type that has whole ones.
+            bits @ (1 | 2 | 4) => {
+                let bytes = Self::U8.byte_len(shape)? as u64;
+                Some(bytes.div_ceil(8 / bits as u64))
+            }
+            _ => self.byte_len(shape).map(|bytes| bytes as u64),
+        }
+    }
 }
 
 impl fmt::Display for Dtype {

@@ -39,6 +39,8 @@ mod python;
 mod qnat;
 pub(crate) mod read_at;
 pub mod safetensors;
+#[cfg(feature = "tensorflow")]
+mod tensorflow;
 #[cfg(feature = "tflite")]
 mod tflite;
 #[cfg(any(

@@ -48,7 +48,9 @@ use self::files::FileHandle;
 pub(crate) use self::files::FilePool;
 pub(crate) use self::pieced::Pieced;
 #[cfg(feature = "pth")]
-pub(crate) use self::pieced::{StorageCheck, TensorPiece};
+pub(crate) use self::pieced::StorageCheck;
+#[cfg(any(feature = "pth", feature = "tensorflow"))]
+pub(crate) use self::pieced::TensorPiece;
 use self::platform::{copy_range, read_exact_at};
 pub(crate) use self::seeking::{ReadSeek, Seeking};
 pub(crate) use self::sha256::{FileHasher, sha256_of_file};

@@ -32,6 +32,9 @@ pub enum Container {
     /// OpenVINO's intermediate representation: a graph, and the data of its constants.
     #[serde(rename = "openvino")]
     OpenVino,
+    /// A checkpoint of TensorFlow, or the variables of a SavedModel: an index and files of data.
+    #[serde(rename = "tensorflow")]
+    TensorFlow,
     /// Burnpack, the container of Burn.
     Burnpack,
 }
@@ -58,6 +61,7 @@ impl fmt::Display for Container {
             Self::Hdf5 => "HDF5",
             Self::Tflite => "LiteRT",
             Self::OpenVino => "OpenVINO",
+            Self::TensorFlow => "TensorFlow checkpoint",
             Self::Burnpack => "Burnpack",
         })
     }

@@ -399,7 +399,8 @@ fn is_malformed(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput)
 }
 
-#[cfg(all(test, feature = "npz"))]
+#[cfg(feature = "npz")]
+#[cfg(test)]
 mod tests {
     /// Any rows of an array in Fortran order, seen as a matrix in any way, and any elements.
     #[test]

@@ -183,6 +183,15 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("hdf5", |source, _, budget| super::hdf5::read(&source, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::TensorFlow),
+        title: "TensorFlow checkpoint",
+        // This is at its end, where `detect` looks for it.
+        matches: |head| head == magic::TABLE_END,
+        reader: gated!("tensorflow", |source, path, budget| {
+            super::tensorflow::read(&source, path, budget)
+        }),
+    },
+    ContainerFormat {
         beginning: Beginning::Of(Container::Msgpack),
         title: "Flax (MessagePack)",
         matches: magic::is_flax,
@@ -205,11 +214,17 @@ const FORMATS: &[ContainerFormat] = &[
 /// Reads the first bytes of `file` and returns its row.
 pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> {
     let row = row_of(&read_head(file)?)?;
+    if !matches!(row.beginning, Beginning::Unknown) {
+        return Ok(row);
+    }
     #[cfg(feature = "hdf5")]
-    if matches!(row.beginning, Beginning::Unknown) && super::hdf5::superblock_of(file)?.is_some() {
+    if super::hdf5::superblock_of(file)?.is_some() {
         return row_of(magic::HDF5);
     }
-    Ok(row)
+    match magic::ends_as_table(file)? {
+        true => row_of(magic::TABLE_END),
+        false => Ok(row),
+    }
 }
 
 /// Reads the first bytes of `file`, and checks that it can be of the format `expected`.

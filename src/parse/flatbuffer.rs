@@ -13,8 +13,8 @@ use crate::{AnamnesisError, Result};
 /// Bytes of the file that are read at once: tables lie anywhere.
 const STEP: u64 = 256;
 
-/// Longest text, in bytes.
-const MAX_TEXT: u64 = 4096;
+/// Longest text, in bytes. Converters join the names of operators that they fuse.
+const MAX_TEXT: u64 = 64 << 10;
 
 /// Bytes of vectors that may be read besides four times the file's length. Vectors may overlap, and
 /// tables share them.

@@ -1,6 +1,8 @@
 //! The first bytes of containers. A file can have those of several; [`detect`](super::detect) says
 //! in which order they count.
 
+use super::read_at::ReadAt;
+use crate::Result;
 use crate::protobuf::{FieldHead, FieldKind, MAX_HEAD};
 
 /// Whether a file with these first bytes is safetensors: the length of its header, and JSON.
@@ -79,6 +81,19 @@ pub(super) fn is_openvino(head: &[u8]) -> bool {
         && tags
             .find(|tag| !is_markup(tag))
             .is_some_and(|tag| tag.starts_with(b"net "))
+}
+
+/// What a table of LevelDB ends in (`kTableMagicNumber`), and so the index of a checkpoint of TensorFlow.
+pub(super) const TABLE_END: &[u8; 8] = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb";
+
+/// Whether a file ends as such a table does.
+pub(super) fn ends_as_table(file: &mut dyn ReadAt) -> Result<bool> {
+    let mut end = [0; TABLE_END.len()];
+    let Some(at) = file.len().checked_sub(end.len() as u64) else {
+        return Ok(false);
+    };
+    file.read_at(at, &mut end)?;
+    Ok(end == *TABLE_END)
 }
 
 /// Whether a file with these first bytes is a checkpoint of Flax: MessagePack of a map whose first key

@@ -116,6 +116,12 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: PACKED,
     },
     OtherFile {
+        matches: |head| head.starts_with(b"LITERTLM"),
+        name: "LiteRT-LM",
+        advice: MODELS_NOT_READ,
+        hides: None,
+    },
+    OtherFile {
         matches: |head| head.get(4..8) == Some(b"ET12"),
         name: "ExecuTorch",
         advice: MODELS_NOT_READ,
@@ -166,7 +172,7 @@ const OTHER_FILES: &[OtherFile] = &[
             info.is_some()
         },
         name: "TensorFlow SavedModel",
-        advice: MODELS_NOT_READ,
+        advice: "give the directory that it is in, for its variables",
         hides: Some(GRAPH),
     },
     OtherFile {
@@ -320,18 +326,6 @@ fn message<const N: usize>(head: &[u8], fields: [u8; N]) -> Option<&[u8]> {
     rest.get(end + 1..)
 }
 
-/// What a table of TensorFlow's checkpoints ends in, `model.ckpt.index` (`kTableMagicNumber`).
-const TABLE_END: &[u8] = &[0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb];
-
-/// Whether a file ends as the index of a checkpoint of TensorFlow does.
-fn is_tensorflow_index(source: &Source) -> bool {
-    let mut end = [0; TABLE_END.len()];
-    let at = source
-        .len()
-        .and_then(|len| len.checked_sub(end.len() as u64));
-    at.is_some_and(|at| source.read_at(at, &mut end).is_ok() && end == TABLE_END)
-}
-
 /// Bytes that are looked at.
 const HEAD: usize = 512;
 
@@ -349,7 +343,7 @@ const OTHER_NAMES: &[OtherName] = &[
             shard.is_some_and(|shard| shard.split("-of-").all(is_number))
         },
         name: "TensorFlow checkpoint (variables)",
-        advice: MODELS_NOT_READ,
+        advice: "give the `.index` beside it, or the directory",
     },
     OtherName {
         matches: is_part,
@@ -425,9 +419,6 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
     source.read_at(0, &mut head)?;
     if let Some(file) = known(&head) {
         return Err(AnamnesisError::unsupported(file.name, file.advice));
-    }
-    if is_tensorflow_index(&source) {
-        return Err(AnamnesisError::unsupported("TensorFlow checkpoint", MODELS_NOT_READ));
     }
     let name = path
         .and_then(Path::file_name)

@@ -15,7 +15,7 @@ mod tensor;
 
 use std::ops::Range;
 
-use self::graph::GraphWalk;
+use self::graph::SubgraphWalk;
 use super::flatbuffer::{FlatBuffer, FlatTable};
 use super::zip::{ZipArchive, ZipMember};
 use crate::limits::Budget;
@@ -80,7 +80,7 @@ fn read_range(
     let mut file = FlatBuffer::new(source, range);
     let model = file.root()?;
     read_metadata(&mut file, &model, contents)?;
-    let mut walk = GraphWalk::new(file, &model, budget)?;
+    let mut walk = SubgraphWalk::new(file, &model, budget)?;
     walk.all(&model)?;
     let repeated = walk.repeated;
     if repeated > 0 {

@@ -25,16 +25,16 @@ use crate::{Container, ParsedModel, Result};
 use self::stored::StoredInts;
 
 /// The scheme of a container whose graph tells what codes are.
-pub(super) struct Graph(&'static Identity);
+pub(super) struct GraphScheme(&'static Identity);
 
-pub(super) static ONNX: Graph =
-    Graph(&identity("ONNX", |model| model.container == Container::Onnx));
+pub(super) static ONNX: GraphScheme =
+    GraphScheme(&identity("ONNX", |model| model.container == Container::Onnx));
 
-pub(super) static TFLITE: Graph =
-    Graph(&identity("LiteRT", |model| model.container == Container::Tflite));
+pub(super) static TFLITE: GraphScheme =
+    GraphScheme(&identity("LiteRT", |model| model.container == Container::Tflite));
 
-pub(super) static OPENVINO: Graph =
-    Graph(&identity("OpenVINO", |model| model.container == Container::OpenVino));
+pub(super) static OPENVINO: GraphScheme =
+    GraphScheme(&identity("OpenVINO", |model| model.container == Container::OpenVino));
 
 const fn identity(name: &'static str, is_container: fn(&ParsedModel) -> bool) -> Identity {
     Identity {
@@ -56,7 +56,7 @@ fn role<'m>(t: &Tensor<'m>) -> &'m GraphRole {
     t.model.graph.get(t.index).unwrap_or(&GraphRole::Plain)
 }
 
-impl Scheme for Graph {
+impl Scheme for GraphScheme {
     fn identity(&self) -> &'static Identity {
         self.0
     }

@@ -30,5 +30,7 @@ mod qnat;
 mod rank_files;
 mod readers;
 mod requests;
+#[cfg(feature = "tensorflow")]
+mod tensorflow;
 #[cfg(feature = "pth")]
 mod zero;

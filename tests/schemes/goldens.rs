@@ -97,7 +97,7 @@ fn tflite() {
 #[cfg(feature = "openvino")]
 #[test]
 fn openvino() {
-    check("openvino_quantized", 27);
+    check("openvino_quantized", 28);
 }
 
 #[cfg(feature = "gguf")]

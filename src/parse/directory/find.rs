@@ -14,7 +14,7 @@ use super::shards::{
 };
 use super::uqff::find_uqff;
 use super::zero::{find_latest_zero, find_zero};
-use crate::config::QuantConfig;
+use crate::config::{QuantConfig, read_small};
 use crate::limits::{Budget, join_first};
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, Result};
@@ -99,10 +99,43 @@ pub(super) fn find_shards(
         }
         false => only(names, is_model, "weight files")?,
     };
+    if one.is_none()
+        && let Some(found) = find_tensorflow(dir, names, budget)?
+    {
+        return Ok(found.into());
+    }
     match one {
         Some(single) => Ok(vec![single.to_owned()].into()),
         None => Err(no_weights(dir, names)),
     }
+}
+
+/// The index of the variables of a SavedModel, or that of the checkpoint which the file `checkpoint` names,
+/// or the only one.
+fn find_tensorflow(dir: &Path, names: &[String], budget: &Budget) -> Result<Option<Vec<String>>> {
+    const VARIABLES: &str = "variables/variables.index";
+    let has = |name: &str| names.iter().any(|other| other == name);
+    if has("saved_model.pb") && dir.join(VARIABLES).is_file() {
+        return Ok(Some(vec![VARIABLES.to_owned()]));
+    }
+    let latest = match has("checkpoint") {
+        true => read_small(&dir.join("checkpoint"), budget)?,
+        false => None,
+    };
+    let latest = latest.and_then(|text| String::from_utf8(text).ok());
+    let latest = latest.as_deref().and_then(|text| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("model_checkpoint_path:"))?;
+        // It may be a path, of the directory as it was called when it was written.
+        let name = line.trim().trim_matches('"').rsplit('/').next()?;
+        Some(format!("{name}.index"))
+    });
+    if let Some(latest) = latest.filter(|latest| has(latest)) {
+        return Ok(Some(vec![latest]));
+    }
+    let only = only(names, |name| name.ends_with(".index"), "indexes")?;
+    Ok(only.map(|name| vec![name.to_owned()]))
 }
 
 /// Whether a file of this name may be a graph of OpenVINO: beside it is one for its data. Other XML files

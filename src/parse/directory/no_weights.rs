@@ -11,7 +11,6 @@ use crate::parse::listing::list;
 /// Endings of files of models that are not read, and what they are.
 const OTHER_MODELS: &[(&str, &str)] = &[
     ("saved_model.pb", "a SavedModel of TensorFlow"),
-    (".ckpt.index", "a checkpoint of TensorFlow"),
     (".mlmodel", "a model of Core ML"),
     (".mlpackage", "a model of Core ML"),
     ("com.apple.CoreML", "a model of Core ML"),

@@ -78,8 +78,14 @@ pub(super) fn is_secondary(ending: &str) -> bool {
 pub(crate) fn is_model_file(name: &str) -> bool {
     match &*ending(name) {
         "bin" | "xml" => name.contains("model"),
+        "index" => is_tensorflow(name),
         ending => WEIGHTS.contains(&ending) || SECONDARY.contains(&ending),
     }
+}
+
+/// Whether a file is called like the index of a checkpoint of TensorFlow.
+pub(super) fn is_tensorflow(name: &str) -> bool {
+    name == "variables.index" || name.contains("ckpt") && name.ends_with(".index")
 }
 
 /// Whether a file of this name holds weights, or is an index of them.

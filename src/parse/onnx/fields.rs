@@ -160,14 +160,10 @@ impl TensorFields {
         let dims = self.dims.iter().map(|&dim| usize::try_from(dim).ok());
         let shape: Option<Shape> = dims.collect::<Option<Vec<_>>>().map(Shape::from);
         let shape = shape.ok_or_else(|| wrong("its size overflows"))?;
-        // Bytes as of the next wider type that has whole ones.
-        let whole = if dtype.bits() < 8 { Dtype::U8 } else { dtype };
-        let bytes = whole.byte_len(&shape);
-        let bytes = bytes.ok_or_else(|| wrong("its size overflows"))? as u64;
-        match dtype.bits() {
-            bits @ ..8 => Ok((shape, bytes.div_ceil(8 / bits as u64))),
-            _ => Ok((shape, bytes)),
-        }
+        let bytes = dtype.packed_len(&shape);
+        bytes
+            .map(|bytes| (shape, bytes))
+            .ok_or_else(|| wrong("its size overflows"))
     }
 
     /// Whether the elements, two a byte, end within one.

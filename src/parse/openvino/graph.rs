@@ -22,15 +22,15 @@ pub(super) struct Net {
     pub name: String,
     pub version: u32,
     /// The model's graph, then those of bodies as they end.
-    pub graphs: Vec<Graph>,
+    pub graphs: Vec<NetGraph>,
 }
 
 /// A graph.
 #[derive(Default)]
-pub(super) struct Graph {
+pub(super) struct NetGraph {
     /// What comes before the names of its layers: those of the layers that have it.
     pub before: String,
-    pub layers: Vec<Layer>,
+    pub layers: Vec<NetLayer>,
     pub constants: Vec<Constant>,
     /// Where a layer's input comes from: by number of the layer, and of the port.
     pub inputs: HashMap<(u32, u32), u32>,
@@ -41,7 +41,7 @@ pub(super) struct Graph {
 }
 
 /// A layer.
-pub(super) struct Layer {
+pub(super) struct NetLayer {
     pub id: u32,
     pub name: String,
     pub kind: String,
@@ -69,7 +69,7 @@ struct NetReader<'a> {
     budget: &'a Budget,
     net: Net,
     /// The graphs that are open, with the element that holds each.
-    open: Vec<(Graph, &'a str)>,
+    open: Vec<(NetGraph, &'a str)>,
 }
 
 impl Net {
@@ -97,7 +97,7 @@ impl<'a> NetReader<'a> {
             None => return Err(wrong("its root is no `net` with a version")),
         }
         self.net.name = name.unwrap_or_default().into_owned();
-        self.open.push((Graph::default(), "net"));
+        self.open.push((NetGraph::default(), "net"));
         let mut elements = Elements::default();
         while let Some(event) = self.xml.next()? {
             match event {
@@ -128,7 +128,7 @@ impl<'a> NetReader<'a> {
                 let before = format!("{}{layer}.{}.", graph.before, tag.name);
                 self.check_name(&before)?;
                 self.open
-                    .push((Graph { before, ..Graph::default() }, tag.name));
+                    .push((NetGraph { before, ..NetGraph::default() }, tag.name));
             }
             "layer" => self.layer(&tag)?,
             "data" => self.data(&tag)?,
@@ -178,13 +178,13 @@ impl<'a> NetReader<'a> {
         }
     }
 
-    fn graph(&mut self) -> Result<&mut (Graph, &'a str)> {
+    fn graph(&mut self) -> Result<&mut (NetGraph, &'a str)> {
         self.open
             .last_mut()
             .ok_or_else(|| wrong("a layer outside of the graph"))
     }
 
-    fn last_layer(&mut self) -> Result<&mut Layer> {
+    fn last_layer(&mut self) -> Result<&mut NetLayer> {
         let (graph, _) = self.graph()?;
         graph
             .layers
@@ -201,16 +201,22 @@ impl<'a> NetReader<'a> {
         let [id, name, kind] = tag.attributes(["id", "name", "type"])?;
         let (id, name) = (number(id, "a layer")?, name.unwrap_or_default().into_owned());
         self.check_name(&name)?;
-        self.budget.tables(0, 2 + name.len() as u64 / 256, 0)?;
+        // Of long names there are a few copies.
+        self.budget.tables(0, 2 + name.len() as u64 / 64, 0)?;
         let kind = kind.unwrap_or_default().into_owned();
         let (graph, _) = self.graph()?;
         let place = graph.layers.len();
         if graph.by_id.insert(id, place).is_some() {
             return Err(wrong(format!("two layers have number {id}")));
         }
-        graph
-            .layers
-            .push(Layer { id, name, kind, dims: None, ports: Vec::new(), constant: None });
+        graph.layers.push(NetLayer {
+            id,
+            name,
+            kind,
+            dims: None,
+            ports: Vec::new(),
+            constant: None,
+        });
         Ok(())
     }
 
@@ -286,15 +292,15 @@ fn dimensions(text: &str) -> Option<Vec<usize>> {
     dims.filter(|dims| dims.len() <= MAX_DIMS)
 }
 
-impl Graph {
+impl NetGraph {
     /// The layer that input number `i` of `layer` comes from.
-    pub(super) fn input(&self, layer: &Layer, i: usize) -> Option<&Layer> {
+    pub(super) fn input(&self, layer: &NetLayer, i: usize) -> Option<&NetLayer> {
         let from = self.inputs.get(&(layer.id, *layer.ports.get(i)?))?;
         self.layers.get(*self.by_id.get(from)?)
     }
 
     /// The only layer that takes the output of `layer`, and the number of the input there.
-    pub(super) fn only_output(&self, layer: &Layer) -> Option<(&Layer, usize)> {
+    pub(super) fn only_output(&self, layer: &NetLayer) -> Option<(&NetLayer, usize)> {
         let [(to, port)] = self.outputs.get(&layer.id)?[..] else {
             return None;
         };

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::graph::{Constant, Graph, Layer, Net};
+use super::graph::{Constant, Net, NetGraph, NetLayer};
 use super::wrong;
 use crate::model::{GraphCodes, GraphRole, TensorInfo};
 use crate::{Dtype, ParsedModel, Result};
@@ -92,12 +92,13 @@ pub(super) fn mark(
     Ok(())
 }
 
-/// Whether a tensor has several integers or floats of at most eight bits.
+/// Whether a tensor has several integers or floats of at most eight bits, but for exponents of scales.
 fn is_narrow(t: &TensorInfo) -> bool {
-    t.dtype.bits() <= 8 && t.dtype != Dtype::Bool && t.shape.iter().product::<usize>() > 1
+    let may_be_codes = !matches!(t.dtype, Dtype::Bool | Dtype::F8E8M0);
+    t.dtype.bits() <= 8 && may_be_codes && t.shape.iter().product::<usize>() > 1
 }
 
-impl Graph {
+impl NetGraph {
     /// What the layers behind `codes` make of it; `None` if they multiply it by nothing, and `None` in it if
     /// that is no constant.
     fn chain(&self, codes: &Constant) -> Option<Option<Chain>> {
@@ -133,7 +134,7 @@ impl Graph {
     }
 
     /// The constant that input `i` of `layer` is, perhaps in another type.
-    fn constant(&self, layer: &Layer, i: usize) -> Option<usize> {
+    fn constant(&self, layer: &NetLayer, i: usize) -> Option<usize> {
         let mut layer = self.input(layer, i)?;
         for _ in 0..MAX_STEPS {
             if layer.constant.is_some() {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::graph::{Constant, Graph, Net};
+use super::graph::{Constant, Net, NetGraph};
 use super::wrong;
 use crate::model::{Skipped, TensorInfo};
 use crate::{Dtype, ParsedModel, Result};
@@ -45,7 +45,7 @@ pub(super) fn add_all(
 }
 
 /// The name of a constant, if no other has it.
-fn name_of(graph: &Graph, constant: &Constant) -> String {
+fn name_of(graph: &NetGraph, constant: &Constant) -> String {
     format!("{}{}", graph.before, graph.layers[constant.layer].name)
 }
 
@@ -68,11 +68,8 @@ fn add(contents: &mut ParsedModel, constant: &Constant, name: &str) -> Result<Op
             .push(Skipped { name: name.to_owned(), what });
         return Ok(None);
     };
-    // Bytes as of the next wider type that has whole ones.
-    let whole = if dtype.bits() < 8 { Dtype::U8 } else { dtype };
-    let bytes = whole.byte_len(&constant.shape);
-    let bytes = bytes.ok_or_else(|| wrong(format!("its size overflows ({:?})", constant.shape)))?;
-    let need = (bytes as u64).div_ceil((8 / dtype.bits().min(8)) as u64);
+    let need = dtype.packed_len(&constant.shape);
+    let need = need.ok_or_else(|| wrong(format!("its size overflows ({:?})", constant.shape)))?;
     let Constant { offset, len, .. } = *constant;
     if len != need {
         return Err(wrong(format!("{len} bytes of data, and its type and shape need {need}")));

@@ -13,7 +13,7 @@ use crate::{AnamnesisError, Dtype, Result};
 const MAX_DIMS: u64 = 64;
 
 /// A tensor that has data.
-pub(super) struct FoundTensor {
+pub(super) struct LiteTensor {
     pub subgraph: usize,
     /// Its number among the tensors of its subgraph.
     pub number: u64,
@@ -33,11 +33,11 @@ pub(super) struct FoundTensor {
 type SameData = (u64, u8, Vec<i32>);
 
 /// The tensors of a model.
-pub(super) struct GraphWalk<'a> {
+pub(super) struct SubgraphWalk<'a> {
     pub file: FlatBuffer<'a>,
     pub budget: &'a Budget,
     buffers: FlatVector,
-    pub found: Vec<FoundTensor>,
+    pub found: Vec<LiteTensor>,
     /// Names of the subgraphs.
     pub subgraphs: Vec<String>,
     /// Numbers of the tensors in `found` by their data.
@@ -48,7 +48,7 @@ pub(super) struct GraphWalk<'a> {
     pub repeated: usize,
 }
 
-impl<'a> GraphWalk<'a> {
+impl<'a> SubgraphWalk<'a> {
     pub(super) fn new(
         mut file: FlatBuffer<'a>,
         model: &FlatTable,
@@ -92,7 +92,8 @@ impl<'a> GraphWalk<'a> {
     /// Counts a table that many vectors may have, with its name.
     fn count(&self, name: &str) -> Result<()> {
         self.budget.items(1, "tensors")?;
-        self.budget.tables(1, name.len() as u64 / 256, 0)
+        // Of long names there are a few copies.
+        self.budget.tables(1, name.len() as u64 / 64, 0)
     }
 
     /// Adds a tensor if it has data.
@@ -137,7 +138,7 @@ impl<'a> GraphWalk<'a> {
         let sparsity = self.file.child(tensor, 6)?;
         let name = name.to_owned();
         let found =
-            FoundTensor { subgraph, number, name, dtype, dims, data, quantization, sparsity };
+            LiteTensor { subgraph, number, name, dtype, dims, data, quantization, sparsity };
         self.found.push(found);
         Ok(())
     }

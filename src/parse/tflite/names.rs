@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::graph::FoundTensor;
+use super::graph::LiteTensor;
 use super::wrong;
 use crate::Result;
 
@@ -12,19 +12,19 @@ use crate::Result;
 /// # Errors
 /// `Parse` if two tensors have one name after all.
 pub(super) fn of_tensors(
-    found: &[FoundTensor],
+    found: &[LiteTensor],
     subgraphs: &[String],
     before: &str,
 ) -> Result<Vec<String>> {
-    let alone = |t: &FoundTensor| match t.name.as_str() {
+    let alone = |t: &LiteTensor| match t.name.as_str() {
         "" => format!("tensor_{}", t.number),
         name => name.to_owned(),
     };
-    let in_graph = |t: &FoundTensor| match subgraphs[t.subgraph].as_str() {
+    let in_graph = |t: &LiteTensor| match subgraphs[t.subgraph].as_str() {
         "" => format!("subgraph_{}.{}", t.subgraph, alone(t)),
         graph => format!("{graph}.{}", alone(t)),
     };
-    let with_number = |t: &FoundTensor| format!("{}.{}", in_graph(t), t.number);
+    let with_number = |t: &LiteTensor| format!("{}.{}", in_graph(t), t.number);
     let (first, second) = (counts(found, alone), counts(found, in_graph));
     let mut known = HashSet::with_capacity(found.len());
     let mut names = Vec::with_capacity(found.len());
@@ -44,7 +44,7 @@ pub(super) fn of_tensors(
     Ok(names)
 }
 
-fn counts(found: &[FoundTensor], name: impl Fn(&FoundTensor) -> String) -> HashMap<String, usize> {
+fn counts(found: &[LiteTensor], name: impl Fn(&LiteTensor) -> String) -> HashMap<String, usize> {
     let mut out = HashMap::with_capacity(found.len());
     found
         .iter()

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::graph::{FoundTensor, GraphWalk};
+use super::graph::{LiteTensor, SubgraphWalk};
 use super::quantized::Quantization;
 use super::{names, sparse, wrong};
 use crate::limits::Budget;
@@ -18,11 +18,11 @@ const ZERO_POINT: &str = ".zero_point";
 /// Adds what `walk` has found in `source` to `contents`, under names behind `before`.
 pub(super) fn add_all(
     contents: &mut ParsedModel,
-    walk: GraphWalk<'_>,
+    walk: SubgraphWalk<'_>,
     source: &Source,
     before: &str,
 ) -> Result<()> {
-    let GraphWalk { mut file, budget, found, subgraphs, scales, .. } = walk;
+    let SubgraphWalk { mut file, budget, found, subgraphs, scales, .. } = walk;
     let names = names::of_tensors(&found, &subgraphs, before)?;
     let known = names.iter().map(String::as_str).collect();
     let companions = Companions { found: &found, names: &names, known, uses: &scales };
@@ -39,7 +39,7 @@ pub(super) fn add_all(
 /// Adds a tensor, or notes that no tensor can hold it and returns `false`.
 fn add(
     contents: &mut ParsedModel,
-    t: &FoundTensor,
+    t: &LiteTensor,
     name: &str,
     file: &mut FlatBuffer<'_>,
     source: &Source,
@@ -86,17 +86,14 @@ fn add(
 fn size(dims: &[i32], dtype: Dtype) -> Result<(Shape, u64)> {
     let shape: Option<Vec<usize>> = dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
     let shape = shape.ok_or_else(|| wrong(format!("a dimension is negative ({dims:?})")))?;
-    // Bytes as of the next wider type that has whole ones.
-    let whole = if dtype.bits() < 8 { Dtype::U8 } else { dtype };
-    let bytes = whole.byte_len(&shape);
-    let bytes = bytes.ok_or_else(|| wrong(format!("its size overflows ({dims:?})")))? as u64;
-    let in_a_byte = (8 / dtype.bits().min(8)) as u64;
-    Ok((shape.into(), bytes.div_ceil(in_a_byte)))
+    let bytes = dtype.packed_len(&shape);
+    let bytes = bytes.ok_or_else(|| wrong(format!("its size overflows ({dims:?})")))?;
+    Ok((shape.into(), bytes))
 }
 
 /// The tensors that others may have their scales in.
 struct Companions<'a> {
-    found: &'a [FoundTensor],
+    found: &'a [LiteTensor],
     names: &'a [String],
     /// The names.
     known: HashSet<&'a str>,
@@ -106,7 +103,7 @@ struct Companions<'a> {
 
 impl Companions<'_> {
     /// Tensor `number` of the subgraph of `t`: it, and its name.
-    fn find(&self, t: &FoundTensor, number: u64) -> Result<(&FoundTensor, &str)> {
+    fn find(&self, t: &LiteTensor, number: u64) -> Result<(&LiteTensor, &str)> {
         let place = self
             .found
             .binary_search_by_key(&(t.subgraph, number), |t| (t.subgraph, t.number));
@@ -118,7 +115,7 @@ impl Companions<'_> {
 /// Adds the role of the tensor called `name`, which was added last, and its companions.
 fn add_role(
     contents: &mut ParsedModel,
-    t: &FoundTensor,
+    t: &LiteTensor,
     name: &str,
     companions: &Companions<'_>,
     budget: &Budget,

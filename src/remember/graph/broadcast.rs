@@ -5,7 +5,7 @@
 //! in F32.
 
 use super::linear::{codes, format_of, scale_floats};
-use super::stored::{LookedUp, OneNumber, StoredInts};
+use super::stored::{LookedUp, OneNumber, RepeatedRows, StoredInts};
 use super::{GraphDecoder, GraphWeight};
 use crate::model::Tensor;
 use crate::remember::kernels::bnb::NF4_CODEBOOK;
@@ -24,19 +24,22 @@ const MAX_CODEBOOK: usize = 256;
 pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> {
     let (t, scale) = (weight.t, weight.need_scale()?);
     let (rows, cols) = rows_and_cols(t.shape());
-    let grid = grid(weight, &scale)?;
+    let (grid, scale_rows) = grid(weight, &scale)?;
+    let repeated =
+        |inner: Box<dyn ScaleMatrix + 'm>| Box::new(RepeatedRows { inner, rows: scale_rows });
     let (code_type, format, codes) = code_values(weight, cols)?;
     let zero_points = weight
         .zero_point
         .map(|zero| zero_points(&t, &zero, &scale, &grid));
     let scales = Box::new(Matrix { floats: scale_floats(&scale)?, cols: grid.cols });
+    let scales = repeated(scales);
     let bits = if matches!(format, CodeFormat::F16) {
         16
     } else {
         t.dtype().bits()
     };
     let decoder = Grouped {
-        formula: GraphWeight::formula(zero_points.transpose()?),
+        formula: GraphWeight::formula(zero_points.transpose()?.map(|zero| repeated(zero) as _)),
         ..Grouped::scaled(codes, bits, format, [rows, cols], grid, scales)
     };
     let shape = weight.codes.shape.clone();
@@ -52,8 +55,9 @@ pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> 
     })
 }
 
-/// Which values share a scale.
-fn grid(weight: &GraphWeight<'_>, scale: &Tensor<'_>) -> Result<ScaleGrid> {
+/// Which values share a scale, and the rows of scales, which begin anew behind the last: leading dimensions
+/// may have one index for all.
+fn grid(weight: &GraphWeight<'_>, scale: &Tensor<'_>) -> Result<(ScaleGrid, usize)> {
     let t = &weight.t;
     let Some(dims) = spread(scale.shape(), t.shape()) else {
         let what = format!("its scale `{}` {:?} does not fit", scale.name(), scale.shape());
@@ -66,8 +70,11 @@ fn grid(weight: &GraphWeight<'_>, scale: &Tensor<'_>) -> Result<ScaleGrid> {
     } else {
         (t.shape(), &*dims)
     };
-    let grid = by_dimension(w, s);
-    grid.ok_or_else(|| weight.refused("its scales lie along dimensions that are not adjacent"))
+    let leading = s.iter().position(|&dim| dim != 1).unwrap_or(0);
+    let grid = by_dimension(w, s).or_else(|| by_dimension(&w[leading..], &s[leading..]));
+    let grid = grid
+        .ok_or_else(|| weight.refused("its scales lie along dimensions that are not adjacent"))?;
+    Ok((grid, scale.elements() / grid.cols.max(1)))
 }
 
 /// `shape` with as many dimensions as `all`, if each is that of `all` or 1.

@@ -99,6 +99,7 @@ def quantized():
     yield "u8_float_zero", [weight(t.u8, (4, 6), byte(24), scales(4, 1), op.constant(np.full((4, 1), 99.5, np.float16)))]
     yield "i8_conv", [weight(t.i8, (3, 2, 2, 2), byte(24), scales(3, 1, 1, 1))]
     yield "i8_group_conv", [weight(t.i8, (2, 3, 2, 2), byte(24), scales(2, 3, 1, 1))]
+    yield "i8_middle", [weight(t.i8, (2, 3, 2, 2), byte(24), scales(1, 3, 1, 1), zeros(t.i8, (1, 3, 1, 1), byte(3)))]
     yield "i8_columns", [weight(t.i8, (4, 6), byte(24), scales(1, 6), zeros(t.i8, (1, 6), byte(6)))]
     yield "u4_groups", [weight(t.u4, (3, 2, 8), byte(24), scales(3, 2, 1), zeros(t.u4, (3, 2, 1), byte(3)), reshape=[3, 16])]
     yield "u4_scalar_zero", [weight(t.u4, (3, 2, 8), byte(24), scales(3, 2, 1), zeros(t.u4, (1,), b"\x08"), reshape=[3, 16])]

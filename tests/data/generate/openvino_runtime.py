@@ -48,31 +48,34 @@ def only_user(node):
 
 def decoded(node):
     """Values of codes in F32 and as the graph computes them, and the names of their companions; None: no codes."""
-    f32, companions, value = np.float32, [], op.convert(op.convert(node, np.float16), np.float32)
-    layer = node
-    while True:
+    # What is added to the graph counts as a user, so the layers come first.
+    f32, layer, steps = np.float32, node, []
+    while not steps or steps[-1][0] != "Multiply":
         layer, i = only_user(layer)
         kind = layer.get_type_name() if layer else ""
         if kind == "Convert":
             continue
-        other = constant_of(source(layer, 1 - i)) if kind in ("Subtract", "Multiply") else None
-        if kind == "Gather" and i == 1:
-            table = constant_of(source(layer, 0))
-            value = op.gather(op.convert(table, f32), op.convert(node, np.uint8), op.constant(0))
-            companions.append(table.get_friendly_name())
-            continue
+        is_codebook = kind == "Gather" and i == 1
+        if kind not in ("Subtract", "Multiply") and not is_codebook:
+            return None
+        other = constant_of(source(layer, 0 if is_codebook else 1 - i))
         if other is None:
             return None
-        companions.append(other.get_friendly_name())
-        wide = op.convert(other, f32) if other.get_element_type() != ov.Type.f32 else other
-        value = op.subtract(value, wide) if kind == "Subtract" else op.multiply(value, wide)
-        if kind == "Multiply":
-            break
+        steps.append((kind, other))
     end, next_ = layer, only_user(layer)[0]
     if next_ is not None and next_.get_type_name() == "Reshape":
         end = next_
-        value = op.reshape(value, source(next_, 1), False)
-    return folded(value), folded(end), companions
+    as_it_is = folded(end)
+    value = op.convert(op.convert(node, np.float16), f32)
+    for kind, other in steps:
+        wide = op.convert(other, f32) if other.get_element_type() != ov.Type.f32 else other
+        if kind == "Gather":
+            value = op.gather(wide, op.convert(node, np.uint8), op.constant(0))
+        else:
+            value = op.subtract(value, wide) if kind == "Subtract" else op.multiply(value, wide)
+    if end is not layer:
+        value = op.reshape(value, source(end, 1), False)
+    return folded(value), as_it_is, [other.get_friendly_name() for _, other in steps]
 
 
 def constants(net, before=""):
@@ -90,7 +93,9 @@ def expected(path, widened=True):
     data = path.with_suffix(".bin").read_bytes()
     found = list(constants(ElementTree.parse(path).getroot()))
     counts = Counter(name for name, *_ in found)
-    nodes = {n.get_friendly_name(): n for n in ov.Core().read_model(path).get_ops() if n.get_type_name() == "Constant"}
+    # Nodes know of their users as long as the model lives.
+    model = ov.Core().read_model(path)
+    nodes = {n.get_friendly_name(): n for n in model.get_ops() if n.get_type_name() == "Constant"}
     values, companions = {}, set()
     for name, _, a in found:
         shape = tuple(int(n) for n in a["shape"].split(",") if n.strip())

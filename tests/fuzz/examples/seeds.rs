@@ -31,6 +31,12 @@ fn main() {
         let files = [graph.clone(), graph.with_extension("bin")].map(|file| std::fs::read(file).unwrap());
         seeds.put("openvino", &files.join(&0));
     }
+    for checkpoint in ["types/types", "many/many", "parts/model.ckpt", "text/ckpt-1"] {
+        let at = |end: &str| std::fs::read(data().join(format!("tensorflow/{checkpoint}.{end}"))).unwrap();
+        let index = at("index");
+        let len = (index.len() as u16).to_le_bytes();
+        seeds.put("tensorflow", &[&len[..], &index, &at("data-00000-of-00001")].concat());
+    }
     seeds.encoders();
     // A door, a model, eight choices, and edits.
     for door in 0..9u8 {

@@ -16,6 +16,8 @@ mod onnx;
 mod openvino;
 mod pickles;
 mod pth;
+#[cfg(feature = "tensorflow")]
+mod tensorflow;
 #[cfg(feature = "tflite")]
 mod tflite;
 mod zip;

@@ -166,7 +166,12 @@ fn tables_and_vectors() {
             Parse,
             &["UTF-8"],
         ),
-        ("a long name", one(tensor(&"x".repeat(5000), F32, &[2], &[]), &[0; 8]), Limit, &["text"]),
+        (
+            "a long name",
+            one(tensor(&"x".repeat(70_000), F32, &[2], &[]), &[0; 8]),
+            Limit,
+            &["text"],
+        ),
         ("65 dimensions", one(tensor("w", F32, &[1; 65], &[]), &[0; 4]), Limit, &["dimensions"]),
         (
             "a size that overflows",

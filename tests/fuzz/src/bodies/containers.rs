@@ -31,6 +31,20 @@ pub fn openvino(bytes: &[u8]) {
     }
 }
 
+/// A checkpoint of TensorFlow: the length of its index, the index, and the data of one file. The checksums of
+/// blocks are not mended.
+pub fn tensorflow(bytes: &[u8]) {
+    let mut rest = Bytes(bytes);
+    let n = rest.u16();
+    let directory = crate::common::tempdir().unwrap();
+    let index = directory.path().join("m.index");
+    std::fs::write(&index, rest.take(n.into())).unwrap();
+    std::fs::write(index.with_extension("data-00000-of-00001"), rest.0).unwrap();
+    if let Ok(model) = parse_with_limits(&index, &limits()) {
+        check(&model, crc32fast::hash(bytes));
+    }
+}
+
 /// A safetensors file. An input that begins with `{` is a header without its length, up to a byte
 /// of zero; then data, which is repeated as far as the header's offsets go.
 pub fn safetensors(bytes: &[u8]) {

@@ -38,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     ("hdf5", containers::any),
     ("tflite", containers::any),
     ("openvino", containers::openvino),
+    ("tensorflow", containers::tensorflow),
     ("directory", directory::run),
     ("doors", doors::run),
     ("decode", decode::run),
