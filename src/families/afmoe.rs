@@ -15,7 +15,7 @@ const NORMS: &[TensorRule] = &[
     same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_mlp_layernorm", &[Hidden]),
 ];
 
-const GATE: &[TensorRule] =
+pub(super) const GATE: &[TensorRule] =
     &[same("blk.{i}.attn_gate", "model.layers.{i}.self_attn.gate_proj", &[Queries, Hidden])];
 
 const ROUTER: &[TensorRule] = &[

@@ -61,6 +61,26 @@ const MAMBA2: &[Row] = rows! {
     "blk.{i}.ssm_out.weight" [INNER, EMBD];
 };
 
+/// A mixer of Mamba 2 that may lack the norm.
+const MAMBA2_BUT_NORM: &[Row] = rows! {
+    "blk.{i}.ssm_in.weight" [EMBD, Size::Sum(&[TWICE_INNER, STATES, RANK])];
+    "blk.{i}.ssm_conv1d.weight" [KERNEL, Size::Sum(&[INNER, STATES])];
+    "blk.{i}.ssm_dt.bias" [RANK];
+    "blk.{i}.ssm_a" [Size::N(1), RANK];
+    "blk.{i}.ssm_d" [Size::N(1), RANK];
+    "blk.{i}.ssm_out.weight" [INNER, EMBD];
+};
+
+const MAMBA2_MAYBE: &[Row] = rows! {
+    "blk.{i}.ssm_conv1d.bias" [Size::Sum(&[INNER, STATES])] optional;
+    "blk.{i}.ssm_norm.weight" [Size::Quotient(&[INNER, GROUPS]), GROUPS] optional;
+};
+
+/// A norm whose name has no end.
+const BARE_NORM: &[Row] = rows! {
+    "blk.{i}.ffn_norm" [EMBD];
+};
+
 const MAMBA2_BIAS: &[Row] = rows! {
     "blk.{i}.ssm_conv1d.bias" [Size::Sum(&[INNER, STATES])];
 };
@@ -221,6 +241,10 @@ graphs! {
     }
     "mamba2" [RMS, SSM, SSM_GROUPS] FREE_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA2 MAMBA2_BIAS;
+    }
+    "falcon-h1" [RMS, SSM, SSM_GROUPS] FREE_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA2_BUT_NORM MAMBA2_MAYBE QKV OUT MAYBE_OUT_BIAS
+            BARE_NORM ROPE_FREQS MLP MAYBE_MLP_BIASES;
     }
     "jamba" [RMS, SSM] TWICE {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM;
