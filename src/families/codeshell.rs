@@ -74,17 +74,20 @@ fn complete(fields: &mut Fields) -> Result<()> {
     fields
         .0
         .extend(groups.map(|groups| ("num_key_value_heads".to_owned(), groups)));
-    if fields.0.contains_key(SCALING) {
+    let none = json!({"type": "linear", "factor": 1.0});
+    let is_none = |found: &Value| {
+        let is_linear = found["type"] == "linear" || found["rope_type"] == "linear";
+        is_linear && found["factor"].as_f64() == Some(1.0)
+    };
+    if fields.0.get(SCALING).is_some_and(|found| !is_none(found)) {
         return Err(wrong(SCALING, "llama.cpp's codeshell has none"));
     }
-    let none = json!({"type": "linear", "factor": 1.0});
     fields.0.insert(SCALING.to_owned(), none);
     Ok(())
 }
 
 fn restore(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
     config.remove("rope_theta");
-    config.remove(SCALING);
     let groups = config.remove("num_key_value_heads");
     config.extend(groups.map(|groups| (GROUPS.to_owned(), groups)));
     Ok(())

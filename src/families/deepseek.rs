@@ -278,33 +278,8 @@ pub(super) const YOUTU: ModelClass = ModelClass {
         ],
     ],
     traits: Traits { sign: Sign::Key("expert_shared_count", 0), ..Traits::PLAIN },
-    mlx: Some(&YOUTU_MLX),
+    mlx: None,
     ..DEEPSEEK3
-};
-
-/// The projection from the latent vector is whole.
-const YOUTU_MLX: MlxClass = MlxClass {
-    mlx_type: Some("youtu_llm"),
-    implied: &[
-        SILU,
-        NO_BIAS,
-        NO_SCALING,
-        ("mlp_bias", Bool(false)),
-        ("rope_interleave", Bool(true)),
-    ],
-    stated_fields: &[&[
-        "rope_theta",
-        "rms_norm_eps",
-        "max_position_embeddings",
-        "num_key_value_heads",
-        "q_lora_rank",
-        "kv_lora_rank",
-        "qk_rope_head_dim",
-        "qk_nope_head_dim",
-        "v_head_dim",
-    ]],
-    has_latent_eps: true,
-    ..MlxClass::PLAIN
 };
 
 const DEEPSEEK3_MLX: MlxClass = MlxClass {

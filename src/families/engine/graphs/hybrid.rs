@@ -71,8 +71,7 @@ const MAMBA2_BUT_NORM: &[Row] = rows! {
     "blk.{i}.ssm_out.weight" [INNER, EMBD];
 };
 
-const MAMBA2_MAYBE: &[Row] = rows! {
-    "blk.{i}.ssm_conv1d.bias" [Size::Sum(&[INNER, STATES])] optional;
+const MAMBA2_MAYBE_NORM: &[Row] = rows! {
     "blk.{i}.ssm_norm.weight" [Size::Quotient(&[INNER, GROUPS]), GROUPS] optional;
 };
 
@@ -243,7 +242,7 @@ graphs! {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA2 MAMBA2_BIAS;
     }
     "falcon-h1" [RMS, SSM, SSM_GROUPS] FREE_HEADS {
-        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA2_BUT_NORM MAMBA2_MAYBE QKV OUT MAYBE_OUT_BIAS
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA2_BUT_NORM MAMBA2_BIAS MAMBA2_MAYBE_NORM QKV OUT MAYBE_OUT_BIAS
             BARE_NORM ROPE_FREQS MLP MAYBE_MLP_BIASES;
     }
     "jamba" [RMS, SSM] TWICE {
