@@ -12,7 +12,7 @@ use crate::Result;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::rows::*;
-use crate::families::engine::source::{Rearrangement, SourceRows, SourceTensor};
+use crate::families::engine::source::{Rearrangement, SourceRows, SourceTensor, unchanged};
 use crate::families::engine::table::{Model, OwnTransform, TensorShapes};
 use crate::remember::layout::assembled::{Change, RowOrder};
 
@@ -25,18 +25,9 @@ macro_rules! times {
                 let change = multiplied(dims, [$first, [$($second,)? ONE][0]])?;
                 Ok((Rearrangement::changed(&shape, change), shape))
             },
-            to_hf: same_rows,
+            to_hf: |sources, _, _| Ok(unchanged(sources)),
         })
     };
-}
-
-fn same_rows(
-    sources: &mut Vec<SourceTensor<'_>>,
-    _: &str,
-    _: &Dims,
-) -> Result<(Rearrangement, Vec<usize>)> {
-    let shape = sources[0].shape.clone();
-    Ok((Rearrangement::changed(&shape, Change::None), shape))
 }
 
 /// No field: nothing is multiplied.
@@ -90,7 +81,7 @@ const STATE_PARTS: OwnTransform = OwnTransform {
         let moved = Rearrangement { pieces, ..Rearrangement::changed(&shape, Change::None) };
         Ok((moved, shape))
     },
-    to_hf: same_rows,
+    to_hf: |sources, _, _| Ok(unchanged(sources)),
 };
 
 const fn by(transform: Transform, rule: TensorRule) -> TensorRule {

@@ -225,6 +225,12 @@ impl Rearrangement {
     }
 }
 
+/// All rows and the shape of the first of `sources`, as they are.
+pub(crate) fn unchanged(sources: &[SourceTensor<'_>]) -> (Rearrangement, Vec<usize>) {
+    let shape = sources[0].shape.clone();
+    (Rearrangement::changed(&shape, Change::None), shape)
+}
+
 /// The tensor called `name` that is put together from rows of `sources`.
 pub(crate) fn assembled<'m>(
     sources: Vec<SourceTensor<'m>>,
