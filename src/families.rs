@@ -14,6 +14,8 @@ mod bailing;
 mod bailing3;
 mod bert;
 mod bloom;
+mod chatglm;
+mod codeshell;
 mod cohere;
 mod dbrx;
 mod deci;
@@ -29,6 +31,7 @@ mod eurobert;
 mod exaone;
 mod exaone_moe;
 mod falcon;
+mod falcon_h1;
 mod gemma;
 mod gemma3n;
 mod gemma4;
@@ -63,6 +66,7 @@ mod minimax;
 mod minimax_01;
 mod modern_bert;
 mod mpt;
+mod muse;
 mod nemotron_h;
 mod nomic_bert;
 mod olmo;
@@ -73,6 +77,7 @@ mod qwen;
 mod qwen_lm;
 mod qwen_next;
 mod qwen_vl;
+mod refact;
 mod smallthinker;
 mod smollm;
 mod spark;
@@ -139,6 +144,7 @@ const CLASSES: &[&ModelClass] = &[
     &glm_vl::GLM_OCR,
     &glm_vl::GLM4V,
     &glm_vl::GLM4V_MOE,
+    &chatglm::CHATGLM,
     &glm::GLM,
     &glm::GLM4,
     &glm::SOLAR_OPEN,
@@ -268,6 +274,10 @@ const CLASSES: &[&ModelClass] = &[
     &qwen_lm::QWEN,
     &baichuan::BAICHUAN,
     &glm_next::GLM5_NEXT,
+    &muse::MUSE_GLIMMER,
+    &codeshell::CODESHELL,
+    &refact::REFACT,
+    &falcon_h1::FALCON_H1,
 ];
 
 /// The class that `config` names. That of a nested language model comes first.

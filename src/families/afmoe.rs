@@ -15,7 +15,7 @@ const NORMS: &[TensorRule] = &[
     same("blk.{i}.post_ffw_norm", "model.layers.{i}.post_mlp_layernorm", &[Hidden]),
 ];
 
-const GATE: &[TensorRule] =
+pub(super) const GATE: &[TensorRule] =
     &[same("blk.{i}.attn_gate", "model.layers.{i}.self_attn.gate_proj", &[Queries, Hidden])];
 
 const ROUTER: &[TensorRule] = &[
@@ -70,5 +70,37 @@ pub(super) const AFMOE: ModelClass = ModelClass {
         layer_kinds: Some(("sliding_attention", 4)),
         ..Traits::PLAIN
     },
+    mlx: Some(&AFMOE_MLX),
     ..ModelClass::PLAIN
+};
+
+const AFMOE_MLX: MlxClass = MlxClass {
+    renamed: &[
+        ("blk.{i}.ffn_gate_exps", "model.layers.{i}.mlp.experts.gate_proj"),
+        ("blk.{i}.ffn_up_exps", "model.layers.{i}.mlp.experts.up_proj"),
+        ("blk.{i}.ffn_down_exps", "model.layers.{i}.mlp.experts.down_proj"),
+    ],
+    modes: ROUTER_8_BITS,
+    kept_types: &["blk.{i}.exp_probs_b.bias"],
+    implied: &[SILU, NO_BIAS],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "layer_types",
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "head_dim",
+            "moe_intermediate_size",
+            "num_experts",
+            "num_experts_per_tok",
+            "num_shared_experts",
+            "num_dense_layers",
+            "route_norm",
+            "route_scale",
+            "score_func",
+            "sliding_window",
+            "mup_enabled",
+        ],
+    ],
+    ..MlxClass::PLAIN
 };

@@ -8,7 +8,8 @@
 //!   that a family imports.
 //! - `class`, `rope_of_class`: what a class makes of a config.
 //! - `mapping`: names and shapes; `transform`, `fused`: rows that move, both ways; `settings`,
-//!   `kinds`, `keyed`: keys of the metadata; `general`, `model_card`: name, licence, tags.
+//!   `kinds`, `keyed`: keys of the metadata; `fills`: vectors that GGUF alone has; `general`,
+//!   `model_card`: name, licence, tags.
 //! - `checks`: what llama.cpp computes otherwise; `graphs`: the tensors and keys that llama.cpp
 //!   loads; `biases`, `tied`, `prediction`, `reranker`, `pooling`: parts that not every model has.
 //! - `to_gguf`, `to_hf`, `mlx`: the directions.
@@ -20,6 +21,7 @@ pub(super) mod checks;
 pub(super) mod class;
 pub(super) mod dims;
 pub(super) mod fields;
+pub(super) mod fills;
 pub(super) mod fused;
 pub(super) mod general;
 pub(super) mod graphs;

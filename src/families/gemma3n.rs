@@ -13,10 +13,12 @@ use super::hunyuan::{list_of_one, one_of_list};
 use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
 use crate::families::engine::fields::array;
 use crate::families::engine::rows::*;
-use crate::families::engine::source::{Rearrangement, SourceRows, SourceTensor, computed};
+use crate::families::engine::source::{
+    Rearrangement, SourceRows, SourceTensor, computed, unchanged,
+};
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::remember::ResolvedItem;
-use crate::remember::layout::assembled::{Change, RowOrder};
+use crate::remember::layout::assembled::RowOrder;
 
 /// Copies of the hidden state that are not active.
 const OTHERS: usize = 3;
@@ -45,10 +47,7 @@ const PADDED: OwnTransform = OwnTransform {
         };
         Ok((moved, vec![rows + missing, cols]))
     },
-    to_hf: |sources, _, _| {
-        let shape = sources[0].shape.clone();
-        Ok((Rearrangement::changed(&shape, Change::None), shape))
-    },
+    to_hf: |sources, _, _| Ok(unchanged(sources)),
 };
 
 /// Tokens of images and of sound have no input of their own, and rows of zeros in GGUF.

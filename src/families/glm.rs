@@ -197,7 +197,7 @@ pub(super) const SOLAR_OPEN: ModelClass = ModelClass {
         sign: Sign::PreTokenizer("solar-open"),
         ..Traits::PLAIN
     },
-    mlx: None,
+    mlx: Some(&GLM4_MOE_MLX),
     ..GLM4_MOE
 };
 

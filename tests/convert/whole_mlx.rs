@@ -20,7 +20,7 @@ fn models() -> Vec<(String, Value)> {
     let entries = std::fs::read_dir(data().join("whole_mlx")).unwrap();
     let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     all.sort();
-    assert_eq!(all.len(), 61);
+    assert_eq!(all.len(), 63);
     let model = |path: &PathBuf| {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         (name, json(path))

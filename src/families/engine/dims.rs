@@ -378,6 +378,14 @@ impl Dims {
         }
     }
 
+    /// The number in the field `name`; 1 without it.
+    ///
+    /// # Errors
+    /// `Parse` if it is no number.
+    pub(crate) fn factor(&self, name: &str) -> Result<f32> {
+        Ok(self.fields.number(&[name])?.unwrap_or(1.0) as f32)
+    }
+
     /// Positions of a model whose texts begin behind the position of the padding token: those that
     /// no text has.
     ///

@@ -113,6 +113,20 @@ impl<'m> SourceTensor<'m> {
         self.rearranged((name, shape), &moved)
     }
 
+    /// The `rows` rows from `first` on of a matrix, with `change` made to each value, in F32, as a
+    /// tensor called `name`.
+    pub(crate) fn changed_rows(
+        &self,
+        name: &str,
+        (first, rows): (usize, usize),
+        change: Change,
+    ) -> Self {
+        let shape = vec![rows, self.shape[1..].iter().product()];
+        let order = RowOrder::From(first);
+        let moved = Rearrangement { change, ..Rearrangement::of_each(1, order, (rows, shape[1])) };
+        Self { stored: None, ..self.clone() }.rearranged((name.to_owned(), shape), &moved)
+    }
+
     /// The rows `rows` of a matrix, one behind the other, as a tensor called `name`.
     pub(crate) fn picked(&self, name: String, rows: &[usize]) -> Self {
         let piece =
@@ -209,6 +223,12 @@ impl Rearrangement {
         let size = (shape[0], shape[1..].iter().product());
         Self { change, ..Self::of_each(1, RowOrder::From(0), size) }
     }
+}
+
+/// All rows and the shape of the first of `sources`, as they are.
+pub(crate) fn unchanged(sources: &[SourceTensor<'_>]) -> (Rearrangement, Vec<usize>) {
+    let shape = sources[0].shape.clone();
+    (Rearrangement::changed(&shape, Change::None), shape)
 }
 
 /// The tensor called `name` that is put together from rows of `sources`.

@@ -205,10 +205,22 @@ pub(crate) struct Traits {
     pub from_tensors: &'static [FromTensors],
     /// Sets fields that others say in this class, of a config that comes from GGUF.
     pub restores: &'static [Restore],
+    /// Tensors of layers that GGUF alone has.
+    pub fills: &'static [Fill],
     /// It is the image tower of a multimodal model, and not its language model.
     pub is_tower: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
+}
+
+/// A vector of each layer that GGUF alone has, and whose values are all one number.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    /// Its whole name.
+    pub gguf: &'static str,
+    pub len: Dim,
+    /// The field that is the number; `None`: it is 1.
+    pub field: Option<&'static str>,
 }
 
 /// Sets the fields of rope of a config that comes from GGUF, by the tensors of factors.
@@ -347,6 +359,7 @@ impl Traits {
         completes: &[],
         from_tensors: &[],
         restores: &[],
+        fills: &[],
         is_tower: false,
         sign: Sign::Rest,
     };

@@ -19,7 +19,7 @@ use super::rope::Rope;
 use super::source::{computed, sources_of};
 use super::table::{HeadDim, Kind, Model, ModelClass};
 use super::tied::is_untied;
-use super::{checks, prediction, reranker, settings, transform};
+use super::{checks, fills, prediction, reranker, settings, transform};
 use crate::config::Texts;
 use crate::error::InTensor;
 use crate::families::{class_name, class_of, has_tower, is_base};
@@ -129,6 +129,7 @@ pub(crate) fn to_gguf<'m>(
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
     out.extend(rope.tensors(class, &dims)?.into_iter().map(computed));
+    out.extend(fills::to_gguf(class, &fields, &dims)?);
     for tensor in mapped.tensors {
         let mut group = tensor_of(tensor, class, &dims, main, request)?;
         if cuts && group.name == EMBEDDING {

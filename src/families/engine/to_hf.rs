@@ -24,7 +24,7 @@ use super::tied::take_output;
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use super::values::{is_exact, values_of};
-use super::{fused, pooling, prediction};
+use super::{fills, fused, pooling, prediction};
 use crate::config::object;
 use crate::error::InTensor;
 use crate::model::gguf::GgufMetadata;
@@ -60,6 +60,7 @@ pub(crate) fn to_hf<'m>(
     }
     let shapes = loadable::shapes_of(&items);
     let mut config = config_of(class, metadata)?;
+    fills::take(class, &mut items, &mut config)?;
     let other_output = take_output(class, &mut items)?;
     let left_out = prediction::leave_out(class, metadata, &mut config, &mut items)?;
     let (made, items): (Vec<_>, Vec<_>) =

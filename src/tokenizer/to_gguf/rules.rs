@@ -142,6 +142,7 @@ pub(super) fn special_by_text(
     let table = match architecture {
         "glm4" => GLM4,
         "chatglm" => CHATGLM,
+        "muse-glimmer" => &[("eot", "<|eot|>")],
         "glm4moe" | "glm-dsa" | "glm5-next" | "deepseek2" if added.get("[gMASK]").is_some() => GLM,
         "glm4moe" => SOLAR_OPEN,
         _ => return Ok(()),
@@ -219,6 +220,14 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
         }
         "qwen3vlmoe" if is_class(files, "Qwen3OmniMoeForConditionalGeneration") => {
             turns(files, keys)?;
+        }
+        // Tokens that stand around a gap in a text.
+        "refact" => {
+            for (key, id) in
+                [("prefix_token_id", 1), ("suffix_token_id", 3), ("middle_token_id", 2)]
+            {
+                keys.ggml(key, u32(id));
+            }
         }
         "phi2" => keys.ggml_flag("add_bos_token", false),
         "llada" => keys.ggml_flag("add_bos_token", true),

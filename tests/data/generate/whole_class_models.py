@@ -442,3 +442,28 @@ KDA_LIST = {key: (2,) if key.endswith("A_log") else shape for key, shape in KDA.
 model_of("glm5_next", "glm_moe_dsa", raw=True, make=nested(written(GLM_NEXT, ENDS | AT(0, TWO_NORMS | KDA_LIST | HC | GATED) | AT(1, TWO_NORMS | NO_ROPE_MLA | POOLS | HC | {"mlp.gate.weight": (2, 16), "mlp.gate.e_score_correction_bias": (2,)} | THREE("mlp.experts.0") | THREE("mlp.experts.1") | THREE("mlp.shared_experts")),
     wide=["A_log", "dt_bias", "e_score_correction_bias", "_fn", "_base", "_scale", "compress_ape", "compress_gate"]), dict(architectures=["Glm5NextForConditionalGeneration"], model_type="glm5_next", vision_config=dict(hidden_size=8), tie_word_embeddings=False), IN_LANGUAGE_MODEL),
     back="Glm5NextForConditionalGeneration", inexact=["model.layers.0.self_attn.A_log", "model.language_model.layers.0.self_attn.A_log"])
+MUSE = FLAT | dict(architectures=["MuseGlimmerForConditionalGeneration"], model_type="muse_glimmer_text", num_hidden_layers=2, num_key_value_heads=1, head_dim=8, hidden_activation="silu", rope_parameters=dict(rope_type="default", rope_theta=500000.0),
+    sliding_window=32, layer_types=["sliding_attention", "full_attention"], layer_rope_theta=[500000.0, 0], final_logit_softcapping=20.0, qk_scale_factor=3.87, output_multiplier=0.196, post_norm_eps=1e-8, attention_bias=False)
+del MUSE["hidden_act"]
+FOUR_NORMS = TWO_NORMS | {"pre_feedforward_layernorm.weight": (16,), "post_feedforward_layernorm.weight": (16,)}
+model_of("muse_glimmer", "llama", raw=True, make=nested(written(MUSE, ENDS | LAYER(FOUR_NORMS | ATTENTION | {"self_attn.gate_proj.weight": (16, 16)} | GATED)),
+    dict(architectures=["MuseGlimmerForConditionalGeneration"], model_type="muse_glimmer", vision_config=dict(hidden_size=8), tie_word_embeddings=False), IN_LANGUAGE_MODEL,
+    tower=["model.vision_tower.ln_post.weight", "model.vision_adapter.fc1.weight", "model.vision_projection.weight"]))
+GPT = {"ln_1.weight": (16,), "ln_2.weight": (16,), "attn.c_proj.weight": (16, 16), "mlp.c_proj.weight": (16, 64)}
+WITH_BIASES = lambda shapes: shapes | {key.replace("weight", "bias"): shape[:1] for key, shape in shapes.items()}
+GPT_ENDS = {"transformer.wte.weight": (VOCAB, 16), "lm_head.weight": (VOCAB, 16)}
+model_of("codeshell", "llama", raw=True, make=written(dict(architectures=["CodeShellForCausalLM"], model_type="codeshell", n_embd=16, n_layer=1, n_head=2, num_query_groups=1, n_positions=64, n_inner=None, vocab_size=VOCAB, layer_norm_epsilon=1e-5,
+    activation_function="gelu_pytorch_tanh", position_embedding_type="rope", group_query_attention=True, scale_attn_weights=True, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, torch_dtype="bfloat16"),
+    GPT_ENDS | WITH_BIASES({"transformer.ln_f.weight": (16,)}) | {"transformer.h.{}." + key: shape for key, shape in WITH_BIASES(GPT | {"attn.c_attn.weight": (32, 16), "mlp.c_fc.weight": (64, 16)}).items()}))
+model_of("refact", "llama", raw=True, make=written(dict(architectures=["GPTRefactForCausalLM"], model_type="gpt_refact", n_embd=16, n_layer=1, n_head=2, n_positions=64, n_inner=None, vocab_size=VOCAB, layer_norm_epsilon=1e-5,
+    activation_function="silu", multi_query=True, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, torch_dtype="bfloat16"),
+    GPT_ENDS | {"ln_f.weight": (16,)} | {"transformer.h.{}." + key: shape for key, shape in (GPT | {"attn.q.weight": (16, 16), "attn.kv.weight": (16, 16), "mlp.gate_up_proj.weight": (512, 16), "mlp.c_proj.weight": (16, 256)}).items()}))
+H1 = dict(BASE, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4, mamba_d_conv=4, mamba_rms_norm=False, mamba_norm_before_gate=False, key_multiplier=0.39, attention_in_multiplier=1.3, attention_out_multiplier=0.94, ssm_in_multiplier=1.25,
+          ssm_out_multiplier=0.24, embedding_multiplier=5.6, lm_head_multiplier=0.0195, mlp_multipliers=[0.88, 0.59], ssm_multipliers=[0.35, 0.25, 0.18, 0.5, 0.31])
+H1_SAVED = without(of_transformers("falcon_h1", H1), "layer_types", "layers_block_type", "time_step_limit")
+model_of("falcon_h1", "llama", H1_SAVED, raw=True)
+CHATGLM = {"transformer.encoder.layers.{}." + key: shape for key, shape in {"input_layernorm.weight": (16,), "post_attention_layernorm.weight": (16,), "self_attention.query_key_value.weight": (32, 16), "self_attention.query_key_value.bias": (32,), "self_attention.dense.weight": (16, 16),
+    "mlp.dense_h_to_4h.weight": (48, 16), "mlp.dense_4h_to_h.weight": (16, 24)}.items()}
+model_of("chatglm", "glm", pre="glm4", raw=True, make=written(dict(architectures=["ChatGLMModel"], model_type="chatglm", hidden_size=16, ffn_hidden_size=24, num_layers=1, num_hidden_layers=1, num_attention_heads=2, kv_channels=8, multi_query_attention=True, multi_query_group_num=1, seq_length=64,
+    padded_vocab_size=VOCAB, vocab_size=VOCAB, layernorm_epsilon=1e-5, rope_ratio=500, rmsnorm=True, post_layer_norm=True, add_bias_linear=False, add_qkv_bias=True, apply_residual_connection_post_layernorm=False, original_rope=True, tie_word_embeddings=False, torch_dtype="bfloat16"),
+    {"transformer.embedding.word_embeddings.weight": (VOCAB, 16), "transformer.encoder.final_layernorm.weight": (16,), "transformer.output_layer.weight": (VOCAB, 16)} | CHATGLM))

@@ -220,4 +220,58 @@ def glm5_next(w, ids):
         return model(torch.tensor([ids])).last_hidden_state[0] @ w["lm_head.weight"].T
 
 
-REFERENCES = {"glm5_next": glm5_next, "step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}
+def codeshell(w, ids):
+    norm = lambda x, name: F.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"], 1e-5)
+    linear = lambda x, name: x @ w[name + ".weight"].T + w[name + ".bias"]
+    x, layer = w["transformer.wte.weight"][ids], "transformer.h.0."
+    q, k, v = (part.view(len(x), -1, HEAD) for part in linear(norm(x, layer + "ln_1"), layer + "attn.c_attn").split([16, 8, 8], -1))
+    x = x + linear(attention(rotated(q, 1e4), rotated(k, 1e4), v), layer + "attn.c_proj")
+    x = x + linear(F.gelu(linear(norm(x, layer + "ln_2"), layer + "mlp.c_fc"), approximate="tanh"), layer + "mlp.c_proj")
+    return norm(x, "transformer.ln_f") @ w["lm_head.weight"].T
+
+
+def refact(w, ids):
+    x, layer = w["transformer.wte.weight"][ids], "transformer.h.0."
+    h = rms(x, w[layer + "ln_1.weight"])
+    q, k, v = (part.view(len(x), -1, HEAD) for part in (h @ w[layer + "attn.q.weight"].T, *(h @ w[layer + "attn.kv.weight"].T).chunk(2, -1)))
+    places = torch.arange(len(x)).float()
+    bias = (places - places[:, None]) * torch.tensor([2**-4, 2**-8])[:, None, None] + torch.full((len(x), len(x)), -math.inf).triu(1)
+    x = x + attention(q, k, v, bias) @ w[layer + "attn.c_proj.weight"].T
+    gate, up = (rms(x, w[layer + "ln_2.weight"]) @ w[layer + "mlp.gate_up_proj.weight"].T).chunk(2, -1)
+    x = x + (F.silu(gate) * up) @ w[layer + "mlp.c_proj.weight"].T
+    return rms(x, w["ln_f.weight"]) @ w["lm_head.weight"].T
+
+
+def muse_glimmer(w, ids):
+    """What transformers computes of the language model, whose class has no output."""
+    from transformers import MuseGlimmerTextConfig, MuseGlimmerTextModel
+
+    config = MuseGlimmerTextConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8, vocab_size=len(w["lm_head.weight"]), rms_norm_eps=1e-5, sliding_window=32, pad_token_id=0,
+                                   layer_types=["sliding_attention", "full_attention"], layer_rope_theta=[5e5, 0], rope_parameters=dict(rope_type="default", rope_theta=5e5))
+    model = MuseGlimmerTextModel(config).float().eval()
+    model.load_state_dict({key.removeprefix("model."): value for key, value in w.items() if key != "lm_head.weight"})
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).last_hidden_state[0] @ w["lm_head.weight"].T
+    return 20 * torch.tanh(logits * 0.196 / 20)
+
+
+def neighbours_rotated(x, base, part):
+    """Heads of whose first `part` dimensions pairs of neighbours are rotated."""
+    angles = torch.outer(torch.arange(len(x)).float(), base ** -(torch.arange(0, part, 2).float() / part))[:, None]
+    even, odd = x[..., :part:2], x[..., 1:part:2]
+    turned = torch.stack([even * angles.cos() - odd * angles.sin(), odd * angles.cos() + even * angles.sin()], -1).flatten(-2)
+    return torch.cat([turned, x[..., part:]], -1)
+
+
+def chatglm(w, ids):
+    x, layer = w["transformer.embedding.word_embeddings.weight"][ids], "transformer.encoder.layers.0."
+    h = rms(x, w[layer + "input_layernorm.weight"]) @ w[layer + "self_attention.query_key_value.weight"].T + w[layer + "self_attention.query_key_value.bias"]
+    q, k, v = (part.view(len(x), -1, HEAD) for part in h.split([16, 8, 8], -1))
+    q, k = (neighbours_rotated(part, 5e6, HEAD // 2) for part in (q, k))
+    x = x + attention(q, k, v) @ w[layer + "self_attention.dense.weight"].T
+    gate, up = (rms(x, w[layer + "post_attention_layernorm.weight"]) @ w[layer + "mlp.dense_h_to_4h.weight"].T).chunk(2, -1)
+    x = x + (F.silu(gate) * up) @ w[layer + "mlp.dense_4h_to_h.weight"].T
+    return rms(x, w["transformer.encoder.final_layernorm.weight"]) @ w["transformer.output_layer.weight"].T
+
+
+REFERENCES = {"chatglm": chatglm, "codeshell": codeshell, "refact": refact, "muse_glimmer": muse_glimmer, "glm5_next": glm5_next, "step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}

@@ -85,6 +85,11 @@ pub(super) const MAYBE_OUT_BIAS: &[Row] = rows! {
     "blk.{i}.attn_output.bias" [EMBD] optional;
 };
 
+/// A gate for each value of attention.
+pub(super) const VALUE_GATE: &[Row] = rows! {
+    "blk.{i}.attn_gate.weight" [EMBD, QUERIES];
+};
+
 /// Norms of a head.
 pub(super) const HEAD_NORMS: &[Row] = rows! {
     "blk.{i}.attn_q_norm.weight" [HEAD];

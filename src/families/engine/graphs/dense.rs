@@ -4,7 +4,7 @@ use super::attention::{
     ALL_HEAD_NORMS, ATTN_NORM, ATTN_NORM_BIAS, EMBEDDING, FREE_HEADS, FUSED_QKV, FUSED_QKV_BIAS,
     HEAD_NORMS, LAYER_NORM, LONG_FACTORS, LONGROPE, MAYBE_OUT_BIAS, MAYBE_OUTPUT, NARROW_OUT,
     NARROW_QKV, OUT, OUT_BIAS, OUTPUT, OUTPUT_NORM_BIAS, POST_ATTENTION_NORM, PREDICTION, QKV,
-    RANKS, RMS, ROPE_FREQS, ROTATING_HEADS, SAME_HEADS, SECTIONS, WINDOW,
+    RANKS, RMS, ROPE_FREQS, ROTATING_HEADS, SAME_HEADS, SECTIONS, VALUE_GATE, WINDOW,
 };
 use super::feed_forward::{
     FFN_NORM, FFN_NORM_BIAS, FUSED_MLP, MAYBE_MLP_BIASES, MAYBE_UNGATED_BIASES, MLP, POST_FFW_NORM,
@@ -13,6 +13,12 @@ use super::feed_forward::{
 use super::sizes::When::{Above0, Always, AtLeast, Not, Predicting};
 use super::sizes::{CONTEXT, EMBD, FF, HEAD, HEADS, KEYS, QUERIES, Size, VALUES, VOCAB, When};
 use super::{Row, graphs, rows};
+
+/// An embedding that is the output if it is missing.
+const MAYBE_EMBEDDING: &[Row] = rows! {
+    "token_embd.weight" [EMBD, VOCAB] optional;
+    "output_norm.weight" [EMBD];
+};
 
 const OUTPUT_BIAS: &[Row] = rows! {
     "output.bias" [VOCAB] optional;
@@ -303,6 +309,14 @@ graphs! {
     }
     "qwen" [RMS] SAME_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM THREE_QKV NARROW_OUT FFN_NORM HALF_MLP;
+    }
+    "muse-glimmer" [RMS, WINDOW, (Always, &["logit_scale"])] SAME_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV OUT POST_ATTENTION_NORM HEAD_NORMS VALUE_GATE FFN_NORM MLP
+            POST_FFW_NORM;
+    }
+    "codeshell" [LAYER_NORM] ROTATING_HEADS {
+        Always => MAYBE_EMBEDDING OUTPUT_NORM_BIAS OUTPUT ATTN_NORM ATTN_NORM_BIAS NARROW_QKV NARROW_OUT
+            OUT_BIAS FFN_NORM FFN_NORM_BIAS UNGATED UNGATED_BIASES;
     }
     "baichuan" [RMS] ROTATING_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;

@@ -50,15 +50,27 @@ const MAMBA_NORMS: &[Row] = rows! {
 
 const STATES: Size = Size::Product(&[Size::N(2), GROUPS, STATE]);
 
-/// A mixer of Mamba 2.
+/// A mixer of Mamba 2, without its norm.
 const MAMBA2: &[Row] = rows! {
     "blk.{i}.ssm_in.weight" [EMBD, Size::Sum(&[TWICE_INNER, STATES, RANK])];
     "blk.{i}.ssm_conv1d.weight" [KERNEL, Size::Sum(&[INNER, STATES])];
     "blk.{i}.ssm_dt.bias" [RANK];
     "blk.{i}.ssm_a" [Size::N(1), RANK];
     "blk.{i}.ssm_d" [Size::N(1), RANK];
-    "blk.{i}.ssm_norm.weight" [Size::Quotient(&[INNER, GROUPS]), GROUPS];
     "blk.{i}.ssm_out.weight" [INNER, EMBD];
+};
+
+const MAMBA2_NORM: &[Row] = rows! {
+    "blk.{i}.ssm_norm.weight" [Size::Quotient(&[INNER, GROUPS]), GROUPS];
+};
+
+const MAMBA2_MAYBE_NORM: &[Row] = rows! {
+    "blk.{i}.ssm_norm.weight" [Size::Quotient(&[INNER, GROUPS]), GROUPS] optional;
+};
+
+/// A norm whose name has no end.
+const BARE_NORM: &[Row] = rows! {
+    "blk.{i}.ffn_norm" [EMBD];
 };
 
 const MAMBA2_BIAS: &[Row] = rows! {
@@ -198,7 +210,7 @@ graphs! {
     }
     "granitehybrid" [RMS, SSM, SSM_GROUPS] TWICE_AND_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM ROPE_FREQS;
-        Not(&ATTENDS) => MAMBA2 MAMBA2_BIAS;
+        Not(&ATTENDS) => MAMBA2 MAMBA2_NORM MAMBA2_BIAS;
         ATTENDS => QKV OUT MAYBE_OUT_BIAS;
         HAS_EXPERTS => ROUTER GRANITE_EXPERTS;
         All(&[HAS_EXPERTS, Above0(FF_SHARED)]) => SHARED;
@@ -220,7 +232,11 @@ graphs! {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA;
     }
     "mamba2" [RMS, SSM, SSM_GROUPS] FREE_HEADS {
-        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA2 MAMBA2_BIAS;
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA2 MAMBA2_NORM MAMBA2_BIAS;
+    }
+    "falcon-h1" [RMS, SSM, SSM_GROUPS] FREE_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA2 MAMBA2_BIAS MAMBA2_MAYBE_NORM QKV OUT MAYBE_OUT_BIAS
+            BARE_NORM ROPE_FREQS MLP MAYBE_MLP_BIASES;
     }
     "jamba" [RMS, SSM] TWICE {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM;
@@ -231,7 +247,7 @@ graphs! {
     }
     "nemotron_h" | "nemotron_h_moe" [LAYER_NORM, SSM, SSM_GROUPS] SAME_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM;
-        RECURRENT => MAMBA2 MAMBA2_BIAS;
+        RECURRENT => MAMBA2 MAMBA2_NORM MAMBA2_BIAS;
         NEMOTRON_ATTENDS => QKV OUT MAYBE_OUT_BIAS;
         ROUTES => NEMOTRON_EXPERTS;
         FEEDS_PLAIN => UNGATED MAYBE_UNGATED_BIASES;

@@ -59,6 +59,9 @@ pub(crate) enum Change {
     Exp,
     /// `ln(x)`, rounded once to F32: the inverse of `Exp`.
     Ln,
+    /// Multiplies by one number in F32, and then by the other. Both are bits, so that changes are equal
+    /// or not.
+    Times([u32; 2]),
 }
 
 impl Change {
@@ -72,6 +75,10 @@ impl Change {
             Self::LnNeg => Self::NegExp,
             Self::Exp => Self::Ln,
             Self::Ln => Self::Exp,
+            Self::Times([first, second]) => {
+                let turned = |bits| (1.0 / f32::from_bits(bits)).to_bits();
+                Self::Times([turned(second), turned(first)])
+            }
         }
     }
 
@@ -88,6 +95,10 @@ impl Change {
             Self::LnNeg => each(|x| (-f64::from(x)).ln() as f32, values),
             Self::Exp => each(|x| f64::from(x).exp() as f32, values),
             Self::Ln => each(|x| f64::from(x).ln() as f32, values),
+            Self::Times(factors) => {
+                let [first, second] = factors.map(f32::from_bits);
+                values.iter_mut().for_each(|x| *x = *x * first * second);
+            }
         }
     }
 }
