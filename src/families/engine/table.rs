@@ -356,6 +356,8 @@ impl Traits {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Default {
     Int(u64),
+    /// A number below 0, without its sign.
+    Minus(i64),
     Float(f64),
     Bool(bool),
     Text(&'static str),
@@ -401,6 +403,7 @@ impl From<&Default> for Value {
     fn from(value: &Default) -> Self {
         match *value {
             Default::Int(n) => n.into(),
+            Default::Minus(n) => (-n).into(),
             Default::Float(x) => x.into(),
             Default::Bool(flag) => flag.into(),
             Default::Text(text) => text.into(),

@@ -54,7 +54,8 @@ CASES = {
     "glm4v": ("glm4", (48, 40), dict(rope_parameters=dict(MROPE, partial_rotary_factor=0.5, mrope_section=[2, 1, 1])),
               dict(out_hidden_size=64, image_size=32), {}),
     # llama.cpp knows by this width that image tokens see no later ones.
-    "gemma4": ("gemma4", (108, 120), GEMMA4 | dict(hidden_size_per_layer_input=4, hidden_size=1536, pad_token_id=0),
+    "gemma4": ("gemma4", (108, 120), GEMMA4 | dict(hidden_size_per_layer_input=4, hidden_size=1536, pad_token_id=0,
+                                                  use_bidirectional_attention=None),
                dict(head_dim=20, position_embedding_size=32), {}),
     "gemma4_large": ("gemma4", (108, 120), GEMMA4 | dict(use_bidirectional_attention="vision"),
                      dict(head_dim=20, position_embedding_size=32), {}),
