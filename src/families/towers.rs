@@ -125,6 +125,12 @@ pub(super) struct WholeConfig {
     pub notes: Vec<String>,
 }
 
+/// Field of the name of the nested config of the language model, where that is another than usual.
+const TEXT_FIELD: &str = "text_field";
+
+/// The row of the embedding that some towers have, too.
+const TOKEN_ROW: &str = "v.token_embd.img_break";
+
 /// The type of a tensor of a tower that does not follow the model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TowerType {

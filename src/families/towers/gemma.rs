@@ -11,7 +11,7 @@ use super::{
     down, norm, patches_of_side, projector, restore_square, square, up, whole,
 };
 use crate::Result;
-use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::fields::{Fields, wrong, wrong_key};
 use crate::families::engine::rows::*;
 
 /// The layers of SigLIP below `$prefix`.
@@ -143,7 +143,13 @@ pub(super) const GEMMA3: Tower = Tower {
 fn restore(config: &mut WholeConfig) -> Result<()> {
     let side = patches_of_side(&config.fields)?;
     let pool = config.fields.count(&[POOL])?.unwrap_or(USUAL_POOL);
-    let of_tokens = side.checked_div(pool).unwrap_or(0);
+    let of_tokens = side
+        .checked_div(pool)
+        .filter(|n| n.checked_mul(pool) == Some(side));
+    let of_tokens = of_tokens.ok_or_else(|| {
+        let what = format!("{pool} is no part of the {side} patches in a row");
+        wrong_key("clip.vision.projector.scale_factor", what)
+    })?;
     let tokens: Value = of_tokens.saturating_mul(of_tokens).into();
     config.root.insert(TOKENS.to_owned(), tokens.clone());
     config

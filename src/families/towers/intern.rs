@@ -3,12 +3,11 @@
 //!
 //! Source: `conversion/internvl.py` and `tools/mtmd/models/internvl.cpp` of llama.cpp.
 
-use super::to_hf::TEXT_FIELD;
 use super::{
     CHANNELS, COLOURS, EPSILON, FILTERS, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON,
-    PATCH_SIZE, PATCHES, PLAIN, PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower,
-    TowerConfig, Whole, WholeConfig, add_patches, add_text_size, down, norm, patches_of_ratio,
-    projector, square, take_side, third, up, whole,
+    PATCH_SIZE, PATCHES, PLAIN, PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_FIELD, TEXT_HIDDEN,
+    Tower, TowerConfig, Whole, WholeConfig, add_patches, add_text_size, down, norm,
+    patches_of_ratio, projector, square, take_side, third, up, whole,
 };
 use crate::Result;
 use crate::families::engine::fields::{Fields, is_same, wrong};

@@ -15,7 +15,7 @@ use super::{
     PLAIN_TOWER, SETTINGS, Tower, TowerConfig, Whole, WholeConfig, down, norm, projector, up,
 };
 use crate::Result;
-use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong};
+use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong, wrong_key};
 use crate::families::engine::rows::*;
 
 /// Field of the number of learned positions.
@@ -133,6 +133,11 @@ fn restore(config: &mut WholeConfig) -> Result<()> {
         .and_then(Value::as_array)
         .map(Vec::as_slice)
         .unwrap_or_default();
+    let layers = config.fields.need(&["num_hidden_layers"])? as usize;
+    if !kinds.is_empty() && kinds.len() != layers {
+        let what = format!("it has {} values, and there are {layers} layers", kinds.len());
+        return Err(wrong_key("clip.vision.is_deepstack_layers", what));
+    }
     let deep = kinds
         .iter()
         .enumerate()

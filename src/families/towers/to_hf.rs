@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::to_mmproj::renumbered;
-use super::{TEXT_HIDDEN, TOWERS, Tower, VISION, Whole, WholeConfig};
+use super::{TEXT_FIELD, TEXT_HIDDEN, TOKEN_ROW, TOWERS, Tower, VISION, Whole, WholeConfig};
 use crate::config::object;
 use crate::families::engine::dims::{Dim, Dims};
 use crate::families::engine::fields::{Fields, HIDDEN, float, missing_key, wrong_key};
@@ -179,9 +179,6 @@ fn tower_items<'m>(
     let main = main_dtype(&mapped, to);
     make_items(mapped, class, &dims, (main, decoded))
 }
-
-/// The row of the embedding that some towers have, too.
-pub(super) const TOKEN_ROW: &str = "v.token_embd.img_break";
 
 /// Adds the sizes that only the shape of the tensor `name` says.
 fn add_sizes(
@@ -365,9 +362,6 @@ fn root_of(mut config: WholeConfig, tower: &Tower, whole: &Whole) -> Map<String,
     root.insert(tower.config.to_owned(), Value::Object(vision));
     root
 }
-
-/// Field of the name of the nested config of the language model, where it is another than usual.
-pub(super) const TEXT_FIELD: &str = "text_field";
 
 /// The config of the tower: the fields that a config of the class has, under its names, and `own`.
 fn vision_of(tower: &Tower, mut fields: Fields, own: Map<String, Value>) -> Map<String, Value> {

@@ -3,8 +3,9 @@
 
 use serde_json::{Map, Value};
 
-use super::to_hf::TOKEN_ROW;
-use super::{MLP_WIDTH, OfModel, TEXT_HIDDEN, Tower, TowerConfig, TowerType, VISION, tower_of};
+use super::{
+    MLP_WIDTH, OfModel, TEXT_HIDDEN, TOKEN_ROW, Tower, TowerConfig, TowerType, VISION, tower_of,
+};
 use crate::config::Texts;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{

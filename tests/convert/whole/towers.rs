@@ -13,7 +13,7 @@ fn towers() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data().join("towers")).unwrap();
     let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     all.sort();
-    assert!(all.len() >= 16);
+    assert!(all.len() >= 20);
     all
 }
 
@@ -162,11 +162,13 @@ fn towers_are_no_other_outputs() {
 /// Of each tower the model of `tests/data/whole` that is its language model, and what names of the
 /// language model's tensors begin with in place of `model.`.
 const LANGUAGE_MODELS: &[(&str, &str, &str)] = &[
+    ("audio_flamingo3", "qwen2", "language_model.model."),
     ("gemma3", "gemma3", "language_model.model."),
     ("gemma3_pool2", "gemma3", "language_model.model."),
     ("gemma4", "gemma4", "model.language_model."),
     ("gemma4_large", "gemma4", "model.language_model."),
     ("glm4v", "glm4", "model.language_model."),
+    ("glm_ocr", "glm4", "model.language_model."),
     ("idefics3", "llama_bias", "model.text_model."),
     ("internvl", "qwen2", "language_model.model."),
     ("lfm2_vl", "lfm2", "model.language_model."),
@@ -174,15 +176,27 @@ const LANGUAGE_MODELS: &[(&str, &str, &str)] = &[
     ("mistral3", "mistral", "language_model.model."),
     ("pixtral", "mistral", "language_model.model."),
     ("qwen2_5_vl", "qwen2", "model."),
+    ("qwen2_audio", "qwen2", "language_model.model."),
     ("qwen2_vl", "qwen2", "model."),
     ("qwen3_5", "qwen3_5", "model.language_model."),
     ("qwen3_vl", "qwen3", "model.language_model."),
     ("smolvlm", "llama_bias", "model.text_model."),
+    ("voxtral", "llama_bias", "language_model.model."),
 ];
 
 /// Length of a hidden state of the language models of `tests/data/towers`, and of those of
 /// `tests/data/whole`.
 const WIDTHS: [usize; 2] = [24, 32];
+
+/// Field of the config of the tower.
+fn section_of(config: &Value) -> &'static str {
+    let is_of_sounds = config["audio_config"].is_object();
+    if is_of_sounds {
+        "audio_config"
+    } else {
+        "vision_config"
+    }
+}
 
 /// Joins the language model `like` to the tower `name`, in the directory `from`.
 fn join(name: &str, like: &str, inner: &str, from: &Path) {
@@ -219,9 +233,15 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
     write(&all, from);
     let mut config = read_json(&tower.join("config.json"));
     let mut own = read_json(&text.join("hf/config.json"));
-    if name.starts_with("qwen") && name != "qwen3_5" || name == "glm4v" {
+    let section = section_of(&config);
+    let is_qwen = name.starts_with("qwen") && section == "vision_config";
+    if is_qwen && name != "qwen3_5" || name.starts_with("glm") {
         let half = own["head_dim"].as_u64().unwrap_or(8) / 2;
-        let half = if name == "glm4v" { half / 2 } else { half };
+        let half = if name.starts_with("glm") {
+            half / 2
+        } else {
+            half
+        };
         own["rope_scaling"] =
             serde_json::json!({"rope_type": "default", "mrope_section": [half - 2, 1, 1]});
     }
@@ -235,8 +255,10 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
         "text_config"
     };
     for field in ["hidden_size", "out_hidden_size"] {
-        let size = &mut config["vision_config"][field];
-        if *size == narrow {
+        if let Some(size) = config[section]
+            .get_mut(field)
+            .filter(|size| **size == narrow)
+        {
             *size = wide.into();
         }
     }
@@ -277,8 +299,9 @@ fn towers_come_back_with_their_language_models() {
         }
         assert_eq!(found.len(), expected.len(), "{name}");
         let [found, expected] = [&back, &from].map(|path| read_json(&path.join("config.json")));
-        for (field, value) in expected["vision_config"].as_object().unwrap() {
-            let other = &found["vision_config"][field];
+        let section = section_of(&expected);
+        for (field, value) in expected[section].as_object().unwrap() {
+            let other = &found[section][field];
             let is_same = other == value
                 || other.is_null()
                 || field == "model_type"

@@ -17,7 +17,7 @@ from pathlib import Path
 import gguf
 import torch
 import transformers
-from check_towers import APART, CASES, MODELS, save
+from check_towers import APART, CASES, MODELS, MORE_CASES, save
 from safetensors.torch import load_file
 
 # What neither side's forward reads, or what stands elsewhere.
@@ -97,7 +97,7 @@ def check(amn, whole, out, name):
     print(f"{name}: {class_name}, {len(a)} tensors equal; fields that differ: {list(differences(*configs)) or 'none'}; of the processor {other or 'none'}")
     for note in notes:
         print("   ", note)
-    if class_name != "InternVLChatModel":
+    if "vision_config" in configs[1] and name != "internvl":
         transformers.AutoImageProcessor.from_pretrained(back)
     convert(amn, "convert", back, "--mmproj", "--to", "gguf", "-o", out / "again.gguf")
     one, two = contents(tower), contents(out / "again.gguf")
@@ -106,5 +106,5 @@ def check(amn, whole, out, name):
 
 if __name__ == "__main__":
     amn, whole, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    for name in sys.argv[4:] or list(CASES):
+    for name in sys.argv[4:] or list(CASES | MORE_CASES):
         check(amn, whole, root / name, name)
