@@ -210,10 +210,12 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
             continue;
         }
         let size = shape.iter().product::<usize>().max(1);
-        let shape: Vec<_> = shape
-            .iter()
-            .map(|n| if *n == narrow { wide } else { *n })
-            .collect();
+        // GLM-OCR has three times the width in its projector.
+        let widened = |n: &usize| match n / narrow {
+            1 | 3 if n % narrow == 0 => n / narrow * wide,
+            _ => *n,
+        };
+        let shape: Vec<_> = shape.iter().map(widened).collect();
         let wanted = bytes.len() / size * shape.iter().product::<usize>().max(1);
         all.insert(tensor, (dtype, shape, bytes.iter().copied().cycle().take(wanted).collect()));
     }
