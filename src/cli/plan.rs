@@ -129,7 +129,7 @@ impl WriteRequest<'_> {
         match () {
             () if self.args.output.tensors_only => ModelScope::Tensors,
             () if self.args.output.is_tower() => ModelScope::ImageTower,
-            () if model.has_tower() && is_directory => ModelScope::Model,
+            () if self.args.output.tower().is_some() && is_directory => ModelScope::Model,
             () if is_some || !is_directory || model.gguf().is_none() => ModelScope::Auto,
             () if options.target == ConvertTarget::Safetensors => ModelScope::Model,
             () => ModelScope::Auto,

@@ -49,26 +49,13 @@ pub(crate) fn join_tower<'m>(
     require_same_width(&config)?;
     let of_tower = tower_items(tower, of_tower, &mut config.fields, (to, decoded))?;
     (tower.restore)(&mut config)?;
-    let prefix = whole
-        .inner
-        .strip_prefix(BASE_PREFIX)
-        .filter(|rest| !rest.is_empty());
+    let inner = model.items.into_iter();
+    let inner = inner.map(|item| inner_item(item, whole));
     let of_tower = of_tower.into_iter().map(|mut group| {
-        let name = stored_name(&group.name, tower, &config);
-        group.name = match prefix {
-            Some(_) if !name.starts_with(BASE_PREFIX) => format!("{BASE_PREFIX}{name}"),
-            _ => name,
-        }
-        .into();
+        group.name = stored_name(&group.name, (tower, whole), &config).into();
         ResolvedItem::from(group)
     });
-    let of_tower: Vec<_> = of_tower.collect();
-    model.items = model
-        .items
-        .into_iter()
-        .map(|item| inner_item(item, whole))
-        .collect();
-    model.items.extend(of_tower);
+    model.items = inner.chain(of_tower).collect();
     add_tokens(&mut config, whole, metadata);
     add_sections(&mut config.text, metadata);
     let processor = Value::Object(std::mem::take(&mut config.processor));
@@ -231,16 +218,24 @@ fn unknown_of(dim: Dim, size: usize, dims: &Dims) -> Option<(&'static str, usize
     }
 }
 
-/// The name of a tensor of the tower with its position in the list of layers, where it has one.
-fn stored_name(name: &str, tower: &Tower, config: &WholeConfig) -> String {
-    let Some((part, list)) = tower.listed else {
-        return name.to_owned();
+/// The name in the whole of the tensor `name` of the tower: with its position in the list of layers,
+/// where it has one, and with what all names begin with.
+fn stored_name(name: &str, (tower, whole): (&Tower, &Whole), config: &WholeConfig) -> String {
+    let name = match tower.listed {
+        None => name.to_owned(),
+        Some((part, list)) => {
+            let layers = config.vision.get(list).and_then(Value::as_array);
+            renumbered(name, part, |layer| {
+                let position = layers?.iter().position(|found| *found == layer);
+                position.map(|position| position as u64)
+            })
+        }
     };
-    let layers = config.vision.get(list).and_then(Value::as_array);
-    renumbered(name, part, |layer| {
-        let position = layers?.iter().position(|found| *found == layer);
-        position.map(|position| position as u64)
-    })
+    let is_below = whole.inner != BASE_PREFIX && whole.inner.starts_with(BASE_PREFIX);
+    match is_below && !name.starts_with(BASE_PREFIX) {
+        true => format!("{BASE_PREFIX}{name}"),
+        false => name,
+    }
 }
 
 /// A tensor of the language model under its name in the whole.
