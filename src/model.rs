@@ -130,6 +130,7 @@ pub(crate) struct Directory {
 /// What the file of a tower says of itself.
 #[cfg(feature = "gguf")]
 #[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "models"), allow(dead_code))]
 pub(crate) struct GgufTower {
     pub metadata: self::gguf::GgufMetadata,
     /// The first of the model's sources that is its file.

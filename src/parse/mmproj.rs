@@ -7,8 +7,7 @@ use crate::{AnamnesisError, ParsedModel, Result};
 
 impl ParsedModel {
     /// The model with the tower and the projector that llama.cpp loads beside it (`mmproj`), both of
-    /// GGUF: a conversion with [`ModelScope::Model`](crate::ModelScope) writes the multimodal model of
-    /// Hugging Face.
+    /// GGUF: a conversion with `ModelScope::Model` writes the multimodal model of Hugging Face.
     ///
     /// # Errors
     /// `Usage` if the model is no language model in GGUF, or `tower` none for images; `Parse` if both

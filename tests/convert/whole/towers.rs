@@ -283,7 +283,12 @@ fn towers_come_back_with_their_language_models() {
         let from = directory.path().join(name);
         join(name, like, inner, &from);
         let language = directory.path().join("model.gguf");
-        parse(&from)
+        // Of InternVL, the language model is converted from a directory of its own.
+        let of_language = match *name {
+            "internvl" => data().join("whole").join(like).join("hf"),
+            _ => from.clone(),
+        };
+        parse(of_language)
             .unwrap()
             .convert(&language, ConvertTarget::Gguf)
             .unwrap();
