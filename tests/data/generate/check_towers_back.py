@@ -98,7 +98,10 @@ def check(amn, whole, out, name):
     for note in notes:
         print("   ", note)
     if "vision_config" in configs[1] and name != "internvl":
-        transformers.AutoImageProcessor.from_pretrained(back)
+        try:
+            transformers.AutoImageProcessor.from_pretrained(back)
+        except ImportError as missing:  # torchvision, which some need
+            print("    not loaded:", str(missing).strip().splitlines()[0])
     convert(amn, "convert", back, "--mmproj", "--to", "gguf", "-o", out / "again.gguf")
     one, two = contents(tower), contents(out / "again.gguf")
     assert one == two, (name, [key for key in one.keys() | two.keys() if one.get(key) != two.get(key)])
