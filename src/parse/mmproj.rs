@@ -1,5 +1,7 @@
 //! A language model and its tower of images (`mmproj`), two GGUF files, as one model.
 
+use std::sync::OnceLock;
+
 use super::directory::append;
 use crate::model::gguf::{Gguf, GgufMetadataValue};
 use crate::model::{GgufTower, NameIndex};
@@ -32,7 +34,7 @@ impl ParsedModel {
         }
         let first_source = self.sources.len();
         append(&mut self, tower);
-        (self.names, self.roles) = (NameIndex::default(), Default::default());
+        (self.names, self.roles) = (NameIndex::default(), OnceLock::new());
         self.gguf = Some(own);
         self.tower = Some(GgufTower { metadata: of_tower.metadata, first_source });
         Ok(self)

@@ -212,7 +212,7 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
         let size = shape.iter().product::<usize>().max(1);
         // GLM-OCR has three times the width in its projector.
         let widened = |n: &usize| match n / narrow {
-            1 | 3 if n % narrow == 0 => n / narrow * wide,
+            1 | 3 if n.is_multiple_of(narrow) => n / narrow * wide,
             _ => *n,
         };
         let shape: Vec<_> = shape.iter().map(widened).collect();
