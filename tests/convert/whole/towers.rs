@@ -247,6 +247,9 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
         own["rope_scaling"] =
             serde_json::json!({"rope_type": "default", "mrope_section": [half - 2, 1, 1]});
     }
+    if name == "mistral3" {
+        own["rms_norm_eps"] = 1e-5.into();
+    }
     if name.starts_with("gemma4") {
         own["use_bidirectional_attention"] = "vision".into();
     }
