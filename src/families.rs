@@ -100,6 +100,7 @@ pub(crate) use self::engine::request::GgufRequest;
 pub(crate) use self::engine::tied::{is_tied, other_output};
 pub(crate) use self::engine::to_gguf::to_gguf;
 pub(crate) use self::engine::to_hf::to_hf;
+pub(crate) use self::towers::to_hf::join_tower;
 pub(crate) use self::towers::to_mmproj::to_mmproj;
 use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::rows::*;

@@ -75,6 +75,9 @@ pub struct ParsedModel {
     pub(crate) notes: Vec<String>,
     #[cfg(feature = "gguf")]
     pub(crate) gguf: Option<self::gguf::Gguf>,
+    /// The tower of images of a GGUF model, of which the last sources are.
+    #[cfg(feature = "gguf")]
+    pub(crate) tower: Option<GgufTower>,
     /// The tensors by name.
     pub(crate) names: NameIndex,
     /// The role of each tensor. Schemes tell it, so they fill it in when somebody asks.
@@ -122,6 +125,16 @@ pub(crate) struct Directory {
     pub file_of: Vec<usize>,
     /// The index that lists them, if there is one.
     pub index: Option<CompanionFile>,
+}
+
+/// What the file of a tower says of itself.
+#[cfg(feature = "gguf")]
+#[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "models"), allow(dead_code))]
+pub(crate) struct GgufTower {
+    pub metadata: self::gguf::GgufMetadata,
+    /// The first of the model's sources that is its file.
+    pub first_source: usize,
 }
 
 /// The layout of a tensor of a QNAT file. Offsets count from its first byte.
@@ -199,6 +212,8 @@ impl ParsedModel {
             notes: Vec::new(),
             #[cfg(feature = "gguf")]
             gguf: None,
+            #[cfg(feature = "gguf")]
+            tower: None,
             names: NameIndex::default(),
             roles: OnceLock::new(),
         }
@@ -354,6 +369,14 @@ impl ParsedModel {
     #[must_use]
     pub fn gguf(&self) -> Option<&self::gguf::Gguf> {
         self.gguf.as_ref()
+    }
+
+    /// Whether a tower was added to a GGUF model.
+    pub(crate) fn has_tower(&self) -> bool {
+        #[cfg(feature = "gguf")]
+        return self.tower.is_some();
+        #[cfg(not(feature = "gguf"))]
+        false
     }
 
     /// Whether the model was read from GGUF.

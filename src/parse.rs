@@ -19,6 +19,8 @@ mod llamafile;
 mod magic;
 #[cfg(feature = "onnx")]
 mod message;
+#[cfg(feature = "gguf")]
+mod mmproj;
 #[cfg(feature = "msgpack")]
 mod msgpack;
 #[cfg(feature = "npz")]

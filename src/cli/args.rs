@@ -139,11 +139,12 @@ impl Command {
     /// Takes all shards of a model for the model, if the output is one file.
     pub(super) fn join_shards(&mut self) {
         let (input, run) = match self {
-            Self::Remember(args) => (&mut args.input, &args.run),
-            Self::Convert(args) => (&mut args.input, &args.run),
-            Self::Forget(ForgetArgs { input: Some(input), run, .. }) => (input, &*run),
+            Self::Remember(args) => (&mut args.input, &mut args.run),
+            Self::Convert(args) => (&mut args.input, &mut args.run),
+            Self::Forget(ForgetArgs { input: Some(input), run, .. }) => (input, run),
             _ => return,
         };
+        input.take_from_mmproj(run);
         if let Some(model) = hints::model_of(&input.files, run.output.path.as_deref()) {
             input.files = vec![model];
         }
@@ -204,11 +205,23 @@ pub(super) struct FileArgs {
 pub(super) struct InputsArgs {
     /// Model files, directories of models, ORG/MODEL in the cache of Hugging Face, or
     /// ollama:MODEL[:TAG]; with several, -o is a directory
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", required_unless_present = "mmproj")]
     pub files: Vec<PathBuf>,
     /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
     #[arg(long, visible_alias = "prefix", value_name = "KEY", help_heading = INPUT)]
     pub root: Option<String>,
+}
+
+impl InputsArgs {
+    /// Takes what stands behind `--mmproj` for the input if there is no other: the option may have no
+    /// value.
+    pub(super) fn take_from_mmproj(&mut self, run: &mut RunArgs) {
+        if self.files.is_empty()
+            && let Some(file) = run.output.mmproj.as_mut().and_then(Option::take)
+        {
+            self.files.push(file);
+        }
+    }
 }
 
 /// Heading of what is encoded, and how, in `--help`.

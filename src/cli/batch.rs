@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::args::{InputsArgs, OutputArgs, RunArgs};
+use super::input::NamedModel;
 use super::option_checks::read_text;
 use super::outputs::{OutputChoice, full_path};
 use super::plan::{OutputStyle, WriteRequest};
@@ -66,6 +67,9 @@ pub(super) fn write_all(
     let mut options = options.clone().with_names(name_changes(args)?);
     options.files.extend(args.select.rename_file.clone());
     options.files.extend(args.output.gguf_metadata.clone());
+    options
+        .files
+        .extend(args.output.tower().map(Path::to_path_buf));
     // The output of one input is not another input either.
     options.files.extend(inputs.files.iter().cloned());
     let options = &options.with_gguf_edits(gguf_edits(&args.output)?);
@@ -74,7 +78,7 @@ pub(super) fn write_all(
         [_] => OutputChoice::OfOne(given),
         files => OutputChoice::of_several(given, files.len())?,
     };
-    let open = |file: &Path| input::open_below(file, inputs.root.as_deref(), &args.read.limits);
+    let open = |file: &Path| open_input(file, inputs.root.as_deref(), args);
     let request = WriteRequest { options, args, place, style };
     if let [file] = inputs.files.as_slice() {
         return write(&request, &open(file)?, out);
@@ -101,6 +105,20 @@ pub(super) fn write_all(
         }
     }
     Ok(())
+}
+
+/// Opens the input at `file` below `root`, with its tower, if the arguments name one.
+///
+/// # Errors
+/// Those of opening either, and of [`with_mmproj`](crate::ParsedModel::with_mmproj).
+fn open_input(file: &Path, root: Option<&str>, args: &RunArgs) -> Result<NamedModel> {
+    let limits = &args.read.limits;
+    let input = input::open_below(file, root, limits)?;
+    let Some(tower) = args.output.tower() else {
+        return Ok(input);
+    };
+    let tower = input::open_path(tower, limits).map_err(|error| error.about(tower.display()))?;
+    Ok(NamedModel { model: input.model.with_mmproj(tower)?, named: input.named })
 }
 
 /// Checks that the path `output`, to which the input `file` is written, is new: no earlier input,

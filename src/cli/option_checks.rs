@@ -131,14 +131,20 @@ const OPTIONS: &[Applicability] = &[
     Applicability {
         option: "--tokenizer-pre",
         is_set: |r| r.run.output.tokenizer_pre.is_some(),
-        applies: |r| r.is_to_gguf() && !r.run.output.tensors_only && !r.run.output.mmproj,
+        applies: |r| r.is_to_gguf() && !r.run.output.tensors_only && !r.run.output.is_tower(),
         needs: "only a whole model as GGUF has a pre-tokenizer",
     },
     Applicability {
         option: "--mmproj",
-        is_set: |r| r.run.output.mmproj,
+        is_set: |r| r.run.output.is_tower(),
         applies: |r| r.is_to_gguf() && r.scheme.is_none(),
         needs: "an image tower becomes a GGUF file of floats; use --to gguf",
+    },
+    Applicability {
+        option: "--mmproj FILE",
+        is_set: |r| r.run.output.tower().is_some(),
+        applies: |r| !r.is_to_gguf() && r.inputs == 1,
+        needs: "a GGUF model and its tower become one Hugging Face directory",
     },
     Applicability {
         option: "--out-dtype",

@@ -80,7 +80,7 @@ impl WriteRequest<'_> {
             true => input::output_directory(named, &suffix),
             false => input::output_file(named, &suffix, extension, keeps_blocks),
         };
-        let default = match args.output.mmproj {
+        let default = match args.output.is_tower() {
             true => input::of_tower(&default),
             false => default,
         };
@@ -128,7 +128,8 @@ impl WriteRequest<'_> {
         let is_directory = self.place.path().is_some() && !options.single_file;
         match () {
             () if self.args.output.tensors_only => ModelScope::Tensors,
-            () if self.args.output.mmproj => ModelScope::ImageTower,
+            () if self.args.output.is_tower() => ModelScope::ImageTower,
+            () if self.args.output.tower().is_some() && is_directory => ModelScope::Model,
             () if is_some || !is_directory || model.gguf().is_none() => ModelScope::Auto,
             () if options.target == ConvertTarget::Safetensors => ModelScope::Model,
             () => ModelScope::Auto,

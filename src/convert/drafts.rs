@@ -149,6 +149,11 @@ fn check_options(model: &ParsedModel, options: &ConvertOptions) -> Result<()> {
         let what = "--mmproj: only the image tower of a Hugging Face directory becomes a GGUF file";
         return Err(AnamnesisError::usage(what));
     }
+    let makes_model = options.scope == ModelScope::Model && !is_gguf && !options.makes_mlx();
+    if model.has_tower() && !makes_model {
+        let what = "--mmproj FILE: a model with its tower becomes a Hugging Face directory; name one with -o";
+        return Err(AnamnesisError::usage(what));
+    }
     Ok(())
 }
 

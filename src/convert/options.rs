@@ -32,7 +32,8 @@ pub enum ModelScope {
     /// The tensors, under the names that they have.
     Tensors,
     /// A model that runs: tensors under the other side's names, settings and tokenizer. What cannot
-    /// be one is an error.
+    /// be one is an error. A GGUF model with its tower ([`with_mmproj`](crate::ParsedModel::with_mmproj))
+    /// becomes the multimodal one.
     Model,
     /// The image tower and the projector of a multimodal Hugging Face model, as llama.cpp loads
     /// them beside its language model (`mmproj`).

@@ -9,8 +9,8 @@ use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::config::Texts;
 use crate::families::{
-    GgufRequest, MlxModel, from_mlx, is_early_expert, other_output, stack_early_experts,
-    stack_experts, to_gguf, to_hf, to_mlx, to_mmproj, unknown_class,
+    GgufRequest, MlxModel, from_mlx, is_early_expert, join_tower, other_output,
+    stack_early_experts, stack_experts, to_gguf, to_hf, to_mlx, to_mmproj, unknown_class,
 };
 use crate::model::ParsedModel;
 use crate::model::gguf::GgufMetadataValue;
@@ -242,6 +242,14 @@ fn renamed<'m>(
     Ok(found.map(|found| take(found, companions, false, resolution, report)))
 }
 
+/// The number of the source of the first tensor that `item` is made of.
+fn source_of(item: &ResolvedItem<'_>) -> Option<usize> {
+    match item {
+        ResolvedItem::Group(group) => group.parts.first().map(|(_, t)| t.info().source),
+        ResolvedItem::Plain(t) => Some(t.stored.info().source),
+    }
+}
+
 /// Puts the items of `found` into `resolution`.
 fn take<'m>(
     found: MlxModel<'m>,
@@ -252,10 +260,7 @@ fn take<'m>(
 ) -> WholeModel {
     resolution.items = found.items;
     // Shards have what their counterparts have, so a stack is where its first expert is.
-    sort_by_key(&mut resolution.items, |item| match item {
-        ResolvedItem::Group(group) => group.parts.first().map(|(_, t)| t.info().source),
-        ResolvedItem::Plain(t) => Some(t.stored.info().source),
-    });
+    sort_by_key(&mut resolution.items, source_of);
     report.notes.extend(found.notes);
     let file = |config: Value| ("config.json".to_owned(), format!("{config:#}\n"));
     WholeModel {
@@ -421,7 +426,15 @@ fn from_gguf<'m>(
         true => options.run.to,
         false => TargetDtype::F32,
     };
-    let mut found = to_hf(items, &source.metadata, (options.run.to, decoded))?;
+    let types = (options.run.to, decoded);
+    let mut found = match &model.tower {
+        None => to_hf(items, &source.metadata, types)?,
+        Some(tower) => {
+            let of_tower = |item: &ResolvedItem<'_>| source_of(item) >= Some(tower.first_source);
+            let (of_tower, items) = items.into_iter().partition(of_tower);
+            join_tower((items, &source.metadata), (of_tower, &tower.metadata), types)?
+        }
+    };
     for item in &mut found.items {
         if let ResolvedItem::Group(group) = item
             && group.scheme != QuantScheme::Unquantized

@@ -1,6 +1,6 @@
-//! Image towers of multimodal models, with the projector behind them, as llama.cpp loads them beside
+//! Towers of images and sounds of multimodal models, with the projector behind them, as llama.cpp loads them beside
 //! a language model (`mmproj`). A tower is a class of its own: its tensors, and settings that come
-//! from `vision_config`.
+//! from `vision_config` or `audio_config`.
 //!
 //! Source: `MmprojModel` in `conversion/base.py` of llama.cpp; defaults of transformers 5.24.
 
@@ -14,12 +14,14 @@ mod llama4;
 mod pixtral;
 mod qwen;
 mod qwen3;
+pub(super) mod to_hf;
 pub(super) mod to_mmproj;
+mod whisper;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::config::TEXT_CONFIGS;
-use crate::families::engine::fields::{Fields, HEADS, HIDDEN, INNER, LAYERS, is_same, wrong};
+use crate::families::engine::fields::{Fields, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, wrong};
 use crate::families::engine::rope::PARAMETERS;
 use crate::families::engine::rows::*;
 use crate::remember::layout::assembled::Change;
@@ -34,27 +36,43 @@ const TOWERS: &[&Tower] = &[
     &intern::INTERN_VL,
     &lfm::LFM2_VL,
     &llama4::LLAMA4,
-    &pixtral::PIXTRAL,
     &pixtral::MISTRAL3,
+    &pixtral::PIXTRAL,
     &qwen::QWEN2_VL,
     &qwen::QWEN2_5_VL,
     &qwen3::QWEN3_VL,
+    &glm::GLM_OCR,
     &glm::GLM4V,
+    &whisper::QWEN2_AUDIO,
+    &whisper::VOXTRAL,
+    &whisper::AUDIO_FLAMINGO3,
 ];
 
-/// An image tower.
+/// A tower of images or sounds.
 pub(super) struct Tower {
     /// Its tensors and settings. Its classes are those of the whole models. What is implied holds
     /// where a config is silent, too.
     pub class: ModelClass,
+    /// Field of its config in that of the whole model.
+    pub config: &'static str,
     /// Whether llama.cpp takes the two projections of feed-forward layers for each other if they are
     /// square, as some old files have them.
     pub swaps_square: bool,
-    /// Adds to the fields of `vision_config` what the table has under other names, and what other
-    /// parts of the config say.
+    /// Fields of the whole model that the table has among those of the tower's config.
+    pub of_model: &'static [OfModel],
+    /// Fields of the whole model, each with what its class has where it is silent, and with what
+    /// the projector takes for granted.
+    pub expected: &'static [(&'static str, Default, Default)],
+    /// Adds to the fields of the tower's config what follows from them, and what other parts of the
+    /// config say.
     pub complete: fn(&mut Fields, &TowerConfig<'_>) -> Result<()>,
-    /// The name that the table has for a stored one, by the fields of the config.
-    pub table_name: fn(&str, &Fields) -> String,
+    /// What stands in front of a number in names of tensors that is a position in the list of
+    /// layers in a field; GGUF has the layer there.
+    pub listed: Option<(&'static str, &'static str)>,
+    /// The whole models that it comes back as, with a language model.
+    pub wholes: &'static [Whole],
+    /// Sets, of a tower that comes from GGUF, what other fields say.
+    pub restore: fn(&mut WholeConfig) -> Result<()>,
     /// Tensors that llama.cpp has in one type, whatever the model's.
     pub types: &'static [(&'static str, TowerType)],
     /// The token whose row of the embedding the tower has, too.
@@ -62,6 +80,56 @@ pub(super) struct Tower {
     /// What llama.cpp computes otherwise, whatever the file says.
     pub note: Option<&'static str>,
 }
+
+/// A field of the whole model that is one of the tower in the table.
+pub(super) struct OfModel {
+    /// Its name in the table.
+    pub name: &'static str,
+    /// Its name in the config of the whole model.
+    pub field: &'static str,
+    /// What the class has where its config is silent.
+    pub default: Default,
+}
+
+/// A class of whole models: what its directory has beside what the language model and the tower
+/// have.
+pub(super) struct Whole {
+    /// llama.cpp's name of the language model; empty: any.
+    pub text: &'static str,
+    pub class: &'static str,
+    pub model_type: &'static str,
+    /// `model_type` of the config of the language model; `None`: that of its own class.
+    pub text_type: Option<&'static str>,
+    /// What names of tensors of the language model begin with in place of `model.`.
+    pub inner: &'static str,
+    /// Fields of the numbers of tokens, each with the text of the token.
+    pub tokens: &'static [(&'static str, &'static str)],
+    /// Fields of the processor that all models of the class have.
+    pub processor: &'static [(&'static str, Default)],
+}
+
+/// The config of a whole model that comes from GGUF, while it is made.
+pub(super) struct WholeConfig {
+    /// The fields beside the nested configs.
+    pub root: Map<String, Value>,
+    /// The fields of the language model.
+    pub text: Map<String, Value>,
+    /// The fields of the tower, under the names of the table. Those that no config has are not
+    /// written.
+    pub fields: Fields,
+    /// The fields of the tower that a config has besides those of the table.
+    pub vision: Map<String, Value>,
+    /// How images become pixels.
+    pub processor: Map<String, Value>,
+    /// What a user should know.
+    pub notes: Vec<String>,
+}
+
+/// Field of the name of the nested config of the language model, where that is another than usual.
+const TEXT_FIELD: &str = "text_field";
+
+/// The row of the embedding that some towers have, too.
+const TOKEN_ROW: &str = "v.token_embd.img_break";
 
 /// The type of a tensor of a tower that does not follow the model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +171,10 @@ pub(super) fn tower_of(config: &Value) -> Result<(&'static Tower, &str)> {
     })?;
     Ok((found, class))
 }
+
+/// Fields of the configs of towers of images and of sounds.
+const VISION: &str = "vision_config";
+const AUDIO: &str = "audio_config";
 
 /// Field of the length of a hidden state of the language model.
 pub(super) const TEXT_HIDDEN: &str = "text_hidden_size";
@@ -162,9 +234,14 @@ const PLAIN: ModelClass = ModelClass {
 
 const PLAIN_TOWER: Tower = Tower {
     class: PLAIN,
+    config: VISION,
     swaps_square: false,
+    of_model: &[],
+    expected: &[],
     complete: add_text_size,
-    table_name: |name, _| name.to_owned(),
+    listed: None,
+    wholes: &[],
+    restore: |_| Ok(()),
     types: &[],
     token: None,
     note: None,
@@ -223,6 +300,7 @@ const FUSED: &[Dim] = &[Sum(&[Hidden, Hidden, Hidden]), Hidden];
 const fn third(part: usize, gguf: &'static str, hf: &'static str) -> TensorRule {
     TensorRule {
         transform: Transform::Parts(Parts::one(Turn::Equal(3), part)),
+        gguf_shape: Some(&[Hidden, Hidden]),
         ..same(gguf, hf, FUSED)
     }
 }
@@ -238,18 +316,6 @@ fn add_text_size(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let size = size.ok_or_else(|| wrong("hidden_size", "the language model's is missing"))?;
     fields.0.insert(TEXT_HIDDEN.to_owned(), size.clone());
     Ok(())
-}
-
-/// Sets the field `name` to what the config of the whole model has under `field`, or to `default`.
-fn add_of_model(
-    fields: &mut Fields,
-    config: &TowerConfig<'_>,
-    (name, field): (&str, &str),
-    default: impl Into<Value>,
-) {
-    let stated = config.root.get(field).cloned();
-    let value = stated.unwrap_or_else(|| default.into());
-    fields.0.insert(name.to_owned(), value);
 }
 
 /// Sets the number of patches of an image.
@@ -290,6 +356,30 @@ fn take_side(fields: &mut Fields, name: &str) {
     }
 }
 
+/// Sets the processor's size of images of one size.
+fn restore_square(config: &mut WholeConfig) {
+    if let Some(side) = config.fields.0.get(IMAGE_SIZE) {
+        let size = json!({"height": side, "width": side});
+        config.processor.insert("size".to_owned(), size);
+    }
+}
+
+/// Sets the length of a patch in the processor, as it is in the tower, under `name`.
+fn restore_patch(config: &mut WholeConfig, name: &str) {
+    if let Some(side) = config.fields.0.get(PATCH_SIZE) {
+        config.processor.insert(name.to_owned(), side.clone());
+    }
+}
+
+/// Sets the length and the number of heads, as the tower has them.
+fn restore_heads(config: &mut WholeConfig) -> Result<()> {
+    let heads = config.fields.need(HEADS)?;
+    let head = config.fields.need(HIDDEN)?.checked_div(heads).unwrap_or(0);
+    config.vision.insert("head_dim".to_owned(), head.into());
+    config.vision.insert(KV_HEADS[0].to_owned(), heads.into());
+    Ok(())
+}
+
 /// Adds the base of rope, if `rope_parameters` states it.
 fn add_base(fields: &mut Fields) {
     let rope = fields
@@ -298,30 +388,5 @@ fn add_base(fields: &mut Fields) {
         .and_then(|rope| rope.get("rope_theta"));
     if let Some(base) = rope.cloned() {
         fields.0.insert("rope_theta".to_owned(), base);
-    }
-}
-
-/// Renames the field `from` as `to`.
-fn rename(fields: &mut Fields, from: &str, to: &str) {
-    if let Some(value) = fields.0.remove(from) {
-        fields.0.insert(to.to_owned(), value);
-    }
-}
-
-/// Fails unless the field `name` of the whole model, or `default` where it is silent, is `expected`.
-fn expect(
-    config: &TowerConfig<'_>,
-    name: &str,
-    default: impl Into<Value>,
-    expected: impl Into<Value>,
-) -> Result<()> {
-    let (default, expected) = (default.into(), expected.into());
-    let found = config.root.get(name).unwrap_or(&default);
-    match is_same(found, &expected) {
-        true => Ok(()),
-        false => {
-            let what = format!("it is {found}, and llama.cpp's projector has {expected}");
-            Err(wrong(name, what))
-        }
     }
 }

@@ -187,7 +187,7 @@ fn describes_itself(shard: &ParsedModel) -> bool {
 
 /// Adds a shard's tensors and sources to `all`. Of metadata keys in several shards, the first one's
 /// value counts.
-fn append(all: &mut ParsedModel, shard: ParsedModel) {
+pub(super) fn append(all: &mut ParsedModel, shard: ParsedModel) {
     let base = all.sources.len();
     let ParsedModel {
         sources,

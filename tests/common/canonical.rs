@@ -55,7 +55,7 @@ pub fn restored(sums: &Path) -> PathBuf {
 /// The file that this crate makes of the model beside `sums` in `directory`.
 fn converted(sums: &Path, directory: &Path) -> PathBuf {
     let mut options = ConvertOptions::new(ConvertTarget::Gguf);
-    if sums.ancestors().any(|above| above.ends_with("towers")) {
+    if sums.ancestors().any(|above| above.ends_with("data/towers")) {
         options = options.with_scope(ModelScope::ImageTower);
     }
     let types = [("f16", TargetDtype::F16), ("f32", TargetDtype::F32)];

@@ -115,9 +115,16 @@ pub(in super::super) struct OutputArgs {
     #[arg(long, help_heading = OUTPUT)]
     pub tensors_only: bool,
     /// Write the image tower and the projector of a multimodal Hugging Face model, which llama.cpp
-    /// loads beside its language model
-    #[arg(long, help_heading = OUTPUT, conflicts_with_all = ["tensors_only", "include", "exclude"])]
-    pub mmproj: bool,
+    /// loads beside its language model; with FILE, which is such a tower of the GGUF model, write the
+    /// multimodal model to a directory
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 0..=1,
+        help_heading = OUTPUT,
+        conflicts_with_all = ["tensors_only", "include", "exclude"]
+    )]
+    pub mmproj: Option<Option<PathBuf>>,
     /// GGUF metadata from a JSON object: values get the types of their keys, {"type": "u8", "value":
     /// 3} has its own, and null removes a key
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
@@ -145,6 +152,16 @@ pub(in super::super) struct CastArgs {
 }
 
 impl OutputArgs {
+    /// Whether the output is the tower of a model.
+    pub(in super::super) fn is_tower(&self) -> bool {
+        self.mmproj == Some(None)
+    }
+
+    /// The file of the tower that is joined with the model.
+    pub(in super::super) fn tower(&self) -> Option<&Path> {
+        self.mmproj.as_ref()?.as_deref()
+    }
+
     /// Whether the output goes to stdout.
     pub(in super::super) fn is_stdout(&self) -> bool {
         self.path.as_deref() == Some(Path::new("-"))

@@ -117,9 +117,11 @@ impl Mapping<'_> {
                 if rule.gguf == "output" && self.class.traits.ties_output {
                     continue;
                 }
-                // A bias has a value for each row that the matrix has in GGUF.
+                // A bias has a value for each row that the matrix has in GGUF, unless that is a part of
+                // the other side's.
+                let is_part = rule.transform.some_parts().is_some();
                 let shape = match (suffix, rule.gguf_shape) {
-                    (".bias", Some(shape)) => shape,
+                    (".bias", Some(shape)) if !is_part => shape,
                     _ => rule.shape,
                 };
                 self.check_shape(&source.name, (shape, place.layer), suffix, &source.shape)?;

@@ -10,7 +10,7 @@ mod unread;
 use serde_json::Value;
 
 pub(crate) use self::by_layer::numbers_of_kind;
-pub(crate) use self::from_gguf::config_of;
+pub(crate) use self::from_gguf::{config_of, fields_of_keys};
 pub(crate) use self::unread::causal_note;
 use super::fields::{
     CONTEXT, EXPERTS, EXPERTS_USED, Fields, HEADS, HIDDEN, INNER, KV_HEADS, KeyValue, LABELS,

@@ -369,6 +369,8 @@ impl Traits {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Default {
     Int(u64),
+    /// A number below 0, without its sign.
+    Minus(i64),
     Float(f64),
     Bool(bool),
     Text(&'static str),
@@ -414,6 +416,7 @@ impl From<&Default> for Value {
     fn from(value: &Default) -> Self {
         match *value {
             Default::Int(n) => n.into(),
+            Default::Minus(n) => (-n).into(),
             Default::Float(x) => x.into(),
             Default::Bool(flag) => flag.into(),
             Default::Text(text) => text.into(),

@@ -43,12 +43,27 @@ pub(crate) struct DirectoryModel<'m> {
 }
 
 /// The model of `items`, whose metadata is `metadata`; what is quantized is decoded to `to`, by way
-/// of `decoded`.
+/// of `decoded`. A language model for images is written as the class without them.
+///
+/// # Errors
+/// As [`language_model`].
+pub(crate) fn to_hf<'m>(
+    items: Vec<ResolvedItem<'m>>,
+    metadata: &GgufMetadata,
+    types: (TargetDtype, TargetDtype),
+) -> Result<DirectoryModel<'m>> {
+    let class = class_of(metadata, |name| items.iter().any(|item| item.name() == name))?;
+    let mut model = language_model(items, metadata, types)?;
+    model.notes.extend(image_note(class));
+    Ok(model)
+}
+
+/// As [`to_hf`], of a language model that may become part of a model for images.
 ///
 /// # Errors
 /// `Unsupported` if the architecture is unknown; `Parse` that names the key or the tensor which is
 /// missing, contradicts another, or is none of the architecture.
-pub(crate) fn to_hf<'m>(
+pub(crate) fn language_model<'m>(
     mut items: Vec<ResolvedItem<'m>>,
     metadata: &GgufMetadata,
     (to, decoded): (TargetDtype, TargetDtype),
@@ -126,7 +141,6 @@ pub(crate) fn to_hf<'m>(
     tokenizer.notes.extend(left_out);
     tokenizer.notes.extend(pooling::note(&config));
     tokenizer.notes.extend(causal_note(&config));
-    tokenizer.notes.extend(image_note(class));
     let other_scores = class.traits.other_scores.map(|[_, what]| what.to_owned());
     tokenizer.notes.extend(other_scores);
     let ids = token_ids(metadata);
@@ -147,7 +161,7 @@ fn written_class(class: &'static ModelClass, config: &Map<String, Value>) -> &'s
 
 /// The tensors of Hugging Face that are made of those in `mapped`. `main` is the type of weights,
 /// and what is quantized is decoded to `to`.
-fn make_items<'m>(
+pub(crate) fn make_items<'m>(
     mapped: Vec<Mapped<'m>>,
     class: &ModelClass,
     dims: &Dims,
@@ -230,7 +244,7 @@ const SIZED: &[(&str, &str)] = &[
 ];
 
 /// The flags that say which tensors there are, if `has` tells whether there is one.
-fn flags_of(
+pub(crate) fn flags_of(
     class: &ModelClass,
     has: impl Fn(&str) -> bool,
 ) -> impl Iterator<Item = (String, Value)> {
@@ -238,14 +252,15 @@ fn flags_of(
     let first = Place { layer: Some(0), expert: None };
     rules.filter_map(move |rule| match rule.need {
         Need::If(field) => {
-            let name = format!("{}.weight", fill(rule.gguf, first));
+            let suffix = if rule.is_whole_name { "" } else { ".weight" };
+            let name = format!("{}{suffix}", fill(rule.gguf, first));
             Some((field.to_owned(), has(&name).into()))
         }
         _ => None,
     })
 }
 
-fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
+pub(crate) fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
     match item {
         ResolvedItem::Group(group) => &group.shape,
         ResolvedItem::Plain(t) => t.stored.shape(),
@@ -254,7 +269,7 @@ fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
 
 /// Element type of what is not quantized: that of the first matrix in two bytes, or `to` if
 /// anything is quantized.
-fn main_dtype(mapped: &[Mapped<'_>], to: TargetDtype) -> TargetDtype {
+pub(crate) fn main_dtype(mapped: &[Mapped<'_>], to: TargetDtype) -> TargetDtype {
     let stored = || {
         mapped
             .iter()
@@ -317,7 +332,7 @@ impl<'m> Maker<'_, 'm> {
                 return Ok(());
             };
             let own = parts[0].1.stored.unwrap_or(self.to);
-            let whole = transform::joined(parts, name, own, self.dims)?;
+            let whole = transform::joined(parts, (name, rule), own, self.dims)?;
             return self.push(whole, rule);
         }
         let change = match self.class.traits.norms_plus_one && has_offset(&name) {
@@ -334,9 +349,12 @@ impl<'m> Maker<'_, 'm> {
     /// changes by that.
     fn push(&mut self, mut group: Group<'m>, rule: &TensorRule) -> Result<()> {
         let is_stored = group.scheme == QuantScheme::Unquantized;
-        let is_wide =
-            is_stored && group.keeps == Some(TargetDtype::F32) && self.main != TargetDtype::F32;
-        let may_narrow = is_wide && !rule.keeps_f32;
+        let is_wide = match group.keeps {
+            Some(TargetDtype::F32) => self.main != TargetDtype::F32,
+            // llama.cpp has some tensors of towers in F16, whatever the others are.
+            own => self.class.traits.is_tower && own != Some(self.main),
+        };
+        let may_narrow = is_stored && is_wide && !rule.keeps_f32;
         if may_narrow && is_exact(&*group.decoder, self.main, rule.transform.change())? {
             (group.keeps, group.is_copied) = (Some(self.main), false);
         }
@@ -356,7 +374,7 @@ fn token_ids(metadata: &GgufMetadata) -> Map<String, Value> {
 }
 
 /// `value` as a file has it.
-fn pretty(value: &Value) -> String {
+pub(crate) fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 

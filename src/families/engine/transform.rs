@@ -125,7 +125,7 @@ pub(crate) fn to_hf<'m>(
             (Rearrangement::changed(&shape, change.inverse()), made)
         }
         Transform::Parts(parts) => {
-            return Ok(vec![joined(vec![(parts, source)], own, dtype, dims)?]);
+            return Ok(vec![joined(vec![(parts, source)], (own, rule), dtype, dims)?]);
         }
         Transform::Own(transform) => {
             let mut sources = vec![source];

@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 
 use super::{
     COLOURS, EPSILON, FILTERS, GELU, NORM_EPSILON, PATCHES, PLAIN, PLAIN_TOWER, SETTINGS,
-    TEXT_HIDDEN, Tower, TowerConfig, TowerType, add_patches, add_text_size, down, norm,
-    patches_of_side, projector, square, up, whole,
+    TEXT_HIDDEN, Tower, TowerConfig, TowerType, Whole, WholeConfig, add_patches, add_text_size,
+    down, norm, patches_of_side, projector, restore_square, square, up, whole,
 };
 use crate::Result;
-use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::fields::{Fields, wrong, wrong_key};
 use crate::families::engine::rows::*;
 
 /// The layers of SigLIP below `$prefix`.
@@ -118,15 +118,58 @@ pub(super) const GEMMA3: Tower = Tower {
     },
     swaps_square: true,
     complete,
+    wholes: &[Whole {
+        text: "gemma3",
+        class: "Gemma3ForConditionalGeneration",
+        model_type: "gemma3",
+        text_type: None,
+        inner: "language_model.model.",
+        tokens: &[
+            ("image_token_index", "<image_soft_token>"),
+            ("boi_token_index", "<start_of_image>"),
+            ("eoi_token_index", "<end_of_image>"),
+        ],
+        processor: &[
+            ("image_processor_type", Text("Gemma3ImageProcessor")),
+            ("processor_class", Text("Gemma3Processor")),
+        ],
+    }],
+    restore,
     types: &[SIGLIP_F32, ("mm.input_projection.weight", TowerType::F16)],
     ..PLAIN_TOWER
 };
+
+/// Sets the number of tokens of an image, and its size.
+fn restore(config: &mut WholeConfig) -> Result<()> {
+    let side = patches_of_side(&config.fields)?;
+    let pool = config.fields.count(&[POOL])?.unwrap_or(USUAL_POOL);
+    let of_tokens = side
+        .checked_div(pool)
+        .filter(|n| n.checked_mul(pool) == Some(side));
+    let of_tokens = of_tokens.ok_or_else(|| {
+        let what = format!("{pool} is no part of the {side} patches in a row");
+        wrong_key("clip.vision.projector.scale_factor", what)
+    })?;
+    let tokens: Value = of_tokens.saturating_mul(of_tokens).into();
+    config.root.insert(TOKENS.to_owned(), tokens.clone());
+    config
+        .processor
+        .insert("image_seq_length".to_owned(), tokens);
+    config
+        .vision
+        .insert("vision_use_head".to_owned(), false.into());
+    restore_square(config);
+    Ok(())
+}
+
+/// Field of the number of tokens of an image.
+const TOKENS: &str = "mm_tokens_per_image";
 
 /// Adds the rows of patches that become one token, if they are not as many as usual.
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
     add_patches(fields)?;
-    let field = "mm_tokens_per_image";
+    let field = TOKENS;
     let count = |map: &Map<String, Value>, name| {
         let value = map
             .get(name)

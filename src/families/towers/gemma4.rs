@@ -5,10 +5,12 @@
 //! llama.cpp.
 
 use super::{
-    CHANNELS, COLOURS, EPSILON, GELU, IMAGE_SIZE, NORM_EPSILON, PLAIN, PLAIN_TOWER, SETTINGS,
-    TEXT_HIDDEN, Tower, TowerConfig, add_base, add_text_size, down, norm, pixels, rename, square,
-    up, whole,
+    CHANNELS, COLOURS, EPSILON, GELU, IMAGE_SIZE, NORM_EPSILON, PATCH_SIZE, PLAIN, PLAIN_TOWER,
+    SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, Whole, WholeConfig, add_base, add_text_size, down,
+    norm, pixels, restore_heads, restore_patch, square, up, whole,
 };
+use serde_json::Value;
+
 use crate::Result;
 use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::rows::*;
@@ -126,6 +128,7 @@ pub(super) const GEMMA4: Tower = Tower {
             ("attention_bias", Bool(false)),
             ("rope_theta", Float(100.0)),
         ],
+        own_fields: &[(EPSILON, "rms_norm_eps")],
         tensors: &[
             ENDS, LAYERS, BOUNDS[0], BOUNDS[1], BOUNDS[2], BOUNDS[3], BOUNDS[4], BOUNDS[5],
             BOUNDS[6],
@@ -135,13 +138,52 @@ pub(super) const GEMMA4: Tower = Tower {
         ..PLAIN
     },
     complete,
+    wholes: &[Whole {
+        text: "gemma4",
+        class: "Gemma4ForConditionalGeneration",
+        model_type: "gemma4",
+        text_type: None,
+        inner: "model.language_model.",
+        tokens: &[
+            ("image_token_id", "<|image|>"),
+            ("boi_token_id", "<|image>"),
+            ("eoi_token_id", "<image|>"),
+            ("video_token_id", "<|video|>"),
+        ],
+        processor: &[
+            ("image_processor_type", Text("Gemma4ImageProcessor")),
+            ("processor_class", Text("Gemma4Processor")),
+            ("pooling_kernel_size", Int(3)),
+        ],
+    }],
+    restore,
     ..PLAIN_TOWER
 };
+
+/// Sets how the language model reads images: llama.cpp knows it by the width.
+fn restore(config: &mut WholeConfig) -> Result<()> {
+    let is_causal = CAUSAL.contains(&config.fields.need(&[TEXT_HIDDEN])?);
+    let sees = if is_causal {
+        Value::Null
+    } else {
+        "vision".into()
+    };
+    config.text.insert(BIDIRECTIONAL.to_owned(), sees);
+    config.root.insert("audio_config".to_owned(), Value::Null);
+    for name in [CHANNELS, "axes"] {
+        config.fields.0.remove(name);
+    }
+    restore_heads(config)?;
+    restore_patch(config, PATCH_SIZE);
+    Ok(())
+}
+
+/// Field of which tokens of the language model see later ones.
+const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
 /// Adds what the table has under other names.
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
-    rename(fields, "rms_norm_eps", EPSILON);
     // Images keep their shape, and nothing reads this.
     fields.0.insert(IMAGE_SIZE.to_owned(), 224.into());
     add_base(fields);
@@ -154,7 +196,7 @@ const CAUSAL: [u32; 2] = [1536, 2560];
 /// Fails if the language model reads the tokens of an image otherwise than llama.cpp.
 fn check_text(fields: &Fields, config: &TowerConfig<'_>) -> Result<()> {
     let size = fields.need(&[TEXT_HIDDEN])?;
-    let (field, is_causal) = ("use_bidirectional_attention", CAUSAL.contains(&size));
+    let (field, is_causal) = (BIDIRECTIONAL, CAUSAL.contains(&size));
     let sees_all = config.text(field).is_some_and(|value| value == "vision");
     if sees_all == is_causal {
         let expected = if is_causal { "null" } else { "vision" };

@@ -4,10 +4,12 @@
 
 use super::gemma::{FILTER_BIAS, SIGLIP_BIASES, SIGLIP_F32, SIGLIP_IMPLIED, patches, siglip};
 use super::{
-    EPSILON, FILTERS, GELU, IMAGE_SIZE, NORM_EPSILON, PATCHES, PLAIN, PLAIN_TOWER, SETTINGS,
-    TEXT_HIDDEN, Tower, TowerConfig, add_of_model, add_patches, add_text_size, down, norm,
+    EPSILON, FILTERS, GELU, IMAGE_SIZE, NORM_EPSILON, OfModel, PATCHES, PLAIN, PLAIN_TOWER,
+    SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, Whole, add_patches, add_text_size, down, norm,
     projector, square, up,
 };
+use serde_json::json;
+
 use crate::Result;
 use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::rows::*;
@@ -57,7 +59,31 @@ pub(super) const IDEFICS3: Tower = Tower {
         ..PLAIN
     },
     swaps_square: true,
+    of_model: &[OfModel { name: SCALE, field: SCALE, default: Int(2) }],
     complete,
+    // SmolVLM computes the same, and nothing in GGUF tells it from Idefics 3.
+    wholes: &[Whole {
+        text: "llama",
+        class: "Idefics3ForConditionalGeneration",
+        model_type: "idefics3",
+        text_type: None,
+        inner: "model.text_model.",
+        tokens: &[("image_token_id", "<image>")],
+        processor: &[
+            ("image_processor_type", Text("Idefics3ImageProcessor")),
+            ("processor_class", Text("Idefics3Processor")),
+        ],
+    }],
+    restore: |config| {
+        for (name, field) in [("size", LONGEST), ("max_image_size", IMAGE_SIZE)] {
+            if let Some(side) = config.fields.0.get(field) {
+                config
+                    .processor
+                    .insert(name.to_owned(), json!({ LONGEST: side }));
+            }
+        }
+        Ok(())
+    },
     types: &[SIGLIP_F32],
     ..PLAIN_TOWER
 };
@@ -75,7 +101,6 @@ pub(super) const SMOLVLM: Tower = Tower {
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
     add_patches(fields)?;
-    add_of_model(fields, config, (SCALE, SCALE), 2);
     let of_images = |name: &str| config.processor.get(name)?.get(LONGEST).cloned();
     // llama.cpp cuts images into tiles of the size that the tower sees.
     let tile = of_images("max_image_size");

@@ -5,12 +5,12 @@
 
 use super::{
     CHANNELS, COLOURS, EPSILON, FILTERS, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON,
-    PATCH_SIZE, PATCHES, PLAIN, PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower,
-    TowerConfig, add_patches, add_text_size, down, expect, norm, patches_of_ratio, projector,
-    square, take_side, third, up, whole,
+    PATCH_SIZE, PATCHES, PLAIN, PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_FIELD, TEXT_HIDDEN,
+    Tower, TowerConfig, Whole, WholeConfig, add_patches, add_text_size, down, norm,
+    patches_of_ratio, projector, square, take_side, third, up, whole,
 };
 use crate::Result;
-use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::fields::{Fields, is_same, wrong};
 use crate::families::engine::rows::*;
 
 const SIZES: &[Dim] = &[One, One, Hidden];
@@ -105,10 +105,65 @@ pub(super) const INTERN_VL: Tower = Tower {
         settings: &[SETTINGS, OWN],
         ..PLAIN
     },
+    expected: &[("select_layer", Minus(1), Minus(1)), ("ps_version", Text("v1"), Text("v2"))],
     complete,
+    wholes: &[Whole {
+        text: "",
+        class: "InternVLChatModel",
+        model_type: "internvl_chat",
+        text_type: None,
+        inner: "language_model.model.",
+        tokens: &[],
+        processor: &[
+            ("feature_extractor_type", Text("CLIPFeatureExtractor")),
+            ("do_center_crop", Bool(true)),
+            ("do_normalize", Bool(true)),
+            ("do_resize", Bool(true)),
+            ("resample", Int(3)),
+        ],
+    }],
+    restore,
     note: Some("llama.cpp adds the position of another patch to each one of InternVL"),
     ..PLAIN_TOWER
 };
+
+/// Sets what the config of the whole model says.
+///
+/// # Errors
+/// `Parse` if norms have biases that a tower of this size does not have, or lack them.
+fn restore(config: &mut WholeConfig) -> Result<()> {
+    let fields = &config.fields;
+    let sizes = [fields.need(&["hidden_size"])?, fields.need(&["num_hidden_layers"])?];
+    let (is_rms, field) = (sizes == RMS, "norm_type");
+    if fields.flag("norms_have_bias") == is_rms {
+        return Err(wrong(field, "llama.cpp's image tower of this size has other norms"));
+    }
+    let kind = if is_rms { "rms_norm" } else { "layer_norm" };
+    config.vision.insert(field.to_owned(), kind.into());
+    let merge = f64::from(fields.need(&[MERGE_SIZE])?.max(1));
+    config
+        .root
+        .insert("downsample_ratio".to_owned(), merge.recip().into());
+    for name in ["min_dynamic_patch", "max_dynamic_patch"] {
+        let tiles = fields.0.get(name).cloned();
+        config
+            .root
+            .extend(tiles.map(|tiles| (name.to_owned(), tiles)));
+    }
+    if let Some(image) = fields.0.get(IMAGE_SIZE).cloned() {
+        for name in ["size", "crop_size"] {
+            config.processor.insert(name.to_owned(), image.clone());
+        }
+        config.root.insert("force_image_size".to_owned(), image);
+    }
+    config.fields.0.remove("norms_have_bias");
+    config
+        .root
+        .insert(TEXT_FIELD.to_owned(), "llm_config".into());
+    let note = "InternVLChatModel is no class of transformers: the code of the model (`auto_map`), and `template` of config.json, are not in GGUF; take both from the model's page";
+    config.notes.push(note.to_owned());
+    Ok(())
+}
 
 /// The hidden size and the layers of the tower that llama.cpp takes for one with RMS norms.
 const RMS: [u32; 2] = [3200, 45];
@@ -119,12 +174,14 @@ const RMS: [u32; 2] = [3200, 45];
 /// `Parse` if norms or the order of patches are others than llama.cpp's.
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
-    expect(config, "select_layer", -1, -1)?;
-    expect(config, "ps_version", "v1", "v2")?;
     take_side(fields, IMAGE_SIZE);
     take_side(fields, PATCH_SIZE);
     let image = fields.need(&[IMAGE_SIZE])?;
-    expect(config, "force_image_size", image, image)?;
+    let field = "force_image_size";
+    let forced = config.root.get(field);
+    if let Some(forced) = forced.filter(|forced| !is_same(forced, &image.into())) {
+        return Err(wrong(field, format!("it is {forced}, and the tower's images have {image}")));
+    }
     add_patches(fields)?;
     let sizes = [fields.need(&["hidden_size"])?, fields.need(&["num_hidden_layers"])?];
     let (is_rms, field) = (sizes == RMS, "norm_type");

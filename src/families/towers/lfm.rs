@@ -5,9 +5,9 @@
 
 use super::gemma::{SIGLIP_BIASES, SIGLIP_F32, SIGLIP_IMPLIED, siglip};
 use super::{
-    EPSILON, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON, PATCH_SIZE, PLAIN, PLAIN_TOWER,
-    SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, add_of_model, add_text_size, down,
-    expect, norm, pixels, projector, square, up, whole,
+    EPSILON, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON, OfModel, PATCH_SIZE, PLAIN,
+    PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, Whole, add_text_size,
+    down, norm, pixels, projector, restore_patch, square, up, whole,
 };
 use crate::Result;
 use crate::families::engine::fields::Fields;
@@ -65,21 +65,48 @@ pub(super) const LFM2_VL: Tower = Tower {
         traits: Traits { also_implied: SIGLIP_IMPLIED, ..PLAIN.traits },
         ..PLAIN
     },
+    of_model: &[
+        OfModel { name: MERGE_SIZE, field: "downsample_factor", default: Int(2) },
+        OfModel { name: WIDTH, field: WIDTH, default: Int(2560) },
+        OfModel { name: NORMS, field: NORMS, default: Bool(true) },
+    ],
+    expected: &[
+        ("vision_feature_layer", Minus(1), Minus(1)),
+        ("projector_hidden_act", Text("gelu"), Text("gelu")),
+        ("projector_bias", Bool(true), Bool(true)),
+    ],
     complete,
+    wholes: &[Whole {
+        text: "lfm2",
+        class: "Lfm2VlForConditionalGeneration",
+        model_type: "lfm2_vl",
+        text_type: None,
+        inner: "model.language_model.",
+        tokens: &[("image_token_id", "<image>")],
+        processor: &[
+            ("image_processor_type", Text("Lfm2VlImageProcessorFast")),
+            ("processor_class", Text("Lfm2VlProcessor")),
+        ],
+    }],
+    restore: |config| {
+        restore_patch(config, "encoder_patch_size");
+        let merge = config.fields.0.get(MERGE_SIZE).cloned();
+        config
+            .processor
+            .extend(merge.map(|merge| ("downsample_factor".to_owned(), merge)));
+        config
+            .vision
+            .insert("vision_use_head".to_owned(), false.into());
+        Ok(())
+    },
     types: &[SIGLIP_F32],
     ..PLAIN_TOWER
 };
 
-/// Adds what the config of the whole model says of the projector.
+/// Adds the length of an image.
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
-    expect(config, "vision_feature_layer", -1, -1)?;
-    expect(config, "projector_hidden_act", "gelu", "gelu")?;
-    expect(config, "projector_bias", true, true)?;
     // Images keep their shape, and nothing reads this.
     fields.0.insert(IMAGE_SIZE.to_owned(), 256.into());
-    add_of_model(fields, config, (MERGE_SIZE, "downsample_factor"), 2);
-    add_of_model(fields, config, (WIDTH, WIDTH), 2560);
-    add_of_model(fields, config, (NORMS, NORMS), true);
     Ok(())
 }

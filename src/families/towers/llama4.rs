@@ -7,8 +7,9 @@
 
 use super::{
     CHANNELS, COLOURS, EPSILON, GELU, IMAGE_SIZE, MERGE_SIZE, NORM_EPSILON, PATCH_SIZE, PATCHES,
-    PLAIN, PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, add_base,
-    add_patches, add_text_size, down, norm, patches_of_ratio, projector, rename, square, up, whole,
+    PLAIN, PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, Whole, add_base,
+    add_patches, add_text_size, down, norm, patches_of_ratio, projector, restore_square, square,
+    up, whole,
 };
 use crate::Result;
 use crate::families::engine::fields::Fields;
@@ -39,9 +40,13 @@ const TOWER: &[TensorRule] = &[
 ];
 
 /// Fields of the widths of the adapter, and of what the projector gets.
-const ADAPTER: Dim = Field("projector_input_dim");
-const ADAPTED: Dim = Field("projector_output_dim");
-const SEEN: Dim = Field("vision_output_dim");
+const WIDTHS: [&str; 3] = ["projector_input_dim", "projector_output_dim", "vision_output_dim"];
+const ADAPTER: Dim = Field(WIDTHS[0]);
+const ADAPTED: Dim = Field(WIDTHS[1]);
+const SEEN: Dim = Field(WIDTHS[2]);
+
+/// Field of how many tokens there are of a patch in a row.
+const RATIO: &str = "pixel_shuffle_ratio";
 
 const PROJECTOR: &[TensorRule] = &[
     same("mm.model.mlp.1", "vision_model.vision_adapter.mlp.fc1", &[ADAPTER, Inner]),
@@ -84,24 +89,51 @@ pub(super) const LLAMA4: Tower = Tower {
             ("rope_theta", Float(10_000.0)),
             ("multi_modal_projector_bias", Bool(false)),
         ],
+        own_fields: &[(EPSILON, "norm_eps")],
         biases: &[("", BIASES)],
         tensors: &[TOWER, PROJECTOR],
         settings: &[SETTINGS, OWN],
         ..PLAIN
     },
     complete,
+    wholes: &[Whole {
+        text: "llama4",
+        class: "Llama4ForConditionalGeneration",
+        model_type: "llama4",
+        text_type: None,
+        inner: "language_model.model.",
+        tokens: &[
+            ("image_token_index", "<|patch|>"),
+            ("boi_token_index", "<|image_start|>"),
+            ("eoi_token_index", "<|image_end|>"),
+        ],
+        processor: &[
+            ("image_processor_type", Text("Llama4ImageProcessorFast")),
+            ("processor_class", Text("Llama4Processor")),
+        ],
+    }],
+    restore: |config| {
+        let merge = f64::from(config.fields.need(&[MERGE_SIZE])?.max(1));
+        config.vision.insert(RATIO.to_owned(), merge.recip().into());
+        for name in WIDTHS {
+            let width = config.fields.0.remove(name);
+            config
+                .vision
+                .extend(width.map(|width| (name.to_owned(), width)));
+        }
+        restore_square(config);
+        Ok(())
+    },
     note: Some("llama.cpp gives the tokens of Llama 4's images column by column, not row by row"),
     ..PLAIN_TOWER
 };
 
-/// Gives the fields their usual names.
+/// Adds what follows from the fields.
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
     add_patches(fields)?;
-    rename(fields, "norm_eps", EPSILON);
     add_base(fields);
-    let field = "pixel_shuffle_ratio";
-    let merge = patches_of_ratio(fields.0.get(field), field)?;
+    let merge = patches_of_ratio(fields.0.get(RATIO), RATIO)?;
     fields.0.insert(MERGE_SIZE.to_owned(), merge.into());
     Ok(())
 }

@@ -2,12 +2,12 @@
 //!
 //! Source: `conversion/llava.py` and `tools/mtmd/models/pixtral.cpp` of llama.cpp.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
-    COLOURS, EPSILON, FILTERS, MERGE_SIZE, MERGED, NORM_EPSILON, PLAIN, PLAIN_TOWER, SETTINGS,
-    TEXT_HIDDEN, Tower, TowerConfig, add_base, add_of_model, add_text_size, down, expect, norm,
-    projector, square, up,
+    COLOURS, EPSILON, FILTERS, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON, OfModel, PATCH_SIZE,
+    PLAIN, PLAIN_TOWER, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, Whole, WholeConfig, add_base,
+    add_text_size, down, norm, projector, restore_patch, square, up,
 };
 use crate::Result;
 use crate::families::engine::fields::{Fields, is_same, wrong};
@@ -52,7 +52,53 @@ const OWN: &[Setting] = &[
 ];
 
 /// The projector's linear layers have biases, or none has.
-const PROJECTOR_BIASES: &[(&str, &[&str])] = &[("multimodal_projector_bias", &["mm.1", "mm.2"])];
+const PROJECTOR_BIASES: &[(&str, &[&str])] = &[(BIAS, &["mm.1", "mm.2"])];
+
+const TOKENS: &[(&str, &str)] = &[("image_token_index", "[IMG]")];
+
+const PROCESSOR: &[(&str, Default)] = &[
+    ("image_processor_type", Text("PixtralImageProcessor")),
+    ("processor_class", Text("PixtralProcessor")),
+];
+
+const MISTRAL3_WHOLE: Whole = Whole {
+    text: "mistral3",
+    class: "Mistral3ForConditionalGeneration",
+    model_type: "mistral3",
+    text_type: None,
+    inner: "language_model.model.",
+    tokens: TOKENS,
+    processor: PROCESSOR,
+};
+
+/// Sets the function of the layers, what the projector has, and the size of images.
+fn restore(config: &mut WholeConfig) -> Result<()> {
+    let fields = &mut config.fields;
+    let function = match (fields.flag("is_silu"), fields.flag("is_gelu")) {
+        (true, false) => "silu",
+        (false, true) => "gelu",
+        _ => return Err(wrong("hidden_act", "GGUF says neither silu nor gelu, or both")),
+    };
+    config
+        .vision
+        .insert("hidden_act".to_owned(), function.into());
+    let bias = fields.0.remove(BIAS).unwrap_or(false.into());
+    config.root.insert(BIAS.to_owned(), bias);
+    let longest = fields.0.get(IMAGE_SIZE).cloned();
+    config
+        .processor
+        .extend(longest.map(|side| ("size".to_owned(), json!({"longest_edge": side}))));
+    restore_patch(config, PATCH_SIZE);
+    // The configs of Mistral have a window where they are silent.
+    config.text.entry("sliding_window").or_insert(Value::Null);
+    Ok(())
+}
+
+/// Field of whether the projector's linear layers have biases.
+const BIAS: &str = "multimodal_projector_bias";
+
+/// The function of the projector.
+const GELU: (&str, Default, Default) = ("projector_hidden_act", Text("gelu"), Text("gelu"));
 
 pub(super) const PIXTRAL: Tower = Tower {
     class: ModelClass {
@@ -79,7 +125,23 @@ pub(super) const PIXTRAL: Tower = Tower {
         settings: &[SETTINGS, OWN],
         ..PLAIN
     },
-    complete: complete_pixtral,
+    // The class has other defaults.
+    expected: &[
+        GELU,
+        ("vision_feature_layer", Minus(2), Minus(1)),
+        ("vision_feature_select_strategy", Text("default"), Text("full")),
+    ],
+    complete,
+    wholes: &[Whole {
+        text: "llama",
+        class: "LlavaForConditionalGeneration",
+        model_type: "llava",
+        text_type: Some("mistral"),
+        inner: "language_model.model.",
+        tokens: TOKENS,
+        processor: PROCESSOR,
+    }],
+    restore,
     token: Some("[IMG_BREAK]"),
     ..PLAIN_TOWER
 };
@@ -88,25 +150,22 @@ pub(super) const MISTRAL3: Tower = Tower {
     class: ModelClass {
         classes: &["Mistral3ForConditionalGeneration"],
         tensors: &[TOWER, PROJECTOR, MERGER],
+        traits: Traits { sign: Sign::Tensor("mm.patch_merger.weight"), ..PIXTRAL.class.traits },
         ..PIXTRAL.class
     },
+    of_model: &[OfModel { name: MERGE_SIZE, field: MERGE_SIZE, default: Int(2) }],
+    expected: &[GELU, ("vision_feature_layer", Minus(1), Minus(1))],
     complete: complete_mistral3,
+    wholes: &[
+        MISTRAL3_WHOLE,
+        // As the converter wrote Mistral Small 3.1 at first.
+        Whole { text: "llama", text_type: Some("mistral"), ..MISTRAL3_WHOLE },
+    ],
     ..PIXTRAL
 };
 
-/// Checks what the projector takes for granted.
-fn complete_pixtral(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
-    complete(fields, config)?;
-    // The class has other defaults.
-    expect(config, "vision_feature_layer", -2, -1)?;
-    let strategy = "vision_feature_select_strategy";
-    expect(config, strategy, "default", "full")
-}
-
 fn complete_mistral3(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     complete(fields, config)?;
-    expect(config, "vision_feature_layer", -1, -1)?;
-    add_of_model(fields, config, (MERGE_SIZE, MERGE_SIZE), 2);
     let epsilon = config.text("rms_norm_eps");
     match epsilon.filter(|epsilon| !is_same(epsilon, &1e-5.into())) {
         None => Ok(()),
@@ -120,7 +179,6 @@ fn complete_mistral3(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()
 /// Adds what both have.
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
-    expect(config, "projector_hidden_act", "gelu", "gelu")?;
     let function = fields.0.get("hidden_act").and_then(Value::as_str);
     let is_silu = match function {
         Some("silu") => true,
@@ -129,8 +187,8 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     };
     fields.0.insert("is_silu".to_owned(), is_silu.into());
     fields.0.insert("is_gelu".to_owned(), (!is_silu).into());
-    let bias = config.root.get("multimodal_projector_bias").cloned();
-    let bias = bias.map(|bias| ("multimodal_projector_bias".to_owned(), bias));
+    let bias = config.root.get(BIAS).cloned();
+    let bias = bias.map(|bias| (BIAS.to_owned(), bias));
     fields.0.extend(bias);
     add_base(fields);
     Ok(())

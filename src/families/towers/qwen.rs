@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::{
     COLOURS, EPSILON, IMAGE_SIZE, MERGE_SIZE, MERGED, MLP_WIDTH, NORM_EPSILON, PATCH_SIZE, PLAIN,
-    PLAIN_TOWER, SETTINGS, SILU, TEXT_HIDDEN, Tower, TowerConfig, add_base, add_text_size, down,
-    norm, projector, rename, square, third, up, whole,
+    PLAIN_TOWER, SETTINGS, SILU, TEXT_HIDDEN, Tower, TowerConfig, Whole, WholeConfig, add_base,
+    add_text_size, down, norm, projector, restore_patch, square, third, up, whole,
 };
 use crate::Result;
 use crate::families::engine::dims::check_layers;
@@ -107,6 +107,45 @@ const IMPLIED: &[(&str, Default)] = &[
     ("rope_theta", Float(10_000.0)),
 ];
 
+/// The tokens that stand for images in all models of Qwen.
+pub(super) const TOKENS: &[(&str, &str)] = &[
+    ("image_token_id", "<|image_pad|>"),
+    ("video_token_id", "<|video_pad|>"),
+    ("vision_start_token_id", "<|vision_start|>"),
+    ("vision_end_token_id", "<|vision_end|>"),
+];
+
+const PROCESSOR: &[(&str, Default)] = &[
+    ("image_processor_type", Text("Qwen2VLImageProcessor")),
+    ("processor_class", Text("Qwen2VLProcessor")),
+];
+
+const QWEN2_5_PROCESSOR: &[(&str, Default)] =
+    &[PROCESSOR[0], ("processor_class", Text("Qwen2_5_VLProcessor"))];
+
+/// Sets how images become patches.
+pub(super) fn restore_images(config: &mut WholeConfig) {
+    restore_patch(config, PATCH_SIZE);
+    for (name, field) in [("merge_size", MERGE_SIZE), (FRAMES, FRAMES)] {
+        let value = config.fields.0.get(field).cloned();
+        config
+            .processor
+            .extend(value.map(|value| (name.to_owned(), value)));
+    }
+    // The length that GGUF has is that of no model.
+    config.fields.0.remove(IMAGE_SIZE);
+}
+
+/// Sets the length of what the language model gets, and how images become patches.
+pub(super) fn restore_text(config: &mut WholeConfig) -> Result<()> {
+    let size = config.fields.need(&[TEXT_HIDDEN])?;
+    config
+        .vision
+        .insert("out_hidden_size".to_owned(), size.into());
+    restore_images(config);
+    Ok(())
+}
+
 const QWEN2_OWN: &[Setting] = &[projector("qwen2vl_merger"), NORM_EPSILON];
 
 pub(super) const QWEN2_VL: Tower = Tower {
@@ -124,6 +163,14 @@ pub(super) const QWEN2_VL: Tower = Tower {
             (EPSILON, Float(1e-6)),
         ],
         implied: &[("hidden_act", Text("quick_gelu"))],
+        // llama.cpp's converter writes the first as the width of a layer, and its graphs do not
+        // read it.
+        own_fields: &[
+            ("intermediate_size", "hidden_size"),
+            ("hidden_size", "embed_dim"),
+            DEPTH,
+            HEADS,
+        ],
         biases: &[("", ATTENTION_BIASES), ("", NORM_BIASES)],
         tensors: &[FILTERS, LAYERS, THIRDS, MLP, MERGER],
         settings: &[SETTINGS, QWEN2_OWN],
@@ -132,23 +179,49 @@ pub(super) const QWEN2_VL: Tower = Tower {
     },
     swaps_square: true,
     complete: complete_2,
+    wholes: &[Whole {
+        text: "qwen2vl",
+        class: "Qwen2VLForConditionalGeneration",
+        model_type: "qwen2_vl",
+        text_type: Some("qwen2_vl_text"),
+        inner: "model.",
+        tokens: TOKENS,
+        processor: PROCESSOR,
+    }],
+    restore: |config| {
+        let width = config.fields.need(&[MLP_WIDTH])?;
+        let hidden = config.fields.need(&["hidden_size"])?;
+        let ratio = width
+            .checked_div(hidden)
+            .filter(|ratio| ratio.checked_mul(hidden) == Some(width));
+        let ratio =
+            ratio.ok_or_else(|| wrong("mlp_ratio", "layers are no multiple of the width"))?;
+        config.vision.insert("mlp_ratio".to_owned(), ratio.into());
+        // What some versions of the converter write there is another number.
+        let text = config.fields.need(&[TEXT_HIDDEN])?;
+        config
+            .fields
+            .0
+            .insert("intermediate_size".to_owned(), text.into());
+        restore_images(config);
+        Ok(())
+    },
     ..PLAIN_TOWER
 };
 
-/// Gives the fields of Qwen 2-VL, whose `hidden_size` is that of the language model, their usual
-/// names.
+/// Adds the width of layers of Qwen 2-VL, whose `hidden_size` is that of the language model.
 fn complete_2(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let width = fields
-        .need(&["embed_dim"])?
+        .need(&["hidden_size"])?
         .checked_mul(fields.need(&["mlp_ratio"])?);
     let width = width.ok_or_else(|| wrong("mlp_ratio", "it is too large"))?;
     fields.0.insert(MLP_WIDTH.to_owned(), width.into());
-    // llama.cpp's converter writes this, and its graphs do not read it.
-    rename(fields, "hidden_size", "intermediate_size");
-    rename(fields, "embed_dim", "hidden_size");
     let size = fields.need(&["intermediate_size"])?;
-    usual_names(fields, config, (size, "hidden_size"))
+    check_text(fields, config, (size, "hidden_size"))
 }
+
+/// Field of the layers without windows of attention.
+const WHOLE_LAYERS: &str = "fullatt_block_indexes";
 
 /// Windows of attention, and how many layers there are from one without to the next.
 const WINDOW_PERIOD: &str = "window_period";
@@ -175,6 +248,7 @@ pub(super) const QWEN2_5_VL: Tower = Tower {
             (EPSILON, Float(1e-6)),
         ],
         implied: &[("hidden_act", Text("silu")), ("window_size", Int(112))],
+        own_fields: &[DEPTH, HEADS],
         biases: &[("", ATTENTION_BIASES), ("", GATE_BIASES)],
         tensors: &[FILTERS, LAYERS, THIRDS, GATED_MLP, MERGER],
         settings: &[SETTINGS, QWEN2_5_OWN],
@@ -183,6 +257,24 @@ pub(super) const QWEN2_5_VL: Tower = Tower {
     },
     swaps_square: true,
     complete: complete_2_5,
+    wholes: &[Whole {
+        text: "qwen2vl",
+        class: "Qwen2_5_VLForConditionalGeneration",
+        model_type: "qwen2_5_vl",
+        text_type: Some("qwen2_5_vl_text"),
+        inner: "model.",
+        tokens: TOKENS,
+        processor: QWEN2_5_PROCESSOR,
+    }],
+    restore: |config| {
+        let layers = config.fields.need(&["num_hidden_layers"])?;
+        let period = config.fields.need(&[WINDOW_PERIOD])?;
+        let last = (1..=layers.checked_div(period).unwrap_or(0)).map(|n| n * period - 1);
+        config
+            .vision
+            .insert(WHOLE_LAYERS.to_owned(), last.collect());
+        restore_text(config)
+    },
     ..PLAIN_TOWER
 };
 
@@ -192,8 +284,8 @@ pub(super) const QWEN2_5_VL: Tower = Tower {
 /// `Parse` if it is not every so many layers one: llama.cpp knows no other pattern.
 fn complete_2_5(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let size = fields.need(&["out_hidden_size"])?;
-    usual_names(fields, config, (size, "out_hidden_size"))?;
-    let field = "fullatt_block_indexes";
+    check_text(fields, config, (size, "out_hidden_size"))?;
+    let field = WHOLE_LAYERS;
     let layers = u64::from(fields.need(&["num_hidden_layers"])?);
     let usual = || Value::from(vec![7, 15, 23, 31]);
     let all = fields.0.get(field).cloned().unwrap_or_else(usual);
@@ -212,15 +304,17 @@ fn complete_2_5(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gives the fields of all towers of Qwen their usual names. The tower's own length of the language
-/// model's hidden state, a field and what it says, must be that model's.
-pub(super) fn usual_names(
+/// What towers of Qwen call the number of layers and that of heads.
+pub(super) const DEPTH: (&str, &str) = ("num_hidden_layers", "depth");
+pub(super) const HEADS: (&str, &str) = ("num_attention_heads", "num_heads");
+
+/// Adds what all towers of Qwen have. The tower's own length of the language model's hidden state,
+/// a field and what it says, must be that model's.
+pub(super) fn check_text(
     fields: &mut Fields,
     config: &TowerConfig<'_>,
     (size, field): (u32, &str),
 ) -> Result<()> {
-    rename(fields, "depth", "num_hidden_layers");
-    rename(fields, "num_heads", "num_attention_heads");
     check_layers(fields)?;
     add_base(fields);
     add_text_size(fields, config)?;

@@ -6,13 +6,16 @@
 
 use serde_json::Value;
 
-use super::qwen::{FILTER_BIAS, FILTERS, LAYERS, NORM_BIASES, QKV, TO_TEXT, TRAITS, usual_names};
+use super::qwen::{
+    DEPTH, FILTER_BIAS, FILTERS, HEADS, LAYERS, NORM_BIASES, QKV, TO_TEXT, TOKENS, TRAITS,
+    check_text, restore_text,
+};
 use super::{
     EPSILON, FUSED, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON, PATCH_SIZE, PLAIN,
-    PLAIN_TOWER, SETTINGS, Tower, TowerConfig, down, norm, projector, up,
+    PLAIN_TOWER, SETTINGS, Tower, TowerConfig, Whole, WholeConfig, down, norm, projector, up,
 };
 use crate::Result;
-use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong};
+use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong, wrong_key};
 use crate::families::engine::rows::*;
 
 /// Field of the number of learned positions.
@@ -79,6 +82,7 @@ pub(super) const QWEN3_VL: Tower = Tower {
             (EPSILON, Float(1e-6)),
         ],
         implied: &[("hidden_act", Text("gelu_pytorch_tanh"))],
+        own_fields: &[DEPTH, HEADS],
         biases: &[("", BIASES), ("", NORM_BIASES), ("", DEEP_BIASES)],
         tensors: &[FILTERS, FILTER_BIAS, LAYERS, TENSORS],
         settings: &[SETTINGS, OWN],
@@ -86,9 +90,62 @@ pub(super) const QWEN3_VL: Tower = Tower {
         ..PLAIN
     },
     complete,
-    table_name: name_of_deepstack,
+    wholes: &[
+        QWEN3_WHOLE,
+        Whole {
+            text: "qwen35",
+            class: "Qwen3_5ForConditionalGeneration",
+            model_type: "qwen3_5",
+            text_type: None,
+            ..QWEN3_WHOLE
+        },
+        Whole {
+            text: "qwen35moe",
+            class: "Qwen3_5MoeForConditionalGeneration",
+            model_type: "qwen3_5_moe",
+            text_type: None,
+            ..QWEN3_WHOLE
+        },
+    ],
+    restore,
+    listed: Some(("deepstack_merger_list.", DEEP_LAYERS)),
     ..PLAIN_TOWER
 };
+
+const QWEN3_WHOLE: Whole = Whole {
+    text: "qwen3vl",
+    class: "Qwen3VLForConditionalGeneration",
+    model_type: "qwen3_vl",
+    text_type: Some("qwen3_vl_text"),
+    inner: "model.language_model.",
+    tokens: TOKENS,
+    processor: &[
+        ("image_processor_type", Text("Qwen2VLImageProcessorFast")),
+        ("processor_class", Text("Qwen3VLProcessor")),
+    ],
+};
+
+/// Sets which layers are of [`DEEPSTACK`].
+fn restore(config: &mut WholeConfig) -> Result<()> {
+    let kinds = config.fields.0.remove(LAYER_KINDS);
+    let kinds = kinds
+        .as_ref()
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let layers = config.fields.need(&["num_hidden_layers"])? as usize;
+    if !kinds.is_empty() && kinds.len() != layers {
+        let what = format!("it has {} values, and there are {layers} layers", kinds.len());
+        return Err(wrong_key("clip.vision.is_deepstack_layers", what));
+    }
+    let deep = kinds
+        .iter()
+        .enumerate()
+        .filter(|(_, kind)| *kind == DEEPSTACK);
+    let deep: Value = deep.map(|(layer, _)| layer).collect();
+    config.vision.insert(DEEP_LAYERS.to_owned(), deep);
+    restore_text(config)
+}
 
 /// Field of the layers whose states the language model gets, too.
 const DEEP_LAYERS: &str = "deepstack_visual_indexes";
@@ -96,7 +153,7 @@ const DEEP_LAYERS: &str = "deepstack_visual_indexes";
 /// Adds the length of an image, and which layers are of [`DEEPSTACK`].
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let size = fields.need(&["out_hidden_size"])?;
-    usual_names(fields, config, (size, "out_hidden_size"))?;
+    check_text(fields, config, (size, "out_hidden_size"))?;
     let side = fields.need(&[POSITIONS])?.isqrt();
     if side.checked_mul(side) != Some(fields.need(&[POSITIONS])?) {
         return Err(wrong(POSITIONS, "it is no square"));
@@ -125,17 +182,4 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let kinds: Value = (0..layers).map(kind).collect();
     fields.0.insert(LAYER_KINDS.to_owned(), kinds);
     Ok(())
-}
-
-/// The name of a tensor with the number of its layer in place of that in the list of
-/// [`DEEPSTACK`].
-fn name_of_deepstack(name: &str, fields: &Fields) -> String {
-    let renumbered = || {
-        let (before, rest) = name.split_once("deepstack_merger_list.")?;
-        let (number, rest) = rest.split_once('.')?;
-        let layers = fields.0.get(DEEP_LAYERS)?.as_array()?;
-        let layer = layers.get(number.parse::<usize>().ok()?)?;
-        Some(format!("{before}deepstack_merger_list.{layer}.{rest}"))
-    };
-    renumbered().unwrap_or_else(|| name.to_owned())
 }

@@ -3,10 +3,14 @@
 
 use serde_json::{Map, Value};
 
-use super::{MLP_WIDTH, TEXT_HIDDEN, Tower, TowerConfig, TowerType, tower_of};
+use super::{
+    MLP_WIDTH, OfModel, TEXT_HIDDEN, TOKEN_ROW, Tower, TowerConfig, TowerType, VISION, tower_of,
+};
 use crate::config::Texts;
 use crate::families::engine::dims::Dims;
-use crate::families::engine::fields::{Fields, HEADS, HIDDEN, INNER, KV_HEADS, KeyValue, wrong};
+use crate::families::engine::fields::{
+    Fields, HEADS, HIDDEN, INNER, KV_HEADS, KeyValue, is_same, wrong,
+};
 use crate::families::engine::general::identity;
 use crate::families::engine::graphs::problems;
 use crate::families::engine::mapping::{Mapped, Mapping};
@@ -59,7 +63,12 @@ pub(crate) fn to_mmproj<'m>(
         None => None,
     };
     let mapping = Mapping { class: &tower.class, dims: &dims };
-    let table_name = |name: &str| (tower.table_name)(name, &fields);
+    let table_name = |name: &str| match tower.listed {
+        Some((part, list)) => {
+            renumbered(name, part, |position| fields.0.get(list)?.get(position)?.as_u64())
+        }
+        None => name.to_owned(),
+    };
     let mapped = mapping.to_gguf(sources, class_name, &table_name)?;
     mapping.check_biases(&mapped.tensors, &fields)?;
     let main = main_dtype(&mapped.tensors, request);
@@ -74,12 +83,15 @@ pub(crate) fn to_mmproj<'m>(
     let rope = Rope::new(&fields)?;
     let model = Model { class: &tower.class, stated, fields: &fields, dims: &dims, rope: &rope };
     let mut keys = settings::keys_of(tower.class.settings(), &model)?;
-    let own = keys.split_off(super::SETTINGS.len());
-    metadata.extend(keys);
-    for field in ["image_mean", "image_std"] {
-        metadata.push(colours(&processor, field)?);
+    if tower.config == VISION {
+        let own = keys.split_off(super::SETTINGS.len());
+        metadata.append(&mut keys);
+        for field in ["image_mean", "image_std"] {
+            metadata.push(colours(&processor, field)?);
+        }
+        keys = own;
     }
-    metadata.extend(own);
+    metadata.extend(keys);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     require_loadable(&metadata, &out)?;
     let is_exact = fields
@@ -117,9 +129,8 @@ fn require_loadable(metadata: &[KeyValue], tensors: &[Group<'_>]) -> Result<()> 
 
 /// The fields of the tower, with the defaults of its class.
 fn fields_of(tower: &Tower, config: &TowerConfig<'_>) -> Result<Fields> {
-    let field = "vision_config";
-    let Some(Value::Object(own)) = config.root.get(field) else {
-        return Err(wrong(field, "it is missing"));
+    let Some(Value::Object(own)) = config.root.get(tower.config) else {
+        return Err(wrong(tower.config, "it is missing"));
     };
     let mut fields = Fields::of(own.clone());
     let implied = [tower.class.implied, tower.class.traits.also_implied].concat();
@@ -127,12 +138,45 @@ fn fields_of(tower: &Tower, config: &TowerConfig<'_>) -> Result<Fields> {
         let value = || Value::from(default);
         fields.0.entry((*key).to_owned()).or_insert_with(value);
     }
+    for (usual, own) in tower.class.own_fields {
+        if let Some(value) = fields.0.remove(*own) {
+            fields.0.insert((*usual).to_owned(), value);
+        }
+    }
+    for OfModel { name, field, default } in tower.of_model {
+        let stated = config.root.get(*field).cloned();
+        let value = stated.unwrap_or_else(|| default.into());
+        fields.0.insert((*name).to_owned(), value);
+    }
+    for (name, default, expected) in tower.expected {
+        let [default, expected] = [default, expected].map(Value::from);
+        let found = config.root.get(*name).unwrap_or(&default);
+        if !is_same(found, &expected) {
+            let what = format!("it is {found}, and llama.cpp's projector has {expected}");
+            return Err(wrong(name, what));
+        }
+    }
     (tower.complete)(&mut fields, config)?;
     check_sizes(tower, &fields)?;
     // A tower has no tokens.
     fields.0.insert("vocab_size".to_owned(), 1.into());
     fields.check_values(&implied, "llama.cpp's image tower")?;
     Ok(fields)
+}
+
+/// `name` with what `renumber` makes of the number behind `part`, if both are there.
+pub(super) fn renumbered(
+    name: &str,
+    part: &str,
+    renumber: impl Fn(usize) -> Option<u64>,
+) -> String {
+    let found = || {
+        let (before, rest) = name.split_once(part)?;
+        let (number, rest) = rest.split_once('.')?;
+        let number = renumber(number.parse().ok()?)?;
+        Some(format!("{before}{part}{number}.{rest}"))
+    };
+    found().unwrap_or_else(|| name.to_owned())
 }
 
 /// Fails if heads or feed-forward layers have other sizes than llama.cpp finds: GGUF does not say
@@ -246,7 +290,7 @@ fn token_row<'m>(
         let what = format!("it is row {id} of `{}`, which has {rows}", embedding.name);
         return Err(missing(what));
     }
-    let name = "v.token_embd.img_break".to_owned();
+    let name = TOKEN_ROW.to_owned();
     let row = embedding.rows_of(name.clone(), id, (1, false));
     Ok(row.reshaped(name, vec![cols], TargetDtype::F32))
 }

@@ -62,7 +62,7 @@ fn files_that_are_no_models() {
     std::fs::write(&vocabulary, architecture.file()).unwrap();
     for (path, what) in [
         (&adapter, "general.type: the file is an adapter, which `amn merge`"),
-        (&projector, "general.type: the file is the projector"),
+        (&projector, "general.type: the file is the tower"),
         (&vocabulary, "--vocab-only"),
     ] {
         let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);

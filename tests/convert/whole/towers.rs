@@ -13,7 +13,7 @@ fn towers() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data().join("towers")).unwrap();
     let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     all.sort();
-    assert!(all.len() >= 16);
+    assert!(all.len() >= 20);
     all
 }
 
@@ -157,4 +157,202 @@ fn towers_are_no_other_outputs() {
     let safetensors = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::ImageTower);
     assert!(refused(&model.join("hf"), safetensors).contains("image tower"));
     assert!(refused(&canonical_gguf(&model), options()).contains("image tower"));
+}
+
+/// Of each tower the model of `tests/data/whole` that is its language model, and what names of the
+/// language model's tensors begin with in place of `model.`.
+const LANGUAGE_MODELS: &[(&str, &str, &str)] = &[
+    ("audio_flamingo3", "qwen2", "language_model.model."),
+    ("gemma3", "gemma3", "language_model.model."),
+    ("gemma3_pool2", "gemma3", "language_model.model."),
+    ("gemma4", "gemma4", "model.language_model."),
+    ("gemma4_large", "gemma4", "model.language_model."),
+    ("glm4v", "glm4", "model.language_model."),
+    ("glm_ocr", "glm4", "model.language_model."),
+    ("idefics3", "llama_bias", "model.text_model."),
+    ("internvl", "qwen2", "language_model.model."),
+    ("lfm2_vl", "lfm2", "model.language_model."),
+    ("llama4", "llama4", "language_model.model."),
+    ("mistral3", "mistral", "language_model.model."),
+    ("pixtral", "mistral", "language_model.model."),
+    ("qwen2_5_vl", "qwen2", "model."),
+    ("qwen2_audio", "qwen2", "language_model.model."),
+    ("qwen2_vl", "qwen2", "model."),
+    ("qwen3_5", "qwen3_5", "model.language_model."),
+    ("qwen3_vl", "qwen3", "model.language_model."),
+    ("smolvlm", "llama_bias", "model.text_model."),
+    ("voxtral", "llama_bias", "language_model.model."),
+];
+
+/// Length of a hidden state of the language models of `tests/data/towers`, and of those of
+/// `tests/data/whole`.
+const WIDTHS: [usize; 2] = [24, 32];
+
+/// Field of the config of the tower.
+fn section_of(config: &Value) -> &'static str {
+    let is_of_sounds = config["audio_config"].is_object();
+    if is_of_sounds {
+        "audio_config"
+    } else {
+        "vision_config"
+    }
+}
+
+/// Joins the language model `like` to the tower `name`, in the directory `from`.
+fn join(name: &str, like: &str, inner: &str, from: &Path) {
+    let [narrow, wide] = WIDTHS;
+    let (tower, text) =
+        (data().join("towers").join(name).join("hf"), data().join("whole").join(like));
+    copy(&text.join("hf"), from);
+    let mut all = Tensors::new();
+    for (tensor, (dtype, shape, bytes)) in tensors(&tower) {
+        if tensor.contains("embed_tokens") {
+            continue;
+        }
+        let size = shape.iter().product::<usize>().max(1);
+        // GLM-OCR has three times the width in its projector.
+        let widened = |n: &usize| match n / narrow {
+            1 | 3 if n.is_multiple_of(narrow) => n / narrow * wide,
+            _ => *n,
+        };
+        let shape: Vec<_> = shape.iter().map(widened).collect();
+        let wanted = bytes.len() / size * shape.iter().product::<usize>().max(1);
+        all.insert(tensor, (dtype, shape, bytes.iter().copied().cycle().take(wanted).collect()));
+    }
+    let outer = inner
+        .strip_suffix("model.")
+        .filter(|outer| *outer != "model.text_");
+    let outer = outer
+        .filter(|outer| outer.ends_with('.'))
+        .unwrap_or_default();
+    for (tensor, value) in tensors(&text.join("hf")) {
+        let tensor = match tensor.strip_prefix("model.") {
+            Some(rest) => format!("{inner}{rest}"),
+            None => format!("{outer}{tensor}"),
+        };
+        all.insert(tensor, value);
+    }
+    write(&all, from);
+    let mut config = read_json(&tower.join("config.json"));
+    let mut own = read_json(&text.join("hf/config.json"));
+    let section = section_of(&config);
+    let is_qwen = name.starts_with("qwen") && section == "vision_config";
+    if is_qwen && name != "qwen3_5" || name.starts_with("glm") {
+        let half = own["head_dim"].as_u64().unwrap_or(8) / 2;
+        let half = if name.starts_with("glm") {
+            half / 2
+        } else {
+            half
+        };
+        own["rope_scaling"] =
+            serde_json::json!({"rope_type": "default", "mrope_section": [half - 2, 1, 1]});
+    }
+    if name == "mistral3" {
+        own["rms_norm_eps"] = 1e-5.into();
+    }
+    if name.starts_with("gemma4") {
+        own["use_bidirectional_attention"] = "vision".into();
+    }
+    config["tie_word_embeddings"] = own["tie_word_embeddings"].clone();
+    let field = if name == "internvl" {
+        "llm_config"
+    } else {
+        "text_config"
+    };
+    for field in ["hidden_size", "out_hidden_size"] {
+        if let Some(size) = config[section]
+            .get_mut(field)
+            .filter(|size| **size == narrow)
+        {
+            *size = wide.into();
+        }
+    }
+    config[field] = own;
+    std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+    for file in ["preprocessor_config.json", "processor_config.json"] {
+        if tower.join(file).exists() {
+            std::fs::copy(tower.join(file), from.join(file)).unwrap();
+        }
+    }
+}
+
+/// A language model and its tower come back as the multimodal model: every tensor with its bytes, and
+/// each field of the tower.
+#[test]
+fn towers_come_back_with_their_language_models() {
+    assert_eq!(LANGUAGE_MODELS.len(), towers().len());
+    for (name, like, inner) in LANGUAGE_MODELS {
+        let directory = crate::common::tempdir().unwrap();
+        let from = directory.path().join(name);
+        join(name, like, inner, &from);
+        let language = directory.path().join("model.gguf");
+        // Of InternVL, the language model is converted from a directory of its own.
+        let of_language = match *name {
+            "internvl" => data().join("whole").join(like).join("hf"),
+            _ => from.clone(),
+        };
+        parse(of_language)
+            .unwrap()
+            .convert(&language, ConvertTarget::Gguf)
+            .unwrap();
+        let tower = to_mmproj(&from, directory.path(), options());
+        let back = directory.path().join("back");
+        let joined = parse(&language)
+            .unwrap()
+            .with_mmproj(parse(&tower).unwrap())
+            .unwrap();
+        let whole = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+        joined.convert(&back, whole).unwrap();
+        let (found, expected) = (tensors(&back), tensors(&from));
+        for (tensor, value) in &expected {
+            assert!(found.get(tensor) == Some(value), "{name}: `{tensor}`");
+        }
+        assert_eq!(found.len(), expected.len(), "{name}");
+        let [found, expected] = [&back, &from].map(|path| read_json(&path.join("config.json")));
+        let section = section_of(&expected);
+        for (field, value) in expected[section].as_object().unwrap() {
+            let other = &found[section][field];
+            let is_same = other == value
+                || other.is_null()
+                || field == "model_type"
+                || field.ends_with("rope_parameters");
+            assert!(is_same, "{name}: {field}: {other} is not {value}");
+        }
+        assert_eq!(
+            tensors(&to_mmproj(&back, directory.path(), options())),
+            tensors(&tower),
+            "{name}"
+        );
+    }
+}
+
+/// A tower alone is no model, and one of another model is refused.
+#[test]
+fn only_a_model_and_its_tower_are_joined() {
+    let [gemma, qwen] = ["gemma3", "qwen2_vl"].map(|name| data().join("towers").join(name));
+    let language = canonical_gguf(&data().join("whole/gemma3"));
+    let directory = crate::common::tempdir().unwrap();
+    let output = directory.path().join("out");
+    let tower = parse(canonical_gguf(&gemma)).unwrap();
+    let whole = || ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+    let error = tower
+        .convert(&output, whole())
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("amn remember MODEL.gguf --mmproj"), "{error}");
+    let refused = |tower: &Path, options: ConvertOptions| {
+        let joined = parse(&language).unwrap().with_mmproj(parse(tower).unwrap());
+        let result = joined.and_then(|joined| joined.convert(&output, options));
+        result.map(drop).unwrap_err().to_string()
+    };
+    let error = refused(&canonical_gguf(&gemma), whole());
+    assert!(error.contains("the tower is another model's"), "{error}");
+    let error = refused(&canonical_gguf(&qwen), whole());
+    assert!(error.contains("beside a language model `gemma3`"), "{error}");
+    let error = refused(&language, whole());
+    assert!(error.contains("it is no tower"), "{error}");
+    let error = refused(&canonical_gguf(&gemma), ConvertOptions::from(TargetDtype::BF16));
+    assert!(error.contains("a Hugging Face directory"), "{error}");
+    assert!(!output.exists());
 }

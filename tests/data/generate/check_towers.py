@@ -54,7 +54,8 @@ CASES = {
     "glm4v": ("glm4", (48, 40), dict(rope_parameters=dict(MROPE, partial_rotary_factor=0.5, mrope_section=[2, 1, 1])),
               dict(out_hidden_size=64, image_size=32), {}),
     # llama.cpp knows by this width that image tokens see no later ones.
-    "gemma4": ("gemma4", (108, 120), GEMMA4 | dict(hidden_size_per_layer_input=4, hidden_size=1536, pad_token_id=0),
+    "gemma4": ("gemma4", (108, 120), GEMMA4 | dict(hidden_size_per_layer_input=4, hidden_size=1536, pad_token_id=0,
+                                                  use_bidirectional_attention=None),
                dict(head_dim=20, position_embedding_size=32), {}),
     "gemma4_large": ("gemma4", (108, 120), GEMMA4 | dict(use_bidirectional_attention="vision"),
                      dict(head_dim=20, position_embedding_size=32), {}),
@@ -64,6 +65,14 @@ CASES = {
     "llama4": ("llama4", (64, 64), dict(num_hidden_layers=4, intermediate_size=48, intermediate_size_mlp=96, num_local_experts=4,
                rms_norm_eps=1e-5), dict(num_attention_heads=4, intermediate_size=320, image_size=64, projector_input_dim=72,
                projector_output_dim=72, vision_output_dim=72), {}),
+}
+# Towers that only come back (check_towers_back.py).
+MORE_CASES = {
+    "glm_ocr": ("glm4", None, dict(rope_parameters=dict(MROPE, partial_rotary_factor=0.5, mrope_section=[2, 1, 1])),
+                dict(out_hidden_size=64, image_size=32), {}),
+    "qwen2_audio": ("qwen2", None, {}, {}, {}),
+    "voxtral": ("llama", None, {}, {}, {}),
+    "audio_flamingo3": ("qwen2", None, {}, {}, {}),
 }
 # Of these `amn` writes the language model of a class of its own alone.
 APART = {"smolvlm": "LlamaForCausalLM", "idefics3": "LlamaForCausalLM", "internvl": "Qwen2ForCausalLM", "lfm2_vl": "Lfm2ForCausalLM"}
@@ -82,10 +91,11 @@ SPECIAL = {
 
 def save(name, whole, out):
     """Writes OUT/hf as published models are, OUT/saved as transformers saves it, OUT/text if the language model is written apart."""
-    tokenizer, _, text, vision, more = CASES[name]
+    tokenizer, _, text, vision, more = (CASES | MORE_CASES)[name]
     class_name, model_type, config, preprocessor = MODELS[name]
-    config = config | dict(image_token_id=IMAGE) | more | dict(text_config=config["text_config"] | TEXT | text,
-                                                               vision_config=config["vision_config"] | VISION | vision)
+    config = config | dict(image_token_id=IMAGE) | more | dict(text_config=config["text_config"] | TEXT | text)
+    if "vision_config" in config:
+        config["vision_config"] = config["vision_config"] | VISION | vision
     if name == "qwen2_vl":
         config["vision_config"].pop("intermediate_size")
     torch.manual_seed(sum(name.encode()))

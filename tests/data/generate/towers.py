@@ -116,6 +116,23 @@ MODELS = {
                dict(FLAGS, **HALVES, image_processor_type="Llama4ImageProcessorFast", processor_class="Llama4Processor", max_patches=16,
                     resample=2, resize_to_max_canvas=False, size=dict(height=16, width=16))),
 }
+# Sounds: encoders as Whisper's, which differ in what stands behind them. The converter of llama.cpp b11434 writes them.
+WHISPER = dict(num_mel_bins=8, max_source_positions=20)
+LISTENER = dict(WHISPER, hidden_size=16, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2)  # `conv2` counts as a layer
+MODELS |= {
+    "qwen2_audio": ("Qwen2AudioForConditionalGeneration", "qwen2_audio",
+                    dict(text_config=dict(TEXT, model_type="qwen2"),
+                         audio_config=dict(WHISPER, d_model=16, encoder_ffn_dim=48, encoder_layers=3, encoder_attention_heads=2)), {}),
+    "voxtral": ("VoxtralForConditionalGeneration", "voxtral", dict(text_config=dict(TEXT, model_type="llama"), audio_config=LISTENER), {}),
+    "audio_flamingo3": ("AudioFlamingo3ForConditionalGeneration", "audioflamingo3",
+                        dict(text_config=dict(TEXT, model_type="qwen2"), audio_config=LISTENER), {}),
+    "glm_ocr": ("GlmOcrForConditionalGeneration", "glm_ocr",
+                dict(text_config=dict(TEXT, rope_parameters=dict(MROPE, partial_rotary_factor=0.5)),
+                     vision_config=dict(hidden_size=32, depth=2, num_heads=4, image_size=16, patch_size=4, out_hidden_size=24,
+                                        intermediate_size=40, spatial_merge_size=2)),
+                dict(FLAGS, **CLIP, image_processor_type="Glm46VImageProcessor", processor_class="Glm46VProcessor", patch_size=4,
+                     size=dict(longest_edge=4096, shortest_edge=256), temporal_patch_size=2, merge_size=2)),
+}
 # A pool of 2x2, which the converter writes as it is not 4x4. transformers 5 saves one file for all processors.
 class_name, model_type, config, preprocessor = MODELS["gemma3"]
 MODELS["gemma3_pool2"] = (class_name, model_type, config | dict(vision_config=config["vision_config"] | dict(image_size=16)),

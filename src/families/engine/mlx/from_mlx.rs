@@ -336,7 +336,7 @@ impl<'m> Maker<'_, 'm> {
                 format!("{}: its shape is not that of `{}`", InTensor(&second.name), first.name);
             return Err(AnamnesisError::parse(what));
         }
-        self.push(transform::joined(parts, name, own, self.dims)?);
+        self.push(transform::joined(parts, (name, rule), own, self.dims)?);
         Ok(())
     }
 }

@@ -42,19 +42,7 @@ pub(crate) fn config_of(
     let all = usual
         .filter(|setting| !own_key(setting))
         .chain(class.settings());
-    // What is computed from other fields comes after them.
-    let is_computed = |setting: &&Setting| {
-        use Kind::{Product, ProductToo, Rotating, Sum, TimesHidden};
-        matches!(setting.kind, Sum | Product | ProductToo | Rotating | TimesHidden(_))
-    };
-    let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
-    for setting in stated.into_iter().chain(computed) {
-        let key = setting.whole_key(class);
-        match metadata.get(&key) {
-            Some(value) => config.add(setting, &key, &value)?,
-            None => config.add_missing(setting, &key)?,
-        }
-    }
+    config.add_all(all)?;
     let mut config = config.fields;
     for (key, field) in [("freq_base", "rope_theta"), ("freq_base_swa", "rope_local_base_freq")] {
         let is_local = key == "freq_base_swa";
@@ -107,7 +95,39 @@ fn rope_by_axes(config: &mut Map<String, Value>, sections: Value) -> Value {
     Value::Object(rope)
 }
 
+/// The fields that only the keys of the settings of `class` say, under the names of the table.
+///
+/// # Errors
+/// As [`config_of`].
+pub(crate) fn fields_of_keys(
+    class: &'static ModelClass,
+    metadata: &GgufMetadata,
+) -> Result<Map<String, Value>> {
+    let mut config = ConfigFields { class, metadata, prediction: 0, fields: Map::new() };
+    config.add_all(class.settings())?;
+    Ok(config.fields)
+}
+
 impl ConfigFields<'_> {
+    /// Adds what the keys of the settings `all` say.
+    fn add_all(&mut self, all: impl Iterator<Item = &'static Setting>) -> Result<()> {
+        // What is computed from other fields comes after them.
+        let is_computed = |setting: &&Setting| {
+            use Kind::{Product, ProductToo, Rotating, Sum, TimesHidden};
+            matches!(setting.kind, Sum | Product | ProductToo | Rotating | TimesHidden(_))
+        };
+        let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
+        let (class, metadata) = (self.class, self.metadata);
+        for setting in stated.into_iter().chain(computed) {
+            let key = setting.whole_key(class);
+            match metadata.get(&key) {
+                Some(value) => self.add(setting, &key, &value)?,
+                None => self.add_missing(setting, &key)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Adds what a setting without its key says.
     fn add_missing(&mut self, setting: &Setting, key: &str) -> Result<()> {
         let value = match setting.kind {
@@ -212,6 +232,8 @@ impl ConfigFields<'_> {
             .own_fields
             .iter()
             .find(|(usual, _)| *usual == name);
+        // Those of a tower get their own names when all are known.
+        let own = own.filter(|_| !self.class.traits.is_tower);
         let name = own.map_or(name, |(_, own)| own);
         if let Some(other) = self.fields.get(name).filter(|other| **other != value) {
             let what = format!("it gives {name} {value}, and another key says {other}");

@@ -9,7 +9,10 @@ use crate::{AnamnesisError, Result};
 /// What `general.type` calls files that are no models, and what they are.
 const NO_MODELS: &[(&str, &str)] = &[
     ("adapter", "an adapter, which `amn merge` merges into its model"),
-    ("mmproj", "the projector of a multimodal model"),
+    (
+        "mmproj",
+        "the tower of a multimodal model; `amn remember MODEL.gguf --mmproj THIS.gguf -o DIR` writes both",
+    ),
     ("imatrix", "an importance matrix"),
 ];
 
@@ -21,19 +24,21 @@ pub(super) fn class_of(
     metadata: &GgufMetadata,
     has_tensor: impl Fn(&str) -> bool,
 ) -> Result<&'static ModelClass> {
+    let architecture = metadata.get("general.architecture");
+    let name = architecture
+        .as_ref()
+        .and_then(|value| value.as_string())
+        .unwrap_or_default();
     let kind = metadata.get("general.type");
     let kind = kind.as_ref().and_then(|kind| kind.as_string());
+    // Early towers say their architecture alone.
+    let kind = kind.or_else(|| (name == "clip").then_some("mmproj"));
     if let Some((kind, what)) = NO_MODELS.iter().find(|(known, _)| kind == Some(*known)) {
         let what = format!(
             "general.type: the file is {what}; its tensors alone are written to a FILE.safetensors"
         );
         return Err(AnamnesisError::unsupported(*kind, what));
     }
-    let architecture = metadata.get("general.architecture");
-    let name = architecture
-        .as_ref()
-        .and_then(|value| value.as_string())
-        .unwrap_or_default();
     let experts = metadata.get(&format!("{name}.expert_count"));
     let has_experts = experts
         .and_then(|value| value.as_unsigned())

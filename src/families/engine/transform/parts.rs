@@ -1,6 +1,7 @@
 //! Parts that take turns in the rows of a tensor: queries, keys and values of each head, gate and
 //! projection of each expert.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::heads::head_rows;
@@ -109,14 +110,14 @@ pub(super) fn to_gguf<'m>(
     let cols = shape[axis + 1..].iter().product();
     let mut made = shape;
     made[axis] = made[axis] / of * taken;
-    match rule.gguf_shape.map(|dims| dims.len()) {
-        Some(rank) if rank > made.len() => {
+    match rank_in_gguf(rule) {
+        Ordering::Greater => {
             made.splice(axis..=axis, [turns.count, taken]);
         }
-        Some(rank) if rank < made.len() => {
+        Ordering::Less => {
             made.remove(axis);
         }
-        _ => {}
+        Ordering::Equal => {}
     }
     // Codes can be moved as they are then.
     if parts.is_transposed && turns.lengths == [1, 1] && source.decoder.grid().cols == cols {
@@ -146,6 +147,13 @@ pub(super) fn to_gguf<'m>(
     })
 }
 
+/// Whether the matrix of `rule` has more dimensions in GGUF, or less.
+fn rank_in_gguf(rule: &TensorRule) -> Ordering {
+    let rank = rule.shape.len();
+    let in_gguf = rule.gguf_shape.map_or(rank, <[Dim]>::len);
+    in_gguf.cmp(&rank)
+}
+
 /// The tensor of transformers called `name` that the tensors `parts` of GGUF make, which have all
 /// parts in their order.
 ///
@@ -154,7 +162,7 @@ pub(super) fn to_gguf<'m>(
 /// that can be halved.
 pub(crate) fn joined<'m>(
     parts: Vec<(Parts, SourceTensor<'m>)>,
-    name: String,
+    (name, rule): (String, &TensorRule),
     dtype: TargetDtype,
     dims: &Dims,
 ) -> Result<Group<'m>> {
@@ -182,6 +190,11 @@ pub(crate) fn joined<'m>(
     // The shape of the whole: with the parts of all turns in one dimension.
     let mut whole = shape.clone();
     let all = match kind.turn {
+        // The parts are one each of a dimension that GGUF does not have.
+        Turn::Single(count, axis) if rank_in_gguf(rule) == Ordering::Less => {
+            whole.insert(axis.min(whole.len()), count);
+            whole
+        }
         Turn::Equal(count) | Turn::Single(count, _) => {
             let axis = kind.turn.axis(shape.len());
             whole[axis] = shape[axis] / kind.count() * count;
