@@ -330,7 +330,7 @@ fn towers_come_back_with_their_language_models() {
 #[test]
 fn only_a_model_and_its_tower_are_joined() {
     let [gemma, qwen] = ["gemma3", "qwen2_vl"].map(|name| data().join("towers").join(name));
-    let language = canonical_gguf(&data().join("whole/gemma3"));
+    let language = canonical_gguf(data().join("whole/gemma3"));
     let directory = crate::common::tempdir().unwrap();
     let output = directory.path().join("out");
     let tower = parse(canonical_gguf(&gemma)).unwrap();
