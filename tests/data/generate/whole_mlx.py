@@ -177,7 +177,7 @@ MODELS.update({
 NEWER += ("solar_open", "afmoe")
 MODELS.update({
     "solar_open": ("solar_open", dict(UNTIED, head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, n_shared_experts=1, pad_token_id=0),
-                   {"first_k_dense_replace": 0, "rope_theta": 1000000.0, "partial_rotary_factor": 1.0, **BF16}, {"model.layers.0.mlp.gate.e_score_correction_bias": ["F32", [4]]}),
+                   {"first_k_dense_replace": 0, "rope_scaling": None, "use_qk_norm": False, "rope_theta": 1000000.0, "partial_rotary_factor": 1.0, **BF16}, {"model.layers.0.mlp.gate.e_score_correction_bias": ["F32", [4]]}),
     "afmoe": ("afmoe", dict(UNTIED, num_hidden_layers=4, head_dim=16, num_experts=2, num_experts_per_tok=2, moe_intermediate_size=64, num_shared_experts=1, num_dense_layers=3, sliding_window=128, mup_enabled=True, route_scale=2.0, pad_token_id=0),
               {"route_norm": True, "score_func": "sigmoid", "rope_theta": 10000.0, **BF16}, {"model.layers.3.mlp.expert_bias": ["F32", [2]]}),
 })
