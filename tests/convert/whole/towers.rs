@@ -244,6 +244,8 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
     let section = section_of(&config);
     let is_qwen = name.starts_with("qwen") && section == "vision_config";
     if is_qwen && name != "qwen3_5" || name.starts_with("glm") {
+        // The class of the whole says how heads rotate.
+        own.as_object_mut().unwrap().remove("architectures");
         let half = own["head_dim"].as_u64().unwrap_or(8) / 2;
         let half = if name.starts_with("glm") {
             half / 2
