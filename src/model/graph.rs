@@ -2,7 +2,7 @@
 
 /// The use of a tensor in the graph.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(not(any(feature = "onnx", feature = "tflite", feature = "openvino")), allow(dead_code))]
+#[cfg_attr(not(feature = "onnx"), allow(dead_code))]
 pub(crate) enum GraphRole {
     /// A weight, or whatever else has values of its own.
     #[default]

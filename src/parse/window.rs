@@ -6,6 +6,7 @@ use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
 /// Bytes of the file that are read at once where pieces follow each other.
+#[cfg_attr(not(any(feature = "hdf5", feature = "msgpack", feature = "onnx")), allow(dead_code))]
 const WINDOW: u64 = 8 << 10;
 
 /// A file that is read in short pieces, mostly one after another.
@@ -20,6 +21,7 @@ pub(super) struct WindowReader<'a> {
 }
 
 impl<'a> WindowReader<'a> {
+    #[cfg_attr(not(any(feature = "hdf5", feature = "msgpack", feature = "onnx")), allow(dead_code))]
     pub(super) fn new(file: &'a Source) -> Self {
         Self::with_step(file, WINDOW)
     }
