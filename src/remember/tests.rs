@@ -1,14 +1,24 @@
 //! What holds for every scheme, whichever it is.
 
 use std::collections::{HashMap, HashSet};
+#[cfg(feature = "remember")]
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "remember")]
+use super::seam::{Buffers, Decode, Grid, Tile};
 use super::seam::{
     Group, Identity, Index, NamePattern, Registry, Resolution, ResolvedItem, Scheme,
 };
 use super::{REGISTRY, SCHEMES};
 use crate::config::{QuantConfig, QuantMethod};
+#[cfg(feature = "remember")]
+use crate::element::Out;
 use crate::model::Tensor;
+#[cfg(feature = "remember")]
+use crate::simd::Level;
+#[cfg(feature = "remember")]
+use crate::test_utils::effort;
 use crate::{Dtype, QuantScheme, TensorRole, parse};
 
 #[test]
@@ -119,6 +129,71 @@ fn claims_agree_with_identities() {
     }
     let some = [TensorRole::Quantized, TensorRole::Scale, TensorRole::ZeroPoint];
     assert!(some.iter().all(|role| parts.contains_key(role)));
+}
+
+/// The values of `rows` of a tile, as bits.
+#[cfg(feature = "remember")]
+fn decoded(decoder: &dyn Decode, tile: &Tile, rows: Range<usize>) -> Vec<u32> {
+    let mut buffers = Buffers::default();
+    decoder.load(tile, &mut buffers).unwrap();
+    let mut values = vec![0.0; rows.len() * tile.cols.len()];
+    decoder.decode(tile, rows, &buffers, Level::detect(), Out::F32(&mut values));
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// Of each tensor of the models of `tests/data`, any tile that the grid allows, and any rows of it,
+/// are that part of the whole: small models would be one tile each.
+#[cfg(feature = "remember")]
+#[test]
+#[cfg_attr(miri, ignore = "hundreds of models, each of which takes Miri half a minute")]
+fn any_tile_is_a_part_of_the_whole() {
+    let mut paths = Vec::new();
+    let Some(data) = crate::test_utils::test_data() else {
+        return;
+    };
+    models(&data, &mut paths);
+    let (step, tiles) = effort([(11, 2), (2, 3), (1, 6)]);
+    let mut state = 1usize;
+    let mut any = |most: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % (most + 1)
+    };
+    let mut compared = 0;
+    for path in paths.iter().step_by(step) {
+        let Ok(model) = parse(path) else { continue };
+        let resolution = model.resolve();
+        for item in &resolution.items {
+            let plain = item.plain_floats();
+            let Some(decoder) = item.decoder(plain.as_ref()) else {
+                continue;
+            };
+            let Grid { rows, cols, row_align, col_align, .. } = decoder.grid();
+            if rows * cols == 0 || rows * cols > 1 << 17 {
+                continue;
+            }
+            let whole = decoded(decoder, &Tile { rows: 0..rows, cols: 0..cols }, 0..rows);
+            let mut range = |len: usize, align: usize| {
+                let blocks = len.div_ceil(align);
+                let first = any(blocks - 1);
+                let end = first + 1 + any(blocks - first - 1);
+                first * align..(end * align).min(len)
+            };
+            for _ in 0..tiles {
+                let tile = Tile { rows: range(rows, row_align), cols: range(cols, col_align) };
+                let some = range(tile.rows.len(), 1);
+                let some = tile.rows.start + some.start..tile.rows.start + some.end;
+                let found = decoded(decoder, &tile, some.clone());
+                let of_row = |row: usize| &whole[row * cols..][tile.cols.clone()];
+                let want: Vec<u32> = some.clone().flat_map(of_row).copied().collect();
+                let at = format!("{}: {}: {tile:?}, {some:?}", path.display(), item.name());
+                assert!(found == want, "{at}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 200, "{compared}");
 }
 
 /// A safetensors file of `tensors` (name, dtype, shape, bytes), with `metadata`.
