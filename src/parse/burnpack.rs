@@ -13,7 +13,7 @@
 
 mod cbor;
 
-use self::cbor::{CborReader, Item};
+use self::cbor::{CborKind, CborReader};
 use crate::error::InTensor;
 use crate::limits::{Budget, cap};
 use crate::model::TensorInfo;
@@ -207,8 +207,8 @@ impl Description<'_> {
     fn dtype(&mut self) -> Result<Dtype> {
         let unknown = |name: &str| AnamnesisError::unsupported("type of Burn", name.to_owned());
         let name = match self.reader.next()? {
-            Item::Text(len) => self.reader.text_of(len)?,
-            Item::Map(1) => {
+            CborKind::Text(len) => self.reader.text_of(len)?,
+            CborKind::Map(1) => {
                 let name = self.reader.text()?;
                 if name != "Bool" {
                     let what = "it is quantized, which is not decoded; `dequantize` it in Burn before it is saved";
@@ -228,7 +228,7 @@ impl Description<'_> {
     }
 
     fn shape(&mut self) -> Result<Vec<usize>> {
-        let Item::List(dims) = self.reader.next()? else {
+        let CborKind::List(dims) = self.reader.next()? else {
             return Err(self.reader.wrong("a shape that is none"));
         };
         cap("MAX_BURNPACK_DIMS", dims, MAX_DIMS, "dimensions of a tensor")?;

@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 16;
 
 /// The beginning of a value. What has a length lies behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Item {
+pub(super) enum CborKind {
     Number(u64),
     /// A negative number, a float, a truth value or null, whose bytes are passed over.
     Other,
@@ -47,7 +47,7 @@ impl<'a> CborReader<'a> {
     ///
     /// # Errors
     /// `Parse` if it is none, or longer than the part; `Io`.
-    pub(super) fn next(&mut self) -> Result<Item> {
+    pub(super) fn next(&mut self) -> Result<CborKind> {
         let first = self.bytes(1)? as u8;
         let number = match first & 0x1f {
             n @ 0..=23 => u64::from(n),
@@ -55,19 +55,19 @@ impl<'a> CborReader<'a> {
             _ => return Err(self.wrong("a value of no definite length")),
         };
         let item = match first >> 5 {
-            0 => Item::Number(number),
-            2 => Item::Bytes(number),
-            3 => Item::Text(number),
-            4 => Item::List(number),
-            5 => Item::Map(number),
+            0 => CborKind::Number(number),
+            2 => CborKind::Bytes(number),
+            3 => CborKind::Text(number),
+            4 => CborKind::List(number),
+            5 => CborKind::Map(number),
             6 => return Err(self.wrong("a value with a tag")),
-            _ => Item::Other,
+            _ => CborKind::Other,
         };
         // An item takes a byte at least, so that a false number is found before it is counted to.
         let least = match item {
-            Item::Bytes(len) | Item::Text(len) | Item::List(len) => len,
-            Item::Map(len) => len.saturating_mul(2),
-            Item::Number(_) | Item::Other => 0,
+            CborKind::Bytes(len) | CborKind::Text(len) | CborKind::List(len) => len,
+            CborKind::Map(len) => len.saturating_mul(2),
+            CborKind::Number(_) | CborKind::Other => 0,
         };
         match least <= self.end - self.at {
             true => Ok(item),
@@ -78,14 +78,14 @@ impl<'a> CborReader<'a> {
     /// How many keys the next value, a map, has.
     pub(super) fn map(&mut self) -> Result<u64> {
         match self.next()? {
-            Item::Map(len) => Ok(len),
+            CborKind::Map(len) => Ok(len),
             _ => Err(self.wrong("no map where there is to be one")),
         }
     }
 
     /// Begins a list of `len` items.
     pub(super) fn list(&mut self, len: u64) -> Result<()> {
-        match self.next()? == Item::List(len) {
+        match self.next()? == CborKind::List(len) {
             true => Ok(()),
             false => Err(self.wrong(&format!("no list of {len} items where there is to be one"))),
         }
@@ -93,14 +93,14 @@ impl<'a> CborReader<'a> {
 
     pub(super) fn number(&mut self) -> Result<u64> {
         match self.next()? {
-            Item::Number(number) => Ok(number),
+            CborKind::Number(number) => Ok(number),
             _ => Err(self.wrong("no number where there is to be one")),
         }
     }
 
     pub(super) fn text(&mut self) -> Result<String> {
         match self.next()? {
-            Item::Text(len) => self.text_of(len),
+            CborKind::Text(len) => self.text_of(len),
             _ => Err(self.wrong("no text where there is to be one")),
         }
     }
@@ -122,13 +122,13 @@ impl<'a> CborReader<'a> {
     fn pass_at(&mut self, depth: usize) -> Result<()> {
         cap("MAX_BURNPACK_DEPTH", depth as u64, MAX_DEPTH as u64, "values inside of each other")?;
         let items = match self.next()? {
-            Item::Bytes(len) | Item::Text(len) => {
+            CborKind::Bytes(len) | CborKind::Text(len) => {
                 self.at += len;
                 0
             }
-            Item::List(len) => len,
-            Item::Map(len) => 2 * len,
-            Item::Number(_) | Item::Other => 0,
+            CborKind::List(len) => len,
+            CborKind::Map(len) => 2 * len,
+            CborKind::Number(_) | CborKind::Other => 0,
         };
         (0..items).try_for_each(|_| self.pass_at(depth + 1))
     }
