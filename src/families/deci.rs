@@ -351,3 +351,16 @@ const HEAD: OwnSetting = own(
     },
     |_, _| Ok(None),
 );
+
+#[cfg(test)]
+mod tests {
+    use super::width;
+
+    /// Layers of Llama 3.1 Nemotron 51B and of DeciLM 7B, as published.
+    #[test]
+    fn widths_of_layers() {
+        let widths = [5.25, 1.3125, 2.625].map(|factor| width(factor, 8192));
+        assert_eq!(widths, [28_672, 7_168, 14_336]);
+        assert_eq!(width(5.25, 4096), 14_336);
+    }
+}
