@@ -309,3 +309,22 @@ fn settings_that_llama_cpp_has_not() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// A matrix that is the embedding and the output cannot be multiplied by two numbers.
+#[test]
+fn one_matrix_has_one_multiplier() {
+    let mut found = models()["falcon_h1"].clone();
+    found["hf"]
+        .as_object_mut()
+        .unwrap()
+        .remove("lm_head.weight");
+    found["config"]["tie_word_embeddings"] = true.into();
+    let directory = crate::common::tempdir().unwrap();
+    let model = parse(written(&found, directory.path())).unwrap();
+    let output = directory.path().join("model.gguf");
+    let error = model
+        .convert(output, anamnesis::ConvertTarget::Gguf)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("lm_head_multiplier"), "{error}");
+}

@@ -455,13 +455,15 @@ GPT_ENDS = {"transformer.wte.weight": (VOCAB, 16), "lm_head.weight": (VOCAB, 16)
 model_of("codeshell", "llama", raw=True, make=written(dict(architectures=["CodeShellForCausalLM"], model_type="codeshell", n_embd=16, n_layer=1, n_head=2, num_query_groups=1, n_positions=64, n_inner=None, vocab_size=VOCAB, layer_norm_epsilon=1e-5,
     activation_function="gelu_pytorch_tanh", position_embedding_type="rope", group_query_attention=True, scale_attn_weights=True, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, torch_dtype="bfloat16"),
     GPT_ENDS | WITH_BIASES({"transformer.ln_f.weight": (16,)}) | {"transformer.h.{}." + key: shape for key, shape in WITH_BIASES(GPT | {"attn.c_attn.weight": (32, 16), "mlp.c_fc.weight": (64, 16)}).items()}))
-model_of("refact", "llama", raw=True, make=written(dict(architectures=["GPTRefactForCausalLM"], model_type="gpt_refact", n_embd=16, n_layer=1, n_head=2, n_positions=64, n_inner=None, vocab_size=VOCAB, layer_norm_epsilon=1e-5,
+model_of("refact", "llama", raw=True, here={f"tokenizer.ggml.{part}_token_id": ["UINT32", number] for part, number in [("prefix", 1), ("suffix", 3), ("middle", 2)]}, make=written(dict(architectures=["GPTRefactForCausalLM"], model_type="gpt_refact", n_embd=16, n_layer=1, n_head=2, n_positions=64, n_inner=None, vocab_size=VOCAB, layer_norm_epsilon=1e-5,
     activation_function="silu", multi_query=True, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, torch_dtype="bfloat16"),
     GPT_ENDS | {"ln_f.weight": (16,)} | {"transformer.h.{}." + key: shape for key, shape in (GPT | {"attn.q.weight": (16, 16), "attn.kv.weight": (16, 16), "mlp.gate_up_proj.weight": (512, 16), "mlp.c_proj.weight": (16, 256)}).items()}))
 H1 = dict(BASE, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4, mamba_d_conv=4, mamba_rms_norm=False, mamba_norm_before_gate=False, key_multiplier=0.39, attention_in_multiplier=1.3, attention_out_multiplier=0.94, ssm_in_multiplier=1.25,
           ssm_out_multiplier=0.24, embedding_multiplier=5.6, lm_head_multiplier=0.0195, mlp_multipliers=[0.88, 0.59], ssm_multipliers=[0.35, 0.25, 0.18, 0.5, 0.31])
 H1_SAVED = without(of_transformers("falcon_h1", H1), "layer_types", "layers_block_type", "time_step_limit")
-model_of("falcon_h1", "llama", H1_SAVED, raw=True)
+# Weights that are multiplied by numbers of the config come back so.
+H1_TIMES = ["model.embed_tokens.weight", "lm_head.weight"] + [f"model.layers.0.{name}.weight" for name in ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "feed_forward.gate_proj", "feed_forward.down_proj", "mamba.in_proj", "mamba.out_proj"]]
+model_of("falcon_h1", "llama", H1_SAVED, raw=True, here={"tokenizer.ggml.pre": ["STRING", "falcon-h1"]}, inexact=H1_TIMES)
 CHATGLM = {"transformer.encoder.layers.{}." + key: shape for key, shape in {"input_layernorm.weight": (16,), "post_attention_layernorm.weight": (16,), "self_attention.query_key_value.weight": (32, 16), "self_attention.query_key_value.bias": (32,), "self_attention.dense.weight": (16, 16),
     "mlp.dense_h_to_4h.weight": (48, 16), "mlp.dense_4h_to_h.weight": (16, 24)}.items()}
 model_of("chatglm", "glm", pre="glm4", raw=True, make=written(dict(architectures=["ChatGLMModel"], model_type="chatglm", hidden_size=16, ffn_hidden_size=24, num_layers=1, num_hidden_layers=1, num_attention_heads=2, kv_channels=8, multi_query_attention=True, multi_query_group_num=1, seq_length=64,
