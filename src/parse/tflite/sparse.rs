@@ -15,6 +15,11 @@ use crate::{AnamnesisError, Dtype, Result};
 /// Most dimensions that are walked over, blocks included.
 const MAX_LEVELS: u64 = 128;
 
+/// Bytes of a dense tensor that may be made of any values, and for each byte of them: few indices tell
+/// a shape of any size.
+const FREE_BYTES: u64 = 16 << 20;
+const MAX_RATIO: u64 = 128;
+
 /// A dimension of the walk.
 enum Level {
     /// So many indices.
@@ -56,6 +61,8 @@ pub(super) fn values(
         return Err(AnamnesisError::unsupported("LiteRT", format!("a sparse tensor of {dtype}")));
     }
     let (width, stored) = (dtype.byte_size() as u64, data.end - data.start);
+    let most = FREE_BYTES + MAX_RATIO * stored;
+    cap("TFLITE_MAX_SPARSE_BYTES", len, most, "bytes of a sparse tensor")?;
     budget.decompress(stored, len, "a sparse tensor")?;
     let count = stored / width;
     budget.alloc(count.saturating_mul(8), "places of sparse values")?;

@@ -276,6 +276,15 @@ fn sparse_tensors() {
             &["levels"],
         ),
         (
+            "one value of 2^25",
+            {
+                let levels = vec![level(1), sparse_level(&[0, 1], &[3])];
+                sparse(&[1 << 12, 1 << 13], &[0, 1], &[], levels, 1)
+            },
+            Limit,
+            &["sparse"],
+        ),
+        (
             "a tensor of 2^40",
             {
                 let levels = vec![level(1), sparse_level(&[0, 1], &[3])];
