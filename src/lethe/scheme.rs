@@ -247,7 +247,6 @@ impl ForgetScheme {
     }
 
     /// Whether models of the scheme are MLX's.
-    #[cfg(feature = "models")]
     pub(crate) fn is_mlx(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.is_mlx)
     }

@@ -24,7 +24,6 @@ impl ConvertOptions {
     }
 
     /// Whether the output is a model of MLX. One that is to be like another has the names of that.
-    #[cfg(feature = "models")]
     pub(in crate::convert) fn makes_mlx(&self) -> bool {
         let forget = self.forget.as_ref();
         forget.is_some_and(|forget| forget.scheme.is_mlx() && forget.like.is_none())

@@ -18,7 +18,6 @@ impl ConvertOptions {
     }
 
     /// Returns `false`: nothing is encoded.
-    #[cfg(feature = "models")]
     pub(in crate::convert) fn makes_mlx(&self) -> bool {
         false
     }
