@@ -213,7 +213,8 @@ const FORMATS: &[ContainerFormat] = &[
 
 /// Reads the first bytes of `file` and returns its row.
 pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> {
-    let row = row_of(&read_head(file)?)?;
+    let head = read_head(file)?;
+    let row = row_of(&head)?;
     if !matches!(row.beginning, Beginning::Unknown) {
         return Ok(row);
     }
@@ -221,10 +222,11 @@ pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> 
     if super::hdf5::superblock_of(file)?.is_some() {
         return row_of(magic::HDF5);
     }
-    match magic::ends_as_table(file)? {
-        true => row_of(magic::TABLE_END),
-        false => Ok(row),
+    // Of a safetensors file, which may be far away, nothing is read but its beginning.
+    if !magic::is_safetensors(&head) && magic::ends_as_table(file)? {
+        return row_of(magic::TABLE_END);
     }
+    Ok(row)
 }
 
 /// Reads the first bytes of `file`, and checks that it can be of the format `expected`.

@@ -22,7 +22,7 @@ const MAX_RATIO: u64 = 128;
 
 /// A dimension of the walk.
 enum Level {
-    /// So many indices.
+    /// All indices below this size.
     Dense(u64),
     /// Those in `indices` from one of `segments` to the next.
     Sparse { segments: Vec<u64>, indices: Vec<u64> },

@@ -5,7 +5,7 @@
 //! in F32.
 
 use super::linear::{codes, format_of, scale_floats};
-use super::stored::{LookedUp, OneNumber, RepeatedRows, StoredInts};
+use super::stored::{FlatCodes, LookedUp, OneNumber, RepeatedRows, StoredInts};
 use super::{GraphDecoder, GraphWeight};
 use crate::model::Tensor;
 use crate::remember::kernels::bnb::NF4_CODEBOOK;
@@ -115,7 +115,7 @@ fn code_values<'m>(
         Some(_) => CodeType::Codebook(bits as u8),
         None => CodeType::Nf4,
     };
-    let codes = LookedUp { part: t.part(), bits, cols, table };
+    let codes = LookedUp { codes: FlatCodes { part: t.part(), bits, cols }, table };
     Ok((code_type, CodeFormat::F16, Codes::Unpacked(Box::new(codes))))
 }
 

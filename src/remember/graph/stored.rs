@@ -109,23 +109,28 @@ pub(super) struct FlatCodes<'m> {
     pub cols: usize,
 }
 
-impl Unpack for FlatCodes<'_> {
-    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-        out.clear();
+impl FlatCodes<'_> {
+    /// Passes each code of `tile` to `take`, row by row.
+    fn each(&self, tile: &Tile, staging: &mut Vec<u8>, mut take: impl FnMut(u32)) -> Result<()> {
         for row in tile.rows.clone() {
             let first = (row * self.cols + tile.cols.start) * self.bits;
             let codes = Bits { part: &self.part, bits: self.bits, first, n: tile.cols.len() };
-            codes.read(staging, |code| out.push(code as u8))?;
+            codes.read(staging, &mut take)?;
         }
         Ok(())
     }
 }
 
+impl Unpack for FlatCodes<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        self.each(tile, staging, |code| out.push(code as u8))
+    }
+}
+
 /// Codes that pick entries of a table.
 pub(super) struct LookedUp<'m> {
-    pub part: Part<'m>,
-    pub bits: usize,
-    pub cols: usize,
+    pub codes: FlatCodes<'m>,
     pub table: Vec<f16>,
 }
 
@@ -133,19 +138,15 @@ impl Unpack for LookedUp<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         let mut is_outside = false;
-        for row in tile.rows.clone() {
-            let first = (row * self.cols + tile.cols.start) * self.bits;
-            let codes = Bits { part: &self.part, bits: self.bits, first, n: tile.cols.len() };
-            codes.read(staging, |code| {
-                let value = self.table.get(code as usize);
-                is_outside |= value.is_none();
-                out.extend(value.unwrap_or(&f16::NAN).to_le_bytes());
-            })?;
-        }
+        self.codes.each(tile, staging, |code| {
+            let value = self.table.get(code as usize);
+            is_outside |= value.is_none();
+            out.extend(value.unwrap_or(&f16::NAN).to_le_bytes());
+        })?;
         match is_outside {
             true => Err(AnamnesisError::parse(format!(
                 "{}: a code is past the end of its codebook",
-                InTensor(&self.part.name())
+                InTensor(&self.codes.part.name())
             ))),
             false => Ok(()),
         }
