@@ -5,27 +5,18 @@
 use serde_json::{Map, Value, json};
 
 use super::gemma::approximate_gelu;
-use super::gpt2::{BIASES, FOURFOLD};
+use super::gpt_bigcode::LINEAR;
+use super::gpt2::BIASES;
 use crate::Result;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::rows::*;
 
-pub(super) const TENSORS: &[TensorRule] = &[
-    same("token_embd", "transformer.wte", &[Vocab, Hidden]),
-    same("output_norm", "transformer.ln_f", &[Hidden]),
-    optional("output", "lm_head", &[Vocab, Hidden]),
-    same("blk.{i}.attn_norm", "transformer.h.{i}.ln_1", &[Hidden]),
-    same(
-        "blk.{i}.attn_qkv",
-        "transformer.h.{i}.attn.c_attn",
-        &[Sum(&[Hidden, Keys, Keys]), Hidden],
-    ),
-    same("blk.{i}.attn_output", "transformer.h.{i}.attn.c_proj", &[Hidden, Hidden]),
-    same("blk.{i}.ffn_norm", "transformer.h.{i}.ln_2", &[Hidden]),
-    same("blk.{i}.ffn_up", "transformer.h.{i}.mlp.c_fc", &[FOURFOLD, Hidden]),
-    same("blk.{i}.ffn_down", "transformer.h.{i}.mlp.c_proj", &[Hidden, FOURFOLD]),
-];
+const OWN: &[TensorRule] = &[same(
+    "blk.{i}.attn_qkv",
+    "transformer.h.{i}.attn.c_attn",
+    &[Sum(&[Hidden, Keys, Keys]), Hidden],
+)];
 
 pub(super) const CODESHELL: ModelClass = ModelClass {
     gguf: "codeshell",
@@ -52,7 +43,7 @@ pub(super) const CODESHELL: ModelClass = ModelClass {
         ("layer_norm_eps", "layer_norm_epsilon"),
     ],
     biases: &[("", BIASES)],
-    tensors: &[TENSORS],
+    tensors: &[LINEAR, OWN],
     settings: &[&[setting(Kind::TimesHidden(4), "feed_forward_length", &["n_inner"])]],
     traits: Traits {
         head_dim: HeadDim::Derived,

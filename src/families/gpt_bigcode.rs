@@ -6,21 +6,25 @@ use super::gemma::approximate_gelu;
 use super::gpt2::{FOURFOLD, GPT2};
 use crate::families::engine::rows::*;
 
-const TENSORS: &[TensorRule] = &[
+/// What models of code have in common: GPT-2's names, and matrices that are `[out, in]`.
+pub(super) const LINEAR: &[TensorRule] = &[
     same("token_embd", "transformer.wte", &[Vocab, Hidden]),
-    same("position_embd", "transformer.wpe", &[Field("n_positions"), Hidden]),
     same("output_norm", "transformer.ln_f", &[Hidden]),
     optional("output", "lm_head", &[Vocab, Hidden]),
     same("blk.{i}.attn_norm", "transformer.h.{i}.ln_1", &[Hidden]),
+    same("blk.{i}.attn_output", "transformer.h.{i}.attn.c_proj", &[Hidden, Hidden]),
+    same("blk.{i}.ffn_norm", "transformer.h.{i}.ln_2", &[Hidden]),
+    same("blk.{i}.ffn_up", "transformer.h.{i}.mlp.c_fc", &[FOURFOLD, Hidden]),
+    same("blk.{i}.ffn_down", "transformer.h.{i}.mlp.c_proj", &[Hidden, FOURFOLD]),
+];
+
+const OWN: &[TensorRule] = &[
+    same("position_embd", "transformer.wpe", &[Field("n_positions"), Hidden]),
     same(
         "blk.{i}.attn_qkv",
         "transformer.h.{i}.attn.c_attn",
         &[Sum(&[Hidden, Head, Head]), Hidden],
     ),
-    same("blk.{i}.attn_output", "transformer.h.{i}.attn.c_proj", &[Hidden, Hidden]),
-    same("blk.{i}.ffn_norm", "transformer.h.{i}.ln_2", &[Hidden]),
-    same("blk.{i}.ffn_up", "transformer.h.{i}.mlp.c_fc", &[FOURFOLD, Hidden]),
-    same("blk.{i}.ffn_down", "transformer.h.{i}.mlp.c_proj", &[Hidden, FOURFOLD]),
 ];
 
 pub(super) const GPT_BIGCODE: ModelClass = ModelClass {
@@ -39,7 +43,7 @@ pub(super) const GPT_BIGCODE: ModelClass = ModelClass {
         ("add_cross_attention", Bool(false)),
     ],
     equal_fields: &[],
-    tensors: &[TENSORS],
+    tensors: &[LINEAR, OWN],
     settings: &[&[
         setting(Kind::TimesHidden(4), "feed_forward_length", &["n_inner"]),
         setting(Kind::Fixed(1), "attention.head_count_kv", &[]),
