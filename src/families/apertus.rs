@@ -55,7 +55,7 @@ pub(super) const APERTUS: ModelClass = ModelClass {
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, UNGATED_MLP, ACTIVATION],
     settings: &[SETTINGS],
-    traits: Traits { stores_rope_factors: true, needs_output: true, ..Traits::PLAIN },
+    traits: Traits { rope: RopeTraits::LLAMA3, needs_output: true, ..Traits::PLAIN },
     mlx: None,
     ..LLAMA
 };

@@ -34,7 +34,7 @@ pub(super) const BAICHUAN: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         needs_output: true,
         laws: &[known_sizes, normed_output],
         ..Traits::PLAIN

@@ -74,7 +74,7 @@ pub(super) const BAILING_MOE2: ModelClass = ModelClass {
     settings: &[SETTINGS],
     traits: Traits {
         has_expert_groups: true,
-        partial_rotary: Some(0.5),
+        rope: RopeTraits::partial(0.5),
         needs_output: true,
         ..Traits::PLAIN
     },
@@ -152,6 +152,6 @@ pub(super) const SARVAM_MOE: ModelClass = ModelClass {
         ("norm_topk_prob", Bool(true)),
         ("score_function", Text("sigmoid")),
     ],
-    traits: Traits { partial_rotary: Some(1.0), sign: Sign::Never, ..BAILING_MOE2.traits },
+    traits: Traits { rope: RopeTraits::partial(1.0), sign: Sign::Never, ..BAILING_MOE2.traits },
     ..BAILING_MOE2
 };

@@ -53,7 +53,7 @@ pub(super) const BLOOM: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         prefix: Some("transformer."),
         // Distances count backwards in transformers, if tokens see those behind them.
         also_implied: &[CAUSAL],

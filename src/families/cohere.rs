@@ -52,7 +52,11 @@ pub(super) const COHERE: ModelClass = ModelClass {
         number("logit_scale", &["logit_scale"]),
         setting(Kind::Text("none"), "rope.scaling.type", &[]),
     ]],
-    traits: Traits { ties_output: true, has_two_bases: true, ..Traits::PLAIN },
+    traits: Traits {
+        ties_output: true,
+        rope: RopeTraits { has_two_bases: true, ..RopeTraits::PLAIN },
+        ..Traits::PLAIN
+    },
     mlx: Some(&COHERE_MLX),
     ..ModelClass::PLAIN
 };
@@ -93,7 +97,7 @@ pub(super) const COHERE2: ModelClass = ModelClass {
     traits: Traits {
         ties_output: true,
         full_attention_every: Some(4),
-        partial_rotary: Some(1.0),
+        rope: RopeTraits::partial(1.0),
         // transformers turns whole heads, whatever the field says.
         also_implied: &[("rotary_pct", Float(1.0))],
         ..Traits::PLAIN
@@ -252,7 +256,7 @@ pub(super) const NEMOTRON: ModelClass = ModelClass {
     traits: Traits {
         norms_plus_one: true,
         needs_output: true,
-        partial_rotary: Some(0.5),
+        rope: RopeTraits::partial(0.5),
         ..Traits::PLAIN
     },
     mlx: Some(&NEMOTRON_MLX),

@@ -84,7 +84,7 @@ pub(super) const DECI: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        stores_rope_factors: true,
+        rope: RopeTraits::LLAMA3,
         by_layer: Some(&ByLayer { sizes, restore_rope: None }),
         completes: &[complete],
         from_tensors: &[filled],

@@ -233,7 +233,7 @@ pub(super) const DEEPSEEK3: ModelClass = ModelClass {
     traits: Traits {
         has_expert_groups: true,
         prediction: Prediction::LeftOut,
-        has_lost_bounds: true,
+        rope: RopeTraits { scalings: &[OwnScaling::LostBounds], ..RopeTraits::PLAIN },
         sign: Sign::Key("expert_gating_func", 2),
         ..Traits::PLAIN
     },

@@ -36,7 +36,7 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
         layer_kinds: Some(("sliding_attention", 4)),
         laws: &[windows_by_layers],
         default_window: Some(4096),
-        stores_rope_factors: true,
+        rope: RopeTraits::LLAMA3,
         prediction: Prediction::LeftOut,
         ..Traits::PLAIN
     },
@@ -66,7 +66,7 @@ pub(super) const EXAONE: ModelClass = ModelClass {
         number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon", "rms_norm_eps"]),
         setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
     ]],
-    traits: Traits { stores_rope_factors: true, prefix: Some("transformer."), ..Traits::PLAIN },
+    traits: Traits { rope: RopeTraits::LLAMA3, prefix: Some("transformer."), ..Traits::PLAIN },
     mlx: Some(&EXAONE_MLX),
     ..ModelClass::PLAIN
 };

@@ -44,7 +44,7 @@ const SETTINGS: &[Setting] = &[
 
 const TRAITS: Traits = Traits {
     head_dim: HeadDim::Derived,
-    has_fixed_rope: true,
+    rope: RopeTraits::FIXED,
     prefix: Some("transformer."),
     ..Traits::PLAIN
 };

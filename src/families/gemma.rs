@@ -45,7 +45,7 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     implied: &[("hidden_activation", Text("gelu_pytorch_tanh"))],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
-    traits: Traits { has_fixed_rope: true, laws: &[approximate_gelu], ..TRAITS },
+    traits: Traits { rope: RopeTraits::FIXED, laws: &[approximate_gelu], ..TRAITS },
     mlx: Some(&GEMMA_MLX),
     ..ModelClass::PLAIN
 };
@@ -80,7 +80,7 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
         count("attention.sliding_window", &["sliding_window"]),
     ]],
     traits: Traits {
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         full_attention_every: Some(2),
         laws: &[
             |model| not_null(model, &["attn_logit_softcapping", LOGIT_CAP]),
@@ -128,7 +128,7 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
     ]],
     traits: Traits {
         cuts_embedding: true,
-        has_local_rope: true,
+        rope: RopeTraits::BY_KIND,
         full_attention_every: Some(6),
         laws: &[|model| check_scale(model, LARGEST_GEMMA3)],
         restores: &[|config, dims| restore_scale(config, dims, LARGEST_GEMMA3)],

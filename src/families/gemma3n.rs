@@ -147,7 +147,7 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         setting(Kind::Layers("sliding_attention"), "attention.sliding_window_pattern", &[]),
     ]],
     traits: Traits {
-        has_local_rope: true,
+        rope: RopeTraits::BY_KIND,
         ties_output: true,
         layer_kinds: Some(("sliding_attention", 5)),
         full_attention_every: Some(5),

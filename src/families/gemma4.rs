@@ -179,13 +179,12 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
         setting(Kind::Required, "rope.dimension_count_swa", &["head_dim"]),
     ]],
     traits: Traits {
-        has_local_rope: true,
+        rope: RopeTraits { partial: Some(1.0), by_kind: true, ..RopeTraits::PLAIN },
         experts_apart: EXPERTS_APART,
         by_layer: Some(&ByLayer { sizes: sizes::layers, restore_rope: Some(sizes::set_rope) }),
         completes: &[sizes::complete],
         from_tensors: &[sizes::from_tensors],
         layer_kinds: Some(("sliding_attention", 6)),
-        partial_rotary: Some(1.0),
         also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },

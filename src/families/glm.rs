@@ -79,7 +79,7 @@ pub(super) const GLM4: ModelClass = ModelClass {
     biases: &[("attention_bias", BIASES)],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, FUSED_MLP],
     settings: &[&[setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"])]],
-    traits: Traits { partial_rotary: Some(0.5), ..Traits::PLAIN },
+    traits: Traits { rope: RopeTraits::partial(0.5), ..Traits::PLAIN },
     mlx: Some(&GLM4_MLX),
     ..ModelClass::PLAIN
 };
@@ -192,7 +192,7 @@ pub(super) const SOLAR_OPEN: ModelClass = ModelClass {
     settings: &[GLM4_MOE.settings[0]],
     traits: Traits {
         has_expert_groups: true,
-        partial_rotary: Some(1.0),
+        rope: RopeTraits::partial(1.0),
         restores: &[no_dense_layers],
         sign: Sign::PreTokenizer("solar-open"),
         ..Traits::PLAIN

@@ -186,7 +186,7 @@ pub(super) const GLM5_NEXT: ModelClass = ModelClass {
     traits: Traits {
         has_expert_groups: true,
         needs_output: true,
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         kind_names: &[("indexed_attention", FULL_ATTENTION)],
         prediction: Prediction::LeftOut,
         laws: &[pools],

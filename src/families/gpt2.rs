@@ -108,7 +108,7 @@ pub(super) const GPT2: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         prefix: Some("transformer."),
         ..Traits::PLAIN
     },

@@ -79,9 +79,8 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        has_fixed_rope: true,
+        rope: RopeTraits { partial: Some(0.25), is_fixed: true, ..RopeTraits::PLAIN },
         needs_output: true,
-        partial_rotary: Some(0.25),
         ..Traits::PLAIN
     },
     mlx: Some(&GPT_NEOX_MLX),

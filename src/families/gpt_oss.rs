@@ -89,7 +89,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
         count("expert_feed_forward_length", &["intermediate_size"]),
     ]],
     traits: Traits {
-        has_exact_yarn: true,
+        rope: RopeTraits { scalings: &[OwnScaling::ExactYarn], ..RopeTraits::PLAIN },
         also_implied: &[CAUSAL, ("swiglu_alpha", Float(1.702)), ("swiglu_limit", Float(7.0))],
         full_attention_every: Some(2),
         ..Traits::PLAIN

@@ -106,7 +106,7 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     traits: Traits {
         has_pre_norms: true,
         head_dim: HeadDim::Derived,
-        stores_rope_factors: true,
+        rope: RopeTraits::LLAMA3,
         // Of models that hear.
         left_out: &["encoder."],
         ..Traits::PLAIN

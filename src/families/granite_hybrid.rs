@@ -176,7 +176,7 @@ pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
         has_pre_norms: true,
         lacks_kind: Some("mamba"),
         needs_kind: None,
-        stores_rope_factors: true,
+        rope: RopeTraits::LLAMA3,
         sign: Sign::Has("ssm.conv_kernel"),
         ..GRANITE_HYBRID.traits
     },

@@ -27,7 +27,10 @@ pub(super) const HUNYUAN: ModelClass = ModelClass {
     ],
     implied: &[("hidden_act", Text("silu")), ("attention_bias", Bool(false))],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, NORMS_OF_HEADS, MLP],
-    traits: Traits { has_alpha_rope: true, ..Traits::PLAIN },
+    traits: Traits {
+        rope: RopeTraits { scalings: &[OwnScaling::Alpha], ..RopeTraits::PLAIN },
+        ..Traits::PLAIN
+    },
     mlx: Some(&HUNYUAN_MLX),
     ..ModelClass::PLAIN
 };
@@ -74,7 +77,7 @@ pub(super) const HUNYUAN_MOE: ModelClass = ModelClass {
         setting(Kind::Required, "expert_shared_count", &["num_shared_expert"]),
     ]],
     traits: Traits {
-        has_alpha_rope: true,
+        rope: RopeTraits { scalings: &[OwnScaling::Alpha], ..RopeTraits::PLAIN },
         completes: &[|fields| one_of_list(fields, LISTED)],
         restores: &[|config, dims| list_of_one(config, LISTED, dims)],
         also_implied: &[

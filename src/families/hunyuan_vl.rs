@@ -30,7 +30,7 @@ pub(super) const HUNYUAN_VL: ModelClass = ModelClass {
         setting(Kind::Omitted, "expert_count", &[]),
     ]],
     traits: Traits {
-        has_alpha_rope: false,
+        rope: RopeTraits::PLAIN,
         left_out: &["vit."],
         completes: &[flat],
         restores: &[raised],

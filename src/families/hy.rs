@@ -269,7 +269,7 @@ pub(super) const HY4: ModelClass = ModelClass {
     ],
     traits: Traits {
         needs_output: true,
-        has_lost_bounds: true,
+        rope: RopeTraits { scalings: &[OwnScaling::LostBounds], ..RopeTraits::PLAIN },
         left_out: &["model.mtp_layers."],
         kind_names: &[("indexed_attention", "full_attention")],
         completes: &[counted],

@@ -166,7 +166,7 @@ pub(super) const JAMBA: ModelClass = ModelClass {
     settings: &[SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         needs_kind: Some("attention"),
         experts_every: Some(experts_every),
         completes: &[complete],

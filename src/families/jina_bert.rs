@@ -55,7 +55,7 @@ pub(super) const JINA_BERT2: ModelClass = ModelClass {
     settings: &[&[SETTINGS[0], SETTINGS[1], SETTINGS[3]]],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         // An encoder has no `lm_head`.
         ties_output: true,
         prefix: Some("bert."),

@@ -94,8 +94,7 @@ pub(super) const LAGUNA: ModelClass = ModelClass {
         setting(Kind::HeadSize, "rope.dimension_count_swa", &["head_dim"]),
     ]],
     traits: Traits {
-        has_local_rope: true,
-        partial_rotary: Some(1.0),
+        rope: RopeTraits { partial: Some(1.0), by_kind: true, ..RopeTraits::PLAIN },
         by_layer: Some(&ByLayer { sizes, restore_rope: None }),
         also_implied: &[("moe_router_logit_softcapping", Float(0.0))],
         laws: &[every_fourth],

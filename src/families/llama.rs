@@ -37,7 +37,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     Setting { key: "rope.dimension_count", fields: &["head_dim"], kind: Kind::HeadSize },
 ];
 
-const TRAITS: Traits = Traits { has_pre_norms: true, stores_rope_factors: true, ..Traits::PLAIN };
+const TRAITS: Traits = Traits { has_pre_norms: true, rope: RopeTraits::LLAMA3, ..Traits::PLAIN };
 
 /// Stacks of experts in mlx-lm, in the module that Mixtral names otherwise.
 pub(super) const MIXTRAL_STACKS: &[(&str, &str)] = &[

@@ -122,7 +122,7 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, DENSE, SPARSE],
     settings: &[SETTINGS],
     traits: Traits {
-        stores_rope_factors: true,
+        rope: RopeTraits::LLAMA3,
         layer_kinds: Some(("chunked_attention", 4)),
         full_attention_every: Some(4),
         laws: &[no_rope_in_every_fourth, norms_by_experts, experts_by_layer],

@@ -104,7 +104,7 @@ pub(super) const MAMBA: ModelClass = ModelClass {
     ],
     tensors: &[ENDS, MIXER],
     settings: &[SETTINGS, RANKS, &[setting(Kind::FixedFlag(false), "ssm.dt_b_c_rms", &[])]],
-    traits: Traits { has_fixed_rope: true, is_recurrent: true, ..Traits::PLAIN },
+    traits: Traits { rope: RopeTraits::FIXED, is_recurrent: true, ..Traits::PLAIN },
     mlx: Some(&MAMBA_MLX),
     ..ModelClass::PLAIN
 };

@@ -35,6 +35,6 @@ pub(super) const MAPLE: ModelClass = ModelClass {
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
         setting(Kind::Own(&CLAMP), "swiglu_clamp_exp", &["swiglu_limit"]),
     ]],
-    traits: Traits { needs_output: true, partial_rotary: Some(1.0), ..Traits::PLAIN },
+    traits: Traits { needs_output: true, rope: RopeTraits::partial(1.0), ..Traits::PLAIN },
     ..ModelClass::PLAIN
 };

@@ -36,8 +36,7 @@ pub(super) const MELLUM: ModelClass = ModelClass {
     settings: &[&[count("expert_feed_forward_length", &["moe_intermediate_size"])], WINDOWS],
     traits: Traits {
         needs_output: true,
-        has_local_rope: true,
-        has_two_bases: true,
+        rope: RopeTraits { by_kind: true, has_two_bases: true, ..RopeTraits::PLAIN },
         laws: &[one_base],
         layer_kinds: Some(("full_attention", 1)),
         prediction: Prediction::LeftOut,

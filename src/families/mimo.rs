@@ -112,9 +112,8 @@ pub(super) const MIMO_V2_FLASH: ModelClass = ModelClass {
     ]],
     traits: Traits {
         needs_output: true,
-        has_local_rope: true,
+        rope: RopeTraits { partial: Some(1.0), by_kind: true, ..RopeTraits::PLAIN },
         has_expert_groups: true,
-        partial_rotary: Some(1.0),
         by_layer: Some(&ByLayer { sizes, restore_rope: None }),
         left_out: &["model.mtp."],
         also_implied: &[("routed_scaling_factor", Float(1.0)), ("n_shared_experts", Absent)],

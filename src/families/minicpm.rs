@@ -83,7 +83,7 @@ pub(super) const MINICPM3: ModelClass = ModelClass {
         setting(Kind::Sum, "attention.key_length", &["qk_nope_head_dim", "qk_rope_head_dim"]),
         setting(Kind::Omitted, "attention.value_length", &[]),
     ]],
-    traits: Traits { has_fixed_rope: true, laws: &[plain_values], ..Traits::PLAIN },
+    traits: Traits { rope: RopeTraits::FIXED, laws: &[plain_values], ..Traits::PLAIN },
     ..ModelClass::PLAIN
 };
 

@@ -44,7 +44,7 @@ pub(super) const MINIMAX_M2: ModelClass = ModelClass {
         count("expert_feed_forward_length", &["intermediate_size"]),
         setting(Kind::Required, "rope.dimension_count", &["rotary_dim"]),
     ]],
-    traits: Traits { needs_output: true, partial_rotary: Some(1.0), ..Traits::PLAIN },
+    traits: Traits { needs_output: true, rope: RopeTraits::partial(1.0), ..Traits::PLAIN },
     mlx: Some(&MINIMAX_M2_MLX),
     ..ModelClass::PLAIN
 };

@@ -76,7 +76,7 @@ pub(super) const MINIMAX_01: ModelClass = ModelClass {
         setting(Kind::Required, "rope.dimension_count", &["rotary_dim"]),
     ]],
     traits: Traits {
-        partial_rotary: Some(1.0),
+        rope: RopeTraits::partial(1.0),
         laws: &[one_epsilon],
         completes: &[kinds],
         restores: &[list],

@@ -86,7 +86,7 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
         prefix: Some("model."),
         // What predicts masked tokens.
         left_out: &["head.", "decoder."],
-        has_local_rope: true,
+        rope: RopeTraits::BY_KIND,
         also_implied: &[
             ("attention_bias", Bool(false)),
             ("mlp_bias", Bool(false)),

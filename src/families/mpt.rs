@@ -55,7 +55,7 @@ pub(super) const MPT: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         prefix: Some("transformer."),
         also_implied: &[
             // Distances count backwards in transformers, if tokens see those behind them.

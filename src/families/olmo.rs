@@ -93,8 +93,7 @@ pub(super) const OLMO3: ModelClass = ModelClass {
     ],
     settings: &[WINDOWS],
     traits: Traits {
-        has_local_rope: true,
-        has_two_bases: true,
+        rope: RopeTraits { by_kind: true, has_two_bases: true, ..OLMO2.traits.rope },
         layer_kinds: Some(("sliding_attention", 4)),
         sign: Sign::Has("attention.sliding_window"),
         also_implied: &[CAUSAL],

@@ -77,7 +77,7 @@ pub(super) const OPENELM: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Stated,
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         ties_output: true,
         by_layer: Some(&ByLayer { sizes, restore_rope: None }),
         completes: &[usual],

@@ -43,8 +43,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
         has_pre_norms: true,
         head_dim: HeadDim::Derived,
         lost_windows: LostWindows::Everywhere,
-        partial_rotary: Some(1.0),
-        has_long_factors: true,
+        rope: RopeTraits { partial: Some(1.0), scalings: &[OwnScaling::Long], ..RopeTraits::PLAIN },
         ..Traits::PLAIN
     },
     mlx: Some(&PHI3_MLX),
@@ -145,9 +144,8 @@ pub(super) const PHI2: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        has_fixed_rope: true,
+        rope: RopeTraits { partial: Some(0.5), is_fixed: true, ..RopeTraits::PLAIN },
         needs_output: true,
-        partial_rotary: Some(0.5),
         ..Traits::PLAIN
     },
     mlx: Some(&PHI2_MLX),

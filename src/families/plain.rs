@@ -23,7 +23,7 @@ pub(super) const ORION: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         needs_output: true,
         ..Traits::PLAIN
     },

@@ -279,7 +279,7 @@ pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
     traits: Traits {
         norms_plus_one: true,
         layer_kinds: Some(("linear_attention", 4)),
-        partial_rotary: Some(0.25),
+        rope: RopeTraits::partial(0.25),
         prediction: Prediction::Apart(&PREDICTION_NAMES),
         ..Traits::PLAIN
     },

@@ -61,7 +61,7 @@ pub(super) const REFACT: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
-        has_fixed_rope: true,
+        rope: RopeTraits::FIXED,
         completes: &[complete],
         restores: &[restore],
         ..Traits::PLAIN

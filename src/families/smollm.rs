@@ -35,7 +35,7 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
         has_pre_norms: true,
         laws: &[no_rope_in_every_fourth],
         completes: &[usual_rope],
-        stores_rope_factors: true,
+        rope: RopeTraits::LLAMA3,
         // Those that `layer_types` calls so.
         lost_windows: LostWindows::From(u32::MAX),
         ..Traits::PLAIN
@@ -68,7 +68,7 @@ pub(super) const ARCEE: ModelClass = ModelClass {
     traits: Traits {
         has_pre_norms: true,
         head_dim: HeadDim::Stated,
-        stores_rope_factors: true,
+        rope: RopeTraits::LLAMA3,
         ..Traits::PLAIN
     },
     mlx: None,

@@ -41,8 +41,7 @@ pub(super) const SPARK2_5: ModelClass = ModelClass {
         setting(Kind::HeadSize, "rope.dimension_count_swa", &["head_dim"]),
     ]],
     traits: Traits {
-        has_local_rope: true,
-        partial_rotary: Some(1.0),
+        rope: RopeTraits { partial: Some(1.0), by_kind: true, ..RopeTraits::PLAIN },
         restores: &[by_kind],
         ..Traits::PLAIN
     },

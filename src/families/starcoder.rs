@@ -86,9 +86,8 @@ pub(super) const STABLELM: ModelClass = ModelClass {
         setting(Kind::Flag, "use_parallel_residual", &["use_parallel_residual"]),
     ]],
     traits: Traits {
-        has_fixed_rope: true,
+        rope: RopeTraits { partial: Some(0.25), is_fixed: true, ..RopeTraits::PLAIN },
         needs_output: true,
-        partial_rotary: Some(0.25),
         ..Traits::PLAIN
     },
     mlx: Some(&STABLELM_MLX),

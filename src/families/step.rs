@@ -100,9 +100,12 @@ pub(super) const STEP3_5: ModelClass = ModelClass {
     traits: Traits {
         norms_plus_one: true,
         needs_output: true,
-        has_local_rope: true,
-        stores_rope_factors: true,
-        partial_rotary: Some(0.5),
+        rope: RopeTraits {
+            partial: Some(0.5),
+            by_kind: true,
+            scalings: &[OwnScaling::Llama3],
+            ..RopeTraits::PLAIN
+        },
         also_implied: &[("moe_router_activation", Text("sigmoid"))],
         by_layer: Some(&ByLayer { sizes, restore_rope: None }),
         prediction: Prediction::LeftOut,

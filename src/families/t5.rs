@@ -211,7 +211,7 @@ pub(super) const T5_UNGATED: ModelClass = ModelClass {
 const TIED_DECODER_ENDS: &[TensorRule] = &[DECODER_ENDS[0]];
 
 const TRAITS: Traits = Traits {
-    has_fixed_rope: true,
+    rope: RopeTraits::FIXED,
     // Older checkpoints have the shared embedding three times.
     left_out: &["encoder.embed_tokens.", "decoder.embed_tokens."],
     ..Traits::PLAIN

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::fields::{Fields, LAYER_KINDS, LAYERS, is_same, wrong};
 use super::kinds::check_kinds;
 use super::rope::{PARAMETERS, Rope, SCALING, yarn_attention_factor};
-use super::table::{Kind, LostWindows, Model, ModelClass};
+use super::table::{Kind, LostWindows, Model, ModelClass, OwnScaling};
 use super::tied::{TIED, is_untied};
 use crate::Result;
 use crate::config::text_config;
@@ -108,7 +108,9 @@ fn check_original(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()
     let field = "original_max_position_embeddings";
     let (outer, inner) = (fields.number(&[field])?, rope.scaling.number(&[field])?);
     match (outer, inner) {
-        (Some(outer), Some(inner)) if outer != inner && !class.traits.has_long_factors => {
+        (Some(outer), Some(inner))
+            if outer != inner && !class.traits.rope.has(OwnScaling::Long) =>
+        {
             let what = format!("it is {outer}, and that of rope is {inner}");
             Err(wrong(field, what))
         }
@@ -123,7 +125,8 @@ const BOUNDS: [(&str, f64); 2] = [("beta_fast", 32.0), ("beta_slow", 1.0)];
 fn lost_bounds(class: &ModelClass, rope: &Rope) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     let bounds = BOUNDS.iter();
-    for (field, expected) in bounds.filter(|_| rope.kind == "yarn" && class.traits.has_lost_bounds)
+    for (field, expected) in
+        bounds.filter(|_| rope.kind == "yarn" && class.traits.rope.has(OwnScaling::LostBounds))
     {
         let found = rope.scaling.number(&[field])?;
         if let Some(found) = found.filter(|found| found != expected) {
@@ -155,7 +158,7 @@ pub(crate) fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
     for (field, expected) in
         [("attention_factor", attention), ("attn_factor", attention), BOUNDS[0], BOUNDS[1]]
     {
-        if field.starts_with("beta") && class.traits.has_lost_bounds {
+        if field.starts_with("beta") && class.traits.rope.has(OwnScaling::LostBounds) {
             continue;
         }
         // Configs state the factor of attention with some digits.
@@ -180,7 +183,7 @@ fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
     let Some(scaling) = of(SCALING) else {
         // gpt-oss, the class of exact YaRN, has YaRN of factor 32 then. transformers 4 has no
         // scaling if the field is null.
-        let is_silent = class.traits.has_exact_yarn && of(PARAMETERS).is_none();
+        let is_silent = class.traits.rope.has(OwnScaling::ExactYarn) && of(PARAMETERS).is_none();
         let what = "it is missing or null: transformers has YaRN with `factor` 32 then, or no scaling, by its version";
         return match is_silent {
             true => Err(wrong(SCALING, what)),

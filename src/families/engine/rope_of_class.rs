@@ -15,7 +15,7 @@ use super::rope::{
     LONG_FACTORS, PARAMETERS, PARTIAL, ROPE_FACTORS, Rope, SCALE, long_attention_factor,
     proportional,
 };
-use super::table::{Kind, ModelClass};
+use super::table::{Kind, ModelClass, OwnScaling};
 use crate::Result;
 use crate::model::gguf::GgufMetadataValue;
 
@@ -47,7 +47,7 @@ impl Rope {
             Err(wrong(field, what))
         };
         let is_whole = self.partial.is_none_or(|part| part == 1.0);
-        if class.traits.partial_rotary.is_none() && !is_whole {
+        if class.traits.rope.partial.is_none() && !is_whole {
             return refuse(PARTIAL[0], "only a part of each head rotates");
         }
         if self.is_alpha(class) {
@@ -90,10 +90,10 @@ impl Rope {
                 return refuse("factor", "it is not 1");
             }
         }
-        if self.kind == "llama3" && !class.traits.stores_rope_factors {
+        if self.kind == "llama3" && !class.traits.rope.has(OwnScaling::Llama3) {
             return refuse("rope_type", "it is `llama3`");
         }
-        if class.traits.has_fixed_rope {
+        if class.traits.rope.is_fixed {
             if self.kind != "default" {
                 return refuse("rope_type", &format!("it is `{}`", self.kind));
             }
@@ -106,14 +106,15 @@ impl Rope {
 
     /// Dimensions of a head of a model of `class` that rotate.
     pub(crate) fn rotating(&self, class: &ModelClass, dims: &Dims) -> usize {
-        let part = self.partial.or(class.traits.partial_rotary).unwrap_or(1.0);
+        let part = self.partial.or(class.traits.rope.partial).unwrap_or(1.0);
         (dims.head as f64 * part) as usize
     }
 
     /// What a user should know of the scaling of a model of `class`.
     pub(crate) fn note(&self, class: &ModelClass) -> Option<String> {
         let is_dynamic = self.kind == "dynamic" && !self.is_alpha(class);
-        let is_rounded = self.kind == "yarn" && class.traits.has_exact_yarn && !self.is_exact();
+        let is_rounded =
+            self.kind == "yarn" && class.traits.rope.has(OwnScaling::ExactYarn) && !self.is_exact();
         let what = match () {
             () if is_dynamic => {
                 "texts longer than those of the training scale rope, which GGUF does not say"
@@ -128,7 +129,7 @@ impl Rope {
 
     /// Whether an `alpha` raises the base.
     fn is_alpha(&self, class: &ModelClass) -> bool {
-        class.traits.has_alpha_rope && self.kind == "dynamic"
+        class.traits.rope.has(OwnScaling::Alpha) && self.kind == "dynamic"
     }
 
     /// The keys of a model of `class`.
@@ -148,7 +149,7 @@ impl Rope {
             "mrope" if class.has_setting(Kind::TextSections) => {}
             "dynamic" => self.check_dynamic(fields)?,
             "proportional" if has_proportional(class) => {}
-            "longrope" | "su" if class.traits.has_long_factors => {
+            "longrope" | "su" if class.traits.rope.has(OwnScaling::Long) => {
                 add("scaling.attn_factor", float(long_attention_factor(fields)?));
             }
             kind @ ("linear" | "yarn") => {
@@ -161,7 +162,7 @@ impl Rope {
             }
         }
         if self.kind == "yarn" {
-            if self.is_exact() && !class.traits.has_exact_yarn {
+            if self.is_exact() && !class.traits.rope.has(OwnScaling::ExactYarn) {
                 return Err(wrong("truncate", "GGUF cannot say that it is false"));
             }
             let length = self.scaling.need(&["original_max_position_embeddings"])?;
@@ -189,7 +190,7 @@ impl Rope {
     ) -> Result<Vec<(&'static str, Vec<f32>)>> {
         let rotating = self.rotating(class, dims);
         match self.kind.as_str() {
-            "llama3" if class.traits.stores_rope_factors => {
+            "llama3" if class.traits.rope.has(OwnScaling::Llama3) => {
                 let mut factors = self.llama3_factors(rotating)?;
                 if class.traits.by_layer.is_some() {
                     // Layers of which more rotates have no factors for it.
@@ -198,11 +199,11 @@ impl Rope {
                 Ok(vec![(ROPE_FACTORS, factors)])
             }
             "proportional" => {
-                let part = self.partial.or(class.traits.partial_rotary).unwrap_or(1.0);
+                let part = self.partial.or(class.traits.rope.partial).unwrap_or(1.0);
                 let factors = proportional(dims.full_head(), part).unwrap_or_default();
                 Ok(vec![(ROPE_FACTORS, factors)])
             }
-            "longrope" | "su" if class.traits.has_long_factors => {
+            "longrope" | "su" if class.traits.rope.has(OwnScaling::Long) => {
                 let factors = |(name, field)| Ok((name, self.list(field, rotating / 2)?));
                 LONG_FACTORS.into_iter().map(factors).collect()
             }

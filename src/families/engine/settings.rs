@@ -76,7 +76,7 @@ pub(crate) fn to_gguf(model: &Model<'_>, file_type: KeyValue) -> Result<Vec<KeyV
         let key = format!("{}.{CAUSAL}", class.gguf);
         all.push((key, GgufMetadataValue::Bool(false)));
     }
-    if !class.traits.has_fixed_rope {
+    if !class.traits.rope.is_fixed {
         let keys = rope.keys(class, fields)?;
         all.retain(|(key, _)| keys.iter().all(|(own, _)| own != key));
         all.extend(keys);

@@ -3,6 +3,7 @@
 pub(crate) mod mlx;
 mod model;
 mod prediction;
+mod rope;
 mod rules;
 mod settings;
 mod transforms;
@@ -14,6 +15,7 @@ use serde_json::{Map, Value};
 use self::mlx::MlxClass;
 pub(crate) use self::model::Model;
 pub(crate) use self::prediction::{Prediction, PredictionNames};
+pub(crate) use self::rope::{OwnScaling, RopeTraits};
 pub(crate) use self::rules::{experts, heads, in_layers, only, optional, parameter, same};
 pub(crate) use self::settings::{
     ConfigFields, Kind, OwnSetting, Setting, StatedKey, count, number, own, required, setting,
@@ -120,25 +122,12 @@ pub(crate) struct Traits {
     pub ties_output: bool,
     /// llama.cpp does not take the embedding for a missing `lm_head`.
     pub needs_output: bool,
-    /// The factors of Llama 3's rope are stored as a tensor.
-    pub stores_rope_factors: bool,
-    /// Layers with a window have a rope of their own in transformers.
-    pub has_local_rope: bool,
-    /// Where a config states no base of rope, transformers 4 takes another than transformers 5.
-    pub has_two_bases: bool,
-    /// GGUF has no settings of rope: llama.cpp takes the class's defaults.
-    pub has_fixed_rope: bool,
+    pub rope: RopeTraits,
     /// The embedding may have more rows than there are tokens, which GGUF does not get.
     pub cuts_embedding: bool,
     /// Every so many layers one sees the whole text, and the others a window of it. llama.cpp knows
     /// no other pattern.
     pub full_attention_every: Option<usize>,
-    /// Published models of the class do not round YaRN's bounds (`truncate` is false). GGUF does
-    /// not say it, and a config without a scaling has such YaRN.
-    pub has_exact_yarn: bool,
-    /// Published models have other bounds of YaRN than llama.cpp. GGUF says them, and llama.cpp
-    /// does not read them.
-    pub has_lost_bounds: bool,
     /// transformers 5 reads `is_causal`, and no layer of the class has a window of attention. In
     /// other classes both may differ.
     pub reads_causal: bool,
@@ -147,11 +136,6 @@ pub(crate) struct Traits {
     /// What layers are unless `layer_types` says it: all of this kind, and every so many layers one
     /// of full attention.
     pub layer_kinds: Option<(&'static str, usize)>,
-    /// The config may have factors of rope for long and for short texts, which are tensors of GGUF.
-    pub has_long_factors: bool,
-    /// The part of each head that rotates where a config does not say it; `None`: all of it,
-    /// always.
-    pub partial_rotary: Option<f64>,
     /// Sizes of layers that differ.
     pub by_layer: Option<&'static ByLayer>,
     /// A token may go to the best groups of experts.
@@ -174,8 +158,6 @@ pub(crate) struct Traits {
     /// Stacks of experts that quantized checkpoints store one by one, each with the projections
     /// that it has side by side, by their names in transformers.
     pub experts_apart: &'static [(&'static str, &'static [&'static str])],
-    /// Rope may be `dynamic` with an `alpha`, which raises its base.
-    pub has_alpha_rope: bool,
     /// A field that is true, or above 0, in models of this class. Others of the same name in
     /// transformers are another class here.
     pub config_sign: Option<&'static str>,
@@ -323,19 +305,12 @@ impl Traits {
         has_pre_norms: false,
         ties_output: false,
         needs_output: false,
-        stores_rope_factors: false,
-        has_local_rope: false,
-        has_two_bases: false,
-        has_fixed_rope: false,
+        rope: RopeTraits::PLAIN,
         cuts_embedding: false,
         full_attention_every: None,
-        has_exact_yarn: false,
-        has_lost_bounds: false,
         reads_causal: false,
         prediction: Prediction::Unknown,
         layer_kinds: None,
-        has_long_factors: false,
-        partial_rotary: None,
         by_layer: None,
         has_expert_groups: false,
         is_recurrent: false,
@@ -347,7 +322,6 @@ impl Traits {
         left_out: &[],
         experts_every: None,
         experts_apart: &[],
-        has_alpha_rope: false,
         config_sign: None,
         config_text: None,
         nested_type: None,

@@ -218,7 +218,7 @@ fn stated(
         "block_dim" => dims.hidden.into(),
         "rope_theta" | "rotary_emb_base" => rope.base.into(),
         "partial_rotary_factor" | "rotary_pct" => {
-            rope.partial.or(found.class.traits.partial_rotary).into()
+            rope.partial.or(found.class.traits.rope.partial).into()
         }
         "rotary_dim" => fields
             .count(&[field])?

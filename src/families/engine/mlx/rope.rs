@@ -8,8 +8,8 @@ use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::rope::{
     PARAMETERS, Rope, SCALING, long_attention_factor, yarn_attention_factor,
 };
-use crate::families::engine::table::ModelClass;
 use crate::families::engine::table::mlx::{NO_SCALING, RopeFields};
+use crate::families::engine::table::{ModelClass, OwnScaling};
 
 const BASE: &str = "rope_theta";
 const PARTIAL: &str = "partial_rotary_factor";
@@ -40,7 +40,7 @@ pub(super) fn check(found: &NamedClass<'_>, fields: &Fields) -> Result<()> {
     let is_stated = [PARAMETERS, SCALING]
         .iter()
         .any(|name| fields.0.contains_key(*name));
-    if class.traits.has_exact_yarn && !is_stated {
+    if class.traits.rope.has(OwnScaling::ExactYarn) && !is_stated {
         let what = format!("it is missing: transformers has YaRN then, and mlx-lm's {owner} none");
         return Err(wrong(SCALING, what));
     }
@@ -59,11 +59,11 @@ pub(super) fn check(found: &NamedClass<'_>, fields: &Fields) -> Result<()> {
         return Err(wrong(field, what));
     }
     let is_whole = rope.partial.is_none_or(|part| part == 1.0);
-    if class.traits.partial_rotary.is_none() && !is_whole {
+    if class.traits.rope.partial.is_none() && !is_whole {
         let what = format!("mlx-lm's {owner} rotates whole heads");
         return Err(wrong(PARTIAL, what));
     }
-    if class.traits.has_alpha_rope {
+    if class.traits.rope.has(OwnScaling::Alpha) {
         check_alpha(owner, fields, &rope)?;
     }
     match rope.kind.as_str() {
@@ -132,7 +132,7 @@ fn check_yarn(class: &ModelClass, fields: &Fields, scaling: &Fields) -> Result<(
             format!("attention is scaled by {wanted}, and in mlx-lm's {owner} by {computed}");
         return Err(wrong(field, what));
     }
-    if is_exact(scaling) && !class.traits.has_exact_yarn {
+    if is_exact(scaling) && !class.traits.rope.has(OwnScaling::ExactYarn) {
         let what = format!("it is false, and mlx-lm's {owner} has true");
         return Err(wrong(TRUNCATE, what));
     }
@@ -173,9 +173,9 @@ pub(super) fn note(class: &ModelClass, fields: &Fields) -> Result<Option<String>
     let (rope, owner) = (Rope::new(fields)?, class.model_type);
     let [short, long] = ["short_factor", "long_factor"].map(|name| rope.scaling.0.get(name));
     Ok(match rope.kind.as_str() {
-        "yarn" if is_exact(&rope.scaling) && class.traits.has_exact_yarn => Some(format!(
-            "`{TRUNCATE}`: it is false, and mlx-lm's {owner} rounds the bounds of YaRN"
-        )),
+        "yarn" if is_exact(&rope.scaling) && class.traits.rope.has(OwnScaling::ExactYarn) => Some(
+            format!("`{TRUNCATE}`: it is false, and mlx-lm's {owner} rounds the bounds of YaRN"),
+        ),
         "longrope" | "su" if short != long => Some(format!(
             "`short_factor`: mlx-lm's {owner} ignores it; texts of all lengths get `long_factor`"
         )),
@@ -248,7 +248,7 @@ pub(super) fn state(
         }
         RopeFields::NestedAlone => {
             let parameters = text.entry(PARAMETERS).or_insert_with(scaling);
-            let part = rope.partial.or(class.traits.partial_rotary);
+            let part = rope.partial.or(class.traits.rope.partial);
             for (name, value) in [(BASE, rope.base), (PARTIAL, part)] {
                 if let (Some(all), Some(value)) = (parameters.as_object_mut(), value) {
                     all.entry(name).or_insert(value.into());

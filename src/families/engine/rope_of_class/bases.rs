@@ -15,9 +15,9 @@ impl Rope {
     /// The base of layers with a window of a model of `class`, if they have one of their own.
     pub(super) fn own_local_base(&self, class: &ModelClass) -> Option<f64> {
         // Of classes with two bases, `rope_parameters` alone states it.
-        let is_read = self.is_by_kind == Some(true) || !class.traits.has_two_bases;
+        let is_read = self.is_by_kind == Some(true) || !class.traits.rope.has_two_bases;
         let base = self.local_base.filter(|_| is_read);
-        base.filter(|_| class.traits.has_local_rope)
+        base.filter(|_| class.traits.rope.by_kind)
     }
 
     /// Fails if transformers does not read the bases of a model of `class` where the config has
@@ -28,7 +28,7 @@ impl Rope {
     /// `Parse` that names the field.
     pub(crate) fn check_bases(&self, class: &ModelClass) -> Result<()> {
         let (traits, name) = (&class.traits, class.classes[0]);
-        if let Some(is_by_kind) = self.is_by_kind.filter(|is| *is != traits.has_local_rope) {
+        if let Some(is_by_kind) = self.is_by_kind.filter(|is| *is != traits.rope.by_kind) {
             let what = match is_by_kind {
                 true => format!("it differs by layers, and {name} has one rope for all"),
                 false => {
@@ -37,11 +37,11 @@ impl Rope {
             };
             return Err(wrong(PARAMETERS, what));
         }
-        if traits.has_local_rope && self.has_old_type {
+        if traits.rope.by_kind && self.has_old_type {
             let what = "it has `type` alone, which transformers 4 takes for `rope_type`, and transformers 5 does not read in this class";
             return Err(wrong(SCALING, what));
         }
-        if !traits.has_two_bases {
+        if !traits.rope.has_two_bases {
             return Ok(());
         }
         let [older, newer] = UNSTATED;
@@ -51,7 +51,7 @@ impl Rope {
             );
             return Err(wrong("rope_theta", what));
         };
-        if traits.has_local_rope && self.own_local_base(class).is_none() && base != newer {
+        if traits.rope.by_kind && self.own_local_base(class).is_none() && base != newer {
             let what = format!(
                 "it is {base}: transformers 5 has {newer} in layers with a window unless `{PARAMETERS}` states another for them"
             );
@@ -64,7 +64,7 @@ impl Rope {
 /// Adds rope by the kind of the layers to the `config` of a model of `class` if transformers 5 had
 /// another base in those with a window without it.
 pub(crate) fn add_kinds(config: &mut Map<String, Value>, class: &ModelClass) {
-    if !class.traits.has_local_rope || !class.traits.has_two_bases {
+    if !class.traits.rope.by_kind || !class.traits.rope.has_two_bases {
         return;
     }
     let base = config.get("rope_theta").cloned().unwrap_or_default();

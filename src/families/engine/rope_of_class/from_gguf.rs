@@ -10,7 +10,7 @@ use crate::families::engine::fields::{Fields, float, wrong_key};
 use crate::families::engine::rope::{
     LONG_FACTORS, Llama3, PARAMETERS, ROPE_FACTORS, SCALE, SCALING, long_attention_factor,
 };
-use crate::families::engine::table::{Kind, ModelClass};
+use crate::families::engine::table::{Kind, ModelClass, OwnScaling};
 use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
@@ -76,7 +76,7 @@ pub(crate) fn scaling_of(
         return Ok(Some(Value::Object(object([kind, list(long), list(short)]))));
     }
     if let Some((_, factors)) = find(ROPE_FACTORS) {
-        let part = class.traits.partial_rotary.unwrap_or(1.0);
+        let part = class.traits.rope.partial.unwrap_or(1.0);
         let rotating = (dims.head as f64 * part) as usize;
         let own = factors.get(..rotating / 2).unwrap_or(factors);
         let found = Llama3::of(own, base.unwrap_or(10_000.0), rotating);
@@ -95,7 +95,7 @@ pub(crate) fn scaling_of(
     }
     let is_none = get("scaling.type").is_some_and(|kind| kind.as_string() == Some("none"));
     let has_length = get("scaling.original_context_length").is_some();
-    if class.traits.has_alpha_rope && is_none && has_length {
+    if class.traits.rope.has(OwnScaling::Alpha) && is_none && has_length {
         let found = base.and_then(|base| alpha::scaling_of(base, dims.head));
         return found.map(Some).ok_or_else(|| {
             let what = format!("`{}`: no alpha makes it of 10000", key("freq_base"));
@@ -118,7 +118,7 @@ pub(crate) fn scaling_of(
         None if is_scaled => "linear",
         // transformers takes YaRN if a config of the class does not say that there is none.
         None | Some("none") => {
-            let is_said = class.traits.has_exact_yarn;
+            let is_said = class.traits.rope.has(OwnScaling::ExactYarn);
             return Ok(is_said.then(|| json!({"rope_type": "default"})));
         }
         Some(kind @ ("linear" | "yarn")) => kind,
@@ -140,7 +140,7 @@ pub(crate) fn scaling_of(
             let value = get(name).as_ref().and_then(float);
             scaling.extend(value.map(|value| (fields[0].to_owned(), value)));
         }
-        if class.traits.has_exact_yarn {
+        if class.traits.rope.has(OwnScaling::ExactYarn) {
             scaling.insert("truncate".to_owned(), false.into());
         }
         add_own(class, metadata, &mut scaling)?;

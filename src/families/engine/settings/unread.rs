@@ -10,7 +10,7 @@ use crate::families::engine::fields::wrong_key;
 
 use super::{CAUSAL, GATING, GATING_FUNCTIONS, IS_CAUSAL};
 use crate::Result;
-use crate::families::engine::table::{Default, ModelClass};
+use crate::families::engine::table::{Default, ModelClass, OwnScaling};
 use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 
 /// Such keys, with the values that change nothing.
@@ -49,7 +49,7 @@ const MISSING: &[(&str, &str, f64)] = &[
 
 /// Whether a field of the config is the base of rope in layers with a window alone.
 pub(super) fn says_local_base(class: &ModelClass) -> bool {
-    class.traits.has_local_rope && !class.traits.has_two_bases
+    class.traits.rope.by_kind && !class.traits.rope.has_two_bases
 }
 
 /// Fails if a key changes what llama.cpp computes and a model of `class` cannot say so.
@@ -65,7 +65,7 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
     };
     for (key, neutral) in KEYS {
         let is_read = class.settings().any(|setting| setting.key == *key)
-            || *key == "rope.scaling.alpha" && class.traits.has_alpha_rope
+            || *key == "rope.scaling.alpha" && class.traits.rope.has(OwnScaling::Alpha)
             || *key == CAUSAL && class.traits.reads_causal;
         let Some(value) = get(key).filter(|_| !is_read) else {
             continue;
@@ -158,7 +158,7 @@ pub(super) fn add_missing(
         let mut defaults = class.defaults.iter();
         let has_other = defaults
             .any(|(name, default)| *name == field && Value::from(default).as_f64() != Some(value));
-        let is_open = field == "rope_theta" && class.traits.has_two_bases;
+        let is_open = field == "rope_theta" && class.traits.rope.has_two_bases;
         if (has_other || is_open) && metadata.get(&format!("{}.{key}", class.gguf)).is_none() {
             config.entry(field).or_insert(value.into());
         }
