@@ -106,7 +106,7 @@ use crate::families::engine::fields::LAYER_KINDS;
 use crate::families::engine::rows::*;
 
 /// Every class, in the order in which a GGUF file is compared with them.
-const CLASSES: &[&ModelClass] = &[
+pub(crate) const CLASSES: &[&ModelClass] = &[
     &llama::MIXTRAL,
     &llama::LLAMA,
     &llama::INTERNLM3,

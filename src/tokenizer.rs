@@ -6,5 +6,8 @@ pub(crate) mod pre;
 mod to_gguf;
 mod to_hf;
 
-pub(crate) use self::to_gguf::{TokenizerKeys, TokenizerRequest, to_gguf};
+pub(crate) use self::to_gguf::{
+    AddedStyle, KeyList, KeyRule, SentencePieceModel, SpecialVocab, TokenTable, TokenType,
+    TokenizerFiles, TokenizerKeys, TokenizerRequest, TokenizerRules, to_gguf,
+};
 pub(crate) use self::to_hf::from_gguf;

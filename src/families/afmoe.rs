@@ -4,7 +4,7 @@
 //! Source: `conversion/afmoe.py` of llama.cpp; defaults of transformers 5.24.
 
 use super::exaone_moe::EXPERTS;
-use super::llama::SETTINGS;
+use super::llama::{LLAMA_TOKENIZER, SETTINGS};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, HEAD_NORMS, QUERIES, SPARSE_MLP, VALUES};
 use crate::families::engine::rows::*;
 
@@ -70,6 +70,7 @@ pub(super) const AFMOE: ModelClass = ModelClass {
         layer_kinds: Some(("sliding_attention", 4)),
         ..Traits::PLAIN
     },
+    tokenizer: &LLAMA_TOKENIZER,
     mlx: Some(&AFMOE_MLX),
     ..ModelClass::PLAIN
 };

@@ -149,6 +149,7 @@ pub(super) const BERT: ModelClass = ModelClass {
     tensors: &[encoder!("", POSITIONS)],
     settings: &[SETTINGS],
     traits: TRAITS,
+    tokenizer: &TokenizerRules { after: &[KeyRule::TokenTypes], ..TokenizerRules::PLAIN },
     ..ModelClass::PLAIN
 };
 

@@ -259,6 +259,7 @@ pub(super) const NEMOTRON: ModelClass = ModelClass {
         rope: RopeTraits::partial(0.5),
         ..Traits::PLAIN
     },
+    tokenizer: &NEMOTRON_TOKENIZER,
     mlx: Some(&NEMOTRON_MLX),
     ..COHERE
 };
@@ -268,4 +269,9 @@ const NEMOTRON_MLX: MlxClass = MlxClass {
     scalings: &["linear"],
     stated_fields: &[&["hidden_act"], &["norm_eps", "num_key_value_heads"]],
     ..LIKE_LLAMA
+};
+
+const NEMOTRON_TOKENIZER: TokenizerRules = TokenizerRules {
+    after: &[KeyRule::Id("padding_token_id", 0), KeyRule::Id("unknown_token_id", 1)],
+    ..TokenizerRules::PLAIN
 };

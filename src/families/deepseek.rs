@@ -13,7 +13,7 @@ use crate::families::engine::rows::*;
 use crate::families::engine::table::Model;
 use crate::remember::EncodedAs;
 
-use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
+use super::glm::{MOE_TOKENIZER, PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, MLP, NORMS, SPARSE_MLP};
 use crate::Result;
 use crate::families::engine::checks::has_groups;
@@ -339,6 +339,7 @@ pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
         sign: Sign::PreTokenizer("glm4"),
         ..Traits::PLAIN
     },
+    tokenizer: &MOE_TOKENIZER,
     mlx: Some(&GLM4_MOE_LITE_MLX),
     ..DEEPSEEK3
 };

@@ -84,6 +84,10 @@ pub(super) const LLADA: ModelClass = ModelClass {
     tensors: &[LLADA_TENSORS],
     settings: &[SETTINGS, UNSHIFTED, &[count("feed_forward_length", &["mlp_hidden_size"])]],
     traits: Traits { head_dim: HeadDim::Derived, ..Traits::PLAIN },
+    tokenizer: &TokenizerRules {
+        after: &[KeyRule::Flag("add_bos_token", true)],
+        ..TokenizerRules::PLAIN
+    },
     ..ModelClass::PLAIN
 };
 

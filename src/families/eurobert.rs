@@ -28,5 +28,9 @@ pub(super) const EUROBERT: ModelClass = ModelClass {
     ]],
     // An encoder has no `lm_head`.
     traits: Traits { ties_output: true, ..Traits::PLAIN },
+    tokenizer: &TokenizerRules {
+        before: &[KeyRule::Flag("add_bos_token", false)],
+        ..TokenizerRules::PLAIN
+    },
     ..ModelClass::PLAIN
 };

@@ -161,6 +161,7 @@ pub(super) const ERNIE4_5: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     settings: &[],
     traits: Traits::PLAIN,
+    tokenizer: &TokenizerRules { after: &[KeyRule::SpacePrefix], ..TokenizerRules::PLAIN },
     mlx: Some(&ERNIE4_5_MLX),
     ..EXAONE4
 };

@@ -46,6 +46,7 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     traits: Traits { rope: RopeTraits::FIXED, laws: &[approximate_gelu], ..TRAITS },
+    tokenizer: &GEMMA_TOKENIZER,
     mlx: Some(&GEMMA_MLX),
     ..ModelClass::PLAIN
 };
@@ -89,6 +90,7 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
         restores: &[|config, dims| restore_scale(config, dims, LARGEST_GEMMA2)],
         ..TRAITS
     },
+    tokenizer: &GEMMA2_TOKENIZER,
     mlx: Some(&GEMMA2_MLX),
     ..GEMMA
 };
@@ -134,6 +136,7 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
         restores: &[|config, dims| restore_scale(config, dims, LARGEST_GEMMA3)],
         ..TRAITS
     },
+    tokenizer: &GEMMA2_TOKENIZER,
     mlx: Some(&GEMMA3_MLX),
     ..GEMMA
 };
@@ -268,3 +271,22 @@ fn restore_scale(config: &mut Map<String, Value>, dims: &Dims, largest: usize) -
     config.insert(SCALE.to_owned(), scale(dims, largest).into());
     Ok(())
 }
+
+const GEMMA_TOKENIZER: TokenizerRules = TokenizerRules {
+    after: &[
+        KeyRule::Own(|files, keys| files.write_end_of_turn(107, keys)),
+        KeyRule::Flag("add_space_prefix", false),
+    ],
+    ..TokenizerRules::PLAIN
+};
+
+/// No blank stands in front of a text, which a SentencePiece model would have.
+pub(super) const GEMMA2_TOKENIZER: TokenizerRules = TokenizerRules {
+    after: &[KeyRule::Own(|_, keys| {
+        if keys.is_sentencepiece() {
+            keys.ggml_flag("add_space_prefix", false);
+        }
+        Ok(())
+    })],
+    ..TokenizerRules::PLAIN
+};

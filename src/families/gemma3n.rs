@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::gemma::{FOUR_NORMS, LOGIT_CAP, not_null};
+use super::gemma::{FOUR_NORMS, GEMMA2_TOKENIZER, LOGIT_CAP, not_null};
 use super::gemma4::sizes::{INPUT_TOKENS, SHARED};
 use super::gemma4::{ALL_INPUTS, INPUTS};
 use super::hunyuan::{list_of_one, one_of_list};
@@ -157,6 +157,7 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
+    tokenizer: &GEMMA2_TOKENIZER,
     ..ModelClass::PLAIN
 };
 

@@ -196,6 +196,7 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
 pub(super) const GEMMA4_UNIFIED: ModelClass = ModelClass {
     classes: &["Gemma4UnifiedForConditionalGeneration"],
     traits: Traits { sign: Sign::Never, ..GEMMA4.traits },
+    tokenizer: &UNIFIED_TOKENIZER,
     mlx: None,
     ..GEMMA4
 };
@@ -324,4 +325,19 @@ fn windowed_kv_heads(
     let full = full.or(windowed).unwrap_or(0);
     config.set(FULL_KV_HEADS, full.into(), key)?;
     Ok(Some(windowed.unwrap_or(full).into()))
+}
+
+const UNIFIED_TOKENIZER: TokenizerRules =
+    TokenizerRules { after: &[KeyRule::Own(suppressed)], ..TokenizerRules::PLAIN };
+
+/// The tokens that the model must not generate.
+fn suppressed(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()> {
+    let generation = files.request.texts.json("generation_config.json")?;
+    let tokens = generation
+        .as_ref()
+        .and_then(|config| config.get("suppress_tokens")?.as_array());
+    let id = |token: &Value| token.as_i64().and_then(|id| i32::try_from(id).ok());
+    let tokens: Option<Vec<i32>> = tokens.and_then(|tokens| tokens.iter().map(id).collect());
+    keys.ggml_array("suppress_tokens", GgufMetadataArray::I32(tokens.unwrap_or_default()));
+    Ok(())
 }

@@ -80,6 +80,7 @@ pub(super) const GLM4: ModelClass = ModelClass {
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, FUSED_MLP],
     settings: &[&[setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"])]],
     traits: Traits { rope: RopeTraits::partial(0.5), ..Traits::PLAIN },
+    tokenizer: &TokenizerRules { by_text: GLM4_TOKENS, ..TokenizerRules::PLAIN },
     mlx: Some(&GLM4_MLX),
     ..ModelClass::PLAIN
 };
@@ -107,6 +108,7 @@ pub(super) const GLM: ModelClass = ModelClass {
     model_type: "glm",
     tensors: &[ENDS, NORMS, QUERIES, VALUES, FUSED_MLP],
     traits: Traits { head_dim: HeadDim::Derived, ..GLM4.traits },
+    tokenizer: &TokenizerRules { by_text: CHATGLM_TOKENS, ..TokenizerRules::PLAIN },
     mlx: None,
     ..GLM4
 };
@@ -162,6 +164,7 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
         restores: &[no_dense_layers],
         ..GLM4.traits
     },
+    tokenizer: &MOE_TOKENIZER,
     mlx: Some(&GLM4_MOE_MLX),
     ..GLM4
 };
@@ -197,6 +200,7 @@ pub(super) const SOLAR_OPEN: ModelClass = ModelClass {
         sign: Sign::PreTokenizer("solar-open"),
         ..Traits::PLAIN
     },
+    tokenizer: &TokenizerRules { by_text: SOLAR_OPEN_TOKENS, ..TokenizerRules::PLAIN },
     mlx: Some(&GLM4_MOE_MLX),
     ..GLM4_MOE
 };
@@ -241,4 +245,33 @@ const GLM4_MOE_MLX: MlxClass = MlxClass {
     ]],
     output: OutputLayer::Stored,
     ..MlxClass::PLAIN
+};
+
+/// Tokens of dense models that are special by their texts.
+const GLM4_TOKENS: &[(&str, &str)] = &[
+    ("eos", "<|endoftext|>"),
+    ("eot", "<|user|>"),
+    ("unk", "<|endoftext|>"),
+    ("bos", "<|endoftext|>"),
+];
+
+const CHATGLM_TOKENS: &[(&str, &str)] =
+    &[("eos", "<|endoftext|>"), ("eot", "<|user|>"), ("unk", "<|endoftext|>")];
+
+const SOLAR_OPEN_TOKENS: &[(&str, &str)] = &[
+    ("eos", "<|endoftext|>"),
+    ("eot", "<|endoftext|>"),
+    ("unk", "<unk>"),
+    ("bos", "<|startoftext|>"),
+];
+
+/// The tokenizers of mixtures of experts.
+pub(super) const MOE_TOKENIZER: TokenizerRules = TokenizerRules {
+    by_text: &[
+        ("bos", "[gMASK]"),
+        ("eot", "<|user|>"),
+        ("unk", "<|endoftext|>"),
+        ("eom", "<|observation|>"),
+    ],
+    ..TokenizerRules::PLAIN
 };

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::deepseek::{ATTENTION as LATENT, QUERY_RANK};
 use super::dense_first::{DENSE, SPARSE_KINDS, in_front, named};
+use super::glm::MOE_TOKENIZER;
 use super::hy::{CLAMP, connection};
 use super::kimi::{DELTA_ATTENTION, LATENT_HEADS};
 use super::sparse::{INDEXER, INDEXER_KINDS, INDEXER_SETTINGS, KINDS, chosen};
@@ -195,6 +196,7 @@ pub(super) const GLM5_NEXT: ModelClass = ModelClass {
         restores: &[restore],
         ..Traits::PLAIN
     },
+    tokenizer: &MOE_TOKENIZER,
     ..ModelClass::PLAIN
 };
 

@@ -2,7 +2,7 @@
 //!
 //! Source: `conversion/granite.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::llama::{MIXTRAL_STACKS, ROTATED};
+use super::llama::{LLAMA_TOKENIZER, MIXTRAL_STACKS, ROTATED};
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::Result;
 use crate::families::engine::fields::{Fields, wrong_key};
@@ -111,6 +111,7 @@ pub(super) const GRANITE: ModelClass = ModelClass {
         left_out: &["encoder."],
         ..Traits::PLAIN
     },
+    tokenizer: &LLAMA_TOKENIZER,
     mlx: Some(&GRANITE_MLX),
     ..ModelClass::PLAIN
 };

@@ -3,6 +3,8 @@
 //! Source: `GraniteHybridModel` in `conversion/granite.py` of llama.cpp; defaults of transformers
 //! 4.57.6.
 
+use serde_json::Value;
+
 use super::granite::{EXPERTS, GRANITE, GRANITE_FIELDS, SETTINGS, SHARED_EXPERTS, shared_half};
 use super::llama::{MIXTRAL_STACKS, ROTATED};
 use super::mamba::{ONE_GROUP, mamba2_mixer, no_time_limits};
@@ -124,6 +126,7 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
         completes: &[no_rope],
         ..Traits::PLAIN
     },
+    tokenizer: &TOKENIZER,
     mlx: Some(&GRANITE_HYBRID_MLX),
     ..GRANITE
 };
@@ -180,6 +183,7 @@ pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
         sign: Sign::Has("ssm.conv_kernel"),
         ..GRANITE_HYBRID.traits
     },
+    tokenizer: &TokenizerRules::PLAIN,
     ..GRANITE_HYBRID
 };
 
@@ -208,3 +212,16 @@ fn no_rope(fields: &mut Fields) -> Result<()> {
     }
     Ok(())
 }
+
+/// The vocabulary of models with state spaces is padded.
+const TOKENIZER: TokenizerRules = TokenizerRules {
+    multiple: |config| {
+        let layers = config.get("layer_types").and_then(Value::as_array);
+        let is_mamba = |layer: &Value| layer == "mamba" || layer == "linear_attention";
+        match layers.is_none_or(|layers| layers.iter().any(is_mamba)) {
+            true => 8,
+            false => 1,
+        }
+    },
+    ..TokenizerRules::PLAIN
+};

@@ -31,6 +31,7 @@ pub(super) const HUNYUAN: ModelClass = ModelClass {
         rope: RopeTraits { scalings: &[OwnScaling::Alpha], ..RopeTraits::PLAIN },
         ..Traits::PLAIN
     },
+    tokenizer: &TOKENIZER,
     mlx: Some(&HUNYUAN_MLX),
     ..ModelClass::PLAIN
 };
@@ -93,6 +94,7 @@ pub(super) const HUNYUAN_MOE: ModelClass = ModelClass {
         ],
         ..Traits::PLAIN
     },
+    tokenizer: &TokenizerRules::PLAIN,
     mlx: None,
     ..HUNYUAN
 };
@@ -132,5 +134,27 @@ pub(super) fn list_of_one(
             *number = vec![number.take(); dims.layers].into();
         }
     }
+    Ok(())
+}
+
+const TOKENIZER: TokenizerRules =
+    TokenizerRules { after: &[KeyRule::Own(ends)], ..TokenizerRules::PLAIN };
+
+/// The end of a text, which the config states, and that of a turn: where the generation's config
+/// lists several ends, it is the first.
+fn ends(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()> {
+    let mut write = |key: &str, id: Option<&Value>| {
+        let id = id.and_then(Value::as_u64);
+        if let Some(id) = id.and_then(|id| u32::try_from(id).ok()) {
+            keys.ggml_number(key, id);
+        }
+    };
+    write("eos_token_id", files.request.config.get("eod_token_id"));
+    let generation = files.request.texts.json("generation_config.json")?;
+    let ends = generation
+        .as_ref()
+        .and_then(|config| config.get("eos_token_id")?.as_array());
+    let several = ends.filter(|ends| ends.len() > 1);
+    write("eot_token_id", several.and_then(|ends| ends.first()));
     Ok(())
 }

@@ -36,6 +36,7 @@ pub(super) const HUNYUAN_VL: ModelClass = ModelClass {
         restores: &[raised],
         ..HUNYUAN.traits
     },
+    tokenizer: &TokenizerRules::PLAIN,
     mlx: None,
     ..HUNYUAN
 };

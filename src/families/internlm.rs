@@ -4,6 +4,7 @@
 //! `configuration_internlm2.py` that published models have beside them.
 
 use super::lfm::INNER;
+use crate::Result;
 use crate::families::engine::rows::*;
 
 /// Each head of keys has the queries of its group, its keys and its values side by side.
@@ -51,6 +52,7 @@ pub(super) const INTERNLM2: ModelClass = ModelClass {
     implied: &[("hidden_act", Text("silu")), ("bias", Bool(false))],
     tensors: &[TENSORS, INNER],
     traits: Traits { head_dim: HeadDim::Derived, needs_output: true, ..Traits::PLAIN },
+    tokenizer: &TOKENIZER,
     mlx: Some(&INTERNLM2_MLX),
     ..ModelClass::PLAIN
 };
@@ -63,3 +65,42 @@ const INTERNLM2_MLX: MlxClass = MlxClass {
     rope: RopeFields::FlatTyped,
     ..MlxClass::PLAIN
 };
+
+const TOKENIZER: TokenizerRules = TokenizerRules {
+    between: &[KeyRule::Own(space_prefix)],
+    special: Some(end_of_chat),
+    pieces: Some(replace_pieces),
+    added: AddedStyle::AsFlagged,
+    ..TokenizerRules::PLAIN
+};
+
+/// Pieces that C++ would take for something else.
+fn replace_pieces(model: &SentencePieceModel, table: &mut TokenTable) {
+    for (id, piece) in model.pieces.iter().enumerate() {
+        // A text of one zero byte ends before it begins.
+        if piece.text == "\0" {
+            table.set(id, "🐉".to_owned(), piece.kind, piece.score);
+        } else if piece.text.starts_with("[UNUSED") {
+            table.set(id, piece.text.clone(), TokenType::Unused, piece.score);
+        }
+    }
+}
+
+/// Whether a blank stands in front of a text, as tokenizer.model says.
+fn space_prefix(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()> {
+    if let Some(model) = SentencePieceModel::read(files)? {
+        keys.ggml_flag("add_space_prefix", model.add_dummy_prefix);
+    }
+    Ok(())
+}
+
+/// Chat models end a turn with a token that the files do not name as EOS.
+fn end_of_chat(files: &TokenizerFiles<'_>, special: &mut SpecialVocab) -> Result<()> {
+    let listed = files.listed_tokens()?;
+    let json = files.json.iter().flat_map(|json| &json.added_tokens);
+    let mut all = listed.iter().chain(json);
+    if let Some(end) = all.rfind(|token| token.content == "<|im_end|>") {
+        special.replace_id("eos", end.id);
+    }
+    Ok(())
+}

@@ -174,6 +174,7 @@ pub(super) const JAMBA: ModelClass = ModelClass {
         restores: &[without_kinds],
         ..Traits::PLAIN
     },
+    tokenizer: &TOKENIZER,
     ..ModelClass::PLAIN
 };
 
@@ -265,6 +266,18 @@ fn regular(layers: &[bool]) -> Option<(usize, usize)> {
     let is_so = |(layer, is_marked): (usize, &bool)| (layer % every == first) == *is_marked;
     (first < every && layers.iter().enumerate().all(is_so)).then_some((every, first))
 }
+
+/// What tokenizer.model says of the blank in front of a text counts, and tokenizer.json cannot say
+/// it.
+const TOKENIZER: TokenizerRules = TokenizerRules {
+    after: &[KeyRule::Own(|files, keys| {
+        if keys.is_sentencepiece() && files.request.texts.read("tokenizer.model")?.is_none() {
+            keys.ggml_flag("add_space_prefix", false);
+        }
+        Ok(())
+    })],
+    ..TokenizerRules::PLAIN
+};
 
 #[cfg(test)]
 mod tests {

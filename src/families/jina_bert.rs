@@ -62,5 +62,16 @@ pub(super) const JINA_BERT2: ModelClass = ModelClass {
         left_out: &["pooler.dense.", "cls.predictions."],
         ..Traits::PLAIN
     },
+    tokenizer: &TOKENIZER,
     ..ModelClass::PLAIN
+};
+
+const TOKENIZER: TokenizerRules = TokenizerRules {
+    after: &[KeyRule::Own(|_, keys| {
+        if keys.get("tokenizer.ggml.token_type_count").is_none() {
+            keys.ggml_number("token_type_count", 2);
+        }
+        Ok(())
+    })],
+    ..TokenizerRules::PLAIN
 };

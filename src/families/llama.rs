@@ -5,6 +5,7 @@
 //! defaults of transformers 4.57.6, of Ministral 3 those of 5.24.
 
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
+use crate::Result;
 use crate::families::engine::rows::*;
 
 /// Queries and keys: rope turns pairs of neighbours in llama.cpp's `llama`.
@@ -75,6 +76,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         nested_type: Some("llama"),
         ..TRAITS
     },
+    tokenizer: &LLAMA_TOKENIZER,
     mlx: Some(&LLAMA_MLX),
     ..ModelClass::PLAIN
 };
@@ -160,6 +162,7 @@ pub(super) const INTERNLM3: ModelClass = ModelClass {
     ],
     implied: &[("hidden_act", Text("silu")), ("qkv_bias", Bool(false)), ("bias", Bool(false))],
     traits: Traits { reads_causal: false, sign: Sign::Never, ..LLAMA.traits },
+    tokenizer: &INTERNLM3_TOKENIZER,
     mlx: None,
     ..LLAMA
 };
@@ -275,3 +278,37 @@ const MINISTRAL3_MLX: MlxClass = MlxClass {
     prefix: Prefix::IfNested("language_model."),
     ..MlxClass::PLAIN
 };
+
+/// The tokenizers of the converter's class of Llama.
+pub(super) const LLAMA_TOKENIZER: TokenizerRules = TokenizerRules {
+    before: &[KeyRule::SpacePrefix],
+    after: &[KeyRule::Own(by_size)],
+    ..TokenizerRules::PLAIN
+};
+
+/// Keys of Code Llama and of small Granite models, told by the sizes of their vocabularies.
+fn by_size(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()> {
+    match files.request.vocab_size {
+        32016 => files.write_end_of_turn(32010, keys)?,
+        49152 => keys.ggml_flag("add_bos_token", false),
+        _ => {}
+    }
+    Ok(())
+}
+
+const INTERNLM3_TOKENIZER: TokenizerRules = TokenizerRules {
+    between: &[KeyRule::SpacePrefix],
+    special: Some(end_of_chat),
+    ..TokenizerRules::PLAIN
+};
+
+/// Chat models end a turn with a token that the files do not name as EOS. Only what
+/// tokenizer_config.json marks as special counts.
+fn end_of_chat(files: &TokenizerFiles<'_>, special: &mut SpecialVocab) -> Result<()> {
+    let listed = files.listed_tokens()?;
+    let mut ends = listed.iter().filter(|token| token.content == "<|im_end|>");
+    if let Some(end) = ends.rfind(|token| token.special) {
+        special.replace_id("eos", end.id);
+    }
+    Ok(())
+}

@@ -105,6 +105,7 @@ pub(super) const MAMBA: ModelClass = ModelClass {
     tensors: &[ENDS, MIXER],
     settings: &[SETTINGS, RANKS, &[setting(Kind::FixedFlag(false), "ssm.dt_b_c_rms", &[])]],
     traits: Traits { rope: RopeTraits::FIXED, is_recurrent: true, ..Traits::PLAIN },
+    tokenizer: &TokenizerRules { multiple: |config| padding(config, 8), ..TokenizerRules::PLAIN },
     mlx: Some(&MAMBA_MLX),
     ..ModelClass::PLAIN
 };
@@ -306,6 +307,7 @@ pub(super) const MAMBA2: ModelClass = ModelClass {
         ],
     ],
     traits: Traits { laws: &[no_time_limits], ..MAMBA.traits },
+    tokenizer: &TokenizerRules { multiple: |config| padding(config, 16), ..TokenizerRules::PLAIN },
     mlx: Some(&MAMBA2_MLX),
     ..MAMBA
 };
@@ -366,4 +368,14 @@ fn restore_epsilon(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
     let epsilon = config.get(other).cloned();
     config.extend(epsilon.map(|epsilon| (mixer.to_owned(), epsilon)));
     Ok(())
+}
+
+/// The number whose multiple the size of the vocabulary is.
+fn padding(config: &Value, default: usize) -> usize {
+    let stated = config
+        .get("pad_vocab_size_multiple")
+        .and_then(Value::as_u64);
+    stated
+        .and_then(|n| usize::try_from(n).ok())
+        .unwrap_or(default)
 }

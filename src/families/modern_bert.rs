@@ -97,6 +97,7 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
         laws: &[full_from_first],
         ..Traits::PLAIN
     },
+    tokenizer: &TOKENIZER,
     ..ModelClass::PLAIN
 };
 
@@ -164,3 +165,12 @@ fn full_from_first(model: &Model<'_>) -> Result<Option<String>> {
     let kinds = (0..model.dims.layers).map(kind).collect();
     model.expect(LAYER_KINDS, &kinds)
 }
+
+const TOKENIZER: TokenizerRules = TokenizerRules {
+    before: &[
+        KeyRule::Flag("add_bos_token", true),
+        KeyRule::Flag("add_eos_token", true),
+        KeyRule::Flag("add_sep_token", true),
+    ],
+    ..TokenizerRules::PLAIN
+};

@@ -66,6 +66,7 @@ pub(super) const MUSE_GLIMMER: ModelClass = ModelClass {
         restores: &[restore],
         ..Traits::PLAIN
     },
+    tokenizer: &TokenizerRules { by_text: &[("eot", "<|eot|>")], ..TokenizerRules::PLAIN },
     ..ModelClass::PLAIN
 };
 

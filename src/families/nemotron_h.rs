@@ -273,6 +273,7 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
         laws: &[no_time_limits],
         ..Traits::PLAIN
     },
+    tokenizer: &TokenizerRules { multiple: |_| 8, ..TokenizerRules::PLAIN },
     mlx: Some(&NEMOTRON_H_MLX),
     ..GRANITE
 };

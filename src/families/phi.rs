@@ -46,6 +46,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
         rope: RopeTraits { partial: Some(1.0), scalings: &[OwnScaling::Long], ..RopeTraits::PLAIN },
         ..Traits::PLAIN
     },
+    tokenizer: &TokenizerRules { added: AddedStyle::AsFlagged, ..TokenizerRules::PLAIN },
     mlx: Some(&PHI3_MLX),
     ..ModelClass::PLAIN
 };
@@ -147,6 +148,10 @@ pub(super) const PHI2: ModelClass = ModelClass {
         rope: RopeTraits { partial: Some(0.5), is_fixed: true, ..RopeTraits::PLAIN },
         needs_output: true,
         ..Traits::PLAIN
+    },
+    tokenizer: &TokenizerRules {
+        after: &[KeyRule::Flag("add_bos_token", false)],
+        ..TokenizerRules::PLAIN
     },
     mlx: Some(&PHI2_MLX),
     ..ModelClass::PLAIN

@@ -49,6 +49,7 @@ pub(super) const PANGU: ModelClass = ModelClass {
         setting(Kind::HeadSize, "attention.key_length", &["head_dim"]),
         setting(Kind::HeadSize, "attention.value_length", &["head_dim"]),
     ]],
+    tokenizer: &TokenizerRules { after: &[KeyRule::SpacePrefix], ..TokenizerRules::PLAIN },
     ..ModelClass::PLAIN
 };
 

@@ -8,6 +8,7 @@
 use serde_json::Value;
 
 use super::qwen::{QWEN2, QWEN2_MLX, QWEN3, QWEN3_MLX, QWEN3_MOE, QWEN3_MOE_MLX, QWEN3_RERANKER};
+use crate::Result;
 use crate::families::engine::rows::*;
 
 const SECTIONS: &[Setting] = &[setting(Kind::TextSections, "rope.dimension_sections", &[])];
@@ -108,6 +109,7 @@ pub(super) const QWEN3_ASR: ModelClass = ModelClass {
     classes: &["Qwen3ForCausalLM", "Qwen3ASRForConditionalGeneration"],
     settings: &[QWEN3.settings[0], SECTIONS, NO_IMAGE_LAYERS],
     traits: Traits { sign: Sign::Never, ..QWEN3_VL.traits },
+    tokenizer: &ASR_TOKENIZER,
     mlx: None,
     ..QWEN3_VL
 };
@@ -117,6 +119,7 @@ pub(super) const QWEN3_OMNI: ModelClass = ModelClass {
     classes: &["Qwen3MoeForCausalLM", "Qwen3OmniMoeForConditionalGeneration"],
     settings: &[QWEN3_MOE.settings[0], SECTIONS, NO_IMAGE_LAYERS],
     traits: Traits { sign: Sign::Never, ..QWEN3_VL_MOE.traits },
+    tokenizer: &TokenizerRules { after: &[KeyRule::Own(ends_of_turn)], ..TokenizerRules::PLAIN },
     mlx: None,
     ..QWEN3_VL_MOE
 };
@@ -161,3 +164,23 @@ const LIST_LEN: OwnSetting = own(
     },
     |_, _| Ok(None),
 );
+
+const ASR_TOKENIZER: TokenizerRules = TokenizerRules {
+    after: &[KeyRule::Own(ends_of_turn), KeyRule::Template(CHAT_ML)],
+    ..TokenizerRules::PLAIN
+};
+
+/// Sets the tokens that begin and end a text to that which ends a turn.
+fn ends_of_turn(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()> {
+    let listed = files.listed_tokens()?;
+    let end = listed.iter().find(|token| token.content == "<|im_end|>");
+    if let Some(id) = end.and_then(|token| u32::try_from(token.id).ok()) {
+        for key in ["bos_token_id", "eos_token_id"] {
+            keys.ggml_number(key, id);
+        }
+    }
+    Ok(())
+}
+
+/// What the converter writes in place of a template for sounds.
+const CHAT_ML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";

@@ -66,6 +66,7 @@ pub(super) const REFACT: ModelClass = ModelClass {
         restores: &[restore],
         ..Traits::PLAIN
     },
+    tokenizer: &TOKENIZER,
     ..ModelClass::PLAIN
 };
 
@@ -85,3 +86,13 @@ fn restore(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
     config.insert("multi_query".to_owned(), true.into());
     Ok(())
 }
+
+/// Tokens that stand around a gap in a text.
+const TOKENIZER: TokenizerRules = TokenizerRules {
+    after: &[
+        KeyRule::Id("prefix_token_id", 1),
+        KeyRule::Id("suffix_token_id", 3),
+        KeyRule::Id("middle_token_id", 2),
+    ],
+    ..TokenizerRules::PLAIN
+};

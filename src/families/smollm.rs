@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::llama::ROTATED;
+use super::llama::{LLAMA_TOKENIZER, ROTATED};
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, UNGATED_MLP, VALUES};
 use crate::Result;
 use crate::families::engine::fields::Fields;
@@ -40,6 +40,7 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
         lost_windows: LostWindows::From(u32::MAX),
         ..Traits::PLAIN
     },
+    tokenizer: &LLAMA_TOKENIZER,
     mlx: Some(&SMOLLM3_MLX),
     ..ModelClass::PLAIN
 };

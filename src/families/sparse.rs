@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::deepseek::{
     ATTENTION, DEEPSEEK3, DENSE_LAYERS, EXPERTS, LATENT_SIZES, ONE_KEY_HEAD, QUERY_RANK, YARN,
 };
-use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
+use super::glm::{MOE_TOKENIZER, PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
 use crate::Result;
 use crate::families::engine::dims::MOST_LAYERS;
@@ -151,6 +151,7 @@ pub(super) const GLM5: ModelClass = ModelClass {
         &[setting(Kind::Own(&INDEXER_KINDS), "attention.indexer.types", &[KINDS])],
     ],
     traits: Traits { also_implied: &[], completes: &[chosen], ..DEEPSEEK3_2.traits },
+    tokenizer: &MOE_TOKENIZER,
     ..DEEPSEEK3_2
 };
 

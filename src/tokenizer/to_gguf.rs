@@ -28,8 +28,10 @@ use serde_json::{Map, Value};
 
 use self::added::TOKENIZER_CONFIG;
 use self::file::{HfTokenizerFile, TOKENIZER_JSON};
-use self::keys::KeyList;
-use self::sentencepiece_model::SentencePieceModel;
+pub(crate) use self::keys::{KeyList, TokenTable, TokenType};
+pub(crate) use self::rules::{AddedStyle, KeyRule, TokenizerRules};
+pub(crate) use self::sentencepiece_model::SentencePieceModel;
+pub(crate) use self::special::SpecialVocab;
 use self::tiktoken::TiktokenVocabulary;
 use crate::config::Texts;
 use crate::model::gguf::GgufMetadataValue;
@@ -48,6 +50,8 @@ pub(crate) struct TokenizerRequest<'a> {
     pub pre: Option<&'a str>,
     /// GGUF architecture: `llama`, `qwen2`, ….
     pub architecture: &'a str,
+    /// What the converter has of the class's tokenizer alone.
+    pub rules: &'a TokenizerRules,
     /// Whether rows of the embedding behind the tokens are left out.
     pub cuts_embedding: bool,
 }
@@ -64,10 +68,10 @@ pub(crate) struct TokenizerKeys {
 }
 
 /// A model's tokenizer files, read.
-struct TokenizerFiles<'a> {
-    request: &'a TokenizerRequest<'a>,
+pub(crate) struct TokenizerFiles<'a> {
+    pub request: &'a TokenizerRequest<'a>,
     /// tokenizer.json, or what transformers makes of vocab.json and merges.txt.
-    json: Option<HfTokenizerFile>,
+    pub json: Option<HfTokenizerFile>,
     /// The object in tokenizer_config.json; empty if there is none.
     config: Map<String, Value>,
     /// Number of tokens that the model has room for.
@@ -90,7 +94,7 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
             return Err(AnamnesisError::parse(format!("{TOKENIZER_CONFIG} is no object")));
         }
     };
-    let vocab_size = rules::padded(request);
+    let vocab_size = request.rules.padded(request.config, request.vocab_size);
     let what = "tokens (`vocab_size` of config.json)";
     crate::limits::cap("MAX_TOKENS", vocab_size as u64, MAX_TOKENS as u64, what)?;
     // Every id without a token becomes a text of its own.
@@ -100,7 +104,7 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
     let mut files =
         TokenizerFiles { json: HfTokenizerFile::read(request.texts)?, request, config, vocab_size };
     let mut keys = KeyList::default();
-    rules::before(&files, &mut keys);
+    KeyRule::write_all(request.rules.before, &files, &mut keys)?;
     let tokens = files.write(&mut keys)?;
     // A name that has no effect would look as if it had one.
     let pre = keys
@@ -111,7 +115,7 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
             "--tokenizer-pre: {wanted}: the tokenizer is not of bytes, and has no pre-tokenizer to choose"
         )));
     }
-    rules::after(&files, &mut keys)?;
+    KeyRule::write_all(request.rules.after, &files, &mut keys)?;
     Ok(TokenizerKeys { keys: keys.entries, tokens, notes: keys.notes })
 }
 

@@ -24,6 +24,7 @@ pub(crate) use self::transforms::{OwnTransform, Parts, Then, Tiling, Transform, 
 use super::dims::{Dim, Dims, Need, OwnSizes};
 use super::fields::{Fields, is_same, wrong};
 use crate::Result;
+use crate::tokenizer::TokenizerRules;
 
 /// A class of models: how transformers and llama.cpp name the same thing.
 pub(crate) struct ModelClass {
@@ -54,6 +55,8 @@ pub(crate) struct ModelClass {
     /// place of theirs.
     pub settings: &'static [&'static [Setting]],
     pub traits: Traits,
+    /// What the converter has of its tokenizers alone.
+    pub tokenizer: &'static TokenizerRules,
     /// What mlx-lm has of it; `None`: no such class.
     pub mlx: Option<&'static MlxClass>,
 }
@@ -73,6 +76,7 @@ impl ModelClass {
         other_tensors: &[],
         settings: &[],
         traits: Traits::PLAIN,
+        tokenizer: &TokenizerRules::PLAIN,
         mlx: None,
     };
 

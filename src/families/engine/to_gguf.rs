@@ -103,6 +103,7 @@ pub(crate) fn to_gguf<'m>(
         vocab_size: dims.vocab,
         pre: request.pre_tokenizer,
         architecture: class.gguf,
+        rules: class.tokenizer,
         cuts_embedding: class.traits.cuts_embedding,
     })?;
     // A pre-tokenizer that is asked for counts more than the one that was.

@@ -8,7 +8,7 @@ use super::added::AddedTokens;
 use super::file::{HfMerges, HfTokenizerFile, TOKENIZER_JSON};
 use super::keys::{KeyList, TokenTable, TokenType, added_token};
 use super::special::SpecialVocab;
-use super::{TokenizerFiles, TokenizerRequest, rules};
+use super::{TokenizerFiles, TokenizerRequest};
 use crate::tokenizer::pre::{self, PreTokenizerFacts};
 use crate::{AnamnesisError, Result};
 
@@ -44,7 +44,7 @@ pub(super) fn write(
     keys.ggml_text("pre", pre_name(files.request, json, &added)?);
     let n = table.write(keys, false)?;
     let mut special = SpecialVocab::read(files.request.texts, Some(json), None)?;
-    rules::special_by_text(files.request.architecture, &added, &mut special)?;
+    files.request.rules.add_by_text(&added, &mut special)?;
     special.write(merges, keys)?;
     Ok(n)
 }

@@ -22,7 +22,7 @@ pub(super) const TOKENIZER_JSON: &str = "tokenizer.json";
 pub(super) const MAX_MERGES: usize = 1 << 23;
 
 /// A tokenizer.json.
-pub(super) struct HfTokenizerFile {
+pub(crate) struct HfTokenizerFile {
     /// Name of the file with the vocabulary.
     pub name: &'static str,
     pub model: TokenizerJsonModel,
@@ -35,7 +35,7 @@ pub(super) struct HfTokenizerFile {
 
 /// `model` of tokenizer.json: fields of all its types.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct TokenizerJsonModel {
+pub(crate) struct TokenizerJsonModel {
     /// `BPE`, `Unigram`, `WordPiece` or `WordLevel`; old files have none.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
@@ -59,7 +59,7 @@ pub(super) struct TokenizerJsonModel {
 
 /// A token that is found in text before the model works.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct HfAddedToken {
+pub(crate) struct HfAddedToken {
     #[serde(default)]
     pub id: u64,
     pub content: String,
@@ -71,7 +71,7 @@ pub(super) struct HfAddedToken {
 
 /// `model.vocab`: ids by token, or tokens with their scores in the order of their ids.
 #[derive(Debug, Default)]
-pub(super) struct HfVocabulary {
+pub(crate) struct HfVocabulary {
     pub tokens: Vec<(String, u64)>,
     /// Scores of a `Unigram` model, one for each token; else empty.
     pub scores: Vec<f64>,
@@ -79,7 +79,7 @@ pub(super) struct HfVocabulary {
 
 /// `model.merges`, each as `left right`.
 #[derive(Debug, Default)]
-pub(super) struct HfMerges {
+pub(crate) struct HfMerges {
     pub pairs: Vec<(String, String)>,
     /// Whether the file has each merge as one text instead of two.
     pub are_texts: bool,

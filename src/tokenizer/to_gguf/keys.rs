@@ -5,7 +5,7 @@ use crate::{AnamnesisError, Result};
 
 /// Metadata keys in the order in which they are first set, as gguf-py's writer keeps them.
 #[derive(Debug, Default)]
-pub(super) struct KeyList {
+pub(crate) struct KeyList {
     pub entries: Vec<(String, GgufMetadataValue)>,
     /// What the keys cannot say of the tokenizer.
     pub notes: Vec<String>,
@@ -18,26 +18,37 @@ impl KeyList {
     }
 
     /// Sets `tokenizer.ggml.{name}` to a text.
-    pub(super) fn ggml_text(&mut self, name: &str, text: &str) {
+    pub(crate) fn ggml_text(&mut self, name: &str, text: &str) {
         self.ggml(name, GgufMetadataValue::String(text.to_owned()));
     }
 
+    /// Sets `tokenizer.ggml.{name}` to a number.
+    pub(crate) fn ggml_number(&mut self, name: &str, number: u32) {
+        self.ggml(name, GgufMetadataValue::U32(number));
+    }
+
     /// Sets `tokenizer.ggml.{name}` to a truth value.
-    pub(super) fn ggml_flag(&mut self, name: &str, flag: bool) {
+    pub(crate) fn ggml_flag(&mut self, name: &str, flag: bool) {
         self.ggml(name, GgufMetadataValue::Bool(flag));
     }
 
     /// Sets `tokenizer.ggml.{name}` to an array; an empty one is not written.
-    pub(super) fn ggml_array(&mut self, name: &str, array: GgufMetadataArray) {
+    pub(crate) fn ggml_array(&mut self, name: &str, array: GgufMetadataArray) {
         if !array.is_empty() {
             self.ggml(name, GgufMetadataValue::Array(Box::new(array)));
         }
     }
 
     /// The value of `key`.
-    pub(super) fn get(&self, key: &str) -> Option<&GgufMetadataValue> {
+    pub(crate) fn get(&self, key: &str) -> Option<&GgufMetadataValue> {
         let found = self.entries.iter().find(|(known, _)| known == key);
         found.map(|(_, value)| value)
+    }
+
+    /// Whether the tokenizer is one of SentencePiece.
+    pub(crate) fn is_sentencepiece(&self) -> bool {
+        let model = self.get("tokenizer.ggml.model");
+        model.and_then(GgufMetadataValue::as_string) == Some("llama")
     }
 
     /// Sets `key`; one that is there keeps its place.
@@ -51,7 +62,7 @@ impl KeyList {
 
 /// What a token is (llama.cpp's `llama_token_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TokenType {
+pub(crate) enum TokenType {
     Normal = 1,
     Unknown = 2,
     Control = 3,
@@ -62,7 +73,7 @@ pub(super) enum TokenType {
 
 /// The tokens by id.
 #[derive(Debug)]
-pub(super) struct TokenTable {
+pub(crate) struct TokenTable {
     pub tokens: Vec<String>,
     pub types: Vec<TokenType>,
     pub scores: Vec<f32>,
@@ -89,7 +100,7 @@ impl TokenTable {
     }
 
     /// Sets the token of `id`, which must be in the table.
-    pub(super) fn set(&mut self, id: usize, token: String, kind: TokenType, score: f32) {
+    pub(crate) fn set(&mut self, id: usize, token: String, kind: TokenType, score: f32) {
         if let (Some(t), Some(k), Some(s)) =
             (self.tokens.get_mut(id), self.types.get_mut(id), self.scores.get_mut(id))
         {

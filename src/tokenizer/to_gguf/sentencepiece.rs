@@ -4,7 +4,7 @@ use super::added::listed_in;
 use super::keys::KeyList;
 use super::sentencepiece_model::{SentencePieceModel, add_listed, table};
 use super::special::SpecialVocab;
-use super::{TokenizerFiles, rules};
+use super::{AddedStyle, KeyRule, TokenizerFiles};
 use crate::Result;
 
 /// Writes the keys of a SentencePiece model.
@@ -17,13 +17,16 @@ pub(super) fn write(
         model.require_same(json)?;
     }
     let mut table = table(model, files.vocab_size)?;
-    rules::adjust(files.request.architecture, model, &mut table);
+    let rules = files.request.rules;
+    if let Some(change) = rules.pieces {
+        change(model, &mut table);
+    }
     add_listed(files, &mut table)?;
-    let style = rules::added_style(files.request.architecture);
+    let style = rules.added;
     for token in listed_in(&files.config)? {
         style.set(&mut table, &token);
     }
-    if style == rules::AddedStyle::AsFlagged {
+    if style == AddedStyle::AsFlagged {
         for token in files.json.iter().flat_map(|json| &json.added_tokens) {
             style.set(&mut table, token);
         }
@@ -31,9 +34,11 @@ pub(super) fn write(
     keys.ggml_text("model", "llama");
     keys.ggml_text("pre", "default");
     let n = table.write(keys, true)?;
-    rules::between(files, model, keys);
+    KeyRule::write_all(rules.between, files, keys)?;
     let mut special = SpecialVocab::read(files.request.texts, files.json.as_ref(), Some(n))?;
-    rules::special(files, &mut special)?;
+    if let Some(change) = rules.special {
+        change(files, &mut special)?;
+    }
     special.write(Vec::new(), keys)?;
     Ok(n)
 }

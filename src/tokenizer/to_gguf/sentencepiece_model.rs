@@ -14,7 +14,7 @@ use crate::{AnamnesisError, Result};
 const FILES: [&str; 3] = ["tokenizer.model", "spiece.model", "sentencepiece.bpe.model"];
 
 /// A piece of a SentencePiece vocabulary.
-pub(super) struct SentencePiece {
+pub(crate) struct SentencePiece {
     pub text: String,
     pub score: f32,
     pub kind: TokenType,
@@ -23,7 +23,7 @@ pub(super) struct SentencePiece {
 }
 
 /// A SentencePiece model: `ModelProto`.
-pub(super) struct SentencePieceModel {
+pub(crate) struct SentencePieceModel {
     /// Name of the file.
     pub file: &'static str,
     pub pieces: Vec<SentencePiece>,
@@ -40,7 +40,7 @@ impl SentencePieceModel {
     ///
     /// # Errors
     /// `Parse` if it is malformed, or has a piece twice; `LimitExceeded` if it has too many pieces.
-    pub(super) fn read(files: &TokenizerFiles<'_>) -> Result<Option<Self>> {
+    pub(crate) fn read(files: &TokenizerFiles<'_>) -> Result<Option<Self>> {
         for file in FILES {
             let Some(bytes) = files.request.texts.read(file)? else {
                 continue;

@@ -36,7 +36,7 @@ const ADD_KEYS: &[(&str, &str)] =
 
 /// What the files say besides the vocabulary.
 #[derive(Debug, Default)]
-pub(super) struct SpecialVocab {
+pub(crate) struct SpecialVocab {
     kinds: SpecialKinds,
     /// Ids by kind, in the order in which they were found.
     pub ids: Vec<(&'static str, u64)>,
@@ -109,7 +109,7 @@ impl SpecialVocab {
     }
 
     /// Replaces the id of a kind that has one.
-    pub(super) fn replace_id(&mut self, kind: &str, id: u64) {
+    pub(crate) fn replace_id(&mut self, kind: &str, id: u64) {
         if let Some((_, old)) = self.ids.iter_mut().find(|(other, _)| *other == kind) {
             *old = id;
         }

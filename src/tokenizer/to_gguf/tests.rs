@@ -12,8 +12,20 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::families::CLASSES;
 use crate::model::gguf::GgufMetadataArray;
 use crate::{ErrorKind, ParseLimits};
+
+/// The rules of the class that `config` names, or else of the first one of `architecture`.
+fn rules_of(architecture: &str, config: &Value) -> &'static TokenizerRules {
+    let name = config.pointer("/architectures/0").and_then(Value::as_str);
+    let mut all = CLASSES.iter().filter(|class| class.gguf == architecture);
+    let mut named = all
+        .clone()
+        .filter(|class| name.is_some_and(|name| class.classes.contains(&name)));
+    let found = named.next().or_else(|| all.next());
+    found.map_or(&TokenizerRules::PLAIN, |class| class.tokenizer)
+}
 
 /// Reads the tokenizer in `dir`, whose config.json and expected.json say the rest.
 fn convert(dir: &Path, expected: &Value) -> Result<TokenizerKeys> {
@@ -26,6 +38,7 @@ fn convert(dir: &Path, expected: &Value) -> Result<TokenizerKeys> {
         pre: None,
         cuts_embedding: false,
         architecture: expected["architecture"].as_str().unwrap(),
+        rules: rules_of(expected["architecture"].as_str().unwrap(), &config),
     })
 }
 
@@ -179,6 +192,7 @@ fn sizes_and_architectures_add_keys() {
             pre: None,
             cuts_embedding: false,
             architecture,
+            rules: rules_of(architecture, &config),
         })
         .unwrap()
     };
@@ -191,7 +205,7 @@ fn sizes_and_architectures_add_keys() {
     assert_eq!(value(&llama, "eot_token_id"), Some(GgufMetadataValue::U32(32010)));
     assert_eq!(llama.keys.last().unwrap().0, "tokenizer.ggml.eot_token_id");
     assert_eq!(value(&llama, "add_bos_token"), Some(GgufMetadataValue::Bool(true)));
-    let granite = convert("granite", 49152, json!({}));
+    let granite = convert("granite", 49152, json!({ "architectures": ["GraniteForCausalLM"] }));
     assert_eq!(value(&granite, "add_bos_token"), Some(GgufMetadataValue::Bool(false)));
     assert_eq!(value(&granite, "eot_token_id"), None);
     for (architecture, config, tokens) in [

@@ -3,13 +3,13 @@
 
 use serde_json::Value;
 
+use super::TokenizerFiles;
 use super::added::AddedTokens;
 use super::file::{HfTokenizerFile, TOKENIZER_JSON};
 use super::keys::{KeyList, TokenTable, TokenType};
 use super::sentencepiece_model::{SentencePieceModel, add_listed, table};
 use super::special::SpecialVocab;
-use super::{TokenizerFiles, rules};
-use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::model::gguf::GgufMetadataArray;
 use crate::{AnamnesisError, Result};
 
 /// `trainer_spec.model_type` of a Unigram model.
@@ -238,8 +238,7 @@ impl UnigramFlags {
         let n = table.write(keys, true)?;
         keys.ggml_flag("add_space_prefix", self.add_space_prefix);
         if !files.request.architecture.starts_with("t5") {
-            let count = GgufMetadataValue::U32(rules::type_vocab_size(files));
-            keys.ggml("token_type_count", count);
+            files.write_token_types(keys);
         }
         keys.ggml_flag("remove_extra_whitespaces", self.remove_extra_whitespaces);
         keys.ggml_array("precompiled_charsmap", GgufMetadataArray::U8(self.precompiled_charsmap));

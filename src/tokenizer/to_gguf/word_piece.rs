@@ -6,8 +6,7 @@ use super::added::AddedTokens;
 use super::file::{HfTokenizerFile, TOKENIZER_JSON};
 use super::keys::{KeyList, TokenType};
 use super::special::SpecialVocab;
-use super::{TokenizerFiles, TokenizerRequest, bpe, rules};
-use crate::model::gguf::GgufMetadataValue;
+use super::{TokenizerFiles, TokenizerRequest, bpe};
 use crate::{AnamnesisError, Result};
 
 /// Names in `tokenizer.ggml.pre` of WordPiece. llama.cpp does the same for each.
@@ -48,7 +47,7 @@ pub(super) fn write(
             };
         }
     }
-    keys.ggml("token_type_count", GgufMetadataValue::U32(rules::type_vocab_size(files)));
+    files.write_token_types(keys);
     keys.ggml_text("model", "bert");
     keys.ggml_text("pre", name(files.request)?);
     let n = table.write(keys, false)?;

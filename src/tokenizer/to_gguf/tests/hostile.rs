@@ -34,6 +34,7 @@ pub(super) fn of_files(
         pre: None,
         cuts_embedding: false,
         architecture,
+        rules: rules_of(architecture, &json!({})),
     })
 }
 
@@ -122,6 +123,7 @@ fn sizes_that_files_claim_are_bounded() {
         pre: None,
         cuts_embedding: false,
         architecture: "gpt2",
+        rules: &TokenizerRules::PLAIN,
     });
     assert_eq!(error.unwrap_err().kind(), ErrorKind::LimitExceeded);
 }
@@ -224,6 +226,7 @@ fn a_chosen_pre_tokenizer_must_be_known() {
             pre,
             cuts_embedding: false,
             architecture: "gpt2",
+            rules: &TokenizerRules::PLAIN,
         })
     };
     let keys = convert(Some("qwen2")).unwrap().keys;

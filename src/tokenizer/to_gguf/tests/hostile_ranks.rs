@@ -155,6 +155,7 @@ fn a_class_with_another_regex_is_refused() {
             pre,
             cuts_embedding: false,
             architecture: "deepseek2",
+            rules: &TokenizerRules::PLAIN,
         })
     };
     let Some(data) = crate::test_utils::test_data() else {

@@ -23,6 +23,7 @@ fn convert(files: &[(&str, &str)], model_type: &str) -> Result<TokenizerKeys> {
         pre: None,
         cuts_embedding: false,
         architecture: model_type,
+        rules: &TokenizerRules::PLAIN,
     })
 }
 
