@@ -263,7 +263,8 @@ fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
 /// INT32\[\], or UINT32 if all layers attend: heads of queries, 0 in layers without attention.
 const HEADS_BY_LAYER: OwnSetting = required(own(
     |setting, model| {
-        let kinds = list(model.fields, ATTENTION).filter(|_| list(model.fields, WIDTHS).is_some());
+        let kinds =
+            list(&model.fields, ATTENTION).filter(|_| list(&model.fields, WIDTHS).is_some());
         let Some(kinds) = kinds else {
             return Ok(Some(setting.count(model.dims.heads)?));
         };
@@ -321,7 +322,7 @@ const KV_HEADS_BY_LAYER: OwnSetting = own(
 /// INT32\[\], or UINT32: widths of feed-forward layers.
 const WIDTHS_BY_LAYER: OwnSetting = required(own(
     |setting, model| {
-        let Some(widths) = numbers(model.fields, WIDTHS) else {
+        let Some(widths) = numbers(&model.fields, WIDTHS) else {
             let width = model.fields.need(setting.fields)?;
             return Ok(Some(setting.count(width as usize)?));
         };
@@ -345,7 +346,7 @@ const WIDTHS_BY_LAYER: OwnSetting = required(own(
 
 /// UINT32 that models with different layers have: the length of a head.
 const HEAD: OwnSetting = own(
-    |setting, model| match list(model.fields, WIDTHS) {
+    |setting, model| match list(&model.fields, WIDTHS) {
         Some(_) => Ok(Some(setting.count(model.dims.head)?)),
         None => Ok(None),
     },

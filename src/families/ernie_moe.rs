@@ -95,7 +95,7 @@ pub(super) const ERNIE4_5_MOE: ModelClass = ModelClass {
 /// Coming back, the other fields say it.
 const SHARED_WIDTH: OwnSetting = own(
     |setting, model| {
-        let (fields, dims) = (model.fields, model.dims);
+        let (fields, dims) = (&model.fields, &model.dims);
         if fields.count(&setting.fields[2..])? == Some(0) {
             return Ok(None);
         }

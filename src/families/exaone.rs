@@ -203,6 +203,6 @@ fn windows_by_layers(model: &Model<'_>) -> Result<Option<String>> {
         let what = format!("{} has one in {WINDOW_LAYERS} layers", model.owner());
         return Err(wrong(WINDOW, what));
     }
-    let texts = (model.stated, model.fields);
+    let texts = (model.stated, &model.fields);
     ignored_window(LostWindows::Everywhere, model.class, texts, &model.owner())
 }

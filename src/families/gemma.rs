@@ -260,7 +260,7 @@ fn scale(dims: &Dims, largest: usize) -> usize {
 }
 
 fn check_scale(model: &Model<'_>, largest: usize) -> Result<Option<String>> {
-    let expected = scale(model.dims, largest);
+    let expected = scale(&model.dims, largest);
     match model.fields.0.get(SCALE) {
         Some(found) if found.as_f64() == Some(expected as f64) => Ok(None),
         _ => model.expect(SCALE, &expected.into()),

@@ -154,7 +154,7 @@ fn norms_heads(dims: &Dims) -> Value {
 }
 
 fn norms_by_experts(model: &Model<'_>) -> Result<Option<String>> {
-    let expected = norms_heads(model.dims);
+    let expected = norms_heads(&model.dims);
     model.expect(NORMS_HEADS, &expected)
 }
 

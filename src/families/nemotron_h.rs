@@ -406,7 +406,7 @@ fn widths(setting: &Setting, model: &Model<'_>, kind: &str) -> Result<Option<Ggu
     let inner = model.fields.count(setting.fields)?;
     let inner = inner.and_then(|n| i32::try_from(n).ok());
     let inner = inner.ok_or_else(|| setting.wrong("it is missing or too large"))?;
-    Ok(numbers_of_kind(model.dims, kind, inner))
+    Ok(numbers_of_kind(&model.dims, kind, inner))
 }
 
 /// The width of the layers that have one, which become of `kind`.

@@ -399,7 +399,7 @@ const QWEN3_5_MOE_MLX: MlxClass = MlxClass {
 /// INT32\[4\]: how many pairs of a head rotate by each axis of an image.
 const SECTIONS: OwnSetting = own(
     |_, model| {
-        let rotating = model.rope.rotating(model.class, model.dims);
+        let rotating = model.rope.rotating(model.class, &model.dims);
         let sections = model.rope.sections(Some([11, 11, 10, 0]), rotating)?;
         Ok(Some(array(GgufMetadataArray::I32(sections))))
     },

@@ -286,7 +286,7 @@ fn of_kinds(stated: &StatedKey<'_>, config: &ConfigFields<'_>) -> Result<(i32, i
 
 /// INT32\[\]: heads of each layer.
 const HEADS_BY_LAYER: OwnSetting = required(own(
-    |_, model| Ok(Some(by_layer(model.dims, |sizes| sizes.heads))),
+    |_, model| Ok(Some(by_layer(&model.dims, |sizes| sizes.heads))),
     |stated, config| {
         let (full, windowed) = of_kinds(stated, config)?;
         config.set(WINDOW_HEADS, windowed.into(), stated.key)?;
@@ -297,7 +297,7 @@ const HEADS_BY_LAYER: OwnSetting = required(own(
 
 /// INT32\[\]: heads of keys and values of each layer.
 const KV_HEADS_BY_LAYER: OwnSetting = required(own(
-    |_, model| Ok(Some(by_layer(model.dims, |sizes| sizes.kv_heads))),
+    |_, model| Ok(Some(by_layer(&model.dims, |sizes| sizes.kv_heads))),
     |stated, config| {
         let (full, windowed) = of_kinds(stated, config)?;
         config.set(WINDOW_KV_HEADS, windowed.into(), stated.key)?;

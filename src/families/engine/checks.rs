@@ -12,13 +12,14 @@ use crate::Result;
 use crate::config::text_config;
 
 pub(crate) const WINDOW: &str = "sliding_window";
-/// Fails if the config says something that a GGUF file of the class cannot say, beside what
-/// [`Fields::check_implied`] looks at. Returns what the laws of the class say for [`notes`].
+/// Fails if the config says something that a GGUF file of the class cannot say. Returns what the laws of the class say for [`notes`].
 ///
 /// # Errors
 /// `Parse` that names the field.
 pub(crate) fn check(model: &Model<'_>) -> Result<Vec<String>> {
-    let &Model { class, stated: config, fields, dims, rope } = model;
+    let Model { class, stated: config, fields, dims, rope } = model;
+    fields.check_implied(class, dims)?;
+    rope.check(class)?;
     let owner = model.owner();
     let nearly_same = model.laws()?;
     fields.check_values(class.traits.also_implied, &owner)?;
@@ -76,7 +77,7 @@ pub(crate) fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
 /// Fails if the part of a head that rotates is no whole number of pairs: transformers rounds their
 /// number up then, and llama.cpp down.
 fn check_pairs(model: &Model<'_>) -> Result<()> {
-    let &Model { class, fields, dims, rope, .. } = model;
+    let Model { class, fields, dims, rope, .. } = model;
     let rotary = fields.count(&["rotary_dim"])?.map(|rotary| rotary as usize);
     let part = Some(rope.rotating(class, dims)).filter(|part| *part != dims.head);
     let found = [("rotary_dim", rotary), ("partial_rotary_factor", part)];
@@ -223,7 +224,7 @@ fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
 /// # Errors
 /// `Parse` that names a field of another type.
 pub(crate) fn notes(model: &Model<'_>, nearly_same: Vec<String>) -> Result<Vec<String>> {
-    let &Model { class, stated: config, fields, rope, .. } = model;
+    let Model { class, stated: config, fields, rope, .. } = model;
     let mut notes = lost_bounds(class, rope)?;
     let owner = model.owner();
     notes.extend(ignored_window(class.traits.lost_windows, class, (config, fields), &owner)?);

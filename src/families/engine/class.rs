@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::dims::{Dims, check_layers};
 use super::fields::{Fields, HEADS, LAYER_KINDS, LAYERS, LETTERS, layer_kinds, wrong};
 use super::rope::Rope;
-use super::table::{HeadDim, ModelClass, Prediction, Transform};
+use super::table::{HeadDim, Model, ModelClass, Prediction, Transform};
 use crate::Result;
 
 impl Fields {
@@ -128,6 +128,25 @@ impl Fields {
             }
         }
         Ok(())
+    }
+}
+
+impl<'a> Model<'a> {
+    /// The model of a config with these `fields`, which are [complete](Fields::complete).
+    ///
+    /// # Errors
+    /// `Parse` that names the field which is missing or impossible.
+    pub(crate) fn new(
+        class: &'a ModelClass,
+        stated: &'a Value,
+        mut fields: Fields,
+    ) -> Result<Self> {
+        let dims = Dims::of_class(&fields, class)?;
+        if class.traits.head_dim == HeadDim::Stated {
+            fields.0.entry("head_dim").or_insert(dims.head.into());
+        }
+        let rope = Rope::new(&fields)?;
+        Ok(Self { class, stated, fields, dims, rope })
     }
 }
 

@@ -64,7 +64,7 @@ const fn required(key: &'static str, fields: &'static [&'static str]) -> Setting
 /// # Errors
 /// `Parse` that names the field which is missing or has another type.
 pub(crate) fn to_gguf(model: &Model<'_>, file_type: KeyValue) -> Result<Vec<KeyValue>> {
-    let &Model { class, fields, rope, .. } = model;
+    let Model { class, fields, rope, .. } = model;
     let usual = |settings: &'static [Setting]| {
         let is_own = |setting: &&Setting| class.settings().any(|own| own.key == setting.key);
         let settings = settings.iter().filter(|setting| !is_own(setting));
@@ -109,7 +109,7 @@ pub(crate) fn keys_of(
 
 /// The value of `setting`; `None` if the config has none.
 fn value(setting: &Setting, model: &Model<'_>) -> Result<Option<GgufMetadataValue>> {
-    let &Model { class, fields, dims, rope, .. } = model;
+    let Model { class, fields, dims, rope, .. } = model;
     let number = |x: f64| GgufMetadataValue::F32(x as f32);
     let all = |least| -> Result<Vec<usize>> {
         let size = |field: &&'static str| Ok(fields.count(&[field])?.map_or(least, |n| n as usize));

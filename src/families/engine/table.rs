@@ -27,6 +27,7 @@ use crate::Result;
 use crate::tokenizer::TokenizerRules;
 
 /// A class of models: how transformers and llama.cpp name the same thing.
+#[derive(Clone, Copy)]
 pub(crate) struct ModelClass {
     /// llama.cpp's name, the value of `general.architecture`.
     pub gguf: &'static str,
@@ -213,7 +214,7 @@ pub(crate) struct Fill {
 ///
 /// # Errors
 /// `Parse` or `Unsupported` if no config says what they say.
-pub(crate) type RestoreRope = fn(&mut Map<String, Value>, &[(&str, Vec<f32>)]) -> Result<()>;
+pub(crate) type RestoreRope = fn(&mut Map<String, Value>, &[(String, Vec<f32>)]) -> Result<()>;
 
 /// Sizes of layers that differ, and what follows for rope.
 #[derive(Debug)]

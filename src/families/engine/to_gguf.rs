@@ -17,7 +17,7 @@ use super::pooling::{self, POOLING};
 use super::request::GgufRequest;
 use super::rope::Rope;
 use super::source::{computed, sources_of};
-use super::table::{HeadDim, Kind, Model, ModelClass};
+use super::table::{Kind, Model, ModelClass};
 use super::tied::is_untied;
 use super::{checks, fills, prediction, reranker, settings, transform};
 use crate::config::Texts;
@@ -29,7 +29,7 @@ use crate::remember::layout::assembled::Change;
 use crate::remember::{Group, ResolvedItem, Window};
 use crate::source::CompanionFile;
 use crate::tokenizer::kept::KeptMetadata;
-use crate::tokenizer::{self, TokenizerRequest};
+use crate::tokenizer::{self, TokenizerKeys, TokenizerRequest};
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// A model that is ready to be written as GGUF.
@@ -58,86 +58,32 @@ pub(crate) fn to_gguf<'m>(
     let Some(name) = class_name(&config) else {
         return Ok(None);
     };
-    let mut class: &ModelClass = find_class(name, &config)?;
-    let mut fields = Fields::new(&config)?;
-    let ranking = reranker::class_of(class, (&config, &fields), request, &texts)?;
-    if let Some(ranking) = ranking {
-        class = ranking;
-        reranker::add_labels(&mut fields);
-    }
-    reranker::check_labels(class, &fields)?;
-    checks::add_default_window(class, &config, &mut fields);
-    // Before the defaults of the class: what a config does not state differs by the version of
-    // transformers.
-    // Of a list of layers the class makes numbers, or it is an error below.
-    if !fields.0.get("rope_theta").is_some_and(Value::is_array) {
-        Rope::new(&fields)?.check_bases(class)?;
-    }
-    fields.complete(class)?;
-    // llama.cpp's converter leaves the output out, and the program loads it.
-    let untied;
-    let is_classifier = class.has_setting(Kind::Labels(true));
-    let may_have_output = !is_classifier && has_output(class.gguf);
-    if class.traits.ties_output && may_have_output && is_untied(&config, &fields)? {
-        untied = class.untied();
-        class = &untied;
-    }
+    let StatedClass { class, mut fields, is_reranker } =
+        StatedClass::read((name, &config), request, &texts)?;
+    let class = &class;
     let mut lost_modules = None;
     if class.settings().any(|setting| setting.key == POOLING) {
         lost_modules = pooling::add_to(&mut fields, &texts)?;
     }
     prediction::count_layers(&mut fields, class, items)?;
-    let dims = Dims::of_class(&fields, class)?;
-    if class.traits.head_dim == HeadDim::Stated {
-        fields.0.entry("head_dim").or_insert(dims.head.into());
-    }
-    fields.check_implied(class, &dims)?;
-    let rope = Rope::new(&fields)?;
-    rope.check(class)?;
-    let model = Model { class, stated: &config, fields: &fields, dims: &dims, rope: &rope };
+    let model = Model::new(class, &config, fields)?;
     let nearly_same = checks::check(&model)?;
     let kept = KeptMetadata::read(&texts, class.gguf)?;
-    let mut tokenizer = tokenizer::to_gguf(&TokenizerRequest {
-        texts: &texts,
-        config: &Value::Object(fields.0.clone()),
-        vocab_size: dims.vocab,
-        pre: request.pre_tokenizer,
-        architecture: class.gguf,
-        rules: class.tokenizer,
-        cuts_embedding: class.traits.cuts_embedding,
-    })?;
-    // A pre-tokenizer that is asked for counts more than the one that was.
-    if let Some(kept) = kept.as_ref().filter(|_| request.pre_tokenizer.is_none()) {
-        kept.restore_tokenizer(&texts, dims.vocab, &mut tokenizer)?;
-    }
-    let cuts = class.traits.cuts_embedding && tokenizer.tokens < dims.vocab;
-    if tokenizer.tokens != dims.vocab && !cuts {
-        let what = format!("{} tokens, and {} rows of the embedding", tokenizer.tokens, dims.vocab);
-        return Err(wrong("vocab_size", what));
-    }
+    let mut tokenizer = tokenizer_of(&model, request, &texts, kept.as_ref())?;
     let mut sources = sources_of(std::mem::take(items).into_iter())?;
-    if ranking.is_some() {
-        let is_tied = fields.flag("tie_word_embeddings");
+    if is_reranker {
+        let is_tied = model.fields.flag("tie_word_embeddings");
         reranker::add_classifier(&mut sources, &tokenizer.keys, is_tied)?;
         reranker::add_template(&mut tokenizer.keys);
     }
-    let mapping = Mapping { class, dims: &dims };
+    let mapping = Mapping { class, dims: &model.dims };
     let mut mapped = mapping.to_gguf(sources, name, &of_language_model)?;
-    mapping.check_biases(&mapped.tensors, &fields)?;
-    require_output(class, (name, &fields), &mapped.tensors)?;
+    mapping.check_biases(&mapped.tensors, &model.fields)?;
+    require_output(class, (name, &model.fields), &mapped.tensors)?;
     let keyed = take_keys(class, &mut mapped.tensors)?;
     let source_names = source_names(&mapped.tensors);
     let main = main_dtype(&mapped.tensors, request);
-    let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
-    out.extend(rope.tensors(class, &dims)?.into_iter().map(computed));
-    out.extend(fills::to_gguf(class, &fields, &dims)?);
-    for tensor in mapped.tensors {
-        let mut group = tensor_of(tensor, class, &dims, main, request)?;
-        if cuts && group.name == EMBEDDING {
-            group = with_rows(group, tokenizer.tokens);
-        }
-        out.push(group);
-    }
+    let out = make_tensors(mapped.tensors, &model, (main, tokenizer.tokens), request)?;
     let file_type = request.file_type.unwrap_or(main.gguf_file_type());
     let file_type = (FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type));
     let (mut metadata, card_note) = identity((class.gguf, "model"), request, &texts, &out)?;
@@ -155,7 +101,7 @@ pub(crate) fn to_gguf<'m>(
         .notes
         .into_iter()
         .chain(tower)
-        .chain(rope.note(class))
+        .chain(model.rope.note(class))
         .chain(lost_modules)
         .chain(tokenizer.notes)
         .chain(card_note)
@@ -167,6 +113,105 @@ pub(crate) fn to_gguf<'m>(
         notes: notes.collect(),
         companions: texts.companions(),
     }))
+}
+
+/// What a config says of a model before its tensors are known.
+struct StatedClass {
+    class: ModelClass,
+    /// The fields, with what the class takes for granted.
+    fields: Fields,
+    /// A language model whose output becomes a classifier.
+    is_reranker: bool,
+}
+
+impl StatedClass {
+    /// Of a model that `config` calls `name`.
+    ///
+    /// # Errors
+    /// As [`to_gguf`].
+    fn read(
+        (name, config): (&str, &Value),
+        request: &GgufRequest<'_>,
+        texts: &Texts,
+    ) -> Result<Self> {
+        let mut class: &ModelClass = find_class(name, config)?;
+        let mut fields = Fields::new(config)?;
+        let reranker = reranker::class_of(class, (config, &fields), request, texts)?;
+        if let Some(reranker) = reranker {
+            class = reranker;
+            reranker::add_labels(&mut fields);
+        }
+        reranker::check_labels(class, &fields)?;
+        checks::add_default_window(class, config, &mut fields);
+        // Before the defaults of the class: what a config does not state differs by the version of
+        // transformers. Of a list of layers the class makes numbers, or it is an error below.
+        if !fields.0.get("rope_theta").is_some_and(Value::is_array) {
+            Rope::new(&fields)?.check_bases(class)?;
+        }
+        fields.complete(class)?;
+        // llama.cpp's converter leaves the output out, and the program loads it.
+        let is_classifier = class.has_setting(Kind::Labels(true));
+        let may_have_output = !is_classifier && has_output(class.gguf);
+        let may_be_untied = class.traits.ties_output && may_have_output;
+        let class = match may_be_untied && is_untied(config, &fields)? {
+            true => class.untied(),
+            false => *class,
+        };
+        Ok(Self { class, fields, is_reranker: reranker.is_some() })
+    }
+}
+
+/// The keys of the model's tokenizer.
+///
+/// # Errors
+/// Those of its files; `Parse` if there are more or fewer tokens than rows of the embedding.
+fn tokenizer_of(
+    model: &Model<'_>,
+    request: &GgufRequest<'_>,
+    texts: &Texts,
+    kept: Option<&KeptMetadata>,
+) -> Result<TokenizerKeys> {
+    let (class, rows) = (model.class, model.dims.vocab);
+    let mut tokenizer = tokenizer::to_gguf(&TokenizerRequest {
+        texts,
+        config: &Value::Object(model.fields.0.clone()),
+        vocab_size: rows,
+        pre: request.pre_tokenizer,
+        architecture: class.gguf,
+        rules: class.tokenizer,
+        cuts_embedding: class.traits.cuts_embedding,
+    })?;
+    // A pre-tokenizer that is asked for counts more than the one that was.
+    if let Some(kept) = kept.filter(|_| request.pre_tokenizer.is_none()) {
+        kept.restore_tokenizer(texts, rows, &mut tokenizer)?;
+    }
+    if tokenizer.tokens == rows || class.traits.cuts_embedding && tokenizer.tokens < rows {
+        return Ok(tokenizer);
+    }
+    let what = format!("{} tokens, and {rows} rows of the embedding", tokenizer.tokens);
+    Err(wrong("vocab_size", what))
+}
+
+/// The tensors of GGUF: those that are computed, and what `tensors` become. `main` is the type of
+/// matrices, and `tokens` the number of rows that the embedding keeps.
+fn make_tensors<'m>(
+    tensors: Vec<Mapped<'m>>,
+    model: &Model<'_>,
+    (main, tokens): (TargetDtype, usize),
+    request: &GgufRequest<'_>,
+) -> Result<Vec<Group<'m>>> {
+    let Model { class, fields, dims, rope, .. } = model;
+    let mut out = Vec::with_capacity(tensors.len() + 1);
+    out.extend(rope.tensors(class, dims)?.into_iter().map(computed));
+    out.extend(fills::to_gguf(class, fields, dims)?);
+    for tensor in tensors {
+        let group = tensor_of(tensor, class, dims, main, request)?;
+        out.push(match group.name == EMBEDDING && tokens < dims.vocab {
+            true => with_rows(group, tokens),
+            false => group,
+        });
+    }
+    Ok(out)
 }
 
 /// The embedding of tokens.

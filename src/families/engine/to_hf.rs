@@ -74,49 +74,9 @@ pub(crate) fn language_model<'m>(
         return Err(AnamnesisError::unsupported("a whole model", what));
     }
     let shapes = loadable::shapes_of(&items);
-    let mut config = config_of(class, metadata)?;
-    fills::take(class, &mut items, &mut config)?;
-    let other_output = take_output(class, &mut items)?;
-    let left_out = prediction::leave_out(class, metadata, &mut config, &mut items)?;
-    let (made, items): (Vec<_>, Vec<_>) =
-        items.into_iter().partition(|item| is_factors(item.name()));
-    let tensors: TensorShapes<'_> = items
-        .iter()
-        .map(|item| (item.name(), shape_of(item)))
-        .collect();
-    for (name, field) in SIZED {
-        if let Some(&&[rows, _]) = tensors.get(name) {
-            let stated = config.get(*field).and_then(Value::as_u64);
-            if let Some(stated) = stated.filter(|stated| *stated != rows as u64) {
-                let what = format!("{rows} rows, and the metadata say {stated} (`{field}`)");
-                return Err(refused(name, what));
-            }
-            config.insert((*field).to_owned(), rows.into());
-        }
-    }
-    let is_tied = !tensors.contains_key("output.weight");
-    config.insert("tie_word_embeddings".to_owned(), is_tied.into());
-    config.extend(flags_of(class, |name| tensors.contains_key(name)));
-    let mut from_tensors = class.traits.from_tensors.iter();
-    from_tensors.try_for_each(|set| set(&mut config, &tensors))?;
-    let dims = Dims::of_class(&Fields::of(config.clone()), class)?;
-    add_full_layers(&mut config, dims.layers);
-    let mut restores = class.traits.restores.iter();
-    restores.try_for_each(|restore| restore(&mut config, &dims))?;
-    let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));
-    let factors = factors.collect::<Result<Vec<_>>>()?;
-    let has_long_factors = factors.iter().any(|(name, _)| *name != ROPE_FACTORS);
-    let fields = Fields::of(config.clone());
-    check_attention_factor(class, metadata, &fields, has_long_factors)?;
-    let by_layer = class.traits.by_layer;
-    if let Some(restore) = by_layer.and_then(|by_layer| by_layer.restore_rope) {
-        restore(&mut config, &factors)?;
-    } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
-        add_scaling(&mut config, scaling);
-        check_yarn(class, &Rope::new(&Fields::of(config.clone()))?)?;
-    }
-    add_kinds(&mut config, class);
-    restore_base(&mut config);
+    let ReadConfig { mut config, dims, mut notes, factors } =
+        ReadConfig::new(class, metadata, &mut items)?;
+    restore_rope(&mut config, (class, metadata), &factors, &dims)?;
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
     let mut sources = sources.collect::<Result<Vec<_>>>()?;
@@ -137,8 +97,7 @@ pub(crate) fn language_model<'m>(
     let becomes = written_class(class, &config);
     let kept = kept::write(metadata, becomes.gguf, &tokenizer.files);
     tokenizer.files.push((kept::GGUF_METADATA, kept));
-    tokenizer.notes.extend(other_output);
-    tokenizer.notes.extend(left_out);
+    tokenizer.notes.append(&mut notes);
     tokenizer.notes.extend(pooling::note(&config));
     tokenizer.notes.extend(causal_note(&config));
     let other_scores = class.traits.other_scores.map(|[_, what]| what.to_owned());
@@ -150,6 +109,95 @@ pub(crate) fn language_model<'m>(
         files: files_of(config, ids, tokenizer.files),
         notes: tokenizer.notes,
     })
+}
+
+/// What a GGUF file says of a model, as the fields of a config.
+struct ReadConfig {
+    config: Map<String, Value>,
+    dims: Dims,
+    /// What the config cannot say.
+    notes: Vec<String>,
+    /// Tensors of factors of rope, which are fields of a config.
+    factors: Vec<(String, Vec<f32>)>,
+}
+
+impl ReadConfig {
+    /// Takes out of `items` those that are no tensors of transformers.
+    ///
+    /// # Errors
+    /// As [`language_model`].
+    fn new(
+        class: &'static ModelClass,
+        metadata: &GgufMetadata,
+        items: &mut Vec<ResolvedItem<'_>>,
+    ) -> Result<Self> {
+        let mut config = config_of(class, metadata)?;
+        fills::take(class, items, &mut config)?;
+        let other_output = take_output(class, items)?;
+        let left_out = prediction::leave_out(class, metadata, &mut config, items)?;
+        let made = items.extract_if(.., |item| is_factors(item.name()));
+        let factors = made.map(|item| Ok((item.name().to_owned(), values_of(&item)?)));
+        let factors = factors.collect::<Result<Vec<_>>>()?;
+        let tensors: TensorShapes<'_> = items
+            .iter()
+            .map(|item| (item.name(), shape_of(item)))
+            .collect();
+        set_sizes(&mut config, &tensors)?;
+        let is_tied = !tensors.contains_key("output.weight");
+        config.insert("tie_word_embeddings".to_owned(), is_tied.into());
+        config.extend(flags_of(class, |name| tensors.contains_key(name)));
+        let mut from_tensors = class.traits.from_tensors.iter();
+        from_tensors.try_for_each(|set| set(&mut config, &tensors))?;
+        let dims = Dims::of_class(&Fields::of(config.clone()), class)?;
+        add_full_layers(&mut config, dims.layers);
+        let mut restores = class.traits.restores.iter();
+        restores.try_for_each(|restore| restore(&mut config, &dims))?;
+        let notes = other_output.into_iter().chain(left_out).collect();
+        Ok(Self { config, dims, notes, factors })
+    }
+}
+
+/// Sets the fields of `config` that are numbers of rows of tensors.
+///
+/// # Errors
+/// `Parse` that names the tensor, if the metadata say something else.
+fn set_sizes(config: &mut Map<String, Value>, tensors: &TensorShapes<'_>) -> Result<()> {
+    for (name, field) in SIZED {
+        if let Some(&&[rows, _]) = tensors.get(name) {
+            let stated = config.get(*field).and_then(Value::as_u64);
+            if let Some(stated) = stated.filter(|stated| *stated != rows as u64) {
+                let what = format!("{rows} rows, and the metadata say {stated} (`{field}`)");
+                return Err(refused(name, what));
+            }
+            config.insert((*field).to_owned(), rows.into());
+        }
+    }
+    Ok(())
+}
+
+/// Sets the fields of rope by the metadata and the tensors of `factors`.
+///
+/// # Errors
+/// `Parse` or `Unsupported` if transformers has no such rope.
+fn restore_rope(
+    config: &mut Map<String, Value>,
+    (class, metadata): (&ModelClass, &GgufMetadata),
+    factors: &[(String, Vec<f32>)],
+    dims: &Dims,
+) -> Result<()> {
+    let has_long_factors = factors.iter().any(|(name, _)| name != ROPE_FACTORS);
+    let fields = Fields::of(config.clone());
+    check_attention_factor(class, metadata, &fields, has_long_factors)?;
+    let by_layer = class.traits.by_layer;
+    if let Some(restore) = by_layer.and_then(|by_layer| by_layer.restore_rope) {
+        restore(config, factors)?;
+    } else if let Some(scaling) = scaling_of(class, metadata, factors, dims)? {
+        add_scaling(config, scaling);
+        check_yarn(class, &Rope::new(&Fields::of(config.clone()))?)?;
+    }
+    add_kinds(config, class);
+    restore_base(config);
+    Ok(())
 }
 
 /// The class of a directory with the `config` of `class`: models for images are written as classes

@@ -239,7 +239,7 @@ pub(super) fn from_tensors(
 /// `Parse` if something is missing; `Unsupported` if the factors are not those of a part of a head.
 pub(super) fn set_rope(
     config: &mut Map<String, Value>,
-    factors: &[(&str, Vec<f32>)],
+    factors: &[(String, Vec<f32>)],
 ) -> Result<()> {
     let mut base = |field: &str, key| {
         let missing = || missing_key(key);

@@ -15,7 +15,6 @@ use crate::families::engine::general::identity;
 use crate::families::engine::graphs::problems;
 use crate::families::engine::mapping::{Mapped, Mapping};
 use crate::families::engine::request::GgufRequest;
-use crate::families::engine::rope::Rope;
 use crate::families::engine::source::{SourceTensor, sources_of};
 use crate::families::engine::table::Model;
 use crate::families::engine::to_gguf::{GgufModel, is_always_f32, main_dtype};
@@ -56,13 +55,14 @@ pub(crate) fn to_mmproj<'m>(
     let stated = config;
     let config = TowerConfig { root, processor: &processor };
     let fields = fields_of(tower, &config)?;
-    let dims = Dims::of_class(&fields, &tower.class)?;
+    let model = Model::new(&tower.class, stated, fields)?;
+    let Model { fields, dims, .. } = &model;
     let sources = sources_of(std::mem::take(items).into_iter())?;
     let token = match tower.token {
-        Some(token) => Some(token_row(token, &sources, (&texts, &fields))?),
+        Some(token) => Some(token_row(token, &sources, (&texts, fields))?),
         None => None,
     };
-    let mapping = Mapping { class: &tower.class, dims: &dims };
+    let mapping = Mapping { class: &tower.class, dims };
     let table_name = |name: &str| match tower.listed {
         Some((part, list)) => {
             renumbered(name, part, |position| fields.0.get(list)?.get(position)?.as_u64())
@@ -70,18 +70,16 @@ pub(crate) fn to_mmproj<'m>(
         None => name.to_owned(),
     };
     let mapped = mapping.to_gguf(sources, class_name, &table_name)?;
-    mapping.check_biases(&mapped.tensors, &fields)?;
+    mapping.check_biases(&mapped.tensors, fields)?;
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
     out.extend(token);
     for tensor in mapped.tensors {
-        out.push(tensor_of(tensor, tower, &dims, main)?);
+        out.push(tensor_of(tensor, tower, dims, main)?);
     }
     let (mut metadata, note) = identity((tower.class.gguf, "mmproj"), request, &texts, &out)?;
     let file_type = GgufMetadataValue::U32(main.gguf_file_type());
     metadata.push((FILE_TYPE.to_owned(), file_type));
-    let rope = Rope::new(&fields)?;
-    let model = Model { class: &tower.class, stated, fields: &fields, dims: &dims, rope: &rope };
     let mut keys = settings::keys_of(tower.class.settings(), &model)?;
     if tower.config == VISION {
         let own = keys.split_off(super::SETTINGS.len());

@@ -5,11 +5,10 @@ use serde_json::{Map, Value, json};
 use super::{NamedClass, rope};
 use crate::Result;
 use crate::families::engine::checks::{has_sliding_kind, ignored_window, latent_norms};
-use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
-use crate::families::engine::rope::{PARAMETERS, Rope};
-use crate::families::engine::table::Default;
+use crate::families::engine::rope::PARAMETERS;
 use crate::families::engine::table::mlx::{Activation, MlxClass, OutputLayer, RopeFields};
+use crate::families::engine::table::{Default, Model};
 
 /// Fails if projections have biases and the fields say that they have none, or the other way round:
 /// mlx-lm would not load them.
@@ -32,12 +31,9 @@ pub(super) fn check_biases(
 ///
 /// # Errors
 /// `Parse` if the config says something else than what mlx-lm takes for granted of the class.
-pub(super) fn check(
-    found: &NamedClass<'_>,
-    (config, fields): (&Value, &Fields),
-    dims: &Dims,
-) -> Result<Vec<String>> {
-    let (mlx, class) = (found.mlx, found.class);
+pub(super) fn check(found: &NamedClass<'_>, model: &Model<'_>) -> Result<Vec<String>> {
+    let Model { class, stated: config, fields, dims, .. } = model;
+    let mlx = found.mlx;
     let owner = format!("mlx-lm's {}", class.model_type);
     fields.check_values(mlx.implied, &owner)?;
     let of_class = |field: &str| mlx.implied.iter().any(|(name, _)| *name == field);
@@ -73,7 +69,7 @@ pub(super) fn check(
         Some(activation) => activation_note(activation, &owner, fields)?,
         None => None,
     };
-    rope::check(found, fields)?;
+    rope::check(found, model)?;
     for (size, expected) in mlx.equal_sizes {
         if let (Some(found), Some(n)) = (dims.size(*size, None), dims.size(*expected, None))
             && found != n
@@ -104,7 +100,7 @@ pub(super) fn check(
     if mlx.has_latent_eps {
         notes.extend(latent_norms(fields, &owner)?);
     }
-    notes.extend(rope::note(class, fields)?);
+    notes.extend(rope::note(model));
     Ok(notes)
 }
 
@@ -152,18 +148,18 @@ fn infinity() -> Value {
     json!({ "__float__": "Infinity" })
 }
 
-/// The config of the output, if it is another than `config`.
+/// The config of the output, if it is another than that of `model`.
 pub(super) fn config_of(
-    config: &Value,
-    (found, fields, dims): (&NamedClass<'_>, &Fields, &Dims),
+    found: &NamedClass<'_>,
+    model: &Model<'_>,
     is_tied: bool,
 ) -> Result<Option<Value>> {
-    let (mlx, mut edited) = (found.mlx, config.clone());
+    let (mlx, mut edited) = (found.mlx, model.stated.clone());
     if let Some(all) = edited.as_object_mut() {
         // The towers that it is about are not in the output.
         all.remove("vision_config");
         if mlx.reads_outer_vocab && found.is_nested {
-            all.entry("vocab_size").or_insert(dims.vocab.into());
+            all.entry("vocab_size").or_insert(model.dims.vocab.into());
         }
     }
     if let Some(name) = mlx.mlx_type.filter(|_| !found.is_nested) {
@@ -180,7 +176,7 @@ pub(super) fn config_of(
             tied.or_insert(is_tied.into());
         }
     }
-    rope::state(all, found, fields)?;
+    rope::state(all, found, model)?;
     if let Some(Value::Array(limits)) = all.get_mut(TIME_STEPS)
         && let [_, most @ Value::Null] = &mut limits[..]
     {
@@ -191,21 +187,16 @@ pub(super) fn config_of(
     let fields_of_class = mlx.stated_fields.iter().copied().flatten();
     for field in fields_of_class.filter(|field| !has_rope || **field != "rope_theta") {
         if all.get(*field).is_none_or(Value::is_null) {
-            let value = stated(field, found, (fields, dims), is_tied)?;
+            let value = stated(field, found, model, is_tied)?;
             all.insert((*field).to_owned(), value);
         }
     }
-    Ok((edited != *config).then_some(edited))
+    Ok((edited != *model.stated).then_some(edited))
 }
 
 /// What the output states in `field`, where the input does not.
-fn stated(
-    field: &str,
-    found: &NamedClass<'_>,
-    (fields, dims): (&Fields, &Dims),
-    is_tied: bool,
-) -> Result<Value> {
-    let rope = Rope::new(fields)?;
+fn stated(field: &str, found: &NamedClass<'_>, model: &Model<'_>, is_tied: bool) -> Result<Value> {
+    let Model { fields, dims, rope, .. } = model;
     Ok(match field {
         // A field that is null would be positions by rotation.
         "position_embedding_type" => match fields.0.get(field) {

@@ -10,7 +10,7 @@ use crate::families::engine::names::{Place, fill, find, is_of_tower, split_suffi
 use crate::families::engine::rope::{PARAMETERS, SCALING};
 use crate::families::engine::source::{Rearrangement, SourceTensor, assembled};
 use crate::families::engine::table::mlx::Prefix;
-use crate::families::engine::table::{Kind, TensorRule, Transform, Turn};
+use crate::families::engine::table::{Kind, Model, TensorRule, Transform, Turn};
 use crate::families::engine::to_gguf::has_offset;
 use crate::families::engine::transform::{self, WaitingParts};
 use crate::remember::layout::assembled::Change;
@@ -52,11 +52,11 @@ pub(crate) fn from_mlx<'m>(
     }
     let mut fields = Fields::new(config)?;
     fields.complete(found.class)?;
-    let dims = Dims::of_class(&fields, found.class)?;
+    let model = Model::new(found.class, config, fields)?;
     let mut maker = Maker {
         to,
         norms_plus_one: found.mlx.norms_plus_one,
-        dims: &dims,
+        dims: &model.dims,
         stacks: ExpertCount::default(),
         waiting: WaitingParts::default(),
         out: Vec::with_capacity(items.len()),

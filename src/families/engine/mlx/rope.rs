@@ -9,7 +9,7 @@ use crate::families::engine::rope::{
     PARAMETERS, Rope, SCALING, long_attention_factor, yarn_attention_factor,
 };
 use crate::families::engine::table::mlx::{NO_SCALING, RopeFields};
-use crate::families::engine::table::{ModelClass, OwnScaling};
+use crate::families::engine::table::{Model, ModelClass, OwnScaling};
 
 const BASE: &str = "rope_theta";
 const PARTIAL: &str = "partial_rotary_factor";
@@ -22,9 +22,9 @@ const ORIGINAL: &str = "original_max_position_embeddings";
 ///
 /// # Errors
 /// `Parse` that names the field.
-pub(super) fn check(found: &NamedClass<'_>, fields: &Fields) -> Result<()> {
-    let (rope, owner) = (Rope::new(fields)?, found.class.model_type);
-    let (mlx, class) = (found.mlx, found.class);
+pub(super) fn check(found: &NamedClass<'_>, model: &Model<'_>) -> Result<()> {
+    let Model { class, fields, rope, .. } = model;
+    let (mlx, owner) = (found.mlx, class.model_type);
     let field = match fields.0.contains_key(PARAMETERS) {
         true => PARAMETERS,
         false => SCALING,
@@ -64,7 +64,7 @@ pub(super) fn check(found: &NamedClass<'_>, fields: &Fields) -> Result<()> {
         return Err(wrong(PARTIAL, what));
     }
     if class.traits.rope.has(OwnScaling::Alpha) {
-        check_alpha(owner, fields, &rope)?;
+        check_alpha(owner, fields, rope)?;
     }
     match rope.kind.as_str() {
         "yarn" => check_yarn(class, fields, &rope.scaling)?,
@@ -169,10 +169,11 @@ fn check_long(owner: &str, fields: &Fields, scaling: &Fields) -> Result<()> {
 }
 
 /// What a user should know of positions that mlx-lm scales otherwise than transformers.
-pub(super) fn note(class: &ModelClass, fields: &Fields) -> Result<Option<String>> {
-    let (rope, owner) = (Rope::new(fields)?, class.model_type);
+pub(super) fn note(model: &Model<'_>) -> Option<String> {
+    let Model { class, rope, .. } = model;
+    let owner = class.model_type;
     let [short, long] = ["short_factor", "long_factor"].map(|name| rope.scaling.0.get(name));
-    Ok(match rope.kind.as_str() {
+    match rope.kind.as_str() {
         "yarn" if is_exact(&rope.scaling) && class.traits.rope.has(OwnScaling::ExactYarn) => Some(
             format!("`{TRUNCATE}`: it is false, and mlx-lm's {owner} rounds the bounds of YaRN"),
         ),
@@ -180,7 +181,7 @@ pub(super) fn note(class: &ModelClass, fields: &Fields) -> Result<Option<String>
             "`short_factor`: mlx-lm's {owner} ignores it; texts of all lengths get `long_factor`"
         )),
         _ => None,
-    })
+    }
 }
 
 /// Whether YaRN's bounds are not rounded.
@@ -200,9 +201,10 @@ fn is_near(a: f64, b: f64) -> bool {
 pub(super) fn state(
     text: &mut Map<String, Value>,
     found: &NamedClass<'_>,
-    fields: &Fields,
+    model: &Model<'_>,
 ) -> Result<()> {
-    let (rope, mlx, class) = (Rope::new(fields)?, found.mlx, found.class);
+    let Model { class, fields, rope, .. } = model;
+    let mlx = found.mlx;
     let has_parameters = fields.0.contains_key(PARAMETERS);
     let scaling = || {
         let mut all = rope.scaling.0.clone();

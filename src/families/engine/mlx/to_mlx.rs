@@ -11,7 +11,7 @@ use crate::families::engine::names::{fill, of_language_model};
 use crate::families::engine::prediction::is_predicting;
 use crate::families::engine::source::{Rearrangement, SourceTensor, assembled, sources_of};
 use crate::families::engine::table::mlx::{MlxClass, OutputLayer};
-use crate::families::engine::table::{TensorRule, Transform};
+use crate::families::engine::table::{Model, TensorRule, Transform};
 use crate::families::engine::to_gguf::has_offset;
 use crate::families::engine::transform;
 use crate::remember::layout::assembled::Change;
@@ -38,8 +38,9 @@ pub(crate) fn to_mlx<'m>(
     fields.complete(class)?;
     // mlx-lm has no layers that predict further tokens, which are layers of GGUF.
     fields.0.remove(PREDICTION);
-    let dims = Dims::of_class(&fields, class)?;
-    let of_class = check(&found, (config, &fields), &dims)?;
+    let model = Model::new(class, config, fields)?;
+    let Model { fields, dims, .. } = &model;
+    let of_class = check(&found, &model)?;
     let count = items.len();
     let kept = std::mem::take(items).into_iter();
     let prediction = class.traits.prediction;
@@ -47,9 +48,9 @@ pub(crate) fn to_mlx<'m>(
     let kept: Vec<_> = kept.collect();
     let predicting = count - kept.len();
     let sources = sources_of(kept.into_iter())?;
-    let mapping = Mapping { class, dims: &dims };
+    let mapping = Mapping { class, dims };
     let mapped = mapping.to_gguf(sources, name, &of_language_model)?;
-    check_biases(mlx, &fields, &mapping.biases(&mapped.tensors)?)?;
+    check_biases(mlx, fields, &mapping.biases(&mapped.tensors)?)?;
     let is_tied = match mlx.output {
         OutputLayer::AsConfigured => fields.flag("tie_word_embeddings"),
         OutputLayer::Tied => true,
@@ -87,13 +88,9 @@ pub(crate) fn to_mlx<'m>(
             Some(stored) => stated.unwrap_or(stored),
             None => to,
         };
-        out.push(ResolvedItem::from(tensor_of(tensor, &found, dtype, &dims)?));
+        out.push(ResolvedItem::from(tensor_of(tensor, &found, dtype, dims)?));
     }
-    Ok(Some(MlxModel {
-        items: out,
-        config: config_of(config, (&found, &fields, &dims), is_tied)?,
-        notes,
-    }))
+    Ok(Some(MlxModel { items: out, config: config_of(&found, &model, is_tied)?, notes }))
 }
 
 /// What `tensor` is taken apart to in MLX, or itself.

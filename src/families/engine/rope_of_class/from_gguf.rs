@@ -49,7 +49,7 @@ pub(crate) fn check_attention_factor(
 pub(crate) fn scaling_of(
     class: &ModelClass,
     metadata: &GgufMetadata,
-    factors: &[(&str, Vec<f32>)],
+    factors: &[(String, Vec<f32>)],
     dims: &Dims,
 ) -> Result<Option<Value>> {
     let key = |key: &str| format!("{}.rope.{key}", class.gguf);

@@ -1,4 +1,4 @@
-//! [`Model`]: what a config says of a model, for all who ask about it on the way to GGUF.
+//! [`Model`]: what a config says of a model, for all who ask about it.
 
 use serde_json::Value;
 
@@ -15,9 +15,9 @@ pub(crate) struct Model<'a> {
     /// missing.
     pub stated: &'a Value,
     /// The fields that are not null, with what the class takes for granted.
-    pub fields: &'a Fields,
-    pub dims: &'a Dims,
-    pub rope: &'a Rope,
+    pub fields: Fields,
+    pub dims: Dims,
+    pub rope: Rope,
 }
 
 impl Model<'_> {
