@@ -6,6 +6,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::TargetDtype;
 
+/// 1.5 · 2^23. The last place of a sum with it is 1, so that adding it to a number below 2^22 in
+/// magnitude rounds that to an integer, to nearest even, without a call. The lowest bits of the sum
+/// are the integer in two's complement.
+pub(crate) const ROUND_TO_INTEGER: f32 = 12_582_912.0;
+
 /// A type that weights are decoded to.
 pub(crate) trait Element:
     FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Send + Sync + 'static

@@ -5,6 +5,7 @@
 //! CPUs), of weights in F16, to which `nn.Int8Params` converts them first.
 
 use super::codebook::absmax;
+use crate::element::ROUND_TO_INTEGER;
 use crate::simd::{Level, Routine, perform, zip};
 
 /// Encodes rows of `cols` values, rounded to F16 first, into `codes` and the scale of each row. The
@@ -46,10 +47,6 @@ struct EncodeInt8Rows<'a> {
 /// Values that are rounded to F16 together, into a buffer on the stack. A row is rounded twice, for
 /// its scale and for its codes, so that its length is not bounded.
 const CHUNK: usize = 256;
-
-/// The last place of a sum with 1.5 · 2^23 is 1: addition rounds to integers, to nearest even. Its
-/// low byte is that of the integer in two's complement, for that of the constant is 0.
-const ROUND_TO_INTEGER: f32 = 12_582_912.0;
 
 impl Routine for EncodeInt8Rows<'_> {
     const HAS_AVX512: bool = true;

@@ -15,6 +15,7 @@ use self::rules::GptqInt;
 use self::rules::{CompressedTensorsInt, MlxAffine};
 use self::search::{Fit, FitGroup, ZeroPoint};
 use crate::TargetDtype;
+use crate::element::ROUND_TO_INTEGER;
 use crate::lethe::kernels::activations::{Activations, SearchedGroup};
 use crate::simd::{Aligned, Flat, Level, Routine, perform, zip};
 
@@ -100,10 +101,6 @@ trait IntegerArithmetic: Copy {
     /// The value that decoding gives.
     fn decode(self, code: f32, params: &QuantParams) -> f32;
 }
-
-/// 1.5 · 2^23. The last place of a sum with it is 1: addition rounds to integers, to nearest even,
-/// and leaves them in the lowest bits.
-const ROUND_TO_INTEGER: f32 = 12_582_912.0;
 
 /// `x` rounded to an integer, to nearest even. Its magnitude is below 2^22, so that the sum stays
 /// in one binade. Unlike `round_ties_even`, this is no library call without SSE4.1.

@@ -7,6 +7,7 @@
 //! backend).
 
 use super::codebook::absmax;
+use crate::element::ROUND_TO_INTEGER;
 use crate::remember::kernels::rotated::{CHUNK, rotate};
 use crate::simd::{Routine, zip};
 
@@ -47,10 +48,6 @@ pub(crate) struct EncodeRotatedRows<'a> {
     pub codes: &'a mut [u8],
     pub scales: &'a mut [f32],
 }
-
-/// The last place of a sum with 1.5 · 2^23 is 1: addition rounds to integers, to nearest even. Its
-/// low byte is that of the integer in two's complement, for that of the constant is 0.
-const ROUND_TO_INTEGER: f32 = 12_582_912.0;
 
 impl Routine for EncodeRotatedRows<'_> {
     #[inline(always)]

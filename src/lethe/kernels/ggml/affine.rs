@@ -9,9 +9,9 @@
 
 use super::RowImportance;
 use super::search::{
-    Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque, select,
-    transpose,
+    Lanes, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque, select, transpose,
 };
+use crate::element::ROUND_TO_INTEGER;
 use crate::simd::{Aligned, from_fn, zip};
 use crate::simd::{Flat, Transpose};
 
@@ -39,7 +39,7 @@ impl AffineSearch {
     #[inline(always)]
     fn code(&self, x: f32) -> f32 {
         if self.clamped {
-            (clamp(x, 0.0, self.top) + MAGIC) - MAGIC
+            (clamp(x, 0.0, self.top) + ROUND_TO_INTEGER) - ROUND_TO_INTEGER
         } else {
             nearest_in(x, 0.0, self.top)
         }

@@ -11,6 +11,7 @@
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qx_quants`.
 
+use crate::element::ROUND_TO_INTEGER;
 use crate::simd::{Aligned, LANES, Transpose, from_fn, zip};
 
 /// One number for each lane.
@@ -18,10 +19,6 @@ pub(super) type Lanes<const G: usize> = [f32; G];
 
 /// A group whose magnitudes are all smaller counts as zeros: ggml's `GROUP_MAX_EPS`.
 pub(super) const TINY: f32 = 1e-15;
-
-/// 1.5 · 2²³. The last place of numbers from 2²³ to 2²⁴ is 1, so adding this to a number below 2²²
-/// in magnitude rounds it to an integer, to nearest even.
-pub(super) const MAGIC: f32 = 12_582_912.0;
 
 /// `G` groups of `N` consecutive values, with group `g` in lane `g`. Squares are transposed `by`
 /// registers, for LLVM moves each value by itself; `N` is a multiple of their size, and so is `G`
@@ -59,16 +56,17 @@ pub(super) fn transpose<const N: usize, const G: usize>(
 /// `nearest_int` returns.
 #[inline(always)]
 pub(super) fn nearest_int(x: f32) -> i32 {
-    ((x + MAGIC).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
+    ((x + ROUND_TO_INTEGER).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
 }
 
 /// [`nearest_int`] as a float, limited to `low` to `high`.
 #[inline(always)]
 pub(super) fn nearest_in(x: f32, low: f32, high: f32) -> f32 {
     // `nearest_int` keeps the 23 low bits of the sum and subtracts 2²². With the exponent of 2²³
-    // before them they are a float, which exceeds `MAGIC` by just that integer. The exponent is
+    // before them they are a float, which exceeds `ROUND_TO_INTEGER` by just that integer. The exponent is
     // there already unless `x` is too large.
-    let rounded = f32::from_bits((x + MAGIC).to_bits() & 0x007f_ffff | 0x4b00_0000) - MAGIC;
+    let rounded = f32::from_bits((x + ROUND_TO_INTEGER).to_bits() & 0x007f_ffff | 0x4b00_0000)
+        - ROUND_TO_INTEGER;
     clamp(rounded, low, high)
 }
 
@@ -162,10 +160,10 @@ fn moments<const FINITE: bool, const N: usize, const G: usize>(
         for g in 0..G {
             let l = inverse[g] * x(i, g);
             let l = if FINITE {
-                // The product is at most `half + 0.9` in magnitude, so adding `MAGIC` rounds it. If
+                // The product is at most `half + 0.9` in magnitude, so adding `ROUND_TO_INTEGER` rounds it. If
                 // `inverse` is infinite or NaN the group counts as zeros, and the sums are not
                 // used.
-                clamp((l + MAGIC) - MAGIC, -half, half - 1.0)
+                clamp((l + ROUND_TO_INTEGER) - ROUND_TO_INTEGER, -half, half - 1.0)
             } else {
                 nearest_in(l, -half, half - 1.0)
             };

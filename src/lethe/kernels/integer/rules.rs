@@ -4,12 +4,9 @@ use crate::simd::zip;
 
 use half::f16;
 
-use super::{
-    BATCH, Fit, IntegerArithmetic, QuantParams, ROUND_TO_INTEGER, clamp, min_max_of_groups,
-    round_to_even,
-};
+use super::{BATCH, Fit, IntegerArithmetic, QuantParams, clamp, min_max_of_groups, round_to_even};
 use crate::TargetDtype;
-use crate::element::Element;
+use crate::element::{Element, ROUND_TO_INTEGER};
 use crate::lethe::kernels::narrow::max_abs;
 
 /// The largest code of `bits` bits.

@@ -1,6 +1,6 @@
 //! The formulas by which the value of a code, a scale and an offset make a weight.
 
-use crate::element::Element;
+use crate::element::{Element, ROUND_TO_INTEGER};
 
 /// The formula by which a code's value `v`, a scale and an offset make a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,16 +100,13 @@ pub(super) struct ScaleToInt8Op;
 impl Arithmetic for ScaleToInt8Op {
     #[inline(always)]
     fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
-        // Floats of this size have integers alone, so that the sum is rounded as the library
-        // rounds, without a call.
-        const INTEGERS: f32 = 12_582_912.0;
         let product = value * scale;
         // NaN passes both. The bounds are integers, so that the order of rounding and clamping does
         // not matter.
         let product = if product > 127.0 { 127.0 } else { product };
         let product = if product < -128.0 { -128.0 } else { product };
         // The library's zeros keep their sign.
-        ((product + INTEGERS) - INTEGERS).copysign(product) * offset
+        ((product + ROUND_TO_INTEGER) - ROUND_TO_INTEGER).copysign(product) * offset
     }
 }
 

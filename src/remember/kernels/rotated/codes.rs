@@ -2,6 +2,7 @@
 //! eight bits made from narrower codes and the scales of their groups.
 
 use super::{CHUNK, RotatedCodes};
+use crate::element::ROUND_TO_INTEGER;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
 use crate::simd::{from_fn, zip};
@@ -123,11 +124,9 @@ fn levels_of_steps(scales: &[f32], [at, width]: [usize; 2], values: &[f32], out:
 /// `x` rounded to nearest, with ties to even, within ±127.
 #[inline(always)]
 fn level(x: f32) -> i16 {
-    /// 1.5 * 2^23: the last place of a sum with it is 1, so that the addition rounds.
-    const MAGIC: f32 = 12_582_912.0;
     // Both bounds are integers, so that limiting first gives what limiting last does.
     let x = x.clamp(-127.0, 127.0);
-    ((x + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32) as i16
+    ((x + ROUND_TO_INTEGER).to_bits() as i32 - ROUND_TO_INTEGER.to_bits() as i32) as i16
 }
 
 impl RotatedCodes for LevelCodes<'_> {
