@@ -91,14 +91,16 @@ use serde_json::Value;
 
 pub(crate) use self::engine::apart::{is_early_expert, stack_early_experts, stack_experts};
 pub(crate) use self::engine::graphs::{GraphProblem, is_whole_model, problems};
+pub(crate) use self::engine::lora::{LoraPair, LoraRequest, lora_to_gguf};
 pub(crate) use self::engine::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
 #[cfg(feature = "lethe")]
 pub(crate) use self::engine::pre_norms::PreNorm;
 #[cfg(feature = "lethe")]
 use self::engine::pre_norms::pre_norms;
 pub(crate) use self::engine::request::GgufRequest;
+pub(crate) use self::engine::source::SourceTensor;
 pub(crate) use self::engine::tied::{is_tied, other_output};
-pub(crate) use self::engine::to_gguf::to_gguf;
+pub(crate) use self::engine::to_gguf::{GgufModel, to_gguf};
 pub(crate) use self::engine::to_hf::to_hf;
 pub(crate) use self::towers::to_hf::join_tower;
 pub(crate) use self::towers::to_mmproj::to_mmproj;

@@ -9,6 +9,7 @@ use super::finish::finish;
 use super::option_checks::{converted_as, remembered_as};
 use super::plan::OutputStyle;
 use super::write::run_options;
+use crate::hooks::NamedInput;
 use crate::{AnamnesisError, ConvertOptions, Forget};
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
@@ -49,6 +50,10 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
             ConvertOptions::from(forget)
         }
     };
+    if let Some(base) = &args.base {
+        let cached = NamedInput::in_hub(base)?;
+        options.base = Some(cached.unwrap_or_else(|| base.clone()));
+    }
     let dtype = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(dtype, &args.run)?.with_cast(args.cast.cast());
     let suffix = match &to {

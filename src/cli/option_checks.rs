@@ -135,6 +135,12 @@ const OPTIONS: &[Applicability] = &[
         needs: "only a whole model as GGUF has a pre-tokenizer",
     },
     Applicability {
+        option: "--base",
+        is_set: |r| r.convert().is_some_and(|args| args.base.is_some()),
+        applies: |r| r.is_to_gguf() && r.scheme.is_none() && r.inputs == 1,
+        needs: "an adapter becomes a GGUF file of floats; use --to gguf",
+    },
+    Applicability {
         option: "--mmproj",
         is_set: |r| r.run.output.is_tower(),
         applies: |r| r.is_to_gguf() && r.scheme.is_none(),

@@ -4,6 +4,7 @@
 //!   `blocks`: how they are stored.
 //! - `parameters`, `apart`, `factors`, `matrices`: what is multiplied with what; `collect`,
 //!   `change`: what an adapter changes; `merge`: into the items of a model.
+//! - `to_gguf`: into a GGUF file of its own.
 //! - `biases`, `tied`, `heads`, `vocabulary`, `tokens`, `added`: changes that are no product of factors.
 
 mod added;
@@ -25,6 +26,8 @@ mod peft_config;
 mod peft_tensors;
 mod tensor;
 mod tied;
+#[cfg(feature = "models")]
+mod to_gguf;
 mod tokens;
 mod vocabulary;
 
@@ -36,6 +39,8 @@ use std::sync::Arc;
 use self::gguf_adapter::GgufAdapter;
 pub(super) use self::merge::merge;
 use self::peft_config::PeftConfig;
+#[cfg(feature = "models")]
+pub(super) use self::to_gguf::{is_adapter, lora_pairs};
 pub(super) use self::vocabulary::ConfigField;
 use crate::config::Texts;
 use crate::limits::ParseLimits;

@@ -5,12 +5,14 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::adapters::{is_adapter, lora_pairs};
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::config::Texts;
 use crate::families::{
-    GgufRequest, MlxModel, from_mlx, is_early_expert, join_tower, other_output,
-    stack_early_experts, stack_experts, to_gguf, to_hf, to_mlx, to_mmproj, unknown_class,
+    GgufModel, GgufRequest, LoraRequest, MlxModel, from_mlx, is_early_expert, join_tower,
+    lora_to_gguf, other_output, stack_early_experts, stack_experts, to_gguf, to_hf, to_mlx,
+    to_mmproj, unknown_class,
 };
 use crate::model::ParsedModel;
 use crate::model::gguf::GgufMetadataValue;
@@ -75,6 +77,9 @@ pub(super) fn map<'m>(
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<Option<WholeModel>> {
+    if let Some(base) = &options.base {
+        return from_adapter(base, model, resolution, options, report).map(Some);
+    }
     check_output(model, resolution, options, report)?;
     // Quantized checkpoints in layouts of transformers keep experts apart, as they were.
     let encodes = options.target == ConvertTarget::Safetensors && options.encodes();
@@ -347,6 +352,69 @@ fn gguf_to_mlx<'m>(
     Ok(WholeModel { is_mlx: made.is_mlx, ..whole })
 }
 
+/// An adapter of PEFT of the model in the directory `base` as GGUF.
+fn from_adapter<'m>(
+    base: &Path,
+    model: &'m ParsedModel,
+    resolution: &mut Resolution<'m>,
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<WholeModel> {
+    let directory = model.model_directory();
+    let directory = directory.filter(|directory| is_adapter(directory));
+    let is_all = options.include.is_empty() && options.exclude.is_empty();
+    let makes_floats = options.target == ConvertTarget::Gguf && !options.encodes();
+    let Some(directory) = directory.filter(|_| is_all && makes_floats) else {
+        let what =
+            "a base is that of an adapter of PEFT, all of which becomes a GGUF file of floats";
+        return Err(AnamnesisError::usage(what));
+    };
+    let items = std::mem::take(&mut resolution.items);
+    let texts = Texts::new(&directory, &model.limits);
+    let (pairs, alpha) = lora_pairs(&texts, model, items)?;
+    let request = LoraRequest {
+        base: gguf_request(base, model, options),
+        own: gguf_request(&directory, model, options),
+        texts: &texts,
+        alpha,
+    };
+    let found = lora_to_gguf(&pairs, &request)?;
+    Ok(take_gguf(found, resolution, report))
+}
+
+/// What is asked of the GGUF file of the model in `directory`.
+fn gguf_request<'a>(
+    directory: &'a Path,
+    model: &'a ParsedModel,
+    options: &'a ConvertOptions,
+) -> GgufRequest<'a> {
+    GgufRequest {
+        directory,
+        limits: &model.limits,
+        to: options.decode.then_some(options.run.to),
+        decoded: options.run.to,
+        file_type: options.gguf_file_type(),
+        encodes: options.encodes(),
+        pre_tokenizer: options.pre_tokenizer.as_deref(),
+    }
+}
+
+/// Puts the items of `found` into `resolution`.
+fn take_gguf<'m>(
+    found: GgufModel<'m>,
+    resolution: &mut Resolution<'m>,
+    report: &mut Report,
+) -> WholeModel {
+    resolution.items = found.items;
+    report.notes.extend(found.notes);
+    WholeModel {
+        metadata: found.metadata,
+        files: vec![],
+        companions: found.companions,
+        is_mlx: false,
+    }
+}
+
 /// A Hugging Face model as GGUF.
 fn from_directory<'m>(
     model: &'m ParsedModel,
@@ -370,15 +438,7 @@ fn from_directory<'m>(
                 true => Path::new("."),
                 false => directory,
             };
-            let request = GgufRequest {
-                directory,
-                limits: &model.limits,
-                to: options.decode.then_some(options.run.to),
-                decoded: options.run.to,
-                file_type: options.gguf_file_type(),
-                encodes: options.encodes(),
-                pre_tokenizer: options.pre_tokenizer.as_deref(),
-            };
+            let request = gguf_request(directory, model, options);
             match options.scope {
                 ModelScope::ImageTower => Some(to_mmproj(&mut resolution.items, &request)?),
                 _ => to_gguf(&mut resolution.items, &request)?,
@@ -387,16 +447,7 @@ fn from_directory<'m>(
         None => None,
     };
     match found {
-        Some(found) => {
-            resolution.items = found.items;
-            report.notes.extend(found.notes);
-            Ok(Some(WholeModel {
-                metadata: found.metadata,
-                files: vec![],
-                companions: found.companions,
-                is_mlx: false,
-            }))
-        }
+        Some(found) => Ok(Some(take_gguf(found, resolution, report))),
         None if options.scope == ModelScope::Model => Err(AnamnesisError::unsupported(
             "a whole model",
             "no config.json beside the weights names a class in `architectures`",

@@ -12,7 +12,7 @@
 //!   `model_card`: name, licence, tags.
 //! - `checks`: what llama.cpp computes otherwise; `graphs`: the tensors and keys that llama.cpp
 //!   loads; `biases`, `tied`, `prediction`, `reranker`, `pooling`: parts that not every model has.
-//! - `to_gguf`, `to_hf`, `mlx`: the directions.
+//! - `to_gguf`, `to_hf`, `mlx`: the directions; `lora`: adapters to GGUF.
 //! - `pre_norms`: which projections read what a norm gives.
 
 pub(super) mod apart;
@@ -27,6 +27,7 @@ pub(super) mod general;
 pub(super) mod graphs;
 pub(super) mod keyed;
 pub(super) mod kinds;
+pub(super) mod lora;
 pub(super) mod mapping;
 pub(super) mod mlx;
 pub(super) mod model_card;

@@ -57,6 +57,7 @@ const WRONG: &[(&str, &[&str])] = &[
 /// that can be read to its end.
 const FILES: &[&str] = &[
     "--against",
+    "--base",
     "--chat-template",
     "--gguf-metadata",
     "--imatrix",

@@ -5,6 +5,7 @@ mod layers;
 mod refused;
 mod sums;
 mod tied;
+mod to_gguf;
 
 use std::path::{Path, PathBuf};
 

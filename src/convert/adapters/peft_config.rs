@@ -68,7 +68,7 @@ const MAX_PATTERNS: usize = 4096;
 /// The settings of a LoRA adapter.
 pub(super) struct PeftConfig {
     rank: f64,
-    alpha: f64,
+    pub alpha: f64,
     /// Whether the scale is `alpha / sqrt(rank)`, not `alpha / rank`.
     has_root_scale: bool,
     rank_pattern: Vec<(Selection, f64)>,

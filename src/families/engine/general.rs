@@ -13,7 +13,7 @@ use crate::model::gguf::GgufMetadataValue;
 use crate::remember::Group;
 
 /// The first keys of a file of `tensors`: its architecture and what it is, how to sample, its name
-/// and size, and what its card says; and a note on that card.
+/// and, if there are tensors, its size, and what its card says; and a note on that card.
 ///
 /// # Errors
 /// A file beside the model is malformed.
@@ -33,7 +33,9 @@ pub(crate) fn identity(
     }
     keys.push(text("general.name", &title(&directory_name(request))));
     let sizes = tensors.iter().map(|group| (&*group.name, &*group.shape));
-    keys.push(text("general.size_label", &size_label(sizes)));
+    if !tensors.is_empty() {
+        keys.push(text("general.size_label", &size_label(sizes)));
+    }
     let (card, note) = model_card::keys(texts)?;
     keys.extend(card);
     Ok((keys, note))

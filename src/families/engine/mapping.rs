@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::dims::{Dim, Dims};
-use super::names::{Place, fill, find, is_of_tower, split_suffix};
+use super::names::{Place, fill, find, is_of_tower, of_language_model, split_suffix};
 use super::prediction::is_predicting;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Prediction, TensorRule, Transform};
@@ -43,7 +43,7 @@ impl<'m> Mapped<'m> {
     }
 
     /// Adds an expert to the stack.
-    fn push(&mut self, expert: usize, source: SourceTensor<'m>) -> Result<()> {
+    pub(super) fn push(&mut self, expert: usize, source: SourceTensor<'m>) -> Result<()> {
         if source.shape != self.shape() {
             let what = format!("its shape is not that of the other experts, {:?}", self.shape());
             return Err(refused(&source.name, what));
@@ -66,10 +66,7 @@ impl Mapping<'_> {
         class_name: &str,
         table_name: &dyn Fn(&str) -> String,
     ) -> Result<MappedModel<'m>> {
-        let prefix = match self.class.traits.prefix {
-            Some(prefix) => prefix.to_owned(),
-            None => self.class.base_prefix(),
-        };
+        let prefix = self.prefix();
         let (mut left_out, mut predicting, mut without_place) = (0, 0, 0);
         // Where stacks of experts are, by name.
         let mut stacks: HashMap<String, usize> = HashMap::new();
@@ -158,6 +155,19 @@ impl Mapping<'_> {
         let notes =
             reasons.map(|(count, which)| format!("{} left out, {which}", counted(count, "tensor")));
         Ok(MappedModel { notes: notes.collect(), tensors })
+    }
+
+    /// The rules of the weight that transformers calls `name`, with the numbers in it and what
+    /// follows; none if the class has no such weight.
+    pub(crate) fn rules_of(&self, name: &str) -> Vec<(&'static TensorRule, Place, &'static str)> {
+        let name = self.with_own_prefix(of_language_model(name), &self.prefix());
+        self.of_layer(self.rules(&name, self.class.other_tensors, |rule| rule.hf))
+    }
+
+    /// What names of the model's tensors may begin with.
+    fn prefix(&self) -> String {
+        let own = self.class.traits.prefix.map(str::to_owned);
+        own.unwrap_or_else(|| self.class.base_prefix())
     }
 
     /// The tensors `sources` of a GGUF model, as they are called there.
@@ -308,7 +318,7 @@ impl Mapping<'_> {
     }
 
     /// Checks the shape of tensor `name` against what the config says.
-    fn check_shape(
+    pub(super) fn check_shape(
         &self,
         name: &str,
         (dims, layer): (&[Dim], Option<usize>),
@@ -392,7 +402,7 @@ impl Mapping<'_> {
     }
 
     /// Fails unless a stack has each expert once.
-    fn check_experts(&self, stack: &Mapped<'_>) -> Result<()> {
+    pub(super) fn check_experts(&self, stack: &Mapped<'_>) -> Result<()> {
         let experts = match stack.rule.transform {
             Transform::Stack(count) => count,
             _ => self.dims.experts.unwrap_or(0),

@@ -116,10 +116,10 @@ pub(crate) fn to_gguf<'m>(
 }
 
 /// What a config says of a model before its tensors are known.
-struct StatedClass {
-    class: ModelClass,
+pub(super) struct StatedClass {
+    pub class: ModelClass,
     /// The fields, with what the class takes for granted.
-    fields: Fields,
+    pub fields: Fields,
     /// A language model whose output becomes a classifier.
     is_reranker: bool,
 }
@@ -129,7 +129,7 @@ impl StatedClass {
     ///
     /// # Errors
     /// As [`to_gguf`].
-    fn read(
+    pub(super) fn read(
         (name, config): (&str, &Value),
         request: &GgufRequest<'_>,
         texts: &Texts,

@@ -75,7 +75,7 @@ pub(crate) fn to_gguf<'m>(
 }
 
 /// Matrices with their rows as columns; a vector stays as it is.
-fn transposed(mut source: SourceTensor<'_>, dtype: TargetDtype) -> SourceTensor<'_> {
+pub(crate) fn transposed(mut source: SourceTensor<'_>, dtype: TargetDtype) -> SourceTensor<'_> {
     if source.shape.len() != 2 {
         return source.transposed(dtype);
     }

@@ -28,7 +28,7 @@ static PARTS: &[PartOfModel] = &[
         file: "adapter_config.json",
         is_name: is_of_adapter,
         takes_both: false,
-        way_out: "it is merged into its model with `amn merge BASE ADAPTER --to gguf`, and llama.cpp's convert_lora_to_gguf.py makes a GGUF adapter of it",
+        way_out: "with --base BASE, the model that it was trained for, it becomes an adapter of llama.cpp, and `amn merge BASE ADAPTER --to gguf` puts it into that model",
     },
     PartOfModel {
         title: "Mistral's or Meta's own layout as a GGUF file",

@@ -150,6 +150,12 @@ impl Parts {
         Self { end: turn.count(), ..Self::one(turn, 0) }
     }
 
+    /// Whether they are rows of a matrix as it is, and stay rows.
+    pub(crate) fn is_of_rows(self) -> bool {
+        let stay = !matches!(self.turn, Turn::Single(..)) && self.then != Then::Transposed;
+        stay && !self.is_transposed
+    }
+
     /// How many they are.
     pub(crate) fn count(self) -> usize {
         self.end - self.first
