@@ -19,9 +19,10 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 RANK = 2
-# What the converter writes otherwise: factors of weights [in, out] turned, so that llama.cpp does not load them; projections of experts in
-# another order.
-OTHERWISE = ("gpt2", "ernie4_5_moe")
+# What the converter writes otherwise: factors of weights [in, out] turned, so that llama.cpp does not load them (gpt2); projections of experts
+# in another order (ernie4_5_moe); and with transformers 5, which gives configs other fields, rows of attention that do not turn (granite)
+# and another architecture (nemotron_h). check_adapters.py shows what llama.cpp computes of ours.
+OTHERWISE = ("ernie4_5_moe", "gpt2", "granite_attending", "granite_hybrid", "granite_hybrid_moe", "nemotron_h")
 
 
 def values(seed, shape):
@@ -75,4 +76,5 @@ def main(llama_cpp, whole, out, amn=None):
     Path(out).write_text(json.dumps(made, indent=0) + "\n")
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])
