@@ -43,19 +43,20 @@ impl WholeModel {
 /// Returns `None`: there are no architectures.
 ///
 /// # Errors
-/// `Unsupported` if the options ask for a whole model.
+/// `Unsupported` if the options ask for a whole model, or for what belongs to one.
 pub(super) fn map(
     _model: &ParsedModel,
     _resolution: &mut Resolution<'_>,
     options: &ConvertOptions,
     _report: &mut Report,
 ) -> Result<Option<WholeModel>> {
-    match options.scope {
-        ModelScope::Model | ModelScope::ImageTower => Err(AnamnesisError::unsupported(
+    let is_whole = matches!(options.scope, ModelScope::Model | ModelScope::ImageTower);
+    match is_whole || options.base.is_some() {
+        true => Err(AnamnesisError::unsupported(
             "a whole model",
             "this build lacks the feature `models`",
         )),
-        ModelScope::Auto | ModelScope::Tensors => Ok(None),
+        false => Ok(None),
     }
 }
 
