@@ -4,8 +4,12 @@
 
 #[cfg(feature = "burnpack")]
 mod burnpack;
+#[cfg(feature = "coreml")]
+mod coreml;
 mod detect;
 pub(crate) mod directory;
+#[cfg(feature = "onnx")]
+mod external;
 #[cfg(feature = "tflite")]
 mod flatbuffer;
 #[cfg(feature = "gguf")]

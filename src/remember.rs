@@ -119,6 +119,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &graph::ONNX,
     &graph::TFLITE,
     &graph::OPENVINO,
+    &graph::CORE_ML,
     &uqff::Uqff,
     // Claims nothing unless a config names its method, and then whatever is called like its codes.
     &sdnq::Sdnq,

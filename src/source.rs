@@ -44,6 +44,8 @@ pub(crate) use self::derived::SparseValues;
 pub(crate) use self::derived::{ChunkFilter, ChunkPlace, ChunkedTensor};
 #[cfg(feature = "onnx")]
 pub(crate) use self::derived::{FieldPlace, NumberKind, RepeatedField};
+#[cfg(feature = "coreml")]
+pub(crate) use self::derived::{MaskedFormat, MaskedValues, SourceAt};
 use self::files::FileHandle;
 pub(crate) use self::files::FilePool;
 pub(crate) use self::pieced::Pieced;

@@ -37,6 +37,9 @@ pub enum Container {
     TensorFlow,
     /// Burnpack, the container of Burn.
     Burnpack,
+    /// Core ML: the weights of a network or a program, in one file or in a package.
+    #[serde(rename = "coreml")]
+    CoreMl,
 }
 
 impl Container {
@@ -63,6 +66,7 @@ impl fmt::Display for Container {
             Self::OpenVino => "OpenVINO",
             Self::TensorFlow => "TensorFlow checkpoint",
             Self::Burnpack => "Burnpack",
+            Self::CoreMl => "Core ML",
         })
     }
 }

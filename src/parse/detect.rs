@@ -177,6 +177,12 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("onnx", |source, path, budget| super::onnx::read(&source, path, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::CoreMl),
+        title: "Core ML",
+        matches: magic::is_coreml,
+        reader: gated!("coreml", |source, path, budget| super::coreml::read(&source, path, budget)),
+    },
+    ContainerFormat {
         beginning: Beginning::Of(Container::Hdf5),
         title: "HDF5",
         matches: magic::is_hdf5,

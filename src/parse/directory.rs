@@ -5,6 +5,7 @@ mod dfloat11;
 mod find;
 mod no_weights;
 mod nunchaku;
+mod package;
 mod ranks;
 mod shards;
 mod uqff;
@@ -182,7 +183,10 @@ fn describes_itself(shard: &ParsedModel) -> bool {
         return true;
     }
     !shard.qnat.is_empty()
-        || matches!(shard.container, Container::Onnx | Container::Tflite | Container::OpenVino)
+        || matches!(
+            shard.container,
+            Container::Onnx | Container::Tflite | Container::OpenVino | Container::CoreMl
+        )
 }
 
 /// Adds a shard's tensors and sources to `all`. Of metadata keys in several shards, the first one's

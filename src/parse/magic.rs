@@ -53,6 +53,29 @@ pub(super) fn is_onnx(head: &[u8]) -> bool {
     has_version && has_more && rest.len() < MAX_HEAD
 }
 
+/// Whether a file with these first bytes is a model of Core ML, which has no mark: the version of the
+/// format, and a description that begins with an input, an output or a function, each of which begins with
+/// its name, or with other texts.
+pub(super) fn is_coreml(head: &[u8]) -> bool {
+    let version = FieldHead::read(head).ok();
+    let Some(FieldHead { number: 1, kind: FieldKind::Varint(1..=64), len }) = version else {
+        return false;
+    };
+    let description = FieldHead::read(&head[len..]).ok();
+    let Some(FieldHead { number: 2, kind: FieldKind::Bytes(_), len: more }) = description else {
+        return false;
+    };
+    let first = &head[len + more..];
+    let Ok(FieldHead { number, kind: FieldKind::Bytes(_), len }) = FieldHead::read(first) else {
+        return false;
+    };
+    match number {
+        1 | 10 | 13 | 20 | 50 => first.get(len) == Some(&0x0a),
+        21 | 100 => true,
+        _ => false,
+    }
+}
+
 /// What an HDF5 file has at its beginning, or at a power of two from 512 on.
 pub(super) const HDF5: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
 

@@ -19,8 +19,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-use self::external::ExternalFiles;
 use self::graph::GraphWalk;
+use super::external::ExternalFiles;
 use super::message::MessageReader;
 use crate::limits::Budget;
 use crate::source::Source;
@@ -41,7 +41,7 @@ pub(super) fn read(source: &Source, path: Option<&Path>, budget: &Budget) -> Res
     let mut contents = ParsedModel::new(Container::Onnx, 0);
     contents.metadata = metadata;
     contents.sources.push(source.share());
-    let mut external = ExternalFiles::new(path);
+    let mut external = ExternalFiles::new("ONNX", path);
     let names = names::of_tensors(&found, &scopes, &lost)?;
     for (tensor, name) in found.iter().zip(&names) {
         let added = tensor::add(&mut contents, tensor, name, source, &mut external, budget);

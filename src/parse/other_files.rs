@@ -151,18 +151,7 @@ const OTHER_FILES: &[OtherFile] = &[
                 && head.get(64..68) == Some(&[0xef, 0xbe, 0xad, 0xde])
         },
         name: "Core ML (weight.bin)",
-        advice: MODELS_NOT_READ,
-        hides: None,
-    },
-    OtherFile {
-        // The version of the format and its description, which begins with an input: a message
-        // whose first field is a name.
-        matches: |head| {
-            let input = message(head, [0x08, 0x12]).and_then(|inner| message(inner, []));
-            input.is_some_and(|input| input.first() == Some(&NAME))
-        },
-        name: "Core ML",
-        advice: MODELS_NOT_READ,
+        advice: "give the package that it is in, or the model beside its directory",
         hides: None,
     },
     OtherFile {
@@ -458,7 +447,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 28] = [
+        let rows: [(&[u8], &str); 26] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -485,10 +474,8 @@ mod tests {
             (b"tjggaaaa", "before GGUF"),
             (b"lmgg\xa8\xca\0\0", "whisper.cpp"),
             (b"alggaaaa", "GGML"),
-            // By the definitions of the formats: Model.proto of Core ML, saved_model.proto,
-            // graph.proto and table/format.h of TensorFlow, and MessagePack.
-            (b"\x08\x04\x12\x5b\x0a\x15\x0a\x05input\x1a\x0c", "Core ML"),
-            (b"\x08\x09\x12\xe4\x01\x0a\x15\x0a\x05image\x1a\x0c", "Core ML"),
+            // By the definitions of the formats: saved_model.proto, graph.proto and
+            // table/format.h of TensorFlow, and MessagePack.
             (
                 b"\x08\x01\x12\xa3\xe9\x02\x0a\xb4\x3c\x12\x90\x3c\x0a\x3c\x0a\x03Add",
                 "TensorFlow SavedModel",

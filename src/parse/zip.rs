@@ -386,7 +386,9 @@ impl ZipArchive {
             () if MODEL_FILES.iter().any(|ending| has(ending)) => {
                 ("ZIP archive of a model", "unpack it first, and give the directory or the file")
             }
-            () if is_in("com.apple.CoreML") => ("Core ML", "its models are not read"),
+            () if is_in("com.apple.CoreML") => {
+                ("ZIP archive of a package of Core ML", "unpack it first, and give the directory")
+            }
             () if has("saved_model.pb") => ("TensorFlow SavedModel", "its models are not read"),
             () => ("ZIP archive", "neither NPZ nor a PyTorch checkpoint"),
         };

@@ -1,5 +1,5 @@
 //! Quantized weights of models that are graphs. The graph tells which tensors are codes, which have
-//! their scales, and the operator that decodes them (`parse::onnx`, `parse::tflite`, `parse::openvino`);
+//! their scales, and the operator that decodes them (`parse::onnx`, `parse::tflite`, `parse::openvino`, `parse::coreml`);
 //! names tell nothing. Containers without such an operator have what ONNX's `DequantizeLinear` does.
 //!
 //! Sources: ONNX `docs/Operators.md`, onnxruntime `docs/ContribOperators.md`.
@@ -9,6 +9,7 @@ mod broadcast;
 mod gather;
 mod linear;
 mod n_bits;
+mod palette;
 mod stored;
 
 use std::collections::HashMap;
@@ -36,6 +37,9 @@ pub(super) static TFLITE: GraphScheme =
 pub(super) static OPENVINO: GraphScheme =
     GraphScheme(&identity("OpenVINO", |model| model.container == Container::OpenVino));
 
+pub(super) static CORE_ML: GraphScheme =
+    GraphScheme(&identity("Core ML", |model| model.container == Container::CoreMl));
+
 const fn identity(name: &'static str, is_container: fn(&ParsedModel) -> bool) -> Identity {
     Identity {
         name,
@@ -50,6 +54,12 @@ const fn identity(name: &'static str, is_container: fn(&ParsedModel) -> bool) ->
         container: Some(is_container),
     }
 }
+
+/// The operator of codes whose scales' dimensions divide those of the weight (Core ML).
+const BLOCKS: &str = "constexpr_blockwise_shift_scale";
+
+/// What has codes without gaps in bytes (Core ML).
+const PALETTE: &str = "Palette";
 
 /// What the graph says of `t`.
 fn role<'m>(t: &Tensor<'m>) -> &'m GraphRole {
@@ -70,7 +80,8 @@ impl Scheme for GraphScheme {
             "MatMulNBits" => n_bits::decoder,
             "GatherBlockQuantized" => gather::decoder,
             "MatMulBnb4" => bnb4::decoder,
-            "Multiply" | "NF4" => broadcast::decoder,
+            "Multiply" | "NF4" | BLOCKS => broadcast::decoder,
+            PALETTE => palette::decoder,
             _ if linear::axis(codes).is_some() => linear::decoder,
             "" => {
                 let what = "no operator tells what it is in a quantized graph";
@@ -154,6 +165,9 @@ impl<'m> GraphWeight<'m> {
     /// `Unsupported` if the graph does not tell all that makes values of the codes.
     fn check_uses(&self) -> Result<()> {
         let codes = self.codes;
+        if codes.codebook.is_some() && self.scale.is_none() {
+            return Ok(());
+        }
         let scale = self.need_scale()?;
         let what = match () {
             () if codes.is_moved && scale.elements() != 1 => {

@@ -5,6 +5,8 @@
 mod chunked;
 #[cfg(feature = "pth")]
 mod latin1;
+#[cfg(feature = "coreml")]
+mod masked;
 #[cfg(feature = "onnx")]
 mod repeated;
 #[cfg(any(feature = "onnx", feature = "tflite"))]
@@ -14,6 +16,8 @@ mod sparse;
 pub(crate) use self::chunked::{ChunkFilter, ChunkPlace, ChunkedTensor};
 #[cfg(feature = "pth")]
 pub(crate) use self::latin1::Latin1Text;
+#[cfg(feature = "coreml")]
+pub(crate) use self::masked::{MaskedFormat, MaskedValues, SourceAt};
 #[cfg(feature = "onnx")]
 pub(crate) use self::repeated::{FieldPlace, NumberKind, RepeatedField};
 #[cfg(any(feature = "onnx", feature = "tflite"))]
@@ -30,6 +34,9 @@ pub(crate) enum Derived {
     /// The values of a sparse tensor, with zeros between them.
     #[cfg(any(feature = "onnx", feature = "tflite"))]
     Sparse(SparseValues),
+    /// The values of a tensor with a bit for each element, and one value between them.
+    #[cfg(feature = "coreml")]
+    Masked(Box<MaskedValues>),
     /// Elements in chunks, which may be compressed.
     #[cfg(feature = "hdf5")]
     Chunked(Box<ChunkedTensor>),
@@ -46,6 +53,8 @@ impl Derived {
             Self::Repeated(field) => field.len(),
             #[cfg(any(feature = "onnx", feature = "tflite"))]
             Self::Sparse(values) => values.len(),
+            #[cfg(feature = "coreml")]
+            Self::Masked(values) => values.len(),
             #[cfg(feature = "hdf5")]
             Self::Chunked(tensor) => tensor.len(),
             #[cfg(feature = "pth")]
@@ -60,6 +69,8 @@ impl Derived {
             Self::Repeated(field) => field.base(),
             #[cfg(any(feature = "onnx", feature = "tflite"))]
             Self::Sparse(values) => values.base(),
+            #[cfg(feature = "coreml")]
+            Self::Masked(values) => values.base(),
             #[cfg(feature = "hdf5")]
             Self::Chunked(tensor) => tensor.base(),
             #[cfg(feature = "pth")]
@@ -74,6 +85,8 @@ impl Derived {
             Self::Repeated(field) => field.read_at(offset, out),
             #[cfg(any(feature = "onnx", feature = "tflite"))]
             Self::Sparse(values) => values.read_at(offset, out),
+            #[cfg(feature = "coreml")]
+            Self::Masked(values) => values.read_at(offset, out),
             #[cfg(feature = "hdf5")]
             Self::Chunked(tensor) => tensor.read_at(offset, out),
             #[cfg(feature = "pth")]

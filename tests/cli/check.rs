@@ -276,6 +276,7 @@ fn several_models() {
         "demo/arrays.npz",
         "demo/checkpoint.pth",
         "burnpack/types.bpk",
+        "coreml/matrices.mlmodel",
         "flax/dtypes.msgpack",
         "hdf5/keras_float32.h5",
         "hdf5/keras_float32_archive.keras",
@@ -292,7 +293,7 @@ fn several_models() {
         save(at("others/model").with_extension(end), &std::fs::read(part).unwrap());
     }
     save(at("others/training_args.bin"), b"no model");
-    save(at("others/model.mlmodel"), b"not read");
+    save(at("others/model.ot"), b"not read");
     let run = amn(&["check", "-r", at("others").to_str().unwrap()]);
     assert_eq!(run.status.code(), Some(0), "{}", stdout(&run));
     assert_eq!(stdout(&run).lines().count(), others.len() + 1);

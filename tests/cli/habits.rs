@@ -352,7 +352,7 @@ fn containers_that_are_not_written() {
     let directory = tempdir().unwrap();
     let input = at("demo/expected-bf16.safetensors");
     for ending in
-        "bin bpk ckpt distcp h5 hdf5 keras msgpack npy onnx pdparams pkl pt pth tflite uqff xml"
+        "bin bpk ckpt distcp h5 hdf5 keras mlmodel msgpack npy onnx pdparams pkl pt pth tflite uqff xml"
             .split(' ')
     {
         let out = directory.path().join(format!("model.{ending}"));

@@ -85,6 +85,7 @@ pub const FOREIGN: &[&str] = &[
     "higgs",
     "mlx_more",
     "mlx_towers",
+    "coreml_quantized",
     "onnx_quantized",
     "openvino_quantized",
     "tflite_quantized",

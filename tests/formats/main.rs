@@ -9,6 +9,8 @@ mod common;
 mod archives;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod checkpoints;
+#[cfg(all(feature = "coreml", feature = "remember"))]
+mod coreml;
 #[cfg(feature = "pth")]
 mod distributed;
 mod duplicates;

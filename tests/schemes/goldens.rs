@@ -7,8 +7,8 @@ fn check(family: &str, least: usize) {
 }
 
 fn check_case(case: &std::path::Path) {
-    let files = ["model.safetensors", "model.gguf", "model.onnx", "model.tflite", "model.xml"]
-        .map(|name| case.join(name));
+    let files = ["safetensors", "gguf", "onnx", "tflite", "xml", "mlmodel"]
+        .map(|ending| case.join(format!("model.{ending}")));
     let file = files.iter().find(|file| file.is_file()).unwrap();
     let model = anamnesis::parse(file).unwrap();
     // A model in memory has no config beside it. Its codes are decoded where they are, and not
@@ -22,7 +22,7 @@ fn check_case(case: &std::path::Path) {
     };
     let has_config = std::fs::read_dir(case).unwrap().any(is_json);
     // Nor has it the data of a graph that is in another file.
-    let is_alone = !has_config && !file.ends_with("model.xml");
+    let is_alone = !has_config && !file.ends_with("model.xml") && !case.join("weights").is_dir();
     let in_memory = is_alone.then(|| anamnesis::parse_bytes(std::fs::read(file).unwrap()).unwrap());
     let directory = crate::common::tempdir().unwrap();
     for (target, name) in TARGETS {
@@ -98,6 +98,12 @@ fn tflite() {
 #[test]
 fn openvino() {
     check("openvino_quantized", 28);
+}
+
+#[cfg(feature = "coreml")]
+#[test]
+fn coreml() {
+    check("coreml_quantized", 21);
 }
 
 #[cfg(feature = "gguf")]

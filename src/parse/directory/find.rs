@@ -7,6 +7,7 @@ use super::MAX_NAMED;
 use super::dfloat11::find_dfloat11;
 use super::no_weights::no_weights;
 use super::nunchaku::refuse_nunchaku_pair;
+use super::package::find_package;
 use super::ranks::find_rank_files;
 use super::shards::{
     DISTRIBUTED, DISTRIBUTED_ENDING, FoundShards, INDEXES, ONNX, SINGLE, ShardKind, ending,
@@ -33,6 +34,9 @@ pub(super) fn find_shards(
     if config.is_dfloat11()
         && let Some(found) = find_dfloat11(dir, names, budget)?
     {
+        return Ok(found);
+    }
+    if let Some(found) = find_package(dir, names, budget)? {
         return Ok(found);
     }
     let listed = preferred(INDEXES, names).or_else(|| preferred(SINGLE, names));

@@ -10,10 +10,16 @@ use crate::parse::listing::list;
 
 /// Endings of files of models that are not read, and what they are.
 const OTHER_MODELS: &[(&str, &str)] = &[
-    ("saved_model.pb", "a SavedModel of TensorFlow"),
-    (".mlmodel", "a model of Core ML"),
-    (".mlpackage", "a model of Core ML"),
-    ("com.apple.CoreML", "a model of Core ML"),
+    ("saved_model.pb", "a SavedModel of TensorFlow, which is not read"),
+    (".mlpackage", "a package of Core ML; give that"),
+    (
+        ".mlmodelc",
+        "a compiled model of Core ML, which is not read; give the package that it was made from",
+    ),
+    (
+        "coremldata.bin",
+        "a compiled model of Core ML, which is not read; give the package that it was made from",
+    ),
 ];
 
 /// The error for the directory `dir` of `names` without weights; it names subdirectories that have
@@ -33,7 +39,7 @@ pub(super) fn no_weights(dir: &Path, names: &[String]) -> AnamnesisError {
             format!("; {}", of_pipeline(dir, &below))
         }
         _ if !below.is_empty() => format!("; there are some in {}", join_first(&below, MAX_NAMED)),
-        Some((_, what)) => format!("; there is {what}, which is not read"),
+        Some((_, what)) => format!("; there is {what}"),
         None => String::new(),
     };
     AnamnesisError::parse(format!(

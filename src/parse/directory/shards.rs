@@ -64,10 +64,11 @@ pub(super) const ONNX: &str = "onnx";
 
 /// Endings of files of weights that are mostly there for other programs: they are read where there is
 /// nothing else.
-const SECONDARY: &[&str] = &["bpk", "h5", "hdf5", "keras", "msgpack", "pdparams", "tflite"];
+const SECONDARY: &[&str] =
+    &["bpk", "h5", "hdf5", "keras", "mlmodel", "msgpack", "pdparams", "tflite"];
 
 /// Endings of files of weights that are not read by themselves.
-const NOT_READ: &[&str] = &["onnx_data", "ot", "mlmodel"];
+const NOT_READ: &[&str] = &["onnx_data", "ot"];
 
 /// Whether files of this ending are those of a directory only if it has no others.
 pub(super) fn is_secondary(ending: &str) -> bool {

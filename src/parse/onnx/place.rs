@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::external::ExternalFiles;
+use super::external;
 use super::fields::TensorFields;
+use crate::parse::external::ExternalFiles;
 use crate::source::{Derived, FieldPlace, NumberKind, RepeatedField, Source};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
@@ -38,9 +39,7 @@ impl TensorFields {
         }
         if self.is_external {
             let (source, offset) =
-                files
-                    .external
-                    .find(source, &self.external, bytes, files.contents)?;
+                external::find(files.external, source, &self.external, bytes, files.contents)?;
             return Ok(ElementPlace::Stored { source, offset });
         }
         if let Some(raw) = &self.raw {

@@ -1,6 +1,5 @@
 //! Adds a tensor of a graph to the model.
 
-use super::external::ExternalFiles;
 use super::fields::TensorFields;
 use super::found::{GraphTensor, TensorData};
 use super::names::TensorName;
@@ -8,6 +7,7 @@ use super::place::{ElementPlace, ExternalPlaces};
 use super::sparse;
 use crate::limits::Budget;
 use crate::model::{Skipped, TensorInfo};
+use crate::parse::external::ExternalFiles;
 use crate::source::Source;
 use crate::{Dtype, ParsedModel, Result};
 

@@ -1,16 +1,16 @@
 //! Codes that a graph converts, subtracts zero points from and multiplies by scales, whose dimensions of
-//! one index stand for all (OpenVINO). NF4 and other codes pick their values from a codebook before.
+//! one index stand for all (OpenVINO), or are numbers of blocks (Core ML). NF4 and other codes pick their values from a codebook before.
 //!
 //! The graph computes in F16: codes, zero points and codebooks are exact there, and so are the products
 //! in F32.
 
 use super::linear::{codes, format_of, scale_floats};
 use super::stored::{FlatCodes, LookedUp, OneNumber, RepeatedRows, StoredInts};
-use super::{GraphDecoder, GraphWeight};
+use super::{BLOCKS, GraphDecoder, GraphWeight, PALETTE};
 use crate::model::Tensor;
 use crate::remember::kernels::bnb::NF4_CODEBOOK;
 use crate::remember::kernels::scale_grid::ScaleGrid;
-use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped};
+use crate::remember::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
 use crate::remember::seam::scale_layout::{by_dimension, granularity, rows_and_cols};
 use crate::remember::seam::scale_matrix::{Integers, Matrix, ScaleMatrix};
 use crate::remember::seam::{CodeType, Floats, Granularity, wrong};
@@ -22,26 +22,17 @@ const MAX_CODEBOOK: usize = 256;
 
 /// The decoder of a weight that is multiplied by its scale.
 pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> {
-    let (t, scale) = (weight.t, weight.need_scale()?);
+    let t = weight.t;
     let (rows, cols) = rows_and_cols(t.shape());
-    let (grid, scale_rows) = grid(weight, &scale)?;
-    let repeated =
-        |inner: Box<dyn ScaleMatrix + 'm>| Box::new(RepeatedRows { inner, rows: scale_rows });
     let (code_type, format, codes) = code_values(weight, cols)?;
-    let zero_points = weight
-        .zero_point
-        .map(|zero| zero_points(&t, &zero, &scale, &grid));
-    let scales = Box::new(Matrix { floats: scale_floats(&scale)?, cols: grid.cols });
-    let scales = repeated(scales);
+    let BroadcastScales { grid, scales, formula } = scaling(weight, t.shape())?;
     let bits = if matches!(format, CodeFormat::F16) {
         16
     } else {
         t.dtype().bits()
     };
-    let decoder = Grouped {
-        formula: GraphWeight::formula(zero_points.transpose()?.map(|zero| repeated(zero) as _)),
-        ..Grouped::scaled(codes, bits, format, [rows, cols], grid, scales)
-    };
+    let decoder =
+        Grouped { formula, ..Grouped::scaled(codes, bits, format, [rows, cols], grid, scales) };
     let shape = weight.codes.shape.clone();
     // What is given another shape lies in groups along its last dimension but for one scale.
     let scales = match granularity(&grid, cols) {
@@ -55,11 +46,47 @@ pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> 
     })
 }
 
+/// What values of codes are multiplied by.
+pub(super) struct BroadcastScales<'m> {
+    pub grid: ScaleGrid,
+    pub scales: Box<dyn ScaleMatrix + 'm>,
+    pub formula: GroupFormula<'m>,
+}
+
+/// What the values of codes are multiplied by, which have dimensions `shape`.
+pub(super) fn scaling<'m>(
+    weight: &GraphWeight<'m>,
+    shape: &[usize],
+) -> Result<BroadcastScales<'m>> {
+    let (t, scale) = (weight.t, weight.need_scale()?);
+    let (grid, scale_rows) = grid(weight, shape, &scale)?;
+    let repeated =
+        |inner: Box<dyn ScaleMatrix + 'm>| Box::new(RepeatedRows { inner, rows: scale_rows });
+    let offsets = weight
+        .zero_point
+        .map(|zero| zero_points(&t, shape, &zero, &scale, &grid));
+    let offsets = offsets.transpose()?.map(|offsets| repeated(offsets) as _);
+    let scales = Box::new(Matrix { floats: scale_floats(&scale)?, cols: grid.cols });
+    let formula = match (weight.codes.integer("adds_offset", 0), offsets) {
+        // The library computes in F64.
+        (1, Some(offsets)) => GroupFormula::FusedScaleShift(GroupOffsets::new(offsets)),
+        (_, offsets) => GraphWeight::formula(offsets),
+    };
+    Ok(BroadcastScales { grid, scales: repeated(scales), formula })
+}
+
 /// Which values share a scale, and the rows of scales, which begin anew behind the last: leading dimensions
 /// may have one index for all.
-fn grid(weight: &GraphWeight<'_>, scale: &Tensor<'_>) -> Result<(ScaleGrid, usize)> {
+fn grid(
+    weight: &GraphWeight<'_>,
+    shape: &[usize],
+    scale: &Tensor<'_>,
+) -> Result<(ScaleGrid, usize)> {
     let t = &weight.t;
-    let Some(dims) = spread(scale.shape(), t.shape()) else {
+    let may_be_blocks =
+        matches!(weight.codes.op.as_str(), BLOCKS | PALETTE) && scale.shape().len() == shape.len();
+    let dims = spread(scale.shape(), shape);
+    let Some(dims) = dims.or_else(|| may_be_blocks.then(|| scale.shape().to_vec())) else {
         let what = format!("its scale `{}` {:?} does not fit", scale.name(), scale.shape());
         return Err(wrong(t, what));
     };
@@ -68,7 +95,7 @@ fn grid(weight: &GraphWeight<'_>, scale: &Tensor<'_>) -> Result<(ScaleGrid, usiz
     let (w, s) = if dims.is_empty() {
         (&one[..], &one[..])
     } else {
-        (t.shape(), &*dims)
+        (shape, &*dims)
     };
     let leading = s.iter().position(|&dim| dim != 1).unwrap_or(0);
     let grid = by_dimension(w, s).or_else(|| by_dimension(&w[leading..], &s[leading..]));
@@ -141,12 +168,14 @@ fn read_codebook(t: &Tensor<'_>, codebook: &Tensor<'_>) -> Result<Vec<f16>> {
 /// The zero points `zero`, which are one number or as many as there are scales.
 fn zero_points<'m>(
     t: &Tensor<'m>,
+    shape: &[usize],
     zero: &Tensor<'m>,
     scale: &Tensor<'m>,
     grid: &ScaleGrid,
 ) -> Result<Box<dyn ScaleMatrix + 'm>> {
-    let fits =
-        zero.elements() == 1 || spread(zero.shape(), t.shape()) == spread(scale.shape(), t.shape());
+    let fits = zero.elements() == 1
+        || zero.shape() == scale.shape()
+        || spread(zero.shape(), shape) == spread(scale.shape(), shape);
     if !fits {
         return Err(wrong(t, format!("its zero point `{}` does not fit", zero.name())));
     }

@@ -62,7 +62,13 @@ impl ScaleMatrix for StoredInts<'_> {
     ) -> Result<()> {
         for row in rows {
             let first = row * self.row_bits + cols.start * self.bits;
-            let codes = Bits { part: &self.part, bits: self.bits, first, n: cols.len() };
+            let codes = Bits {
+                part: &self.part,
+                bits: self.bits,
+                first,
+                n: cols.len(),
+                is_msb_first: false,
+            };
             codes.read(staging, |code| {
                 let unused = 32 - self.bits;
                 out.push(match self.is_signed {
@@ -76,27 +82,32 @@ impl ScaleMatrix for StoredInts<'_> {
 }
 
 /// A run of integers that begins at any bit.
-struct Bits<'a, 'm> {
-    part: &'a Part<'m>,
-    bits: usize,
+pub(super) struct Bits<'a, 'm> {
+    pub part: &'a Part<'m>,
+    pub bits: usize,
     /// The first bit.
-    first: usize,
-    n: usize,
+    pub first: usize,
+    pub n: usize,
+    /// Whether a byte has its first integer in its highest bits, and an integer its highest bits first.
+    pub is_msb_first: bool,
 }
 
 impl Bits<'_, '_> {
     /// Passes each integer to `take`.
-    fn read(&self, staging: &mut Vec<u8>, mut take: impl FnMut(u32)) -> Result<()> {
+    pub(super) fn read(&self, staging: &mut Vec<u8>, mut take: impl FnMut(u32)) -> Result<()> {
         let (start, end) = (self.first / 8, (self.first + self.n * self.bits).div_ceil(8));
         staging.resize(end - start, 0);
         self.part.read_at(start as u64, staging)?;
         let mask = (1 << self.bits) - 1;
         for i in 0..self.n {
             let bit = self.first % 8 + i * self.bits;
-            // Integers of 2 and 4 bits lie in a byte, those of 8 and 16 bits begin with one.
-            let [low, high] =
+            // Integers lie in at most two bytes: those of more than eight bits begin with one.
+            let [first, second] =
                 [0, 1].map(|i| u32::from(staging.get(bit / 8 + i).copied().unwrap_or(0)));
-            take((low | high << 8) >> (bit % 8) & mask);
+            take(match self.is_msb_first {
+                false => (first | second << 8) >> (bit % 8) & mask,
+                true => (first << 8 | second) >> (16 - bit % 8 - self.bits) & mask,
+            });
         }
         Ok(())
     }
@@ -114,7 +125,13 @@ impl FlatCodes<'_> {
     fn each(&self, tile: &Tile, staging: &mut Vec<u8>, mut take: impl FnMut(u32)) -> Result<()> {
         for row in tile.rows.clone() {
             let first = (row * self.cols + tile.cols.start) * self.bits;
-            let codes = Bits { part: &self.part, bits: self.bits, first, n: tile.cols.len() };
+            let codes = Bits {
+                part: &self.part,
+                bits: self.bits,
+                first,
+                n: tile.cols.len(),
+                is_msb_first: false,
+            };
             codes.read(staging, &mut take)?;
         }
         Ok(())

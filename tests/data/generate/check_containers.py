@@ -1,9 +1,9 @@
-"""Compares what the program decodes of LiteRT, OpenVINO and TensorFlow with what their own runtimes make of each tensor.
+"""Compares what the program decodes of LiteRT, OpenVINO, Core ML and TensorFlow with what their own runtimes make of each tensor.
 
     python check_containers.py AMN MODEL…
 
-AMN is the program, models are `.tflite`, `.xml` and `.index`. Needs what `tflite_cases.py`, `openvino_cases.py` and
-`tensorflow_cases.py` need.
+AMN is the program, models are `.tflite`, `.xml`, `.mlpackage`, `.mlmodel` and `.index`. Needs what `tflite_cases.py`,
+`openvino_cases.py`, `coreml_cases.py` and `tensorflow_cases.py` need.
 """
 
 import subprocess
@@ -21,6 +21,10 @@ def expected(path):
         return expected(path.read_bytes())
     if path.suffix == ".xml":
         from openvino_runtime import expected
+
+        return expected(path)
+    if path.suffix in (".mlpackage", ".mlmodel"):
+        from coreml_runtime import expected
 
         return expected(path)
     from tensorflow_cases import expected

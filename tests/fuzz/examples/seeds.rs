@@ -31,6 +31,19 @@ fn main() {
         let files = [graph.clone(), graph.with_extension("bin")].map(|file| std::fs::read(file).unwrap());
         seeds.put("openvino", &files.join(&0));
     }
+    for directory in ["coreml", "coreml_quantized"] {
+        for entry in std::fs::read_dir(data().join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            let package = path.join("Data/com.apple.CoreML");
+            let place = if package.is_dir() { package } else { path };
+            let spec = if place.is_dir() { place.join("model.mlmodel") } else { place.clone() };
+            if spec.extension().is_some_and(|e| e == "mlmodel") {
+                let weights = std::fs::read(place.join("weights/weight.bin")).unwrap_or_default();
+                let spec = std::fs::read(spec).unwrap();
+                seeds.put("coreml", &[&(spec.len() as u16).to_le_bytes()[..], &spec, &weights].concat());
+            }
+        }
+    }
     for checkpoint in ["types/types", "many/many", "parts/model.ckpt", "text/ckpt-1"] {
         let at = |end: &str| std::fs::read(data().join(format!("tensorflow/{checkpoint}.{end}"))).unwrap();
         let index = at("index");

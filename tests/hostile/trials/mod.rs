@@ -5,8 +5,12 @@
 #[cfg(feature = "burnpack")]
 mod burnpack;
 mod configs;
+#[cfg(feature = "coreml")]
+mod coreml;
 #[cfg(feature = "hdf5")]
 mod hdf5;
+#[cfg(any(feature = "onnx", feature = "tensorflow"))]
+mod message;
 #[cfg(feature = "msgpack")]
 mod msgpack;
 mod npz;

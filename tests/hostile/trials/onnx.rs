@@ -1,28 +1,8 @@
 //! ONNX models that are malformed or hostile. `tests/data/onnx` has more that are refused.
 
+use super::message::{bytes, number, varint};
 use crate::common::verdict::{Limit, Parse, Unsupported};
 use crate::trials::Trial;
-
-fn varint(mut n: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while n > 127 {
-        out.push(n as u8 | 128);
-        n >>= 7;
-    }
-    out.push(n as u8);
-    out
-}
-
-/// A field that is a number.
-fn number(field: u64, n: u64) -> Vec<u8> {
-    [varint(field << 3), varint(n)].concat()
-}
-
-/// A field that is a text or a message.
-fn bytes(field: u64, content: impl AsRef<[u8]>) -> Vec<u8> {
-    let content = content.as_ref();
-    [&varint(field << 3 | 2)[..], &varint(content.len() as u64), content].concat()
-}
 
 /// A model whose graph is last, so that it ends with the file.
 fn model(graph: &[Vec<u8>]) -> Vec<u8> {

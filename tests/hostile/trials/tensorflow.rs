@@ -1,5 +1,6 @@
 //! Checkpoints of TensorFlow that are malformed or hostile.
 
+use super::message::{bytes, number, varint};
 use super::recover_everything;
 use crate::common::{Random, data, effort, tempdir};
 use crate::trials::Trial;
@@ -16,24 +17,6 @@ fn checksum(bytes: &[u8]) -> u32 {
         })
     });
     (!sum).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
-fn varint(mut n: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while n > 127 {
-        out.push(n as u8 | 128);
-        n >>= 7;
-    }
-    out.push(n as u8);
-    out
-}
-
-fn field(number: u64, content: &[u8]) -> Vec<u8> {
-    [&varint(number << 3 | 2)[..], &varint(content.len() as u64), content].concat()
-}
-
-fn number(number: u64, n: u64) -> Vec<u8> {
-    [varint(number << 3), varint(n)].concat()
 }
 
 /// A block of entries, each with what it shares with the one before, its own part of the key, and its
@@ -71,11 +54,10 @@ fn header(shards: u64) -> (u64, Vec<u8>, Vec<u8>) {
 }
 
 fn shape(dims: &[u64]) -> Vec<u8> {
-    field(
+    bytes(
         2,
-        &dims
-            .iter()
-            .flat_map(|&dim| field(2, &number(1, dim)))
+        dims.iter()
+            .flat_map(|&dim| bytes(2, number(1, dim)))
             .collect::<Vec<u8>>(),
     )
 }
@@ -103,7 +85,7 @@ fn indexes() {
     };
     let one = |value: Vec<u8>| table(&[header(1), (0, b"w".to_vec(), value)]);
     let slice =
-        |start: u64, len: u64| field(7, &field(1, &[number(1, start), number(2, len)].concat()));
+        |start: u64, len: u64| bytes(7, bytes(1, [number(1, start), number(2, len)].concat()));
     let sliced = |slices: &[Vec<u8>]| one([number(1, 1), shape(&[4]), slices.concat()].concat());
     let long = |n: usize| -> Vec<_> {
         let first = (0, vec![b'a'; 16_000], variable(&[0], 0, 0));

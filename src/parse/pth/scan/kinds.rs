@@ -38,7 +38,7 @@ pub(super) fn kind_of(head: &[u8]) -> ContentKind {
         [0x1f, 0x8b, ..] => return ContentKind::Gzip,
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => return ContentKind::Npy,
         _ if magic::is_tflite(head) || magic::is_openvino(head) => return ContentKind::Weights,
-        _ if magic::is_onnx(head) || magic::is_flax(head) => {
+        _ if magic::is_onnx(head) || magic::is_flax(head) || magic::is_coreml(head) => {
             return ContentKind::Weights;
         }
         _ if magic::is_hdf5(head) => {

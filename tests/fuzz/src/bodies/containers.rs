@@ -31,16 +31,26 @@ pub fn openvino(bytes: &[u8]) {
     }
 }
 
-/// A checkpoint of TensorFlow: the length of its index, the index, and the data of one file. The checksums of
-/// blocks are not mended.
+/// A checkpoint of TensorFlow: an index, and the data of one file. The checksums of blocks are not mended.
 pub fn tensorflow(bytes: &[u8]) {
+    with_data(bytes, ["m.index", "m.data-00000-of-00001"]);
+}
+
+/// A model of Core ML, and its file of weights.
+pub fn coreml(bytes: &[u8]) {
+    with_data(bytes, ["model.mlmodel", "weights/weight.bin"]);
+}
+
+/// The length of a file, the file, and another that has its data.
+fn with_data(bytes: &[u8], names: [&str; 2]) {
     let mut rest = Bytes(bytes);
     let n = rest.u16();
     let directory = crate::common::tempdir().unwrap();
-    let index = directory.path().join("m.index");
-    std::fs::write(&index, rest.take(n.into())).unwrap();
-    std::fs::write(index.with_extension("data-00000-of-00001"), rest.0).unwrap();
-    if let Ok(model) = parse_with_limits(&index, &limits()) {
+    let [file, data] = names.map(|name| directory.path().join(name));
+    std::fs::create_dir_all(data.parent().unwrap()).unwrap();
+    std::fs::write(&file, rest.take(n.into())).unwrap();
+    std::fs::write(data, rest.0).unwrap();
+    if let Ok(model) = parse_with_limits(&file, &limits()) {
         check(&model, crc32fast::hash(bytes));
     }
 }

@@ -39,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     ("tflite", containers::any),
     ("openvino", containers::openvino),
     ("tensorflow", containers::tensorflow),
+    ("coreml", containers::coreml),
     ("directory", directory::run),
     ("doors", doors::run),
     ("decode", decode::run),

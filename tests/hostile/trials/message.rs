@@ -1,0 +1,22 @@
+//! Messages of Protocol Buffers.
+
+pub fn varint(mut n: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    while n > 127 {
+        out.push(n as u8 | 128);
+        n >>= 7;
+    }
+    out.push(n as u8);
+    out
+}
+
+/// A field that is a number.
+pub fn number(field: u64, n: u64) -> Vec<u8> {
+    [varint(field << 3), varint(n)].concat()
+}
+
+/// A field that is a text or a message.
+pub fn bytes(field: u64, content: impl AsRef<[u8]>) -> Vec<u8> {
+    let content = content.as_ref();
+    [&varint(field << 3 | 2)[..], &varint(content.len() as u64), content].concat()
+}
