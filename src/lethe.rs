@@ -40,6 +40,8 @@ mod gguf;
 #[cfg(feature = "lethe")]
 mod gptq;
 #[cfg(feature = "lethe")]
+mod hqq;
+#[cfg(feature = "lethe")]
 mod imatrix;
 #[cfg(feature = "lethe")]
 mod importance;

@@ -13,6 +13,7 @@ use super::compressed_tensors::CompressedTensors;
 use super::dfloat11::DFloat11;
 use super::fp8::{Fp8, Fp8Layout};
 use super::gptq::Gptq;
+use super::hqq::Hqq;
 use super::mlx::Mlx;
 use super::mx::{Mx, MxLayout};
 use super::nvfp4::Nvfp4;
@@ -237,6 +238,18 @@ schemes! {
     AWQ "awq" ["awq-int4" "awq-4bit"]
         "AWQ's layout, 4 bits, groups of 128, rounded to nearest"
         searched(in_groups(linear(|p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group })))));
+    HQQ "hqq" ["hqq-4bit" "hqq-int4"]
+        "HQQ, 4 bits, groups of 64"
+        searched(in_groups(linear(|p| hqq(p, 4))));
+    HQQ_8BIT "hqq-8bit" ["hqq-int8"]
+        "HQQ, 8 bits, groups of 64"
+        in_groups(linear(|p| hqq(p, 8)));
+    HQQ_3BIT "hqq-3bit" ["hqq-int3"]
+        "HQQ, 3 bits, groups of 64"
+        searched(in_groups(linear(|p| hqq(p, 3))));
+    HQQ_2BIT "hqq-2bit" ["hqq-int2"]
+        "HQQ, 2 bits, groups of 64"
+        searched(in_groups(linear(|p| hqq(p, 2))));
     MLX_2BIT "mlx-2bit" []
         "MLX affine, 2 bits, groups of 64"
         searched(in_groups(mlx(|p| affine(p, 2))));
@@ -315,6 +328,10 @@ const GPTQ_ASYM: Gptq = Gptq { symmetric: false, version_2: true, ..Gptq::INT4 }
 
 fn gptq(p: &SchemeParameters, scheme: Gptq) -> Arc<dyn Method> {
     Arc::new(Gptq { group: p.group.or(scheme.group), ..scheme })
+}
+
+fn hqq(p: &SchemeParameters, bits: usize) -> Arc<dyn Method> {
+    Arc::new(Hqq { bits, group: p.group.unwrap_or(64) })
 }
 
 fn affine(p: &SchemeParameters, bits: usize) -> Arc<dyn Method> {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use self::grouped::WordBuffers;
 use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::dfloat11::EncodedRun;
-use crate::lethe::kernels::integer::IntegerGroups;
+use crate::lethe::kernels::integer::{IntegerGroups, StepErrors};
 use crate::remember::{CodeFamily, EncodedAs, Grid, GroupCodes, QuantScheme, Tile};
 use crate::simd::{Level, zip};
 use crate::{Dtype, Result, TargetDtype};
@@ -71,13 +71,16 @@ pub(crate) enum Survey {
     /// The mean of the largest magnitudes of blocks of this many consecutive values. The last block
     /// may be shorter.
     MeanOfBlockMaxAbs(usize),
+    /// The number of steps that HQQ's optimiser takes, by [`Encode::step_errors`] of all values.
+    Steps,
 }
 
 /// Values of one tile, which are to be encoded.
 #[derive(Debug)]
 pub(crate) struct TileValues<'a> {
     pub tile: &'a Tile,
-    /// The values, row by row. All are finite: the pipeline refuses others.
+    /// The values, row by row. All are finite: the pipeline refuses others. If the grid has more values
+    /// than the tensor, those behind the tensor's end are not there.
     pub values: &'a [f32],
     /// Result of the survey pass; 0 if the encoder has none.
     pub survey: f64,
@@ -170,6 +173,12 @@ pub(crate) trait Encode: Send + Sync {
     /// it needs none.
     fn survey(&self) -> Option<Survey> {
         None
+    }
+
+    /// What [`Survey::Steps`] needs of whole groups.
+    fn step_errors(&self, values: &[f32], level: Level) -> StepErrors {
+        let _ = (values, level);
+        StepErrors::default()
     }
 
     /// Whether weights that inference engines fuse into one matrix are surveyed together, so that
