@@ -265,7 +265,8 @@ impl<'m> Encoding<'m> {
     ) -> Result<()> {
         if self.encoder.survey() == Some(Survey::Steps) {
             let errors = self.step_errors(no, buffers, scratch, level)?;
-            self.surveyed.add(no, TileSurvey { errors: Some(errors), ..TileSurvey::default() });
+            self.surveyed
+                .add(no, TileSurvey { errors: Some(errors), ..TileSurvey::default() });
             return Ok(());
         }
         let (mut tile, mut maxima) = (no, Vec::new());
@@ -305,7 +306,8 @@ impl<'m> Encoding<'m> {
         // A tensor of other codes has no exponents, and forbids that those of its siblings move.
         let exponents =
             matches!(self.relay, RelayDecision::AfterSurvey(_)).then_some(ExponentRange::NONE_FIT);
-        self.surveyed.add(no, TileSurvey { maxima, exponents, errors: None });
+        self.surveyed
+            .add(no, TileSurvey { maxima, exponents, errors: None });
         Ok(())
     }
 

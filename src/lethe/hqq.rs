@@ -9,9 +9,7 @@
 
 use serde_json::{Value, json};
 
-use super::{
-    Encode, EncodeBuffers, Method, Put, StoredTensor, Survey, TileValues, WeightInfo,
-};
+use super::{Encode, EncodeBuffers, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::error::InTensor;
 use crate::lethe::kernels::integer::{IntegerQuantizer, IntegerRule, StepErrors};
 use crate::lethe::seam::grouped::{float_bytes, module_objection};
@@ -44,19 +42,32 @@ impl Hqq {
     }
 
     /// What describes the weight: ends of names, types, shapes and bytes.
-    fn description(self, weight: &WeightInfo<'_>) -> Vec<(&'static str, Dtype, Vec<usize>, Vec<u8>)> {
+    fn description(
+        self,
+        weight: &WeightInfo<'_>,
+    ) -> Vec<(&'static str, Dtype, Vec<usize>, Vec<u8>)> {
         let text = |end, text: &str| (end, Dtype::U8, vec![text.len()], text.as_bytes().to_vec());
         let flag = |end, is_set: bool| (end, Dtype::U8, vec![], vec![u8::from(is_set)]);
         let number = |end, n: usize| (end, Dtype::I32, vec![], (n as u32).to_le_bytes().to_vec());
         let (packing, _, word_bytes) = self.packing();
-        let shape = weight.shape.iter().flat_map(|&dim| (dim as u64).to_le_bytes());
+        let shape = weight
+            .shape
+            .iter()
+            .flat_map(|&dim| (dim as u64).to_le_bytes());
         vec![
             number("nbits", self.bits),
             number("group_size", self.group),
             ("shape", Dtype::I64, vec![weight.shape.len()], shape.collect()),
             number("axis", 1),
             text("packing", packing),
-            text("unpack_view_dtype", if word_bytes == 4 { "torch.int32" } else { "torch.uint8" }),
+            text(
+                "unpack_view_dtype",
+                if word_bytes == 4 {
+                    "torch.int32"
+                } else {
+                    "torch.uint8"
+                },
+            ),
             text("compute_dtype", torch_name(weight.dtype)),
             flag("view_as_float", false),
             flag("quant_scale", false),
@@ -115,8 +126,14 @@ impl Method for Hqq {
         let group = self.group;
         let groups = weight.rows() * weight.cols() / group.max(1);
         let name = |end: &str| format!("{}.{end}", weight.base());
-        let (words, floats) =
-            (if word_bytes == 4 { Dtype::I32 } else { Dtype::U8 }, weight.dtype.dtype());
+        let (words, floats) = (
+            if word_bytes == 4 {
+                Dtype::I32
+            } else {
+                Dtype::U8
+            },
+            weight.dtype.dtype(),
+        );
         let mut stored = vec![
             stored_tensor(name("W_q"), words, &[groups.div_ceil(fields), group]),
             stored_tensor(name("scale"), floats, &[groups, 1]),
@@ -257,14 +274,23 @@ impl Encode for HqqEncoder {
         let EncodeBuffers { groups, codes: packed, .. } = buffers;
         let quantizer = self.quantizer.with_steps(survey as usize);
         quantizer.encode(values, activations, level, back, groups);
-        if !groups.scales.iter().chain(&groups.offsets).all(|x| x.is_finite()) {
+        if !groups
+            .scales
+            .iter()
+            .chain(&groups.offsets)
+            .all(|x| x.is_finite())
+        {
             let what = format!(
                 "{}: values of a group are too large for the type of its scale",
                 InTensor(&self.name)
             );
             return Err(AnamnesisError::unsupported("HQQ", what));
         }
-        let width = if self.fields == 1 { values.len() } else { tile.cols.len() };
+        let width = if self.fields == 1 {
+            values.len()
+        } else {
+            tile.cols.len()
+        };
         pack(&groups.codes, width, (quantizer.bits, self.fields), self.word_bytes, packed);
         let first = tile.rows.start * self.grid().cols + tile.cols.start;
         put(0, (first * self.word_bytes) as u64, packed)?;
@@ -316,7 +342,10 @@ fn pack(
     for (row, codes) in codes.chunks(width).enumerate() {
         let shift = (fields - 1 - row) * bits;
         if word_bytes == 1 {
-            packed.iter_mut().zip(codes).for_each(|(word, &code)| *word |= code << shift);
+            packed
+                .iter_mut()
+                .zip(codes)
+                .for_each(|(word, &code)| *word |= code << shift);
             continue;
         }
         for (word, &code) in packed.as_chunks_mut::<4>().0.iter_mut().zip(codes) {

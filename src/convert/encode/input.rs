@@ -127,8 +127,11 @@ impl EncodeInput<'_> {
         source
             .codes
             .extract([tile.rows.len(), tile.cols.len()], buffers, codes);
-        Ok(ExponentRange::of(codes)
-            .map(|(range, max_abs)| TileSurvey { maxima: vec![max_abs], exponents: Some(range), errors: None }))
+        Ok(ExponentRange::of(codes).map(|(range, max_abs)| TileSurvey {
+            maxima: vec![max_abs],
+            exponents: Some(range),
+            errors: None,
+        }))
     }
 
     /// Reads `tile`, and returns the largest magnitude of each `run` of its values, or of runs of

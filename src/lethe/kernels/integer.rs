@@ -25,8 +25,12 @@ use crate::simd::{Aligned, Flat, Level, Routine, perform, zip};
 /// The library whose arithmetic applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IntegerRule {
-    CompressedTensors { symmetric: bool },
-    Gptq { symmetric: bool },
+    CompressedTensors {
+        symmetric: bool,
+    },
+    Gptq {
+        symmetric: bool,
+    },
     Awq,
     Mlx,
     /// After so many steps of its optimiser.

@@ -1,4 +1,4 @@
-//! compressed-tensors, MLX, GPTQ, AWQ, ModelOpt and ComfyUI.
+//! compressed-tensors, MLX, HQQ, GPTQ, AWQ, ModelOpt and ComfyUI.
 
 use super::{
     Bytes, Case, Columns, E4M3, INT4, INT8, Kept, Near, NoEncoder, Refused, Row, Values, Whole,
@@ -102,6 +102,16 @@ pub const TABLE: &[Case] = &[
         Whole,
         Refused,
     ),
+    // The optimised zero point cuts off the ends of a range.
+    (
+        "hqq",
+        "bits_* groups own_saver qmodel_pt* tiny_* view_as_float_*",
+        "hqq-8bit",
+        8,
+        Columns(8),
+        Near(3.0 / 255.0),
+    ),
+    ("hqq", "hostile_*", "hqq", 8, Whole, Refused),
     // Random zero points, so that the values of a group do not span the range of its codes.
     (
         "gptq",

@@ -90,7 +90,14 @@ impl HqqInt {
             smaller(1.0 / range * self.max_code, MAX_SCALE)
         };
         let zero = -low * scale;
-        (scale, if self.rounds_zero { zero.round_ties_even() } else { zero })
+        (
+            scale,
+            if self.rounds_zero {
+                zero.round_ties_even()
+            } else {
+                zero
+            },
+        )
     }
 
     /// The code of `x`.

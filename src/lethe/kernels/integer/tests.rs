@@ -110,9 +110,17 @@ fn twin(q: &IntegerQuantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
         }
         IntegerRule::Hqq { steps } => {
             let range = max - min;
-            let scale = if range <= 1e-4 { 1.0 } else { (1.0 / range * most).min(2e4) };
+            let scale = if range <= 1e-4 {
+                1.0
+            } else {
+                (1.0 / range * most).min(2e4)
+            };
             let first = -min * scale;
-            let mut zero = if q.bits == 4 { first.round_ties_even() } else { first };
+            let mut zero = if q.bits == 4 {
+                first.round_ties_even()
+            } else {
+                first
+            };
             let code = |x: f32, zero: f32| (x * scale + zero).clamp(0.0, most).round_ties_even();
             for _ in 0..steps {
                 let rest = |&x: &f32| {

@@ -244,7 +244,10 @@ impl StoredMatrix {
 }
 
 /// The little-endian bytes of numbers in `dtype`.
-pub(crate) fn float_bytes<'a>(numbers: impl Iterator<Item = &'a f32>, dtype: TargetDtype) -> Vec<u8> {
+pub(crate) fn float_bytes<'a>(
+    numbers: impl Iterator<Item = &'a f32>,
+    dtype: TargetDtype,
+) -> Vec<u8> {
     match dtype {
         TargetDtype::F32 => numbers.flat_map(|x| x.to_le_bytes()).collect(),
         TargetDtype::F16 => numbers

@@ -233,10 +233,7 @@ fn decoded(case: &GroupedCase, encoder: &dyn Encode, parts: &[Vec<u8>]) -> Vec<f
 
 #[test]
 fn decoding_gives_the_values_of_the_encoder() {
-    for case in FAMILIES
-        .into_iter()
-        .flat_map(GroupedCase::all)
-    {
+    for case in FAMILIES.into_iter().flat_map(GroupedCase::all) {
         let (encoder, values) = encoder(&case);
         let (parts, back) = encoded(&*encoder, &values, Level::detect(), (64, 64));
         let decoded = decoded(&case, &*encoder, &parts);
