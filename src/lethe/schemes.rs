@@ -15,7 +15,7 @@ use super::fp8::{Fp8, Fp8Layout};
 use super::gptq::Gptq;
 use super::hqq::Hqq;
 use super::mlx::Mlx;
-use super::mx::{Mx, MxLayout};
+use super::mx::{Mx, MxCodes, MxLayout};
 use super::nvfp4::Nvfp4;
 use super::qnat::Qnat;
 use super::scheme::{ForgetScheme, SchemeParameters, SchemeRow};
@@ -186,19 +186,22 @@ schemes! {
         or(&["fp8-comfy"], comfy(|_| Arc::new(ComfyBlocks::Mxfp8)));
     MXFP8 "mxfp8" []
         "MXFP8 of compressed-tensors"
-        or(&["fp8-channel"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, true))));
+        or(&["fp8-channel"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp8))));
     MXFP8_MODELOPT "mxfp8-modelopt" []
         "MXFP8 of ModelOpt"
-        or(&["fp8-tensor"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, true))));
+        or(&["fp8-tensor"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, MxCodes::Fp8))));
+    MXFP6 "mxfp6" ["mxfp6-e2m3"]
+        "MXFP6 (E2M3) of compressed-tensors"
+        or(&["fp8-channel"], linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp6)));
     MXFP4 "mxfp4" []
         "MXFP4 of compressed-tensors"
-        searched(or(&["nvfp4-ct"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, false)))));
+        searched(or(&["nvfp4-ct"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp4)))));
     MXFP4_MODELOPT "mxfp4-modelopt" []
         "MXFP4 of ModelOpt"
-        searched(or(&["nvfp4"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, false)))));
+        searched(or(&["nvfp4"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, MxCodes::Fp4)))));
     MXFP4_GPT_OSS "mxfp4-gpt-oss" ["gpt-oss"]
         "MXFP4 of gpt-oss, for stacks of experts"
-        with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, false)));
+        with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, MxCodes::Fp4)));
     NVFP4 "nvfp4" ["nvfp4-modelopt"]
         "NVFP4 of ModelOpt"
         searched(or(&["fp8-tensor"], linear(|_| Arc::new(Nvfp4::ModelOpt))));
@@ -316,8 +319,8 @@ fn comfy_fp8(is_e5m2: bool) -> Arc<dyn Method> {
     Arc::new(Fp8 { layout: Fp8Layout::ComfyUi { is_e5m2 }, granularity: Granularity::Tensor })
 }
 
-fn mx(p: &SchemeParameters, layout: MxLayout, is_mxfp8: bool) -> Arc<dyn Method> {
-    Arc::new(Mx { layout, rule: p.rule, is_mxfp8 })
+fn mx(p: &SchemeParameters, layout: MxLayout, codes: MxCodes) -> Arc<dyn Method> {
+    Arc::new(Mx { layout, rule: p.rule, codes })
 }
 
 fn ct(p: &SchemeParameters, scheme: CompressedTensors) -> Arc<dyn Method> {

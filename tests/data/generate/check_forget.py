@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 SCHEMES = [
     "nf4", "nf4-dq", "fp4", "fp4-dq", "int8", "fp8-block", "fp8-tensor", "fp8-block-ue8m0", "fp8", "fp8-channel", "fp8-block-ct",
-    "w4a16", "w4a16-asym", "w8a16", "w8a16-channel", "w8a8", "nvfp4-ct", "mxfp4", "mxfp8", "hqq", "hqq-8bit", "hqq-3bit", "hqq-2bit", "mlx-4bit", "mlx-8bit", "mlx-mxfp4",
+    "w4a16", "w4a16-asym", "w8a16", "w8a16-channel", "w8a8", "nvfp4-ct", "mxfp4", "mxfp6", "mxfp8", "hqq", "hqq-8bit", "hqq-3bit", "hqq-2bit", "mlx-4bit", "mlx-8bit", "mlx-mxfp4",
     "gguf:q8_0", "gguf:q4_k_m", "gguf:q6_k", "gguf:iq4_xs", "gguf:q4_0", "gpt-oss",
 ]
 

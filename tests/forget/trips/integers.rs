@@ -63,7 +63,8 @@ pub const TABLE: &[Case] = &[
     ),
     ("compressed_tensors", "*_hostile pack_hostile_*", "w8a16-channel", 0, Row, Refused),
     ("compressed_tensors", "pack_experts3d*", "w4a16", 0, Whole, Kept),
-    ("compressed_tensors", "mxfp6 sparse_*", "", 0, Whole, NoEncoder),
+    ("compressed_tensors", "mxfp6", "mxfp6", 0, Columns(32), Values),
+    ("compressed_tensors", "sparse_*", "", 0, Whole, NoEncoder),
     // MLX makes an extreme value of each group a multiple of the group's scale, which changes the
     // scale.
     ("mlx", "b2_g64_*", "mlx-2bit", 64, Columns(64), Bytes),
