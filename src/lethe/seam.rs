@@ -16,6 +16,7 @@ pub(crate) mod rows;
 use std::sync::Arc;
 
 use self::grouped::WordBuffers;
+use crate::lethe::activation_scales::ActivationScales;
 use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::dfloat11::EncodedRun;
 use crate::lethe::kernels::integer::{IntegerGroups, StepErrors};
@@ -293,6 +294,12 @@ pub(crate) trait Method: Send + Sync {
     fn makes(&self, scheme: QuantScheme) -> bool {
         let _ = scheme;
         false
+    }
+
+    /// The method that stores the scales of activations as well, if the scheme's layout has them.
+    fn with_activation_scales(&self, scales: &Arc<ActivationScales>) -> Option<Arc<dyn Method>> {
+        let _ = scales;
+        None
     }
 
     /// Whether the scheme's libraries store weights of `Conv1D` (GPT-2) as those of any linear

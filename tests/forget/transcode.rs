@@ -451,7 +451,11 @@ fn the_same_scheme_keeps_what_is_stored() {
     std::fs::write(&stacks, file(&tensors, &[])).unwrap();
     let mut others = vec![];
     for name in every_scheme() {
-        let input = if name == "mxfp4-gpt-oss" { &stacks } else { &input };
+        let input = if name == "mxfp4-gpt-oss" {
+            &stacks
+        } else {
+            &input
+        };
         let container = name.parse::<ForgetScheme>().unwrap().container();
         if container.extension() != "safetensors" || needs_importance(&name) {
             continue;
