@@ -11,9 +11,11 @@
 //! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
 //! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
 //!   which some types need and others use; `importance`: what they say of values whose scales are
-//!   searched; `input_scales`: columns that are multiplied with what norms are divided by; `llama_names`: names of tensors in llama.cpp.
+//!   searched; `activation_scales`: with which activations are quantized; `input_scales`: columns that are multiplied with what norms are divided by; `llama_names`: names of tensors in llama.cpp.
 //! - All others: one stored layout each.
 
+#[cfg(feature = "lethe")]
+mod activation_scales;
 #[cfg(feature = "lethe")]
 mod awq;
 #[cfg(feature = "bnb")]
@@ -39,6 +41,8 @@ mod ggml;
 mod gguf;
 #[cfg(feature = "lethe")]
 mod gptq;
+#[cfg(feature = "lethe")]
+mod hqq;
 #[cfg(feature = "lethe")]
 mod imatrix;
 #[cfg(feature = "lethe")]

@@ -368,6 +368,10 @@ pub(super) struct ForgetArgs {
     /// Importance matrix of llama.cpp's, for GGUF and --search
     #[arg(long, value_name = "FILE", help_heading = ENCODING)]
     pub imatrix: Option<PathBuf>,
+    /// Scales that FP8 activations are quantized with: JSON of numbers by module, or a model that has
+    /// them
+    #[arg(long, value_name = "FILE", help_heading = ENCODING)]
+    pub activation_scales: Option<PathBuf>,
     /// Multiply columns whose inputs are large with what the norms before them are divided by, as AWQ
     /// does: the model computes what it did, and 4 bits or fewer lose less. Needs --imatrix
     #[arg(long, help_heading = ENCODING)]

@@ -29,6 +29,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
     let to = args.out_dtype.unwrap_or_else(|| scheme.dtype());
     let mut forget = Forget::from(scheme);
     (forget.like, forget.imatrix) = (args.like.clone(), args.imatrix.clone());
+    forget.activation_scales.clone_from(&args.activation_scales);
     (forget.search, forget.scales_inputs) = (args.search, args.awq_scaling);
     args.types.apply(&mut forget);
     let mut options = ConvertOptions::from(forget);

@@ -57,6 +57,15 @@ const OPTIONS: &[Applicability] = &[
         needs: "which inputs are large is in an importance matrix (--imatrix)",
     },
     Applicability {
+        option: "--activation-scales",
+        is_set: |r| {
+            r.forget()
+                .is_some_and(|args| args.activation_scales.is_some())
+        },
+        applies: |r| r.scheme.is_some_and(ForgetScheme::has_activation_scales),
+        needs: "fp8, fp8-channel, fp8-tensor and fp8-comfy store scales of activations",
+    },
+    Applicability {
         option: "--search",
         is_set: |r| r.forget().is_some_and(|args| args.search),
         applies: |r| r.scheme.is_some_and(ForgetScheme::has_search),
@@ -395,12 +404,13 @@ fn require_same_container(request: &Request<'_>) -> std::result::Result<(), Stri
 /// # Errors
 /// `Io` with the first path that cannot be read; `Usage` if it is a pipe or a device.
 pub(super) fn require_files(args: &ForgetArgs) -> Result<()> {
-    for (option, path) in [("--imatrix", &args.imatrix), ("--like", &args.like)] {
+    let scales = ("--activation-scales", &args.activation_scales);
+    for (option, path) in [("--imatrix", &args.imatrix), ("--like", &args.like), scales] {
         let Some(path) = path else {
             continue;
         };
         let there = std::fs::metadata(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
-        if !(there.is_file() || option == "--like" && there.is_dir()) {
+        if !(there.is_file() || option != "--imatrix" && there.is_dir()) {
             return Err(not_regular(option, path));
         }
     }

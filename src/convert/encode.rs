@@ -34,6 +34,7 @@ use super::cut::Cut;
 use super::held::Pieces;
 use crate::error::InTensor;
 use crate::lethe::kernels::distance::{Comparison, DistanceSums};
+use crate::lethe::kernels::integer::StepErrors;
 use crate::lethe::kernels::mean::Mean;
 use crate::lethe::{Encode, EncodeBuffers, Importance, Put, Survey, TileStatistics, TileValues};
 use crate::remember::{Buffers, Decode, GroupCodes, Tile};
@@ -93,6 +94,8 @@ struct Scratch {
 struct TileSurvey {
     /// Of runs of values, the largest magnitudes.
     maxima: Vec<f32>,
+    /// Of groups that are optimised, the errors before each step.
+    errors: Option<Box<StepErrors>>,
     /// Of codes that may be relayed, the exponents.
     exponents: Option<ExponentRange>,
 }
@@ -103,6 +106,8 @@ struct SurveyTotal {
     /// The largest magnitude.
     max_abs: f32,
     exponents: ExponentRange,
+    /// The errors before each step, if the encoder needs them.
+    errors: Option<Box<StepErrors>>,
     /// Over the maxima of the runs, if the encoder needs it. It is large beside the rest of a plan.
     mean: Option<Box<Mean>>,
 }
@@ -111,6 +116,9 @@ impl AddAssign<TileSurvey> for SurveyTotal {
     fn add_assign(&mut self, tile: TileSurvey) {
         if let Some(exponents) = tile.exponents {
             self.exponents.add(exponents);
+        }
+        if let Some(errors) = tile.errors {
+            **self.errors.get_or_insert_default() += &errors;
         }
         for max in tile.maxima {
             self.max_abs = self.max_abs.max(max);
@@ -141,6 +149,7 @@ impl<'m> Encoding<'m> {
         let total = SurveyTotal {
             max_abs: 0.0,
             exponents: ExponentRange::default(),
+            errors: None,
             mean: run_len(&*encoder).map(mean),
         };
         let known = if encoder.shares_survey() {
@@ -235,6 +244,9 @@ impl<'m> Encoding<'m> {
             value: match survey {
                 Survey::MaxAbs => f64::from(total.max_abs),
                 Survey::MeanOfBlockMaxAbs(_) => total.mean.map_or(0.0, |mean| mean.finish().into()),
+                Survey::Steps => total
+                    .errors
+                    .map_or(0.0, |errors| errors.steps(self.shape.iter().product()) as f64),
             },
             top_exponent: total.exponents.top_of_nvfp4(),
         })
@@ -251,6 +263,12 @@ impl<'m> Encoding<'m> {
         EncodeScratch { scratch, .. }: &mut EncodeScratch,
         level: Level,
     ) -> Result<()> {
+        if self.encoder.survey() == Some(Survey::Steps) {
+            let errors = self.step_errors(no, buffers, scratch, level)?;
+            self.surveyed
+                .add(no, TileSurvey { errors: Some(errors), ..TileSurvey::default() });
+            return Ok(());
+        }
         let (mut tile, mut maxima) = (no, Vec::new());
         for input in self.surveyed_inputs() {
             if tile < input.cut.tiles()
@@ -288,8 +306,36 @@ impl<'m> Encoding<'m> {
         // A tensor of other codes has no exponents, and forbids that those of its siblings move.
         let exponents =
             matches!(self.relay, RelayDecision::AfterSurvey(_)).then_some(ExponentRange::NONE_FIT);
-        self.surveyed.add(no, TileSurvey { maxima, exponents });
+        self.surveyed
+            .add(no, TileSurvey { maxima, exponents, errors: None });
         Ok(())
+    }
+
+    /// What the groups of a tile err by before each step of an optimiser.
+    ///
+    /// # Errors
+    /// Reading fails, or a value is not finite.
+    fn step_errors(
+        &self,
+        no: usize,
+        buffers: &mut Buffers,
+        scratch: &mut Scratch,
+        level: Level,
+    ) -> Result<Box<StepErrors>> {
+        let (input, tile) = (&self.input, self.input.cut.tile(no));
+        let mut errors = Box::<StepErrors>::default();
+        input.for_each_part(
+            (&tile, None),
+            &self.scheme,
+            buffers,
+            scratch,
+            level,
+            |_, _, scratch| {
+                *errors += &self.encoder.step_errors(&scratch.values, level);
+                Ok(())
+            },
+        )?;
+        Ok(errors)
     }
 
     /// Encodes the tiles of band `no`, and passes the stored bytes to `put`, merged as far as they
@@ -389,9 +435,9 @@ impl<'m> Encoding<'m> {
         back.resize(values.len(), 0.0);
         statistics.clear();
         if let Some(importance) = &self.importance {
-            importance.of_tile(part, statistics)?;
+            importance.of_tile(part, self.input.cut.cols, statistics)?;
         }
-        let activations = statistics.activations(part.cols.len());
+        let activations = statistics.activations();
         let input = TileValues { tile: part, values, survey, maxima, activations, level };
         self.encoder.encode(&input, buffers, back, put)?;
         distance.add(values, back, level);

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::activation_scales::ActivationScales;
 use super::decision::{Candidate, Decision, Decisions, TensorFilter, encode};
 use super::imatrix::Imatrix;
 use super::importance::Importance;
@@ -15,7 +16,7 @@ use super::seam::names;
 use super::{Forget, ForgetScheme, Method, Scope};
 use crate::lethe::kernels::mlx::MlxFloatMode;
 use crate::remember::EncodedAs;
-use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
+use crate::{AnamnesisError, ParseLimits, ParsedModel, Result, TargetDtype};
 
 /// Fails if options of `forget` contradict each other.
 ///
@@ -38,6 +39,13 @@ pub(crate) fn check(forget: &Forget) -> Result<()> {
     }
     if forget.scales_inputs && forget.imatrix.is_none() {
         let what = "--awq-scaling: which inputs are large is in an importance matrix (--imatrix)";
+        return Err(AnamnesisError::usage(what));
+    }
+    if forget.activation_scales.is_some() && !forget.scheme.has_activation_scales() {
+        let what = format!(
+            "--activation-scales: {} stores none; fp8, fp8-channel, fp8-tensor and fp8-comfy do",
+            forget.scheme
+        );
         return Err(AnamnesisError::usage(what));
     }
     if forget.search && !forget.scheme.has_search() {
@@ -109,6 +117,7 @@ fn decide_by(
 ) -> Result<Decisions> {
     match forget.scheme.method(to) {
         Some((method, scope)) => {
+            let method = with_activation_scales(method, forget, &model.limits)?;
             let has_head = || candidates.iter().any(|c| names::is_head(c.weight.name));
             let scope = match scope {
                 Scope::LinearAndUntiedEmbeddings if has_head() => Scope::LinearAndEmbeddings,
@@ -154,6 +163,23 @@ fn decide_by(
         // layer.
         None => super::gguf::decide(model, candidates, (forget, imatrix), filter),
     }
+}
+
+/// `method` with the scales of activations that `forget` names.
+///
+/// # Errors
+/// Those of [`ActivationScales::open`].
+fn with_activation_scales(
+    method: Arc<dyn Method>,
+    forget: &Forget,
+    limits: &ParseLimits,
+) -> Result<Arc<dyn Method>> {
+    let Some(path) = &forget.activation_scales else {
+        return Ok(method);
+    };
+    let scales = Arc::new(ActivationScales::open(path, limits)?);
+    // `check` has asked whether the scheme has a place for them.
+    Ok(method.with_activation_scales(&scales).unwrap_or(method))
 }
 
 /// Group sizes that may be chosen, the largest first.

@@ -11,7 +11,7 @@ use safetensors::SafeTensors;
 use self::harness::{decoded, encode, widened};
 use super::comfy::{ComfyBlocks, ComfyConvRot};
 use super::fp8::{Fp8, Fp8Layout};
-use super::mx::{Mx, MxLayout, ScaleRule};
+use super::mx::{Mx, MxCodes, MxLayout, ScaleRule};
 use super::nvfp4::Nvfp4;
 use super::{Method, WeightInfo};
 use crate::lethe::kernels::mx::ScaleMode;
@@ -56,7 +56,7 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
         } else {
             Nvfp4::CompressedTensors
         })),
-        ["mxfp4" | "mxfp8", layout, rule] => {
+        ["mxfp4" | "mxfp6" | "mxfp8", layout, rule] => {
             let layout = match layout {
                 "compressed_tensors" => MxLayout::CompressedTensors,
                 "model_opt" => MxLayout::ModelOpt,
@@ -70,7 +70,12 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
                 "ggml" => ScaleRule::Ggml,
                 _ => ScaleRule::LayoutDefault,
             };
-            Some(Box::new(Mx { layout, rule, is_mxfp8: words[0] == "mxfp8" }))
+            let codes = match words[0] {
+                "mxfp4" => MxCodes::Fp4,
+                "mxfp6" => MxCodes::Fp6,
+                _ => MxCodes::Fp8,
+            };
+            Some(Box::new(Mx { layout, rule, codes }))
         }
         _ => None,
     }

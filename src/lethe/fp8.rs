@@ -12,11 +12,16 @@
 //! One scale for the tensor takes a survey pass for its largest magnitude. A scale for each block
 //! does not: tiles are whole blocks.
 
+mod activations;
 mod encoder;
+
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use self::activations::StaticFp8;
 use self::encoder::Fp8Encoder;
+use super::activation_scales::ActivationScales;
 use super::comfy::marker;
 use super::compressed_tensors as ct;
 use super::{Encode, Method, StoredTensor, WeightInfo};
@@ -138,6 +143,10 @@ impl Fp8 {
 }
 
 impl Method for Fp8 {
+    fn with_activation_scales(&self, scales: &Arc<ActivationScales>) -> Option<Arc<dyn Method>> {
+        StaticFp8::new(*self, scales).map(|method| Arc::new(method) as Arc<dyn Method>)
+    }
+
     fn makes(&self, scheme: QuantScheme) -> bool {
         matches!(
             scheme,

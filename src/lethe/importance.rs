@@ -1,6 +1,7 @@
 //! What errors cost where scales are searched: what an importance matrix says of the activations that
 //! each value is multiplied with.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::WeightInfo;
@@ -42,12 +43,18 @@ impl Importance {
         self.imatrix.is_some()
     }
 
-    /// What is known of the activations of each value of `tile`, row by row.
+    /// What is known of the activations of each value of `tile` of a grid with `grid_cols` columns, run
+    /// by run.
     ///
     /// # Errors
     /// `Parse` if the entry of the matrix does not fit the tensor.
-    pub(crate) fn of_tile(&self, tile: &Tile, statistics: &mut TileStatistics) -> Result<()> {
-        let TileStatistics { variances, means } = statistics;
+    pub(crate) fn of_tile(
+        &self,
+        tile: &Tile,
+        grid_cols: usize,
+        statistics: &mut TileStatistics,
+    ) -> Result<()> {
+        let TileStatistics { variances, means, row } = statistics;
         variances.clear();
         means.clear();
         let (mut squares_of_columns, mut means_of_columns) = (None, None);
@@ -61,20 +68,37 @@ impl Importance {
             [.., rows, _] => rows.max(1),
             _ => 1,
         };
-        let of_row = |columns: &[f32], row: usize, to: &mut Vec<f32>| {
+        let of_row = |columns: &[f32], row: usize, part: Range<usize>, to: &mut Vec<f32>| {
             let first = row / rows % (columns.len() / cols).max(1) * cols;
-            let of_row = columns.get(first + tile.cols.start..first + tile.cols.end);
+            let of_row = columns.get(first + part.start..first + part.end);
             to.extend_from_slice(of_row.unwrap_or_default());
         };
-        for row in tile.rows.clone() {
-            if let Some(columns) = squares_of_columns {
-                of_row(columns, row, variances);
+        let (all, mut len) = (self.shape.iter().product::<usize>(), 0);
+        // Rows of a grid may be other runs of values than those of the tensor, and end behind it.
+        *row = match grid_cols == cols {
+            true => tile.cols.len(),
+            false => cols,
+        };
+        for (first, run) in tile.runs(grid_cols) {
+            let end = all.min(first + run.len());
+            let mut next = first;
+            while next < end {
+                let (of, col) = (next / cols, next % cols);
+                let part = col..cols.min(col + end - next);
+                if let Some(columns) = squares_of_columns {
+                    of_row(columns, of, part.clone(), variances);
+                }
+                if let Some(columns) = means_of_columns {
+                    of_row(columns, of, part.clone(), means);
+                }
+                next += part.len();
             }
-            if let Some(columns) = means_of_columns {
-                of_row(columns, row, means);
+            len += end.saturating_sub(first);
+            if grid_cols != cols && !(first.is_multiple_of(cols) && end.is_multiple_of(cols)) {
+                // No row is known to end with another one of the tile: nothing is carried on.
+                *row = 1;
             }
         }
-        let len = tile.rows.len() * tile.cols.len();
         // Without a matrix all values count the same. What has no importance stays as the library
         // has it; `of_tensor` has checked that nothing of an entry is left here, and statistics of
         // each value are what encoders rely on.
@@ -93,6 +117,8 @@ impl Importance {
 pub(crate) struct TileStatistics {
     variances: Vec<f32>,
     means: Vec<f32>,
+    /// Number of values in a row of the tensor, or of the part of it in the tile.
+    row: usize,
 }
 
 impl TileStatistics {
@@ -101,9 +127,8 @@ impl TileStatistics {
         self.means.clear();
     }
 
-    /// Those of a tile with rows of `row` values.
-    pub(crate) fn activations(&self, row: usize) -> Activations<'_> {
-        Activations { variances: &self.variances, means: &self.means, row }
+    pub(crate) fn activations(&self) -> Activations<'_> {
+        Activations { variances: &self.variances, means: &self.means, row: self.row }
     }
 }
 
@@ -119,14 +144,14 @@ mod tests {
         let imatrix = Some(Arc::new(Imatrix { entries, means, ..Imatrix::default() }));
         let importance = Importance { imatrix, name, shape: vec![2, 3, 4] };
         let (tile, mut found) = (Tile { rows: 2..5, cols: 1..3 }, TileStatistics::default());
-        importance.of_tile(&tile, &mut found).unwrap();
+        importance.of_tile(&tile, 4, &mut found).unwrap();
         assert_eq!(found.means, [1.0, 0.5, 2.0, 9.0, 2.0, 9.0]);
         assert_eq!(found.variances, [1.0, 2.75, 2.0, 0.0, 2.0, 0.0]);
 
         // llama.cpp has numbers for `ne[2]` matrices, whatever `ne[3]` is.
         let stacks = Importance { shape: vec![3, 2, 1, 4], ..importance };
         let (tile, mut found) = (Tile { rows: 3..6, cols: 0..1 }, TileStatistics::default());
-        stacks.of_tile(&tile, &mut found).unwrap();
+        stacks.of_tile(&tile, 4, &mut found).unwrap();
         assert_eq!(found.means, [0.0, 0.0, 0.0]);
         assert_eq!(found.variances, [5.0, 1.0, 5.0]);
     }

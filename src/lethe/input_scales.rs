@@ -179,6 +179,7 @@ fn encoded(
             let n = blocks.len().max(1) as f64;
             blocks.map(|block| f64::from(magnitude(block))).sum::<f64>() / n
         }
+        Some(Survey::Steps) => encoder.step_errors(values, level).steps(values.len()) as f64,
     };
     let tile = match encoder.grid() {
         grid if grid.cols == cols => Tile { rows: 0..rows, cols: 0..cols },

@@ -1,8 +1,9 @@
-//! MXFP4 and MXFP8: a power of two for each 32 values of a row, stored as its biased exponent. FP4
-//! codes lie two to a byte, the first in the low bits.
+//! MXFP4, MXFP6 and MXFP8: a power of two for each 32 values of a row, stored as its biased exponent.
+//! FP4 codes lie two to a byte, FP6 codes four in three bytes, the first in the low bits.
 //!
-//! - compressed-tensors (`mxfp4-pack-quantized`, `mxfp8-quantized`): `X_packed` U8 `[rows, cols /
-//!   2]` or `X` F8_E4M3, and `X_scale` U8 `[rows, cols / 32]`.
+//! - compressed-tensors (`mxfp4-pack-quantized`, `mxfp6-pack-quantized`, `mxfp8-quantized`):
+//!   `X_packed` U8 `[rows, cols / 2]`, `[rows, cols * 3 / 4]` or `X` F8_E4M3, and `X_scale` U8 `[rows,
+//!   cols / 32]`.
 //! - ModelOpt (`MXFP4QTensor`, `MXFP8QTensor`): `X` U8 `[rows, cols / 2]` or F8_E4M3, and `X_scale`
 //!   U8.
 //! - gpt-oss: a stack `X` `[experts, in, out]` or `X.weight` `[experts, out, in]` becomes
@@ -26,12 +27,13 @@ use crate::lethe::kernels::groups::{GroupArithmetic, GroupBuffers};
 use crate::lethe::kernels::mx::{
     BLOCK, CompressedTensorsMx, GgmlMxfp4, ModelOptMx, MxElement, ScaleMode, TorchAoMx,
 };
-use crate::lethe::kernels::narrow::Fp4E2M1;
+use crate::lethe::kernels::narrow::{Fp4E2M1, Fp6E2M3};
+use crate::lethe::seam::grouped::{MatrixForm, StoredMatrix, WordPacking};
 use crate::lethe::seam::rows::{
-    linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
+    ByteMatrix, linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
 };
 use crate::remember::kernels::fp8::E4M3;
-use crate::remember::{CodeFamily, Grid, GroupCodes, QuantScheme, Tile, TopExponent};
+use crate::remember::{CodeFamily, CodeType, Grid, GroupCodes, QuantScheme, Tile, TopExponent};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -71,12 +73,31 @@ impl ScaleRule {
     ];
 }
 
-/// MXFP4 or MXFP8 in one layout.
+/// The codes of an MX format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MxCodes {
+    Fp4,
+    /// E2M3, of compressed-tensors alone.
+    Fp6,
+    Fp8,
+}
+
+impl MxCodes {
+    fn bits(self) -> usize {
+        match self {
+            Self::Fp4 => 4,
+            Self::Fp6 => 6,
+            Self::Fp8 => 8,
+        }
+    }
+}
+
+/// MXFP4, MXFP6 or MXFP8 in one layout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mx {
     pub layout: MxLayout,
     pub rule: ScaleRule,
-    pub is_mxfp8: bool,
+    pub codes: MxCodes,
 }
 
 /// The kernel of one rule, element format and type of the model.
@@ -84,16 +105,18 @@ pub(crate) struct Mx {
 struct MxKernel {
     /// Not [`ScaleRule::LayoutDefault`].
     rule: ScaleRule,
-    is_mxfp8: bool,
+    codes: MxCodes,
     dtype: TargetDtype,
 }
 
 impl MxKernel {
     fn run(self, groups: GroupBuffers<'_>) {
-        if self.is_mxfp8 {
-            self.run_for::<E4M3>(groups);
-        } else {
-            self.run_for::<Fp4E2M1>(groups);
+        match self.codes {
+            MxCodes::Fp4 => self.run_for::<Fp4E2M1>(groups),
+            MxCodes::Fp6 => {
+                groups.encode_with(&CompressedTensorsMx::<Fp6E2M3>(self.dtype, PhantomData));
+            }
+            MxCodes::Fp8 => self.run_for::<E4M3>(groups),
         }
     }
 
@@ -128,11 +151,18 @@ impl Mx {
 
 impl Method for Mx {
     fn makes(&self, scheme: QuantScheme) -> bool {
-        self.is_mxfp8 && matches!(scheme, QuantScheme::FineGrainedFp8 { rows: 1, cols: BLOCK, .. })
+        match self.codes {
+            MxCodes::Fp4 => false,
+            MxCodes::Fp6 => matches!(scheme, QuantScheme::Grouped { codes: CodeType::Fp6, .. }),
+            MxCodes::Fp8 => {
+                matches!(scheme, QuantScheme::FineGrainedFp8 { rows: 1, cols: BLOCK, .. })
+            }
+        }
     }
 
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
-        if self.is_mxfp8 && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
+        let is_mxfp8 = self.codes == MxCodes::Fp8;
+        if is_mxfp8 && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
             return Some("MXFP8 is not known there".to_owned());
         }
         let partial_block =
@@ -152,7 +182,7 @@ impl Method for Mx {
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rule, dtype) = (self.rule(), weight.dtype);
-        let kernel = MxKernel { rule, is_mxfp8: self.is_mxfp8, dtype };
+        let kernel = MxKernel { rule, codes: self.codes, dtype };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let (MxLayout::GptOss, &[experts, first, last]) = (self.layout, weight.shape) {
             // A module's weight is [experts, out, in], its blocks lie in rows. A bare parameter is
@@ -172,7 +202,7 @@ impl Method for Mx {
             return Ok(match in_rows {
                 true => {
                     let family = Some(CodeFamily::Mxfp4 { top: TopExponent::Power });
-                    Box::new(MxMatrixEncoder { stored, kernel, rows, cols, unit: 2, family })
+                    Box::new(MxMatrixEncoder { stored, kernel, rows, cols, family })
                 }
                 // Blocks of a bare parameter run down its columns, and no other layout stores them
                 // so: its codes are never relayed.
@@ -180,15 +210,20 @@ impl Method for Mx {
             });
         }
         let name = |end: &str| format!("{}{end}", weight.name);
-        let (end, dtype, unit) = match (self.is_mxfp8, self.layout) {
-            (true, _) => ("", Dtype::F8E4M3, 1),
-            (false, MxLayout::CompressedTensors) => ("_packed", Dtype::U8, 2),
-            (false, _) => ("", Dtype::U8, 2),
+        let (end, dtype) = match (self.codes, self.layout) {
+            (MxCodes::Fp8, _) => ("", Dtype::F8E4M3),
+            (_, MxLayout::CompressedTensors) => ("_packed", Dtype::U8),
+            _ => ("", Dtype::U8),
         };
-        let codes = stored_tensor(name(end), dtype, &packed_shape(weight, unit));
+        let mut shape = weight.shape.to_vec();
+        if let Some(bytes) = shape.last_mut() {
+            *bytes = cols / 8 * self.codes.bits();
+        }
+        let codes = stored_tensor(name(end), dtype, &shape);
         let scales = stored_tensor(name("_scale"), Dtype::U8, &packed_shape(weight, BLOCK));
-        let family = (unit == 2).then_some(CodeFamily::Mxfp4 { top: TopExponent::Infinity });
-        Ok(Box::new(MxMatrixEncoder { stored: [codes, scales], kernel, rows, cols, unit, family }))
+        let family = (self.codes == MxCodes::Fp4)
+            .then_some(CodeFamily::Mxfp4 { top: TopExponent::Infinity });
+        Ok(Box::new(MxMatrixEncoder { stored: [codes, scales], kernel, rows, cols, family }))
     }
 
     fn config(&self, skipped: &[String]) -> Option<Value> {
@@ -201,10 +236,17 @@ impl Method for Mx {
                 skipped,
             )
         };
-        let algo = if self.is_mxfp8 { "MXFP8" } else { "MXFP4" };
+        let algo = if self.codes == MxCodes::Fp8 {
+            "MXFP8"
+        } else {
+            "MXFP4"
+        };
         Some(match self.layout {
-            MxLayout::CompressedTensors if self.is_mxfp8 => of(8, "mxfp8-quantized"),
-            MxLayout::CompressedTensors => of(4, "mxfp4-pack-quantized"),
+            MxLayout::CompressedTensors => match self.codes {
+                MxCodes::Fp4 => of(4, "mxfp4-pack-quantized"),
+                MxCodes::Fp6 => of(6, "mxfp6-pack-quantized"),
+                MxCodes::Fp8 => of(8, "mxfp8-quantized"),
+            },
             MxLayout::ModelOpt => json!({
                 "group_size": BLOCK,
                 "ignore": skipped,
@@ -223,8 +265,6 @@ struct MxMatrixEncoder {
     kernel: MxKernel,
     rows: usize,
     cols: usize,
-    /// Codes in a byte: two of FP4, one of FP8.
-    unit: usize,
     /// The family of the codes, if they can be relayed.
     family: Option<CodeFamily>,
 }
@@ -253,9 +293,28 @@ impl Encode for MxMatrixEncoder {
         put: &mut Put<'_>,
     ) -> Result<()> {
         let TileValues { tile, values, activations, level, .. } = *values;
-        let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [self.unit, BLOCK]);
+        let unit = if self.kernel.codes == MxCodes::Fp4 {
+            2
+        } else {
+            1
+        };
+        let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [unit, BLOCK]);
         self.kernel
             .run(GroupBuffers { values, activations, codes, scale_bytes, back, level });
+        if self.kernel.codes == MxCodes::Fp6 {
+            let EncodeBuffers { codes, scale_bytes, words, .. } = buffers;
+            let matrix = StoredMatrix {
+                part: 0,
+                form: MatrixForm::Packed(WordPacking::AlongRows),
+                bits: self.kernel.codes.bits(),
+                rows: self.rows,
+                cols: self.cols,
+            };
+            matrix.put_codes(tile, codes, level, words, put)?;
+            let blocks = tile.cols.start / BLOCK..tile.cols.end / BLOCK;
+            let exponents = ByteMatrix { part: 1, stride: self.cols / BLOCK };
+            return exponents.put(tile.rows.clone(), blocks, scale_bytes, put);
+        }
         self.store(tile, codes, scale_bytes, put)
     }
 
@@ -280,7 +339,8 @@ impl StoreCodes for MxMatrixEncoder {
 impl MxMatrixEncoder {
     /// Passes the codes and exponents of a tile to `put`.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
-        put_codes_and_scales(tile, self.cols, [(self.unit, codes), (BLOCK, shared)], put)
+        let unit = 8 / self.kernel.codes.bits();
+        put_codes_and_scales(tile, self.cols, [(unit, codes), (BLOCK, shared)], put)
     }
 }
 

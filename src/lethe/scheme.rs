@@ -240,6 +240,14 @@ impl ForgetScheme {
         matches!(self.kind, SchemeKind::Table(row) if row.has_search)
     }
 
+    /// Whether it stores scales of activations ([`Forget::activation_scales`]).
+    #[must_use]
+    pub fn has_activation_scales(&self) -> bool {
+        let none = Arc::default();
+        let method = self.method(self.dtype());
+        method.is_some_and(|(method, _)| method.with_activation_scales(&none).is_some())
+    }
+
     /// Whether it is a file type of GGUF.
     #[must_use]
     pub fn is_gguf(&self) -> bool {
@@ -330,6 +338,9 @@ pub struct Forget {
     pub search: bool,
     /// Path of an importance matrix of llama.cpp, for GGUF and for `search`.
     pub imatrix: Option<PathBuf>,
+    /// Path of the scales that FP8 activations are quantized with: a JSON object of numbers by module,
+    /// or a model that has them (`P.input_scale`). Modules without one stay as they are.
+    pub activation_scales: Option<PathBuf>,
     /// Whether columns whose inputs are large by `imatrix` are multiplied with what the norms that
     /// these come from are divided by (AWQ). The model computes what it did.
     pub scales_inputs: bool,
@@ -393,6 +404,7 @@ impl From<ForgetScheme> for Forget {
             like: None,
             search: false,
             imatrix: None,
+            activation_scales: None,
             scales_inputs: false,
             types: GgufTypes::default(),
             refuses_requantizing: false,

@@ -13,8 +13,9 @@ use super::compressed_tensors::CompressedTensors;
 use super::dfloat11::DFloat11;
 use super::fp8::{Fp8, Fp8Layout};
 use super::gptq::Gptq;
+use super::hqq::Hqq;
 use super::mlx::Mlx;
-use super::mx::{Mx, MxLayout};
+use super::mx::{Mx, MxCodes, MxLayout};
 use super::nvfp4::Nvfp4;
 use super::qnat::Qnat;
 use super::scheme::{ForgetScheme, SchemeParameters, SchemeRow};
@@ -185,19 +186,22 @@ schemes! {
         or(&["fp8-comfy"], comfy(|_| Arc::new(ComfyBlocks::Mxfp8)));
     MXFP8 "mxfp8" []
         "MXFP8 of compressed-tensors"
-        or(&["fp8-channel"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, true))));
+        or(&["fp8-channel"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp8))));
     MXFP8_MODELOPT "mxfp8-modelopt" []
         "MXFP8 of ModelOpt"
-        or(&["fp8-tensor"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, true))));
+        or(&["fp8-tensor"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, MxCodes::Fp8))));
+    MXFP6 "mxfp6" ["mxfp6-e2m3"]
+        "MXFP6 (E2M3) of compressed-tensors"
+        or(&["fp8-channel"], linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp6)));
     MXFP4 "mxfp4" []
         "MXFP4 of compressed-tensors"
-        searched(or(&["nvfp4-ct"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, false)))));
+        searched(or(&["nvfp4-ct"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp4)))));
     MXFP4_MODELOPT "mxfp4-modelopt" []
         "MXFP4 of ModelOpt"
-        searched(or(&["nvfp4"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, false)))));
+        searched(or(&["nvfp4"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, MxCodes::Fp4)))));
     MXFP4_GPT_OSS "mxfp4-gpt-oss" ["gpt-oss"]
         "MXFP4 of gpt-oss, for stacks of experts"
-        with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, false)));
+        with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, MxCodes::Fp4)));
     NVFP4 "nvfp4" ["nvfp4-modelopt"]
         "NVFP4 of ModelOpt"
         searched(or(&["fp8-tensor"], linear(|_| Arc::new(Nvfp4::ModelOpt))));
@@ -237,6 +241,18 @@ schemes! {
     AWQ "awq" ["awq-int4" "awq-4bit"]
         "AWQ's layout, 4 bits, groups of 128, rounded to nearest"
         searched(in_groups(linear(|p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group })))));
+    HQQ "hqq" ["hqq-4bit" "hqq-int4"]
+        "HQQ, 4 bits, groups of 64"
+        searched(in_groups(linear(|p| hqq(p, 4))));
+    HQQ_8BIT "hqq-8bit" ["hqq-int8"]
+        "HQQ, 8 bits, groups of 64"
+        in_groups(linear(|p| hqq(p, 8)));
+    HQQ_3BIT "hqq-3bit" ["hqq-int3"]
+        "HQQ, 3 bits, groups of 64"
+        searched(in_groups(linear(|p| hqq(p, 3))));
+    HQQ_2BIT "hqq-2bit" ["hqq-int2"]
+        "HQQ, 2 bits, groups of 64"
+        searched(in_groups(linear(|p| hqq(p, 2))));
     MLX_2BIT "mlx-2bit" []
         "MLX affine, 2 bits, groups of 64"
         searched(in_groups(mlx(|p| affine(p, 2))));
@@ -303,8 +319,8 @@ fn comfy_fp8(is_e5m2: bool) -> Arc<dyn Method> {
     Arc::new(Fp8 { layout: Fp8Layout::ComfyUi { is_e5m2 }, granularity: Granularity::Tensor })
 }
 
-fn mx(p: &SchemeParameters, layout: MxLayout, is_mxfp8: bool) -> Arc<dyn Method> {
-    Arc::new(Mx { layout, rule: p.rule, is_mxfp8 })
+fn mx(p: &SchemeParameters, layout: MxLayout, codes: MxCodes) -> Arc<dyn Method> {
+    Arc::new(Mx { layout, rule: p.rule, codes })
 }
 
 fn ct(p: &SchemeParameters, scheme: CompressedTensors) -> Arc<dyn Method> {
@@ -315,6 +331,10 @@ const GPTQ_ASYM: Gptq = Gptq { symmetric: false, version_2: true, ..Gptq::INT4 }
 
 fn gptq(p: &SchemeParameters, scheme: Gptq) -> Arc<dyn Method> {
     Arc::new(Gptq { group: p.group.or(scheme.group), ..scheme })
+}
+
+fn hqq(p: &SchemeParameters, bits: usize) -> Arc<dyn Method> {
+    Arc::new(Hqq { bits, group: p.group.unwrap_or(64) })
 }
 
 fn affine(p: &SchemeParameters, bits: usize) -> Arc<dyn Method> {

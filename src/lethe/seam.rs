@@ -16,9 +16,10 @@ pub(crate) mod rows;
 use std::sync::Arc;
 
 use self::grouped::WordBuffers;
+use crate::lethe::activation_scales::ActivationScales;
 use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::dfloat11::EncodedRun;
-use crate::lethe::kernels::integer::IntegerGroups;
+use crate::lethe::kernels::integer::{IntegerGroups, StepErrors};
 use crate::remember::{CodeFamily, EncodedAs, Grid, GroupCodes, QuantScheme, Tile};
 use crate::simd::{Level, zip};
 use crate::{Dtype, Result, TargetDtype};
@@ -71,13 +72,16 @@ pub(crate) enum Survey {
     /// The mean of the largest magnitudes of blocks of this many consecutive values. The last block
     /// may be shorter.
     MeanOfBlockMaxAbs(usize),
+    /// The number of steps that HQQ's optimiser takes, by [`Encode::step_errors`] of all values.
+    Steps,
 }
 
 /// Values of one tile, which are to be encoded.
 #[derive(Debug)]
 pub(crate) struct TileValues<'a> {
     pub tile: &'a Tile,
-    /// The values, row by row. All are finite: the pipeline refuses others.
+    /// The values, row by row. All are finite: the pipeline refuses others. If the grid has more values
+    /// than the tensor, those behind the tensor's end are not there.
     pub values: &'a [f32],
     /// Result of the survey pass; 0 if the encoder has none.
     pub survey: f64,
@@ -170,6 +174,12 @@ pub(crate) trait Encode: Send + Sync {
     /// it needs none.
     fn survey(&self) -> Option<Survey> {
         None
+    }
+
+    /// What [`Survey::Steps`] needs of whole groups.
+    fn step_errors(&self, values: &[f32], level: Level) -> StepErrors {
+        let _ = (values, level);
+        StepErrors::default()
     }
 
     /// Whether weights that inference engines fuse into one matrix are surveyed together, so that
@@ -284,6 +294,12 @@ pub(crate) trait Method: Send + Sync {
     fn makes(&self, scheme: QuantScheme) -> bool {
         let _ = scheme;
         false
+    }
+
+    /// The method that stores the scales of activations as well, if the scheme's layout has them.
+    fn with_activation_scales(&self, scales: &Arc<ActivationScales>) -> Option<Arc<dyn Method>> {
+        let _ = scales;
+        None
     }
 
     /// Whether the scheme's libraries store weights of `Conv1D` (GPT-2) as those of any linear

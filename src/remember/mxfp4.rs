@@ -198,7 +198,7 @@ pub(super) fn mx_rows_of<'m>(
     let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: cols / BLOCK });
     let mut decoder =
         Grouped::scaled(stored, bits, code_format, size.into(), row_groups(cols, BLOCK), scales);
-    // FP6 and MXINT4 have no encoder that takes their codes.
+    // No encoder takes codes of FP6 and MXINT4 from other layouts.
     let top = match scale.dtype() {
         Dtype::F8E8M0 => Some(TopExponent::Nan),
         Dtype::U8 => Some(TopExponent::Infinity),

@@ -56,6 +56,7 @@ const WRONG: &[(&str, &[&str])] = &[
 /// Options that name files: those that are missing are errors of the system. `/dev/zero` is no file
 /// that can be read to its end.
 const FILES: &[&str] = &[
+    "--activation-scales",
     "--against",
     "--base",
     "--chat-template",
@@ -149,10 +150,17 @@ fn wrong_values() {
                         .map(str::to_owned)
                         .to_vec();
                 }
+                if option == "--activation-scales" {
+                    all = ["forget", &*model, "--to", "fp8"]
+                        .map(str::to_owned)
+                        .to_vec();
+                }
                 all.push(format!("{option}={value}"));
                 if ["remember", "forget", "convert", "merge"].contains(verb) {
                     let output = match option.as_str() {
-                        "--group-size" | "--scale-rule" => output.replace(".gguf", ".safetensors"),
+                        "--group-size" | "--scale-rule" | "--activation-scales" => {
+                            output.replace(".gguf", ".safetensors")
+                        }
                         _ => output.clone(),
                     };
                     all.extend(["-o".to_owned(), output]);

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod activation_scales;
 mod dfloat11;
 mod diffusion;
 mod directories;

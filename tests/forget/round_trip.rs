@@ -235,6 +235,11 @@ fn mlx() {
 }
 
 #[test]
+fn hqq() {
+    check_family("hqq", 15);
+}
+
+#[test]
 fn gptq_and_awq() {
     check_family("gptq", 40);
     check_family("gptq_more", 1);

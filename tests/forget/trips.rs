@@ -69,7 +69,6 @@ pub fn table() -> impl Iterator<Item = &'static Case> {
 pub const FOREIGN: &[&str] = &[
     "bitnet",
     "gemma_qat",
-    "hqq",
     "marlin",
     "marlin24",
     "qqq",

@@ -198,6 +198,9 @@ const FORGET: [&[&str]; 2] = [
         "w8a8",
         "mxfp4",
         "nvfp4-ct",
+        "hqq",
+        "hqq-3bit",
+        "mxfp6",
         "qnat",
     ],
 ];

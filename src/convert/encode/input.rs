@@ -127,8 +127,11 @@ impl EncodeInput<'_> {
         source
             .codes
             .extract([tile.rows.len(), tile.cols.len()], buffers, codes);
-        Ok(ExponentRange::of(codes)
-            .map(|(range, max_abs)| TileSurvey { maxima: vec![max_abs], exponents: Some(range) }))
+        Ok(ExponentRange::of(codes).map(|(range, max_abs)| TileSurvey {
+            maxima: vec![max_abs],
+            exponents: Some(range),
+            errors: None,
+        }))
     }
 
     /// Reads `tile`, and returns the largest magnitude of each `run` of its values, or of runs of
@@ -241,19 +244,27 @@ impl EncodeInput<'_> {
     ) -> Result<()> {
         let Scratch { values, rounded, surrounding, .. } = scratch;
         values.resize(tile.values(), 0.0);
-        if self.decoder.grid().cols == self.cut.cols {
+        let grid = self.decoder.grid();
+        if grid.cols == self.cut.cols && tile.rows.end <= grid.rows {
             self.decode(tile, buffers, rounded, level, values)?;
         } else {
             // The rows of the two grids have different lengths, for example because one side is a
             // flat run of blocks. Both number the elements of the tensor alike.
+            let end = grid.rows * grid.cols;
+            let mut filled = 0;
             for (first, run) in tile.runs(self.cut.cols) {
-                let (covering, before) =
-                    covering(&self.decoder.grid(), &(first..first + run.len()));
+                // Behind the last element there may be a rest of the encoder's grid.
+                let len = run.len().min(end.saturating_sub(first));
+                if len == 0 {
+                    break;
+                }
+                let (covering, before) = covering(&grid, &(first..first + len));
                 surrounding.resize(covering.values(), 0.0);
                 self.decode(&covering, buffers, rounded, level, surrounding)?;
-                let found = &surrounding[before..before + run.len()];
-                values[run].copy_from_slice(found);
+                filled = run.start + len;
+                values[run.start..filled].copy_from_slice(&surrounding[before..before + len]);
             }
+            values.truncate(filled);
         }
         Ok(())
     }
@@ -284,6 +295,12 @@ impl EncodeInput<'_> {
     ) -> AnamnesisError {
         let (row, col) =
             (tile.rows.start + i / tile.cols.len(), tile.cols.start + i % tile.cols.len());
+        // The decoder's rows are those of the tensor, where the encoder's are not.
+        let (element, grid) = (row * self.cut.cols + col, self.decoder.grid());
+        let (row, col) = match grid.rows {
+            0 | 1 => (row, col),
+            _ => (element / grid.cols, element % grid.cols),
+        };
         AnamnesisError::unsupported(
             scheme,
             format!("{}, row {row}, column {col}: {what}", InTensor(&self.name)),

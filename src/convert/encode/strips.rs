@@ -141,7 +141,7 @@ fn can_be_cut(encoder: &dyn Encode, decoder: &dyn Decode) -> bool {
     encoder.takes_any_rows()
         && grid.transposed.is_none()
         && decoder.stored_dtype().is_some()
-        && decoder.grid().cols == grid.cols
+        && (decoder.grid().rows, decoder.grid().cols) == (grid.rows, grid.cols)
 }
 
 #[cfg(test)]

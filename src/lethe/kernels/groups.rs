@@ -1,5 +1,5 @@
-//! Groups of values of a row that share a scale of one byte: MXFP4, MXFP8, NVFP4. Two codes of four
-//! bits lie in a byte, the first in its low nibble.
+//! Groups of values of a row that share a scale of one byte: MXFP4, MXFP6, MXFP8, NVFP4. Two codes of
+//! four bits lie in a byte, the first in its low nibble; others have a byte each.
 
 use super::activations::{Activations, Cost, sum_of};
 use super::narrow::{NarrowFloat, max_abs, narrow_number};
@@ -20,8 +20,8 @@ pub(crate) struct GroupScale {
 /// A library's arithmetic for groups of `GROUP` values: how it finds a scale and how it rounds.
 /// Implementations are `#[inline(always)]`.
 pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
-    /// The float that values become. [`NarrowFloat::SIGN_BIT`] tells whether its codes have eight
-    /// bits or four.
+    /// The float that values become. [`NarrowFloat::SIGN_BIT`] tells whether its codes have four
+    /// bits.
     type Code: NarrowFloat;
 
     /// The scale of a group whose largest magnitude is `max_abs`.
@@ -95,8 +95,8 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
                 factors[g] = scale.factor;
                 scales[g] = scale.scale;
             }
-            // Codes of eight bits are as fine under any exponent that holds the largest value, so that
-            // nothing is to be found.
+            // Codes of more bits are about as fine under any exponent that holds the largest value, so
+            // that nothing is to be found.
             if is_four_bits && let Some((variances, means)) = statistics.next() {
                 let statistics =
                     zip(variances.as_chunks::<GROUP>().0, means.as_chunks::<GROUP>().0);

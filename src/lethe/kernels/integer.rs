@@ -1,15 +1,18 @@
-//! Integers by groups of values, rounded to nearest: what compressed-tensors, gptqmodel, AutoAWQ
-//! and MLX make of a group from its smallest and its largest value.
+//! Integers by groups of values, rounded to nearest: what compressed-tensors, gptqmodel, AutoAWQ,
+//! HQQ and MLX make of a group.
 //!
 //! Each rule does the float operations of its library in their order, each rounded to the dtype in
 //! which the library computes: the model's for compressed-tensors, F16 for AutoAWQ, F32 for
-//! gptqmodel and MLX.
+//! gptqmodel, HQQ and MLX.
 
+mod hqq;
 mod rules;
 mod search;
 #[cfg(test)]
 mod tests;
 
+use self::hqq::HqqInt;
+pub(crate) use self::hqq::StepErrors;
 use self::rules::AwqInt;
 use self::rules::GptqInt;
 use self::rules::{CompressedTensorsInt, MlxAffine};
@@ -22,10 +25,18 @@ use crate::simd::{Aligned, Flat, Level, Routine, perform, zip};
 /// The library whose arithmetic applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IntegerRule {
-    CompressedTensors { symmetric: bool },
-    Gptq { symmetric: bool },
+    CompressedTensors {
+        symmetric: bool,
+    },
+    Gptq {
+        symmetric: bool,
+    },
     Awq,
     Mlx,
+    /// After so many steps of its optimiser.
+    Hqq {
+        steps: usize,
+    },
 }
 
 /// Encodes the groups of a tensor.
@@ -46,7 +57,8 @@ pub(crate) struct IntegerGroups {
     pub codes: Vec<u8>,
     /// The scale of each group, rounded to the dtype in which it is stored.
     pub scales: Vec<f32>,
-    /// The zero point of each group, an unsigned integer as the codes are, or the bias of MLX.
+    /// The zero point of each group, an unsigned integer as the codes are; of HQQ any number; or the
+    /// bias of MLX.
     pub offsets: Vec<f32>,
 }
 
@@ -65,7 +77,7 @@ trait IntegerArithmetic: Copy {
     fn cast(self, x: f32) -> f32;
 
     /// The bounds of up to [`BATCH`] groups of cast values, for [`params`](Self::params): their
-    /// smallest and their largest values.
+    /// smallest and their largest values, or other numbers that a library finds of all values.
     #[inline(always)]
     fn bounds(self, values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
         min_max_of_groups(values, group, |x| self.cast(x))
@@ -85,10 +97,10 @@ trait IntegerArithmetic: Copy {
         x
     }
 
-    /// Whether quotients are rounded, so that [`divide`](Self::divide) makes them.
+    /// Whether quotients are rounded or are products, so that [`divide`](Self::divide) makes them.
     const ROUNDS: bool = false;
 
-    /// The rounded quotients of values of a group by its scale.
+    /// The quotients of values of a group by its scale.
     #[inline(always)]
     fn divide(self, values: &[f32], params: &QuantParams, quotients: &mut [f32]) {
         let _ = (values, params, quotients);
@@ -373,6 +385,9 @@ impl IntegerQuantizer {
             IntegerRule::Mlx => {
                 self.encode_by(MlxAffine::new(bits, self.dtype), input, level, back, out);
             }
+            IntegerRule::Hqq { steps } => {
+                self.encode_by(HqqInt::new(bits, self.dtype, steps), input, level, back, out);
+            }
         }
     }
 
@@ -420,7 +435,7 @@ impl IntegerRule {
                 ZeroPoint::Middle
             }
             Self::CompressedTensors { .. } | Self::Gptq { .. } | Self::Awq => ZeroPoint::Code,
-            Self::Mlx => ZeroPoint::Any,
+            Self::Mlx | Self::Hqq { .. } => ZeroPoint::Any,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! MXFP4 and MXFP8: a power of two for each 32 values. How it is found is not part of the format;
+//! MXFP4, MXFP6 and MXFP8: a power of two for each 32 values. How it is found is not part of the format;
 //! every library has a way of its own:
 //!
 //! - compressed-tensors 0.20.0: `quantization/utils/mxfp_utils.py`, `generate_mx_scales`;
@@ -12,7 +12,7 @@
 use std::marker::PhantomData;
 
 use super::groups::{GroupArithmetic, GroupScale};
-use super::narrow::{Fp4E2M1, NarrowFloat, ceil_log2, floor_log2, narrow_number};
+use super::narrow::{Fp4E2M1, Fp6E2M3, NarrowFloat, ceil_log2, floor_log2, narrow_number};
 use crate::TargetDtype;
 use crate::remember::kernels::fp8::{E4M3, f32_from_exponent};
 
@@ -24,9 +24,17 @@ pub(crate) trait MxElement: NarrowFloat {
     /// Exponent of the power of two at or below the largest value, as `emax_elem` of the OCP
     /// specification.
     const MAX_EXPONENT: i32 = ((Self::MAX.to_bits() >> 23) as i32) - 127;
+    /// Bits of mantissa to half a step of which compressed-tensors rounds the largest magnitude up.
+    const SCALE_MANTISSA_BITS: u32 = 1;
+    /// Whether compressed-tensors makes the positive zero of a negative one.
+    const DROPS_SIGN_OF_ZERO: bool = true;
 }
 
 impl MxElement for Fp4E2M1 {}
+impl MxElement for Fp6E2M3 {
+    const SCALE_MANTISSA_BITS: u32 = Self::MANTISSA_BITS;
+    const DROPS_SIGN_OF_ZERO: bool = false;
+}
 impl MxElement for E4M3 {}
 
 /// The scale 2^(`exponent` - 127), with `factor` as the operand of `scaled`. Where a library
@@ -44,11 +52,11 @@ fn biased_exponent(x: f32) -> i32 {
     (x.to_bits() >> 23) as i32
 }
 
-/// `x` plus half a step of a mantissa of one bit: it carries into the next power of two from 1.75
-/// times a power on.
+/// `x` plus half a step of a mantissa of `bits` bits: of one bit, it carries into the next power of
+/// two from 1.75 times a power on.
 #[inline(always)]
-fn half_step_up(x: f32) -> f32 {
-    f32::from_bits(x.to_bits() + (1 << 21))
+fn half_step_up(x: f32, bits: u32) -> f32 {
+    f32::from_bits(x.to_bits() + (1 << (22 - bits)))
 }
 
 /// `generate_mx_scales` and `_quantize` of compressed-tensors, for a model in this dtype.
@@ -61,16 +69,16 @@ impl<N: MxElement> GroupArithmetic<BLOCK> for CompressedTensorsMx<N> {
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
-        // `round_to_power_2` adds half a step of E2M1, for MXFP8 as well, to the bits of the
-        // model's dtype, and clears the mantissa. In F32 the sum is the same for what is normal in
-        // that dtype. A subnormal has no implicit bit: from three quarters of the smallest normal
-        // value on it carries into that, below it becomes 0.
+        // `round_to_power_2` adds half a step of E2M1, for MXFP8 as well, or of E2M3 to the bits of
+        // the model's dtype, and clears the mantissa. In F32 the sum is the same for what is normal
+        // in that dtype. A subnormal has no implicit bit: from three quarters (15 of 16 parts) of the
+        // smallest normal value on it carries into that, below it becomes 0.
         let smallest_normal = self.0.smallest_normal();
-        let tiny = max_abs < smallest_normal;
-        let power = if tiny && max_abs < 0.75 * smallest_normal {
+        let carries_from = 1.0 - f32_from_exponent((126 - N::SCALE_MANTISSA_BITS) as u8);
+        let power = if max_abs < carries_from * smallest_normal {
             0.0
         } else {
-            half_step_up(max_abs.max(smallest_normal))
+            half_step_up(max_abs.max(smallest_normal), N::SCALE_MANTISSA_BITS)
         };
         // Negative exponents are cut off at 2^-127, the smallest that the byte has.
         let exponent = (biased_exponent(power) - N::MAX_EXPONENT).max(0);
@@ -109,8 +117,8 @@ impl<N: MxElement> GroupArithmetic<BLOCK> for CompressedTensorsMx<N> {
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
         // -0 becomes +0: the library adds a zero point, which is +0, and rounds FP4 as `sign(x)`
-        // times a magnitude.
-        narrow_number::<N>(x + 0.0)
+        // times a magnitude. FP6 has none.
+        narrow_number::<N>(if N::DROPS_SIGN_OF_ZERO { x + 0.0 } else { x })
     }
 }
 

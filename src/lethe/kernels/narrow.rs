@@ -1,4 +1,4 @@
-//! Rounding F32 to floats of eight bits or four, to nearest even, without branches.
+//! Rounding F32 to floats of eight bits, six or four, to nearest even, without branches.
 //!
 //! Formats: OCP 8-bit floating point and microscaling formats. A magnitude beyond the largest
 //! finite value becomes that value, as the clamps that libraries put before the cast have it.
@@ -7,7 +7,7 @@
 
 use crate::remember::kernels::fp8::{E4M3, E5M2};
 
-/// A float of eight bits or four, as a target of rounding.
+/// A float of eight bits, six or four, as a target of rounding.
 pub(crate) trait NarrowFloat: Send + Sync + 'static {
     const MANTISSA_BITS: u32;
     /// Biased F32 exponent of the smallest normal value.
@@ -54,6 +54,17 @@ impl NarrowFloat for Fp4E2M1 {
     const MAX: f32 = 6.0;
     const NAN_VALUE: f32 = 6.0;
     const SIGN_BIT: u32 = 8;
+}
+
+/// FP6: a sign, two bits of exponent and three of mantissa, all codes finite.
+pub(crate) struct Fp6E2M3;
+
+impl NarrowFloat for Fp6E2M3 {
+    const MANTISSA_BITS: u32 = 3;
+    const SMALLEST_EXPONENT: u32 = 127;
+    const MAX: f32 = 7.5;
+    const NAN_VALUE: f32 = 7.5;
+    const SIGN_BIT: u32 = 0x20;
 }
 
 /// The code of `x` and the value that it decodes to. NaN gives the code of NaN with
@@ -252,6 +263,7 @@ mod tests {
         check::<E4M3>(0x7f, E4M3::widen);
         check::<E5M2>(0x7c, E5M2::widen);
         check::<Fp4E2M1>(8, crate::remember::kernels::fp8::finite::<1, 1>);
+        check::<Fp6E2M3>(32, crate::remember::kernels::fp8::finite::<3, 1>);
         assert_eq!(
             (narrow::<E4M3>(f32::NAN).0 & 0x7f, narrow::<E5M2>(f32::NAN).0 & 0x7f),
             (0x7f, 0x7f)

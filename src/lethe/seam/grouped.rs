@@ -9,7 +9,7 @@ mod layout;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::layout::{MatrixForm, StoredMatrix, WordBuffers, WordPacking};
+pub(crate) use self::layout::{MatrixForm, StoredMatrix, WordBuffers, WordPacking, float_bytes};
 use super::{
     Encode, EncodeBuffers, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo,
 };
@@ -152,7 +152,7 @@ impl Encode for Grouped {
             IntegerRule::Gptq { symmetric } => symmetric,
             IntegerRule::Awq => false,
             // `v * s + b` with any `b`: no integer is its zero point.
-            IntegerRule::Mlx => return None,
+            IntegerRule::Mlx | IntegerRule::Hqq { .. } => return None,
         };
         let MatrixForm::Floats { dtype, .. } = self.scales.form else {
             return None;

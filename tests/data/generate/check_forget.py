@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 SCHEMES = [
     "nf4", "nf4-dq", "fp4", "fp4-dq", "int8", "fp8-block", "fp8-tensor", "fp8-block-ue8m0", "fp8", "fp8-channel", "fp8-block-ct",
-    "w4a16", "w4a16-asym", "w8a16", "w8a16-channel", "w8a8", "nvfp4-ct", "mxfp4", "mxfp8", "mlx-4bit", "mlx-8bit", "mlx-mxfp4",
+    "w4a16", "w4a16-asym", "w8a16", "w8a16-channel", "w8a8", "nvfp4-ct", "mxfp4", "mxfp6", "mxfp8", "hqq", "hqq-8bit", "hqq-3bit", "hqq-2bit", "mlx-4bit", "mlx-8bit", "mlx-mxfp4",
     "gguf:q8_0", "gguf:q4_k_m", "gguf:q6_k", "gguf:iq4_xs", "gguf:q4_0", "gpt-oss",
 ]
 
@@ -64,6 +64,16 @@ def dequantized(scheme, directory):
                 scb = module.weight.SCB if module.weight.SCB is not None else module.state.SCB
                 codes = module.weight.CB if module.weight.CB is not None else module.weight.data
                 weights[name + ".weight"] = bnb.functional.int8_vectorwise_dequant(codes, scb).to(torch.bfloat16)
+        return weights
+    if scheme.startswith("hqq"):
+        from hqq.core.quantize import HQQLinear
+
+        stored, weights = ours(directory), {}
+        for name in [key.removesuffix(".W_q") for key in stored if key.endswith(".W_q")]:
+            layer = HQQLinear(None, None, compute_dtype=torch.bfloat16, device="cpu", initialize=False)
+            state = {k.removeprefix(name + "."): v for k, v in stored.items() if k.startswith(name + ".")}
+            layer.load_state_dict(state)
+            weights[name + ".weight"] = layer.dequantize()
         return weights
     if scheme.startswith("fp8-") and not scheme.endswith("ct") and scheme != "fp8-channel":
         from transformers import FineGrainedFP8Config

@@ -220,6 +220,7 @@ METHODS = [
     ("nvfp4 compressed_tensors", compressed_tensors("NVFP4A16"), (32, 96), True),
     ("mxfp4 compressed_tensors own", compressed_tensors("MXFP4A16"), (32, 96), False),
     ("mxfp8 compressed_tensors own", compressed_tensors("MXFP8A16"), (32, 96), False),
+    ("mxfp6 compressed_tensors own", compressed_tensors("MXFP6A16"), (32, 96), False),
     ("mxfp4 model_opt own", modelopt_named("mxfp4"), (32, 96), False),
     ("mxfp8 model_opt own", modelopt_named("mxfp8"), (32, 96), False),
     ("mxfp4 gpt_oss own", gpt_oss("rceil"), (2, 64, 20), False),

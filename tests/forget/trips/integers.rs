@@ -1,4 +1,4 @@
-//! compressed-tensors, MLX, GPTQ, AWQ, ModelOpt and ComfyUI.
+//! compressed-tensors, MLX, HQQ, GPTQ, AWQ, ModelOpt and ComfyUI.
 
 use super::{
     Bytes, Case, Columns, E4M3, INT4, INT8, Kept, Near, NoEncoder, Refused, Row, Values, Whole,
@@ -63,7 +63,8 @@ pub const TABLE: &[Case] = &[
     ),
     ("compressed_tensors", "*_hostile pack_hostile_*", "w8a16-channel", 0, Row, Refused),
     ("compressed_tensors", "pack_experts3d*", "w4a16", 0, Whole, Kept),
-    ("compressed_tensors", "mxfp6 sparse_*", "", 0, Whole, NoEncoder),
+    ("compressed_tensors", "mxfp6", "mxfp6", 0, Columns(32), Values),
+    ("compressed_tensors", "sparse_*", "", 0, Whole, NoEncoder),
     // MLX makes an extreme value of each group a multiple of the group's scale, which changes the
     // scale.
     ("mlx", "b2_g64_*", "mlx-2bit", 64, Columns(64), Bytes),
@@ -102,6 +103,16 @@ pub const TABLE: &[Case] = &[
         Whole,
         Refused,
     ),
+    // The optimised zero point cuts off the ends of a range.
+    (
+        "hqq",
+        "bits_* groups own_saver qmodel_pt* tiny_* view_as_float_*",
+        "hqq-8bit",
+        8,
+        Columns(8),
+        Near(3.0 / 255.0),
+    ),
+    ("hqq", "hostile_*", "hqq", 8, Whole, Refused),
     // Random zero points, so that the values of a group do not span the range of its codes.
     (
         "gptq",

@@ -178,7 +178,7 @@ impl StoredMatrix {
                 lines: tile.rows.clone(),
                 at: tile.cols.start * size,
             };
-            return lines.put(self.part, &floats(numbers.iter(), dtype), put);
+            return lines.put(self.part, &float_bytes(numbers.iter(), dtype), put);
         }
         let width = tile.cols.len();
         // Column by column: the stored matrix has a line for each group.
@@ -188,7 +188,7 @@ impl StoredMatrix {
             lines: tile.cols.clone(),
             at: tile.rows.start * size,
         };
-        lines.put(self.part, &floats(columns, dtype), put)
+        lines.put(self.part, &float_bytes(columns, dtype), put)
     }
 
     /// The packed codes of a tile, in one of `words`, and the rectangle of the stored matrix that
@@ -244,7 +244,10 @@ impl StoredMatrix {
 }
 
 /// The little-endian bytes of numbers in `dtype`.
-fn floats<'a>(numbers: impl Iterator<Item = &'a f32>, dtype: TargetDtype) -> Vec<u8> {
+pub(crate) fn float_bytes<'a>(
+    numbers: impl Iterator<Item = &'a f32>,
+    dtype: TargetDtype,
+) -> Vec<u8> {
     match dtype {
         TargetDtype::F32 => numbers.flat_map(|x| x.to_le_bytes()).collect(),
         TargetDtype::F16 => numbers

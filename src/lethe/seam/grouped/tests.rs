@@ -14,9 +14,12 @@ use self::cases::{GroupedCase, mlx};
 use crate::TargetDtype;
 use crate::lethe::compressed_tensors::CompressedTensors;
 use crate::lethe::kernels::activations::Activations;
-use crate::lethe::{Encode, EncodeBuffers, Method, TileValues, WeightInfo};
+use crate::lethe::{Encode, EncodeBuffers, Method, Survey, TileValues, WeightInfo};
 use crate::remember::Tile;
 use crate::simd::Level;
+
+/// Directories of cases.
+const FAMILIES: [&str; 3] = ["int_encode", "mlx_encode", "hqq_encode"];
 
 /// Values of a stored tensor, and its type.
 fn widened(view: &safetensors::tensor::TensorView<'_>) -> (Vec<f32>, TargetDtype) {
@@ -77,6 +80,10 @@ fn encoded(
     step: (usize, usize),
 ) -> (Vec<Vec<u8>>, Vec<f32>) {
     let cols = encoder.grid().cols;
+    let survey = match encoder.survey() {
+        Some(Survey::Steps) => encoder.step_errors(values, level).steps(values.len()) as f64,
+        _ => 0.0,
+    };
     let size = |stored: &crate::lethe::StoredTensor| {
         stored.shape.iter().product::<usize>() * stored.dtype.bits() / 8
     };
@@ -90,7 +97,11 @@ fn encoded(
     // One for all tiles, which are of several sizes at the edges.
     let mut buffers = EncodeBuffers::default();
     for tile in tiles(encoder, step.0, step.1).iter().rev() {
-        let of_row = |row: usize| row * cols + tile.cols.start..row * cols + tile.cols.end;
+        // Behind the last value there may be a rest of the grid.
+        let of_row = |row: usize| {
+            let [first, end] = [tile.cols.start, tile.cols.end].map(|col| row * cols + col);
+            first.min(values.len())..end.min(values.len())
+        };
         let part: Vec<f32> = tile
             .rows
             .clone()
@@ -100,7 +111,7 @@ fn encoded(
         let input = TileValues {
             tile,
             values: &part,
-            survey: 0.0,
+            survey,
             maxima: &[],
             activations: Activations::default(),
             level,
@@ -116,7 +127,7 @@ fn encoded(
         encoder
             .encode(&input, &mut buffers, &mut back, &mut put)
             .unwrap();
-        for (row, back) in tile.rows.clone().zip(back.chunks_exact(tile.cols.len())) {
+        for (row, back) in tile.rows.clone().zip(back.chunks(tile.cols.len())) {
             all[of_row(row)].copy_from_slice(back);
         }
     }
@@ -222,10 +233,7 @@ fn decoded(case: &GroupedCase, encoder: &dyn Encode, parts: &[Vec<u8>]) -> Vec<f
 
 #[test]
 fn decoding_gives_the_values_of_the_encoder() {
-    for case in ["int_encode", "mlx_encode"]
-        .into_iter()
-        .flat_map(GroupedCase::all)
-    {
+    for case in FAMILIES.into_iter().flat_map(GroupedCase::all) {
         let (encoder, values) = encoder(&case);
         let (parts, back) = encoded(&*encoder, &values, Level::detect(), (64, 64));
         let decoded = decoded(&case, &*encoder, &parts);
@@ -240,7 +248,7 @@ fn decoding_gives_the_values_of_the_encoder() {
 /// Except for the `meta` in which a library names itself.
 #[test]
 fn configs_equal_their_libraries() {
-    let cases = ["int_encode", "mlx_encode"].into_iter().flat_map(|family| {
+    let cases = FAMILIES.into_iter().flat_map(|family| {
         GroupedCase::all(family)
             .into_iter()
             .map(move |c| (family, c))
@@ -356,4 +364,9 @@ fn integers_equal_their_libraries() {
 #[test]
 fn encodings_equal_mlx() {
     check_all("mlx_encode");
+}
+
+#[test]
+fn encodings_equal_hqq() {
+    check_all("hqq_encode");
 }

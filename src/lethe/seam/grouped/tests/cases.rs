@@ -68,6 +68,7 @@ impl GroupedCase {
                 Box::new(crate::lethe::gptq::Gptq { bits, group, symmetric, version_2 })
             }
             "awq" => Box::new(crate::lethe::awq::Awq { group: group.unwrap() }),
+            "hqq" => Box::new(crate::lethe::hqq::Hqq { bits, group: group.unwrap() }),
             "mlx" => Box::new(mlx(self.encoder["mode"].as_str().unwrap(), bits, group.unwrap())),
             other => panic!("{other}"),
         }
