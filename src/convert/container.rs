@@ -4,10 +4,18 @@
 //! Everything that depends on the container is in its row and its file. The rest of the pipeline
 //! asks the row, and never which container it is.
 
+#[cfg(feature = "burnpack")]
+mod burnpack;
 #[cfg(feature = "gguf")]
 mod gguf;
+#[cfg(feature = "msgpack")]
+mod msgpack;
+#[cfg(feature = "npz")]
+mod npy;
 #[cfg(feature = "npz")]
 mod npz;
+#[cfg(feature = "pth")]
+mod pth;
 #[cfg(feature = "lethe")]
 mod qnat;
 mod safetensors;
@@ -16,6 +24,7 @@ mod split;
 mod tests;
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::str::FromStr;
 
 use super::options::ConvertOptions;
@@ -157,6 +166,42 @@ containers! {
         default_scheme: None,
         writer: gated!("npz", npz::WRITER),
     },
+    Npy: OutputContainer {
+        title: "NPY",
+        names: &["npy"],
+        extension: "npy",
+        suffix: None,
+        has_gguf_metadata: false,
+        default_scheme: None,
+        writer: gated!("npz", npy::WRITER),
+    },
+    Pth: OutputContainer {
+        title: "PyTorch",
+        names: &["pth", "pytorch", "pt"],
+        extension: "pth",
+        suffix: None,
+        has_gguf_metadata: false,
+        default_scheme: None,
+        writer: gated!("pth", pth::WRITER),
+    },
+    Msgpack: OutputContainer {
+        title: "MessagePack",
+        names: &["msgpack", "messagepack", "flax"],
+        extension: "msgpack",
+        suffix: None,
+        has_gguf_metadata: false,
+        default_scheme: None,
+        writer: gated!("msgpack", msgpack::WRITER),
+    },
+    Burnpack: OutputContainer {
+        title: "Burnpack",
+        names: &["burnpack", "bpk"],
+        extension: "bpk",
+        suffix: None,
+        has_gguf_metadata: false,
+        default_scheme: None,
+        writer: gated!("burnpack", burnpack::WRITER),
+    },
     Qnat: OutputContainer {
         title: "QNAT",
         names: &["qnat"],
@@ -173,6 +218,14 @@ impl ConvertTarget {
     #[must_use]
     pub const fn extension(self) -> &'static str {
         self.container().extension
+    }
+
+    /// Whether `extension` is one of the files' names, in any case: the usual one, or the name of the container.
+    #[must_use]
+    pub(crate) fn is_extension(self, extension: &OsStr) -> bool {
+        let container = self.container();
+        let mut all = container.names.iter().chain([&container.extension]);
+        all.any(|name| extension.eq_ignore_ascii_case(name))
     }
 
     /// Name of the container in messages, e.g. `GGUF`.

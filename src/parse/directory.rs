@@ -24,7 +24,7 @@ use super::detect;
 use crate::config::{QuantConfig, read_small};
 use crate::features::{Gated, gated};
 use crate::limits::{Budget, join_first};
-use crate::model::{Directory, TensorInfo};
+use crate::model::{Directory, TensorInfo, tensor_of_file};
 use crate::parse::listing::{is_inside, list};
 use crate::source::{FilePool, Source};
 use crate::{AnamnesisError, Container, ParsedModel, Result};
@@ -115,8 +115,27 @@ fn read_shard(
         }
         ShardKind::Ranks => READ_RANK_FILES.require("files of FSDP")?(&source, path, budget),
         ShardKind::Zero => READ_ZERO.require("checkpoint of DeepSpeed")?(&source, path, budget),
+        ShardKind::Arrays => read_array(source, path, budget),
         ShardKind::Single => detect::detect(&mut &source)?.read(source, Some(path), budget),
     }
+}
+
+/// Reads an array that is called as its file is.
+fn read_array(source: Source, path: &Path, budget: &Budget) -> Result<ParsedModel> {
+    let mut array = detect::detect(&mut &source)?.read(source, Some(path), budget)?;
+    if array.container != Container::Npy {
+        return Err(array.container.refused_as(Container::Npy));
+    }
+    let file = path.file_name().and_then(OsStr::to_str);
+    if let Some(name) = file.and_then(tensor_of_file) {
+        for tensor in &mut array.tensors {
+            tensor.name = name.as_str().into();
+        }
+        for skipped in &mut array.skipped {
+            skipped.name.clone_from(&name);
+        }
+    }
+    Ok(array)
 }
 
 /// The files among `names` that hold weights and are no part of the model in `directory`.

@@ -1,0 +1,19 @@
+//! PyTorch outputs: one archive with a dict of tensors, as `torch.save` makes it.
+
+use super::{ContainerWriter, LayoutRequest};
+use crate::Result;
+use crate::write::{OutputLayout, pth};
+
+pub(super) const WRITER: ContainerWriter = ContainerWriter {
+    holds: pth::holds,
+    copies_blocks_of: |_| false,
+    widens_vectors: false,
+    restores_shapes: true,
+    layout,
+    sharding: None,
+};
+
+fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
+    let entries: Vec<_> = request.drafts.iter().map(super::entry).collect();
+    Ok(vec![pth::layout(&entries)?])
+}
