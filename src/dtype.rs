@@ -3,7 +3,7 @@
 #[cfg(feature = "burnpack")]
 pub(crate) mod burn;
 pub(crate) mod ggml;
-#[cfg(feature = "msgpack")]
+#[cfg(any(feature = "msgpack", feature = "zarr"))]
 mod numpy;
 mod swap;
 mod target;

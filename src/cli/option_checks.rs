@@ -337,7 +337,9 @@ fn stated_container(output: &Path) -> std::result::Result<Option<ConvertTarget>,
         return Ok(None);
     };
     let mut all = ConvertTarget::ALL.iter().copied();
-    let written = all.find(|target| target.is_extension(extension));
+    let written = all.find(|target| extension.eq_ignore_ascii_case(target.extension()));
+    // Some containers are called so, too: `x.pt`.
+    let written = written.or_else(|| extension.to_str()?.parse().ok());
     match written {
         None if NamedInput::is_model_file(&name.to_string_lossy()) => Err(format!(
             "-o {}: files of this kind are read and not written; what is written is {}",

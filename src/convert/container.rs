@@ -24,7 +24,6 @@ mod split;
 mod tests;
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::str::FromStr;
 
 use super::options::ConvertOptions;
@@ -218,14 +217,6 @@ impl ConvertTarget {
     #[must_use]
     pub const fn extension(self) -> &'static str {
         self.container().extension
-    }
-
-    /// Whether `extension` is one of the files' names, in any case: the usual one, or the name of the container.
-    #[must_use]
-    pub(crate) fn is_extension(self, extension: &OsStr) -> bool {
-        let container = self.container();
-        let mut all = container.names.iter().chain([&container.extension]);
-        all.any(|name| extension.eq_ignore_ascii_case(name))
     }
 
     /// Name of the container in messages, e.g. `GGUF`.

@@ -37,6 +37,8 @@ pub enum Container {
     TensorFlow,
     /// Burnpack, the container of Burn.
     Burnpack,
+    /// Zarr, also in a database of OCDBT, as Orbax writes it.
+    Zarr,
 }
 
 impl Container {
@@ -63,6 +65,7 @@ impl fmt::Display for Container {
             Self::OpenVino => "OpenVINO",
             Self::TensorFlow => "TensorFlow checkpoint",
             Self::Burnpack => "Burnpack",
+            Self::Zarr => "Zarr (Orbax)",
         })
     }
 }

@@ -8,6 +8,7 @@ mod nunchaku;
 mod ranks;
 mod shards;
 mod uqff;
+mod zarr;
 mod zero;
 
 use std::collections::HashSet;
@@ -115,6 +116,11 @@ fn read_shard(
         }
         ShardKind::Ranks => READ_RANK_FILES.require("files of FSDP")?(&source, path, budget),
         ShardKind::Zero => READ_ZERO.require("checkpoint of DeepSpeed")?(&source, path, budget),
+        ShardKind::Zarr => READ_ZARR.require("Zarr (Orbax)")?(source, Some(path), budget),
+        ShardKind::ZarrArrays => {
+            let directory = path.parent().unwrap_or(path);
+            READ_ZARR.require("Zarr (Orbax)")?(source, Some(directory), budget)
+        }
         ShardKind::Arrays => read_array(source, path, budget),
         ShardKind::Single => detect::detect(&mut &source)?.read(source, Some(path), budget),
     }
@@ -166,6 +172,11 @@ const READ_ZERO: Gated<CheckpointReader> = gated!("pth", super::pth::read_zero);
 
 /// Reads the files of the processes of FSDP.
 const READ_RANK_FILES: Gated<CheckpointReader> = gated!("pth", super::pth::read_rank_files);
+
+/// Reads arrays of Zarr.
+const READ_ZARR: Gated<HeaderReader> = gated!("zarr", super::zarr::read);
+
+type HeaderReader = fn(Source, Option<&Path>, &Budget) -> Result<ParsedModel>;
 
 type CheckpointReader = fn(&Source, &Path, &Budget) -> Result<ParsedModel>;
 

@@ -13,6 +13,7 @@ use super::shards::{
     find_indexed, is_secondary, is_weights, numbering, preferred,
 };
 use super::uqff::find_uqff;
+use super::zarr::find_zarr;
 use super::zero::{find_latest_zero, find_zero};
 use crate::config::{QuantConfig, read_small};
 use crate::limits::{Budget, join_first};
@@ -108,6 +109,11 @@ pub(super) fn find_shards(
         && let Some(found) = find_tensorflow(dir, names, budget)?
     {
         return Ok(found.into());
+    }
+    if one.is_none()
+        && let Some(found) = find_zarr(dir, names)?
+    {
+        return Ok(found);
     }
     match one {
         Some(single) => Ok(vec![single.to_owned()].into()),

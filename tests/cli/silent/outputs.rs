@@ -40,7 +40,6 @@ fn extensions_are_believed() {
         (&["remember", &input], "x.qnat", ["QNAT", "codes"]),
         (&["remember", &input], "x.h5", ["x.h5", "not written"]),
         (&["remember", &input], "x.npy", ["NAME.npy", "directories"]),
-        (&["convert", &input, "--to", "npy"], "-", ["-o -", "directories"]),
         (
             &["remember", &input, "--max-shard-size", "5KB"],
             "x.safetensors",

@@ -39,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     ("tflite", containers::any),
     ("openvino", containers::openvino),
     ("tensorflow", containers::tensorflow),
+    ("zarr", containers::zarr),
     ("directory", directory::run),
     ("doors", doors::run),
     ("decode", decode::run),
