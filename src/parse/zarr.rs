@@ -76,7 +76,7 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
     let mut names = HashSet::new();
     for ((name, array), chunks) in arrays.iter().zip(chunks) {
         let context = (&files, &mut names);
-        let added = add(&mut contents, name, array, chunks, context, budget);
+        let added = add(&mut contents, name, array, &chunks, context, budget);
         added.map_err(|error| error.in_tensor(name))?;
     }
     match contents.tensors.is_empty() && contents.skipped.is_empty() {
@@ -111,7 +111,7 @@ fn add(
     contents: &mut ParsedModel,
     key: &str,
     array: &ZarrArray,
-    chunks: Vec<NumberedChunk>,
+    chunks: &[NumberedChunk],
     (files, names): (&Arc<[Source]>, &mut HashSet<String>),
     budget: &Budget,
 ) -> Result<()> {
@@ -138,7 +138,7 @@ fn add(
     else {
         return Err(AnamnesisError::parse(format!("its size overflows ({shape:?})")));
     };
-    let (source, offset) = match array.whole(&chunks, len) {
+    let (source, offset) = match array.whole(chunks, len) {
         _ if len == 0 => (0, 0),
         Some(place) => (place.source, place.offset),
         None => {
@@ -180,7 +180,7 @@ fn strides(array: &ZarrArray) -> Option<Box<ShortList>> {
 /// The tensor of `len` bytes that is made of `chunks`.
 fn chunked(
     array: &ZarrArray,
-    chunks: Vec<NumberedChunk>,
+    chunks: &[NumberedChunk],
     len: u64,
     files: &Arc<[Source]>,
     budget: &Budget,
@@ -199,7 +199,7 @@ fn chunked(
     };
     if !is_stream {
         cap("MAX_ZARR_CHUNK", whole, MAX_CHUNK, "bytes of a chunk")?;
-        for (_, place) in &chunks {
+        for (_, place) in chunks {
             cap("MAX_ZARR_CHUNK", place.len, MAX_CHUNK, "bytes of a chunk")?;
         }
     }
@@ -228,7 +228,7 @@ fn chunked(
 }
 
 /// One source that has the bytes of all chunks, and their places in it.
-fn base_of(chunks: Vec<NumberedChunk>, files: &Arc<[Source]>) -> Result<(Source, Vec<ChunkPlace>)> {
+fn base_of(chunks: &[NumberedChunk], files: &Arc<[Source]>) -> Result<(Source, Vec<ChunkPlace>)> {
     let place = |number, offset, len| ChunkPlace { number, offset, len, mask: 0 };
     let first = chunks.first().map_or(0, |(_, place)| place.source);
     if chunks.iter().all(|(_, place)| place.source == first) {

@@ -34,7 +34,8 @@ pub(super) fn fill(store: &mut ZarrStore, budget: &Budget) -> Result<()> {
         return Err(AnamnesisError::unsupported("OCDBT", what));
     }
     // The longest values in leaves, the largest nodes, the versions of a node.
-    (fields.varint()?, fields.varint()?, fields.u8()?);
+    fields.column(2)?;
+    fields.u8()?;
     match fields.varint()? {
         0 => {}
         1 => drop(fields.bytes(4)?),
@@ -60,7 +61,7 @@ pub(super) fn fill(store: &mut ZarrStore, budget: &Budget) -> Result<()> {
     }
     let root = node_at(store, &files, file, offset, len)?;
     let mut walk = TreeWalk { store, budget };
-    walk.node(root, height.into(), &mut vec![])
+    walk.node(&root, height.into(), &mut vec![])
 }
 
 /// The node that `files` and three numbers say.
@@ -86,7 +87,7 @@ struct TreeWalk<'a> {
 
 impl TreeWalk<'_> {
     /// Takes a node of `height`, whose keys all begin with `prefix`.
-    fn node(&mut self, at: NodeAt, height: u64, prefix: &mut Vec<u8>) -> Result<()> {
+    fn node(&mut self, at: &NodeAt, height: u64, prefix: &mut Vec<u8>) -> Result<()> {
         cap("MAX_OCDBT_HEIGHT", height, MAX_HEIGHT, "nodes above each other")?;
         let body = body_of(self.store, at.place, NodeKind::Tree, self.budget)?;
         let mut fields = NodeFields::new(&body);
@@ -140,7 +141,7 @@ impl TreeWalk<'_> {
             prefix.extend(common);
             cap("MAX_OCDBT_KEY", prefix.len() as u64, MAX_KEY as u64, "bytes of a key")?;
             let child = node_at(self.store, files, file[i], offset[i], len[i])?;
-            self.node(child, height - 1, prefix)?;
+            self.node(&child, height - 1, prefix)?;
             prefix.truncate(before);
         }
         Ok(())

@@ -14,7 +14,7 @@
 
 use std::io::Read;
 
-use super::chunked::{broken, unshuffled};
+use super::chunked::{broken, unreadable, unshuffled};
 use super::zstd_decoder;
 use crate::{AnamnesisError, Result};
 
@@ -91,13 +91,13 @@ fn decompress(compressor: u8, part: &[u8], len: usize, out: &mut Vec<u8>) -> Res
     let end = out.len() + len;
     let read = |mut decoder: Box<dyn Read + '_>, out: &mut Vec<u8>| {
         let read = decoder.by_ref().take(len as u64 + 1).read_to_end(out);
-        read.map_err(|error| broken(&format!("is not compressed as it should be: {error}")))
+        read.map_err(|error| unreadable(&error))
     };
     match compressor {
         1 => lz4(part, end, out).ok_or_else(|| broken("is not compressed by LZ4"))?,
         3 => drop(read(Box::new(flate2::bufread::ZlibDecoder::new(part)), out)?),
         4 => {
-            let decoder = zstd_decoder(part).map_err(|error| broken(&error.to_string()))?;
+            let decoder = zstd_decoder(part).map_err(|error| unreadable(&error))?;
             read(Box::new(decoder), out)?;
         }
         _ => {
@@ -121,12 +121,10 @@ fn lz4(mut block: &[u8], end: usize, out: &mut Vec<u8>) -> Option<()> {
     // A length of 15 or more goes on in the next bytes, until one is not 255.
     fn long<'b>(n: u8, take: &mut impl FnMut(usize) -> Option<&'b [u8]>) -> Option<usize> {
         let mut len = usize::from(n);
-        while n == 15 {
-            let more = *take(1)?.first()?;
+        let mut more = if n == 15 { 255 } else { 0 };
+        while more == 255 {
+            more = *take(1)?.first()?;
             len = len.checked_add(more.into())?;
-            if more != 255 {
-                break;
-            }
         }
         Some(len)
     }

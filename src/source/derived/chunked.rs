@@ -168,7 +168,10 @@ impl ChunkedTensor {
         let stored = RangeReader { source: &self.base, at: chunk.offset, left: chunk.len };
         let decoded: Box<dyn Read> = match self.filters.as_slice() {
             [] => Box::new(stored),
-            [only] if only.is_stream() => only.decoder(BufReader::with_capacity(PIECE, stored))?,
+            [only] if only.is_stream() => {
+                let decoder = only.decoder(BufReader::with_capacity(PIECE, stored));
+                decoder.map_err(|error| unreadable(&error))?
+            }
             _ => return Ok(None),
         };
         Ok(Some(decoded))
@@ -335,8 +338,8 @@ fn fletcher32(bytes: &[u8]) -> u32 {
 }
 
 /// The error for bytes that a decoder, or the file, does not give.
-fn unreadable(error: &io::Error) -> AnamnesisError {
-    broken(&format!("is not compressed as it should be: {error}"))
+pub(super) fn unreadable(error: &io::Error) -> AnamnesisError {
+    broken(&format!("cannot be read: {error}"))
 }
 
 pub(super) fn broken(what: &str) -> AnamnesisError {

@@ -13,7 +13,10 @@ const MAX_WINDOW: u64 = 16 << 20;
 /// `InvalidData` if it begins no frame, or one that needs more memory than is given.
 pub(crate) fn zstd_decoder<R: BufRead>(compressed: R) -> io::Result<impl Read> {
     let decoder = StreamingDecoder::new_with_max_window_size(compressed, MAX_WINDOW);
-    let decoder = decoder.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let decoder = decoder.map_err(|_| {
+        let what = "it is no frame of Zstandard, or one with a window of more than 16 MiB";
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })?;
     Ok(OneFrame(decoder))
 }
 
