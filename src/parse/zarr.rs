@@ -22,7 +22,8 @@ use std::sync::{Arc, OnceLock};
 
 use self::array::{ZarrArray, metadata_of};
 use self::store::{ValuePlace, ZarrStore};
-use crate::limits::{Budget, cap};
+use crate::error::counted;
+use crate::limits::{Budget, cap, join_first};
 use crate::model::strided::row_major_strides;
 use crate::model::{ShortList, Skipped, TensorInfo};
 use crate::source::{ChunkPlace, ChunkedTensor, Derived, Pieced, Source, check_runs};
@@ -30,6 +31,9 @@ use crate::{AnamnesisError, Container, ParsedModel, Result};
 
 /// Name of the file by which a database of OCDBT is read.
 pub(super) const MANIFEST: &str = "manifest.ocdbt";
+
+/// Most arrays that a note names.
+const MAX_NAMED: usize = 5;
 
 /// Most bytes of a chunk that is not decoded in a stream.
 const MAX_CHUNK: u64 = 64 << 20;
@@ -73,11 +77,20 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
     let mut contents = ParsedModel::new(Container::Zarr, 0);
     contents.sources = store.into_sources();
     let files: Arc<[Source]> = contents.sources.iter().map(Source::share).collect();
-    let mut names = HashSet::new();
+    let (mut names, mut partial) = (HashSet::new(), vec![]);
     for ((name, array), chunks) in arrays.iter().zip(chunks) {
         let context = (&files, &mut names);
         let added = add(&mut contents, name, array, &chunks, context, budget);
-        added.map_err(|error| error.in_tensor(name))?;
+        if added.map_err(|error| error.in_tensor(name))? {
+            partial.push(name.as_str());
+        }
+    }
+    if !partial.is_empty() {
+        contents.notes.push(format!(
+            "{} lack chunks, which are taken as the fill value: {}",
+            counted(partial.len(), "array"),
+            join_first(&partial, MAX_NAMED)
+        ));
     }
     match contents.tensors.is_empty() && contents.skipped.is_empty() {
         true => Err(AnamnesisError::parse("there are no arrays")),
@@ -106,7 +119,7 @@ fn require_no_nesting(arrays: &[(String, ZarrArray)]) -> Result<()> {
 /// A chunk: its number among all, and where its bytes are.
 type NumberedChunk = (u64, ValuePlace);
 
-/// Adds the array called `key`, or notes that no tensor can hold it.
+/// Adds the array called `key`, or notes that no tensor can hold it. Returns whether it lacks chunks.
 fn add(
     contents: &mut ParsedModel,
     key: &str,
@@ -114,7 +127,7 @@ fn add(
     chunks: &[NumberedChunk],
     (files, names): (&Arc<[Source]>, &mut HashSet<String>),
     budget: &Budget,
-) -> Result<()> {
+) -> Result<bool> {
     let name = match key {
         "" => "tensor".to_owned(),
         key => key.replace('/', "."),
@@ -129,7 +142,7 @@ fn add(
         Err(what) => {
             let what = format!("array of {what}");
             contents.skipped.push(Skipped { name, what });
-            return Ok(());
+            return Ok(false);
         }
     };
     let shape: Vec<usize> = array.shape.iter().map(|&n| n as usize).collect();
@@ -138,11 +151,13 @@ fn add(
     else {
         return Err(AnamnesisError::parse(format!("its size overflows ({shape:?})")));
     };
+    let mut is_partial = false;
     let (source, offset) = match array.whole(chunks, len) {
         _ if len == 0 => (0, 0),
         Some(place) => (place.source, place.offset),
         None => {
             let tensor = chunked(array, chunks, len, files, budget)?;
+            is_partial = tensor.lacks_chunks();
             let derived = Derived::Chunked(Box::new(tensor));
             contents.sources.push(Source::Derived(Box::new(derived)));
             (contents.sources.len() - 1, 0)
@@ -159,7 +174,7 @@ fn add(
         big_endian: array.is_big_endian && dtype.byte_size() > 1,
         check: None,
     });
-    Ok(())
+    Ok(is_partial)
 }
 
 /// The strides of an array whose chunks have its dimensions in another order; `None` if they have not.
@@ -207,14 +222,8 @@ fn chunked(
     let made = whole.saturating_mul(chunks.len() as u64).max(len);
     budget.decompress(stored, made, "chunks of an array")?;
     check_runs(&shape, &chunk, len)?;
-    let grid = shape.iter().zip(&chunk).map(|(n, c)| n.div_ceil(*c));
-    let count = grid.fold(1u64, u64::saturating_mul);
-    let fill = match count == chunks.len() as u64 {
-        true => vec![],
-        false => array.fill(size as usize)?,
-    };
     let (base, chunks) = base_of(chunks, files)?;
-    Ok(ChunkedTensor {
+    let mut tensor = ChunkedTensor {
         base,
         shape,
         chunk,
@@ -222,9 +231,13 @@ fn chunked(
         chunks,
         filters: array.filters.clone(),
         keeps_partial: false,
-        fill,
+        fill: vec![],
         spool: OnceLock::new(),
-    })
+    };
+    if tensor.lacks_chunks() {
+        tensor.fill = array.fill(size as usize)?;
+    }
+    Ok(tensor)
 }
 
 /// One source that has the bytes of all chunks, and their places in it.

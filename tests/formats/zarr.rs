@@ -63,6 +63,24 @@ fn ways_in() {
     assert!(alone.unwrap_err().to_string().contains("give the path"));
 }
 
+/// Neither other steps nor the database go into an output, and missing chunks are told.
+#[test]
+fn outputs() {
+    let place = tempdir().unwrap();
+    let output = place.path().join("out");
+    let model = parse(case("manager")).unwrap();
+    model
+        .convert(&output, ConvertOptions::new(ConvertTarget::Safetensors))
+        .unwrap();
+    let names = fs::read_dir(&output)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["model.safetensors"]);
+    let notes = parse(case("zarr2")).unwrap().inspect().notes;
+    let note = "2 arrays lack chunks, which are taken as the fill value: missing, ones";
+    assert_eq!(notes, [note]);
+}
+
 /// A database of one leaf is a model.
 fn database(values: &[(&str, &[u8])]) -> anamnesis::Result<ParsedModel> {
     let place = tempdir().unwrap();

@@ -123,6 +123,14 @@ impl ChunkedTensor {
         self.shape.iter().product::<u64>() * self.size
     }
 
+    /// Whether some chunks were not written.
+    #[cfg(feature = "zarr")]
+    pub(crate) fn lacks_chunks(&self) -> bool {
+        let grid = self.shape.iter().zip(&self.chunk);
+        let count = grid.fold(1u64, |n, (len, chunk)| n.saturating_mul(len.div_ceil(*chunk)));
+        count != self.chunks.len() as u64
+    }
+
     pub(super) fn base(&self) -> &Source {
         &self.base
     }
@@ -339,7 +347,10 @@ fn fletcher32(bytes: &[u8]) -> u32 {
 
 /// The error for bytes that a decoder, or the file, does not give.
 pub(super) fn unreadable(error: &io::Error) -> AnamnesisError {
-    broken(&format!("cannot be read: {error}"))
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => broken("has fewer bytes than it should have"),
+        _ => broken(&format!("is not compressed as it should be: {error}")),
+    }
 }
 
 pub(super) fn broken(what: &str) -> AnamnesisError {

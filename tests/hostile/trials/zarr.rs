@@ -31,10 +31,10 @@ fn write(root: &Path, files: &[(&str, Vec<u8>)]) -> usize {
 
 type Row<'a> = (&'a str, Vec<(&'a str, Vec<u8>)>, &'a str);
 
-fn judge(rows: Vec<Row<'_>>) {
+fn judge(rows: &[Row<'_>]) {
     let mut trial = Trial::new();
     let mut wrong = vec![];
-    for (what, files, word) in &rows {
+    for (what, files, word) in rows {
         let place = tempdir().unwrap();
         let len = write(place.path(), files);
         let error = read(&mut trial, what, len, place.path());
@@ -77,7 +77,7 @@ fn arrays() {
         vec![("zarr.json", json.into_bytes()), ("c/0", chunk)]
     };
     let whole = || shard(b"abcd", &[[0, 2], [2, 2]]);
-    judge(vec![
+    judge(&[
         ("two chunks", two(b"ab"), ""),
         ("no chunks", vec![(".zarray", ARRAY.into())], ""),
         ("a chunk that is short", two(b"a"), "chunk"),
@@ -107,7 +107,7 @@ fn arrays() {
         (
             "no zlib",
             of("\"compressor\":null", "\"compressor\":{\"id\":\"zlib\"}"),
-            "cannot be read",
+            "compressed as it should be",
         ),
         (
             "no zstd",
@@ -203,7 +203,7 @@ fn databases() {
         .for_each(|key| many_body.extend(key[4000..].bytes()));
     many_body.extend(vec![0; 2 * many.len()]);
     let cyclic = varints(&[0, 100, 1 << 20]);
-    judge(vec![
+    judge(&[
         ("a database", database(0, &leaf(&values)), ""),
         ("no values", database(0, &[0, 0, 0]), "empty"),
         ("no arrays", database(0, &leaf(&[("a", b"b")])), "no arrays"),
