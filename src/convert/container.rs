@@ -4,18 +4,12 @@
 //! Everything that depends on the container is in its row and its file. The rest of the pipeline
 //! asks the row, and never which container it is.
 
-#[cfg(feature = "burnpack")]
-mod burnpack;
 #[cfg(feature = "gguf")]
 mod gguf;
-#[cfg(feature = "msgpack")]
-mod msgpack;
 #[cfg(feature = "npz")]
 mod npy;
 #[cfg(feature = "npz")]
 mod npz;
-#[cfg(feature = "pth")]
-mod pth;
 #[cfg(feature = "lethe")]
 mod qnat;
 mod safetensors;
@@ -137,6 +131,24 @@ macro_rules! containers {
     };
 }
 
+/// The writer of a container of plain tensors, which are all in one file. It is called as its module in `write` is.
+#[cfg(any(feature = "burnpack", feature = "msgpack", feature = "pth"))]
+macro_rules! one_file {
+    ($container:ident) => {
+        ContainerWriter {
+            holds: crate::write::$container::holds,
+            copies_blocks_of: |_| false,
+            widens_vectors: false,
+            restores_shapes: true,
+            layout: |request| {
+                let entries: Vec<_> = request.drafts.iter().map(entry).collect();
+                Ok(vec![crate::write::$container::layout(&entries)?])
+            },
+            sharding: None,
+        }
+    };
+}
+
 containers! {
     Safetensors: OutputContainer {
         title: "safetensors",
@@ -181,7 +193,7 @@ containers! {
         suffix: None,
         has_gguf_metadata: false,
         default_scheme: None,
-        writer: gated!("pth", pth::WRITER),
+        writer: gated!("pth", one_file!(pth)),
     },
     Msgpack: OutputContainer {
         title: "MessagePack",
@@ -190,7 +202,7 @@ containers! {
         suffix: None,
         has_gguf_metadata: false,
         default_scheme: None,
-        writer: gated!("msgpack", msgpack::WRITER),
+        writer: gated!("msgpack", one_file!(msgpack)),
     },
     Burnpack: OutputContainer {
         title: "Burnpack",
@@ -199,7 +211,7 @@ containers! {
         suffix: None,
         has_gguf_metadata: false,
         default_scheme: None,
-        writer: gated!("burnpack", burnpack::WRITER),
+        writer: gated!("burnpack", one_file!(burnpack)),
     },
     Qnat: OutputContainer {
         title: "QNAT",

@@ -1,31 +1,13 @@
 //! Checkpoints of TensorFlow that are malformed or hostile.
 
 use super::recover_everything;
+use crate::common::ocdbt::{crc32c, varint};
 use crate::common::{Random, data, effort, tempdir};
 use crate::trials::Trial;
 
 /// CRC-32C as LevelDB stores it.
 fn checksum(bytes: &[u8]) -> u32 {
-    let sum = bytes.iter().fold(u32::MAX, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-            if crc & 1 == 1 {
-                crc >> 1 ^ 0x82f6_3b78
-            } else {
-                crc >> 1
-            }
-        })
-    });
-    (!sum).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
-fn varint(mut n: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while n > 127 {
-        out.push(n as u8 | 128);
-        n >>= 7;
-    }
-    out.push(n as u8);
-    out
+    crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 fn field(number: u64, content: &[u8]) -> Vec<u8> {
