@@ -32,6 +32,7 @@ impl Dtype {
     }
 
     /// The name in NumPy or ml_dtypes; `None` if neither has such a type.
+    #[cfg(feature = "msgpack")]
     pub(crate) fn numpy_name(self) -> Option<&'static str> {
         let found = NAMES.iter().find(|(_, dtype)| *dtype == self);
         found.map(|&(name, _)| name)

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::zip::{ArchiveLayout, LONGEST_MEMBER, StoredMember};
+use super::zip::{ArchiveLayout, StoredMember};
 use super::{OutputEntry, OutputLayout, unusable_name};
 use crate::error::InTensor;
 use crate::{AnamnesisError, Dtype, Result};
@@ -69,6 +69,9 @@ fn header(descr: &str, shape: &[usize]) -> Vec<u8> {
     header.extend(text);
     header
 }
+
+/// Longest name of a member that is read back, in bytes.
+const LONGEST_MEMBER: usize = 4096;
 
 /// Ending of the names of members.
 const ENDING: &str = ".npy";

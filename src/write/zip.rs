@@ -17,9 +17,6 @@ const VERSION: u16 = 45;
 /// 1 January 1980, the earliest date of the format. A fixed date makes the output reproducible.
 const DATE: u16 = 1 << 5 | 1;
 
-/// Longest name of a member that is read back, in bytes.
-pub(super) const LONGEST_MEMBER: usize = 4096;
-
 /// Bytes of the extra field with the two sizes of a local header.
 const SIZES: u16 = 20;
 
