@@ -2,13 +2,14 @@
 //! dots. The chunks are files, or values in a database of OCDBT. They are not read here.
 //!
 //! - `store`: values by their keys; `ocdbt`, `ocdbt_node`: the database that holds them.
-//! - `array`, `dtype`, `fill`: what is said of an array; `shards`: chunks in chunks.
+//! - `array`, `dtype`, `fill`: what is said of an array; `codecs`: what was done to its chunks; `shards`: chunks in chunks.
 //!
 //! Formats: [Zarr 2](https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html),
 //! [Zarr 3](https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html),
 //! [OCDBT](https://google.github.io/tensorstore/kvstore/ocdbt/index.html).
 
 mod array;
+mod codecs;
 mod dtype;
 mod fill;
 mod ocdbt;

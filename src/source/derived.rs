@@ -4,6 +4,8 @@
 #[cfg(feature = "zarr")]
 mod blosc;
 #[cfg(any(feature = "hdf5", feature = "zarr"))]
+mod chunk_bytes;
+#[cfg(any(feature = "hdf5", feature = "zarr"))]
 mod chunked;
 #[cfg(feature = "pth")]
 mod latin1;

@@ -3,17 +3,15 @@
 use serde_json::{Map, Value};
 
 use super::NumberedChunk;
+use super::codecs::{Codecs, compressor_of, named, sizes, unsupported, wrong};
 use super::dtype::{ZarrType, of_version_2};
 use super::fill::fill_bytes;
-use super::shards::Sharding;
+use super::shards::ShardLayout;
 use super::store::{ValuePlace, ZarrStore};
 use crate::config::unique_json::parse_embedded;
-use crate::limits::{Budget, cap};
+use crate::limits::Budget;
 use crate::source::ChunkFilter;
-use crate::{AnamnesisError, Dtype, Result};
-
-/// Most dimensions of an array.
-const MAX_DIMS: u64 = 64;
+use crate::{Dtype, Result};
 
 /// An array.
 pub(super) struct ZarrArray {
@@ -30,7 +28,7 @@ pub(super) struct ZarrArray {
     fill: Value,
     keys: ChunkKeys,
     /// How several chunks are stored in one value.
-    sharding: Option<Sharding>,
+    sharding: Option<ShardLayout>,
 }
 
 /// The keys of chunks: numbers, one for each dimension.
@@ -49,15 +47,6 @@ pub(super) fn metadata_of(key: &str) -> Option<&str> {
         "" => Some(""),
         name => name.strip_suffix('/'),
     }
-}
-
-/// What one codec or several say of the bytes of a chunk.
-#[derive(Default)]
-pub(super) struct Codecs {
-    pub order: Option<Vec<usize>>,
-    pub is_big_endian: bool,
-    pub filters: Vec<ChunkFilter>,
-    pub sharding: Option<(Sharding, Vec<u64>)>,
 }
 
 impl ZarrArray {
@@ -262,85 +251,6 @@ impl ChunkKeys {
     }
 }
 
-impl Codecs {
-    /// Parses the list of codecs of arrays with `rank` dimensions.
-    ///
-    /// # Errors
-    /// `Parse` if it is malformed; `Unsupported` for those that are not read.
-    pub(super) fn parse(list: Option<&Value>, rank: usize) -> Result<Self> {
-        let list = list.and_then(Value::as_array);
-        let list = list.ok_or_else(|| wrong("`codecs` are no list"))?;
-        let (mut codecs, mut is_bytes) = (Self::default(), false);
-        for codec in list {
-            let (name, fields) = named(Some(codec))?;
-            match name {
-                "transpose" if !is_bytes && codecs.order.is_none() => {
-                    codecs.order = Some(permutation(fields, rank)?);
-                }
-                "bytes" if !is_bytes => {
-                    is_bytes = true;
-                    let endian = fields.get("endian").and_then(Value::as_str);
-                    codecs.is_big_endian = endian == Some("big");
-                }
-                "sharding_indexed" if !is_bytes && codecs.order.is_none() => {
-                    let (sharding, inner, of_chunks) = Sharding::parse(fields, rank)?;
-                    is_bytes = true;
-                    codecs = Self { sharding: Some((sharding, inner)), ..of_chunks };
-                }
-                // What is done to a whole shard hides its chunks.
-                _ if codecs.sharding.is_some() || !is_bytes => {
-                    return Err(unsupported(&format!("codec `{name}` in this place")));
-                }
-                "crc32c" => codecs.filters.push(ChunkFilter::Crc32c),
-                _ => codecs.filters.push(compressor_of(codec, "name")?),
-            }
-        }
-        match is_bytes {
-            true => Ok(codecs),
-            false => Err(wrong("no codec makes bytes of the chunks")),
-        }
-    }
-}
-
-/// What a compressor, which is called `key` in its fields, does.
-fn compressor_of(compressor: &Value, key: &str) -> Result<ChunkFilter> {
-    match compressor.get(key).and_then(Value::as_str) {
-        Some("zstd") => Ok(ChunkFilter::Zstd),
-        Some("gzip") => Ok(ChunkFilter::Gzip),
-        Some("zlib") => Ok(ChunkFilter::Deflate),
-        Some("blosc") => Ok(ChunkFilter::Blosc),
-        Some(other) => Err(unsupported(&format!("codec `{other}`"))),
-        None => Err(wrong("a codec without a name")),
-    }
-}
-
-/// The order of dimensions of a codec `transpose`.
-fn permutation(fields: &Map<String, Value>, rank: usize) -> Result<Vec<usize>> {
-    let order = sizes(fields, "order")?;
-    let mut sorted = order.clone();
-    sorted.sort_unstable();
-    match sorted.into_iter().eq(0..rank as u64) {
-        true => Ok(order.into_iter().map(|d| d as usize).collect()),
-        false => Err(wrong("an order of dimensions that is none")),
-    }
-}
-
-/// The name of an extension point, and its configuration.
-fn named(value: Option<&Value>) -> Result<(&str, &Map<String, Value>)> {
-    static NOTHING: std::sync::OnceLock<Map<String, Value>> = std::sync::OnceLock::new();
-    let nothing = NOTHING.get_or_init(Map::new);
-    match value {
-        Some(Value::String(name)) => Ok((name, nothing)),
-        Some(Value::Object(fields)) => {
-            let name = fields.get("name").and_then(Value::as_str);
-            let name = name.ok_or_else(|| wrong("a codec without a name"))?;
-            let configuration = fields.get("configuration").and_then(Value::as_object);
-            Ok((name, configuration.unwrap_or(nothing)))
-        }
-        _ => Err(wrong("a name is missing")),
-    }
-}
-
 fn separator(value: Option<&Value>, default: char) -> Result<char> {
     match value.map(Value::as_str) {
         None => Ok(default),
@@ -348,15 +258,6 @@ fn separator(value: Option<&Value>, default: char) -> Result<char> {
         Some(Some("/")) => Ok('/'),
         Some(_) => Err(wrong("a separator that is neither a dot nor a slash")),
     }
-}
-
-/// The sizes that `fields` has as `key`.
-pub(super) fn sizes(fields: &Map<String, Value>, key: &str) -> Result<Vec<u64>> {
-    let list = fields.get(key).and_then(Value::as_array);
-    let list = list.ok_or_else(|| wrong(&format!("`{key}` is no list")))?;
-    cap("MAX_ZARR_DIMS", list.len() as u64, MAX_DIMS, "dimensions of an array")?;
-    let sizes: Option<Vec<u64>> = list.iter().map(Value::as_u64).collect();
-    sizes.ok_or_else(|| wrong(&format!("`{key}` has what is no size")))
 }
 
 fn require_version(fields: &Map<String, Value>, version: u64) -> Result<()> {
@@ -368,15 +269,4 @@ fn require_version(fields: &Map<String, Value>, version: u64) -> Result<()> {
 
 fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
-}
-
-pub(super) fn unsupported(what: &str) -> AnamnesisError {
-    AnamnesisError::unsupported(
-        "Zarr",
-        format!("{what}; gzip, zlib, zstd, blosc and crc32c are read"),
-    )
-}
-
-pub(super) fn wrong(what: &str) -> AnamnesisError {
-    AnamnesisError::parse(what)
 }

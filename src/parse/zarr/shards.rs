@@ -1,20 +1,16 @@
 //! Shards: values with several chunks, and an index that says where each of them is.
 
-use serde_json::{Map, Value};
-
-use super::array::{Codecs, sizes, unsupported, wrong};
 use super::store::{ValuePlace, ZarrStore};
-use crate::Result;
 use crate::crc32c::crc32c;
 use crate::limits::Budget;
-use crate::source::ChunkFilter;
+use crate::{AnamnesisError, Result};
 
 /// Offset and length in the index of a chunk that was not written.
 const MISSING: u64 = u64::MAX;
 
 /// How the chunks of a shard are stored.
 #[derive(Debug, Default)]
-pub(super) struct Sharding {
+pub(super) struct ShardLayout {
     /// Chunks of a shard in each dimension.
     grid: Vec<u64>,
     is_index_first: bool,
@@ -22,35 +18,10 @@ pub(super) struct Sharding {
     is_summed: bool,
 }
 
-impl Sharding {
-    /// Parses the configuration of the codec: how shards are read, the sizes of their chunks, and what was done to these.
-    ///
-    /// # Errors
-    /// `Parse` if it is malformed; `Unsupported` for codecs that are not read.
-    pub(super) fn parse(
-        fields: &Map<String, Value>,
-        rank: usize,
-    ) -> Result<(Self, Vec<u64>, Codecs)> {
-        let chunk = sizes(fields, "chunk_shape")?;
-        let codecs = Codecs::parse(fields.get("codecs"), rank)?;
-        let index = Codecs::parse(fields.get("index_codecs"), rank + 1)?;
-        let is_summed = match index.filters.as_slice() {
-            [] => false,
-            [ChunkFilter::Crc32c] => true,
-            _ => return Err(unsupported("a compressed index of shards")),
-        };
-        if index.is_big_endian || index.order.is_some() || index.sharding.is_some() {
-            return Err(unsupported("an index of shards in another order"));
-        }
-        if codecs.sharding.is_some() {
-            return Err(unsupported("shards in shards"));
-        }
-        let is_index_first = match fields.get("index_location").map(Value::as_str) {
-            None | Some(Some("end")) => false,
-            Some(Some("start")) => true,
-            Some(_) => return Err(wrong("`index_location` is neither start nor end")),
-        };
-        Ok((Self { grid: vec![], is_index_first, is_summed }, chunk, codecs))
+impl ShardLayout {
+    /// Shards of which nothing is known but how their index is stored.
+    pub(super) fn new(is_index_first: bool, is_summed: bool) -> Self {
+        Self { grid: vec![], is_index_first, is_summed }
     }
 
     /// The same of shards of `shard` elements, whose chunks have `chunk`.
@@ -116,4 +87,8 @@ impl Sharding {
         }
         Ok(())
     }
+}
+
+fn wrong(what: &str) -> AnamnesisError {
+    AnamnesisError::parse(what)
 }

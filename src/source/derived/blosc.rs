@@ -14,7 +14,7 @@
 
 use std::io::Read;
 
-use super::chunked::{broken, unreadable, unshuffled};
+use super::chunk_bytes::{broken, unreadable, unshuffled};
 use super::zstd_decoder;
 use crate::{AnamnesisError, Result};
 

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::sync::OnceLock;
 
+use super::chunk_bytes::{broken, unreadable, unshuffled};
 use crate::limits::cap;
 use crate::source::Source;
 use crate::source::deflated::RangeReader;
@@ -316,20 +317,6 @@ fn undo(filter: ChunkFilter, mut bytes: Vec<u8>, whole: usize) -> Result<Vec<u8>
     }
 }
 
-/// Elements of `size` bytes, of which the first bytes come first.
-pub(super) fn unshuffled(bytes: &[u8], size: usize) -> Vec<u8> {
-    let count = bytes.len() / size.max(1);
-    let mut out = bytes.to_vec();
-    if size > 1 && count > 1 {
-        for (place, plane) in bytes.chunks_exact(count).take(size).enumerate() {
-            for (element, &byte) in plane.iter().enumerate() {
-                out[element * size + place] = byte;
-            }
-        }
-    }
-    out
-}
-
 /// The checksum that HDF5 computes over numbers of two bytes, the most significant first.
 fn fletcher32(bytes: &[u8]) -> u32 {
     let fold = |sum: u32| (sum & 0xffff) + (sum >> 16);
@@ -343,18 +330,6 @@ fn fletcher32(bytes: &[u8]) -> u32 {
         (low, high) = (fold(low), fold(high));
     }
     fold(high) << 16 | fold(low)
-}
-
-/// The error for bytes that a decoder, or the file, does not give.
-pub(super) fn unreadable(error: &io::Error) -> AnamnesisError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => broken("has fewer bytes than it should have"),
-        _ => broken(&format!("is not compressed as it should be: {error}")),
-    }
-}
-
-pub(super) fn broken(what: &str) -> AnamnesisError {
-    AnamnesisError::parse(format!("a chunk of the dataset {what}"))
 }
 
 #[cfg(test)]
