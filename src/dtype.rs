@@ -1,6 +1,10 @@
 //! Element types of stored tensors: one table for all containers.
 
+#[cfg(feature = "burnpack")]
+pub(crate) mod burn;
 pub(crate) mod ggml;
+#[cfg(any(feature = "msgpack", feature = "zarr"))]
+mod numpy;
 mod swap;
 mod target;
 #[cfg(test)]

@@ -50,6 +50,8 @@ pub mod cli;
 mod compat;
 mod config;
 pub mod convert;
+#[cfg(any(feature = "tensorflow", feature = "zarr"))]
+mod crc32c;
 mod dtype;
 pub mod edit;
 mod element;

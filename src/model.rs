@@ -1,5 +1,6 @@
 //! The one model: a flat list of named tensors, where their bytes are, and what describes them.
 
+mod array_files;
 mod container;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf;
@@ -18,6 +19,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+#[cfg(feature = "npz")]
+pub(crate) use self::array_files::array_file;
+pub(crate) use self::array_files::tensor_of_file;
 pub use self::container::Container;
 pub(crate) use self::graph::{GraphCodes, GraphRole};
 pub(crate) use self::names::NameIndex;

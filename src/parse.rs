@@ -59,6 +59,8 @@ mod tflite;
 mod window;
 #[cfg(feature = "openvino")]
 mod xml;
+#[cfg(feature = "zarr")]
+mod zarr;
 #[cfg(any(feature = "npz", feature = "pth"))]
 pub(crate) mod zip;
 

@@ -6,16 +6,28 @@ mod deflated;
 #[cfg(not(any(feature = "npz", feature = "pth")))]
 #[path = "source/no_deflated.rs"]
 mod deflated;
-#[cfg(any(feature = "hdf5", feature = "onnx", feature = "pth", feature = "tflite"))]
+#[cfg(any(
+    feature = "hdf5",
+    feature = "onnx",
+    feature = "pth",
+    feature = "tflite",
+    feature = "zarr"
+))]
 mod derived;
-#[cfg(not(any(feature = "hdf5", feature = "onnx", feature = "pth", feature = "tflite")))]
+#[cfg(not(any(
+    feature = "hdf5",
+    feature = "onnx",
+    feature = "pth",
+    feature = "tflite",
+    feature = "zarr"
+)))]
 #[path = "source/no_derived.rs"]
 mod derived;
 pub(crate) mod directory;
 mod files;
 pub(crate) mod inputs;
 pub(crate) mod lock;
-#[cfg_attr(not(any(feature = "msgpack", feature = "pth")), allow(dead_code))]
+#[cfg_attr(not(any(feature = "msgpack", feature = "pth", feature = "zarr")), allow(dead_code))]
 mod pieced;
 pub(crate) mod platform;
 mod seeking;
@@ -40,8 +52,10 @@ pub(crate) use self::derived::Derived;
 pub(crate) use self::derived::Latin1Text;
 #[cfg(any(feature = "onnx", feature = "tflite"))]
 pub(crate) use self::derived::SparseValues;
-#[cfg(feature = "hdf5")]
-pub(crate) use self::derived::{ChunkFilter, ChunkPlace, ChunkedTensor};
+#[cfg(feature = "zarr")]
+pub(crate) use self::derived::zstd_decoder;
+#[cfg(any(feature = "hdf5", feature = "zarr"))]
+pub(crate) use self::derived::{ChunkFilter, ChunkPlace, ChunkedTensor, check_runs};
 #[cfg(feature = "onnx")]
 pub(crate) use self::derived::{FieldPlace, NumberKind, RepeatedField};
 #[cfg(feature = "coreml")]
@@ -86,7 +100,13 @@ pub(crate) enum Source {
     Pieced(Box<Pieced>),
     /// A tensor that is made of another source's bytes while it is read.
     #[cfg_attr(
-        not(any(feature = "hdf5", feature = "onnx", feature = "pth", feature = "tflite")),
+        not(any(
+            feature = "hdf5",
+            feature = "onnx",
+            feature = "pth",
+            feature = "tflite",
+            feature = "zarr"
+        )),
         allow(dead_code)
     )]
     Derived(Box<Derived>),

@@ -2,16 +2,26 @@
 //! value is known. Workers then write the tensors' data positionally, in any order.
 
 pub(crate) mod atomic;
+#[cfg(feature = "burnpack")]
+pub(crate) mod burnpack;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf;
+#[cfg(feature = "msgpack")]
+pub(crate) mod msgpack;
+#[cfg(feature = "npz")]
+pub(crate) mod npy;
 #[cfg(feature = "npz")]
 pub(crate) mod npz;
+#[cfg(feature = "pth")]
+pub(crate) mod pth;
 #[cfg(feature = "lethe")]
 pub(crate) mod qnat;
 pub(crate) mod safetensors;
 mod target;
 pub(crate) mod temporary;
 pub(crate) mod written_file;
+#[cfg(any(feature = "npz", feature = "pth"))]
+mod zip;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -82,6 +92,18 @@ impl Framing {
 pub(crate) fn unusable_name(container: &str, name: &str, why: &str) -> AnamnesisError {
     let way_out = "--rename gives it another name, and --drop leaves it out";
     let what = format!("{}: {why}; {way_out}", InTensor(&name));
+    AnamnesisError::unsupported(format!("writing {container}"), what)
+}
+
+/// The error that the program of `container` has no type for the elements of a tensor.
+#[cfg(any(feature = "burnpack", feature = "msgpack", feature = "npz", feature = "pth"))]
+fn no_such_type(container: &str, program: &str, e: &OutputEntry<'_>) -> AnamnesisError {
+    let is_cast = e.dtype.is_floating_point() || e.dtype.is_quantized();
+    let way_out = match is_cast {
+        true => "--out-dtype f32 --cast writes one that it has",
+        false => "--to safetensors may hold it, and --drop leaves it out",
+    };
+    let what = format!("{}: {program} has no type {}; {way_out}", InTensor(&e.name), e.dtype);
     AnamnesisError::unsupported(format!("writing {container}"), what)
 }
 

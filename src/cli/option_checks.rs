@@ -217,6 +217,18 @@ const OPTIONS: &[Applicability] = &[
         needs: "sums are of files, and the output goes to stdout (-o -)",
     },
     Applicability {
+        option: "-o NAME.npy",
+        is_set: |r| r.target == ConvertTarget::Npy && r.names_container(),
+        applies: |_| false,
+        needs: "NPY outputs are directories with a file for each tensor, so name one; `amn show FILE TENSOR --npy OUT.npy` writes one array",
+    },
+    Applicability {
+        option: "-o -",
+        is_set: |r| r.target == ConvertTarget::Npy && !r.is_to_file(),
+        applies: |_| false,
+        needs: "NPY outputs are directories with a file for each tensor",
+    },
+    Applicability {
         option: "-o -",
         is_set: |r| !r.is_to_file() && !r.run.dry_run,
         applies: |_| !std::io::stdout().is_terminal(),
@@ -341,6 +353,8 @@ fn stated_container(output: &Path) -> std::result::Result<Option<ConvertTarget>,
     };
     let mut all = ConvertTarget::ALL.iter().copied();
     let written = all.find(|target| extension.eq_ignore_ascii_case(target.extension()));
+    // Some containers are called so, too: `x.pt`.
+    let written = written.or_else(|| extension.to_str()?.parse().ok());
     match written {
         None if NamedInput::is_model_file(&name.to_string_lossy()) => Err(format!(
             "-o {}: files of this kind are read and not written; what is written is {}",
@@ -390,6 +404,9 @@ fn require_same_container(request: &Request<'_>) -> std::result::Result<(), Stri
     let Some(output) = &request.run.output.path else {
         return Ok(());
     };
+    if request.target == ConvertTarget::Pth && is_torch_name(output) {
+        return Ok(());
+    }
     match stated_container(output)? {
         Some(stated) if stated != request.target => {
             let (title, other) = (request.target.title(), stated.title());
@@ -397,6 +414,12 @@ fn require_same_container(request: &Request<'_>) -> std::result::Result<(), Stri
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a file is called as PyTorch's are that other files are called, too.
+fn is_torch_name(output: &Path) -> bool {
+    let extension = output.extension();
+    extension.is_some_and(|extension| extension == "bin" || extension == "ckpt")
 }
 
 /// Checks that the files that options name are there, so that nothing is parsed in vain.

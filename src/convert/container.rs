@@ -7,6 +7,8 @@
 #[cfg(feature = "gguf")]
 mod gguf;
 #[cfg(feature = "npz")]
+mod npy;
+#[cfg(feature = "npz")]
 mod npz;
 #[cfg(feature = "lethe")]
 mod qnat;
@@ -129,6 +131,24 @@ macro_rules! containers {
     };
 }
 
+/// The writer of a container of plain tensors, which are all in one file. It is called as its module in `write` is.
+#[cfg(any(feature = "burnpack", feature = "msgpack", feature = "pth"))]
+macro_rules! one_file {
+    ($container:ident) => {
+        ContainerWriter {
+            holds: crate::write::$container::holds,
+            copies_blocks_of: |_| false,
+            widens_vectors: false,
+            restores_shapes: true,
+            layout: |request| {
+                let entries: Vec<_> = request.drafts.iter().map(entry).collect();
+                Ok(vec![crate::write::$container::layout(&entries)?])
+            },
+            sharding: None,
+        }
+    };
+}
+
 containers! {
     Safetensors: OutputContainer {
         title: "safetensors",
@@ -156,6 +176,42 @@ containers! {
         has_gguf_metadata: false,
         default_scheme: None,
         writer: gated!("npz", npz::WRITER),
+    },
+    Npy: OutputContainer {
+        title: "NPY",
+        names: &["npy"],
+        extension: "npy",
+        suffix: None,
+        has_gguf_metadata: false,
+        default_scheme: None,
+        writer: gated!("npz", npy::WRITER),
+    },
+    Pth: OutputContainer {
+        title: "PyTorch",
+        names: &["pth", "pytorch", "pt"],
+        extension: "pth",
+        suffix: None,
+        has_gguf_metadata: false,
+        default_scheme: None,
+        writer: gated!("pth", one_file!(pth)),
+    },
+    Msgpack: OutputContainer {
+        title: "MessagePack",
+        names: &["msgpack", "messagepack", "flax"],
+        extension: "msgpack",
+        suffix: None,
+        has_gguf_metadata: false,
+        default_scheme: None,
+        writer: gated!("msgpack", one_file!(msgpack)),
+    },
+    Burnpack: OutputContainer {
+        title: "Burnpack",
+        names: &["burnpack", "bpk"],
+        extension: "bpk",
+        suffix: None,
+        has_gguf_metadata: false,
+        default_scheme: None,
+        writer: gated!("burnpack", one_file!(burnpack)),
     },
     Qnat: OutputContainer {
         title: "QNAT",

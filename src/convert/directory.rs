@@ -36,7 +36,7 @@ use crate::model::ParsedModel;
 use crate::parse::directory::is_zero_state;
 use crate::source::platform::available_space;
 use crate::write::atomic::directory_of;
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, Container, Result};
 
 /// Writes one part of an output directory; the whole of it, if there is only one part.
 pub(super) struct PartWriter<'a, 'm> {
@@ -152,6 +152,8 @@ impl PartWriter<'_, '_> {
     /// input file.
     fn find_sidecars(&self, output: &Path) -> Result<Sidecars> {
         match &self.model.directory {
+            // What lies beside arrays are others, and what is said of them.
+            Some(_) if self.model.container() == Container::Zarr => Ok(Sidecars::default()),
             Some(directory) => {
                 // Of a checkpoint of many processes, the first file stands for all.
                 let is_zero = directory

@@ -40,6 +40,8 @@ pub enum Container {
     /// Core ML: the weights of a network or a program, in one file or in a package.
     #[serde(rename = "coreml")]
     CoreMl,
+    /// Zarr, also in a database of OCDBT, as Orbax writes it.
+    Zarr,
 }
 
 impl Container {
@@ -67,6 +69,7 @@ impl fmt::Display for Container {
             Self::TensorFlow => "TensorFlow checkpoint",
             Self::Burnpack => "Burnpack",
             Self::CoreMl => "Core ML",
+            Self::Zarr => "Zarr (Orbax)",
         })
     }
 }

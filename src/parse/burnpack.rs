@@ -14,6 +14,7 @@
 mod cbor;
 
 use self::cbor::{CborKind, CborReader};
+use crate::dtype::burn::from_burn;
 use crate::error::InTensor;
 use crate::limits::{Budget, cap};
 use crate::model::TensorInfo;
@@ -223,8 +224,7 @@ impl Description<'_> {
             }
             _ => return Err(self.reader.wrong("a dtype that is none")),
         };
-        let found = TYPES.iter().find(|(known, _)| *known == name);
-        found.map(|&(_, dtype)| dtype).ok_or_else(|| unknown(&name))
+        from_burn(&name).ok_or_else(|| unknown(&name))
     }
 
     fn shape(&mut self) -> Result<Vec<usize>> {
@@ -237,20 +237,3 @@ impl Description<'_> {
         (0..dims).map(|_| size(self.reader.number()?)).collect()
     }
 }
-
-/// `DType` of `burn-std`. `Flex32` computes with fewer bits than it is stored in.
-const TYPES: &[(&str, Dtype)] = &[
-    ("F64", Dtype::F64),
-    ("F32", Dtype::F32),
-    ("Flex32", Dtype::F32),
-    ("F16", Dtype::F16),
-    ("BF16", Dtype::BF16),
-    ("I64", Dtype::I64),
-    ("I32", Dtype::I32),
-    ("I16", Dtype::I16),
-    ("I8", Dtype::I8),
-    ("U64", Dtype::U64),
-    ("U32", Dtype::U32),
-    ("U16", Dtype::U16),
-    ("U8", Dtype::U8),
-];

@@ -210,6 +210,12 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("burnpack", |source, _, budget| super::burnpack::read(&source, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Zarr),
+        title: "Zarr (Orbax)",
+        matches: magic::is_ocdbt,
+        reader: gated!("zarr", super::zarr::read),
+    },
+    ContainerFormat {
         beginning: Beginning::Unknown,
         title: "safetensors",
         matches: |_| true,

@@ -9,6 +9,7 @@ mod package;
 mod ranks;
 mod shards;
 mod uqff;
+mod zarr;
 mod zero;
 
 use std::collections::HashSet;
@@ -25,7 +26,7 @@ use super::detect;
 use crate::config::{QuantConfig, read_small};
 use crate::features::{Gated, gated};
 use crate::limits::{Budget, join_first};
-use crate::model::{Directory, TensorInfo};
+use crate::model::{Directory, TensorInfo, tensor_of_file};
 use crate::parse::listing::{is_inside, list};
 use crate::source::{FilePool, Source};
 use crate::{AnamnesisError, Container, ParsedModel, Result};
@@ -116,8 +117,32 @@ fn read_shard(
         }
         ShardKind::Ranks => READ_RANK_FILES.require("files of FSDP")?(&source, path, budget),
         ShardKind::Zero => READ_ZERO.require("checkpoint of DeepSpeed")?(&source, path, budget),
+        ShardKind::Zarr => READ_ZARR.require("Zarr (Orbax)")?(source, Some(path), budget),
+        ShardKind::ZarrArrays => {
+            let directory = path.parent().unwrap_or(path);
+            READ_ZARR.require("Zarr (Orbax)")?(source, Some(directory), budget)
+        }
+        ShardKind::Arrays => read_array(source, path, budget),
         ShardKind::Single => detect::detect(&mut &source)?.read(source, Some(path), budget),
     }
+}
+
+/// Reads an array that is called as its file is.
+fn read_array(source: Source, path: &Path, budget: &Budget) -> Result<ParsedModel> {
+    let mut array = detect::detect(&mut &source)?.read(source, Some(path), budget)?;
+    if array.container != Container::Npy {
+        return Err(array.container.refused_as(Container::Npy));
+    }
+    let file = path.file_name().and_then(OsStr::to_str);
+    if let Some(name) = file.and_then(tensor_of_file) {
+        for tensor in &mut array.tensors {
+            tensor.name = name.as_str().into();
+        }
+        for skipped in &mut array.skipped {
+            skipped.name.clone_from(&name);
+        }
+    }
+    Ok(array)
 }
 
 /// The files among `names` that hold weights and are no part of the model in `directory`.
@@ -148,6 +173,11 @@ const READ_ZERO: Gated<CheckpointReader> = gated!("pth", super::pth::read_zero);
 
 /// Reads the files of the processes of FSDP.
 const READ_RANK_FILES: Gated<CheckpointReader> = gated!("pth", super::pth::read_rank_files);
+
+/// Reads arrays of Zarr.
+const READ_ZARR: Gated<HeaderReader> = gated!("zarr", super::zarr::read);
+
+type HeaderReader = fn(Source, Option<&Path>, &Budget) -> Result<ParsedModel>;
 
 type CheckpointReader = fn(&Source, &Path, &Budget) -> Result<ParsedModel>;
 

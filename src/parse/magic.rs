@@ -84,6 +84,11 @@ pub(super) fn is_hdf5(head: &[u8]) -> bool {
     head.starts_with(HDF5)
 }
 
+/// Whether a file with these first bytes is the manifest of a database of OCDBT.
+pub(super) fn is_ocdbt(head: &[u8]) -> bool {
+    head.starts_with(&[0x0c, 0xdb, 0x3a, 0x2a])
+}
+
 /// Whether a file with these first bytes is a Burnpack: the number of `burn-pack`, little-endian.
 pub(super) fn is_burnpack(head: &[u8]) -> bool {
     head.starts_with(b"NRUB")

@@ -52,8 +52,7 @@ impl Deflated {
     /// Returns the decompressed bytes as a stream. It ends in an `InvalidData` error unless length
     /// and CRC-32 are those of the archive's directory.
     pub(crate) fn stream(&self) -> impl Read {
-        let compressed =
-            CompressedReader { source: &self.base, at: self.start, left: self.stored_len };
+        let compressed = RangeReader { source: &self.base, at: self.start, left: self.stored_len };
         CheckedReader {
             decoder: DeflateDecoder::new(BufReader::with_capacity(BUFFER, compressed)),
             crc: crc32fast::Hasher::new(),
@@ -82,14 +81,16 @@ impl Deflated {
     }
 }
 
-/// `Read` over the compressed bytes of a member.
-struct CompressedReader<'a> {
-    source: &'a Source,
-    at: u64,
-    left: u64,
+/// `Read` over a range of a source.
+pub(super) struct RangeReader<'a> {
+    pub source: &'a Source,
+    /// Offset of the next byte.
+    pub at: u64,
+    /// Bytes that are not read yet.
+    pub left: u64,
 }
 
-impl Read for CompressedReader<'_> {
+impl Read for RangeReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let n = (out.len() as u64).min(self.left) as usize;
         self.source

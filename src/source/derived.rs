@@ -1,7 +1,11 @@
 //! [`Derived`]: a tensor whose bytes no file has as they are, and that are made of a file's while they
 //! are read. Reading takes constant memory, at any place.
 
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "zarr")]
+mod blosc;
+#[cfg(any(feature = "hdf5", feature = "zarr"))]
+mod chunk_bytes;
+#[cfg(any(feature = "hdf5", feature = "zarr"))]
 mod chunked;
 #[cfg(feature = "pth")]
 mod latin1;
@@ -11,9 +15,11 @@ mod masked;
 mod repeated;
 #[cfg(any(feature = "onnx", feature = "tflite"))]
 mod sparse;
+#[cfg(feature = "zarr")]
+mod zstd;
 
-#[cfg(feature = "hdf5")]
-pub(crate) use self::chunked::{ChunkFilter, ChunkPlace, ChunkedTensor};
+#[cfg(any(feature = "hdf5", feature = "zarr"))]
+pub(crate) use self::chunked::{ChunkFilter, ChunkPlace, ChunkedTensor, check_runs};
 #[cfg(feature = "pth")]
 pub(crate) use self::latin1::Latin1Text;
 #[cfg(feature = "coreml")]
@@ -22,6 +28,8 @@ pub(crate) use self::masked::{MaskedFormat, MaskedValues, SourceAt};
 pub(crate) use self::repeated::{FieldPlace, NumberKind, RepeatedField};
 #[cfg(any(feature = "onnx", feature = "tflite"))]
 pub(crate) use self::sparse::SparseValues;
+#[cfg(feature = "zarr")]
+pub(crate) use self::zstd::zstd_decoder;
 use super::Source;
 use crate::Result;
 
@@ -38,7 +46,7 @@ pub(crate) enum Derived {
     #[cfg(feature = "coreml")]
     Masked(Box<MaskedValues>),
     /// Elements in chunks, which may be compressed.
-    #[cfg(feature = "hdf5")]
+    #[cfg(any(feature = "hdf5", feature = "zarr"))]
     Chunked(Box<ChunkedTensor>),
     /// Bytes that the file has as text.
     #[cfg(feature = "pth")]
@@ -55,7 +63,7 @@ impl Derived {
             Self::Sparse(values) => values.len(),
             #[cfg(feature = "coreml")]
             Self::Masked(values) => values.len(),
-            #[cfg(feature = "hdf5")]
+            #[cfg(any(feature = "hdf5", feature = "zarr"))]
             Self::Chunked(tensor) => tensor.len(),
             #[cfg(feature = "pth")]
             Self::Latin1(text) => text.len(),
@@ -71,7 +79,7 @@ impl Derived {
             Self::Sparse(values) => values.base(),
             #[cfg(feature = "coreml")]
             Self::Masked(values) => values.base(),
-            #[cfg(feature = "hdf5")]
+            #[cfg(any(feature = "hdf5", feature = "zarr"))]
             Self::Chunked(tensor) => tensor.base(),
             #[cfg(feature = "pth")]
             Self::Latin1(text) => text.base(),
@@ -87,7 +95,7 @@ impl Derived {
             Self::Sparse(values) => values.read_at(offset, out),
             #[cfg(feature = "coreml")]
             Self::Masked(values) => values.read_at(offset, out),
-            #[cfg(feature = "hdf5")]
+            #[cfg(any(feature = "hdf5", feature = "zarr"))]
             Self::Chunked(tensor) => tensor.read_at(offset, out),
             #[cfg(feature = "pth")]
             Self::Latin1(text) => text.read_at(offset, out),

@@ -77,14 +77,26 @@ impl Pieced {
     /// `Parse` if they overflow.
     #[cfg(any(feature = "msgpack", feature = "pth"))]
     pub(crate) fn joined(base: Source, ranges: impl Iterator<Item = (u64, u64)>) -> Result<Self> {
+        Self::of_several([base].into(), ranges.map(|(offset, len)| (0, offset, len)))
+    }
+
+    /// The bytes of `ranges` of `sources`, each the number of a source, an offset and a length, one after another.
+    ///
+    /// # Errors
+    /// `Parse` if they overflow.
+    #[cfg(any(feature = "msgpack", feature = "pth", feature = "zarr"))]
+    pub(crate) fn of_several(
+        sources: Arc<[Source]>,
+        ranges: impl Iterator<Item = (usize, u64, u64)>,
+    ) -> Result<Self> {
         let (mut pieces, mut at) = (vec![], 0u64);
-        for (offset, len) in ranges.filter(|&(_, len)| len > 0) {
+        for (source, offset, len) in ranges.filter(|&(.., len)| len > 0) {
             let (start, sizes) = (vec![at], vec![len]);
-            pieces.push(TensorPiece { start, sizes, source: 0, offset, check: None });
+            pieces.push(TensorPiece { start, sizes, source, offset, check: None });
             let end = at.checked_add(len);
             at = end.ok_or_else(|| AnamnesisError::parse("the size of the tensor overflows"))?;
         }
-        Self::new([base].into(), vec![at], pieces)
+        Self::new(sources, vec![at], pieces)
     }
 
     /// Bytes of the tensor.

@@ -151,7 +151,7 @@ fn values_are_completed() {
         let script = printed(&["completions", "bash"]);
         for (line, expected) in [
             ("amn forget x --to gguf:q4_k_", "gguf:q4_k_m gguf:q4_k_s"),
-            ("amn convert x --to np", "npz"),
+            ("amn convert x --to np", "npy npz"),
             ("amn remember x --to bf", "bf16"),
             ("amn diff a b --sort e", "error"),
         ] {

@@ -9,6 +9,7 @@ mod effort;
 #[cfg(feature = "lethe")]
 pub mod forget;
 pub mod gguf;
+pub mod ocdbt;
 #[cfg(all(feature = "npz", feature = "pth"))]
 pub mod pickle;
 #[path = "../../src/test_utils/tempdir.rs"]

@@ -34,3 +34,4 @@ mod unusable_names;
 mod unwritten;
 mod whole;
 mod whole_mlx;
+mod written;

@@ -15,6 +15,10 @@ const REFUSED: &[(ConvertTarget, &[&str], &str)] = &[
     (ConvertTarget::Npz, &["/a"], "outside"),
     (ConvertTarget::Npz, &["C:a"], "outside"),
     (ConvertTarget::Npz, &["a", "a.npy"], "NumPy would find"),
+    (ConvertTarget::Msgpack, &[".a"], "first key would be empty"),
+    (ConvertTarget::Msgpack, &["b.a", "b"], "array and the dict"),
+    (ConvertTarget::Msgpack, &["a.__msgpack_chunked_array__"], "array in pieces"),
+    (ConvertTarget::Npy, &["a", "A"], "where case does not count"),
 ];
 
 /// Names that it has a place for.
@@ -25,6 +29,9 @@ const WRITTEN: &[(ConvertTarget, &[&str])] = &[
     ),
     (ConvertTarget::Gguf, &["../a", "a.npy"]),
     (ConvertTarget::Npz, &["a.npy", "a..b", "..a/b", "a/b", "ab:c"]),
+    (ConvertTarget::Pth, &["", "a.b", "a", "../a", "a\0b"]),
+    (ConvertTarget::Msgpack, &["a..b", "a.c", "a/b", "a-b", "b."]),
+    (ConvertTarget::Burnpack, &["", "a.b", "a"]),
 ];
 
 fn plan(names: &[&str], target: ConvertTarget, changes: NameChanges) -> anamnesis::Result<Vec<u8>> {

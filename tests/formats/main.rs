@@ -34,5 +34,7 @@ mod readers;
 mod requests;
 #[cfg(feature = "tensorflow")]
 mod tensorflow;
+#[cfg(feature = "zarr")]
+mod zarr;
 #[cfg(feature = "pth")]
 mod zero;

@@ -137,11 +137,11 @@ pub(super) fn parse_target(text: &str) -> Result<ConvertTo, String> {
     // What people ask of a converter that other commands do.
     let listed = ConvertTarget::listed();
     let command = match text {
-        "npy" | "csv" => Some(format!("`amn show FILE TENSOR --{text}`")),
+        "csv" => Some("`amn show FILE TENSOR --csv`".to_owned()),
         "hf" | "huggingface" | "transformers" | "dir" | "directory" => {
             Some("`amn remember FILE -o DIRECTORY` writes a model for transformers".to_owned())
         }
-        _ if text == "pytorch" || NamedInput::is_model_file(&format!("model.{text}")) => {
+        _ if NamedInput::is_model_file(&format!("model.{text}")) => {
             Some("files of that kind are read and not written".to_owned())
         }
         _ if parse_dtype(text).is_ok() => Some(format!(

@@ -61,7 +61,7 @@ fn names() {
         assert!(!extension.is_empty() && !extension.contains('.') && extension.is_ascii());
     }
     let error = "hdf5".parse::<ConvertTarget>().unwrap_err().to_string();
-    let listed = "unsupported format `hdf5`: supported targets: safetensors, gguf, npz, qnat";
+    let listed = "unsupported format `hdf5`: supported targets: safetensors, gguf, npz, npy, pth, msgpack, burnpack, qnat";
     assert!(error.starts_with(listed), "{error}");
 }
 

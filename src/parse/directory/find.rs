@@ -14,6 +14,7 @@ use super::shards::{
     find_indexed, is_secondary, is_weights, numbering, preferred,
 };
 use super::uqff::find_uqff;
+use super::zarr::find_zarr;
 use super::zero::{find_latest_zero, find_zero};
 use crate::config::{QuantConfig, read_small};
 use crate::limits::{Budget, join_first};
@@ -88,7 +89,12 @@ pub(super) fn find_shards(
         ending(name) == "bin" && (has_onnx || beside.is_some_and(|graph| names.contains(&graph)))
     };
     let is_read = |name: &str| is_model(name) && !is_secondary(&ending(name)) && !is_data(name);
-    let one = match names.iter().any(|name| is_read(name)) {
+    let arrays: Vec<&String> = names.iter().filter(|name| is_read(name)).collect();
+    if !arrays.is_empty() && arrays.iter().all(|name| ending(name) == "npy") {
+        let files: Vec<String> = arrays.into_iter().cloned().collect();
+        return Ok(FoundShards { kind: ShardKind::Arrays, ..files.into() });
+    }
+    let one = match !arrays.is_empty() {
         true => only(names, is_read, "weight files")?,
         // Those beside it are the same model in other precisions.
         false if has_onnx => match preferred(&["model.onnx"], names) {
@@ -107,6 +113,11 @@ pub(super) fn find_shards(
         && let Some(found) = find_tensorflow(dir, names, budget)?
     {
         return Ok(found.into());
+    }
+    if one.is_none()
+        && let Some(found) = find_zarr(dir, names)?
+    {
+        return Ok(found);
     }
     match one {
         Some(single) => Ok(vec![single.to_owned()].into()),

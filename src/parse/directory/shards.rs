@@ -110,6 +110,12 @@ pub(super) type WeightMap = Vec<(Box<str>, u32)>;
 pub(super) enum ShardKind {
     /// Each by itself, by the container that it begins as.
     Single,
+    /// As arrays of Zarr, by a file of theirs.
+    Zarr,
+    /// As arrays of Zarr in directories, by a file of the first.
+    ZarrArrays,
+    /// Each as an array that is called as its file is.
+    Arrays,
     /// As a checkpoint whose files a file [`DISTRIBUTED`] describes.
     Distributed,
     /// As a checkpoint of DeepSpeed's ZeRO, by the state of the model.

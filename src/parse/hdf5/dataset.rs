@@ -9,16 +9,11 @@ use super::layout::{self, ChunkedLayout, DataLayout};
 use super::object::{Object, kind};
 use crate::limits::{Budget, cap};
 use crate::model::TensorInfo;
-use crate::source::{ChunkedTensor, Derived, Source};
+use crate::source::{ChunkedTensor, Derived, Source, check_runs};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Most dimensions; HDF5 has the same limit.
 const MAX_DIMS: u64 = 32;
-
-/// Most pieces that the chunks of a dataset are written in, besides one for each [`BYTES_OF_RUN`]
-/// bytes: rows of a chunk that are short take long.
-const FREE_RUNS: u64 = 1 << 20;
-const BYTES_OF_RUN: u64 = 64;
 
 /// The dataset `object`, called `path`, as a tensor of `contents`; the inner error says why it is none.
 ///
@@ -209,21 +204,4 @@ fn sized<'b>(fields: &mut super::file::StructureFields<'b>) -> Result<&'b [u8]> 
         ..=0 => Ok(&[]),
         len => fields.take(len as usize),
     }
-}
-
-/// Checks that writing the chunks takes no longer than the data lets expect.
-fn check_runs(shape: &[u64], chunk: &[u64], len: u64) -> Result<()> {
-    let Some(last) = shape.len().checked_sub(1) else {
-        return Ok(());
-    };
-    let mut first = last;
-    while first > 0 && shape[first] == chunk[first] {
-        first -= 1;
-    }
-    let rows = shape[..first]
-        .iter()
-        .fold(1u64, |n, &size| n.saturating_mul(size));
-    let runs = rows.saturating_mul(shape[first].div_ceil(chunk[first]));
-    let most = FREE_RUNS.saturating_add(len / BYTES_OF_RUN);
-    cap("MAX_HDF5_RUNS", runs, most, "rows of chunks, which are short")
 }

@@ -147,7 +147,7 @@ impl<'a> ValueReader<'a> {
         if self.at != end {
             return Err(other());
         }
-        let dtype = dtype_of(&name).ok_or(name);
+        let dtype = Dtype::from_numpy(&name).ok_or(name);
         if let Ok(dtype) = dtype
             && dtype.byte_len(&shape) != usize::try_from(bytes).ok()
         {
@@ -186,34 +186,6 @@ impl<'a> ValueReader<'a> {
         self.at += bytes;
         Ok(number)
     }
-}
-
-/// Element types by the names of NumPy and of ml_dtypes.
-const TYPES: &[(&str, Dtype)] = &[
-    ("bool", Dtype::Bool),
-    ("uint8", Dtype::U8),
-    ("int8", Dtype::I8),
-    ("uint16", Dtype::U16),
-    ("int16", Dtype::I16),
-    ("uint32", Dtype::U32),
-    ("int32", Dtype::I32),
-    ("uint64", Dtype::U64),
-    ("int64", Dtype::I64),
-    ("float16", Dtype::F16),
-    ("bfloat16", Dtype::BF16),
-    ("float32", Dtype::F32),
-    ("float64", Dtype::F64),
-    ("complex64", Dtype::C64),
-    ("float8_e4m3fn", Dtype::F8E4M3),
-    ("float8_e5m2", Dtype::F8E5M2),
-    ("float8_e4m3fnuz", Dtype::F8E4M3Fnuz),
-    ("float8_e5m2fnuz", Dtype::F8E5M2Fnuz),
-    ("float8_e8m0fnu", Dtype::F8E8M0),
-];
-
-fn dtype_of(name: &str) -> Option<Dtype> {
-    let found = TYPES.iter().find(|(known, _)| *known == name);
-    found.map(|&(_, dtype)| dtype)
 }
 
 pub(super) fn wrong(what: &str, at: u64) -> AnamnesisError {

@@ -4,6 +4,7 @@
 //! Format: `table_format.md` of LevelDB.
 
 use super::{Entries, wrong};
+use crate::crc32c::crc32c;
 use crate::limits::Budget;
 use crate::parse::magic::TABLE_END;
 use crate::protobuf::varint;
@@ -124,31 +125,4 @@ fn for_each(block: &[u8], mut take: impl FnMut(&[u8], &[u8]) -> Result<()>) -> R
 /// A checksum as LevelDB stores it, for data that has checksums itself.
 fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
-/// CRC-32C (Castagnoli), bit by bit: blocks are short.
-fn crc32c(bytes: &[u8]) -> u32 {
-    let step = |crc: u32| {
-        if crc & 1 == 1 {
-            crc >> 1 ^ 0x82f6_3b78
-        } else {
-            crc >> 1
-        }
-    };
-    let sum = bytes
-        .iter()
-        .fold(u32::MAX, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), |crc, _| step(crc)));
-    !sum
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checksums() {
-        // RFC 3720, B.4.
-        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
-        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-    }
 }

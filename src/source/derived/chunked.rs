@@ -2,12 +2,18 @@
 //! The first read writes all of it into an unnamed temporary file, chunk by chunk.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::sync::OnceLock;
 
+use super::chunk_bytes::{broken, unreadable, unshuffled};
+use crate::limits::cap;
 use crate::source::Source;
+use crate::source::deflated::RangeReader;
 use crate::source::platform::read_exact_at;
 use crate::{AnamnesisError, Result};
+
+/// Bytes that are read and written at once.
+const PIECE: usize = 64 << 10;
 
 /// What was done to the bytes of a chunk when it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +24,66 @@ pub(crate) enum ChunkFilter {
     Shuffle(usize),
     /// A checksum lies behind them.
     Fletcher32,
+    /// Compressed by gzip.
+    #[cfg(feature = "zarr")]
+    Gzip,
+    /// Compressed by Zstandard.
+    #[cfg(feature = "zarr")]
+    Zstd,
+    /// A CRC-32C lies behind them.
+    #[cfg(feature = "zarr")]
+    Crc32c,
+    /// In blocks of Blosc.
+    #[cfg(feature = "zarr")]
+    Blosc,
+}
+
+impl ChunkFilter {
+    /// Whether bytes are decoded one after another, without holding them all.
+    pub(crate) fn is_stream(self) -> bool {
+        match self {
+            Self::Deflate => true,
+            #[cfg(feature = "zarr")]
+            Self::Gzip | Self::Zstd => true,
+            _ => false,
+        }
+    }
+
+    /// What a compressor has made `compressed` of. Only for [streams](Self::is_stream).
+    fn decoder<'a>(self, compressed: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
+        Ok(match self {
+            #[cfg(feature = "zarr")]
+            Self::Gzip => Box::new(flate2::bufread::GzDecoder::new(compressed)),
+            #[cfg(feature = "zarr")]
+            Self::Zstd => Box::new(super::zstd_decoder(compressed)?),
+            _ => Box::new(flate2::bufread::ZlibDecoder::new(compressed)),
+        })
+    }
+}
+
+/// Most pieces that the chunks of a tensor are written in, besides one for each [`BYTES_OF_RUN`] bytes:
+/// rows of a chunk that are short take long.
+const FREE_RUNS: u64 = 1 << 20;
+const BYTES_OF_RUN: u64 = 64;
+
+/// Checks that writing the chunks of a tensor of `len` bytes takes no longer than its data lets expect.
+///
+/// # Errors
+/// `LimitExceeded` if their rows are too many.
+pub(crate) fn check_runs(shape: &[u64], chunk: &[u64], len: u64) -> Result<()> {
+    let Some(last) = shape.len().checked_sub(1) else {
+        return Ok(());
+    };
+    let mut first = last;
+    while first > 0 && shape[first] == chunk[first] {
+        first -= 1;
+    }
+    let rows = shape[..first]
+        .iter()
+        .fold(1u64, |n, &size| n.saturating_mul(size));
+    let runs = rows.saturating_mul(shape[first].div_ceil(chunk[first]));
+    let most = FREE_RUNS.saturating_add(len / BYTES_OF_RUN);
+    cap("MAX_CHUNK_ROWS", runs, most, "rows of chunks, which are short")
 }
 
 /// Where a chunk is.
@@ -58,6 +124,14 @@ impl ChunkedTensor {
         self.shape.iter().product::<u64>() * self.size
     }
 
+    /// Whether some chunks were not written.
+    #[cfg(feature = "zarr")]
+    pub(crate) fn lacks_chunks(&self) -> bool {
+        let grid = self.shape.iter().zip(&self.chunk);
+        let count = grid.fold(1u64, |n, (len, chunk)| n.saturating_mul(len.div_ceil(*chunk)));
+        count != self.chunks.len() as u64
+    }
+
     pub(super) fn base(&self) -> &Source {
         &self.base
     }
@@ -84,10 +158,32 @@ impl ChunkedTensor {
             false => self.write_fill(&mut file)?,
         }
         for chunk in &self.chunks {
-            let bytes = self.decode(chunk)?;
-            self.write_chunk(&mut file, chunk.number, &bytes)?;
+            match self.stream(chunk)? {
+                Some(mut bytes) => self.write_chunk(&mut file, chunk.number, &mut *bytes)?,
+                None => {
+                    let bytes = self.decode(chunk)?;
+                    self.write_chunk(&mut file, chunk.number, &mut bytes.as_slice())?;
+                }
+            }
         }
         Ok(file)
+    }
+
+    /// The bytes of a chunk one after another, if its filters allow it.
+    fn stream(&self, chunk: &ChunkPlace) -> Result<Option<Box<dyn Read + '_>>> {
+        if chunk.mask != 0 || self.keeps_partial {
+            return Ok(None);
+        }
+        let stored = RangeReader { source: &self.base, at: chunk.offset, left: chunk.len };
+        let decoded: Box<dyn Read> = match self.filters.as_slice() {
+            [] => Box::new(stored),
+            [only] if only.is_stream() => {
+                let decoder = only.decoder(BufReader::with_capacity(PIECE, stored));
+                decoder.map_err(|error| unreadable(&error))?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(decoded))
     }
 
     fn write_fill(&self, file: &mut File) -> Result<()> {
@@ -131,8 +227,11 @@ impl ChunkedTensor {
         }
     }
 
-    /// Writes the elements of a chunk to their places. What lies over the end is dropped.
-    fn write_chunk(&self, file: &mut File, number: u64, bytes: &[u8]) -> Result<()> {
+    /// Writes the elements of a chunk, which `bytes` has one after another, to their places. What lies over the end is dropped.
+    ///
+    /// # Errors
+    /// `Parse` if there are fewer or more than a chunk has; `Io`.
+    fn write_chunk(&self, file: &mut File, number: u64, bytes: &mut dyn Read) -> Result<()> {
         let (start, rank) = (self.start_of(number), self.shape.len());
         let kept: Vec<u64> = (0..rank)
             .map(|d| self.chunk[d].min(self.shape[d] - start[d]))
@@ -143,25 +242,40 @@ impl ChunkedTensor {
         while first > 0 && is_whole(first) {
             first -= 1;
         }
-        let run = kept[first..].iter().product::<u64>() * self.size;
+        let inner = self.chunk[first + 1..].iter().product::<u64>() * self.size;
+        let (run, row) = (kept[first] * inner, self.chunk[first] * inner);
+        let mut piece = vec![0; row.min(PIECE as u64) as usize];
         let mut index = vec![0u64; first];
         loop {
-            let (mut from, mut to) = (0, 0);
+            let mut to = 0;
             for (d, first) in start.iter().enumerate() {
-                let at = index.get(d).copied().unwrap_or(0);
-                from = from * self.chunk[d] + at;
-                to = to * self.shape[d] + first + at;
+                to = to * self.shape[d] + first + index.get(d).copied().unwrap_or(0);
             }
-            let from = (from * self.size) as usize;
+            let is_kept = index.iter().zip(&kept).all(|(at, kept)| at < kept);
+            let end = if is_kept { run } else { 0 };
             file.seek(SeekFrom::Start(to * self.size))?;
-            file.write_all(&bytes[from..from + run as usize])?;
+            let mut done = 0;
+            while done < row {
+                let n = (row - done).min(piece.len() as u64);
+                let piece = &mut piece[..n as usize];
+                bytes
+                    .read_exact(piece)
+                    .map_err(|error| unreadable(&error))?;
+                let n_kept = end.saturating_sub(done).min(n);
+                file.write_all(&piece[..n_kept as usize])?;
+                done += n;
+            }
             // The next row.
-            let next = (0..first).rev().find(|&d| index[d] + 1 < kept[d]);
+            let next = (0..first).rev().find(|&d| index[d] + 1 < self.chunk[d]);
             let Some(next) = next else {
-                return Ok(());
+                break;
             };
             index[next] += 1;
             index[next + 1..].fill(0);
+        }
+        match bytes.read(&mut [0]).map_err(|error| unreadable(&error))? {
+            0 => Ok(()),
+            _ => Err(broken("has more bytes than it should have")),
         }
     }
 }
@@ -169,13 +283,15 @@ impl ChunkedTensor {
 /// What a filter has made `bytes` of. `whole` is the length of a chunk.
 fn undo(filter: ChunkFilter, mut bytes: Vec<u8>, whole: usize) -> Result<Vec<u8>> {
     match filter {
-        ChunkFilter::Deflate => {
+        stream if stream.is_stream() => {
             // Room for a checksum, and a byte to notice what is longer.
             let mut out = Vec::new();
-            let most = whole as u64 + 5;
-            let decoder = flate2::read::ZlibDecoder::new(bytes.as_slice());
-            let read = decoder.take(most).read_to_end(&mut out);
-            read.map_err(|error| broken(&format!("is not compressed as it should be: {error}")))?;
+            let decoder = stream.decoder(bytes.as_slice());
+            let read = decoder.and_then(|decoder| {
+                let most = whole as u64 + 5;
+                decoder.take(most).read_to_end(&mut out)
+            });
+            read.map_err(|error| unreadable(&error))?;
             Ok(out)
         }
         ChunkFilter::Shuffle(size) => Ok(unshuffled(&bytes, size)),
@@ -186,21 +302,19 @@ fn undo(filter: ChunkFilter, mut bytes: Vec<u8>, whole: usize) -> Result<Vec<u8>
                 false => Err(broken("has the wrong checksum")),
             }
         }
-    }
-}
-
-/// Elements of `size` bytes, of which the first bytes come first.
-fn unshuffled(bytes: &[u8], size: usize) -> Vec<u8> {
-    let count = bytes.len() / size.max(1);
-    let mut out = bytes.to_vec();
-    if size > 1 && count > 1 {
-        for (place, plane) in bytes.chunks_exact(count).take(size).enumerate() {
-            for (element, &byte) in plane.iter().enumerate() {
-                out[element * size + place] = byte;
+        #[cfg(feature = "zarr")]
+        ChunkFilter::Crc32c => {
+            let stored = bytes.split_off(bytes.len().saturating_sub(4));
+            match crate::crc32c::crc32c(&bytes).to_le_bytes() == *stored {
+                true => Ok(bytes),
+                false => Err(broken("has the wrong checksum")),
             }
         }
+        #[cfg(feature = "zarr")]
+        ChunkFilter::Blosc => super::blosc::decoded(&bytes, whole),
+        // What decodes in a stream is above.
+        _ => Ok(bytes),
     }
-    out
 }
 
 /// The checksum that HDF5 computes over numbers of two bytes, the most significant first.
@@ -216,10 +330,6 @@ fn fletcher32(bytes: &[u8]) -> u32 {
         (low, high) = (fold(low), fold(high));
     }
     fold(high) << 16 | fold(low)
-}
-
-fn broken(what: &str) -> AnamnesisError {
-    AnamnesisError::parse(format!("a chunk of the dataset {what}"))
 }
 
 #[cfg(test)]

@@ -38,7 +38,8 @@ fn extensions_are_believed() {
         (&["convert", &input, "--to", "safetensors"], "x.qnat", ["QNAT", "safetensors"]),
         (&["convert", &input, "--to", "nf4"], "x.npz", ["NPZ", "safetensors"]),
         (&["remember", &input], "x.qnat", ["QNAT", "codes"]),
-        (&["remember", &input], "x.pth", ["x.pth", "not written"]),
+        (&["remember", &input], "x.h5", ["x.h5", "not written"]),
+        (&["remember", &input], "x.npy", ["NAME.npy", "directories"]),
         (
             &["remember", &input, "--max-shard-size", "5KB"],
             "x.safetensors",

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anamnesis::parse_bytes;
 use anamnesis_fuzz::bodies::encode::schemes;
 use anamnesis_fuzz::bodies::golden::{Golden, goldens};
+use anamnesis_fuzz::common::ocdbt::leaf;
 use anamnesis_fuzz::common::{Random, data};
 
 /// A longer seed slows its target down, and says no more than a short one.
@@ -49,6 +50,20 @@ fn main() {
         let index = at("index");
         let len = (index.len() as u16).to_le_bytes();
         seeds.put("tensorflow", &[&len[..], &index, &at("data-00000-of-00001")].concat());
+    }
+    for (kind, case, description) in [(0u8, "zarr2", ".zarray"), (1, "zarr3", "zarr.json")] {
+        for entry in std::fs::read_dir(data().join("zarr").join(case)).unwrap() {
+            let array = entry.unwrap().path();
+            let Ok(json) = std::fs::read(array.join(description)) else {
+                continue;
+            };
+            let chunks = ["0", "0.0", "0.0.0", "0/0", "c/0/0", "c/0/0/0"];
+            let chunk = chunks.iter().find_map(|chunk| std::fs::read(array.join(chunk)).ok());
+            let len = (json.len() as u16).to_le_bytes();
+            seeds.put("zarr", &[&[kind][..], &len, &json, &chunk.unwrap_or_default()].concat());
+            let values = [("w/.zarray", &json[..]), ("w/0", b"abcd"), ("w/zarr.json", &json)];
+            seeds.put("zarr", &[&[2][..], &leaf(&values)].concat());
+        }
     }
     seeds.encoders();
     // A door, a model, eight choices, and edits.

@@ -224,12 +224,7 @@ fn datasets() {
             Limit,
             &["MAX_HDF5_CHUNK"],
         ),
-        (
-            "a chunk of other sizes",
-            chunked(&[4], &[5], &[&[0]], &[]),
-            Parse,
-            &["16 bytes in place of 20"],
-        ),
+        ("a chunk of other sizes", chunked(&[4], &[5], &[&[0]], &[]), Parse, &["fewer bytes"]),
         ("a number alone in chunks", chunked(&[], &[], &[&[]], &[]), Parse, &["do not fit"]),
         ("a chunk between two", chunked(&[8], &[4], &[&[2]], &[]), Parse, &["inside of another"]),
         (

@@ -24,6 +24,8 @@ mod pth;
 mod tensorflow;
 #[cfg(feature = "tflite")]
 mod tflite;
+#[cfg(feature = "zarr")]
+mod zarr;
 mod zip;
 
 use std::io::Cursor;

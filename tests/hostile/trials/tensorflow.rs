@@ -2,21 +2,13 @@
 
 use super::message::{bytes, number, varint};
 use super::recover_everything;
+use crate::common::ocdbt::crc32c;
 use crate::common::{Random, data, effort, tempdir};
 use crate::trials::Trial;
 
 /// CRC-32C as LevelDB stores it.
 fn checksum(bytes: &[u8]) -> u32 {
-    let sum = bytes.iter().fold(u32::MAX, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-            if crc & 1 == 1 {
-                crc >> 1 ^ 0x82f6_3b78
-            } else {
-                crc >> 1
-            }
-        })
-    });
-    (!sum).rotate_right(15).wrapping_add(0xa282_ead8)
+    crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// A block of entries, each with what it shares with the one before, its own part of the key, and its

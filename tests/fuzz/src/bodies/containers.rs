@@ -5,6 +5,7 @@ use anamnesis::{ParsedModel, parse_bytes_with_limits, parse_with_limits};
 
 use super::bytes::Bytes;
 use super::model::{check, limits};
+use crate::common::ocdbt::{TREE, manifest, node};
 use crate::common::zip::{Member, Zip};
 
 fn parse(bytes: &[u8]) -> Option<ParsedModel> {
@@ -51,6 +52,36 @@ fn with_data(bytes: &[u8], names: [&str; 2]) {
     std::fs::write(&file, rest.take(n.into())).unwrap();
     std::fs::write(data, rest.0).unwrap();
     if let Ok(model) = parse_with_limits(&file, &limits()) {
+        check(&model, crc32fast::hash(bytes));
+    }
+}
+
+/// An array of Zarr or a database of OCDBT, by the first byte. 0, 1: the description of an array of version 2 or 3, with its length
+/// before it, and the bytes of its first chunk. Others: the body of a node of that height and two more.
+pub fn zarr(bytes: &[u8]) {
+    let mut rest = Bytes(bytes);
+    let kind = rest.u8();
+    let directory = crate::common::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = directory.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    };
+    match [".zarray", "zarr.json"].get(usize::from(kind)) {
+        Some(name) => {
+            let n = rest.u16();
+            write(name, rest.take(n.into()));
+            ["0", "0.0", "0.0.0", "c/0/0/0"]
+                .iter()
+                .for_each(|chunk| write(chunk, rest.0));
+        }
+        None => {
+            let root = node(TREE, rest.0);
+            write("manifest.ocdbt", &manifest("root", kind - 2, 0, root.len() as u64));
+            write("root", &root);
+        }
+    }
+    if let Ok(model) = parse_with_limits(directory.path(), &limits()) {
         check(&model, crc32fast::hash(bytes));
     }
 }

@@ -40,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     ("openvino", containers::openvino),
     ("tensorflow", containers::tensorflow),
     ("coreml", containers::coreml),
+    ("zarr", containers::zarr),
     ("directory", directory::run),
     ("doors", doors::run),
     ("decode", decode::run),
