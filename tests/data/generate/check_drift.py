@@ -1,6 +1,6 @@
 """Prints what the newest libraries know of formats and this crate does not: a step before each release.
 
-    pip install -U gguf safetensors transformers compressed-tensors ml_dtypes onnx
+    pip install -U gguf safetensors transformers compressed-tensors ml_dtypes onnx picklescan
     pip install -U --no-deps torchao mlx-lm comfy-kitchen
     python check_drift.py
 
@@ -121,6 +121,28 @@ def models_of_mlx_lm(root):
     return sorted(path.stem for path in (root / "models").glob("*.py") if "class Model(" in path.read_text())
 
 
+def globals_of_picklescan(root):
+    """Modules and globals, `module.name`, that it calls unsafe; all names of a module as `module.*`."""
+    tree = ast.parse((root / "scanner.py").read_text())
+    tables = [node.value for node in ast.walk(tree) if isinstance(node, (ast.Assign, ast.AnnAssign)) and "_unsafe_globals" in ast.unparse(node).split("=")[0]]
+    for module, names in zip(tables[0].keys, tables[0].values, strict=True):
+        for name in [names] if isinstance(names, ast.Constant) else getattr(names, "elts", []):
+            yield f"{module.value}.{name.value}"
+
+
+def dangerous():
+    """Modules with their dangerous names, as `amn scan` has them; all names of a module if there is none, and of built-in ones but harmless ones."""
+    text = (ROOT / "src/parse/pth/risk/names.rs").read_text()
+    text = text[text.index("const DANGEROUS:") : text.index("const HARMLESS:")]
+    builtin = [("builtins", []), ("__builtin__", [])]
+    return builtin + [(module, re.findall(r'"([^"]+)"', names)) for module, names in re.findall(r'\(\s*"([^"]+)",\s*&\[([^\]]*)\]', text)]
+
+
+def is_known_global(path):
+    """Whether `amn scan` calls the global dangerous: by its module, or one above it, and by a part of its name."""
+    return any(path.startswith(f"{module}.") and (not names or set(path.removeprefix(module).split(".")) & set(names)) for module, names in dangerous())
+
+
 # Package, what it lists, and how a name is looked up.
 LISTS = [
     ("gguf", "GGML types", ggml_types, lambda name: f'"{name}"' in SOURCES or re.search(rf"\b{name}\b", SOURCES)),
@@ -133,6 +155,7 @@ LISTS = [
     ("onnx", "types of ONNX", types_of_onnx, lambda name: re.search(rf"\b{name}\b", SOURCES, re.I)),
     ("comfy_kitchen", "layouts of comfy-kitchen", lambda root: set(classes(root / "tensor", "Layout")) - {"QuantizedLayout"}, lambda name: name in SOURCES),
     ("mlx_lm", "models of mlx-lm", models_of_mlx_lm, lambda name: f'"{name}"' in SOURCES),
+    ("picklescan", "unsafe globals of picklescan", globals_of_picklescan, is_known_global),
 ]
 
 
