@@ -4,10 +4,12 @@
 //!   `blocks`: how they are stored.
 //! - `parameters`, `apart`, `factors`, `matrices`: what is multiplied with what; `collect`,
 //!   `change`: what an adapter changes; `merge`: into the items of a model.
-//! - `to_gguf`: into a GGUF file of its own.
+//! - `alone`: adapters that become files of their own.
 //! - `biases`, `tied`, `heads`, `vocabulary`, `tokens`, `added`: changes that are no product of factors.
 
 mod added;
+#[cfg(feature = "models")]
+mod alone;
 mod apart;
 mod biases;
 #[cfg(feature = "gguf")]
@@ -26,8 +28,6 @@ mod peft_config;
 mod peft_tensors;
 mod tensor;
 mod tied;
-#[cfg(feature = "models")]
-mod to_gguf;
 mod tokens;
 mod vocabulary;
 
@@ -35,12 +35,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "models")]
+pub(super) use self::alone::{gguf_alpha, is_adapter, lora_pairs};
 #[cfg(feature = "gguf")]
 use self::gguf_adapter::GgufAdapter;
 pub(super) use self::merge::merge;
 use self::peft_config::PeftConfig;
-#[cfg(feature = "models")]
-pub(super) use self::to_gguf::{is_adapter, lora_pairs};
 pub(super) use self::vocabulary::ConfigField;
 use crate::config::Texts;
 use crate::limits::ParseLimits;

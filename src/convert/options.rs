@@ -96,8 +96,9 @@ pub struct ConvertOptions {
     /// llama.cpp's name of the pre-tokenizer, for a GGUF file of a whole model; `None`: the one
     /// that fits.
     pub pre_tokenizer: Option<String>,
-    /// The model that the input, an adapter of PEFT, was trained for: a directory with its
-    /// `config.json`. The output is the adapter as a GGUF file, which llama.cpp loads beside the model.
+    /// The model that the input, an adapter, was trained for: a directory with its `config.json`. One
+    /// of PEFT becomes a GGUF file, which llama.cpp loads beside the model, and one in GGUF a directory
+    /// as PEFT has it.
     pub base: Option<PathBuf>,
     /// Adapters that are merged into the weights, in this order. A weight that one changes is
     /// decoded, and keeps its dtype or, if it is quantized, gets that of decoded tensors.

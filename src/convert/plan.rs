@@ -120,7 +120,7 @@ impl<'m> Plan<'m> {
         };
         let is_directory = options.is_directory(model);
         if is_directory || plan.files.len() != 1 {
-            let names = plan.file_names(options.target, shard_stem(model));
+            let names = plan.file_names(options.target, shard_stem(model, options));
             check_file_names(options.target.container(), &names, plan.files.len())?;
             plan.shard_names = Some(names).filter(|_| is_directory);
         }
@@ -207,7 +207,11 @@ impl<'m> Plan<'m> {
 /// What numbered names in an output directory begin with: the stem of the input's first file if a
 /// library looks for it (`diffusion_pytorch_model`: diffusers, `consolidated`: Mistral,
 /// `adapter_model`: PEFT), else `model`.
-fn shard_stem(model: &ParsedModel) -> &'static str {
+fn shard_stem(model: &ParsedModel, options: &ConvertOptions) -> &'static str {
+    // An adapter of GGUF has no directory.
+    if options.base.is_some() {
+        return "adapter_model";
+    }
     let directory = model.directory.as_ref();
     let first = directory.and_then(|directory| directory.files.first());
     let known = ["diffusion_pytorch_model", "consolidated", "adapter_model"];

@@ -12,7 +12,7 @@
 //!   `model_card`: name, licence, tags.
 //! - `checks`: what llama.cpp computes otherwise; `graphs`: the tensors and keys that llama.cpp
 //!   loads; `biases`, `tied`, `prediction`, `reranker`, `pooling`: parts that not every model has.
-//! - `to_gguf`, `to_hf`, `mlx`: the directions; `lora`: adapters to GGUF.
+//! - `to_gguf`, `to_hf`, `mlx`: the directions; `lora`: adapters.
 //! - `pre_norms`: which projections read what a norm gives.
 
 pub(super) mod apart;

@@ -5,6 +5,7 @@ const ENDING: &str = ".npy";
 
 /// Marks that stand in names of files as they are. All others but letters and digits are written as `%` and the two hexadecimal digits
 /// of each of their bytes: some systems have no file of such a name, or take it for a path.
+#[cfg(feature = "npz")]
 const PLAIN: &str = "_-.+=,@()[] ";
 
 /// The name of the file with the tensor `name`.

@@ -21,7 +21,7 @@ const IGNORED: &[&str] =
 /// The settings of an adapter in a GGUF file.
 pub(super) struct GgufAdapter {
     /// 0: products are added as they are.
-    alpha: f64,
+    pub alpha: f64,
     /// Value of `general.architecture`, which is that of the model.
     pub architecture: Option<String>,
 }

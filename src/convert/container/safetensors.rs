@@ -30,7 +30,8 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
                 let many = model.directory.is_some()
                     || !model.beside.is_empty()
                     || options.max_shard_size.is_some()
-                    || options.scope == ModelScope::Model;
+                    || options.scope == ModelScope::Model
+                    || options.base.is_some();
                 many && !options.single_file
             },
             index_name,

@@ -164,6 +164,14 @@ impl Mapping<'_> {
         self.of_layer(self.rules(&name, self.class.other_tensors, |rule| rule.hf))
     }
 
+    /// The rules of the weight that GGUF calls `name`, likewise.
+    pub(crate) fn rules_in_gguf(
+        &self,
+        name: &str,
+    ) -> Vec<(&'static TensorRule, Place, &'static str)> {
+        self.of_layer(self.rules(name, &[], |rule| rule.gguf))
+    }
+
     /// What names of the model's tensors may begin with.
     fn prefix(&self) -> String {
         let own = self.class.traits.prefix.map(str::to_owned);
@@ -199,7 +207,7 @@ impl Mapping<'_> {
                 }
                 continue;
             }
-            let found = self.of_layer(self.rules(&source.name, &[], |rule| rule.gguf));
+            let found = self.rules_in_gguf(&source.name);
             let [(rule, place, suffix)] = found[..] else {
                 let what = format!("no tensor of {} is called so", self.class.gguf);
                 return Err(refused(&source.name, what));

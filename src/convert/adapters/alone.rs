@@ -1,9 +1,10 @@
-//! An adapter of PEFT as a GGUF file, which llama.cpp loads beside the model.
+//! What an adapter is as a file of its own: factors of PEFT for a GGUF file, and the other way round.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use super::CONFIG;
+use super::gguf_adapter::GgufAdapter;
 use super::peft_config::PeftConfig;
 use super::peft_tensors::{LoraTensors, SortedTensors};
 use crate::config::Texts;
@@ -83,6 +84,16 @@ fn require_products(
         }
         None => Ok(()),
     }
+}
+
+/// What the products of an adapter in a GGUF file are multiplied by, and divided by their ranks; `None`:
+/// they are added as they are.
+///
+/// # Errors
+/// `Unsupported` if it is no LoRA, or has a setting that PEFT has not.
+pub(in crate::convert) fn gguf_alpha(model: &ParsedModel) -> Result<Option<f64>> {
+    let alpha = GgufAdapter::new(model)?.alpha;
+    Ok((alpha != 0.0).then_some(alpha))
 }
 
 /// Whether `directory` has the settings of an adapter.

@@ -1,0 +1,230 @@
+//! An adapter of llama.cpp as PEFT has it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::{Map, Value, json};
+
+use super::{base_of, moves, shape_of};
+use crate::config::Texts;
+use crate::families::engine::fields::wrong_key;
+use crate::families::engine::mapping::{Mapping, refused};
+use crate::families::engine::names::{Place, fill};
+use crate::families::engine::request::GgufRequest;
+use crate::families::engine::source::SourceTensor;
+use crate::families::engine::table::{Model, TensorRule, Transform};
+use crate::families::engine::to_gguf::StatedClass;
+use crate::families::engine::to_hf::{DirectoryModel, pretty};
+use crate::families::engine::transform;
+use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
+use crate::remember::layout::assembled::Change;
+use crate::remember::{Group, ResolvedItem};
+use crate::{Result, TargetDtype};
+
+/// What PEFT's names begin with.
+const PREFIX: &str = "base_model.model.";
+
+/// The adapter of `items`, whose metadata is `metadata`, with its alpha if it has one, for the model that `base` describes, with
+/// `adapter_config.json`. What is in blocks is decoded to `to`.
+///
+/// # Errors
+/// `Unsupported` if the base's class is unknown; `Parse` that names the field or the tensor which is
+/// missing, is none of the class, or has rows of several tensors of transformers.
+pub(crate) fn lora_to_hf<'m>(
+    items: Vec<ResolvedItem<'m>>,
+    (metadata, alpha): (&GgufMetadata, Option<f64>),
+    base: &GgufRequest<'_>,
+    to: TargetDtype,
+) -> Result<DirectoryModel<'m>> {
+    let texts = Texts::new(base.directory, base.limits);
+    let config = texts.json("config.json")?;
+    let (_, StatedClass { class, fields, .. }, config) = base_of(config.as_ref(), base, &texts)?;
+    let model = Model::new(&class, config, fields)?;
+    let architecture = metadata.get("general.architecture");
+    let architecture = architecture.as_ref().and_then(GgufMetadataValue::as_string);
+    if architecture != Some(class.gguf) {
+        let found = architecture.unwrap_or_default();
+        let what = format!("the adapter is for `{found}`, and the base is {}", class.gguf);
+        return Err(wrong_key("general.architecture", what));
+    }
+    let mapping = Mapping { class: &class, dims: &model.dims };
+    let mut adapter =
+        Adapter { mapping, to, out: vec![], ranks: BTreeMap::new(), is_turned: false };
+    pairs_of(items)?
+        .into_iter()
+        .try_for_each(|(name, [a, b])| adapter.add(&name, [a, b]))?;
+    let config = adapter.config(alpha);
+    Ok(DirectoryModel {
+        items: adapter.out.into_iter().map(ResolvedItem::from).collect(),
+        files: vec![("adapter_config.json".to_owned(), pretty(&config))],
+        notes: vec![],
+    })
+}
+
+/// The factors A and B of each weight, by its name in GGUF, in the order of the file.
+///
+/// # Errors
+/// `Parse` that names a tensor which is no factor, or whose other factor is missing.
+fn pairs_of(items: Vec<ResolvedItem<'_>>) -> Result<Vec<(String, [SourceTensor<'_>; 2])>> {
+    let mut waiting: HashMap<String, (SourceTensor<'_>, bool)> = HashMap::new();
+    let mut pairs = vec![];
+    for item in items {
+        let source = SourceTensor::new(item)?;
+        let (weight, is_a) = match source.name.rsplit_once(".lora_") {
+            Some((weight, "a")) => (weight.to_owned(), true),
+            Some((weight, "b")) => (weight.to_owned(), false),
+            _ => return Err(refused(&source.name, "its name is none of a LoRA for weights")),
+        };
+        match (waiting.remove(&weight), is_a) {
+            (Some((a, true)), false) => pairs.push((weight, [a, source])),
+            (Some((b, false)), true) => pairs.push((weight, [source, b])),
+            (Some(_), _) => return Err(refused(&source.name, "there are two of it")),
+            (None, _) => drop(waiting.insert(weight, (source, is_a))),
+        }
+    }
+    match waiting.into_values().next() {
+        Some((source, _)) => Err(refused(&source.name, "the other factor is missing")),
+        None => Ok(pairs),
+    }
+}
+
+/// The factors of an adapter under PEFT's names.
+struct Adapter<'a, 'm> {
+    mapping: Mapping<'a>,
+    to: TargetDtype,
+    out: Vec<Group<'m>>,
+    /// Ranks by module.
+    ranks: BTreeMap<String, usize>,
+    /// Whether the weights of modules are `[in, out]`.
+    is_turned: bool,
+}
+
+impl<'m> Adapter<'_, 'm> {
+    /// Adds the factors of the weight that GGUF calls `name`, or those of each of its experts.
+    fn add(&mut self, name: &str, factors: [SourceTensor<'m>; 2]) -> Result<()> {
+        let (rule, place) = self.rule_of(name, &factors[0].name)?;
+        let is_embedding = rule.gguf == "token_embd";
+        let rank = self.check((rule, place), is_embedding, &factors)?;
+        let pattern = rule.hf.strip_suffix(".weight").unwrap_or(rule.hf);
+        let module = |expert| fill(pattern, Place { expert, ..place });
+        let modules: Vec<String> = match rule.transform.is_stack() {
+            true => (0..factors[0].shape[0])
+                .map(|expert| module(Some(expert)))
+                .collect(),
+            false => vec![module(None)],
+        };
+        self.ranks
+            .extend(modules.into_iter().map(|module| (module, rank)));
+        self.is_turned |= rule.transform == Transform::Transposed;
+        for (source, is_a) in factors.into_iter().zip([true, false]) {
+            let end = match (is_embedding, is_a) {
+                (true, true) => "lora_embedding_A",
+                (true, false) => "lora_embedding_B",
+                (false, true) => "lora_A.weight",
+                (false, false) => "lora_B.weight",
+            };
+            let hf_name = |expert| format!("{PREFIX}{}.{end}", module(expert));
+            let dtype = source.stored.unwrap_or(self.to);
+            let moves = moves(rule, is_a).filter(|_| rule.transform.some_parts().is_none());
+            match moves {
+                None => {
+                    let what = "its weight is no whole one of transformers, or made otherwise than row by row";
+                    return Err(refused(&source.name, what));
+                }
+                Some(true) => {
+                    let of_rule = (&hf_name as &dyn Fn(_) -> _, rule);
+                    let (source, dims) = ((name.to_owned(), source), self.mapping.dims);
+                    self.out
+                        .extend(transform::to_hf(source, of_rule, dtype, Change::None, dims)?);
+                }
+                Some(false) if is_embedding && is_a => {
+                    let turned = transform::transposed(source, dtype);
+                    self.out.push(turned.renamed(hf_name(None), dtype));
+                }
+                Some(false) => self.out.push(source.renamed(hf_name(None), dtype)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The rank of two factors, which fit the weight of `rule`.
+    fn check(
+        &self,
+        (rule, place): (&TensorRule, Place),
+        is_embedding: bool,
+        [a, b]: &[SourceTensor<'m>; 2],
+    ) -> Result<usize> {
+        let of_matrix =
+            |source: &SourceTensor<'m>| match (&source.shape[..], rule.transform.is_stack()) {
+                (&[rows, cols], false) => Ok((1, [rows, cols])),
+                (&[matrices, rows, cols], true) => Ok((matrices, [rows, cols])),
+                _ => {
+                    let what =
+                        format!("its shape is {:?}, which is none of a factor", source.shape);
+                    Err(refused(&source.name, what))
+                }
+            };
+        let ((count, of_a), (others, [rows, rank])) = (of_matrix(a)?, of_matrix(b)?);
+        let [of, cols] = if is_embedding {
+            [of_a[1], of_a[0]]
+        } else {
+            of_a
+        };
+        let experts = self.mapping.dims.experts.unwrap_or(0);
+        if of != rank || count != others || rule.transform == Transform::Experts && count != experts
+        {
+            let what =
+                format!("its shape is {:?}, and that of `{}` {:?}", a.shape, b.name, b.shape);
+            return Err(refused(&a.name, what));
+        }
+        let found = if is_embedding {
+            [cols, rows]
+        } else {
+            [rows, cols]
+        };
+        self.mapping
+            .check_shape(&b.name, (&shape_of(rule), place.layer), ".weight", &found)?;
+        Ok(rank)
+    }
+
+    /// The rule of the weight `name` of the factor `factor`.
+    fn rule_of(&self, name: &str, factor: &str) -> Result<(&'static TensorRule, Place)> {
+        match self.mapping.rules_in_gguf(name)[..] {
+            [(rule, place, _)] if name.ends_with(".weight") => Ok((rule, place)),
+            _ => {
+                let what = format!("no weight of {} is called `{name}`", self.mapping.class.gguf);
+                Err(refused(factor, what))
+            }
+        }
+    }
+
+    /// `adapter_config.json`. Without an `alpha` the products are added as they are.
+    fn config(&self, alpha: Option<f64>) -> Value {
+        let rank = self.ranks.values().copied().max().unwrap_or(1);
+        let others = self.ranks.iter().filter(|(_, of)| **of != rank);
+        let pattern = |(module, of): (&String, &usize)| (expression(module), Value::from(*of));
+        let ranks: Map<String, Value> = others.clone().map(pattern).collect();
+        let alphas: Map<String, Value> = match alpha {
+            Some(_) => Map::new(),
+            None => others.map(pattern).collect(),
+        };
+        let modules: Vec<&String> = self.ranks.keys().collect();
+        json!({
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": null,
+            "inference_mode": true,
+            "r": rank,
+            "lora_alpha": alpha.unwrap_or(rank as f64),
+            "rank_pattern": ranks,
+            "alpha_pattern": alphas,
+            "target_modules": modules,
+            "fan_in_fan_out": self.is_turned,
+            "bias": "none",
+        })
+    }
+}
+
+/// An expression that PEFT finds the module `name` by alone.
+fn expression(name: &str) -> String {
+    name.replace('.', "\\.")
+}
