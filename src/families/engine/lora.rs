@@ -16,6 +16,8 @@ pub(crate) use self::to_gguf::{LoraPair, LoraRequest, lora_to_gguf};
 pub(crate) use self::to_hf::lora_to_hf;
 
 use super::dims::Dim;
+use super::mapping::{Mapping, refused};
+use super::names::{Place, fill};
 use super::request::GgufRequest;
 use super::table::{TensorRule, Transform};
 use super::to_gguf::StatedClass;
@@ -40,6 +42,26 @@ fn base_of<'a>(
         return Err(AnamnesisError::unsupported("an adapter", what));
     };
     Ok((name, StatedClass::read((name, config), base, texts)?, config))
+}
+
+/// Fails if llama.cpp has no weight of `rule` for the factor `name` to change.
+///
+/// # Errors
+/// `Parse` that names the factor.
+fn require_there(
+    Mapping { class, dims }: &Mapping<'_>,
+    rule: &TensorRule,
+    place: Place,
+    name: &str,
+) -> Result<()> {
+    let layer = place.layer;
+    let is_there = layer.is_none_or(|layer| layer < dims.layers + dims.prediction)
+        && dims.has(rule.need, layer.unwrap_or(0)) != Some(false);
+    if is_there && !(rule.gguf == "output" && class.traits.ties_output) {
+        return Ok(());
+    }
+    let what = format!("llama.cpp's {} has no `{}`", class.gguf, fill(rule.gguf, place));
+    Err(refused(name, what))
 }
 
 /// The shape of the weight of `rule` as the factors have it: those of weights `[in, out]` are stored

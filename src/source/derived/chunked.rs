@@ -21,8 +21,10 @@ pub(crate) enum ChunkFilter {
     /// Compressed by zlib.
     Deflate,
     /// The first bytes of all elements of that size lie before the second ones, and so on.
+    #[cfg_attr(not(feature = "hdf5"), allow(dead_code))]
     Shuffle(usize),
     /// A checksum lies behind them.
+    #[cfg_attr(not(feature = "hdf5"), allow(dead_code))]
     Fletcher32,
     /// Compressed by gzip.
     #[cfg(feature = "zarr")]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{base_of, moves, shape_of};
+use super::{base_of, moves, require_there, shape_of};
 use crate::config::Texts;
 use crate::families::engine::general::identity;
 use crate::families::engine::mapping::{Mapped, Mapping, refused};
@@ -150,15 +150,9 @@ impl<'m> Factors<'_, 'm> {
 
     /// Fails unless the pair fits the weight of `rule`, and the model has it.
     fn check(&self, pair: &LoraPair<'_>, rule: &TensorRule, place: Place) -> Result<()> {
-        let (class, dims) = (self.mapping.class, self.mapping.dims);
         let (inputs, outputs) = (pair.a.shape[1], pair.b.shape[0]);
         let layer = place.layer;
-        let is_there = layer.is_none_or(|layer| layer < dims.layers + dims.prediction)
-            && dims.has(rule.need, layer.unwrap_or(0)) != Some(false);
-        if !is_there || rule.gguf == "output" && class.traits.ties_output {
-            let what = format!("llama.cpp's {} has no `{}`", class.gguf, fill(rule.gguf, place));
-            return Err(refused(&pair.a.name, what));
-        }
+        require_there(&self.mapping, rule, place, &pair.a.name)?;
         let is_embedding = rule.gguf == "token_embd";
         if is_embedding != pair.is_embedding {
             let what =

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
 
-use super::{base_of, moves, shape_of};
+use super::{base_of, moves, require_there, shape_of};
 use crate::config::Texts;
 use crate::families::engine::fields::wrong_key;
 use crate::families::engine::mapping::{Mapping, refused};
@@ -15,9 +15,10 @@ use crate::families::engine::table::{Model, TensorRule, Transform};
 use crate::families::engine::to_gguf::StatedClass;
 use crate::families::engine::to_hf::{DirectoryModel, pretty};
 use crate::families::engine::transform;
+use crate::families::is_base;
 use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::remember::layout::assembled::Change;
-use crate::remember::{Group, ResolvedItem};
+use crate::remember::{Group, MAX_EXPERTS, ResolvedItem};
 use crate::{Result, TargetDtype};
 
 /// What PEFT's names begin with.
@@ -37,7 +38,7 @@ pub(crate) fn lora_to_hf<'m>(
 ) -> Result<DirectoryModel<'m>> {
     let texts = Texts::new(base.directory, base.limits);
     let config = texts.json("config.json")?;
-    let (_, StatedClass { class, fields, .. }, config) = base_of(config.as_ref(), base, &texts)?;
+    let (name, StatedClass { class, fields, .. }, config) = base_of(config.as_ref(), base, &texts)?;
     let model = Model::new(&class, config, fields)?;
     let architecture = metadata.get("general.architecture");
     let architecture = architecture.as_ref().and_then(GgufMetadataValue::as_string);
@@ -46,9 +47,13 @@ pub(crate) fn lora_to_hf<'m>(
         let what = format!("the adapter is for `{found}`, and the base is {}", class.gguf);
         return Err(wrong_key("general.architecture", what));
     }
+    let left_out = match is_base(name) {
+        true => class.base_prefix(),
+        false => String::new(),
+    };
     let mapping = Mapping { class: &class, dims: &model.dims };
     let mut adapter =
-        Adapter { mapping, to, out: vec![], ranks: BTreeMap::new(), is_turned: false };
+        Adapter { mapping, to, out: vec![], ranks: BTreeMap::new(), left_out, is_turned: false };
     pairs_of(items)?
         .into_iter()
         .try_for_each(|(name, [a, b])| adapter.add(&name, [a, b]))?;
@@ -81,8 +86,9 @@ fn pairs_of(items: Vec<ResolvedItem<'_>>) -> Result<Vec<(String, [SourceTensor<'
             (None, _) => drop(waiting.insert(weight, (source, is_a))),
         }
     }
-    match waiting.into_values().next() {
-        Some((source, _)) => Err(refused(&source.name, "the other factor is missing")),
+    let left = waiting.into_values().map(|(source, _)| source);
+    match left.min_by(|a, b| a.name.cmp(&b.name)) {
+        Some(source) => Err(refused(&source.name, "the other factor is missing")),
         None => Ok(pairs),
     }
 }
@@ -94,6 +100,8 @@ struct Adapter<'a, 'm> {
     out: Vec<Group<'m>>,
     /// Ranks by module.
     ranks: BTreeMap<String, usize>,
+    /// What names of the table begin with, and those of the base do not.
+    left_out: String,
     /// Whether the weights of modules are `[in, out]`.
     is_turned: bool,
 }
@@ -105,6 +113,7 @@ impl<'m> Adapter<'_, 'm> {
         let is_embedding = rule.gguf == "token_embd";
         let rank = self.check((rule, place), is_embedding, &factors)?;
         let pattern = rule.hf.strip_suffix(".weight").unwrap_or(rule.hf);
+        let pattern = pattern.strip_prefix(&self.left_out).unwrap_or(pattern);
         let module = |expert| fill(pattern, Place { expert, ..place });
         let modules: Vec<String> = match rule.transform.is_stack() {
             true => (0..factors[0].shape[0])
@@ -124,23 +133,18 @@ impl<'m> Adapter<'_, 'm> {
             };
             let hf_name = |expert| format!("{PREFIX}{}.{end}", module(expert));
             let dtype = source.stored.unwrap_or(self.to);
-            let moves = moves(rule, is_a).filter(|_| rule.transform.some_parts().is_none());
-            match moves {
-                None => {
-                    let what = "its weight is no whole one of transformers, or made otherwise than row by row";
-                    return Err(refused(&source.name, what));
-                }
-                Some(true) => {
+            match moves(rule, is_a) == Some(true) {
+                true => {
                     let of_rule = (&hf_name as &dyn Fn(_) -> _, rule);
                     let (source, dims) = ((name.to_owned(), source), self.mapping.dims);
                     self.out
                         .extend(transform::to_hf(source, of_rule, dtype, Change::None, dims)?);
                 }
-                Some(false) if is_embedding && is_a => {
+                false if is_embedding && is_a => {
                     let turned = transform::transposed(source, dtype);
                     self.out.push(turned.renamed(hf_name(None), dtype));
                 }
-                Some(false) => self.out.push(source.renamed(hf_name(None), dtype)),
+                false => self.out.push(source.renamed(hf_name(None), dtype)),
             }
         }
         Ok(())
@@ -153,6 +157,7 @@ impl<'m> Adapter<'_, 'm> {
         is_embedding: bool,
         [a, b]: &[SourceTensor<'m>; 2],
     ) -> Result<usize> {
+        require_there(&self.mapping, rule, place, &a.name)?;
         let of_matrix =
             |source: &SourceTensor<'m>| match (&source.shape[..], rule.transform.is_stack()) {
                 (&[rows, cols], false) => Ok((1, [rows, cols])),
@@ -169,6 +174,12 @@ impl<'m> Adapter<'_, 'm> {
         } else {
             of_a
         };
+        // Each expert becomes a tensor, and one without values could have any number of them.
+        if rank == 0 || count > MAX_EXPERTS {
+            let what =
+                format!("its shape is {:?}: no rank, or more than {MAX_EXPERTS} experts", b.shape);
+            return Err(refused(&b.name, what));
+        }
         let experts = self.mapping.dims.experts.unwrap_or(0);
         if of != rank || count != others || rule.transform == Transform::Experts && count != experts
         {
@@ -189,6 +200,13 @@ impl<'m> Adapter<'_, 'm> {
     /// The rule of the weight `name` of the factor `factor`.
     fn rule_of(&self, name: &str, factor: &str) -> Result<(&'static TensorRule, Place)> {
         match self.mapping.rules_in_gguf(name)[..] {
+            [(rule, ..)]
+                if moves(rule, false).is_none() || rule.transform.some_parts().is_some() =>
+            {
+                let what =
+                    "its weight is no whole one of transformers, or made otherwise than row by row";
+                Err(refused(factor, what))
+            }
             [(rule, place, _)] if name.ends_with(".weight") => Ok((rule, place)),
             _ => {
                 let what = format!("no weight of {} is called `{name}`", self.mapping.class.gguf);
