@@ -1,18 +1,18 @@
 //! Whole models of Hugging Face, GGUF and MLX: what the tensors of an output are called and made
 //! from, and the metadata or the files that go with them.
 
+mod adapter;
+
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::adapters::{gguf_alpha, is_adapter, lora_pairs};
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::config::Texts;
 use crate::families::{
-    GgufModel, GgufRequest, LoraRequest, MlxModel, from_mlx, is_early_expert, join_tower,
-    lora_to_gguf, lora_to_hf, other_output, stack_early_experts, stack_experts, to_gguf, to_hf,
-    to_mlx, to_mmproj, unknown_class,
+    GgufModel, GgufRequest, MlxModel, from_mlx, is_early_expert, join_tower, other_output,
+    stack_early_experts, stack_experts, to_gguf, to_hf, to_mlx, to_mmproj, unknown_class,
 };
 use crate::model::ParsedModel;
 use crate::model::gguf::GgufMetadataValue;
@@ -78,7 +78,7 @@ pub(super) fn map<'m>(
     report: &mut Report,
 ) -> Result<Option<WholeModel>> {
     if let Some(base) = &options.base {
-        return adapter(base, model, resolution, options, report).map(Some);
+        return adapter::convert(base, model, resolution, options, report).map(Some);
     }
     check_output(model, resolution, options, report)?;
     // Quantized checkpoints in layouts of transformers keep experts apart, as they were.
@@ -350,62 +350,6 @@ fn gguf_to_mlx<'m>(
     }
     let made = take(found, vec![], true, resolution, report);
     Ok(WholeModel { is_mlx: made.is_mlx, ..whole })
-}
-
-/// An adapter of the model in the directory `base`: one of PEFT as GGUF, one of GGUF as PEFT has it.
-fn adapter<'m>(
-    base: &Path,
-    model: &'m ParsedModel,
-    resolution: &mut Resolution<'m>,
-    options: &ConvertOptions,
-    report: &mut Report,
-) -> Result<WholeModel> {
-    let is_all = options.include.is_empty() && options.exclude.is_empty() && !options.encodes();
-    match (model.gguf(), options.target) {
-        (None, ConvertTarget::Gguf) if is_all => {
-            from_peft(base, model, resolution, options, report)
-        }
-        (Some(source), ConvertTarget::Safetensors) if is_all && options.is_directory(model) => {
-            let items = std::mem::take(&mut resolution.items);
-            let base = gguf_request(base, model, options);
-            let alpha = gguf_alpha(model)?;
-            let found = lora_to_hf(items, (&source.metadata, alpha), &base, options.run.to)?;
-            resolution.items = found.items;
-            report.notes.extend(found.notes);
-            Ok(WholeModel { files: found.files, ..WholeModel::default() })
-        }
-        _ => {
-            let what = "a base is that of an adapter, all of which becomes a GGUF file of floats or a directory of safetensors";
-            Err(AnamnesisError::usage(what))
-        }
-    }
-}
-
-/// An adapter of PEFT of the model in the directory `base` as GGUF.
-fn from_peft<'m>(
-    base: &Path,
-    model: &'m ParsedModel,
-    resolution: &mut Resolution<'m>,
-    options: &ConvertOptions,
-    report: &mut Report,
-) -> Result<WholeModel> {
-    let directory = model.model_directory();
-    let directory = directory.filter(|directory| is_adapter(directory));
-    let Some(directory) = directory else {
-        let what = "a base is that of an adapter, and there is no adapter_config.json";
-        return Err(AnamnesisError::usage(what));
-    };
-    let items = std::mem::take(&mut resolution.items);
-    let texts = Texts::new(&directory, &model.limits);
-    let (pairs, alpha) = lora_pairs(&texts, model, items)?;
-    let request = LoraRequest {
-        base: gguf_request(base, model, options),
-        own: gguf_request(&directory, model, options),
-        texts: &texts,
-        alpha,
-    };
-    let found = lora_to_gguf(&pairs, &request)?;
-    Ok(take_gguf(found, resolution, report))
 }
 
 /// What is asked of the GGUF file of the model in `directory`.

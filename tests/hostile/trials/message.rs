@@ -1,14 +1,6 @@
 //! Messages of Protocol Buffers.
 
-pub fn varint(mut n: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while n > 127 {
-        out.push(n as u8 | 128);
-        n >>= 7;
-    }
-    out.push(n as u8);
-    out
-}
+pub use crate::common::ocdbt::varint;
 
 /// A field that is a number.
 pub fn number(field: u64, n: u64) -> Vec<u8> {

@@ -1,0 +1,69 @@
+//! Adapters between PEFT and llama.cpp.
+
+use std::path::Path;
+
+use super::{WholeModel, gguf_request, take_gguf};
+use crate::config::Texts;
+use crate::convert::adapters::{gguf_alpha, is_adapter, lora_pairs};
+use crate::convert::options::ConvertOptions;
+use crate::convert::report::Report;
+use crate::families::{LoraRequest, lora_to_gguf, lora_to_hf};
+use crate::model::ParsedModel;
+use crate::remember::Resolution;
+use crate::{AnamnesisError, ConvertTarget, Result};
+
+/// An adapter of the model in the directory `base`: one of PEFT as GGUF, one of GGUF as PEFT has it.
+pub(super) fn convert<'m>(
+    base: &Path,
+    model: &'m ParsedModel,
+    resolution: &mut Resolution<'m>,
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<WholeModel> {
+    let is_all = options.include.is_empty() && options.exclude.is_empty() && !options.encodes();
+    match (model.gguf(), options.target) {
+        (None, ConvertTarget::Gguf) if is_all => {
+            from_peft(base, model, resolution, options, report)
+        }
+        (Some(source), ConvertTarget::Safetensors) if is_all && options.is_directory(model) => {
+            let items = std::mem::take(&mut resolution.items);
+            let base = gguf_request(base, model, options);
+            let alpha = gguf_alpha(model)?;
+            let found = lora_to_hf(items, (&source.metadata, alpha), &base, options.run.to)?;
+            resolution.items = found.items;
+            report.notes.extend(found.notes);
+            Ok(WholeModel { files: found.files, ..WholeModel::default() })
+        }
+        _ => {
+            let what = "a base is that of an adapter, all of which becomes a GGUF file of floats or a directory of safetensors";
+            Err(AnamnesisError::usage(what))
+        }
+    }
+}
+
+/// An adapter of PEFT of the model in the directory `base` as GGUF.
+fn from_peft<'m>(
+    base: &Path,
+    model: &'m ParsedModel,
+    resolution: &mut Resolution<'m>,
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<WholeModel> {
+    let directory = model.model_directory();
+    let directory = directory.filter(|directory| is_adapter(directory));
+    let Some(directory) = directory else {
+        let what = "a base is that of an adapter, and there is no adapter_config.json";
+        return Err(AnamnesisError::usage(what));
+    };
+    let items = std::mem::take(&mut resolution.items);
+    let texts = Texts::new(&directory, &model.limits);
+    let (pairs, alpha) = lora_pairs(&texts, model, items)?;
+    let request = LoraRequest {
+        base: gguf_request(base, model, options),
+        own: gguf_request(&directory, model, options),
+        texts: &texts,
+        alpha,
+    };
+    let found = lora_to_gguf(&pairs, &request)?;
+    Ok(take_gguf(found, resolution, report))
+}
