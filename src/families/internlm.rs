@@ -67,7 +67,7 @@ const INTERNLM2_MLX: MlxClass = MlxClass {
 };
 
 const TOKENIZER: TokenizerRules = TokenizerRules {
-    between: &[KeyRule::Own(space_prefix)],
+    between: &[KeyRule::DummyPrefix],
     special: Some(end_of_chat),
     pieces: Some(replace_pieces),
     added: AddedStyle::AsFlagged,
@@ -84,14 +84,6 @@ fn replace_pieces(model: &SentencePieceModel, table: &mut TokenTable) {
             table.set(id, piece.text.clone(), TokenType::Unused, piece.score);
         }
     }
-}
-
-/// Whether a blank stands in front of a text, as tokenizer.model says.
-fn space_prefix(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()> {
-    if let Some(model) = SentencePieceModel::read(files)? {
-        keys.ggml_flag("add_space_prefix", model.add_dummy_prefix);
-    }
-    Ok(())
 }
 
 /// Chat models end a turn with a token that the files do not name as EOS.

@@ -104,7 +104,7 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
     let mut files =
         TokenizerFiles { json: HfTokenizerFile::read(request.texts)?, request, config, vocab_size };
     let mut keys = KeyList::default();
-    KeyRule::write_all(request.rules.before, &files, &mut keys)?;
+    KeyRule::write_all(request.rules.before, &files, None, &mut keys)?;
     let tokens = files.write(&mut keys)?;
     // A name that has no effect would look as if it had one.
     let pre = keys
@@ -115,7 +115,7 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
             "--tokenizer-pre: {wanted}: the tokenizer is not of bytes, and has no pre-tokenizer to choose"
         )));
     }
-    KeyRule::write_all(request.rules.after, &files, &mut keys)?;
+    KeyRule::write_all(request.rules.after, &files, None, &mut keys)?;
     Ok(TokenizerKeys { keys: keys.entries, tokens, notes: keys.notes })
 }
 

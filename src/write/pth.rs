@@ -5,6 +5,7 @@
 
 use super::zip::{ArchiveLayout, StoredMember};
 use super::{OutputEntry, OutputLayout, no_such_type};
+use crate::model::strided::row_major_strides;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Folder of all members. torch calls it as the file is called; any name will do.
@@ -127,7 +128,7 @@ impl Pickle {
         self.bytes.extend(b"tQ");
         self.number(0);
         self.tuple(e.shape.iter().map(|&d| d as u64));
-        self.tuple(strides(e.shape).into_iter());
+        self.tuple(row_major_strides(e.shape).into_iter().map(|n| n as u64));
         // That it needs no gradient, and has no hooks.
         self.bytes.push(b'\x89');
         self.global("collections", "OrderedDict");
@@ -193,13 +194,4 @@ impl Pickle {
         numbers.for_each(|number| self.number(number));
         self.bytes.push(b't');
     }
-}
-
-/// Strides of a tensor in row-major order, in elements, as torch computes them: a dimension of 0 counts as 1.
-fn strides(shape: &[usize]) -> Vec<u64> {
-    let mut strides = vec![1u64; shape.len()];
-    for i in (1..shape.len()).rev() {
-        strides[i - 1] = strides[i].saturating_mul(shape[i].max(1) as u64);
-    }
-    strides
 }

@@ -40,6 +40,8 @@ pub(crate) enum KeyRule {
     Id(&'static str, u32),
     /// `add_space_prefix` as `add_prefix_space` in tokenizer_config.json, if it is there.
     SpacePrefix,
+    /// `add_space_prefix` as a SentencePiece model has it; for [`TokenizerRules::between`].
+    DummyPrefix,
     /// `token_type_count` as the config has it, if no other key says it.
     TokenTypes,
     /// The chat template, in place of that of the files.
@@ -97,25 +99,38 @@ impl TokenizerRules {
 }
 
 impl KeyRule {
-    /// Writes the keys of `rules`.
+    /// Writes the keys of `rules`, of a tokenizer with a SentencePiece `model` if it has one.
     ///
     /// # Errors
     /// Those of a family's own rules.
     pub(super) fn write_all(
         rules: &[Self],
         files: &TokenizerFiles<'_>,
+        model: Option<&SentencePieceModel>,
         keys: &mut KeyList,
     ) -> Result<()> {
-        rules.iter().try_for_each(|rule| rule.write(files, keys))
+        rules
+            .iter()
+            .try_for_each(|rule| rule.write(files, model, keys))
     }
 
-    fn write(self, files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()> {
+    fn write(
+        self,
+        files: &TokenizerFiles<'_>,
+        model: Option<&SentencePieceModel>,
+        keys: &mut KeyList,
+    ) -> Result<()> {
         match self {
             Self::Flag(key, flag) => keys.ggml_flag(key, flag),
             Self::Id(key, id) => keys.ggml_number(key, id),
             Self::SpacePrefix => {
                 if let Some(Value::Bool(flag)) = files.config.get("add_prefix_space") {
                     keys.ggml_flag("add_space_prefix", *flag);
+                }
+            }
+            Self::DummyPrefix => {
+                if let Some(model) = model {
+                    keys.ggml_flag("add_space_prefix", model.add_dummy_prefix);
                 }
             }
             Self::TokenTypes => {

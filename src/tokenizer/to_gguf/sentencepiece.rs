@@ -34,7 +34,7 @@ pub(super) fn write(
     keys.ggml_text("model", "llama");
     keys.ggml_text("pre", "default");
     let n = table.write(keys, true)?;
-    KeyRule::write_all(rules.between, files, keys)?;
+    KeyRule::write_all(rules.between, files, Some(model), keys)?;
     let mut special = SpecialVocab::read(files.request.texts, files.json.as_ref(), Some(n))?;
     if let Some(change) = rules.special {
         change(files, &mut special)?;

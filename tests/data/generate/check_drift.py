@@ -10,6 +10,7 @@ check_coverage.py. Ends with 1 if something is new.
 """
 
 import ast
+import functools
 import importlib.metadata
 import importlib.util
 import re
@@ -130,6 +131,7 @@ def globals_of_picklescan(root):
             yield f"{module.value}.{name.value}"
 
 
+@functools.cache
 def dangerous():
     """Modules with their dangerous names, as `amn scan` has them; all names of a module if there is none, and of built-in ones but harmless ones."""
     text = (ROOT / "src/parse/pth/risk/names.rs").read_text()

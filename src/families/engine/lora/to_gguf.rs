@@ -99,7 +99,7 @@ impl<'m> Factors<'_, 'm> {
             let what = format!("no weight of {} is called `{}`", self.class_name, pair.weight);
             return Err(refused(&pair.a.name, what));
         }
-        let [a, b] = self.factors_of(pair, to)?;
+        let [a, b] = factors_of(pair, to)?;
         for (rule, place, suffix) in found {
             self.check(pair, rule, place)?;
             let name = format!("{}{suffix}", fill(rule.gguf, place));
@@ -113,39 +113,6 @@ impl<'m> Factors<'_, 'm> {
             }
         }
         Ok(())
-    }
-
-    /// A and B as they are stored in GGUF, but for rows and columns that move.
-    fn factors_of(
-        &self,
-        pair: &LoraPair<'m>,
-        to: Option<TargetDtype>,
-    ) -> Result<[SourceTensor<'m>; 2]> {
-        let (a, b) = (pair.a.clone(), pair.b.clone());
-        let (&[rank, _], &[_, of]) = (&a.shape[..], &b.shape[..]) else {
-            let what =
-                format!("its shape is {:?}, and llama.cpp adds products of matrices", a.shape);
-            return Err(refused(&a.name, what));
-        };
-        if rank != of {
-            let what = format!("its rank is {rank}, and that of `{}` is {of}", b.name);
-            return Err(refused(&a.name, what));
-        }
-        let a = match pair.is_embedding {
-            true => {
-                let dtype = to.or(a.stored).unwrap_or(TargetDtype::F32);
-                transform::transposed(a, dtype)
-            }
-            false => a,
-        };
-        let b = match pair.factor == 1.0 {
-            true => b,
-            false => {
-                let factors = [pair.factor as f32, 1.0].map(f32::to_bits);
-                b.changed_rows(&b.name, (0, b.shape[0]), Change::Times(factors))
-            }
-        };
-        Ok([a, b])
     }
 
     /// Fails unless the pair fits the weight of `rule`, and the model has it.
@@ -209,4 +176,32 @@ impl<'m> Factors<'_, 'm> {
         };
         self.made.into_iter().map(make).collect()
     }
+}
+
+/// A and B as they are stored in GGUF, but for rows and columns that move.
+fn factors_of<'m>(pair: &LoraPair<'m>, to: Option<TargetDtype>) -> Result<[SourceTensor<'m>; 2]> {
+    let (a, b) = (pair.a.clone(), pair.b.clone());
+    let (&[rank, _], &[_, of]) = (&a.shape[..], &b.shape[..]) else {
+        let what = format!("its shape is {:?}, and llama.cpp adds products of matrices", a.shape);
+        return Err(refused(&a.name, what));
+    };
+    if rank != of {
+        let what = format!("its rank is {rank}, and that of `{}` is {of}", b.name);
+        return Err(refused(&a.name, what));
+    }
+    let a = match pair.is_embedding {
+        true => {
+            let dtype = to.or(a.stored).unwrap_or(TargetDtype::F32);
+            transform::transposed(a, dtype)
+        }
+        false => a,
+    };
+    let b = match pair.factor == 1.0 {
+        true => b,
+        false => {
+            let factors = [pair.factor as f32, 1.0].map(f32::to_bits);
+            b.changed_rows(&b.name, (0, b.shape[0]), Change::Times(factors))
+        }
+    };
+    Ok([a, b])
 }
