@@ -102,6 +102,7 @@ pub(crate) use self::engine::source::SourceTensor;
 pub(crate) use self::engine::tied::{is_tied, other_output};
 pub(crate) use self::engine::to_gguf::{GgufModel, to_gguf};
 pub(crate) use self::engine::to_hf::to_hf;
+pub(crate) use self::engine::transform::transposed;
 pub(crate) use self::towers::to_hf::join_tower;
 pub(crate) use self::towers::to_mmproj::to_mmproj;
 use crate::families::engine::fields::LAYER_KINDS;

@@ -8,6 +8,7 @@ pub(crate) mod gguf;
 pub(crate) mod gguf_key_types;
 pub(crate) mod gguf_keys;
 mod graph;
+pub(crate) mod kind;
 mod names;
 mod part;
 mod role;

@@ -71,7 +71,7 @@ pub(super) enum Command {
     /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
     #[command(after_help = examples::CONVERT)]
     Convert(ConvertArgs),
-    /// Merge LoRA adapters of PEFT or in GGUF into a model of any precision
+    /// Merge LoRA adapters of any program into a model of any precision
     #[command(after_help = examples::MERGE)]
     Merge(MergeArgs),
     /// Set, remove and rename metadata of GGUF and safetensors files, and fields of config.json
@@ -325,8 +325,8 @@ pub(super) struct MergeArgs {
     /// Model file, directory of a model, ORG/MODEL in the cache of Hugging Face, or
     /// ollama:MODEL[:TAG]
     pub base: PathBuf,
-    /// Directories of adapters, as PEFT saves them, or GGUF files; ADAPTER=WEIGHT multiplies what
-    /// one adds
+    /// Directories of PEFT or mlx-lm, or files of diffusers, kohya's scripts or llama.cpp;
+    /// ADAPTER=WEIGHT multiplies what one adds
     #[arg(value_name = "ADAPTER", required = true, value_parser = parse_adapter)]
     pub adapters: Vec<(PathBuf, f64)>,
     /// Element type of what is quantized now: bf16, f16 or f32; or a container or a scheme, as for

@@ -1,7 +1,9 @@
 //! [`Adapter`]: weights that were trained beside a model, and how they are merged into it.
 //!
-//! - `peft_config`, `peft_tensors`, `gguf_adapter`: adapters of PEFT and of llama.cpp; `form`,
-//!   `blocks`: how they are stored.
+//! - `peft_config`, `peft_tensors`, `gguf_adapter`, `mlx_adapter`: adapters of PEFT, llama.cpp and
+//!   mlx-lm; `image_names`, `image_modules`, `image_scales`, `ldm_unet`, `places`: those for image and
+//!   video models.
+//!   `sorted`: what all of them have in common; `form`, `blocks`: how factors are stored.
 //! - `parameters`, `apart`, `factors`, `matrices`: what is multiplied with what; `collect`,
 //!   `change`: what an adapter changes; `merge`: into the items of a model.
 //! - `alone`: adapters that become files of their own.
@@ -21,11 +23,18 @@ mod form;
 #[cfg(feature = "gguf")]
 mod gguf_adapter;
 mod heads;
+mod image_modules;
+mod image_names;
+mod image_scales;
+mod ldm_unet;
 mod matrices;
 mod merge;
+mod mlx_adapter;
 mod parameters;
 mod peft_config;
 mod peft_tensors;
+mod places;
+mod sorted;
 mod tensor;
 mod tied;
 mod tokens;
@@ -39,7 +48,9 @@ use std::sync::Arc;
 pub(super) use self::alone::{gguf_alpha, is_adapter, lora_pairs};
 #[cfg(feature = "gguf")]
 use self::gguf_adapter::GgufAdapter;
+use self::image_names::LoraName;
 pub(super) use self::merge::merge;
+use self::mlx_adapter::MlxConfig;
 use self::peft_config::PeftConfig;
 pub(super) use self::vocabulary::ConfigField;
 use crate::config::Texts;
@@ -50,16 +61,17 @@ use crate::{AnamnesisError, ParsedModel, Result};
 #[cfg(feature = "gguf")]
 use crate::{Container, detect_format};
 
-/// Name of the settings of an adapter of PEFT, and of its weights.
+/// Name of the settings of an adapter of PEFT or mlx-lm, and of its weights.
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
+const MLX_WEIGHTS: &str = "adapters.safetensors";
 
-/// Files of adapters of other programs, which have other names of tensors.
-const OTHER_WEIGHTS: &[(&str, &str)] =
-    &[("adapters.safetensors", "mlx-lm"), ("pytorch_lora_weights.safetensors", "diffusers")];
+/// Name of a LoRA that diffusers saves.
+const DIFFUSERS_WEIGHTS: &str = "pytorch_lora_weights.safetensors";
 
-/// A LoRA adapter as PEFT saves it, a directory with `adapter_config.json` and
-/// `adapter_model.safetensors`, or as llama.cpp has it, a GGUF file.
+/// A LoRA adapter: a directory of PEFT (`adapter_config.json` and `adapter_model.safetensors`) or
+/// mlx-lm (`adapters.safetensors`), a GGUF file of llama.cpp, or a file for an image or video model
+/// with the names of kohya's scripts, diffusers or ComfyUI.
 ///
 /// It is merged into a model by
 /// [`ConvertOptions::with_adapters`](super::ConvertOptions::with_adapters). Clones share what was
@@ -82,13 +94,16 @@ struct AdapterFiles {
 /// The settings of an adapter.
 enum Settings {
     Peft(PeftConfig),
+    Mlx(MlxConfig),
+    /// None: names and tensors say all that there is.
+    Image,
     #[cfg(feature = "gguf")]
     Gguf(GgufAdapter),
 }
 
 impl Adapter {
-    /// Reads the settings of the adapter in the directory or the GGUF file `path`, and the header
-    /// of its weights.
+    /// Reads the settings of the adapter in the directory or the file `path`, and the header of its
+    /// weights.
     ///
     /// # Errors
     /// - `Io`: a file is missing, or cannot be read.
@@ -109,30 +124,49 @@ impl Adapter {
         if path.is_file() && detect_format(path).is_ok_and(|format| format == Container::Gguf) {
             return Self::open_gguf(path, limits);
         }
+        let is_part = [CONFIG, WEIGHTS, MLX_WEIGHTS]
+            .iter()
+            .any(|name| path.ends_with(name));
         let directory = match path.is_file() {
-            true if path.ends_with(CONFIG) || path.ends_with(WEIGHTS) => {
-                path.parent().unwrap_or(path)
-            }
-            true => return Err(not_an_adapter(path)),
+            true if is_part => path.parent().unwrap_or(path),
+            true => return Self::open_image(path, limits),
             false => path,
         };
+        let has = |name: &str| directory.join(name).exists();
+        if has(DIFFUSERS_WEIGHTS) && !has(CONFIG) {
+            return Self::open_image(&directory.join(DIFFUSERS_WEIGHTS), limits);
+        }
+        let is_mlx = has(MLX_WEIGHTS) && !has(WEIGHTS);
+        let weights = if is_mlx { MLX_WEIGHTS } else { WEIGHTS };
         // The states are taken before the files are read.
-        let companions = [CONFIG, WEIGHTS].map(|name| CompanionFile::new(directory.join(name)));
+        let companions = [CONFIG, weights].map(|name| CompanionFile::new(directory.join(name)));
         for companion in &companions {
             if !companion.exists() {
                 return Err(missing(directory, &companion.path));
             }
         }
-        let config = Texts::new(directory, limits).json(CONFIG)?;
-        let config = config.unwrap_or_default();
-        let config = PeftConfig::new(&config).map_err(|e| e.about(companions[0].path.display()))?;
-        let files = AdapterFiles {
-            path: directory.to_path_buf(),
-            settings: Settings::Peft(config),
-            tensors: Arc::new(parse_with_limits(&companions[1].path, limits)?),
-            companions: companions.into(),
+        let config = Texts::new(directory, limits)
+            .json(CONFIG)?
+            .unwrap_or_default();
+        let settings = match is_mlx {
+            true => MlxConfig::new(&config).map(Settings::Mlx),
+            false => PeftConfig::new(&config).map(Settings::Peft),
         };
-        Ok(Self::new(files))
+        let settings = settings.map_err(|e| e.about(companions[0].path.display()))?;
+        let tensors = Arc::new(parse_with_limits(&companions[1].path, limits)?);
+        let (path, companions) = (directory.to_path_buf(), companions.into());
+        Ok(Self::new(AdapterFiles { path, settings, tensors, companions }))
+    }
+
+    /// A file for an image or video model.
+    fn open_image(path: &Path, limits: &ParseLimits) -> Result<Self> {
+        let companions = vec![CompanionFile::new(path.to_path_buf())];
+        let tensors = Arc::new(parse_with_limits(path, limits)?);
+        if !tensors.tensors().any(|t| LoraName::is_of_lora(t.name())) {
+            return Err(not_an_adapter(path));
+        }
+        let (path, settings) = (path.to_path_buf(), Settings::Image);
+        Ok(Self::new(AdapterFiles { path, settings, tensors, companions }))
     }
 
     #[cfg(feature = "gguf")]
@@ -173,7 +207,24 @@ impl Adapter {
 
     /// Whether the adapter names weights as llama.cpp does, and not as Hugging Face.
     pub(super) fn has_gguf_names(&self) -> bool {
-        !matches!(self.files.settings, Settings::Peft(_))
+        self.files.tensors.is_gguf()
+    }
+
+    /// The settings of PEFT; `None` if another program made the adapter.
+    fn peft(&self) -> Option<&PeftConfig> {
+        match &self.files.settings {
+            Settings::Peft(config) => Some(config),
+            _ => None,
+        }
+    }
+
+    /// Whether the settings say that rows or columns get lengths of the adapter.
+    fn is_dora(&self) -> bool {
+        match &self.files.settings {
+            Settings::Peft(config) => config.has_lengths,
+            Settings::Mlx(config) => config.is_dora(),
+            _ => false,
+        }
     }
 
     /// The files of the adapter.
@@ -216,7 +267,7 @@ impl<'a> Base<'a> {
 /// The error that the file `path` is none of an adapter.
 fn not_an_adapter(path: &Path) -> AnamnesisError {
     let what = format!(
-        "{}: an adapter is a directory with {CONFIG} and {WEIGHTS}, one of these files, or a GGUF file; LoRA of other programs, such as files with `lora_down` and `lora_up`, are not merged",
+        "{}: an adapter is a directory of PEFT or mlx-lm ({CONFIG} with {WEIGHTS} or {MLX_WEIGHTS}), a GGUF file, or a file with tensors like `lora_unet_….lora_down.weight` or `transformer.….lora_A.weight`",
         path.display()
     );
     AnamnesisError::unsupported("an adapter", what)
@@ -228,17 +279,6 @@ fn missing(directory: &Path, path: &Path) -> AnamnesisError {
     if is_pickle && path.ends_with(WEIGHTS) {
         let what = format!(
             "{}: its weights are a pickle; `amn convert adapter_model.bin --to safetensors -o {WEIGHTS}` makes what is merged",
-            directory.display()
-        );
-        return AnamnesisError::unsupported("an adapter", what);
-    }
-    let others = OTHER_WEIGHTS.iter();
-    let other = others
-        .copied()
-        .find(|(name, _)| directory.join(name).exists());
-    if let Some((name, program)) = other {
-        let what = format!(
-            "{}: `{name}` is an adapter of {program}; those of PEFT are merged, in {CONFIG} and {WEIGHTS}",
             directory.display()
         );
         return AnamnesisError::unsupported("an adapter", what);

@@ -1,6 +1,8 @@
-//! Adapters of PEFT: what `merge_and_unload` makes of them.
+//! Adapters: what `merge_and_unload` of PEFT, `fuse` of mlx-lm and `fuse_lora` of diffusers make of
+//! them.
 
 mod gguf;
+mod image;
 mod layers;
 mod refused;
 mod sums;
@@ -21,8 +23,19 @@ fn adapters() -> PathBuf {
     data().join("adapters")
 }
 
+/// A model, an adapter or what is expected of both, of image models if they have one of the name.
+fn adapter_data(name: &str) -> PathBuf {
+    let of_images = [format!("{name}.safetensors"), format!("models/{name}.safetensors")];
+    let mut of_images = of_images
+        .iter()
+        .map(|file| data().join("adapters_image").join(file));
+    of_images
+        .find(|path| path.exists())
+        .unwrap_or_else(|| adapters().join(name))
+}
+
 fn open(name: &str) -> Adapter {
-    Adapter::open(adapters().join(name)).unwrap()
+    Adapter::open(adapter_data(name)).unwrap()
 }
 
 /// The adapters of a case, with their weights.
@@ -45,7 +58,7 @@ fn options(to: TargetDtype, adapters: Vec<Adapter>) -> ConvertOptions {
 /// The model `base` with the adapters of `case`, written to `out`.
 fn merged(base: &Path, case_name: &str, to: TargetDtype, out: &Path) -> ParsedModel {
     let mut options = options(to, case(case_name));
-    if base.extension().is_some() {
+    if base.extension().is_some_and(|ending| ending == "gguf") {
         options.scope = ModelScope::Model;
     }
     parse(base).unwrap().convert(out, options).unwrap();
@@ -79,7 +92,7 @@ fn ulps(a: f32, b: f32) -> u32 {
     ordered(a).abs_diff(ordered(b))
 }
 
-const CASES: [(&str, &str); 29] = [
+const CASES: [(&str, &str); 42] = [
     ("base", "plain"),
     ("base", "patterns"),
     ("base", "embedding"),
@@ -109,24 +122,42 @@ const CASES: [(&str, &str); 29] = [
     ("base-layers", "embedding-dora"),
     ("base-experts", "experts-apart"),
     ("base-experts", "experts-apart-up"),
+    ("base", "mlx"),
+    ("base", "mlx-dora"),
+    ("base", "mlx-full"),
+    ("unet", "kohya"),
+    ("unet", "processors"),
+    ("unet", "peft"),
+    ("text_encoder", "kohya"),
+    ("flux", "metadata"),
+    ("flux", "flux-all"),
+    ("flux", "flux-kohya"),
+    ("flux-original", "metadata"),
+    ("flux-original", "flux-all"),
+    ("flux-original", "flux-kohya"),
 ];
 
 fn base(name: &str) -> PathBuf {
     match name {
         "gpt2" => data().join("whole/gpt2/hf"),
-        name => adapters().join(name),
+        name => adapter_data(name),
     }
 }
 
 fn expected(base: &str, case: &str) -> ParsedModel {
     let base = base.trim_end_matches(".gguf");
-    parse(adapters().join(format!("expected-{base}-{case}.safetensors"))).unwrap()
+    let name = format!("expected-{base}-{case}");
+    let of_image = adapter_data(&name);
+    match of_image.is_file() {
+        true => parse(of_image).unwrap(),
+        false => parse(adapters().join(format!("{name}.safetensors"))).unwrap(),
+    }
 }
 
-/// Every tensor that peft changes has its values within one unit in the last place, and every other
+/// Every tensor that the library changes has its values within one unit in the last place, and every other
 /// those without the adapter.
 #[test]
-fn values_are_those_of_peft() {
+fn values_are_those_of_the_library() {
     let root = crate::common::tempdir().unwrap();
     let (mut differing, mut all) = (0, 0);
     for (base_name, case_name) in CASES {

@@ -3,10 +3,11 @@
 
 use std::collections::HashSet;
 
+use super::Adapter;
 use super::heads::is_head;
-use super::peft_tensors::{Replacement, SortedTensors};
+use super::peft_tensors::Replacement;
+use super::sorted::SortedTensors;
 use super::tensor::AdapterTensor;
-use super::{Adapter, Settings};
 use crate::remember::{Group, QuantScheme, ResolvedItem};
 use crate::{Result, TargetDtype};
 
@@ -17,14 +18,13 @@ use crate::{Result, TargetDtype};
 /// `Unsupported` if a tensor is not F32, F16 or BF16.
 pub(super) fn modules<'m>(
     items: &mut Vec<ResolvedItem<'m>>,
-    adapters: &[(&Adapter, &SortedTensors<'_>)],
+    adapters: &[(&Adapter, &SortedTensors)],
     has_tied_head: bool,
 ) -> Result<Option<String>> {
     let mut names: HashSet<String> = items.iter().map(|item| item.name().to_owned()).collect();
     let mut added = vec![];
     for (adapter, sorted) in adapters {
-        #[cfg_attr(not(feature = "gguf"), allow(irrefutable_let_patterns))]
-        let Settings::Peft(config) = &adapter.files.settings else {
+        let Some(config) = adapter.peft() else {
             continue;
         };
         for (weight, &index) in &sorted.replacements {

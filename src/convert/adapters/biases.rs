@@ -1,10 +1,10 @@
 //! What an adapter changes of biases.
 
-use super::Settings;
 use super::collect::Collector;
 use super::matrices::AdapterMatrix;
 use super::parameters::Assignment;
-use super::peft_tensors::{LoraTensors, SortedTensors};
+use super::sorted::{LoraTensors, SortedTensors};
+use super::tensor::AdapterTensor;
 use crate::Result;
 use crate::model::Tensor;
 use crate::remember::layout::adapted::ScaledProduct;
@@ -20,13 +20,10 @@ impl Collector<'_, '_> {
         (tensors, scale): (LoraTensors, f64),
         a: &Tensor<'_>,
     ) -> Result<()> {
-        let is_expected = match &self.adapter.files.settings {
-            Settings::Peft(config) => config.has_bias_of_b,
-            #[cfg(feature = "gguf")]
-            Settings::Gguf(_) => false,
-        };
+        let config = self.adapter.peft();
+        let is_expected = config.is_none_or(|config| config.has_bias_of_b);
         let Some(index) = tensors.bias else {
-            return match is_expected {
+            return match is_expected && config.is_some() {
                 true => Err(wrong(
                     a,
                     "the settings say `lora_bias`, and the module has no `lora_B.bias`",
@@ -41,8 +38,18 @@ impl Collector<'_, '_> {
                 "the settings of the adapter do not say that the module has it (`lora_bias`)";
             return Err(wrong(&t, what));
         }
-        let name = format!("{module}.bias");
-        let (item, shape) = self.item(&name, &t)?;
+        self.add_vector(&format!("{module}.bias"), &tensor, scale)
+    }
+
+    /// Adds the vector `tensor`, times `scale`, to the vector `name` of the base.
+    pub(super) fn add_vector(
+        &mut self,
+        name: &str,
+        tensor: &AdapterTensor,
+        scale: f64,
+    ) -> Result<()> {
+        let t = tensor.get();
+        let (item, shape) = self.item(name, &t)?;
         let &[n] = t.shape() else {
             return Err(wrong(&t, "it is no vector"));
         };
@@ -62,10 +69,10 @@ impl Collector<'_, '_> {
 
     /// Fails if the settings say that biases were trained, the model has one for a module of the
     /// adapter, and the adapter has none: the output would have the untrained one.
-    pub(super) fn require_biases(&self, sorted: &SortedTensors<'_>) -> Result<()> {
-        match &self.adapter.files.settings {
-            Settings::Peft(config) if config.has_trained_biases => {}
-            _ => return Ok(()),
+    pub(super) fn require_biases(&self, sorted: &SortedTensors) -> Result<()> {
+        let config = self.adapter.peft();
+        if !config.is_some_and(|config| config.has_trained_biases) {
+            return Ok(());
         }
         for (module, tensors) in &sorted.lora {
             let name = format!("{module}.bias");

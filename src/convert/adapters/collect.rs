@@ -7,11 +7,12 @@ use super::change::WeightChange;
 use super::factors::{FactorForm, Factors, ProductSize};
 use super::form::{form_of_square, form_that_fits};
 use super::heads::is_head;
-use super::matrices::AdapterMatrix;
+use super::matrices::{AdapterMatrix, PlacedMatrix};
 use super::parameters::{Assigner, Assignment, Parameters};
-use super::peft_tensors::{LoraTensors, Replacement, SortedTensors};
+use super::peft_tensors::Replacement;
+use super::sorted::{LoraTensors, PlacedRows, SortedTensors};
 use super::tensor::AdapterTensor;
-use super::{Adapter, Settings, vocabulary};
+use super::{Adapter, vocabulary};
 use crate::config::what_was_meant;
 use crate::error::InTensor;
 use crate::model::Tensor;
@@ -34,7 +35,7 @@ pub(super) struct Collector<'a, 'm> {
 impl Collector<'_, '_> {
     /// # Errors
     /// As [`merge`](super::merge::merge).
-    pub(super) fn collect(&mut self, sorted: &SortedTensors<'_>) -> Result<()> {
+    pub(super) fn collect(&mut self, sorted: &SortedTensors) -> Result<()> {
         if !self.adapter.weight.is_finite() {
             let what = format!("its weight is {}", self.adapter.weight);
             return Err(AnamnesisError::unsupported("an adapter", what));
@@ -49,26 +50,29 @@ impl Collector<'_, '_> {
             self.replace_rows(weight, *index)?;
         }
         self.require_rows(sorted.rows.keys())?;
+        for (name, index) in &sorted.sums {
+            self.add_vector(name, &self.tensor(*index), self.adapter.weight)?;
+        }
         let parameters = self.parameters(sorted)?;
         for (module, tensors) in &sorted.lora {
-            let weight = parameters.weight(module);
-            self.add_product(module, *tensors, weight)?;
+            match sorted.placed.get(module) {
+                Some(places) => self.add_placed(*tensors, places)?,
+                None => self.add_product(module, *tensors, parameters.weight(module))?,
+            }
         }
         self.require_biases(sorted)
     }
 
     /// The parameters that the adapter names one by one, and which pair of factors belongs to
     /// which.
-    fn parameters(&self, sorted: &SortedTensors<'_>) -> Result<Parameters> {
-        let config = match &self.adapter.files.settings {
-            Settings::Peft(config) => config,
-            #[cfg(feature = "gguf")]
-            Settings::Gguf(_) => return Ok(Parameters::default()),
+    fn parameters(&self, sorted: &SortedTensors) -> Result<Parameters> {
+        let Some(config) = self.adapter.peft() else {
+            return Ok(Parameters::default());
         };
         let assigner = Assigner {
             shape_of: &|weight| {
                 let at = self.names.get(weight)?;
-                Some(shape(&self.items[*at]).to_vec())
+                Some(self.items[*at].shape().to_vec())
             },
             tensor: &|index| self.tensor(index),
         };
@@ -100,7 +104,7 @@ impl Collector<'_, '_> {
             return Err(wrong(t, what));
         };
         let resized = self.changes.get(&index).and_then(|c| c.shape.clone());
-        let shape = resized.unwrap_or_else(|| shape(&self.items[index]).to_vec());
+        let shape = resized.unwrap_or_else(|| self.items[index].shape().to_vec());
         Ok((index, shape))
     }
 
@@ -155,15 +159,7 @@ impl Collector<'_, '_> {
         tensors: LoraTensors,
         assigned: Option<&Assignment>,
     ) -> Result<()> {
-        let any = [tensors.a, tensors.b, tensors.lengths, tensors.bias];
-        let Some(first) = any.into_iter().flatten().next() else {
-            return Ok(());
-        };
-        let (Some(a), Some(b)) = (tensors.a, tensors.b) else {
-            let what = "one of the two factors (A, B) of the module is missing";
-            return Err(wrong(&self.tensor(first).get(), what));
-        };
-        let (a, b) = (self.tensor(a), self.tensor(b));
+        let (a, b) = self.factors(tensors)?;
         if let Some(assigned) = assigned
             && let Some(experts) = &assigned.apart
         {
@@ -182,7 +178,8 @@ impl Collector<'_, '_> {
         let size = factors.fit((&weight, &shape))?;
         // Patterns of ranks and scales name a parameter by its own name.
         let pattern_name = assigned.map_or(module, |assigned| &assigned.weight);
-        let scale = self.scale(pattern_name, &a.get(), size.rank)? * self.adapter.weight;
+        let scale = self.scale(pattern_name, tensors, (&a.get(), size.rank))?;
+        let scale = scale * self.adapter.weight;
         let product = factors.scaled(size, scale)?;
         let lengths = self.lengths(&a.get(), tensors, (size, form))?;
         self.add(item, (size.whole(), product), &a.get())?;
@@ -197,6 +194,52 @@ impl Collector<'_, '_> {
         self.add_bias((module, assigned), (tensors, scale), &a.get())
     }
 
+    /// A product of which `places` are parts.
+    fn add_placed(&mut self, tensors: LoraTensors, places: &[PlacedRows]) -> Result<()> {
+        let (a, b) = self.factors(tensors)?;
+        let t = a.get();
+        let scale = tensors.scale.unwrap_or(1.0) * self.adapter.weight;
+        for place in places {
+            let weight = format!("{}.weight", place.module);
+            let (item, mut shape) = self.item(&weight, &t)?;
+            let (Some(height), Some(rows)) =
+                (shape.first().copied(), b.get().shape().first().copied())
+            else {
+                continue;
+            };
+            shape[0] = rows;
+            let factors = Factors { form: FactorForm::OutIn, a: a.clone(), b: b.clone() };
+            let size = factors.fit((&weight, &shape))?;
+            let mut product = factors.scaled(size, scale)?;
+            if place.rows != height || place.rows != rows {
+                product.b = PlacedMatrix::boxed(product.b, (place.from, place.to), place.rows);
+                product.matrix_rows = height;
+            }
+            self.add(item, ([height, size.cols], product), &t)?;
+            self.require_alone(item, &t)?;
+        }
+        match places {
+            [only] => self.add_bias((&only.module, None), (tensors, scale), &t),
+            _ => Ok(()),
+        }
+    }
+
+    /// The factors A and B of a module, of which one may be missing.
+    fn factors(&self, tensors: LoraTensors) -> Result<(AdapterTensor, AdapterTensor)> {
+        match (tensors.a, tensors.b) {
+            (Some(a), Some(b)) => Ok((self.tensor(a), self.tensor(b))),
+            _ => {
+                let what = "one of the two factors (A, B) of the module is missing";
+                let any = [tensors.a, tensors.b, tensors.lengths, tensors.bias];
+                let first = any.into_iter().flatten().next();
+                Err(first.map_or_else(
+                    || AnamnesisError::parse(what),
+                    |first| wrong(&self.tensor(first).get(), what),
+                ))
+            }
+        }
+    }
+
     /// The products of a parameter whose experts the model has apart.
     fn add_experts(
         &mut self,
@@ -208,7 +251,7 @@ impl Collector<'_, '_> {
         let form = assigned.form;
         let factors = Factors { form, a: a.clone(), b: b.clone() };
         let size = factors.fit((&assigned.weight, &experts.shape()))?;
-        let scale = self.scale(&assigned.weight, &t, size.rank)? * self.adapter.weight;
+        let scale = self.scale(&assigned.weight, tensors, (&t, size.rank))? * self.adapter.weight;
         // A parameter has neither.
         self.lengths(&t, tensors, (size, form))?;
         self.add_bias(("", Some(assigned)), (tensors, scale), &t)?;
@@ -246,34 +289,41 @@ impl Collector<'_, '_> {
         tensors: LoraTensors,
         [a, b]: [&Tensor<'_>; 2],
     ) -> Result<FactorForm> {
-        Ok(match &self.adapter.files.settings {
-            // Convolutions have one order, whatever the settings say of other modules.
-            Settings::Peft(_) if a.shape().len() > 2 => FactorForm::OutIn,
-            // An embedding is a table of rows, whose product is transposed whatever the settings
-            // say of other modules.
-            Settings::Peft(_) if tensors.is_embedding => FactorForm::InOut,
-            Settings::Peft(config) => match form_that_fits(weight, a, b) {
-                Some(form) => form,
-                None => {
-                    let (parent, _) = module.rsplit_once('.').unwrap_or_default();
-                    let beside = self.names.get(&format!("{parent}.c_attn.weight"));
-                    let beside = beside.map(|&at| shape(&self.items[at]));
-                    form_of_square((module, a), config.is_transposed, beside)?
-                }
-            },
-            #[cfg(feature = "gguf")]
-            Settings::Gguf(_) if tensors.is_embedding => FactorForm::Rows,
-            #[cfg(feature = "gguf")]
-            Settings::Gguf(_) => FactorForm::OutIn,
-        })
+        if let Some(form) = tensors.form {
+            return Ok(form);
+        }
+        // Convolutions have one order, whatever the settings say of other modules.
+        if a.shape().len() > 2 {
+            return Ok(FactorForm::OutIn);
+        }
+        // An embedding is a table of rows, whose product is transposed whatever the settings say of
+        // other modules.
+        if tensors.is_embedding {
+            return Ok(FactorForm::InOut);
+        }
+        if let Some(form) = form_that_fits(weight, a, b) {
+            return Ok(form);
+        }
+        let (parent, _) = module.rsplit_once('.').unwrap_or_default();
+        let beside = self.names.get(&format!("{parent}.c_attn.weight"));
+        let beside = beside.map(|&at| self.items[at].shape());
+        let config = self.adapter.peft();
+        let is_transposed = config.is_some_and(|config| config.is_transposed);
+        form_of_square((module, a), is_transposed, beside)
     }
 
-    /// The factor of the product of a module, whose A is `a` and whose rank is `stored`.
-    fn scale(&self, module: &str, a: &Tensor<'_>, stored: usize) -> Result<f64> {
-        let config = match &self.adapter.files.settings {
-            Settings::Peft(config) => config,
-            #[cfg(feature = "gguf")]
-            Settings::Gguf(settings) => return Ok(settings.scale(stored)),
+    /// The factor of the product of a module of these `tensors`, whose A is `a`, and whose rank is
+    /// `stored`.
+    fn scale(
+        &self,
+        module: &str,
+        tensors: LoraTensors,
+        (a, stored): (&Tensor<'_>, usize),
+    ) -> Result<f64> {
+        let config = match (tensors.scale, self.adapter.peft()) {
+            (Some(scale), _) => return Ok(scale),
+            (None, Some(config)) => config,
+            (None, None) => return Err(wrong(a, "it has no rank, so its scale is not known")),
         };
         let (rank, scale) = config.rank_and_scale(module)?;
         if stored as f64 != rank {
@@ -291,11 +341,7 @@ impl Collector<'_, '_> {
         tensors: LoraTensors,
         (size, form): (ProductSize, FactorForm),
     ) -> Result<Option<Lengths>> {
-        let is_dora = match &self.adapter.files.settings {
-            Settings::Peft(config) => config.has_lengths,
-            #[cfg(feature = "gguf")]
-            Settings::Gguf(_) => false,
-        };
+        let is_dora = self.adapter.is_dora();
         let Some(index) = tensors.lengths else {
             return match is_dora {
                 true => Err(wrong(
@@ -310,7 +356,8 @@ impl Collector<'_, '_> {
         if !is_dora {
             return Err(wrong(&t, "the settings of the adapter do not say DoRA (`use_dora`)"));
         }
-        let is_matrix = matches!(form, FactorForm::OutIn | FactorForm::InOut);
+        let is_matrix =
+            matches!(form, FactorForm::OutIn | FactorForm::InOut | FactorForm::Transposed);
         if !is_matrix || self.adapter.weight != 1.0 {
             let what = format!(
                 "{}: DoRA is merged into matrices and convolutions alone, with weight 1",
@@ -347,12 +394,5 @@ impl Collector<'_, '_> {
             return Err(AnamnesisError::unsupported("several adapters", what));
         }
         Ok(())
-    }
-}
-
-fn shape<'i>(item: &'i ResolvedItem<'_>) -> &'i [usize] {
-    match item {
-        ResolvedItem::Group(group) => &group.shape,
-        ResolvedItem::Plain(t) => t.stored.shape(),
     }
 }

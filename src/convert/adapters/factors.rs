@@ -16,6 +16,8 @@ pub(super) enum FactorForm {
     /// A `[rank, rows]`, B `[columns, rank]`: (B · A)ᵀ is added. PEFT's embeddings and modules with
     /// weights `[in, out]`.
     InOut,
+    /// As [`InOut`](Self::InOut), of a weight `[out, in]`: mlx-lm, where A is `lora_b` and B `lora_a`.
+    Transposed,
     /// A `[rows, rank]`, B `[columns, rank]`: A · Bᵀ is added. llama.cpp's embeddings.
     #[cfg(feature = "gguf")]
     Rows,
@@ -86,9 +88,9 @@ impl Factors {
             FactorForm::OutIn | FactorForm::Stack { is_transposed: false } => {
                 (b_rows, a_cols, a_rows)
             }
-            FactorForm::InOut | FactorForm::Stack { is_transposed: true } => {
-                (a_cols, b_rows, a_rows)
-            }
+            FactorForm::InOut
+            | FactorForm::Transposed
+            | FactorForm::Stack { is_transposed: true } => (a_cols, b_rows, a_rows),
             #[cfg(feature = "gguf")]
             FactorForm::Rows => (a_rows, b_rows, a_cols),
         };
@@ -101,7 +103,7 @@ impl Factors {
             _ if is_kernel => [&[rows], a_rest].concat(),
             _ => vec![rows, cols],
         };
-        if shape != product {
+        if without_ones(shape) != without_ones(&product) {
             return Err(unfit(a, b, &product, (weight, shape)));
         }
         if rank % matrices.max(1) != 0 {
@@ -129,7 +131,7 @@ impl Factors {
                 AdapterMatrix::boxed(b, [rows, rank], false)?,
             ),
             // (B · A)ᵀ is Aᵀ · Bᵀ.
-            FactorForm::InOut => (
+            FactorForm::InOut | FactorForm::Transposed => (
                 AdapterMatrix::boxed(b, [cols, rank], true)?,
                 AdapterMatrix::boxed(a, [rank, rows], true)?,
             ),
@@ -149,6 +151,12 @@ impl Factors {
         };
         Ok(ScaledProduct { a, b, rank, scale, matrix_rows: rows })
     }
+}
+
+/// `shape` without the sizes of 1 at its end: a convolution of size 1 is a matrix.
+fn without_ones(shape: &[usize]) -> &[usize] {
+    let ones = shape.iter().skip(2).rev().take_while(|&&size| size == 1);
+    &shape[..shape.len() - ones.count()]
 }
 
 fn no_matrices(a: &Tensor<'_>, b: &Tensor<'_>) -> AnamnesisError {

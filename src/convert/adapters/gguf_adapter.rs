@@ -9,7 +9,8 @@
 //! [llama-adapter.cpp](https://github.com/ggml-org/llama.cpp/blob/0650ea8c05bc6e31273182470197e9b2e50253e0/src/llama-adapter.cpp),
 //! [export-lora.cpp](https://github.com/ggml-org/llama.cpp/blob/09de1292cd31552069022b49c29e6e736dff3d1b/tools/export-lora/export-lora.cpp).
 
-use super::peft_tensors::SortedTensors;
+use super::factors::FactorForm;
+use super::sorted::SortedTensors;
 use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::remember::seam::wrong;
 use crate::{AnamnesisError, ParsedModel, Result};
@@ -54,7 +55,7 @@ impl GgufAdapter {
     }
 
     /// The factor of a product of rank `rank`.
-    pub(super) fn scale(&self, rank: usize) -> f64 {
+    fn scale(&self, rank: usize) -> f64 {
         match self.alpha {
             0.0 => 1.0,
             alpha => alpha / rank as f64,
@@ -76,12 +77,12 @@ fn alpha(metadata: &GgufMetadata) -> Result<f64> {
     }
 }
 
-impl<'a> SortedTensors<'a> {
-    /// The tensors of an adapter in a GGUF file.
+impl SortedTensors {
+    /// The tensors of an adapter in a GGUF file with these `settings`.
     ///
     /// # Errors
     /// `Unsupported` if a tensor is none of a LoRA of weights.
-    pub(super) fn of_gguf(model: &'a ParsedModel) -> Result<Self> {
+    pub(super) fn of_gguf(model: &ParsedModel, settings: &GgufAdapter) -> Result<Self> {
         let mut sorted = Self::default();
         for (index, t) in model.tensors().enumerate() {
             let (module, is_a) = match t.name().rsplit_once(".weight.lora_") {
@@ -93,10 +94,19 @@ impl<'a> SortedTensors<'a> {
                     return Err(wrong(&t, what));
                 }
             };
-            let tensors = sorted.lora.entry(module).or_default();
+            let tensors = sorted.lora.entry(module.to_owned()).or_default();
             tensors.is_embedding = module == "token_embd";
+            let form = match tensors.is_embedding {
+                true => FactorForm::Rows,
+                false => FactorForm::OutIn,
+            };
+            tensors.form = Some(form);
             let place = match is_a {
-                true => &mut tensors.a,
+                true => {
+                    let rank = t.shape().get(usize::from(tensors.is_embedding));
+                    tensors.scale = rank.map(|&rank| settings.scale(rank));
+                    &mut tensors.a
+                }
                 false => &mut tensors.b,
             };
             if place.replace(index).is_some() {

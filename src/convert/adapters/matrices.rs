@@ -85,6 +85,47 @@ impl ScaleMatrix for RowsFrom {
     }
 }
 
+/// Rows of a matrix elsewhere, where all others are zeros.
+pub(super) struct PlacedMatrix {
+    inner: Box<dyn ScaleMatrix>,
+    from: usize,
+    to: usize,
+    rows: usize,
+}
+
+impl PlacedMatrix {
+    /// The `rows` rows of `inner` from `from` on, as rows from `to` on.
+    pub(super) fn boxed(
+        inner: Box<dyn ScaleMatrix>,
+        (from, to): (usize, usize),
+        rows: usize,
+    ) -> Box<dyn ScaleMatrix> {
+        Box::new(Self { inner, from, to, rows })
+    }
+}
+
+impl ScaleMatrix for PlacedMatrix {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let own = rows.start.max(self.to)..rows.end.min(self.to + self.rows);
+        let zeros = |out: &mut Vec<f32>, n: usize| out.resize(out.len() + n * cols.len(), 0.0);
+        if own.is_empty() {
+            zeros(out, rows.len());
+            return Ok(());
+        }
+        zeros(out, own.start - rows.start);
+        let inner = own.start - self.to + self.from..own.end - self.to + self.from;
+        self.inner.extend(inner, cols.clone(), staging, out)?;
+        zeros(out, rows.end - own.end);
+        Ok(())
+    }
+}
+
 fn require_ieee(t: &Tensor<'_>) -> Result<()> {
     match Floats::ieee(t) {
         Ok(_) => Ok(()),

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::change::WeightChange;
 use super::collect::Collector;
-use super::peft_tensors::SortedTensors;
+use super::places::place;
+use super::sorted::SortedTensors;
 use super::tied::TiedHead;
 use super::vocabulary::ConfigField;
 use super::{Adapter, AdapterFiles, Base, Settings, added, tokens, vocabulary};
@@ -31,10 +32,10 @@ pub(in crate::convert) fn merge<'m>(
     }
     require_same_architecture(base, adapters)?;
     let sorted = adapters.iter().map(|adapter| {
-        let sorted = sorted(&adapter.files);
+        let sorted = sorted(&adapter.files, items);
         sorted.map_err(|e| e.about(adapter.path().display()))
     });
-    let sorted: Vec<SortedTensors<'_>> = sorted.collect::<Result<_>>()?;
+    let sorted: Vec<SortedTensors> = sorted.collect::<Result<_>>()?;
     let with_tensors: Vec<_> = adapters.iter().zip(&sorted).collect();
     let tied = TiedHead::new(base, items, &with_tensors)?;
     let added = added::modules(items, &with_tensors, tied.embedding.is_some())?;
@@ -43,6 +44,7 @@ pub(in crate::convert) fn merge<'m>(
         names.map(|(i, item)| (item.name().to_owned(), i)).collect();
     let mut changes: BTreeMap<usize, WeightChange> = BTreeMap::new();
     for (number, (adapter, sorted)) in with_tensors.into_iter().enumerate() {
+        report.notes.extend(sorted.notes.iter().cloned());
         let mut collector = Collector {
             number,
             adapter,
@@ -85,12 +87,14 @@ pub(in crate::convert) fn merge<'m>(
     Ok(fields)
 }
 
-/// The tensors of an adapter, sorted.
-fn sorted(files: &AdapterFiles) -> Result<SortedTensors<'_>> {
+/// The tensors of an adapter to `items`, sorted.
+fn sorted(files: &AdapterFiles, items: &[ResolvedItem<'_>]) -> Result<SortedTensors> {
     match &files.settings {
-        Settings::Peft(_) => SortedTensors::new(&files.tensors),
+        Settings::Peft(_) => SortedTensors::of_peft(&files.tensors),
+        Settings::Mlx(config) => SortedTensors::of_mlx(&files.tensors, config),
+        Settings::Image => place(&files.tensors, items),
         #[cfg(feature = "gguf")]
-        Settings::Gguf(_) => SortedTensors::of_gguf(&files.tensors),
+        Settings::Gguf(settings) => SortedTensors::of_gguf(&files.tensors, settings),
     }
 }
 

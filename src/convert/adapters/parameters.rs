@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::apart::{self, ExpertsApart};
 use super::factors::FactorForm;
-use super::peft_tensors::LoraTensors;
+use super::sorted::LoraTensors;
 use super::tensor::AdapterTensor;
 use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result};
@@ -70,7 +70,7 @@ impl Assigner<'_> {
         &self,
         targets: &BTreeSet<String>,
         names: impl Iterator<Item = &'n str>,
-        lora: &BTreeMap<&str, LoraTensors>,
+        lora: &BTreeMap<String, LoraTensors>,
     ) -> Result<Parameters> {
         let mut assignments = BTreeMap::new();
         if targets.is_empty() {
@@ -78,7 +78,7 @@ impl Assigner<'_> {
         }
         let mut weights = weights_by_module(targets, names);
         let mut pairs: BTreeMap<&str, Vec<(&str, LoraTensors)>> = BTreeMap::new();
-        for (&key, &tensors) in lora {
+        for (key, &tensors) in lora {
             let of_module = pairs.entry(module_of(key)).or_default();
             of_module.push((key, tensors));
         }

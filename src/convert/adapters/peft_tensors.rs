@@ -1,8 +1,9 @@
 //! The tensors of a PEFT adapter, by the weights of the base that they change.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 
+use super::sorted::{LoraTensors, SortedTensors};
 use super::tensor::AdapterTensor;
 use crate::element::Out;
 use crate::error::InTensor;
@@ -14,34 +15,12 @@ use crate::{AnamnesisError, ParsedModel, Result};
 /// What the names of an adapter's tensors begin with, before the name of the base's module.
 const PREFIX: &str = "base_model.model.";
 
-/// Numbers of the tensors that an adapter has for a module.
-#[derive(Default, Clone, Copy)]
-pub(super) struct LoraTensors {
-    pub a: Option<usize>,
-    pub b: Option<usize>,
-    /// What is added to the bias beside the weight, before it is scaled.
-    pub bias: Option<usize>,
-    pub lengths: Option<usize>,
-    /// Whether the module is an embedding, whose weight has a row for each token: its product is
-    /// transposed.
-    pub is_embedding: bool,
-}
-
-/// The tensors of an adapter, sorted.
-#[derive(Default)]
-pub(super) struct SortedTensors<'a> {
-    /// By the name of the module.
-    pub lora: BTreeMap<&'a str, LoraTensors>,
-    /// By the name of the weight that is replaced.
-    pub replacements: BTreeMap<String, usize>,
-    /// Rows of weights, by the name of the weight.
-    pub rows: BTreeMap<String, usize>,
-}
-
-impl<'a> SortedTensors<'a> {
+impl SortedTensors {
+    /// The tensors of an adapter of PEFT.
+    ///
     /// # Errors
     /// `Parse` if a tensor has a name that PEFT does not give, or two have one place.
-    pub(super) fn new(model: &'a ParsedModel) -> Result<Self> {
+    pub(super) fn of_peft(model: &ParsedModel) -> Result<Self> {
         let mut sorted = Self::default();
         let names: HashSet<&str> = model.tensors().map(|t| t.name()).collect();
         for (index, t) in model.tensors().enumerate() {
@@ -63,13 +42,8 @@ impl<'a> SortedTensors<'a> {
         Ok(sorted)
     }
 
-    /// Whether there is none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.lora.is_empty() && self.replacements.is_empty() && self.rows.is_empty()
-    }
-
     /// Sorts a tensor in. Returns whether its place was free.
-    fn add(&mut self, name: &'a str, index: usize) -> bool {
+    fn add(&mut self, name: &str, index: usize) -> bool {
         type Place = fn(&mut LoraTensors) -> &mut Option<usize>;
         let endings: [(&str, bool, Place); 7] = [
             (".lora_A.weight", false, |t| &mut t.a),
@@ -82,7 +56,7 @@ impl<'a> SortedTensors<'a> {
         ];
         for (ending, is_embedding, place) in endings {
             if let Some(module) = name.strip_suffix(ending) {
-                let tensors = self.lora.entry(module).or_default();
+                let tensors = self.lora.entry(module.to_owned()).or_default();
                 tensors.is_embedding |= is_embedding;
                 return place(tensors).replace(index).is_none();
             }

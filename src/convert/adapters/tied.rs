@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::change::WeightChange;
 use super::heads::{is_embedding, is_head};
-use super::peft_tensors::SortedTensors;
+use super::sorted::SortedTensors;
 use super::tensor::are_same;
-use super::{Adapter, Base, Settings, tokens};
+use super::{Adapter, Base, tokens};
 use crate::config::Texts;
 use crate::error::InTensor;
 use crate::model::Tensor;
@@ -59,7 +59,7 @@ impl TiedHead {
     pub(super) fn new<'m>(
         base: &Base<'_>,
         items: &mut Vec<ResolvedItem<'m>>,
-        adapters: &[(&Adapter, &SortedTensors<'_>)],
+        adapters: &[(&Adapter, &SortedTensors)],
     ) -> Result<Self> {
         let find = |items: &[ResolvedItem<'_>], is_it: fn(&str) -> bool| -> Vec<usize> {
             let all = items.iter().enumerate();
@@ -166,11 +166,10 @@ impl TiedHead {
 /// reading.
 fn own_head<'a>(
     adapter: &Adapter,
-    sorted: &'a SortedTensors<'_>,
+    sorted: &'a SortedTensors,
     embedding: &str,
 ) -> Result<Option<&'a str>> {
-    #[cfg_attr(not(feature = "gguf"), allow(irrefutable_let_patterns))]
-    let Settings::Peft(config) = &adapter.files.settings else {
+    let Some(config) = adapter.peft() else {
         return Ok(None);
     };
     let mut heads = sorted.replacements.iter();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Settings;
 use super::change::{TokenRows, WeightChange};
 use super::collect::Collector;
 use super::peft_tensors::Replacement;
@@ -109,12 +108,8 @@ impl Collector<'_, '_> {
     pub(super) fn replace_rows(&mut self, weight: &str, index: usize) -> Result<()> {
         let tensor = self.tensor(index);
         let t = tensor.get();
-        let tokens = match &self.adapter.files.settings {
-            Settings::Peft(config) => config.tokens.of(weight),
-            #[cfg(feature = "gguf")]
-            Settings::Gguf(_) => None,
-        };
-        let Some(tokens) = tokens else {
+        let config = self.adapter.peft();
+        let Some(tokens) = config.and_then(|config| config.tokens.of(weight)) else {
             let what = "the settings of the adapter do not say which tokens these are (`trainable_token_indices`)";
             return Err(wrong(&t, what));
         };
@@ -154,8 +149,7 @@ impl Collector<'_, '_> {
         &self,
         weights: impl Iterator<Item = &'a String> + Clone,
     ) -> Result<()> {
-        #[cfg_attr(not(feature = "gguf"), allow(irrefutable_let_patterns))]
-        let Settings::Peft(config) = &self.adapter.files.settings else {
+        let Some(config) = self.adapter.peft() else {
             return Ok(());
         };
         let has = |end: &str| {

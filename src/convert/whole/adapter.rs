@@ -1,4 +1,4 @@
-//! Adapters between PEFT and llama.cpp.
+//! Adapters between PEFT, or mlx-lm, and llama.cpp.
 
 use std::path::Path;
 

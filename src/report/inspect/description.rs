@@ -60,6 +60,8 @@ const GGUF_VOCABULARIES: &[(&str, &str)] =
 #[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
 #[non_exhaustive]
 pub struct ModelDescription {
+    /// What the file is, if it is no model by itself: an adapter, a tower, an importance matrix.
+    pub kind: Option<&'static str>,
     /// The class of transformers in `architectures`, else `model_type`; of GGUF,
     /// `general.architecture`.
     pub architecture: Option<String>,
@@ -114,7 +116,7 @@ impl ParsedModel {
     /// ```
     #[must_use]
     pub fn describe(&self) -> ModelDescription {
-        let mut found = ModelDescription::default();
+        let mut found = ModelDescription { kind: self.kind(), ..ModelDescription::default() };
         if !self.describe_gguf(&mut found)
             && let Some(directory) = self.model_directory()
         {
@@ -291,6 +293,9 @@ impl fmt::Display for ModelDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
         let mut line = |label: &str, text: String| lines.push(format!("{label:<12} {text}"));
+        if let Some(kind) = self.kind {
+            line("Kind:", kind.to_owned());
+        }
         if let Some(architecture) = &self.architecture {
             line("Arch:", printable(architecture));
         }

@@ -196,11 +196,15 @@ fn gguf_adapters_of_another_architecture_are_refused() {
 /// A file beside the weights of an adapter is not taken for it.
 #[test]
 fn other_files_are_no_adapters() {
-    for file in ["base/model.safetensors", "expected-base-plain.safetensors", "base/config.json"] {
+    for (file, what) in [
+        ("base/model.safetensors", "an adapter is a directory"),
+        ("expected-base-plain.safetensors", "an adapter is a directory"),
+        ("base/config.json", "give the file of weights"),
+    ] {
         let error = Adapter::open(adapters().join(file))
             .unwrap_err()
             .to_string();
-        assert!(error.contains("one of these files"), "{error}");
+        assert!(error.contains(what), "{error}");
     }
     assert!(Adapter::open(adapters().join("plain/adapter_config.json")).is_ok());
 }

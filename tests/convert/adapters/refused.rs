@@ -74,7 +74,7 @@ fn what_does_not_fit_is_an_error() {
         (vec![a(&[2, 2]), b(&[3, 2])], none(), "rank is 2, and 1"),
         (vec![a(&[1, 2]), b(&[3, 2])], none(), "rank is 1, and that of"),
         (vec![a(&[1, 4]), b(&[2, 1])], none(), "`a.q.weight` is [3, 2]"),
-        (vec![a(&[1, 2, 1, 1]), b(&[3, 1, 1, 1])], none(), "`a.q.weight` is [3, 2]"),
+        (vec![a(&[1, 2, 1, 2]), b(&[3, 1, 1, 1])], none(), "`a.q.weight` is [3, 2]"),
         (vec![a(&[1, 2]), nan], none(), "`a.q.weight`: what an adapter adds"),
         (vec![a(&[1, 2]), integers], none(), "F32, F16 or BF16"),
         (with(named("a.k.lora_A.weight", &[1, 2])), none(), "one of the two factors"),

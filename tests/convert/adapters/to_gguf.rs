@@ -60,6 +60,16 @@ fn convert(directory: &Path, base: &Path, out: &Path) -> Result<(), AnamnesisErr
     parse(directory)?.convert(out, options).map(drop)
 }
 
+/// The whole model in `base`, with an adapter, as GGUF.
+fn whole(base: &Path, adapter: &Path) -> Result<Vec<u8>, AnamnesisError> {
+    let mut options = options(TargetDtype::F32, vec![Adapter::open(adapter)?]);
+    options.target = ConvertTarget::Gguf;
+    let root = crate::common::tempdir().unwrap();
+    let file = root.path().join("whole.gguf");
+    parse(base)?.convert(&file, options)?;
+    Ok(std::fs::read(&file).unwrap())
+}
+
 /// The bytes are the converter's, and the file adds to the model in GGUF what the directory adds to
 /// the model before it becomes one.
 #[test]
@@ -88,24 +98,23 @@ fn every_class_gets_the_converters_file() {
             assert_eq!(hex, *wanted, "{name}");
             compared += 1;
         }
-        let whole = |adapter: Option<&Path>| {
-            let adapters = adapter.map(|path| Adapter::open(path).unwrap());
-            let mut options = options(TargetDtype::F32, adapters.into_iter().collect());
-            options.target = ConvertTarget::Gguf;
-            let file = root.path().join("whole.gguf");
-            parse(&base).unwrap().convert(&file, options).map(|_| {
-                let bytes = std::fs::read(&file).unwrap();
-                std::fs::remove_file(file).unwrap();
-                bytes
-            })
-        };
         // Stacks of experts take no factors in GGUF, and some weights change their rows.
-        let (Ok(before), Ok(after)) = (whole(Some(&own)), whole(Some(&out))) else {
+        let (Ok(before), Ok(after)) = (whole(&base, &own), whole(&base, &out)) else {
             continue;
         };
         assert!(before == after, "{name}: a merged adapter differs");
     }
     assert!(compared > 10, "{compared}");
+}
+
+/// Adapters of mlx-lm become the adapters that add the same.
+#[test]
+fn adapters_of_mlx_add_the_same() {
+    let root = crate::common::tempdir().unwrap();
+    let (base, own) = (adapters().join("base"), adapters().join("mlx"));
+    let out = root.path().join("mlx.gguf");
+    convert(&own, &base, &out).unwrap();
+    assert!(whole(&base, &own).unwrap() == whole(&base, &out).unwrap());
 }
 
 #[test]
@@ -114,6 +123,8 @@ fn what_llama_cpp_does_not_add_is_refused() {
     let out = root.path().join("out.gguf");
     for (name, expected) in [
         ("dora", "`use_dora` is on"),
+        ("mlx-dora", "`fine_tune_type: dora` is on"),
+        ("mlx-full", "llama.cpp adds products alone"),
         ("saved", "llama.cpp adds products alone"),
         ("bias-all", "`bias` is on"),
         ("lora-bias", "`lora_bias` is on"),

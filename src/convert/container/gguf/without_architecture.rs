@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::convert::options::{ConvertOptions, ModelScope};
 use crate::error::InTensor;
 use crate::model::gguf_keys::ARCHITECTURE;
+use crate::model::kind::is_of_adapter;
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// A kind of tensors that a GGUF file with an architecture has to be made of in another way.
@@ -40,26 +41,6 @@ static PARTS: &[PartOfModel] = &[
         way_out: "give the directory of the same model as transformers has it, with config.json, or use llama.cpp's convert_hf_to_gguf.py with --mistral-format",
     },
 ];
-
-/// Parts of the names of adapters' tensors: PEFT, mlx-lm, diffusers, kohya and LyCORIS.
-const OF_ADAPTERS: &[&str] = &[
-    ".lora_A.",
-    ".lora_B.",
-    ".lora_embedding_",
-    ".lora_down.",
-    ".lora_up.",
-    ".lora.down.",
-    ".lora.up.",
-    ".lora_linear_layer.",
-    ".hada_w1_",
-    ".lokr_w1",
-    ".oft_blocks",
-];
-
-fn is_of_adapter(name: &str) -> bool {
-    let is_of_mlx = || name.ends_with(".lora_a") || name.ends_with(".lora_b");
-    name.starts_with("base_model.model.") || contains_any(name, OF_ADAPTERS) || is_of_mlx()
-}
 
 fn contains_any(name: &str, parts: &[&str]) -> bool {
     parts.iter().any(|part| name.contains(part))

@@ -237,7 +237,16 @@ fn adapter(from: &Path, input: &mut Bytes<'_>) {
     let Ok(adapter) = Adapter::open_with_limits(path, &limits()) else {
         return;
     };
-    let base = input.of(&["base", "base-layers", "base-nf4", "base-experts", "gpt2", "base-fp8"]);
+    let base = input.of(&[
+        "base",
+        "base-layers",
+        "base-nf4",
+        "base-experts",
+        "base-fp8",
+        "../adapters_image/models/unet.safetensors",
+        "../adapters_image/models/checkpoint.safetensors",
+        "../adapters_image/models/flux.safetensors",
+    ]);
     let Ok(model) = parse_with_limits(data().join("adapters").join(base), &limits()) else {
         return;
     };

@@ -1,0 +1,148 @@
+//! Names that the tensors of a LoRA have in files for image and video models: those of kohya's
+//! scripts, of diffusers and of ComfyUI.
+//!
+//! kohya's names join the parts of a module by `_`
+//! (`lora_unet_mid_block_attentions_0_proj_in.lora_down.weight`), those of others by dots, behind
+//! the part of the pipeline (`transformer.x_embedder.lora_A.weight`).
+//!
+//! Source: diffusers 0.42.1 `loaders/lora_conversion_utils.py`.
+
+use crate::model::Tensor;
+use crate::remember::seam::wrong;
+use crate::{AnamnesisError, Result};
+
+/// What a tensor is to its module.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoraRole {
+    A,
+    B,
+    /// What is added to the bias before it is scaled.
+    BiasOfB,
+    /// What the product is multiplied by, and divided by its rank.
+    Alpha,
+    /// A vector that is added to the weight, and one that is added to the bias.
+    WeightSum,
+    BiasSum,
+}
+
+impl LoraRole {
+    pub(super) const COUNT: usize = 6;
+}
+
+/// What the name of a tensor says.
+pub(super) struct LoraName<'a> {
+    /// The part of the pipeline that the module is in; empty if the name has none.
+    pub component: &'a str,
+    /// The module, joined as the name has it.
+    pub module: String,
+    pub role: LoraRole,
+}
+
+const ENDINGS: &[(&str, LoraRole)] = &[
+    (".lora_down.weight", LoraRole::A),
+    (".lora_up.weight", LoraRole::B),
+    (".lora_A.weight", LoraRole::A),
+    (".lora_B.weight", LoraRole::B),
+    (".lora_A.default.weight", LoraRole::A),
+    (".lora_B.default.weight", LoraRole::B),
+    (".lora.down.weight", LoraRole::A),
+    (".lora.up.weight", LoraRole::B),
+    (".lora_linear_layer.down.weight", LoraRole::A),
+    (".lora_linear_layer.up.weight", LoraRole::B),
+    (OF_PROCESSOR_A, LoraRole::A),
+    (OF_PROCESSOR_B, LoraRole::B),
+    (".lora_B.bias", LoraRole::BiasOfB),
+    (".alpha", LoraRole::Alpha),
+    (".diff", LoraRole::WeightSum),
+    (".diff_b", LoraRole::BiasSum),
+];
+
+/// Endings behind the module's last part: `attn1.processor.to_q_lora.down.weight` is of
+/// `attn1.to_q`.
+const OF_PROCESSOR_A: &str = "_lora.down.weight";
+const OF_PROCESSOR_B: &str = "_lora.up.weight";
+
+/// Parts of a pipeline, as names with dots begin.
+const COMPONENTS: &[&str] = &[
+    "base_model.model",
+    "diffusion_model",
+    "prior",
+    "text_encoder",
+    "text_encoder_2",
+    "text_encoder_3",
+    "transformer",
+    "transformer_2",
+    "unet",
+];
+
+/// Parts of a pipeline, as kohya's names begin.
+const KOHYA_COMPONENTS: &[&str] =
+    &["lora_prior", "lora_te", "lora_te1", "lora_te2", "lora_te3", "lora_transformer", "lora_unet"];
+
+/// Kinds of adapters by parts of their names, which are no sums of products of two matrices.
+const REFUSED: &[(&str, &str)] = &[
+    (".dora_scale", "DoRA of LyCORIS"),
+    (".hada_", "LoHa of LyCORIS"),
+    (".lokr_", "LoKr of LyCORIS"),
+    (".lora_mid.", "a convolution of three factors of LyCORIS"),
+    (".oft_", "OFT"),
+    (".w_norm", "norms of LyCORIS"),
+];
+
+impl<'a> LoraName<'a> {
+    /// Whether `name` is that of a factor, or of a kind of adapter that is refused by name.
+    pub(super) fn is_of_lora(name: &str) -> bool {
+        let mut endings = ENDINGS.iter();
+        let ending = endings.find(|(ending, _)| name.ends_with(ending));
+        ending.is_some_and(|(_, role)| matches!(role, LoraRole::A | LoraRole::B))
+            || REFUSED.iter().any(|(part, _)| name.contains(part))
+    }
+
+    /// # Errors
+    /// `Unsupported` if the tensor `t` is of an adapter of another kind; `Parse` if its name is
+    /// none of an adapter.
+    pub(super) fn new(t: &Tensor<'a>) -> Result<Self> {
+        let name = t.name();
+        if let Some((_, kind)) = REFUSED.iter().find(|(part, _)| name.contains(part)) {
+            let what = format!("it is of {kind}, and LoRA is merged");
+            return Err(AnamnesisError::unsupported("an adapter", what).in_tensor(name));
+        }
+        let mut endings = ENDINGS.iter();
+        let found =
+            endings.find_map(|&(ending, role)| Some((name.strip_suffix(ending)?, ending, role)));
+        let Some((path, ending, role)) = found else {
+            let what = "its name is none of a LoRA of kohya's scripts, diffusers or ComfyUI";
+            return Err(wrong(t, what));
+        };
+        let (component, module) = split(path);
+        let module = match ending == OF_PROCESSOR_A || ending == OF_PROCESSOR_B {
+            true => {
+                let module = module.replace(".processor.", ".");
+                match module.ends_with(".to_out") {
+                    true => format!("{module}.0"),
+                    false => module,
+                }
+            }
+            false => module.to_owned(),
+        };
+        Ok(Self { component, module, role })
+    }
+}
+
+/// The part of the pipeline at the beginning of `path`, and the module.
+fn split(path: &str) -> (&str, &str) {
+    let with_dot = COMPONENTS.iter().map(|&component| (component, '.'));
+    let with_line = KOHYA_COMPONENTS.iter().map(|&component| (component, '_'));
+    for (component, joint) in with_dot.chain(with_line) {
+        let rest = path.strip_prefix(component);
+        if let Some(module) = rest.and_then(|rest| rest.strip_prefix(joint)) {
+            return (&path[..component.len()], module);
+        }
+    }
+    ("", path)
+}
+
+/// `module` with `_` in place of each dot, as kohya's scripts name modules.
+pub(super) fn joined(module: &str) -> String {
+    module.replace('.', "_")
+}

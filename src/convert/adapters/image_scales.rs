@@ -1,0 +1,95 @@
+//! What the products of a LoRA for an image or video model are multiplied by.
+//!
+//! `alpha / rank`, with a tensor `alpha` for each module; without one the product is added as it is.
+//! diffusers writes PEFT's settings into the metadata instead, behind the part of the pipeline.
+//!
+//! Source: diffusers 0.42.1 `utils/peft_utils.py` (`get_peft_kwargs`, `_create_lora_config`).
+
+use serde_json::{Map, Value};
+
+use super::peft_config::PeftConfig;
+use crate::config::unique_json;
+use crate::limits::FREE_JSON_BYTES;
+use crate::model::Tensor;
+use crate::remember::seam::{Floats, wrong};
+use crate::{AnamnesisError, ParsedModel, Result};
+
+/// Key of the metadata that has PEFT's settings as JSON.
+const SETTINGS: &str = "lora_adapter_metadata";
+
+/// Where a part of a pipeline has its scales from.
+pub(super) enum Scales {
+    /// The tensor of each module.
+    Tensors,
+    Settings(PeftConfig),
+}
+
+impl Scales {
+    /// Those of the part `component` of the adapter `model`.
+    ///
+    /// # Errors
+    /// `Parse` if the settings in the metadata are malformed; `Unsupported` if they have something
+    /// that is not merged.
+    pub(super) fn new(model: &ParsedModel, component: &str) -> Result<Self> {
+        let Some(text) = model.metadata().get(SETTINGS) else {
+            return Ok(Self::Tensors);
+        };
+        let about = |error: AnamnesisError| error.about(SETTINGS);
+        let all = unique_json::parse_embedded(text.as_bytes(), &mut FREE_JSON_BYTES.clone());
+        let all = all.map_err(|what| about(AnamnesisError::parse(what)))?;
+        let all = all.as_object();
+        let prefix = format!("{component}.");
+        let own = |(key, value): (&String, &Value)| match component.is_empty() {
+            true => Some((key.clone(), value.clone())),
+            false => Some((key.strip_prefix(&prefix)?.to_owned(), value.clone())),
+        };
+        let mut settings: Map<String, Value> = all.into_iter().flatten().filter_map(own).collect();
+        if settings.is_empty() {
+            return Ok(Self::Tensors);
+        }
+        settings.entry("peft_type").or_insert_with(|| "LORA".into());
+        let config = PeftConfig::new(&Value::Object(settings)).map_err(about)?;
+        match config.has_lengths {
+            true => {
+                let what = "its `use_dora` is on, which is merged from adapters of PEFT alone";
+                Err(about(AnamnesisError::unsupported("an adapter", what)))
+            }
+            false => Ok(Self::Settings(config)),
+        }
+    }
+
+    /// The factor of the product of `module`, of rank `rank`.
+    ///
+    /// # Errors
+    /// `Parse` if `alpha` is no single finite F32, F16 or BF16, or there is one beside the settings.
+    pub(super) fn of(&self, module: &str, rank: usize, alpha: Option<Tensor<'_>>) -> Result<f64> {
+        match (self, alpha) {
+            (Self::Tensors, None) => Ok(1.0),
+            (Self::Tensors, Some(t)) => Ok(number(&t)? / rank as f64),
+            (Self::Settings(_), Some(t)) => {
+                Err(wrong(&t, format!("the metadata has `{SETTINGS}`, which says another alpha")))
+            }
+            (Self::Settings(config), None) => {
+                let (stated, scale) = config.rank_and_scale(module)?;
+                if stated == rank as f64 {
+                    return Ok(scale);
+                }
+                let what = format!("`{module}`: its rank is {rank}, and {stated} in `{SETTINGS}`");
+                Err(AnamnesisError::parse(what))
+            }
+        }
+    }
+}
+
+/// The finite number that a tensor of one value holds.
+fn number(t: &Tensor<'_>) -> Result<f64> {
+    let floats = Floats::ieee(t).map_err(|_| wrong(t, "it is a number in F32, F16 or BF16"))?;
+    let mut values = vec![];
+    if t.elements() == 1 {
+        floats.extend(1, 0..1, 0..1, &mut vec![], &mut values)?;
+    }
+    match *values {
+        [number] if number.is_finite() => Ok(number.into()),
+        _ => Err(wrong(t, "it is no finite number")),
+    }
+}

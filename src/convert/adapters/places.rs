@@ -1,0 +1,308 @@
+//! Finds the modules of a base that a LoRA for an image or video model names.
+//!
+//! A file may have LoRA for several parts of a pipeline, and a base is one part, or a file that has
+//! them all below prefixes. A part of the adapter belongs where every module of it is found below
+//! one prefix with a shape that fits.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::factors::{FactorForm, Factors};
+use super::image_modules::{SharedRows, other_names};
+use super::image_names::{LoraName, LoraRole, joined};
+use super::image_scales::Scales;
+use super::sorted::{LoraTensors, PlacedRows, SortedTensors};
+use super::tensor::AdapterTensor;
+use crate::error::counted;
+use crate::model::Tensor;
+use crate::remember::ResolvedItem;
+use crate::remember::seam::wrong;
+use crate::{AnamnesisError, ParsedModel, Result};
+
+/// Parts of a name at most that a base has in front of the modules of a part of a pipeline, such as
+/// `conditioner.embedders.0.transformer`.
+const MAX_PREFIX_PARTS: usize = 4;
+
+/// Numbers of the tensors of a module of the adapter, and its name as the file has it.
+struct NamedModule {
+    name: String,
+    tensors: [Option<usize>; LoraRole::COUNT],
+}
+
+/// Modules of a part of a pipeline, by their names with `_` for each dot.
+type Component = BTreeMap<String, NamedModule>;
+
+/// A module of the base, by its name there, and its rows that the adapter's module has.
+#[derive(Clone, Copy)]
+struct Place<'b> {
+    module: &'b str,
+    shape: &'b [usize],
+    rows: SharedRows,
+}
+
+/// Modules of the base by the ends of their names, with `_` for each dot, and by what stands before.
+type Places<'b> = HashMap<String, BTreeMap<&'b str, Vec<Place<'b>>>>;
+
+/// The tensors of the adapter `model` by the weights of `items` that they change.
+///
+/// # Errors
+/// `Unsupported` if it is an adapter of another kind; `Parse` if a name is none of LoRA, or the
+/// base has some modules of a part of the adapter, but not all.
+pub(super) fn place(model: &Arc<ParsedModel>, items: &[ResolvedItem<'_>]) -> Result<SortedTensors> {
+    let components = components(model)?;
+    let places = places(items);
+    let mut sorted = SortedTensors::default();
+    let (mut left, mut placed) = (vec![], HashSet::new());
+    for (name, component) in &components {
+        match prefix(model, component, &places) {
+            Ok(Some(prefix)) => {
+                let scales = Scales::new(model, name)?;
+                let adder = Adder { model, component: name, prefix, places: &places, scales };
+                adder.add(component, &mut sorted)?;
+                placed.extend(component.keys());
+            }
+            Ok(None) => left.push((name, component, None)),
+            Err(error) => left.push((name, component, Some(error))),
+        }
+    }
+    for (name, component, error) in left {
+        // Two text encoders have modules of the same names: the base's is the one that fits.
+        let is_other = component.keys().any(|key| placed.contains(key));
+        match error {
+            Some(error) if !is_other => return Err(error),
+            _ if sorted.is_empty() => return Err(not_in_base(model, component)),
+            _ => sorted.notes.push(format!(
+                "{} of `{name}`, which BASE does not have, were left out: merge the adapter into that part of the pipeline, too",
+                counted(component.len(), "module")
+            )),
+        }
+    }
+    Ok(sorted)
+}
+
+/// The modules of the adapter, by the part of the pipeline.
+fn components(model: &ParsedModel) -> Result<BTreeMap<&str, Component>> {
+    let mut components: BTreeMap<&str, Component> = BTreeMap::new();
+    for (index, t) in model.tensors().enumerate() {
+        let LoraName { component, module, role } = LoraName::new(&t)?;
+        let modules = components.entry(component).or_default();
+        let module = modules
+            .entry(joined(&module))
+            .or_insert_with(|| NamedModule { name: module, tensors: [None; LoraRole::COUNT] });
+        if module.tensors[role as usize].replace(index).is_some() {
+            return Err(wrong(&t, "another tensor of the adapter has its place"));
+        }
+    }
+    Ok(components)
+}
+
+/// The modules of the base that have weights.
+fn places<'b>(items: &'b [ResolvedItem<'_>]) -> Places<'b> {
+    let mut places = Places::new();
+    for item in items {
+        let Some(module) = item.name().strip_suffix(".weight") else {
+            continue;
+        };
+        let dots = module.match_indices('.').map(|(at, _)| at + 1);
+        for at in [0].into_iter().chain(dots).take(MAX_PREFIX_PARTS + 1) {
+            let (prefix, name) = module.split_at(at);
+            let own = (name.to_owned(), SharedRows::ALL);
+            for (name, rows) in [own].into_iter().chain(other_names(prefix, name)) {
+                let place = Place { module, shape: item.shape(), rows };
+                let at = places.entry(joined(&name)).or_default().entry(prefix);
+                at.or_default().push(place);
+            }
+        }
+    }
+    places
+}
+
+/// The only prefix below which the base has all modules of `component`, with shapes that fit;
+/// `None` if the base has none of them.
+///
+/// # Errors
+/// `Parse` if it has some of them, or has all below several prefixes; the error of a module that
+/// does not fit.
+fn prefix<'b>(
+    model: &Arc<ParsedModel>,
+    component: &Component,
+    places: &Places<'b>,
+) -> Result<Option<&'b str>> {
+    let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+    for key in component.keys() {
+        for prefix in places.get(key).into_iter().flat_map(BTreeMap::keys) {
+            *found.entry(prefix).or_default() += 1;
+        }
+    }
+    let Some((&most, _)) = found.iter().max_by_key(|(_, n)| **n) else {
+        return Ok(None);
+    };
+    let fits = |prefix: &str| {
+        let mut modules = component.iter();
+        modules.try_for_each(|(key, module)| {
+            placed_rows(model, module, places_in(places, key, prefix)).map(drop)
+        })
+    };
+    let all = found.iter().filter(|(_, n)| **n >= component.len());
+    let fitting = all.map(|(prefix, _)| *prefix);
+    let fitting: Vec<&str> = fitting.filter(|prefix| fits(prefix).is_ok()).collect();
+    match *fitting {
+        [prefix] => Ok(Some(prefix)),
+        [] => fits(most).map(|()| None),
+        [first, second, ..] => {
+            let what = format!("BASE has its modules twice, below `{first}` and below `{second}`");
+            Err(match first_of(model, component) {
+                Some(t) => wrong(&t, what),
+                None => AnamnesisError::parse(what),
+            })
+        }
+    }
+}
+
+/// The places of the module `key` below `prefix`.
+fn places_in<'p, 'b>(places: &'p Places<'b>, key: &str, prefix: &str) -> &'p [Place<'b>] {
+    let places = places.get(key).and_then(|places| places.get(prefix));
+    places.map_or(&[], Vec::as_slice)
+}
+
+/// Where the rows of the product of `module` belong, if it has factors.
+///
+/// # Errors
+/// `Parse` that names a tensor: there is no place, there are several for a row, or a shape does not
+/// fit.
+fn placed_rows(
+    model: &Arc<ParsedModel>,
+    module: &NamedModule,
+    places: &[Place<'_>],
+) -> Result<Vec<PlacedRows>> {
+    let tensor = |index| AdapterTensor { model: model.clone(), index };
+    let first = module
+        .tensors
+        .iter()
+        .flatten()
+        .min()
+        .map(|&first| tensor(first));
+    let refused = |what: String| match &first {
+        Some(first) => wrong(&first.get(), what),
+        None => AnamnesisError::parse(what),
+    };
+    let name = &module.name;
+    if places.is_empty() {
+        let what = format!("BASE has no module `{name}`, and it has others of the adapter");
+        return Err(refused(what));
+    }
+    let [Some(a), Some(b), ..] = module.tensors else {
+        return Ok(vec![]);
+    };
+    let factors = Factors { form: FactorForm::OutIn, a: tensor(a), b: tensor(b) };
+    let rows = factors.b.get().shape().first().copied().unwrap_or(0);
+    let mut placed = vec![];
+    for place in places {
+        // The product must have all columns of the weight.
+        let shape: Vec<usize> = [rows]
+            .into_iter()
+            .chain(place.shape.iter().skip(1).copied())
+            .collect();
+        let size = factors.fit((place.module, &shape))?;
+        let height = place.shape.first().copied().unwrap_or(0);
+        let unit = |n: usize| n.checked_mul(size.cols).filter(|&n| n <= rows.max(height));
+        let [to, from] = place.rows.first.map(unit);
+        let count = place.rows.count.map_or(Some(usize::MAX), unit);
+        let rest = |first: Option<usize>, of: usize| of.checked_sub(first?);
+        let (to_rest, from_rest) = (rest(to, height), rest(from, rows));
+        let fits = match place.rows.count {
+            None => to_rest == from_rest,
+            Some(_) => count <= to_rest && count <= from_rest,
+        };
+        match (from, to, count.min(from_rest)) {
+            (Some(from), Some(to), Some(rows)) if fits => {
+                placed.push(PlacedRows { module: place.module.to_owned(), from, to, rows });
+            }
+            _ => {
+                let what = format!(
+                    "it has {rows} rows, and `{}.weight` is {:?}",
+                    place.module, place.shape
+                );
+                return Err(wrong(&factors.b.get(), what));
+            }
+        }
+    }
+    placed.sort_by_key(|part| part.from);
+    let end = placed
+        .iter()
+        .try_fold(0, |end, part| (part.from == end).then_some(end + part.rows));
+    match end == Some(rows) {
+        true => Ok(placed),
+        false => {
+            Err(refused(format!("BASE has several modules for `{name}`, or not all of its rows")))
+        }
+    }
+}
+
+/// Sorts in the modules of a part of the pipeline, which are below `prefix`.
+struct Adder<'a> {
+    model: &'a Arc<ParsedModel>,
+    component: &'a str,
+    prefix: &'a str,
+    places: &'a Places<'a>,
+    scales: Scales,
+}
+
+impl Adder<'_> {
+    fn add(&self, component: &Component, sorted: &mut SortedTensors) -> Result<()> {
+        component
+            .iter()
+            .try_for_each(|(key, module)| self.add_module(key, module, sorted))
+    }
+
+    fn add_module(
+        &self,
+        key: &str,
+        module: &NamedModule,
+        sorted: &mut SortedTensors,
+    ) -> Result<()> {
+        let places = places_in(self.places, key, self.prefix);
+        let &[a, b, bias, alpha, weight_sum, bias_sum] = &module.tensors;
+        let tensor = |index| Tensor { model: self.model, index };
+        let vectors = [(weight_sum, Some("weight")), (bias_sum, Some("bias")), (bias, None)];
+        for (index, added_to) in vectors {
+            let Some(index) = index else {
+                continue;
+            };
+            let [Place { module, rows: SharedRows::ALL, .. }] = places else {
+                let what = "the module's rows lie elsewhere in BASE, where vectors are not added";
+                return Err(wrong(&tensor(index), what));
+            };
+            if let Some(parameter) = added_to {
+                sorted.sums.insert(format!("{module}.{parameter}"), index);
+            }
+        }
+        if [a, b, bias, alpha].iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let rank = a.and_then(|a| tensor(a).shape().first().copied());
+        let scale = rank.map(|rank| self.scales.of(&module.name, rank, alpha.map(tensor)));
+        let (form, scale) = (Some(FactorForm::OutIn), scale.transpose()?);
+        let lora = LoraTensors { a, b, bias, form, scale, ..LoraTensors::default() };
+        let name = format!("{}.{}", self.component, module.name);
+        sorted
+            .placed
+            .insert(name.clone(), placed_rows(self.model, module, places)?);
+        sorted.lora.insert(name, lora);
+        Ok(())
+    }
+}
+
+fn first_of<'m>(model: &'m ParsedModel, component: &Component) -> Option<Tensor<'m>> {
+    let all = component.values().flat_map(|module| module.tensors);
+    all.flatten().min().map(|index| Tensor { model, index })
+}
+
+/// The error that the base has no module of the adapter.
+fn not_in_base(model: &ParsedModel, component: &Component) -> AnamnesisError {
+    let what = "BASE has no module of this name, and none other of the adapter; BASE is the part of the pipeline that the adapter was trained for, or a file with all parts";
+    match first_of(model, component) {
+        Some(t) => wrong(&t, what),
+        None => AnamnesisError::parse("it has no tensors"),
+    }
+}

@@ -1,0 +1,57 @@
+//! The tensors of an adapter, by what they change of the base.
+
+use std::collections::BTreeMap;
+
+use super::factors::FactorForm;
+
+/// Numbers of the tensors that an adapter has for a module, and what the file says of them.
+#[derive(Default, Clone, Copy)]
+pub(super) struct LoraTensors {
+    pub a: Option<usize>,
+    pub b: Option<usize>,
+    /// What is added to the bias beside the weight, before it is scaled.
+    pub bias: Option<usize>,
+    pub lengths: Option<usize>,
+    /// Whether the module is an embedding, whose weight has a row for each token: PEFT transposes
+    /// its product.
+    pub is_embedding: bool,
+    /// How the factors are stored; `None`: PEFT's settings and the shapes tell.
+    pub form: Option<FactorForm>,
+    /// What the product is multiplied by; `None`: PEFT's settings tell.
+    pub scale: Option<f64>,
+}
+
+/// Rows of a product that are rows of a weight.
+pub(super) struct PlacedRows {
+    /// The module of the weight.
+    pub module: String,
+    /// The first row of the product, and that of the weight.
+    pub from: usize,
+    pub to: usize,
+    pub rows: usize,
+}
+
+/// The tensors of an adapter, sorted.
+#[derive(Default)]
+pub(super) struct SortedTensors {
+    /// By the name of the module.
+    pub lora: BTreeMap<String, LoraTensors>,
+    /// Where the product of a module of `lora` belongs, if not to the weight of the module.
+    pub placed: BTreeMap<String, Vec<PlacedRows>>,
+    /// By the name of the weight that is replaced.
+    pub replacements: BTreeMap<String, usize>,
+    /// Rows of weights, by the name of the weight.
+    pub rows: BTreeMap<String, usize>,
+    /// Vectors that are added, by the name of what they are added to.
+    pub sums: BTreeMap<String, usize>,
+    /// What was left out.
+    pub notes: Vec<String>,
+}
+
+impl SortedTensors {
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        let Self { lora, replacements, rows, sums, .. } = self;
+        lora.is_empty() && replacements.is_empty() && rows.is_empty() && sums.is_empty()
+    }
+}

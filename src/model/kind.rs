@@ -1,0 +1,66 @@
+//! Files that are no models, but change models or belong to them: adapters, towers, importance matrices.
+
+use super::ParsedModel;
+
+/// Whether a tensor of this name is of a kind of file.
+type IsName = fn(&str) -> bool;
+
+/// Kinds of LoRA adapters by the names of their tensors.
+const ADAPTERS: &[(IsName, &str)] = &[
+    (|name| name.starts_with("base_model.model."), "LoRA adapter of PEFT"),
+    (|name| name.ends_with(".lora_a") || name.ends_with(".lora_b"), "LoRA adapter of mlx-lm"),
+    (is_of_image_adapter, "LoRA adapter of an image or video model"),
+];
+
+/// Parts of the names of tensors that diffusers, kohya's scripts and LyCORIS give.
+const OF_IMAGE_ADAPTERS: &[&str] = &[
+    ".lora_A.",
+    ".lora_B.",
+    ".lora_embedding_",
+    ".lora_down.",
+    ".lora_up.",
+    ".lora.down.",
+    ".lora.up.",
+    "_lora.down.",
+    "_lora.up.",
+    ".lora_linear_layer.",
+    ".hada_w1_",
+    ".lokr_w1",
+    ".oft_blocks",
+];
+
+/// What files of GGUF are by `general.type`, and what these are by `general.architecture`.
+#[cfg(feature = "gguf")]
+const GGUF_KINDS: &[(&str, &str, &str)] = &[
+    ("general.type", "adapter", "LoRA adapter of llama.cpp"),
+    ("general.type", "mmproj", "tower of a multimodal model"),
+    ("general.type", "imatrix", "importance matrix"),
+    ("general.architecture", "clip", "tower of a multimodal model"),
+    ("general.architecture", "controlvector", "control vector"),
+];
+
+fn is_of_image_adapter(name: &str) -> bool {
+    OF_IMAGE_ADAPTERS.iter().any(|part| name.contains(part))
+}
+
+/// Whether `name` is that of a tensor of an adapter.
+pub(crate) fn is_of_adapter(name: &str) -> bool {
+    ADAPTERS.iter().any(|(is_it, _)| is_it(name))
+}
+
+impl ParsedModel {
+    /// What the file is, if it is no model by itself.
+    pub(crate) fn kind(&self) -> Option<&'static str> {
+        #[cfg(feature = "gguf")]
+        if let Some(gguf) = self.gguf() {
+            let is_it = |key: &str, expected: &str| {
+                let value = gguf.metadata().get(key);
+                value.as_ref().and_then(|value| value.as_string()) == Some(expected)
+            };
+            let mut kinds = GGUF_KINDS.iter();
+            return kinds.find_map(|(key, value, kind)| is_it(key, value).then_some(*kind));
+        }
+        let mut kinds = ADAPTERS.iter();
+        kinds.find_map(|(is_it, kind)| self.tensors().any(|t| is_it(t.name())).then_some(*kind))
+    }
+}

@@ -1,0 +1,193 @@
+//! LoRA for image models: where their modules are, and what is refused.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// The model `base` with the adapter `adapter`, and the notes about it.
+fn merged_with_notes(base: &Path, adapter: &Path, out: &Path) -> (ParsedModel, Vec<String>) {
+    let adapter = Adapter::open(adapter).unwrap();
+    let options = options(TargetDtype::F32, vec![adapter]);
+    let report = parse(base).unwrap().convert(out, options).unwrap();
+    (parse(out).unwrap(), report.notes)
+}
+
+/// The bytes of all tensors, counted: names differ.
+fn contents(models: &[&ParsedModel]) -> BTreeMap<Vec<u8>, usize> {
+    let mut contents = BTreeMap::new();
+    for t in models.iter().flat_map(|model| model.tensors()) {
+        *contents.entry(t.bytes().unwrap().into_owned()).or_default() += 1;
+    }
+    contents
+}
+
+/// A file with all parts under their authors' names gets what the parts get one by one, and what a
+/// part does not have is left out with a note.
+#[test]
+fn parts_are_found_below_prefixes() {
+    let root = crate::common::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let merge =
+        |base: &str| merged_with_notes(&adapter_data(base), &adapter_data("kohya"), &at(base));
+    let (all, notes) = merge("checkpoint");
+    assert!(!notes.iter().any(|note| note.contains("left out")), "{notes:?}");
+    let (unet, notes) = merge("unet");
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains("10 modules of `lora_te`")),
+        "{notes:?}"
+    );
+    let (text, notes) = merge("text_encoder");
+    assert!(notes.iter().any(|note| note.contains("of `lora_unet`")), "{notes:?}");
+    assert!(contents(&[&all]) == contents(&[&unet, &text]));
+}
+
+/// transformers 5 stores a text encoder without `text_model.`.
+#[test]
+fn text_encoders_have_two_kinds_of_names() {
+    let root = crate::common::tempdir().unwrap();
+    let model = parse(adapter_data("text_encoder")).unwrap();
+    let tensors = model.tensors().map(|t| {
+        let name = t.name().trim_start_matches("text_model.");
+        raw(name, "F32", t.shape(), t.bytes().unwrap().into_owned())
+    });
+    let base = root.path().join("base.safetensors");
+    std::fs::write(&base, file(&tensors.collect::<Vec<_>>(), &[])).unwrap();
+    let (got, _) = merged_with_notes(&base, &adapter_data("kohya"), &root.path().join("out"));
+    let want = expected("text_encoder", "kohya");
+    for t in want.tensors() {
+        let got = values(&got, t.name().trim_start_matches("text_model."));
+        let differs = |(want, got): (&f32, &f32)| ulps(*want, *got) > 1;
+        assert!(!values(&want, t.name()).iter().zip(&got).any(differs), "{}", t.name());
+    }
+}
+
+/// The error of merging `adapter` with these metadata into a base of two matrices, once more below
+/// `twin.`; empty if there is none.
+fn refusal(adapter: &[(&str, &[usize])], metadata: &[(&str, &str)]) -> String {
+    let root = crate::common::tempdir().unwrap();
+    let tensor = |(name, shape): &(&str, &[usize])| {
+        raw(name, "F32", shape, f32s(&vec![0.5; shape.iter().product()]))
+    };
+    let base: &[(&str, &[usize])] = &[
+        ("blocks.0.to_q.weight", &[3, 2]),
+        ("blocks.0.to_k.weight", &[3, 2]),
+        ("blocks.0.conv.weight", &[3, 2, 1, 1]),
+        ("blocks.0.norm.weight", &[3]),
+        ("one.layer.weight", &[3, 2]),
+        ("two.layer.weight", &[3, 2]),
+    ];
+    let base: Vec<Raw> = base.iter().map(tensor).collect();
+    let base_path = root.path().join("base.safetensors");
+    std::fs::write(&base_path, file(&base, &[])).unwrap();
+    let path = root.path().join("adapter.safetensors");
+    let tensors: Vec<Raw> = adapter.iter().map(tensor).collect();
+    std::fs::write(&path, file(&tensors, metadata)).unwrap();
+    let out = root.path().join("out.safetensors");
+    let run = || {
+        let adapter = Adapter::open(&path)?;
+        parse(&base_path)?.convert(&out, options(TargetDtype::F32, vec![adapter]))
+    };
+    match run() {
+        Ok(_) => String::new(),
+        Err(error) => {
+            assert!(!out.exists());
+            error.to_string()
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_an_error() {
+    const DOWN: (&str, &[usize]) = ("lora_unet_blocks_0_to_q.lora_down.weight", &[1, 2]);
+    const UP: (&str, &[usize]) = ("lora_unet_blocks_0_to_q.lora_up.weight", &[3, 1]);
+    assert_eq!(refusal(&[DOWN, UP], &[]), "");
+    let flat: &[(&str, &[usize])] =
+        &[("blocks.0.conv.lora_A.weight", &[1, 2]), ("blocks.0.conv.lora_B.weight", &[3, 1])];
+    assert_eq!(refusal(flat, &[]), "");
+    let bent: &[(&str, &[usize])] = &[
+        ("unet.blocks.0.to_k.lora.down.weight", &[1, 2, 1, 1]),
+        ("unet.blocks.0.to_k.lora.up.weight", &[3, 1, 1, 1]),
+        ("unet.blocks.0.norm.diff", &[3]),
+    ];
+    assert_eq!(refusal(bent, &[]), "");
+    let with = |more: (&'static str, &'static [usize])| refusal(&[DOWN, UP, more], &[]);
+    for (got, what) in [
+        (refusal(&[UP], &[]), "one of the two factors"),
+        (refusal(&[DOWN, ("lora_unet_blocks_0_to_q.lora_up.weight", &[4, 1])], &[]), "is [3, 2]"),
+        (with(("lora_unet_blocks_1_to_q.lora_down.weight", &[1, 2])), "no module `blocks_1_to_q`"),
+        (with(("lora_unet_blocks_0_to_k.hada_w1_a", &[1, 2])), "LoHa of LyCORIS"),
+        (with(("lora_unet_blocks_0_to_q.dora_scale", &[3, 1])), "DoRA of LyCORIS"),
+        (with(("lora_unet_blocks_0_to_q.alpha", &[2])), "no finite number"),
+        (with(("lora_unet_blocks_0_to_q", &[2])), "none of a LoRA"),
+        (with(("lora_unet_blocks_0.to_q.lora_up.weight", &[3, 1])), "has its place"),
+        (with(("lora_unet_blocks_0_norm.diff", &[4])), "it has 4 values"),
+        (with(("lora_unet_blocks_0_to_k.diff", &[3, 2])), "it is no vector"),
+        (
+            refusal(
+                &[("lora_te_x.lora_down.weight", &[1, 2]), ("lora_te_x.lora_up.weight", &[3, 1])],
+                &[],
+            ),
+            "no module of this name",
+        ),
+        (
+            refusal(&[("layer.lora_A.weight", &[1, 2]), ("layer.lora_B.weight", &[3, 1])], &[]),
+            "twice, below `one.` and below `two.`",
+        ),
+        (refusal(&[("blocks.0.to_q.weight", &[3, 2])], &[]), "an adapter is a directory of PEFT"),
+    ] {
+        assert!(got.contains(what), "{what}: {got:?}");
+    }
+}
+
+/// Settings in the metadata are those of PEFT.
+#[test]
+fn metadata_are_settings() {
+    let pair: &[(&str, &[usize])] = &[
+        ("transformer.blocks.0.to_q.lora_A.weight", &[1, 2]),
+        ("transformer.blocks.0.to_q.lora_B.weight", &[3, 1]),
+    ];
+    let with = |settings: &str| refusal(pair, &[("lora_adapter_metadata", settings)]);
+    assert_eq!(with(r#"{"transformer.r": 1, "transformer.lora_alpha": 2}"#), "");
+    assert_eq!(with(r#"{"unet.r": 9, "unet.lora_alpha": 2}"#), "");
+    for (settings, what) in [
+        (r#"{"transformer.r": 2, "transformer.lora_alpha": 2}"#, "its rank is 1, and 2"),
+        (r#"{"transformer.r": 1}"#, "lora_alpha"),
+        (
+            r#"{"transformer.r": 1, "transformer.lora_alpha": 2, "transformer.use_dora": true}"#,
+            "use_dora",
+        ),
+        (r#"{"transformer.r": 1, "transformer.lora_alpha": 2, "transformer.new": true}"#, "new"),
+        ("{", "lora_adapter_metadata"),
+    ] {
+        let got = with(settings);
+        assert!(got.contains(what), "{settings}: {got:?}");
+    }
+    let alpha: (&str, &[usize]) = ("transformer.blocks.0.to_q.alpha", &[1]);
+    let settings = r#"{"transformer.r": 1, "transformer.lora_alpha": 2}"#;
+    let got = refusal(&[pair, &[alpha]].concat(), &[("lora_adapter_metadata", settings)]);
+    assert!(got.contains("another alpha"), "{got:?}");
+}
+
+/// Without one of its tensors an adapter is refused, or a module has no scale of its own: nothing
+/// else is lost.
+#[test]
+fn no_tensor_is_missed() {
+    let root = crate::common::tempdir().unwrap();
+    let adapter = parse(adapter_data("kohya")).unwrap();
+    let tensors: Vec<Raw> = adapter
+        .tensors()
+        .map(|t| raw(t.name(), "F32", t.shape(), t.bytes().unwrap().into_owned()))
+        .collect();
+    let base = parse(adapter_data("checkpoint")).unwrap();
+    let path = root.path().join("adapter.safetensors");
+    for left_out in (0..tensors.len()).step_by(7) {
+        let mut some = tensors.clone();
+        let name = some.remove(left_out).name;
+        std::fs::write(&path, file(&some, &[])).unwrap();
+        let options = options(TargetDtype::F32, vec![Adapter::open(&path).unwrap()]);
+        let merged = base.plan(options);
+        assert_eq!(merged.is_ok(), name.ends_with(".alpha"), "{name}");
+    }
+}
