@@ -81,6 +81,8 @@ pub use self::report::{Distance, Encoded, Errors, FileSum, Kept, Report, TensorE
 pub use self::stream::Panel;
 pub use self::tensors::OutputTensor;
 use self::tensors::VerifiedInputs;
+#[cfg(feature = "models")]
+pub(crate) use self::whole::items_of_whole;
 use crate::Result;
 use crate::limits::Budget;
 use crate::model::{NameIndex, ParsedModel};

@@ -118,6 +118,19 @@ pub(super) fn map<'m>(
     }
 }
 
+/// The items of the whole model that a conversion by `options` makes of `model`.
+///
+/// # Errors
+/// The first tensor that cannot be decoded; those of [`map`].
+pub(crate) fn items_of_whole<'m>(
+    model: &'m ParsedModel,
+    options: &ConvertOptions,
+) -> Result<Vec<ResolvedItem<'m>>> {
+    let (mut resolution, _) = model.resolve().of_asked(|_| true)?;
+    map(model, &mut resolution, options, &mut Report::new(options.run.to))?;
+    Ok(resolution.items)
+}
+
 /// Whether the options ask for all tensors, as those of a model.
 fn is_whole(options: &ConvertOptions) -> bool {
     let is_all = options.include.is_empty() && options.exclude.is_empty();

@@ -4,6 +4,7 @@ mod fields;
 mod pairs;
 mod report;
 mod schedule;
+mod sides;
 mod values;
 
 use self::pairs::{Pairing, StoredPair};
@@ -11,6 +12,7 @@ pub use self::report::{
     ComparedTensor, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff, ValueDiff,
 };
 pub(crate) use self::schedule::{Schedule, jobs_of_bytes, pieces_of_job};
+use self::sides::Side;
 use self::values::{Comparable, CompareRule, Sums};
 use crate::convert::asked::Asked;
 use crate::convert::pair::{PairScratch, TensorPair};
@@ -116,17 +118,30 @@ impl ParsedModel {
         options: &DiffOptions,
         observer: &mut impl Observer,
     ) -> Result<DiffReport> {
-        let conversion = options.conversion();
-        let (a, b) = (self.plan(&conversion)?, other.plan(&conversion)?);
         let asked = Asked::of_names(&options.include, &options.exclude)?;
-        let pairing = Pairing::new((self, &a), (other, &b), &asked)?;
+        let models = [self, other];
+        let (named, note) = sides::as_of_transformers(models, options)?;
         let mut report = DiffReport::new(options);
         report.notes = pairs::notes(self, other);
-        if !options.values_only {
+        report.notes.extend(note);
+        report.values_only |= named.is_some();
+        let key = match named {
+            Some(_) => sides::name_in_class,
+            None => str::to_owned,
+        };
+        let [a, b] = match named {
+            Some(sides) => sides,
+            None => {
+                let side = |model| Side::as_stored(model, options, &asked);
+                [side(self)?, side(other)?]
+            }
+        };
+        let pairing = Pairing::new(models, [(&a.plan, a.items), (&b.plan, b.items)], &asked, key);
+        if !report.values_only {
             report.metadata = fields::metadata(self, other);
             report.config = fields::configs(self, other)?;
         }
-        let values = compare_values(&pairing, (&a, &b), options, observer)?;
+        let values = compare_values(&pairing, (&a.plan, &b.plan), options, observer)?;
         self.require_unchanged()?;
         other.require_unchanged()?;
         report.add_tensors(pairing, values);

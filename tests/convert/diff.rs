@@ -1,11 +1,12 @@
 //! Comparisons of models that are stored in different ways.
 
 use anamnesis::{
-    ConvertOptions, DiffOptions, DiffReport, ModelScope, ParsedModel, RememberOptions, TargetDtype,
-    parse, parse_bytes,
+    ComparedTensor, ConvertOptions, ConvertTarget, DiffOptions, DiffReport, ModelScope,
+    ParsedModel, RememberOptions, TargetDtype, TensorDiff, parse, parse_bytes,
 };
 
 use crate::common::{data, effort, some_case_directories};
+use crate::whole::some_models;
 
 fn decoding() -> ConvertOptions {
     let mut options = ConvertOptions::from(RememberOptions::new(TargetDtype::F32));
@@ -127,4 +128,61 @@ fn two_encodings() {
             }
         }
     }
+}
+
+/// A model as llama.cpp stores it is compared with the one of transformers that it was made of: no
+/// value differs.
+#[test]
+fn a_model_of_llama_cpp_has_the_values_of_its_source() {
+    let root = crate::common::tempdir().unwrap();
+    let out = root.path().join("model.gguf");
+    let mut compared = 0;
+    // The class of InternLM 2 comes back as that of Llama, which computes the same.
+    let models = some_models(3).into_iter();
+    for model in models.filter(|model| !model.ends_with("internlm2")) {
+        let a = parse(model.join("hf")).unwrap();
+        // What is no class of llama.cpp is refused there.
+        if a.convert(&out, ConvertOptions::new(ConvertTarget::Gguf))
+            .is_err()
+        {
+            continue;
+        }
+        let b = parse(&out).unwrap();
+        for (a, b) in [(&a, &b), (&b, &a)] {
+            let report = a.diff(b, &DiffOptions::default()).unwrap();
+            let context = format!("{}: {report:?}", model.display());
+            // llama.cpp has no place for what pools.
+            let is_left_out = |t: &ComparedTensor| t.name.contains("pooler.");
+            let only = [&report.only_in_a, &report.only_in_b];
+            assert!(only.into_iter().flatten().all(is_left_out), "{context}");
+            let are_equal = |t: &TensorDiff| t.values.as_ref().is_some_and(|v| v.unequal == 0);
+            assert!(report.changed.iter().all(are_equal), "{context}");
+            compared += 1;
+        }
+        std::fs::remove_file(&out).unwrap();
+    }
+    assert!(compared > 10, "{compared}");
+}
+
+/// Tensors of GGUF without an architecture are compared as they are, with the reason.
+#[test]
+fn tensors_of_gguf_alone_are_compared_as_they_are() {
+    let root = crate::common::tempdir().unwrap();
+    let out = root.path().join("tensors.gguf");
+    let a = parse(data().join("whole/llama/hf")).unwrap();
+    let options = ConvertOptions::new(ConvertTarget::Gguf).with_scope(ModelScope::Tensors);
+    a.convert(&out, options).unwrap();
+    let report = a
+        .diff(&parse(&out).unwrap(), &DiffOptions::default())
+        .unwrap();
+    assert!(report.only_in_a.is_empty() && !report.metadata.is_empty(), "{report:?}");
+    let other = parse(data().join("demo/model-q4_k.gguf")).unwrap();
+    let report = a.diff(&other, &DiffOptions::default()).unwrap();
+    assert!(
+        report
+            .notes
+            .iter()
+            .any(|note| note.contains("as they are stored")),
+        "{report:?}"
+    );
 }

@@ -38,29 +38,21 @@ pub(super) struct Pairing<'m> {
     decodes_alike: bool,
 }
 
-/// The output tensors of `conversion`, in their order, as `model` stores them.
-///
-/// # Errors
-/// The first tensor that is asked for and cannot be decoded.
-fn sides<'m>(
-    model: &'m ParsedModel,
-    conversion: &Conversion<'m>,
-    asked: &Asked,
-) -> Result<Vec<StoredSide<'m>>> {
-    let (resolution, _) = model.resolve().of_asked(|name| asked.has(name))?;
-    let items = resolution.items;
+/// The output tensors of `side` that are asked for, in their order, as the model stores them.
+fn stored<'m>((plan, items): SideItems<'_, 'm>, asked: &Asked) -> Vec<StoredSide<'m>> {
     let mut items: HashMap<String, ResolvedItem<'m>> = items
         .into_iter()
         .map(|item| (item.name().to_owned(), item))
         .collect();
-    let sides = conversion
+    let sides = plan
         .outputs()
         .enumerate()
+        .filter(|(_, tensor)| asked.has(tensor.name))
         .filter_map(|(output, tensor)| {
             let (dtype, scheme, parts) = match items.remove(tensor.name)? {
                 ResolvedItem::Plain(t) => (t.stored.dtype(), QuantScheme::Unquantized, vec![]),
                 ResolvedItem::Group(group) => {
-                    let dtype = group.parts[0].1.dtype();
+                    let dtype = group.parts.first().map_or(tensor.dtype, |(_, t)| t.dtype());
                     (dtype, group.scheme, group.parts)
                 }
             };
@@ -73,40 +65,41 @@ fn sides<'m>(
                 parts,
             })
         });
-    Ok(sides.collect())
+    sides.collect()
 }
 
+/// The output tensors of a model, and the items that they are made of.
+pub(super) type SideItems<'s, 'm> = (&'s Conversion<'m>, Vec<ResolvedItem<'m>>);
+
 impl<'m> Pairing<'m> {
-    /// Pairs the output tensors of two models.
-    ///
-    /// # Errors
-    /// A tensor that is asked for cannot be decoded.
+    /// Pairs the output tensors of two models that have one `key`.
     pub(super) fn new(
-        (model_a, a): (&'m ParsedModel, &Conversion<'m>),
-        (model_b, b): (&'m ParsedModel, &Conversion<'m>),
+        [model_a, model_b]: [&'m ParsedModel; 2],
+        [a, b]: [SideItems<'_, 'm>; 2],
         asked: &Asked,
-    ) -> Result<Self> {
-        let mut of_b: Vec<_> = sides(model_b, b, asked)?.into_iter().map(Some).collect();
+        key: fn(&str) -> String,
+    ) -> Self {
+        let mut of_b: Vec<_> = stored(b, asked).into_iter().map(Some).collect();
         let by_name: HashMap<String, usize> = of_b
             .iter()
             .flatten()
             .enumerate()
-            .map(|(i, side)| (side.name.clone(), i))
+            .map(|(i, side)| (key(&side.name), i))
             .collect();
         let (mut pairs, mut only_in_a) = (Vec::new(), Vec::new());
-        for a in sides(model_a, a, asked)? {
-            let b = by_name.get(&a.name).and_then(|&i| of_b[i].take());
+        for a in stored(a, asked) {
+            let b = by_name.get(&key(&a.name)).and_then(|&i| of_b[i].take());
             match b {
                 Some(b) => pairs.push(StoredPair { a, b }),
                 None => only_in_a.push(a),
             }
         }
-        Ok(Self {
+        Self {
             pairs,
             only_in_a,
             only_in_b: of_b.into_iter().flatten().collect(),
             decodes_alike: decode_alike(model_a, model_b),
-        })
+        }
     }
 
     fn is_alike(&self, pair: &StoredPair<'m>) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anamnesis::{ConvertOptions, ModelScope, TargetDtype, parse};
+use anamnesis::{ConvertOptions, DiffOptions, ModelScope, TargetDtype, parse};
 use serde_json::Value;
 
 use super::{forget, json, model, models, shape, tensors, values, write_hf};
@@ -151,6 +151,31 @@ fn directories_come_back() {
         assert_eq!(config["model_type"], model_type, "{name}");
         let has_axes = config.to_string().contains("mrope");
         assert!(!has_axes || name.starts_with("qwen3_5"), "{name}");
+    }
+}
+
+/// A model of mlx-lm is compared with the one of transformers that it was made of, under the names
+/// of the latter: only encoding makes a difference.
+#[test]
+fn is_compared_with_its_source() {
+    // Stacks of experts in these classes with images stay stacks.
+    let has_stacks = |name: &str| ["qwen3_5_moe", "qwen3_vl_moe"].contains(&name);
+    let models = models().into_iter().filter(|(name, _)| !has_stacks(name));
+    for (name, found) in models.step_by(effort([4, 1, 1])) {
+        let directory = crate::common::tempdir().unwrap();
+        let [from, to] = ["hf", "mlx"].map(|name| directory.path().join(name));
+        write_hf(&found, &from);
+        forget(&from, &to, "mlx-8bit").unwrap();
+        let (a, b) = (parse(&from).unwrap(), parse(&to).unwrap());
+        let report = a.diff(&b, &DiffOptions::default()).unwrap();
+        assert!(report.only_in_b.is_empty(), "{name}: {report:?}");
+        for t in &report.only_in_a {
+            assert!(is_left_out(&t.name, &found), "{name}: {}", t.name);
+        }
+        for t in &report.changed {
+            let cosine = t.values.as_ref().and_then(|values| values.cosine);
+            assert!(cosine.is_some_and(|cosine| cosine > 0.99), "{name}: {t:?}");
+        }
     }
 }
 
