@@ -23,6 +23,9 @@ use crate::{AnamnesisError, ParsedModel, Result};
 /// `conditioner.embedders.0.transformer`.
 const MAX_PREFIX_PARTS: usize = 4;
 
+/// What is wrong with an adapter of another model.
+const NOT_IN_BASE: &str = "BASE has no module of this name, and none other of the adapter; BASE is the part of the pipeline that the adapter was trained for, or a file with all parts";
+
 /// Numbers of the tensors of a module of the adapter, and its name as the file has it.
 struct NamedModule {
     name: String,
@@ -56,10 +59,16 @@ pub(super) fn place(model: &Arc<ParsedModel>, items: &[ResolvedItem<'_>]) -> Res
     for (name, component) in &components {
         match prefix(model, component, &places) {
             Ok(Some(prefix)) => {
+                let mut keys = component.keys().map(|key| (key, prefix));
+                if keys.any(|at| !placed.insert(at)) {
+                    let what = format!(
+                        "`{name}` and another part of the adapter have the same modules in BASE"
+                    );
+                    return Err(refused(model, component, what));
+                }
                 let scales = Scales::new(model, name)?;
                 let adder = Adder { model, component: name, prefix, places: &places, scales };
                 adder.add(component, &mut sorted)?;
-                placed.extend(component.keys());
             }
             Ok(None) => left.push((name, component, None)),
             Err(error) => left.push((name, component, Some(error))),
@@ -67,10 +76,11 @@ pub(super) fn place(model: &Arc<ParsedModel>, items: &[ResolvedItem<'_>]) -> Res
     }
     for (name, component, error) in left {
         // Two text encoders have modules of the same names: the base's is the one that fits.
+        let placed: HashSet<&String> = placed.iter().map(|(key, _)| *key).collect();
         let is_other = component.keys().any(|key| placed.contains(key));
         match error {
             Some(error) if !is_other => return Err(error),
-            _ if sorted.is_empty() => return Err(not_in_base(model, component)),
+            _ if sorted.is_empty() => return Err(refused(model, component, NOT_IN_BASE)),
             _ => sorted.notes.push(format!(
                 "{} of `{name}`, which BASE does not have, were left out: merge the adapter into that part of the pipeline, too",
                 counted(component.len(), "module")
@@ -151,10 +161,7 @@ fn prefix<'b>(
         [] => fits(most).map(|()| None),
         [first, second, ..] => {
             let what = format!("BASE has its modules twice, below `{first}` and below `{second}`");
-            Err(match first_of(model, component) {
-                Some(t) => wrong(&t, what),
-                None => AnamnesisError::parse(what),
-            })
+            Err(refused(model, component, what))
         }
     }
 }
@@ -293,16 +300,11 @@ impl Adder<'_> {
     }
 }
 
-fn first_of<'m>(model: &'m ParsedModel, component: &Component) -> Option<Tensor<'m>> {
+/// The error `what` about the first tensor of `component`.
+fn refused(model: &ParsedModel, component: &Component, what: impl Into<String>) -> AnamnesisError {
     let all = component.values().flat_map(|module| module.tensors);
-    all.flatten().min().map(|index| Tensor { model, index })
-}
-
-/// The error that the base has no module of the adapter.
-fn not_in_base(model: &ParsedModel, component: &Component) -> AnamnesisError {
-    let what = "BASE has no module of this name, and none other of the adapter; BASE is the part of the pipeline that the adapter was trained for, or a file with all parts";
-    match first_of(model, component) {
-        Some(t) => wrong(&t, what),
-        None => AnamnesisError::parse("it has no tensors"),
+    match all.flatten().min() {
+        Some(index) => wrong(&Tensor { model, index }, what.into()),
+        None => AnamnesisError::parse(what.into()),
     }
 }

@@ -135,6 +135,18 @@ fn what_does_not_fit_is_an_error() {
             refusal(&[("layer.lora_A.weight", &[1, 2]), ("layer.lora_B.weight", &[3, 1])], &[]),
             "twice, below `one.` and below `two.`",
         ),
+        (
+            refusal(
+                &[
+                    DOWN,
+                    UP,
+                    ("transformer.blocks.0.to_q.lora_A.weight", &[1, 2]),
+                    ("transformer.blocks.0.to_q.lora_B.weight", &[3, 1]),
+                ],
+                &[],
+            ),
+            "have the same modules in BASE",
+        ),
         (refusal(&[("blocks.0.to_q.weight", &[3, 2])], &[]), "an adapter is a directory of PEFT"),
     ] {
         assert!(got.contains(what), "{what}: {got:?}");
