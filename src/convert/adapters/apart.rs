@@ -6,7 +6,7 @@
 //! Concatenate(dim=1)`).
 
 use super::factors::ProductSize;
-use super::matrices::{AdapterMatrix, RowsFrom};
+use super::matrices::{AdapterMatrix, PlacedMatrix};
 use super::tensor::AdapterTensor;
 use crate::Result;
 use crate::remember::layout::adapted::ScaledProduct;
@@ -86,8 +86,8 @@ impl ExpertsApart {
                 let of_expert = [product.rows, rank];
                 let b = AdapterMatrix::interleaved(b.clone(), self.experts, of_expert, false)?;
                 let scaled = ScaledProduct {
-                    a: RowsFrom::boxed(a, expert * rank),
-                    b: RowsFrom::boxed(b, expert * product.rows + i * height),
+                    a: PlacedMatrix::boxed(a, (expert * rank, 0), rank),
+                    b: PlacedMatrix::boxed(b, (expert * product.rows + i * height, 0), height),
                     rank,
                     scale,
                     matrix_rows: height,

@@ -60,31 +60,6 @@ impl AdapterMatrix {
     }
 }
 
-/// The rows of a matrix from number `first` on.
-pub(super) struct RowsFrom {
-    inner: Box<dyn ScaleMatrix>,
-    first: usize,
-}
-
-impl RowsFrom {
-    pub(super) fn boxed(inner: Box<dyn ScaleMatrix>, first: usize) -> Box<dyn ScaleMatrix> {
-        Box::new(Self { inner, first })
-    }
-}
-
-impl ScaleMatrix for RowsFrom {
-    fn extend(
-        &self,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        staging: &mut Vec<u8>,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
-        let rows = rows.start + self.first..rows.end + self.first;
-        self.inner.extend(rows, cols, staging, out)
-    }
-}
-
 /// Rows of a matrix elsewhere, where all others are zeros.
 pub(super) struct PlacedMatrix {
     inner: Box<dyn ScaleMatrix>,
