@@ -1,8 +1,7 @@
 //! [`Adapter`]: weights that were trained beside a model, and how they are merged into it.
 //!
 //! - `peft_config`, `peft_tensors`, `gguf_adapter`, `mlx_adapter`: adapters of PEFT, llama.cpp and
-//!   mlx-lm; `image_names`, `image_modules`, `image_scales`, `ldm_unet`, `places`: those for image and
-//!   video models.
+//!   mlx-lm; `image`: those for image and video models.
 //!   `sorted`: what all of them have in common; `form`, `blocks`: how factors are stored.
 //! - `parameters`, `apart`, `factors`, `matrices`: what is multiplied with what; `collect`,
 //!   `change`: what an adapter changes; `merge`: into the items of a model.
@@ -23,17 +22,13 @@ mod form;
 #[cfg(feature = "gguf")]
 mod gguf_adapter;
 mod heads;
-mod image_modules;
-mod image_names;
-mod image_scales;
-mod ldm_unet;
+mod image;
 mod matrices;
 mod merge;
 mod mlx_adapter;
 mod parameters;
 mod peft_config;
 mod peft_tensors;
-mod places;
 mod sorted;
 mod tensor;
 mod tied;
@@ -48,7 +43,7 @@ use std::sync::Arc;
 pub(super) use self::alone::{gguf_alpha, is_adapter, lora_pairs};
 #[cfg(feature = "gguf")]
 use self::gguf_adapter::GgufAdapter;
-use self::image_names::LoraName;
+use self::image::LoraName;
 pub(super) use self::merge::merge;
 use self::mlx_adapter::MlxConfig;
 use self::peft_config::PeftConfig;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::change::WeightChange;
 use super::collect::Collector;
-use super::places::place;
+use super::image::place;
 use super::sorted::SortedTensors;
 use super::tied::TiedHead;
 use super::vocabulary::ConfigField;

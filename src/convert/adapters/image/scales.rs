@@ -7,8 +7,8 @@
 
 use serde_json::{Map, Value};
 
-use super::peft_config::PeftConfig;
 use crate::config::unique_json;
+use crate::convert::adapters::peft_config::PeftConfig;
 use crate::limits::FREE_JSON_BYTES;
 use crate::model::Tensor;
 use crate::remember::seam::{Floats, wrong};

@@ -13,7 +13,7 @@ use crate::{AnamnesisError, Result};
 
 /// What a tensor is to its module.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum LoraRole {
+pub(in crate::convert::adapters) enum LoraRole {
     A,
     B,
     /// What is added to the bias before it is scaled.
@@ -30,7 +30,7 @@ impl LoraRole {
 }
 
 /// What the name of a tensor says.
-pub(super) struct LoraName<'a> {
+pub(in crate::convert::adapters) struct LoraName<'a> {
     /// The part of the pipeline that the module is in; empty if the name has none.
     pub component: &'a str,
     /// The module, joined as the name has it.
@@ -91,7 +91,7 @@ const REFUSED: &[(&str, &str)] = &[
 
 impl<'a> LoraName<'a> {
     /// Whether `name` is that of a factor, or of a kind of adapter that is refused by name.
-    pub(super) fn is_of_lora(name: &str) -> bool {
+    pub(in crate::convert::adapters) fn is_of_lora(name: &str) -> bool {
         let mut endings = ENDINGS.iter();
         let ending = endings.find(|(ending, _)| name.ends_with(ending));
         ending.is_some_and(|(_, role)| matches!(role, LoraRole::A | LoraRole::B))

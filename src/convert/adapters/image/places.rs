@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::factors::{FactorForm, Factors};
-use super::image_modules::{SharedRows, other_names};
-use super::image_names::{LoraName, LoraRole, joined};
-use super::image_scales::Scales;
-use super::sorted::{LoraTensors, PlacedRows, SortedTensors};
-use super::tensor::AdapterTensor;
+use super::modules::{SharedRows, other_names};
+use super::names::{LoraName, LoraRole, joined};
+use super::scales::Scales;
+use crate::convert::adapters::factors::{FactorForm, Factors};
+use crate::convert::adapters::sorted::{LoraTensors, PlacedRows, SortedTensors};
+use crate::convert::adapters::tensor::AdapterTensor;
 use crate::error::counted;
 use crate::model::Tensor;
 use crate::remember::ResolvedItem;
@@ -51,7 +51,10 @@ type Places<'b> = HashMap<String, BTreeMap<&'b str, Vec<Place<'b>>>>;
 /// # Errors
 /// `Unsupported` if it is an adapter of another kind; `Parse` if a name is none of LoRA, or the
 /// base has some modules of a part of the adapter, but not all.
-pub(super) fn place(model: &Arc<ParsedModel>, items: &[ResolvedItem<'_>]) -> Result<SortedTensors> {
+pub(in crate::convert::adapters) fn place(
+    model: &Arc<ParsedModel>,
+    items: &[ResolvedItem<'_>],
+) -> Result<SortedTensors> {
     let components = components(model)?;
     let places = places(items);
     let mut sorted = SortedTensors::default();
