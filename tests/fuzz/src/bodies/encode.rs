@@ -204,10 +204,11 @@ fn check_values(scheme: &str, model: &ParsedModel, back: &ParsedModel, encoded: 
 }
 
 /// The tensor that `name` came back as. In gpt-oss a stack of modules' weights comes back as a
-/// parameter, transposed.
+/// parameter, transposed. A parameter that is asked for by its name becomes the weight of a module.
 fn returned<'m>(back: &'m ParsedModel, name: &str) -> Option<Tensor<'m>> {
     let parameter = || back.tensor(name.strip_suffix(".weight")?);
-    back.tensor(name).or_else(parameter)
+    let module = || back.tensor(&format!("{name}.weight"));
+    back.tensor(name).or_else(parameter).or_else(module)
 }
 
 /// The largest error that the report states is that of the values which the output decodes to.
