@@ -163,6 +163,12 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("tflite", |source, _, budget| super::tflite::read(&source, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Tflite),
+        title: "LiteRT-LM",
+        matches: magic::is_litertlm,
+        reader: gated!("tflite", |source, _, budget| super::tflite::read_litertlm(&source, budget)),
+    },
+    ContainerFormat {
         beginning: Beginning::Of(Container::OpenVino),
         title: "OpenVINO",
         matches: magic::is_openvino,

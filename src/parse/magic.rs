@@ -99,6 +99,11 @@ pub(super) fn is_tflite(head: &[u8]) -> bool {
     head.get(4..8) == Some(b"TFL3")
 }
 
+/// Whether a file with these first bytes is a bundle of LiteRT-LM.
+pub(super) fn is_litertlm(head: &[u8]) -> bool {
+    head.starts_with(b"LITERTLM")
+}
+
 /// Whether a file with these first bytes is a graph of OpenVINO: XML whose root is `net`.
 pub(super) fn is_openvino(head: &[u8]) -> bool {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);

@@ -116,12 +116,6 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: PACKED,
     },
     OtherFile {
-        matches: |head| head.starts_with(b"LITERTLM"),
-        name: "LiteRT-LM",
-        advice: MODELS_NOT_READ,
-        hides: None,
-    },
-    OtherFile {
         matches: |head| head.get(4..8) == Some(b"ET12"),
         name: "ExecuTorch",
         advice: MODELS_NOT_READ,

@@ -3,11 +3,12 @@
 //!
 //! - `graph`: which tensors of the subgraphs are weights. `names`: what they are called.
 //! - `tensor`: types, shapes and data. `sparse`: places of the values of sparse tensors.
-//! - `quantized`: scales and zero points.
+//! - `quantized`: scales and zero points. `litertlm`: bundles of LiteRT-LM.
 //!
 //! Format: `tflite/schema/schema.fbs` of LiteRT.
 
 mod graph;
+mod litertlm;
 mod names;
 mod quantized;
 mod sparse;
@@ -16,6 +17,7 @@ mod tensor;
 use std::ops::Range;
 
 use self::graph::SubgraphWalk;
+pub(super) use self::litertlm::read as read_litertlm;
 use super::flatbuffer::{FlatBuffer, FlatTable};
 use super::zip::{ZipArchive, ZipMember};
 use crate::limits::Budget;

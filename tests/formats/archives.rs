@@ -195,7 +195,7 @@ fn onnx() {
 #[cfg(feature = "tflite")]
 #[test]
 fn tflite() {
-    check_all("tflite", 16);
+    check_all("tflite", 18);
 }
 
 /// Every file, converted to NPZ and read again, gives the same tensors; the archive's checksums are

@@ -99,7 +99,10 @@ impl<'a> SubgraphWalk<'a> {
     /// Adds a tensor if it has data.
     fn tensor(&mut self, tensor: &FlatTable, number: u64, name: &str) -> Result<()> {
         if self.file.int(tensor, 10)? > 0 {
-            return Err(AnamnesisError::unsupported("LiteRT", "its data is in another file"));
+            return Err(AnamnesisError::unsupported(
+                "LiteRT",
+                "its data is in another file, or in another section of a bundle",
+            ));
         }
         let buffer = self.file.int(tensor, 2)? as u32;
         let Some(data) = self.data(buffer)? else {

@@ -1,17 +1,19 @@
 """LiteRT models: `tflite/` (files, and the tensors in each of them) and `tflite_quantized/` (quantized weights, and what
-LiteRT's interpreter decodes them to).
+LiteRT's interpreter decodes them to). Bundles of LiteRT-LM are in `tflite/`, too.
 
-    pip install ai-edge-litert==2.3.0 ai-edge-quantizer==0.10.0 flatbuffers==25.12.19 tensorflow-cpu==2.21.0 \
+    pip install ai-edge-litert==2.3.0 litert-lm-builder==0.18.1 ai-edge-quantizer==0.10.0 flatbuffers==25.12.19 tensorflow-cpu==2.21.0 \
         numpy==2.4.6 ml_dtypes==0.6.0 safetensors==0.8.0 onnx==1.23.2
     cd tests/data/generate && python tflite_cases.py
 """
 
 import json
 import shutil
+import tempfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
+from litert_lm_builder import litertlm_builder, litertlm_core
 from onnx_cases import safetensors
 from tflite_runtime import T, expected, graph, model, pack, schema, tensor
 
@@ -153,6 +155,49 @@ def malformed():
     yield "no_graph", pack(model([], [])), "no graph"
 
 
+def litertlm(path, models):
+    """A bundle of LiteRT-LM: models with their types, and sections that are none."""
+    litertlm_core.BLOCK_SIZE = 64  # Sections begin at multiples of 16 KiB otherwise.
+    builder = litertlm_builder.LitertLmFileBuilder()
+    text = litertlm_builder.DType.STRING
+    builder.add_system_metadata(litertlm_builder.Metadata("Authors", "nobody", text))
+    builder.add_system_metadata(litertlm_builder.Metadata("number", 7, litertlm_builder.DType.INT32))
+    with tempfile.TemporaryDirectory() as place:
+        tokenizer = Path(place) / "tokenizer.json"
+        tokenizer.write_text("{}")
+        builder.add_hf_tokenizer(str(tokenizer))
+        for model, kind in models:
+            builder.add_tflite_model(str(model), kind, backend_constraint="cpu")
+        builder.add_generic_binary_data(str(tokenizer))
+        with open(path, "wb") as f:
+            builder.build(f)
+    # Time and a random number are in the header.
+    content = path.read_bytes()
+    for entry in builder._system_metadata:
+        if entry.key in ("uuid", "creation_timestamp"):
+            content = content.replace(entry.value.encode(), b"0" * len(entry.value))
+    path.write_bytes(content)
+
+
+def write_litertlm(folder):
+    kinds = litertlm_builder.TfLiteModelType
+    bundles = {
+        "lm": [("types", kinds.PREFILL_DECODE)],
+        "lm_several": [("types", kinds.PREFILL_DECODE), ("graphs", kinds.EMBEDDER), ("behind", kinds.AUX),
+                       ("sparse", kinds.AUX)],
+    }  # fmt: skip
+    # The models are sections 1 to 4.
+    before = {"lm": [""], "lm_several": ["tf_lite_prefill_decode.", "tf_lite_embedder.", "tf_lite_aux_3.", "tf_lite_aux_4."]}
+    for name, models in bundles.items():
+        models = [(folder / f"{model}.tflite", kind) for model, kind in models]
+        litertlm(folder / f"{name}.litertlm", models)
+        tensors = []
+        for (model, _), names in zip(models, before[name]):
+            for tensor_name, *rest in expected(model.read_bytes()):
+                tensors.append((f"{name}/{names}{tensor_name}", *rest))
+        yield name, tensors
+
+
 def write_plain():
     folder = HERE / "tflite"
     shutil.rmtree(folder, ignore_errors=True)
@@ -174,6 +219,10 @@ def write_plain():
                 tensors.append((f"bundle/{name}.{tensor_name}", dtype, shape, data))
     index.append({"file": "bundle.task", "expect": "ok", "detail": ""})
     files.append("bundle")
+    for name, more in write_litertlm(folder):
+        tensors += more
+        index.append({"file": f"{name}.litertlm", "expect": "ok", "detail": ""})
+        files.append(name)
     bad = [("sparse_blocks_of_rows", sparse_blocks_of_rows(), "the order of its values")]
     for name, content, what in bad + list(malformed()):
         (folder / f"{name}.tflite").write_bytes(content)

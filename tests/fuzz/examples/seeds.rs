@@ -111,7 +111,7 @@ impl Seeds {
             Some("msgpack") => self.put("msgpack", &bytes),
             Some("bpk") => self.put("burnpack", &bytes),
             Some("h5" | "keras") => self.put("hdf5", &bytes),
-            Some("tflite") => self.put("tflite", &bytes),
+            Some("tflite" | "litertlm") => self.put("tflite", &bytes),
             Some("gguf" | "llamafile") => {
                 self.put("gguf", &bytes);
                 self.put("gguf_header", &bytes[..bytes.len().min(4096)]);
