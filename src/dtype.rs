@@ -346,7 +346,12 @@ impl Dtype {
     /// Bytes of a tensor whose elements follow each other without gaps, as graphs store them: the last
     /// byte may have room for more. `None` as of [`byte_len`](Self::byte_len).
     #[cfg_attr(
-        not(any(feature = "onnx", feature = "openvino", feature = "tflite")),
+        not(any(
+            feature = "onnx",
+            feature = "openvino",
+            feature = "tflite",
+            feature = "executorch"
+        )),
         allow(dead_code)
     )]
     pub(crate) fn packed_len(self, shape: &[usize]) -> Option<u64> {

@@ -8,9 +8,11 @@ mod burnpack;
 mod coreml;
 mod detect;
 pub(crate) mod directory;
+#[cfg(feature = "executorch")]
+mod executorch;
 #[cfg(feature = "onnx")]
 mod external;
-#[cfg(feature = "tflite")]
+#[cfg(any(feature = "executorch", feature = "tflite"))]
 mod flatbuffer;
 #[cfg(feature = "gguf")]
 pub mod gguf;
@@ -51,6 +53,7 @@ mod tensorflow;
 mod tflite;
 #[cfg(any(
     feature = "burnpack",
+    feature = "executorch",
     feature = "hdf5",
     feature = "msgpack",
     feature = "onnx",

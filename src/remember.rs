@@ -118,6 +118,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     &qnat::Qnat,
     &graph::ONNX,
     &graph::TFLITE,
+    &graph::EXECUTORCH,
+    &graph::KERAS,
     &graph::OPENVINO,
     &graph::CORE_ML,
     &uqff::Uqff,

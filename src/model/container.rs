@@ -40,6 +40,9 @@ pub enum Container {
     /// Core ML: the weights of a network or a program, in one file or in a package.
     #[serde(rename = "coreml")]
     CoreMl,
+    /// ExecuTorch: a program with its constants, or a file of tensors beside it.
+    #[serde(rename = "executorch")]
+    ExecuTorch,
     /// Zarr, also in a database of OCDBT, as Orbax writes it.
     Zarr,
 }
@@ -69,6 +72,7 @@ impl fmt::Display for Container {
             Self::TensorFlow => "TensorFlow checkpoint",
             Self::Burnpack => "Burnpack",
             Self::CoreMl => "Core ML",
+            Self::ExecuTorch => "ExecuTorch",
             Self::Zarr => "Zarr (Orbax)",
         })
     }

@@ -44,9 +44,30 @@ pub(crate) struct GraphCodes {
 }
 
 impl GraphCodes {
+    /// The attribute of unsigned codes that are stored with this much added, in place of zero points.
+    #[cfg_attr(not(any(feature = "remember", feature = "executorch")), allow(dead_code))]
+    pub(crate) const OFFSET: &str = "offset";
+
+    /// The attributes of codes that are a matrix of so many rows and columns, each row in whole bytes, of
+    /// so many bits, and that are divided by their scales.
+    #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
+    pub(crate) const ROWS: &str = "rows";
+    #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
+    pub(crate) const COLS: &str = "cols";
+    #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
+    pub(crate) const BITS: &str = "bits";
+    #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
+    pub(crate) const DIVIDES: &str = "divides";
+
     /// Codes with neither companions nor attributes.
     #[cfg_attr(
-        not(any(feature = "onnx", feature = "tflite", feature = "openvino")),
+        not(any(
+            feature = "onnx",
+            feature = "tflite",
+            feature = "openvino",
+            feature = "executorch",
+            feature = "hdf5"
+        )),
         allow(dead_code)
     )]
     pub(crate) fn new(op: &str) -> Self {
@@ -66,7 +87,10 @@ impl GraphCodes {
 
     /// Codes with scales along `axis`, one for each `block` values of it, or one for each index if
     /// `block` is 0.
-    #[cfg_attr(not(feature = "tflite"), allow(dead_code))]
+    #[cfg_attr(
+        not(any(feature = "tflite", feature = "executorch", feature = "hdf5")),
+        allow(dead_code)
+    )]
     pub(crate) fn along(axis: i64, block: i64) -> Self {
         let integers = vec![("axis".to_owned(), axis), ("block_size".to_owned(), block)];
         Self { integers, ..Self::new("DequantizeLinear") }

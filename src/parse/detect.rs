@@ -169,6 +169,22 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("tflite", |source, _, budget| super::tflite::read_litertlm(&source, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::ExecuTorch),
+        title: "ExecuTorch",
+        matches: magic::is_executorch,
+        reader: gated!("executorch", |source, _, budget| {
+            super::executorch::read_program(&source, budget)
+        }),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::ExecuTorch),
+        title: "ExecuTorch (.ptd)",
+        matches: magic::is_flat_tensors,
+        reader: gated!("executorch", |source, _, budget| {
+            super::executorch::read_data(&source, budget)
+        }),
+    },
+    ContainerFormat {
         beginning: Beginning::Of(Container::OpenVino),
         title: "OpenVINO",
         matches: magic::is_openvino,

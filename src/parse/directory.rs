@@ -215,7 +215,11 @@ fn describes_itself(shard: &ParsedModel) -> bool {
     !shard.qnat.is_empty()
         || matches!(
             shard.container,
-            Container::Onnx | Container::Tflite | Container::OpenVino | Container::CoreMl
+            Container::Onnx
+                | Container::Tflite
+                | Container::OpenVino
+                | Container::CoreMl
+                | Container::ExecuTorch
         )
 }
 

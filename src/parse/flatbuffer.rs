@@ -28,11 +28,11 @@ pub(super) struct FlatBuffer<'a> {
     vector_bytes: u64,
 }
 
-/// A table. Its fields are found by a table of offsets, which several may share.
+/// A table. Its fields are found by a table of offsets, which several may share. The length there is not
+/// that of each: the builder for Python shares what has equal offsets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlatTable {
     at: u64,
-    len: u64,
     offsets_at: u64,
     offsets_len: u64,
 }
@@ -55,6 +55,7 @@ impl<'a> FlatBuffer<'a> {
     }
 
     /// Its offset in the file, and its length.
+    #[cfg(feature = "tflite")]
     pub(super) fn place(&self) -> (u64, u64) {
         (self.range.start, self.range.end.saturating_sub(self.range.start))
     }
@@ -87,28 +88,32 @@ impl<'a> FlatBuffer<'a> {
             .checked_add_signed(-back)
             .filter(|&at| at >= self.range.start);
         let offsets_at = offsets_at.ok_or_else(|| wrong("a table begins before it"))?;
-        let lens: [u8; 4] = self.array(offsets_at)?;
-        let [offsets_len, len] = [[lens[0], lens[1]], [lens[2], lens[3]]];
-        let [offsets_len, len] = [offsets_len, len].map(|n| u64::from(u16::from_le_bytes(n)));
-        if offsets_len < 4 || at + len > self.range.end || offsets_at + offsets_len > self.range.end
-        {
+        let offsets_len = u64::from(u16::from_le_bytes(self.array(offsets_at)?));
+        if offsets_len < 4 || offsets_at + offsets_len > self.range.end {
             return Err(wrong("a table is truncated"));
         }
-        Ok(FlatTable { at, len, offsets_at, offsets_len })
+        Ok(FlatTable { at, offsets_at, offsets_len })
     }
 
-    /// Where field number `id` of `table` is, which has `size` bytes; `None` if the table lacks it.
-    fn find(&mut self, table: &FlatTable, id: u64, size: u64) -> Result<Option<u64>> {
+    /// Where field number `id` of `table` is; `None` if the table lacks it.
+    fn find(&mut self, table: &FlatTable, id: u64) -> Result<Option<u64>> {
         let entry = 4 + 2 * id;
         if entry + 2 > table.offsets_len {
             return Ok(None);
         }
         let offset = u16::from_le_bytes(self.array(table.offsets_at + entry)?);
-        match u64::from(offset) {
-            0 => Ok(None),
-            offset if offset + size > table.len => Err(wrong("a field is not in its table")),
-            offset => Ok(Some(table.at + offset)),
-        }
+        Ok((offset > 0).then(|| table.at + u64::from(offset)))
+    }
+
+    /// Where the `N` bytes of a number are, which is field `id`.
+    #[cfg(feature = "executorch")]
+    pub(super) fn number_place<const N: usize>(
+        &mut self,
+        table: &FlatTable,
+        id: u64,
+    ) -> Result<Option<u64>> {
+        let at = self.find(table, id)?;
+        at.map(|at| self.array::<N>(at).map(|_| at)).transpose()
     }
 
     /// The bytes of a number, which is field `id`.
@@ -117,7 +122,7 @@ impl<'a> FlatBuffer<'a> {
         table: &FlatTable,
         id: u64,
     ) -> Result<Option<[u8; N]>> {
-        let at = self.find(table, id, N as u64)?;
+        let at = self.find(table, id)?;
         at.map(|at| self.array(at)).transpose()
     }
 
@@ -133,7 +138,7 @@ impl<'a> FlatBuffer<'a> {
 
     /// The table that is field `id`.
     pub(super) fn child(&mut self, table: &FlatTable, id: u64) -> Result<Option<FlatTable>> {
-        let Some(at) = self.find(table, id, 4)? else {
+        let Some(at) = self.find(table, id)? else {
             return Ok(None);
         };
         let at = self.target(at)?;
@@ -142,7 +147,7 @@ impl<'a> FlatBuffer<'a> {
 
     /// The vector that is field `id`, with elements of `width` bytes. Empty if the table lacks it.
     pub(super) fn vector(&mut self, table: &FlatTable, id: u64, width: u64) -> Result<FlatVector> {
-        let Some(at) = self.find(table, id, 4)? else {
+        let Some(at) = self.find(table, id)? else {
             return Ok(FlatVector { at: self.range.start, len: 0 });
         };
         let at = self.target(at)?;

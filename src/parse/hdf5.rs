@@ -6,6 +6,7 @@
 //!
 //! - `file`: structures at addresses; `object`: the messages of an object.
 //! - `group`, `btree1`, `btree2`, `heap`: links by name.
+//! - `keras`: layers that Keras has quantized.
 //! - `datatype`, `dataset`, `layout`, `chunks`, `extensible`: datasets, and where their data is.
 //!
 //! Format: [HDF5 File Format Specification](https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html), versions 1 to 3.
@@ -19,20 +20,27 @@ mod extensible;
 mod file;
 mod group;
 mod heap;
+mod keras;
 mod layout;
 mod object;
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use self::file::{Hdf5File, wrong};
+use self::keras::{KerasLayers, KerasVariables};
 use self::object::{Object, kind};
 use super::magic::HDF5;
 use super::read_at::ReadAt;
 use super::zip::ZipArchive;
+use crate::config::parse_python;
 use crate::limits::{Budget, cap};
 use crate::model::Skipped;
 use crate::source::Source;
 use crate::{AnamnesisError, Container, ParsedModel, Result};
+
+/// Largest config of a model of Keras, in bytes.
+const MAX_CONFIG: u64 = 64 << 20;
 
 /// Longest path, in bytes.
 const MAX_PATH: usize = 4096;
@@ -44,7 +52,7 @@ const MAX_PATH: usize = 4096;
 pub(super) fn read(source: &Source, budget: &Budget) -> Result<ParsedModel> {
     let len = source.len().unwrap_or(0);
     let start = superblock_of(&mut &*source)?.ok_or_else(|| wrong("no superblock"))?;
-    read_range(source, (start, len), start, budget)
+    read_range(source, (start, len), start, &KerasLayers::default(), budget)
 }
 
 /// Offset of the superblock: 0, or a power of two from 512 on, behind a block of the user's; `None` if
@@ -77,7 +85,16 @@ pub(super) fn read_archive(
         return Err(AnamnesisError::unsupported("Keras", what));
     }
     let start = archive.read_data_start(&mut &*source, member)?;
-    read_range(source, (start, start + member.len), 0, budget)
+    let config = archive.members.iter().find(|m| m.name == "config.json");
+    let layers = match config {
+        Some(config) => {
+            let json = archive.read_content(&mut &*source, config, MAX_CONFIG, budget)?;
+            let json = parse_python(&json, Path::new("config.json"), budget)?;
+            KerasLayers::read(&json.value)
+        }
+        None => KerasLayers::default(),
+    };
+    read_range(source, (start, start + member.len), 0, &layers, budget)
 }
 
 /// Reads the file in `start..end` of `source`, before which there is a block of the user's of `before`
@@ -86,6 +103,7 @@ fn read_range(
     source: &Source,
     (start, end): (u64, u64),
     before: u64,
+    layers: &KerasLayers,
     budget: &Budget,
 ) -> Result<ParsedModel> {
     let mut file = Hdf5File::new(source, start, end);
@@ -99,11 +117,13 @@ fn read_range(
         contents,
         names: HashSet::new(),
         groups: HashSet::new(),
+        variables: Vec::new(),
         repeated: 0,
         not_followed: (0, String::new()),
     };
     walk.all(root)?;
-    let Walk { mut contents, repeated, not_followed, .. } = walk;
+    let Walk { mut contents, variables, repeated, not_followed, .. } = walk;
+    keras::mark(&mut contents, &variables, layers);
     if repeated > 0 {
         contents.notes.push(format!(
             "{repeated} links lead to groups that have other names as well, under which their datasets are listed"
@@ -173,6 +193,8 @@ struct Walk<'a> {
     names: HashSet<String>,
     /// Addresses of the groups so far.
     groups: HashSet<u64>,
+    /// Groups with the variables of layers of Keras.
+    variables: Vec<KerasVariables>,
     /// Links to groups that were met before.
     repeated: usize,
     /// Links to paths and to other files, and the path of one.
@@ -194,6 +216,14 @@ impl Walk<'_> {
             if !self.groups.insert(address) {
                 self.repeated += 1;
                 continue;
+            }
+            if path == "vars" || path.ends_with("/vars") {
+                let name = dataset::text_attribute(&mut self.file, &object, b"name")?;
+                let name = String::from_utf8_lossy(&name.unwrap_or_default()).into_owned();
+                self.budget
+                    .tables(0, 1 + (name.len() + path.len()) as u64 / 64, 0)?;
+                self.variables
+                    .push(KerasVariables { path: path.clone(), name });
             }
             // Backwards, because the last one is taken first.
             links.sort_unstable_by(|a, b| b.name.cmp(&a.name));

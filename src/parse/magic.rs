@@ -104,6 +104,16 @@ pub(super) fn is_litertlm(head: &[u8]) -> bool {
     head.starts_with(b"LITERTLM")
 }
 
+/// Whether a file with these first bytes is a program of ExecuTorch.
+pub(super) fn is_executorch(head: &[u8]) -> bool {
+    head.get(4..8) == Some(b"ET12")
+}
+
+/// Whether a file with these first bytes has data of tensors for ExecuTorch.
+pub(super) fn is_flat_tensors(head: &[u8]) -> bool {
+    head.get(4..8) == Some(b"FT01")
+}
+
 /// Whether a file with these first bytes is a graph of OpenVINO: XML whose root is `net`.
 pub(super) fn is_openvino(head: &[u8]) -> bool {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);

@@ -116,12 +116,6 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: PACKED,
     },
     OtherFile {
-        matches: |head| head.get(4..8) == Some(b"ET12"),
-        name: "ExecuTorch",
-        advice: MODELS_NOT_READ,
-        hides: None,
-    },
-    OtherFile {
         // A version, and the name of the model's class with its length and a zero.
         matches: |head| match head {
             [1..=20, 0, 0, 0, n @ 2..=64, 0, name @ ..] => {

@@ -199,7 +199,7 @@ impl ZipArchive {
     ///
     /// # Errors
     /// `Parse` if the member is malformed; `LimitExceeded` if it is too large; `Io`.
-    #[cfg(feature = "pth")]
+    #[cfg(any(feature = "pth", feature = "hdf5"))]
     pub(crate) fn read_content(
         &self,
         file: &mut dyn ReadAt,
@@ -362,7 +362,7 @@ fn is_pickle(member: &ZipMember) -> bool {
 }
 
 /// Decompresses `bytes` and returns at most the first `max` bytes of the result.
-#[cfg(feature = "pth")]
+#[cfg(any(feature = "pth", feature = "hdf5"))]
 fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
     // Allocated at once: a growing vector holds its content twice while it moves.

@@ -34,6 +34,12 @@ pub(super) static ONNX: GraphScheme =
 pub(super) static TFLITE: GraphScheme =
     GraphScheme(&identity("LiteRT", |model| model.container == Container::Tflite));
 
+pub(super) static EXECUTORCH: GraphScheme =
+    GraphScheme(&identity("ExecuTorch", |model| model.container == Container::ExecuTorch));
+
+pub(super) static KERAS: GraphScheme =
+    GraphScheme(&identity("Keras", |model| model.container == Container::Hdf5));
+
 pub(super) static OPENVINO: GraphScheme =
     GraphScheme(&identity("OpenVINO", |model| model.container == Container::OpenVino));
 

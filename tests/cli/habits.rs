@@ -355,8 +355,9 @@ fn shards_are_joined() {
 fn containers_that_are_not_written() {
     let directory = tempdir().unwrap();
     let input = at("demo/expected-bf16.safetensors");
-    for ending in "bin ckpt distcp h5 hdf5 keras litertlm mlmodel onnx pdparams pkl tflite uqff xml"
-        .split(' ')
+    for ending in
+        "bin ckpt distcp h5 hdf5 keras litertlm mlmodel onnx pdparams pkl ptd pte tflite uqff xml"
+            .split(' ')
     {
         let out = directory.path().join(format!("model.{ending}"));
         let out = out.to_str().unwrap();

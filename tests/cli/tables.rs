@@ -150,7 +150,15 @@ fn schemes_that_are_decoded() {
     let rows = rows(&page, &["scheme", "shown as"]);
     let documented: BTreeSet<&str> = rows.iter().map(|row| &*row[1]).collect();
     let mut shown: BTreeMap<String, PathBuf> = BTreeMap::new();
-    let files = ["model.onnx", "model.tflite", "model.xml", "model.mlmodel", "config.json"];
+    let files = [
+        "model.onnx",
+        "model.tflite",
+        "model.xml",
+        "model.mlmodel",
+        "model.pte",
+        "model.keras",
+        "config.json",
+    ];
     let endings = [".safetensors", ".gguf", ".pt", ".qnat"]
         .into_iter()
         .chain(files);

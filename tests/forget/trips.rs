@@ -88,6 +88,8 @@ pub const FOREIGN: &[&str] = &[
     "onnx_quantized",
     "openvino_quantized",
     "tflite_quantized",
+    "executorch_quantized",
+    "keras_quantized",
     "modelslim",
     "paroquant",
     "rotations",

@@ -198,6 +198,12 @@ fn tflite() {
     check_all("tflite", 18);
 }
 
+#[cfg(feature = "executorch")]
+#[test]
+fn executorch() {
+    check_all("executorch", 11);
+}
+
 /// Every file, converted to NPZ and read again, gives the same tensors; the archive's checksums are
 /// right.
 #[test]
@@ -215,6 +221,7 @@ fn out_as_npz_and_back() {
         "hdf5",
         "onnx",
         "tflite",
+        "executorch",
     ] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();

@@ -7,7 +7,7 @@ fn check(family: &str, least: usize) {
 }
 
 fn check_case(case: &std::path::Path) {
-    let files = ["safetensors", "gguf", "onnx", "tflite", "xml", "mlmodel"]
+    let files = ["safetensors", "gguf", "onnx", "tflite", "xml", "mlmodel", "pte", "keras"]
         .map(|ending| case.join(format!("model.{ending}")));
     let file = files.iter().find(|file| file.is_file()).unwrap();
     let model = anamnesis::parse(file).unwrap();
@@ -92,6 +92,18 @@ fn onnx() {
 #[test]
 fn tflite() {
     check("tflite_quantized", 28);
+}
+
+#[cfg(feature = "executorch")]
+#[test]
+fn executorch() {
+    check("executorch_quantized", 7);
+}
+
+#[cfg(feature = "hdf5")]
+#[test]
+fn keras() {
+    check("keras_quantized", 9);
 }
 
 #[cfg(feature = "openvino")]

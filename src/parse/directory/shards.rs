@@ -64,8 +64,10 @@ pub(super) const ONNX: &str = "onnx";
 
 /// Endings of files of weights that are mostly there for other programs: they are read where there is
 /// nothing else.
-const SECONDARY: &[&str] =
-    &["bpk", "h5", "hdf5", "keras", "litertlm", "mlmodel", "msgpack", "pdparams", "tflite"];
+const SECONDARY: &[&str] = &[
+    "bpk", "h5", "hdf5", "keras", "litertlm", "mlmodel", "msgpack", "pdparams", "ptd", "pte",
+    "tflite",
+];
 
 /// Endings of files of weights that are not read by themselves.
 const NOT_READ: &[&str] = &["onnx_data", "ot"];

@@ -135,6 +135,15 @@ fn dataspace(file: &mut Hdf5File<'_>, object: &Object) -> Result<Option<(Vec<u64
 
 /// Whether Keras has called opaque elements BF16.
 fn is_bfloat16(file: &mut Hdf5File<'_>, object: &Object) -> Result<bool> {
+    Ok(text_attribute(file, object, b"dtype")?.is_some_and(|text| text == b"bfloat16"))
+}
+
+/// The text that is the attribute `wanted` of an object.
+pub(super) fn text_attribute(
+    file: &mut Hdf5File<'_>,
+    object: &Object,
+    wanted: &[u8],
+) -> Result<Option<Vec<u8>>> {
     let attributes: Vec<Vec<u8>> = object.all(kind::ATTRIBUTE).map(<[u8]>::to_vec).collect();
     for attribute in attributes {
         let mut fields = file.fields(&attribute);
@@ -154,7 +163,7 @@ fn is_bfloat16(file: &mut Hdf5File<'_>, object: &Object) -> Result<bool> {
         let name = fields.take(padded(sizes[0]))?;
         let datatype = fields.take(padded(sizes[1]))?;
         fields.take(padded(sizes[2]))?;
-        if name.split(|&byte| byte == 0).next() != Some(b"dtype") {
+        if name.split(|&byte| byte == 0).next() != Some(wanted) {
             continue;
         }
         let text = match Datatype::read(file, datatype)?.element {
@@ -162,9 +171,10 @@ fn is_bfloat16(file: &mut Hdf5File<'_>, object: &Object) -> Result<bool> {
             Err(Untyped::Variable) => variable_text(file, fields)?,
             _ => continue,
         };
-        return Ok(text.trim_ascii_end().split(|&byte| byte == 0).next() == Some(b"bfloat16"));
+        let text = text.trim_ascii_end().split(|&byte| byte == 0).next();
+        return Ok(text.map(<[u8]>::to_vec));
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// The element that stands where nothing was written; empty if it is zero.

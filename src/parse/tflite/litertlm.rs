@@ -84,7 +84,7 @@ pub(in crate::parse) fn read(source: &Source, budget: &Budget) -> Result<ParsedM
     if !others.is_empty() {
         contents
             .notes
-            .push(format!("sections without tensors are left out: {}", others.join(", ")));
+            .push(format!("sections that are no models are left out: {}", others.join(", ")));
     }
     if !sections.iter().any(|s| is_model(&s)) {
         return Err(wrong("no section is a model"));

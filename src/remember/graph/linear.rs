@@ -4,9 +4,9 @@
 use super::stored::{FlatCodes, LongCodes, RepeatedRows, int_format};
 use super::{GraphDecoder, GraphWeight, StoredInts};
 use crate::model::{GraphCodes, Tensor};
-use crate::remember::kernels::grouped::E2M1;
+use crate::remember::kernels::grouped::{E2M1, Int};
 use crate::remember::kernels::scale_grid::ScaleGrid;
-use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
+use crate::remember::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped, row_groups};
 use crate::remember::seam::scale_layout::{per_tensor, rows_and_cols};
 use crate::remember::seam::scale_matrix::{
     Integers, Matrix, NestedOp, NestedScales, Repeated, ScaleMatrix,
@@ -45,11 +45,17 @@ fn stored_axis(codes: &GraphCodes, rank: usize) -> Option<usize> {
 /// The decoder of a weight of such an operator.
 pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> {
     let t = weight.t;
-    let (code_type, format) = format_of(t.dtype())
-        .ok_or_else(|| weight.refused(format!("its codes are {}", t.dtype())))?;
+    let stored = CodeMatrix::new(weight)?;
+    let format = match (weight.codes.integer(GraphCodes::OFFSET, 0), stored.bits) {
+        (0, bits) if bits == t.dtype().bits() => format_of(t.dtype()),
+        (0, bits) => Some((CodeType::Int(bits as u8), CodeFormat::Int(Int::signed(bits)))),
+        _ => Some((CodeType::Int(4), CodeFormat::Int(Int::offset_binary(4)))),
+    };
+    let (code_type, format) =
+        format.ok_or_else(|| weight.refused(format!("its codes are {}", t.dtype())))?;
     let scale = weight.need_scale()?;
-    let (rows, cols) = rows_and_cols(t.shape());
-    let layout = ScaleLayout::new(weight, &scale)?;
+    let (rows, cols) = rows_and_cols(&stored.shape);
+    let layout = ScaleLayout::new(weight, &stored.shape, &scale)?;
     let inner = layout.matrix(scale_floats(&scale)?);
     let scales: Box<dyn ScaleMatrix + 'm> = match &weight.factor {
         None => inner,
@@ -66,8 +72,10 @@ pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> 
     // onnxruntime takes no zero points of floats and of 32 bits: they are zero.
     let has_zero = t.dtype().is_integer() && t.dtype() != Dtype::I32;
     let zero_point = weight.zero_point.filter(|_| has_zero);
-    // Those of LiteRT are I64, and their reader has seen that they are small.
-    let is_of_reader = weight.t.model.container == Container::Tflite;
+    // Those of LiteRT and ExecuTorch are I64, and those of four bits of Keras have bytes of their own.
+    // LiteRT's reader has seen that they are small.
+    let is_of_reader = [Container::Tflite, Container::ExecuTorch, Container::Hdf5]
+        .contains(&weight.t.model.container);
     let fits = |zero: &Tensor<'_>| {
         (zero.dtype() == t.dtype() || is_of_reader) && zero.elements() == scale.elements()
     };
@@ -79,11 +87,15 @@ pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> 
             return Err(wrong(&t, what));
         }
     };
+    let formula = match weight.codes.integer(GraphCodes::DIVIDES, 0) {
+        0 => GraphWeight::formula(zero_points),
+        _ => GroupFormula::Divide,
+    };
     let decoder = Grouped {
-        formula: GraphWeight::formula(zero_points),
+        formula,
         ..Grouped::scaled(
-            codes(&t, cols),
-            t.dtype().bits(),
+            stored.codes(&t, cols),
+            stored.bits,
             format,
             [rows, cols],
             layout.grid,
@@ -91,7 +103,7 @@ pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> 
         )
     };
     Ok(GraphDecoder {
-        shape: t.shape().to_vec(),
+        shape: weight.codes.shape.clone().unwrap_or(stored.shape),
         scheme: weight.scheme(code_type, layout.granularity),
         decoder: Box::new(decoder),
     })
@@ -103,6 +115,48 @@ pub(super) fn scale_floats<'m>(scale: &Tensor<'m>) -> Result<Floats<'m>> {
         Dtype::F8E8M0 => Floats::new(scale),
         Dtype::F8E4M3 => Floats::fp8(scale),
         _ => Floats::ieee(scale),
+    }
+}
+
+/// How the codes of a weight are stored.
+struct CodeMatrix {
+    /// The shape along whose axes scales lie: that of the tensor, or a matrix of the graph's.
+    shape: Vec<usize>,
+    /// Bits of a code.
+    bits: usize,
+    /// Bytes of a row, if the graph tells the matrix.
+    row_bytes: Option<usize>,
+}
+
+impl CodeMatrix {
+    /// # Errors
+    /// The tensor has another size than the matrix.
+    fn new(weight: &GraphWeight<'_>) -> Result<Self> {
+        let (t, codes) = (weight.t, weight.codes);
+        let number = |key| {
+            usize::try_from(codes.integer(key, 0))
+                .ok()
+                .filter(|&n| n > 0)
+        };
+        let (Some(rows), Some(cols)) = (number(GraphCodes::ROWS), number(GraphCodes::COLS)) else {
+            let (shape, bits) = (t.shape().to_vec(), t.dtype().bits());
+            return Ok(Self { shape, bits, row_bytes: None });
+        };
+        let bits = number(GraphCodes::BITS).unwrap_or_else(|| t.dtype().bits());
+        let row_bytes = cols.saturating_mul(bits).div_ceil(8);
+        let shape: usize = codes.shape.iter().flatten().product();
+        if row_bytes.checked_mul(rows) != Some(t.elements()) || shape != rows * cols {
+            let what = format!("{} codes are no matrix of {rows} rows", t.elements());
+            return Err(wrong(&t, what));
+        }
+        Ok(Self { shape: vec![rows, cols], bits, row_bytes: Some(row_bytes) })
+    }
+
+    fn codes<'m>(&self, t: &Tensor<'m>, cols: usize) -> Codes<'m> {
+        match self.row_bytes {
+            Some(row_bytes) => Codes::Rows { part: t.part(), row_bytes },
+            None => codes(t, cols),
+        }
     }
 }
 
@@ -151,8 +205,8 @@ impl ScaleLayout {
     /// # Errors
     /// The shapes of weight and scale do not go together; `Unsupported` if blocks run along an axis
     /// with several behind it.
-    fn new(weight: &GraphWeight<'_>, scale: &Tensor<'_>) -> Result<Self> {
-        let (t, shape) = (weight.t, weight.t.shape());
+    fn new(weight: &GraphWeight<'_>, shape: &[usize], scale: &Tensor<'_>) -> Result<Self> {
+        let t = weight.t;
         if scale.elements() == 1 {
             let grid = per_tensor(shape);
             return Ok(Self { grid, granularity: Granularity::Tensor, cols: 1, rows: 1 });
@@ -167,7 +221,10 @@ impl ScaleLayout {
         let (n, (rows, cols)) = (shape[axis], rows_and_cols(shape));
         let within: usize = shape[axis + 1..].iter().product();
         if block == 0 {
-            return match scale.shape() == [n] && n > 0 {
+            // Those of a matrix may have the dimensions of the weight.
+            let is_matrix = weight.codes.integer(GraphCodes::ROWS, 0) > 0;
+            let fits = scale.shape() == [n] || is_matrix && scale.elements() == n;
+            return match fits && n > 0 {
                 true => {
                     Ok(Self::by_index(n, [rows, cols], (!is_last).then_some(within / cols.max(1))))
                 }

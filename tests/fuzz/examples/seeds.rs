@@ -19,7 +19,7 @@ fn main() {
     for (id, golden) in goldens() {
         seeds.golden(*id, golden);
     }
-    for directory in ["npz", "pth", "paddle", "qnat", "onnx", "flax", "hdf5", "tflite", "gguf-files", "llamafile", "demo"] {
+    for directory in ["npz", "pth", "paddle", "qnat", "onnx", "flax", "hdf5", "tflite", "executorch", "gguf-files", "llamafile", "demo"] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {
@@ -111,6 +111,7 @@ impl Seeds {
             Some("msgpack") => self.put("msgpack", &bytes),
             Some("bpk") => self.put("burnpack", &bytes),
             Some("h5" | "keras") => self.put("hdf5", &bytes),
+            Some("pte" | "ptd") => self.put("executorch", &bytes),
             Some("tflite" | "litertlm") => self.put("tflite", &bytes),
             Some("gguf" | "llamafile") => {
                 self.put("gguf", &bytes);

@@ -7,6 +7,10 @@ mod burnpack;
 mod configs;
 #[cfg(feature = "coreml")]
 mod coreml;
+#[cfg(feature = "executorch")]
+mod executorch;
+#[cfg(any(feature = "executorch", feature = "tflite"))]
+mod flatbuffer;
 #[cfg(feature = "hdf5")]
 mod hdf5;
 #[cfg(any(feature = "onnx", feature = "tensorflow"))]

@@ -3,113 +3,15 @@
 use crate::common::data;
 use crate::common::verdict::{Limit, Parse, Unsupported};
 use crate::trials::Trial;
-
-/// A field of a table.
-#[derive(Clone)]
-enum Field {
-    Number(Vec<u8>),
-    /// The elements of a vector, and how many they are.
-    Vector(u32, Vec<u8>),
-    Table(Vec<(u16, Field)>),
-    /// Tables of a vector, each so many times.
-    Tables(Vec<(Table, usize)>),
-}
-
-type Table = Vec<(u16, Field)>;
-
-fn byte(n: u8) -> Field {
-    Field::Number(vec![n])
-}
-
-fn int(n: i32) -> Field {
-    Field::Number(n.to_le_bytes().to_vec())
-}
-
-fn ints(numbers: &[i32]) -> Field {
-    Field::Vector(numbers.len() as u32, numbers.iter().flat_map(|n| n.to_le_bytes()).collect())
-}
-
-fn floats(numbers: &[f32]) -> Field {
-    Field::Vector(numbers.len() as u32, numbers.iter().flat_map(|n| n.to_le_bytes()).collect())
-}
-
-fn text(text: &str) -> Field {
-    Field::Vector(text.len() as u32, text.as_bytes().to_vec())
-}
-
-fn tables(tables: Vec<Table>) -> Field {
-    Field::Tables(tables.into_iter().map(|table| (table, 1)).collect())
-}
-
-/// Writes a table, and behind it what its fields lead to. Returns where it begins.
-fn write(out: &mut Vec<u8>, table: &[(u16, Field)]) -> usize {
-    let fields = table.iter().map(|(id, _)| id + 1).max().unwrap_or(0);
-    let size = |field: &Field| match field {
-        Field::Number(bytes) => bytes.len(),
-        _ => 4,
-    };
-    let mut offsets = vec![0u16; fields.into()];
-    let mut len = 4;
-    for (id, field) in table {
-        offsets[usize::from(*id)] = len as u16;
-        len += size(field);
-    }
-    let offsets_at = out.len();
-    out.extend((4 + 2 * fields).to_le_bytes());
-    out.extend((len as u16).to_le_bytes());
-    offsets
-        .iter()
-        .for_each(|offset| out.extend(offset.to_le_bytes()));
-    let at = out.len();
-    out.extend(((at - offsets_at) as i32).to_le_bytes());
-    out.resize(at + len, 0);
-    for (id, field) in table {
-        let place = at + usize::from(offsets[usize::from(*id)]);
-        let target = match field {
-            Field::Number(bytes) => {
-                out[place..place + bytes.len()].copy_from_slice(bytes);
-                continue;
-            }
-            Field::Table(table) => write(out, table),
-            Field::Vector(n, bytes) => {
-                let target = out.len();
-                out.extend(n.to_le_bytes());
-                out.extend(bytes);
-                target
-            }
-            Field::Tables(rows) => write_tables(out, rows),
-        };
-        let offset = (target - place) as u32;
-        out[place..place + 4].copy_from_slice(&offset.to_le_bytes());
-    }
-    at
-}
-
-fn write_tables(out: &mut Vec<u8>, rows: &[(Table, usize)]) -> usize {
-    let target = out.len();
-    let n: usize = rows.iter().map(|(_, n)| n).sum();
-    out.extend((n as u32).to_le_bytes());
-    let mut place = out.len();
-    out.resize(place + 4 * n, 0);
-    for (row, times) in rows {
-        let at = write(out, row);
-        for _ in 0..*times {
-            let offset = (at - place) as u32;
-            out[place..place + 4].copy_from_slice(&offset.to_le_bytes());
-            place += 4;
-        }
-    }
-    target
-}
+use crate::trials::flatbuffer::{
+    Field, Table, byte, file, floats, int, ints, numbers, tables, text,
+};
 
 /// A model of subgraphs and buffers, of which the last is at the end of the file.
 fn model(subgraphs: Vec<Table>, buffers: &[&[u8]]) -> Vec<u8> {
-    let mut out = b"\0\0\0\0TFL3".to_vec();
     let buffer = |data: &&[u8]| vec![(0, Field::Vector(data.len() as u32, data.to_vec()))];
     let buffers = [vec![]].into_iter().chain(buffers.iter().map(buffer));
-    let root = write(&mut out, &[(2, tables(subgraphs)), (4, tables(buffers.collect()))]);
-    out[..4].copy_from_slice(&(root as u32).to_le_bytes());
-    out
+    file(b"TFL3", 0, &[(2, tables(subgraphs)), (4, tables(buffers.collect()))])
 }
 
 fn graph(tensors: Vec<Table>) -> Table {
@@ -127,10 +29,6 @@ const I8: u8 = 9;
 
 fn one(tensor: Table, data: &[u8]) -> Vec<u8> {
     model(vec![graph(vec![tensor])], &[data])
-}
-
-fn zero_points(numbers: &[i64]) -> Field {
-    Field::Vector(numbers.len() as u32, numbers.iter().flat_map(|n| n.to_le_bytes()).collect())
 }
 
 fn quantized(scales: &[f32], axis: i32) -> (u16, Field) {
@@ -192,9 +90,9 @@ fn amplification() {
         vec![vec![(0, Field::Tables(vec![(tensor, n)]))]]
     };
     let same = many(tensor("w", F32, &[2], &[]), 100_000);
-    let quantization = |numbers: usize| {
-        let zeros = zero_points(&vec![1; numbers]);
-        (4, Field::Table(vec![(2, floats(&vec![1.0; numbers])), (3, zeros)]))
+    let quantization = |count: usize| {
+        let zeros = numbers(&vec![1; count]);
+        (4, Field::Table(vec![(2, floats(&vec![1.0; count])), (3, zeros)]))
     };
     let long = tensor("w", I8, &[10_000], &[quantization(10_000)]);
     trial.refused(vec![
@@ -333,6 +231,59 @@ fn quantized_weights() {
             Parse,
             &["two tensors", "`w.scale`"],
         ),
+    ]);
+    trial.end();
+}
+
+/// A bundle of LiteRT-LM with sections of a kind, a beginning and an end, and behind the header `rest`.
+fn bundle(sections: &[(u8, u64, u64)], rest: &[u8]) -> Vec<u8> {
+    let section = |&(kind, start, end): &(u8, u64, u64)| -> Table {
+        let number = |n: u64| Field::Number(n.to_le_bytes().to_vec());
+        vec![(1, number(start)), (2, number(end)), (3, byte(kind))]
+    };
+    let objects = vec![(0, tables(sections.iter().map(section).collect()))];
+    let mut header = file(b"\0\0\0\0", 0, &[(1, Field::Table(objects))]);
+    header.resize(512, 0);
+    let end = 32 + header.len() as u64;
+    let head = [&b"LITERTLM\x01\0\0\0"[..], &[0; 12], &end.to_le_bytes()].concat();
+    [&head, &header[..], rest].concat()
+}
+
+/// Where sections begin behind the header of such a bundle.
+const SECTIONS: u64 = 544;
+
+#[test]
+fn bundles() {
+    let mut trial = Trial::new();
+    let inner = one(tensor("w", F32, &[2, 2], &[]), &[7; 16]);
+    let end = SECTIONS + inner.len() as u64;
+    let whole = bundle(&[(3, SECTIONS, end), (4, end, end)], &inner);
+    trial.fine(vec![("a model and a tokenizer", whole.clone())]);
+    let golden = |name: &str| std::fs::read(data().join("tflite").join(name)).unwrap();
+    trial.mutations(&[whole.clone(), golden("lm_several.litertlm")], 23);
+    trial.truncations("a bundle", &whole);
+    let with = |at: usize, bytes: &[u8]| {
+        let mut changed = whole.clone();
+        changed[at..at + bytes.len()].copy_from_slice(bytes);
+        changed
+    };
+    let sections = |sections: &[(u8, u64, u64)]| bundle(sections, &inner);
+    trial.refused(vec![
+        ("version 2", with(8, &[2]), Unsupported, &["version 2"]),
+        ("a header behind the file", with(24, &[0xff; 8]), Parse, &["header ends"]),
+        ("a header before its beginning", with(24, &7u64.to_le_bytes()), Parse, &["header ends"]),
+        ("a section behind the file", sections(&[(3, SECTIONS, end + 1)]), Parse, &["section 0"]),
+        ("a section in the header", sections(&[(3, 40, end)]), Parse, &["section 0"]),
+        ("a section that ends first", sections(&[(3, end, SECTIONS)]), Parse, &["section 0"]),
+        (
+            "a section twice",
+            sections(&[(3, SECTIONS, end), (3, SECTIONS, end)]),
+            Parse,
+            &["overlap"],
+        ),
+        ("no model", sections(&[(4, SECTIONS, end)]), Parse, &["no section"]),
+        ("no sections", sections(&[]), Parse, &["no section"]),
+        ("an empty model", sections(&[(3, end, end)]), Parse, &["leads out"]),
     ]);
     trial.end();
 }

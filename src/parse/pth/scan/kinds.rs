@@ -37,7 +37,12 @@ pub(super) fn kind_of(head: &[u8]) -> ContentKind {
         [0x80, 0..=5, ..] => return ContentKind::Pickle,
         [0x1f, 0x8b, ..] => return ContentKind::Gzip,
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => return ContentKind::Npy,
-        _ if magic::is_tflite(head) || magic::is_litertlm(head) || magic::is_openvino(head) => {
+        _ if magic::is_tflite(head)
+            || magic::is_litertlm(head)
+            || magic::is_executorch(head)
+            || magic::is_flat_tensors(head)
+            || magic::is_openvino(head) =>
+        {
             return ContentKind::Weights;
         }
         _ if magic::is_onnx(head) || magic::is_flax(head) || magic::is_coreml(head) => {

@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     ("burnpack", containers::any),
     ("hdf5", containers::any),
     ("tflite", containers::any),
+    ("executorch", containers::any),
     ("openvino", containers::openvino),
     ("tensorflow", containers::tensorflow),
     ("coreml", containers::coreml),
