@@ -19,6 +19,8 @@ mod exported;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod headers;
+#[cfg(all(feature = "hdf5", feature = "remember"))]
+mod keras;
 mod limits;
 #[cfg(all(feature = "npz", feature = "pth", feature = "gguf"))]
 mod llamafile;
