@@ -44,6 +44,7 @@ fn is_of_image_adapter(name: &str) -> bool {
 }
 
 /// Whether `name` is that of a tensor of an adapter.
+#[cfg(feature = "gguf")]
 pub(crate) fn is_of_adapter(name: &str) -> bool {
     ADAPTERS.iter().any(|(is_it, _)| is_it(name))
 }
