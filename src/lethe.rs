@@ -72,6 +72,8 @@ mod scheme_names;
 #[cfg(feature = "lethe")]
 mod schemes;
 #[cfg(feature = "lethe")]
+mod sdnq;
+#[cfg(feature = "lethe")]
 pub(crate) mod seam;
 #[cfg(test)]
 #[cfg(feature = "lethe")]

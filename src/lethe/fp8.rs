@@ -20,7 +20,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use self::activations::StaticFp8;
-use self::encoder::Fp8Encoder;
+pub(super) use self::encoder::Fp8Encoder;
 use super::activation_scales::ActivationScales;
 use super::comfy::marker;
 use super::compressed_tensors as ct;

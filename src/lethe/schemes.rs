@@ -19,6 +19,7 @@ use super::mx::{Mx, MxCodes, MxLayout};
 use super::nvfp4::Nvfp4;
 use super::qnat::Qnat;
 use super::scheme::{ForgetScheme, SchemeParameters, SchemeRow};
+use super::sdnq::{Sdnq, SdnqCodes};
 use super::{Method, Scope};
 use crate::lethe::kernels::mlx::MlxFloatMode;
 use crate::remember::Granularity;
@@ -253,6 +254,36 @@ schemes! {
     HQQ_2BIT "hqq-2bit" ["hqq-int2"]
         "HQQ, 2 bits, groups of 64"
         searched(in_groups(linear(|p| hqq(p, 2))));
+    SDNQ_INT8 "sdnq-int8" ["sdnq"]
+        "INT8 of SDNQ, groups of 1024"
+        in_groups(linear(|p| sdnq(p, SdnqCodes::Int(8))));
+    SDNQ_INT7 "sdnq-int7" []
+        "INT7 of SDNQ, groups of 512"
+        in_groups(linear(|p| sdnq(p, SdnqCodes::Int(7))));
+    SDNQ_INT6 "sdnq-int6" []
+        "INT6 of SDNQ, groups of 256"
+        searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Int(6)))));
+    SDNQ_INT4 "sdnq-int4" []
+        "INT4 of SDNQ, groups of 64"
+        searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Int(4)))));
+    SDNQ_UINT8 "sdnq-uint8" []
+        "UINT8 of SDNQ, groups of 1024"
+        in_groups(linear(|p| sdnq(p, SdnqCodes::Uint(8))));
+    SDNQ_UINT5 "sdnq-uint5" []
+        "UINT5 of SDNQ, groups of 128"
+        searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Uint(5)))));
+    SDNQ_UINT4 "sdnq-uint4" []
+        "UINT4 of SDNQ, groups of 64"
+        searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Uint(4)))));
+    SDNQ_UINT3 "sdnq-uint3" []
+        "UINT3 of SDNQ, groups of 32"
+        searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Uint(3)))));
+    SDNQ_UINT2 "sdnq-uint2" []
+        "UINT2 of SDNQ, groups of 16"
+        searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Uint(2)))));
+    SDNQ_FP8 "sdnq-fp8" ["sdnq-float8"]
+        "FP8 (E4M3) of SDNQ, groups of 1024"
+        in_groups(linear(|p| sdnq(p, SdnqCodes::Fp8)));
     MLX_2BIT "mlx-2bit" []
         "MLX affine, 2 bits, groups of 64"
         searched(in_groups(mlx(|p| affine(p, 2))));
@@ -335,6 +366,10 @@ fn gptq(p: &SchemeParameters, scheme: Gptq) -> Arc<dyn Method> {
 
 fn hqq(p: &SchemeParameters, bits: usize) -> Arc<dyn Method> {
     Arc::new(Hqq { bits, group: p.group.unwrap_or(64) })
+}
+
+fn sdnq(p: &SchemeParameters, codes: SdnqCodes) -> Arc<dyn Method> {
+    Arc::new(Sdnq { codes, group: p.group })
 }
 
 fn affine(p: &SchemeParameters, bits: usize) -> Arc<dyn Method> {

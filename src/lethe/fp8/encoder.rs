@@ -14,7 +14,7 @@ use crate::simd::perform;
 use crate::{Dtype, Result};
 
 /// Encodes one tensor to FP8.
-pub(super) struct Fp8Encoder {
+pub(in crate::lethe) struct Fp8Encoder {
     pub stored: Vec<StoredTensor>,
     pub description: Option<&'static str>,
     pub arithmetic: Fp8Arithmetic,

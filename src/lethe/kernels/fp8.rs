@@ -6,6 +6,7 @@
 //!   them: every operation is rounded to the model's dtype, values are divided.
 //! - comfy-kitchen 0.2.40, `TensorCoreFP8Layout.quantize`, `quantize_per_tensor_fp8`: every
 //!   operation is rounded to the model's dtype, values are multiplied.
+//! - sdnq 0.2.8, `quantize_weight`: F32 throughout, values are divided.
 
 use std::marker::PhantomData;
 
@@ -27,6 +28,8 @@ pub(crate) enum Fp8Arithmetic {
     CompressedTensors(TargetDtype),
     /// `quantize_per_tensor_fp8` of comfy-kitchen, for a model in this dtype.
     ComfyKitchen(TargetDtype),
+    /// `quantize_weight` of sdnq.
+    Sdnq,
 }
 
 impl Fp8Arithmetic {
@@ -70,6 +73,10 @@ impl Fp8Arithmetic {
                 };
                 (scale, factor)
             }
+            Self::Sdnq => {
+                let scale = max_abs / N::MAX;
+                (scale, scale)
+            }
         }
     }
 
@@ -77,7 +84,7 @@ impl Fp8Arithmetic {
     #[inline(always)]
     fn dtype(self) -> TargetDtype {
         match self {
-            Self::Transformers { .. } => TargetDtype::F32,
+            Self::Transformers { .. } | Self::Sdnq => TargetDtype::F32,
             Self::CompressedTensors(dtype) | Self::ComfyKitchen(dtype) => dtype,
         }
     }
@@ -85,14 +92,23 @@ impl Fp8Arithmetic {
     /// Whether values are divided by the operand of [`scaled`](Self::scaled).
     #[inline(always)]
     fn divides(self) -> bool {
-        matches!(self, Self::CompressedTensors(_))
+        matches!(self, Self::CompressedTensors(_) | Self::Sdnq)
     }
 
     /// What is added to scaled values. compressed-tensors adds a zero point of +0, which makes +0 of
     /// -0; a sum with -0 is the value itself.
     #[inline(always)]
     fn zero_point(self) -> f32 {
-        if self.divides() { 0.0 } else { -0.0 }
+        match self {
+            Self::CompressedTensors(_) => 0.0,
+            _ => -0.0,
+        }
+    }
+
+    /// Whether NaN, which is zero over a scale of 0, becomes zero.
+    #[inline(always)]
+    fn zeroes_nan(self) -> bool {
+        matches!(self, Self::Sdnq)
     }
 
     /// `x` over the block's scale, rounded as the library rounds.
@@ -246,10 +262,13 @@ impl BlockScaling {
                 Some(_) => arithmetic.dtype().round_quotients(scaled),
                 None => arithmetic.dtype().round_all(scaled),
             }
-            let zero_point = arithmetic.zero_point();
+            let (zero_point, zeroes_nan) = (arithmetic.zero_point(), arithmetic.zeroes_nan());
             match is_in_range {
                 true => store(scaled, scale, codes, back, |x| narrow_in_range::<N>(x + zero_point)),
-                false => store(scaled, scale, codes, back, |x| narrow::<N>(x + zero_point)),
+                false => store(scaled, scale, codes, back, |x| {
+                    let x = if x.is_nan() & zeroes_nan { 0.0 } else { x };
+                    narrow::<N>(x + zero_point)
+                }),
             }
             if !factor.is_finite() {
                 // Zero times an infinite factor is NaN, for which `narrow` returns a number beside

@@ -1,12 +1,13 @@
 //! Integers by groups of values, rounded to nearest: what compressed-tensors, gptqmodel, AutoAWQ,
-//! HQQ and MLX make of a group.
+//! HQQ, MLX and SDNQ make of a group.
 //!
 //! Each rule does the float operations of its library in their order, each rounded to the dtype in
 //! which the library computes: the model's for compressed-tensors, F16 for AutoAWQ, F32 for
-//! gptqmodel, HQQ and MLX.
+//! gptqmodel, HQQ, MLX and SDNQ.
 
 mod hqq;
 mod rules;
+mod sdnq;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -16,10 +17,13 @@ pub(crate) use self::hqq::StepErrors;
 use self::rules::AwqInt;
 use self::rules::GptqInt;
 use self::rules::{CompressedTensorsInt, MlxAffine};
+use self::sdnq::{SdnqInt, SdnqUint};
 use self::search::{Fit, FitGroup, ZeroPoint};
 use crate::TargetDtype;
 use crate::element::ROUND_TO_INTEGER;
 use crate::lethe::kernels::activations::{Activations, SearchedGroup};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
 use crate::simd::{Aligned, Flat, Level, Routine, perform, zip};
 
 /// The library whose arithmetic applies.
@@ -36,6 +40,9 @@ pub(crate) enum IntegerRule {
     /// After so many steps of its optimiser.
     Hqq {
         steps: usize,
+    },
+    Sdnq {
+        is_signed: bool,
     },
 }
 
@@ -57,8 +64,8 @@ pub(crate) struct IntegerGroups {
     pub codes: Vec<u8>,
     /// The scale of each group, rounded to the dtype in which it is stored.
     pub scales: Vec<f32>,
-    /// The zero point of each group, an unsigned integer as the codes are; of HQQ any number; or the
-    /// bias of MLX.
+    /// The zero point of each group, an unsigned integer as the codes are; of HQQ any number; or what
+    /// MLX and SDNQ add.
     pub offsets: Vec<f32>,
 }
 
@@ -110,8 +117,8 @@ trait IntegerArithmetic: Copy {
     /// [`ROUND_TO_INTEGER`].
     fn code(self, quotient: f32, params: &QuantParams) -> f32;
 
-    /// The value that decoding gives.
-    fn decode(self, code: f32, params: &QuantParams) -> f32;
+    /// The value that decoding gives. `FMA`: a product and a sum are rounded once by an instruction.
+    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32;
 }
 
 /// `x` rounded to an integer, to nearest even. Its magnitude is below 2^22, so that the sum stays
@@ -215,6 +222,19 @@ struct EncodeIntegerGroups<'a, A> {
 impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
     #[inline(always)]
     fn run(&mut self) {
+        self.encode::<false>();
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2(&mut self, _: Avx2) {
+        self.encode::<true>();
+    }
+}
+
+impl<A: IntegerArithmetic> EncodeIntegerGroups<'_, A> {
+    #[inline(always)]
+    fn encode<const FMA: bool>(&mut self) {
         let (arithmetic, group) = (self.arithmetic, self.group);
         let batch = (BATCH_VALUES / group).clamp(1, BATCH);
         let batches = zip(
@@ -233,7 +253,7 @@ impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
                 codes.chunks_exact_mut(group),
             );
             for (((values, back), codes), params) in zip(groups, &params) {
-                encode_group(arithmetic, params, values, codes, back);
+                encode_group::<A, FMA>(arithmetic, params, values, codes, back);
             }
         }
     }
@@ -255,6 +275,19 @@ struct TryFit<'a, A> {
 impl<A: IntegerArithmetic> Routine for TryFit<'_, A> {
     #[inline(always)]
     fn run(&mut self) {
+        self.try_fit::<false>();
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2(&mut self, _: Avx2) {
+        self.try_fit::<true>();
+    }
+}
+
+impl<A: IntegerArithmetic> TryFit<'_, A> {
+    #[inline(always)]
+    fn try_fit<const FMA: bool>(&mut self) {
         let (arithmetic, values) = (self.arithmetic, self.group.values);
         let [low, high] = arithmetic.bounds(values, values.len());
         let tried = [arithmetic.fitted(self.fit), arithmetic.params(low[0], high[0])];
@@ -263,7 +296,7 @@ impl<A: IntegerArithmetic> Routine for TryFit<'_, A> {
         for i in 0..3 {
             let params = &tried[i % 2];
             if i < 2 || costs[0] < costs[1] {
-                encode_group(arithmetic, params, values, self.codes, self.back);
+                encode_group::<A, FMA>(arithmetic, params, values, self.codes, self.back);
                 (*self.scale, *self.offset) = (params.stored_scale, params.stored_offset);
                 let cost = self.group.cost_of(self.back);
                 self.carried = cost.carried;
@@ -316,7 +349,7 @@ const PART: usize = 64;
 
 /// Encodes one group.
 #[inline(always)]
-fn encode_group<A: IntegerArithmetic>(
+fn encode_group<A: IntegerArithmetic, const FMA: bool>(
     arithmetic: A,
     params: &QuantParams,
     values: &[f32],
@@ -329,7 +362,7 @@ fn encode_group<A: IntegerArithmetic>(
     if !A::ROUNDS {
         for ((&x, back), code) in zip(zip(values.iter(), back), codes) {
             let dividend = arithmetic.dividend(arithmetic.cast(x), &params);
-            (*code, *back) = encode_quotient(arithmetic, &params, dividend / params.scale);
+            (*code, *back) = encode_quotient::<A, FMA>(arithmetic, &params, dividend / params.scale);
         }
         return;
     }
@@ -339,21 +372,21 @@ fn encode_group<A: IntegerArithmetic>(
         let quotients = &mut quotients[..values.len()];
         arithmetic.divide(values, &params, quotients);
         for ((&quotient, back), code) in zip(zip(quotients.iter(), back), codes) {
-            (*code, *back) = encode_quotient(arithmetic, &params, quotient);
+            (*code, *back) = encode_quotient::<A, FMA>(arithmetic, &params, quotient);
         }
     }
 }
 
 /// The code of a value, and the value that decoding gives.
 #[inline(always)]
-fn encode_quotient<A: IntegerArithmetic>(
+fn encode_quotient<A: IntegerArithmetic, const FMA: bool>(
     arithmetic: A,
     params: &QuantParams,
     quotient: f32,
 ) -> (u8, f32) {
     let sum = arithmetic.code(quotient, params);
     // The integer lies in the low byte of the sum, so no conversion instruction is needed.
-    (sum.to_bits() as u8, arithmetic.decode(sum - ROUND_TO_INTEGER, params))
+    (sum.to_bits() as u8, arithmetic.decode::<FMA>(sum - ROUND_TO_INTEGER, params))
 }
 
 impl IntegerQuantizer {
@@ -387,6 +420,12 @@ impl IntegerQuantizer {
             }
             IntegerRule::Hqq { steps } => {
                 self.encode_by(HqqInt::new(bits, self.dtype, steps), input, level, back, out);
+            }
+            IntegerRule::Sdnq { is_signed: true } => {
+                self.encode_by(SdnqInt::new(bits), input, level, back, out);
+            }
+            IntegerRule::Sdnq { is_signed: false } => {
+                self.encode_by(SdnqUint::new(bits), input, level, back, out);
             }
         }
     }
@@ -431,11 +470,11 @@ impl IntegerQuantizer {
 impl IntegerRule {
     fn zero_point(self) -> ZeroPoint {
         match self {
-            Self::CompressedTensors { symmetric: true } | Self::Gptq { symmetric: true } => {
-                ZeroPoint::Middle
-            }
+            Self::CompressedTensors { symmetric: true }
+            | Self::Gptq { symmetric: true }
+            | Self::Sdnq { is_signed: true } => ZeroPoint::Middle,
             Self::CompressedTensors { .. } | Self::Gptq { .. } | Self::Awq => ZeroPoint::Code,
-            Self::Mlx | Self::Hqq { .. } => ZeroPoint::Any,
+            Self::Mlx | Self::Hqq { .. } | Self::Sdnq { .. } => ZeroPoint::Any,
         }
     }
 }

@@ -4,6 +4,7 @@
 use crate::remember::kernels::awq::{PER_WORD, POSITION};
 use crate::simd::{Level, Routine, copy, perform, zip};
 
+pub(crate) mod sdnq;
 #[cfg(test)]
 mod tests;
 

@@ -1,5 +1,5 @@
 //! The shared encoder of integers in groups: each group of consecutive values of a row has a scale
-//! and mostly a zero point. compressed-tensors, GPTQ, AWQ and MLX's affine mode use it. The mirror
+//! and mostly a zero point. compressed-tensors, GPTQ, AWQ, MLX's affine mode and SDNQ use it. The mirror
 //! of `remember/seam/grouped.rs`.
 //!
 //! A scheme chooses the arithmetic of its library (`Rule`) and, for codes, scales and offsets, the
@@ -97,7 +97,9 @@ impl Encode for Grouped {
         // Packings down columns and transposed ones are written along the rows of the weight, so
         // tall tiles write longer pieces.
         let transposed = match form {
-            MatrixForm::Packed(WordPacking::AlongRows) | MatrixForm::Bytes { .. } => None,
+            MatrixForm::Packed(WordPacking::AlongRows)
+            | MatrixForm::Units
+            | MatrixForm::Bytes { .. } => None,
             _ => Some(StoredRows::of_one(bits, 1)),
         };
         Grid {
@@ -152,7 +154,7 @@ impl Encode for Grouped {
             IntegerRule::Gptq { symmetric } => symmetric,
             IntegerRule::Awq => false,
             // `v * s + b` with any `b`: no integer is its zero point.
-            IntegerRule::Mlx | IntegerRule::Hqq { .. } => return None,
+            IntegerRule::Mlx | IntegerRule::Hqq { .. } | IntegerRule::Sdnq { .. } => return None,
         };
         let MatrixForm::Floats { dtype, .. } = self.scales.form else {
             return None;

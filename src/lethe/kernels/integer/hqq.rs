@@ -220,7 +220,7 @@ impl IntegerArithmetic for HqqInt {
     }
 
     #[inline(always)]
-    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
         (code - params.stored_offset) * params.stored_scale
     }
 }

@@ -112,7 +112,7 @@ impl IntegerArithmetic for CompressedTensorsInt {
     }
 
     #[inline(always)]
-    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
         (code - params.stored_offset) * params.stored_scale
     }
 }
@@ -192,7 +192,7 @@ impl IntegerArithmetic for GptqInt {
     }
 
     #[inline(always)]
-    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
         (code - params.stored_offset) * params.stored_scale
     }
 }
@@ -237,7 +237,7 @@ impl IntegerArithmetic for AwqInt {
     }
 
     #[inline(always)]
-    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
         (code - params.stored_offset) * params.stored_scale
     }
 }
@@ -314,7 +314,7 @@ impl IntegerArithmetic for MlxAffine {
     }
 
     #[inline(always)]
-    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
         code * params.stored_scale + params.stored_offset
     }
 }

@@ -134,6 +134,22 @@ fn twin(q: &IntegerQuantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
             let codes = group.iter().map(|&x| code(x, zero)).collect();
             (codes, t(1.0 / scale), t(zero), true)
         }
+        IntegerRule::Sdnq { is_signed } => {
+            // Zero over zero is code 0; of the others only the side counts.
+            let code = |x: f32, scale: f32, low: f32, high: f32| match x / scale {
+                quotient if quotient.is_nan() => 0.0,
+                quotient => quotient.round_ties_even().clamp(low, high),
+            };
+            if is_signed {
+                let scale = low.abs().max(high) / (half - 1.0);
+                let codes = group.iter().map(|&x| code(x, scale, -half, half - 1.0) + half);
+                return (codes.collect(), scale, half, true);
+            }
+            let first = group.iter().copied().find(|&x| x == min).unwrap();
+            let scale = (max - min) / most;
+            let codes = group.iter().map(|&x| code(x - first, scale, 0.0, most));
+            (codes.collect(), scale, first, false)
+        }
     }
 }
 
@@ -172,6 +188,7 @@ fn rules_equal_their_twins() {
         rules.push(IntegerRule::Gptq { symmetric });
     }
     rules.extend([1, 20].map(|steps| IntegerRule::Hqq { steps }));
+    rules.extend([true, false].map(|is_signed| IntegerRule::Sdnq { is_signed }));
     rules.push(IntegerRule::Awq);
     let groups: &[usize] = miri_or(&[9], &[16, 24, 32, 75, 128]);
     for rule in rules {
@@ -193,9 +210,10 @@ fn rules_equal_their_twins() {
                         let (codes, scale, offset, subtracted) = twin(&q, values);
                         let what = format!("{q:?}, {level:?}, group {i}");
                         assert_eq!(out.scales[i].to_bits(), scale.to_bits(), "{what}");
-                        // A zero point of HQQ may be a negative number that is rounded to zero.
+                        // A zero point of HQQ may be a negative number that is rounded to zero, one
+                        // of SDNQ either zero.
                         let stored = match rule {
-                            IntegerRule::Hqq { .. } => offset,
+                            IntegerRule::Hqq { .. } | IntegerRule::Sdnq { .. } => offset,
                             _ => offset + 0.0,
                         };
                         assert_eq!(out.offsets[i].to_bits(), stored.to_bits(), "{what}");
@@ -206,10 +224,12 @@ fn rules_equal_their_twins() {
                                 "{what}, value {k}"
                             );
                             let code = code + 0.0; // a code has no sign
-                            let value = if subtracted {
-                                (code - offset) * scale
-                            } else {
-                                code * scale + offset
+                            let value = match rule {
+                                IntegerRule::Sdnq { is_signed: false } => {
+                                    code.mul_add(scale, offset)
+                                }
+                                _ if subtracted => (code - offset) * scale,
+                                _ => code * scale + offset,
                             };
                             assert_eq!(
                                 back[i * group + k].to_bits(),

@@ -11,6 +11,7 @@ use half::{bf16, f16};
 
 use crate::element::Element;
 use crate::lethe::Put;
+use crate::lethe::kernels::pack::sdnq::pack_units;
 use crate::lethe::kernels::pack::{
     lower_packed_zero_points, lower_zero_points, pack_awq_words, pack_bit_streams, row_bytes,
     transpose_words, transposed,
@@ -47,6 +48,9 @@ pub(crate) enum MatrixForm {
     /// `convert_gptq_v2_to_v1_format_module`. Codes of other widths cross words and are lowered
     /// before they are packed, modulo their range.
     PackedMinusOne(WordPacking),
+    /// Integers of a few bits in units of eight, without regard to rows, as SDNQ packs them. Tiles are
+    /// whole rows, or as wide as whole units.
+    Units,
     /// One byte for each integer, exclusive-or `flip`: 0x80 makes a signed byte of an unsigned
     /// code.
     Bytes { flip: u8 },
@@ -128,6 +132,17 @@ impl StoredMatrix {
                 let (rectangle, bytes) = self.pack(packing, tile, codes, level, words);
                 lower_packed_zero_points(bytes, self.bits);
                 rectangle.put(self.part, bytes, put)
+            }
+            MatrixForm::Units => {
+                let bytes_of = |codes: usize| codes * self.bits / 8;
+                pack_units(codes, self.bits, level, &mut words.packed);
+                if tile.cols.len() == self.cols {
+                    let first = bytes_of(tile.rows.start * self.cols);
+                    return put(self.part, first as u64, &words.packed);
+                }
+                let (stride, lines) = (bytes_of(self.cols), tile.rows.clone());
+                let lines = Rectangle { stride, lines, at: bytes_of(tile.cols.start) };
+                lines.put(self.part, &words.packed, put)
             }
             MatrixForm::Bytes { flip } => {
                 codes.iter_mut().for_each(|code| *code ^= flip);

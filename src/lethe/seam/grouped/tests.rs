@@ -19,7 +19,7 @@ use crate::remember::Tile;
 use crate::simd::Level;
 
 /// Directories of cases.
-const FAMILIES: [&str; 3] = ["int_encode", "mlx_encode", "hqq_encode"];
+const FAMILIES: [&str; 4] = ["int_encode", "mlx_encode", "hqq_encode", "sdnq_encode"];
 
 /// Values of a stored tensor, and its type.
 fn widened(view: &safetensors::tensor::TensorView<'_>) -> (Vec<f32>, TargetDtype) {
@@ -369,4 +369,9 @@ fn encodings_equal_mlx() {
 #[test]
 fn encodings_equal_hqq() {
     check_all("hqq_encode");
+}
+
+#[test]
+fn encodings_equal_sdnq() {
+    check_all("sdnq_encode");
 }

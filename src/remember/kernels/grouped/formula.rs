@@ -117,7 +117,7 @@ impl Arithmetic for ScaleToInt8Op {
 /// between two F32, and on the side of each on which the exact sum lies, so that the second
 /// rounding gives what one alone would.
 #[inline(always)]
-pub(in crate::remember::kernels) fn fused(value: f32, scale: f32, offset: f32) -> f32 {
+pub(crate) fn fused(value: f32, scale: f32, offset: f32) -> f32 {
     let (product, offset) = (f64::from(value) * f64::from(scale), f64::from(offset));
     let sum = product + offset;
     // What the rounding of the sum has left out, exactly.

@@ -69,6 +69,7 @@ impl GroupedCase {
             }
             "awq" => Box::new(crate::lethe::awq::Awq { group: group.unwrap() }),
             "hqq" => Box::new(crate::lethe::hqq::Hqq { bits, group: group.unwrap() }),
+            "sdnq" => Box::new(sdnq(self.encoder["dtype"].as_str().unwrap(), group)),
             "mlx" => Box::new(mlx(self.encoder["mode"].as_str().unwrap(), bits, group.unwrap())),
             other => panic!("{other}"),
         }
@@ -84,4 +85,15 @@ pub(super) fn mlx(mode: &str, bits: usize, group: usize) -> crate::lethe::mlx::M
         "nvfp4" => Mlx::Floating(MlxFloatMode::Nvfp4),
         _ => Mlx::Affine { bits, group },
     }
+}
+
+fn sdnq(dtype: &str, group: Option<usize>) -> crate::lethe::sdnq::Sdnq {
+    use crate::lethe::sdnq::{Sdnq, SdnqCodes};
+    let bits = |prefix: &str| dtype.strip_prefix(prefix).and_then(|bits| bits.parse().ok());
+    let codes = match (bits("int"), bits("uint")) {
+        (Some(bits), _) => SdnqCodes::Int(bits),
+        (_, Some(bits)) => SdnqCodes::Uint(bits),
+        _ => SdnqCodes::Fp8,
+    };
+    Sdnq { codes, group }
 }
