@@ -89,7 +89,7 @@ fn quantized_tensors_are_decoded_first() {
     for family in ["bnb", "fp8", "gptq", "awq", "nvfp4"] {
         on_the_way(family, "model.safetensors", "gguf:q8_0");
     }
-    for family in ["compressed_tensors", "mlx", "gptq_more", "awq_more", "mxfp4", "hqq"] {
+    for family in ["compressed_tensors", "mlx", "gptq_more", "awq_more", "mxfp4", "hqq", "sdnq"] {
         on_the_way(family, "model", "gguf:q8_0");
     }
 }

@@ -240,6 +240,11 @@ fn hqq() {
 }
 
 #[test]
+fn sdnq() {
+    check_family("sdnq", 20);
+}
+
+#[test]
 fn gptq_and_awq() {
     check_family("gptq", 40);
     check_family("gptq_more", 1);

@@ -93,7 +93,6 @@ pub const FOREIGN: &[&str] = &[
     "modelslim",
     "paroquant",
     "rotations",
-    "sdnq",
     "sglang",
     "sinq",
     "torchao_checkpoints",
@@ -117,4 +116,4 @@ pub const FOREIGN: &[&str] = &[
 
 /// Directories in which cases may be missing from the table: their layouts have no encoder, or are
 /// mixtures of several.
-pub const MIXED: &[&str] = &["comfy", "gptq_more", "modelopt"];
+pub const MIXED: &[&str] = &["comfy", "gptq_more", "modelopt", "sdnq"];

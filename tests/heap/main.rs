@@ -200,6 +200,8 @@ const FORGET: [&[&str]; 2] = [
         "nvfp4-ct",
         "hqq",
         "hqq-3bit",
+        "sdnq-int8",
+        "sdnq-uint5",
         "mxfp6",
         "qnat",
     ],

@@ -20,7 +20,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 SCHEMES = [
     "nf4", "nf4-dq", "fp4", "fp4-dq", "int8", "fp8-block", "fp8-tensor", "fp8-block-ue8m0", "fp8", "fp8-channel", "fp8-block-ct",
-    "w4a16", "w4a16-asym", "w8a16", "w8a16-channel", "w8a8", "nvfp4-ct", "mxfp4", "mxfp6", "mxfp8", "hqq", "hqq-8bit", "hqq-3bit", "hqq-2bit", "mlx-4bit", "mlx-8bit", "mlx-mxfp4",
+    "w4a16", "w4a16-asym", "w8a16", "w8a16-channel", "w8a8", "nvfp4-ct", "mxfp4", "mxfp6", "mxfp8", "hqq", "hqq-8bit", "hqq-3bit", "hqq-2bit",
+    "sdnq-int8", "sdnq-int7", "sdnq-int6", "sdnq-int4", "sdnq-uint8", "sdnq-uint5", "sdnq-uint4", "sdnq-uint3", "sdnq-uint2", "sdnq-fp8", "mlx-4bit", "mlx-8bit", "mlx-mxfp4",
     "gguf:q8_0", "gguf:q4_k_m", "gguf:q6_k", "gguf:iq4_xs", "gguf:q4_0", "gpt-oss",
 ]
 
@@ -74,6 +75,17 @@ def dequantized(scheme, directory):
             state = {k.removeprefix(name + "."): v for k, v in stored.items() if k.startswith(name + ".")}
             layer.load_state_dict(state)
             weights[name + ".weight"] = layer.dequantize()
+        return weights
+    if scheme.startswith("sdnq"):
+        from sdnq.loader import load_sdnq_model
+        from sdnq.utils import get_sdnq_params
+
+        weights = None
+        for model in (AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16), load_sdnq_model(str(directory), dtype=torch.bfloat16)):
+            layers = {name: module for name, module in model.named_modules() if hasattr(module, "sdnq_dequantizer")}
+            found = {f"{name}.weight": layer.sdnq_dequantizer(**get_sdnq_params(layer), dtype=torch.bfloat16) for name, layer in layers.items()}
+            assert weights is None or all(torch.equal(weights[name], value) for name, value in found.items())
+            weights = found
         return weights
     if scheme.startswith("fp8-") and not scheme.endswith("ct") and scheme != "fp8-channel":
         from transformers import FineGrainedFP8Config

@@ -1,4 +1,4 @@
-//! compressed-tensors, MLX, HQQ, GPTQ, AWQ, ModelOpt and ComfyUI.
+//! compressed-tensors, MLX, HQQ, SDNQ, GPTQ, AWQ, ModelOpt and ComfyUI.
 
 use super::{
     Bytes, Case, Columns, E4M3, INT4, INT8, Kept, Near, NoEncoder, Refused, Row, Values, Whole,
@@ -113,6 +113,23 @@ pub const TABLE: &[Case] = &[
         Near(3.0 / 255.0),
     ),
     ("hqq", "hostile_*", "hqq", 8, Whole, Refused),
+    // A scale that is found again from the ends of a group may differ in its last place.
+    ("sdnq", "uint4", "sdnq-uint4", 0, Row, Near(1e-6)),
+    ("sdnq", "uint4_group_odd", "sdnq-uint4", 18, Row, Near(1e-6)),
+    ("sdnq", "metadata", "sdnq-uint5", 0, Row, Near(1e-6)),
+    ("sdnq", "matmul_uint8", "sdnq-uint8", 0, Row, Near(1e-6)),
+    (
+        "sdnq",
+        "every_floats matmul_int8 matmul_tensorwise rows_f16",
+        "sdnq-int8",
+        0,
+        Row,
+        Near(1.001 / 254.0),
+    ),
+    ("sdnq", "hadamard svd_* codebook* nested_* rules", "sdnq-uint8", 0, Row, INT8),
+    ("sdnq", "every_floats wide_floats", "sdnq-fp8", 0, Row, E4M3),
+    ("sdnq", "conv*", "sdnq-int8", 0, Whole, Kept),
+    ("sdnq", "hostile wide_hostile", "sdnq-uint4", 32, Whole, Refused),
     // Random zero points, so that the values of a group do not span the range of its codes.
     (
         "gptq",

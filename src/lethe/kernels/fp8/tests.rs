@@ -19,9 +19,15 @@ fn values(n: usize) -> Vec<f32> {
     values
 }
 
-/// compressed-tensors in BF16, as its operations are, one by one.
-fn twin(values: &[f32], width: usize, [rows, cols]: [usize; 2]) -> (Vec<u8>, Vec<f32>) {
-    let to_bf16 = |x: f32| bf16::from_f32(x).to_f32();
+/// compressed-tensors in BF16, as its operations are, one by one; or sdnq, which computes in F32, keeps
+/// scales of 0 and makes zero of NaN.
+fn twin(
+    values: &[f32],
+    width: usize,
+    [rows, cols]: [usize; 2],
+    is_sdnq: bool,
+) -> (Vec<u8>, Vec<f32>) {
+    let rounded = |x: f32| if is_sdnq { x } else { bf16::from_f32(x).to_f32() };
     let height = values.len() / width;
     let mut codes = vec![0; values.len()];
     let mut scales = vec![];
@@ -33,13 +39,18 @@ fn twin(values: &[f32], width: usize, [rows, cols]: [usize; 2]) -> (Vec<u8>, Vec
             let max = places
                 .iter()
                 .fold(0.0f32, |max, &i| max.max(values[i].abs()));
-            let scale = match to_bf16(max / 448.0) {
-                0.0 => 0.007_812_5,
+            let scale = match rounded(max / 448.0) {
+                0.0 if !is_sdnq => 0.007_812_5,
                 scale => scale,
             };
             scales.push(scale);
             for i in places {
-                let x = (to_bf16(values[i] / scale) + 0.0).clamp(-448.0, 448.0);
+                let x = match values[i] / scale {
+                    x if !is_sdnq => rounded(x) + 0.0,
+                    x if x.is_nan() => 0.0,
+                    x => x,
+                };
+                let x = x.clamp(-448.0, 448.0);
                 let distance = |code: u8| (E4M3::widen(code) - x.abs()).abs();
                 let nearest = (0..0x7fu8).min_by(|&a, &b| {
                     distance(a)
@@ -56,9 +67,20 @@ fn twin(values: &[f32], width: usize, [rows, cols]: [usize; 2]) -> (Vec<u8>, Vec
 #[test]
 fn blocks_are_as_one_value_at_a_time() {
     let (height, width) = miri_or((5, 11), (19, 53));
-    let values = values(height * width);
-    for block in [[1, width], miri_or([2, 4], [8, 16]), [height, width], [3, 1], [32, 64]] {
-        let (codes, scales) = twin(&values, width, block);
+    let mut values = values(height * width);
+    // Rows of zeros, and of values so small that their scale is 0.
+    values[width..2 * width].fill(-0.0);
+    for (i, x) in values[2 * width..3 * width].iter_mut().enumerate() {
+        *x = f32::from_bits(i as u32 % 99) * if i % 2 == 0 { 1.0 } else { -1.0 };
+    }
+    let blocks = [[1, width], miri_or([2, 4], [8, 16]), [height, width], [3, 1], [32, 64]];
+    for (block, is_sdnq) in blocks.into_iter().flat_map(|block| [(block, false), (block, true)]) {
+        let (codes, scales) = twin(&values, width, block, is_sdnq);
+        let compressed_tensors = Fp8Arithmetic::CompressedTensors(TargetDtype::BF16);
+        let arithmetic = match is_sdnq {
+            true => Fp8Arithmetic::Sdnq,
+            false => compressed_tensors,
+        };
         for level in Level::available() {
             let mut ours = EncodeFp8Blocks {
                 values: &values,
@@ -69,7 +91,7 @@ fn blocks_are_as_one_value_at_a_time() {
                 codes: &mut vec![0; values.len()],
                 back: &mut vec![0.0; values.len()],
                 scales: &mut vec![0.0; scales.len()],
-                arithmetic: Fp8Arithmetic::CompressedTensors(TargetDtype::BF16),
+                arithmetic,
                 code: PhantomData::<E4M3>,
             };
             perform(level, &mut ours);
