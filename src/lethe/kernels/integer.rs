@@ -362,7 +362,8 @@ fn encode_group<A: IntegerArithmetic, const FMA: bool>(
     if !A::ROUNDS {
         for ((&x, back), code) in zip(zip(values.iter(), back), codes) {
             let dividend = arithmetic.dividend(arithmetic.cast(x), &params);
-            (*code, *back) = encode_quotient::<A, FMA>(arithmetic, &params, dividend / params.scale);
+            (*code, *back) =
+                encode_quotient::<A, FMA>(arithmetic, &params, dividend / params.scale);
         }
         return;
     }

@@ -24,9 +24,9 @@ pub(crate) use self::codes::{
 };
 #[cfg(target_arch = "x86_64")]
 use self::formula::FmaOp;
+pub(crate) use self::formula::Formula;
 #[cfg(any(feature = "lethe", test))]
 pub(crate) use self::formula::fused;
-pub(crate) use self::formula::Formula;
 use self::formula::{
     Arithmetic, DivideOp, FusedOp, ScaleOp, ScaleShiftOp, ScaleToInt8Op, ShiftScaleOp,
 };

@@ -27,7 +27,13 @@ fn twin(
     [rows, cols]: [usize; 2],
     is_sdnq: bool,
 ) -> (Vec<u8>, Vec<f32>) {
-    let rounded = |x: f32| if is_sdnq { x } else { bf16::from_f32(x).to_f32() };
+    let rounded = |x: f32| {
+        if is_sdnq {
+            x
+        } else {
+            bf16::from_f32(x).to_f32()
+        }
+    };
     let height = values.len() / width;
     let mut codes = vec![0; values.len()];
     let mut scales = vec![];
@@ -74,7 +80,10 @@ fn blocks_are_as_one_value_at_a_time() {
         *x = f32::from_bits(i as u32 % 99) * if i % 2 == 0 { 1.0 } else { -1.0 };
     }
     let blocks = [[1, width], miri_or([2, 4], [8, 16]), [height, width], [3, 1], [32, 64]];
-    for (block, is_sdnq) in blocks.into_iter().flat_map(|block| [(block, false), (block, true)]) {
+    for (block, is_sdnq) in blocks
+        .into_iter()
+        .flat_map(|block| [(block, false), (block, true)])
+    {
         let (codes, scales) = twin(&values, width, block, is_sdnq);
         let compressed_tensors = Fp8Arithmetic::CompressedTensors(TargetDtype::BF16);
         let arithmetic = match is_sdnq {

@@ -142,7 +142,9 @@ fn twin(q: &IntegerQuantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
             };
             if is_signed {
                 let scale = low.abs().max(high) / (half - 1.0);
-                let codes = group.iter().map(|&x| code(x, scale, -half, half - 1.0) + half);
+                let codes = group
+                    .iter()
+                    .map(|&x| code(x, scale, -half, half - 1.0) + half);
                 return (codes.collect(), scale, half, true);
             }
             let first = group.iter().copied().find(|&x| x == min).unwrap();

@@ -89,7 +89,11 @@ pub(super) fn mlx(mode: &str, bits: usize, group: usize) -> crate::lethe::mlx::M
 
 fn sdnq(dtype: &str, group: Option<usize>) -> crate::lethe::sdnq::Sdnq {
     use crate::lethe::sdnq::{Sdnq, SdnqCodes};
-    let bits = |prefix: &str| dtype.strip_prefix(prefix).and_then(|bits| bits.parse().ok());
+    let bits = |prefix: &str| {
+        dtype
+            .strip_prefix(prefix)
+            .and_then(|bits| bits.parse().ok())
+    };
     let codes = match (bits("int"), bits("uint")) {
         (Some(bits), _) => SdnqCodes::Int(bits),
         (_, Some(bits)) => SdnqCodes::Uint(bits),
