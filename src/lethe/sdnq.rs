@@ -16,7 +16,7 @@ use crate::lethe::kernels::integer::{IntegerQuantizer, IntegerRule};
 use crate::lethe::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, grouped_matrix_objection, module_objection,
 };
-use crate::lethe::seam::rows::{MAX_ROW_LEN, stored_tensor};
+use crate::lethe::seam::rows::stored_tensor;
 use crate::remember::lcm;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -91,16 +91,11 @@ impl Method for Sdnq {
         if self.group == Some(0) {
             return Some("there are no groups of 0 values".to_owned());
         }
-        grouped_matrix_objection(weight, group)
-            .or_else(|| module_objection(weight))
-            .or_else(|| {
-                let is_cut = !values.is_multiple_of(together);
-                is_cut.then(|| format!("its {values} values are no multiple of {together}"))
-            })
-            .or_else(|| {
-                (group > MAX_ROW_LEN)
-                    .then(|| format!("its {group} values of a scale are more than {MAX_ROW_LEN}"))
-            })
+        let of_shape = grouped_matrix_objection(weight, group);
+        of_shape.or_else(|| module_objection(weight)).or_else(|| {
+            let is_cut = !values.is_multiple_of(together);
+            is_cut.then(|| format!("its {values} values are no multiple of {together}"))
+        })
     }
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
