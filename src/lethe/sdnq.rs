@@ -77,10 +77,11 @@ impl Sdnq {
         if cols.is_multiple_of(most) {
             return most.min(cols);
         }
-        let mut groups = (2..cols / most).rev();
-        groups
-            .find(|&n| cols.is_multiple_of(n))
-            .map_or(cols, |n| cols / n)
+        // Divisors are found in pairs, so that a long row of a hostile file takes no long search.
+        let pairs = (1..=cols.isqrt()).filter(|&n| cols.is_multiple_of(n));
+        let divisors = pairs.flat_map(|n| [n, cols / n]);
+        let groups = divisors.filter(|n| (2..cols / most).contains(n)).max();
+        groups.map_or(cols, |n| cols / n)
     }
 }
 
