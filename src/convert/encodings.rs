@@ -269,7 +269,8 @@ fn copies_of<'m>(
     let ResolvedItem::Group(group) = item else {
         return Ok(None);
     };
-    if group.is_merged || group.rest.is_some() || !method.makes(group.scheme) {
+    let is_changed = group.is_merged || group.is_rotated;
+    if is_changed || group.rest.is_some() || !method.makes(group.scheme) {
         return Ok(None);
     }
     let weight = WeightInfo { name: &group.name, shape: &group.shape, dtype: dtype_of(item, to) };

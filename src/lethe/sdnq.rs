@@ -17,7 +17,7 @@ use crate::lethe::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, grouped_matrix_objection, module_objection,
 };
 use crate::lethe::seam::rows::stored_tensor;
-use crate::remember::lcm;
+use crate::remember::{CodeType, QuantScheme, lcm};
 use crate::{Dtype, Result, TargetDtype};
 
 /// Codes in a unit.
@@ -86,6 +86,15 @@ impl Sdnq {
 }
 
 impl Method for Sdnq {
+    fn makes(&self, scheme: QuantScheme) -> bool {
+        let wanted = match self.codes {
+            SdnqCodes::Int(bits) => CodeType::Int(bits as u8),
+            SdnqCodes::Uint(bits) => CodeType::Uint(bits as u8),
+            SdnqCodes::Fp8 => CodeType::Fp8,
+        };
+        matches!(scheme, QuantScheme::Grouped { family: "SDNQ", codes, .. } if codes == wanted)
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let (together, _) = self.codes.together();
         let (values, group) = (weight.rows() * weight.cols(), self.group_of(weight.cols()));

@@ -238,7 +238,8 @@ impl<'m> SdnqWeight<'_, 'm> {
             parts.extend(factors.parts());
             decoder = Box::new(LowRankSum::new(decoder, factors, None));
         }
-        if let Some(group) = self.rotation(&shape)? {
+        let rotation = self.rotation(&shape)?;
+        if let Some(group) = rotation {
             decoder = Box::new(HadamardRotated { rotated: decoder, group, stored: None });
         }
         let scheme = QuantScheme::Grouped {
@@ -251,7 +252,9 @@ impl<'m> SdnqWeight<'_, 'm> {
             },
         };
         let name = t.name();
-        Ok(Group::new(name, shape.dims(), scheme, parts, decoder))
+        let mut group = Group::new(name, shape.dims(), scheme, parts, decoder);
+        group.is_rotated = rotation.is_some();
+        Ok(group)
     }
 
     fn refused_version(&self, what: &str, first: [u32; 3]) -> AnamnesisError {

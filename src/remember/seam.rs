@@ -78,6 +78,10 @@ pub(crate) struct Group<'m> {
     /// Whether adapters have changed the values: they are made in F32, and no stored tensor has
     /// them.
     pub is_merged: bool,
+    /// Whether the values are rotated by what a config says, so that the same stored tensors have
+    /// others without it.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    pub is_rotated: bool,
     /// The weight as a linear module has it, `[…, out, in]`, if the tensor is a parameter `[…, in,
     /// out]` whose groups run along `in`.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
@@ -128,6 +132,7 @@ impl<'m> Group<'m> {
             keeps: None,
             is_copied: false,
             is_merged: false,
+            is_rotated: false,
             module: None,
             encoded_as: None,
             decoder,
@@ -200,6 +205,7 @@ impl<'m> Group<'m> {
             Self {
                 keeps: self.keeps,
                 is_merged: self.is_merged,
+                is_rotated: self.is_rotated,
                 ..Self::new(name, shape, self.scheme, parts, Box::new(window))
             }
         };

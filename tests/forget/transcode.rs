@@ -12,7 +12,7 @@ use anamnesis::{
 use serde_json::{Value, json};
 
 use crate::common::forget::{bf16s, every_scheme, needs_importance, stored_at, values_at, weights};
-use crate::common::{Random, Raw, effort, file, raw};
+use crate::common::{Random, Raw, data, effort, file, raw};
 
 /// A scheme with groups of so many values.
 fn scheme(name: &str, group: Option<usize>) -> ForgetScheme {
@@ -482,4 +482,28 @@ fn the_same_scheme_keeps_what_is_stored() {
     }
     // DFloat11 loses nothing.
     assert_eq!(others, ["dfloat11"]);
+}
+
+/// Nothing in the stored tensors of SDNQ tells that codes are rotated, and the new config says that none
+/// are.
+#[test]
+fn rotated_codes_are_encoded_anew() {
+    for (case, is_copied) in [("uint4", true), ("hadamard", false), ("svd_uint4", false)] {
+        let scratch = crate::common::tempdir().unwrap();
+        let model = data().join("sdnq").join(case).join("model");
+        let (out, report) =
+            forget(&model, scratch.path(), scheme("sdnq-uint4", None), TargetDtype::F32).unwrap();
+        assert!(!report.encoded.is_empty(), "{case}");
+        for encoded in &report.encoded {
+            let is_kept = encoded.scheme.ends_with(" (copied)");
+            assert_eq!(is_kept, is_copied, "{case}: {} {}", encoded.name, encoded.scheme);
+        }
+        let (before, after) = (values_at(&model), values_at(&out));
+        for encoded in &report.encoded {
+            let (was, is) = (&before[&encoded.name], &after[&encoded.name]);
+            let most = was.iter().fold(0f32, |most, x| most.max(x.abs()));
+            let far = was.iter().zip(is).any(|(a, b)| (a - b).abs() > most / 14.9);
+            assert!(!far && (!is_copied || was == is), "{case}: {}", encoded.name);
+        }
+    }
 }

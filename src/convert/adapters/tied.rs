@@ -232,6 +232,7 @@ fn add_head<'m>(items: &mut Vec<ResolvedItem<'m>>, embedding: usize, head: Strin
                 keeps: group.keeps,
                 is_copied: group.is_copied,
                 is_merged: group.is_merged,
+                is_rotated: group.is_rotated,
                 encoded_as: group.encoded_as,
             };
             (half(&decoder).into(), half(&decoder).into())
