@@ -496,7 +496,9 @@ fn rotated_codes_are_encoded_anew() {
         assert!(!report.encoded.is_empty(), "{case}");
         for encoded in &report.encoded {
             let is_kept = encoded.scheme.ends_with(" (copied)");
-            assert_eq!(is_kept, is_copied, "{case}: {} {}", encoded.name, encoded.scheme);
+            // Six columns are too few to be rotated.
+            let is_plain = is_copied || encoded.name == "blocks.d.weight" && case == "hadamard";
+            assert_eq!(is_kept, is_plain, "{case}: {} {}", encoded.name, encoded.scheme);
         }
         let (before, after) = (values_at(&model), values_at(&out));
         for encoded in &report.encoded {
