@@ -76,7 +76,7 @@ const DEEPSEEK_MLX: MlxClass = MlxClass {
 /// Source: `DeepseekV2Model` in the same file.
 pub(super) const DEEPSEEK_OCR: ModelClass = ModelClass {
     gguf: "deepseek2-ocr",
-    classes: &["DeepseekOCRForCausalLM", "UnlimitedOCRForCausalLM"],
+    classes: &["DeepseekOCRForCausalLM", "UnlimitedOCRForCausalLM", "DeepseekOCR2ForCausalLM"],
     model_type: "deepseekocr",
     defaults: &[
         ("max_position_embeddings", Int(2048)),
@@ -106,12 +106,7 @@ pub(super) const DEEPSEEK_OCR: ModelClass = ModelClass {
         setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
         setting(Kind::FlagIfTrue, "expert_weights_norm", &["norm_topk_prob"]),
     ]],
-    traits: Traits {
-        has_expert_groups: true,
-        completes: &[without_latent],
-        left_out: &["model.sam_model.", "model.image_newline", "model.view_seperator"],
-        ..DEEPSEEK.traits
-    },
+    traits: Traits { has_expert_groups: true, completes: &[without_latent], ..DEEPSEEK.traits },
     mlx: None,
     ..DEEPSEEK
 };

@@ -31,7 +31,6 @@ pub(super) const HUNYUAN_VL: ModelClass = ModelClass {
     ]],
     traits: Traits {
         rope: RopeTraits::PLAIN,
-        left_out: &["vit."],
         completes: &[flat],
         restores: &[raised],
         ..HUNYUAN.traits

@@ -149,9 +149,13 @@ pub(super) const QWEN3: ModelClass = ModelClass {
     ..QWEN2
 };
 
-/// Step3-VL, whose language model is Qwen 3.
+/// Step3-VL and LightOnOCR, whose language model is Qwen 3.
 pub(super) const QWEN3_NESTED: ModelClass = ModelClass {
-    classes: &["StepVLForConditionalGeneration"],
+    classes: &[
+        "StepVLForConditionalGeneration",
+        "LightOnOcrForConditionalGeneration",
+        "LightOnOCRForConditionalGeneration",
+    ],
     traits: Traits { sign: Sign::Never, ..QWEN3.traits },
     mlx: None,
     ..QWEN3

@@ -4,38 +4,63 @@
 //!
 //! Source: `MmprojModel` in `conversion/base.py` of llama.cpp; defaults of transformers 5.24.
 
+mod deepseek_ocr;
+mod dots;
+mod exaone;
 mod gemma;
 mod gemma4;
 mod glm;
+mod hunyuan;
 mod idefics;
 mod intern;
+mod janus;
+mod kimi;
 mod lfm;
 mod llama4;
+mod minicpm;
+mod paddle;
 mod pixtral;
 mod qwen;
 mod qwen3;
 pub(super) mod to_hf;
 pub(super) mod to_mmproj;
 mod whisper;
+mod youtu;
 
 use serde_json::{Map, Value, json};
 
 use crate::config::TEXT_CONFIGS;
-use crate::families::engine::fields::{Fields, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, wrong};
+use crate::families::engine::fields::{
+    Fields, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, array, wrong,
+};
 use crate::families::engine::rope::PARAMETERS;
 use crate::families::engine::rows::*;
+use crate::model::gguf::GgufMetadataArray;
 use crate::remember::layout::assembled::Change;
 use crate::{AnamnesisError, Result};
 
 /// Every tower.
 const TOWERS: &[&Tower] = &[
+    &deepseek_ocr::UNLIMITED_OCR,
+    &deepseek_ocr::DEEPSEEK_OCR,
+    &deepseek_ocr::DEEPSEEK_OCR2,
+    &dots::DOTS_OCR,
+    &exaone::EXAONE4_5,
     &gemma::GEMMA3,
     &gemma4::GEMMA4,
+    &hunyuan::HUNYUAN_VL,
     &idefics::IDEFICS3,
     &idefics::SMOLVLM,
     &intern::INTERN_VL,
+    &janus::JANUS,
+    &kimi::KIMI_VL,
+    &kimi::KIMI_K25,
+    &kimi::GLM5V,
     &lfm::LFM2_VL,
     &llama4::LLAMA4,
+    &minicpm::MINICPM_V4_6,
+    &paddle::PADDLE_OCR,
+    &pixtral::LIGHT_ON_OCR,
     &pixtral::MISTRAL3,
     &pixtral::PIXTRAL,
     &qwen::QWEN2_VL,
@@ -43,9 +68,11 @@ const TOWERS: &[&Tower] = &[
     &qwen3::QWEN3_VL,
     &glm::GLM_OCR,
     &glm::GLM4V,
+    &glm::GLM5_NEXT,
     &whisper::QWEN2_AUDIO,
     &whisper::VOXTRAL,
     &whisper::AUDIO_FLAMINGO3,
+    &youtu::YOUTU_VL,
 ];
 
 /// A tower of images or sounds.
@@ -60,6 +87,8 @@ pub(super) struct Tower {
     pub swaps_square: bool,
     /// Fields of the whole model that the table has among those of the tower's config.
     pub of_model: &'static [OfModel],
+    /// Fields of the processor that the table has among those of the tower's config.
+    pub of_processor: &'static [&'static str],
     /// Fields of the whole model, each with what its class has where it is silent, and with what
     /// the projector takes for granted.
     pub expected: &'static [(&'static str, Default, Default)],
@@ -73,7 +102,8 @@ pub(super) struct Tower {
     pub wholes: &'static [Whole],
     /// Sets, of a tower that comes from GGUF, what other fields say.
     pub restore: fn(&mut WholeConfig) -> Result<()>,
-    /// Tensors that llama.cpp has in one type, whatever the model's.
+    /// Tensors that llama.cpp has in one type, whatever the model's: whole names, or those of rules that
+    /// have no end.
     pub types: &'static [(&'static str, TowerType)],
     /// The token whose row of the embedding the tower has, too.
     pub token: Option<&'static str>,
@@ -128,6 +158,9 @@ pub(super) struct WholeConfig {
 /// Field of the name of the nested config of the language model, where that is another than usual.
 const TEXT_FIELD: &str = "text_field";
 
+/// The same where its fields stand beside that of the tower.
+const FLAT: &str = "";
+
 /// The row of the embedding that some towers have, too.
 const TOKEN_ROW: &str = "v.token_embd.img_break";
 
@@ -136,6 +169,8 @@ const TOKEN_ROW: &str = "v.token_embd.img_break";
 pub(super) enum TowerType {
     F16,
     F32,
+    /// Filters, as those of patches: F16 in a model of F16, and else F32.
+    Filter,
 }
 
 /// The configs of a multimodal model, beside that of its tower.
@@ -214,6 +249,28 @@ const NORM_EPSILON: Setting = number("vision.attention.layer_norm_epsilon", &[EP
 const GELU: Setting = setting(Kind::FixedFlag(true), "use_gelu", &[]);
 const SILU: Setting = setting(Kind::FixedFlag(true), "use_silu", &[]);
 
+/// How many pixels an image has at least and at most, which the processor says.
+const PIXEL_FIELDS: &[&str] = &["min_pixels", "max_pixels"];
+const MIN_PIXELS: Setting = setting(Kind::Required, "vision.image_min_pixels", &["min_pixels"]);
+const MAX_PIXELS: Setting = setting(Kind::Required, "vision.image_max_pixels", &["max_pixels"]);
+
+/// INT32\[\]: the numbers of layers.
+const INDEXES: OwnSetting = own(
+    |setting, model| {
+        let all = model.fields.get(setting.fields);
+        let Some((_, all)) = all else {
+            return Ok(None);
+        };
+        let number = |n: &Value| i32::try_from(n.as_u64()?).ok();
+        let all = all
+            .as_array()
+            .and_then(|all| all.iter().map(number).collect::<Option<Vec<_>>>());
+        let all = all.ok_or_else(|| setting.wrong("it is no list of layers"))?;
+        Ok(Some(array(GgufMetadataArray::I32(all))))
+    },
+    |stated, _| Ok(Some(stated.numbers()?.to_vec().into())),
+);
+
 /// The setting of the projector's name.
 const fn projector(name: &'static str) -> Setting {
     setting(Kind::Text(name), "projector_type", &[])
@@ -237,6 +294,7 @@ const PLAIN_TOWER: Tower = Tower {
     config: VISION,
     swaps_square: false,
     of_model: &[],
+    of_processor: &[],
     expected: &[],
     complete: add_text_size,
     listed: None,
@@ -362,6 +420,20 @@ fn restore_square(config: &mut WholeConfig) {
         let size = json!({"height": side, "width": side});
         config.processor.insert("size".to_owned(), size);
     }
+}
+
+/// Says that transformers does not have the class.
+fn note_code(config: &mut WholeConfig) {
+    let note = "the class is none of transformers: the code of the model (`auto_map`) is not in GGUF; take it from the model's page";
+    config.notes.push(note.to_owned());
+}
+
+/// Sets the length of an image of which there are as many patches as positions.
+fn restore_image(config: &mut WholeConfig) -> Result<()> {
+    let side = config.fields.need(&[PATCHES])?.isqrt();
+    let side = side.saturating_mul(config.fields.need(&[PATCH_SIZE])?);
+    config.fields.0.insert(IMAGE_SIZE.to_owned(), side.into());
+    Ok(())
 }
 
 /// Sets the length of a patch in the processor, as it is in the tower, under `name`.

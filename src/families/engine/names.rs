@@ -89,6 +89,11 @@ const TOWERS: &[&str] = &[
     "mlp1.",
     // Towers that have names of their own, and what makes images and speech.
     "siglip2.",
+    "vit.",
+    "sam_model.",
+    "qwen2_model.",
+    "image_newline",
+    "view_seperator",
     "mlp_AR.",
     "merger.",
     "aligner.",

@@ -143,7 +143,7 @@ impl<'m> SourceTensor<'m> {
     }
 
     /// The tensor of that name and shape that is put together from rows of this one.
-    fn rearranged(&self, named: (String, Vec<usize>), moved: &Rearrangement) -> Self {
+    pub(crate) fn rearranged(&self, named: (String, Vec<usize>), moved: &Rearrangement) -> Self {
         // What is quantized is rounded where the tensor is written.
         let dtype = self.stored.unwrap_or(TargetDtype::F32);
         let group = assembled(vec![self.clone()], named, dtype, moved);

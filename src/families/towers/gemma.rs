@@ -14,14 +14,17 @@ use crate::Result;
 use crate::families::engine::fields::{Fields, wrong, wrong_key};
 use crate::families::engine::rows::*;
 
-/// The layers of SigLIP below `$prefix`.
+/// The layers of SigLIP below `$prefix`, with `$out` behind attention.
 macro_rules! siglip {
     ($prefix:literal) => {
+        siglip!($prefix, "self_attn.out_proj")
+    };
+    ($prefix:literal, $out:literal) => {
         &[
             square("v.blk.{i}.attn_q", concat!($prefix, "encoder.layers.{i}.self_attn.q_proj")),
             square("v.blk.{i}.attn_k", concat!($prefix, "encoder.layers.{i}.self_attn.k_proj")),
             square("v.blk.{i}.attn_v", concat!($prefix, "encoder.layers.{i}.self_attn.v_proj")),
-            square("v.blk.{i}.attn_out", concat!($prefix, "encoder.layers.{i}.self_attn.out_proj")),
+            square("v.blk.{i}.attn_out", concat!($prefix, "encoder.layers.{i}.", $out)),
             norm("v.blk.{i}.ln1", concat!($prefix, "encoder.layers.{i}.layer_norm1")),
             norm("v.blk.{i}.ln2", concat!($prefix, "encoder.layers.{i}.layer_norm2")),
             up("v.blk.{i}.ffn_up", concat!($prefix, "encoder.layers.{i}.mlp.fc1")),

@@ -1,16 +1,19 @@
-//! The tower of GLM 4.1V and 4.5V: as that of Qwen 2.5-VL, with learned positions, a convolution
+//! The towers of GLM 4.1V, 4.5V, OCR and 5: as that of Qwen 2.5-VL, with learned positions, a convolution
 //! that makes one token of a square of patches, and a gated projector.
 //!
 //! Source: `Glm4VVisionModel` in `conversion/qwen3vl.py` and `tools/mtmd/models/glm4v.cpp` of
 //! llama.cpp.
 
+use serde_json::Value;
+
 use super::qwen::{DEPTH, FILTER_BIAS, FILTERS, HEADS, LAYERS, TRAITS, check_text, restore_text};
 use super::{
-    EPSILON, FUSED, IMAGE_SIZE, MERGE_SIZE, NORM_EPSILON, PATCHES, PLAIN, PLAIN_TOWER, SETTINGS,
-    SILU, TEXT_HIDDEN, Tower, TowerConfig, Whole, add_patches, down, norm, projector, up,
+    EPSILON, FUSED, IMAGE_SIZE, MAX_PIXELS, MERGE_SIZE, MIN_PIXELS, NORM_EPSILON, PATCH_SIZE,
+    PATCHES, PIXEL_FIELDS, PLAIN, PLAIN_TOWER, SETTINGS, SILU, TEXT_HIDDEN, Tower, TowerConfig,
+    Whole, add_patches, down, norm, projector, up,
 };
 use crate::Result;
-use crate::families::engine::fields::Fields;
+use crate::families::engine::fields::{Fields, wrong};
 use crate::families::engine::rows::*;
 
 const TEXT: Dim = Field(TEXT_HIDDEN);
@@ -114,6 +117,98 @@ pub(super) const GLM_OCR: Tower = Tower {
     }],
     ..GLM4V
 };
+
+/// Field of the width of the projector of GLM 5.
+const WIDTH: &str = "projection_intermediate_size";
+
+const GLM5_PROJECTOR: &[TensorRule] = &[
+    PROJECTOR[0],
+    PROJECTOR[1],
+    PROJECTOR[2],
+    same("mm.gate", "visual.merger.gate_proj", &[Field(WIDTH), TEXT]),
+    same("mm.up", "visual.merger.up_proj", &[Field(WIDTH), TEXT]),
+    same("mm.down", "visual.merger.down_proj", &[TEXT, Field(WIDTH)]),
+];
+
+/// Numbers of tokens of an image, and of pixels.
+const TOKEN_LIMITS: [(&str, &str); 2] =
+    [("min_image_tokens", PIXEL_FIELDS[0]), ("max_image_tokens", PIXEL_FIELDS[1])];
+
+const GLM5_OWN: &[Setting] = &[
+    projector("glm5v"),
+    SILU,
+    NORM_EPSILON,
+    count("vision.spatial_merge_size", &[MERGE_SIZE]),
+    number("vision.swiglu_clamp", &["swiglu_limit"]),
+    MIN_PIXELS,
+    MAX_PIXELS,
+];
+
+/// GLM 5 limits what goes through gates, and has a width of the projector of its own.
+pub(super) const GLM5_NEXT: Tower = Tower {
+    class: ModelClass {
+        classes: &["Glm5NextForConditionalGeneration"],
+        model_type: "glm5_next_vision",
+        defaults: &[
+            ("depth", Int(24)),
+            ("hidden_size", Int(1024)),
+            ("intermediate_size", Int(4096)),
+            ("num_heads", Int(16)),
+            ("out_hidden_size", Int(1536)),
+            (IMAGE_SIZE, Int(336)),
+            ("patch_size", Int(14)),
+            ("attention_bias", Bool(true)),
+            ("rms_norm_eps", Float(1e-5)),
+            (WIDTH, Int(10_240)),
+            ("swiglu_limit", Float(10.0)),
+        ],
+        tensors: &[FILTERS, FILTER_BIAS, LAYERS, OCR_TOWER, GLM5_PROJECTOR],
+        settings: &[SETTINGS, GLM5_OWN],
+        traits: TRAITS,
+        ..GLM_OCR.class
+    },
+    complete: |fields, config| {
+        complete(fields, config)?;
+        let token = area_of_token(fields)?;
+        for (name, field) in TOKEN_LIMITS {
+            let tokens = config.processor.get(name).and_then(Value::as_u64);
+            let pixels = tokens.and_then(|tokens| tokens.checked_mul(token));
+            let pixels = pixels.ok_or_else(|| wrong(name, "the processor has no such number"))?;
+            fields.0.insert(field.to_owned(), pixels.into());
+        }
+        Ok(())
+    },
+    wholes: &[Whole {
+        text: "glm5-next",
+        class: "Glm5NextForConditionalGeneration",
+        model_type: "glm5_next",
+        text_type: Some("glm5_next_text"),
+        processor: &[
+            ("image_processor_type", Text("Glm5NextImageProcessor")),
+            ("processor_class", Text("Glm5NextProcessor")),
+        ],
+        ..GLM4V_WHOLE
+    }],
+    restore: |config| {
+        let token = area_of_token(&config.fields)?;
+        for (name, field) in TOKEN_LIMITS {
+            let pixels = config.fields.0.remove(field).and_then(|n| n.as_u64());
+            let tokens = pixels.and_then(|pixels| pixels.checked_div(token));
+            config
+                .processor
+                .extend(tokens.map(|tokens| (name.to_owned(), tokens.into())));
+        }
+        (GLM4V.restore)(config)
+    },
+    ..GLM_OCR
+};
+
+/// Pixels of which one token is made.
+fn area_of_token(fields: &Fields) -> Result<u64> {
+    let side = u64::from(fields.need(&[PATCH_SIZE])?) * u64::from(fields.need(&[MERGE_SIZE])?);
+    side.checked_mul(side)
+        .ok_or_else(|| wrong(PATCH_SIZE, "it is too large"))
+}
 
 pub(super) const GLM4V: Tower = Tower {
     class: ModelClass {

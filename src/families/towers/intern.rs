@@ -85,7 +85,8 @@ const OWN: &[Setting] = &[
 
 pub(super) const INTERN_VL: Tower = Tower {
     class: ModelClass {
-        classes: &["InternVLChatModel"],
+        // The second is what the tower's config calls it.
+        classes: &["InternVLChatModel", "InternVisionModel"],
         model_type: "intern_vit_6b",
         defaults: &[
             ("hidden_size", Int(3200)),

