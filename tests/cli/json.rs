@@ -317,7 +317,7 @@ fn what_models_differ_in() {
     for side in ["only_in_a", "only_in_b", "metadata"] {
         assert!(found[side][0].is_object(), "{side}: {found}");
     }
-    let found = valid_with_code(1, "diff", &["diff", &at(MODELS[4]), &at(MODELS[5])]);
+    let found = valid_with_code(1, "diff", &["diff", &at("adapters/base"), &at(MODELS[5])]);
     assert!(found["config"][0].is_object(), "{found}");
 }
 
