@@ -325,3 +325,20 @@ fn adapters_are_inputs() {
     let error = model.convert(&out, other).unwrap_err().to_string();
     assert!(error.contains("adapters"), "{error}");
 }
+
+/// A file that is no model by itself is called what it is.
+#[test]
+fn kinds_of_files() {
+    for (file, kind) in [
+        ("adapters/plain", Some("LoRA adapter of PEFT")),
+        ("adapters/mlx", Some("LoRA adapter of mlx-lm")),
+        ("adapters/plain.gguf", Some("LoRA adapter of llama.cpp")),
+        ("adapters_image/kohya.safetensors", Some("LoRA adapter of an image or video model")),
+        ("adapters_image/processors.safetensors", Some("LoRA adapter of an image or video model")),
+        ("adapters_image/models/unet.safetensors", None),
+        ("adapters/base", None),
+        ("demo/model-q4_k.gguf", None),
+    ] {
+        assert_eq!(parse(data().join(file)).unwrap().describe().kind, kind, "{file}");
+    }
+}
