@@ -70,8 +70,9 @@ pub(crate) struct Sdnq {
 }
 
 impl Sdnq {
-    /// Columns of a group of rows of `cols`. Where the size that is asked for does not divide a row,
-    /// the library takes the largest number of groups that does, below that of whole such groups.
+    /// Columns of a group of rows of `cols`. Where the size that is asked for does not divide a
+    /// row, the library takes the largest number of groups that does, below that of whole such
+    /// groups.
     fn group_of(self, cols: usize) -> usize {
         let most = self.group.unwrap_or(4 << self.codes.bits()).max(1);
         if cols.is_multiple_of(most) {

@@ -1,4 +1,5 @@
-//! Files that are no models, but change models or belong to them: adapters, towers, importance matrices.
+//! Files that are no models, but change models or belong to them: adapters, towers, importance
+//! matrices.
 
 use super::ParsedModel;
 

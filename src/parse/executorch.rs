@@ -1,7 +1,8 @@
-//! ExecuTorch: programs (`.pte`) and data of tensors beside them (`.ptd`), which are FlatBuffers with
-//! segments of data behind them. Data is not read here.
+//! ExecuTorch: programs (`.pte`) and data of tensors beside them (`.ptd`), which are FlatBuffers
+//! with segments of data behind them. Data is not read here.
 //!
-//! - `program`: constants of a program, as `reader` keeps them. `operators`: which of them are codes.
+//! - `program`: constants of a program, as `reader` keeps them. `operators`: which of them are
+//!   codes.
 //! - `xnnpack`: weights that a program hands to XNNPACK, whose graphs say what they are.
 //! - `tensor`: types, shapes and orders of dimensions.
 //!
@@ -36,7 +37,8 @@ fn wrong(what: impl std::fmt::Display) -> AnamnesisError {
 struct Segments(Vec<Range<u64>>);
 
 impl Segments {
-    /// Reads the tables in field `id` of `root`, whose offsets begin at `base` of a file of `len` bytes.
+    /// Reads the tables in field `id` of `root`, whose offsets begin at `base` of a file of `len`
+    /// bytes.
     fn read(
         file: &mut FlatBuffer<'_>,
         root: &FlatTable,

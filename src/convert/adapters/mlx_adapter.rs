@@ -1,8 +1,9 @@
 //! Adapters of mlx-lm: a directory with `adapter_config.json` and `adapters.safetensors`.
 //!
-//! `M.lora_a` `[in, rank]` and `M.lora_b` `[rank, out]` for a linear layer `M`, whose weight is `[out,
-//! in]`; of an embedding `[tokens, rank]` and `[rank, width]`. The product is multiplied by `scale`.
-//! DoRA has lengths of rows, `M.m`. With `fine_tune_type` `full` the tensors are whole weights.
+//! `M.lora_a` `[in, rank]` and `M.lora_b` `[rank, out]` for a linear layer `M`, whose weight is
+//! `[out, in]`; of an embedding `[tokens, rank]` and `[rank, width]`. The product is multiplied by
+//! `scale`. DoRA has lengths of rows, `M.m`. With `fine_tune_type` `full` the tensors are whole
+//! weights.
 //!
 //! Source: mlx-lm 0.32.2 `tuner/lora.py`, `tuner/dora.py`, `tuner/utils.py` (`load_adapters`).
 
@@ -85,7 +86,8 @@ impl SortedTensors {
                 return Err(wrong(&t, "its name is none of a LoRA of mlx-lm"));
             };
             let tensors = sorted.lora.entry(module.to_owned()).or_default();
-            // The product of an embedding is `lora_a · lora_b`, that of a linear layer its transpose.
+            // The product of an embedding is `lora_a · lora_b`, that of a linear layer its
+            // transpose.
             let form = match is_embedding(&format!("{module}.weight")) {
                 true => FactorForm::OutIn,
                 false => FactorForm::Transposed,

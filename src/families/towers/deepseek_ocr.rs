@@ -1,8 +1,8 @@
 //! The towers of DeepSeek-OCR, of Unlimited-OCR and of DeepSeek-OCR 2: SAM in front of CLIP, and of
 //! Qwen 2 in the second.
 //!
-//! Source: `DeepseekOCRVisionModel` in `conversion/deepseek.py`, and `tools/mtmd/models/deepseekocr.cpp`
-//! and `deepseekocr2.cpp` of llama.cpp.
+//! Source: `DeepseekOCRVisionModel` in `conversion/deepseek.py`, and
+//! `tools/mtmd/models/deepseekocr.cpp` and `deepseekocr2.cpp` of llama.cpp.
 
 use serde_json::{Map, Value, json};
 

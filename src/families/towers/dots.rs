@@ -1,5 +1,5 @@
-//! The tower of dots.ocr, whose heads rotate by rows and columns, and of whose patches squares become one
-//! token.
+//! The tower of dots.ocr, whose heads rotate by rows and columns, and of whose patches squares
+//! become one token.
 //!
 //! Source: `conversion/dotsocr.py` and `tools/mtmd/models/dotsocr.cpp` of llama.cpp.
 

@@ -1,7 +1,8 @@
-//! The tower of EXAONE 4.5: that of Qwen 2.5-VL, whose heads of queries share those of keys and values.
+//! The tower of EXAONE 4.5: that of Qwen 2.5-VL, whose heads of queries share those of keys and
+//! values.
 //!
-//! Source: `Exaone4_5VisionModel` in `conversion/exaone.py` and `tools/mtmd/models/exaone4_5.cpp` of
-//! llama.cpp.
+//! Source: `Exaone4_5VisionModel` in `conversion/exaone.py` and `tools/mtmd/models/exaone4_5.cpp`
+//! of llama.cpp.
 
 use super::qwen::{
     DEPTH, FILTERS, GATED_MLP, HEADS, LAYERS, MERGER, QKV, QWEN2_5_VL, TOKENS, WINDOW_PERIOD,

@@ -1,9 +1,9 @@
 //! The tower of Hunyuan OCR, whose projector is convolutions, and ends each row of an image with a
-//! vector of its own. GGUF does not get the position of the whole image, which nothing reads; it comes
-//! back as zeros.
+//! vector of its own. GGUF does not get the position of the whole image, which nothing reads; it
+//! comes back as zeros.
 //!
-//! Source: `HunyuanVLVisionModel` in `conversion/hunyuan.py` and `tools/mtmd/models/hunyuanvl.cpp` of
-//! llama.cpp.
+//! Source: `HunyuanVLVisionModel` in `conversion/hunyuan.py` and `tools/mtmd/models/hunyuanvl.cpp`
+//! of llama.cpp.
 
 use super::gemma::{FILTER_BIAS, SIGLIP_BIASES};
 use super::{

@@ -1,7 +1,8 @@
-//! MoonViT, the tower of Kimi-VL, Kimi K2.5 and GLM 5 with images: heads rotate by rows and columns of
-//! patches, of which squares become one token.
+//! MoonViT, the tower of Kimi-VL, Kimi K2.5 and GLM 5 with images: heads rotate by rows and columns
+//! of patches, of which squares become one token.
 //!
-//! Source: `conversion/kimivl.py`, and `tools/mtmd/models/kimivl.cpp` and `kimik25.cpp` of llama.cpp.
+//! Source: `conversion/kimivl.py`, and `tools/mtmd/models/kimivl.cpp` and `kimik25.cpp` of
+//! llama.cpp.
 
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
-//! The tower of MiniCPM-V 4.6: SigLIP, with what merges squares of patches behind one of its layers, and
-//! once more in the projector.
+//! The tower of MiniCPM-V 4.6: SigLIP, with what merges squares of patches behind one of its
+//! layers, and once more in the projector.
 //!
-//! Source: `MiniCPMV4_6VisionModel` in `conversion/minicpm.py` and `tools/mtmd/models/minicpmv.cpp` of
-//! llama.cpp.
+//! Source: `MiniCPMV4_6VisionModel` in `conversion/minicpm.py` and `tools/mtmd/models/minicpmv.cpp`
+//! of llama.cpp.
 
 use serde_json::Value;
 

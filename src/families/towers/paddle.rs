@@ -1,4 +1,5 @@
-//! The tower of PaddleOCR-VL: SigLIP whose heads rotate, too, of whose patches squares become one token.
+//! The tower of PaddleOCR-VL: SigLIP whose heads rotate, too, of whose patches squares become one
+//! token.
 //!
 //! Source: `PaddleOCRVisionModel` in `conversion/ernie.py` and `tools/mtmd/models/paddleocr.cpp` of
 //! llama.cpp.

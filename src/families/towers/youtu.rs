@@ -1,5 +1,5 @@
-//! The tower of Youtu-VL: SigLIP 2 whose heads rotate, with windows of attention in some layers, and of
-//! whose patches squares become one token.
+//! The tower of Youtu-VL: SigLIP 2 whose heads rotate, with windows of attention in some layers,
+//! and of whose patches squares become one token.
 //!
 //! Source: `conversion/youtuvl.py` and `tools/mtmd/models/youtuvl.cpp` of llama.cpp.
 

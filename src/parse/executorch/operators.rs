@@ -17,8 +17,8 @@ const PER_CHANNEL: &str = "quantized_decomposed::dequantize_per_channel";
 /// Value that is a number.
 const INT: u8 = 2;
 
-/// Reads the operators of the method `plan`, whose tensors with data are `values` by their numbers. Of
-/// operators that are not PyTorch's own, small integers are codes.
+/// Reads the operators of the method `plan`, whose tensors with data are `values` by their numbers.
+/// Of operators that are not PyTorch's own, small integers are codes.
 pub(super) fn read(
     reader: &mut ProgramReader<'_>,
     plan: &FlatTable,
@@ -119,7 +119,8 @@ fn mark(
     }
 }
 
-/// Sets the role of the tensor called `name`. Codes that operators do not agree about are not decoded.
+/// Sets the role of the tensor called `name`. Codes that operators do not agree about are not
+/// decoded.
 fn set_role(reader: &mut ProgramReader<'_>, name: &str, role: GraphRole) {
     let contents = &mut reader.contents;
     let Some(&i) = reader.numbers.get(name) else {
@@ -134,7 +135,8 @@ fn set_role(reader: &mut ProgramReader<'_>, name: &str, role: GraphRole) {
     }
 }
 
-/// Where operators take codes, other matrices of small integers are codes as well, which none explains.
+/// Where operators take codes, other matrices of small integers are codes as well, which none
+/// explains.
 pub(super) fn mark_rest(reader: &mut ProgramReader<'_>) {
     let contents = &mut reader.contents;
     let is_codes = |i: &&usize| matches!(contents.graph.get(**i), Some(GraphRole::Codes(_)));

@@ -194,9 +194,9 @@ impl ProgramTensors<'_> {
         Ok(Some(value))
     }
 
-    /// The name of a tensor: that in the file, or the number of its data. If another tensor has it, the
-    /// method comes before it, and its number behind it if need be: tensors of other types and shapes have
-    /// the data of one if their bytes are equal.
+    /// The name of a tensor: that in the file, or the number of its data. If another tensor has it,
+    /// the method comes before it, and its number behind it if need be: tensors of other types and
+    /// shapes have the data of one if their bytes are equal.
     fn free_name(&mut self, name: String, method: &str, key: &SameConstant) -> Result<String> {
         let (state, number, _) = key;
         let name = match (name.is_empty(), state) {

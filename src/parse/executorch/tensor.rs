@@ -44,8 +44,8 @@ impl ValueLayout {
         matches!(self.kind, 0 | 1)
     }
 
-    /// Adds a tensor with data in `data` of a source: all of it if `is_whole`, otherwise its beginning.
-    /// Notes that no tensor can hold it if it is so.
+    /// Adds a tensor with data in `data` of a source: all of it if `is_whole`, otherwise its
+    /// beginning. Notes that no tensor can hold it if it is so.
     pub(super) fn add(
         &self,
         contents: &mut ParsedModel,

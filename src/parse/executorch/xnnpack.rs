@@ -1,5 +1,5 @@
-//! Weights in graphs of XNNPACK, which say what they are. Their names are those of named data, which are
-//! hashes, or numbers.
+//! Weights in graphs of XNNPACK, which say what they are. Their names are those of named data,
+//! which are hashes, or numbers.
 //!
 //! Format: [`schema.fbs`](https://github.com/pytorch/executorch/blob/main/backends/xnnpack/serialization/schema.fbs).
 
@@ -70,7 +70,8 @@ enum XnnScales {
 pub(super) struct XnnTensors(HashMap<String, XnnTensor>);
 
 impl XnnTensors {
-    /// Reads the weights of a graph in `blob` of the file. Returns `false` if it is of another version.
+    /// Reads the weights of a graph in `blob` of the file. Returns `false` if it is of another
+    /// version.
     pub(super) fn read(
         &mut self,
         reader: &mut ProgramReader<'_>,

@@ -1,5 +1,6 @@
-//! Layers that Keras has quantized: the model's config says which datasets are codes, and which have their
-//! scales. A layer's variables are numbered in the order of Keras's `variable_serialization_spec`.
+//! Layers that Keras has quantized: the model's config says which datasets are codes, and which
+//! have their scales. A layer's variables are numbered in the order of Keras's
+//! `variable_serialization_spec`.
 
 use std::collections::HashMap;
 
@@ -100,8 +101,8 @@ impl KerasLayer {
         }
     }
 
-    /// The kernel of an `EinsumDense`, if the axes that it sums over come first, and the others as in the
-    /// output.
+    /// The kernel of an `EinsumDense`, if the axes that it sums over come first, and the others as
+    /// in the output.
     fn einsum(&self, stored: &[usize]) -> Option<KerasKernel> {
         let (inputs, output) = self.equation.split_once("->")?;
         let (input, kernel) = inputs.split_once(',')?;
@@ -126,7 +127,8 @@ impl KerasLayer {
         if !self.mode.starts_with("int4") {
             return Some(KerasKernel { is_by_row: false, shape: Some(stored.to_vec()), reduced });
         }
-        // Stored as a matrix: the sizes are those of input and output, whose first one is the batch.
+        // Stored as a matrix: the sizes are those of input and output, whose first one is the
+        // batch.
         let size = |c: char| {
             let of_input = input.chars().position(|other| other == c);
             let of_output = output.chars().position(|other| other == c)?;

@@ -1,5 +1,5 @@
-//! Bundles of LiteRT-LM (`.litertlm`): a header that names sections, of which some are models of LiteRT.
-//! Others hold tokenizers and settings of the runtime.
+//! Bundles of LiteRT-LM (`.litertlm`): a header that names sections, of which some are models of
+//! LiteRT. Others hold tokenizers and settings of the runtime.
 //!
 //! Format: [`litertlm_header_schema.fbs`](https://github.com/google-ai-edge/LiteRT-LM/blob/main/schema/core/litertlm_header_schema.fbs).
 
@@ -53,8 +53,8 @@ fn wrong(what: impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("LiteRT-LM: {what}"))
 }
 
-/// Reads the models in a bundle. If there are several, what kind of model each is comes before the names
-/// of its tensors.
+/// Reads the models in a bundle. If there are several, what kind of model each is comes before the
+/// names of its tensors.
 ///
 /// # Errors
 /// `Parse` if it is malformed; `Unsupported` for another version; those of reading a model.

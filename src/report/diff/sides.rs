@@ -52,8 +52,8 @@ impl<'m> Side<'m> {
 }
 
 /// Both models under the names of transformers, if they are of different programs and have more
-/// names in common then; `None`: both are compared as they are stored. A note says what was done, or
-/// why it could not be.
+/// names in common then; `None`: both are compared as they are stored. A note says what was done,
+/// or why it could not be.
 ///
 /// # Errors
 /// The errors of reading.

@@ -1,5 +1,5 @@
-//! Modules of the UNet of Stable Diffusion 1, 2 and XL: the names in their authors' files, and those of
-//! diffusers, which number the same layers otherwise.
+//! Modules of the UNet of Stable Diffusion 1, 2 and XL: the names in their authors' files, and
+//! those of diffusers, which number the same layers otherwise.
 //!
 //! Source: diffusers 0.42.1 `loaders/single_file_utils.py` (`convert_ldm_unet_checkpoint`).
 

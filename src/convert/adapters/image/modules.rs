@@ -1,8 +1,9 @@
-//! Modules of image and video models under two names: those of their authors, which single files and
-//! ComfyUI have, and those of diffusers, which may have the rows of one module in several.
+//! Modules of image and video models under two names: those of their authors, which single files
+//! and ComfyUI have, and those of diffusers, which may have the rows of one module in several.
 //!
 //! Source: diffusers 0.42.1 `loaders/single_file_utils.py`
-//! (`convert_flux_transformer_checkpoint_to_diffusers`, `convert_wan_transformer_to_diffusers`), and
+//! (`convert_flux_transformer_checkpoint_to_diffusers`, `convert_wan_transformer_to_diffusers`),
+//! and
 //! [`ldm_unet`](super::ldm_unet).
 
 use super::ldm_unet;
@@ -99,8 +100,8 @@ const MODULES: &[Module] = &[
     same("head.head", "proj_out"),
 ];
 
-/// The other names of the module `name` below `prefix`, and the rows that it shares with the module of each name: those of
-/// this module stand first.
+/// The other names of the module `name` below `prefix`, and the rows that it shares with the module
+/// of each name: those of this module stand first.
 pub(super) fn other_names(prefix: &str, name: &str) -> Vec<(String, SharedRows)> {
     let mut found = vec![];
     for Module { names: [authors, diffusers], rows } in MODULES {

@@ -43,7 +43,8 @@ struct Place<'b> {
     rows: SharedRows,
 }
 
-/// Modules of the base by the ends of their names, with `_` for each dot, and by what stands before.
+/// Modules of the base by the ends of their names, with `_` for each dot, and by what stands
+/// before.
 type Places<'b> = HashMap<String, BTreeMap<&'b str, Vec<Place<'b>>>>;
 
 /// The tensors of the adapter `model` by the weights of `items` that they change.

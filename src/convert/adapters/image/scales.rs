@@ -1,7 +1,7 @@
 //! What the products of a LoRA for an image or video model are multiplied by.
 //!
-//! `alpha / rank`, with a tensor `alpha` for each module; without one the product is added as it is.
-//! diffusers writes PEFT's settings into the metadata instead, behind the part of the pipeline.
+//! `alpha / rank`, with a tensor `alpha` for each module; without one the product is added as it
+//! is. diffusers writes PEFT's settings into the metadata instead, behind the part of the pipeline.
 //!
 //! Source: diffusers 0.42.1 `utils/peft_utils.py` (`get_peft_kwargs`, `_create_lora_config`).
 
@@ -61,7 +61,8 @@ impl Scales {
     /// The factor of the product of `module`, of rank `rank`.
     ///
     /// # Errors
-    /// `Parse` if `alpha` is no single finite F32, F16 or BF16, or there is one beside the settings.
+    /// `Parse` if `alpha` is no single finite F32, F16 or BF16, or there is one beside the
+    /// settings.
     pub(super) fn of(&self, module: &str, rank: usize, alpha: Option<Tensor<'_>>) -> Result<f64> {
         match (self, alpha) {
             (Self::Tensors, None) => Ok(1.0),

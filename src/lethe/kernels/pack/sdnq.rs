@@ -1,5 +1,5 @@
-//! SDNQ's packing of codes of two to eight bits: eight of them in as many bytes as a code has bits. The
-//! mirror of `remember/kernels/sdnq.rs`, which says where each bit lies.
+//! SDNQ's packing of codes of two to eight bits: eight of them in as many bytes as a code has bits.
+//! The mirror of `remember/kernels/sdnq.rs`, which says where each bit lies.
 //!
 //! Source: sdnq 0.2.8 `packed_int/pack.py`.
 
@@ -87,8 +87,8 @@ fn six(codes: u64) -> u64 {
 
 #[inline(always)]
 fn seven(codes: u64) -> u64 {
-    // Times a power of two for each byte, bit 6 - i of the last code comes to bit 7 of byte i, and no
-    // two of the products meet.
+    // Times a power of two for each byte, bit 6 - i of the last code comes to bit 7 of byte i, and
+    // no two of the products meet.
     const SPREAD: u64 = 1 << 1 | 1 << 10 | 1 << 19 | 1 << 28 | 1 << 37 | 1 << 46 | 1 << 55;
     let last = (codes >> 56).wrapping_mul(SPREAD) & 0x80_8080_8080_8080;
     codes & 0x7f_7f7f_7f7f_7f7f | last
