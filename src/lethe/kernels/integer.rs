@@ -117,8 +117,12 @@ trait IntegerArithmetic: Copy {
     /// [`ROUND_TO_INTEGER`].
     fn code(self, quotient: f32, params: &QuantParams) -> f32;
 
-    /// The value that decoding gives. `FMA`: a product and a sum are rounded once by an instruction.
-    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32;
+    /// The value that decoding gives: of most libraries the code less the zero point, times the
+    /// scale. `FMA`: a product and a sum are rounded once by an instruction.
+    #[inline(always)]
+    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
+        (code - params.stored_offset) * params.stored_scale
+    }
 }
 
 /// `x` rounded to an integer, to nearest even. Its magnitude is below 2^22, so that the sum stays

@@ -10,7 +10,6 @@ use crate::error::{counted, printable};
 #[cfg(feature = "gguf")]
 use crate::model::gguf_keys::{CHAT_TEMPLATE, PRE_TOKENIZER};
 use crate::parse::directory::numbering;
-use crate::remember::ResolvedItem;
 use crate::{ParsedModel, Result};
 
 /// Fields of `config.json` with the number of tokens that a model was made for, in order of
@@ -142,14 +141,10 @@ impl ParsedModel {
         let (mut all, mut of_experts) = (0u64, 0u64);
         let resolution = self.resolve();
         for item in &resolution.items {
-            let shape = match item {
-                ResolvedItem::Plain(t) => t.stored.shape(),
-                ResolvedItem::Group(group) => &group.shape,
-            };
             if is_optimizer(item.name()) {
                 continue;
             }
-            let values = product(shape);
+            let values = product(item.shape());
             all = all.saturating_add(values);
             let is_expert = |part: &str| part == "experts" || part.ends_with("_exps");
             if item.name().split('.').any(is_expert) {

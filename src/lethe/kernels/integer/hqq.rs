@@ -218,11 +218,6 @@ impl IntegerArithmetic for HqqInt {
     fn code(self, quotient: f32, _: &QuantParams) -> f32 {
         clamp(quotient, 0.0, self.max_code) + ROUND_TO_INTEGER
     }
-
-    #[inline(always)]
-    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
-        (code - params.stored_offset) * params.stored_scale
-    }
 }
 
 /// Adds up errors of whole groups.

@@ -110,11 +110,6 @@ impl IntegerArithmetic for CompressedTensorsInt {
         // two codes would change ties.
         (clamp(steps, -self.half, self.half - 1.0) + ROUND_TO_INTEGER) + self.half
     }
-
-    #[inline(always)]
-    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
-        (code - params.stored_offset) * params.stored_scale
-    }
 }
 
 /// gptqmodel: scales and codes in F32. The stored scale is F16, and codes are made with the scale
@@ -190,11 +185,6 @@ impl IntegerArithmetic for GptqInt {
     fn code(self, quotient: f32, _: &QuantParams) -> f32 {
         clamp(quotient, 0.0, self.max_code) + ROUND_TO_INTEGER
     }
-
-    #[inline(always)]
-    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
-        (code - params.stored_offset) * params.stored_scale
-    }
 }
 
 /// AutoAWQ without its search for scales of columns: four bits, everything in F16.
@@ -234,11 +224,6 @@ impl IntegerArithmetic for AwqInt {
         // Beyond ±16 the sum with a zero point of 0..=15 is outside 0..=15 in any case.
         let steps = round_to_even(clamp(f16::rounded(quotient), -16.0, 16.0));
         clamp(steps + params.offset, 0.0, 15.0) + ROUND_TO_INTEGER
-    }
-
-    #[inline(always)]
-    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
-        (code - params.stored_offset) * params.stored_scale
     }
 }
 

@@ -56,11 +56,6 @@ impl IntegerArithmetic for SdnqInt {
         let quotient = if quotient.is_nan() { 0.0 } else { quotient };
         (clamp(quotient, -self.half, self.half - 1.0) + ROUND_TO_INTEGER) + self.half
     }
-
-    #[inline(always)]
-    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
-        (code - params.stored_offset) * params.stored_scale
-    }
 }
 
 /// Unsigned integers.
