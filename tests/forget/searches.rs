@@ -1,9 +1,12 @@
-//! Searched scales (`Forget::search`): no larger errors, weighted as an importance matrix says; the same
-//! bytes with any number of threads; what has no entry in the matrix stays as the library rounds it.
+//! Searched scales (`Forget::search`): no larger errors than those of rounding and of libraries that
+//! search, weighted as an importance matrix says; the same bytes with any number of threads; what has no
+//! entry in the matrix stays as the library rounds it.
 
 use std::path::Path;
 
-use anamnesis::{ConvertOptions, Forget, ForgetScheme, ModelScope, ParsedModel, parse_bytes};
+use anamnesis::{
+    ConvertOptions, Forget, ForgetScheme, ModelScope, ParsedModel, parse, parse_bytes,
+};
 
 use crate::common::forget::{
     all_stored, decoded, encoded, every_scheme, importance, values_of, whole,
@@ -21,9 +24,19 @@ fn model(layers: usize) -> ParsedModel {
     parse_bytes(whole(layers, 32, 64)).unwrap()
 }
 
+/// Options for groups of 32.
 fn options(scheme: &ForgetScheme, search: bool, imatrix: Option<&Path>) -> ConvertOptions {
+    options_of_groups(scheme, 32, search, imatrix)
+}
+
+fn options_of_groups(
+    scheme: &ForgetScheme,
+    group: usize,
+    search: bool,
+    imatrix: Option<&Path>,
+) -> ConvertOptions {
     let scheme = match scheme.has_group_sizes() {
-        true => scheme.clone().with_group_size(32),
+        true => scheme.clone().with_group_size(group),
         false => scheme.clone(),
     };
     let mut forget = Forget::from(scheme);
@@ -31,9 +44,15 @@ fn options(scheme: &ForgetScheme, search: bool, imatrix: Option<&Path>) -> Conve
     forget.into()
 }
 
-/// Sums of squared errors of the tensor `name`, each column with what the matrix of
-/// [`importance`] says, if `weighted`.
-fn error(model: &ParsedModel, output: &ParsedModel, name: &str, weighted: bool) -> f64 {
+/// Sums of squared errors of the tensor `name`, of each `group` values of a row, each column with what
+/// the matrix of [`importance`] says, if `weighted`.
+fn errors(
+    model: &ParsedModel,
+    output: &ParsedModel,
+    name: &str,
+    group: usize,
+    weighted: bool,
+) -> Vec<f64> {
     let [before, after] = [model, &decoded(output).unwrap()].map(|model| values_of(model, name));
     let cols = *model.tensor(name).unwrap().shape().last().unwrap();
     let weight = |i: usize| match weighted {
@@ -41,9 +60,18 @@ fn error(model: &ParsedModel, output: &ParsedModel, name: &str, weighted: bool) 
         false => 1.0,
     };
     let pairs = before.iter().zip(&after).enumerate();
-    pairs
+    let errors: Vec<f64> = pairs
         .map(|(i, (a, b))| weight(i) * (f64::from(*a) - f64::from(*b)).powi(2))
-        .sum()
+        .collect();
+    errors
+        .chunks(group)
+        .map(|group| group.iter().sum())
+        .collect()
+}
+
+/// The same of a whole tensor.
+fn error(model: &ParsedModel, output: &ParsedModel, name: &str, weighted: bool) -> f64 {
+    errors(model, output, name, usize::MAX, weighted)[0]
 }
 
 const MATRICES: [&str; 3] = [
@@ -75,6 +103,43 @@ fn errors_are_smaller() {
             }
             assert_eq!(all_stored(&run(true, imatrix, 5)), all_stored(&found), "{scheme}");
         }
+    }
+}
+
+/// llm-compressor and AutoRound try a hundred scales and more. The search loses no more than theirs of any
+/// matrix, and hardly more of any group.
+#[test]
+fn libraries_lose_no_less() {
+    let directory = crate::common::tempdir().unwrap();
+    let [model, theirs] = ["weights", "errors"].map(|name| {
+        let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/searched");
+        parse(format!("{data}/{name}.safetensors")).unwrap()
+    });
+    let path = directory.path().join("importance.dat");
+    std::fs::write(&path, importance(&model)).unwrap();
+    for theirs_of in theirs.tensors() {
+        let key: Vec<_> = theirs_of.name().split('/').collect();
+        let [scheme, group, rule, weighted, name] = <[&str; 5]>::try_from(key).unwrap();
+        let (group, weighted) = (group.parse().unwrap(), weighted == "weighted");
+        let scheme = scheme.parse().unwrap();
+        let options = options_of_groups(&scheme, group, true, weighted.then_some(&*path));
+        let output = encoded(&model, options).unwrap().0;
+        let ours = errors(&model, &output, name, group, weighted);
+        let theirs = values_of(&theirs, theirs_of.name())
+            .into_iter()
+            .map(f64::from);
+        let theirs: Vec<f64> = theirs.collect();
+        let [sum, sum_of_theirs] = [&ours, &theirs].map(|errors| errors.iter().sum::<f64>());
+        let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs);
+        let worst = ratios.fold(0.0, f64::max);
+        // llm-compressor searches in real numbers, and chooses the scale of the tensor behind that, with
+        // which all scales of NVFP4 are others.
+        let (most, of_a_group) = match rule.starts_with("nvfp4") {
+            true => (1.01, 1.7),
+            false => (1.0005, 1.1),
+        };
+        let report = format!("{}: {} {worst}", theirs_of.name(), sum / sum_of_theirs);
+        assert!(sum < most * sum_of_theirs && worst < of_a_group, "{report}");
     }
 }
 

@@ -33,10 +33,15 @@ pub(super) struct Fit {
 }
 
 /// Candidates for a scale, as a part of the scale under which the range of a group is just that of
-/// the codes: the best scale cuts off extreme values, more of them the fewer codes there are and the
-/// less they count.
-const FACTORS: [f32; 16] =
-    [0.30, 0.35, 0.40, 0.45, 0.50, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.0, 1.05];
+/// the codes. The best scale cuts off extreme values, more of them the fewer codes there are and the
+/// less they count; it is larger than 1 where few codes meet most values.
+const FACTORS: [f32; 19] = [
+    0.30, 0.35, 0.40, 0.45, 0.50, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.0, 1.05,
+    1.1, 1.2, 1.3,
+];
+
+/// The best scale lies between two candidates: these parts of the better one come next.
+const STEPS: [f32; 4] = [0.96, 0.98, 1.02, 1.04];
 
 /// Finds the fit of a group.
 pub(super) struct FitGroup<'a> {
@@ -86,7 +91,7 @@ impl<'a> Candidates<'a> {
             ZeroPoint::Middle => (larger(-low, high) * most / middle, 2),
             _ => (high - low, 5),
         };
-        let (mut best, mut found) = (0.0, Fit::default());
+        let mut best = Scaled::default();
         for factor in FACTORS {
             let scale = width / most * factor;
             // The zero point with which as much is cut off on either side.
@@ -96,23 +101,34 @@ impl<'a> Candidates<'a> {
                     ZeroPoint::Middle => middle - i as f32,
                     _ => clamp(centred + (i as f32 - 2.0), 0.0, most),
                 };
-                let [product, square] = self.sums(scale, zero);
-                let explained = product * product / square;
-                if product > 0.0 && explained > best {
-                    (best, found) = (explained, Fit { scale: product / square, zero });
-                }
+                best = best.or(self.scaled(scale, zero));
             }
+        }
+        let Fit { scale, zero: at } = best.fit;
+        for step in STEPS {
+            best = best.or(self.scaled(scale * step, at));
         }
         for _ in 0..2 {
-            let [product, square] = self.sums(found.scale, found.zero);
-            if product > 0.0 && square > 0.0 {
-                found.scale = product / square;
-            }
+            best = best.or(self.scaled(best.fit.scale, at));
         }
+        let found = best.fit;
         match zero {
             // Codes from `1 - middle` to `middle` are those of the negative scale.
             ZeroPoint::Middle if found.zero < middle => Fit { scale: -found.scale, zero: middle },
             _ => found,
+        }
+    }
+
+    /// The best scale for the codes that values get by `scale` and `zero`.
+    #[inline(always)]
+    fn scaled(&self, scale: f32, zero: f32) -> Scaled {
+        let [product, square] = self.sums(scale, zero);
+        match product > 0.0 {
+            true => Scaled {
+                fit: Fit { scale: product / square, zero },
+                explained: product * product / square,
+            },
+            false => Scaled::default(),
         }
     }
 
@@ -142,7 +158,7 @@ impl<'a> Candidates<'a> {
         let (low, high) = range(self.group.values);
         let (mut best, mut found) = (0.0, Line::default());
         // A line adapts its scale and its bias, so that half of the candidates lead as far.
-        for factor in FACTORS.into_iter().skip(1).step_by(2) {
+        for factor in FACTORS[1..16].iter().step_by(2) {
             let scale = (high - low) / most * factor;
             for shift in [-1.0, -0.5, 0.0, 0.5, 1.0] {
                 let bias = (high + low) / 2.0 - scale * (most / 2.0 + shift);
@@ -216,6 +232,23 @@ impl<'a> Candidates<'a> {
                 }
             }
             add(&last[0], &last[1], &last[2]);
+        }
+    }
+}
+
+/// A fit, and what part of the squares of values it explains.
+#[derive(Clone, Copy, Default)]
+struct Scaled {
+    fit: Fit,
+    explained: f32,
+}
+
+impl Scaled {
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        match other.explained > self.explained {
+            true => other,
+            false => self,
         }
     }
 }

@@ -89,7 +89,7 @@ impl Known {
         let squares: Vec<f32> = squares.collect();
         let [without, with] = [of_weights(&squares), self.activations()]
             .map(|activations| self.cost(values, &encode(activations, Level::detect())));
-        assert!(with < 0.9 * without, "{with} {without}");
+        assert!(with < 0.6 * without, "{with} {without}");
         let there = encode(self.activations(), Level::Baseline);
         for level in Level::available() {
             assert_eq!(encode(self.activations(), level), there, "{level:?}");
@@ -100,7 +100,7 @@ impl Known {
 #[test]
 fn means_of_activations() {
     const ROW: usize = 512;
-    let values = values(ROW * miri_or(1, 6));
+    let values = values(ROW * miri_or(1, 24));
     let known = Known::new(values.len(), ROW);
     for rule in RULES {
         let q = IntegerQuantizer { rule, bits: 4, group: 64, dtype: TargetDtype::BF16 };
