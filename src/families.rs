@@ -87,9 +87,12 @@ mod step;
 mod t5;
 mod towers;
 
+use std::ops::RangeInclusive;
+
 use serde_json::Value;
 
 pub(crate) use self::engine::apart::{is_early_expert, stack_early_experts, stack_experts};
+pub(crate) use self::engine::general::size_label;
 pub(crate) use self::engine::graphs::{GraphProblem, is_whole_model, problems};
 pub(crate) use self::engine::lora::{LoraPair, LoraRequest, lora_to_gguf, lora_to_hf};
 pub(crate) use self::engine::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
@@ -97,6 +100,7 @@ pub(crate) use self::engine::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
 pub(crate) use self::engine::pre_norms::PreNorm;
 #[cfg(feature = "lethe")]
 use self::engine::pre_norms::pre_norms;
+pub(crate) use self::engine::pruned::{ChangedField, LayersLeft};
 pub(crate) use self::engine::request::GgufRequest;
 pub(crate) use self::engine::source::SourceTensor;
 pub(crate) use self::engine::tied::{is_tied, other_output};
@@ -105,8 +109,10 @@ pub(crate) use self::engine::to_hf::to_hf;
 pub(crate) use self::engine::transform::transposed;
 pub(crate) use self::towers::to_hf::join_tower;
 pub(crate) use self::towers::to_mmproj::to_mmproj;
-use crate::families::engine::fields::LAYER_KINDS;
+use crate::Result;
+use crate::families::engine::fields::{LAYER_KINDS, LAYERS};
 use crate::families::engine::rows::*;
+use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 
 /// Every class, in the order in which a GGUF file is compared with them.
 pub(crate) const CLASSES: &[&ModelClass] = &[
@@ -336,6 +342,55 @@ fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass> {
 const WITHOUT_OUTPUT: &str = "Model";
 const WITH_OUTPUT: &[&str] = &["ForCausalLM", "LMHeadModel"];
 
+/// What stays of a GGUF file with this metadata without the layers `pruned`, and the keys that change.
+///
+/// # Errors
+/// Those of [`LayersLeft`]; `Parse` if a key is missing.
+pub(crate) fn without_layers(
+    metadata: &GgufMetadata,
+    pruned: &[RangeInclusive<usize>],
+) -> Result<(LayersLeft, Vec<(String, GgufMetadataValue)>)> {
+    let name = metadata.get("general.architecture");
+    let found = classes_of(None, name.as_ref().and_then(GgufMetadataValue::as_string));
+    let (name, classes) = found.unwrap_or_default();
+    let count = |key: &str| metadata.get(&format!("{name}.{key}"))?.as_unsigned();
+    let behind = count("nextn_predict_layers").unwrap_or(0);
+    let layers = count("block_count").unwrap_or(0).saturating_sub(behind);
+    let left = LayersLeft::new(&classes, (name, layers as usize), pruned, true)?;
+    let keys = left.keys(&classes, metadata)?;
+    Ok((left, keys))
+}
+
+/// What stays of a model with this config without the layers `pruned`, and the fields that change.
+///
+/// # Errors
+/// Those of [`LayersLeft`].
+pub(crate) fn without_layers_of_config(
+    config: &Value,
+    pruned: &[RangeInclusive<usize>],
+) -> Result<(LayersLeft, Vec<ChangedField>)> {
+    let (name, classes) = classes_of(Some(config), None).unwrap_or_default();
+    let layers = LAYERS.iter().find_map(|&field| config[field].as_u64());
+    let layers = (name, layers.unwrap_or(0) as usize);
+    let left = LayersLeft::new(&classes, layers, pruned, false)?;
+    let fields = left.fields(&classes, config)?;
+    Ok((left, fields))
+}
+
+/// The name of a model's class, which `config` says, or of a GGUF file's `architecture`, and its class,
+/// of which there may be several in GGUF; `None`: nothing names it.
+fn classes_of<'a>(
+    config: Option<&'a Value>,
+    architecture: Option<&'a str>,
+) -> Option<(&'a str, Vec<&'static ModelClass>)> {
+    if let Some(gguf) = architecture {
+        let all = CLASSES.iter().filter(|class| class.gguf == gguf);
+        return Some((gguf, all.copied().collect()));
+    }
+    let (config, name) = (config?, config.and_then(class_name)?);
+    Some((name, class_of(name, config).into_iter().collect()))
+}
+
 /// The norms of a model whose outputs only projections of their layers read, among `tensors`, with
 /// these: names, and whether each is of a matrix. The class is that of `config`, or of a GGUF file's
 /// `architecture`.
@@ -349,13 +404,8 @@ pub(crate) fn find_pre_norms(
     tensors: &[(&str, bool)],
     is_mlx: bool,
 ) -> std::result::Result<Vec<PreNorm>, String> {
-    let (name, classes): (_, Vec<&ModelClass>) = match (architecture, config.and_then(class_name)) {
-        (Some(gguf), _) => {
-            let all = CLASSES.iter().filter(|class| class.gguf == gguf);
-            (gguf, all.copied().collect())
-        }
-        (None, Some(name)) => (name, config.and_then(|c| class_of(name, c)).into_iter().collect()),
-        (None, None) => return Err("the model has no config that names its class".to_owned()),
+    let Some((name, classes)) = classes_of(config, architecture) else {
+        return Err("the model has no config that names its class".to_owned());
     };
     if classes.is_empty() || !classes.iter().all(|class| class.traits.has_pre_norms) {
         return Err(format!("of `{name}` it is not known what reads the outputs of its norms"));

@@ -289,7 +289,7 @@ pub(super) struct RememberArgs {
     #[arg(long, help_heading = RUN, conflicts_with_all = [
         "to", "cast", "part", "part_index", "resume", "output", "json", "include", "exclude", "skip_unsupported", "strict", "max_shard_size",
         "tensors_only", "mmproj", "tokenizer_pre", "dry_run", "root",
-        "drop", "rename", "rename_file", "gguf_metadata", "gguf_kv",
+        "drop", "rename", "rename_file", "prune_layers", "gguf_metadata", "gguf_kv",
     ])]
     pub finish: bool,
     #[command(flatten)]

@@ -19,6 +19,7 @@ pub(super) fn name_changes(args: &RunArgs) -> Result<NameChanges> {
     let mut names = NameChanges::default();
     names.drop.clone_from(&args.select.drop);
     names.rename.clone_from(&args.select.rename);
+    names.prune_layers.clone_from(&args.select.prune_layers);
     if let Some(path) = &args.select.rename_file {
         let text = read_text("--rename-file", path)?;
         let about = format!("--rename-file: {}", path.display());

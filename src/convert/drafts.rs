@@ -13,7 +13,7 @@ use super::options::{ConvertOptions, FloatCast, ModelScope};
 use super::output::{BoxedOutput, Output};
 use super::report::Report;
 use super::summary::summary;
-use super::whole::{self, WholeModel};
+use super::whole::{self, Pruned, WholeModel};
 use crate::config::Selection;
 use crate::model::{ParsedModel, Tensor};
 use crate::records::debug;
@@ -60,7 +60,9 @@ pub(super) fn draft_outputs<'m>(
         config_fields =
             merge(&Base::new(model), &mut resolution.items, &options.adapters, &mut merged)?;
     }
-    let left_out = options.names.apply(&mut resolution, &undecoded)?;
+    let mut pruned = Pruned::of(model, options)?;
+    let mut left_out = pruned.apply(&mut resolution.items);
+    left_out.extend(options.names.apply(&mut resolution, &undecoded)?);
     let unmatched = select(&mut resolution, model, options)?;
     resolution.keep_assumptions_of_items();
     let mut assumed = resolution.assumptions.iter().filter(|_| options.strict);
@@ -82,6 +84,7 @@ pub(super) fn draft_outputs<'m>(
         config_fields = merge(&base, &mut resolution.items, &options.adapters, &mut merged)?;
     }
     require_same_config(&config_fields, whole.as_ref(), merges_first)?;
+    config_fields.extend(pruned.fields);
     report.notes.extend(merged.notes);
     report.merged = merged.merged;
     // Between the two the tables of the class say which tensors have which type.
@@ -112,7 +115,10 @@ pub(super) fn draft_outputs<'m>(
     }
     report.passthrough = report.passthrough.saturating_sub(report.cast);
     #[cfg(feature = "gguf")]
-    let gguf_keys = encodings.as_mut().map(Encodings::take_gguf_keys);
+    let gguf_keys = {
+        let of_encoding = encodings.as_mut().map(Encodings::take_gguf_keys);
+        [of_encoding.unwrap_or_default(), pruned.keys].concat()
+    };
     // Only now: tensors that inference fuses are known to each other when all of them are drafted.
     let quantization = encodings.and_then(|encodings| encodings.finish(&mut drafts, &mut report));
     verify_once(&mut drafts);
@@ -123,7 +129,7 @@ pub(super) fn draft_outputs<'m>(
         report,
         quantization,
         #[cfg(feature = "gguf")]
-        gguf_keys: gguf_keys.unwrap_or_default(),
+        gguf_keys,
         whole,
         config_fields,
     })
@@ -285,7 +291,9 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
         false => model.resolve().of_asked(|name| asked.has(name))?,
     };
     whole::stack_copies(model, &mut resolution, options)?;
-    let mut left_out = options.names.apply(&mut resolution, &undecoded)?;
+    let mut pruned = Pruned::of(model, options)?;
+    let mut left_out = pruned.apply(&mut resolution.items);
+    left_out.extend(options.names.apply(&mut resolution, &undecoded)?);
     left_out.extend(resolution.dropped.iter().map(|t| t.name().to_owned()));
     let mut report = Report::new(options.run.to);
     report.notes = select(&mut resolution, model, options)?;
@@ -322,9 +330,9 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
         report,
         quantization: None,
         #[cfg(feature = "gguf")]
-        gguf_keys: vec![],
+        gguf_keys: pruned.keys,
         whole: None,
-        config_fields: vec![],
+        config_fields: pruned.fields,
     })
 }
 

@@ -4,6 +4,7 @@ mod file;
 mod likely;
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 use crate::config::{RenameRule, Selection, what_was_meant};
 use crate::error::InTensor;
@@ -29,6 +30,10 @@ pub struct NameChanges {
     /// beginning of a name, and the rest of the name stays. The first pattern that matches a name
     /// counts. One that gives no tensor a name is an error.
     pub rename: Vec<(String, String)>,
+    /// Layers to leave out, by their numbers. The others are numbered anew, and so is what a config, or
+    /// the metadata of GGUF, says of them; patterns are compared with the new names. The output has
+    /// the names that the input has: those of Hugging Face in a directory, or those of GGUF.
+    pub prune_layers: Vec<RangeInclusive<usize>>,
 }
 
 impl NameChanges {
@@ -46,10 +51,17 @@ impl NameChanges {
         self
     }
 
+    /// Adds layers to leave out.
+    #[must_use]
+    pub fn with_prune_layers(mut self, layers: RangeInclusive<usize>) -> Self {
+        self.prune_layers.push(layers);
+        self
+    }
+
     /// Whether nothing changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.drop.is_empty() && self.rename.is_empty()
+        self.drop.is_empty() && self.rename.is_empty() && self.prune_layers.is_empty()
     }
 
     /// Changes the items of `resolution`, which is without the tensors `undecoded`. Returns the names

@@ -1,12 +1,13 @@
 //! Replaces `whole` in a build without the feature `models`: every output has the input's tensors
 //! under their own names.
 
+use super::adapters::ConfigField;
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::model::ParsedModel;
 #[cfg(feature = "gguf")]
 use crate::model::gguf::GgufMetadataValue;
-use crate::remember::Resolution;
+use crate::remember::{Resolution, ResolvedItem};
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, Result};
 
@@ -37,6 +38,38 @@ impl WholeModel {
 
     pub(super) fn companions(&self) -> &[CompanionFile] {
         match *self {}
+    }
+}
+
+/// Stands for what changes in a model without some of its layers: nothing.
+pub(super) struct Pruned {
+    pub fields: Vec<ConfigField>,
+    #[cfg(feature = "gguf")]
+    pub keys: Vec<(String, GgufMetadataValue)>,
+}
+
+impl Pruned {
+    /// Returns what changes nothing.
+    ///
+    /// # Errors
+    /// `Unsupported` if the options leave out layers.
+    pub(super) fn of(_model: &ParsedModel, options: &ConvertOptions) -> Result<Self> {
+        match options.names.prune_layers.is_empty() {
+            true => Ok(Self {
+                fields: vec![],
+                #[cfg(feature = "gguf")]
+                keys: vec![],
+            }),
+            false => Err(AnamnesisError::unsupported(
+                "--prune-layers",
+                "this build lacks the feature `models`",
+            )),
+        }
+    }
+
+    /// Returns no names: nothing is left out.
+    pub(super) fn apply(&mut self, _items: &mut [ResolvedItem<'_>]) -> Vec<String> {
+        vec![]
     }
 }
 

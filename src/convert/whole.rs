@@ -2,11 +2,13 @@
 //! from, and the metadata or the files that go with them.
 
 mod adapter;
+mod pruned;
 
 use std::path::Path;
 
 use serde_json::Value;
 
+pub(super) use self::pruned::Pruned;
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::config::Texts;

@@ -13,7 +13,7 @@
 //! - `checks`: what llama.cpp computes otherwise; `graphs`: the tensors and keys that llama.cpp
 //!   loads; `biases`, `tied`, `prediction`, `reranker`, `pooling`: parts that not every model has.
 //! - `to_gguf`, `to_hf`, `mlx`: the directions; `lora`: adapters.
-//! - `pre_norms`: which projections read what a norm gives.
+//! - `pre_norms`: which projections read what a norm gives; `pruned`: a model without some of its layers.
 
 pub(super) mod apart;
 pub(super) mod biases;
@@ -36,6 +36,7 @@ pub(super) mod pooling;
 #[cfg(feature = "lethe")]
 pub(super) mod pre_norms;
 pub(super) mod prediction;
+pub(super) mod pruned;
 pub(super) mod request;
 pub(super) mod reranker;
 pub(super) mod rope;

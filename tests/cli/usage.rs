@@ -37,6 +37,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ("--part", &["0/2", "3/2", "x"]),
     ("--part-index", &["2/2", "x"]),
     ("--progress", &["x"]),
+    ("--prune-layers", &["x", "-1", "3-2", "99999"]),
     ("--rename", &["nothing", "nothing=x", "re:[=x", "*=$2"]),
     ("--root", &["nothing"]),
     ("--scale-rule", &["x"]),

@@ -13,6 +13,7 @@ mod loading;
 mod mutants;
 mod nested;
 mod predictions;
+mod pruned;
 mod refused;
 mod rerankers;
 mod rounds;

@@ -1,9 +1,10 @@
 //! The arguments of the commands that write a model.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::ReadArgs;
-use super::values::{parse_part, parse_part_index, parse_rename, parse_size};
+use super::values::{parse_layers, parse_part, parse_part_index, parse_rename, parse_size};
 use crate::FloatCast;
 
 /// Headings of the options in `--help`.
@@ -80,6 +81,10 @@ pub(in super::super) struct SelectArgs {
     /// File of such names: a line OLD=NEW for each, or a JSON object
     #[arg(long, value_name = "FILE", help_heading = SELECTION)]
     pub rename_file: Option<PathBuf>,
+    /// Leave out layers by their numbers, e.g. 20-27,30; the others are numbered anew, and so is what
+    /// config.json or the metadata of GGUF says of them
+    #[arg(long, value_name = "LAYERS", help_heading = SELECTION, value_delimiter = ',', value_parser = parse_layers)]
+    pub prune_layers: Vec<RangeInclusive<usize>>,
     /// Leave out arrays that no tensor can hold (text, objects, …), and tensors that cannot be decoded
     #[arg(long, help_heading = SELECTION)]
     pub skip_unsupported: bool,

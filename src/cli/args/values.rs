@@ -1,6 +1,7 @@
 //! The values of options: what they are parsed to, and what is said of those that cannot be.
 
 use std::ffi::OsStr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use std::sync::OnceLock;
@@ -235,6 +236,17 @@ pub(super) fn parse_rename(text: &str) -> Result<(String, String), String> {
     let pair = text.rsplit_once('=').filter(|(old, _)| !old.is_empty());
     let pair = pair.map(|(old, new)| (old.to_owned(), new.to_owned()));
     pair.ok_or_else(|| "a name is changed by OLD=NEW".to_owned())
+}
+
+/// Numbers of layers: one, or the first and the last of several.
+pub(super) fn parse_layers(text: &str) -> Result<RangeInclusive<usize>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let number = |text: &str| text.parse::<usize>().ok();
+    let layers = number(first)
+        .zip(number(last))
+        .filter(|(first, last)| first <= last);
+    let layers = layers.map(|(first, last)| first..=last);
+    layers.ok_or_else(|| "layers are given by their numbers, from 0 on: 5 or 20-27".to_owned())
 }
 
 /// A type of ggml.

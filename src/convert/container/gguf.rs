@@ -137,7 +137,7 @@ fn keys<'a>(
 ) -> OutputKeys<'a> {
     // Blocks that are copied unchanged are still what the input's metadata says.
     if options.carries_blocks(model) {
-        return OutputKeys::new(vec![]).with_those_of(model, is_split_key);
+        return OutputKeys::new(of_encoding.to_vec()).with_those_of(model, is_split_key);
     }
     let quantized = drafts.iter().any(|d| d.dtype.block_size() > 1);
     let mut all = Vec::new();

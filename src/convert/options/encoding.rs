@@ -52,7 +52,7 @@ impl ConvertOptions {
     }
 
     /// The files and directories that the encoding options name.
-    pub(super) fn encoding_files(&self) -> impl Iterator<Item = PathBuf> {
+    pub(in crate::convert) fn encoding_files(&self) -> impl Iterator<Item = PathBuf> {
         let named = |forget: &Forget| [forget.imatrix.clone(), forget.like.clone()];
         self.forget.iter().flat_map(named).flatten()
     }

@@ -34,7 +34,7 @@ impl ConvertOptions {
     }
 
     /// Returns no files: no option names one.
-    pub(super) fn encoding_files(&self) -> impl Iterator<Item = PathBuf> {
+    pub(in crate::convert) fn encoding_files(&self) -> impl Iterator<Item = PathBuf> {
         std::iter::empty()
     }
 }

@@ -202,6 +202,17 @@ macro_rules! values {
                 }
             }
 
+            /// Keeps the elements whose numbers `keeps` is true of.
+            #[cfg_attr(not(feature = "models"), allow(dead_code))]
+            pub(crate) fn retain(&mut self, mut keeps: impl FnMut(usize) -> bool) {
+                let mut numbers = 0..;
+                let mut next = || numbers.next().is_some_and(&mut keeps);
+                match self {
+                    $(Self::$variant(items) => items.retain(|_| next()),)*
+                    Self::Array(items) => items.retain(|_| next()),
+                }
+            }
+
             /// Name of the elements' type: `u32`, `string`, `array`, ….
             #[must_use]
             pub const fn item_name(&self) -> &'static str {
