@@ -1,6 +1,8 @@
 //! Decides which tensors are encoded, and drafts the output tensors that each of them becomes.
 
 mod body;
+#[cfg(feature = "models")]
+mod budget;
 mod candidates;
 mod decisions;
 mod distance;

@@ -25,7 +25,7 @@ use crate::{AnamnesisError, ParseLimits, ParsedModel, Result, TargetDtype};
 pub(crate) fn check(forget: &Forget) -> Result<()> {
     forget.scheme.check_group_size()?;
     if !forget.types.is_empty() && forget.scheme.file_type().is_none() {
-        let what = "--tensor-type: only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
+        let what = "--tensor-type, --bits: only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
         return Err(AnamnesisError::usage(what));
     }
     if forget.imatrix.is_some() && !forget.search && forget.scheme.file_type().is_none() {
@@ -33,9 +33,13 @@ pub(crate) fn check(forget: &Forget) -> Result<()> {
         return Err(AnamnesisError::usage(what));
     }
     #[cfg(not(feature = "models"))]
-    if forget.scales_inputs {
-        let what = "which norms layers read is known with the feature `models`, which this build leaves out";
-        return Err(AnamnesisError::unsupported("--awq-scaling", what));
+    if forget.scales_inputs || forget.types.bits.is_some() {
+        let what = "which norms layers read, and what outputs lose, is known with the feature `models`, which this build leaves out";
+        return Err(AnamnesisError::unsupported("--awq-scaling, --bits", what));
+    }
+    if forget.types.bits.is_some() && forget.imatrix.is_none() {
+        let what = "--bits: what outputs lose follows from an importance matrix (--imatrix)";
+        return Err(AnamnesisError::usage(what));
     }
     if forget.scales_inputs && forget.imatrix.is_none() {
         let what = "--awq-scaling: which inputs are large is in an importance matrix (--imatrix)";

@@ -16,7 +16,7 @@ use super::imatrix::Imatrix;
 use super::llama_names::llama_name;
 use super::{Encode, EncodeBuffers, Survey, TileValues};
 use crate::element::Element;
-use crate::lethe::kernels::activations::Activations;
+use crate::lethe::kernels::activations::{Activations, OutputSquares};
 use crate::remember::Tile;
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
@@ -133,6 +133,24 @@ fn cost(readers: &[SampledRows], scales: Option<&[f32]>, level: Level) -> Result
 
 impl SampledRows {
     fn cost(&self, scales: Option<&[f32]>, level: Level) -> Result<f64> {
+        Ok(self.outputs(scales, level)?.errors)
+    }
+
+    /// What part of the squares of the outputs encoding costs, as if errors of columns added up by
+    /// chance: with their means, it told less of what models lose (docs/benchmarks.md).
+    ///
+    /// # Errors
+    /// Those of encoding.
+    pub(crate) fn loss(mut self, level: Level) -> Result<f64> {
+        self.means.fill(0.0);
+        let found = self.outputs(None, level)?;
+        Ok(match found.values > 0.0 {
+            true => found.errors / found.values,
+            false => 0.0,
+        })
+    }
+
+    fn outputs(&self, scales: Option<&[f32]>, level: Level) -> Result<OutputSquares> {
         let cols = self.cols.max(1);
         let rows = self.values.len() / cols;
         let (mut values, mut squares, mut means) =
@@ -151,7 +169,7 @@ impl SampledRows {
         let [variances, means] = [variances, means].map(|of_row| of_row.repeat(rows));
         let activations = Activations { variances: &variances, means: &means, row: cols };
         let back = encoded(&*self.encoder, [rows, cols], (&values, activations), level)?;
-        Ok(activations.outputs(&values, &back, level).errors)
+        Ok(activations.outputs(&values, &back, level))
     }
 }
 

@@ -364,13 +364,18 @@ pub struct GgufTypes {
     /// Type of the output layer (`--output-tensor-type`), and of token embeddings that are the
     /// output layer, too.
     pub output: Option<Dtype>,
+    /// Bits a weight, on average of what is encoded: the types of matrices are chosen that have an
+    /// entry in the importance matrix, so that their outputs lose least. Other tensors have the type
+    /// that they have without.
+    pub bits: Option<f64>,
 }
 
 impl GgufTypes {
     /// Whether no type is given.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.tensors.is_empty() && self.token_embedding.is_none() && self.output.is_none()
+        let has_type = self.token_embedding.is_some() || self.output.is_some();
+        self.tensors.is_empty() && self.bits.is_none() && !has_type
     }
 
     /// The type of this name that tensors of a GGUF file can be encoded to, in any case: a block

@@ -8,6 +8,7 @@ use crate::common::data;
 /// Wrong values of each option, for the verbs that have it.
 const WRONG: &[(&str, &[&str])] = &[
     ("--allow-opaque", &["nothing", ".x", "a b.c"]),
+    ("--bits", &["x", "0", "17", "nan"]),
     ("--bins", &["x", "-1", "99999"]),
     ("--depth", &["0", "x"]),
     ("--drop", &["nothing", "re:[", "re:("]),

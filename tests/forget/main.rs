@@ -5,6 +5,7 @@
 mod common;
 
 mod activation_scales;
+mod budget;
 mod dfloat11;
 mod diffusion;
 mod directories;

@@ -249,6 +249,12 @@ pub(super) fn parse_layers(text: &str) -> Result<RangeInclusive<usize>, String> 
     layers.ok_or_else(|| "layers are given by their numbers, from 0 on: 5 or 20-27".to_owned())
 }
 
+/// Bits of a weight.
+pub(super) fn parse_bits(text: &str) -> Result<f64, String> {
+    let bits = text.parse().ok().filter(|bits| (1.0..=16.0).contains(bits));
+    bits.ok_or_else(|| "bits a weight are a number from 1 to 16, such as 4.5".to_owned())
+}
+
 /// A type of ggml.
 pub(super) fn parse_ggml_type(text: &str) -> Result<Dtype, String> {
     GgufTypes::parse_type(text).map_err(|e| match e {

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "models")]
+use super::budget::with_types_for;
 use super::candidates::candidate;
 #[cfg(feature = "models")]
 use super::input_scales::ScaledInputs;
@@ -42,6 +44,17 @@ pub(super) fn decide_all(
     check(forget)?;
     let imatrix = forget.imatrix.as_deref().map(Imatrix::open);
     let imatrix = imatrix.transpose()?.map(Arc::new);
+    #[cfg(feature = "models")]
+    let budgeted = match (forget.types.bits, &imatrix) {
+        (Some(bits), Some(imatrix)) => {
+            let parts = (&mut *resolution, &transposed[..]);
+            let ways = (forget, imatrix);
+            Some(with_types_for(bits, model, parts, ways, (options, report))?)
+        }
+        _ => None,
+    };
+    #[cfg(feature = "models")]
+    let forget = budgeted.as_ref().unwrap_or(forget);
     #[cfg(feature = "models")]
     let (imatrix, scaled) = match imatrix {
         Some(imatrix) if forget.scales_inputs => {
@@ -94,7 +107,7 @@ fn find_scaled(
 /// Some parameters are stored in another layout than the modules of inference have (`[out, in]`).
 /// The module form is encoded if the scheme accepts it, and the stored form otherwise. `transposed`
 /// has the shapes of weights of `Conv1D`, of which only the module form is encoded.
-fn decide_in_layouts(
+pub(super) fn decide_in_layouts(
     model: &ParsedModel,
     resolution: &mut Resolution<'_>,
     transposed: &[Option<[usize; 2]>],

@@ -210,7 +210,7 @@ fn values_of(
 
 /// Some rows of a matrix; `None` if it is not encoded, its codes may move, or nothing is known of its
 /// inputs.
-fn sampled(
+pub(super) fn sampled(
     item: &ResolvedItem<'_>,
     choice: &Decision,
     imatrix: &Imatrix,
