@@ -11,10 +11,14 @@ mod coreml;
 mod executorch;
 #[cfg(any(feature = "executorch", feature = "tflite"))]
 mod flatbuffer;
+#[cfg(feature = "gguf")]
+mod ggml;
 #[cfg(feature = "hdf5")]
 mod hdf5;
 #[cfg(any(feature = "onnx", feature = "tensorflow"))]
 mod message;
+#[cfg(feature = "mindspore")]
+mod mindspore;
 #[cfg(feature = "msgpack")]
 mod msgpack;
 mod npz;
