@@ -59,8 +59,12 @@ enum GgmlVersion {
 /// `Parse` if the file is malformed; `Unsupported` for other versions, programs and types of tensors, and for
 /// parts of a model; `LimitExceeded`; `Io`.
 pub(super) fn read(source: &Source, budget: &Budget) -> Result<ParsedModel> {
-    let mut reader =
-        GgmlReader { file: WindowReader::new(source), at: 0, version: GgmlVersion::Ggml };
+    let mut reader = GgmlReader {
+        file: WindowReader::new(source),
+        at: 0,
+        version: GgmlVersion::Ggml,
+        is_past_header: false,
+    };
     budget.tables(0, 0, reader.file.len)?;
     reader.version = match reader.u32()? {
         0x6767_6d6c => GgmlVersion::Ggml,
@@ -78,21 +82,23 @@ pub(super) fn read(source: &Source, budget: &Budget) -> Result<ParsedModel> {
     let programs = PROGRAMS
         .iter()
         .filter(|program| program.is_llama || is_ggml);
-    let (mut found, mut furthest) = (None, None);
+    let (mut found, mut furthest): (_, Option<((bool, u64), _)>) = (None, None);
     for program in programs {
         reader.at = begin;
+        reader.is_past_header = false;
         match reader.model(program, budget) {
             Ok(_) if found.is_some() => {
                 let what = "its header may be that of several programs";
                 return Err(AnamnesisError::unsupported("GGML", what));
             }
             Ok(model) => found = Some(model),
-            Err(error @ AnamnesisError::LimitExceeded { .. }) => return Err(error),
             // The program with which most of the file made sense tells what is wrong with it.
-            Err(error) if furthest.as_ref().is_none_or(|(at, _)| *at < reader.at) => {
-                furthest = Some((reader.at, error.about(program.name)));
+            Err(error) => {
+                let reached = (reader.is_past_header, reader.at);
+                if furthest.as_ref().is_none_or(|(other, _)| *other < reached) {
+                    furthest = Some((reached, error.about(program.name)));
+                }
             }
-            Err(_) => {}
         }
     }
     match (found, furthest) {
@@ -110,6 +116,8 @@ struct GgmlReader<'a> {
     file: WindowReader<'a>,
     at: u64,
     version: GgmlVersion,
+    /// Whether what is before the tensors was read.
+    is_past_header: bool,
 }
 
 /// The numbers of a model by their names.
@@ -144,6 +152,7 @@ impl GgmlReader<'_> {
         let mut contents = ParsedModel::new(Container::Ggml, 0);
         let numbers = self.numbers(program, &mut contents)?;
         let header = self.at;
+        self.is_past_header = true;
         self.tensors(self.block_version(&numbers)?, budget, &mut contents)?;
         let (name, sizes) = program.embedding;
         let embedding = contents.tensors.iter().find(|t| &*t.name == name);
@@ -248,7 +257,7 @@ impl GgmlReader<'_> {
                 .collect::<Result<Vec<_>>>()?;
             shape.reverse();
             let name: Box<str> = self.text(len)?.into();
-            let of_name = |error: AnamnesisError| error.about(InTensor(&name));
+            let of_name = |error: AnamnesisError| error.in_tensor(&name);
             let (dtype, len) = stored(id as u32, blocks, &shape).map_err(of_name)?;
             if matches!(self.version, GgmlVersion::Ggjt(_)) {
                 self.at = self.at.next_multiple_of(32);

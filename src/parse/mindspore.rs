@@ -148,7 +148,7 @@ fn read_value(reader: &mut MessageReader<'_>, mut rest: Range<u64>) -> Result<Mi
     };
     read_tensor(reader, tensor)
         .map(|(shape, kind, content)| MindSporeValue { name: name.clone(), kind, shape, content })
-        .map_err(|error| error.about(InTensor(&name)))
+        .map_err(|error| error.in_tensor(&name))
 }
 
 type TensorFields = (Vec<usize>, String, Range<u64>);

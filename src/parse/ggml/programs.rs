@@ -9,20 +9,20 @@ pub(super) enum Section {
     /// A length and so many bytes of text.
     Text(&'static str),
     /// Numbers that are passed over, of 32 bits: as many as the product says.
-    Words(&'static [Size]),
+    Words(&'static [HeaderSize]),
     /// A length for each token and its bytes, in GGMF and GGJT its score.
-    Tokens(Size),
+    Tokens(HeaderSize),
 }
 
 /// A size of a table or of the embedding.
-pub(super) enum Size {
+pub(super) enum HeaderSize {
     Number(&'static str),
     /// One more than the number.
     After(&'static str),
     Is(u64),
 }
 
-impl Size {
+impl HeaderSize {
     pub(super) fn of(&self, numbers: &Numbers) -> u64 {
         match self {
             Self::Number(name) => numbers.get(name).copied().unwrap_or_default(),
@@ -37,13 +37,13 @@ pub(super) struct Program {
     pub name: &'static str,
     pub sections: &'static [Section],
     /// A tensor that each file has, and its shape.
-    pub embedding: (&'static str, &'static [Size]),
+    pub embedding: (&'static str, &'static [HeaderSize]),
     /// Whether GGMF and GGJT are formats of this program.
     pub is_llama: bool,
 }
 
+use HeaderSize::{After, Is, Number};
 use Section::{Numbers as N, Text, Tokens, Words};
-use Size::{After, Is, Number};
 
 const FILTERS: Section = N(&["filters.n_mel", "filters.n_fft"]);
 const FILTER_VALUES: Section = Words(&[Number("filters.n_mel"), Number("filters.n_fft")]);

@@ -105,7 +105,7 @@ fn headers() {
         ),
         (
             "many tokens",
-            [b"lmgg", &words(&[u32::MAX; 7])[..], &[0; 64]].concat(),
+            [b"lmgg", &words(&[u32::MAX; 7])[..], &[1; 64]].concat(),
             Parse,
             &["truncated"],
         ),

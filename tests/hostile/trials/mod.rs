@@ -61,18 +61,21 @@ pub struct Trial {
     monitor: Monitor,
     failures: String,
     files: usize,
+    /// Files that were changed, and how many of them were still decoded.
+    edits: (usize, usize),
 }
 
 impl Trial {
     /// Must be the first statement of a test: in `heap` it waits for the other tests, and their
     /// measurements must not count what this test allocates or frees.
     pub fn new() -> Self {
-        Self { monitor: Monitor::new(), failures: String::new(), files: 0 }
+        Self { monitor: Monitor::new(), failures: String::new(), files: 0, edits: (0, 0) }
     }
 
     /// Prints the peak, and fails if any file failed.
     pub fn end(&self) {
-        println!("{} files; {}", self.files, self.monitor.summary());
+        let (files, (edits, decoded)) = (self.files, self.edits);
+        println!("{files} files, {edits} edits, {decoded} decoded; {}", self.monitor.summary());
         assert!(self.failures.is_empty(), "{}", self.failures);
     }
 
@@ -199,7 +202,13 @@ impl Trial {
             });
             odd.iter().for_each(|error| self.fail(&what, error));
         }
-        assert!(good > 2 * batches && good < 98 * batches, "{good} of {batches} hundred");
+        self.count_edits(100 * batches, good, 50);
+    }
+
+    /// Counts changed files. Of each `part` some must still be decoded, and some not.
+    pub fn count_edits(&mut self, count: usize, good: usize, part: usize) {
+        assert!(good > count / part && good < count - count / part, "{good} of {count}");
+        self.edits = (self.edits.0 + count, self.edits.1 + good);
     }
 
     /// Runs `f`, which must stay within what the program limits for a file of `len` bytes. Returns
