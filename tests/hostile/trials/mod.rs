@@ -185,24 +185,17 @@ impl Trial {
     /// Changes files in hundreds of ways: some of them must still be decoded, and some not.
     pub fn mutations(&mut self, files: &[Vec<u8>], seed: u64) {
         let (mut random, mut good) = (Random(seed), 0);
-        let batches = effort([5, 20, 50]);
-        for batch in 0..batches {
-            let (what, mut odd) = (format!("mutations {batch}"), Vec::new());
-            self.watch(&what, 0, || {
-                for i in 0..100 {
-                    let mut bytes = files[(random.next() >> 20) as usize % files.len()].clone();
-                    (0..1 + i % 3).for_each(|_| mutate(&mut bytes, &mut random));
-                    match try_everything(bytes) {
-                        Ok(_) => good += 1,
-                        Err(error) => {
-                            odd.extend(matches!(error, AnamnesisError::Io(_)).then_some(error));
-                        }
-                    }
-                }
-            });
-            odd.iter().for_each(|error| self.fail(&what, error));
+        let count = effort([500, 2000, 5000]);
+        for i in 0..count {
+            let mut bytes = files[(random.next() >> 20) as usize % files.len()].clone();
+            (0..1 + i % 3).for_each(|_| mutate(&mut bytes, &mut random));
+            match self.measure("an edit", bytes.len(), || try_everything(bytes)) {
+                Some(Ok(_)) => good += 1,
+                Some(Err(error @ AnamnesisError::Io(_))) => self.fail("an edit", error),
+                _ => {}
+            }
         }
-        self.count_edits(100 * batches, good, 50);
+        self.count_edits(count, good, 50);
     }
 
     /// Counts changed files. Of each `part` some must still be decoded, and some not.
