@@ -84,7 +84,8 @@ pub(super) fn read(source: &Source, budget: &Budget) -> Result<ParsedModel> {
         budget.items(1, "values")?;
         budget.tables(1, 0, 0)?;
         if group.first().is_some_and(|first| first.name != value.name) {
-            add(&mut contents, std::mem::take(&mut group), check.as_ref())?;
+            add(&mut contents, &group, check.as_ref())?;
+            group.clear();
         }
         if group.is_empty() && !names.insert(value.name.clone()) {
             return Err(AnamnesisError::parse(format!("two tensors are called `{}`", value.name)));
@@ -92,7 +93,7 @@ pub(super) fn read(source: &Source, budget: &Budget) -> Result<ParsedModel> {
         group.push(value);
         cap("MAX_MINDSPORE_PIECES", group.len() as u64, MAX_PIECES, "pieces of a tensor")?;
     }
-    add(&mut contents, group, check.as_ref())?;
+    add(&mut contents, &group, check.as_ref())?;
     if contents.tensors.is_empty() && contents.skipped.is_empty() {
         return Err(AnamnesisError::parse("the file holds no tensors"));
     }
@@ -180,11 +181,7 @@ fn read_tensor(reader: &mut MessageReader<'_>, mut rest: Range<u64>) -> Result<T
 }
 
 /// Adds the tensor that `values`, all of one name, are the pieces of.
-fn add(
-    contents: &mut ParsedModel,
-    values: Vec<MindSporeValue>,
-    check: Option<&Check>,
-) -> Result<()> {
+fn add(contents: &mut ParsedModel, values: &[MindSporeValue], check: Option<&Check>) -> Result<()> {
     let Some(first) = values.first() else {
         return Ok(());
     };
