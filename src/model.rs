@@ -393,6 +393,12 @@ impl ParsedModel {
         false
     }
 
+    /// Whether tensors have types of ggml: a GGUF file, or one of those before.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn is_ggml(&self) -> bool {
+        self.is_gguf() || self.container == Container::Ggml
+    }
+
     /// Files beside the weights that say what these are: configs and the index, whether they exist
     /// or not.
     pub(crate) fn companions(&self) -> impl Iterator<Item = &CompanionFile> {

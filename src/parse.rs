@@ -15,6 +15,8 @@ mod external;
 #[cfg(any(feature = "executorch", feature = "tflite"))]
 mod flatbuffer;
 #[cfg(feature = "gguf")]
+mod ggml;
+#[cfg(feature = "gguf")]
 pub mod gguf;
 #[cfg(feature = "hdf5")]
 mod hdf5;
@@ -25,6 +27,8 @@ mod llamafile;
 mod magic;
 #[cfg(feature = "onnx")]
 mod message;
+#[cfg(feature = "mindspore")]
+mod mindspore;
 #[cfg(feature = "gguf")]
 mod mmproj;
 #[cfg(feature = "msgpack")]
@@ -54,6 +58,7 @@ mod tflite;
 #[cfg(any(
     feature = "burnpack",
     feature = "executorch",
+    feature = "gguf",
     feature = "hdf5",
     feature = "msgpack",
     feature = "onnx",

@@ -43,6 +43,11 @@ pub enum Container {
     /// ExecuTorch: a program with its constants, or a file of tensors beside it.
     #[serde(rename = "executorch")]
     ExecuTorch,
+    /// ggml, from before GGUF: files of whisper.cpp, and old ones of llama.cpp.
+    Ggml,
+    /// A checkpoint of MindSpore.
+    #[serde(rename = "mindspore")]
+    MindSpore,
     /// Zarr, also in a database of OCDBT, as Orbax writes it.
     Zarr,
 }
@@ -73,6 +78,8 @@ impl fmt::Display for Container {
             Self::Burnpack => "Burnpack",
             Self::CoreMl => "Core ML",
             Self::ExecuTorch => "ExecuTorch",
+            Self::Ggml => "GGML",
+            Self::MindSpore => "MindSpore checkpoint",
             Self::Zarr => "Zarr (Orbax)",
         })
     }

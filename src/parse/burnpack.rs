@@ -133,10 +133,8 @@ impl Description<'_> {
             if !names.insert(name.clone()) {
                 return Err(AnamnesisError::parse(format!("two tensors are called `{name}`")));
             }
-            let said = self.said().map_err(|e| e.about(InTensor(&name)))?;
-            let tensor = self
-                .tensor(&name, said)
-                .map_err(|e| e.about(InTensor(&name)))?;
+            let said = self.said().map_err(|e| e.in_tensor(&name))?;
+            let tensor = self.tensor(&name, said).map_err(|e| e.in_tensor(&name))?;
             self.tensors.push(tensor);
         }
         Ok(())

@@ -107,6 +107,12 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("gguf", super::gguf::read),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Ggml),
+        title: "GGML",
+        matches: magic::is_ggml,
+        reader: gated!("gguf", |source, _, budget| super::ggml::read(&source, budget)),
+    },
+    ContainerFormat {
         beginning: Beginning::Zip,
         title: ZIP,
         matches: |head| {
@@ -224,6 +230,12 @@ const FORMATS: &[ContainerFormat] = &[
         title: "Flax (MessagePack)",
         matches: magic::is_flax,
         reader: gated!("msgpack", |source, _, budget| super::msgpack::read(&source, budget)),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::MindSpore),
+        title: "MindSpore checkpoint",
+        matches: magic::is_mindspore,
+        reader: gated!("mindspore", |source, _, budget| super::mindspore::read(&source, budget)),
     },
     ContainerFormat {
         beginning: Beginning::Of(Container::Burnpack),

@@ -15,6 +15,11 @@ pub(super) fn is_gguf(head: &[u8]) -> bool {
     head.starts_with(b"GGUF")
 }
 
+/// Whether a file with these first bytes is of ggml from before GGUF: GGML, GGMF or GGJT as a little-endian number.
+pub(super) fn is_ggml(head: &[u8]) -> bool {
+    head.starts_with(b"lmgg") || head.starts_with(b"fmgg") || head.starts_with(b"tjgg")
+}
+
 /// Whether a file with these first bytes is QNAT.
 pub(super) fn is_qnat(head: &[u8]) -> bool {
     head.starts_with(b"QNAT")
@@ -92,6 +97,43 @@ pub(super) fn is_ocdbt(head: &[u8]) -> bool {
 /// Whether a file with these first bytes is a Burnpack: the number of `burn-pack`, little-endian.
 pub(super) fn is_burnpack(head: &[u8]) -> bool {
     head.starts_with(b"NRUB")
+}
+
+/// Whether a file with these first bytes is a checkpoint of MindSpore, which has no mark: a value, its name,
+/// and a tensor with the name of a type that MindSpore has.
+pub(super) fn is_mindspore(head: &[u8]) -> bool {
+    let Some(mut tensor) = first_tensor(head) else {
+        return false;
+    };
+    loop {
+        match FieldHead::read(tensor) {
+            Ok(FieldHead { number: 1, kind: FieldKind::Varint(_), len }) => tensor = &tensor[len..],
+            Ok(FieldHead { number: 2, kind: FieldKind::Bytes(n @ 3..=8), len }) => {
+                let names = ["Bool", "Int", "UInt", "Float", "BFloat", "str"];
+                let kind = tensor.get(len..len + n as usize).unwrap_or_default();
+                let letters = kind.iter().take_while(|b| b.is_ascii_alphabetic()).count();
+                let digits = kind[letters..].iter().all(u8::is_ascii_digit);
+                return digits && names.iter().any(|name| name.as_bytes() == &kind[..letters]);
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// The tensor of the first value of such a checkpoint, from its first field on.
+fn first_tensor(head: &[u8]) -> Option<&[u8]> {
+    let field = |head, number| match FieldHead::read(head) {
+        Ok(field) if field.number == number && matches!(field.kind, FieldKind::Bytes(_)) => {
+            Some(field)
+        }
+        _ => None,
+    };
+    let value = head.get(field(head, 1)?.len..)?;
+    let name = field(value, 1)?;
+    let behind = value
+        .get(name.len..)?
+        .get(usize::try_from(name.content_len()).ok()?..)?;
+    behind.get(field(behind, 2)?.len..)
 }
 
 /// Whether a file with these first bytes is a model of LiteRT: a FlatBuffer of that kind.
@@ -200,5 +242,5 @@ pub(super) fn is_ollama_manifest(head: &[u8]) -> bool {
 #[cfg(feature = "pth")]
 pub(super) fn is_weights(head: &[u8]) -> bool {
     let is_manifest = || is_ollama_manifest(head) && !is_tar(head);
-    is_safetensors(head) || is_gguf(head) || is_qnat(head) || is_manifest()
+    is_safetensors(head) || is_gguf(head) || is_ggml(head) || is_qnat(head) || is_manifest()
 }

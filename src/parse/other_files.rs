@@ -184,13 +184,16 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: None,
     },
     OtherFile {
-        // GGML, GGMF, GGJT and GGLA as little-endian numbers.
-        matches: |head| {
-            let magics = [b"lmgg", b"fmgg", b"tjgg", b"algg"];
-            magics.iter().any(|&magic| head.starts_with(magic))
-        },
-        name: "GGML",
-        advice: "this is a file of whisper.cpp, or one of llama.cpp from before GGUF, which a version of that time converts; the model that it was made from is read",
+        // GGLA as a little-endian number.
+        matches: |head| head.starts_with(b"algg"),
+        name: "GGML (adapter)",
+        advice: "it is a LoRA adapter of llama.cpp from before GGUF; the adapter of PEFT that it was made from is read",
+        hides: None,
+    },
+    OtherFile {
+        matches: |head| head.starts_with(&[0xd8, 0x5e, 0x3a, 0x7f]),
+        name: "encrypted checkpoint of MindSpore",
+        advice: "load it in MindSpore with its key, and save it without",
         hides: None,
     },
     OtherFile {
@@ -435,7 +438,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 26] = [
+        let rows: [(&[u8], &str); 24] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -459,8 +462,6 @@ mod tests {
             (&CORE_ML_WEIGHTS, "Core ML"),
             (b"\x0a\x0e\x0a\x05<unk>\x15\0\0\0\0\x18\x02", "SentencePiece"),
             (b"\x80\x81\x82\x83\x84\x85\x86\x87\x88", "begins like no container"),
-            (b"tjggaaaa", "before GGUF"),
-            (b"lmgg\xa8\xca\0\0", "whisper.cpp"),
             (b"alggaaaa", "GGML"),
             // By the definitions of the formats: saved_model.proto, graph.proto and
             // table/format.h of TensorFlow, and MessagePack.

@@ -6,7 +6,10 @@ use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
 /// Bytes of the file that are read at once where pieces follow each other.
-#[cfg_attr(not(any(feature = "hdf5", feature = "msgpack", feature = "onnx")), allow(dead_code))]
+#[cfg_attr(
+    not(any(feature = "gguf", feature = "hdf5", feature = "msgpack", feature = "onnx")),
+    allow(dead_code)
+)]
 const WINDOW: u64 = 8 << 10;
 
 /// A file that is read in short pieces, mostly one after another.
@@ -21,7 +24,10 @@ pub(super) struct WindowReader<'a> {
 }
 
 impl<'a> WindowReader<'a> {
-    #[cfg_attr(not(any(feature = "hdf5", feature = "msgpack", feature = "onnx")), allow(dead_code))]
+    #[cfg_attr(
+        not(any(feature = "gguf", feature = "hdf5", feature = "msgpack", feature = "onnx")),
+        allow(dead_code)
+    )]
     pub(super) fn new(file: &'a Source) -> Self {
         Self::with_step(file, WINDOW)
     }

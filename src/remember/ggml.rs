@@ -40,7 +40,7 @@ static IDENTITY: Identity = Identity {
     activations: &[],
     markers: &[],
     sidecars: &[],
-    container: Some(ParsedModel::is_gguf),
+    container: Some(ParsedModel::is_ggml),
 };
 
 impl Scheme for Ggml {

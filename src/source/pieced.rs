@@ -75,7 +75,7 @@ impl Pieced {
     ///
     /// # Errors
     /// `Parse` if they overflow.
-    #[cfg(any(feature = "msgpack", feature = "pth"))]
+    #[cfg(any(feature = "mindspore", feature = "msgpack", feature = "pth"))]
     pub(crate) fn joined(base: Source, ranges: impl Iterator<Item = (u64, u64)>) -> Result<Self> {
         Self::of_several([base].into(), ranges.map(|(offset, len)| (0, offset, len)))
     }
@@ -84,7 +84,7 @@ impl Pieced {
     ///
     /// # Errors
     /// `Parse` if they overflow.
-    #[cfg(any(feature = "msgpack", feature = "pth", feature = "zarr"))]
+    #[cfg(any(feature = "mindspore", feature = "msgpack", feature = "pth", feature = "zarr"))]
     pub(crate) fn of_several(
         sources: Arc<[Source]>,
         ranges: impl Iterator<Item = (usize, u64, u64)>,

@@ -89,6 +89,7 @@ pub const FOREIGN: &[&str] = &[
     "openvino_quantized",
     "tflite_quantized",
     "executorch_quantized",
+    "ggml_bin",
     "keras_quantized",
     "modelslim",
     "paroquant",

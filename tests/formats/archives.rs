@@ -198,6 +198,12 @@ fn tflite() {
     check_all("tflite", 18);
 }
 
+#[cfg(feature = "mindspore")]
+#[test]
+fn mindspore() {
+    check_all("mindspore", 7);
+}
+
 #[cfg(feature = "executorch")]
 #[test]
 fn executorch() {
@@ -222,6 +228,7 @@ fn out_as_npz_and_back() {
         "onnx",
         "tflite",
         "executorch",
+        "mindspore",
     ] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();

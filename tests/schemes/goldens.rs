@@ -7,7 +7,7 @@ fn check(family: &str, least: usize) {
 }
 
 fn check_case(case: &std::path::Path) {
-    let files = ["safetensors", "gguf", "onnx", "tflite", "xml", "mlmodel", "pte", "keras"]
+    let files = ["safetensors", "gguf", "onnx", "tflite", "xml", "mlmodel", "pte", "keras", "bin"]
         .map(|ending| case.join(format!("model.{ending}")));
     let file = files.iter().find(|file| file.is_file()).unwrap();
     let model = anamnesis::parse(file).unwrap();
@@ -122,6 +122,12 @@ fn coreml() {
 #[test]
 fn gguf() {
     check("gguf", 29);
+}
+
+#[cfg(feature = "gguf")]
+#[test]
+fn before_gguf() {
+    check("ggml_bin", 19);
 }
 
 #[cfg(feature = "gguf")]

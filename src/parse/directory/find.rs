@@ -77,6 +77,7 @@ pub(super) fn find_shards(
     if let Some(found) = find_latest_zero(dir, names, budget)? {
         return Ok(found);
     }
+    refuse_other_programs(names)?;
     let is_model =
         |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
     // Beside a file that is read, those of other formats are the same model for other programs.
@@ -151,6 +152,28 @@ fn find_tensorflow(dir: &Path, names: &[String], budget: &Budget) -> Result<Opti
     }
     let only = only(names, |name| name.ends_with(".index"), "indexes")?;
     Ok(only.map(|name| vec![name.to_owned()]))
+}
+
+/// Fails if the files are those of a program whose directories are not read.
+fn refuse_other_programs(names: &[String]) -> Result<()> {
+    let is_rank = |name: &&String| {
+        let rank = name
+            .strip_prefix("rank")
+            .and_then(|rest| rest.strip_suffix(".safetensors"));
+        rank.is_some_and(|rank| !rank.is_empty() && rank.bytes().all(|b| b.is_ascii_digit()))
+    };
+    if names.iter().filter(is_rank).count() > 1 {
+        let what = "each process has its part of each tensor, and no file says along which axis; give one of them, such as `rank0.safetensors`";
+        return Err(AnamnesisError::unsupported("checkpoint of TensorRT-LLM", what));
+    }
+    if ["ndarray-cache.json", "tensor-cache.json"]
+        .iter()
+        .any(|file| names.iter().any(|n| n == file))
+    {
+        let what = "its shards are not read; give the model that it was made from";
+        return Err(AnamnesisError::unsupported("model of MLC", what));
+    }
+    Ok(())
 }
 
 /// Whether a file of this name may be a graph of OpenVINO: beside it is one for its data. Other XML files

@@ -63,3 +63,17 @@ fn one_file_beside_those_of_formats_that_are_not_read() {
     let error = parse(dir.path()).unwrap_err().to_string();
     assert!(error.contains("which of 2 weight files?"), "{error}");
 }
+
+#[test]
+fn directories_of_programs_that_are_not_read() {
+    let error = refused(|dir| {
+        write(dir, "rank0.safetensors");
+        write(dir, "rank1.safetensors");
+    });
+    assert!(error.contains("TensorRT-LLM") && error.contains("along which axis"), "{error}");
+    let error = refused(|dir| {
+        std::fs::write(dir.join("ndarray-cache.json"), "{}").unwrap();
+        std::fs::write(dir.join("params_shard_0.bin"), b"x").unwrap();
+    });
+    assert!(error.contains("model of MLC"), "{error}");
+}

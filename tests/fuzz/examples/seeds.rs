@@ -19,13 +19,16 @@ fn main() {
     for (id, golden) in goldens() {
         seeds.golden(*id, golden);
     }
-    for directory in ["npz", "pth", "paddle", "qnat", "onnx", "flax", "hdf5", "tflite", "executorch", "gguf-files", "llamafile", "demo"] {
+    for directory in ["npz", "pth", "paddle", "qnat", "onnx", "flax", "hdf5", "tflite", "executorch", "mindspore", "gguf-files", "llamafile", "demo"] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {
                 seeds.file(&path);
             }
         }
+    }
+    for entry in std::fs::read_dir(data().join("ggml_bin")).unwrap() {
+        seeds.put("ggml", &std::fs::read(entry.unwrap().path().join("model.bin")).unwrap());
     }
     for entry in std::fs::read_dir(data().join("openvino_quantized")).unwrap() {
         let graph = entry.unwrap().path().join("model.xml");
@@ -97,6 +100,7 @@ impl Seeds {
                 self.put("zip", &bytes);
             }
             Some("npy") => self.put("npy", &bytes),
+            Some("ckpt") if bytes.first() == Some(&0x0a) => self.put("mindspore", &bytes),
             Some("pt" | "pth" | "pkl" | "bin" | "ckpt" | "pdparams" | "pdopt" | "pdtensor") => {
                 self.put("pth", &bytes);
                 if bytes.starts_with(b"PK") {

@@ -111,6 +111,7 @@ fn descriptions() {
     ]);
     let long = tensors(&[(&"n".repeat(70_000), w())]);
     trial.refused(vec![("a long name", long, Limit, &["bytes of a text"])]);
+    trial.end();
 }
 
 #[test]
@@ -120,4 +121,5 @@ fn truncated_and_changed() {
     let files = ["module.bpk", "types.bpk"].map(golden);
     trial.truncations("a module", &files[0]);
     trial.mutations(&files, 23);
+    trial.end();
 }

@@ -11,10 +11,14 @@ mod coreml;
 mod executorch;
 #[cfg(any(feature = "executorch", feature = "tflite"))]
 mod flatbuffer;
+#[cfg(feature = "gguf")]
+mod ggml;
 #[cfg(feature = "hdf5")]
 mod hdf5;
 #[cfg(any(feature = "onnx", feature = "tensorflow"))]
 mod message;
+#[cfg(feature = "mindspore")]
+mod mindspore;
 #[cfg(feature = "msgpack")]
 mod msgpack;
 mod npz;
@@ -57,18 +61,21 @@ pub struct Trial {
     monitor: Monitor,
     failures: String,
     files: usize,
+    /// Files that were changed, and how many of them were still decoded.
+    edits: (usize, usize),
 }
 
 impl Trial {
     /// Must be the first statement of a test: in `heap` it waits for the other tests, and their
     /// measurements must not count what this test allocates or frees.
     pub fn new() -> Self {
-        Self { monitor: Monitor::new(), failures: String::new(), files: 0 }
+        Self { monitor: Monitor::new(), failures: String::new(), files: 0, edits: (0, 0) }
     }
 
     /// Prints the peak, and fails if any file failed.
     pub fn end(&self) {
-        println!("{} files; {}", self.files, self.monitor.summary());
+        let (files, (edits, decoded)) = (self.files, self.edits);
+        println!("{files} files, {edits} edits, {decoded} decoded; {}", self.monitor.summary());
         assert!(self.failures.is_empty(), "{}", self.failures);
     }
 
@@ -178,24 +185,23 @@ impl Trial {
     /// Changes files in hundreds of ways: some of them must still be decoded, and some not.
     pub fn mutations(&mut self, files: &[Vec<u8>], seed: u64) {
         let (mut random, mut good) = (Random(seed), 0);
-        let batches = effort([5, 20, 50]);
-        for batch in 0..batches {
-            let (what, mut odd) = (format!("mutations {batch}"), Vec::new());
-            self.watch(&what, 0, || {
-                for i in 0..100 {
-                    let mut bytes = files[(random.next() >> 20) as usize % files.len()].clone();
-                    (0..1 + i % 3).for_each(|_| mutate(&mut bytes, &mut random));
-                    match try_everything(bytes) {
-                        Ok(_) => good += 1,
-                        Err(error) => {
-                            odd.extend(matches!(error, AnamnesisError::Io(_)).then_some(error));
-                        }
-                    }
-                }
-            });
-            odd.iter().for_each(|error| self.fail(&what, error));
+        let count = effort([500, 2000, 5000]);
+        for i in 0..count {
+            let mut bytes = files[(random.next() >> 20) as usize % files.len()].clone();
+            (0..1 + i % 3).for_each(|_| mutate(&mut bytes, &mut random));
+            match self.measure("an edit", bytes.len(), || try_everything(bytes)) {
+                Some(Ok(_)) => good += 1,
+                Some(Err(error @ AnamnesisError::Io(_))) => self.fail("an edit", error),
+                _ => {}
+            }
         }
-        assert!(good > 2 * batches && good < 98 * batches, "{good} of {batches} hundred");
+        self.count_edits(count, good, 50);
+    }
+
+    /// Counts changed files. Of each `part` some must still be decoded, and some not.
+    pub fn count_edits(&mut self, count: usize, good: usize, part: usize) {
+        assert!(good > count / part && good < count - count / part, "{good} of {count}");
+        self.edits = (self.edits.0 + count, self.edits.1 + good);
     }
 
     /// Runs `f`, which must stay within what the program limits for a file of `len` bytes. Returns

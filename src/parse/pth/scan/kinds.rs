@@ -45,7 +45,11 @@ pub(super) fn kind_of(head: &[u8]) -> ContentKind {
         {
             return ContentKind::Weights;
         }
-        _ if magic::is_onnx(head) || magic::is_flax(head) || magic::is_coreml(head) => {
+        _ if magic::is_onnx(head)
+            || magic::is_flax(head)
+            || magic::is_coreml(head)
+            || magic::is_mindspore(head) =>
+        {
             return ContentKind::Weights;
         }
         _ if magic::is_hdf5(head) => {

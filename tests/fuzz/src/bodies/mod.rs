@@ -38,6 +38,8 @@ pub const TARGETS: &[Target] = &[
     ("hdf5", containers::any),
     ("tflite", containers::any),
     ("executorch", containers::any),
+    ("ggml", containers::any),
+    ("mindspore", containers::any),
     ("openvino", containers::openvino),
     ("tensorflow", containers::tensorflow),
     ("coreml", containers::coreml),
