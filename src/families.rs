@@ -25,6 +25,7 @@ mod dense_first;
 mod diffusion;
 mod distilbert;
 mod dots;
+mod eagle3;
 mod engine;
 mod ernie_moe;
 mod eurobert;
@@ -116,6 +117,7 @@ use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 
 /// Every class, in the order in which a GGUF file is compared with them.
 pub(crate) const CLASSES: &[&ModelClass] = &[
+    &eagle3::EAGLE3,
     &llama::MIXTRAL,
     &llama::LLAMA,
     &llama::INTERNLM3,
@@ -419,6 +421,12 @@ pub(crate) fn find_pre_norms(
         (Err(_), Ok(_)) => next,
         _ => best,
     })
+}
+
+/// Whether the class that `config` names is a draft for speculative decoding.
+pub(crate) fn is_draft_class(config: &Value) -> bool {
+    let class = class_name(config).and_then(|name| class_of(name, config));
+    class.is_some_and(|class| class.traits.is_draft)
 }
 
 /// Whether models of the class that `config` names have an image tower here.

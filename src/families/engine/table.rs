@@ -196,6 +196,9 @@ pub(crate) struct Traits {
     pub fills: &'static [Fill],
     /// It is the image tower of a multimodal model, and not its language model.
     pub is_tower: bool,
+    /// It is a draft of another model, the target, for speculative decoding: the tokenizer is that
+    /// of the target, and so may be embedding and output.
+    pub is_draft: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -340,6 +343,7 @@ impl Traits {
         restores: &[],
         fills: &[],
         is_tower: false,
+        is_draft: false,
         sign: Sign::Rest,
     };
 }

@@ -469,3 +469,40 @@ CHATGLM = {"transformer.encoder.layers.{}." + key: shape for key, shape in {"inp
 model_of("chatglm", "glm", pre="glm4", raw=True, make=written(dict(architectures=["ChatGLMModel"], model_type="chatglm", hidden_size=16, ffn_hidden_size=24, num_layers=1, num_hidden_layers=1, num_attention_heads=2, kv_channels=8, multi_query_attention=True, multi_query_group_num=1, seq_length=64,
     padded_vocab_size=VOCAB, vocab_size=VOCAB, layernorm_epsilon=1e-5, rope_ratio=500, rmsnorm=True, post_layer_norm=True, add_bias_linear=False, add_qkv_bias=True, apply_residual_connection_post_layernorm=False, original_rope=True, tie_word_embeddings=False, torch_dtype="bfloat16"),
     {"transformer.embedding.word_embeddings.weight": (VOCAB, 16), "transformer.encoder.final_layernorm.weight": (16,), "transformer.output_layer.weight": (VOCAB, 16)} | CHATGLM))
+
+
+# Drafts for speculative decoding, whose tokenizers are those of their `target`, of which this is config.json.
+TARGET = dict(architectures=["LlamaForCausalLM"], model_type="llama", num_hidden_layers=9, hidden_size=20, num_attention_heads=2, vocab_size=VOCAB)
+EAGLE3 = dict({key: value for key, value in BASE.items() if key != "pad_token_id"}, architectures=["LlamaForCausalLMEagle3"], model_type="llama", rms_norm_eps=1e-5,
+              rope_theta=10000.0, hidden_act="silu", draft_vocab_size=VOCAB // 2)
+
+
+def eagle3_shapes(layer, tokens=VOCAB // 2, width=20, embeds=True):
+    shapes = {"embed_tokens.weight": [VOCAB, 16], "norm.weight": [16], "fc.weight": [16, 3 * width], "lm_head.weight": [tokens, 16],
+              "input_layernorm.weight": [16], "hidden_norm.weight": [16], "post_attention_layernorm.weight": [16],
+              "self_attn.q_proj.weight": [16, 32], "self_attn.k_proj.weight": [8, 32], "self_attn.v_proj.weight": [8, 32], "self_attn.o_proj.weight": [16, 16],
+              "mlp.gate_proj.weight": [24, 16], "mlp.up_proj.weight": [24, 16], "mlp.down_proj.weight": [16, 24]}
+    outer = ("embed", "norm", "fc", "lm_head")
+    shapes = {name if name.startswith(outer) else layer + name: shape for name, shape in shapes.items()}
+    return {name: shape for name, shape in shapes.items() if embeds or not name.startswith(("embed", "lm_head"))}
+
+
+def draft(config, shapes, tables=True, target=TARGET, back="LlamaForCausalLMEagle3"):
+    def make():
+        tensors = {name: ["BF16", shape] for name, shape in shapes.items()}
+        if tables:
+            tensors |= {"d2t": ["I64", [VOCAB // 2]], "t2d": ["BOOL", [VOCAB]]}
+        return config, tensors, {"target": target, "back": back}
+    return make
+
+
+model_of("eagle3", "llama", draft(EAGLE3, eagle3_shapes("midlayer.")))
+model_of("eagle3_llama3", "llama", draft(dict(EAGLE3, rope_theta=500000.0, rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                                                                          original_max_position_embeddings=32)),
+                                         eagle3_shapes("midlayer.")))
+SPECULATOR = {key: value for key, value in EAGLE3.items() if key not in ("architectures", "draft_vocab_size")}
+model_of("eagle3_speculator", "qwen3", draft(dict(architectures=["Eagle3Speculator"], speculators_model_type="eagle3", draft_vocab_size=VOCAB // 2, norm_before_residual=True,
+                                                  target_hidden_size=None, transformer_layer_config=SPECULATOR), eagle3_shapes("layers.0."), target=dict(TARGET, architectures=["Qwen3ForCausalLM"], model_type="qwen3")))
+model_of("eagle3_bare", "llama", draft(dict(EAGLE3, architectures=["LlamaForCausalLM"], draft_vocab_size=VOCAB, norm_before_fc=True, target_hidden_size=12,
+                                            eagle_aux_hidden_state_layer_ids=[1, 4, 7]),
+                                       eagle3_shapes("midlayer.", width=12, embeds=False) | {"input_norm.weight": [36]}, tables=False))

@@ -137,7 +137,39 @@ const NO_KEYS: When = When::Is(Size::KvHeads, 0);
 const PLAIN_OUT: When = When::All(&[NO_KEYS, Above0(HEADS)]);
 const HAS_FF: When = Above0(FF);
 
+/// The inputs of three layers of the target.
+const FEATURES: Size = Size::Product(&[Size::N(3), Size::Key("target_hidden_size")]);
+
+/// A token and the state before it.
+const BOTH: Size = Size::Sum(&[EMBD, EMBD]);
+
+const EAGLE3: &[Row] = rows! {
+    "token_embd.weight" [EMBD, VOCAB] optional;
+    "output_norm.weight" [EMBD];
+    "fc.weight" [FEATURES, EMBD];
+    "blk.{i}.attn_norm_2.weight" [EMBD];
+    "blk.{i}.attn_q.weight" [BOTH, QUERIES];
+    "blk.{i}.attn_k.weight" [BOTH, KEYS];
+    "blk.{i}.attn_v.weight" [BOTH, VALUES];
+};
+
+const FEATURES_NORM: &[Row] = rows! {
+    "enc.output_norm.weight" [FEATURES];
+};
+
+/// A draft with some of its target's tokens.
+const SOME_TOKENS: &[Row] = rows! {
+    "d2t" [Size::Free];
+    "output.weight" [EMBD, Size::Free] optional;
+};
+
 graphs! {
+    "eagle3" [RMS, (Always, &["target_layers", "target_hidden_size"])] SAME_HEADS {
+        Always => EAGLE3 ATTN_NORM OUT FFN_NORM MLP ROPE_FREQS;
+        Above0(Size::Key("norm_before_fc")) => FEATURES_NORM;
+        When::Has("d2t") => SOME_TOKENS;
+        Not(&When::Has("d2t")) => MAYBE_OUTPUT;
+    }
     "qwen2" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT OUTPUT_BIAS ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;
     }

@@ -6,7 +6,8 @@ use crate::Result;
 use crate::families::engine::fields::{missing_key, wrong_key};
 use crate::families::engine::graphs::{GraphProblem, problems_in};
 use crate::families::engine::mapping::refused;
-use crate::model::gguf::GgufMetadata;
+use crate::model::gguf::{GgufMetadata, GgufMetadataArray};
+use crate::model::gguf_keys::TOKENS;
 use crate::remember::ResolvedItem;
 
 /// Most bytes of a value that is looked at: only lists of tokens are longer.
@@ -30,7 +31,18 @@ pub(super) fn require(
     shapes: &[(String, Vec<usize>)],
 ) -> Result<()> {
     let embedding = shapes.iter().find(|(name, _)| name == "token_embd.weight");
-    let rows = embedding.map_or(0, |(_, shape)| shape.first().copied().unwrap_or(0));
+    let rows = match embedding {
+        Some((_, shape)) => shape.first().copied().unwrap_or(0),
+        // Of a draft.
+        None => match metadata
+            .get(TOKENS)
+            .as_ref()
+            .and_then(|tokens| tokens.as_array())
+        {
+            Some(GgufMetadataArray::String(all)) => all.len(),
+            _ => 0,
+        },
+    };
     let tensors = shapes.iter().map(|(name, shape)| (&**name, &shape[..]));
     let keys = metadata.small(MOST_BYTES);
     for problem in problems_in(architecture, keys, tensors, rows as u64) {
