@@ -22,6 +22,7 @@ mod deci;
 mod deepseek;
 mod deepseek_moe;
 mod dense_first;
+mod dflash;
 mod diffusion;
 mod distilbert;
 mod dots;
@@ -118,6 +119,10 @@ use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 /// Every class, in the order in which a GGUF file is compared with them.
 pub(crate) const CLASSES: &[&ModelClass] = &[
     &eagle3::EAGLE3,
+    &dflash::DFLASH2,
+    &dflash::DSPARK,
+    &dflash::DFLASH,
+    &dflash::MUSE_ASSISTANT,
     &llama::MIXTRAL,
     &llama::LLAMA,
     &llama::INTERNLM3,

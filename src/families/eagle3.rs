@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::engine::draft::count_of_target;
+use super::engine::draft::{count_of_target, set_draft_tokens};
 use super::engine::fields::{Fields, array, wrong};
 use super::llama::{LLAMA, LLAMA_TOKENIZER, SETTINGS};
 use crate::families::engine::rows::*;
@@ -91,6 +91,7 @@ pub(super) const EAGLE3: ModelClass = ModelClass {
         reads_causal: false,
         nested_type: None,
         is_draft: true,
+        needs_output: true,
         config_sign: Some(DRAFT_TOKENS),
         prefix: Some("model."),
         completes: &[of_target],
@@ -135,12 +136,8 @@ fn of_target(fields: &mut Fields) -> Result<()> {
 /// Sets what the tensors say, and fails if the norm is there that a flag denies, or the other way
 /// round.
 fn sizes(config: &mut Map<String, Value>, tensors: &TensorShapes<'_>) -> Result<()> {
-    let rows = |name: &str| tensors.get(name).and_then(|shape| shape.first()).copied();
-    let tokens = rows("d2t")
-        .or_else(|| rows("output.weight"))
-        .map(Value::from);
-    let tokens = tokens.or_else(|| config.get("vocab_size").cloned());
-    config.extend(tokens.map(|tokens| (DRAFT_TOKENS.to_owned(), tokens)));
+    set_draft_tokens(config, tensors)?;
+    // The output may be that of the target.
     config.insert("tie_word_embeddings".to_owned(), false.into());
     let has_norm = tensors.contains_key("enc.output_norm.weight");
     if config

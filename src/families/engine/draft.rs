@@ -1,20 +1,30 @@
 //! Drafts for speculative decoding: what they have of the model that they are drafts of, the target.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
 use super::request::GgufRequest;
-use super::table::ModelClass;
+use super::table::{ModelClass, TensorShapes};
 use crate::config::Texts;
 use crate::error::InTensor;
+use crate::families::{class_name, class_of};
 use crate::model::Tensor;
+use crate::model::gguf::{GgufMetadata, GgufMetadataArray};
+use crate::model::gguf_keys::TOKENS;
 use crate::remember::layout::assembled::ComputedIntegers;
 use crate::remember::{Group, QuantScheme, ResolvedItem};
+use crate::tokenizer::TokenizerRules;
 use crate::{AnamnesisError, Dtype, Result, TensorRole};
 
 /// The field that has the fields of the target, if that is known. No config has one of this name.
 pub(crate) const TARGET: &str = "fields of the target";
+
+/// The field of whether a draft says how sure it is of a token.
+pub(crate) const HAS_CONFIDENCE: &str = "has_confidence_head";
+
+/// The class of the target, among these fields.
+const TARGET_CLASS: &str = "class";
 
 /// Which token of the target each token of the draft is: its number minus that of the draft's token
 /// in transformers, its number in GGUF.
@@ -50,13 +60,14 @@ pub(crate) fn add_target(
         let what = format!("{directory} has no config.json; {WAY_OUT}");
         return Err(AnamnesisError::parse(what));
     };
+    let mask = request.directory.join("mask_embedding.pt");
+    if mask.is_file() {
+        let what = "a row of the embedding that a file of its own has is not read here";
+        return Err(AnamnesisError::unsupported(mask.display().to_string(), what));
+    }
     let mut target = Fields::new(&config)?.0;
-    // That of a model for images, and not of its language model.
-    target.extend(
-        config
-            .get("architectures")
-            .map(|all| ("architectures".to_owned(), all.clone())),
-    );
+    let name = class_name(&config).map(Value::from);
+    target.extend(name.map(|name| (TARGET_CLASS.to_owned(), name)));
     fields.0.insert(TARGET.to_owned(), Value::Object(target));
     Ok(())
 }
@@ -70,6 +81,66 @@ pub(crate) fn count_of_target(fields: &Fields, name: &str, field: &str) -> Resul
         Some(target) => Fields(target.clone()).need(&[name]),
         None => Err(wrong(field, format!("it is missing; {WAY_OUT}"))),
     }
+}
+
+/// Sets what the tensors of transformers say of a draft.
+pub(crate) fn add_of_tensors(fields: &mut Fields, class: &ModelClass, items: &[ResolvedItem<'_>]) {
+    if class.traits.is_draft {
+        let mut items = items.iter();
+        let has_head = items.any(|item| item.name().contains("confidence_head.proj"));
+        fields.0.insert(HAS_CONFIDENCE.to_owned(), has_head.into());
+    }
+}
+
+/// The class of the target.
+pub(crate) fn target_class(fields: &Fields) -> Option<&str> {
+    fields.0.get(TARGET)?.get(TARGET_CLASS)?.as_str()
+}
+
+/// The rules of the tokenizer of a draft, which are those of the target if the class has none.
+pub(crate) fn tokenizer_rules(class: &ModelClass, fields: &Fields) -> &'static TokenizerRules {
+    let target = fields.0.get(TARGET).filter(|_| class.gguf == "dflash");
+    let of_target = target.and_then(|target| class_of(target_class(fields)?, target));
+    of_target.map_or(class.tokenizer, |target| target.tokenizer)
+}
+
+/// Sets the number of tokens of a draft whose embedding is that of its target.
+pub(crate) fn add_vocab_size(
+    config: &mut Map<String, Value>,
+    class: &ModelClass,
+    metadata: &GgufMetadata,
+) {
+    if class.traits.is_draft && !config.contains_key("vocab_size") {
+        config.insert("vocab_size".to_owned(), token_count(metadata).into());
+    }
+}
+
+/// Number of the tokens of a GGUF file.
+pub(crate) fn token_count(metadata: &GgufMetadata) -> usize {
+    match metadata
+        .get(TOKENS)
+        .as_ref()
+        .and_then(|tokens| tokens.as_array())
+    {
+        Some(GgufMetadataArray::String(all)) => all.len(),
+        _ => 0,
+    }
+}
+
+/// Sets the number of tokens that a draft chooses from, and whether its output is its embedding.
+pub(crate) fn set_draft_tokens(
+    config: &mut Map<String, Value>,
+    tensors: &TensorShapes<'_>,
+) -> Result<()> {
+    let rows = |name: &str| tensors.get(name).and_then(|shape| shape.first()).copied();
+    let tokens = rows(TO_TARGET)
+        .or_else(|| rows("output.weight"))
+        .map(Value::from);
+    let tokens = tokens.or_else(|| config.get("vocab_size").cloned());
+    config.extend(tokens.map(|tokens| ("draft_vocab_size".to_owned(), tokens)));
+    let is_tied = rows("token_embd.weight").is_some() && rows("output.weight").is_none();
+    config.insert("tie_word_embeddings".to_owned(), is_tied.into());
+    Ok(())
 }
 
 /// Takes the tables of tokens out of the tensors of transformers, and makes that of GGUF.

@@ -66,6 +66,7 @@ pub(crate) fn to_gguf<'m>(
         lost_modules = pooling::add_to(&mut fields, &texts)?;
     }
     prediction::count_layers(&mut fields, class, items)?;
+    draft::add_of_tensors(&mut fields, class, items);
     let model = Model::new(class, &config, fields)?;
     let nearly_same = checks::check(&model)?;
     let kept = KeptMetadata::read(&texts, class.gguf)?;
@@ -99,7 +100,10 @@ pub(crate) fn to_gguf<'m>(
     metadata.extend(settings::to_gguf(&model, file_type)?);
     metadata.extend(keyed);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
-    metadata.extend(tokenizer.keys);
+    // A draft's own mask counts more than that of the tokenizer.
+    let is_new = |(key, _): &KeyValue| metadata.iter().all(|(other, _)| other != key);
+    let of_tokenizer: Vec<_> = tokenizer.keys.into_iter().filter(is_new).collect();
+    metadata.extend(of_tokenizer);
     require_loadable(class, &metadata, &out, &source_names)?;
     let has_tower = !mapped.notes.is_empty() && has_tower(&config);
     let tower = has_tower.then(|| "--mmproj writes the model's image tower".to_owned());
@@ -190,7 +194,7 @@ fn tokenizer_of(
         vocab_size: rows,
         pre: request.pre_tokenizer,
         architecture: class.gguf,
-        rules: class.tokenizer,
+        rules: draft::tokenizer_rules(class, &model.fields),
         cuts_embedding: class.traits.cuts_embedding,
     });
     let mut tokenizer = tokenizer.map_err(|error| match error {
@@ -245,11 +249,22 @@ fn require_output(
     (name, fields): (&str, &Fields),
     tensors: &[Mapped<'_>],
 ) -> Result<()> {
-    let is_tied = class.traits.ties_output || is_base(name) || fields.flag("tie_word_embeddings");
+    let is_draft = class.traits.is_draft;
+    let is_flagged = fields.flag("tie_word_embeddings");
+    let is_tied = class.traits.ties_output || is_base(name) && !is_draft || is_flagged;
+    // That of the target.
+    let has_none = || {
+        tensors
+            .iter()
+            .all(|tensor| tensor.rule.gguf != "token_embd")
+    };
+    if is_draft && (class.traits.needs_output || has_none()) {
+        return Ok(());
+    }
     let has_output = tensors
         .iter()
         .any(|tensor| tensor.rule.gguf == "output" && tensor.suffix != ".bias");
-    if has_output || class.traits.is_draft || is_tied && !class.traits.needs_output {
+    if has_output || is_tied && !class.traits.needs_output {
         return Ok(());
     }
     let why = match is_tied {

@@ -148,6 +148,7 @@ impl ReadConfig {
             .map(|item| (item.name(), shape_of(item)))
             .collect();
         set_sizes(&mut config, &tensors)?;
+        draft::add_vocab_size(&mut config, class, metadata);
         let is_tied = !tensors.contains_key("output.weight");
         config.insert("tie_word_embeddings".to_owned(), is_tied.into());
         config.extend(flags_of(class, |name| tensors.contains_key(name)));
@@ -435,5 +436,6 @@ pub(crate) fn pretty(value: &Value) -> String {
 fn has_no_output(class: &ModelClass) -> bool {
     let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
     let writes_output = !class.traits.ties_output && rules.any(|rule| rule.gguf == "output");
-    class.classes[0].ends_with(BASE_MODEL) && !writes_output
+    let is_base = class.traits.is_draft || !writes_output;
+    class.classes[0].ends_with(BASE_MODEL) && is_base
 }

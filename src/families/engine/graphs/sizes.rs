@@ -17,6 +17,8 @@ pub(crate) enum Size {
     Key(&'static str),
     /// A key that has no architecture's name in front, or 0.
     General(&'static str),
+    /// Length of the list that a key is, or 0.
+    Len(&'static str),
     /// Heads of keys and values: as many as heads, unless a key says it.
     KvHeads,
     /// Length of a head of keys.
@@ -180,6 +182,10 @@ impl GgufFacts<'_> {
                 Some(KeyFacts::Number(number)) => *number,
                 _ => 0,
             },
+            Size::Len(key) => match self.key(key) {
+                Some(KeyFacts::Numbers(all)) => all.len() as u64,
+                _ => 0,
+            },
             Size::KvHeads => self
                 .number("attention.head_count_kv", layer)
                 .unwrap_or_else(|| of(&HEADS)),
@@ -291,6 +297,7 @@ impl Display for Size {
             Self::N(n) => write!(f, "{n}"),
             Self::Vocab => f.write_str("tokens"),
             Self::Layers => f.write_str("block_count"),
+            Self::Len(key) => write!(f, "values of {key}"),
             Self::Key(key) | Self::General(key) => f.write_str(key),
             Self::KvHeads => f.write_str("attention.head_count_kv"),
             Self::HeadK => f.write_str("attention.key_length"),

@@ -3,11 +3,11 @@
 
 use super::shape_of;
 use crate::Result;
+use crate::families::engine::draft::token_count;
 use crate::families::engine::fields::{missing_key, wrong_key};
 use crate::families::engine::graphs::{GraphProblem, problems_in};
 use crate::families::engine::mapping::refused;
-use crate::model::gguf::{GgufMetadata, GgufMetadataArray};
-use crate::model::gguf_keys::TOKENS;
+use crate::model::gguf::GgufMetadata;
 use crate::remember::ResolvedItem;
 
 /// Most bytes of a value that is looked at: only lists of tokens are longer.
@@ -34,14 +34,7 @@ pub(super) fn require(
     let rows = match embedding {
         Some((_, shape)) => shape.first().copied().unwrap_or(0),
         // Of a draft.
-        None => match metadata
-            .get(TOKENS)
-            .as_ref()
-            .and_then(|tokens| tokens.as_array())
-        {
-            Some(GgufMetadataArray::String(all)) => all.len(),
-            _ => 0,
-        },
+        None => token_count(metadata),
     };
     let tensors = shapes.iter().map(|(name, shape)| (&**name, &shape[..]));
     let keys = metadata.small(MOST_BYTES);
