@@ -149,6 +149,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &gemma::GEMMA3,
     &gemma::GEMMA_EMBEDDING,
     &gemma3n::GEMMA3N,
+    &gemma4::assistant::GEMMA4_ASSISTANT,
     &gemma4::GEMMA4,
     &gemma4::GEMMA4_UNIFIED,
     &gpt_oss::GPT_OSS,

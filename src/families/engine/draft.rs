@@ -33,6 +33,9 @@ const TO_TARGET: &str = "d2t";
 /// Which tokens of the target the draft has. It follows from the other one, and GGUF has none.
 const IN_DRAFT: &str = "t2d";
 
+/// Which tokens are near each other, by which assistants of Gemma 4 compute the output of some.
+const ORDER: &str = "masked_embedding.token_ordering";
+
 /// What to do about something that is the target's.
 pub(crate) const WAY_OUT: &str =
     "--base TARGET names the directory of the model that it is a draft of";
@@ -152,15 +155,13 @@ pub(crate) fn ids_for_gguf<'m>(
     dims: &Dims,
     items: &mut Vec<ResolvedItem<'m>>,
 ) -> Result<Option<Group<'m>>> {
-    let Some(size) = class
-        .traits
-        .is_draft
-        .then(|| dims.need("draft_vocab_size").ok())
-        .flatten()
-    else {
+    if !class.traits.is_draft {
+        return Ok(None);
+    }
+    items.retain(|item| ![IN_DRAFT, ORDER].contains(&without_model(item.name())));
+    let Ok(size) = dims.need("draft_vocab_size") else {
         return Ok(None);
     };
-    items.retain(|item| without_model(item.name()) != IN_DRAFT);
     let Some((table, offsets)) = take_table(items, dims.vocab)? else {
         if size == dims.vocab {
             return Ok(None);

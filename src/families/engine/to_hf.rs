@@ -105,6 +105,9 @@ pub(crate) fn language_model<'m>(
     tokenizer.notes.extend(other_scores);
     let ids = token_ids(metadata);
     config.extend(ids.clone());
+    if let Some(nested) = class.traits.nested {
+        config = nested.around(config);
+    }
     Ok(DirectoryModel {
         items: items
             .into_iter()

@@ -561,4 +561,18 @@ MUSE_DRAFT = dict(architectures=["MuseGlimmerAssistantModel"], model_type="muse_
                   num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-5, rope_parameters=dict(rope_type="default", rope_theta=500000.0), max_position_embeddings=64, sliding_window=16,
                   layer_types=["sliding_attention", "full_attention"], hidden_act="silu", block_size=4, mask_token_id=7, target_layer_ids=[1, 4, 7])
 MUSE_NAMES = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
-model_of("muse_glimmer_assistant", "qwen3", dflash(MUSE_DRAFT, {MUSE_NAMES.get(name, name): shape for name, shape in dflash_shapes().items()}))
+MUSE_TARGET = dict(MUSE, architectures=["MuseGlimmerForConditionalGeneration"], vocab_size=284)  # as many tokens as it has
+model_of("muse_glimmer_assistant", "llama", dflash(MUSE_DRAFT, {MUSE_NAMES.get(name, name): shape for name, shape in dflash_shapes().items()}, target=MUSE_TARGET))
+GEMMA4_DRAFT = dict({key: value for key, value in GEMMA4.items() if not key.startswith(("vocab", "tie"))}, num_hidden_layers=3, num_kv_shared_layers=3, vocab_size=VOCAB + 64, vocab_size_per_layer_input=0,
+                    layer_types=["sliding_attention", "sliding_attention", "full_attention"])
+
+
+def gemma4_assistant(architecture, model_type, **more):
+    def make():
+        text = CONFIG_MAPPING["gemma4_text"](**GEMMA4_DRAFT)
+        config, tensors = of_transformers(model_type, dict(text_config=text, backbone_hidden_size=20, **more), architecture)()
+        return config | dict(architectures=[architecture]), tensors
+    return make
+
+
+model_of("gemma4_assistant", "gemma4", gemma4_assistant("Gemma4AssistantForCausalLM", "gemma4_assistant"))
