@@ -23,6 +23,9 @@ const OF_DRAFTS: &[&str] = &[
     "layers.0.hidden_norm.weight",
     "model.layers.0.hidden_norm.weight",
     "model.hidden_norm.weight",
+    // Of assistants of Muse Glimmer and Gemma 4.
+    "encoder.output_norm_enc.weight",
+    "pre_projection.weight",
 ];
 
 const DRAFTS: &[(IsName, &str)] = &[(|name| OF_DRAFTS.contains(&name), DRAFT)];

@@ -294,3 +294,22 @@ fn computed<'m>(
     let decoder = Box::new(ComputedIntegers { dtype, values });
     Group::new(name, shape, QuantScheme::Unquantized, parts, decoder)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::tokens_of;
+
+    #[test]
+    fn tokens_are_different_ones_of_the_target() {
+        assert_eq!(tokens_of(&[2, 0], 3).unwrap(), [true, false, true]);
+        for (ids, what) in [
+            (&[0, 0][..], "two tokens"),
+            (&[3], "has 3 tokens"),
+            (&[-1], "has 3 tokens"),
+            (&[i64::MAX], "has 3 tokens"),
+        ] {
+            let error = tokens_of(ids, 3).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+}

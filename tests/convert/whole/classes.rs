@@ -62,17 +62,17 @@ pub(super) fn written(found: &Value, directory: &Path) -> std::path::PathBuf {
 }
 
 /// Directory of the target of a draft, beside that of the draft.
-const TARGET: &str = "target";
+pub(super) const TARGET: &str = "target";
 
 /// The options to convert a model that [`written`] has made in `directory`.
-fn options(directory: &Path) -> ConvertOptions {
+pub(super) fn options(directory: &Path) -> ConvertOptions {
     let mut options = ConvertOptions::new(ConvertTarget::Gguf);
     options.base = Some(directory.join(TARGET)).filter(|target| target.is_dir());
     options
 }
 
 /// Converts a model that [`written`] has made in `directory`.
-fn converted(found: &Value, directory: &Path) -> std::path::PathBuf {
+pub(super) fn converted(found: &Value, directory: &Path) -> std::path::PathBuf {
     let output = directory.join("model.gguf");
     let model = parse(written(found, directory)).unwrap();
     model.convert(&output, options(directory)).unwrap();

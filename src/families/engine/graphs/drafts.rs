@@ -17,7 +17,7 @@ const FEATURES: Size = Size::Product(&[Size::N(3), Size::Key("target_hidden_size
 const BOTH: Size = Size::Sum(&[EMBD, EMBD]);
 
 const EAGLE3: &[Row] = rows! {
-    "token_embd.weight" [EMBD, VOCAB] optional;
+    "token_embd.weight" [EMBD, Size::Free] optional;
     "output_norm.weight" [EMBD];
     "fc.weight" [FEATURES, EMBD];
     "blk.{i}.attn_norm_2.weight" [EMBD];
@@ -30,10 +30,12 @@ const FEATURES_NORM: &[Row] = rows! {
     "enc.output_norm.weight" [FEATURES];
 };
 
-/// A draft with some of its target's tokens.
+/// Tokens of a draft with some of its target's.
+const TOKENS: Size = Size::Of("d2t", 0);
+
 const SOME_TOKENS: &[Row] = rows! {
-    "d2t" [Size::Free];
-    "output.weight" [EMBD, Size::Free] optional;
+    "d2t" [TOKENS];
+    "output.weight" [EMBD, TOKENS] optional;
 };
 
 const DFLASH: &[Row] = rows! {
@@ -69,18 +71,20 @@ const SELECTOR: &[Row] = rows! {
     "blk.{i}.ffn_conv_proj.weight" [EMBD, KERNELS];
 };
 
+const MARKOV_RANK: Size = Size::Of("markov_w1.weight", 0);
+
 const MARKOV: &[Row] = rows! {
     "markov_w1.weight" [Size::Free, VOCAB];
-    "conf_proj.weight" [Size::Free, Size::N(1)] optional;
+    "conf_proj.weight" [Size::Sum(&[EMBD, MARKOV_RANK]), Size::N(1)] optional;
     "conf_proj.bias" [Size::N(1)] optional;
 };
 
 const SOME_NEXT: &[Row] = rows! {
-    "markov_w2.weight" [Size::Free, Size::Free];
+    "markov_w2.weight" [MARKOV_RANK, TOKENS];
 };
 
 const NEXT: &[Row] = rows! {
-    "markov_w2.weight" [Size::Free, VOCAB];
+    "markov_w2.weight" [MARKOV_RANK, VOCAB];
 };
 
 /// Drafts that have no layers of DeepSeek V4.
@@ -148,12 +152,13 @@ const ASSISTANT_KEYS: (When, &[&str]) = (
 );
 
 graphs! {
-    "gemma4-assistant" [RMS, WINDOW, ASSISTANT_KEYS] SAME_HEADS {
+    "gemma4-assistant" [RMS, WINDOW, ASSISTANT_KEYS] FREE_HEADS {
         Always => ASSISTANT;
         Predicting => ATTN_NORM ASSISTANT_LAYERS OUT POST_ATTENTION_NORM FFN_NORM MLP POST_FFW_NORM;
         Somewhere(&Not(&Window)) => GEMMA4_ROPE;
     }
     "dflash" [RMS, (Always, &["target_layers"]),
+        (Above0(Size::Key("attention.sliding_window")), &["attention.sliding_window_pattern"]),
         (HAS_SELECTOR, &["selector_rank", "block_size", "selector_top_k", "conv_kernel_size", "conv_group_size"])]
         FREE_HEADS {
         Always => DFLASH;
