@@ -119,6 +119,7 @@ use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 /// Every class, in the order in which a GGUF file is compared with them.
 pub(crate) const CLASSES: &[&ModelClass] = &[
     &eagle3::EAGLE3,
+    &eagle3::EAGLE3_OF_LLAMA,
     &dflash::DFLASH2,
     &dflash::DSPARK,
     &dflash::DFLASH,

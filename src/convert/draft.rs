@@ -173,7 +173,7 @@ impl<'m> Output<'m> {
     }
 
     /// Drafts a group of integers that are known already; any other group comes back.
-    pub(super) fn integers(group: Group<'m>) -> std::result::Result<Self, Group<'m>> {
+    pub(super) fn integers(group: Box<Group<'m>>) -> std::result::Result<Self, Box<Group<'m>>> {
         let Some((dtype, values)) = group.decoder.integers() else {
             return Err(group);
         };

@@ -358,9 +358,9 @@ fn draft_unencoded<'m>(
     options: &ConvertOptions,
 ) -> Result<Output<'m>> {
     let item = match item {
-        ResolvedItem::Group(group) => match Output::integers(*group) {
+        ResolvedItem::Group(group) => match Output::integers(group) {
             Ok(integers) => return Ok(integers),
-            Err(group) => ResolvedItem::from(group),
+            Err(group) => ResolvedItem::Group(group),
         },
         plain @ ResolvedItem::Plain(_) => plain,
     };

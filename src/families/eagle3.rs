@@ -58,8 +58,6 @@ pub(super) const EAGLE3: ModelClass = ModelClass {
         "Eagle3LlamaForCausalLM",
         "Eagle3Speculator",
         "Eagle3DraftModel",
-        // Of the first published ones.
-        "LlamaForCausalLM",
     ],
     defaults: &[
         ("max_position_embeddings", Int(2048)),
@@ -92,7 +90,6 @@ pub(super) const EAGLE3: ModelClass = ModelClass {
         nested_type: None,
         is_draft: true,
         needs_output: true,
-        config_sign: Some(DRAFT_TOKENS),
         prefix: Some("model."),
         completes: &[of_target],
         from_tensors: &[sizes],
@@ -103,8 +100,18 @@ pub(super) const EAGLE3: ModelClass = ModelClass {
     ..LLAMA
 };
 
+/// The first published ones, which only a field tells from Llama.
+pub(super) const EAGLE3_OF_LLAMA: ModelClass = ModelClass {
+    classes: &["LlamaForCausalLM"],
+    traits: Traits { config_sign: Some(DRAFT_TOKENS), sign: Sign::Never, ..EAGLE3.traits },
+    ..EAGLE3
+};
+
 /// Sets what a config leaves to its target.
 fn of_target(fields: &mut Fields) -> Result<()> {
+    if let Some(tokens) = fields.0.get("vocab_size").cloned() {
+        fields.0.entry(DRAFT_TOKENS).or_insert(tokens);
+    }
     if fields.get(&[TARGET_SIZE]).is_none() {
         let size = count_of_target(fields, "hidden_size", TARGET_SIZE)?;
         fields.0.insert(TARGET_SIZE.to_owned(), size.into());
