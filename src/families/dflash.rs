@@ -33,6 +33,9 @@ const NESTED_FIELDS: &[&str] = &[
     SECTIONS,
 ];
 
+/// Fields that are in it or outside, and come back outside.
+const MORE_FIELDS: &[&str] = &["block_size", "use_swa", "swa_window_size", "markov_head_type"];
+
 /// The layers of the target whose outputs the draft reads.
 const TAPPED: &str = "target_layer_ids";
 /// How many they are. No config has this field.
@@ -256,9 +259,12 @@ fn flatten(fields: &mut Fields) -> Result<()> {
         fields.0.entry(TAPPED).or_insert(before.into());
     }
     if let Some(Value::Object(nested)) = fields.0.remove(NESTED) {
-        fields
-            .0
-            .extend(nested.into_iter().filter(|(_, value)| !value.is_null()));
+        // Sizes have been checked by now.
+        let known = || NESTED_FIELDS.iter().chain(MORE_FIELDS);
+        let is_known = |(name, value): &(String, Value)| {
+            !value.is_null() && known().any(|known| known == name)
+        };
+        fields.0.extend(nested.into_iter().filter(is_known));
     }
     if let Some(causal) = fields.0.remove("is_causal") {
         fields.0.insert(CAUSAL.to_owned(), causal);

@@ -194,9 +194,17 @@ pub(crate) fn ids_for_hf<'m>(
     class: &ModelClass,
     dims: &Dims,
     items: &mut Vec<ResolvedItem<'m>>,
+    metadata: &GgufMetadata,
 ) -> Result<Vec<Group<'m>>> {
     if !class.traits.is_draft {
         return Ok(vec![]);
+    }
+    let tokens = token_count(metadata);
+    if tokens != dims.vocab {
+        return Err(wrong(
+            "vocab_size",
+            format!("it is {}, and there are {tokens} tokens", dims.vocab),
+        ));
     }
     let Some((table, ids)) = take_table(items, dims.vocab)? else {
         return Ok(vec![]);

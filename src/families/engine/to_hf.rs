@@ -77,7 +77,7 @@ pub(crate) fn language_model<'m>(
     let ReadConfig { mut config, dims, mut notes, factors } =
         ReadConfig::new(class, metadata, &mut items)?;
     restore_rope(&mut config, (class, metadata), &factors, &dims)?;
-    let tables = draft::ids_for_hf(class, &dims, &mut items)?;
+    let tables = draft::ids_for_hf(class, &dims, &mut items, metadata)?;
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
     let mut sources = sources.collect::<Result<Vec<_>>>()?;
