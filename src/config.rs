@@ -106,7 +106,7 @@ pub(crate) const SINQ_FILE: &str = "model.safetensors.index.json.meta.json";
 
 /// Keys under which multimodal models nest the config of their language model.
 pub(crate) const TEXT_CONFIGS: &[&str] =
-    &["text_config", "llm_config", "lm_config", "language_config"];
+    &["text_config", "llm_config", "lm_config", "language_config", "transformer_layer_config"];
 
 /// The config of the language model in that of a multimodal model. Qwen's models that speak have it in
 /// the config of the part that thinks.

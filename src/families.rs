@@ -22,9 +22,11 @@ mod deci;
 mod deepseek;
 mod deepseek_moe;
 mod dense_first;
+mod dflash;
 mod diffusion;
 mod distilbert;
 mod dots;
+mod eagle3;
 mod engine;
 mod ernie_moe;
 mod eurobert;
@@ -116,6 +118,12 @@ use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 
 /// Every class, in the order in which a GGUF file is compared with them.
 pub(crate) const CLASSES: &[&ModelClass] = &[
+    &eagle3::EAGLE3,
+    &eagle3::EAGLE3_OF_LLAMA,
+    &dflash::DFLASH2,
+    &dflash::DSPARK,
+    &dflash::DFLASH,
+    &dflash::MUSE_ASSISTANT,
     &llama::MIXTRAL,
     &llama::LLAMA,
     &llama::INTERNLM3,
@@ -142,6 +150,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &gemma::GEMMA3,
     &gemma::GEMMA_EMBEDDING,
     &gemma3n::GEMMA3N,
+    &gemma4::assistant::GEMMA4_ASSISTANT,
     &gemma4::GEMMA4,
     &gemma4::GEMMA4_UNIFIED,
     &gpt_oss::GPT_OSS,
@@ -419,6 +428,12 @@ pub(crate) fn find_pre_norms(
         (Err(_), Ok(_)) => next,
         _ => best,
     })
+}
+
+/// Whether the class that `config` names is a draft for speculative decoding.
+pub(crate) fn is_draft_class(config: &Value) -> bool {
+    let class = class_name(config).and_then(|name| class_of(name, config));
+    class.is_some_and(|class| class.traits.is_draft)
 }
 
 /// Whether models of the class that `config` names have an image tower here.

@@ -146,8 +146,8 @@ const OPTIONS: &[Applicability] = &[
     Applicability {
         option: "--base",
         is_set: |r| r.convert().is_some_and(|args| args.base.is_some()),
-        applies: |r| r.scheme.is_none() && r.inputs == 1,
-        needs: "an adapter becomes a GGUF file of floats, or a directory of safetensors",
+        applies: |r| r.inputs == 1,
+        needs: "one adapter, or one draft, becomes a GGUF file, or an adapter a directory of safetensors",
     },
     Applicability {
         option: "--mmproj",

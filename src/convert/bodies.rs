@@ -65,6 +65,16 @@ impl<'m> Body<'m> for StackBody<'m> {
     }
 }
 
+/// Writes bytes that are in memory.
+pub(super) struct BytesBody(pub Vec<u8>);
+
+impl<'m> Body<'m> for BytesBody {
+    fn run(&self, job: &Job<'_, 'm>, _worker: &mut Worker) -> Result<u64> {
+        job.put(0, &self.0)?;
+        Ok(self.0.len() as u64)
+    }
+}
+
 /// Copies a compressed archive member. It can only be read from its beginning, so there is one job.
 pub(super) struct StreamBody<'m>(pub Part<'m>);
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::bodies::{CopyBody, DecodeBody, GatherBody, StackBody, StreamBody};
+use super::bodies::{BytesBody, CopyBody, DecodeBody, GatherBody, StackBody, StreamBody};
 use super::cast::{CastBody, can_overflow};
 use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
@@ -169,6 +169,28 @@ impl<'m> Output<'m> {
         let target = group.keeps.unwrap_or(target);
         Self::of_group(group, target, |decoder| {
             Box::new(DecodeBody { decoder, target, overflow: Overflow::new(cast) })
+        })
+    }
+
+    /// Drafts a group of integers that are known already; any other group comes back.
+    pub(super) fn integers(group: Box<Group<'m>>) -> std::result::Result<Self, Box<Group<'m>>> {
+        let Some((dtype, values)) = group.decoder.integers() else {
+            return Err(group);
+        };
+        let bytes: Vec<u8> = match dtype {
+            Dtype::Bool => values.iter().map(|n| u8::from(*n != 0)).collect(),
+            _ => values.iter().flat_map(|n| n.to_le_bytes()).collect(),
+        };
+        Ok(Self {
+            name: group.name,
+            dtype,
+            shape: group.shape,
+            len: bytes.len() as u64,
+            cut: Cut::single(bytes.len()),
+            checks: Checks::of(group.parts.iter().map(|(_, t)| t)),
+            sources: sources_of(group.parts.iter().map(|(_, t)| t)),
+            place: PlannedPlace::default(),
+            body: Box::new(BytesBody(bytes)),
         })
     }
 

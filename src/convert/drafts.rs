@@ -357,6 +357,13 @@ fn draft_unencoded<'m>(
     model: &ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Output<'m>> {
+    let item = match item {
+        ResolvedItem::Group(group) => match Output::integers(group) {
+            Ok(integers) => return Ok(integers),
+            Err(group) => ResolvedItem::Group(group),
+        },
+        plain @ ResolvedItem::Plain(_) => plain,
+    };
     let mut draft = match item {
         ResolvedItem::Plain(t) => {
             let stored = t.stored;

@@ -13,8 +13,9 @@ use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::config::Texts;
 use crate::families::{
-    GgufModel, GgufRequest, MlxModel, from_mlx, is_early_expert, join_tower, other_output,
-    stack_early_experts, stack_experts, to_gguf, to_hf, to_mlx, to_mmproj, unknown_class,
+    GgufModel, GgufRequest, MlxModel, from_mlx, is_draft_class, is_early_expert, join_tower,
+    other_output, stack_early_experts, stack_experts, to_gguf, to_hf, to_mlx, to_mmproj,
+    unknown_class,
 };
 use crate::model::ParsedModel;
 use crate::model::gguf::GgufMetadataValue;
@@ -79,7 +80,7 @@ pub(super) fn map<'m>(
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<Option<WholeModel>> {
-    if let Some(base) = &options.base {
+    if let Some(base) = options.base.as_ref().filter(|_| !is_draft(model, options)) {
         return adapter::convert(base, model, resolution, options, report).map(Some);
     }
     check_output(model, resolution, options, report)?;
@@ -118,6 +119,14 @@ pub(super) fn map<'m>(
         }
         _ => required(None, options),
     }
+}
+
+/// Whether the model is a draft for speculative decoding, which becomes GGUF: its base is the target.
+fn is_draft(model: &ParsedModel, options: &ConvertOptions) -> bool {
+    let directory = model.model_directory().filter(|_| !model.is_gguf());
+    let config = directory.map(|at| Texts::new(&at, &model.limits).json("config.json"));
+    let makes_gguf = options.target == ConvertTarget::Gguf;
+    makes_gguf && matches!(config, Some(Ok(Some(config))) if is_draft_class(&config))
 }
 
 /// The items of the whole model that a conversion by `options` makes of `model`.
@@ -375,6 +384,7 @@ fn gguf_request<'a>(
 ) -> GgufRequest<'a> {
     GgufRequest {
         directory,
+        target: options.base.as_deref(),
         limits: &model.limits,
         to: options.decode.then_some(options.run.to),
         decoded: options.run.to,

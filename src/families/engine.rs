@@ -11,7 +11,7 @@
 //!   `kinds`, `keyed`: keys of the metadata; `fills`: vectors that GGUF alone has; `general`,
 //!   `model_card`: name, licence, tags.
 //! - `checks`: what llama.cpp computes otherwise; `graphs`: the tensors and keys that llama.cpp
-//!   loads; `biases`, `tied`, `prediction`, `reranker`, `pooling`: parts that not every model has.
+//!   loads; `biases`, `tied`, `prediction`, `reranker`, `pooling`, `draft`: parts that not every model has.
 //! - `to_gguf`, `to_hf`, `mlx`: the directions; `lora`: adapters.
 //! - `pre_norms`: which projections read what a norm gives; `pruned`: a model without some of its layers.
 
@@ -20,6 +20,7 @@ pub(super) mod biases;
 pub(super) mod checks;
 pub(super) mod class;
 pub(super) mod dims;
+pub(super) mod draft;
 pub(super) mod fields;
 pub(super) mod fills;
 pub(super) mod fused;

@@ -6,12 +6,29 @@ use super::ParsedModel;
 /// Whether a tensor of this name is of a kind of file.
 type IsName = fn(&str) -> bool;
 
-/// Kinds of LoRA adapters by the names of their tensors.
+/// Kinds of adapters by the names of their tensors.
 const ADAPTERS: &[(IsName, &str)] = &[
     (|name| name.starts_with("base_model.model."), "LoRA adapter of PEFT"),
     (|name| name.ends_with(".lora_a") || name.ends_with(".lora_b"), "LoRA adapter of mlx-lm"),
     (is_of_image_adapter, "LoRA adapter of an image or video model"),
 ];
+
+const DRAFT: &str = "draft for speculative decoding";
+
+/// Tensors that drafts alone have.
+const OF_DRAFTS: &[&str] = &[
+    "d2t",
+    "hidden_norm.weight",
+    "midlayer.hidden_norm.weight",
+    "layers.0.hidden_norm.weight",
+    "model.layers.0.hidden_norm.weight",
+    "model.hidden_norm.weight",
+    // Of assistants of Muse Glimmer and Gemma 4.
+    "encoder.output_norm_enc.weight",
+    "pre_projection.weight",
+];
+
+const DRAFTS: &[(IsName, &str)] = &[(|name| OF_DRAFTS.contains(&name), DRAFT)];
 
 /// Parts of the names of tensors that diffusers, kohya's scripts and LyCORIS give.
 const OF_IMAGE_ADAPTERS: &[&str] = &[
@@ -38,6 +55,9 @@ const GGUF_KINDS: &[(&str, &str, &str)] = &[
     ("general.type", "imatrix", "importance matrix"),
     ("general.architecture", "clip", "tower of a multimodal model"),
     ("general.architecture", "controlvector", "control vector"),
+    ("general.architecture", "eagle3", DRAFT),
+    ("general.architecture", "dflash", DRAFT),
+    ("general.architecture", "gemma4-assistant", DRAFT),
 ];
 
 fn is_of_image_adapter(name: &str) -> bool {
@@ -62,7 +82,8 @@ impl ParsedModel {
             let mut kinds = GGUF_KINDS.iter();
             return kinds.find_map(|(key, value, kind)| is_it(key, value).then_some(*kind));
         }
-        let mut kinds = ADAPTERS.iter();
-        kinds.find_map(|(is_it, kind)| self.tensors().any(|t| is_it(t.name())).then_some(*kind))
+        let has = |is_it: &IsName| self.tensors().any(|t| is_it(t.name()));
+        let mut kinds = ADAPTERS.iter().chain(DRAFTS);
+        kinds.find_map(|(is_it, kind)| has(is_it).then_some(*kind))
     }
 }

@@ -5,6 +5,7 @@ mod bases;
 mod cards;
 mod classes;
 mod classifiers;
+mod drafts;
 mod edits;
 mod glm;
 mod inputs;

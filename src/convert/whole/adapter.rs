@@ -35,7 +35,7 @@ pub(super) fn convert<'m>(
             Ok(WholeModel { files: found.files, ..WholeModel::default() })
         }
         _ => {
-            let what = "a base is that of an adapter, all of which becomes a GGUF file of floats or a directory of safetensors";
+            let what = "a base is that of an adapter, all of which becomes a GGUF file of floats or a directory of safetensors, or of a draft for speculative decoding, which becomes a GGUF file";
             Err(AnamnesisError::usage(what))
         }
     }

@@ -11,6 +11,7 @@
 mod attention;
 mod compare;
 mod dense;
+mod drafts;
 mod encoders;
 mod experts;
 mod feed_forward;
@@ -103,7 +104,14 @@ use {graphs, rows};
 
 /// The table of the architecture `name`.
 fn graph_of(name: &str) -> Option<&'static Graph> {
-    let all = [dense::GRAPHS, experts::GRAPHS, latent::GRAPHS, hybrid::GRAPHS, encoders::GRAPHS];
+    let all = [
+        dense::GRAPHS,
+        experts::GRAPHS,
+        latent::GRAPHS,
+        hybrid::GRAPHS,
+        encoders::GRAPHS,
+        drafts::GRAPHS,
+    ];
     all.into_iter()
         .flatten()
         .find(|graph| graph.names.contains(&name))

@@ -9,6 +9,8 @@ use crate::limits::ParseLimits;
 pub(crate) struct GgufRequest<'a> {
     /// Directory of the model.
     pub directory: &'a Path,
+    /// Directory of the target of a draft.
+    pub target: Option<&'a Path>,
     pub limits: &'a ParseLimits,
     /// Element type of matrices; `None`: as they are stored, and of what is quantized as `decoded`.
     pub to: Option<TargetDtype>,

@@ -196,6 +196,11 @@ pub(crate) struct Traits {
     pub fills: &'static [Fill],
     /// It is the image tower of a multimodal model, and not its language model.
     pub is_tower: bool,
+    /// The config that has most fields, inside of the config.
+    pub nested: Option<&'static NestedConfig>,
+    /// It is a draft of another model, the target, for speculative decoding: the tokenizer is that
+    /// of the target, and so may be embedding and output.
+    pub is_draft: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -215,6 +220,27 @@ pub(crate) struct Fill {
 /// # Errors
 /// `Parse` or `Unsupported` if no config says what they say.
 pub(crate) type RestoreRope = fn(&mut Map<String, Value>, &[(String, Vec<f32>)]) -> Result<()>;
+
+/// A config inside of the config, of the class's `model_type`.
+#[derive(Debug)]
+pub(crate) struct NestedConfig {
+    pub key: &'static str,
+    /// `model_type` of the outer one.
+    pub model_type: &'static str,
+    /// The fields of the outer one alone.
+    pub outer: &'static [&'static str],
+}
+
+impl NestedConfig {
+    /// The config whose fields of both are `config`.
+    pub(crate) fn around(&self, config: Map<String, Value>) -> Map<String, Value> {
+        let is_outer = |(name, _): &(String, Value)| self.outer.contains(&name.as_str());
+        let (mut outer, inner): (Map<_, _>, Map<_, _>) = config.into_iter().partition(is_outer);
+        outer.insert(self.key.to_owned(), Value::Object(inner));
+        outer.insert("model_type".to_owned(), self.model_type.into());
+        outer
+    }
+}
 
 /// Sizes of layers that differ, and what follows for rope.
 #[derive(Debug)]
@@ -340,6 +366,8 @@ impl Traits {
         restores: &[],
         fills: &[],
         is_tower: false,
+        nested: None,
+        is_draft: false,
         sign: Sign::Rest,
     };
 }

@@ -19,7 +19,7 @@ use super::rope::Rope;
 use super::source::{computed, sources_of};
 use super::table::{Kind, Model, ModelClass};
 use super::tied::is_untied;
-use super::{checks, fills, prediction, reranker, settings, transform};
+use super::{checks, draft, fills, prediction, reranker, settings, transform};
 use crate::config::Texts;
 use crate::error::InTensor;
 use crate::families::{class_name, class_of, has_tower, is_base};
@@ -66,10 +66,16 @@ pub(crate) fn to_gguf<'m>(
         lost_modules = pooling::add_to(&mut fields, &texts)?;
     }
     prediction::count_layers(&mut fields, class, items)?;
+    draft::add_of_tensors(&mut fields, class, items);
     let model = Model::new(class, &config, fields)?;
     let nearly_same = checks::check(&model)?;
     let kept = KeptMetadata::read(&texts, class.gguf)?;
-    let mut tokenizer = tokenizer_of(&model, request, &texts, kept.as_ref())?;
+    let of_target = draft::texts_of_target(class, request);
+    let mut tokenizer = match &of_target {
+        Some(target) => tokenizer_of(&model, request, target, None),
+        None => tokenizer_of(&model, request, &texts, kept.as_ref()),
+    }?;
+    let ids = draft::ids_for_gguf(class, &model.dims, items)?;
     let mut sources = sources_of(std::mem::take(items).into_iter())?;
     if is_reranker {
         let is_tied = model.fields.flag("tie_word_embeddings");
@@ -83,7 +89,8 @@ pub(crate) fn to_gguf<'m>(
     let keyed = take_keys(class, &mut mapped.tensors)?;
     let source_names = source_names(&mapped.tensors);
     let main = main_dtype(&mapped.tensors, request);
-    let out = make_tensors(mapped.tensors, &model, (main, tokenizer.tokens), request)?;
+    let mut out = make_tensors(mapped.tensors, &model, (main, tokenizer.tokens), request)?;
+    out.extend(ids);
     let file_type = request.file_type.unwrap_or(main.gguf_file_type());
     let file_type = (FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type));
     let (mut metadata, card_note) = identity((class.gguf, "model"), request, &texts, &out)?;
@@ -93,7 +100,10 @@ pub(crate) fn to_gguf<'m>(
     metadata.extend(settings::to_gguf(&model, file_type)?);
     metadata.extend(keyed);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
-    metadata.extend(tokenizer.keys);
+    // A draft's own mask counts more than that of the tokenizer.
+    let is_new = |(key, _): &KeyValue| metadata.iter().all(|(other, _)| other != key);
+    let of_tokenizer: Vec<_> = tokenizer.keys.into_iter().filter(is_new).collect();
+    metadata.extend(of_tokenizer);
     require_loadable(class, &metadata, &out, &source_names)?;
     let has_tower = !mapped.notes.is_empty() && has_tower(&config);
     let tower = has_tower.then(|| "--mmproj writes the model's image tower".to_owned());
@@ -105,13 +115,18 @@ pub(crate) fn to_gguf<'m>(
         .chain(lost_modules)
         .chain(tokenizer.notes)
         .chain(card_note)
-        .chain(texts.note());
+        .chain(texts.note())
+        .chain(of_target.as_ref().and_then(Texts::note));
     let notes = notes.chain(checks::notes(&model, nearly_same)?);
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::from).collect(),
         metadata,
         notes: notes.collect(),
-        companions: texts.companions(),
+        companions: [&texts]
+            .into_iter()
+            .chain(&of_target)
+            .flat_map(Texts::companions)
+            .collect(),
     }))
 }
 
@@ -136,6 +151,7 @@ impl StatedClass {
     ) -> Result<Self> {
         let mut class: &ModelClass = find_class(name, config)?;
         let mut fields = Fields::new(config)?;
+        draft::add_target(&mut fields, class, request)?;
         let reranker = reranker::class_of(class, (config, &fields), request, texts)?;
         if let Some(reranker) = reranker {
             class = reranker;
@@ -172,14 +188,22 @@ fn tokenizer_of(
     kept: Option<&KeptMetadata>,
 ) -> Result<TokenizerKeys> {
     let (class, rows) = (model.class, model.dims.vocab);
-    let mut tokenizer = tokenizer::to_gguf(&TokenizerRequest {
+    let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts,
         config: &Value::Object(model.fields.0.clone()),
         vocab_size: rows,
         pre: request.pre_tokenizer,
         architecture: class.gguf,
-        rules: class.tokenizer,
+        rules: draft::tokenizer_rules(class, &model.fields),
         cuts_embedding: class.traits.cuts_embedding,
+    });
+    let mut tokenizer = tokenizer.map_err(|error| match error {
+        AnamnesisError::Unsupported { format, detail }
+            if class.traits.is_draft && request.target.is_none() =>
+        {
+            AnamnesisError::unsupported(format, format!("{detail}; {}", draft::WAY_OUT))
+        }
+        error => error,
     })?;
     // A pre-tokenizer that is asked for counts more than the one that was.
     if let Some(kept) = kept.filter(|_| request.pre_tokenizer.is_none()) {
@@ -225,7 +249,18 @@ fn require_output(
     (name, fields): (&str, &Fields),
     tensors: &[Mapped<'_>],
 ) -> Result<()> {
-    let is_tied = class.traits.ties_output || is_base(name) || fields.flag("tie_word_embeddings");
+    let is_draft = class.traits.is_draft;
+    let is_flagged = fields.flag("tie_word_embeddings");
+    let is_tied = class.traits.ties_output || is_base(name) && !is_draft || is_flagged;
+    // That of the target.
+    let has_none = || {
+        tensors
+            .iter()
+            .all(|tensor| tensor.rule.gguf != "token_embd")
+    };
+    if is_draft && (class.traits.needs_output || has_none()) {
+        return Ok(());
+    }
     let has_output = tensors
         .iter()
         .any(|tensor| tensor.rule.gguf == "output" && tensor.suffix != ".bias");

@@ -24,7 +24,7 @@ use super::tied::take_output;
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use super::values::{is_exact, values_of};
-use super::{fills, fused, pooling, prediction};
+use super::{draft, fills, fused, pooling, prediction};
 use crate::config::object;
 use crate::error::InTensor;
 use crate::model::gguf::GgufMetadata;
@@ -77,6 +77,7 @@ pub(crate) fn language_model<'m>(
     let ReadConfig { mut config, dims, mut notes, factors } =
         ReadConfig::new(class, metadata, &mut items)?;
     restore_rope(&mut config, (class, metadata), &factors, &dims)?;
+    let tables = draft::ids_for_hf(class, &dims, &mut items, metadata)?;
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
     let mut sources = sources.collect::<Result<Vec<_>>>()?;
@@ -104,8 +105,15 @@ pub(crate) fn language_model<'m>(
     tokenizer.notes.extend(other_scores);
     let ids = token_ids(metadata);
     config.extend(ids.clone());
+    if let Some(nested) = class.traits.nested {
+        config = nested.around(config);
+    }
     Ok(DirectoryModel {
-        items: items.into_iter().map(ResolvedItem::from).collect(),
+        items: items
+            .into_iter()
+            .chain(tables)
+            .map(ResolvedItem::from)
+            .collect(),
         files: files_of(config, ids, tokenizer.files),
         notes: tokenizer.notes,
     })
@@ -143,6 +151,7 @@ impl ReadConfig {
             .map(|item| (item.name(), shape_of(item)))
             .collect();
         set_sizes(&mut config, &tensors)?;
+        draft::add_vocab_size(&mut config, class, metadata);
         let is_tied = !tensors.contains_key("output.weight");
         config.insert("tie_word_embeddings".to_owned(), is_tied.into());
         config.extend(flags_of(class, |name| tensors.contains_key(name)));
@@ -430,5 +439,6 @@ pub(crate) fn pretty(value: &Value) -> String {
 fn has_no_output(class: &ModelClass) -> bool {
     let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
     let writes_output = !class.traits.ties_output && rules.any(|rule| rule.gguf == "output");
-    class.classes[0].ends_with(BASE_MODEL) && !writes_output
+    let is_base = class.traits.is_draft || !writes_output;
+    class.classes[0].ends_with(BASE_MODEL) && is_base
 }

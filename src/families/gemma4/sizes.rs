@@ -24,7 +24,9 @@ pub(super) const FULL_KV_HEADS: &str = "num_global_key_value_heads";
 /// Field of how many of the last layers use keys and values of earlier ones.
 pub(crate) const SHARED: &str = "num_kv_shared_layers";
 /// Field of whether keys are values in layers that see the whole text.
-const KEYS_ARE_VALUES: &str = "attention_k_eq_v";
+pub(super) const KEYS_ARE_VALUES: &str = "attention_k_eq_v";
+/// Field of an assistant: the hidden size of its target, whose keys and values all layers use.
+pub(super) const TARGET_SIZE: &str = "backbone_hidden_size";
 /// Field of whether layers without keys have twice the width.
 pub(super) const DOUBLE_WIDE: &str = "use_double_wide_mlp";
 /// Field of the length of what each layer gets of a token beside the hidden state.
@@ -109,6 +111,9 @@ fn full_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
 /// The first layer that uses keys and values of an earlier one.
 fn first_shared(fields: &Fields, is_full: &[bool]) -> Result<usize> {
     let (layers, shared) = (is_full.len(), fields.count(&[SHARED])?.unwrap_or(0) as usize);
+    if shared == layers && fields.0.contains_key(TARGET_SIZE) {
+        return Ok(0);
+    }
     let first = layers.checked_sub(shared).filter(|first| *first >= 2);
     let Some(first) = first else {
         let what = format!("llama.cpp needs two layers before the last {shared} of {layers}");

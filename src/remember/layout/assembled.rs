@@ -344,16 +344,14 @@ pub(super) fn widen_values(values: &[f32], level: Level, out: Out<'_>) {
 /// Decoder of a vector whose values are computed and not stored.
 pub(crate) struct Computed(pub Vec<f32>);
 
+/// The grid of a vector of `cols` computed values.
+fn grid_of_vector(cols: usize) -> Grid {
+    Grid { rows: 1, cols, row_align: 1, col_align: 1, load_bits: 32.0, transposed: None }
+}
+
 impl Decode for Computed {
     fn grid(&self) -> Grid {
-        Grid {
-            rows: 1,
-            cols: self.0.len(),
-            row_align: 1,
-            col_align: 1,
-            load_bits: 32.0,
-            transposed: None,
-        }
+        grid_of_vector(self.0.len())
     }
 
     fn read(&self, _tile: &Tile, _buffers: &mut Buffers) -> Result<()> {
@@ -362,5 +360,31 @@ impl Decode for Computed {
 
     fn decode(&self, tile: &Tile, _: Range<usize>, _: &Buffers, level: Level, out: Out<'_>) {
         widen_values(&self.0[tile.cols.clone()], level, out);
+    }
+}
+
+/// Decoder of a vector of integers that are computed and not stored.
+pub(crate) struct ComputedIntegers {
+    /// Type that they are written in: I64 or BOOL.
+    pub dtype: Dtype,
+    pub values: Vec<i64>,
+}
+
+impl Decode for ComputedIntegers {
+    fn grid(&self) -> Grid {
+        grid_of_vector(self.values.len())
+    }
+
+    fn read(&self, _tile: &Tile, _buffers: &mut Buffers) -> Result<()> {
+        Ok(())
+    }
+
+    fn decode(&self, tile: &Tile, _: Range<usize>, _: &Buffers, level: Level, out: Out<'_>) {
+        let values = self.values[tile.cols.clone()].iter();
+        widen_values(&values.map(|n| *n as f32).collect::<Vec<_>>(), level, out);
+    }
+
+    fn integers(&self) -> Option<(Dtype, &[i64])> {
+        Some((self.dtype, &self.values))
     }
 }

@@ -9,7 +9,7 @@ use crate::remember::kernels::exl2::CodeRun;
 use crate::remember::kernels::transform::BlockMatrix;
 use crate::remember::seam::{CodeBytes, ReadAhead, RelaySource, StoredRectangle, TileTable};
 use crate::simd::{KERNELS, Level};
-use crate::{Result, TargetDtype};
+use crate::{Dtype, Result, TargetDtype};
 
 /// How the pipeline may cut a logical tensor. Value (r, c) of the grid is element `r * cols + c` of
 /// the tensor in row-major order, whatever the tensor's rank.
@@ -229,6 +229,12 @@ pub(crate) trait Decode: Send + Sync {
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
         let _ = (tile, buffers);
+        None
+    }
+
+    /// The values, and the type that they are written in, if they are integers that are known
+    /// already. Decoded, they are rounded to floats.
+    fn integers(&self) -> Option<(Dtype, &[i64])> {
         None
     }
 

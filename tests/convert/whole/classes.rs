@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anamnesis::{GgufMetadataArray, GgufMetadataValue, parse};
+use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataArray, GgufMetadataValue, parse};
 use serde_json::Value;
 
 use super::refused::set;
@@ -38,12 +38,18 @@ pub(super) fn written(found: &Value, directory: &Path) -> std::path::PathBuf {
     let like = data()
         .join("whole")
         .join(found["tokenizer"].as_str().unwrap());
-    copy_tokenizer(&like.join("hf"), &to);
+    let mut owner = to.clone();
+    if found["target"].is_object() {
+        owner = directory.join(TARGET);
+        std::fs::create_dir(&owner).unwrap();
+        std::fs::write(owner.join("config.json"), found["target"].to_string()).unwrap();
+    }
+    copy_tokenizer(&like.join("hf"), &owner);
     let tokens = found.get("tokens").and_then(Value::as_object);
     for (old, new) in tokens.into_iter().flatten() {
         for file in ["tokenizer.json", "tokenizer_config.json"] {
-            let text = std::fs::read_to_string(to.join(file)).unwrap();
-            std::fs::write(to.join(file), text.replace(old, new.as_str().unwrap())).unwrap();
+            let text = std::fs::read_to_string(owner.join(file)).unwrap();
+            std::fs::write(owner.join(file), text.replace(old, new.as_str().unwrap())).unwrap();
         }
     }
     let files = found.get("files").and_then(Value::as_object);
@@ -53,6 +59,24 @@ pub(super) fn written(found: &Value, directory: &Path) -> std::path::PathBuf {
         std::fs::write(path, content.to_string()).unwrap();
     }
     to
+}
+
+/// Directory of the target of a draft, beside that of the draft.
+pub(super) const TARGET: &str = "target";
+
+/// The options to convert a model that [`written`] has made in `directory`.
+pub(super) fn options(directory: &Path) -> ConvertOptions {
+    let mut options = ConvertOptions::new(ConvertTarget::Gguf);
+    options.base = Some(directory.join(TARGET)).filter(|target| target.is_dir());
+    options
+}
+
+/// Converts a model that [`written`] has made in `directory`.
+pub(super) fn converted(found: &Value, directory: &Path) -> std::path::PathBuf {
+    let output = directory.join("model.gguf");
+    let model = parse(written(found, directory)).unwrap();
+    model.convert(&output, options(directory)).unwrap();
+    output
 }
 
 /// Copies what is neither weights nor a config of the model, with the directories below.
@@ -136,7 +160,7 @@ fn classes_are_those_of_llama_cpp() {
         let directory = crate::common::tempdir().unwrap();
         let output = directory.path().join("model.gguf");
         let model = parse(written(&found, directory.path())).unwrap();
-        if let Err(error) = model.convert(&output, anamnesis::ConvertTarget::Gguf) {
+        if let Err(error) = model.convert(&output, options(directory.path())) {
             wrong.push(format!("{name}: {error}"));
             continue;
         }
@@ -192,7 +216,7 @@ fn classes_come_back() {
     let mut wrong = Vec::new();
     for (name, found) in some_models(1) {
         let directory = crate::common::tempdir().unwrap();
-        let gguf = to_gguf(&written(&found, directory.path()), directory.path());
+        let gguf = converted(&found, directory.path());
         let back = to_hf(&gguf, directory.path());
         let config = json(&back.join("config.json"));
         let class = found["back"]
@@ -301,7 +325,7 @@ fn settings_that_llama_cpp_has_not() {
         let output = directory.path().join("out.gguf");
         let converted = parse(&from)
             .unwrap()
-            .convert(&output, anamnesis::ConvertTarget::Gguf);
+            .convert(&output, options(directory.path()));
         match converted {
             Err(error) if error.to_string().contains(&named) => {}
             other => wrong.push(format!("{line}: {:?}", other.map(|_| ()))),

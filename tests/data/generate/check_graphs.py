@@ -81,8 +81,12 @@ def loads_tower(api, path):
     return os.waitpid(child, 0)[1] == 0
 
 
+# Drafts have no context without that of their target.
+DRAFTS = (b"eagle3", b"dflash", b"gemma4-assistant")
+
+
 def loads(api, path, is_tower=False):
-    """Whether llama.cpp loads the file and makes a context."""
+    """Whether llama.cpp loads the file and makes a context, if it is no draft."""
     if is_tower:
         return loads_tower(api, path)
     child = os.fork()
@@ -92,6 +96,10 @@ def loads(api, path, is_tower=False):
         model = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
         if not model:
             os._exit(1)
+        name = ctypes.create_string_buffer(64)
+        api.llama_model_meta_val_str(ctypes.c_void_p(model), b"general.architecture", name, ctypes.c_size_t(64))
+        if name.value in DRAFTS:
+            os._exit(0)
         params = api.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = 64
         params.flash_attn_type, params.type_k, params.type_v, params.n_threads, params.n_threads_batch = 0, 0, 0, 1, 1

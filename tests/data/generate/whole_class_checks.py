@@ -92,7 +92,8 @@ def compare(model, whole, directory, amn):
 
     source, out = directory / "hf", directory / "model.gguf"
     write_hf(model, source, whole)
-    done = subprocess.run([amn, "convert", source, "--to", "gguf", "-o", out], capture_output=True, text=True)
+    base = ["--base", directory / "target"] if "target" in model else []
+    done = subprocess.run([amn, "convert", source, "--to", "gguf", *base, "-o", out], capture_output=True, text=True)
     if done.returncode:
         return [done.stderr.strip()[-400:]]
     reader = GGUFReader(out)

@@ -469,3 +469,110 @@ CHATGLM = {"transformer.encoder.layers.{}." + key: shape for key, shape in {"inp
 model_of("chatglm", "glm", pre="glm4", raw=True, make=written(dict(architectures=["ChatGLMModel"], model_type="chatglm", hidden_size=16, ffn_hidden_size=24, num_layers=1, num_hidden_layers=1, num_attention_heads=2, kv_channels=8, multi_query_attention=True, multi_query_group_num=1, seq_length=64,
     padded_vocab_size=VOCAB, vocab_size=VOCAB, layernorm_epsilon=1e-5, rope_ratio=500, rmsnorm=True, post_layer_norm=True, add_bias_linear=False, add_qkv_bias=True, apply_residual_connection_post_layernorm=False, original_rope=True, tie_word_embeddings=False, torch_dtype="bfloat16"),
     {"transformer.embedding.word_embeddings.weight": (VOCAB, 16), "transformer.encoder.final_layernorm.weight": (16,), "transformer.output_layer.weight": (VOCAB, 16)} | CHATGLM))
+
+
+# Drafts for speculative decoding, whose tokenizers are those of their `target`, of which this is config.json.
+TARGET = dict(architectures=["LlamaForCausalLM"], model_type="llama", num_hidden_layers=9, hidden_size=20, num_attention_heads=2, vocab_size=VOCAB)
+EAGLE3 = dict({key: value for key, value in BASE.items() if key != "pad_token_id"}, architectures=["LlamaForCausalLMEagle3"], model_type="llama", rms_norm_eps=1e-5,
+              rope_theta=10000.0, hidden_act="silu", draft_vocab_size=VOCAB // 2)
+
+
+def eagle3_shapes(layer, tokens=VOCAB // 2, width=20, embeds=True):
+    shapes = {"embed_tokens.weight": [VOCAB, 16], "norm.weight": [16], "fc.weight": [16, 3 * width], "lm_head.weight": [tokens, 16],
+              "input_layernorm.weight": [16], "hidden_norm.weight": [16], "post_attention_layernorm.weight": [16],
+              "self_attn.q_proj.weight": [16, 32], "self_attn.k_proj.weight": [8, 32], "self_attn.v_proj.weight": [8, 32], "self_attn.o_proj.weight": [16, 16],
+              "mlp.gate_proj.weight": [24, 16], "mlp.up_proj.weight": [24, 16], "mlp.down_proj.weight": [16, 24]}
+    outer = ("embed", "norm", "fc", "lm_head")
+    shapes = {name if name.startswith(outer) else layer + name: shape for name, shape in shapes.items()}
+    return {name: shape for name, shape in shapes.items() if embeds or not name.startswith(("embed", "lm_head"))}
+
+
+def draft(config, shapes, tables=True, target=TARGET, back="LlamaForCausalLMEagle3"):
+    def make():
+        tensors = {name: ["BF16", shape] for name, shape in shapes.items()}
+        if tables:
+            tensors |= {"d2t": ["I64", [VOCAB // 2]], "t2d": ["BOOL", [VOCAB]]}
+        return config, tensors, {"target": target, "back": back}
+    return make
+
+
+model_of("eagle3", "llama", draft(EAGLE3, eagle3_shapes("midlayer.")))
+model_of("eagle3_llama3", "llama", draft(dict(EAGLE3, rope_theta=500000.0, rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                                                                          original_max_position_embeddings=32)),
+                                         eagle3_shapes("midlayer.")))
+SPECULATOR = {key: value for key, value in EAGLE3.items() if key not in ("architectures", "draft_vocab_size")}
+model_of("eagle3_speculator", "qwen3", draft(dict(architectures=["Eagle3Speculator"], speculators_model_type="eagle3", draft_vocab_size=VOCAB // 2, norm_before_residual=True,
+                                                  target_hidden_size=None, transformer_layer_config=SPECULATOR), eagle3_shapes("layers.0."), target=dict(TARGET, architectures=["Qwen3ForCausalLM"], model_type="qwen3")))
+model_of("eagle3_bare", "llama", draft(dict(EAGLE3, architectures=["LlamaForCausalLM"], draft_vocab_size=VOCAB, norm_before_fc=True, target_hidden_size=12,
+                                            eagle_aux_hidden_state_layer_ids=[1, 4, 7]),
+                                       eagle3_shapes("midlayer.", width=12, embeds=False) | {"input_norm.weight": [36]}, tables=False))
+
+QWEN3_LAYER = {"input_layernorm.weight": [16], "post_attention_layernorm.weight": [16], "self_attn.q_proj.weight": [16, 16], "self_attn.k_proj.weight": [8, 16],
+               "self_attn.v_proj.weight": [8, 16], "self_attn.o_proj.weight": [16, 16], "self_attn.q_norm.weight": [8], "self_attn.k_norm.weight": [8],
+               "mlp.gate_proj.weight": [24, 16], "mlp.up_proj.weight": [24, 16], "mlp.down_proj.weight": [16, 24]}
+DFLASH = dict({key: value for key, value in BASE.items() if key not in ("pad_token_id", "tie_word_embeddings")}, architectures=["DFlashDraftModel"], model_type="qwen3",
+              num_hidden_layers=2, rms_norm_eps=1e-6, rope_theta=10000.0, hidden_act="silu", attention_bias=False, num_target_layers=9, block_size=4,
+              dflash_config=dict(mask_token_id=7, target_layer_ids=[1, 4, 7]))
+QWEN3_TARGET = dict(TARGET, architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=16)
+
+
+def dflash_shapes(layer=None, more=None, prefix="", taps=3):
+    shapes = {"fc.weight": [16, 16 * taps], "hidden_norm.weight": [16], "norm.weight": [16]} | (more or {})
+    for i in range(2):
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in (QWEN3_LAYER | (layer or {})).items()}
+    return {name if name.startswith("lm_head") else prefix + name: shape for name, shape in shapes.items()}
+
+
+def of_tables(make):
+    def made():
+        config, tensors, more = make()
+        return config, tensors | {"d2t": ["I64", [VOCAB // 2]], "t2d": ["BOOL", [VOCAB]]}, more
+    return made
+
+
+def dflash(config, shapes, target=QWEN3_TARGET, back="DFlashDraftModel"):
+    return draft(config, shapes, tables=False, target=target, back=back)
+
+
+WINDOWED = dict(use_sliding_window=True, sliding_window=32, layer_types=["sliding_attention", "full_attention"])
+MROPE_TARGET = dict(architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5", vocab_size=VOCAB, hidden_size=16,
+                    text_config=dict(model_type="qwen3_5_text", vocab_size=VOCAB, hidden_size=16, num_hidden_layers=9, num_attention_heads=2,
+                                     rope_parameters=dict(rope_type="default", rope_theta=1e7, mrope_section=[1, 1, 1], partial_rotary_factor=0.75)))
+GEMMA_TARGET = dict(architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", vocab_size=VOCAB, hidden_size=16, num_hidden_layers=9, num_attention_heads=2)
+model_of("dflash", "qwen3", dflash(DFLASH, dflash_shapes()))
+model_of("dflash_windowed", "qwen3", dflash(dict(DFLASH, tie_word_embeddings=False, **WINDOWED), dflash_shapes(more={"embed_tokens.weight": [VOCAB, 16], "lm_head.weight": [VOCAB, 16]}),
+                                            target=MROPE_TARGET))
+model_of("dflash_swa", "qwen3", dflash(dict(DFLASH, dflash_config=dict(DFLASH["dflash_config"], use_swa=True, swa_window_size=16, causal=False, output_multiplier=0.5,
+                                                                      final_logit_softcapping=30.0, attention_value_scale=0.25, input_embedding_scale=4.0)),
+                                       dflash_shapes(layer={"self_attn.sinks": [2]}, prefix="model.")))
+CONVS = {f"{conv}.{name}": shape for conv in ("attention_conv", "mlp_conv") for name, shape in [("base_kernel", [2, 3, 16]), ("kernel_projection.weight", [24, 16])]}
+SELECTOR = {"candidate_selector.predecessor_codebook": [VOCAB, 6], "candidate_selector.successor_codebook": [VOCAB, 6], "candidate_selector.hidden_projection.weight": [6, 16]}
+model_of("dflash2", "qwen3", dflash(dict(DFLASH, architectures=["DFlash2DraftModel"], dflash_config=dict(DFLASH["dflash_config"], conv_kernel_size=3, conv_group_size=4, selector_rank=6, selector_top_k=3)),
+                                    dflash_shapes(layer=CONVS, more=SELECTOR), back="DFlash2DraftModel"))
+DSPARK = {key: value for key, value in DFLASH.items() if key != "dflash_config"} | dict(architectures=["Qwen3DSparkModel"], markov_head_type="vanilla")
+HEADS = {"markov_head.markov_w1.weight": [VOCAB, 5], "markov_head.markov_w2.weight": [VOCAB, 5], "confidence_head.proj.weight": [1, 21], "confidence_head.proj.bias": [1]}
+model_of("dspark", "qwen3", dflash(dict(DSPARK, target_layer_ids=[0, 3], mask_token_id=9), dflash_shapes(more=HEADS, taps=2), back="DSparkDraftModel"))
+REDUCED = HEADS | {"markov_head.markov_w2.weight": [VOCAB // 2, 5], "lm_head.weight": [VOCAB // 2, 16]}
+LAYERED = {key: value for key, value in DSPARK.items() if key not in ("architectures", "block_size")}
+model_of("dspark_speculator", "qwen3", of_tables(dflash(dict(architectures=["DSparkSpeculator"], speculators_model_type="dspark", block_size=4, draft_vocab_size=VOCAB // 2, mask_token_id=9,
+                                                             aux_hidden_state_layer_ids=[2, 5, 8], transformer_layer_config=LAYERED),
+                                                        dflash_shapes(more={name: shape for name, shape in REDUCED.items() if not name.startswith("confidence")}), back="DSparkDraftModel")))
+MUSE_DRAFT = dict(architectures=["MuseGlimmerAssistantModel"], model_type="muse_glimmer_assistant", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+                  num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-5, rope_parameters=dict(rope_type="default", rope_theta=500000.0), max_position_embeddings=64, sliding_window=16,
+                  layer_types=["sliding_attention", "full_attention"], hidden_act="silu", block_size=4, mask_token_id=7, target_layer_ids=[1, 4, 7])
+MUSE_NAMES = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
+MUSE_TARGET = dict(MUSE, architectures=["MuseGlimmerForConditionalGeneration"], vocab_size=284)  # as many tokens as it has
+model_of("muse_glimmer_assistant", "llama", dflash(MUSE_DRAFT, {MUSE_NAMES.get(name, name): shape for name, shape in dflash_shapes().items()}, target=MUSE_TARGET))
+GEMMA4_DRAFT = dict({key: value for key, value in GEMMA4.items() if not key.startswith(("vocab", "tie"))}, num_hidden_layers=3, num_kv_shared_layers=3, vocab_size=VOCAB + 64, vocab_size_per_layer_input=0,
+                    layer_types=["sliding_attention", "sliding_attention", "full_attention"])
+
+
+def gemma4_assistant(architecture, model_type, **more):
+    def make():
+        text = CONFIG_MAPPING["gemma4_text"](**GEMMA4_DRAFT)
+        config, tensors = of_transformers(model_type, dict(text_config=text, backbone_hidden_size=20, **more), architecture)()
+        return config | dict(architectures=[architecture]), tensors
+    return make
+
+
+model_of("gemma4_assistant", "gemma4", gemma4_assistant("Gemma4AssistantForCausalLM", "gemma4_assistant"))

@@ -30,24 +30,32 @@ from safetensors.torch import save_file
 from whole_class_models import MODELS, described
 from whole_mlx import values
 
-TYPES = {"BF16": torch.bfloat16, "F32": torch.float32}
+TYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
 
 
 def write_hf(model, out, whole):
     """Writes the directory of the model."""
     out.mkdir(parents=True)
+    owner = out  # of the tokenizer
+    if "target" in model:
+        owner = out.parent / "target"
+        owner.mkdir(exist_ok=True)
+        (owner / "config.json").write_text(json.dumps(model["target"]))
     for path in (whole / model["tokenizer"] / "hf").iterdir():
         if path.is_dir():
-            shutil.copytree(path, out / path.name)
+            shutil.copytree(path, owner / path.name)
         elif not path.name.startswith(("config", "model.safetensors", "generation_config")):
-            shutil.copy(path, out)
-    for file in [out / "tokenizer.json", out / "tokenizer_config.json"]:
+            shutil.copy(path, owner)
+    for file in [owner / "tokenizer.json", owner / "tokenizer_config.json"]:
         for old, new in model.get("tokens", {}).items():
             file.write_text(file.read_text().replace(old, new))
     for name, content in {"config.json": model["config"], **model.get("files", {})}.items():
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).write_text(json.dumps(content))
     def tensor(name, dtype, shape):
+        if dtype in ("I64", "BOOL"):  # of drafts: every second token
+            numbers = torch.arange(shape[0])
+            return numbers if dtype == "I64" else numbers % 2 == 0
         raw = torch.from_numpy(values(name, dtype, shape).view(np.int32 if dtype == "F32" else np.int16))
         return raw.view(TYPES[dtype]).reshape(shape)
     save_file({name: tensor(name, *entry) for name, entry in model["hf"].items()}, out / "model.safetensors", metadata={"format": "pt"})
@@ -57,6 +65,8 @@ def convert(source, out, model):
     """Runs the converter. It knows a tokenizer by the ids of a text, and none that is cut, so its name is given."""
     llama_cpp = Path(os.environ["LLAMA_CPP"])
     arguments = ["convert", str(source), "--outfile", str(out), "--model-name", "model", *model.get("options", [])]
+    if "target" in model:
+        arguments += ["--target-model-dir", str(source.parent / "target")]
     run = f"""
 import runpy, sys
 sys.path[:0] = {[str(llama_cpp), str(llama_cpp / "gguf-py")]!r}

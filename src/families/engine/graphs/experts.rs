@@ -118,7 +118,7 @@ const GEMMA4_INPUTS: &[Row] = rows! {
 const FULL_HEAD: Size =
     Size::Or(&[Size::Key("attention.key_length"), Size::Quotient(&[EMBD, HEADS])]);
 
-const GEMMA4_ROPE: &[Row] = rows! {
+pub(super) const GEMMA4_ROPE: &[Row] = rows! {
     "rope_freqs.weight" [Size::Quotient(&[FULL_HEAD, Size::N(2)])];
 };
 

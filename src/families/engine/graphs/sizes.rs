@@ -17,6 +17,10 @@ pub(crate) enum Size {
     Key(&'static str),
     /// A key that has no architecture's name in front, or 0.
     General(&'static str),
+    /// Length of the list that a key is, or 0.
+    Len(&'static str),
+    /// The dimension of this number of a tensor, or 0.
+    Of(&'static str, usize),
     /// Heads of keys and values: as many as heads, unless a key says it.
     KvHeads,
     /// Length of a head of keys.
@@ -180,6 +184,15 @@ impl GgufFacts<'_> {
                 Some(KeyFacts::Number(number)) => *number,
                 _ => 0,
             },
+            Size::Len(key) => match self.key(key) {
+                Some(KeyFacts::Numbers(all)) => all.len() as u64,
+                _ => 0,
+            },
+            Size::Of(name, dim) => {
+                let shape = self.tensors.get(name);
+                let size = shape.and_then(|shape| shape.iter().rev().nth(dim));
+                size.map_or(0, |size| *size as u64)
+            }
             Size::KvHeads => self
                 .number("attention.head_count_kv", layer)
                 .unwrap_or_else(|| of(&HEADS)),
@@ -291,6 +304,8 @@ impl Display for Size {
             Self::N(n) => write!(f, "{n}"),
             Self::Vocab => f.write_str("tokens"),
             Self::Layers => f.write_str("block_count"),
+            Self::Of(name, dim) => write!(f, "dimension {dim} of {name}"),
+            Self::Len(key) => write!(f, "values of {key}"),
             Self::Key(key) | Self::General(key) => f.write_str(key),
             Self::KvHeads => f.write_str("attention.head_count_kv"),
             Self::HeadK => f.write_str("attention.key_length"),

@@ -10,9 +10,11 @@ use crate::model::gguf_keys::ARCHITECTURE;
 const OTHER_KINDS: [&str; 2] = ["adapter", "mmproj"];
 
 /// Tensors at the ends of every model, and of every tower.
-const ENDS: [&str; 5] = [
+const ENDS: [&str; 6] = [
     "token_embd.weight",
     "output_norm.weight",
+    // Of drafts.
+    "fc.weight",
     "v.patch_embd.weight",
     "v.sam.patch_embd.weight",
     "a.conv1d.1.weight",

@@ -3,6 +3,7 @@
 
 use super::shape_of;
 use crate::Result;
+use crate::families::engine::draft::token_count;
 use crate::families::engine::fields::{missing_key, wrong_key};
 use crate::families::engine::graphs::{GraphProblem, problems_in};
 use crate::families::engine::mapping::refused;
@@ -30,7 +31,11 @@ pub(super) fn require(
     shapes: &[(String, Vec<usize>)],
 ) -> Result<()> {
     let embedding = shapes.iter().find(|(name, _)| name == "token_embd.weight");
-    let rows = embedding.map_or(0, |(_, shape)| shape.first().copied().unwrap_or(0));
+    let rows = match embedding {
+        Some((_, shape)) => shape.first().copied().unwrap_or(0),
+        // Of a draft.
+        None => token_count(metadata),
+    };
     let tensors = shapes.iter().map(|(name, shape)| (&**name, &shape[..]));
     let keys = metadata.small(MOST_BYTES);
     for problem in problems_in(architecture, keys, tensors, rows as u64) {
