@@ -266,7 +266,7 @@ def expected(name, out, image, chunks, as_llama):
             found = model.model.audio_tower(inputs["input_features"])
             found.pooler_output = model.model.multi_modal_projector(found.last_hidden_state)
         else:
-            found = model.get_audio_features(**inputs) if is_sound else model.get_image_features(**inputs)
+            found = model.get_audio_features(**inputs) if is_sound else model.model.get_image_features(**inputs)
         features = found.pooler_output
         if name == "llama4":
             features = model.multi_modal_projector(found.last_hidden_state)
