@@ -30,8 +30,13 @@ fn to_mmproj(from: &Path, directory: &Path, options: ConvertOptions) -> PathBuf 
 
 #[test]
 fn towers_are_those_of_llama_cpp() {
-    let files =
-        [("canonical", None), ("f16", Some(TargetDtype::F16)), ("f32", Some(TargetDtype::F32))];
+    let files = [
+        ("canonical", None),
+        ("f16", Some(TargetDtype::F16)),
+        ("f32", Some(TargetDtype::F32)),
+        #[cfg(feature = "lethe")]
+        ("q8_0", None),
+    ];
     for (model, (file, dtype)) in towers().iter().flat_map(|m| files.map(|f| (m, f))) {
         let sums = model.join(file).with_extension("sums");
         if !sums.exists() {
@@ -43,6 +48,11 @@ fn towers_are_those_of_llama_cpp() {
         if let Some(dtype) = dtype {
             options.decode = true;
             options.run.to = dtype;
+        }
+        #[cfg(feature = "lethe")]
+        if file == "q8_0" {
+            let scheme: anamnesis::ForgetScheme = "gguf:q8_0".parse().unwrap();
+            options = ConvertOptions::from(scheme).with_scope(ModelScope::ImageTower);
         }
         let directory = crate::common::tempdir().unwrap();
         let output = to_mmproj(&model.join("hf"), directory.path(), options);
