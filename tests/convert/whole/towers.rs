@@ -193,6 +193,7 @@ const LANGUAGE_MODELS: &[(&str, &str, &str)] = &[
     ("lighton_ocr", "qwen3", "model.language_model."),
     ("llama4", "llama4", "language_model.model."),
     ("minicpmv4_6", "qwen3_5", "model.language_model."),
+    ("minimax_m3", "minimax_m3", "language_model.model."),
     ("mistral3", "mistral", "language_model.model."),
     ("paddleocr_vl", "ernie4_5", "model."),
     ("pixtral", "mistral", "language_model.model."),
@@ -250,9 +251,11 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
             continue;
         }
         let size = shape.iter().product::<usize>().max(1);
-        // GLM-OCR has three times the width in its projector.
+        // GLM-OCR has three times the width in its projector, MiniMax M3 four times.
+        let is_merged = tensor.starts_with("patch_merge_mlp.");
         let widened = |n: &usize| match n / narrow {
             1 | 3 if n.is_multiple_of(narrow) => n / narrow * wide,
+            4 if is_merged && n.is_multiple_of(narrow) => n / narrow * wide,
             _ => *n,
         };
         let shape: Vec<_> = shape.iter().map(widened).collect();

@@ -110,5 +110,5 @@ def check(amn, whole, out, name):
 
 if __name__ == "__main__":
     amn, whole, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    for name in sys.argv[4:] or [name for name in CASES if name != "janus"]:
+    for name in sys.argv[4:] or [name for name in CASES if name not in ("janus", "minimax_m3")]:
         check(amn, whole, root / name, name)

@@ -179,6 +179,13 @@ MODELS |= {
                                             insert_layer_id=1), insert_layer_id=1),
                     dict(**HALVES, image_processor_type="MiniCPMV4_6ImageProcessor", processor_class="MiniCPMV4_6Processor",
                          scale_resolution=16, downsample_mode="16x", patch_size=4)),
+    # Heads are 80 wide in all models; the converter asks for it.
+    "minimax_m3": ("MiniMaxM3SparseForConditionalGeneration", "minimax_m3_vl",
+                   dict(text_config=dict(TEXT, num_local_experts=2, num_experts_per_tok=1, shared_intermediate_size=8, dense_intermediate_size=8),
+                        vision_config=dict(hidden_size=80, num_hidden_layers=3, num_attention_heads=1, intermediate_size=32, patch_size=4,
+                                           image_size=16), projector_hidden_size=40),
+                   dict(**CLIP, image_processor_type="MiniMaxM3VLImageProcessor", processor_class="MiniMaxM3VLProcessor", patch_size=4,
+                        temporal_patch_size=2, merge_size=2, size=dict(longest_edge=4096, shortest_edge=256))),
 }
 
 

@@ -197,6 +197,10 @@ const GRAPHS: &[TowerGraph] = &[
             "mm.down.weight",
         ],
     ),
+    tower(
+        "minimax_m3",
+        &["mm.1.+", "mm.2.+", "mm.merger.fc1.+", "mm.merger.fc2.+", "v.patch_embd.weight.1"],
+    ),
     tower("glm4v", GLM),
     TowerGraph { keys: &[LIMITED[0], LIMITED[1], "vision.swiglu_clamp"], ..tower("glm5v", GLM) },
     whisper("qwen2a", &["mm.a.fc.+"]),
