@@ -152,8 +152,8 @@ const OPTIONS: &[Applicability] = &[
     Applicability {
         option: "--mmproj",
         is_set: |r| r.run.output.is_tower(),
-        applies: |r| r.is_to_gguf() && r.scheme.is_none(),
-        needs: "an image tower becomes a GGUF file of floats; use --to gguf",
+        applies: |r| r.is_to_gguf(),
+        needs: "an image tower becomes a GGUF file; use --to gguf",
     },
     Applicability {
         option: "--mmproj FILE",

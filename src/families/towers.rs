@@ -18,6 +18,7 @@ mod kimi;
 mod lfm;
 mod llama4;
 mod minicpm;
+mod minimax;
 mod paddle;
 mod pixtral;
 mod qwen;
@@ -59,6 +60,7 @@ const TOWERS: &[&Tower] = &[
     &lfm::LFM2_VL,
     &llama4::LLAMA4,
     &minicpm::MINICPM_V4_6,
+    &minimax::MINIMAX_M3,
     &paddle::PADDLE_OCR,
     &pixtral::LIGHT_ON_OCR,
     &pixtral::MISTRAL3,

@@ -20,6 +20,7 @@ use crate::lethe::decision::{Candidate, Decision, Decisions, TensorFilter, encod
 use crate::lethe::imatrix::Imatrix;
 use crate::lethe::kernels::ggml::requires_importance;
 use crate::limits::Budget;
+use crate::remember::EncodedAs;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result, TargetDtype};
 
 /// Decides on the type of each tensor.
@@ -51,12 +52,25 @@ pub(crate) fn decide(
     let tensors: Vec<MixtureTensor<'_>> = tensors.collect();
     // Types are chosen for all tensors, also for those that the user excludes: the rules count
     // tensors.
-    let choices = mixture.choose(&read_facts(model), &tensors)?;
+    // Only towers of images and sounds say what is encoded of them.
+    let is_tower = candidates
+        .iter()
+        .any(|candidate| candidate.encoded_as.is_some());
+    let facts = if is_tower {
+        ModelFacts::of_tower()
+    } else {
+        read_facts(model)
+    };
+    let choices = mixture.choose(&facts, &tensors)?;
     let mut methods = Methods { imatrix: imatrix.cloned(), all: HashMap::new() };
     let mut notes = FallbackNotes::default();
     // Choices come in the order of the candidates, whatever the order in which llama.cpp visits
     // them.
     let decisions = candidates.iter().zip(choices).map(|(candidate, choice)| {
+        if candidate.encoded_as == Some(EncodedAs::Nothing) {
+            let what = "llama.cpp's converter has it in one type, whatever the others";
+            return Ok(Decision::Keep(what.to_owned()));
+        }
         let dtype = match settle(choice, candidate, filter, file_type.dtype, &mut notes) {
             Ok(dtype) => dtype,
             Err(reason) => return Ok(Decision::Keep(reason)),

@@ -55,6 +55,11 @@ pub fn restored(sums: &Path) -> PathBuf {
 /// The file that this crate makes of the model beside `sums` in `directory`.
 fn converted(sums: &Path, directory: &Path) -> PathBuf {
     let mut options = ConvertOptions::new(ConvertTarget::Gguf);
+    #[cfg(feature = "lethe")]
+    if sums.file_stem() == Some("q8_0".as_ref()) {
+        let scheme: anamnesis::ForgetScheme = "gguf:q8_0".parse().unwrap();
+        options = ConvertOptions::from(scheme);
+    }
     if sums.ancestors().any(|above| above.ends_with("data/towers")) {
         options = options.with_scope(ModelScope::ImageTower);
     }

@@ -84,6 +84,7 @@ const TOWERS: &[&str] = &[
     "projector.",
     "patch_embed",
     "patch_merger.",
+    "patch_merge_mlp.",
     "model.connector.",
     // The projector of InternVL.
     "mlp1.",

@@ -143,6 +143,9 @@ pub(super) const HUNYUAN_VL: Tower = Tower {
         Ok(())
     },
     types: &[("mm.0.weight", TowerType::Filter), ("mm.2.weight", TowerType::Filter)],
+    note: Some(
+        "llama.cpp has other positions of Hunyuan VL's patches, and of image tokens in the language model",
+    ),
     ..PLAIN_TOWER
 };
 

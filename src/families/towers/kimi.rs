@@ -127,6 +127,7 @@ pub(super) const KIMI_VL: Tower = Tower {
         Ok(())
     },
     wholes: &[KIMI_VL_WHOLE],
+    note: Some("llama.cpp turns other pairs of Kimi-VL's heads by the rows and columns of patches"),
     restore: |config| {
         let rows = config.fields.need(&[ROWS])?;
         config.vision.insert(COLUMNS.to_owned(), rows.into());

@@ -52,6 +52,9 @@ const BIASES: &[&str] = &[
     "mm.down",
 ];
 
+/// How many rows of positions llama.cpp reads, and positions of a row.
+const SIDE: u32 = 70;
+
 /// Field of the layer behind which patches are merged, and of the same in GGUF, which is a list.
 const LAYER: &str = "insert_layer_id";
 const LAYERS: &str = "insert_layers";
@@ -114,6 +117,11 @@ pub(super) const MINICPM_V4_6: Tower = Tower {
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
     add_patches(fields)?;
+    let patches = fields.need(&[PATCHES])?;
+    if patches != SIDE * SIDE {
+        let what = format!("{patches} positions, and llama.cpp has {SIDE} rows of {SIDE}");
+        return Err(wrong(IMAGE_SIZE, what));
+    }
     let mode = config.processor.get("downsample_mode");
     if let Some(mode) = mode.filter(|mode| *mode != "16x") {
         let what = format!("it is {mode}: llama.cpp leaves out what merges patches of 16x then");

@@ -22,7 +22,7 @@ use crate::families::engine::{settings, transform};
 use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataArray, GgufMetadataValue};
 use crate::model::gguf_keys::{FILE_TYPE, VERSION};
 use crate::remember::layout::assembled::Change;
-use crate::remember::{Group, ResolvedItem};
+use crate::remember::{EncodedAs, Group, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Files of how images become pixels. What the second says goes before the first.
@@ -34,16 +34,12 @@ const NESTED: [&str; 2] = ["media_proc_cfg", "image_processor"];
 /// The image tower of the model of `items` as GGUF.
 ///
 /// # Errors
-/// `Unsupported` if the class has no tower here, or tensors are to be encoded; `Parse` that names
-/// the field, the file or the tensor which is missing, contradicts another, or is none of the tower.
+/// `Unsupported` if the class has no tower here; `Parse` that names the field, the file or the tensor
+/// which is missing, contradicts another, or is none of the tower.
 pub(crate) fn to_mmproj<'m>(
     items: &mut Vec<ResolvedItem<'m>>,
     request: &GgufRequest<'_>,
 ) -> Result<GgufModel<'m>> {
-    if request.encodes {
-        let what = "it is written in BF16, F16 or F32";
-        return Err(AnamnesisError::unsupported("an image tower", what));
-    }
     let texts = Texts::new(request.directory, request.limits);
     let config = texts.json("config.json")?;
     let Some(config @ Value::Object(root)) = &config else {
@@ -75,11 +71,11 @@ pub(crate) fn to_mmproj<'m>(
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
     out.extend(token);
     for tensor in mapped.tensors {
-        out.push(tensor_of(tensor, tower, dims, main)?);
+        out.push(tensor_of(tensor, tower, (dims, main, request))?);
     }
     let (mut metadata, note) = identity((tower.class.gguf, "mmproj"), request, &texts, &out)?;
-    let file_type = GgufMetadataValue::U32(main.gguf_file_type());
-    metadata.push((FILE_TYPE.to_owned(), file_type));
+    let file_type = request.file_type.unwrap_or(main.gguf_file_type());
+    metadata.push((FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type)));
     let mut keys = settings::keys_of(tower.class.settings(), &model)?;
     if tower.config == VISION {
         let own = keys.split_off(super::SETTINGS.len());
@@ -258,28 +254,36 @@ fn colours(processor: &Map<String, Value>, name: &str) -> Result<KeyValue> {
 fn tensor_of<'m>(
     tensor: Mapped<'m>,
     tower: &Tower,
-    dims: &Dims,
-    main: TargetDtype,
+    (dims, main, request): (&Dims, TargetDtype, &GgufRequest<'_>),
 ) -> Result<Group<'m>> {
+    let is_f16 = main == TargetDtype::F16 && !request.encodes;
+    let own = tensor.sources[0].1.stored.unwrap_or(request.decoded);
     let name = tensor.name.as_str();
     let mut types = tower.types.iter();
     let stated = types.find(|(known, _)| *known == name || *known == tensor.rule.gguf);
     // Convolutions of llama.cpp take no BF16; what merges patches is one in some towers.
     let is_filter = name.contains(".patch_embd.weight") || name.contains(".patch_merger.weight");
-    let dtype = match stated {
-        Some((_, TowerType::F16)) => TargetDtype::F16,
-        Some((_, TowerType::F32)) => TargetDtype::F32,
-        Some((_, TowerType::Filter)) if main != TargetDtype::F16 => TargetDtype::F32,
-        Some((_, TowerType::Filter)) => main,
-        None if is_filter && main == TargetDtype::F16 => main,
-        None if is_filter || is_always_f32(name, tensor.shape().len()) => TargetDtype::F32,
-        None => main,
+    let fixed = match stated {
+        Some((_, TowerType::F16)) => Some(TargetDtype::F16),
+        Some((_, TowerType::F32)) => Some(TargetDtype::F32),
+        Some((_, TowerType::Filter)) if is_f16 => Some(main),
+        None if is_filter && is_f16 => Some(main),
+        Some((_, TowerType::Filter)) => Some(TargetDtype::F32),
+        None if is_filter || is_always_f32(name, tensor.shape().len()) => Some(TargetDtype::F32),
+        None => None,
     };
+    // What is encoded is exact before, as far as it is stored.
+    let dtype = fixed.unwrap_or(if request.encodes { own } else { main });
     let change = match tower.class.traits.norms_plus_one && name.ends_with("norm.weight") {
         true => Change::PlusOne,
         false => Change::None,
     };
-    transform::to_gguf(tensor, dtype, change, dims)
+    let mut group = transform::to_gguf(tensor, dtype, change, dims)?;
+    if request.encodes {
+        // The converter encodes what it gives no type.
+        group.encoded_as = Some(fixed.map_or(EncodedAs::Scheme, |_| EncodedAs::Nothing));
+    }
+    Ok(group)
 }
 
 /// The row of the embedding of the language model that is that of `token`.

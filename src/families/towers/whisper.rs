@@ -182,6 +182,7 @@ pub(super) const VOXTRAL: Tower = Tower {
         tokens: &[("audio_token_id", "[AUDIO]")],
         processor: &[PROCESSOR[0], ("processor_class", Text("VoxtralProcessor"))],
     }],
+    note: Some("llama.cpp halves what the encoder of Voxtral returns, and aborts on every sound"),
     ..QWEN2_AUDIO
 };
 

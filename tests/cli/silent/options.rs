@@ -27,7 +27,6 @@ fn options_that_do_not_apply_are_refused() {
         (convert("qnat"), vec!["--out-dtype", "f32"], "QNAT"),
         (convert("nf4"), vec!["--cast", "--out-dtype", "f32"], "encoded"),
         (convert("npz"), vec!["--mmproj"], "--to gguf"),
-        (convert("gguf:q8_0"), vec!["--mmproj"], "GGUF file of floats"),
         (convert("gguf"), vec!["--tensors-only", "--tokenizer-pre", "x"], "whole model"),
     ] {
         let name = if option[0] == "--tensors-only" {

@@ -30,8 +30,13 @@ fn to_mmproj(from: &Path, directory: &Path, options: ConvertOptions) -> PathBuf 
 
 #[test]
 fn towers_are_those_of_llama_cpp() {
-    let files =
-        [("canonical", None), ("f16", Some(TargetDtype::F16)), ("f32", Some(TargetDtype::F32))];
+    let files = [
+        ("canonical", None),
+        ("f16", Some(TargetDtype::F16)),
+        ("f32", Some(TargetDtype::F32)),
+        #[cfg(feature = "lethe")]
+        ("q8_0", None),
+    ];
     for (model, (file, dtype)) in towers().iter().flat_map(|m| files.map(|f| (m, f))) {
         let sums = model.join(file).with_extension("sums");
         if !sums.exists() {
@@ -43,6 +48,11 @@ fn towers_are_those_of_llama_cpp() {
         if let Some(dtype) = dtype {
             options.decode = true;
             options.run.to = dtype;
+        }
+        #[cfg(feature = "lethe")]
+        if file == "q8_0" {
+            let scheme: anamnesis::ForgetScheme = "gguf:q8_0".parse().unwrap();
+            options = ConvertOptions::from(scheme).with_scope(ModelScope::ImageTower);
         }
         let directory = crate::common::tempdir().unwrap();
         let output = to_mmproj(&model.join("hf"), directory.path(), options);
@@ -183,6 +193,7 @@ const LANGUAGE_MODELS: &[(&str, &str, &str)] = &[
     ("lighton_ocr", "qwen3", "model.language_model."),
     ("llama4", "llama4", "language_model.model."),
     ("minicpmv4_6", "qwen3_5", "model.language_model."),
+    ("minimax_m3", "minimax_m3", "language_model.model."),
     ("mistral3", "mistral", "language_model.model."),
     ("paddleocr_vl", "ernie4_5", "model."),
     ("pixtral", "mistral", "language_model.model."),
@@ -240,9 +251,11 @@ fn join(name: &str, like: &str, inner: &str, from: &Path) {
             continue;
         }
         let size = shape.iter().product::<usize>().max(1);
-        // GLM-OCR has three times the width in its projector.
+        // GLM-OCR has three times the width in its projector, MiniMax M3 four times.
+        let is_merged = tensor.starts_with("patch_merge_mlp.");
         let widened = |n: &usize| match n / narrow {
             1 | 3 if n.is_multiple_of(narrow) => n / narrow * wide,
+            4 if is_merged && n.is_multiple_of(narrow) => n / narrow * wide,
             _ => *n,
         };
         let shape: Vec<_> = shape.iter().map(widened).collect();

@@ -69,7 +69,7 @@ class Towers(ctypes.Structure):
 
 
 def loads_tower(api, path):
-    """Whether llama.cpp loads the image tower, and, with WARMUP=1, computes an image."""
+    """Whether llama.cpp loads the tower, and, with WARMUP=1, computes an image or a sound."""
     child = os.fork()
     if child == 0:
         null = os.open(os.devnull, os.O_WRONLY)
@@ -77,7 +77,8 @@ def loads_tower(api, path):
         init = api._Z9clip_initPKc19clip_context_params
         init.restype, init.argtypes = Towers, [ctypes.c_char_p, TowerParams]
         params = TowerParams(image_min_tokens=-1, image_max_tokens=-1, warmup="WARMUP" in os.environ)
-        os._exit(0 if init(str(path).encode(), params).vision else 2)
+        found = init(str(path).encode(), params)
+        os._exit(0 if found.vision or found.audio else 2)
     return os.waitpid(child, 0)[1] == 0
 
 
@@ -240,7 +241,7 @@ elif __name__ == "__main__":
         done = subprocess.run([amn, "check", "--json", *files], capture_output=True, text=True)
         for model in json.loads(done.stdout)["models"]:
             found = model["findings"]
-            in_llama = loads(api, model["path"], "clip.has_vision_encoder" in reader.fields)
+            in_llama = loads(api, model["path"], any(key.startswith("clip.has_") for key in reader.fields))
             if in_llama:
                 record.setdefault(name, []).append(files[model["path"]])
             verdict = {(True, True): "both load", (False, False): "both refuse", (True, False): "only amn refuses",

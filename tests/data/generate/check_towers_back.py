@@ -17,7 +17,7 @@ from pathlib import Path
 import gguf
 import torch
 import transformers
-from check_towers import APART, CASES, MODELS, MORE_CASES, save
+from check_towers import APART, CASES, MODELS, save
 from safetensors.torch import load_file
 
 # What neither side's forward reads, or what stands elsewhere.
@@ -110,5 +110,5 @@ def check(amn, whole, out, name):
 
 if __name__ == "__main__":
     amn, whole, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    for name in sys.argv[4:] or list(CASES | MORE_CASES):
+    for name in sys.argv[4:] or [name for name in CASES if name not in ("janus", "minimax_m3")]:
         check(amn, whole, root / name, name)

@@ -66,6 +66,14 @@ def converted(amn, sums):
     """The data of each tensor that `amn` writes for the model beside the sums."""
     options = ["--mmproj"] if sums.parent.parent.name == "towers" else []
     options += ["--out-dtype", sums.stem] if sums.stem in ("f16", "f32") else []
+    if sums.stem == "q8_0":
+        from gguf import GGUFReader
+
+        with tempfile.TemporaryDirectory() as directory:
+            gguf = Path(directory) / "out.gguf"
+            command = ["forget", sums.parent / "hf", "--to", "gguf:q8_0", "-o", gguf, *options]
+            subprocess.run([amn, *command], check=True, capture_output=True)
+            return {tensor.name: tensor.data.tobytes() for tensor in GGUFReader(gguf).tensors}
     with tempfile.TemporaryDirectory() as directory:
         gguf, copy = Path(directory) / "out.gguf", Path(directory) / "out.safetensors"
         for command in [

@@ -175,9 +175,17 @@ MODELS |= {
     "minicpmv4_6": ("MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6",
                     dict(text_config=dict(TEXT, model_type="qwen3_5_text", linear_num_key_heads=1, linear_num_value_heads=1,
                                           linear_key_head_dim=8, linear_value_head_dim=8),
-                         vision_config=dict(SIGLIP, image_size=16, insert_layer_id=1), insert_layer_id=1),
+                         vision_config=dict(SIGLIP, hidden_size=8, intermediate_size=16, num_attention_heads=2, image_size=280,
+                                            insert_layer_id=1), insert_layer_id=1),
                     dict(**HALVES, image_processor_type="MiniCPMV4_6ImageProcessor", processor_class="MiniCPMV4_6Processor",
                          scale_resolution=16, downsample_mode="16x", patch_size=4)),
+    # Heads are 80 wide in all models; the converter asks for it.
+    "minimax_m3": ("MiniMaxM3SparseForConditionalGeneration", "minimax_m3_vl",
+                   dict(text_config=dict(TEXT, num_local_experts=2, num_experts_per_tok=1, shared_intermediate_size=8, dense_intermediate_size=8),
+                        vision_config=dict(hidden_size=80, num_hidden_layers=3, num_attention_heads=1, intermediate_size=32, patch_size=4,
+                                           image_size=16), projector_hidden_size=40),
+                   dict(**CLIP, image_processor_type="MiniMaxM3VLImageProcessor", processor_class="MiniMaxM3VLProcessor", patch_size=4,
+                        temporal_patch_size=2, merge_size=2, size=dict(longest_edge=4096, shortest_edge=256))),
 }
 
 
@@ -309,7 +317,8 @@ FLAT = ("qwen2_5_vl",)  # the fields of the language model stand beside vision_c
 BREAK = {"added_tokens": [{"id": 12, "content": "[IMG_BREAK]", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
                            "special": True}]}
 BREAKING = ("mistral3", "pixtral")
-TYPES = {"gemma3": ("f16", "f32"), "qwen2_5_vl": ("f16", "f32"), "mistral3": ("f16",)}
+TYPES = {"gemma3": ("f16", "f32", "q8_0"), "qwen2_5_vl": ("f16", "f32"), "mistral3": ("f16",)} | dict.fromkeys(
+    ("audio_flamingo3", "deepseek_ocr", "glm_ocr", "hunyuan_vl", "lighton_ocr"), ("q8_0",))  # of the converter of b11434
 # Names that transformers 5 writes otherwise than they are in published models.
 RENAMED = {
     "gemma3": {"vision_tower.": "vision_tower.vision_model."},

@@ -19,6 +19,8 @@ struct TowerGraph {
     keys: &'static [&'static str],
     /// A name that ends with `.+` is a weight and its bias.
     tensors: &'static [&'static str],
+    /// Key of the number of layers of an encoder in front of the other, and their tensors.
+    in_front: Option<(&'static str, &'static [&'static str])>,
 }
 
 /// What all towers of images need, or all of sounds.
@@ -118,6 +120,17 @@ const SAM_TENSORS: &[&str] = &[
     "v.view_seperator",
     "mm.model.fc.+",
 ];
+const SAM_LAYERS: &[&str] = &[
+    "v.sam.blk.{i}.attn.out.+",
+    "v.sam.blk.{i}.attn.pos_h.weight",
+    "v.sam.blk.{i}.attn.pos_w.weight",
+    "v.sam.blk.{i}.attn.qkv.+",
+    "v.sam.blk.{i}.mlp.lin1.+",
+    "v.sam.blk.{i}.mlp.lin2.+",
+    "v.sam.blk.{i}.post_ln.+",
+    "v.sam.blk.{i}.pre_ln.+",
+];
+const BY_SAM: Option<(&str, &[&str])> = Some((SAM[0], SAM_LAYERS));
 const STACKED: &[&str] = &["audio.projector.stack_factor"];
 
 const GRAPHS: &[TowerGraph] = &[
@@ -138,10 +151,11 @@ const GRAPHS: &[TowerGraph] = &[
     },
     tower("qwen3vl_merger", QWEN),
     TowerGraph { keys: LIMITED, ..tower("paddleocr", NORMED) },
-    TowerGraph { keys: &[SAM[0], SAM[1], SAM[2], SAM[3]], ..tower("deepseekocr", SAM_TENSORS) },
+    TowerGraph { keys: SAM, in_front: BY_SAM, ..tower("deepseekocr", SAM_TENSORS) },
     TowerGraph {
         keys: &[SAM[0], SAM[1], SAM[2], SAM[3], "vision.attention.head_count_kv"],
         of: &Modality { tensors: &[], ..IMAGES },
+        in_front: BY_SAM,
         ..tower("deepseekocr2", SAM_TENSORS)
     },
     tower("kimivl", NORMED),
@@ -183,6 +197,10 @@ const GRAPHS: &[TowerGraph] = &[
             "mm.down.weight",
         ],
     ),
+    tower(
+        "minimax_m3",
+        &["mm.1.+", "mm.2.+", "mm.merger.fc1.+", "mm.merger.fc2.+", "v.patch_embd.weight.1"],
+    ),
     tower("glm4v", GLM),
     TowerGraph { keys: &[LIMITED[0], LIMITED[1], "vision.swiglu_clamp"], ..tower("glm5v", GLM) },
     whisper("qwen2a", &["mm.a.fc.+"]),
@@ -191,7 +209,7 @@ const GRAPHS: &[TowerGraph] = &[
 ];
 
 const fn tower(projector: &'static str, tensors: &'static [&'static str]) -> TowerGraph {
-    TowerGraph { projector, of: &IMAGES, keys: &[], tensors }
+    TowerGraph { projector, of: &IMAGES, keys: &[], tensors, in_front: None }
 }
 
 const fn whisper(projector: &'static str, tensors: &'static [&'static str]) -> TowerGraph {
@@ -227,12 +245,16 @@ pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
             what: "it is true, and `clip.use_gelu` is, too".to_owned(),
         });
     }
-    let layers = facts.size(Size::Key(graph.of.layers), 0);
-    if layers > MOST_LAYERS {
-        found.push(GraphProblem::Value {
-            key: format!("{CLIP}.{}", graph.of.layers),
-            what: format!("{layers} layers, and llama.cpp has at most {MOST_LAYERS}"),
-        });
+    let layers_of = |key| facts.size(Size::Key(key), 0);
+    let counted = [Some(graph.of.layers), graph.in_front.map(|(key, _)| key)];
+    for key in counted.into_iter().flatten() {
+        let layers = layers_of(key);
+        if layers > MOST_LAYERS {
+            found.push(GraphProblem::Value {
+                key: format!("{CLIP}.{key}"),
+                what: format!("{layers} layers, and llama.cpp has at most {MOST_LAYERS}"),
+            });
+        }
     }
     if !found.is_empty() {
         return found;
@@ -242,19 +264,25 @@ pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
             .tensors
             .contains_key(name_in_layer(name, layer).as_str())
     };
-    let layers = 0..layers as usize;
-    let of_layers = layers.flat_map(|layer| {
+    let of_layers = (0..layers_of(graph.of.layers) as usize).flat_map(|layer| {
         let apart = graph.of.apart.iter();
         let apart = apart.filter(move |_| !has(graph.of.together, layer));
         let all = graph.of.of_layers.iter().chain(apart);
-        all.map(move |name| ((*name).to_owned(), layer))
+        all.map(move |name| (*name, layer))
+    });
+    let in_front = graph.in_front.into_iter().flat_map(|(key, names)| {
+        let layers = 0..layers_of(key) as usize;
+        layers.flat_map(move |layer| names.iter().map(move |name| (*name, layer)))
     });
     let ends = graph.tensors.iter().chain(graph.of.tensors);
-    let ends = ends.flat_map(|name| match name.strip_suffix('+') {
-        None => vec![(*name).to_owned()],
-        Some(start) => vec![format!("{start}bias"), format!("{start}weight")],
+    let all = of_layers.chain(in_front).chain(ends.map(|name| (*name, 0)));
+    let all = all.flat_map(|(name, layer)| {
+        let names = match name.strip_suffix('+') {
+            None => vec![name.to_owned()],
+            Some(start) => vec![format!("{start}bias"), format!("{start}weight")],
+        };
+        names.into_iter().map(move |name| (name, layer))
     });
-    let all = of_layers.chain(ends.map(|name| (name, 0)));
     let missing = all.filter(|(name, layer)| !has(name, *layer));
     found.extend(missing.map(|(name, layer)| GraphProblem::Missing {
         tensor: name_in_layer(&name, layer),

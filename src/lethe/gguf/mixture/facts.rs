@@ -119,6 +119,11 @@ impl ModelFacts {
         }
     }
 
+    /// Those of a tower of images or sounds, of which `llama-quantize` knows none.
+    pub(crate) fn of_tower() -> Self {
+        Self { architecture: "clip".to_owned(), is_from_gguf: true, ..Self::default() }
+    }
+
     /// Whether the facts are from the metadata of a GGUF file, so that nothing has to be guessed.
     pub(crate) fn are_from_gguf(&self) -> bool {
         self.is_from_gguf
