@@ -8,14 +8,16 @@ mod decisions;
 mod distance;
 #[cfg(feature = "models")]
 mod input_scales;
+mod layouts;
 mod requested;
 
 use std::sync::Arc;
 use std::vec;
 
 use self::body::{EncodeBody, WrittenWithAnother};
-use self::decisions::{MetadataKeys, config_of_class, decide_all, quantization_config};
+use self::decisions::{config_of_class, decide_all, quantization_config};
 pub(super) use self::distance::{distance, warnings};
+use self::layouts::MetadataKeys;
 use super::cast::is_widened;
 use super::cut::Cut;
 use super::draft::{byte_len, sources_of};

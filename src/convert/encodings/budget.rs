@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::decisions::decide_in_layouts;
 use super::input_scales::sampled;
+use super::layouts::decide_in_layouts;
 use crate::convert::draft::byte_len;
 use crate::convert::encode::dtype_of;
 use crate::convert::options::ConvertOptions;
@@ -177,7 +177,7 @@ fn cheapest(matrices: &[(String, Vec<Offer>)], bytes: f64) -> Option<Vec<Offer>>
         let taken: u64 = chosen.iter().map(|offer| offer.bytes).sum();
         (taken as f64 <= bytes).then_some(chosen)
     };
-    let (mut low, mut high) = (1e-24f64, 1.0f64);
+    let (mut low, mut high) = (1e-30f64, 1e30f64);
     let mut best = at(high)?;
     for _ in 0..STEPS {
         let price = (low * high).sqrt();
@@ -210,10 +210,10 @@ mod tests {
             (bytes, chosen.iter().map(|offer| offer.loss).sum::<f64>())
         };
         assert!(cheapest(&matrices, 11.9).is_none());
-        for bytes in 12..=48 {
+        for bytes in 12..=48u32 {
             let chosen = cheapest(&matrices, f64::from(bytes)).unwrap();
             let (taken, loss) = total(&chosen);
-            assert!(taken <= bytes.into());
+            assert!(taken <= u64::from(bytes));
             // All choices of three offers, of the size that was taken or a smaller one.
             for all in 0..3usize.pow(6) {
                 let pick = |i: usize| matrices[i].1[all / 3usize.pow(i as u32) % 3];

@@ -5,25 +5,19 @@ use std::sync::Arc;
 
 #[cfg(feature = "models")]
 use super::budget::with_types_for;
-use super::candidates::candidate;
 #[cfg(feature = "models")]
 use super::input_scales::ScaledInputs;
+use super::layouts::{MetadataKeys, decide_in_layouts};
 use super::requested;
+use crate::Result;
 use crate::convert::encode::count_exponents;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::{Encoded, Kept, Report};
-use crate::lethe::{
-    Decision, Decisions, Forget, Imatrix, Method, check, decide, is_embedding, unstored_head,
-};
+use crate::lethe::{Decision, Forget, Imatrix, Method, check, is_embedding, unstored_head};
 use crate::model::ParsedModel;
-use crate::model::gguf::GgufMetadataValue;
 use crate::records::debug;
 use crate::remember::conv1d;
 use crate::remember::{EncodedAs, Resolution, ResolvedItem};
-use crate::{Result, TargetDtype};
-
-/// Keys of the metadata of a GGUF file.
-pub(super) type MetadataKeys = Vec<(String, GgufMetadataValue)>;
 
 /// Decides for each item whether it is encoded, and reports it. Items that are encoded in another
 /// layout than the model's are in `resolution` as they are encoded. Returns also what the metadata of a
@@ -100,45 +94,6 @@ fn find_scaled(
     let parts = (to, &mut Report::new(to));
     let (choices, _) = decide_in_layouts(model, resolution, transposed, ways, parts)?;
     ScaledInputs::find(model, (resolution, &choices), imatrix, options, report)
-}
-
-/// Decides for each item, in the layout in which it is encoded.
-///
-/// Some parameters are stored in another layout than the modules of inference have (`[out, in]`).
-/// The module form is encoded if the scheme accepts it, and the stored form otherwise. `transposed`
-/// has the shapes of weights of `Conv1D`, of which only the module form is encoded.
-pub(super) fn decide_in_layouts(
-    model: &ParsedModel,
-    resolution: &mut Resolution<'_>,
-    transposed: &[Option<[usize; 2]>],
-    ways: (&Forget, Option<&Arc<Imatrix>>),
-    (to, report): (TargetDtype, &mut Report),
-) -> Result<(Vec<Decision>, MetadataKeys)> {
-    let items = resolution.items.iter().zip(transposed);
-    let modules: Vec<_> = items
-        .clone()
-        .map(|(item, shape)| candidate(item, (item.module(), shape.as_ref()), to))
-        .collect();
-    let Decisions { all: mut choices, notes, gguf_keys } = decide(model, &modules, ways, to)?;
-    report.notes.extend(notes);
-    let is_refused = |item: &ResolvedItem<'_>, choice: &Decision| {
-        item.module().is_some() && matches!(choice, Decision::Keep(_))
-    };
-    let mut chosen = resolution.items.iter().zip(&choices);
-    if !chosen.any(|(item, choice)| is_refused(item, choice)) {
-        return Ok((choices, gguf_keys));
-    }
-    let stored: Vec<_> = items
-        .map(|(item, shape)| candidate(item, (None, shape.as_ref()), to))
-        .collect();
-    let others = decide(model, &stored, ways, to)?.all;
-    for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
-        if is_refused(item, choice) && matches!(other, Decision::Encode { .. }) {
-            *choice = other;
-            item.take_module();
-        }
-    }
-    Ok((choices, gguf_keys))
 }
 
 /// Reports the decisions.
