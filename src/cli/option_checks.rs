@@ -84,6 +84,12 @@ const OPTIONS: &[Applicability] = &[
         needs: "tensors of GGUF types, such as gguf:q4_k_m, get other types",
     },
     Applicability {
+        option: "--bits",
+        is_set: |r| r.types().is_some_and(|types| types.bits.is_some()),
+        applies: |r| r.scheme.is_some_and(ForgetScheme::is_gguf),
+        needs: "types of GGUF alone are chosen for a size; of others the scheme says the width, such as --to mlx-4bit or gptq",
+    },
+    Applicability {
         option: "--allow-requantize",
         is_set: |r| r.types().is_some_and(|types| types.allow_requantize),
         applies: |r| r.scheme.is_some(),

@@ -136,18 +136,22 @@ impl SampledRows {
         Ok(self.outputs(scales, level)?.errors)
     }
 
-    /// What part of the squares of the outputs encoding costs, as if errors of columns added up by
-    /// chance: with their means, it told less of what models lose (docs/benchmarks.md).
+    /// What part is lost by encoding: of the squares of the outputs, as if errors of columns added up by
+    /// chance, or of those of the weights, whichever is more.
     ///
     /// # Errors
     /// Those of encoding.
     pub(crate) fn loss(mut self, level: Level) -> Result<f64> {
         self.means.fill(0.0);
-        let found = self.outputs(None, level)?;
-        Ok(match found.values > 0.0 {
-            true => found.errors / found.values,
-            false => 0.0,
-        })
+        let mut loss = 0.0f64;
+        for _ in 0..2 {
+            let found = self.outputs(None, level)?;
+            if found.values > 0.0 {
+                loss = loss.max(found.errors / found.values);
+            }
+            self.squares.fill(1.0);
+        }
+        Ok(loss)
     }
 
     fn outputs(&self, scales: Option<&[f32]>, level: Level) -> Result<OutputSquares> {

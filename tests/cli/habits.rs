@@ -117,7 +117,7 @@ const HABITS: &[(&str, &str, &str)] = &[
     ("mlx", "forget T --to mlx -o OUT", "which one? "),
     ("mlx", "forget T --to mlx-4bit -o OUT", ""),
     ("mlx", "convert --hf-path T -q --mlx-path M5", "amn convert DIR --to gguf"),
-    ("mlx", "forget T --to mlx --bits 4 -o OUT", "--to mlx-4bit"),
+    ("mlx", "forget T --to mlx --bits 4 -o OUT", "mlx-4bit"),
     ("mlx", "forget T --to mlx --q-bits 4 --q-group-size 64 -o OUT", "--to mlx-4bit"),
     ("mlx", "remember X -o OUT", ""),
     ("mlx", "dequantize X -o OUT", ""),

@@ -33,7 +33,7 @@ impl GgufTypeArgs {
     /// Whether a type is given.
     pub(in super::super) fn name_types(&self) -> bool {
         let has_type = self.token_embedding_type.is_some() || self.output_tensor_type.is_some();
-        has_type || self.bits.is_some() || !self.tensor_type.is_empty()
+        has_type || !self.tensor_type.is_empty()
     }
 
     pub(in super::super) fn apply(&self, forget: &mut Forget) {

@@ -1,8 +1,9 @@
-//! Types of ggml for a size: each matrix gets one of a few types, so that what the outputs of all
-//! matrices lose, each by its own size, is least in sum.
+//! Types of ggml for a size: each matrix gets one of a few types, so that the parts of all matrices
+//! that are lost are least in sum.
 //!
-//! What an error of a matrix costs the model is not known without running it. That all count alike, by
-//! what part of their outputs is lost, came nearest to it (docs/benchmarks.md).
+//! What an error of a matrix costs the model is not known without running it. Of six measures of it,
+//! the larger of two came nearest: what part of its outputs is lost, and what part of its weights
+//! (docs/benchmarks.md).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ const STEPS: usize = 64;
 struct Offer {
     dtype: Dtype,
     bytes: u64,
-    /// What part of the squares of its outputs is lost.
+    /// What part of it is lost ([`SampledRows::loss`](crate::lethe::SampledRows::loss)).
     loss: f64,
 }
 

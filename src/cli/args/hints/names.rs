@@ -129,7 +129,7 @@ pub(super) const OPTIONS: &[NamesRow] = &[
         "the model is the argument: `amn convert DIR --to gguf`",
     ),
     (&["--bf16", "--fp16", "--f16", "--fp32", "--f32", "--torch-dtype", "--torch_dtype"], TYPE),
-    (&["--bits", "--q-bits", "--wbits", "-b", "--ftype"], WIDTH),
+    (&["--q-bits", "--wbits", "-b", "--ftype"], WIDTH),
     (
         &["--method", "--quant-method", "--quant", "--quantization", "--qtype"],
         "`--to SCHEME` says it, e.g. `--to awq` or `--to gguf:q4_k_m`; `amn forget --list` names all",
