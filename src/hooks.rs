@@ -115,7 +115,9 @@ pub fn config_json(model: &ParsedModel) -> Result<Option<Value>> {
 pub fn list_with_notes(model: &ParsedModel) -> (Vec<ListedTensor<'_>>, Vec<String>) {
     let resolution = model.resolve();
     let notes = resolution.assumptions.iter().map(ToString::to_string);
-    (model.list_resolved(&resolution), notes.collect())
+    let mut notes: Vec<String> = notes.collect();
+    notes.extend(model.note_on_skipped("not listed"));
+    (model.list_resolved(&resolution), notes)
 }
 
 /// Passes each element of `bytes`, little-endian, to `take`. 64-bit integers are rounded to F64.

@@ -32,6 +32,7 @@ pub(crate) use self::short_list::ShortList;
 pub use self::tensor::Tensor;
 use crate::config::QuantConfig;
 pub use crate::dtype::TargetDtype;
+use crate::error::counted;
 use crate::limits::ParseLimits;
 #[doc(no_inline)]
 pub use crate::parse::{
@@ -197,6 +198,13 @@ pub(crate) struct Check {
 }
 
 impl ParsedModel {
+    /// What a note says of arrays that no tensor can hold, and that are `done`: left out, say.
+    pub(crate) fn note_on_skipped(&self, done: &str) -> Option<String> {
+        let Skipped { name, what } = self.skipped.first()?;
+        let n = counted(self.skipped.len(), "array");
+        Some(format!("{n} {done} that no tensor can hold, e.g. `{name}` ({what})"))
+    }
+
     /// An empty model of `container`, which a reader fills, behind a header of `header_size` bytes.
     pub(crate) fn new(container: Container, header_size: usize) -> Self {
         Self {

@@ -65,13 +65,7 @@ pub(super) fn summary(
     }
     report.notes.extend_from_slice(&model.notes);
     report.notes.extend(note_on_files(model, options));
-    if let Some(skipped) = model.skipped.first() {
-        let n = model.skipped.len();
-        report.notes.push(format!(
-            "{n} arrays left out that no tensor can hold, e.g. `{}` ({})",
-            skipped.name, skipped.what
-        ));
-    }
+    report.notes.extend(model.note_on_skipped("left out"));
     report
 }
 

@@ -18,7 +18,6 @@ use std::collections::HashSet;
 
 use self::chunked::ChunkedArray;
 use self::value::{ValueKind, ValueReader};
-use crate::error::InTensor;
 use crate::limits::{Budget, cap};
 use crate::model::{Skipped, TensorInfo};
 use crate::source::Source;
@@ -80,10 +79,7 @@ impl TreeWalk<'_> {
             ValueKind::Map(number) => (number, true),
             ValueKind::Array(number) => (number, false),
             ValueKind::Ext(1 | 3, len) => {
-                let array = self
-                    .reader
-                    .array(len)
-                    .map_err(|e| e.about(InTensor(&name)))?;
+                let array = self.reader.array(len).map_err(|e| e.in_tensor(name))?;
                 return self.add(name, array);
             }
             ValueKind::Bytes(len) | ValueKind::Text(len) | ValueKind::Ext(_, len) => {
@@ -105,7 +101,7 @@ impl TreeWalk<'_> {
                             return Err(value::wrong(what, self.reader.at));
                         }
                         let array = ChunkedArray::read(&mut self.reader, number)
-                            .map_err(|e| e.about(InTensor(&name)))?;
+                            .map_err(|e| e.in_tensor(name))?;
                         return self.add_chunked(name, array);
                     }
                     push_key(name, &key);
@@ -148,7 +144,7 @@ impl TreeWalk<'_> {
         self.budget.tables(array.pieces(), 0, 0)?;
         let source = self.contents.sources.len();
         let base = self.contents.sources[0].share();
-        let (made, array) = array.join(base).map_err(|e| e.about(InTensor(&name)))?;
+        let (made, array) = array.join(base).map_err(|e| e.in_tensor(name))?;
         self.add(name, array)?;
         if let Some(tensor) = self.contents.tensors.last_mut() {
             tensor.source = source;

@@ -143,3 +143,11 @@ fn what_cannot_be_decoded_is_listed() {
         "2 tensors, 12 bytes, 2 parameters\n1 tensor cannot be decoded; `amn inspect` says why\n"
     ));
 }
+
+/// Arrays that no tensor can hold are not listed, and a note says so.
+#[test]
+fn what_is_not_listed_is_counted() {
+    let text = ls(&at("npz/no_tensors_among.npz"), &[]);
+    let note = "Note: 16 arrays not listed that no tensor can hold, e.g. `object` (objects (|O))\n";
+    assert!(text.ends_with(note), "{text}");
+}

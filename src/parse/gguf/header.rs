@@ -226,7 +226,7 @@ fn read_tensor<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<GgufTensorEntr
     let wrong = |what: String| AnamnesisError::parse(format!("{}: {what}", InTensor(&name)));
     let rank = cursor.u32()?;
     cap("MAX_TENSOR_DIMS", rank.into(), MAX_TENSOR_DIMS.into(), "dimensions")
-        .map_err(|error| error.about(InTensor(&name)))?;
+        .map_err(|error| error.in_tensor(&name))?;
     let mut shape = Vec::with_capacity(rank as usize);
     for _ in 0..rank {
         let dim = cursor.len()?;

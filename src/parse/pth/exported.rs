@@ -198,7 +198,7 @@ impl<'a> ExportedReader<'a, '_> {
             self.add(&name, &payload, &table.directory)
                 .map_err(|e| match e.tensor() {
                     Some(_) => e,
-                    None => e.about(InTensor(&name)),
+                    None => e.in_tensor(&name),
                 })?;
         }
         Ok(())

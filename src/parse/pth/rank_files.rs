@@ -111,7 +111,7 @@ impl RankFiles {
             let added = self.add(name, &parts, model);
             added.map_err(|e| match e.tensor() {
                 Some(_) => e,
-                None => e.about(InTensor(name)),
+                None => e.in_tensor(name),
             })?;
         }
         Ok(())

@@ -108,7 +108,7 @@ impl<'a, 'b> StateReader<'a, 'b> {
         name: &str,
         id: NodeId,
     ) -> Result<std::result::Result<TensorInfo, &'static str>> {
-        let about = |e: AnamnesisError| e.about(InTensor(&name));
+        let about = |e: AnamnesisError| e.in_tensor(name);
         let view = match self.machine.values.node(id) {
             Node::Tensor(view) => view,
             Node::Refused(what) => return Ok(Err(what)),

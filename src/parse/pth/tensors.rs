@@ -20,7 +20,6 @@ use super::subclass::{self, PartsOfTensor};
 use super::value::{Node, NodeId, TensorView};
 use super::views::{check_ratio, tensor_of};
 use crate::ParsedModel;
-use crate::error::InTensor;
 use crate::limits::join_first;
 use crate::model::Skipped;
 use crate::{AnamnesisError, Result};
@@ -493,7 +492,7 @@ pub(super) fn add(
         let &Node::Persistent(id) = machine.values.node(view.storage) else {
             continue;
         };
-        let named = |e: AnamnesisError| e.about(InTensor(&name));
+        let named = |e: AnamnesisError| e.in_tensor(&name);
         let storage = Storage::from_persistent_id(id, machine, keys).map_err(named)?;
         let at = match places.get(&storage.key.number) {
             Some(&at) => at,

@@ -212,8 +212,8 @@ fn tensor_of(
         [only] => (only.piece.source, only.piece.offset, only.check.take()),
         _ => {
             let pieces = pieces.into_iter().map(|piece| piece.piece).collect();
-            let pieced = Pieced::new(files.clone(), vec![len], pieces)
-                .map_err(|e| e.about(InTensor(&name)))?;
+            let pieced =
+                Pieced::new(files.clone(), vec![len], pieces).map_err(|e| e.in_tensor(&name))?;
             sources.push(Source::Pieced(Box::new(pieced)));
             (sources.len() - 1, 0, None)
         }
