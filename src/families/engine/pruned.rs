@@ -77,6 +77,9 @@ const FIRST: &[&str] = &["first_k_dense_replace", "num_dense_layers", "max_windo
 /// Fields that are how many layers there are from one of a kind to the next.
 const EVERY: &[&str] = &["decoder_sparse_step", "moe_layer_freq"];
 
+/// Flags that the number of a layer counts in what it computes.
+const BY_NUMBER: &[&str] = &["scale_attn_by_inverse_layer_idx"];
+
 /// Lists that may be as long as the model has layers, and say nothing of them.
 const OTHER_LISTS: &[&str] = &[
     "architectures",
@@ -221,6 +224,10 @@ impl LayersLeft {
             |(_, inner): &(&String, &Value)| LAYERS.iter().any(|&key| inner.get(key).is_some());
         if let Some((part, _)) = members.find(has_layers) {
             let what = format!("config.json has layers in `{part}` too: a model of several parts");
+            return Err(AnamnesisError::unsupported("--prune-layers", what));
+        }
+        if let Some(flag) = BY_NUMBER.iter().find(|&&flag| config[flag] == true) {
+            let what = format!("`{flag}`: each layer computes by its number");
             return Err(AnamnesisError::unsupported("--prune-layers", what));
         }
         let states_kinds = config[LAYER_KINDS].is_array();

@@ -132,6 +132,10 @@ fn what_goes_by_numbers_of_layers_is_refused() {
         &|config| config["architectures"] = serde_json::json!(["Llama4ForCausalLM"]),
         "it is not known",
     );
+    refused(
+        &|config| config["scale_attn_by_inverse_layer_idx"] = true.into(),
+        "computes by its number",
+    );
     let wrong = |layers| run(&|_| (), layers).unwrap_err();
     assert!(wrong(2..=2).contains("the layers 0 to 1"));
     assert!(wrong(0..=1).contains("no layer is left"));
