@@ -60,9 +60,7 @@ pub(super) fn draft_outputs<'m>(
         config_fields =
             merge(&Base::new(model), &mut resolution.items, &options.adapters, &mut merged)?;
     }
-    let mut pruned = Pruned::of(model, options)?;
-    let mut left_out = pruned.apply(&mut resolution.items);
-    left_out.extend(options.names.apply(&mut resolution, &undecoded)?);
+    let (pruned, left_out) = change_names(model, options, &mut resolution, &undecoded)?;
     let unmatched = select(&mut resolution, model, options)?;
     resolution.keep_assumptions_of_items();
     let mut assumed = resolution.assumptions.iter().filter(|_| options.strict);
@@ -133,6 +131,24 @@ pub(super) fn draft_outputs<'m>(
         whole,
         config_fields,
     })
+}
+
+/// Takes layers out of `resolution`, numbers the others anew, and then makes the changes of names that
+/// the options ask for. Returns what follows for the config and the metadata, and the names of the
+/// tensors that are left out.
+///
+/// # Errors
+/// Those of [`Pruned::of`] and of the changes of names.
+fn change_names(
+    model: &ParsedModel,
+    options: &ConvertOptions,
+    resolution: &mut Resolution<'_>,
+    undecoded: &[String],
+) -> Result<(Pruned, Vec<String>)> {
+    let mut pruned = Pruned::of(model, options)?;
+    let mut left_out = pruned.apply(&mut resolution.items);
+    left_out.extend(options.names.apply(resolution, undecoded)?);
+    Ok((pruned, left_out))
 }
 
 /// Checks that the options can be met together, and with this model.
@@ -291,9 +307,7 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
         false => model.resolve().of_asked(|name| asked.has(name))?,
     };
     whole::stack_copies(model, &mut resolution, options)?;
-    let mut pruned = Pruned::of(model, options)?;
-    let mut left_out = pruned.apply(&mut resolution.items);
-    left_out.extend(options.names.apply(&mut resolution, &undecoded)?);
+    let (pruned, mut left_out) = change_names(model, options, &mut resolution, &undecoded)?;
     left_out.extend(resolution.dropped.iter().map(|t| t.name().to_owned()));
     let mut report = Report::new(options.run.to);
     report.notes = select(&mut resolution, model, options)?;

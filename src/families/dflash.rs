@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 
 use super::engine::dims::Dims;
 use super::engine::draft::{
-    HAS_CONFIDENCE, TARGET, count_of_target, set_draft_tokens, target_class,
+    DRAFT_TOKENS, HAS_CONFIDENCE, TARGET, add_draft_tokens, count_of_target, set_draft_tokens,
+    target_class,
 };
 use super::engine::fields::{FULL_ATTENTION, Fields, HIDDEN, LAYER_KINDS, array, wrong};
 use super::{ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
@@ -40,7 +41,6 @@ const MORE_FIELDS: &[&str] = &["block_size", "use_swa", "swa_window_size", "mark
 const TAPPED: &str = "target_layer_ids";
 /// How many they are. No config has this field.
 const TAPPED_COUNT: &str = "number of target layers";
-const DRAFT_TOKENS: &str = "draft_vocab_size";
 const CAUSAL: &str = "causal";
 const WINDOW: &str = "sliding_window";
 const WINDOWED: &str = "sliding_attention";
@@ -284,9 +284,7 @@ fn flatten(fields: &mut Fields) -> Result<()> {
         return Err(wrong(TAPPED, "it is missing or empty"));
     }
     fields.0.insert(TAPPED_COUNT.to_owned(), layers.into());
-    if let Some(tokens) = fields.0.get("vocab_size").cloned() {
-        fields.0.entry(DRAFT_TOKENS).or_insert(tokens);
-    }
+    add_draft_tokens(fields);
     set_window(fields)?;
     add_target(fields)
 }

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::engine::draft::{count_of_target, set_draft_tokens};
+use super::engine::draft::{DRAFT_TOKENS, add_draft_tokens, count_of_target, set_draft_tokens};
 use super::engine::fields::{Fields, array, wrong};
 use super::llama::{LLAMA, LLAMA_TOKENIZER, SETTINGS};
 use crate::families::engine::rows::*;
@@ -15,7 +15,6 @@ use crate::{AnamnesisError, Result};
 /// The layers of the target whose inputs the draft reads.
 const TAPPED: &str = "eagle_aux_hidden_state_layer_ids";
 const TARGET_SIZE: &str = "target_hidden_size";
-const DRAFT_TOKENS: &str = "draft_vocab_size";
 const NORM_BEFORE_FC: &str = "norm_before_fc";
 const WIDTH: Dim = Field(TARGET_SIZE);
 /// The inputs of three layers of the target, side by side.
@@ -109,9 +108,7 @@ pub(super) const EAGLE3_OF_LLAMA: ModelClass = ModelClass {
 
 /// Sets what a config leaves to its target.
 fn of_target(fields: &mut Fields) -> Result<()> {
-    if let Some(tokens) = fields.0.get("vocab_size").cloned() {
-        fields.0.entry(DRAFT_TOKENS).or_insert(tokens);
-    }
+    add_draft_tokens(fields);
     if fields.get(&[TARGET_SIZE]).is_none() {
         let size = count_of_target(fields, "hidden_size", TARGET_SIZE)?;
         fields.0.insert(TARGET_SIZE.to_owned(), size.into());

@@ -23,6 +23,9 @@ pub(crate) const TARGET: &str = "fields of the target";
 /// The field of whether a draft says how sure it is of a token.
 pub(crate) const HAS_CONFIDENCE: &str = "has_confidence_head";
 
+/// The field of how many tokens a draft chooses from.
+pub(crate) const DRAFT_TOKENS: &str = "draft_vocab_size";
+
 /// The class of the target, among these fields.
 const TARGET_CLASS: &str = "class";
 
@@ -86,6 +89,13 @@ pub(crate) fn count_of_target(fields: &Fields, name: &str, field: &str) -> Resul
     }
 }
 
+/// Sets how many tokens a draft chooses from, which is all of them where the config is silent.
+pub(crate) fn add_draft_tokens(fields: &mut Fields) {
+    if let Some(tokens) = fields.0.get("vocab_size").cloned() {
+        fields.0.entry(DRAFT_TOKENS).or_insert(tokens);
+    }
+}
+
 /// Sets what the tensors of transformers say of a draft.
 pub(crate) fn add_of_tensors(fields: &mut Fields, class: &ModelClass, items: &[ResolvedItem<'_>]) {
     if class.traits.is_draft {
@@ -140,7 +150,7 @@ pub(crate) fn set_draft_tokens(
         .or_else(|| rows("output.weight"))
         .map(Value::from);
     let tokens = tokens.or_else(|| config.get("vocab_size").cloned());
-    config.extend(tokens.map(|tokens| ("draft_vocab_size".to_owned(), tokens)));
+    config.extend(tokens.map(|tokens| (DRAFT_TOKENS.to_owned(), tokens)));
     let is_tied = rows("token_embd.weight").is_some() && rows("output.weight").is_none();
     config.insert("tie_word_embeddings".to_owned(), is_tied.into());
     Ok(())
@@ -159,7 +169,7 @@ pub(crate) fn ids_for_gguf<'m>(
         return Ok(None);
     }
     items.retain(|item| ![IN_DRAFT, ORDER].contains(&without_model(item.name())));
-    let Ok(size) = dims.need("draft_vocab_size") else {
+    let Ok(size) = dims.need(DRAFT_TOKENS) else {
         return Ok(None);
     };
     let Some((table, offsets)) = take_table(items, dims.vocab)? else {
@@ -175,11 +185,8 @@ pub(crate) fn ids_for_gguf<'m>(
         .map(|(offset, token): (_, i64)| offset.saturating_add(token));
     let ids: Vec<_> = ids.collect();
     if ids.len() != size {
-        let what = format!(
-            "{}: {} tokens, and draft_vocab_size is {size}",
-            InTensor(&TO_TARGET),
-            ids.len()
-        );
+        let what =
+            format!("{}: {} tokens, and {DRAFT_TOKENS} is {size}", InTensor(&TO_TARGET), ids.len());
         return Err(AnamnesisError::parse(what));
     }
     tokens_of(&ids, dims.vocab)?;
