@@ -30,6 +30,7 @@ mod show;
 mod signals;
 mod sums;
 mod table;
+mod tensor_types;
 mod way_out;
 mod write;
 

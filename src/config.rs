@@ -59,7 +59,7 @@ pub(crate) use self::module::{FP8_SCALES, Module, NVFP4, OF_FP8, is_embedding};
 pub use self::pattern::Selection;
 #[cfg(feature = "lethe")]
 pub(crate) use self::pattern::nearest;
-pub(crate) use self::pattern::{RenameRule, what_was_meant};
+pub(crate) use self::pattern::{ByName, RenameRule, what_was_meant};
 use self::place::{ConfigPlace, order};
 pub(crate) use self::sdnq::{NativeFloat, SdnqConfig, SdnqDtype, SdnqSettings};
 pub(crate) use self::sizes::is_cross_attention;

@@ -11,7 +11,10 @@
 //! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
 //! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules; `imatrix`: importance matrices,
 //!   which some types need and others use; `importance`: what they say of values whose scales are
-//!   searched; `activation_scales`: with which activations are quantized; `input_scales`: columns that are multiplied with what norms are divided by; `llama_names`: names of tensors in llama.cpp.
+//!   searched; `activation_scales`: with which activations are quantized; `input_scales`: columns that
+//!   are multiplied with what norms are divided by; `llama_names`: names of tensors in llama.cpp.
+//! - `scheme`, `schemes`: the schemes by their names; `forget`: what is encoded, and how; `mixed`: models
+//!   of several schemes.
 //! - All others: one stored layout each.
 
 #[cfg(feature = "lethe")]
@@ -34,6 +37,8 @@ mod dfloat11;
 #[cfg(feature = "lethe")]
 mod float_tests;
 #[cfg(feature = "lethe")]
+mod forget;
+#[cfg(feature = "lethe")]
 mod fp8;
 #[cfg(feature = "lethe")]
 mod ggml;
@@ -55,6 +60,8 @@ pub(crate) mod kernels;
 pub(crate) mod llama_names;
 #[cfg(feature = "lethe")]
 mod loaders;
+#[cfg(feature = "lethe")]
+mod mixed;
 #[cfg(feature = "lethe")]
 mod mlx;
 #[cfg(feature = "lethe")]
@@ -87,17 +94,25 @@ pub(crate) use self::decide::{check, decide};
 #[cfg(feature = "lethe")]
 pub(crate) use self::decision::{Candidate, Decision, Decisions};
 #[cfg(feature = "lethe")]
+pub use self::forget::{Forget, GgufTypes};
+#[cfg(feature = "lethe")]
 pub(crate) use self::gguf::ALREADY;
 #[cfg(feature = "lethe")]
 pub(crate) use self::imatrix::Imatrix;
 #[cfg(feature = "lethe")]
 pub(crate) use self::importance::{Importance, TileStatistics};
 #[cfg(all(feature = "lethe", feature = "models"))]
-pub(crate) use self::input_scales::{InputScales, NormValues, SampledRows, find_input_scales};
+pub(crate) use self::input_scales::{
+    InputReader, InputScales, NormValues, SampledRows, find_input_scales,
+};
+#[cfg(all(feature = "lethe", feature = "models"))]
+pub(crate) use self::mixed::choices;
+#[cfg(feature = "lethe")]
+pub(crate) use self::mixed::config_of_mixture;
 #[cfg(feature = "lethe")]
 pub use self::quant_scheme::QuantScheme;
 #[cfg(feature = "lethe")]
-pub use self::scheme::{Forget, ForgetScheme, GgufTypes};
+pub use self::scheme::ForgetScheme;
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::names::{fused, is_embedding, unstored_head};
 #[cfg(feature = "lethe")]

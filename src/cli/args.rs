@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 
 pub(super) use self::edit::EditArgs;
-pub(super) use self::encode::GgufTypeArgs;
+pub(super) use self::encode::TypeArgs;
 pub(super) use self::messages::{MessageArgs, ProgressMode, ReadArgs};
 pub(super) use self::readers::{
     CheckArgs, DiffArgs, DiffSortKey, InspectArgs, LsArgs, ParseArgs, ReportArgs, ScanArgs,
@@ -316,7 +316,7 @@ pub(super) struct ConvertArgs {
     #[command(flatten)]
     pub cast: CastArgs,
     #[command(flatten)]
-    pub types: GgufTypeArgs,
+    pub types: TypeArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -366,7 +366,7 @@ pub(super) struct ForgetArgs {
     /// Search scales that lose least, rather than take the library's; best with --imatrix
     #[arg(long, help_heading = ENCODING)]
     pub search: bool,
-    /// Importance matrix of llama.cpp's, for GGUF and --search
+    /// Importance matrix of llama.cpp's, for GGUF, --search and --bits
     #[arg(long, value_name = "FILE", help_heading = ENCODING)]
     pub imatrix: Option<PathBuf>,
     /// Scales that FP8 activations are quantized with: JSON of numbers by module, or a model that has
@@ -389,7 +389,7 @@ pub(super) struct ForgetArgs {
     #[arg(long, help_heading = ENCODING)]
     pub pure: bool,
     #[command(flatten)]
-    pub types: GgufTypeArgs,
+    pub types: TypeArgs,
     /// Write an HTML page on the error, too: by tensor, layer and class of modules; -f replaces one
     #[arg(long, value_name = "FILE", help_heading = OUTPUT, conflicts_with = "dry_run")]
     pub html: Option<PathBuf>,

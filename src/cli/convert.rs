@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use super::CommandResult;
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
 use super::batch::write_all;
 use super::finish::finish;
 use super::option_checks::{converted_as, remembered_as};
 use super::plan::OutputStyle;
 use super::write::run_options;
+use super::{CommandResult, tensor_types};
 use crate::hooks::NamedInput;
 use crate::{AnamnesisError, ConvertOptions, Forget};
 
@@ -46,7 +46,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
         }
         ConvertTo::Scheme(scheme) => {
             let mut forget = Forget::from(scheme.clone());
-            args.types.apply(&mut forget);
+            tensor_types::apply(&args.types, &mut forget)?;
             ConvertOptions::from(forget)
         }
     };
@@ -72,6 +72,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
         &OutputStyle {
             suffix: suffix.as_deref(),
             asks_dtype: args.out_dtype.is_some(),
+            plan: args.types.saved_plan(),
             ..OutputStyle::default()
         },
         out,

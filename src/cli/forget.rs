@@ -6,7 +6,7 @@ use super::args::ForgetArgs;
 use super::batch::write_all;
 use super::plan::OutputStyle;
 use super::write::run_options;
-use super::{CommandResult, option_checks};
+use super::{CommandResult, option_checks, tensor_types};
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model and prints the error that this introduced; with `--list`, prints the schemes.
@@ -31,7 +31,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
     (forget.like, forget.imatrix) = (args.like.clone(), args.imatrix.clone());
     forget.activation_scales.clone_from(&args.activation_scales);
     (forget.search, forget.scales_inputs) = (args.search, args.awq_scaling);
-    args.types.apply(&mut forget);
+    tensor_types::apply(&args.types, &mut forget)?;
     let mut options = ConvertOptions::from(forget);
     options.run = run_options(to, &args.run)?;
     write_all(
@@ -42,6 +42,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
             suffix: Some(&suffix),
             asks_dtype: false,
             html: args.html.as_deref(),
+            plan: args.types.saved_plan(),
             csv: args.csv,
         },
         out,

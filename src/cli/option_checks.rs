@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
-use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, GgufTypeArgs, MergeTo, RunArgs};
+use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, MergeTo, RunArgs, TypeArgs};
 use crate::hooks::NamedInput;
 use crate::{AnamnesisError, ConvertTarget, ForgetScheme, Result};
 
@@ -78,16 +78,28 @@ const OPTIONS: &[Applicability] = &[
         needs: "only GGUF types, such as gguf:q4_k_m, mix types",
     },
     Applicability {
-        option: "--tensor-type, --token-embedding-type or --output-tensor-type",
-        is_set: |r| r.types().is_some_and(GgufTypeArgs::name_types),
+        option: "--token-embedding-type or --output-tensor-type",
+        is_set: |r| r.types().is_some_and(TypeArgs::name_kinds),
         applies: |r| r.scheme.is_some_and(ForgetScheme::is_gguf),
-        needs: "tensors of GGUF types, such as gguf:q4_k_m, get other types",
+        needs: "it is for GGUF types, such as gguf:q4_k_m",
     },
     Applicability {
-        option: "--bits",
-        is_set: |r| r.types().is_some_and(|types| types.bits.is_some()),
-        applies: |r| r.scheme.is_some_and(ForgetScheme::is_gguf),
-        needs: "types of GGUF alone are chosen for a size; of others the scheme says the width, such as --to mlx-4bit or gptq",
+        option: "--tensor-type, --plan, --bits or --size",
+        is_set: |r| {
+            r.types()
+                .is_some_and(|types| types.name_types() || types.has_budget())
+        },
+        applies: |r| {
+            r.scheme
+                .is_some_and(|scheme| scheme.is_gguf() || scheme.has_mixtures())
+        },
+        needs: "tensors of GGUF types, and of schemes of MLX, compressed-tensors and ModelOpt, have several in one model; --to gguf:q4_k_m, mlx-4bit, w4a16 or nvfp4",
+    },
+    Applicability {
+        option: "--plan",
+        is_set: |r| r.types().is_some_and(|types| types.saved_plan().is_some()),
+        applies: |r| r.inputs == 1,
+        needs: "it is of one output, and there are several inputs",
     },
     Applicability {
         option: "--allow-requantize",
@@ -308,7 +320,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    fn types(&self) -> Option<&'a GgufTypeArgs> {
+    fn types(&self) -> Option<&'a TypeArgs> {
         match self.command {
             WritingCommand::Remember | WritingCommand::Merge => None,
             WritingCommand::Forget(args) => Some(&args.types),

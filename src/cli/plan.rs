@@ -28,6 +28,8 @@ pub(super) struct OutputStyle<'a> {
     pub asks_dtype: bool,
     /// The HTML page that is written on the error of encoding.
     pub html: Option<&'a Path>,
+    /// The file that the types of tensors are saved in.
+    pub plan: Option<&'a Path>,
     /// Whether the error of each encoded tensor is printed as CSV, and nothing else.
     pub csv: bool,
 }

@@ -16,7 +16,7 @@ use super::printed::{
 };
 use super::progress::{Meter, Work};
 use super::sums::SideOutput;
-use super::{CommandResult, signals, sums};
+use super::{CommandResult, signals, sums, tensor_types};
 use crate::error::{counted, printable};
 use crate::hooks::{DirectoryInParts, SideFile};
 use crate::{CancelToken, RememberOptions, Report, Result, TargetDtype, format_bytes};
@@ -62,6 +62,9 @@ fn carry_out(
     let planned = plan.with_note(plan.conversion.report());
     if says(request) && request.place.is_of_several() {
         print_input(input, out);
+    }
+    if let Some(path) = request.style.plan {
+        tensor_types::write(path, &plan.conversion, &plan.output, args.output.force)?;
     }
     if args.dry_run {
         return match args.json {

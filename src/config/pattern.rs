@@ -7,6 +7,7 @@
 //! them, and stops after a number of steps.
 
 mod backtracking;
+mod by_name;
 mod glob;
 mod nearest;
 mod rename;
@@ -19,6 +20,7 @@ use std::sync::OnceLock;
 use regex_lite::{Regex, RegexBuilder};
 
 use self::backtracking::Backtracking;
+pub(crate) use self::by_name::ByName;
 use self::glob::glob_expression;
 pub(crate) use self::nearest::{nearest, what_was_meant};
 pub(crate) use self::rename::RenameRule;

@@ -4,6 +4,7 @@ mod body;
 #[cfg(feature = "models")]
 mod budget;
 mod candidates;
+mod config;
 mod decisions;
 mod distance;
 #[cfg(feature = "models")]
@@ -15,7 +16,8 @@ use std::sync::Arc;
 use std::vec;
 
 use self::body::{EncodeBody, WrittenWithAnother};
-use self::decisions::{config_of_class, decide_all, quantization_config};
+use self::config::quantization_config;
+use self::decisions::decide_all;
 pub(super) use self::distance::{distance, warnings};
 use self::layouts::MetadataKeys;
 use super::cast::is_widened;
@@ -81,9 +83,8 @@ impl Encodings {
             return Ok(None);
         };
         let (choices, gguf_keys) = decide_all(model, resolution, forget, options, report)?;
-        let quantization = config_of_class(&choices, resolution);
-        let quantization = quantization
-            .or_else(|| quantization_config(model, &choices, resolution))
+        let ways = (&forget.scheme, options.run.to);
+        let quantization = quantization_config(model, ways, &choices, resolution)
             .map(|config| (forget.scheme.config_keys(), config));
         let writer = options.target.container().writer();
         // Rotated blocks are no blocks of a file whose metadata does not say so.

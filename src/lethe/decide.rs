@@ -11,6 +11,7 @@ use super::decision::{Candidate, Decision, Decisions, TensorFilter, encode};
 use super::imatrix::Imatrix;
 use super::importance::Importance;
 use super::loaders;
+use super::mixed::TensorSchemes;
 use super::mlx::Mlx;
 use super::seam::names;
 use super::{Forget, ForgetScheme, Method, Scope};
@@ -24,22 +25,26 @@ use crate::{AnamnesisError, ParseLimits, ParsedModel, Result, TargetDtype};
 /// `Usage` that names the option.
 pub(crate) fn check(forget: &Forget) -> Result<()> {
     forget.scheme.check_group_size()?;
-    if !forget.types.is_empty() && forget.scheme.file_type().is_none() {
-        let what = "--tensor-type, --bits: only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
+    let is_gguf = forget.scheme.is_gguf();
+    if !forget.types.is_empty() && !is_gguf {
+        let what = "tensors of GGUF have types of ggml, and those of other models schemes";
         return Err(AnamnesisError::usage(what));
     }
-    if forget.imatrix.is_some() && !forget.search && forget.scheme.file_type().is_none() {
-        let what = "--imatrix: without a search of scales (--search) only GGUF types use an importance matrix";
+    if !forget.schemes.is_empty() && !forget.scheme.has_mixtures() {
+        let what = format!("--tensor-type: models of {} have no other scheme", forget.scheme);
+        return Err(AnamnesisError::usage(what));
+    }
+    if forget.bits.is_some() && forget.size.is_some() {
+        return Err(AnamnesisError::usage("--bits, --size: the two say the same; leave one out"));
+    }
+    if forget.imatrix.is_some() && !forget.search && !is_gguf && !forget.has_budget() {
+        let what = "--imatrix: without a search of scales (--search) or a size (--bits) only GGUF types use an importance matrix";
         return Err(AnamnesisError::usage(what));
     }
     #[cfg(not(feature = "models"))]
-    if forget.scales_inputs || forget.types.bits.is_some() {
+    if forget.scales_inputs || forget.has_budget() {
         let what = "which norms layers read, and what outputs lose, is known with the feature `models`, which this build leaves out";
-        return Err(AnamnesisError::unsupported("--awq-scaling, --bits", what));
-    }
-    if forget.types.bits.is_some() && forget.imatrix.is_none() {
-        let what = "--bits: what outputs lose follows from an importance matrix (--imatrix)";
-        return Err(AnamnesisError::usage(what));
+        return Err(AnamnesisError::unsupported("--awq-scaling, --bits, --size", what));
     }
     if forget.scales_inputs && forget.imatrix.is_none() {
         let what = "--awq-scaling: which inputs are large is in an importance matrix (--imatrix)";
@@ -100,7 +105,7 @@ fn weigh(
         let note = imatrix.note_of_fit(path, candidates, &decisions.all)?;
         decisions.notes.extend(note);
     }
-    if !forget.search && imatrix.is_none() {
+    if !forget.weighs_search() {
         return Ok(());
     }
     for (candidate, decision) in candidates.iter().zip(&mut decisions.all) {
@@ -121,7 +126,14 @@ fn decide_by(
 ) -> Result<Decisions> {
     match forget.scheme.method(to) {
         Some((method, scope)) => {
-            let method = with_activation_scales(method, forget, &model.limits)?;
+            let scales = activation_scales(forget, &model.limits)?;
+            let named = |scheme: &ForgetScheme| {
+                let method = scheme.method(to);
+                Ok(method
+                    .map(|(method, _)| (with_scales(method, scales.as_ref()), scheme.to_string())))
+            };
+            let schemes = TensorSchemes::new(forget, candidates, named)?;
+            let method = with_scales(method, scales.as_ref());
             let has_head = || candidates.iter().any(|c| names::is_head(c.weight.name));
             let scope = match scope {
                 Scope::LinearAndUntiedEmbeddings if has_head() => Scope::LinearAndEmbeddings,
@@ -148,11 +160,14 @@ fn decide_by(
                 .objection(candidate, |name| by_default(candidate, name))
             {
                 Some(reason) => Decision::Keep(reason),
-                None => match encode_as_class(&method, &label, candidate) {
-                    Decision::Keep(reason) => {
-                        Decision::Keep(with_way_out(reason, &forget.scheme, candidate, to))
-                    }
-                    encode => encode,
+                None => match schemes.of(candidate) {
+                    Some((method, label)) => encode(method, label, candidate),
+                    None => match encode_as_class(&method, &label, candidate) {
+                        Decision::Keep(reason) => {
+                            Decision::Keep(with_way_out(reason, &forget.scheme, candidate, to))
+                        }
+                        encode => encode,
+                    },
                 },
             };
             let mut all: Vec<Decision> = candidates.iter().map(decision).collect();
@@ -169,21 +184,23 @@ fn decide_by(
     }
 }
 
-/// `method` with the scales of activations that `forget` names.
+/// The scales of activations that `forget` names.
 ///
 /// # Errors
 /// Those of [`ActivationScales::open`].
-fn with_activation_scales(
-    method: Arc<dyn Method>,
+fn activation_scales(
     forget: &Forget,
     limits: &ParseLimits,
-) -> Result<Arc<dyn Method>> {
-    let Some(path) = &forget.activation_scales else {
-        return Ok(method);
-    };
-    let scales = Arc::new(ActivationScales::open(path, limits)?);
-    // `check` has asked whether the scheme has a place for them.
-    Ok(method.with_activation_scales(&scales).unwrap_or(method))
+) -> Result<Option<Arc<ActivationScales>>> {
+    let path = forget.activation_scales.as_ref();
+    let scales = path.map(|path| ActivationScales::open(path, limits).map(Arc::new));
+    scales.transpose()
+}
+
+/// `method` with scales of activations, if it has a place for them.
+fn with_scales(method: Arc<dyn Method>, scales: Option<&Arc<ActivationScales>>) -> Arc<dyn Method> {
+    let scaled = scales.and_then(|scales| method.with_activation_scales(scales));
+    scaled.unwrap_or(method)
 }
 
 /// Group sizes that may be chosen, the largest first.

@@ -27,15 +27,21 @@ const EXPONENTS: [f32; 4] = [0.2, 0.3, 0.4, 0.5];
 /// No column is multiplied with more, or divided by more.
 const LARGEST: f32 = 64.0;
 
-/// A matrix that is to be encoded, and some of its rows.
+/// Some rows of a matrix that is to be encoded, or as many of each matrix of a stack.
 pub(crate) struct SampledRows {
-    /// The encoder of a matrix of these rows alone.
-    pub encoder: Box<dyn Encode>,
+    /// Number of matrices.
+    pub matrices: usize,
     pub cols: usize,
     pub values: Vec<f32>,
-    /// Mean squares of the activations of the columns.
+    /// Mean squares of the activations of the columns, of each matrix.
     pub squares: Vec<f32>,
     pub means: Vec<f32>,
+}
+
+/// A matrix that reads a norm: some of its rows, with the encoder of a matrix of these alone.
+pub(crate) struct InputReader {
+    pub rows: SampledRows,
+    pub encoder: Box<dyn Encode>,
 }
 
 /// A norm's values as they are stored, with what the model adds to them.
@@ -57,11 +63,11 @@ pub(crate) struct InputScales {
 /// # Errors
 /// Those of encoding.
 pub(crate) fn find_input_scales(
-    readers: &[SampledRows],
+    readers: &[InputReader],
     norm: &NormValues,
     level: Level,
 ) -> Result<Option<InputScales>> {
-    let Some(squares) = readers.first().map(|reader| &reader.squares) else {
+    let Some(squares) = readers.first().map(|reader| &reader.rows.squares) else {
         return Ok(None);
     };
     let mut best = (cost(readers, None, level)?, None);
@@ -123,44 +129,66 @@ impl NormValues {
 }
 
 /// What encoding costs the outputs of all readers, if their columns are multiplied with `scales`.
-fn cost(readers: &[SampledRows], scales: Option<&[f32]>, level: Level) -> Result<f64> {
+fn cost(readers: &[InputReader], scales: Option<&[f32]>, level: Level) -> Result<f64> {
     let mut sum = 0.0;
     for reader in readers {
-        sum += reader.cost(scales, level)?;
+        let how = (&*reader.encoder, true);
+        sum += reader.rows.outputs(scales, how, level)?.errors;
     }
     Ok(sum)
 }
 
 impl SampledRows {
-    fn cost(&self, scales: Option<&[f32]>, level: Level) -> Result<f64> {
-        Ok(self.outputs(scales, level)?.errors)
+    /// Matrices, rows of each, columns.
+    pub(crate) fn shape(&self) -> [usize; 3] {
+        let all = self.matrices.max(1) * self.cols.max(1);
+        [self.matrices, self.values.len() / all, self.cols]
     }
 
     /// What part is lost by encoding: of the squares of the outputs, as if errors of columns added up by
-    /// chance, or of those of the weights, whichever is more.
+    /// chance, or of those of the weights, whichever is more. `searches`: scales are searched.
     ///
     /// # Errors
     /// Those of encoding.
-    pub(crate) fn loss(mut self, level: Level) -> Result<f64> {
-        self.means.fill(0.0);
+    pub(crate) fn loss(
+        &self,
+        (encoder, searches): (&dyn Encode, bool),
+        level: Level,
+    ) -> Result<f64> {
+        let no_means = vec![0.0; self.means.len()];
         let mut loss = 0.0f64;
-        for _ in 0..2 {
-            let found = self.outputs(None, level)?;
+        for squares in [&self.squares, &vec![1.0; self.squares.len()]] {
+            let statistics = (squares.clone(), no_means.clone());
+            let found = self.outputs_of(statistics, None, (encoder, searches), level)?;
             if found.values > 0.0 {
                 loss = loss.max(found.errors / found.values);
             }
-            self.squares.fill(1.0);
         }
         Ok(loss)
     }
 
-    fn outputs(&self, scales: Option<&[f32]>, level: Level) -> Result<OutputSquares> {
-        let cols = self.cols.max(1);
-        let rows = self.values.len() / cols;
-        let (mut values, mut squares, mut means) =
-            (self.values.clone(), self.squares.clone(), self.means.clone());
+    /// The outputs, and their errors, if columns are multiplied with `scales`.
+    fn outputs(
+        &self,
+        scales: Option<&[f32]>,
+        how: (&dyn Encode, bool),
+        level: Level,
+    ) -> Result<OutputSquares> {
+        self.outputs_of((self.squares.clone(), self.means.clone()), scales, how, level)
+    }
+
+    /// As [`outputs`](Self::outputs), with other mean squares and means of the activations.
+    fn outputs_of(
+        &self,
+        (mut squares, mut means): (Vec<f32>, Vec<f32>),
+        scales: Option<&[f32]>,
+        (encoder, searches): (&dyn Encode, bool),
+        level: Level,
+    ) -> Result<OutputSquares> {
+        let [matrices, rows, cols] = self.shape();
+        let mut values = self.values.clone();
         if let Some(scales) = scales {
-            for row in values.chunks_exact_mut(cols) {
+            for row in values.chunks_exact_mut(cols.max(1)) {
                 row.iter_mut().zip(scales).for_each(|(x, s)| *x *= s);
             }
             divide(&mut squares, &mut means, scales);
@@ -170,9 +198,18 @@ impl SampledRows {
             .zip(&means)
             .map(|(square, mean)| (square - mean * mean).max(0.0));
         let variances: Vec<f32> = variances.collect();
-        let [variances, means] = [variances, means].map(|of_row| of_row.repeat(rows));
+        let of_rows = |of_matrices: Vec<f32>| -> Vec<f32> {
+            let of_matrix = of_matrices.chunks_exact(cols.max(1));
+            of_matrix.flat_map(|of_row| of_row.repeat(rows)).collect()
+        };
+        let [variances, means] = [variances, means].map(of_rows);
         let activations = Activations { variances: &variances, means: &means, row: cols };
-        let back = encoded(&*self.encoder, [rows, cols], (&values, activations), level)?;
+        let searched = if searches {
+            activations
+        } else {
+            Activations::default()
+        };
+        let back = encoded(encoder, [matrices * rows, cols], (&values, searched), level)?;
         Ok(activations.outputs(&values, &back, level))
     }
 }

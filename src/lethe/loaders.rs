@@ -36,29 +36,35 @@ pub(super) fn notes(
     of_images.into_iter().chain(of_fused).collect()
 }
 
-/// Layers that engines fuse into one matrix, of which some are encoded and some are not: vLLM
-/// refuses them.
+/// Layers that engines fuse into one matrix, of which some have another scheme or none: vLLM refuses
+/// them.
 ///
 /// Source: vLLM `layers/quantization/utils/quant_utils.py` (`is_layer_skipped`).
 fn note_of_fused(candidates: &[Candidate<'_>], decisions: &[Decision]) -> Option<String> {
-    let mut encoded = BTreeMap::new();
-    let mut kept = BTreeMap::new();
+    let mut families = BTreeMap::new();
     for (candidate, decision) in candidates.iter().zip(decisions) {
-        if let Some(family) = fused(candidate.name) {
-            let there = match decision {
-                Decision::Encode { .. } => &mut encoded,
-                Decision::Keep(_) => &mut kept,
-            };
-            there.entry(family).or_insert(candidate.name);
-        }
+        let Some(family) = fused(candidate.name) else {
+            continue;
+        };
+        let label = match decision {
+            Decision::Encode { label, .. } => Some(&**label),
+            Decision::Keep(_) => None,
+        };
+        // By the scheme, no scheme first.
+        let members: &mut BTreeMap<Option<&str>, &str> = families.entry(family).or_default();
+        members.entry(label).or_insert(candidate.name);
     }
-    let (family, kept) = kept
-        .iter()
-        .find(|(family, _)| encoded.contains_key(*family))?;
-    let encoded = encoded.get(family)?;
-    Some(format!(
-        "`{kept}` is not encoded, but `{encoded}` is: vLLM fuses the two and loads them if both are or neither is"
-    ))
+    let members = families.into_values().find(|members| members.len() > 1)?;
+    let mut members = members.into_iter();
+    let ((one, one_name), (other, other_name)) = (members.next()?, members.next()?);
+    Some(match (one, other) {
+        (Some(one), Some(other)) => format!(
+            "`{one_name}` is encoded to {one}, but `{other_name}` to {other}: vLLM fuses the two and loads them if they have one scheme"
+        ),
+        _ => format!(
+            "`{one_name}` is not encoded, but `{other_name}` is: vLLM fuses the two and loads them if both are or neither is"
+        ),
+    })
 }
 
 /// What the user of an image model should know whose programs do not load `label`. ComfyUI

@@ -1,10 +1,9 @@
-//! The public types of encoding: a scheme by its name with its parameters, and what is encoded with
-//! it.
+//! A scheme by its name, with its parameters.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::mixed::Library;
 use super::mx::ScaleRule;
 use super::{Method, Scope};
 use crate::lethe::gguf::mixture::FileType;
@@ -65,9 +64,11 @@ pub(super) struct SchemeRow {
     pub config_keys: &'static [&'static str],
     /// Whether it quantizes scales, too.
     pub quantizes_scales: bool,
-    /// Whether it is one of MLX, whose models have names of their own.
-    #[cfg_attr(not(feature = "models"), allow(dead_code))]
-    pub is_mlx: bool,
+    /// Whose configs can describe it beside other schemes of the same library; `None`: a model has
+    /// it alone.
+    pub library: Option<Library>,
+    /// The bits of MLX's recipe of two widths, the lower first.
+    pub recipe: Option<[u8; 2]>,
     /// Whether it is for ComfyUI, which loads parts of a checkpoint quantized.
     pub is_comfy: bool,
     /// Whether [`ForgetScheme::with_group_size`] changes it.
@@ -254,9 +255,56 @@ impl ForgetScheme {
         matches!(self.kind, SchemeKind::Gguf(_))
     }
 
-    /// Whether models of the scheme are MLX's.
+    /// Whether models of the scheme are MLX's, which have names of their own.
     pub(crate) fn is_mlx(&self) -> bool {
-        matches!(self.kind, SchemeKind::Table(row) if row.is_mlx)
+        self.library() == Some(Library::Mlx)
+    }
+
+    /// The library whose schemes tensors of one model may have beside this one.
+    pub(super) fn library(&self) -> Option<Library> {
+        match self.kind {
+            SchemeKind::Table(row) => row.library,
+            SchemeKind::Gguf(_) => None,
+        }
+    }
+
+    /// The bits of MLX's recipe of two widths.
+    pub(super) fn recipe(&self) -> Option<[u8; 2]> {
+        match self.kind {
+            SchemeKind::Table(row) => row.recipe,
+            SchemeKind::Gguf(_) => None,
+        }
+    }
+
+    /// The scheme called `name`, with the parameters of this one, for tensors of a model of this one.
+    ///
+    /// # Errors
+    /// `Unsupported` if none is called so, `Usage` if it is of another library.
+    pub(super) fn beside(&self, name: &str) -> Result<Self> {
+        let other: Self = name.parse()?;
+        if other.library() != self.library() || self.library().is_none() || other.recipe().is_some()
+        {
+            let what = format!(
+                "`{other}`: a model of {self} has no tensors of it; {}",
+                self.library().map_or_else(
+                    || "schemes of MLX, compressed-tensors and ModelOpt stand beside others of theirs".to_owned(),
+                    |library| format!("of its library are {}", library.names())
+                )
+            );
+            return Err(AnamnesisError::usage(what));
+        }
+        Ok(Self { parameters: self.parameters, ..other })
+    }
+
+    /// Whether its tensors have the widths of a recipe.
+    pub(crate) fn has_recipe(&self) -> bool {
+        self.recipe().is_some()
+    }
+
+    /// Whether other schemes can be given to some tensors ([`Forget::schemes`](super::Forget)).
+    #[must_use]
+    pub fn has_mixtures(&self) -> bool {
+        self.library().is_some()
     }
 
     /// Whether models of the scheme are for ComfyUI.
@@ -314,105 +362,6 @@ impl fmt::Display for ForgetScheme {
         match self.kind {
             SchemeKind::Gguf(file_type) => write!(f, "gguf:{}", file_type.name.to_lowercase()),
             SchemeKind::Table(row) => f.write_str(row.name),
-        }
-    }
-}
-
-/// What is encoded, and how. Most callers need no more than a [`ForgetScheme`], which converts into
-/// this.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Forget {
-    /// The scheme.
-    pub scheme: ForgetScheme,
-    /// Names of tensors that are encoded: patterns with `*` and `?`, or `re:` with a regular
-    /// expression. If empty, the scheme's default tensors are encoded.
-    pub include: Vec<String>,
-    /// Names of tensors that are not encoded: patterns as in `include`, which they override.
-    pub exclude: Vec<String>,
-    /// Path of a model with the same tensor names: exactly the tensors that are quantized there are
-    /// encoded.
-    pub like: Option<PathBuf>,
-    /// Whether scales and zero points are searched that make the squared errors least, weighted by
-    /// `imatrix` if there is one. Otherwise they are as the scheme's library has them.
-    pub search: bool,
-    /// Path of an importance matrix of llama.cpp, for GGUF and for `search`.
-    pub imatrix: Option<PathBuf>,
-    /// Path of the scales that FP8 activations are quantized with: a JSON object of numbers by module,
-    /// or a model that has them (`P.input_scale`). Modules without one stay as they are.
-    pub activation_scales: Option<PathBuf>,
-    /// Whether columns whose inputs are large by `imatrix` are multiplied with what the norms that
-    /// these come from are divided by (AWQ). The model computes what it did.
-    pub scales_inputs: bool,
-    /// Types of some tensors of a GGUF file.
-    pub types: GgufTypes,
-    /// Whether it is an error to encode blocks of a GGUF file to blocks of another type, as it is
-    /// for `llama-quantize` without `--allow-requantize`. By default they are decoded and encoded.
-    pub refuses_requantizing: bool,
-}
-
-/// Types that some tensors of a GGUF file get whatever the file type says, as by the options of
-/// `llama-quantize`. Tensors that llama.cpp does not quantize stay as they are.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct GgufTypes {
-    /// Patterns of names, as llama.cpp or the model has them, each with a type (`--tensor-type`).
-    /// The first that matches counts. One that matches no tensor is an error.
-    pub tensors: Vec<(String, Dtype)>,
-    /// Type of the token embeddings (`--token-embedding-type`).
-    pub token_embedding: Option<Dtype>,
-    /// Type of the output layer (`--output-tensor-type`), and of token embeddings that are the
-    /// output layer, too.
-    pub output: Option<Dtype>,
-    /// Bits a weight, on average of what is encoded: the types of matrices are chosen that have an
-    /// entry in the importance matrix, so that their outputs lose least. Other tensors have the type
-    /// that they have without.
-    pub bits: Option<f64>,
-}
-
-impl GgufTypes {
-    /// Whether no type is given.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        let has_type = self.token_embedding.is_some() || self.output.is_some();
-        self.tensors.is_empty() && self.bits.is_none() && !has_type
-    }
-
-    /// The type of this name that tensors of a GGUF file can be encoded to, in any case: a block
-    /// type of ggml, F32, F16 or BF16.
-    ///
-    /// # Errors
-    /// `Unsupported` that lists them.
-    pub fn parse_type(name: &str) -> Result<Dtype> {
-        let is_type = |dtype: &Dtype| {
-            let is_float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
-            is_float || dtype.is_ggml_block() && dtype.fork().is_none()
-        };
-        let types = || Dtype::ALL.iter().copied().filter(is_type);
-        let found = types().find(|dtype| dtype.name().eq_ignore_ascii_case(name));
-        found.ok_or_else(|| {
-            if let Some(refusal) = decoded_only(name) {
-                return refusal;
-            }
-            let names: Vec<&str> = types().map(Dtype::name).collect();
-            AnamnesisError::unsupported(name, format!("types of ggml: {}", names.join(", ")))
-        })
-    }
-}
-
-impl From<ForgetScheme> for Forget {
-    fn from(scheme: ForgetScheme) -> Self {
-        Self {
-            scheme,
-            include: vec![],
-            exclude: vec![],
-            like: None,
-            search: false,
-            imatrix: None,
-            activation_scales: None,
-            scales_inputs: false,
-            types: GgufTypes::default(),
-            refuses_requantizing: false,
         }
     }
 }

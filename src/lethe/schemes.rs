@@ -14,6 +14,7 @@ use super::dfloat11::DFloat11;
 use super::fp8::{Fp8, Fp8Layout};
 use super::gptq::Gptq;
 use super::hqq::Hqq;
+use super::mixed::Library;
 use super::mlx::Mlx;
 use super::mx::{Mx, MxCodes, MxLayout};
 use super::nvfp4::Nvfp4;
@@ -36,7 +37,8 @@ const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
         scope: Scope::Linear,
         config_keys: &["quantization_config"],
         quantizes_scales: false,
-        is_mlx: false,
+        library: None,
+        recipe: None,
         is_comfy: false,
         has_group_sizes: false,
         has_search: false,
@@ -58,9 +60,14 @@ const fn mlx(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
     SchemeRow {
         scope: Scope::LinearAndEmbeddings,
         config_keys: &["quantization", "quantization_config"],
-        is_mlx: true,
+        library: Some(Library::Mlx),
         ..linear(make)
     }
+}
+
+/// MLX's affine mode in the widths of one of mlx-lm's recipes, whose model has 4 bits by name.
+const fn recipe(bits: [u8; 2]) -> SchemeRow {
+    SchemeRow { recipe: Some(bits), ..mlx(|p| affine(p, 4)) }
 }
 
 /// A scheme of ComfyUI, which describes it beside each weight.
@@ -82,6 +89,16 @@ const fn qnat(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
 /// `row`, whose scales are quantized as well.
 const fn with_quantized_scales(row: SchemeRow) -> SchemeRow {
     SchemeRow { quantizes_scales: true, ..row }
+}
+
+/// `row`, which is one of compressed-tensors.
+const fn of_ct(row: SchemeRow) -> SchemeRow {
+    SchemeRow { library: Some(Library::CompressedTensors), ..row }
+}
+
+/// `row`, which is one of ModelOpt.
+const fn of_modelopt(row: SchemeRow) -> SchemeRow {
+    SchemeRow { library: Some(Library::ModelOpt), ..row }
 }
 
 /// `row`, some of whose tensors other schemes take.
@@ -148,13 +165,13 @@ schemes! {
         linear(|_| Arc::new(BnbInt8));
     FP8 "fp8" ["fp8-e4m3" "fp8-static"]
         "FP8 of compressed-tensors, one scale for each tensor"
-        linear(|_| ct_fp8(Granularity::Tensor));
+        of_ct(linear(|_| ct_fp8(Granularity::Tensor)));
     FP8_CHANNEL "fp8-channel" ["fp8-per-channel" "fp8-dynamic"]
         "FP8 of compressed-tensors, a scale for each row"
-        linear(|_| ct_fp8(Granularity::Channel));
+        of_ct(linear(|_| ct_fp8(Granularity::Channel)));
     FP8_BLOCK_CT "fp8-block-ct" []
         "FP8 of compressed-tensors, blocks of 128x128"
-        or(&["fp8-channel"], in_groups(linear(|p| ct_fp8(square_blocks(p)))));
+        or(&["fp8-channel"], in_groups(of_ct(linear(|p| ct_fp8(square_blocks(p))))));
     FP8_BLOCK "fp8-block" ["fp8-fine-grained"]
         "FP8 of transformers and DeepSeek, blocks of 128x128"
         or(&["fp8-block-ragged"], in_groups(linear(|p| tf_fp8(square_blocks(p), false, false))));
@@ -187,43 +204,43 @@ schemes! {
         or(&["fp8-comfy"], comfy(|_| Arc::new(ComfyBlocks::Mxfp8)));
     MXFP8 "mxfp8" []
         "MXFP8 of compressed-tensors"
-        or(&["fp8-channel"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp8))));
+        or(&["fp8-channel"], with_scale_rule(of_ct(linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp8)))));
     MXFP8_MODELOPT "mxfp8-modelopt" []
         "MXFP8 of ModelOpt"
-        or(&["fp8-tensor"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, MxCodes::Fp8))));
+        or(&["fp8-tensor"], with_scale_rule(of_modelopt(linear(|p| mx(p, MxLayout::ModelOpt, MxCodes::Fp8)))));
     MXFP6 "mxfp6" ["mxfp6-e2m3"]
         "MXFP6 (E2M3) of compressed-tensors"
-        or(&["fp8-channel"], linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp6)));
+        or(&["fp8-channel"], of_ct(linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp6))));
     MXFP4 "mxfp4" []
         "MXFP4 of compressed-tensors"
-        searched(or(&["nvfp4-ct"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp4)))));
+        searched(or(&["nvfp4-ct"], with_scale_rule(of_ct(linear(|p| mx(p, MxLayout::CompressedTensors, MxCodes::Fp4))))));
     MXFP4_MODELOPT "mxfp4-modelopt" []
         "MXFP4 of ModelOpt"
-        searched(or(&["nvfp4"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, MxCodes::Fp4)))));
+        searched(or(&["nvfp4"], with_scale_rule(of_modelopt(linear(|p| mx(p, MxLayout::ModelOpt, MxCodes::Fp4))))));
     MXFP4_GPT_OSS "mxfp4-gpt-oss" ["gpt-oss"]
         "MXFP4 of gpt-oss, for stacks of experts"
         with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, MxCodes::Fp4)));
     NVFP4 "nvfp4" ["nvfp4-modelopt"]
         "NVFP4 of ModelOpt"
-        searched(or(&["fp8-tensor"], linear(|_| Arc::new(Nvfp4::ModelOpt))));
+        searched(or(&["fp8-tensor"], of_modelopt(linear(|_| Arc::new(Nvfp4::ModelOpt)))));
     NVFP4_CT "nvfp4-ct" []
         "NVFP4 of compressed-tensors"
-        searched(or(&["fp8-channel"], linear(|_| Arc::new(Nvfp4::CompressedTensors))));
+        searched(or(&["fp8-channel"], of_ct(linear(|_| Arc::new(Nvfp4::CompressedTensors)))));
     W4A16 "w4a16" ["int4"]
         "INT4 of compressed-tensors, groups of 128"
-        searched(in_groups(linear(|p| ct(p, CompressedTensors::W4A16))));
+        searched(in_groups(of_ct(linear(|p| ct(p, CompressedTensors::W4A16)))));
     W4A16_ASYM "w4a16-asym" ["int4-asym"]
         "INT4 of compressed-tensors, groups of 128, with zero points"
-        searched(in_groups(linear(|p| ct(p, CompressedTensors::W4A16_ASYM))));
+        searched(in_groups(of_ct(linear(|p| ct(p, CompressedTensors::W4A16_ASYM)))));
     W8A16 "w8a16" []
         "INT8 of compressed-tensors, groups of 128"
-        in_groups(linear(|p| ct(p, CompressedTensors::W8A16)));
+        in_groups(of_ct(linear(|p| ct(p, CompressedTensors::W8A16))));
     W8A16_CHANNEL "w8a16-channel" []
         "INT8 of compressed-tensors, a scale for each row"
-        linear(|p| ct(p, CompressedTensors::W8A16_CHANNEL));
+        of_ct(linear(|p| ct(p, CompressedTensors::W8A16_CHANNEL)));
     W8A8 "w8a8" []
         "INT8 of compressed-tensors, for INT8 activations"
-        linear(|p| ct(p, CompressedTensors::W8A8));
+        of_ct(linear(|p| ct(p, CompressedTensors::W8A8)));
     GPTQ "gptq" ["gptq-int4" "gptq-4bit"]
         "GPTQ's layout, 4 bits, groups of 128, rounded to nearest"
         searched(in_groups(linear(|p| gptq(p, Gptq::INT4))));
@@ -302,6 +319,18 @@ schemes! {
     MLX_8BIT "mlx-8bit" []
         "MLX affine, 8 bits, groups of 64"
         in_groups(mlx(|p| affine(p, 8)));
+    MLX_MIXED_2_6 "mlx-mixed-2-6" ["mixed-2-6"]
+        "MLX affine, 2 and 6 bits as mlx-lm's recipe mixed_2_6"
+        searched(in_groups(recipe([2, 6])));
+    MLX_MIXED_3_4 "mlx-mixed-3-4" ["mixed-3-4"]
+        "MLX affine, 3 and 4 bits as mlx-lm's recipe mixed_3_4"
+        searched(in_groups(recipe([3, 4])));
+    MLX_MIXED_3_6 "mlx-mixed-3-6" ["mixed-3-6"]
+        "MLX affine, 3 and 6 bits as mlx-lm's recipe mixed_3_6"
+        searched(in_groups(recipe([3, 6])));
+    MLX_MIXED_4_6 "mlx-mixed-4-6" ["mixed-4-6"]
+        "MLX affine, 4 and 6 bits as mlx-lm's recipe mixed_4_6"
+        searched(in_groups(recipe([4, 6])));
     MLX_MXFP4 "mlx-mxfp4" []
         "MLX MXFP4"
         searched(or(&["mlx-nvfp4"], mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp4)))));

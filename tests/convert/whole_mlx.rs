@@ -17,10 +17,15 @@ use crate::common::data;
 
 /// The models of `tests/data/whole_mlx`, by name.
 fn models() -> Vec<(String, Value)> {
-    let entries = std::fs::read_dir(data().join("whole_mlx")).unwrap();
+    let all = models_of("whole_mlx");
+    assert_eq!(all.len(), 63);
+    all
+}
+
+fn models_of(directory: &str) -> Vec<(String, Value)> {
+    let entries = std::fs::read_dir(data().join(directory)).unwrap();
     let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     all.sort();
-    assert_eq!(all.len(), 63);
     let model = |path: &PathBuf| {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         (name, json(path))

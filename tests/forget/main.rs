@@ -11,6 +11,7 @@ mod diffusion;
 mod directories;
 mod importance;
 mod input_scales;
+mod mixed;
 mod models;
 mod module_forms;
 mod requested;

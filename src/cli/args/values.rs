@@ -263,13 +263,13 @@ pub(super) fn parse_ggml_type(text: &str) -> Result<Dtype, String> {
     })
 }
 
-/// A pattern and a type of ggml.
-pub(super) fn parse_tensor_type(text: &str) -> Result<(String, Dtype), String> {
-    let (pattern, dtype) = text
-        .rsplit_once('=')
-        .filter(|(pattern, _)| !pattern.is_empty())
-        .ok_or_else(|| "a type is given by GLOB=TYPE".to_owned())?;
-    Ok((pattern.to_owned(), parse_ggml_type(dtype)?))
+/// A pattern and the name of a type, of which the scheme says what it is.
+pub(super) fn parse_tensor_type(text: &str) -> Result<(String, String), String> {
+    let given = text.rsplit_once('=');
+    given
+        .filter(|(pattern, name)| !pattern.is_empty() && !name.is_empty())
+        .map(|(pattern, name)| (pattern.to_owned(), name.to_owned()))
+        .ok_or_else(|| "a type is given by GLOB=TYPE".to_owned())
 }
 
 /// A size as [`format_bytes`](crate::format_bytes) prints it, `1.50 GB`, or shorter: `5G`, `500MB`,

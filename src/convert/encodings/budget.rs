@@ -1,27 +1,27 @@
-//! Types of ggml for a size: each matrix gets one of a few types, so that the parts of all matrices
-//! that are lost are least in sum.
+//! Types or schemes for a size: each matrix gets one of a few, so that the parts of all matrices that
+//! are lost are least in sum.
 //!
 //! What an error of a matrix costs the model is not known without running it. Of six measures of it,
 //! the larger of two came nearest: what part of its outputs is lost, and what part of its weights
 //! (docs/benchmarks.md).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::input_scales::sampled;
+use super::input_scales::{encoder_of_rows, sampled};
 use super::layouts::decide_in_layouts;
 use crate::convert::draft::byte_len;
 use crate::convert::encode::dtype_of;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::Report;
-use crate::lethe::{Decision, Forget, Imatrix, WeightInfo};
+use crate::lethe::{Decision, Forget, Imatrix, WeightInfo, choices, fused};
 use crate::model::ParsedModel;
 use crate::remember::{Resolution, ResolvedItem};
 use crate::threads::map_numbers;
-use crate::{AnamnesisError, Dtype, Result};
+use crate::{AnamnesisError, ConvertTarget, Dtype, Result};
 
-/// The types that a matrix may get. Rows that are not whole blocks of one get that which
-/// `llama-quantize` falls back to.
+/// The types that a matrix of a GGUF file may get. Rows that are not whole blocks of one get that
+/// which `llama-quantize` falls back to.
 const TYPES: [Dtype; 8] = [
     Dtype::Q2_K,
     Dtype::Q3_K,
@@ -36,116 +36,208 @@ const TYPES: [Dtype; 8] = [
 /// Halvings of the interval in which the price of a byte lies.
 const STEPS: usize = 64;
 
-/// What a matrix takes and loses in a type.
-#[derive(Clone, Copy)]
+/// What matrices take and lose in one type.
+#[derive(Clone, Copy, Debug, Default)]
 struct Offer {
-    dtype: Dtype,
+    /// The place of the type among those that may be chosen.
+    kind: usize,
     bytes: u64,
-    /// What part of it is lost ([`SampledRows::loss`](crate::lethe::SampledRows::loss)).
+    /// What part of them is lost ([`SampledRows::loss`](crate::lethe::SampledRows::loss)).
     loss: f64,
 }
 
-/// What each matrix takes and loses in each type, and the sizes of what no type is chosen for.
-struct Market {
-    /// Name and offers of each matrix, by its number in the resolution.
-    matrices: Vec<(String, Vec<Offer>)>,
-    /// Weights of all that is encoded.
-    weights: u64,
-    /// Bytes of the rest of it.
-    fixed: u64,
+/// Matrices that get the same type, and what they take and lose in each.
+#[derive(Default)]
+struct Lot {
+    names: Vec<String>,
+    offers: Vec<Offer>,
 }
 
-/// `forget` with the types of the matrices for which `bits` are asked, on average of all weights that
-/// are encoded. Matrices without an entry in `imatrix`, and those that the caller names, have the type
-/// that they have without.
+/// What there is to choose, and the sizes of what no type is chosen for.
+#[derive(Default)]
+struct Market {
+    lots: Vec<Lot>,
+    /// Weights of all that is encoded.
+    weights: u64,
+    /// Bytes of what is encoded and has no choice.
+    fixed: u64,
+    /// Bytes of what stays as it is.
+    kept: u64,
+}
+
+impl Market {
+    /// Bytes that what has a choice may take.
+    fn asked(&self, forget: &Forget) -> f64 {
+        match (forget.bits, forget.size) {
+            // A whole number, so that the bits of a model of one type give that model.
+            (Some(bits), _) => (bits * self.weights as f64 / 8.0).round() - self.fixed as f64,
+            (None, size) => size.unwrap_or(0) as f64 - (self.fixed + self.kept) as f64,
+        }
+    }
+
+    /// `bytes` and all that is encoded and has no choice, in what the caller asks for.
+    fn taken(&self, bytes: u64, forget: &Forget) -> String {
+        match forget.bits {
+            Some(_) => {
+                let bits = (bytes + self.fixed) as f64 * 8.0 / self.weights.max(1) as f64;
+                format!("what is encoded takes {bits:.2} bits a weight")
+            }
+            None => {
+                let all = bytes + self.fixed + self.kept;
+                format!("all tensors take {all} bytes")
+            }
+        }
+    }
+}
+
+/// `forget` with the types of the matrices for which a size is asked. What the caller names, and what
+/// an importance matrix says nothing of, has the type that it has without.
 ///
 /// # Errors
 /// `Usage` if there are no such types; those of reading and of encoding.
 pub(super) fn with_types_for(
-    bits: f64,
     model: &ParsedModel,
     (resolution, transposed): (&mut Resolution<'_>, &[Option<[usize; 2]>]),
-    (forget, imatrix): (&Forget, &Arc<Imatrix>),
+    (forget, imatrix): (&Forget, Option<&Arc<Imatrix>>),
     (options, report): (&ConvertOptions, &mut Report),
 ) -> Result<Forget> {
-    let market = offers(model, (resolution, transposed), (forget, imatrix), options)?;
-    let asked = bits * market.weights as f64 / 8.0 - market.fixed as f64;
-    let Some(chosen) = cheapest(&market.matrices, asked) else {
-        let least =
-            |(_, offers): &(String, Vec<Offer>)| offers.iter().map(|offer| offer.bytes).min();
-        let least: u64 = market.matrices.iter().filter_map(least).sum();
-        let least = (least + market.fixed) as f64 * 8.0 / market.weights.max(1) as f64;
-        let what = format!(
-            "--bits {bits}: what is encoded takes at least {least:.2} bits a weight, with the smallest types of all matrices that have a choice"
-        );
+    let kinds: Vec<String> = match forget.scheme.is_gguf() {
+        true => TYPES.map(|dtype| dtype.to_string()).to_vec(),
+        false => choices(&forget.scheme)?
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+    };
+    let ways = (forget, imatrix, &*kinds);
+    let market = offers(model, (resolution, transposed), ways, options)?;
+    let asked = match (forget.bits, forget.size) {
+        (Some(bits), _) => format!("--bits {bits}"),
+        (None, size) => format!("--size {}", size.unwrap_or(0)),
+    };
+    let Some(chosen) = cheapest(&market.lots, market.asked(forget)) else {
+        let least = |lot: &Lot| lot.offers.iter().map(|offer| offer.bytes).min();
+        let least = market.taken(market.lots.iter().filter_map(least).sum(), forget);
+        let what = format!("{asked}: {least} with the smallest types of all that has a choice");
         return Err(AnamnesisError::usage(what));
     };
     let mut counts = BTreeMap::new();
-    let mut types = forget.types.tensors.clone();
-    let mut bytes = market.fixed;
-    for ((name, _), offer) in market.matrices.into_iter().zip(chosen) {
-        *counts.entry(offer.dtype.name()).or_insert(0) += 1;
-        bytes += offer.bytes;
-        types.push((name, offer.dtype));
+    let mut with_types = forget.clone();
+    (with_types.bits, with_types.size) = (None, None);
+    for (lot, offer) in market.lots.iter().zip(&chosen) {
+        let kind = &kinds[offer.kind];
+        *counts.entry(kind).or_insert(0) += lot.names.len();
+        for name in &lot.names {
+            with_types.give(name, kind)?;
+        }
     }
-    let counts = counts.iter().map(|(dtype, n)| format!("{n} {dtype}"));
+    let counts = counts.iter().map(|(kind, n)| format!("{n} {kind}"));
     let counts = counts.collect::<Vec<_>>().join(", ");
-    let taken = bytes as f64 * 8.0 / market.weights.max(1) as f64;
-    report.notes.push(format!(
-        "types for {bits} bits a weight: {counts}; what is encoded takes {taken:.2}"
-    ));
-    let mut forget = forget.clone();
-    (forget.types.tensors, forget.types.bits) = (types, None);
-    Ok(forget)
+    let taken = market.taken(chosen.iter().map(|offer| offer.bytes).sum(), forget);
+    report
+        .notes
+        .push(format!("{asked}: types for it: {counts}; {taken}"));
+    Ok(with_types)
 }
 
-/// What each matrix takes and loses in each type.
+/// What all matrices take and lose in each of `kinds`.
 fn offers(
     model: &ParsedModel,
     (resolution, transposed): (&mut Resolution<'_>, &[Option<[usize; 2]>]),
-    (forget, imatrix): (&Forget, &Arc<Imatrix>),
+    (forget, imatrix, kinds): (&Forget, Option<&Arc<Imatrix>>, &[String]),
     options: &ConvertOptions,
 ) -> Result<Market> {
     let to = options.run.to;
     let mut decide = |forget: &Forget| {
         let parts = (to, &mut Report::new(to));
-        decide_in_layouts(model, resolution, transposed, (forget, Some(imatrix)), parts)
+        decide_in_layouts(model, resolution, transposed, (forget, imatrix), parts)
     };
     let usual = decide(forget)?.0;
-    let mut by_type = Vec::with_capacity(TYPES.len());
-    for dtype in TYPES {
-        let mut of_type = forget.clone();
-        of_type.types.tensors.push(("*".to_owned(), dtype));
-        by_type.push(decide(&of_type)?.0);
+    let mut by_kind = Vec::with_capacity(kinds.len());
+    for kind in kinds {
+        let mut of_kind = forget.clone();
+        of_kind.give("*", kind)?;
+        by_kind.push(decide(&of_kind)?.0);
     }
     let items = &resolution.items;
+    let searches = forget.weighs_search();
     let of_item = |at: usize, (): &mut ()| {
         options.run.cancel.check()?;
+        let (item, none) = (&items[at], vec![]);
+        if !matches!(usual[at], Decision::Encode { .. }) {
+            return Ok(none);
+        }
+        let Some(rows) = sampled(item, imatrix.map(|imatrix| &**imatrix))? else {
+            return Ok(none);
+        };
         let mut offers = vec![];
-        for (&dtype, choices) in TYPES.iter().zip(&by_type) {
-            let Some(rows) = sampled(&items[at], &choices[at], imatrix)? else {
-                return Ok(vec![]);
+        for (kind, choices) in by_kind.iter().enumerate() {
+            let Some(encoder) = encoder_of_rows(item, &choices[at], &rows)? else {
+                return Ok(none);
             };
-            let loss = rows.loss(options.run.level)?;
-            offers.push(Offer { dtype, bytes: size(&items[at], &choices[at], options)?, loss });
+            let loss = rows.loss((&*encoder, searches), options.run.level)?;
+            offers.push(Offer { kind, bytes: size(item, &choices[at], options)?, loss });
         }
         Ok(offers)
     };
     let found = map_numbers(items.len(), options.run.worker_threads(), of_item)?;
-    let mut market = Market { matrices: vec![], weights: 0, fixed: 0 };
+    let mut market = Market::default();
+    let mut lots: BTreeMap<String, Vec<(&str, Vec<Offer>)>> = BTreeMap::new();
     for ((item, choice), offers) in items.iter().zip(&usual).zip(found) {
+        let weights = item.shape().iter().product::<usize>() as u64;
         if !matches!(choice, Decision::Encode { .. }) {
+            market.kept += kept_bytes(item, weights, options);
             continue;
         }
-        // The caller names the type.
+        market.weights += weights;
+        // The caller names the type, or the class does.
         let has_choice = offers.iter().any(|offer| offer.bytes != offers[0].bytes);
-        market.weights += item.shape().iter().product::<usize>() as u64;
-        match has_choice {
-            true => market.matrices.push((item.name().to_owned(), offers)),
-            false => market.fixed += size(item, choice, options)?,
+        if !has_choice {
+            market.fixed += size(item, choice, options)?;
+            continue;
+        }
+        let lot = lot_of(item.name(), !forget.scheme.is_gguf() && !options.makes_mlx());
+        lots.entry(lot).or_default().push((item.name(), offers));
+    }
+    market.lots = lots.into_values().map(|members| lot(&members)).collect();
+    Ok(market)
+}
+
+/// What matrices that get the same type have in common. Inference engines fuse some, and compute all
+/// experts of a layer at once.
+///
+/// Source: vLLM `model_executor/layers/fused_moe`, and what [`fused`] names.
+fn lot_of(name: &str, is_fused: bool) -> String {
+    if !is_fused {
+        return name.to_owned();
+    }
+    match (name.split_once(".experts."), fused(name)) {
+        (Some((layer, _)), _) => format!("{layer}.experts"),
+        (None, Some((parent, family))) => format!("{parent} {family}"),
+        (None, None) => name.to_owned(),
+    }
+}
+
+/// The offers of all `members` together. Of experts, only some are computed for a token: all together
+/// count as one.
+fn lot(members: &[(&str, Vec<Offer>)]) -> Lot {
+    let last = |name: &str| {
+        name.trim_end_matches(".weight")
+            .rsplit('.')
+            .next()
+            .map(str::to_owned)
+    };
+    let matrices: HashSet<_> = members.iter().map(|(name, _)| last(name)).collect();
+    let part = matrices.len() as f64 / members.len().max(1) as f64;
+    let mut lot = Lot::default();
+    for (name, offers) in members {
+        lot.names.push((*name).to_owned());
+        lot.offers.resize(offers.len(), Offer::default());
+        for (sum, offer) in lot.offers.iter_mut().zip(offers) {
+            let (bytes, loss) = (sum.bytes + offer.bytes, sum.loss + offer.loss * part);
+            *sum = Offer { kind: offer.kind, bytes, loss };
         }
     }
-    Ok(market)
+    lot
 }
 
 /// Bytes of what `item` is encoded to.
@@ -160,23 +252,33 @@ fn size(item: &ResolvedItem<'_>, choice: &Decision, options: &ConvertOptions) ->
     sizes.sum()
 }
 
-/// The offers, one of each matrix, that lose least in sum and take at most `bytes`; `None`: all take
+/// Bytes of `item` if it stays: those of its values, or its own. Vectors of GGUF are F32.
+fn kept_bytes(item: &ResolvedItem<'_>, values: u64, options: &ConvertOptions) -> u64 {
+    let is_widened = options.target == ConvertTarget::Gguf && item.shape().len() < 2;
+    match item {
+        _ if is_widened => values * 4,
+        ResolvedItem::Plain(t) => t.stored.info().len,
+        ResolvedItem::Group(_) => values * dtype_of(item, options.run.to).dtype().bits() as u64 / 8,
+    }
+}
+
+/// The offers, one of each lot, that lose little in sum and take at most `bytes`; `None`: all take
 /// more.
 ///
-/// With a price for a byte each matrix takes the offer that costs least, and the lowest price at which
-/// all fit is searched.
-fn cheapest(matrices: &[(String, Vec<Offer>)], bytes: f64) -> Option<Vec<Offer>> {
+/// With a price for a byte each lot takes the offer that costs least, and the lowest price at which
+/// all fit is searched. What that leaves is spent where it lowers the loss most. Nothing loses more than
+/// one type for all that fits.
+fn cheapest(lots: &[Lot], bytes: f64) -> Option<Vec<Offer>> {
+    let taken = |chosen: &[Offer]| chosen.iter().map(|offer| offer.bytes).sum::<u64>() as f64;
+    let fits = |chosen: &Vec<Offer>| taken(chosen) <= bytes;
     let at = |price: f64| {
         let cost = |offer: &Offer| offer.loss + price * offer.bytes as f64;
-        let best = |(_, offers): &(String, Vec<Offer>)| {
-            offers
-                .iter()
-                .copied()
-                .min_by(|a, b| cost(a).total_cmp(&cost(b)))
+        let best = |lot: &Lot| {
+            let offers = lot.offers.iter().copied();
+            offers.min_by(|a, b| cost(a).total_cmp(&cost(b)))
         };
-        let chosen: Vec<Offer> = matrices.iter().filter_map(best).collect();
-        let taken: u64 = chosen.iter().map(|offer| offer.bytes).sum();
-        (taken as f64 <= bytes).then_some(chosen)
+        let chosen: Vec<Offer> = lots.iter().filter_map(best).collect();
+        fits(&chosen).then_some(chosen)
     };
     let (mut low, mut high) = (1e-30f64, 1e30f64);
     let mut best = at(high)?;
@@ -187,7 +289,38 @@ fn cheapest(matrices: &[(String, Vec<Offer>)], bytes: f64) -> Option<Vec<Offer>>
             None => low = price,
         }
     }
-    Some(best)
+    let kinds = lots.first().map_or(0, |lot| lot.offers.len());
+    let of_kind = |kind: usize| lots.iter().map(move |lot| lot.offers.get(kind).copied());
+    let uniform = (0..kinds).filter_map(|kind| of_kind(kind).collect::<Option<Vec<_>>>());
+    let all = std::iter::once(best).chain(uniform.filter(fits));
+    let all = all.map(|mut chosen| {
+        let left = bytes - taken(&chosen);
+        spend(lots, &mut chosen, left);
+        chosen
+    });
+    let loss = |chosen: &[Offer]| chosen.iter().map(|offer| offer.loss).sum::<f64>();
+    all.min_by(|a, b| loss(a).total_cmp(&loss(b)))
+}
+
+/// Takes better offers for `left` bytes, those first that lower the loss most for a byte.
+fn spend(lots: &[Lot], chosen: &mut [Offer], mut left: f64) {
+    let mut better = vec![];
+    for (at, (lot, now)) in lots.iter().zip(&*chosen).enumerate() {
+        for offer in &lot.offers {
+            let (more, gain) = (offer.bytes as f64 - now.bytes as f64, now.loss - offer.loss);
+            if more > 0.0 && gain > 0.0 {
+                better.push((gain / more, at, *offer));
+            }
+        }
+    }
+    better.sort_by(|a, b| b.0.total_cmp(&a.0));
+    for (_, at, offer) in better {
+        let more = offer.bytes as f64 - chosen[at].bytes as f64;
+        if more <= left && offer.loss < chosen[at].loss {
+            left -= more;
+            chosen[at] = offer;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -196,28 +329,26 @@ mod tests {
 
     #[test]
     fn no_other_choice_of_that_size_loses_less() {
-        let offer = |bytes, loss| Offer { dtype: Dtype::Q4_K, bytes, loss };
-        let matrices: Vec<_> = (1..=6)
+        let offer = |bytes, loss| Offer { kind: 0, bytes, loss };
+        let lots: Vec<Lot> = (1..=6)
             .map(|i| {
                 let scale = f64::from(i * i);
-                (
-                    String::new(),
-                    vec![offer(2, 9.0 * scale), offer(4, 2.0 * scale), offer(8, 0.1 * scale)],
-                )
+                let offers = [offer(2, 9.0 * scale), offer(4, 2.0 * scale), offer(8, 0.1 * scale)];
+                Lot { names: vec![], offers: offers.to_vec() }
             })
             .collect();
         let total = |chosen: &[Offer]| {
             let bytes: u64 = chosen.iter().map(|offer| offer.bytes).sum();
             (bytes, chosen.iter().map(|offer| offer.loss).sum::<f64>())
         };
-        assert!(cheapest(&matrices, 11.9).is_none());
+        assert!(cheapest(&lots, 11.9).is_none());
         for bytes in 12..=48u32 {
-            let chosen = cheapest(&matrices, f64::from(bytes)).unwrap();
+            let chosen = cheapest(&lots, f64::from(bytes)).unwrap();
             let (taken, loss) = total(&chosen);
             assert!(taken <= u64::from(bytes));
             // All choices of three offers, of the size that was taken or a smaller one.
             for all in 0..3usize.pow(6) {
-                let pick = |i: usize| matrices[i].1[all / 3usize.pow(i as u32) % 3];
+                let pick = |i: usize| lots[i].offers[all / 3usize.pow(i as u32) % 3];
                 let other: Vec<Offer> = (0..6).map(pick).collect();
                 let (size, other) = total(&other);
                 assert!(size > taken || other >= loss, "{bytes}: {taken} {loss} {size} {other}");

@@ -1,5 +1,4 @@
-//! The decision for each item of a model whether it is encoded, and the quantization config that
-//! follows from it.
+//! The decision for each item of a model whether it is encoded.
 
 use std::sync::Arc;
 
@@ -13,11 +12,11 @@ use crate::Result;
 use crate::convert::encode::count_exponents;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::{Encoded, Kept, Report};
-use crate::lethe::{Decision, Forget, Imatrix, Method, check, is_embedding, unstored_head};
+use crate::lethe::{Decision, Forget, Imatrix, check};
 use crate::model::ParsedModel;
 use crate::records::debug;
 use crate::remember::conv1d;
-use crate::remember::{EncodedAs, Resolution, ResolvedItem};
+use crate::remember::{Resolution, ResolvedItem};
 
 /// Decides for each item whether it is encoded, and reports it. Items that are encoded in another
 /// layout than the model's are in `resolution` as they are encoded. Returns also what the metadata of a
@@ -39,13 +38,12 @@ pub(super) fn decide_all(
     let imatrix = forget.imatrix.as_deref().map(Imatrix::open);
     let imatrix = imatrix.transpose()?.map(Arc::new);
     #[cfg(feature = "models")]
-    let budgeted = match (forget.types.bits, &imatrix) {
-        (Some(bits), Some(imatrix)) => {
+    let budgeted = match forget.has_budget() {
+        true => {
             let parts = (&mut *resolution, &transposed[..]);
-            let ways = (forget, imatrix);
-            Some(with_types_for(bits, model, parts, ways, (options, report))?)
+            Some(with_types_for(model, parts, (forget, imatrix.as_ref()), (options, report))?)
         }
-        _ => None,
+        false => None,
     };
     #[cfg(feature = "models")]
     let forget = budgeted.as_ref().unwrap_or(forget);
@@ -114,66 +112,4 @@ fn record(choices: &[Decision], resolution: &Resolution<'_>, report: &mut Report
         }
     }
     report.passthrough = report.kept.len();
-}
-
-/// The quantization config of the output; `None` if nothing is encoded or the scheme has none. It
-/// lists the modules whose matrices are not encoded, so that loaders do not look for their scales,
-/// among them a head that has the matrix of the embedding.
-pub(super) fn quantization_config(
-    model: &ParsedModel,
-    choices: &[Decision],
-    resolution: &Resolution<'_>,
-) -> Option<serde_json::Value> {
-    let kept = |(choice, item): (&Decision, &ResolvedItem<'_>)| {
-        let (name, rank) = match item {
-            ResolvedItem::Group(group) => (&*group.name, group.shape.len()),
-            ResolvedItem::Plain(t) => (t.name(), t.stored.shape().len()),
-        };
-        let is_kept = matches!(choice, Decision::Keep(_)) && rank == 2;
-        name.strip_suffix(".weight")
-            .filter(|_| is_kept)
-            .map(str::to_owned)
-    };
-    let mut skipped: Vec<String> = choices
-        .iter()
-        .zip(&resolution.items)
-        .filter_map(kept)
-        .collect();
-    if skipped.iter().any(|module| is_embedding(module)) {
-        let names = resolution.items.iter().map(ResolvedItem::name);
-        skipped.extend(unstored_head(&model.config, names).map(str::to_owned));
-    }
-    let items = choices.iter().zip(&resolution.items);
-    let encoded = items.filter(|(choice, _)| matches!(choice, Decision::Encode { .. }));
-    let encoded = encoded.filter_map(|(_, item)| item.name().strip_suffix(".weight"));
-    let encoded: Vec<&str> = encoded.collect();
-    choices.iter().find_map(|choice| match choice {
-        Decision::Encode { method, .. } => {
-            let config = method.config(&skipped);
-            config.or_else(|| method.config_of_encoded(&encoded))
-        }
-        Decision::Keep(_) => None,
-    })
-}
-
-/// As [`quantization_config`], of a model whose class says what its tensors are encoded as; `None`:
-/// it does not.
-pub(super) fn config_of_class(
-    choices: &[Decision],
-    resolution: &Resolution<'_>,
-) -> Option<serde_json::Value> {
-    let mut modules = Vec::new();
-    let mut first: Option<&dyn Method> = None;
-    for (choice, item) in choices.iter().zip(&resolution.items) {
-        let (Decision::Encode { method, .. }, Some(of)) = (choice, item.encoded_as()) else {
-            continue;
-        };
-        let name = item.name();
-        modules.push((name.strip_suffix(".weight").unwrap_or(name), of));
-        // That of a module without its own mode is the model's.
-        if first.is_none() || of == EncodedAs::Scheme {
-            first = Some(&**method);
-        }
-    }
-    first?.config_of_class(&modules)
 }

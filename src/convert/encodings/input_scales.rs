@@ -12,7 +12,8 @@ use crate::convert::report::Report;
 use crate::error::counted;
 use crate::families::{PreNorm, find_pre_norms};
 use crate::lethe::{
-    Decision, Imatrix, InputScales, NormValues, SampledRows, WeightInfo, find_input_scales,
+    Decision, Encode, Imatrix, InputReader, InputScales, NormValues, SampledRows, WeightInfo,
+    find_input_scales,
 };
 use crate::model::{ParsedModel, TensorRole};
 use crate::remember::layout::vector::{KnownRow, VectorValues};
@@ -62,8 +63,8 @@ impl ScaledInputs {
             };
             let mut readers = Vec::with_capacity(norm.readers.len());
             for &at in &norm.readers {
-                match sampled(&resolution.items[at], &choices[at], imatrix)? {
-                    Some(rows) if rows.cols == values.values.len() => readers.push(rows),
+                match reader(&resolution.items[at], &choices[at], imatrix)? {
+                    Some(reader) if reader.rows.cols == values.values.len() => readers.push(reader),
                     _ => return Ok(None),
                 }
             }
@@ -208,30 +209,33 @@ fn values_of(
     Ok(Some(NormValues { values, offset, dtype }))
 }
 
-/// Some rows of a matrix; `None` if it is not encoded, its codes may move, or nothing is known of its
-/// inputs.
-pub(super) fn sampled(
+/// Some rows of a matrix, with the encoder of these; `None` if it is not encoded, its codes may move,
+/// or nothing is known of its inputs.
+fn reader(
     item: &ResolvedItem<'_>,
     choice: &Decision,
     imatrix: &Imatrix,
-) -> Result<Option<SampledRows>> {
-    let Decision::Encode { method, importance: Some(_), .. } = choice else {
+) -> Result<Option<InputReader>> {
+    let rows = match item.shape() {
+        [_, _] => sampled(item, Some(imatrix))?,
+        _ => None,
+    };
+    let Some(rows) = rows else {
         return Ok(None);
     };
-    let (&[rows, cols], None) = (item.shape(), item.module()) else {
+    let encoder = encoder_of_rows(item, choice, &rows)?;
+    Ok(encoder.map(|encoder| InputReader { rows, encoder }))
+}
+
+/// The encoder of some rows of a matrix; `None` if it is not encoded, or its codes may move.
+pub(super) fn encoder_of_rows(
+    item: &ResolvedItem<'_>,
+    choice: &Decision,
+    rows: &SampledRows,
+) -> Result<Option<Box<dyn Encode>>> {
+    let Decision::Encode { method, .. } = choice else {
         return Ok(None);
     };
-    let statistics = (
-        imatrix.of_tensor(item.name(), item.shape())?,
-        imatrix.means_of_tensor(item.name(), item.shape())?,
-    );
-    let plain = item.plain_floats();
-    let (Some(squares), Some(decoder)) = (statistics.0, item.decoder(plain.as_ref())) else {
-        return Ok(None);
-    };
-    if decoder.grid().cols != cols || squares.len() != cols {
-        return Ok(None);
-    }
     // Codes that move lose nothing, and products have none.
     let moves = match item {
         ResolvedItem::Group(group) => {
@@ -242,39 +246,75 @@ pub(super) fn sampled(
     if moves {
         return Ok(None);
     }
-    let mut values = vec![];
-    for piece in pieces([rows, cols], decoder.grid().row_align) {
-        if piece.len().saturating_mul(cols) > MOST_VALUES {
-            return Ok(None);
-        }
-        values.extend(values_of_rows(decoder, piece, TargetDtype::F32)?);
-    }
-    // What is not finite is refused when it is encoded.
-    if !values.iter().all(|x| x.is_finite()) {
-        return Ok(None);
-    }
-    let shape = [values.len() / cols.max(1), cols];
+    let [matrices, of_each, cols] = rows.shape();
+    let shape = match item.shape() {
+        [_, _] => vec![of_each, cols],
+        _ => vec![matrices, of_each, cols],
+    };
     let dtype = dtype_of(item, TargetDtype::BF16);
-    let means = statistics.1;
-    Ok(Some(SampledRows {
-        encoder: method.encoder(&WeightInfo { name: item.name(), shape: &shape, dtype })?,
-        cols,
-        values,
-        squares: squares.to_vec(),
-        means: means.map_or_else(|| vec![0.0; cols], <[f32]>::to_vec),
-    }))
+    let weight = WeightInfo { name: item.name(), shape: &shape, dtype };
+    method.encoder(&weight).map(Some)
 }
 
-/// Ranges of rows from all parts of a matrix.
-fn pieces([rows, cols]: [usize; 2], align: usize) -> Vec<Range<usize>> {
+/// Some rows of a matrix, or of all matrices of a stack; `None` if an importance matrix that there is
+/// says nothing of it. Without one, all inputs count the same.
+pub(super) fn sampled(
+    item: &ResolvedItem<'_>,
+    imatrix: Option<&Imatrix>,
+) -> Result<Option<SampledRows>> {
+    let (matrices, rows, cols) = match (item.shape(), item.module()) {
+        (&[rows, cols], None) => (1, rows, cols),
+        (&[matrices, rows, cols], None) => (matrices, rows, cols),
+        _ => return Ok(None),
+    };
+    let all = cols.saturating_mul(matrices);
+    let (mut squares, mut means) = (vec![1.0; all], vec![0.0; all]);
+    if let Some(imatrix) = imatrix {
+        match imatrix.of_tensor(item.name(), item.shape())? {
+            Some(known) if known.len() == all => squares.copy_from_slice(known),
+            _ => return Ok(None),
+        }
+        if let Some(known) = imatrix.means_of_tensor(item.name(), item.shape())? {
+            means.copy_from_slice(known);
+        }
+    }
+    let plain = item.plain_floats();
+    let Some(decoder) = item.decoder(plain.as_ref()) else {
+        return Ok(None);
+    };
+    let grid = decoder.grid();
+    let is_aligned = matrices == 1 || rows.is_multiple_of(grid.row_align.max(1));
+    if grid.cols != cols || grid.rows != rows * matrices || !is_aligned {
+        return Ok(None);
+    }
+    let pieces = pieces([matrices, rows, cols], grid.row_align);
+    let mut values = vec![];
+    for at in 0..matrices {
+        for piece in &pieces {
+            if piece.len().saturating_mul(cols) > MOST_VALUES {
+                return Ok(None);
+            }
+            let piece = at * rows + piece.start..at * rows + piece.end;
+            values.extend(values_of_rows(decoder, piece, TargetDtype::F32)?);
+        }
+    }
+    // What is not finite is refused when it is encoded.
+    let is_finite = values.iter().all(|x| x.is_finite());
+    Ok(is_finite.then_some(SampledRows { matrices, cols, values, squares, means }))
+}
+
+/// Ranges of rows from all parts of a matrix, which is one of as many in a stack.
+fn pieces([matrices, rows, cols]: [usize; 3], align: usize) -> Vec<Range<usize>> {
     let align = align.max(1);
-    let of_piece = (SAMPLED_VALUES / PIECES / cols.max(1)).max(1);
-    let len = of_piece.next_multiple_of(align);
-    if rows <= len * PIECES {
+    let of_matrix = SAMPLED_VALUES / matrices.max(1) / cols.max(1);
+    let len = (of_matrix / PIECES).max(1).next_multiple_of(align);
+    // A few rows of each matrix of a large stack.
+    let pieces = PIECES.min(of_matrix).max(1);
+    if rows <= len * pieces {
         return std::iter::once(0..rows).collect();
     }
-    let ranges = (0..PIECES).map(|piece| {
-        let begin = rows / PIECES * piece / align * align;
+    let ranges = (0..pieces).map(|piece| {
+        let begin = rows / pieces * piece / align * align;
         begin..begin + len
     });
     ranges.collect()

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use anamnesis::{ConvertOptions, ForgetScheme, ModelScope, TargetDtype, parse};
+use serde_json::Value;
 
-use super::{forget, json, model, models, shape, tensors, values, write_hf};
+use super::{forget, json, model, models, models_of, shape, tensors, values, write_hf};
 use crate::common::effort;
 
 #[test]
@@ -12,41 +13,51 @@ fn directories_are_those_of_mlx_lm() {
     // In the gate each model takes all schemes, otherwise a third of them.
     let step = effort([3, 1, 1]);
     for (at, (name, found)) in models().into_iter().enumerate() {
-        let directory = crate::common::tempdir().unwrap();
-        let from = directory.path().join("hf");
-        write_hf(&found, &from);
-        let schemes = found["mlx"].as_object().unwrap();
-        let first = at % step.min(schemes.len());
-        for (scheme, expected) in schemes.iter().skip(first).step_by(step) {
-            let to = directory.path().join(scheme);
-            forget(&from, &to, scheme).unwrap();
-            let made = tensors(&to);
-            let wanted = expected["tensors"].as_object().unwrap();
-            let names: Vec<_> = made.keys().collect();
-            let mut wanted_names: Vec<_> = wanted.keys().collect();
-            wanted_names.sort();
-            assert_eq!(names, wanted_names, "{name} {scheme}");
-            for (tensor, entry) in wanted {
-                let (dtype, found, bytes) = &made[tensor];
-                let what = format!("{name} {scheme} `{tensor}`");
-                assert_eq!(
-                    (dtype.as_str(), found),
-                    (entry[0].as_str().unwrap(), &shape(entry)),
-                    "{what}"
-                );
-                assert_eq!(u64::from(crc32fast::hash(bytes)), entry[2], "{what}");
-            }
-            let config = json(&to.join("config.json"));
-            for key in ["quantization", "quantization_config"] {
-                assert_eq!(config[key], expected["quantization"], "{name} {scheme}");
-            }
-            // What was quantized has another type now, which mlx-lm does not write.
-            let keys = config.as_object().unwrap().keys();
-            let keys: Vec<_> = keys
-                .filter(|key| name != "gpt_oss" || *key != "torch_dtype")
-                .collect();
-            assert_eq!(json!(keys), expected["keys"], "{name} {scheme}");
+        require_same(&name, &found, at, step);
+    }
+}
+
+/// Widths that `--quant-predicate` of mlx-lm gives to modules, also where a class has others.
+#[test]
+fn recipes_are_those_of_mlx_lm() {
+    for (name, found) in models_of("mlx_recipes") {
+        require_same(&name, &found, 0, 1);
+    }
+}
+
+/// Compares what is made of `found` in each `step`th scheme.
+fn require_same(name: &str, found: &Value, at: usize, step: usize) {
+    let directory = crate::common::tempdir().unwrap();
+    let from = directory.path().join("hf");
+    write_hf(found, &from);
+    let schemes = found["mlx"].as_object().unwrap();
+    let first = at % step.min(schemes.len());
+    for (scheme, expected) in schemes.iter().skip(first).step_by(step) {
+        let to = directory.path().join(scheme);
+        forget(&from, &to, scheme).unwrap();
+        let made = tensors(&to);
+        let wanted = expected["tensors"].as_object().unwrap();
+        let names: Vec<_> = made.keys().collect();
+        let mut wanted_names: Vec<_> = wanted.keys().collect();
+        wanted_names.sort();
+        assert_eq!(names, wanted_names, "{name} {scheme}");
+        for (tensor, entry) in wanted {
+            let (dtype, found, bytes) = &made[tensor];
+            let what = format!("{name} {scheme} `{tensor}`");
+            let (wanted, sizes) = (entry[0].as_str().unwrap(), shape(entry));
+            assert_eq!((dtype.as_str(), found), (wanted, &sizes), "{what}");
+            assert_eq!(u64::from(crc32fast::hash(bytes)), entry[2], "{what}");
         }
+        let config = json(&to.join("config.json"));
+        for key in ["quantization", "quantization_config"] {
+            assert_eq!(config[key], expected["quantization"], "{name} {scheme}");
+        }
+        // What was quantized has another type now, which mlx-lm does not write.
+        let keys = config.as_object().unwrap().keys();
+        let keys: Vec<_> = keys
+            .filter(|key| name != "gpt_oss" || *key != "torch_dtype")
+            .collect();
+        assert_eq!(json!(keys), expected["keys"], "{name} {scheme}");
     }
 }
 

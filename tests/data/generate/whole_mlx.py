@@ -2,6 +2,7 @@
 
     python whole_mlx.py hf OUT       transformers 4.57.6, torch 2.6.0 (5.23.0 and 2.15.0 for `NEWER`, which are named)
     python whole_mlx.py mlx OUT      mlx[cpu] 0.32.4, mlx-lm 0.32.2
+    python whole_mlx.py recipes OUT RECIPES  the same, with `--quant-predicate`: models of OUT, with more layers, into RECIPES
 
 Two more steps check what `amn` writes; nothing of them is stored:
 
@@ -342,7 +343,39 @@ def write_hf(model, source):
     mx.save_safetensors(str(source / "model.safetensors"), arrays, metadata={"format": "pt"})
 
 
-def convert(model, directory):
+# Models that mlx-lm's recipes are tried on: with one tensor for each matrix, with routers of 8 bits, with other layers of 8 bits,
+# with latent attention, and with experts that are MXFP4 already.
+RECIPES = {
+    "llama": ("2_6", "4_6"),
+    "qwen3_moe": ("3_6",),
+    "granite": ("4_6",),
+    "deepseek_v3": ("3_4",),
+    "gpt_oss": ("2_6",),
+}
+
+
+def with_layers(found, count):
+    """The model with as many layers, which are its last one again."""
+    config = found["config"]
+    last = config["num_hidden_layers"] - 1
+    config["num_hidden_layers"] = count
+    if "layer_types" in config:
+        config["layer_types"] = (config["layer_types"] * count)[:count]
+    for name, entry in list(found["hf"].items()):
+        for layer in range(last + 1, count):
+            found["hf"][name.replace(f"layers.{last}.", f"layers.{layer}.")] = entry
+
+
+def recipes(root, name):
+    found = json.loads((root / f"{name}.json").read_text())
+    with_layers(found, 8 if name == "llama" else 3)
+    schemes = {f"mlx-mixed-{recipe.replace('_', '-')}": dict(quant_predicate=f"mixed_{recipe}", q_group_size=64) for recipe in RECIPES[name]}
+    with tempfile.TemporaryDirectory() as directory:
+        found["mlx"] = convert(found, Path(directory), schemes)
+    return found
+
+
+def convert(model, directory, schemes):
     """What mlx_lm.convert writes of `model`, without a tokenizer."""
     import mlx.core as mx
     import mlx_lm.convert
@@ -363,7 +396,7 @@ def convert(model, directory):
     sys.modules["mlx_lm.convert"].load = load
     names = {mx.bfloat16: "BF16", mx.float16: "F16", mx.float32: "F32", mx.uint32: "U32", mx.uint8: "U8"}
     found = {}
-    for scheme, arguments in SCHEMES.items():
+    for scheme, arguments in schemes.items():
         out = directory / scheme
         sys.modules["mlx_lm.convert"].convert(str(source), str(out), quantize=True, **arguments)
         config = json.loads((out / "config.json").read_text())
@@ -431,6 +464,10 @@ def load(root, name):
 if __name__ == "__main__":
     step, root = sys.argv[1], Path(sys.argv[2])
     root.mkdir(parents=True, exist_ok=True)
+    if step == "recipes":
+        for name in RECIPES:
+            (Path(sys.argv[3]) / f"{name}.json").write_text(json.dumps(recipes(root, name), separators=(",", ":")) + "\n")
+        sys.exit()
     for name in sys.argv[3:] or [name for name in MODELS if step != "hf" or name not in NEWER]:
         path = root / f"{name}.json"
         if step in ("write", "load"):
@@ -441,6 +478,6 @@ if __name__ == "__main__":
         else:
             found = json.loads(path.read_text())
             with tempfile.TemporaryDirectory() as directory:
-                found["mlx"] = convert(found, Path(directory))
+                found["mlx"] = convert(found, Path(directory), SCHEMES)
         path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
         print(name)

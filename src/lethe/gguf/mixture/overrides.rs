@@ -4,7 +4,7 @@
 
 use super::rules::Category;
 use super::{LlamaTensor, TypeChoice};
-use crate::config::{Selection, what_was_meant};
+use crate::config::ByName;
 use crate::error::InTensor;
 use crate::lethe::GgufTypes;
 use crate::{AnamnesisError, Dtype, Result};
@@ -12,7 +12,7 @@ use crate::{AnamnesisError, Dtype, Result};
 /// [`GgufTypes`] with patterns that are compiled.
 #[derive(Debug)]
 pub(crate) struct TypeOverrides {
-    tensors: Vec<(String, Selection, Dtype)>,
+    tensors: ByName<Dtype>,
     token_embedding: Option<Dtype>,
     pub(super) output: Option<Dtype>,
 }
@@ -26,13 +26,8 @@ impl TypeOverrides {
         if types.is_empty() {
             return Ok(None);
         }
-        let compiled = types.tensors.iter().map(|(text, dtype)| {
-            let selection = Selection::of(std::slice::from_ref(text));
-            let selection = selection.map_err(|e| e.about("--tensor-type"))?;
-            Ok((text.clone(), selection, *dtype))
-        });
         Ok(Some(Self {
-            tensors: compiled.collect::<Result<_>>()?,
+            tensors: ByName::new("--tensor-type", types.tensors.iter().cloned())?,
             token_embedding: types.token_embedding,
             output: types.output,
         }))
@@ -57,33 +52,15 @@ impl TypeOverrides {
 
     /// The type of the first pattern that matches a name of the tensor.
     pub(super) fn of_name(&self, tensor: &LlamaTensor<'_>) -> Option<Dtype> {
-        let found = self
-            .tensors
-            .iter()
-            .find(|(_, pattern, _)| matches(pattern, tensor));
-        found.map(|(.., dtype)| *dtype)
+        self.tensors.of([&tensor.name, tensor.shown]).copied()
     }
 
     /// Fails if a pattern matches no tensor of the model, or takes too many steps.
     pub(super) fn require_matches(&self, tensors: &[LlamaTensor<'_>]) -> Result<()> {
-        for (text, pattern, _) in &self.tensors {
-            let has_match = tensors.iter().any(|tensor| matches(pattern, tensor));
-            pattern.check()?;
-            if !has_match {
-                let names = tensors.iter().map(|tensor| tensor.name.as_str());
-                let meant = what_was_meant(text, names);
-                let what = format!(
-                    "--tensor-type: no tensor has a name like `{text}`, to which a type is given; {meant}"
-                );
-                return Err(AnamnesisError::usage(what));
-            }
-        }
-        Ok(())
+        let names = tensors.iter();
+        self.tensors
+            .require_matches(names.flat_map(|tensor| [&*tensor.name, tensor.shown]))
     }
-}
-
-fn matches(pattern: &Selection, tensor: &LlamaTensor<'_>) -> bool {
-    pattern.has(&tensor.name) || pattern.has(tensor.shown)
 }
 
 /// The choice of a type that is given to a kind of tensors. llama.cpp has no other type for rows
