@@ -366,7 +366,7 @@ pub(super) struct ForgetArgs {
     /// Search scales that lose least, rather than take the library's; best with --imatrix
     #[arg(long, help_heading = ENCODING)]
     pub search: bool,
-    /// Importance matrix of llama.cpp's, for GGUF, --search and --bits
+    /// Importance matrix of llama.cpp's: GGUF, --search, --bits
     #[arg(long, value_name = "FILE", help_heading = ENCODING)]
     pub imatrix: Option<PathBuf>,
     /// Scales that FP8 activations are quantized with: JSON of numbers by module, or a model that has

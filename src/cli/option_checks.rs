@@ -93,7 +93,7 @@ const OPTIONS: &[Applicability] = &[
             r.scheme
                 .is_some_and(|scheme| scheme.is_gguf() || scheme.has_mixtures())
         },
-        needs: "tensors of GGUF types, and of schemes of MLX, compressed-tensors and ModelOpt, have several in one model; --to gguf:q4_k_m, mlx-4bit, w4a16 or nvfp4",
+        needs: "models of MLX, compressed-tensors, ModelOpt and GGUF have several types, as with --to mlx-4bit, w4a16, nvfp4 or gguf:q4_k_m; of others the scheme says the width",
     },
     Applicability {
         option: "--plan",

@@ -22,11 +22,21 @@ pub(super) fn apply(args: &TypeArgs, forget: &mut Forget) -> Result<()> {
     for (pattern, name) in &args.tensor_type {
         forget
             .give(pattern, name)
-            .map_err(|e| e.about("--tensor-type"))?;
+            .map_err(|e| as_usage(e, "--tensor-type"))?;
     }
     match &args.plan {
         Some(path) if !args.has_budget() => read(path, forget),
         _ => Ok(()),
+    }
+}
+
+/// The error that a type of this name cannot be given, which says no format of a file.
+fn as_usage(error: AnamnesisError, about: &str) -> AnamnesisError {
+    match error {
+        AnamnesisError::Unsupported { format, detail } => {
+            AnamnesisError::usage(format!("{about}: `{format}`: {detail}"))
+        }
+        other => other.about(about.to_owned()),
     }
 }
 
@@ -47,7 +57,7 @@ fn read(path: &Path, forget: &mut Forget) -> Result<()> {
         };
         forget
             .give(name.trim(), kind.trim())
-            .map_err(|e| e.about(about()))?;
+            .map_err(|e| as_usage(e, &about()))?;
     }
     Ok(())
 }

@@ -43,9 +43,10 @@ const WRONG: &[(&str, &[&str])] = &[
     ("--root", &["nothing"]),
     ("--scale-rule", &["x"]),
     ("--set", &["nothing", "=x"]),
+    ("--size", &["0", "x", "-1"]),
     ("--slice", &["x", "[x]", "[0"]),
     ("--sort", &["x"]),
-    ("--tensor-type", &["x", "=q8_0", "*=x", "nothing=q8_0", "re:[=q8_0"]),
+    ("--tensor-type", &["x", "=q8_0", "*=", "*=x", "nothing=q8_0", "re:[=q8_0"]),
     ("--threads", &["0", "x"]),
     ("--to", &["x"]),
     ("--token-embedding-type", &["x"]),
@@ -66,6 +67,7 @@ const FILES: &[&str] = &[
     "--imatrix",
     "--like",
     "--manifest",
+    "--plan",
     "--rename-file",
 ];
 

@@ -214,7 +214,7 @@ pub(super) fn parse_scheme(text: &str) -> Result<ForgetScheme, String> {
         let of_program =
             |(name, _): &&(&str, _)| *name == text || text.split('-').any(|word| word == *name);
         let detail = match (COMMON.iter().find(of_program), e) {
-            (Some((_, common)), _) => format!("which one? {}", common.join(", ")),
+            (Some((_, common)), _) => format!("which one? --to {}", common.join(", ")),
             (None, crate::AnamnesisError::Unsupported { detail, .. }) => detail,
             (None, other) => return other.to_string(),
         };
