@@ -1,6 +1,7 @@
 //! `amn remember` and `amn convert`.
 
 use std::io::Write;
+use std::path::Path;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
 use super::batch::write_all;
@@ -54,6 +55,9 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
         let cached = NamedInput::in_hub(base)?;
         options.base = Some(cached.unwrap_or_else(|| base.clone()));
     }
+    options
+        .files
+        .extend(args.types.read_plan().map(Path::to_path_buf));
     let dtype = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(dtype, &args.run)?.with_cast(args.cast.cast());
     let suffix = match &to {

@@ -1,6 +1,7 @@
 //! `amn forget`.
 
 use std::io::Write;
+use std::path::Path;
 
 use super::args::ForgetArgs;
 use super::batch::write_all;
@@ -34,6 +35,9 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
     tensor_types::apply(&args.types, &mut forget)?;
     let mut options = ConvertOptions::from(forget);
     options.run = run_options(to, &args.run)?;
+    options
+        .files
+        .extend(args.types.read_plan().map(Path::to_path_buf));
     write_all(
         inputs,
         &options,

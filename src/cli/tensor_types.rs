@@ -24,9 +24,9 @@ pub(super) fn apply(args: &TypeArgs, forget: &mut Forget) -> Result<()> {
             .give(pattern, name)
             .map_err(|e| as_usage(e, "--tensor-type"))?;
     }
-    match &args.plan {
-        Some(path) if !args.has_budget() => read(path, forget),
-        _ => Ok(()),
+    match args.read_plan() {
+        Some(path) => read(path, forget),
+        None => Ok(()),
     }
 }
 

@@ -15,13 +15,15 @@ use super::{Random, Raw, bytes_of, f32s, file, raw, values_of_bytes};
 const NEED_IMPORTANCE: &[&str] =
     &["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s"];
 
-/// Every scheme by name, those of GGUF last.
+/// Every scheme by name, those of GGUF last, but for recipes of MLX: they are of whole models, and
+/// tests of MLX compare them with mlx-lm.
 pub fn every_scheme() -> Vec<String> {
     let gguf = ForgetScheme::all_gguf().map(str::to_lowercase);
     // Block types without a file type of their name.
     let blocks = ["mxfp4", "nvfp4"].map(str::to_owned);
     ForgetScheme::all()
         .map(|(name, _)| name.to_owned())
+        .filter(|name| !name.starts_with("mlx-mixed"))
         .chain(gguf.chain(blocks).map(|t| format!("gguf:{t}")))
         .collect()
 }

@@ -53,6 +53,11 @@ impl TypeArgs {
         self.bits.is_some() || self.size.is_some()
     }
 
+    /// The file that the types are read from.
+    pub(in super::super) fn read_plan(&self) -> Option<&Path> {
+        self.plan.as_deref().filter(|_| !self.has_budget())
+    }
+
     /// The file that the types are saved in.
     pub(in super::super) fn saved_plan(&self) -> Option<&Path> {
         self.plan.as_deref().filter(|_| self.has_budget())

@@ -1,6 +1,6 @@
 //! Types of single tensors of a GGUF file, and encoding what is encoded already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::amn;
@@ -142,4 +142,59 @@ fn encoding_twice_is_asked_for() {
     ]);
     let text = String::from_utf8(run.stdout).unwrap();
     assert!(text.contains("1 tensor quantized already"), "{text}");
+}
+
+/// What a plan says is what was chosen, in every container, and a plan is one of its own kind of model.
+#[test]
+fn plans_are_saved_and_taken() {
+    let root = crate::common::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let input = at("in.safetensors");
+    let names = ["q_proj", "k_proj", "up_proj", "down_proj"];
+    let weights = names.iter().enumerate().map(|(i, name)| {
+        let values = (0..64 * 256).map(|n: usize| ((n * (37 + i) % 101) as f32 - 50.0) / 64.0);
+        raw(
+            &format!("model.layers.0.{name}.weight"),
+            "F32",
+            &[64, 256],
+            f32s(&values.collect::<Vec<_>>()),
+        )
+    });
+    std::fs::write(&input, file(&weights.collect::<Vec<_>>(), &[])).unwrap();
+    for (scheme, bits, ending) in
+        [("q4_k", "5", "gguf"), ("mlx-4bit", "5.6", "safetensors"), ("w4a16", "6.2", "safetensors")]
+    {
+        let [plan, chosen, taken] = ["txt", "a", "b"].map(|name| at(&format!("{scheme}-{name}")));
+        let (chosen, taken) = (chosen.with_extension(ending), taken.with_extension(ending));
+        let path = plan.to_str().unwrap();
+        let both = ["--to", scheme, "--plan", path, "--bits", bits];
+        let dry = [&both[..], &["--dry-run"]].concat();
+        assert_eq!(forget(&input, &chosen, &dry).0, Some(0), "{scheme}");
+        assert!(!chosen.exists());
+        let lines = std::fs::read_to_string(&plan).unwrap();
+        assert_eq!(lines.lines().count(), 4, "{lines}");
+        let (code, error) = forget(&input, &chosen, &both);
+        assert!(code == Some(7) && error.contains("exists"), "{code:?} {error}");
+        let again = [&both[..], &["-f"]].concat();
+        assert_eq!(forget(&input, &chosen, &again).0, Some(0));
+        assert_eq!(std::fs::read_to_string(&plan).unwrap(), lines);
+        assert_eq!(forget(&input, &taken, &both[..4]).0, Some(0));
+        assert!(encoded(&taken) == encoded(&chosen), "{scheme}");
+        let kinds: BTreeSet<_> = lines
+            .lines()
+            .map(|line| line.rsplit_once('=').unwrap().1)
+            .collect();
+        assert!(kinds.len() > 1, "{lines}");
+    }
+    let plan = at("w4a16-txt");
+    let refused = |scheme: &str, text: &str, what: &str| {
+        std::fs::write(&plan, text).unwrap();
+        let options = ["--to", scheme, "--plan", plan.to_str().unwrap()];
+        let (code, error) = forget(&input, &at("refused.safetensors"), &options);
+        assert!(code == Some(2) && error.contains(what), "{code:?} {error}");
+    };
+    refused("mlx-4bit", "\n# of another\nmodel.layers.0.q_proj.weight=w4a16\n", "line 3");
+    refused("w4a16", "model.layers.0.q_proj.weight", "NAME=TYPE");
+    refused("w4a16", "model.layers.1.q_proj.weight=w8a16", "no tensor has a name like");
+    refused("nf4", "", "several types");
 }
