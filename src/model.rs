@@ -115,6 +115,18 @@ pub(crate) struct TensorInfo {
 }
 
 impl TensorInfo {
+    /// A tensor whose elements lie in the order of its shape, little-endian, with nothing to check
+    /// them by: its type and shape, and its source with the offset and the length there.
+    pub(crate) fn plain(
+        name: impl Into<Box<str>>,
+        (dtype, shape): (Dtype, impl Into<Shape>),
+        (source, offset, len): (usize, u64, u64),
+    ) -> Self {
+        let (name, shape) = (name.into(), shape.into());
+        let (strides, big_endian, check) = (None, false, None);
+        Self { name, dtype, shape, source, offset, len, strides, big_endian, check }
+    }
+
     /// Whether the bytes lie in an order that is not defined for the type.
     pub(crate) fn has_unknown_order(&self) -> bool {
         self.big_endian && !self.dtype.can_swap()

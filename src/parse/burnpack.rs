@@ -188,18 +188,7 @@ impl Description<'_> {
             let what = format!("its bytes {start} to {end} lie behind the end of the file");
             return Err(AnamnesisError::parse(what));
         };
-        let (name, shape) = (name.into(), shape.into());
-        Ok(TensorInfo {
-            name,
-            dtype,
-            shape,
-            source: 0,
-            offset,
-            len,
-            strides: None,
-            big_endian: false,
-            check: None,
-        })
+        Ok(TensorInfo::plain(name, (dtype, shape), (0, offset, len)))
     }
 
     /// `DType` of `burn-std`: a name, or a map of one with what belongs to it.

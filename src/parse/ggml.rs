@@ -269,10 +269,7 @@ impl GgmlReader<'_> {
             if !names.insert(name.clone()) {
                 return Err(AnamnesisError::parse(format!("two tensors are called `{name}`")));
             }
-            let (shape, strides) = (shape.into(), None);
-            let (source, big_endian, check) = (0, false, None);
-            let tensor =
-                TensorInfo { name, dtype, shape, source, offset, len, strides, big_endian, check };
+            let tensor = TensorInfo::plain(name, (dtype, shape), (0, offset, len));
             contents.tensors.push(tensor);
         }
         Ok(())

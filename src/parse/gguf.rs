@@ -85,15 +85,12 @@ pub(crate) fn read_front<R: Read>(reader: R, budget: &Budget) -> Result<ParsedMo
     let mut header = header::read(reader, None, budget)?;
     let big_endian = header.big_endian;
     let tensor = |entry: GgufTensorEntry| TensorInfo {
-        name: entry.name.into(),
-        dtype: entry.dtype,
-        shape: entry.shape.into(),
-        source: 0,
-        offset: entry.offset,
-        len: entry.len.unwrap_or(0),
-        strides: None,
         big_endian,
-        check: None,
+        ..TensorInfo::plain(
+            entry.name,
+            (entry.dtype, entry.shape),
+            (0, entry.offset, entry.len.unwrap_or(0)),
+        )
     };
     let entries = std::mem::take(&mut header.tensors);
     let tensors = entries.into_iter().map(tensor).collect();
@@ -277,15 +274,8 @@ fn check_extents(
         }
         let big_endian = header.big_endian;
         tensors.push(TensorInfo {
-            name: name.into(),
-            dtype,
-            shape: shape.into(),
-            source,
-            offset,
-            len,
-            strides: None,
             big_endian,
-            check: None,
+            ..TensorInfo::plain(name, (dtype, shape), (source, offset, len))
         });
     }
     Ok(tensors)

@@ -223,15 +223,8 @@ fn add(contents: &mut ParsedModel, values: &[MindSporeValue], check: Option<&Che
         contents.sources.push(Source::Pieced(Box::new(pieced)));
     }
     contents.tensors.push(TensorInfo {
-        name: first.name.as_str().into(),
-        dtype,
-        shape: shape.into(),
-        source,
-        offset,
-        len,
-        strides: None,
-        big_endian: false,
         check: check.map(Box::new),
+        ..TensorInfo::plain(first.name.as_str(), (dtype, shape), (source, offset, len))
     });
     Ok(())
 }

@@ -120,17 +120,11 @@ impl TreeWalk<'_> {
             return Err(AnamnesisError::parse(format!("two tensors are called `{name}`")));
         };
         match dtype {
-            Ok(dtype) => self.contents.tensors.push(TensorInfo {
+            Ok(dtype) => self.contents.tensors.push(TensorInfo::plain(
                 name,
-                dtype,
-                shape: shape.into(),
-                source: 0,
-                offset,
-                len,
-                strides: None,
-                big_endian: false,
-                check: None,
-            }),
+                (dtype, shape),
+                (0, offset, len),
+            )),
             Err(what) => {
                 let (name, what) = (name.into(), format!("array of {what}"));
                 self.contents.skipped.push(Skipped { name, what });

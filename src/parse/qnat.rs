@@ -205,17 +205,11 @@ fn add_tensors(
             ))
         };
         let parts = parts(&entry, size).ok_or_else(|| what(size))?;
-        contents.tensors.push(TensorInfo {
-            name: entry.name.into(),
-            dtype: Dtype::U8,
-            shape: [size as usize].into(),
-            source: 0,
-            offset: data_start + start,
-            len: size,
-            strides: None,
-            big_endian: false,
-            check: None,
-        });
+        contents.tensors.push(TensorInfo::plain(
+            entry.name,
+            (Dtype::U8, [size as usize]),
+            (0, data_start + start, size),
+        ));
         contents
             .qnat
             .push(QnatTensor { shape: entry.shape, ..parts });

@@ -179,17 +179,11 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
     let base = 8 + json.len() as u64;
     let tensor = |(name, info): &(String, TensorInfo)| {
         let (start, end) = info.data_offsets;
-        Ok(crate::model::TensorInfo {
-            name: name.as_str().into(),
-            dtype: Dtype::try_from(info.dtype)?,
-            shape: info.shape.as_slice().into(),
-            source: 0,
-            offset: base.saturating_add(start as u64),
-            len: end.saturating_sub(start) as u64,
-            strides: None,
-            big_endian: false,
-            check: None,
-        })
+        Ok(crate::model::TensorInfo::plain(
+            name.as_str(),
+            (Dtype::try_from(info.dtype)?, info.shape.as_slice()),
+            (0, base.saturating_add(start as u64), end.saturating_sub(start) as u64),
+        ))
     };
     let tensors = entries.iter().map(tensor).collect::<Result<Vec<_>>>()?;
     let culprit = culprit(&tensors, base);

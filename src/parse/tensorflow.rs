@@ -104,17 +104,11 @@ fn add(
             (contents.sources.len() - 1, 0)
         }
     };
-    contents.tensors.push(TensorInfo {
-        name: name.into(),
-        dtype,
-        shape: entry.shape.into(),
-        source,
-        offset: if len > 0 { offset } else { 0 },
-        len,
-        strides: None,
-        big_endian: false,
-        check: None,
-    });
+    contents.tensors.push(TensorInfo::plain(
+        name,
+        (dtype, entry.shape),
+        (source, if len > 0 { offset } else { 0 }, len),
+    ));
     Ok(())
 }
 

@@ -165,15 +165,9 @@ fn add(
         }
     };
     contents.tensors.push(TensorInfo {
-        name: name.into(),
-        dtype,
         strides: strides(array).filter(|_| len > 0),
-        shape: shape.into(),
-        source,
-        offset,
-        len,
         big_endian: array.is_big_endian && dtype.byte_size() > 1,
-        check: None,
+        ..TensorInfo::plain(name, (dtype, shape), (source, offset, len))
     });
     Ok(is_partial)
 }

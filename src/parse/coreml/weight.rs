@@ -268,17 +268,11 @@ fn push(
     if dtype.packed_len(shape) != Some(place.len) {
         return Err(wrong(format!("{} bytes are no {dtype} {shape:?}", place.len)));
     }
-    spec.contents.tensors.push(TensorInfo {
-        name: name.into(),
-        dtype,
-        shape: shape.into(),
-        source: place.source,
-        offset: if place.len > 0 { place.offset } else { 0 },
-        len: place.len,
-        strides: None,
-        big_endian: false,
-        check: None,
-    });
+    spec.contents.tensors.push(TensorInfo::plain(
+        name,
+        (dtype, shape),
+        (place.source, if place.len > 0 { place.offset } else { 0 }, place.len),
+    ));
     spec.contents.graph.push(role);
     Ok(())
 }

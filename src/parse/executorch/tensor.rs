@@ -75,15 +75,8 @@ impl ValueLayout {
         }
         let strides = self.strides(&shape)?;
         contents.tensors.push(TensorInfo {
-            name: name.into(),
-            dtype,
-            shape: shape.into(),
-            source,
-            offset: data.start,
-            len,
             strides: strides.map(|strides| Box::new(strides.into())),
-            big_endian: false,
-            check: None,
+            ..TensorInfo::plain(name, (dtype, shape), (source, data.start, len))
         });
         Ok(())
     }

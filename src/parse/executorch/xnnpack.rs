@@ -359,17 +359,9 @@ fn push(
     if stored != len {
         return Err(wrong(format!("{stored} bytes of data, and its type and shape need {len}")));
     }
-    contents.tensors.push(TensorInfo {
-        name: name.into(),
-        dtype,
-        shape: shape.into(),
-        source,
-        offset: data.start,
-        len,
-        strides: None,
-        big_endian: false,
-        check: None,
-    });
+    contents
+        .tensors
+        .push(TensorInfo::plain(name, (dtype, shape), (source, data.start, len)));
     Ok(())
 }
 

@@ -46,17 +46,8 @@ pub(super) fn read(
         Ok(layout) => layout,
         Err(what) => return Ok(Err(what)),
     };
-    let mut tensor = TensorInfo {
-        name: path.into(),
-        dtype,
-        shape: sizes.into(),
-        source: 0,
-        offset: 0,
-        len,
-        strides: None,
-        big_endian,
-        check: None,
-    };
+    let mut tensor =
+        TensorInfo { big_endian, ..TensorInfo::plain(path, (dtype, sizes), (0, 0, len)) };
     let chunked = match layout {
         _ if len == 0 => return Ok(Ok(tensor)),
         DataLayout::Whole(Some(address), stored) => {

@@ -58,15 +58,8 @@ pub(super) fn add(
     };
     let (shape, strides) = name.of_module(shape);
     contents.tensors.push(TensorInfo {
-        name: name.text.as_str().into(),
-        dtype,
-        shape,
-        source,
-        offset,
-        len,
         strides,
-        big_endian: false,
-        check: None,
+        ..TensorInfo::plain(name.text.as_str(), (dtype, shape), (source, offset, len))
     });
     Ok(())
 }

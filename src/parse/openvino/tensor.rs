@@ -82,17 +82,11 @@ fn add(contents: &mut ParsedModel, constant: &Constant, name: &str) -> Result<Op
     if offset.checked_add(len).is_none_or(|end| end > have) && len > 0 {
         return Err(wrong(format!("its data is {len} bytes at {offset} of a file of {have}")));
     }
-    contents.tensors.push(TensorInfo {
-        name: name.into(),
-        dtype,
-        shape: constant.shape.clone().into(),
-        source: contents.sources.len() - 1,
-        offset: if len > 0 { offset } else { 0 },
-        len,
-        strides: None,
-        big_endian: false,
-        check: None,
-    });
+    contents.tensors.push(TensorInfo::plain(
+        name,
+        (dtype, constant.shape.clone()),
+        (contents.sources.len() - 1, if len > 0 { offset } else { 0 }, len),
+    ));
     Ok(Some(contents.tensors.len() - 1))
 }
 

@@ -59,17 +59,7 @@ pub(super) fn assemble(
         source = model.sources.len();
         model.sources.push(Source::Pieced(Box::new(pieced)));
     }
-    Ok(TensorInfo {
-        name: name.into(),
-        dtype,
-        shape: shape.into(),
-        source,
-        offset: 0,
-        len,
-        strides: None,
-        big_endian: false,
-        check: None,
-    })
+    Ok(TensorInfo::plain(name, (dtype, shape), (source, 0, len)))
 }
 
 /// The shape as this crate counts it: to torch, two packed four-bit floats are one element.

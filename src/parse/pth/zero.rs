@@ -218,15 +218,5 @@ fn tensor_of(
             (sources.len() - 1, 0, None)
         }
     };
-    Ok(TensorInfo {
-        name: name.into(),
-        dtype,
-        shape: shape.into(),
-        source,
-        offset,
-        len,
-        strides: None,
-        big_endian: false,
-        check,
-    })
+    Ok(TensorInfo { check, ..TensorInfo::plain(name, (dtype, shape), (source, offset, len)) })
 }

@@ -68,17 +68,9 @@ fn add(
         }
         None => (0, t.data.start),
     };
-    contents.tensors.push(TensorInfo {
-        name: name.into(),
-        dtype,
-        shape,
-        source: at,
-        offset,
-        len,
-        strides: None,
-        big_endian: false,
-        check: None,
-    });
+    contents
+        .tensors
+        .push(TensorInfo::plain(name, (dtype, shape), (at, offset, len)));
     Ok(true)
 }
 
@@ -173,17 +165,11 @@ fn add_companion(
     dtype: Dtype,
     name: Box<str>,
 ) -> Box<str> {
-    contents.tensors.push(TensorInfo {
-        name: name.clone(),
-        dtype,
-        shape: [vector.len as usize].into(),
-        source: 0,
-        offset: vector.at,
-        len: vector.len * dtype.byte_size() as u64,
-        strides: None,
-        big_endian: false,
-        check: None,
-    });
+    contents.tensors.push(TensorInfo::plain(
+        name.clone(),
+        (dtype, [vector.len as usize]),
+        (0, vector.at, vector.len * dtype.byte_size() as u64),
+    ));
     name
 }
 
