@@ -56,10 +56,12 @@ pub(crate) use self::json::{object, parse_python, read_json, read_small};
 pub(crate) use self::member::{Member, quoted};
 pub(crate) use self::method::QuantMethod;
 pub(crate) use self::module::{FP8_SCALES, Module, NVFP4, OF_FP8, is_embedding};
+#[cfg(feature = "lethe")]
+pub(crate) use self::pattern::ByName;
 pub use self::pattern::Selection;
 #[cfg(feature = "lethe")]
 pub(crate) use self::pattern::nearest;
-pub(crate) use self::pattern::{ByName, RenameRule, what_was_meant};
+pub(crate) use self::pattern::{RenameRule, what_was_meant};
 use self::place::{ConfigPlace, order};
 pub(crate) use self::sdnq::{NativeFloat, SdnqConfig, SdnqDtype, SdnqSettings};
 pub(crate) use self::sizes::is_cross_attention;

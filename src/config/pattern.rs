@@ -7,6 +7,7 @@
 //! them, and stops after a number of steps.
 
 mod backtracking;
+#[cfg(feature = "lethe")]
 mod by_name;
 mod glob;
 mod nearest;
@@ -20,6 +21,7 @@ use std::sync::OnceLock;
 use regex_lite::{Regex, RegexBuilder};
 
 use self::backtracking::Backtracking;
+#[cfg(feature = "lethe")]
 pub(crate) use self::by_name::ByName;
 use self::glob::glob_expression;
 pub(crate) use self::nearest::{nearest, what_was_meant};

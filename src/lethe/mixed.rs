@@ -11,22 +11,16 @@ use serde_json::{Map, Value, json};
 
 use self::recipe::Recipe;
 use super::decision::Candidate;
+use super::scheme::Library;
 use super::schemes::SCHEMES;
 use super::{Forget, ForgetScheme, Method};
 use crate::config::ByName;
 use crate::remember::EncodedAs;
 use crate::{AnamnesisError, Result};
 
-/// A library that loads models of several of its schemes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Library {
-    Mlx,
-    CompressedTensors,
-    ModelOpt,
-}
-
 /// Schemes of which those of matrices are chosen for a size. The first row that has the scheme of the
 /// model counts.
+#[cfg(feature = "models")]
 const CHOICES: &[&[&str]] = &[
     &["mlx-2bit", "mlx-3bit", "mlx-4bit", "mlx-5bit", "mlx-6bit", "mlx-8bit"],
     &["mlx-nvfp4", "mlx-mxfp8"],
@@ -38,9 +32,30 @@ const CHOICES: &[&[&str]] = &[
     &["nvfp4", "mxfp8-modelopt"],
 ];
 
+impl ForgetScheme {
+    /// The scheme called `name`, with the parameters of this one, for tensors of a model of this one.
+    ///
+    /// # Errors
+    /// `Unsupported` if none is called so, `Usage` if it is of another library.
+    pub(super) fn beside(&self, name: &str) -> Result<Self> {
+        let other: Self = name.parse()?;
+        let library = self.library().filter(|_| !other.has_recipe());
+        if library.is_some() && other.library() == library {
+            return Ok(other.with_parameters_of(self));
+        }
+        let known = match self.library() {
+            Some(library) => format!("of its library are {}", library.names()),
+            None => "schemes of MLX, compressed-tensors and ModelOpt stand beside others of theirs"
+                .to_owned(),
+        };
+        let what = format!("`{other}`: a model of {self} has no tensors of it; {known}");
+        Err(AnamnesisError::usage(what))
+    }
+}
+
 impl Library {
     /// Names of its schemes.
-    pub(super) fn names(self) -> String {
+    fn names(self) -> String {
         let rows = SCHEMES.iter().filter(|row| row.library == Some(self));
         let rows = rows.filter(|row| row.recipe.is_none());
         rows.map(|row| row.name).collect::<Vec<_>>().join(", ")
@@ -176,6 +191,7 @@ impl TensorSchemes {
 ///
 /// # Errors
 /// `Usage` if there is no choice.
+#[cfg(feature = "models")]
 pub(crate) fn choices(scheme: &ForgetScheme) -> Result<Vec<ForgetScheme>> {
     let name = scheme.to_string();
     let row = CHOICES.iter().find(|row| row.contains(&&*name));

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::mixed::Library;
 use super::mx::ScaleRule;
 use super::{Method, Scope};
 use crate::lethe::gguf::mixture::FileType;
@@ -45,6 +44,14 @@ pub(super) struct SchemeParameters {
     pub pure: bool,
     /// Type that quantized values are decoded to, which configs state as the type to compute in.
     pub dtype: TargetDtype,
+}
+
+/// A library that loads models of several of its schemes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Library {
+    Mlx,
+    CompressedTensors,
+    ModelOpt,
 }
 
 /// A row of the table of schemes.
@@ -276,24 +283,9 @@ impl ForgetScheme {
         }
     }
 
-    /// The scheme called `name`, with the parameters of this one, for tensors of a model of this one.
-    ///
-    /// # Errors
-    /// `Unsupported` if none is called so, `Usage` if it is of another library.
-    pub(super) fn beside(&self, name: &str) -> Result<Self> {
-        let other: Self = name.parse()?;
-        if other.library() != self.library() || self.library().is_none() || other.recipe().is_some()
-        {
-            let what = format!(
-                "`{other}`: a model of {self} has no tensors of it; {}",
-                self.library().map_or_else(
-                    || "schemes of MLX, compressed-tensors and ModelOpt stand beside others of theirs".to_owned(),
-                    |library| format!("of its library are {}", library.names())
-                )
-            );
-            return Err(AnamnesisError::usage(what));
-        }
-        Ok(Self { parameters: self.parameters, ..other })
+    /// `self` with the parameters of `other`.
+    pub(super) fn with_parameters_of(self, other: &Self) -> Self {
+        Self { parameters: other.parameters, ..self }
     }
 
     /// Whether its tensors have the widths of a recipe.
@@ -301,7 +293,7 @@ impl ForgetScheme {
         self.recipe().is_some()
     }
 
-    /// Whether other schemes can be given to some tensors ([`Forget::schemes`](super::Forget)).
+    /// Whether other schemes can be given to some tensors (`Forget::schemes`).
     #[must_use]
     pub fn has_mixtures(&self) -> bool {
         self.library().is_some()

@@ -2,8 +2,8 @@
 //! are lost are least in sum.
 //!
 //! What an error of a matrix costs the model is not known without running it. Of six measures of it,
-//! the larger of two came nearest: what part of its outputs is lost, and what part of its weights
-//! (docs/benchmarks.md).
+//! the larger of two came nearest: what part of its outputs is lost, and what part of its weights. A
+//! larger matrix counts more, by the fourth root of the number of its weights (docs/benchmarks.md).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -42,7 +42,8 @@ struct Offer {
     /// The place of the type among those that may be chosen.
     kind: usize,
     bytes: u64,
-    /// What part of them is lost ([`SampledRows::loss`](crate::lethe::SampledRows::loss)).
+    /// What part of them is lost ([`SampledRows::loss`](crate::lethe::SampledRows::loss)), by their
+    /// sizes.
     loss: f64,
 }
 
@@ -160,6 +161,10 @@ fn offers(
     }
     let items = &resolution.items;
     let searches = forget.weighs_search();
+    let weight = |item: &ResolvedItem<'_>| {
+        let values = item.shape().iter().product::<usize>() as f64;
+        values.sqrt().sqrt()
+    };
     let of_item = |at: usize, (): &mut ()| {
         options.run.cancel.check()?;
         let (item, none) = (&items[at], vec![]);
@@ -174,7 +179,7 @@ fn offers(
             let Some(encoder) = encoder_of_rows(item, &choices[at], &rows)? else {
                 return Ok(none);
             };
-            let loss = rows.loss((&*encoder, searches), options.run.level)?;
+            let loss = weight(item) * rows.loss((&*encoder, searches), options.run.level)?;
             offers.push(Offer { kind, bytes: size(item, &choices[at], options)?, loss });
         }
         Ok(offers)
