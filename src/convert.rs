@@ -46,6 +46,7 @@ mod outcome;
 mod output;
 mod overflow;
 pub(crate) mod pair;
+mod parts;
 mod plan;
 pub(crate) mod progress;
 mod report;

@@ -103,7 +103,7 @@ pub(crate) use self::engine::pre_norms::PreNorm;
 #[cfg(feature = "lethe")]
 use self::engine::pre_norms::pre_norms;
 pub(crate) use self::engine::pruned::{ChangedField, LayersLeft};
-pub(crate) use self::engine::request::GgufRequest;
+pub(crate) use self::engine::request::{FusedTensors, GgufRequest, ModelPart};
 pub(crate) use self::engine::source::SourceTensor;
 pub(crate) use self::engine::tied::{is_tied, other_output};
 pub(crate) use self::engine::to_gguf::{GgufModel, to_gguf};

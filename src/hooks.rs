@@ -9,7 +9,8 @@ use serde_json::Value;
 pub use crate::config::Selection;
 use crate::config::Texts;
 use crate::convert::{Settled, finish, is_input_of, partial_path, settle, sums_of_directory};
-use crate::parse::directory::is_model_file;
+use crate::limits::Budget;
+use crate::parse::directory::{self, is_model_file};
 use crate::parse::hub;
 #[cfg(feature = "cli")]
 pub use crate::report::distribution::{Distribution, Magnitudes};
@@ -95,6 +96,18 @@ impl NamedInput {
         let mut model = crate::parse_with_limits(&self.path, limits)?;
         model.notes.extend(self.notes.iter().cloned());
         Ok(model)
+    }
+
+    /// The configs of the model, if it is a directory without weights; `None`: it has weights, or is no
+    /// directory.
+    ///
+    /// # Errors
+    /// Those of [`parse_with_limits`](crate::parse_with_limits).
+    pub fn parse_without_weights(&self, limits: &ParseLimits) -> Result<Option<ParsedModel>> {
+        match self.path.is_dir() {
+            true => directory::read_without_weights(&self.path, &Budget::new(limits)),
+            false => Ok(None),
+        }
     }
 }
 

@@ -96,6 +96,8 @@ pub(crate) use self::decision::{Candidate, Decision, Decisions};
 #[cfg(feature = "lethe")]
 pub use self::forget::{Forget, GgufTypes};
 #[cfg(feature = "lethe")]
+pub(crate) use self::ggml::Ggml;
+#[cfg(feature = "lethe")]
 pub(crate) use self::gguf::ALREADY;
 #[cfg(feature = "lethe")]
 pub(crate) use self::imatrix::Imatrix;

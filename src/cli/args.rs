@@ -3,6 +3,7 @@
 mod edit;
 mod encode;
 mod examples;
+mod gguf_model;
 pub(super) mod hints;
 mod messages;
 mod readers;
@@ -16,6 +17,7 @@ use clap::{Parser, Subcommand};
 
 pub(super) use self::edit::EditArgs;
 pub(super) use self::encode::TypeArgs;
+pub(super) use self::gguf_model::GgufModelArgs;
 pub(super) use self::messages::{MessageArgs, ProgressMode, ReadArgs};
 pub(super) use self::readers::{
     CheckArgs, DiffArgs, DiffSortKey, InspectArgs, LsArgs, ParseArgs, ReportArgs, ScanArgs,
@@ -313,6 +315,19 @@ pub(super) struct ConvertArgs {
     /// draft for speculative decoding, whose tokenizer it has
     #[arg(long, value_name = "BASE", help_heading = OUTPUT, conflicts_with_all = ["tensors_only", "include", "exclude", "mmproj"])]
     pub base: Option<PathBuf>,
+    /// Write settings and tokenizer of a model as a GGUF file without tensors; a directory may be
+    /// without weights
+    #[arg(long, help_heading = OUTPUT, conflicts_with_all = ["mtp", "no_mtp", "tensors_only", "mmproj", "root"])]
+    pub vocab_only: bool,
+    /// Write the layers that predict further tokens alone, with the embedding and the output: a draft
+    /// that llama.cpp loads beside the model
+    #[arg(long, help_heading = OUTPUT, conflicts_with_all = ["no_mtp", "tensors_only", "mmproj"])]
+    pub mtp: bool,
+    /// Encode matrices that are FP8 with scales to Q8_0, as llama.cpp's converter does, and no others
+    #[arg(long, help_heading = OUTPUT, conflicts_with_all = ["vocab_only", "tensors_only", "mmproj"])]
+    pub fp8_as_q8: bool,
+    #[command(flatten)]
+    pub model: GgufModelArgs,
     #[command(flatten)]
     pub cast: CastArgs,
     #[command(flatten)]
@@ -388,6 +403,8 @@ pub(super) struct ForgetArgs {
     /// Give all tensors of a GGUF file the same type
     #[arg(long, help_heading = ENCODING)]
     pub pure: bool,
+    #[command(flatten)]
+    pub model: GgufModelArgs,
     #[command(flatten)]
     pub types: TypeArgs,
     /// Write an HTML page on the error, too: by tensor, layer and class of modules; -f replaces one

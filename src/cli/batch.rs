@@ -12,7 +12,7 @@ use super::plan::{OutputStyle, WriteRequest};
 use super::write::write;
 use super::{CommandError, CommandResult, input};
 use crate::hooks::Selection;
-use crate::{AnamnesisError, ConvertOptions, GgufEdit, NameChanges, Result};
+use crate::{AnamnesisError, ConvertOptions, GgufEdit, ModelScope, NameChanges, Result};
 
 /// The changes of names that the arguments ask for.
 pub(super) fn name_changes(args: &RunArgs) -> Result<NameChanges> {
@@ -79,7 +79,10 @@ pub(super) fn write_all(
         [_] => OutputChoice::OfOne(given),
         files => OutputChoice::of_several(given, files.len())?,
     };
-    let open = |file: &Path| open_input(file, inputs.root.as_deref(), args);
+    let open = |file: &Path| match options.scope {
+        ModelScope::Vocabulary => input::open_with_or_without_weights(file, &args.read.limits),
+        _ => open_input(file, inputs.root.as_deref(), args),
+    };
     let request = WriteRequest { options, args, place, style };
     if let [file] = inputs.files.as_slice() {
         return write(&request, &open(file)?, out);

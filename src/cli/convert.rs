@@ -11,7 +11,7 @@ use super::plan::OutputStyle;
 use super::write::run_options;
 use super::{CommandResult, tensor_types};
 use crate::hooks::NamedInput;
-use crate::{AnamnesisError, ConvertOptions, Forget};
+use crate::{AnamnesisError, ConvertOptions, Forget, ModelScope};
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResult {
@@ -60,7 +60,17 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
         .extend(args.types.read_plan().map(Path::to_path_buf));
     let dtype = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(dtype, &args.run)?.with_cast(args.cast.cast());
+    args.model.apply(&mut options);
+    options.fp8_as_q8 = args.fp8_as_q8;
+    if args.vocab_only || args.mtp {
+        options.scope = if args.mtp {
+            ModelScope::Prediction
+        } else {
+            ModelScope::Vocabulary
+        };
+    }
     let suffix = match &to {
+        _ if args.vocab_only => Some("vocab".to_owned()),
         ConvertTo::Scheme(scheme) => Some(scheme.suffix()),
         ConvertTo::Container(container) => {
             let suffix = container.suffix();

@@ -38,6 +38,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
     options
         .files
         .extend(args.types.read_plan().map(Path::to_path_buf));
+    args.model.apply(&mut options);
     write_all(
         inputs,
         &options,

@@ -50,6 +50,20 @@ pub(super) fn open_path(path: &Path, limits: &LimitArgs) -> Result<ParsedModel> 
     Ok(open_file(path, &limits.limits())?.model)
 }
 
+/// Opens the model at `path` as [`open_path`] does, also a directory without weights.
+///
+/// # Errors
+/// The errors of [`parse`](crate::parse()).
+pub(super) fn open_with_or_without_weights(path: &Path, limits: &LimitArgs) -> Result<NamedModel> {
+    let input = NamedInput::find(path)?;
+    let limits = limits.limits();
+    let model = match input.parse_without_weights(&limits)? {
+        Some(model) => model,
+        None => input.parse(&limits)?,
+    };
+    Ok(NamedModel { model, named: input.named })
+}
+
 fn open_file(path: &Path, limits: &ParseLimits) -> Result<NamedModel> {
     let input = NamedInput::find(path)?;
     Ok(NamedModel { model: input.parse(limits)?, named: input.named })
@@ -166,10 +180,10 @@ pub(super) fn output_file(input: &Path, suffix: &str, extension: &str, keep: boo
     path.with_file_name(name)
 }
 
-/// The default output file of an image tower whose model's is `output`, as llama.cpp's converter
+/// The default output file of a part of a model whose own is `output`, as llama.cpp's converter
 /// calls it.
-pub(super) fn of_tower(output: &Path) -> PathBuf {
-    let mut name = OsString::from("mmproj-");
+pub(super) fn with_prefix(prefix: &str, output: &Path) -> PathBuf {
+    let mut name = OsString::from(prefix);
     name.push(output.file_name().unwrap_or_default());
     output.with_file_name(name)
 }

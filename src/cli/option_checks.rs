@@ -6,7 +6,9 @@ use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
-use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, MergeTo, RunArgs, TypeArgs};
+use super::args::{
+    Command, ConvertArgs, ConvertTo, ForgetArgs, GgufModelArgs, MergeTo, RunArgs, TypeArgs,
+};
 use crate::hooks::NamedInput;
 use crate::{AnamnesisError, ConvertTarget, ForgetScheme, Result};
 
@@ -168,6 +170,42 @@ const OPTIONS: &[Applicability] = &[
         needs: "one adapter, or one draft, becomes a GGUF file, or an adapter a directory of safetensors",
     },
     Applicability {
+        option: "--vocab-only",
+        is_set: |r| r.convert().is_some_and(|args| args.vocab_only),
+        applies: |r| r.is_to_gguf() && r.scheme.is_none(),
+        needs: "a file of a tokenizer alone is GGUF without tensors; use --to gguf",
+    },
+    Applicability {
+        option: "--mtp",
+        is_set: |r| r.convert().is_some_and(|args| args.mtp),
+        applies: |r| r.is_to_gguf() && r.scheme.is_none(),
+        needs: "layers that predict further tokens become a GGUF file of their own, whose tensors are not encoded; use --to gguf",
+    },
+    Applicability {
+        option: "--no-mtp",
+        is_set: |r| r.model().is_some_and(|args| args.no_mtp),
+        applies: |r| r.is_to_gguf(),
+        needs: "only a GGUF model is written without them; use --to gguf",
+    },
+    Applicability {
+        option: "--fuse-qkv",
+        is_set: |r| r.model().is_some_and(|args| args.fuse_qkv),
+        applies: |r| r.is_to_gguf(),
+        needs: "only GGUF models have fused tensors; use --to gguf or a type such as gguf:q4_k_m",
+    },
+    Applicability {
+        option: "--fuse-gate-up-exps",
+        is_set: |r| r.model().is_some_and(|args| args.fuse_gate_up_exps),
+        applies: |r| r.is_to_gguf(),
+        needs: "only GGUF models have fused tensors; use --to gguf or a type such as gguf:q4_k_m",
+    },
+    Applicability {
+        option: "--fp8-as-q8",
+        is_set: |r| r.convert().is_some_and(|args| args.fp8_as_q8),
+        applies: |r| r.is_to_gguf() && r.scheme.is_none(),
+        needs: "Q8_0 is a type of GGUF beside floats; use --to gguf",
+    },
+    Applicability {
         option: "--mmproj",
         is_set: |r| r.run.output.is_tower(),
         applies: |r| r.is_to_gguf(),
@@ -325,6 +363,14 @@ impl<'a> Request<'a> {
             WritingCommand::Remember | WritingCommand::Merge => None,
             WritingCommand::Forget(args) => Some(&args.types),
             WritingCommand::Convert(args) => Some(&args.types),
+        }
+    }
+
+    fn model(&self) -> Option<&'a GgufModelArgs> {
+        match self.command {
+            WritingCommand::Remember | WritingCommand::Merge => None,
+            WritingCommand::Forget(args) => Some(&args.model),
+            WritingCommand::Convert(args) => Some(&args.model),
         }
     }
 

@@ -82,9 +82,10 @@ impl WriteRequest<'_> {
             true => input::output_directory(named, &suffix),
             false => input::output_file(named, &suffix, extension, keeps_blocks),
         };
-        let default = match args.output.is_tower() {
-            true => input::of_tower(&default),
-            false => default,
+        let default = match options.scope {
+            ModelScope::ImageTower => input::with_prefix("mmproj-", &default),
+            ModelScope::Prediction => input::with_prefix("mtp-", &default),
+            _ => default,
         };
         let output = self.place.output(default, conversion.is_directory());
         require_outside_cache(&output)?;
@@ -129,6 +130,7 @@ impl WriteRequest<'_> {
         let is_some = !(select.include.is_empty() && select.exclude.is_empty());
         let is_directory = self.place.path().is_some() && !options.single_file;
         match () {
+            () if options.scope != ModelScope::Auto => options.scope,
             () if self.args.output.tensors_only => ModelScope::Tensors,
             () if self.args.output.is_tower() => ModelScope::ImageTower,
             () if self.args.output.tower().is_some() && is_directory => ModelScope::Model,

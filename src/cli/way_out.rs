@@ -35,7 +35,10 @@ pub(super) fn of_plan(
     {
         ways.push("--skip-unsupported leaves out what no tensor can hold".to_owned());
     }
-    let writes_model = !matches!(options.scope, ModelScope::Tensors | ModelScope::ImageTower);
+    let writes_model = matches!(options.scope, ModelScope::Auto | ModelScope::Model)
+        && !options.fuse_qkv
+        && !options.fuse_gate_up_exps
+        && !options.fp8_as_q8;
     let tensors = options.clone().with_scope(ModelScope::Tensors);
     let is_named = text.contains("tensors alone");
     if writes_model && !is_named && model.plan(tensors).is_ok() {

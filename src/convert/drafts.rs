@@ -8,9 +8,10 @@ use super::adapters::{Adapter, Base, ConfigField, merge};
 use super::asked::{Asked, note_on};
 use super::cast::{cast_of_item, cast_target, widen_parameter, widens_parameters};
 use super::draft::is_carried;
-use super::encodings::{Drafted, Encodings};
+use super::encodings::{Drafted, Encodings, encode_as_class};
 use super::options::{ConvertOptions, FloatCast, ModelScope};
 use super::output::{BoxedOutput, Output};
+use super::parts;
 use super::report::Report;
 use super::summary::summary;
 use super::whole::{self, Pruned, WholeModel};
@@ -45,6 +46,10 @@ pub(super) fn draft_outputs<'m>(
     options: &ConvertOptions,
 ) -> Result<Drafts<'m>> {
     check_options(model, options)?;
+    #[cfg(feature = "gguf")]
+    if options.scope == ModelScope::Vocabulary && model.is_gguf() {
+        return draft_vocabulary(model, options);
+    }
     if options.copies_all || options.carries_blocks(model) {
         return draft_copies(model, options);
     }
@@ -73,6 +78,12 @@ pub(super) fn draft_outputs<'m>(
     report.notes.extend(unmatched);
     report.notes.extend(note_on(&undecoded));
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
+    if options.scope == ModelScope::Vocabulary {
+        report = Report { notes: report.notes, ..Report::new(options.run.to) };
+    }
+    if options.scope == ModelScope::Prediction {
+        report.passthrough = report.passthrough.min(resolution.items.len());
+    }
     if !merges_first {
         let base = Base {
             model,
@@ -92,7 +103,7 @@ pub(super) fn draft_outputs<'m>(
     let widens = whole.is_none() && widens_parameters(&resolution.items, options);
     let mut drafts = Vec::with_capacity(resolution.items.len());
     for item in resolution.items {
-        let mut item = match &mut encodings {
+        let item = match &mut encodings {
             None => item,
             Some(encodings) => match encodings.draft(item)? {
                 Drafted::Encoded(encoded) => {
@@ -101,6 +112,13 @@ pub(super) fn draft_outputs<'m>(
                 }
                 Drafted::NotEncoded(item) => item,
             },
+        };
+        let mut item = match encode_as_class(item, &mut report)? {
+            Drafted::Encoded(encoded) => {
+                drafts.extend(encoded);
+                continue;
+            }
+            Drafted::NotEncoded(item) => item,
         };
         let mut cast = cast_of_item(&item, is_of_class, options);
         if widens {
@@ -166,6 +184,7 @@ fn check_options(model: &ParsedModel, options: &ConvertOptions) -> Result<()> {
             "--rename, --drop: metadata of this file has shapes of tensors by their names (`comfy.gguf.orig_shape`)",
         ));
     }
+    parts::check(model, options)?;
     let is_gguf = options.target.container().has_gguf_metadata;
     if options.scope == ModelScope::ImageTower && (!is_gguf || model.is_gguf()) {
         let what = "--mmproj: only the image tower of a Hugging Face directory becomes a GGUF file";
@@ -177,6 +196,35 @@ fn check_options(model: &ParsedModel, options: &ConvertOptions) -> Result<()> {
         return Err(AnamnesisError::usage(what));
     }
     Ok(())
+}
+
+/// Drafts nothing: the metadata of a GGUF file are its settings and its tokenizer.
+///
+/// # Errors
+/// `Unsupported` if it has no tokenizer.
+#[cfg(feature = "gguf")]
+fn draft_vocabulary<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
+    use crate::error::counted;
+    use crate::model::gguf_keys::TOKENS;
+
+    let metadata = model.gguf().map(|source| source.metadata());
+    if metadata.is_none_or(|metadata| metadata.get(TOKENS).is_none()) {
+        let what = format!("the file has no tokenizer (key `{TOKENS}`)");
+        return Err(AnamnesisError::unsupported("--vocab-only", what));
+    }
+    let mut report = Report::new(options.run.to);
+    let count = counted(model.tensors().len(), "tensor");
+    report
+        .notes
+        .push(format!("{count} left out: the output has settings and tokenizer alone"));
+    Ok(Drafts {
+        drafts: vec![],
+        report,
+        quantization: None,
+        gguf_keys: vec![],
+        whole: None,
+        config_fields: vec![],
+    })
 }
 
 /// Whether the adapters of `options` name weights as `model` has them, and not as a whole model

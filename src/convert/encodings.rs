@@ -26,18 +26,18 @@ use super::draft::{byte_len, sources_of};
 use super::encode::{Encoding, RelayDecision, dtype_of, link_siblings};
 use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
-use super::report::Report;
+use super::report::{Encoded, Report};
 use crate::error::counted;
-use crate::lethe::{Decision, Importance, Method, StoredTensor, WeightInfo};
+use crate::lethe::{Decision, Ggml, Importance, Method, StoredTensor, WeightInfo};
 #[cfg(feature = "gguf")]
 use crate::model::gguf::Gguf;
 use crate::model::{ParsedModel, Tensor};
 #[cfg(feature = "models")]
 use crate::remember::layout::column_factors::{ColumnFactors, MultipliedColumns};
 use crate::remember::{
-    Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
+    Decode, EncodedAs, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
 };
-use crate::{Result, TargetDtype};
+use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// The decisions for the tensors of a model, which are drafted one after another.
 pub(super) struct Encodings {
@@ -176,6 +176,30 @@ impl Encodings {
         note_twice((&self.quantized_twice, self.copied.len()), drafts, report);
         self.quantization
     }
+}
+
+/// Drafts an item that its class has as Q8_0 whatever becomes of the others.
+///
+/// # Errors
+/// The tensor cannot be encoded.
+pub(super) fn encode_as_class<'m>(
+    item: ResolvedItem<'m>,
+    report: &mut Report,
+) -> Result<Drafted<'m>> {
+    if item.encoded_as() != Some(EncodedAs::Q8_0) {
+        return Ok(Drafted::NotEncoded(item));
+    }
+    let method = Ggml { dtype: Dtype::Q8_0, imatrix: None };
+    let weight = WeightInfo { name: item.name(), shape: item.shape(), dtype: TargetDtype::F32 };
+    if let Some(what) = method.objection(&weight) {
+        return Err(AnamnesisError::unsupported("Q8_0", what).in_tensor(item.name()));
+    }
+    let scheme = method.dtype.to_string();
+    report
+        .encoded
+        .push(Encoded { name: item.name().to_owned(), scheme: scheme.clone() });
+    let item = EncodedItem { item, columns: None };
+    encode(item, &method, (scheme, None), TargetDtype::F32).map(Drafted::Encoded)
 }
 
 /// Whether the metadata says that blocks of `model` are rotated.

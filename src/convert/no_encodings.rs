@@ -16,7 +16,6 @@ pub(super) enum Encodings {}
 pub(super) enum Drafted<'m> {
     #[expect(dead_code, reason = "only the encoder makes it")]
     Encoded(Vec<BoxedOutput<'m>>),
-    #[expect(dead_code, reason = "only the encoder makes it")]
     NotEncoded(ResolvedItem<'m>),
 }
 
@@ -46,6 +45,14 @@ impl Encodings {
     ) -> Option<(Vec<&'static str>, serde_json::Value)> {
         match self {}
     }
+}
+
+/// Returns the item: nothing is encoded.
+pub(super) fn encode_as_class<'m>(
+    item: ResolvedItem<'m>,
+    _report: &mut Report,
+) -> Result<Drafted<'m>> {
+    Ok(Drafted::NotEncoded(item))
 }
 
 /// Returns `None`: no tensor is encoded.

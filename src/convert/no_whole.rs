@@ -3,6 +3,7 @@
 
 use super::adapters::ConfigField;
 use super::options::{ConvertOptions, ModelScope};
+use super::parts;
 use super::report::Report;
 use crate::model::ParsedModel;
 #[cfg(feature = "gguf")]
@@ -84,7 +85,7 @@ pub(super) fn map(
     _report: &mut Report,
 ) -> Result<Option<WholeModel>> {
     let is_whole = matches!(options.scope, ModelScope::Model | ModelScope::ImageTower);
-    match is_whole || options.base.is_some() {
+    match is_whole || options.base.is_some() || parts::option(options).is_some() {
         true => Err(AnamnesisError::unsupported(
             "a whole model",
             "this build lacks the feature `models`",

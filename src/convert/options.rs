@@ -38,6 +38,27 @@ pub enum ModelScope {
     /// The image tower and the projector of a multimodal Hugging Face model, as llama.cpp loads
     /// them beside its language model (`mmproj`).
     ImageTower,
+    /// Settings and tokenizer of a model as a GGUF file without tensors, of a Hugging Face directory or
+    /// of GGUF.
+    Vocabulary,
+    /// The layers of a Hugging Face model that predict further tokens as a GGUF file, with the
+    /// embedding and the output that they share with the model.
+    Prediction,
+    /// A whole GGUF model of a Hugging Face directory, without these layers.
+    WithoutPrediction,
+}
+
+impl ModelScope {
+    /// The option of the program that asks for this part of a GGUF model; `None`: it is no part of
+    /// one alone.
+    pub(super) fn part_option(self) -> Option<&'static str> {
+        match self {
+            Self::Vocabulary => Some("--vocab-only"),
+            Self::Prediction => Some("--mtp"),
+            Self::WithoutPrediction => Some("--no-mtp"),
+            _ => None,
+        }
+    }
 }
 
 /// Options of [`convert`](crate::ParsedModel::convert). A [`ConvertTarget`] converts into them,
@@ -93,6 +114,13 @@ pub struct ConvertOptions {
     pub resume: bool,
     /// Whether the output is a model that other programs run, or only its tensors.
     pub scope: ModelScope,
+    /// Whether queries, keys and values of each layer become one tensor of a GGUF model.
+    pub fuse_qkv: bool,
+    /// Whether gates and inner projections of each layer's experts become one tensor of a GGUF model.
+    pub fuse_gate_up_exps: bool,
+    /// Whether matrices of a Hugging Face model that are FP8 with scales become Q8_0 in its GGUF model,
+    /// and all others floats.
+    pub fp8_as_q8: bool,
     /// llama.cpp's name of the pre-tokenizer, for a GGUF file of a whole model; `None`: the one
     /// that fits.
     pub pre_tokenizer: Option<String>,

@@ -10,12 +10,13 @@ use serde_json::Value;
 
 pub(super) use self::pruned::Pruned;
 use super::options::{ConvertOptions, ModelScope};
+use super::parts;
 use super::report::Report;
 use crate::config::Texts;
 use crate::families::{
-    GgufModel, GgufRequest, MlxModel, from_mlx, is_draft_class, is_early_expert, join_tower,
-    other_output, stack_early_experts, stack_experts, to_gguf, to_hf, to_mlx, to_mmproj,
-    unknown_class,
+    FusedTensors, GgufModel, GgufRequest, MlxModel, ModelPart, from_mlx, is_draft_class,
+    is_early_expert, join_tower, other_output, stack_early_experts, stack_experts, to_gguf, to_hf,
+    to_mlx, to_mmproj, unknown_class,
 };
 use crate::model::ParsedModel;
 use crate::model::gguf::GgufMetadataValue;
@@ -81,6 +82,7 @@ pub(super) fn map<'m>(
     report: &mut Report,
 ) -> Result<Option<WholeModel>> {
     if let Some(base) = options.base.as_ref().filter(|_| !is_draft(model, options)) {
+        parts::require_none(options, "adapters have no such parts; leave the option out")?;
         return adapter::convert(base, model, resolution, options, report).map(Some);
     }
     check_output(model, resolution, options, report)?;
@@ -186,7 +188,8 @@ fn check_output(
 ) -> Result<()> {
     let keeps_files = options.target == ConvertTarget::Safetensors && options.is_directory(model);
     let is_whole = options.include.is_empty() && options.exclude.is_empty();
-    let is_model = options.scope != ModelScope::Tensors && options.scope != ModelScope::ImageTower;
+    let is_other = [ModelScope::Tensors, ModelScope::ImageTower, ModelScope::Vocabulary];
+    let is_model = !is_other.contains(&options.scope);
     let makes_gguf = options.target == ConvertTarget::Gguf;
     if model.is_gguf() || !is_whole || !is_model || !(keeps_files || makes_gguf) {
         return Ok(());
@@ -391,6 +394,14 @@ fn gguf_request<'a>(
         file_type: options.gguf_file_type(),
         encodes: options.encodes(),
         pre_tokenizer: options.pre_tokenizer.as_deref(),
+        fp8_as_q8: options.fp8_as_q8,
+        part: match options.scope {
+            ModelScope::Vocabulary => ModelPart::Vocabulary,
+            ModelScope::Prediction => ModelPart::Prediction,
+            ModelScope::WithoutPrediction => ModelPart::WithoutPrediction,
+            _ => ModelPart::Whole,
+        },
+        fused: FusedTensors { qkv: options.fuse_qkv, gate_up_experts: options.fuse_gate_up_exps },
     }
 }
 
@@ -443,10 +454,12 @@ fn from_directory<'m>(
     };
     match found {
         Some(found) => Ok(Some(take_gguf(found, resolution, report))),
-        None if options.scope == ModelScope::Model => Err(AnamnesisError::unsupported(
-            "a whole model",
-            "no config.json beside the weights names a class in `architectures`",
-        )),
+        None if options.scope == ModelScope::Model || parts::option(options).is_some() => {
+            Err(AnamnesisError::unsupported(
+                parts::option(options).unwrap_or("a whole model"),
+                "no config.json beside the weights names a class in `architectures`",
+            ))
+        }
         None => Ok(None),
     }
 }

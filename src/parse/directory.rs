@@ -92,6 +92,25 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     Ok(model)
 }
 
+/// The configs of the model in the directory `path`, without any tensor; `None` if it has weights.
+///
+/// # Errors
+/// Those of reading the configs.
+pub(crate) fn read_without_weights(path: &Path, budget: &Budget) -> Result<Option<ParsedModel>> {
+    let dir = resolve_snapshot(path, budget)?;
+    let names = list(&dir)?;
+    let is_of_weights = |name: &String| is_weights(name) || name.ends_with(".index.json");
+    if !names.iter().any(|name| name == "config.json") || names.iter().any(is_of_weights) {
+        return Ok(None);
+    }
+    let config = QuantConfig::read(&dir, budget)?;
+    config.check()?;
+    let contents = ParsedModel::new(Container::Safetensors, 0);
+    let mut model = contents.complete(config, Some(&dir), budget.limits());
+    model.directory = Some(Directory { path: dir, files: vec![], file_of: vec![], index: None });
+    Ok(Some(model))
+}
+
 /// Opens shard `file`, number `number` of its directory.
 ///
 /// # Errors

@@ -112,6 +112,8 @@ pub(crate) enum EncodedAs {
     Integers { bits: u8, group: usize },
     /// As MXFP4, which it is already.
     Mxfp4,
+    /// As Q8_0 of ggml, also where nothing else is encoded.
+    Q8_0,
 }
 
 impl<'m> Group<'m> {

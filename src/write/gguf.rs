@@ -216,7 +216,10 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>], keys: &GgufKeys) -> Result<Out
             .and_then(|end| end.checked_next_multiple_of(alignment))
             .ok_or_else(|| overflow(e))?;
     }
-    header.resize(header.len().next_multiple_of(alignment as usize), 0);
+    // A file without tensors ends behind its keys, as gguf-py writes it.
+    if !entries.is_empty() {
+        header.resize(header.len().next_multiple_of(alignment as usize), 0);
+    }
     let base = header.len() as u64;
     offsets.iter_mut().for_each(|offset| *offset += base);
     let file_len = base

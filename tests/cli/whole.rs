@@ -145,3 +145,89 @@ fn a_file_type_that_a_model_has_already_makes_a_copy() {
         }
     }
 }
+
+/// A vocabulary needs no weights; without them nothing says of which type they are, and the file says F16.
+#[test]
+fn a_vocabulary_without_weights() {
+    let directory = crate::common::tempdir().unwrap();
+    let (from, bare) = (data().join("whole/llama/hf"), directory.path().join("hf"));
+    std::fs::create_dir(&bare).unwrap();
+    for entry in std::fs::read_dir(&from).unwrap() {
+        let entry = entry.unwrap();
+        if entry
+            .path()
+            .extension()
+            .is_none_or(|ending| ending != "safetensors")
+        {
+            std::fs::copy(entry.path(), bare.join(entry.file_name())).unwrap();
+        }
+    }
+    let [with, without] =
+        ["with.gguf", "without.gguf"].map(|name| path(&directory.path().join(name)));
+    let (from, bare) = (path(&from), path(&bare));
+    run(&["convert", &from, "--vocab-only", "--out-dtype", "f16", "-o", &with]);
+    run(&["convert", &bare, "--vocab-only", "-o", &without]);
+    assert!(std::fs::read(&with).unwrap() == std::fs::read(&without).unwrap());
+    // Its name says what it is.
+    run(&["convert", &bare, "--vocab-only", "--to", "gguf"]);
+    assert!(directory.path().join("hf-vocab.gguf").is_file());
+    for option in ["--mtp", "--no-mtp", "--fuse-qkv"] {
+        let error = stderr(&["convert", &bare, option, "-o", &without, "-f"]);
+        assert!(error.contains("there are no weights"), "{error}");
+    }
+    // What is no model stays none.
+    std::fs::remove_file(directory.path().join("hf/config.json")).unwrap();
+    let error = stderr(&["convert", &bare, "--vocab-only", "-o", &without, "-f"]);
+    assert!(error.contains("there are no weights"), "{error}");
+}
+
+/// Options for parts of a model that do not go together, or not with the output.
+#[test]
+fn parts_that_do_not_apply() {
+    let directory = crate::common::tempdir().unwrap();
+    let from = path(&data().join("whole_prediction/qwen3_5/hf"));
+    let output = path(&directory.path().join("out.gguf"));
+    let parts = ["--vocab-only", "--mtp", "--no-mtp"];
+    let ways = ["--fuse-qkv", "--fuse-gate-up-exps", "--fp8-as-q8"];
+    for option in parts.into_iter().chain(ways) {
+        let all = ["convert", &from, option];
+        for more in [
+            &["--to", "gguf", "--tensors-only"][..],
+            &["--to", "gguf", "--mmproj"],
+            &["--to", "gguf", "--include", "*"],
+            &["--to", "safetensors"],
+            &["--to", "mlx-4bit"],
+        ] {
+            let more = [&all[..], more, &["-f"]].concat();
+            let found = amn(&more);
+            assert_eq!(found.status.code(), Some(2), "{more:?}");
+            let error = String::from_utf8(found.stderr).unwrap();
+            assert!(error.contains(option), "{more:?}: {error}");
+        }
+        for other in parts
+            .into_iter()
+            .filter(|other| parts.contains(&option) && *other != option)
+        {
+            let error = stderr(&[&all[..], &[other, "--to", "gguf", "-o", &output]].concat());
+            assert!(error.contains("cannot be used with"), "{error}");
+        }
+    }
+    for option in ["--vocab-only", "--mtp", "--fp8-as-q8"] {
+        let error = stderr(&["convert", &from, "--to", "gguf:q4_0", option, "-o", &output]);
+        assert!(error.contains("does not apply"), "{error}");
+    }
+    for option in ["--no-mtp", "--fuse-qkv"] {
+        let error = stderr(&["forget", &from, "--to", "nf4", option]);
+        assert!(error.contains("does not apply"), "{error}");
+        run(&["forget", &from, "--to", "gguf:q8_0", option, "-f", "-o", &output]);
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    run(&["convert", &from, "--mtp", "--fuse-qkv", "-f", "-o", &output]);
+    let names: Vec<_> = parse(&output)
+        .unwrap()
+        .tensors()
+        .map(|t| t.name().to_owned())
+        .collect();
+    assert!(names.contains(&"blk.2.attn_qkv.weight".to_owned()), "{names:?}");
+    assert!(names.iter().all(|name| !name.starts_with("blk.0.")), "{names:?}");
+}

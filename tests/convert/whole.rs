@@ -13,6 +13,7 @@ mod kept;
 mod loading;
 mod mutants;
 mod nested;
+mod parts;
 mod predictions;
 mod pruned;
 mod refused;

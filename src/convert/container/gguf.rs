@@ -14,7 +14,7 @@ use self::output_keys::OutputKeys;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
-use crate::convert::options::ConvertOptions;
+use crate::convert::options::{ConvertOptions, ModelScope};
 use crate::convert::output::BoxedOutput;
 use crate::error::counted;
 use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
@@ -137,7 +137,10 @@ fn keys<'a>(
 ) -> OutputKeys<'a> {
     // Blocks that are copied unchanged are still what the input's metadata says.
     if options.carries_blocks(model) {
-        return OutputKeys::new(of_encoding.to_vec()).with_those_of(model, is_split_key);
+        // Without tensors there is no number of parameters.
+        let is_bare = options.scope == ModelScope::Vocabulary;
+        let stale = |key: &str| is_split_key(key) || is_bare && key == "general.size_label";
+        return OutputKeys::new(of_encoding.to_vec()).with_those_of(model, stale);
     }
     let quantized = drafts.iter().any(|d| d.dtype.block_size() > 1);
     let mut all = Vec::new();

@@ -117,6 +117,22 @@ fn graph_of(name: &str) -> Option<&'static Graph> {
         .find(|graph| graph.names.contains(&name))
 }
 
+/// Whether llama.cpp's `architecture` loads the tensor `fused` of a layer in place of `parts`.
+pub(crate) fn loads_instead(architecture: &str, (fused, parts): (&str, &[&str])) -> bool {
+    let weight = |name: &str| format!("blk.{{i}}.{name}.weight");
+    let fused = weight(fused);
+    let rows = graph_of(architecture)
+        .into_iter()
+        .flat_map(|graph| graph.tensors)
+        .flat_map(|(_, rows)| rows.iter().copied().flatten());
+    let rows: Vec<&Row> = rows.collect();
+    let is_instead = |part: &&str| {
+        let mut rows = rows.iter().filter(|row| row.name == weight(part));
+        rows.any(|row| matches!(row.need, TensorNeed::Unless(other) if other == fused))
+    };
+    parts.iter().any(is_instead)
+}
+
 /// Whether llama.cpp's `architecture` loads an output beside the embedding.
 pub(crate) fn has_output(architecture: &str) -> bool {
     let rows = graph_of(architecture)

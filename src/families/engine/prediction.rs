@@ -6,11 +6,12 @@ use serde_json::{Map, Value};
 use super::dims::layer_of;
 use super::fields::{Fields, LAYERS, PREDICTION, wrong, wrong_key};
 use super::names::{is_behind, of_language_model};
+use super::request::ModelPart;
 use super::table::{ModelClass, Prediction, PredictionNames};
-use crate::Result;
 use crate::error::counted;
 use crate::model::gguf::GgufMetadata;
 use crate::remember::ResolvedItem;
+use crate::{AnamnesisError, Result};
 
 impl PredictionNames {
     /// `name` as that of the layer behind `layers` others; `None`: it is none of these names.
@@ -54,8 +55,75 @@ pub(crate) fn is_predicting(prediction: Prediction, name: &str, layers: usize) -
     }
 }
 
+/// What a file of such layers alone has besides them. Tensors of rope are not of the model, but made.
+///
+/// Source: `filter_tensors` of llama.cpp's converter, with `mtp_only`.
+const SHARED: &[&str] = &["token_embd.weight", "output_norm.weight", "output.weight"];
+
+/// Whether a file of the layers behind `layers` others alone has the tensor `name` of GGUF.
+pub(crate) fn is_kept_alone(name: &str, layers: usize) -> bool {
+    match layer_of(name) {
+        Some(layer) => layer >= layers as u64,
+        None => SHARED.contains(&name) || name.starts_with("rope_"),
+    }
+}
+
+/// Takes the layers that predict further tokens out of `items`, tensors of a model of the class
+/// `name`, if `part` is a model without them. Returns a note of these tensors, if there are any.
+///
+/// # Errors
+/// `Unsupported` if the class has no such layers in GGUF, or the model has none of which `part` is made.
+pub(crate) fn select_part(
+    (class, name): (&ModelClass, &str),
+    fields: &Fields,
+    items: &mut Vec<ResolvedItem<'_>>,
+    part: ModelPart,
+) -> Result<Option<String>> {
+    let (layers, mut prediction) = (fields.need(LAYERS)? as usize, class.traits.prediction);
+    if class
+        .traits
+        .left_out
+        .iter()
+        .any(|start| start.contains("mtp"))
+    {
+        prediction = Prediction::LeftOut;
+    }
+    let is_of_part = |item: &ResolvedItem<'_>| is_predicting(prediction, item.name(), layers);
+    let refused =
+        |option, what: &str| Err(AnamnesisError::unsupported(option, format!("`{name}`: {what}")));
+    match (part, prediction) {
+        (ModelPart::Whole | ModelPart::Vocabulary, _) => {}
+        (ModelPart::Prediction, Prediction::Unknown) => {
+            let what = "the class has no layers that predict further tokens; leave the option out";
+            return refused("--mtp", what);
+        }
+        (ModelPart::WithoutPrediction, Prediction::Unknown) => {
+            let what = "the class has no layers that predict further tokens; leave the option out";
+            return refused("--no-mtp", what);
+        }
+        (ModelPart::Prediction, Prediction::LeftOut) => {
+            let what = "layers of this class that predict further tokens are not written here; convert the model without them, which needs no option";
+            return refused("--mtp", what);
+        }
+        (ModelPart::Prediction, _) if !items.iter().any(is_of_part) => {
+            let what = "the model has no layer that predicts a further token; without the option it is written as it is";
+            return refused("--mtp", what);
+        }
+        (ModelPart::Prediction, _) => {}
+        (ModelPart::WithoutPrediction, Prediction::LeftOut) => {}
+        (ModelPart::WithoutPrediction, _) => {
+            let before = items.len();
+            items.retain(|item| !is_of_part(item));
+            let left_out = before - items.len();
+            return Ok((left_out > 0).then(|| note(left_out)));
+        }
+    }
+    Ok(None)
+}
+
 /// Sets the number of layers that predict further tokens to that of the model, if GGUF has them:
-/// configs count layers, too, that transformers has not saved.
+/// configs count layers, too, that transformers has not saved. Without any weights it is that of the
+/// config.
 ///
 /// # Errors
 /// `Parse` if llama.cpp has no place for as many.
@@ -65,9 +133,13 @@ pub(crate) fn count_layers(
     items: &[ResolvedItem<'_>],
 ) -> Result<()> {
     let (layers, prediction) = (fields.need(LAYERS)? as usize, class.traits.prediction);
-    let has_them = items
-        .iter()
-        .any(|item| is_predicting(prediction, item.name(), layers));
+    let has_them = match (items, prediction) {
+        ([], Prediction::Apart(names)) => fields.count(&[names.count])?.is_some_and(|n| n > 0),
+        ([], _) => true,
+        _ => items
+            .iter()
+            .any(|item| is_predicting(prediction, item.name(), layers)),
+    };
     match prediction {
         Prediction::Kept | Prediction::KeptInGguf if has_them => return Ok(()),
         Prediction::Apart(names) if has_them => {

@@ -14,19 +14,19 @@ use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
 use super::names::of_language_model;
 use super::pooling::{self, POOLING};
-use super::request::GgufRequest;
+use super::request::{GgufRequest, ModelPart};
 use super::rope::Rope;
-use super::source::{computed, sources_of};
+use super::source::{SourceTensor, computed, sources_of};
 use super::table::{Kind, Model, ModelClass};
 use super::tied::is_untied;
-use super::{checks, draft, fills, prediction, reranker, settings, transform};
+use super::{checks, draft, fills, fused, prediction, reranker, settings, transform};
 use crate::config::Texts;
-use crate::error::InTensor;
+use crate::error::{InTensor, counted};
 use crate::families::{class_name, class_of, has_tower, is_base};
 use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::model::gguf_keys::{FILE_TYPE, VERSION};
 use crate::remember::layout::assembled::Change;
-use crate::remember::{Group, ResolvedItem, Window};
+use crate::remember::{EncodedAs, Group, QuantScheme, ResolvedItem, Window};
 use crate::source::CompanionFile;
 use crate::tokenizer::kept::KeptMetadata;
 use crate::tokenizer::{self, TokenizerKeys, TokenizerRequest};
@@ -65,6 +65,7 @@ pub(crate) fn to_gguf<'m>(
     if class.settings().any(|setting| setting.key == POOLING) {
         lost_modules = pooling::add_to(&mut fields, &texts)?;
     }
+    let without = prediction::select_part((class, name), &fields, items, request.part)?;
     prediction::count_layers(&mut fields, class, items)?;
     draft::add_of_tensors(&mut fields, class, items);
     let model = Model::new(class, &config, fields)?;
@@ -75,42 +76,50 @@ pub(crate) fn to_gguf<'m>(
         Some(target) => tokenizer_of(&model, request, target, None),
         None => tokenizer_of(&model, request, &texts, kept.as_ref()),
     }?;
-    let ids = draft::ids_for_gguf(class, &model.dims, items)?;
-    let mut sources = sources_of(std::mem::take(items).into_iter())?;
+    // A directory without weights has settings and a tokenizer.
+    let made = match items.is_empty() && request.part == ModelPart::Vocabulary {
+        true => {
+            MadeTensors { main: request.to.unwrap_or(TargetDtype::F16), ..MadeTensors::default() }
+        }
+        false => {
+            let classifier = is_reranker.then_some(&tokenizer.keys[..]);
+            MadeTensors::new(items, (&model, name), (classifier, tokenizer.tokens), request)?
+        }
+    };
     if is_reranker {
-        let is_tied = model.fields.flag("tie_word_embeddings");
-        reranker::add_classifier(&mut sources, &tokenizer.keys, is_tied)?;
         reranker::add_template(&mut tokenizer.keys);
     }
-    let mapping = Mapping { class, dims: &model.dims };
-    let mut mapped = mapping.to_gguf(sources, name, &of_language_model)?;
-    mapping.check_biases(&mapped.tensors, &model.fields)?;
-    require_output(class, (name, &model.fields), &mapped.tensors)?;
-    let keyed = take_keys(class, &mut mapped.tensors)?;
-    let source_names = source_names(&mapped.tensors);
-    let main = main_dtype(&mapped.tensors, request);
-    let mut out = make_tensors(mapped.tensors, &model, (main, tokenizer.tokens), request)?;
-    out.extend(ids);
-    let file_type = request.file_type.unwrap_or(main.gguf_file_type());
+    let file_type = request.file_type.unwrap_or(made.main.gguf_file_type());
     let file_type = (FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type));
-    let (mut metadata, card_note) = identity((class.gguf, "model"), request, &texts, &out)?;
+    let (mut metadata, card_note) = identity((class.gguf, "model"), request, &texts, &made.out)?;
     if let Some(kept) = &kept {
         kept.restore_general(&mut metadata);
     }
     metadata.extend(settings::to_gguf(&model, file_type)?);
-    metadata.extend(keyed);
+    match request.part {
+        // The converter writes what belongs to tensors with them.
+        ModelPart::Vocabulary if PHI.contains(&class.gguf) => {
+            metadata.retain(|(key, _)| !key.ends_with(".rope.scaling.attn_factor"));
+        }
+        ModelPart::Vocabulary => {}
+        _ => metadata.extend(made.keyed),
+    }
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     // A draft's own mask counts more than that of the tokenizer.
     let is_new = |(key, _): &KeyValue| metadata.iter().all(|(other, _)| other != key);
     let of_tokenizer: Vec<_> = tokenizer.keys.into_iter().filter(is_new).collect();
     metadata.extend(of_tokenizer);
-    require_loadable(class, &metadata, &out, &source_names)?;
-    let has_tower = !mapped.notes.is_empty() && has_tower(&config);
+    if request.part != ModelPart::Vocabulary {
+        let all = made.out.iter().chain(&made.left_out);
+        require_loadable(class, &metadata, all, &made.source_names)?;
+    }
+    let has_tower = !made.notes.is_empty() && has_tower(&config);
     let tower = has_tower.then(|| "--mmproj writes the model's image tower".to_owned());
-    let notes = mapped
+    let notes = made
         .notes
         .into_iter()
         .chain(tower)
+        .chain(without)
         .chain(model.rope.note(class))
         .chain(lost_modules)
         .chain(tokenizer.notes)
@@ -119,7 +128,7 @@ pub(crate) fn to_gguf<'m>(
         .chain(of_target.as_ref().and_then(Texts::note));
     let notes = notes.chain(checks::notes(&model, nearly_same)?);
     Ok(Some(GgufModel {
-        items: out.into_iter().map(ResolvedItem::from).collect(),
+        items: made.out.into_iter().map(ResolvedItem::from).collect(),
         metadata,
         notes: notes.collect(),
         companions: [&texts]
@@ -128,6 +137,77 @@ pub(crate) fn to_gguf<'m>(
             .flat_map(Texts::companions)
             .collect(),
     }))
+}
+
+/// Architectures whose factor of attention belongs to the tensors of rope.
+const PHI: [&str; 2] = ["phi3", "phimoe"];
+
+/// The tensors of a GGUF file, and what follows from those of the input.
+#[derive(Default)]
+struct MadeTensors<'m> {
+    out: Vec<Group<'m>>,
+    /// Those that the part of the model which is asked for has not.
+    left_out: Vec<Group<'m>>,
+    /// Keys of the metadata that are tensors in transformers.
+    keyed: Vec<KeyValue>,
+    /// Element type of matrices.
+    main: TargetDtype,
+    /// What each tensor is made of.
+    source_names: HashMap<String, String>,
+    notes: Vec<String>,
+}
+
+impl<'m> MadeTensors<'m> {
+    /// What becomes of `items`, tensors of a model that its config calls `name`. `classifier` are the
+    /// keys of the tokenizer, if the output becomes a classifier, and `tokens` how many rows the
+    /// embedding keeps.
+    ///
+    /// # Errors
+    /// As [`to_gguf`].
+    fn new(
+        items: &mut Vec<ResolvedItem<'m>>,
+        (model, name): (&Model<'_>, &str),
+        (classifier, tokens): (Option<&[KeyValue]>, usize),
+        request: &GgufRequest<'_>,
+    ) -> Result<Self> {
+        let class = model.class;
+        let ids = draft::ids_for_gguf(class, &model.dims, items)?;
+        let mut sources = sources_of(std::mem::take(items).into_iter())?;
+        if let Some(keys) = classifier {
+            let is_tied = model.fields.flag("tie_word_embeddings");
+            reranker::add_classifier(&mut sources, keys, is_tied)?;
+        }
+        let mapping = Mapping { class, dims: &model.dims };
+        let mut mapped = mapping.to_gguf(sources, name, &of_language_model)?;
+        mapping.check_biases(&mapped.tensors, &model.fields)?;
+        require_output(class, (name, &model.fields), &mapped.tensors)?;
+        let keyed = take_keys(class, &mut mapped.tensors)?;
+        let source_names = source_names(&mapped.tensors);
+        let main = main_dtype(&mapped.tensors, request);
+        let mut all = make_tensors(mapped.tensors, model, (main, tokens), request)?;
+        all.extend(ids);
+        let layers = model.dims.layers;
+        let all = fused::fuse(all, (class, name, layers), request.fused)?;
+        let is_q8 = |group: &Group<'_>| group.encoded_as == Some(EncodedAs::Q8_0);
+        if request.fp8_as_q8 && !all.iter().any(is_q8) {
+            let what = "no matrix of the model is FP8 with scales; leave the option out";
+            return Err(AnamnesisError::unsupported("--fp8-as-q8", what));
+        }
+        let is_kept = |group: &Group<'_>| match request.part {
+            ModelPart::Whole | ModelPart::WithoutPrediction => true,
+            ModelPart::Vocabulary => false,
+            ModelPart::Prediction => prediction::is_kept_alone(&group.name, layers),
+        };
+        let (out, left_out): (Vec<_>, Vec<_>) = all.into_iter().partition(is_kept);
+        let mut notes = mapped.notes;
+        if !left_out.is_empty() {
+            notes.push(format!(
+                "{} left out of this part of the model",
+                counted(left_out.len(), "tensor")
+            ));
+        }
+        Ok(Self { out, left_out, keyed, main, source_names, notes })
+    }
 }
 
 /// What a config says of a model before its tensors are known.
@@ -289,14 +369,14 @@ fn source_names(tensors: &[Mapped<'_>]) -> HashMap<String, String> {
 ///
 /// # Errors
 /// `Parse` that names the tensor or the key, and what llama.cpp has room for.
-fn require_loadable(
+fn require_loadable<'a>(
     class: &ModelClass,
     keys: &[KeyValue],
-    tensors: &[Group<'_>],
+    tensors: impl Iterator<Item = &'a Group<'a>>,
     sources: &HashMap<String, String>,
 ) -> Result<()> {
     let keys = keys.iter().map(|(key, value)| (key.as_str(), value));
-    let tensors = tensors.iter().map(|group| (&*group.name, &group.shape[..]));
+    let tensors = tensors.map(|group| (&*group.name, &group.shape[..]));
     let Some(problem) = problems(class.gguf, keys, tensors).into_iter().next() else {
         return Ok(());
     };
@@ -388,7 +468,31 @@ fn tensor_of<'m>(
         true => Change::PlusOne,
         false => Change::None,
     };
-    transform::to_gguf(tensor, dtype, change, dims)
+    let is_free = rank > 1 && !tensor.name.ends_with("_norm.weight");
+    if !(request.fp8_as_q8 && is_free && tensor.sources.iter().all(|(_, source)| is_fp8(source))) {
+        return transform::to_gguf(tensor, dtype, change, dims);
+    }
+    // Quantized from what decoding gives, which is F32.
+    let mut group = transform::to_gguf(tensor, TargetDtype::F32, change, dims)?;
+    match group
+        .shape
+        .last()
+        .is_some_and(|cols| cols.is_multiple_of(Q8_0_BLOCK))
+    {
+        true => group.encoded_as = Some(EncodedAs::Q8_0),
+        false => group.keeps = Some(TargetDtype::F16),
+    }
+    Ok(group)
+}
+
+/// Values of a block of Q8_0. llama.cpp's converter makes F16 of rows that are no blocks.
+const Q8_0_BLOCK: usize = 32;
+
+/// Whether the tensor is FP8 with scales.
+fn is_fp8(source: &SourceTensor<'_>) -> bool {
+    use QuantScheme::{FineGrainedFp8, PerChannelFp8, PerTensorFp8};
+
+    matches!(source.scheme, FineGrainedFp8 { .. } | PerChannelFp8 { .. } | PerTensorFp8 { .. })
 }
 
 /// Whether the norm `name` is stored with 1 added in classes that do so. That of linear attention

@@ -99,7 +99,7 @@ fn copy_tokenizer(from: &Path, to: &Path) {
 }
 
 /// A value of GGUF of a type that gguf-py names.
-fn value(stored: &Value) -> GgufMetadataValue {
+pub(super) fn value(stored: &Value) -> GgufMetadataValue {
     let [kind, value] = &stored.as_array().unwrap()[..] else {
         panic!("{stored}")
     };
@@ -144,7 +144,7 @@ fn expected_keys(found: &Value) -> BTreeMap<String, GgufMetadataValue> {
 }
 
 /// Dtype, shape and CRC-32 of each tensor, as they are stored.
-fn described(tensors: &Tensors) -> BTreeMap<String, String> {
+pub(super) fn described(tensors: &Tensors) -> BTreeMap<String, String> {
     let one = |(name, (dtype, shape, bytes)): (&String, &super::Tensor)| {
         let shape: Vec<_> = shape.iter().map(ToString::to_string).collect();
         let sum = crc32fast::hash(bytes);

@@ -143,10 +143,7 @@ pub(super) const OPTIONS: &[NamesRow] = &[
         "`--exclude PATTERN` leaves tensors as they are",
     ),
     (&["--filter", "--only"], "`--include PATTERN` takes the tensors with such names"),
-    (
-        &["--vocab-only"],
-        "llama.cpp's converter writes vocabularies alone; here `--include` and `--exclude` choose tensors",
-    ),
+    (&["--vocab-only", "--mtp", "--fp8-as-q8"], "`amn convert DIR --to gguf` takes it"),
     (&["--format"], "`--json` prints JSON, and `--to` says the container of an output"),
     (
         &["--shard", "--split"],

@@ -27,7 +27,7 @@ pub(super) fn note(
     (made, edited): (&OutputKeys<'_>, Option<&OutputKeys<'_>>),
     options: &ConvertOptions,
 ) -> Result<Option<String>> {
-    if options.scope == ModelScope::Tensors {
+    if matches!(options.scope, ModelScope::Tensors | ModelScope::Vocabulary) {
         return Ok(None);
     }
     let stored = model
