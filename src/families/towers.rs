@@ -9,6 +9,7 @@ mod dots;
 mod exaone;
 mod gemma;
 mod gemma4;
+mod gemma4_unified;
 mod glm;
 mod hunyuan;
 mod idefics;
@@ -19,6 +20,7 @@ mod lfm;
 mod llama4;
 mod minicpm;
 mod minimax;
+mod omni;
 mod paddle;
 mod pixtral;
 mod qwen;
@@ -31,12 +33,14 @@ mod youtu;
 use serde_json::{Map, Value, json};
 
 use crate::config::TEXT_CONFIGS;
+use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{
     Fields, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, array, wrong,
 };
 use crate::families::engine::rope::PARAMETERS;
 use crate::families::engine::rows::*;
 use crate::model::gguf::GgufMetadataArray;
+use crate::remember::Group;
 use crate::remember::layout::assembled::Change;
 use crate::{AnamnesisError, Result};
 
@@ -49,6 +53,7 @@ const TOWERS: &[&Tower] = &[
     &exaone::EXAONE4_5,
     &gemma::GEMMA3,
     &gemma4::GEMMA4,
+    &gemma4_unified::GEMMA4_UNIFIED,
     &hunyuan::HUNYUAN_VL,
     &idefics::IDEFICS3,
     &idefics::SMOLVLM,
@@ -61,6 +66,9 @@ const TOWERS: &[&Tower] = &[
     &llama4::LLAMA4,
     &minicpm::MINICPM_V4_6,
     &minimax::MINIMAX_M3,
+    &omni::QWEN2_5_OMNI,
+    &omni::QWEN3_OMNI,
+    &omni::QWEN3_ASR,
     &paddle::PADDLE_OCR,
     &pixtral::LIGHT_ON_OCR,
     &pixtral::MISTRAL3,
@@ -111,6 +119,12 @@ pub(super) struct Tower {
     pub token: Option<&'static str>,
     /// What llama.cpp computes otherwise, whatever the file says.
     pub note: Option<&'static str>,
+    /// The tower of sounds that stands in the same file, if the model has one.
+    pub sounds: Option<&'static Tower>,
+    /// A tensor that GGUF alone has, and what makes it.
+    pub added: Option<(&'static str, fn(&Dims) -> Group<'static>)>,
+    /// Tensors of transformers that nothing reads, and GGUF does not have. They come back as zeros.
+    pub unread: &'static [(&'static str, &'static [Dim])],
 }
 
 /// A field of the whole model that is one of the tower in the table.
@@ -305,6 +319,9 @@ const PLAIN_TOWER: Tower = Tower {
     types: &[],
     token: None,
     note: None,
+    sounds: None,
+    added: None,
+    unread: &[],
 };
 
 /// Field of the number of colours of an image.

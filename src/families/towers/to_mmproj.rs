@@ -13,7 +13,7 @@ use crate::families::engine::fields::{
 };
 use crate::families::engine::general::identity;
 use crate::families::engine::graphs::problems;
-use crate::families::engine::mapping::{Mapped, Mapping};
+use crate::families::engine::mapping::{Mapped, MappedModel, Mapping};
 use crate::families::engine::request::GgufRequest;
 use crate::families::engine::source::{SourceTensor, sources_of};
 use crate::families::engine::table::Model;
@@ -49,63 +49,112 @@ pub(crate) fn to_mmproj<'m>(
     let (tower, class_name) = tower_of(config)?;
     let processor = processor(&texts)?;
     let stated = config;
+    // Qwen's models that speak have the towers in the config of the part that thinks.
+    let root = root.get(THINKER).and_then(Value::as_object).unwrap_or(root);
     let config = TowerConfig { root, processor: &processor };
-    let fields = fields_of(tower, &config)?;
-    let model = Model::new(&tower.class, stated, fields)?;
-    let Model { fields, dims, .. } = &model;
     let sources = sources_of(std::mem::take(items).into_iter())?;
-    let token = match tower.token {
-        Some(token) => Some(token_row(token, &sources, (&texts, fields))?),
-        None => None,
-    };
-    let mapping = Mapping { class: &tower.class, dims };
-    let table_name = |name: &str| match tower.listed {
-        Some((part, list)) => {
-            renumbered(name, part, |position| fields.0.get(list)?.get(position)?.as_u64())
+    let mut out = Vec::with_capacity(sources.len() + 1);
+    let (mut keys, mut notes) = (Vec::new(), Vec::new());
+    if let Some(token) = tower.token {
+        let fields = fields_of(tower, &config)?;
+        out.push(token_row(token, &sources, (&texts, &fields))?);
+    }
+    let towers = towers_of(tower, class_name, (stated, &config), sources)?;
+    let tensors = || towers.iter().flat_map(|(_, _, mapped)| &mapped.tensors);
+    let main = main_dtype(tensors(), request);
+    for (tower, model, mapped) in towers {
+        keys.extend(keys_of(tower, &model, &processor)?);
+        let Model { fields, dims, .. } = &model;
+        for tensor in mapped.tensors {
+            out.push(tensor_of(tensor, tower, (dims, main, request))?);
         }
-        None => name.to_owned(),
-    };
-    let mapped = mapping.to_gguf(sources, class_name, &table_name)?;
-    mapping.check_biases(&mapped.tensors, fields)?;
-    let main = main_dtype(&mapped.tensors, request);
-    let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
-    out.extend(token);
-    for tensor in mapped.tensors {
-        out.push(tensor_of(tensor, tower, (dims, main, request))?);
+        out.extend(tower.added.map(|(_, added)| {
+            let encoded_as = request.encodes.then_some(EncodedAs::Nothing);
+            Group { encoded_as, ..added(dims) }
+        }));
+        notes.extend(mapped.notes);
+        notes.extend(tower.note.map(str::to_owned));
+        let function = fields.0.get("hidden_act");
+        if function.is_some_and(|name| name == "gelu") {
+            notes.push("hidden_act: llama.cpp has an approximation of gelu".to_owned());
+        }
     }
     let (mut metadata, note) = identity((tower.class.gguf, "mmproj"), request, &texts, &out)?;
     let file_type = request.file_type.unwrap_or(main.gguf_file_type());
     metadata.push((FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type)));
-    let mut keys = settings::keys_of(tower.class.settings(), &model)?;
-    if tower.config == VISION {
-        let own = keys.split_off(super::SETTINGS.len());
-        metadata.append(&mut keys);
-        for field in ["image_mean", "image_std"] {
-            metadata.push(colours(&processor, field)?);
-        }
-        keys = own;
-    }
     metadata.extend(keys);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     require_loadable(&metadata, &out)?;
-    let is_exact = fields
-        .0
-        .get("hidden_act")
-        .is_some_and(|name| name == "gelu");
-    let lost = is_exact.then(|| "hidden_act: llama.cpp has an approximation of gelu".to_owned());
-    let note = note.into_iter().chain(tower.note.map(str::to_owned));
     Ok(GgufModel {
         items: out.into_iter().map(ResolvedItem::from).collect(),
         metadata,
-        notes: mapped
-            .notes
-            .into_iter()
-            .chain(note)
-            .chain(lost)
-            .chain(texts.note())
-            .collect(),
+        notes: notes.into_iter().chain(note).chain(texts.note()).collect(),
         companions: texts.companions(),
     })
+}
+
+/// Field of the config of the part of a model that thinks.
+const THINKER: &str = "thinker_config";
+
+/// A tower with its settings and its tensors.
+type FoundTower<'a, 'm> = (&'static Tower, Model<'a>, MappedModel<'m>);
+
+/// The towers of a model, `tower` first, each with its tensors among `sources`.
+///
+/// # Errors
+/// As [`to_mmproj`].
+fn towers_of<'a, 'm>(
+    tower: &'static Tower,
+    class_name: &str,
+    (stated, config): (&'a Value, &TowerConfig<'_>),
+    sources: Vec<SourceTensor<'m>>,
+) -> Result<Vec<FoundTower<'a, 'm>>> {
+    let of_sounds = tower
+        .sounds
+        .filter(|sounds| config.root.contains_key(sounds.config));
+    let (mut rest, mut all) = (sources, Vec::new());
+    for tower in of_sounds.into_iter().chain([tower]) {
+        let model = Model::new(&tower.class, stated, fields_of(tower, config)?)?;
+        let mapping = Mapping { class: &tower.class, dims: &model.dims };
+        let fields = &model.fields;
+        let table_name = |name: &str| {
+            let name = name.strip_prefix("thinker.").unwrap_or(name);
+            let Some((part, list)) = tower.listed else {
+                return name.to_owned();
+            };
+            renumbered(name, part, |position| fields.0.get(list)?.get(position)?.as_u64())
+        };
+        // What the tower of sounds does not know is of the other, or of neither.
+        let knows =
+            |source: &SourceTensor<'_>| !mapping.rules_of(&table_name(&source.name)).is_empty();
+        let is_second = of_sounds.is_some() && all.is_empty();
+        let own = match is_second {
+            true => rest.extract_if(.., |source| knows(source)).collect(),
+            false => std::mem::take(&mut rest),
+        };
+        let mapped = mapping.to_gguf(own, class_name, &table_name)?;
+        mapping.check_biases(&mapped.tensors, fields)?;
+        all.insert(0, (tower, model, mapped));
+    }
+    Ok(all)
+}
+
+/// The settings of `tower`: of towers of images, what the processor says of colours stands behind those
+/// that all have.
+fn keys_of(
+    tower: &Tower,
+    model: &Model<'_>,
+    processor: &Map<String, Value>,
+) -> Result<Vec<KeyValue>> {
+    let mut keys = settings::keys_of(tower.class.settings(), model)?;
+    if tower.config == VISION {
+        let own = keys.split_off(super::SETTINGS.len());
+        for field in ["image_mean", "image_std"] {
+            keys.push(colours(processor, field)?);
+        }
+        keys.extend(own);
+    }
+    Ok(keys)
 }
 
 /// Fails if llama.cpp would not load the tower.

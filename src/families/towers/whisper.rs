@@ -12,7 +12,7 @@ use crate::families::engine::fields::{HEADS, HIDDEN, INNER, LAYERS};
 use crate::families::engine::rows::*;
 
 /// Field of the number of bands of a sound.
-const BANDS: &str = "num_mel_bins";
+pub(super) const BANDS: &str = "num_mel_bins";
 
 /// Field of the number of positions.
 const POSITIONS: &str = "max_source_positions";
@@ -26,10 +26,10 @@ const IN_FRONT: &[TensorRule] = &[
     same("a.position_embd", "audio_tower.embed_positions", &[Field(POSITIONS), Hidden]),
 ];
 
-const MOMENTS: Dim = Sum(&[One, One, One]);
+pub(super) const MOMENTS: Dim = Sum(&[One, One, One]);
 
 /// A bias that is a column in GGUF.
-const fn bias(gguf: &'static str, hf: &'static str) -> TensorRule {
+pub(super) const fn bias(gguf: &'static str, hf: &'static str) -> TensorRule {
     parameter(gguf, hf, (Transform::RESHAPED, &[Hidden], &[Hidden, One]))
 }
 
@@ -60,7 +60,7 @@ const BIASES: &[&str] = &[
 const TEXT: Dim = Field(TEXT_HIDDEN);
 
 /// The settings of all towers of sounds.
-const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::FixedFlag(true), "has_audio_encoder", &[]),
     setting(Kind::Required, "audio.projection_dim", &[TEXT_HIDDEN]),
     setting(Kind::Required, "audio.embedding_length", HIDDEN),
@@ -77,7 +77,7 @@ const QWEN2_PROJECTOR: &[TensorRule] =
 const QWEN2_OWN: &[Setting] = &[projector("qwen2a")];
 
 /// What the graph takes for granted; layers norm with the epsilon that torch has by default.
-const IMPLIED: &[(&str, Default)] = &[
+pub(super) const IMPLIED: &[(&str, Default)] = &[
     ("activation_function", Text("gelu")),
     ("scale_embedding", Bool(false)),
     (EPSILON, Float(1e-5)),
@@ -86,7 +86,7 @@ const IMPLIED: &[(&str, Default)] = &[
 const CONVOLUTIONS: [&str; 2] = ["a.conv1d.1.weight", "a.conv1d.2.weight"];
 
 /// Convolutions of llama.cpp take F16.
-const TYPES: &[(&str, TowerType)] =
+pub(super) const TYPES: &[(&str, TowerType)] =
     &[(CONVOLUTIONS[0], TowerType::F16), (CONVOLUTIONS[1], TowerType::F16)];
 
 const PROCESSOR: &[(&str, Default)] =

@@ -185,7 +185,10 @@ fn towers() {
             assert!(!found.contains(NOTE), "{} {found}", from.display());
             std::fs::remove_file(&output).unwrap();
         }
-        let up = format!("{up}.ffn_up.weight");
+        let up = match tower.ends_with("gemma4_unified") {
+            true => "mm.input_projection.weight".to_owned(),
+            false => format!("{up}.ffn_up.weight"),
+        };
         let drop = NameChanges::default().with_drop(&up);
         let options = ConvertOptions::new(ConvertTarget::Gguf).with_names(drop);
         let found = notes(&canonical_gguf(&tower), &output, options);

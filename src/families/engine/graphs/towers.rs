@@ -203,6 +203,35 @@ const GRAPHS: &[TowerGraph] = &[
     ),
     tower("glm4v", GLM),
     TowerGraph { keys: &[LIMITED[0], LIMITED[1], "vision.swiglu_clamp"], ..tower("glm5v", GLM) },
+    TowerGraph {
+        ..tower(
+            "gemma4uv",
+            &[
+                "mm.input_projection.weight",
+                "v.patch_norm.1.+",
+                "v.patch_norm.2.+",
+                "v.patch_norm.3.+",
+                "v.patch_embd.bias",
+                "v.position_embd.weight",
+            ],
+        )
+    },
+    TowerGraph { of: &SOUNDS, ..tower("gemma4ua", &["mm.a.input_projection.weight"]) },
+    TowerGraph {
+        of: &SOUNDS,
+        ..tower(
+            "qwen3a",
+            &[
+                "a.conv2d.1.+",
+                "a.conv2d.2.+",
+                "a.conv2d.3.+",
+                "a.conv_out.weight",
+                "a.position_embd.weight",
+                "mm.a.mlp.1.+",
+                "mm.a.mlp.2.+",
+            ],
+        )
+    },
     whisper("qwen2a", &["mm.a.fc.+"]),
     TowerGraph { keys: STACKED, ..whisper("voxtral", &["mm.a.mlp.1.weight", "mm.a.mlp.2.weight"]) },
     whisper("musicflamingo", &["mm.a.mlp.1.+", "mm.a.mlp.2.+"]),
@@ -220,7 +249,10 @@ const fn whisper(projector: &'static str, tensors: &'static [&'static str]) -> T
 const PROJECTORS: [&str; 4] =
     ["projector_type", "vision.projector_type", "audio.projector_type", "gen.audio.projector_type"];
 
-/// Why llama.cpp does not load the image tower `facts`. Empty if no table has its projector.
+/// Two projectors that have one name together: of images, and of sounds.
+const OMNI: (&str, [&str; 2]) = ("qwen2.5o", ["qwen2.5vl_merger", "qwen2a"]);
+
+/// Why llama.cpp does not load the tower or the two towers `facts`. Empty if no table has their projectors.
 pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     let text = |key: &&str| match facts.key(key) {
         Some(KeyFacts::Text(text)) => Some(text.as_str()),
@@ -229,10 +261,19 @@ pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     if PROJECTORS.iter().all(|key| text(key).is_none()) {
         return vec![GraphProblem::Key(format!("{CLIP}.{}", PROJECTORS[0]))];
     }
-    let name = PROJECTORS[..3].iter().find_map(text);
-    let Some(graph) = GRAPHS.iter().find(|graph| Some(graph.projector) == name) else {
-        return vec![];
+    let names = match text(&PROJECTORS[0]) {
+        Some(both) if both == OMNI.0 => OMNI.1.to_vec(),
+        Some(name) => vec![name],
+        None => PROJECTORS[1..3].iter().filter_map(text).collect(),
     };
+    let graphs = names
+        .iter()
+        .filter_map(|name| GRAPHS.iter().find(|graph| graph.projector == *name));
+    graphs.flat_map(|graph| problems_of(graph, facts)).collect()
+}
+
+/// Why llama.cpp does not load the tower of `graph`.
+fn problems_of(graph: &TowerGraph, facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     let keys = graph.of.keys.iter().chain(graph.keys);
     let missing = keys.filter(|key| facts.key(key).is_none());
     let mut found: Vec<_> = missing
