@@ -4,8 +4,11 @@
 //!
 //! Source: `MmprojModel` in `conversion/base.py` of llama.cpp; defaults of transformers 5.24.
 
+mod cogvlm;
+mod deepseek4;
 mod deepseek_ocr;
 mod dots;
+mod dots3;
 mod exaone;
 mod gemma;
 mod gemma4;
@@ -22,9 +25,12 @@ mod minicpm;
 mod minimax;
 mod omni;
 mod paddle;
+mod phi4;
 mod pixtral;
 mod qwen;
 mod qwen3;
+mod speech;
+mod step;
 pub(super) mod to_hf;
 pub(super) mod to_mmproj;
 mod whisper;
@@ -46,10 +52,13 @@ use crate::{AnamnesisError, Result};
 
 /// Every tower.
 const TOWERS: &[&Tower] = &[
+    &cogvlm::COGVLM,
+    &deepseek4::DEEPSEEK4,
     &deepseek_ocr::UNLIMITED_OCR,
     &deepseek_ocr::DEEPSEEK_OCR,
     &deepseek_ocr::DEEPSEEK_OCR2,
     &dots::DOTS_OCR,
+    &dots3::DOTS3_NOTE,
     &exaone::EXAONE4_5,
     &gemma::GEMMA3,
     &gemma4::GEMMA4,
@@ -70,15 +79,21 @@ const TOWERS: &[&Tower] = &[
     &omni::QWEN3_OMNI,
     &omni::QWEN3_ASR,
     &paddle::PADDLE_OCR,
+    &phi4::PHI4,
     &pixtral::LIGHT_ON_OCR,
     &pixtral::MISTRAL3,
     &pixtral::PIXTRAL,
     &qwen::QWEN2_VL,
+    &qwen::SARASHINA2,
     &qwen::QWEN2_5_VL,
     &qwen3::QWEN3_VL,
     &glm::GLM_OCR,
     &glm::GLM4V,
     &glm::GLM5_NEXT,
+    &speech::GLM_ASR,
+    &speech::MERALION2,
+    &speech::ULTRAVOX,
+    &step::STEP_VL,
     &whisper::QWEN2_AUDIO,
     &whisper::VOXTRAL,
     &whisper::AUDIO_FLAMINGO3,
@@ -119,12 +134,27 @@ pub(super) struct Tower {
     pub token: Option<&'static str>,
     /// What llama.cpp computes otherwise, whatever the file says.
     pub note: Option<&'static str>,
+    /// Why no directory comes back; empty: one does, or its language model is no class here.
+    pub one_way: &'static str,
+    /// Means and deviations of colours where no processor says them.
+    pub colours: Option<[[f32; 3]; 2]>,
+    /// What names of layers begin with of which the last is left out.
+    pub unread_layer: Option<&'static str>,
     /// The tower of sounds that stands in the same file, if the model has one.
     pub sounds: Option<&'static Tower>,
     /// A tensor that GGUF alone has, and what makes it.
     pub added: Option<(&'static str, fn(&Dims) -> Group<'static>)>,
     /// Tensors of transformers that nothing reads, and GGUF does not have. They come back as zeros.
     pub unread: &'static [(&'static str, &'static [Dim])],
+}
+
+impl Tower {
+    /// Whether it is a tower of images.
+    pub(super) fn is_of_images(&self) -> bool {
+        self.class
+            .settings()
+            .any(|setting| setting.key == SETTINGS[0].key)
+    }
 }
 
 /// A field of the whole model that is one of the tower in the table.
@@ -319,6 +349,9 @@ const PLAIN_TOWER: Tower = Tower {
     types: &[],
     token: None,
     note: None,
+    one_way: "",
+    colours: None,
+    unread_layer: None,
     sounds: None,
     added: None,
     unread: &[],
@@ -326,6 +359,10 @@ const PLAIN_TOWER: Tower = Tower {
 
 /// Field of the number of colours of an image.
 const CHANNELS: &str = "num_channels";
+/// Means and deviations of colours that CLIP was trained with.
+const CLIP_COLOURS: [[f32; 3]; 2] =
+    [[0.481_454_66, 0.457_827_5, 0.408_210_73], [0.268_629_54, 0.261_302_58, 0.275_777_1]];
+
 /// Number of colours of an image.
 const COLOURS: Default = Int(3);
 

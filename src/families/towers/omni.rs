@@ -6,7 +6,10 @@
 
 use super::qwen::{FILTER_BIAS, FILTERS, GATED_MLP, LAYERS, MERGER, QWEN2_5_VL, TO_TEXT, TRAITS};
 use super::qwen3::{DEEP, DEEP_LAYERS, QWEN3_VL};
-use super::whisper::{BANDS, IMPLIED, MOMENTS, QWEN2_AUDIO, SETTINGS as SOUNDS, TYPES, bias};
+use super::whisper::{
+    BANDS, IMPLIED, MOMENTS, POSITIONS, QWEN2_AUDIO, SETTINGS as SOUNDS, TYPES, bias, convolutions,
+    encoder,
+};
 use super::{
     AUDIO, FUSED, MERGED, PLAIN, PLAIN_TOWER, TEXT_HIDDEN, Tower, TowerConfig, TowerType, Whole,
     add_text_size, down, norm, projector, square, up, whole,
@@ -76,23 +79,15 @@ pub(super) const QWEN2_5_OMNI: Tower = Tower {
     ..QWEN2_5_VL
 };
 
-const ENCODER: &[TensorRule] = &[
-    square("a.blk.{i}.attn_q", "audio_tower.layers.{i}.self_attn.q_proj"),
-    square("a.blk.{i}.attn_k", "audio_tower.layers.{i}.self_attn.k_proj"),
-    square("a.blk.{i}.attn_v", "audio_tower.layers.{i}.self_attn.v_proj"),
-    square("a.blk.{i}.attn_out", "audio_tower.layers.{i}.self_attn.out_proj"),
-    norm("a.blk.{i}.ln1", "audio_tower.layers.{i}.self_attn_layer_norm"),
-    norm("a.blk.{i}.ln2", "audio_tower.layers.{i}.final_layer_norm"),
-    up("a.blk.{i}.ffn_up", "audio_tower.layers.{i}.fc1"),
-    down("a.blk.{i}.ffn_down", "audio_tower.layers.{i}.fc2"),
-    norm("a.post_ln", "audio_tower.ln_post"),
-];
+const ENCODER: &[TensorRule] = encoder!("audio_tower.", "ln_post");
+
+const CONVOLUTIONS: &[TensorRule] = convolutions!("audio_tower.");
 
 const CONV1D: &[TensorRule] = &[
-    whole("a.conv1d.1.weight", "audio_tower.conv1.weight", &[Hidden, Field(BANDS), MOMENTS]),
-    bias("a.conv1d.1.bias", "audio_tower.conv1.bias"),
-    whole("a.conv1d.2.weight", "audio_tower.conv2.weight", &[Hidden, Hidden, MOMENTS]),
-    bias("a.conv1d.2.bias", "audio_tower.conv2.bias"),
+    CONVOLUTIONS[0],
+    CONVOLUTIONS[1],
+    CONVOLUTIONS[2],
+    CONVOLUTIONS[3],
     same("mm.a.fc", "audio_tower.proj", &[TEXT, Hidden]),
 ];
 
@@ -137,7 +132,7 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
 }
 
 /// Number of positions, which llama.cpp's converter has for all of them.
-const POSITIONS: usize = 1500;
+const SINE_POSITIONS: usize = 1500;
 
 const SINES: &str = "a.position_embd.weight";
 
@@ -155,9 +150,9 @@ fn sines(dims: &Dims) -> Group<'static> {
         let cosines = angles.clone().map(f64::cos);
         angles.map(f64::sin).chain(cosines).map(|x| x as f32)
     };
-    let values = (0..POSITIONS).flat_map(row).collect();
+    let values = (0..SINE_POSITIONS).flat_map(row).collect();
     let mut group = computed((SINES, values));
-    group.shape = vec![POSITIONS, 2 * half].into();
+    group.shape = vec![SINE_POSITIONS, 2 * half].into();
     group
 }
 
@@ -216,6 +211,14 @@ const QWEN3_SOUNDS: Tower = Tower {
     class: ModelClass {
         classes: OMNI3,
         model_type: "qwen3_omni_moe_audio_encoder",
+        defaults: &[
+            ("d_model", Int(1280)),
+            ("encoder_ffn_dim", Int(5120)),
+            ("encoder_layers", Int(32)),
+            ("encoder_attention_heads", Int(20)),
+            (BANDS, Int(128)),
+            ("downsample_hidden_size", Int(480)),
+        ],
         implied: &[IMPLIED[0], IMPLIED[1], IMPLIED[2], ("n_window", Int(50))],
         biases: &[("", SOUND_BIASES)],
         tensors: &[CONV2D, ENCODER, PROJECTOR],

@@ -69,6 +69,9 @@ pub(super) const QWEN3_VL: Tower = Tower {
             "Qwen3VLMoeForConditionalGeneration",
             "Qwen3_5ForConditionalGeneration",
             "Qwen3_5MoeForConditionalGeneration",
+            "Qwen4ExpForConditionalGeneration",
+            "ClefModel",
+            "OpenJevModel",
         ],
         model_type: "qwen3_vl",
         defaults: &[

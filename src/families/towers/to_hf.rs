@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::to_mmproj::renumbered;
-use super::{FLAT, TEXT_FIELD, TEXT_HIDDEN, TOKEN_ROW, TOWERS, Tower, VISION, Whole, WholeConfig};
+use super::{FLAT, TEXT_FIELD, TEXT_HIDDEN, TOKEN_ROW, TOWERS, Tower, Whole, WholeConfig};
 use crate::config::object;
 use crate::families::engine::dims::{Dim, Dims};
 use crate::families::engine::fields::{Fields, HIDDEN, float, missing_key, wrong_key};
@@ -148,10 +148,18 @@ fn find_whole(
         Some((*tower, whole))
     });
     found.ok_or_else(|| {
+        let mut of_kind = TOWERS.iter().filter(|tower| is_of_kind(&tower.class));
+        let why = of_kind.next().map_or("", |tower| tower.one_way);
+        let why = match why {
+            "" => format!(
+                "beside a language model `{architecture}` it is no class of transformers here"
+            ),
+            why => format!("no directory comes back: {why}"),
+        };
         let what = format!(
-            "clip.projector_type: beside a language model `{architecture}` it is no class of transformers here; each file's tensors alone are written to a FILE.safetensors"
+            "clip.projector_type: {why}; each file's tensors alone are written to a FILE.safetensors"
         );
-        AnamnesisError::unsupported(kind, what)
+        AnamnesisError::unsupported(kind.as_str(), what)
     })
 }
 
@@ -321,7 +329,7 @@ fn processor_of(
     let constants = whole.processor.iter();
     let constants = constants.map(|(name, value)| ((*name).to_owned(), value.into()));
     let mut all = object(constants);
-    let colours: &[&str] = if tower.config == VISION {
+    let colours: &[&str] = if tower.is_of_images() {
         &["image_mean", "image_std"]
     } else {
         &[]

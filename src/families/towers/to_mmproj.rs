@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    MLP_WIDTH, OfModel, TEXT_HIDDEN, TOKEN_ROW, Tower, TowerConfig, TowerType, VISION, tower_of,
+    FLAT, MLP_WIDTH, OfModel, TEXT_HIDDEN, TOKEN_ROW, Tower, TowerConfig, TowerType, tower_of,
 };
 use crate::config::Texts;
 use crate::families::engine::dims::Dims;
@@ -29,7 +29,7 @@ use crate::{AnamnesisError, Result, TargetDtype};
 const PROCESSORS: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 
 /// Objects in them that may hold it in place of the whole file.
-const NESTED: [&str; 2] = ["media_proc_cfg", "image_processor"];
+const NESTED: [&str; 3] = ["media_proc_cfg", "image_processor", "vision_config"];
 
 /// The image tower of the model of `items` as GGUF.
 ///
@@ -128,10 +128,14 @@ fn towers_of<'a, 'm>(
         let knows =
             |source: &SourceTensor<'_>| !mapping.rules_of(&table_name(&source.name)).is_empty();
         let is_second = of_sounds.is_some() && all.is_empty();
-        let own = match is_second {
+        let mut own = match is_second {
             true => rest.extract_if(.., |source| knows(source)).collect(),
             false => std::mem::take(&mut rest),
         };
+        if let Some(start) = tower.unread_layer {
+            let last = format!("{start}{}.", model.dims.layers);
+            own.retain(|source| !source.name.starts_with(&last));
+        }
         let mapped = mapping.to_gguf(own, class_name, &table_name)?;
         mapping.check_biases(&mapped.tensors, fields)?;
         all.insert(0, (tower, model, mapped));
@@ -147,10 +151,13 @@ fn keys_of(
     processor: &Map<String, Value>,
 ) -> Result<Vec<KeyValue>> {
     let mut keys = settings::keys_of(tower.class.settings(), model)?;
-    if tower.config == VISION {
+    if tower.is_of_images() {
         let own = keys.split_off(super::SETTINGS.len());
-        for field in ["image_mean", "image_std"] {
-            keys.push(colours(processor, field)?);
+        for (number, field) in ["image_mean", "image_std"].into_iter().enumerate() {
+            keys.push(match tower.colours.filter(|_| !processor.contains_key(field)) {
+                Some(usual) => colours_key(field, usual[number].to_vec()),
+                None => colours(processor, field)?,
+            });
         }
         keys.extend(own);
     }
@@ -172,8 +179,12 @@ fn require_loadable(metadata: &[KeyValue], tensors: &[Group<'_>]) -> Result<()> 
 
 /// The fields of the tower, with the defaults of its class.
 fn fields_of(tower: &Tower, config: &TowerConfig<'_>) -> Result<Fields> {
-    let Some(Value::Object(own)) = config.root.get(tower.config) else {
-        return Err(wrong(tower.config, "it is missing"));
+    let own = match tower.config {
+        FLAT => config.root,
+        field => match config.root.get(field) {
+            Some(Value::Object(own)) => own,
+            _ => return Err(wrong(field, "it is missing")),
+        },
     };
     let mut fields = Fields::of(own.clone());
     let implied = [tower.class.implied, tower.class.traits.also_implied].concat();
@@ -295,8 +306,13 @@ fn colours(processor: &Map<String, Value>, name: &str) -> Result<KeyValue> {
         let files = PROCESSORS.join(" and ");
         AnamnesisError::parse(format!("{files}: `{name}` has no number for each of 3 colours"))
     })?;
+    Ok(colours_key(name, all))
+}
+
+/// The key of the field `name` of the processor, with a number for each colour.
+fn colours_key(name: &str, all: Vec<f32>) -> KeyValue {
     let all = GgufMetadataArray::F32(all);
-    Ok((format!("clip.vision.{name}"), GgufMetadataValue::Array(Box::new(all))))
+    (format!("clip.vision.{name}"), GgufMetadataValue::Array(Box::new(all)))
 }
 
 /// The tensor of GGUF that is made of `tensor`.

@@ -159,7 +159,7 @@ fn towers() {
     for entry in std::fs::read_dir(data().join("towers")).unwrap() {
         let tower = entry.unwrap().path();
         let config = std::fs::read_to_string(tower.join("hf/config.json")).unwrap();
-        let [layers, size, has, up] = match config.contains("\"vision_config\"") {
+        let [layers, size, has, up] = match config.contains("\"vision_") {
             true => ["vision.block_count", "vision.patch_size", "has_vision_encoder", "v.blk.0"],
             false => ["audio.block_count", "audio.num_mel_bins", "has_audio_encoder", "a.blk.0"],
         };

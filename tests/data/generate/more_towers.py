@@ -134,7 +134,7 @@ HANDMADE = {
     "step_vl": (
         dict(architectures=["StepVLForConditionalGeneration"], model_type="step_robotics", text_config=dict(TEXT, model_type="qwen3"),
              understand_projector_stride=2, projector_bias=False,
-             vision_config=dict(image_size=16, patch_size=4, width=16, layers=3, heads=2, mlp_ratio=3, layer_norm_eps=1e-5, num_channels=3,
+             vision_config=dict(image_size=16, patch_size=4, width=16, layers=3, heads=2, mlp_ratio=3.0, layer_norm_eps=1e-5, num_channels=3,
                                 hidden_act="quick_gelu", use_cls_token=False, use_ln_post=False, use_ln_pre=True, use_abs_posemb=True,
                                 use_rope2d=True, ls_init_value=0.1)), None,
         linear("vision_model.conv1", 16, 3, 4, 4, bias=False) | {"vision_model.positional_embedding": (16, 16)} | linear("vision_model.ln_pre", 16)
@@ -155,20 +155,6 @@ HANDMADE = {
                 | linear("self_attn.k_proj", 16, 16) | linear("self_attn.v_proj", 16, 16) | linear("self_attn.out_proj", 16, 16)
                 | linear("mlp.fc1", 48, 16) | linear("mlp.fc2", 16, 48))).items()}
         | linear("model.mm_projector.0", 24, 16) | linear("model.mm_projector.2", 24, 24)),
-    "muse_glimmer": (
-        dict(architectures=["MuseGlimmerForConditionalGeneration"], model_type="muse_glimmer", text_config=dict(TEXT),
-             vision_config=dict(hidden_size=16, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, patch_size=4, patch_temporal=2,
-                                merge_size=2, pos_emb_height=4, pos_emb_width=4, layer_norm_eps=1e-5, hidden_act="gelu", sparse_factor=4,
-                                rope_theta=10000.0, out_hidden_size=40)),
-        dict(**HALVES, patch_size=4, merge_size=2),
-        linear("model.vision_tower.patch_embedder.patch_embedding", 16, 96, bias=False)
-        | {"model.vision_tower.patch_embedder.position_embedding_table.weight": (16, 16)}
-        | linear("model.vision_tower.ln_pre", 16) | linear("model.vision_tower.ln_post", 16)
-        | layers(3, "model.vision_tower.layers.", linear("norm1", 16) | linear("norm2", 16) | linear("attn.q_proj", 16, 16)
-            | linear("attn.k_proj", 16, 16) | linear("attn.v_proj", 16, 16) | linear("attn.proj", 16, 16) | linear("mlp.fc1", 48, 16)
-            | linear("mlp.fc2", 16, 48))
-        | linear("model.vision_adapter.fc1", 40, 64, bias=False) | linear("model.vision_adapter.fc2", 40, 40, bias=False)
-        | linear("model.vision_projection", 24, 40, bias=False)),
 }
 
 

@@ -307,6 +307,7 @@ config, preprocessor, _ = HANDMADE["kimi_k25"]
 HANDMADE["glm5v"] = (config | dict(architectures=["Glm5vForConditionalGeneration"], model_type="glm5v"), preprocessor, moon_vit(
     linear("mm_projector.pre_norm", 16) | linear("mm_projector.linear_1", 64, 64) | linear("mm_projector.linear_2", 24, 64)))
 MODELS |= more_towers.MODELS
+MODELS["sarashina2"] = MODELS["qwen2_vl"]
 HANDMADE |= more_towers.HANDMADE
 FLAT = ("qwen2_5_vl",)  # the fields of the language model stand beside vision_config, as in published models
 # The converter asks for the id of this token.
@@ -325,7 +326,8 @@ RENAMED = {
 LANGUAGE = ("language_model.", "model.text_model.", "model.layers.", "model.norm.", "model.embed_tokens.", "lm_head.", "model.vqmodel.",
             "model.generation_")
 # What configs of published models say otherwise than those that transformers writes.
-PUBLISHED = {"lighton_ocr": dict(architectures=["LightOnOCRForConditionalGeneration"])}
+PUBLISHED = {"lighton_ocr": dict(architectures=["LightOnOCRForConditionalGeneration"]),
+             "sarashina2": dict(architectures=["Sarashina2VisionForCausalLM"], model_type="sarashina2_vision")}
 OWN_CLASSES = {"paddleocr_vl": "PaddleOCRVisionModel"}  # of towers, by which the converter knows them
 
 

@@ -83,6 +83,9 @@ const SOUNDS: Modality = Modality {
     tensors: &[],
 };
 
+/// What layers have in place of a feed-forward layer.
+const EXPERTS: &str = "v.blk.{i}.ffn_gate_exps.weight";
+
 /// Those whose encoder is that of Whisper.
 const WHISPER: Modality = Modality { tensors: &["a.conv1d.1.+", "a.conv1d.2.+"], ..SOUNDS };
 
@@ -216,6 +219,81 @@ const GRAPHS: &[TowerGraph] = &[
             ],
         )
     },
+    tower(
+        "cogvlm",
+        &[
+            "mm.model.fc.weight",
+            "mm.post_fc_norm.+",
+            "mm.up.weight",
+            "mm.gate.weight",
+            "mm.down.weight",
+            "v.boi",
+            "v.eoi",
+            "v.class_embd",
+            "v.position_embd.weight",
+        ],
+    ),
+    TowerGraph {
+        keys: &[LIMITED[1], "vision.projector.scale_factor"],
+        ..tower(
+            "deepseek4v",
+            &[
+                "mm.1.+",
+                "mm.2.+",
+                "v.image_newline",
+                "v.token_embd.img_start",
+                "v.token_embd.img_end",
+                "v.token_embd.img_pad",
+            ],
+        )
+    },
+    TowerGraph {
+        keys: &[LIMITED[0], LIMITED[1], "vision.spatial_merge_size", "vision.expert_used_count"],
+        ..tower("dots3note_v", &["mm.0.+", "mm.2.+", "mm.input_norm.+", "mm.post_norm.weight"])
+    },
+    TowerGraph {
+        of: &SOUNDS,
+        ..tower(
+            "dots3note_a",
+            &[
+                "a.conv2d.1.+",
+                "a.conv2d.2.+",
+                "a.conv2d.3.+",
+                "a.conv_out.weight",
+                "mm.a.norm_pre.+",
+                "mm.a.mlp.1.+",
+                "mm.a.mlp.3.+",
+            ],
+        )
+    },
+    TowerGraph { keys: LIMITED, ..tower("phi4", &["mm.0.+", "mm.2.+"]) },
+    tower(
+        "step3vl",
+        &["mm.0.weight", "mm.1.weight", "mm.model.fc.weight", "v.position_embd.weight"],
+    ),
+    TowerGraph {
+        keys: STACKED,
+        ..whisper("glma", &["mm.a.mlp.1.+", "mm.a.mlp.2.+", "mm.a.norm_pre.+", "v.boi", "v.eoi"])
+    },
+    TowerGraph {
+        keys: STACKED,
+        ..whisper(
+            "ultravox",
+            &[
+                "mm.a.mlp.1.weight",
+                "mm.a.mlp.2.weight",
+                "mm.a.norm_pre.weight",
+                "mm.a.norm_mid.weight",
+            ],
+        )
+    },
+    TowerGraph {
+        keys: STACKED,
+        ..whisper(
+            "meralion",
+            &["mm.a.mlp.0.+", "mm.a.mlp.1.+", "mm.a.mlp.2.+", "mm.a.mlp.3.+", "mm.a.norm_pre.+"],
+        )
+    },
     TowerGraph { of: &SOUNDS, ..tower("gemma4ua", &["mm.a.input_projection.weight"]) },
     TowerGraph {
         of: &SOUNDS,
@@ -308,7 +386,9 @@ fn problems_of(graph: &TowerGraph, facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     let of_layers = (0..layers_of(graph.of.layers) as usize).flat_map(|layer| {
         let apart = graph.of.apart.iter();
         let apart = apart.filter(move |_| !has(graph.of.together, layer));
-        let all = graph.of.of_layers.iter().chain(apart);
+        let is_there = move |name: &&&str| !(name.contains(".ffn_") && has(EXPERTS, layer));
+        let of_layers = graph.of.of_layers.iter().filter(is_there);
+        let all = of_layers.chain(apart);
         all.map(move |name| (*name, layer))
     });
     let in_front = graph.in_front.into_iter().flat_map(|(key, names)| {
