@@ -24,6 +24,7 @@ os.environ |= {"LLAMA_CPP": ".", "GGML_NO_BACKTRACE": "1"}
 import torch
 import transformers
 import xllamacpp
+from more_towers import HEARS as MORE_HEARS
 from safetensors.torch import load_file, save_file
 from towers import FLAT, INTERNVL, MODELS, RENAMED, fuse_qkv
 from torch import nn
@@ -94,6 +95,18 @@ CASES |= {
     "voxtral": ("llama", SOUND, {}, dict(max_source_positions=1500), dict(audio_token_id=IMAGE)),
     "audio_flamingo3": ("qwen2", SOUND, {}, dict(max_source_positions=1500), dict(audio_token_id=IMAGE)),
 }
+# Two towers, and sounds of a class whose published models have other names: what comes back is checked (check_towers_back.py).
+HEARS = dict(MORE_HEARS, output_dim=64)
+CASES |= {
+    "qwen2_5_omni": ("qwen2", (64, 48), dict(rope_parameters=MROPE), dict(num_heads=4, out_hidden_size=64), dict(audio_config=HEARS)),
+    "qwen3_omni_moe": ("qwen3", (64, 48), dict(rope_parameters=MROPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
+                       dict(num_heads=4, out_hidden_size=64, num_position_embeddings=144), dict(audio_config=dict(HEARS, downsample_hidden_size=6))),
+    "qwen3_asr_hf": ("qwen3", SOUND, dict(rope_parameters=MROPE), dict(output_dim=64), {}),
+    "gemma4_unified": ("gemma4", (108, 120), dict(GEMMA4, use_bidirectional_attention="vision"), dict(mm_embed_dim=80, output_proj_dims=80), {}),
+}
+MODELS["qwen3_asr_hf"] = ("Qwen3ASRForConditionalGeneration", "qwen3_asr",
+                          dict(text_config=dict(model_type="qwen3", tie_word_embeddings=True), audio_config=dict(MORE_HEARS, downsample_hidden_size=6)), {})
+BACK_ALONE = ("qwen2_5_omni", "qwen3_omni_moe", "qwen3_asr_hf", "gemma4_unified")
 # Of these `amn` writes the language model of a class of its own alone.
 APART = {"smolvlm": "LlamaForCausalLM", "idefics3": "LlamaForCausalLM", "internvl": "Qwen2ForCausalLM", "lfm2_vl": "Lfm2ForCausalLM"}
 # Of these a small Llama stands in for the language model, and the tower alone is compared.
@@ -123,6 +136,8 @@ def save(name, whole, out):
         config["vision_config"] = config["vision_config"] | VISION | vision
     else:
         config["audio_config"] = config["audio_config"] | vision
+    if name == "gemma4_unified":
+        config["vision_config"] = {key: value for key, value in config["vision_config"].items() if key not in VISION}
     if name in ("qwen2_vl", "janus"):
         config["vision_config"].pop("intermediate_size")
     torch.manual_seed(sum(name.encode()))
@@ -131,6 +146,8 @@ def save(name, whole, out):
     if name == "hunyuan_vl":  # GGUF does not get this position, and nothing reads it
         with torch.no_grad():
             next(value for key, value in model.named_parameters() if "position_embedding.weight" in key)[0] = 0
+    if name == "qwen2_5_omni":  # GGUF does not get it, and nothing reads it
+        nn.init.zeros_(next(value for key, value in model.named_parameters() if "audio_bos_eos_token" in key))
     for part in ("hf", "saved"):
         model.save_pretrained(out / part)
     tensors = load_file(out / "hf" / "model.safetensors")
@@ -442,7 +459,7 @@ def check(amn, whole, out, name):
 
 if __name__ == "__main__":
     amn, whole, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    names = sys.argv[4:] or list(CASES)
+    names = sys.argv[4:] or [name for name in CASES if name not in BACK_ALONE]
     if len(names) == 1:
         check(amn, whole, root / names[0], names[0])
     else:  # a failed assertion of llama.cpp ends its process

@@ -342,7 +342,15 @@ pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     let names = match text(&PROJECTORS[0]) {
         Some(both) if both == OMNI.0 => OMNI.1.to_vec(),
         Some(name) => vec![name],
-        None => PROJECTORS[1..3].iter().filter_map(text).collect(),
+        None => {
+            let has = |flag| facts.size(Size::Key(flag), 0) > 0;
+            let towers = ["has_vision_encoder", "has_audio_encoder"].into_iter();
+            let mut needed = towers.zip(&PROJECTORS[1..3]);
+            if let Some((_, key)) = needed.find(|(flag, key)| has(*flag) && text(key).is_none()) {
+                return vec![GraphProblem::Key(format!("{CLIP}.{key}"))];
+            }
+            PROJECTORS[1..3].iter().filter_map(text).collect()
+        }
     };
     let graphs = names
         .iter()
