@@ -189,8 +189,8 @@ const SOUNDS: Tower = Tower {
     class: ModelClass {
         classes: CLASSES,
         model_type: "gemma4_unified_audio",
-        defaults: &[("rms_norm_eps", Float(1e-6))],
-        implied: &[("audio_embed_dim", Int(640)), (EPSILON, Float(1e-6))],
+        defaults: &[("rms_norm_eps", Float(1e-6)), ("audio_embed_dim", Int(640))],
+        implied: &[(HIDDEN[0], Int(640)), (EPSILON, Float(1e-6))],
         own_fields: &[(EPSILON, "rms_norm_eps"), (HIDDEN[0], "audio_embed_dim")],
         tensors: &[SOUND_TENSORS],
         settings: &[SOUND_SETTINGS],

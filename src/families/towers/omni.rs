@@ -241,7 +241,6 @@ const QWEN3_SOUNDS: Tower = Tower {
         ("a.conv_out.weight", TowerType::F16),
     ],
     unread: &[],
-    note: Some("llama.cpp hears 30 seconds at once, where the encoder of Qwen 3 hears 8"),
     ..QWEN2_5_SOUNDS
 };
 
@@ -302,6 +301,9 @@ pub(super) const QWEN3_OMNI: Tower = Tower {
         ..QWEN3_VL.class
     },
     listed: Some(("merger_list.", DEEP_LAYERS)),
+    note: Some(
+        "llama.cpp loads images and sounds of Qwen 3-Omni together only if `deepstack_visual_indexes` is empty",
+    ),
     sounds: Some(&QWEN3_SOUNDS),
     wholes: &[Whole {
         text: "qwen3vlmoe",

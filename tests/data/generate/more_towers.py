@@ -38,6 +38,8 @@ THINKING = {
     "qwen2_5_omni": ("Qwen2_5OmniModel", "qwen2_5_omni"), "qwen3_omni_moe": ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe"),
     "qwen3_asr": ("Qwen3ASRForConditionalGeneration", "qwen3_asr"),
 }
+TYPES = dict.fromkeys(("cogvlm", "phi4_v", "step_vl"), ("f16",)) | dict.fromkeys(("deepseek_v4", "glmasr"), ("q8_0",))
+TYPES |= dict.fromkeys(("dots3_note", "gemma4_unified", "qwen3_omni_moe"), ("f16", "q8_0"))
 # Class name: tensors and configs that the class borrowed for the tensors has and it does not.
 WITHOUT = {"qwen3_asr": ("visual.", "vision_config")}
 

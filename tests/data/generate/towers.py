@@ -316,6 +316,7 @@ BREAK = {"added_tokens": [{"id": 12, "content": "[IMG_BREAK]", "single_word": Fa
 BREAKING = ("mistral3", "pixtral")
 TYPES = {"gemma3": ("f16", "f32", "q8_0"), "qwen2_5_vl": ("f16", "f32"), "mistral3": ("f16",)} | dict.fromkeys(
     ("audio_flamingo3", "deepseek_ocr", "glm_ocr", "hunyuan_vl", "lighton_ocr"), ("q8_0",))  # of the converter of b11434
+TYPES |= more_towers.TYPES
 # Names that transformers 5 writes otherwise than they are in published models.
 RENAMED = {
     "gemma3": {"vision_tower.": "vision_tower.vision_model."},
