@@ -3,9 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::{
-    FLAT, MLP_WIDTH, OfModel, TEXT_HIDDEN, TOKEN_ROW, Tower, TowerConfig, TowerType, tower_of,
-};
+use super::token::token_row;
+use super::{FLAT, MLP_WIDTH, OfModel, Tower, TowerConfig, TowerType, tower_of};
 use crate::config::Texts;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{
@@ -60,8 +59,11 @@ pub(crate) fn to_mmproj<'m>(
         out.push(token_row(token, &sources, (&texts, &fields))?);
     }
     let towers = towers_of(tower, class_name, (stated, &config), sources)?;
-    let tensors = || towers.iter().flat_map(|(_, _, mapped)| &mapped.tensors);
-    let main = main_dtype(tensors(), request);
+    let tensors: Vec<_> = towers
+        .iter()
+        .map(|(_, _, mapped)| &mapped.tensors[..])
+        .collect();
+    let main = main_dtype(&tensors, request);
     for (tower, model, mapped) in towers {
         keys.extend(keys_of(tower, &model, &processor)?);
         let Model { fields, dims, .. } = &model;
@@ -349,59 +351,4 @@ fn tensor_of<'m>(
         group.encoded_as = Some(fixed.map_or(EncodedAs::Scheme, |_| EncodedAs::Nothing));
     }
     Ok(group)
-}
-
-/// The row of the embedding of the language model that is that of `token`.
-///
-/// # Errors
-/// `Parse` if no file has the token, or there is no embedding with such a row.
-fn token_row<'m>(
-    token: &str,
-    sources: &[SourceTensor<'m>],
-    (texts, fields): (&Texts, &Fields),
-) -> Result<Group<'m>> {
-    let missing = |what: String| AnamnesisError::parse(format!("the row of {token}: {what}"));
-    let id = token_id(token, texts)?;
-    let id = id
-        .filter(|id| *id > 0)
-        .ok_or_else(|| missing("no file of the tokenizer has the token".to_owned()))?;
-    let embedding = sources
-        .iter()
-        .find(|source| source.name.ends_with("embed_tokens.weight"))
-        .ok_or_else(|| missing("there is no `embed_tokens.weight`".to_owned()))?;
-    let [rows, cols] = embedding.shape[..] else {
-        return Err(missing(format!("`{}` is no matrix", embedding.name)));
-    };
-    let wanted = fields.need(&[TEXT_HIDDEN])? as usize;
-    if cols != wanted {
-        let what = format!("`{}` has {cols} columns, and hidden_size is {wanted}", embedding.name);
-        return Err(missing(what));
-    }
-    if id >= rows {
-        let what = format!("it is row {id} of `{}`, which has {rows}", embedding.name);
-        return Err(missing(what));
-    }
-    let name = TOKEN_ROW.to_owned();
-    let row = embedding.rows_of(name.clone(), id, (1, false));
-    Ok(row.reshaped(name, vec![cols], TargetDtype::F32))
-}
-
-/// The number of `token`.
-fn token_id(token: &str, texts: &Texts) -> Result<Option<usize>> {
-    let has_text = |entry: &Value| entry.get("content").and_then(Value::as_str) == Some(token);
-    if let Some(config) = texts.json("tokenizer_config.json")?
-        && let Some(tokens) = config
-            .get("added_tokens_decoder")
-            .and_then(Value::as_object)
-        && let Some((id, _)) = tokens.iter().find(|(_, entry)| has_text(entry))
-    {
-        return Ok(id.parse().ok());
-    }
-    let Some(tokenizer) = texts.json("tokenizer.json")? else {
-        return Ok(None);
-    };
-    let tokens = tokenizer.get("added_tokens").and_then(Value::as_array);
-    let found = tokens.and_then(|tokens| tokens.iter().find(|entry| has_text(entry)));
-    let id = found.and_then(|entry| entry.get("id")?.as_u64());
-    Ok(id.and_then(|id| usize::try_from(id).ok()))
 }

@@ -128,8 +128,7 @@ fn is_not_computed(what: &str) -> bool {
         .iter()
         .chain(&["v.class_embd", "v.position_embd.weight", "a.position_embd.weight"])
         .any(|other| *other == name);
-    in_front
-        || of_heads && all.iter().any(|part| name.contains(part))
+    in_front || of_heads && all.iter().any(|part| name.contains(part))
 }
 
 /// The GGUF file of the model in `directory` with zeros for its data: the header is all that is
