@@ -58,10 +58,8 @@ pub(super) const GLM_ASR: Tower = Tower {
     },
     config: "whisper_config",
     of_model: &[OfModel { name: STACK, field: "merge_factor", default: Int(4) }],
-    expected: &[
-        ("use_rope", Bool(false), Bool(false)),
-        ("mlp_adapter_act", Text("gelu"), Text("gelu")),
-    ],
+    expected: &[("mlp_adapter_act", Text("gelu"), Text("gelu"))],
+    note: Some("llama.cpp has learned positions of GLM-ASR, also where heads rotate (`use_rope`)"),
     one_way: ALONE,
     wholes: &[],
     ..QWEN2_AUDIO

@@ -82,7 +82,7 @@ HANDMADE = {
         | {name: (24,) for name in ("image_newline", "image_start", "image_end", "image_pad")}),
     "glmasr": (
         dict(architectures=["GlmasrModel"], model_type="glmasr", lm_config=LLAMA, hidden_size=24, whisper_config=WHISPER, merge_factor=4,
-             mlp_adapter_act="gelu", use_rope=False), None,
+             mlp_adapter_act="gelu", use_rope=True), None,
         whisper("audio_encoder.whisper.") | linear("audio_encoder.layer_norm", 16) | linear("audio_encoder.adapting.0", 40, 64)
         | linear("audio_encoder.adapting.2", 24, 40) | {"audio_encoder.audio_bos_eos_token.weight": (2, 24)}),
     "ultravox": (
