@@ -10,7 +10,7 @@ use super::olmo::WIDE_NORMS;
 use super::{DENSE_MLP, ENDS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse};
 use crate::Result;
 use crate::families::engine::dims::Dims;
-use crate::families::engine::fields::{Fields, wrong};
+use crate::families::engine::fields::{Fields, LAYER_KINDS, wrong};
 use crate::families::engine::rows::*;
 
 /// The bias that is added to scores only to choose experts.
@@ -186,6 +186,18 @@ const INDEX_FIELDS: &[&str] = &[
     "sparse_block_size",
     "sparse_local_block",
 ];
+/// What transformers calls them, beside the other fields.
+const FLAT_INDEX_FIELDS: &[&str] = &[
+    "index_n_heads",
+    "index_head_dim",
+    "index_topk_blocks",
+    "index_block_size",
+    "index_local_blocks",
+];
+/// Lists of kinds of layers that transformers has in place of those of 0 and 1, each with the kind that is 1.
+const FLAT_LISTS: [(&str, &str, &str); 2] =
+    [("mlp_layer_types", "sparse", SPARSE), (LAYER_KINDS, "minimax_m3_sparse", INDEXED)];
+
 /// Lists of which layers have experts, and which have an indexer.
 const SPARSE: &str = "moe_layer_freq";
 const INDEXED: &str = "sparse_attention_freq";
@@ -195,8 +207,45 @@ fn behind(dense: usize, layers: usize) -> Value {
     (0..layers).map(|layer| i32::from(layer >= dense)).collect()
 }
 
+/// Moves the fields of the indexer to an object of their own, as published models have them. transformers saves them
+/// beside the others, and a function that it does not compute.
+fn nest_flat(fields: &mut Fields) {
+    if FLAT_INDEX_FIELDS
+        .iter()
+        .any(|name| !fields.0.contains_key(*name))
+    {
+        return;
+    }
+    let names = FLAT_INDEX_FIELDS.iter().zip(INDEX_FIELDS);
+    let mut index: Map<_, _> = names
+        .filter_map(|(flat, own)| Some(((*own).to_owned(), fields.0.remove(*flat)?)))
+        .collect();
+    for (flat, kind, own) in FLAT_LISTS {
+        let list = fields.0.remove(flat);
+        let list = list.as_ref().and_then(Value::as_array);
+        let list = list
+            .into_iter()
+            .flatten()
+            .map(|found| i32::from(found == kind));
+        let list = list.collect();
+        match own {
+            INDEXED => index.insert(own.to_owned(), list),
+            _ => fields.0.insert(own.to_owned(), list),
+        };
+    }
+    fields.0.insert(INDEX.to_owned(), index.into());
+    if fields
+        .0
+        .get("hidden_act")
+        .is_some_and(|name| name == "silu")
+    {
+        fields.0.remove("hidden_act");
+    }
+}
+
 /// Sets the fields of the indexer, and counts the layers without experts, which have none.
 fn indexed(fields: &mut Fields) -> Result<()> {
+    nest_flat(fields);
     let Some(Value::Object(index)) = fields.0.remove(INDEX) else {
         return match fields.0.contains_key(INDEX_FIELDS[0]) {
             true => Ok(()),

@@ -65,7 +65,12 @@ pub(super) const QWEN2_VL: ModelClass = ModelClass {
 
 /// Qwen 2.5-Omni, which hears and speaks as well, and the name of Qwen 2-VL without its output.
 pub(super) const QWEN2_OMNI: ModelClass = ModelClass {
-    classes: &["Qwen2ForCausalLM", "Qwen2_5OmniModel", "Qwen2VLModel"],
+    classes: &[
+        "Qwen2ForCausalLM",
+        "Qwen2_5OmniModel",
+        "Qwen2_5OmniThinkerForConditionalGeneration",
+        "Qwen2VLModel",
+    ],
     traits: Traits { sign: Sign::Never, ..QWEN2_VL.traits },
     mlx: None,
     ..QWEN2_VL
@@ -116,7 +121,11 @@ pub(super) const QWEN3_ASR: ModelClass = ModelClass {
 
 /// Qwen 3-Omni, which hears and speaks as well.
 pub(super) const QWEN3_OMNI: ModelClass = ModelClass {
-    classes: &["Qwen3MoeForCausalLM", "Qwen3OmniMoeForConditionalGeneration"],
+    classes: &[
+        "Qwen3MoeForCausalLM",
+        "Qwen3OmniMoeForConditionalGeneration",
+        "Qwen3OmniMoeThinkerForConditionalGeneration",
+    ],
     settings: &[QWEN3_MOE.settings[0], SECTIONS, NO_IMAGE_LAYERS],
     traits: Traits { sign: Sign::Never, ..QWEN3_VL_MOE.traits },
     tokenizer: &TokenizerRules { after: &[KeyRule::Own(ends_of_turn)], ..TokenizerRules::PLAIN },

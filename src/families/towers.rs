@@ -4,11 +4,15 @@
 //!
 //! Source: `MmprojModel` in `conversion/base.py` of llama.cpp; defaults of transformers 5.24.
 
+mod cogvlm;
+mod deepseek4;
 mod deepseek_ocr;
 mod dots;
+mod dots3;
 mod exaone;
 mod gemma;
 mod gemma4;
+mod gemma4_unified;
 mod glm;
 mod hunyuan;
 mod idefics;
@@ -19,18 +23,27 @@ mod lfm;
 mod llama4;
 mod minicpm;
 mod minimax;
+mod omni;
 mod paddle;
+mod phi4;
 mod pixtral;
 mod qwen;
 mod qwen3;
+mod speech;
+mod step;
+mod table;
 pub(super) mod to_hf;
 pub(super) mod to_mmproj;
+mod token;
 mod whisper;
 mod youtu;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::config::TEXT_CONFIGS;
+use self::table::{
+    FLAT, OfModel, PLAIN, PLAIN_TOWER, TEXT_FIELD, TOKEN_ROW, Tower, TowerConfig, TowerType, Whole,
+    WholeConfig,
+};
 use crate::families::engine::fields::{
     Fields, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, array, wrong,
 };
@@ -42,13 +55,17 @@ use crate::{AnamnesisError, Result};
 
 /// Every tower.
 const TOWERS: &[&Tower] = &[
+    &cogvlm::COGVLM,
+    &deepseek4::DEEPSEEK4,
     &deepseek_ocr::UNLIMITED_OCR,
     &deepseek_ocr::DEEPSEEK_OCR,
     &deepseek_ocr::DEEPSEEK_OCR2,
     &dots::DOTS_OCR,
+    &dots3::DOTS3_NOTE,
     &exaone::EXAONE4_5,
     &gemma::GEMMA3,
     &gemma4::GEMMA4,
+    &gemma4_unified::GEMMA4_UNIFIED,
     &hunyuan::HUNYUAN_VL,
     &idefics::IDEFICS3,
     &idefics::SMOLVLM,
@@ -61,136 +78,30 @@ const TOWERS: &[&Tower] = &[
     &llama4::LLAMA4,
     &minicpm::MINICPM_V4_6,
     &minimax::MINIMAX_M3,
+    &omni::QWEN2_5_OMNI,
+    &omni::QWEN3_OMNI,
+    &omni::QWEN3_ASR,
     &paddle::PADDLE_OCR,
+    &phi4::PHI4,
     &pixtral::LIGHT_ON_OCR,
     &pixtral::MISTRAL3,
     &pixtral::PIXTRAL,
     &qwen::QWEN2_VL,
+    &qwen::SARASHINA2,
     &qwen::QWEN2_5_VL,
     &qwen3::QWEN3_VL,
     &glm::GLM_OCR,
     &glm::GLM4V,
     &glm::GLM5_NEXT,
+    &speech::GLM_ASR,
+    &speech::MERALION2,
+    &speech::ULTRAVOX,
+    &step::STEP_VL,
     &whisper::QWEN2_AUDIO,
     &whisper::VOXTRAL,
     &whisper::AUDIO_FLAMINGO3,
     &youtu::YOUTU_VL,
 ];
-
-/// A tower of images or sounds.
-pub(super) struct Tower {
-    /// Its tensors and settings. Its classes are those of the whole models. What is implied holds
-    /// where a config is silent, too.
-    pub class: ModelClass,
-    /// Field of its config in that of the whole model.
-    pub config: &'static str,
-    /// Whether llama.cpp takes the two projections of feed-forward layers for each other if they are
-    /// square, as some old files have them.
-    pub swaps_square: bool,
-    /// Fields of the whole model that the table has among those of the tower's config.
-    pub of_model: &'static [OfModel],
-    /// Fields of the processor that the table has among those of the tower's config.
-    pub of_processor: &'static [&'static str],
-    /// Fields of the whole model, each with what its class has where it is silent, and with what
-    /// the projector takes for granted.
-    pub expected: &'static [(&'static str, Default, Default)],
-    /// Adds to the fields of the tower's config what follows from them, and what other parts of the
-    /// config say.
-    pub complete: fn(&mut Fields, &TowerConfig<'_>) -> Result<()>,
-    /// What stands in front of a number in names of tensors that is a position in the list of
-    /// layers in a field; GGUF has the layer there.
-    pub listed: Option<(&'static str, &'static str)>,
-    /// The whole models that it comes back as, with a language model.
-    pub wholes: &'static [Whole],
-    /// Sets, of a tower that comes from GGUF, what other fields say.
-    pub restore: fn(&mut WholeConfig) -> Result<()>,
-    /// Tensors that llama.cpp has in one type, whatever the model's: whole names, or those of rules that
-    /// have no end.
-    pub types: &'static [(&'static str, TowerType)],
-    /// The token whose row of the embedding the tower has, too.
-    pub token: Option<&'static str>,
-    /// What llama.cpp computes otherwise, whatever the file says.
-    pub note: Option<&'static str>,
-}
-
-/// A field of the whole model that is one of the tower in the table.
-pub(super) struct OfModel {
-    /// Its name in the table.
-    pub name: &'static str,
-    /// Its name in the config of the whole model.
-    pub field: &'static str,
-    /// What the class has where its config is silent.
-    pub default: Default,
-}
-
-/// A class of whole models: what its directory has beside what the language model and the tower
-/// have.
-pub(super) struct Whole {
-    /// llama.cpp's name of the language model; empty: any.
-    pub text: &'static str,
-    pub class: &'static str,
-    pub model_type: &'static str,
-    /// `model_type` of the config of the language model; `None`: that of its own class.
-    pub text_type: Option<&'static str>,
-    /// What names of tensors of the language model begin with in place of `model.`.
-    pub inner: &'static str,
-    /// Fields of the numbers of tokens, each with the text of the token.
-    pub tokens: &'static [(&'static str, &'static str)],
-    /// Fields of the processor that all models of the class have.
-    pub processor: &'static [(&'static str, Default)],
-}
-
-/// The config of a whole model that comes from GGUF, while it is made.
-pub(super) struct WholeConfig {
-    /// The fields beside the nested configs.
-    pub root: Map<String, Value>,
-    /// The fields of the language model.
-    pub text: Map<String, Value>,
-    /// The fields of the tower, under the names of the table. Those that no config has are not
-    /// written.
-    pub fields: Fields,
-    /// The fields of the tower that a config has besides those of the table.
-    pub vision: Map<String, Value>,
-    /// How images become pixels.
-    pub processor: Map<String, Value>,
-    /// What a user should know.
-    pub notes: Vec<String>,
-}
-
-/// Field of the name of the nested config of the language model, where that is another than usual.
-const TEXT_FIELD: &str = "text_field";
-
-/// The same where its fields stand beside that of the tower.
-const FLAT: &str = "";
-
-/// The row of the embedding that some towers have, too.
-const TOKEN_ROW: &str = "v.token_embd.img_break";
-
-/// The type of a tensor of a tower that does not follow the model's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TowerType {
-    F16,
-    F32,
-    /// Filters, as those of patches: F16 in a model of F16, and else F32.
-    Filter,
-}
-
-/// The configs of a multimodal model, beside that of its tower.
-pub(super) struct TowerConfig<'a> {
-    /// `config.json`.
-    pub root: &'a Map<String, Value>,
-    /// How images become pixels.
-    pub processor: &'a Map<String, Value>,
-}
-
-impl TowerConfig<'_> {
-    /// The field `name` of the language model.
-    pub(super) fn text(&self, name: &str) -> Option<&Value> {
-        let mut nested = TEXT_CONFIGS.iter().filter_map(|key| self.root.get(*key));
-        let nested = nested.find_map(|text| text.get(name));
-        nested.or_else(|| self.root.get(name))
-    }
-}
 
 /// The tower of models of the class that `config` names.
 ///
@@ -278,37 +189,12 @@ const fn projector(name: &'static str) -> Setting {
     setting(Kind::Text(name), "projector_type", &[])
 }
 
-/// A class without anything in which towers differ.
-const PLAIN: ModelClass = ModelClass {
-    gguf: "clip",
-    traits: Traits {
-        is_tower: true,
-        sign: Sign::Never,
-        // transformers has it in some versions, and not in others.
-        prefix: Some("model."),
-        ..Traits::PLAIN
-    },
-    ..ModelClass::PLAIN
-};
-
-const PLAIN_TOWER: Tower = Tower {
-    class: PLAIN,
-    config: VISION,
-    swaps_square: false,
-    of_model: &[],
-    of_processor: &[],
-    expected: &[],
-    complete: add_text_size,
-    listed: None,
-    wholes: &[],
-    restore: |_| Ok(()),
-    types: &[],
-    token: None,
-    note: None,
-};
-
 /// Field of the number of colours of an image.
 const CHANNELS: &str = "num_channels";
+/// Means and deviations of colours that CLIP was trained with.
+const CLIP_COLOURS: [[f32; 3]; 2] =
+    [[0.481_454_66, 0.457_827_5, 0.408_210_73], [0.268_629_54, 0.261_302_6, 0.275_777_1]];
+
 /// Number of colours of an image.
 const COLOURS: Default = Int(3);
 

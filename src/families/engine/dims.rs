@@ -135,6 +135,9 @@ pub(crate) struct OwnSizes {
 /// Fields of the number of layers in front of the first one with experts.
 const DENSE: &[&str] = &["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"];
 
+/// Field of the number of experts of each layer, in towers where these differ.
+pub(crate) const EXPERTS_BY_LAYER: &str = "experts_by_layer";
+
 /// Period and first layer of which no layer is one: the first is in no period.
 pub(crate) const NO_LAYER: (usize, usize) = (1, 1);
 
@@ -288,7 +291,7 @@ impl Dims {
             }
             Dim::Head => Some(self.head_of(layer)),
             Dim::Layers => Some(self.layers),
-            Dim::Experts => self.experts,
+            Dim::Experts => self.experts_of(layer),
             Dim::TwoInner => Some(self.inner_of(layer)?.saturating_mul(2)),
             Dim::Heads => Some(self.heads_of(layer)),
             Dim::One => Some(1),
@@ -407,6 +410,12 @@ impl Dims {
         let behind = self.prediction_kinds.contains(&kind);
         let behind = std::iter::repeat_n(behind, self.prediction);
         Some(self.kinds()?.map(move |found| found == kind).chain(behind))
+    }
+
+    /// Number of experts of layer `layer`.
+    pub(crate) fn experts_of(&self, layer: Option<usize>) -> Option<usize> {
+        let own = || self.fields.0.get(EXPERTS_BY_LAYER)?.get(layer?)?.as_u64();
+        own().map_or(self.experts, |experts| usize::try_from(experts).ok())
     }
 
     /// Whether layer `layer` has experts.

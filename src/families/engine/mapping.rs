@@ -413,7 +413,7 @@ impl Mapping<'_> {
     pub(super) fn check_experts(&self, stack: &Mapped<'_>) -> Result<()> {
         let experts = match stack.rule.transform {
             Transform::Stack(count) => count,
-            _ => self.dims.experts.unwrap_or(0),
+            _ => self.dims.experts_of(stack.place.layer).unwrap_or(0),
         };
         let found = stack.sources.iter().map(|(expert, _)| *expert);
         if found.eq(0..experts) {

@@ -183,7 +183,7 @@ impl<'m> MadeTensors<'m> {
         require_output(class, (name, &model.fields), &mapped.tensors)?;
         let keyed = take_keys(class, &mut mapped.tensors)?;
         let source_names = source_names(&mapped.tensors);
-        let main = main_dtype(&mapped.tensors, request);
+        let main = main_dtype(&[&mapped.tensors], request);
         let mut all = make_tensors(mapped.tensors, model, (main, tokens), request)?;
         all.extend(ids);
         let layers = model.dims.layers;
@@ -411,8 +411,9 @@ fn find_class(name: &str, config: &Value) -> Result<&'static ModelClass> {
 
 /// Element type of matrices: the one that is asked for, or that of the first matrix that is stored
 /// in two bytes.
-pub(crate) fn main_dtype(tensors: &[Mapped<'_>], request: &GgufRequest<'_>) -> TargetDtype {
-    let sources = || tensors.iter().flat_map(|tensor| &tensor.sources);
+pub(crate) fn main_dtype(tensors: &[&[Mapped<'_>]], request: &GgufRequest<'_>) -> TargetDtype {
+    let all = || tensors.iter().copied().flatten();
+    let sources = || all().flat_map(|tensor| &tensor.sources);
     let stored = || {
         let matrices = sources().filter(|(_, source)| source.shape.len() > 1);
         let mut dtypes = matrices.filter_map(|(_, source)| source.stored);

@@ -179,7 +179,7 @@ fn restore(config: &mut WholeConfig) -> Result<()> {
 }
 
 /// Field of which tokens of the language model see later ones.
-const BIDIRECTIONAL: &str = "use_bidirectional_attention";
+pub(super) const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
 /// Adds what the table has under other names.
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {

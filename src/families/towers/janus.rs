@@ -65,6 +65,7 @@ pub(super) const JANUS: Tower = Tower {
         }
         Ok(())
     },
+    one_way: "it lacks what makes images",
     ..PLAIN_TOWER
 };
 

@@ -209,6 +209,15 @@ pub(super) const QWEN2_VL: Tower = Tower {
     ..PLAIN_TOWER
 };
 
+/// Sarashina 2 with images, which has the same tower.
+pub(super) const SARASHINA2: Tower = Tower {
+    class: ModelClass { classes: &["Sarashina2VisionForCausalLM"], ..QWEN2_VL.class },
+    wholes: &[],
+    one_way: "it lacks the norm behind the projector",
+    note: Some("llama.cpp leaves out the norm behind the projector of Sarashina 2"),
+    ..QWEN2_VL
+};
+
 /// Adds the width of layers of Qwen 2-VL, whose `hidden_size` is that of the language model.
 fn complete_2(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let width = fields

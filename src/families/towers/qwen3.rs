@@ -23,7 +23,7 @@ const POSITIONS: &str = "num_position_embeddings";
 
 /// What `layer_types` calls layers whose states the language model gets, too.
 const DEEPSTACK: &str = "deepstack";
-const DEEP: Need = Need::Kind(DEEPSTACK);
+pub(super) const DEEP: Need = Need::Kind(DEEPSTACK);
 
 const TENSORS: &[TensorRule] = &[
     same("v.position_embd", "visual.pos_embed", &[Field(POSITIONS), Hidden]),
@@ -69,6 +69,9 @@ pub(super) const QWEN3_VL: Tower = Tower {
             "Qwen3VLMoeForConditionalGeneration",
             "Qwen3_5ForConditionalGeneration",
             "Qwen3_5MoeForConditionalGeneration",
+            "Qwen4ExpForConditionalGeneration",
+            "ClefModel",
+            "OpenJevModel",
         ],
         model_type: "qwen3_vl",
         defaults: &[
@@ -148,7 +151,7 @@ fn restore(config: &mut WholeConfig) -> Result<()> {
 }
 
 /// Field of the layers whose states the language model gets, too.
-const DEEP_LAYERS: &str = "deepstack_visual_indexes";
+pub(super) const DEEP_LAYERS: &str = "deepstack_visual_indexes";
 
 /// Adds the length of an image, and which layers are of [`DEEPSTACK`].
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {

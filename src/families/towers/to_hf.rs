@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::to_mmproj::renumbered;
-use super::{FLAT, TEXT_FIELD, TEXT_HIDDEN, TOKEN_ROW, TOWERS, Tower, VISION, Whole, WholeConfig};
+use super::{FLAT, TEXT_FIELD, TEXT_HIDDEN, TOKEN_ROW, TOWERS, Tower, Whole, WholeConfig};
 use crate::config::object;
 use crate::families::engine::dims::{Dim, Dims};
 use crate::families::engine::fields::{Fields, HIDDEN, float, missing_key, wrong_key};
@@ -12,7 +12,7 @@ use crate::families::engine::mapping::Mapping;
 use crate::families::engine::names::{BASE_PREFIX, find, split_suffix};
 use crate::families::engine::rope::SECTIONS;
 use crate::families::engine::settings::fields_of_keys;
-use crate::families::engine::source::SourceTensor;
+use crate::families::engine::source::{SourceTensor, computed};
 use crate::families::engine::table::{Kind, ModelClass, Sign};
 use crate::families::engine::to_hf::{
     DirectoryModel, flags_of, language_model, main_dtype, make_items, pretty, shape_of,
@@ -41,27 +41,40 @@ pub(crate) fn join_tower<'m>(
     let mut config = WholeConfig {
         root: Map::new(),
         text: take_config(&mut model.files)?,
-        fields: Fields(fields_of_keys(&tower.class, tower_metadata)?),
+        fields: Fields(Map::new()),
         vision: Map::new(),
         processor: processor_of(tower, whole, tower_metadata)?,
         notes: Vec::new(),
     };
-    require_same_width(&config)?;
-    let of_tower = tower_items(tower, of_tower, &mut config.fields, (to, decoded))?;
-    (tower.restore)(&mut config)?;
-    for name in tower.of_processor {
-        let value = config.fields.0.remove(*name);
-        config
-            .processor
-            .extend(value.map(|value| ((*name).to_owned(), value)));
-    }
     let inner = model.items.into_iter();
-    let inner = inner.map(|item| inner_item(item, whole));
-    let of_tower = of_tower.into_iter().map(|mut group| {
-        group.name = stored_name(&group.name, (tower, whole), &config).into();
-        ResolvedItem::from(group)
-    });
-    model.items = inner.chain(of_tower).collect();
+    model.items = inner.map(|item| inner_item(item, whole)).collect();
+    let (mut sections, mut of_root) = (Map::new(), Map::new());
+    for (tower, items) in apart(tower, of_tower) {
+        config.fields = Fields(fields_of_keys(&tower.class, tower_metadata)?);
+        require_same_width(&config)?;
+        let items = tower_items(tower, items, &mut config.fields, (to, decoded))?;
+        (tower.restore)(&mut config)?;
+        for name in tower.of_processor {
+            let value = config.fields.0.remove(*name);
+            config
+                .processor
+                .extend(value.map(|value| ((*name).to_owned(), value)));
+        }
+        model.items.extend(items.into_iter().map(|mut group| {
+            group.name = stored_name(&group.name, (tower, whole), &config).into();
+            ResolvedItem::from(group)
+        }));
+        for row in tower.of_model {
+            let value = config.fields.0.remove(row.name);
+            of_root.extend(value.map(|value| (row.field.to_owned(), value)));
+        }
+        let expected = tower.expected.iter();
+        of_root.extend(expected.map(|(name, _, value)| ((*name).to_owned(), value.into())));
+        let (fields, own) =
+            (std::mem::take(&mut config.fields.0), std::mem::take(&mut config.vision));
+        let section = vision_of(tower, Fields(fields), own);
+        sections.insert(tower.config.to_owned(), Value::Object(section));
+    }
     add_tokens(&mut config, whole, metadata);
     add_sections(&mut config.text, metadata);
     let processor = Value::Object(std::mem::take(&mut config.processor));
@@ -70,7 +83,7 @@ pub(crate) fn join_tower<'m>(
         "preprocessor_config.json: what GGUF does not say of images or sounds is left to the processor's class"
             .to_owned(),
     );
-    let root = root_of(config, tower, whole);
+    let root = root_of(config, (of_root, sections), whole);
     model
         .files
         .insert(0, ("config.json".to_owned(), pretty(&Value::Object(root))));
@@ -78,6 +91,26 @@ pub(crate) fn join_tower<'m>(
         .files
         .push(("preprocessor_config.json".to_owned(), pretty(&processor)));
     Ok(model)
+}
+
+/// `tower` with its tensors among `items`, and the tower of sounds in the same file with its own.
+fn apart<'m>(
+    tower: &'static Tower,
+    items: Vec<ResolvedItem<'m>>,
+) -> impl Iterator<Item = (&'static Tower, Vec<ResolvedItem<'m>>)> {
+    let is_of_sounds = |item: &ResolvedItem<'_>| {
+        ["a.", "mm.a."]
+            .iter()
+            .any(|start| item.name().starts_with(start))
+    };
+    let (of_sounds, rest) = match tower.sounds {
+        Some(_) => items.into_iter().partition(is_of_sounds),
+        None => (vec![], items),
+    };
+    let sounds = tower.sounds.filter(|_| !of_sounds.is_empty());
+    [(tower, rest)]
+        .into_iter()
+        .chain(sounds.map(|tower| (tower, of_sounds)))
 }
 
 /// The tower of a file, and what it becomes with the language model of another.
@@ -90,7 +123,7 @@ fn find_whole(
         let value = metadata.get(key)?;
         value.as_string().map(str::to_owned)
     };
-    let keys = ["clip.projector_type", "clip.vision.projector_type"];
+    let keys = ["clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type"];
     let kind = keys.iter().find_map(|key| text(of_tower, key));
     let kind = kind.ok_or_else(|| missing_key(keys[0]))?;
     let is_of_kind = |class: &ModelClass| {
@@ -115,10 +148,18 @@ fn find_whole(
         Some((*tower, whole))
     });
     found.ok_or_else(|| {
+        let mut of_kind = TOWERS.iter().filter(|tower| is_of_kind(&tower.class));
+        let why = of_kind.next().map_or("", |tower| tower.one_way);
+        let why = match why {
+            "" => format!(
+                "beside a language model `{architecture}` it is no class of transformers here"
+            ),
+            why => format!("no directory comes back: {why}"),
+        };
         let what = format!(
-            "clip.projector_type: beside a language model `{architecture}` it is no class of transformers here; each file's tensors alone are written to a FILE.safetensors"
+            "clip.projector_type: {why}; each file's tensors alone are written to a FILE.safetensors"
         );
-        AnamnesisError::unsupported(kind, what)
+        AnamnesisError::unsupported(kind.as_str(), what)
     })
 }
 
@@ -164,8 +205,11 @@ fn tower_items<'m>(
     let flags: Vec<_> = flags_of(class, has).collect();
     fields.0.extend(flags);
     let dims = Dims::of_class(fields, class)?;
-    let is_row = |item: &ResolvedItem<'_>| tower.token.is_some() && item.name() == TOKEN_ROW;
-    let items = items.into_iter().filter(|item| !is_row(item));
+    let is_in_gguf_alone = |item: &ResolvedItem<'_>| match item.name() {
+        TOKEN_ROW => tower.token.is_some(),
+        name => tower.added.is_some_and(|(added, _)| name == added),
+    };
+    let items = items.into_iter().filter(|item| !is_in_gguf_alone(item));
     let sources = items.map(SourceTensor::new).collect::<Result<Vec<_>>>()?;
     let mapping = Mapping { class, dims: &dims };
     let mut mapped = mapping.to_hf(sources)?;
@@ -174,7 +218,15 @@ fn tower_items<'m>(
     mapped.sort_by_key(|tensor| has_own(&tensor.name));
     fields.0.extend(mapping.biases(&mapped)?);
     let main = main_dtype(&mapped, to);
-    make_items(mapped, class, &dims, (main, decoded))
+    let mut made = make_items(mapped, class, &dims, (main, decoded))?;
+    for (name, lengths) in tower.unread {
+        let shape = lengths.iter().map(|dim| dims.need_size(*dim));
+        let shape = shape.collect::<Result<Vec<_>>>()?;
+        let zeros = computed((name, vec![0.0; shape.iter().product()]));
+        let zeros = SourceTensor::new(ResolvedItem::from(zeros))?;
+        made.push(zeros.reshaped((*name).to_owned(), shape, main));
+    }
+    Ok(made)
 }
 
 /// Adds the sizes that only the shape of the tensor `name` says.
@@ -277,7 +329,7 @@ fn processor_of(
     let constants = whole.processor.iter();
     let constants = constants.map(|(name, value)| ((*name).to_owned(), value.into()));
     let mut all = object(constants);
-    let colours: &[&str] = if tower.config == VISION {
+    let colours: &[&str] = if tower.is_of_images() {
         &["image_mean", "image_std"]
     } else {
         &[]
@@ -342,8 +394,12 @@ fn add_sections(text: &mut Map<String, Value>, metadata: &GgufMetadata) {
 /// Fields that the whole model has of its language model.
 const SHARED: [&str; 2] = ["torch_dtype", "tie_word_embeddings"];
 
-/// `config.json` of the whole model.
-fn root_of(mut config: WholeConfig, tower: &Tower, whole: &Whole) -> Map<String, Value> {
+/// `config.json` of the whole model, with what the towers say of it, and their sections.
+fn root_of(
+    mut config: WholeConfig,
+    (mut of_root, mut sections): (Map<String, Value>, Map<String, Value>),
+    whole: &Whole,
+) -> Map<String, Value> {
     let mut root = Map::new();
     root.insert("architectures".to_owned(), json!([whole.class]));
     root.insert("model_type".to_owned(), whole.model_type.into());
@@ -351,12 +407,7 @@ fn root_of(mut config: WholeConfig, tower: &Tower, whole: &Whole) -> Map<String,
         let value = config.text.get(field).cloned();
         root.extend(value.map(|value| (field.to_owned(), value)));
     }
-    for row in tower.of_model {
-        let value = config.fields.0.remove(row.name);
-        root.extend(value.map(|value| (row.field.to_owned(), value)));
-    }
-    let expected = tower.expected.iter();
-    root.extend(expected.map(|(name, _, value)| ((*name).to_owned(), value.into())));
+    root.append(&mut of_root);
     root.append(&mut config.root);
     if let Some(kind) = whole.text_type {
         config.text.insert("model_type".to_owned(), kind.into());
@@ -374,9 +425,8 @@ fn root_of(mut config: WholeConfig, tower: &Tower, whole: &Whole) -> Map<String,
             Some("text_config".to_owned())
         }
     };
-    let vision = vision_of(tower, config.fields, config.vision);
     root.extend(text_field.map(|field| (field, Value::Object(config.text))));
-    root.insert(tower.config.to_owned(), Value::Object(vision));
+    root.append(&mut sections);
     root
 }
 

@@ -3,9 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::{
-    MLP_WIDTH, OfModel, TEXT_HIDDEN, TOKEN_ROW, Tower, TowerConfig, TowerType, VISION, tower_of,
-};
+use super::token::token_row;
+use super::{FLAT, MLP_WIDTH, OfModel, Tower, TowerConfig, TowerType, tower_of};
 use crate::config::Texts;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{
@@ -13,7 +12,7 @@ use crate::families::engine::fields::{
 };
 use crate::families::engine::general::identity;
 use crate::families::engine::graphs::problems;
-use crate::families::engine::mapping::{Mapped, Mapping};
+use crate::families::engine::mapping::{Mapped, MappedModel, Mapping};
 use crate::families::engine::request::GgufRequest;
 use crate::families::engine::source::{SourceTensor, sources_of};
 use crate::families::engine::table::Model;
@@ -29,7 +28,7 @@ use crate::{AnamnesisError, Result, TargetDtype};
 const PROCESSORS: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 
 /// Objects in them that may hold it in place of the whole file.
-const NESTED: [&str; 2] = ["media_proc_cfg", "image_processor"];
+const NESTED: [&str; 3] = ["media_proc_cfg", "image_processor", "vision_config"];
 
 /// The image tower of the model of `items` as GGUF.
 ///
@@ -49,63 +48,122 @@ pub(crate) fn to_mmproj<'m>(
     let (tower, class_name) = tower_of(config)?;
     let processor = processor(&texts)?;
     let stated = config;
+    // Qwen's models that speak have the towers in the config of the part that thinks.
+    let root = root.get(THINKER).and_then(Value::as_object).unwrap_or(root);
     let config = TowerConfig { root, processor: &processor };
-    let fields = fields_of(tower, &config)?;
-    let model = Model::new(&tower.class, stated, fields)?;
-    let Model { fields, dims, .. } = &model;
     let sources = sources_of(std::mem::take(items).into_iter())?;
-    let token = match tower.token {
-        Some(token) => Some(token_row(token, &sources, (&texts, fields))?),
-        None => None,
-    };
-    let mapping = Mapping { class: &tower.class, dims };
-    let table_name = |name: &str| match tower.listed {
-        Some((part, list)) => {
-            renumbered(name, part, |position| fields.0.get(list)?.get(position)?.as_u64())
+    let mut out = Vec::with_capacity(sources.len() + 1);
+    let (mut keys, mut notes) = (Vec::new(), Vec::new());
+    if let Some(token) = tower.token {
+        let fields = fields_of(tower, &config)?;
+        out.push(token_row(token, &sources, (&texts, &fields))?);
+    }
+    let towers = towers_of(tower, class_name, (stated, &config), sources)?;
+    let tensors: Vec<_> = towers
+        .iter()
+        .map(|(_, _, mapped)| &mapped.tensors[..])
+        .collect();
+    let main = main_dtype(&tensors, request);
+    for (tower, model, mapped) in towers {
+        keys.extend(keys_of(tower, &model, &processor)?);
+        let Model { fields, dims, .. } = &model;
+        for tensor in mapped.tensors {
+            out.push(tensor_of(tensor, tower, (dims, main, request))?);
         }
-        None => name.to_owned(),
-    };
-    let mapped = mapping.to_gguf(sources, class_name, &table_name)?;
-    mapping.check_biases(&mapped.tensors, fields)?;
-    let main = main_dtype(&mapped.tensors, request);
-    let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
-    out.extend(token);
-    for tensor in mapped.tensors {
-        out.push(tensor_of(tensor, tower, (dims, main, request))?);
+        out.extend(tower.added.map(|(_, added)| {
+            let encoded_as = request.encodes.then_some(EncodedAs::Nothing);
+            Group { encoded_as, ..added(dims) }
+        }));
+        notes.extend(mapped.notes);
+        notes.extend(tower.note.map(str::to_owned));
+        let function = fields.0.get("hidden_act");
+        if function.is_some_and(|name| name == "gelu") {
+            notes.push("hidden_act: llama.cpp has an approximation of gelu".to_owned());
+        }
     }
     let (mut metadata, note) = identity((tower.class.gguf, "mmproj"), request, &texts, &out)?;
     let file_type = request.file_type.unwrap_or(main.gguf_file_type());
     metadata.push((FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type)));
-    let mut keys = settings::keys_of(tower.class.settings(), &model)?;
-    if tower.config == VISION {
-        let own = keys.split_off(super::SETTINGS.len());
-        metadata.append(&mut keys);
-        for field in ["image_mean", "image_std"] {
-            metadata.push(colours(&processor, field)?);
-        }
-        keys = own;
-    }
     metadata.extend(keys);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     require_loadable(&metadata, &out)?;
-    let is_exact = fields
-        .0
-        .get("hidden_act")
-        .is_some_and(|name| name == "gelu");
-    let lost = is_exact.then(|| "hidden_act: llama.cpp has an approximation of gelu".to_owned());
-    let note = note.into_iter().chain(tower.note.map(str::to_owned));
     Ok(GgufModel {
         items: out.into_iter().map(ResolvedItem::from).collect(),
         metadata,
-        notes: mapped
-            .notes
-            .into_iter()
-            .chain(note)
-            .chain(lost)
-            .chain(texts.note())
-            .collect(),
+        notes: notes.into_iter().chain(note).chain(texts.note()).collect(),
         companions: texts.companions(),
     })
+}
+
+/// Field of the config of the part of a model that thinks.
+const THINKER: &str = "thinker_config";
+
+/// A tower with its settings and its tensors.
+type FoundTower<'a, 'm> = (&'static Tower, Model<'a>, MappedModel<'m>);
+
+/// The towers of a model, `tower` first, each with its tensors among `sources`.
+///
+/// # Errors
+/// As [`to_mmproj`].
+fn towers_of<'a, 'm>(
+    tower: &'static Tower,
+    class_name: &str,
+    (stated, config): (&'a Value, &TowerConfig<'_>),
+    sources: Vec<SourceTensor<'m>>,
+) -> Result<Vec<FoundTower<'a, 'm>>> {
+    let of_sounds = tower
+        .sounds
+        .filter(|sounds| config.root.contains_key(sounds.config));
+    let (mut rest, mut all) = (sources, Vec::new());
+    for tower in of_sounds.into_iter().chain([tower]) {
+        let model = Model::new(&tower.class, stated, fields_of(tower, config)?)?;
+        let mapping = Mapping { class: &tower.class, dims: &model.dims };
+        let fields = &model.fields;
+        let table_name = |name: &str| {
+            let name = name.strip_prefix("thinker.").unwrap_or(name);
+            let Some((part, list)) = tower.listed else {
+                return name.to_owned();
+            };
+            renumbered(name, part, |position| fields.0.get(list)?.get(position)?.as_u64())
+        };
+        // What the tower of sounds does not know is of the other, or of neither.
+        let knows =
+            |source: &SourceTensor<'_>| !mapping.rules_of(&table_name(&source.name)).is_empty();
+        let is_second = of_sounds.is_some() && all.is_empty();
+        let mut own = match is_second {
+            true => rest.extract_if(.., |source| knows(source)).collect(),
+            false => std::mem::take(&mut rest),
+        };
+        if let Some(start) = tower.unread_layer {
+            let last = format!("{start}{}.", model.dims.layers);
+            own.retain(|source| !source.name.starts_with(&last));
+        }
+        let mapped = mapping.to_gguf(own, class_name, &table_name)?;
+        mapping.check_biases(&mapped.tensors, fields)?;
+        all.insert(0, (tower, model, mapped));
+    }
+    Ok(all)
+}
+
+/// The settings of `tower`: of towers of images, what the processor says of colours stands behind those
+/// that all have.
+fn keys_of(
+    tower: &Tower,
+    model: &Model<'_>,
+    processor: &Map<String, Value>,
+) -> Result<Vec<KeyValue>> {
+    let mut keys = settings::keys_of(tower.class.settings(), model)?;
+    if tower.is_of_images() {
+        let own = keys.split_off(super::SETTINGS.len());
+        for (number, field) in ["image_mean", "image_std"].into_iter().enumerate() {
+            keys.push(match tower.colours.filter(|_| !processor.contains_key(field)) {
+                Some(usual) => colours_key(field, usual[number].to_vec()),
+                None => colours(processor, field)?,
+            });
+        }
+        keys.extend(own);
+    }
+    Ok(keys)
 }
 
 /// Fails if llama.cpp would not load the tower.
@@ -123,8 +181,12 @@ fn require_loadable(metadata: &[KeyValue], tensors: &[Group<'_>]) -> Result<()> 
 
 /// The fields of the tower, with the defaults of its class.
 fn fields_of(tower: &Tower, config: &TowerConfig<'_>) -> Result<Fields> {
-    let Some(Value::Object(own)) = config.root.get(tower.config) else {
-        return Err(wrong(tower.config, "it is missing"));
+    let own = match tower.config {
+        FLAT => config.root,
+        field => match config.root.get(field) {
+            Some(Value::Object(own)) => own,
+            _ => return Err(wrong(field, "it is missing")),
+        },
     };
     let mut fields = Fields::of(own.clone());
     let implied = [tower.class.implied, tower.class.traits.also_implied].concat();
@@ -246,8 +308,13 @@ fn colours(processor: &Map<String, Value>, name: &str) -> Result<KeyValue> {
         let files = PROCESSORS.join(" and ");
         AnamnesisError::parse(format!("{files}: `{name}` has no number for each of 3 colours"))
     })?;
+    Ok(colours_key(name, all))
+}
+
+/// The key of the field `name` of the processor, with a number for each colour.
+fn colours_key(name: &str, all: Vec<f32>) -> KeyValue {
     let all = GgufMetadataArray::F32(all);
-    Ok((format!("clip.vision.{name}"), GgufMetadataValue::Array(Box::new(all))))
+    (format!("clip.vision.{name}"), GgufMetadataValue::Array(Box::new(all)))
 }
 
 /// The tensor of GGUF that is made of `tensor`.
@@ -284,59 +351,4 @@ fn tensor_of<'m>(
         group.encoded_as = Some(fixed.map_or(EncodedAs::Scheme, |_| EncodedAs::Nothing));
     }
     Ok(group)
-}
-
-/// The row of the embedding of the language model that is that of `token`.
-///
-/// # Errors
-/// `Parse` if no file has the token, or there is no embedding with such a row.
-fn token_row<'m>(
-    token: &str,
-    sources: &[SourceTensor<'m>],
-    (texts, fields): (&Texts, &Fields),
-) -> Result<Group<'m>> {
-    let missing = |what: String| AnamnesisError::parse(format!("the row of {token}: {what}"));
-    let id = token_id(token, texts)?;
-    let id = id
-        .filter(|id| *id > 0)
-        .ok_or_else(|| missing("no file of the tokenizer has the token".to_owned()))?;
-    let embedding = sources
-        .iter()
-        .find(|source| source.name.ends_with("embed_tokens.weight"))
-        .ok_or_else(|| missing("there is no `embed_tokens.weight`".to_owned()))?;
-    let [rows, cols] = embedding.shape[..] else {
-        return Err(missing(format!("`{}` is no matrix", embedding.name)));
-    };
-    let wanted = fields.need(&[TEXT_HIDDEN])? as usize;
-    if cols != wanted {
-        let what = format!("`{}` has {cols} columns, and hidden_size is {wanted}", embedding.name);
-        return Err(missing(what));
-    }
-    if id >= rows {
-        let what = format!("it is row {id} of `{}`, which has {rows}", embedding.name);
-        return Err(missing(what));
-    }
-    let name = TOKEN_ROW.to_owned();
-    let row = embedding.rows_of(name.clone(), id, (1, false));
-    Ok(row.reshaped(name, vec![cols], TargetDtype::F32))
-}
-
-/// The number of `token`.
-fn token_id(token: &str, texts: &Texts) -> Result<Option<usize>> {
-    let has_text = |entry: &Value| entry.get("content").and_then(Value::as_str) == Some(token);
-    if let Some(config) = texts.json("tokenizer_config.json")?
-        && let Some(tokens) = config
-            .get("added_tokens_decoder")
-            .and_then(Value::as_object)
-        && let Some((id, _)) = tokens.iter().find(|(_, entry)| has_text(entry))
-    {
-        return Ok(id.parse().ok());
-    }
-    let Some(tokenizer) = texts.json("tokenizer.json")? else {
-        return Ok(None);
-    };
-    let tokens = tokenizer.get("added_tokens").and_then(Value::as_array);
-    let found = tokens.and_then(|tokens| tokens.iter().find(|entry| has_text(entry)));
-    let id = found.and_then(|entry| entry.get("id")?.as_u64());
-    Ok(id.and_then(|id| usize::try_from(id).ok()))
 }

@@ -12,41 +12,67 @@ use crate::families::engine::fields::{HEADS, HIDDEN, INNER, LAYERS};
 use crate::families::engine::rows::*;
 
 /// Field of the number of bands of a sound.
-const BANDS: &str = "num_mel_bins";
+pub(super) const BANDS: &str = "num_mel_bins";
 
 /// Field of the number of positions.
-const POSITIONS: &str = "max_source_positions";
+pub(super) const POSITIONS: &str = "max_source_positions";
 
-/// Convolutions over three moments, and what adds the positions.
-const IN_FRONT: &[TensorRule] = &[
-    whole("a.conv1d.1.weight", "audio_tower.conv1.weight", &[Hidden, Field(BANDS), MOMENTS]),
-    bias("a.conv1d.1.bias", "audio_tower.conv1.bias"),
-    whole("a.conv1d.2.weight", "audio_tower.conv2.weight", &[Hidden, Hidden, MOMENTS]),
-    bias("a.conv1d.2.bias", "audio_tower.conv2.bias"),
-    same("a.position_embd", "audio_tower.embed_positions", &[Field(POSITIONS), Hidden]),
-];
+/// What is in front of the layers below `$prefix`: convolutions over three moments, and positions.
+macro_rules! convolutions {
+    ($prefix:literal) => {
+        &[
+            whole(
+                "a.conv1d.1.weight",
+                concat!($prefix, "conv1.weight"),
+                &[Hidden, Field(BANDS), MOMENTS],
+            ),
+            bias("a.conv1d.1.bias", concat!($prefix, "conv1.bias")),
+            whole(
+                "a.conv1d.2.weight",
+                concat!($prefix, "conv2.weight"),
+                &[Hidden, Hidden, MOMENTS],
+            ),
+            bias("a.conv1d.2.bias", concat!($prefix, "conv2.bias")),
+            same(
+                "a.position_embd",
+                concat!($prefix, "embed_positions"),
+                &[Field(POSITIONS), Hidden],
+            ),
+        ]
+    };
+}
+pub(super) use convolutions;
 
-const MOMENTS: Dim = Sum(&[One, One, One]);
+/// The layers below `$prefix`, and the norm behind them.
+macro_rules! encoder {
+    ($prefix:literal, $norm:literal) => {
+        &[
+            square("a.blk.{i}.attn_q", concat!($prefix, "layers.{i}.self_attn.q_proj")),
+            square("a.blk.{i}.attn_k", concat!($prefix, "layers.{i}.self_attn.k_proj")),
+            square("a.blk.{i}.attn_v", concat!($prefix, "layers.{i}.self_attn.v_proj")),
+            square("a.blk.{i}.attn_out", concat!($prefix, "layers.{i}.self_attn.out_proj")),
+            norm("a.blk.{i}.ln1", concat!($prefix, "layers.{i}.self_attn_layer_norm")),
+            norm("a.blk.{i}.ln2", concat!($prefix, "layers.{i}.final_layer_norm")),
+            up("a.blk.{i}.ffn_up", concat!($prefix, "layers.{i}.fc1")),
+            down("a.blk.{i}.ffn_down", concat!($prefix, "layers.{i}.fc2")),
+            norm("a.post_ln", concat!($prefix, $norm)),
+        ]
+    };
+}
+pub(super) use encoder;
+
+const IN_FRONT: &[TensorRule] = convolutions!("audio_tower.");
+const ENCODER: &[TensorRule] = encoder!("audio_tower.", "layer_norm");
+
+pub(super) const MOMENTS: Dim = Sum(&[One, One, One]);
 
 /// A bias that is a column in GGUF.
-const fn bias(gguf: &'static str, hf: &'static str) -> TensorRule {
+pub(super) const fn bias(gguf: &'static str, hf: &'static str) -> TensorRule {
     parameter(gguf, hf, (Transform::RESHAPED, &[Hidden], &[Hidden, One]))
 }
 
-const ENCODER: &[TensorRule] = &[
-    square("a.blk.{i}.attn_q", "audio_tower.layers.{i}.self_attn.q_proj"),
-    square("a.blk.{i}.attn_k", "audio_tower.layers.{i}.self_attn.k_proj"),
-    square("a.blk.{i}.attn_v", "audio_tower.layers.{i}.self_attn.v_proj"),
-    square("a.blk.{i}.attn_out", "audio_tower.layers.{i}.self_attn.out_proj"),
-    norm("a.blk.{i}.ln1", "audio_tower.layers.{i}.self_attn_layer_norm"),
-    norm("a.blk.{i}.ln2", "audio_tower.layers.{i}.final_layer_norm"),
-    up("a.blk.{i}.ffn_up", "audio_tower.layers.{i}.fc1"),
-    down("a.blk.{i}.ffn_down", "audio_tower.layers.{i}.fc2"),
-    norm("a.post_ln", "audio_tower.layer_norm"),
-];
-
 /// Keys have no bias.
-const BIASES: &[&str] = &[
+pub(super) const BIASES: &[&str] = &[
     "a.blk.{i}.attn_q",
     "a.blk.{i}.attn_v",
     "a.blk.{i}.attn_out",
@@ -60,7 +86,7 @@ const BIASES: &[&str] = &[
 const TEXT: Dim = Field(TEXT_HIDDEN);
 
 /// The settings of all towers of sounds.
-const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::FixedFlag(true), "has_audio_encoder", &[]),
     setting(Kind::Required, "audio.projection_dim", &[TEXT_HIDDEN]),
     setting(Kind::Required, "audio.embedding_length", HIDDEN),
@@ -77,7 +103,7 @@ const QWEN2_PROJECTOR: &[TensorRule] =
 const QWEN2_OWN: &[Setting] = &[projector("qwen2a")];
 
 /// What the graph takes for granted; layers norm with the epsilon that torch has by default.
-const IMPLIED: &[(&str, Default)] = &[
+pub(super) const IMPLIED: &[(&str, Default)] = &[
     ("activation_function", Text("gelu")),
     ("scale_embedding", Bool(false)),
     (EPSILON, Float(1e-5)),
@@ -86,7 +112,7 @@ const IMPLIED: &[(&str, Default)] = &[
 const CONVOLUTIONS: [&str; 2] = ["a.conv1d.1.weight", "a.conv1d.2.weight"];
 
 /// Convolutions of llama.cpp take F16.
-const TYPES: &[(&str, TowerType)] =
+pub(super) const TYPES: &[(&str, TowerType)] =
     &[(CONVOLUTIONS[0], TowerType::F16), (CONVOLUTIONS[1], TowerType::F16)];
 
 const PROCESSOR: &[(&str, Default)] =

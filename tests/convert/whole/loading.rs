@@ -159,7 +159,7 @@ fn towers() {
     for entry in std::fs::read_dir(data().join("towers")).unwrap() {
         let tower = entry.unwrap().path();
         let config = std::fs::read_to_string(tower.join("hf/config.json")).unwrap();
-        let [layers, size, has, up] = match config.contains("\"vision_config\"") {
+        let [layers, size, has, up] = match config.contains("\"vision_") {
             true => ["vision.block_count", "vision.patch_size", "has_vision_encoder", "v.blk.0"],
             false => ["audio.block_count", "audio.num_mel_bins", "has_audio_encoder", "a.blk.0"],
         };
@@ -185,7 +185,10 @@ fn towers() {
             assert!(!found.contains(NOTE), "{} {found}", from.display());
             std::fs::remove_file(&output).unwrap();
         }
-        let up = format!("{up}.ffn_up.weight");
+        let up = match tower.ends_with("gemma4_unified") {
+            true => "mm.input_projection.weight".to_owned(),
+            false => format!("{up}.ffn_up.weight"),
+        };
         let drop = NameChanges::default().with_drop(&up);
         let options = ConvertOptions::new(ConvertTarget::Gguf).with_names(drop);
         let found = notes(&canonical_gguf(&tower), &output, options);

@@ -274,3 +274,35 @@ fn language_models_by_their_own_type() {
         }
     }
 }
+
+/// Fields of MiniMax M3 that `MiniMaxM3VLTextConfig` of transformers 5.24.0 saves in place of those that published
+/// models have.
+const FLAT_M3: &str = r#"{"hidden_act": "silu", "index_block_size": 128, "index_head_dim": 8,
+    "index_local_blocks": 1, "index_n_heads": 1, "index_topk_blocks": 16,
+    "layer_types": ["full_attention", "minimax_m3_sparse"], "mlp_layer_types": ["dense", "sparse"]}"#;
+
+#[test]
+fn minimax_m3_as_transformers_saves_it() {
+    let directory = crate::common::tempdir().unwrap();
+    let from = super::classes::written(&super::classes::models()["minimax_m3"], directory.path());
+    let gguf = |name: &str| {
+        let output = directory.path().join(name);
+        parse(&from)
+            .unwrap()
+            .convert(&output, ConvertTarget::Gguf)
+            .unwrap();
+        output
+    };
+    let published = gguf("published.gguf");
+    let path = from.join("config.json");
+    let mut config = json(&path);
+    let fields = config.as_object_mut().unwrap();
+    let lost = ["sparse_attention_config", "moe_layer_freq", "scoring_func", "qk_norm_type"];
+    fields.retain(|name, _| !lost.contains(&name.as_str()) && !name.starts_with("use_"));
+    let flat: serde_json::Map<_, _> = serde_json::from_str(FLAT_M3).unwrap();
+    fields.extend(flat);
+    std::fs::write(&path, config.to_string()).unwrap();
+    let saved = gguf("saved.gguf");
+    assert_eq!(metadata(&saved), metadata(&published));
+    assert_eq!(tensors(&saved), tensors(&published));
+}

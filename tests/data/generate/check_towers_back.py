@@ -101,7 +101,7 @@ def check(amn, whole, out, name):
     if "vision_config" in configs[1] and name != "internvl":
         try:
             transformers.AutoImageProcessor.from_pretrained(back)
-        except ImportError as missing:  # torchvision, which some need
+        except (ImportError, ValueError) as missing:  # torchvision, which some need
             print("    not loaded:", str(missing).strip().splitlines()[0])
     convert(amn, "convert", back, "--mmproj", "--to", "gguf", "-o", out / "again.gguf")
     one, two = contents(tower), contents(out / "again.gguf")

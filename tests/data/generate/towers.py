@@ -13,9 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import more_towers
 import sums
 import torch
 import transformers
+from more_towers import layers, linear
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
@@ -189,14 +191,6 @@ MODELS |= {
 }
 
 
-def linear(name, rows, *columns, bias=True):
-    return {f"{name}.weight": (rows, *columns)} | ({f"{name}.bias": (rows,)} if bias else {})
-
-
-def layers(count, prefix, parts):
-    return {f"{prefix}{layer}.{name}": shape for layer in range(count) for name, shape in parts.items()}
-
-
 def moon_vit(projector):
     """Tensors of MoonViT, 16 wide."""
     mlp = linear("mlp.fc0", 48, 16) | linear("mlp.fc1", 16, 48)
@@ -312,6 +306,9 @@ HANDMADE["deepseek_ocr2"] = (
 config, preprocessor, _ = HANDMADE["kimi_k25"]
 HANDMADE["glm5v"] = (config | dict(architectures=["Glm5vForConditionalGeneration"], model_type="glm5v"), preprocessor, moon_vit(
     linear("mm_projector.pre_norm", 16) | linear("mm_projector.linear_1", 64, 64) | linear("mm_projector.linear_2", 24, 64)))
+MODELS |= more_towers.MODELS
+MODELS["sarashina2"] = MODELS["qwen2_vl"]
+HANDMADE |= more_towers.HANDMADE
 FLAT = ("qwen2_5_vl",)  # the fields of the language model stand beside vision_config, as in published models
 # The converter asks for the id of this token.
 BREAK = {"added_tokens": [{"id": 12, "content": "[IMG_BREAK]", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
@@ -319,6 +316,7 @@ BREAK = {"added_tokens": [{"id": 12, "content": "[IMG_BREAK]", "single_word": Fa
 BREAKING = ("mistral3", "pixtral")
 TYPES = {"gemma3": ("f16", "f32", "q8_0"), "qwen2_5_vl": ("f16", "f32"), "mistral3": ("f16",)} | dict.fromkeys(
     ("audio_flamingo3", "deepseek_ocr", "glm_ocr", "hunyuan_vl", "lighton_ocr"), ("q8_0",))  # of the converter of b11434
+TYPES |= more_towers.TYPES
 # Names that transformers 5 writes otherwise than they are in published models.
 RENAMED = {
     "gemma3": {"vision_tower.": "vision_tower.vision_model."},
@@ -329,7 +327,8 @@ RENAMED = {
 LANGUAGE = ("language_model.", "model.text_model.", "model.layers.", "model.norm.", "model.embed_tokens.", "lm_head.", "model.vqmodel.",
             "model.generation_")
 # What configs of published models say otherwise than those that transformers writes.
-PUBLISHED = {"lighton_ocr": dict(architectures=["LightOnOCRForConditionalGeneration"])}
+PUBLISHED = {"lighton_ocr": dict(architectures=["LightOnOCRForConditionalGeneration"]),
+             "sarashina2": dict(architectures=["Sarashina2VisionForCausalLM"], model_type="sarashina2_vision")}
 OWN_CLASSES = {"paddleocr_vl": "PaddleOCRVisionModel"}  # of towers, by which the converter knows them
 
 
@@ -359,8 +358,9 @@ def save(name, out):
         tensors = {key.replace(place, published): value for key, value in tensors.items()}
     if name == "internvl":
         fuse_qkv(tensors)
-    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     written = json.loads((out / "config.json").read_text())
+    tensors, written = more_towers.as_published(name, tensors, written)
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     if name == "internvl":
         written = INTERNVL
     if name in FLAT:
@@ -379,6 +379,8 @@ def save_handmade(name, out):
     tensors = {key: (torch.randn(shape) * 0.1 + (len(shape) == 1 and key.endswith("weight"))).bfloat16() for key, shape in shapes.items()}
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     for file, written in (("config", config), ("preprocessor_config", preprocessor)):
+        if written is None:
+            continue
         (out / f"{file}.json").write_text(json.dumps(written, indent=2) + "\n")
 
 
@@ -389,13 +391,13 @@ def fuse_qkv(tensors):
 
 
 def is_language(name):
-    return name.startswith(LANGUAGE) or name.startswith("model.language_model.")
+    return name.startswith((*LANGUAGE, "model.language_model."))
 
 
 def convert(name, root, outtype, out):
-    """Runs the converter, with two mistakes of it mended. It needs the row of [IMG_BREAK], which llama.cpp asks for, but it
+    """Runs the converter, with two mistakes of it mended, and those that more_towers.py names. It needs the row of [IMG_BREAK], which llama.cpp asks for, but it
     leaves out all of `language_model.`: here it sees the matrix. It gives a norm of Llama 4, `ln2`, the name of one of Gemma 4."""
-    paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
+    paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py"), str(Path(__file__).parent)]
     arguments = ["convert", str(root / "hf"), "--mmproj", "--outtype", outtype, "--outfile", str(out), "--model-name", name]
     run = f"""
 import runpy, sys
@@ -407,10 +409,14 @@ base.MmprojModel.filter_tensors = classmethod(
 if {name == "llama4"}:
     names, key = base.gguf.TensorNameMap.block_mappings_cfg, base.gguf.MODEL_TENSOR.V_ENC_ATTN_POST_NORM
     names[key] = tuple(name for name in names[key] if "post_attention_layernorm" not in name)
+if {name in more_towers.THINKING}:
+    import more_towers
+    more_towers.mend_converter()
 sys.argv = {arguments!r}
 runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__")
 """
-    subprocess.run([sys.executable, "-c", run], check=True, stdin=subprocess.DEVNULL)
+    # The converter asserts that Step VL has the sizes of the one published model.
+    subprocess.run([sys.executable, *["-O"][name != "step_vl":], "-c", run], check=True, stdin=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

@@ -83,6 +83,9 @@ const SOUNDS: Modality = Modality {
     tensors: &[],
 };
 
+/// What layers have in place of a feed-forward layer.
+const EXPERTS: &str = "v.blk.{i}.ffn_gate_exps.weight";
+
 /// Those whose encoder is that of Whisper.
 const WHISPER: Modality = Modality { tensors: &["a.conv1d.1.+", "a.conv1d.2.+"], ..SOUNDS };
 
@@ -203,6 +206,110 @@ const GRAPHS: &[TowerGraph] = &[
     ),
     tower("glm4v", GLM),
     TowerGraph { keys: &[LIMITED[0], LIMITED[1], "vision.swiglu_clamp"], ..tower("glm5v", GLM) },
+    TowerGraph {
+        ..tower(
+            "gemma4uv",
+            &[
+                "mm.input_projection.weight",
+                "v.patch_norm.1.+",
+                "v.patch_norm.2.+",
+                "v.patch_norm.3.+",
+                "v.patch_embd.bias",
+                "v.position_embd.weight",
+            ],
+        )
+    },
+    tower(
+        "cogvlm",
+        &[
+            "mm.model.fc.weight",
+            "mm.post_fc_norm.+",
+            "mm.up.weight",
+            "mm.gate.weight",
+            "mm.down.weight",
+            "v.boi",
+            "v.eoi",
+            "v.class_embd",
+            "v.position_embd.weight",
+        ],
+    ),
+    TowerGraph {
+        keys: &[LIMITED[1], "vision.projector.scale_factor"],
+        ..tower(
+            "deepseek4v",
+            &[
+                "mm.1.+",
+                "mm.2.+",
+                "v.image_newline",
+                "v.token_embd.img_start",
+                "v.token_embd.img_end",
+                "v.token_embd.img_pad",
+            ],
+        )
+    },
+    TowerGraph {
+        keys: &[LIMITED[0], LIMITED[1], "vision.spatial_merge_size", "vision.expert_used_count"],
+        ..tower("dots3note_v", &["mm.0.+", "mm.2.+", "mm.input_norm.+", "mm.post_norm.weight"])
+    },
+    TowerGraph {
+        of: &SOUNDS,
+        ..tower(
+            "dots3note_a",
+            &[
+                "a.conv2d.1.+",
+                "a.conv2d.2.+",
+                "a.conv2d.3.+",
+                "a.conv_out.weight",
+                "mm.a.norm_pre.+",
+                "mm.a.mlp.1.+",
+                "mm.a.mlp.3.+",
+            ],
+        )
+    },
+    TowerGraph { keys: LIMITED, ..tower("phi4", &["mm.0.+", "mm.2.+"]) },
+    tower(
+        "step3vl",
+        &["mm.0.weight", "mm.1.weight", "mm.model.fc.weight", "v.position_embd.weight"],
+    ),
+    TowerGraph {
+        keys: STACKED,
+        ..whisper("glma", &["mm.a.mlp.1.+", "mm.a.mlp.2.+", "mm.a.norm_pre.+", "v.boi", "v.eoi"])
+    },
+    TowerGraph {
+        keys: STACKED,
+        ..whisper(
+            "ultravox",
+            &[
+                "mm.a.mlp.1.weight",
+                "mm.a.mlp.2.weight",
+                "mm.a.norm_pre.weight",
+                "mm.a.norm_mid.weight",
+            ],
+        )
+    },
+    TowerGraph {
+        keys: STACKED,
+        ..whisper(
+            "meralion",
+            &["mm.a.mlp.0.+", "mm.a.mlp.1.+", "mm.a.mlp.2.+", "mm.a.mlp.3.+", "mm.a.norm_pre.+"],
+        )
+    },
+    TowerGraph { of: &SOUNDS, ..tower("gemma4ua", &["mm.a.input_projection.weight"]) },
+    TowerGraph {
+        of: &SOUNDS,
+        ..tower(
+            "qwen3a",
+            &[
+                "a.conv2d.1.+",
+                "a.conv2d.2.+",
+                "a.conv2d.3.+",
+                "a.conv_out.weight",
+                "a.position_embd.weight",
+                "mm.a.mlp.1.+",
+                "mm.a.mlp.2.+",
+            ],
+        )
+    },
     whisper("qwen2a", &["mm.a.fc.+"]),
     TowerGraph { keys: STACKED, ..whisper("voxtral", &["mm.a.mlp.1.weight", "mm.a.mlp.2.weight"]) },
     whisper("musicflamingo", &["mm.a.mlp.1.+", "mm.a.mlp.2.+"]),
@@ -220,7 +327,10 @@ const fn whisper(projector: &'static str, tensors: &'static [&'static str]) -> T
 const PROJECTORS: [&str; 4] =
     ["projector_type", "vision.projector_type", "audio.projector_type", "gen.audio.projector_type"];
 
-/// Why llama.cpp does not load the image tower `facts`. Empty if no table has its projector.
+/// Two projectors that have one name together: of images, and of sounds.
+const OMNI: (&str, [&str; 2]) = ("qwen2.5o", ["qwen2.5vl_merger", "qwen2a"]);
+
+/// Why llama.cpp does not load the tower or the two towers `facts`. Empty if no table has their projectors.
 pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     let text = |key: &&str| match facts.key(key) {
         Some(KeyFacts::Text(text)) => Some(text.as_str()),
@@ -229,10 +339,27 @@ pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     if PROJECTORS.iter().all(|key| text(key).is_none()) {
         return vec![GraphProblem::Key(format!("{CLIP}.{}", PROJECTORS[0]))];
     }
-    let name = PROJECTORS[..3].iter().find_map(text);
-    let Some(graph) = GRAPHS.iter().find(|graph| Some(graph.projector) == name) else {
-        return vec![];
+    let names = match text(&PROJECTORS[0]) {
+        Some(both) if both == OMNI.0 => OMNI.1.to_vec(),
+        Some(name) => vec![name],
+        None => {
+            let has = |flag| facts.size(Size::Key(flag), 0) > 0;
+            let towers = ["has_vision_encoder", "has_audio_encoder"].into_iter();
+            let mut needed = towers.zip(&PROJECTORS[1..3]);
+            if let Some((_, key)) = needed.find(|(flag, key)| has(*flag) && text(key).is_none()) {
+                return vec![GraphProblem::Key(format!("{CLIP}.{key}"))];
+            }
+            PROJECTORS[1..3].iter().filter_map(text).collect()
+        }
     };
+    let graphs = names
+        .iter()
+        .filter_map(|name| GRAPHS.iter().find(|graph| graph.projector == *name));
+    graphs.flat_map(|graph| problems_of(graph, facts)).collect()
+}
+
+/// Why llama.cpp does not load the tower of `graph`.
+fn problems_of(graph: &TowerGraph, facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     let keys = graph.of.keys.iter().chain(graph.keys);
     let missing = keys.filter(|key| facts.key(key).is_none());
     let mut found: Vec<_> = missing
@@ -267,7 +394,9 @@ pub(super) fn problems(facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
     let of_layers = (0..layers_of(graph.of.layers) as usize).flat_map(|layer| {
         let apart = graph.of.apart.iter();
         let apart = apart.filter(move |_| !has(graph.of.together, layer));
-        let all = graph.of.of_layers.iter().chain(apart);
+        let is_there = move |name: &&&str| !(name.contains(".ffn_") && has(EXPERTS, layer));
+        let of_layers = graph.of.of_layers.iter().filter(is_there);
+        let all = of_layers.chain(apart);
         all.map(move |name| (*name, layer))
     });
     let in_front = graph.in_front.into_iter().flat_map(|(key, names)| {

@@ -10,7 +10,7 @@ use crate::model::gguf_keys::ARCHITECTURE;
 const OTHER_KINDS: [&str; 2] = ["adapter", "mmproj"];
 
 /// Tensors at the ends of every model, and of every tower.
-const ENDS: [&str; 6] = [
+const ENDS: [&str; 7] = [
     "token_embd.weight",
     "output_norm.weight",
     // Of drafts.
@@ -18,6 +18,7 @@ const ENDS: [&str; 6] = [
     "v.patch_embd.weight",
     "v.sam.patch_embd.weight",
     "a.conv1d.1.weight",
+    "a.blk.0.attn_out.weight",
 ];
 
 /// Ends of keys of the number of layers that predict further tokens. A file of them alone has no first
