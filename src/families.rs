@@ -14,8 +14,10 @@ mod bailing;
 mod bailing3;
 mod bert;
 mod bloom;
+mod chameleon;
 mod chatglm;
 mod codeshell;
+mod cogvlm;
 mod cohere;
 mod dbrx;
 mod deci;
@@ -26,6 +28,7 @@ mod dflash;
 mod diffusion;
 mod distilbert;
 mod dots;
+mod dots3;
 mod eagle3;
 mod engine;
 mod ernie_moe;
@@ -47,6 +50,7 @@ mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod granite_swa;
+mod granite_switch;
 mod grok;
 mod hunyuan;
 mod hunyuan_vl;
@@ -75,11 +79,13 @@ mod olmo;
 mod openelm;
 mod phi;
 mod plain;
+mod plamo;
 mod qwen;
 mod qwen_lm;
 mod qwen_next;
 mod qwen_vl;
 mod refact;
+mod rwkv;
 mod smallthinker;
 mod smollm;
 mod spark;
@@ -87,6 +93,7 @@ mod sparse;
 mod starcoder;
 mod step;
 mod t5;
+mod talkie;
 mod towers;
 
 use std::ops::RangeInclusive;
@@ -297,6 +304,19 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &codeshell::CODESHELL,
     &refact::REFACT,
     &falcon_h1::FALCON_H1,
+    &gpt2::RUGPT3,
+    &cogvlm::COGVLM,
+    &plamo::PLAMO,
+    &plamo::PLAMO2,
+    &plamo::PLAMO3,
+    &rwkv::RWKV7,
+    &rwkv::RWKV6,
+    &rwkv::RWKV6_QWEN2,
+    &rwkv::ARWKV7,
+    &dots3::DOTS3,
+    &chameleon::CHAMELEON,
+    &talkie::TALKIE,
+    &granite_switch::GRANITE_SWITCH,
 ];
 
 /// The class that `config` names. That of a nested language model comes first.

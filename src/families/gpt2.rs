@@ -2,7 +2,9 @@
 //!
 //! Source: `conversion/gpt2.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use crate::Result;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 
 /// Width of the feed-forward layer.
 pub(super) const FOURFOLD: Dim = Sum(&[Hidden, Hidden, Hidden, Hidden]);
@@ -115,6 +117,50 @@ pub(super) const GPT2: ModelClass = ModelClass {
     mlx: Some(&GPT2_MLX),
     ..ModelClass::PLAIN
 };
+
+/// ruGPT-3 XL with the names of its own code, which comes back as [`GPT2`].
+pub(super) const RUGPT3: ModelClass = ModelClass {
+    classes: &["RuGPT3XLForCausalLM"],
+    model_type: "rugpt3xl",
+    defaults: &[("max_position_embeddings", Int(2048)), ("layer_norm_eps", Float(1e-5))],
+    implied: &[("hidden_act", Text("gelu_new"))],
+    own_fields: &[],
+    equal_fields: &[],
+    tensors: &[&[
+        super::ENDS[0],
+        super::ENDS[1],
+        super::ENDS[2],
+        super::NORMS[0],
+        super::NORMS[1],
+        super::MLP[1],
+        super::MLP[2],
+        super::VALUES[1],
+        same("position_embd", "model.embed_positions", &[Field("max_position_embeddings"), Hidden]),
+        TensorRule {
+            transform: Transform::Joined(&["q", "k", "v"]),
+            gguf_shape: Some(&[THREEFOLD, Hidden]),
+            ..same("blk.{i}.attn_qkv", "model.layers.{i}.self_attn.{e}_proj", &[Hidden, Hidden])
+        },
+    ]],
+    settings: &[&[setting(Kind::TimesHidden(4), "feed_forward_length", &["intermediate_size"])]],
+    traits: Traits { prefix: None, laws: &[sparse_attention], sign: Sign::Never, ..GPT2.traits },
+    mlx: None,
+    ..GPT2
+};
+
+/// Heads of sparse layers see blocks of the text.
+fn sparse_attention(model: &Model<'_>) -> Result<Option<String>> {
+    let mode = model
+        .fields
+        .0
+        .get("sparse_mode")
+        .and_then(|mode| mode.as_str());
+    let is_sparse = mode.is_some_and(|mode| mode != "none");
+    Ok(is_sparse.then(|| {
+        "llama.cpp's gpt2 has no sparse attention (`sparse_mode`): of longer texts it computes something else"
+            .to_owned()
+    }))
+}
 
 const GPT2_MLX: MlxClass = MlxClass {
     renamed: GPT2_NAMES,

@@ -20,9 +20,15 @@ use crate::{AnamnesisError, Result};
 pub(crate) const GGUF_METADATA: &str = "gguf_metadata.json";
 
 /// Files of a tokenizer: that of the vocabulary, and those of all else.
-const VOCABULARY_FILE: &str = "tokenizer.json";
-const TOKENIZER_FILES: [&str; 3] =
-    [VOCABULARY_FILE, "tokenizer_config.json", "chat_template.jinja"];
+const VOCABULARY_FILES: [&str; 3] =
+    ["tokenizer.json", "tokenizer.jsonl", "rwkv_vocab_v20230424.txt"];
+const TOKENIZER_FILES: [&str; 5] = [
+    VOCABULARY_FILES[0],
+    VOCABULARY_FILES[1],
+    VOCABULARY_FILES[2],
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
 
 /// Keys of arrays that tokenizer.json has as well.
 const DERIVED: [&str; 2] = ["tokenizer.ggml.merges", "tokenizer.ggml.precompiled_charsmap"];
@@ -175,9 +181,11 @@ impl KeptMetadata {
             }
         }
         let n = self.tokens()?;
-        if n != rows || changed.contains(&VOCABULARY_FILE) {
+        let of_vocabulary = changed.iter().find(|name| VOCABULARY_FILES.contains(name));
+        if n != rows || of_vocabulary.is_some() {
+            let file = of_vocabulary.unwrap_or(&VOCABULARY_FILES[0]);
             keys.notes.push(format!(
-                "{GGUF_METADATA}: {VOCABULARY_FILE} has changed since, and what the GGUF file said of the tokenizer is left out"
+                "{GGUF_METADATA}: {file} has changed since, and what the GGUF file said of the tokenizer is left out"
             ));
             return Ok(());
         }

@@ -10,9 +10,11 @@ mod bpe_with_bytes;
 mod file;
 mod keys;
 mod merge_scores;
+mod plamo;
 mod post_processor;
 mod ranks;
 mod rules;
+mod rwkv;
 mod sentencepiece;
 mod sentencepiece_model;
 mod special;
@@ -122,6 +124,9 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
 impl TokenizerFiles<'_> {
     /// Writes the keys of the tokenizer's kind, and returns the number of tokens.
     fn write(&mut self, keys: &mut KeyList) -> Result<usize> {
+        if let Some(write) = self.request.rules.own {
+            return write(self, keys);
+        }
         if self.json.is_none()
             && let Some(n) = tekken::write(self, keys)?
         {

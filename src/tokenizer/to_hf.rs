@@ -10,6 +10,8 @@ mod config;
 mod json;
 mod keys;
 mod merges;
+mod plamo;
+mod rwkv;
 mod special;
 mod spm;
 #[cfg(test)]
@@ -27,6 +29,12 @@ use crate::model::gguf::GgufMetadata;
 use crate::{AnamnesisError, Result};
 
 const MODEL: &str = "tokenizer.ggml.model";
+
+/// Kinds of tokenizers with files of their own: the files, and the classes that read them.
+const OWN_FILES: [(&str, &str, &str); 2] = [
+    ("plamo2", "tokenizer.jsonl", "Plamo2Tokenizer"),
+    ("rwkv", "rwkv_vocab_v20230424.txt", "RwkvTokenizer"),
+];
 
 /// The tokenizer's files of a Hugging Face directory.
 pub(crate) struct HfTokenizer {
@@ -54,6 +62,8 @@ pub(crate) fn from_gguf(
         "gpt2" => byte_level::convert(keys)?,
         "bert" => word_piece::convert(keys)?,
         "t5" => unigram::convert(keys)?,
+        "plamo2" => plamo::convert(keys)?,
+        "rwkv" => rwkv::convert(keys)?,
         "llama" => spm::convert(keys, MergeSource::Scores)?,
         "gemma4" => spm::convert(keys, MergeSource::Stored)?,
         other => {
@@ -62,9 +72,14 @@ pub(crate) fn from_gguf(
         }
     };
     let TokenizerParts { json, vocabulary, special, clean_up, notes } = parts;
-    let mut files = vec![("tokenizer.json", json)];
+    let own = OWN_FILES.iter().find(|(kind, ..)| *kind == model);
+    let file = own.map_or("tokenizer.json", |(_, file, _)| file);
+    let mut files = vec![(file, json)];
     let mut config = config::basics(&vocabulary, &special, context_length);
     config.insert("clean_up_tokenization_spaces".to_owned(), clean_up.into());
+    if let Some((_, _, class)) = own {
+        config.insert("tokenizer_class".to_owned(), (*class).into());
+    }
     // Only BERT's models tell segments apart. Others refuse the `token_type_ids` that transformers
     // makes by default.
     if model != "bert" {

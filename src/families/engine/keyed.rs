@@ -1,4 +1,4 @@
-//! Single values of each layer that are tensors in transformers and lists of the metadata in GGUF,
+//! Single values that are tensors in transformers and in the metadata of GGUF, those of layers as lists,
 //! as the parameters of Apertus' activation function.
 
 use super::fields::{KeyValue, wrong_key};
@@ -20,6 +20,11 @@ fn rules(class: &ModelClass) -> impl Iterator<Item = (&'static str, &'static Ten
         Transform::Key(key) => Some((key, rule)),
         _ => None,
     })
+}
+
+/// Whether the model has one such tensor, and not each layer.
+fn is_single(rule: &TensorRule) -> bool {
+    !rule.gguf.contains("{i}")
 }
 
 /// Takes the tensors that are lists of the metadata out of `tensors`, and returns the lists.
@@ -45,8 +50,12 @@ pub(crate) fn take_keys(
                 }
             }
         });
-        let values = GgufMetadataArray::F32(values.collect::<Result<_>>()?);
-        keys.push((key.to_owned(), GgufMetadataValue::Array(Box::new(values))));
+        let values: Vec<f32> = values.collect::<Result<_>>()?;
+        let value = match values[..] {
+            [value] if is_single(rule) => GgufMetadataValue::F32(value),
+            _ => GgufMetadataValue::Array(Box::new(GgufMetadataArray::F32(values))),
+        };
+        keys.push((key.to_owned(), value));
     }
     Ok(keys)
 }
@@ -62,6 +71,13 @@ pub(crate) fn tensors_of_keys<'m>(
     let mut tensors = Vec::new();
     for (key, rule) in rules(class) {
         let value = metadata.get(key);
+        if let Some(GgufMetadataValue::F32(value)) = value
+            && is_single(rule)
+        {
+            let group = computed((rule.gguf, vec![value]));
+            tensors.push(SourceTensor::new(ResolvedItem::from(group))?);
+            continue;
+        }
         let Some(GgufMetadataArray::F32(values)) =
             value.as_ref().and_then(|value| value.as_array())
         else {

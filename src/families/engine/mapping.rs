@@ -73,7 +73,9 @@ impl Mapping<'_> {
         let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(sources.len());
         for source in sources {
             let mut name = table_name(&source.name);
-            if is_of_tower(&name) != self.class.traits.is_tower {
+            let has_rule = || !self.rules(&name, &[], |rule| rule.hf).is_empty();
+            let is_of_tower = is_of_tower(&name) && (self.class.traits.is_tower || !has_rule());
+            if is_of_tower != self.class.traits.is_tower {
                 left_out += 1;
                 continue;
             }
@@ -117,8 +119,9 @@ impl Mapping<'_> {
                 // A bias has a value for each row that the matrix has in GGUF, unless that is a part of
                 // the other side's.
                 let is_part = rule.transform.some_parts().is_some();
+                let is_joined = matches!(rule.transform, Transform::Joined(_));
                 let shape = match (suffix, rule.gguf_shape) {
-                    (".bias", Some(shape)) if !is_part => shape,
+                    (".bias", Some(shape)) if !is_part && !is_joined => shape,
                     _ => rule.shape,
                 };
                 self.check_shape(&source.name, (shape, place.layer), suffix, &source.shape)?;
@@ -304,8 +307,8 @@ impl Mapping<'_> {
         let found = rules
             .chain(others)
             .filter_map(|rule| match rule.is_whole_name {
-                true => Some((rule, find(side(rule), name)?, "")),
-                false => Some((rule, find(side(rule), base)?, suffix)),
+                true => Some((rule, rule.find(side(rule), name)?, "")),
+                false => Some((rule, rule.find(side(rule), base)?, suffix)),
             });
         found.collect()
     }
@@ -389,9 +392,8 @@ impl Mapping<'_> {
                 let place = Place { layer: Some(layer), expert: Some(0) };
                 let suffix = if rule.is_whole_name { "" } else { ".weight" };
                 if !names.contains(format!("{}{suffix}", fill(rule.gguf, place)).as_str()) {
-                    let missing = [rule.hf, rule.gguf]
-                        .map(|name| fill(name, place))
-                        .join("` or `");
+                    let names = [rule.hf_name(place), fill(rule.gguf, place)];
+                    let missing = names.join("` or `");
                     let what = format!("there is none; the model has {layers} layers");
                     return Err(refused(&missing, what));
                 }
@@ -413,6 +415,7 @@ impl Mapping<'_> {
     pub(super) fn check_experts(&self, stack: &Mapped<'_>) -> Result<()> {
         let experts = match stack.rule.transform {
             Transform::Stack(count) => count,
+            Transform::Joined(names) => names.len(),
             _ => self.dims.experts_of(stack.place.layer).unwrap_or(0),
         };
         let found = stack.sources.iter().map(|(expert, _)| *expert);

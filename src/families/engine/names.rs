@@ -23,6 +23,18 @@ pub(crate) fn find(pattern: &str, name: &str) -> Option<Place> {
     }
 }
 
+/// As [`find`], of a pattern in which `{e}` may stand for one of `names`.
+pub(crate) fn find_one(pattern: &str, names: &[&str], name: &str) -> Option<Place> {
+    if names.is_empty() || !pattern.contains("{e}") {
+        return find(pattern, name);
+    }
+    let mut all = names.iter().enumerate();
+    all.find_map(|(number, part)| {
+        let place = find(&pattern.replace("{e}", part), name)?;
+        Some(Place { expert: Some(number), ..place })
+    })
+}
+
 /// The name of `pattern` with the numbers of `place`.
 pub(crate) fn fill(pattern: &str, place: Place) -> String {
     let mut name = String::with_capacity(pattern.len() + 8);

@@ -23,6 +23,7 @@ pub(crate) use self::settings::{
 pub(crate) use self::transforms::{OwnTransform, Parts, Then, Tiling, Transform, Turn};
 use super::dims::{Dim, Dims, Need, OwnSizes};
 use super::fields::{Fields, is_same, wrong};
+use super::names::{Place, fill, find_one};
 use crate::Result;
 use crate::tokenizer::TokenizerRules;
 
@@ -405,15 +406,40 @@ pub(crate) struct TensorRule {
     pub need: Need,
     /// Whether transformers has it in F32, whatever the model's type.
     pub keeps_f32: bool,
+    /// Whether GGUF alone has it, as a copy of another tensor.
+    pub is_copy: bool,
 }
 
 impl TensorRule {
+    /// The parts of names for which `{e}` stands, of tensors that are joined.
+    fn joined_names(&self) -> &'static [&'static str] {
+        match self.transform {
+            Transform::Joined(names) => names,
+            _ => &[],
+        }
+    }
+
+    /// The numbers in `name`, if it is one of `pattern`, the rule's on one side.
+    pub(crate) fn find(&self, pattern: &str, name: &str) -> Option<Place> {
+        find_one(pattern, self.joined_names(), name)
+    }
+
+    /// The name in transformers at `place`.
+    pub(crate) fn hf_name(&self, place: Place) -> String {
+        let names = self.joined_names();
+        let part = place.expert.and_then(|number| names.get(number));
+        match part {
+            Some(part) => fill(&self.hf.replace("{e}", part), place),
+            None => fill(self.hf, place),
+        }
+    }
+
     /// The dimension of length 1 that transformers has, and GGUF does not: that of the channels of
     /// filters `[n, 1, k]`.
     pub(crate) fn dim_of_one(&self) -> Option<usize> {
         let is_shorter = self
             .gguf_shape
-            .is_some_and(|dims| dims.len() < self.shape.len());
+            .is_some_and(|dims| dims.len() + 1 == self.shape.len());
         let at = self.shape.iter().position(|dim| *dim == Dim::One);
         at.filter(|_| is_shorter)
     }

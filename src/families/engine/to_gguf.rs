@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::dims::Dims;
 use super::fields::{Fields, KeyValue, wrong};
 use super::general::identity;
-use super::graphs::{has_output, problems};
+use super::graphs::{OUTPUT, has_output, problems};
 use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
 use super::names::of_language_model;
@@ -17,7 +17,7 @@ use super::pooling::{self, POOLING};
 use super::request::{GgufRequest, ModelPart};
 use super::rope::Rope;
 use super::source::{SourceTensor, computed, sources_of};
-use super::table::{Kind, Model, ModelClass};
+use super::table::{Kind, Model, ModelClass, Transform};
 use super::tied::is_untied;
 use super::{checks, draft, fills, fused, prediction, reranker, settings, transform};
 use crate::config::Texts;
@@ -341,9 +341,7 @@ fn require_output(
     if is_draft && (class.traits.needs_output || has_none()) {
         return Ok(());
     }
-    let has_output = tensors
-        .iter()
-        .any(|tensor| tensor.rule.gguf == "output" && tensor.suffix != ".bias");
+    let has_output = tensors.iter().any(|tensor| tensor.name == OUTPUT);
     if has_output || is_tied && !class.traits.needs_output {
         return Ok(());
     }
@@ -440,13 +438,22 @@ pub(crate) fn is_always_f32(name: &str, rank: usize) -> bool {
         ".ssm_conv1d_v.weight",
         ".shortconv.conv.weight",
         ".indexer.proj.weight",
+        ".time_mix_first.weight",
+        ".time_mix_w1.weight",
+        ".time_mix_w2.weight",
+        ".time_mix_decay_w1.weight",
+        ".time_mix_decay_w2.weight",
+        ".time_mix_lerp_fused.weight",
         // Of MiniMax M3.
         ".indexer.q_proj.weight",
         ".indexer.k_proj.weight",
         ".altup_correct_coef.weight",
         ".altup_predict_coef.weight",
     ];
-    rank <= 1 || !name.ends_with(".weight") || ENDS.iter().any(|end| name.ends_with(end))
+    let is_matrix = [".weight", ".lora_a", ".lora_b"]
+        .iter()
+        .any(|end| name.ends_with(end));
+    rank <= 1 || !is_matrix || ENDS.iter().any(|end| name.ends_with(end))
 }
 
 /// The tensor of GGUF that is made of `tensor`.
@@ -457,7 +464,10 @@ fn tensor_of<'m>(
     main: TargetDtype,
     request: &GgufRequest<'_>,
 ) -> Result<Group<'m>> {
-    let rank = tensor.shape().len() + usize::from(tensor.rule.transform.is_stack());
+    let rule = tensor.rule;
+    let there = rule.gguf_shape.filter(|_| tensor.suffix != ".bias");
+    let is_stack = matches!(rule.transform, Transform::Experts | Transform::Stack(_));
+    let rank = there.map_or(tensor.shape().len(), <[_]>::len) + usize::from(is_stack);
     // What is encoded is exact before, as far as it is stored.
     let own = tensor.sources[0].1.stored.unwrap_or(request.decoded);
     let dtype = match () {

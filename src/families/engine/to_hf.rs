@@ -356,8 +356,11 @@ impl<'m> Maker<'_, 'm> {
     /// Makes what `tensor` becomes.
     fn add(&mut self, tensor: Mapped<'m>) -> Result<()> {
         let Mapped { name, rule, place, suffix, sources } = tensor;
+        if rule.is_copy {
+            return Ok(());
+        }
         let hf_name = |expert| {
-            let name = format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
+            let name = format!("{}{suffix}", rule.hf_name(Place { expert, ..place }));
             let is_base = has_no_output(self.class);
             let name = match name.strip_prefix(BASE_PREFIX) {
                 Some(short) if is_base => short.to_owned(),

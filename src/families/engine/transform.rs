@@ -9,7 +9,7 @@ pub(crate) use self::parts::{WaitingParts, joined};
 
 use self::heads::{head_rows, rotating};
 use self::reshaped::{flattened, reshaped};
-use super::dims::Dims;
+use super::dims::{Dim, Dims};
 use super::mapping::Mapped;
 use super::source::{Rearrangement, SourceTensor, assembled, made_of};
 use super::table::{TensorRule, Transform};
@@ -41,6 +41,7 @@ pub(crate) fn to_gguf<'m>(
         Transform::Transposed => {
             return Ok(transposed(sources.swap_remove(0), dtype).renamed(name, dtype));
         }
+        Transform::TimesRoot(sizes) => (Rearrangement::changed(&shape, root(sizes, dims)?), shape),
         Transform::Reshaped(change) => {
             let made = reshaped(&name, rule, &shape, dims)?;
             if change == Change::None {
@@ -65,6 +66,19 @@ pub(crate) fn to_gguf<'m>(
             (Rearrangement::of_each(1, order, (shape[0], width)), shape)
         }
         Transform::Own(own) => (own.to_gguf)(&mut sources, &name, dims)?,
+        Transform::Joined(_) => {
+            let count = sources.len();
+            let moved = Rearrangement::of_each(count, RowOrder::From(0), (shape[0], width));
+            let mut all = shape;
+            all[0] *= count;
+            let made = match rule.gguf_shape {
+                Some(dims_there) if dims_there.len() != rule.shape.len() => {
+                    reshaped(&name, rule, &all, dims)?
+                }
+                _ => all,
+            };
+            (moved, made)
+        }
         Transform::Experts | Transform::Stack(_) => {
             let count = sources.len();
             let moved = Rearrangement::of_each(count, RowOrder::From(0), (shape[0], width));
@@ -72,6 +86,12 @@ pub(crate) fn to_gguf<'m>(
         }
     };
     Ok(assembled(sources, (name, made), dtype, &moved))
+}
+
+/// Multiplication by the root of the quotient of two sizes.
+fn root([whole, part]: &[Dim; 2], dims: &Dims) -> Result<Change> {
+    let quotient = dims.need_size(*whole)? as f64 / dims.need_size(*part)? as f64;
+    Ok(Change::Times([(quotient.sqrt() as f32).to_bits(), 1f32.to_bits()]))
 }
 
 /// Matrices with their rows as columns; a vector stays as it is.
@@ -112,6 +132,22 @@ pub(crate) fn to_hf<'m>(
                 made_of(parts, (name, shape[1..].to_vec()), dtype, window)
             };
             return Ok((0..shape[0]).map(expert).collect());
+        }
+        Transform::TimesRoot(sizes) => {
+            (Rearrangement::changed(&shape, root(sizes, dims)?.inverse()), shape)
+        }
+        Transform::Joined(names) => {
+            let (rows, is_reshaped) =
+                (shape[0] / names.len(), rule.gguf_shape.map(<[_]>::len) != Some(rule.shape.len()));
+            let part = |number: usize| {
+                let part = source.rows_of(name.clone(), number * rows, (rows, false));
+                let made = match is_reshaped {
+                    true => flattened(&name, rule, part.shape.clone(), dims)?,
+                    false => part.shape.clone(),
+                };
+                Ok(part.reshaped(hf(Some(number)), made, dtype))
+            };
+            return (0..names.len()).map(part).collect();
         }
         Transform::Key(_) => {
             let shape = if rule.shape.is_empty() { vec![] } else { shape };

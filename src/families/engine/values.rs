@@ -22,6 +22,10 @@ pub(crate) fn is_exact(decoder: &dyn Decode, dtype: TargetDtype, change: Change)
         let is_same = |(a, b): (&f32, &f32)| match change {
             // The exponential function itself is exact to about 2^-23.
             Change::NegExp => (a - b).abs() <= 2e-7 * a.abs().max(1.0),
+            // Two products are exact to 2^-23.
+            Change::Times(_) => (a - b).abs() <= 3e-7 * a.abs(),
+            // A sum is exact to 2^-24 of it.
+            Change::Plus(_) => (a - b).abs() <= 6e-8 * a.abs().max(1.0),
             _ => a.to_bits() == b.to_bits(),
         };
         if !wide.iter().zip(&narrow).all(is_same) {

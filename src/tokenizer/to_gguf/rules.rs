@@ -31,6 +31,8 @@ pub(crate) struct TokenizerRules {
     pub pieces: Option<fn(&SentencePieceModel, &mut TokenTable)>,
     /// How the added tokens of a SentencePiece model are taken.
     pub added: AddedStyle,
+    /// Writes the keys of a tokenizer in a file of its own, and returns the number of tokens.
+    pub own: Option<fn(&TokenizerFiles<'_>, &mut KeyList) -> Result<usize>>,
 }
 
 /// A key that the converter writes for a class.
@@ -70,6 +72,7 @@ impl TokenizerRules {
         special: None,
         pieces: None,
         added: AddedStyle::ByLook,
+        own: None,
     };
 
     /// `vocab_size`, padded.

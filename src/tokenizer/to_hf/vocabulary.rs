@@ -191,7 +191,7 @@ impl Vocabulary {
 
 /// # Errors
 /// `Parse` if an array does not have an element for each token.
-fn same_length(key: &str, found: usize, tokens: usize) -> Result<()> {
+pub(super) fn same_length(key: &str, found: usize, tokens: usize) -> Result<()> {
     if found == tokens {
         return Ok(());
     }

@@ -56,7 +56,10 @@ pub(super) fn written(found: &Value, directory: &Path) -> std::path::PathBuf {
     for (name, content) in files.into_iter().flatten() {
         let path = to.join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, content.to_string()).unwrap();
+        let text = content
+            .as_str()
+            .map_or_else(|| content.to_string(), str::to_owned);
+        std::fs::write(path, text).unwrap();
     }
     to
 }

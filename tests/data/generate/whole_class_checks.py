@@ -146,7 +146,7 @@ from whole_class_checks import IDS, in_llama_cpp
 np.save({str(directory / 'found.npy')!r}, in_llama_cpp({str(single)!r}, IDS, {auto == 'AutoModel'}))
 """
     import sys
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120)
     if done.returncode:
         return report + " llama.cpp: " + (done.stderr.strip()[-300:] or str(done.returncode))
     found = np.load(directory / "found.npy")

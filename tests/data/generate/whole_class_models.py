@@ -108,6 +108,10 @@ def without(make, *fields):
     return made
 
 
+def without_fields(config, *fields):
+    return {key: value for key, value in config.items() if key not in fields}
+
+
 def flat_rope(make, **rope):
     """The model with rope as configs before transformers 5 have it."""
     def made():
@@ -469,6 +473,100 @@ CHATGLM = {"transformer.encoder.layers.{}." + key: shape for key, shape in {"inp
 model_of("chatglm", "glm", pre="glm4", raw=True, make=written(dict(architectures=["ChatGLMModel"], model_type="chatglm", hidden_size=16, ffn_hidden_size=24, num_layers=1, num_hidden_layers=1, num_attention_heads=2, kv_channels=8, multi_query_attention=True, multi_query_group_num=1, seq_length=64,
     padded_vocab_size=VOCAB, vocab_size=VOCAB, layernorm_epsilon=1e-5, rope_ratio=500, rmsnorm=True, post_layer_norm=True, add_bias_linear=False, add_qkv_bias=True, apply_residual_connection_post_layernorm=False, original_rope=True, tie_word_embeddings=False, torch_dtype="bfloat16"),
     {"transformer.embedding.word_embeddings.weight": (VOCAB, 16), "transformer.encoder.final_layernorm.weight": (16,), "transformer.output_layer.weight": (VOCAB, 16)} | CHATGLM))
+
+BIASED = lambda shapes: shapes | {key.replace("weight", "bias"): shape[:1] for key, shape in shapes.items()}
+RUGPT_MOVED = [f"model.layers.0.{name}" for name in ["self_attn.o_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight", *[f"self_attn.{part}_proj.{end}" for part in "qkv" for end in ("weight", "bias")]]] + [f"transformer.h.0.{name}" for name in ["attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"]]
+model_of("rugpt3xl", "llama", raw=True, back="GPT2LMHeadModel", inexact=RUGPT_MOVED, make=written(without_fields(FLAT, "rms_norm_eps") | dict(architectures=["RuGPT3XLForCausalLM"], model_type="rugpt3xl", hidden_act="gelu_new", intermediate_size=64, layer_norm_eps=1e-5, sparse_mode="none"),
+    {"model.embed_tokens.weight": (VOCAB, 16), "model.embed_positions.weight": (64, 16), "lm_head.weight": (VOCAB, 16)} | BIASED({"model.norm.weight": (16,)}) |
+    LAYER(BIASED(TWO_NORMS | ALL_HEADS | {"mlp.up_proj.weight": (64, 16), "mlp.down_proj.weight": (16, 64)}))))
+EXPERT = lambda name: {f"self_attn.{name}_expert_query_key_value.weight": (48, 16), f"self_attn.{name}_expert_dense.weight": (16, 16)} | {f"mlp.{name}_mlp.{part}_proj.weight": (16, 24) if part == "down" else (24, 16) for part in ("gate", "up", "down")}
+COGVLM_TOWER = ["model.vision.boi", "model.vision.linear_proj.norm1.bias"]
+# The converter leaves out what llama.cpp needs: the experts of images.
+model_of("cogvlm", "ernie4_5", raw=True, patch="base.TextModel.filter_tensors = classmethod(lambda cls, item: None if 'model.vision.' in item[0] else base.ModelBase.filter_tensors.__func__(cls, item))", towers=COGVLM_TOWER, back="CogVLMForCausalLM",
+    make=written(FLAT | dict(architectures=["CogVLMForCausalLM"], model_type="cogvlm", num_key_value_heads=2, template_version="chat", vision_config=dict(hidden_size=8)),
+    ENDS | {name: (8,) for name in COGVLM_TOWER} | LAYER(TWO_NORMS | EXPERT("language") | EXPERT("vision"))))
+# The converter knows one size by heart: here with others.
+SMALLER = """import inspect, conversion.plamo as plamo
+text = inspect.getsource(plamo)
+for old, new in [("5120", "40"), ("128", "4"), ("8, 5,", "2, 5,")]:
+    text = text.replace(old, new)
+exec(compile(text, "plamo", "exec"), plamo.__dict__)"""
+PLAMO = {"norm.weight": (40,), **{f"self_attn.{part}_proj.weight": (20 if part in "kv" else 40, 40) for part in "qkvo"}, **{f"mlp.{part}_proj.weight": (40, 24) if part == "down" else (24, 40) for part in ("gate", "up", "down")}}
+PLAMO_LAYER = lambda shapes: {"model.layers.layers.{}." + key: shape for key, shape in shapes.items()}
+model_of("plamo", "ernie4_5", raw=True, patch=SMALLER, make=written(without_fields(FLAT, "max_position_embeddings") | dict(architectures=["PlamoForCausalLM"], model_type="plamo", hidden_size=40, num_attention_heads=10, n_shared_head=2, rms_norm_eps=1e-6),
+    {"model.embed_tokens.weight": (VOCAB, 40), "model.norm.weight": (40,), "lm_head.weight": (VOCAB, 40)} | PLAMO_LAYER(PLAMO)))
+# A vocabulary of PLaMo 2 and 3: a token in each line, with its score and kind.
+PLAMO_TOKENS = [["<|plamo:unk|>", 0, "UNKNOWN"], ["<|plamo:bos|>", 0, "CONTROL"], ["<|plamo:eos|>", 0, "CONTROL"], ["<|plamo:pad|>", 0, "CONTROL"], ["<|plamo:op|>", 0, "NORMAL"],
+                *[[f"<0x{byte:02X}>", 0, "BYTE"] for byte in range(256)], [" a", -1.5, "NORMAL"], ["\u3042\u306e", -2.25, "NORMAL"], ["a", -3, "NORMAL"]]
+PLAMO_FILES = {"tokenizer.jsonl": "".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in PLAMO_TOKENS),
+               "tokenizer_config.json": dict(tokenizer_class="Plamo3Tokenizer", bos_token="<|plamo:bos|>", eos_token="<|plamo:eos|>", pad_token="<|plamo:pad|>", unk_token="<|plamo:unk|>", chat_template="{{ messages }}")}
+PLAMO3 = without_fields(FLAT, "hidden_act") | dict(vocab_size=272, num_key_value_heads=1, rope_theta=1000000)
+PLAMO_NORMS = {f"{name}_norm.weight": (16,) for name in ("pre_mixer", "post_mixer", "pre_mlp", "post_mlp")}
+PLAMO_MLP = {"mlp.gate_up_proj.weight": (48, 16), "mlp.down_proj.weight": (16, 24)}
+PLAMO_ENDS = {"model.embed_tokens.weight": (272, 16), "model.norm.weight": (16,)}
+model_of("plamo3", "ernie4_5", raw=True, files=PLAMO_FILES, make=written(PLAMO3 | dict(architectures=["Plamo3ForCausalLM"], model_type="plamo3", num_hidden_layers=3, head_dim=8, window_size=32, sliding_window_pattern=2, rope_local_theta=10000, hidden_activation="swiglu", attention_bias=False, tie_word_embeddings=True),
+    PLAMO_ENDS | PLAMO_LAYER(PLAMO_NORMS | PLAMO_MLP | {"mixer.qkv_proj.weight": (32, 16), "mixer.o_proj.weight": (16, 16), "mixer.q_norm.weight": (8,), "mixer.k_norm.weight": (8,)})))
+PLAMO2 = PLAMO_NORMS | PLAMO_MLP | {"mixer.qkv_proj.weight": (32, 16), "mixer.o_proj.weight": (16, 16), "mixer.q_weight": (2, 8), "mixer.k_weight": (1, 8)}
+PLAMO2_MAMBA = PLAMO_NORMS | PLAMO_MLP | {"mixer.in_proj.weight": (32, 16), "mixer.conv1d.weight": (16, 1, 4), "mixer.bcdt_proj.weight": (72, 16), "mixer.dt_proj.weight": (2, 64), "mixer.dt_bias": (2,), "mixer.dt_norm_weight": (64,), "mixer.B_norm_weight": (4,),
+                                          "mixer.C_norm_weight": (4,), "mixer.A_log": (2,), "mixer.D": (2,), "mixer.out_proj.weight": (16, 16)}
+PLAMO_AT = lambda layer, shapes: {f"model.layers.layers.{layer}.{key}": shape for key, shape in shapes.items()}
+model_of("plamo2", "ernie4_5", raw=True, files=PLAMO_FILES, here={"plamo2.attention.head_count": ["ARRAY INT32", [2, 2]]}, other_values=["blk.0.ssm_a"], inexact=["model.layers.layers.0.mixer.A_log"], make=written(PLAMO3 | dict(architectures=["Plamo2ForCausalLM"], model_type="plamo2", num_hidden_layers=2, hidden_size_per_head=8, attention_window_size=2048, full_attention_idx=[],
+    mamba_d_state=4, mamba_d_conv=4, mamba_num_heads=2, mamba_step=2, mamba_enabled=True, mamba_chunk_size=256, tie_word_embeddings=True, rope_theta=10000.0), PLAMO_ENDS | PLAMO_AT(0, PLAMO2_MAMBA) | PLAMO_AT(1, PLAMO2)))
+
+# A vocabulary of RWKV: a literal of Python in each line, with its number and length.
+RWKV_TOKENS = [bytes([byte]) for byte in range(256)] + ["\u00e9".encode(), b"'\"", b"it's", "\u65e5".encode(), b"  "]
+RWKV_LITERAL = lambda token: repr(token.decode()) if token.isascii() or len(token) > 1 else repr(token)
+RWKV_FILES = {"rwkv_vocab_v20230424.txt": "".join(f"{number} {RWKV_LITERAL(token)} {len(token)}\n" for number, token in enumerate(RWKV_TOKENS, 1)),
+              "tokenizer_config.json": dict(tokenizer_class="RwkvTokenizer", chat_template="{{ messages }}")}
+RWKV = dict(hidden_size=16, num_hidden_layers=2, vocab_size=VOCAB, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False, torch_dtype="bfloat16")
+RWKV_AT = lambda first, others, start="model.layers": {f"{start}.0.{key}": shape for key, shape in first.items()} | {f"{start}.1.{key}": shape for key, shape in others.items()}
+LORA = lambda name, rank, bias=True: {f"attn.{name}_lora.lora.0.weight": (rank, 16), f"attn.{name}_lora.lora.2.weight": (16, rank)} | ({f"attn.{name}_lora.lora.2.bias": (16,)} if bias else {})
+RWKV7 = {f"attn.x_{part}": (1, 1, 16) for part in "rwkvag"} | {"attn.k_k": (16,), "attn.k_a": (16,), "attn.r_k": (2, 8), "ffn.x_k": (16,), "ffn.key.weight": (64, 16), "ffn.value.weight": (16, 64)} | {f"attn.{part}_proj.weight": (16, 16) for part in "rkvo"}
+RWKV7 |= WITH_BIASES({"attn_norm.weight": (16,), "ffn_norm.weight": (16,), "attn.g_norm.weight": (16,)}) | LORA("w", 6) | LORA("a", 5) | LORA("g", 3, False)
+model_of("rwkv7", "ernie4_5", raw=True, files=RWKV_FILES, make=written(RWKV | dict(architectures=["RWKV7ForCausalLM"], model_type="rwkv7", head_dim=8, num_heads=None, norm_eps=1e-5, norm_bias=True, norm_first=True, hidden_act="sqrelu", hidden_ratio=4.0,
+    intermediate_size=64, decay_low_rank_dim=6, a_low_rank_dim=5, v_low_rank_dim=4, gate_low_rank_dim=3, attn=None, attn_mode="chunk", max_position_embeddings=2048),
+    {"model.embeddings.weight": (VOCAB, 16), "lm_head.weight": (VOCAB, 16)} | WITH_BIASES({"model.norm.weight": (16,), "model.layers.0.pre_norm.weight": (16,)}) | RWKV_AT(RWKV7, RWKV7 | LORA("v", 4))))
+MAA = {f"time_maa_{part}": (1, 1, 16) for part in "xwkvrg"}
+RWKV6 = {f"attention.{key}": shape for key, shape in (MAA | {"time_maa_w1": (16, 160), "time_maa_w2": (5, 32, 16), "time_decay": (1, 1, 16), "time_decay_w1": (16, 64), "time_decay_w2": (64, 16), "time_faaaa": (2, 8)} |
+    {f"{part}.weight": (16, 16) for part in ("receptance", "key", "value", "gate", "output")} | WITH_BIASES({"ln_x.weight": (16,)})).items()}
+RWKV6 |= {"feed_forward.time_maa_k": (1, 1, 16), "feed_forward.time_maa_r": (1, 1, 16), "feed_forward.key.weight": (64, 16), "feed_forward.receptance.weight": (16, 16), "feed_forward.value.weight": (16, 64)} | WITH_BIASES({"ln1.weight": (16,), "ln2.weight": (16,)})
+model_of("rwkv6", "ernie4_5", raw=True, files=RWKV_FILES, make=written(RWKV | dict(architectures=["Rwkv6ForCausalLM"], model_type="rwkv6", head_size=8, head_size_divisor=8, attention_hidden_size=16, intermediate_size=64, layer_norm_epsilon=1e-5, rescale_every=1, num_attention_heads=8),
+    {"rwkv.embeddings.weight": (VOCAB, 16), "head.weight": (VOCAB, 16)} | WITH_BIASES({"rwkv.ln_out.weight": (16,), "rwkv.blocks.0.pre_ln.weight": (16,)}) | RWKV_AT(RWKV6, RWKV6, "rwkv.blocks")))
+QRWKV = {f"self_attn.{key}": shape for key, shape in (MAA | {"time_maa_w1": (16, 30), "time_maa_w2": (5, 6, 16), "time_decay": (1, 1, 16), "time_decay_w1": (16, 4), "time_decay_w2": (4, 16), "gate.weight": (16, 16), "o_proj.weight": (16, 16)} |
+    WITH_BIASES({"q_proj.weight": (16, 16), "k_proj.weight": (8, 16), "v_proj.weight": (8, 16)})).items()}
+model_of("rwkv6qwen2", "qwen2", raw=True, make=written(FLAT | dict(architectures=["RWKV6Qwen2ForCausalLM"], model_type="rwkv6qwen2", num_key_value_heads=1, lora_rank_tokenshift=6, lora_rank_decay=4, attention_bias=True), ENDS | LAYER(TWO_NORMS | GATED | QRWKV)))
+ARWKV = {f"self_attn.time_mixer.{key}": shape for key, shape in ({f"x_{part}": (1, 1, 16) for part in "rwkva"} | {"w0": (1, 1, 16), "w1": (16, 64), "w2": (64, 16), "a0": (1, 1, 16), "a1": (16, 64), "a2": (64, 16), "k_k": (1, 1, 16), "k_a": (1, 1, 16), "r_k": (2, 8)} |
+    {f"{part}.weight": (16, 16) for part in ("receptance", "key", "value", "output")}).items()} | TWO_NORMS | GATED
+model_of("arwkv7", "qwen2", raw=True, make=written(FLAT | dict(architectures=["RwkvHybridForCausalLM"], model_type="rwkv_hybrid", num_hidden_layers=2, num_key_value_heads=2, head_size=8, wkv_version=7, wkv_has_gate=False, wkv_has_group_norm=False, wkv_layers=[0, 1]),
+    ENDS | RWKV_AT(ARWKV, ARWKV | {f"self_attn.time_mixer.{key}": shape for key, shape in {"v0": (1, 1, 16), "v1": (16, 32), "v2": (32, 16)}.items()})))
+
+DOTS3 = FLAT | dict(num_hidden_layers=3, num_key_value_heads=2, head_dim=16, q_lora_rank=12, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12, rope_theta=80000000.0, first_k_dense_replace=1, moe_layer_freq=1, moe_intermediate_size=12, n_routed_experts=2, num_experts_per_tok=1, n_shared_experts=1,
+    n_group=1, topk_group=1, topk_method="noaux_tc", scoring_func="sigmoid", norm_topk_prob=True, routed_scaling_factor=2.5, attention_bias=False, layer_types=["full_attention", "full_attention", "sliding_attention"], use_dsa=True, index_n_heads=2, index_head_dim=8, index_topk=16, sliding_window_size=32,
+    swa_num_attention_heads=3, swa_num_key_value_heads=3, swa_q_lora_rank=12, swa_kv_lora_rank=10, swa_head_dim=16, swa_qk_nope_head_dim=12, swa_qk_rope_head_dim=4, swa_v_head_dim=12, swa_rope_theta=50000.0, apply_mla_qkv_lora_rescale=True, k_rope_only_layernorm=True, attention_gate_type="headwise")
+DOTS3_MLA = lambda heads, rank, nope: {"self_attn.q_a_proj.weight": (12, 16), "self_attn.q_a_layernorm.weight": (12,), "self_attn.q_b_proj.weight": (heads * (nope + 4), 12), "self_attn.kv_a_proj_with_mqa.weight": (rank + 4, 16), "self_attn.kv_a_layernorm.weight": (rank,),
+    "self_attn.kv_b_proj.weight": (heads * (nope + 12), rank), "self_attn.k_rope_only_layernorm.weight": (4,), "self_attn.g_proj.weight": (heads, 16), "self_attn.o_proj.weight": (16, heads * 12)} | TWO_NORMS
+DOTS3_INDEXER = {"self_attn.indexer.wq_b.weight": (16, 12), "self_attn.indexer.wk.weight": (8, 16), "self_attn.indexer.k_norm.weight": (8,), "self_attn.indexer.k_norm.bias": (8,), "self_attn.indexer.weights_proj.weight": (2, 16)}
+DOTS3_MOE = {"mlp.gate.weight": (2, 16), "mlp.gate.e_score_correction_bias": (2,)} | THREE("mlp.experts.0") | THREE("mlp.experts.1") | THREE("mlp.shared_experts")
+DOTS3_TEXT = written(DOTS3 | dict(architectures=["Dots3NoteForCausalLM"], model_type="dots3_note_text"), ENDS | AT(0, DOTS3_MLA(2, 8, 8) | DOTS3_INDEXER | GATED) | AT(1, DOTS3_MLA(2, 8, 8) | DOTS3_INDEXER | DOTS3_MOE) | AT(2, DOTS3_MLA(3, 10, 12) | DOTS3_MOE), wide=["e_score_correction_bias"])
+END_OF_ASSISTANT = {"<|im_end|>": "<|endofassistant|>"}
+model_of("dots3_text", "qwen2", raw=True, tokens=END_OF_ASSISTANT, make=DOTS3_TEXT)
+model_of("dots3_note", "qwen2", raw=True, tokens=END_OF_ASSISTANT, options=["--no-mtp"], make=nested(DOTS3_TEXT, dict(architectures=["Dots3NoteForConditionalGeneration"], model_type="dots3_note", vision_config=dict(adapter_out_dim=16), audio_config=dict(adapter_out_dim=16)), [("", "")],
+    tower=["vision_encoder.blocks.0.norm1.weight", "audio_encoder.proj.bias"], text=None))
+
+# The converter has the norms of the first head for all.
+model_of("chameleon", "llama", other_values=["blk.0.attn_q_norm.weight", "blk.0.attn_q_norm.bias", "blk.0.attn_k_norm.weight", "blk.0.attn_k_norm.bias"], raw=True, back="ChameleonForConditionalGeneration", towers=["model.vqmodel.post_quant_conv.bias"], make=written(FLAT | dict(architectures=["ChameleonForConditionalGeneration"], model_type="chameleon", num_attention_heads=4, num_key_value_heads=4, rope_theta=10000.0, swin_norm=False, attention_bias=False, mlp_bias=False, vocabulary_map={}, vq_config=dict(num_embeddings=8)),
+    ENDS | {"model.vqmodel.post_quant_conv.bias": (8,)} | LAYER(TWO_NORMS | GATED | {**ALL_HEADS} | {f"self_attn.{part}_norm.{end}": (4, 4) for part in "qk" for end in ("weight", "bias")})))
+TALKIE = {f"attn.attn_{part}.weight": (16, 16) for part in ("query", "key", "value", "resid")} | {"attn.head_gain.head_g": (2,), "attn_gain.a_g": (1,), "mlp_gain.a_g": (1,), "embed_skip.a_g": (1,), "mlp.mlp_gate.weight": (24, 16), "mlp.mlp_linear.weight": (24, 16), "mlp.mlp_resid.weight": (16, 24)}
+model_of("talkie", "llama", raw=True, make=written(dict(architectures=["TalkieForCausalLM"], model_type="talkie", vocab_size=VOCAB, n_layer=2, n_head=2, n_embd=16, head_dim=8, intermediate_size=24, max_position_embeddings=64, rope_theta=1000000.0, eos_token_id=2, tie_word_embeddings=False, torch_dtype="bfloat16"),
+    {"model.embed.weight": (VOCAB, 16), "lm_head": (VOCAB, 16), "lm_head_gain.w_g": (1,)} | {"model.blocks.{}." + key: shape for key, shape in TALKIE.items()}))
+
+ADAPTED = lambda name, out, inner, slice="": {f"{name}.lora_A{slice}": (2, 1, 3, inner), f"{name}.lora_B{slice}": (2, 1, out, 3)}
+SLICES = lambda name, outs, inner: {key: shape for number, out in enumerate(outs) for key, shape in {f"{name}.lora_A_slices.{number}": (2, 1, 3, inner), f"{name}.lora_B_slices.{number}": (2, 1, out, 3)}.items()}
+SWITCHED = TWO_NORMS | {"self_attn.qkv_proj.base_layer.weight": (32, 16), "self_attn.o_proj.base_layer.weight": (16, 16), "shared_mlp.input_linear.base_layer.weight": (48, 16), "shared_mlp.output_linear.base_layer.weight": (16, 24)}
+SWITCHED |= SLICES("self_attn.qkv_proj", [16, 8, 8], 16) | ADAPTED("self_attn.o_proj", 16, 16) | SLICES("shared_mlp.input_linear", [24, 24], 16) | ADAPTED("shared_mlp.output_linear", 16, 24)
+model_of("granite_switch", "llama", raw=True, make=written(FLAT | dict(architectures=["GraniteSwitchForCausalLM"], model_type="granite_switch", num_hidden_layers=2, num_key_value_heads=1, shared_intermediate_size=24, num_local_experts=0, num_adapters=2, max_lora_rank=3, adapter_token_ids=[7, 9],
+    adapter_substitute_token_ids=[3, 3], control_token_gain=15.0, attention_multiplier=0.125, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0, rope_theta=10000.0, attention_bias=False, tie_word_embeddings=True),
+    {"model.embed_tokens.weight": (VOCAB, 16), "model.norm.weight": (16,)} | AT(0, SWITCHED)))
 
 
 # Drafts for speculative decoding, whose tokenizers are those of their `target`, of which this is config.json.

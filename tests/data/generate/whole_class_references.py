@@ -274,4 +274,152 @@ def chatglm(w, ids):
     return rms(x, w["transformer.encoder.final_layernorm.weight"]) @ w["transformer.output_layer.weight"].T
 
 
-REFERENCES = {"chatglm": chatglm, "codeshell": codeshell, "refact": refact, "muse_glimmer": muse_glimmer, "glm5_next": glm5_next, "step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}
+def plamo(w, ids):
+    """Heads of queries that share one of keys and values lie five apart."""
+    x, layer = w["model.embed_tokens.weight"][ids], "model.layers.layers.0."
+    h = rms(x, w[layer + "norm.weight"], 1e-6)
+    q, k, v = ((h @ w[f"{layer}self_attn.{part}_proj.weight"].T).view(len(x), -1, 4) for part in "qkv")
+    own = attention(rotated(q, 1e4), rotated(k, 1e4).repeat(1, 2, 1), v.repeat(1, 2, 1))
+    x = x + own @ w[layer + "self_attn.o_proj.weight"].T + feed_forward(h, w, layer + "mlp.")
+    return rms(x, w["model.norm.weight"], 1e-6) @ w["lm_head.weight"].T
+
+
+def plamo_layers(w, ids, mix):
+    x = w["model.embed_tokens.weight"][ids]
+    for number in range(sum(key.endswith("pre_mlp_norm.weight") for key in w)):
+        layer = f"model.layers.layers.{number}."
+        norm = lambda x, name, more: rms(x, w[f"{layer}{name}_norm.weight"] + more)
+        x = x + norm(mix(norm(x, "pre_mixer", 1), w, layer + "mixer.", number), "post_mixer", 1 / 5)
+        gate, up = (norm(x, "pre_mlp", 1) @ w[layer + "mlp.gate_up_proj.weight"].T).chunk(2, -1)
+        x = x + norm((F.silu(gate) * up) @ w[layer + "mlp.down_proj.weight"].T, "post_mlp", 1 / 5**1.5)
+    return rms(x, w["model.norm.weight"] + 1) @ w["model.embed_tokens.weight"].T
+
+
+def plamo_attention(h, w, layer, base, norms):
+    q, k, v = (h @ w[layer + "qkv_proj.weight"].T).view(len(h), -1, HEAD).split([2, 1, 1], 1)
+    q, k = (rms(part, norm) for part, norm in zip((q, k), norms))
+    return attention(rotated(q, base), rotated(k, base), v) @ w[layer + "o_proj.weight"].T
+
+
+def plamo3(w, ids):
+    return plamo_layers(w, ids, lambda h, w, layer, number: plamo_attention(h, w, layer, 1e6 if number == 1 else 1e4, [w[f"{layer}{part}_norm.weight"] + 1 for part in "qk"]))
+
+
+def plamo2(w, ids):
+    def mix(h, w, layer, number):
+        if number == 1:
+            return plamo_attention(h, w, layer, 1e4, [w[layer + "q_weight"], w[layer + "k_weight"]])
+        z, x = (h @ w[layer + "in_proj.weight"].T).view(len(h), 2, 2 * HEAD).chunk(2, -1)
+        x = F.pad(x.reshape(len(h), -1), (0, 0, 3, 0))
+        x = F.silu(sum(x[i : i + len(h)] * w[layer + "conv1d.weight"][:, 0, i] for i in range(4)))
+        b, c, dt = (x @ w[layer + "bcdt_proj.weight"].T).split([4, 4, 64], -1)
+        b, c, dt = (rms(part, w[f"{layer}{name}_norm_weight"]) for part, name in ((b, "B"), (c, "C"), (dt, "dt")))
+        dt = F.softplus(dt @ w[layer + "dt_proj.weight"].T + w[layer + "dt_bias"])
+        x, state, out = x.view(len(h), 2, HEAD), torch.zeros(2, HEAD, 4), []
+        for i in range(len(h)):
+            decay = torch.exp(-torch.exp(w[layer + "A_log"]) * dt[i])
+            state = state * decay[:, None, None] + (dt[i][:, None] * x[i])[:, :, None] * b[i]
+            out.append(state @ c[i] + x[i] * w[layer + "D"][:, None])
+        return (torch.stack(out) * F.silu(z)).reshape(len(h), -1) @ w[layer + "out_proj.weight"].T
+    return plamo_layers(w, ids, mix)
+
+
+def cogvlm(w, ids):
+    x, layer = w["model.embed_tokens.weight"][ids], "model.layers.0."
+    h = rms(x, w[layer + "input_layernorm.weight"]) @ w[layer + "self_attn.language_expert_query_key_value.weight"].T
+    q, k, v = (part.view(len(x), -1, HEAD) for part in h.chunk(3, -1))
+    x = x + attention(rotated(q, 1e4), rotated(k, 1e4), v) @ w[layer + "self_attn.language_expert_dense.weight"].T
+    x = x + feed_forward(rms(x, w[layer + "post_attention_layernorm.weight"]), w, layer + "mlp.language_mlp.")
+    return rms(x, w["model.norm.weight"]) @ w["lm_head.weight"].T
+
+
+def talkie(w, ids):
+    """Heads turn by the angles with the other sign."""
+    plain = lambda x: rms(x, 1.0, 1.1920928955078125e-07)
+    flip = torch.tensor([1.0] * 4 + [-1.0] * 4)
+    turned = lambda x: rotated(x * flip, 1e6) * flip
+    x = first = plain(w["model.embed.weight"][ids])
+    for number in range(2):
+        layer = f"model.blocks.{number}."
+        q, k, v = ((plain(x) @ w[f"{layer}attn.attn_{part}.weight"].T).view(len(x), -1, HEAD) for part in ("query", "key", "value"))
+        q = plain(turned(q)) * w[layer + "attn.head_gain.head_g"][:, None]
+        x = x + w[layer + "attn_gain.a_g"] * (attention(q, plain(turned(k)), v) @ w[layer + "attn.attn_resid.weight"].T)
+        h = plain(x)
+        x = x + w[layer + "mlp_gain.a_g"] * ((F.silu(h @ w[layer + "mlp.mlp_gate.weight"].T) * (h @ w[layer + "mlp.mlp_linear.weight"].T)) @ w[layer + "mlp.mlp_resid.weight"].T)
+        x = x + w[layer + "embed_skip.a_g"] * first
+    return plain(x) @ (w["lm_head"] * w["lm_head_gain.w_g"]).T
+
+
+def before(h):
+    """From each token to the one before it."""
+    return F.pad(h, (0, 0, 1, 0))[:-1] - h
+
+
+def head_norms(y, w, name):
+    """Norms of each head, with the epsilon of heads of 64 values."""
+    return F.group_norm(y, 2, w[name + ".weight"], w[name + ".bias"], 64e-5)
+
+
+def rwkv7(w, ids):
+    norm = lambda x, name: F.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"], 1e-5)
+    x = norm(w["model.embeddings.weight"][ids], "model.layers.0.pre_norm")
+    for number in range(2):
+        layer, attn = f"model.layers.{number}.", f"model.layers.{number}.attn."
+        h = norm(x, layer + "attn_norm")
+        shifted = {part: h + before(h) * w[f"{attn}x_{part}"].flatten() for part in "rwkvag"}
+        project = lambda part: shifted[part] @ w[f"{attn}{part}_proj.weight"].T
+        lora = lambda part, act: act(shifted[part] @ w[f"{attn}{part}_lora.lora.0.weight"].T) @ w[f"{attn}{part}_lora.lora.2.weight"].T + w.get(f"{attn}{part}_lora.lora.2.bias", 0)
+        same = lambda x: x
+        r, k, v, a, g = project("r"), project("k"), project("v"), torch.sigmoid(lora("a", same)), lora("g", torch.sigmoid)
+        decay = torch.exp(-0.606531 * torch.sigmoid(lora("w", torch.tanh)))
+        values = v if number == 0 else values
+        v = v + (values - v) * torch.sigmoid(lora("v", same)) if number else v
+        kk = F.normalize((k * w[attn + "k_k"]).view(len(x), 2, HEAD), dim=-1)
+        k = k * (1 + (a - 1) * w[attn + "k_a"])
+        r, k, v, a, decay = (part.view(len(x), 2, HEAD) for part in (r, k, v, a, decay))
+        state, out = torch.zeros(2, HEAD, HEAD), []
+        for i in range(len(x)):
+            removed = (state @ -kk[i][:, :, None]) * (kk[i] * a[i])[:, None]
+            state = state * decay[i][:, None] + removed + v[i][:, :, None] * k[i][:, None]
+            out.append((state @ r[i][:, :, None])[..., 0])
+        y = head_norms(torch.stack(out).reshape(len(x), -1), w, attn + "g_norm")
+        y = y + ((r * k * w[attn + "r_k"]).sum(-1, keepdim=True) * v).reshape(len(x), -1)
+        x = x + (y * g) @ w[attn + "o_proj.weight"].T
+        h = norm(x, layer + "ffn_norm")
+        x = x + F.relu((h + before(h) * w[layer + "ffn.x_k"]) @ w[layer + "ffn.key.weight"].T) ** 2 @ w[layer + "ffn.value.weight"].T
+    return norm(x, "model.norm") @ w["lm_head.weight"].T
+
+
+def states6(h, w, attn, names):
+    """Receptance, keys, values, gates and decays of each token in RWKV 6; `names` are those of the projections."""
+    shift = before(h)
+    low = torch.tanh((h + shift * w[attn + "time_maa_x"].flatten()) @ w[attn + "time_maa_w1"]).view(len(h), 5, -1)
+    moved = [low[:, i] @ w[attn + "time_maa_w2"][i] for i in range(5)]
+    shifted = {part: h + shift * (w[f"{attn}time_maa_{part}"].flatten() + moved[i]) for i, part in enumerate(names[5])}
+    project = lambda part, name: shifted[part] @ w[f"{attn}{name}.weight"].T + w.get(f"{attn}{name}.bias", 0)
+    decay = w[attn + "time_decay"].flatten() + torch.tanh(shifted["w"] @ w[attn + "time_decay_w1"]) @ w[attn + "time_decay_w2"]
+    return [project(part, name) for part, name in zip("rkvg", names)] + [torch.exp(-torch.exp(decay))]
+
+
+def rwkv6(w, ids):
+    norm = lambda x, name: F.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"], 1e-5)
+    x = norm(w["rwkv.embeddings.weight"][ids], "rwkv.blocks.0.pre_ln")
+    for number in range(2):
+        layer = f"rwkv.blocks.{number}."
+        attn = layer + "attention."
+        r, k, v, g, decay = states6(norm(x, layer + "ln1"), w, attn, ["receptance", "key", "value", "gate", None, "wkvrg"])
+        r, k, v, decay = (part.view(len(x), 2, HEAD) for part in (r, k, v, decay))
+        state, out = torch.zeros(2, HEAD, HEAD), []
+        for i in range(len(x)):
+            own = k[i][:, :, None] * v[i][:, None]
+            out.append((r[i][:, None] @ (state + w[attn + "time_faaaa"][:, :, None] * own))[:, 0])
+            state = state * decay[i][:, :, None] + own
+        y = head_norms(torch.stack(out).reshape(len(x), -1), w, attn + "ln_x")
+        x = x + (y * F.silu(g)) @ w[attn + "output.weight"].T
+        h, forward = norm(x, layer + "ln2"), layer + "feed_forward."
+        key, receptance = (h + before(h) * w[f"{forward}time_maa_{part}"].flatten() for part in "kr")
+        x = x + torch.sigmoid(receptance @ w[forward + "receptance.weight"].T) * (F.relu(key @ w[forward + "key.weight"].T) ** 2 @ w[forward + "value.weight"].T)
+    return norm(x, "rwkv.ln_out") @ w["head.weight"].T
+
+
+REFERENCES = {"plamo": plamo, "plamo2": plamo2, "plamo3": plamo3, "cogvlm": cogvlm, "talkie": talkie, "rwkv6": rwkv6, "rwkv7": rwkv7, "chatglm": chatglm, "codeshell": codeshell, "refact": refact, "muse_glimmer": muse_glimmer, "glm5_next": glm5_next, "step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}

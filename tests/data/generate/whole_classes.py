@@ -51,7 +51,7 @@ def write_hf(model, out, whole):
             file.write_text(file.read_text().replace(old, new))
     for name, content in {"config.json": model["config"], **model.get("files", {})}.items():
         (out / name).parent.mkdir(exist_ok=True)
-        (out / name).write_text(json.dumps(content))
+        (out / name).write_text(content if isinstance(content, str) else json.dumps(content))
     def tensor(name, dtype, shape):
         if dtype in ("I64", "BOOL"):  # of drafts: every second token
             numbers = torch.arange(shape[0])

@@ -111,6 +111,12 @@ pub(super) const POST_ATTENTION_NORM: &[Row] = rows! {
     "blk.{i}.post_attention_norm.weight" [EMBD];
 };
 
+/// Norms behind the halves of a layer, whose names have no ends.
+pub(super) const BARE_NORMS: &[Row] = rows! {
+    "blk.{i}.post_attention_norm" [EMBD];
+    "blk.{i}.post_ffw_norm" [EMBD];
+};
+
 /// Factors of rope for all layers.
 pub(super) const ROPE_FREQS: &[Row] = rows! {
     "rope_freqs.weight" [HALF_ROTATING] optional;

@@ -1,10 +1,11 @@
 //! Decoders whose layers are all alike, without experts.
 
 use super::attention::{
-    ALL_HEAD_NORMS, ATTN_NORM, ATTN_NORM_BIAS, EMBEDDING, FREE_HEADS, FUSED_QKV, FUSED_QKV_BIAS,
-    HEAD_NORMS, LAYER_NORM, LONG_FACTORS, LONGROPE, MAYBE_OUT_BIAS, MAYBE_OUTPUT, NARROW_OUT,
-    NARROW_QKV, OUT, OUT_BIAS, OUTPUT, OUTPUT_NORM_BIAS, POST_ATTENTION_NORM, PREDICTION, QKV,
-    RANKS, RMS, ROPE_FREQS, ROTATING_HEADS, SAME_HEADS, SECTIONS, VALUE_GATE, WINDOW,
+    ALL_HEAD_NORMS, ATTN_NORM, ATTN_NORM_BIAS, BARE_NORMS, EMBEDDING, FREE_HEADS, FUSED_QKV,
+    FUSED_QKV_BIAS, HEAD_NORMS, LAYER_NORM, LONG_FACTORS, LONGROPE, MAYBE_OUT_BIAS, MAYBE_OUTPUT,
+    NARROW_OUT, NARROW_QKV, OUT, OUT_BIAS, OUTPUT, OUTPUT_NORM_BIAS, POST_ATTENTION_NORM,
+    PREDICTION, QKV, RANKS, RMS, ROPE_FREQS, ROTATING_HEADS, SAME_HEADS, SECTIONS, VALUE_GATE,
+    WINDOW,
 };
 use super::feed_forward::{
     FFN_NORM, FFN_NORM_BIAS, FUSED_MLP, MAYBE_MLP_BIASES, MAYBE_UNGATED_BIASES, MLP, POST_FFW_NORM,
@@ -130,6 +131,65 @@ const HALF_MLP: &[Row] = rows! {
 const THREE_QKV: &[Row] = rows! {
     "blk.{i}.attn_qkv.weight" [EMBD, Size::Product(&[EMBD, Size::N(3)])];
     "blk.{i}.attn_qkv.bias" [Size::Product(&[EMBD, Size::N(3)])];
+};
+
+const SWITCH_KEYS: (When, &[&str]) = (
+    Always,
+    &[
+        "logit_scale",
+        "adapters.count",
+        "adapters.lora_rank",
+        "adapters.token_ids_activate",
+        "adapters.token_ids_substitute",
+    ],
+);
+/// Adapters, and one of zeros.
+const SLOTS: Size = Size::Sum(&[Size::Key("adapters.count"), Size::N(1)]);
+const LOW_RANK: Size = Size::Key("adapters.lora_rank");
+
+const SWITCHED: &[Row] = rows! {
+    "blk.{i}.attn_q.lora_a" [EMBD, LOW_RANK, SLOTS];
+    "blk.{i}.attn_q.lora_b" [LOW_RANK, QUERIES, SLOTS];
+    "blk.{i}.attn_k.lora_a" [EMBD, LOW_RANK, SLOTS];
+    "blk.{i}.attn_k.lora_b" [LOW_RANK, KEYS, SLOTS];
+    "blk.{i}.attn_v.lora_a" [EMBD, LOW_RANK, SLOTS];
+    "blk.{i}.attn_v.lora_b" [LOW_RANK, KEYS, SLOTS];
+    "blk.{i}.attn_output.lora_a" [QUERIES, LOW_RANK, SLOTS];
+    "blk.{i}.attn_output.lora_b" [LOW_RANK, EMBD, SLOTS];
+    "blk.{i}.ffn_gate.lora_a" [EMBD, LOW_RANK, SLOTS];
+    "blk.{i}.ffn_gate.lora_b" [LOW_RANK, FF, SLOTS];
+    "blk.{i}.ffn_up.lora_a" [EMBD, LOW_RANK, SLOTS];
+    "blk.{i}.ffn_up.lora_b" [LOW_RANK, FF, SLOTS];
+    "blk.{i}.ffn_down.lora_a" [FF, LOW_RANK, SLOTS];
+    "blk.{i}.ffn_down.lora_b" [LOW_RANK, EMBD, SLOTS];
+};
+
+const ALL_HEAD_NORM_BIASES: &[Row] = rows! {
+    "blk.{i}.attn_q_norm.bias" [HEAD, HEADS] optional;
+    "blk.{i}.attn_k_norm.bias" [HEAD, Size::KvHeads] optional;
+};
+
+const TALKIE: &[Row] = rows! {
+    "blk.{i}.attn_q_norm.weight" [Size::N(1), HEADS];
+    "blk.{i}.layer_output_scale.weight" [Size::N(1)];
+    "blk.{i}.attn_output.scale" [Size::N(1)] optional;
+    "blk.{i}.ffn_down.scale" [Size::N(1)] optional;
+};
+
+const ALL_QKV: Size = Size::Product(&[QUERIES, Size::N(3)]);
+
+/// What CogVLM has for images, and the same for tokens as far as it is one matrix.
+const COGVLM: &[Row] = rows! {
+    "blk.{i}.attn_qkv.weight" [EMBD, ALL_QKV];
+    "blk.{i}.vis_attn_qkv.weight" [EMBD, ALL_QKV];
+    "blk.{i}.vis_attn_output.weight" [QUERIES, EMBD];
+    "blk.{i}.vis_gate.weight" [EMBD, FF];
+    "blk.{i}.vis_down.weight" [FF, EMBD];
+    "blk.{i}.vis_up.weight" [EMBD, FF];
+};
+
+const OUT_OF_VALUES: &[Row] = rows! {
+    "blk.{i}.attn_output.weight" [Size::Product(&[Size::HeadV, HEADS]), EMBD];
 };
 
 /// Layers without queries may have a projection in place of attention.
@@ -294,6 +354,26 @@ graphs! {
     }
     "xverse" [RMS] ROTATING_HEADS {
         Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;
+    }
+    "graniteswitch" [RMS, SWITCH_KEYS] FREE_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM WHOLE_QKV OUT FFN_NORM MLP SWITCHED;
+    }
+    "chameleon" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM ALL_HEAD_NORMS ALL_HEAD_NORM_BIASES NARROW_QKV NARROW_OUT
+            FFN_NORM MLP;
+    }
+    "talkie" [RMS, (Always, &["logit_scale"])] ROTATING_HEADS {
+        Always => ONLY_EMBEDDING OUTPUT QKV OUT TALKIE MLP;
+    }
+    "cogvlm" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM OUT COGVLM ROPE_FREQS FFN_NORM MLP;
+    }
+    "plamo" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT MLP;
+    }
+    "plamo3" [RMS] FREE_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM WHOLE_QKV OUT_OF_VALUES HEAD_NORMS BARE_NORMS FFN_NORM
+            FUSED_MLP;
     }
     "deci" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT MAYBE_OUT_BIAS MAYBE_MLP_BIASES;

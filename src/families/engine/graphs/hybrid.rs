@@ -1,12 +1,12 @@
 //! Decoders with state spaces, linear attention or short convolutions, in some layers or in all.
 
 use super::attention::{
-    ATTN_NORM, EMBEDDING, FREE_HEADS, HEAD_NORMS, LAYER_NORM, MAYBE_OUT_BIAS, MAYBE_OUTPUT,
-    NARROW_OUT, NARROW_QKV, OUT, POST_ATTENTION_NORM, PREDICTION, QKV, RMS, ROPE_FREQS, SAME_HEADS,
-    SECTIONS, projections,
+    ALL_HEAD_NORMS, ATTN_NORM, BARE_NORMS, EMBEDDING, FREE_HEADS, HEAD_NORMS, LAYER_NORM,
+    MAYBE_OUT_BIAS, MAYBE_OUTPUT, NARROW_OUT, NARROW_QKV, OUT, POST_ATTENTION_NORM, PREDICTION,
+    QKV, RMS, ROPE_FREQS, SAME_HEADS, SECTIONS, projections,
 };
 use super::feed_forward::{
-    CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, MAYBE_MLP_BIASES,
+    CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, FUSED_MLP, MAYBE_MLP_BIASES,
     MAYBE_UNGATED_BIASES, MLP, ROUTER, UNGATED, expert_stacks, fused_expert_stacks, shared_experts,
 };
 use super::sizes::When::{Above0, All, Always, From, Has, Is, Linear, Not, Predicting};
@@ -67,6 +67,161 @@ const MAMBA2_NORM: &[Row] = rows! {
 const MAMBA2_MAYBE_NORM: &[Row] = rows! {
     "blk.{i}.ssm_norm.weight" [Size::Quotient(&[INNER, GROUPS]), GROUPS] optional;
 };
+
+/// The width of time steps of PLaMo 2.
+const STEP_WIDTH: Size = Size::Max(&[Size::N(64), Size::Quotient(&[EMBD, Size::N(16)])]);
+
+/// A mixer of PLaMo 2.
+const PLAMO_MAMBA: &[Row] = rows! {
+    "blk.{i}.ssm_in.weight" [EMBD, TWICE_INNER];
+    "blk.{i}.ssm_conv1d.weight" [KERNEL, INNER];
+    "blk.{i}.ssm_x.weight" [INNER, Size::Sum(&[STEP_WIDTH, STATE, STATE])];
+    "blk.{i}.ssm_dt.weight" [STEP_WIDTH, RANK];
+    "blk.{i}.ssm_dt.bias" [RANK];
+    "blk.{i}.ssm_a" [RANK];
+    "blk.{i}.ssm_d" [RANK];
+    "blk.{i}.ssm_out.weight" [INNER, EMBD];
+    "blk.{i}.ssm_dt_norm" [STEP_WIDTH];
+    "blk.{i}.ssm_b_norm" [STATE];
+    "blk.{i}.ssm_c_norm" [STATE];
+};
+
+const PLAMO_ATTENTION: &[Row] = rows! {
+    "blk.{i}.attn_qkv.weight" [EMBD, Size::Sum(&[QUERIES, KEYS, VALUES])];
+    "blk.{i}.attn_output.weight" [Size::Product(&[Size::HeadV, Size::Key("attention.head_count")]), EMBD];
+};
+
+const HEAD_SIZE: Size = Size::Key("wkv.head_size");
+const SHIFT: Size = Size::Key("time_mix_extra_dim");
+const STEP: Size = Size::Key("time_decay_extra_dim");
+const DECAY_RANK: Size = Size::Key("attention.decay_lora_rank");
+const RATE_RANK: Size = Size::Key("attention.iclr_lora_rank");
+const VALUE_RANK: Size = Size::Key("attention.value_residual_mix_lora_rank");
+const GATE_RANK: Size = Size::Key("attention.gate_lora_rank");
+const ONE: Size = Size::N(1);
+const FIVE: Size = Size::N(5);
+const WKV: (When, &[&str]) = (Always, &["wkv.head_size"]);
+const SHIFTS: (When, &[&str]) = (Always, &["time_mix_extra_dim", "time_decay_extra_dim"]);
+const LOW_RANKS: (When, &[&str]) = (
+    Always,
+    &[
+        "attention.decay_lora_rank",
+        "attention.iclr_lora_rank",
+        "attention.value_residual_mix_lora_rank",
+    ],
+);
+
+/// Ends of RWKV, and what versions 6 and 7 have in all layers.
+const RWKV: &[Row] = rows! {
+    "token_embd.weight" [EMBD, VOCAB];
+    "token_embd_norm.weight" [EMBD];
+    "token_embd_norm.bias" [EMBD];
+    "output_norm.weight" [EMBD];
+    "output_norm.bias" [EMBD];
+    "output.weight" [EMBD, VOCAB];
+    "blk.{i}.attn_norm.weight" [EMBD];
+    "blk.{i}.attn_norm.bias" [EMBD];
+    "blk.{i}.attn_norm_2.weight" [EMBD];
+    "blk.{i}.attn_norm_2.bias" [EMBD];
+    "blk.{i}.time_mix_key.weight" [EMBD, EMBD];
+    "blk.{i}.time_mix_value.weight" [EMBD, EMBD];
+    "blk.{i}.time_mix_ln.weight" [EMBD];
+    "blk.{i}.time_mix_ln.bias" [EMBD];
+    "blk.{i}.channel_mix_lerp_k.weight" [EMBD];
+    "blk.{i}.channel_mix_key.weight" [EMBD, FF];
+    "blk.{i}.channel_mix_value.weight" [FF, EMBD];
+};
+
+/// What states of RWKV 6 have.
+const RWKV6: &[Row] = rows! {
+    "blk.{i}.time_mix_w1.weight" [EMBD, Size::Product(&[SHIFT, FIVE])];
+    "blk.{i}.time_mix_w2.weight" [SHIFT, EMBD, FIVE];
+    "blk.{i}.time_mix_lerp_x.weight" [EMBD];
+    "blk.{i}.time_mix_decay.weight" [EMBD];
+    "blk.{i}.time_mix_decay_w1.weight" [EMBD, STEP];
+    "blk.{i}.time_mix_decay_w2.weight" [STEP, EMBD];
+    "blk.{i}.time_mix_gate.weight" [EMBD, EMBD];
+    "blk.{i}.time_mix_receptance.weight" [EMBD, EMBD];
+    "blk.{i}.time_mix_output.weight" [EMBD, EMBD];
+};
+
+/// The rest of RWKV 6. Early files have a tensor for each part of a token and of the one before.
+const RWKV6_LAYER: &[Row] = rows! {
+    "blk.{i}.time_mix_lerp_w.weight" [EMBD] unless "blk.{i}.time_mix_lerp_fused.weight";
+    "blk.{i}.time_mix_lerp_k.weight" [EMBD] optional;
+    "blk.{i}.time_mix_lerp_v.weight" [EMBD] optional;
+    "blk.{i}.time_mix_lerp_r.weight" [EMBD] optional;
+    "blk.{i}.time_mix_lerp_g.weight" [EMBD] optional;
+    "blk.{i}.time_mix_lerp_fused.weight" [EMBD, ONE, ONE, FIVE] optional;
+    "blk.{i}.time_mix_first.weight" [HEAD_SIZE, Size::Quotient(&[EMBD, HEAD_SIZE])];
+    "blk.{i}.channel_mix_lerp_r.weight" [EMBD];
+    "blk.{i}.channel_mix_receptance.weight" [EMBD, EMBD];
+};
+
+const OUTPUT_ALONE: &[Row] = rows! {
+    "output.weight" [EMBD, VOCAB];
+};
+
+const KEY_WIDTH: Size =
+    Size::Or(&[Size::Product(&[Size::Key("attention.head_count_kv"), HEAD_SIZE]), EMBD]);
+
+const QRWKV: &[Row] = rows! {
+    "output_norm.bias" [EMBD] optional;
+    "blk.{i}.time_mix_lerp_fused.weight" [EMBD, ONE, ONE, FIVE];
+    "blk.{i}.time_mix_first.weight" [HEAD_SIZE, Size::Quotient(&[EMBD, HEAD_SIZE])] optional;
+    "blk.{i}.time_mix_key.weight" [EMBD, KEY_WIDTH];
+    "blk.{i}.time_mix_value.weight" [EMBD, KEY_WIDTH];
+    "blk.{i}.time_mix_key.bias" [KEY_WIDTH] optional;
+    "blk.{i}.time_mix_value.bias" [KEY_WIDTH] optional;
+    "blk.{i}.time_mix_receptance.bias" [EMBD] optional;
+};
+
+/// What states of RWKV 7 have.
+const RWKV7: &[Row] = rows! {
+    "blk.{i}.time_mix_w0.weight" [EMBD];
+    "blk.{i}.time_mix_w1.weight" [EMBD, DECAY_RANK];
+    "blk.{i}.time_mix_w2.weight" [DECAY_RANK, EMBD];
+    "blk.{i}.time_mix_a0.weight" [EMBD];
+    "blk.{i}.time_mix_a1.weight" [EMBD, RATE_RANK];
+    "blk.{i}.time_mix_a2.weight" [RATE_RANK, EMBD];
+    "blk.{i}.time_mix_v0.weight" [EMBD];
+    "blk.{i}.time_mix_k_k.weight" [EMBD];
+    "blk.{i}.time_mix_k_a.weight" [EMBD];
+    "blk.{i}.time_mix_r_k.weight" [EMBD];
+    "blk.{i}.time_mix_receptance.weight" [EMBD, EMBD];
+    "blk.{i}.time_mix_output.weight" [EMBD, EMBD];
+};
+
+/// Values of layers behind the first are mixed with those of the first.
+const VALUES_MIXED: &[Row] = rows! {
+    "blk.{i}.time_mix_v1.weight" [EMBD, VALUE_RANK];
+    "blk.{i}.time_mix_v2.weight" [VALUE_RANK, EMBD];
+};
+
+const VALUES_COPIED: &[Row] = rows! {
+    "blk.{i}.time_mix_v1.weight" [EMBD, RATE_RANK];
+    "blk.{i}.time_mix_v2.weight" [RATE_RANK, EMBD];
+};
+
+const RWKV7_GATES: &[Row] = rows! {
+    "blk.{i}.time_mix_g1.weight" [EMBD, GATE_RANK];
+    "blk.{i}.time_mix_g2.weight" [GATE_RANK, EMBD];
+    "blk.{i}.time_mix_lerp_fused.weight" [EMBD, ONE, ONE, Size::N(6)];
+};
+
+/// Without gates there are five parts of a token.
+const ARWKV7: &[Row] = rows! {
+    "blk.{i}.time_mix_key.weight" [EMBD, EMBD];
+    "blk.{i}.time_mix_value.weight" [EMBD, EMBD];
+    "blk.{i}.time_mix_ln.weight" [EMBD] optional;
+    "blk.{i}.time_mix_ln.bias" [EMBD] optional;
+    "blk.{i}.time_mix_g1.weight" [EMBD, GATE_RANK] optional;
+    "blk.{i}.time_mix_g2.weight" [GATE_RANK, EMBD] optional;
+    "blk.{i}.time_mix_lerp_fused.weight" [EMBD, ONE, ONE, Size::Of("blk.0.time_mix_lerp_fused.weight", 3)];
+};
+
+/// In layers behind the first.
+const BEHIND: When = From(Size::N(1));
 
 /// A norm whose name has no end.
 const BARE_NORM: &[Row] = rows! {
@@ -237,6 +392,27 @@ graphs! {
     "falcon-h1" [RMS, SSM, SSM_GROUPS] FREE_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA2 MAMBA2_BIAS MAMBA2_MAYBE_NORM QKV OUT MAYBE_OUT_BIAS
             BARE_NORM ROPE_FREQS MLP MAYBE_MLP_BIASES;
+    }
+    "plamo2" [RMS, SSM, SSM_GROUPS] FREE_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM BARE_NORMS FFN_NORM FUSED_MLP;
+        Not(&ATTENDS) => PLAMO_MAMBA;
+        ATTENDS => PLAMO_ATTENTION ALL_HEAD_NORMS;
+    }
+    "rwkv6" [WKV, SHIFTS] FREE_HEADS {
+        Always => RWKV RWKV6 RWKV6_LAYER;
+    }
+    "rwkv7" [WKV, LOW_RANKS] FREE_HEADS {
+        Always => RWKV RWKV7 RWKV7_GATES;
+        Not(&BEHIND) => VALUES_COPIED;
+        BEHIND => VALUES_MIXED;
+    }
+    "rwkv6qwen2" [WKV, SHIFTS, (Always, &["token_shift_count"])] FREE_HEADS {
+        Always => EMBEDDING OUTPUT_ALONE ATTN_NORM RWKV6 QRWKV FFN_NORM MLP;
+    }
+    "arwkv7" [WKV, LOW_RANKS, (Always, &["token_shift_count"])] FREE_HEADS {
+        Always => EMBEDDING OUTPUT_ALONE ATTN_NORM RWKV7 ARWKV7 FFN_NORM MLP;
+        Not(&BEHIND) => VALUES_COPIED;
+        BEHIND => VALUES_MIXED;
     }
     "jamba" [RMS, SSM] TWICE {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM;

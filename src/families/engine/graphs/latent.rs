@@ -65,6 +65,40 @@ const WHOLE_KV: &[Row] = rows! {
     "blk.{i}.attn_kv_b.weight" [KV_RANK, Size::Product(&[HEADS, Size::Sum(&[FIXED, VALUE])])];
 };
 
+const WINDOW_RANK: Size = Size::Key("attention.kv_lora_rank_swa");
+const WINDOW_KEY: Size = Size::Key("attention.key_length_mla_swa");
+const WINDOW_VALUE: Size = Size::Key("attention.value_length_mla_swa");
+const WINDOW_KEYS: (When, &[&str]) = (
+    Always,
+    &[
+        "leading_dense_block_count",
+        "attention.kv_lora_rank_swa",
+        "attention.key_length_mla_swa",
+        "attention.value_length_mla_swa",
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "attention.indexer.types",
+        "rope.freq_base_swa",
+    ],
+);
+
+const DOTS3: &[Row] = rows! {
+    "blk.{i}.attn_k_norm.weight" [Size::Rotating];
+    "blk.{i}.attn_gate.weight" [EMBD, HEADS];
+};
+
+/// Latent keys and values of layers with a window.
+const DOTS3_WINDOW: &[Row] = rows! {
+    "blk.{i}.attn_q_a_norm.weight" [Q_RANK];
+    "blk.{i}.attn_q_a.weight" [EMBD, Q_RANK];
+    "blk.{i}.attn_q_b.weight" [Q_RANK, Size::Product(&[HEADS, WINDOW_KEY])];
+    "blk.{i}.attn_kv_a_norm.weight" [WINDOW_RANK];
+    "blk.{i}.attn_kv_a_mqa.weight" [EMBD, Size::Sum(&[WINDOW_RANK, Size::Rotating])];
+    "blk.{i}.attn_output.weight" [Size::Product(&[HEADS, WINDOW_VALUE]), EMBD];
+    "blk.{i}.attn_k_b.weight" [Size::Minus(&[WINDOW_KEY, Size::Rotating]), WINDOW_RANK, HEADS];
+    "blk.{i}.attn_v_b.weight" [WINDOW_RANK, WINDOW_VALUE, HEADS];
+};
+
 const INDEX_HEAD: Size = Size::Key("attention.indexer.key_length");
 const INDEX_HEADS: Size = Size::Key("attention.indexer.head_count");
 
@@ -279,6 +313,14 @@ graphs! {
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS SHARED;
         MayPredict => PREDICTION;
+    }
+    "dots3note" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING, WINDOW_KEYS] FREE_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM DOTS3;
+        Not(&When::Window) => LATENT QUERIES SPLIT_KV;
+        When::Window => DOTS3_WINDOW;
+        TYPES => INDEXER;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED;
     }
     "glm-dsa" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS] ONE_HEAD {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM QUERIES SPLIT_KV;

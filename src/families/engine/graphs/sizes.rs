@@ -35,6 +35,8 @@ pub(crate) enum Size {
     Free,
     /// The first, or the second if that is 0.
     Or(&'static [Size; 2]),
+    /// The larger one.
+    Max(&'static [Size; 2]),
     Sum(&'static [Size]),
     Product(&'static [Size]),
     Minus(&'static [Size; 2]),
@@ -210,6 +212,7 @@ impl GgufFacts<'_> {
                 0 => of(second),
                 n => n,
             },
+            Size::Max([first, second]) => of(first).max(of(second)),
             Size::Sum(all) => all.iter().map(of).fold(0, u64::saturating_add),
             Size::Product(all) => all.iter().map(of).fold(1, u64::saturating_mul),
             Size::Minus([whole, part]) => of(whole).saturating_sub(of(part)),
@@ -314,6 +317,7 @@ impl Display for Size {
             Self::Labels => f.write_str("classifier.output_labels"),
             Self::Free => f.write_str("any size"),
             Self::Or([first, _]) => write!(f, "{first}"),
+            Self::Max(all) => list(f, *all, "or"),
             Self::Sum(all) => {
                 f.write_str("(")?;
                 list(f, all, "+")?;

@@ -10,7 +10,7 @@ use crate::families::engine::fields::wrong_key;
 
 use super::{CAUSAL, GATING, GATING_FUNCTIONS, IS_CAUSAL};
 use crate::Result;
-use crate::families::engine::table::{Default, ModelClass, OwnScaling};
+use crate::families::engine::table::{Default, ModelClass, OwnScaling, Transform};
 use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 
 /// Such keys, with the values that change nothing.
@@ -52,6 +52,15 @@ pub(super) fn says_local_base(class: &ModelClass) -> bool {
     class.traits.rope.by_kind && !class.traits.rope.has_two_bases
 }
 
+/// Whether a key is a tensor of transformers.
+fn is_of_tensor(class: &ModelClass, key: &str) -> bool {
+    let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
+    rules.any(|rule| match rule.transform {
+        Transform::Key(whole) => whole.split_once('.') == Some((class.gguf, key)),
+        _ => false,
+    })
+}
+
 /// Fails if a key changes what llama.cpp computes and a model of `class` cannot say so.
 ///
 /// # Errors
@@ -65,6 +74,7 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
     };
     for (key, neutral) in KEYS {
         let is_read = class.settings().any(|setting| setting.key == *key)
+            || is_of_tensor(class, key)
             || *key == "rope.scaling.alpha" && class.traits.rope.has(OwnScaling::Alpha)
             || *key == CAUSAL && class.traits.reads_causal;
         let Some(value) = get(key).filter(|_| !is_read) else {
@@ -87,7 +97,7 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
         return Err(refused(key, &value));
     }
     let key = "rope.freq_base_swa";
-    if let Some(value) = get(key).filter(|_| !says_local_base(class)) {
+    if let Some(value) = get(key).filter(|_| !says_local_base(class) && !is_own(key)) {
         let base = get("rope.freq_base");
         let base = base.as_ref().map_or(Some(UNSTATED_BASE), number);
         if number(&value) != base {

@@ -18,6 +18,7 @@ pub(crate) const fn same(
         is_whole_name: false,
         need: Need::All,
         keeps_f32: false,
+        is_copy: false,
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) enum Transform {
     Experts,
     /// One stack of so many matrices, which are numbered as experts are.
     Stack(usize),
+    /// One tensor of several, one behind another: `{e}` in the name stands for each of these.
+    Joined(&'static [&'static str]),
     /// One value, which is that of its layer in the list with this key of the metadata.
     Key(&'static str),
     /// Matrices `[in, out]`, or those of a stack, as `[out, in]`. Vectors stay.
@@ -27,6 +29,8 @@ pub(crate) enum Transform {
     Parts(Parts),
     /// Parts of groups of rows or columns become tiles.
     Tiled(&'static Tiling),
+    /// Multiplied by the root of the quotient of two sizes.
+    TimesRoot(&'static [Dim; 2]),
     /// As many values in the dimensions of GGUF, each of them changed.
     Reshaped(Change),
     /// What the family alone has.
@@ -41,7 +45,7 @@ impl Transform {
 
     /// Whether several tensors become one stack.
     pub(crate) fn is_stack(self) -> bool {
-        matches!(self, Self::Experts | Self::Stack(_))
+        matches!(self, Self::Experts | Self::Stack(_) | Self::Joined(_))
     }
 
     /// What is done to each value.
@@ -49,6 +53,8 @@ impl Transform {
         match self {
             Self::Reshaped(change) => change,
             Self::Tiled(tiling) => tiling.change,
+            // The numbers follow from the config.
+            Self::TimesRoot(_) => Change::Times([0; 2]),
             _ => Change::None,
         }
     }

@@ -51,6 +51,8 @@ pub(crate) enum Change {
     PlusOne,
     /// Subtracts 1, in F32.
     MinusOne,
+    /// Adds the number of these bits, in F32.
+    Plus(u32),
     /// `-exp(x)`, rounded once to F32.
     NegExp,
     /// `ln(-x)`, rounded once to F32: the inverse of `NegExp`.
@@ -71,6 +73,7 @@ impl Change {
             Self::None => Self::None,
             Self::PlusOne => Self::MinusOne,
             Self::MinusOne => Self::PlusOne,
+            Self::Plus(number) => Self::Plus((-f32::from_bits(number)).to_bits()),
             Self::NegExp => Self::LnNeg,
             Self::LnNeg => Self::NegExp,
             Self::Exp => Self::Ln,
@@ -90,6 +93,10 @@ impl Change {
             Self::None => {}
             Self::PlusOne => each(|x| x + 1.0, values),
             Self::MinusOne => each(|x| x - 1.0, values),
+            Self::Plus(number) => {
+                let number = f32::from_bits(number);
+                values.iter_mut().for_each(|x| *x += number);
+            }
             // In F64, so that the result does not depend on the platform's F32 functions.
             Self::NegExp => each(|x| -f64::from(x).exp() as f32, values),
             Self::LnNeg => each(|x| (-f64::from(x)).ln() as f32, values),

@@ -121,7 +121,9 @@ fn missing_keys() {
 
 #[test]
 fn unknown_names() {
-    for (key, name) in [("model", "rwkv"), ("model", ""), ("pre", "no-such"), ("pre", "kimi-k3")] {
+    for (key, name) in
+        [("model", "wordpiece"), ("model", ""), ("pre", "no-such"), ("pre", "kimi-k3")]
+    {
         let key = format!("tokenizer.ggml.{key}");
         let keys = Keys::gpt2().with(&key, text(name));
         refused(&keys, ErrorKind::Unsupported, &key, "");
