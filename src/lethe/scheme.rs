@@ -242,13 +242,15 @@ impl ForgetScheme {
         matches!(self.kind, SchemeKind::Table(row) if row.has_scale_rules)
     }
 
-    /// Whether its scales can be searched ([`Forget::search`]). Those of GGUF types always are.
+    /// Whether its scales can be searched ([`Forget::search`](crate::Forget::search)). Those of GGUF
+    /// types always are.
     #[must_use]
     pub fn has_search(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.has_search)
     }
 
-    /// Whether it stores scales of activations ([`Forget::activation_scales`]).
+    /// Whether it stores scales of activations
+    /// ([`Forget::activation_scales`](crate::Forget::activation_scales)).
     #[must_use]
     pub fn has_activation_scales(&self) -> bool {
         let none = Arc::default();
@@ -293,7 +295,8 @@ impl ForgetScheme {
         self.recipe().is_some()
     }
 
-    /// Whether other schemes can be given to some tensors (`Forget::schemes`).
+    /// Whether other schemes can be given to some tensors
+    /// ([`Forget::schemes`](crate::Forget::schemes)).
     #[must_use]
     pub fn has_mixtures(&self) -> bool {
         self.library().is_some()
