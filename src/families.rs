@@ -86,6 +86,7 @@ mod qwen_next;
 mod qwen_vl;
 mod refact;
 mod rwkv;
+mod rwkv_qwen;
 mod smallthinker;
 mod smollm;
 mod spark;
@@ -311,8 +312,8 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &plamo::PLAMO3,
     &rwkv::RWKV7,
     &rwkv::RWKV6,
-    &rwkv::RWKV6_QWEN2,
-    &rwkv::ARWKV7,
+    &rwkv_qwen::RWKV6_QWEN2,
+    &rwkv_qwen::ARWKV7,
     &dots3::DOTS3,
     &chameleon::CHAMELEON,
     &talkie::TALKIE,
