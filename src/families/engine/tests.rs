@@ -42,6 +42,8 @@ fn rules_are_unique() {
         let kind = |need| match need {
             Need::Kind(kind) | Need::KindIn(_, kind) => kind,
             Need::If(_) => "if",
+            // A tensor of the first layer that is a copy of another, and the others' own.
+            Need::First => "first",
             _ => "",
         };
         let mut names: Vec<_> = names.map(|rule| (rule.gguf, kind(rule.need))).collect();
