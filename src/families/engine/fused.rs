@@ -68,6 +68,7 @@ const APART: &[&str] = &[
     "minimax-m3",
     "nanbeige",
     "refact",
+    "talkie",
 ];
 
 /// A class that passes over the option, other than those of its architecture.

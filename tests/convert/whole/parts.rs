@@ -119,6 +119,7 @@ const REFUSED: &[(&str, &[&str])] = &[
         &[
             "whole/glm4_moe_lite",
             "whole/glm_moe_dsa",
+            "whole_classes/dots3_text",
             "whole_classes/glm5_next",
             "whole_classes/glm_moe_dsa_shared",
             "whole_classes/hy_v3",
@@ -154,7 +155,11 @@ fn parts_are_those_of_llama_cpp() {
             match (write(&output, with(options.clone(), option)), line) {
                 (Ok(_), Some(line)) => {
                     let found = (keys(&output), tensors(&output));
-                    let found = differences(line, (&plain.0, &plain.1), (&found.0, &found.1));
+                    let mut found = differences(line, (&plain.0, &plain.1), (&found.0, &found.1));
+                    // The converter says how many parameters a file without any has.
+                    let has_size =
+                        (option, &*name) == ("vocab-only", "whole_classes/granite_switch");
+                    found.retain(|what| !has_size || !what.contains("general.size_label"));
                     *equal.entry(option).or_insert(0) += usize::from(found.is_empty());
                     wrong.extend(
                         found
