@@ -192,6 +192,49 @@ fn errors_while_an_output_is_written() {
     });
 }
 
+/// Runs the command with so much address space, in KiB.
+fn run_in(place: &Place, kib: u64) -> std::process::Output {
+    place.clear();
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", "ulimit -v $0; exec timeout 60 \"$@\"", &kib.to_string()])
+        .arg(env!("CARGO_BIN_EXE_amn"));
+    command.args(&place.arguments).output().unwrap()
+}
+
+/// Without memory a command ends, whenever that is: with an error, or by the abort of the standard
+/// library. Nothing has the name of an output that is not whole, and nothing is said that is not so.
+/// The least memory with which it succeeds is searched, so that it fails early and late.
+#[test]
+fn memory_that_there_is_not() {
+    let rows: Vec<Row> = READERS.iter().chain(WRITERS).copied().collect();
+    let rows: Vec<Row> = rows.into_iter().step_by(effort([4, 1, 1])).collect();
+    each(&rows, |_, place| {
+        let (mut fails, mut works) = (1u64 << 14, 1 << 22);
+        let want = run_in(place, works);
+        let (made, _) = place.made();
+        assert!(want.status.code().is_some_and(|code| code <= 1), "{want:?}");
+        while works - fails > 1 << 7 {
+            let kib = u64::midpoint(fails, works);
+            let end = run_in(place, kib);
+            let (mut left, _) = place.made();
+            left.retain(|name, _| name != ".anamnesis");
+            // What is printed of an output has the time that it took.
+            let is_same = end.stdout == want.stdout || !made.is_empty();
+            let is_done = end.status == want.status && is_same && left == made;
+            let is_said = end.status != want.status;
+            // What ends behind its last step has all.
+            let is_whole = left.is_empty() || left == made;
+            assert!(end.status.code() != Some(124), "{kib}: it does not end");
+            assert!(is_done || is_said && is_whole, "{kib}: {end:?}");
+            match is_done {
+                true => works = kib,
+                false => fails = kib,
+            }
+        }
+    });
+}
+
 /// The power may go at any moment: what gets a name is on the disk before, and the name before the
 /// command ends.
 #[test]
