@@ -97,9 +97,22 @@ pub(super) fn write(
         };
         text += &line(sha256, name);
     }
-    let file = SideFile::create(manifest, text.len() as u64, conversion, force)?;
+    write_text(manifest, &text, conversion, force)
+}
+
+/// Writes a file of text beside an output.
+///
+/// # Errors
+/// `Io` if it cannot be written.
+pub(super) fn write_text(
+    path: &Path,
+    text: &str,
+    conversion: Option<&Conversion<'_>>,
+    force: bool,
+) -> Result<()> {
+    let file = SideFile::create(path, text.len() as u64, conversion, force)?;
     let written = file.file().write_all(text.as_bytes());
-    written.map_err(|e| failed(manifest, &e))?;
+    written.map_err(|e| AnamnesisError::io_at(path, &e))?;
     file.commit()
 }
 

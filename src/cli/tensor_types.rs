@@ -1,13 +1,11 @@
 //! The types of single tensors that the arguments ask for, and those of all tensors as a file
 //! (`--plan`).
 
-use std::io::Write;
 use std::path::Path;
 
 use super::args::TypeArgs;
 use super::option_checks::read_text;
-use super::sums::{SideOutput, check_place};
-use crate::hooks::SideFile;
+use super::sums::{SideOutput, check_place, write_text};
 use crate::{AnamnesisError, Conversion, Forget, Result};
 
 /// Gives tensors the types that the arguments ask for.
@@ -78,8 +76,5 @@ pub(super) fn write(
     for encoded in &conversion.report().encoded {
         text += &format!("{}={}\n", encoded.name, encoded.scheme);
     }
-    let file = SideFile::create(path, text.len() as u64, Some(conversion), force)?;
-    let written = file.file().write_all(text.as_bytes());
-    written.map_err(|e| AnamnesisError::io_at(path, &e))?;
-    file.commit()
+    write_text(path, &text, Some(conversion), force)
 }

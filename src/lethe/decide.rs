@@ -30,9 +30,10 @@ pub(crate) fn check(forget: &Forget) -> Result<()> {
         let what = "tensors of GGUF have types of ggml, and those of other models schemes";
         return Err(AnamnesisError::usage(what));
     }
-    if !forget.schemes.is_empty() && !forget.scheme.has_mixtures() {
-        let what = format!("--tensor-type: models of {} have no other scheme", forget.scheme);
-        return Err(AnamnesisError::usage(what));
+    // Callers may set the field without `give`.
+    for (_, other) in &forget.schemes {
+        let beside = forget.scheme.beside(&other.to_string());
+        beside.map_err(|e| e.about("--tensor-type"))?;
     }
     if forget.bits.is_some() && forget.size.is_some() {
         return Err(AnamnesisError::usage("--bits, --size: the two say the same; leave one out"));
@@ -128,9 +129,8 @@ fn decide_by(
         Some((method, scope)) => {
             let scales = activation_scales(forget, &model.limits)?;
             let named = |scheme: &ForgetScheme| {
-                let method = scheme.method(to);
-                Ok(method
-                    .map(|(method, _)| (with_scales(method, scales.as_ref()), scheme.to_string())))
+                let (method, _) = scheme.method(to)?;
+                Some((with_scales(method, scales.as_ref()), scheme.to_string()))
             };
             let schemes = TensorSchemes::new(forget, candidates, named)?;
             let method = with_scales(method, scales.as_ref());

@@ -127,16 +127,17 @@ pub(crate) fn config_of_mixture(
     config: Value,
     modules: &[(&str, &dyn Method)],
 ) -> Value {
+    let Some(library) = scheme.library() else {
+        return config;
+    };
     let configs = modules
         .iter()
         .filter_map(|(module, method)| Some((*module, method.config(&[])?)));
     let configs: Vec<(&str, Value)> = configs.collect();
     let is_mixed = configs.windows(2).any(|pair| pair[0].1 != pair[1].1);
-    match scheme.library() {
-        Some(library) if is_mixed || library == Library::Mlx => {
-            library.config(config, &configs, scheme.recipe().is_some())
-        }
-        _ => config,
+    match is_mixed || library == Library::Mlx {
+        true => library.config(config, &configs, scheme.has_recipe()),
+        false => config,
     }
 }
 
@@ -153,17 +154,15 @@ impl TensorSchemes {
     /// `named` makes what a scheme is encoded with.
     ///
     /// # Errors
-    /// `Usage` if a pattern does not compile or matches nothing, and if a recipe does not know the
-    /// model; those of `named`.
+    /// `Usage` if a pattern does not compile or matches nothing, `Unsupported` if a recipe does not know
+    /// the model.
     pub(super) fn new(
         forget: &Forget,
         candidates: &[Candidate<'_>],
-        named: impl Fn(&ForgetScheme) -> Result<Option<NamedMethod>>,
+        named: impl Fn(&ForgetScheme) -> Option<NamedMethod>,
     ) -> Result<Self> {
-        let mut given = vec![];
-        for (pattern, scheme) in &forget.schemes {
-            given.extend(named(scheme)?.map(|method| (pattern.clone(), method)));
-        }
+        let given = forget.schemes.iter();
+        let given = given.filter_map(|(pattern, scheme)| Some((pattern.clone(), named(scheme)?)));
         let given = ByName::new("--tensor-type", given)?;
         let names = candidates.iter().flat_map(|c| [c.name, c.weight.name]);
         given.require_matches(names.clone())?;
@@ -187,23 +186,21 @@ impl TensorSchemes {
     }
 }
 
-/// The schemes that matrices of a model of `scheme` may get for a size.
+/// Names of the schemes that matrices of a model of `scheme` may get for a size.
 ///
 /// # Errors
 /// `Usage` if there is no choice.
 #[cfg(feature = "models")]
-pub(crate) fn choices(scheme: &ForgetScheme) -> Result<Vec<ForgetScheme>> {
+pub(crate) fn choices(scheme: &ForgetScheme) -> Result<&'static [&'static str]> {
     let name = scheme.to_string();
     let row = CHOICES.iter().find(|row| row.contains(&&*name));
-    let Some(row) = row else {
+    row.copied().ok_or_else(|| {
         let mut schemes: Vec<&str> = CHOICES.concat();
         schemes.sort_unstable();
         schemes.dedup();
-        let what = format!(
+        AnamnesisError::usage(format!(
             "--bits, --size: {name} leaves no choice of schemes; GGUF types do, and {}",
             schemes.join(", ")
-        );
-        return Err(AnamnesisError::usage(what));
-    };
-    row.iter().map(|name| scheme.beside(name)).collect()
+        ))
+    })
 }

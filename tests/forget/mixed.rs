@@ -99,4 +99,10 @@ fn what_has_no_place_is_refused() {
     refused("w4a16", "*.qproj.*", "w8a16", "no tensor has a name like");
     refused("mlx-4bit", "model.layers.7.mlp.up_proj.weight", "mlx-8bit", "no tensor has a name");
     refused("gguf:q4_k_m", "*", "w4a16", "types of ggml");
+    // The field takes what `give` refuses.
+    let mut direct = forget("w4a16");
+    direct.schemes.push(("*".to_owned(), ForgetScheme::NF4));
+    let model = anamnesis::parse_bytes(crate::common::forget::whole(1, 64, 256)).unwrap();
+    let error = crate::common::forget::encoded(&model, direct.into()).unwrap_err();
+    assert!(error.to_string().contains("of its library are"), "{error}");
 }

@@ -107,12 +107,9 @@ pub(super) fn with_types_for(
     (forget, imatrix): (&Forget, Option<&Arc<Imatrix>>),
     (options, report): (&ConvertOptions, &mut Report),
 ) -> Result<Forget> {
-    let kinds: Vec<String> = match forget.scheme.is_gguf() {
-        true => TYPES.map(|dtype| dtype.to_string()).to_vec(),
-        false => choices(&forget.scheme)?
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
+    let kinds: Vec<&str> = match forget.scheme.is_gguf() {
+        true => TYPES.map(Dtype::name).to_vec(),
+        false => choices(&forget.scheme)?.to_vec(),
     };
     let ways = (forget, imatrix, &*kinds);
     let market = offers(model, (resolution, transposed), ways, options)?;
@@ -130,7 +127,7 @@ pub(super) fn with_types_for(
     let mut with_types = forget.clone();
     (with_types.bits, with_types.size) = (None, None);
     for (lot, offer) in market.lots.iter().zip(&chosen) {
-        let kind = &kinds[offer.kind];
+        let kind = kinds[offer.kind];
         *counts.entry(kind).or_insert(0) += lot.names.len();
         for name in &lot.names {
             with_types.give(name, kind)?;
@@ -149,7 +146,7 @@ pub(super) fn with_types_for(
 fn offers(
     model: &ParsedModel,
     (resolution, transposed): (&mut Resolution<'_>, &[Option<[usize; 2]>]),
-    (forget, imatrix, kinds): (&Forget, Option<&Arc<Imatrix>>, &[String]),
+    (forget, imatrix, kinds): (&Forget, Option<&Arc<Imatrix>>, &[&str]),
     options: &ConvertOptions,
 ) -> Result<Market> {
     let to = options.run.to;

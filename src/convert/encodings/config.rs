@@ -20,8 +20,9 @@ pub(super) fn quantization_config(
         .or_else(|| config_of_model(model, scheme, choices, resolution))
 }
 
-/// The config of a model whose tensors are encoded by their names. It lists the modules whose matrices are not encoded, so that loaders do not look for their scales,
-/// among them a head that has the matrix of the embedding.
+/// The config of a model whose tensors are encoded by their names. It lists the modules whose matrices
+/// are not encoded, so that loaders do not look for their scales, among them a head that has the matrix
+/// of the embedding.
 fn config_of_model(
     model: &ParsedModel,
     scheme: &ForgetScheme,
@@ -57,8 +58,10 @@ fn config_of_model(
     match first.config(&skipped) {
         Some(config) => Some(config_of_mixture(scheme, config, &encoded)),
         None => {
-            let modules: Vec<&str> = encoded.iter().map(|(module, _)| *module).collect();
-            first.config_of_encoded(&modules)
+            let items = choices.iter().zip(&resolution.items);
+            let encoded = items.filter(|(choice, _)| matches!(choice, Decision::Encode { .. }));
+            let modules = encoded.filter_map(|(_, item)| item.name().strip_suffix(".weight"));
+            first.config_of_encoded(&modules.collect::<Vec<_>>())
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::error::InTensor;
 use crate::families::engine::fields::{HEADS, HIDDEN, LAYERS, wrong};
 use crate::families::engine::rows::*;
 use crate::families::engine::source::{Rearrangement, SourceTensor};
-use crate::remember::layout::assembled::{Change, RowOrder, Tiles};
+use crate::remember::layout::assembled::{RowOrder, Tiles};
 use crate::{AnamnesisError, Result};
 
 /// Length of the square of patches that becomes a token.
@@ -24,14 +24,7 @@ const POOL: &str = "pooling_kernel_size";
 /// Pixels of such a square, each with its colours.
 const VALUES: Dim = Product(&[SIDE, SIDE, Field(CHANNELS)]);
 
-const PIXELS: Tiling = Tiling {
-    groups: Product(&[SIDE, SIDE]),
-    parts: Field(CHANNELS),
-    len: One,
-    behind: None,
-    is_of_columns: true,
-    change: Change::None,
-};
+const PIXELS: Tiling = Tiling { groups: Product(&[SIDE, SIDE]), ..super::PIXELS };
 const IN_ROWS: Tiling = Tiling { is_of_columns: false, ..PIXELS };
 
 /// Positions by row and by column.

@@ -7,8 +7,8 @@
 use super::qwen::{FILTER_BIAS, FILTERS, GATED_MLP, LAYERS, MERGER, QWEN2_5_VL, TO_TEXT, TRAITS};
 use super::qwen3::{DEEP, DEEP_LAYERS, QWEN3_VL};
 use super::whisper::{
-    BANDS, IMPLIED, MOMENTS, POSITIONS, QWEN2_AUDIO, SETTINGS as SOUNDS, TYPES, bias, convolutions,
-    encoder,
+    BANDS, BIASES, IMPLIED, MOMENTS, POSITIONS, QWEN2_AUDIO, SETTINGS as SOUNDS, TYPES, bias,
+    convolutions, encoder,
 };
 use super::{
     AUDIO, FUSED, MERGED, PLAIN, PLAIN_TOWER, TEXT_HIDDEN, Tower, TowerConfig, TowerType, Whole,
@@ -190,19 +190,8 @@ const fn plane(gguf: &'static str, hf: &'static str) -> TensorRule {
     parameter(gguf, hf, (Transform::RESHAPED, &[CHANNELS], &[CHANNELS, One, One]))
 }
 
-const SOUND_BIASES: &[&str] = &[
-    "a.blk.{i}.attn_q",
-    "a.blk.{i}.attn_k",
-    "a.blk.{i}.attn_v",
-    "a.blk.{i}.attn_out",
-    "a.blk.{i}.ln1",
-    "a.blk.{i}.ln2",
-    "a.blk.{i}.ffn_up",
-    "a.blk.{i}.ffn_down",
-    "a.post_ln",
-    "mm.a.mlp.1",
-    "mm.a.mlp.2",
-];
+/// What has a bias beside [`BIASES`].
+const MORE_BIASES: &[&str] = &["a.blk.{i}.attn_k", "mm.a.mlp.1", "mm.a.mlp.2"];
 
 const QWEN3_SOUND_OWN: &[Setting] = &[setting(Kind::Text("qwen3a"), "audio.projector_type", &[])];
 
@@ -220,7 +209,7 @@ const QWEN3_SOUNDS: Tower = Tower {
             ("downsample_hidden_size", Int(480)),
         ],
         implied: &[IMPLIED[0], IMPLIED[1], IMPLIED[2], ("n_window", Int(50))],
-        biases: &[("", SOUND_BIASES)],
+        biases: &[("", BIASES), ("", MORE_BIASES)],
         tensors: &[CONV2D, ENCODER, PROJECTOR],
         settings: &[SOUNDS, QWEN3_SOUND_OWN],
         traits: SOUND_TRAITS,

@@ -26,7 +26,7 @@ impl Recipe {
         scheme: &ForgetScheme,
         bits: [u8; 2],
         names: impl Iterator<Item = &'n str> + Clone,
-        named: impl Fn(&ForgetScheme) -> Result<Option<NamedMethod>>,
+        named: impl Fn(&ForgetScheme) -> Option<NamedMethod>,
     ) -> Result<Self> {
         let refused = |what: &str| AnamnesisError::unsupported(scheme.to_string(), what);
         let is_number = |part: &str| part.parse::<usize>().is_ok();
@@ -41,7 +41,7 @@ impl Recipe {
             .map_or(0, |last: usize| last.saturating_add(1));
         let method = |bits: u8| {
             let scheme = scheme.beside(&format!("mlx-{bits}bit"))?;
-            named(&scheme)?.ok_or_else(|| refused("it has no method"))
+            named(&scheme).ok_or_else(|| refused("it has no method"))
         };
         Ok(Self { methods: [method(bits[0])?, method(bits[1])?], layer_part, layers })
     }
