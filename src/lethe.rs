@@ -115,6 +115,8 @@ pub(crate) use self::mixed::config_of_mixture;
 pub use self::quant_scheme::QuantScheme;
 #[cfg(feature = "lethe")]
 pub use self::scheme::ForgetScheme;
+#[cfg(all(feature = "lethe", feature = "models"))]
+pub(crate) use self::seam::names::of_one_scheme;
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::names::{fused, is_embedding, unstored_head};
 #[cfg(feature = "lethe")]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 pub(super) use self::comfy_ui::ComfyUiModel;
 use super::Method;
 use super::decision::{Candidate, Decision};
-use super::seam::names::fused;
+use super::seam::names::of_one_scheme;
 use crate::ParsedModel;
 use crate::remember::image_models::ImageModel;
 
@@ -36,14 +36,13 @@ pub(super) fn notes(
     of_images.into_iter().chain(of_fused).collect()
 }
 
-/// Layers that engines fuse into one matrix, of which some have another scheme or none: vLLM refuses
-/// them.
+/// Layers that engines compute as one, of which some have another scheme or none: vLLM refuses them.
 ///
 /// Source: vLLM `layers/quantization/utils/quant_utils.py` (`is_layer_skipped`).
 fn note_of_fused(candidates: &[Candidate<'_>], decisions: &[Decision]) -> Option<String> {
     let mut families = BTreeMap::new();
     for (candidate, decision) in candidates.iter().zip(decisions) {
-        let Some(family) = fused(candidate.name) else {
+        let Some(family) = of_one_scheme(candidate.name) else {
             continue;
         };
         let label = match decision {
@@ -59,10 +58,10 @@ fn note_of_fused(candidates: &[Candidate<'_>], decisions: &[Decision]) -> Option
     let ((one, one_name), (other, other_name)) = (members.next()?, members.next()?);
     Some(match (one, other) {
         (Some(one), Some(other)) => format!(
-            "`{one_name}` is encoded to {one}, but `{other_name}` to {other}: vLLM fuses the two and loads them if they have one scheme"
+            "`{one_name}` is encoded to {one}, but `{other_name}` to {other}: vLLM computes the two as one and loads them if they have one scheme"
         ),
         _ => format!(
-            "`{one_name}` is not encoded, but `{other_name}` is: vLLM fuses the two and loads them if both are or neither is"
+            "`{one_name}` is not encoded, but `{other_name}` is: vLLM computes the two as one and loads them if both are or neither is"
         ),
     })
 }

@@ -129,13 +129,21 @@ fn a_note_says_what_comfyui_does_not_load() {
     assert!(!notes("fp8-comfy").contains("ComfyUI"));
 }
 
-/// vLLM fuses queries with keys and values.
+/// vLLM fuses queries with keys and values, and computes all experts of a layer at once.
 #[test]
-fn a_note_names_a_layer_that_is_fused_with_one_that_is_not_encoded() {
+fn a_note_names_a_layer_that_is_computed_with_one_that_is_not_encoded() {
     let root = crate::common::tempdir().unwrap();
     let [input, output] = ["in.safetensors", "out.safetensors"].map(|n| root.path().join(n));
-    let name = |layer: &str| format!("model.layers.0.self_attn.{layer}.weight");
-    let tensors = ["q_proj", "k_proj", "o_proj"].map(|layer| bf16(&name(layer), &[128, 128]));
+    let name = |layer: &str| format!("model.layers.0.{layer}.weight");
+    let layers = [
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.o_proj",
+        "mlp.experts.0.up_proj",
+        "mlp.experts.1.down_proj",
+        "mlp.shared_experts.down_proj",
+    ];
+    let tensors = layers.map(|layer| bf16(&name(layer), &[128, 128]));
     std::fs::write(&input, file(&tensors, &[])).unwrap();
     let notes = |exclude: &str| {
         let mut forget = Forget::from("w4a16".parse::<ForgetScheme>().unwrap());
@@ -144,8 +152,10 @@ fn a_note_names_a_layer_that_is_fused_with_one_that_is_not_encoded() {
         std::fs::remove_file(&output).unwrap();
         report.notes.join("\n")
     };
-    assert!(notes("k_proj").contains("vLLM"));
-    assert_eq!(notes("o_proj"), "");
+    for (at, layer) in layers.iter().enumerate() {
+        let has_note = notes(layer).contains("vLLM");
+        assert_eq!(has_note, [true, true, false, true, true, false][at], "{layer}");
+    }
 }
 
 /// Names of the tensors of `names` that `scheme` encodes, and the notes. All are matrices.

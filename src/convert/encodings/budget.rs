@@ -14,7 +14,7 @@ use crate::convert::draft::byte_len;
 use crate::convert::encode::dtype_of;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::Report;
-use crate::lethe::{Decision, Forget, Imatrix, WeightInfo, choices, fused};
+use crate::lethe::{Decision, Forget, Imatrix, WeightInfo, choices, of_one_scheme};
 use crate::model::ParsedModel;
 use crate::remember::{Resolution, ResolvedItem};
 use crate::threads::map_numbers;
@@ -192,7 +192,8 @@ fn offers(
     };
     let found = map_numbers(items.len(), options.run.worker_threads(), of_item)?;
     let mut market = Market::default();
-    let mut lots: BTreeMap<String, Vec<(&str, Vec<Offer>)>> = BTreeMap::new();
+    let is_fused = !forget.scheme.is_gguf() && !options.makes_mlx();
+    let mut lots: BTreeMap<_, Vec<(&str, Vec<Offer>)>> = BTreeMap::new();
     for ((item, choice), offers) in items.iter().zip(&usual).zip(found) {
         let weights = item.shape().iter().product::<usize>() as u64;
         if !matches!(choice, Decision::Encode { .. }) {
@@ -206,26 +207,12 @@ fn offers(
             market.fixed += size(item, choice, options)?;
             continue;
         }
-        let lot = lot_of(item.name(), !forget.scheme.is_gguf() && !options.makes_mlx());
+        let lot = of_one_scheme(item.name()).filter(|_| is_fused);
+        let lot = lot.unwrap_or((item.name(), None));
         lots.entry(lot).or_default().push((item.name(), offers));
     }
     market.lots = lots.into_values().map(|members| lot(&members)).collect();
     Ok(market)
-}
-
-/// What matrices that get the same type have in common. Inference engines fuse some, and compute all
-/// experts of a layer at once.
-///
-/// Source: vLLM `model_executor/layers/fused_moe`, and what [`fused`] names.
-fn lot_of(name: &str, is_fused: bool) -> String {
-    if !is_fused {
-        return name.to_owned();
-    }
-    match (name.split_once(".experts."), fused(name)) {
-        (Some((layer, _)), _) => format!("{layer}.experts"),
-        (None, Some((parent, family))) => format!("{parent} {family}"),
-        (None, None) => name.to_owned(),
-    }
 }
 
 /// The offers of all `members` together. Of experts, only some are computed for a token: all together

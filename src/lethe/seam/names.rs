@@ -30,6 +30,17 @@ pub(crate) fn fused(name: &str) -> Option<(&str, usize)> {
         .map(|family| (parent, family))
 }
 
+/// What weights have in common that inference engines compute as one, and so with one scheme: a parent
+/// module and the index of [`fused`] ones, or none for all experts of a layer.
+///
+/// Source: vLLM `model_executor/layers/fused_moe`.
+pub(crate) fn of_one_scheme(name: &str) -> Option<(&str, Option<usize>)> {
+    match name.split_once(".experts.") {
+        Some((layer, _)) => (!name.ends_with("bias")).then_some((layer, None)),
+        None => fused(name).map(|(parent, family)| (parent, Some(family))),
+    }
+}
+
 /// Whether a tensor of this name is the weight of the output layer.
 pub(crate) fn is_head(name: &str) -> bool {
     let module = name.strip_suffix(".weight").unwrap_or_default();

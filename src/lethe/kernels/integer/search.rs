@@ -40,8 +40,18 @@ const FACTORS: [f32; 19] = [
     1.1, 1.2, 1.3,
 ];
 
-/// The best scale lies between two candidates: these parts of the better one come next.
-const STEPS: [f32; 4] = [0.96, 0.98, 1.02, 1.04];
+/// The best scale lies between two candidates: what is added of the better one to come to the next.
+const STEPS: [f32; 4] = [-0.04, -0.02, 0.02, 0.04];
+
+/// Candidates for the scale of a line: it adapts to its codes, so that fewer lead as far.
+const LINE_FACTORS: [f32; 7] = [0.4, 0.51, 0.62, 0.73, 0.84, 0.94, 1.05];
+
+/// Around the best line of all before, each round tries lines with other scales, [`STEPS`] times this,
+/// and with [`SHIFTS`] times this: for the bias there are as many good numbers as codes.
+const ROUNDS: [f32; 3] = [2.5, 1.5, 0.7];
+
+/// How far the middle of a line is moved, in codes.
+const SHIFTS: [f32; 2] = [-0.2, 0.2];
 
 /// Finds the fit of a group.
 pub(super) struct FitGroup<'a> {
@@ -91,7 +101,7 @@ impl<'a> Candidates<'a> {
             ZeroPoint::Middle => (larger(-low, high) * most / middle, 2),
             _ => (high - low, 5),
         };
-        let mut best = Scaled::default();
+        let mut best = Found::default();
         for factor in FACTORS {
             let scale = width / most * factor;
             // The zero point with which as much is cut off on either side.
@@ -106,7 +116,7 @@ impl<'a> Candidates<'a> {
         }
         let Fit { scale, zero: at } = best.fit;
         for step in STEPS {
-            best = best.or(self.scaled(scale * step, at));
+            best = best.or(self.scaled(scale + scale * step, at));
         }
         for _ in 0..2 {
             best = best.or(self.scaled(best.fit.scale, at));
@@ -121,14 +131,14 @@ impl<'a> Candidates<'a> {
 
     /// The best scale for the codes that values get by `scale` and `zero`.
     #[inline(always)]
-    fn scaled(&self, scale: f32, zero: f32) -> Scaled {
+    fn scaled(&self, scale: f32, zero: f32) -> Found<Fit> {
         let [product, square] = self.sums(scale, zero);
         match product > 0.0 {
-            true => Scaled {
+            true => Found {
                 fit: Fit { scale: product / square, zero },
                 explained: product * product / square,
             },
-            false => Scaled::default(),
+            false => Found::default(),
         }
     }
 
@@ -154,63 +164,79 @@ impl<'a> Candidates<'a> {
     /// The scale and the zero point, which is any number.
     #[inline(always)]
     fn fit_line(&self) -> Fit {
-        let most = self.max_code;
+        let half = self.max_code / 2.0;
         let (low, high) = range(self.group.values);
-        let (mut best, mut found) = (0.0, Line::default());
-        // A line adapts its scale and its bias, so that half of the candidates lead as far.
-        for factor in FACTORS[1..16].iter().step_by(2) {
-            let scale = (high - low) / most * factor;
-            for shift in [-1.0, -0.5, 0.0, 0.5, 1.0] {
-                let bias = (high + low) / 2.0 - scale * (most / 2.0 + shift);
-                let line = self.line_of(&Line { scale, bias, explained: 0.0 });
-                if line.explained > best {
-                    (best, found) = (line.explained, line);
+        let sums = self.sums_of_weights(low);
+        let (middle, width) = ((high + low) / 2.0, (high - low) / self.max_code);
+        let mut best = Found::<Line>::default();
+        for factor in LINE_FACTORS {
+            let scale = width * factor;
+            best = best.or(self.line_of(Line { scale, bias: middle - scale * half }, sums));
+        }
+        for round in ROUNDS {
+            let Line { scale: found, bias } = best.fit;
+            let middle = bias + found * half;
+            for step in STEPS {
+                let scale = found + found * (step * round);
+                for shift in SHIFTS {
+                    let bias = middle - scale * (half + shift * round);
+                    best = best.or(self.line_of(Line { scale, bias }, sums));
                 }
             }
         }
-        for _ in 0..3 {
-            let line = self.line_of(&found);
-            if line.explained > 0.0 {
-                found = line;
+        for _ in 0..2 {
+            best = best.or(self.line_of(best.fit, sums));
+        }
+        match best.fit {
+            Line { scale: 0.0, .. } => Fit::default(),
+            Line { scale, bias } => Fit { scale, zero: -bias / scale },
+        }
+    }
+
+    /// Sums of the weights and of their products with values, counted from `low`.
+    #[inline(always)]
+    fn sums_of_weights(&self, low: f32) -> Weights {
+        let mut sums = [[0.0; LANES]; 2];
+        self.for_each_part(|values, variances, _| {
+            for i in 0..LANES {
+                sums[0][i] += variances[i];
+                sums[1][i] += variances[i] * (values[i] - low);
             }
-        }
-        match found.scale {
-            0.0 => Fit::default(),
-            scale => Fit { scale, zero: -found.bias / scale },
-        }
+        });
+        let [weight, product] = sums.map(|lanes| sum_of(&lanes));
+        Weights { low, weight, product }
     }
 
     /// The line through the values over their codes on `line`, by weighted least squares.
     #[inline(always)]
-    fn line_of(&self, line: &Line) -> Line {
+    fn line_of(&self, line: Line, weights: Weights) -> Found<Line> {
         let (inverse, bias, most) = (1.0 / line.scale, line.bias, self.max_code);
-        let mut sums = [[0.0; LANES]; 6];
+        let mut sums = [[0.0; LANES]; 4];
         self.for_each_part(|values, variances, means| {
             for i in 0..LANES {
-                let (x, w) = (values[i] - bias, variances[i]);
+                let x = values[i] - bias;
                 let code = round_to_even(clamp(x * inverse, 0.0, most));
-                sums[0][i] += w;
-                sums[1][i] += w * x;
-                sums[2][i] += w * code;
-                sums[3][i] += w * code * x;
-                sums[4][i] += w * code * code;
-                sums[5][i] += means[i] * code;
+                let weighted = variances[i] * code;
+                sums[0][i] += weighted;
+                sums[1][i] += weighted * x;
+                sums[2][i] += weighted * code;
+                sums[3][i] += means[i] * code;
             }
         });
-        let [weight, x, code, product, square, mean] = sums.map(|lanes| sum_of(&lanes));
-        let target = self.target - bias * self.mean;
+        let [code, product, square, mean] = sums.map(|lanes| sum_of(&lanes));
+        let Weights { low, weight, product: x } = weights;
+        let (target, x) = (self.target - bias * self.mean, x - (bias - low) * weight);
         let (weight, x) = (weight + self.mean * self.mean, x + self.mean * target);
         let (code, product) = (code + mean * self.mean, product + mean * target);
         let square = square + mean * mean;
         let (covariance, variance) = (product - code * x / weight, square - code * code / weight);
         let scale = covariance / variance;
         match variance > 0.0 && covariance > 0.0 {
-            true => Line {
-                scale,
-                bias: bias + (x - scale * code) / weight,
+            true => Found {
+                fit: Line { scale, bias: bias + (x - scale * code) / weight },
                 explained: covariance * scale,
             },
-            false => Line::default(),
+            false => Found::default(),
         }
     }
 
@@ -236,14 +262,14 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// A fit, and what part of the squares of values it explains.
+/// What was found for a group, and what part of the squares of its values that explains.
 #[derive(Clone, Copy, Default)]
-struct Scaled {
-    fit: Fit,
+struct Found<F> {
+    fit: F,
     explained: f32,
 }
 
-impl Scaled {
+impl<F> Found<F> {
     #[inline(always)]
     fn or(self, other: Self) -> Self {
         match other.explained > self.explained {
@@ -253,12 +279,20 @@ impl Scaled {
     }
 }
 
-/// `scale * code + bias`, and what part of the squares of values it explains.
+/// Sums over a group for all of its lines.
+#[derive(Clone, Copy)]
+struct Weights {
+    low: f32,
+    weight: f32,
+    /// Of the products with values, counted from `low`.
+    product: f32,
+}
+
+/// `scale * code + bias` is the value of a code.
 #[derive(Clone, Copy, Default)]
 struct Line {
     scale: f32,
     bias: f32,
-    explained: f32,
 }
 
 /// The smallest and the largest value.
