@@ -78,7 +78,56 @@ pub(super) const BAILING_MOE2: ModelClass = ModelClass {
         needs_output: true,
         ..Traits::PLAIN
     },
+    mlx: Some(&BAILING_MOE2_MLX),
     ..ModelClass::PLAIN
+};
+
+const BAILING_MOE2_MLX: MlxClass = MlxClass {
+    stated_fields: &[
+        COMMON_FIELDS,
+        MLX_FIELDS,
+        &[
+            "partial_rotary_factor",
+            "routed_scaling_factor",
+            "score_function",
+            "moe_router_enable_expert_bias",
+            "n_group",
+            "topk_group",
+            "use_qk_norm",
+        ],
+    ],
+    ..BAILING_MOE_MLX
+};
+
+const MLX_FIELDS: &[&str] = &[
+    "max_position_embeddings",
+    "num_key_value_heads",
+    "moe_intermediate_size",
+    "num_experts",
+    "num_shared_experts",
+    "num_experts_per_tok",
+    "norm_topk_prob",
+    "first_k_dense_replace",
+];
+
+const BAILING_MOE_MLX: MlxClass = MlxClass {
+    renamed: &[
+        STACKS[0],
+        STACKS[1],
+        STACKS[2],
+        ("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.gate.gate_proj"),
+    ],
+    modes: ROUTER_8_BITS,
+    kept_types: &["blk.{i}.exp_probs_b.bias"],
+    implied: &[
+        SILU,
+        ("use_bias", Bool(false)),
+        ("use_qkv_bias", Bool(false)),
+        ("norm_head", Bool(false)),
+    ],
+    stated_fields: &[COMMON_FIELDS, MLX_FIELDS],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    ..MlxClass::PLAIN
 };
 
 const FUSED: (&str, Turn) = (ATTENTION[0].hf, Turn::Rows(&[Queries, Keys, Keys]));
@@ -127,6 +176,7 @@ pub(super) const BAILING_MOE: ModelClass = ModelClass {
         setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
     ]],
     traits: Traits { needs_output: true, ..Traits::PLAIN },
+    mlx: Some(&BAILING_MOE_MLX),
     ..BAILING_MOE2
 };
 
@@ -153,5 +203,6 @@ pub(super) const SARVAM_MOE: ModelClass = ModelClass {
         ("score_function", Text("sigmoid")),
     ],
     traits: Traits { rope: RopeTraits::partial(1.0), sign: Sign::Never, ..BAILING_MOE2.traits },
+    mlx: None,
     ..BAILING_MOE2
 };

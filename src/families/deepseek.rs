@@ -121,7 +121,7 @@ const LATENT_STACKS: &[(&str, &str)] = &[
 ];
 
 /// Sizes of latent attention, and counts and widths of experts.
-const LATENT_FIELDS: &[&str] = &[
+pub(super) const LATENT_FIELDS: &[&str] = &[
     "rope_theta",
     "rms_norm_eps",
     "max_position_embeddings",
@@ -282,7 +282,7 @@ pub(super) const YOUTU: ModelClass = ModelClass {
     ..DEEPSEEK3
 };
 
-const DEEPSEEK3_MLX: MlxClass = MlxClass {
+pub(super) const DEEPSEEK3_MLX: MlxClass = MlxClass {
     renamed: LATENT_STACKS,
     modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
     kept_types: &["blk.{i}.exp_probs_b.bias"],

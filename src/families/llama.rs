@@ -163,8 +163,16 @@ pub(super) const INTERNLM3: ModelClass = ModelClass {
     implied: &[("hidden_act", Text("silu")), ("qkv_bias", Bool(false)), ("bias", Bool(false))],
     traits: Traits { reads_causal: false, sign: Sign::Never, ..LLAMA.traits },
     tokenizer: &INTERNLM3_TOKENIZER,
-    mlx: None,
+    mlx: Some(&INTERNLM3_MLX),
     ..LLAMA
+};
+
+const INTERNLM3_MLX: MlxClass = MlxClass {
+    implied: &[SILU, ("bias", Bool(false)), ("qkv_bias", Bool(false))],
+    scalings: &["linear", "dynamic"],
+    stated_fields: &[COMMON_FIELDS, &["max_position_embeddings", "num_key_value_heads"]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    ..MlxClass::PLAIN
 };
 
 const LLAMA_MLX: MlxClass = MlxClass { reads_kinds: true, ..LIKE_LLAMA };

@@ -44,7 +44,18 @@ pub(super) const MINICPM: ModelClass = ModelClass {
         restores: &[unscaled],
         ..Traits::PLAIN
     },
+    mlx: Some(&MINICPM_MLX),
     ..ModelClass::PLAIN
+};
+
+const MINICPM_MLX: MlxClass = MlxClass {
+    stated_fields: &[
+        COMMON_FIELDS,
+        &["num_key_value_heads", "scale_emb", "scale_depth", "dim_model_base"],
+    ],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };
 
 /// Keys and values of a latent vector. llama.cpp has the factors of the published model.

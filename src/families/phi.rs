@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::gpt2::FOURFOLD;
-use super::llama::MIXTRAL_EXPERTS;
+use super::llama::{MIXTRAL_EXPERTS, MIXTRAL_STACKS};
 use super::{ATTENTION_BIASES, ENDS, FUSED_MLP, NORMS, QUERIES, VALUES};
 use crate::Result;
 use crate::families::engine::rows::*;
@@ -87,8 +87,27 @@ pub(super) const PHI_MOE: ModelClass = ModelClass {
     ],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MIXTRAL_EXPERTS],
     traits: Traits { needs_output: true, laws: &[other_graph], ..PHI3.traits },
-    mlx: None,
+    mlx: Some(&PHI_MOE_MLX),
     ..PHI3
+};
+
+const PHI_MOE_MLX: MlxClass = MlxClass {
+    renamed: MIXTRAL_STACKS,
+    implied: &[SILU, ("attention_bias", Bool(true)), ("lm_head_bias", Bool(true))],
+    scalings: &["longrope", "su"],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "max_position_embeddings",
+            "original_max_position_embeddings",
+            "num_key_value_heads",
+            "num_local_experts",
+            "num_experts_per_tok",
+            "router_jitter_noise",
+        ],
+    ],
+    output: OutputLayer::Stored,
+    ..PHI3_MLX
 };
 
 /// llama.cpp's graph is that of Phi 3, whose norms and weights of experts are others.

@@ -116,5 +116,8 @@ pub(super) const XVERSE: ModelClass = ModelClass {
         setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
     ]],
     traits: Traits { head_dim: HeadDim::Derived, needs_output: true, ..Traits::PLAIN },
+    mlx: Some(&XVERSE_MLX),
     ..ModelClass::PLAIN
 };
+
+const XVERSE_MLX: MlxClass = MlxClass { equal_sizes: HEADS_FILL_HIDDEN, ..LIKE_LLAMA };

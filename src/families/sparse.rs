@@ -7,7 +7,8 @@
 use serde_json::Value;
 
 use super::deepseek::{
-    ATTENTION, DEEPSEEK3, DENSE_LAYERS, EXPERTS, LATENT_SIZES, ONE_KEY_HEAD, QUERY_RANK, YARN,
+    ATTENTION, DEEPSEEK3, DEEPSEEK3_MLX, DENSE_LAYERS, EXPERTS, LATENT_FIELDS, LATENT_SIZES,
+    ONE_KEY_HEAD, QUERY_RANK, YARN,
 };
 use super::glm::{MOE_TOKENIZER, PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
@@ -108,8 +109,13 @@ pub(super) const DEEPSEEK3_2: ModelClass = ModelClass {
         kind_names: &[("indexed_attention", "full_attention")],
         ..DEEPSEEK3.traits
     },
-    mlx: None,
+    mlx: Some(&DEEPSEEK3_2_MLX),
     ..DEEPSEEK3
+};
+
+const DEEPSEEK3_2_MLX: MlxClass = MlxClass {
+    stated_fields: &[LATENT_FIELDS, &["index_n_heads", "index_head_dim", "index_topk"]],
+    ..DEEPSEEK3_MLX
 };
 
 /// GLM 5, and GLM 5.2, of which some layers share the choice of the one before.
@@ -152,7 +158,35 @@ pub(super) const GLM5: ModelClass = ModelClass {
     ],
     traits: Traits { also_implied: &[], completes: &[chosen], ..DEEPSEEK3_2.traits },
     tokenizer: &MOE_TOKENIZER,
+    mlx: Some(&GLM5_MLX),
     ..DEEPSEEK3_2
+};
+
+const GLM5_MLX: MlxClass = MlxClass {
+    implied: &[
+        SILU,
+        NO_BIAS,
+        ("scoring_func", Text("sigmoid")),
+        ("topk_method", Text("noaux_tc")),
+        ("moe_layer_freq", Int(1)),
+        ("rope_interleave", Bool(true)),
+    ],
+    // All layers have an indexer.
+    alike: &[KINDS],
+    stated_fields: &[
+        LATENT_FIELDS,
+        &[
+            "index_n_heads",
+            "index_head_dim",
+            "index_topk",
+            "attention_bias",
+            "scoring_func",
+            "topk_method",
+            "moe_layer_freq",
+        ],
+    ],
+    rope: RopeFields::NestedAlone,
+    ..DEEPSEEK3_2_MLX
 };
 
 /// Lists the layers that choose, of a config that says how often they do.

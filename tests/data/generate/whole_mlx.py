@@ -1,6 +1,6 @@
 """Tiny models of transformers, and what mlx-lm makes of them.
 
-    python whole_mlx.py hf OUT       transformers 4.57.6, torch 2.6.0 (5.23.0 and 2.15.0 for `NEWER`, which are named)
+    python whole_mlx.py hf OUT       transformers 4.57.6, torch 2.6.0 (5.23.0, for some 5.24.0, and 2.15.0 for `NEWER`, which are named)
     python whole_mlx.py mlx OUT      mlx[cpu] 0.32.4, mlx-lm 0.32.2
     python whole_mlx.py recipes OUT RECIPES  the same, with `--quant-predicate`: models of OUT, with more layers, into RECIPES
 
@@ -182,6 +182,52 @@ MODELS.update({
     "afmoe": ("afmoe", dict(UNTIED, num_hidden_layers=4, head_dim=16, num_experts=2, num_experts_per_tok=2, moe_intermediate_size=64, num_shared_experts=1, num_dense_layers=3, sliding_window=128, mup_enabled=True, route_scale=2.0, pad_token_id=0),
               {"route_norm": True, "score_func": "sigmoid", "rope_theta": 10000.0, **BF16}, {"model.layers.3.mlp.expert_bias": ["F32", [2]]}),
 })
+# These are of 5.24.0 with torch 2.15.0.
+NEWER += ("phimoe", "deepseek_v32", "glm_moe_dsa")
+INDEXER = dict(LATENT, scoring_func="sigmoid", index_n_heads=2, index_head_dim=32, index_topk=4)
+CHOICE = {"model.layers.1.mlp.gate.e_score_correction_bias": ["F32", [4]], "model.layers.2.enorm.weight": ["BF16", [64]]}
+LIKE_MINICPM = dict(UNTIED, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, torch_dtype="bfloat16")
+LING = dict(UNTIED, architectures=["BailingMoeForCausalLM"], model_type="bailing_moe", hidden_act="silu", rms_norm_eps=1e-5, rope_theta=600000.0, head_dim=16, num_experts=2,
+            num_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=64, norm_topk_prob=True, norm_head=False, norm_softmax=False, use_bias=False, use_qkv_bias=False,
+            first_k_dense_replace=0, torch_dtype="bfloat16")
+LONG = dict(type="longrope", rope_type="longrope", short_factor=[1.0] * 8, long_factor=[2.0] * 8, short_mscale=1.2, long_mscale=1.2, original_max_position_embeddings=128)
+MODELS.update({
+    "phimoe": ("phimoe", dict(UNTIED, num_local_experts=2, num_experts_per_tok=2, attention_bias=True, lm_head_bias=True, original_max_position_embeddings=128, pad_token_id=0,
+                              rope_scaling=LONG), {"rope_theta": 1000000.0, "rope_scaling": LONG, **BF16}, {}),
+    "deepseek_v32": ("deepseek_v32", INDEXER, {"rope_theta": 10000.0, "rope_scaling": None, "topk_method": "noaux_tc", "moe_layer_freq": 1, **BF16}, CHOICE),
+    "glm_moe_dsa": ("glm_moe_dsa", dict(INDEXER, n_group=1, rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+                    {"topk_method": "noaux_tc", "moe_layer_freq": 1, **BF16}, CHOICE),
+    "internlm3": ("internlm3", dict(LIKE_MINICPM, architectures=["InternLM3ForCausalLM"], model_type="internlm3", head_dim=16, bias=False, qkv_bias=False,
+                                    rope_scaling=dict(rope_type="dynamic", factor=6.0)), {}, {}),
+    "minicpm": ("minicpm", dict(LIKE_MINICPM, architectures=["MiniCPMForCausalLM"], model_type="minicpm", scale_emb=12, scale_depth=1.4,
+                                dim_model_base=32), {}, {}),
+    "xverse": ("xverse", dict(LIKE_MINICPM, architectures=["XverseForCausalLM"], model_type="xverse", num_key_value_heads=4), {}, {}),
+    "bailing_moe": ("bailing_moe", LING, {}, {}),
+    "bailing_moe2": ("bailing_moe", dict(LING, architectures=["BailingMoeV2ForCausalLM"], num_hidden_layers=2, first_k_dense_replace=1, num_experts=4, n_group=2, topk_group=1,
+                                         partial_rotary_factor=0.5, routed_scaling_factor=2.5, score_function="sigmoid", moe_router_enable_expert_bias=True, use_qk_norm=True), {}, {}),
+})
+WITH_FEW_KEYS = {**LIKE_LLAMA, **{f"model.layers.0.self_attn.{part}_proj.weight": [32, 64] for part in "kv"}}
+
+
+def ling(layer, experts):
+    """A layer of Ling, whose queries, keys and values are one matrix."""
+    name = f"model.layers.{layer}."
+    widths = {f"mlp.experts.{n}": 64 for n in range(experts)} | {"mlp.shared_experts": 64} if experts else {"mlp": 128}
+    shapes = {"input_layernorm": [64], "post_attention_layernorm": [64], "attention.query_key_value": [128, 64], "attention.dense": [64, 64]}
+    for mlp, width in widths.items():
+        shapes |= {f"{mlp}.gate_proj": [width, 64], f"{mlp}.up_proj": [width, 64], f"{mlp}.down_proj": [64, width]}
+    return {f"{name}{key}.weight": shape for key, shape in (shapes | ({"mlp.gate": [experts, 64]} if experts else {})).items()}
+
+
+LING_ENDS = {"model.word_embeddings.weight": [VOCAB, 64], "model.norm.weight": [64], "lm_head.weight": [VOCAB, 64]}
+LING_NORMS = {f"model.layers.{layer}.attention.{of}_layernorm.weight": [16] for layer in (0, 1) for of in ("query", "key")}
+WRITTEN.update({
+    "internlm3": WITH_FEW_KEYS,
+    "minicpm": WITH_FEW_KEYS,
+    "xverse": LIKE_LLAMA,
+    "bailing_moe": {**LING_ENDS, **ling(0, 2)},
+    "bailing_moe2": {**LING_ENDS, **ling(0, 0), **ling(1, 4), **LING_NORMS, "model.layers.1.mlp.gate.expert_bias": [4]},
+})
 # Scheme of `amn forget`: arguments of mlx-lm.
 SCHEMES = {"mlx-4bit": dict(q_bits=4), "mlx-8bit": dict(q_bits=8), "mlx-mxfp4": dict(q_mode="mxfp4")}
 
@@ -290,7 +336,7 @@ def describe(name):
 
     model_type, config, fields, more = MODELS[name]
     if name in WRITTEN:
-        return {"config": config, "hf": {key: ["BF16", shape] for key, shape in WRITTEN[name].items()}}
+        return {"config": config, "hf": {key: ["F32" if key.endswith("expert_bias") else "BF16", shape] for key, shape in WRITTEN[name].items()}}
     with torch.device("cpu" if name in NEWER else "meta"):
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**config), torch_dtype=torch.bfloat16)
     tied = model._tied_weights_keys if model.config.tie_word_embeddings else []

@@ -39,6 +39,12 @@ pub(super) fn check(found: &NamedClass<'_>, model: &Model<'_>) -> Result<Vec<Str
     let of_class = |field: &str| mlx.implied.iter().any(|(name, _)| *name == field);
     let mut others = COMMON_VALUES.iter().filter(|(field, _)| !of_class(field));
     others.try_for_each(|value| fields.check_values(&[*value], &owner))?;
+    for field in mlx.alike {
+        let entries = fields.0.get(*field).and_then(Value::as_array);
+        if entries.is_some_and(|entries| entries.iter().any(|entry| *entry != entries[0])) {
+            return Err(wrong(field, format!("{owner} has no layers of several kinds")));
+        }
+    }
     let is_tied = match mlx.output {
         OutputLayer::AsConfigured => None,
         OutputLayer::Tied => Some(true),
@@ -183,7 +189,10 @@ pub(super) fn config_of(
         // Python's `Infinity`, which no other reader of JSON knows.
         *most = infinity();
     }
-    let has_rope = mlx.rope == RopeFields::Nested && all.contains_key(PARAMETERS);
+    let has_rope = match mlx.rope {
+        RopeFields::Nested => all.contains_key(PARAMETERS),
+        kind => kind == RopeFields::NestedAlone,
+    };
     let fields_of_class = mlx.stated_fields.iter().copied().flatten();
     for field in fields_of_class.filter(|field| !has_rope || **field != "rope_theta") {
         if all.get(*field).is_none_or(Value::is_null) {

@@ -33,6 +33,8 @@ pub(crate) struct MlxClass {
     pub norms_plus_one: bool,
     /// What mlx-lm takes for granted of the class. A config that says something else is refused.
     pub implied: &'static [(&'static str, Default)],
+    /// Lists of layers in which mlx-lm takes all entries for alike.
+    pub alike: &'static [&'static str],
     /// The activation, where mlx-lm's is another form of that of transformers.
     pub activation: Option<Activation>,
     /// Kinds of scaled rotary positions that mlx-lm computes.
@@ -121,6 +123,7 @@ impl MlxClass {
         kept_types: &[],
         norms_plus_one: false,
         implied: &[SILU],
+        alike: &[],
         activation: None,
         scalings: &["linear", "dynamic", "llama3", "yarn"],
         bias_fields: &[],
