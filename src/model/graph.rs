@@ -58,6 +58,10 @@ impl GraphCodes {
     pub(crate) const BITS: &str = "bits";
     #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
     pub(crate) const DIVIDES: &str = "divides";
+    /// The attribute of such codes of four bits of which a byte has two of a column, the lower row's in its
+    /// low bits.
+    #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
+    pub(crate) const PAIRED: &str = "paired";
 
     /// Codes with neither companions nor attributes.
     #[cfg_attr(

@@ -6,6 +6,7 @@ use super::{GraphDecoder, GraphWeight, StoredInts};
 use crate::model::{GraphCodes, Tensor};
 use crate::remember::kernels::grouped::{E2M1, Int};
 use crate::remember::kernels::scale_grid::ScaleGrid;
+use crate::remember::layout::strided::RowPairs;
 use crate::remember::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped, row_groups};
 use crate::remember::seam::scale_layout::{per_tensor, rows_and_cols};
 use crate::remember::seam::scale_matrix::{
@@ -126,6 +127,8 @@ struct CodeMatrix {
     bits: usize,
     /// Bytes of a row, if the graph tells the matrix.
     row_bytes: Option<usize>,
+    /// Whether a byte has codes of two rows.
+    is_paired: bool,
 }
 
 impl CodeMatrix {
@@ -140,20 +143,25 @@ impl CodeMatrix {
         };
         let (Some(rows), Some(cols)) = (number(GraphCodes::ROWS), number(GraphCodes::COLS)) else {
             let (shape, bits) = (t.shape().to_vec(), t.dtype().bits());
-            return Ok(Self { shape, bits, row_bytes: None });
+            return Ok(Self { shape, bits, row_bytes: None, is_paired: false });
         };
         let bits = number(GraphCodes::BITS).unwrap_or_else(|| t.dtype().bits());
-        let row_bytes = cols.saturating_mul(bits).div_ceil(8);
+        let is_paired = codes.integer(GraphCodes::PAIRED, 0) != 0;
+        let (row_bytes, stored_rows) = match is_paired {
+            true => (cols, rows.div_ceil(2)),
+            false => (cols.saturating_mul(bits).div_ceil(8), rows),
+        };
         let shape: usize = codes.shape.iter().flatten().product();
-        if row_bytes.checked_mul(rows) != Some(t.elements()) || shape != rows * cols {
+        if row_bytes.checked_mul(stored_rows) != Some(t.elements()) || shape != rows * cols {
             let what = format!("{} codes are no matrix of {rows} rows", t.elements());
             return Err(wrong(&t, what));
         }
-        Ok(Self { shape: vec![rows, cols], bits, row_bytes: Some(row_bytes) })
+        Ok(Self { shape: vec![rows, cols], bits, row_bytes: Some(row_bytes), is_paired })
     }
 
     fn codes<'m>(&self, t: &Tensor<'m>, cols: usize) -> Codes<'m> {
         match self.row_bytes {
+            _ if self.is_paired => Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols })),
             Some(row_bytes) => Codes::Rows { part: t.part(), row_bytes },
             None => codes(t, cols),
         }
