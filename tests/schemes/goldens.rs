@@ -91,7 +91,7 @@ fn awq() {
 #[cfg(feature = "onnx")]
 #[test]
 fn onnx() {
-    check("onnx_quantized", 51);
+    check("onnx_quantized", 56);
 }
 
 #[cfg(feature = "tflite")]

@@ -15,14 +15,18 @@ use crate::remember::seam::scale_matrix::{
 use crate::remember::seam::{CodeType, Floats, Granularity, wrong};
 use crate::{Container, Dtype, Result};
 
+/// The operator whose weight is a matrix for each direction, with a scale for each or for each column of each.
+const LSTM: &str = "DynamicQuantizeLSTM";
+
 /// The axis along which the operator of `codes` has its scales; `None` if it is no operator of this
 /// kind.
 pub(super) fn axis(codes: &GraphCodes) -> Option<i64> {
     Some(match codes.op.as_str() {
         "DequantizeLinear" => codes.integer("axis", 1),
-        "QLinearConv" | "QLinearConv (bias)" | "ConvInteger" | "QGemm (bias)" => 0,
+        "QLinearConv" | "QLinearConv (bias)" | "ConvInteger" | "QGemm (bias)" | LSTM => 0,
         "QGemm" if codes.integer("transB", 0) != 0 => 0,
         "QGemm"
+        | "QAttention"
         | "QLinearMatMul"
         | "MatMulInteger"
         | "MatMulIntegerToFloat"
@@ -223,6 +227,18 @@ impl ScaleLayout {
             let what = format!("its scale `{}` {:?} does not fit", scale.name(), scale.shape());
             wrong(&t, what)
         };
+        if let (LSTM, &[matrices, rows, cols]) = (&*weight.codes.op, shape)
+            && scale.shape() == [matrices, cols]
+        {
+            let grid = ScaleGrid {
+                matrix_rows: rows.max(1),
+                block_rows: rows.max(1),
+                block_cols: 1,
+                rows_per_matrix: 1,
+                cols,
+            };
+            return Ok(Self { grid, granularity: Granularity::Channel, cols, rows: matrices });
+        }
         let axis = stored_axis(weight.codes, shape.len()).ok_or_else(misfit)?;
         let block = usize::try_from(weight.codes.integer("block_size", 0)).map_err(|_| misfit())?;
         let is_last = axis + 1 == shape.len();
