@@ -649,7 +649,8 @@ def write_dynamic():
         write_tool_values(folder, onnx.load(path))
 
 
-def write_tool_values(folder, made, lost={}):
+def tool_values(made, lost={}):
+    """Name, dtype, shape and bytes of the weights of a model of onnxruntime's tools, as it decodes them."""
     arrays = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
     codes, parts = {}, set()
     for node in made.graph.node:
@@ -688,7 +689,11 @@ def write_tool_values(folder, made, lost={}):
         elif name in parts:
             continue
         out.append((name, *read(F32(np.array(array), name))))
-    (folder / "expected-f32.safetensors").write_bytes(safetensors(out))
+    return out
+
+
+def write_tool_values(folder, made, lost={}):
+    (folder / "expected-f32.safetensors").write_bytes(safetensors(tool_values(made, lost)))
 
 
 if __name__ == "__main__":
