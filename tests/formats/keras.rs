@@ -40,7 +40,7 @@ fn other_configs() {
     decoded(same).unwrap();
     let rows: [(&str, &str, &str); 5] = [
         ("\"Dense\"", "\"MyDense\"", "`MyDense` in mode int8"),
-        ("\"mode\": \"int8\"", "\"mode\": \"gptq/4/128\"", "in mode gptq/4/128"),
+        ("\"mode\": \"int8\"", "\"mode\": \"awq/4/128\"", "in mode awq/4/128"),
         ("\"mode\": \"int8\"", "\"mode\": \"int4\"", "in mode int4"),
         ("\"name\": \"last\"", "\"name\": \"other\"", "that no config describes"),
         ("\"output_dim\": 7", "\"output_dim\": 8", "`Embedding` in mode int8"),
@@ -117,4 +117,43 @@ fn whole_models() {
     let error = decoded(changed).unwrap_err().to_string();
     assert!(error.contains("model_weights/square/square/kernel"), "{error}");
     assert!(error.contains("that no config describes"), "{error}");
+}
+
+/// Without zero points, which Keras 3.14 and later do not save, GPTQ's codes are an error; and so are sizes of another
+/// layer, and a group that is out of range.
+#[test]
+fn indexed() {
+    for (from, to) in [
+        ("\"units\": 7", "\"units\": 8"),
+        ("\"mode\": \"gptq/4/4\"", "\"mode\": \"gptq/8/4\""),
+        ("\"mode\": \"gptq/4/4\"", "\"mode\": \"gptq/5/4\""),
+        ("\"mode\": \"gptq/4/4\"", "\"mode\": \"int8\""),
+        ("\"mode\": \"gptq/4/4\"", "\"mode\": \"int4/4\""),
+    ] {
+        let changed = model("gptq", |json| {
+            assert!(json.contains(from), "{from}");
+            Some(json.replace(from, to))
+        });
+        decoded(changed).expect_err(to);
+    }
+    let same = model("gptq", |json| Some(json.to_owned()));
+    let index: Vec<u8> = (0..12)
+        .flat_map(|i| ((i / 4) as f32).to_le_bytes())
+        .collect();
+    let floats: Vec<u8> = (0..12)
+        .flat_map(|i| (i as f32 / 4.0).to_le_bytes())
+        .collect();
+    let at = [index, floats]
+        .iter()
+        .find_map(|index| same.windows(48).position(|window| window == index));
+    let at = at.unwrap();
+    for group in [3.0f32, -1.0, f32::NAN, f32::INFINITY] {
+        let mut changed = same.clone();
+        changed[at + 44..at + 48].copy_from_slice(&group.to_le_bytes());
+        let error = decoded(changed).unwrap_err().to_string();
+        assert!(
+            error.contains("group") && error.contains("of 3") || error.contains("CRC"),
+            "{error}"
+        );
+    }
 }

@@ -133,6 +133,10 @@ fn refused(layer: Option<&KerasLayer>, variables: &[&TensorInfo]) -> Vec<GraphRo
 
 /// The roles of the variables of a layer that is decoded.
 fn roles_of(layer: &KerasLayer, variables: &[&TensorInfo]) -> Option<Vec<GraphRole>> {
+    if let Some(rest) = layer.mode.strip_prefix("gptq/") {
+        let bits = rest.split('/').next()?.parse().ok()?;
+        return indexed_roles(&layer.kernel(false)?, bits, variables);
+    }
     let (bits, block) = match layer.mode.split_once('/') {
         None if layer.mode == "int8" => (8, None),
         None if layer.mode == "int4" => (4, None),
@@ -153,6 +157,47 @@ fn roles_of(layer: &KerasLayer, variables: &[&TensorInfo]) -> Option<Vec<GraphRo
         return Some(roles);
     }
     codes(false)?.roles(variables)
+}
+
+/// The roles of the variables of GPTQ: a bias, codes, scales, zero points, and the group of each input. Keras
+/// from 3.14 on does not save zero points, nor does it for AWQ: such codes are not decoded.
+fn indexed_roles(
+    kernel: &KerasKernel,
+    bits: usize,
+    variables: &[&TensorInfo],
+) -> Option<Vec<GraphRole>> {
+    let has_bias = !is_code(variables.first()?);
+    let [codes, scale, zero_point, index] = variables[usize::from(has_bias)..] else {
+        return None;
+    };
+    let (&[_, rows], &[cols, _]) = (&*codes.shape, &*scale.shape) else {
+        return None;
+    };
+    let known: Option<Vec<usize>> = kernel.shape.iter().copied().collect();
+    let shape = known.unwrap_or(vec![rows, cols]);
+    let agrees = shape.len() == kernel.shape.len()
+        && count(&shape) == rows.checked_mul(cols)
+        && (shape.len() > 2 || shape == [rows, cols]);
+    if kernel.is_by_row || !agrees || !matches!(bits, 2 | 3 | 4 | 8) {
+        return None;
+    }
+    let name = |t: &TensorInfo| Some(t.name.clone());
+    let sizes = [(GraphCodes::ROWS, rows), (GraphCodes::COLS, cols), (GraphCodes::BITS, bits)];
+    let integers = sizes.map(|(key, n)| Some((key.to_owned(), i64::try_from(n).ok()?)));
+    let described = GraphCodes {
+        scale: name(scale),
+        zero_point: name(zero_point),
+        index: name(index),
+        shape: Some(shape),
+        integers: integers.into_iter().collect::<Option<_>>()?,
+        ..GraphCodes::new(GraphCodes::INDEXED)
+    };
+    let mut roles = vec![GraphRole::Companion { is_shared: false }; variables.len()];
+    roles[usize::from(has_bias)] = GraphRole::Codes(Box::new(described));
+    if has_bias {
+        roles[0] = GraphRole::Plain;
+    }
+    Some(roles)
 }
 
 /// A kernel, and how its codes are stored.

@@ -4,7 +4,7 @@
     cd tests/data/generate && python keras_cases.py
 
 Keras 3.11 to 3.13 put codes of four bits of two rows in a byte. Their cases are made by `python keras_cases.py paired` with
-keras==3.12.3.
+keras==3.12.3, and those of GPTQ by `python keras_cases.py gptq` with keras==3.13.2: later versions do not save its zero points.
 """
 
 import io
@@ -66,6 +66,14 @@ def one():
     inputs = keras.Input((3, 5))
     x = L.EinsumDense("abc,cd->abd", output_shape=(3, 7), bias_axes="d", name="square")(inputs)
     return keras.Model(inputs, L.Dense(1, name="one")(L.Dense(9, name="odd")(x)))
+
+
+def even():
+    """Layers whose inputs are multiples of four, as GPTQ with groups of four asks for."""
+    inputs = keras.Input((3, 8))
+    x = L.EinsumDense("abc,cde->abde", output_shape=(3, 2, 6), bias_axes="de", name="heads")(inputs)
+    x = L.EinsumDense("abde,dec->abc", output_shape=(3, 12), name="joined")(x)
+    return keras.Model(inputs, L.Dense(7, name="odd")(x))
 
 
 def reversible(is_tied):
@@ -148,15 +156,16 @@ def expected(model, path):
             return
         layer = layers[group.attrs["name"]]
         mode = getattr(layer, "quantization_mode", None)
+        first = int(mode in ("gptq", "awq") and layer.bias is not None)
         keys = sorted(group, key=int)
         if mode is None:
             found.extend((f"{name}/{key}", torch.tensor(np.asarray(group[key]))) for key in keys)
             return
-        found.append((f"{name}/0", torch.tensor(kernel(layer))))
+        found.append((f"{name}/{first}", torch.tensor(kernel(layer))))
         if isinstance(layer, getattr(L, "ReversibleEmbedding", ())) and not layer.tie_weights:
             found.append((f"{name}/2", torch.tensor(back(layer))))
         if getattr(layer, "bias", None) is not None:
-            found.append((f"{name}/1", torch.tensor(np.asarray(group["1"]))))
+            found.append((f"{name}/{1 - first}", torch.tensor(np.asarray(group[f"{1 - first}"]))))
 
     stored(path).visititems(visit)
     return found
@@ -186,6 +195,27 @@ def make(build, mode, config):
     for layer in layers_of(model):
         # Older versions always quantize inputs: those of an identity matrix stay what they are.
         layer.inputs_quantizer = lambda x, **_: (x.to(torch.int8), torch.ones([1] * x.ndim))
+    return model
+
+
+def make_indexed(build, options):
+    """A model whose layers GPTQ has quantized, each by itself."""
+    from keras.quantizers import GPTQConfig
+    from keras.src.quantizers.gptq import GPTQ
+
+    keras.utils.set_random_seed(3)
+    model = build()
+    for weight in model.weights:
+        weight.assign(RNG.standard_normal(tuple(weight.shape)).astype(np.float32) * 0.1)
+    for layer in layers_of(model):
+        if not isinstance(layer, (L.Dense, L.EinsumDense)):
+            continue
+        config = GPTQConfig(dataset=None, tokenizer=None, **options)
+        layer.quantize("gptq", config=config)
+        by = GPTQ(layer, config)
+        inputs = RNG.standard_normal((32, int(by.rows))) * (1 + np.arange(int(by.rows)) % 3)
+        by.update_hessian_with_batch(keras.ops.convert_to_tensor(inputs.astype(np.float32)))
+        by.quantize_and_correct_layer()
     return model
 
 
@@ -223,6 +253,18 @@ def paired():
         write(name, make(build, "int4", None), save)
 
 
+def indexed():
+    cases = {
+        "gptq": (even, {"weight_bits": 4, "group_size": 4}, save_archive),
+        "gptq_order": (even, {"weight_bits": 4, "group_size": 4, "activation_order": True}, save_weights),
+        "gptq_one_group": (one, {"weight_bits": 4, "group_size": -1}, save_archive),
+        "gptq_8": (even, {"weight_bits": 8, "group_size": 4}, save_archive),
+        "gptq_3": (one, {"weight_bits": 3, "group_size": -1}, save_archive),
+    }  # fmt: skip
+    for name, (build, options, save) in cases.items():
+        write(name, make_indexed(build, options), save)
+
+
 def main():
     from keras.quantizers import Int4QuantizationConfig, Int8QuantizationConfig
 
@@ -251,4 +293,4 @@ def main():
 
 
 if __name__ == "__main__":
-    paired() if sys.argv[1:] == ["paired"] else main()
+    {"paired": paired, "gptq": indexed}.get("".join(sys.argv[1:]), main)()
