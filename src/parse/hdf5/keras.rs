@@ -15,7 +15,8 @@ pub(super) use self::config::KerasLayers;
 use self::config::{KerasKernel, KerasLayer};
 
 /// The operator of [`GraphCodes`] for layers that no config describes.
-const UNKNOWN: &str = "that of a layer of Keras that no config describes (the model's `config.json` \
+const UNKNOWN: &str = "that of a layer of Keras that no config describes (the model's \
+                       `config.json` \
                        belongs beside the file)";
 
 /// Where `.h5` has the weights of a whole model.
@@ -47,7 +48,8 @@ struct StoredLayer {
     variables: Vec<usize>,
 }
 
-/// Tells which tensors of `contents` are codes and scales. The config is asked for if there are codes.
+/// Tells which tensors of `contents` are codes and scales. The config is asked for if there are
+/// codes.
 ///
 /// # Errors
 /// Those of `config`.
@@ -159,8 +161,8 @@ fn roles_of(layer: &KerasLayer, variables: &[&TensorInfo]) -> Option<Vec<GraphRo
     codes(false)?.roles(variables)
 }
 
-/// The roles of the variables of GPTQ: a bias, codes, scales, zero points, and the group of each input. Keras
-/// from 3.14 on does not save zero points, nor does it for AWQ: such codes are not decoded.
+/// The roles of the variables of GPTQ: a bias, codes, scales, zero points, and the group of each
+/// input. Keras from 3.14 on does not save zero points, nor does it for AWQ: such codes are not decoded.
 fn indexed_roles(
     kernel: &KerasKernel,
     bits: usize,
@@ -210,7 +212,8 @@ struct QuantizedKernel {
     may_be_old: bool,
 }
 
-/// How codes lie: the decoded shape, its rows and columns as a matrix, and whether two rows share bytes.
+/// How codes lie: the decoded shape, its rows and columns as a matrix, and whether two rows share
+/// bytes.
 struct KerasCodes {
     shape: Vec<usize>,
     rows: usize,
@@ -219,8 +222,8 @@ struct KerasCodes {
 }
 
 impl QuantizedKernel {
-    /// The roles of `variables`: codes, bias, scales, and of blocks zero points and the number of each
-    /// row's block.
+    /// The roles of `variables`: codes, bias, scales, and of blocks zero points and the number of
+    /// each row's block.
     fn roles(&self, variables: &[&TensorInfo]) -> Option<Vec<GraphRole>> {
         let [codes, rest @ ..] = variables else {
             return None;
@@ -275,8 +278,8 @@ impl QuantizedKernel {
         Some(KerasCodes { shape: codes.shape.to_vec(), rows, cols, is_paired: false })
     }
 
-    /// Codes of four bits, two in a byte: of two columns of a matrix, the last of which may be alone in its
-    /// byte, or of two rows. `None` if the sizes do not tell which, or are others.
+    /// Codes of four bits, two in a byte: of two columns of a matrix, the last of which may be alone
+    /// in its byte, or of two rows. `None` if the sizes do not tell which, or are others.
     fn nibbles(&self, codes: &TensorInfo, scale: &TensorInfo) -> Option<KerasCodes> {
         let KerasKernel { is_by_row, ref shape, reduced } = self.kernel;
         let known =

@@ -1,5 +1,5 @@
-//! Keras's GPTQ: codes of `[out, in]`, with scales and zero points for groups of inputs, of a kernel
-//! `[in, out]`. An index tells the group of each input.
+//! Keras's GPTQ: codes of `[out, in]`, with scales and zero points for groups of inputs, of a
+//! kernel `[in, out]`. An index tells the group of each input.
 
 use super::stored::StoredInts;
 use super::{GraphDecoder, GraphWeight};
@@ -69,8 +69,8 @@ fn codes<'m>(t: &Tensor<'m>, bits: usize, rows: usize) -> Codes<'m> {
     })
 }
 
-/// Four-bit codes whose columns are lines. A byte has those of two adjacent lines, the even one in its low
-/// nibble.
+/// Four-bit codes whose columns are lines. A byte has those of two adjacent lines, the even one in
+/// its low nibble.
 struct LinePairs<'m> {
     part: Part<'m>,
     rows: usize,

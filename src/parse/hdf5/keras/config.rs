@@ -100,8 +100,8 @@ impl KerasLayer {
         Some((name.to_owned(), layer))
     }
 
-    /// How the kernel lies; `None` for layers that are not decoded. The second kernel of an embedding
-    /// that is `reversed` is that of a `Dense`.
+    /// How the kernel lies; `None` for layers that are not decoded. The second kernel of an
+    /// embedding that is `reversed` is that of a `Dense`.
     pub(super) fn kernel(&self, is_reversed: bool) -> Option<KerasKernel> {
         let of_matrix = |is_by_row, rows, cols| {
             Some(KerasKernel { is_by_row, shape: vec![rows, cols], reduced: 1 })
