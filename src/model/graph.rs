@@ -30,6 +30,8 @@ pub(crate) struct GraphCodes {
     pub factor: Option<Box<str>>,
     /// Name of the values that codes pick, before they are multiplied.
     pub codebook: Option<Box<str>>,
+    /// Name of the group of each row.
+    pub index: Option<Box<str>>,
     /// Shape that the graph gives the decoded weight, if it is another than that of the codes.
     pub shape: Option<Vec<usize>>,
     /// Whether the operator takes the codes transposed, with regard to the tensor.
@@ -58,6 +60,14 @@ impl GraphCodes {
     pub(crate) const BITS: &str = "bits";
     #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
     pub(crate) const DIVIDES: &str = "divides";
+    /// The attribute of such codes of four bits of which a byte has two of a column, the lower row's in its
+    /// low bits.
+    #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
+    pub(crate) const PAIRED: &str = "paired";
+
+    /// The operator of codes that lie as `[out, in]`, with the groups of an index.
+    #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
+    pub(crate) const INDEXED: &str = "Indexed";
 
     /// Codes with neither companions nor attributes.
     #[cfg_attr(
@@ -77,6 +87,7 @@ impl GraphCodes {
             zero_point: None,
             factor: None,
             codebook: None,
+            index: None,
             shape: None,
             is_transposed: false,
             is_moved: false,

@@ -214,7 +214,7 @@ const FORMATS: &[ContainerFormat] = &[
         beginning: Beginning::Of(Container::Hdf5),
         title: "HDF5",
         matches: magic::is_hdf5,
-        reader: gated!("hdf5", |source, _, budget| super::hdf5::read(&source, budget)),
+        reader: gated!("hdf5", |source, path, budget| super::hdf5::read(&source, path, budget)),
     },
     ContainerFormat {
         beginning: Beginning::Of(Container::TensorFlow),

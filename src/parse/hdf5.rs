@@ -33,7 +33,7 @@ use self::object::{Object, kind};
 use super::magic::HDF5;
 use super::read_at::ReadAt;
 use super::zip::ZipArchive;
-use crate::config::parse_python;
+use crate::config::{Confined, parse_python, read_small};
 use crate::limits::{Budget, cap};
 use crate::model::Skipped;
 use crate::source::Source;
@@ -49,10 +49,30 @@ const MAX_PATH: usize = 4096;
 ///
 /// # Errors
 /// `Parse` if it is malformed; `Unsupported` for versions that are not read; `LimitExceeded`; `Io`.
-pub(super) fn read(source: &Source, budget: &Budget) -> Result<ParsedModel> {
+pub(super) fn read(source: &Source, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let len = source.len().unwrap_or(0);
     let start = superblock_of(&mut &*source)?.ok_or_else(|| wrong("no superblock"))?;
-    read_range(source, (start, len), start, &KerasLayers::default(), budget)
+    let beside = || config_beside(path, budget);
+    read_range(source, (start, len), start, beside, budget)
+}
+
+/// The layers of the model whose `config.json` is beside its weights, if it is.
+fn config_beside(path: Option<&Path>, budget: &Budget) -> Result<KerasLayers> {
+    let Some(directory) = path.map(|path| path.parent().unwrap_or(Path::new(""))) else {
+        return Ok(KerasLayers::default());
+    };
+    let file = directory.join("config.json");
+    if !Confined::new(directory).has(&file) {
+        return Ok(KerasLayers::default());
+    }
+    let json = read_small(&file, budget)?;
+    json.map_or_else(|| Ok(KerasLayers::default()), |json| layers_of(&json, &file, budget))
+}
+
+/// The layers of a config.
+fn layers_of(json: &[u8], file: &Path, budget: &Budget) -> Result<KerasLayers> {
+    let json = parse_python(json, file, budget)?;
+    Ok(KerasLayers::read(&json.value))
 }
 
 /// Offset of the superblock: 0, or a power of two from 512 on, behind a block of the user's; `None` if
@@ -89,21 +109,20 @@ pub(super) fn read_archive(
     let layers = match config {
         Some(config) => {
             let json = archive.read_content(&mut &*source, config, MAX_CONFIG, budget)?;
-            let json = parse_python(&json, Path::new("config.json"), budget)?;
-            KerasLayers::read(&json.value)
+            layers_of(&json, Path::new("config.json"), budget)?
         }
         None => KerasLayers::default(),
     };
-    read_range(source, (start, start + member.len), 0, &layers, budget)
+    read_range(source, (start, start + member.len), 0, || Ok(layers), budget)
 }
 
 /// Reads the file in `start..end` of `source`, before which there is a block of the user's of `before`
-/// bytes.
+/// bytes. A whole model of Keras has its config in an attribute; `config` is that of others.
 fn read_range(
     source: &Source,
     (start, end): (u64, u64),
     before: u64,
-    layers: &KerasLayers,
+    config: impl FnOnce() -> Result<KerasLayers>,
     budget: &Budget,
 ) -> Result<ParsedModel> {
     let mut file = Hdf5File::new(source, start, end);
@@ -122,8 +141,15 @@ fn read_range(
         not_followed: (0, String::new()),
     };
     walk.all(root)?;
-    let Walk { mut contents, variables, repeated, not_followed, .. } = walk;
-    keras::mark(&mut contents, &variables, layers);
+    let Walk { mut file, mut contents, variables, repeated, not_followed, .. } = walk;
+    keras::mark(&mut contents, &variables, || {
+        let object = Object::read(&mut file, root)?;
+        let whole = dataset::text_attribute(&mut file, &object, b"model_config")?;
+        match whole {
+            Some(json) => layers_of(&json, Path::new("model_config"), budget),
+            None => config(),
+        }
+    })?;
     if repeated > 0 {
         contents.notes.push(format!(
             "{repeated} links lead to groups that have other names as well, under which their datasets are listed"

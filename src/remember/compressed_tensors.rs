@@ -231,9 +231,8 @@ fn packed_ints<'m>(
         grid.cols
     };
     let indexed = |numbers: Box<dyn ScaleMatrix + 'm>| match index {
-        Some(index) => {
-            Box::new(GroupIndexed { inner: numbers, groups, index }) as Box<dyn ScaleMatrix + 'm>
-        }
+        Some(index) => Box::new(GroupIndexed { inner: numbers, groups, index, is_float: false })
+            as Box<dyn ScaleMatrix + 'm>,
         None => numbers,
     };
     let scales = indexed(Box::new(Matrix { floats: Floats::ieee(scale)?, cols: groups }));

@@ -11,6 +11,7 @@ mod linear;
 mod n_bits;
 mod palette;
 mod stored;
+mod transposed;
 
 use std::collections::HashMap;
 
@@ -88,6 +89,7 @@ impl Scheme for GraphScheme {
             "MatMulBnb4" => bnb4::decoder,
             "Multiply" | "NF4" | BLOCKS => broadcast::decoder,
             PALETTE => palette::decoder,
+            GraphCodes::INDEXED => transposed::decoder,
             _ if linear::axis(codes).is_some() => linear::decoder,
             "" => {
                 let what = "no operator tells what it is in a quantized graph";
@@ -128,6 +130,8 @@ struct GraphWeight<'m> {
     factor: Option<Tensor<'m>>,
     /// The values that codes pick.
     codebook: Option<Tensor<'m>>,
+    /// The group of each row.
+    index: Option<Tensor<'m>>,
 }
 
 /// How a weight is decoded.
@@ -155,7 +159,8 @@ impl<'m> GraphWeight<'m> {
         };
         let (scale, zero_point) = (find(&codes.scale)?, find(&codes.zero_point)?);
         let (factor, codebook) = (find(&codes.factor)?, find(&codes.codebook)?);
-        Ok(Self { family, t: *t, codes, scale, zero_point, factor, codebook })
+        let index = find(&codes.index)?;
+        Ok(Self { family, t: *t, codes, scale, zero_point, factor, codebook, index })
     }
 
     fn refused(&self, what: impl std::fmt::Display) -> crate::AnamnesisError {
@@ -218,8 +223,11 @@ impl<'m> GraphWeight<'m> {
     /// no output, and each of the weights would own them.
     fn group(&self, decoded: GraphDecoder<'m>, all: &Index<'m>) -> Group<'m> {
         let mut parts = vec![(TensorRole::Quantized, self.t)];
-        let companions =
-            [(TensorRole::Scale, self.scale), (TensorRole::ZeroPoint, self.zero_point)];
+        let companions = [
+            (TensorRole::Scale, self.scale),
+            (TensorRole::ZeroPoint, self.zero_point),
+            (TensorRole::GroupIndex, self.index),
+        ];
         for (part, companion) in companions {
             let Some(companion) = companion else {
                 continue;

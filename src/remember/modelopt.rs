@@ -20,14 +20,15 @@ mod blocks;
 
 use super::mxfp4::mx_rows;
 use crate::config::{Module, QuantMethod};
-use crate::model::{Part, Tensor};
+use crate::model::Tensor;
 use crate::remember::kernels::grouped::Int;
+use crate::remember::layout::strided::RowPairs;
 use crate::remember::seam::NamePattern::{Ends, Is};
-use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
+use crate::remember::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::remember::seam::scale_matrix::Matrix;
 use crate::remember::seam::{
     CodeType, Dialect, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, Sibling,
-    StatedCodes, TensorRole, Tile, base_of, module_of, read, refused, wrong,
+    StatedCodes, TensorRole, base_of, module_of, refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -244,29 +245,4 @@ fn check_layers_of_one_input(t: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Four-bit codes. A byte has those of two adjacent rows, the even one in its low nibble.
-pub(super) struct RowPairs<'m> {
-    pub part: Part<'m>,
-    pub cols: usize,
-}
-
-impl Unpack for RowPairs<'_> {
-    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-        let width = tile.cols.len();
-        let pairs = tile.rows.start / 2..tile.rows.end.div_ceil(2);
-        read(&self.part, self.cols, pairs, tile.cols.clone(), staging)?;
-        out.clear();
-        // Even row first, then odd: the two lines of `out` that the byte row stands for.
-        for bytes in staging.chunks_exact(width.max(1)) {
-            out.extend(bytes.iter().map(|byte| byte & 15));
-            out.extend(bytes.iter().map(|byte| byte >> 4));
-        }
-        Ok(())
-    }
-
-    fn align(&self) -> (usize, usize) {
-        (2, 1)
-    }
 }

@@ -19,11 +19,11 @@ mod input;
 use serde_json::Value;
 
 use self::input::{StaticScales, has_bias};
-use super::modelopt::RowPairs;
 use super::mxfp4::{BLOCK, mx_rows};
 use crate::config::MODELSLIM_FILE;
 use crate::model::Tensor;
 use crate::remember::kernels::grouped::Int;
+use crate::remember::layout::strided::RowPairs;
 use crate::remember::seam::NamePattern::{Ends, Is};
 use crate::remember::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,

@@ -18,7 +18,7 @@ mod weight;
 
 use self::low_rank::find_factors;
 use self::weight::Nvfp4Weight;
-use super::modelopt::{RowPairs, pre_quant_scale};
+use super::modelopt::pre_quant_scale;
 use super::mxfp4::bytes_of_row;
 use crate::config::QuantMethod;
 use crate::model::Tensor;
@@ -27,6 +27,7 @@ use crate::remember::kernels::low_rank::ColumnStep;
 use crate::remember::kernels::nvfp4::BLOCK;
 use crate::remember::kernels::scale_grid::ScaleGrid;
 use crate::remember::layout::low_rank::{LowRankFactors, LowRankSum};
+use crate::remember::layout::strided::RowPairs;
 use crate::remember::layout::tiled::fills_tiles;
 use crate::remember::seam::NamePattern::{Ends, Is};
 use crate::remember::seam::Sibling;

@@ -1,172 +1,40 @@
 //! Layers that Keras has quantized: the model's config says which datasets are codes, and which
 //! have their scales. A layer's variables are numbered in the order of Keras's
-//! `variable_serialization_spec`.
+//! `variable_serialization_spec`; in files of whole models (`.h5`) they have their names.
+//!
+//! - `config`: what the config says of a layer.
+
+mod config;
 
 use std::collections::HashMap;
 
-use serde_json::Value;
-
-use crate::Dtype;
-use crate::ParsedModel;
 use crate::model::{GraphCodes, GraphRole, TensorInfo};
+use crate::{Dtype, ParsedModel, Result};
 
-/// Names of the operators of [`GraphCodes`] for layers that are not decoded.
-const UNKNOWN: &str = "that of a layer of Keras that no config describes";
+pub(super) use self::config::KerasLayers;
+use self::config::{KerasKernel, KerasLayer};
 
-/// What the config says of a layer.
-#[derive(Clone, PartialEq, Eq)]
-struct KerasLayer {
-    class: String,
-    /// `int8`, `int4/64` and the like.
-    mode: String,
-    /// The equation of an `EinsumDense`.
-    equation: String,
-    /// Sizes of its input and its output, of which some are not known.
-    input: Vec<Option<usize>>,
-    output: Vec<Option<usize>>,
-    /// Columns of an `Embedding`.
-    output_dim: Option<usize>,
-}
+/// The operator of [`GraphCodes`] for layers that no config describes.
+const UNKNOWN: &str = "that of a layer of Keras that no config describes (the model's \
+                       `config.json` \
+                       belongs beside the file)";
 
-/// The quantized layers of a model by their names; `None` if two that differ have one.
-#[derive(Default)]
-pub(super) struct KerasLayers(HashMap<String, Option<KerasLayer>>);
+/// Where `.h5` has the weights of a whole model.
+const WHOLE: &str = "model_weights/";
 
-impl KerasLayers {
-    /// Collects the quantized layers of a model's config, in models inside of it too.
-    pub(super) fn read(config: &Value) -> Self {
-        let mut layers = Self::default();
-        let mut rest = vec![config];
-        while let Some(value) = rest.pop() {
-            match value {
-                Value::Array(items) => rest.extend(items),
-                Value::Object(map) => {
-                    if let Some((name, layer)) = KerasLayer::read(value) {
-                        layers
-                            .0
-                            .entry(name)
-                            .and_modify(|known| {
-                                if known.as_ref() != Some(&layer) {
-                                    *known = None;
-                                }
-                            })
-                            .or_insert(Some(layer));
-                    }
-                    rest.extend(map.values());
-                }
-                _ => {}
-            }
-        }
-        layers
-    }
-}
-
-impl KerasLayer {
-    /// A layer and its name, if `value` is one that is quantized.
-    fn read(value: &Value) -> Option<(String, Self)> {
-        let class = value.get("class_name")?.as_str()?;
-        let config = value.get("config")?;
-        let name = config.get("name")?.as_str()?;
-        let mode = mode(config.get("dtype")?)?;
-        let sizes = |value: Option<&Value>| -> Vec<Option<usize>> {
-            let size = |n: &Value| n.as_u64().and_then(|n| usize::try_from(n).ok());
-            match value {
-                Some(Value::Array(items)) => items.iter().map(size).collect(),
-                Some(n) => vec![size(n)],
-                None => vec![],
-            }
-        };
-        let equation = config.get("equation").and_then(Value::as_str).unwrap_or("");
-        let input = value
-            .get("build_config")
-            .and_then(|config| config.get("input_shape"));
-        let layer = Self {
-            class: class.to_owned(),
-            mode: mode.to_owned(),
-            equation: equation.to_owned(),
-            input: sizes(input),
-            output: sizes(config.get("output_shape")),
-            output_dim: sizes(config.get("output_dim")).first().copied().flatten(),
-        };
-        Some((name.to_owned(), layer))
-    }
-
-    /// Where the kernel's scales lie, and its shape if the stored one is not that.
-    fn kernel(&self, stored: &[usize]) -> Option<KerasKernel> {
-        match self.class.as_str() {
-            "Dense" => Some(KerasKernel { is_by_row: false, shape: None, reduced: 1 }),
-            "Embedding" => Some(KerasKernel { is_by_row: true, shape: None, reduced: 1 }),
-            "EinsumDense" => self.einsum(stored),
-            _ => None,
-        }
-    }
-
-    /// The kernel of an `EinsumDense`, if the axes that it sums over come first, and the others as
-    /// in the output.
-    fn einsum(&self, stored: &[usize]) -> Option<KerasKernel> {
-        let (inputs, output) = self.equation.split_once("->")?;
-        let (input, kernel) = inputs.split_once(',')?;
-        if self.equation.contains('.') {
-            return None;
-        }
-        let kept: Vec<char> = kernel.chars().filter(|&c| output.contains(c)).collect();
-        let reduced = kernel.chars().count() - kept.len();
-        let is_first = kernel.chars().skip(reduced).eq(kept.iter().copied());
-        let in_order = output
-            .chars()
-            .filter(|&c| kernel.contains(c))
-            .eq(kept.iter().copied());
-        if !is_first
-            || !in_order
-            || kernel
-                .chars()
-                .any(|c| !input.contains(c) && !output.contains(c))
-        {
-            return None;
-        }
-        if !self.mode.starts_with("int4") {
-            return Some(KerasKernel { is_by_row: false, shape: Some(stored.to_vec()), reduced });
-        }
-        // Stored as a matrix: the sizes are those of input and output, whose first one is the
-        // batch.
-        let size = |c: char| {
-            let of_input = input.chars().position(|other| other == c);
-            let of_output = output.chars().position(|other| other == c)?;
-            of_input
-                .and_then(|i| *self.input.get(i)?)
-                .or_else(|| *self.output.get(of_output.checked_sub(1)?)?)
-        };
-        let of_input = |c: char| {
-            let i = input.chars().position(|other| other == c)?;
-            *self.input.get(i)?
-        };
-        let shape: Option<Vec<usize>> = kernel
-            .chars()
-            .map(|c| of_input(c).or_else(|| size(c)))
-            .collect();
-        Some(KerasKernel { is_by_row: false, shape: Some(shape?), reduced })
-    }
-}
-
-/// The mode in which a layer with this policy is quantized: that of its config, or the beginning of
-/// names such as `int8_from_float32`.
-fn mode(policy: &Value) -> Option<&str> {
-    let config = policy.get("config");
-    if let Some(mode) = config.and_then(|config| config.get("mode")) {
-        return mode.as_str();
-    }
-    let name = config.map_or(Some(policy), |config| config.get("name"))?;
-    name.as_str()?.split_once("_from_").map(|(mode, _)| mode)
-}
-
-/// How a kernel lies.
-struct KerasKernel {
-    /// Whether each row has scales of its own, and not each column.
-    is_by_row: bool,
-    shape: Option<Vec<usize>>,
-    /// Axes of the shape that are its rows.
-    reduced: usize,
-}
+/// Names of what a layer has in a whole model, in the order of their numbers elsewhere.
+const NAMES: [&str; 10] = [
+    "embeddings",
+    "embeddings_scale",
+    "kernel",
+    "bias",
+    "kernel_scale",
+    "embeddings_zero",
+    "kernel_zero",
+    "g_idx",
+    "reverse_embeddings",
+    "reverse_embeddings_scale",
+];
 
 /// The variables of a layer, by its group `path` and its name.
 pub(super) struct KerasVariables {
@@ -174,10 +42,48 @@ pub(super) struct KerasVariables {
     pub name: String,
 }
 
-/// Tells which tensors of `contents` are codes and scales.
-pub(super) fn mark(contents: &mut ParsedModel, groups: &[KerasVariables], layers: &KerasLayers) {
-    if groups.is_empty() {
-        return;
+/// The tensors of a layer, in the order of their numbers.
+struct StoredLayer {
+    name: String,
+    variables: Vec<usize>,
+}
+
+/// Tells which tensors of `contents` are codes and scales. The config is asked for if there are
+/// codes.
+///
+/// # Errors
+/// Those of `config`.
+pub(super) fn mark(
+    contents: &mut ParsedModel,
+    groups: &[KerasVariables],
+    config: impl FnOnce() -> Result<KerasLayers>,
+) -> Result<()> {
+    let stored = quantized(contents, groups);
+    if stored.is_empty() {
+        return Ok(());
+    }
+    let layers = config()?;
+    contents
+        .graph
+        .resize(contents.tensors.len(), GraphRole::Plain);
+    for StoredLayer { name, variables } in stored {
+        let tensors: Vec<&TensorInfo> = variables.iter().map(|&i| &contents.tensors[i]).collect();
+        let layer = layers.get(&name);
+        let roles = layer
+            .and_then(|layer| roles_of(layer, &tensors))
+            .unwrap_or_else(|| refused(layer, &tensors));
+        for (i, role) in variables.into_iter().zip(roles) {
+            contents.graph[i] = role;
+        }
+    }
+    Ok(())
+}
+
+/// Layers that have codes.
+fn quantized(contents: &ParsedModel, groups: &[KerasVariables]) -> Vec<StoredLayer> {
+    let has_codes = contents.tensors.iter().any(is_code);
+    if !has_codes {
+        return vec![];
     }
     let numbers: HashMap<&str, usize> = contents
         .tensors
@@ -185,50 +91,54 @@ pub(super) fn mark(contents: &mut ParsedModel, groups: &[KerasVariables], layers
         .enumerate()
         .map(|(i, t)| (&*t.name, i))
         .collect();
-    let mut roles: Vec<(usize, GraphRole)> = Vec::new();
-    for group in groups {
-        let variables: Vec<usize> = (0..)
-            .map_while(|i| numbers.get(&*format!("{}/{i}", group.path)).copied())
-            .collect();
-        let is_code = |i: &usize| {
-            let t = &contents.tensors[*i];
-            matches!(t.dtype, Dtype::I8 | Dtype::U8) && t.shape.len() > 1
-        };
-        let Some(first) = variables.iter().position(is_code) else {
-            continue;
-        };
-        let layer = layers.0.get(&group.name).and_then(Option::as_ref);
-        let known = layer.and_then(|layer| {
-            let tensors: Vec<&TensorInfo> =
-                variables.iter().map(|&i| &contents.tensors[i]).collect();
-            roles_of(layer, &tensors)
-        });
-        match known {
-            Some(known) => roles.extend(variables.iter().copied().zip(known)),
-            None => {
-                let op = match layer {
-                    Some(layer) => {
-                        format!("that of Keras's `{}` in mode {}", layer.class, layer.mode)
-                    }
-                    None => UNKNOWN.to_owned(),
-                };
-                let codes = GraphCodes::new(&op);
-                roles.push((variables[first], GraphRole::Codes(Box::new(codes))));
-            }
-        }
-    }
-    if !roles.is_empty() {
-        contents
-            .graph
-            .resize(contents.tensors.len(), GraphRole::Plain);
-    }
-    for (i, role) in roles {
-        contents.graph[i] = role;
-    }
+    let number = |path: &str, name: &str| numbers.get(&*format!("{path}/{name}")).copied();
+    let numbered = groups.iter().map(|group| StoredLayer {
+        name: group.name.clone(),
+        variables: (0..)
+            .map_while(|i| number(&group.path, &i.to_string()))
+            .collect(),
+    });
+    let named = contents.tensors.iter().filter_map(|t| {
+        let (path, name) = t.name.rsplit_once('/')?;
+        // Each layer once, by its first codes.
+        let is_first =
+            path.starts_with(WHOLE) && is_code(t) && matches!(name, "kernel" | "embeddings");
+        let (_, layer) = path.rsplit_once('/').filter(|_| is_first)?;
+        let variables = NAMES.iter().filter_map(|name| number(path, name));
+        let variables = variables.collect();
+        Some(StoredLayer { name: layer.to_owned(), variables })
+    });
+    let has_codes = |layer: &StoredLayer| {
+        let mut variables = layer.variables.iter();
+        variables.any(|&i| is_code(&contents.tensors[i]))
+    };
+    numbered.chain(named).filter(has_codes).collect()
+}
+
+/// Whether `t` may be codes of a kernel.
+fn is_code(t: &TensorInfo) -> bool {
+    matches!(t.dtype, Dtype::I8 | Dtype::U8) && t.shape.len() > 1
+}
+
+/// The roles of the variables of a layer that is not decoded: none of its codes is a weight.
+fn refused(layer: Option<&KerasLayer>, variables: &[&TensorInfo]) -> Vec<GraphRole> {
+    let op = match layer {
+        Some(layer) => format!("that of Keras's `{}` in mode {}", layer.class, layer.mode),
+        None => UNKNOWN.to_owned(),
+    };
+    let role = |t: &&TensorInfo| match is_code(t) {
+        true => GraphRole::Codes(Box::new(GraphCodes::new(&op))),
+        false => GraphRole::Plain,
+    };
+    variables.iter().map(role).collect()
 }
 
 /// The roles of the variables of a layer that is decoded.
 fn roles_of(layer: &KerasLayer, variables: &[&TensorInfo]) -> Option<Vec<GraphRole>> {
+    if let Some(rest) = layer.mode.strip_prefix("gptq/") {
+        let bits = rest.split('/').next()?.parse().ok()?;
+        return indexed_roles(&layer.kernel(false)?, bits, variables);
+    }
     let (bits, block) = match layer.mode.split_once('/') {
         None if layer.mode == "int8" => (8, None),
         None if layer.mode == "int4" => (4, None),
@@ -236,67 +146,178 @@ fn roles_of(layer: &KerasLayer, variables: &[&TensorInfo]) -> Option<Vec<GraphRo
         Some(("int4", block)) => (4, Some(block.parse::<u32>().ok().filter(|&n| n > 0)?)),
         _ => return None,
     };
-    let [codes, rest @ ..] = variables else {
+    let may_be_old = layer.mode == "int4";
+    let codes = |is_reversed| {
+        let kernel = layer.kernel(is_reversed)?;
+        Some(QuantizedKernel { kernel, bits, block, may_be_old })
+    };
+    // A matrix of its own for the way back has its scales behind those of the first.
+    if layer.class == "ReversibleEmbedding" && variables.len() == 4 && bits == 8 {
+        let (there, back) = variables.split_at(2);
+        let mut roles = codes(false)?.roles(there)?;
+        roles.extend(codes(true)?.roles(back)?);
+        return Some(roles);
+    }
+    codes(false)?.roles(variables)
+}
+
+/// The roles of the variables of GPTQ: a bias, codes, scales, zero points, and the group of each
+/// input. Keras from 3.14 on does not save zero points, nor does it for AWQ: such codes are not decoded.
+fn indexed_roles(
+    kernel: &KerasKernel,
+    bits: usize,
+    variables: &[&TensorInfo],
+) -> Option<Vec<GraphRole>> {
+    let has_bias = !is_code(variables.first()?);
+    let [codes, scale, zero_point, index] = variables[usize::from(has_bias)..] else {
         return None;
     };
-    // A bias comes before the scales; behind those of blocks are zero points and the number of each
-    // row's block.
-    let behind = if block.is_some() { 2 } else { 0 };
-    let has_bias = match rest.len().checked_sub(1 + behind)? {
-        0 => false,
-        1 if layer.class != "Embedding" => true,
-        _ => return None,
+    let (&[_, rows], &[cols, _]) = (&*codes.shape, &*scale.shape) else {
+        return None;
     };
-    let at = usize::from(has_bias);
-    let scale = rest[at];
-    let kernel = layer.kernel(&codes.shape)?;
-    let shape = kernel.shape.unwrap_or_else(|| codes.shape.to_vec());
-    let count = |sizes: &[usize]| {
-        sizes
-            .iter()
-            .try_fold(1usize, |n, &size| n.checked_mul(size))
-    };
-    let rows = match bits {
-        4 => *codes.shape.first()?,
-        _ => count(shape.get(..kernel.reduced)?)?,
-    };
-    // Of four bits two are in a byte, and the last column may be alone there.
-    let stored: usize = codes.shape.last().copied()?;
-    let cols = match (bits, kernel.is_by_row) {
-        (4, false) => *scale.shape.last()?,
-        (4, true) => layer.output_dim?,
-        _ => count(shape.get(kernel.reduced..)?)?,
-    };
-    if bits == 4 && (codes.shape.len() != 2 || cols.div_ceil(2) != stored) {
+    let known: Option<Vec<usize>> = kernel.shape.iter().copied().collect();
+    let shape = known.unwrap_or(vec![rows, cols]);
+    let agrees = shape.len() == kernel.shape.len()
+        && count(&shape) == rows.checked_mul(cols)
+        && (shape.len() > 2 || shape == [rows, cols]);
+    if kernel.is_by_row || !agrees || !matches!(bits, 2 | 3 | 4 | 8) {
         return None;
     }
-    let shape = match bits {
-        4 if shape.len() == 2 => vec![rows, cols],
-        4 if count(&shape)? == rows.checked_mul(cols)? => shape,
-        4 => return None,
-        _ => shape,
-    };
-    let axis = i64::from(kernel.is_by_row == block.is_some());
-    let mut described = GraphCodes {
-        scale: Some(scale.name.clone()),
-        zero_point: block.map(|_| rest[at + 1].name.clone()),
+    let name = |t: &TensorInfo| Some(t.name.clone());
+    let sizes = [(GraphCodes::ROWS, rows), (GraphCodes::COLS, cols), (GraphCodes::BITS, bits)];
+    let integers = sizes.map(|(key, n)| Some((key.to_owned(), i64::try_from(n).ok()?)));
+    let described = GraphCodes {
+        scale: name(scale),
+        zero_point: name(zero_point),
+        index: name(index),
         shape: Some(shape),
-        ..GraphCodes::along(axis, block.unwrap_or(0).into())
+        integers: integers.into_iter().collect::<Option<_>>()?,
+        ..GraphCodes::new(GraphCodes::INDEXED)
     };
-    let numbers = [
-        (GraphCodes::ROWS, rows),
-        (GraphCodes::COLS, cols),
-        (GraphCodes::BITS, bits),
-        (GraphCodes::DIVIDES, usize::from(block.is_none())),
-    ];
-    for (key, n) in numbers {
-        described
-            .integers
-            .push((key.to_owned(), i64::try_from(n).ok()?));
+    let mut roles = vec![GraphRole::Companion { is_shared: false }; variables.len()];
+    roles[usize::from(has_bias)] = GraphRole::Codes(Box::new(described));
+    if has_bias {
+        roles[0] = GraphRole::Plain;
     }
-    let companion = || GraphRole::Companion { is_shared: false };
-    let mut roles = vec![GraphRole::Codes(Box::new(described))];
-    roles.extend(has_bias.then_some(GraphRole::Plain));
-    roles.extend(std::iter::repeat_with(companion).take(1 + behind));
     Some(roles)
+}
+
+/// A kernel, and how its codes are stored.
+struct QuantizedKernel {
+    kernel: KerasKernel,
+    bits: usize,
+    /// Values that share a scale along the other axis.
+    block: Option<u32>,
+    /// Whether Keras 3.11 to 3.13 may have written it, which put codes of two rows in a byte.
+    may_be_old: bool,
+}
+
+/// How codes lie: the decoded shape, its rows and columns as a matrix, and whether two rows share
+/// bytes.
+struct KerasCodes {
+    shape: Vec<usize>,
+    rows: usize,
+    cols: usize,
+    is_paired: bool,
+}
+
+impl QuantizedKernel {
+    /// The roles of `variables`: codes, bias, scales, and of blocks zero points and the number of
+    /// each row's block.
+    fn roles(&self, variables: &[&TensorInfo]) -> Option<Vec<GraphRole>> {
+        let [codes, rest @ ..] = variables else {
+            return None;
+        };
+        let behind = if self.block.is_some() { 2 } else { 0 };
+        let has_bias = match rest.len().checked_sub(1 + behind)? {
+            0 => false,
+            1 if !self.kernel.is_by_row => true,
+            _ => return None,
+        };
+        let at = usize::from(has_bias);
+        let scale = rest[at];
+        let lie = match self.bits {
+            8 => self.bytes(codes)?,
+            _ => self.nibbles(codes, scale)?,
+        };
+        let axis = i64::from(self.kernel.is_by_row == self.block.is_some());
+        let mut described = GraphCodes {
+            scale: Some(scale.name.clone()),
+            zero_point: self.block.map(|_| rest[at + 1].name.clone()),
+            shape: Some(lie.shape),
+            ..GraphCodes::along(axis, self.block.unwrap_or(0).into())
+        };
+        let numbers = [
+            (GraphCodes::ROWS, lie.rows),
+            (GraphCodes::COLS, lie.cols),
+            (GraphCodes::BITS, self.bits),
+            (GraphCodes::DIVIDES, usize::from(self.block.is_none())),
+            (GraphCodes::PAIRED, usize::from(lie.is_paired)),
+        ];
+        for (key, n) in numbers {
+            described
+                .integers
+                .push((key.to_owned(), i64::try_from(n).ok()?));
+        }
+        let companion = || GraphRole::Companion { is_shared: false };
+        let mut roles = vec![GraphRole::Codes(Box::new(described))];
+        roles.extend(has_bias.then_some(GraphRole::Plain));
+        roles.extend(std::iter::repeat_with(companion).take(1 + behind));
+        Some(roles)
+    }
+
+    /// Codes of a byte each; `None` if the config has other sizes.
+    fn bytes(&self, codes: &TensorInfo) -> Option<KerasCodes> {
+        let (shape, reduced) = (&self.kernel.shape, self.kernel.reduced);
+        let agrees = |(known, &stored): (&Option<usize>, &usize)| known.is_none_or(|n| n == stored);
+        if shape.len() != codes.shape.len() || !shape.iter().zip(&*codes.shape).all(agrees) {
+            return None;
+        }
+        let (rows, cols) =
+            (count(codes.shape.get(..reduced)?)?, count(codes.shape.get(reduced..)?)?);
+        Some(KerasCodes { shape: codes.shape.to_vec(), rows, cols, is_paired: false })
+    }
+
+    /// Codes of four bits, two in a byte: of two columns of a matrix, the last of which may be alone
+    /// in its byte, or of two rows. `None` if the sizes do not tell which, or are others.
+    fn nibbles(&self, codes: &TensorInfo, scale: &TensorInfo) -> Option<KerasCodes> {
+        let KerasKernel { is_by_row, ref shape, reduced } = self.kernel;
+        let known =
+            |sizes: &[Option<usize>]| count(&sizes.iter().copied().collect::<Option<Vec<_>>>()?);
+        let rows = known(shape.get(..reduced)?);
+        let cols = match known(shape.get(reduced..)?) {
+            None if shape.len() == 2 && !is_by_row => *scale.shape.last()?,
+            cols => cols?,
+        };
+        let decoded = |rows| match shape.len() {
+            2 => Some(vec![rows, cols]),
+            _ => shape.iter().copied().collect::<Option<Vec<_>>>(),
+        };
+        // One column is alone in its byte, and two rows of it look the same.
+        let is_plain = is_by_row || !self.may_be_old || cols > 1 || rows.is_some();
+        if let [stored, width] = codes.shape[..]
+            && width == cols.div_ceil(2)
+            && rows.is_none_or(|rows| rows == stored)
+            && is_plain
+        {
+            return Some(KerasCodes {
+                shape: decoded(stored)?,
+                rows: stored,
+                cols,
+                is_paired: false,
+            });
+        }
+        let (rows, paired) = (rows?, codes.shape.split_first()?);
+        let is_paired = self.may_be_old && !is_by_row && reduced == 1;
+        let fits = *paired.0 == rows.div_ceil(2) && count(paired.1)? == cols;
+        (is_paired && fits && codes.shape.len() == shape.len())
+            .then(|| Some(KerasCodes { shape: decoded(rows)?, rows, cols, is_paired }))?
+    }
+}
+
+/// The product of `sizes`.
+fn count(sizes: &[usize]) -> Option<usize> {
+    sizes
+        .iter()
+        .try_fold(1usize, |n, &size| n.checked_mul(size))
 }

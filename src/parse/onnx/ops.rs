@@ -56,6 +56,8 @@ pub(super) struct OpRow {
     /// Integers that are added to the product, and the scale of the activations, by which that of the
     /// codes is multiplied.
     pub bias: Option<(usize, usize)>,
+    /// Another weight that the operator takes.
+    pub other: Option<&'static Self>,
 }
 
 const fn row(
@@ -64,7 +66,7 @@ const fn row(
     activations: &'static [usize],
 ) -> OpRow {
     let (scale, zero_point) = (Some(scale), Some(zero_point));
-    OpRow { op, codes, scale, zero_point, more: &[], activations, bias: None }
+    OpRow { op, codes, scale, zero_point, more: &[], activations, bias: None, other: None }
 }
 
 /// Operators of ONNX and of onnxruntime (`docs/ContribOperators.md`).
@@ -78,9 +80,13 @@ static OPS: &[OpRow] = &[
     OpRow { bias: Some((6, 1)), ..row("QGemm", [3, 4, 5], &[1, 2, 7, 8]) },
     row("MatMulIntegerToFloat", [1, 3, 5], &[2, 4]),
     row("DynamicQuantizeMatMul", [1, 2, 3], &[]),
+    row("QAttention", [1, 4, 7], &[3, 6]),
+    OpRow { other: Some(&RECURRENCE), ..row("DynamicQuantizeLSTM", [1, 8, 9], &[]) },
     OpRow { scale: None, ..row("MatMulInteger", [1, 0, 3], &[2]) },
     OpRow { scale: None, ..row("ConvInteger", [1, 0, 3], &[2]) },
 ];
+
+static RECURRENCE: OpRow = row("DynamicQuantizeLSTM", [2, 10, 11], &[]);
 
 /// Operators that pass on the elements of their first input.
 const MOVES: [&str; 9] = [

@@ -128,7 +128,10 @@ impl<'a> Marks<'a> {
     fn add(&mut self, node: &'a QuantNode) {
         match node.kept {
             NodeUse::Takes(_) if self.scales.contains_key(&(node.scope, &*node.output)) => {}
-            NodeUse::Takes(row) => self.add_row(node, row),
+            NodeUse::Takes(row) => [Some(row), row.other]
+                .into_iter()
+                .flatten()
+                .for_each(|row| self.add_row(node, row)),
             NodeUse::Quantizes => {
                 let parts: Vec<usize> = (1..3).filter_map(|i| self.input(node, i)).collect();
                 parts

@@ -6,6 +6,7 @@ use super::{GraphDecoder, GraphWeight, StoredInts};
 use crate::model::{GraphCodes, Tensor};
 use crate::remember::kernels::grouped::{E2M1, Int};
 use crate::remember::kernels::scale_grid::ScaleGrid;
+use crate::remember::layout::strided::RowPairs;
 use crate::remember::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped, row_groups};
 use crate::remember::seam::scale_layout::{per_tensor, rows_and_cols};
 use crate::remember::seam::scale_matrix::{
@@ -14,14 +15,18 @@ use crate::remember::seam::scale_matrix::{
 use crate::remember::seam::{CodeType, Floats, Granularity, wrong};
 use crate::{Container, Dtype, Result};
 
+/// The operator whose weight is a matrix for each direction, with a scale for each or for each column of each.
+const LSTM: &str = "DynamicQuantizeLSTM";
+
 /// The axis along which the operator of `codes` has its scales; `None` if it is no operator of this
 /// kind.
 pub(super) fn axis(codes: &GraphCodes) -> Option<i64> {
     Some(match codes.op.as_str() {
         "DequantizeLinear" => codes.integer("axis", 1),
-        "QLinearConv" | "QLinearConv (bias)" | "ConvInteger" | "QGemm (bias)" => 0,
+        "QLinearConv" | "QLinearConv (bias)" | "ConvInteger" | "QGemm (bias)" | LSTM => 0,
         "QGemm" if codes.integer("transB", 0) != 0 => 0,
         "QGemm"
+        | "QAttention"
         | "QLinearMatMul"
         | "MatMulInteger"
         | "MatMulIntegerToFloat"
@@ -126,6 +131,8 @@ struct CodeMatrix {
     bits: usize,
     /// Bytes of a row, if the graph tells the matrix.
     row_bytes: Option<usize>,
+    /// Whether a byte has codes of two rows.
+    is_paired: bool,
 }
 
 impl CodeMatrix {
@@ -140,20 +147,25 @@ impl CodeMatrix {
         };
         let (Some(rows), Some(cols)) = (number(GraphCodes::ROWS), number(GraphCodes::COLS)) else {
             let (shape, bits) = (t.shape().to_vec(), t.dtype().bits());
-            return Ok(Self { shape, bits, row_bytes: None });
+            return Ok(Self { shape, bits, row_bytes: None, is_paired: false });
         };
         let bits = number(GraphCodes::BITS).unwrap_or_else(|| t.dtype().bits());
-        let row_bytes = cols.saturating_mul(bits).div_ceil(8);
+        let is_paired = codes.integer(GraphCodes::PAIRED, 0) != 0;
+        let (row_bytes, stored_rows) = match is_paired {
+            true => (cols, rows.div_ceil(2)),
+            false => (cols.saturating_mul(bits).div_ceil(8), rows),
+        };
         let shape: usize = codes.shape.iter().flatten().product();
-        if row_bytes.checked_mul(rows) != Some(t.elements()) || shape != rows * cols {
+        if row_bytes.checked_mul(stored_rows) != Some(t.elements()) || shape != rows * cols {
             let what = format!("{} codes are no matrix of {rows} rows", t.elements());
             return Err(wrong(&t, what));
         }
-        Ok(Self { shape: vec![rows, cols], bits, row_bytes: Some(row_bytes) })
+        Ok(Self { shape: vec![rows, cols], bits, row_bytes: Some(row_bytes), is_paired })
     }
 
     fn codes<'m>(&self, t: &Tensor<'m>, cols: usize) -> Codes<'m> {
         match self.row_bytes {
+            _ if self.is_paired => Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols })),
             Some(row_bytes) => Codes::Rows { part: t.part(), row_bytes },
             None => codes(t, cols),
         }
@@ -215,6 +227,18 @@ impl ScaleLayout {
             let what = format!("its scale `{}` {:?} does not fit", scale.name(), scale.shape());
             wrong(&t, what)
         };
+        if let (LSTM, &[matrices, rows, cols]) = (&*weight.codes.op, shape)
+            && scale.shape() == [matrices, cols]
+        {
+            let grid = ScaleGrid {
+                matrix_rows: rows.max(1),
+                block_rows: rows.max(1),
+                block_cols: 1,
+                rows_per_matrix: 1,
+                cols,
+            };
+            return Ok(Self { grid, granularity: Granularity::Channel, cols, rows: matrices });
+        }
         let axis = stored_axis(weight.codes, shape.len()).ok_or_else(misfit)?;
         let block = usize::try_from(weight.codes.integer("block_size", 0)).map_err(|_| misfit())?;
         let is_last = axis + 1 == shape.len();

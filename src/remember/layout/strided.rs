@@ -123,3 +123,30 @@ impl Unpack for RegroupedRows<'_> {
         (1, self.groups.cols)
     }
 }
+
+/// Four-bit codes. A byte has those of two adjacent rows, the even one in its low nibble.
+pub(crate) struct RowPairs<'m> {
+    pub part: Part<'m>,
+    pub cols: usize,
+}
+
+impl Unpack for RowPairs<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let width = tile.cols.len();
+        let pairs = tile.rows.start / 2..tile.rows.end.div_ceil(2);
+        read(&self.part, self.cols, pairs, tile.cols.clone(), staging)?;
+        out.clear();
+        // Even row first, then odd: the two lines of `out` that the byte row stands for.
+        for bytes in staging.chunks_exact(width.max(1)) {
+            out.extend(bytes.iter().map(|byte| byte & 15));
+            out.extend(bytes.iter().map(|byte| byte >> 4));
+        }
+        // The last of an odd number of rows is alone in its bytes.
+        out.truncate(tile.rows.len() * width);
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (2, 1)
+    }
+}

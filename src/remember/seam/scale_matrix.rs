@@ -238,8 +238,10 @@ pub(crate) struct GroupIndexed<'m> {
     pub inner: Box<dyn ScaleMatrix + 'm>,
     /// Columns of `inner`.
     pub groups: usize,
-    /// I32, the group of each column of the weight.
+    /// I32 or F32, the group of each column of the weight. Keras makes integers of floats by leaving out
+    /// what is behind the point.
     pub index: Part<'m>,
+    pub is_float: bool,
 }
 
 impl ScaleMatrix for GroupIndexed<'_> {
@@ -256,9 +258,14 @@ impl ScaleMatrix for GroupIndexed<'_> {
             .as_chunks()
             .0
             .iter()
-            .map(|&b| i32::from_le_bytes(b))
             // A negative index becomes a large one, which the check below refuses.
-            .map(|g| g as u32 as usize)
+            .map(|&b| match self.is_float {
+                false => i32::from_le_bytes(b) as u32 as usize,
+                true => match f32::from_le_bytes(b) {
+                    group @ 0.0..4e9 => group as u32 as usize,
+                    _ => u32::MAX as usize,
+                },
+            })
             .collect();
         // The check comes before the first look-up: a panic would otherwise be in the hands of the
         // file.

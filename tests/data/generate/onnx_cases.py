@@ -602,9 +602,55 @@ def write_tools():
 
 # The axis of the scales of each weight, by the operator.
 AXES = {"QLinearConv": 0, "ConvInteger": 0, "QGemm": 0, "QLinearMatMul": 1, "MatMulInteger": 1}
+# The weights of operators that quantize their input themselves: codes, scale, zero point.
+DYNAMIC = {"DynamicQuantizeLSTM": [(1, 8, 9), (2, 10, 11)], "QAttention": [(1, 4, 7)]}
 
 
-def write_tool_values(folder, made, lost={}):
+def dynamic(op, codes, scale, zero_point):
+    """The values of a weight: an LSTM has one for each direction, with one scale or one for each column."""
+    if op == "QAttention" or scale.ndim == 1:
+        return dequantized(codes, scale, zero_point, 1 if op == "QAttention" else 0)
+    return np.stack([dequantized(*parts, 1) for parts in zip(codes, scale, zero_point)])
+
+
+def write_dynamic():
+    """Recurrent layers and attention, as onnxruntime's `quantize_dynamic` leaves them."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    rng = np.random.default_rng(11)
+    f = lambda name, *shape: F32(rng.standard_normal(shape).astype(np.float32), name)
+    lstm = lambda directions: (
+        [helper.make_node("LSTM", ["x", "W", "R", "B"], ["y"], hidden_size=3, name="lstm",
+                          direction="bidirectional" if directions == 2 else "forward")],
+        [f("W", directions, 12, 5), f("R", directions, 12, 3), f("B", directions, 24)], [2, 1, 5], [],
+    )  # fmt: skip
+    attention = (
+        [helper.make_node("Attention", ["x", "W", "B"], ["y"], num_heads=2, domain="com.microsoft", name="attention")],
+        [f("W", 8, 24), f("B", 24)], [1, 2, 8], [helper.make_opsetid("com.microsoft", 1)],
+    )  # fmt: skip
+    cases = {
+        "lstm": (lstm(2), False), "lstm_channels": (lstm(2), True), "lstm_one": (lstm(1), False),
+        "attention": (attention, False), "attention_channels": (attention, True),
+    }  # fmt: skip
+    for name, ((nodes, initializers, shape, opsets), per_channel) in cases.items():
+        folder = HERE / "onnx_quantized" / f"tool_{name}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        graph = helper.make_graph(
+            nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], initializers,
+        )  # fmt: skip
+        made = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21), *opsets])
+        onnx.save(made, folder / "float.onnx")
+        path = folder / "model.onnx"
+        quantize_dynamic(folder / "float.onnx", path, weight_type=QuantType.QInt8, per_channel=per_channel)
+        (folder / "float.onnx").unlink()
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        write_tool_values(folder, onnx.load(path))
+
+
+def tool_values(made, lost={}):
+    """Name, dtype, shape and bytes of the weights of a model of onnxruntime's tools, as it decodes them."""
     arrays = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
     codes, parts = {}, set()
     for node in made.graph.node:
@@ -621,6 +667,10 @@ def write_tool_values(folder, made, lost={}):
             scale = node.input[1].replace("_quantized", "_scale")
             codes[node.input[1]] = dequantized(get(1), arrays[scale], get(3), AXES[node.op_type])
             parts.update([scale, node.input[3]])
+        elif node.op_type in DYNAMIC:
+            for inputs in DYNAMIC[node.op_type]:
+                codes[node.input[inputs[0]]] = dynamic(node.op_type, *map(get, inputs))
+                parts.update(node.input[i] for i in inputs[1:])
         elif node.op_type in AXES:
             codes[node.input[3]] = dequantized(get(3), get(4), get(5), AXES[node.op_type])
             parts.update(node.input[i] for i in (1, 2, 4, 5, -2, -1))
@@ -639,7 +689,11 @@ def write_tool_values(folder, made, lost={}):
         elif name in parts:
             continue
         out.append((name, *read(F32(np.array(array), name))))
-    (folder / "expected-f32.safetensors").write_bytes(safetensors(out))
+    return out
+
+
+def write_tool_values(folder, made, lost={}):
+    (folder / "expected-f32.safetensors").write_bytes(safetensors(tool_values(made, lost)))
 
 
 if __name__ == "__main__":
@@ -654,3 +708,4 @@ if __name__ == "__main__":
     write_mx()
     write_bnb4()
     write_tools()
+    write_dynamic()
