@@ -49,29 +49,45 @@ impl Scales {
         }
         settings.entry("peft_type").or_insert_with(|| "LORA".into());
         let config = PeftConfig::new(&Value::Object(settings)).map_err(about)?;
-        match config.has_lengths {
-            true => {
-                let what = "its `use_dora` is on, which is merged from adapters of PEFT alone";
+        let others = [(config.has_lengths, "use_dora"), (config.form.is_some(), "peft_type")];
+        match others.iter().find(|(is_on, _)| *is_on) {
+            Some((_, setting)) => {
+                let what =
+                    format!("its `{setting}` is one that is merged from adapters of PEFT alone");
                 Err(about(AnamnesisError::unsupported("an adapter", what)))
             }
-            false => Ok(Self::Settings(config)),
+            None => Ok(Self::Settings(config)),
         }
     }
 
-    /// The factor of the product of `module`, of rank `rank`.
+    /// The factor of the product of `module`, of rank `rank`, or of whole matrices, which LyCORIS and
+    /// ComfyUI add as they are.
     ///
     /// # Errors
-    /// `Parse` if `alpha` is no single finite F32, F16 or BF16, or there is one beside the
+    /// `Parse` if `alpha` is no single finite F32, F16 or BF16, is 0, or there is one beside the
     /// settings.
-    pub(super) fn of(&self, module: &str, rank: usize, alpha: Option<Tensor<'_>>) -> Result<f64> {
-        match (self, alpha) {
-            (Self::Tensors, None) => Ok(1.0),
-            (Self::Tensors, Some(t)) => Ok(number(&t)? / rank as f64),
-            (Self::Settings(_), Some(t)) => {
+    pub(super) fn of(
+        &self,
+        module: &str,
+        rank: Option<usize>,
+        alpha: Option<Tensor<'_>>,
+    ) -> Result<f64> {
+        match (self, alpha, rank) {
+            (Self::Tensors, None, _) => Ok(1.0),
+            (Self::Tensors, Some(t), rank) => {
+                let alpha = number(&t)?;
+                if alpha == 0.0 {
+                    let what = "it is 0, for which kohya's scripts and LyCORIS take the rank, and others nothing";
+                    return Err(wrong(&t, what));
+                }
+                Ok(rank.map_or(1.0, |rank| alpha / rank as f64))
+            }
+            (Self::Settings(_), Some(t), _) => {
                 Err(wrong(&t, format!("the metadata has `{SETTINGS}`, which says another alpha")))
             }
-            (Self::Settings(config), None) => {
+            (Self::Settings(config), None, rank) => {
                 let (stated, scale) = config.rank_and_scale(module)?;
+                let rank = rank.unwrap_or(0);
                 if stated == rank as f64 {
                     return Ok(scale);
                 }
