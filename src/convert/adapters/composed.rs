@@ -1,8 +1,8 @@
 //! LoHa and LoKr: the Hadamard or the Kronecker product of two matrices, each of which is stored as
 //! it is or as its factors.
 //!
-//! - LoHa: `hada_w1_a` `[out, rank]` and `hada_w1_b` `[rank, in]`, `hada_w2_a` and `hada_w2_b`. With
-//!   cores `hada_t1` and `hada_t2` `[rank, rank, k…]` they are kernels, and the `a` are
+//! - LoHa: `hada_w1_a` `[out, rank]` and `hada_w1_b` `[rank, in]`, `hada_w2_a` and `hada_w2_b`.
+//!   With cores `hada_t1` and `hada_t2` `[rank, rank, k…]` they are kernels, and the `a` are
 //!   `[rank, out]`.
 //! - LoKr: `lokr_w1`, or `lokr_w1_a` and `lokr_w1_b`; `lokr_w2`, or `lokr_w2_a` and `lokr_w2_b`, as
 //!   a kernel with `lokr_t2`.

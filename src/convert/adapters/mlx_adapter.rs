@@ -2,8 +2,8 @@
 //!
 //! `M.lora_a` `[in, rank]` and `M.lora_b` `[rank, out]` for a linear layer `M`, whose weight is
 //! `[out, in]`; of an embedding `[tokens, rank]` and `[rank, width]`. The product is multiplied by
-//! `scale`. Factors of three axes are those of [`stacks`](super::stacks). DoRA has lengths of rows, `M.m`. With `fine_tune_type` `full` the tensors are whole
-//! weights.
+//! `scale`. Factors of three axes are those of [`stacks`](super::stacks). DoRA has lengths of rows,
+//! `M.m`. With `fine_tune_type` `full` the tensors are whole weights.
 //!
 //! Source: mlx-lm 0.32.2 `tuner/lora.py`, `tuner/dora.py`, `tuner/utils.py` (`load_adapters`).
 

@@ -17,8 +17,8 @@ pub(super) enum Spread {
 }
 
 impl Spread {
-    /// The piece of the larger matrix from `at` on, which ends before `end`, that follows each other
-    /// in the smaller one: the first there, how many, and how often each is repeated.
+    /// What follows each other in the smaller matrix of the larger one's range `at..end`, from its
+    /// beginning on: the first there, how many, and how often each is repeated.
     fn piece(self, at: usize, end: usize) -> (usize, usize, usize) {
         match self {
             Self::Same => (at, end - at, 1),

@@ -1,5 +1,5 @@
-//! Kernels of convolutions as products of three factors, a Tucker decomposition: value (out, in, k…)
-//! is Σ left[out, i] · core[i, j, k…] · right[j, in] over i and j.
+//! Kernels of convolutions as products of three factors, a Tucker decomposition: the value at out,
+//! in and k… is the sum of left[out, i] · core[i, j, k…] · right[j, in] over i and j.
 //!
 //! Source: lycoris-lora 4.1.3 `functional/general.py` (`rebuild_tucker`).
 
@@ -38,7 +38,8 @@ impl ThreeFactors {
     }
 }
 
-/// The core times the right factor, `[2 · ranks[0], in · taps]`: values in F64 as sums of two in F32.
+/// The core times the right factor, `[2 · ranks[0], in · taps]`: values in F64 as sums of two in
+/// F32.
 struct RightTwo {
     core: Box<dyn ScaleMatrix>,
     right: Box<dyn ScaleMatrix>,

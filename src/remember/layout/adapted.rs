@@ -1,7 +1,7 @@
 //! A weight that an adapter changes: a sum of products of low rank (LoRA) or of other matrices
-//! (LoHa, LoKr) is added, and rows or columns get the lengths that the adapter has for them (DoRA). A weight is a matrix here:
-//! the kernel of a convolution is one of `[out, in * height * width]`, and a stack of experts one
-//! of `[experts * rows, columns]`.
+//! (LoHa, LoKr) is added, and rows or columns get the lengths that the adapter has for them (DoRA).
+//! A weight is a matrix here: the kernel of a convolution is one of `[out, in * height * width]`,
+//! and a stack of experts one of `[experts * rows, columns]`.
 //!
 //! Arithmetic: `f32(w + Σ scale · b · a)`, where `w` is the decoded weight in F32 and the sum over
 //! the ranks of all adapters, in their order, is F64, as is its sum with `w`. That is rounded once.
@@ -39,8 +39,8 @@ const COLUMNS: usize = 32;
 pub(crate) enum Lengths {
     /// Of the rows, `[rows, 1]`.
     Rows(Box<dyn ScaleMatrix>),
-    /// Of so many columns each that follow each other, `[1, cols / group]`: one of weights `[in, out]`
-    /// and of embeddings, all of an input of a convolution.
+    /// Of so many columns each that follow each other, `[1, cols / group]`: one of weights `[in,
+    /// out]` and of embeddings, all of an input of a convolution.
     Columns { lengths: Box<dyn ScaleMatrix>, group: usize },
 }
 

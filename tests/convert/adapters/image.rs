@@ -112,6 +112,7 @@ fn what_does_not_fit_is_an_error() {
         ("unet.blocks.0.norm.diff", &[3]),
     ];
     assert_eq!(refusal(bent, &[]), "");
+    assert_eq!(refusal(&[("lora_unet_blocks_0_to_k.diff", &[3, 2])], &[]), "");
     let with = |more: (&'static str, &'static [usize])| refusal(&[DOWN, UP, more], &[]);
     for (got, what) in [
         (refusal(&[UP], &[]), "one of the two factors"),
@@ -264,6 +265,102 @@ fn lengths_are_merged_as_they_were_trained() {
     }
 }
 
+/// The adapter `adapter` under the names of `base`, which is a part of a pipeline of this class.
+fn renamed(
+    root: &Path,
+    base: &str,
+    class: Option<&str>,
+    adapter: &Path,
+) -> anamnesis::Result<ParsedModel> {
+    let part = root.join("part");
+    let _ = std::fs::remove_dir_all(&part);
+    std::fs::create_dir(&part).unwrap();
+    std::fs::copy(adapter_data(base), part.join("diffusion_pytorch_model.safetensors")).unwrap();
+    if let Some(class) = class {
+        std::fs::write(part.join("config.json"), json!({"_class_name": class}).to_string())
+            .unwrap();
+    }
+    let mut options = ConvertOptions::new(anamnesis::ConvertTarget::Safetensors);
+    (options.base, options.single_file) = (Some(part), true);
+    let out = root.join("renamed.safetensors");
+    parse(adapter)?.convert(&out, options)?;
+    parse(out)
+}
+
+/// What has the names of a base is merged into it with the same values, and loads in diffusers
+/// (`generate/check_adapters_image.py`).
+#[test]
+fn names_follow_a_base() {
+    const FLUX: Option<&str> = Some("FluxTransformer2DModel");
+    const UNET: Option<&str> = Some("UNet2DConditionModel");
+    let root = crate::common::tempdir().unwrap();
+    for (base, class, adapter, begin) in [
+        ("unet", UNET, "kohya", "unet."),
+        ("unet", UNET, "processors", "unet."),
+        ("flux", FLUX, "flux-kohya", "transformer."),
+        ("flux", FLUX, "metadata", "transformer."),
+        ("flux", FLUX, "flux-all", "transformer."),
+        ("flux-original", None, "flux-kohya", "diffusion_model."),
+    ] {
+        let made = renamed(root.path(), base, class, &adapter_data(adapter)).unwrap();
+        assert!(!made.metadata().contains_key("lora_adapter_metadata"), "{adapter}");
+        for t in made.tensors() {
+            let ends = [".lora_A.weight", ".lora_B.weight"];
+            assert!(t.name().starts_with(begin), "{}", t.name());
+            assert!(ends.iter().any(|end| t.name().ends_with(end)), "{}", t.name());
+        }
+        let (out, path) = (root.path().join("out"), root.path().join("renamed.safetensors"));
+        let (got, _) = merged_with_notes(&adapter_data(base), &path, &out);
+        let want = expected(base, adapter);
+        for t in want.tensors() {
+            let (want, got) = (values(&want, t.name()), values(&got, t.name()));
+            let most = want.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+            // Scales that are no powers of two round a factor.
+            let limit = if adapter == "metadata" {
+                2e-7 * most
+            } else {
+                0.0
+            };
+            let differs =
+                |(want, got): (&f32, &f32)| ulps(*want, *got) > 1 && (want - got).abs() > limit;
+            assert!(!want.iter().zip(&got).any(differs), "{base} {adapter} {}", t.name());
+        }
+    }
+}
+
+/// Names and bytes are those of diffusers' converter.
+#[test]
+fn names_are_those_of_diffusers() {
+    let root = crate::common::tempdir().unwrap();
+    let class = Some("FluxTransformer2DModel");
+    let got = renamed(root.path(), "flux", class, &adapter_data("flux-kohya")).unwrap();
+    let want = parse(adapter_data("converted-flux-kohya")).unwrap();
+    assert_eq!(got.tensors().len(), want.tensors().len());
+    for t in want.tensors() {
+        let same = got
+            .tensor(t.name())
+            .unwrap_or_else(|| panic!("{}", t.name()));
+        assert_eq!((t.dtype(), t.shape()), (same.dtype(), same.shape()), "{}", t.name());
+        assert!(t.bytes().unwrap() == same.bytes().unwrap(), "{}", t.name());
+    }
+}
+
+#[test]
+fn other_names_have_limits() {
+    let root = crate::common::tempdir().unwrap();
+    for (base, class, adapter, what) in [
+        ("flux-original", None, "flux-all", "in one matrix with others"),
+        ("checkpoint", None, "kohya", "no part of its diffusion model"),
+        ("unet", Some("AutoencoderKL"), "kohya", "`AutoencoderKL`"),
+        ("unet", Some("UNet2DConditionModel"), "norms", "products of two factors"),
+        ("flux", Some("FluxTransformer2DModel"), "flux-lokr", "products of two factors"),
+        ("flux", Some("FluxTransformer2DModel"), "kohya", "no module of this name"),
+    ] {
+        let error = renamed(root.path(), base, class, &adapter_data(adapter)).unwrap_err();
+        assert!(error.to_string().contains(what), "{what}: {error}");
+    }
+}
+
 /// Settings in the metadata are those of PEFT.
 #[test]
 fn metadata_are_settings() {
@@ -291,6 +388,13 @@ fn metadata_are_settings() {
         let got = with(settings);
         assert!(got.contains(what), "{settings}: {got:?}");
     }
+    let whole: &[(&str, &[usize])] = &[
+        ("transformer.blocks.0.to_q.lokr_w1", &[3, 1]),
+        ("transformer.blocks.0.to_q.lokr_w2", &[1, 2]),
+    ];
+    let of_lokr =
+        r#"{"transformer.r": 9, "transformer.alpha": 2, "transformer.peft_type": "LOKR"}"#;
+    assert_eq!(refusal(whole, &[("lora_adapter_metadata", of_lokr)]), "");
     let alpha: (&str, &[usize]) = ("transformer.blocks.0.to_q.alpha", &[1]);
     let settings = r#"{"transformer.r": 1, "transformer.lora_alpha": 2}"#;
     let got = refusal(&[pair, &[alpha]].concat(), &[("lora_adapter_metadata", settings)]);

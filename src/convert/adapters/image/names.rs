@@ -102,14 +102,15 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 impl<'a> LoraName<'a> {
-    /// Whether `name` is that of a factor, or of a kind of adapter that is refused by name.
+    /// Whether `name` is that of a factor or of what is added to a weight, or of a kind of adapter
+    /// that is refused by name.
     pub(in crate::convert::adapters) fn is_of_lora(name: &str) -> bool {
-        let is_factor = |role: &LoraRole| {
-            matches!(role, LoraRole::A | LoraRole::B | LoraRole::Core | LoraRole::Lengths)
+        let is_named = |role: &LoraRole| {
+            !matches!(role, LoraRole::Alpha | LoraRole::BiasSum | LoraRole::BiasOfB)
         };
         let mut endings = ENDINGS.iter();
         let ending = endings.find(|(ending, _)| name.ends_with(ending));
-        ending.is_some_and(|(_, role)| is_factor(role))
+        ending.is_some_and(|(_, role)| is_named(role))
             || ComposedRole::of(name).is_some()
             || REFUSED.iter().any(|(part, _)| name.contains(part))
     }

@@ -322,9 +322,9 @@ impl Adder<'_> {
             return Ok(());
         }
         let product = ModuleProduct::new(self.model, &tensors)?;
-        let scale = self
-            .scales
-            .of(&module.name, product.rank(), alpha.map(tensor))?;
+        let form = tensors.composed.map(|composed| composed.form);
+        let rank = (product.rank(), form);
+        let scale = self.scales.of(&module.name, rank, alpha.map(tensor))?;
         let (form, scale) = (Some(FactorForm::OutIn), Some(scale));
         let lora = LoraTensors { form, scale, ..tensors };
         let name = format!("{}.{}", self.component, module.name);

@@ -8,6 +8,7 @@
 use serde_json::{Map, Value};
 
 use crate::config::unique_json;
+use crate::convert::adapters::composed::ComposedForm;
 use crate::convert::adapters::peft_config::PeftConfig;
 use crate::limits::FREE_JSON_BYTES;
 use crate::model::Tensor;
@@ -49,27 +50,25 @@ impl Scales {
         }
         settings.entry("peft_type").or_insert_with(|| "LORA".into());
         let config = PeftConfig::new(&Value::Object(settings)).map_err(about)?;
-        let others = [(config.has_lengths, "use_dora"), (config.form.is_some(), "peft_type")];
-        match others.iter().find(|(is_on, _)| *is_on) {
-            Some((_, setting)) => {
-                let what =
-                    format!("its `{setting}` is one that is merged from adapters of PEFT alone");
+        match config.has_lengths {
+            true => {
+                let what = "its `use_dora` is on, which is merged from adapters of PEFT alone";
                 Err(about(AnamnesisError::unsupported("an adapter", what)))
             }
-            None => Ok(Self::Settings(config)),
+            false => Ok(Self::Settings(config)),
         }
     }
 
-    /// The factor of the product of `module`, of rank `rank`, or of whole matrices, which LyCORIS and
-    /// ComfyUI add as they are.
+    /// The factor of the product of `module`, of rank `rank`, or of whole matrices, which LyCORIS
+    /// and ComfyUI add as they are. `form` is that of its matrices, if it is of LoHa or LoKr.
     ///
     /// # Errors
     /// `Parse` if `alpha` is no single finite F32, F16 or BF16, is 0, or there is one beside the
-    /// settings.
+    /// settings; or if these are of another kind of adapter.
     pub(super) fn of(
         &self,
         module: &str,
-        rank: Option<usize>,
+        (rank, form): (Option<usize>, Option<ComposedForm>),
         alpha: Option<Tensor<'_>>,
     ) -> Result<f64> {
         match (self, alpha, rank) {
@@ -86,13 +85,21 @@ impl Scales {
                 Err(wrong(&t, format!("the metadata has `{SETTINGS}`, which says another alpha")))
             }
             (Self::Settings(config), None, rank) => {
-                let (stated, scale) = config.rank_and_scale(module)?;
-                let rank = rank.unwrap_or(0);
-                if stated == rank as f64 {
-                    return Ok(scale);
+                if form != config.form {
+                    let what = format!(
+                        "`{module}`: `{SETTINGS}` is of another `peft_type` than its tensors"
+                    );
+                    return Err(AnamnesisError::parse(what));
                 }
-                let what = format!("`{module}`: its rank is {rank}, and {stated} in `{SETTINGS}`");
-                Err(AnamnesisError::parse(what))
+                let (stated, scale) = config.rank_and_scale(module)?;
+                match rank.filter(|&rank| stated != rank as f64) {
+                    None => Ok(scale),
+                    Some(rank) => {
+                        let what =
+                            format!("`{module}`: its rank is {rank}, and {stated} in `{SETTINGS}`");
+                        Err(AnamnesisError::parse(what))
+                    }
+                }
             }
         }
     }

@@ -70,7 +70,7 @@ impl AddedMatrix {
         Ok(())
     }
 
-    /// Another matrix, of which `rows` makes what tells its rows, and `cols` what tells its columns.
+    /// Another matrix: `rows` makes what tells its rows of what tells these, and `cols` of columns.
     pub(crate) fn map(
         self,
         rows: &dyn Fn(Box<dyn ScaleMatrix>) -> Box<dyn ScaleMatrix>,
