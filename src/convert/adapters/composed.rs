@@ -223,7 +223,7 @@ impl ComposedMatrix {
             (None, None, None, None) => Ok(None),
             (Some(whole), None, None, None) => Self::whole(tensor(whole)).map(Some),
             (None, Some(left), Some(right), None) => {
-                Self::pair(tensor(left), tensor(right)).map(Some)
+                Self::pair(&tensor(left), &tensor(right)).map(Some)
             }
             (None, Some(left), Some(right), Some(core)) => {
                 Self::three([left, core, right].map(tensor), is_transposed).map(Some)
@@ -251,7 +251,7 @@ impl ComposedMatrix {
     }
 
     /// The product of `left` `[rows, rank]` and `right` `[rank, cols…]`.
-    fn pair(left: AdapterTensor, right: AdapterTensor) -> Result<Self> {
+    fn pair(left: &AdapterTensor, right: &AdapterTensor) -> Result<Self> {
         let (l, r) = (left.get(), right.get());
         let (&[rows, rank], &[right_rank, ref rest @ ..]) = (without_ones(l.shape()), r.shape())
         else {
@@ -275,7 +275,7 @@ impl ComposedMatrix {
             matrix_rows: usize::MAX,
         };
         let matrix = AddedMatrix::LowRank(product);
-        Ok(Self { matrix, shape, rank: Some(rank), tensor: left })
+        Ok(Self { matrix, shape, rank: Some(rank), tensor: left.clone() })
     }
 
     /// The kernel of `left`, `core` and `right`.

@@ -36,7 +36,7 @@ impl Collector<'_, '_> {
             }
             self.add(item, ([height, size.cols], added), &t)?;
             if let Some(index) = tensors.lengths {
-                let lengths = self.dora_scale(self.tensor(index), &whole, is_part)?;
+                let lengths = self.dora_scale(&self.tensor(index), &whole, is_part)?;
                 self.change(item).lengths = Some(lengths);
             }
             self.require_alone(item, &t)?;
@@ -48,7 +48,12 @@ impl Collector<'_, '_> {
     }
 
     /// The lengths that LyCORIS has for the rows or the inputs of a weight of this `shape`.
-    fn dora_scale(&self, tensor: AdapterTensor, shape: &[usize], is_part: bool) -> Result<Lengths> {
+    fn dora_scale(
+        &self,
+        tensor: &AdapterTensor,
+        shape: &[usize],
+        is_part: bool,
+    ) -> Result<Lengths> {
         let t = tensor.get();
         let refused = |what: &str| {
             let what = format!("{}: {what}", InTensor(&t.name()));
