@@ -259,7 +259,7 @@ fn lengths_are_merged_as_they_were_trained() {
         match run {
             Ok(_) => assert!(is_whole),
             Err(error) => {
-                assert!(!is_whole && error.to_string().contains("lie elsewhere"), "{error}")
+                assert!(!is_whole && error.to_string().contains("lie elsewhere"), "{error}");
             }
         }
     }
