@@ -64,7 +64,7 @@ use std::sync::LazyLock;
 #[cfg(feature = "gguf")]
 pub use self::gguf::*;
 #[cfg(feature = "models")]
-pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS};
+pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS, names_of_experts};
 #[cfg(feature = "npz")]
 pub use self::npz::*;
 #[cfg(feature = "pth")]

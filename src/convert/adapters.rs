@@ -3,10 +3,11 @@
 //! - `peft_config`, `peft_tensors`, `gguf_adapter`, `mlx_adapter`: adapters of PEFT, llama.cpp and
 //!   mlx-lm; `image`: those for image and video models.
 //!   `sorted`: what all of them have in common; `form`, `blocks`: how factors are stored.
-//! - `parameters`, `apart`, `factors`, `matrices`: what is multiplied with what; `collect`,
-//!   `change`: what an adapter changes; `merge`: into the items of a model.
+//! - `parameters`, `apart`, `factors`, `matrices`: what is multiplied with what; `composed`,
+//!   `three_factors`, `spread`, `stacks`: products of other kinds, and `product`: of all kinds.
+//! - `collect`, `placed`, `change`: what an adapter changes; `merge`: into the items of a model.
 //! - `alone`: adapters that become files of their own.
-//! - `biases`, `tied`, `heads`, `vocabulary`, `tokens`, `added`: changes that are no product of factors.
+//! - `biases`, `tied`, `heads`, `vocabulary`, `tokens`, `added`: changes that are no product.
 
 mod added;
 #[cfg(feature = "models")]
@@ -17,6 +18,7 @@ mod biases;
 mod blocks;
 mod change;
 mod collect;
+mod composed;
 mod factors;
 mod form;
 #[cfg(feature = "gguf")]
@@ -29,8 +31,13 @@ mod mlx_adapter;
 mod parameters;
 mod peft_config;
 mod peft_tensors;
+mod placed;
+mod product;
 mod sorted;
+mod spread;
+mod stacks;
 mod tensor;
+mod three_factors;
 mod tied;
 mod tokens;
 mod vocabulary;
@@ -44,6 +51,8 @@ pub(super) use self::alone::{gguf_alpha, is_adapter, lora_pairs};
 #[cfg(feature = "gguf")]
 use self::gguf_adapter::GgufAdapter;
 use self::image::LoraName;
+#[cfg(feature = "models")]
+pub(super) use self::image::renamed_lora;
 pub(super) use self::merge::merge;
 use self::mlx_adapter::MlxConfig;
 use self::peft_config::PeftConfig;

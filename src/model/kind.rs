@@ -44,6 +44,8 @@ const OF_IMAGE_ADAPTERS: &[&str] = &[
     ".lora_linear_layer.",
     ".hada_w1_",
     ".lokr_w1",
+    ".lora_mid.",
+    ".dora_scale",
     ".oft_blocks",
 ];
 

@@ -5,6 +5,7 @@ mod gguf;
 mod image;
 mod layers;
 mod refused;
+mod stacks;
 mod sums;
 mod tied;
 mod to_gguf;
@@ -41,6 +42,7 @@ fn open(name: &str) -> Adapter {
 /// The adapters of a case, with their weights.
 fn case(name: &str) -> Vec<Adapter> {
     match name {
+        "lycoris-half" => vec![open("lycoris").with_weight(0.5)],
         "two" => vec![open("plain").with_weight(0.5), open("patterns").with_weight(-1.25)],
         name => vec![open(name)],
     }
@@ -92,7 +94,7 @@ fn ulps(a: f32, b: f32) -> u32 {
     ordered(a).abs_diff(ordered(b))
 }
 
-const CASES: [(&str, &str); 42] = [
+const CASES: [(&str, &str); 56] = [
     ("base", "plain"),
     ("base", "patterns"),
     ("base", "embedding"),
@@ -120,26 +122,40 @@ const CASES: [(&str, &str); 42] = [
     ("base-layers", "conv1d"),
     ("base-layers", "conv1d-dora"),
     ("base-layers", "embedding-dora"),
+    ("base-layers", "loha"),
+    ("base-layers", "loha-flat"),
+    ("base-layers", "lokr"),
+    ("base-layers", "lokr-flat"),
+    ("base-layers", "lycoris"),
+    ("base-layers", "lycoris-half"),
+    ("base-layers", "lycoris-flat"),
+    ("base-layers", "lycoris-dora"),
+    ("base-layers", "lycoris-dora-in"),
     ("base-experts", "experts-apart"),
     ("base-experts", "experts-apart-up"),
     ("base", "mlx"),
     ("base", "mlx-dora"),
     ("base", "mlx-full"),
+    ("qwen3_moe", "mlx-experts"),
+    ("mixtral", "mlx-experts-numbered"),
     ("unet", "kohya"),
     ("unet", "processors"),
     ("unet", "peft"),
+    ("unet", "norms"),
     ("text_encoder", "kohya"),
     ("flux", "metadata"),
     ("flux", "flux-all"),
     ("flux", "flux-kohya"),
+    ("flux", "flux-lokr"),
     ("flux-original", "metadata"),
     ("flux-original", "flux-all"),
     ("flux-original", "flux-kohya"),
+    ("flux-original", "flux-lokr"),
 ];
 
 fn base(name: &str) -> PathBuf {
     match name {
-        "gpt2" => data().join("whole/gpt2/hf"),
+        "gpt2" | "mixtral" | "qwen3_moe" => data().join("whole").join(name).join("hf"),
         name => adapter_data(name),
     }
 }
@@ -335,6 +351,7 @@ fn kinds_of_files() {
         ("adapters/plain.gguf", Some("LoRA adapter of llama.cpp")),
         ("adapters_image/kohya.safetensors", Some("LoRA adapter of an image or video model")),
         ("adapters_image/processors.safetensors", Some("LoRA adapter of an image or video model")),
+        ("adapters_image/lycoris.safetensors", Some("LoRA adapter of an image or video model")),
         ("adapters_image/models/unet.safetensors", None),
         ("adapters/base", None),
         ("demo/model-q4_k.gguf", None),

@@ -41,6 +41,7 @@ fn peft_pairs<'m>(
     let about = |error: AnamnesisError| error.about(CONFIG);
     let sorted = SortedTensors::of_peft(model)?;
     let settings = [
+        (config.form.is_some(), "peft_type: LOHA or LOKR"),
         (config.has_lengths, "use_dora"),
         (config.has_bias_of_b, "lora_bias"),
         (config.has_trained_biases, "bias"),

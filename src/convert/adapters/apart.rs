@@ -9,7 +9,7 @@ use super::factors::ProductSize;
 use super::matrices::{AdapterMatrix, PlacedMatrix};
 use super::tensor::AdapterTensor;
 use crate::Result;
-use crate::remember::layout::adapted::ScaledProduct;
+use crate::remember::layout::adapted::{AddedMatrix, ScaledProduct};
 
 /// The last parts of the names of parameters, and of the modules that they join.
 const JOINED: [(&str, &[&str]); 2] =
@@ -76,7 +76,7 @@ impl ExpertsApart {
         (a, b): (&AdapterTensor, &AdapterTensor),
         product: ProductSize,
         scale: f64,
-    ) -> Result<Vec<(String, [usize; 2], ScaledProduct)>> {
+    ) -> Result<Vec<(String, [usize; 2], AddedMatrix)>> {
         let ([height, cols], rank) = (self.size, product.rank);
         let mut products = Vec::with_capacity(self.experts * self.parts.len());
         for expert in 0..self.experts {
@@ -93,7 +93,7 @@ impl ExpertsApart {
                     matrix_rows: height,
                 };
                 let name = weight_name(&self.module, expert, part);
-                products.push((name, self.size, scaled));
+                products.push((name, self.size, AddedMatrix::LowRank(scaled)));
             }
         }
         Ok(products)

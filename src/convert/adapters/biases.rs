@@ -1,4 +1,4 @@
-//! What an adapter changes of biases.
+//! What an adapter changes of biases, and whole tensors that it adds.
 
 use super::collect::Collector;
 use super::matrices::AdapterMatrix;
@@ -7,7 +7,7 @@ use super::sorted::{LoraTensors, SortedTensors};
 use super::tensor::AdapterTensor;
 use crate::Result;
 use crate::model::Tensor;
-use crate::remember::layout::adapted::ScaledProduct;
+use crate::remember::layout::adapted::{AddedMatrix, ScaledProduct};
 use crate::remember::seam::scale_matrix::Ones;
 use crate::remember::seam::wrong;
 
@@ -38,11 +38,11 @@ impl Collector<'_, '_> {
                 "the settings of the adapter do not say that the module has it (`lora_bias`)";
             return Err(wrong(&t, what));
         }
-        self.add_vector(&format!("{module}.bias"), &tensor, scale)
+        self.add_values(&format!("{module}.bias"), &tensor, scale)
     }
 
-    /// Adds the vector `tensor`, times `scale`, to the vector `name` of the base.
-    pub(super) fn add_vector(
+    /// Adds the values of `tensor`, times `scale`, to the tensor `name` of the base.
+    pub(super) fn add_values(
         &mut self,
         name: &str,
         tensor: &AdapterTensor,
@@ -50,20 +50,28 @@ impl Collector<'_, '_> {
     ) -> Result<()> {
         let t = tensor.get();
         let (item, shape) = self.item(name, &t)?;
-        let &[n] = t.shape() else {
-            return Err(wrong(&t, "it is no vector"));
-        };
-        if shape != [n] {
-            return Err(wrong(&t, format!("it has {n} values, and `{name}` is {shape:?}")));
+        if shape != t.shape() {
+            let what = format!("it is {:?}, and `{name}` is {shape:?}", t.shape());
+            return Err(wrong(&t, what));
         }
-        let product = ScaledProduct {
-            a: AdapterMatrix::boxed(tensor.clone(), [1, n], false)?,
-            b: Box::new(Ones),
-            rank: 1,
-            scale,
-            matrix_rows: 1,
+        let (size, added) = match *shape {
+            [] => return Err(wrong(&t, "it is a number, and vectors and matrices are added")),
+            [n] => {
+                let a = AdapterMatrix::boxed(tensor.clone(), [1, n], false)?;
+                let product =
+                    ScaledProduct { a, b: Box::new(Ones), rank: 1, scale, matrix_rows: 1 };
+                ([1, n], AddedMatrix::LowRank(product))
+            }
+            [rows, ref rest @ ..] => {
+                let cols = rest
+                    .iter()
+                    .try_fold(1_usize, |n, &size| n.checked_mul(size));
+                let size = [rows, cols.unwrap_or(0)];
+                let matrix = AdapterMatrix::boxed(tensor.clone(), size, false)?;
+                (size, AddedMatrix::Stored { matrix, scale })
+            }
         };
-        self.add(item, ([1, n], product), &t)?;
+        self.add(item, (size, added), &t)?;
         self.require_alone(item, &t)
     }
 

@@ -2,12 +2,12 @@
 
 use super::peft_tensors::Replacement;
 use super::tensor::AdapterTensor;
-use crate::remember::layout::adapted::{Lengths, ScaledProduct};
+use crate::remember::layout::adapted::{AddedMatrix, Lengths};
 
 /// What adapters change of one weight.
 #[derive(Default)]
 pub(super) struct WeightChange {
-    pub products: Vec<ScaledProduct>,
+    pub products: Vec<AddedMatrix>,
     /// Rows and columns of the weight as the products see it, once there is one.
     pub size: Option<[usize; 2]>,
     pub replacement: Option<Replacement>,

@@ -7,17 +7,17 @@ use super::change::WeightChange;
 use super::factors::{FactorForm, Factors, ProductSize};
 use super::form::{form_of_square, form_that_fits};
 use super::heads::is_head;
-use super::matrices::{AdapterMatrix, PlacedMatrix};
+use super::matrices::AdapterMatrix;
 use super::parameters::{Assigner, Assignment, Parameters};
 use super::peft_tensors::Replacement;
-use super::sorted::{LoraTensors, PlacedRows, SortedTensors};
+use super::sorted::{LoraTensors, SortedTensors};
 use super::tensor::AdapterTensor;
 use super::{Adapter, vocabulary};
 use crate::config::what_was_meant;
 use crate::error::InTensor;
 use crate::model::Tensor;
 use crate::remember::ResolvedItem;
-use crate::remember::layout::adapted::{Lengths, ScaledProduct};
+use crate::remember::layout::adapted::{AddedMatrix, Lengths};
 use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result};
 
@@ -51,7 +51,7 @@ impl Collector<'_, '_> {
         }
         self.require_rows(sorted.rows.keys())?;
         for (name, index) in &sorted.sums {
-            self.add_vector(name, &self.tensor(*index), self.adapter.weight)?;
+            self.add_values(name, &self.tensor(*index), self.adapter.weight)?;
         }
         let parameters = self.parameters(sorted)?;
         for (module, tensors) in &sorted.lora {
@@ -159,7 +159,14 @@ impl Collector<'_, '_> {
         tensors: LoraTensors,
         assigned: Option<&Assignment>,
     ) -> Result<()> {
+        if tensors.composed.is_some() {
+            return self.add_composed(module, tensors);
+        }
         let (a, b) = self.factors(tensors)?;
+        self.require_kind(&tensors, &a.get())?;
+        if tensors.is_stack {
+            return self.add_stack(module, tensors, (a, b));
+        }
         if let Some(assigned) = assigned
             && let Some(experts) = &assigned.apart
         {
@@ -194,45 +201,13 @@ impl Collector<'_, '_> {
         self.add_bias((module, assigned), (tensors, scale), &a.get())
     }
 
-    /// A product of which `places` are parts.
-    fn add_placed(&mut self, tensors: LoraTensors, places: &[PlacedRows]) -> Result<()> {
-        let (a, b) = self.factors(tensors)?;
-        let t = a.get();
-        let scale = tensors.scale.unwrap_or(1.0) * self.adapter.weight;
-        for place in places {
-            let weight = format!("{}.weight", place.module);
-            let (item, mut shape) = self.item(&weight, &t)?;
-            let (Some(height), Some(rows)) =
-                (shape.first().copied(), b.get().shape().first().copied())
-            else {
-                continue;
-            };
-            shape[0] = rows;
-            let factors = Factors { form: FactorForm::OutIn, a: a.clone(), b: b.clone() };
-            let size = factors.fit((&weight, &shape))?;
-            let mut product = factors.scaled(size, scale)?;
-            if place.rows != height || place.rows != rows {
-                product.b = PlacedMatrix::boxed(product.b, (place.from, place.to), place.rows);
-                product.matrix_rows = height;
-            }
-            self.add(item, ([height, size.cols], product), &t)?;
-            self.require_alone(item, &t)?;
-        }
-        match places {
-            [only] => self.add_bias((&only.module, None), (tensors, scale), &t),
-            _ => Ok(()),
-        }
-    }
-
     /// The factors A and B of a module, of which one may be missing.
     fn factors(&self, tensors: LoraTensors) -> Result<(AdapterTensor, AdapterTensor)> {
         match (tensors.a, tensors.b) {
             (Some(a), Some(b)) => Ok((self.tensor(a), self.tensor(b))),
             _ => {
                 let what = "one of the two factors (A, B) of the module is missing";
-                let any = [tensors.a, tensors.b, tensors.lengths, tensors.bias];
-                let first = any.into_iter().flatten().next();
-                Err(first.map_or_else(
+                Err(tensors.all().next().map_or_else(
                     || AnamnesisError::parse(what),
                     |first| wrong(&self.tensor(first).get(), what),
                 ))
@@ -267,7 +242,7 @@ impl Collector<'_, '_> {
     pub(super) fn add(
         &mut self,
         index: usize,
-        (size, product): ([usize; 2], ScaledProduct),
+        (size, product): ([usize; 2], AddedMatrix),
         t: &Tensor<'_>,
     ) -> Result<()> {
         let change = self.change(index);
@@ -373,7 +348,10 @@ impl Collector<'_, '_> {
             return Err(wrong(&t, format!("the weight has {n} {what}")));
         }
         Ok(Some(match form {
-            FactorForm::InOut => Lengths::Columns(AdapterMatrix::boxed(tensor, [1, n], false)?),
+            FactorForm::InOut => {
+                let lengths = AdapterMatrix::boxed(tensor, [1, n], false)?;
+                Lengths::Columns { lengths, group: 1 }
+            }
             _ => Lengths::Rows(AdapterMatrix::boxed(tensor, [n, 1], false)?),
         }))
     }

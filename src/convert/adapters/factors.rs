@@ -3,7 +3,7 @@
 use super::matrices::AdapterMatrix;
 use super::tensor::AdapterTensor;
 use crate::model::Tensor;
-use crate::remember::layout::adapted::ScaledProduct;
+use crate::remember::layout::adapted::{AddedMatrix, ScaledProduct};
 use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result};
 
@@ -122,7 +122,7 @@ impl Factors {
     ///
     /// # Errors
     /// `Parse` if a factor is not F32, F16 or BF16.
-    pub(super) fn scaled(self, size: ProductSize, scale: f64) -> Result<ScaledProduct> {
+    pub(super) fn scaled(self, size: ProductSize, scale: f64) -> Result<AddedMatrix> {
         let ProductSize { matrices, rows, cols, rank } = size;
         let Self { form, a, b } = self;
         let (a, b) = match form {
@@ -149,12 +149,16 @@ impl Factors {
                 AdapterMatrix::boxed(a, [rank, rows], true)?,
             ),
         };
-        Ok(ScaledProduct { a, b, rank, scale, matrix_rows: rows })
+        let matrix_rows = match form {
+            FactorForm::Stack { .. } => rows,
+            _ => usize::MAX,
+        };
+        Ok(AddedMatrix::LowRank(ScaledProduct { a, b, rank, scale, matrix_rows }))
     }
 }
 
 /// `shape` without the sizes of 1 at its end: a convolution of size 1 is a matrix.
-fn without_ones(shape: &[usize]) -> &[usize] {
+pub(super) fn without_ones(shape: &[usize]) -> &[usize] {
     let ones = shape.iter().skip(2).rev().take_while(|&&size| size == 1);
     &shape[..shape.len() - ones.count()]
 }

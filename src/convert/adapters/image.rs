@@ -1,13 +1,18 @@
 //! LoRA for image and video models, in files of kohya's scripts, diffusers and ComfyUI.
 //!
 //! - `names`: what the names of its tensors say; `scales`: what products are multiplied by.
+//! - `renamed`: the same LoRA under other names.
 //! - `places`: where the modules are in a base; `modules`, `ldm_unet`: names of the same modules.
 
 mod ldm_unet;
 mod modules;
 mod names;
 mod places;
+#[cfg(feature = "models")]
+mod renamed;
 mod scales;
 
 pub(super) use self::names::LoraName;
 pub(super) use self::places::place;
+#[cfg(feature = "models")]
+pub(in crate::convert) use self::renamed::renamed as renamed_lora;

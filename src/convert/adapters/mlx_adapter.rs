@@ -2,8 +2,8 @@
 //!
 //! `M.lora_a` `[in, rank]` and `M.lora_b` `[rank, out]` for a linear layer `M`, whose weight is
 //! `[out, in]`; of an embedding `[tokens, rank]` and `[rank, width]`. The product is multiplied by
-//! `scale`. DoRA has lengths of rows, `M.m`. With `fine_tune_type` `full` the tensors are whole
-//! weights.
+//! `scale`. Factors of three axes are those of [`stacks`](super::stacks). DoRA has lengths of rows,
+//! `M.m`. With `fine_tune_type` `full` the tensors are whole weights.
 //!
 //! Source: mlx-lm 0.32.2 `tuner/lora.py`, `tuner/dora.py`, `tuner/utils.py` (`load_adapters`).
 
@@ -93,13 +93,16 @@ impl SortedTensors {
                 false => FactorForm::Transposed,
             };
             (tensors.form, tensors.scale) = (Some(form), Some(scale));
-            match part {
-                "lora_b" => tensors.a = Some(index),
-                "lora_a" => tensors.b = Some(index),
-                "m" => tensors.lengths = Some(index),
+            let is_stack = t.shape().len() == 3;
+            tensors.is_stack |= is_stack;
+            match (part, is_stack) {
+                ("lora_b", false) | ("lora_a", true) => tensors.a = Some(index),
+                ("lora_a", false) | ("lora_b", true) => tensors.b = Some(index),
+                ("m", _) => tensors.lengths = Some(index),
                 _ => return Err(wrong(&t, "its name is none of a LoRA of mlx-lm")),
             }
-            let stored = t.shape().first().filter(|_| part == "lora_b");
+            let rank_axis = if is_stack { 2 } else { 0 };
+            let stored = t.shape().get(rank_axis).filter(|_| part == "lora_b");
             if let Some(&stored) = stored.filter(|&&stored| stored as f64 != rank) {
                 let what =
                     format!("its rank is {stored}, and {rank} in the settings of the adapter");

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
+use super::composed::ComposedForm;
 use super::tokens::TrainedTokens;
 use crate::config::Selection;
 use crate::{AnamnesisError, Result};
@@ -47,6 +48,23 @@ const READ: &[&str] = &[
     "use_rslora",
 ];
 
+/// Settings of LoHa and LoKr that are read here, or tell how tensors were made.
+const OF_COMPOSED: &[&str] = &[
+    "alpha",
+    "alpha_pattern",
+    "decompose_both",
+    "decompose_factor",
+    "init_weights",
+    "module_dropout",
+    "modules_to_save",
+    "peft_type",
+    "r",
+    "rank_dropout",
+    "rank_dropout_scale",
+    "rank_pattern",
+    "use_effective_conv2d",
+];
+
 /// Settings that PEFT regards as on unless they are null, even if they are empty.
 const ON_UNLESS_NULL: &[&str] = &[
     "alora_invocation_tokens",
@@ -65,8 +83,10 @@ const INITIALISATIONS: &[&str] = &["gaussian", "eva", "orthogonal", "mica"];
 /// Most patterns of ranks or scales. Each may be tried for each module.
 const MAX_PATTERNS: usize = 4096;
 
-/// The settings of a LoRA adapter.
+/// The settings of a LoRA adapter, of LoHa or LoKr.
 pub(super) struct PeftConfig {
+    /// How the matrices of LoHa and LoKr are multiplied; `None`: LoRA.
+    pub form: Option<ComposedForm>,
     rank: f64,
     pub alpha: f64,
     /// Whether the scale is `alpha / sqrt(rank)`, not `alpha / rank`.
@@ -100,15 +120,21 @@ impl PeftConfig {
         let Some(config) = config.as_object() else {
             return Err(AnamnesisError::parse("it is no JSON object"));
         };
-        match config.get("peft_type").and_then(Value::as_str) {
-            Some("LORA") => {}
+        let form = match config.get("peft_type").and_then(Value::as_str) {
+            Some("LORA") => None,
+            Some("LOHA") => Some(ComposedForm::Hadamard),
+            Some("LOKR") => Some(ComposedForm::Kronecker),
             Some(other) => {
-                let what = "adapters of this `peft_type` are not merged; LORA is";
+                let what = "adapters of this `peft_type` are not merged; LORA, LOHA and LOKR are";
                 return Err(AnamnesisError::unsupported(format!("{other} of PEFT"), what));
             }
             None => return Err(AnamnesisError::parse("it has no `peft_type`")),
-        }
-        let known = |key: &str| IGNORED.contains(&key) || READ.contains(&key);
+        };
+        let (read, alpha) = match form {
+            Some(_) => (OF_COMPOSED, "alpha"),
+            None => (READ, "lora_alpha"),
+        };
+        let known = |key: &str| IGNORED.contains(&key) || read.contains(&key);
         // PEFT adds settings with each release. One that is off changes nothing; one that is on may
         // change every weight.
         if let Some((key, value)) = config
@@ -139,8 +165,9 @@ impl PeftConfig {
             return Err(refused("lora_bias", &Value::from("true, with `use_dora`")));
         }
         Ok(Self {
+            form,
             rank: number(config, "r")?,
-            alpha: number(config, "lora_alpha")?,
+            alpha: number(config, alpha)?,
             has_root_scale: flag(config, "use_rslora")?,
             rank_pattern: patterns(config, "rank_pattern")?,
             alpha_pattern: patterns(config, "alpha_pattern")?,

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use super::composed::{ComposedRole, ComposedTensors};
 use super::sorted::{LoraTensors, SortedTensors};
 use super::tensor::AdapterTensor;
 use crate::element::Out;
@@ -60,6 +61,10 @@ impl SortedTensors {
                 tensors.is_embedding |= is_embedding;
                 return place(tensors).replace(index).is_none();
             }
+        }
+        if let Some((module, role)) = ComposedRole::of(name) {
+            let tensors = self.lora.entry(module.to_owned()).or_default();
+            return ComposedTensors::add(&mut tensors.composed, role, index);
         }
         if let Some(module) = name.strip_suffix(TRAINED_ROWS) {
             return self

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::composed::ComposedTensors;
 use super::factors::FactorForm;
 
 /// Numbers of the tensors that an adapter has for a module, and what the file says of them.
@@ -9,16 +10,35 @@ use super::factors::FactorForm;
 pub(super) struct LoraTensors {
     pub a: Option<usize>,
     pub b: Option<usize>,
+    /// What stands between both factors of a convolution.
+    pub core: Option<usize>,
+    /// Instead of factors: two matrices, of LoHa and LoKr.
+    pub composed: Option<ComposedTensors>,
     /// What is added to the bias beside the weight, before it is scaled.
     pub bias: Option<usize>,
     pub lengths: Option<usize>,
     /// Whether the module is an embedding, whose weight has a row for each token: PEFT transposes
     /// its product.
     pub is_embedding: bool,
+    /// Whether the factors are those of a stack of experts of mlx-lm.
+    pub is_stack: bool,
     /// How the factors are stored; `None`: PEFT's settings and the shapes tell.
     pub form: Option<FactorForm>,
     /// What the product is multiplied by; `None`: PEFT's settings tell.
     pub scale: Option<f64>,
+}
+
+impl LoraTensors {
+    /// All tensors.
+    pub(super) fn all(&self) -> impl Iterator<Item = usize> {
+        let Self { a, b, core, bias, lengths, .. } = *self;
+        let composed = self.composed.iter().flat_map(ComposedTensors::all);
+        let composed: Vec<usize> = composed.collect();
+        [a, b, core, bias, lengths]
+            .into_iter()
+            .flatten()
+            .chain(composed)
+    }
 }
 
 /// Rows of a product that are rows of a weight.
@@ -42,7 +62,7 @@ pub(super) struct SortedTensors {
     pub replacements: BTreeMap<String, usize>,
     /// Rows of weights, by the name of the weight.
     pub rows: BTreeMap<String, usize>,
-    /// Vectors that are added, by the name of what they are added to.
+    /// Tensors that are added, by the name of what they are added to.
     pub sums: BTreeMap<String, usize>,
     /// What was left out.
     pub notes: Vec<String>,

@@ -1,10 +1,10 @@
-//! Adapters between PEFT, or mlx-lm, and llama.cpp.
+//! Adapters between PEFT, or mlx-lm, and llama.cpp, and LoRA of image models under other names.
 
 use std::path::Path;
 
 use super::{WholeModel, gguf_request, take_gguf};
 use crate::config::Texts;
-use crate::convert::adapters::{gguf_alpha, is_adapter, lora_pairs};
+use crate::convert::adapters::{gguf_alpha, is_adapter, lora_pairs, renamed_lora};
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::Report;
 use crate::families::{LoraRequest, lora_to_gguf, lora_to_hf};
@@ -34,8 +34,16 @@ pub(super) fn convert<'m>(
             report.notes.extend(found.notes);
             Ok(WholeModel { files: found.files, ..WholeModel::default() })
         }
+        (None, ConvertTarget::Safetensors) if is_all && !options.is_directory(model) => {
+            let items = std::mem::take(&mut resolution.items);
+            let to = options.decode.then_some(options.run.to);
+            let (items, notes) = renamed_lora(base, model, items, to)?;
+            resolution.items = items;
+            report.notes.extend(notes);
+            Ok(WholeModel::default())
+        }
         _ => {
-            let what = "a base is that of an adapter, all of which becomes a GGUF file of floats or a directory of safetensors, or of a draft for speculative decoding, which becomes a GGUF file";
+            let what = "a base is that of an adapter, all of which becomes a GGUF file of floats, a directory of safetensors, or for an image model one file (-o NAME.safetensors), or of a draft for speculative decoding, which becomes a GGUF file";
             Err(AnamnesisError::usage(what))
         }
     }

@@ -1,7 +1,7 @@
-//! A weight that an adapter of PEFT changes: a sum of products of low rank is added (LoRA), and
-//! rows or columns get the lengths that the adapter has for them (DoRA). A weight is a matrix here:
-//! the kernel of a convolution is one of `[out, in * height * width]`, and a stack of experts one
-//! of `[experts * rows, columns]`.
+//! A weight that an adapter changes: a sum of products of low rank (LoRA) or of other matrices
+//! (LoHa, LoKr) is added, and rows or columns get the lengths that the adapter has for them (DoRA).
+//! A weight is a matrix here: the kernel of a convolution is one of `[out, in * height * width]`,
+//! and a stack of experts one of `[experts * rows, columns]`.
 //!
 //! Arithmetic: `f32(w + Σ scale · b · a)`, where `w` is the decoded weight in F32 and the sum over
 //! the ranks of all adapters, in their order, is F64, as is its sum with `w`. That is rounded once.
@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use self::products::Products;
-pub(crate) use self::products::ScaledProduct;
+pub(crate) use self::products::{AddedMatrix, ScaledProduct};
 use super::assembled::{Assembled, Change, Piece, RowOrder, decode_values, load_values};
 use super::low_rank::PRODUCT_ROWS;
 use super::strips::LoadedRows;
@@ -39,8 +39,9 @@ const COLUMNS: usize = 32;
 pub(crate) enum Lengths {
     /// Of the rows, `[rows, 1]`.
     Rows(Box<dyn ScaleMatrix>),
-    /// Of the columns, `[1, cols]`: those of weights `[in, out]` and of embeddings.
-    Columns(Box<dyn ScaleMatrix>),
+    /// Of so many columns each that follow each other, `[1, cols / group]`: one of weights `[in,
+    /// out]` and of embeddings, all of an input of a convolution.
+    Columns { lengths: Box<dyn ScaleMatrix>, group: usize },
 }
 
 /// Decoder of a matrix that adapters change.
@@ -60,7 +61,7 @@ impl<'m> AdaptedWeight<'m> {
         name: String,
         base: Box<dyn Decode + 'm>,
         [rows, cols]: [usize; 2],
-        products: Vec<ScaledProduct>,
+        products: Vec<AddedMatrix>,
         lengths: Option<Lengths>,
     ) -> Self {
         let has_own_rows = base.grid().cols == cols;
@@ -127,21 +128,25 @@ impl<'m> AdaptedWeight<'m> {
                     row.iter_mut().for_each(|v| *v *= factor);
                 }
             }
-            Lengths::Columns(lengths) => {
-                lengths.extend(0..1, tile.cols.clone(), staging, factors)?;
-                let mut squares = vec![0.0; tile.cols.len()];
+            &Lengths::Columns { ref lengths, group } => {
+                // Tiles begin and end with a group.
+                let groups = tile.cols.start / group..tile.cols.end / group;
+                lengths.extend(0..1, groups.clone(), staging, factors)?;
+                let mut squares = vec![0.0; groups.len()];
                 for row in rows {
-                    let pairs = squares.iter_mut().zip(&*row);
-                    pairs.for_each(|(sum, v)| *sum += v * v);
+                    for (sum, values) in squares.iter_mut().zip(row.chunks_exact(group)) {
+                        *sum += values.iter().map(|v| v * v).sum::<f64>();
+                    }
                 }
-                let of_columns = squares.into_iter().zip(factors.iter()).enumerate();
-                let of_columns = of_columns.map(|(at, (squares, &length))| {
-                    self.factor(length, squares, ("column", tile.cols.start + at))
+                let of_groups = squares.into_iter().zip(factors.iter()).zip(groups);
+                let of_groups = of_groups.map(|((squares, &length), at)| {
+                    self.factor(length, squares, ("column", at * group))
                 });
-                let of_columns: Vec<f64> = of_columns.collect::<Result<_>>()?;
+                let of_groups: Vec<f64> = of_groups.collect::<Result<_>>()?;
                 for row in sums.chunks_exact_mut(tile.cols.len().max(1)) {
-                    let pairs = row.iter_mut().zip(&of_columns);
-                    pairs.for_each(|(v, factor)| *v *= factor);
+                    for (values, factor) in row.chunks_exact_mut(group).zip(&of_groups) {
+                        values.iter_mut().for_each(|v| *v *= factor);
+                    }
                 }
             }
         }
@@ -179,19 +184,25 @@ impl Decode for AdaptedWeight<'_> {
                 ..base
             };
         }
+        // Both factors of a product of values, of one row at least, and what they are read from.
+        let of_factors = if self.products.are_low_rank() {
+            0.0
+        } else {
+            160.0
+        };
         Grid {
             // The length of a row or column needs all of it.
             col_align: match self.lengths {
                 Some(Lengths::Rows(_)) => base.cols.max(1),
-                Some(Lengths::Columns(_)) => lcm(base.col_align, COLUMNS),
+                Some(Lengths::Columns { group, .. }) => lcm(lcm(base.col_align, group), COLUMNS),
                 None => base.col_align,
             },
             row_align: match self.lengths {
-                Some(Lengths::Columns(_)) => base.rows.max(1),
+                Some(Lengths::Columns { .. }) => base.rows.max(1),
                 _ => base.row_align,
             },
             // Beside what the base loads: the values in F32 and the sums in F64.
-            load_bits: base.load_bits + 96.0,
+            load_bits: base.load_bits + 96.0 + of_factors,
             ..base
         }
     }

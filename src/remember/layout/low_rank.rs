@@ -17,7 +17,7 @@ use crate::simd::{Level, dispatch};
 
 /// Elements of both factors that are read at once. The rank has no bound, so factors are not read
 /// whole.
-const PIECE: usize = 64 << 10;
+pub(super) const PIECE: usize = 64 << 10;
 
 /// Most ranks whose terms are added at once: the kernel copies eight columns of them.
 const MAX_RANKS: usize = 4096;

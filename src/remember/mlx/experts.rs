@@ -174,16 +174,29 @@ pub(super) fn expert_names(
 /// What stands before and behind an expert's number in the name of its part of the stack `name`.
 /// `None` if the architecture has no single experts, or the stack is none of the projections.
 fn single_expert(name: &str, all: &Index<'_>) -> Option<(String, String)> {
-    let (parent, projection) = name.split_once(STACK)?;
     let model_type = all.config.model_type()?;
     let names = ARCHITECTURES
         .iter()
         .find(|names| names.model_types.contains(&model_type))?;
-    let (module, parameter) = projection.rsplit_once('.')?;
-    let (_, theirs) = names.projections.iter().find(|(ours, _)| *ours == module)?;
-    let (replaced, experts) = names.parent;
-    let parent = parent.strip_suffix(replaced)?;
-    Some((format!("{parent}{experts}"), format!("{theirs}.{parameter}")))
+    names.single_expert(name)
+}
+
+/// What may stand before and behind an expert's number in the names of the experts of the stack
+/// `name`, whatever the architecture.
+pub(crate) fn names_of_experts(name: &str) -> impl Iterator<Item = (String, String)> {
+    let all = ARCHITECTURES.iter();
+    all.filter_map(move |names| names.single_expert(name))
+}
+
+impl ExpertNames {
+    fn single_expert(&self, name: &str) -> Option<(String, String)> {
+        let (parent, projection) = name.split_once(STACK)?;
+        let (module, parameter) = projection.rsplit_once('.')?;
+        let (_, theirs) = self.projections.iter().find(|(ours, _)| *ours == module)?;
+        let (replaced, experts) = self.parent;
+        let parent = parent.strip_suffix(replaced)?;
+        Some((format!("{parent}{experts}"), format!("{theirs}.{parameter}")))
+    }
 }
 
 /// Claims a stack of experts that is not quantized, in a model in which others are: their names

@@ -138,7 +138,7 @@ fn biases_that_do_not_fit_are_errors() {
     let plain = || pair("q", &[1, 2], &[3, 1]);
     for (tensors, settings, what) in [
         (of("q", &[2]), &on, "`q.bias` is [3]"),
-        (of("q", &[1, 3]), &on, "no vector"),
+        (of("q", &[1, 3]), &on, "it is [1, 3]"),
         (of("k", &[3]), &on, "no `k.bias`"),
         (plain(), &on, "no `lora_B.bias`"),
         (of("q", &[3]), &json!({}), "`lora_bias`"),

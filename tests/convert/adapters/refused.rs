@@ -90,7 +90,7 @@ fn what_does_not_fit_is_an_error() {
         (with(named("a.q.bias", &[3])), none(), "no `a.q.bias`"),
         (with(named("a.q.lora_B.bias", &[3])), none(), "`lora_bias`"),
         (with(named("a.q.weight", &[2, 3])), none(), "of the model is [3, 2]"),
-        (with(named("a.q.hada_w1_a", &[2, 3])), none(), "a.q.hada_w1_a"),
+        (with(named("a.q.hada_w1_a", &[2, 3])), none(), "several kinds"),
         (
             with(raw("a.q.lora_A.weight", "F32", &[1, 2], f32s(&[1.0; 2]))),
             none(),
@@ -105,7 +105,37 @@ fn what_does_not_fit_is_an_error() {
             json!({"use_dora": true}),
             "has 2 columns",
         ),
-        (pair(), json!({"peft_type": "LOHA"}), "LOHA"),
+        (pair(), json!({"peft_type": "LOHA"}), "`lora_alpha` is 1"),
+        (
+            pair(),
+            json!({"peft_type": "LOHA", "lora_alpha": null, "alpha": 1}),
+            "another `peft_type`",
+        ),
+        (
+            with(named("a.q.lokr_w1", &[3, 2])),
+            json!({"peft_type": "LOKR", "lora_alpha": null, "alpha": 1}),
+            "several kinds",
+        ),
+        (
+            vec![named("a.q.lokr_w1", &[3, 1]), named("a.q.lokr_w2", &[1, 2])],
+            none(),
+            "another `peft_type`",
+        ),
+        (
+            vec![named("a.q.lokr_w1", &[3, 1]), named("a.q.lokr_w2", &[1, 2, 1])],
+            json!({"peft_type": "LOKR", "lora_alpha": null, "alpha": 1}),
+            "Conv1d",
+        ),
+        (
+            vec![
+                named("a.q.hada_w1_a", &[3, 2]),
+                named("a.q.hada_w1_b", &[2, 2]),
+                named("a.q.hada_w2_a", &[3, 2]),
+                named("a.q.hada_w2_b", &[2, 2]),
+            ],
+            json!({"peft_type": "LOHA", "lora_alpha": null, "alpha": 1}),
+            "its rank is 2, and 1",
+        ),
         (pair(), json!({"peft_type": "IA3"}), "IA3"),
         (pair(), json!({"bias": "some"}), "`bias` is \"some\""),
         (pair(), json!({"init_lora_weights": "pissa"}), "pissa"),

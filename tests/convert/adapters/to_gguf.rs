@@ -129,6 +129,8 @@ fn what_llama_cpp_does_not_add_is_refused() {
         ("bias-all", "`bias` is on"),
         ("lora-bias", "`lora_bias` is on"),
         ("experts", "`target_parameters` is on"),
+        ("loha", "`peft_type: LOHA or LOKR` is on"),
+        ("mlx-experts", "stacked experts are not converted"),
     ] {
         let error = convert(&adapters().join(name), &adapters().join("base"), &out).unwrap_err();
         assert!(error.to_string().contains(expected), "{name}: {error}");

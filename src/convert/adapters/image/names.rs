@@ -7,6 +7,7 @@
 //!
 //! Source: diffusers 0.42.1 `loaders/lora_conversion_utils.py`.
 
+use crate::convert::adapters::composed::ComposedRole;
 use crate::model::Tensor;
 use crate::remember::seam::wrong;
 use crate::{AnamnesisError, Result};
@@ -18,15 +19,17 @@ pub(in crate::convert::adapters) enum LoraRole {
     B,
     /// What is added to the bias before it is scaled.
     BiasOfB,
+    /// What stands between both factors of a convolution.
+    Core,
+    /// A tensor of LoHa or LoKr.
+    Composed(ComposedRole),
     /// What the product is multiplied by, and divided by its rank.
     Alpha,
-    /// A vector that is added to the weight, and one that is added to the bias.
+    /// The lengths of rows or columns (DoRA).
+    Lengths,
+    /// What is added to the weight, and what is added to the bias.
     WeightSum,
     BiasSum,
-}
-
-impl LoraRole {
-    pub(super) const COUNT: usize = 6;
 }
 
 /// What the name of a tensor says.
@@ -52,9 +55,13 @@ const ENDINGS: &[(&str, LoraRole)] = &[
     (OF_PROCESSOR_A, LoraRole::A),
     (OF_PROCESSOR_B, LoraRole::B),
     (".lora_B.bias", LoraRole::BiasOfB),
+    (".lora_mid.weight", LoraRole::Core),
     (".alpha", LoraRole::Alpha),
+    (".dora_scale", LoraRole::Lengths),
     (".diff", LoraRole::WeightSum),
     (".diff_b", LoraRole::BiasSum),
+    (".w_norm", LoraRole::WeightSum),
+    (".b_norm", LoraRole::BiasSum),
 ];
 
 /// Endings behind the module's last part: `attn1.processor.to_q_lora.down.weight` is of
@@ -75,26 +82,36 @@ const COMPONENTS: &[&str] = &[
     "unet",
 ];
 
-/// Parts of a pipeline, as kohya's names begin.
-const KOHYA_COMPONENTS: &[&str] =
-    &["lora_prior", "lora_te", "lora_te1", "lora_te2", "lora_te3", "lora_transformer", "lora_unet"];
+/// Parts of a pipeline, as the names of kohya's scripts and of LyCORIS begin.
+const KOHYA_COMPONENTS: &[&str] = &[
+    "lora_prior",
+    "lora_te",
+    "lora_te1",
+    "lora_te2",
+    "lora_te3",
+    "lora_transformer",
+    "lora_unet",
+    "lycoris",
+];
 
-/// Kinds of adapters by parts of their names, which are no sums of products of two matrices.
+/// Kinds of adapters by parts of their names, which add no product of their own tensors.
 const REFUSED: &[(&str, &str)] = &[
-    (".dora_scale", "DoRA of LyCORIS"),
-    (".hada_", "LoHa of LyCORIS"),
-    (".lokr_", "LoKr of LyCORIS"),
-    (".lora_mid.", "a convolution of three factors of LyCORIS"),
     (".oft_", "OFT"),
-    (".w_norm", "norms of LyCORIS"),
+    (".on_input", "(IA)³ of LyCORIS"),
+    (".reshape_weight", "a LoRA that enlarges its weight"),
 ];
 
 impl<'a> LoraName<'a> {
-    /// Whether `name` is that of a factor, or of a kind of adapter that is refused by name.
+    /// Whether `name` is that of a factor or of what is added to a weight, or of a kind of adapter
+    /// that is refused by name.
     pub(in crate::convert::adapters) fn is_of_lora(name: &str) -> bool {
+        let is_named = |role: &LoraRole| {
+            !matches!(role, LoraRole::Alpha | LoraRole::BiasSum | LoraRole::BiasOfB)
+        };
         let mut endings = ENDINGS.iter();
         let ending = endings.find(|(ending, _)| name.ends_with(ending));
-        ending.is_some_and(|(_, role)| matches!(role, LoraRole::A | LoraRole::B))
+        ending.is_some_and(|(_, role)| is_named(role))
+            || ComposedRole::of(name).is_some()
             || REFUSED.iter().any(|(part, _)| name.contains(part))
     }
 
@@ -104,14 +121,20 @@ impl<'a> LoraName<'a> {
     pub(super) fn new(t: &Tensor<'a>) -> Result<Self> {
         let name = t.name();
         if let Some((_, kind)) = REFUSED.iter().find(|(part, _)| name.contains(part)) {
-            let what = format!("it is of {kind}, and LoRA is merged");
+            let what = format!("it is of {kind}, and LoRA, LoHa and LoKr are merged");
             return Err(AnamnesisError::unsupported("an adapter", what).in_tensor(name));
         }
         let mut endings = ENDINGS.iter();
         let found =
             endings.find_map(|&(ending, role)| Some((name.strip_suffix(ending)?, ending, role)));
+        let composed = || {
+            let (path, role) = ComposedRole::of(name)?;
+            Some((path, "", LoraRole::Composed(role)))
+        };
+        let found = found.or_else(composed);
         let Some((path, ending, role)) = found else {
-            let what = "its name is none of a LoRA of kohya's scripts, diffusers or ComfyUI";
+            let what =
+                "its name is none of a LoRA of kohya's scripts, LyCORIS, diffusers or ComfyUI";
             return Err(wrong(t, what));
         };
         let (component, module) = split(path);

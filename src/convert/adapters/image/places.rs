@@ -10,7 +10,9 @@ use std::sync::Arc;
 use super::modules::{SharedRows, other_names};
 use super::names::{LoraName, LoraRole, joined};
 use super::scales::Scales;
-use crate::convert::adapters::factors::{FactorForm, Factors};
+use crate::convert::adapters::composed::ComposedTensors;
+use crate::convert::adapters::factors::FactorForm;
+use crate::convert::adapters::product::ModuleProduct;
 use crate::convert::adapters::sorted::{LoraTensors, PlacedRows, SortedTensors};
 use crate::convert::adapters::tensor::AdapterTensor;
 use crate::error::counted;
@@ -27,9 +29,40 @@ const MAX_PREFIX_PARTS: usize = 4;
 const NOT_IN_BASE: &str = "BASE has no module of this name, and none other of the adapter; BASE is the part of the pipeline that the adapter was trained for, or a file with all parts";
 
 /// Numbers of the tensors of a module of the adapter, and its name as the file has it.
+#[derive(Default)]
 struct NamedModule {
     name: String,
-    tensors: [Option<usize>; LoraRole::COUNT],
+    tensors: LoraTensors,
+    alpha: Option<usize>,
+    /// What is added to the weight and to the bias.
+    weight_sum: Option<usize>,
+    bias_sum: Option<usize>,
+}
+
+impl NamedModule {
+    /// Sorts in tensor `index`. Returns whether its place was free.
+    fn add(&mut self, role: LoraRole, index: usize) -> bool {
+        let place = match role {
+            LoraRole::A => &mut self.tensors.a,
+            LoraRole::B => &mut self.tensors.b,
+            LoraRole::Core => &mut self.tensors.core,
+            LoraRole::BiasOfB => &mut self.tensors.bias,
+            LoraRole::Lengths => &mut self.tensors.lengths,
+            LoraRole::Alpha => &mut self.alpha,
+            LoraRole::WeightSum => &mut self.weight_sum,
+            LoraRole::BiasSum => &mut self.bias_sum,
+            LoraRole::Composed(role) => {
+                return ComposedTensors::add(&mut self.tensors.composed, role, index);
+            }
+        };
+        place.replace(index).is_none()
+    }
+
+    /// All tensors.
+    fn all(&self) -> impl Iterator<Item = usize> {
+        let others = [self.alpha, self.weight_sum, self.bias_sum];
+        self.tensors.all().chain(others.into_iter().flatten())
+    }
 }
 
 /// Modules of a part of a pipeline, by their names with `_` for each dot.
@@ -102,8 +135,8 @@ fn components(model: &ParsedModel) -> Result<BTreeMap<&str, Component>> {
         let modules = components.entry(component).or_default();
         let module = modules
             .entry(joined(&module))
-            .or_insert_with(|| NamedModule { name: module, tensors: [None; LoraRole::COUNT] });
-        if module.tensors[role as usize].replace(index).is_some() {
+            .or_insert_with(|| NamedModule { name: module, ..NamedModule::default() });
+        if !module.add(role, index) {
             return Err(wrong(&t, "another tensor of the adapter has its place"));
         }
     }
@@ -186,13 +219,8 @@ fn placed_rows(
     module: &NamedModule,
     places: &[Place<'_>],
 ) -> Result<Vec<PlacedRows>> {
-    let tensor = |index| AdapterTensor { model: model.clone(), index };
-    let first = module
-        .tensors
-        .iter()
-        .flatten()
-        .min()
-        .map(|&first| tensor(first));
+    let first = module.all().min();
+    let first = first.map(|index| AdapterTensor { model: model.clone(), index });
     let refused = |what: String| match &first {
         Some(first) => wrong(&first.get(), what),
         None => AnamnesisError::parse(what),
@@ -202,11 +230,11 @@ fn placed_rows(
         let what = format!("BASE has no module `{name}`, and it has others of the adapter");
         return Err(refused(what));
     }
-    let [Some(a), Some(b), ..] = module.tensors else {
+    if module.tensors.all().next().is_none() {
         return Ok(vec![]);
-    };
-    let factors = Factors { form: FactorForm::OutIn, a: tensor(a), b: tensor(b) };
-    let rows = factors.b.get().shape().first().copied().unwrap_or(0);
+    }
+    let product = ModuleProduct::new(model, &module.tensors)?;
+    let rows = product.rows();
     let mut placed = vec![];
     for place in places {
         // The product must have all columns of the weight.
@@ -214,7 +242,7 @@ fn placed_rows(
             .into_iter()
             .chain(place.shape.iter().skip(1).copied())
             .collect();
-        let size = factors.fit((place.module, &shape))?;
+        let size = product.fit((place.module, &shape))?;
         let height = place.shape.first().copied().unwrap_or(0);
         let unit = |n: usize| n.checked_mul(size.cols).filter(|&n| n <= rows.max(height));
         let [to, from] = place.rows.first.map(unit);
@@ -234,7 +262,7 @@ fn placed_rows(
                     "it has {rows} rows, and `{}.weight` is {:?}",
                     place.module, place.shape
                 );
-                return Err(wrong(&factors.b.get(), what));
+                return Err(wrong(&product.tensor().get(), what));
             }
         }
     }
@@ -273,28 +301,32 @@ impl Adder<'_> {
         sorted: &mut SortedTensors,
     ) -> Result<()> {
         let places = places_in(self.places, key, self.prefix);
-        let &[a, b, bias, alpha, weight_sum, bias_sum] = &module.tensors;
+        let &NamedModule { tensors, alpha, weight_sum, bias_sum, .. } = module;
         let tensor = |index| Tensor { model: self.model, index };
-        let vectors = [(weight_sum, Some("weight")), (bias_sum, Some("bias")), (bias, None)];
+        let vectors =
+            [(weight_sum, Some("weight")), (bias_sum, Some("bias")), (tensors.bias, None)];
         for (index, added_to) in vectors {
             let Some(index) = index else {
                 continue;
             };
             let [Place { module, rows: SharedRows::ALL, .. }] = places else {
-                let what = "the module's rows lie elsewhere in BASE, where vectors are not added";
+                let what =
+                    "the module's rows lie elsewhere in BASE, where nothing but products is added";
                 return Err(wrong(&tensor(index), what));
             };
             if let Some(parameter) = added_to {
                 sorted.sums.insert(format!("{module}.{parameter}"), index);
             }
         }
-        if [a, b, bias, alpha].iter().all(Option::is_none) {
+        if tensors.all().next().is_none() && alpha.is_none() {
             return Ok(());
         }
-        let rank = a.and_then(|a| tensor(a).shape().first().copied());
-        let scale = rank.map(|rank| self.scales.of(&module.name, rank, alpha.map(tensor)));
-        let (form, scale) = (Some(FactorForm::OutIn), scale.transpose()?);
-        let lora = LoraTensors { a, b, bias, form, scale, ..LoraTensors::default() };
+        let product = ModuleProduct::new(self.model, &tensors)?;
+        let form = tensors.composed.map(|composed| composed.form);
+        let rank = (product.rank(), form);
+        let scale = self.scales.of(&module.name, rank, alpha.map(tensor))?;
+        let (form, scale) = (Some(FactorForm::OutIn), Some(scale));
+        let lora = LoraTensors { form, scale, ..tensors };
         let name = format!("{}.{}", self.component, module.name);
         sorted
             .placed
@@ -306,8 +338,8 @@ impl Adder<'_> {
 
 /// The error `what` about the first tensor of `component`.
 fn refused(model: &ParsedModel, component: &Component, what: impl Into<String>) -> AnamnesisError {
-    let all = component.values().flat_map(|module| module.tensors);
-    match all.flatten().min() {
+    let all = component.values().flat_map(NamedModule::all);
+    match all.min() {
         Some(index) => wrong(&Tensor { model, index }, what.into()),
         None => AnamnesisError::parse(what.into()),
     }

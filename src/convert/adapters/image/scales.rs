@@ -8,6 +8,7 @@
 use serde_json::{Map, Value};
 
 use crate::config::unique_json;
+use crate::convert::adapters::composed::ComposedForm;
 use crate::convert::adapters::peft_config::PeftConfig;
 use crate::limits::FREE_JSON_BYTES;
 use crate::model::Tensor;
@@ -58,25 +59,47 @@ impl Scales {
         }
     }
 
-    /// The factor of the product of `module`, of rank `rank`.
+    /// The factor of the product of `module`, of rank `rank`, or of whole matrices, which LyCORIS
+    /// and ComfyUI add as they are. `form` is that of its matrices, if it is of LoHa or LoKr.
     ///
     /// # Errors
-    /// `Parse` if `alpha` is no single finite F32, F16 or BF16, or there is one beside the
-    /// settings.
-    pub(super) fn of(&self, module: &str, rank: usize, alpha: Option<Tensor<'_>>) -> Result<f64> {
-        match (self, alpha) {
-            (Self::Tensors, None) => Ok(1.0),
-            (Self::Tensors, Some(t)) => Ok(number(&t)? / rank as f64),
-            (Self::Settings(_), Some(t)) => {
+    /// `Parse` if `alpha` is no single finite F32, F16 or BF16, is 0, or there is one beside the
+    /// settings; or if these are of another kind of adapter.
+    pub(super) fn of(
+        &self,
+        module: &str,
+        (rank, form): (Option<usize>, Option<ComposedForm>),
+        alpha: Option<Tensor<'_>>,
+    ) -> Result<f64> {
+        match (self, alpha, rank) {
+            (Self::Tensors, None, _) => Ok(1.0),
+            (Self::Tensors, Some(t), rank) => {
+                let alpha = number(&t)?;
+                if alpha == 0.0 {
+                    let what = "it is 0, for which kohya's scripts and LyCORIS take the rank, and others nothing";
+                    return Err(wrong(&t, what));
+                }
+                Ok(rank.map_or(1.0, |rank| alpha / rank as f64))
+            }
+            (Self::Settings(_), Some(t), _) => {
                 Err(wrong(&t, format!("the metadata has `{SETTINGS}`, which says another alpha")))
             }
-            (Self::Settings(config), None) => {
-                let (stated, scale) = config.rank_and_scale(module)?;
-                if stated == rank as f64 {
-                    return Ok(scale);
+            (Self::Settings(config), None, rank) => {
+                if form != config.form {
+                    let what = format!(
+                        "`{module}`: `{SETTINGS}` is of another `peft_type` than its tensors"
+                    );
+                    return Err(AnamnesisError::parse(what));
                 }
-                let what = format!("`{module}`: its rank is {rank}, and {stated} in `{SETTINGS}`");
-                Err(AnamnesisError::parse(what))
+                let (stated, scale) = config.rank_and_scale(module)?;
+                match rank.filter(|&rank| stated != rank as f64) {
+                    None => Ok(scale),
+                    Some(rank) => {
+                        let what =
+                            format!("`{module}`: its rank is {rank}, and {stated} in `{SETTINGS}`");
+                        Err(AnamnesisError::parse(what))
+                    }
+                }
             }
         }
     }
