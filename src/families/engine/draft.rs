@@ -100,7 +100,10 @@ pub(crate) fn add_draft_tokens(fields: &mut Fields) {
 pub(crate) fn add_of_tensors(fields: &mut Fields, class: &ModelClass, items: &[ResolvedItem<'_>]) {
     if class.traits.is_draft {
         let mut items = items.iter();
-        let has_head = items.any(|item| item.name().contains("confidence_head.proj"));
+        let has_head = items.any(|item| {
+            let name = item.name();
+            name.contains("confidence_head.proj") || name.contains("confidence_proj.")
+        });
         fields.0.insert(HAS_CONFIDENCE.to_owned(), has_head.into());
     }
 }

@@ -320,6 +320,8 @@ pub(crate) enum Sign {
     Key(&'static str, u64),
     /// It has a key, without the architecture's name.
     Has(&'static str),
+    /// A key, without the architecture's name, is a list.
+    List(&'static str),
     /// The kind of the tokenizer (`tokenizer.ggml.model`) is this one.
     Tokenizer(&'static str),
     /// It has a tensor.

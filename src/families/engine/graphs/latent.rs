@@ -40,6 +40,12 @@ const ONE_HEAD: &[(When, [Size; 2])] = &[
     (SPLIT, [Size::KvHeads, Size::N(1)]),
 ];
 
+const LEAST: Size = Size::N(64);
+/// Heads of the indexer are multiplied by a matrix of 64 rows, or more.
+const WHOLE_INDEX: &[(When, [Size; 2])] =
+    &[(Always, [Size::Product(&[LEAST, Size::Quotient(&[INDEX_HEAD, LEAST])]), INDEX_HEAD])];
+const ONE_HEAD_AND_INDEX: &[(When, [Size; 2])] = &[ONE_HEAD[0], ONE_HEAD[1], WHOLE_INDEX[0]];
+
 const QUERIES: &[Row] = rows! {
     "blk.{i}.attn_q_a_norm.weight" [Q_RANK];
     "blk.{i}.attn_q_a.weight" [EMBD, Q_RANK];
@@ -72,6 +78,9 @@ const WINDOW_KEYS: (When, &[&str]) = (
     Always,
     &[
         "leading_dense_block_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.key_length_swa",
         "attention.kv_lora_rank_swa",
         "attention.key_length_mla_swa",
         "attention.value_length_mla_swa",
@@ -308,13 +317,13 @@ graphs! {
     "minicpm3" [RMS, KV_KEYS, (Always, &["attention.q_lora_rank"])] FREE_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QUERIES LATENT WHOLE_KV FFN_NORM MLP LONG_FACTORS;
     }
-    "deepseek32" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING] ONE_HEAD {
+    "deepseek32" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING] ONE_HEAD_AND_INDEX {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM QUERIES SPLIT_KV INDEXER;
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS SHARED;
         MayPredict => PREDICTION;
     }
-    "dots3note" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING, WINDOW_KEYS] FREE_HEADS {
+    "dots3note" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING, WINDOW_KEYS] WHOLE_INDEX {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM DOTS3;
         Not(&When::Window) => LATENT QUERIES SPLIT_KV;
         When::Window => DOTS3_WINDOW;
@@ -322,7 +331,7 @@ graphs! {
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED;
     }
-    "glm-dsa" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS] ONE_HEAD {
+    "glm-dsa" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS] ONE_HEAD_AND_INDEX {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM QUERIES SPLIT_KV;
         CHOOSING => INDEXER;
         Not(&From(DENSE)) => MLP;
