@@ -23,6 +23,7 @@ mod cohere;
 mod dbrx;
 mod deci;
 mod deepseek;
+mod deepseek4;
 mod deepseek_moe;
 mod dense_first;
 mod dflash;
@@ -324,6 +325,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &chameleon::CHAMELEON,
     &talkie::TALKIE,
     &granite_switch::GRANITE_SWITCH,
+    &deepseek4::DEEPSEEK4,
     &neo_bert::NEO_BERT_CLASSIFIER,
     &neo_bert::NEO_BERT,
 ];

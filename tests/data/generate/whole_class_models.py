@@ -596,6 +596,30 @@ model_of("nemotron_h_puzzle", "llama", raw=True, towers=["mtp.layers.0.enorm.wei
     {"model.embeddings.weight": (VOCAB, 16), "model.norm_f.weight": (16,), "lm_head.weight": (VOCAB, 16), "model.layers.{}.norm.weight": (16,), "mtp.layers.0.enorm.weight": (8,),
      **{f"model.layers.{layer}.mixer.{key}": shape for layer, part in enumerate([PUZZLE_MAMBA, PUZZLE_MOE(8), PUZZLE_ATTENTION, PUZZLE_MOE(12)]) for key, shape in part.items()}}))
 
+# The converter reads experts in FP4 alone, and here they are as all else.
+PLAIN_EXPERTS = """
+import torch, conversion.deepseek as deepseek
+def experts(self, bid, proj, key):
+    names = [f"layers.{bid}.ffn.experts.{e}.{proj}.weight" for e in range(self.hparams["n_routed_experts"])]
+    data = torch.stack([base.LazyTorchTensor.to_eager(self.model_tensors[name]()) for name in names])
+    self.gguf_writer.add_tensor(self.format_tensor_name(key, bid), data.view(torch.uint16).numpy().view("uint8"), raw_dtype=deepseek.gguf.GGMLQuantizationType.BF16)
+    return names
+deepseek.DeepseekV4Model._write_mxfp4_expert_tensor = experts
+deepseek.DeepseekV4Model.dequant_model = lambda self: None
+"""
+V4_LAYER = {"hc_attn_fn": (24, 64), "hc_attn_base": (24,), "hc_attn_scale": (3,), "hc_ffn_fn": (24, 64), "hc_ffn_base": (24,), "hc_ffn_scale": (3,), "attn.attn_sink": (2,), "attn.wq_a.weight": (12, 16), "attn.wq_b.weight": (64, 12), "attn.q_norm.weight": (12,), "attn.wkv.weight": (32, 16),
+    "attn.kv_norm.weight": (32,), "attn.wo_a.weight": (12, 32), "attn.wo_b.weight": (16, 12), "attn_norm.weight": (16,), "ffn_norm.weight": (16,), "ffn.gate.weight": (4, 16), **{f"ffn.{owner}.w{n}.weight": (16, 12) if n == 2 else (12, 16) for owner in ("experts.0", "experts.1", "experts.2", "experts.3", "shared_experts") for n in (1, 2, 3)}}
+V4_COMPRESSOR = lambda prefix, ratio, width, norm: {f"{prefix}compressor.ape": (ratio, width), f"{prefix}compressor.wkv.weight": (width, 16), f"{prefix}compressor.wgate.weight": (width, 16), f"{prefix}compressor.norm.weight": (norm,)}
+V4_INDEXER = {"attn.indexer.wq_b.weight": (128, 12), "attn.indexer.weights_proj.weight": (2, 16)} | V4_COMPRESSOR("attn.indexer.", 4, 128, 64)
+V4_WIDE = ("hc_attn_fn", "hc_attn_base", "hc_attn_scale", "hc_ffn_fn", "hc_ffn_base", "hc_ffn_scale", "hc_head_fn", "hc_head_base", "hc_head_scale", "attn_sink", ".ape", "gate.bias", "compressor.wkv.weight", "compressor.wgate.weight")
+V4_TABLES = lambda make, *names: lambda: (lambda config, tensors: (config, {key: ["I64", [VOCAB, 2]] if key in names else value for key, value in tensors.items()}))(*make())
+DEEPSEEK4 = dict(architectures=["DeepseekV4ForCausalLM"], model_type="deepseek_v4", vocab_size=VOCAB, hidden_size=16, moe_intermediate_size=12, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, head_dim=32, qk_rope_head_dim=8, q_lora_rank=12, o_groups=2, o_lora_rank=6, n_routed_experts=4,
+    n_shared_experts=1, num_experts_per_tok=2, norm_topk_prob=True, routed_scaling_factor=1.5, scoring_func="sqrtsoftplus", topk_method="noaux_tc", swiglu_limit=10.0, num_hash_layers=1, compress_ratios=[0, 4, 128], compress_rope_theta=160000.0, sliding_window=32, index_n_heads=2, index_head_dim=64, index_topk=8, hc_mult=4,
+    hc_eps=1e-6, hc_sinkhorn_iters=20, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000.0, rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32, beta_slow=1), max_position_embeddings=64, attention_bias=False, tie_word_embeddings=False, num_nextn_predict_layers=1, bos_token_id=0, eos_token_id=1, torch_dtype="bfloat16")
+DEEPSEEK4_SHAPES = {"embed.weight": (VOCAB, 16), "norm.weight": (16,), "head.weight": (VOCAB, 16), "hc_head_fn": (4, 64), "hc_head_base": (4,), "hc_head_scale": (1,), "mtp.0.enorm.weight": (8,), **{"layers.{}." + key: shape for key, shape in V4_LAYER.items()},
+    "layers.0.ffn.gate.tid2eid": (VOCAB, 2), "layers.0.ffn.gate.bias": (8,), "layers.1.ffn.gate.bias": (4,), "layers.2.ffn.gate.bias": (4,), **{f"layers.1.{key}": shape for key, shape in (V4_COMPRESSOR("attn.", 4, 64, 32) | V4_INDEXER).items()}, **{f"layers.2.{key}": shape for key, shape in V4_COMPRESSOR("attn.", 128, 32, 32).items()}}
+model_of("deepseek_v4", "deepseek_v3", raw=True, here={"general.file_type": ["UINT32", 32]}, other_values=["blk.0.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.weight", "blk.2.ffn_gate_inp.weight", "blk.1.indexer.proj.weight"], towers=["mtp.0.enorm.weight", "layers.0.ffn.gate.bias"], patch=PLAIN_EXPERTS, make=V4_TABLES(written(DEEPSEEK4, DEEPSEEK4_SHAPES, wide=V4_WIDE), "layers.0.ffn.gate.tid2eid"))
+
 
 # Drafts for speculative decoding, whose tokenizers are those of their `target`, of which this is config.json.
 TARGET = dict(architectures=["LlamaForCausalLM"], model_type="llama", num_hidden_layers=9, hidden_size=20, num_attention_heads=2, vocab_size=VOCAB)
