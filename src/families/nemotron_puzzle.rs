@@ -48,7 +48,7 @@ pub(super) const NEMOTRON_H_PUZZLE: ModelClass = ModelClass {
         need: EXPERTS[1].need,
         ..parameter(
             "blk.{i}.exp_probs_b.bias",
-            "model.layers.{i}.mixer.gate.e_score_correction.bias",
+            "backbone.layers.{i}.mixer.gate.e_score_correction.bias",
             (Transform::None, &[Experts], &[Experts]),
         )
     }],

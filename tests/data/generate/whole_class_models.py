@@ -589,12 +589,15 @@ PUZZLE_ATTENTION = {"q_proj.weight": (16, 16), "k_proj.weight": (8, 16), "v_proj
 PUZZLE_MOE = lambda width: {"gate.weight": (2, 16), "gate.e_score_correction_bias": (2,), "shared_experts.up_proj.weight": (20, 16), "shared_experts.down_proj.weight": (16, 20), "fc1_latent_proj.weight": (12, 16), "fc2_latent_proj.weight": (16, 12),
     **{f"experts.{e}.{part}_proj.weight": (width, 12) if part == "up" else (12, width) for e in range(2) for part in ("up", "down")}}
 PUZZLE = [dict(block_type="mamba"), dict(block_type="moe", moe_intermediate_size=8, num_experts_per_tok=1), dict(block_type="attention"), dict(block_type="moe", moe_intermediate_size=12, num_experts_per_tok=2)]
-model_of("nemotron_h_puzzle", "llama", raw=True, towers=["mtp.layers.0.enorm.weight"], other_values=["blk.0.ssm_a"], make=written(dict(architectures=["NemotronHPuzzleForCausalLM"], model_type="nemotron_h_puzzle", block_configs=PUZZLE, mtp_block_configs=[dict(block_type="attention"), PUZZLE[3]], num_nextn_predict_layers=1, num_hidden_layers=4,
+PUZZLE_MADE = written(dict(architectures=["NemotronHPuzzleForCausalLM"], model_type="nemotron_h_puzzle", block_configs=PUZZLE, mtp_block_configs=[dict(block_type="attention"), PUZZLE[3]], num_nextn_predict_layers=1, num_hidden_layers=4,
     hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64, vocab_size=VOCAB, bos_token_id=1, eos_token_id=2, pad_token_id=0, layer_norm_epsilon=1e-5, mamba_num_heads=4, mamba_head_dim=16, n_groups=2,
     ssm_state_size=8, conv_kernel=4, chunk_size=128, expand=2, mamba_hidden_act="silu", mlp_hidden_act="relu2", use_bias=False, use_conv_bias=True, mlp_bias=False, attention_bias=False, mamba_proj_bias=False, tie_word_embeddings=False, torch_dtype="bfloat16", n_routed_experts=2, n_shared_experts=1,
     n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, moe_shared_expert_intermediate_size=20, moe_latent_size=12),
     {"model.embeddings.weight": (VOCAB, 16), "model.norm_f.weight": (16,), "lm_head.weight": (VOCAB, 16), "model.layers.{}.norm.weight": (16,), "mtp.layers.0.enorm.weight": (8,),
-     **{f"model.layers.{layer}.mixer.{key}": shape for layer, part in enumerate([PUZZLE_MAMBA, PUZZLE_MOE(8), PUZZLE_ATTENTION, PUZZLE_MOE(12)]) for key, shape in part.items()}}))
+     **{f"model.layers.{layer}.mixer.{key}": shape for layer, part in enumerate([PUZZLE_MAMBA, PUZZLE_MOE(8), PUZZLE_ATTENTION, PUZZLE_MOE(12)]) for key, shape in part.items()}})
+model_of("nemotron_h_puzzle", "llama", raw=True, towers=["mtp.layers.0.enorm.weight"], other_values=["blk.0.ssm_a"], make=PUZZLE_MADE)
+# Names of the first release.
+model_of("nemotron_h_puzzle_first", "llama", raw=True, back="NemotronHPuzzleForCausalLM", towers=["mtp.layers.0.enorm.weight"], other_values=["blk.0.ssm_a"], make=lambda: (lambda config, tensors: (config, {key.replace("model.", "backbone.").replace("correction_bias", "correction.bias"): value for key, value in tensors.items()}))(*PUZZLE_MADE()))
 
 # The converter reads experts in FP4 alone, and here they are as all else.
 PLAIN_EXPERTS = """
