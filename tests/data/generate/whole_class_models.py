@@ -595,7 +595,7 @@ PUZZLE_MADE = written(dict(architectures=["NemotronHPuzzleForCausalLM"], model_t
     n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, moe_shared_expert_intermediate_size=20, moe_latent_size=12),
     {"model.embeddings.weight": (VOCAB, 16), "model.norm_f.weight": (16,), "lm_head.weight": (VOCAB, 16), "model.layers.{}.norm.weight": (16,), "mtp.layers.0.enorm.weight": (8,),
      **{f"model.layers.{layer}.mixer.{key}": shape for layer, part in enumerate([PUZZLE_MAMBA, PUZZLE_MOE(8), PUZZLE_ATTENTION, PUZZLE_MOE(12)]) for key, shape in part.items()}})
-model_of("nemotron_h_puzzle", "llama", raw=True, towers=["mtp.layers.0.enorm.weight"], other_values=["blk.0.ssm_a"], make=PUZZLE_MADE)
+model_of("nemotron_h_puzzle", "llama", raw=True, back="NemotronHPuzzleForCausalLM", towers=["mtp.layers.0.enorm.weight"], other_values=["blk.0.ssm_a"], make=PUZZLE_MADE)
 # Names of the first release.
 model_of("nemotron_h_puzzle_first", "llama", raw=True, back="NemotronHPuzzleForCausalLM", towers=["mtp.layers.0.enorm.weight"], other_values=["blk.0.ssm_a"], make=lambda: (lambda config, tensors: (config, {key.replace("model.", "backbone.").replace("correction_bias", "correction.bias"): value for key, value in tensors.items()}))(*PUZZLE_MADE()))
 
@@ -621,7 +621,7 @@ DEEPSEEK4 = dict(architectures=["DeepseekV4ForCausalLM"], model_type="deepseek_v
     hc_eps=1e-6, hc_sinkhorn_iters=20, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000.0, rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32, beta_slow=1), max_position_embeddings=64, attention_bias=False, tie_word_embeddings=False, num_nextn_predict_layers=1, bos_token_id=0, eos_token_id=1, torch_dtype="bfloat16")
 DEEPSEEK4_SHAPES = {"embed.weight": (VOCAB, 16), "norm.weight": (16,), "head.weight": (VOCAB, 16), "hc_head_fn": (4, 64), "hc_head_base": (4,), "hc_head_scale": (1,), "mtp.0.enorm.weight": (8,), **{"layers.{}." + key: shape for key, shape in V4_LAYER.items()},
     "layers.0.ffn.gate.tid2eid": (VOCAB, 2), "layers.0.ffn.gate.bias": (8,), "layers.1.ffn.gate.bias": (4,), "layers.2.ffn.gate.bias": (4,), **{f"layers.1.{key}": shape for key, shape in (V4_COMPRESSOR("attn.", 4, 64, 32) | V4_INDEXER).items()}, **{f"layers.2.{key}": shape for key, shape in V4_COMPRESSOR("attn.", 128, 32, 32).items()}}
-model_of("deepseek_v4", "deepseek_v3", raw=True, here={"general.file_type": ["UINT32", 32]}, other_values=["blk.0.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.weight", "blk.2.ffn_gate_inp.weight", "blk.1.indexer.proj.weight"], towers=["mtp.0.enorm.weight", "layers.0.ffn.gate.bias"], patch=PLAIN_EXPERTS, make=V4_TABLES(written(DEEPSEEK4, DEEPSEEK4_SHAPES, wide=V4_WIDE), "layers.0.ffn.gate.tid2eid"))
+model_of("deepseek_v4", "deepseek_v3", raw=True, back="DeepseekV4ForCausalLM", here={"general.file_type": ["UINT32", 32]}, other_values=["blk.0.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.weight", "blk.2.ffn_gate_inp.weight", "blk.1.indexer.proj.weight"], towers=["mtp.0.enorm.weight", "layers.0.ffn.gate.bias"], patch=PLAIN_EXPERTS, make=V4_TABLES(written(DEEPSEEK4, DEEPSEEK4_SHAPES, wide=V4_WIDE), "layers.0.ffn.gate.tid2eid"))
 
 
 # Drafts for speculative decoding, whose tokenizers are those of their `target`, of which this is config.json.
