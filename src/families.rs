@@ -12,6 +12,7 @@ mod arctic;
 mod baichuan;
 mod bailing;
 mod bailing3;
+mod bamba;
 mod bert;
 mod bloom;
 mod chameleon;
@@ -22,6 +23,7 @@ mod cohere;
 mod dbrx;
 mod deci;
 mod deepseek;
+mod deepseek4;
 mod deepseek_moe;
 mod dense_first;
 mod dflash;
@@ -74,6 +76,8 @@ mod modern_bert;
 mod mpt;
 mod muse;
 mod nemotron_h;
+mod nemotron_puzzle;
+mod neo_bert;
 mod nomic_bert;
 mod olmo;
 mod openelm;
@@ -129,6 +133,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &eagle3::EAGLE3,
     &eagle3::EAGLE3_OF_LLAMA,
     &dflash::DFLASH2,
+    &gemma4::dspark::GEMMA4_DSPARK,
     &dflash::DSPARK,
     &dflash::DFLASH,
     &dflash::MUSE_ASSISTANT,
@@ -193,7 +198,9 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &mamba::FALCON_MAMBA,
     &mamba::MAMBA,
     &mamba::MAMBA2,
+    &bamba::BAMBA,
     &granite_hybrid::GRANITE_HYBRID,
+    &nemotron_puzzle::NEMOTRON_H_PUZZLE,
     &nemotron_h::NEMOTRON_H_LATENT,
     &nemotron_h::NEMOTRON_H_MOE,
     &nemotron_h::NEMOTRON_H,
@@ -318,6 +325,9 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &chameleon::CHAMELEON,
     &talkie::TALKIE,
     &granite_switch::GRANITE_SWITCH,
+    &deepseek4::DEEPSEEK4,
+    &neo_bert::NEO_BERT_CLASSIFIER,
+    &neo_bert::NEO_BERT,
 ];
 
 /// The class that `config` names. That of a nested language model comes first.

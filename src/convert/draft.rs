@@ -179,6 +179,10 @@ impl<'m> Output<'m> {
         };
         let bytes: Vec<u8> = match dtype {
             Dtype::Bool => values.iter().map(|n| u8::from(*n != 0)).collect(),
+            Dtype::I32 => values
+                .iter()
+                .flat_map(|n| (*n as i32).to_le_bytes())
+                .collect(),
             _ => values.iter().flat_map(|n| n.to_le_bytes()).collect(),
         };
         Ok(Self {

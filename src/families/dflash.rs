@@ -18,7 +18,7 @@ use crate::families::engine::rows::*;
 use crate::model::gguf::GgufMetadataArray;
 
 /// The config in the config, and its fields but for those that are outside of it as well.
-const NESTED: &str = "dflash_config";
+pub(super) const NESTED: &str = "dflash_config";
 const NESTED_FIELDS: &[&str] = &[
     TAPPED,
     "mask_token_id",
@@ -42,14 +42,14 @@ const TAPPED: &str = "target_layer_ids";
 /// How many they are. No config has this field.
 const TAPPED_COUNT: &str = "number of target layers";
 const CAUSAL: &str = "causal";
-const WINDOW: &str = "sliding_window";
+pub(super) const WINDOW: &str = "sliding_window";
 const WINDOWED: &str = "sliding_attention";
 /// Pairs of a head that rotate by each axis: llama.cpp has four positions of a token if the target
 /// is for images, and the draft knows the first alone.
 const SECTIONS: &str = "rope_dimension_sections";
 const FEATURES: Dim = Product(&[Field(TAPPED_COUNT), Hidden]);
 
-const ROOT: &[TensorRule] = &[
+pub(super) const ROOT: &[TensorRule] = &[
     optional("token_embd", "model.embed_tokens", &[Vocab, Hidden]),
     ENDS[1],
     optional("output", "lm_head", &[Field(DRAFT_TOKENS), Hidden]),
@@ -110,7 +110,7 @@ const fn of_confidence(gguf: &'static str, hf: &'static str, shape: &'static [Di
     TensorRule { need: Need::Optional, ..rule }
 }
 
-const MARKOV: &[TensorRule] = &[
+pub(super) const MARKOV: &[TensorRule] = &[
     same("markov_w1", "model.markov_head.markov_w1", &[Vocab, MARKOV_RANK]),
     same("markov_w2", "model.markov_head.markov_w2", &[Field(DRAFT_TOKENS), MARKOV_RANK]),
     of_confidence("conf_proj.weight", "model.confidence_head.proj.weight", &[One, STATE]),
@@ -244,7 +244,7 @@ fn add_tokens(fields: &mut Fields) -> Result<()> {
 }
 
 /// Brings the fields of the nested config to those outside of it, and adds those of the target.
-fn flatten(fields: &mut Fields) -> Result<()> {
+pub(super) fn flatten(fields: &mut Fields) -> Result<()> {
     let of_speculators = fields.0.remove("aux_hidden_state_layer_ids");
     let samples = of_speculators.is_none() && !fields.0.contains_key("transformer_layer_config");
     fields
@@ -350,7 +350,7 @@ fn count_tapped(config: &mut Map<String, Value>, _tensors: &TensorShapes<'_>) ->
 }
 
 /// Brings the fields to the nested config that are there.
-fn nest(config: &mut Map<String, Value>, _dims: &Dims) -> Result<()> {
+pub(super) fn nest(config: &mut Map<String, Value>, _dims: &Dims) -> Result<()> {
     config.remove(TAPPED_COUNT);
     let nested = NESTED_FIELDS
         .iter()

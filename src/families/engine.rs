@@ -26,6 +26,7 @@ pub(super) mod fills;
 pub(super) mod fused;
 pub(super) mod general;
 pub(super) mod graphs;
+pub(super) mod integers;
 pub(super) mod keyed;
 pub(super) mod kinds;
 pub(super) mod lora;

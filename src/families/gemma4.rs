@@ -4,6 +4,7 @@
 //! Source: `Gemma4Model` in `conversion/gemma.py` of llama.cpp; defaults of transformers 5.23.
 
 pub(super) mod assistant;
+pub(super) mod dspark;
 pub(super) mod sizes;
 
 use serde_json::Value;

@@ -12,114 +12,120 @@ use crate::remember::EncodedAs;
 
 use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;
-use super::mamba::{ENDS, mamba2_mixer, no_time_limits, vector};
+use super::mamba::{ENDS, no_time_limits};
 use crate::Result;
 use crate::families::engine::fields::{LAYER_KINDS, wrong_key};
 use crate::families::engine::settings::numbers_of_kind;
 use crate::model::gguf::GgufMetadataValue;
 
-const ATTENDING: Need = Need::Kind("attention");
 const FORWARD: Need = Need::Kind("mlp");
 
-const ATTENTION: &[TensorRule] = &[
-    TensorRule {
-        transform: Transform::Heads,
-        ..only(ATTENDING, "blk.{i}.attn_q", "backbone.layers.{i}.mixer.q_proj", &[Queries, Hidden])
-    },
-    TensorRule {
-        transform: Transform::Heads,
-        ..only(ATTENDING, "blk.{i}.attn_k", "backbone.layers.{i}.mixer.k_proj", &[Keys, Hidden])
-    },
-    only(ATTENDING, "blk.{i}.attn_v", "backbone.layers.{i}.mixer.v_proj", &[Keys, Hidden]),
-    only(ATTENDING, "blk.{i}.attn_output", "backbone.layers.{i}.mixer.o_proj", &[Hidden, Queries]),
-];
+/// Attention of layers whose names in transformers begin with a prefix.
+macro_rules! attention {
+    ($layer:literal) => {{
+        use $crate::families::engine::rows::*;
+        const NEED: Need = Need::Kind("attention");
+        const fn heads_of(
+            gguf: &'static str,
+            hf: &'static str,
+            rows: &'static [Dim],
+        ) -> TensorRule {
+            TensorRule { transform: Transform::Heads, ..only(NEED, gguf, hf, rows) }
+        }
+        &[
+            heads_of("blk.{i}.attn_q", concat!($layer, ".mixer.q_proj"), &[Queries, Hidden]),
+            heads_of("blk.{i}.attn_k", concat!($layer, ".mixer.k_proj"), &[Keys, Hidden]),
+            only(NEED, "blk.{i}.attn_v", concat!($layer, ".mixer.v_proj"), &[Keys, Hidden]),
+            only(NEED, "blk.{i}.attn_output", concat!($layer, ".mixer.o_proj"), &[Hidden, Queries]),
+        ]
+    }};
+}
+pub(super) use attention;
+
+const ATTENTION: &[TensorRule] = attention!("backbone.layers.{i}");
 
 const MLP: &[TensorRule] = &[
     only(FORWARD, "blk.{i}.ffn_up", "backbone.layers.{i}.mixer.up_proj", &[Inner, Hidden]),
     only(FORWARD, "blk.{i}.ffn_down", "backbone.layers.{i}.mixer.down_proj", &[Hidden, Inner]),
 ];
 
-const EXPERTS: Need = Need::Kind("moe");
-const SHARED: Dim = Field("moe_shared_expert_intermediate_size");
+/// Experts without a gate, of a width, that see a state of a length; and one that every token sees.
+macro_rules! experts_and_shared {
+    ($layer:literal, $inner:expr, $seen:expr) => {{
+        use $crate::families::engine::rows::*;
+        use $crate::families::mamba::vector;
+        const NEED: Need = Need::Kind("moe");
+        const SHARED: Dim = Field("moe_shared_expert_intermediate_size");
+        const fn own(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> TensorRule {
+            in_layers(NEED, experts(gguf, hf, shape))
+        }
+        &[
+            only(NEED, "blk.{i}.ffn_gate_inp", concat!($layer, ".mixer.gate"), &[Experts, Hidden]),
+            in_layers(
+                NEED,
+                vector(
+                    "blk.{i}.exp_probs_b.bias",
+                    concat!($layer, ".mixer.gate.e_score_correction_bias"),
+                    &[Experts],
+                ),
+            ),
+            own(
+                "blk.{i}.ffn_up_exps",
+                concat!($layer, ".mixer.experts.{e}.up_proj"),
+                &[$inner, $seen],
+            ),
+            own(
+                "blk.{i}.ffn_down_exps",
+                concat!($layer, ".mixer.experts.{e}.down_proj"),
+                &[$seen, $inner],
+            ),
+            only(
+                NEED,
+                "blk.{i}.ffn_up_shexp",
+                concat!($layer, ".mixer.shared_experts.up_proj"),
+                &[SHARED, Hidden],
+            ),
+            only(
+                NEED,
+                "blk.{i}.ffn_down_shexp",
+                concat!($layer, ".mixer.shared_experts.down_proj"),
+                &[Hidden, SHARED],
+            ),
+        ]
+    }};
+}
+pub(super) use experts_and_shared;
 
-/// Experts without a gate, and one that every token sees.
-const SPARSE_MLP: &[TensorRule] = &[
-    only(EXPERTS, "blk.{i}.ffn_gate_inp", "backbone.layers.{i}.mixer.gate", &[Experts, Hidden]),
-    in_layers(
-        EXPERTS,
-        vector(
-            "blk.{i}.exp_probs_b.bias",
-            "backbone.layers.{i}.mixer.gate.e_score_correction_bias",
-            &[Experts],
-        ),
-    ),
-    in_layers(
-        EXPERTS,
-        experts(
-            "blk.{i}.ffn_up_exps",
-            "backbone.layers.{i}.mixer.experts.{e}.up_proj",
-            &[ExpertInner, Hidden],
-        ),
-    ),
-    in_layers(
-        EXPERTS,
-        experts(
-            "blk.{i}.ffn_down_exps",
-            "backbone.layers.{i}.mixer.experts.{e}.down_proj",
-            &[Hidden, ExpertInner],
-        ),
-    ),
-    only(
-        EXPERTS,
-        "blk.{i}.ffn_up_shexp",
-        "backbone.layers.{i}.mixer.shared_experts.up_proj",
-        &[SHARED, Hidden],
-    ),
-    only(
-        EXPERTS,
-        "blk.{i}.ffn_down_shexp",
-        "backbone.layers.{i}.mixer.shared_experts.down_proj",
-        &[Hidden, SHARED],
-    ),
-];
+/// What makes the shorter state that experts see, and the state of what they make.
+macro_rules! latent {
+    ($layer:literal) => {{
+        use $crate::families::engine::rows::*;
+        const NEED: Need = Need::Kind("moe");
+        const LATENT: Dim = Field("moe_latent_size");
+        &[
+            only(
+                NEED,
+                "blk.{i}.ffn_latent_down",
+                concat!($layer, ".mixer.fc1_latent_proj"),
+                &[LATENT, Hidden],
+            ),
+            only(
+                NEED,
+                "blk.{i}.ffn_latent_up",
+                concat!($layer, ".mixer.fc2_latent_proj"),
+                &[Hidden, LATENT],
+            ),
+        ]
+    }};
+}
+pub(super) use latent;
 
-const LATENT: Dim = Field("moe_latent_size");
+const SPARSE_MLP: &[TensorRule] = experts_and_shared!("backbone.layers.{i}", ExpertInner, Hidden);
 
-/// As [`SPARSE_MLP`], with experts that work on a shorter state.
-const LATENT_MLP: &[TensorRule] = &[
-    SPARSE_MLP[0],
-    SPARSE_MLP[1],
-    in_layers(
-        EXPERTS,
-        experts(
-            "blk.{i}.ffn_up_exps",
-            "backbone.layers.{i}.mixer.experts.{e}.up_proj",
-            &[ExpertInner, LATENT],
-        ),
-    ),
-    in_layers(
-        EXPERTS,
-        experts(
-            "blk.{i}.ffn_down_exps",
-            "backbone.layers.{i}.mixer.experts.{e}.down_proj",
-            &[LATENT, ExpertInner],
-        ),
-    ),
-    SPARSE_MLP[4],
-    SPARSE_MLP[5],
-    only(
-        EXPERTS,
-        "blk.{i}.ffn_latent_down",
-        "backbone.layers.{i}.mixer.fc1_latent_proj",
-        &[LATENT, Hidden],
-    ),
-    only(
-        EXPERTS,
-        "blk.{i}.ffn_latent_up",
-        "backbone.layers.{i}.mixer.fc2_latent_proj",
-        &[Hidden, LATENT],
-    ),
-];
+const LATENT_MLP: &[TensorRule] =
+    experts_and_shared!("backbone.layers.{i}", ExpertInner, Field("moe_latent_size"));
+
+const LATENT: &[TensorRule] = latent!("backbone.layers.{i}");
 
 /// The layer that predicts a further token: attention, and experts behind a norm of their own.
 const PREDICTION_NAMES: PredictionNames = PredictionNames {
@@ -165,20 +171,26 @@ const PREDICTION: &[TensorRule] = &[
     ),
 ];
 
-const WIDTH: Dim = Product(&[Field("mamba_num_heads"), Field("mamba_head_dim")]);
+/// A mixer of Mamba 2 of layers whose names in transformers begin with a prefix.
+macro_rules! mixer {
+    ($prefix:literal) => {
+        $crate::families::mamba::mamba2_mixer! {
+            prefix: $prefix,
+            need: Need::Kind("mamba"),
+            state: Field("ssm_state_size"),
+            filter: Field("conv_kernel"),
+            heads: Field("mamba_num_heads"),
+            groups: Field("n_groups"),
+            inner: Product(&[Field("mamba_num_heads"), Field("mamba_head_dim")]),
+            output: Product(&[Field("mamba_num_heads"), Field("mamba_head_dim")]),
+        }
+    };
+}
+pub(super) use mixer;
 
-const MIXER: &[TensorRule] = mamba2_mixer! {
-    prefix: "backbone.layers.{i}.mixer",
-    need: Need::Kind("mamba"),
-    state: Field("ssm_state_size"),
-    filter: Field("conv_kernel"),
-    heads: Field("mamba_num_heads"),
-    groups: Field("n_groups"),
-    inner: WIDTH,
-    output: WIDTH,
-};
+const MIXER: &[TensorRule] = mixer!("backbone.layers.{i}.mixer");
 
-const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::Fixed(1 << 20), "context_length", &[]),
     setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
     count("vocab_size", &["vocab_size"]),
@@ -196,7 +208,7 @@ const SETTINGS: &[Setting] = &[
 ];
 
 /// Settings of models with experts.
-const EXPERT_SETTINGS: &[Setting] = &[
+pub(super) const EXPERT_SETTINGS: &[Setting] = &[
     setting(Kind::Own(&EXPERTS_INNER), "feed_forward_length", &["moe_intermediate_size"]),
     count("expert_feed_forward_length", &["moe_intermediate_size"]),
     setting(
@@ -365,7 +377,7 @@ const NEMOTRON_H_MOE_MLX: MlxClass = MlxClass {
 /// Nemotron 3 whose experts work on a shorter state (Super, Ultra).
 pub(super) const NEMOTRON_H_LATENT: ModelClass = ModelClass {
     implied: implied![],
-    tensors: &[ENDS, ATTENTION, LATENT_MLP, MIXER, PREDICTION],
+    tensors: &[ENDS, ATTENTION, LATENT_MLP, LATENT, MIXER, PREDICTION],
     settings: &[
         SETTINGS,
         EXPERT_SETTINGS,

@@ -167,7 +167,8 @@ impl Dims {
         if let Some(every) = class.traits.experts_every {
             dims.experts_every = every(&fields)?;
         }
-        if class.has_transform(Transform::Neighbours) {
+        let mut of_part = [Transform::Neighbours, Transform::Halves].into_iter();
+        if of_part.any(|transform| class.has_transform(transform)) {
             dims.rotating = Some(Rope::new(&fields)?.rotating(class, &dims));
         }
         if let Some(by_layer) = class.traits.by_layer {

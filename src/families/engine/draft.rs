@@ -100,7 +100,10 @@ pub(crate) fn add_draft_tokens(fields: &mut Fields) {
 pub(crate) fn add_of_tensors(fields: &mut Fields, class: &ModelClass, items: &[ResolvedItem<'_>]) {
     if class.traits.is_draft {
         let mut items = items.iter();
-        let has_head = items.any(|item| item.name().contains("confidence_head.proj"));
+        let has_head = items.any(|item| {
+            let name = item.name();
+            name.contains("confidence_head.proj") || name.contains("confidence_proj.")
+        });
         fields.0.insert(HAS_CONFIDENCE.to_owned(), has_head.into());
     }
 }
@@ -110,11 +113,15 @@ pub(crate) fn target_class(fields: &Fields) -> Option<&str> {
     fields.0.get(TARGET)?.get(TARGET_CLASS)?.as_str()
 }
 
-/// The rules of the tokenizer of a draft, which are those of the target if the class has none.
-pub(crate) fn tokenizer_rules(class: &ModelClass, fields: &Fields) -> &'static TokenizerRules {
+/// The rules of the tokenizer of a draft and the architecture that has it: those of the target, if
+/// the class has none.
+pub(crate) fn tokenizer_rules(
+    class: &ModelClass,
+    fields: &Fields,
+) -> (&'static TokenizerRules, &'static str) {
     let target = fields.0.get(TARGET).filter(|_| class.gguf == "dflash");
     let of_target = target.and_then(|target| class_of(target_class(fields)?, target));
-    of_target.map_or(class.tokenizer, |target| target.tokenizer)
+    of_target.map_or((class.tokenizer, class.gguf), |target| (target.tokenizer, target.gguf))
 }
 
 /// Sets the number of tokens of a draft whose embedding is that of its target.

@@ -82,7 +82,7 @@ fn moves(rule: &TensorRule, is_a: bool) -> Option<bool> {
     match rule.transform {
         Transform::None | Transform::Transposed => Some(false),
         Transform::Experts | Transform::Stack(_) => Some(true),
-        Transform::Heads | Transform::Neighbours => Some(!is_a),
+        Transform::Heads | Transform::Neighbours | Transform::Halves => Some(!is_a),
         Transform::Parts(parts) if parts.is_of_rows() => Some(!is_a),
         Transform::Tiled(tiling) if rule.gguf_shape.is_none() && tiling.change == Change::None => {
             Some(tiling.is_of_columns == is_a)

@@ -290,7 +290,14 @@ impl Mapping<'_> {
             _ if is_known(&name) => name,
             Some(short) if may_be_unknown || is_known(short) => short.to_owned(),
             None if is_known(&long) => long,
-            _ => name,
+            // First releases of some models have the names of the classes before.
+            _ => match name
+                .strip_prefix("backbone.")
+                .map(|rest| format!("{prefix}{rest}"))
+            {
+                Some(other) if is_known(&other) => other,
+                _ => name,
+            },
         }
     }
 

@@ -79,7 +79,8 @@ impl Rope {
             return refuse(PARAMETERS, "layers with a window have a scaling");
         }
         if has_proportional(class) {
-            if self.kind != "proportional" {
+            let is_whole = self.kind == "default" && class.traits.rope.may_be_whole;
+            if self.kind != "proportional" && !is_whole {
                 return refuse("rope_type", &format!("it is `{}`", self.kind));
             }
             if self

@@ -193,6 +193,8 @@ pub(crate) struct Traits {
     pub from_tensors: &'static [FromTensors],
     /// Sets fields that others say in this class, of a config that comes from GGUF.
     pub restores: &'static [Restore],
+    /// Tables of integers.
+    pub integers: &'static [IntegerTable],
     /// Tensors of layers that GGUF alone has.
     pub fills: &'static [Fill],
     /// It is the image tower of a multimodal model, and not its language model.
@@ -204,6 +206,20 @@ pub(crate) struct Traits {
     pub is_draft: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
+}
+
+/// A table of integers of layers, with its whole names on both sides.
+#[derive(Debug)]
+pub(crate) struct IntegerTable {
+    pub gguf: &'static str,
+    pub hf: &'static str,
+    pub need: Need,
+    /// Rows and columns.
+    pub shape: [Dim; 2],
+    /// Integers are below this.
+    pub below: Dim,
+    /// The name in transformers of a tensor of these layers that nothing reads, and GGUF does not get.
+    pub unread: &'static str,
 }
 
 /// A vector of each layer that GGUF alone has, and whose values are all one number.
@@ -320,6 +336,8 @@ pub(crate) enum Sign {
     Key(&'static str, u64),
     /// It has a key, without the architecture's name.
     Has(&'static str),
+    /// A key, without the architecture's name, is a list.
+    List(&'static str),
     /// The kind of the tokenizer (`tokenizer.ggml.model`) is this one.
     Tokenizer(&'static str),
     /// It has a tensor.
@@ -365,6 +383,7 @@ impl Traits {
         completes: &[],
         from_tensors: &[],
         restores: &[],
+        integers: &[],
         fills: &[],
         is_tower: false,
         nested: None,

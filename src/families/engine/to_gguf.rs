@@ -19,7 +19,7 @@ use super::rope::Rope;
 use super::source::{SourceTensor, computed, sources_of};
 use super::table::{Kind, Model, ModelClass, Transform};
 use super::tied::is_untied;
-use super::{checks, draft, fills, fused, prediction, reranker, settings, transform};
+use super::{checks, draft, fills, fused, integers, prediction, reranker, settings, transform};
 use crate::config::Texts;
 use crate::error::{InTensor, counted};
 use crate::families::{class_name, class_of, has_tower, is_base};
@@ -172,6 +172,7 @@ impl<'m> MadeTensors<'m> {
     ) -> Result<Self> {
         let class = model.class;
         let ids = draft::ids_for_gguf(class, &model.dims, items)?;
+        let integers = integers::take(class, &model.dims, items, true)?;
         let mut sources = sources_of(std::mem::take(items).into_iter())?;
         if let Some(keys) = classifier {
             let is_tied = model.fields.flag("tie_word_embeddings");
@@ -186,6 +187,7 @@ impl<'m> MadeTensors<'m> {
         let main = main_dtype(&[&mapped.tensors], request);
         let mut all = make_tensors(mapped.tensors, model, (main, tokens), request)?;
         all.extend(ids);
+        all.extend(integers);
         let layers = model.dims.layers;
         let all = fused::fuse(all, (class, name, layers), request.fused)?;
         let is_q8 = |group: &Group<'_>| group.encoded_as == Some(EncodedAs::Q8_0);
@@ -268,13 +270,14 @@ fn tokenizer_of(
     kept: Option<&KeptMetadata>,
 ) -> Result<TokenizerKeys> {
     let (class, rows) = (model.class, model.dims.vocab);
+    let (rules, architecture) = draft::tokenizer_rules(class, &model.fields);
     let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts,
         config: &Value::Object(model.fields.0.clone()),
         vocab_size: rows,
         pre: request.pre_tokenizer,
-        architecture: class.gguf,
-        rules: draft::tokenizer_rules(class, &model.fields),
+        architecture,
+        rules,
         cuts_embedding: class.traits.cuts_embedding,
     });
     let mut tokenizer = tokenizer.map_err(|error| match error {

@@ -24,7 +24,7 @@ use super::tied::take_output;
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use super::values::{is_exact, values_of};
-use super::{draft, fills, fused, pooling, prediction};
+use super::{draft, fills, fused, integers, pooling, prediction};
 use crate::config::object;
 use crate::error::InTensor;
 use crate::model::gguf::GgufMetadata;
@@ -77,7 +77,8 @@ pub(crate) fn language_model<'m>(
     let ReadConfig { mut config, dims, mut notes, factors } =
         ReadConfig::new(class, metadata, &mut items)?;
     restore_rope(&mut config, (class, metadata), &factors, &dims)?;
-    let tables = draft::ids_for_hf(class, &dims, &mut items, metadata)?;
+    let mut tables = draft::ids_for_hf(class, &dims, &mut items, metadata)?;
+    tables.extend(integers::take(class, &dims, &mut items, false)?);
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
     let mut sources = sources.collect::<Result<Vec<_>>>()?;

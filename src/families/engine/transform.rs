@@ -65,6 +65,11 @@ pub(crate) fn to_gguf<'m>(
             let order = RowOrder::Split { len: rotating(&name, of, dims)?, of };
             (Rearrangement::of_each(1, order, (shape[0], width)), shape)
         }
+        Transform::Halves => {
+            let of = head_rows(&name, &shape, dims)?;
+            let order = RowOrder::Interleaved { len: rotating(&name, of, dims)?, of };
+            (Rearrangement::of_each(1, order, (shape[0], width)), shape)
+        }
         Transform::Own(own) => (own.to_gguf)(&mut sources, &name, dims)?,
         Transform::Joined(_) => {
             let count = sources.len();
@@ -179,6 +184,11 @@ pub(crate) fn to_hf<'m>(
         Transform::Neighbours => {
             let of = head_rows(&name, &shape, dims)?;
             let order = RowOrder::Interleaved { len: rotating(&name, of, dims)?, of };
+            (Rearrangement::of_each(1, order, (shape[0], width)), shape)
+        }
+        Transform::Halves => {
+            let of = head_rows(&name, &shape, dims)?;
+            let order = RowOrder::Split { len: rotating(&name, of, dims)?, of };
             (Rearrangement::of_each(1, order, (shape[0], width)), shape)
         }
         _ => (Rearrangement::changed(&shape, change), shape),

@@ -258,16 +258,25 @@ pub(super) fn set_rope(
         return Err(AnamnesisError::parse(what));
     };
     let head = config.get(FULL_HEAD).and_then(Value::as_u64).unwrap_or(0) as usize;
+    let part = part_of(factors, head)?;
+    config.insert(PARAMETERS.to_owned(), parameters(&full, &windowed, part));
+    Ok(())
+}
+
+/// The part of heads of length `head` that rotates, by its `factors`.
+///
+/// # Errors
+/// `Unsupported` if they are not those of a part of a head.
+pub(super) fn part_of(factors: &[f32], head: usize) -> Result<f64> {
     let rotating = factors.iter().take_while(|x| **x == 1.0).count();
     let part = (2 * rotating) as f64 / head.max(1) as f64;
-    let is_same = proportional(head, part).is_some_and(|made| made == *factors);
+    let is_same = proportional(head, part).is_some_and(|made| made == factors);
     if rotating == 0 || !is_same {
         let what =
             format!("{}: its values are not those of a part of a head", InTensor(&ROPE_FACTORS));
         return Err(AnamnesisError::unsupported("a whole model", what));
     }
-    config.insert(PARAMETERS.to_owned(), parameters(&full, &windowed, part));
-    Ok(())
+    Ok(part)
 }
 
 /// Rotary positions with the base `full` of layers that see the whole text, of whose heads a `part`

@@ -363,9 +363,9 @@ impl Decode for Computed {
     }
 }
 
-/// Decoder of a vector of integers that are computed and not stored.
+/// Decoder of integers that are known already.
 pub(crate) struct ComputedIntegers {
-    /// Type that they are written in: I64 or BOOL.
+    /// Type that they are written in: I64, I32 or BOOL.
     pub dtype: Dtype,
     pub values: Vec<i64>,
 }

@@ -15,7 +15,7 @@ from whole_class_references import REFERENCES
 
 IDS = [5, 17, 100, 33, 260, 7, 9, 200]
 # Classes of models that are no causal language models.
-AUTO = dict.fromkeys(["modern_bert_mlm", "eurobert", "jina_bert_v2", "llama_bidirectional", "lfm2_model", "lfm2_bidirectional", "lfm2_masked_lm", "jina_v5"], "AutoModel")
+AUTO = dict.fromkeys(["modern_bert_mlm", "eurobert", "jina_bert_v2", "llama_bidirectional", "lfm2_model", "lfm2_bidirectional", "lfm2_masked_lm", "jina_v5", "neobert", "neobert_lm", "neobert_rank"], "AutoModel")
 
 
 class Batch(ctypes.Structure):

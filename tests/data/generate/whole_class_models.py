@@ -541,11 +541,11 @@ model_of("arwkv7", "qwen2", raw=True, make=written(FLAT | dict(architectures=["R
     ENDS | RWKV_AT(ARWKV, ARWKV | {f"self_attn.time_mixer.{key}": shape for key, shape in {"v0": (1, 1, 16), "v1": (16, 32), "v2": (32, 16)}.items()})))
 
 DOTS3 = FLAT | dict(num_hidden_layers=3, num_key_value_heads=2, head_dim=16, q_lora_rank=12, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12, rope_theta=80000000.0, first_k_dense_replace=1, moe_layer_freq=1, moe_intermediate_size=12, n_routed_experts=2, num_experts_per_tok=1, n_shared_experts=1,
-    n_group=1, topk_group=1, topk_method="noaux_tc", scoring_func="sigmoid", norm_topk_prob=True, routed_scaling_factor=2.5, attention_bias=False, layer_types=["full_attention", "full_attention", "sliding_attention"], use_dsa=True, index_n_heads=2, index_head_dim=8, index_topk=16, sliding_window_size=32,
+    n_group=1, topk_group=1, topk_method="noaux_tc", scoring_func="sigmoid", norm_topk_prob=True, routed_scaling_factor=2.5, attention_bias=False, layer_types=["full_attention", "full_attention", "sliding_attention"], use_dsa=True, index_n_heads=2, index_head_dim=64, index_topk=16, sliding_window_size=32,
     swa_num_attention_heads=3, swa_num_key_value_heads=3, swa_q_lora_rank=12, swa_kv_lora_rank=10, swa_head_dim=16, swa_qk_nope_head_dim=12, swa_qk_rope_head_dim=4, swa_v_head_dim=12, swa_rope_theta=50000.0, apply_mla_qkv_lora_rescale=True, k_rope_only_layernorm=True, attention_gate_type="headwise")
 DOTS3_MLA = lambda heads, rank, nope: {"self_attn.q_a_proj.weight": (12, 16), "self_attn.q_a_layernorm.weight": (12,), "self_attn.q_b_proj.weight": (heads * (nope + 4), 12), "self_attn.kv_a_proj_with_mqa.weight": (rank + 4, 16), "self_attn.kv_a_layernorm.weight": (rank,),
     "self_attn.kv_b_proj.weight": (heads * (nope + 12), rank), "self_attn.k_rope_only_layernorm.weight": (4,), "self_attn.g_proj.weight": (heads, 16), "self_attn.o_proj.weight": (16, heads * 12)} | TWO_NORMS
-DOTS3_INDEXER = {"self_attn.indexer.wq_b.weight": (16, 12), "self_attn.indexer.wk.weight": (8, 16), "self_attn.indexer.k_norm.weight": (8,), "self_attn.indexer.k_norm.bias": (8,), "self_attn.indexer.weights_proj.weight": (2, 16)}
+DOTS3_INDEXER = {"self_attn.indexer.wq_b.weight": (128, 12), "self_attn.indexer.wk.weight": (64, 16), "self_attn.indexer.k_norm.weight": (64,), "self_attn.indexer.k_norm.bias": (64,), "self_attn.indexer.weights_proj.weight": (2, 16)}
 DOTS3_MOE = {"mlp.gate.weight": (2, 16), "mlp.gate.e_score_correction_bias": (2,)} | THREE("mlp.experts.0") | THREE("mlp.experts.1") | THREE("mlp.shared_experts")
 DOTS3_TEXT = written(DOTS3 | dict(architectures=["Dots3NoteForCausalLM"], model_type="dots3_note_text"), ENDS | AT(0, DOTS3_MLA(2, 8, 8) | DOTS3_INDEXER | GATED) | AT(1, DOTS3_MLA(2, 8, 8) | DOTS3_INDEXER | DOTS3_MOE) | AT(2, DOTS3_MLA(3, 10, 12) | DOTS3_MOE), wide=["e_score_correction_bias"])
 END_OF_ASSISTANT = {"<|im_end|>": "<|endofassistant|>"}
@@ -567,6 +567,61 @@ SWITCHED |= SLICES("self_attn.qkv_proj", [16, 8, 8], 16) | ADAPTED("self_attn.o_
 model_of("granite_switch", "llama", raw=True, make=written(FLAT | dict(architectures=["GraniteSwitchForCausalLM"], model_type="granite_switch", num_hidden_layers=2, num_key_value_heads=1, shared_intermediate_size=24, num_local_experts=0, num_adapters=2, max_lora_rank=3, adapter_token_ids=[7, 9],
     adapter_substitute_token_ids=[3, 3], control_token_gain=15.0, attention_multiplier=0.125, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0, rope_theta=10000.0, attention_bias=False, tie_word_embeddings=True),
     {"model.embed_tokens.weight": (VOCAB, 16), "model.norm.weight": (16,)} | AT(0, SWITCHED)))
+
+# llama.cpp needs queries, keys and values one after another; the converter leaves those of each head together, and takes no pooling of sentence-transformers.
+NEOBERT = {"encoder.weight": (VOCAB, 16), "layer_norm.weight": (16,), **{"transformer_encoder.{}." + key: shape for key, shape in {"qkv.weight": (48, 16), "wo.weight": (16, 16), "ffn.w12.weight": (32, 16), "ffn.w3.weight": (16, 16),
+    "attention_norm.weight": (16,), "ffn_norm.weight": (16,)}.items()}}
+NEOBERT_CONFIG = dict(model_type="neobert", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, dim_head=8, norm_eps=1e-5, max_length=64, vocab_size=VOCAB, pad_token_id=0, torch_dtype="bfloat16")
+NEOBERT_QKV = ["blk.0.attn_qkv.weight", "blk.1.attn_qkv.weight"]
+NEOBERT_MORE = dict(raw=True, pre="bert-bge", other_values=NEOBERT_QKV, here={"neo-bert.pooling_type": ["UINT32", 1]})
+model_of("neobert", "bert", written(NEOBERT_CONFIG | dict(architectures=["NeoBERT"]), NEOBERT), **NEOBERT_MORE)
+model_of("neobert_lm", "bert", written(NEOBERT_CONFIG | dict(architectures=["NeoBERTLMHead"]), {MODEL(key): shape for key, shape in NEOBERT.items()} | {"decoder.bias": (8,)}), **NEOBERT_MORE,
+    back="NeoBERT", towers=["decoder.bias"])
+model_of("neobert_rank", "bert", written(NEOBERT_CONFIG | dict(architectures=["NeoBERTForSequenceClassification"], id2label={"0": "no", "1": "yes", "2": "both"}, label2id=dict(no=0, yes=1, both=2)), {MODEL(key): shape for key, shape in NEOBERT.items()} |
+    {"dense.weight": (16, 16), "dense.bias": (16,), "classifier.weight": (3, 16), "classifier.bias": (3,)}), **NEOBERT_MORE)
+
+# Half of each head rotates; the converter moves rows as if it were all.
+model_of("bamba", "llama", named(of_transformers("bamba", dict(QWEN2_FIELDS, tie_word_embeddings=False, num_hidden_layers=3, attn_layer_indices=[1], mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=8)), "BambaForCausalLM", is_own=True, attn_rotary_emb=4),
+    other_values=["blk.1.attn_q.weight", "blk.1.attn_k.weight"])
+
+PUZZLE_MAMBA = {"A_log": (4,), "D": (4,), "dt_bias": (4,), "conv1d.weight": (96, 1, 4), "conv1d.bias": (96,), "in_proj.weight": (164, 16), "norm.weight": (64,), "out_proj.weight": (16, 64)}
+PUZZLE_ATTENTION = {"q_proj.weight": (16, 16), "k_proj.weight": (8, 16), "v_proj.weight": (8, 16), "o_proj.weight": (16, 16)}
+PUZZLE_MOE = lambda width: {"gate.weight": (2, 16), "gate.e_score_correction_bias": (2,), "shared_experts.up_proj.weight": (20, 16), "shared_experts.down_proj.weight": (16, 20), "fc1_latent_proj.weight": (12, 16), "fc2_latent_proj.weight": (16, 12),
+    **{f"experts.{e}.{part}_proj.weight": (width, 12) if part == "up" else (12, width) for e in range(2) for part in ("up", "down")}}
+PUZZLE = [dict(block_type="mamba"), dict(block_type="moe", moe_intermediate_size=8, num_experts_per_tok=1), dict(block_type="attention"), dict(block_type="moe", moe_intermediate_size=12, num_experts_per_tok=2)]
+PUZZLE_MADE = written(dict(architectures=["NemotronHPuzzleForCausalLM"], model_type="nemotron_h_puzzle", block_configs=PUZZLE, mtp_block_configs=[dict(block_type="attention"), PUZZLE[3]], num_nextn_predict_layers=1, num_hidden_layers=4,
+    hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64, vocab_size=VOCAB, bos_token_id=1, eos_token_id=2, pad_token_id=0, layer_norm_epsilon=1e-5, mamba_num_heads=4, mamba_head_dim=16, n_groups=2,
+    ssm_state_size=8, conv_kernel=4, chunk_size=128, expand=2, mamba_hidden_act="silu", mlp_hidden_act="relu2", use_bias=False, use_conv_bias=True, mlp_bias=False, attention_bias=False, mamba_proj_bias=False, tie_word_embeddings=False, torch_dtype="bfloat16", n_routed_experts=2, n_shared_experts=1,
+    n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, moe_shared_expert_intermediate_size=20, moe_latent_size=12),
+    {"model.embeddings.weight": (VOCAB, 16), "model.norm_f.weight": (16,), "lm_head.weight": (VOCAB, 16), "model.layers.{}.norm.weight": (16,), "mtp.layers.0.enorm.weight": (8,),
+     **{f"model.layers.{layer}.mixer.{key}": shape for layer, part in enumerate([PUZZLE_MAMBA, PUZZLE_MOE(8), PUZZLE_ATTENTION, PUZZLE_MOE(12)]) for key, shape in part.items()}})
+model_of("nemotron_h_puzzle", "llama", raw=True, back="NemotronHPuzzleForCausalLM", towers=["mtp.layers.0.enorm.weight"], other_values=["blk.0.ssm_a"], make=PUZZLE_MADE)
+# Names of the first release.
+model_of("nemotron_h_puzzle_first", "llama", raw=True, back="NemotronHPuzzleForCausalLM", towers=["mtp.layers.0.enorm.weight"], other_values=["blk.0.ssm_a"], make=lambda: (lambda config, tensors: (config, {key.replace("model.", "backbone.").replace("correction_bias", "correction.bias"): value for key, value in tensors.items()}))(*PUZZLE_MADE()))
+
+# The converter reads experts in FP4 alone, and here they are as all else.
+PLAIN_EXPERTS = """
+import torch, conversion.deepseek as deepseek
+def experts(self, bid, proj, key):
+    names = [f"layers.{bid}.ffn.experts.{e}.{proj}.weight" for e in range(self.hparams["n_routed_experts"])]
+    data = torch.stack([base.LazyTorchTensor.to_eager(self.model_tensors[name]()) for name in names])
+    self.gguf_writer.add_tensor(self.format_tensor_name(key, bid), data.view(torch.uint16).numpy().view("uint8"), raw_dtype=deepseek.gguf.GGMLQuantizationType.BF16)
+    return names
+deepseek.DeepseekV4Model._write_mxfp4_expert_tensor = experts
+deepseek.DeepseekV4Model.dequant_model = lambda self: None
+"""
+V4_LAYER = {"hc_attn_fn": (24, 64), "hc_attn_base": (24,), "hc_attn_scale": (3,), "hc_ffn_fn": (24, 64), "hc_ffn_base": (24,), "hc_ffn_scale": (3,), "attn.attn_sink": (2,), "attn.wq_a.weight": (12, 16), "attn.wq_b.weight": (64, 12), "attn.q_norm.weight": (12,), "attn.wkv.weight": (32, 16),
+    "attn.kv_norm.weight": (32,), "attn.wo_a.weight": (12, 32), "attn.wo_b.weight": (16, 12), "attn_norm.weight": (16,), "ffn_norm.weight": (16,), "ffn.gate.weight": (4, 16), **{f"ffn.{owner}.w{n}.weight": (16, 12) if n == 2 else (12, 16) for owner in ("experts.0", "experts.1", "experts.2", "experts.3", "shared_experts") for n in (1, 2, 3)}}
+V4_COMPRESSOR = lambda prefix, ratio, width, norm: {f"{prefix}compressor.ape": (ratio, width), f"{prefix}compressor.wkv.weight": (width, 16), f"{prefix}compressor.wgate.weight": (width, 16), f"{prefix}compressor.norm.weight": (norm,)}
+V4_INDEXER = {"attn.indexer.wq_b.weight": (128, 12), "attn.indexer.weights_proj.weight": (2, 16)} | V4_COMPRESSOR("attn.indexer.", 4, 128, 64)
+V4_WIDE = ("hc_attn_fn", "hc_attn_base", "hc_attn_scale", "hc_ffn_fn", "hc_ffn_base", "hc_ffn_scale", "hc_head_fn", "hc_head_base", "hc_head_scale", "attn_sink", ".ape", "compressor.wkv.weight", "compressor.wgate.weight")
+V4_TABLES = lambda make, *names: lambda: (lambda config, tensors: (config, {key: ["I64", [VOCAB, 2]] if key in names else value for key, value in tensors.items()}))(*make())
+DEEPSEEK4 = dict(architectures=["DeepseekV4ForCausalLM"], model_type="deepseek_v4", vocab_size=VOCAB, hidden_size=16, moe_intermediate_size=12, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, head_dim=32, qk_rope_head_dim=8, q_lora_rank=12, o_groups=2, o_lora_rank=6, n_routed_experts=4,
+    n_shared_experts=1, num_experts_per_tok=2, norm_topk_prob=True, routed_scaling_factor=1.5, scoring_func="sqrtsoftplus", topk_method="noaux_tc", swiglu_limit=10.0, num_hash_layers=1, compress_ratios=[0, 4, 128], compress_rope_theta=160000.0, sliding_window=32, index_n_heads=2, index_head_dim=64, index_topk=8, hc_mult=4,
+    hc_eps=1e-6, hc_sinkhorn_iters=20, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000.0, rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32, beta_slow=1), max_position_embeddings=64, attention_bias=False, tie_word_embeddings=False, num_nextn_predict_layers=1, bos_token_id=0, eos_token_id=1, torch_dtype="bfloat16")
+DEEPSEEK4_SHAPES = {"embed.weight": (VOCAB, 16), "norm.weight": (16,), "head.weight": (VOCAB, 16), "hc_head_fn": (4, 64), "hc_head_base": (4,), "hc_head_scale": (1,), "mtp.0.enorm.weight": (8,), **{"layers.{}." + key: shape for key, shape in V4_LAYER.items()},
+    "layers.0.ffn.gate.tid2eid": (VOCAB, 2), "layers.0.ffn.gate.bias": (8,), "layers.1.ffn.gate.bias": (4,), "layers.2.ffn.gate.bias": (4,), **{f"layers.1.{key}": shape for key, shape in (V4_COMPRESSOR("attn.", 4, 64, 32) | V4_INDEXER).items()}, **{f"layers.2.{key}": shape for key, shape in V4_COMPRESSOR("attn.", 128, 32, 32).items()}}
+model_of("deepseek_v4", "deepseek_v3", raw=True, back="DeepseekV4ForCausalLM", here={"general.file_type": ["UINT32", 32]}, other_values=["blk.0.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.weight", "blk.2.ffn_gate_inp.weight", "blk.1.indexer.proj.weight"], towers=["mtp.0.enorm.weight", "layers.0.ffn.gate.bias"], patch=PLAIN_EXPERTS, make=V4_TABLES(written(DEEPSEEK4, DEEPSEEK4_SHAPES, wide=V4_WIDE), "layers.0.ffn.gate.tid2eid"))
 
 
 # Drafts for speculative decoding, whose tokenizers are those of their `target`, of which this is config.json.
@@ -661,6 +716,16 @@ MUSE_DRAFT = dict(architectures=["MuseGlimmerAssistantModel"], model_type="muse_
 MUSE_NAMES = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
 MUSE_TARGET = dict(MUSE, architectures=["MuseGlimmerForConditionalGeneration"], vocab_size=284)  # as many tokens as it has
 model_of("muse_glimmer_assistant", "llama", dflash(MUSE_DRAFT, {MUSE_NAMES.get(name, name): shape for name, shape in dflash_shapes().items()}, target=MUSE_TARGET))
+GEMMA4_DSPARK = dict(architectures=["Gemma4DSparkModel"], model_type="gemma4_text", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=8, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
+    layer_types=["full_attention"] * 2, hidden_activation="gelu_pytorch_tanh", max_position_embeddings=64, vocab_size=VOCAB + 64, rms_norm_eps=1e-6, tie_word_embeddings=True, final_logit_softcapping=None, sliding_window=32, block_size=4, mask_token_id=9, target_layer_ids=[1, 4, 7],
+    markov_head_type="vanilla", rope_parameters=dict(full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1e6), sliding_attention=dict(rope_type="default", rope_theta=1e4)), torch_dtype="bfloat16")
+GEMMA4_DSPARK_LAYER = {"input_layernorm.weight": [16], "post_attention_layernorm.weight": [16], "pre_feedforward_layernorm.weight": [16], "post_feedforward_layernorm.weight": [16], "layer_scalar": [1], "self_attn.q_proj.weight": [32, 16], "self_attn.k_proj.weight": [16, 16],
+    "self_attn.o_proj.weight": [16, 32], "self_attn.q_norm.weight": [16], "self_attn.k_norm.weight": [16], "mlp.gate_proj.weight": [24, 16], "mlp.up_proj.weight": [24, 16], "mlp.down_proj.weight": [16, 24]}
+GEMMA4_DSPARK_ENDS = {"embed_tokens.weight": [VOCAB + 64, 16], "fc.weight": [16, 48], "hidden_norm.weight": [16], "norm.weight": [16], "markov_head.markov_w1.weight": [VOCAB + 64, 5], "markov_head.markov_w2.weight": [VOCAB + 64, 5]}
+model_of("gemma4_dspark", "gemma4", raw=True, make=dflash(GEMMA4_DSPARK, GEMMA4_DSPARK_ENDS | {f"layers.{i}.{key}": shape for i in range(2) for key, shape in GEMMA4_DSPARK_LAYER.items()}, target=dict(GEMMA_TARGET, vocab_size=VOCAB + 64, architectures=["Gemma4ForCausalLM"], model_type="gemma4_text"), back="Gemma4DSparkModel"))
+model_of("gemma4_dspark_default", "gemma4", raw=True, make=dflash(dict(GEMMA4_DSPARK, tie_word_embeddings=False, rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e6)), dflash_config=dict(mask_token_id=9, target_layer_ids=[1, 4, 7], use_swa=True, swa_window_size=16)),
+    GEMMA4_DSPARK_ENDS | {"lm_head.weight": [VOCAB + 64, 16], "confidence_proj.weight": [1, 21], "confidence_proj.bias": [1]} | {f"layers.{i}.{key}": shape for i in range(2) for key, shape in GEMMA4_DSPARK_LAYER.items()}, target=dict(GEMMA_TARGET, vocab_size=VOCAB + 64, architectures=["Gemma4ForCausalLM"], model_type="gemma4_text"), back="Gemma4DSparkModel"))
+
 GEMMA4_DRAFT = dict({key: value for key, value in GEMMA4.items() if not key.startswith(("vocab", "tie"))}, num_hidden_layers=3, num_kv_shared_layers=3, vocab_size=VOCAB + 64, vocab_size_per_layer_input=0,
                     layer_types=["sliding_attention", "sliding_attention", "full_attention"])
 

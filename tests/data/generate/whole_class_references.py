@@ -422,4 +422,36 @@ def rwkv6(w, ids):
     return norm(x, "rwkv.ln_out") @ w["head.weight"].T
 
 
-REFERENCES = {"plamo": plamo, "plamo2": plamo2, "plamo3": plamo3, "cogvlm": cogvlm, "talkie": talkie, "rwkv6": rwkv6, "rwkv7": rwkv7, "chatglm": chatglm, "codeshell": codeshell, "refact": refact, "muse_glimmer": muse_glimmer, "glm5_next": glm5_next, "step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}
+def neobert(w, ids):
+    """Hidden states. Each head has its queries, keys and values side by side, and neighbours of a pair rotate."""
+    w = {key.removeprefix("model."): value for key, value in w.items()}
+    x = w["encoder.weight"][ids]
+    for number in range(2):
+        layer = f"transformer_encoder.{number}."
+        h = rms(x, w[layer + "attention_norm.weight"]) @ w[layer + "qkv.weight"].T
+        q, k, v = h.view(len(x), 2, 3 * HEAD).chunk(3, -1)
+        q, k = (neighbours_rotated(part, 1e4, HEAD) for part in (q, k))
+        x = x + attention(q, k, v, torch.zeros(len(x), len(x))) @ w[layer + "wo.weight"].T
+        gate, up = (rms(x, w[layer + "ffn_norm.weight"]) @ w[layer + "ffn.w12.weight"].T).chunk(2, -1)
+        x = x + (F.silu(gate) * up) @ w[layer + "ffn.w3.weight"].T
+    return rms(x, w["layer_norm.weight"])
+
+
+def nemotron_h_puzzle(w, ids):
+    """What Nemotron H of transformers computes whose layers have configs of their own."""
+    from transformers import NemotronHConfig, NemotronHForCausalLM
+    from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHBlock
+
+    fields = dict(hidden_size=16, num_attention_heads=2, num_key_value_heads=1, head_dim=8, vocab_size=len(w["lm_head.weight"]), layers_block_type=["linear_attention", "moe", "full_attention", "moe"], mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=8, n_routed_experts=2,
+                  n_shared_experts=1, routed_scaling_factor=2.5, moe_shared_expert_intermediate_size=20, moe_latent_size=12, use_mamba_kernels=False)
+    model = NemotronHForCausalLM(NemotronHConfig(**fields, moe_intermediate_size=8, num_experts_per_tok=1))
+    model.model.layers[3] = NemotronHBlock(NemotronHConfig(**fields, moe_intermediate_size=12, num_experts_per_tok=2), 3)
+    own = {key: value for key, value in w.items() if ".experts." not in key}
+    for layer in (1, 3):
+        for part in ("up", "down"):
+            own[f"model.layers.{layer}.mixer.experts.{part}_proj"] = torch.stack([w[f"model.layers.{layer}.mixer.experts.{e}.{part}_proj.weight"] for e in range(2)])
+    model.float().eval().load_state_dict(own)
+    return model(torch.tensor([ids])).logits[0]
+
+
+REFERENCES = {"neobert": neobert, "neobert_lm": neobert, "neobert_rank": neobert, "nemotron_h_puzzle": nemotron_h_puzzle, "plamo": plamo, "plamo2": plamo2, "plamo3": plamo3, "cogvlm": cogvlm, "talkie": talkie, "rwkv6": rwkv6, "rwkv7": rwkv7, "chatglm": chatglm, "codeshell": codeshell, "refact": refact, "muse_glimmer": muse_glimmer, "glm5_next": glm5_next, "step3p5": step3p5, "step3p7": step3p5, "baichuan": baichuan, "openelm": openelm, "qwen_lm": qwen_lm, "arctic": arctic, "minimax_01": minimax_01, "minimax_m3": minimax_m3, "orion": orion, "deepseek": deepseek, "deepseek_ocr": deepseek, "bailing_moe": bailing_moe, "jina_bert_v2": jina_bert_v2}

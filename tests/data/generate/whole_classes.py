@@ -54,7 +54,7 @@ def write_hf(model, out, whole):
         (out / name).write_text(content if isinstance(content, str) else json.dumps(content))
     def tensor(name, dtype, shape):
         if dtype in ("I64", "BOOL"):  # of drafts: every second token
-            numbers = torch.arange(shape[0])
+            numbers = torch.arange(shape[0]) if not name.endswith("tid2eid") else torch.arange(shape[0] * shape[1]).reshape(shape) % 4  # experts of tokens
             return numbers if dtype == "I64" else numbers % 2 == 0
         raw = torch.from_numpy(values(name, dtype, shape).view(np.int32 if dtype == "F32" else np.int16))
         return raw.view(TYPES[dtype]).reshape(shape)

@@ -98,7 +98,8 @@ fn key_problems(graph: &Graph, facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
         let what = format!("{layers} layers, and llama.cpp has 1 to {MOST_LAYERS}");
         problems.push(value("block_count", what));
     }
-    let (experts, used) = (facts.size(EXPERTS, 0), facts.size(USED, 0));
+    let all_used = (0..layers.clamp(1, MOST_LAYERS) as usize).map(|layer| facts.size(USED, layer));
+    let (experts, used) = (facts.size(EXPERTS, 0), all_used.max().unwrap_or(0));
     if used > experts || used == 0 && experts > 0 {
         let what = format!("a token gets {used} of {experts} experts");
         problems.push(value("expert_used_count", what));

@@ -87,6 +87,12 @@ const FIRST_NORM: &[Row] = rows! {
     "blk.0.attn_norm.weight" [EMBD] optional;
 };
 
+const NEO: &[Row] = rows! {
+    "token_embd.weight" [EMBD, VOCAB];
+    "enc.output_norm.weight" [EMBD];
+    "blk.{i}.attn_qkv.weight" [EMBD, Size::Sum(&[EMBD, KEYS, VALUES])];
+};
+
 const BUCKETS: Size = Size::Key("attention.relative_buckets_count");
 const T5_KEYS: (When, &[&str]) = (Always, &["attention.relative_buckets_count"]);
 
@@ -156,6 +162,9 @@ graphs! {
     }
     "eurobert" [RMS] SAME_HEADS {
         Always => EMBEDDING ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM MLP;
+    }
+    "neo-bert" [RMS] SAME_HEADS {
+        Always => NEO HEAD ATTN_NORM NARROW_OUT FFN_NORM FUSED_MLP;
     }
     "t5" [RMS, T5_KEYS] SAME_HEADS {
         Always => T5_ENDS MAYBE_OUTPUT T5_BIASES T5_ENCODER T5_DECODER_BIASES T5_DECODER;

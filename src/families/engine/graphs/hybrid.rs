@@ -290,13 +290,24 @@ const LATENT: Size = Size::Or(&[Size::Key("moe_latent_size"), EMBD]);
 const NEMOTRON_EXPERTS: &[Row] = rows! {
     "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS];
     "blk.{i}.exp_probs_b.bias" [EXPERTS];
-    "blk.{i}.ffn_latent_down.weight" [EMBD, LATENT] optional;
-    "blk.{i}.ffn_latent_up.weight" [LATENT, EMBD] optional;
     "blk.{i}.ffn_down_exps.weight" [FF_SHARE, LATENT, EXPERTS];
     "blk.{i}.ffn_up_exps.weight" [LATENT, FF_SHARE, EXPERTS];
     "blk.{i}.ffn_down_shexp.weight" [FF_SHARED, EMBD];
     "blk.{i}.ffn_up_shexp.weight" [EMBD, FF_SHARED];
 };
+
+const MAYBE_LATENT: &[Row] = rows! {
+    "blk.{i}.ffn_latent_down.weight" [EMBD, LATENT] optional;
+    "blk.{i}.ffn_latent_up.weight" [LATENT, EMBD] optional;
+};
+
+/// Experts that see a shorter state cannot do without.
+const LATENT_PAIR: &[Row] = rows! {
+    "blk.{i}.ffn_latent_down.weight" [EMBD, LATENT];
+    "blk.{i}.ffn_latent_up.weight" [LATENT, EMBD];
+};
+
+const SHORTER: When = Above0(Size::Key("moe_latent_size"));
 
 const NEMOTRON_PREDICTION: &[Row] = rows! {
     "blk.{i}.nextn.enorm.weight" [EMBD];
@@ -426,8 +437,11 @@ graphs! {
         RECURRENT => MAMBA2 MAMBA2_NORM MAMBA2_BIAS;
         NEMOTRON_ATTENDS => QKV OUT MAYBE_OUT_BIAS;
         ROUTES => NEMOTRON_EXPERTS;
+        All(&[ROUTES, SHORTER]) => LATENT_PAIR;
+        All(&[ROUTES, Not(&SHORTER)]) => MAYBE_LATENT;
         FEEDS_PLAIN => UNGATED MAYBE_UNGATED_BIASES;
-        Predicting => NEMOTRON_PREDICTION QKV OUT MAYBE_OUT_BIAS POST_ATTENTION_NORM NEMOTRON_EXPERTS;
+        Predicting => NEMOTRON_PREDICTION QKV OUT MAYBE_OUT_BIAS POST_ATTENTION_NORM NEMOTRON_EXPERTS
+            MAYBE_LATENT;
     }
     "minimax-01" [RMS, (Always, &["residual_scale"])] SAME_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM OUT FFN_NORM ROUTER MINIMAX_EXPERTS;

@@ -40,6 +40,12 @@ const ONE_HEAD: &[(When, [Size; 2])] = &[
     (SPLIT, [Size::KvHeads, Size::N(1)]),
 ];
 
+const LEAST: Size = Size::N(64);
+/// Heads of the indexer are multiplied by a matrix of 64 rows, or more.
+const WHOLE_INDEX: &[(When, [Size; 2])] =
+    &[(Always, [Size::Product(&[LEAST, Size::Quotient(&[INDEX_HEAD, LEAST])]), INDEX_HEAD])];
+const ONE_HEAD_AND_INDEX: &[(When, [Size; 2])] = &[ONE_HEAD[0], ONE_HEAD[1], WHOLE_INDEX[0]];
+
 const QUERIES: &[Row] = rows! {
     "blk.{i}.attn_q_a_norm.weight" [Q_RANK];
     "blk.{i}.attn_q_a.weight" [EMBD, Q_RANK];
@@ -72,6 +78,9 @@ const WINDOW_KEYS: (When, &[&str]) = (
     Always,
     &[
         "leading_dense_block_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.key_length_swa",
         "attention.kv_lora_rank_swa",
         "attention.key_length_mla_swa",
         "attention.value_length_mla_swa",
@@ -294,7 +303,115 @@ const GLM_KEYS: (When, &[&str]) = (
 const LISTED: When = Any(&[TYPES, Not(&Somewhere(&TYPES))]);
 const FOUR_COPIES: &[(When, [Size; 2])] = &[(Always, [COPIES, Size::N(4)])];
 
+const RATIO: Size = Size::Key("attention.compress_ratios");
+const COMPRESSES: When = Above0(RATIO);
+const COMPRESSES_FOUR: When = When::Is(RATIO, 4);
+const COMPRESSES_MORE: When = All(&[COMPRESSES, Not(&COMPRESSES_FOUR)]);
+const HASHES: When = Not(&From(Size::Key("hash_layer_count")));
+const OUT_GROUPS: Size = Size::Key("attention.output_group_count");
+const OUT_RANK: Size = Size::Product(&[OUT_GROUPS, Size::Key("attention.output_lora_rank")]);
+const V4_EXPERT: Size = Size::Key("expert_feed_forward_length");
+const V4_SHARED: Size = Size::Product(&[V4_EXPERT, Size::Key("expert_shared_count")]);
+const TWO_HEADS: Size = Size::Product(&[Size::N(2), Size::HeadK]);
+const TWO_INDEX_HEADS: Size = Size::Product(&[Size::N(2), INDEX_HEAD]);
+
+const V4_KEYS: (When, &[&str]) = (
+    Always,
+    &[
+        "attention.q_lora_rank",
+        "attention.sliding_window",
+        "expert_feed_forward_length",
+        "expert_shared_count",
+        "expert_weights_scale",
+        "expert_weights_norm",
+        "swiglu_clamp_exp",
+        "attention.output_group_count",
+        "attention.output_lora_rank",
+        "attention.compress_ratios",
+        "attention.compress_rope_freq_base",
+        "attention.indexer.head_count",
+        "attention.indexer.key_length",
+        "attention.indexer.top_k",
+        "hyper_connection.count",
+        "hyper_connection.sinkhorn_iterations",
+        "hyper_connection.epsilon",
+        "hash_layer_count",
+    ],
+);
+
+/// There is a ratio for each layer, one head of keys that are values, and heads of the indexer are as of
+/// [`WHOLE_INDEX`].
+const RATIOS: &[(When, [Size; 2])] = &[
+    (Always, [Size::KvHeads, Size::N(1)]),
+    (Always, [Size::HeadV, Size::HeadK]),
+    (
+        Always,
+        [
+            Size::Max(&[Size::Len("attention.compress_ratios"), Size::Key("block_count")]),
+            Size::Len("attention.compress_ratios"),
+        ],
+    ),
+    WHOLE_INDEX[0],
+];
+
+const V4: &[Row] = rows! {
+    "output_hc_fn.weight" [STATE, COPIES];
+    "output_hc_base.weight" [COPIES];
+    "output_hc_scale.weight" [Size::N(1)];
+    "blk.{i}.attn_sinks.weight" [HEADS];
+    "blk.{i}.attn_q_a.weight" [EMBD, Q_RANK];
+    "blk.{i}.attn_q_a_norm.weight" [Q_RANK];
+    "blk.{i}.attn_q_b.weight" [Q_RANK, Size::Product(&[Size::HeadK, HEADS])];
+    "blk.{i}.attn_kv.weight" [EMBD, Size::HeadK];
+    "blk.{i}.attn_kv_a_norm.weight" [Size::HeadK];
+    "blk.{i}.attn_output_a.weight" [Size::Quotient(&[Size::Product(&[Size::HeadK, HEADS]), OUT_GROUPS]), OUT_RANK];
+    "blk.{i}.attn_output_b.weight" [OUT_RANK, EMBD];
+    "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS];
+    "blk.{i}.exp_probs_b_vl.bias" [EXPERTS] optional;
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, V4_EXPERT, EXPERTS];
+    "blk.{i}.ffn_down_exps.weight" [V4_EXPERT, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, V4_EXPERT, EXPERTS];
+    "blk.{i}.ffn_gate_shexp.weight" [EMBD, V4_SHARED];
+    "blk.{i}.ffn_down_shexp.weight" [V4_SHARED, EMBD];
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, V4_SHARED];
+};
+
+const V4_TABLE: &[Row] = rows! {
+    "blk.{i}.ffn_gate_tid2eid.weight" [Size::Key("expert_used_count"), VOCAB];
+};
+
+const V4_BIAS: &[Row] = rows! {
+    "blk.{i}.exp_probs_b.bias" [EXPERTS];
+};
+
+const V4_FOUR: &[Row] = rows! {
+    "blk.{i}.attn_compressor_kv.weight" [EMBD, TWO_HEADS];
+    "blk.{i}.attn_compressor_gate.weight" [EMBD, TWO_HEADS];
+    "blk.{i}.attn_compressor_ape.weight" [TWO_HEADS, RATIO];
+    "blk.{i}.attn_compressor_norm.weight" [Size::HeadK];
+    "blk.{i}.indexer.proj.weight" [EMBD, Size::Key("attention.indexer.head_count")];
+    "blk.{i}.indexer.attn_q_b.weight" [Q_RANK, Size::Product(&[Size::Key("attention.indexer.head_count"), INDEX_HEAD])];
+    "blk.{i}.indexer_compressor_kv.weight" [EMBD, TWO_INDEX_HEADS];
+    "blk.{i}.indexer_compressor_gate.weight" [EMBD, TWO_INDEX_HEADS];
+    "blk.{i}.indexer_compressor_ape.weight" [TWO_INDEX_HEADS, RATIO];
+    "blk.{i}.indexer_compressor_norm.weight" [INDEX_HEAD];
+};
+
+const V4_MORE: &[Row] = rows! {
+    "blk.{i}.attn_compressor_kv.weight" [EMBD, Size::HeadK];
+    "blk.{i}.attn_compressor_gate.weight" [EMBD, Size::HeadK];
+    "blk.{i}.attn_compressor_ape.weight" [Size::HeadK, RATIO];
+    "blk.{i}.attn_compressor_norm.weight" [Size::HeadK];
+};
+
 graphs! {
+    "deepseek4" [RMS, V4_KEYS, GATING] RATIOS {
+        Always => EMBEDDING OUTPUT ATTN_NORM FFN_NORM GLM_CONNECTIONS V4;
+        COMPRESSES_FOUR => V4_FOUR;
+        COMPRESSES_MORE => V4_MORE;
+        HASHES => V4_TABLE;
+        Not(&HASHES) => V4_BIAS;
+    }
     "deepseek2" [RMS, EXPERT_KEYS, KV_KEYS, Q_KEYS] ONE_HEAD {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM;
         LATENT_QUERIES => QUERIES;
@@ -308,13 +425,13 @@ graphs! {
     "minicpm3" [RMS, KV_KEYS, (Always, &["attention.q_lora_rank"])] FREE_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QUERIES LATENT WHOLE_KV FFN_NORM MLP LONG_FACTORS;
     }
-    "deepseek32" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING] ONE_HEAD {
+    "deepseek32" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING] ONE_HEAD_AND_INDEX {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM QUERIES SPLIT_KV INDEXER;
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS SHARED;
         MayPredict => PREDICTION;
     }
-    "dots3note" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING, WINDOW_KEYS] FREE_HEADS {
+    "dots3note" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING, WINDOW_KEYS] WHOLE_INDEX {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM DOTS3;
         Not(&When::Window) => LATENT QUERIES SPLIT_KV;
         When::Window => DOTS3_WINDOW;
@@ -322,7 +439,7 @@ graphs! {
         Not(&From(DENSE)) => MLP;
         From(DENSE) => ROUTER CHOICE_BIAS STACKS SHARED;
     }
-    "glm-dsa" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS] ONE_HEAD {
+    "glm-dsa" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS] ONE_HEAD_AND_INDEX {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM QUERIES SPLIT_KV;
         CHOOSING => INDEXER;
         Not(&From(DENSE)) => MLP;

@@ -10,9 +10,11 @@ use crate::model::gguf_keys::ARCHITECTURE;
 const OTHER_KINDS: [&str; 2] = ["adapter", "mmproj"];
 
 /// Tensors at the ends of every model, and of every tower.
-const ENDS: [&str; 7] = [
+const ENDS: [&str; 9] = [
     "token_embd.weight",
     "output_norm.weight",
+    "output.weight",
+    "enc.output_norm.weight",
     // Of drafts.
     "fc.weight",
     "v.patch_embd.weight",

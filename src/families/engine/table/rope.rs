@@ -8,6 +8,9 @@ pub(crate) struct RopeTraits {
     pub partial: Option<f64>,
     /// Layers with a window have a rope of their own in transformers.
     pub by_kind: bool,
+    /// Of classes with factors for heads of which a part rotates: whole heads may rotate, too, without
+    /// factors.
+    pub may_be_whole: bool,
     /// Where a config states no base, transformers 4 takes another than transformers 5.
     pub has_two_bases: bool,
     /// GGUF has no settings of rope: llama.cpp takes the class's defaults.
@@ -37,6 +40,7 @@ impl RopeTraits {
     pub(crate) const PLAIN: Self = Self {
         partial: None,
         by_kind: false,
+        may_be_whole: false,
         has_two_bases: false,
         is_fixed: false,
         scalings: &[],

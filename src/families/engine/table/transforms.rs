@@ -15,6 +15,8 @@ pub(crate) enum Transform {
     /// Of the part of each head that rotates, even rows come before odd ones: rope turns halves
     /// there, and pairs of neighbours here.
     Neighbours,
+    /// As [`Heads`](Self::Heads), of the part of each head that rotates.
+    Halves,
     /// One stack of all experts.
     Experts,
     /// One stack of so many matrices, which are numbered as experts are.

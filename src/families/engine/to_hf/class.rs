@@ -60,6 +60,10 @@ pub(super) fn class_of(
         Sign::Tokenizer(kind) => is_text("tokenizer.ggml.model", kind),
         Sign::Tensor(tensor) => has_tensor(tensor),
         Sign::Has(key) => metadata.get(&format!("{name}.{key}")).is_some(),
+        Sign::List(key) => {
+            let found = metadata.get(&format!("{name}.{key}"));
+            found.is_some_and(|value| value.as_array().is_some())
+        }
         Sign::Rest => true,
         Sign::Never | Sign::All(_) => false,
     };
