@@ -278,7 +278,7 @@ fn complete(fields: &mut Fields) -> Result<()> {
                 .get(*kind)
                 .is_some_and(|found| found.as_u64() != Some(*ratio))
         };
-        if KINDS.iter().any(|kind| is_other(kind)) {
+        if KINDS.iter().any(is_other) {
             return Err(wrong("compress_rates", "llama.cpp has 4 and 128"));
         }
     }

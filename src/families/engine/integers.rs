@@ -71,7 +71,7 @@ fn values_of<'m>(
     let ResolvedItem::Plain(plain) = item else {
         return Err("it is quantized".to_owned());
     };
-    let table = plain.stored.clone();
+    let table = plain.stored;
     if table.shape() != [rows, columns] {
         return Err(format!("its shape is {:?}, not [{rows}, {columns}]", table.shape()));
     }
