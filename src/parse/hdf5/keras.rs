@@ -15,9 +15,7 @@ pub(super) use self::config::KerasLayers;
 use self::config::{KerasKernel, KerasLayer};
 
 /// The operator of [`GraphCodes`] for layers that no config describes.
-const UNKNOWN: &str = "that of a layer of Keras that no config describes (the model's \
-                       `config.json` \
-                       belongs beside the file)";
+const UNKNOWN: &str = "that of a layer of Keras that no config describes (the model's `config.json` belongs beside the file)";
 
 /// Where `.h5` has the weights of a whole model.
 const WHOLE: &str = "model_weights/";

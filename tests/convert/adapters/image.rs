@@ -351,6 +351,7 @@ fn other_names_have_limits() {
     for (base, class, adapter, what) in [
         ("flux-original", None, "flux-all", "in one matrix with others"),
         ("checkpoint", None, "kohya", "no part of its diffusion model"),
+        ("unet", None, "kohya", "the config.json that belongs beside it"),
         ("unet", Some("AutoencoderKL"), "kohya", "`AutoencoderKL`"),
         ("unet", Some("UNet2DConditionModel"), "norms", "products of two factors"),
         ("flux", Some("FluxTransformer2DModel"), "flux-lokr", "products of two factors"),

@@ -21,6 +21,10 @@ use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 /// What modules are called behind, where the authors' file has all parts of a pipeline.
 const DIFFUSION_MODEL: &str = "model.diffusion_model.";
 
+/// What modules of diffusers alone begin with.
+const OF_DIFFUSERS: &[&str] =
+    &["down_blocks.", "mid_block.", "up_blocks.", "single_transformer_blocks."];
+
 /// The tensors `items` of the LoRA `model` as they are called for the model `base`, in the type `to`
 /// or that in which they are stored, and notes.
 ///
@@ -177,6 +181,12 @@ impl BaseNames {
         let module = &place.module;
         if let Some(component) = self.component {
             return Ok(format!("{component}.{module}"));
+        }
+        if OF_DIFFUSERS.iter().any(|part| module.starts_with(part)) {
+            let what = format!(
+                "BASE has the names of diffusers (`{module}`), and which part of a pipeline it is says the config.json that belongs beside it"
+            );
+            return Err(AnamnesisError::unsupported("a LoRA under other names", what));
         }
         let rest = module.strip_prefix(DIFFUSION_MODEL);
         let is_other = rest.is_none()
