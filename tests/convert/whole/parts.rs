@@ -133,6 +133,7 @@ const REFUSED: &[(&str, &[&str])] = &[
             "whole_prediction/nemotron_h_latent",
             "whole_prediction/nemotron_h_moe",
             "whole_classes/nemotron_h_puzzle",
+            "whole_classes/nemotron_h_puzzle_first",
         ],
     ),
 ];

@@ -283,6 +283,10 @@ fn value(stored: &Value) -> GgufMetadataValue {
             let all = all.iter().map(|flag| flag == &Value::Bool(true)).collect();
             GgufMetadataValue::Array(Box::new(GgufMetadataArray::Bool(all)))
         }
+        Value::Array(all) if all.iter().any(Value::is_string) => {
+            let all = all.iter().filter_map(Value::as_str).map(str::to_owned);
+            GgufMetadataValue::Array(Box::new(GgufMetadataArray::String(all.collect())))
+        }
         Value::Array(all) => GgufMetadataValue::Array(Box::new(GgufMetadataArray::I32(
             all.iter().map(number).collect(),
         ))),

@@ -82,12 +82,7 @@ fn metadata() {
         ("mamba2", "mamba2.ssm.group_count", U32(3), "n_groups"),
         ("mamba2", "mamba2.ssm.inner_size", U32(65), "mamba2.ssm.inner_size"),
         ("mamba2", "mamba2.ssm.inner_size", U32(128), "num_heads"),
-        (
-            "granite_hybrid",
-            "granitehybrid.rope.scaling.finetuned",
-            Bool(true),
-            "granitehybrid.rope.scaling.finetuned",
-        ),
+        ("granite_hybrid", "granitehybrid.rope.scaling.finetuned", Bool(true), "BambaForCausalLM"),
         (
             "granite_hybrid",
             "granitehybrid.attention.head_count_kv",
