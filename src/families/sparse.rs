@@ -163,14 +163,6 @@ pub(super) const GLM5: ModelClass = ModelClass {
 };
 
 const GLM5_MLX: MlxClass = MlxClass {
-    implied: &[
-        SILU,
-        NO_BIAS,
-        ("scoring_func", Text("sigmoid")),
-        ("topk_method", Text("noaux_tc")),
-        ("moe_layer_freq", Int(1)),
-        ("rope_interleave", Bool(true)),
-    ],
     // All layers have an indexer.
     alike: &[KINDS],
     stated_fields: &[

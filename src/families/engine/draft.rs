@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
+use super::integers;
 use super::request::GgufRequest;
 use super::table::{ModelClass, TensorShapes};
 use crate::config::Texts;
@@ -259,25 +260,13 @@ fn take_table<'m>(
     };
     let table = table.stored;
     // No token is there twice.
-    let bytes = table.part().read_small(tokens.saturating_mul(8) as u64)?;
-    let values = match table.dtype() {
-        Dtype::I64 => bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&b| i64::from_le_bytes(b))
-            .collect(),
-        Dtype::I32 => bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&b| i32::from_le_bytes(b).into())
-            .collect(),
-        dtype => {
-            let what = format!("{}: {dtype} is no type of token numbers", InTensor(&TO_TARGET));
-            return Err(AnamnesisError::parse(what));
-        }
+    let values = integers::read(&table, tokens.saturating_mul(8) as u64)?;
+    let other = || {
+        let dtype = table.dtype();
+        let what = format!("{}: {dtype} is no type of token numbers", InTensor(&TO_TARGET));
+        AnamnesisError::parse(what)
     };
+    let values = values.ok_or_else(other)?;
     Ok(Some((table, values)))
 }
 

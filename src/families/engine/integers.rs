@@ -5,6 +5,7 @@ use super::dims::Dims;
 use super::names::{Place, fill, find};
 use super::table::ModelClass;
 use crate::error::InTensor;
+use crate::model::Tensor;
 use crate::remember::layout::assembled::ComputedIntegers;
 use crate::remember::{Group, QuantScheme, ResolvedItem};
 use crate::{AnamnesisError, Dtype, Result, TensorRole};
@@ -67,7 +68,7 @@ fn values_of<'m>(
     item: &ResolvedItem<'m>,
     (rows, columns): (usize, usize),
     below: usize,
-) -> std::result::Result<(crate::model::Tensor<'m>, Vec<i64>), String> {
+) -> std::result::Result<(Tensor<'m>, Vec<i64>), String> {
     let ResolvedItem::Plain(plain) = item else {
         return Err("it is quantized".to_owned());
     };
@@ -76,28 +77,40 @@ fn values_of<'m>(
         return Err(format!("its shape is {:?}, not [{rows}, {columns}]", table.shape()));
     }
     let most = rows.saturating_mul(columns).saturating_mul(8) as u64;
-    let bytes = table
-        .part()
-        .read_small(most)
-        .map_err(|error| error.to_string())?;
-    let values: Vec<i64> = match table.dtype() {
-        Dtype::I64 => bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&b| i64::from_le_bytes(b))
-            .collect(),
-        Dtype::I32 => bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&b| i32::from_le_bytes(b).into())
-            .collect(),
-        dtype => return Err(format!("{dtype} is no type of integers here")),
-    };
+    let values = read(&table, most).map_err(|error| error.to_string())?;
+    let other = || format!("{} is no type of integers here", table.dtype());
+    let values = values.ok_or_else(other)?;
     let outside = |n: &i64| usize::try_from(*n).map_or(true, |n| n >= below);
     match values.iter().copied().find(outside) {
         Some(found) => Err(format!("{found} is no number below {below}")),
         None => Ok((table, values)),
     }
+}
+
+/// The integers of `table`, which has at most so many bytes; `None`: it is of another type than I64
+/// and I32.
+///
+/// # Errors
+/// Those of reading; `Parse` if it is larger.
+pub(super) fn read(table: &Tensor<'_>, most: u64) -> Result<Option<Vec<i64>>> {
+    let bytes = table.part().read_small(most)?;
+    Ok(match table.dtype() {
+        Dtype::I64 => Some(
+            bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&b| i64::from_le_bytes(b))
+                .collect(),
+        ),
+        Dtype::I32 => Some(
+            bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&b| i32::from_le_bytes(b).into())
+                .collect(),
+        ),
+        _ => None,
+    })
 }
