@@ -63,8 +63,9 @@ use std::sync::LazyLock;
 
 #[cfg(feature = "gguf")]
 pub use self::gguf::*;
+pub(crate) use self::mlx::experts::names_of_experts;
 #[cfg(feature = "models")]
-pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS, names_of_experts};
+pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS};
 #[cfg(feature = "npz")]
 pub use self::npz::*;
 #[cfg(feature = "pth")]
