@@ -3,6 +3,8 @@
 //! Source: `GraniteHybridModel` in `conversion/granite.py` of llama.cpp; defaults of transformers
 //! 5.24.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::granite_hybrid::GRANITE_HYBRID;
@@ -104,9 +106,10 @@ pub(super) const BAMBA: ModelClass = ModelClass {
 fn kinds_by_number(fields: &mut Fields) -> Result<()> {
     let layers = fields.need(LAYERS)?;
     let all = fields.0.get(ATTENDING).and_then(Value::as_array);
-    let attending = |layer: u32| all.is_some_and(|all| all.iter().any(|found| *found == layer));
+    let all = all.into_iter().flatten();
+    let attending: HashSet<u64> = all.filter_map(Value::as_u64).collect();
     let kind = |layer| {
-        if attending(layer) {
+        if attending.contains(&u64::from(layer)) {
             "attention"
         } else {
             "mamba"

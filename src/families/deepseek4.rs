@@ -396,6 +396,11 @@ fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     Ok(())
 }
 
+/// The layers of a config that comes from GGUF.
+fn layers_of(config: &Map<String, Value>) -> usize {
+    config.get(LAYERS[0]).and_then(Value::as_u64).unwrap_or(0) as usize
+}
+
 /// INT32\[\]: how many tokens become one in each layer.
 const COMPRESSION: OwnSetting = required(own(
     |setting, model| {
@@ -406,11 +411,7 @@ const COMPRESSION: OwnSetting = required(own(
         Ok(Some(array(GgufMetadataArray::I32(ratios.ok_or_else(unknown)?))))
     },
     |stated, config| {
-        let layers = config
-            .fields
-            .get(LAYERS[0])
-            .and_then(Value::as_u64)
-            .unwrap_or(0) as usize;
+        let layers = layers_of(&config.fields);
         let ratios = stated.numbers()?.iter().take(layers);
         let kinds: Option<Vec<_>> = ratios.map(|ratio| kind_of(&(*ratio).into())).collect();
         let kinds = kinds.filter(|kinds| kinds.len() == layers);
@@ -433,11 +434,7 @@ const HASHES: OwnSetting = required(own(
         setting.count(hashed).map(Some)
     },
     |stated, config| {
-        let layers = config
-            .fields
-            .get(LAYERS[0])
-            .and_then(Value::as_u64)
-            .unwrap_or(0) as usize;
+        let layers = layers_of(&config.fields);
         Ok(Some(choices(stated.count()? as usize, layers)))
     },
 ));

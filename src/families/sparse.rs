@@ -113,10 +113,10 @@ pub(super) const DEEPSEEK3_2: ModelClass = ModelClass {
     ..DEEPSEEK3
 };
 
-const DEEPSEEK3_2_MLX: MlxClass = MlxClass {
-    stated_fields: &[LATENT_FIELDS, &["index_n_heads", "index_head_dim", "index_topk"]],
-    ..DEEPSEEK3_MLX
-};
+const DEEPSEEK3_2_MLX: MlxClass =
+    MlxClass { stated_fields: &[LATENT_FIELDS, INDEXER_FIELDS], ..DEEPSEEK3_MLX };
+
+const INDEXER_FIELDS: &[&str] = &["index_n_heads", "index_head_dim", "index_topk"];
 
 /// GLM 5, and GLM 5.2, of which some layers share the choice of the one before.
 pub(super) const GLM5: ModelClass = ModelClass {
@@ -167,15 +167,8 @@ const GLM5_MLX: MlxClass = MlxClass {
     alike: &[KINDS],
     stated_fields: &[
         LATENT_FIELDS,
-        &[
-            "index_n_heads",
-            "index_head_dim",
-            "index_topk",
-            "attention_bias",
-            "scoring_func",
-            "topk_method",
-            "moe_layer_freq",
-        ],
+        INDEXER_FIELDS,
+        &["attention_bias", "scoring_func", "topk_method", "moe_layer_freq"],
     ],
     rope: RopeFields::NestedAlone,
     ..DEEPSEEK3_2_MLX

@@ -60,14 +60,13 @@ pub(crate) fn to_gguf<'m>(
             let order = RowOrder::interleaved(head_rows(&name, &shape, dims)?);
             (Rearrangement::of_each(1, order, (shape[0], width)), shape)
         }
-        Transform::Neighbours => {
+        Transform::Neighbours | Transform::Halves => {
             let of = head_rows(&name, &shape, dims)?;
-            let order = RowOrder::Split { len: rotating(&name, of, dims)?, of };
-            (Rearrangement::of_each(1, order, (shape[0], width)), shape)
-        }
-        Transform::Halves => {
-            let of = head_rows(&name, &shape, dims)?;
-            let order = RowOrder::Interleaved { len: rotating(&name, of, dims)?, of };
+            let len = rotating(&name, of, dims)?;
+            let order = match rule.transform == Transform::Neighbours {
+                true => RowOrder::Split { len, of },
+                false => RowOrder::Interleaved { len, of },
+            };
             (Rearrangement::of_each(1, order, (shape[0], width)), shape)
         }
         Transform::Own(own) => (own.to_gguf)(&mut sources, &name, dims)?,
@@ -181,14 +180,13 @@ pub(crate) fn to_hf<'m>(
             let order = RowOrder::split(head_rows(&name, &shape, dims)?);
             (Rearrangement::of_each(1, order, (shape[0], width)), shape)
         }
-        Transform::Neighbours => {
+        Transform::Neighbours | Transform::Halves => {
             let of = head_rows(&name, &shape, dims)?;
-            let order = RowOrder::Interleaved { len: rotating(&name, of, dims)?, of };
-            (Rearrangement::of_each(1, order, (shape[0], width)), shape)
-        }
-        Transform::Halves => {
-            let of = head_rows(&name, &shape, dims)?;
-            let order = RowOrder::Split { len: rotating(&name, of, dims)?, of };
+            let len = rotating(&name, of, dims)?;
+            let order = match rule.transform == Transform::Neighbours {
+                true => RowOrder::Interleaved { len, of },
+                false => RowOrder::Split { len, of },
+            };
             (Rearrangement::of_each(1, order, (shape[0], width)), shape)
         }
         _ => (Rearrangement::changed(&shape, change), shape),
