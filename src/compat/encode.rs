@@ -7,11 +7,13 @@
 #[cfg(all(test, feature = "lethe"))]
 mod tests;
 
+use half::f16;
 use zerocopy::IntoBytes;
 
 use super::slabs::{for_each_slab, slab_of};
-use crate::element::f32_from_bf16;
+use crate::element::{Element, f32_from_bf16};
 use crate::lethe::kernels::bnb::codebook_encoder;
+use crate::lethe::kernels::codebook::absmax;
 use crate::lethe::kernels::int8;
 use crate::limits::zeroed_on_write;
 use crate::remember::kernels::bnb::nested_absmax;
@@ -280,12 +282,12 @@ pub fn encode_bnb_int8(
     out_features: usize,
     in_features: usize,
 ) -> Result<Vec<u8>> {
-    let mut scales = floats("SCB", scb_data, out_features)?;
+    let scales = floats("SCB", scb_data, out_features)?;
     check_values(bf16_data, out_features.checked_mul(in_features))?;
     let mut all = zeroed_on_write(bf16_data.len() as u64 / 2, "codes")?;
     let slab = slab_of(in_features, all.len());
     let slabs = bf16_data.chunks(slab * 2).zip(all.chunks_mut(slab));
-    let slabs = slabs.zip(scales.chunks_mut((slab / in_features.max(1)).max(1)));
+    let slabs = slabs.zip(scales.chunks((slab / in_features.max(1)).max(1)));
     for_each_slab(bf16_data.len() / 2, slabs, |((bf16, codes), scales)| {
         let made = int8::encode_with(&widened(bf16), in_features, scales, Level::detect());
         codes.copy_from_slice(&made);
@@ -320,8 +322,9 @@ pub fn encode_bnb_int8_compute_scb(
     let slabs = bf16_data.chunks(slab * 2).zip(all_codes.chunks_mut(slab));
     let slabs = slabs.zip(all_scales.chunks_mut(rows * 4));
     for_each_slab(bf16_data.len() / 2, slabs, |((bf16, codes), scales)| {
-        let mut scb = vec![0.0; scales.len() / 4];
-        int8::encode(&widened(bf16), in_features, Level::detect(), codes, &mut scb);
+        let halves: Vec<f32> = widened(bf16).into_iter().map(f16::rounded).collect();
+        let scb: Vec<f32> = halves.chunks(in_features.max(1)).map(absmax).collect();
+        codes.copy_from_slice(&int8::encode_with(&halves, in_features, &scb, Level::detect()));
         scales.copy_from_slice(scb.as_bytes());
     });
     let scales = all_scales.as_chunks().0;

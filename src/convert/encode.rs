@@ -130,7 +130,8 @@ impl AddAssign<TileSurvey> for SurveyTotal {
 }
 
 impl<'m> Encoding<'m> {
-    /// Plans the encoding of a tensor whose values are those of `decoder`, rounded to `dtype`.
+    /// Plans the encoding of a tensor whose values are those of `decoder`, rounded to `dtype`. With
+    /// their `importance` scales are searched.
     ///
     /// # Errors
     /// The decoder cannot read what decides whether codes are relayed.
@@ -138,13 +139,13 @@ impl<'m> Encoding<'m> {
         name: String,
         shape: Vec<usize>,
         scheme: String,
-        encoder: Box<dyn Encode>,
+        (encoder, importance): (Box<dyn Encode>, Option<Importance>),
         decoder: Box<dyn Decode + 'm>,
         dtype: TargetDtype,
     ) -> Result<Self> {
         let (from, to) = (decoder.grid(), encoder.grid());
         let relay = RelayDecision::new(&*decoder, &*encoder, (&from, &to))?;
-        let (cut, strips) = tiles::cut_for(&*encoder, &*decoder, dtype);
+        let (cut, strips) = tiles::cut_for(&*encoder, &*decoder, dtype, importance.is_some());
         let mean = |run: usize| Box::new(Mean::new((cut.rows * cut.cols).div_ceil(run)));
         let total = SurveyTotal {
             max_abs: 0.0,
@@ -174,18 +175,13 @@ impl<'m> Encoding<'m> {
             shape,
             scheme,
             encoder,
-            importance: None,
+            importance,
             bands: Bands::new(&cut, to.transposed.is_some()),
             siblings: vec![],
             relay,
             surveyed: InOrder::new(total),
             distance: InOrder::new(DistanceSums::default()),
         })
-    }
-
-    /// The encoding that knows the `importance` of values, if there is one.
-    pub(super) fn weighted(self, importance: Option<Importance>) -> Self {
-        Self { importance, ..self }
     }
 
     /// Name of the tensor.

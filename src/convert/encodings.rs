@@ -259,8 +259,8 @@ fn encode<'m>(
     let encoder =
         method.encoder(&WeightInfo { name: &name, shape: &shape, dtype: weight_dtype })?;
     let stored = encoder.stored();
-    let encoding = Encoding::new(name.into(), shape.into(), label, encoder, decoder, rounded_to)?
-        .weighted(importance);
+    let (name, shape, encoder) = (name.into(), shape.into(), (encoder, importance));
+    let encoding = Encoding::new(name, shape, label, encoder, decoder, rounded_to)?;
     let mut checks = Checks::of(parts.iter());
     let sources = sources_of(parts.iter());
     let cut = encoding.cut();

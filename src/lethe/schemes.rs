@@ -161,22 +161,22 @@ schemes! {
         searched(in_groups(with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Fp4, true)))));
     INT8 "int8" ["bnb-int8" "bnb-8bit" "bitsandbytes-8bit" "llm-int8"]
         "BitsAndBytes LLM.int8(), a scale for each row"
-        linear(|_| Arc::new(BnbInt8));
+        searched(linear(|_| Arc::new(BnbInt8)));
     FP8 "fp8" ["fp8-e4m3" "fp8-static"]
         "FP8 of compressed-tensors, one scale for each tensor"
         of_ct(linear(|_| ct_fp8(Granularity::Tensor)));
     FP8_CHANNEL "fp8-channel" ["fp8-per-channel" "fp8-dynamic"]
         "FP8 of compressed-tensors, a scale for each row"
-        of_ct(linear(|_| ct_fp8(Granularity::Channel)));
+        searched(of_ct(linear(|_| ct_fp8(Granularity::Channel))));
     FP8_BLOCK_CT "fp8-block-ct" []
         "FP8 of compressed-tensors, blocks of 128x128"
-        or(&["fp8-channel"], in_groups(of_ct(linear(|p| ct_fp8(square_blocks(p))))));
+        searched(or(&["fp8-channel"], in_groups(of_ct(linear(|p| ct_fp8(square_blocks(p)))))));
     FP8_BLOCK "fp8-block" ["fp8-fine-grained"]
         "FP8 of transformers and DeepSeek, blocks of 128x128"
-        or(&["fp8-block-ragged"], in_groups(linear(|p| tf_fp8(square_blocks(p), false, false))));
+        searched(or(&["fp8-block-ragged"], in_groups(linear(|p| tf_fp8(square_blocks(p), false, false)))));
     FP8_BLOCK_RAGGED "fp8-block-ragged" []
         "FP8 of DeepSeek, blocks of 128x128, smaller ones at the edges"
-        in_groups(linear(|p| tf_fp8(square_blocks(p), false, true)));
+        searched(in_groups(linear(|p| tf_fp8(square_blocks(p), false, true))));
     FP8_BLOCK_UE8M0 "fp8-block-ue8m0" []
         "FP8 of transformers, blocks of 128x128, scales are powers of two"
         or(&["fp8-block-ragged"], in_groups(linear(|p| tf_fp8(square_blocks(p), true, false))));
@@ -233,19 +233,19 @@ schemes! {
         searched(in_groups(of_ct(linear(|p| ct(p, CompressedTensors::W4A16_ASYM)))));
     W8A16 "w8a16" []
         "INT8 of compressed-tensors, groups of 128"
-        in_groups(of_ct(linear(|p| ct(p, CompressedTensors::W8A16))));
+        searched(in_groups(of_ct(linear(|p| ct(p, CompressedTensors::W8A16)))));
     W8A16_CHANNEL "w8a16-channel" []
         "INT8 of compressed-tensors, a scale for each row"
-        of_ct(linear(|p| ct(p, CompressedTensors::W8A16_CHANNEL)));
+        searched(of_ct(linear(|p| ct(p, CompressedTensors::W8A16_CHANNEL))));
     W8A8 "w8a8" []
         "INT8 of compressed-tensors, for INT8 activations"
-        of_ct(linear(|p| ct(p, CompressedTensors::W8A8)));
+        searched(of_ct(linear(|p| ct(p, CompressedTensors::W8A8))));
     GPTQ "gptq" ["gptq-int4" "gptq-4bit"]
         "GPTQ's layout, 4 bits, groups of 128, rounded to nearest"
         searched(in_groups(linear(|p| gptq(p, Gptq::INT4))));
     GPTQ_INT8 "gptq-int8" ["gptq-8bit"]
         "GPTQ's layout, 8 bits, groups of 128"
-        in_groups(linear(|p| gptq(p, Gptq::INT8)));
+        searched(in_groups(linear(|p| gptq(p, Gptq::INT8))));
     GPTQ_INT3 "gptq-int3" ["gptq-3bit"]
         "GPTQ's layout, 3 bits, groups of 128"
         searched(in_groups(linear(|p| gptq(p, Gptq { bits: 3, ..Gptq::INT4 }))));
@@ -263,7 +263,7 @@ schemes! {
         searched(in_groups(linear(|p| hqq(p, 4))));
     HQQ_8BIT "hqq-8bit" ["hqq-int8"]
         "HQQ, 8 bits, groups of 64"
-        in_groups(linear(|p| hqq(p, 8)));
+        searched(in_groups(linear(|p| hqq(p, 8))));
     HQQ_3BIT "hqq-3bit" ["hqq-int3"]
         "HQQ, 3 bits, groups of 64"
         searched(in_groups(linear(|p| hqq(p, 3))));
@@ -272,10 +272,10 @@ schemes! {
         searched(in_groups(linear(|p| hqq(p, 2))));
     SDNQ_INT8 "sdnq-int8" ["sdnq"]
         "INT8 of SDNQ, groups of 1024"
-        in_groups(linear(|p| sdnq(p, SdnqCodes::Int(8))));
+        searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Int(8)))));
     SDNQ_INT7 "sdnq-int7" []
         "INT7 of SDNQ, groups of 512"
-        in_groups(linear(|p| sdnq(p, SdnqCodes::Int(7))));
+        searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Int(7)))));
     SDNQ_INT6 "sdnq-int6" []
         "INT6 of SDNQ, groups of 256"
         searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Int(6)))));
@@ -284,7 +284,7 @@ schemes! {
         searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Int(4)))));
     SDNQ_UINT8 "sdnq-uint8" []
         "UINT8 of SDNQ, groups of 1024"
-        in_groups(linear(|p| sdnq(p, SdnqCodes::Uint(8))));
+        searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Uint(8)))));
     SDNQ_UINT5 "sdnq-uint5" []
         "UINT5 of SDNQ, groups of 128"
         searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Uint(5)))));
@@ -299,7 +299,7 @@ schemes! {
         searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Uint(2)))));
     SDNQ_FP8 "sdnq-fp8" ["sdnq-float8"]
         "FP8 (E4M3) of SDNQ, groups of 1024"
-        in_groups(linear(|p| sdnq(p, SdnqCodes::Fp8)));
+        searched(in_groups(linear(|p| sdnq(p, SdnqCodes::Fp8))));
     MLX_2BIT "mlx-2bit" []
         "MLX affine, 2 bits, groups of 64"
         searched(in_groups(mlx(|p| affine(p, 2))));
@@ -317,7 +317,7 @@ schemes! {
         searched(in_groups(mlx(|p| affine(p, 6))));
     MLX_8BIT "mlx-8bit" []
         "MLX affine, 8 bits, groups of 64"
-        in_groups(mlx(|p| affine(p, 8)));
+        searched(in_groups(mlx(|p| affine(p, 8))));
     MLX_MIXED_2_6 "mlx-mixed-2-6" ["mixed-2-6"]
         "MLX affine, 2 and 6 bits as mlx-lm's recipe mixed_2_6"
         searched(in_groups(recipe([2, 6])));

@@ -276,10 +276,10 @@ mod tests {
         let counts = [Arc::default(), Arc::default()];
         let [asked, extracted] = counts.clone();
         let decoder = Box::new(Source { asked, extracted, is_readable });
-        let encoder = Box::new(Target { family });
+        let encoder: Box<dyn Encode> = Box::new(Target { family });
         let (name, shape, scheme) = ("a".to_owned(), vec![SIZE, SIZE], "x".to_owned());
         let dtype = TargetDtype::F32;
-        let encoding = Encoding::new(name, shape, scheme, encoder, decoder, dtype);
+        let encoding = Encoding::new(name, shape, scheme, (encoder, None), decoder, dtype);
         (encoding, counts)
     }
 

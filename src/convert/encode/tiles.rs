@@ -29,15 +29,17 @@ const TRANSPOSED_OUTPUT_COLS: usize = 1024;
 const PACKED_OUTPUT_COLS: usize = 4096;
 
 /// The cut of a tensor whose values are those of `decoder`, rounded to `dtype`, and the strips of
-/// its tiles.
+/// its tiles. A search for scales wants all of a block's values at once, not only the largest magnitude.
 pub(super) fn cut_for(
     encoder: &dyn Encode,
     decoder: &dyn Decode,
     dtype: TargetDtype,
+    is_searched: bool,
 ) -> (Cut, Option<Strips>) {
     let (from, to, line) = (decoder.grid(), encoder.grid(), encoder.values_per_line());
     let wide = cut(&to, line, &from, SURVEYED_TILE_VALUES);
-    if let Some(strips) = Strips::surveyed(wide.tile_cols, encoder, decoder, dtype) {
+    if !is_searched && let Some(strips) = Strips::surveyed(wide.tile_cols, encoder, decoder, dtype)
+    {
         return (wide, Some(strips));
     }
     let cut = cut(&to, line, &from, TILE_VALUES);

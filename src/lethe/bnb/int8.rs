@@ -5,17 +5,13 @@
 //!
 //! Layout: bitsandbytes 0.50.2 `nn.Linear8bitLt._save_to_state_dict`.
 
-use zerocopy::IntoBytes;
-
 use super::linear::{base, config, linear_layer_objection};
-use crate::element::Out;
-use crate::error::InTensor;
-use crate::lethe::kernels::int8;
-use crate::lethe::{Encode, EncodeBuffers, Method, Put, StoredTensor, TileValues, WeightInfo};
-use crate::remember::kernels::bnb::Int8Rows;
-use crate::remember::{Grid, QuantScheme};
-use crate::simd::dispatch;
-use crate::{AnamnesisError, Dtype, Result};
+use crate::lethe::kernels::integer::{IntegerQuantizer, IntegerRule};
+use crate::lethe::seam::grouped::{Grouped, MatrixForm, StoredMatrix};
+use crate::lethe::seam::rows::stored_tensor;
+use crate::lethe::{Encode, Method, WeightInfo};
+use crate::remember::QuantScheme;
+use crate::{Dtype, Result, TargetDtype};
 
 /// LLM.int8().
 #[derive(Debug, Clone, Copy)]
@@ -39,94 +35,35 @@ impl Method for BnbInt8 {
     }
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
-        Ok(Box::new(BnbInt8Encoder {
+        let (rows, cols, bits) = (weight.rows(), weight.cols(), 8);
+        let matrix = |part, form, cols| StoredMatrix { part, form, bits, rows, cols };
+        let floats = MatrixForm::Floats { dtype: TargetDtype::F32, is_transposed: false };
+        // `SCB` and `weight_format` lie beside `weight`, not below it: `nn.Linear8bitLt` has them
+        // as entries of the module.
+        let base = base(weight.name).unwrap_or_default();
+        Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
-            rows: weight.rows(),
-            cols: weight.cols(),
+            quantizer: IntegerQuantizer {
+                rule: IntegerRule::LlmInt8,
+                bits,
+                group: cols,
+                dtype: weight.dtype,
+            },
+            stored: vec![
+                stored_tensor(weight.name.to_owned(), Dtype::I8, &[rows, cols]),
+                stored_tensor(format!("{base}SCB"), Dtype::F32, &[rows]),
+                stored_tensor(format!("{base}weight_format"), Dtype::U8, &[]),
+            ],
+            codes: matrix(0, MatrixForm::Bytes { flip: 0x80 }, cols),
+            scales: matrix(1, floats, 1),
+            offsets: None,
+            row_align: 1,
+            index: None,
+            constant: Some((2, vec![0])),
         }))
     }
 
     fn config(&self, skipped: &[String]) -> Option<serde_json::Value> {
         Some(config(None, skipped))
-    }
-}
-
-/// Encodes one tensor to LLM.int8().
-struct BnbInt8Encoder {
-    name: String,
-    rows: usize,
-    cols: usize,
-}
-
-impl BnbInt8Encoder {
-    /// Checks the scales of rows from `first` on. The library converts values to F16 before it
-    /// quantizes them, so those that F16 cannot hold have an infinite scale.
-    fn check_scales(&self, first: usize, scales: &[f32]) -> Result<()> {
-        match scales.iter().position(|scale| !scale.is_finite()) {
-            None => Ok(()),
-            Some(row) => {
-                let what = format!(
-                    "{}: row {} has values that F16 does not reach",
-                    InTensor(&self.name),
-                    first + row
-                );
-                Err(AnamnesisError::unsupported("BitsAndBytes INT8", what))
-            }
-        }
-    }
-}
-
-impl Encode for BnbInt8Encoder {
-    fn stored(&self) -> Vec<StoredTensor> {
-        // `SCB` and `weight_format` lie beside `weight`, not below it: `nn.Linear8bitLt` has them
-        // as entries of the module.
-        let base = base(&self.name).unwrap_or_default();
-        vec![
-            StoredTensor {
-                name: self.name.clone(),
-                dtype: Dtype::I8,
-                shape: vec![self.rows, self.cols],
-            },
-            StoredTensor { name: format!("{base}SCB"), dtype: Dtype::F32, shape: vec![self.rows] },
-            StoredTensor { name: format!("{base}weight_format"), dtype: Dtype::U8, shape: vec![] },
-        ]
-    }
-
-    fn grid(&self) -> Grid {
-        // A code, and a scale for each row.
-        let load_bits = 8.0 + 32.0 / self.cols.max(1) as f64;
-        let (rows, cols) = (self.rows, self.cols);
-        Grid {
-            rows,
-            cols,
-            row_align: 1,
-            // Whole rows: the scale is the largest magnitude of the row.
-            col_align: cols.max(1),
-            load_bits,
-            transposed: None,
-        }
-    }
-
-    fn encode(
-        &self,
-        values: &TileValues<'_>,
-        buffers: &mut EncodeBuffers,
-        back: &mut [f32],
-        put: &mut Put<'_>,
-    ) -> Result<()> {
-        let (cols, first) = (self.cols, values.tile.rows.start);
-        let EncodeBuffers { codes, scales, .. } = buffers;
-        codes.resize(values.values.len(), 0);
-        scales.resize(values.tile.rows.len(), 0.0);
-        int8::encode(values.values, cols, values.level, codes, scales);
-        self.check_scales(first, scales)?;
-        put(0, (first * cols) as u64, codes)?;
-        put(1, first as u64 * 4, scales.as_bytes())?;
-        dispatch(values.level, &Int8Rows { codes, cols, scb: scales }, Out::F32(back));
-        if values.tile.is_first() {
-            put(2, 0, &[0])
-        } else {
-            Ok(())
-        }
     }
 }

@@ -197,7 +197,12 @@ fn objections_say_why() {
             Ok(())
         })
         .unwrap_err();
-    assert!(error.to_string().contains("row 1"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("a row has values that F16 does not reach"),
+        "{error}"
+    );
 }
 
 /// Both as transformers wrote them.

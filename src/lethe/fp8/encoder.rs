@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use zerocopy::IntoBytes;
 
 use crate::element::Element;
+use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::fp8::{EncodeFp8Blocks, Fp8Arithmetic};
 use crate::lethe::seam::rows::ByteMatrix;
 use crate::lethe::{Encode, EncodeBuffers, Put, StoredTensor, Survey, TileValues};
@@ -61,7 +62,7 @@ impl Encode for Fp8Encoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues { tile, values, survey, maxima, level, .. } = *values;
+        let TileValues { tile, values, survey, maxima, activations, level, .. } = *values;
         let [rows, cols] = self.block;
         let width = tile.cols.len();
         let across = if self.has_one_scale {
@@ -86,6 +87,11 @@ impl Encode for Fp8Encoder {
             maxima
         };
         let arithmetic = self.arithmetic;
+        // Tiles do not know what others would choose for a scale that they share.
+        let activations = match self.has_one_scale || !arithmetic.has_search() {
+            true => Activations::default(),
+            false => activations,
+        };
         match self.stored[0].dtype {
             Dtype::F8E5M2 => {
                 let code = PhantomData::<E5M2>;
@@ -101,6 +107,7 @@ impl Encode for Fp8Encoder {
                         back,
                         scales,
                         arithmetic,
+                        activations,
                         code,
                     },
                 );
@@ -119,6 +126,7 @@ impl Encode for Fp8Encoder {
                         back,
                         scales,
                         arithmetic,
+                        activations,
                         code,
                     },
                 );

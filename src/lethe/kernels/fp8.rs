@@ -8,8 +8,12 @@
 //!   operation is rounded to the model's dtype, values are multiplied.
 //! - sdnq 0.2.8, `quantize_weight`: F32 throughout, values are divided.
 
+mod search;
+
 use std::marker::PhantomData;
 
+use self::search::SearchedBlock;
+use super::activations::Activations;
 use super::narrow::{NarrowFloat, ceil_log2, is_in_range, max_abs, narrow, narrow_in_range};
 use crate::TargetDtype;
 use crate::remember::kernels::fp8::Float8;
@@ -80,6 +84,19 @@ impl Fp8Arithmetic {
         }
     }
 
+    /// Whether other scales than the library's may be less coarse. Powers of two give the same codes,
+    /// but for what is cut off or subnormal.
+    pub(crate) fn has_search(self) -> bool {
+        !matches!(self, Self::Transformers { is_ue8m0: true })
+    }
+
+    /// `scale` as it is stored, and the operand of [`scaled`](Self::scaled).
+    #[inline(always)]
+    fn operands(self, scale: f32) -> (f32, f32) {
+        let scale = self.dtype().round(scale);
+        (scale, if self.divides() { scale } else { 1.0 / scale })
+    }
+
     /// The dtype to which scaled values are rounded.
     #[inline(always)]
     fn dtype(self) -> TargetDtype {
@@ -140,6 +157,8 @@ pub(crate) struct EncodeFp8Blocks<'a, N> {
     /// Receives the scale of each block, row by row of blocks.
     pub scales: &'a mut [f32],
     pub arithmetic: Fp8Arithmetic,
+    /// If there are some, scales are searched, and `maxima` are not known.
+    pub activations: Activations<'a>,
     /// The float that values become.
     pub code: PhantomData<N>,
 }
@@ -156,7 +175,15 @@ impl<N: NarrowFloat + Float8> Routine for EncodeFp8Blocks<'_, N> {
             self.back.chunks_mut(band),
         );
         let per_band = width.div_ceil(self.cols);
-        for (((values, codes), back), scales) in zip(bands, self.scales.chunks_mut(per_band)) {
+        let is_searched = !self.activations.is_empty();
+        for (i, (((values, codes), back), scales)) in
+            zip(bands, self.scales.chunks_mut(per_band)).enumerate()
+        {
+            let activations = Activations {
+                row: width,
+                ..self.activations.of_run(i * band..i * band + values.len())
+            };
+            let mut carried = 0.0;
             for (beside, stored) in scales.chunks_mut(BESIDE).enumerate() {
                 // Blocks of a tile begin at its first column, because tiles begin at whole blocks.
                 let first = beside * BESIDE;
@@ -176,10 +203,15 @@ impl<N: NarrowFloat + Float8> Routine for EncodeFp8Blocks<'_, N> {
                     copy(&self.maxima[first..][..stored.len()], maxima);
                 }
                 let mut scalings = [BlockScaling::default(); BESIDE];
-                for ((scaling, stored), &mut max) in
-                    zip(zip(&mut scalings[..], &mut *stored), maxima)
-                {
-                    *scaling = BlockScaling::new::<N>(self.arithmetic, max);
+                for (block, (scaling, stored)) in zip(&mut scalings[..], &mut *stored).enumerate() {
+                    *scaling = BlockScaling::new::<N>(self.arithmetic, maxima[block]);
+                    if is_searched {
+                        let cols = cols(block);
+                        let mut searched =
+                            SearchedBlock { values, activations, cols, codes, back, carried };
+                        let max_abs = maxima[block];
+                        carried = searched.search::<N>(self.arithmetic, max_abs, scaling);
+                    }
                     *stored = scaling.scale;
                 }
                 let rows = zip(values.chunks_exact(width), codes.chunks_exact_mut(width));
@@ -220,7 +252,16 @@ const PART: usize = 64;
 impl BlockScaling {
     #[inline(always)]
     fn new<N: NarrowFloat>(arithmetic: Fp8Arithmetic, max_abs: f32) -> Self {
-        let (scale, factor) = arithmetic.scale::<N>(max_abs);
+        Self::of::<N>(arithmetic, arithmetic.scale::<N>(max_abs), max_abs)
+    }
+
+    /// Under this scale and with this operand of [`Fp8Arithmetic::scaled`].
+    #[inline(always)]
+    fn of<N: NarrowFloat>(
+        arithmetic: Fp8Arithmetic,
+        (scale, factor): (f32, f32),
+        max_abs: f32,
+    ) -> Self {
         let is_in_range = is_in_range::<N>(arithmetic.scaled(max_abs, factor));
         let reciprocal = arithmetic.dtype().reciprocal(factor);
         Self {

@@ -1,9 +1,9 @@
 //! Integers by groups of values, rounded to nearest: what compressed-tensors, gptqmodel, AutoAWQ,
-//! HQQ, MLX and SDNQ make of a group.
+//! bitsandbytes, HQQ, MLX and SDNQ make of a group.
 //!
 //! Each rule does the float operations of its library in their order, each rounded to the dtype in
 //! which the library computes: the model's for compressed-tensors, F16 for AutoAWQ, F32 for
-//! gptqmodel, HQQ, MLX and SDNQ.
+//! gptqmodel, bitsandbytes, HQQ, MLX and SDNQ.
 
 mod hqq;
 mod rules;
@@ -16,7 +16,7 @@ use self::hqq::HqqInt;
 pub(crate) use self::hqq::StepErrors;
 use self::rules::AwqInt;
 use self::rules::GptqInt;
-use self::rules::{CompressedTensorsInt, MlxAffine};
+use self::rules::{CompressedTensorsInt, LlmInt8, MlxAffine};
 use self::sdnq::{SdnqInt, SdnqUint};
 use self::search::{Fit, FitGroup, ZeroPoint};
 use crate::TargetDtype;
@@ -36,6 +36,7 @@ pub(crate) enum IntegerRule {
         symmetric: bool,
     },
     Awq,
+    LlmInt8,
     Mlx,
     /// After so many steps of its optimiser.
     Hqq {
@@ -420,6 +421,7 @@ impl IntegerQuantizer {
                 self.encode_by(GptqInt::new(bits, symmetric), input, level, back, out);
             }
             IntegerRule::Awq => self.encode_by(AwqInt, input, level, back, out),
+            IntegerRule::LlmInt8 => self.encode_by(LlmInt8, input, level, back, out),
             IntegerRule::Mlx => {
                 self.encode_by(MlxAffine::new(bits, self.dtype), input, level, back, out);
             }
@@ -477,7 +479,8 @@ impl IntegerRule {
         match self {
             Self::CompressedTensors { symmetric: true }
             | Self::Gptq { symmetric: true }
-            | Self::Sdnq { is_signed: true } => ZeroPoint::Middle,
+            | Self::Sdnq { is_signed: true }
+            | Self::LlmInt8 => ZeroPoint::Middle,
             Self::CompressedTensors { .. } | Self::Gptq { .. } | Self::Awq => ZeroPoint::Code,
             Self::Mlx | Self::Hqq { .. } | Self::Sdnq { .. } => ZeroPoint::Any,
         }

@@ -4,10 +4,13 @@ mod searches;
 
 use half::f16;
 
+use super::activations::Activations;
 use super::bnb::nested::{dynamic_map, encode_nested};
 use super::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, codebook_encoder};
 use super::codebook::MIN_SCALE;
+use super::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use super::{int8, mean, qnat};
+use crate::TargetDtype;
 use crate::element::Element;
 use crate::remember::kernels::qnat::level;
 use crate::simd::Level;
@@ -117,6 +120,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn bitsandbytes_8_bit() {
+    let (rule, dtype) = (IntegerRule::LlmInt8, TargetDtype::F32);
+    let llm_int8 = IntegerQuantizer { rule, bits: 8, group: 1, dtype };
     for (n, cols) in [(1, 1), (3, 3), (66, 33), (1024, 256), (1200, 300), (515, 515)]
         .into_iter()
         .filter(|&(n, _)| n <= miri_or(66, usize::MAX))
@@ -137,17 +142,20 @@ fn bitsandbytes_8_bit() {
             };
             let want: Vec<u8> = (0..n).map(code).collect();
             for level in Level::available() {
-                let (mut codes, mut found) = (vec![0; n], vec![0.0; n / cols]);
-                int8::encode(&values, cols, level, &mut codes, &mut found);
-                assert_eq!(bits(&found), bits(&scales), "{level:?} rows of {cols}");
+                let mut found = IntegerGroups::default();
+                let q = IntegerQuantizer { group: cols, ..llm_int8 };
+                q.encode(&values, Activations::default(), level, &mut vec![0.0; n], &mut found);
+                assert_eq!(bits(&found.scales), bits(&scales), "{level:?} rows of {cols}");
+                let codes: Vec<u8> = found.codes.iter().map(|code| code ^ 0x80).collect();
                 assert_eq!(codes, want, "{level:?} rows of {cols}: {values:?}");
-                assert_eq!(int8::encode_with(&halves, cols, &mut found, level), want);
+                assert_eq!(int8::encode_with(&halves, cols, &scales, level), want);
             }
         }
     }
-    let (mut codes, mut scales) = ([0; 2], [0.0; 2]);
-    int8::encode(&[65519.0, 65520.0], 1, Level::Baseline, &mut codes, &mut scales);
-    assert_eq!(scales, [65504.0, f32::INFINITY]);
+    let (mut found, q) = (IntegerGroups::default(), IntegerQuantizer { group: 1, ..llm_int8 });
+    let values = [65519.0, 65520.0];
+    q.encode(&values, Activations::default(), Level::Baseline, &mut [0.0; 2], &mut found);
+    assert_eq!(found.scales, [65504.0, f32::INFINITY]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The shared encoder of integers in groups: each group of consecutive values of a row has a scale
-//! and mostly a zero point. compressed-tensors, GPTQ, AWQ, MLX's affine mode and SDNQ use it. The mirror
+//! and mostly a zero point. compressed-tensors, GPTQ, AWQ, LLM.int8(), MLX's affine mode and SDNQ use it. The mirror
 //! of `remember/seam/grouped.rs`.
 //!
 //! A scheme chooses the arithmetic of its library (`Rule`) and, for codes, scales and offsets, the
@@ -35,8 +35,8 @@ pub(crate) struct Grouped {
     pub row_align: usize,
     /// Index of the stored tensor that holds the group number of each column (GPTQ's `g_idx`).
     pub index: Option<usize>,
-    /// Index and bytes of a stored tensor that depends on the shape alone (compressed-tensors'
-    /// `weight_shape`).
+    /// Index and bytes of a stored tensor that depends on the shape alone at most
+    /// (compressed-tensors' `weight_shape`).
     pub constant: Option<(usize, Vec<u8>)>,
 }
 
@@ -131,10 +131,11 @@ impl Encode for Grouped {
             .chain(&out.offsets)
             .all(|number| number.is_finite())
         {
-            let what = format!(
-                "{}: values of a group are too large for the type of its scale",
-                InTensor(&self.name)
-            );
+            let what = match self.quantizer.rule {
+                IntegerRule::LlmInt8 => "a row has values that F16 does not reach",
+                _ => "values of a group are too large for the type of its scale",
+            };
+            let what = format!("{}: {what}", InTensor(&self.name));
             return Err(AnamnesisError::unsupported("integers by groups", what));
         }
         self.store(tile, out, level, words, put)
@@ -155,6 +156,8 @@ impl Encode for Grouped {
             IntegerRule::Awq => false,
             // `v * s + b` with any `b`: no integer is its zero point.
             IntegerRule::Mlx | IntegerRule::Hqq { .. } | IntegerRule::Sdnq { .. } => return None,
+            // Scales are 127 times those of other schemes.
+            IntegerRule::LlmInt8 => return None,
         };
         let MatrixForm::Floats { dtype, .. } = self.scales.form else {
             return None;

@@ -59,7 +59,7 @@ pub(crate) fn fp4_codebook(mut map: [f32; 16]) -> [f32; 16] {
 }
 
 /// 1/127 as bitsandbytes has it, rounded to f32.
-const INT8_SCALE: f32 = 0.007_874_015_718_698_502_f64 as f32;
+pub(crate) const INT8_SCALE: f32 = 0.007_874_015_718_698_502_f64 as f32;
 
 /// Rows of int8: `(q * scb) * (1 / 127)`, in that order.
 pub(crate) struct Int8Rows<'a> {

@@ -101,6 +101,7 @@ fn blocks_are_as_one_value_at_a_time() {
                 back: &mut vec![0.0; values.len()],
                 scales: &mut vec![0.0; scales.len()],
                 arithmetic,
+                activations: Activations::default(),
                 code: PhantomData::<E4M3>,
             };
             perform(level, &mut ours);
@@ -129,6 +130,7 @@ fn parts_of_blocks_are_as_the_whole() {
             back: &mut back,
             scales: &mut scales,
             arithmetic: Fp8Arithmetic::Transformers { is_ue8m0: false },
+            activations: Activations::default(),
             code: PhantomData::<E4M3>,
         };
         perform(Level::detect(), &mut kernel);

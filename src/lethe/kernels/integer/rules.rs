@@ -8,10 +8,22 @@ use super::{BATCH, Fit, IntegerArithmetic, QuantParams, clamp, min_max_of_groups
 use crate::TargetDtype;
 use crate::element::{Element, ROUND_TO_INTEGER};
 use crate::lethe::kernels::narrow::max_abs;
+use crate::remember::kernels::bnb::INT8_SCALE;
 
 /// The largest code of `bits` bits.
 pub(super) fn max_code(bits: usize) -> f32 {
     ((1u32 << bits) - 1) as f32
+}
+
+/// The largest magnitudes of groups as their largest values, and zeros: where only the larger
+/// magnitude counts, half of the comparisons are enough.
+#[inline(always)]
+pub(super) fn largest_of_groups(values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
+    let mut max = [0.0; BATCH];
+    for (max, values) in zip(&mut max[..], values.chunks_exact(group)) {
+        *max = max_abs(values, 0.0);
+    }
+    [[0.0; BATCH], max]
 }
 
 /// compressed-tensors, in the model's dtype. The zero point of symmetric groups is the middle of
@@ -47,12 +59,7 @@ impl IntegerArithmetic for CompressedTensorsInt {
         if !self.symmetric {
             return min_max_of_groups(values, group, |x| x);
         }
-        // Only the larger magnitude counts, which takes half of the comparisons.
-        let mut max = [0.0; BATCH];
-        for (max, values) in zip(&mut max[..], values.chunks_exact(group)) {
-            *max = max_abs(values, 0.0);
-        }
-        [[0.0; BATCH], max]
+        largest_of_groups(values, group)
     }
 
     #[inline(always)]
@@ -224,6 +231,73 @@ impl IntegerArithmetic for AwqInt {
         // Beyond ±16 the sum with a zero point of 0..=15 is outside 0..=15 in any case.
         let steps = round_to_even(clamp(f16::rounded(quotient), -16.0, 16.0));
         clamp(steps + params.offset, 0.0, 15.0) + ROUND_TO_INTEGER
+    }
+}
+
+/// LLM.int8() of bitsandbytes: the scale of a row is its largest magnitude, of weights in F16, to
+/// which `nn.Int8Params` converts them first. It is infinite if there are values beyond F16.
+///
+/// Formulas: bitsandbytes 0.50.2 `backends/default/ops.py` (`int8_vectorwise_quant`, the path of
+/// CPUs).
+#[derive(Clone, Copy)]
+pub(super) struct LlmInt8;
+
+impl LlmInt8 {
+    #[inline(always)]
+    fn of_largest(largest: f32) -> QuantParams {
+        // torch computes `127.0 / row_stats` as the reciprocal times 127. Codes of zeros are 0.
+        let factor = match largest == 0.0 {
+            true => 0.0,
+            false => 1.0 / largest * 127.0,
+        };
+        QuantParams { scale: factor, offset: 0.0, stored_scale: largest, stored_offset: 128.0 }
+    }
+}
+
+impl IntegerArithmetic for LlmInt8 {
+    const ROUNDS: bool = true;
+
+    #[inline(always)]
+    fn cast(self, x: f32) -> f32 {
+        f16::rounded(x)
+    }
+
+    #[inline(always)]
+    fn bounds(self, values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
+        let [low, mut high] = largest_of_groups(values, group);
+        // Rounding keeps the order.
+        for max in &mut high {
+            *max = f16::rounded(*max);
+        }
+        [low, high]
+    }
+
+    #[inline(always)]
+    fn params(self, _: f32, max: f32) -> QuantParams {
+        Self::of_largest(max)
+    }
+
+    #[inline(always)]
+    fn fitted(self, fit: Fit) -> QuantParams {
+        // A largest magnitude has no sign.
+        Self::of_largest(fit.scale.abs() * 127.0)
+    }
+
+    #[inline(always)]
+    fn divide(self, values: &[f32], params: &QuantParams, quotients: &mut [f32]) {
+        for (quotient, &x) in zip(quotients, values) {
+            *quotient = f16::rounded(x) * params.scale;
+        }
+    }
+
+    #[inline(always)]
+    fn code(self, quotient: f32, _: &QuantParams) -> f32 {
+        (clamp(quotient, -128.0, 127.0) + ROUND_TO_INTEGER) + 128.0
+    }
+
+    #[inline(always)]
+    fn decode<const FMA: bool>(self, code: f32, params: &QuantParams) -> f32 {
+        (code - 128.0) * params.stored_scale * INT8_SCALE
     }
 }
 

@@ -5,9 +5,9 @@
 //! `quantize_weight`), `dequantizer.py` (`dequantize_symmetric`, `dequantize_asymmetric`). A scale
 //! may be 0: then zero over zero is the code 0, and any other value the one at its end.
 
+use super::rules::largest_of_groups;
 use super::{BATCH, Fit, IntegerArithmetic, QuantParams, clamp, min_max_of_groups};
 use crate::element::ROUND_TO_INTEGER;
-use crate::lethe::kernels::narrow::max_abs;
 use crate::remember::kernels::grouped::fused;
 use crate::simd::zip;
 
@@ -32,11 +32,7 @@ impl IntegerArithmetic for SdnqInt {
 
     #[inline(always)]
     fn bounds(self, values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
-        let mut max = [0.0; BATCH];
-        for (max, values) in zip(&mut max[..], values.chunks_exact(group)) {
-            *max = max_abs(values, 0.0);
-        }
-        [[0.0; BATCH], max]
+        largest_of_groups(values, group)
     }
 
     #[inline(always)]

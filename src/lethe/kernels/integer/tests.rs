@@ -6,6 +6,7 @@ use super::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::TargetDtype;
 use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::mean::mean;
+use crate::remember::kernels::bnb::INT8_SCALE;
 use crate::simd::Level;
 use crate::test_utils::miri_or;
 
@@ -91,6 +92,16 @@ fn twin(q: &IntegerQuantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
             let zero = (-h(min / scale).round_ties_even()).clamp(0.0, 15.0);
             let code = |&x: &f32| (h(x / scale).round_ties_even() + zero).clamp(0.0, 15.0);
             (group.iter().map(code).collect(), scale, zero, true)
+        }
+        IntegerRule::LlmInt8 => {
+            let halves = group.iter().map(|&x| to(TargetDtype::F16, x));
+            let scale = halves.clone().fold(0f32, |max, x| max.max(x.abs()));
+            let factor = 1.0 / scale * 127.0;
+            let code = |x: f32| match scale {
+                0.0 => half,
+                _ => (x * factor).round_ties_even() + half,
+            };
+            (halves.map(code).collect(), scale, half, true)
         }
         IntegerRule::Mlx => {
             let scale = ((max - min) / most).max(1e-7);
@@ -191,13 +202,13 @@ fn rules_equal_their_twins() {
     }
     rules.extend([1, 20].map(|steps| IntegerRule::Hqq { steps }));
     rules.extend([true, false].map(|is_signed| IntegerRule::Sdnq { is_signed }));
-    rules.push(IntegerRule::Awq);
+    rules.extend([IntegerRule::Awq, IntegerRule::LlmInt8]);
     let groups: &[usize] = miri_or(&[9], &[16, 24, 32, 75, 128]);
     for rule in rules {
-        let widths = if rule == IntegerRule::Awq {
-            4..=4
-        } else {
-            2..=8
+        let widths = match rule {
+            IntegerRule::Awq => 4..=4,
+            IntegerRule::LlmInt8 => 8..=8,
+            _ => 2..=8,
         };
         for (bits, group) in widths.flat_map(|bits| groups.iter().map(move |&group| (bits, group)))
         {
@@ -230,6 +241,7 @@ fn rules_equal_their_twins() {
                                 IntegerRule::Sdnq { is_signed: false } => {
                                     code.mul_add(scale, offset)
                                 }
+                                IntegerRule::LlmInt8 => (code - offset) * scale * INT8_SCALE,
                                 _ if subtracted => (code - offset) * scale,
                                 _ => code * scale + offset,
                             };

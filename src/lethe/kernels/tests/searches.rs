@@ -7,6 +7,7 @@ use super::random;
 use crate::TargetDtype;
 use crate::lethe::kernels::activations::Activations;
 use crate::lethe::kernels::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, codebook_encoder};
+use crate::lethe::kernels::fp8::{EncodeFp8Blocks, Fp8Arithmetic};
 use crate::lethe::kernels::groups::{EncodeGroups, GroupArithmetic};
 use crate::lethe::kernels::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::lethe::kernels::mx::{BLOCK as MX_BLOCK, ModelOptMx};
@@ -14,6 +15,7 @@ use crate::lethe::kernels::narrow::Fp4E2M1;
 use crate::lethe::kernels::nvfp4::{
     CompressedTensorsNvfp4, ModelOptNvfp4, global_divisor, global_multiplier,
 };
+use crate::remember::kernels::fp8::E4M3;
 use crate::remember::kernels::nvfp4::BLOCK;
 use crate::simd::{Level, perform};
 use crate::test_utils::miri_or;
@@ -103,7 +105,8 @@ fn means_of_activations() {
     let values = values(ROW * miri_or(1, 24));
     let known = Known::new(values.len(), ROW);
     for rule in RULES {
-        let q = IntegerQuantizer { rule, bits: 4, group: 64, dtype: TargetDtype::BF16 };
+        let bits = bits_of(rule, 4);
+        let q = IntegerQuantizer { rule, bits, group: 64, dtype: TargetDtype::BF16 };
         known.lower_costs(&values, |known, level| encode_integers(&q, &values, known, level).1);
     }
     let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
@@ -115,6 +118,13 @@ fn means_of_activations() {
     known.lower_costs(&values, |known, level| {
         encode_groups::<_, MX_BLOCK>(&mxfp4, &values, known, level).2
     });
+    for arithmetic in FP8 {
+        for block in [[1, ROW], [1, 64]] {
+            known.lower_costs(&values, |known, level| {
+                encode_fp8(arithmetic, &values, (ROW, block), known, level).2
+            });
+        }
+    }
     let encoder = codebook_encoder(&NF4_CODEBOOK);
     known.lower_costs(&values, |known, level| {
         let mut back = vec![0.0; values.len()];
@@ -154,14 +164,24 @@ fn gained(plain: &[f64], found: &[f64], least: f64) -> f64 {
     (plain - found) / (plain - least)
 }
 
-const RULES: [IntegerRule; 6] = [
+const RULES: [IntegerRule; 7] = [
     IntegerRule::CompressedTensors { symmetric: true },
     IntegerRule::CompressedTensors { symmetric: false },
     IntegerRule::Gptq { symmetric: true },
     IntegerRule::Gptq { symmetric: false },
     IntegerRule::Awq,
     IntegerRule::Mlx,
+    IntegerRule::LlmInt8,
 ];
+
+/// The bits of codes of a rule that has them, for one that is asked to have `bits`.
+fn bits_of(rule: IntegerRule, bits: usize) -> usize {
+    match rule {
+        IntegerRule::Awq => 4,
+        IntegerRule::LlmInt8 => 8,
+        _ => bits,
+    }
+}
 
 fn encode_integers(
     q: &IntegerQuantizer,
@@ -221,12 +241,21 @@ fn integers() {
     const GROUP: usize = 64;
     for rule in RULES {
         let widths = match rule {
-            IntegerRule::Awq => 4..=4,
-            IntegerRule::Mlx => 2..=6,
-            _ => 2..=4,
+            IntegerRule::Awq => &[4][..],
+            IntegerRule::LlmInt8 => &[8],
+            IntegerRule::Mlx => &[2, 3, 4, 5, 6],
+            IntegerRule::CompressedTensors { symmetric: true }
+            | IntegerRule::Gptq { symmetric: true } => &[2, 3, 4, 8],
+            _ => &[2, 3, 4],
         };
-        for (bits, spread) in widths.flat_map(|bits| [(bits, 0.0), (bits, 1.5)]) {
-            let q = IntegerQuantizer { rule, bits, group: GROUP, dtype: TargetDtype::BF16 };
+        for (bits, spread) in widths.iter().flat_map(|&bits| [(bits, 0.0), (bits, 1.5)]) {
+            // The steps of a scale in BF16 are coarser than what 8 bits gain.
+            let dtype = if bits == 8 {
+                TargetDtype::F32
+            } else {
+                TargetDtype::BF16
+            };
+            let q = IntegerQuantizer { rule, bits, group: GROUP, dtype };
             let values = values(GROUP * miri_or(1, 12));
             let weights = weights(values.len(), spread);
             let of = |searched: Activations<'_>| {
@@ -236,7 +265,8 @@ fn integers() {
             let codes = 1u32 << bits;
             let zeros: Vec<f64> = match rule {
                 IntegerRule::CompressedTensors { symmetric: true }
-                | IntegerRule::Gptq { symmetric: true } => vec![f64::from(codes / 2)],
+                | IntegerRule::Gptq { symmetric: true }
+                | IntegerRule::LlmInt8 => vec![f64::from(codes / 2)],
                 IntegerRule::Mlx => (0..codes * 4).map(|i| f64::from(i) / 4.0).collect(),
                 _ => (0..codes).map(f64::from).collect(),
             };
@@ -258,9 +288,10 @@ fn integers() {
 fn integers_at_every_level() {
     for rule in RULES {
         for (bits, group) in [(4, 32), (4, 75), (3, 128)] {
-            if rule == IntegerRule::Awq && bits != 4 {
+            if bits_of(rule, bits) != bits && group != 75 {
                 continue;
             }
+            let bits = bits_of(rule, bits);
             for dtype in [TargetDtype::F32, TargetDtype::F16, TargetDtype::BF16] {
                 let q = IntegerQuantizer { rule, bits, group, dtype };
                 let mut values = values(group * 5);
@@ -287,6 +318,86 @@ fn integers_at_every_level() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// Codes, scales and what they decode to, of rows of `width` values in blocks.
+fn encode_fp8(
+    arithmetic: Fp8Arithmetic,
+    values: &[f32],
+    (width, [rows, cols]): (usize, [usize; 2]),
+    activations: Activations<'_>,
+    level: Level,
+) -> (Vec<u8>, Vec<f32>, Vec<f32>) {
+    let (n, height) = (values.len(), values.len() / width);
+    let blocks = height.div_ceil(rows) * width.div_ceil(cols);
+    let (mut codes, mut scales, mut back) = (vec![0; n], vec![0.0; blocks], vec![0.0; n]);
+    let mut kernel = EncodeFp8Blocks {
+        values,
+        width,
+        rows,
+        cols,
+        maxima: &[],
+        codes: &mut codes,
+        back: &mut back,
+        scales: &mut scales,
+        arithmetic,
+        activations,
+        code: PhantomData::<E4M3>,
+    };
+    perform(level, &mut kernel);
+    (codes, scales, back)
+}
+
+const FP8: [Fp8Arithmetic; 4] = [
+    Fp8Arithmetic::Transformers { is_ue8m0: false },
+    Fp8Arithmetic::CompressedTensors(TargetDtype::BF16),
+    Fp8Arithmetic::CompressedTensors(TargetDtype::F16),
+    Fp8Arithmetic::Sdnq,
+];
+
+#[test]
+fn fp8_blocks() {
+    let (width, height) = (192, miri_or(2, 12));
+    let mut values = values(width * height);
+    // Rows of zeros, of subnormal values, and without importance.
+    values[..width].fill(0.0);
+    values[width..2 * width]
+        .iter_mut()
+        .for_each(|x| *x *= 1e-38);
+    for (arithmetic, block) in FP8
+        .into_iter()
+        .flat_map(|a| [(a, [1, width]), (a, [1, 64]), (a, [4, 80])])
+    {
+        for spread in [0.0, 1.5] {
+            let mut weights = weights(values.len(), spread);
+            weights[(height - 1) * width..].fill(0.0);
+            let searched = Activations { row: width, ..of_weights(&weights) };
+            let encode = |known: Activations<'_>, level: Level| {
+                encode_fp8(arithmetic, &values, (width, block), known, level)
+            };
+            let (_, scales, back) = encode(searched, Level::Baseline);
+            for level in Level::available() {
+                assert_eq!(encode(searched, level), (encode(searched, Level::Baseline)));
+            }
+            let (_, _, plain) = encode(Activations::default(), Level::Baseline);
+            // No block loses, and all of them gain about as much as the rows have.
+            let of_blocks = |back: &[f32]| {
+                let mut sums = vec![0.0; scales.len()];
+                let all = errors(&values, &weights, back, 1);
+                for (i, error) in all.iter().enumerate() {
+                    let (row, col) = (i / width, i % width);
+                    sums[row / block[0] * width.div_ceil(block[1]) + col / block[1]] += error;
+                }
+                sums
+            };
+            let (found, plain) = (of_blocks(&back), of_blocks(&plain));
+            for (found, plain) in found.iter().zip(&plain) {
+                assert!(*found <= plain * (1.0 + 1e-5), "{arithmetic:?} {block:?}");
+            }
+            let [found, plain] = [found, plain].map(|errors| errors.iter().sum::<f64>());
+            assert!(found < 0.9 * plain, "{arithmetic:?} {block:?}: {}", found / plain);
         }
     }
 }
