@@ -16,7 +16,6 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::external::ExternalFiles;
-use crate::error::InTensor;
 use crate::limits::{Budget, cap};
 use crate::model::TensorInfo;
 use crate::source::Source;
@@ -145,7 +144,7 @@ fn tensor(record: &CacheRecord, source: usize, file: u64) -> Result<TensorInfo> 
         _ => None,
     };
     let Some(stored) = stored else {
-        let what = format!("{}: {dtype} in the format `{format}`", InTensor(name));
+        let what = format!("{dtype} in the format `{format}`");
         return Err(AnamnesisError::unsupported("model of MLC", what));
     };
     if stored.byte_len(shape).map(|n| n as u64) != Some(*nbytes) {

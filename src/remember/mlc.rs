@@ -41,7 +41,7 @@ const FAMILY: &str = "MLC";
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
-    over: &["EXL2", "FP8", "FP8 cast", "not decoded"],
+    over: &["EXL2", "FP8", "not decoded"],
     methods: &[],
     codes: &[".q_weight"],
     companions: &[],
