@@ -7,9 +7,9 @@
 //! | `q4…_0`, `q3…_0` | U32 `[words, out]`, scales `[groups, out]` | the same; embeddings as above |
 //! | `e4m3_…`, `e5m2_…` | FP8 `[…, out, in]`, one scale or none | `code * scale` |
 //!
-//! A word has 8 codes of four bits, 10 of three or 4 of eight, the first in the lowest bits. Groups have 32
-//! values, of three bits 40, and `max` is the largest positive integer: 7, 3, 127. Inputs are padded to whole groups; what is
-//! padding only the sizes of the model tell.
+//! A word has 8 codes of four bits, 10 of three or 4 of eight, the first in the lowest bits. Groups
+//! have 32 values, of three bits 40, and `max` is the largest positive integer: 7, 3, 127. Inputs are
+//! padded to whole groups; what is padding only the sizes of the model tell.
 //!
 //! Formula: mlc_llm `group_quantization.py` (`GroupQuantize._dequantize`), `per_tensor_quantization.py`
 //! (`dequantize_float8`, which rounds the scale to F16).
