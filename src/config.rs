@@ -96,12 +96,16 @@ pub(crate) const PLACES: &[(&str, &[&str])] = &[
     ("quant_config.json", &[]),
     ("quantization_config.json", &[]),
     ("quantization_map.json", &[]),
+    (MLC_FILE, &[]),
     (SINQ_FILE, &[]),
     (MODELSLIM_FILE, &[]),
 ];
 
 /// ModelSlim's description: the type of each tensor.
 pub(crate) const MODELSLIM_FILE: &str = "quant_model_description.json";
+
+/// MLC's config of a model, with sizes of its layers in `model_config`.
+pub(crate) const MLC_FILE: &str = "mlc-chat-config.json";
 
 /// SINQ's description of layers: an object for each module.
 pub(crate) const SINQ_FILE: &str = "model.safetensors.index.json.meta.json";
@@ -243,6 +247,11 @@ impl QuantConfig {
                 let read = read_json(&dir.join(file), budget)?;
                 if let Some((parsed, _)) = &read {
                     check_repeated(file, parsed)?;
+                    if let (MLC_FILE, Some(model)) = (file, parsed.value.get("model_config"))
+                        && sizes == sizes::LayerSizes::default()
+                    {
+                        sizes = sizes::LayerSizes::new(model);
+                    }
                     if file == "config.json" {
                         sizes = sizes::LayerSizes::new(&parsed.value);
                         let root = &parsed.value;
@@ -268,7 +277,13 @@ impl QuantConfig {
                     format!("{file}: {}", keys.join("."))
                 };
                 // Taken out of the file's values, for a copy would double the memory.
-                if let Value::Object(values) = section.take() {
+                if let Value::Object(mut values) = section.take() {
+                    if file == MLC_FILE {
+                        // Other keys are of programs that run models, and have meanings in other configs.
+                        values.retain(|key, _| {
+                            ["model_config", "quantization"].contains(&key.as_str())
+                        });
+                    }
                     places.push(ConfigPlace { name, order: order(text, keys, &values), values });
                 }
             }

@@ -51,6 +51,9 @@ struct DtypeRow {
     ggml: Option<u32>,
 }
 
+/// Above the numbers of types in GGUF files are those of types from before: see [`ggml`].
+const OLD_BLOCKS: u32 = 1 << 16;
+
 /// `None` for `-`, else `Some` of what follows the first token.
 macro_rules! optional {
     (- $($value:tt)*) => {
@@ -279,6 +282,7 @@ impl Dtype {
     pub(crate) fn fork(self) -> Option<&'static str> {
         match self {
             Self::PQ2_0 | Self::PTQ1_0 => Some("PrismML's llama.cpp"),
+            _ if self.is_old_block() => Some("ggml before May 2023"),
             _ => (self.row().kind == DtypeKind::ForkBlock).then_some("ik_llama.cpp"),
         }
     }
@@ -289,8 +293,21 @@ impl Dtype {
         Self::ALL
             .iter()
             .copied()
-            .find(|d| d.row().ggml == Some(id))
+            .find(|d| d.row().ggml == Some(id) && !d.is_old_block())
             .unwrap_or(Self::UnknownGgml(id))
+    }
+
+    /// The dtype of type `id` of ggml in `version` of its blocks, if there were such blocks.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn from_old_ggml(id: u32, version: u32) -> Option<Self> {
+        let number = (version + 1).checked_mul(OLD_BLOCKS)?.checked_add(id)?;
+        let found = Self::ALL.iter().find(|d| d.row().ggml == Some(number));
+        found.copied()
+    }
+
+    /// Whether this is a block type of ggml from before May 2023.
+    fn is_old_block(self) -> bool {
+        self.row().ggml.is_some_and(|id| id >= OLD_BLOCKS)
     }
 
     /// The type number in GGUF files; `None` if they cannot hold the dtype.
@@ -298,7 +315,7 @@ impl Dtype {
     pub(crate) fn ggml_id(self) -> Option<u32> {
         match self {
             Self::UnknownGgml(id) => Some(id),
-            _ => self.row().ggml,
+            _ => self.row().ggml.filter(|_| !self.is_old_block()),
         }
     }
 

@@ -10,7 +10,7 @@ mod detect;
 pub(crate) mod directory;
 #[cfg(feature = "executorch")]
 mod executorch;
-#[cfg(feature = "onnx")]
+#[cfg(any(feature = "mlc", feature = "onnx"))]
 mod external;
 #[cfg(any(feature = "executorch", feature = "tflite"))]
 mod flatbuffer;
@@ -29,6 +29,8 @@ mod magic;
 mod message;
 #[cfg(feature = "mindspore")]
 mod mindspore;
+#[cfg(feature = "mlc")]
+mod mlc;
 #[cfg(feature = "gguf")]
 mod mmproj;
 #[cfg(feature = "msgpack")]

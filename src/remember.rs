@@ -33,6 +33,7 @@ pub(crate) mod kernels;
 pub(crate) mod layout;
 mod marlin;
 mod marlin24;
+mod mlc;
 mod mlx;
 mod modelopt;
 mod modelslim;
@@ -143,6 +144,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     &sglang::Sglang,
     &int8::Int8,
     &mxfp4::Mxfp4,
+    // Claims nothing in any other container.
+    &mlc::Mlc,
     &mlx::Mlx,
     &sparse::Sparse,
     &dfloat11::DFloat11,

@@ -14,7 +14,10 @@
 /// name   type number in GGUF   bytes before each row + bytes of a block / values in it   description;
 /// ```
 ///
-/// and one row for each type of ik_llama.cpp whose blocks have values of several rows, in braces:
+/// and for each type of ggml from before May 2023, whose number is that of its time, with 2^16 for each
+/// version of blocks up to its own. GGUF files have none of them.
+///
+/// Then one row for each type of ik_llama.cpp whose blocks have values of several rows, in braces:
 ///
 /// ```text
 /// name   type number in GGUF   number of rows `of` their type   bytes before each row + bytes a row has of a block / its values;
@@ -39,7 +42,7 @@
 /// commit
 /// [8337e4c](https://github.com/ikawrakow/ik_llama.cpp/blob/8337e4cd3861406fc04e0854b1409cd1b027fbc9/ggml/src/ggml.c).
 /// Those of PrismML's types: `block_pq2_0` and `block_ptq1_0` in `ggml/src/ggml-common.h` of branch
-/// `prism` of its [llama.cpp](https://github.com/PrismML-Eng/llama.cpp).
+/// `prism` of its [llama.cpp](https://github.com/PrismML-Eng/llama.cpp). Old types of ggml: `remember::kernels::ggml::old`.
 macro_rules! ggml_block_types {
     ($callback:ident { $($arguments:tt)* }) => {
         $callback! {
@@ -95,6 +98,15 @@ macro_rules! ggml_block_types {
                 IQ1_KT 158 4 + 56 / 256 "1.75-bit trellis, 4-bit scales";
                 PQ2_0 142 0 + 34 / 128 "2-bit, one scale";
                 PTQ1_0 143 0 + 28 / 128 "ternary, five to a byte";
+                Q4_0_V0 65538 0 + 20 / 32 "4-bit, one F32 scale";
+                Q4_1_V0 65539 0 + 24 / 32 "4-bit, F32 scale and minimum";
+                Q4_2 65540 0 + 10 / 16 "4-bit, one scale";
+                Q4_3 65541 0 + 12 / 16 "4-bit, scale and minimum";
+                Q5_0_V0 65542 0 + 22 / 32 "5-bit, one scale";
+                Q5_1_V0 65543 0 + 24 / 32 "5-bit, scale and minimum";
+                Q8_0_V0 65544 0 + 36 / 32 "8-bit, one F32 scale";
+                Q4_0_V1 131074 0 + 20 / 32 "4-bit, one F32 scale";
+                Q4_1_V1 131075 0 + 24 / 32 "4-bit, F32 scale and minimum";
             }
             {
                 Q4_0_R8 202 8 of Q4_0 0 + 18 / 32;

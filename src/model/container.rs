@@ -48,6 +48,8 @@ pub enum Container {
     /// A checkpoint of MindSpore.
     #[serde(rename = "mindspore")]
     MindSpore,
+    /// A model of MLC: a list of tensors, and files of data.
+    Mlc,
     /// Zarr, also in a database of OCDBT, as Orbax writes it.
     Zarr,
 }
@@ -80,6 +82,7 @@ impl fmt::Display for Container {
             Self::ExecuTorch => "ExecuTorch",
             Self::Ggml => "GGML",
             Self::MindSpore => "MindSpore checkpoint",
+            Self::Mlc => "MLC",
             Self::Zarr => "Zarr (Orbax)",
         })
     }

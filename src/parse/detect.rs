@@ -238,6 +238,12 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("mindspore", |source, _, budget| super::mindspore::read(&source, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Mlc),
+        title: "MLC",
+        matches: magic::is_mlc,
+        reader: gated!("mlc", |source, path, budget| super::mlc::read(&source, path, budget)),
+    },
+    ContainerFormat {
         beginning: Beginning::Of(Container::Burnpack),
         title: "Burnpack",
         matches: magic::is_burnpack,

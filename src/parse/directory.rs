@@ -136,6 +136,7 @@ fn read_shard(
         }
         ShardKind::Ranks => READ_RANK_FILES.require("files of FSDP")?(&source, path, budget),
         ShardKind::Zero => READ_ZERO.require("checkpoint of DeepSpeed")?(&source, path, budget),
+        ShardKind::Mlc => READ_MLC.require("MLC")?(&source, path, budget),
         ShardKind::Zarr => READ_ZARR.require("Zarr (Orbax)")?(source, Some(path), budget),
         ShardKind::ZarrArrays => {
             let directory = path.parent().unwrap_or(path);
@@ -192,6 +193,10 @@ const READ_ZERO: Gated<CheckpointReader> = gated!("pth", super::pth::read_zero);
 
 /// Reads the files of the processes of FSDP.
 const READ_RANK_FILES: Gated<CheckpointReader> = gated!("pth", super::pth::read_rank_files);
+
+/// Reads a model of MLC, by its list of tensors.
+const READ_MLC: Gated<CheckpointReader> =
+    gated!("mlc", |source, path, budget| super::mlc::read(source, Some(path), budget));
 
 /// Reads arrays of Zarr.
 const READ_ZARR: Gated<HeaderReader> = gated!("zarr", super::zarr::read);

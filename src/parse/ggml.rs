@@ -153,7 +153,8 @@ impl GgmlReader<'_> {
         let numbers = self.numbers(program, &mut contents)?;
         let header = self.at;
         self.is_past_header = true;
-        self.tensors(self.block_version(&numbers)?, budget, &mut contents)?;
+        let blocks = self.block_version(&numbers)?;
+        self.tensors((program, blocks), budget, &mut contents)?;
         let (name, sizes) = program.embedding;
         let embedding = contents.tensors.iter().find(|t| &*t.name == name);
         let found = embedding.map(|t| t.shape.iter().map(|&n| n as u64).collect::<Vec<_>>());
@@ -245,8 +246,15 @@ impl GgmlReader<'_> {
         }
     }
 
-    /// Reads the tensors, up to the end of the file.
-    fn tensors(&mut self, blocks: u64, budget: &Budget, contents: &mut ParsedModel) -> Result<()> {
+    /// Reads the tensors of `program`, up to the end of the file.
+    fn tensors(
+        &mut self,
+        (program, blocks): (&Program, u64),
+        budget: &Budget,
+        contents: &mut ParsedModel,
+    ) -> Result<()> {
+        // In its first days llama.cpp had all scales of a row before the codes, under the same mark.
+        let is_known = !program.is_llama || self.version != GgmlVersion::Ggml;
         let mut names = HashSet::new();
         while self.at < self.file.len {
             let (dims, len, id) = (self.u32()?, self.u32()?, self.u32()?);
@@ -258,7 +266,7 @@ impl GgmlReader<'_> {
             shape.reverse();
             let name: Box<str> = self.text(len)?.into();
             let of_name = |error: AnamnesisError| error.in_tensor(&name);
-            let (dtype, len) = stored(id as u32, blocks, &shape).map_err(of_name)?;
+            let (dtype, len) = stored(id as u32, blocks, &shape, is_known).map_err(of_name)?;
             if matches!(self.version, GgmlVersion::Ggjt(_)) {
                 self.at = self.at.next_multiple_of(32);
             }
@@ -276,31 +284,24 @@ impl GgmlReader<'_> {
     }
 }
 
-/// Bytes and values of a block of type `id` in version `blocks`, if it is another one today.
-fn old_block(id: u32, blocks: u64) -> Option<[usize; 2]> {
-    match (id, blocks) {
-        (2, 0 | 1) => Some([20, 32]),
-        (3, 0 | 1) => Some([24, 32]),
-        (8, 0 | 1) => Some([36, 32]),
-        (4, 0) => Some([10, 16]),
-        (5, 0) => Some([12, 16]),
-        (6, 0) => Some([22, 32]),
-        (7, 0) => Some([24, 32]),
-        _ => None,
-    }
-}
-
-/// The dtype of type `id` in version `blocks`, and the bytes of a tensor of it.
-fn stored(id: u32, blocks: u64, shape: &[usize]) -> Result<(Dtype, u64)> {
-    if let Some([bytes, values]) = old_block(id, blocks) {
-        let row = shape.last().copied().unwrap_or(1);
-        let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        let len = elements
-            .filter(|_| row.is_multiple_of(values))
-            .and_then(|n| (n / values).checked_mul(bytes));
-        let len =
-            len.ok_or_else(|| AnamnesisError::parse(format!("type {id} with sizes {shape:?}")))?;
-        return Ok((Dtype::UnknownGgml(id), len as u64));
+/// The dtype of type `id` in version `blocks`, and the bytes of a tensor of it. `is_known` says whether
+/// the order of its bytes is that of this version.
+fn stored(id: u32, blocks: u64, shape: &[usize], is_known: bool) -> Result<(Dtype, u64)> {
+    // Q8_0 changed in version 2 alone.
+    let version = if id == 8 && blocks < TODAY {
+        0
+    } else {
+        blocks as u32
+    };
+    if let Some(dtype) = Dtype::from_old_ggml(id, version) {
+        let len = dtype.byte_len(shape);
+        let misfit = || AnamnesisError::parse(format!("{dtype} with sizes {shape:?}"));
+        let dtype = if is_known {
+            dtype
+        } else {
+            Dtype::UnknownGgml(id)
+        };
+        return Ok((dtype, len.ok_or_else(misfit)? as u64));
     }
     let dtype = match id {
         0..=3 | 6..=8 | 10..=14 => Dtype::from_ggml(id),

@@ -238,6 +238,13 @@ pub(super) fn is_ollama_manifest(head: &[u8]) -> bool {
     head.starts_with(b"{") && MANIFEST_KINDS.iter().any(has)
 }
 
+/// Whether a file with these first bytes is a list of tensors as MLC writes it: metadata come first, of which
+/// the number of tensors is the first, or the files of data.
+pub(super) fn is_mlc(head: &[u8]) -> bool {
+    let has = |key: &[u8]| head.windows(key.len()).any(|at| at == key);
+    head.starts_with(b"{") && (has(b"\"ParamSize\"") || has(b"\"dataPath\""))
+}
+
 /// Whether a file with these first bytes is of a container that holds tensors and text alone.
 #[cfg(feature = "pth")]
 pub(super) fn is_weights(head: &[u8]) -> bool {

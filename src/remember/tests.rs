@@ -118,11 +118,15 @@ fn claims_agree_with_identities() {
                 }
                 let listed = REGISTRY.companion(part.name());
                 assert!(listed.is_none_or(|listed| listed == *role), "{at}");
-                // EXL2's scales have the name of a scale of queries. They are claimed with their
-                // codes or not at all.
-                let is_exl2 =
-                    group.scheme == QuantScheme::Exl2 && part.name().ends_with(".q_scale");
-                assert!(is_exl2 || !REGISTRY.is_activation(part.name()), "{at}");
+                // Scales of EXL2 and MLC have the name of a scale of queries. They are claimed with
+                // their codes or not at all.
+                let of_codes = match group.scheme {
+                    QuantScheme::Exl2 => true,
+                    QuantScheme::Grouped { family, .. } => family == "MLC",
+                    _ => false,
+                };
+                let is_scale = of_codes && part.name().ends_with(".q_scale");
+                assert!(is_scale || !REGISTRY.is_activation(part.name()), "{at}");
                 assert!(!REGISTRY.is_marker(part.name()), "{at}");
             }
         }

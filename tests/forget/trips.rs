@@ -90,6 +90,7 @@ pub const FOREIGN: &[&str] = &[
     "tflite_quantized",
     "executorch_quantized",
     "ggml_bin",
+    "mlc",
     "keras_quantized",
     "modelslim",
     "paroquant",

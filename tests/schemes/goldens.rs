@@ -133,7 +133,7 @@ fn gguf() {
 #[cfg(feature = "gguf")]
 #[test]
 fn before_gguf() {
-    check("ggml_bin", 19);
+    check("ggml_bin", 32);
 }
 
 #[cfg(feature = "gguf")]

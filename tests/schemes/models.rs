@@ -229,6 +229,11 @@ fn fp_quant() {
 }
 
 #[test]
+fn mlc() {
+    check("mlc", 16);
+}
+
+#[test]
 fn sinq() {
     check("sinq", 19);
 }

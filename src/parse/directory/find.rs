@@ -10,7 +10,7 @@ use super::nunchaku::refuse_nunchaku_pair;
 use super::package::find_package;
 use super::ranks::find_rank_files;
 use super::shards::{
-    DISTRIBUTED, DISTRIBUTED_ENDING, FoundShards, INDEXES, ONNX, SINGLE, ShardKind, ending,
+    DISTRIBUTED, DISTRIBUTED_ENDING, FoundShards, INDEXES, MLC, ONNX, SINGLE, ShardKind, ending,
     find_indexed, is_secondary, is_weights, numbering, preferred,
 };
 use super::uqff::find_uqff;
@@ -78,6 +78,9 @@ pub(super) fn find_shards(
         return Ok(found);
     }
     refuse_other_programs(names)?;
+    if let Some(list) = preferred(MLC, names) {
+        return Ok(FoundShards { kind: ShardKind::Mlc, ..vec![list.to_owned()].into() });
+    }
     let is_model =
         |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
     // Beside a file that is read, those of other formats are the same model for other programs.
@@ -165,13 +168,6 @@ fn refuse_other_programs(names: &[String]) -> Result<()> {
     if names.iter().filter(is_rank).count() > 1 {
         let what = "each process has its part of each tensor, and no file says along which axis; give one of them, such as `rank0.safetensors`";
         return Err(AnamnesisError::unsupported("checkpoint of TensorRT-LLM", what));
-    }
-    if ["ndarray-cache.json", "tensor-cache.json"]
-        .iter()
-        .any(|file| names.iter().any(|n| n == file))
-    {
-        let what = "its shards are not read; give the model that it was made from";
-        return Err(AnamnesisError::unsupported("model of MLC", what));
     }
     Ok(())
 }

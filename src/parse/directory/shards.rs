@@ -40,6 +40,9 @@ pub(super) const SINGLE: &[&str] = &[
 /// of [`DISTRIBUTED_ENDING`].
 pub(super) const DISTRIBUTED: &str = ".metadata";
 
+/// Names of lists of tensors of MLC, in order of preference.
+pub(super) const MLC: &[&str] = &["tensor-cache.json", "ndarray-cache.json"];
+
 pub(super) const DISTRIBUTED_ENDING: &str = ".distcp";
 
 /// Endings of files of weights in formats that are read.
@@ -112,6 +115,8 @@ pub(super) type WeightMap = Vec<(Box<str>, u32)>;
 pub(super) enum ShardKind {
     /// Each by itself, by the container that it begins as.
     Single,
+    /// As a model of MLC, by its list of tensors.
+    Mlc,
     /// As arrays of Zarr, by a file of theirs.
     Zarr,
     /// As arrays of Zarr in directories, by a file of the first.

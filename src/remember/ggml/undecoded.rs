@@ -35,8 +35,8 @@ pub(super) fn name_and_reason(id: u32) -> (Cow<'static, str>, &'static str) {
         return (name, reason);
     }
     let reason = match id {
-        2 | 3 | 6 | 7 | 8 => {
-            "blocks of ggml from before May 2023, which other files do not have; a llama.cpp of that time reads them"
+        2 | 3 | 6..=8 => {
+            "llama.cpp had two orders of these blocks in March 2023, and nothing tells which this is; quantize the model anew"
         }
         4 => {
             "the type was removed from ggml (Q4_2); Ollama wrote its first MXFP4 under this number"

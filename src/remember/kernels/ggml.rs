@@ -14,6 +14,7 @@ pub(crate) mod interleaved;
 mod iq;
 mod k_quants;
 mod legacy;
+mod old;
 mod ternary;
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,7 @@ mod tests;
 use std::marker::PhantomData;
 
 pub(crate) use self::ik::row_scale;
-use self::{fp4::*, ik::*, iq::*, k_quants::*, legacy::*, ternary::*}; // their block types, which the table names
+use self::{fp4::*, ik::*, iq::*, k_quants::*, legacy::*, old::*, ternary::*}; // their block types, which the table names
 use crate::Dtype;
 use crate::dtype::ggml::ggml_block_types;
 use crate::element::{Element, Out, f32_from_f16};

@@ -1,4 +1,4 @@
-//! Codes of whole bytes, and Quark's, of which several lie in a word or in bytes, in order or not.
+//! Codes of whole bytes, and Quark's and MLC's, of which several lie in a word or in bytes, in order or not.
 //! The stored tensor is read by its rows, called lines here. A line is a row of the weight, or a
 //! column if the weight is stored transposed.
 
@@ -13,7 +13,7 @@ use crate::remember::seam::scale_matrix::ScaleMatrix;
 use crate::remember::seam::{StoredRows, Tile, read};
 
 /// Most codes of a unit.
-const MAX_CODES: usize = 8;
+const MAX_CODES: usize = 10;
 
 /// How the codes of a line are packed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,6 +26,8 @@ pub(crate) enum LinePacking {
     Crumbs,
     /// Eight codes of three bits in three bytes, the first one in the lowest bits.
     Octets,
+    /// Ten codes of three bits in a word, the first one in the lowest bits.
+    Tens,
     /// A code in a word, which it is as an integer.
     Words,
 }
@@ -40,13 +42,13 @@ struct Unit {
     places: [u32; MAX_CODES],
 }
 
-const IN_ORDER: [u32; MAX_CODES] = [0, 1, 2, 3, 4, 5, 6, 7];
+const IN_ORDER: [u32; MAX_CODES] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 
 /// Nibble of each code of a word with `pack_method: reorder`, where nibbles 0 to 7 hold codes 0, 2,
 /// 4, 6, 1, 3, 5, 7.
-const REORDERED: [u32; MAX_CODES] = [0, 4, 1, 5, 2, 6, 3, 7];
+const REORDERED: [u32; MAX_CODES] = [0, 4, 1, 5, 2, 6, 3, 7, 0, 0];
 
-const FIRST_HIGHEST: [u32; MAX_CODES] = [3, 2, 1, 0, 0, 0, 0, 0];
+const FIRST_HIGHEST: [u32; MAX_CODES] = [3, 2, 1, 0, 0, 0, 0, 0, 0, 0];
 
 impl LinePacking {
     fn unit(self) -> Option<Unit> {
@@ -58,6 +60,7 @@ impl LinePacking {
             }
             Self::Crumbs => (1, 2, 4, FIRST_HIGHEST),
             Self::Octets => (3, 3, 8, IN_ORDER),
+            Self::Tens => (4, 3, 10, IN_ORDER),
             Self::Words => (4, 8, 1, IN_ORDER),
         };
         Some(Unit { bytes, bits, codes, places })
@@ -172,7 +175,7 @@ impl<'m> CodeLines<'m> {
 
     /// Multiple of positions at which tiles start.
     fn align(&self) -> usize {
-        self.packing.unit().map_or(MAX_CODES, |unit| unit.codes)
+        self.packing.unit().map_or(8, |unit| unit.codes)
     }
 }
 

@@ -1,6 +1,7 @@
-"""Outputs of `amn convert --to pth`, `npy` and `msgpack` beside what torch, NumPy and Flax read from them.
+"""Outputs of `amn convert --to pth`, `npy`, `npz`, `msgpack`, `gguf` and `safetensors` beside what torch, NumPy, Flax, gguf-py and the
+library of safetensors read from them.
 
-    pip install torch==2.15.0 numpy==2.4.6 safetensors==0.8.0 flax==0.12.8
+    pip install torch==2.15.0 numpy==2.4.6 safetensors==0.8.0 flax==0.12.8 gguf==0.19.0
     JAX_PLATFORMS=cpu python check_written.py target/release/amn
 
 Burnpack and MessagePack are compared with the libraries' own bytes in tests/convert/written.rs.
@@ -11,12 +12,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+import gguf
 import numpy as np
 import torch
 from flax import serialization
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"]
+GGML = ["float64", "float32", "float16", "bfloat16", "int8", "int16", "int32", "int64"]
 INTEGERS = ["int8", "uint8", "int16", "int32", "int64", "uint16", "uint32", "uint64"]
 
 
@@ -63,7 +66,23 @@ def main():
         for key in name.split("."):
             leaf = leaf[key]
         assert leaf.shape == tuple(tensor.shape) and leaf.tobytes() == octets(tensor), name
-    print(f"{len(tensors)} tensors are read as they were")
+    again = load_file(convert("all.pth", "safetensors", "again.safetensors"))
+    assert set(again) == set(tensors)
+    for name, tensor in tensors.items():
+        assert again[name].dtype == tensor.dtype and again[name].shape == tensor.shape and octets(again[name]) == octets(tensor), name
+    archive = np.load(convert("plain.safetensors", "npz", "plain.npz"))
+    assert set(archive) == set(plain)
+    for name, tensor in plain.items():
+        assert archive[name].dtype == tensor.numpy().dtype and archive[name].tobytes() == octets(tensor), name
+    # ggml has no types for the others, and no tensors without values or dimensions.
+    held = {name: tensor for name, tensor in tensors.items() if name.split(".")[-1] in GGML or name in ["deep.0.a.b", "large"]}
+    save_file(held, place / "held.safetensors")
+    reader = gguf.GGUFReader(convert("held.safetensors", "gguf", "held.gguf"))
+    assert {t.name for t in reader.tensors} == set(held)
+    for t in reader.tensors:
+        assert tuple(t.shape[::-1]) == tuple(held[t.name].shape) and t.data.tobytes() == octets(held[t.name]), t.name
+    count = 4 * len(tensors) + 2 * len(plain) + len(held)
+    print(f"6 outputs, one of them twice: {count} tensors are read as they were")
 
 
 main()

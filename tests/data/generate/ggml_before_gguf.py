@@ -1,7 +1,7 @@
 """Files of ggml from before GGUF: `ggml_bin/` (`model.bin`, and what the programs' own readers and decoders make of it).
 
     pip install numpy==2.4.6 torch==2.15.0 gguf==0.19.0 openai-whisper==20250625 sentencepiece==0.2.3
-    for v in 0.1.50 0.1.78; do pip download --no-deps --no-binary llama-cpp-python llama-cpp-python==$v; done
+    for v in 0.1.38 0.1.41 0.1.50 0.1.78; do pip download --no-deps --no-binary llama-cpp-python llama-cpp-python==$v; done
     # Unpack these into OLD, and build OLD/llama_cpp_python-*/vendor/llama.cpp/libllama.so there:
     #   gcc -O1 -fPIC -D_GNU_SOURCE -DGGML_USE_K_QUANTS -c ggml.c [k_quants.c ggml-alloc.c]
     #   g++ -O1 -fPIC -DGGML_USE_K_QUANTS -include cstdint -c llama.cpp; g++ -shared -o libllama.so *.o
@@ -26,7 +26,8 @@ from whisper.model import ModelDimensions, Whisper
 
 HERE = Path(__file__).parent.parent / "ggml_bin"
 OLD, WHISPER, QUANTIZE = (Path(arg).resolve() for arg in sys.argv[1:])
-V2, V3 = (OLD / f"llama_cpp_python-0.1.{v}/vendor/llama.cpp" for v in (50, 78))
+# Of April 2023, the first with Q4_3; of May 2023 before version 2 of GGJT; of versions 2 and 3.
+V0, V1, V2, V3 = (OLD / f"llama_cpp_python-0.1.{v}/vendor/llama.cpp" for v in (38, 41, 50, 78))
 
 
 def convert_py():
@@ -57,6 +58,10 @@ def llama(convert, path, f16):
     of.fout.close()
 
 
+# Values and bytes of a block before version 3.
+OLD_BLOCKS = {2: (32, 20), 3: (32, 24), 4: (16, 10), 5: (16, 12), 6: (32, 22), 7: (32, 24), 8: (32, 36)}
+
+
 def without_padding(source, path, scores):
     """The file as llama.cpp had it before, which `convert.py` reads: GGMF, and without scores GGML."""
     data, out = source.read_bytes(), bytearray(b"fmgg\1\0\0\0" if scores else b"lmgg")
@@ -70,7 +75,8 @@ def without_padding(source, path, scores):
         dims, n, ftype = struct.unpack_from("iii", data, at)
         head = 12 + 4 * dims + n
         shape = struct.unpack_from("i" * dims, data, at + 12)
-        size = int(np.prod(shape)) * (4, 2)[ftype]
+        block, size = {0: (1, 4), 1: (1, 2), **OLD_BLOCKS}[ftype]
+        size = int(np.prod(shape)) // block * size
         start = (at + head + 31) // 32 * 32
         out += data[at : at + head] + data[start : start + size]
         at = start + size
@@ -121,7 +127,8 @@ def tensors(path, at, aligned, decode=None):
         at += 12 + 4 * dims
         name, at = data[at : at + n].decode(), at + n
         at = (at + 31) // 32 * 32 if aligned else at
-        block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(ftype)]
+        is_old = decode and ftype in OLD_BLOCKS
+        block, size = OLD_BLOCKS[ftype] if is_old else gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(ftype)]
         raw = data[at : at + int(np.prod(shape)) // block * size]
         at += len(raw)
         if ftype < 2:
@@ -162,9 +169,20 @@ def llama_cases(scratch):
     for name, ftype in [("q4_0", 2), ("q4_1", 3), ("q5_0", 8), ("q5_1", 9), ("q8_0", 7)]:
         quantized(V3, starts["f32"], scratch / name, ftype)
         put(f"ggjt3_{name}", scratch / name, tensors(scratch / name, header, True))
-    for name, ftype, kind in [("q5_0", 8, 6), ("q5_1", 9, 7)]:
-        quantized(V2, starts["f32"], scratch / name, ftype)
-        put(f"ggjt2_{name}", scratch / name, tensors(scratch / name, header, True, old_decoder(V2, kind)))
+    types = {"q4_0": (2, 2), "q4_1": (3, 3), "q4_2": (5, 4), "q4_3": (6, 5), "q8_0": (7, 8), "q5_0": (8, 6), "q5_1": (9, 7)}
+    for version, library, names in [
+        ("ggjt1", V0, ["q4_3"]), ("ggjt1", V1, ["q4_0", "q4_1", "q4_2", "q5_0", "q5_1", "q8_0"]),
+        ("ggjt2", V2, ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]),
+    ]:  # fmt: skip
+        for name in names:
+            ftype, kind = types[name]
+            quantized(library, starts["f32"], scratch / name, ftype)
+            put(f"{version}_{name}", scratch / name, tensors(scratch / name, header, True, old_decoder(library, kind)))
+    for name in ["q4_0", "q4_1"]:
+        quantized(V1, starts["f32"], scratch / name, types[name][0])
+        values = tensors(scratch / name, header, True, old_decoder(V1, types[name][1]))
+        without_padding(scratch / name, scratch / "ggmf", True)
+        put(f"ggmf_{name}", scratch / "ggmf", values)
 
 
 def whisper_cases(scratch):

@@ -48,6 +48,11 @@ fn main() {
             }
         }
     }
+    for (kind, case) in [(0u8, "q4f16_1"), (0, "q4f16_0"), (0, "q0f32"), (0, "awq"), (1, "q3f16_1"), (1, "q3f16_0"), (3, "e4m3_e4m3_f16"), (3, "e5m2_e5m2_f16")] {
+        let model = data().join("mlc").join(case).join("model");
+        let [list, shard] = ["tensor-cache.json", "params_shard_0.bin"].map(|file| std::fs::read(model.join(file)).unwrap());
+        seeds.put("mlc", &[&[kind][..], &(list.len() as u16).to_le_bytes(), &list, &shard].concat());
+    }
     for checkpoint in ["types/types", "many/many", "parts/model.ckpt", "text/ckpt-1"] {
         let at = |end: &str| std::fs::read(data().join(format!("tensorflow/{checkpoint}.{end}"))).unwrap();
         let index = at("index");

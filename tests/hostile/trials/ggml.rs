@@ -63,8 +63,8 @@ fn headers() {
         ("a later version", versioned(b"tjgg", 4), Unsupported, &["GGJT version 4"]),
         ("no tensors", llama(0, &[]), Parse, &["no tensors"]),
         ("no embedding", llama(0, &[tensor(0, "w", &[1], 4)]), Parse, &["not there"]),
-        ("old blocks", llama(2, &[embedding(2, 40)]), Unsupported, &[EMBEDDING, "May 2023"]),
-        ("older blocks", llama(1003, &[embedding(3, 48)]), Unsupported, &[EMBEDDING, "May 2023"]),
+        ("old blocks", llama(2, &[embedding(2, 40)]), Unsupported, &[EMBEDDING, "March 2023"]),
+        ("others", llama(1003, &[embedding(3, 48)]), Unsupported, &[EMBEDDING, "March 2023"]),
         ("removed blocks", llama(5, &[embedding(4, 40)]), Unsupported, &[EMBEDDING, "removed"]),
         ("later blocks", llama(3002, &[embedding(2, 36)]), Unsupported, &["ftype 3002"]),
         ("an unknown type", with(tensor(20, "w", &[32], 18)), Unsupported, &["`w`", "type 20"]),
@@ -119,7 +119,15 @@ fn headers() {
 #[test]
 fn truncated_and_changed() {
     let mut trial = Trial::new();
-    let cases = ["ggjt_f16", "ggml_f16", "ggjt3_q5_1", "whisper_q5_1", "parakeet"];
+    let cases = [
+        "ggjt_f16",
+        "ggml_f16",
+        "ggjt3_q5_1",
+        "whisper_q5_1",
+        "parakeet",
+        "ggjt1_q4_3",
+        "ggjt2_q4_1",
+    ];
     let files = cases
         .map(|case| std::fs::read(data().join("ggml_bin").join(case).join("model.bin")).unwrap());
     trial.mutations(&files, 31);

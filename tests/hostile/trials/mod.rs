@@ -19,6 +19,8 @@ mod hdf5;
 mod message;
 #[cfg(feature = "mindspore")]
 mod mindspore;
+#[cfg(feature = "mlc")]
+mod mlc;
 #[cfg(feature = "msgpack")]
 mod msgpack;
 mod npz;

@@ -45,7 +45,7 @@ impl DecodeBlock<20, 32> for Q4_1 {
 
 /// Bit `j` of the fifth bits, shifted to where it belongs in the code of value `j`.
 #[inline(always)]
-fn fifth_bit(bits: u32, j: usize) -> i32 {
+pub(super) fn fifth_bit(bits: u32, j: usize) -> i32 {
     (bits >> j << 4 & 16) as i32
 }
 

@@ -2,6 +2,7 @@
 //! value at a time ([`DecodeTwin`]).
 
 mod ik_twins;
+mod old_twins;
 mod twins;
 
 use half::{bf16, f16};
@@ -83,6 +84,10 @@ impl BlockBits<'_> {
         let bytes = &self.0[at + from / 8..at + (from + n).div_ceil(8)];
         let word = (bytes.iter().rev()).fold(0u64, |word, &byte| word << 8 | u64::from(byte));
         (word >> (from % 8) & ((1 << n) - 1)) as i32
+    }
+
+    fn f32_at(self, at: usize) -> f32 {
+        f32::from_bits(self.get(at, 0, 32) as u32)
     }
 
     fn signed(self, at: usize) -> f32 {

@@ -42,12 +42,28 @@ pub fn coreml(bytes: &[u8]) {
     with_data(bytes, ["model.mlmodel", "weights/weight.bin"]);
 }
 
+/// A model of MLC: its kind of quantization, the list of its tensors, and their data.
+pub fn mlc(bytes: &[u8]) {
+    let kinds = ["q4f16_1", "q3f16_0", "q8f16_1", "e4m3_e4m3_f16"];
+    let (kind, rest) = bytes.split_first().unwrap_or((&0, &[]));
+    let kind = kinds[usize::from(*kind) % kinds.len()];
+    let config = format!(
+        r#"{{"quantization":"{kind}","model_config":{{"hidden_size":48,"intermediate_size":24}}}}"#
+    );
+    let directory = crate::common::tempdir().unwrap();
+    std::fs::write(directory.path().join("mlc-chat-config.json"), config).unwrap();
+    in_directory(directory.path(), rest, ["tensor-cache.json", "params_shard_0.bin"]);
+}
+
 /// The length of a file, the file, and another that has its data.
 fn with_data(bytes: &[u8], names: [&str; 2]) {
+    in_directory(crate::common::tempdir().unwrap().path(), bytes, names);
+}
+
+fn in_directory(directory: &std::path::Path, bytes: &[u8], names: [&str; 2]) {
     let mut rest = Bytes(bytes);
     let n = rest.u16();
-    let directory = crate::common::tempdir().unwrap();
-    let [file, data] = names.map(|name| directory.path().join(name));
+    let [file, data] = names.map(|name| directory.join(name));
     std::fs::create_dir_all(data.parent().unwrap()).unwrap();
     std::fs::write(&file, rest.take(n.into())).unwrap();
     std::fs::write(data, rest.0).unwrap();

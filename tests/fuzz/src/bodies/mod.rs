@@ -40,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     ("executorch", containers::any),
     ("ggml", containers::any),
     ("mindspore", containers::any),
+    ("mlc", containers::mlc),
     ("openvino", containers::openvino),
     ("tensorflow", containers::tensorflow),
     ("coreml", containers::coreml),
