@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use half::f16;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::config::MLC_FILE;
 use crate::model::Tensor;
@@ -256,7 +256,7 @@ const FUSED: [(&str, &str); 6] = [
     ("moe_down_proj", "experts.down_proj"),
 ];
 
-/// Sizes that layers of a model with `config` may have as inputs.
+/// Sizes that layers of a model with `config`, towers included, may have as inputs.
 fn sizes_of(config: &Value) -> BTreeSet<usize> {
     const KEYS: [&str; 12] = [
         "hidden_size",
@@ -273,10 +273,9 @@ fn sizes_of(config: &Value) -> BTreeSet<usize> {
         "ffn_dim",
     ];
     let mut sizes = BTreeSet::new();
-    for config in [Some(config), config.get("text_config")]
-        .into_iter()
-        .flatten()
-    {
+    // Towers have a config of their own.
+    let nested = config.as_object().into_iter().flat_map(Map::values);
+    for config in std::iter::once(config).chain(nested) {
         let size = |key: &str| usize::try_from(config.get(key)?.as_u64()?).ok();
         sizes.extend(KEYS.iter().filter_map(|key| size(key)));
         let heads = ["num_attention_heads", "n_head"]

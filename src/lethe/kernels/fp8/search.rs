@@ -3,6 +3,7 @@
 //! Codes of a float are as fine in every binade, so scales a factor of 2 apart are alike: the
 //! candidates are in one octave, from the library's scale on, under which no value is cut off.
 
+use std::f32::consts::SQRT_2;
 use std::ops::Range;
 
 use super::{BlockScaling, Fp8Arithmetic};
@@ -21,7 +22,7 @@ const FACTORS: [f32; 16] = [
     1.241_857_8,
     1.296_839_6,
     1.354_255_6,
-    1.414_213_5,
+    SQRT_2,
     1.476_826_1,
     1.542_210_8,
     1.610_490_3,

@@ -2,10 +2,9 @@
 //! that time. The numbers behind `V` are those of the versions of blocks: 0 until 12 May 2023, 1 until 19 May.
 //! Q8_0 had the same blocks in both.
 //!
-//! Formulas: `dequantize_row_*` of `ggml.c` in llama.cpp, before and in commit
-//! [b9fd7ee](https://github.com/ggml-org/llama.cpp/blob/b9fd7eee57df101d4a3e3eabc9fd6c2cb13c9ca1/ggml.c);
-//! Q4_3 before commit
-//! [574406d](https://github.com/ggml-org/llama.cpp/commit/574406dc7e350ddbffaeca33bf8392b7bfeb1034).
+//! Formulas: `dequantize_row_*` of `ggml.c` in llama.cpp before and after
+//! [#1405](https://github.com/ggml-org/llama.cpp/pull/1405); Q4_3 before
+//! [#1218](https://github.com/ggml-org/llama.cpp/pull/1218) removed it.
 
 use super::legacy::{fifth_bit, nibble_halves, scaled_bytes};
 use super::{DecodeRowBlock, f16_at, u32_at};
