@@ -5,6 +5,8 @@ mod from_mlx;
 mod rope;
 mod to_mlx;
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 use super::table::mlx::{MlxClass, Prefix};
@@ -12,6 +14,7 @@ use super::table::{ModelClass, TensorRule};
 use crate::families::class_of;
 use crate::remember::ResolvedItem;
 
+pub(crate) use self::config::nested_alone;
 pub(crate) use self::from_mlx::from_mlx;
 pub(crate) use self::to_mlx::{to_mlx, unknown_class};
 
@@ -34,6 +37,9 @@ struct NamedClass<'a> {
     is_nested: bool,
 }
 
+/// What names of most classes begin with.
+const WITHIN: &str = "model.";
+
 impl<'a> NamedClass<'a> {
     /// `None` if `config` names no class, or one that is not in the tables.
     fn new(config: &'a Value) -> Option<Self> {
@@ -47,10 +53,28 @@ impl<'a> NamedClass<'a> {
     /// What all names begin with.
     fn prefix(&self) -> &'static str {
         match self.mlx.prefix {
-            Prefix::Always(prefix) => prefix,
+            Prefix::Always(prefix) | Prefix::Within(prefix) => prefix,
             Prefix::IfNested(prefix) if self.is_nested => prefix,
             _ => "",
         }
+    }
+
+    /// mlx-lm's name of what the class calls `name`, or what a name of the class begins with.
+    fn with_prefix(&self, name: &str) -> String {
+        let name = match self.mlx.prefix {
+            Prefix::Within(_) => name.strip_prefix(WITHIN).unwrap_or(name),
+            _ => name,
+        };
+        format!("{}{name}", self.prefix())
+    }
+
+    /// What the class calls mlx-lm's `name`, if that begins as it should.
+    fn without_prefix<'n>(&self, name: &'n str) -> Option<Cow<'n, str>> {
+        let rest = name.strip_prefix(self.prefix())?;
+        Some(match self.mlx.prefix {
+            Prefix::Within(_) => Cow::from(format!("{WITHIN}{rest}")),
+            _ => Cow::from(rest),
+        })
     }
 
     /// mlx-lm's name of what `rule` describes, and what follows it; `None`: it is that of

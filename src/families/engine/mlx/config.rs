@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use super::{NamedClass, rope};
 use crate::Result;
 use crate::families::engine::checks::{has_sliding_kind, ignored_window, latent_norms};
-use crate::families::engine::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
+use crate::families::engine::dims::Need;
+use crate::families::engine::fields::{EXPERTS, Fields, LAYER_KINDS, layer_kinds, wrong};
 use crate::families::engine::rope::PARAMETERS;
 use crate::families::engine::table::mlx::{Activation, MlxClass, OutputLayer, RopeFields};
 use crate::families::engine::table::{Default, Model};
@@ -45,6 +46,8 @@ pub(super) fn check(found: &NamedClass<'_>, model: &Model<'_>) -> Result<Vec<Str
             return Err(wrong(field, format!("{owner} has no layers of several kinds")));
         }
     }
+    let laws = mlx.laws.iter().filter_map(|law| law(model).transpose());
+    let of_laws: Vec<_> = laws.collect::<Result<_>>()?;
     let is_tied = match mlx.output {
         OutputLayer::AsConfigured => None,
         OutputLayer::Tied => Some(true),
@@ -102,7 +105,11 @@ pub(super) fn check(found: &NamedClass<'_>, model: &Model<'_>) -> Result<Vec<Str
         }
     }
     let window = ignored_window(mlx.lost_windows, class, (config, fields), &owner)?;
-    let mut notes: Vec<_> = window.into_iter().chain(activation).collect();
+    let mut notes: Vec<_> = of_laws
+        .into_iter()
+        .chain(window)
+        .chain(activation)
+        .collect();
     if mlx.has_latent_eps {
         notes.extend(latent_norms(fields, &owner)?);
     }
@@ -152,6 +159,14 @@ const TIME_STEPS: &str = "time_step_limit";
 /// Infinity as transformers 5 and mlx-lm write it in JSON.
 fn infinity() -> Value {
     json!({ "__float__": "Infinity" })
+}
+
+/// Fails if the config does not nest that of the language model, as mlx-lm needs it.
+pub(crate) fn nested_alone(model: &Model<'_>) -> Result<Option<String>> {
+    match model.stated.get("text_config") {
+        Some(_) => Ok(None),
+        None => Err(wrong("text_config", "it is missing, and mlx-lm has the class with it alone")),
+    }
 }
 
 /// The config of the output, if it is another than that of `model`.
@@ -215,7 +230,8 @@ fn stated(field: &str, found: &NamedClass<'_>, model: &Model<'_>, is_tied: bool)
         "num_key_value_heads" => dims.kv_heads.into(),
         "head_dim" => dims.head.into(),
         "num_attention_heads" => dims.heads.into(),
-        "block_dim" => dims.hidden.into(),
+        "block_dim" | "hidden_size" => dims.hidden.into(),
+        "num_hidden_layers" => dims.layers.into(),
         "rope_theta" | "rotary_emb_base" => rope.base.into(),
         "partial_rotary_factor" | "rotary_pct" => {
             rope.partial.or(found.class.traits.rope.partial).into()
@@ -229,6 +245,10 @@ fn stated(field: &str, found: &NamedClass<'_>, model: &Model<'_>, is_tied: bool)
         "n_ctx" => fields.need(&["n_positions"])?.into(),
         // Defaults of transformers that its converter to GGUF has no use for.
         "mlp_only_layers" => json!([]),
+        "is_moe_layer" => {
+            let has_experts = |layer| dims.has(Need::Sparse, layer) == Some(true);
+            (0..dims.layers).map(has_experts).collect()
+        }
         "shared_intermediate_size" if dims.experts.is_some() => {
             fields.0.get(field).cloned().unwrap_or(0.into())
         }
@@ -251,9 +271,28 @@ fn stated(field: &str, found: &NamedClass<'_>, model: &Model<'_>, is_tied: bool)
         _ => {
             let mut implied = found.mlx.implied.iter();
             let implied = implied.find(|(name, _)| *name == field);
-            let stated = fields.0.get(field).cloned();
             let implied = implied.map(|(_, value)| Value::from(value));
-            stated.or(implied).unwrap_or_default()
+            match fields.0.get(field).cloned().or(implied) {
+                Some(value) => value,
+                None => restored(model)?.remove(field).unwrap_or_default(),
+            }
         }
     })
+}
+
+/// The config as the class names its fields: what a model of GGUF would come back with.
+fn restored(model: &Model<'_>) -> Result<Map<String, Value>> {
+    let Model { class, fields, dims, .. } = model;
+    let mut config = fields.0.clone();
+    for (usual, own) in class.own_fields {
+        let experts = dims.experts.filter(|_| *usual == EXPERTS[0]);
+        let value = config.get(*usual).cloned().or(experts.map(Value::from));
+        if let Some(value) = value {
+            config.entry(*own).or_insert(value);
+        }
+    }
+    for restore in class.traits.restores {
+        restore(&mut config, dims)?;
+    }
+    Ok(config)
 }
