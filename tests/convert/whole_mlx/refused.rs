@@ -20,7 +20,7 @@ fn configs() {
             other => wrong.push(format!("{line}: {:?}", other.err())),
         }
     }
-    assert_eq!(CONFIGS.lines().count(), 140);
+    assert_eq!(CONFIGS.lines().count(), 141);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
