@@ -163,7 +163,8 @@ const LLAMA4_MLX: MlxClass = MlxClass {
         ],
     ],
     laws: &[nested_alone, layers_in_mlx, norms_in_mlx],
-    counted_kind: Some(("no_field", "chunked_attention")),
+    // The class has no such field: it is every fourth.
+    counted_kind: Some(("full_attention_every", "chunked_attention")),
     output: OutputLayer::Stored,
     prefix: Prefix::IfNested("language_model."),
     ..MlxClass::PLAIN

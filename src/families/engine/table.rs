@@ -455,7 +455,7 @@ impl TensorRule {
 
     /// Whether it is filters of one channel each, as convolutions have them.
     pub(crate) fn is_filter(&self) -> bool {
-        matches!(self.shape, [_, Dim::One, _])
+        matches!(self.shape, [channels, Dim::One, _] if *channels != Dim::One)
     }
 
     /// The dimension of length 1 that transformers has, and GGUF does not: that of the channels of

@@ -135,7 +135,7 @@ fn directories_come_back() {
         let class = match name.as_str() {
             "gemma3_vision" => json!("Gemma3ForCausalLM"),
             "gemma4_moe" => json!("Gemma4ForCausalLM"),
-            "mistral3" => json!("MistralForCausalLM"),
+            "mistral3" | "pixtral" => json!("MistralForCausalLM"),
             "ministral3" => json!("Ministral3ForCausalLM"),
             "qwen2_vl" => json!("Qwen2ForCausalLM"),
             "qwen3_vl" => json!("Qwen3ForCausalLM"),

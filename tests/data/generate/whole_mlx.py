@@ -385,6 +385,24 @@ WRITTEN.update({
     "spark2_5": {"model.embedding.weight": [VOCAB, 64], "model.norm.weight": [64], **{key: shape for layer in (0, 1) for key, shape in in_layer(layer, {
         **BEFORE, **BEHIND, "self_attn.q_k_v_proj.weight": [128, 64], "self_attn.g_proj.weight": [4, 64], "self_attn.out_proj.weight": [64, 64], **gated("mlp", 128)}).items()}},
 })
+MODELS.update({
+    "rwkv7": ("rwkv7", dict(architectures=["RWKV7ForCausalLM"], model_type="rwkv7", hidden_size=64, intermediate_size=256, num_hidden_layers=2, head_dim=16, num_heads=None, vocab_size=VOCAB, norm_eps=1e-5, norm_bias=True, norm_first=True, hidden_act="sqrelu", hidden_ratio=4.0,
+                            a_low_rank_dim=64, v_low_rank_dim=64, gate_low_rank_dim=64, decay_low_rank_dim=64, tie_word_embeddings=False, torch_dtype="bfloat16"), {}, {}),
+    "pixtral": ("mistral", dict(UNTIED, head_dim=32, sliding_window=None), {}, {}),
+})
+NEWER += ("pixtral",)
+
+
+def rwkv7(layer):
+    norms = ("pre_norm", "attn_norm", "ffn_norm", "attn.g_norm")[layer > 0:]
+    shapes = {f"{norm}.{part}": [64] for norm in norms for part in ("weight", "bias")} | {f"attn.x_{part}": [1, 1, 64] for part in "rwkvag"} | {f"attn.{part}_proj.weight": [64, 64] for part in "rkvo"}
+    shapes |= {"attn.k_k": [64], "attn.k_a": [64], "attn.r_k": [4, 16], "ffn.x_k": [64], "ffn.key.weight": [256, 64], "ffn.value.weight": [64, 256]}
+    for lora in "wavg" if layer else "wag":
+        shapes |= {f"attn.{lora}_lora.lora.{part}.weight": [64, 64] for part in (0, 2)} | ({} if lora == "g" else {f"attn.{lora}_lora.lora.2.bias": [64]})
+    return in_layer(layer, shapes)
+
+
+WRITTEN["rwkv7"] = {"model.embeddings.weight": [VOCAB, 64], "model.norm.weight": [64], "model.norm.bias": [64], "lm_head.weight": [VOCAB, 64], **rwkv7(0), **rwkv7(1)}
 # Scheme of `amn forget`: arguments of mlx-lm.
 SCHEMES = {"mlx-4bit": dict(q_bits=4), "mlx-8bit": dict(q_bits=8), "mlx-mxfp4": dict(q_mode="mxfp4")}
 
@@ -462,6 +480,7 @@ NESTED = {
     "qwen2_vl": ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", ""),
     "qwen3_vl": ("Qwen3VLForConditionalGeneration", "qwen3_vl", "model.language_model."),
     "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", "model.language_model."),
+    "pixtral": ("LlavaForConditionalGeneration", "llava", "language_model."),
     "gemma3n": ("Gemma3nForConditionalGeneration", "gemma3n", "model.language_model."),
     "gemma4_unified": ("Gemma4UnifiedForConditionalGeneration", "gemma4_unified", "model.language_model."),
     "llama4": ("Llama4ForConditionalGeneration", "llama4", "language_model."),
@@ -481,7 +500,7 @@ def nest(name, saved, tensors):
                  "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [4, 2, 2]}, "model_type": f"{name}_text"}
     if name == "qwen3_vl_moe" and "num_local_experts" in text:
         text["num_experts"] = text.pop("num_local_experts")
-    if name in ("mistral3", "qwen2_vl"):
+    if name in ("mistral3", "pixtral", "qwen2_vl"):
         text["rope_theta"] = text.pop("rope_parameters")["rope_theta"]
     outer = {"architectures": [architecture], "model_type": outer_type, "eos_token_id": 1, "torch_dtype": "bfloat16",
              "vision_config": {"model_type": outer_type, "hidden_size": 8}}

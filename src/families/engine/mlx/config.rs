@@ -241,6 +241,11 @@ fn stated(field: &str, found: &NamedClass<'_>, model: &Model<'_>, is_tied: bool)
             .map_or(rope.rotating(found.class, dims) as u64, u64::from)
             .into(),
         "tie_word_embeddings" => is_tied.into(),
+        // A field that is null is four times the hidden size to transformers.
+        "n_inner" => {
+            let inner = fields.count(&[field])?.map(u64::from);
+            inner.unwrap_or(4 * dims.hidden as u64).into()
+        }
         // The length of texts once more. mlx-lm needs it, and does not read it.
         "n_ctx" => fields.need(&["n_positions"])?.into(),
         // Defaults of transformers that its converter to GGUF has no use for.

@@ -65,6 +65,7 @@ pub(crate) fn from_mlx<'m>(
     let mut maker = Maker {
         to,
         norms_plus_one: found.mlx.norms_plus_one,
+        head_rows: found.mlx.head_rows,
         dims: &model.dims,
         stacks: ExpertCount::default(),
         waiting: WaitingParts::default(),
@@ -217,25 +218,23 @@ impl NamedClass<'_> {
                 false => (rule, find(pattern, base)?, suffix),
             })
         });
-        renamed
-            .or_else(|| {
+        renamed.or_else(|| {
+            let is_reshaped = |rule: &&TensorRule| match item.shape() {
                 // Filters of one value are the same on both sides.
-                let has_filters = matches!(item.shape(), [_, len, 1] if *len > 1);
-                let is_filters = |rule: &&TensorRule| rule.is_filter();
-                let mut filters = self.rules().filter(|rule| has_filters && is_filters(rule));
-                filters.find_map(|rule| match rule.is_whole_name {
-                    true => Some((rule, find(rule.hf, name)?, "")),
-                    false => Some((rule, find(rule.hf, base)?, suffix)),
-                })
+                [_, len, 1] => *len > 1 && rule.is_filter(),
+                [_, _] => self.mlx.head_rows.contains(&rule.gguf),
+                [] => {
+                    let is_number = matches!(rule.transform, Transform::Key(_));
+                    self.mlx.bare_numbers && is_number && !rule.shape.is_empty()
+                }
+                _ => false,
+            };
+            let mut reshaped = self.rules().filter(is_reshaped);
+            reshaped.find_map(|rule| match rule.is_whole_name {
+                true => Some((rule, find(rule.hf, name)?, "")),
+                false => Some((rule, find(rule.hf, base)?, suffix)),
             })
-            .or_else(|| {
-                let is_number = |rule: &&TensorRule| {
-                    matches!(rule.transform, Transform::Key(_)) && !rule.shape.is_empty()
-                };
-                let has_number = item.shape().is_empty();
-                let mut numbers = self.rules().filter(|rule| has_number && is_number(rule));
-                numbers.find_map(|rule| Some((rule, find(rule.hf, name)?, "")))
-            })
+        })
     }
 
     /// The rule of a norm to which mlx-lm adds 1; `None` for all other tensors.
@@ -256,6 +255,7 @@ impl NamedClass<'_> {
 struct Maker<'a, 'm> {
     to: TargetDtype,
     norms_plus_one: bool,
+    head_rows: &'static [&'static str],
     dims: &'a Dims,
     stacks: ExpertCount,
     waiting: WaitingParts<'m>,
@@ -315,6 +315,11 @@ impl<'m> Maker<'_, 'm> {
                 )));
             };
             self.push(source.reshaped(name, vec![filters, 1, len], own));
+            return Ok(());
+        }
+        if self.head_rows.contains(&rule.gguf) {
+            let count = source.shape.iter().product();
+            self.push(source.reshaped(name, vec![count], own));
             return Ok(());
         }
         // Of classes with dimensions, numbers have no other names.

@@ -79,8 +79,8 @@ pub(crate) fn to_mlx<'m>(
         // A layer may have keys and values that it does not use.
         let may_be_unused = matches!(rule.need, Need::OwnKeys | Need::OwnValues);
         let is_unused = may_be_unused && dims.has(rule.need, layer).is_none();
-        // What GGUF alone takes apart is whole in MLX, and made of the first part.
-        if is_output(rule) && is_tied || is_second && !has_name || is_unused {
+        // What GGUF alone takes apart is whole in MLX, and made of the first part. It alone has copies.
+        if is_output(rule) && is_tied || is_second && !has_name || is_unused || rule.is_copy {
             continue;
         }
         let dtype = match tensor.sources[0].1.stored {
@@ -109,7 +109,7 @@ fn parts_of<'m>(tensor: Mapped<'m>, mlx: &MlxClass) -> Vec<Mapped<'m>> {
         suffix: tensor.suffix,
         sources: tensor.sources.clone(),
     };
-    if matches!(tensor.rule.transform, Transform::Stack(_)) {
+    if matches!(tensor.rule.transform, Transform::Stack(_) | Transform::Joined(_)) {
         // Of all stacks but those of experts, mlx-lm has each matrix alone, as transformers has it.
         let one = |(number, source)| Mapped {
             place: Place { expert: Some(number), ..tensor.place },
@@ -134,8 +134,10 @@ fn tensor_of<'m>(
 ) -> Result<Group<'m>> {
     let (mlx, rule) = (found.mlx, tensor.rule);
     let renamed = found.name_of(rule);
-    let (pattern, end) = renamed.unwrap_or((rule.hf, ""));
-    let name = fill(pattern, tensor.place);
+    let (name, end) = match renamed {
+        Some((pattern, end)) => (fill(pattern, tensor.place), end),
+        None => (rule.hf_name(tensor.place), ""),
+    };
     let name = format!("{}{end}{}", found.with_prefix(&name), tensor.suffix);
     let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(tensor.sources[0].1.scheme);
     let is_split = rule.transform.some_parts().is_some() && renamed.is_some();
@@ -147,6 +149,11 @@ fn tensor_of<'m>(
         _ if rule.is_filter() => {
             let source = tensor.sources.swap_remove(0).1;
             let shape = vec![source.shape[0], source.shape[2], 1];
+            source.reshaped(name, shape, dtype)
+        }
+        _ if mlx.head_rows.contains(&rule.gguf) => {
+            let source = tensor.sources.swap_remove(0).1;
+            let shape = vec![source.shape[0] / dims.head, dims.head];
             source.reshaped(name, shape, dtype)
         }
         // A number of a layer has no dimensions.
@@ -176,8 +183,8 @@ fn tensor_of<'m>(
         // Of the classes here, modules whose weights are matrices or stacks of them can all be
         // quantized.
         _ if group.shape.len() < 2 || !group.name.ends_with(".weight") => EncodedAs::Nothing,
-        // Convolutions are no linear modules.
-        _ if rule.is_filter() => EncodedAs::Nothing,
+        // Convolutions are no linear modules, and norms of heads are none either.
+        _ if rule.is_filter() || mlx.head_rows.contains(&rule.gguf) => EncodedAs::Nothing,
         _ if is_mxfp4 => EncodedAs::Mxfp4,
         Some((_, mode)) => *mode,
         None => EncodedAs::Scheme,

@@ -31,6 +31,8 @@ pub(crate) struct MlxClass {
     pub kept_types: &'static [&'static str],
     /// Whether norms have 1 added, as in GGUF.
     pub norms_plus_one: bool,
+    /// Vectors that are matrices with a row for each head, by the rule's name in GGUF.
+    pub head_rows: &'static [&'static str],
     /// Whether numbers of a layer have no dimensions.
     pub bare_numbers: bool,
     /// What mlx-lm takes for granted of the class. A config that says something else is refused.
@@ -130,6 +132,7 @@ impl MlxClass {
         keeps_mxfp4: false,
         kept_types: &[],
         norms_plus_one: false,
+        head_rows: &[],
         bare_numbers: false,
         implied: &[SILU],
         alike: &[],
