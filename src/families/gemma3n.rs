@@ -189,7 +189,8 @@ const GEMMA3N_MLX: MlxClass = MlxClass {
             "laurel_rank",
         ],
     ],
-    laws: &[nested_alone, both_kinds],
+    laws: &[both_kinds],
+    around: Some(("Gemma3nForConditionalGeneration", "gemma3n")),
     output: OutputLayer::Tied,
     prefix: Prefix::Within("model.language_model."),
     ..MlxClass::PLAIN

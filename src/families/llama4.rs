@@ -162,7 +162,8 @@ const LLAMA4_MLX: MlxClass = MlxClass {
             "use_qk_norm",
         ],
     ],
-    laws: &[nested_alone, layers_in_mlx, norms_in_mlx],
+    laws: &[layers_in_mlx, norms_in_mlx],
+    around: Some(("Llama4ForConditionalGeneration", "llama4")),
     // The class has no such field: it is every fourth.
     counted_kind: Some(("full_attention_every", "chunked_attention")),
     output: OutputLayer::Stored,

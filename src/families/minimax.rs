@@ -196,7 +196,7 @@ const MINIMAX_M3_MLX: MlxClass = MlxClass {
         SPARSE,
         INDEX,
     ]],
-    laws: &[nested_alone],
+    around: Some(("MiniMaxM3SparseForConditionalGeneration", "minimax_m3_vl")),
     rope: RopeFields::Nested,
     prefix: Prefix::IfNested("language_model."),
     ..MlxClass::PLAIN

@@ -14,7 +14,6 @@ use super::table::{ModelClass, TensorRule};
 use crate::families::class_of;
 use crate::remember::ResolvedItem;
 
-pub(crate) use self::config::nested_alone;
 pub(crate) use self::from_mlx::from_mlx;
 pub(crate) use self::to_mlx::{to_mlx, unknown_class};
 
@@ -54,7 +53,7 @@ impl<'a> NamedClass<'a> {
     fn prefix(&self) -> &'static str {
         match self.mlx.prefix {
             Prefix::Always(prefix) | Prefix::Within(prefix) => prefix,
-            Prefix::IfNested(prefix) if self.is_nested => prefix,
+            Prefix::IfNested(prefix) if self.is_nested || self.mlx.around.is_some() => prefix,
             _ => "",
         }
     }

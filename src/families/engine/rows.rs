@@ -2,7 +2,6 @@
 
 pub(crate) use super::dims::Dim::{self, *};
 pub(crate) use super::dims::Need;
-pub(crate) use super::mlx::nested_alone;
 pub(crate) use super::table::Default::{self, *};
 pub(crate) use super::table::mlx::*;
 pub(crate) use super::table::*;

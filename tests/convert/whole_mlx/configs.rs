@@ -56,10 +56,7 @@ fn silent_configs() {
         ("starcoder2", json!({ "rope_theta": 10_000.0 })),
         ("gpt2", json!({ "n_ctx": 128, "layer_norm_epsilon": 1e-5 })),
         ("gpt_bigcode", json!({ "n_inner": 256 })),
-        (
-            "step3p5",
-            json!({ "moe_layers_enum": "1", "share_expert_dim": 64, "sliding_window": 128 }),
-        ),
+        ("step3p5", json!({ "partial_rotary_factors": [0.5, 1.0] })),
         ("exaone_moe", json!({ "is_moe_layer": [false, false, false, true] })),
         ("glm", json!({ "rope_theta": 10_000.0 })),
         ("phi", json!({ "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5 })),

@@ -686,7 +686,7 @@ def write(root, name):
     model, _ = load_model(directory / "mlx")
     model.set_dtype(mx.float32)
     # Without a cache, layers of Gemma 3n that share keys compute some of their own.
-    cache = make_prompt_cache(model) if name == "gemma3n" else None
+    cache = make_prompt_cache(model) if name.startswith("gemma3n") else None
     np.save(directory / "logits.npy", np.array(model(mx.array(TOKENS), cache=cache)))
 
 

@@ -161,12 +161,22 @@ fn infinity() -> Value {
     json!({ "__float__": "Infinity" })
 }
 
-/// Fails if the config does not nest that of the language model, as mlx-lm needs it.
-pub(crate) fn nested_alone(model: &Model<'_>) -> Result<Option<String>> {
-    match model.stated.get("text_config") {
-        Some(_) => Ok(None),
-        None => Err(wrong("text_config", "it is missing, and mlx-lm has the class with it alone")),
+/// The config `text` of a language model in one of the class `class`.
+fn nested(text: Value, (class, model_type): (&str, &str)) -> Value {
+    const OUTER: &[&str] = &["bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype", TIED];
+    let mut text = text;
+    let mut outer = Map::new();
+    if let Some(text) = text.as_object_mut() {
+        let kept = OUTER
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), text.get(*name)?.clone())));
+        outer.extend(kept);
+        text.remove("architectures");
     }
+    outer.insert("architectures".to_owned(), json!([class]));
+    outer.insert("model_type".to_owned(), model_type.into());
+    outer.insert("text_config".to_owned(), text);
+    Value::Object(outer)
 }
 
 /// The config of the output, if it is another than that of `model`.
@@ -214,6 +224,9 @@ pub(super) fn config_of(
             let value = stated(field, found, model, is_tied)?;
             all.insert((*field).to_owned(), value);
         }
+    }
+    if let Some(around) = mlx.around.filter(|_| !found.is_nested) {
+        return Ok(Some(nested(edited, around)));
     }
     Ok((edited != *model.stated).then_some(edited))
 }

@@ -65,6 +65,8 @@ pub(crate) struct MlxClass {
     pub reads_outer_vocab: bool,
     /// Whether norms of latent vectors have `rms_norm_eps`, and those of transformers a constant.
     pub has_latent_eps: bool,
+    /// Class and `model_type` of the config that mlx-lm needs around that of the language model.
+    pub around: Option<(&'static str, &'static str)>,
     pub rope: RopeFields,
     pub output: OutputLayer,
     pub prefix: Prefix,
@@ -147,6 +149,7 @@ impl MlxClass {
         reads_kinds: false,
         has_latent_eps: false,
         reads_outer_vocab: false,
+        around: None,
         rope: RopeFields::Flat,
         output: OutputLayer::AsConfigured,
         prefix: Prefix::None,
