@@ -307,9 +307,9 @@ impl<'m> Maker<'_, 'm> {
         let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
         let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
         if rule.is_filter() {
-            let [filters, len, _] = source.shape[..] else {
+            let [filters, len, 1] = source.shape[..] else {
                 return Err(AnamnesisError::parse(format!(
-                    "{}: its shape is {:?}, and filters have 3 dimensions",
+                    "{}: its shape is {:?}, and filters are [n, k, 1]",
                     InTensor(&source.name),
                     source.shape
                 )));

@@ -153,7 +153,12 @@ fn tensor_of<'m>(
         }
         _ if mlx.head_rows.contains(&rule.gguf) => {
             let source = tensor.sources.swap_remove(0).1;
-            let shape = vec![source.shape[0] / dims.head, dims.head];
+            let (count, head) = (source.shape[0], dims.head.max(1));
+            if !count.is_multiple_of(head) {
+                let what = format!("it has {count} values, and heads have {head}");
+                return Err(AnamnesisError::parse(what).in_tensor(&source.name));
+            }
+            let shape = vec![count / head, head];
             source.reshaped(name, shape, dtype)
         }
         // A number of a layer has no dimensions.
