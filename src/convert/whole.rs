@@ -345,7 +345,7 @@ fn with_hint(error: AnamnesisError, options: &ConvertOptions) -> AnamnesisError 
     match error {
         AnamnesisError::Parse { reason } if options.scope == ModelScope::Auto => {
             AnamnesisError::parse(format!(
-                "{reason}; mlx-lm would not load it; its tensors alone are written with --tensors-only"
+                "{reason}; mlx-lm would not load it, or compute something else; its tensors alone are written with --tensors-only"
             ))
         }
         error => error,

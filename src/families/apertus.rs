@@ -56,6 +56,31 @@ pub(super) const APERTUS: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, UNGATED_MLP, ACTIVATION],
     settings: &[SETTINGS],
     traits: Traits { rope: RopeTraits::LLAMA3, needs_output: true, ..Traits::PLAIN },
-    mlx: None,
+    mlx: Some(&APERTUS_MLX),
     ..LLAMA
+};
+
+const APERTUS_MLX: MlxClass = MlxClass {
+    implied: &[
+        ("hidden_act", Text("xielu")),
+        NO_BIAS,
+        ("mlp_bias", Bool(false)),
+        ("qk_norm", Bool(true)),
+        ("post_norm", Bool(false)),
+    ],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "attention_bias",
+            "mlp_bias",
+            "qk_norm",
+            "post_norm",
+            "tie_word_embeddings",
+        ],
+    ],
+    bare_numbers: true,
+    equal_sizes: HEADS_FILL_HIDDEN,
+    ..MlxClass::PLAIN
 };

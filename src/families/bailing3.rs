@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::bailing::{CHOICE_BIAS, ENDS};
-use super::deepseek::ATTENTION as LATENT;
+use super::deepseek::{ATTENTION as LATENT, LATENT_STACKS};
 use super::kimi::f32;
 use super::step::LIMITS;
 use super::{DENSE_MLP, NORMS, SPARSE_MLP};
@@ -14,7 +14,8 @@ use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS};
 use crate::families::engine::fields::{FULL_ATTENTION, Fields, LAYER_KINDS, LAYERS, wrong};
 use crate::families::engine::rows::*;
-use crate::families::engine::table::TensorShapes;
+use crate::families::engine::table::{Model, TensorShapes};
+use crate::remember::EncodedAs;
 use crate::remember::layout::assembled::Change;
 
 const LINEAR: &str = "linear_attention";
@@ -49,7 +50,7 @@ const DELTA_ATTENTION: &[TensorRule] = &[
     linear("blk.{i}.ssm_g_a", "model.layers.{i}.attention.g_proj", &[WIDTH, Hidden]),
     linear("blk.{i}.ssm_beta", "model.layers.{i}.attention.b_proj", &[Heads, Hidden]),
     linear("blk.{i}.ssm_norm", "model.layers.{i}.attention.o_norm", &[Field(HEAD)]),
-    linear("blk.{i}.attn_output", "model.layers.{i}.attention.dense", &[Hidden, WIDTH]),
+    linear("blk.{i}.attn_output", "model.layers.{i}.attention.o_proj", &[Hidden, WIDTH]),
     f32(
         "blk.{i}.ssm_a",
         "model.layers.{i}.attention.A_log",
@@ -61,6 +62,10 @@ const DELTA_ATTENTION: &[TensorRule] = &[
         (Transform::None, &[WIDTH], &[WIDTH]),
     ),
 ];
+
+/// What transformers saves the output of linear attention as.
+const SAVED_OUTPUT: &[TensorRule] =
+    &[linear("blk.{i}.attn_output", "model.layers.{i}.attention.dense", &[Hidden, WIDTH])];
 
 const QUERIES: Dim =
     Product(&[Heads, Sum(&[Field("qk_nope_head_dim"), Field("qk_rope_head_dim")])]);
@@ -135,6 +140,7 @@ pub(super) const BAILING_MOE3: ModelClass = ModelClass {
     own_fields: &[("num_local_experts", "num_experts"), ("n_shared_experts", "num_shared_experts")],
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     tensors: &[ENDS, NORMS, DELTA_ATTENTION, LATENT_ATTENTION, DENSE_MLP, EXPERTS],
+    other_tensors: SAVED_OUTPUT,
     settings: &[&[
         setting(Kind::Own(&LATENT_HEADS), "attention.head_count_kv", &[GROUP]),
         count("vocab_size", &["vocab_size"]),
@@ -169,8 +175,85 @@ pub(super) const BAILING_MOE3: ModelClass = ModelClass {
         restores: &[restore],
         ..Traits::PLAIN
     },
+    mlx: Some(&BAILING_MOE3_MLX),
     ..ModelClass::PLAIN
 };
+
+const BAILING_MOE3_MLX: MlxClass = MlxClass {
+    renamed: &[
+        STACKS[0],
+        STACKS[1],
+        STACKS[2],
+        (LATENT_STACKS[3].0, "model.layers.{i}.attention.embed_q"),
+        (LATENT_STACKS[4].0, "model.layers.{i}.attention.unembed_out"),
+    ],
+    modes: &[
+        ("token_embd", EncodedAs::Nothing),
+        ("output", EncodedAs::Nothing),
+        ("blk.{i}.ffn_gate_inp", EncodedAs::Nothing),
+        ("blk.{i}.attn_q_a", EncodedAs::Nothing),
+        ("blk.{i}.attn_q_b", EncodedAs::Nothing),
+        ("blk.{i}.attn_kv_a_mqa", EncodedAs::Nothing),
+        ("blk.{i}.attn_k_b", EncodedAs::Nothing),
+        ("blk.{i}.attn_v_b", EncodedAs::Nothing),
+        ("blk.{i}.attn_gate", EncodedAs::Nothing),
+        ("blk.{i}.ssm_beta", EncodedAs::Nothing),
+    ],
+    implied: &[
+        SILU,
+        NO_BIAS,
+        ("no_kda_lora", Bool(true)),
+        ("kda_safe_gate", Bool(true)),
+        ("rope_interleave", Bool(true)),
+        ("norm_topk_prob", Bool(true)),
+        ("score_function", Text("sigmoid")),
+        ("gated_attention_proj_granularity_type", Text("head_wise")),
+    ],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "max_position_embeddings",
+            "head_dim",
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+            FILTER,
+            GROUP,
+            "kda_lower_bound",
+            "moe_intermediate_size",
+            "moe_shared_expert_intermediate_size",
+            "num_experts",
+            "num_experts_per_tok",
+            "num_shared_experts",
+            "first_k_dense_replace",
+            "n_group",
+            "topk_group",
+            "routed_scaling_factor",
+        ],
+    ],
+    laws: &[unlimited],
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm does not clamp the halves of gated layers, and encodes queries that are of no rank
+/// otherwise by the kind of the layer.
+fn unlimited(model: &Model<'_>) -> Result<Option<String>> {
+    for field in ["expert_swiglu_limit_list", "share_expert_swiglu_limit_list"] {
+        let limits = model.fields.0.get(field).and_then(Value::as_array);
+        let is_limit = |limit: &Value| limit.as_f64().is_some_and(|limit| limit > 0.0);
+        if limits.is_some_and(|limits| limits.iter().any(is_limit)) {
+            return Err(wrong(field, "mlx-lm's bailing_moe_v3 clamps nothing"));
+        }
+    }
+    match model.fields.count(&["q_lora_rank"])? {
+        Some(_) => Ok(None),
+        None => {
+            Err(wrong("q_lora_rank", "it is missing, and there are no names for such queries here"))
+        }
+    }
+}
 
 fn complete(fields: &mut Fields) -> Result<()> {
     if let Some(head) = fields.0.remove("head_dim") {

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::families::engine::dims::{Dims, MOST_LAYERS, OwnSizes};
 use crate::families::engine::fields::{Fields, HEADS, HIDDEN, LAYERS, array, wrong, wrong_key};
 use crate::families::engine::rows::*;
-use crate::families::engine::table::TensorShapes;
+use crate::families::engine::table::{Model, TensorShapes};
 use crate::model::gguf::GgufMetadataArray;
 
 /// List of what each layer has of attention; some attend.
@@ -91,8 +91,30 @@ pub(super) const DECI: ModelClass = ModelClass {
         restores: &[restore],
         ..Traits::PLAIN
     },
+    mlx: Some(&DECI_MLX),
     ..ModelClass::PLAIN
 };
+
+const DECI_MLX: MlxClass = MlxClass {
+    implied: &[SILU, NO_BIAS, ("mlp_bias", Bool(false))],
+    stated_fields: &[COMMON_FIELDS, &["max_position_embeddings"]],
+    laws: &[blocks_in_mlx],
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm has no DeciLM 7B, and another name of the projection in place of attention.
+fn blocks_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
+    if model.stated.get(BLOCKS).is_none_or(Value::is_null) {
+        return Err(wrong(BLOCKS, "it is missing, and mlx-lm's nemotron-nas needs it"));
+    }
+    match list(&model.fields, ATTENTION).is_some_and(|kinds| kinds.contains(&LINEAR.into())) {
+        false => Ok(None),
+        true => Err(wrong(
+            BLOCKS,
+            "mlx-lm's nemotron-nas does not load what stands in place of attention (`linear_attn`)",
+        )),
+    }
+}
 
 fn list<'f>(fields: &'f Fields, name: &str) -> Option<&'f Vec<Value>> {
     fields.0.get(name)?.as_array()

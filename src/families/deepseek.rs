@@ -112,7 +112,7 @@ pub(super) const YARN: &[Setting] =
     &[setting(Kind::YarnLog, "rope.scaling.yarn_log_multiplier", &["mscale_all_dim"])];
 
 /// As [`STACKS`], and the two parts of the projection from the latent vector of keys and values.
-const LATENT_STACKS: &[(&str, &str)] = &[
+pub(super) const LATENT_STACKS: &[(&str, &str)] = &[
     STACKS[0],
     STACKS[1],
     STACKS[2],
@@ -237,7 +237,7 @@ pub(super) const DEEPSEEK3: ModelClass = ModelClass {
         sign: Sign::Key("expert_gating_func", 2),
         ..Traits::PLAIN
     },
-    mlx: Some(&DEEPSEEK3_MLX),
+    mlx: Some(&KIMI_K2_MLX),
     ..DEEPSEEK2
 };
 
@@ -278,9 +278,38 @@ pub(super) const YOUTU: ModelClass = ModelClass {
         ],
     ],
     traits: Traits { sign: Sign::Key("expert_shared_count", 0), ..Traits::PLAIN },
-    mlx: None,
+    mlx: Some(&YOUTU_MLX),
     ..DEEPSEEK3
 };
+
+const YOUTU_MLX: MlxClass = MlxClass {
+    mlx_type: Some("youtu_llm"),
+    implied: &[
+        SILU,
+        NO_BIAS,
+        ("mlp_bias", Bool(false)),
+        ("rope_interleave", Bool(true)),
+        ("rope_traditional", Bool(true)),
+    ],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_rope_head_dim",
+            "qk_nope_head_dim",
+            "v_head_dim",
+            "tie_word_embeddings",
+        ],
+    ],
+    ..MlxClass::PLAIN
+};
+
+/// With the config of images around it, too.
+const KIMI_K2_MLX: MlxClass =
+    MlxClass { prefix: Prefix::IfNested("language_model."), ..DEEPSEEK3_MLX };
 
 pub(super) const DEEPSEEK3_MLX: MlxClass = MlxClass {
     renamed: LATENT_STACKS,

@@ -4,6 +4,7 @@
 
 use super::exaone::ERNIE4_5;
 use super::{DENSE_MLP, ENDS, NORMS, QUERIES, SPARSE_MLP, VALUES, sparse};
+use crate::families::engine::fields::wrong;
 use crate::families::engine::rows::*;
 
 /// Width of all experts that every token sees.
@@ -86,8 +87,18 @@ pub(super) const ERNIE4_5_MOE: ModelClass = ModelClass {
         left_out: &["model.mtp_"],
         ..Traits::PLAIN
     },
-    mlx: None,
+    mlx: Some(&ERNIE4_5_MOE_MLX),
     ..ERNIE4_5
+};
+
+const ERNIE4_5_MOE_MLX: MlxClass = MlxClass {
+    laws: &[|_| {
+        Err(wrong(
+            "moe_num_experts",
+            "mlx-lm's ernie4_5_moe chooses experts without the bias of their scores",
+        ))
+    }],
+    ..MlxClass::PLAIN
 };
 
 /// UINT32: the width of all experts that every token sees, if there are any. llama.cpp's converter

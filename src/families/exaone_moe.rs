@@ -4,7 +4,11 @@
 //! Source: `ExaoneMoEModel` in `conversion/exaone.py` of llama.cpp; defaults of transformers 5.24.
 
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
+use crate::Result;
+use crate::families::engine::fields::wrong;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
+use crate::remember::EncodedAs;
 
 /// Width of all experts that every token sees.
 const SHARED: Dim = Product(&[ExpertInner, Field(SHARED_COUNT)]);
@@ -77,5 +81,57 @@ pub(super) const EXAONE_MOE: ModelClass = ModelClass {
         prediction: Prediction::LeftOut,
         ..Traits::PLAIN
     },
+    mlx: Some(&EXAONE_MOE_MLX),
     ..ModelClass::PLAIN
 };
+
+const EXAONE_MOE_MLX: MlxClass = MlxClass {
+    renamed: &[
+        STACKS[0],
+        STACKS[1],
+        STACKS[2],
+        (F32_CHOICE_BIAS[0].gguf, "model.layers.{i}.mlp.gate.e_score_correction_bias"),
+    ],
+    modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+    kept_types: &[F32_CHOICE_BIAS[0].gguf],
+    implied: &[SILU, NO_BIAS, ("scoring_func", Text("sigmoid")), ("topk_method", Text("noaux_tc"))],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "head_dim",
+            "moe_intermediate_size",
+            "num_experts",
+            "num_experts_per_tok",
+            "num_shared_experts",
+            "sliding_window",
+            "layer_types",
+            "is_moe_layer",
+            "n_group",
+            "topk_group",
+            "routed_scaling_factor",
+            "norm_topk_prob",
+        ],
+    ],
+    laws: &[windows_turn],
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm turns heads of layers with a window alone, or of all layers where none has one;
+/// transformers goes by the window.
+fn windows_turn(model: &Model<'_>) -> Result<Option<String>> {
+    let mut windowed = model
+        .dims
+        .layers_of("sliding_attention")
+        .into_iter()
+        .flatten();
+    let has_window = model.fields.count(&["sliding_window"])?.is_some();
+    match windowed.any(|is_windowed| is_windowed) == has_window {
+        true => Ok(None),
+        false => Err(wrong(
+            "layer_types",
+            "mlx-lm's exaone_moe turns heads by these, and transformers by `sliding_window`",
+        )),
+    }
+}

@@ -182,7 +182,13 @@ pub(super) const FALCON_H1: ModelClass = ModelClass {
         restores: &[restore],
         ..Traits::PLAIN
     },
+    mlx: Some(&FALCON_H1_MLX),
     ..ModelClass::PLAIN
+};
+
+const FALCON_H1_MLX: MlxClass = MlxClass {
+    laws: &[|_| Err(wrong(KEYS, "mlx-lm's falcon_h1 does not multiply keys by it"))],
+    ..MlxClass::PLAIN
 };
 
 /// Takes lists apart.

@@ -11,11 +11,14 @@ use super::gemma4::sizes::{INPUT_TOKENS, SHARED};
 use super::gemma4::{ALL_INPUTS, INPUTS};
 use super::hunyuan::{list_of_one, one_of_list};
 use super::{CAUSAL, ENDS, HEAD_NORMS, MLP, QUERIES, VALUES};
-use crate::families::engine::fields::array;
+use crate::Result;
+use crate::families::engine::fields::{FULL_ATTENTION, LAYER_KINDS, array, wrong};
+use crate::families::engine::rope::WINDOWED;
 use crate::families::engine::rows::*;
 use crate::families::engine::source::{
     Rearrangement, SourceRows, SourceTensor, computed, unchanged,
 };
+use crate::families::engine::table::Model;
 use crate::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::remember::ResolvedItem;
 use crate::remember::layout::assembled::RowOrder;
@@ -158,8 +161,59 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     tokenizer: &GEMMA2_TOKENIZER,
+    mlx: Some(&GEMMA3N_MLX),
     ..ModelClass::PLAIN
 };
+
+const GEMMA3N_MLX: MlxClass = MlxClass {
+    implied: &[("hidden_activation", Text("gelu_pytorch_tanh")), NO_BIAS, NO_SCALING],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            SHARED,
+            INPUT_TOKENS,
+            "hidden_size_per_layer_input",
+            "sliding_window",
+            "max_position_embeddings",
+            "rope_local_base_freq",
+            LOGIT_CAP,
+            "layer_types",
+            "activation_sparsity_pattern",
+            "altup_num_inputs",
+            "altup_coef_clip",
+            "altup_correct_scale",
+            "altup_active_idx",
+            "laurel_rank",
+        ],
+    ],
+    laws: &[both_kinds],
+    around: Some(("Gemma3nForConditionalGeneration", "gemma3n")),
+    output: OutputLayer::Tied,
+    prefix: Prefix::Within("model.language_model."),
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm needs layers of both kinds in front of those that share keys.
+fn both_kinds(model: &Model<'_>) -> Result<Option<String>> {
+    let shared = model.fields.count(&[SHARED])?.unwrap_or(0) as usize;
+    let own = model.dims.layers.saturating_sub(shared);
+    let has = |kind| {
+        model
+            .dims
+            .layers_of(kind)
+            .is_some_and(|all| all.take(own).any(|is_so| is_so))
+    };
+    match has(WINDOWED) && has(FULL_ATTENTION) {
+        true => Ok(None),
+        false => Err(wrong(
+            LAYER_KINDS,
+            "mlx-lm's gemma3n needs layers with a window and without in front of those that share keys",
+        )),
+    }
+}
 
 /// Fields that configs have as a list of the same number for each layer.
 const LISTED: &[&str] = &["intermediate_size"];

@@ -199,7 +199,6 @@ pub(super) const GEMMA4_UNIFIED: ModelClass = ModelClass {
     classes: &["Gemma4UnifiedForConditionalGeneration"],
     traits: Traits { sign: Sign::Never, ..GEMMA4.traits },
     tokenizer: &UNIFIED_TOKENIZER,
-    mlx: None,
     ..GEMMA4
 };
 

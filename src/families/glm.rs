@@ -10,7 +10,9 @@ use super::{
 };
 use crate::Result;
 use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::wrong;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 use crate::remember::EncodedAs;
 
 /// Norms before and behind both halves of a layer.
@@ -109,9 +111,27 @@ pub(super) const GLM: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, FUSED_MLP],
     traits: Traits { head_dim: HeadDim::Derived, ..GLM4.traits },
     tokenizer: &TokenizerRules { by_text: CHATGLM_TOKENS, ..TokenizerRules::PLAIN },
-    mlx: None,
+    mlx: Some(&GLM_MLX),
     ..GLM4
 };
+
+/// mlx-lm turns whole heads, which no published model does.
+const GLM_MLX: MlxClass = MlxClass {
+    laws: &[whole_heads],
+    stated_fields: &[COMMON_FIELDS, &["attention_bias", "head_dim", "num_key_value_heads"]],
+    output: OutputLayer::AsConfigured,
+    ..GLM4_MLX
+};
+
+fn whole_heads(model: &Model<'_>) -> Result<Option<String>> {
+    match model.rope.partial.or(model.class.traits.rope.partial) {
+        Some(1.0) | None => Ok(None),
+        Some(part) => Err(wrong(
+            "partial_rotary_factor",
+            format!("it is {part}, and mlx-lm's glm turns whole heads"),
+        )),
+    }
+}
 
 pub(super) const GLM4_MOE: ModelClass = ModelClass {
     gguf: "glm4moe",

@@ -49,6 +49,13 @@ pub(super) const GPT_BIGCODE: ModelClass = ModelClass {
         setting(Kind::Fixed(1), "attention.head_count_kv", &[]),
     ]],
     traits: Traits { laws: &[approximate_gelu], ..GPT2.traits },
-    mlx: None,
+    mlx: Some(&GPT_BIGCODE_MLX),
     ..GPT2
+};
+
+const GPT_BIGCODE_MLX: MlxClass = MlxClass {
+    implied: &[("multi_query", Bool(true)), ("scale_attn_weights", Bool(true))],
+    activation: exact_gelu("activation_function"),
+    stated_fields: &[&["n_inner", "n_positions", "layer_norm_epsilon"]],
+    ..MlxClass::PLAIN
 };

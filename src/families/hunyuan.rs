@@ -95,8 +95,18 @@ pub(super) const HUNYUAN_MOE: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     tokenizer: &TokenizerRules::PLAIN,
-    mlx: None,
+    mlx: Some(&HUNYUAN_MOE_MLX),
     ..HUNYUAN
+};
+
+const HUNYUAN_MOE_MLX: MlxClass = MlxClass {
+    laws: &[|_| {
+        Err(wrong(
+            "moe_topk",
+            "mlx-lm's hunyuan does not divide the weights of experts by their sum",
+        ))
+    }],
+    ..MlxClass::PLAIN
 };
 
 /// Fields that configs have as a list of the same number for each layer. GGUF has the number.

@@ -14,6 +14,7 @@ use crate::families::engine::fields::{
     EXPERTS, Fields, HIDDEN, LAYER_KINDS, LAYERS, wrong, wrong_key,
 };
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
 
 const ENDS: &[TensorRule] = &[
     super::ENDS[0],
@@ -175,8 +176,53 @@ pub(super) const JAMBA: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     tokenizer: &TOKENIZER,
+    mlx: Some(&JAMBA_MLX),
     ..ModelClass::PLAIN
 };
+
+const JAMBA_MLX: MlxClass = MlxClass {
+    implied: &[SILU],
+    stated_fields: &[&[
+        "rms_norm_eps",
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "num_experts",
+        "num_experts_per_tok",
+        "mamba_d_state",
+        "mamba_d_conv",
+        "mamba_expand",
+        "mamba_conv_bias",
+        "mamba_proj_bias",
+        ATTENTION_PERIOD[0],
+        ATTENTION_PERIOD[1],
+        EXPERTS_PERIOD[0],
+        EXPERTS_PERIOD[1],
+    ]],
+    laws: &[dense_in_mlx],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm needs both kinds of layers, and computes other weights of experts.
+fn dense_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
+    if model.dims.experts != Some(1) {
+        let what = "mlx-lm's jamba weighs experts by the scores of those chosen, and transformers by the scores of all";
+        return Err(wrong("num_experts", what));
+    }
+    let has = |kind| {
+        model
+            .dims
+            .layers_of(kind)
+            .is_some_and(|mut all| all.any(|is_so| is_so))
+    };
+    match has("attention") && has("mamba") {
+        true => Ok(None),
+        false => Err(wrong(
+            ATTENTION_PERIOD[0],
+            "mlx-lm's jamba needs layers with attention and without",
+        )),
+    }
+}
 
 /// Fields of how many layers there are from one with attention to the next, and of the first of
 /// them.

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::deepseek::ATTENTION as LATENT;
+use super::deepseek::{ATTENTION as LATENT, LATENT_STACKS};
 use super::llama::MIXTRAL_EXPERTS;
 use super::minimax::shared;
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, sparse};
@@ -153,7 +153,55 @@ pub(super) const KIMI_LINEAR: ModelClass = ModelClass {
         restores: &[nested],
         ..Traits::PLAIN
     },
+    mlx: Some(&KIMI_LINEAR_MLX),
     ..ModelClass::PLAIN
+};
+
+const KIMI_LINEAR_MLX: MlxClass = MlxClass {
+    renamed: &[
+        STACKS[0],
+        STACKS[1],
+        STACKS[2],
+        ("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.gate"),
+        (F32_CHOICE_BIAS[0].gguf, "model.layers.{i}.mlp.e_score_correction_bias"),
+        ("blk.{i}.ffn_gate_shexp", "model.layers.{i}.mlp.shared_experts.gate_proj"),
+        ("blk.{i}.ffn_up_shexp", "model.layers.{i}.mlp.shared_experts.up_proj"),
+        ("blk.{i}.ffn_down_shexp", "model.layers.{i}.mlp.shared_experts.down_proj"),
+        ("blk.{i}.ssm_conv1d_q.weight", "model.layers.{i}.self_attn.q_conv.conv.weight"),
+        ("blk.{i}.ssm_conv1d_k.weight", "model.layers.{i}.self_attn.k_conv.conv.weight"),
+        ("blk.{i}.ssm_conv1d_v.weight", "model.layers.{i}.self_attn.v_conv.conv.weight"),
+        LATENT_STACKS[3],
+        LATENT_STACKS[4],
+    ],
+    modes: ROUTER_8_BITS,
+    kept_types: &[F32_CHOICE_BIAS[0].gguf, "blk.{i}.ssm_a", "blk.{i}.ssm_dt.bias"],
+    implied: &[
+        SILU,
+        ("mla_use_nope", Bool(true)),
+        ("q_lora_rank", Absent),
+        ("moe_layer_freq", Int(1)),
+    ],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "num_key_value_heads",
+            "head_dim",
+            "model_max_length",
+            OBJECT,
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+            "first_k_dense_replace",
+            "num_experts",
+            "num_experts_per_token",
+            "num_shared_experts",
+            "moe_intermediate_size",
+            "routed_scaling_factor",
+        ],
+    ],
+    has_latent_eps: true,
+    ..MlxClass::PLAIN
 };
 
 /// The object of linear attention, and the head that the config states, which no layer has.

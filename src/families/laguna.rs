@@ -103,8 +103,61 @@ pub(super) const LAGUNA: ModelClass = ModelClass {
         restores: &[restore],
         ..Traits::PLAIN
     },
+    mlx: Some(&LAGUNA_MLX),
     ..ModelClass::PLAIN
 };
+
+const LAGUNA_MLX: MlxClass = MlxClass {
+    renamed: &[
+        STACKS[0],
+        STACKS[1],
+        STACKS[2],
+        ("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.gate.proj"),
+        (CHOICE_BIAS[0].gguf, "model.layers.{i}.mlp.gate.e_score_correction_bias"),
+    ],
+    modes: ROUTER_8_BITS,
+    kept_types: &[CHOICE_BIAS[0].gguf],
+    implied: &[SILU, NO_BIAS, ("moe_apply_router_weight_on_input", Bool(false))],
+    scalings: &["linear", "llama3", "yarn"],
+    stated_fields: &[&[
+        "rms_norm_eps",
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "head_dim",
+        "sliding_window",
+        LAYER_KINDS,
+        ALL_HEADS,
+        SPARSE_KINDS,
+        "num_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "shared_expert_intermediate_size",
+        "moe_routed_scaling_factor",
+    ]],
+    laws: &[gated_heads],
+    rope: RopeFields::Nested,
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm has a gate for each head, looks for rope of each kind of layers, and needs one that sees
+/// the whole text.
+fn gated_heads(model: &Model<'_>) -> Result<Option<String>> {
+    let owner = "mlx-lm's laguna";
+    if !model.fields.flag(PER_HEAD) {
+        return Err(wrong(GATING, format!("{owner} has a gate for each head")));
+    }
+    if model.rope.is_by_kind != Some(true) {
+        return Err(wrong(
+            "rope_parameters",
+            format!("{owner} reads it by the kind of layers alone"),
+        ));
+    }
+    let mut full = model.dims.layers_of(FULL_ATTENTION).into_iter().flatten();
+    match full.any(|is_full| is_full) {
+        true => Ok(None),
+        false => Err(wrong(LAYER_KINDS, format!("{owner} needs a layer that sees the whole text"))),
+    }
+}
 
 fn sizes(fields: &Fields, dims: &Dims) -> Result<Vec<OwnSizes>> {
     let list = fields.0.get(ALL_HEADS).and_then(Value::as_array);

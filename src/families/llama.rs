@@ -197,10 +197,12 @@ pub(super) const MISTRAL: ModelClass = ModelClass {
     ..LLAMA
 };
 
+/// Pixtral and Mistral 3 have a config of images around it.
 const MISTRAL_MLX: MlxClass = MlxClass {
     reads_kinds: true,
     stated_fields: &[COMMON_FIELDS, &["num_key_value_heads"]],
     lost_windows: LostWindows::Everywhere,
+    prefix: Prefix::IfNested("language_model."),
     ..LIKE_LLAMA
 };
 
@@ -235,17 +237,8 @@ pub(super) const MISTRAL3: ModelClass = ModelClass {
     gguf: "mistral3",
     classes: &["MistralForCausalLM", "Mistral3ForConditionalGeneration"],
     traits: Traits { head_dim: HeadDim::Stated, sign: Sign::Rest, ..MISTRAL.traits },
-    mlx: Some(&MISTRAL3_MLX),
+    mlx: Some(&MISTRAL_MLX),
     ..MISTRAL
-};
-
-// The language model of a Mistral 3.
-const MISTRAL3_MLX: MlxClass = MlxClass {
-    reads_kinds: true,
-    stated_fields: &[COMMON_FIELDS, &["num_key_value_heads"]],
-    lost_windows: LostWindows::Everywhere,
-    prefix: Prefix::IfNested("language_model."),
-    ..LIKE_LLAMA
 };
 
 /// Queries behind the length of the training are scaled, by their positions.

@@ -132,8 +132,72 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
         experts_every: Some(experts_every),
         ..Traits::PLAIN
     },
+    mlx: Some(&LLAMA4_MLX),
     ..ModelClass::PLAIN
 };
+
+const LLAMA4_MLX: MlxClass = MlxClass {
+    renamed: &[
+        ("blk.{i}.ffn_gate_exps.weight", "model.layers.{i}.feed_forward.experts.gate_proj.weight"),
+        ("blk.{i}.ffn_up_exps.weight", "model.layers.{i}.feed_forward.experts.up_proj.weight"),
+        ("blk.{i}.ffn_down_exps.weight", "model.layers.{i}.feed_forward.experts.down_proj.weight"),
+    ],
+    implied: &[SILU, ("num_experts_per_tok", Int(1))],
+    scalings: &["linear", "llama3", "yarn"],
+    bias_fields: &["attention_bias"],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "attention_bias",
+            "attention_chunk_size",
+            "head_dim",
+            "interleave_moe_layer_step",
+            "intermediate_size",
+            "intermediate_size_mlp",
+            "max_position_embeddings",
+            "num_experts_per_tok",
+            "num_key_value_heads",
+            "num_local_experts",
+            "rope_scaling",
+            "use_qk_norm",
+        ],
+    ],
+    laws: &[layers_in_mlx, norms_in_mlx],
+    around: Some(("Llama4ForConditionalGeneration", "llama4")),
+    // The class has no such field: it is every fourth.
+    counted_kind: Some(("full_attention_every", "chunked_attention")),
+    output: OutputLayer::Stored,
+    prefix: Prefix::IfNested("language_model."),
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm has positions in three of four layers, and experts at every step.
+fn layers_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
+    let layers = 1..=model.dims.layers;
+    if layers.end() < &4 {
+        return Err(wrong("num_hidden_layers", "mlx-lm's llama4 needs four"));
+    }
+    let rotating: Value = layers
+        .map(|layer| i32::from(!layer.is_multiple_of(4)))
+        .collect();
+    model
+        .fields
+        .expect("no_rope_layers", &rotating, "mlx-lm's llama4")?;
+    experts_by_layer(model)
+}
+
+/// mlx-lm norms queries and keys with an epsilon of its own.
+fn norms_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
+    const OWN: f64 = 1e-6;
+    let found = model
+        .fields
+        .number(&["rms_norm_eps"])?
+        .filter(|found| *found != OWN);
+    let found = found.filter(|_| model.fields.flag(NORMS_HEADS));
+    Ok(found.map(|found| {
+        format!("`rms_norm_eps`: mlx-lm's llama4 has {OWN:e} in the norms of queries and keys, and transformers {found:e}, which is nearly the same")
+    }))
+}
 
 /// Published configs have a number for a flag.
 fn temperature_flag(fields: &mut Fields) -> Result<()> {

@@ -189,9 +189,19 @@ pub(super) const FALCON_MAMBA: ModelClass = ModelClass {
         sign: Sign::Key("ssm.dt_b_c_rms", 1),
         ..MAMBA.traits
     },
-    mlx: None,
+    mlx: Some(&FALCON_MAMBA_MLX),
     ..MAMBA
 };
+
+const FALCON_MAMBA_MLX: MlxClass = MlxClass { laws: &[one_epsilon_in_mlx], ..MAMBA_MLX };
+
+/// mlx-lm has the epsilon of the class in the norms of layers, whatever the config says.
+fn one_epsilon_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
+    model
+        .fields
+        .expect("layer_norm_epsilon", &1e-5.into(), "mlx-lm's mamba")?;
+    Ok(None)
+}
 
 /// The mixer of Mamba 2 in the layers that `need` names. `prefix` is what its names in transformers
 /// begin with; `output` is the width of what goes into the last projection.

@@ -6,7 +6,7 @@ use super::olmo::WINDOWS;
 use super::qwen::EXPERTS;
 use super::{ENDS, HEAD_NORMS, NORMS, QUERIES, VALUES};
 use crate::Result;
-use crate::families::engine::fields::wrong;
+use crate::families::engine::fields::{FULL_ATTENTION, LAYER_KINDS, wrong};
 use crate::families::engine::rows::*;
 use crate::families::engine::table::Model;
 
@@ -42,8 +42,46 @@ pub(super) const MELLUM: ModelClass = ModelClass {
         prediction: Prediction::LeftOut,
         ..Traits::PLAIN
     },
+    mlx: Some(&MELLUM_MLX),
     ..ModelClass::PLAIN
 };
+
+const MELLUM_MLX: MlxClass = MlxClass {
+    renamed: STACKS,
+    modes: ROUTER_8_BITS,
+    implied: &[SILU, NO_BIAS, ("use_sliding_window", Bool(true))],
+    scalings: &["llama3", "yarn"],
+    stated_fields: &[&[
+        "rms_norm_eps",
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "head_dim",
+        "sliding_window",
+        LAYER_KINDS,
+        "num_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "norm_topk_prob",
+    ]],
+    laws: &[kinds_in_mlx],
+    rope: RopeFields::Nested,
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm looks for rope of each kind of layers, and needs one that sees the whole text.
+fn kinds_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
+    if model.rope.is_by_kind != Some(true) {
+        return Err(wrong(
+            "rope_parameters",
+            "mlx-lm's mellum reads it by the kind of layers alone",
+        ));
+    }
+    let mut full = model.dims.layers_of(FULL_ATTENTION).into_iter().flatten();
+    match full.any(|is_full| is_full) {
+        true => Ok(None),
+        false => Err(wrong(LAYER_KINDS, "mlx-lm's mellum needs a layer that sees the whole text")),
+    }
+}
 
 /// llama.cpp turns heads of all layers by the base of those that see the whole text.
 fn one_base(model: &Model<'_>) -> Result<Option<String>> {

@@ -16,6 +16,7 @@ use crate::families::engine::fields::{
 use crate::families::engine::rows::*;
 use crate::families::engine::table::{Model, TensorShapes};
 use crate::model::gguf::GgufMetadataArray;
+use crate::remember::EncodedAs;
 
 const VALUE: Dim = Field("v_head_dim");
 const VALUES: Dim = Product(&[Quotient(&[Keys, Head]), VALUE]);
@@ -124,8 +125,72 @@ pub(super) const MIMO_V2_FLASH: ModelClass = ModelClass {
         sign: Sign::Tensor("blk.0.attn_q.weight"),
         ..Traits::PLAIN
     },
+    mlx: Some(&MIMO_V2_FLASH_MLX),
     ..ModelClass::PLAIN
 };
+
+const MIMO_V2_FLASH_MLX: MlxClass = MlxClass {
+    renamed: STACKS,
+    modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+    kept_types: &[F32_CHOICE_BIAS[0].gguf],
+    implied: &[
+        SILU,
+        NO_BIAS,
+        NO_SCALING,
+        ("scoring_func", Text("sigmoid")),
+        ("topk_method", Text("noaux_tc")),
+    ],
+    stated_fields: &[&[
+        "rope_theta",
+        "swa_rope_theta",
+        "partial_rotary_factor",
+        "layernorm_epsilon",
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "head_dim",
+        "v_head_dim",
+        "swa_num_attention_heads",
+        WINDOW_KV_HEADS,
+        "swa_head_dim",
+        "swa_v_head_dim",
+        "sliding_window_size",
+        "attention_value_scale",
+        WINDOW_SINKS,
+        FULL_SINKS,
+        PATTERN,
+        SPARSE,
+        "moe_intermediate_size",
+        "n_routed_experts",
+        "num_experts_per_tok",
+        "n_shared_experts",
+        "routed_scaling_factor",
+        "norm_topk_prob",
+        "n_group",
+        "topk_group",
+        "scoring_func",
+        "topk_method",
+    ]],
+    laws: &[windows_in_mlx],
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm needs layers of both kinds, and lets those with a window see a token less than transformers.
+fn windows_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
+    let owner = "mlx-lm's mimo_v2_flash";
+    let has = |kind| {
+        model
+            .dims
+            .layers_of(kind)
+            .is_some_and(|mut all| all.any(|is_so| is_so))
+    };
+    if !has(WINDOWED) || !has(FULL_ATTENTION) {
+        return Err(wrong(PATTERN, format!("{owner} needs layers with a window and without")));
+    }
+    Ok(model.fields.count(&["sliding_window_size"])?.map(|size| {
+        format!("`sliding_window_size`: {owner} sees {size} tokens in layers with a window, and transformers {}", size.saturating_add(1))
+    }))
+}
 
 /// MiMo V2.5, of which they are one, and which has towers.
 pub(super) const MIMO_V2: ModelClass = ModelClass {
@@ -144,6 +209,8 @@ pub(super) const MIMO_V2: ModelClass = ModelClass {
         (FUSED, Bool(true)),
     ],
     traits: Traits { sign: Sign::Rest, ..MIMO_V2_FLASH.traits },
+    // mlx-lm does not have it.
+    mlx: None,
     ..MIMO_V2_FLASH
 };
 

@@ -95,8 +95,42 @@ pub(super) const MINICPM3: ModelClass = ModelClass {
         setting(Kind::Omitted, "attention.value_length", &[]),
     ]],
     traits: Traits { rope: RopeTraits::FIXED, laws: &[plain_values], ..Traits::PLAIN },
+    mlx: Some(&MINICPM3_MLX),
     ..ModelClass::PLAIN
 };
+
+const MINICPM3_MLX: MlxClass = MlxClass {
+    implied: &[SILU, NO_BIAS, ("mlp_bias", Bool(false))],
+    scalings: &["longrope", "su"],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "scale_emb",
+            "scale_depth",
+            "dim_model_base",
+        ],
+    ],
+    laws: &[plain_values, long_alone],
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm has no other positions than those of LongRoPE.
+fn long_alone(model: &Model<'_>) -> Result<Option<String>> {
+    match model.rope.kind.as_str() {
+        "default" => Err(wrong(
+            "rope_scaling",
+            "it is missing, and mlx-lm's minicpm3 needs factors of LongRoPE",
+        )),
+        _ => Ok(None),
+    }
+}
 
 const LATENT: &[TensorRule] = &[
     ATTENTION[1],

@@ -172,8 +172,34 @@ pub(super) const MINIMAX_M3: ModelClass = ModelClass {
         restores: &[nested],
         ..MINIMAX_M2.traits
     },
-    mlx: None,
+    mlx: Some(&MINIMAX_M3_MLX),
     ..MINIMAX_M2
+};
+
+const MINIMAX_M3_MLX: MlxClass = MlxClass {
+    renamed: MIXTRAL_STACKS,
+    modes: ROUTER_8_BITS,
+    kept_types: &["blk.{i}.exp_probs_b.bias"],
+    implied: &[("scoring_func", Text("sigmoid")), ("norm_topk_prob", Bool(true))],
+    stated_fields: &[&[
+        "rope_theta",
+        "rotary_dim",
+        "rms_norm_eps",
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "head_dim",
+        "num_local_experts",
+        "num_experts_per_tok",
+        "dense_intermediate_size",
+        "shared_intermediate_size",
+        "routed_scaling_factor",
+        SPARSE,
+        INDEX,
+    ]],
+    around: Some(("MiniMaxM3SparseForConditionalGeneration", "minimax_m3_vl")),
+    rope: RopeFields::Nested,
+    prefix: Prefix::IfNested("language_model."),
+    ..MlxClass::PLAIN
 };
 
 const DENSE: &str = "first_k_dense_replace";

@@ -67,7 +67,28 @@ pub(super) const MUSE_GLIMMER: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     tokenizer: &TokenizerRules { by_text: &[("eot", "<|eot|>")], ..TokenizerRules::PLAIN },
+    mlx: Some(&MUSE_GLIMMER_MLX),
     ..ModelClass::PLAIN
+};
+
+const MUSE_GLIMMER_MLX: MlxClass = MlxClass {
+    mlx_type: Some("muse_glimmer"),
+    implied: &[("hidden_activation", Text("silu")), NO_BIAS, NO_SCALING],
+    stated_fields: &[&[
+        "rms_norm_eps",
+        "rope_theta",
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "head_dim",
+        "sliding_window",
+        "final_logit_softcapping",
+        SCALE,
+        "output_multiplier",
+        LAYER_KINDS,
+        BASES,
+    ]],
+    prefix: Prefix::Nowhere,
+    ..MlxClass::PLAIN
 };
 
 const WINDOWED: &str = "sliding_attention";

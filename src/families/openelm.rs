@@ -84,7 +84,21 @@ pub(super) const OPENELM: ModelClass = ModelClass {
         restores: &[restore],
         ..Traits::PLAIN
     },
+    mlx: Some(&OPENELM_MLX),
     ..ModelClass::PLAIN
+};
+
+const OPENELM_MLX: MlxClass = MlxClass {
+    implied: &[
+        ("activation_fn_name", Text("swish")),
+        ("ffn_with_glu", Bool(true)),
+        ("normalize_qk_projections", Bool(true)),
+        ("share_input_output_layers", Bool(true)),
+        NO_SCALING,
+    ],
+    stated_fields: &[&["head_dim", "rope_freq_constant"]],
+    output: OutputLayer::Tied,
+    ..MlxClass::PLAIN
 };
 
 /// Width of a feed-forward layer, as the class rounds it.

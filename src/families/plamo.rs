@@ -75,7 +75,16 @@ pub(super) const PLAMO: ModelClass = ModelClass {
         from_tensors: &[shared_heads],
         ..Traits::PLAIN
     },
+    mlx: Some(&PLAMO_MLX),
     ..ModelClass::PLAIN
+};
+
+const PLAMO_MLX: MlxClass = MlxClass {
+    implied: &[SILU, NO_SCALING],
+    stated_fields: &[COMMON_FIELDS, &[SHARED]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };
 
 /// States the heads of keys and values. What configs say of them, the code does not read.
@@ -173,7 +182,28 @@ pub(super) const PLAMO3: ModelClass = ModelClass {
         own: Some(|files, keys| files.write_plamo(keys, true)),
         ..TokenizerRules::PLAIN
     },
+    mlx: Some(&PLAMO3_MLX),
     ..ModelClass::PLAIN
+};
+
+const PLAMO3_MLX: MlxClass = MlxClass {
+    implied: &[
+        ("hidden_activation", Text("swiglu")),
+        NO_BIAS,
+        NO_SCALING,
+        ("scale_embedding", Bool(false)),
+        ("rope_scaling_factor", Int(1)),
+    ],
+    stated_fields: &[&[
+        "rope_theta",
+        "rms_norm_eps",
+        "num_key_value_heads",
+        "head_dim",
+        "window_size",
+        "sliding_window_pattern",
+        "rope_local_theta",
+    ]],
+    ..MlxClass::PLAIN
 };
 
 /// Fails if there is no base: versions of the code have other defaults.
@@ -297,8 +327,30 @@ pub(super) const PLAMO2: ModelClass = ModelClass {
         own: Some(|files, keys| files.write_plamo(keys, false)),
         ..TokenizerRules::PLAIN
     },
+    mlx: Some(&PLAMO2_MLX),
     ..ModelClass::PLAIN
 };
+
+const PLAMO2_MLX: MlxClass = MlxClass {
+    implied: &[("mamba_enabled", Bool(true)), ("rope_theta", Float(10_000.0)), NO_SCALING],
+    stated_fields: &[&[
+        "rms_norm_eps",
+        "num_key_value_heads",
+        HEAD_WIDTH,
+        "mamba_d_state",
+        "mamba_d_conv",
+        "mamba_num_heads",
+        STEP,
+    ]],
+    laws: &[windows_in_mlx],
+    ..MlxClass::PLAIN
+};
+
+fn windows_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
+    Ok(lost_window(model)?.map(|window| {
+        format!("mlx-lm's plamo2 has no windows: of texts longer than {window} tokens it computes something else")
+    }))
+}
 
 /// Field of the length of a head.
 const HEAD_WIDTH: &str = "hidden_size_per_head";
@@ -362,8 +414,14 @@ fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     Ok(())
 }
 
-/// Attention has a window in all layers but those that are listed.
 fn windows(model: &Model<'_>) -> Result<Option<String>> {
+    Ok(lost_window(model)?.map(|window| {
+        format!("llama.cpp's plamo2 has no windows: of texts longer than {window} tokens it computes something else")
+    }))
+}
+
+/// Attention has a window in all layers but those that are listed.
+fn lost_window(model: &Model<'_>) -> Result<Option<u32>> {
     let window = model.fields.count(&["attention_window_size"])?;
     let full = model
         .fields
@@ -373,11 +431,7 @@ fn windows(model: &Model<'_>) -> Result<Option<String>> {
     let is_full = |layer: usize| full.is_some_and(|all| all.contains(&layer.into()));
     let mut kinds = model.dims.kinds().into_iter().flatten().enumerate();
     let has_window = kinds.any(|(layer, kind)| kind == FULL_ATTENTION && !is_full(layer));
-    Ok(window.filter(|_| has_window).map(|window| {
-        format!(
-            "llama.cpp's plamo2 has no windows: of texts longer than {window} tokens it computes something else"
-        )
-    }))
+    Ok(window.filter(|_| has_window))
 }
 
 /// INT32\[\]: heads of each layer. llama.cpp's converter writes 0 for those without attention, and

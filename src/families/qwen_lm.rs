@@ -53,8 +53,28 @@ pub(super) const QWEN: ModelClass = ModelClass {
         laws: &[longer_texts],
         ..Traits::PLAIN
     },
+    mlx: Some(&QWEN_MLX),
     ..ModelClass::PLAIN
 };
+
+const QWEN_MLX: MlxClass = MlxClass {
+    implied: &[
+        ("no_bias", Bool(true)),
+        ("rotary_emb_base", Float(10_000.0)),
+        ("rotary_pct", Float(1.0)),
+    ],
+    stated_fields: &[&["kv_channels", "layer_norm_epsilon", "no_bias"]],
+    laws: &[longer_texts_in_mlx],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
+};
+
+fn longer_texts_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
+    let set = ["use_dynamic_ntk", "use_logn_attn"].map(|field| model.fields.flag(field));
+    let what = "texts longer than those of the training (`seq_length`) are computed otherwise than by the code beside the model, as by mlx-lm with its own conversion";
+    Ok(set.contains(&true).then(|| what.to_owned()))
+}
 
 /// The code beside published models changes base and scores of texts longer than those of the
 /// training.

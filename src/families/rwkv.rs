@@ -9,6 +9,7 @@ use crate::families::engine::fields::{Fields, HIDDEN, wrong};
 use crate::families::engine::rows::*;
 use crate::families::engine::source::{Rearrangement, SourceTensor};
 use crate::families::engine::table::{Model, OwnTransform};
+use crate::remember::EncodedAs;
 use crate::remember::layout::assembled::Change;
 
 pub(super) const FIVE: Dim = Sum(&[One, One, One, One, One]);
@@ -189,7 +190,31 @@ pub(super) const RWKV7: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     tokenizer: &WORLD,
+    mlx: Some(&RWKV7_MLX),
     ..ModelClass::PLAIN
+};
+
+const RWKV7_MLX: MlxClass = MlxClass {
+    modes: &[
+        ("token_embd", EncodedAs::Bits(8)),
+        ("blk.{i}.time_mix_w2.weight", EncodedAs::Bits(8)),
+        ("blk.{i}.time_mix_a2.weight", EncodedAs::Bits(8)),
+        ("blk.{i}.time_mix_v2.weight", EncodedAs::Bits(8)),
+        ("blk.{i}.time_mix_g2", EncodedAs::Bits(8)),
+    ],
+    head_rows: &[
+        "blk.{i}.time_mix_k_k.weight",
+        "blk.{i}.time_mix_k_a.weight",
+        "blk.{i}.time_mix_ln",
+    ],
+    implied: &[
+        ("hidden_act", Text("sqrelu")),
+        ("norm_first", Bool(true)),
+        ("norm_bias", Bool(true)),
+        ("attn", Absent),
+    ],
+    stated_fields: &[&["intermediate_size", "norm_eps", "head_dim"]],
+    ..MlxClass::PLAIN
 };
 
 /// Norms of heads have the epsilon of heads of 64 values in llama.cpp.

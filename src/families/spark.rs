@@ -8,7 +8,11 @@ use serde_json::{Map, Value, json};
 use super::{ENDS, MLP, NORMS, VALUES};
 use crate::Result;
 use crate::families::engine::dims::Dims;
+use crate::families::engine::fields::wrong;
+use crate::families::engine::rope::PARAMETERS;
 use crate::families::engine::rows::*;
+use crate::families::engine::table::Model;
+use crate::remember::EncodedAs;
 
 const ATTENTION: &[TensorRule] = &[
     same(
@@ -17,8 +21,14 @@ const ATTENTION: &[TensorRule] = &[
         &[Sum(&[Queries, Keys, Keys]), Hidden],
     ),
     same("blk.{i}.attn_gate", "model.layers.{i}.self_attn.g_proj", &[Heads, Hidden]),
-    VALUES[1],
+    TensorRule { hf: "model.layers.{i}.self_attn.out_proj", ..VALUES[1] },
 ];
+
+const OWN_ENDS: &[TensorRule] =
+    &[TensorRule { hf: "model.embedding", ..ENDS[0] }, ENDS[1], ENDS[2]];
+
+/// Names of the embedding and of what is behind attention in most classes.
+const USUAL_NAMES: &[TensorRule] = &[ENDS[0], VALUES[1]];
 
 pub(super) const SPARK2_5: ModelClass = ModelClass {
     gguf: "spark2_5",
@@ -31,7 +41,8 @@ pub(super) const SPARK2_5: ModelClass = ModelClass {
         ("gate_attn_act_mode", Text("sigmoid")),
         ("headwise_attn_output_gate", Bool(true)),
     ],
-    tensors: &[ENDS, NORMS, ATTENTION, MLP],
+    tensors: &[OWN_ENDS, NORMS, ATTENTION, MLP],
+    other_tensors: USUAL_NAMES,
     settings: &[&[
         count("vocab_size", &["vocab_size"]),
         setting(Kind::Required, "attention.sliding_window", &["sliding_window"]),
@@ -45,8 +56,42 @@ pub(super) const SPARK2_5: ModelClass = ModelClass {
         restores: &[by_kind],
         ..Traits::PLAIN
     },
+    mlx: Some(&SPARK2_5_MLX),
     ..ModelClass::PLAIN
 };
+
+const SPARK2_5_MLX: MlxClass = MlxClass {
+    modes: &[("blk.{i}.attn_gate", EncodedAs::Nothing)],
+    implied: &[
+        ("hidden_act", Text("gelu")),
+        ("gate_attn_act_mode", Text("sigmoid")),
+        ("headwise_attn_output_gate", Bool(true)),
+        NO_SCALING,
+    ],
+    bias_fields: &["attention_bias", "mlp_bias"],
+    stated_fields: &[&[
+        "rms_norm_eps",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "sliding_window",
+        "layer_types",
+        "hidden_act",
+        "gate_attn_act_mode",
+        "headwise_attn_output_gate",
+    ]],
+    laws: &[bases_by_kind],
+    rope: RopeFields::Nested,
+    ..MlxClass::PLAIN
+};
+
+/// mlx-lm looks for rope of each kind of layers.
+fn bases_by_kind(model: &Model<'_>) -> Result<Option<String>> {
+    match model.rope.is_by_kind {
+        Some(true) => Ok(None),
+        _ => Err(wrong(PARAMETERS, "mlx-lm's spark2_5 reads it by the kind of layers alone")),
+    }
+}
 
 /// States rope by the kind of the layers.
 pub(super) fn by_kind(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {

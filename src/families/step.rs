@@ -113,7 +113,50 @@ pub(super) const STEP3_5: ModelClass = ModelClass {
         restores: &[restore],
         ..Traits::PLAIN
     },
+    mlx: Some(&STEP3_5_MLX),
     ..ModelClass::PLAIN
+};
+
+const STEP3_5_MLX: MlxClass = MlxClass {
+    renamed: &[
+        STACKS[0],
+        STACKS[1],
+        STACKS[2],
+        ("blk.{i}.ffn_gate_inp", "model.layers.{i}.mlp.gate.gate"),
+        ("blk.{i}.exp_probs_b.bias", "model.layers.{i}.mlp.gate.router_bias"),
+        ("blk.{i}.ffn_gate_shexp", "model.layers.{i}.mlp.share_expert.gate_proj"),
+        ("blk.{i}.ffn_up_shexp", "model.layers.{i}.mlp.share_expert.up_proj"),
+        ("blk.{i}.ffn_down_shexp", "model.layers.{i}.mlp.share_expert.down_proj"),
+    ],
+    modes: ROUTER_8_BITS,
+    kept_types: &["blk.{i}.exp_probs_b.bias"],
+    norms_plus_one: true,
+    implied: &[
+        ("moe_router_activation", Text("sigmoid")),
+        ("use_moe_router_bias", Bool(true)),
+        NO_BIAS,
+    ],
+    scalings: &["llama3", "yarn"],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "head_dim",
+            "num_attention_groups",
+            "sliding_window",
+            LAYER_KINDS,
+            PARTS,
+            OTHERS,
+            "max_position_embeddings",
+            "moe_num_experts",
+            "moe_top_k",
+            "moe_intermediate_size",
+            "share_expert_dim",
+            SPARSE_LAYERS,
+            "moe_router_scaling_factor",
+        ],
+    ],
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };
 
 fn sizes(fields: &Fields, dims: &Dims) -> Result<Vec<OwnSizes>> {

@@ -95,5 +95,21 @@ pub(super) const TALKIE: ModelClass = ModelClass {
     tensors: &[TENSORS],
     settings: &[&[]],
     traits: Traits { head_dim: HeadDim::Stated, ..Traits::PLAIN },
+    mlx: Some(&TALKIE_MLX),
     ..ModelClass::PLAIN
+};
+
+const TALKIE_MLX: MlxClass = MlxClass {
+    implied: &[NO_SCALING],
+    stated_fields: &[&[
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "head_dim",
+        "vocab_size",
+        "rope_theta",
+    ]],
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };

@@ -235,7 +235,11 @@ fn with_way_out(
 
 /// Encodes `candidate` by `method`, or as its class has it.
 fn encode_as_class(method: &Arc<dyn Method>, label: &str, candidate: &Candidate<'_>) -> Decision {
-    let (mode, label) = match candidate.encoded_as {
+    let encoded_as = match candidate.encoded_as {
+        Some(EncodedAs::Bits(bits)) => Some(EncodedAs::Integers { bits, group: 64 }),
+        other => other,
+    };
+    let (mode, label) = match encoded_as {
         Some(EncodedAs::Integers { bits, group }) => {
             // mlx-lm asks only of weights whose rows are groups of the model's size what their
             // class says.

@@ -178,7 +178,9 @@ impl TensorSchemes {
     pub(super) fn of(&self, candidate: &Candidate<'_>) -> Option<&NamedMethod> {
         match candidate.encoded_as {
             Some(EncodedAs::Mxfp4 | EncodedAs::Nothing) => return None,
-            Some(EncodedAs::Integers { .. }) if self.recipe.is_none() => return None,
+            Some(EncodedAs::Integers { .. } | EncodedAs::Bits(_)) if self.recipe.is_none() => {
+                return None;
+            }
             _ => {}
         }
         let given = self.given.of([candidate.name, candidate.weight.name]);

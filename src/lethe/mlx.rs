@@ -155,6 +155,7 @@ impl Method for Mlx {
                 EncodedAs::Integers { bits, group } => {
                     config[*module] = json!({ "group_size": group, "bits": bits });
                 }
+                EncodedAs::Bits(bits) => config[*module] = json!({ "bits": bits }),
                 EncodedAs::Scheme if is_mxfp4 => config[*module] = own.clone(),
                 _ => {}
             }

@@ -110,6 +110,8 @@ pub(crate) enum EncodedAs {
     Scheme,
     /// As integers of so many bits in groups of so many values, whatever the model is.
     Integers { bits: u8, group: usize },
+    /// As integers of so many bits in groups of 64, of which the config states the bits alone.
+    Bits(u8),
     /// As MXFP4, which it is already.
     Mxfp4,
     /// As Q8_0 of ggml, also where nothing else is encoded.

@@ -84,7 +84,7 @@ fn config_of_class(
         };
         let module = module_of(item);
         match of {
-            EncodedAs::Integers { .. } if !scheme.has_recipe() => {}
+            EncodedAs::Integers { .. } | EncodedAs::Bits(_) if !scheme.has_recipe() => {}
             EncodedAs::Mxfp4 => {}
             _ => of_scheme.push((module, &**method)),
         }

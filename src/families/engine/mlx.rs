@@ -5,6 +5,8 @@ mod from_mlx;
 mod rope;
 mod to_mlx;
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 use super::table::mlx::{MlxClass, Prefix};
@@ -34,6 +36,9 @@ struct NamedClass<'a> {
     is_nested: bool,
 }
 
+/// What names of most classes begin with.
+const WITHIN: &str = "model.";
+
 impl<'a> NamedClass<'a> {
     /// `None` if `config` names no class, or one that is not in the tables.
     fn new(config: &'a Value) -> Option<Self> {
@@ -47,10 +52,28 @@ impl<'a> NamedClass<'a> {
     /// What all names begin with.
     fn prefix(&self) -> &'static str {
         match self.mlx.prefix {
-            Prefix::Always(prefix) => prefix,
-            Prefix::IfNested(prefix) if self.is_nested => prefix,
+            Prefix::Always(prefix) | Prefix::Within(prefix) => prefix,
+            Prefix::IfNested(prefix) if self.is_nested || self.mlx.around.is_some() => prefix,
             _ => "",
         }
+    }
+
+    /// mlx-lm's name of what the class calls `name`, or what a name of the class begins with.
+    fn with_prefix(&self, name: &str) -> String {
+        let name = match self.mlx.prefix {
+            Prefix::Within(_) => name.strip_prefix(WITHIN).unwrap_or(name),
+            _ => name,
+        };
+        format!("{}{name}", self.prefix())
+    }
+
+    /// What the class calls mlx-lm's `name`, if that begins as it should.
+    fn without_prefix<'n>(&self, name: &'n str) -> Option<Cow<'n, str>> {
+        let rest = name.strip_prefix(self.prefix())?;
+        Some(match self.mlx.prefix {
+            Prefix::Within(_) => Cow::from(format!("{WITHIN}{rest}")),
+            _ => Cow::from(rest),
+        })
     }
 
     /// mlx-lm's name of what `rule` describes, and what follows it; `None`: it is that of

@@ -453,6 +453,11 @@ impl TensorRule {
         }
     }
 
+    /// Whether it is filters of one channel each, as convolutions have them.
+    pub(crate) fn is_filter(&self) -> bool {
+        matches!(self.shape, [channels, Dim::One, _] if *channels != Dim::One)
+    }
+
     /// The dimension of length 1 that transformers has, and GGUF does not: that of the channels of
     /// filters `[n, 1, k]`.
     pub(crate) fn dim_of_one(&self) -> Option<usize> {

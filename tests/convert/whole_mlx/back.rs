@@ -19,6 +19,7 @@ fn is_left_out(name: &str, found: &Value) -> bool {
     const PARTS: &[&str] = &[
         "inv_freq",
         "vision_tower",
+        "vision_model",
         "multi_modal_projector",
         "visual.",
         "embed_vision",
@@ -26,7 +27,7 @@ fn is_left_out(name: &str, found: &Value) -> bool {
         ".attn.bias",
     ];
     let fields = text(found);
-    let names = ["n_layer", "num_layers", "num_hidden_layers"];
+    let names = ["n_layer", "num_layers", "num_transformer_layers", "num_hidden_layers"];
     let layers = names.iter().find_map(|name| fields.get(*name)?.as_u64());
     let layers = layers.unwrap();
     let layer = name.strip_prefix("model.layers.");
@@ -120,7 +121,8 @@ fn directories_come_back() {
                 continue;
             };
             let is_same = made.0 == value.0 && made.2 == value.2;
-            let is_norm = name.starts_with("qwen3_next") || name.starts_with("qwen3_5");
+            let is_norm = ["qwen3_next", "qwen3_5", "step3p5"];
+            let is_norm = is_norm.iter().any(|with_one| name.starts_with(with_one));
             let is_norm = is_norm && tensor.ends_with("norm.weight");
             let is_other = is_norm && !tensor.contains("linear_attn");
             assert!(
@@ -133,19 +135,25 @@ fn directories_come_back() {
         let class = match name.as_str() {
             "gemma3_vision" => json!("Gemma3ForCausalLM"),
             "gemma4_moe" => json!("Gemma4ForCausalLM"),
-            "mistral3" => json!("MistralForCausalLM"),
+            "mistral3" | "pixtral" => json!("MistralForCausalLM"),
             "ministral3" => json!("Ministral3ForCausalLM"),
             "qwen2_vl" => json!("Qwen2ForCausalLM"),
             "qwen3_vl" => json!("Qwen3ForCausalLM"),
             "qwen3_vl_moe" => json!("Qwen3MoeForCausalLM"),
             "qwen3_5" => json!("Qwen3_5ForCausalLM"),
             "qwen3_5_moe" => json!("Qwen3_5MoeForCausalLM"),
+            "gemma3n" => json!("Gemma3nForCausalLM"),
+            "gemma4_unified" => json!("Gemma4ForCausalLM"),
+            "llama4" => json!("Llama4ForCausalLM"),
+            "minimax_m3" => json!("MiniMaxM3SparseForCausalLM"),
+            "kimi_k25" => json!("DeepseekV3ForCausalLM"),
             _ => found["config"]["architectures"][0].clone(),
         };
         assert_eq!(config["architectures"][0], class, "{name}");
         let model_type = match name.strip_suffix("_vl") {
             Some(name) => json!(name),
             None if name == "qwen3_vl_moe" => json!("qwen3_moe"),
+            None if name == "youtu" => json!("youtu"),
             None => text(&found)["model_type"].clone(),
         };
         assert_eq!(config["model_type"], model_type, "{name}");

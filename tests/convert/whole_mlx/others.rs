@@ -34,6 +34,7 @@ fn from_gguf() {
         "phi2",
         "hunyuan",
         "internlm2",
+        "llama4",
     ] {
         let directory = crate::common::tempdir().unwrap();
         let from = data().join("whole").join(name);

@@ -20,7 +20,7 @@ fn configs() {
             other => wrong.push(format!("{line}: {:?}", other.err())),
         }
     }
-    assert_eq!(CONFIGS.lines().count(), 113);
+    assert_eq!(CONFIGS.lines().count(), 143);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
@@ -191,4 +191,19 @@ fn odd_projections() {
     write_hf(&found, &from);
     let error = forget(&from, &to, "mlx-4bit").unwrap_err().to_string();
     assert!(error.contains("intermediate_size is not stated"), "{error}");
+}
+
+/// Filters of more channels than one are none of the class.
+#[test]
+fn filters_of_several_channels() {
+    let directory = crate::common::tempdir().unwrap();
+    let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
+    let mut found = model("kimi_linear");
+    let name = "model.layers.0.self_attn.q_conv.conv.weight";
+    found["hf"] = json!({ name: ["BF16", [256, 4, 2]] });
+    write_hf(&found, &from);
+    let options = ConvertOptions::from(TargetDtype::BF16);
+    let error = parse(&from).unwrap().convert(&to, options).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains(name) && error.contains("[n, k, 1]"), "{error}");
 }

@@ -328,7 +328,7 @@ model_of("maple", "llama", raw=True, make=written(FLAT | MOE | dict(architecture
     ENDS | LAYER(TWO_NORMS | ATTENTION | NORMS_OF_HEADS | SPARSE_MLP)))
 model_of("spark2_5", "llama", raw=True, make=written(FLAT | dict(num_key_value_heads=1, head_dim=8) | dict(architectures=["Spark2_5ForCausalLM"], model_type="spark2_5", hidden_act="gelu", num_hidden_layers=2, sliding_window=32, layer_types=["sliding_attention", "full_attention"], gate_attn_act_mode="sigmoid", headwise_attn_output_gate=True,
     rope_parameters={"full_attention": dict(rope_type="default", rope_theta=1000000.0, partial_rotary_factor=0.5), "sliding_attention": dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0)}),
-    ENDS | LAYER(TWO_NORMS | {"self_attn.q_k_v_proj.weight": (32, 16), "self_attn.g_proj.weight": (2, 16), "self_attn.o_proj.weight": (16, 16)} | GATED)))
+    {key.replace("embed_tokens", "embedding"): shape for key, shape in ENDS.items()} | LAYER(TWO_NORMS | {"self_attn.q_k_v_proj.weight": (32, 16), "self_attn.g_proj.weight": (2, 16), "self_attn.out_proj.weight": (16, 16)} | GATED)))
 SARASHINA = of_transformers("llama", BASE)
 model_of("sarashina2_vision", "llama", nested(SARASHINA, dict(architectures=["Sarashina2VisionForCausalLM"], model_type="sarashina2_vision", vision_config=dict(model_type="qwen2_vl"), tie_word_embeddings=False), [("", "llm.")], tower=["visual.merger.ln_q.weight", "norm.weight"]))
 model_of("lfm2_masked_lm", "lfm2", named(LFM2, "Lfm2BidirectionalForMaskedLM", lambda key: key.replace("model.", "lfm2."), is_own=True), files=SENTENCES, back="Lfm2BidirectionalModel", raw=True)
@@ -405,7 +405,7 @@ model_of("mimo_v2", "qwen2", raw=True, options=["--no-mtp"], make=written(MIMO |
 LAGUNA = dict(num_hidden_layers=2, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=12, shared_expert_intermediate_size=12, layer_types=["full_attention", "sliding_attention"], num_attention_heads_per_layer=[2, 3], sliding_window=32)
 model_of("laguna", "llama", of_transformers("laguna", BASE | LAGUNA))
 LING = lambda name: f"attention.{name.removeprefix('self_attn.')}".replace("o_proj", "dense") if name.startswith("self_attn.") else name
-LING_KDA = {LING(name): shape for name, shape in KDA.items() if "_a_proj" not in name and "_b_proj" not in name} | {"attention.A_log": (2,), "attention.f_proj.weight": (16, 16), "attention.g_proj.weight": (16, 16)}
+LING_KDA = {LING(name).replace("attention.dense", "attention.o_proj"): shape for name, shape in KDA.items() if "_a_proj" not in name and "_b_proj" not in name} | {"attention.A_log": (2,), "attention.f_proj.weight": (16, 16), "attention.g_proj.weight": (16, 16)}
 LING_MLA = {LING(name): shape for name, shape in MLA.items()} | {"attention.g_proj.weight": (2, 16)}
 LING3 = written(FLAT | dict(architectures=["BailingMoeV3ForCausalLM"], model_type="bailing_hybrid", num_hidden_layers=2, num_key_value_heads=2, head_dim=8, q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12, rope_theta=6000000.0,
     no_kda_lora=True, kda_safe_gate=True, kda_lower_bound=-5.0, gated_attention_proj_granularity_type="head_wise", short_conv_kernel_size=4, layer_group_size=2, first_k_dense_replace=1, moe_intermediate_size=12, moe_shared_expert_intermediate_size=12, num_experts=2, num_experts_per_tok=1, num_shared_experts=1,

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use super::{NamedClass, rope};
 use crate::Result;
 use crate::families::engine::checks::{has_sliding_kind, ignored_window, latent_norms};
-use crate::families::engine::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
+use crate::families::engine::dims::Need;
+use crate::families::engine::fields::{EXPERTS, Fields, LAYER_KINDS, layer_kinds, wrong};
 use crate::families::engine::rope::PARAMETERS;
 use crate::families::engine::table::mlx::{Activation, MlxClass, OutputLayer, RopeFields};
 use crate::families::engine::table::{Default, Model};
@@ -45,6 +46,8 @@ pub(super) fn check(found: &NamedClass<'_>, model: &Model<'_>) -> Result<Vec<Str
             return Err(wrong(field, format!("{owner} has no layers of several kinds")));
         }
     }
+    let laws = mlx.laws.iter().filter_map(|law| law(model).transpose());
+    let of_laws: Vec<_> = laws.collect::<Result<_>>()?;
     let is_tied = match mlx.output {
         OutputLayer::AsConfigured => None,
         OutputLayer::Tied => Some(true),
@@ -102,7 +105,11 @@ pub(super) fn check(found: &NamedClass<'_>, model: &Model<'_>) -> Result<Vec<Str
         }
     }
     let window = ignored_window(mlx.lost_windows, class, (config, fields), &owner)?;
-    let mut notes: Vec<_> = window.into_iter().chain(activation).collect();
+    let mut notes: Vec<_> = of_laws
+        .into_iter()
+        .chain(window)
+        .chain(activation)
+        .collect();
     if mlx.has_latent_eps {
         notes.extend(latent_norms(fields, &owner)?);
     }
@@ -154,6 +161,24 @@ fn infinity() -> Value {
     json!({ "__float__": "Infinity" })
 }
 
+/// The config `text` of a language model in one of the class `class`.
+fn nested(text: Value, (class, model_type): (&str, &str)) -> Value {
+    const OUTER: &[&str] = &["bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype", TIED];
+    let mut text = text;
+    let mut outer = Map::new();
+    if let Some(text) = text.as_object_mut() {
+        let kept = OUTER
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), text.get(*name)?.clone())));
+        outer.extend(kept);
+        text.remove("architectures");
+    }
+    outer.insert("architectures".to_owned(), json!([class]));
+    outer.insert("model_type".to_owned(), model_type.into());
+    outer.insert("text_config".to_owned(), text);
+    Value::Object(outer)
+}
+
 /// The config of the output, if it is another than that of `model`.
 pub(super) fn config_of(
     found: &NamedClass<'_>,
@@ -200,6 +225,9 @@ pub(super) fn config_of(
             all.insert((*field).to_owned(), value);
         }
     }
+    if let Some(around) = mlx.around.filter(|_| !found.is_nested) {
+        return Ok(Some(nested(edited, around)));
+    }
     Ok((edited != *model.stated).then_some(edited))
 }
 
@@ -215,7 +243,8 @@ fn stated(field: &str, found: &NamedClass<'_>, model: &Model<'_>, is_tied: bool)
         "num_key_value_heads" => dims.kv_heads.into(),
         "head_dim" => dims.head.into(),
         "num_attention_heads" => dims.heads.into(),
-        "block_dim" => dims.hidden.into(),
+        "block_dim" | "hidden_size" => dims.hidden.into(),
+        "num_hidden_layers" => dims.layers.into(),
         "rope_theta" | "rotary_emb_base" => rope.base.into(),
         "partial_rotary_factor" | "rotary_pct" => {
             rope.partial.or(found.class.traits.rope.partial).into()
@@ -225,10 +254,19 @@ fn stated(field: &str, found: &NamedClass<'_>, model: &Model<'_>, is_tied: bool)
             .map_or(rope.rotating(found.class, dims) as u64, u64::from)
             .into(),
         "tie_word_embeddings" => is_tied.into(),
+        // A field that is null is four times the hidden size to transformers.
+        "n_inner" => {
+            let inner = fields.count(&[field])?.map(u64::from);
+            inner.unwrap_or(4 * dims.hidden as u64).into()
+        }
         // The length of texts once more. mlx-lm needs it, and does not read it.
         "n_ctx" => fields.need(&["n_positions"])?.into(),
         // Defaults of transformers that its converter to GGUF has no use for.
         "mlp_only_layers" => json!([]),
+        "is_moe_layer" => {
+            let has_experts = |layer| dims.has(Need::Sparse, layer) == Some(true);
+            (0..dims.layers).map(has_experts).collect()
+        }
         "shared_intermediate_size" if dims.experts.is_some() => {
             fields.0.get(field).cloned().unwrap_or(0.into())
         }
@@ -251,9 +289,28 @@ fn stated(field: &str, found: &NamedClass<'_>, model: &Model<'_>, is_tied: bool)
         _ => {
             let mut implied = found.mlx.implied.iter();
             let implied = implied.find(|(name, _)| *name == field);
-            let stated = fields.0.get(field).cloned();
             let implied = implied.map(|(_, value)| Value::from(value));
-            stated.or(implied).unwrap_or_default()
+            match fields.0.get(field).cloned().or(implied) {
+                Some(value) => value,
+                None => restored(model)?.remove(field).unwrap_or_default(),
+            }
         }
     })
+}
+
+/// The config as the class names its fields: what a model of GGUF would come back with.
+fn restored(model: &Model<'_>) -> Result<Map<String, Value>> {
+    let Model { class, fields, dims, .. } = model;
+    let mut config = fields.0.clone();
+    for (usual, own) in class.own_fields {
+        let experts = dims.experts.filter(|_| *usual == EXPERTS[0]);
+        let value = config.get(*usual).cloned().or(experts.map(Value::from));
+        if let Some(value) = value {
+            config.entry(*own).or_insert(value);
+        }
+    }
+    for restore in class.traits.restores {
+        restore(&mut config, dims)?;
+    }
+    Ok(config)
 }

@@ -1,16 +1,19 @@
 //! A model of mlx-lm under the names of transformers.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use super::{MlxModel, NamedClass};
 use crate::error::InTensor;
+use crate::families::CLASSES;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::Fields;
 use crate::families::engine::names::{Place, fill, find, is_of_tower, split_suffix};
 use crate::families::engine::rope::{PARAMETERS, SCALING};
 use crate::families::engine::source::{Rearrangement, SourceTensor, assembled};
 use crate::families::engine::table::mlx::Prefix;
-use crate::families::engine::table::{Kind, Model, TensorRule, Transform, Turn};
+use crate::families::engine::table::{Kind, Model, ModelClass, TensorRule, Transform, Turn};
 use crate::families::engine::to_gguf::has_offset;
 use crate::families::engine::transform::{self, WaitingParts};
 use crate::remember::layout::assembled::Change;
@@ -40,7 +43,13 @@ pub(crate) fn from_mlx<'m>(
         // With other towers it is not mlx-lm's.
         _ if found.is_nested => is_text,
         Prefix::Always(_) => !items.is_empty() && items.iter().all(begins),
-        _ => items.iter().any(has_other_names),
+        _ => {
+            let has_own_type = found
+                .mlx
+                .mlx_type
+                .is_some_and(|own| config["model_type"] == own);
+            has_own_type || items.iter().any(has_other_names)
+        }
     };
     if !is_mlx {
         return Ok(None);
@@ -56,14 +65,15 @@ pub(crate) fn from_mlx<'m>(
     let mut maker = Maker {
         to,
         norms_plus_one: found.mlx.norms_plus_one,
+        head_rows: found.mlx.head_rows,
         dims: &model.dims,
         stacks: ExpertCount::default(),
         waiting: WaitingParts::default(),
         out: Vec::with_capacity(items.len()),
     };
     for item in std::mem::take(items) {
-        let name = item.name().strip_prefix(found.prefix());
-        let name = name.unwrap_or(item.name()).to_owned();
+        let name = found.without_prefix(item.name());
+        let name = name.map_or_else(|| item.name().to_owned(), Cow::into_owned);
         match found.rule_of(&item).or_else(|| found.norm_of(&item)) {
             Some(found) => maker.add(SourceTensor::new(item)?, found)?,
             None if name == item.name() => maker.out.push(item),
@@ -109,11 +119,27 @@ fn config_of_text(config: &Value, found: &NamedClass<'_>) -> Value {
         for (key, value) in kept {
             text.entry(key.clone()).or_insert(value.clone());
         }
-        text.insert("architectures".to_owned(), json!([found.class.classes[0]]));
+        text.insert("architectures".to_owned(), json!([without_images(found.class)]));
         text.insert("model_type".to_owned(), found.class.model_type.into());
         leave_out_axes(text, found);
     }
     text
+}
+
+/// The class of the language model of `class`, which may have a row of its own.
+fn without_images(class: &ModelClass) -> &'static str {
+    let name = class.classes[0];
+    let is_alike = |other: &&&ModelClass| {
+        (other.gguf, other.model_type) == (class.gguf, class.model_type)
+            && other.classes[0].ends_with("ForCausalLM")
+    };
+    match name.ends_with("ForConditionalGeneration") {
+        true => CLASSES
+            .iter()
+            .find(is_alike)
+            .map_or(name, |other| other.classes[0]),
+        false => name,
+    }
 }
 
 /// Takes out of `config` what it says of axes of an image: a text has none, and the class that is
@@ -182,7 +208,8 @@ impl NamedClass<'_> {
     /// The rule of a tensor that mlx-lm calls otherwise than transformers, or has in another shape;
     /// `None` for all others.
     fn rule_of(&self, item: &ResolvedItem<'_>) -> Option<FoundRule> {
-        let name = item.name().strip_prefix(self.prefix())?;
+        let name = self.without_prefix(item.name())?;
+        let name = name.as_ref();
         let (base, suffix) = split_suffix(name);
         let renamed = self.mlx.renamed.iter().find_map(|(gguf, pattern)| {
             let rule = self.rules().find(|rule| rule.gguf == *gguf)?;
@@ -192,11 +219,18 @@ impl NamedClass<'_> {
             })
         });
         renamed.or_else(|| {
-            // Filters of one value are the same on both sides.
-            let has_filters = matches!(item.shape(), [_, len, 1] if *len > 1);
-            let is_filters = |rule: &&TensorRule| rule.dim_of_one().is_some();
-            let mut filters = self.rules().filter(|rule| has_filters && is_filters(rule));
-            filters.find_map(|rule| match rule.is_whole_name {
+            let is_reshaped = |rule: &&TensorRule| match item.shape() {
+                // Filters of one value are the same on both sides.
+                [_, len, 1] => *len > 1 && rule.is_filter(),
+                [_, _] => self.mlx.head_rows.contains(&rule.gguf),
+                [] => {
+                    let is_number = matches!(rule.transform, Transform::Key(_));
+                    self.mlx.bare_numbers && is_number && !rule.shape.is_empty()
+                }
+                _ => false,
+            };
+            let mut reshaped = self.rules().filter(is_reshaped);
+            reshaped.find_map(|rule| match rule.is_whole_name {
                 true => Some((rule, find(rule.hf, name)?, "")),
                 false => Some((rule, find(rule.hf, base)?, suffix)),
             })
@@ -208,7 +242,8 @@ impl NamedClass<'_> {
         if !self.mlx.norms_plus_one {
             return None;
         }
-        let name = item.name().strip_prefix(self.prefix())?;
+        let name = self.without_prefix(item.name())?;
+        let name = name.as_ref();
         let (base, suffix) = split_suffix(name);
         let is_norm = |rule: &TensorRule| has_offset(&format!("{}{suffix}", rule.gguf));
         let mut norms = self.rules().filter(|rule| is_norm(rule));
@@ -220,6 +255,7 @@ impl NamedClass<'_> {
 struct Maker<'a, 'm> {
     to: TargetDtype,
     norms_plus_one: bool,
+    head_rows: &'static [&'static str],
     dims: &'a Dims,
     stacks: ExpertCount,
     waiting: WaitingParts<'m>,
@@ -270,15 +306,25 @@ impl<'m> Maker<'_, 'm> {
         let (rule, place, suffix) = found;
         let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
         let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
-        if rule.dim_of_one().is_some() {
-            let [filters, len, _] = source.shape[..] else {
+        if rule.is_filter() {
+            let [filters, len, 1] = source.shape[..] else {
                 return Err(AnamnesisError::parse(format!(
-                    "{}: its shape is {:?}, and filters have 3 dimensions",
+                    "{}: its shape is {:?}, and filters are [n, k, 1]",
                     InTensor(&source.name),
                     source.shape
                 )));
             };
             self.push(source.reshaped(name, vec![filters, 1, len], own));
+            return Ok(());
+        }
+        if self.head_rows.contains(&rule.gguf) {
+            let count = source.shape.iter().product();
+            self.push(source.reshaped(name, vec![count], own));
+            return Ok(());
+        }
+        // Of classes with dimensions, numbers have no other names.
+        if matches!(rule.transform, Transform::Key(_)) {
+            self.push(source.reshaped(name, vec![1; rule.shape.len()], own));
             return Ok(());
         }
         let gguf_name = format!("{}{suffix}", rule.gguf);

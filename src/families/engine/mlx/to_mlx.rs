@@ -7,7 +7,7 @@ use super::{MlxModel, NamedClass};
 use crate::families::engine::dims::{Dims, Need};
 use crate::families::engine::fields::{Fields, PREDICTION};
 use crate::families::engine::mapping::{Mapped, Mapping};
-use crate::families::engine::names::{fill, of_language_model};
+use crate::families::engine::names::{Place, fill, of_language_model};
 use crate::families::engine::prediction::is_predicting;
 use crate::families::engine::source::{Rearrangement, SourceTensor, assembled, sources_of};
 use crate::families::engine::table::mlx::{MlxClass, OutputLayer};
@@ -56,7 +56,7 @@ pub(crate) fn to_mlx<'m>(
         OutputLayer::Tied => true,
         OutputLayer::Stored => false,
     };
-    if !is_tied && !mapped.tensors.iter().any(|t| t.rule.gguf == "output") {
+    if !is_tied && !mapped.tensors.iter().any(|t| is_output(t.rule)) {
         let error = AnamnesisError::parse("there is none, and mlx-lm's model has one");
         return Err(error.in_tensor("lm_head.weight"));
     }
@@ -79,8 +79,8 @@ pub(crate) fn to_mlx<'m>(
         // A layer may have keys and values that it does not use.
         let may_be_unused = matches!(rule.need, Need::OwnKeys | Need::OwnValues);
         let is_unused = may_be_unused && dims.has(rule.need, layer).is_none();
-        // What GGUF alone takes apart is whole in MLX, and made of the first part.
-        if rule.gguf == "output" && is_tied || is_second && !has_name || is_unused {
+        // What GGUF alone takes apart is whole in MLX, and made of the first part. It alone has copies.
+        if is_output(rule) && is_tied || is_second && !has_name || is_unused || rule.is_copy {
             continue;
         }
         let dtype = match tensor.sources[0].1.stored {
@@ -91,6 +91,11 @@ pub(crate) fn to_mlx<'m>(
         out.push(ResolvedItem::from(tensor_of(tensor, &found, dtype, dims)?));
     }
     Ok(Some(MlxModel { items: out, config: config_of(&found, &model, is_tied)?, notes }))
+}
+
+/// Whether it is the layer behind the last norm.
+fn is_output(rule: &TensorRule) -> bool {
+    matches!(rule.gguf, "output" | "output.weight")
 }
 
 /// What `tensor` is taken apart to in MLX, or itself.
@@ -104,6 +109,15 @@ fn parts_of<'m>(tensor: Mapped<'m>, mlx: &MlxClass) -> Vec<Mapped<'m>> {
         suffix: tensor.suffix,
         sources: tensor.sources.clone(),
     };
+    if matches!(tensor.rule.transform, Transform::Stack(_) | Transform::Joined(_)) {
+        // Of all stacks but those of experts, mlx-lm has each matrix alone, as transformers has it.
+        let one = |(number, source)| Mapped {
+            place: Place { expert: Some(number), ..tensor.place },
+            sources: vec![(number, source)],
+            ..part(tensor.rule)
+        };
+        return tensor.sources.iter().cloned().map(one).collect();
+    }
     let parts: Vec<_> = parts.map(part).collect();
     match parts.is_empty() {
         true => vec![tensor],
@@ -120,9 +134,11 @@ fn tensor_of<'m>(
 ) -> Result<Group<'m>> {
     let (mlx, rule) = (found.mlx, tensor.rule);
     let renamed = found.name_of(rule);
-    let (pattern, end) = renamed.unwrap_or((rule.hf, ""));
-    let name = fill(pattern, tensor.place);
-    let name = format!("{}{name}{end}{}", found.prefix(), tensor.suffix);
+    let (name, end) = match renamed {
+        Some((pattern, end)) => (fill(pattern, tensor.place), end),
+        None => (rule.hf_name(tensor.place), ""),
+    };
+    let name = format!("{}{end}{}", found.with_prefix(&name), tensor.suffix);
     let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(tensor.sources[0].1.scheme);
     let is_split = rule.transform.some_parts().is_some() && renamed.is_some();
     let mut group = match rule.transform {
@@ -130,10 +146,28 @@ fn tensor_of<'m>(
             transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
         }
         _ if is_split => transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?,
-        _ if rule.dim_of_one().is_some() => {
+        _ if rule.is_filter() => {
             let source = tensor.sources.swap_remove(0).1;
             let shape = vec![source.shape[0], source.shape[2], 1];
             source.reshaped(name, shape, dtype)
+        }
+        _ if mlx.head_rows.contains(&rule.gguf) => {
+            let source = tensor.sources.swap_remove(0).1;
+            let (count, head) = (source.shape[0], dims.head.max(1));
+            if !count.is_multiple_of(head) {
+                let what = format!("it has {count} values, and heads have {head}");
+                return Err(AnamnesisError::parse(what).in_tensor(&source.name));
+            }
+            let shape = vec![count / head, head];
+            source.reshaped(name, shape, dtype)
+        }
+        // A number of a layer has no dimensions.
+        Transform::Key(_) if mlx.bare_numbers => {
+            tensor
+                .sources
+                .swap_remove(0)
+                .1
+                .reshaped(name, vec![], dtype)
         }
         _ if mlx.norms_plus_one && has_offset(&tensor.name) => {
             let source = tensor.sources.swap_remove(0).1;
@@ -154,8 +188,8 @@ fn tensor_of<'m>(
         // Of the classes here, modules whose weights are matrices or stacks of them can all be
         // quantized.
         _ if group.shape.len() < 2 || !group.name.ends_with(".weight") => EncodedAs::Nothing,
-        // Convolutions are no linear modules.
-        _ if rule.dim_of_one().is_some() => EncodedAs::Nothing,
+        // Convolutions are no linear modules, and norms of heads are none either.
+        _ if rule.is_filter() || mlx.head_rows.contains(&rule.gguf) => EncodedAs::Nothing,
         _ if is_mxfp4 => EncodedAs::Mxfp4,
         Some((_, mode)) => *mode,
         None => EncodedAs::Scheme,

@@ -6,7 +6,7 @@
 //! Source: `sanitize` and `quant_predicate` in `mlx_lm/models` of mlx-lm 0.32.2, a file for each
 //! `model_type`.
 
-use super::{Default, LostWindows, TensorRule};
+use super::{Default, Law, LostWindows, TensorRule};
 use crate::families::engine::dims::Dim;
 use crate::remember::EncodedAs;
 
@@ -31,10 +31,16 @@ pub(crate) struct MlxClass {
     pub kept_types: &'static [&'static str],
     /// Whether norms have 1 added, as in GGUF.
     pub norms_plus_one: bool,
+    /// Vectors that are matrices with a row for each head, by the rule's name in GGUF.
+    pub head_rows: &'static [&'static str],
+    /// Whether numbers of a layer have no dimensions.
+    pub bare_numbers: bool,
     /// What mlx-lm takes for granted of the class. A config that says something else is refused.
     pub implied: &'static [(&'static str, Default)],
     /// Lists of layers in which mlx-lm takes all entries for alike.
     pub alike: &'static [&'static str],
+    /// What mlx-lm computes otherwise than transformers: an error or a note.
+    pub laws: &'static [Law],
     /// The activation, where mlx-lm's is another form of that of transformers.
     pub activation: Option<Activation>,
     /// Kinds of scaled rotary positions that mlx-lm computes.
@@ -59,6 +65,8 @@ pub(crate) struct MlxClass {
     pub reads_outer_vocab: bool,
     /// Whether norms of latent vectors have `rms_norm_eps`, and those of transformers a constant.
     pub has_latent_eps: bool,
+    /// Class and `model_type` of the config that mlx-lm needs around that of the language model.
+    pub around: Option<(&'static str, &'static str)>,
     pub rope: RopeFields,
     pub output: OutputLayer,
     pub prefix: Prefix,
@@ -99,6 +107,10 @@ pub(crate) enum Prefix {
     IfNested(&'static str),
     /// Always this.
     Always(&'static str),
+    /// This in place of `model.`; the config always nests that of a language model.
+    Within(&'static str),
+    /// Nothing, though the config may nest that of a language model.
+    Nowhere,
 }
 
 /// What mlx-lm has of the layer behind the last norm.
@@ -122,8 +134,11 @@ impl MlxClass {
         keeps_mxfp4: false,
         kept_types: &[],
         norms_plus_one: false,
+        head_rows: &[],
+        bare_numbers: false,
         implied: &[SILU],
         alike: &[],
+        laws: &[],
         activation: None,
         scalings: &["linear", "dynamic", "llama3", "yarn"],
         bias_fields: &[],
@@ -134,6 +149,7 @@ impl MlxClass {
         reads_kinds: false,
         has_latent_eps: false,
         reads_outer_vocab: false,
+        around: None,
         rope: RopeFields::Flat,
         output: OutputLayer::AsConfigured,
         prefix: Prefix::None,
