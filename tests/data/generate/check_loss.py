@@ -46,7 +46,7 @@ VARIANTS = {
     "imatrix": ["--search", "--imatrix", "FILE"],
     "awq": ["--search", "--imatrix", "FILE", "--awq-scaling"],
 }
-SCHEMES = "w4a16 w4a16-asym gptq awq mlx-4bit nvfp4 nvfp4-ct nf4 mxfp4 int8 fp8-block gguf:q4_k_m gguf:iq4_xs gguf:q3_k_m".split()
+SCHEMES = "w4a16 w4a16-asym gptq awq mlx-4bit nvfp4 nvfp4-ct nf4 mxfp4 int8 mlx-8bit fp8-channel fp8-block gguf:q4_k_m gguf:iq4_xs gguf:q3_k_m".split()
 GROUPS_OF_128 = {"w4a16", "w4a16-asym", "gptq", "gptq-int3", "gptq-int2", "gptq-asym", "awq"}
 TOPICS = pydoc_data.topics.topics
 EVALUATED = TOPICS["debugger"] + "\n" + TOPICS["objects"]
