@@ -6,6 +6,7 @@
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
 use crate::Result;
 use crate::families::engine::fields::wrong;
+use crate::families::engine::rope::WINDOWED;
 use crate::families::engine::rows::*;
 use crate::families::engine::table::Model;
 use crate::remember::EncodedAs;
@@ -121,13 +122,8 @@ const EXAONE_MOE_MLX: MlxClass = MlxClass {
 /// mlx-lm turns heads of layers with a window alone, or of all layers where none has one;
 /// transformers goes by the window.
 fn windows_turn(model: &Model<'_>) -> Result<Option<String>> {
-    let mut windowed = model
-        .dims
-        .layers_of("sliding_attention")
-        .into_iter()
-        .flatten();
     let has_window = model.fields.count(&["sliding_window"])?.is_some();
-    match windowed.any(|is_windowed| is_windowed) == has_window {
+    match model.dims.has_kind(WINDOWED) == has_window {
         true => Ok(None),
         false => Err(wrong(
             "layer_types",

@@ -209,12 +209,7 @@ fn dense_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
         let what = "mlx-lm's jamba weighs experts by the scores of those chosen, and transformers by the scores of all";
         return Err(wrong("num_experts", what));
     }
-    let has = |kind| {
-        model
-            .dims
-            .layers_of(kind)
-            .is_some_and(|mut all| all.any(|is_so| is_so))
-    };
+    let has = |kind| model.dims.has_kind(kind);
     match has("attention") && has("mamba") {
         true => Ok(None),
         false => Err(wrong(

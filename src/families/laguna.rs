@@ -152,8 +152,7 @@ fn gated_heads(model: &Model<'_>) -> Result<Option<String>> {
             format!("{owner} reads it by the kind of layers alone"),
         ));
     }
-    let mut full = model.dims.layers_of(FULL_ATTENTION).into_iter().flatten();
-    match full.any(|is_full| is_full) {
+    match model.dims.has_kind(FULL_ATTENTION) {
         true => Ok(None),
         false => Err(wrong(LAYER_KINDS, format!("{owner} needs a layer that sees the whole text"))),
     }

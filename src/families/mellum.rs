@@ -76,8 +76,7 @@ fn kinds_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
             "mlx-lm's mellum reads it by the kind of layers alone",
         ));
     }
-    let mut full = model.dims.layers_of(FULL_ATTENTION).into_iter().flatten();
-    match full.any(|is_full| is_full) {
+    match model.dims.has_kind(FULL_ATTENTION) {
         true => Ok(None),
         false => Err(wrong(LAYER_KINDS, "mlx-lm's mellum needs a layer that sees the whole text")),
     }

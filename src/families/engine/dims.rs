@@ -412,6 +412,12 @@ impl Dims {
         Some(self.kinds()?.map(move |found| found == kind).chain(behind))
     }
 
+    /// Whether a layer is of `kind`.
+    pub(crate) fn has_kind(&self, kind: &str) -> bool {
+        self.layers_of(kind)
+            .is_some_and(|mut all| all.any(|is_so| is_so))
+    }
+
     /// Number of experts of layer `layer`.
     pub(crate) fn experts_of(&self, layer: Option<usize>) -> Option<usize> {
         let own = || self.fields.0.get(EXPERTS_BY_LAYER)?.get(layer?)?.as_u64();

@@ -156,18 +156,42 @@ impl SearchedGroup<'_> {
     /// The cost of the errors of `back`, what the group is decoded to.
     #[inline(always)]
     pub(crate) fn cost_of(&self, back: &[f32]) -> Cost {
-        let mut sums = [[0.0; LANES]; 2];
-        let values = zip(self.values.chunks(LANES), back.chunks(LANES));
-        let statistics = zip(self.variances.chunks(LANES), self.means.chunks(LANES));
+        let mut sums = ErrorSums::default();
+        sums.add((self.values, back), (self.variances, self.means));
+        sums.cost(self.carried)
+    }
+}
+
+/// Weighted sums of the squares of a group's errors and of the errors, side by side.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ErrorSums([[f32; LANES]; 2]);
+
+impl ErrorSums {
+    /// Adds the errors of `back`, what `values` are decoded to. But for the last ones of a group, they
+    /// are a multiple of 16.
+    #[inline(always)]
+    pub(crate) fn add(
+        &mut self,
+        (values, back): (&[f32], &[f32]),
+        (variances, means): (&[f32], &[f32]),
+    ) {
+        let [squares, sums] = &mut self.0;
+        let values = zip(values.chunks(LANES), back.chunks(LANES));
+        let statistics = zip(variances.chunks(LANES), means.chunks(LANES));
         for ((values, back), (variances, means)) in zip(values, statistics) {
             let lanes = zip(zip(values.iter(), back), zip(variances.iter(), means));
             for (i, ((&x, &back), (&variance, &mean))) in lanes.enumerate() {
                 let error = back - x;
-                sums[0][i] += variance * error * error;
-                sums[1][i] += mean * error;
+                squares[i] += variance * error * error;
+                sums[i] += mean * error;
             }
         }
-        Cost::of(sums.map(|lanes| sum_of(&lanes)), self.carried)
+    }
+
+    /// What the errors cost.
+    #[inline(always)]
+    pub(crate) fn cost(&self, carried: f32) -> Cost {
+        Cost::of(self.0.map(|lanes| sum_of(&lanes)), carried)
     }
 }
 

@@ -207,8 +207,7 @@ impl<N: NarrowFloat + Float8> Routine for EncodeFp8Blocks<'_, N> {
                     *scaling = BlockScaling::new::<N>(self.arithmetic, maxima[block]);
                     if is_searched {
                         let cols = cols(block);
-                        let mut searched =
-                            SearchedBlock { values, activations, cols, codes, back, carried };
+                        let searched = SearchedBlock { values, activations, cols, carried };
                         let max_abs = maxima[block];
                         carried = searched.search::<N>(self.arithmetic, max_abs, scaling);
                     }
@@ -281,28 +280,12 @@ impl BlockScaling {
         codes: &mut [u8],
         back: &mut [f32],
     ) {
-        let Self { scale, factor, reciprocal, is_in_range } = self;
+        let Self { scale, factor, is_in_range, .. } = self;
         let parts = zip(values.chunks(PART), codes.chunks_mut(PART));
         for ((values, codes), back) in zip(parts, back.chunks_mut(PART)) {
             let mut scaled = [0.0; PART];
             let scaled = &mut scaled[..values.len()];
-            match reciprocal {
-                None if arithmetic.divides() => {
-                    for (scaled, &x) in zip(&mut scaled[..], values) {
-                        *scaled = x / factor;
-                    }
-                }
-                _ => {
-                    let factor = reciprocal.unwrap_or(factor);
-                    for (scaled, &x) in zip(&mut scaled[..], values) {
-                        *scaled = x * factor;
-                    }
-                }
-            }
-            match reciprocal {
-                Some(_) => arithmetic.dtype().round_quotients(scaled),
-                None => arithmetic.dtype().round_all(scaled),
-            }
+            self.scale(arithmetic, values, scaled);
             let (zero_point, zeroes_nan) = (arithmetic.zero_point(), arithmetic.zeroes_nan());
             match is_in_range {
                 true => store(scaled, scale, codes, back, |x| narrow_in_range::<N>(x + zero_point)),
@@ -318,6 +301,29 @@ impl BlockScaling {
                     *back = N::widen(code) * scale;
                 }
             }
+        }
+    }
+
+    /// Values of a row over the scale, rounded as the library rounds.
+    #[inline(always)]
+    fn scale(self, arithmetic: Fp8Arithmetic, values: &[f32], scaled: &mut [f32]) {
+        let Self { factor, reciprocal, .. } = self;
+        match reciprocal {
+            None if arithmetic.divides() => {
+                for (scaled, &x) in zip(&mut scaled[..], values) {
+                    *scaled = x / factor;
+                }
+            }
+            _ => {
+                let factor = reciprocal.unwrap_or(factor);
+                for (scaled, &x) in zip(&mut scaled[..], values) {
+                    *scaled = x * factor;
+                }
+            }
+        }
+        match reciprocal {
+            Some(_) => arithmetic.dtype().round_quotients(scaled),
+            None => arithmetic.dtype().round_all(scaled),
         }
     }
 }

@@ -6,9 +6,9 @@
 use std::f32::consts::SQRT_2;
 use std::ops::Range;
 
-use super::{BlockScaling, Fp8Arithmetic};
-use crate::lethe::kernels::activations::{Activations, SearchedGroup};
-use crate::lethe::kernels::narrow::NarrowFloat;
+use super::{BlockScaling, Fp8Arithmetic, PART};
+use crate::lethe::kernels::activations::{Activations, ErrorSums};
+use crate::lethe::kernels::narrow::{NarrowFloat, narrow, narrow_in_range};
 use crate::remember::kernels::fp8::Float8;
 use crate::simd::zip;
 
@@ -40,9 +40,6 @@ pub(super) struct SearchedBlock<'a> {
     pub activations: Activations<'a>,
     /// Columns of the block.
     pub cols: Range<usize>,
-    /// Hold what candidates give. `codes` are as many as `values`.
-    pub codes: &'a mut [u8],
-    pub back: &'a mut [f32],
     /// `Σ e·μ` of the blocks before, if the block is a part of a single row.
     pub carried: f32,
 }
@@ -52,7 +49,7 @@ impl SearchedBlock<'_> {
     /// Returns what is carried on.
     #[inline(always)]
     pub(super) fn search<N: NarrowFloat + Float8>(
-        &mut self,
+        &self,
         arithmetic: Fp8Arithmetic,
         max_abs: f32,
         scaling: &mut BlockScaling,
@@ -77,25 +74,44 @@ impl SearchedBlock<'_> {
     /// What errors under this scale cost, and what is carried on.
     #[inline(always)]
     fn cost_of<N: NarrowFloat + Float8>(
-        &mut self,
+        &self,
         arithmetic: Fp8Arithmetic,
         scaling: BlockScaling,
     ) -> [f32; 2] {
         let Activations { variances, means, row } = self.activations;
-        let (cols, is_row) = (self.cols.clone(), self.values.len() == row);
-        let rows = zip(self.values.chunks_exact(row), self.codes.chunks_exact_mut(row));
-        let statistics = zip(variances.chunks_exact(row), means.chunks_exact(row));
-        let rows = zip(zip(rows, self.back.chunks_exact_mut(row)), statistics);
-        let carried = if is_row { self.carried } else { 0.0 };
+        let carried = match self.values.len() == row {
+            true => self.carried,
+            false => 0.0,
+        };
+        let rows = zip(self.values.chunks_exact(row), variances.chunks_exact(row));
         let [mut total, mut end] = [0.0, carried];
-        for (((values, codes), back), (variances, means)) in rows {
-            let (values, back) = (&values[cols.clone()], &mut back[cols.clone()]);
-            scaling.encode::<N>(arithmetic, values, &mut codes[cols.clone()], back);
-            let (variances, means) = (&variances[cols.clone()], &means[cols.clone()]);
-            let cost = SearchedGroup { values, variances, means, carried }.cost_of(back);
+        for ((values, variances), means) in zip(rows, means.chunks_exact(row)) {
+            let [values, variances, means] =
+                [values, variances, means].map(|x| &x[self.cols.clone()]);
+            let mut sums = ErrorSums::default();
+            let statistics = zip(variances.chunks(PART), means.chunks(PART));
+            for (values, statistics) in zip(values.chunks(PART), statistics) {
+                let mut decoded = [0.0; PART];
+                let decoded = &mut decoded[..values.len()];
+                scaling.scale(arithmetic, values, decoded);
+                match scaling.is_in_range {
+                    true => decode(decoded, scaling.scale, narrow_in_range::<N>),
+                    false => decode(decoded, scaling.scale, narrow::<N>),
+                }
+                sums.add((values, decoded), statistics);
+            }
+            let cost = sums.cost(carried);
             total += cost.total;
             end = cost.carried;
         }
         [total, end]
+    }
+}
+
+/// Makes of scaled values what their codes decode to.
+#[inline(always)]
+fn decode(values: &mut [f32], scale: f32, narrowed: impl Fn(f32) -> (u32, f32)) {
+    for x in values {
+        *x = narrowed(*x).1 * scale;
     }
 }
