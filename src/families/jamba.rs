@@ -209,8 +209,7 @@ fn dense_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
         let what = "mlx-lm's jamba weighs experts by the scores of those chosen, and transformers by the scores of all";
         return Err(wrong("num_experts", what));
     }
-    let has = |kind| model.dims.has_kind(kind);
-    match has("attention") && has("mamba") {
+    match model.dims.has_kind("attention") && model.dims.has_kind("mamba") {
         true => Ok(None),
         false => Err(wrong(
             ATTENTION_PERIOD[0],

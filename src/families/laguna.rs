@@ -135,22 +135,15 @@ const LAGUNA_MLX: MlxClass = MlxClass {
         "moe_routed_scaling_factor",
     ]],
     laws: &[gated_heads],
-    rope: RopeFields::Nested,
+    rope: RopeFields::NestedByKind,
     ..MlxClass::PLAIN
 };
 
-/// mlx-lm has a gate for each head, looks for rope of each kind of layers, and needs one that sees
-/// the whole text.
+/// mlx-lm has a gate for each head, and needs a layer that sees the whole text.
 fn gated_heads(model: &Model<'_>) -> Result<Option<String>> {
     let owner = "mlx-lm's laguna";
     if !model.fields.flag(PER_HEAD) {
         return Err(wrong(GATING, format!("{owner} has a gate for each head")));
-    }
-    if model.rope.is_by_kind != Some(true) {
-        return Err(wrong(
-            "rope_parameters",
-            format!("{owner} reads it by the kind of layers alone"),
-        ));
     }
     match model.dims.has_kind(FULL_ATTENTION) {
         true => Ok(None),

@@ -63,19 +63,13 @@ const MELLUM_MLX: MlxClass = MlxClass {
         "moe_intermediate_size",
         "norm_topk_prob",
     ]],
-    laws: &[kinds_in_mlx],
-    rope: RopeFields::Nested,
+    laws: &[whole_text_in_mlx],
+    rope: RopeFields::NestedByKind,
     ..MlxClass::PLAIN
 };
 
-/// mlx-lm looks for rope of each kind of layers, and needs one that sees the whole text.
-fn kinds_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
-    if model.rope.is_by_kind != Some(true) {
-        return Err(wrong(
-            "rope_parameters",
-            "mlx-lm's mellum reads it by the kind of layers alone",
-        ));
-    }
+/// mlx-lm needs a layer that sees the whole text.
+fn whole_text_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
     match model.dims.has_kind(FULL_ATTENTION) {
         true => Ok(None),
         false => Err(wrong(LAYER_KINDS, "mlx-lm's mellum needs a layer that sees the whole text")),

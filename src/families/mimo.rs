@@ -178,8 +178,7 @@ const MIMO_V2_FLASH_MLX: MlxClass = MlxClass {
 /// mlx-lm needs layers of both kinds, and lets those with a window see a token less than transformers.
 fn windows_in_mlx(model: &Model<'_>) -> Result<Option<String>> {
     let owner = "mlx-lm's mimo_v2_flash";
-    let has = |kind| model.dims.has_kind(kind);
-    if !has(WINDOWED) || !has(FULL_ATTENTION) {
+    if !model.dims.has_kind(WINDOWED) || !model.dims.has_kind(FULL_ATTENTION) {
         return Err(wrong(PATTERN, format!("{owner} needs layers with a window and without")));
     }
     Ok(model.fields.count(&["sliding_window_size"])?.map(|size| {

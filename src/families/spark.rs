@@ -8,10 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{ENDS, MLP, NORMS, VALUES};
 use crate::Result;
 use crate::families::engine::dims::Dims;
-use crate::families::engine::fields::wrong;
-use crate::families::engine::rope::PARAMETERS;
 use crate::families::engine::rows::*;
-use crate::families::engine::table::Model;
 use crate::remember::EncodedAs;
 
 const ATTENTION: &[TensorRule] = &[
@@ -80,18 +77,9 @@ const SPARK2_5_MLX: MlxClass = MlxClass {
         "gate_attn_act_mode",
         "headwise_attn_output_gate",
     ]],
-    laws: &[bases_by_kind],
-    rope: RopeFields::Nested,
+    rope: RopeFields::NestedByKind,
     ..MlxClass::PLAIN
 };
-
-/// mlx-lm looks for rope of each kind of layers.
-fn bases_by_kind(model: &Model<'_>) -> Result<Option<String>> {
-    match model.rope.is_by_kind {
-        Some(true) => Ok(None),
-        _ => Err(wrong(PARAMETERS, "mlx-lm's spark2_5 reads it by the kind of layers alone")),
-    }
-}
 
 /// States rope by the kind of the layers.
 pub(super) fn by_kind(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {

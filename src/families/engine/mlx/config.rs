@@ -215,7 +215,7 @@ pub(super) fn config_of(
         *most = infinity();
     }
     let has_rope = match mlx.rope {
-        RopeFields::Nested => all.contains_key(PARAMETERS),
+        RopeFields::Nested | RopeFields::NestedByKind => all.contains_key(PARAMETERS),
         kind => kind == RopeFields::NestedAlone,
     };
     let fields_of_class = mlx.stated_fields.iter().copied().flatten();

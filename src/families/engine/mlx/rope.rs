@@ -77,6 +77,10 @@ pub(super) fn check(found: &NamedClass<'_>, model: &Model<'_>) -> Result<()> {
         let what = format!("mlx-lm's {owner} needs YaRN with a `factor`");
         return Err(wrong(field, what));
     }
+    if mlx.rope == RopeFields::NestedByKind && rope.is_by_kind != Some(true) {
+        let what = format!("mlx-lm's {owner} reads it by the kind of layers alone");
+        return Err(wrong(PARAMETERS, what));
+    }
     Ok(())
 }
 

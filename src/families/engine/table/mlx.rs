@@ -94,6 +94,8 @@ pub(crate) enum RopeFields {
     FlatTyped,
     /// In `rope_parameters` as well.
     Nested,
+    /// As [`Nested`](Self::Nested), and it cannot be without those of each kind of layers.
+    NestedByKind,
     /// In `rope_parameters` alone.
     NestedAlone,
 }
