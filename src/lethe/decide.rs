@@ -110,8 +110,8 @@ fn weigh(
         return Ok(());
     }
     for (candidate, decision) in candidates.iter().zip(&mut decisions.all) {
-        if let Decision::Encode { importance, .. } = decision {
-            *importance = Importance::of(&candidate.weight, imatrix)?;
+        if let Decision::Encode { importance, method, .. } = decision {
+            *importance = Importance::of(&candidate.weight, &**method, imatrix)?;
         }
     }
     Ok(())

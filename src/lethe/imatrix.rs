@@ -103,6 +103,23 @@ fn require_finite(name: &str, values: &[f32]) -> Result<()> {
     }
 }
 
+/// Names that the entry of the tensor `name` may have, the user's name first: an importance matrix of
+/// a model in Hugging Face's naming has entries by it. A stack of experts of which each holds two
+/// projections has entries in llama.cpp's naming of both, whose inputs are the same.
+pub(crate) fn names_of_entries(name: &str) -> Vec<String> {
+    let ours = llama_name(name).name;
+    let projections = match ours.split_once("ffn_gate_up_exps").filter(|_| ours != name) {
+        Some((layer, end)) => ["up", "gate"]
+            .map(|of| format!("{layer}ffn_{of}_exps{end}"))
+            .to_vec(),
+        None => vec![],
+    };
+    [name.to_owned(), ours]
+        .into_iter()
+        .chain(projections)
+        .collect()
+}
+
 /// The part of an entry that belongs to the tensor `name` ([`Imatrix::of_tensor`]).
 fn part_of<'m>(
     entries: &'m HashMap<String, Vec<f32>>,
@@ -110,9 +127,10 @@ fn part_of<'m>(
     dims: &[usize],
 ) -> Result<Option<&'m [f32]>> {
     let LlamaName { name: ours, expert, .. } = llama_name(name);
-    // The user's name first: an importance matrix of a model in Hugging Face's naming has
-    // entries by it.
-    let Some(values) = entries.get(name).or_else(|| entries.get(&ours)) else {
+    let Some(values) = names_of_entries(name)
+        .iter()
+        .find_map(|name| entries.get(name))
+    else {
         return Ok(None);
     };
     let cols = dims.last().copied().unwrap_or(1);

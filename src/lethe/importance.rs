@@ -1,11 +1,12 @@
 //! What errors cost where scales are searched: what an importance matrix says of the activations that
 //! each value is multiplied with.
 
+use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::WeightInfo;
 use super::imatrix::Imatrix;
+use super::{Method, WeightInfo};
 use crate::Result;
 use crate::lethe::kernels::activations::Activations;
 use crate::remember::Tile;
@@ -15,26 +16,32 @@ pub(crate) struct Importance {
     /// Without a matrix all values count the same.
     imatrix: Option<Arc<Imatrix>>,
     name: String,
+    /// Outermost dimension first, inputs last.
     shape: Vec<usize>,
+    /// Whether the tensor itself has its inputs in rows.
+    inputs_are_rows: bool,
 }
 
 impl Importance {
-    /// That of the values of `weight`; `None` if a matrix says nothing of them.
+    /// That of the values of `weight`, which `method` encodes; `None` if a matrix says nothing of them.
     ///
     /// # Errors
     /// `Parse` if the entry of the matrix does not fit the tensor.
     pub(super) fn of(
         weight: &WeightInfo<'_>,
+        method: &dyn Method,
         imatrix: Option<&Arc<Imatrix>>,
     ) -> Result<Option<Self>> {
+        let shape = dims_by_inputs(weight, method);
         let is_known = match imatrix {
-            Some(imatrix) => imatrix.of_tensor(weight.name, weight.shape)?.is_some(),
+            Some(imatrix) => imatrix.of_tensor(weight.name, &shape)?.is_some(),
             None => true,
         };
         Ok(is_known.then(|| Self {
             imatrix: imatrix.cloned(),
             name: weight.name.to_owned(),
-            shape: weight.shape.to_vec(),
+            shape,
+            inputs_are_rows: method.inputs_are_rows(weight),
         }))
     }
 
@@ -61,6 +68,23 @@ impl Importance {
         if let Some(imatrix) = &self.imatrix {
             squares_of_columns = imatrix.of_tensor(&self.name, &self.shape)?;
             means_of_columns = imatrix.means_of_tensor(&self.name, &self.shape)?;
+        }
+        if self.inputs_are_rows {
+            // An entry has as many numbers as the stack has rows.
+            let fill = |numbers: Option<&[f32]>, to: &mut Vec<f32>| {
+                for &number in numbers
+                    .and_then(|all| all.get(tile.rows.clone()))
+                    .unwrap_or_default()
+                {
+                    to.extend(repeat_n(number, tile.cols.len()));
+                }
+            };
+            fill(squares_of_columns, variances);
+            fill(means_of_columns, means);
+            // A row of the tile has values of many outputs.
+            *row = 1;
+            self.complete(tile.rows.len() * tile.cols.len(), statistics);
+            return Ok(());
         }
         // Each matrix of a stack has numbers of its own. Those of a fourth dimension have the same.
         let cols = self.shape.last().copied().unwrap_or(1).max(1);
@@ -99,6 +123,12 @@ impl Importance {
                 *row = 1;
             }
         }
+        self.complete(len, statistics);
+        Ok(())
+    }
+
+    /// Makes variances of the mean squares, for `len` values.
+    fn complete(&self, len: usize, TileStatistics { variances, means, .. }: &mut TileStatistics) {
         // Without a matrix all values count the same. What has no importance stays as the library
         // has it; `of_tensor` has checked that nothing of an entry is left here, and statistics of
         // each value are what encoders rely on.
@@ -108,8 +138,16 @@ impl Importance {
         for (variance, mean) in variances.iter_mut().zip(means) {
             *variance = (*variance - *mean * *mean).max(0.0);
         }
-        Ok(())
     }
+}
+
+/// Dimensions of `weight` with its inputs last, as entries of importance matrices count them.
+pub(super) fn dims_by_inputs(weight: &WeightInfo<'_>, method: &dyn Method) -> Vec<usize> {
+    let mut dims = weight.shape.to_vec();
+    if let ([.., rows, cols], true) = (&mut dims[..], method.inputs_are_rows(weight)) {
+        std::mem::swap(rows, cols);
+    }
+    dims
 }
 
 /// Statistics of the activations of a tile's values; empty if nothing is searched.
@@ -142,7 +180,8 @@ mod tests {
         let entries = [(name.clone(), (1..=8u8).map(f32::from).collect())].into();
         let means = [(name.clone(), vec![0.0, 1.0, 0.5, 0.0, 0.0, 2.0, 9.0, 0.0])].into();
         let imatrix = Some(Arc::new(Imatrix { entries, means, ..Imatrix::default() }));
-        let importance = Importance { imatrix, name, shape: vec![2, 3, 4] };
+        let inputs_are_rows = false;
+        let importance = Importance { imatrix, name, shape: vec![2, 3, 4], inputs_are_rows };
         let (tile, mut found) = (Tile { rows: 2..5, cols: 1..3 }, TileStatistics::default());
         importance.of_tile(&tile, 4, &mut found).unwrap();
         assert_eq!(found.means, [1.0, 0.5, 2.0, 9.0, 2.0, 9.0]);

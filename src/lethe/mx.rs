@@ -160,6 +160,10 @@ impl Method for Mx {
         }
     }
 
+    fn inputs_are_rows(&self, weight: &WeightInfo<'_>) -> bool {
+        self.layout == MxLayout::GptOss && !weight.name.ends_with(".weight")
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let is_mxfp8 = self.codes == MxCodes::Fp8;
         if is_mxfp8 && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
@@ -188,25 +192,24 @@ impl Method for Mx {
             // A module's weight is [experts, out, in], its blocks lie in rows. A bare parameter is
             // [experts, in, out], as transformers multiplies with it, and gpt-oss stores the blocks
             // of its columns.
-            let in_rows = weight.name.ends_with(".weight");
-            let (outputs, inputs) = if in_rows {
-                (first, last)
-            } else {
+            let in_columns = self.inputs_are_rows(weight);
+            let (outputs, inputs) = if in_columns {
                 (last, first)
+            } else {
+                (first, last)
             };
             let part = |end, shape: &[usize]| {
                 stored_tensor(format!("{}{end}", weight.base()), Dtype::U8, shape)
             };
             let blocks = part("_blocks", &[experts, outputs, inputs / BLOCK, BLOCK / 2]);
             let stored = [blocks, part("_scales", &[experts, outputs, inputs / BLOCK])];
-            return Ok(match in_rows {
-                true => {
+            return Ok(match in_columns {
+                // No other layout stores blocks of columns: their codes are never relayed.
+                true => Box::new(ExpertStackEncoder { stored, kernel, rows, inputs, outputs }),
+                false => {
                     let family = Some(CodeFamily::Mxfp4 { top: TopExponent::Power });
                     Box::new(MxMatrixEncoder { stored, kernel, rows, cols, family })
                 }
-                // Blocks of a bare parameter run down its columns, and no other layout stores them
-                // so: its codes are never relayed.
-                false => Box::new(ExpertStackEncoder { stored, kernel, rows, inputs, outputs }),
             });
         }
         let name = |end: &str| format!("{}{end}", weight.name);

@@ -218,7 +218,7 @@ schemes! {
         searched(or(&["nvfp4"], with_scale_rule(of_modelopt(linear(|p| mx(p, MxLayout::ModelOpt, MxCodes::Fp4))))));
     MXFP4_GPT_OSS "mxfp4-gpt-oss" ["gpt-oss"]
         "MXFP4 of gpt-oss, for stacks of experts"
-        with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, MxCodes::Fp4)));
+        searched(with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, MxCodes::Fp4))));
     NVFP4 "nvfp4" ["nvfp4-modelopt"]
         "NVFP4 of ModelOpt"
         searched(or(&["fp8-tensor"], of_modelopt(linear(|_| Arc::new(Nvfp4::ModelOpt)))));

@@ -296,6 +296,12 @@ pub(crate) trait Method: Send + Sync {
         false
     }
 
+    /// Whether the inputs of a layer with this weight are its rows, as of a stack `[experts, in, out]`.
+    fn inputs_are_rows(&self, weight: &WeightInfo<'_>) -> bool {
+        let _ = weight;
+        false
+    }
+
     /// The method that stores the scales of activations as well, if the scheme's layout has them.
     fn with_activation_scales(&self, scales: &Arc<ActivationScales>) -> Option<Arc<dyn Method>> {
         let _ = scales;

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::is_float_type;
 use crate::lethe::decision::{Candidate, Decision};
-use crate::lethe::imatrix::Imatrix;
+use crate::lethe::imatrix::{Imatrix, names_of_entries};
+use crate::lethe::importance::dims_by_inputs;
 use crate::lethe::llama_names::{is_token_embedding, llama_name};
 use crate::model::gguf::GgufMetadataValue;
 use crate::{AnamnesisError, Result};
@@ -31,11 +32,13 @@ impl Imatrix {
         for (candidate, decision) in candidates.iter().zip(decisions) {
             let weight = &candidate.weight;
             let llama = llama_name(weight.name).name;
-            if let Ok(Some(_)) = self.of_tensor(weight.name, weight.shape) {
-                used.insert(match self.get(weight.name) {
-                    Some(_) => weight.name.to_owned(),
-                    None => llama,
-                });
+            let dims = match decision {
+                Decision::Encode { method, .. } => dims_by_inputs(weight, &**method),
+                _ => weight.shape.to_vec(),
+            };
+            if let Ok(Some(_)) = self.of_tensor(weight.name, &dims) {
+                let names = names_of_entries(weight.name).into_iter();
+                used.extend(names.filter(|name| self.get(name).is_some()));
             } else if matches!(decision, Decision::Encode { label, .. } if !is_float_type(label))
                 && !is_token_embedding(&llama)
                 && llama != "output.weight"

@@ -188,6 +188,13 @@ impl ErrorSums {
         }
     }
 
+    /// The sums of errors that are this many times as large.
+    #[inline(always)]
+    pub(crate) fn times(&self, factor: f32) -> Self {
+        let [squares, sums] = self.0;
+        Self([squares.map(|x| x * factor * factor), sums.map(|x| x * factor)])
+    }
+
     /// What the errors cost.
     #[inline(always)]
     pub(crate) fn cost(&self, carried: f32) -> Cost {

@@ -2,7 +2,7 @@
 //! four bits lie in a byte, the first in its low nibble; others have a byte each.
 
 use super::activations::{Activations, Cost, sum_of};
-use super::narrow::{NarrowFloat, max_abs, narrow_number};
+use super::narrow::{NarrowFloat, max_abs, narrow_number, nearest_magnitude, with_sign_of};
 use crate::remember::kernels::fp8::f32_from_exponent;
 use crate::simd::{Flat, Level, Routine, copy, perform, zip};
 
@@ -178,26 +178,33 @@ fn search_scale<A: GroupArithmetic<GROUP>, const GROUP: usize>(
     plain: GroupScale,
     carried: f32,
 ) -> (GroupScale, f32) {
-    let (mut best, mut least) = (plain, Cost { total: f32::INFINITY, carried });
-    let [first, last] = A::TRIED;
-    for i in first..=last + 1 {
-        // The library's own scale comes first, as its factor has it.
-        let scale = match i == first {
-            true => Some(plain),
-            false => u8::try_from(i32::from(plain.byte) + i - 1)
-                .ok()
-                .and_then(|byte| arithmetic.scale_of(byte)),
-        };
-        let Some(scale) = scale else { continue };
+    // Codes are symmetric: errors of magnitudes count with the signs of the values.
+    let (mut magnitudes, mut signed_means) = (*values, *means);
+    for (x, mean) in zip(&mut magnitudes[..], &mut signed_means[..]) {
+        *mean = with_sign_of(*x, *mean);
+        *x = x.abs();
+    }
+    let cost_of = |scale: GroupScale| {
+        // Quotients are products here: where the last place decides on a code, both cost the same.
+        let inverse = arithmetic.scaled(1.0, scale.factor);
         let (mut squares, mut errors) = ([0.0; GROUP], [0.0; GROUP]);
-        let weighted = zip(zip(&mut squares[..], &mut errors[..]), zip(variances.iter(), means));
-        for (((square, error), (&variance, &mean)), &x) in zip(weighted, values) {
-            let (_, value) = arithmetic.code(arithmetic.scaled(x, scale.factor));
-            let difference = value * scale.scale - x;
+        let statistics = zip(variances.iter(), &signed_means);
+        let weighted = zip(zip(&mut squares[..], &mut errors[..]), statistics);
+        for (((square, error), (&variance, &mean)), &x) in zip(weighted, &magnitudes) {
+            let difference = nearest_magnitude::<A::Code>(x * inverse) * scale.scale - x;
             *square = variance * difference * difference;
             *error = mean * difference;
         }
-        let cost = Cost::of([sum_of(&squares), sum_of(&errors)], carried);
+        Cost::of([sum_of(&squares), sum_of(&errors)], carried)
+    };
+    let (mut best, mut least) = (plain, cost_of(plain));
+    let [first, last] = A::TRIED;
+    for i in (first..=last).filter(|&i| i != 0) {
+        let byte = u8::try_from(i32::from(plain.byte) + i).ok();
+        let Some(scale) = byte.and_then(|byte| arithmetic.scale_of(byte)) else {
+            continue;
+        };
+        let cost = cost_of(scale);
         if cost.total < least.total {
             (best, least) = (scale, cost);
         }

@@ -98,6 +98,22 @@ pub(crate) fn narrow_magnitude<N: NarrowFloat>(x: f32) -> (u32, f32) {
     (sum.to_bits() - aligned + above, sum - f32::from_bits(aligned))
 }
 
+/// The value of the code of a number that is not negative.
+#[inline(always)]
+pub(crate) fn nearest_magnitude<N: NarrowFloat>(x: f32) -> f32 {
+    let x = if x < N::MAX { x } else { N::MAX };
+    // As in `narrow_magnitude`.
+    let exponent = (x.to_bits() & 0x7f80_0000).max(N::SMALLEST_EXPONENT << 23);
+    let aligned = f32::from_bits(exponent + ((23 - N::MANTISSA_BITS) << 23));
+    (x + aligned) - aligned
+}
+
+/// `number`, which is turned around if `sign` is negative.
+#[inline(always)]
+pub(crate) fn with_sign_of(sign: f32, number: f32) -> f32 {
+    f32::from_bits(number.to_bits() ^ (sign.to_bits() & 0x8000_0000))
+}
+
 /// [`narrow`] of a number, which may be infinite but is not NaN.
 #[inline(always)]
 pub(crate) fn narrow_number<N: NarrowFloat>(x: f32) -> (u32, f32) {

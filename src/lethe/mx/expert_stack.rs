@@ -49,16 +49,21 @@ impl Encode for ExpertStackEncoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let TileValues { tile, values, level, .. } = *values;
+        let TileValues { tile, values, activations, level, .. } = *values;
         let (height, width) = (tile.rows.len(), tile.cols.len());
         // The kernel takes blocks of consecutive values: columns become rows, and back.
         let columns = transposed(values, width);
+        let [variances, means] =
+            [activations.variances, activations.means].map(|all| transposed(all, width));
+        // Where an expert ends within a column, nothing is carried from one block to the next.
+        let is_of_one = tile.rows.start / self.inputs == (tile.rows.end - 1) / self.inputs;
+        let row = if is_of_one { height } else { BLOCK };
         let mut columns_back = vec![0.0; values.len()];
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
         let (codes, shared) = (&mut codes[..], &mut shared[..]);
         self.kernel.run(GroupBuffers {
             values: &columns,
-            activations: Activations::default(),
+            activations: Activations { variances: &variances, means: &means, row },
             codes,
             scale_bytes: shared,
             back: &mut columns_back,

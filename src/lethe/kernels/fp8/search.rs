@@ -54,21 +54,74 @@ impl SearchedBlock<'_> {
         max_abs: f32,
         scaling: &mut BlockScaling,
     ) -> f32 {
-        let (plain, mut least, mut carried) = (*scaling, f32::INFINITY, self.carried);
-        for factor in FACTORS {
-            let tried = match factor == 1.0 {
-                true => plain,
-                false => {
-                    let operands = arithmetic.operands(plain.scale * factor);
-                    BlockScaling::of::<N>(arithmetic, operands, max_abs)
-                }
-            };
-            let [cost, end] = self.cost_of::<N>(arithmetic, tried);
+        let plain = *scaling;
+        let operands = FACTORS.map(|factor| arithmetic.operands(plain.scale * factor));
+        let costs = self.estimates::<N>(operands.map(|(scale, _)| scale));
+        let (mut least, mut found) = (f32::INFINITY, 0);
+        for (i, cost) in costs.into_iter().enumerate() {
             if cost < least {
-                (least, carried, *scaling) = (cost, end, tried);
+                (least, found) = (cost, i);
+            }
+        }
+        let [plain_cost, mut carried] = self.cost_of::<N>(arithmetic, plain);
+        if found > 0 {
+            let tried = BlockScaling::of::<N>(arithmetic, operands[found], max_abs);
+            let [cost, end] = self.cost_of::<N>(arithmetic, tried);
+            if cost < plain_cost {
+                (carried, *scaling) = (end, tried);
             }
         }
         carried
+    }
+
+    /// What is carried to each row of the block.
+    #[inline(always)]
+    fn carried_to_rows(&self) -> f32 {
+        match self.values.len() == self.activations.row {
+            true => self.carried,
+            false => 0.0,
+        }
+    }
+
+    /// Values of each row of the block, with their variances and means.
+    #[inline(always)]
+    fn rows(&self) -> impl Iterator<Item = [&[f32]; 3]> {
+        let Activations { variances, means, row } = self.activations;
+        let statistics = zip(variances.chunks_exact(row), means.chunks_exact(row));
+        zip(self.values.chunks_exact(row), statistics).map(|(values, (variances, means))| {
+            [values, variances, means].map(|x| &x[self.cols.clone()])
+        })
+    }
+
+    /// About what errors under each of these scales cost. Values are rounded as if each binade were
+    /// normal and no dtype of a library between, in half of the operations: that decides on few codes
+    /// and on small errors.
+    #[inline(always)]
+    fn estimates<N: NarrowFloat>(&self, scales: [f32; FACTORS.len()]) -> [f32; FACTORS.len()] {
+        let inverses = scales.map(|scale| 1.0 / scale);
+        let mut totals = [0.0; FACTORS.len()];
+        for [values, variances, means] in self.rows() {
+            let mut sums = [ErrorSums::default(); FACTORS.len()];
+            let statistics = zip(variances.chunks(PART), means.chunks(PART));
+            for (values, statistics) in zip(values.chunks(PART), statistics) {
+                for (sums, inverse) in zip(&mut sums[..], inverses) {
+                    let (mut scaled, mut rounded) = ([0.0; PART], [0.0; PART]);
+                    let scaled = &mut scaled[..values.len()];
+                    let rounded = &mut rounded[..values.len()];
+                    for ((scaled, rounded), &x) in
+                        zip(zip(&mut scaled[..], &mut rounded[..]), values)
+                    {
+                        *scaled = x * inverse;
+                        *rounded = with_mantissa_of::<N>(*scaled);
+                    }
+                    sums.add((scaled, rounded), statistics);
+                }
+            }
+            for ((sums, scale), total) in zip(zip(&sums[..], scales), &mut totals) {
+                *total += sums.times(scale).cost(self.carried_to_rows()).total;
+            }
+        }
+        totals
     }
 
     /// What errors under this scale cost, and what is carried on.
@@ -78,16 +131,8 @@ impl SearchedBlock<'_> {
         arithmetic: Fp8Arithmetic,
         scaling: BlockScaling,
     ) -> [f32; 2] {
-        let Activations { variances, means, row } = self.activations;
-        let carried = match self.values.len() == row {
-            true => self.carried,
-            false => 0.0,
-        };
-        let rows = zip(self.values.chunks_exact(row), variances.chunks_exact(row));
-        let [mut total, mut end] = [0.0, carried];
-        for ((values, variances), means) in zip(rows, means.chunks_exact(row)) {
-            let [values, variances, means] =
-                [values, variances, means].map(|x| &x[self.cols.clone()]);
+        let [mut total, mut end] = [0.0; 2];
+        for [values, variances, means] in self.rows() {
             let mut sums = ErrorSums::default();
             let statistics = zip(variances.chunks(PART), means.chunks(PART));
             for (values, statistics) in zip(values.chunks(PART), statistics) {
@@ -100,7 +145,7 @@ impl SearchedBlock<'_> {
                 }
                 sums.add((values, decoded), statistics);
             }
-            let cost = sums.cost(carried);
+            let cost = sums.cost(self.carried_to_rows());
             total += cost.total;
             end = cost.carried;
         }
@@ -114,4 +159,12 @@ fn decode(values: &mut [f32], scale: f32, narrowed: impl Fn(f32) -> (u32, f32)) 
     for x in values {
         *x = narrowed(*x).1 * scale;
     }
+}
+
+/// `x` with as many bits of mantissa as codes have, as Veltkamp splits numbers: the product with
+/// 2^s + 1 less its difference to `x` has s bits less.
+#[inline(always)]
+fn with_mantissa_of<N: NarrowFloat>(x: f32) -> f32 {
+    let product = x * ((1u32 << (23 - N::MANTISSA_BITS)) + 1) as f32;
+    product - (product - x)
 }
