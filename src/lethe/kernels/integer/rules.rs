@@ -18,7 +18,7 @@ pub(super) fn max_code(bits: usize) -> f32 {
 /// The largest magnitudes of groups as their largest values, and zeros: where only the larger
 /// magnitude counts, half of the comparisons are enough.
 #[inline(always)]
-pub(super) fn largest_of_groups(values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
+pub(super) fn bounds_by_magnitude(values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
     let mut max = [0.0; BATCH];
     for (max, values) in zip(&mut max[..], values.chunks_exact(group)) {
         *max = max_abs(values, 0.0);
@@ -59,7 +59,7 @@ impl IntegerArithmetic for CompressedTensorsInt {
         if !self.symmetric {
             return min_max_of_groups(values, group, |x| x);
         }
-        largest_of_groups(values, group)
+        bounds_by_magnitude(values, group)
     }
 
     #[inline(always)]
@@ -264,7 +264,7 @@ impl IntegerArithmetic for LlmInt8 {
 
     #[inline(always)]
     fn bounds(self, values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
-        let [low, mut high] = largest_of_groups(values, group);
+        let [low, mut high] = bounds_by_magnitude(values, group);
         // Rounding keeps the order.
         for max in &mut high {
             *max = f16::rounded(*max);

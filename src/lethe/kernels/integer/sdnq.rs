@@ -5,7 +5,7 @@
 //! `quantize_weight`), `dequantizer.py` (`dequantize_symmetric`, `dequantize_asymmetric`). A scale
 //! may be 0: then zero over zero is the code 0, and any other value the one at its end.
 
-use super::rules::largest_of_groups;
+use super::rules::bounds_by_magnitude;
 use super::{BATCH, Fit, IntegerArithmetic, QuantParams, clamp, min_max_of_groups};
 use crate::element::ROUND_TO_INTEGER;
 use crate::remember::kernels::grouped::fused;
@@ -32,7 +32,7 @@ impl IntegerArithmetic for SdnqInt {
 
     #[inline(always)]
     fn bounds(self, values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
-        largest_of_groups(values, group)
+        bounds_by_magnitude(values, group)
     }
 
     #[inline(always)]

@@ -33,25 +33,23 @@ pub(super) struct Fit {
 }
 
 /// Candidates for a scale, as a part of the scale under which the range of a group is just that of
-/// the codes. The best scale cuts off extreme values, more of them the fewer codes there are and the
-/// less they count; it is larger than 1 where few codes meet most values.
-const FACTORS: [f32; 19] = [
-    0.30, 0.35, 0.40, 0.45, 0.50, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.0, 1.05,
-    1.1, 1.2, 1.3,
-];
+/// the codes, for up to four bits. The best scale cuts off extreme values, more of them the fewer
+/// codes there are and the less they count; it is larger than 1 where few codes meet most values.
+const FACTORS: [f32; 16] =
+    [0.30, 0.36, 0.42, 0.48, 0.54, 0.60, 0.66, 0.72, 0.78, 0.84, 0.90, 0.96, 1.02, 1.08, 1.15, 1.3];
 
 /// The best scale lies between two candidates: what is added of the better one to come to the next.
-const STEPS: [f32; 4] = [-0.04, -0.02, 0.02, 0.04];
+const STEPS: [f32; 4] = [-0.03, -0.015, 0.015, 0.03];
 
 /// Candidates for the scale of a line: it adapts to its codes, so that fewer lead as far.
 const LINE_FACTORS: [f32; 7] = [0.4, 0.51, 0.62, 0.73, 0.84, 0.94, 1.05];
 
 /// Around the best line of all before, each round tries lines with other scales, [`STEPS`] times this,
 /// and with [`SHIFTS`] times this: for the bias there are as many good numbers as codes.
-const ROUNDS: [f32; 3] = [2.5, 1.5, 0.7];
+const ROUNDS: [f32; 3] = [3.3, 2.0, 0.9];
 
 /// How far the middle of a line is moved, in codes.
-const SHIFTS: [f32; 2] = [-0.2, 0.2];
+const SHIFTS: [f32; 2] = [-0.15, 0.15];
 
 /// Finds the fit of a group.
 pub(super) struct FitGroup<'a> {
@@ -77,6 +75,9 @@ impl Routine for FitGroup<'_> {
 struct Candidates<'a> {
     group: SearchedGroup<'a>,
     max_code: f32,
+    /// How far apart candidates are, in those of four bits. Of more bits the best scale is nearer to the
+    /// range of the group, and smaller steps change as many codes.
+    spread: f32,
     /// `Σ μ·x` less what is carried on.
     target: f32,
     /// `Σ μ`.
@@ -87,7 +88,14 @@ impl<'a> Candidates<'a> {
     #[inline(always)]
     fn new(group: SearchedGroup<'a>, max_code: f32) -> Self {
         let [product, mean] = group.sums_of_means();
-        Self { group, max_code, target: product - group.carried, mean }
+        let spread = smaller(4.0 / (max_code + 1.0).sqrt(), 1.0);
+        Self { group, max_code, spread, target: product - group.carried, mean }
+    }
+
+    /// A candidate of [`FACTORS`] or [`LINE_FACTORS`] for as many codes as there are.
+    #[inline(always)]
+    fn spread(&self, factor: f32) -> f32 {
+        1.0 + (factor - 1.0) * self.spread
     }
 
     /// The scale and the zero point, which is the middle of the codes or any code.
@@ -103,7 +111,7 @@ impl<'a> Candidates<'a> {
         };
         let mut best = Found::default();
         for factor in FACTORS {
-            let scale = width / most * factor;
+            let scale = width / most * self.spread(factor);
             // The zero point with which as much is cut off on either side.
             let centred = round_to_even(clamp(most / 2.0 - (high + low) / 2.0 / scale, 0.0, most));
             for i in 0..zeros {
@@ -116,11 +124,9 @@ impl<'a> Candidates<'a> {
         }
         let Fit { scale, zero: at } = best.fit;
         for step in STEPS {
-            best = best.or(self.scaled(scale + scale * step, at));
+            best = best.or(self.scaled(scale + scale * (step * self.spread), at));
         }
-        for _ in 0..2 {
-            best = best.or(self.scaled(best.fit.scale, at));
-        }
+        best = best.or(self.scaled(best.fit.scale, at));
         let found = best.fit;
         match zero {
             // Codes from `1 - middle` to `middle` are those of the negative scale.
@@ -170,14 +176,14 @@ impl<'a> Candidates<'a> {
         let (middle, width) = ((high + low) / 2.0, (high - low) / self.max_code);
         let mut best = Found::<Line>::default();
         for factor in LINE_FACTORS {
-            let scale = width * factor;
+            let scale = width * self.spread(factor);
             best = best.or(self.line_of(Line { scale, bias: middle - scale * half }, sums));
         }
         for round in ROUNDS {
             let Line { scale: found, bias } = best.fit;
             let middle = bias + found * half;
             for step in STEPS {
-                let scale = found + found * (step * round);
+                let scale = found + found * (step * self.spread * round);
                 for shift in SHIFTS {
                     let bias = middle - scale * (half + shift * round);
                     best = best.or(self.line_of(Line { scale, bias }, sums));

@@ -249,8 +249,8 @@ fn integers() {
             _ => &[2, 3, 4],
         };
         for (bits, spread) in widths.iter().flat_map(|&bits| [(bits, 0.0), (bits, 1.5)]) {
-            // The steps of a scale in BF16 are coarser than what 8 bits gain.
-            let dtype = if bits == 8 {
+            // The steps of a scale in BF16 are coarser than what more bits gain.
+            let dtype = if bits > 4 {
                 TargetDtype::F32
             } else {
                 TargetDtype::BF16
@@ -276,10 +276,14 @@ fn integers() {
                 .sum();
             let found = of(of_weights(&weights));
             let part = gained(&of(Activations::default()), &found, least);
-            let excess = found.iter().sum::<f64>() / least - 1.0;
             // The more codes, the less a scale gains.
-            let is_near = if bits > 4 { excess < 0.14 } else { part > 0.95 };
-            assert!(is_near, "{q:?}, weights of {spread}: {part}, {excess}");
+            // For a line there are as many good biases as scales, and the more codes, the less they gain.
+            let goal = match (rule, bits) {
+                (IntegerRule::Mlx, ..=4) => 0.95,
+                (IntegerRule::Mlx, _) => 0.85,
+                _ => 0.98,
+            };
+            assert!(part > goal, "{q:?}, weights of {spread}: {part}");
         }
     }
 }
