@@ -137,6 +137,9 @@ impl Cost {
     }
 }
 
+/// Candidates for a scale that are tried side by side: one in each lane of a vector.
+pub(crate) const TRIED: usize = 16;
+
 const LANES: usize = 16;
 
 impl SearchedGroup<'_> {
@@ -176,23 +179,26 @@ impl ErrorSums {
         (variances, means): (&[f32], &[f32]),
     ) {
         let [squares, sums] = &mut self.0;
-        let values = zip(values.chunks(LANES), back.chunks(LANES));
-        let statistics = zip(variances.chunks(LANES), means.chunks(LANES));
-        for ((values, back), (variances, means)) in zip(values, statistics) {
-            let lanes = zip(zip(values.iter(), back), zip(variances.iter(), means));
-            for (i, ((&x, &back), (&variance, &mean))) in lanes.enumerate() {
-                let error = back - x;
-                squares[i] += variance * error * error;
-                sums[i] += mean * error;
+        let mut add = |i: usize, [x, back, variance, mean]: [f32; 4]| {
+            let error = back - x;
+            squares[i] += variance * error * error;
+            sums[i] += mean * error;
+        };
+        // Whole chunks by themselves: loops of a known length become vectors.
+        let (values, last_values) = values.as_chunks::<LANES>();
+        let (back, last_back) = back.as_chunks::<LANES>();
+        let (variances, last_variances) = variances.as_chunks::<LANES>();
+        let (means, last_means) = means.as_chunks::<LANES>();
+        let pairs = zip(zip(values.iter(), back), zip(variances.iter(), means));
+        for ((values, back), (variances, means)) in pairs {
+            for i in 0..LANES {
+                add(i, [values[i], back[i], variances[i], means[i]]);
             }
         }
-    }
-
-    /// The sums of errors that are this many times as large.
-    #[inline(always)]
-    pub(crate) fn times(&self, factor: f32) -> Self {
-        let [squares, sums] = self.0;
-        Self([squares.map(|x| x * factor * factor), sums.map(|x| x * factor)])
+        let pairs = zip(zip(last_values.iter(), last_back), zip(last_variances.iter(), last_means));
+        for (i, ((&x, &back), (&variance, &mean))) in pairs.enumerate() {
+            add(i % LANES, [x, back, variance, mean]);
+        }
     }
 
     /// What the errors cost.

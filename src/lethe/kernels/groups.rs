@@ -1,7 +1,7 @@
 //! Groups of values of a row that share a scale of one byte: MXFP4, MXFP6, MXFP8, NVFP4. Two codes of
 //! four bits lie in a byte, the first in its low nibble; others have a byte each.
 
-use super::activations::{Activations, Cost, sum_of};
+use super::activations::{Activations, TRIED};
 use super::narrow::{NarrowFloat, max_abs, narrow_number, nearest_magnitude, with_sign_of};
 use crate::remember::kernels::fp8::f32_from_exponent;
 use crate::simd::{Flat, Level, Routine, copy, perform, zip};
@@ -26,10 +26,6 @@ pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
 
     /// The scale of a group whose largest magnitude is `max_abs`.
     fn group_scale(&self, max_abs: f32) -> GroupScale;
-
-    /// What a search adds to the byte of that scale to come to the first and the last byte that it
-    /// tries. The best exponent is mostly the library's or a neighbour.
-    const TRIED: [i32; 2] = [-2, 1];
 
     /// The scale whose stored byte is this one, if a library decodes it to a number other than 0: by
     /// default a power of two, by whose reciprocal values are multiplied.
@@ -168,6 +164,11 @@ impl GroupBuffers<'_> {
     }
 }
 
+/// What is added to the byte of the library's scale to come to the one before the first that is tried.
+/// Eight bytes of NVFP4 are a factor of 2; the best exponent of MXFP4 is mostly the library's or a
+/// neighbour.
+const FIRST_TRIED: i32 = -(TRIED as i32) / 2;
+
 /// Of the library's scale of a group and those around it the one under which errors cost least; the
 /// library's, if none is better. With what is carried on.
 #[inline(always)]
@@ -178,38 +179,33 @@ fn search_scale<A: GroupArithmetic<GROUP>, const GROUP: usize>(
     plain: GroupScale,
     carried: f32,
 ) -> (GroupScale, f32) {
-    // Codes are symmetric: errors of magnitudes count with the signs of the values.
-    let (mut magnitudes, mut signed_means) = (*values, *means);
-    for (x, mean) in zip(&mut magnitudes[..], &mut signed_means[..]) {
-        *mean = with_sign_of(*x, *mean);
-        *x = x.abs();
+    let mut tried = [plain; TRIED];
+    for (i, tried) in tried.iter_mut().enumerate().skip(1) {
+        let byte = u8::try_from(i32::from(plain.byte) + FIRST_TRIED + i as i32).ok();
+        let scale = byte.and_then(|byte| arithmetic.scale_of(byte));
+        *tried = scale.unwrap_or(plain);
     }
-    let cost_of = |scale: GroupScale| {
-        // Quotients are products here: where the last place decides on a code, both cost the same.
-        let inverse = arithmetic.scaled(1.0, scale.factor);
-        let (mut squares, mut errors) = ([0.0; GROUP], [0.0; GROUP]);
-        let statistics = zip(variances.iter(), &signed_means);
-        let weighted = zip(zip(&mut squares[..], &mut errors[..]), statistics);
-        for (((square, error), (&variance, &mean)), &x) in zip(weighted, &magnitudes) {
-            let difference = nearest_magnitude::<A::Code>(x * inverse) * scale.scale - x;
-            *square = variance * difference * difference;
-            *error = mean * difference;
-        }
-        Cost::of([sum_of(&squares), sum_of(&errors)], carried)
-    };
-    let (mut best, mut least) = (plain, cost_of(plain));
-    let [first, last] = A::TRIED;
-    for i in (first..=last).filter(|&i| i != 0) {
-        let byte = u8::try_from(i32::from(plain.byte) + i).ok();
-        let Some(scale) = byte.and_then(|byte| arithmetic.scale_of(byte)) else {
-            continue;
-        };
-        let cost = cost_of(scale);
-        if cost.total < least.total {
-            (best, least) = (scale, cost);
+    // Quotients are products here: where the last place decides on a code, both cost the same.
+    let inverses = tried.map(|scale| arithmetic.scaled(1.0, scale.factor));
+    let scales = tried.map(|scale| scale.scale);
+    let (mut squares, mut errors) = ([0.0; TRIED], [carried; TRIED]);
+    for ((&x, &variance), &mean) in zip(zip(values.iter(), variances), means) {
+        // Codes are symmetric: the error of a magnitude counts with the sign of the value.
+        let (x, mean) = (x.abs(), with_sign_of(x, mean));
+        for i in 0..TRIED {
+            let error = nearest_magnitude::<A::Code>(x * inverses[i]) * scales[i] - x;
+            squares[i] += variance * error * error;
+            errors[i] += mean * error;
         }
     }
-    (best, least.carried)
+    let (mut best, mut least) = (0, f32::INFINITY);
+    for i in 0..TRIED {
+        let cost = squares[i] + errors[i] * errors[i];
+        if cost < least {
+            (best, least) = (i, cost);
+        }
+    }
+    (tried[best], errors[best])
 }
 
 /// Groups whose scales are found before any of them is encoded: a scale is one long chain of

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use super::groups::{GroupArithmetic, GroupBuffers, GroupScale};
 use super::mx::{BLOCK as MX_BLOCK, GgmlMxfp4};
 use super::narrow::{Fp4E2M1, NarrowFloat, narrow};
-use super::nvfp4::{TRIED_SCALES, divisor_of};
+use super::nvfp4::divisor_of;
 use crate::TargetDtype;
 use crate::remember::kernels::fp8::{E4M3, f32_from_exponent};
 use crate::remember::kernels::nvfp4::{BLOCK as NVFP4_BLOCK, block_scale};
@@ -166,8 +166,6 @@ impl GroupArithmetic<NVFP4_BLOCK> for MlxNvfp4 {
             scale,
         }
     }
-
-    const TRIED: [i32; 2] = TRIED_SCALES;
 
     #[inline(always)]
     fn scale_of(&self, byte: u8) -> Option<GroupScale> {

@@ -37,10 +37,6 @@ pub(crate) fn comfy_multiplier(dtype: TargetDtype, max_abs: f32) -> f32 {
     if rounded == 0.0 { multiplier } else { rounded }
 }
 
-/// What a search of scales adds to the byte of the library's: eight bytes are a factor of 2. The best
-/// scale under which the largest value is cut off may be far below.
-pub(super) const TRIED_SCALES: [i32; 2] = [-8, 6];
-
 /// The `scale` of this byte, by which values are divided; `None` for 0, negative numbers and NaN.
 #[inline(always)]
 pub(super) fn divisor_of(byte: u8, scale: f32) -> Option<GroupScale> {
@@ -72,8 +68,6 @@ impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
         // zero.
         GroupScale { byte, factor: if scale == 0.0 { 1.0 } else { scale }, scale }
     }
-
-    const TRIED: [i32; 2] = TRIED_SCALES;
 
     #[inline(always)]
     fn scale_of(&self, byte: u8) -> Option<GroupScale> {
@@ -116,8 +110,6 @@ impl GroupArithmetic<BLOCK> for CompressedTensorsNvfp4 {
         GroupScale { byte, factor: scale, scale }
     }
 
-    const TRIED: [i32; 2] = TRIED_SCALES;
-
     #[inline(always)]
     fn scale_of(&self, byte: u8) -> Option<GroupScale> {
         divisor_of(byte, block_scale(byte, self.0, true))
@@ -153,8 +145,6 @@ impl GroupArithmetic<BLOCK> for ComfyNvfp4 {
         let scale = block_scale(byte, self.0, false);
         GroupScale { byte, factor: scale, scale }
     }
-
-    const TRIED: [i32; 2] = TRIED_SCALES;
 
     #[inline(always)]
     fn scale_of(&self, byte: u8) -> Option<GroupScale> {

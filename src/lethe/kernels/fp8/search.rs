@@ -7,13 +7,13 @@ use std::f32::consts::SQRT_2;
 use std::ops::Range;
 
 use super::{BlockScaling, Fp8Arithmetic, PART};
-use crate::lethe::kernels::activations::{Activations, ErrorSums};
+use crate::lethe::kernels::activations::{Activations, ErrorSums, TRIED};
 use crate::lethe::kernels::narrow::{NarrowFloat, narrow, narrow_in_range};
 use crate::remember::kernels::fp8::Float8;
 use crate::simd::zip;
 
 /// Candidates for a scale, as multiples of the library's: powers of the sixteenth root of 2.
-const FACTORS: [f32; 16] = [
+const FACTORS: [f32; TRIED] = [
     1.0,
     1.044_273_8,
     1.090_507_7,
@@ -31,6 +31,10 @@ const FACTORS: [f32; 16] = [
     1.834_008_1,
     1.915_206_6,
 ];
+
+/// Steps to the candidates between two of [`FACTORS`]: 64 in all. Errors of a block are noise over the
+/// scale, so that each candidate may be the best, however near it is to others.
+const STEPS: [f32; 4] = [1.0, 1.010_889_3, 1.021_897_1, 1.033_024_9];
 
 /// A block whose scale is searched.
 pub(super) struct SearchedBlock<'a> {
@@ -55,21 +59,21 @@ impl SearchedBlock<'_> {
         scaling: &mut BlockScaling,
     ) -> f32 {
         let plain = *scaling;
-        let operands = FACTORS.map(|factor| arithmetic.operands(plain.scale * factor));
-        let costs = self.estimates::<N>(operands.map(|(scale, _)| scale));
-        let (mut least, mut found) = (f32::INFINITY, 0);
-        for (i, cost) in costs.into_iter().enumerate() {
-            if cost < least {
-                (least, found) = (cost, i);
+        let (mut least, mut found) = (f32::INFINITY, (plain.scale, plain.factor));
+        for step in STEPS {
+            let operands = FACTORS.map(|factor| arithmetic.operands(plain.scale * factor * step));
+            let costs = self.estimates::<N>(operands.map(|(scale, _)| scale));
+            for (operands, cost) in zip(operands, costs) {
+                if cost < least {
+                    (least, found) = (cost, operands);
+                }
             }
         }
         let [plain_cost, mut carried] = self.cost_of::<N>(arithmetic, plain);
-        if found > 0 {
-            let tried = BlockScaling::of::<N>(arithmetic, operands[found], max_abs);
-            let [cost, end] = self.cost_of::<N>(arithmetic, tried);
-            if cost < plain_cost {
-                (carried, *scaling) = (end, tried);
-            }
+        let tried = BlockScaling::of::<N>(arithmetic, found, max_abs);
+        let [cost, end] = self.cost_of::<N>(arithmetic, tried);
+        if cost < plain_cost {
+            (carried, *scaling) = (end, tried);
         }
         carried
     }
@@ -97,28 +101,22 @@ impl SearchedBlock<'_> {
     /// normal and no dtype of a library between, in half of the operations: that decides on few codes
     /// and on small errors.
     #[inline(always)]
-    fn estimates<N: NarrowFloat>(&self, scales: [f32; FACTORS.len()]) -> [f32; FACTORS.len()] {
+    fn estimates<N: NarrowFloat>(&self, scales: [f32; TRIED]) -> [f32; TRIED] {
         let inverses = scales.map(|scale| 1.0 / scale);
-        let mut totals = [0.0; FACTORS.len()];
+        let mut totals = [0.0; TRIED];
         for [values, variances, means] in self.rows() {
-            let mut sums = [ErrorSums::default(); FACTORS.len()];
-            let statistics = zip(variances.chunks(PART), means.chunks(PART));
-            for (values, statistics) in zip(values.chunks(PART), statistics) {
-                for (sums, inverse) in zip(&mut sums[..], inverses) {
-                    let (mut scaled, mut rounded) = ([0.0; PART], [0.0; PART]);
-                    let scaled = &mut scaled[..values.len()];
-                    let rounded = &mut rounded[..values.len()];
-                    for ((scaled, rounded), &x) in
-                        zip(zip(&mut scaled[..], &mut rounded[..]), values)
-                    {
-                        *scaled = x * inverse;
-                        *rounded = with_mantissa_of::<N>(*scaled);
-                    }
-                    sums.add((scaled, rounded), statistics);
+            let [mut squares, mut errors] = [[0.0; TRIED]; 2];
+            for ((&x, &variance), &mean) in zip(zip(values, variances), means) {
+                for i in 0..TRIED {
+                    let scaled = x * inverses[i];
+                    let error = with_mantissa_of::<N>(scaled) - scaled;
+                    squares[i] += variance * error * error;
+                    errors[i] += mean * error;
                 }
             }
-            for ((sums, scale), total) in zip(zip(&sums[..], scales), &mut totals) {
-                *total += sums.times(scale).cost(self.carried_to_rows()).total;
+            for i in 0..TRIED {
+                let carried = self.carried_to_rows() + errors[i] * scales[i];
+                totals[i] += squares[i] * scales[i] * scales[i] + carried * carried;
             }
         }
         totals

@@ -5,11 +5,14 @@
 //! few of them, of both signs or with several zero points, reach nearly all that trying every scale
 //! gains (`kernels/tests/searches`).
 //!
+//! Sixteen candidates are tried side by side: vectors hold one value's codes under each of them, so that
+//! nothing is summed across a vector.
+//!
 //! What is carried on is one more value of these sums: its code is `Σ μ·code`, and with what is
 //! `Σ μ·x` less what the groups before have carried on, all is made up for.
 
-use super::{LANES, clamp, larger, round_to_even, smaller};
-use crate::lethe::kernels::activations::{SearchedGroup, sum_of};
+use super::{clamp, larger, round_to_even, smaller};
+use crate::lethe::kernels::activations::{SearchedGroup, TRIED};
 use crate::simd::{Routine, zip};
 
 /// Which zero points a search may choose.
@@ -35,21 +38,29 @@ pub(super) struct Fit {
 /// Candidates for a scale, as a part of the scale under which the range of a group is just that of
 /// the codes, for up to four bits. The best scale cuts off extreme values, more of them the fewer
 /// codes there are and the less they count; it is larger than 1 where few codes meet most values.
-const FACTORS: [f32; 16] =
+const FACTORS: [f32; TRIED] =
     [0.30, 0.36, 0.42, 0.48, 0.54, 0.60, 0.66, 0.72, 0.78, 0.84, 0.90, 0.96, 1.02, 1.08, 1.15, 1.3];
 
-/// The best scale lies between two candidates: what is added of the better one to come to the next.
-const STEPS: [f32; 4] = [-0.03, -0.015, 0.015, 0.03];
+/// The best scale lies between two candidates: what is added of the best one so far, in each round.
+/// The last steps are of the fitted scale itself, under which codes may be others.
+const STEPS: [[f32; TRIED]; 2] = [steps(0.004), steps(0.001)];
 
-/// Candidates for the scale of a line: it adapts to its codes, so that fewer lead as far.
-const LINE_FACTORS: [f32; 7] = [0.4, 0.51, 0.62, 0.73, 0.84, 0.94, 1.05];
+/// Around the best line of all before, each round tries lines with [`LINE_STEPS`] times this.
+const ROUNDS: [f32; 6] = [4.0, 2.5, 1.5, 1.0, 0.7, 0.5];
 
-/// Around the best line of all before, each round tries lines with other scales, [`STEPS`] times this,
-/// and with [`SHIFTS`] times this: for the bias there are as many good numbers as codes.
-const ROUNDS: [f32; 3] = [3.3, 2.0, 0.9];
+/// What is added of the scale of a line, and how far its middle is moved, in codes: for the bias there
+/// are as many good numbers as codes.
+const LINE_STEPS: [[f32; 4]; 2] = [[-0.03, -0.01, 0.01, 0.03], [-0.3, -0.1, 0.1, 0.3]];
 
-/// How far the middle of a line is moved, in codes.
-const SHIFTS: [f32; 2] = [-0.15, 0.15];
+/// Steps of this size in both directions, and none.
+const fn steps(size: f32) -> [f32; TRIED] {
+    let (mut steps, mut i) = ([0.0; TRIED], 0);
+    while i < TRIED {
+        steps[i] = (i as f32 - 8.0) * size;
+        i += 1;
+    }
+    steps
+}
 
 /// Finds the fit of a group.
 pub(super) struct FitGroup<'a> {
@@ -109,24 +120,23 @@ impl<'a> Candidates<'a> {
             ZeroPoint::Middle => (larger(-low, high) * most / middle, 2),
             _ => (high - low, 5),
         };
+        let scales = FACTORS.map(|factor| width / most * self.spread(factor));
+        // The zero points with which as much is cut off on either side.
+        let centred = scales
+            .map(|scale| round_to_even(clamp(most / 2.0 - (high + low) / 2.0 / scale, 0.0, most)));
         let mut best = Found::default();
-        for factor in FACTORS {
-            let scale = width / most * self.spread(factor);
-            // The zero point with which as much is cut off on either side.
-            let centred = round_to_even(clamp(most / 2.0 - (high + low) / 2.0 / scale, 0.0, most));
-            for i in 0..zeros {
-                let zero = match zero {
-                    ZeroPoint::Middle => middle - i as f32,
-                    _ => clamp(centred + (i as f32 - 2.0), 0.0, most),
-                };
-                best = best.or(self.scaled(scale, zero));
-            }
+        for i in 0..zeros {
+            let zeros = match zero {
+                ZeroPoint::Middle => [middle - i as f32; TRIED],
+                _ => centred.map(|centred| clamp(centred + (i as f32 - 2.0), 0.0, most)),
+            };
+            best = self.best_scale(best, scales, zeros);
         }
-        let Fit { scale, zero: at } = best.fit;
-        for step in STEPS {
-            best = best.or(self.scaled(scale + scale * (step * self.spread), at));
+        for steps in STEPS {
+            let Fit { scale, zero } = best.fit;
+            let scales = steps.map(|step| scale + scale * (step * self.spread));
+            best = self.best_scale(best, scales, [zero; TRIED]);
         }
-        best = best.or(self.scaled(best.fit.scale, at));
         let found = best.fit;
         match zero {
             // Codes from `1 - middle` to `middle` are those of the negative scale.
@@ -135,36 +145,39 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// The best scale for the codes that values get by `scale` and `zero`.
+    /// The best of `found` and of the scales that fit the codes that values get by `scales` and
+    /// `zeros`.
     #[inline(always)]
-    fn scaled(&self, scale: f32, zero: f32) -> Found<Fit> {
-        let [product, square] = self.sums(scale, zero);
-        match product > 0.0 {
-            true => Found {
-                fit: Fit { scale: product / square, zero },
-                explained: product * product / square,
-            },
-            false => Found::default(),
-        }
-    }
-
-    /// Weighted sums of the products of codes, counted from `zero`, with their values, and of the
-    /// squares of codes.
-    #[inline(always)]
-    fn sums(&self, scale: f32, zero: f32) -> [f32; 2] {
-        let (inverse, low, high) = (1.0 / scale, -zero, self.max_code - zero);
-        let mut sums = [[0.0; LANES]; 3];
-        self.for_each_part(|values, variances, means| {
-            for i in 0..LANES {
-                let code = round_to_even(clamp(values[i] * inverse, low, high));
-                let weighted = variances[i] * code;
-                sums[0][i] += weighted * values[i];
-                sums[1][i] += weighted * code;
-                sums[2][i] += means[i] * code;
+    fn best_scale(
+        &self,
+        mut found: Found<Fit>,
+        scales: [f32; TRIED],
+        zeros: [f32; TRIED],
+    ) -> Found<Fit> {
+        let inverses = scales.map(|scale| 1.0 / scale);
+        let highs = zeros.map(|zero| self.max_code - zero);
+        // Of the products of codes, counted from the zero point, with values; of their squares; and of
+        // their products with means.
+        let [mut products, mut squares, mut means] = [[0.0; TRIED]; 3];
+        let SearchedGroup { values, variances, means: mean_of_values, .. } = self.group;
+        for ((&x, &variance), &mean) in zip(zip(values, variances), mean_of_values) {
+            for i in 0..TRIED {
+                let code = round_to_even(clamp(x * inverses[i], -zeros[i], highs[i]));
+                let weighted = variance * code;
+                products[i] += weighted * x;
+                squares[i] += weighted * code;
+                means[i] += mean * code;
             }
-        });
-        let [product, square, mean] = sums.map(|lanes| sum_of(&lanes));
-        [product + mean * self.target, square + mean * mean]
+        }
+        for i in 0..TRIED {
+            let product = products[i] + means[i] * self.target;
+            let square = squares[i] + means[i] * means[i];
+            if product > 0.0 {
+                let fit = Fit { scale: product / square, zero: zeros[i] };
+                found = found.or(Found { fit, explained: product * product / square });
+            }
+        }
+        found
     }
 
     /// The scale and the zero point, which is any number.
@@ -174,25 +187,22 @@ impl<'a> Candidates<'a> {
         let (low, high) = range(self.group.values);
         let sums = self.sums_of_weights(low);
         let (middle, width) = ((high + low) / 2.0, (high - low) / self.max_code);
-        let mut best = Found::<Line>::default();
-        for factor in LINE_FACTORS {
-            let scale = width * self.spread(factor);
-            best = best.or(self.line_of(Line { scale, bias: middle - scale * half }, sums));
-        }
+        let scales = FACTORS.map(|factor| width * self.spread(factor));
+        let biases = scales.map(|scale| middle - scale * half);
+        let mut best = self.best_line(Found::default(), sums, scales, biases);
         for round in ROUNDS {
             let Line { scale: found, bias } = best.fit;
             let middle = bias + found * half;
-            for step in STEPS {
-                let scale = found + found * (step * self.spread * round);
-                for shift in SHIFTS {
-                    let bias = middle - scale * (half + shift * round);
-                    best = best.or(self.line_of(Line { scale, bias }, sums));
-                }
+            let (mut scales, mut biases) = ([0.0; TRIED], [0.0; TRIED]);
+            let [steps, shifts] = LINE_STEPS;
+            for i in 0..TRIED {
+                scales[i] = found + found * (steps[i / 4] * self.spread * round);
+                biases[i] = middle - scales[i] * (half + shifts[i % 4] * round);
             }
+            best = self.best_line(best, sums, scales, biases);
         }
-        for _ in 0..2 {
-            best = best.or(self.line_of(best.fit, sums));
-        }
+        let Line { scale, bias } = best.fit;
+        best = self.best_line(best, sums, [scale; TRIED], [bias; TRIED]);
         match best.fit {
             Line { scale: 0.0, .. } => Fit::default(),
             Line { scale, bias } => Fit { scale, zero: -bias / scale },
@@ -202,34 +212,49 @@ impl<'a> Candidates<'a> {
     /// Sums of the weights and of their products with values, counted from `low`.
     #[inline(always)]
     fn sums_of_weights(&self, low: f32) -> Weights {
-        let mut sums = [[0.0; LANES]; 2];
-        self.for_each_part(|values, variances, _| {
-            for i in 0..LANES {
-                sums[0][i] += variances[i];
-                sums[1][i] += variances[i] * (values[i] - low);
-            }
-        });
-        let [weight, product] = sums.map(|lanes| sum_of(&lanes));
+        let (mut weight, mut product) = (0.0, 0.0);
+        for (&x, &variance) in zip(self.group.values, self.group.variances) {
+            weight += variance;
+            product += variance * (x - low);
+        }
         Weights { low, weight, product }
     }
 
-    /// The line through the values over their codes on `line`, by weighted least squares.
+    /// The best of `found` and of the lines through the values over their codes on lines with `scales`
+    /// and `biases`, by weighted least squares.
     #[inline(always)]
-    fn line_of(&self, line: Line, weights: Weights) -> Found<Line> {
-        let (inverse, bias, most) = (1.0 / line.scale, line.bias, self.max_code);
-        let mut sums = [[0.0; LANES]; 4];
-        self.for_each_part(|values, variances, means| {
-            for i in 0..LANES {
-                let x = values[i] - bias;
-                let code = round_to_even(clamp(x * inverse, 0.0, most));
-                let weighted = variances[i] * code;
+    fn best_line(
+        &self,
+        mut found: Found<Line>,
+        weights: Weights,
+        scales: [f32; TRIED],
+        biases: [f32; TRIED],
+    ) -> Found<Line> {
+        let (inverses, most) = (scales.map(|scale| 1.0 / scale), self.max_code);
+        let mut sums = [[0.0; TRIED]; 4];
+        let SearchedGroup { values, variances, means, .. } = self.group;
+        for ((&x, &variance), &mean) in zip(zip(values, variances), means) {
+            for i in 0..TRIED {
+                let x = x - biases[i];
+                let code = round_to_even(clamp(x * inverses[i], 0.0, most));
+                let weighted = variance * code;
                 sums[0][i] += weighted;
                 sums[1][i] += weighted * x;
                 sums[2][i] += weighted * code;
-                sums[3][i] += means[i] * code;
+                sums[3][i] += mean * code;
             }
-        });
-        let [code, product, square, mean] = sums.map(|lanes| sum_of(&lanes));
+        }
+        for (i, &bias) in biases.iter().enumerate() {
+            found = found.or(self.line_of(sums.map(|sums| sums[i]), weights, bias));
+        }
+        found
+    }
+
+    /// The line of these sums over codes: of weights, of their products with values, counted from
+    /// `bias`, of those with codes, and of codes and means.
+    #[inline(always)]
+    fn line_of(&self, sums: [f32; 4], weights: Weights, bias: f32) -> Found<Line> {
+        let [code, product, square, mean] = sums;
         let Weights { low, weight, product: x } = weights;
         let (target, x) = (self.target - bias * self.mean, x - (bias - low) * weight);
         let (weight, x) = (weight + self.mean * self.mean, x + self.mean * target);
@@ -243,27 +268,6 @@ impl<'a> Candidates<'a> {
                 explained: covariance * scale,
             },
             false => Found::default(),
-        }
-    }
-
-    /// Calls `add` with the values, variances and means of [`LANES`] lanes at a time; all are 0 in
-    /// lanes behind the last value.
-    #[inline(always)]
-    fn for_each_part(&self, mut add: impl FnMut(&[f32; LANES], &[f32; LANES], &[f32; LANES])) {
-        let (values, rest) = self.group.values.as_chunks::<LANES>();
-        let (variances, rest_variances) = self.group.variances.as_chunks::<LANES>();
-        let (means, rest_means) = self.group.means.as_chunks::<LANES>();
-        for ((values, variances), means) in zip(zip(values.iter(), variances), means) {
-            add(values, variances, means);
-        }
-        if !rest.is_empty() {
-            let mut last = [[0.0; LANES]; 3];
-            for (lanes, rest) in zip(&mut last[..], &[rest, rest_variances, rest_means]) {
-                for (lane, &x) in zip(&mut lanes[..], *rest) {
-                    *lane = x;
-                }
-            }
-            add(&last[0], &last[1], &last[2]);
         }
     }
 }
