@@ -43,14 +43,18 @@ const FACTORS: [f32; TRIED] =
 
 /// The best scale lies between two candidates: what is added of the best one so far, in each round.
 /// The last steps are of the fitted scale itself, under which codes may be others.
-const STEPS: [[f32; TRIED]; 2] = [steps(0.004), steps(0.001)];
+const STEPS: [[f32; TRIED]; 3] = [steps(0.008), steps(0.003), steps(0.001)];
 
 /// Around the best line of all before, each round tries lines with [`LINE_STEPS`] times this.
-const ROUNDS: [f32; 6] = [4.0, 2.5, 1.5, 1.0, 0.7, 0.5];
+const ROUNDS: [f32; 9] = [6.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0, 0.7, 0.5];
 
 /// What is added of the scale of a line, and how far its middle is moved, in codes: for the bias there
 /// are as many good numbers as codes.
 const LINE_STEPS: [[f32; 4]; 2] = [[-0.03, -0.01, 0.01, 0.03], [-0.3, -0.1, 0.1, 0.3]];
+
+/// Values that are summed before their sums are added to those of others: of eight bits, errors are
+/// about as far below the squares as the last places of a sum of a thousand squares.
+const PART: usize = 64;
 
 /// Steps of this size in both directions, and none.
 const fn steps(size: f32) -> [f32; TRIED] {
@@ -103,9 +107,9 @@ impl<'a> Candidates<'a> {
         Self { group, max_code, spread, target: product - group.carried, mean }
     }
 
-    /// A candidate of [`FACTORS`] or [`LINE_FACTORS`] for as many codes as there are.
+    /// A candidate of [`FACTORS`] for as many codes as there are.
     #[inline(always)]
-    fn spread(&self, factor: f32) -> f32 {
+    fn candidate(&self, factor: f32) -> f32 {
         1.0 + (factor - 1.0) * self.spread
     }
 
@@ -120,7 +124,7 @@ impl<'a> Candidates<'a> {
             ZeroPoint::Middle => (larger(-low, high) * most / middle, 2),
             _ => (high - low, 5),
         };
-        let scales = FACTORS.map(|factor| width / most * self.spread(factor));
+        let scales = FACTORS.map(|factor| width / most * self.candidate(factor));
         // The zero points with which as much is cut off on either side.
         let centred = scales
             .map(|scale| round_to_even(clamp(most / 2.0 - (high + low) / 2.0 / scale, 0.0, most)));
@@ -158,17 +162,21 @@ impl<'a> Candidates<'a> {
         let highs = zeros.map(|zero| self.max_code - zero);
         // Of the products of codes, counted from the zero point, with values; of their squares; and of
         // their products with means.
-        let [mut products, mut squares, mut means] = [[0.0; TRIED]; 3];
-        let SearchedGroup { values, variances, means: mean_of_values, .. } = self.group;
-        for ((&x, &variance), &mean) in zip(zip(values, variances), mean_of_values) {
-            for i in 0..TRIED {
-                let code = round_to_even(clamp(x * inverses[i], -zeros[i], highs[i]));
-                let weighted = variance * code;
-                products[i] += weighted * x;
-                squares[i] += weighted * code;
-                means[i] += mean * code;
+        let mut totals = [[0.0; TRIED]; 3];
+        for [values, variances, means] in self.parts() {
+            let mut sums = [[0.0; TRIED]; 3];
+            for ((&x, &variance), &mean) in zip(zip(values, variances), means) {
+                for i in 0..TRIED {
+                    let code = round_to_even(clamp(x * inverses[i], -zeros[i], highs[i]));
+                    let weighted = variance * code;
+                    sums[0][i] += weighted * x;
+                    sums[1][i] += weighted * code;
+                    sums[2][i] += mean * code;
+                }
             }
+            add(&mut totals, &sums);
         }
+        let [products, squares, means] = totals;
         for i in 0..TRIED {
             let product = products[i] + means[i] * self.target;
             let square = squares[i] + means[i] * means[i];
@@ -180,6 +188,15 @@ impl<'a> Candidates<'a> {
         found
     }
 
+    /// Values with their variances and means, a part at a time.
+    #[inline(always)]
+    fn parts(&self) -> impl Iterator<Item = [&'a [f32]; 3]> {
+        let SearchedGroup { values, variances, means, .. } = self.group;
+        let statistics = zip(variances.chunks(PART), means.chunks(PART));
+        zip(values.chunks(PART), statistics)
+            .map(|(values, (variances, means))| [values, variances, means])
+    }
+
     /// The scale and the zero point, which is any number.
     #[inline(always)]
     fn fit_line(&self) -> Fit {
@@ -187,7 +204,7 @@ impl<'a> Candidates<'a> {
         let (low, high) = range(self.group.values);
         let sums = self.sums_of_weights(low);
         let (middle, width) = ((high + low) / 2.0, (high - low) / self.max_code);
-        let scales = FACTORS.map(|factor| width * self.spread(factor));
+        let scales = FACTORS.map(|factor| width * self.candidate(factor));
         let biases = scales.map(|scale| middle - scale * half);
         let mut best = self.best_line(Found::default(), sums, scales, biases);
         for round in ROUNDS {
@@ -231,21 +248,24 @@ impl<'a> Candidates<'a> {
         biases: [f32; TRIED],
     ) -> Found<Line> {
         let (inverses, most) = (scales.map(|scale| 1.0 / scale), self.max_code);
-        let mut sums = [[0.0; TRIED]; 4];
-        let SearchedGroup { values, variances, means, .. } = self.group;
-        for ((&x, &variance), &mean) in zip(zip(values, variances), means) {
-            for i in 0..TRIED {
-                let x = x - biases[i];
-                let code = round_to_even(clamp(x * inverses[i], 0.0, most));
-                let weighted = variance * code;
-                sums[0][i] += weighted;
-                sums[1][i] += weighted * x;
-                sums[2][i] += weighted * code;
-                sums[3][i] += mean * code;
+        let mut totals = [[0.0; TRIED]; 4];
+        for [values, variances, means] in self.parts() {
+            let mut sums = [[0.0; TRIED]; 4];
+            for ((&x, &variance), &mean) in zip(zip(values, variances), means) {
+                for i in 0..TRIED {
+                    let x = x - biases[i];
+                    let code = round_to_even(clamp(x * inverses[i], 0.0, most));
+                    let weighted = variance * code;
+                    sums[0][i] += weighted;
+                    sums[1][i] += weighted * x;
+                    sums[2][i] += weighted * code;
+                    sums[3][i] += mean * code;
+                }
             }
+            add(&mut totals, &sums);
         }
         for (i, &bias) in biases.iter().enumerate() {
-            found = found.or(self.line_of(sums.map(|sums| sums[i]), weights, bias));
+            found = found.or(self.line_of(totals.map(|sums| sums[i]), weights, bias));
         }
         found
     }
@@ -268,6 +288,16 @@ impl<'a> Candidates<'a> {
                 explained: covariance * scale,
             },
             false => Found::default(),
+        }
+    }
+}
+
+/// Adds the sums of a part to those of the parts before it.
+#[inline(always)]
+fn add<const N: usize>(totals: &mut [[f32; TRIED]; N], sums: &[[f32; TRIED]; N]) {
+    for (totals, sums) in zip(&mut totals[..], sums) {
+        for (total, sum) in zip(&mut totals[..], sums) {
+            *total += sum;
         }
     }
 }
