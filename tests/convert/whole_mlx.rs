@@ -89,7 +89,13 @@ pub fn write_hf(found: &Value, to: &Path) {
         } else {
             name
         };
-        let bytes = values(like, dtype, shape(entry).iter().product());
+        let bytes = match entry[2].as_array() {
+            Some(stated) => stated
+                .iter()
+                .flat_map(|n| n.as_i64().unwrap().to_le_bytes())
+                .collect(),
+            None => values(like, dtype, shape(entry).iter().product()),
+        };
         let offsets = [data.len(), data.len() + bytes.len()];
         let place = json!({ "dtype": dtype, "shape": entry[1], "data_offsets": offsets });
         header.insert(name.clone(), place);
