@@ -85,6 +85,7 @@ mod phi;
 mod plain;
 mod plamo;
 mod qwen;
+mod qwen4;
 mod qwen_lm;
 mod qwen_next;
 mod qwen_vl;
@@ -185,6 +186,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &qwen_next::QWEN3_5,
     &qwen_next::QWEN3_5_NESTED,
     &qwen_next::QWEN3_5_MOE,
+    &qwen4::QWEN4,
     &phi::PHI3,
     &phi::PHI4_V,
     &granite_hybrid::GRANITE_ATTENDING,
