@@ -31,6 +31,7 @@ mod diffusion;
 mod distilbert;
 mod dots;
 mod dots3;
+mod dspark4;
 mod eagle3;
 mod engine;
 mod ernie_moe;
@@ -135,6 +136,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &eagle3::EAGLE3_OF_LLAMA,
     &dflash::DFLASH2,
     &gemma4::dspark::GEMMA4_DSPARK,
+    &dspark4::DSPARK4,
     &dflash::DSPARK,
     &dflash::DFLASH,
     &dflash::MUSE_ASSISTANT,

@@ -104,7 +104,7 @@ pub(crate) fn to_gguf<'m>(
         ModelPart::Vocabulary if PHI.contains(&class.gguf) => {
             metadata.retain(|(key, _)| !key.ends_with(".rope.scaling.attn_factor"));
         }
-        ModelPart::Vocabulary => {}
+        ModelPart::Vocabulary => metadata.retain(|(key, _)| key != LENGTH_OF_ROWS),
         _ => metadata.extend(made.keyed),
     }
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
@@ -144,6 +144,9 @@ pub(crate) fn to_gguf<'m>(
             .collect(),
     }))
 }
+
+/// The length of rows of a table, which the converter takes from its tensors.
+const LENGTH_OF_ROWS: &str = "qwen4exp.embedding_length_per_layer_input";
 
 /// Architectures whose factor of attention belongs to the tensors of rope.
 const PHI: [&str; 2] = ["phi3", "phimoe"];

@@ -31,7 +31,7 @@ const OFFSETS: &str = "ngram_heads_offsets";
 const COUNTS: &str = "ngram_heads_vocab_sizes";
 const NUMBERS: [&str; 3] = [MULTIPLIERS, OFFSETS, COUNTS];
 
-const READING: &str = "ple_layer_ids";
+pub(super) const READING: &str = "ple_layer_ids";
 pub(super) const NGRAM: &str = "ngram_size";
 pub(super) const HASHES_OF_SIZE: &str = "heads_per_ngram";
 /// Fields that say nothing of a model without a table.
@@ -77,7 +77,7 @@ pub(super) const HASHES: &[Setting] = &[
 ];
 
 /// The layer that reads the table, counted from 0.
-fn reader(fields: &Map<String, Value>) -> Result<Option<usize>> {
+pub(super) fn reader(fields: &Map<String, Value>) -> Result<Option<usize>> {
     let listed = fields.get(READING).and_then(Value::as_array);
     let layers = fields.get(LAYERS[0]).and_then(Value::as_u64);
     match listed.map(Vec::as_slice) {

@@ -758,6 +758,16 @@ model_of("gemma4_dspark", "gemma4", raw=True, make=dflash(GEMMA4_DSPARK, GEMMA4_
 model_of("gemma4_dspark_default", "gemma4", raw=True, make=dflash(dict(GEMMA4_DSPARK, tie_word_embeddings=False, rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e6)), dflash_config=dict(mask_token_id=9, target_layer_ids=[1, 4, 7], use_swa=True, swa_window_size=16)),
     GEMMA4_DSPARK_ENDS | {"lm_head.weight": [VOCAB + 64, 16], "confidence_proj.weight": [1, 21], "confidence_proj.bias": [1]} | {f"layers.{i}.{key}": shape for i in range(2) for key, shape in GEMMA4_DSPARK_LAYER.items()}, target=dict(GEMMA_TARGET, vocab_size=VOCAB + 64, architectures=["Gemma4ForCausalLM"], model_type="gemma4_text"), back="Gemma4DSparkModel"))
 
+# The draft in the layers `mtp` of a DeepSeek V4, whose other tensors are of the target.
+DSPARK4_SHAPES = {"embed.weight": (VOCAB, 16), "layers.0.attn_norm.weight": (16,), "mtp.0.main_proj.weight": (16, 48), "mtp.0.main_norm.weight": (16,), "mtp.1.norm.weight": (16,), "mtp.1.hc_head_fn": (4, 64), "mtp.1.hc_head_base": (4,),
+    "mtp.1.hc_head_scale": (1,), "mtp.1.markov_head.markov_w1.weight": (VOCAB, 5), "mtp.1.markov_head.markov_w2.weight": (VOCAB, 5), "mtp.1.confidence_head.proj.weight": (1, 21),
+    **{f"mtp.{i}.{key}": shape for i in range(2) for key, shape in (V4_LAYER | {"ffn.gate.bias": (4,), "ffn.gate.bias_vl": (4,)}).items()}}
+DSPARK4 = dict(DEEPSEEK4, architectures=["DeepseekV4DSparkModel"], dspark_block_size=5, dspark_noise_token_id=7, dspark_target_layer_ids=[0, 1, 2], dspark_markov_rank=5)
+def dspark4():
+    config, tensors = written(DSPARK4, DSPARK4_SHAPES, wide=V4_WIDE)()
+    return config, tensors, {"target": DEEPSEEK4, "back": "DeepseekV4DSparkModel", "towers": ["embed.weight", "layers.0.attn_norm.weight"] + [f"mtp.{i}.ffn.gate.bias_vl" for i in range(2)]}
+model_of("deepseek_v4_dspark", "deepseek_v3", raw=True, here={"general.file_type": ["UINT32", 32]}, other_values=["blk.0.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.weight"], patch=PLAIN_EXPERTS, make=dspark4)
+
 GEMMA4_DRAFT = dict({key: value for key, value in GEMMA4.items() if not key.startswith(("vocab", "tie"))}, num_hidden_layers=3, num_kv_shared_layers=3, vocab_size=VOCAB + 64, vocab_size_per_layer_input=0,
                     layer_types=["sliding_attention", "sliding_attention", "full_attention"])
 
