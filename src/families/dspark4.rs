@@ -46,7 +46,6 @@ pub(super) const DSPARK4: ModelClass = ModelClass {
     traits: Traits {
         is_draft: true,
         needs_output: false,
-        prediction: Prediction::Unknown,
         left_out: &[],
         integers: &[],
         laws: &[],

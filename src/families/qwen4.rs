@@ -217,12 +217,6 @@ fn other_choices(model: &Model<'_>) -> Result<Option<String>> {
             "it is shorter than the part of a head that rotates",
         ));
     }
-    let kinds = dims.kinds();
-    let reader = hashes::reader(&fields.0)?;
-    let kind = reader.and_then(|layer| kinds?.nth(layer));
-    if kind.is_some_and(|kind| kind != "linear_attention") {
-        return Err(wrong(hashes::READING, "the layer has no linear attention"));
-    }
     model.expect("ple_embed_dim", &dims.hidden.into())
 }
 

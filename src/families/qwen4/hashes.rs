@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::STATE;
 use crate::error::InTensor;
 use crate::families::engine::dims::{Dims, MOST_LAYERS};
-use crate::families::engine::fields::{Fields, LAYERS, array, wrong};
+use crate::families::engine::fields::{Fields, LAYER_KINDS, LAYERS, array, wrong};
 use crate::families::engine::integers::read;
 use crate::families::engine::names::{Place, fill, find, of_language_model};
 use crate::families::engine::rows::*;
@@ -31,7 +31,7 @@ const OFFSETS: &str = "ngram_heads_offsets";
 const COUNTS: &str = "ngram_heads_vocab_sizes";
 const NUMBERS: [&str; 3] = [MULTIPLIERS, OFFSETS, COUNTS];
 
-pub(super) const READING: &str = "ple_layer_ids";
+const READING: &str = "ple_layer_ids";
 pub(super) const NGRAM: &str = "ngram_size";
 pub(super) const HASHES_OF_SIZE: &str = "heads_per_ngram";
 /// Fields that say nothing of a model without a table.
@@ -77,7 +77,7 @@ pub(super) const HASHES: &[Setting] = &[
 ];
 
 /// The layer that reads the table, counted from 0.
-pub(super) fn reader(fields: &Map<String, Value>) -> Result<Option<usize>> {
+fn reader(fields: &Map<String, Value>) -> Result<Option<usize>> {
     let listed = fields.get(READING).and_then(Value::as_array);
     let layers = fields.get(LAYERS[0]).and_then(Value::as_u64);
     match listed.map(Vec::as_slice) {
@@ -106,11 +106,18 @@ fn add_readers(fields: &mut Map<String, Value>) -> Result<Option<usize>> {
 
 /// Sets what follows for the table.
 pub(super) fn complete(fields: &mut Fields) -> Result<()> {
-    if add_readers(&mut fields.0)?.is_none() {
+    let Some(reader) = add_readers(&mut fields.0)? else {
         for field in OF_TABLE {
             fields.0.remove(*field);
         }
         return Ok(());
+    };
+    let kind = fields
+        .0
+        .get(LAYER_KINDS)
+        .and_then(|kinds| kinds.get(reader));
+    if kind.is_some_and(|kind| kind != "linear_attention") {
+        return Err(wrong(READING, "the layer has no linear attention"));
     }
     let (size, heads) = (fields.need(&[NGRAM])?, fields.need(&[HASHES_OF_SIZE])?);
     if !(2..=8).contains(&size) {

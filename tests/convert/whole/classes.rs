@@ -122,6 +122,7 @@ pub(super) fn value(stored: &Value) -> GgufMetadataValue {
         "BOOL" => return GgufMetadataValue::Bool(value.as_bool().unwrap()),
         "STRING" => return GgufMetadataValue::String(text(value).unwrap()),
         "ARRAY INT32" => GgufMetadataArray::I32(all(value, int)),
+        "ARRAY UINT64" => GgufMetadataArray::U64(all(value, Value::as_u64)),
         "ARRAY FLOAT32" => GgufMetadataArray::F32(all(value, float)),
         "ARRAY BOOL" => GgufMetadataArray::Bool(all(value, Value::as_bool)),
         "ARRAY STRING" => GgufMetadataArray::String(all(value, text)),
