@@ -52,7 +52,7 @@ pub(super) const DSPARK4: ModelClass = ModelClass {
         completes: &[complete],
         from_tensors: &[set_draft_tokens, count_tapped, deepseek4::add_many],
         restores: &[restore],
-        own_tensors: Some(&OwnTensors { to_gguf: take, to_hf: make }),
+        own_tensors: Some(&OwnTensors { to_gguf: take, to_hf: make, keys: [&[], &[]] }),
         sign: Sign::Has("hyper_connection.count"),
         ..DEEPSEEK4.traits
     },

@@ -68,11 +68,6 @@ pub(crate) fn is_kept_alone(name: &str, layers: usize) -> bool {
     }
 }
 
-/// Whether a file of such layers alone lacks the key: that of a table that another layer reads.
-pub(crate) fn is_of_others(key: &str) -> bool {
-    key.starts_with("qwen4exp.ple.") || key == "qwen4exp.embedding_length_per_layer_input"
-}
-
 /// Takes the layers that predict further tokens out of `items`, tensors of a model of the class
 /// `name`, if `part` is a model without them. Returns a note of these tensors, if there are any.
 ///

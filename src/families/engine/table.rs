@@ -232,6 +232,23 @@ pub(crate) struct OwnTensors {
     pub to_gguf: TakeTensors,
     /// Makes them of the fields of a config that comes from GGUF, and of tensors that have a rule.
     pub to_hf: MakeTensors,
+    /// What keys begin with, without the architecture's name, that a file of layers that predict
+    /// further tokens alone lacks; and those that one without tensors lacks.
+    pub keys: [&'static [&'static str]; 2],
+}
+
+impl OwnTensors {
+    /// Whether the key of a file of `architecture` is one that the file lacks, without tensors or with
+    /// those of layers that predict further tokens alone.
+    pub(crate) fn is_lacking(&self, key: &str, architecture: &str, has_tensors: bool) -> bool {
+        let key = key.strip_prefix(architecture);
+        let own = key
+            .and_then(|key| key.strip_prefix('.'))
+            .unwrap_or_default();
+        self.keys[usize::from(!has_tensors)]
+            .iter()
+            .any(|start| own.starts_with(start))
+    }
 }
 
 /// # Errors

@@ -104,7 +104,7 @@ pub(crate) fn to_gguf<'m>(
         ModelPart::Vocabulary if PHI.contains(&class.gguf) => {
             metadata.retain(|(key, _)| !key.ends_with(".rope.scaling.attn_factor"));
         }
-        ModelPart::Vocabulary => metadata.retain(|(key, _)| key != LENGTH_OF_ROWS),
+        ModelPart::Vocabulary => {}
         _ => metadata.extend(made.keyed),
     }
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
@@ -116,8 +116,11 @@ pub(crate) fn to_gguf<'m>(
         let all = made.out.iter().chain(&made.left_out);
         require_loadable(class, &metadata, all, &made.source_names)?;
     }
-    if request.part == ModelPart::Prediction {
-        metadata.retain(|(key, _)| !prediction::is_of_others(key));
+    if let Some(own) = class.traits.own_tensors
+        && matches!(request.part, ModelPart::Prediction | ModelPart::Vocabulary)
+    {
+        let has_tensors = request.part == ModelPart::Prediction;
+        metadata.retain(|(key, _)| !own.is_lacking(key, class.gguf, has_tensors));
     }
     let has_tower = !made.notes.is_empty() && has_tower(&config);
     let tower = has_tower.then(|| "--mmproj writes the model's image tower".to_owned());
@@ -144,9 +147,6 @@ pub(crate) fn to_gguf<'m>(
             .collect(),
     }))
 }
-
-/// The length of rows of a table, which the converter takes from its tensors.
-const LENGTH_OF_ROWS: &str = "qwen4exp.embedding_length_per_layer_input";
 
 /// Architectures whose factor of attention belongs to the tensors of rope.
 const PHI: [&str; 2] = ["phi3", "phimoe"];

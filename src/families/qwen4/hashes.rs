@@ -383,4 +383,8 @@ const WIDE: OwnSetting = own(
     },
 );
 
-pub(super) const OWN: OwnTensors = OwnTensors { to_gguf: take, to_hf: make };
+pub(super) const OWN: OwnTensors = OwnTensors {
+    to_gguf: take,
+    to_hf: make,
+    keys: [&["ple.", "embedding_length_per_layer_input"], &["embedding_length_per_layer_input"]],
+};

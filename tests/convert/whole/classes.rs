@@ -11,7 +11,7 @@ use super::refused::set;
 use super::{OTHERWISE, Tensors, json, metadata, tensors, to_gguf, to_hf};
 use crate::canonical::canonical_gguf;
 use crate::common::{data, effort};
-use crate::whole_mlx::{values, write_hf};
+use crate::whole_mlx::{bytes_of, write_hf};
 
 /// All models, by name.
 pub(super) fn models() -> BTreeMap<String, Value> {
@@ -246,10 +246,19 @@ fn classes_come_back() {
                     .map(|n| n.as_u64().unwrap() as usize)
                     .collect();
                 let is_tower = shape == [8] && is_listed(&found, "towers", name);
-                (!is_tower && !is_listed(&found, "inexact", name))
-                    .then(|| values(name, entry[0].as_str().unwrap(), shape.iter().product()))
+                let is_other = ["inexact", "joined"]
+                    .iter()
+                    .any(|list| is_listed(&found, list, name));
+                (!is_tower && !is_other).then(|| bytes_of(name, entry))
             })
             .collect();
+        // Those of them that come back as one.
+        let joined = found["joined"].as_array().into_iter().flatten();
+        let joined = joined.map(|name| name.as_str().unwrap());
+        let joined: Vec<u8> = joined
+            .flat_map(|name| bytes_of(name, &found["hf"][name]))
+            .collect();
+        expected.extend((!joined.is_empty()).then_some(joined));
         bytes.sort();
         expected.sort();
         let has_names =

@@ -18,7 +18,7 @@ NOISE = ("transformers_version", "use_cache", "initializer_range", "attention_dr
          "dtype", "torch_dtype", "_name_or_path")
 # Name: the model of `whole` whose tokenizer it has, a function that makes config and tensors, and more: `files` beside the config, `tokens` of the tokenizer that
 # have other names, `pre` (the tokenizer's name in llama.cpp), `options` of the converter, `raw` (it reads config.json as it is), `back` (the class that comes back),
-# `patch` (what is done to the converter first), `here` (keys that differ on purpose), `other_values` (tensors that do), `inexact` (those that come back nearly the same).
+# `patch` (what is done to the converter first), `here` (keys that differ on purpose), `other_values` (tensors that do), `inexact` (those that come back nearly the same), `joined` (those that come back as one).
 MODELS = {}
 # Names of tokenizers in llama.cpp.
 TOKENIZERS = {"llama": "llama-bpe", "qwen3": "qwen2", "qwen2": "qwen2", "deepseek_v3": "deepseek-v3", "lfm2": "lfm2", "ernie4_5": "default", "modern_bert": "llama-bpe",
@@ -188,9 +188,10 @@ def qwen4(predicts=False, **fields):
     return made
 
 
-model_of("qwen4_exp", "qwen3", options=["--no-mtp"], raw=True, make=qwen4())
+QWEN4_PARTS = lambda start: [f"{start}layers.1.ple.ple_embedding.ngram_embedding.shard_{n}.weight" for n in range(3)]
+model_of("qwen4_exp", "qwen3", options=["--no-mtp"], raw=True, back="Qwen4ExpForCausalLM", joined=QWEN4_PARTS("model."), make=qwen4())
 model_of("qwen4_exp_plain", "qwen3", options=["--no-mtp"], raw=True, make=qwen4(ple_layer_ids=[], tie_word_embeddings=True))
-model_of("qwen4_exp_mtp", "qwen3", raw=True, make=nested(qwen4(predicts=True), dict(architectures=["Qwen4ExpForConditionalGeneration"], model_type="qwen4_exp", image_token_id=7, vision_config=dict(model_type="qwen4_exp_vision")), [("mtp.", "mtp."), ("lm_head", "lm_head"), *IN_LANGUAGE_MODEL], tower="model.visual.merger.norm.weight"))
+model_of("qwen4_exp_mtp", "qwen3", raw=True, joined=QWEN4_PARTS("model.language_model."), make=nested(qwen4(predicts=True), dict(architectures=["Qwen4ExpForConditionalGeneration"], model_type="qwen4_exp", image_token_id=7, vision_config=dict(model_type="qwen4_exp_vision")), [("mtp.", "mtp."), ("lm_head", "lm_head"), *IN_LANGUAGE_MODEL], tower="model.visual.merger.norm.weight"))
 model_of("phi4_v", "phi3", nested(PHI3, dict(architectures=["Phi4ForCausalLMV"], model_type="phi4-siglip", mm_hidden_size=8), [("", "")],
                                   tower=["model.vision_tower.vision_tower.vision_model.post_layernorm.weight", "model.mm_projector.0.bias"], text=None))
 model_of("janus", "llama", nested(LLAMA, dict(architectures=["JanusForConditionalGeneration"], model_type="janus", vision_config=dict(model_type="janus_vision_model"), vq_config=dict(num_embeddings=8)),
@@ -759,9 +760,9 @@ model_of("gemma4_dspark_default", "gemma4", raw=True, make=dflash(dict(GEMMA4_DS
     GEMMA4_DSPARK_ENDS | {"lm_head.weight": [VOCAB + 64, 16], "confidence_proj.weight": [1, 21], "confidence_proj.bias": [1]} | {f"layers.{i}.{key}": shape for i in range(2) for key, shape in GEMMA4_DSPARK_LAYER.items()}, target=dict(GEMMA_TARGET, vocab_size=VOCAB + 64, architectures=["Gemma4ForCausalLM"], model_type="gemma4_text"), back="Gemma4DSparkModel"))
 
 # The draft in the layers `mtp` of a DeepSeek V4, whose other tensors are of the target.
-DSPARK4_SHAPES = {"embed.weight": (VOCAB, 16), "layers.0.attn_norm.weight": (16,), "mtp.0.main_proj.weight": (16, 48), "mtp.0.main_norm.weight": (16,), "mtp.1.norm.weight": (16,), "mtp.1.hc_head_fn": (4, 64), "mtp.1.hc_head_base": (4,),
+DSPARK4_SHAPES = {"embed.weight": (8,), "layers.0.attn_norm.weight": (8,), "mtp.0.main_proj.weight": (16, 48), "mtp.0.main_norm.weight": (16,), "mtp.1.norm.weight": (16,), "mtp.1.hc_head_fn": (4, 64), "mtp.1.hc_head_base": (4,),
     "mtp.1.hc_head_scale": (1,), "mtp.1.markov_head.markov_w1.weight": (VOCAB, 5), "mtp.1.markov_head.markov_w2.weight": (VOCAB, 5), "mtp.1.confidence_head.proj.weight": (1, 21),
-    **{f"mtp.{i}.{key}": shape for i in range(2) for key, shape in (V4_LAYER | {"ffn.gate.bias": (4,), "ffn.gate.bias_vl": (4,)}).items()}}
+    **{f"mtp.{i}.{key}": shape for i in range(2) for key, shape in (V4_LAYER | {"ffn.gate.bias": (4,), "ffn.gate.bias_vl": (8,)}).items()}}
 DSPARK4 = dict(DEEPSEEK4, architectures=["DeepseekV4DSparkModel"], dspark_block_size=5, dspark_noise_token_id=7, dspark_target_layer_ids=[0, 1, 2], dspark_markov_rank=5)
 def dspark4():
     config, tensors = written(DSPARK4, DSPARK4_SHAPES, wide=V4_WIDE)()
