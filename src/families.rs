@@ -31,6 +31,7 @@ mod diffusion;
 mod distilbert;
 mod dots;
 mod dots3;
+mod dspark4;
 mod eagle3;
 mod engine;
 mod ernie_moe;
@@ -85,6 +86,7 @@ mod phi;
 mod plain;
 mod plamo;
 mod qwen;
+mod qwen4;
 mod qwen_lm;
 mod qwen_next;
 mod qwen_vl;
@@ -134,6 +136,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &eagle3::EAGLE3_OF_LLAMA,
     &dflash::DFLASH2,
     &gemma4::dspark::GEMMA4_DSPARK,
+    &dspark4::DSPARK4,
     &dflash::DSPARK,
     &dflash::DFLASH,
     &dflash::MUSE_ASSISTANT,
@@ -185,6 +188,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &qwen_next::QWEN3_5,
     &qwen_next::QWEN3_5_NESTED,
     &qwen_next::QWEN3_5_MOE,
+    &qwen4::QWEN4,
     &phi::PHI3,
     &phi::PHI4_V,
     &granite_hybrid::GRANITE_ATTENDING,

@@ -21,12 +21,12 @@ const KINDS: &[(&str, u64)] = &[("sliding_attention", 0), (SPARSE, 4), (HEAVY, 1
 const SPARSE: &str = "compressed_sparse_attention";
 const HEAVY: &str = "heavily_compressed_attention";
 /// How experts are chosen in each layer.
-const CHOICE: &str = "mlp_layer_types";
+pub(super) const CHOICE: &str = "mlp_layer_types";
 const HASHED: &str = "hash_moe";
 const ROUTED: &str = "moe";
 /// Fields of published configs.
-const RATIOS: &str = "compress_ratios";
-const HASH_LAYERS: &str = "num_hash_layers";
+pub(super) const RATIOS: &str = "compress_ratios";
+pub(super) const HASH_LAYERS: &str = "num_hash_layers";
 const ROTATING: &str = "qk_rope_head_dim";
 /// Tokens that become one in heavily compressed layers. No config has this field.
 const MANY: &str = "tokens of heavy compression";
@@ -41,7 +41,7 @@ const FOUR: Dim = Sum(&[One, One, One, One]);
 const SHARED: Dim = Product(&[Field("n_shared_experts"), ExpertInner]);
 const INDEX: Dim = Field("index_head_dim");
 
-const ROOT: &[TensorRule] = &[
+pub(super) const ROOT: &[TensorRule] = &[
     same("token_embd", "embed", &[Vocab, Hidden]),
     same("output_norm", "norm", &[Hidden]),
     same("output", "head", &[Vocab, Hidden]),
@@ -60,7 +60,7 @@ const OTHER_NAMES: &[TensorRule] = &[
     TensorRule { hf: "layers.{i}.attn.norm", ..ATTENTION[5] },
 ];
 
-const CONNECTIONS: &[TensorRule] = &[
+pub(super) const CONNECTIONS: &[TensorRule] = &[
     connection("blk.{i}.hc_attn_fn.weight", "layers.{i}.hc_attn_fn", &[MIX, STATE]),
     connection("blk.{i}.hc_attn_base.weight", "layers.{i}.hc_attn_base", &[MIX]),
     connection("blk.{i}.hc_attn_scale.weight", "layers.{i}.hc_attn_scale", &[THREE]),
@@ -69,7 +69,7 @@ const CONNECTIONS: &[TensorRule] = &[
     connection("blk.{i}.hc_ffn_scale.weight", "layers.{i}.hc_ffn_scale", &[THREE]),
 ];
 
-const ATTENTION: &[TensorRule] = &[
+pub(super) const ATTENTION: &[TensorRule] = &[
     same("blk.{i}.attn_norm", "layers.{i}.attn_norm", &[Hidden]),
     connection("blk.{i}.attn_sinks.weight", "layers.{i}.attn.attn_sink", &[Heads]),
     same("blk.{i}.attn_q_a", "layers.{i}.attn.wq_a", &[RANK, Hidden]),
@@ -147,7 +147,7 @@ const CHOOSING: &[TensorRule] = &[
     ),
 ];
 
-const FEED_FORWARD: &[TensorRule] = &[
+pub(super) const FEED_FORWARD: &[TensorRule] = &[
     same("blk.{i}.ffn_norm", "layers.{i}.ffn_norm", &[Hidden]),
     // Its name is whole because its bias is another tensor.
     vector("blk.{i}.ffn_gate_inp.weight", "layers.{i}.ffn.gate.weight", &[Experts, Hidden]),
@@ -165,6 +165,30 @@ const FEED_FORWARD: &[TensorRule] = &[
     same("blk.{i}.ffn_gate_shexp", "layers.{i}.ffn.shared_experts.w1", &[SHARED, Hidden]),
     same("blk.{i}.ffn_down_shexp", "layers.{i}.ffn.shared_experts.w2", &[Hidden, SHARED]),
     same("blk.{i}.ffn_up_shexp", "layers.{i}.ffn.shared_experts.w3", &[SHARED, Hidden]),
+];
+
+pub(super) const SETTINGS: &[Setting] = &[
+    setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
+    setting(Kind::Required, "attention.q_lora_rank", &["q_lora_rank"]),
+    setting(Kind::Required, "attention.sliding_window", &["sliding_window"]),
+    setting(Kind::Required, "expert_feed_forward_length", &["moe_intermediate_size"]),
+    setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
+    number("expert_weights_scale", &["routed_scaling_factor"]),
+    setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+    setting(Kind::Omitted, "expert_gating_func", &[]),
+    setting(Kind::Own(&CLAMP), "swiglu_clamp_exp", &["swiglu_limit"]),
+    setting(Kind::Own(&CLAMP), "swiglu_clamp_shexp", &["swiglu_limit"]),
+    setting(Kind::Required, "attention.indexer.head_count", &["index_n_heads"]),
+    setting(Kind::Required, "attention.indexer.key_length", &["index_head_dim"]),
+    setting(Kind::Required, "attention.indexer.top_k", &["index_topk"]),
+    setting(Kind::Required, "attention.output_group_count", &["o_groups"]),
+    setting(Kind::Required, "attention.output_lora_rank", &["o_lora_rank"]),
+    setting(Kind::Own(&COMPRESSION), "attention.compress_ratios", &[LAYER_KINDS]),
+    number("attention.compress_rope_freq_base", &["compress_rope_theta"]),
+    setting(Kind::Required, "hyper_connection.count", &["hc_mult"]),
+    setting(Kind::Required, "hyper_connection.sinkhorn_iterations", &["hc_sinkhorn_iters"]),
+    number("hyper_connection.epsilon", &["hc_eps"]),
+    setting(Kind::Own(&HASHES), "hash_layer_count", &[CHOICE]),
 ];
 
 pub(super) const DEEPSEEK4: ModelClass = ModelClass {
@@ -207,30 +231,7 @@ pub(super) const DEEPSEEK4: ModelClass = ModelClass {
     own_fields: &[("num_local_experts", "n_routed_experts")],
     tensors: &[ROOT, CONNECTIONS, ATTENTION, SPARSELY, HEAVILY, INDEXER, CHOOSING, FEED_FORWARD],
     other_tensors: OTHER_NAMES,
-    settings: &[&[
-        setting(Kind::Rotating, "rope.dimension_count", &["partial_rotary_factor"]),
-        setting(Kind::Required, "attention.q_lora_rank", &["q_lora_rank"]),
-        setting(Kind::Required, "attention.sliding_window", &["sliding_window"]),
-        setting(Kind::Required, "expert_feed_forward_length", &["moe_intermediate_size"]),
-        setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
-        number("expert_weights_scale", &["routed_scaling_factor"]),
-        setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
-        setting(Kind::Omitted, "expert_gating_func", &[]),
-        setting(Kind::Own(&CLAMP), "swiglu_clamp_exp", &["swiglu_limit"]),
-        setting(Kind::Own(&CLAMP), "swiglu_clamp_shexp", &["swiglu_limit"]),
-        setting(Kind::Required, "attention.indexer.head_count", &["index_n_heads"]),
-        setting(Kind::Required, "attention.indexer.key_length", &["index_head_dim"]),
-        setting(Kind::Required, "attention.indexer.top_k", &["index_topk"]),
-        setting(Kind::Required, "attention.output_group_count", &["o_groups"]),
-        setting(Kind::Required, "attention.output_lora_rank", &["o_lora_rank"]),
-        setting(Kind::Own(&COMPRESSION), "attention.compress_ratios", &[LAYER_KINDS]),
-        number("attention.compress_rope_freq_base", &["compress_rope_theta"]),
-        setting(Kind::Required, "hyper_connection.count", &["hc_mult"]),
-        setting(Kind::Required, "hyper_connection.sinkhorn_iterations", &["hc_sinkhorn_iters"]),
-        number("hyper_connection.epsilon", &["hc_eps"]),
-        setting(Kind::Own(&HASHES), "hash_layer_count", &[CHOICE]),
-        setting(Kind::Own(&WIDTH), "embedding_length_out", &[]),
-    ]],
+    settings: &[SETTINGS, &[setting(Kind::Own(&WIDTH), "embedding_length_out", &[])]],
     traits: Traits {
         head_dim: HeadDim::Stated,
         needs_output: true,
@@ -269,7 +270,7 @@ fn other_lengths(model: &Model<'_>) -> Result<Option<String>> {
 }
 
 /// Lists what layers are, and brings rope to where other classes have it.
-fn complete(fields: &mut Fields) -> Result<()> {
+pub(super) fn complete(fields: &mut Fields) -> Result<()> {
     let layers = fields.need(LAYERS)?.min(MOST_LAYERS) as usize;
     fields.0.insert(MANY.to_owned(), 128.into());
     if let Some(rates) = fields.0.remove("compress_rates") {
@@ -365,13 +366,13 @@ fn choices(hashed: usize, layers: usize) -> Value {
         .collect()
 }
 
-fn add_many(config: &mut Map<String, Value>, _: &TensorShapes<'_>) -> Result<()> {
+pub(super) fn add_many(config: &mut Map<String, Value>, _: &TensorShapes<'_>) -> Result<()> {
     config.insert(MANY.to_owned(), 128.into());
     Ok(())
 }
 
 /// States layers and rope as published configs do.
-fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
+pub(super) fn restore(config: &mut Map<String, Value>, dims: &Dims) -> Result<()> {
     config.remove(MANY);
     let [kinds, choices] = [LAYER_KINDS, CHOICE].map(|name| config.remove(name));
     let list = |list: Option<Value>| match list {

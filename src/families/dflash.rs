@@ -38,9 +38,9 @@ const NESTED_FIELDS: &[&str] = &[
 const MORE_FIELDS: &[&str] = &["block_size", "use_swa", "swa_window_size", "markov_head_type"];
 
 /// The layers of the target whose outputs the draft reads.
-const TAPPED: &str = "target_layer_ids";
+pub(super) const TAPPED: &str = "target_layer_ids";
 /// How many they are. No config has this field.
-const TAPPED_COUNT: &str = "number of target layers";
+pub(super) const TAPPED_COUNT: &str = "number of target layers";
 const CAUSAL: &str = "causal";
 pub(super) const WINDOW: &str = "sliding_window";
 const WINDOWED: &str = "sliding_attention";
@@ -117,7 +117,7 @@ pub(super) const MARKOV: &[TensorRule] = &[
     of_confidence("conf_proj.bias", "model.confidence_head.proj.bias", &[One]),
 ];
 
-const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::Required, "block_size", &["block_size"]),
     count(".tokenizer.ggml.mask_token_id", &["mask_token_id"]),
     setting(Kind::Own(&LAYERS), "target_layers", &[TAPPED]),
@@ -340,7 +340,10 @@ fn add_target(fields: &mut Fields) -> Result<()> {
 }
 
 /// Counts the layers that are read.
-fn count_tapped(config: &mut Map<String, Value>, _tensors: &TensorShapes<'_>) -> Result<()> {
+pub(super) fn count_tapped(
+    config: &mut Map<String, Value>,
+    _tensors: &TensorShapes<'_>,
+) -> Result<()> {
     let layers = config
         .get(TAPPED)
         .and_then(Value::as_array)

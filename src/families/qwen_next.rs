@@ -14,7 +14,7 @@ use crate::remember::EncodedAs;
 use crate::remember::layout::assembled::Change;
 
 const LINEAR: Need = Need::Kind("linear_attention");
-const FULL: Need = Need::Kind("full_attention");
+pub(super) const FULL: Need = Need::Kind("full_attention");
 
 const KEY_HEADS: Dim = Field("linear_num_key_heads");
 const VALUE_HEADS: Dim = Field("linear_num_value_heads");
@@ -27,7 +27,7 @@ const VALUES_OF_KEY: Dim = Product(&[VALUE, HEADS_OF_KEY]);
 const PROJECTIONS: Dim = Sum(&[KEYS, KEYS, VALUES]);
 const FILTER: Dim = Field("linear_conv_kernel_dim");
 
-const FULL_ATTENTION: &[TensorRule] = &[
+pub(super) const FULL_ATTENTION: &[TensorRule] = &[
     // Each head has a gate behind its queries.
     only(
         FULL,
@@ -121,7 +121,7 @@ const fn values(
 }
 
 /// As [`LINEAR_ATTENTION`], with a matrix for each part.
-const SPLIT_ATTENTION: &[TensorRule] = &[
+pub(super) const SPLIT_ATTENTION: &[TensorRule] = &[
     values(
         &BEHIND_KEYS,
         "blk.{i}.attn_qkv",
@@ -177,7 +177,7 @@ const SPLIT_ATTENTION: &[TensorRule] = &[
     ),
 ];
 
-const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[Setting] = &[
     count("expert_feed_forward_length", &["moe_intermediate_size"]),
     count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
     count("ssm.conv_kernel", &["linear_conv_kernel_dim"]),
@@ -191,7 +191,7 @@ const SETTINGS: &[Setting] = &[
 ];
 
 /// How heads rotate by the axes of an image, which llama.cpp needs for text as well.
-const AXES: &[Setting] =
+pub(super) const AXES: &[Setting] =
     &[setting(Kind::Own(&SECTIONS), "rope.dimension_sections", &[rope::SECTIONS])];
 
 /// The layer that predicts a further token: full attention, and what makes its input.

@@ -75,6 +75,17 @@ fn shape(entry: &Value) -> Vec<usize> {
     sizes.map(|n| n.as_u64().unwrap() as usize).collect()
 }
 
+/// Bytes of the tensor `name` of a model in transformers: the values that its entry has, or those that
+/// follow from its name.
+pub fn bytes_of(name: &str, entry: &Value) -> Vec<u8> {
+    let stated = entry[2].as_array();
+    let stated = stated.map(|all| all.iter().flat_map(|n| n.as_i64().unwrap().to_le_bytes()));
+    match stated {
+        Some(stated) => stated.collect(),
+        None => values(name, entry[0].as_str().unwrap(), shape(entry).iter().product()),
+    }
+}
+
 /// Writes the directory that the model `found` has in transformers.
 pub fn write_hf(found: &Value, to: &Path) {
     std::fs::create_dir(to).unwrap();
@@ -89,7 +100,7 @@ pub fn write_hf(found: &Value, to: &Path) {
         } else {
             name
         };
-        let bytes = values(like, dtype, shape(entry).iter().product());
+        let bytes = bytes_of(like, entry);
         let offsets = [data.len(), data.len() + bytes.len()];
         let place = json!({ "dtype": dtype, "shape": entry[1], "data_offsets": offsets });
         header.insert(name.clone(), place);

@@ -78,8 +78,16 @@ const APART_CLASS: &str = "Lfm2BidirectionalForMaskedLM";
 const PREDICTING_APART: &[&str] = &["nemotron_h", "nemotron_h_moe"];
 
 /// Architectures that it has fused gates and inner projections of experts for.
-const FUSED_EXPERTS: &[&str] =
-    &["cohere2moe", "deepseek2-ocr", "gemma4", "granite_swa", "mistral4", "qwen35moe", "qwen3next"];
+const FUSED_EXPERTS: &[&str] = &[
+    "cohere2moe",
+    "deepseek2-ocr",
+    "gemma4",
+    "granite_swa",
+    "mistral4",
+    "qwen35moe",
+    "qwen3next",
+    "qwen4exp",
+];
 
 /// Fuses the tensors `all` of a GGUF model of the class `name`, with so many layers besides those that
 /// predict further tokens, that are asked to be.

@@ -92,7 +92,7 @@ fn values_of<'m>(
 ///
 /// # Errors
 /// Those of reading; `Parse` if it is larger.
-pub(super) fn read(table: &Tensor<'_>, most: u64) -> Result<Option<Vec<i64>>> {
+pub(crate) fn read(table: &Tensor<'_>, most: u64) -> Result<Option<Vec<i64>>> {
     let bytes = table.part().read_small(most)?;
     Ok(match table.dtype() {
         Dtype::I64 => Some(

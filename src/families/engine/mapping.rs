@@ -422,7 +422,7 @@ impl Mapping<'_> {
     pub(super) fn check_experts(&self, stack: &Mapped<'_>) -> Result<()> {
         let experts = match stack.rule.transform {
             Transform::Stack(count) => count,
-            Transform::Joined(names) => names.len(),
+            Transform::Joined(names) | Transform::Beside(names) => names.len(),
             _ => self.dims.experts_of(stack.place.layer).unwrap_or(0),
         };
         let found = stack.sources.iter().map(|(expert, _)| *expert);

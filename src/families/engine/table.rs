@@ -25,6 +25,7 @@ use super::dims::{Dim, Dims, Need, OwnSizes};
 use super::fields::{Fields, is_same, wrong};
 use super::names::{Place, fill, find_one};
 use crate::Result;
+use crate::remember::{Group, ResolvedItem};
 use crate::tokenizer::TokenizerRules;
 
 /// A class of models: how transformers and llama.cpp name the same thing.
@@ -195,6 +196,8 @@ pub(crate) struct Traits {
     pub restores: &'static [Restore],
     /// Tables of integers.
     pub integers: &'static [IntegerTable],
+    /// What becomes of tensors that no rule expresses.
+    pub own_tensors: Option<&'static OwnTensors>,
     /// Tensors of layers that GGUF alone has.
     pub fills: &'static [Fill],
     /// It is the image tower of a multimodal model, and not its language model.
@@ -221,6 +224,41 @@ pub(crate) struct IntegerTable {
     /// The name in transformers of a tensor of these layers that nothing reads, and GGUF does not get.
     pub unread: &'static str,
 }
+
+/// What becomes of tensors of transformers that no rule expresses.
+#[derive(Debug)]
+pub(crate) struct OwnTensors {
+    /// Makes of those of a model fields, and tensors that have a rule.
+    pub to_gguf: TakeTensors,
+    /// Makes them of the fields of a config that comes from GGUF, and of tensors that have a rule.
+    pub to_hf: MakeTensors,
+    /// What keys begin with, without the architecture's name, that a file of layers that predict
+    /// further tokens alone lacks; and those that one without tensors lacks.
+    pub keys: [&'static [&'static str]; 2],
+}
+
+impl OwnTensors {
+    /// Whether the key of a file of `architecture` is one that the file lacks, without tensors or with
+    /// those of layers that predict further tokens alone.
+    pub(crate) fn is_lacking(&self, key: &str, architecture: &str, has_tensors: bool) -> bool {
+        let key = key.strip_prefix(architecture);
+        let own = key
+            .and_then(|key| key.strip_prefix('.'))
+            .unwrap_or_default();
+        self.keys[usize::from(!has_tensors)]
+            .iter()
+            .any(|start| own.starts_with(start))
+    }
+}
+
+/// # Errors
+/// `Parse` that names a tensor which is missing, or is none that llama.cpp could read.
+pub(crate) type TakeTensors = for<'m> fn(&mut Fields, &mut Vec<ResolvedItem<'m>>) -> Result<()>;
+
+/// # Errors
+/// `Parse` that names a field which is missing.
+pub(crate) type MakeTensors =
+    for<'m> fn(&mut Map<String, Value>, &mut Vec<Group<'m>>) -> Result<()>;
 
 /// A vector of each layer that GGUF alone has, and whose values are all one number.
 #[derive(Debug)]
@@ -384,6 +422,7 @@ impl Traits {
         from_tensors: &[],
         restores: &[],
         integers: &[],
+        own_tensors: None,
         fills: &[],
         is_tower: false,
         nested: None,
@@ -433,7 +472,7 @@ impl TensorRule {
     /// The parts of names for which `{e}` stands, of tensors that are joined.
     fn joined_names(&self) -> &'static [&'static str] {
         match self.transform {
-            Transform::Joined(names) => names,
+            Transform::Joined(names) | Transform::Beside(names) => names,
             _ => &[],
         }
     }

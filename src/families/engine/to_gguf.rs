@@ -68,6 +68,9 @@ pub(crate) fn to_gguf<'m>(
     let without = prediction::select_part((class, name), &fields, items, request.part)?;
     prediction::count_layers(&mut fields, class, items)?;
     draft::add_of_tensors(&mut fields, class, items);
+    if let Some(own) = class.traits.own_tensors {
+        (own.to_gguf)(&mut fields, items)?;
+    }
     let model = Model::new(class, &config, fields)?;
     let nearly_same = checks::check(&model)?;
     let kept = KeptMetadata::read(&texts, class.gguf)?;
@@ -112,6 +115,12 @@ pub(crate) fn to_gguf<'m>(
     if request.part != ModelPart::Vocabulary {
         let all = made.out.iter().chain(&made.left_out);
         require_loadable(class, &metadata, all, &made.source_names)?;
+    }
+    if let Some(own) = class.traits.own_tensors
+        && matches!(request.part, ModelPart::Prediction | ModelPart::Vocabulary)
+    {
+        let has_tensors = request.part == ModelPart::Prediction;
+        metadata.retain(|(key, _)| !own.is_lacking(key, class.gguf, has_tensors));
     }
     let has_tower = !made.notes.is_empty() && has_tower(&config);
     let tower = has_tower.then(|| "--mmproj writes the model's image tower".to_owned());
@@ -447,9 +456,6 @@ pub(crate) fn is_always_f32(name: &str, rank: usize) -> bool {
         ".time_mix_decay_w1.weight",
         ".time_mix_decay_w2.weight",
         ".time_mix_lerp_fused.weight",
-        // Of MiniMax M3.
-        ".indexer.q_proj.weight",
-        ".indexer.k_proj.weight",
         ".altup_correct_coef.weight",
         ".altup_predict_coef.weight",
     ];
@@ -457,6 +463,12 @@ pub(crate) fn is_always_f32(name: &str, rank: usize) -> bool {
         .iter()
         .any(|end| name.ends_with(end));
     rank <= 1 || !is_matrix || ENDS.iter().any(|end| name.ends_with(end))
+}
+
+/// Whether llama.cpp's converter writes the tensor `name` of this architecture in F32, as it does not of others.
+fn is_f32_of(architecture: &str, name: &str) -> bool {
+    let mut ends = [".indexer.q_proj.weight", ".indexer.k_proj.weight"].into_iter();
+    architecture == "minimax-m3" && ends.any(|end| name.ends_with(end))
 }
 
 /// The tensor of GGUF that is made of `tensor`.
@@ -474,7 +486,12 @@ fn tensor_of<'m>(
     // What is encoded is exact before, as far as it is stored.
     let own = tensor.sources[0].1.stored.unwrap_or(request.decoded);
     let dtype = match () {
-        () if tensor.rule.keeps_f32 || is_always_f32(&tensor.name, rank) => TargetDtype::F32,
+        () if tensor.rule.keeps_f32
+            || is_always_f32(&tensor.name, rank)
+            || is_f32_of(class.gguf, &tensor.name) =>
+        {
+            TargetDtype::F32
+        }
         () if request.encodes => own,
         () => main,
     };

@@ -89,7 +89,10 @@ pub(crate) fn language_model<'m>(
     loadable::require(class.gguf, metadata, &shapes)?;
     let main = main_dtype(&mapped, to);
     config.insert("torch_dtype".to_owned(), main.torch_name().into());
-    let items = make_items(mapped, class, &dims, (main, decoded))?;
+    let mut items = make_items(mapped, class, &dims, (main, decoded))?;
+    if let Some(own) = class.traits.own_tensors {
+        (own.to_hf)(&mut config, &mut items)?;
+    }
     restore_letters(&mut config, class);
     prediction::rename_count(&mut config, class.traits.prediction);
     let context = config
@@ -105,7 +108,9 @@ pub(crate) fn language_model<'m>(
     let other_scores = class.traits.other_scores.map(|[_, what]| what.to_owned());
     tokenizer.notes.extend(other_scores);
     let ids = token_ids(metadata);
-    config.extend(ids.clone());
+    for (field, id) in ids.clone() {
+        config.entry(field).or_insert(id);
+    }
     if let Some(nested) = class.traits.nested {
         config = nested.around(config);
     }

@@ -83,6 +83,14 @@ pub(crate) fn to_gguf<'m>(
             };
             (moved, made)
         }
+        Transform::Beside(_) => {
+            let count = sources.len();
+            let moved = Rearrangement {
+                takes_turns: true,
+                ..Rearrangement::of_each(count, RowOrder::From(0), (shape[0], width))
+            };
+            (moved, vec![shape[0], width * count])
+        }
         Transform::Experts | Transform::Stack(_) => {
             let count = sources.len();
             let moved = Rearrangement::of_each(count, RowOrder::From(0), (shape[0], width));
@@ -152,6 +160,17 @@ pub(crate) fn to_hf<'m>(
                 Ok(part.reshaped(hf(Some(number)), made, dtype))
             };
             return (0..names.len()).map(part).collect();
+        }
+        Transform::Beside(names) => {
+            // Rows of the parts take turns in the same values.
+            let (count, cols) = (names.len(), width / names.len());
+            let part = |number: usize| {
+                let order = RowOrder::Slice { first: number, len: 1, of: count };
+                let moved = Rearrangement::of_each(1, order, (shape[0], cols));
+                let made = (hf(Some(number)), vec![shape[0], cols]);
+                assembled(vec![source.clone()], made, dtype, &moved)
+            };
+            return Ok((0..count).map(part).collect());
         }
         Transform::Key(_) => {
             let shape = if rule.shape.is_empty() { vec![] } else { shape };

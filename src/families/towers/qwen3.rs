@@ -109,6 +109,13 @@ pub(super) const QWEN3_VL: Tower = Tower {
             text_type: None,
             ..QWEN3_WHOLE
         },
+        Whole {
+            text: "qwen4exp",
+            class: "Qwen4ExpForConditionalGeneration",
+            model_type: "qwen4_exp",
+            text_type: None,
+            ..QWEN3_WHOLE
+        },
     ],
     restore,
     listed: Some(("deepstack_merger_list.", DEEP_LAYERS)),

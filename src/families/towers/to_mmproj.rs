@@ -22,7 +22,12 @@ use crate::model::gguf::{GGML_QNT_VERSION, GgufMetadataArray, GgufMetadataValue}
 use crate::model::gguf_keys::{FILE_TYPE, VERSION};
 use crate::remember::layout::assembled::Change;
 use crate::remember::{EncodedAs, Group, ResolvedItem};
-use crate::{AnamnesisError, Result, TargetDtype};
+use crate::{AnamnesisError, Dtype, Result, TargetDtype};
+
+/// Whether it is a table of integers, which language models alone have.
+fn is_table(item: &ResolvedItem<'_>) -> bool {
+    matches!(item, ResolvedItem::Plain(t) if [Dtype::I64, Dtype::I32].contains(&t.stored.dtype()))
+}
 
 /// Files of how images become pixels. What the second says goes before the first.
 const PROCESSORS: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
@@ -51,6 +56,7 @@ pub(crate) fn to_mmproj<'m>(
     // Qwen's models that speak have the towers in the config of the part that thinks.
     let root = root.get(THINKER).and_then(Value::as_object).unwrap_or(root);
     let config = TowerConfig { root, processor: &processor };
+    items.retain(|item| !is_table(item));
     let sources = sources_of(std::mem::take(items).into_iter())?;
     let mut out = Vec::with_capacity(sources.len() + 1);
     let (mut keys, mut notes) = (Vec::new(), Vec::new());

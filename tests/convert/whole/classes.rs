@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataArray, GgufMetadataValue, parse};
-use serde_json::Value;
+use serde_json::{Value, json as value};
 
 use super::refused::set;
 use super::{OTHERWISE, Tensors, json, metadata, tensors, to_gguf, to_hf};
 use crate::canonical::canonical_gguf;
 use crate::common::{data, effort};
-use crate::whole_mlx::{values, write_hf};
+use crate::whole_mlx::{bytes_of, write_hf};
 
 /// All models, by name.
 pub(super) fn models() -> BTreeMap<String, Value> {
@@ -122,6 +122,7 @@ pub(super) fn value(stored: &Value) -> GgufMetadataValue {
         "BOOL" => return GgufMetadataValue::Bool(value.as_bool().unwrap()),
         "STRING" => return GgufMetadataValue::String(text(value).unwrap()),
         "ARRAY INT32" => GgufMetadataArray::I32(all(value, int)),
+        "ARRAY UINT64" => GgufMetadataArray::U64(all(value, Value::as_u64)),
         "ARRAY FLOAT32" => GgufMetadataArray::F32(all(value, float)),
         "ARRAY BOOL" => GgufMetadataArray::Bool(all(value, Value::as_bool)),
         "ARRAY STRING" => GgufMetadataArray::String(all(value, text)),
@@ -245,10 +246,19 @@ fn classes_come_back() {
                     .map(|n| n.as_u64().unwrap() as usize)
                     .collect();
                 let is_tower = shape == [8] && is_listed(&found, "towers", name);
-                (!is_tower && !is_listed(&found, "inexact", name))
-                    .then(|| values(name, entry[0].as_str().unwrap(), shape.iter().product()))
+                let is_other = ["inexact", "joined"]
+                    .iter()
+                    .any(|list| is_listed(&found, list, name));
+                (!is_tower && !is_other).then(|| bytes_of(name, entry))
             })
             .collect();
+        // Those of them that come back as one.
+        let joined = found["joined"].as_array().into_iter().flatten();
+        let joined = joined.map(|name| name.as_str().unwrap());
+        let joined: Vec<u8> = joined
+            .flat_map(|name| bytes_of(name, &found["hf"][name]))
+            .collect();
+        expected.extend((!joined.is_empty()).then_some(joined));
         bytes.sort();
         expected.sort();
         let has_names =
@@ -335,6 +345,39 @@ fn settings_that_llama_cpp_has_not() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Numbers of hashes that are rows of no table, or that llama.cpp computes otherwise with.
+#[test]
+fn hashes_without_rows() {
+    let start = "model.layers.1.ple.ple_embedding.";
+    let counts = "ngram_heads_vocab_sizes";
+    for (name, entry, what) in [
+        ("layer_multipliers", value!(["I64", [3], [1, 3, 1_i64 << 60]]), "more than I64 holds"),
+        ("layer_multipliers", value!(["I64", [2], [1, 3]]), "2 numbers"),
+        ("layer_multipliers", value!(["I64", [3], [1, -3, 5]]), "numbers from 0 on"),
+        ("layer_multipliers", value!(["F32", [3]]), "F32"),
+        ("layer_multipliers", Value::Null, "there is none"),
+        (counts, value!(["I64", [4], [11, 13, 17, 24]]), "the table has 64"),
+        (counts, value!(["I64", [4], [0, 13, 17, 19]]), "0 rows"),
+        ("ngram_heads_offsets", value!(["I64", [4], [0, 11, 24, i64::MAX]]), "the table has 64"),
+        ("ngram_embedding.shard_1.weight", Value::Null, "there are 2 parts"),
+        ("ngram_embedding.shard_1.weight", value!(["BF16", [22, 5]]), "its shape is [22, 5]"),
+        ("ngram_embedding.shard_3.weight", value!(["BF16", [22, 4]]), "there are 4 parts"),
+    ] {
+        let directory = crate::common::tempdir().unwrap();
+        let mut found = models()["qwen4_exp"].clone();
+        let all = found["hf"].as_object_mut().unwrap();
+        match entry {
+            Value::Null => all.remove(&format!("{start}{name}")),
+            entry => all.insert(format!("{start}{name}"), entry),
+        };
+        let from = written(&found, directory.path());
+        let output = directory.path().join("out.gguf");
+        let converted = parse(&from).and_then(|model| model.convert(&output, ConvertTarget::Gguf));
+        let error = converted.unwrap_err().to_string();
+        assert!(error.contains(what), "{name}: {error}");
+    }
 }
 
 /// A matrix that is the embedding and the output cannot be multiplied by two numbers.

@@ -48,7 +48,13 @@ fn drafts_are_called_so() {
         let directory = crate::common::tempdir().unwrap();
         let gguf = converted(&model, directory.path());
         let from = directory.path().join("model");
-        for path in [&from, &gguf, &to_hf(&gguf, directory.path())] {
+        let back = to_hf(&gguf, directory.path());
+        // DSpark of DeepSeek V4 is in the checkpoint of its target.
+        let is_apart = name != "deepseek_v4_dspark";
+        for path in [&gguf, &from, &back]
+            .into_iter()
+            .take(if is_apart { 3 } else { 1 })
+        {
             assert_eq!(parse(path).unwrap().describe().kind, DRAFT, "{name}: {}", path.display());
         }
     }

@@ -72,6 +72,20 @@ fn towers_are_those_of_llama_cpp() {
     }
 }
 
+/// Language models have tables of integers, which change nothing of the tower.
+#[test]
+fn towers_beside_integers() {
+    let directory = crate::common::tempdir().unwrap();
+    let (model, from) = (data().join("towers/qwen3_5"), directory.path().join("model"));
+    copy(&model.join("hf"), &from);
+    let mut all = tensors(&from);
+    let name = "model.language_model.layers.1.ple.ple_embedding.layer_multipliers".to_owned();
+    all.insert(name, ("I64".to_owned(), vec![1], 3_u64.to_le_bytes().to_vec()));
+    write(&all, &from);
+    let output = to_mmproj(&from, directory.path(), options());
+    assert!(tensors(&output) == tensors(&canonical_gguf(&model)));
+}
+
 fn file_name(path: &Path) -> &str {
     path.file_name().unwrap().to_str().unwrap()
 }

@@ -18,7 +18,7 @@ NOISE = ("transformers_version", "use_cache", "initializer_range", "attention_dr
          "dtype", "torch_dtype", "_name_or_path")
 # Name: the model of `whole` whose tokenizer it has, a function that makes config and tensors, and more: `files` beside the config, `tokens` of the tokenizer that
 # have other names, `pre` (the tokenizer's name in llama.cpp), `options` of the converter, `raw` (it reads config.json as it is), `back` (the class that comes back),
-# `patch` (what is done to the converter first), `here` (keys that differ on purpose), `other_values` (tensors that do), `inexact` (those that come back nearly the same).
+# `patch` (what is done to the converter first), `here` (keys that differ on purpose), `other_values` (tensors that do), `inexact` (those that come back nearly the same), `joined` (those that come back as one).
 MODELS = {}
 # Names of tokenizers in llama.cpp.
 TOKENIZERS = {"llama": "llama-bpe", "qwen3": "qwen2", "qwen2": "qwen2", "deepseek_v3": "deepseek-v3", "lfm2": "lfm2", "ernie4_5": "default", "modern_bert": "llama-bpe",
@@ -27,6 +27,12 @@ TOKENIZERS = {"llama": "llama-bpe", "qwen3": "qwen2", "qwen2": "qwen2", "deepsee
 
 def model_of(name, tokenizer, make, **more):
     MODELS[name] = (tokenizer, make, more)
+
+
+def entry(tensor):
+    """What a line has of a tensor. Integers have meanings, so they are there."""
+    kind = {"torch.bfloat16": "BF16", "torch.float32": "F32", "torch.int64": "I64"}[str(tensor.dtype)]
+    return [kind, list(tensor.shape), *([tensor.tolist()] if kind == "I64" else [])]
 
 
 def of_transformers(model_type, config, auto="AutoModelForCausalLM"):
@@ -40,7 +46,7 @@ def of_transformers(model_type, config, auto="AutoModelForCausalLM"):
             model.save_pretrained(directory)
             saved = json.loads((Path(directory) / "config.json").read_text())
             with safe_open(Path(directory) / "model.safetensors", "pt") as f:
-                tensors = {key: [{"torch.bfloat16": "BF16", "torch.float32": "F32"}[str(f.get_tensor(key).dtype)], list(f.get_slice(key).get_shape())] for key in sorted(f.keys())}
+                tensors = {key: entry(f.get_tensor(key)) for key in sorted(f.keys())}
         for key in tensors:  # routers, which transformers 5.24 saves in F32, and published models do not
             if key.endswith(".gate.weight") or model_type == "deepseek_v3":
                 tensors[key][0] = "BF16"
@@ -159,6 +165,33 @@ model_of("kimi_vl", "deepseek_v3", nested(DEEPSEEK3, dict(architectures=["KimiVL
                                          BEHIND, tower=["vision_tower.patch_embed.proj.bias", "multi_modal_projector.linear_1.bias"]))
 model_of("minicpmv4_6", "qwen3", options=["--no-mtp"], make=nested(of_transformers("qwen3_5_text", LINEAR), dict(architectures=["MiniCPMV4_6ForConditionalGeneration"], model_type="minicpmv4_6", vision_config=dict(model_type="minicpmv4_6_vision"), tie_word_embeddings=True),
                                        IN_LANGUAGE_MODEL, tower=["model.vision_tower.post_layernorm.weight", "model.merger.mlp.0.pre_norm.weight"]))
+# A layer reads a table of hashes, which has three parts; transformers 5.24 calls layers that choose tokens otherwise than published configs do.
+QWEN4_FIELDS = dict(without_fields(BASE, "intermediate_size"), num_hidden_layers=3, layer_types=["linear_attention", "linear_attention", "full_attention"], linear_num_key_heads=1, linear_num_value_heads=2,
+                    linear_key_head_dim=4, linear_value_head_dim=4, moe_intermediate_size=12, shared_expert_intermediate_size=20, num_experts=2, num_experts_per_tok=1, hc_count=2, hc_lowrank=6, ple_layer_ids=[2],
+                    ple_conv_kernel_size=3, heads_per_ngram=2, ngram_vocab_size_base=10, make_ngram_vocab_size_divisible_by=8, split_ngram_parts=3, indexer_n_heads=2, indexer_kv_heads=1, indexer_head_dim=10,
+                    indexer_budget=4, indexer_compress_ratio=2, output_gate_type="sigmoid", rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.75, mrope_interleaved=True, mrope_section=[1, 1, 1]))
+QWEN4_KINDS = {"indexed_attention": "full_attention"}
+QWEN4_PREDICTION = {"fc_embedding.weight": (16, 16), "fc_hidden.weight": (16, 16), "pre_fc_norm_embedding.weight": (16,), "pre_fc_norm_hidden.weight": (32,), "hyper_connection_mixer.hc_norm.weight": (32,),
+                    "hyper_connection_mixer.input_mix_weight_down.weight": (6, 32), "hyper_connection_mixer.input_mix_weight_up.weight": (32, 6)}
+
+
+def qwen4(predicts=False, **fields):
+    """The model as published configs state it, with the numbers of its hashes; perhaps with a layer that predicts a further token, as the last one is."""
+    def made():
+        config, tensors = of_transformers("qwen4_exp_text", QWEN4_FIELDS | fields)()
+        config["layer_types"] = [QWEN4_KINDS.get(kind, kind) for kind in config["layer_types"]]
+        if predicts:
+            config["mtp_num_hidden_layers"] = 1
+            tensors |= {f"mtp.{name}": ["BF16", list(shape)] for name, shape in QWEN4_PREDICTION.items()}
+            tensors |= {key.replace("model.layers.2.", "mtp.layers.0."): value for key, value in tensors.items() if key.startswith("model.layers.2.")}
+        return {key: value for key, value in config.items() if value is not None}, tensors
+    return made
+
+
+QWEN4_PARTS = lambda start: [f"{start}layers.1.ple.ple_embedding.ngram_embedding.shard_{n}.weight" for n in range(3)]
+model_of("qwen4_exp", "qwen3", options=["--no-mtp"], raw=True, back="Qwen4ExpForCausalLM", joined=QWEN4_PARTS("model."), make=qwen4())
+model_of("qwen4_exp_plain", "qwen3", options=["--no-mtp"], raw=True, make=qwen4(ple_layer_ids=[], tie_word_embeddings=True))
+model_of("qwen4_exp_mtp", "qwen3", raw=True, joined=QWEN4_PARTS("model.language_model."), make=nested(qwen4(predicts=True), dict(architectures=["Qwen4ExpForConditionalGeneration"], model_type="qwen4_exp", image_token_id=7, vision_config=dict(model_type="qwen4_exp_vision")), [("mtp.", "mtp."), ("lm_head", "lm_head"), *IN_LANGUAGE_MODEL], tower="model.visual.merger.norm.weight"))
 model_of("phi4_v", "phi3", nested(PHI3, dict(architectures=["Phi4ForCausalLMV"], model_type="phi4-siglip", mm_hidden_size=8), [("", "")],
                                   tower=["model.vision_tower.vision_tower.vision_model.post_layernorm.weight", "model.mm_projector.0.bias"], text=None))
 model_of("janus", "llama", nested(LLAMA, dict(architectures=["JanusForConditionalGeneration"], model_type="janus", vision_config=dict(model_type="janus_vision_model"), vq_config=dict(num_embeddings=8)),
@@ -725,6 +758,16 @@ GEMMA4_DSPARK_ENDS = {"embed_tokens.weight": [VOCAB + 64, 16], "fc.weight": [16,
 model_of("gemma4_dspark", "gemma4", raw=True, make=dflash(GEMMA4_DSPARK, GEMMA4_DSPARK_ENDS | {f"layers.{i}.{key}": shape for i in range(2) for key, shape in GEMMA4_DSPARK_LAYER.items()}, target=dict(GEMMA_TARGET, vocab_size=VOCAB + 64, architectures=["Gemma4ForCausalLM"], model_type="gemma4_text"), back="Gemma4DSparkModel"))
 model_of("gemma4_dspark_default", "gemma4", raw=True, make=dflash(dict(GEMMA4_DSPARK, tie_word_embeddings=False, rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e6)), dflash_config=dict(mask_token_id=9, target_layer_ids=[1, 4, 7], use_swa=True, swa_window_size=16)),
     GEMMA4_DSPARK_ENDS | {"lm_head.weight": [VOCAB + 64, 16], "confidence_proj.weight": [1, 21], "confidence_proj.bias": [1]} | {f"layers.{i}.{key}": shape for i in range(2) for key, shape in GEMMA4_DSPARK_LAYER.items()}, target=dict(GEMMA_TARGET, vocab_size=VOCAB + 64, architectures=["Gemma4ForCausalLM"], model_type="gemma4_text"), back="Gemma4DSparkModel"))
+
+# The draft in the layers `mtp` of a DeepSeek V4, whose other tensors are of the target.
+DSPARK4_SHAPES = {"embed.weight": (8,), "layers.0.attn_norm.weight": (8,), "mtp.0.main_proj.weight": (16, 48), "mtp.0.main_norm.weight": (16,), "mtp.1.norm.weight": (16,), "mtp.1.hc_head_fn": (4, 64), "mtp.1.hc_head_base": (4,),
+    "mtp.1.hc_head_scale": (1,), "mtp.1.markov_head.markov_w1.weight": (VOCAB, 5), "mtp.1.markov_head.markov_w2.weight": (VOCAB, 5), "mtp.1.confidence_head.proj.weight": (1, 21),
+    **{f"mtp.{i}.{key}": shape for i in range(2) for key, shape in (V4_LAYER | {"ffn.gate.bias": (4,), "ffn.gate.bias_vl": (8,)}).items()}}
+DSPARK4 = dict(DEEPSEEK4, architectures=["DeepseekV4DSparkModel"], dspark_block_size=5, dspark_noise_token_id=7, dspark_target_layer_ids=[0, 1, 2], dspark_markov_rank=5)
+def dspark4():
+    config, tensors = written(DSPARK4, DSPARK4_SHAPES, wide=V4_WIDE)()
+    return config, tensors, {"target": DEEPSEEK4, "back": "DeepseekV4DSparkModel", "towers": ["embed.weight", "layers.0.attn_norm.weight"] + [f"mtp.{i}.ffn.gate.bias_vl" for i in range(2)]}
+model_of("deepseek_v4_dspark", "deepseek_v3", raw=True, here={"general.file_type": ["UINT32", 32]}, other_values=["blk.0.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.weight"], patch=PLAIN_EXPERTS, make=dspark4)
 
 GEMMA4_DRAFT = dict({key: value for key, value in GEMMA4.items() if not key.startswith(("vocab", "tie"))}, num_hidden_layers=3, num_kv_shared_layers=3, vocab_size=VOCAB + 64, vocab_size_per_layer_input=0,
                     layer_types=["sliding_attention", "sliding_attention", "full_attention"])

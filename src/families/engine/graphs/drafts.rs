@@ -7,7 +7,7 @@ use super::attention::{
 use super::experts::GEMMA4_ROPE;
 use super::feed_forward::{FFN_NORM, MLP, POST_FFW_NORM};
 use super::sizes::When::{Above0, Always, Not, Predicting, Somewhere, Window};
-use super::sizes::{EMBD, HEAD, HEADS, KEYS, QUERIES, Size, VALUES, VOCAB, When};
+use super::sizes::{EMBD, EXPERTS, HEAD, HEADS, KEYS, QUERIES, Size, VALUES, VOCAB, When};
 use super::{Row, graphs, rows};
 
 /// The inputs of three layers of the target.
@@ -92,36 +92,63 @@ const PLAIN: When = Not(&Above0(Size::Key("hyper_connection.count")));
 const HAS_MARKOV: When = When::Has("markov_w1.weight");
 const HAS_SELECTOR: When = When::Has("selector_hidden.weight");
 
-/// The layers of DeepSeek V4, whose sizes are not compared.
+const COPIES: Size = Size::Key("hyper_connection.count");
+const STATE: Size = Size::Product(&[COPIES, EMBD]);
+const MIX: Size = Size::Product(&[Size::Sum(&[Size::N(2), COPIES]), COPIES]);
+const Q_RANK: Size = Size::Key("attention.q_lora_rank");
+const OUT_GROUPS: Size = Size::Key("attention.output_group_count");
+const OUT_RANK: Size = Size::Product(&[OUT_GROUPS, Size::Key("attention.output_lora_rank")]);
+const EXPERT: Size = Size::Key("expert_feed_forward_length");
+const SHARED: Size = Size::Product(&[EXPERT, Size::Key("expert_shared_count")]);
+
+/// The layers of DeepSeek V4.
 const HYPER: &[Row] = rows! {
-    "hc_head_fn.weight" [Size::Free, Size::Free];
-    "hc_head_base.weight" [Size::Free];
-    "hc_head_scale.weight" [Size::Free];
+    "output_hc_fn.weight" [STATE, COPIES];
+    "output_hc_base.weight" [COPIES];
+    "output_hc_scale.weight" [Size::N(1)];
     "blk.{i}.attn_norm.weight" [EMBD];
     "blk.{i}.attn_sinks.weight" [HEADS];
-    "blk.{i}.attn_q_a.weight" [EMBD, Size::Free];
-    "blk.{i}.attn_q_a_norm.weight" [Size::Free];
-    "blk.{i}.attn_q_b.weight" [Size::Free, QUERIES];
+    "blk.{i}.attn_q_a.weight" [EMBD, Q_RANK];
+    "blk.{i}.attn_q_a_norm.weight" [Q_RANK];
+    "blk.{i}.attn_q_b.weight" [Q_RANK, QUERIES];
     "blk.{i}.attn_kv.weight" [EMBD, HEAD];
-    "blk.{i}.attn_kv_norm.weight" [HEAD];
-    "blk.{i}.attn_output_a.weight" [Size::Free, Size::Free, Size::Free];
-    "blk.{i}.attn_output_b.weight" [Size::Free, EMBD];
-    "blk.{i}.hc_attn_fn.weight" [Size::Free, Size::Free];
-    "blk.{i}.hc_attn_base.weight" [Size::Free];
+    "blk.{i}.attn_kv_a_norm.weight" [HEAD];
+    "blk.{i}.attn_output_a.weight" [Size::Quotient(&[QUERIES, OUT_GROUPS]), OUT_RANK];
+    "blk.{i}.attn_output_b.weight" [OUT_RANK, EMBD];
+    "blk.{i}.hc_attn_fn.weight" [STATE, MIX];
+    "blk.{i}.hc_attn_base.weight" [MIX];
     "blk.{i}.hc_attn_scale.weight" [Size::N(3)];
-    "blk.{i}.hc_ffn_fn.weight" [Size::Free, Size::Free];
-    "blk.{i}.hc_ffn_base.weight" [Size::Free];
+    "blk.{i}.hc_ffn_fn.weight" [STATE, MIX];
+    "blk.{i}.hc_ffn_base.weight" [MIX];
     "blk.{i}.hc_ffn_scale.weight" [Size::N(3)];
-    "blk.{i}.ffn_gate_inp.weight" [EMBD, Size::Key("expert_count")];
-    "blk.{i}.exp_probs_b.bias" [Size::Key("expert_count")];
+    "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS];
+    "blk.{i}.exp_probs_b.bias" [EXPERTS];
     "blk.{i}.ffn_norm.weight" [EMBD];
-    "blk.{i}.ffn_gate_exps.weight" [EMBD, Size::Free, Size::Key("expert_count")];
-    "blk.{i}.ffn_down_exps.weight" [Size::Free, EMBD, Size::Key("expert_count")];
-    "blk.{i}.ffn_up_exps.weight" [EMBD, Size::Free, Size::Key("expert_count")];
-    "blk.{i}.ffn_gate_shexp.weight" [EMBD, Size::Free];
-    "blk.{i}.ffn_down_shexp.weight" [Size::Free, EMBD];
-    "blk.{i}.ffn_up_shexp.weight" [EMBD, Size::Free];
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, EXPERT, EXPERTS];
+    "blk.{i}.ffn_down_exps.weight" [EXPERT, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, EXPERT, EXPERTS];
+    "blk.{i}.ffn_gate_shexp.weight" [EMBD, SHARED];
+    "blk.{i}.ffn_down_shexp.weight" [SHARED, EMBD];
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, SHARED];
 };
+
+const HYPER_KEYS: (When, &[&str]) = (
+    Not(&PLAIN),
+    &[
+        "attention.q_lora_rank",
+        "attention.sliding_window",
+        "expert_feed_forward_length",
+        "expert_shared_count",
+        "expert_weights_scale",
+        "expert_weights_norm",
+        "expert_gating_func",
+        "swiglu_clamp_exp",
+        "attention.output_group_count",
+        "attention.output_lora_rank",
+        "hyper_connection.sinkhorn_iterations",
+        "hyper_connection.epsilon",
+    ],
+);
 
 const TARGET_SIZE: Size = Size::Key("embedding_length_out");
 
@@ -158,7 +185,7 @@ graphs! {
         Somewhere(&Not(&Window)) => GEMMA4_ROPE;
     }
     "dflash" [RMS, (Always, &["target_layers"]),
-        (Above0(Size::Key("attention.sliding_window")), &["attention.sliding_window_pattern"]),
+        (When::All(&[PLAIN, Above0(Size::Key("attention.sliding_window"))]), &["attention.sliding_window_pattern"]), HYPER_KEYS,
         (HAS_SELECTOR, &["selector_rank", "block_size", "selector_top_k", "conv_kernel_size", "conv_group_size"])]
         FREE_HEADS {
         Always => DFLASH;

@@ -9,7 +9,7 @@ use super::feed_forward::{
     CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, FUSED_MLP, MAYBE_MLP_BIASES,
     MAYBE_UNGATED_BIASES, MLP, ROUTER, UNGATED, expert_stacks, fused_expert_stacks, shared_experts,
 };
-use super::sizes::When::{Above0, All, Always, From, Has, Is, Linear, Not, Predicting};
+use super::sizes::When::{Above0, All, Always, From, Has, Is, Linear, Listed, Not, Predicting};
 use super::sizes::{EMBD, EXPERTS, FF, KEYS, QUERIES, Size, VALUES, VOCAB, When};
 use super::{Row, graphs, rows};
 
@@ -262,6 +262,87 @@ const DELTA_3_5: &[Row] = rows! {
 /// Queries have gates.
 const GATED_QKV: &[Row] = projections!(unless, Size::Product(&[Size::N(2), QUERIES]), KEYS, VALUES);
 
+const COPIES: Size = Size::Key("hyper_connection.count");
+const MIX_RANK: Size = Size::Key("hyper_connection.low_rank");
+const STATE_OF_COPIES: Size = Size::Product(&[COPIES, EMBD]);
+const INDEX_HEAD: Size = Size::Key("attention.indexer.key_length");
+const COPY_KEYS: (When, &[&str]) = (
+    Always,
+    &[
+        "hyper_connection.count",
+        "hyper_connection.low_rank",
+        "attention.indexer.head_count",
+        "attention.indexer.key_length",
+        "attention.indexer.top_k",
+    ],
+);
+/// Whether a layer reads a table by hashes.
+const HASHES: When = Above0(Size::Len("ple.layers"));
+const HASH_KEYS: (When, &[&str]) = (
+    HASHES,
+    &[
+        "ple.ngram_size",
+        "ple.heads_per_ngram",
+        "ple.conv_kernel",
+        "ple.eos_token_id",
+        "embedding_length_per_layer_input",
+        "ple.layer_multipliers",
+        "ple.head_offsets",
+        "ple.head_vocab_sizes",
+    ],
+);
+
+const TOKENS: &[Row] = rows! {
+    "token_embd.weight" [EMBD, VOCAB];
+};
+
+const COPIES_ALL: &[Row] = rows! {
+    "output_hc_norm.weight" [STATE_OF_COPIES];
+    "output_hc_down.weight" [STATE_OF_COPIES, MIX_RANK];
+    "output_hc_up.weight" [MIX_RANK, STATE_OF_COPIES];
+};
+
+/// What mixes copies of the state in front of each half of a layer.
+const MIXED: &[Row] = rows! {
+    "blk.{i}.hc_attn_norm.weight" [STATE_OF_COPIES];
+    "blk.{i}.hc_attn_down.weight" [STATE_OF_COPIES, MIX_RANK];
+    "blk.{i}.hc_attn_up.weight" [MIX_RANK, STATE_OF_COPIES];
+    "blk.{i}.hc_attn_inject.weight" [STATE_OF_COPIES, COPIES];
+    "blk.{i}.hc_ffn_norm.weight" [STATE_OF_COPIES];
+    "blk.{i}.hc_ffn_down.weight" [STATE_OF_COPIES, MIX_RANK];
+    "blk.{i}.hc_ffn_up.weight" [MIX_RANK, STATE_OF_COPIES];
+    "blk.{i}.hc_ffn_inject.weight" [STATE_OF_COPIES, COPIES];
+};
+
+const CHOICE: &[Row] = rows! {
+    "blk.{i}.indexer.q_proj.weight" [EMBD, Size::Product(&[Size::Key("attention.indexer.head_count"), INDEX_HEAD])];
+    "blk.{i}.indexer.k_proj.weight" [EMBD, INDEX_HEAD];
+    "blk.{i}.indexer.q_norm.weight" [INDEX_HEAD];
+    "blk.{i}.indexer.k_norm.weight" [INDEX_HEAD];
+};
+
+const HASH_TABLE: &[Row] = rows! {
+    "per_layer_token_embd.weight" [Size::Key("embedding_length_per_layer_input"), Size::Of("per_layer_token_embd.weight", 1)];
+};
+
+const HASH_READER: &[Row] = rows! {
+    "blk.{i}.ple_key.weight" [EMBD, STATE_OF_COPIES];
+    "blk.{i}.ple_value.weight" [EMBD, EMBD];
+    "blk.{i}.ple_norm_key.weight" [STATE_OF_COPIES];
+    "blk.{i}.ple_norm_query.weight" [STATE_OF_COPIES];
+    "blk.{i}.ple_norm_conv.weight" [STATE_OF_COPIES];
+    "blk.{i}.ple_conv1d.weight" [Size::Key("ple.conv_kernel"), STATE_OF_COPIES];
+};
+
+const MIXED_PREDICTION: &[Row] = rows! {
+    "blk.{i}.nextn.eh_proj.weight" [Size::Product(&[Size::N(2), EMBD]), EMBD];
+    "blk.{i}.nextn.enorm.weight" [EMBD];
+    "blk.{i}.nextn.hnorm.weight" [STATE_OF_COPIES];
+    "blk.{i}.nextn.hc_head_norm.weight" [STATE_OF_COPIES];
+    "blk.{i}.nextn.hc_head_down.weight" [STATE_OF_COPIES, MIX_RANK];
+    "blk.{i}.nextn.hc_head_up.weight" [MIX_RANK, STATE_OF_COPIES];
+};
+
 const STACKS: &[Row] = expert_stacks!(FF_EXPERT);
 const WIDE_STACKS: &[Row] = expert_stacks!(FF);
 const FUSED_STACKS: &[Row] = fused_expert_stacks!(FF_SHARE);
@@ -373,6 +454,14 @@ graphs! {
         Linear(4) => DELTA DELTA_3_5;
         Not(&Linear(4)) => GATED_QKV OUT HEAD_NORMS;
         Predicting => PREDICTION;
+    }
+    "qwen4exp" [RMS, SECTIONS, SSM, SSM_GROUPS, COPY_KEYS, HASH_KEYS] SAME_HEADS {
+        Always => TOKENS MAYBE_OUTPUT COPIES_ALL MIXED ROUTER FUSED_STACKS SHARED_GATE SHARED_OR_WIDE;
+        Linear(4) => DELTA DELTA_3_5;
+        Not(&Linear(4)) => GATED_QKV OUT HEAD_NORMS CHOICE;
+        HASHES => HASH_TABLE;
+        Listed("ple.layers") => HASH_READER;
+        Predicting => MIXED_PREDICTION;
     }
     "granitehybrid" [RMS, SSM, SSM_GROUPS] TWICE_AND_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM ROPE_FREQS;

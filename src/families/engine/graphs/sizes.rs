@@ -58,6 +58,8 @@ pub(crate) enum When {
     Linear(u64),
     /// In layers that see a window of the text.
     Window,
+    /// In layers whose numbers the list of this key has.
+    Listed(&'static str),
     /// In layers that predict further tokens.
     Predicting,
     /// In layers that predict further tokens, if the file has them: llama.cpp loads it without, too.
@@ -236,6 +238,10 @@ impl GgufFacts<'_> {
             When::Every(size) => (layer as u64 + 1).checked_rem(self.size(size, layer)) == Some(0),
             When::Linear(every) => self.is_linear(every, layer),
             When::Window => self.has_window(layer),
+            When::Listed(key) => match self.key(key) {
+                Some(KeyFacts::Numbers(all)) => all.contains(&(layer as u64)),
+                _ => false,
+            },
             When::Predicting | When::MayPredict => self.is_predicting(layer),
             When::Has(name) => self
                 .tensors

@@ -23,6 +23,8 @@ pub(crate) enum Transform {
     Stack(usize),
     /// One tensor of several, one behind another: `{e}` in the name stands for each of these.
     Joined(&'static [&'static str]),
+    /// As [`Joined`](Self::Joined), of matrices that are side by side.
+    Beside(&'static [&'static str]),
     /// One value, which is that of its layer in the list with this key of the metadata.
     Key(&'static str),
     /// Matrices `[in, out]`, or those of a stack, as `[out, in]`. Vectors stay.
@@ -47,7 +49,7 @@ impl Transform {
 
     /// Whether several tensors become one stack.
     pub(crate) fn is_stack(self) -> bool {
-        matches!(self, Self::Experts | Self::Stack(_) | Self::Joined(_))
+        matches!(self, Self::Experts | Self::Stack(_) | Self::Joined(_) | Self::Beside(_))
     }
 
     /// What is done to each value.
