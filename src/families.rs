@@ -116,7 +116,7 @@ pub(crate) use self::engine::pre_norms::PreNorm;
 use self::engine::pre_norms::pre_norms;
 pub(crate) use self::engine::pruned::{ChangedField, LayersLeft};
 pub(crate) use self::engine::request::{FusedTensors, GgufRequest, ModelPart};
-pub(crate) use self::engine::source::SourceTensor;
+pub(crate) use self::engine::source::{SourceTensor, computed};
 pub(crate) use self::engine::tied::{is_tied, other_output};
 pub(crate) use self::engine::to_gguf::{GgufModel, to_gguf};
 pub(crate) use self::engine::to_hf::to_hf;
