@@ -139,6 +139,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &dflash::MUSE_ASSISTANT,
     &llama::MIXTRAL,
     &llama::LLAMA,
+    &llama::LLAVA,
     &llama::INTERNLM3,
     &llama::MISTRAL,
     &llama::MINISTRAL3,
