@@ -42,7 +42,15 @@ CASES = [("unet", "kohya"), ("unet", "processors"), ("unet", "peft"), ("flux", "
 source = inspect.getsource(lora_conversion_utils._convert_kohya_flux_lora_to_diffusers)
 scope = dict(vars(lora_conversion_utils))
 exec(source.replace("3072", "16").replace("12288", "64"), scope)
-lora_pipeline._convert_kohya_flux_lora_to_diffusers = scope["_convert_kohya_flux_lora_to_diffusers"]
+
+
+def convert_flux(state):
+    """The names of diffusers, which forgets the part of the pipeline for modules outside of the blocks, and does not load these then."""
+    made = scope["_convert_kohya_flux_lora_to_diffusers"](state)
+    return {f"transformer.{name.removeprefix('transformer.')}": value for name, value in made.items()}
+
+
+lora_pipeline._convert_kohya_flux_lora_to_diffusers = convert_flux
 for base, adapter, names in [(base, adapter, names) for base, adapter in CASES for names in ([], ["--kohya-names"])]:
     kind, options = (UNet2DConditionModel, UNET) if base == "unet" else (FluxTransformer2DModel, FLUX)
     with tempfile.TemporaryDirectory() as directory:

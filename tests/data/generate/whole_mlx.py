@@ -406,7 +406,7 @@ WRITTEN["rwkv7"] = {"model.embeddings.weight": [VOCAB, 64], "model.norm.weight":
 PLAIN_QUERIES = {key: shape for key, shape in WRITTEN["bailing_moe3"].items() if "attention.q_a_" not in key and "attention.q_b_" not in key}
 MODELS.update({
     "bailing_moe3_queries": ("bailing_hybrid", dict(LING3, q_lora_rank=None), {}, {}),
-    "dbrx": ("dbrx", dict(architectures=["DbrxForCausalLM"], model_type="dbrx", d_model=64, n_heads=4, n_layers=2, max_seq_len=512, vocab_size=VOCAB, tie_word_embeddings=False, torch_dtype="bfloat16",
+    "dbrx": ("dbrx", dict(architectures=["DbrxForCausalLM"], model_type="dbrx", d_model=64, n_heads=4, n_layers=2, max_seq_len=512, vocab_size=VOCAB, tie_word_embeddings=False, rope_theta=500000.0, torch_dtype="bfloat16",
                           attn_config=dict(clip_qkv=8, kv_n_heads=2, rope_theta=500000), ffn_config=dict(ffn_hidden_size=128, moe_num_experts=4, moe_top_k=2)), {}, {}),
     "llava": ("llama", dict(UNTIED), {}, {}),
 })
