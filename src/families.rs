@@ -118,7 +118,7 @@ pub(crate) use self::engine::pre_norms::PreNorm;
 use self::engine::pre_norms::pre_norms;
 pub(crate) use self::engine::pruned::{ChangedField, LayersLeft};
 pub(crate) use self::engine::request::{FusedTensors, GgufRequest, ModelPart};
-pub(crate) use self::engine::source::SourceTensor;
+pub(crate) use self::engine::source::{SourceTensor, computed};
 pub(crate) use self::engine::tied::{is_tied, other_output};
 pub(crate) use self::engine::to_gguf::{GgufModel, to_gguf};
 pub(crate) use self::engine::to_hf::to_hf;
@@ -142,6 +142,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &dflash::MUSE_ASSISTANT,
     &llama::MIXTRAL,
     &llama::LLAMA,
+    &llama::LLAVA,
     &llama::INTERNLM3,
     &llama::MISTRAL,
     &llama::MINISTRAL3,

@@ -315,6 +315,10 @@ pub(super) struct ConvertArgs {
     /// draft for speculative decoding, whose tokenizer it has
     #[arg(long, value_name = "BASE", help_heading = OUTPUT, conflicts_with_all = ["tensors_only", "include", "exclude", "mmproj"])]
     pub base: Option<PathBuf>,
+    /// Give an adapter of an image or video model the names of kohya's scripts (lora_unet_…), which
+    /// they have for BASE; without it those of diffusers or ComfyUI
+    #[arg(long, help_heading = OUTPUT, requires = "base")]
+    pub kohya_names: bool,
     /// Write settings and tokenizer of a model as a GGUF file without tensors; a directory may be
     /// without weights
     #[arg(long, help_heading = OUTPUT, conflicts_with_all = ["mtp", "no_mtp", "tensors_only", "mmproj", "root"])]

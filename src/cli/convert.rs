@@ -61,6 +61,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
     let dtype = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(dtype, &args.run)?.with_cast(args.cast.cast());
     args.model.apply(&mut options);
+    options.kohya_names = args.kohya_names;
     options.fp8_as_q8 = args.fp8_as_q8;
     if args.vocab_only || args.mtp {
         options.scope = if args.mtp {

@@ -85,7 +85,11 @@ pub(super) fn map(
     _report: &mut Report,
 ) -> Result<Option<WholeModel>> {
     let is_whole = matches!(options.scope, ModelScope::Model | ModelScope::ImageTower);
-    match is_whole || options.base.is_some() || parts::option(options).is_some() {
+    match is_whole
+        || options.base.is_some()
+        || options.kohya_names
+        || parts::option(options).is_some()
+    {
         true => Err(AnamnesisError::unsupported(
             "a whole model",
             "this build lacks the feature `models`",

@@ -126,9 +126,12 @@ pub struct ConvertOptions {
     pub pre_tokenizer: Option<String>,
     /// The model that the input, an adapter, was trained for: a directory with its `config.json`. One
     /// of PEFT becomes a GGUF file, which llama.cpp loads beside the model, and one in GGUF a directory
-    /// as PEFT has it. Or the target of the input, a draft for speculative decoding, which has its
+    /// as PEFT has it; one of an image or video model gets the names of that model. Or the target of the input, a draft for speculative decoding, which has its
     /// tokenizer.
     pub base: Option<PathBuf>,
+    /// Whether an adapter of an image or video model, with a `base`, gets the names that kohya's
+    /// scripts give it (`lora_unet_….lora_down.weight`), and not those of diffusers or ComfyUI.
+    pub kohya_names: bool,
     /// Adapters that are merged into the weights, in this order. A weight that one changes is
     /// decoded, and keeps its dtype or, if it is quantized, gets that of decoded tensors.
     pub adapters: Vec<Adapter>,

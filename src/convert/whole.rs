@@ -85,6 +85,9 @@ pub(super) fn map<'m>(
         parts::require_none(options, "adapters have no such parts; leave the option out")?;
         return adapter::convert(base, model, resolution, options, report).map(Some);
     }
+    if options.kohya_names {
+        return Err(adapter::no_other_names());
+    }
     check_output(model, resolution, options, report)?;
     // Quantized checkpoints in layouts of transformers keep experts apart, as they were.
     let encodes = options.target == ConvertTarget::Safetensors && options.encodes();

@@ -199,6 +199,7 @@ const BAILING_MOE3_MLX: MlxClass = MlxClass {
         ("blk.{i}.attn_gate", EncodedAs::Nothing),
         ("blk.{i}.ssm_beta", EncodedAs::Nothing),
     ],
+    unencoded: Some(("blk.{i}.attn_q", Need::KindIn(QUERY_KINDS, PLAIN))),
     implied: &[
         SILU,
         NO_BIAS,
@@ -237,8 +238,7 @@ const BAILING_MOE3_MLX: MlxClass = MlxClass {
     ..MlxClass::PLAIN
 };
 
-/// mlx-lm does not clamp the halves of gated layers, and encodes queries that are of no rank
-/// otherwise by the kind of the layer.
+/// mlx-lm does not clamp the halves of gated layers.
 fn unlimited(model: &Model<'_>) -> Result<Option<String>> {
     for field in ["expert_swiglu_limit_list", "share_expert_swiglu_limit_list"] {
         let limits = model.fields.0.get(field).and_then(Value::as_array);
@@ -247,12 +247,7 @@ fn unlimited(model: &Model<'_>) -> Result<Option<String>> {
             return Err(wrong(field, "mlx-lm's bailing_moe_v3 clamps nothing"));
         }
     }
-    match model.fields.count(&["q_lora_rank"])? {
-        Some(_) => Ok(None),
-        None => {
-            Err(wrong("q_lora_rank", "it is missing, and there are no names for such queries here"))
-        }
-    }
+    Ok(None)
 }
 
 fn complete(fields: &mut Fields) -> Result<()> {

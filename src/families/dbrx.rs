@@ -67,6 +67,7 @@ pub(super) const DBRX: ModelClass = ModelClass {
         count("context_length", &["max_seq_len"]),
         number("attention.clamp_kqv", &[CLAMP]),
     ]],
+    mlx: Some(&DBRX_MLX),
     traits: Traits {
         head_dim: HeadDim::Derived,
         needs_output: true,
@@ -77,6 +78,18 @@ pub(super) const DBRX: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     ..ModelClass::PLAIN
+};
+
+const DBRX_MLX: MlxClass = MlxClass {
+    renamed: &[
+        ("blk.{i}.ffn_gate_exps.weight", "transformer.blocks.{i}.ffn.experts.{e}.w1.weight"),
+        ("blk.{i}.ffn_up_exps.weight", "transformer.blocks.{i}.ffn.experts.{e}.v1.weight"),
+        ("blk.{i}.ffn_down_exps.weight", "transformer.blocks.{i}.ffn.experts.{e}.w2.weight"),
+    ],
+    implied: &[NO_SCALING, ("ffn_config.moe_normalize_expert_weights", Float(1.0))],
+    laws: &[states_attention, activation],
+    output: OutputLayer::Stored,
+    ..MlxClass::PLAIN
 };
 
 const CLAMP: &str = "clip_qkv";
@@ -127,6 +140,18 @@ fn restore(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {
         inner[*name] = value.unwrap_or_default();
     }
     Ok(())
+}
+
+/// mlx-lm needs all fields of attention and of experts in the configs inside.
+fn states_attention(model: &Model<'_>) -> Result<Option<String>> {
+    for (nested, name, ..) in NESTED {
+        let field = format!("{nested}.{name}");
+        if model.fields.0.get(&field).is_none_or(Value::is_null) {
+            let what = "it is missing, and mlx-lm's dbrx has no default; state it in config.json";
+            return Err(wrong(&field, what));
+        }
+    }
+    Ok(None)
 }
 
 fn activation(model: &Model<'_>) -> Result<Option<String>> {

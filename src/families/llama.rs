@@ -54,7 +54,6 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         "LLaMAForCausalLM",
         "IQuestCoderForCausalLM",
         "LlamaModel",
-        "LlavaForConditionalGeneration",
         "VoxtralForConditionalGeneration",
         // SmolVLM and Idefics 3
         "VLlama3ForCausalLM",
@@ -80,6 +79,10 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     mlx: Some(&LLAMA_MLX),
     ..ModelClass::PLAIN
 };
+
+/// LLaVA of Llama: as [`LLAMA`], which mlx-lm has with a config of images around it.
+pub(super) const LLAVA: ModelClass =
+    ModelClass { classes: &["LlavaForConditionalGeneration"], mlx: Some(&LLAVA_MLX), ..LLAMA };
 
 /// Llama that embeds texts, and whose tokens see those behind them.
 pub(super) const LLAMA_EMBED: ModelClass = ModelClass {
@@ -176,6 +179,21 @@ const INTERNLM3_MLX: MlxClass = MlxClass {
 };
 
 const LLAMA_MLX: MlxClass = MlxClass { reads_kinds: true, ..LIKE_LLAMA };
+
+const LLAVA_MLX: MlxClass = MlxClass {
+    stated_fields: &[
+        COMMON_FIELDS,
+        &[
+            "hidden_size",
+            "num_hidden_layers",
+            "intermediate_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+        ],
+    ],
+    prefix: Prefix::IfNested("language_model."),
+    ..LLAMA_MLX
+};
 
 pub(super) const MISTRAL: ModelClass = ModelClass {
     classes: &["MistralForCausalLM", "LlavaForConditionalGeneration"],

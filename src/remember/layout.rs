@@ -15,6 +15,8 @@ pub(crate) mod lines;
 pub(crate) mod low_rank;
 pub(crate) mod marlin_tiles;
 pub(crate) mod padding;
+#[cfg(feature = "models")]
+pub(crate) mod placed_blocks;
 pub(crate) mod rescaled;
 pub(crate) mod shifted_bias;
 pub(crate) mod strided;

@@ -18,7 +18,7 @@ use crate::common::data;
 /// The models of `tests/data/whole_mlx`, by name.
 fn models() -> Vec<(String, Value)> {
     let all = models_of("whole_mlx");
-    assert_eq!(all.len(), 101);
+    assert_eq!(all.len(), 104);
     all
 }
 

@@ -12,7 +12,7 @@ use crate::Result;
 use crate::remember::layout::adapted::{AddedMatrix, ScaledProduct};
 
 /// The last parts of the names of parameters, and of the modules that they join.
-const JOINED: [(&str, &[&str]); 2] =
+pub(super) const JOINED: [(&str, &[&str]); 2] =
     [("gate_up_proj", &["gate_proj", "up_proj"]), ("down_proj", &["down_proj"])];
 
 /// A parameter that joins the weights of experts.

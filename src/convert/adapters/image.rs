@@ -1,9 +1,14 @@
 //! LoRA for image and video models, in files of kohya's scripts, diffusers and ComfyUI.
 //!
 //! - `names`: what the names of its tensors say; `scales`: what products are multiplied by.
-//! - `renamed`: the same LoRA under other names.
+//! - `renamed`: the same LoRA under other names; `base_names`: how the output calls modules;
+//!   `joined`: the factors that modules of the output get.
 //! - `places`: where the modules are in a base; `modules`, `ldm_unet`: names of the same modules.
 
+#[cfg(feature = "models")]
+mod base_names;
+#[cfg(feature = "models")]
+mod joined;
 mod ldm_unet;
 mod modules;
 mod names;

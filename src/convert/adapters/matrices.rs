@@ -101,6 +101,49 @@ impl ScaleMatrix for PlacedMatrix {
     }
 }
 
+/// The rows of a stack of matrices as some rows of each matrix of a stack of larger ones, where all
+/// others are zeros.
+pub(super) struct StackedRows {
+    pub inner: Box<dyn ScaleMatrix>,
+    /// Rows of a matrix of `inner`.
+    pub rows: usize,
+    /// Rows of a larger one, and the first of those that are in it.
+    pub height: usize,
+    pub first: usize,
+}
+
+impl ScaleMatrix for StackedRows {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mut row = rows.start;
+        while row < rows.end {
+            let (matrix, within) = (row / self.height, row % self.height);
+            let own = self.first..self.first + self.rows;
+            let end = match within {
+                at if own.contains(&at) => own.end,
+                at if at < own.start => own.start,
+                _ => self.height,
+            };
+            let n = (end - within).min(rows.end - row);
+            match own.contains(&within) {
+                true => {
+                    let first = matrix * self.rows + within - own.start;
+                    self.inner
+                        .extend(first..first + n, cols.clone(), staging, out)?;
+                }
+                false => out.resize(out.len() + n * cols.len(), 0.0),
+            }
+            row += n;
+        }
+        Ok(())
+    }
+}
+
 fn require_ieee(t: &Tensor<'_>) -> Result<()> {
     match Floats::ieee(t) {
         Ok(_) => Ok(()),

@@ -92,7 +92,7 @@ fn sorted(files: &AdapterFiles, items: &[ResolvedItem<'_>]) -> Result<SortedTens
     match &files.settings {
         Settings::Peft(_) => SortedTensors::of_peft(&files.tensors),
         Settings::Mlx(config) => SortedTensors::of_mlx(&files.tensors, config),
-        Settings::Image => place(&files.tensors, items),
+        Settings::Image => place(&files.tensors, items, None),
         #[cfg(feature = "gguf")]
         Settings::Gguf(settings) => SortedTensors::of_gguf(&files.tensors, settings),
     }

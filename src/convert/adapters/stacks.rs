@@ -3,8 +3,9 @@
 //!
 //! Source: mlx-lm 0.32.2 `tuner/lora.py` (`LoRASwitchLinear`).
 
+use super::apart::JOINED;
 use super::collect::Collector;
-use super::matrices::{AdapterMatrix, PlacedMatrix};
+use super::matrices::{AdapterMatrix, PlacedMatrix, StackedRows};
 use super::sorted::LoraTensors;
 use super::tensor::AdapterTensor;
 use crate::Result;
@@ -70,6 +71,51 @@ impl StackedFactors {
 }
 
 impl Collector<'_, '_> {
+    /// The parameter of transformers in which the rows of `stack` are: its name, which part of each of
+    /// its matrices they are, and of how many.
+    fn joined_parameter(&self, stack: &str) -> Option<(String, usize, usize)> {
+        let mut names = names_of_experts(stack);
+        names.find_map(|(before, after)| {
+            let own = after.strip_suffix(".weight")?;
+            JOINED.iter().find_map(|(joined, parts)| {
+                let at = parts.iter().position(|part| *part == own)?;
+                let name = format!("{before}.{joined}");
+                let is_there = self.names.contains_key(&name);
+                is_there.then_some((name, at, parts.len()))
+            })
+        })
+    }
+
+    /// The products of a stack whose rows are part number `at` of `parts` of each matrix of the
+    /// parameter `name`, `[experts, parts * out, in]`.
+    fn add_joined(
+        &mut self,
+        factors: &StackedFactors,
+        (name, at, parts): (&str, usize, usize),
+    ) -> Result<()> {
+        let &StackedFactors { experts, rows, cols, .. } = factors;
+        let t = factors.a.get();
+        let (item, shape) = self.item(name, &t)?;
+        let height = rows.saturating_mul(parts);
+        if shape != [experts, height, cols] {
+            let whole = [experts, height, cols];
+            let what = format!("it is of a stack {whole:?}, and `{name}` is {shape:?}");
+            return Err(wrong(&t, what));
+        }
+        if height == cols {
+            let what = format!(
+                "`{name}` has square matrices, and nothing tells whether their rows are outputs; merge it into the model of mlx-lm that it was trained for"
+            );
+            return Err(wrong(&t, what));
+        }
+        let product = factors.all()?;
+        let b = StackedRows { inner: product.b, rows, height, first: at * rows };
+        let product = ScaledProduct { b: Box::new(b), matrix_rows: height, ..product };
+        let size = [experts * height, cols];
+        self.add(item, (size, AddedMatrix::LowRank(product)), &t)?;
+        self.require_alone(item, &t)
+    }
+
     /// The products of a stack of experts, of which `module` is the name in MLX.
     pub(super) fn add_stack(
         &mut self,
@@ -105,6 +151,9 @@ impl Collector<'_, '_> {
                     false => Ok(()),
                 };
             }
+        }
+        if let Some((name, at, parts)) = self.joined_parameter(&stack) {
+            return self.add_joined(&factors, (&name, at, parts));
         }
         let (item, shape) = self.item(&stack, &t)?;
         let whole = [factors.experts, factors.rows, factors.cols];

@@ -22,6 +22,7 @@ pub(super) fn convert<'m>(
 ) -> Result<WholeModel> {
     let is_all = options.include.is_empty() && options.exclude.is_empty() && !options.encodes();
     match (model.gguf(), options.target) {
+        _ if options.kohya_names && !is_renamed(model, options) => Err(no_other_names()),
         (None, ConvertTarget::Gguf) if is_all => {
             from_peft(base, model, resolution, options, report)
         }
@@ -34,10 +35,10 @@ pub(super) fn convert<'m>(
             report.notes.extend(found.notes);
             Ok(WholeModel { files: found.files, ..WholeModel::default() })
         }
-        (None, ConvertTarget::Safetensors) if is_all && !options.is_directory(model) => {
+        (None, ConvertTarget::Safetensors) if is_all && is_renamed(model, options) => {
             let items = std::mem::take(&mut resolution.items);
             let to = options.decode.then_some(options.run.to);
-            let (items, notes) = renamed_lora(base, model, items, to)?;
+            let (items, notes) = renamed_lora((base, options.kohya_names), model, items, to)?;
             resolution.items = items;
             report.notes.extend(notes);
             Ok(WholeModel::default())
@@ -47,6 +48,18 @@ pub(super) fn convert<'m>(
             Err(AnamnesisError::usage(what))
         }
     }
+}
+
+/// Whether the output is a LoRA of an image model under other names: one file.
+fn is_renamed(model: &ParsedModel, options: &ConvertOptions) -> bool {
+    let is_safetensors = options.target == ConvertTarget::Safetensors && !model.is_gguf();
+    is_safetensors && !options.is_directory(model)
+}
+
+/// The error that an output has no names of kohya's scripts.
+pub(super) fn no_other_names() -> AnamnesisError {
+    let what = "--kohya-names (`kohya_names`): an adapter of an image or video model in one file has them, beside its --base (-o NAME.safetensors)";
+    AnamnesisError::usage(what)
 }
 
 /// An adapter of PEFT of the model in the directory `base` as GGUF.

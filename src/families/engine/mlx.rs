@@ -36,6 +36,12 @@ struct NamedClass<'a> {
     is_nested: bool,
 }
 
+/// Whether mlx-lm, which calls what `rule` describes `name`, has a matrix for each expert of what
+/// transformers has in one.
+fn has_each_expert(name: &str, rule: &TensorRule) -> bool {
+    name.contains("{e}") && !rule.hf.contains("{e}")
+}
+
 /// What names of most classes begin with.
 const WITHIN: &str = "model.";
 

@@ -1,11 +1,13 @@
 //! A tensor of the input, of which several tensors of the output may be made.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::names::is_buffer;
 use crate::error::InTensor;
 use crate::model::Tensor;
 use crate::remember::layout::assembled::{Assembled, Change, Computed, Piece, RowOrder, Tiles};
+use crate::remember::layout::placed_blocks::{PlacedBlock, PlacedBlocks};
 use crate::remember::layout::transposed::TransposedStack;
 use crate::remember::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, Window};
 use crate::{AnamnesisError, Result, TargetDtype, TensorRole};
@@ -142,6 +144,24 @@ impl<'m> SourceTensor<'m> {
         self.rearranged((name, vec![rows.len(), cols]), &moved)
     }
 
+    /// A matrix of `blocks`, each the rows `rows` of one tensor with their first value at a row and
+    /// a column, and of zeros around them.
+    pub(crate) fn in_blocks(
+        blocks: Vec<(Self, Range<usize>, [usize; 2])>,
+        (name, [rows, cols]): (String, [usize; 2]),
+        dtype: TargetDtype,
+    ) -> Group<'m> {
+        let placed = blocks.iter().map(|(source, rows, at)| PlacedBlock {
+            decoder: source.decoder.clone(),
+            rows: rows.clone(),
+            cols: source.shape[1..].iter().product(),
+            at: *at,
+        });
+        let decoder = PlacedBlocks { blocks: placed.collect(), rows, cols, dtype };
+        let sources = blocks.into_iter().map(|(source, ..)| source);
+        made_of(sources, (name, vec![rows, cols]), dtype, Box::new(decoder))
+    }
+
     /// The tensor of that name and shape that is put together from rows of this one.
     pub(crate) fn rearranged(&self, named: (String, Vec<usize>), moved: &Rearrangement) -> Self {
         // What is quantized is rounded where the tensor is written.
@@ -272,7 +292,7 @@ pub(crate) fn made_of<'m>(
     group
 }
 
-/// A vector that is made here: factors of rope.
+/// A vector that is made here, such as factors of rope.
 pub(crate) fn computed<'m>((name, values): (&str, Vec<f32>)) -> Group<'m> {
     let shape = vec![values.len()];
     let mut group = Group::new(

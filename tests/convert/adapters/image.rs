@@ -265,12 +265,14 @@ fn lengths_are_merged_as_they_were_trained() {
     }
 }
 
-/// The adapter `adapter` under the names of `base`, which is a part of a pipeline of this class.
+/// The adapter `adapter` under the names of `base`, which is a part of a pipeline of this class, or
+/// under those that kohya's scripts have for it.
 fn renamed(
     root: &Path,
     base: &str,
     class: Option<&str>,
     adapter: &Path,
+    kohya_names: bool,
 ) -> anamnesis::Result<ParsedModel> {
     let part = root.join("part");
     let _ = std::fs::remove_dir_all(&part);
@@ -282,7 +284,9 @@ fn renamed(
     }
     let mut options = ConvertOptions::new(anamnesis::ConvertTarget::Safetensors);
     (options.base, options.single_file) = (Some(part), true);
+    options.kohya_names = kohya_names;
     let out = root.join("renamed.safetensors");
+    let _ = std::fs::remove_file(&out);
     parse(adapter)?.convert(&out, options)?;
     parse(out)
 }
@@ -297,20 +301,37 @@ fn names_follow_a_base() {
     for (base, class, adapter, begin) in [
         ("unet", UNET, "kohya", "unet."),
         ("unet", UNET, "processors", "unet."),
+        ("unet", UNET, "kohya", "lora_unet_"),
         ("flux", FLUX, "flux-kohya", "transformer."),
         ("flux", FLUX, "metadata", "transformer."),
         ("flux", FLUX, "flux-all", "transformer."),
+        ("flux", FLUX, "flux-kohya", "lora_unet_"),
+        ("flux", FLUX, "metadata", "lora_unet_"),
+        ("flux", FLUX, "flux-all", "lora_unet_"),
         ("flux-original", None, "flux-kohya", "diffusion_model."),
+        ("flux-original", None, "metadata", "diffusion_model."),
+        ("flux-original", None, "flux-all", "diffusion_model."),
+        ("flux-original", None, "flux-all", "lora_unet_"),
+        ("checkpoint", None, "kohya", "lora_"),
     ] {
-        let made = renamed(root.path(), base, class, &adapter_data(adapter)).unwrap();
+        let is_kohya = begin.starts_with("lora_");
+        let made = renamed(root.path(), base, class, &adapter_data(adapter), is_kohya).unwrap();
         assert!(!made.metadata().contains_key("lora_adapter_metadata"), "{adapter}");
+        let ends = match is_kohya {
+            true => &[".lora_down.weight", ".lora_up.weight", ".alpha"][..],
+            false => &[".lora_A.weight", ".lora_B.weight"],
+        };
         for t in made.tensors() {
-            let ends = [".lora_A.weight", ".lora_B.weight"];
             assert!(t.name().starts_with(begin), "{}", t.name());
             assert!(ends.iter().any(|end| t.name().ends_with(end)), "{}", t.name());
         }
         let (out, path) = (root.path().join("out"), root.path().join("renamed.safetensors"));
         let (got, _) = merged_with_notes(&adapter_data(base), &path, &out);
+        if base == "checkpoint" {
+            let (want, _) = merged_with_notes(&adapter_data(base), &adapter_data(adapter), &out);
+            assert!(contents(&[&got]) == contents(&[&want]));
+            continue;
+        }
         let want = expected(base, adapter);
         for t in want.tensors() {
             let (want, got) = (values(&want, t.name()), values(&got, t.name()));
@@ -333,7 +354,7 @@ fn names_follow_a_base() {
 fn names_are_those_of_diffusers() {
     let root = crate::common::tempdir().unwrap();
     let class = Some("FluxTransformer2DModel");
-    let got = renamed(root.path(), "flux", class, &adapter_data("flux-kohya")).unwrap();
+    let got = renamed(root.path(), "flux", class, &adapter_data("flux-kohya"), false).unwrap();
     let want = parse(adapter_data("converted-flux-kohya")).unwrap();
     assert_eq!(got.tensors().len(), want.tensors().len());
     for t in want.tensors() {
@@ -349,7 +370,6 @@ fn names_are_those_of_diffusers() {
 fn other_names_have_limits() {
     let root = crate::common::tempdir().unwrap();
     for (base, class, adapter, what) in [
-        ("flux-original", None, "flux-all", "in one matrix with others"),
         ("checkpoint", None, "kohya", "no part of its diffusion model"),
         ("unet", None, "kohya", "the config.json that belongs beside it"),
         ("unet", Some("AutoencoderKL"), "kohya", "`AutoencoderKL`"),
@@ -357,9 +377,90 @@ fn other_names_have_limits() {
         ("flux", Some("FluxTransformer2DModel"), "flux-lokr", "products of two factors"),
         ("flux", Some("FluxTransformer2DModel"), "kohya", "no module of this name"),
     ] {
-        let error = renamed(root.path(), base, class, &adapter_data(adapter)).unwrap_err();
+        let error = renamed(root.path(), base, class, &adapter_data(adapter), false).unwrap_err();
         assert!(error.to_string().contains(what), "{what}: {error}");
     }
+    let class = Some("SD3Transformer2DModel");
+    let error = renamed(root.path(), "flux", class, &adapter_data("flux-all"), true).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("as its authors do; give their file"),
+        "{error}"
+    );
+    let mut options = ConvertOptions::new(anamnesis::ConvertTarget::Safetensors);
+    options.kohya_names = true;
+    let out = root.path().join("out.safetensors");
+    let error = parse(adapter_data("kohya"))
+        .unwrap()
+        .convert(&out, options)
+        .unwrap_err();
+    assert!(error.to_string().contains("--kohya-names"), "{error}");
+}
+
+/// Settings beside an adapter of PEFT say its scales; diffusers writes alphas as integers.
+#[test]
+fn scales_come_along() {
+    const A: (&str, &[usize]) = ("base_model.model.blocks.0.to_q.lora_A.weight", &[3, 4]);
+    const B: (&str, &[usize]) = ("base_model.model.blocks.0.to_q.lora_B.weight", &[4, 3]);
+    let root = crate::common::tempdir().unwrap();
+    let (base, adapter) = (root.path().join("base"), root.path().join("adapter"));
+    std::fs::create_dir(&base).unwrap();
+    std::fs::create_dir(&adapter).unwrap();
+    let tensor = |(name, shape): (&str, &[usize])| {
+        raw(name, "F32", shape, f32s(&vec![1.0; shape.iter().product()]))
+    };
+    let weight = [tensor(("blocks.0.to_q.weight", &[4, 4]))];
+    std::fs::write(base.join("model.safetensors"), file(&weight, &[])).unwrap();
+    let path = adapter.join("adapter_model.safetensors");
+    std::fs::write(&path, file(&[tensor(A), tensor(B)], &[])).unwrap();
+    let config = json!({"peft_type": "LORA", "r": 3, "lora_alpha": 6});
+    std::fs::write(adapter.join("adapter_config.json"), config.to_string()).unwrap();
+    for (input, kohya_names) in [(&path, false), (&path, true), (&adapter, false), (&adapter, true)]
+    {
+        let mut options = ConvertOptions::new(anamnesis::ConvertTarget::Safetensors);
+        (options.base, options.single_file) = (Some(base.clone()), true);
+        options.kohya_names = kohya_names;
+        let out = root.path().join("out.safetensors");
+        let _ = std::fs::remove_file(&out);
+        parse(input).unwrap().convert(&out, options).unwrap();
+        let got = parse_bytes(std::fs::read(&out).unwrap()).unwrap();
+        match kohya_names {
+            true => {
+                assert_eq!(values(&got, "lora_unet_blocks_0_to_q.lora_down.weight"), [1.0; 12]);
+                assert_eq!(values(&got, "lora_unet_blocks_0_to_q.alpha"), [6.0]);
+            }
+            false => {
+                let a = values(&got, "diffusion_model.blocks.0.to_q.lora_A.weight");
+                let b = values(&got, "diffusion_model.blocks.0.to_q.lora_B.weight");
+                assert_eq!((a[0] * b[0], a.len()), (2.0, 12));
+            }
+        }
+    }
+    let wrong = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 6});
+    std::fs::write(adapter.join("adapter_config.json"), wrong.to_string()).unwrap();
+    let mut options = ConvertOptions::new(anamnesis::ConvertTarget::Safetensors);
+    (options.base, options.single_file) = (Some(base.clone()), true);
+    let error = parse(&path)
+        .unwrap()
+        .convert(root.path().join("wrong.safetensors"), options)
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("its rank is 3, and 4 in `adapter_config.json`"),
+        "{error}"
+    );
+
+    let base = [raw("to_q.weight", "F32", &[2, 2], f32s(&[0.0; 4]))];
+    let adapter = [
+        raw("lora_unet_to_q.lora_down.weight", "F32", &[1, 2], f32s(&[1.0, 2.0])),
+        raw("lora_unet_to_q.lora_up.weight", "F32", &[2, 1], f32s(&[1.0, 0.5])),
+        raw("lora_unet_to_q.alpha", "I64", &[], 4_i64.to_le_bytes().to_vec()),
+    ];
+    let class = Some("UNet2DConditionModel");
+    let got = named_for((&base, class), &adapter, true).unwrap();
+    assert_eq!(values(&got, "lora_unet_to_q.alpha"), [4.0]);
 }
 
 /// Settings in the metadata are those of PEFT.
@@ -421,5 +522,202 @@ fn no_tensor_is_missed() {
         let options = options(TargetDtype::F32, vec![Adapter::open(&path).unwrap()]);
         let merged = base.plan(options);
         assert_eq!(merged.is_ok(), name.ends_with(".alpha"), "{name}");
+    }
+}
+
+/// A layer of `modules.jsonl`: its names on all sides, and factors that have one value each.
+struct Layer {
+    line: serde_json::Value,
+}
+
+impl Layer {
+    /// All of a model.
+    fn of(model: &str) -> Vec<Self> {
+        let path = crate::common::data().join("adapters_image/modules.jsonl");
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines = text
+            .lines()
+            .map(|line| Self { line: serde_json::from_str(line).unwrap() });
+        let layers: Vec<Self> = lines.filter(|layer| layer.text("model") == model).collect();
+        assert!(layers.len() > 5, "{model}");
+        layers
+    }
+
+    fn text(&self, key: &str) -> &str {
+        self.line[key].as_str().unwrap_or_default()
+    }
+
+    fn number(&self, key: &str) -> Option<f32> {
+        self.line[key].as_f64().map(|x| x as f32)
+    }
+
+    fn shapes(&self) -> [Vec<usize>; 2] {
+        ["a", "b"].map(|key| {
+            let shape = self.line[key].as_array().unwrap().iter();
+            shape.map(|n| n.as_u64().unwrap() as usize).collect()
+        })
+    }
+
+    /// The two factors with these values, called `names`.
+    fn factors(&self, names: [String; 2], values: [f32; 2]) -> Vec<Raw> {
+        let factors = names.into_iter().zip(self.shapes()).zip(values);
+        factors
+            .map(|((name, shape), value)| {
+                raw(&name, "F32", &shape, f32s(&vec![value; shape.iter().product()]))
+            })
+            .collect()
+    }
+
+    fn pair(&self, key: &str) -> Option<[f32; 2]> {
+        let values = self.line[key].as_array()?;
+        Some([0, 1].map(|at| values[at].as_f64().unwrap() as f32))
+    }
+
+    /// The layer in a LoRA of kohya's scripts or, if it has no alpha, of ComfyUI.
+    fn of_kohya(&self) -> Vec<Raw> {
+        let name = match self.number("alpha") {
+            Some(_) => format!("lora_unet_{}", self.text("authors").replace('.', "_")),
+            None => format!("diffusion_model.{}", self.text("authors")),
+        };
+        let names = ["lora_down", "lora_up"].map(|end| format!("{name}.{end}.weight"));
+        let mut tensors = self.factors(names, self.pair("values").unwrap());
+        let alpha = self.number("alpha");
+        tensors
+            .extend(alpha.map(|alpha| raw(&format!("{name}.alpha"), "F32", &[], f32s(&[alpha]))));
+        tensors
+    }
+
+    /// The layer in a LoRA of diffusers, with the values that its converter makes.
+    fn of_diffusers(&self, part: &str) -> Vec<Raw> {
+        let names =
+            ["A", "B"].map(|end| format!("{part}.{}.lora_{end}.weight", self.text("module")));
+        let values = self.pair("to").or(self.pair("values")).unwrap();
+        self.factors(names, values)
+    }
+
+    /// Its weight under the name `key`.
+    fn weight(&self, key: &str, begin: &str) -> Raw {
+        let [a, b] = self.shapes();
+        let shape: Vec<usize> = [b[0]].into_iter().chain(a[1..].iter().copied()).collect();
+        let zeros = f32s(&vec![0.0; shape.iter().product()]);
+        raw(&format!("{begin}{}.weight", self.text(key)), "F32", &shape, zeros)
+    }
+}
+
+/// The LoRA `adapter` under the names of the base of `weights`, a part of a pipeline of this class.
+fn named_for(
+    (weights, class): (&[Raw], Option<&str>),
+    adapter: &[Raw],
+    kohya_names: bool,
+) -> anamnesis::Result<ParsedModel> {
+    let root = crate::common::tempdir().unwrap();
+    let (part, path) = (root.path().join("part"), root.path().join("adapter.safetensors"));
+    std::fs::create_dir(&part).unwrap();
+    std::fs::write(part.join("model.safetensors"), file(weights, &[])).unwrap();
+    if let Some(class) = class {
+        let config = json!({"_class_name": class}).to_string();
+        std::fs::write(part.join("config.json"), config).unwrap();
+    }
+    std::fs::write(&path, file(adapter, &[])).unwrap();
+    let mut options = ConvertOptions::new(anamnesis::ConvertTarget::Safetensors);
+    (options.base, options.single_file) = (Some(part), true);
+    options.kohya_names = kohya_names;
+    let out = root.path().join("out.safetensors");
+    parse(path)?.convert(&out, options)?;
+    parse_bytes(std::fs::read(out).unwrap())
+}
+
+/// Names and values of factors as diffusers has them, which it makes of those of kohya's scripts for
+/// all layers of SDXL, Qwen-Image and Wan.
+#[test]
+fn all_layers_have_the_names_of_diffusers() {
+    for (model, class, part) in [
+        ("sdxl", "UNet2DConditionModel", "unet"),
+        ("qwen", "QwenImageTransformer2DModel", "transformer"),
+        ("wan", "WanTransformer3DModel", "transformer"),
+        ("wan-around", "WanTransformer3DModel", "transformer"),
+    ] {
+        let layers = Layer::of(model);
+        let weights: Vec<Raw> = layers
+            .iter()
+            .map(|layer| layer.weight("module", ""))
+            .collect();
+        let adapter: Vec<Raw> = layers.iter().flat_map(Layer::of_kohya).collect();
+        let got = named_for((&weights, Some(class)), &adapter, false).unwrap();
+        assert_eq!(got.tensors().len(), 2 * layers.len());
+        for layer in layers {
+            let name = layer.text("module");
+            let [a, b] = ["A", "B"].map(|x| {
+                let t = got.tensor(&format!("{part}.{name}.lora_{x}.weight"));
+                let t = t.unwrap_or_else(|| panic!("{name}"));
+                (t.shape().to_vec(), values(&got, t.name()))
+            });
+            assert_eq!([&a.0, &b.0], layer.shapes().each_ref(), "{name}");
+            let product = a.1[0] * b.1[0] * a.0[0] as f32;
+            assert_eq!(Some(product), layer.number("product"), "{name}");
+            if let Some(to) = layer.pair("to") {
+                assert!(
+                    a.1.iter().all(|x| *x == to[0]) && b.1.iter().all(|x| *x == to[1]),
+                    "{name}"
+                );
+            }
+        }
+    }
+}
+
+/// The names of kohya's scripts for a LoRA of diffusers, whose scales are in the factors: alphas are
+/// ranks.
+#[test]
+fn all_layers_have_the_names_of_kohya() {
+    type KohyaName = fn(&Layer) -> String;
+    let of_authors: KohyaName =
+        |layer| format!("lora_unet_{}", layer.text("authors").replace('.', "_"));
+    let of_diffusers: KohyaName = |layer| layer.text("kohya").to_owned();
+    for (model, key, class, part, kohya) in [
+        ("sdxl", "module", Some("UNet2DConditionModel"), "unet", of_diffusers),
+        ("sdxl", "authors", None, "unet", of_authors),
+        ("qwen", "module", Some("QwenImageTransformer2DModel"), "transformer", of_authors),
+        ("qwen", "authors", None, "transformer", of_authors),
+        ("wan", "module", Some("WanTransformer3DModel"), "transformer", of_authors),
+        ("wan", "authors", None, "transformer_2", of_authors),
+        ("text_encoder", "module", Some("CLIPTextModel"), "text_encoder", of_diffusers),
+        (
+            "text_encoder_2",
+            "module",
+            Some("CLIPTextModelWithProjection"),
+            "text_encoder_2",
+            of_diffusers,
+        ),
+    ] {
+        let layers = Layer::of(model);
+        let begin = if class.is_none() {
+            "model.diffusion_model."
+        } else {
+            ""
+        };
+        let weights: Vec<Raw> = layers
+            .iter()
+            .map(|layer| layer.weight(key, begin))
+            .collect();
+        let adapter: Vec<Raw> = layers
+            .iter()
+            .flat_map(|layer| layer.of_diffusers(part))
+            .collect();
+        let got = named_for((&weights, class), &adapter, true).unwrap();
+        assert_eq!(got.tensors().len(), 3 * layers.len());
+        for layer in layers {
+            let name = kohya(&layer);
+            let names = ["lora_down", "lora_up"].map(|end| format!("{name}.{end}.weight"));
+            let value = layer.pair("to").or(layer.pair("values")).unwrap();
+            for want in layer.factors(names, value) {
+                let same = got
+                    .tensor(&want.name)
+                    .unwrap_or_else(|| panic!("{}", want.name));
+                assert_eq!((same.shape(), &*same.bytes().unwrap()), (&*want.shape, &*want.bytes));
+            }
+            let alpha = got.tensor(&format!("{name}.alpha")).unwrap();
+            assert!(alpha.shape().is_empty());
+            assert_eq!(values(&got, alpha.name()), [layer.shapes()[0][0] as f32], "{name}");
+        }
     }
 }

@@ -49,6 +49,13 @@ fn what_does_not_fit_is_an_error() {
         (apart, [&[3, 1, 2], &[3, 3, 1]], "the model has no `model.layers.0.mlp.experts.2."),
         (apart, [&[2, 1, 4], &[2, 3, 1]], "it makes [3, 4]"),
         (of_stack, [&[2, 1, 4], &[2, 3, 1]], "it makes [2, 3, 4]"),
+        (&[(&format!("{EXPERT}.gate_up_proj"), &[2, 6, 3])], fitting, "of a stack [2, 6, 2]"),
+        (&[(&format!("{EXPERT}.gate_up_proj"), &[2, 3, 2])], fitting, "of a stack [2, 6, 2]"),
+        (
+            &[(&format!("{EXPERT}.gate_up_proj"), &[2, 6, 6])],
+            [&[2, 1, 6], &[2, 3, 1]],
+            "has square matrices",
+        ),
         (&[("other.weight", &[3, 2])], fitting, "the model has no `model.layers.0.mlp.switch_mlp"),
     ] {
         let got = refusal(base, shapes);
@@ -96,6 +103,57 @@ fn stacks_are_as_experts() {
         let (expert, projection) = after.split_once('.').unwrap();
         let all = values(&got, &format!("{before}.switch_mlp.{projection}"));
         let first = expert.parse::<usize>().unwrap() * t.elements();
+        let got = &all[first..first + t.elements()];
+        let differs = |(want, got): (&f32, &f32)| ulps(*want, *got) > 1;
+        assert!(!values(&want, t.name()).iter().zip(got).any(differs), "{}", t.name());
+    }
+}
+
+/// A model of transformers may have the experts in two parameters, which get what the experts get one
+/// by one.
+#[test]
+fn joined_experts_are_as_experts() {
+    let root = crate::common::tempdir().unwrap();
+    let want = expected("qwen3_moe", "mlx-experts");
+    let model = parse(base("qwen3_moe")).unwrap();
+    let mut tensors = vec![];
+    for t in model.tensors() {
+        let (name, bytes) = (t.name(), t.bytes().unwrap().into_owned());
+        let Some((before, after)) = name.split_once(".experts.") else {
+            tensors.push(raw(name, "BF16", t.shape(), bytes));
+            continue;
+        };
+        let (joined, parts) = match after {
+            "0.gate_proj.weight" => ("gate_up_proj", &["gate_proj", "up_proj"][..]),
+            "0.down_proj.weight" => ("down_proj", &["down_proj"][..]),
+            _ => continue,
+        };
+        let matrix = |e: usize, part: &str| {
+            let tensor = model.tensor(&format!("{before}.experts.{e}.{part}.weight"))?;
+            Some(tensor.bytes().unwrap().into_owned())
+        };
+        let experts = (0..).map_while(|e| parts.iter().map(|part| matrix(e, part)).collect());
+        let experts: Vec<Vec<Vec<u8>>> = experts.collect();
+        let shape = [experts.len(), parts.len() * t.shape()[0], t.shape()[1]];
+        let name = format!("{before}.experts.{joined}");
+        tensors.push(raw(&name, "BF16", &shape, experts.concat().concat()));
+    }
+    let joined = root.path().join("joined.safetensors");
+    std::fs::write(&joined, file(&tensors, &[])).unwrap();
+    let got = merged(&joined, "mlx-experts", TargetDtype::F32, &root.path().join("out"));
+    for t in want.tensors() {
+        let Some((before, after)) = t.name().split_once(".experts.") else {
+            continue;
+        };
+        let (expert, projection) = after.split_once('.').unwrap();
+        let expert: usize = expert.parse().unwrap();
+        let (joined, parts, at) = match projection {
+            "gate_proj.weight" => ("gate_up_proj", 2, 0),
+            "up_proj.weight" => ("gate_up_proj", 2, 1),
+            _ => ("down_proj", 1, 0),
+        };
+        let all = values(&got, &format!("{before}.experts.{joined}"));
+        let first = (expert * parts + at) * t.elements();
         let got = &all[first..first + t.elements()];
         let differs = |(want, got): (&f32, &f32)| ulps(*want, *got) > 1;
         assert!(!values(&want, t.name()).iter().zip(got).any(differs), "{}", t.name());

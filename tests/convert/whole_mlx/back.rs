@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use anamnesis::{ConvertOptions, DiffOptions, ModelScope, TargetDtype, parse};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{forget, json, model, models, shape, tensors, values, write_hf};
+use super::{forget, model, models, shape, tensors, values, write_hf};
 use crate::common::effort;
 
 /// The fields of the language model.
@@ -27,7 +27,8 @@ fn is_left_out(name: &str, found: &Value) -> bool {
         ".attn.bias",
     ];
     let fields = text(found);
-    let names = ["n_layer", "num_layers", "num_transformer_layers", "num_hidden_layers"];
+    let names =
+        ["n_layer", "n_layers", "num_layers", "num_transformer_layers", "num_hidden_layers"];
     let layers = names.iter().find_map(|name| fields.get(*name)?.as_u64());
     let layers = layers.unwrap();
     let layer = name.strip_prefix("model.layers.");
@@ -130,12 +131,13 @@ fn directories_come_back() {
                 "{name} `{tensor}`"
             );
         }
-        let config = json(&back.join("config.json"));
+        let config = super::json(&back.join("config.json"));
         assert!(config.get("quantization").is_none() && config.get("vision_config").is_none());
         let class = match name.as_str() {
             "gemma3_vision" => json!("Gemma3ForCausalLM"),
             "gemma4_moe" => json!("Gemma4ForCausalLM"),
             "mistral3" | "pixtral" => json!("MistralForCausalLM"),
+            "llava" => json!("LlamaForCausalLM"),
             "ministral3" => json!("Ministral3ForCausalLM"),
             "qwen2_vl" => json!("Qwen2ForCausalLM"),
             "qwen3_vl" => json!("Qwen3ForCausalLM"),
@@ -159,6 +161,26 @@ fn directories_come_back() {
         assert_eq!(config["model_type"], model_type, "{name}");
         let has_axes = config.to_string().contains("mrope");
         assert!(!has_axes || name.starts_with("qwen3_5"), "{name}");
+    }
+}
+
+/// Experts that transformers has below each other are all there, and no others.
+#[test]
+fn joined_experts_are_complete() {
+    let directory = crate::common::tempdir().unwrap();
+    let [from, to, back] = ["hf", "mlx", "back"].map(|name| directory.path().join(name));
+    write_hf(&model("dbrx"), &from);
+    forget(&from, &to, "mlx-8bit").unwrap();
+    let path = to.join("config.json");
+    let config = std::fs::read_to_string(&path).unwrap();
+    for experts in [3, 5] {
+        let mut other: Value = serde_json::from_str(&config).unwrap();
+        other["ffn_config"]["moe_num_experts"] = json!(experts);
+        std::fs::write(&path, other.to_string()).unwrap();
+        let model = parse(&to).unwrap();
+        let error = model.remember(&back, TargetDtype::BF16).unwrap_err();
+        let what = format!("its experts are not those of config.json, which has {experts}");
+        assert!(error.to_string().contains(&what), "{error}");
     }
 }
 

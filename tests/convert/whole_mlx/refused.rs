@@ -20,7 +20,7 @@ fn configs() {
             other => wrong.push(format!("{line}: {:?}", other.err())),
         }
     }
-    assert_eq!(CONFIGS.lines().count(), 143);
+    assert_eq!(CONFIGS.lines().count(), 150);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

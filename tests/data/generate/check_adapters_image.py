@@ -5,6 +5,7 @@
 diffusers 0.42.1, peft 0.21.2, torch 2.15.0. Prints the largest difference of each case, relative to the largest value that changes.
 """
 
+import inspect
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import torch
 from diffusers import FluxTransformer2DModel, UNet2DConditionModel
-from diffusers.loaders import FluxLoraLoaderMixin, StableDiffusionLoraLoaderMixin
+from diffusers.loaders import FluxLoraLoaderMixin, StableDiffusionLoraLoaderMixin, lora_conversion_utils, lora_pipeline
 from safetensors.torch import load_file
 
 AMN, DATA = sys.argv[1], Path(sys.argv[2])
@@ -36,14 +37,28 @@ def load(model, directory, name):
     FluxLoraLoaderMixin.load_lora_into_transformer(state, network_alphas=alphas, transformer=model, metadata=metadata)
 
 
-for base, adapter in [("unet", "kohya"), ("unet", "processors"), ("unet", "peft"), ("flux", "flux-kohya"), ("flux", "metadata"), ("flux", "flux-all")]:
+CASES = [("unet", "kohya"), ("unet", "processors"), ("unet", "peft"), ("flux", "flux-kohya"), ("flux", "metadata"), ("flux", "flux-all")]
+# Flux's width is written into the converter.
+source = inspect.getsource(lora_conversion_utils._convert_kohya_flux_lora_to_diffusers)
+scope = dict(vars(lora_conversion_utils))
+exec(source.replace("3072", "16").replace("12288", "64"), scope)
+
+
+def convert_flux(state):
+    """The names of diffusers, which forgets the part of the pipeline for modules outside of the blocks, and does not load these then."""
+    made = scope["_convert_kohya_flux_lora_to_diffusers"](state)
+    return {f"transformer.{name.removeprefix('transformer.')}": value for name, value in made.items()}
+
+
+lora_pipeline._convert_kohya_flux_lora_to_diffusers = convert_flux
+for base, adapter, names in [(base, adapter, names) for base, adapter in CASES for names in ([], ["--kohya-names"])]:
     kind, options = (UNet2DConditionModel, UNET) if base == "unet" else (FluxTransformer2DModel, FLUX)
     with tempfile.TemporaryDirectory() as directory:
         part = Path(directory) / base
         model = kind(**options).eval()
         model.load_state_dict(load_file(DATA / f"models/{base}.safetensors"))
         model.save_pretrained(part)
-        run = [AMN, "convert", DATA / f"{adapter}.safetensors", "--to", "safetensors", "--base", part, "-o", Path(directory) / "out.safetensors"]
+        run = [AMN, "convert", DATA / f"{adapter}.safetensors", "--to", "safetensors", "--base", part, "-o", Path(directory) / "out.safetensors", *names]
         subprocess.run(run, check=True, capture_output=True)
         model = model.double()
         load(model, directory, "out.safetensors")
@@ -51,5 +66,5 @@ for base, adapter in [("unet", "kohya"), ("unet", "processors"), ("unet", "peft"
         after = {name.replace(".base_layer", ""): value for name, value in model.state_dict().items()}
         want = load_file(DATA / f"expected-{base}-{adapter}.safetensors")
         worst = max(((after[k].float() - v).abs().max() / v.abs().max()).item() for k, v in want.items())
-        print(f"{base} {adapter}: {len(want)} tensors, {worst:.2g}")
+        print(f"{base} {adapter} {' '.join(names)}: {len(want)} tensors, {worst:.2g}")
         assert worst < 2e-7, json.dumps([base, adapter])

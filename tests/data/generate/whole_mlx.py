@@ -403,6 +403,22 @@ def rwkv7(layer):
 
 
 WRITTEN["rwkv7"] = {"model.embeddings.weight": [VOCAB, 64], "model.norm.weight": [64], "model.norm.bias": [64], "lm_head.weight": [VOCAB, 64], **rwkv7(0), **rwkv7(1)}
+PLAIN_QUERIES = {key: shape for key, shape in WRITTEN["bailing_moe3"].items() if "attention.q_a_" not in key and "attention.q_b_" not in key}
+MODELS.update({
+    "bailing_moe3_queries": ("bailing_hybrid", dict(LING3, q_lora_rank=None), {}, {}),
+    "dbrx": ("dbrx", dict(architectures=["DbrxForCausalLM"], model_type="dbrx", d_model=64, n_heads=4, n_layers=2, max_seq_len=512, vocab_size=VOCAB, tie_word_embeddings=False, rope_theta=500000.0, torch_dtype="bfloat16",
+                          attn_config=dict(clip_qkv=8, kv_n_heads=2, rope_theta=500000), ffn_config=dict(ffn_hidden_size=128, moe_num_experts=4, moe_top_k=2)), {}, {}),
+    "llava": ("llama", dict(UNTIED), {}, {}),
+})
+NEWER += ("llava",)
+WRITTEN.update({
+    "bailing_moe3_queries": {**PLAIN_QUERIES, "model.layers.1.attention.q_proj.weight": [320, 64]},
+    "dbrx": {"transformer.wte.weight": [VOCAB, 64], "transformer.norm_f.weight": [64], "lm_head.weight": [VOCAB, 64],
+             **{f"transformer.blocks.{layer}.{name}": shape for layer in (0, 1) for name, shape in {
+                 "norm_attn_norm.norm_1.weight": [64], "norm_attn_norm.norm_2.weight": [64], "norm_attn_norm.attn.Wqkv.weight": [128, 64],
+                 "norm_attn_norm.attn.out_proj.weight": [64, 64], "ffn.router.layer.weight": [4, 64], "ffn.experts.mlp.w1": [512, 64],
+                 "ffn.experts.mlp.v1": [512, 64], "ffn.experts.mlp.w2": [512, 64]}.items()}},
+})
 # Scheme of `amn forget`: arguments of mlx-lm.
 SCHEMES = {"mlx-4bit": dict(q_bits=4), "mlx-8bit": dict(q_bits=8), "mlx-mxfp4": dict(q_mode="mxfp4")}
 
@@ -481,6 +497,7 @@ NESTED = {
     "qwen3_vl": ("Qwen3VLForConditionalGeneration", "qwen3_vl", "model.language_model."),
     "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", "model.language_model."),
     "pixtral": ("LlavaForConditionalGeneration", "llava", "language_model."),
+    "llava": ("LlavaForConditionalGeneration", "llava", "language_model."),
     "gemma3n": ("Gemma3nForConditionalGeneration", "gemma3n", "model.language_model."),
     "gemma4_unified": ("Gemma4UnifiedForConditionalGeneration", "gemma4_unified", "model.language_model."),
     "llama4": ("Llama4ForConditionalGeneration", "llama4", "language_model."),
@@ -500,7 +517,7 @@ def nest(name, saved, tensors):
                  "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [4, 2, 2]}, "model_type": f"{name}_text"}
     if name == "qwen3_vl_moe" and "num_local_experts" in text:
         text["num_experts"] = text.pop("num_local_experts")
-    if name in ("mistral3", "pixtral", "qwen2_vl"):
+    if name in ("mistral3", "pixtral", "llava", "qwen2_vl"):
         text["rope_theta"] = text.pop("rope_parameters")["rope_theta"]
     outer = {"architectures": [architecture], "model_type": outer_type, "eos_token_id": 1, "torch_dtype": "bfloat16",
              "vision_config": {"model_type": outer_type, "hidden_size": 8}}

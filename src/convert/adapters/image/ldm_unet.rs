@@ -81,3 +81,65 @@ fn part_of_resnet(name: &str) -> Option<&'static str> {
     let (_, other) = RESNET.iter().find(|(ours, _)| *ours == name)?;
     Some(other)
 }
+
+/// What the authors may call the UNet's module `name` of diffusers: what enlarges stands behind
+/// attention, if its layer has any.
+pub(super) fn names_of_authors(name: &str) -> Vec<String> {
+    if let Some((ours, _)) = AROUND.iter().find(|(_, other)| *other == name) {
+        return vec![(*ours).to_owned()];
+    }
+    match *name.splitn(5, '.').collect::<Vec<_>>() {
+        ["mid_block", kind, layer, ..] => {
+            let layer = layer.parse().ok().filter(|layer| *layer < LAYERS);
+            let number = |layer: usize| if kind == "resnets" { 2 * layer } else { 1 };
+            let rest = name.splitn(4, '.').nth(3);
+            let rest = rest.and_then(|rest| part_of_layer(kind, rest));
+            let found = layer.zip(rest);
+            let found =
+                found.map(|(layer, (_, rest))| format!("middle_block.{}.{rest}", number(layer)));
+            found.into_iter().collect()
+        }
+        [side @ ("down_blocks" | "up_blocks"), block, kind, layer, rest] => {
+            let numbers: Option<[usize; 2]> = block
+                .parse()
+                .ok()
+                .zip(layer.parse().ok())
+                .map(<[usize; 2]>::from);
+            let Some([block, layer]) =
+                numbers.filter(|[block, layer]| *block < 100 && *layer < LAYERS)
+            else {
+                return vec![];
+            };
+            let (first, last) = (LAYERS * block, LAYERS * (block + 1));
+            match (side, kind, part_of_layer(kind, rest)) {
+                ("down_blocks", "downsamplers", _) if rest == "conv" => {
+                    vec![format!("input_blocks.{last}.0.op")]
+                }
+                ("up_blocks", "upsamplers", _) if rest == "conv" => [1, 2]
+                    .map(|at| format!("output_blocks.{}.{at}.conv", last - 1))
+                    .into(),
+                ("down_blocks", _, Some((at, rest))) => {
+                    vec![format!("input_blocks.{}.{at}.{rest}", first + layer + 1)]
+                }
+                (_, _, Some((at, rest))) => {
+                    vec![format!("output_blocks.{}.{at}.{rest}", first + layer)]
+                }
+                _ => vec![],
+            }
+        }
+        _ => vec![],
+    }
+}
+
+/// The number of blocks of this kind in a layer of the authors, and what they call the module `rest`
+/// in it.
+fn part_of_layer<'a>(kind: &str, rest: &'a str) -> Option<(usize, &'a str)> {
+    match kind {
+        "resnets" => {
+            let (ours, _) = RESNET.iter().find(|(_, other)| *other == rest)?;
+            Some((0, *ours))
+        }
+        "attentions" => Some((1, rest)),
+        _ => None,
+    }
+}

@@ -27,6 +27,14 @@ struct Module {
     rows: SharedRows,
 }
 
+impl Module {
+    /// `name` under the other of both names, if it is the first: numbers of `names`. With the
+    /// shared rows.
+    fn renamed(&self, name: &str, [from, to]: [usize; 2]) -> Option<(String, SharedRows)> {
+        Some((renamed(name, self.names[from], self.names[to])?, self.rows))
+    }
+}
+
 const fn same(authors: &'static str, diffusers: &'static str) -> Module {
     Module { names: [authors, diffusers], rows: SharedRows::ALL }
 }
@@ -37,8 +45,8 @@ const fn part(authors: &'static str, diffusers: &'static str, number: usize) -> 
     Module { names: [authors, diffusers], rows }
 }
 
-/// Flux 1, and Wan.
-const MODULES: &[Module] = &[
+/// Flux 1.
+const FLUX: &[Module] = &[
     same("img_in", "x_embedder"),
     same("txt_in", "context_embedder"),
     same("time_in.in_layer", "time_text_embed.timestep_embedder.linear_1"),
@@ -80,6 +88,10 @@ const MODULES: &[Module] = &[
         names: ["final_layer.adaLN_modulation.1", "norm_out.linear"],
         rows: SharedRows { first: [1, 0], count: Some(1) },
     },
+];
+
+/// Wan.
+const WAN: &[Module] = &[
     same("blocks.#.self_attn.q", "blocks.#.attn1.to_q"),
     same("blocks.#.self_attn.k", "blocks.#.attn1.to_k"),
     same("blocks.#.self_attn.v", "blocks.#.attn1.to_v"),
@@ -97,21 +109,62 @@ const MODULES: &[Module] = &[
     same("text_embedding.0", "condition_embedder.text_embedder.linear_1"),
     same("text_embedding.2", "condition_embedder.text_embedder.linear_2"),
     same("time_projection.1", "condition_embedder.time_proj"),
+    same("img_emb.proj.1", "condition_embedder.image_embedder.ff.net.0.proj"),
+    same("img_emb.proj.3", "condition_embedder.image_embedder.ff.net.2"),
     same("head.head", "proj_out"),
 ];
+
+/// Transformers of diffusers by what the names of their classes begin with, and their modules that
+/// the scripts of kohya call as the authors do.
+///
+/// Source: diffusers 0.42.1 `loaders/lora_conversion_utils.py`
+/// (`_convert_kohya_flux_lora_to_diffusers`, `_convert_musubi_wan_lora_to_diffusers`,
+/// `_convert_non_diffusers_qwen_lora_to_diffusers`).
+const TRANSFORMERS: &[(&str, &[Module])] =
+    &[("FluxTransformer2D", FLUX), ("WanTransformer3D", WAN), ("QwenImageTransformer2D", &[])];
+
+/// Modules of a transformer under the names of its authors.
+#[derive(Clone, Copy)]
+pub(super) struct AuthorsNames(&'static [Module]);
+
+impl AuthorsNames {
+    /// Those of the transformer `class` of diffusers; `None` if it is none of these.
+    pub(super) fn of_class(class: &str) -> Option<Self> {
+        let mut known = TRANSFORMERS.iter();
+        let found = known.find(|(begin, _)| class.starts_with(begin));
+        found.map(|&(_, modules)| Self(modules))
+    }
+
+    /// The authors' modules that have rows of the module `name` of diffusers, and these rows: those
+    /// of the authors' module stand first. Empty: the authors call it the same.
+    pub(super) fn of(self, name: &str) -> Vec<(String, SharedRows)> {
+        let modules = self.0.iter();
+        let found = modules.filter_map(|module| module.renamed(name, [1, 0]));
+        found.collect()
+    }
+
+    /// The modules of diffusers that have rows of the authors' module `name`, and these rows, as
+    /// [`of`](Self::of) returns them.
+    pub(super) fn parts_of(self, name: &str) -> Vec<(String, SharedRows)> {
+        let modules = self.0.iter();
+        let found = modules.filter_map(|module| module.renamed(name, [0, 1]));
+        found.collect()
+    }
+}
 
 /// The other names of the module `name` below `prefix`, and the rows that it shares with the module
 /// of each name: those of this module stand first.
 pub(super) fn other_names(prefix: &str, name: &str) -> Vec<(String, SharedRows)> {
     let mut found = vec![];
-    for Module { names: [authors, diffusers], rows } in MODULES {
-        let swapped = SharedRows { first: [rows.first[1], rows.first[0]], count: rows.count };
-        let ways = [(authors, diffusers, *rows), (diffusers, authors, swapped)];
-        for (from, to, rows) in ways {
-            found.extend(renamed(name, from, to).map(|other| (other, rows)));
-        }
+    for module in FLUX.iter().chain(WAN) {
+        let SharedRows { first: [authors, diffusers], count } = module.rows;
+        let swapped = SharedRows { first: [diffusers, authors], count };
+        found.extend(module.renamed(name, [0, 1]));
+        let of_authors = module.renamed(name, [1, 0]);
+        found.extend(of_authors.map(|(other, _)| (other, swapped)));
     }
-    let of_unet = ldm_unet::name_of_diffusers(name);
+    let mut of_unet = ldm_unet::names_of_authors(name);
+    of_unet.extend(ldm_unet::name_of_diffusers(name));
     // transformers 5 stores a text encoder without the first part of the name.
     let is_clip = name.starts_with("encoder.layers.") && !prefix.ends_with("text_model.");
     let of_clip = is_clip.then(|| format!("text_model.{name}"));

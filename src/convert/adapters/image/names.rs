@@ -150,6 +150,12 @@ impl<'a> LoraName<'a> {
         };
         Ok(Self { component, module, role })
     }
+
+    /// The part of the pipeline that the tensor `name` is of; empty if the name has none.
+    #[cfg(feature = "models")]
+    pub(super) fn component_of(name: &str) -> &str {
+        split(name).0
+    }
 }
 
 /// The part of the pipeline at the beginning of `path`, and the module.

@@ -12,6 +12,7 @@ use super::names::{LoraName, LoraRole, joined};
 use super::scales::Scales;
 use crate::convert::adapters::composed::ComposedTensors;
 use crate::convert::adapters::factors::FactorForm;
+use crate::convert::adapters::peft_config::PeftConfig;
 use crate::convert::adapters::product::ModuleProduct;
 use crate::convert::adapters::sorted::{LoraTensors, PlacedRows, SortedTensors};
 use crate::convert::adapters::tensor::AdapterTensor;
@@ -80,7 +81,8 @@ struct Place<'b> {
 /// before.
 type Places<'b> = HashMap<String, BTreeMap<&'b str, Vec<Place<'b>>>>;
 
-/// The tensors of the adapter `model` by the weights of `items` that they change.
+/// The tensors of the adapter `model` by the weights of `items` that they change. An adapter of PEFT
+/// has `settings` beside it.
 ///
 /// # Errors
 /// `Unsupported` if it is an adapter of another kind; `Parse` if a name is none of LoRA, or the
@@ -88,6 +90,7 @@ type Places<'b> = HashMap<String, BTreeMap<&'b str, Vec<Place<'b>>>>;
 pub(in crate::convert::adapters) fn place(
     model: &Arc<ParsedModel>,
     items: &[ResolvedItem<'_>],
+    settings: Option<&PeftConfig>,
 ) -> Result<SortedTensors> {
     let components = components(model)?;
     let places = places(items);
@@ -103,7 +106,7 @@ pub(in crate::convert::adapters) fn place(
                     );
                     return Err(refused(model, component, what));
                 }
-                let scales = Scales::new(model, name)?;
+                let scales = Scales::new(model, name, settings)?;
                 let adder = Adder { model, component: name, prefix, places: &places, scales };
                 adder.add(component, &mut sorted)?;
             }
@@ -284,7 +287,7 @@ struct Adder<'a> {
     component: &'a str,
     prefix: &'a str,
     places: &'a Places<'a>,
-    scales: Scales,
+    scales: Scales<'a>,
 }
 
 impl Adder<'_> {

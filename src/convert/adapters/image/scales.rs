@@ -1,37 +1,50 @@
 //! What the products of a LoRA for an image or video model are multiplied by.
 //!
 //! `alpha / rank`, with a tensor `alpha` for each module; without one the product is added as it
-//! is. diffusers writes PEFT's settings into the metadata instead, behind the part of the pipeline.
+//! is. diffusers writes PEFT's settings into the metadata instead, behind the part of the pipeline,
+//! and PEFT has them in a file of their own.
 //!
 //! Source: diffusers 0.42.1 `utils/peft_utils.py` (`get_peft_kwargs`, `_create_lora_config`).
 
 use serde_json::{Map, Value};
 
 use crate::config::unique_json;
+use crate::convert::adapters::CONFIG;
 use crate::convert::adapters::composed::ComposedForm;
 use crate::convert::adapters::peft_config::PeftConfig;
 use crate::limits::FREE_JSON_BYTES;
 use crate::model::Tensor;
 use crate::remember::seam::{Floats, wrong};
-use crate::{AnamnesisError, ParsedModel, Result};
+use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Key of the metadata that has PEFT's settings as JSON.
 const SETTINGS: &str = "lora_adapter_metadata";
 
 /// Where a part of a pipeline has its scales from.
-pub(super) enum Scales {
+pub(super) enum Scales<'a> {
     /// The tensor of each module.
     Tensors,
-    Settings(PeftConfig),
+    /// Settings in the metadata.
+    Metadata(PeftConfig),
+    /// Settings beside the adapter.
+    File(&'a PeftConfig),
 }
 
-impl Scales {
-    /// Those of the part `component` of the adapter `model`.
+impl<'a> Scales<'a> {
+    /// Those of the part `component` of the adapter `model`, which has the settings `file` beside
+    /// it.
     ///
     /// # Errors
     /// `Parse` if the settings in the metadata are malformed; `Unsupported` if they have something
     /// that is not merged.
-    pub(super) fn new(model: &ParsedModel, component: &str) -> Result<Self> {
+    pub(super) fn new(
+        model: &ParsedModel,
+        component: &str,
+        file: Option<&'a PeftConfig>,
+    ) -> Result<Self> {
+        if let Some(config) = file {
+            return Ok(Self::File(config));
+        }
         let Some(text) = model.metadata().get(SETTINGS) else {
             return Ok(Self::Tensors);
         };
@@ -55,7 +68,7 @@ impl Scales {
                 let what = "its `use_dora` is on, which is merged from adapters of PEFT alone";
                 Err(about(AnamnesisError::unsupported("an adapter", what)))
             }
-            false => Ok(Self::Settings(config)),
+            false => Ok(Self::Metadata(config)),
         }
     }
 
@@ -63,7 +76,7 @@ impl Scales {
     /// and ComfyUI add as they are. `form` is that of its matrices, if it is of LoHa or LoKr.
     ///
     /// # Errors
-    /// `Parse` if `alpha` is no single finite F32, F16 or BF16, is 0, or there is one beside the
+    /// `Parse` if `alpha` is no single finite F32, F16, BF16 or I64, is 0, or there is one beside the
     /// settings; or if these are of another kind of adapter.
     pub(super) fn of(
         &self,
@@ -71,9 +84,14 @@ impl Scales {
         (rank, form): (Option<usize>, Option<ComposedForm>),
         alpha: Option<Tensor<'_>>,
     ) -> Result<f64> {
-        match (self, alpha, rank) {
-            (Self::Tensors, None, _) => Ok(1.0),
-            (Self::Tensors, Some(t), rank) => {
+        let (config, place) = match self {
+            Self::Tensors => (None, ""),
+            Self::Metadata(config) => (Some(config), SETTINGS),
+            Self::File(config) => (Some(*config), CONFIG),
+        };
+        match (config, alpha, rank) {
+            (None, None, _) => Ok(1.0),
+            (None, Some(t), rank) => {
                 let alpha = number(&t)?;
                 if alpha == 0.0 {
                     let what = "it is 0, for which kohya's scripts and LyCORIS take the rank, and others nothing";
@@ -81,14 +99,13 @@ impl Scales {
                 }
                 Ok(rank.map_or(1.0, |rank| alpha / rank as f64))
             }
-            (Self::Settings(_), Some(t), _) => {
-                Err(wrong(&t, format!("the metadata has `{SETTINGS}`, which says another alpha")))
+            (Some(_), Some(t), _) => {
+                Err(wrong(&t, format!("there is `{place}`, which says another alpha")))
             }
-            (Self::Settings(config), None, rank) => {
+            (Some(config), None, rank) => {
                 if form != config.form {
-                    let what = format!(
-                        "`{module}`: `{SETTINGS}` is of another `peft_type` than its tensors"
-                    );
+                    let what =
+                        format!("`{module}`: `{place}` is of another `peft_type` than its tensors");
                     return Err(AnamnesisError::parse(what));
                 }
                 let (stated, scale) = config.rank_and_scale(module)?;
@@ -96,7 +113,7 @@ impl Scales {
                     None => Ok(scale),
                     Some(rank) => {
                         let what =
-                            format!("`{module}`: its rank is {rank}, and {stated} in `{SETTINGS}`");
+                            format!("`{module}`: its rank is {rank}, and {stated} in `{place}`");
                         Err(AnamnesisError::parse(what))
                     }
                 }
@@ -105,9 +122,16 @@ impl Scales {
     }
 }
 
-/// The finite number that a tensor of one value holds.
+/// The finite number that a tensor of one value holds. diffusers writes integers
+/// (`convert_state_dict_to_kohya`).
 fn number(t: &Tensor<'_>) -> Result<f64> {
-    let floats = Floats::ieee(t).map_err(|_| wrong(t, "it is a number in F32, F16 or BF16"))?;
+    if t.dtype() == Dtype::I64 && t.elements() == 1 {
+        let mut bytes = [0; 8];
+        t.part().read_at(0, &mut bytes)?;
+        return Ok(i64::from_le_bytes(bytes) as f64);
+    }
+    let floats =
+        Floats::ieee(t).map_err(|_| wrong(t, "it is a number in F32, F16, BF16 or I64"))?;
     let mut values = vec![];
     if t.elements() == 1 {
         floats.extend(1, 0..1, 0..1, &mut vec![], &mut values)?;

@@ -1,13 +1,14 @@
 //! A model of mlx-lm under the names of transformers.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
 use super::{MlxModel, NamedClass};
 use crate::error::InTensor;
 use crate::families::CLASSES;
-use crate::families::engine::dims::Dims;
+use crate::families::engine::dims::{Dim, Dims};
 use crate::families::engine::fields::Fields;
 use crate::families::engine::names::{Place, fill, find, is_of_tower, split_suffix};
 use crate::families::engine::rope::{PARAMETERS, SCALING};
@@ -16,7 +17,7 @@ use crate::families::engine::table::mlx::Prefix;
 use crate::families::engine::table::{Kind, Model, ModelClass, TensorRule, Transform, Turn};
 use crate::families::engine::to_gguf::has_offset;
 use crate::families::engine::transform::{self, WaitingParts};
-use crate::remember::layout::assembled::Change;
+use crate::remember::layout::assembled::{Change, RowOrder};
 use crate::remember::{ExpertCount, Group, MAX_EXPERTS, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -69,6 +70,7 @@ pub(crate) fn from_mlx<'m>(
         dims: &model.dims,
         stacks: ExpertCount::default(),
         waiting: WaitingParts::default(),
+        experts: BTreeMap::new(),
         out: Vec::with_capacity(items.len()),
     };
     for item in std::mem::take(items) {
@@ -83,6 +85,11 @@ pub(crate) fn from_mlx<'m>(
                 maker.push(source.renamed(name, dtype));
             }
         }
+    }
+    if let Some((name, _)) = maker.experts.first_key_value() {
+        let count = model.dims.need_size(Dim::Experts)?;
+        let what = format!("its experts are not those of config.json, which has {count}");
+        return Err(AnamnesisError::parse(what).in_tensor(name));
     }
     if let Some((name, half)) = maker.waiting.into_waiting() {
         let what = format!("{}: the other projection of `{name}` is missing", InTensor(&half.name));
@@ -259,6 +266,9 @@ struct Maker<'a, 'm> {
     dims: &'a Dims,
     stacks: ExpertCount,
     waiting: WaitingParts<'m>,
+    /// Matrices of experts that transformers has below each other, by its name for all and by their
+    /// numbers.
+    experts: BTreeMap<String, BTreeMap<usize, SourceTensor<'m>>>,
     out: Vec<ResolvedItem<'m>>,
 }
 
@@ -301,11 +311,46 @@ impl<'m> Maker<'_, 'm> {
         Err(AnamnesisError::parse(what))
     }
 
+    /// Adds the matrix `source` of an expert, and makes the tensor of all if it is the last one.
+    fn add_expert(
+        &mut self,
+        (name, expert): (String, usize),
+        source: SourceTensor<'m>,
+        rule: &TensorRule,
+    ) -> Result<()> {
+        let own = source.stored.unwrap_or(self.to);
+        let of_rule = rule.gguf_shape.unwrap_or(rule.shape).iter().skip(1);
+        let expected = of_rule.map(|dim| self.dims.size(*dim, None));
+        if !expected.eq(source.shape.iter().copied().map(Some)) {
+            let what = format!("its shape is {:?}, and the config says another", source.shape);
+            return Err(AnamnesisError::parse(what).in_tensor(&source.name));
+        }
+        let matrix = match rule.transform {
+            Transform::Parts(_) => transform::transposed(source, own),
+            _ => source,
+        };
+        let all = self.experts.entry(name.clone()).or_default();
+        all.insert(expert, matrix);
+        let count = self.dims.need_size(Dim::Experts)?;
+        if all.len() < count || all.keys().next_back().is_some_and(|last| *last >= count) {
+            return Ok(());
+        }
+        let all: Vec<_> = self.experts.remove(&name).into_iter().flatten().collect();
+        let all: Vec<_> = all.into_iter().map(|(_, matrix)| matrix).collect();
+        let [rows, cols] = [all[0].shape[0], all[0].shape[1]];
+        let moved = Rearrangement::of_each(count, RowOrder::From(0), (rows, cols));
+        self.push(assembled(all, (name, vec![count * rows, cols]), own, &moved));
+        Ok(())
+    }
+
     /// Makes what `source` becomes by its rule.
     fn add(&mut self, source: SourceTensor<'m>, found: FoundRule) -> Result<()> {
         let (rule, place, suffix) = found;
         let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
         let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
+        if let Some(expert) = place.expert.filter(|_| !rule.hf.contains("{e}")) {
+            return self.add_expert((name, expert), source, rule);
+        }
         if rule.is_filter() {
             let [filters, len, 1] = source.shape[..] else {
                 return Err(AnamnesisError::parse(format!(

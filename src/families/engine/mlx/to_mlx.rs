@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::config::{check, check_biases, config_of};
-use super::{MlxModel, NamedClass};
-use crate::families::engine::dims::{Dims, Need};
+use super::{MlxModel, NamedClass, has_each_expert};
+use crate::families::engine::dims::{Dim, Dims, Need};
 use crate::families::engine::fields::{Fields, PREDICTION};
 use crate::families::engine::mapping::{Mapped, Mapping};
 use crate::families::engine::names::{Place, fill, of_language_model};
@@ -69,7 +69,16 @@ pub(crate) fn to_mlx<'m>(
     notes.extend(of_class);
     let mut out = Vec::with_capacity(mapped.tensors.len());
     let tensors = mapped.tensors.into_iter();
-    for tensor in tensors.flat_map(|tensor| parts_of(tensor, mlx)) {
+    let mut parts = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        match found.name_of(tensor.rule) {
+            Some((name, _)) if has_each_expert(name, tensor.rule) => {
+                parts.extend(experts_of(tensor, dims, to)?);
+            }
+            _ => parts.extend(parts_of(tensor, mlx)),
+        }
+    }
+    for tensor in parts {
         let (rule, layer) = (tensor.rule, tensor.place.layer.unwrap_or(0));
         let has_name = found.name_of(rule).is_some();
         let is_second = rule
@@ -96,6 +105,31 @@ pub(crate) fn to_mlx<'m>(
 /// Whether it is the layer behind the last norm.
 fn is_output(rule: &TensorRule) -> bool {
     matches!(rule.gguf, "output" | "output.weight")
+}
+
+/// The matrix of each expert in `tensor`, which has them below each other.
+///
+/// # Errors
+/// `Parse` if its rows are not those of as many experts as the config says.
+fn experts_of<'m>(tensor: Mapped<'m>, dims: &Dims, to: TargetDtype) -> Result<Vec<Mapped<'m>>> {
+    let Mapped { name, rule, place, suffix, sources } = tensor;
+    let source = &sources[0].1;
+    let experts = dims.need_size(Dim::Experts)?.max(1);
+    if !source.shape[0].is_multiple_of(experts) {
+        let what = format!("it has {} rows, and there are {experts} experts", source.shape[0]);
+        return Err(AnamnesisError::parse(what).in_tensor(&source.name));
+    }
+    let rows = source.shape[0] / experts;
+    let matrix = |expert: usize| {
+        let matrix = source.rows_of(source.name.clone(), expert * rows, (rows, false));
+        let matrix = match rule.transform {
+            Transform::Parts(_) => transform::transposed(matrix, source.stored.unwrap_or(to)),
+            _ => matrix,
+        };
+        let place = Place { expert: Some(expert), ..place };
+        Mapped { name: name.clone(), rule, place, suffix, sources: vec![(0, matrix)] }
+    };
+    Ok((0..experts).map(matrix).collect())
 }
 
 /// What `tensor` is taken apart to in MLX, or itself.
@@ -190,6 +224,7 @@ fn tensor_of<'m>(
         _ if group.shape.len() < 2 || !group.name.ends_with(".weight") => EncodedAs::Nothing,
         // Convolutions are no linear modules, and norms of heads are none either.
         _ if rule.is_filter() || mlx.head_rows.contains(&rule.gguf) => EncodedAs::Nothing,
+        _ if mlx.unencoded == Some((rule.gguf, rule.need)) => EncodedAs::Nothing,
         _ if is_mxfp4 => EncodedAs::Mxfp4,
         Some((_, mode)) => *mode,
         None => EncodedAs::Scheme,

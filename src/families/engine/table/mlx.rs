@@ -7,7 +7,7 @@
 //! `model_type`.
 
 use super::{Default, Law, LostWindows, TensorRule};
-use crate::families::engine::dims::Dim;
+use crate::families::engine::dims::{Dim, Need};
 use crate::remember::EncodedAs;
 
 /// How mlx-lm has the models of a class.
@@ -16,7 +16,8 @@ pub(crate) struct MlxClass {
     /// `model_type` in MLX, where mlx-lm does not know that of the class.
     pub mlx_type: Option<&'static str>,
     /// Tensors with other names: of a rule the name in GGUF, and mlx-lm's; both without `.weight`
-    /// unless the rule's is whole.
+    /// unless the rule's is whole. With `{e}`, a matrix for each expert, where transformers has all in
+    /// one.
     ///
     /// A projection of which GGUF has the parts is taken apart only if they have names here.
     pub renamed: &'static [(&'static str, &'static str)],
@@ -25,6 +26,9 @@ pub(crate) struct MlxClass {
     pub parts: &'static [TensorRule],
     /// Matrices that mlx-lm quantizes otherwise than the model, by the rule's name in GGUF.
     pub modes: &'static [(&'static str, EncodedAs)],
+    /// A matrix that mlx-lm does not quantize where layers have it by this need: the rule's name in
+    /// GGUF, which another rule has as well.
+    pub unencoded: Option<(&'static str, Need)>,
     /// Whether experts that are MXFP4 stay so, whatever the model is quantized to.
     pub keeps_mxfp4: bool,
     /// Tensors that keep their type, whatever the config states, by the rule's name in GGUF.
@@ -133,6 +137,7 @@ impl MlxClass {
         renamed: &[],
         parts: &[],
         modes: &[],
+        unencoded: None,
         keeps_mxfp4: false,
         kept_types: &[],
         norms_plus_one: false,
