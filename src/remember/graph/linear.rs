@@ -86,6 +86,10 @@ pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> 
     };
     let zero_points = match &zero_point {
         None => None,
+        // Keras has those of the way back of an embedding as floats.
+        Some(zero) if fits(zero) && zero.dtype() == Dtype::F32 => {
+            Some(layout.matrix(scale_floats(zero)?))
+        }
         Some(zero) if fits(zero) => Some(layout.integers(zero)?),
         Some(zero) => {
             let what = format!("its zero point `{}` has another type or shape", zero.name());
@@ -244,9 +248,9 @@ impl ScaleLayout {
         let is_last = axis + 1 == shape.len();
         let (n, (rows, cols)) = (shape[axis], rows_and_cols(shape));
         let within: usize = shape[axis + 1..].iter().product();
+        let is_matrix = weight.codes.integer(GraphCodes::ROWS, 0) > 0;
         if block == 0 {
             // Those of a matrix may have the dimensions of the weight.
-            let is_matrix = weight.codes.integer(GraphCodes::ROWS, 0) > 0;
             let fits = scale.shape() == [n] || is_matrix && scale.elements() == n;
             return match fits && n > 0 {
                 true => {
@@ -256,9 +260,13 @@ impl ScaleLayout {
             };
         }
         let blocks = n.div_ceil(block);
-        let fits = scale.shape().len() == shape.len()
-            && scale
-                .shape()
+        // Those of a matrix may have the rank of a layer's output.
+        let longer = scale.shape().len().saturating_sub(shape.len());
+        let ahead = if is_matrix { longer } else { 0 };
+        let (ones, scales) = scale.shape().split_at(ahead);
+        let fits = scales.len() == shape.len()
+            && ones.iter().all(|&n| n == 1)
+            && scales
                 .iter()
                 .zip(shape)
                 .enumerate()
