@@ -309,15 +309,15 @@ struct QuantizedKernel {
     has_index: bool,
 }
 
-/// How codes lie: the decoded shape, its rows and columns as a matrix, and whether two rows share
-/// bytes.
+/// How codes lie: the decoded shape, and its rows and columns as a matrix.
 struct KerasCodes {
     shape: Vec<usize>,
     rows: usize,
     cols: usize,
     /// Rows of the matrix that share scales, if not all of them do.
     block: usize,
-    is_paired: bool,
+    /// How far the two rows are apart that share bytes; 0 if none do.
+    apart: usize,
 }
 
 impl QuantizedKernel {
@@ -355,7 +355,7 @@ impl QuantizedKernel {
             (GraphCodes::COLS, lie.cols),
             (GraphCodes::BITS, self.bits),
             (GraphCodes::DIVIDES, usize::from(self.block.is_none())),
-            (GraphCodes::PAIRED, usize::from(lie.is_paired)),
+            (GraphCodes::PAIRED, lie.apart),
         ];
         for (key, n) in numbers {
             described
@@ -384,7 +384,7 @@ impl QuantizedKernel {
             rows: count(rows)?,
             cols: count(cols)?,
             block,
-            is_paired: false,
+            apart: 0,
         })
     }
 
@@ -418,14 +418,18 @@ impl QuantizedKernel {
                 rows: stored,
                 cols,
                 block: 0,
-                is_paired: false,
+                apart: 0,
             });
         }
-        let (rows, paired) = (rows?, codes.shape.split_first()?);
-        let is_paired = self.may_be_old && !is_by_row && reduced == 1 && ahead == 0;
-        let fits = *paired.0 == rows.div_ceil(2) && count(paired.1)? == cols;
-        (is_paired && fits && codes.shape.len() == shape.len())
-            .then(|| Some(KerasCodes { shape: decoded(rows)?, rows, cols, block: 0, is_paired }))?
+        // Rows that share bytes are neighbours along the first axis that is summed over.
+        let (rows, apart) = (rows?, known(summed.get(1..)?)?);
+        let (&first, rest) = codes.shape.split_first()?;
+        let is_paired = self.may_be_old && !is_by_row && ahead == 0;
+        let fits = first == (*summed.first()?)?.div_ceil(2)
+            && Some(count(rest)?) == apart.checked_mul(cols)
+            && codes.shape.len() == shape.len();
+        (is_paired && fits && apart > 0)
+            .then(|| Some(KerasCodes { shape: decoded(rows)?, rows, cols, block: 0, apart }))?
     }
 }
 

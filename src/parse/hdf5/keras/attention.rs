@@ -24,8 +24,7 @@ struct AttentionRow {
     classes: &'static [&'static str],
     /// Fields with the number of heads of queries, and of keys and values.
     heads: [&'static str; 2],
-    /// Fields with the size of a head of queries and keys, and of values; in models they are not
-    /// needed.
+    /// Fields with the size of a head of queries and keys, and of values, which some models have.
     dims: [&'static str; 2],
     /// Where the heads of queries, keys and values are, and those of the output.
     layout: [Heads; 2],
@@ -42,10 +41,10 @@ const fn models(
     heads: [&'static str; 2],
     layout: [Heads; 2],
 ) -> AttentionRow {
-    AttentionRow { classes, heads, dims: [""; 2], layout, is_model: true }
+    AttentionRow { classes, heads, dims: ["head_dim"; 2], layout, is_model: true }
 }
 
-static ATTENTIONS: [AttentionRow; 7] = [
+static ATTENTIONS: [AttentionRow; 6] = [
     AttentionRow {
         classes: &[
             "MultiHeadAttention",
@@ -71,6 +70,7 @@ static ATTENTIONS: [AttentionRow; 7] = [
             "BertBackbone",
             "CLIPTextEncoder",
             "DistilBertBackbone",
+            "ElectraBackbone",
             "ESMBackbone",
             "FNetBackbone",
             "GPT2Backbone",
@@ -102,7 +102,6 @@ static ATTENTIONS: [AttentionRow; 7] = [
         GROUPED,
         USUAL,
     ),
-    models(&["SmolLM3Backbone"], ["num_attention_heads", "num_key_value_heads"], USUAL),
     models(
         &["Gemma3Backbone", "GemmaBackbone", "PaliGemmaBackbone"],
         GROUPED,
