@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::config::{KerasKernel, sizes};
+use super::kernel::{KerasKernel, sizes};
 
 /// Where the heads are in a kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -146,6 +146,14 @@ impl Attention {
     pub(super) fn read(layer: &Value) -> Option<Self> {
         let (class, config) = (layer.get("class_name")?.as_str()?, layer.get("config")?);
         let row = ATTENTIONS.iter().find(|row| row.classes.contains(&class))?;
+        // People call layers of their own `TransformerEncoder`, too.
+        let is_of_hub = ["module", "registered_name"].iter().any(|key| {
+            let package = layer.get(key).and_then(Value::as_str).unwrap_or("");
+            package.starts_with("keras_hub") || package.starts_with("keras_nlp")
+        });
+        if row.is_model && !is_of_hub {
+            return None;
+        }
         let size = |key: &str| sizes(config.get(key)).first().copied().flatten();
         let last = |at, key| sizes(input_shape(layer, at, key)).last().copied();
         let [query, value] = [last(0, "query"), last(1, "value")].map(Option::flatten);

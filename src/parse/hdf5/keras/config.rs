@@ -6,6 +6,7 @@ use std::collections::hash_map::Entry;
 use serde_json::Value;
 
 use super::attention::Attention;
+use super::kernel::{KerasKernel, sizes};
 
 /// What the config says of a layer.
 #[derive(Clone, PartialEq, Eq)]
@@ -21,19 +22,6 @@ struct KerasLayer {
     /// Columns of a `Dense` and of an `Embedding`.
     units: Option<usize>,
     output_dim: Option<usize>,
-}
-
-/// How the kernel of a layer lies, whatever its codes are.
-#[derive(Clone)]
-pub(super) struct KerasKernel {
-    /// Whether each row has scales of its own, and not each column.
-    pub is_by_row: bool,
-    /// Its shape, as far as the config tells.
-    pub shape: Vec<Option<usize>>,
-    /// Axes of the shape that are its rows.
-    pub reduced: usize,
-    /// Axes before these that are columns, as are those behind them.
-    pub ahead: usize,
 }
 
 /// What is known of a layer.
@@ -138,25 +126,8 @@ impl KerasLayers {
     }
 }
 
-impl KerasKernel {
-    /// The kernel of a `Dense`.
-    fn matrix(rows: Option<usize>, cols: Option<usize>) -> Self {
-        Self { is_by_row: false, shape: vec![rows, cols], reduced: 1, ahead: 0 }
-    }
-}
-
 /// The class of embeddings with a way back.
 const REVERSIBLE: &str = "ReversibleEmbedding";
-
-/// The sizes in a list, of which some may not be known, or a size alone.
-pub(super) fn sizes(value: Option<&Value>) -> Vec<Option<usize>> {
-    let size = |n: &Value| n.as_u64().and_then(|n| usize::try_from(n).ok());
-    match value {
-        Some(Value::Array(items)) => items.iter().map(size).collect(),
-        Some(n) => vec![size(n)],
-        None => vec![],
-    }
-}
 
 impl KerasLayer {
     /// A layer and its name, if `value` is one that is quantized.
