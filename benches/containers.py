@@ -7,7 +7,7 @@ matrices of 2048 x 2048 in F32. Runs of both programs alternate; times are media
 `amn` writes are written by it, the others by their library or, where the layout is simple, by hand. CPU times are those of user and
 system together, the least of all rounds: on a machine that is not quiet they are what can be compared.
 
-pip install numpy safetensors onnx h5py
+pip install numpy safetensors onnx h5py ai-edge-litert coremltools executorch torch tensorflow-cpu
 """
 
 import argparse
@@ -100,6 +100,84 @@ def openvino(values, path):
     path.write_text(f'<?xml version="1.0"?><net name="m" version="11"><layers>{"".join(layers)}</layers><edges/></net>')
 
 
+def mlc(values, path):
+    path.mkdir(exist_ok=True)
+    shards = []
+    for i, (name, t) in enumerate(values.items()):
+        (path / f"params_shard_{i}.bin").write_bytes(t.tobytes())
+        record = {"name": name, "shape": t.shape, "dtype": "float32", "format": "raw", "nbytes": t.nbytes, "byteOffset": 0}
+        shards.append({"dataPath": f"params_shard_{i}.bin", "format": "raw-shard", "nbytes": t.nbytes, "records": [record]})
+    (path / "tensor-cache.json").write_text(json.dumps({"metadata": {"ParamSize": len(values)}, "records": shards}))
+    (path / "mlc-chat-config.json").write_text('{"quantization": "q0f32", "model_config": {}}')
+
+
+def tflite(values, path):
+    import flatbuffers
+    import numpy as np
+    from ai_edge_litert import schema_py_generated as schema
+
+    model, graph = schema.ModelT(), schema.SubGraphT()
+    model.version, model.subgraphs, model.buffers, graph.tensors = 3, [graph], [schema.BufferT()], []
+    for i, (name, t) in enumerate(values.items()):
+        tensor, buffer = schema.TensorT(), schema.BufferT()
+        tensor.name, tensor.type, tensor.shape, tensor.buffer = name, schema.TensorType.FLOAT32, list(t.shape), i + 1
+        buffer.data = t.reshape(-1).view(np.uint8)
+        graph.tensors.append(tensor)
+        model.buffers.append(buffer)
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    path.write_bytes(builder.Output())
+
+
+def coreml(values, path):
+    import coremltools as ct
+    from coremltools.converters.mil import Builder as mb
+
+    @mb.program(input_specs=[mb.TensorSpec(shape=(1,))], opset_version=ct.target.iOS16)
+    def program(x):
+        return (mb.identity(x=x, name="out"), *(mb.identity(x=mb.const(val=t, name=name)) for name, t in values.items()))
+
+    plain = {"pass_pipeline": ct.PassPipeline.EMPTY, "compute_precision": ct.precision.FLOAT32}
+    ct.convert(program, minimum_deployment_target=ct.target.iOS16, skip_model_load=True, **plain).save(str(path))
+
+
+def executorch(values, path):
+    import torch
+    from executorch.exir import ExecutorchBackendConfig, to_edge
+
+    class Layers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, t in values.items():
+                self.register_parameter(name, torch.nn.Parameter(torch.from_numpy(t)))
+
+        def forward(self, x):
+            return [x * w for w in self.parameters()]
+
+    edge = to_edge(torch.export.export(Layers(), (torch.ones(1),)))
+    program = edge.to_executorch(ExecutorchBackendConfig(external_constants=path.suffix == ".ptd"))
+    if path.suffix == ".ptd":
+        folder = path.with_suffix(".d")
+        folder.mkdir(exist_ok=True)
+        program.write_tensor_data_to_file(str(folder))
+        next(folder.iterdir()).rename(path)
+        folder.rmdir()
+    else:
+        path.write_bytes(program.buffer)
+
+
+def tensorflow(values, path):
+    import tensorflow as tf
+
+    module = tf.Module()
+    for name, t in values.items():
+        setattr(module, name, tf.Variable(t))
+    if path.suffix == ".index":
+        tf.train.Checkpoint(model=module).write(str(path.with_suffix("")))
+    else:
+        tf.saved_model.save(module, str(path))
+
+
 def zarr(values, path):
     path.mkdir(exist_ok=True)
     for name, t in values.items():
@@ -112,7 +190,8 @@ def zarr(values, path):
 
 MAKERS = {
     "model.onnx": lambda v, p: onnx_model(v, p, False), "external.onnx": lambda v, p: onnx_model(v, p, True), "model.h5": hdf5,
-    "model.ckpt": mindspore, "model.bin": ggml, "graph.xml": openvino, "arrays.zarr": zarr,
+    "model.ckpt": mindspore, "model.bin": ggml, "graph.xml": openvino, "arrays.zarr": zarr, "mlc": mlc, "model.tflite": tflite,
+    "model.mlpackage": coreml, "model.pte": executorch, "model.ptd": executorch, "checkpoint.index": tensorflow, "saved_model": tensorflow,
 }  # fmt: skip
 WRITTEN = ["model.gguf", "model.npz", "model.pth", "model.msgpack", "model.bpk"]
 
@@ -160,7 +239,7 @@ def main():
             large_onnx(path)
             listed = statistics.median(timed([args.amn, "ls", path])[0] for _ in range(args.rounds))
             print(f"| `{name}`, `ls` of 2.1 GB | {listed:.3f} s | | |", flush=True)
-        subprocess.run(["rm", "-rf", path, out, *args.directory.glob(path.stem + ".bin"), *args.directory.glob("*_data")], check=True)
+        subprocess.run(["rm", "-rf", path, out, *args.directory.glob(path.stem + ".[bd]*"), *args.directory.glob("*_data")], check=True)
     os.remove(plain)
 
 

@@ -61,7 +61,7 @@ impl GraphCodes {
     #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
     pub(crate) const DIVIDES: &str = "divides";
     /// The attribute of such codes of four bits of which a byte has two of a column, the lower row's in its
-    /// low bits.
+    /// low bits: how far these rows are apart.
     #[cfg_attr(not(any(feature = "remember", feature = "hdf5")), allow(dead_code))]
     pub(crate) const PAIRED: &str = "paired";
 

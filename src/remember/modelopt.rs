@@ -169,7 +169,7 @@ fn awq<'m>(
         None if cols.is_multiple_of(groups) => (cols / groups).max(1),
         None => return Err(misfit("its groups are not whole ones")),
     };
-    let codes = Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols }));
+    let codes = Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols, apart: 1 }));
     let scales = Box::new(Matrix { floats: Floats::ieee(scale)?, cols: groups });
     let code_format = CodeFormat::Int(Int::signed(4));
     let mut decoder =

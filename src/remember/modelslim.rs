@@ -218,7 +218,7 @@ impl<'m> ModelSlimLayer<'_, 'm> {
             Stored::RowPairs => {
                 let height = lines.checked_mul(2);
                 let height = height.ok_or_else(|| wrong(t, "it has more rows than any memory"))?;
-                let codes = Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols }));
+                let codes = Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols, apart: 1 }));
                 let format = CodeFormat::Int(Int::signed(4));
                 self.of_rows(codes, 4, (format, CodeType::Int(4)), [height, cols], &scale)?
             }

@@ -292,7 +292,11 @@ impl Nvfp4Layout {
                 rows_per_matrix: height / self.block,
                 cols,
             };
-            (Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols })), grid, rows / self.block)
+            (
+                Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols, apart: 1 })),
+                grid,
+                rows / self.block,
+            )
         } else {
             (
                 Codes::Rows { part: t.part(), row_bytes: cols / 2 },

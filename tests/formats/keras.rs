@@ -65,6 +65,61 @@ fn other_configs() {
     assert!(columns.contains("in mode int4"), "{columns}");
 }
 
+/// Layers inside of an attention are in no config: what is said of the attention must agree with their sizes, and
+/// where it tells too little they are an error.
+#[test]
+fn layers_inside() {
+    let rows: [(&str, &str, &str, &str); 8] = [
+        ("int8_attention", "\"num_heads\": 2", "\"num_heads\": 3", "`EinsumDense` in mode int4"),
+        ("int8_attention", "\"key_dim\": 3", "\"key_dim\": 4", "`EinsumDense` in mode int4"),
+        ("int8_attention", "\"MultiHeadAttention\"", "\"MyAttention\"", "that no config describes"),
+        (
+            "int8_attention",
+            "\"name\": \"cross\"",
+            "\"name\": \"other\"",
+            "that no config describes",
+        ),
+        ("int8_attention", "\"query_shape\": [null, 5, 9]", "\"x\": 1", "in a mode that neither"),
+        ("int4_blocks_attention", "\"num_heads\": 2", "\"num_heads\": 4", "in mode int4/4"),
+        ("int4_paired_attention", "\"key_dim\": 3", "\"key_dim\": 6", "in mode int4"),
+        ("int4_paired_attention", "\"query_shape\": [null, 5, 9]", "\"x\": 1", "neither config"),
+    ];
+    for (case, from, to, words) in rows {
+        decoded(model(case, |json| Some(json.to_owned()))).unwrap();
+        let changed = model(case, |json| {
+            assert!(json.contains(from), "{from}");
+            Some(json.replace(from, to))
+        });
+        let error = decoded(changed).expect_err(to).to_string();
+        assert!(error.contains(words), "{to}: {error}");
+    }
+}
+
+/// Layers of a model of KerasHub, whose sizes and modes must agree with those of its config.
+#[test]
+fn models_of_kerashub() {
+    let rows: [(&str, &str, &str, &str); 6] = [
+        ("hub_gemma_int4", "\"num_query_heads\": 4", "\"num_query_heads\": 8", "in mode int4/-1"),
+        ("hub_gemma_int4", "\"hidden_dim\": 8", "\"hidden_dim\": 5", "`ReversibleEmbedding` in"),
+        ("hub_gemma_int8", "\"head_dim\": 4", "\"head_dim\": 8", "in mode int8"),
+        ("hub_gemma_int8", "GemmaBackbone", "GammaBackbone", "that no config describes"),
+        ("hub_llama_int4_blocks", "\"int4/4\"", "\"int4/2\"", "does not fit"),
+        ("hub_llama_int4_blocks", "\"int4/4\"", "\"awq/4/128\"", "in mode awq/4/128"),
+    ];
+    let directory = crate::common::tempdir().unwrap();
+    let [file, config] =
+        ["model.weights.h5", "config.json"].map(|name| directory.path().join(name));
+    for (case, from, to, words) in rows {
+        let case = data().join("keras_quantized").join(case);
+        std::fs::copy(case.join("model.weights.h5"), &file).unwrap();
+        let json = std::fs::read_to_string(case.join("config.json")).unwrap();
+        assert!(json.contains(from), "{from}");
+        std::fs::write(&config, json.replace(from, to)).unwrap();
+        let error = first_error(&file);
+        assert!(error.contains(words), "{to}: {error}");
+    }
+}
+
 /// Weights alone, whose config is in a file beside them: the codes of a file that has none are an error, and so are
 /// those of one whose config leads out of its directory, or that tells other sizes.
 #[test]

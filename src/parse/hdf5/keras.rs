@@ -2,17 +2,23 @@
 //! have their scales. A layer's variables are numbered in the order of Keras's
 //! `variable_serialization_spec`; in files of whole models (`.h5`) they have their names.
 //!
-//! - `config`: what the config says of a layer.
+//! - `config`: what the config says of a layer; `attention`: layers inside of others.
+//! - `kernel`: how a kernel lies; `stored`: the mode of a layer by how its variables are stored.
 
+mod attention;
 mod config;
+mod kernel;
+mod stored;
 
 use std::collections::HashMap;
 
 use crate::model::{GraphCodes, GraphRole, TensorInfo};
 use crate::{Dtype, ParsedModel, Result};
 
+use self::config::FoundLayer;
 pub(super) use self::config::KerasLayers;
-use self::config::{KerasKernel, KerasLayer};
+use self::kernel::KerasKernel;
+use self::stored::block_of;
 
 /// The operator of [`GraphCodes`] for layers that no config describes.
 const UNKNOWN: &str = "that of a layer of Keras that no config describes (the model's `config.json` belongs beside the file)";
@@ -21,7 +27,7 @@ const UNKNOWN: &str = "that of a layer of Keras that no config describes (the mo
 const WHOLE: &str = "model_weights/";
 
 /// Names of what a layer has in a whole model, in the order of their numbers elsewhere.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "embeddings",
     "embeddings_scale",
     "kernel",
@@ -32,6 +38,7 @@ const NAMES: [&str; 10] = [
     "g_idx",
     "reverse_embeddings",
     "reverse_embeddings_scale",
+    "reverse_embeddings_zero",
 ];
 
 /// The variables of a layer, by its group `path` and its name.
@@ -40,9 +47,13 @@ pub(super) struct KerasVariables {
     pub name: String,
 }
 
+/// Most names of layers around a layer; models have three or four.
+const MAX_AROUND: usize = 16;
+
 /// The tensors of a layer, in the order of their numbers.
 struct StoredLayer {
-    name: String,
+    /// Those of the layers around it, and its own.
+    names: Vec<String>,
     variables: Vec<usize>,
 }
 
@@ -61,15 +72,22 @@ pub(super) fn mark(
         return Ok(());
     }
     let layers = config()?;
+    // Each index of blocks is read once, but hostile files may have many in one place.
+    let mut readable = contents.sources[0].len().unwrap_or(0);
     contents
         .graph
         .resize(contents.tensors.len(), GraphRole::Plain);
-    for StoredLayer { name, variables } in stored {
+    for StoredLayer { names, variables } in stored {
         let tensors: Vec<&TensorInfo> = variables.iter().map(|&i| &contents.tensors[i]).collect();
-        let layer = layers.get(&name);
+        let mut layer = layers.find(&names);
+        if let Some(FoundLayer { mode: mode @ None, kernel: Some(kernel), .. }) = &mut layer {
+            let block = |index: &TensorInfo| block_of(index, &contents.sources[0], &mut readable);
+            *mode = kernel.mode_of(&tensors, block)?;
+        }
         let roles = layer
+            .as_ref()
             .and_then(|layer| roles_of(layer, &tensors))
-            .unwrap_or_else(|| refused(layer, &tensors));
+            .unwrap_or_else(|| refused(layer.as_ref(), &tensors));
         for (i, role) in variables.into_iter().zip(roles) {
             contents.graph[i] = role;
         }
@@ -90,27 +108,49 @@ fn quantized(contents: &ParsedModel, groups: &[KerasVariables]) -> Vec<StoredLay
         .map(|(i, t)| (&*t.name, i))
         .collect();
     let number = |path: &str, name: &str| numbers.get(&*format!("{path}/{name}")).copied();
+    let named: HashMap<&str, &str> = groups.iter().map(|g| (&*g.path, &*g.name)).collect();
     let numbered = groups.iter().map(|group| StoredLayer {
-        name: group.name.clone(),
+        names: names_around(group, &named),
         variables: (0..)
             .map_while(|i| number(&group.path, &i.to_string()))
             .collect(),
     });
-    let named = contents.tensors.iter().filter_map(|t| {
+    let whole = contents.tensors.iter().filter_map(|t| {
         let (path, name) = t.name.rsplit_once('/')?;
         // Each layer once, by its first codes.
-        let is_first =
-            path.starts_with(WHOLE) && is_code(t) && matches!(name, "kernel" | "embeddings");
-        let (_, layer) = path.rsplit_once('/').filter(|_| is_first)?;
+        let is_first = is_code(t) && matches!(name, "kernel" | "embeddings");
+        // Below the group of a layer of the model there are the names of those around the variables.
+        let inside = path.strip_prefix(WHOLE).filter(|_| is_first)?;
+        let (_, layers) = inside.split_once('/').unwrap_or(("", inside));
+        let names = layers.rsplitn(MAX_AROUND, '/').map(str::to_owned);
+        let mut names: Vec<String> = names.collect();
+        names.reverse();
         let variables = NAMES.iter().filter_map(|name| number(path, name));
-        let variables = variables.collect();
-        Some(StoredLayer { name: layer.to_owned(), variables })
+        Some(StoredLayer { names, variables: variables.collect() })
     });
     let has_codes = |layer: &StoredLayer| {
         let mut variables = layer.variables.iter();
         variables.any(|&i| is_code(&contents.tensors[i]))
     };
-    numbered.chain(named).filter(has_codes).collect()
+    numbered.chain(whole).filter(has_codes).collect()
+}
+
+/// The names of the layers around a group of variables, but not that of the model, and its own.
+fn names_around(group: &KerasVariables, named: &HashMap<&str, &str>) -> Vec<String> {
+    let mut names = vec![group.name.clone()];
+    let mut path = group.path.strip_suffix("/vars").unwrap_or_default();
+    while let Some((around, _)) = path.rsplit_once('/')
+        && names.len() < MAX_AROUND
+    {
+        names.extend(
+            named
+                .get(&*format!("{around}/vars"))
+                .map(|&name| name.to_owned()),
+        );
+        path = around;
+    }
+    names.reverse();
+    names
 }
 
 /// Whether `t` may be codes of a kernel.
@@ -119,9 +159,14 @@ fn is_code(t: &TensorInfo) -> bool {
 }
 
 /// The roles of the variables of a layer that is not decoded: none of its codes is a weight.
-fn refused(layer: Option<&KerasLayer>, variables: &[&TensorInfo]) -> Vec<GraphRole> {
+fn refused(layer: Option<&FoundLayer>, variables: &[&TensorInfo]) -> Vec<GraphRole> {
     let op = match layer {
-        Some(layer) => format!("that of Keras's `{}` in mode {}", layer.class, layer.mode),
+        Some(FoundLayer { class, mode: Some(mode), .. }) => {
+            format!("that of Keras's `{class}` in mode {mode}")
+        }
+        Some(FoundLayer { class, .. }) => {
+            format!("that of Keras's `{class}` in a mode that neither config nor sizes tell")
+        }
         None => UNKNOWN.to_owned(),
     };
     let role = |t: &&TensorInfo| match is_code(t) {
@@ -132,31 +177,35 @@ fn refused(layer: Option<&KerasLayer>, variables: &[&TensorInfo]) -> Vec<GraphRo
 }
 
 /// The roles of the variables of a layer that is decoded.
-fn roles_of(layer: &KerasLayer, variables: &[&TensorInfo]) -> Option<Vec<GraphRole>> {
-    if let Some(rest) = layer.mode.strip_prefix("gptq/") {
+fn roles_of(layer: &FoundLayer, variables: &[&TensorInfo]) -> Option<Vec<GraphRole>> {
+    let (mode, kernel) = (layer.mode.as_deref()?, layer.kernel.clone()?);
+    if let Some(rest) = mode.strip_prefix("gptq/") {
         let bits = rest.split('/').next()?.parse().ok()?;
-        return indexed_roles(&layer.kernel(false)?, bits, variables);
+        return indexed_roles(&kernel, bits, variables);
     }
-    let (bits, block) = match layer.mode.split_once('/') {
-        None if layer.mode == "int8" => (8, None),
-        None if layer.mode == "int4" => (4, None),
+    let (bits, block) = match mode.split_once('/') {
+        None if mode == "int8" => (8, None),
+        None if mode == "int4" => (4, None),
         Some(("int4", "-1")) => (4, None),
         Some(("int4", block)) => (4, Some(block.parse::<u32>().ok().filter(|&n| n > 0)?)),
         _ => return None,
     };
-    let may_be_old = layer.mode == "int4";
-    let codes = |is_reversed| {
-        let kernel = layer.kernel(is_reversed)?;
-        Some(QuantizedKernel { kernel, bits, block, may_be_old })
-    };
-    // A matrix of its own for the way back has its scales behind those of the first.
-    if layer.class == "ReversibleEmbedding" && variables.len() == 4 && bits == 8 {
-        let (there, back) = variables.split_at(2);
-        let mut roles = codes(false)?.roles(there)?;
-        roles.extend(codes(true)?.roles(back)?);
-        return Some(roles);
+    let may_be_old = mode == "int4";
+    let own = QuantizedKernel { kernel, bits, block, may_be_old, has_index: block.is_some() };
+    // A matrix of its own for the way back is behind the first, whose index it shares. Its codes of
+    // four bits are packed as all were once.
+    let (first, second) = if block.is_some() { (4, 3) } else { (2, 2) };
+    match layer.reversed.clone() {
+        Some(kernel) if variables.len() == first + second => {
+            let (there, back) = variables.split_at(first);
+            let mut roles = own.roles(there)?;
+            let way_back =
+                QuantizedKernel { kernel, bits, block, may_be_old: true, has_index: false };
+            roles.extend(way_back.roles(back)?);
+            Some(roles)
+        }
+        _ => own.roles(variables),
     }
-    codes(false)?.roles(variables)
 }
 
 /// The roles of the variables of GPTQ: a bias, codes, scales, zero points, and the group of each
@@ -173,12 +222,9 @@ fn indexed_roles(
     let (&[_, rows], &[cols, _]) = (&*codes.shape, &*scale.shape) else {
         return None;
     };
-    let known: Option<Vec<usize>> = kernel.shape.iter().copied().collect();
-    let shape = known.unwrap_or(vec![rows, cols]);
-    let agrees = shape.len() == kernel.shape.len()
-        && count(&shape) == rows.checked_mul(cols)
-        && (shape.len() > 2 || shape == [rows, cols]);
-    if kernel.is_by_row || !agrees || !matches!(bits, 2 | 3 | 4 | 8) {
+    let (summed, kept) = kernel.shape.split_at_checked(kernel.reduced)?;
+    let shape = [fill(summed, rows)?, fill(kept, cols)?].concat();
+    if kernel.is_by_row || kernel.ahead > 0 || !matches!(bits, 2 | 3 | 4 | 8) {
         return None;
     }
     let name = |t: &TensorInfo| Some(t.name.clone());
@@ -208,15 +254,19 @@ struct QuantizedKernel {
     block: Option<u32>,
     /// Whether Keras 3.11 to 3.13 may have written it, which put codes of two rows in a byte.
     may_be_old: bool,
+    /// Whether the number of each row's block is behind the scales.
+    has_index: bool,
 }
 
-/// How codes lie: the decoded shape, its rows and columns as a matrix, and whether two rows share
-/// bytes.
+/// How codes lie: the decoded shape, and its rows and columns as a matrix.
 struct KerasCodes {
     shape: Vec<usize>,
     rows: usize,
     cols: usize,
-    is_paired: bool,
+    /// Rows of the matrix that share scales, if not all of them do.
+    block: usize,
+    /// How far the two rows are apart that share bytes; 0 if none do.
+    apart: usize,
 }
 
 impl QuantizedKernel {
@@ -226,7 +276,7 @@ impl QuantizedKernel {
         let [codes, rest @ ..] = variables else {
             return None;
         };
-        let behind = if self.block.is_some() { 2 } else { 0 };
+        let behind = usize::from(self.block.is_some()) + usize::from(self.has_index);
         let has_bias = match rest.len().checked_sub(1 + behind)? {
             0 => false,
             1 if !self.kernel.is_by_row => true,
@@ -238,19 +288,23 @@ impl QuantizedKernel {
             8 => self.bytes(codes)?,
             _ => self.nibbles(codes, scale)?,
         };
-        let axis = i64::from(self.kernel.is_by_row == self.block.is_some());
+        let block = match self.block {
+            Some(block) => i64::from(block),
+            None => i64::try_from(lie.block).ok()?,
+        };
+        let axis = i64::from(self.kernel.is_by_row == (block > 0));
         let mut described = GraphCodes {
             scale: Some(scale.name.clone()),
             zero_point: self.block.map(|_| rest[at + 1].name.clone()),
             shape: Some(lie.shape),
-            ..GraphCodes::along(axis, self.block.unwrap_or(0).into())
+            ..GraphCodes::along(axis, block)
         };
         let numbers = [
             (GraphCodes::ROWS, lie.rows),
             (GraphCodes::COLS, lie.cols),
             (GraphCodes::BITS, self.bits),
             (GraphCodes::DIVIDES, usize::from(self.block.is_none())),
-            (GraphCodes::PAIRED, usize::from(lie.is_paired)),
+            (GraphCodes::PAIRED, lie.apart),
         ];
         for (key, n) in numbers {
             described
@@ -266,30 +320,40 @@ impl QuantizedKernel {
 
     /// Codes of a byte each; `None` if the config has other sizes.
     fn bytes(&self, codes: &TensorInfo) -> Option<KerasCodes> {
-        let (shape, reduced) = (&self.kernel.shape, self.kernel.reduced);
+        let KerasKernel { ref shape, reduced, ahead, .. } = self.kernel;
         let agrees = |(known, &stored): (&Option<usize>, &usize)| known.is_none_or(|n| n == stored);
         if shape.len() != codes.shape.len() || !shape.iter().zip(&*codes.shape).all(agrees) {
             return None;
         }
-        let (rows, cols) =
-            (count(codes.shape.get(..reduced)?)?, count(codes.shape.get(reduced..)?)?);
-        Some(KerasCodes { shape: codes.shape.to_vec(), rows, cols, is_paired: false })
+        // Axes before those that are summed over are rows with scales of their own.
+        let (rows, cols) = codes.shape.split_at_checked(ahead + reduced)?;
+        let block = if ahead > 0 { count(&rows[ahead..])? } else { 0 };
+        Some(KerasCodes {
+            shape: codes.shape.to_vec(),
+            rows: count(rows)?,
+            cols: count(cols)?,
+            block,
+            apart: 0,
+        })
     }
 
     /// Codes of four bits, two in a byte: of two columns of a matrix, the last of which may be alone
     /// in its byte, or of two rows. `None` if the sizes do not tell which, or are others.
     fn nibbles(&self, codes: &TensorInfo, scale: &TensorInfo) -> Option<KerasCodes> {
-        let KerasKernel { is_by_row, ref shape, reduced } = self.kernel;
+        let KerasKernel { is_by_row, ref shape, reduced, ahead } = self.kernel;
+        let (before, summed) = (shape.get(..ahead)?, shape.get(ahead..ahead + reduced)?);
+        let kept = [before, shape.get(ahead + reduced..)?].concat();
         let known =
             |sizes: &[Option<usize>]| count(&sizes.iter().copied().collect::<Option<Vec<_>>>()?);
-        let rows = known(shape.get(..reduced)?);
-        let cols = match known(shape.get(reduced..)?) {
-            None if shape.len() == 2 && !is_by_row => *scale.shape.last()?,
+        let rows = known(summed);
+        let cols = match known(&kept) {
+            None if !is_by_row => *scale.shape.last()?,
             cols => cols?,
         };
-        let decoded = |rows| match shape.len() {
-            2 => Some(vec![rows, cols]),
-            _ => shape.iter().copied().collect::<Option<Vec<_>>>(),
+        let decoded = |rows| {
+            let (mut shape, summed) = (fill(&kept, cols)?, fill(summed, rows)?);
+            shape.splice(ahead..ahead, summed);
+            Some(shape)
         };
         // One column is alone in its byte, and two rows of it look the same.
         let is_plain = is_by_row || !self.may_be_old || cols > 1 || rows.is_some();
@@ -302,15 +366,33 @@ impl QuantizedKernel {
                 shape: decoded(stored)?,
                 rows: stored,
                 cols,
-                is_paired: false,
+                block: 0,
+                apart: 0,
             });
         }
-        let (rows, paired) = (rows?, codes.shape.split_first()?);
-        let is_paired = self.may_be_old && !is_by_row && reduced == 1;
-        let fits = *paired.0 == rows.div_ceil(2) && count(paired.1)? == cols;
-        (is_paired && fits && codes.shape.len() == shape.len())
-            .then(|| Some(KerasCodes { shape: decoded(rows)?, rows, cols, is_paired }))?
+        // Rows that share bytes are neighbours along the first axis that is summed over.
+        let (rows, apart) = (rows?, known(summed.get(1..)?)?);
+        let (&first, rest) = codes.shape.split_first()?;
+        let is_paired = self.may_be_old && !is_by_row && ahead == 0;
+        let fits = first == (*summed.first()?)?.div_ceil(2)
+            && Some(count(rest)?) == apart.checked_mul(cols)
+            && codes.shape.len() == shape.len();
+        (is_paired && fits && apart > 0)
+            .then(|| Some(KerasCodes { shape: decoded(rows)?, rows, cols, block: 0, apart }))?
     }
+}
+
+/// `sizes` whose product is `all`, if at most one of them is not known.
+fn fill(sizes: &[Option<usize>], all: usize) -> Option<Vec<usize>> {
+    let unknown = sizes.iter().filter(|size| size.is_none()).count();
+    let known = count(&sizes.iter().copied().flatten().collect::<Vec<_>>())?;
+    let fits = match unknown {
+        0 => known == all,
+        1 => known > 0 && all.is_multiple_of(known),
+        _ => false,
+    };
+    let size = |size: &Option<usize>| size.unwrap_or_else(|| all / known.max(1));
+    fits.then(|| sizes.iter().map(size).collect())
 }
 
 /// The product of `sizes`.

@@ -86,6 +86,10 @@ pub(super) fn decoder<'m>(weight: &GraphWeight<'m>) -> Result<GraphDecoder<'m>> 
     };
     let zero_points = match &zero_point {
         None => None,
+        // Keras has those of the way back of an embedding as floats.
+        Some(zero) if fits(zero) && zero.dtype() == Dtype::F32 => {
+            Some(layout.matrix(scale_floats(zero)?))
+        }
         Some(zero) if fits(zero) => Some(layout.integers(zero)?),
         Some(zero) => {
             let what = format!("its zero point `{}` has another type or shape", zero.name());
@@ -131,8 +135,8 @@ struct CodeMatrix {
     bits: usize,
     /// Bytes of a row, if the graph tells the matrix.
     row_bytes: Option<usize>,
-    /// Whether a byte has codes of two rows.
-    is_paired: bool,
+    /// How far the two rows are apart that share bytes; 0 if none do.
+    apart: usize,
 }
 
 impl CodeMatrix {
@@ -147,25 +151,28 @@ impl CodeMatrix {
         };
         let (Some(rows), Some(cols)) = (number(GraphCodes::ROWS), number(GraphCodes::COLS)) else {
             let (shape, bits) = (t.shape().to_vec(), t.dtype().bits());
-            return Ok(Self { shape, bits, row_bytes: None, is_paired: false });
+            return Ok(Self { shape, bits, row_bytes: None, apart: 0 });
         };
         let bits = number(GraphCodes::BITS).unwrap_or_else(|| t.dtype().bits());
-        let is_paired = codes.integer(GraphCodes::PAIRED, 0) != 0;
-        let (row_bytes, stored_rows) = match is_paired {
-            true => (cols, rows.div_ceil(2)),
-            false => (cols.saturating_mul(bits).div_ceil(8), rows),
+        let apart = number(GraphCodes::PAIRED).unwrap_or(0);
+        let (row_bytes, stored_rows) = match apart {
+            0 => (cols.saturating_mul(bits).div_ceil(8), rows),
+            _ => (cols, (rows / apart).div_ceil(2).saturating_mul(apart)),
         };
         let shape: usize = codes.shape.iter().flatten().product();
         if row_bytes.checked_mul(stored_rows) != Some(t.elements()) || shape != rows * cols {
             let what = format!("{} codes are no matrix of {rows} rows", t.elements());
             return Err(wrong(&t, what));
         }
-        Ok(Self { shape: vec![rows, cols], bits, row_bytes: Some(row_bytes), is_paired })
+        Ok(Self { shape: vec![rows, cols], bits, row_bytes: Some(row_bytes), apart })
     }
 
     fn codes<'m>(&self, t: &Tensor<'m>, cols: usize) -> Codes<'m> {
         match self.row_bytes {
-            _ if self.is_paired => Codes::Unpacked(Box::new(RowPairs { part: t.part(), cols })),
+            _ if self.apart > 0 => {
+                let (part, apart) = (t.part(), self.apart);
+                Codes::Unpacked(Box::new(RowPairs { part, cols, apart }))
+            }
             Some(row_bytes) => Codes::Rows { part: t.part(), row_bytes },
             None => codes(t, cols),
         }
@@ -244,9 +251,9 @@ impl ScaleLayout {
         let is_last = axis + 1 == shape.len();
         let (n, (rows, cols)) = (shape[axis], rows_and_cols(shape));
         let within: usize = shape[axis + 1..].iter().product();
+        let is_matrix = weight.codes.integer(GraphCodes::ROWS, 0) > 0;
         if block == 0 {
             // Those of a matrix may have the dimensions of the weight.
-            let is_matrix = weight.codes.integer(GraphCodes::ROWS, 0) > 0;
             let fits = scale.shape() == [n] || is_matrix && scale.elements() == n;
             return match fits && n > 0 {
                 true => {
@@ -256,9 +263,13 @@ impl ScaleLayout {
             };
         }
         let blocks = n.div_ceil(block);
-        let fits = scale.shape().len() == shape.len()
-            && scale
-                .shape()
+        // Those of a matrix may have the rank of a layer's output.
+        let longer = scale.shape().len().saturating_sub(shape.len());
+        let ahead = if is_matrix { longer } else { 0 };
+        let (ones, scales) = scale.shape().split_at(ahead);
+        let fits = scales.len() == shape.len()
+            && ones.iter().all(|&n| n == 1)
+            && scales
                 .iter()
                 .zip(shape)
                 .enumerate()

@@ -124,14 +124,34 @@ impl Unpack for RegroupedRows<'_> {
     }
 }
 
-/// Four-bit codes. A byte has those of two adjacent rows, the even one in its low nibble.
+/// Four-bit codes. A byte has those of two rows, the upper one in its low nibble.
 pub(crate) struct RowPairs<'m> {
     pub part: Part<'m>,
     pub cols: usize,
+    /// How far these rows are apart: 1 if they are adjacent.
+    pub apart: usize,
+}
+
+impl RowPairs<'_> {
+    /// The codes of rows that are not adjacent, each by itself.
+    fn unpack_apart(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        for row in tile.rows.clone() {
+            let (index, line) = (row / self.apart, row % self.apart);
+            let stored = index / 2 * self.apart + line;
+            read(&self.part, self.cols, stored..stored + 1, tile.cols.clone(), staging)?;
+            let shift = index % 2 * 4;
+            out.extend(staging.iter().map(|byte| byte >> shift & 15));
+        }
+        Ok(())
+    }
 }
 
 impl Unpack for RowPairs<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        if self.apart > 1 {
+            return self.unpack_apart(tile, staging, out);
+        }
         let width = tile.cols.len();
         let pairs = tile.rows.start / 2..tile.rows.end.div_ceil(2);
         read(&self.part, self.cols, pairs, tile.cols.clone(), staging)?;
@@ -147,6 +167,6 @@ impl Unpack for RowPairs<'_> {
     }
 
     fn align(&self) -> (usize, usize) {
-        (2, 1)
+        (if self.apart > 1 { 1 } else { 2 }, 1)
     }
 }

@@ -5,6 +5,7 @@
 
 Keras 3.11 to 3.13 put codes of four bits of two rows in a byte. Their cases are made by `python keras_cases.py paired` with
 keras==3.12.3, and those of GPTQ by `python keras_cases.py gptq` with keras==3.13.2: later versions do not save its zero points.
+Models of KerasHub are made by `python keras_cases.py hub` with keras-hub==0.32.0 and tensorflow-cpu==2.21.0 as well.
 """
 
 import io
@@ -85,6 +86,19 @@ def reversible(is_tied):
     return build
 
 
+def attention(is_gated=True):
+    """Layers inside of others, which the config does not have."""
+
+    def build():
+        queries, values = keras.Input((5, 9)), keras.Input((4, 6))
+        x = L.MultiHeadAttention(2, 3, value_dim=5, name="cross")(queries, values)
+        gate = {"use_gate": True} if is_gated else {}
+        x = L.GroupQueryAttention(4, 4, 2, use_bias=False, name="self", **gate)(x, x)
+        return keras.Model([queries, values], L.Dense(3, name="query")(x))
+
+    return build
+
+
 def layers_of(model):
     for layer in model.layers:
         if isinstance(layer, keras.Model):
@@ -101,21 +115,20 @@ def kernel(layer):
     if bias is not None:
         kept = keras.ops.convert_to_numpy(bias)
         bias.assign(np.zeros_like(kept))
+    activation, layer.activation = layer.activation, None
     shape = layer.get_build_config()["input_shape"]
-    sizes = [n or 1 for n in shape[1:]]
-    if isinstance(layer, L.Dense):
-        made = layer(np.eye(sizes[-1], dtype=np.float32))
-    else:
-        inputs, rest = layer.equation.split(",")
-        weight, _ = rest.split("->")
-        summed = [c for c in weight if c in inputs]
-        sizes = [shape[inputs.index(c)] for c in summed]
-        n = int(np.prod(sizes))
-        one = np.eye(n, dtype=np.float32).reshape(n, 1, *sizes)
-        made = layer(one)
-    made = np.asarray(keras.ops.convert_to_numpy(made.float()))
-    if isinstance(layer, L.EinsumDense):
-        made = made.reshape(*sizes, *made.shape[2:])
+    equation = "bc,cd->bd" if isinstance(layer, L.Dense) else layer.equation
+    inputs, rest = equation.split(",")
+    weight, output = rest.split("->")
+    summed, kept_axes = [c for c in weight if c in inputs], [c for c in output if c in weight]
+    sizes = shape[-len(summed) :]
+    n = int(np.prod(sizes))
+    one = np.eye(n, dtype=np.float32).reshape(n, *[1] * (len(shape) - 1 - len(summed)), *sizes)
+    made = np.asarray(keras.ops.convert_to_numpy(layer(one).float()))
+    made = made.reshape(*sizes, *made.shape[-len(kept_axes) :])
+    axes = summed + kept_axes
+    made = np.ascontiguousarray(made.transpose([axes.index(c) for c in weight]))
+    layer.activation = activation
     if bias is not None:
         bias.assign(kept)
     return made
@@ -133,41 +146,55 @@ def back(layer):
     return np.asarray(keras.ops.convert_to_numpy(layer(np.eye(layer.output_dim, dtype=np.float32), reverse=True)))
 
 
+def by_path(model, names):
+    """The layer inside of those that `names` begins with; models have no part in the paths of layers."""
+    layers = {layer.path: layer for layer in model._flatten_layers()}
+    paths = ("/".join(names[i:]) for i in range(len(names)))
+    return next(layers[path] for path in paths if path in layers)
+
+
 def whole(model, path):
     """The tensors of a model in `.h5`, where variables have names."""
     found = []
-    for layer in layers_of(model):
-        name = f"model_weights/{layer.name}/{layer.name}"
-        for weight in layer.weights:
-            if weight.name in ("embeddings", "kernel"):
-                found.append((f"{name}/{weight.name}", torch.tensor(kernel(layer))))
-            elif weight.name in ("bias", "gamma", "beta"):
-                found.append((f"{name}/{weight.name}", torch.tensor(np.asarray(stored(path)[f"{name}/{weight.name}"]))))
+
+    def visit(name, data):
+        if not isinstance(data, h5py.Dataset):
+            return
+        around, variable = name.rsplit("/", 1)
+        layer = by_path(model, around.split("/")[2:])
+        if variable in ("embeddings", "kernel"):
+            found.append((name, torch.tensor(kernel(layer))))
+        elif variable in ("bias", "gamma", "beta"):
+            found.append((name, torch.tensor(np.asarray(data))))
+
+    stored(path).visititems(visit)
     return found
 
 
 def expected(model, path):
     """Tensors of a saved model by the paths of their datasets: kernels as they are, and whatever is no companion."""
-    layers = {layer.name: layer for layer in layers_of(model)}
-    found = []
+    found, file = [], stored(path)
 
     def visit(name, group):
         if not name.endswith("vars") or not isinstance(group, h5py.Group) or not len(group):
             return
-        layer = layers[group.attrs["name"]]
+        parts = name.split("/")[:-1]
+        around = ["/".join([*parts[: i + 1], "vars"]) for i in range(len(parts))]
+        layer = by_path(model, [file[vars].attrs["name"] for vars in around if vars in file])
         mode = getattr(layer, "quantization_mode", None)
-        first = int(mode in ("gptq", "awq") and layer.bias is not None)
         keys = sorted(group, key=int)
         if mode is None:
             found.extend((f"{name}/{key}", torch.tensor(np.asarray(group[key]))) for key in keys)
             return
+        bias = getattr(layer, "bias", None)
+        first = int(mode in ("gptq", "awq") and bias is not None)
         found.append((f"{name}/{first}", torch.tensor(kernel(layer))))
         if isinstance(layer, getattr(L, "ReversibleEmbedding", ())) and not layer.tie_weights:
-            found.append((f"{name}/2", torch.tensor(back(layer))))
-        if getattr(layer, "bias", None) is not None:
+            found.append((f"{name}/{4 if len(keys) == 7 else 2}", torch.tensor(back(layer))))
+        if bias is not None:
             found.append((f"{name}/{1 - first}", torch.tensor(np.asarray(group[f"{1 - first}"]))))
 
-    stored(path).visititems(visit)
+    file.visititems(visit)
     return found
 
 
@@ -192,7 +219,7 @@ def make(build, mode, config):
         model.quantize(mode, config=config)
         return model
     model.quantize(mode)
-    for layer in layers_of(model):
+    for layer in model._flatten_layers():
         # Older versions always quantize inputs: those of an identity matrix stay what they are.
         layer.inputs_quantizer = lambda x, **_: (x.to(torch.int8), torch.ones([1] * x.ndim))
     return model
@@ -237,6 +264,13 @@ def save_whole(model, case):
     return case / "model.h5"
 
 
+def save_preset(model, case):
+    """Weights and config of a model of KerasHub."""
+    model.save_to_preset(str(case))
+    (case / "metadata.json").unlink()
+    return case / "model.weights.h5"
+
+
 def write(name, model, save):
     case = HERE / "keras_quantized" / name
     shutil.rmtree(case, ignore_errors=True)
@@ -249,6 +283,7 @@ def write(name, model, save):
 def paired():
     for name, build, save in [
         ("int4_paired", one, save_archive), ("int4_paired_odd", odd, save_archive), ("int4_paired_weights", one, save_weights),
+        ("int4_paired_attention", attention(False), save_archive),
     ]:  # fmt: skip
         write(name, make(build, "int4", None), save)
 
@@ -265,11 +300,33 @@ def indexed():
         write(name, make_indexed(build, options), save)
 
 
-def main():
-    from keras.quantizers import Int4QuantizationConfig, Int8QuantizationConfig
+def plain8():
+    return keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
 
-    plain8 = lambda: Int8QuantizationConfig(activation_quantizer=None)
-    plain4 = lambda block: Int4QuantizationConfig(activation_quantizer=None, block_size=block)
+
+def plain4(block):
+    return keras.quantizers.Int4QuantizationConfig(activation_quantizer=None, block_size=block)
+
+
+def hub():
+    from keras_hub import models
+
+    common = {"vocabulary_size": 11, "num_layers": 1, "hidden_dim": 8, "intermediate_dim": 6}
+    grouped = {"num_query_heads": 4, "num_key_value_heads": 2, **common}
+    gemma = lambda: models.GemmaBackbone(head_dim=4, **grouped)  # noqa: E731
+    llama = lambda: models.LlamaBackbone(**grouped)  # noqa: E731
+    neox = lambda: models.GPTNeoXBackbone(num_heads=2, max_sequence_length=6, **common)  # noqa: E731
+    opt = lambda: models.OPTBackbone(num_heads=2, max_sequence_length=6, **common)  # noqa: E731
+    cases = {
+        "hub_gemma_int8": (gemma, "int8", plain8()), "hub_gemma_int4": (gemma, "int4", plain4(-1)),
+        "hub_llama_int4_blocks": (llama, "int4", plain4(4)), "hub_neox_int4": (neox, "int4", plain4(-1)),
+        "hub_opt_int8": (opt, "int8", plain8()),
+    }  # fmt: skip
+    for name, (build, mode, config) in cases.items():
+        write(name, make(build, mode, config), save_preset)
+
+
+def main():
     cases = {
         "int8": (text, "int8", plain8()), "int8_nested": (nested, "int8", plain8()), "int8_odd": (odd, "int8", plain8()),
         "int4": (text, "int4", plain4(-1)), "int4_nested": (nested, "int4", plain4(-1)), "int4_odd": (odd, "int4", plain4(-1)),
@@ -287,10 +344,16 @@ def main():
         "int8_tied": (reversible(True), "int8", plain8(), save_archive),
         "int8_untied": (reversible(False), "int8", plain8(), save_archive),
         "int4_tied": (reversible(True), "int4", plain4(-1), save_archive),
+        "int4_untied": (reversible(False), "int4", plain4(-1), save_archive),
+        "int8_attention": (attention(), "int8", plain8(), save_archive),
+        "int4_attention": (attention(), "int4", plain4(-1), save_weights),
+        "int4_blocks_attention": (attention(), "int4", plain4(4), save_archive),
+        "int4_blocks_attention_whole": (attention(), "int4", plain4(4), save_whole),
+        "int8_attention_whole": (attention(), "int8", plain8(), save_whole),
     }  # fmt: skip
     for name, (build, mode, config, save) in more.items():
         write(name, make(build, mode, config), save)
 
 
 if __name__ == "__main__":
-    {"paired": paired, "gptq": indexed}.get("".join(sys.argv[1:]), main)()
+    {"paired": paired, "gptq": indexed, "hub": hub}.get("".join(sys.argv[1:]), main)()

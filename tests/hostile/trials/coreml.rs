@@ -1,9 +1,9 @@
 //! Models of Core ML that are malformed or hostile.
 
 use super::message::{bytes, number, varint};
-use super::{mutate, recover_everything};
+use super::{edit_count, mutate, recover_everything};
 use crate::common::verdict::{Limit, Parse, Unsupported};
-use crate::common::{Random, data, effort, tempdir};
+use crate::common::{Random, data, tempdir};
 use crate::monitor::Monitor;
 use crate::trials::Trial;
 
@@ -324,7 +324,7 @@ fn edits() {
     let place = tempdir().unwrap();
     let [spec, weights] = ["m.mlmodel", "weights/weight.bin"].map(|name| place.path().join(name));
     std::fs::create_dir(weights.parent().unwrap()).unwrap();
-    let count = effort([150, 1000, 4000]);
+    let count = edit_count([150, 1000, 4000]);
     for i in 0..count {
         let [mut message, mut blobs] = cases[i % cases.len()].clone();
         match i % 4 {

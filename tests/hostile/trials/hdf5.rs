@@ -432,3 +432,16 @@ fn files() {
     trial.mutations(&names.map(read), 14);
     trial.end();
 }
+
+/// Models that Keras has quantized, whose configs and indexes of blocks are read.
+#[test]
+fn layers_of_keras() {
+    let mut trial = Trial::new();
+    let names = ["int4_blocks_attention_whole", "int8_attention_whole", "int8_whole"];
+    let files = names.map(|name| {
+        let case = data().join("keras_quantized").join(name);
+        std::fs::read(case.join("model.h5")).unwrap()
+    });
+    trial.mutations(&files, 41);
+    trial.end();
+}

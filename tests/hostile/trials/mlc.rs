@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::{mutate, recover_everything};
+use super::{edit_count, mutate, recover_everything};
 use crate::common::verdict::{Kind, Limit, Parse, Unsupported, verdict};
-use crate::common::{Random, data, effort, tempdir};
+use crate::common::{Random, data, tempdir};
 use crate::monitor::Monitor;
 use crate::trials::Trial;
 
@@ -206,7 +206,7 @@ fn edits() {
     });
     let (mut random, mut good) = (Random(29), 0);
     let place = tempdir().unwrap();
-    let count = effort([150, 1000, 4000]);
+    let count = edit_count([150, 1000, 4000]);
     for i in 0..count {
         let [mut list, mut config, mut bytes] = cases[i % cases.len()].clone();
         match i / cases.len() % 4 {

@@ -1,8 +1,8 @@
 //! Models of OpenVINO that are malformed or hostile.
 
-use super::{mutate, recover_everything};
+use super::{edit_count, mutate, recover_everything};
 use crate::common::verdict::{Limit, Parse, Unsupported};
-use crate::common::{Random, data, effort, tempdir};
+use crate::common::{Random, data, tempdir};
 use crate::monitor::Monitor;
 use crate::trials::Trial;
 
@@ -121,7 +121,7 @@ fn edits() {
     let (mut random, mut good) = (Random(23), 0);
     let place = tempdir().unwrap();
     let [graph, weights] = ["m.xml", "m.bin"].map(|name| place.path().join(name));
-    let count = effort([150, 1000, 4000]);
+    let count = edit_count([150, 1000, 4000]);
     for i in 0..count {
         let [mut xml, mut bin] = cases[i % cases.len()].clone();
         let at = (random.next() >> 20) as usize % xml.len();

@@ -1,9 +1,9 @@
 //! Checkpoints of TensorFlow that are malformed or hostile.
 
 use super::message::{bytes, number, varint};
-use super::recover_everything;
+use super::{edit_count, recover_everything};
 use crate::common::ocdbt::crc32c;
-use crate::common::{Random, data, effort, tempdir};
+use crate::common::{Random, data, tempdir};
 use crate::trials::Trial;
 
 /// CRC-32C as LevelDB stores it.
@@ -147,7 +147,7 @@ fn edits() {
     let files = ["parts/model.ckpt.index", "types/types.index", "shards/two.index"];
     let files = files.map(|file| data().join("tensorflow").join(file));
     let (mut random, mut good) = (Random(29), 0);
-    let count = effort([150, 1000, 4000]);
+    let count = edit_count([150, 1000, 4000]);
     let places: Vec<_> = files
         .iter()
         .map(|file| {

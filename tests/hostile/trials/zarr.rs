@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use super::recover_everything;
+use super::{edit_count, recover_everything};
 use crate::common::ocdbt::{MANIFEST, TREE, crc32c, leaf, manifest, node, varint, varints};
-use crate::common::{Random, effort, tempdir};
+use crate::common::{Random, tempdir};
 use crate::trials::Trial;
 
 /// Reads everything of a directory; the error, or nothing.
@@ -270,7 +270,7 @@ fn edits() {
         ("b/.zarray", array),
         ("b/0", b"ef"),
     ]);
-    let (mut random, mut good, count) = (Random(5), 0, effort([150, 1000, 4000]));
+    let (mut random, mut good, count) = (Random(5), 0, edit_count([150, 1000, 4000]));
     for i in 0..count {
         let mut body = good_body.clone();
         for _ in 0..1 + i % 2 {

@@ -1,15 +1,19 @@
 //! What the config of a model says of the layers that Keras has quantized.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use serde_json::Value;
 
+use super::attention::Attention;
+use super::kernel::{KerasKernel, sizes};
+
 /// What the config says of a layer.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct KerasLayer {
-    pub class: String,
+struct KerasLayer {
+    class: String,
     /// `int8`, `int4/64` and the like.
-    pub mode: String,
+    mode: String,
     /// The equation of an `EinsumDense`.
     equation: String,
     /// Sizes of its input and its output, of which some are not known.
@@ -20,53 +24,110 @@ pub(super) struct KerasLayer {
     output_dim: Option<usize>,
 }
 
-/// How the kernel of a layer lies, whatever its codes are.
-pub(super) struct KerasKernel {
-    /// Whether each row has scales of its own, and not each column.
-    pub is_by_row: bool,
-    /// Its shape, as far as the config tells.
-    pub shape: Vec<Option<usize>>,
-    /// Axes of the shape that are its rows.
-    pub reduced: usize,
+/// What is known of a layer.
+pub(super) struct FoundLayer {
+    pub class: String,
+    /// `None` if the config does not tell.
+    pub mode: Option<String>,
+    /// `None` for layers that are not decoded.
+    pub kernel: Option<KerasKernel>,
+    /// The second kernel of an embedding, of the way back.
+    pub reversed: Option<KerasKernel>,
 }
 
-/// The quantized layers of a model by their names; `None` if two that differ have one.
+/// What a model's config says of quantized layers by their names; `None` if two that differ have one.
 #[derive(Default)]
-pub(in crate::parse::hdf5) struct KerasLayers(HashMap<String, Option<KerasLayer>>);
+pub(in crate::parse::hdf5) struct KerasLayers {
+    layers: HashMap<String, Option<KerasLayer>>,
+    /// Layers and models with others inside that have no config.
+    attentions: HashMap<String, Option<Attention>>,
+    /// Modes of layers by their paths, from maps of policies.
+    policies: HashMap<String, Option<String>>,
+    /// The name of the model.
+    root: Option<String>,
+}
+
+/// Adds a value for `name`, which may have that value already.
+fn add<T: PartialEq>(map: &mut HashMap<String, Option<T>>, name: String, value: T) {
+    match map.entry(name) {
+        Entry::Occupied(mut known) if known.get().as_ref() != Some(&value) => {
+            known.insert(None);
+        }
+        Entry::Occupied(_) => {}
+        Entry::Vacant(place) => {
+            place.insert(Some(value));
+        }
+    }
+}
 
 impl KerasLayers {
     /// Collects the quantized layers of a model's config, in models inside of it too.
     pub(in crate::parse::hdf5) fn read(config: &Value) -> Self {
-        let mut layers = Self::default();
+        let name = |value: &Value| Some(value.get("config")?.get("name")?.as_str()?.to_owned());
+        let mut found = Self { root: name(config), ..Self::default() };
         let mut rest = vec![config];
         while let Some(value) = rest.pop() {
             match value {
                 Value::Array(items) => rest.extend(items),
                 Value::Object(map) => {
                     if let Some((name, layer)) = KerasLayer::read(value) {
-                        layers
-                            .0
-                            .entry(name)
-                            .and_modify(|known| {
-                                if known.as_ref() != Some(&layer) {
-                                    *known = None;
-                                }
-                            })
-                            .or_insert(Some(layer));
+                        add(&mut found.layers, name, layer);
+                    }
+                    if let Some((name, attention)) = name(value).zip(Attention::read(value)) {
+                        add(&mut found.attentions, name, attention);
+                    }
+                    if let Some(Value::Object(policies)) = map.get("policy_map") {
+                        for (path, policy) in policies {
+                            let mode = mode(policy).unwrap_or_default().to_owned();
+                            add(&mut found.policies, path.clone(), mode);
+                        }
                     }
                     rest.extend(map.values());
                 }
                 _ => {}
             }
         }
-        layers
+        found
     }
 
-    /// The layer `name`, if there is one such layer.
-    pub(super) fn get(&self, name: &str) -> Option<&KerasLayer> {
-        self.0.get(name)?.as_ref()
+    /// The layer with the last of `names`, which is inside of the others, if there is one such layer.
+    pub(super) fn find(&self, names: &[String]) -> Option<FoundLayer> {
+        let (name, around) = names.split_last()?;
+        let around = self.root.iter().chain(around).rev();
+        let inside = around
+            .filter_map(|around| self.attentions.get(around))
+            .find_map(|attention| match attention {
+                Some(attention) => attention.layer(name).map(Some),
+                None => Some(None),
+            });
+        if let Some(inside) = inside {
+            let (class, kernel) = inside?;
+            let mut paths = (0..names.len()).map(|first| names[first..].join("/"));
+            let mode = paths.find_map(|path| self.policies.get(&path).cloned());
+            let reversed = kernel
+                .is_by_row
+                .then(|| KerasKernel::matrix(kernel.shape[1], None));
+            return Some(FoundLayer {
+                class: class.to_owned(),
+                // A mode that differs is none that is known.
+                mode: mode.map(Option::unwrap_or_default),
+                kernel: Some(kernel),
+                reversed,
+            });
+        }
+        let layer = self.layers.get(name)?.as_ref()?;
+        Some(FoundLayer {
+            class: layer.class.clone(),
+            mode: Some(layer.mode.clone()),
+            kernel: layer.kernel(),
+            reversed: (layer.class == REVERSIBLE)
+                .then(|| KerasKernel::matrix(layer.output_dim, None)),
+        })
     }
 }
+
+/// The class of embeddings with a way back.
+const REVERSIBLE: &str = "ReversibleEmbedding";
 
 impl KerasLayer {
     /// A layer and its name, if `value` is one that is quantized.
@@ -75,14 +136,6 @@ impl KerasLayer {
         let config = value.get("config")?;
         let name = config.get("name")?.as_str()?;
         let mode = mode(config.get("dtype")?)?;
-        let sizes = |value: Option<&Value>| -> Vec<Option<usize>> {
-            let size = |n: &Value| n.as_u64().and_then(|n| usize::try_from(n).ok());
-            match value {
-                Some(Value::Array(items)) => items.iter().map(size).collect(),
-                Some(n) => vec![size(n)],
-                None => vec![],
-            }
-        };
         let size = |key: &str| sizes(config.get(key)).first().copied().flatten();
         let equation = config.get("equation").and_then(Value::as_str).unwrap_or("");
         let input = value
@@ -100,16 +153,13 @@ impl KerasLayer {
         Some((name.to_owned(), layer))
     }
 
-    /// How the kernel lies; `None` for layers that are not decoded. The second kernel of an
-    /// embedding that is `reversed` is that of a `Dense`.
-    pub(super) fn kernel(&self, is_reversed: bool) -> Option<KerasKernel> {
-        let of_matrix = |is_by_row, rows, cols| {
-            Some(KerasKernel { is_by_row, shape: vec![rows, cols], reduced: 1 })
-        };
+    /// How the kernel lies; `None` for layers that are not decoded.
+    fn kernel(&self) -> Option<KerasKernel> {
         match self.class.as_str() {
-            "Dense" => of_matrix(false, self.input.last().copied().flatten(), self.units),
-            "ReversibleEmbedding" if is_reversed => of_matrix(false, self.output_dim, None),
-            "Embedding" | "ReversibleEmbedding" => of_matrix(true, None, self.output_dim),
+            "Dense" => Some(KerasKernel::matrix(self.input.last().copied().flatten(), self.units)),
+            "Embedding" | REVERSIBLE => {
+                Some(KerasKernel { is_by_row: true, ..KerasKernel::matrix(None, self.output_dim) })
+            }
             "EinsumDense" => self.einsum(),
             _ => None,
         }
@@ -148,7 +198,7 @@ impl KerasLayer {
             in_input().or_else(in_output)
         };
         let shape = kernel.chars().map(size).collect();
-        Some(KerasKernel { is_by_row: false, shape, reduced })
+        Some(KerasKernel { is_by_row: false, shape, reduced, ahead: 0 })
     }
 }
 
