@@ -32,9 +32,9 @@ const FACTORS: [f32; TRIED] = [
     1.915_206_6,
 ];
 
-/// Steps to the candidates between two of [`FACTORS`]: 64 in all. Errors of a block are noise over the
-/// scale, so that each candidate may be the best, however near it is to others.
-const STEPS: [f32; 4] = [1.0, 1.010_889_3, 1.021_897_1, 1.033_024_9];
+/// Steps to the candidates between two of [`FACTORS`]. Errors of a block are noise over the scale, so
+/// that each candidate may be the best, however near it is to others.
+const STEPS: [f32; 2] = [1.0, 1.021_897_1];
 
 /// A block whose scale is searched.
 pub(super) struct SearchedBlock<'a> {

@@ -5,7 +5,7 @@
 //! few of them, of both signs or with several zero points, reach nearly all that trying every scale
 //! gains (`kernels/tests/searches`).
 //!
-//! Sixteen candidates are tried side by side: vectors hold one value's codes under each of them, so that
+//! Candidates are tried side by side: vectors hold one value's codes under each of them, so that
 //! nothing is summed across a vector.
 //!
 //! What is carried on is one more value of these sums: its code is `Σ μ·code`, and with what is
@@ -51,6 +51,9 @@ const ROUNDS: [f32; 9] = [6.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0, 0.7, 0.5];
 /// What is added of the scale of a line, and how far its middle is moved, in codes: for the bias there
 /// are as many good numbers as codes.
 const LINE_STEPS: [[f32; 4]; 2] = [[-0.03, -0.01, 0.01, 0.03], [-0.3, -0.1, 0.1, 0.3]];
+
+/// Lines whose sums are taken side by side: with those of more, they would not stay in registers.
+const LINES: usize = TRIED / 2;
 
 /// Values that are summed before their sums are added to those of others: of eight bits, errors are
 /// about as far below the squares as the last places of a sum of a thousand squares.
@@ -158,34 +161,50 @@ impl<'a> Candidates<'a> {
         scales: [f32; TRIED],
         zeros: [f32; TRIED],
     ) -> Found<Fit> {
-        let inverses = scales.map(|scale| 1.0 / scale);
-        let highs = zeros.map(|zero| self.max_code - zero);
-        // Of the products of codes, counted from the zero point, with values; of their squares; and of
-        // their products with means.
-        let mut totals = [[0.0; TRIED]; 3];
-        for [values, variances, means] in self.parts() {
-            let mut sums = [[0.0; TRIED]; 3];
-            for ((&x, &variance), &mean) in zip(zip(values, variances), means) {
-                for i in 0..TRIED {
-                    let code = round_to_even(clamp(x * inverses[i], -zeros[i], highs[i]));
-                    let weighted = variance * code;
-                    sums[0][i] += weighted * x;
-                    sums[1][i] += weighted * code;
-                    sums[2][i] += mean * code;
-                }
-            }
-            add(&mut totals, &sums);
-        }
-        let [products, squares, means] = totals;
+        let [products, squares] = self.sums_of_scales(scales, zeros);
+        let (mut fitted, mut explained) = ([0.0; TRIED], [0.0; TRIED]);
         for i in 0..TRIED {
-            let product = products[i] + means[i] * self.target;
-            let square = squares[i] + means[i] * means[i];
-            if product > 0.0 {
-                let fit = Fit { scale: product / square, zero: zeros[i] };
-                found = found.or(Found { fit, explained: product * product / square });
-            }
+            fitted[i] = products[i] / squares[i];
+            explained[i] = if products[i] > 0.0 {
+                products[i] * fitted[i]
+            } else {
+                0.0
+            };
+        }
+        for i in 0..TRIED {
+            let fit = Fit { scale: fitted[i], zero: zeros[i] };
+            found = found.or(Found { fit, explained: explained[i] });
         }
         found
+    }
+
+    /// Weighted sums of the products of codes, counted from the zero point, with their values, and of
+    /// the squares of codes.
+    #[inline(always)]
+    fn sums_of_scales(&self, scales: [f32; TRIED], zeros: [f32; TRIED]) -> [[f32; TRIED]; 2] {
+        let inverses = scales.map(|scale| 1.0 / scale);
+        let most = self.max_code;
+        let mut totals = [[0.0; TRIED]; 3];
+        for [values, variances, means] in self.parts() {
+            let [mut products, mut squares, mut of_means] = [[0.0; TRIED]; 3];
+            for ((&x, &variance), &mean) in zip(zip(values, variances), means) {
+                for i in 0..TRIED {
+                    let code =
+                        round_to_even(clamp(x * inverses[i] + zeros[i], 0.0, most)) - zeros[i];
+                    let weighted = variance * code;
+                    products[i] += weighted * x;
+                    squares[i] += weighted * code;
+                    of_means[i] += mean * code;
+                }
+            }
+            add(&mut totals, &[products, squares, of_means]);
+        }
+        let [mut products, mut squares, means] = totals;
+        for i in 0..TRIED {
+            products[i] += means[i] * self.target;
+            squares[i] += means[i] * means[i];
+        }
+        [products, squares]
     }
 
     /// Values with their variances and means, a part at a time.
@@ -247,54 +266,70 @@ impl<'a> Candidates<'a> {
         scales: [f32; TRIED],
         biases: [f32; TRIED],
     ) -> Found<Line> {
-        let (inverses, most) = (scales.map(|scale| 1.0 / scale), self.max_code);
-        let mut totals = [[0.0; TRIED]; 4];
-        for [values, variances, means] in self.parts() {
-            let mut sums = [[0.0; TRIED]; 4];
-            for ((&x, &variance), &mean) in zip(zip(values, variances), means) {
-                for i in 0..TRIED {
-                    let x = x - biases[i];
-                    let code = round_to_even(clamp(x * inverses[i], 0.0, most));
-                    let weighted = variance * code;
-                    sums[0][i] += weighted;
-                    sums[1][i] += weighted * x;
-                    sums[2][i] += weighted * code;
-                    sums[3][i] += mean * code;
-                }
+        let (scales, biases) = (scales.as_chunks::<LINES>().0, biases.as_chunks::<LINES>().0);
+        for (scales, biases) in zip(scales, biases) {
+            let [fitted, starts, explained] = self.lines(weights, *scales, *biases);
+            for i in 0..LINES {
+                let fit = Line { scale: fitted[i], bias: starts[i] };
+                found = found.or(Found { fit, explained: explained[i] });
             }
-            add(&mut totals, &sums);
-        }
-        for (i, &bias) in biases.iter().enumerate() {
-            found = found.or(self.line_of(totals.map(|sums| sums[i]), weights, bias));
         }
         found
     }
 
-    /// The line of these sums over codes: of weights, of their products with values, counted from
-    /// `bias`, of those with codes, and of codes and means.
+    /// The scales and biases of the lines, and what they explain.
     #[inline(always)]
-    fn line_of(&self, sums: [f32; 4], weights: Weights, bias: f32) -> Found<Line> {
-        let [code, product, square, mean] = sums;
-        let Weights { low, weight, product: x } = weights;
-        let (target, x) = (self.target - bias * self.mean, x - (bias - low) * weight);
-        let (weight, x) = (weight + self.mean * self.mean, x + self.mean * target);
-        let (code, product) = (code + mean * self.mean, product + mean * target);
-        let square = square + mean * mean;
-        let (covariance, variance) = (product - code * x / weight, square - code * code / weight);
-        let scale = covariance / variance;
-        match variance > 0.0 && covariance > 0.0 {
-            true => Found {
-                fit: Line { scale, bias: bias + (x - scale * code) / weight },
-                explained: covariance * scale,
-            },
-            false => Found::default(),
+    fn lines(
+        &self,
+        weights: Weights,
+        scales: [f32; LINES],
+        biases: [f32; LINES],
+    ) -> [[f32; LINES]; 3] {
+        let (inverses, most) = (scales.map(|scale| 1.0 / scale), self.max_code);
+        let mut totals = [[0.0; LINES]; 4];
+        for [values, variances, means] in self.parts() {
+            let [mut codes, mut products, mut squares, mut of_means] = [[0.0; LINES]; 4];
+            for ((&x, &variance), &mean) in zip(zip(values, variances), means) {
+                for i in 0..LINES {
+                    let x = x - biases[i];
+                    let code = round_to_even(clamp(x * inverses[i], 0.0, most));
+                    let weighted = variance * code;
+                    codes[i] += weighted;
+                    products[i] += weighted * x;
+                    squares[i] += weighted * code;
+                    of_means[i] += mean * code;
+                }
+            }
+            add(&mut totals, &[codes, products, squares, of_means]);
         }
+        let [codes, products, squares, of_means] = totals;
+        let Weights { low, weight, product: above_low } = weights;
+        let all = weight + self.mean * self.mean;
+        let [mut fitted, mut starts, mut explained] = [[0.0; LINES]; 3];
+        for i in 0..LINES {
+            let bias = biases[i];
+            let target = self.target - bias * self.mean;
+            let x = above_low - (bias - low) * weight + self.mean * target;
+            let code = codes[i] + of_means[i] * self.mean;
+            let product = products[i] + of_means[i] * target;
+            let square = squares[i] + of_means[i] * of_means[i];
+            let (covariance, variance) = (product - code * x / all, square - code * code / all);
+            let scale = covariance / variance;
+            fitted[i] = scale;
+            starts[i] = bias + (x - scale * code) / all;
+            explained[i] = if variance > 0.0 && covariance > 0.0 {
+                covariance * scale
+            } else {
+                0.0
+            };
+        }
+        [fitted, starts, explained]
     }
 }
 
 /// Adds the sums of a part to those of the parts before it.
 #[inline(always)]
-fn add<const N: usize>(totals: &mut [[f32; TRIED]; N], sums: &[[f32; TRIED]; N]) {
+fn add<const N: usize, const L: usize>(totals: &mut [[f32; L]; N], sums: &[[f32; L]; N]) {
     for (totals, sums) in zip(&mut totals[..], sums) {
         for (total, sum) in zip(&mut totals[..], sums) {
             *total += sum;
