@@ -46,7 +46,7 @@ const FACTORS: [f32; TRIED] =
 const STEPS: [[f32; TRIED]; 3] = [steps(0.008), steps(0.003), steps(0.001)];
 
 /// Around the best line of all before, each round tries lines with [`LINE_STEPS`] times this.
-const ROUNDS: [f32; 9] = [6.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0, 0.7, 0.5];
+const ROUNDS: [f32; 6] = [4.0, 2.5, 1.5, 1.0, 0.7, 0.5];
 
 /// What is added of the scale of a line, and how far its middle is moved, in codes: for the bias there
 /// are as many good numbers as codes.
