@@ -120,13 +120,16 @@ const WAN: &[Module] = &[
 /// Source: diffusers 0.42.1 `loaders/lora_conversion_utils.py`
 /// (`_convert_kohya_flux_lora_to_diffusers`, `_convert_musubi_wan_lora_to_diffusers`,
 /// `_convert_non_diffusers_qwen_lora_to_diffusers`).
+#[cfg(feature = "models")]
 const TRANSFORMERS: &[(&str, &[Module])] =
     &[("FluxTransformer2D", FLUX), ("WanTransformer3D", WAN), ("QwenImageTransformer2D", &[])];
 
 /// Modules of a transformer under the names of its authors.
+#[cfg(feature = "models")]
 #[derive(Clone, Copy)]
 pub(super) struct AuthorsNames(&'static [Module]);
 
+#[cfg(feature = "models")]
 impl AuthorsNames {
     /// Those of the transformer `class` of diffusers; `None` if it is none of these.
     pub(super) fn of_class(class: &str) -> Option<Self> {
