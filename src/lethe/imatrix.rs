@@ -103,18 +103,17 @@ fn require_finite(name: &str, values: &[f32]) -> Result<()> {
     }
 }
 
-/// Names that the entry of the tensor `name` may have, the user's name first: an importance matrix of
-/// a model in Hugging Face's naming has entries by it. A stack of experts of which each holds two
+/// Names that the entry of the tensor `name`, which is `ours` for llama.cpp, may have. The user's name
+/// is first: an importance matrix of a model in Hugging Face's naming has entries by it. A stack of experts of which each holds two
 /// projections has entries in llama.cpp's naming of both, whose inputs are the same.
-pub(crate) fn names_of_entries(name: &str) -> Vec<String> {
-    let ours = llama_name(name).name;
+pub(crate) fn names_of_entries(name: &str, ours: &str) -> Vec<String> {
     let projections = match ours.split_once("ffn_gate_up_exps").filter(|_| ours != name) {
         Some((layer, end)) => ["up", "gate"]
             .map(|of| format!("{layer}ffn_{of}_exps{end}"))
             .to_vec(),
         None => vec![],
     };
-    [name.to_owned(), ours]
+    [name.to_owned(), ours.to_owned()]
         .into_iter()
         .chain(projections)
         .collect()
@@ -127,7 +126,7 @@ fn part_of<'m>(
     dims: &[usize],
 ) -> Result<Option<&'m [f32]>> {
     let LlamaName { name: ours, expert, .. } = llama_name(name);
-    let Some(values) = names_of_entries(name)
+    let Some(values) = names_of_entries(name, &ours)
         .iter()
         .find_map(|name| entries.get(name))
     else {

@@ -70,17 +70,8 @@ impl Importance {
             means_of_columns = imatrix.means_of_tensor(&self.name, &self.shape)?;
         }
         if self.inputs_are_rows {
-            // An entry has as many numbers as the stack has rows.
-            let fill = |numbers: Option<&[f32]>, to: &mut Vec<f32>| {
-                for &number in numbers
-                    .and_then(|all| all.get(tile.rows.clone()))
-                    .unwrap_or_default()
-                {
-                    to.extend(repeat_n(number, tile.cols.len()));
-                }
-            };
-            fill(squares_of_columns, variances);
-            fill(means_of_columns, means);
+            fill_by_rows(squares_of_columns, tile, variances);
+            fill_by_rows(means_of_columns, tile, means);
             // A row of the tile has values of many outputs.
             *row = 1;
             self.complete(tile.rows.len() * tile.cols.len(), statistics);
@@ -138,6 +129,15 @@ impl Importance {
         for (variance, mean) in variances.iter_mut().zip(means) {
             *variance = (*variance - *mean * *mean).max(0.0);
         }
+    }
+}
+
+/// Appends the number of each row of `tile` for all of its values. An entry has as many numbers as a
+/// stack whose inputs are rows has rows.
+fn fill_by_rows(numbers: Option<&[f32]>, tile: &Tile, to: &mut Vec<f32>) {
+    let of_rows = numbers.and_then(|all| all.get(tile.rows.clone()));
+    for &number in of_rows.unwrap_or_default() {
+        to.extend(repeat_n(number, tile.cols.len()));
     }
 }
 

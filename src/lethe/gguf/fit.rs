@@ -37,7 +37,7 @@ impl Imatrix {
                 _ => weight.shape.to_vec(),
             };
             if let Ok(Some(_)) = self.of_tensor(weight.name, &dims) {
-                let names = names_of_entries(weight.name).into_iter();
+                let names = names_of_entries(weight.name, &llama).into_iter();
                 used.extend(names.filter(|name| self.get(name).is_some()));
             } else if matches!(decision, Decision::Encode { label, .. } if !is_float_type(label))
                 && !is_token_embedding(&llama)
