@@ -8,7 +8,7 @@
 
 use std::ops::{AddAssign, Range};
 
-use crate::simd::{Level, Routine, perform, zip};
+use crate::simd::{Level, Routine, from_fn, perform, zip};
 
 /// Statistics of the activations of each value of a tile, if scales are searched; else empty.
 #[derive(Debug, Clone, Copy, Default)]
@@ -153,7 +153,7 @@ impl SearchedGroup<'_> {
                 sums[1][i] += mean;
             }
         }
-        sums.map(|lanes| sum_of(&lanes))
+        from_fn(|i| sum_of(&sums[i]))
     }
 
     /// The cost of the errors of `back`, what the group is decoded to.
@@ -204,7 +204,7 @@ impl ErrorSums {
     /// What the errors cost.
     #[inline(always)]
     pub(crate) fn cost(&self, carried: f32) -> Cost {
-        Cost::of(self.0.map(|lanes| sum_of(&lanes)), carried)
+        Cost::of(from_fn(|i| sum_of(&self.0[i])), carried)
     }
 }
 

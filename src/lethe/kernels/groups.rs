@@ -1,9 +1,10 @@
 //! Groups of values of a row that share a scale of one byte: MXFP4, MXFP6, MXFP8, NVFP4. Two codes of
 //! four bits lie in a byte, the first in its low nibble; others have a byte each.
 
-use super::activations::{Activations, TRIED};
+use super::activations::Activations;
 use super::narrow::{NarrowFloat, max_abs, narrow_number, nearest_magnitude, with_sign_of};
 use crate::remember::kernels::fp8::f32_from_exponent;
+use crate::remember::kernels::nvfp4::BLOCK as NVFP4_BLOCK;
 use crate::simd::{Flat, Level, Routine, copy, perform, zip};
 
 /// The scale of a group.
@@ -164,10 +165,15 @@ impl GroupBuffers<'_> {
     }
 }
 
-/// What is added to the byte of the library's scale to come to the one before the first that is tried.
-/// Eight bytes of NVFP4 are a factor of 2; the best exponent of MXFP4 is mostly the library's or a
-/// neighbour.
-const FIRST_TRIED: i32 = -(TRIED as i32) / 2;
+/// Scales that are tried, as what is added to the byte of the library's. Bytes of MXFP4 are exponents.
+const STEPS: [i32; 8] = [0, -1, 1, -2, 2, -3, 3, 4];
+
+/// Bytes of NVFP4 that differ by eight are a factor of two. The best scale is the library's or a
+/// neighbour, or one under which the largest value meets a smaller code.
+const STEPS_OF_NVFP4: [i32; 8] = [0, -1, 1, -2, 3, 4, 5, 6];
+
+/// The other scales of NVFP4, of which any may be the best if some values count more than others.
+const OTHERS_OF_NVFP4: [i32; 8] = [2, 7, -3, -4, -5, -6, -7, -8];
 
 /// Of the library's scale of a group and those around it the one under which errors cost least; the
 /// library's, if none is better. With what is carried on.
@@ -179,33 +185,59 @@ fn search_scale<A: GroupArithmetic<GROUP>, const GROUP: usize>(
     plain: GroupScale,
     carried: f32,
 ) -> (GroupScale, f32) {
-    let mut tried = [plain; TRIED];
-    for (i, tried) in tried.iter_mut().enumerate().skip(1) {
-        let byte = u8::try_from(i32::from(plain.byte) + FIRST_TRIED + i as i32).ok();
-        let scale = byte.and_then(|byte| arithmetic.scale_of(byte));
-        *tried = scale.unwrap_or(plain);
+    const TRIED: usize = STEPS.len();
+    // Codes are symmetric: the error of a magnitude counts with the sign of the value.
+    let (mut magnitudes, mut signed) = ([0.0; GROUP], [0.0; GROUP]);
+    for i in 0..GROUP {
+        magnitudes[i] = values[i].abs();
+        signed[i] = with_sign_of(values[i], means[i]);
     }
-    // Quotients are products here: where the last place decides on a code, both cost the same.
-    let inverses = tried.map(|scale| arithmetic.scaled(1.0, scale.factor));
-    let scales = tried.map(|scale| scale.scale);
-    let (mut squares, mut errors) = ([0.0; TRIED], [carried; TRIED]);
-    for ((&x, &variance), &mean) in zip(zip(values.iter(), variances), means) {
-        // Codes are symmetric: the error of a magnitude counts with the sign of the value.
-        let (x, mean) = (x.abs(), with_sign_of(x, mean));
+    let (mut steps, mut others) = match GROUP {
+        NVFP4_BLOCK => (STEPS_OF_NVFP4, is_uneven(variances).then_some(OTHERS_OF_NVFP4)),
+        _ => (STEPS, None),
+    };
+    let (mut found, mut end, mut least) = (plain, carried, f32::INFINITY);
+    loop {
+        let (mut tried, mut inverses, mut scales) = ([plain; TRIED], [0.0; TRIED], [0.0; TRIED]);
         for i in 0..TRIED {
-            let error = nearest_magnitude::<A::Code>(x * inverses[i]) * scales[i] - x;
-            squares[i] += variance * error * error;
-            errors[i] += mean * error;
+            let byte = u8::try_from(i32::from(plain.byte) + steps[i]).ok();
+            let byte = byte.filter(|_| steps[i] != 0);
+            if let Some(scale) = byte.and_then(|byte| arithmetic.scale_of(byte)) {
+                tried[i] = scale;
+            }
+            // Quotients are products here: where the last place decides on a code, both cost the same.
+            inverses[i] = arithmetic.scaled(1.0, tried[i].factor);
+            scales[i] = tried[i].scale;
+        }
+        let (mut squares, mut errors) = ([0.0; TRIED], [carried; TRIED]);
+        for ((&x, &mean), &variance) in zip(zip(magnitudes.iter(), &signed), variances) {
+            for i in 0..TRIED {
+                let error = nearest_magnitude::<A::Code>(x * inverses[i]) * scales[i] - x;
+                squares[i] += variance * error * error;
+                errors[i] += mean * error;
+            }
+        }
+        for i in 0..TRIED {
+            let cost = squares[i] + errors[i] * errors[i];
+            if cost < least {
+                (least, found, end) = (cost, tried[i], errors[i]);
+            }
+        }
+        match others.take() {
+            Some(others) => steps = others,
+            None => return (found, end),
         }
     }
-    let (mut best, mut least) = (0, f32::INFINITY);
-    for i in 0..TRIED {
-        let cost = squares[i] + errors[i] * errors[i];
-        if cost < least {
-            (best, least) = (i, cost);
-        }
+}
+
+/// Whether some values of a group count more than others.
+#[inline(always)]
+fn is_uneven<const GROUP: usize>(variances: &[f32; GROUP]) -> bool {
+    let mut differ = false;
+    for &variance in variances {
+        differ |= variance != variances[0];
     }
-    (tried[best], errors[best])
+    differ
 }
 
 /// Groups whose scales are found before any of them is encoded: a scale is one long chain of

@@ -7,11 +7,10 @@ use super::{CHUNK, CodebookEncoder, absmax, decoded, ranks_of_chunk};
 use crate::lethe::kernels::activations::{Activations, Cost, SearchedGroup, sum_of};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{InMemory, Level, Ranks, Routine, copy, perform, zip};
+use crate::simd::{InMemory, Level, Ranks, Routine, copy, from_fn, perform, zip};
 
 /// Candidates for a scale, as a part of the largest magnitude.
-const FACTORS: [f32; 16] =
-    [0.4, 0.46, 0.52, 0.58, 0.64, 0.69, 0.74, 0.78, 0.82, 0.86, 0.9, 0.94, 0.97, 1.0, 1.04, 1.08];
+const FACTORS: [f32; 12] = [0.4, 0.48, 0.56, 0.64, 0.71, 0.77, 0.83, 0.88, 0.93, 0.98, 1.03, 1.08];
 
 impl CodebookEncoder {
     /// The scales of blocks of `block` values, of which the last may be short. No block's errors
@@ -83,9 +82,9 @@ impl SearchBlocks<'_> {
             let group = SearchedGroup { values, variances, means, carried };
             let [mean_value, _] = group.sums_of_means();
             let (mut best, mut least, mut fitted) = (0.0, f32::INFINITY, largest);
-            // Candidates for codes, then the library's scale and three fits: one place in the code that
+            // Candidates for codes, then the library's scale and two fits: one place in the code that
             // sums, for all of it is inlined.
-            for i in 0..FACTORS.len() + 4 {
+            for i in 0..FACTORS.len() + 3 {
                 let scale = match FACTORS.get(i) {
                     Some(factor) => largest * factor,
                     None if i == FACTORS.len() => largest,
@@ -133,7 +132,7 @@ fn sums(
         }
         add(&mut lanes, encoder, ranks, &last[0], (&last[1], &last[2]), scale);
     }
-    let [squares, product, square, mean_level] = lanes.map(|lanes| sum_of(&lanes));
+    let [squares, product, square, mean_level] = from_fn(|i| sum_of(&lanes[i]));
     Sums {
         cost: Cost::of([squares, mean_level * scale - mean_value], group.carried),
         product: product + mean_level * (mean_value - group.carried),

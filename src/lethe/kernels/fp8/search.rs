@@ -10,7 +10,7 @@ use super::{BlockScaling, Fp8Arithmetic, PART};
 use crate::lethe::kernels::activations::{Activations, ErrorSums, TRIED};
 use crate::lethe::kernels::narrow::{NarrowFloat, narrow, narrow_in_range};
 use crate::remember::kernels::fp8::Float8;
-use crate::simd::zip;
+use crate::simd::{from_fn, zip};
 
 /// Candidates for a scale, as multiples of the library's: powers of the sixteenth root of 2.
 const FACTORS: [f32; TRIED] = [
@@ -61,8 +61,9 @@ impl SearchedBlock<'_> {
         let plain = *scaling;
         let (mut least, mut found) = (f32::INFINITY, (plain.scale, plain.factor));
         for step in STEPS {
-            let operands = FACTORS.map(|factor| arithmetic.operands(plain.scale * factor * step));
-            let costs = self.estimates::<N>(operands.map(|(scale, _)| scale));
+            let operands: [_; TRIED] =
+                from_fn(|i| arithmetic.operands(plain.scale * FACTORS[i] * step));
+            let costs = self.estimates::<N>(from_fn(|i| operands[i].0));
             for (operands, cost) in zip(operands, costs) {
                 if cost < least {
                     (least, found) = (cost, operands);
@@ -102,7 +103,7 @@ impl SearchedBlock<'_> {
     /// and on small errors.
     #[inline(always)]
     fn estimates<N: NarrowFloat>(&self, scales: [f32; TRIED]) -> [f32; TRIED] {
-        let inverses = scales.map(|scale| 1.0 / scale);
+        let inverses: [f32; TRIED] = from_fn(|i| 1.0 / scales[i]);
         let mut totals = [0.0; TRIED];
         for [values, variances, means] in self.rows() {
             let [mut squares, mut errors] = [[0.0; TRIED]; 2];

@@ -13,7 +13,9 @@
 
 use super::{clamp, larger, round_to_even, smaller};
 use crate::lethe::kernels::activations::{SearchedGroup, TRIED};
-use crate::simd::{Routine, zip};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx512;
+use crate::simd::{Routine, from_fn, zip};
 
 /// Which zero points a search may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,15 +47,19 @@ const FACTORS: [f32; TRIED] =
 /// The last steps are of the fitted scale itself, under which codes may be others.
 const STEPS: [[f32; TRIED]; 3] = [steps(0.008), steps(0.003), steps(0.001)];
 
+/// Candidates for the scale of a line, as [`FACTORS`]. Few are small, for a line that cuts off much of
+/// one side is met by rounds that move it.
+const LINE_FACTORS: [f32; TRIED] = [
+    0.5, 0.547, 0.593, 0.64, 0.687, 0.733, 0.78, 0.827, 0.873, 0.92, 0.967, 1.013, 1.06, 1.107,
+    1.153, 1.2,
+];
+
 /// Around the best line of all before, each round tries lines with [`LINE_STEPS`] times this.
-const ROUNDS: [f32; 6] = [4.0, 2.5, 1.5, 1.0, 0.7, 0.5];
+const ROUNDS: [f32; 3] = [5.0, 2.0, 0.8];
 
 /// What is added of the scale of a line, and how far its middle is moved, in codes: for the bias there
 /// are as many good numbers as codes.
 const LINE_STEPS: [[f32; 4]; 2] = [[-0.03, -0.01, 0.01, 0.03], [-0.3, -0.1, 0.1, 0.3]];
-
-/// Lines whose sums are taken side by side: with those of more, they would not stay in registers.
-const LINES: usize = TRIED / 2;
 
 /// Values that are summed before their sums are added to those of others: of eight bits, errors are
 /// about as far below the squares as the last places of a sum of a thousand squares.
@@ -79,11 +85,28 @@ pub(super) struct FitGroup<'a> {
 }
 
 impl Routine for FitGroup<'_> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
+        // The sums of more lines would not stay in registers.
+        self.fit_with::<{ TRIED / 2 }>();
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx512(&mut self, _: Avx512) {
+        self.fit_with::<TRIED>();
+    }
+}
+
+impl FitGroup<'_> {
+    /// With the sums of `LINES` lines side by side.
+    #[inline(always)]
+    fn fit_with<const LINES: usize>(&mut self) {
         let candidates = Candidates::new(self.group, self.max_code);
         self.fit = match self.zero {
-            ZeroPoint::Any => candidates.fit_line(),
+            ZeroPoint::Any => candidates.fit_line::<LINES>(),
             zero => candidates.fit_scale(zero),
         };
     }
@@ -127,21 +150,22 @@ impl<'a> Candidates<'a> {
             ZeroPoint::Middle => (larger(-low, high) * most / middle, 2),
             _ => (high - low, 5),
         };
-        let scales = FACTORS.map(|factor| width / most * self.candidate(factor));
+        let scales = from_fn(|i| width / most * self.candidate(FACTORS[i]));
         // The zero points with which as much is cut off on either side.
-        let centred = scales
-            .map(|scale| round_to_even(clamp(most / 2.0 - (high + low) / 2.0 / scale, 0.0, most)));
+        let centred: [f32; TRIED] = from_fn(|i| {
+            round_to_even(clamp(most / 2.0 - (high + low) / 2.0 / scales[i], 0.0, most))
+        });
         let mut best = Found::default();
         for i in 0..zeros {
             let zeros = match zero {
                 ZeroPoint::Middle => [middle - i as f32; TRIED],
-                _ => centred.map(|centred| clamp(centred + (i as f32 - 2.0), 0.0, most)),
+                _ => from_fn(|lane| clamp(centred[lane] + (i as f32 - 2.0), 0.0, most)),
             };
             best = self.best_scale(best, scales, zeros);
         }
         for steps in STEPS {
             let Fit { scale, zero } = best.fit;
-            let scales = steps.map(|step| scale + scale * (step * self.spread));
+            let scales = from_fn(|i| scale + scale * (steps[i] * self.spread));
             best = self.best_scale(best, scales, [zero; TRIED]);
         }
         let found = best.fit;
@@ -182,7 +206,7 @@ impl<'a> Candidates<'a> {
     /// the squares of codes.
     #[inline(always)]
     fn sums_of_scales(&self, scales: [f32; TRIED], zeros: [f32; TRIED]) -> [[f32; TRIED]; 2] {
-        let inverses = scales.map(|scale| 1.0 / scale);
+        let inverses: [f32; TRIED] = from_fn(|i| 1.0 / scales[i]);
         let most = self.max_code;
         let mut totals = [[0.0; TRIED]; 3];
         for [values, variances, means] in self.parts() {
@@ -218,14 +242,14 @@ impl<'a> Candidates<'a> {
 
     /// The scale and the zero point, which is any number.
     #[inline(always)]
-    fn fit_line(&self) -> Fit {
+    fn fit_line<const LINES: usize>(&self) -> Fit {
         let half = self.max_code / 2.0;
         let (low, high) = range(self.group.values);
         let sums = self.sums_of_weights(low);
         let (middle, width) = ((high + low) / 2.0, (high - low) / self.max_code);
-        let scales = FACTORS.map(|factor| width * self.candidate(factor));
-        let biases = scales.map(|scale| middle - scale * half);
-        let mut best = self.best_line(Found::default(), sums, scales, biases);
+        let scales = from_fn(|i| width * self.candidate(LINE_FACTORS[i]));
+        let biases = from_fn(|i| middle - scales[i] * half);
+        let mut best = self.best_line::<LINES>(Found::default(), sums, scales, biases);
         for round in ROUNDS {
             let Line { scale: found, bias } = best.fit;
             let middle = bias + found * half;
@@ -235,10 +259,8 @@ impl<'a> Candidates<'a> {
                 scales[i] = found + found * (steps[i / 4] * self.spread * round);
                 biases[i] = middle - scales[i] * (half + shifts[i % 4] * round);
             }
-            best = self.best_line(best, sums, scales, biases);
+            best = self.best_line::<LINES>(best, sums, scales, biases);
         }
-        let Line { scale, bias } = best.fit;
-        best = self.best_line(best, sums, [scale; TRIED], [bias; TRIED]);
         match best.fit {
             Line { scale: 0.0, .. } => Fit::default(),
             Line { scale, bias } => Fit { scale, zero: -bias / scale },
@@ -259,7 +281,7 @@ impl<'a> Candidates<'a> {
     /// The best of `found` and of the lines through the values over their codes on lines with `scales`
     /// and `biases`, by weighted least squares.
     #[inline(always)]
-    fn best_line(
+    fn best_line<const LINES: usize>(
         &self,
         mut found: Found<Line>,
         weights: Weights,
@@ -279,13 +301,13 @@ impl<'a> Candidates<'a> {
 
     /// The scales and biases of the lines, and what they explain.
     #[inline(always)]
-    fn lines(
+    fn lines<const LINES: usize>(
         &self,
         weights: Weights,
         scales: [f32; LINES],
         biases: [f32; LINES],
     ) -> [[f32; LINES]; 3] {
-        let (inverses, most) = (scales.map(|scale| 1.0 / scale), self.max_code);
+        let (inverses, most): ([f32; LINES], _) = (from_fn(|i| 1.0 / scales[i]), self.max_code);
         let mut totals = [[0.0; LINES]; 4];
         for [values, variances, means] in self.parts() {
             let [mut codes, mut products, mut squares, mut of_means] = [[0.0; LINES]; 4];

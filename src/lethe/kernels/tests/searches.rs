@@ -276,8 +276,12 @@ fn integers() {
                 .sum();
             let found = of(of_weights(&weights));
             let part = gained(&of(Activations::default()), &found, least);
-            // Of lines this is the worst; it is 0.98 over many groups of four bits.
-            let goal = if rule == IntegerRule::Mlx { 0.94 } else { 0.98 };
+            // Of these few groups; lines over many of them reach 0.98 up to five bits.
+            let goal = match rule {
+                IntegerRule::Mlx if bits > 4 => 0.94,
+                IntegerRule::Mlx => 0.96,
+                _ => 0.98,
+            };
             assert!(part > goal, "{q:?}, weights of {spread}: {part}");
         }
     }
