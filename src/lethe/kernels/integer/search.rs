@@ -104,16 +104,19 @@ impl FitGroup<'_> {
     /// With the sums of `LINES` lines side by side.
     #[inline(always)]
     fn fit_with<const LINES: usize>(&mut self) {
-        let candidates = Candidates::new(self.group, self.max_code);
-        self.fit = match self.zero {
-            ZeroPoint::Any => candidates.fit_line::<LINES>(),
-            zero => candidates.fit_scale(zero),
+        let mut has_means = false;
+        for &mean in self.group.means {
+            has_means |= mean != 0.0;
+        }
+        self.fit = match has_means {
+            true => Candidates::<true>::new(self.group, self.max_code).fit::<LINES>(self.zero),
+            false => Candidates::<false>::new(self.group, self.max_code).fit::<LINES>(self.zero),
         };
     }
 }
 
-/// What codes of the values of a group explain.
-struct Candidates<'a> {
+/// What codes of the values of a group explain. Without means, a seventh of the operations is saved.
+struct Candidates<'a, const HAS_MEANS: bool> {
     group: SearchedGroup<'a>,
     max_code: f32,
     /// How far apart candidates are, in those of four bits. Of more bits the best scale is nearer to the
@@ -125,12 +128,20 @@ struct Candidates<'a> {
     mean: f32,
 }
 
-impl<'a> Candidates<'a> {
+impl<'a, const HAS_MEANS: bool> Candidates<'a, HAS_MEANS> {
     #[inline(always)]
     fn new(group: SearchedGroup<'a>, max_code: f32) -> Self {
         let [product, mean] = group.sums_of_means();
         let spread = smaller(4.0 / (max_code + 1.0).sqrt(), 1.0);
         Self { group, max_code, spread, target: product - group.carried, mean }
+    }
+
+    #[inline(always)]
+    fn fit<const LINES: usize>(&self, zero: ZeroPoint) -> Fit {
+        match zero {
+            ZeroPoint::Any => self.fit_line::<LINES>(),
+            zero => self.fit_scale(zero),
+        }
     }
 
     /// A candidate of [`FACTORS`] for as many codes as there are.
@@ -218,7 +229,9 @@ impl<'a> Candidates<'a> {
                     let weighted = variance * code;
                     products[i] += weighted * x;
                     squares[i] += weighted * code;
-                    of_means[i] += mean * code;
+                    if HAS_MEANS {
+                        of_means[i] += mean * code;
+                    }
                 }
             }
             add(&mut totals, &[products, squares, of_means]);
@@ -319,7 +332,9 @@ impl<'a> Candidates<'a> {
                     codes[i] += weighted;
                     products[i] += weighted * x;
                     squares[i] += weighted * code;
-                    of_means[i] += mean * code;
+                    if HAS_MEANS {
+                        of_means[i] += mean * code;
+                    }
                 }
             }
             add(&mut totals, &[codes, products, squares, of_means]);
