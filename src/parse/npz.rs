@@ -29,12 +29,13 @@ pub(super) fn read_npy(
     _path: Option<&Path>,
     budget: &Budget,
 ) -> Result<ParsedModel> {
-    let mut file = &source;
+    let base = source.share();
+    let mut file = &base;
     let len = ReadAt::len(&file);
     budget.items(1, "array")?;
     let npy = read_header(&mut file, 0, len, budget)?.0;
     let mut contents = ParsedModel::new(Container::Npy, npy.header_len);
-    contents.sources.push(source.share());
+    contents.sources.push(source);
     if !add_objects(&mut contents, "", &npy, &mut file, npy.header_len as u64..len, budget)? {
         add(&mut contents, "tensor".to_owned(), &npy, len, 0, npy.header_len as u64, None)
             .map_err(|e| e.about("array `tensor`"))?;
@@ -223,7 +224,7 @@ fn add_objects(
     }
     let had = (contents.tensors.len(), contents.skipped.len(), contents.sources.len());
     let array = ObjectArray { name, is_scalar: npy.shape.is_empty() };
-    let added = add_arrays(file, place, Some(array), contents, budget);
+    let added = add_arrays(file, place, Some(&array), contents, budget);
     match added {
         Ok(header) if contents.tensors.len() > had.0 => {
             contents.header_size += header;

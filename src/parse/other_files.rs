@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 24] = [
+        let rows: [(&[u8], &str); 25] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",

@@ -53,6 +53,7 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
 }
 
 /// An array of objects, which is a pickle behind the header of an NPY file.
+#[cfg_attr(not(feature = "npz"), allow(dead_code))]
 pub(in crate::parse) struct ObjectArray<'a> {
     /// What the names of the arrays in it begin with; empty: nothing.
     pub name: &'a str,
@@ -68,7 +69,7 @@ pub(in crate::parse) struct ObjectArray<'a> {
 pub(in crate::parse) fn add(
     file: &mut dyn ReadAt,
     place: Range<u64>,
-    array: Option<ObjectArray<'_>>,
+    array: Option<&ObjectArray<'_>>,
     contents: &mut ParsedModel,
     budget: &Budget,
 ) -> Result<usize> {
@@ -79,9 +80,9 @@ pub(in crate::parse) fn add(
     if !machine.input.is_at_end() {
         return Err(AnamnesisError::parse("pickle: there is data behind it"));
     }
-    let name = array.as_ref().map_or("", |array| array.name);
+    let name = array.map_or("", |array| array.name);
     if let (Some(ObjectArray { is_scalar: true, .. }), Node::List(items)) =
-        (&array, machine.values.node(root))
+        (array, machine.values.node(root))
         && let &[only] = items.as_slice()
     {
         root = only;

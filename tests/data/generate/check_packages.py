@@ -77,14 +77,17 @@ def unpack(package, folder):
 
 
 def is_model(path):
-    """Whether it may be: `.xml` and `.pkl` are of many kinds, and an `.mlpackage` is one."""
+    """Whether it may be one: `.xml`, `.index` and `.pkl` are of many kinds, and an `.mlpackage` is one model."""
     if any(parent.suffix == ".mlpackage" for parent in path.parents):
         return False
     if path.suffix == ".xml":
         return path.with_suffix(".bin").is_file()
     if path.name.endswith(".index"):
         return Path(str(path).removesuffix("index") + "data-00000-of-00001").is_file()
-    return path.name.endswith(ENDINGS) and (path.suffix != ".pkl" or b"numpy" in path.read_bytes()[:4096])
+    if path.suffix == ".pkl":
+        head = path.read_bytes()[:4096]
+        return b"numpy" in head and b"sklearn" not in head
+    return path.name.endswith(ENDINGS)
 
 
 def of_numpy(array):
