@@ -43,6 +43,12 @@ impl NpyHeader {
         matches!(self.kind, Ok(NpyElements { dtype: Dtype::F8E4M3, .. }))
     }
 
+    /// Whether the data is a pickle of objects.
+    #[cfg(feature = "pth")]
+    pub(super) fn holds_objects(&self) -> bool {
+        matches!(&self.kind, Err(what) if what.starts_with(OBJECTS))
+    }
+
     /// Bytes of the data; `None` if no tensor can hold the elements.
     pub(super) fn data_len(&self) -> Option<usize> {
         self.kind.as_ref().ok()?.dtype.byte_len(&self.shape)
@@ -156,6 +162,9 @@ pub(super) fn parse(header: &[u8]) -> Result<NpyHeader> {
     Ok(NpyHeader { header_len: header.len(), shape, kind: elements(&descr)?, fortran })
 }
 
+/// Elements that are objects of Python.
+const OBJECTS: &str = "objects";
+
 /// Element types by NumPy's three spellings: code, character, name.
 const TYPES: &[(&str, &str, &str, Dtype)] = &[
     ("b1", "?", "bool", Dtype::Bool),
@@ -200,7 +209,7 @@ fn elements(descr: &Literal) -> Result<std::result::Result<NpyElements, String>>
         return Ok(Ok(NpyElements { dtype, big_endian: big_endian && dtype.bits() > 8 }));
     }
     let kind = match (code.chars().next(), code.get(1..).unwrap_or_default()) {
-        (Some('O'), _) => "objects",
+        (Some('O'), _) => OBJECTS,
         (Some('U'), _) => "text",
         (Some('S' | 'a'), _) => "bytes",
         (Some('M' | 'm'), _) => "dates",

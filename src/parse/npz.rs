@@ -3,10 +3,13 @@
 
 use std::collections::HashSet;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use super::npy::{self, NpyHeader};
+#[cfg(feature = "pth")]
+use super::pth::{ObjectArray, add_arrays};
 use super::read_at::ReadAt;
 use super::zip::{ZipArchive, ZipMember};
 pub use crate::compat::npz::{
@@ -26,14 +29,17 @@ pub(super) fn read_npy(
     _path: Option<&Path>,
     budget: &Budget,
 ) -> Result<ParsedModel> {
-    let mut file = &source;
+    let base = source.share();
+    let mut file = &base;
     let len = ReadAt::len(&file);
     budget.items(1, "array")?;
     let npy = read_header(&mut file, 0, len, budget)?.0;
     let mut contents = ParsedModel::new(Container::Npy, npy.header_len);
-    add(&mut contents, "tensor".to_owned(), &npy, len, 0, npy.header_len as u64, None)
-        .map_err(|e| e.about("array `tensor`"))?;
     contents.sources.push(source);
+    if !add_objects(&mut contents, "", &npy, &mut file, npy.header_len as u64..len, budget)? {
+        add(&mut contents, "tensor".to_owned(), &npy, len, 0, npy.header_len as u64, None)
+            .map_err(|e| e.about("array `tensor`"))?;
+    }
     Ok(contents)
 }
 
@@ -127,6 +133,9 @@ fn read_member(
         contents.header_size += npy.header_len;
         let before = (header.len() as u64, crc32fast::hash(&header));
         let (start, len) = (start + before.0, member.len - before.0);
+        if add_objects(contents, name, &npy, file, start..start + len, budget)? {
+            return Ok(true);
+        }
         add(
             contents,
             name.to_owned(),
@@ -194,6 +203,60 @@ fn read_header(
     header.resize(header_len, 0);
     file.read_at(start + have as u64, &mut header[have..])?;
     Ok((npy::parse(&header)?, header))
+}
+
+/// Adds what an array of objects holds, whose pickle is at `place`. Says whether it did: a pickle of anything but arrays
+/// in dicts and lists is left to [`add`].
+///
+/// # Errors
+/// `LimitExceeded`; `Io`.
+#[cfg(feature = "pth")]
+fn add_objects(
+    contents: &mut ParsedModel,
+    name: &str,
+    npy: &NpyHeader,
+    file: &mut dyn ReadAt,
+    place: Range<u64>,
+    budget: &Budget,
+) -> Result<bool> {
+    if !npy.holds_objects() {
+        return Ok(false);
+    }
+    let had = (contents.tensors.len(), contents.skipped.len(), contents.sources.len());
+    let array = ObjectArray { name, is_scalar: npy.shape.is_empty() };
+    let added = add_arrays(file, place, Some(&array), contents, budget);
+    match added {
+        Ok(header) if contents.tensors.len() > had.0 => {
+            contents.header_size += header;
+            let what = "an array of objects, which is a pickle: no code in it is run";
+            contents.notes.push(match name {
+                "" => what.to_owned(),
+                name => format!("array `{name}`: {what}"),
+            });
+            return Ok(true);
+        }
+        Err(error @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => {
+            return Err(error);
+        }
+        _ => {}
+    }
+    contents.tensors.truncate(had.0);
+    contents.skipped.truncate(had.1);
+    contents.sources.truncate(had.2);
+    Ok(false)
+}
+
+/// Arrays of objects are read by the reader of pickles.
+#[cfg(not(feature = "pth"))]
+fn add_objects(
+    _contents: &mut ParsedModel,
+    _name: &str,
+    _npy: &NpyHeader,
+    _file: &mut dyn ReadAt,
+    _place: Range<u64>,
+    _budget: &Budget,
+) -> Result<bool> {
+    Ok(false)
 }
 
 /// Adds an array of `len` bytes, header included, whose data is at `offset` of source number

@@ -177,6 +177,13 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: None,
     },
     OtherFile {
+        // A FlatBuffer: where its root is, and the mark.
+        matches: |head| head.get(4..8) == Some(b"ORTM"),
+        name: "ONNX Runtime (.ort)",
+        advice: "give the `.onnx` that it was made from",
+        hides: Some(GRAPH),
+    },
+    OtherFile {
         // `BurnRecord`: a map of `metadata`, `item` and a mark of no size.
         matches: |head| head.starts_with(b"\x83\xa8metadata"),
         name: "MessagePack, as Burn's recorders write it",
@@ -438,7 +445,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 24] = [
+        let rows: [(&[u8], &str); 25] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -472,6 +479,7 @@ mod tests {
             (b"\x0a\x2a\x0a\x05input\x12\x0bPlaceholder", "TensorFlow graph"),
             // `DenseTensor` of Paddle's `SerializeToStream`.
             (b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x04\0\0\0\x08\x05\x10\x02", "pdparams"),
+            (b"\x18\0\0\0ORTM\0\0\0\0\x0c\0\x10\0", "`.onnx`"),
             // `BurnRecord` of burn-core, up to 0.20.
             (b"\x83\xa8metadata\x85\xa5float", "Burn's recorders"),
             (b"\0\0\0\0\x01\0\0\0\0\0\0\x57\xfb\x80\x8b\x24\x75\x47\xdb", "TensorFlow checkpoint"),

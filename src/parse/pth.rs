@@ -62,6 +62,8 @@ use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, ParseLimits, Result};
 
+#[cfg(feature = "npz")]
+pub(super) use self::arrays::{ObjectArray, add as add_arrays};
 pub(super) use self::checkpoint::read_archive;
 pub(super) use self::distributed::read as read_distributed;
 pub(super) use self::rank_files::read as read_rank_files;

@@ -109,7 +109,7 @@ fn executorch() {
 #[cfg(feature = "hdf5")]
 #[test]
 fn keras() {
-    check("keras_quantized", 40);
+    check("keras_quantized", 41);
 }
 
 #[cfg(feature = "openvino")]

@@ -12,6 +12,7 @@
 //!   shape and the slices of each.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use super::input::PickleInput;
 use super::ndarray::array_global;
@@ -36,30 +37,10 @@ const SLICES: &str = "UnpackBigParamInfor@@";
 /// # Errors
 /// `Parse` if it is malformed; `DisallowedGlobal`; `LimitExceeded`; `Io`.
 pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Result<ParsedModel> {
-    let len = file.len();
-    let mut machine = PickleMachine::new(PickleInput::new(file, 0, len, budget), false);
-    (machine.more_globals, machine.leaves_data) = (array_global, true);
-    let root = machine.run()?;
-    if !machine.input.is_at_end() {
-        return Err(AnamnesisError::parse("pickle: there is data behind it"));
-    }
-    let found = walk(root, &machine)?;
-    budget.items(found.len() as u64, "arrays")?;
-    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
+    let mut contents = ParsedModel::new(Container::Pth, 0);
     contents.sources.push(source);
-    let slices = read_slices(root, &machine)?;
-    let mut views = take_unread(found, &mut contents);
-    let joined = take_slices(&mut views, slices)?;
-    let mut data = ArrayData { machine, places: HashMap::new() };
-    let whole = views.into_iter().map(|(name, view)| {
-        let parts = vec![view.storage];
-        (name, view, parts)
-    });
-    for (name, view, parts) in whole.chain(joined) {
-        let tensor = data.tensor(&name, &view, &parts, &mut contents)?;
-        contents.tensors.push(tensor);
-    }
-    check_ratio(&contents.tensors, data.places.values())?;
+    let len = file.len();
+    contents.header_size = add(file, 0..len, None, &mut contents, budget)?;
     let what = "a pickle of NumPy arrays, as Paddle writes them: no code in it is run";
     contents.notes.push(what.to_owned());
     if let Some(first) = contents.tensors.iter().find(|t| t.dtype == Dtype::U16) {
@@ -69,6 +50,72 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
         ));
     }
     not_empty(contents)
+}
+
+/// An array of objects, which is a pickle behind the header of an NPY file.
+#[cfg_attr(not(feature = "npz"), allow(dead_code))]
+pub(in crate::parse) struct ObjectArray<'a> {
+    /// What the names of the arrays in it begin with; empty: nothing.
+    pub name: &'a str,
+    /// Whether it has no dimensions: it stands for its only object.
+    pub is_scalar: bool,
+}
+
+/// Adds the arrays of the pickle at `place` of `file`, which is the first of the sources. Returns how
+/// many bytes of it were read.
+///
+/// # Errors
+/// Those of [`read`].
+pub(in crate::parse) fn add(
+    file: &mut dyn ReadAt,
+    place: Range<u64>,
+    array: Option<&ObjectArray<'_>>,
+    contents: &mut ParsedModel,
+    budget: &Budget,
+) -> Result<usize> {
+    let len = place.end - place.start;
+    let mut machine = PickleMachine::new(PickleInput::new(file, place.start, len, budget), false);
+    (machine.more_globals, machine.leaves_data) = (array_global, true);
+    let mut root = machine.run()?;
+    if !machine.input.is_at_end() {
+        return Err(AnamnesisError::parse("pickle: there is data behind it"));
+    }
+    let name = array.map_or("", |array| array.name);
+    if let (Some(ObjectArray { is_scalar: true, .. }), Node::List(items)) =
+        (array, machine.values.node(root))
+        && let &[only] = items.as_slice()
+    {
+        root = only;
+    }
+    let is_whole = matches!(machine.values.node(root), Node::Tensor(_) | Node::Refused(_));
+    let mut found = walk(root, &machine)?;
+    budget.items(found.len() as u64, "arrays")?;
+    if !name.is_empty() {
+        budget.grow((found.len() * name.len()) as u64, "names of arrays")?;
+        for tensor in &mut found {
+            tensor.name = if is_whole {
+                name.to_owned()
+            } else {
+                format!("{name}.{}", tensor.name)
+            };
+        }
+    }
+    let slices = read_slices(root, &machine)?;
+    let mut views = take_unread(found, contents);
+    let joined = take_slices(&mut views, slices)?;
+    let header = machine.input.at;
+    let mut data = ArrayData { machine, places: HashMap::new() };
+    let whole = views.into_iter().map(|(name, view)| {
+        let parts = vec![view.storage];
+        (name, view, parts)
+    });
+    let before = contents.tensors.len();
+    for (name, view, parts) in whole.chain(joined) {
+        let tensor = data.tensor(&name, &view, &parts, contents)?;
+        contents.tensors.push(tensor);
+    }
+    check_ratio(&contents.tensors[before..], data.places.values())?;
+    Ok(header)
 }
 
 /// An array that is stored in slices.

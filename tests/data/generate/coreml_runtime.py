@@ -111,6 +111,10 @@ def of_network(network, before):
             for field, inner in params.ListFields():
                 if field.message_type is not None:
                     yield from of_network(inner, f"{name}.{field.name}.")
+        elif kind == "custom":
+            every = [(i, weight) for i, weight in enumerate(params.weights) if values(weight).size]
+            for i, weight in every:
+                yield f"{name}.weights" + (f".{i}" if len(params.weights) > 1 else ""), values(weight), None
         elif kind == "uniDirectionalLSTM" or kind == "biDirectionalLSTM":
             every = [params.weightParams] if kind == "uniDirectionalLSTM" else params.weightParams
             for i, weights in enumerate(every):

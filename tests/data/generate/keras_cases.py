@@ -99,6 +99,14 @@ def attention(is_gated=True):
     return build
 
 
+def even_attention():
+    """The model's dimension is the largest, by which GPTQ tells a projection from an output."""
+    inputs = keras.Input((5, 8))
+    x = L.MultiHeadAttention(2, 4, name="cross")(inputs, inputs)
+    x = L.GroupQueryAttention(4, 4, 2, use_bias=False, name="self")(x, x)
+    return keras.Model(inputs, L.Dense(3, name="query")(x))
+
+
 def layers_of(model):
     for layer in model.layers:
         if isinstance(layer, keras.Model):
@@ -234,7 +242,7 @@ def make_indexed(build, options):
     model = build()
     for weight in model.weights:
         weight.assign(RNG.standard_normal(tuple(weight.shape)).astype(np.float32) * 0.1)
-    for layer in layers_of(model):
+    for layer in model._flatten_layers():
         if not isinstance(layer, (L.Dense, L.EinsumDense)):
             continue
         config = GPTQConfig(dataset=None, tokenizer=None, **options)
@@ -294,6 +302,7 @@ def indexed():
         "gptq_order": (even, {"weight_bits": 4, "group_size": 4, "activation_order": True}, save_weights),
         "gptq_one_group": (one, {"weight_bits": 4, "group_size": -1}, save_archive),
         "gptq_8": (even, {"weight_bits": 8, "group_size": 4}, save_archive),
+        "gptq_attention": (even_attention, {"weight_bits": 4, "group_size": 4}, save_archive),
         "gptq_3": (one, {"weight_bits": 3, "group_size": -1}, save_archive),
     }  # fmt: skip
     for name, (build, options, save) in cases.items():

@@ -24,6 +24,7 @@ little-endian, in C order. The tensor of a lone .npy is named `tensor`; in an .n
 
 import io
 import json
+import pickle
 import re
 import shutil
 import struct
@@ -502,6 +503,22 @@ def main():
     f = zipped([(k + ".npy", saved(bad[k])) for k in ("unicode", "complex128")])
     add("no_tensors_only.npz", f, "nothing that can be a tensor", expect="skips", skipped=["unicode", "complex128"],
         policy=True)
+    tree = {"a": {"w": one, "b": [two, "text", one.T]}, "n": 3}
+    in_tree = {"a.w": tensor(one), "a.b.0": tensor(two), "a.b.2": tensor(one.T)}
+    only = np.array(tree, dtype=object)
+    add("objects.npy", saved(only), "a dict of arrays, in an array of objects without dimensions", in_tree, policy=True)
+    old = by_hand("{'descr': '|O', 'fortran_order': False, 'shape': (), }", pickle.dumps(only, protocol=2))
+    add("objects_protocol2.npy", old, "the same, as NumPy for Python 2 writes it", in_tree, policy=True)
+    several = np.empty(3, dtype=object)
+    several[:] = [one, {"inner": np.array([two, None], dtype=object)}, "text"]
+    add("objects_several.npy", saved(several), "a vector of objects, one with such a vector", {"0": tensor(one), "1.inner.0": tensor(two)}, policy=True)
+    f = zipped([("plain.npy", saved(two)), ("tree.npy", saved(only)), ("vector.npy", saved(several))])
+    among = {"plain": tensor(two), "vector.0": tensor(one), "vector.1.inner.0": tensor(two)}
+    add("objects_among.npz", f, "arrays of objects among others", among | {f"tree.{k}": t for k, t in in_tree.items()}, policy=True)
+    f = savez(np.savez_compressed, one=one, tree=only)
+    add("objects_deflated.npz", f, "compressed arrays of objects are left out", {"one": tensor(one)}, expect="skips", skipped=["tree"], policy=True)
+    code = by_hand("{'descr': '|O', 'fortran_order': False, 'shape': (), }", pickle.dumps(np.array({"w": one, "f": print}, dtype=object)))
+    add("objects_code.npy", code, "a function among the arrays", expect="skips", skipped=["tensor"], policy=True)
     small = {
         "f4": (saved(one), tensor(one)),
         "bf16": (saved(little), bf16["tensor"]),

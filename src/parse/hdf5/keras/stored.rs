@@ -37,6 +37,28 @@ pub(super) fn block_of(
     Ok((block > 0 && blocks.iter().enumerate().all(fits)).then_some(block))
 }
 
+/// The bits of the codes of GPTQ: a byte for each, or half of one, along the columns. A column alone does not tell; that of
+/// fewer bits than eight lies as that of eight.
+fn indexed_bits(variables: &[&TensorInfo]) -> Option<usize> {
+    let ([codes, scale, zero_point, index] | [_, codes, scale, zero_point, index]) = variables
+    else {
+        return None;
+    };
+    let (&[stored, rows], &[cols, _]) = (&*codes.shape, &*scale.shape) else {
+        return None;
+    };
+    let are_codes = [codes, zero_point].iter().all(|t| t.dtype == Dtype::U8);
+    if !are_codes || zero_point.shape != scale.shape || *index.shape != [rows] {
+        return None;
+    }
+    match stored {
+        _ if cols < 2 => None,
+        _ if stored == cols => Some(8),
+        _ if stored == cols.div_ceil(2) => Some(4),
+        _ => None,
+    }
+}
+
 impl KerasKernel {
     /// The mode by how the variables of a layer are stored; `block` reads the block of an index.
     pub(super) fn mode_of(
@@ -44,6 +66,9 @@ impl KerasKernel {
         variables: &[&TensorInfo],
         block: impl FnOnce(&TensorInfo) -> Result<Option<usize>>,
     ) -> Result<Option<String>> {
+        if let Some(bits) = indexed_bits(variables) {
+            return Ok(Some(format!("gptq/{bits}")));
+        }
         let [codes, .., last] = variables else {
             return Ok(None);
         };
