@@ -46,26 +46,28 @@ checks.IDS = checks.IDS + [40, 41, 42, 5, 17, 90, 120, 256, 77, 31, 8, 200]  # w
 DOCUMENTED = [
     (r": (to GGUF|again): order of", "order of keys or tensors, which no program reads"),
     (r"again: \S+\.attention\.(key|value)_length: \S+ \d+\] for None", "what comes back states the size of a head, which the config did not"),
-    (r"^(deepseek|minimax|exaone_moe).*expert_gating_func:", "the function of experts is always written: transformers 5.24 saves no scoring_func, and llama.cpp takes softmax then"),
-    (r"^deepseek_v3.*exp_probs_b.bias`: no tensor|^(minimax|exaone_moe).*expert_gating_func`: it is missing", "the converter's file does not say sigmoid, so that llama.cpp computes softmax"),
+    (r"^(deepseek|minimax|exaone_moe|afmoe).*expert_gating_func:", "the function of experts is always written: transformers 5.24 saves no field of it, and llama.cpp takes softmax then or does not load the file"),
+    (r"^deepseek_v3.*exp_probs_b.bias`: no tensor|^(minimax|exaone_moe).*expert_gating_func`: it is missing", "the converter's file does not say sigmoid"),
     (r"^phi3.*tokenizer\.ggml\.(tokens|token_type):", "GPT2Tokenizer of transformers 4 adds <|endoftext|>, which that of 5.24 does not"),
     (r"^solar_open.*leading_dense_block_count: \S+ 0\] for None", "what comes back states that no layer is without experts"),
     (r"^llama_3_low.*rope_freqs.weight: other bytes", "torch's powers are off by a bit"),
     (r"^llama_partial_default: refused, and", "transformers reads partial_rotary_factor only if rope is scaled"),
     (r"^mamba2_limits: refused, and", "time steps of the model are within these limits"),
-    (r"^granite_hybrid_groups.*(head_count_kv|attn_[kq].weight|num_key_value_heads)", "layer_types as transformers 5.24 writes them, in which the converter finds no attention"),
+    (r"^granite_hybrid_groups.*(head_count_kv|attn_[kq].weight|num_key_value_heads)", "layer_types as transformers 5.24 writes them, in which the converter finds no attention; llama.cpp does not load its file"),
+    (r"^afmoe.*expert_weights_norm", "true, as transformers computes"),
+    (r"^modern_bert.*sliding_window_pattern: \S+ \d+\] for None", "which layers have a window is always written, also if transformers 5.24 has saved the config"),
     (r"ssm_a: other bytes", "-exp(A_log) is rounded correctly"),
     (r"^gemma4.*final_logit_softcapping: \S+ 0.0\] for None", "no cap is written as 0, for llama.cpp has one of 30 without the key"),
     (r"^gemma4.*token_type", "<bos> and <unk>, which no config of the model names, are control tokens"),
     (r"^glm_plain.*(context_length|layer_norm_rms_epsilon):", "those of the config"),
-    (r"^glm4_moe.*(block_count|nextn_predict_layers)", "layers that predict further tokens are counted by the tensors; llama.cpp does not load the converter's file"),
+    (r"^glm4_moe.*(block_count|nextn_predict_layers)", "layers that predict further tokens are counted by the tensors"),
     (r"^mpt.*general\.file_type", "always written"),
     (r"^gpt2_untied: refused, and", "llama.cpp has the GELU of tanh, which differs more the larger a model's numbers are"),
     (r"^mpt_expansion: refused, and", "expansion_ratio, which the published code reads and that of transformers does not"),
     (r"^qwen2_betas: refused, and", "llama.cpp does not read the bounds of YaRN, which differ in larger heads"),
 ]
 # Notes with which logits may differ.
-OTHERWISE = re.compile(r"^Note: .*(computed? otherwise|computes something else|transformers .* llama\.cpp)")
+OTHERWISE = re.compile(r"^Note: .*(computed? otherwise|computes (something else|other)|transformers .* llama\.cpp)")
 
 
 class Refused(Exception):

@@ -167,7 +167,6 @@ ROWS = {
     "qwen3_moe_linear": ("qwen3_moe", "qwen3", dict(BASE, head_dim=8, **MOE, norm_topk_prob=True, **rope("linear", factor=4.0))),
     "phi3_attention": ("phi3", "phi3", dict(BASE, original_max_position_embeddings=128, pad_token_id=0, sliding_window=None, **rope("longrope", short_factor=[1.0, 1.1, 1.2, 1.5], long_factor=[1.0, 2.0, 4.0, 9.0], attention_factor=1.7))),
     "phi3_same": ("phi3", "phi3", dict(BASE, original_max_position_embeddings=512, pad_token_id=0, sliding_window=None, **rope("longrope", short_factor=[1.0, 1.1, 1.2, 1.5], long_factor=[1.0, 2.0, 4.0, 9.0]))),
-    "phi3_yarn": ("phi3", "phi3", dict(BASE, pad_token_id=0, sliding_window=None, **YARN)),
     "gemma_linear": ("gemma", "gemma", dict(BASE, head_dim=16, **rope("linear", factor=4.0))),
     "gemma3_same_bases": ("gemma3_text", "gemma3", dict(BASE, head_dim=8, num_hidden_layers=6, sliding_window=7, query_pre_attn_scalar=8, vocab_size=320, rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e4), sliding_attention=dict(rope_type="default", rope_theta=1e4)))),
     "gemma3_local_linear": ("gemma3_text", "gemma3", dict(BASE, head_dim=8, num_hidden_layers=6, sliding_window=7, query_pre_attn_scalar=8, vocab_size=320, rope_parameters=dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=1e6), sliding_attention=dict(rope_type="linear", factor=4.0, rope_theta=1e4)))),
