@@ -234,6 +234,7 @@ pub(crate) const CLASSES: &[&ModelClass] = &[
     &bloom::BLOOM,
     &mpt::MPT,
     &phi::PHI2,
+    &falcon::FALCON_11B,
     &falcon::FALCON_NEW,
     &falcon::FALCON,
     &hunyuan::HUNYUAN,
@@ -376,8 +377,8 @@ fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass> {
             && traits.nested_type.is_none_or(is_nested)
             && traits.config_sign.is_none_or(is_true)
             && traits
-                .config_text
-                .is_none_or(|(field, text)| config[field] == text)
+                .config_value
+                .is_none_or(|(field, value)| config[field] == Value::from(&value))
             && traits.lacks_kind.is_none_or(|kind| lacks(class, kind))
     };
     CLASSES.iter().find(fits).copied()

@@ -172,7 +172,7 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
     settings: &[ONE_KEY_HEAD, DENSE_LAYERS, LATENT_SIZES, EXPERTS, YARN],
     traits: Traits {
         has_expert_groups: true,
-        laws: &[groups_by_method],
+        laws: &[groups_by_method, unread_norm],
         restores: &[restore_method],
         prediction: Prediction::LeftOut,
         ..Traits::PLAIN
@@ -394,6 +394,14 @@ fn groups_by_method(model: &Model<'_>) -> Result<Option<String>> {
     }
     let what = "transformers scores a group of experts by the best of them, llama.cpp by the sum of the best two";
     Ok(Some(format!("`{METHOD}`: {what}")))
+}
+
+/// llama.cpp and the code beside published models divide the weights of experts by their sum.
+///
+/// Source: `DeepseekV2TopkRouter` in `modeling_deepseek_v2.py` of transformers.
+fn unread_norm(model: &Model<'_>) -> Result<Option<String>> {
+    let what = "`norm_topk_prob`: transformers' class does not read it, so that llama.cpp computes other weights of experts";
+    Ok(model.fields.flag("norm_topk_prob").then(|| what.to_owned()))
 }
 
 fn restore_method(config: &mut Map<String, Value>, _: &Dims) -> Result<()> {

@@ -1,5 +1,5 @@
 //! Falcon: the 7B model, whose heads share one of keys and values, and the later ones with groups
-//! of heads and two norms.
+//! of heads and two norms, or one (11B).
 //!
 //! Source: `conversion/falcon.py` of llama.cpp; defaults of transformers 4.57.6.
 
@@ -9,9 +9,9 @@ use super::internlm::GROUP;
 use crate::families::engine::rows::*;
 
 use super::bloom::PROJECTIONS;
+use crate::Result;
 use crate::families::engine::dims::Dims;
 use crate::families::engine::fields::{Fields, HEADS};
-use crate::{AnamnesisError, Result};
 
 const TENSORS: &[TensorRule] = &[
     same("token_embd", "transformer.word_embeddings", &[Vocab, Hidden]),
@@ -98,7 +98,29 @@ pub(super) const FALCON_NEW: ModelClass = ModelClass {
     ..FALCON
 };
 
-/// Field of whether all heads share one of keys and values. Else none do.
+/// Later models with one norm in front of both parts of a layer.
+pub(super) const FALCON_11B: ModelClass = ModelClass {
+    implied: &[
+        ("max_position_embeddings", Int(2048)),
+        ("alibi", Bool(false)),
+        ("bias", Bool(false)),
+        ("activation", Text("gelu")),
+        ("new_decoder_architecture", Bool(true)),
+        (NORMS_OF_LAYER, Int(1)),
+    ],
+    biases: FALCON.biases,
+    tensors: FALCON.tensors,
+    traits: Traits {
+        config_sign: Some("new_decoder_architecture"),
+        config_value: Some((NORMS_OF_LAYER, Int(1))),
+        sign: Sign::Never,
+        ..TRAITS
+    },
+    ..FALCON_NEW
+};
+
+const NORMS_OF_LAYER: &str = "num_ln_in_parallel_attn";
+/// Field of whether all heads share one of keys and values. Else none do, but in [`FALCON_11B`].
 const MULTI_QUERY: &str = "multi_query";
 
 fn complete_kv_heads(fields: &mut Fields) -> Result<()> {
@@ -114,9 +136,12 @@ fn restore_multi_query(config: &mut Map<String, Value>, dims: &Dims) -> Result<(
     let is_multi_query = match (dims.heads, dims.kv_heads) {
         (_, 1) => true,
         (heads, kv_heads) if heads == kv_heads => false,
-        (heads, kv_heads) => {
-            let what = format!("{kv_heads} heads of keys and values, and {heads} of queries");
-            return Err(AnamnesisError::unsupported("a whole model", what));
+        (_, kv_heads) => {
+            config.insert("num_kv_heads".to_owned(), kv_heads.into());
+            config.insert("new_decoder_architecture".to_owned(), true.into());
+            config.insert(NORMS_OF_LAYER.to_owned(), 1.into());
+            config.remove(MULTI_QUERY);
+            return Ok(());
         }
     };
     config.insert(MULTI_QUERY.to_owned(), is_multi_query.into());

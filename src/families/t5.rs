@@ -159,7 +159,7 @@ pub(super) const T5: ModelClass = ModelClass {
     ],
     settings: &[DECODER_SETTINGS, SETTINGS],
     traits: Traits {
-        config_text: GATED,
+        config_value: GATED,
         sign: HAS_GATES,
         also_implied: WITH_GATES,
         completes: &[own_output],
@@ -178,7 +178,7 @@ const WITHOUT_GATES: &[(&str, Default)] =
     &[("dense_act_fn", Text("relu")), ("is_gated_act", Bool(false))];
 
 /// What configs say of gates.
-const GATED: Option<(&str, &str)> = Some(("feed_forward_proj", "gated-gelu"));
+const GATED: Option<(&str, Default)> = Some(("feed_forward_proj", Text("gated-gelu")));
 
 const HAS_GATES: Sign = Sign::Tensor("enc.blk.0.ffn_gate.weight");
 
@@ -264,7 +264,7 @@ pub(super) const T5_ENCODER: ModelClass = ModelClass {
     settings: &[SETTINGS],
     traits: Traits {
         ties_output: true,
-        config_text: GATED,
+        config_value: GATED,
         sign: HAS_GATES,
         also_implied: &[WITH_GATES[0], WITH_GATES[1]],
         ..TRAITS

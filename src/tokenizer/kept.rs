@@ -199,8 +199,18 @@ impl KeptMetadata {
         };
         let kept = self.entries.iter().filter(|(key, _)| is_kept(key));
         keys.keys.extend(kept.cloned());
-        keys.keys
-            .extend(made.into_iter().filter(|(key, _)| remains(key)));
+        // Each of the others stands behind the key that it stands behind without this file.
+        let mut at = keys.keys.len();
+        for (key, value) in made {
+            match keys.keys.iter().position(|(known, _)| *known == key) {
+                Some(place) => at = place + 1,
+                None if remains(&key) => {
+                    keys.keys.insert(at, (key, value));
+                    at += 1;
+                }
+                None => {}
+            }
+        }
         keys.tokens = n;
         keys.notes.clear();
         Ok(())

@@ -151,7 +151,14 @@ impl Rope {
             "dynamic" => self.check_dynamic(fields)?,
             "proportional" if has_proportional(class) => {}
             "longrope" | "su" if class.traits.rope.has(OwnScaling::Long) => {
-                add("scaling.attn_factor", float(long_attention_factor(fields)?));
+                let factor = long_attention_factor(fields)?;
+                let stated = self.scaling.number(&["attention_factor"])?;
+                if let Some(found) = stated.filter(|found| (found - factor).abs() > 1e-4) {
+                    let what =
+                        format!("it is {found}, and llama.cpp's {} has {factor}", class.gguf);
+                    return Err(wrong("attention_factor", what));
+                }
+                add("scaling.attn_factor", float(factor));
             }
             kind @ ("linear" | "yarn") => {
                 add("scaling.type", GgufMetadataValue::String(kind.to_owned()));

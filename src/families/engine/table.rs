@@ -168,9 +168,9 @@ pub(crate) struct Traits {
     /// A field that is true, or above 0, in models of this class. Others of the same name in
     /// transformers are another class here.
     pub config_sign: Option<&'static str>,
-    /// A field, and its text in models of this class. Others of the same name in transformers are
+    /// A field, and its value in models of this class. Others of the same name in transformers are
     /// another class here.
-    pub config_text: Option<(&'static str, &'static str)>,
+    pub config_value: Option<(&'static str, Default)>,
     /// `model_type` of the nested config, of classes of multimodal models whose language models are
     /// of several classes.
     pub nested_type: Option<&'static str>,
@@ -411,7 +411,7 @@ impl Traits {
         experts_every: None,
         experts_apart: &[],
         config_sign: None,
-        config_text: None,
+        config_value: None,
         nested_type: None,
         also_implied: &[],
         lost_windows: LostWindows::Nowhere,

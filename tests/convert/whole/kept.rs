@@ -54,6 +54,21 @@ fn every_key_comes_back() {
     }
 }
 
+/// Merges, which only `tokenizer.json` keeps, stand where they stood.
+#[test]
+fn keys_of_a_tokenizer_keep_their_order() {
+    let directory = crate::common::tempdir().unwrap();
+    let canonical = canonical_gguf(&data().join("whole/llama"));
+    let again = to_gguf(&to_hf(&canonical, directory.path()), directory.path());
+    let order = |path: &Path| {
+        let model = parse(path).unwrap();
+        let keys = model.gguf().unwrap().metadata().keys();
+        let own = keys.filter(|key| key.starts_with("tokenizer."));
+        own.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(order(&again), order(&canonical));
+}
+
 fn text(text: &str) -> GgufMetadataValue {
     GgufMetadataValue::String(text.to_owned())
 }

@@ -500,6 +500,8 @@ H1 = dict(BASE, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8, mamba_n_groups=
 H1_SAVED = without(of_transformers("falcon_h1", H1), "layer_types", "layers_block_type", "time_step_limit")
 # Weights that are multiplied by numbers of the config come back so.
 H1_TIMES = ["model.embed_tokens.weight", "lm_head.weight"] + [f"model.layers.0.{name}.weight" for name in ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "feed_forward.gate_proj", "feed_forward.down_proj", "mamba.in_proj", "mamba.out_proj"]]
+model_of("falcon_11b", "llama", of_transformers("falcon", dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=4, num_kv_heads=2, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1,
+                                                               new_decoder_architecture=True, num_ln_in_parallel_attn=1)))
 model_of("falcon_h1", "llama", H1_SAVED, raw=True, here={"tokenizer.ggml.pre": ["STRING", "falcon-h1"]}, inexact=H1_TIMES)
 CHATGLM = {"transformer.encoder.layers.{}." + key: shape for key, shape in {"input_layernorm.weight": (16,), "post_attention_layernorm.weight": (16,), "self_attention.query_key_value.weight": (32, 16), "self_attention.query_key_value.bias": (32,), "self_attention.dense.weight": (16, 16),
     "mlp.dense_h_to_4h.weight": (48, 16), "mlp.dense_4h_to_h.weight": (16, 24)}.items()}

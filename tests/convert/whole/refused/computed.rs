@@ -25,6 +25,12 @@ fn fields() {
         })
     };
     let no_yarn = json!({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_type": "linear", "factor": 2.0}});
+    let long = |factor: f64| {
+        let mut all = json!({"rope_type": "longrope", "attention_factor": factor});
+        all["short_factor"] = [1.0; 6].into();
+        all["long_factor"] = [2.0; 6].into();
+        json!({"rope_scaling": all})
+    };
     let grouped = |method: Value| json!({"n_group": 2, "topk_group": 1, "topk_method": method});
     let rows = [
         ("gemma", untied(), "tie_word_embeddings"),
@@ -41,6 +47,7 @@ fn fields() {
         ("qwen2_yarn", yarn("attn_factor", 1.5), "attn_factor"),
         ("qwen2_yarn", yarn("beta_fast", 16.0), "beta_fast"),
         ("qwen2_yarn", yarn("beta_slow", 2.0), "beta_slow"),
+        ("phi3_long", long(1.7), "attention_factor"),
         ("qwen2", both(4.0), "rope_scaling"),
         ("qwen2", no_yarn, "rope_scaling"),
         ("gpt_oss", json!({"rope_scaling": null}), "rope_scaling"),
@@ -182,6 +189,8 @@ fn notes() {
         ("llama", json!({"sliding_window": 64}), "sliding_window", false),
         ("deepseek_v2_lite", grouped, "topk_method", true),
         ("deepseek_v2_lite", json!({}), "topk_method", false),
+        ("deepseek_v2_lite", json!({"norm_topk_prob": true}), "norm_topk_prob", true),
+        ("deepseek_v2_lite", json!({}), "norm_topk_prob", false),
         ("gemma", json!({"hidden_act": "gelu"}), "hidden_act", true),
         ("gemma", json!({}), "hidden_act", false),
         (
