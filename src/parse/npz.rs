@@ -205,8 +205,8 @@ fn read_header(
     Ok((npy::parse(&header)?, header))
 }
 
-/// Adds what an array of objects holds, whose pickle is at `place`. Says whether it did: a pickle of anything but arrays
-/// in dicts and lists is left to [`add`].
+/// Adds what an array of objects holds, whose pickle is at `place`. Says whether it did: a pickle of
+/// anything but arrays in dicts and lists is left to [`add`].
 ///
 /// # Errors
 /// `LimitExceeded`; `Io`.

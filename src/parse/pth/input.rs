@@ -49,7 +49,8 @@ pub(super) struct PickleInput<'a> {
     pub is_truncated: bool,
     /// Offset in the file of the end of the last frame; 0 if there was none.
     frame_end: u64,
-    /// Index in `read` and `start` of the beginning, and of what follows each long literal that was passed over.
+    /// Index in `read` and offset in the file of the beginning, and of what follows each long literal
+    /// that was passed over.
     passed: Vec<(usize, u64)>,
 }
 

@@ -58,7 +58,7 @@ fn every_key_comes_back() {
 #[test]
 fn keys_of_a_tokenizer_keep_their_order() {
     let directory = crate::common::tempdir().unwrap();
-    let canonical = canonical_gguf(&data().join("whole/llama"));
+    let canonical = canonical_gguf(data().join("whole/llama"));
     let again = to_gguf(&to_hf(&canonical, directory.path()), directory.path());
     let order = |path: &Path| {
         let model = parse(path).unwrap();

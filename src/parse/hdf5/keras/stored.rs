@@ -37,8 +37,8 @@ pub(super) fn block_of(
     Ok((block > 0 && blocks.iter().enumerate().all(fits)).then_some(block))
 }
 
-/// The bits of the codes of GPTQ: a byte for each, or half of one, along the columns. A column alone does not tell; that of
-/// fewer bits than eight lies as that of eight.
+/// The bits of the codes of GPTQ: a byte for each, or half of one, along the columns. A column alone
+/// does not tell; that of fewer bits than eight lies as that of eight.
 fn indexed_bits(variables: &[&TensorInfo]) -> Option<usize> {
     let ([codes, scale, zero_point, index] | [_, codes, scale, zero_point, index]) = variables
     else {
