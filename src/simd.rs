@@ -303,7 +303,7 @@ fn round_last<E>(
 
 /// Rounds to nearest even: the bits of `from_f32`. That takes ten operations in plain Rust, and one
 /// instruction of F16C or NEON.
-#[cfg_attr(target_arch = "aarch64", allow(unused_variables))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
 fn round_to_f16(level: Level, values: &[f32], out: &mut [f16]) {
     #[cfg(target_arch = "x86_64")]
     if level.min(Level::detect()) >= Level::Avx2 {

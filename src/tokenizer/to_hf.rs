@@ -71,7 +71,8 @@ pub(crate) fn from_gguf(
             return Err(AnamnesisError::unsupported(other, detail));
         }
     };
-    let TokenizerParts { json, vocabulary, special, clean_up, notes } = parts;
+    let TokenizerParts { json, vocabulary, special, clean_up, mut notes } = parts;
+    notes.extend(SpecialTokens::notes_of_missing(keys, vocabulary.tokens.len())?);
     let own = OWN_FILES.iter().find(|(kind, ..)| *kind == model);
     let file = own.map_or("tokenizer.json", |(_, file, _)| file);
     let mut files = vec![(file, json)];

@@ -338,7 +338,8 @@ fn a_type_has_one_name() {
 /// and not `#[inline]` are compiled once, in another unit than the kernels.
 #[test]
 fn kernels_call_nothing_in_their_loops() {
-    const CALLS: [(&str, &str); 4] = [
+    const CALLS: [(&str, &str); 5] = [
+        ("S.map(|", "from_fn(|i| ...)"),
         (".zip(", "zip(a, b)"),
         ("iter::zip", "zip(a, b)"),
         (".copy_from_slice(", "copy(from, to)"),
@@ -358,6 +359,26 @@ fn kernels_call_nothing_in_their_loops() {
             if line.contains(call) {
                 found.push(format!("{}: `{}` instead of `{}`", source.path, instead, line.trim()));
             }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// No test runs on another CPU: what x86-64 alone has is imported for it alone.
+#[test]
+fn what_one_cpu_has_is_imported_for_it() {
+    const CFG: &str = "#[cfg(target_arch = \"x86_64\")]";
+    let mut found = Vec::new();
+    for source in sources() {
+        let mut before = "";
+        for line in source.text.lines() {
+            let is_of_x86 = ["Avx2", "Avx512", "NibbleTable"]
+                .iter()
+                .any(|name| line.contains(name));
+            if line.starts_with("use crate::simd::") && is_of_x86 && before != CFG {
+                found.push(format!("{}: {line}", source.path));
+            }
+            before = line;
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));

@@ -429,12 +429,17 @@ impl<'m> Maker<'_, 'm> {
     }
 }
 
-/// The ids of special tokens, as configs have them.
+/// The ids of special tokens, as configs have them. transformers makes no model whose padding is no
+/// token, which llama.cpp ignores.
 fn token_ids(metadata: &GgufMetadata) -> Map<String, Value> {
+    let tokens = metadata.get("tokenizer.ggml.tokens");
+    let tokens = tokens.as_ref().and_then(|value| value.as_array());
+    let is_token = |id: u64| tokens.is_none_or(|tokens| id < tokens.len() as u64);
     let keys = [("bos", "bos_token_id"), ("eos", "eos_token_id"), ("padding", "pad_token_id")];
     let id = |(key, field): (&str, &str)| {
         let id = metadata.get(&format!("tokenizer.ggml.{key}_token_id"))?;
-        Some((field.to_owned(), json!(id.as_unsigned()?)))
+        let id = id.as_unsigned()?;
+        (key != "padding" || is_token(id)).then(|| (field.to_owned(), json!(id)))
     };
     object(keys.into_iter().filter_map(id))
 }

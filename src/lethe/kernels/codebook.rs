@@ -7,9 +7,9 @@
 #[cfg(feature = "lethe")]
 mod search;
 
-#[cfg(target_arch = "x86_64")]
 #[cfg(feature = "lethe")]
 use crate::lethe::kernels::activations::Activations;
+#[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Bounds, InMemory, Level, RANKED_VALUES, Ranks, Routine, copy, perform, zip};
 

@@ -8,8 +8,8 @@ use zerocopy::IntoBytes;
 
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, NibbleTable};
-use crate::simd::{Kernel, Level, Routine, copy, zip};
+use crate::simd::{Avx2, NibbleTable, copy};
+use crate::simd::{Kernel, Level, Routine, zip};
 
 /// For each byte, the values of its two codes in the order of the output: one load of eight bytes
 /// in place of two look-ups. The table has 2 KiB and stays in the first-level cache.

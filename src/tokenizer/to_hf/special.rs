@@ -27,15 +27,20 @@ pub(super) struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// Reads the ids of `tokens` tokens; what the file does not say is as in `defaults`.
+    /// Reads the ids of `tokens` tokens; what the file does not say is as in `defaults`. An id out of
+    /// range of those that no text gets is none: a [note](Self::notes_of_missing) says so.
     ///
     /// # Errors
-    /// `Parse` if a value is of another type, or an id is out of range.
+    /// `Parse` if a value is of another type, or another id is out of range.
     pub(super) fn read(keys: GgufTokenizer<'_>, tokens: usize, defaults: Self) -> Result<Self> {
         let in_range = |id: &u32| (*id as usize) < tokens;
         let id = |name: &str, default: Option<u32>| -> Result<_> {
-            let found = keys.token_id(&format!("tokenizer.ggml.{name}_token_id"), tokens)?;
+            let found = keys.token_id(&id_key(name), tokens)?;
             Ok(found.or(default.filter(in_range)))
+        };
+        let in_no_text = |name: &str, default: Option<u32>| match missing(keys, name, tokens)? {
+            Some(_) => Ok(None),
+            None => id(name, default),
         };
         let flag = |name: &str, default: bool| -> Result<_> {
             let found = keys.flag(&format!("tokenizer.ggml.add_{name}_token"))?;
@@ -47,13 +52,30 @@ impl SpecialTokens {
             eos: id("eos", defaults.eos)?,
             unk: id("unknown", defaults.unk)?,
             sep: id("seperator", defaults.sep)?,
-            pad: id("padding", defaults.pad)?,
+            pad: in_no_text(IN_NO_TEXT[0], defaults.pad)?,
             cls: id("cls", defaults.cls)?,
-            mask: id("mask", defaults.mask)?,
+            mask: in_no_text(IN_NO_TEXT[1], defaults.mask)?,
             add_bos: flag("bos", defaults.add_bos)?,
             add_eos: flag("eos", defaults.add_eos)?,
             add_sep: flag("sep", defaults.add_sep)?,
         })
+    }
+
+    /// What is said of ids of tokens that are not there, and are left out.
+    ///
+    /// # Errors
+    /// `Parse` if a value is of another type.
+    pub(super) fn notes_of_missing(keys: GgufTokenizer<'_>, tokens: usize) -> Result<Vec<String>> {
+        let mut notes = Vec::new();
+        for name in IN_NO_TEXT {
+            if let Some(id) = missing(keys, name, tokens)? {
+                notes.push(format!(
+                    "metadata key `{}` is left out, as llama.cpp does: there is no token {id} among {tokens}",
+                    id_key(name)
+                ));
+            }
+        }
+        Ok(notes)
     }
 
     /// Every id with its name in `tokenizer_config.json`, in alphabetical order.
@@ -99,6 +121,21 @@ impl SpecialTokens {
     pub(super) fn bert_template(&self, vocabulary: &Vocabulary) -> Option<PostProcessor> {
         Template { vocabulary }.around(self.cls, self.sep, (None, 1))
     }
+}
+
+/// Tokens that are put around no text.
+const IN_NO_TEXT: [&str; 2] = ["padding", "mask"];
+
+/// The key of the id of a special token.
+fn id_key(name: &str) -> String {
+    format!("tokenizer.ggml.{name}_token_id")
+}
+
+/// The id of a special token, if there are not as many tokens.
+fn missing(keys: GgufTokenizer<'_>, name: &str, tokens: usize) -> Result<Option<u64>> {
+    Ok(keys
+        .number(&id_key(name))?
+        .filter(|id| *id >= tokens as u64))
 }
 
 /// Makes templates with the texts of tokens.

@@ -3,9 +3,9 @@
 
 use super::{CHUNK, RotatedCodes};
 use crate::element::ROUND_TO_INTEGER;
+use crate::simd::zip;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
-use crate::simd::{from_fn, zip};
+use crate::simd::{Avx2, from_fn};
 
 /// Signed bytes.
 pub(crate) struct ByteCodes<'a> {

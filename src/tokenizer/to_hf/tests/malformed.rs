@@ -170,12 +170,19 @@ fn other_lengths() {
 
 #[test]
 fn values_out_of_range() {
-    for kind in ["bos", "eos", "unknown", "seperator", "padding", "cls", "mask"] {
+    for kind in ["bos", "eos", "unknown", "seperator", "cls"] {
         let key = format!("tokenizer.ggml.{kind}_token_id");
         for id in [Value::U32(6), Value::U64(1 << 32), Value::U32(u32::MAX)] {
             let keys = Keys::llama().with(&key, id);
             refused(&keys, ErrorKind::Parse, &key, "there is no token");
         }
+    }
+    // llama.cpp's converter writes these of some configs, and llama.cpp goes on without them.
+    for (kind, field) in [("padding", "pad_token"), ("mask", "mask_token")] {
+        let keys = Keys::llama().with(&format!("tokenizer.ggml.{kind}_token_id"), Value::U32(6));
+        let HfTokenizer { files, notes } = keys.convert().unwrap();
+        assert!(files.iter().all(|(_, text)| !text.contains(field)), "{kind}");
+        assert!(notes.iter().any(|note| note.contains("no token 6 among 6")), "{notes:?}");
     }
     for kind in [-1, 7, i32::MAX] {
         let keys = Keys::llama().with("tokenizer.ggml.token_type", ints(&[1, 1, kind, 1, 1, 1]));
