@@ -9,8 +9,10 @@ use crate::lethe::kernels::activations::{Activations, Cost, SearchedGroup, sum_o
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{InMemory, Level, Ranks, Routine, copy, from_fn, perform, zip};
 
-/// Candidates for a scale, as a part of the largest magnitude.
-const FACTORS: [f32; 12] = [0.4, 0.48, 0.56, 0.64, 0.71, 0.77, 0.83, 0.88, 0.93, 0.98, 1.03, 1.08];
+/// Candidates for a scale, as a part of the largest magnitude. Above 1.2 that magnitude meets the last
+/// level but one, which of NF4 is 0.72.
+const FACTORS: [f32; 14] =
+    [0.45, 0.55, 0.64, 0.72, 0.79, 0.85, 0.91, 0.97, 1.03, 1.1, 1.2, 1.28, 1.36, 1.43];
 
 impl CodebookEncoder {
     /// The scales of blocks of `block` values, of which the last may be short. No block's errors
