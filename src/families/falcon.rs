@@ -86,7 +86,7 @@ pub(super) const FALCON_NEW: ModelClass = ModelClass {
         ("bias", Bool(false)),
         ("activation", Text("gelu")),
         ("new_decoder_architecture", Bool(true)),
-        ("num_ln_in_parallel_attn", Int(2)),
+        (NORMS_OF_LAYER, Int(2)),
     ],
     biases: &[("", &["output_norm", "blk.{i}.attn_norm", "blk.{i}.attn_norm_2"])],
     tensors: &[TENSORS, PROJECTIONS, TWO_NORMS],
@@ -120,6 +120,7 @@ pub(super) const FALCON_11B: ModelClass = ModelClass {
 };
 
 const NORMS_OF_LAYER: &str = "num_ln_in_parallel_attn";
+
 /// Field of whether all heads share one of keys and values. Else none do, but in [`FALCON_11B`].
 const MULTI_QUERY: &str = "multi_query";
 

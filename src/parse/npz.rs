@@ -224,7 +224,7 @@ fn add_objects(
     }
     let had = (contents.tensors.len(), contents.skipped.len(), contents.sources.len());
     let array = ObjectArray { name, is_scalar: npy.shape.is_empty() };
-    let added = add_arrays(file, place, Some(&array), contents, budget);
+    let added = add_arrays(file, place, &array, contents, budget);
     match added {
         Ok(header) if contents.tensors.len() > had.0 => {
             contents.header_size += header;

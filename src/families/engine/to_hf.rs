@@ -28,6 +28,7 @@ use super::{draft, fills, fused, integers, pooling, prediction};
 use crate::config::object;
 use crate::error::InTensor;
 use crate::model::gguf::GgufMetadata;
+use crate::model::gguf_keys::TOKENS;
 use crate::remember::layout::assembled::Change;
 use crate::remember::{Group, QuantScheme, ResolvedItem};
 use crate::tokenizer::{self, kept};
@@ -432,9 +433,11 @@ impl<'m> Maker<'_, 'm> {
 /// The ids of special tokens, as configs have them. transformers makes no model whose padding is no
 /// token, which llama.cpp ignores.
 fn token_ids(metadata: &GgufMetadata) -> Map<String, Value> {
-    let tokens = metadata.get("tokenizer.ggml.tokens");
-    let tokens = tokens.as_ref().and_then(|value| value.as_array());
-    let is_token = |id: u64| tokens.is_none_or(|tokens| id < tokens.len() as u64);
+    let is_token = |id: u64| {
+        let tokens = metadata.get(TOKENS);
+        let tokens = tokens.as_ref().and_then(|value| value.as_array());
+        tokens.is_none_or(|tokens| id < tokens.len() as u64)
+    };
     let keys = [("bos", "bos_token_id"), ("eos", "eos_token_id"), ("padding", "pad_token_id")];
     let id = |(key, field): (&str, &str)| {
         let id = metadata.get(&format!("tokenizer.ggml.{key}_token_id"))?;

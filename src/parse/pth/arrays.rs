@@ -40,7 +40,8 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
     let mut contents = ParsedModel::new(Container::Pth, 0);
     contents.sources.push(source);
     let len = file.len();
-    contents.header_size = add(file, 0..len, None, &mut contents, budget)?;
+    contents.header_size =
+        add(file, 0..len, &ObjectArray { name: "", is_scalar: false }, &mut contents, budget)?;
     let what = "a pickle of NumPy arrays, as Paddle writes them: no code in it is run";
     contents.notes.push(what.to_owned());
     if let Some(first) = contents.tensors.iter().find(|t| t.dtype == Dtype::U16) {
@@ -52,8 +53,7 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
     not_empty(contents)
 }
 
-/// An array of objects, which is a pickle behind the header of an NPY file.
-#[cfg_attr(not(feature = "npz"), allow(dead_code))]
+/// An array of objects, which is a pickle behind the header of an NPY file; or a file that is a pickle.
 pub(in crate::parse) struct ObjectArray<'a> {
     /// What the names of the arrays in it begin with; empty: nothing.
     pub name: &'a str,
@@ -69,7 +69,7 @@ pub(in crate::parse) struct ObjectArray<'a> {
 pub(in crate::parse) fn add(
     file: &mut dyn ReadAt,
     place: Range<u64>,
-    array: Option<&ObjectArray<'_>>,
+    array: &ObjectArray<'_>,
     contents: &mut ParsedModel,
     budget: &Budget,
 ) -> Result<usize> {
@@ -80,9 +80,9 @@ pub(in crate::parse) fn add(
     if !machine.input.is_at_end() {
         return Err(AnamnesisError::parse("pickle: there is data behind it"));
     }
-    let name = array.map_or("", |array| array.name);
-    if let (Some(ObjectArray { is_scalar: true, .. }), Node::List(items)) =
-        (array, machine.values.node(root))
+    let &ObjectArray { name, is_scalar } = array;
+    if is_scalar
+        && let Node::List(items) = machine.values.node(root)
         && let &[only] = items.as_slice()
     {
         root = only;

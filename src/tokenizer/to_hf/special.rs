@@ -35,12 +35,11 @@ impl SpecialTokens {
     pub(super) fn read(keys: GgufTokenizer<'_>, tokens: usize, defaults: Self) -> Result<Self> {
         let in_range = |id: &u32| (*id as usize) < tokens;
         let id = |name: &str, default: Option<u32>| -> Result<_> {
+            if IN_NO_TEXT.contains(&name) && missing(keys, name, tokens)?.is_some() {
+                return Ok(None);
+            }
             let found = keys.token_id(&id_key(name), tokens)?;
             Ok(found.or(default.filter(in_range)))
-        };
-        let in_no_text = |name: &str, default: Option<u32>| match missing(keys, name, tokens)? {
-            Some(_) => Ok(None),
-            None => id(name, default),
         };
         let flag = |name: &str, default: bool| -> Result<_> {
             let found = keys.flag(&format!("tokenizer.ggml.add_{name}_token"))?;
@@ -52,9 +51,9 @@ impl SpecialTokens {
             eos: id("eos", defaults.eos)?,
             unk: id("unknown", defaults.unk)?,
             sep: id("seperator", defaults.sep)?,
-            pad: in_no_text(IN_NO_TEXT[0], defaults.pad)?,
+            pad: id("padding", defaults.pad)?,
             cls: id("cls", defaults.cls)?,
-            mask: in_no_text(IN_NO_TEXT[1], defaults.mask)?,
+            mask: id("mask", defaults.mask)?,
             add_bos: flag("bos", defaults.add_bos)?,
             add_eos: flag("eos", defaults.add_eos)?,
             add_sep: flag("sep", defaults.add_sep)?,
