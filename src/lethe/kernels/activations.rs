@@ -221,3 +221,24 @@ pub(crate) fn sum_of<const N: usize>(numbers: &[f32; N]) -> f32 {
     }
     sums[0]
 }
+
+/// Of lanes that are compared in pairs, half of them at a time. One after the other, each would be a
+/// branch that nobody can foresee.
+#[inline(always)]
+pub(crate) fn index_of_largest<const N: usize>(lanes: &[f32; N]) -> usize {
+    let (mut largest, mut at): ([f32; N], [u32; N]) = (*lanes, from_fn(|i| i as u32));
+    let mut half = N / 2;
+    while half > 0 {
+        for i in 0..half {
+            let is_larger = largest[i + half] > largest[i];
+            at[i] = if is_larger { at[i + half] } else { at[i] };
+            largest[i] = if is_larger {
+                largest[i + half]
+            } else {
+                largest[i]
+            };
+        }
+        half /= 2;
+    }
+    at[0] as usize % N
+}

@@ -11,10 +11,8 @@
 //! What is carried on is one more value of these sums: its code is `Σ μ·code`, and with what is
 //! `Σ μ·x` less what the groups before have carried on, all is made up for.
 
-use super::{clamp, larger, round_to_even, smaller};
-use crate::lethe::kernels::activations::{SearchedGroup, TRIED};
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Avx512;
+use super::{LANES, clamp, larger, round_to_even, smaller};
+use crate::lethe::kernels::activations::{SearchedGroup, TRIED, index_of_largest, sum_of};
 use crate::simd::{Routine, from_fn, zip};
 
 /// Which zero points a search may choose.
@@ -47,19 +45,24 @@ const FACTORS: [f32; TRIED] =
 /// The last steps are of the fitted scale itself, under which codes may be others.
 const STEPS: [[f32; TRIED]; 3] = [steps(0.008), steps(0.003), steps(0.001)];
 
+/// Lines that are tried side by side. The sums of more would not stay in registers, and the next ones
+/// are better chosen the sooner the best of these is known.
+const LINES: usize = 8;
+
 /// Candidates for the scale of a line, as [`FACTORS`]. Few are small, for a line that cuts off much of
 /// one side is met by rounds that move it.
-const LINE_FACTORS: [f32; TRIED] = [
-    0.5, 0.547, 0.593, 0.64, 0.687, 0.733, 0.78, 0.827, 0.873, 0.92, 0.967, 1.013, 1.06, 1.107,
-    1.153, 1.2,
-];
+const LINE_FACTORS: [f32; LINES] = [0.5, 0.593, 0.686, 0.779, 0.871, 0.964, 1.057, 1.15];
 
-/// Around the best line of all before, each round tries lines with [`LINE_STEPS`] times this.
-const ROUNDS: [f32; 3] = [5.0, 2.0, 0.8];
+/// Around the best line of all before, each round tries lines with [`LINE_STEPS`] and [`LINE_SHIFTS`]
+/// times this.
+const ROUNDS: [f32; 4] = [5.0, 2.5, 1.2, 0.6];
 
-/// What is added of the scale of a line, and how far its middle is moved, in codes: for the bias there
-/// are as many good numbers as codes.
-const LINE_STEPS: [[f32; 4]; 2] = [[-0.03, -0.01, 0.01, 0.03], [-0.3, -0.1, 0.1, 0.3]];
+/// What is added of the scale of a line.
+const LINE_STEPS: [f32; 2] = [-0.02, 0.02];
+
+/// How far the middle of a line is moved, in codes: for the bias there are as many good numbers as
+/// codes.
+const LINE_SHIFTS: [f32; 4] = [-0.2, -0.07, 0.07, 0.2];
 
 /// Values that are summed before their sums are added to those of others: of eight bits, errors are
 /// about as far below the squares as the last places of a sum of a thousand squares.
@@ -89,28 +92,13 @@ impl Routine for FitGroup<'_> {
 
     #[inline(always)]
     fn run(&mut self) {
-        // The sums of more lines would not stay in registers.
-        self.fit_with::<{ TRIED / 2 }>();
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn run_avx512(&mut self, _: Avx512) {
-        self.fit_with::<TRIED>();
-    }
-}
-
-impl FitGroup<'_> {
-    /// With the sums of `LINES` lines side by side.
-    #[inline(always)]
-    fn fit_with<const LINES: usize>(&mut self) {
         let mut has_means = false;
         for &mean in self.group.means {
             has_means |= mean != 0.0;
         }
         self.fit = match has_means {
-            true => Candidates::<true>::new(self.group, self.max_code).fit::<LINES>(self.zero),
-            false => Candidates::<false>::new(self.group, self.max_code).fit::<LINES>(self.zero),
+            true => Candidates::<true>::new(self.group, self.max_code).fit(self.zero),
+            false => Candidates::<false>::new(self.group, self.max_code).fit(self.zero),
         };
     }
 }
@@ -131,15 +119,18 @@ struct Candidates<'a, const HAS_MEANS: bool> {
 impl<'a, const HAS_MEANS: bool> Candidates<'a, HAS_MEANS> {
     #[inline(always)]
     fn new(group: SearchedGroup<'a>, max_code: f32) -> Self {
-        let [product, mean] = group.sums_of_means();
+        let [product, mean] = match HAS_MEANS {
+            true => group.sums_of_means(),
+            false => [0.0; 2],
+        };
         let spread = smaller(4.0 / (max_code + 1.0).sqrt(), 1.0);
         Self { group, max_code, spread, target: product - group.carried, mean }
     }
 
     #[inline(always)]
-    fn fit<const LINES: usize>(&self, zero: ZeroPoint) -> Fit {
+    fn fit(&self, zero: ZeroPoint) -> Fit {
         match zero {
-            ZeroPoint::Any => self.fit_line::<LINES>(),
+            ZeroPoint::Any => self.fit_line(),
             zero => self.fit_scale(zero),
         }
     }
@@ -192,7 +183,7 @@ impl<'a, const HAS_MEANS: bool> Candidates<'a, HAS_MEANS> {
     #[inline(always)]
     fn best_scale(
         &self,
-        mut found: Found<Fit>,
+        found: Found<Fit>,
         scales: [f32; TRIED],
         zeros: [f32; TRIED],
     ) -> Found<Fit> {
@@ -206,11 +197,9 @@ impl<'a, const HAS_MEANS: bool> Candidates<'a, HAS_MEANS> {
                 0.0
             };
         }
-        for i in 0..TRIED {
-            let fit = Fit { scale: fitted[i], zero: zeros[i] };
-            found = found.or(Found { fit, explained: explained[i] });
-        }
-        found
+        let i = index_of_largest(&explained);
+        let fit = Fit { scale: fitted[i], zero: zeros[i] };
+        found.or(Found { fit, explained: explained[i] })
     }
 
     /// Weighted sums of the products of codes, counted from the zero point, with their values, and of
@@ -255,24 +244,21 @@ impl<'a, const HAS_MEANS: bool> Candidates<'a, HAS_MEANS> {
 
     /// The scale and the zero point, which is any number.
     #[inline(always)]
-    fn fit_line<const LINES: usize>(&self) -> Fit {
+    fn fit_line(&self) -> Fit {
         let half = self.max_code / 2.0;
         let (low, high) = range(self.group.values);
         let sums = self.sums_of_weights(low);
         let (middle, width) = ((high + low) / 2.0, (high - low) / self.max_code);
         let scales = from_fn(|i| width * self.candidate(LINE_FACTORS[i]));
         let biases = from_fn(|i| middle - scales[i] * half);
-        let mut best = self.best_line::<LINES>(Found::default(), sums, scales, biases);
+        let mut best = self.best_line(Found::default(), sums, scales, biases);
         for round in ROUNDS {
             let Line { scale: found, bias } = best.fit;
             let middle = bias + found * half;
-            let (mut scales, mut biases) = ([0.0; TRIED], [0.0; TRIED]);
-            let [steps, shifts] = LINE_STEPS;
-            for i in 0..TRIED {
-                scales[i] = found + found * (steps[i / 4] * self.spread * round);
-                biases[i] = middle - scales[i] * (half + shifts[i % 4] * round);
-            }
-            best = self.best_line::<LINES>(best, sums, scales, biases);
+            let scales: [f32; LINES] =
+                from_fn(|i| found + found * (LINE_STEPS[i / 4] * self.spread * round));
+            let biases = from_fn(|i| middle - scales[i] * (half + LINE_SHIFTS[i % 4] * round));
+            best = self.best_line(best, sums, scales, biases);
         }
         match best.fit {
             Line { scale: 0.0, .. } => Fit::default(),
@@ -283,38 +269,36 @@ impl<'a, const HAS_MEANS: bool> Candidates<'a, HAS_MEANS> {
     /// Sums of the weights and of their products with values, counted from `low`.
     #[inline(always)]
     fn sums_of_weights(&self, low: f32) -> Weights {
-        let (mut weight, mut product) = (0.0, 0.0);
-        for (&x, &variance) in zip(self.group.values, self.group.variances) {
-            weight += variance;
-            product += variance * (x - low);
+        let [mut weights, mut products] = [[0.0; LANES]; 2];
+        let chunks = zip(self.group.values.chunks(LANES), self.group.variances.chunks(LANES));
+        for (values, variances) in chunks {
+            for (i, (&x, &variance)) in zip(values, variances).enumerate() {
+                weights[i] += variance;
+                products[i] += variance * (x - low);
+            }
         }
-        Weights { low, weight, product }
+        Weights { low, weight: sum_of(&weights), product: sum_of(&products) }
     }
 
     /// The best of `found` and of the lines through the values over their codes on lines with `scales`
     /// and `biases`, by weighted least squares.
     #[inline(always)]
-    fn best_line<const LINES: usize>(
+    fn best_line(
         &self,
-        mut found: Found<Line>,
+        found: Found<Line>,
         weights: Weights,
-        scales: [f32; TRIED],
-        biases: [f32; TRIED],
+        scales: [f32; LINES],
+        biases: [f32; LINES],
     ) -> Found<Line> {
-        let (scales, biases) = (scales.as_chunks::<LINES>().0, biases.as_chunks::<LINES>().0);
-        for (scales, biases) in zip(scales, biases) {
-            let [fitted, starts, explained] = self.lines(weights, *scales, *biases);
-            for i in 0..LINES {
-                let fit = Line { scale: fitted[i], bias: starts[i] };
-                found = found.or(Found { fit, explained: explained[i] });
-            }
-        }
-        found
+        let [fitted, starts, explained] = self.lines(weights, scales, biases);
+        let i = index_of_largest(&explained);
+        let fit = Line { scale: fitted[i], bias: starts[i] };
+        found.or(Found { fit, explained: explained[i] })
     }
 
     /// The scales and biases of the lines, and what they explain.
     #[inline(always)]
-    fn lines<const LINES: usize>(
+    fn lines(
         &self,
         weights: Weights,
         scales: [f32; LINES],

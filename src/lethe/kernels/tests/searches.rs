@@ -276,10 +276,9 @@ fn integers() {
                 .sum();
             let found = of(of_weights(&weights));
             let part = gained(&of(Activations::default()), &found, least);
-            // Of these few groups; lines over many of them reach 0.98 up to five bits.
+            // What lines explain has many narrow peaks if weights differ much or codes are many.
             let goal = match rule {
-                IntegerRule::Mlx if bits > 4 => 0.94,
-                IntegerRule::Mlx => 0.96,
+                IntegerRule::Mlx if spread > 0.0 || bits > 5 => 0.93,
                 _ => 0.98,
             };
             assert!(part > goal, "{q:?}, weights of {spread}: {part}");
@@ -516,7 +515,7 @@ fn codebooks() {
                 scales.map(error).fold(f64::INFINITY, f64::min)
             });
             let part = gained(&of(Activations::default()), &of(of_weights(&weights)), least.sum());
-            assert!(part > 0.96, "blocks of {block}, weights of {spread}: {part}");
+            assert!(part > 0.98, "blocks of {block}, weights of {spread}: {part}");
             let there = run(of_weights(&weights), Level::Baseline);
             for level in Level::available() {
                 assert_eq!(run(of_weights(&weights), level), there, "{level:?}");
