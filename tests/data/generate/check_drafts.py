@@ -378,7 +378,7 @@ def predicting(model_type, architecture, tokenizer, options, names):
     more = dict(layer_types=options["layer_types"] + ["full_attention"]) if "layer_types" in options else {}
     large = random_weights(getattr(transformers, architecture)(make(**fields | dict(num_hidden_layers=layers + 1) | more)))
     config = make(**fields)
-    config.num_mtp_layers, config.mtp_layer_types = 1, ["full_attention"]
+    config.num_mtp_layers, config.mtp_layer_types, config.mtp_mlp_layer_types = 1, ["full_attention"], ["sparse"]
     main = getattr(transformers, architecture)(config).float().eval()
     main.load_state_dict(large.state_dict(), strict=False)
     head = random_weights(MtpModel(main, 1), 2)
@@ -428,7 +428,6 @@ ROPE = dict(rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_ro
 SPARSE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=12)
 PREDICTING = {
     "mtp_glm4_moe": ("glm4_moe", "Glm4MoeForCausalLM", "glm4_moe_mtp", EXPERTS, AS_LAYER),
-    "mtp_deepseek_v3": ("deepseek_v3", "DeepseekV3ForCausalLM", "deepseek_v3", LATENT, AS_LAYER),
     "mtp_glm4_moe_lite": ("glm4_moe_lite", "Glm4MoeLiteForCausalLM", "glm4_moe_lite", LATENT, AS_LAYER),
     "mtp_qwen3_5": ("qwen3_5_text", "Qwen3_5ForCausalLM", "qwen3_5", LINEAR | ROPE, AS_MTP),
     "mtp_qwen3_5_moe": ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "qwen3_5_moe", LINEAR | ROPE | SPARSE, AS_MTP),
