@@ -238,7 +238,9 @@ const MUSE_ROOT: &[TensorRule] = &[
 /// transformers.
 fn widen_window(fields: &mut Fields) -> Result<()> {
     if let Some(window) = fields.0.get(WINDOW).and_then(Value::as_u64) {
-        fields.0.insert(WINDOW.to_owned(), window.saturating_add(1).into());
+        fields
+            .0
+            .insert(WINDOW.to_owned(), window.saturating_add(1).into());
     }
     Ok(())
 }

@@ -174,8 +174,9 @@ def error(got, want):
     return float(((got - want) ** 2).sum() / ((want - want.mean()) ** 2).sum())
 
 
-def target_in_llama_cpp(target, layers=(), has_states=False):
+def target_in_llama_cpp(target, layers=(), has_states=False, before=lambda context: None):
     context = Context(target.file)
+    before(context)
     context.set_layers(layers)
     if has_states:
         context.set_states(is_masked=False)
@@ -333,11 +334,12 @@ def muse_glimmer():
 
 
 def gemma4():
-    """transformers' assistant of Gemma 4, which reads the keys and values of its target."""
+    """transformers' assistant of Gemma 4, which reads the keys and values of its target. No window ends within the tokens: of one, transformers reads its
+    length and one more behind a prompt, and llama.cpp one less."""
     from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4TextConfig
 
     tokens = VOCAB + 64
-    fields = dict(hidden_size=20, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64, global_head_dim=16, head_dim=8, sliding_window=6, vocab_size=tokens,
+    fields = dict(hidden_size=20, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64, global_head_dim=16, head_dim=8, sliding_window=32, vocab_size=tokens,
                   vocab_size_per_layer_input=tokens, hidden_size_per_layer_input=0, num_kv_shared_layers=0, final_logit_softcapping=30.0, bos_token_id=0, eos_token_id=1, pad_token_id=0, tie_word_embeddings=True)
     target = Target(Gemma4TextConfig(**fields, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2), "Gemma4ForCausalLM", "gemma4")
     text = Gemma4TextConfig(**fields | dict(hidden_size=16, num_hidden_layers=3, num_kv_shared_layers=3, vocab_size_per_layer_input=0, layer_types=["sliding_attention", "sliding_attention", "full_attention"], final_logit_softcapping=None))
@@ -354,15 +356,16 @@ def gemma4():
             made = model(inputs_embeds=inputs, position_ids=torch.tensor([[len(IDS)]]), attention_mask=torch.ones(1, len(IDS)), shared_kv_states=out.shared_kv_states)
             token, state = made.logits.argmax(-1), made.last_hidden_state
             want.append(made.logits[0, 0].numpy())
-    over = target_in_llama_cpp(target, has_states=True)
-    draft = Context(path, over, predicts=True)
+    # The assistant shares the memory of its target from the beginning.
+    drafts = []
+    over = target_in_llama_cpp(target, has_states=True, before=lambda context: drafts.append(Context(path, context, predicts=True)))
+    draft = drafts[0]
     draft.set_states(is_masked=True)
     got, tokens, rows = [], [target.next], over.states(len(IDS), 20)[-1:]
     for _ in range(DRAFTED):
         draft.run(tokens, len(IDS), rows)
         got.append(draft.logits(0))
         tokens, rows = [int(got[-1].argmax())], draft.array(draft.api._Z30llama_get_embeddings_nextn_ithP13llama_contexti, (1, 20), ctypes.c_int32(0))
-        print(rows, got[-1][:4], want[len(got)-1][:4], error(got[-1], want[len(got)-1]) if np.isfinite(got[-1]).all() else None)
     return want, got
 
 
